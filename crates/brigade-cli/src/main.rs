@@ -1,0 +1,2 @@
+//! The `brigade` command.
+fn main() {}

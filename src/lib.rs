@@ -1,0 +1,1 @@
+//! Distributed training for Burn.
