@@ -1,1 +1,68 @@
-//! brigade-comm
+//! Process groups, host collectives and their transports, for distributed training. Knows nothing of tensors.
+//!
+//! A *world* is a fixed set of ranks: the threads of one process ([`threads`]) or processes on one or more
+//! hosts ([`join`]). Ranks talk through [`Group`]s: the world itself, and what [`Group::split`] makes of it.
+//!
+//! # Invariants
+//! - **One order of addition.** A reduction adds, per element, the contributions of ranks 0..n *pairwise* in rank
+//!   order: for strides s = 1, 2, 4, …: `x[i] += x[i + s]` for every i that is a multiple of 2s with i + s < n; the
+//!   result is `x[0]`. Three ranks give `(g0 + g1) + g2`, four give `(g0 + g1) + (g2 + g3)`. With equal, contiguous
+//!   power-of-two shares of micro-batches per rank, the tree over ranks on top of the same tree over each rank's
+//!   micro-batches is one and the same tree whatever the number of ranks, so 1 rank × 4 micro-batches, 2 × 2 and
+//!   4 × 1 agree to the bit. Adding from left to right cannot give that. `bf16` and `f16` are added in `f32` through
+//!   the whole tree and rounded once, at its end.
+//! - **Transports do not show.** Threads, shared memory, TCP and any mixture run the same schedule over the same
+//!   byte streams; results are the same bits.
+//! - **Operations of one group run in call order** and every rank must call them in the same order. Point-to-point
+//!   transfers are ordered per pair and direction and never wait for collectives.
+//! - **Nothing waits without a deadline**, and nothing is believed: every operation starts with a header from every
+//!   member (protocol version, group, sequence, operation, type, size); a difference is an error on all ranks.
+//! - **The first failure is final.** It poisons the world on every rank; what waits and what is called later
+//!   returns it at once. A dead process is noticed by its closed control connection.
+//! - **Nothing is left behind.** Shared memory is an anonymous file that never has a name in any file system.
+//! - **The wire is not trusted.** Peers prove knowledge of a [`Token`] before anything else is read from them;
+//!   lengths are bounded ([`MAX_FRAME_BYTES`], [`MAX_WORLD_SIZE`]) before anything is allocated. The data that
+//!   follows is neither encrypted nor signed: use a network that only the run's owner can change.
+//!
+//! # Reading order
+//! `dtype`, `reduce` (arithmetic) → `call`, `plan` (what each rank sends to whom) → `stream`, `collective`,
+//! `transfer` (one operation in flight) → `link` (bytes between two ranks) → `engine`, `waiter` (progress) →
+//! `group` → `join` (rendezvous, control plane).
+
+#[cfg(target_endian = "big")]
+compile_error!("payloads travel in little-endian order as they lie in memory");
+
+mod buffer;
+mod call;
+mod collective;
+mod dtype;
+mod engine;
+mod error;
+mod fabric;
+mod fault;
+mod group;
+//mod join;
+mod link;
+mod pending;
+mod plan;
+mod reduce;
+mod stats;
+mod stream;
+mod sync;
+mod threads;
+mod timeouts;
+mod transfer;
+mod waiter;
+
+pub use buffer::HostBuffer;
+pub use call::{Call, Operation};
+pub use dtype::{DType, Element, ReduceOp};
+pub use error::Error;
+pub use group::Group;
+pub use pending::Pending;
+pub use stats::{Count, Stats};
+pub use threads::threads;
+pub use timeouts::Timeouts;
+
+/// What the functions of this crate return.
+pub type Result<T> = std::result::Result<T, Error>;

@@ -1,1 +1,51 @@
-//! brigade-core
+//! The strategies that spread the training of a Burn model over ranks.
+//!
+//! A model is a list of [blocks](Block), each run in an autodiff graph of its own; all parameters
+//! of a block live in one [flat buffer](FlatLayout); an [`Engine`] runs the training step over them
+//! and talks to the other ranks through [`Collectives`], a trait that a backend crate implements.
+//! This crate knows neither devices nor transports, and models know nothing of this crate's
+//! parallelism.
+//!
+//! Invariants:
+//! - **Order of sums.** Gradients and losses are added pairwise over the global index of the
+//!   micro-batch ([`PairwiseSum`]): inside a rank first, then over ranks in the same pattern
+//!   ([`Collectives::all_reduce`]). With a power-of-two number of micro-batches per rank both
+//!   trees are one tree over the global batch, so the sum has the same bits on any number of ranks.
+//! - **One division.** A block's loss is a sum over valid targets, divided once, before backward,
+//!   by the number of valid targets in the global batch; nothing is scaled afterwards but by clipping.
+//! - **Same decisions everywhere.** Whatever ranks decide by (norm, loss, skipping a step) is
+//!   computed from values that are equal to the bit on all of them.
+//! - **Keys are paths.** Everything that crosses a process is keyed by block name and parameter
+//!   path, never by Burn's parameter ids, which are random per process.
+
+mod accumulate;
+mod activation;
+mod block;
+mod collectives;
+mod diagnose;
+mod engine;
+mod error;
+mod flat;
+mod initialize;
+mod layout;
+mod learning_rate;
+mod mesh;
+mod model;
+mod norm;
+mod optimizer;
+mod tape;
+
+pub use accumulate::PairwiseSum;
+pub use activation::{Activation, Part, Parts};
+pub use block::Block;
+pub use collectives::{Collectives, Operation, PendingTensor, PendingValues, Solo, Traffic};
+pub use diagnose::Culprit;
+pub use engine::{Batch, Engine, EngineSettings, NonFinite, StepReport};
+pub use error::{BoxError, Error, Result};
+pub use initialize::{initialize, keyed_seed};
+pub use layout::{CHUNK, FlatLayout, FlatParam};
+pub use learning_rate::{LearningRateScaling, Schedule, ScheduleKind};
+pub use mesh::Mesh;
+pub use model::{Chain, Model, NamedTensor};
+pub use norm::{clip_factor, squared_norm};
+pub use optimizer::{Elementwise, FlatOptimizer, OptimizerFactory};

@@ -1,1 +1,40 @@
-//! brigade-data
+//! From text to batches of tokens: corpora, tokenizers, memory-mapped token files, the sampler, reading ahead.
+//!
+//! ```text
+//! Corpus ──prepare──▶ token files ──▶ TokenSequences ──Sampler──▶ which rows a rank reads ──Prefetcher──▶ step
+//! ```
+//!
+//! What holds here, whatever the machine, the number of threads and the number of ranks:
+//!
+//! - **Same content, same tokens.** Documents are read, split and written in the corpus's own order. Threads change
+//!   only how long it takes. The cache key is made of contents and settings, never of paths or times.
+//! - **A cache entry is whole or absent.** It is written aside, synced and renamed; one process builds, others wait
+//!   for a bounded time. An entry that does not match its checksums is built again.
+//! - **The sampler has no state.** Which sequence a row of a batch holds is a function of (seed, step, row). It does
+//!   not depend on the number of ranks, and every sequence comes exactly once an epoch.
+//! - **Bytes from disk are not trusted.** Lengths are checked against the file before anything is allocated or read.
+//! - **No token is lost.** A split's last window is padded, and padding and prompts are marked as not valid.
+
+mod cache;
+mod corpus;
+mod error;
+mod parallel;
+mod permutation;
+mod prefetch;
+mod prepare;
+mod progress;
+mod sampler;
+mod sequences;
+mod token_file;
+mod tokenizer;
+
+pub use corpus::{Corpus, DEFAULT_CORPUS_BYTES, TEXT_EXTENSIONS};
+pub use error::{Error, Result};
+pub use permutation::Permutation;
+pub use prefetch::{DEFAULT_PREFETCH_DEADLINE, Prefetcher};
+pub use prepare::{Counts, Prepare, Prepared, Summary};
+pub use progress::{NoProgress, Progress};
+pub use sampler::{EvaluationBatches, Sampler};
+pub use sequences::{Layout, Sequence, TokenSequences};
+pub use token_file::{TokenFile, TokenWriter};
+pub use tokenizer::{END_OF_TEXT, Encoder, TRAINING_SAMPLE_BYTES, Tokenizer, TokenizerSpec};

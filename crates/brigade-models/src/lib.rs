@@ -1,1 +1,11 @@
-//! brigade-models
+//! Models as lists of blocks, with the names and files that other projects know them by.
+//!
+//! A model here knows nothing of ranks, meshes or devices other than the one it is built for. Its
+//! parameters get their initial values from (seed, path) when they are first needed, so that every
+//! rank of any mesh starts from the same weights and a rank can build only the blocks it holds.
+
+pub mod gpt;
+mod initial;
+mod safetensors;
+
+pub use self::safetensors::{Names, WeightsError, load_safetensors, save_safetensors};

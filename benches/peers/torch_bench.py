@@ -1,0 +1,125 @@
+"""Times one GPT training step in PyTorch on the CPU, for a side-by-side figure on the same machine.
+
+    torchrun --standalone --nproc-per-node 2 benches/peers/torch_bench.py --mode ddp
+    python benches/peers/torch_bench.py --mode single --threads 2
+
+README.md beside this file says how to set up the environment.
+
+Modes: single, ddp, fsdp (FSDP2, per-block), pp (1F1B, one stage a rank), allreduce (gloo, sizes 4 KiB to 64 MiB).
+Rank 0 prints one JSON line a step: tokens_per_second counts the tokens of the whole world.
+"""
+import argparse, json, os, resource, time
+import torch, torch.nn as nn, torch.nn.functional as F
+import torch.distributed as dist
+
+p = argparse.ArgumentParser()
+p.add_argument("--mode", default="single", choices=["single", "ddp", "fsdp", "pp", "allreduce"])
+p.add_argument("--threads", type=int, default=1)
+p.add_argument("--steps", type=int, default=8)
+p.add_argument("--micro-batches", type=int, default=4)
+for name, default in dict(vocab=4096, seq=256, dim=384, layers=6, heads=6, batch=8).items():
+    p.add_argument(f"--{name}", type=int, default=default)
+a = p.parse_args()
+torch.set_num_threads(a.threads)
+rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+if world > 1:
+    dist.init_process_group("gloo")
+
+
+class Block(nn.Module):
+    def __init__(self, d, h):
+        super().__init__()
+        self.h = h
+        self.ln1, self.qkv, self.proj = nn.LayerNorm(d), nn.Linear(d, 3 * d), nn.Linear(d, d)
+        self.ln2, self.fc, self.out = nn.LayerNorm(d), nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
+
+    def forward(self, x):
+        b, t, d = x.shape
+        q, k, v = self.qkv(self.ln1(x)).view(b, t, 3, self.h, d // self.h).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.proj(y.transpose(1, 2).reshape(b, t, d))
+        return x + self.out(F.gelu(self.fc(self.ln2(x))))
+
+
+class Gpt(nn.Module):
+    """The whole model, or the slice of its blocks that one pipeline stage holds."""
+
+    def __init__(self, first, last, blocks):
+        super().__init__()
+        self.wte = nn.Embedding(a.vocab, a.dim) if first else None
+        self.wpe = nn.Embedding(a.seq, a.dim) if first else None
+        self.blocks = nn.ModuleList(Block(a.dim, a.heads) for _ in range(blocks))
+        self.lnf = nn.LayerNorm(a.dim) if last else None
+        self.head = nn.Linear(a.dim, a.vocab, bias=False) if last else None
+
+    def forward(self, x):
+        if self.wte is not None:
+            x = self.wte(x) + self.wpe(torch.arange(x.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        return x if self.head is None else self.head(self.lnf(x))
+
+
+def loss_fn(logits, targets):
+    return F.cross_entropy(logits.view(-1, a.vocab), targets.view(-1))
+
+
+def report(step, start):
+    if rank == 0:
+        seconds = time.perf_counter() - start
+        rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(json.dumps(dict(mode=a.mode, world=world, step=step, seconds=round(seconds, 4),
+                              tokens_per_second=round(a.batch * a.seq / seconds, 1), peak_rss_mib=round(rss))))
+
+
+torch.manual_seed(0)
+if a.mode == "allreduce":
+    for exponent in range(12, 27, 2):
+        x, reps = torch.ones(2**exponent // 4), 20 if exponent < 22 else 5
+        for i in range(reps + 2):
+            if i == 2:
+                dist.barrier()
+                start = time.perf_counter()
+            dist.all_reduce(x)
+        seconds = (time.perf_counter() - start) / reps
+        if rank == 0:
+            print(json.dumps(dict(mode="allreduce", world=world, bytes=2**exponent, micros=round(seconds * 1e6, 1),
+                                  bus_gb_per_second=round(2**exponent * 2 * (world - 1) / world / seconds / 1e9, 3))))
+elif a.mode == "pp":
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    model = Gpt(rank == 0, rank == world - 1, a.layers // world)
+    schedule = Schedule1F1B(PipelineStage(model, rank, world, torch.device("cpu")), a.micro_batches, loss_fn=loss_fn)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    tokens = torch.randint(0, a.vocab, (a.batch, a.seq))
+    for step in range(a.steps):
+        start = time.perf_counter()
+        if rank == 0:
+            schedule.step(tokens)
+        elif rank == world - 1:
+            schedule.step(target=tokens, losses=[])
+        else:
+            schedule.step()
+        optimizer.step(), optimizer.zero_grad(), dist.barrier()
+        report(step, start)
+else:
+    model = Gpt(True, True, a.layers)
+    if a.mode == "ddp":
+        model = nn.parallel.DistributedDataParallel(model)
+    elif a.mode == "fsdp":
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh("cpu", (world,))
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    tokens = torch.randint(0, a.vocab, (a.batch // world, a.seq))
+    for step in range(a.steps):
+        start = time.perf_counter()
+        loss_fn(model(tokens), tokens).backward()
+        optimizer.step(), optimizer.zero_grad()
+        report(step, start)
+if world > 1:
+    dist.destroy_process_group()

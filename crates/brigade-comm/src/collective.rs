@@ -1,0 +1,155 @@
+//! One collective in flight on one rank.
+
+use std::time::Instant;
+
+use crate::call::{Call, encode};
+use crate::dtype::ReduceOp;
+use crate::error::Error;
+use crate::link::{Link, PeerLinks};
+use crate::pending::Work;
+use crate::plan::Plan;
+use crate::reduce::reduce;
+use crate::stream::{Incoming, Outgoing, STEP_BYTES, Stop};
+
+/// A collective, with the buffer that it works on.
+pub(crate) struct Collective<'a> {
+    pub(crate) call: Call,
+    /// When it became the oldest of its group.
+    pub(crate) started: Option<Instant>,
+    group: u64,
+    me: usize,
+    plan: Plan,
+    work: Box<dyn Work + 'a>,
+    outgoing: Vec<Outgoing>,
+    incoming: Vec<Incoming>,
+    /// The offset in the buffer up to which this rank's own slice is final.
+    final_end: usize,
+    flushed: bool,
+}
+
+impl<'a> Collective<'a> {
+    pub(crate) fn new(
+        group: u64,
+        me: usize,
+        ranks: usize,
+        call: Call,
+        plan: Plan,
+        work: Box<dyn Work + 'a>,
+    ) -> Self {
+        let header = encode(group, &call);
+        Self {
+            call,
+            started: None,
+            group,
+            me,
+            final_end: plan.final_at_start(),
+            plan,
+            work,
+            outgoing: (0..ranks).map(|_| Outgoing::new(header)).collect(),
+            incoming: (0..ranks).map(|_| Incoming::new()).collect(),
+            flushed: ranks == 1,
+        }
+    }
+
+    /// Does what can be done without waiting; says whether that was anything.
+    pub(crate) fn advance(&mut self, links: &mut [Option<PeerLinks>]) -> Result<bool, Stop> {
+        let Self { plan, work, outgoing, incoming, final_end, .. } = self;
+        let bytes = work.bytes();
+        let mut moved = false;
+        for peer in others(self.me, outgoing.len()) {
+            let Some(link) = link(links, peer) else { continue };
+            let (outgoing, incoming) = (&mut outgoing[peer], &mut incoming[peer]);
+            moved |= outgoing
+                .advance(link, bytes, *final_end, |index| plan.outbound(peer, index))
+                .map_err(Stop::link(peer))?;
+            moved |= incoming.greet(link, peer, self.group, &self.call)?;
+            let (filled, own_end) = incoming
+                .fill(link, bytes, outgoing.frontier(), |index| plan.inbound(peer, index))
+                .map_err(Stop::link(peer))?;
+            moved |= filled;
+            *final_end = own_end.unwrap_or(*final_end);
+        }
+        if self.call.reduce.is_some() {
+            moved |= self.reduce(links)?;
+        }
+        self.flushed = true;
+        for peer in others(self.me, self.outgoing.len()) {
+            let Some(link) = link(links, peer) else { continue };
+            self.flushed &= link.flush().map_err(Stop::link(peer))?;
+        }
+        Ok(moved)
+    }
+
+    /// Reduces what has come from all peers.
+    fn reduce(&mut self, links: &mut [Option<PeerLinks>]) -> Result<bool, Stop> {
+        let ranks = self.outgoing.len();
+        let (mut start, mut count) = (0, STEP_BYTES);
+        let mut complete = ranks > 1;
+        for peer in others(self.me, ranks) {
+            let Some(link) = link(links, peer) else { continue };
+            let sent = self.outgoing[peer].frontier();
+            let range = self.incoming[peer]
+                .reducible(link, sent, |index| self.plan.inbound(peer, index))
+                .map_err(Stop::link(peer))?;
+            match range {
+                Some(range) => (start, count) = (range.start, count.min(range.len())),
+                None => complete = false,
+            }
+        }
+        count -= count % self.call.dtype.size();
+        if !complete || count == 0 {
+            return Ok(false);
+        }
+        let inputs: Vec<&[u8]> =
+            links.iter().flatten().map(|links| &links.collective.peek()[..count]).collect();
+        let own = &mut self.work.bytes()[start..start + count];
+        reduce(self.call.dtype, self.call.reduce.unwrap_or(ReduceOp::Sum), self.me, own, &inputs);
+        for peer in others(self.me, ranks) {
+            let Some(link) = link(links, peer) else { continue };
+            link.consume(count);
+            self.incoming[peer].pass(count);
+        }
+        self.final_end = start + count;
+        Ok(true)
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.flushed
+            && others(self.me, self.outgoing.len())
+                .all(|peer| self.outgoing[peer].is_done() && self.incoming[peer].is_done())
+    }
+
+    /// Whether it waits for `peer` to send, and to receive.
+    pub(crate) fn awaits(&self, peer: usize) -> (bool, bool) {
+        (self.incoming[peer].is_starved(), self.outgoing[peer].is_blocked())
+    }
+
+    /// The peers that have not called the operation, and those that have but are not done.
+    pub(crate) fn missing(&self) -> (Vec<usize>, Vec<usize>) {
+        let (arrived, absent): (Vec<usize>, Vec<usize>) =
+            others(self.me, self.incoming.len()).partition(|peer| self.incoming[*peer].has_arrived());
+        let stalled = |peer: &usize| {
+            let (starved, blocked) = self.awaits(*peer);
+            starved || blocked
+        };
+        (absent, arrived.into_iter().filter(stalled).collect())
+    }
+
+    /// Payload bytes sent so far.
+    pub(crate) fn sent(&self) -> u64 {
+        self.outgoing.iter().map(Outgoing::payload).sum()
+    }
+
+    pub(crate) fn complete(self, outcome: Result<(), Error>) {
+        self.work.complete(outcome);
+    }
+}
+
+/// The other ranks, the next one first, so that not all ranks turn to the same one at once.
+fn others(me: usize, ranks: usize) -> impl Iterator<Item = usize> {
+    (me + 1..ranks).chain(0..me)
+}
+
+fn link(links: &mut [Option<PeerLinks>], peer: usize) -> Option<&mut Link> {
+    links[peer].as_mut().map(|links| &mut links.collective)
+}

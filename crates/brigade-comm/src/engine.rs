@@ -1,0 +1,458 @@
+//! Drives the operations of one group on one rank.
+//!
+//! Whoever holds the engine drives everything that is in flight: a caller of a blocking operation while it waits, or
+//! the group's progress thread, which starts with the first operation that needs it. All waiting is in one place,
+//! for all links of whatever kind, so that no order of arrival can block anything else.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, TryLockError};
+use std::time::{Duration, Instant};
+
+use crate::call::{Call, Operation};
+use crate::collective::Collective;
+use crate::error::Error;
+use crate::fault::Fault;
+use crate::link::{Doorbell, LinkError, PeerLinks};
+use crate::pending::{Borrowed, Work};
+use crate::plan::Plan;
+use crate::stats::Counters;
+use crate::stream::{Stop, StopReason};
+use crate::sync::{lock, wait};
+use crate::transfer::Transfer;
+use crate::waiter::{Patience, Waiter};
+
+/// The longest sleep between two looks at the deadlines.
+const NAP: Duration = Duration::from_millis(200);
+
+/// Who this rank is in its group.
+pub(crate) struct Identity {
+    pub(crate) group: u64,
+    pub(crate) name: String,
+    pub(crate) rank: usize,
+    /// The world ranks of the members.
+    pub(crate) members: Vec<usize>,
+}
+
+impl Identity {
+    pub(crate) fn world_rank(&self) -> usize {
+        self.members[self.rank]
+    }
+
+    fn members(&self, ranks: Vec<usize>) -> Vec<usize> {
+        ranks.into_iter().map(|rank| self.members[rank]).collect()
+    }
+}
+
+/// The engine of one group with everything that its users share.
+pub(crate) struct Progress {
+    pub(crate) identity: Identity,
+    pub(crate) fault: Arc<Fault>,
+    pub(crate) counters: Counters,
+    doorbell: Arc<Doorbell>,
+    limit: Duration,
+    spin: bool,
+    engine: Mutex<Engine>,
+    inbox: Mutex<Inbox>,
+    submitted: Condvar,
+}
+
+/// What has been called and not yet been taken up by whoever drives the engine.
+struct Inbox {
+    jobs: Vec<Job>,
+    /// Operations that are called and not complete.
+    outstanding: usize,
+    collectives: u64,
+    transfers: Vec<[u64; 2]>,
+    has_thread: bool,
+    closing: bool,
+}
+
+enum Job {
+    Collective(Collective<'static>),
+    Transfer(Transfer),
+}
+
+/// The operations in flight and the links that they use.
+struct Engine {
+    links: Vec<Option<PeerLinks>>,
+    collectives: VecDeque<Collective<'static>>,
+    /// Per peer: sends and receives.
+    transfers: Vec<[VecDeque<Transfer>; 2]>,
+}
+
+/// What a collective is called with.
+pub(crate) struct Request {
+    /// Its sequence number is filled in when it is its turn.
+    pub(crate) call: Call,
+    /// The rank of the root in the group.
+    pub(crate) root: usize,
+}
+
+impl Progress {
+    pub(crate) fn new(
+        identity: Identity,
+        fault: Arc<Fault>,
+        doorbell: Arc<Doorbell>,
+        links: Vec<Option<PeerLinks>>,
+        limit: Duration,
+        spin: bool,
+    ) -> Self {
+        let size = links.len();
+        Self {
+            identity,
+            fault,
+            counters: Counters::default(),
+            doorbell,
+            limit,
+            spin,
+            engine: Mutex::new(Engine {
+                links,
+                collectives: VecDeque::new(),
+                transfers: (0..size).map(|_| Default::default()).collect(),
+            }),
+            inbox: Mutex::new(Inbox {
+                jobs: Vec::new(),
+                outstanding: 0,
+                collectives: 0,
+                transfers: vec![[0; 2]; size],
+                has_thread: false,
+                closing: false,
+            }),
+            submitted: Condvar::new(),
+        }
+    }
+
+    /// Runs a collective on the caller's thread; false if others are before it, so that it has to be queued.
+    pub(crate) fn run_inline(&self, request: &Request, bytes: &mut [u8]) -> Result<bool, Error> {
+        self.fault.check(self.identity.world_rank())?;
+        let mut engine = match self.engine.try_lock() {
+            Ok(engine) => engine,
+            Err(TryLockError::Poisoned(engine)) => engine.into_inner(),
+            Err(TryLockError::WouldBlock) => return Ok(false),
+        };
+        let mut inbox = lock(&self.inbox);
+        if inbox.outstanding > 0 {
+            return Ok(false);
+        }
+        inbox.outstanding += 1;
+        let mut collective = self.collective(&mut inbox, request, Box::new(Borrowed(bytes)));
+        drop(inbox);
+        let outcome = self.drive(&mut engine, Some(&mut collective), Patience::Caller { spin: self.spin });
+        self.finish(&collective.call, collective.sent(), outcome.is_ok());
+        outcome.map(|()| true)
+    }
+
+    /// Queues a collective.
+    pub(crate) fn queue_collective(self: &Arc<Self>, request: &Request, work: Box<dyn Work>) {
+        let mut inbox = lock(&self.inbox);
+        let collective = self.collective(&mut inbox, request, work);
+        self.submit(inbox, Job::Collective(collective));
+    }
+
+    /// Queues a send or a receive.
+    pub(crate) fn queue_transfer(self: &Arc<Self>, mut call: Call, peer: usize, work: Box<dyn Work>) {
+        let mut inbox = lock(&self.inbox);
+        let next = &mut inbox.transfers[peer][direction(call.operation)];
+        call.sequence = *next;
+        *next += 1;
+        self.submit(inbox, Job::Transfer(Transfer::new(self.identity.group, peer, call, work)));
+    }
+
+    /// The user has no more handles: the progress thread ends when all that was called is complete.
+    pub(crate) fn close(&self) {
+        lock(&self.inbox).closing = true;
+        self.submitted.notify_all();
+    }
+
+    fn collective<'a>(
+        &self,
+        inbox: &mut Inbox,
+        request: &Request,
+        work: Box<dyn Work + 'a>,
+    ) -> Collective<'a> {
+        let Identity { group, rank, members, .. } = &self.identity;
+        let call = Call { sequence: inbox.collectives, ..request.call };
+        inbox.collectives += 1;
+        let elements = call.bytes as usize / call.dtype.size();
+        let plan =
+            Plan::new(call.operation, members.len(), *rank, request.root, elements, call.dtype.size());
+        Collective::new(*group, *rank, members.len(), call, plan, work)
+    }
+
+    fn submit(self: &Arc<Self>, mut inbox: std::sync::MutexGuard<'_, Inbox>, job: Job) {
+        inbox.jobs.push(job);
+        inbox.outstanding += 1;
+        if !inbox.has_thread {
+            let progress = self.clone();
+            let name = format!("brigade {}", self.identity.name);
+            match std::thread::Builder::new().name(name).spawn(move || progress.run()) {
+                Ok(_) => inbox.has_thread = true,
+                Err(error) => {
+                    let reason = error.to_string();
+                    let error = Error::System { what: "start a progress thread", reason };
+                    self.fault.raise(self.identity.world_rank(), error.clone());
+                    for job in std::mem::take(&mut inbox.jobs) {
+                        inbox.outstanding -= 1;
+                        job.complete(Err(error.clone()));
+                    }
+                    return;
+                }
+            }
+        }
+        drop(inbox);
+        self.submitted.notify_all();
+        self.doorbell.ring();
+    }
+
+    /// The progress thread.
+    fn run(&self) {
+        loop {
+            let mut inbox = lock(&self.inbox);
+            while inbox.outstanding == 0 && !inbox.closing {
+                inbox = wait(&self.submitted, inbox);
+            }
+            if inbox.outstanding == 0 {
+                return;
+            }
+            drop(inbox);
+            let mut engine = lock(&self.engine);
+            let drive = AssertUnwindSafe(|| self.drive(&mut engine, None, Patience::Background));
+            if catch_unwind(drive).is_err() {
+                let rank = self.identity.world_rank();
+                let reason = format!("a buffer of group \"{}\" panicked", self.identity.name);
+                self.fault.raise(rank, Error::Aborted { rank, reason });
+            }
+        }
+    }
+
+    /// Drives the engine until `inline` is complete, or everything where there is none.
+    fn drive(
+        &self,
+        engine: &mut Engine,
+        mut inline: Option<&mut Collective<'_>>,
+        patience: Patience,
+    ) -> Result<(), Error> {
+        let mut waiter = Waiter::new(patience);
+        let mut armed = false;
+        loop {
+            engine.take_up(std::mem::take(&mut lock(&self.inbox).jobs));
+            if let Some(error) = self.fault.error_for(self.identity.world_rank()) {
+                for job in engine.clear() {
+                    self.finish(job.call(), 0, false);
+                    job.complete(Err(error.clone()));
+                }
+                return Err(error);
+            }
+            let moved = match self.advance(engine, inline.as_deref_mut()) {
+                Ok(moved) => moved,
+                Err((call, stop)) => {
+                    self.give_up(call, stop);
+                    continue;
+                }
+            };
+            let done = match &inline {
+                Some(collective) => collective.is_done(),
+                None => engine.is_idle(),
+            };
+            if done {
+                if armed {
+                    engine.disarm();
+                }
+                return Ok(());
+            }
+            if moved {
+                waiter.reset();
+            } else if !armed {
+                if !waiter.should_sleep() {
+                    continue;
+                }
+                // Look once more after peers have been asked to ring.
+                engine.arm();
+                armed = true;
+                continue;
+            } else {
+                let Some(left) = self.time_left(engine, inline.as_deref()) else { continue };
+                self.doorbell.wait(&engine.awaited(inline.as_deref()), left.min(NAP));
+            }
+            if std::mem::take(&mut armed) {
+                engine.disarm();
+            }
+        }
+    }
+
+    /// Does what can be done without waiting, and completes what is done.
+    fn advance(
+        &self,
+        engine: &mut Engine,
+        inline: Option<&mut Collective<'_>>,
+    ) -> Result<bool, (Call, Stop)> {
+        let mut moved = false;
+        if let Some(collective) = inline {
+            collective.started.get_or_insert_with(Instant::now);
+            moved |= collective.advance(&mut engine.links).map_err(|stop| (collective.call, stop))?;
+        } else if let Some(collective) = engine.collectives.front_mut() {
+            collective.started.get_or_insert_with(Instant::now);
+            moved |= collective.advance(&mut engine.links).map_err(|stop| (collective.call, stop))?;
+            if let Some(collective) = engine.collectives.pop_front_if(|collective| collective.is_done()) {
+                self.finish(&collective.call, collective.sent(), true);
+                collective.complete(Ok(()));
+                moved = true;
+            }
+        }
+        for (links, queues) in engine.links.iter_mut().zip(&mut engine.transfers) {
+            let Some(links) = links else { continue };
+            for queue in queues {
+                let Some(transfer) = queue.front_mut() else { continue };
+                transfer.started.get_or_insert_with(Instant::now);
+                moved |= transfer.advance(&mut links.transfer).map_err(|stop| (transfer.call, stop))?;
+                if let Some(transfer) = queue.pop_front_if(|transfer| transfer.is_done()) {
+                    self.finish(&transfer.call, transfer.sent(), true);
+                    transfer.complete(Ok(()));
+                    moved = true;
+                }
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Counts an operation as no longer outstanding, before its caller can know.
+    fn finish(&self, call: &Call, sent: u64, succeeded: bool) {
+        lock(&self.inbox).outstanding -= 1;
+        if succeeded {
+            self.counters.add(call.operation, sent);
+        }
+    }
+
+    /// The time until the first deadline, or nothing once one has passed and has been raised.
+    fn time_left(&self, engine: &Engine, inline: Option<&Collective<'_>>) -> Option<Duration> {
+        let now = Instant::now();
+        let left = |started: Option<Instant>| {
+            self.limit.saturating_sub(started.map_or(Duration::ZERO, |started| now - started))
+        };
+        let mut least = self.limit;
+        let collective = inline
+            .map(|collective| (collective.call, collective.started, collective.missing()))
+            .or_else(|| engine.collectives.front().map(|c| (c.call, c.started, c.missing())));
+        let transfers = engine.transfers.iter().flatten().filter_map(VecDeque::front);
+        let all = collective.into_iter().chain(transfers.map(|t| (t.call, t.started, t.missing())));
+        for (call, started, (absent, stalled)) in all {
+            least = least.min(left(started));
+            if left(started) == Duration::ZERO {
+                let error = Error::Timeout {
+                    group: self.identity.name.clone(),
+                    rank: self.identity.world_rank(),
+                    call,
+                    waited: self.limit,
+                    absent: self.identity.members(absent),
+                    stalled: self.identity.members(stalled),
+                };
+                self.fault.raise(self.identity.world_rank(), error);
+                return None;
+            }
+        }
+        Some(least)
+    }
+
+    fn give_up(&self, call: Call, Stop { peer, reason }: Stop) {
+        let rank = self.identity.world_rank();
+        let (peer, group) = (self.identity.members[peer], self.identity.name.clone());
+        match reason {
+            StopReason::OtherCall(theirs) => {
+                self.fault.raise(rank, Error::Mismatch { group, rank, peer, ours: call, theirs });
+            }
+            StopReason::Header(reason) => {
+                self.fault.raise(rank, Error::Protocol { group, rank, peer, call, reason });
+            }
+            StopReason::Link(LinkError::Corrupt(reason)) => {
+                let reason = reason.into();
+                self.fault.raise(rank, Error::Protocol { group, rank, peer, call, reason });
+            }
+            StopReason::Link(LinkError::Closed) => {
+                self.fault.raise_unless_explained(rank, Error::PeerLeft { group, rank, peer, call });
+            }
+            StopReason::Link(LinkError::Broken(reason)) => {
+                self.fault.raise_unless_explained(rank, Error::Protocol { group, rank, peer, call, reason });
+            }
+        }
+    }
+}
+
+impl Engine {
+    fn take_up(&mut self, jobs: Vec<Job>) {
+        for job in jobs {
+            match job {
+                Job::Collective(collective) => self.collectives.push_back(collective),
+                Job::Transfer(transfer) => {
+                    self.transfers[transfer.peer][direction(transfer.call.operation)].push_back(transfer);
+                }
+            }
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.collectives.is_empty() && self.transfers.iter().flatten().all(VecDeque::is_empty)
+    }
+
+    /// Takes out everything that is in flight.
+    fn clear(&mut self) -> Vec<Job> {
+        let collectives = self.collectives.drain(..).map(Job::Collective);
+        let transfers = self.transfers.iter_mut().flatten().flat_map(|queue| queue.drain(..));
+        collectives.chain(transfers.map(Job::Transfer)).collect()
+    }
+
+    fn arm(&mut self) {
+        for links in self.links.iter_mut().flatten() {
+            links.collective.arm();
+            links.transfer.arm();
+        }
+    }
+
+    fn disarm(&mut self) {
+        for links in self.links.iter_mut().flatten() {
+            links.collective.disarm();
+            links.transfer.disarm();
+        }
+    }
+
+    /// The descriptors that anything in flight waits for.
+    fn awaited<'a>(
+        &'a self,
+        inline: Option<&Collective<'_>>,
+    ) -> Vec<(std::os::fd::BorrowedFd<'a>, rustix::event::PollFlags)> {
+        let mut awaited = Vec::new();
+        for (peer, links) in self.links.iter().enumerate() {
+            let Some(links) = links else { continue };
+            let collective = inline
+                .map(|collective| collective.awaits(peer))
+                .or_else(|| self.collectives.front().map(|collective| collective.awaits(peer)));
+            if let Some((read, write)) = collective {
+                awaited.extend(links.collective.poll_for(read, write));
+            }
+            let transfers = self.transfers[peer].iter().filter_map(VecDeque::front).map(Transfer::awaits);
+            let (read, write) = transfers.fold((false, false), |(r, w), (read, write)| (r | read, w | write));
+            awaited.extend(links.transfer.poll_for(read, write));
+        }
+        awaited
+    }
+}
+
+impl Job {
+    fn call(&self) -> &Call {
+        match self {
+            Job::Collective(collective) => &collective.call,
+            Job::Transfer(transfer) => &transfer.call,
+        }
+    }
+
+    fn complete(self, outcome: Result<(), Error>) {
+        match self {
+            Job::Collective(collective) => collective.complete(outcome),
+            Job::Transfer(transfer) => transfer.complete(outcome),
+        }
+    }
+}
+
+fn direction(operation: Operation) -> usize {
+    usize::from(operation == Operation::Recv)
+}

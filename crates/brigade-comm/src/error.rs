@@ -1,0 +1,210 @@
+//! What can go wrong, said so that the reader knows which rank to look at.
+
+use std::time::Duration;
+
+use crate::call::{Call, Operation};
+
+/// A failure. All ranks in it are ranks of the world, also where the operation ran in a sub-group.
+///
+/// Every variant can reach a rank in one of two ways: first hand, or as [`Error::PeerFailed`] with the text of the
+/// rank that failed first.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A call that no group could run. Nothing was sent, but the other ranks are told: they wait for this rank.
+    #[error("rank {rank}: {operation} on group \"{group}\": {reason}")]
+    InvalidArgument {
+        /// The rank that called.
+        rank: usize,
+        /// The group's name.
+        group: String,
+        /// The operation.
+        operation: Operation,
+        /// What was given and what is allowed.
+        reason: String,
+    },
+    /// Two ranks called different things at the same place in their order of operations.
+    #[error("group \"{group}\": rank {rank} called {ours}, but rank {peer} called {theirs}")]
+    Mismatch {
+        /// The group's name.
+        group: String,
+        /// The rank that noticed.
+        rank: usize,
+        /// The rank that it differs from.
+        peer: usize,
+        /// What `rank` called.
+        ours: Call,
+        /// What `peer` called.
+        theirs: Call,
+    },
+    /// A peer's bytes make no sense.
+    #[error("group \"{group}\": rank {rank} cannot understand rank {peer} during {call}: {reason}")]
+    Protocol {
+        /// The group's name.
+        group: String,
+        /// The rank that noticed.
+        rank: usize,
+        /// The rank whose bytes they are.
+        peer: usize,
+        /// What `rank` was doing.
+        call: Call,
+        /// What is wrong with the bytes.
+        reason: String,
+    },
+    /// An operation did not end in time.
+    #[error("group \"{group}\": rank {rank} gave up {call} after {waited:?}: {}", who(absent, stalled))]
+    Timeout {
+        /// The group's name.
+        group: String,
+        /// The rank that gave up.
+        rank: usize,
+        /// What it was doing.
+        call: Call,
+        /// How long it waited.
+        waited: Duration,
+        /// The ranks that did not call the operation.
+        absent: Vec<usize>,
+        /// The ranks that did, but then sent or took no more data.
+        stalled: Vec<usize>,
+    },
+    /// A peer's process is gone, or its host cannot be reached.
+    #[error("rank {peer} died: {reason}")]
+    PeerDied {
+        /// The rank that died.
+        peer: usize,
+        /// How that was noticed.
+        reason: String,
+    },
+    /// A peer failed first; this is its error.
+    #[error("rank {peer} failed: {reason}")]
+    PeerFailed {
+        /// The rank that failed first.
+        peer: usize,
+        /// Its error.
+        reason: String,
+    },
+    /// A peer let go of the group while this rank still waited for it.
+    #[error("group \"{group}\": rank {peer} has left, but rank {rank} waits for it in {call}")]
+    PeerLeft {
+        /// The group's name.
+        group: String,
+        /// The rank that waited.
+        rank: usize,
+        /// The rank that left.
+        peer: usize,
+        /// What `rank` was doing.
+        call: Call,
+    },
+    /// This rank called [`Group::abort`](crate::Group::abort), or dropped its world without shutting it down.
+    #[error("rank {rank} aborted: {reason}")]
+    Aborted {
+        /// The rank that aborted.
+        rank: usize,
+        /// The reason it gave.
+        reason: String,
+    },
+    /// A member of [`Join`](crate::Join) has a value that it cannot have.
+    #[error("{option} = {given}: {allowed}")]
+    Option {
+        /// The member's name.
+        option: &'static str,
+        /// Its value.
+        given: String,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// Rank 0 cannot listen at the endpoint.
+    #[error("rank 0 cannot listen at {endpoint}: {reason}")]
+    Listen {
+        /// The address.
+        endpoint: String,
+        /// Why not.
+        reason: String,
+    },
+    /// Rank 0 was not found at the endpoint.
+    #[error("rank {rank} found no rank 0 at {endpoint} within {waited:?}: {reason}")]
+    Unreachable {
+        /// The rank that looked for it.
+        rank: usize,
+        /// The address.
+        endpoint: String,
+        /// How long it tried.
+        waited: Duration,
+        /// What the last try gave.
+        reason: String,
+    },
+    /// Not all ranks came to the rendezvous.
+    #[error(
+        "ranks {missing:?} of {world_size} did not come to {endpoint} within {waited:?}{}",
+        refusals(*refused)
+    )]
+    Missing {
+        /// The address of the rendezvous.
+        endpoint: String,
+        /// How long rank 0 waited.
+        waited: Duration,
+        /// The ranks that are missing.
+        missing: Vec<usize>,
+        /// How many ranks there should be.
+        world_size: usize,
+        /// Connections that were refused because they did not know the token.
+        refused: usize,
+    },
+    /// The ranks do not fit together: numbers, sizes, versions, transports.
+    #[error("the world at {endpoint} cannot start: {reason}")]
+    Rendezvous {
+        /// The address of the rendezvous.
+        endpoint: String,
+        /// What does not fit, with the ranks that it concerns.
+        reason: String,
+    },
+    /// The other side of a new connection does not accept this rank.
+    #[error("rank {rank} was refused by {endpoint}: {reason}")]
+    Refused {
+        /// The rank that was refused.
+        rank: usize,
+        /// Who refused it.
+        endpoint: String,
+        /// The reason that was given.
+        reason: String,
+    },
+    /// The ranks of a new group did not all connect in time.
+    #[error("group \"{group}\": rank {rank} could not connect to rank {peer} within {waited:?}: {reason}")]
+    Connect {
+        /// The group's name.
+        group: String,
+        /// The rank that tried.
+        rank: usize,
+        /// The rank that it tried to reach.
+        peer: usize,
+        /// How long it tried.
+        waited: Duration,
+        /// What went wrong.
+        reason: String,
+    },
+    /// The operating system does not give what is needed.
+    #[error("cannot {what}: {reason}")]
+    System {
+        /// What was asked for.
+        what: &'static str,
+        /// Its answer.
+        reason: String,
+    },
+}
+
+fn who(absent: &[usize], stalled: &[usize]) -> String {
+    match (absent, stalled) {
+        ([], []) => "it ran out of time".into(),
+        (absent, []) => format!("ranks {absent:?} did not arrive"),
+        ([], stalled) => format!("ranks {stalled:?} stopped in the middle"),
+        (absent, stalled) => format!("ranks {absent:?} did not arrive, ranks {stalled:?} stopped in the middle"),
+    }
+}
+
+fn refusals(refused: usize) -> String {
+    match refused {
+        0 => String::new(),
+        1 => "; 1 connection was refused for a wrong token".into(),
+        n => format!("; {n} connections were refused for a wrong token"),
+    }
+}

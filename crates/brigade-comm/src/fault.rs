@@ -1,0 +1,79 @@
+//! The first failure of a world, as one rank sees it.
+
+use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+use crate::error::Error;
+use crate::link::Doorbell;
+use crate::sync::{lock, wait_until};
+
+/// How long a broken link waits for the control plane to say why it broke.
+const EXPLANATION: Duration = Duration::from_millis(500);
+
+/// A failure and the world rank where it happened.
+#[derive(Debug, Clone)]
+pub(crate) struct Failure {
+    pub(crate) origin: usize,
+    pub(crate) error: Error,
+}
+
+/// Holds the first failure and wakes everything that waits when it comes. Shared by all ranks of a world of
+/// threads, one per process otherwise.
+#[derive(Default)]
+pub(crate) struct Fault {
+    first: OnceLock<Failure>,
+    gate: Mutex<Vec<Weak<Doorbell>>>,
+    raised: Condvar,
+}
+
+impl Fault {
+    /// Registers a doorbell to ring when a failure comes.
+    pub(crate) fn watch(&self, doorbell: &Arc<Doorbell>) {
+        let mut doorbells = lock(&self.gate);
+        doorbells.retain(|old| old.strong_count() > 0);
+        doorbells.push(Arc::downgrade(doorbell));
+        if self.first.get().is_some() {
+            doorbell.ring();
+        }
+    }
+
+    /// Raises a failure; only the first one counts.
+    pub(crate) fn raise(&self, origin: usize, error: Error) {
+        let doorbells = lock(&self.gate);
+        if self.first.set(Failure { origin, error }).is_ok() {
+            self.raised.notify_all();
+            doorbells.iter().filter_map(Weak::upgrade).for_each(|doorbell| doorbell.ring());
+        }
+    }
+
+    /// Raises a failure whose cause may be a peer's failure that is still on its way here: waits a moment for that.
+    pub(crate) fn raise_unless_explained(&self, origin: usize, error: Error) {
+        let deadline = Instant::now() + EXPLANATION;
+        let mut guard = lock(&self.gate);
+        let mut in_time = true;
+        while self.first.get().is_none() && in_time {
+            (guard, in_time) = wait_until(&self.raised, guard, deadline);
+        }
+        drop(guard);
+        self.raise(origin, error);
+    }
+
+    /// The first failure.
+    pub(crate) fn get(&self) -> Option<&Failure> {
+        self.first.get()
+    }
+
+    /// The first failure in the words for `rank`: its own error, or the peer's.
+    pub(crate) fn error_for(&self, rank: usize) -> Option<Error> {
+        self.first.get().map(|Failure { origin, error }| match error {
+            Error::PeerDied { .. } | Error::PeerFailed { .. } => error.clone(),
+            error if *origin == rank => error.clone(),
+            error => Error::PeerFailed { peer: *origin, reason: error.to_string() },
+        })
+    }
+
+    /// Fails when there is a failure.
+    pub(crate) fn check(&self, rank: usize) -> Result<(), Error> {
+        self.error_for(rank).map_or(Ok(()), Err)
+    }
+}

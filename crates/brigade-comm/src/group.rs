@@ -1,0 +1,344 @@
+//! Groups of ranks and what they can do together.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use crate::Result;
+use crate::buffer::HostBuffer;
+use crate::call::{Call, Operation};
+use crate::dtype::{DType, Element, ReduceOp};
+use crate::engine::{Identity, Progress, Request};
+use crate::error::Error;
+use crate::fabric::{Fabric, Gathering};
+use crate::fault::Fault;
+use crate::link::Doorbell;
+use crate::pending::{Owned, Pending};
+use crate::stats::Stats;
+use crate::sync::lock;
+use crate::timeouts::Timeouts;
+
+/// An ordered set of ranks that communicate. Clones are handles of the same group.
+///
+/// Every member calls the same collectives in the same order; calls from several threads of one rank must be put in
+/// an order by the caller. Ranks in arguments count within the group; ranks in errors are those of the world.
+///
+/// Collectives come in two forms. The first takes a buffer and gives a [`Pending`] handle: the operation runs on the
+/// group's progress thread, while the caller computes. The second, `…_in_place`, borrows a slice and returns when it
+/// is done: it runs on the caller's thread unless earlier operations are still in flight.
+#[derive(Clone)]
+pub struct Group(Arc<Member>);
+
+/// One rank's membership.
+struct Member {
+    progress: Arc<Progress>,
+    fabric: Arc<dyn Fabric>,
+    timeouts: Timeouts,
+    /// How often the group has been split. Held while it is, so that splits of several threads do not mix.
+    splits: Mutex<u64>,
+}
+
+impl fmt::Debug for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Group(\"{}\", rank {} of {})", self.name(), self.rank(), self.size())
+    }
+}
+
+impl Group {
+    /// The group of all ranks.
+    pub(crate) fn world(
+        fabric: Arc<dyn Fabric>,
+        fault: Arc<Fault>,
+        timeouts: Timeouts,
+        rank: usize,
+        members: Vec<usize>,
+    ) -> Result<Self> {
+        Self::connect(fabric, fault, timeouts, Identity { group: 0, name: "world".into(), rank, members })
+    }
+
+    fn connect(
+        fabric: Arc<dyn Fabric>,
+        fault: Arc<Fault>,
+        timeouts: Timeouts,
+        identity: Identity,
+    ) -> Result<Self> {
+        let doorbell = Arc::new(Doorbell::new()?);
+        fault.watch(&doorbell);
+        let Identity { group, ref name, rank, ref members } = identity;
+        let links = fabric.connect(&Gathering { group, name, rank, members, doorbell: &doorbell })?;
+        let spin = fabric.has_core_per_rank();
+        let progress = Arc::new(Progress::new(identity, fault, doorbell, links, timeouts.step, spin));
+        Ok(Self(Arc::new(Member { progress, fabric, timeouts, splits: Mutex::new(0) })))
+    }
+
+    /// This rank's place in the group.
+    pub fn rank(&self) -> usize {
+        self.identity().rank
+    }
+
+    /// The number of members.
+    pub fn size(&self) -> usize {
+        self.identity().members.len()
+    }
+
+    /// The name that the group was made with; `world` for the group of all ranks.
+    pub fn name(&self) -> &str {
+        &self.identity().name
+    }
+
+    /// The rank in the world of the group's rank `rank`.
+    ///
+    /// # Panics
+    /// If `rank` is not below [`size`](Self::size).
+    pub fn global_rank(&self, rank: usize) -> usize {
+        self.identity().members[rank]
+    }
+
+    /// Makes one new group of all members that give the same `color`, ordered by `key`, then by rank. Every member
+    /// calls it, with the same `name` where the color is the same; it returns when the new group is connected.
+    pub fn split(&self, name: &str, color: u32, key: u32) -> Result<Group> {
+        let mut splits = lock(&self.0.splits);
+        let Identity { group, rank, members, .. } = self.identity();
+        let mut rows = vec![[0i64; 3]; self.size()];
+        rows[*rank] = [color.into(), key.into(), hash(0, name.as_bytes()) as i64];
+        self.all_gather_in_place(rows.as_flattened_mut())?;
+        let mut chosen: Vec<usize> =
+            (0..rows.len()).filter(|member| rows[*member][0] == i64::from(color)).collect();
+        chosen.sort_by_key(|member| (rows[*member][1], *member));
+        if let Some(other) = chosen.iter().find(|member| rows[**member][2] != rows[*rank][2]) {
+            let other = members[*other];
+            let reason = format!("split by color {color}: this rank names the group \"{name}\", rank {other} another");
+            return Err(self.refuse(Operation::AllGather, reason));
+        }
+        let number = hash(hash(*group, &splits.to_le_bytes()), &color.to_le_bytes());
+        *splits += 1;
+        let identity = Identity {
+            group: number,
+            name: name.into(),
+            rank: chosen.iter().take_while(|member| *member != rank).count(),
+            members: chosen.iter().map(|member| members[*member]).collect(),
+        };
+        let Member { progress, fabric, timeouts, .. } = &*self.0;
+        Self::connect(fabric.clone(), progress.fault.clone(), *timeouts, identity)
+            .inspect_err(|error| progress.fault.raise(members[*rank], error.clone()))
+    }
+
+    /// Reduces the buffers of all ranks, element by element; every rank gets the result. Any length.
+    pub fn all_reduce<B: HostBuffer>(&self, buffer: B, dtype: DType, op: ReduceOp) -> Pending<B> {
+        self.start(Operation::AllReduce, buffer, dtype, Some(op), None)
+    }
+
+    /// Reduces the buffers of all ranks, cut into as many equal slices as there are ranks: slice `rank` of the result
+    /// holds the reduced values, the others are unspecified.
+    pub fn reduce_scatter<B: HostBuffer>(&self, buffer: B, dtype: DType, op: ReduceOp) -> Pending<B> {
+        self.start(Operation::ReduceScatter, buffer, dtype, Some(op), None)
+    }
+
+    /// Gives slice `rank` of the buffer, one of as many equal slices as there are ranks, and gets all others.
+    pub fn all_gather<B: HostBuffer>(&self, buffer: B, dtype: DType) -> Pending<B> {
+        self.start(Operation::AllGather, buffer, dtype, None, None)
+    }
+
+    /// Gives slice `rank` of the buffer to `root`, which gets all slices. All ranks' buffers have the same size.
+    pub fn gather<B: HostBuffer>(&self, buffer: B, dtype: DType, root: usize) -> Pending<B> {
+        self.start(Operation::Gather, buffer, dtype, None, Some(root))
+    }
+
+    /// Gives the root's buffer to everybody. Any length.
+    pub fn broadcast<B: HostBuffer>(&self, buffer: B, dtype: DType, root: usize) -> Pending<B> {
+        self.start(Operation::Broadcast, buffer, dtype, None, Some(root))
+    }
+
+    /// Of as many equal slices as there are ranks, gives slice p to rank p and gets p's slice `rank` in its place.
+    pub fn all_to_all<B: HostBuffer>(&self, buffer: B, dtype: DType) -> Pending<B> {
+        self.start(Operation::AllToAll, buffer, dtype, None, None)
+    }
+
+    /// Sends a buffer to the group's rank `to`, which receives it with [`recv`](Self::recv). Complete when the buffer
+    /// can be used again; the peer may not have it all by then. Transfers between two ranks in one direction keep
+    /// their order; they never wait for collectives or for other transfers.
+    pub fn send<B: HostBuffer>(&self, buffer: B, dtype: DType, to: usize) -> Pending<B> {
+        self.transfer(Operation::Send, buffer, dtype, to)
+    }
+
+    /// Fills a buffer with what the group's rank `from` [sends](Self::send), which must have the same type and size.
+    pub fn recv<B: HostBuffer>(&self, buffer: B, dtype: DType, from: usize) -> Pending<B> {
+        self.transfer(Operation::Recv, buffer, dtype, from)
+    }
+
+    /// Returns when every rank has called it.
+    pub fn barrier(&self) -> Result<()> {
+        self.run::<u8>(Operation::Barrier, &mut [], None, None)
+    }
+
+    /// As [`all_reduce`](Self::all_reduce), on a slice, blocking.
+    pub fn all_reduce_in_place<T: Element>(&self, slice: &mut [T], op: ReduceOp) -> Result<()> {
+        self.run(Operation::AllReduce, slice, Some(op), None)
+    }
+
+    /// As [`reduce_scatter`](Self::reduce_scatter), on a slice, blocking.
+    pub fn reduce_scatter_in_place<T: Element>(&self, slice: &mut [T], op: ReduceOp) -> Result<()> {
+        self.run(Operation::ReduceScatter, slice, Some(op), None)
+    }
+
+    /// As [`all_gather`](Self::all_gather), on a slice, blocking.
+    pub fn all_gather_in_place<T: Element>(&self, slice: &mut [T]) -> Result<()> {
+        self.run(Operation::AllGather, slice, None, None)
+    }
+
+    /// As [`gather`](Self::gather), on a slice, blocking.
+    pub fn gather_in_place<T: Element>(&self, slice: &mut [T], root: usize) -> Result<()> {
+        self.run(Operation::Gather, slice, None, Some(root))
+    }
+
+    /// As [`broadcast`](Self::broadcast), on a slice, blocking.
+    pub fn broadcast_in_place<T: Element>(&self, slice: &mut [T], root: usize) -> Result<()> {
+        self.run(Operation::Broadcast, slice, None, Some(root))
+    }
+
+    /// As [`all_to_all`](Self::all_to_all), on a slice, blocking.
+    pub fn all_to_all_in_place<T: Element>(&self, slice: &mut [T]) -> Result<()> {
+        self.run(Operation::AllToAll, slice, None, None)
+    }
+
+    /// What this rank has done in this group so far. An all-reduce of L bytes over n ranks counts exactly
+    /// 2·L·(n−1)/n sent bytes where n divides the number of elements.
+    pub fn stats(&self) -> Stats {
+        self.0.progress.counters.read()
+    }
+
+    /// Fails the world on every rank: operations in flight and later ones return an error with this rank and `reason`.
+    pub fn abort(&self, reason: &str) {
+        let rank = self.identity().world_rank();
+        self.0.progress.fault.raise(rank, Error::Aborted { rank, reason: reason.into() });
+    }
+
+    fn identity(&self) -> &Identity {
+        &self.0.progress.identity
+    }
+
+    fn start<B: HostBuffer>(
+        &self,
+        operation: Operation,
+        buffer: B,
+        dtype: DType,
+        reduce: Option<ReduceOp>,
+        root: Option<usize>,
+    ) -> Pending<B> {
+        match self.request(operation, buffer.as_bytes().len(), dtype, reduce, root) {
+            Ok(request) => {
+                let (work, pending) = Owned::new(buffer);
+                self.0.progress.queue_collective(&request, work);
+                pending
+            }
+            Err(error) => Pending::failed(error),
+        }
+    }
+
+    fn run<T: Element>(
+        &self,
+        operation: Operation,
+        slice: &mut [T],
+        reduce: Option<ReduceOp>,
+        root: Option<usize>,
+    ) -> Result<()> {
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(slice);
+        let request = self.request(operation, bytes.len(), T::DTYPE, reduce, root)?;
+        if !self.0.progress.run_inline(&request, bytes)? {
+            let (work, pending) = Owned::new(bytes.to_vec());
+            self.0.progress.queue_collective(&request, work);
+            bytes.copy_from_slice(&pending.wait()?);
+        }
+        Ok(())
+    }
+
+    fn transfer<B: HostBuffer>(
+        &self,
+        operation: Operation,
+        buffer: B,
+        dtype: DType,
+        peer: usize,
+    ) -> Pending<B> {
+        let request = self.request(operation, buffer.as_bytes().len(), dtype, None, None);
+        let request = request.and_then(|request| match peer {
+            peer if peer >= self.size() => {
+                let reason = format!("peer {peer} is given, the group has {} ranks", self.size());
+                Err(self.refuse(operation, reason))
+            }
+            peer if peer == self.rank() => {
+                Err(self.refuse(operation, format!("peer {peer} is given, which is the caller itself")))
+            }
+            _ => Ok(request),
+        });
+        match request {
+            Ok(request) => {
+                let (work, pending) = Owned::new(buffer);
+                self.0.progress.queue_transfer(request.call, peer, work);
+                pending
+            }
+            Err(error) => Pending::failed(error),
+        }
+    }
+
+    /// Checks what can be checked without the other ranks.
+    fn request(
+        &self,
+        operation: Operation,
+        bytes: usize,
+        dtype: DType,
+        reduce: Option<ReduceOp>,
+        root: Option<usize>,
+    ) -> Result<Request> {
+        let Identity { members, .. } = self.identity();
+        self.0.progress.fault.check(self.identity().world_rank())?;
+        let sliced = matches!(
+            operation,
+            Operation::ReduceScatter | Operation::AllGather | Operation::Gather | Operation::AllToAll
+        );
+        let unit = dtype.size() * if sliced { members.len() } else { 1 };
+        if !bytes.is_multiple_of(unit) {
+            let shape = if sliced { format!(" in {} equal slices", members.len()) } else { String::new() };
+            let reason = format!("{bytes} bytes are given, a multiple of {unit} is needed for {dtype}{shape}");
+            return Err(self.refuse(operation, reason));
+        }
+        if let Some(root) = root.filter(|root| *root >= members.len()) {
+            let reason = format!("root {root} is given, the group has {} ranks", members.len());
+            return Err(self.refuse(operation, reason));
+        }
+        let call = Call {
+            operation,
+            sequence: 0,
+            dtype,
+            reduce,
+            root: root.map(|root| members[root]),
+            bytes: bytes as u64,
+        };
+        Ok(Request { call, root: root.unwrap_or(0) })
+    }
+
+    /// Fails the world because of a call that cannot run.
+    fn refuse(&self, operation: Operation, reason: String) -> Error {
+        let rank = self.identity().world_rank();
+        let error = Error::InvalidArgument { rank, group: self.name().into(), operation, reason };
+        self.0.progress.fault.raise(rank, error.clone());
+        error
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let Identity { name, .. } = &self.progress.identity;
+        let rank = self.progress.identity.world_rank();
+        if std::thread::panicking() {
+            let reason = format!("a thread that held group \"{name}\" panicked");
+            self.progress.fault.raise(rank, Error::Aborted { rank, reason });
+        }
+        self.progress.close();
+    }
+}
+
+/// FNV-1a, continued from `state`: a number for a group that all its members compute alike.
+fn hash(state: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(state ^ 0xcbf2_9ce4_8422_2325, |state, byte| {
+        (state ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}

@@ -1,0 +1,100 @@
+//! Both kinds of link carry any stream of writes and reads unchanged.
+
+use std::net::{TcpListener, TcpStream};
+
+use super::*;
+
+fn shared() -> (Link, Link) {
+    let segment = Arc::new(Segment::anonymous(CHANNEL_BYTES).unwrap());
+    let doorbell = Arc::new(Doorbell::new().unwrap());
+    let side = |side| Link::Shared(SharedLink::new(segment.clone(), 0, side, doorbell.clone()));
+    (side(0), side(1))
+}
+
+fn tcp() -> (Link, Link) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (far, _) = listener.accept().unwrap();
+    (Link::Tcp(TcpLink::new(near).unwrap()), Link::Tcp(TcpLink::new(far).unwrap()))
+}
+
+fn wait() {
+    std::thread::sleep(std::time::Duration::from_micros(50));
+}
+
+#[test]
+fn streams_arrive_unchanged() {
+    for (mut near, mut far) in [shared(), tcp()] {
+        let sent: Vec<u8> = (0..3_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let (mut written, mut received) = (0, Vec::new());
+        let sizes = [1, 63, 64, 5000, 32 << 10, 200_000, 700_000];
+        for turn in 0.. {
+            let end = (written + sizes[turn % sizes.len()]).min(sent.len());
+            written += near.write(&sent[written..end]).unwrap();
+            near.flush().unwrap();
+            if turn % 3 == 0 {
+                far.fetch().unwrap();
+                let count = far.peek().len().min(70_001);
+                received.extend_from_slice(&far.peek()[..count]);
+                far.consume(count);
+            } else {
+                let mut bytes = vec![0; sizes[(turn + 2) % sizes.len()]];
+                let count = far.read(&mut bytes).unwrap();
+                received.extend_from_slice(&bytes[..count]);
+                if count == 0 {
+                    wait();
+                }
+            }
+            far.flush().unwrap();
+            if received.len() == sent.len() {
+                break;
+            }
+        }
+        assert!(received == sent);
+    }
+}
+
+#[test]
+fn the_last_bytes_arrive_before_the_end() {
+    for (mut near, mut far) in [shared(), tcp()] {
+        assert_eq!(near.write(b"the end").unwrap(), 7);
+        near.flush().unwrap();
+        drop(near);
+        let mut bytes = [0; 7];
+        while far.read(&mut bytes).unwrap() == 0 {
+            wait();
+        }
+        assert_eq!(&bytes, b"the end");
+        let error = loop {
+            match far.fetch() {
+                Ok(()) => wait(),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error, LinkError::Closed);
+    }
+}
+
+#[test]
+fn a_ring_with_impossible_positions_is_corrupt() {
+    let segment = Arc::new(Segment::anonymous(CHANNEL_BYTES).unwrap());
+    let doorbell = Arc::new(Doorbell::new().unwrap());
+    let mut link = SharedLink::new(segment.clone(), 0, 0, doorbell);
+    // SAFETY: nothing else uses this memory.
+    unsafe { std::slice::from_raw_parts_mut(segment.start(), 4096) }.fill(0xff);
+    assert!(matches!(link.fetch(), Err(LinkError::Corrupt(_))));
+    assert!(matches!(
+        link.write(&vec![0; RING_BYTES]).and_then(|_| link.write(&[0])),
+        Err(LinkError::Corrupt(_))
+    ));
+}
+
+#[test]
+fn a_peers_memory_is_checked() {
+    let (_segment, file) = Segment::file(8192).unwrap();
+    assert!(Segment::open(&file, 8192).is_ok());
+    assert!(Segment::open(&file, 4096).is_err());
+    let unsealed = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&unsealed, 8192).unwrap();
+    assert!(Segment::open(&unsealed, 8192).is_err());
+}

@@ -1,0 +1,55 @@
+//! How a thread waits when nothing moves: briefly on its core, then without it.
+
+use std::time::{Duration, Instant};
+
+/// How long a waiting thread keeps its core, where there is one for every rank of the host.
+const SPIN: Duration = Duration::from_micros(20);
+
+/// How long it then offers its core to others before it sleeps.
+const YIELD: Duration = Duration::from_micros(50);
+
+/// What a thread that a caller waits for may do, and one in the background may not: it would take the core from
+/// the computation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// Spin, yield, sleep.
+    Caller {
+        /// Whether every rank of this host has a core.
+        spin: bool,
+    },
+    /// Sleep at once.
+    Background,
+}
+
+/// One thread's waiting, from the last time that anything moved.
+pub(crate) struct Waiter {
+    patience: Patience,
+    idle_since: Option<Instant>,
+}
+
+impl Waiter {
+    pub(crate) fn new(patience: Patience) -> Self {
+        Self { patience, idle_since: None }
+    }
+
+    /// Something moved.
+    pub(crate) fn reset(&mut self) {
+        self.idle_since = None;
+    }
+
+    /// Waits a little, or says that it is time to sleep.
+    pub(crate) fn should_sleep(&mut self) -> bool {
+        let Patience::Caller { spin } = self.patience else { return true };
+        let now = Instant::now();
+        let idle = now - *self.idle_since.get_or_insert(now);
+        let spin = if spin { SPIN } else { Duration::ZERO };
+        if idle < spin {
+            (0..16).for_each(|_| std::hint::spin_loop());
+        } else if idle < spin + YIELD {
+            std::thread::yield_now();
+        } else {
+            return true;
+        }
+        false
+    }
+}

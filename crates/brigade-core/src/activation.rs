@@ -1,0 +1,195 @@
+//! What flows between blocks, with its types erased and restored.
+
+use burn::tensor::{Bool, Int, Tensor};
+
+/// One tensor of an activation, flattened, with its shape.
+#[derive(Debug, Clone)]
+pub enum Part {
+    /// A tensor of floats; gradients flow back through it.
+    Float(Tensor<1>, Vec<usize>),
+    /// A tensor of integers, such as tokens; it has no gradient.
+    Int(Tensor<1, Int>, Vec<usize>),
+}
+
+impl Part {
+    /// The shape before flattening.
+    pub fn shape(&self) -> &[usize] {
+        match self {
+            Self::Float(_, shape) | Self::Int(_, shape) => shape,
+        }
+    }
+
+    fn describe(&self) -> String {
+        let kind = if matches!(self, Self::Float(..)) { "float" } else { "int" };
+        format!("{kind}{:?}", self.shape())
+    }
+}
+
+/// The tensors of an activation, in a fixed order.
+#[derive(Debug, Clone, Default)]
+pub struct Parts(pub Vec<Part>);
+
+impl Parts {
+    /// A short text of kinds and shapes, for messages.
+    pub fn describe(&self) -> String {
+        format!("({})", self.0.iter().map(Part::describe).collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// What can flow from one block to the next: a tensor of any rank and kind, or a tuple of such.
+///
+/// Implement it for a structure of your own by listing its tensors in a fixed order:
+///
+/// ```
+/// use brigade_core::{Activation, Part};
+/// use burn::tensor::{Int, Tensor};
+///
+/// struct Encoded {
+///     hidden: Tensor<3>,
+///     lengths: Tensor<1, Int>,
+/// }
+///
+/// impl Activation for Encoded {
+///     fn into_parts(self, parts: &mut Vec<Part>) {
+///         self.hidden.into_parts(parts);
+///         self.lengths.into_parts(parts);
+///     }
+///     fn from_parts(parts: &mut std::vec::IntoIter<Part>) -> Option<Self> {
+///         Some(Self { hidden: Activation::from_parts(parts)?, lengths: Activation::from_parts(parts)? })
+///     }
+///     fn describe() -> String {
+///         "(hidden, lengths)".into()
+///     }
+/// }
+/// ```
+pub trait Activation: Sized + Send + 'static {
+    /// Appends this activation's tensors, flattened.
+    fn into_parts(self, parts: &mut Vec<Part>);
+    /// Takes this activation's tensors back, in the same order; none if kind, rank or number differ.
+    fn from_parts(parts: &mut std::vec::IntoIter<Part>) -> Option<Self>;
+    /// Kinds and ranks in words, for messages.
+    fn describe() -> String;
+}
+
+/// Flattens an activation.
+pub(crate) fn flatten<A: Activation>(activation: A) -> Parts {
+    let mut parts = Vec::new();
+    activation.into_parts(&mut parts);
+    Parts(parts)
+}
+
+/// Restores an activation; none if the parts are not exactly those of `A`.
+pub(crate) fn restore<A: Activation>(parts: Parts) -> Option<A> {
+    let mut parts = parts.0.into_iter();
+    let activation = A::from_parts(&mut parts)?;
+    parts.next().is_none().then_some(activation)
+}
+
+fn dims<const D: usize>(shape: Vec<usize>) -> Option<[usize; D]> {
+    shape.try_into().ok()
+}
+
+impl<const D: usize> Activation for Tensor<D> {
+    fn into_parts(self, parts: &mut Vec<Part>) {
+        let shape = self.dims().to_vec();
+        parts.push(Part::Float(self.reshape([shape.iter().product::<usize>()]), shape));
+    }
+
+    fn from_parts(parts: &mut std::vec::IntoIter<Part>) -> Option<Self> {
+        match parts.next()? {
+            Part::Float(flat, shape) => Some(flat.reshape(dims::<D>(shape)?)),
+            Part::Int(..) => None,
+        }
+    }
+
+    fn describe() -> String {
+        format!("a float tensor of rank {D}")
+    }
+}
+
+impl<const D: usize> Activation for Tensor<D, Int> {
+    fn into_parts(self, parts: &mut Vec<Part>) {
+        let shape = self.dims().to_vec();
+        parts.push(Part::Int(self.reshape([shape.iter().product::<usize>()]), shape));
+    }
+
+    fn from_parts(parts: &mut std::vec::IntoIter<Part>) -> Option<Self> {
+        match parts.next()? {
+            Part::Int(flat, shape) => Some(flat.reshape(dims::<D>(shape)?)),
+            Part::Float(..) => None,
+        }
+    }
+
+    fn describe() -> String {
+        format!("an int tensor of rank {D}")
+    }
+}
+
+impl<const D: usize> Activation for Tensor<D, Bool> {
+    fn into_parts(self, parts: &mut Vec<Part>) {
+        self.int().into_parts(parts);
+    }
+
+    fn from_parts(parts: &mut std::vec::IntoIter<Part>) -> Option<Self> {
+        Tensor::<D, Int>::from_parts(parts).map(Tensor::bool)
+    }
+
+    fn describe() -> String {
+        format!("a bool tensor of rank {D}")
+    }
+}
+
+macro_rules! tuple {
+    ($($name:ident),+) => {
+        impl<$($name: Activation),+> Activation for ($($name,)+) {
+            fn into_parts(self, parts: &mut Vec<Part>) {
+                #[allow(non_snake_case)]
+                let ($($name,)+) = self;
+                $($name.into_parts(parts);)+
+            }
+
+            fn from_parts(parts: &mut std::vec::IntoIter<Part>) -> Option<Self> {
+                Some(($($name::from_parts(parts)?,)+))
+            }
+
+            fn describe() -> String {
+                format!("({})", [$($name::describe()),+].join(", "))
+            }
+        }
+    };
+}
+
+tuple!(A);
+tuple!(A, B);
+tuple!(A, B, C);
+tuple!(A, B, C, D);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::tensor::Device;
+
+    #[test]
+    fn a_tuple_of_any_kinds_comes_back() {
+        let device = Device::default();
+        let float = Tensor::<2>::from_floats([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], &device);
+        let int = Tensor::<1, Int>::from_ints([7, 8], &device);
+        let mask = Tensor::<2, Bool>::from_data([[true, false]], &device);
+        let parts = flatten((float.clone(), int.clone(), mask.clone()));
+        assert_eq!(parts.describe(), "(float[2, 3], int[2], int[1, 2])");
+        let (f, i, m): (Tensor<2>, Tensor<1, Int>, Tensor<2, Bool>) = restore(parts).unwrap();
+        assert_eq!(f.into_data(), float.into_data());
+        assert_eq!(i.into_data(), int.into_data());
+        assert_eq!(m.into_data(), mask.into_data());
+    }
+
+    #[test]
+    fn another_rank_kind_or_number_is_refused() {
+        let device = Device::default();
+        let parts = || flatten(Tensor::<2>::zeros([2, 3], &device));
+        assert!(restore::<Tensor<3>>(parts()).is_none());
+        assert!(restore::<Tensor<2, Int>>(parts()).is_none());
+        assert!(restore::<(Tensor<2>, Tensor<2>)>(parts()).is_none());
+        assert!(restore::<Tensor<2>>(flatten((Tensor::<2>::zeros([1, 1], &device), Tensor::<1>::zeros([1], &device)))).is_none());
+    }
+}

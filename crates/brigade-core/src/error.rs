@@ -1,0 +1,68 @@
+//! The errors of this crate.
+
+use crate::diagnose::Culprit;
+
+/// An error of another layer, such as a transport, passed through unchanged.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The result of this crate's operations.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What can go wrong while a model is prepared or trained.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A collective failed; the source names operation, group, sequence and peer.
+    #[error("{0}")]
+    Collective(#[source] BoxError),
+    /// A tensor could not be read from or written to its device.
+    #[error("cannot move a tensor between device and host: {0}")]
+    Device(String),
+    /// What a block was given does not fit its input type.
+    #[error("block `{block}` expects {expected} as its input, but was given {given}")]
+    Activation {
+        /// Name of the block.
+        block: String,
+        /// What the block's input type takes.
+        expected: String,
+        /// What came.
+        given: String,
+    },
+    /// The model's list of blocks cannot be trained.
+    #[error("{0}")]
+    Model(String),
+    /// A setting is out of its range.
+    #[error("{option} = {given} is not possible: {allowed}")]
+    Setting {
+        /// Full name of the option.
+        option: &'static str,
+        /// The value that was given.
+        given: String,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// A batch holds no valid target in the whole world, so there is nothing to learn from.
+    #[error("step {step}: the global batch holds no valid target (all are masked)")]
+    NoTargets {
+        /// The step, counted from 1.
+        step: u64,
+    },
+    /// The loss or the gradient norm is not finite; the optimizer has not touched the weights.
+    #[error("step {step}: {what} is not finite ({value}): {culprit}; the weights are those of the step before")]
+    NonFinite {
+        /// The step, counted from 1.
+        step: u64,
+        /// `the loss` or `the gradient norm`.
+        what: &'static str,
+        /// The value.
+        value: f64,
+        /// Where it was first seen.
+        culprit: Culprit,
+    },
+}
+
+impl Error {
+    /// Wraps an error of a collective.
+    pub fn collective(error: impl Into<BoxError>) -> Self {
+        Self::Collective(error.into())
+    }
+}

@@ -1,0 +1,149 @@
+//! Walking a Burn module by parameter path: reading, replacing and taking gradients.
+
+use std::collections::BTreeMap;
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::tensor::{Gradients, Tensor};
+
+/// One float parameter of a module.
+pub(crate) struct ParamValue {
+    /// The values, flattened, without autodiff.
+    pub flat: Tensor<1>,
+    pub shape: Vec<usize>,
+    /// Whether training changes it.
+    pub trainable: bool,
+}
+
+#[derive(Default)]
+struct Path(Vec<String>);
+
+impl Path {
+    fn enter(&mut self, name: &str) {
+        self.0.push(name.to_owned());
+    }
+
+    fn exit(&mut self) {
+        self.0.pop();
+    }
+
+    fn join(&self) -> String {
+        self.0.join(".")
+    }
+}
+
+fn flatten<const D: usize>(tensor: Tensor<D>) -> Tensor<1> {
+    let elements = tensor.dims().iter().product::<usize>();
+    tensor.reshape([elements])
+}
+
+/// All float parameters of a module by path. Parameters that have no value yet get one.
+pub(crate) fn values<M: Module>(module: &M) -> BTreeMap<String, ParamValue> {
+    #[derive(Default)]
+    struct Values(Path, BTreeMap<String, ParamValue>);
+    impl ModuleVisitor for Values {
+        fn enter_module(&mut self, name: &str, _: &str) {
+            self.0.enter(name);
+        }
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.0.exit();
+        }
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let value = param.base();
+            let value = ParamValue {
+                trainable: value.is_require_grad(),
+                shape: value.dims().to_vec(),
+                flat: flatten(value.inner()),
+            };
+            self.1.insert(self.0.join(), value);
+        }
+    }
+    let mut visitor = Values::default();
+    module.visit(&mut visitor);
+    visitor.1
+}
+
+/// Paths and shapes of all float parameters, without giving a value to those that have none yet.
+pub(crate) fn shapes<M: Module>(module: &M) -> BTreeMap<String, Vec<usize>> {
+    #[derive(Default)]
+    struct Shapes(Path, BTreeMap<String, Vec<usize>>);
+    impl ModuleVisitor for Shapes {
+        fn enter_module(&mut self, name: &str, _: &str) {
+            self.0.enter(name);
+        }
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.0.exit();
+        }
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.1.insert(self.0.join(), param.lazy_shape().to_vec());
+        }
+    }
+    let mut visitor = Shapes::default();
+    module.visit(&mut visitor);
+    visitor.1
+}
+
+/// Removes the gradients of a module's parameters from `gradients`, flattened, by path; a parameter
+/// that took no part in the loss is missing.
+pub(crate) fn take_gradients<M: Module>(module: &M, gradients: &mut Gradients) -> BTreeMap<String, Tensor<1>> {
+    struct Take<'a>(Path, &'a mut Gradients, BTreeMap<String, Tensor<1>>);
+    impl ModuleVisitor for Take<'_> {
+        fn enter_module(&mut self, name: &str, _: &str) {
+            self.0.enter(name);
+        }
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.0.exit();
+        }
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if let Some(gradient) = param.base().grad_remove(self.1) {
+                self.2.insert(self.0.join(), flatten(gradient));
+            }
+        }
+    }
+    let mut visitor = Take(Path::default(), gradients, BTreeMap::new());
+    module.visit(&mut visitor);
+    visitor.2
+}
+
+/// Maps a module's float parameters by path. The closure gives a parameter's new values,
+/// flattened, or none to keep it; whether it is trained stays as it is.
+pub(crate) fn replace<M: Module>(module: M, values: &mut dyn FnMut(&str) -> Option<Tensor<1>>) -> M {
+    struct Replace<'a>(Path, &'a mut dyn FnMut(&str) -> Option<Tensor<1>>);
+    impl ModuleMapper for Replace<'_> {
+        fn enter_module(&mut self, name: &str, _: &str) {
+            self.0.enter(name);
+        }
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.0.exit();
+        }
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            let Some(flat) = (self.1)(&self.0.join()) else { return param };
+            let shape: [usize; D] = param.lazy_shape().dims();
+            let value = if param.lazy_device().is_autodiff() { flat.autodiff() } else { flat };
+            let id = param.id;
+            param.transform_for_load(value.reshape(shape).detach(), id)
+        }
+    }
+    module.map(&mut Replace(Path::default(), values))
+}
+
+/// Maps every float parameter that may have no value yet through `visit`, with its path.
+pub(crate) fn for_each_lazy<M: Module>(module: M, visit: &mut dyn FnMut(&str, &mut dyn FnMut())) -> M {
+    struct Each<'a>(Path, &'a mut dyn FnMut(&str, &mut dyn FnMut()));
+    impl ModuleMapper for Each<'_> {
+        fn enter_module(&mut self, name: &str, _: &str) {
+            self.0.enter(name);
+        }
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.0.exit();
+        }
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            if !param.is_initialized() {
+                (self.1)(&self.0.join(), &mut || {
+                    param.base();
+                });
+            }
+            param
+        }
+    }
+    module.map(&mut Each(Path::default(), visit))
+}

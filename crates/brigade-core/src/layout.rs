@@ -1,0 +1,189 @@
+//! Where each parameter of a block stands in the block's flat buffer.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use burn::tensor::{Device, Tensor};
+
+/// Elements per chunk: the unit in which norms are summed, and of which shard boundaries are
+/// multiples, so that no mesh changes the order of a norm's additions.
+pub const CHUNK: usize = 256;
+
+/// One parameter in a flat buffer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlatParam {
+    /// Path inside the block, such as `attention.qkv.weight`.
+    pub path: String,
+    /// Shape of the parameter.
+    pub shape: Vec<usize>,
+    /// Its elements' place in the flat buffer.
+    pub range: Range<usize>,
+    /// Whether weight decay applies: not to biases and norms, that is to parameters of rank below 2.
+    pub decay: bool,
+}
+
+/// A run of neighbouring elements of a flat buffer that the optimizer treats alike.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Segment {
+    pub range: Range<usize>,
+    pub decay: bool,
+}
+
+/// The layout of a block's flat buffer: all trainable parameters in path order, without gaps.
+///
+/// ```
+/// use brigade_core::FlatLayout;
+/// let layout = FlatLayout::new([("bias".to_string(), vec![3]), ("weight".to_string(), vec![2, 3])]);
+/// assert_eq!(layout.len(), 9);
+/// assert_eq!(layout.params()[1].range, 3..9);
+/// assert_eq!(layout.shard(1, 2), 256..512);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlatLayout {
+    params: Vec<FlatParam>,
+    len: usize,
+}
+
+impl FlatLayout {
+    /// Lays out parameters, given as paths and shapes, in path order.
+    pub fn new(params: impl IntoIterator<Item = (String, Vec<usize>)>) -> Self {
+        let mut end = 0;
+        let params = params.into_iter().collect::<BTreeMap<_, _>>().into_iter();
+        let params = params
+            .map(|(path, shape)| {
+                let start = end;
+                end += shape.iter().product::<usize>();
+                FlatParam { path, decay: shape.len() >= 2, shape, range: start..end }
+            })
+            .collect();
+        Self { params, len: end }
+    }
+
+    /// Number of elements, without padding.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the block has no trainable parameter.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The parameters, in path order.
+    pub fn params(&self) -> &[FlatParam] {
+        &self.params
+    }
+
+    /// Number of elements padded so that `shards` equal shards are whole chunks.
+    pub fn padded_len(&self, shards: usize) -> usize {
+        self.len.next_multiple_of(CHUNK * shards.max(1))
+    }
+
+    /// The elements of the padded buffer that shard `index` of `shards` owns.
+    pub fn shard(&self, index: usize, shards: usize) -> Range<usize> {
+        let each = self.padded_len(shards) / shards.max(1);
+        index * each..(index + 1) * each
+    }
+
+    /// Joins one-dimensional tensors, one per path, to a flat buffer. A path that is missing
+    /// (a parameter that took no part in the loss) stands as zeros.
+    pub fn pack(&self, mut tensors: BTreeMap<String, Tensor<1>>, device: &Device) -> Tensor<1> {
+        let pieces: Vec<_> = self
+            .params
+            .iter()
+            .map(|p| tensors.remove(&p.path).unwrap_or_else(|| Tensor::zeros([p.range.len()], device)))
+            .collect();
+        if pieces.is_empty() { Tensor::zeros([0], device) } else { Tensor::cat(pieces, 0) }
+    }
+
+    /// The view of one parameter in a flat buffer, as a one-dimensional tensor.
+    pub fn view(&self, flat: &Tensor<1>, param: &FlatParam) -> Tensor<1> {
+        flat.clone().slice([param.range.clone()])
+    }
+
+    /// Runs of alike elements, none longer than `longest`, that cover the buffer in order.
+    pub(crate) fn segments(&self, longest: usize) -> Vec<Segment> {
+        let mut runs: Vec<Segment> = Vec::new();
+        for param in self.params.iter().filter(|p| !p.range.is_empty()) {
+            match runs.last_mut() {
+                Some(run) if run.decay == param.decay => run.range.end = param.range.end,
+                _ => runs.push(Segment { range: param.range.clone(), decay: param.decay }),
+            }
+        }
+        runs.into_iter()
+            .flat_map(|Segment { range, decay }| {
+                range.clone().step_by(longest).map(move |start| Segment {
+                    range: start..(start + longest).min(range.end),
+                    decay,
+                })
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn shapes() -> impl Strategy<Value = Vec<Vec<usize>>> {
+        prop::collection::vec(prop::collection::vec(1usize..6, 1..4), 1..8)
+    }
+
+    fn layout(shapes: &[Vec<usize>]) -> FlatLayout {
+        FlatLayout::new(shapes.iter().enumerate().map(|(i, s)| (format!("p{i}"), s.clone())))
+    }
+
+    proptest! {
+        #[test]
+        fn unpacking_gives_back_what_was_packed(shapes in shapes()) {
+            let layout = layout(&shapes);
+            let device = Device::default();
+            let given: BTreeMap<String, Vec<f32>> = layout.params().iter()
+                .map(|p| (p.path.clone(), p.range.clone().map(|i| i as f32 * 0.5 - 3.0).collect()))
+                .collect();
+            let tensors = given.iter().map(|(k, v)| (k.clone(), Tensor::from_floats(v.as_slice(), &device))).collect();
+            let flat = layout.pack(tensors, &device);
+            prop_assert_eq!(flat.dims(), [layout.len()]);
+            for param in layout.params() {
+                let back: Vec<f32> = layout.view(&flat, param).try_into_vec_as().unwrap();
+                prop_assert_eq!(&back, &given[&param.path]);
+            }
+        }
+
+        #[test]
+        fn segments_cover_once_and_keep_decay(shapes in shapes(), longest in 1usize..40) {
+            let layout = layout(&shapes);
+            let mut next = 0;
+            for segment in layout.segments(longest) {
+                prop_assert_eq!(segment.range.start, next);
+                prop_assert!(segment.range.len() <= longest && !segment.range.is_empty());
+                for i in segment.range.clone() {
+                    let owner = layout.params().iter().find(|p| p.range.contains(&i)).unwrap();
+                    prop_assert_eq!(owner.decay, segment.decay);
+                }
+                next = segment.range.end;
+            }
+            prop_assert_eq!(next, layout.len());
+        }
+
+        #[test]
+        fn shards_are_equal_whole_chunks_and_cover(shapes in shapes(), shards in 1usize..9) {
+            let layout = layout(&shapes);
+            let mut next = 0;
+            for index in 0..shards {
+                let shard = layout.shard(index, shards);
+                prop_assert_eq!(shard.start, next);
+                prop_assert_eq!(shard.len() % CHUNK, 0);
+                next = shard.end;
+            }
+            prop_assert!(next >= layout.len() && next < layout.len() + CHUNK * shards);
+        }
+    }
+
+    #[test]
+    fn paths_decide_the_order() {
+        let layout = FlatLayout::new([("b".into(), vec![2]), ("a".into(), vec![2, 2])]);
+        assert_eq!(layout.params().iter().map(|p| (p.path.as_str(), p.decay)).collect::<Vec<_>>(), [("a", true), ("b", false)]);
+    }
+}

@@ -1,0 +1,136 @@
+//! Burn's optimizers on flat buffers.
+
+use std::sync::Arc;
+
+use burn::optim::{AdaGrad, Adam, AdamW, Adan, Lion, Optimizer, RmsProp, Sgd};
+use burn::tensor::Tensor;
+
+use crate::layout::{FlatLayout, Segment};
+
+/// Elements stepped at once: small enough that an optimizer's many passes stay in a core's cache.
+/// The step is elementwise, so the size changes no bit.
+const PIECE: usize = 32 * 1024;
+
+/// An optimizer whose step treats every element alike and alone, so that a flat buffer or any
+/// piece of it gives the same numbers as the parameters one by one.
+///
+/// Not implemented for Muon (works on matrices), LAMB and Adafactor (need each parameter's own
+/// statistics): these would give other numbers on a flat buffer than on the parameters.
+pub trait Elementwise: Optimizer {}
+
+impl Elementwise for AdaGrad {}
+impl Elementwise for Adam {}
+impl Elementwise for AdamW {}
+impl Elementwise for Adan {}
+impl Elementwise for Lion {}
+impl Elementwise for RmsProp {}
+impl Elementwise for Sgd {}
+
+/// An optimizer with its state for one flat buffer.
+pub trait FlatOptimizer: Send {
+    /// The buffer's next values. `scale` multiplies the gradient first (clipping).
+    fn step(&mut self, learning_rate: f64, values: Tensor<1>, gradient: Tensor<1>, scale: Option<f64>) -> Tensor<1>;
+}
+
+/// Makes the optimizer of each block.
+#[derive(Clone)]
+pub struct OptimizerFactory(Arc<dyn Fn(&FlatLayout) -> Box<dyn FlatOptimizer> + Send + Sync>);
+
+impl OptimizerFactory {
+    /// `decayed` steps parameters of rank two and above, `plain` biases and norms: the same
+    /// optimizer, once with and once without weight decay.
+    ///
+    /// ```
+    /// use brigade_core::OptimizerFactory;
+    /// use burn::optim::AdamWConfig;
+    /// let adamw = AdamWConfig::new().with_epsilon(1e-8);
+    /// let optimizer = OptimizerFactory::new(
+    ///     adamw.clone().with_weight_decay(0.1).build(),
+    ///     adamw.with_weight_decay(0.0).build(),
+    /// );
+    /// ```
+    pub fn new<O: Elementwise>(decayed: O, plain: O) -> Self {
+        Self(Arc::new(move |layout| {
+            let segments = layout.segments(PIECE);
+            let states = segments.iter().map(|_| None).collect();
+            Box::new(Segmented { decayed: decayed.clone(), plain: plain.clone(), segments, states })
+        }))
+    }
+
+    /// The optimizer of a block.
+    pub fn build(&self, layout: &FlatLayout) -> Box<dyn FlatOptimizer> {
+        (self.0)(layout)
+    }
+}
+
+struct Segmented<O: Optimizer> {
+    decayed: O,
+    plain: O,
+    segments: Vec<Segment>,
+    states: Vec<Option<O::State<1>>>,
+}
+
+impl<O: Elementwise> FlatOptimizer for Segmented<O> {
+    fn step(&mut self, learning_rate: f64, values: Tensor<1>, gradient: Tensor<1>, scale: Option<f64>) -> Tensor<1> {
+        let mut pieces = Vec::with_capacity(self.segments.len());
+        for (segment, state) in self.segments.iter().zip(&mut self.states) {
+            let optimizer = if segment.decay { &self.decayed } else { &self.plain };
+            let piece = values.clone().slice([segment.range.clone()]);
+            let mut slope = gradient.clone().slice([segment.range.clone()]);
+            if let Some(scale) = scale {
+                slope = slope.mul_scalar(scale);
+            }
+            let (piece, next) = optimizer.step(learning_rate, piece, slope, state.take());
+            *state = next;
+            pieces.push(piece);
+        }
+        if pieces.is_empty() { values } else { Tensor::cat(pieces, 0) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::optim::{AdamWConfig, LionConfig, SgdConfig, momentum::MomentumConfig};
+    use burn::tensor::Device;
+
+    /// Steps one flat buffer three times, and its parameters one by one, and compares bits.
+    fn flat_equals_parameters<O: Elementwise>(decayed: O, plain: O) {
+        let device = Device::default();
+        let layout = FlatLayout::new([
+            ("a.weight".into(), vec![70, 600]),
+            ("b.bias".into(), vec![33]),
+            ("c.weight".into(), vec![5, 7]),
+        ]);
+        let values = |n: usize, salt: usize| -> Tensor<1> {
+            let values: Vec<f32> = (0..n).map(|i| (((i + salt) * 7919 % 1009) as f32 - 500.0) * 1e-3).collect();
+            Tensor::from_floats(values.as_slice(), &device)
+        };
+        let mut flat = values(layout.len(), 1);
+        let mut apart: Vec<Tensor<1>> = layout.params().iter().map(|p| layout.view(&flat, p)).collect();
+        let mut states: Vec<Option<O::State<1>>> = layout.params().iter().map(|_| None).collect();
+        let mut optimizer = OptimizerFactory::new(decayed.clone(), plain.clone()).build(&layout);
+        for step in 0..3 {
+            let gradient = values(layout.len(), 100 + step);
+            flat = optimizer.step(1e-2, flat, gradient.clone(), None);
+            for ((param, values), state) in layout.params().iter().zip(&mut apart).zip(&mut states) {
+                let optimizer = if param.decay { &decayed } else { &plain };
+                let (next, after) = optimizer.step(1e-2, values.clone(), layout.view(&gradient, param), state.take());
+                (*values, *state) = (next, after);
+            }
+        }
+        let joined: Vec<f32> = Tensor::cat(apart, 0).try_into_vec_as().unwrap();
+        let flat: Vec<f32> = flat.try_into_vec_as().unwrap();
+        assert!(flat.iter().zip(&joined).all(|(a, b)| a.to_bits() == b.to_bits()));
+    }
+
+    #[test]
+    fn pieces_give_the_numbers_of_whole_parameters() {
+        let adamw = |decay| AdamWConfig::new().with_weight_decay(decay).build();
+        flat_equals_parameters(adamw(0.1), adamw(0.0));
+        let lion = |decay| LionConfig::new().with_weight_decay(decay).build();
+        flat_equals_parameters(lion(0.1), lion(0.0));
+        let sgd = SgdConfig::new().with_momentum(Some(MomentumConfig::new().with_dampening(0.0))).build();
+        flat_equals_parameters(sgd.clone(), sgd);
+    }
+}

@@ -1,0 +1,131 @@
+//! The contents of a corpus's files, remembered by size and time.
+
+use std::collections::HashMap;
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+
+use crate::corpus::SourceFile;
+use crate::parallel::ordered_map;
+use crate::{Corpus, Error, Progress, Result};
+
+/// A file that was changed less than this ago is not remembered: another change may leave its size and time alike.
+const SETTLED: Duration = Duration::from_secs(2);
+
+/// One file of a corpus, and what it held when it was read.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct HashedFile {
+    pub(crate) file: SourceFile,
+    pub(crate) stamp: Stamp,
+    pub(crate) hash: String,
+}
+
+/// What changes when a file does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Stamp {
+    pub(crate) size: u64,
+    modified_seconds: i64,
+    modified_nanoseconds: i64,
+}
+
+impl Stamp {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            size: metadata.len(),
+            modified_seconds: metadata.mtime(),
+            modified_nanoseconds: metadata.mtime_nsec(),
+        }
+    }
+
+    fn is_settled(&self, now: SystemTime) -> bool {
+        let age = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |age| age.as_secs() as i64);
+        age - self.modified_seconds > SETTLED.as_secs() as i64
+    }
+}
+
+impl HashedFile {
+    /// Whether the file still has the size and time that it had when it was read.
+    pub(crate) fn is_unchanged(&self) -> bool {
+        fs::metadata(&self.file.path).is_ok_and(|metadata| Stamp::of(&metadata) == self.stamp)
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Memo {
+    identity: Option<String>,
+    files: Vec<HashedFile>,
+}
+
+/// The files of `corpus` in order, with their contents' hashes; those that `cache` remembers are not read.
+pub(crate) fn hashed_files(
+    corpus: &Corpus,
+    cache: &Path,
+    threads: usize,
+    progress: &dyn Progress,
+) -> Result<Vec<HashedFile>> {
+    let name = blake3::hash(format!("{corpus:?}").as_bytes()).to_hex();
+    let path = cache.join(format!("{}.memo", &name[..32]));
+    let memo: Option<Memo> = fs::read(&path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let identity = corpus.stable_identity();
+    let (same_list, remembered) = match memo {
+        Some(memo) => (identity.is_some() && memo.identity == identity, memo.files),
+        None => (false, Vec::new()),
+    };
+    if same_list && remembered.iter().all(HashedFile::is_unchanged) {
+        return Ok(remembered);
+    }
+
+    let stamped: Vec<(SourceFile, Stamp)> = corpus
+        .files()?
+        .into_iter()
+        .map(|file| match fs::metadata(&file.path) {
+            Ok(metadata) => Ok((file, Stamp::of(&metadata))),
+            Err(source) => Err(Error::io("read", &file.path, source)),
+        })
+        .collect::<Result<_>>()?;
+    let known: HashMap<&Path, &HashedFile> =
+        remembered.iter().map(|known| (known.file.path.as_path(), known)).collect();
+    let total = stamped.iter().map(|(_, stamp)| stamp.size).sum();
+    progress.start(total, "reading");
+    let progress = Mutex::new(progress);
+    let hashed = ordered_map(&mut vec![(); threads], &stamped, |(), (file, stamp)| {
+        let known = known.get(file.path.as_path()).filter(|known| known.stamp == *stamp && known.file == *file);
+        let hash = known.map_or_else(|| content_hash(&file.path), |known| Ok(known.hash.clone()))?;
+        progress.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).advance(stamp.size);
+        Ok(HashedFile { file: file.clone(), stamp: *stamp, hash })
+    });
+    progress.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).finish();
+    let files: Vec<HashedFile> = hashed.into_iter().collect::<Result<_>>()?;
+    remember(&path, identity, &files);
+    Ok(files)
+}
+
+/// Writes the memo; a memo that cannot be written costs time, nothing else.
+fn remember(path: &Path, identity: Option<String>, files: &[HashedFile]) {
+    let now = SystemTime::now();
+    let settled: Vec<HashedFile> = files.iter().filter(|file| file.stamp.is_settled(now)).cloned().collect();
+    // The list itself is only remembered whole.
+    let identity = identity.filter(|_| settled.len() == files.len());
+    let aside = path.with_extension(format!("memo.{}", std::process::id()));
+    let written = serde_json::to_vec(&Memo { identity, files: settled })
+        .map_err(io::Error::other)
+        .and_then(|bytes| fs::write(&aside, bytes))
+        .and_then(|()| fs::rename(&aside, path));
+    if let Err(error) = written {
+        tracing::warn!("cannot write {}: {error}", path.display());
+        // It may not exist.
+        fs::remove_file(&aside).ok();
+    }
+}
+
+fn content_hash(path: &PathBuf) -> Result<String> {
+    let mut hasher = blake3::Hasher::new();
+    let read = File::open(path).and_then(|file| hasher.update_reader(file).map(drop));
+    read.map_err(|source| Error::io("read", path, source))?;
+    Ok(hasher.finalize().to_hex().to_string())
+}

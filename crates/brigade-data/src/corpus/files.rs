@@ -1,0 +1,134 @@
+//! Files, folders and globs.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::text;
+use crate::{Error, Result};
+
+/// The extensions of files that are read as one document of text.
+pub const TEXT_EXTENSIONS: &[&str] = &[
+    "txt", "text", "md", "rst", "tex", "org", "adoc", "html", "htm", "css", "xml", "rs", "py", "pyi", "c", "h", "cc",
+    "cpp", "cxx", "hh", "hpp", "cu", "cuh", "go", "js", "jsx", "mjs", "ts", "tsx", "java", "kt", "scala", "swift", "cs",
+    "rb", "php", "pl", "lua", "jl", "r", "hs", "ml", "mli", "clj", "ex", "exs", "erl", "zig", "nim", "sql", "sh", "bash",
+    "zsh", "ps1", "toml", "yaml", "yml", "ini", "cfg", "cmake", "proto", "wgsl", "glsl",
+];
+
+/// How a file holds documents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Format {
+    /// The file is one document.
+    Text,
+    /// A line is a document.
+    Jsonl,
+    /// A row is a document.
+    Parquet,
+}
+
+impl Format {
+    fn of(path: &Path) -> Option<Self> {
+        let extension = path.extension()?.to_str()?.to_ascii_lowercase();
+        match extension.as_str() {
+            "jsonl" => Some(Self::Jsonl),
+            "parquet" => Some(Self::Parquet),
+            text if TEXT_EXTENSIONS.contains(&text) => Some(Self::Text),
+            _ => None,
+        }
+    }
+}
+
+/// One file of a corpus.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SourceFile {
+    pub(crate) path: PathBuf,
+    pub(crate) format: Format,
+}
+
+/// The files of `sources`, each once.
+pub(super) fn source_files(sources: &[String]) -> Result<Vec<SourceFile>> {
+    let mut files = Vec::new();
+    for source in sources {
+        let path = Path::new(source);
+        // A name that exists is that file, also where it looks like a pattern.
+        match path.exists() {
+            true => named(path, &mut files)?,
+            false if is_glob(source) => globbed(source, &mut files)?,
+            false => return Err(Error::Missing { path: path.into() }),
+        }
+    }
+    let mut seen = HashSet::new();
+    files.retain(|file| seen.insert(file.path.clone()));
+    if files.is_empty() {
+        return Err(Error::EmptyCorpus { corpus: "an empty list of sources".into(), files: 0 });
+    }
+    Ok(files)
+}
+
+fn named(path: &Path, files: &mut Vec<SourceFile>) -> Result<()> {
+    if path.is_dir() {
+        let before = files.len();
+        walk(path, files)?;
+        return if files.len() > before { Ok(()) } else { Err(no_files(&text(path))) };
+    }
+    if !path.is_file() {
+        let source = std::io::Error::other("it is neither a regular file nor a folder");
+        return Err(Error::io("read", path, source));
+    }
+    let format = Format::of(path).ok_or_else(|| Error::Extension { path: path.into(), allowed: allowed() })?;
+    files.push(SourceFile { path: path.into(), format });
+    Ok(())
+}
+
+fn globbed(pattern: &str, files: &mut Vec<SourceFile>) -> Result<()> {
+    let malformed = |message: String| Error::Glob { pattern: pattern.into(), message };
+    let matches = glob::glob(pattern).map_err(|error| malformed(error.to_string()))?;
+    let mut paths: Vec<PathBuf> = matches
+        .map(|path| path.map_err(|error| Error::io("read", error.path().to_path_buf(), error.into_error())))
+        .collect::<Result<_>>()?;
+    paths.sort_unstable();
+    let before = files.len();
+    for path in paths {
+        if path.is_dir() {
+            walk(&path, files)?;
+        } else if let Some(format) = Format::of(&path).filter(|_| path.is_file()) {
+            files.push(SourceFile { path, format });
+        }
+    }
+    if files.len() > before { Ok(()) } else { Err(no_files(pattern)) }
+}
+
+/// The known files in `folder` and below it, sorted by name in each folder.
+fn walk(folder: &Path, files: &mut Vec<SourceFile>) -> Result<()> {
+    let failed = |source| Error::io("list", folder, source);
+    let mut entries = fs::read_dir(folder).map_err(failed)?.collect::<std::io::Result<Vec<_>>>().map_err(failed)?;
+    entries.sort_unstable_by_key(|entry| entry.file_name());
+    for entry in entries {
+        if entry.file_name().as_encoded_bytes().starts_with(b".") {
+            continue;
+        }
+        let path = entry.path();
+        if entry.file_type().map_err(failed)?.is_dir() {
+            walk(&path, files)?;
+        } else if let Some(format) = Format::of(&path).filter(|_| path.is_file()) {
+            files.push(SourceFile { path, format });
+        }
+    }
+    Ok(())
+}
+
+fn is_glob(source: &str) -> bool {
+    source.contains(['*', '?', '['])
+}
+
+fn no_files(given: &str) -> Error {
+    Error::NoFiles { given: given.into(), allowed: allowed() }
+}
+
+fn allowed() -> String {
+    let known = TEXT_EXTENSIONS.iter().chain(&["jsonl", "parquet"]);
+    known.map(|extension| format!(".{extension}")).collect::<Vec<_>>().join(" ")
+}

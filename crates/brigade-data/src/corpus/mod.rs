@@ -1,0 +1,89 @@
+//! Where text comes from.
+
+mod documents;
+mod files;
+mod locked;
+mod parquet;
+
+use std::path::{Path, PathBuf};
+
+pub(crate) use documents::{Piece, pieces};
+pub(crate) use files::SourceFile;
+use files::{Format, source_files};
+pub use files::TEXT_EXTENSIONS;
+
+use crate::Result;
+
+/// How much text [`Corpus::locked_dependencies`] takes unless another size is given: 16 MiB.
+pub const DEFAULT_CORPUS_BYTES: u64 = 16 << 20;
+
+/// A corpus: which files hold the text. Nothing is read before [`prepare`](crate::Prepare::run).
+///
+/// A document is one text file, one line of a JSONL file, or one row of a parquet file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Corpus {
+    origin: Origin,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Origin {
+    Locked { manifest_dir: PathBuf, max_bytes: u64 },
+    Sources(Vec<String>),
+}
+
+impl Corpus {
+    /// The Rust sources of the locked dependencies of the workspace at `manifest_dir`, for the platform that this
+    /// program was built for: real text on any machine that has built the workspace, without a download.
+    ///
+    /// Files are taken in the order of a hash of package and path until `max_bytes` is reached, so the subset is a mix of
+    /// many packages and the same wherever the lock file and the platform are the same. Files above 256 KiB (tables
+    /// and bindings made by programs), empty ones, and those that are not UTF-8 are left out.
+    pub fn locked_dependencies(manifest_dir: impl Into<PathBuf>, max_bytes: u64) -> Self {
+        Self { origin: Origin::Locked { manifest_dir: manifest_dir.into(), max_bytes } }
+    }
+
+    /// Files, folders or globs, in this order. A folder gives all files in it and below it whose extension is known
+    /// ([`TEXT_EXTENSIONS`], `jsonl`, `parquet`), sorted by path, without hidden ones and without following links to
+    /// folders; a glob likewise gives the known ones among its matches. A file that is found twice counts once.
+    ///
+    /// JSONL lines are objects with a string `text`, and if wanted a string `prompt` that comes before it and is
+    /// masked from the loss. Parquet files have a column `text` of strings or byte arrays.
+    pub fn from_sources(sources: &[String]) -> Self {
+        Self { origin: Origin::Sources(sources.to_vec()) }
+    }
+
+    /// The corpus in a few words.
+    pub fn describe(&self) -> String {
+        match &self.origin {
+            Origin::Locked { max_bytes, .. } => {
+                format!("Rust sources of the locked dependencies (at most {:.1} MiB)", *max_bytes as f64 / 1048576.0)
+            }
+            Origin::Sources(sources) => sources.join(", "),
+        }
+    }
+
+    /// Text that changes when the list of files may have changed for a reason other than the files themselves; `None`
+    /// where only looking at the file system can tell.
+    pub(crate) fn stable_identity(&self) -> Option<String> {
+        match &self.origin {
+            Origin::Locked { manifest_dir, max_bytes } => locked::identity(manifest_dir, *max_bytes),
+            Origin::Sources(_) => None,
+        }
+    }
+
+    /// The files, in the order in which they are read.
+    pub(crate) fn files(&self) -> Result<Vec<SourceFile>> {
+        match &self.origin {
+            Origin::Locked { manifest_dir, max_bytes } => locked::files(manifest_dir, *max_bytes),
+            Origin::Sources(sources) => source_files(sources),
+        }
+    }
+}
+
+/// The path in lossless text where it is UTF-8.
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,253 @@
+//! What can go wrong, in words that name the file, the line or the option.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The result of this crate's functions.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why data could not be read, prepared, sampled or handed over.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The system refused an operation on a file or folder.
+    #[error("cannot {operation} {}: {source}", path.display())]
+    Io {
+        /// What was tried, as a verb: "read", "write", "rename".
+        operation: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The disk (or the user's quota on it) is full; nothing half-written is left behind.
+    #[error(
+        "the disk is full: cannot write {} ({source}); free some space or choose another cache folder",
+        path.display()
+    )]
+    DiskFull {
+        /// The file that was being written.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file or folder of the corpus does not exist.
+    #[error("data: {} does not exist", path.display())]
+    Missing {
+        /// The path as it was given.
+        path: PathBuf,
+    },
+    /// A glob is malformed.
+    #[error("data: {pattern:?} is not a valid glob: {message}")]
+    Glob {
+        /// The pattern as it was given.
+        pattern: String,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// A folder or glob holds no file of a known kind.
+    #[error("data: {given:?} matches no file that can be read as text (known: {allowed})")]
+    NoFiles {
+        /// The source as it was given.
+        given: String,
+        /// The extensions that are read.
+        allowed: String,
+    },
+    /// A file was named whose kind is not known.
+    #[error("data: {} has an extension that is not known (known: {allowed})", path.display())]
+    Extension {
+        /// The file.
+        path: PathBuf,
+        /// The extensions that are read.
+        allowed: String,
+    },
+    /// The corpus holds no text.
+    #[error("data: no text in {corpus} ({files} files read)")]
+    EmptyCorpus {
+        /// The corpus in words.
+        corpus: String,
+        /// How many files were read.
+        files: usize,
+    },
+    /// A file is not UTF-8 text.
+    #[error("data: {} is not UTF-8 text: bad byte at offset {offset}", path.display())]
+    NotUtf8 {
+        /// The file.
+        path: PathBuf,
+        /// The offset of the first bad byte from the start of the file; in a parquet file, from the start of the value.
+        offset: u64,
+    },
+    /// A line of a JSONL file is not an object with a string `text`.
+    #[error(
+        "data: {}:{line}: {message}; a line is a JSON object like {{\"text\": \"…\"}}, with \"prompt\" if wanted",
+        path.display()
+    )]
+    Jsonl {
+        /// The file.
+        path: PathBuf,
+        /// The line's number, from 1.
+        line: u64,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// A parquet file cannot be read.
+    #[error("data: {} is not a parquet file that can be read: {message}", path.display())]
+    Parquet {
+        /// The file.
+        path: PathBuf,
+        /// What the reader said.
+        message: String,
+    },
+    /// A parquet file has no usable column `text`.
+    #[error("data: {} has no column `text` of strings; its columns are: {columns}", path.display())]
+    ParquetColumn {
+        /// The file.
+        path: PathBuf,
+        /// The columns with their types.
+        columns: String,
+    },
+    /// A file changed while it was being tokenised.
+    #[error("data: {} changed while it was being read; start again when nothing writes to it", path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The locked dependencies of a workspace cannot be found.
+    #[error(
+        "data: no sources of locked dependencies for {}: {message}; give a corpus of your own instead",
+        manifest_dir.display()
+    )]
+    Dependencies {
+        /// The folder that was looked in.
+        manifest_dir: PathBuf,
+        /// What is missing.
+        message: String,
+    },
+    /// A setting has a value that is not allowed.
+    #[error("{option} = {given} is not allowed: {allowed}")]
+    Setting {
+        /// The option's name.
+        option: &'static str,
+        /// The value that was given.
+        given: String,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// A tokenizer cannot be read, trained or used.
+    #[error("tokenizer {tokenizer}: {message}")]
+    Tokenizer {
+        /// The file or the name of the tokenizer.
+        tokenizer: String,
+        /// What is wrong.
+        message: String,
+    },
+    /// A file of the token cache is truncated, corrupt or of another version.
+    #[error("token file {}: {message}", path.display())]
+    TokenFile {
+        /// The file.
+        path: PathBuf,
+        /// What does not fit.
+        message: String,
+    },
+    /// Another process held the cache for too long.
+    #[error(
+        "waited {waited_seconds:.0} s for {} (lock_timeout) while process {holder} tokenises the same text",
+        path.display()
+    )]
+    LockTimeout {
+        /// The lock file.
+        path: PathBuf,
+        /// How long was waited.
+        waited_seconds: f64,
+        /// The process that holds it, as it wrote itself into the lock file.
+        holder: String,
+    },
+    /// The global batch is not a multiple of micro-batch size × data-parallel size.
+    #[error(
+        "global_batch_size = {global_batch} is not a multiple of micro_batch_size {micro_batch} × data-parallel \
+         size {dp_size} = {unit}; the nearest that work: {nearest}"
+    )]
+    Indivisible {
+        /// Sequences a step over all ranks.
+        global_batch: usize,
+        /// Sequences in one micro-batch of one rank.
+        micro_batch: usize,
+        /// The number of data-parallel ranks.
+        dp_size: usize,
+        /// Their product.
+        unit: usize,
+        /// Global batch sizes that work.
+        nearest: String,
+    },
+    /// A rank or a micro-batch was asked for that does not exist.
+    #[error("{what} {given} does not exist: there are {count}")]
+    OutOfRange {
+        /// What was asked for: "dp rank", "micro-batch", "evaluation step".
+        what: &'static str,
+        /// Which one.
+        given: u64,
+        /// How many there are.
+        count: u64,
+    },
+    /// The producer of a prefetcher returned an error.
+    #[error("preparing step {step} failed: {source}")]
+    Producer {
+        /// The step.
+        step: u64,
+        /// The producer's own error.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The producer of a prefetcher panicked.
+    #[error("preparing step {step} panicked: {message}")]
+    ProducerPanic {
+        /// The step.
+        step: u64,
+        /// The panic's text.
+        message: String,
+    },
+    /// A step was not ready in time.
+    #[error("step {step} was not ready after {waited_seconds:.1} s: its producer is stuck or too slow")]
+    PrefetchTimeout {
+        /// The step.
+        step: u64,
+        /// How long was waited.
+        waited_seconds: f64,
+    },
+    /// A prefetcher was asked for more after a failure.
+    #[error("reading ahead ended at step {step}, which failed before")]
+    PrefetchEnded {
+        /// The step that failed.
+        step: u64,
+    },
+}
+
+impl Error {
+    /// The error of `operation` on `path`; a full disk has an error of its own.
+    pub(crate) fn io(operation: &'static str, path: impl AsRef<Path>, source: io::Error) -> Self {
+        let path = path.as_ref().to_path_buf();
+        match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::DiskFull { path, source },
+            _ => Self::Io { operation, path, source },
+        }
+    }
+
+    /// True where the user's settings or data are at fault, rather than the machine or a failure at run time.
+    pub fn is_usage(&self) -> bool {
+        matches!(
+            self,
+            Self::Missing { .. }
+                | Self::Glob { .. }
+                | Self::NoFiles { .. }
+                | Self::Extension { .. }
+                | Self::EmptyCorpus { .. }
+                | Self::NotUtf8 { .. }
+                | Self::Jsonl { .. }
+                | Self::Parquet { .. }
+                | Self::ParquetColumn { .. }
+                | Self::Dependencies { .. }
+                | Self::Setting { .. }
+                | Self::Tokenizer { .. }
+                | Self::Indivisible { .. }
+        )
+    }
+}

@@ -1,0 +1,237 @@
+//! Tokenising a corpus into a folder.
+
+use std::path::Path;
+
+use super::{COUNTS_FILE, Checked, Counts, Prepare, TOKENIZER_FILE, TRAIN, VALIDATION};
+use crate::cache::{HashedFile, write_synced};
+use crate::corpus::{Piece, pieces};
+use crate::parallel::ordered_map;
+use crate::permutation::mix_pair;
+use crate::tokenizer::Encoder;
+use crate::{Error, Progress, Result, TRAINING_SAMPLE_BYTES, TokenWriter, Tokenizer, TokenizerSpec};
+
+/// Text that is held at once while tokenising.
+const BATCH_BYTES: usize = 8 << 20;
+
+/// A file gives at most this much to the tokenizer's sample, or its even share where the files are few.
+const SAMPLE_FILE_BYTES: u64 = 64 << 10;
+
+/// Writes an entry of the cache into `folder`.
+pub(super) fn entry(
+    settings: &Prepare,
+    given: Option<Tokenizer>,
+    files: &[HashedFile],
+    threads: usize,
+    folder: &Path,
+    progress: &dyn Progress,
+) -> Result<()> {
+    let mut counts = Counts::default();
+    let tokenizer = match (given, &settings.tokenizer) {
+        (Some(tokenizer), _) => tokenizer,
+        (None, TokenizerSpec::Bpe(size)) => trained(*size, settings, files, &mut counts, progress)?,
+        (None, TokenizerSpec::Bytes | TokenizerSpec::File(_)) => Tokenizer::bytes()?,
+    };
+    write_synced(&folder.join(TOKENIZER_FILE), tokenizer.json().as_bytes())?;
+
+    let mut splits = Splits::create(settings, &tokenizer, folder)?;
+    progress.start(files.iter().map(|file| file.stamp.size).sum(), "tokenising");
+    let tokenised = tokenise(&tokenizer, files, threads, &mut splits, &mut counts, progress);
+    progress.finish();
+    tokenised?;
+    splits.balance(settings, files.len(), &mut counts)?;
+    splits.finish(&mut counts)?;
+    if let Some(changed) = files.iter().find(|file| !file.is_unchanged()) {
+        return Err(Error::Changed { path: changed.file.path.clone() });
+    }
+    let tokenizer_hash = blake3::hash(tokenizer.json().as_bytes()).to_hex().to_string();
+    let path = folder.join(COUNTS_FILE);
+    let counts = serde_json::to_vec_pretty(&Checked { tokenizer_hash, counts })
+        .map_err(|error| Error::io("write", &path, error.into()))?;
+    write_synced(&path, &counts)
+}
+
+/// BPE from the beginnings of files all over the corpus, in an order that a hash of their position gives.
+fn trained(
+    size: usize,
+    settings: &Prepare,
+    files: &[HashedFile],
+    counts: &mut Counts,
+    progress: &dyn Progress,
+) -> Result<Tokenizer> {
+    let mut order: Vec<usize> = (0..files.len()).collect();
+    order.sort_unstable_by_key(|&index| (mix_pair(0, index as u64), index));
+    let share = (TRAINING_SAMPLE_BYTES / files.len().max(1) as u64).max(SAMPLE_FILE_BYTES);
+    let available: u64 = files.iter().map(|file| file.stamp.size.min(share)).sum();
+    progress.start(available.min(TRAINING_SAMPLE_BYTES), "training the tokenizer");
+    let (mut texts, mut total) = (Vec::new(), 0);
+    'files: for index in order {
+        let mut from_file = 0;
+        for piece in pieces(&files[index].file)? {
+            let text = piece?.text;
+            let bytes = text.len() as u64;
+            from_file += bytes;
+            total += bytes;
+            progress.advance(bytes);
+            texts.push(text);
+            if total >= TRAINING_SAMPLE_BYTES {
+                break 'files;
+            }
+            if from_file >= share {
+                break;
+            }
+        }
+    }
+    if total == 0 {
+        return Err(Error::EmptyCorpus { corpus: settings.corpus.describe(), files: files.len() });
+    }
+    let tokenizer = Tokenizer::train_bpe(size, &texts)?;
+    progress.finish();
+    counts.tokenizer_training_bytes = total;
+    if tokenizer.vocabulary_size() < size {
+        counts.notes.push(format!(
+            "the corpus gives a vocabulary of {} tokens, fewer than the {size} asked for",
+            tokenizer.vocabulary_size()
+        ));
+    }
+    Ok(tokenizer)
+}
+
+/// Reads batches of pieces, encodes each batch on all threads, and writes it in order.
+fn tokenise(
+    tokenizer: &Tokenizer,
+    files: &[HashedFile],
+    threads: usize,
+    splits: &mut Splits,
+    counts: &mut Counts,
+    progress: &dyn Progress,
+) -> Result<()> {
+    let mut encoders: Vec<Encoder> = (0..threads).map(|_| tokenizer.encoder()).collect();
+    let (mut batch, mut bytes) = (Vec::new(), 0);
+    for file in files {
+        for piece in pieces(&file.file)? {
+            let piece = piece?;
+            bytes += piece.text.len();
+            batch.push(piece);
+            if bytes >= BATCH_BYTES {
+                counts.text_bytes += bytes as u64;
+                encode_batch(&mut encoders, &batch, splits, progress)?;
+                batch.clear();
+                bytes = 0;
+            }
+        }
+    }
+    counts.text_bytes += bytes as u64;
+    encode_batch(&mut encoders, &batch, splits, progress)
+}
+
+fn encode_batch(
+    encoders: &mut [Encoder],
+    batch: &[Piece],
+    splits: &mut Splits,
+    progress: &dyn Progress,
+) -> Result<()> {
+    let encoded = ordered_map(encoders, batch, |encoder, piece| {
+        let mut ids = Vec::with_capacity(piece.text.len() / 2);
+        encoder.encode(&piece.text, &mut ids).map(|()| ids)
+    });
+    for (piece, ids) in batch.iter().zip(encoded) {
+        splits.push(&ids?, piece)?;
+        progress.advance(piece.source_bytes);
+    }
+    Ok(())
+}
+
+/// The two splits while documents are dealt out to them.
+struct Splits {
+    train: TokenWriter,
+    validation: TokenWriter,
+    end_of_text: u32,
+    seed: u64,
+    /// A document whose hash is below it is for validation.
+    threshold: u64,
+    documents: u64,
+    /// Tokens of the document at hand.
+    in_document: u64,
+}
+
+impl Splits {
+    fn create(settings: &Prepare, tokenizer: &Tokenizer, folder: &Path) -> Result<Self> {
+        let vocabulary_size = tokenizer.vocabulary_size();
+        Ok(Self {
+            train: TokenWriter::create(folder, TRAIN, vocabulary_size)?,
+            validation: TokenWriter::create(folder, VALIDATION, vocabulary_size)?,
+            end_of_text: tokenizer.end_of_text(),
+            seed: settings.split_seed,
+            threshold: (settings.validation_fraction * 2f64.powi(64)) as u64,
+            documents: 0,
+            in_document: 0,
+        })
+    }
+
+    /// Adds a piece of the document at hand. Documents without a token are skipped. The first document is always for
+    /// training, so that there is something to train on.
+    fn push(&mut self, ids: &[u32], piece: &Piece) -> Result<()> {
+        let for_validation = self.documents > 0 && mix_pair(self.seed, self.documents) < self.threshold;
+        let split = if for_validation { &mut self.validation } else { &mut self.train };
+        split.push(ids, piece.masked)?;
+        self.in_document += ids.len() as u64;
+        if piece.ends_document && self.in_document > 0 {
+            split.push(&[self.end_of_text], false)?;
+            split.end_document();
+            self.documents += 1;
+            self.in_document = 0;
+        }
+        Ok(())
+    }
+
+    /// Sees to it that neither split is empty where both are wanted: moves the last document to validation, or the end
+    /// of the only one.
+    fn balance(&mut self, settings: &Prepare, files: usize, counts: &mut Counts) -> Result<()> {
+        let Some(last) = self.train.last_document() else {
+            return Err(Error::EmptyCorpus { corpus: settings.corpus.describe(), files });
+        };
+        if settings.validation_fraction == 0.0 || self.validation.document_count() > 0 {
+            return Ok(());
+        }
+        let only = self.documents == 1;
+        let tokens = self.train.token_count();
+        let start = if only { split_point(tokens, settings.validation_fraction) } else { last };
+        if only && start == 0 {
+            counts.notes.push("the corpus is too short to keep a part of it for validation".into());
+            return Ok(());
+        }
+        let tail = self.train.take_tail(start)?;
+        self.validation.push_tail(&tail)?;
+        self.validation.end_document();
+        if only {
+            self.train.push(&[self.end_of_text], false)?;
+            self.train.end_document();
+            let percent = 100.0 * tail.tokens.len() as f64 / tokens as f64;
+            counts.notes.push(format!(
+                "the corpus is one document, which cannot be split by documents: its last {percent:.1}% of tokens \
+                 are kept for validation"
+            ));
+        } else {
+            counts.notes.push("no document was drawn for validation, so the last one is kept for it".into());
+        }
+        Ok(())
+    }
+
+    fn finish(self, counts: &mut Counts) -> Result<()> {
+        counts.train_documents = self.train.document_count();
+        counts.validation_documents = self.validation.document_count();
+        counts.train_tokens = self.train.token_count();
+        counts.validation_tokens = self.validation.token_count();
+        counts.masked_tokens = self.train.masked_count() + self.validation.masked_count();
+        self.train.finish()?;
+        self.validation.finish()
+    }
+}
+
+/// Where a document of `tokens` tokens (end of text included) is cut: at least one token on either side of the cut
+/// besides the end of text, or 0 where there are too few.
+fn split_point(tokens: u64, fraction: f64) -> u64 {
+    let text = tokens - 1;
+    let kept = ((text as f64 * fraction).round() as u64).clamp(1, text.saturating_sub(1).max(1));
+    text - kept.min(text)
+}

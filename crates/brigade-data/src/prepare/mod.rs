@@ -1,0 +1,270 @@
+//! From a corpus to token files, once.
+
+mod build;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::cache::{HashedFile, Lock, Place, hashed_files};
+use crate::parallel::thread_count;
+use crate::token_file::{FORMAT_VERSION, TokenFile};
+use crate::{Corpus, Error, Layout, Progress, Result, TokenSequences, Tokenizer, TokenizerSpec};
+
+/// The version of what an entry of the cache holds for the same content and settings: a change of the tokenizing, of
+/// the sample or of the split needs another number.
+const CONTENT_VERSION: u32 = 1;
+
+const TOKENIZER_FILE: &str = "tokenizer.json";
+const COUNTS_FILE: &str = "counts.json";
+const TRAIN: &str = "train";
+const VALIDATION: &str = "validation";
+
+/// What to prepare, and how.
+#[derive(Debug, Clone)]
+pub struct Prepare {
+    /// Where the text comes from.
+    pub corpus: Corpus,
+    /// How text becomes tokens.
+    pub tokenizer: TokenizerSpec,
+    /// T, the number of tokens in a sequence.
+    pub sequence_length: usize,
+    /// How documents become sequences.
+    pub layout: Layout,
+    /// The part of the documents that is kept for validation, at least 0 and below 1; 0 keeps none.
+    pub validation_fraction: f64,
+    /// Chooses which documents those are.
+    pub split_seed: u64,
+    /// The folder of the cache; it is made where it does not exist.
+    pub cache_dir: PathBuf,
+    /// How many threads tokenise; 0 is one a core. The result does not depend on it.
+    pub threads: usize,
+    /// How long another process that tokenises the same text is waited for.
+    pub lock_timeout: Duration,
+}
+
+impl Prepare {
+    /// Prepares `corpus` with a cache in `cache_dir`, and otherwise with the default settings: `bpe:4096`, packed
+    /// sequences of 256 tokens, 5% of the documents for validation, all cores, half an hour of waiting.
+    pub fn new(corpus: Corpus, cache_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            corpus,
+            tokenizer: TokenizerSpec::default(),
+            sequence_length: 256,
+            layout: Layout::default(),
+            validation_fraction: 0.05,
+            split_seed: 0,
+            cache_dir: cache_dir.into(),
+            threads: 0,
+            lock_timeout: Duration::from_secs(1800),
+        }
+    }
+
+    /// Finds the tokenised corpus in the cache, or makes it. Of several processes that ask for the same at once, one
+    /// makes it and the others wait.
+    ///
+    /// # Errors
+    /// What is wrong with the settings, the corpus or the tokenizer file; [`Error::DiskFull`], [`Error::Io`];
+    /// [`Error::LockTimeout`]; [`Error::Changed`] where a file is written to meanwhile.
+    pub fn run(&self, progress: &dyn Progress) -> Result<Prepared> {
+        let begin = Instant::now();
+        self.check()?;
+        std::fs::create_dir_all(&self.cache_dir)
+            .map_err(|source| Error::io("create cache folder", &self.cache_dir, source))?;
+        let given = match &self.tokenizer {
+            TokenizerSpec::File(path) => Some(Tokenizer::from_file(path)?),
+            TokenizerSpec::Bytes | TokenizerSpec::Bpe(_) => None,
+        };
+        let threads = thread_count(self.threads);
+        let files = hashed_files(&self.corpus, &self.cache_dir, threads, progress)?;
+        let place = Place::new(&self.cache_dir, self.key(&files, given.as_ref()))?;
+
+        let (entry, from_cache) = match Entry::open(&place.folder()) {
+            Ok(entry) => (entry, true),
+            Err(_) => {
+                let lock = self.lock(&place, progress)?;
+                let opened = match Entry::open(&place.folder()) {
+                    Ok(entry) => (entry, true),
+                    Err(error) => {
+                        if place.folder().exists() {
+                            tracing::warn!("building the token cache again: {error}");
+                        }
+                        place.build(|folder| build::entry(self, given, &files, threads, folder, progress))?;
+                        (Entry::open(&place.folder())?, false)
+                    }
+                };
+                drop(lock);
+                opened
+            }
+        };
+        entry.prepared(self, &files, place.folder(), from_cache, begin)
+    }
+
+    fn check(&self) -> Result<()> {
+        if !(0.0..1.0).contains(&self.validation_fraction) {
+            let allowed = "it must be at least 0 and below 1".into();
+            let given = self.validation_fraction.to_string();
+            return Err(Error::Setting { option: "validation_fraction", given, allowed });
+        }
+        if self.sequence_length == 0 {
+            let allowed = "it must be at least 1".into();
+            return Err(Error::Setting { option: "sequence_length", given: "0".into(), allowed });
+        }
+        Ok(())
+    }
+
+    fn lock(&self, place: &Place, progress: &dyn Progress) -> Result<Lock> {
+        let mut waited = false;
+        let lock = Lock::acquire(&place.lock_path(), self.lock_timeout, || {
+            waited = true;
+            progress.start(0, "waiting for another process to tokenise the same text");
+        });
+        if waited {
+            progress.finish();
+        }
+        lock
+    }
+
+    /// The entry's name: a hash of all that its content depends on, and of nothing else.
+    fn key(&self, files: &[HashedFile], given: Option<&Tokenizer>) -> String {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(format!("{FORMAT_VERSION} {CONTENT_VERSION}\n").as_bytes());
+        match given {
+            Some(tokenizer) => hasher.update(blake3::hash(tokenizer.json().as_bytes()).as_bytes()),
+            None => hasher.update(self.tokenizer.to_string().as_bytes()),
+        };
+        hasher.update(format!("\n{} {}\n", self.validation_fraction.to_bits(), self.split_seed).as_bytes());
+        for file in files {
+            hasher.update(format!("{:?} {}\n", file.file.format, file.hash).as_bytes());
+        }
+        hasher.finalize().to_hex()[..32].to_string()
+    }
+}
+
+/// A corpus that is ready to train on.
+#[derive(Debug, Clone)]
+pub struct Prepared {
+    /// Made or read for this corpus.
+    pub tokenizer: Tokenizer,
+    /// What to train on; at least one sequence.
+    pub train: TokenSequences,
+    /// What to validate on; empty where the validation fraction is 0 or there is too little text.
+    pub validation: TokenSequences,
+    /// What was found and done, in numbers.
+    pub summary: Summary,
+}
+
+/// What a corpus holds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// The corpus in a few words.
+    pub corpus: String,
+    /// The tokenizer as it was asked for.
+    pub tokenizer: String,
+    /// The number of ids.
+    pub vocabulary_size: usize,
+    /// The number of files.
+    pub files: usize,
+    /// Their size together.
+    pub file_bytes: u64,
+    /// What was counted while tokenising.
+    pub counts: Counts,
+    /// The number of sequences to train on.
+    pub train_sequences: usize,
+    /// The number of sequences to validate on.
+    pub validation_sequences: usize,
+    /// The entry's folder in the cache.
+    pub cache_entry: PathBuf,
+    /// Whether it was there already.
+    pub from_cache: bool,
+    /// How long all of it took.
+    pub seconds: f64,
+}
+
+/// What was counted while tokenising.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Bytes of text, prompts included.
+    pub text_bytes: u64,
+    /// Documents to train on.
+    pub train_documents: usize,
+    /// Documents to validate on.
+    pub validation_documents: usize,
+    /// Tokens to train on, end-of-text tokens included.
+    pub train_tokens: u64,
+    /// Tokens to validate on, end-of-text tokens included.
+    pub validation_tokens: u64,
+    /// Tokens of prompts, which do not count in the loss.
+    pub masked_tokens: u64,
+    /// Bytes of text that the tokenizer was trained on; 0 where it was not trained.
+    pub tokenizer_training_bytes: u64,
+    /// What was done otherwise than the settings say, and why.
+    pub notes: Vec<String>,
+}
+
+/// An entry of the cache, opened and checked.
+struct Entry {
+    tokenizer: Tokenizer,
+    train: TokenFile,
+    validation: TokenFile,
+    counts: Counts,
+}
+
+impl Entry {
+    fn open(folder: &Path) -> Result<Self> {
+        let counts_path = folder.join(COUNTS_FILE);
+        let counts = std::fs::read(&counts_path).map_err(|source| Error::io("read", &counts_path, source))?;
+        let counts: Checked = serde_json::from_slice(&counts)
+            .map_err(|error| Error::TokenFile { path: counts_path.clone(), message: error.to_string() })?;
+        let tokenizer = Tokenizer::from_file(&folder.join(TOKENIZER_FILE))?;
+        if blake3::hash(tokenizer.json().as_bytes()).to_hex().as_str() != counts.tokenizer_hash {
+            let message = "it does not match its checksum".into();
+            return Err(Error::TokenFile { path: folder.join(TOKENIZER_FILE), message });
+        }
+        let (train, validation) = (TokenFile::open(folder, TRAIN)?, TokenFile::open(folder, VALIDATION)?);
+        if let Some(file) = [&train, &validation].iter().find(|file| file.vocabulary_size() != tokenizer.vocabulary_size()) {
+            let message = format!("made for {} ids, not {}", file.vocabulary_size(), tokenizer.vocabulary_size());
+            return Err(Error::TokenFile { path: folder.into(), message });
+        }
+        Ok(Self { tokenizer, train, validation, counts: counts.counts })
+    }
+
+    fn prepared(
+        self,
+        settings: &Prepare,
+        files: &[HashedFile],
+        cache_entry: PathBuf,
+        from_cache: bool,
+        begin: Instant,
+    ) -> Result<Prepared> {
+        let end = self.tokenizer.end_of_text();
+        let sequences =
+            |file| TokenSequences::new(Arc::new(file), settings.sequence_length, settings.layout, end);
+        let (train, validation) = (sequences(self.train)?, sequences(self.validation)?);
+        let summary = Summary {
+            corpus: settings.corpus.describe(),
+            tokenizer: settings.tokenizer.to_string(),
+            vocabulary_size: self.tokenizer.vocabulary_size(),
+            files: files.len(),
+            file_bytes: files.iter().map(|file| file.stamp.size).sum(),
+            counts: self.counts,
+            train_sequences: train.len(),
+            validation_sequences: validation.len(),
+            cache_entry,
+            from_cache,
+            seconds: begin.elapsed().as_secs_f64(),
+        };
+        Ok(Prepared { tokenizer: self.tokenizer, train, validation, summary })
+    }
+}
+
+/// The counts with the checksum of the tokenizer beside them.
+#[derive(Serialize, Deserialize)]
+struct Checked {
+    tokenizer_hash: String,
+    counts: Counts,
+}

@@ -1,0 +1,51 @@
+//! Token files: the tokens of a split on disk, and where its documents lie.
+//!
+//! A split `name` is two files, little-endian throughout:
+//!
+//! ```text
+//! name.bin   offset  0  magic "BRGTOKEN"
+//!                    8  u32 version
+//!                   12  u32 bytes per token, 2 or 4
+//!                   16  u64 number of tokens
+//!                   24  u32 vocabulary size; every token is below it
+//!                   28  u32 zero
+//!                   32  BLAKE3 of the index file
+//!                   64  the tokens
+//! name.idx   offset  0  magic "BRGINDEX"
+//!                    8  u32 version
+//!                   12  u32 zero
+//!                   16  u64 number of documents D
+//!                   24  u64 number of masked ranges R
+//!                   32  BLAKE3 of the tokens
+//!                   64  D + 1 u64: where each document starts, and where the last one ends
+//!                    …  R pairs of u64: masked tokens, start and end, ascending and apart
+//! ```
+//!
+//! Files are only ever written to a new name, so a map of one stays valid until its last user drops it.
+
+mod read;
+mod write;
+
+pub use read::TokenFile;
+pub use write::TokenWriter;
+
+const TOKENS_MAGIC: &[u8; 8] = b"BRGTOKEN";
+const INDEX_MAGIC: &[u8; 8] = b"BRGINDEX";
+const HEADER_BYTES: usize = 64;
+const HASH_BYTES: usize = 32;
+
+/// The version of both files.
+pub(crate) const FORMAT_VERSION: u32 = 1;
+
+/// Bytes per token for a vocabulary: 2 while ids fit in 16 bits, else 4.
+fn bytes_per_token(vocabulary_size: usize) -> usize {
+    if vocabulary_size <= 1 << 16 { 2 } else { 4 }
+}
+
+/// The files of split `name` in `folder`: tokens and index.
+fn paths(folder: &std::path::Path, name: &str) -> (std::path::PathBuf, std::path::PathBuf) {
+    (folder.join(format!("{name}.bin")), folder.join(format!("{name}.idx")))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,182 @@
+use std::path::Path;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::Error;
+
+fn write_split(folder: &Path, vocabulary_size: usize, documents: &[(Vec<u32>, Vec<u32>)]) {
+    let mut writer = TokenWriter::create(folder, "split", vocabulary_size).unwrap();
+    for (prompt, text) in documents {
+        writer.push(prompt, true).unwrap();
+        writer.push(text, false).unwrap();
+        writer.end_document();
+    }
+    writer.finish().unwrap();
+}
+
+fn tokens(file: &TokenFile) -> Vec<u32> {
+    let mut tokens = vec![0; file.len()];
+    file.read(0..file.len(), &mut tokens);
+    tokens
+}
+
+#[test]
+fn what_is_written_is_read_in_both_widths() {
+    for (vocabulary_size, width) in [(1 << 16, 2), ((1 << 16) + 1, 4)] {
+        let folder = tempfile::tempdir().unwrap();
+        let last = vocabulary_size as u32 - 1;
+        write_split(folder.path(), vocabulary_size, &[(vec![1, 2], vec![3]), (vec![], vec![]), (vec![], vec![last])]);
+        let file = TokenFile::open(folder.path(), "split").unwrap();
+        assert_eq!(tokens(&file), [1, 2, 3, last]);
+        assert_eq!(file.document_count(), 2);
+        assert_eq!(file.document(1), 3..4);
+        assert_eq!(file.masked_within(1..4).collect::<Vec<_>>(), [1..2]);
+        assert_eq!(file.vocabulary_size(), vocabulary_size);
+        let size = std::fs::metadata(folder.path().join("split.bin")).unwrap().len();
+        assert_eq!(size, 64 + 4 * width);
+    }
+}
+
+#[test]
+fn an_empty_split_can_be_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    write_split(folder.path(), 10, &[]);
+    let file = TokenFile::open(folder.path(), "split").unwrap();
+    assert!(file.is_empty() && file.document_count() == 0);
+}
+
+#[test]
+fn tokens_outside_the_vocabulary_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut writer = TokenWriter::create(folder.path(), "split", 10).unwrap();
+    assert!(writer.push(&[9, 10], false).unwrap_err().to_string().contains("token 10"));
+}
+
+#[test]
+fn a_tail_moves_from_one_split_to_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut from = TokenWriter::create(folder.path(), "from", 100).unwrap();
+    from.push(&[1, 2], true).unwrap();
+    from.push(&[3], false).unwrap();
+    from.end_document();
+    from.push(&[4], false).unwrap();
+    from.push(&[5, 6], true).unwrap();
+    from.push(&[7], false).unwrap();
+    from.end_document();
+    let tail = from.take_tail(from.last_document().unwrap()).unwrap();
+    let mut to = TokenWriter::create(folder.path(), "to", 100).unwrap();
+    to.push_tail(&tail).unwrap();
+    to.end_document();
+    from.push(&[8], false).unwrap();
+    from.finish().unwrap();
+    to.finish().unwrap();
+    let (from, to) = (
+        TokenFile::open(folder.path(), "from").unwrap(),
+        TokenFile::open(folder.path(), "to").unwrap(),
+    );
+    assert_eq!((tokens(&from), from.document_count()), (vec![1, 2, 3, 8], 2));
+    assert_eq!((tokens(&to), to.document_count()), (vec![4, 5, 6, 7], 1));
+    assert_eq!(to.masked_within(0..4).collect::<Vec<_>>(), [1..3]);
+    assert_eq!(from.masked_within(0..4).collect::<Vec<_>>(), [0..2]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_named_as_such() {
+    let folder = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("/dev/full", folder.path().join("split.bin")).unwrap();
+    let mut writer = TokenWriter::create(folder.path(), "split", 10).unwrap();
+    let error = writer.push(&vec![1; 1 << 20], false).unwrap_err();
+    assert!(matches!(error, Error::DiskFull { .. }), "{error}");
+    assert!(error.to_string().starts_with("the disk is full"), "{error}");
+}
+
+fn documents() -> impl Strategy<Value = Vec<(Vec<u32>, Vec<u32>)>> {
+    let tokens = || prop::collection::vec(0u32..1000, 0..6);
+    prop::collection::vec((tokens(), tokens()), 0..6)
+}
+
+/// Reads everything that an opened file offers.
+fn read_all(file: &TokenFile) {
+    assert_eq!(tokens(file).len(), file.len());
+    for document in 0..file.document_count() {
+        assert!(!file.document(document).is_empty());
+    }
+    assert!(file.masked_within(0..file.len()).all(|range| range.end <= file.len()));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn documents_come_back(documents in documents()) {
+        let folder = tempfile::tempdir().unwrap();
+        write_split(folder.path(), 1000, &documents);
+        let file = TokenFile::open(folder.path(), "split").unwrap();
+        let mut masked = vec![false; file.len()];
+        file.masked_within(0..file.len()).for_each(|range| masked[range].fill(true));
+        let all = tokens(&file);
+        let written: Vec<_> = documents.iter().filter(|(prompt, text)| prompt.len() + text.len() > 0).collect();
+        prop_assert_eq!(file.document_count(), written.len());
+        for (index, (prompt, text)) in written.into_iter().enumerate() {
+            let range = file.document(index);
+            prop_assert_eq!(&all[range.clone()], &[prompt.as_slice(), text].concat());
+            let expected = [vec![true; prompt.len()], vec![false; text.len()]].concat();
+            prop_assert_eq!(&masked[range], &expected);
+        }
+    }
+
+    #[test]
+    fn arbitrary_bytes_are_refused(
+        mut tokens in prop::collection::vec(any::<u8>(), 0..300),
+        mut index in prop::collection::vec(any::<u8>(), 0..300),
+        headers: bool,
+    ) {
+        if headers {
+            tokens.splice(..tokens.len().min(12), [TOKENS_MAGIC.as_slice(), &[1, 0, 0, 0]].concat());
+            index.splice(..index.len().min(12), [INDEX_MAGIC.as_slice(), &[1, 0, 0, 0]].concat());
+        }
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("split.bin"), tokens).unwrap();
+        std::fs::write(folder.path().join("split.idx"), index).unwrap();
+        prop_assert!(TokenFile::open(folder.path(), "split").is_err());
+    }
+
+    /// Valid checksums around a wrong index: what the checks of the order are for.
+    #[test]
+    fn a_signed_but_wrong_index_never_panics(
+        documents in documents(), entry in 0usize..64, value in prop_oneof![0u64..40, any::<u64>()],
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        write_split(folder.path(), 1000, &documents);
+        let (tokens_path, index_path) = paths(folder.path(), "split");
+        let (mut tokens, mut index) = (std::fs::read(&tokens_path).unwrap(), std::fs::read(&index_path).unwrap());
+        let at = 16 + entry * 8 % (index.len() - 16);
+        index[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        tokens[32..64].copy_from_slice(blake3::hash(&index).as_bytes());
+        std::fs::write(&tokens_path, tokens).unwrap();
+        std::fs::write(&index_path, index).unwrap();
+        if let Ok(file) = TokenFile::open(folder.path(), "split") {
+            read_all(&file);
+        }
+    }
+
+    #[test]
+    fn any_damage_is_found(documents in documents(), in_tokens: bool, at: prop::sample::Index, cut: bool) {
+        let folder = tempfile::tempdir().unwrap();
+        write_split(folder.path(), 1000, &documents);
+        let path = folder.path().join(if in_tokens { "split.bin" } else { "split.idx" });
+        let mut bytes = std::fs::read(&path).unwrap();
+        let at = at.index(bytes.len());
+        // The four spare bytes of the token file's header mean nothing.
+        prop_assume!(cut || !in_tokens || !(28..32).contains(&at));
+        if cut { bytes.truncate(at) } else { bytes[at] ^= 0x40 }
+        std::fs::write(&path, bytes).unwrap();
+        if let Ok(file) = TokenFile::open(folder.path(), "split") {
+            // Only the vocabulary's size can change without notice, and not the width with it.
+            prop_assert!(in_tokens && !cut && file.vocabulary_size() != 1000);
+            read_all(&file);
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Encoding, with a memory for words.
+
+use std::collections::HashMap;
+
+use tokenizers::Model;
+
+use super::words::{letters, words};
+use super::{Route, Tokenizer};
+use crate::Result;
+
+/// Words that are remembered. Text repeats itself: a few ten thousand words make up nearly all of it.
+const MAX_WORDS: usize = 1 << 16;
+
+/// Longer words are not remembered.
+const MAX_WORD_BYTES: usize = 48;
+
+/// Encodes texts one after another and remembers their words; the ids do not depend on what was encoded before.
+#[derive(Debug)]
+pub struct Encoder {
+    tokenizer: Tokenizer,
+    known: HashMap<Box<str>, Box<[u32]>>,
+}
+
+impl Encoder {
+    pub(super) fn new(tokenizer: Tokenizer) -> Self {
+        Self { tokenizer, known: HashMap::new() }
+    }
+
+    /// Adds the ids of `text` to `ids`.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`](crate::Error::Tokenizer) where the library fails.
+    pub fn encode(&mut self, text: &str, ids: &mut Vec<u32>) -> Result<()> {
+        match self.tokenizer.inner.route {
+            Route::Bytes => ids.extend(text.bytes().map(u32::from)),
+            Route::Words => {
+                for word in words(text) {
+                    self.encode_word(word, ids)?;
+                }
+            }
+            Route::Library => {
+                let encoding = self.tokenizer.inner.library.encode_fast(text, false);
+                ids.extend(encoding.map_err(|error| self.tokenizer.error(error.to_string()))?.get_ids());
+            }
+        }
+        Ok(())
+    }
+
+    fn encode_word(&mut self, word: &str, ids: &mut Vec<u32>) -> Result<()> {
+        if let Some(known) = self.known.get(word) {
+            ids.extend(known);
+            return Ok(());
+        }
+        let tokens = self.tokenizer.inner.library.get_model().tokenize(&letters(word));
+        let tokens = tokens.map_err(|error| self.tokenizer.error(error.to_string()))?;
+        let start = ids.len();
+        ids.extend(tokens.iter().map(|token| token.id));
+        if word.len() <= MAX_WORD_BYTES && self.known.len() < MAX_WORDS {
+            self.known.insert(word.into(), ids[start..].into());
+        }
+        Ok(())
+    }
+}

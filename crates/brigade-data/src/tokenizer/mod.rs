@@ -1,0 +1,186 @@
+//! Text to token ids and back.
+
+mod encode;
+mod spec;
+mod train;
+mod words;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use tokenizers::models::ModelWrapper;
+use tokenizers::pre_tokenizers::PreTokenizerWrapper;
+
+pub use encode::Encoder;
+pub use spec::TokenizerSpec;
+
+use crate::{Error, Result};
+
+/// The token that ends a text, in the tokenizers that are made here.
+pub const END_OF_TEXT: &str = "<|endoftext|>";
+
+/// BPE is trained on at most about this many bytes of the corpus: parts of files from all over it.
+pub const TRAINING_SAMPLE_BYTES: u64 = 8 << 20;
+
+/// What the token that ends a text is called in the files of well-known models, the most telling first.
+const END_OF_TEXT_NAMES: [&str; 6] = [END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "[EOS]"];
+
+/// A tokenizer with a known end-of-text token. Cloning it is cheap.
+///
+/// Special tokens are never read from text: a document that spells `<|endoftext|>` does not end there.
+#[derive(Clone)]
+pub struct Tokenizer {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    name: String,
+    json: String,
+    library: tokenizers::Tokenizer,
+    route: Route,
+    end_of_text: u32,
+    vocabulary_size: usize,
+}
+
+/// How text is encoded; the results are those of the library, only sooner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Route {
+    /// Bytes are ids.
+    Bytes,
+    /// Words as GPT-2 has them, each encoded by the model once.
+    Words,
+    /// All by the library.
+    Library,
+}
+
+impl Tokenizer {
+    /// The tokenizer in which every byte is the token of its own number.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] where the library refuses the vocabulary.
+    pub fn bytes() -> Result<Self> {
+        train::byte_level()
+    }
+
+    /// Byte-level BPE of at most `vocabulary_size` tokens, from `texts`. The same texts give the same bytes of
+    /// [`Tokenizer::json`].
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] where the training fails.
+    pub fn train_bpe(vocabulary_size: usize, texts: &[String]) -> Result<Self> {
+        train::bpe(vocabulary_size, texts)
+    }
+
+    /// Reads a `tokenizer.json`, one of this crate's or of the `tokenizers` library.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Tokenizer`] where the file is no tokenizer, has no end-of-text token, or encodes at
+    /// random.
+    pub fn from_file(path: &Path) -> Result<Self> {
+        let json = std::fs::read_to_string(path).map_err(|source| Error::io("read tokenizer", path, source))?;
+        Self::from_json(&path.display().to_string(), json)
+    }
+
+    pub(crate) fn from_json(name: &str, json: String) -> Result<Self> {
+        let refuse = |message: String| Error::Tokenizer { tokenizer: name.into(), message };
+        let mut library =
+            tokenizers::Tokenizer::from_bytes(json.as_bytes()).map_err(|error| refuse(error.to_string()))?;
+        if let ModelWrapper::BPE(model) = library.get_model()
+            && model.dropout.is_some_and(|dropout| dropout > 0.0)
+        {
+            return Err(refuse("it has BPE dropout, which encodes at random; set \"dropout\" to null".into()));
+        }
+        library.set_encode_special_tokens(true);
+        library.with_padding(None);
+        library.with_truncation(None).map_err(|error| refuse(error.to_string()))?;
+        let end_of_text = END_OF_TEXT_NAMES.iter().find_map(|token| library.token_to_id(token));
+        let end_of_text = end_of_text.ok_or_else(|| {
+            refuse(format!("it has no end-of-text token; one of {} is needed", END_OF_TEXT_NAMES.join(" ")))
+        })?;
+        let vocabulary_size = library.get_vocab(true).into_values().max().map_or(0, |id| id as usize + 1);
+        let route = choose_route(&library, vocabulary_size);
+        let inner = Inner { name: name.into(), json, library, route, end_of_text, vocabulary_size };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Writes the tokenizer as a `tokenizer.json` that [`Tokenizer::from_file`] and the `tokenizers` library read.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::DiskFull`].
+    pub fn save(&self, path: &Path) -> Result<()> {
+        std::fs::write(path, &self.inner.json).map_err(|source| Error::io("write tokenizer", path, source))
+    }
+
+    /// The content of its `tokenizer.json`.
+    pub fn json(&self) -> &str {
+        &self.inner.json
+    }
+
+    /// The number of ids: all are below it. A model's vocabulary must be at least as large.
+    pub fn vocabulary_size(&self) -> usize {
+        self.inner.vocabulary_size
+    }
+
+    /// The id that ends a text.
+    pub fn end_of_text(&self) -> u32 {
+        self.inner.end_of_text
+    }
+
+    /// The ids of `text`, without an end of text. For many texts an [`Encoder`] is faster.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] where the library fails.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        let mut ids = Vec::new();
+        self.encoder().encode(text, &mut ids)?;
+        Ok(ids)
+    }
+
+    /// An encoder that remembers words: one for each thread.
+    pub fn encoder(&self) -> Encoder {
+        Encoder::new(self.clone())
+    }
+
+    /// The text of `ids`, special tokens by their names. Bytes that are not UTF-8 become U+FFFD.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] where an id is outside the vocabulary or the library fails.
+    pub fn decode(&self, ids: &[u32]) -> Result<String> {
+        if let Some(id) = ids.iter().find(|&&id| id as usize >= self.inner.vocabulary_size) {
+            return Err(self.error(format!("id {id} is outside the vocabulary of {}", self.inner.vocabulary_size)));
+        }
+        self.inner.library.decode(ids, false).map_err(|error| self.error(error.to_string()))
+    }
+
+    fn error(&self, message: String) -> Error {
+        Error::Tokenizer { tokenizer: self.inner.name.clone(), message }
+    }
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tokenizer")
+            .field("name", &self.inner.name)
+            .field("vocabulary_size", &self.inner.vocabulary_size)
+            .field("end_of_text", &self.inner.end_of_text)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The fastest way that gives the library's results.
+fn choose_route(library: &tokenizers::Tokenizer, vocabulary_size: usize) -> Route {
+    let gpt2_words = matches!(
+        library.get_pre_tokenizer(),
+        Some(PreTokenizerWrapper::ByteLevel(bytes)) if bytes.use_regex && !bytes.add_prefix_space
+    );
+    let plain = library.get_normalizer().is_none()
+        && library.get_added_tokens_decoder().values().all(|token| token.special);
+    if !(gpt2_words && plain && matches!(library.get_model(), ModelWrapper::BPE(_))) {
+        return Route::Library;
+    }
+    let is_byte = |byte: u8| library.token_to_id(&words::letter(byte).to_string()) == Some(u32::from(byte));
+    if vocabulary_size == 257 && (0..=255).all(is_byte) { Route::Bytes } else { Route::Words }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+use std::sync::LazyLock;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const SAMPLE: &str = include_str!("mod.rs");
+
+static BYTES: LazyLock<Tokenizer> = LazyLock::new(|| Tokenizer::bytes().unwrap());
+static BPE: LazyLock<Tokenizer> = LazyLock::new(|| Tokenizer::train_bpe(600, &[SAMPLE.into()]).unwrap());
+
+fn by_the_library(tokenizer: &Tokenizer, text: &str) -> Vec<u32> {
+    tokenizer.inner.library.encode(text, false).unwrap().get_ids().to_vec()
+}
+
+#[test]
+fn training_twice_gives_the_same_bytes() {
+    let texts: Vec<String> = SAMPLE.split_inclusive('\n').map(String::from).collect();
+    let first = Tokenizer::train_bpe(2000, &texts).unwrap();
+    for _ in 0..3 {
+        assert_eq!(Tokenizer::train_bpe(2000, &texts).unwrap().json(), first.json());
+    }
+    let mut backwards = texts;
+    backwards.reverse();
+    assert_eq!(Tokenizer::train_bpe(2000, &backwards).unwrap().json(), first.json());
+}
+
+#[test]
+fn bpe_has_the_size_that_was_asked_for_and_shortens_text() {
+    assert_eq!(BPE.vocabulary_size(), 600);
+    assert_eq!(BPE.inner.route, Route::Words);
+    assert_eq!(BPE.decode(&[BPE.end_of_text()]).unwrap(), END_OF_TEXT);
+    assert!(BPE.encode(SAMPLE).unwrap().len() < SAMPLE.len() / 2);
+}
+
+#[test]
+fn bytes_are_their_own_ids() {
+    assert_eq!(BYTES.encode("aé").unwrap(), [0x61, 0xc3, 0xa9]);
+    assert_eq!((BYTES.vocabulary_size(), BYTES.end_of_text()), (257, 256));
+    assert_eq!(BYTES.inner.route, Route::Bytes);
+    assert_eq!(BYTES.decode(&[0x61, 256, 0xff, 0x62]).unwrap(), "a<|endoftext|>\u{fffd}b");
+}
+
+#[test]
+fn special_tokens_are_not_read_from_text() {
+    for tokenizer in [&*BYTES, &*BPE] {
+        let ids = tokenizer.encode("a<|endoftext|>b").unwrap();
+        assert!(!ids.contains(&tokenizer.end_of_text()));
+        assert_eq!(ids, by_the_library(tokenizer, "a<|endoftext|>b"));
+    }
+}
+
+#[test]
+fn a_file_brings_the_tokenizer_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tokenizer.json");
+    for tokenizer in [&*BYTES, &*BPE] {
+        tokenizer.save(&path).unwrap();
+        let read = Tokenizer::from_file(&path).unwrap();
+        assert_eq!(read.json(), tokenizer.json());
+        assert_eq!(read.inner.route, tokenizer.inner.route);
+        assert_eq!(read.encode(SAMPLE).unwrap(), tokenizer.encode(SAMPLE).unwrap());
+    }
+}
+
+#[test]
+fn files_that_are_no_use_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tokenizer.json");
+    assert!(Tokenizer::from_file(&path).is_err());
+    std::fs::write(&path, "{}").unwrap();
+    assert!(matches!(Tokenizer::from_file(&path), Err(Error::Tokenizer { .. })));
+    std::fs::write(&path, BYTES.json().replace(END_OF_TEXT, "<other>")).unwrap();
+    assert!(Tokenizer::from_file(&path).unwrap_err().to_string().contains("no end-of-text token"));
+    std::fs::write(&path, BYTES.json().replace("\"dropout\":null", "\"dropout\":0.5")).unwrap();
+    assert!(Tokenizer::from_file(&path).unwrap_err().to_string().contains("dropout"));
+}
+
+#[test]
+fn ids_outside_the_vocabulary_are_not_decoded() {
+    assert!(BPE.decode(&[600]).unwrap_err().to_string().contains("id 600"));
+}
+
+proptest! {
+    #[test]
+    fn decoding_gives_back_any_text(text: String) {
+        for tokenizer in [&*BYTES, &*BPE] {
+            let ids = tokenizer.encode(&text).unwrap();
+            prop_assert_eq!(&tokenizer.decode(&ids).unwrap(), &text);
+            prop_assert_eq!(ids, by_the_library(tokenizer, &text));
+        }
+    }
+
+    #[test]
+    fn words_are_encoded_as_by_the_library(start in 0..SAMPLE.len(), length in 0usize..400) {
+        let text = &SAMPLE[SAMPLE.floor_char_boundary(start)..SAMPLE.floor_char_boundary(start + length)];
+        prop_assert_eq!(BPE.encode(text).unwrap(), by_the_library(&BPE, text));
+    }
+}

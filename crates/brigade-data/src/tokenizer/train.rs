@@ -1,0 +1,56 @@
+//! Making tokenizers: the 256 bytes, and BPE from a sample of text.
+
+use tokenizers::decoders::DecoderWrapper;
+use tokenizers::models::bpe::{BPE, BpeTrainer};
+use tokenizers::pre_tokenizers::PreTokenizerWrapper;
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::{AddedToken, Trainer};
+
+use super::words::{letter, letters, words};
+use super::{END_OF_TEXT, Tokenizer};
+use crate::{Error, Result};
+
+/// A pair of tokens that occurs less often becomes no token.
+const MIN_PAIR_COUNT: u64 = 2;
+
+/// Every byte is the token of its own number; 256 ends a text.
+pub(super) fn byte_level() -> Result<Tokenizer> {
+    let tokens = (0..=255u8).map(|byte| letter(byte).to_string()).chain([END_OF_TEXT.to_string()]);
+    let vocabulary: Vec<(String, u32)> = tokens.zip(0..).collect();
+    let model = BPE::builder().vocab_and_merges(vocabulary.into_iter().collect::<Vocabulary>(), Vec::new()).build();
+    assemble("bytes", model.map_err(|error| failed("bytes", error))?)
+}
+
+/// Byte-level BPE of at most `size` tokens, from `texts`. The same texts give the same tokenizer, byte for byte:
+/// counts do not depend on the order of counting, and ties between pairs go to the tokens that are older.
+pub(super) fn bpe(size: usize, texts: &[String]) -> Result<Tokenizer> {
+    let name = format!("bpe:{size}");
+    let mut trainer = BpeTrainer::builder()
+        .show_progress(false)
+        .vocab_size(size)
+        .min_frequency(MIN_PAIR_COUNT)
+        .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
+        .special_tokens(vec![AddedToken::from(END_OF_TEXT, true)])
+        .build();
+    let mut model = BPE::default();
+    trainer
+        .feed(texts.iter(), |text| Ok(words(text).map(letters).collect()))
+        .and_then(|()| trainer.train(&mut model))
+        .map_err(|error| failed(&name, error))?;
+    assemble(&name, model)
+}
+
+type Vocabulary = tokenizers::models::bpe::Vocab;
+
+fn assemble(name: &str, model: BPE) -> Result<Tokenizer> {
+    let bytes = ByteLevel::new(false, false, true);
+    let mut tokenizer = tokenizers::Tokenizer::new(model);
+    tokenizer.with_pre_tokenizer(Some(PreTokenizerWrapper::ByteLevel(bytes)));
+    tokenizer.with_decoder(Some(DecoderWrapper::ByteLevel(bytes)));
+    tokenizer.add_special_tokens(&[AddedToken::from(END_OF_TEXT, true)]);
+    Tokenizer::from_json(name, tokenizer.to_string(false).map_err(|error| failed(name, error))?)
+}
+
+fn failed(name: &str, error: tokenizers::Error) -> Error {
+    Error::Tokenizer { tokenizer: name.into(), message: error.to_string() }
+}

@@ -1,0 +1,182 @@
+//! The standard flags of a program that starts or joins a world.
+
+use std::{path::PathBuf, str::FromStr};
+
+use crate::{
+    DEFAULT_MASTER_PORT, DEFAULT_RDZV_PORT, Endpoint, Error, MAX_LOCAL_RANKS, MAX_NODES, Result,
+    endpoint::port_from,
+};
+
+/// How many ranks to start on a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Processes {
+    /// One rank for each core that this process may use (`auto` and `cpu`).
+    PerCore,
+    /// This many ranks, 1 to [`MAX_LOCAL_RANKS`].
+    Count(usize),
+}
+
+impl Processes {
+    /// The number of ranks on this machine.
+    pub fn resolve(self) -> usize {
+        match self {
+            Self::PerCore => std::thread::available_parallelism().map_or(1, |n| n.get().min(MAX_LOCAL_RANKS)),
+            Self::Count(n) => n,
+        }
+    }
+}
+
+impl FromStr for Processes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" | "cpu" => Ok(Self::PerCore),
+            "gpu" => Err("ranks per GPU are not supported; use auto, cpu or a number".into()),
+            _ => count(text, 1, MAX_LOCAL_RANKS)
+                .map(Self::Count)
+                .map_err(|range| format!("use auto, cpu or {range}")),
+        }
+    }
+}
+
+/// A decimal number within bounds, or a description of the bounds.
+pub(crate) fn count(text: &str, least: usize, most: usize) -> Result<usize, String> {
+    let number = text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok()).flatten();
+    number.filter(|n| (least..=most).contains(n)).ok_or_else(|| format!("a number from {least} to {most}"))
+}
+
+/// A number of nodes: `N`, or torchrun's `MIN:MAX` with both equal.
+pub(crate) fn node_count(text: &str) -> Result<usize, String> {
+    let (least, most) = text.split_once(':').unwrap_or((text, text));
+    let (least, most) = (count(least, 1, MAX_NODES)?, count(most, 1, MAX_NODES)?);
+    if least != most {
+        return Err("a world has a fixed number of nodes; MIN:MAX is not supported".into());
+    }
+    Ok(least)
+}
+
+fn port(text: &str) -> Result<u16, String> {
+    port_from(text).ok_or_else(|| "a port is a number from 1 to 65535".into())
+}
+
+/// The standard flags, spelled as torchrun's. Flatten it into a command with `#[command(flatten)]`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
+#[command(next_help_heading = "World")]
+pub struct LaunchArgs {
+    /// Ranks to start on this node: a number, or `auto`/`cpu` for one a core.
+    #[arg(long, value_name = "N|auto|cpu")]
+    pub nproc_per_node: Option<Processes>,
+    /// Nodes of the world; start the same command on each with its own --node-rank.
+    #[arg(long, value_name = "N", value_parser = node_count)]
+    pub nnodes: Option<usize>,
+    /// This node's number, from 0.
+    #[arg(long, value_name = "I", value_parser = |text: &str| count(text, 0, MAX_NODES - 1))]
+    pub node_rank: Option<usize>,
+    /// Where rank 0 (on node 0) waits for the others [default port: 29400].
+    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["master_addr", "master_port"])]
+    pub rdzv_endpoint: Option<Endpoint>,
+    /// The host of --rdzv-endpoint, as torchrun also spells it.
+    #[arg(long, value_name = "HOST")]
+    pub master_addr: Option<String>,
+    /// The port that belongs to --master-addr [default: 29500].
+    #[arg(long, value_name = "PORT", value_parser = port)]
+    pub master_port: Option<u16>,
+    /// Start a world on this machine alone, whatever the environment says.
+    #[arg(long, conflicts_with_all = ["nnodes", "node_rank", "rdzv_endpoint", "master_addr", "master_port"])]
+    pub standalone: bool,
+    /// Folder of the ranks' logs, one file rank-<r>.log each.
+    #[arg(long, value_name = "DIR")]
+    pub log_dir: Option<PathBuf>,
+    /// Also print the output of the other ranks, each line with its rank.
+    #[arg(long)]
+    pub tee: bool,
+}
+
+impl LaunchArgs {
+    /// The name of a flag that says where this process stands in a world, if one is given. Such a flag goes before everything in
+    /// the environment.
+    pub(crate) fn topology_flag(&self) -> Option<&'static str> {
+        [
+            (self.standalone, "--standalone"),
+            (self.nnodes.is_some(), "--nnodes"),
+            (self.node_rank.is_some(), "--node-rank"),
+            (self.rdzv_endpoint.is_some(), "--rdzv-endpoint"),
+            (self.master_addr.is_some(), "--master-addr"),
+            (self.master_port.is_some(), "--master-port"),
+        ]
+        .into_iter()
+        .find_map(|(given, name)| given.then_some(name))
+    }
+
+    /// Where rank 0 waits, if a flag says so.
+    pub(crate) fn endpoint(&self) -> Result<Option<Endpoint>> {
+        let bad = |option, value: String, allowed| Error::Flag { option, value, allowed };
+        match (&self.rdzv_endpoint, &self.master_addr, self.master_port) {
+            (Some(given), None, None) => Ok(Some(given.clone())),
+            (Some(given), _, _) => Err(bad(
+                "--rdzv-endpoint",
+                given.to_string(),
+                format!(
+                    "give either it or --master-addr and --master-port (default port {DEFAULT_RDZV_PORT})"
+                ),
+            )),
+            (None, None, None) => Ok(None),
+            (None, host, port) => {
+                let (host, port) =
+                    (host.as_deref().unwrap_or("127.0.0.1"), port.unwrap_or(DEFAULT_MASTER_PORT));
+                Endpoint::new(host, port)
+                    .map(Some)
+                    .map_err(|allowed| bad("--master-addr", host.into(), allowed))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Program {
+        #[command(flatten)]
+        world: LaunchArgs,
+    }
+
+    fn parse(line: &str) -> Result<LaunchArgs, String> {
+        let words = std::iter::once("program").chain(line.split_whitespace());
+        Program::try_parse_from(words).map(|program| program.world).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn reads_torchrun_spellings() {
+        let args =
+            parse("--nproc-per-node auto --nnodes 2:2 --node-rank 1 --rdzv-endpoint head --tee").unwrap();
+        assert_eq!(args.nproc_per_node, Some(Processes::PerCore));
+        assert_eq!((args.nnodes, args.node_rank, args.tee), (Some(2), Some(1), true));
+        assert_eq!(args.endpoint().unwrap().unwrap().to_string(), "head:29400");
+        let args = parse("--nproc-per-node 4 --master-addr head").unwrap();
+        assert_eq!(args.nproc_per_node.unwrap().resolve(), 4);
+        assert_eq!(args.endpoint().unwrap().unwrap().to_string(), "head:29500");
+        assert!(Processes::PerCore.resolve() >= 1);
+    }
+
+    #[test]
+    fn refuses_what_makes_no_sense_and_says_what_does() {
+        for (line, said) in [
+            ("--nproc-per-node 0", "1 to 4096"),
+            ("--nproc-per-node gpu", "not supported"),
+            ("--nnodes 1:4", "fixed number"),
+            ("--nnodes 70000", "1 to 65536"),
+            ("--master-port 0", "1 to 65535"),
+            ("--rdzv-endpoint a:b", "1 to 65535"),
+            ("--standalone --nnodes 2", "--standalone"),
+            ("--rdzv-endpoint a:1 --master-port 2", "--rdzv-endpoint"),
+        ] {
+            let message = parse(line).unwrap_err();
+            assert!(message.contains(said), "{line}: {message}");
+        }
+    }
+}

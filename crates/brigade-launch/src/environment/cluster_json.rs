@@ -1,0 +1,112 @@
+//! Clusters described in JSON: Vertex AI's `CLUSTER_SPEC` and TensorFlow's `TF_CONFIG`.
+//!
+//! Both are `{"cluster": {"<type>": ["host:port", ...]}, "task": {"type": "<type>", "index": 0}}`; they differ in the types
+//! whose members are nodes, and in which of them is node 0.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::{Detected, NodeInfo, Source, variables::Variables};
+use crate::{DEFAULT_MASTER_PORT, Endpoint, Error, MAX_NODES, Result};
+
+/// The longest description that is read, in bytes.
+const MAX_BYTES: usize = 16 << 20;
+
+#[derive(Deserialize)]
+struct Spec {
+    cluster: BTreeMap<String, Vec<String>>,
+    task: Task,
+}
+
+#[derive(Deserialize)]
+struct Task {
+    r#type: String,
+    #[serde(deserialize_with = "number_or_text")]
+    index: usize,
+}
+
+/// An index is a number; some platforms write it as text.
+fn number_or_text<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Index {
+        Number(usize),
+        Text(String),
+    }
+    match Index::deserialize(deserializer) {
+        Ok(Index::Number(n)) => Ok(n),
+        Ok(Index::Text(text)) => {
+            text.parse().map_err(|_| serde::de::Error::custom("task.index is not a number"))
+        }
+        Err(_) => Err(serde::de::Error::custom("task.index is not a number")),
+    }
+}
+
+/// Vertex AI: `workerpool0` has the one node 0, `workerpool1[i]` is node `i + 1`.
+pub fn read_cluster_spec(env: Variables) -> Result<Detected> {
+    let (name, text) = ("CLUSTER_SPEC", env.get("CLUSTER_SPEC").unwrap_or_default());
+    let spec = parse(name, &text)?;
+    if spec.cluster.get("workerpool0").map_or(0, Vec::len) != 1 {
+        return Err(Error::variable(name, &text, "cluster.workerpool0 must list exactly one host"));
+    }
+    node(name, &text, &spec, &["workerpool0", "workerpool1"], Source::Vertex)
+}
+
+/// TensorFlow: the chief is node 0, `worker[i]` follows it; without a chief, worker 0 is node 0.
+pub fn read_tf_config(env: Variables) -> Result<Detected> {
+    let (name, text) = ("TF_CONFIG", env.get("TF_CONFIG").unwrap_or_default());
+    let spec = parse(name, &text)?;
+    if let "ps" | "evaluator" = spec.task.r#type.as_str() {
+        let allowed = format!(
+            "a {} task takes no part in training; start the program on chief and worker",
+            spec.task.r#type
+        );
+        return Err(Error::variable(name, &text, allowed));
+    }
+    let chiefs =
+        ["chief", "master"].map(|kind| spec.cluster.get(kind).map_or(0, Vec::len)).iter().sum::<usize>();
+    if chiefs > 1 {
+        return Err(Error::variable(name, &text, "cluster must list at most one chief"));
+    }
+    node(name, &text, &spec, &["chief", "master", "worker"], Source::TfConfig)
+}
+
+fn parse(name: &str, text: &str) -> Result<Spec> {
+    if text.len() > MAX_BYTES {
+        return Err(Error::variable(name, text, format!("it must have at most {MAX_BYTES} bytes")));
+    }
+    let shape =
+        r#"it must be JSON like {"cluster":{"<type>":["host:port"]},"task":{"type":"<type>","index":0}}"#;
+    serde_json::from_str(text).map_err(|error| Error::variable(name, text, format!("{shape}: {error}")))
+}
+
+/// This task's node, numbering the members of `types` in their order.
+fn node(name: &str, text: &str, spec: &Spec, types: &[&str], source: Source) -> Result<Detected> {
+    let bad = |allowed: String| Error::variable(name, text, allowed);
+    let members = |kind: &str| spec.cluster.get(kind).map_or(&[][..], Vec::as_slice);
+    let task = &spec.task;
+    let position = types.iter().position(|kind| *kind == task.r#type).ok_or_else(|| {
+        bad(format!("task.type {:?} is unknown; allowed are {}", task.r#type, types.join(", ")))
+    })?;
+    let size = members(&task.r#type).len();
+    if task.index >= size {
+        let (kind, index) = (&task.r#type, task.index);
+        return Err(bad(format!("task.index {index} is not below {size}, the length of cluster.{kind}")));
+    }
+    let before: usize = types[..position].iter().map(|kind| members(kind).len()).sum();
+    let all: Vec<&String> = types.iter().flat_map(|kind| members(kind)).collect();
+    if all.len() > MAX_NODES {
+        return Err(bad(format!("it must have at most {MAX_NODES} nodes")));
+    }
+    let endpoint = Endpoint::parse(all[0], DEFAULT_MASTER_PORT)
+        .map_err(|allowed| bad(format!("{:?} is not a host:port; {allowed}", all[0])))?;
+    Ok(Detected::Node(NodeInfo {
+        nnodes: all.len(),
+        node_rank: before + task.index,
+        nproc_per_node: None,
+        endpoint: (all.len() > 1).then_some(endpoint),
+        source,
+        overridden: None,
+    }))
+}

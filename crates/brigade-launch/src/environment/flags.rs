@@ -1,0 +1,53 @@
+//! The command line as the source.
+
+use super::{Detected, NodeInfo, Source, within_bounds};
+use crate::{Error, LaunchArgs, Processes, Result};
+
+/// The node that the flags describe.
+pub fn read(args: &LaunchArgs, overridden: Option<Source>) -> Result<Detected> {
+    let nnodes = args.nnodes.unwrap_or(1);
+    let endpoint = args.endpoint()?;
+    let node_rank = match args.node_rank {
+        Some(rank) if rank >= nnodes => {
+            let allowed = format!("it must be from 0 to {} (--nnodes is {nnodes})", nnodes - 1);
+            return Err(Error::Flag { option: "--node-rank", value: rank.to_string(), allowed });
+        }
+        Some(rank) => rank,
+        None if nnodes == 1 => 0,
+        None => return Err(needs("--node-rank", "each node starts its own ranks, numbered from it")),
+    };
+    if nnodes > 1 && endpoint.is_none() {
+        return Err(needs("--rdzv-endpoint", "the ranks of other nodes look for rank 0 there"));
+    }
+    let nproc_per_node = args.nproc_per_node.map(Processes::resolve);
+    within_bounds(NodeInfo { nnodes, node_rank, nproc_per_node, endpoint, source: Source::Flags, overridden })
+}
+
+fn needs(needs: &'static str, reason: &'static str) -> Error {
+    Error::FlagNeeds { option: "--nnodes", needs, reason }
+}
+
+/// This machine alone.
+pub fn alone(nproc_per_node: Option<usize>) -> Result<Detected> {
+    let source = if nproc_per_node.is_some() { Source::Flags } else { Source::Alone };
+    within_bounds(NodeInfo {
+        nnodes: 1,
+        node_rank: 0,
+        nproc_per_node,
+        endpoint: None,
+        source,
+        overridden: None,
+    })
+}
+
+/// `--nproc-per-node` against a source that has another number of ranks per node.
+pub fn overriding(nproc: usize, source: Source) -> Result<Detected> {
+    within_bounds(NodeInfo {
+        nnodes: 1,
+        node_rank: 0,
+        nproc_per_node: Some(nproc),
+        endpoint: None,
+        source: Source::Flags,
+        overridden: Some(source),
+    })
+}

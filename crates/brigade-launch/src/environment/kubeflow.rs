@@ -1,0 +1,32 @@
+//! Kubeflow's `PET_*`: torchrun's flags as variables.
+
+use super::{Detected, NodeInfo, Source, variables::Variables};
+use crate::{Error, Processes, Result, args::node_count};
+
+const HINT: &str = "with several nodes set PET_NNODES, PET_NODE_RANK and PET_MASTER_ADDR together";
+
+/// The node that `PET_*` describes. What is not set has torchrun's default.
+pub fn read(env: Variables) -> Result<Detected> {
+    let several = ["PET_NNODES"];
+    let nnodes = env.get("PET_NNODES").map_or(Ok(1), |text| {
+        node_count(&text).map_err(|allowed| Error::variable("PET_NNODES", &text, allowed))
+    })?;
+    let nproc = |text: String| {
+        let parsed = text.parse::<Processes>();
+        parsed
+            .map(Processes::resolve)
+            .map_err(|allowed| Error::variable("PET_NPROC_PER_NODE", &text, allowed))
+    };
+    let nproc_per_node = env.get("PET_NPROC_PER_NODE").map(nproc).transpose()?;
+    let node_rank = env.index("PET_NODE_RANK", nnodes, "PET_NNODES")?;
+    let endpoint = env.endpoint("PET_MASTER_ADDR", "PET_MASTER_PORT")?;
+    let (node_rank, endpoint) = match nnodes {
+        1 => (0, None),
+        _ => (
+            env.need(node_rank, "PET_NODE_RANK", &several, HINT)?,
+            Some(env.need(endpoint, "PET_MASTER_ADDR", &several, HINT)?),
+        ),
+    };
+    let (source, overridden) = (Source::Kubeflow, None);
+    Ok(Detected::Node(NodeInfo { nnodes, node_rank, nproc_per_node, endpoint, source, overridden }))
+}

@@ -1,0 +1,182 @@
+//! The output of a rank: into its log, and to the terminal.
+
+use std::{
+    collections::VecDeque,
+    fs::{self, File},
+    io::{self, Read, Write},
+    path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use super::lines::Lines;
+use crate::{Error, Result};
+
+/// Lines of a rank's output that a report shows at most.
+const LAST_LINES: usize = 12;
+/// Lines of a panic's text that a report shows at most.
+const PANIC_LINES: usize = 6;
+/// Bytes of a line that a report shows at most.
+const SHOWN_BYTES: usize = 500;
+
+/// The log of one rank, `<log_dir>/rank-<r>.log`: standard output and standard error, line by line, in order of arrival.
+pub struct Log {
+    path: PathBuf,
+    state: Mutex<State>,
+}
+
+struct State {
+    file: Option<File>,
+    last: VecDeque<String>,
+    panic: Vec<String>,
+    in_panic: bool,
+}
+
+impl Log {
+    pub fn create(folder: &Path, rank: usize) -> Result<Self> {
+        let path = folder.join(format!("rank-{rank}.log"));
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |source| Error::Log { path, source }
+        };
+        fs::create_dir_all(folder).map_err(failed(folder))?;
+        let file = File::create(&path).map_err(failed(&path))?;
+        let state = State { file: Some(file), last: VecDeque::new(), panic: vec![], in_panic: false };
+        Ok(Self { path, state: Mutex::new(state) })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The text of the first panic and the last lines.
+    pub fn excerpt(&self) -> (Vec<String>, Vec<String>) {
+        let state = self.lock();
+        (state.panic.clone(), state.last.iter().cloned().collect())
+    }
+
+    /// Adds a line. The first error (a full disk) is returned; after it the lines are only remembered.
+    fn add(&self, line: &[u8]) -> io::Result<()> {
+        let mut state = self.lock();
+        let shown = String::from_utf8_lossy(&line[..line.len().min(SHOWN_BYTES)]).into_owned();
+        state.watch_for_panic(&shown);
+        if state.last.len() == LAST_LINES {
+            state.last.pop_front();
+        }
+        state.last.push_back(shown);
+        let Some(file) = &mut state.file else { return Ok(()) };
+        let result = file.write_all(&[line, b"\n"].concat());
+        if result.is_err() {
+            state.file = None;
+        }
+        result
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Keeps the first panic: `thread 'main' (1) panicked at file:line:column:` and the lines that follow.
+    fn watch_for_panic(&mut self, line: &str) {
+        if self.panic.is_empty() && line.starts_with("thread '") && line.contains(" panicked at ") {
+            self.in_panic = true;
+        } else if line.starts_with("note: run with") || line.starts_with("stack backtrace:") {
+            self.in_panic = false;
+        }
+        if self.in_panic && self.panic.len() < PANIC_LINES {
+            self.panic.push(line.to_owned());
+        }
+    }
+}
+
+/// One of the launcher's own streams.
+#[derive(Clone, Copy)]
+pub enum Stream {
+    Out,
+    Err,
+}
+
+impl Stream {
+    /// Writes and flushes. A terminal that is gone is no reason to end a run, so errors are dropped.
+    fn write(self, bytes: &[u8]) {
+        let written = match self {
+            Self::Out => {
+                let mut out = io::stdout().lock();
+                out.write_all(bytes).and_then(|()| out.flush())
+            }
+            Self::Err => io::stderr().lock().write_all(bytes),
+        };
+        drop(written);
+    }
+}
+
+/// What the launcher prints of a rank's output.
+pub enum Echo {
+    /// Nothing.
+    None,
+    /// Every byte as it comes.
+    Through(Stream),
+    /// Whole lines, each with the rank before it.
+    Lines(Stream, usize),
+}
+
+/// Copies a rank's stream until its end. `lost` is called once if the log cannot be written any more; the stream
+/// is still read then, so that the rank does not block.
+pub fn pump(mut source: impl Read, log: &Log, echo: &Echo, mut lost: impl FnMut(io::Error)) {
+    let mut lines = Lines::default();
+    let mut emit = |line: &[u8]| {
+        if let Echo::Lines(stream, rank) = echo {
+            stream.write(&[format!("[rank {rank}] ").as_bytes(), line, b"\n"].concat());
+        }
+        if let Err(error) = log.add(line) {
+            lost(error);
+        }
+    };
+    let mut buffer = [0u8; 16 << 10];
+    loop {
+        match source.read(&mut buffer) {
+            // A pseudo-terminal ends with an error (EIO) when nobody has it open any more.
+            Ok(0) => break,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => break,
+            Ok(n) => {
+                if let Echo::Through(stream) = echo {
+                    stream.write(&buffer[..n]);
+                }
+                lines.push(&buffer[..n], &mut emit);
+            }
+        }
+    }
+    lines.finish(&mut emit);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_the_log_the_last_lines_and_the_first_panic() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = Log::create(&folder.path().join("deep/logs"), 3).unwrap();
+        let text: String = (0..20).map(|i| format!("line {i}\n")).collect::<String>()
+            + "thread 'main' (7) panicked at src/a.rs:1:2:\nthe reason\nnote: run with `RUST_BACKTRACE=1`\nend";
+        pump(text.as_bytes(), &log, &Echo::None, |error| panic!("{error}"));
+        assert_eq!(fs::read_to_string(log.path()).unwrap(), text + "\n");
+        let (panic, last) = log.excerpt();
+        assert_eq!(panic, ["thread 'main' (7) panicked at src/a.rs:1:2:", "the reason"]);
+        assert_eq!((last.len(), last.last().unwrap().as_str()), (LAST_LINES, "end"));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_full_disk_is_said_once_and_the_stream_is_read_to_its_end() {
+        let folder = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/dev/full", folder.path().join("rank-0.log")).unwrap();
+        let log = Log::create(folder.path(), 0).unwrap();
+        let mut errors = vec![];
+        pump(&b"a\nb\nc\n"[..], &log, &Echo::None, |error| errors.push(error.kind()));
+        assert_eq!(errors, [io::ErrorKind::StorageFull]);
+        assert_eq!(log.excerpt().1, ["a", "b", "c"]);
+    }
+}

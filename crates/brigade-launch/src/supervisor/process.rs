@@ -1,0 +1,218 @@
+//! One rank as a process.
+
+use std::{
+    io::{self, Read},
+    net::TcpListener,
+    os::{
+        fd::{AsRawFd, BorrowedFd, OwnedFd},
+        unix::process::CommandExt,
+    },
+    process::{Child, Command, Stdio},
+    sync::{Arc, mpsc::Sender},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    io::{Errno, FdFlags, fcntl_setfd},
+    process::{Pid, Signal, WaitId, WaitIdOptions, getpid, getppid, kill_process_group, waitid},
+};
+
+use super::{
+    Launch, Message,
+    outcome::{Ending, RankEnd},
+    output::{Echo, Log, Stream, pump},
+    terminal::Terminal,
+};
+use crate::{Endpoint, Error, LAUNCHED_VARIABLE, LISTENER_VARIABLE, Result, Token};
+
+/// How long a killed process may take to be gone.
+pub const KILL_WAIT: Duration = Duration::from_secs(1);
+
+/// A rank that was started. Dropped, it takes its whole process group along.
+pub struct Process {
+    pub rank: usize,
+    pub pid: u32,
+    pub log: Arc<Log>,
+    /// How it ended, once it has.
+    pub end: Option<RankEnd>,
+    /// Streams of output that have not ended.
+    pub open_streams: usize,
+    child: Child,
+    group: Option<Pid>,
+}
+
+/// What rank 0 of the world gets besides.
+pub struct RankZero {
+    pub listener: TcpListener,
+    pub terminal: Option<(Terminal, OwnedFd)>,
+}
+
+impl Process {
+    /// Starts the rank `local_rank` of this node. Must be called on the thread that stays until the ranks have ended: Linux
+    /// sends the death signal when the *thread* that started the process is gone.
+    pub fn start(
+        launch: &Launch,
+        local_rank: usize,
+        endpoint: &Endpoint,
+        zero: Option<&RankZero>,
+        sender: &Sender<Message>,
+    ) -> Result<Self> {
+        let rank = launch.first_rank() + local_rank;
+        let log = Arc::new(Log::create(&launch.log_dir, rank)?);
+        let mut command = command(launch, local_rank, endpoint);
+        if let Some(zero) = zero {
+            command.env(LISTENER_VARIABLE, zero.listener.as_raw_fd().to_string());
+        }
+        let keep_open = zero.map(|zero| zero.listener.as_raw_fd());
+        let launcher = getpid();
+        // SAFETY: between fork and exec the closure makes system calls only.
+        unsafe {
+            command.pre_exec(move || {
+                die_with(launcher)?;
+                match keep_open {
+                    // SAFETY: the launcher holds the listener until all ranks have been started.
+                    Some(fd) => Ok(fcntl_setfd(BorrowedFd::borrow_raw(fd), FdFlags::empty())?),
+                    None => Ok(()),
+                }
+            });
+        }
+        let program = launch.program.to_string_lossy().into_owned();
+        let failed = |source| Error::Start { rank, program, source };
+        let terminal = zero.and_then(|zero| zero.terminal.as_ref());
+        let started = redirect(&mut command, terminal).and_then(|()| command.spawn());
+        let mut child = match started {
+            Ok(child) => child,
+            Err(source) => return Err(failed(source)),
+        };
+        let echo = |stream| match rank {
+            0 => Echo::Through(stream),
+            _ if launch.tee => Echo::Lines(stream, rank),
+            _ => Echo::None,
+        };
+        let out = child.stdout.take();
+        let err = child.stderr.take();
+        let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let mut process = Self { rank, pid: child.id(), log, end: None, open_streams: 0, child, group };
+        let mut streams: Vec<(Box<dyn Read + Send>, Echo)> = vec![];
+        if let Some((terminal, _)) = terminal {
+            streams.push((Box::new(terminal.reader().map_err(failed)?), echo(terminal.stream())));
+        }
+        if let Some(out) = out {
+            streams.push((Box::new(out), echo(Stream::Out)));
+        }
+        if let Some(err) = err {
+            streams.push((Box::new(err), echo(Stream::Err)));
+        }
+        process.watch(local_rank, streams, sender)?;
+        Ok(process)
+    }
+
+    /// Starts the threads that copy the output and wait for the end.
+    fn watch(
+        &mut self,
+        local_rank: usize,
+        streams: Vec<(Box<dyn Read + Send>, Echo)>,
+        sender: &Sender<Message>,
+    ) -> Result<()> {
+        let spawn = |name: String, body: Box<dyn FnOnce() + Send>| {
+            let started = thread::Builder::new().name(name).spawn(body);
+            started.map(drop).map_err(|source| Error::System { operation: "start a thread", source })
+        };
+        let rank = self.rank;
+        for (source, echo) in streams {
+            let (log, sender) = (Arc::clone(&self.log), sender.clone());
+            let body = move || {
+                pump(source, &log, &echo, |error| drop(sender.send(Message::LogLost(local_rank, error))));
+                // The supervisor may have stopped listening.
+                drop(sender.send(Message::StreamEnded(local_rank)));
+            };
+            spawn(format!("output-{rank}"), Box::new(body))?;
+            self.open_streams += 1;
+        }
+        let (group, sender) = (self.group, sender.clone());
+        let body = move || {
+            if let Some(pid) = group {
+                // Without reaping, so that the id stays this process's own until `reap`.
+                let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+                while matches!(waitid(WaitId::Pid(pid), options), Err(Errno::INTR)) {}
+            }
+            drop(sender.send(Message::Ended(local_rank, Instant::now())));
+        };
+        spawn(format!("wait-{rank}"), Box::new(body))
+    }
+
+    /// Sends a signal to the rank and all that it started, unless it has been reaped.
+    pub fn signal(&self, signal: Signal) {
+        if let Some(group) = self.group.filter(|_| self.end.is_none()) {
+            // The only error left is that nobody is there any more.
+            let _ = kill_process_group(group, signal);
+        }
+    }
+
+    /// Notes the end of a process that has exited, after killing what it left behind in its group.
+    pub fn reap(&mut self, after: Duration, stopped: bool) -> RankEnd {
+        self.signal(Signal::KILL);
+        let ending = self.child.wait().map_or(Ending::Stuck, Ending::from);
+        *self.end.insert(RankEnd { rank: self.rank, ending, after, stopped })
+    }
+
+    /// Gives up on a process that was killed and is still there.
+    pub fn abandon(&mut self, after: Duration) -> RankEnd {
+        *self.end.insert(RankEnd { rank: self.rank, ending: Ending::Stuck, after, stopped: true })
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if self.end.is_some() {
+            return;
+        }
+        self.signal(Signal::KILL);
+        let deadline = Instant::now() + KILL_WAIT;
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// The command with the variables of the rank.
+fn command(launch: &Launch, local_rank: usize, endpoint: &Endpoint) -> Command {
+    let mut command = Command::new(&launch.program);
+    command.args(&launch.args).envs(launch.env.iter().map(|(name, value)| (name, value)));
+    command.env_remove(LISTENER_VARIABLE).env(LAUNCHED_VARIABLE, "1");
+    for (name, value) in [
+        ("RANK", launch.first_rank() + local_rank),
+        ("LOCAL_RANK", local_rank),
+        ("WORLD_SIZE", launch.nnodes * launch.nproc),
+        ("LOCAL_WORLD_SIZE", launch.nproc),
+        ("GROUP_RANK", launch.node_rank),
+        ("MASTER_PORT", endpoint.port.into()),
+    ] {
+        command.env(name, value.to_string());
+    }
+    command.env("MASTER_ADDR", &endpoint.host).env(Token::VARIABLE, launch.token.as_str());
+    command.stdin(Stdio::null()).process_group(0);
+    command
+}
+
+/// Standard output and error: the pseudo-terminal where the launcher has a terminal, else pipes.
+fn redirect(command: &mut Command, terminal: Option<&(Terminal, OwnedFd)>) -> io::Result<()> {
+    let choose = |is_terminal: fn(&Terminal) -> bool| match terminal {
+        Some((terminal, side)) if is_terminal(terminal) => side.try_clone().map(Stdio::from),
+        _ => Ok(Stdio::piped()),
+    };
+    command.stdout(choose(|terminal| terminal.out)?).stderr(choose(|terminal| terminal.err)?);
+    Ok(())
+}
+
+/// Asks the kernel to kill this process when the launcher is gone, also if it is gone already. Elsewhere than on Linux the ranks
+/// find out by themselves, as their peers' connections close.
+fn die_with(launcher: Pid) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    match getppid() {
+        Some(parent) if parent == launcher => Ok(()),
+        _ => Err(Errno::SRCH.into()),
+    }
+}

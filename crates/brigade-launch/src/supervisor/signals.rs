@@ -1,0 +1,69 @@
+//! The launcher's own signals.
+
+use std::{
+    io, ptr,
+    sync::{
+        Arc, LazyLock, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+        mpsc::Sender,
+    },
+    thread,
+};
+
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGWINCH},
+    flag,
+    iterator::{Handle, Signals},
+};
+
+use super::Message;
+
+/// Forwards signals as messages until dropped. While nothing forwards them they have their default effect.
+pub struct Forwarding(Handle);
+
+/// The number of forwardings, and the signals that have been taken over.
+static ACTIVE: Mutex<(usize, Vec<i32>)> = Mutex::new((0, Vec::new()));
+/// True while there is no forwarding: the handlers then do what the system would do without them.
+static DEFAULT: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
+
+impl Forwarding {
+    pub fn start(sender: Sender<Message>) -> io::Result<Self> {
+        let mut active = ACTIVE.lock().unwrap_or_else(PoisonError::into_inner);
+        for signal in [SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGWINCH] {
+            // A launcher under nohup, or in the background of a script, was told to ignore some of these.
+            if !active.1.contains(&signal) && !is_ignored(signal) {
+                flag::register_conditional_default(signal, Arc::clone(&DEFAULT))?;
+                active.1.push(signal);
+            }
+        }
+        let mut signals = Signals::new(&active.1)?;
+        let handle = signals.handle();
+        thread::Builder::new().name("signals".into()).spawn(move || {
+            for signal in signals.forever() {
+                if sender.send(Message::Signal(signal)).is_err() {
+                    break;
+                }
+            }
+        })?;
+        active.0 += 1;
+        DEFAULT.store(false, Ordering::SeqCst);
+        Ok(Self(handle))
+    }
+}
+
+impl Drop for Forwarding {
+    fn drop(&mut self) {
+        self.0.close();
+        let mut active = ACTIVE.lock().unwrap_or_else(PoisonError::into_inner);
+        active.0 -= 1;
+        DEFAULT.store(active.0 == 0, Ordering::SeqCst);
+    }
+}
+
+fn is_ignored(signal: i32) -> bool {
+    // SAFETY: with a null action `sigaction` only fills in the current one; all zeros is a valid value to be filled.
+    unsafe {
+        let mut current: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, ptr::null(), &raw mut current) == 0 && current.sa_sigaction == libc::SIG_IGN
+    }
+}

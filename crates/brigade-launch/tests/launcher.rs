@@ -1,0 +1,418 @@
+//! The launcher with real processes: this test binary starts itself as launcher and as rank, and `sh` as ranks.
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    env, fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    os::unix::process::CommandExt,
+    path::Path,
+    process::{Child, Command, Stdio, exit},
+    thread,
+    time::{Duration, Instant},
+};
+
+use brigade_launch::{Ending, Event, Failure, Launch, Outcome, Token, inherited_listener, interrupt, launch};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+/// How long anything here may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn shell(script: &str, nproc: usize, dir: &Path) -> Launch {
+    let mut launch = Launch::local("sh", nproc, Token::random().unwrap(), dir.join("logs"));
+    launch.args = vec!["-c".into(), script.into()];
+    launch.env = vec![("DIR".into(), dir.into())];
+    launch
+}
+
+/// Launches here and checks that nothing is left of the ranks, not even a zombie.
+fn run(what: &Launch) -> (Outcome, Vec<Event>) {
+    let mut events = vec![];
+    let outcome = launch(what, &mut |event| events.push(event)).unwrap();
+    for event in &events {
+        if let Event::Started { pid, .. } = event {
+            assert!(!Path::new(&format!("/proc/{pid}")).exists(), "process {pid} is left");
+        }
+    }
+    (outcome, events)
+}
+
+fn failure(outcome: Outcome) -> Failure {
+    match outcome {
+        Outcome::Failed(failure) => failure,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn log(dir: &Path, rank: usize) -> String {
+    fs::read_to_string(dir.join(format!("logs/rank-{rank}.log"))).unwrap()
+}
+
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < deadline, "waited too long until {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The process ids that the ranks have written to `$DIR/pid.*`, once there are `n`.
+fn pids(dir: &Path, n: usize) -> Vec<String> {
+    let read = || -> Vec<String> {
+        let files = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+        let files = files.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("pid."));
+        files.filter_map(|path| fs::read_to_string(path).ok()).filter(|text| text.ends_with('\n')).collect()
+    };
+    wait_until("the ranks run", || read().len() == n);
+    read().into_iter().map(|text| text.trim().to_owned()).collect()
+}
+
+/// Running and not a zombie (an orphan's zombie is its new parent's to reap).
+fn runs(pid: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next()).is_some_and(|state| state != "Z")
+}
+
+/// This binary as a launcher of `sh -c script`, with its own pid, exit code and terminal.
+fn launcher(script: &str, nproc: usize, dir: &Path) -> Command {
+    let mut command = itself("launcher_process");
+    command.env("TEST_SCRIPT", script).env("TEST_NPROC", nproc.to_string()).env("DIR", dir);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn itself(role: &str) -> Command {
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args(["--exact", role, "--nocapture"]).env("TEST_ROLE", role);
+    command
+}
+
+fn has_role(role: &str) -> bool {
+    env::var("TEST_ROLE").is_ok_and(|given| given == role)
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_raw(child.id() as i32).unwrap(), signal).unwrap();
+}
+
+/// The exit code; fails the test if the process takes too long.
+fn exit_code(child: &mut Child) -> Option<i32> {
+    let mut status = None;
+    wait_until("the process ends", || {
+        status = child.try_wait().unwrap();
+        status.is_some()
+    });
+    status.unwrap().code()
+}
+
+/// Not a test by itself: the launcher that other tests start.
+#[test]
+fn launcher_process() {
+    if !has_role("launcher_process") {
+        return;
+    }
+    let dir = env::var("DIR").unwrap();
+    let mut what = shell(
+        &env::var("TEST_SCRIPT").unwrap(),
+        env::var("TEST_NPROC").unwrap().parse().unwrap(),
+        dir.as_ref(),
+    );
+    what.tee = env::var("TEST_TEE").is_ok();
+    if let Ok(seconds) = env::var("TEST_GRACE") {
+        what.grace = Duration::from_secs(seconds.parse().unwrap());
+    }
+    let outcome = launch(&what, &mut |event| {
+        if let Event::Interrupted { signal } = event {
+            eprintln!("got {signal}");
+        }
+    })
+    .unwrap();
+    exit(outcome.exit_code().into());
+}
+
+/// Not a test by itself: a rank that other tests start.
+#[test]
+fn rank_process() {
+    if !has_role("rank_process") {
+        return;
+    }
+    let token = env::var("BRIGADE_TOKEN").unwrap();
+    let port: u16 = env::var("MASTER_PORT").unwrap().parse().unwrap();
+    let listener = inherited_listener().unwrap();
+    assert!(inherited_listener().unwrap().is_none(), "the socket can be taken once");
+    match (env::var("RANK").unwrap().as_str(), listener) {
+        ("0", Some(listener)) => {
+            assert_eq!(listener.local_addr().unwrap().port(), port);
+            for _ in 1..3 {
+                let mut said = String::new();
+                listener.accept().unwrap().0.read_to_string(&mut said).unwrap();
+                assert_eq!(said, token);
+            }
+        }
+        ("1" | "2", None) => {
+            let mut stream = TcpStream::connect((env::var("MASTER_ADDR").unwrap().as_str(), port)).unwrap();
+            stream.write_all(token.as_bytes()).unwrap();
+        }
+        other => panic!("{other:?}"),
+    }
+    if env::var("TEST_PANIC").is_ok_and(|rank| rank == env::var("RANK").unwrap()) {
+        panic!("the block of layer 3 is not finite");
+    }
+}
+
+/// Not a test by itself: a rank that polls the interrupt flag.
+#[test]
+fn interrupt_process() {
+    if !has_role("interrupt_process") {
+        return;
+    }
+    let interrupt = interrupt::install().unwrap();
+    assert!(!interrupt::install().unwrap().is_set());
+    println!("ready");
+    while !interrupt.is_set() {
+        thread::sleep(Duration::from_millis(5));
+    }
+    println!("told");
+    if env::var("TEST_HANGS").is_ok() {
+        thread::sleep(PATIENCE * 2);
+    }
+    exit(7);
+}
+
+#[test]
+fn a_run_succeeds_with_environment_and_logs() {
+    let dir = TempDir::new().unwrap();
+    let script = r#"echo "$RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK $MASTER_ADDR $BRIGADE_LAUNCHED ${#BRIGADE_TOKEN}"
+        test "$MASTER_PORT" -gt 0 && echo "fd ${BRIGADE_RDZV_FD:+given}" >&2; read line || echo no input"#;
+    let (outcome, events) = run(&shell(script, 3, dir.path()));
+    assert_eq!((&outcome, outcome.exit_code()), (&Outcome::Done, 0));
+    for rank in 0..3 {
+        let text = log(dir.path(), rank);
+        assert!(text.contains(&format!("{rank} {rank} 3 3 0 127.0.0.1 1 64\n")), "{text}");
+        assert_eq!(text.contains("fd given\n"), rank == 0, "{text}");
+        assert!(text.contains("no input\n"), "{text}");
+    }
+    assert_eq!(events.iter().filter(|event| matches!(event, Event::Ended(end) if !end.stopped)).count(), 3);
+}
+
+#[test]
+fn a_second_node_numbers_its_ranks_after_the_first() {
+    let dir = TempDir::new().unwrap();
+    let mut what =
+        shell("echo $RANK $LOCAL_RANK $WORLD_SIZE $GROUP_RANK $MASTER_ADDR:$MASTER_PORT", 2, dir.path());
+    (what.nnodes, what.node_rank, what.endpoint) = (2, 1, Some("head:77".parse().unwrap()));
+    assert_eq!(run(&what).0, Outcome::Done);
+    assert_eq!(
+        (log(dir.path(), 2), log(dir.path(), 3)),
+        ("2 0 4 1 head:77\n".into(), "3 1 4 1 head:77\n".into())
+    );
+}
+
+#[test]
+fn an_exit_code_ends_the_run_and_is_reported() {
+    for (code, launcher_code) in [(3, 1), (2, 2), (130, 130)] {
+        let dir = TempDir::new().unwrap();
+        let script =
+            format!("test $RANK = 0 && exec sleep 1000; echo reading; echo no such file >&2; exit {code}");
+        let started = Instant::now();
+        let (outcome, _) = run(&shell(&script, 2, dir.path()));
+        assert!(started.elapsed() < PATIENCE);
+        assert_eq!(outcome.exit_code(), launcher_code);
+        let report = outcome.to_string();
+        let failure = failure(outcome);
+        assert_eq!((failure.root.rank, failure.root.ending), (1, Ending::Code(code)));
+        assert!(report.starts_with(&format!("rank 1 failed: exit code {code}")), "{report}");
+        assert!(report.contains("no such file") && report.contains("rank-1.log"), "{report}");
+        let other = failure.others[0];
+        assert_eq!((other.rank, other.ending, other.stopped), (0, Ending::Signal(15), true));
+    }
+}
+
+#[test]
+fn a_killed_rank_is_blamed_before_its_witness() {
+    let dir = TempDir::new().unwrap();
+    let script = r#"if test $RANK = 1; then echo $$ > "$DIR/tmp"; mv "$DIR/tmp" "$DIR/pid.1"; kill -9 $$; fi
+        until test -e "$DIR/pid.1"; do sleep 0.02; done
+        while kill -0 $(cat "$DIR/pid.1") 2>/dev/null; do sleep 0.02; done
+        echo rank 1 is gone; exit 1"#;
+    let failure = failure(run(&shell(script, 3, dir.path())).0);
+    assert_eq!((failure.root.rank, failure.root.ending), (1, Ending::Signal(9)));
+    assert!(failure.to_string().starts_with("rank 1 failed: killed by SIGKILL (9)"), "{failure}");
+}
+
+#[test]
+fn a_rank_that_ignores_sigterm_is_killed() {
+    let dir = TempDir::new().unwrap();
+    let script = r#"if test $RANK = 1; then until test -e "$DIR/ready"; do sleep 0.02; done; exit 3; fi
+        trap '' TERM; touch "$DIR/ready"; while :; do sleep 0.1; done"#;
+    let mut what = shell(script, 2, dir.path());
+    what.grace = Duration::from_millis(200);
+    let (outcome, events) = run(&what);
+    assert!(events.iter().any(|event| matches!(event, Event::Killed { ranks } if ranks == &[0])));
+    let failure = failure(outcome);
+    assert_eq!((failure.root.rank, failure.others[0].ending), (1, Ending::Signal(9)));
+}
+
+#[test]
+fn what_a_rank_started_ends_with_it() {
+    let dir = TempDir::new().unwrap();
+    let script = r#"sleep 1000 & echo $! > "$DIR/pid.$RANK""#;
+    assert_eq!(run(&shell(script, 2, dir.path())).0, Outcome::Done);
+    for pid in pids(dir.path(), 2) {
+        wait_until("the grandchild ends", || !runs(&pid));
+    }
+}
+
+#[test]
+fn a_program_that_is_not_there_is_named() {
+    let dir = TempDir::new().unwrap();
+    let what = Launch::local("/nowhere/program", 2, Token::random().unwrap(), dir.path());
+    let message = launch(&what, &mut |_| {}).unwrap_err().to_string();
+    assert!(message.contains("rank 0") && message.contains("/nowhere/program"), "{message}");
+    let message = launch(&shell("", 0, dir.path()), &mut |_| {}).unwrap_err().to_string();
+    assert!(message.contains("nproc is 0"), "{message}");
+}
+
+#[test]
+fn the_listening_socket_and_the_token_reach_the_ranks() {
+    let dir = TempDir::new().unwrap();
+    let mut what =
+        Launch::local(env::current_exe().unwrap(), 3, Token::random().unwrap(), dir.path().join("logs"));
+    what.args = ["--exact", "rank_process", "--nocapture"].map(Into::into).into();
+    what.env = vec![("TEST_ROLE".into(), "rank_process".into())];
+    let (outcome, _) = run(&what);
+    assert_eq!(outcome, Outcome::Done, "{outcome}");
+    what.env.push(("TEST_PANIC".into(), "2".into()));
+    let failure = failure(run(&what).0);
+    assert_eq!((failure.root.rank, failure.root.ending), (2, Ending::Code(101)));
+    assert!(failure.panic[0].contains("panicked at") && failure.panic[1].contains("layer 3"), "{failure}");
+    assert!(failure.to_string().starts_with("rank 2 failed: panic, exit code 101"), "{failure}");
+}
+
+#[test]
+fn signals_to_the_launcher_end_all_ranks() {
+    for kind in [Signal::INT, Signal::TERM] {
+        let dir = TempDir::new().unwrap();
+        let script = r#"sleep 1000 & echo $! > "$DIR/pid.$RANK.child"; echo $$ > "$DIR/pid.$RANK"; wait"#;
+        let mut child = launcher(script, 2, dir.path()).spawn().unwrap();
+        let pids = pids(dir.path(), 4);
+        signal(&child, kind);
+        assert_eq!(exit_code(&mut child), Some(130));
+        for pid in pids {
+            wait_until("the ranks end", || !runs(&pid));
+        }
+    }
+}
+
+#[test]
+fn a_second_signal_kills_at_once() {
+    let dir = TempDir::new().unwrap();
+    let script = r#"trap '' TERM; echo $$ > "$DIR/pid.$RANK"; while :; do sleep 0.1; done"#;
+    let mut child = launcher(script, 2, dir.path()).env("TEST_GRACE", "1000").spawn().unwrap();
+    let pids = pids(dir.path(), 2);
+    signal(&child, Signal::TERM);
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap() == "got SIGTERM (15)"));
+    assert!(pids.iter().all(|pid| runs(pid)));
+    signal(&child, Signal::INT);
+    assert_eq!(exit_code(&mut child), Some(130));
+    assert!(!pids.iter().any(|pid| runs(pid)));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_killed_launcher_takes_its_ranks_along() {
+    let dir = TempDir::new().unwrap();
+    let script = r#"trap '' TERM HUP; echo $$ > "$DIR/pid.$RANK"; exec sleep 1000"#;
+    let mut child = launcher(script, 2, dir.path()).spawn().unwrap();
+    let pids = pids(dir.path(), 2);
+    signal(&child, Signal::KILL);
+    assert_eq!(exit_code(&mut child), None);
+    for pid in pids {
+        wait_until("the ranks end", || !runs(&pid));
+    }
+}
+
+#[test]
+fn rank_zero_is_passed_through_and_the_others_are_prefixed_on_request() {
+    let script = r#"printf 'out %s\npart' $RANK; printf 'err %s\n' $RANK >&2"#;
+    for tee in [false, true] {
+        let dir = TempDir::new().unwrap();
+        let mut command = launcher(script, 2, dir.path());
+        if tee {
+            command.env("TEST_TEE", "1");
+        }
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        let (out, err) =
+            (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+        assert!(out.contains("out 0\npart") && err.contains("err 0\n"), "{out} {err}");
+        for line in ["[rank 1] out 1\n", "[rank 1] part\n"] {
+            assert_eq!(out.contains(line), tee, "{out}");
+        }
+        assert_eq!(err.contains("[rank 1] err 1\n"), tee, "{err}");
+        let mut lines: Vec<String> = log(dir.path(), 1).lines().map(Into::into).collect();
+        lines.sort();
+        assert_eq!(lines, ["err 1", "out 1", "part"]);
+    }
+}
+
+#[test]
+fn rank_zero_has_a_terminal_where_the_launcher_has_one() {
+    use rustix::{fs, pty, termios};
+    let dir = TempDir::new().unwrap();
+    let screen = pty::openpt(pty::OpenptFlags::RDWR | pty::OpenptFlags::NOCTTY).unwrap();
+    pty::grantpt(&screen).unwrap();
+    pty::unlockpt(&screen).unwrap();
+    let name = pty::ptsname(&screen, Vec::new()).unwrap();
+    let side = fs::open(name, fs::OFlags::RDWR | fs::OFlags::NOCTTY | fs::OFlags::CLOEXEC, fs::Mode::empty())
+        .unwrap();
+    let size = termios::Winsize { ws_row: 40, ws_col: 101, ws_xpixel: 0, ws_ypixel: 0 };
+    termios::tcsetwinsize(&screen, size).unwrap();
+    let script =
+        r#"test -t 1 && test -t 2 && printf '\rbar 1\rbar 2\r\033[2Kterminal %s\n' "$(stty size 0<&2)""#;
+    let mut command = launcher(script, 2, dir.path());
+    command.stdout(side.try_clone().unwrap()).stderr(side);
+    let mut child = command.process_group(0).spawn().unwrap();
+    drop(command);
+    let reader = thread::spawn(move || {
+        let (mut screen, mut shown) = (std::fs::File::from(screen), vec![]);
+        // It ends with an error when the other side is closed.
+        let _ = screen.read_to_end(&mut shown);
+        String::from_utf8_lossy(&shown).into_owned()
+    });
+    assert_eq!(exit_code(&mut child), Some(1), "rank 1 has no terminal");
+    let shown = reader.join().unwrap();
+    assert!(shown.contains("\rbar 1\rbar 2\r\u{1b}[2Kterminal 40 101\r\n"), "{shown:?}");
+    assert_eq!(log(dir.path(), 0), "terminal 40 101\n");
+    assert_eq!(log(dir.path(), 1), "");
+}
+
+#[test]
+fn a_rank_is_told_and_then_ended() {
+    for hangs in [false, true] {
+        let mut command = itself("interrupt_process");
+        if hangs {
+            command.env("TEST_HANGS", "1");
+        }
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(|line| line.unwrap());
+        assert!(lines.any(|line| line.ends_with("ready")));
+        signal(&child, Signal::TERM);
+        assert!(lines.any(|line| line.ends_with("told")));
+        assert_eq!(exit_code(&mut child), Some(if hangs { 130 } else { 7 }));
+    }
+}
+
+#[test]
+fn a_second_signal_ends_a_rank_at_once() {
+    let mut child =
+        itself("interrupt_process").env("TEST_HANGS", "1").stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(|line| line.unwrap());
+    assert!(lines.any(|line| line.ends_with("ready")));
+    signal(&child, Signal::INT);
+    assert!(lines.any(|line| line.ends_with("told")));
+    signal(&child, Signal::INT);
+    assert_eq!(exit_code(&mut child), Some(130));
+}

@@ -1,0 +1,272 @@
+//! GPT-2: pre-norm transformer with learned positions (Radford et al., "Language Models are
+//! Unsupervised Multitask Learners", 2019).
+//!
+//! Blocks: `embedding`, `h.0` … `h.{layers-1}`, `head`. Parameters carry Hugging Face's GPT-2 names
+//! in files ([`names`]); linear weights are `[in, out]`, as that project's `Conv1D` keeps them.
+
+use brigade_core::{Block, Chain, Model};
+use burn::module::{Module, Param};
+use burn::nn::{LayerNorm, LayerNormConfig, Linear};
+use burn::tensor::activation::{gelu, gelu_approximate, log_softmax, softmax};
+use burn::tensor::module::embedding;
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use serde::{Deserialize, Serialize};
+
+use crate::initial::normal;
+use crate::safetensors::Names;
+
+/// The activation of the feed-forward layer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Gelu {
+    /// Exact, by the error function.
+    #[default]
+    Gelu,
+    /// The tanh approximation; `gelu_new` in Hugging Face's files, and what OpenAI's weights were trained with.
+    GeluTanh,
+}
+
+/// Shape of a GPT-2 model.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GptConfig {
+    /// Rows of the token embedding; token ids are below it.
+    pub vocabulary: usize,
+    /// Longest sequence, in tokens.
+    pub sequence_length: usize,
+    /// Width of the residual stream.
+    pub width: usize,
+    /// Transformer layers.
+    pub layers: usize,
+    /// Attention heads; they divide the width.
+    pub heads: usize,
+    /// Whether the head shares the token embedding's weights.
+    pub tied_head: bool,
+    /// The activation of the feed-forward layers.
+    pub activation: Gelu,
+}
+
+/// Why a [`GptConfig`] is not a model.
+#[derive(Debug, thiserror::Error)]
+#[error("model.{option} = {given} is not possible: {allowed}")]
+pub struct ShapeError {
+    option: &'static str,
+    given: usize,
+    allowed: String,
+}
+
+impl GptConfig {
+    /// Checks that the shape is a model.
+    ///
+    /// # Errors
+    /// If a size is 0 or the heads do not divide the width.
+    pub fn check(&self) -> Result<(), ShapeError> {
+        let sizes = [
+            ("vocabulary", self.vocabulary),
+            ("sequence_length", self.sequence_length),
+            ("width", self.width),
+            ("layers", self.layers),
+            ("heads", self.heads),
+        ];
+        if let Some((option, given)) = sizes.into_iter().find(|(_, size)| *size == 0) {
+            return Err(ShapeError { option, given, allowed: "it must be at least 1".into() });
+        }
+        if !self.width.is_multiple_of(self.heads) {
+            let allowed = format!("the number of heads must divide model.width = {}", self.width);
+            return Err(ShapeError { option: "heads", given: self.heads, allowed });
+        }
+        Ok(())
+    }
+
+    /// The model's blocks, from tokens `[batch, sequence]` to logits `[batch · sequence, vocabulary]`.
+    /// Nothing is allocated: each parameter gets its values from (`seed`, name) when first read.
+    ///
+    /// Weights are normal with deviation 0.02, those of the two layers that write to the residual
+    /// stream 0.02 / sqrt(2 · layers); biases 0, norms 1, as in GPT-2.
+    ///
+    /// # Errors
+    /// As [`GptConfig::check`].
+    pub fn chain(&self, seed: u64, device: &Device) -> Result<Chain<Tensor<2, Int>, Tensor<2>>, ShapeError> {
+        self.check()?;
+        let weight = |path: &str, rows, columns, deviation| normal(seed, path, [rows, columns], deviation, device);
+        let linear = |path: &str, inputs, outputs, deviation| Linear {
+            weight: weight(&format!("{path}.weight"), inputs, outputs, deviation),
+            bias: Some(burn::module::Initializer::Zeros.init([outputs], device)),
+        };
+        let norm = || LayerNormConfig::new(self.width).init(device);
+        let (d, residual) = (self.width, 0.02 / ((2 * self.layers) as f32).sqrt());
+
+        let mut layers = (0..self.layers).map(|index| {
+            let name = format!("h.{index}");
+            let at = |path: &str| format!("{name}.{path}");
+            let layer = Layer {
+                ln_1: norm(),
+                attn: Attention {
+                    c_attn: linear(&at("attn.c_attn"), d, 3 * d, 0.02),
+                    c_proj: linear(&at("attn.c_proj"), d, d, residual),
+                    heads: self.heads,
+                },
+                ln_2: norm(),
+                mlp: FeedForward {
+                    c_fc: linear(&at("mlp.c_fc"), d, 4 * d, 0.02),
+                    c_proj: linear(&at("mlp.c_proj"), 4 * d, d, residual),
+                    approximate: self.activation == Gelu::GeluTanh,
+                },
+            };
+            (name, layer)
+        });
+        let embedding = Embedding {
+            wte: weight("wte.weight", self.vocabulary, d, 0.02),
+            wpe: weight("wpe.weight", self.sequence_length, d, 0.02),
+        };
+        let chain = Chain::new().then("embedding", embedding);
+        let chain = layers.by_ref().fold(chain, |chain, (name, layer)| chain.then(name, layer));
+        let chain = chain.then("head", Head { ln_f: norm(), lm_head: weight("lm_head.weight", self.vocabulary, d, 0.02) });
+        Ok(if self.tied_head { chain.tie("head.lm_head", "embedding.wte") } else { chain })
+    }
+
+    /// The model with its loss, ready to train: [`GptConfig::chain`] and the cross entropy of the next token.
+    ///
+    /// # Errors
+    /// As [`GptConfig::check`].
+    pub fn model(&self, seed: u64, device: &Device) -> Result<Model<Tensor<2, Int>, Tensor<2>, Targets>, ShapeError> {
+        Ok(self.chain(seed, device)?.loss(cross_entropy))
+    }
+}
+
+/// Tokens to residual stream.
+#[derive(Module, Debug)]
+struct Embedding {
+    wte: Param<Tensor<2>>,
+    wpe: Param<Tensor<2>>,
+}
+
+impl Block for Embedding {
+    type Input = Tensor<2, Int>;
+    type Output = Tensor<3>;
+
+    fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+        let [_, length] = tokens.dims();
+        let positions = self.wpe.val().slice([0..length]).unsqueeze::<3>();
+        embedding(self.wte.val(), tokens) + positions
+    }
+}
+
+/// One transformer layer: `x + attention(norm(x))`, then `x + feed_forward(norm(x))`.
+#[derive(Module, Debug)]
+struct Layer {
+    ln_1: LayerNorm,
+    attn: Attention,
+    ln_2: LayerNorm,
+    mlp: FeedForward,
+}
+
+impl Block for Layer {
+    type Input = Tensor<3>;
+    type Output = Tensor<3>;
+
+    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        let [batch, length, width] = x.dims();
+        let x = x.reshape([batch * length, width]);
+        let x = x.clone() + self.attn.forward(self.ln_1.forward(x), batch);
+        let x = x.clone() + self.mlp.forward(self.ln_2.forward(x));
+        x.reshape([batch, length, width])
+    }
+}
+
+/// Causal self-attention with all heads' queries, keys and values from one product.
+#[derive(Module, Debug)]
+struct Attention {
+    c_attn: Linear,
+    c_proj: Linear,
+    heads: usize,
+}
+
+impl Attention {
+    /// `x`: `[batch · length, width]`.
+    fn forward(&self, x: Tensor<2>, batch: usize) -> Tensor<2> {
+        let [rows, width] = x.dims();
+        let (length, depth) = (rows / batch, width / self.heads);
+        let qkv = self.c_attn.forward(x).reshape([batch, length, 3 * self.heads, depth]).swap_dims(1, 2);
+        let part = |index: usize| qkv.clone().slice([0..batch, index * self.heads..(index + 1) * self.heads]);
+        let (q, k, v) = (part(0).mul_scalar((depth as f64).powf(-0.5)), part(1), part(2));
+        let scores = q.matmul(k.swap_dims(2, 3)) + causal_mask(length, &v.device());
+        let mixed = softmax(scores, 3).matmul(v).swap_dims(1, 2).reshape([rows, width]);
+        self.c_proj.forward(mixed)
+    }
+}
+
+/// `[1, 1, length, length]`: 0 where a position may look, minus infinity at later positions.
+fn causal_mask(length: usize, device: &Device) -> Tensor<4> {
+    let row = |t: usize| (0..length).map(move |s| if s <= t { 0.0 } else { f32::NEG_INFINITY });
+    let mask: Vec<f32> = (0..length).flat_map(row).collect();
+    Tensor::from_data(TensorData::new(mask, [1, 1, length, length]), &device.clone().inner())
+}
+
+#[derive(Module, Debug)]
+struct FeedForward {
+    c_fc: Linear,
+    c_proj: Linear,
+    approximate: bool,
+}
+
+impl FeedForward {
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        let hidden = self.c_fc.forward(x);
+        self.c_proj.forward(if self.approximate { gelu_approximate(hidden) } else { gelu(hidden) })
+    }
+}
+
+/// Residual stream to logits, `[batch · sequence, vocabulary]`.
+#[derive(Module, Debug)]
+struct Head {
+    ln_f: LayerNorm,
+    lm_head: Param<Tensor<2>>,
+}
+
+impl Block for Head {
+    type Input = Tensor<3>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, x: Tensor<3>) -> Tensor<2> {
+        let [batch, length, width] = x.dims();
+        self.ln_f.forward(x.reshape([batch * length, width])).matmul(self.lm_head.val().transpose())
+    }
+}
+
+/// What a language model is to predict.
+#[derive(Debug, Clone)]
+pub struct Targets {
+    /// The next token of each position, `[batch, sequence]`.
+    pub tokens: Tensor<2, Int>,
+    /// 1 where the target counts, 0 where it is masked, `[batch, sequence]`; none if all count.
+    pub mask: Option<Tensor<2>>,
+}
+
+/// The sum over valid targets of the cross entropy, in nats, shape `[1]`.
+///
+/// `logits`: `[batch · sequence, vocabulary]`.
+pub fn cross_entropy(logits: Tensor<2>, targets: Targets) -> Tensor<1> {
+    let [rows, _] = logits.dims();
+    let chosen = log_softmax(logits, 1).gather(1, targets.tokens.reshape([rows, 1])).reshape([rows]);
+    let counted = match targets.mask {
+        Some(mask) => chosen * mask.reshape([rows]),
+        None => chosen,
+    };
+    counted.sum().neg()
+}
+
+/// Hugging Face's names of GPT-2's parameters.
+pub fn names() -> Names {
+    Names {
+        to_file: |name| {
+            let name = name.strip_prefix("embedding.").or_else(|| name.strip_prefix("head.")).unwrap_or(name);
+            let name = name.replace(".gamma", ".weight").replace(".beta", ".bias");
+            match name.as_str() {
+                "wte" | "wpe" | "lm_head" => name + ".weight",
+                _ => name,
+            }
+        },
+        optional_prefix: "transformer.",
+    }
+}
