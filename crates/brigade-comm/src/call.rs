@@ -126,10 +126,14 @@ pub(crate) fn decode(header: &[u8; HEADER_BYTES]) -> Result<(u64, Call), String>
         return Err(format!("a header starts with {:#010x} instead of {MAGIC:#010x}", word(0)));
     }
     if word(4) != PROTOCOL_VERSION {
-        return Err(format!("a header has protocol version {}, this rank speaks {PROTOCOL_VERSION}", word(4)));
+        return Err(format!(
+            "a header has protocol version {}, this rank speaks {PROTOCOL_VERSION}",
+            word(4)
+        ));
     }
     let operation = Operation::ALL.into_iter().find(|operation| *operation as u8 == header[36]);
-    let operation = operation.ok_or_else(|| format!("a header names the unknown operation {}", header[36]))?;
+    let operation =
+        operation.ok_or_else(|| format!("a header names the unknown operation {}", header[36]))?;
     let dtype = DType::from_wire(header[37])
         .ok_or_else(|| format!("a header names the unknown element type {}", header[37]))?;
     let reduce = match header[38] {

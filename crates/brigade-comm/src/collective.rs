@@ -89,14 +89,13 @@ impl<'a> Collective<'a> {
             let Some(link) = link(links, peer) else { continue };
             let sent = self.outgoing[peer].frontier();
             let range = self.incoming[peer]
-                .reducible(link, sent, |index| self.plan.inbound(peer, index))
+                .reducible(link, sent, self.call.dtype.size(), |index| self.plan.inbound(peer, index))
                 .map_err(Stop::link(peer))?;
             match range {
                 Some(range) => (start, count) = (range.start, count.min(range.len())),
                 None => complete = false,
             }
         }
-        count -= count % self.call.dtype.size();
         if !complete || count == 0 {
             return Ok(false);
         }
@@ -124,15 +123,16 @@ impl<'a> Collective<'a> {
         (self.incoming[peer].is_starved(), self.outgoing[peer].is_blocked())
     }
 
-    /// The peers that have not called the operation, and those that have but are not done.
+    /// The peers that have not called the operation and, where all have, those that are furthest from its end.
     pub(crate) fn missing(&self) -> (Vec<usize>, Vec<usize>) {
-        let (arrived, absent): (Vec<usize>, Vec<usize>) =
-            others(self.me, self.incoming.len()).partition(|peer| self.incoming[*peer].has_arrived());
-        let stalled = |peer: &usize| {
-            let (starved, blocked) = self.awaits(*peer);
-            starved || blocked
-        };
-        (absent, arrived.into_iter().filter(stalled).collect())
+        let peers = || others(self.me, self.incoming.len());
+        let absent: Vec<usize> = peers().filter(|peer| !self.incoming[*peer].has_arrived()).collect();
+        let exchanged = |peer: &usize| self.incoming[*peer].payload() + self.outgoing[*peer].payload();
+        let unfinished = || peers().filter(|peer| !self.incoming[*peer].is_done());
+        let least = unfinished().map(|peer| exchanged(&peer)).min();
+        let stalled =
+            unfinished().filter(|peer| absent.is_empty() && Some(exchanged(peer)) == least).collect();
+        (absent, stalled)
     }
 
     /// Payload bytes sent so far.

@@ -175,8 +175,7 @@ impl Progress {
         let call = Call { sequence: inbox.collectives, ..request.call };
         inbox.collectives += 1;
         let elements = call.bytes as usize / call.dtype.size();
-        let plan =
-            Plan::new(call.operation, members.len(), *rank, request.root, elements, call.dtype.size());
+        let plan = Plan::new(call.operation, members.len(), *rank, request.root, elements, call.dtype.size());
         Collective::new(*group, *rank, members.len(), call, plan, work)
     }
 
@@ -342,7 +341,7 @@ impl Progress {
                 let error = Error::Timeout {
                     group: self.identity.name.clone(),
                     rank: self.identity.world_rank(),
-                    call,
+                    call: Box::new(call),
                     waited: self.limit,
                     absent: self.identity.members(absent),
                     stalled: self.identity.members(stalled),
@@ -357,6 +356,7 @@ impl Progress {
     fn give_up(&self, call: Call, Stop { peer, reason }: Stop) {
         let rank = self.identity.world_rank();
         let (peer, group) = (self.identity.members[peer], self.identity.name.clone());
+        let call = Box::new(call);
         match reason {
             StopReason::OtherCall(theirs) => {
                 self.fault.raise(rank, Error::Mismatch { group, rank, peer, ours: call, theirs });

@@ -33,9 +33,9 @@ pub enum Error {
         /// The rank that it differs from.
         peer: usize,
         /// What `rank` called.
-        ours: Call,
+        ours: Box<Call>,
         /// What `peer` called.
-        theirs: Call,
+        theirs: Box<Call>,
     },
     /// A peer's bytes make no sense.
     #[error("group \"{group}\": rank {rank} cannot understand rank {peer} during {call}: {reason}")]
@@ -47,7 +47,7 @@ pub enum Error {
         /// The rank whose bytes they are.
         peer: usize,
         /// What `rank` was doing.
-        call: Call,
+        call: Box<Call>,
         /// What is wrong with the bytes.
         reason: String,
     },
@@ -59,7 +59,7 @@ pub enum Error {
         /// The rank that gave up.
         rank: usize,
         /// What it was doing.
-        call: Call,
+        call: Box<Call>,
         /// How long it waited.
         waited: Duration,
         /// The ranks that did not call the operation.
@@ -93,7 +93,7 @@ pub enum Error {
         /// The rank that left.
         peer: usize,
         /// What `rank` was doing.
-        call: Call,
+        call: Box<Call>,
     },
     /// This rank called [`Group::abort`](crate::Group::abort), or dropped its world without shutting it down.
     #[error("rank {rank} aborted: {reason}")]
@@ -197,7 +197,9 @@ fn who(absent: &[usize], stalled: &[usize]) -> String {
         ([], []) => "it ran out of time".into(),
         (absent, []) => format!("ranks {absent:?} did not arrive"),
         ([], stalled) => format!("ranks {stalled:?} stopped in the middle"),
-        (absent, stalled) => format!("ranks {absent:?} did not arrive, ranks {stalled:?} stopped in the middle"),
+        (absent, stalled) => {
+            format!("ranks {absent:?} did not arrive, ranks {stalled:?} stopped in the middle")
+        }
     }
 }
 

@@ -106,7 +106,8 @@ impl Group {
         chosen.sort_by_key(|member| (rows[*member][1], *member));
         if let Some(other) = chosen.iter().find(|member| rows[**member][2] != rows[*rank][2]) {
             let other = members[*other];
-            let reason = format!("split by color {color}: this rank names the group \"{name}\", rank {other} another");
+            let reason =
+                format!("split by color {color}: this rank names the group \"{name}\", rank {other} another");
             return Err(self.refuse(Operation::AllGather, reason));
         }
         let number = hash(hash(*group, &splits.to_le_bytes()), &color.to_le_bytes());
@@ -297,7 +298,8 @@ impl Group {
         let unit = dtype.size() * if sliced { members.len() } else { 1 };
         if !bytes.is_multiple_of(unit) {
             let shape = if sliced { format!(" in {} equal slices", members.len()) } else { String::new() };
-            let reason = format!("{bytes} bytes are given, a multiple of {unit} is needed for {dtype}{shape}");
+            let reason =
+                format!("{bytes} bytes are given, a multiple of {unit} is needed for {dtype}{shape}");
             return Err(self.refuse(operation, reason));
         }
         if let Some(root) = root.filter(|root| *root >= members.len()) {

@@ -41,7 +41,7 @@ mod error;
 mod fabric;
 mod fault;
 mod group;
-//mod join;
+mod join;
 mod link;
 mod pending;
 mod plan;
@@ -59,6 +59,9 @@ pub use call::{Call, Operation};
 pub use dtype::{DType, Element, ReduceOp};
 pub use error::Error;
 pub use group::Group;
+pub use join::{
+    Join, MAX_FRAME_BYTES, MAX_WORLD_SIZE, PROTOCOL_VERSION, Token, Transport, World, host_identity, join,
+};
 pub use pending::Pending;
 pub use stats::{Count, Stats};
 pub use threads::threads;

@@ -257,12 +257,18 @@ mod tests {
     fn f16_conversions_agree_with_the_half_crate() {
         for bits in 0..=u16::MAX {
             let (expected, actual) = (f16::from_bits(bits).to_f32(), widen_f16(bits));
-            assert!(expected.to_bits() == actual.to_bits() || expected.is_nan() && actual.is_nan(), "{bits:#x}");
+            assert!(
+                expected.to_bits() == actual.to_bits() || expected.is_nan() && actual.is_nan(),
+                "{bits:#x}"
+            );
         }
         for bits in (0..=u32::MAX).step_by(1009) {
             let value = f32::from_bits(bits);
             let (expected, actual) = (f16::from_f32(value), f16::from_bits(narrow_f16(value)));
-            assert!(expected.to_bits() == actual.to_bits() || expected.is_nan() && actual.is_nan(), "{value:e}");
+            assert!(
+                expected.to_bits() == actual.to_bits() || expected.is_nan() && actual.is_nan(),
+                "{value:e}"
+            );
         }
         for half in (0..0x7c00u16).step_by(7) {
             let (low, high) = (widen_f16(half), widen_f16(half + 1));
@@ -299,7 +305,8 @@ mod tests {
                 let peers: Vec<Vec<u8>> = (0..ranks).filter(|rank| *rank != me).map(contribution).collect();
                 let peers: Vec<&[u8]> = peers.iter().map(Vec::as_slice).collect();
                 reduce(DType::F32, ReduceOp::Sum, me, &mut own, &peers);
-                let actual: Vec<f32> = own.as_chunks().0.iter().map(|cell| f32::from_ne_bytes(*cell)).collect();
+                let actual: Vec<f32> =
+                    own.as_chunks().0.iter().map(|cell| f32::from_ne_bytes(*cell)).collect();
                 assert_eq!(actual, expected, "{ranks} ranks, rank {me}");
             }
         }

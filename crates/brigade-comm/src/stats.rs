@@ -27,7 +27,10 @@ impl Stats {
 
     /// The operations that were called at least once, with their counts.
     pub fn iter(&self) -> impl Iterator<Item = (Operation, Count)> + '_ {
-        Operation::ALL.into_iter().map(|operation| (operation, self.of(operation))).filter(|(_, c)| c.calls > 0)
+        Operation::ALL
+            .into_iter()
+            .map(|operation| (operation, self.of(operation)))
+            .filter(|(_, c)| c.calls > 0)
     }
 
     /// The sum over all operations.

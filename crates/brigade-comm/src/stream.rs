@@ -24,7 +24,7 @@ pub(crate) struct Stop {
 pub(crate) enum StopReason {
     Link(LinkError),
     Header(String),
-    OtherCall(Call),
+    OtherCall(Box<Call>),
 }
 
 impl Stop {
@@ -169,6 +169,11 @@ impl Incoming {
         self.stage != Stage::Header(0)
     }
 
+    /// Payload bytes used so far.
+    pub(crate) fn payload(&self) -> u64 {
+        self.payload
+    }
+
     /// Whether it stopped because the link was empty.
     pub(crate) fn is_starved(&self) -> bool {
         self.starved
@@ -191,13 +196,14 @@ impl Incoming {
             self.starved = true;
             return Ok(false);
         };
-        let (theirs, call) = decode(header).map_err(|text| Stop { peer, reason: StopReason::Header(text) })?;
+        let (theirs, call) =
+            decode(header).map_err(|text| Stop { peer, reason: StopReason::Header(text) })?;
         if theirs != group {
             let text = format!("a header is of group {theirs:#x}, this group is {group:#x}");
             return Err(Stop { peer, reason: StopReason::Header(text) });
         }
         if call != *expected {
-            return Err(Stop { peer, reason: StopReason::OtherCall(call) });
+            return Err(Stop { peer, reason: StopReason::OtherCall(Box::new(call)) });
         }
         link.consume(HEADER_BYTES);
         self.stage = Stage::Payload;
@@ -239,12 +245,13 @@ impl Incoming {
         Ok((self.skip_padding(link, &segments)? || moved > 0, final_end))
     }
 
-    /// The part of the buffer that the peer's next bytes are to be reduced into, as far as they have arrived and,
-    /// where they must wait for sending, as far as `sent`.
+    /// The part of the buffer that the peer's next whole elements are to be reduced into, as far as they have arrived
+    /// and, where they must wait for sending, as far as `sent`.
     pub(crate) fn reducible(
         &mut self,
         link: &mut Link,
         sent: usize,
+        element_bytes: usize,
         segments: impl Fn(usize) -> Option<Inbound>,
     ) -> Result<Option<Range<usize>>, LinkError> {
         let Some((range, purpose)) = self.current(&segments) else { return Ok(None) };
@@ -257,7 +264,8 @@ impl Incoming {
             return Ok(None);
         }
         link.fetch()?;
-        let available = link.peek().len();
+        let whole = |bytes: usize| bytes - bytes % element_bytes;
+        let (available, end) = (whole(link.peek().len()), range.start + whole(end - range.start));
         self.starved |= available == 0;
         Ok(Some(range.start..end.min(range.start + available)))
     }
@@ -309,5 +317,47 @@ impl Incoming {
             moved = true;
         }
         Ok(moved)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::call::{Operation, encode};
+    use crate::dtype::DType;
+    use crate::link::TcpLink;
+
+    #[test]
+    fn a_part_of_an_element_leaves_a_reduction_starved() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut link = Link::Tcp(TcpLink::new(listener.accept().unwrap().0).unwrap());
+        let call = Call {
+            operation: Operation::AllReduce,
+            sequence: 0,
+            dtype: DType::F32,
+            reduce: None,
+            root: None,
+            bytes: 12,
+        };
+        let segment = |index| (index == 0).then_some(Inbound { range: 0..12, purpose: Use::Reduce });
+        let mut incoming = Incoming::new();
+        near.write_all(&encode(7, &call)).unwrap();
+        while !incoming.greet(&mut link, 0, 7, &call).unwrap() {}
+        near.write_all(&[1, 2, 3]).unwrap();
+        while link.peek().is_empty() {
+            link.fetch().unwrap();
+        }
+        assert!(!incoming.is_starved());
+        assert_eq!(incoming.reducible(&mut link, 0, 4, segment).unwrap(), Some(0..0));
+        assert!(incoming.is_starved());
+        near.write_all(&[4, 5, 6, 7]).unwrap();
+        while link.peek().len() < 7 {
+            link.fetch().unwrap();
+        }
+        assert_eq!(incoming.reducible(&mut link, 0, 4, segment).unwrap(), Some(0..4));
     }
 }

@@ -74,15 +74,14 @@ impl Fabric for Switchboard {
             if peer == rank {
                 return Ok(None);
             }
-            let (doorbell, theirs) = self.take((group, members[peer], members[rank]), deadline).ok_or_else(|| {
-                Error::Connect {
+            let (doorbell, theirs) =
+                self.take((group, members[peer], members[rank]), deadline).ok_or_else(|| Error::Connect {
                     group: gathering.name.into(),
                     rank: members[rank],
                     peer: members[peer],
                     waited: self.timeouts.init,
                     reason: "it did not come".into(),
-                }
-            })?;
+                })?;
             let side = usize::from(own.is_none());
             Ok(own.or(theirs).map(|segment| PeerLinks::shared(segment, side, doorbell)))
         };

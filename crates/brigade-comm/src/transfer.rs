@@ -50,9 +50,8 @@ impl Transfer {
             Stream::In(incoming) => {
                 let expected = Call { operation: Operation::Send, ..self.call };
                 let greeted = incoming.greet(link, self.peer, self.group, &expected)?;
-                let segment = |index| {
-                    (index == 0).then(|| Inbound { range: range.clone(), purpose: Use::Fill })
-                };
+                let segment =
+                    |index| (index == 0).then(|| Inbound { range: range.clone(), purpose: Use::Fill });
                 let (moved, _) = incoming.fill(link, bytes, 0, segment).map_err(Stop::link(self.peer))?;
                 link.flush().map_err(Stop::link(self.peer))?;
                 Ok(moved || greeted)

@@ -2,11 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-/// How long a waiting thread keeps its core, where there is one for every rank of the host.
-const SPIN: Duration = Duration::from_micros(20);
+/// How long a waiting thread keeps its core, where there is one for every rank of the host. Short, because cores that
+/// do other work as well may have put two ranks on one.
+const SPIN: Duration = Duration::from_micros(2);
 
-/// How long it then offers its core to others before it sleeps.
-const YIELD: Duration = Duration::from_micros(50);
+/// How long it then offers its core to others again and again before it sleeps. A core that nobody else wants comes
+/// back within a microsecond.
+const YIELD: Duration = Duration::from_micros(60);
 
 /// What a thread that a caller waits for may do, and one in the background may not: it would take the core from
 /// the computation.

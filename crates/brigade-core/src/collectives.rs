@@ -7,8 +7,7 @@ use burn::tensor::Tensor;
 use crate::error::Result;
 
 /// A collective, for counting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operation {
     /// Sum over all ranks, given to all.
     AllReduce,
@@ -24,6 +23,21 @@ pub enum Operation {
     Exchange,
     /// Waiting for all.
     Barrier,
+}
+
+impl Operation {
+    /// Its name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce => "all_reduce",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::AllGather => "all_gather",
+            Self::Broadcast => "broadcast",
+            Self::Send => "send",
+            Self::Exchange => "exchange",
+            Self::Barrier => "barrier",
+        }
+    }
 }
 
 /// Calls and payload bytes that one rank sent, by collective.

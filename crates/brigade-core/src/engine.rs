@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::accumulate::PairwiseSum;
 use crate::activation::{Activation, Parts, flatten};
-use crate::collectives::{Collectives, PendingTensor, Traffic};
+use crate::collectives::{Collectives, PendingTensor, PendingValues, Traffic};
 use crate::diagnose::diagnose;
 use crate::error::{Error, Result};
 use crate::layout::FlatLayout;
-use crate::model::{Chain, Loss, Model, Tie, restore_output};
+use crate::model::{Chain, Loss, Model, NamedTensor, Tie, restore_output, to_host};
 use crate::norm::{clip_factor, squared_norm};
 use crate::optimizer::{FlatOptimizer, OptimizerFactory};
 use crate::tape::Tape;
@@ -161,50 +161,7 @@ where
         self.step += 1;
         let before = self.collectives.traffic();
         let mut clock = Clock::default();
-
-        let valid: usize = batches.iter().map(|batch| batch.valid_targets).sum();
-        let mut total = Total::Pending(self.collectives.exchange(vec![valid as f64]));
-        let mut losses = PairwiseSum::new();
-        let mut reducing = Vec::new();
-        let count = batches.len();
-        for (index, batch) in batches.iter().enumerate() {
-            let started = Instant::now();
-            let mut tape = Tape::forward(&self.chain.blocks, flatten(batch.input.clone()))?;
-            let output = restore_output(&self.chain.blocks, tape.take_output())?;
-            let loss = (self.loss)(output, batch.target.clone());
-            clock.forward += started.elapsed();
-
-            let targets = total.wait(&mut clock.comm_wait)?;
-            if targets == 0.0 {
-                return Err(Error::NoTargets { step: self.step });
-            }
-            let started = Instant::now();
-            let loss = loss.div_scalar(targets);
-            losses.push(loss.clone().inner(), |a, b| a + b);
-            self.backward(tape, loss, (index + 1 == count).then_some(&mut reducing));
-            clock.backward += started.elapsed();
-        }
-        let targets = total.wait(&mut clock.comm_wait)?;
-        let local = match losses.finish(|a, b| a + b) {
-            Some(loss) => loss.try_into_vec_as::<f32>().map_err(|e| Error::Device(e.to_string()))?[0],
-            None => 0.0,
-        };
-        let shares = self.collectives.exchange(vec![f64::from(local)]);
-
-        let mut gradients: Vec<Option<Tensor<1>>> = self.states.iter().map(|_| None).collect();
-        let mut squares = vec![0.0; self.states.len()];
-        for (index, pending) in reducing {
-            let gradient = clock.waiting(|| pending.wait())?;
-            let started = Instant::now();
-            squares[index] = squared_norm(&gradient)?;
-            gradients[index] = Some(gradient);
-            clock.optimizer += started.elapsed();
-        }
-        let shares = clock.waiting(|| shares.wait())?;
-        let mut loss = PairwiseSum::new();
-        shares.iter().for_each(|share| loss.push(share[0] as f32, |a, b| a + b));
-        let loss = f64::from(loss.finish(|a, b| a + b).unwrap_or(0.0));
-        let grad_norm = squares.iter().sum::<f64>().sqrt();
+        let Sums { gradients, grad_norm, loss, targets } = self.sums(&batches, &mut clock)?;
 
         let skipped = !(loss.is_finite() && grad_norm.is_finite());
         if skipped && self.settings.on_nonfinite == NonFinite::Stop {
@@ -230,6 +187,70 @@ where
             comm_wait,
             traffic,
         })
+    }
+
+    /// The gradients that a step on these micro-batches would use, summed over all ranks and before
+    /// clipping, by parameter name, and the loss. Nothing is updated. All ranks call it together.
+    ///
+    /// # Errors
+    /// As [`Engine::step`], but for values that are not finite.
+    pub fn gradients(&mut self, batches: Vec<Batch<I, T>>) -> Result<(f64, Vec<NamedTensor>)> {
+        let sums = self.sums(&batches, &mut Clock::default())?;
+        let mut named = Vec::new();
+        for ((block, state), gradient) in self.chain.blocks.iter().zip(&self.states).zip(sums.gradients) {
+            let Some(gradient) = gradient else { continue };
+            for param in state.layout.params() {
+                let data = to_host(state.layout.view(&gradient, param), &param.shape)?;
+                named.push(NamedTensor { name: format!("{}.{}", block.name, param.path), data });
+            }
+        }
+        Ok((sums.loss, named))
+    }
+
+    /// Forward and backward over this rank's micro-batches, and the sums over all ranks.
+    fn sums(&mut self, batches: &[Batch<I, T>], clock: &mut Clock) -> Result<Sums> {
+        let valid: usize = batches.iter().map(|batch| batch.valid_targets).sum();
+        let mut total = Total::Pending(self.collectives.exchange(vec![valid as f64]));
+        let mut losses = PairwiseSum::new();
+        let mut reducing = Vec::new();
+        for (index, batch) in batches.iter().enumerate() {
+            let started = Instant::now();
+            let mut tape = Tape::forward(&self.chain.blocks, flatten(batch.input.clone()))?;
+            let output = restore_output(&self.chain.blocks, tape.take_output())?;
+            let loss = (self.loss)(output, batch.target.clone());
+            clock.forward += started.elapsed();
+
+            let targets = total.wait(&mut clock.comm_wait)?;
+            if targets == 0.0 {
+                return Err(Error::NoTargets { step: self.step });
+            }
+            let started = Instant::now();
+            let loss = loss.div_scalar(targets);
+            losses.push(loss.clone().inner(), |a, b| a + b);
+            self.backward(tape, loss, (index + 1 == batches.len()).then_some(&mut reducing));
+            clock.backward += started.elapsed();
+        }
+        let targets = total.wait(&mut clock.comm_wait)?;
+        let local = match losses.finish(|a, b| a + b) {
+            Some(loss) => loss.try_into_vec_as::<f32>().map_err(|e| Error::Device(e.to_string()))?[0],
+            None => 0.0,
+        };
+        let shares = self.collectives.exchange(vec![f64::from(local)]);
+
+        let mut gradients: Vec<Option<Tensor<1>>> = self.states.iter().map(|_| None).collect();
+        let mut squares = vec![0.0; self.states.len()];
+        for (index, pending) in reducing {
+            let gradient = clock.waiting(|| pending.wait())?;
+            let started = Instant::now();
+            squares[index] = squared_norm(&gradient)?;
+            gradients[index] = Some(gradient);
+            clock.optimizer += started.elapsed();
+        }
+        let shares = clock.waiting(|| shares.wait())?;
+        let mut loss = PairwiseSum::new();
+        shares.iter().for_each(|share| loss.push(share[0] as f32, |a, b| a + b));
+        let loss = f64::from(loss.finish(|a, b| a + b).unwrap_or(0.0));
+        Ok(Sums { gradients, grad_norm: squares.iter().sum::<f64>().sqrt(), loss, targets })
     }
 
     /// Mean loss over the valid targets of all ranks' batches, without training. All ranks call it
@@ -333,13 +354,22 @@ where
     }
 }
 
+/// What forward and backward over the global batch gave; equal on all ranks, to the bit.
+struct Sums {
+    /// Per block; none for a block without parameters.
+    gradients: Vec<Option<Tensor<1>>>,
+    grad_norm: f64,
+    loss: f64,
+    targets: f64,
+}
+
 fn is_follower(ties: &[Tie], block: usize, path: &str) -> bool {
     ties.iter().any(|tie| tie.follower.0 == block && tie.follower.1 == path)
 }
 
 /// The global number of valid targets, asked for at the start of a step and needed at its first backward.
 enum Total {
-    Pending(crate::collectives::PendingValues),
+    Pending(PendingValues),
     Known(f64),
 }
 
@@ -378,7 +408,7 @@ fn difference(after: Traffic, before: &Traffic) -> Traffic {
         .into_iter()
         .map(|(operation, (calls, bytes))| {
             let (calls_before, bytes_before) = before.get(&operation).copied().unwrap_or_default();
-            (operation, (calls - calls_before, bytes - bytes_before))
+            (operation, (calls.saturating_sub(calls_before), bytes.saturating_sub(bytes_before)))
         })
         .filter(|(_, (calls, _))| *calls > 0)
         .collect()

@@ -61,6 +61,12 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether every rank of the group ends with this same error at this same point, because it was
+    /// decided from values that all have.
+    pub fn is_agreed(&self) -> bool {
+        matches!(self, Self::NoTargets { .. } | Self::NonFinite { .. })
+    }
+
     /// Wraps an error of a collective.
     pub fn collective(error: impl Into<BoxError>) -> Self {
         Self::Collective(error.into())

@@ -1,5 +1,6 @@
 //! What can go wrong, in words that name the file, the line or the option.
 
+use std::any::Any;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -250,4 +251,10 @@ impl Error {
                 | Self::Indivisible { .. }
         )
     }
+}
+
+/// What a panic said.
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| text.to_string());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
 }

@@ -14,6 +14,24 @@
 //!   not depend on the number of ranks, and every sequence comes exactly once an epoch.
 //! - **Bytes from disk are not trusted.** Lengths are checked against the file before anything is allocated or read.
 //! - **No token is lost.** A split's last window is padded, and padding and prompts are marked as not valid.
+//!
+//! ```no_run
+//! use brigade_data::{Corpus, NoProgress, Prefetcher, Prepare, Sampler, prepare};
+//!
+//! # fn main() -> brigade_data::Result<()> {
+//! let corpus = Corpus::from_sources(&["books/".into(), "notes/*.jsonl".into()]);
+//! let prepared = prepare(&Prepare::new(corpus, "cache"), &NoProgress)?;
+//! // 16 sequences a step, in micro-batches of 4; this is rank 0 of 2, so it has micro-batches 0 and 1.
+//! let sampler = Sampler::new(prepared.train.len(), 7, 16, 4)?;
+//! let train = prepared.train;
+//! let mut batches = Prefetcher::new(0, 4, 1, move |step| {
+//!     let rows = sampler.micro_batch(step, 0, 2, 0)?;
+//!     Ok::<_, brigade_data::Error>(rows.into_iter().map(|row| train.get(row)).collect::<Vec<_>>())
+//! })?;
+//! let (first_batch, waited) = batches.next()?;
+//! # Ok(())
+//! # }
+//! ```
 
 mod cache;
 mod corpus;
@@ -32,7 +50,7 @@ pub use corpus::{Corpus, DEFAULT_CORPUS_BYTES, TEXT_EXTENSIONS};
 pub use error::{Error, Result};
 pub use permutation::Permutation;
 pub use prefetch::{DEFAULT_PREFETCH_DEADLINE, Prefetcher};
-pub use prepare::{Counts, Prepare, Prepared, Summary};
+pub use prepare::{Counts, Prepare, Prepared, Summary, prepare};
 pub use progress::{NoProgress, Progress};
 pub use sampler::{EvaluationBatches, Sampler};
 pub use sequences::{Layout, Sequence, TokenSequences};

@@ -1,11 +1,11 @@
 //! Reading ahead: the batches of coming steps are made while the present one is trained on.
 
-use std::any::Any;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::error::panic_text;
 use crate::{Error, Result};
 
 /// How long [`Prefetcher::next`] waits for a step unless another time is set.
@@ -168,7 +168,10 @@ impl<T> Drop for Prefetcher<T> {
         self.shared.taken.notify_all();
         while state.threads > 0 {
             let Some(left) = DROP_DEADLINE.checked_sub(begin.elapsed()) else {
-                tracing::warn!("{} thread(s) that read ahead are still busy and are left behind", state.threads);
+                tracing::warn!(
+                    "{} thread(s) that read ahead are still busy and are left behind",
+                    state.threads
+                );
                 return;
             };
             state = wait(&self.shared.made, state, left);
@@ -178,11 +181,6 @@ impl<T> Drop for Prefetcher<T> {
 
 fn wait<'a, T>(condition: &Condvar, guard: MutexGuard<'a, T>, limit: Duration) -> MutexGuard<'a, T> {
     condition.wait_timeout(guard, limit).map_or_else(|poisoned| poisoned.into_inner().0, |(guard, _)| guard)
-}
-
-fn panic_text(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| text.to_string());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
 }
 
 #[cfg(test)]
@@ -237,7 +235,8 @@ mod tests {
     #[test]
     fn a_panic_surfaces_with_its_text() {
         let mut prefetcher: Prefetcher<u64> =
-            Prefetcher::new(0, 1, 1, |step| -> Result<u64, Infallible> { panic!("broken at {step}") }).unwrap();
+            Prefetcher::new(0, 1, 1, |step| -> Result<u64, Infallible> { panic!("broken at {step}") })
+                .unwrap();
         assert_eq!(prefetcher.next().unwrap_err().to_string(), "preparing step 0 panicked: broken at 0");
     }
 

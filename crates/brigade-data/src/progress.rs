@@ -2,7 +2,7 @@
 
 /// Receives the progress of long work; the caller draws the bar.
 ///
-/// The calls come from one thread at a time, but not always from the one that called [`prepare`](crate::prepare()).
+/// Calls of [`Progress::advance`] may come from several threads at once. A phase that fails does not finish.
 pub trait Progress: Sync {
     /// A phase begins: `total` bytes of `what`. A `total` of 0 means that the end is not known, for example while
     /// another process is waited for.

@@ -143,7 +143,9 @@ impl EvaluationBatches {
         in_range("evaluation step", step as u64, self.steps() as u64)?;
         in_range("dp rank", dp_rank as u64, self.dp_size as u64)?;
         let first = (step * self.dp_size + dp_rank) * self.micro_batch;
-        Ok((first..first + self.micro_batch).map(|index| Some(index).filter(|&index| index < self.len)).collect())
+        Ok((first..first + self.micro_batch)
+            .map(|index| Some(index).filter(|&index| index < self.len))
+            .collect())
     }
 }
 

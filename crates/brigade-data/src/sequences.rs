@@ -60,7 +60,11 @@ pub struct Sequence {
 impl Sequence {
     /// A row in which nothing counts: fills the places of a batch that has too few sequences.
     pub fn padding(length: usize, end_of_text: u32) -> Self {
-        Self { inputs: vec![end_of_text; length], targets: vec![end_of_text; length], valid: vec![false; length] }
+        Self {
+            inputs: vec![end_of_text; length],
+            targets: vec![end_of_text; length],
+            valid: vec![false; length],
+        }
     }
 }
 

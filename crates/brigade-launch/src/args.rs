@@ -85,7 +85,7 @@ pub struct LaunchArgs {
     /// Start a world on this machine alone, whatever the environment says.
     #[arg(long, conflicts_with_all = ["nnodes", "node_rank", "rdzv_endpoint", "master_addr", "master_port"])]
     pub standalone: bool,
-    /// Folder of the ranks' logs, one file rank-<r>.log each.
+    /// Folder of the ranks' logs: rank-0.log, rank-1.log, ...
     #[arg(long, value_name = "DIR")]
     pub log_dir: Option<PathBuf>,
     /// Also print the output of the other ranks, each line with its rank.
@@ -94,8 +94,8 @@ pub struct LaunchArgs {
 }
 
 impl LaunchArgs {
-    /// The name of a flag that says where this process stands in a world, if one is given. Such a flag goes before everything in
-    /// the environment.
+    /// The name of a flag that says where this process stands in a world, if one is given. Such a flag goes
+    /// before everything in the environment.
     pub(crate) fn topology_flag(&self) -> Option<&'static str> {
         [
             (self.standalone, "--standalone"),

@@ -123,8 +123,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// The exit code that a command gives this error: [`exit::USAGE`] for what the user can correct on the command line or
-    /// in the environment, else [`exit::FAILED`].
+    /// The exit code that a command gives this error: [`exit::USAGE`] for what the user can correct on the
+    /// command line or in the environment, else [`exit::FAILED`].
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Variable { .. }

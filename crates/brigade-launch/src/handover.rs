@@ -1,7 +1,7 @@
 //! The rendezvous socket: bound by the launcher, served by rank 0.
 //!
-//! The launcher binds the socket before it starts any rank and hands the open descriptor to rank 0. So the port
-//! that the ranks are told is held from the start, and a port in use is found before anything runs.
+//! The launcher binds the socket before it starts any rank and hands the open descriptor to rank 0. So the
+//! port that the ranks are told is held from the start, and a port in use is found before anything runs.
 
 use std::{
     io,
@@ -17,7 +17,8 @@ use crate::{Endpoint, Error, LISTENER_VARIABLE, Result};
 /// Binds the rendezvous socket of node 0 and gives the endpoint at which the ranks reach it.
 ///
 /// Without an endpoint it is a free port of 127.0.0.1. A world of several nodes is served on all addresses of
-/// this machine, as the endpoint's name may stand for another address here (127.0.1.1, a service address) than elsewhere.
+/// this machine, as the endpoint's name may stand for another address here (127.0.1.1, a service address)
+/// than elsewhere.
 pub fn bind(endpoint: Option<&Endpoint>, nnodes: usize) -> Result<(TcpListener, Endpoint)> {
     let at = |address: String| move |source| Error::Bind { address, source };
     let Some(endpoint) = endpoint else {
@@ -46,11 +47,12 @@ fn any_address(endpoint: &Endpoint) -> SocketAddr {
     }
 }
 
-/// Takes over the listening socket that the launcher bound for this process. `None` in a process that was not given one: any rank but 0,
-/// a rank that another launcher started, and at the second call.
+/// Takes over the listening socket that the launcher bound for this process. `None` in a process that was not
+/// given one: any rank but 0, a rank that another launcher started, and at the second call.
 ///
-/// The descriptor's number comes from `BRIGADE_RDZV_FD`. It is taken only if it is a listening socket on the port of
-/// `MASTER_PORT`, so that a variable that a grandchild inherited does no harm; afterwards it is closed on exec.
+/// The descriptor's number comes from `BRIGADE_RDZV_FD`. It is taken only if it is a listening socket on the
+/// port of `MASTER_PORT`, so that a variable that a grandchild inherited does no harm; afterwards it is
+/// closed on exec.
 pub fn inherited_listener() -> Result<Option<TcpListener>> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     let Ok(value) = std::env::var(LISTENER_VARIABLE) else { return Ok(None) };
@@ -74,13 +76,15 @@ pub fn inherited_listener() -> Result<Option<TcpListener>> {
 }
 
 fn check_listening(fd: RawFd) -> io::Result<()> {
-    // SAFETY: borrowed for two calls that fail on a descriptor that is not open or no socket.
+    // SAFETY: borrowed for calls that fail on a descriptor that is not open or no socket.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     rustix::io::fcntl_getfd(fd)?;
-    match rustix::net::sockopt::socket_acceptconn(fd)? {
-        true => Ok(()),
-        false => Err(io::Error::other("it does not listen")),
+    // Apple's systems do not tell.
+    #[cfg(not(target_vendor = "apple"))]
+    if !rustix::net::sockopt::socket_acceptconn(fd)? {
+        return Err(io::Error::other("it does not listen"));
     }
+    Ok(())
 }
 
 #[cfg(test)]

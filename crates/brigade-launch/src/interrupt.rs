@@ -46,8 +46,8 @@ impl Interrupt {
 
 /// Takes over SIGINT and SIGTERM of this process, once; later calls return the same flag.
 ///
-/// The first signal sets the flag; [`GRACE`] later the process exits with [`exit::INTERRUPTED`] wherever it is, without unwinding or
-/// flushing. A second signal does so at once.
+/// The first signal sets the flag; [`GRACE`] later the process exits with [`exit::INTERRUPTED`] wherever it
+/// is, without unwinding or flushing. A second signal does so at once.
 pub fn install() -> Result<Interrupt> {
     static INSTALLED: Mutex<Option<Interrupt>> = Mutex::new(None);
     let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);

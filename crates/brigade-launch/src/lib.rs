@@ -1,19 +1,47 @@
 //! Finds the world that a process belongs to, or starts and supervises one.
 //!
-//! - [`detect`] reads the flags ([`LaunchArgs`]) and the environment and answers with a [`Detected`]: this process *is* a
-//!   rank ([`RankInfo`]), or it stands for a node and is to start that node's ranks ([`NodeInfo`]).
-//! - [`launch`] starts the ranks of a node as processes, keeps their logs, and returns when all of them have ended.
-//! - [`interrupt::install`] gives a rank a flag that Ctrl-C and SIGTERM set, and a bound on how long it may go on after.
+//! - [`detect`] reads the flags ([`LaunchArgs`]) and the environment and answers with a [`Detected`]: this
+//!   process *is* a rank ([`RankInfo`]), or it stands for a node and is to start that node's ranks
+//!   ([`NodeInfo`]).
+//! - [`launch`] starts the ranks of a node as processes, keeps their logs, and returns when all of them have
+//!   ended.
+//! - [`interrupt::install`] gives a rank a flag that Ctrl-C and SIGTERM set, and a bound on how long it may
+//!   go on after.
 //! - [`inherited_listener`] takes over, in rank 0, the rendezvous socket that the launcher has bound.
 //!
+//! A program that starts itself once for each rank:
+//! ```no_run
+//! use brigade_launch::{Detected, Launch, LaunchArgs, detect, launch};
+//!
+//! let env = |name: &str| std::env::var(name).ok();
+//! let found = detect(&LaunchArgs::default(), &env)?;
+//! println!("{found}");
+//! let token = found.token(&env)?;
+//! match found {
+//!     Detected::Rank(rank) => println!("train as rank {} at {}", rank.rank, rank.endpoint),
+//!     Detected::Node(node) => {
+//!         let program = std::env::current_exe().unwrap_or_default();
+//!         let ranks = node.nproc_per_node.unwrap_or(2);
+//!         let mut world = Launch::local(program, ranks, token, "runs/a/logs").on_node(&node);
+//!         world.args = std::env::args_os().skip(1).collect();
+//!         let outcome = launch(&world, &mut |event| eprintln!("{event:?}"))?;
+//!         eprintln!("{outcome}");
+//!         std::process::exit(outcome.exit_code().into());
+//!     }
+//! }
+//! # Ok::<(), brigade_launch::Error>(())
+//! ```
+//!
 //! # Invariants
-//! - A variable or option that is there but makes no sense is an error that names it; it is never skipped in favour of
-//!   the next source.
+//! - A variable or option that is there but makes no sense is an error that names it; it is never skipped in
+//!   favour of the next source.
 //! - The precedence of sources is fixed (see [`detect`]) and the answer says which one was used.
-//! - No process outlives [`launch`]: each rank leads a process group of its own, which is killed before the rank's
-//!   process id is given back to the system. On Linux the ranks also die with a launcher that is killed.
-//! - Of several failed ranks the report blames the first in time, except that a rank that was killed or panicked goes before
-//!   one that merely exited with an error within [`SETTLE`] of the first failure (most likely because its peer was gone).
+//! - No process outlives [`launch`]: each rank leads a process group of its own, which is killed before the
+//!   rank's process id is given back to the system. On Linux the ranks also die with a launcher that is
+//!   killed.
+//! - Of several failed ranks the report blames the first in time, except that a rank that was killed or
+//!   panicked goes before one that merely exited with an error within [`SETTLE`] of the first failure (most
+//!   likely because its peer was gone).
 //! - Every wait has a deadline except the one for the ranks themselves to finish.
 //! - This crate knows neither tensors nor communicators.
 //!
@@ -48,8 +76,8 @@ pub const MAX_LOCAL_RANKS: usize = 4_096;
 /// The most ranks that a world may have.
 pub const MAX_RANKS: usize = 1 << 20;
 
-/// Set to `1` for every rank that [`launch`] starts. Such a process is a rank whatever its flags say, so a program can
-/// start itself again with its own arguments.
+/// Set to `1` for every rank that [`launch`] starts. Such a process is a rank whatever its flags say, so a
+/// program can start itself again with its own arguments.
 pub const LAUNCHED_VARIABLE: &str = "BRIGADE_LAUNCHED";
 /// The number of the file descriptor, in rank 0, of the listening socket that the launcher bound.
 pub const LISTENER_VARIABLE: &str = "BRIGADE_RDZV_FD";

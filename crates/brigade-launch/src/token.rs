@@ -4,8 +4,8 @@ use std::fmt;
 
 use crate::{Error, Result};
 
-/// The secret by which the ranks of a world recognise each other: 16 to 256 visible ASCII characters, handed to the
-/// ranks as `BRIGADE_TOKEN`. It is not shown by `Debug`.
+/// The secret by which the ranks of a world recognise each other: 16 to 256 visible ASCII characters, handed
+/// to the ranks as `BRIGADE_TOKEN`. It is not shown by `Debug`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 

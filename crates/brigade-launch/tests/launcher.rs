@@ -1,5 +1,8 @@
-//! The launcher with real processes: this test binary starts itself as launcher and as rank, and `sh` as ranks.
+//! The launcher with real processes: this test binary starts itself as launcher and as rank, and `sh` as
+//! ranks.
 #![allow(clippy::unwrap_used)]
+
+mod process;
 
 use std::{
     env, fs,
@@ -7,17 +10,17 @@ use std::{
     net::TcpStream,
     os::unix::process::CommandExt,
     path::Path,
-    process::{Child, Command, Stdio, exit},
+    process::{Command, Stdio, exit},
     thread,
     time::{Duration, Instant},
 };
 
-use brigade_launch::{Ending, Event, Failure, Launch, Outcome, Token, inherited_listener, interrupt, launch};
-use rustix::process::{Pid, Signal, kill_process};
+use brigade_launch::{
+    Detected, Ending, Event, Failure, Launch, LaunchArgs, Outcome, Token, detect, inherited_listener, launch,
+};
+use process::{PATIENCE, exit_code, has_role, itself, signal, wait_until};
+use rustix::process::Signal;
 use tempfile::TempDir;
-
-/// How long anything here may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 fn shell(script: &str, nproc: usize, dir: &Path) -> Launch {
     let mut launch = Launch::local("sh", nproc, Token::random().unwrap(), dir.join("logs"));
@@ -49,14 +52,6 @@ fn log(dir: &Path, rank: usize) -> String {
     fs::read_to_string(dir.join(format!("logs/rank-{rank}.log"))).unwrap()
 }
 
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < deadline, "waited too long until {what}");
-        thread::sleep(Duration::from_millis(10));
-    }
-}
-
 /// The process ids that the ranks have written to `$DIR/pid.*`, once there are `n`.
 fn pids(dir: &Path, n: usize) -> Vec<String> {
     let read = || -> Vec<String> {
@@ -68,10 +63,15 @@ fn pids(dir: &Path, n: usize) -> Vec<String> {
     read().into_iter().map(|text| text.trim().to_owned()).collect()
 }
 
+/// The letter of a process's state: `Z` is a zombie, `T` is stopped.
+fn state(pid: &str) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next()?.trim_start().chars().next()
+}
+
 /// Running and not a zombie (an orphan's zombie is its new parent's to reap).
 fn runs(pid: &str) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next()).is_some_and(|state| state != "Z")
+    state(pid).is_some_and(|state| state != 'Z')
 }
 
 /// This binary as a launcher of `sh -c script`, with its own pid, exit code and terminal.
@@ -80,30 +80,6 @@ fn launcher(script: &str, nproc: usize, dir: &Path) -> Command {
     command.env("TEST_SCRIPT", script).env("TEST_NPROC", nproc.to_string()).env("DIR", dir);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
-}
-
-fn itself(role: &str) -> Command {
-    let mut command = Command::new(env::current_exe().unwrap());
-    command.args(["--exact", role, "--nocapture"]).env("TEST_ROLE", role);
-    command
-}
-
-fn has_role(role: &str) -> bool {
-    env::var("TEST_ROLE").is_ok_and(|given| given == role)
-}
-
-fn signal(child: &Child, signal: Signal) {
-    kill_process(Pid::from_raw(child.id() as i32).unwrap(), signal).unwrap();
-}
-
-/// The exit code; fails the test if the process takes too long.
-fn exit_code(child: &mut Child) -> Option<i32> {
-    let mut status = None;
-    wait_until("the process ends", || {
-        status = child.try_wait().unwrap();
-        status.is_some()
-    });
-    status.unwrap().code()
 }
 
 /// Not a test by itself: the launcher that other tests start.
@@ -161,25 +137,6 @@ fn rank_process() {
     }
 }
 
-/// Not a test by itself: a rank that polls the interrupt flag.
-#[test]
-fn interrupt_process() {
-    if !has_role("interrupt_process") {
-        return;
-    }
-    let interrupt = interrupt::install().unwrap();
-    assert!(!interrupt::install().unwrap().is_set());
-    println!("ready");
-    while !interrupt.is_set() {
-        thread::sleep(Duration::from_millis(5));
-    }
-    println!("told");
-    if env::var("TEST_HANGS").is_ok() {
-        thread::sleep(PATIENCE * 2);
-    }
-    exit(7);
-}
-
 #[test]
 fn a_run_succeeds_with_environment_and_logs() {
     let dir = TempDir::new().unwrap();
@@ -201,7 +158,19 @@ fn a_second_node_numbers_its_ranks_after_the_first() {
     let dir = TempDir::new().unwrap();
     let mut what =
         shell("echo $RANK $LOCAL_RANK $WORLD_SIZE $GROUP_RANK $MASTER_ADDR:$MASTER_PORT", 2, dir.path());
-    (what.nnodes, what.node_rank, what.endpoint) = (2, 1, Some("head:77".parse().unwrap()));
+    let env = |name: &str| {
+        let set = [
+            ("PET_NNODES", "2"),
+            ("PET_NODE_RANK", "1"),
+            ("PET_MASTER_ADDR", "head"),
+            ("PET_MASTER_PORT", "77"),
+        ];
+        set.iter().find(|(n, _)| *n == name).map(|(_, value)| value.to_string())
+    };
+    let Detected::Node(node) = detect(&LaunchArgs::default(), &env).unwrap() else {
+        panic!("this is a node")
+    };
+    what = what.on_node(&node);
     assert_eq!(run(&what).0, Outcome::Done);
     assert_eq!(
         (log(dir.path(), 2), log(dir.path(), 3)),
@@ -290,6 +259,23 @@ fn the_listening_socket_and_the_token_reach_the_ranks() {
     assert!(failure.to_string().starts_with("rank 2 failed: panic, exit code 101"), "{failure}");
 }
 
+/// Not a test by itself: a process whose `BRIGADE_RDZV_FD` is not what it should be.
+#[test]
+fn misled_process() {
+    if has_role("misled_process") {
+        eprintln!("{}", inherited_listener().unwrap_err());
+    }
+}
+
+#[test]
+fn a_descriptor_that_is_not_the_launchers_is_refused() {
+    for (value, said) in [("abc", "no descriptor"), ("1", "no descriptor"), ("999", "Bad file descriptor")] {
+        let output = itself("misled_process").env("BRIGADE_RDZV_FD", value).output().unwrap();
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success() && message.contains(said) && message.contains(value), "{message}");
+    }
+}
+
 #[test]
 fn signals_to_the_launcher_end_all_ranks() {
     for kind in [Signal::INT, Signal::TERM] {
@@ -318,6 +304,21 @@ fn a_second_signal_kills_at_once() {
     signal(&child, Signal::INT);
     assert_eq!(exit_code(&mut child), Some(130));
     assert!(!pids.iter().any(|pid| runs(pid)));
+}
+
+#[test]
+fn stopping_and_continuing_the_launcher_does_so_to_its_ranks() {
+    let dir = TempDir::new().unwrap();
+    let script = r#"echo $$ > "$DIR/pid.$RANK"; while :; do :; done"#;
+    let mut child = launcher(script, 1, dir.path()).spawn().unwrap();
+    let all = [pids(dir.path(), 1).remove(0), child.id().to_string()];
+    signal(&child, Signal::TSTP);
+    wait_until("both are stopped", || all.iter().all(|pid| state(pid) == Some('T')));
+    signal(&child, Signal::CONT);
+    wait_until("both go on", || all.iter().all(|pid| state(pid) != Some('T')));
+    signal(&child, Signal::TERM);
+    assert_eq!(exit_code(&mut child), Some(130));
+    assert!(!runs(&all[0]));
 }
 
 #[cfg(target_os = "linux")]
@@ -387,32 +388,4 @@ fn rank_zero_has_a_terminal_where_the_launcher_has_one() {
     assert!(shown.contains("\rbar 1\rbar 2\r\u{1b}[2Kterminal 40 101\r\n"), "{shown:?}");
     assert_eq!(log(dir.path(), 0), "terminal 40 101\n");
     assert_eq!(log(dir.path(), 1), "");
-}
-
-#[test]
-fn a_rank_is_told_and_then_ended() {
-    for hangs in [false, true] {
-        let mut command = itself("interrupt_process");
-        if hangs {
-            command.env("TEST_HANGS", "1");
-        }
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(|line| line.unwrap());
-        assert!(lines.any(|line| line.ends_with("ready")));
-        signal(&child, Signal::TERM);
-        assert!(lines.any(|line| line.ends_with("told")));
-        assert_eq!(exit_code(&mut child), Some(if hangs { 130 } else { 7 }));
-    }
-}
-
-#[test]
-fn a_second_signal_ends_a_rank_at_once() {
-    let mut child =
-        itself("interrupt_process").env("TEST_HANGS", "1").stdout(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(|line| line.unwrap());
-    assert!(lines.any(|line| line.ends_with("ready")));
-    signal(&child, Signal::INT);
-    assert!(lines.any(|line| line.ends_with("told")));
-    signal(&child, Signal::INT);
-    assert_eq!(exit_code(&mut child), Some(130));
 }

@@ -1,1 +1,31 @@
-//! brigade-report
+//! Metrics of a run, kept by rank 0: `metrics.jsonl`, TensorBoard event files, progress on the terminal, a
+//! summary.
+//!
+//! The training loop makes a [`StepRecord`] a step and hands it to a [`Reporter`], which does everything
+//! else. [`ByteProgress`] shows how far a pass over data has come.
+//!
+//! # Invariants
+//! - A step that was reported is in the files before [`Reporter::step`] returns; a file that cannot be
+//!   written is an error that names it.
+//! - `metrics.jsonl` is valid JSON whatever the numbers are: what is not finite is written as `null`.
+//! - An earlier run's files are not touched unless [`ReporterOptions::overwrite`] is set.
+//! - Progress goes to standard error alone; output that is gone (a closed pipe) does not end a run.
+//! - Nothing here reads a tensor or speaks to another rank.
+
+mod bytes;
+mod console;
+mod error;
+mod events;
+mod jsonl;
+mod memory;
+mod record;
+mod reporter;
+mod summary;
+
+pub use bytes::ByteProgress;
+pub use console::{ConsoleMode, line};
+pub use error::{Error, Result};
+pub use memory::peak_rss_bytes;
+pub use record::{Collective, Compute, StepRecord};
+pub use reporter::{METRICS_FILE, Reporter, ReporterOptions};
+pub use summary::Summary;

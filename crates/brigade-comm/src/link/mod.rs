@@ -117,9 +117,7 @@ impl PeerLinks {
 
     /// Side `side` (0 or 1) of the links through a segment; `doorbell` is the other side's.
     pub(crate) fn shared(segment: Arc<Segment>, side: usize, doorbell: Arc<Doorbell>) -> Self {
-        let link = |channel| {
-            Link::Shared(SharedLink::new(segment.clone(), channel, side, doorbell.clone()))
-        };
+        let link = |channel| Link::Shared(SharedLink::new(segment.clone(), channel, side, doorbell.clone()));
         Self { collective: link(0), transfer: link(1) }
     }
 }

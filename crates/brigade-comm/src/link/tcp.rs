@@ -12,9 +12,6 @@ use crate::error::Error;
 /// Writes up to this size are gathered, so that a header, a small payload and its padding leave together.
 const SMALL_BYTES: usize = 8 << 10;
 
-/// Bytes asked of the system for each direction's socket buffer.
-const SOCKET_BUFFER_BYTES: usize = 4 << 20;
-
 /// One end of a connection. Received bytes go straight to their destination where that is known, and through a
 /// ring of the same size as that of shared memory where they are to be reduced.
 pub(crate) struct TcpLink {
@@ -28,15 +25,13 @@ pub(crate) struct TcpLink {
 
 impl TcpLink {
     pub(crate) fn new(socket: TcpStream) -> Result<Self, Error> {
+        // The sizes of the socket's buffers are left to the system, which fits them to the path.
         let options = || {
             socket.set_nonblocking(true)?;
-            socket.set_nodelay(true)?;
-            // More than the system's limit is granted as the limit.
-            let socket = socket2::SockRef::from(&socket);
-            socket.set_send_buffer_size(SOCKET_BUFFER_BYTES)?;
-            socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES)
+            socket.set_nodelay(true)
         };
-        options().map_err(|error| Error::System { what: "set up a connection", reason: error.to_string() })?;
+        options()
+            .map_err(|error| Error::System { what: "set up a connection", reason: error.to_string() })?;
         let ring = vec![0; RING_BYTES].into_boxed_slice();
         Ok(Self { socket, gathered: Vec::with_capacity(SMALL_BYTES), ring, head: 0, tail: 0, ended: false })
     }
@@ -82,7 +77,7 @@ impl TcpLink {
         let used = (self.head - self.tail) as usize;
         let start = self.head as usize % RING_BYTES;
         let end = (start + RING_BYTES - used).min(RING_BYTES);
-        if start < end && used < RING_BYTES {
+        if used < RING_BYTES / 2 {
             let mut ring = std::mem::take(&mut self.ring);
             let received = self.receive(&mut ring[start..end]);
             self.ring = ring;

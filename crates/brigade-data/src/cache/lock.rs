@@ -46,7 +46,11 @@ impl Lock {
             let waited = begin.elapsed();
             if waited >= timeout {
                 let holder = holder(path);
-                return Err(Error::LockTimeout { path: path.into(), waited_seconds: waited.as_secs_f64(), holder });
+                return Err(Error::LockTimeout {
+                    path: path.into(),
+                    waited_seconds: waited.as_secs_f64(),
+                    holder,
+                });
             }
             std::thread::sleep(INTERVAL.min(timeout - waited));
         }
@@ -62,7 +66,9 @@ fn open(path: &Path) -> Result<File> {
 fn holder(path: &Path) -> String {
     let mut text = String::new();
     let read = open(path).and_then(|mut file| {
-        file.rewind().and_then(|()| file.read_to_string(&mut text)).map_err(|source| Error::io("read", path, source))
+        file.rewind()
+            .and_then(|()| file.read_to_string(&mut text))
+            .map_err(|source| Error::io("read", path, source))
     });
     if read.is_err() || text.is_empty() { "(unknown)".into() } else { text }
 }

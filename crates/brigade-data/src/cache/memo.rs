@@ -5,11 +5,11 @@ use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
+use super::Lock;
 use crate::corpus::SourceFile;
 use crate::parallel::ordered_map;
 use crate::{Corpus, Error, Progress, Result};
@@ -92,35 +92,38 @@ pub(crate) fn hashed_files(
         remembered.iter().map(|known| (known.file.path.as_path(), known)).collect();
     let total = stamped.iter().map(|(_, stamp)| stamp.size).sum();
     progress.start(total, "reading");
-    let progress = Mutex::new(progress);
     let hashed = ordered_map(&mut vec![(); threads], &stamped, |(), (file, stamp)| {
-        let known = known.get(file.path.as_path()).filter(|known| known.stamp == *stamp && known.file == *file);
+        let known =
+            known.get(file.path.as_path()).filter(|known| known.stamp == *stamp && known.file == *file);
         let hash = known.map_or_else(|| content_hash(&file.path), |known| Ok(known.hash.clone()))?;
-        progress.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).advance(stamp.size);
+        progress.advance(stamp.size);
         Ok(HashedFile { file: file.clone(), stamp: *stamp, hash })
     });
-    progress.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).finish();
+    progress.finish();
     let files: Vec<HashedFile> = hashed.into_iter().collect::<Result<_>>()?;
     remember(&path, identity, &files);
     Ok(files)
 }
 
-/// Writes the memo; a memo that cannot be written costs time, nothing else.
+/// Writes the memo, unless another process is at it; a memo that cannot be written costs time, nothing else.
 fn remember(path: &Path, identity: Option<String>, files: &[HashedFile]) {
     let now = SystemTime::now();
     let settled: Vec<HashedFile> = files.iter().filter(|file| file.stamp.is_settled(now)).cloned().collect();
     // The list itself is only remembered whole.
     let identity = identity.filter(|_| settled.len() == files.len());
-    let aside = path.with_extension(format!("memo.{}", std::process::id()));
-    let written = serde_json::to_vec(&Memo { identity, files: settled })
+    if let Err(error) = write(path, &Memo { identity, files: settled }) {
+        tracing::warn!("the files' contents cannot be remembered: {error}");
+    }
+}
+
+fn write(path: &Path, memo: &Memo) -> Result<()> {
+    let Some(_lock) = Lock::try_acquire(&path.with_extension("memo.lock"))? else { return Ok(()) };
+    let aside = path.with_extension("memo.new");
+    let written = serde_json::to_vec(memo)
         .map_err(io::Error::other)
         .and_then(|bytes| fs::write(&aside, bytes))
         .and_then(|()| fs::rename(&aside, path));
-    if let Err(error) = written {
-        tracing::warn!("cannot write {}: {error}", path.display());
-        // It may not exist.
-        fs::remove_file(&aside).ok();
-    }
+    written.map_err(|source| Error::io("write", path, source))
 }
 
 fn content_hash(path: &PathBuf) -> Result<String> {
@@ -128,4 +131,61 @@ fn content_hash(path: &PathBuf) -> Result<String> {
     let read = File::open(path).and_then(|file| hasher.update_reader(file).map(drop));
     read.map_err(|source| Error::io("read", path, source))?;
     Ok(hasher.finalize().to_hex().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::NoProgress;
+
+    fn read(corpus: &Corpus, cache: &Path) -> Vec<String> {
+        hashed_files(corpus, cache, 2, &NoProgress).unwrap().into_iter().map(|file| file.hash).collect()
+    }
+
+    fn age(path: &Path, seconds: u64) {
+        let file = File::options().write(true).open(path).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(seconds)).unwrap();
+    }
+
+    #[test]
+    fn files_are_read_again_where_size_or_time_changed_or_the_change_is_fresh() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, cache) = (folder.path().join("a.txt"), folder.path().join("cache"));
+        fs::create_dir(&cache).unwrap();
+        let corpus = Corpus::from_sources(&[path.display().to_string()]);
+        let write = |content: &str, seconds| {
+            fs::write(&path, content).unwrap();
+            age(&path, seconds);
+            read(&corpus, &cache)
+        };
+        let old = write("one", 100);
+        // Neither size nor time tells these two apart: this is what the memo takes on trust.
+        let modified = fs::metadata(&path).unwrap().modified().unwrap();
+        fs::write(&path, "two").unwrap();
+        File::options().write(true).open(&path).unwrap().set_modified(modified).unwrap();
+        assert_eq!(read(&corpus, &cache), old);
+        assert_ne!(write("two", 50), old);
+        // A fresh file is not remembered.
+        let fresh = write("six", 0);
+        let modified = fs::metadata(&path).unwrap().modified().unwrap();
+        fs::write(&path, "ten").unwrap();
+        File::options().write(true).open(&path).unwrap().set_modified(modified).unwrap();
+        assert_ne!(read(&corpus, &cache), fresh);
+    }
+
+    #[test]
+    fn a_broken_memo_is_as_good_as_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.txt");
+        fs::write(&path, "text").unwrap();
+        age(&path, 100);
+        let corpus = Corpus::from_sources(&[path.display().to_string()]);
+        let first = read(&corpus, folder.path());
+        let memo = |entry: fs::DirEntry| {
+            entry.path().extension().is_some_and(|kind| kind == "memo").then(|| entry.path())
+        };
+        let memo = fs::read_dir(folder.path()).unwrap().find_map(|entry| memo(entry.unwrap())).unwrap();
+        fs::write(&memo, "{\"identity\":").unwrap();
+        assert_eq!(read(&corpus, folder.path()), first);
+    }
 }

@@ -29,10 +29,9 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// The place of `key` in `cache`, which is made where it does not exist.
-    pub(crate) fn new(cache: &Path, key: String) -> Result<Self> {
-        fs::create_dir_all(cache).map_err(|source| Error::io("create cache folder", cache, source))?;
-        Ok(Self { cache: cache.into(), key })
+    /// The place of `key` in `cache`, which exists.
+    pub(crate) fn new(cache: &Path, key: String) -> Self {
+        Self { cache: cache.into(), key }
     }
 
     /// The folder of the whole entry.
@@ -72,7 +71,9 @@ impl Place {
     fn remove_leftovers(&self) -> Result<()> {
         let entries = fs::read_dir(&self.cache).map_err(|source| Error::io("list", &self.cache, source))?;
         for path in entries.flatten().map(|entry| entry.path()) {
-            let Some(key) = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".building")) else { continue };
+            let Some(key) = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".building")) else {
+                continue;
+            };
             let other = Self { cache: self.cache.clone(), key: key.into() };
             // This entry's lock is the caller's.
             let free = key == self.key || Lock::try_acquire(&other.lock_path())?.is_some();
@@ -112,7 +113,7 @@ mod tests {
     use std::time::Duration;
 
     fn place(cache: &Path, key: &str) -> Place {
-        Place::new(cache, key.into()).unwrap()
+        Place::new(cache, key.into())
     }
 
     #[test]

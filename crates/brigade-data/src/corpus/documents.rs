@@ -37,7 +37,9 @@ pub(crate) fn pieces(file: &SourceFile) -> Result<Pieces> {
     let path = file.path.clone();
     let opened = File::open(&path).map_err(|source| Error::io("open", &path, source))?;
     Ok(match file.format {
-        Format::Text => Box::new(TextPieces { path, file: opened, buffer: Vec::new(), offset: 0, done: false }),
+        Format::Text => {
+            Box::new(TextPieces { path, file: opened, buffer: Vec::new(), offset: 0, done: false })
+        }
         Format::Jsonl => {
             let lines = Lines { path, reader: BufReader::new(opened), line: 0, offset: 0 };
             Box::new(lines.flat_map(of_document))
@@ -60,7 +62,9 @@ fn of_document(document: Result<Document>) -> Vec<Result<Piece>> {
         Err(error) => return vec![Err(error)],
     };
     let mut pieces = Vec::new();
-    for (text, masked) in document.prompt.map(|prompt| (prompt, true)).into_iter().chain([(document.text, false)]) {
+    for (text, masked) in
+        document.prompt.map(|prompt| (prompt, true)).into_iter().chain([(document.text, false)])
+    {
         let mut rest = text.as_str();
         while !rest.is_empty() {
             let end = if rest.len() <= PIECE_BYTES { rest.len() } else { cut(rest, PIECE_BYTES) };
@@ -126,7 +130,10 @@ impl TextPieces {
             Err(error) => {
                 let valid = error.valid_up_to();
                 if error.error_len().is_some() || at_end {
-                    return Err(Error::NotUtf8 { path: self.path.clone(), offset: self.offset + valid as u64 });
+                    return Err(Error::NotUtf8 {
+                        path: self.path.clone(),
+                        offset: self.offset + valid as u64,
+                    });
                 }
                 // A character goes on in the next piece.
                 std::str::from_utf8(&self.buffer[..valid]).unwrap_or_default()

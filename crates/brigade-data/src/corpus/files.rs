@@ -11,10 +11,11 @@ use crate::{Error, Result};
 
 /// The extensions of files that are read as one document of text.
 pub const TEXT_EXTENSIONS: &[&str] = &[
-    "txt", "text", "md", "rst", "tex", "org", "adoc", "html", "htm", "css", "xml", "rs", "py", "pyi", "c", "h", "cc",
-    "cpp", "cxx", "hh", "hpp", "cu", "cuh", "go", "js", "jsx", "mjs", "ts", "tsx", "java", "kt", "scala", "swift", "cs",
-    "rb", "php", "pl", "lua", "jl", "r", "hs", "ml", "mli", "clj", "ex", "exs", "erl", "zig", "nim", "sql", "sh", "bash",
-    "zsh", "ps1", "toml", "yaml", "yml", "ini", "cfg", "cmake", "proto", "wgsl", "glsl",
+    "txt", "text", "md", "rst", "tex", "org", "adoc", "html", "htm", "css", "xml", "rs", "py", "pyi", "c",
+    "h", "cc", "cpp", "cxx", "hh", "hpp", "cu", "cuh", "go", "js", "jsx", "mjs", "ts", "tsx", "java", "kt",
+    "scala", "swift", "cs", "rb", "php", "pl", "lua", "jl", "r", "hs", "ml", "mli", "clj", "ex", "exs",
+    "erl", "zig", "nim", "sql", "sh", "bash", "zsh", "ps1", "toml", "yaml", "yml", "ini", "cfg", "cmake",
+    "proto", "wgsl", "glsl",
 ];
 
 /// How a file holds documents.
@@ -78,7 +79,8 @@ fn named(path: &Path, files: &mut Vec<SourceFile>) -> Result<()> {
         let source = std::io::Error::other("it is neither a regular file nor a folder");
         return Err(Error::io("read", path, source));
     }
-    let format = Format::of(path).ok_or_else(|| Error::Extension { path: path.into(), allowed: allowed() })?;
+    let format =
+        Format::of(path).ok_or_else(|| Error::Extension { path: path.into(), allowed: allowed() })?;
     files.push(SourceFile { path: path.into(), format });
     Ok(())
 }
@@ -87,7 +89,12 @@ fn globbed(pattern: &str, files: &mut Vec<SourceFile>) -> Result<()> {
     let malformed = |message: String| Error::Glob { pattern: pattern.into(), message };
     let matches = glob::glob(pattern).map_err(|error| malformed(error.to_string()))?;
     let mut paths: Vec<PathBuf> = matches
-        .map(|path| path.map_err(|error| Error::io("read", error.path().to_path_buf(), error.into_error())))
+        .map(|path| {
+            path.map_err(|error| {
+                let folder = error.path().to_path_buf();
+                Error::io("list", folder, error.into())
+            })
+        })
         .collect::<Result<_>>()?;
     paths.sort_unstable();
     let before = files.len();
@@ -104,7 +111,8 @@ fn globbed(pattern: &str, files: &mut Vec<SourceFile>) -> Result<()> {
 /// The known files in `folder` and below it, sorted by name in each folder.
 fn walk(folder: &Path, files: &mut Vec<SourceFile>) -> Result<()> {
     let failed = |source| Error::io("list", folder, source);
-    let mut entries = fs::read_dir(folder).map_err(failed)?.collect::<std::io::Result<Vec<_>>>().map_err(failed)?;
+    let mut entries =
+        fs::read_dir(folder).map_err(failed)?.collect::<std::io::Result<Vec<_>>>().map_err(failed)?;
     entries.sort_unstable_by_key(|entry| entry.file_name());
     for entry in entries {
         if entry.file_name().as_encoded_bytes().starts_with(b".") {

@@ -113,10 +113,12 @@ fn dependencies(metadata: cargo_metadata::Metadata) -> Vec<Package> {
 
 /// The packages of the lock file that cargo has unpacked in its registry folder.
 fn downloaded(manifest_dir: &Path) -> Result<Vec<Package>> {
-    let lock = lock_file(manifest_dir).ok_or_else(|| missing(manifest_dir, "there is no Cargo.lock".into()))?;
+    let lock =
+        lock_file(manifest_dir).ok_or_else(|| missing(manifest_dir, "there is no Cargo.lock".into()))?;
     let content = fs::read_to_string(&lock).map_err(|source| Error::io("read", &lock, source))?;
     let broken = |message: String| missing(manifest_dir, format!("{}: {message}", lock.display()));
-    let table: toml::Table = content.parse().map_err(|error: toml::de::Error| broken(error.message().into()))?;
+    let table: toml::Table =
+        content.parse().map_err(|error: toml::de::Error| broken(error.message().into()))?;
     let locked = table.get("package").and_then(toml::Value::as_array).cloned().unwrap_or_default();
     let sources = registry_folders();
     let mut packages = Vec::new();

@@ -9,15 +9,15 @@ use std::path::{Path, PathBuf};
 
 pub(crate) use documents::{Piece, pieces};
 pub(crate) use files::SourceFile;
-use files::{Format, source_files};
 pub use files::TEXT_EXTENSIONS;
+use files::source_files;
 
 use crate::Result;
 
 /// How much text [`Corpus::locked_dependencies`] takes unless another size is given: 16 MiB.
 pub const DEFAULT_CORPUS_BYTES: u64 = 16 << 20;
 
-/// A corpus: which files hold the text. Nothing is read before [`prepare`](crate::Prepare::run).
+/// A corpus: which files hold the text. Nothing is read before [`prepare`](crate::prepare()).
 ///
 /// A document is one text file, one line of a JSONL file, or one row of a parquet file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,7 +56,10 @@ impl Corpus {
     pub fn describe(&self) -> String {
         match &self.origin {
             Origin::Locked { max_bytes, .. } => {
-                format!("Rust sources of the locked dependencies (at most {:.1} MiB)", *max_bytes as f64 / 1048576.0)
+                format!(
+                    "Rust sources of the locked dependencies (at most {:.1} MiB)",
+                    *max_bytes as f64 / 1048576.0
+                )
             }
             Origin::Sources(sources) => sources.join(", "),
         }

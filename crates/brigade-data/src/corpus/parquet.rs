@@ -1,6 +1,7 @@
 //! The column `text` of a parquet file.
 
 use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
 use parquet::basic::Type;
@@ -9,6 +10,7 @@ use parquet::data_type::ByteArray;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 
 use super::documents::Document;
+use crate::error::panic_text;
 use crate::{Error, Result};
 
 const COLUMN: &str = "text";
@@ -18,8 +20,8 @@ const BATCH_ROWS: usize = 64;
 
 /// The values of the column `text`, in order; rows without a value are skipped.
 pub(super) fn texts(path: PathBuf, file: File) -> Result<impl Iterator<Item = Result<Document>>> {
-    let reader = SerializedFileReader::new(file)
-        .map_err(|error| Error::Parquet { path: path.clone(), message: error.to_string() })?;
+    let reader = guarded(|| SerializedFileReader::new(file));
+    let reader = reader.map_err(|message| Error::Parquet { path: path.clone(), message })?;
     let schema = reader.metadata().file_metadata().schema_descr_ptr();
     let is_text = |column: &parquet::schema::types::ColumnDescPtr| {
         column.path().parts() == [COLUMN]
@@ -27,7 +29,10 @@ pub(super) fn texts(path: PathBuf, file: File) -> Result<impl Iterator<Item = Re
             && column.physical_type() == Type::BYTE_ARRAY
     };
     let Some(column) = schema.columns().iter().position(is_text) else {
-        let names = schema.columns().iter().map(|column| format!("{} ({})", column.path(), column.physical_type()));
+        let names = schema
+            .columns()
+            .iter()
+            .map(|column| format!("{} ({})", column.path().string(), column.physical_type()));
         return Err(Error::ParquetColumn { path, columns: names.collect::<Vec<_>>().join(", ") });
     };
     let optional = schema.column(column).max_def_level() > 0;
@@ -52,14 +57,14 @@ impl Iterator for Texts {
             if let Some(value) = self.ready.next() {
                 return Some(self.document(&value));
             }
-            match self.read_batch() {
+            match guarded(|| self.read_batch()) {
                 Ok(true) => {}
                 Ok(false) => return None,
-                Err(error) => {
+                Err(message) => {
                     // Nothing can be read after this.
                     self.next_group = usize::MAX;
                     self.group = None;
-                    return Some(Err(Error::Parquet { path: self.path.clone(), message: error.to_string() }));
+                    return Some(Err(Error::Parquet { path: self.path.clone(), message }));
                 }
             }
         }
@@ -78,7 +83,8 @@ impl Texts {
             return Ok(true);
         };
         let (mut values, mut levels) = (Vec::new(), Vec::new());
-        let (rows, ..) = reader.read_records(BATCH_ROWS, self.optional.then_some(&mut levels), None, &mut values)?;
+        let (rows, ..) =
+            reader.read_records(BATCH_ROWS, self.optional.then_some(&mut levels), None, &mut values)?;
         if rows == 0 {
             self.group = None;
         }
@@ -88,8 +94,18 @@ impl Texts {
 
     fn document(&self, value: &ByteArray) -> Result<Document> {
         let bytes = value.data();
-        let text = std::str::from_utf8(bytes)
-            .map_err(|error| Error::NotUtf8 { path: self.path.clone(), offset: error.valid_up_to() as u64 })?;
+        let text = std::str::from_utf8(bytes).map_err(|error| Error::NotUtf8 {
+            path: self.path.clone(),
+            offset: error.valid_up_to() as u64,
+        })?;
         Ok(Document { prompt: None, text: text.into(), source_bytes: bytes.len() as u64 })
+    }
+}
+
+/// The library panics on some damaged files; here that is an error like any other.
+fn guarded<T>(read: impl FnOnce() -> parquet::errors::Result<T>) -> std::result::Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(read)) {
+        Ok(result) => result.map_err(|error| error.to_string()),
+        Err(panic) => Err(panic_text(&*panic)),
     }
 }

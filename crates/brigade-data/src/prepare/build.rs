@@ -14,7 +14,7 @@ use crate::{Error, Progress, Result, TRAINING_SAMPLE_BYTES, TokenWriter, Tokeniz
 const BATCH_BYTES: usize = 8 << 20;
 
 /// A file gives at most this much to the tokenizer's sample, or its even share where the files are few.
-const SAMPLE_FILE_BYTES: u64 = 64 << 10;
+const SAMPLE_FILE_BYTES: u64 = 128 << 10;
 
 /// Writes an entry of the cache into `folder`.
 pub(super) fn entry(
@@ -35,9 +35,8 @@ pub(super) fn entry(
 
     let mut splits = Splits::create(settings, &tokenizer, folder)?;
     progress.start(files.iter().map(|file| file.stamp.size).sum(), "tokenising");
-    let tokenised = tokenise(&tokenizer, files, threads, &mut splits, &mut counts, progress);
+    tokenise(&tokenizer, files, threads, &mut splits, &mut counts, progress)?;
     progress.finish();
-    tokenised?;
     splits.balance(settings, files.len(), &mut counts)?;
     splits.finish(&mut counts)?;
     if let Some(changed) = files.iter().find(|file| !file.is_unchanged()) {

@@ -64,46 +64,6 @@ impl Prepare {
         }
     }
 
-    /// Finds the tokenised corpus in the cache, or makes it. Of several processes that ask for the same at once, one
-    /// makes it and the others wait.
-    ///
-    /// # Errors
-    /// What is wrong with the settings, the corpus or the tokenizer file; [`Error::DiskFull`], [`Error::Io`];
-    /// [`Error::LockTimeout`]; [`Error::Changed`] where a file is written to meanwhile.
-    pub fn run(&self, progress: &dyn Progress) -> Result<Prepared> {
-        let begin = Instant::now();
-        self.check()?;
-        std::fs::create_dir_all(&self.cache_dir)
-            .map_err(|source| Error::io("create cache folder", &self.cache_dir, source))?;
-        let given = match &self.tokenizer {
-            TokenizerSpec::File(path) => Some(Tokenizer::from_file(path)?),
-            TokenizerSpec::Bytes | TokenizerSpec::Bpe(_) => None,
-        };
-        let threads = thread_count(self.threads);
-        let files = hashed_files(&self.corpus, &self.cache_dir, threads, progress)?;
-        let place = Place::new(&self.cache_dir, self.key(&files, given.as_ref()))?;
-
-        let (entry, from_cache) = match Entry::open(&place.folder()) {
-            Ok(entry) => (entry, true),
-            Err(_) => {
-                let lock = self.lock(&place, progress)?;
-                let opened = match Entry::open(&place.folder()) {
-                    Ok(entry) => (entry, true),
-                    Err(error) => {
-                        if place.folder().exists() {
-                            tracing::warn!("building the token cache again: {error}");
-                        }
-                        place.build(|folder| build::entry(self, given, &files, threads, folder, progress))?;
-                        (Entry::open(&place.folder())?, false)
-                    }
-                };
-                drop(lock);
-                opened
-            }
-        };
-        entry.prepared(self, &files, place.folder(), from_cache, begin)
-    }
-
     fn check(&self) -> Result<()> {
         if !(0.0..1.0).contains(&self.validation_fraction) {
             let allowed = "it must be at least 0 and below 1".into();
@@ -115,6 +75,27 @@ impl Prepare {
             return Err(Error::Setting { option: "sequence_length", given: "0".into(), allowed });
         }
         Ok(())
+    }
+
+    /// The entry under its lock: as another process has just made it, or made here (then false).
+    fn wait_or_build(
+        &self,
+        place: &Place,
+        given: Option<Tokenizer>,
+        files: &[HashedFile],
+        threads: usize,
+        progress: &dyn Progress,
+    ) -> Result<(Entry, bool)> {
+        let _lock = self.lock(place, progress)?;
+        let error = match Entry::open(&place.folder()) {
+            Ok(entry) => return Ok((entry, true)),
+            Err(error) => error,
+        };
+        if place.folder().exists() {
+            tracing::warn!("building the token cache again: {error}");
+        }
+        place.build(|folder| build::entry(self, given, files, threads, folder, progress))?;
+        Ok((Entry::open(&place.folder())?, false))
     }
 
     fn lock(&self, place: &Place, progress: &dyn Progress) -> Result<Lock> {
@@ -143,6 +124,31 @@ impl Prepare {
         }
         hasher.finalize().to_hex()[..32].to_string()
     }
+}
+
+/// Finds the tokenised corpus in the cache, or makes it. Of several processes that ask for the same at once, one makes
+/// it and the others wait.
+///
+/// # Errors
+/// What is wrong with the settings, the corpus or the tokenizer file; [`Error::DiskFull`], [`Error::Io`];
+/// [`Error::LockTimeout`]; [`Error::Changed`] where a file is written to meanwhile.
+pub fn prepare(settings: &Prepare, progress: &dyn Progress) -> Result<Prepared> {
+    let begin = Instant::now();
+    settings.check()?;
+    let cache = &settings.cache_dir;
+    std::fs::create_dir_all(cache).map_err(|source| Error::io("create cache folder", cache, source))?;
+    let given = match &settings.tokenizer {
+        TokenizerSpec::File(path) => Some(Tokenizer::from_file(path)?),
+        TokenizerSpec::Bytes | TokenizerSpec::Bpe(_) => None,
+    };
+    let threads = thread_count(settings.threads);
+    let files = hashed_files(&settings.corpus, cache, threads, progress)?;
+    let place = Place::new(cache, settings.key(&files, given.as_ref()));
+    let (entry, from_cache) = match Entry::open(&place.folder()) {
+        Ok(entry) => (entry, true),
+        Err(_) => settings.wait_or_build(&place, given, &files, threads, progress)?,
+    };
+    entry.prepared(settings, &files, place.folder(), from_cache, begin)
 }
 
 /// A corpus that is ready to train on.
@@ -226,8 +232,11 @@ impl Entry {
             return Err(Error::TokenFile { path: folder.join(TOKENIZER_FILE), message });
         }
         let (train, validation) = (TokenFile::open(folder, TRAIN)?, TokenFile::open(folder, VALIDATION)?);
-        if let Some(file) = [&train, &validation].iter().find(|file| file.vocabulary_size() != tokenizer.vocabulary_size()) {
-            let message = format!("made for {} ids, not {}", file.vocabulary_size(), tokenizer.vocabulary_size());
+        if let Some(file) =
+            [&train, &validation].iter().find(|file| file.vocabulary_size() != tokenizer.vocabulary_size())
+        {
+            let message =
+                format!("made for {} ids, not {}", file.vocabulary_size(), tokenizer.vocabulary_size());
             return Err(Error::TokenFile { path: folder.into(), message });
         }
         Ok(Self { tokenizer, train, validation, counts: counts.counts })

@@ -1,0 +1,302 @@
+use std::fs;
+use std::sync::Mutex;
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::NoProgress;
+
+/// A corpus of `documents` JSONL lines in a folder of its own, and a cache beside it.
+struct Bench {
+    folder: TempDir,
+}
+
+impl Bench {
+    fn new(documents: usize) -> Self {
+        let bench = Self { folder: tempfile::tempdir().unwrap() };
+        let lines =
+            (0..documents).map(|index| format!("{{\"text\":\"document {index} says {}\"}}\n", index * 31));
+        fs::write(bench.data(), lines.collect::<String>()).unwrap();
+        bench
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.path().join("data.jsonl")
+    }
+
+    fn cache(&self) -> PathBuf {
+        self.folder.path().join("cache")
+    }
+
+    fn settings(&self, tokenizer: &str) -> Prepare {
+        let corpus = Corpus::from_sources(&[self.data().display().to_string()]);
+        Prepare {
+            tokenizer: tokenizer.parse().unwrap(),
+            sequence_length: 16,
+            ..Prepare::new(corpus, self.cache())
+        }
+    }
+
+    fn run(&self, tokenizer: &str) -> Prepared {
+        prepare(&self.settings(tokenizer), &NoProgress).unwrap()
+    }
+
+    /// What lies in the cache, apart from locks and memos.
+    fn entries(&self) -> Vec<String> {
+        let names = fs::read_dir(self.cache())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| !name.ends_with(".lock") && !name.ends_with(".memo")).collect()
+    }
+}
+
+/// The texts of a split's documents.
+fn documents(prepared: &Prepared, split: &TokenSequences) -> Vec<String> {
+    let file = split.tokens();
+    let read = |index| {
+        let range = file.document(index);
+        let mut ids = vec![0; range.len()];
+        file.read(range, &mut ids);
+        assert_eq!(ids.pop(), Some(prepared.tokenizer.end_of_text()));
+        prepared.tokenizer.decode(&ids).unwrap()
+    };
+    (0..file.document_count()).map(read).collect()
+}
+
+#[test]
+fn every_document_is_in_exactly_one_split_in_order() {
+    let bench = Bench::new(200);
+    for tokenizer in ["bytes", "bpe:300"] {
+        let prepared =
+            prepare(&Prepare { validation_fraction: 0.2, ..bench.settings(tokenizer) }, &NoProgress).unwrap();
+        let (train, validation) =
+            (documents(&prepared, &prepared.train), documents(&prepared, &prepared.validation));
+        let all: Vec<String> =
+            (0..200).map(|index| format!("document {index} says {}", index * 31)).collect();
+        assert_eq!(train, all.iter().filter(|text| !validation.contains(text)).cloned().collect::<Vec<_>>());
+        assert_eq!(train.len() + validation.len(), 200);
+        assert!((20..=60).contains(&validation.len()), "{}", validation.len());
+        let counts = &prepared.summary.counts;
+        assert_eq!((counts.train_documents, counts.validation_documents), (train.len(), validation.len()));
+        assert_eq!(counts.text_bytes, all.iter().map(|text| text.len() as u64).sum::<u64>());
+        assert_eq!(counts.train_tokens, prepared.train.token_count() as u64);
+        assert_eq!(prepared.summary.train_sequences, prepared.train.len());
+    }
+}
+
+#[test]
+fn the_result_does_not_depend_on_threads_and_the_second_time_comes_from_the_cache() {
+    let bench = Bench::new(500);
+    let first = prepare(&Prepare { threads: 1, ..bench.settings("bpe:400") }, &NoProgress).unwrap();
+    assert!(!first.summary.from_cache);
+    let second = bench.run("bpe:400");
+    assert!(second.summary.from_cache);
+    assert_eq!(second.summary.counts, first.summary.counts);
+    let read = |name| fs::read(first.summary.cache_entry.join(name)).unwrap();
+    let before = ["train.bin", "train.idx", "validation.bin", "tokenizer.json"].map(read);
+    fs::remove_dir_all(bench.cache()).unwrap();
+    prepare(&Prepare { threads: 4, ..bench.settings("bpe:400") }, &NoProgress).unwrap();
+    assert_eq!(["train.bin", "train.idx", "validation.bin", "tokenizer.json"].map(read), before);
+}
+
+#[test]
+fn the_key_follows_the_content_and_the_settings_and_not_the_path() {
+    let bench = Bench::new(50);
+    let first = bench.run("bytes").summary.cache_entry;
+    let moved = bench.folder.path().join("moved.jsonl");
+    fs::copy(bench.data(), &moved).unwrap();
+    let corpus = Corpus::from_sources(&[moved.display().to_string()]);
+    let same = prepare(&Prepare { corpus, ..bench.settings("bytes") }, &NoProgress).unwrap();
+    assert!(same.summary.from_cache && same.summary.cache_entry == first);
+    // The same size, another content, a moment later.
+    let content = fs::read_to_string(bench.data()).unwrap().replace("document 7 ", "document 8 ");
+    fs::write(bench.data(), content).unwrap();
+    assert!(!bench.run("bytes").summary.from_cache);
+    let other_seed = prepare(&Prepare { split_seed: 1, ..bench.settings("bytes") }, &NoProgress).unwrap();
+    assert!(!other_seed.summary.from_cache);
+    let longer = prepare(&Prepare { sequence_length: 32, ..bench.settings("bytes") }, &NoProgress).unwrap();
+    assert!(longer.summary.from_cache);
+}
+
+#[test]
+fn damaged_entries_are_built_again() {
+    let bench = Bench::new(50);
+    let entry = bench.run("bpe:300").summary.cache_entry;
+    for name in
+        ["train.bin", "train.idx", "validation.bin", "validation.idx", "tokenizer.json", "counts.json"]
+    {
+        let path = entry.join(name);
+        let whole = fs::read(&path).unwrap();
+        for damage in 0..3 {
+            match damage {
+                0 => fs::write(&path, &whole[..whole.len() / 2]).unwrap(),
+                1 => fs::write(&path, vec![0; whole.len()]).unwrap(),
+                _ => fs::remove_file(&path).unwrap(),
+            }
+            assert!(!bench.run("bpe:300").summary.from_cache, "{name} {damage}");
+            assert_eq!(fs::read(&path).unwrap(), whole, "{name} {damage}");
+        }
+    }
+    assert_eq!(bench.entries().len(), 1);
+}
+
+#[test]
+fn an_interrupted_build_is_cleaned_up_by_the_next() {
+    let bench = Bench::new(20);
+    let key = bench.run("bytes").summary.cache_entry;
+    let building = key.with_extension("building");
+    fs::rename(&key, &building).unwrap();
+    fs::create_dir(bench.cache().join("other.building")).unwrap();
+    assert!(!bench.run("bytes").summary.from_cache);
+    assert_eq!(bench.entries(), [key.file_name().unwrap().to_str().unwrap()]);
+}
+
+#[test]
+fn a_build_that_fails_leaves_no_entry() {
+    let bench = Bench::new(3);
+    fs::write(bench.data(), "{\"text\":\"fine\"}\n{broken\n").unwrap();
+    for tokenizer in ["bytes", "bpe:300"] {
+        let error = prepare(&bench.settings(tokenizer), &NoProgress).unwrap_err();
+        assert!(error.to_string().contains("data.jsonl:2"), "{error}");
+        assert!(error.is_usage());
+    }
+    assert!(bench.entries().is_empty());
+}
+
+/// Counts the phases that tokenise.
+#[derive(Default)]
+struct Phases(Mutex<Vec<(String, u64, u64)>>);
+
+impl Progress for Phases {
+    fn start(&self, total: u64, what: &str) {
+        self.0.lock().unwrap().push((what.into(), total, 0));
+    }
+    fn advance(&self, bytes: u64) {
+        self.0.lock().unwrap().last_mut().unwrap().2 += bytes;
+    }
+    fn finish(&self) {}
+}
+
+#[test]
+fn of_several_at_once_one_builds_and_the_others_use_its_result() {
+    let bench = Bench::new(2000);
+    let phases = Phases::default();
+    let built: Vec<bool> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| !prepare(&bench.settings("bpe:400"), &phases).unwrap().summary.from_cache)
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(built.iter().filter(|&&built| built).count(), 1);
+    let phases = phases.0.into_inner().unwrap();
+    assert_eq!(phases.iter().filter(|(what, ..)| what == "tokenising").count(), 1);
+    assert_eq!(bench.entries().len(), 1);
+}
+
+#[test]
+fn waiting_for_another_builder_ends_at_the_deadline() {
+    let bench = Bench::new(5);
+    let entry = bench.run("bytes").summary.cache_entry;
+    fs::remove_dir_all(&entry).unwrap();
+    let lock = Lock::try_acquire(&entry.with_extension("lock")).unwrap().unwrap();
+    let settings = Prepare { lock_timeout: Duration::from_millis(50), ..bench.settings("bytes") };
+    let error = prepare(&settings, &NoProgress).unwrap_err();
+    assert!(matches!(error, Error::LockTimeout { .. }), "{error}");
+    drop(lock);
+    assert!(!bench.run("bytes").summary.from_cache);
+}
+
+#[test]
+fn progress_comes_to_the_total() {
+    let bench = Bench::new(100);
+    let phases = Phases::default();
+    prepare(&bench.settings("bytes"), &phases).unwrap();
+    let size = fs::metadata(bench.data()).unwrap().len();
+    let phases = phases.0.into_inner().unwrap();
+    assert_eq!(phases, [("reading".into(), size, size), ("tokenising".into(), size, size)]);
+}
+
+#[test]
+fn two_documents_give_one_to_each_split() {
+    let bench = Bench::new(2);
+    let prepared =
+        prepare(&Prepare { validation_fraction: 1e-9, ..bench.settings("bytes") }, &NoProgress).unwrap();
+    assert_eq!(documents(&prepared, &prepared.train), ["document 0 says 0"]);
+    assert_eq!(documents(&prepared, &prepared.validation), ["document 1 says 31"]);
+    let most =
+        prepare(&Prepare { validation_fraction: 0.999, ..bench.settings("bytes") }, &NoProgress).unwrap();
+    assert_eq!(documents(&most, &most.train), ["document 0 says 0"]);
+    let none =
+        prepare(&Prepare { validation_fraction: 0.0, ..bench.settings("bytes") }, &NoProgress).unwrap();
+    assert!(none.validation.is_empty() && none.train.tokens().document_count() == 2);
+}
+
+#[test]
+fn the_end_of_a_single_document_validates() {
+    let bench = Bench::new(0);
+    fs::write(bench.data(), "{\"text\":\"0123456789\"}").unwrap();
+    let prepared =
+        prepare(&Prepare { validation_fraction: 0.3, ..bench.settings("bytes") }, &NoProgress).unwrap();
+    assert_eq!(documents(&prepared, &prepared.train), ["0123456"]);
+    assert_eq!(documents(&prepared, &prepared.validation), ["789"]);
+    assert!(prepared.summary.counts.notes[0].contains("one document"), "{:?}", prepared.summary.counts.notes);
+    fs::write(bench.data(), "{\"text\":\"0\"}").unwrap();
+    let short = bench.run("bytes");
+    assert!(short.validation.is_empty() && short.train.len() == 1);
+    assert!(short.summary.counts.notes[0].contains("too short"));
+}
+
+#[test]
+fn prompts_are_masked() {
+    let bench = Bench::new(0);
+    fs::write(bench.data(), "{\"prompt\":\"ab\",\"text\":\"cd\"}\n{\"text\":\"e\"}\n").unwrap();
+    let settings = Prepare { layout: Layout::Documents, validation_fraction: 0.0, ..bench.settings("bytes") };
+    let prepared = prepare(&settings, &NoProgress).unwrap();
+    let sequence = prepared.train.get(0);
+    assert_eq!(sequence.targets[..4], [b'b'.into(), b'c'.into(), b'd'.into(), 256]);
+    assert_eq!(sequence.valid[..5], [false, true, true, true, false]);
+    assert_eq!(prepared.summary.counts.masked_tokens, 2);
+}
+
+#[test]
+fn a_corpus_without_text_is_an_error() {
+    let bench = Bench::new(0);
+    for content in ["", "\n\n", "{\"text\":\"\"}\n"] {
+        fs::write(bench.data(), content).unwrap();
+        for tokenizer in ["bytes", "bpe:300"] {
+            let error = prepare(&bench.settings(tokenizer), &NoProgress).unwrap_err();
+            assert!(matches!(error, Error::EmptyCorpus { .. }), "{content:?} {tokenizer}: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_tokenizer_file_is_used_as_it_is() {
+    let bench = Bench::new(30);
+    let made = bench.run("bpe:300");
+    let path = bench.folder.path().join("tokenizer.json");
+    made.tokenizer.save(&path).unwrap();
+    let read = bench.run(path.to_str().unwrap());
+    assert!(!read.summary.from_cache);
+    assert_eq!(read.tokenizer.json(), made.tokenizer.json());
+    assert_eq!(documents(&read, &read.train), documents(&made, &made.train));
+    fs::write(&path, "{}").unwrap();
+    assert!(matches!(
+        prepare(&bench.settings(path.to_str().unwrap()), &NoProgress),
+        Err(Error::Tokenizer { .. })
+    ));
+}
+
+#[test]
+fn wrong_settings_are_refused() {
+    let bench = Bench::new(3);
+    for fraction in [-0.1, 1.0, f64::NAN] {
+        let settings = Prepare { validation_fraction: fraction, ..bench.settings("bytes") };
+        let error = prepare(&settings, &NoProgress).unwrap_err();
+        assert!(matches!(error, Error::Setting { option: "validation_fraction", .. }), "{error}");
+    }
+    let settings = Prepare { sequence_length: 0, ..bench.settings("bytes") };
+    assert!(prepare(&settings, &NoProgress).unwrap_err().to_string().starts_with("sequence_length = 0"));
+}

@@ -181,7 +181,9 @@ impl Part {
         }
         match self.u32(8) {
             FORMAT_VERSION => Ok(()),
-            version => Err(self.error(format!("it has version {version}, this program reads {FORMAT_VERSION}"))),
+            version => {
+                Err(self.error(format!("it has version {version}, this program reads {FORMAT_VERSION}")))
+            }
         }
     }
 

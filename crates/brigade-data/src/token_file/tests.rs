@@ -26,12 +26,16 @@ fn what_is_written_is_read_in_both_widths() {
     for (vocabulary_size, width) in [(1 << 16, 2), ((1 << 16) + 1, 4)] {
         let folder = tempfile::tempdir().unwrap();
         let last = vocabulary_size as u32 - 1;
-        write_split(folder.path(), vocabulary_size, &[(vec![1, 2], vec![3]), (vec![], vec![]), (vec![], vec![last])]);
+        write_split(
+            folder.path(),
+            vocabulary_size,
+            &[(vec![1, 2], vec![3]), (vec![], vec![]), (vec![], vec![last])],
+        );
         let file = TokenFile::open(folder.path(), "split").unwrap();
         assert_eq!(tokens(&file), [1, 2, 3, last]);
         assert_eq!(file.document_count(), 2);
         assert_eq!(file.document(1), 3..4);
-        assert_eq!(file.masked_within(1..4).collect::<Vec<_>>(), [1..2]);
+        assert!(file.masked_within(1..4).eq(std::iter::once(1..2)));
         assert_eq!(file.vocabulary_size(), vocabulary_size);
         let size = std::fs::metadata(folder.path().join("split.bin")).unwrap().len();
         assert_eq!(size, 64 + 4 * width);
@@ -71,14 +75,12 @@ fn a_tail_moves_from_one_split_to_another() {
     from.push(&[8], false).unwrap();
     from.finish().unwrap();
     to.finish().unwrap();
-    let (from, to) = (
-        TokenFile::open(folder.path(), "from").unwrap(),
-        TokenFile::open(folder.path(), "to").unwrap(),
-    );
+    let (from, to) =
+        (TokenFile::open(folder.path(), "from").unwrap(), TokenFile::open(folder.path(), "to").unwrap());
     assert_eq!((tokens(&from), from.document_count()), (vec![1, 2, 3, 8], 2));
     assert_eq!((tokens(&to), to.document_count()), (vec![4, 5, 6, 7], 1));
-    assert_eq!(to.masked_within(0..4).collect::<Vec<_>>(), [1..3]);
-    assert_eq!(from.masked_within(0..4).collect::<Vec<_>>(), [0..2]);
+    assert!(to.masked_within(0..4).eq(std::iter::once(1..3)));
+    assert!(from.masked_within(0..4).eq(std::iter::once(0..2)));
 }
 
 #[cfg(target_os = "linux")]

@@ -114,8 +114,9 @@ impl TokenWriter {
             .map_err(|source| Error::io("take tokens back from", &self.tokens_path, source))?;
         let tokens = bytes.chunks_exact(width).map(decode_token).collect();
         let taken = self.masked.iter().filter(|range| range.end > start);
-        let masked =
-            taken.map(|range| (range.start.max(start) - start) as usize..(range.end - start) as usize).collect();
+        let masked = taken
+            .map(|range| (range.start.max(start) - start) as usize..(range.end - start) as usize)
+            .collect();
         self.masked.retain_mut(|range| {
             range.end = range.end.min(start);
             range.start < range.end

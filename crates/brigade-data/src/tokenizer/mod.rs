@@ -74,11 +74,16 @@ impl Tokenizer {
     /// Reads a `tokenizer.json`, one of this crate's or of the `tokenizers` library.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::Tokenizer`] where the file is no tokenizer, has no end-of-text token, or encodes at
+    /// [`Error::Tokenizer`] where the file cannot be read, is no tokenizer, has no end-of-text token, or encodes at
     /// random.
     pub fn from_file(path: &Path) -> Result<Self> {
-        let json = std::fs::read_to_string(path).map_err(|source| Error::io("read tokenizer", path, source))?;
-        Self::from_json(&path.display().to_string(), json)
+        let name = path.display().to_string();
+        match std::fs::read_to_string(path) {
+            Ok(json) => Self::from_json(&name, json),
+            Err(error) => {
+                Err(Error::Tokenizer { tokenizer: name, message: format!("it cannot be read: {error}") })
+            }
+        }
     }
 
     pub(crate) fn from_json(name: &str, json: String) -> Result<Self> {
@@ -88,7 +93,9 @@ impl Tokenizer {
         if let ModelWrapper::BPE(model) = library.get_model()
             && model.dropout.is_some_and(|dropout| dropout > 0.0)
         {
-            return Err(refuse("it has BPE dropout, which encodes at random; set \"dropout\" to null".into()));
+            return Err(refuse(
+                "it has BPE dropout, which encodes at random; set \"dropout\" to null".into(),
+            ));
         }
         library.set_encode_special_tokens(true);
         library.with_padding(None);
@@ -147,7 +154,9 @@ impl Tokenizer {
     /// [`Error::Tokenizer`] where an id is outside the vocabulary or the library fails.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
         if let Some(id) = ids.iter().find(|&&id| id as usize >= self.inner.vocabulary_size) {
-            return Err(self.error(format!("id {id} is outside the vocabulary of {}", self.inner.vocabulary_size)));
+            return Err(
+                self.error(format!("id {id} is outside the vocabulary of {}", self.inner.vocabulary_size))
+            );
         }
         self.inner.library.decode(ids, false).map_err(|error| self.error(error.to_string()))
     }

@@ -43,7 +43,8 @@ impl FromStr for TokenizerSpec {
         }
         if let Some(size) = text.strip_prefix("bpe:") {
             let size = size.parse().ok().filter(|size| (MIN_VOCABULARY..=MAX_VOCABULARY).contains(size));
-            let allowed = format!("bpe: takes a vocabulary of {MIN_VOCABULARY} to {MAX_VOCABULARY}, as in bpe:4096");
+            let allowed =
+                format!("bpe: takes a vocabulary of {MIN_VOCABULARY} to {MAX_VOCABULARY}, as in bpe:4096");
             return size.map(Self::Bpe).ok_or_else(|| refuse(allowed));
         }
         if text.ends_with(".json") {
@@ -97,9 +98,12 @@ mod tests {
 
     #[test]
     fn wrong_names_say_what_is_allowed() {
-        for (text, part) in
-            [("bpe:10", "257 to 1000000"), ("bpe:", "bpe:4096"), ("bpe:-1", "bpe:4096"), ("gpt2", "tokenizer.json")]
-        {
+        for (text, part) in [
+            ("bpe:10", "257 to 1000000"),
+            ("bpe:", "bpe:4096"),
+            ("bpe:-1", "bpe:4096"),
+            ("gpt2", "tokenizer.json"),
+        ] {
             let message = text.parse::<TokenizerSpec>().unwrap_err().to_string();
             assert!(message.contains(part) && message.contains(&format!("tokenizer = {text}")), "{message}");
         }

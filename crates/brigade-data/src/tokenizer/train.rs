@@ -17,7 +17,8 @@ const MIN_PAIR_COUNT: u64 = 2;
 pub(super) fn byte_level() -> Result<Tokenizer> {
     let tokens = (0..=255u8).map(|byte| letter(byte).to_string()).chain([END_OF_TEXT.to_string()]);
     let vocabulary: Vec<(String, u32)> = tokens.zip(0..).collect();
-    let model = BPE::builder().vocab_and_merges(vocabulary.into_iter().collect::<Vocabulary>(), Vec::new()).build();
+    let model =
+        BPE::builder().vocab_and_merges(vocabulary.into_iter().collect::<Vocabulary>(), Vec::new()).build();
     assemble("bytes", model.map_err(|error| failed("bytes", error))?)
 }
 

@@ -9,9 +9,8 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-static WORD: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    Regex::new(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+").ok()
-});
+static WORD: LazyLock<Option<Regex>> =
+    LazyLock::new(|| Regex::new(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+").ok());
 
 /// The letter that stands for each byte in the tokens of a byte-level vocabulary: printable Latin-1 characters stand
 /// for themselves, the other bytes for the characters from U+0100 on.

@@ -1,7 +1,7 @@
 //! Clusters described in JSON: Vertex AI's `CLUSTER_SPEC` and TensorFlow's `TF_CONFIG`.
 //!
-//! Both are `{"cluster": {"<type>": ["host:port", ...]}, "task": {"type": "<type>", "index": 0}}`; they differ in the types
-//! whose members are nodes, and in which of them is node 0.
+//! Both are `{"cluster": {"<type>": ["host:port", ...]}, "task": {"type": "<type>", "index": 0}}`; they
+//! differ in the types whose members are nodes, and in which of them is node 0.
 
 use std::collections::BTreeMap;
 

@@ -3,8 +3,8 @@
 /// The longest list that is read, in bytes.
 const MAX_BYTES: usize = 1 << 20;
 
-/// The first host of a list such as `gpu[01-03,07],login1`: `gpu01`. The whole list is checked; several brackets in a
-/// name (`rack[0-1]node[0-3]`) are allowed.
+/// The first host of a list such as `gpu[01-03,07],login1`: `gpu01`. The whole list is checked; several
+/// brackets in a name (`rack[0-1]node[0-3]`) are allowed.
 pub fn first_host(list: &str) -> Result<String, String> {
     if list.len() > MAX_BYTES {
         return Err(format!("it has more than {MAX_BYTES} bytes"));

@@ -90,7 +90,8 @@ pub struct NodeInfo {
     pub node_rank: usize,
     /// Ranks to start on this node; `None` where nobody said, so that the caller decides.
     pub nproc_per_node: Option<usize>,
-    /// Where rank 0 waits for the others. `None` on a single node: the launcher takes a free port of the loopback address.
+    /// Where rank 0 waits for the others. `None` on a single node: the launcher takes a free port of the
+    /// loopback address.
     pub endpoint: Option<Endpoint>,
     /// Who said so.
     pub source: Source,
@@ -108,8 +109,9 @@ pub enum Detected {
 }
 
 impl Detected {
-    /// The secret of this world: `BRIGADE_TOKEN`, or a fresh one where this process alone hands it out (a single node,
-    /// or a world of one rank). A world that spans nodes or was started by somebody else needs `BRIGADE_TOKEN`.
+    /// The secret of this world: `BRIGADE_TOKEN`, or a fresh one where this process alone hands it out (a
+    /// single node, or a world of one rank). A world that spans nodes or was started by somebody else needs
+    /// `BRIGADE_TOKEN`.
     pub fn token(&self, env: &dyn Fn(&str) -> Option<String>) -> Result<Token> {
         if let Some(token) = Token::from_env(env)? {
             return Ok(token);
@@ -153,13 +155,23 @@ impl fmt::Display for Detected {
 
 /// Finds out which world this process belongs to.
 ///
-/// In order of precedence: Brigade's own launcher (`BRIGADE_LAUNCHED=1`) > explicit flags > `RANK`/`WORLD_SIZE`/`MASTER_ADDR` >
-/// `PET_*` > `CLUSTER_SPEC` > `TF_CONFIG` > `OMPI_*`/`PMI_*` > `SLURM_*` > this machine alone. An empty variable counts as
-/// not set. The first source that is there decides; if it is malformed or incomplete, that is an error.
+/// The first of these that is there decides; if it is malformed or incomplete, that is an error. An empty
+/// variable counts as not set.
 ///
-/// `--nproc-per-node` is an explicit flag too, with two refinements that keep it from tearing a world apart. Where a
-/// source gives *nodes* (`PET_*`, `CLUSTER_SPEC`, `TF_CONFIG`, and Slurm with one task a node), it says how many ranks to start on
-/// each. Where a source gives *ranks* and as many per node as the flag asks for, the flag only repeats it.
+/// 1. Brigade's own launcher (`BRIGADE_LAUNCHED=1`)
+/// 2. explicit flags
+/// 3. `RANK`, `WORLD_SIZE`, `MASTER_ADDR`
+/// 4. `PET_*`
+/// 5. `CLUSTER_SPEC`; where it is empty, `NNODES` with `RANK` but without `WORLD_SIZE`
+/// 6. `TF_CONFIG`
+/// 7. `OMPI_*`, `PMI_*`
+/// 8. `SLURM_PROCID` and its kin
+/// 9. nothing: this machine alone
+///
+/// `--nproc-per-node` is an explicit flag too, with two refinements that keep it from tearing a world apart.
+/// Where a source gives *nodes* (`PET_*`, `CLUSTER_SPEC`, `TF_CONFIG`, and Slurm with one task a node), it
+/// says how many ranks to start on each. Where a source gives *ranks* and as many per node as the flag asks
+/// for, the flag only repeats it.
 pub fn detect(args: &LaunchArgs, env: &dyn Fn(&str) -> Option<String>) -> Result<Detected> {
     let env = Variables(env);
     if env.get(crate::LAUNCHED_VARIABLE).as_deref() == Some("1") {

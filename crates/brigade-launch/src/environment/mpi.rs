@@ -25,8 +25,8 @@ const PMI: Names = Names {
     local_size: "MPI_LOCALNRANKS",
 };
 
-/// The rank that an MPI launcher started. Its environment has no address: `MASTER_ADDR` gives it, which only a world
-/// on one node can do without.
+/// The rank that an MPI launcher started. Its environment has no address: `MASTER_ADDR` gives it, which only
+/// a world on one node can do without.
 pub fn read(env: Variables, source: Source) -> Result<Detected> {
     let names = if source == Source::Pmi { PMI } else { OPEN_MPI };
     let set = [names.rank, names.size];

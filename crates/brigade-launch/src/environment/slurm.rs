@@ -11,8 +11,9 @@ const PORTS: std::ops::Range<u16> = 15_000..25_000;
 
 /// The rank that is this Slurm task; or, with one task a node and `--nproc-per-node` given, the node.
 ///
-/// Rank 0's host is `MASTER_ADDR`, else the first host of the step's (or job's) node list, else, on a single node, this
-/// one. The port is `MASTER_PORT`, else `15000 + SLURM_JOB_ID mod 10000`, so that all tasks of a job agree and jobs differ.
+/// Rank 0's host is `MASTER_ADDR`, else the first host of the step's (or job's) node list, else, on a single
+/// node, this one. The port is `MASTER_PORT`, else `15000 + SLURM_JOB_ID mod 10000`, so that all tasks of a
+/// job agree and jobs differ.
 pub fn read(env: Variables, nproc_given: bool) -> Result<Detected> {
     let world_size = env.need(env.number("SLURM_NTASKS", 1, MAX_RANKS)?, "SLURM_NTASKS", &SET, HINT)?;
     let rank =

@@ -3,8 +3,9 @@
 /// The longest line that is kept together, in bytes.
 const MAX_LINE: usize = 64 << 10;
 
-/// Collects bytes and gives out whole lines. What a carriage return overwrote (the earlier states of a progress bar) and
-/// escape sequences (colours, cursor movements) are left out; a line longer than 64 KiB is cut.
+/// Collects bytes and gives out whole lines. What a carriage return overwrote (the earlier states of a
+/// progress bar) and escape sequences (colours, cursor movements) are left out; a line longer than 64 KiB is
+/// cut.
 #[derive(Default)]
 pub struct Lines {
     pending: Vec<u8>,
@@ -56,7 +57,8 @@ fn visible(line: &[u8]) -> Vec<u8> {
     shown
 }
 
-/// Skips the rest of an escape sequence: `[` parameters and a final byte, `]` text up to BEL or ESC `\`, or one byte.
+/// Skips the rest of an escape sequence: `[` parameters and a final byte, `]` text up to BEL or ESC `\`, or
+/// one byte.
 fn after_escape(rest: &[u8]) -> &[u8] {
     let end = match rest.first() {
         Some(b'[') => rest[1..].iter().position(|b| (0x40..=0x7e).contains(b)).map(|at| at + 2),

@@ -25,23 +25,28 @@ use self::{
     signals::Forwarding,
     terminal::Terminal,
 };
-use crate::{Endpoint, Error, MAX_LOCAL_RANKS, MAX_NODES, MAX_RANKS, Result, Token, handover};
+use crate::{Endpoint, Error, MAX_LOCAL_RANKS, MAX_NODES, MAX_RANKS, NodeInfo, Result, Token, handover};
 
-/// Default of [`Launch::grace`]. Together with the other bounds it ends an interrupted run within 2 s.
+/// Default of [`Launch::grace`]. An interrupted run is over within 2 s, a failed one within 5 s.
 pub const GRACE: Duration = Duration::from_millis(1500);
 
-/// How long after the first failure others are let go on, so that the cause can show itself: a peer's death is noticed
-/// by the other ranks about as fast as by the launcher.
+/// How long after the first failure others are let go on, so that the cause can show itself: a peer's death
+/// is noticed by the other ranks about as fast as by the launcher.
 pub const SETTLE: Duration = Duration::from_millis(300);
 
 /// How long the output of ranks that have ended may still arrive.
 const DRAIN: Duration = Duration::from_millis(400);
 
+const _: () = assert!(GRACE.as_millis() + DRAIN.as_millis() < 2000);
+const _: () =
+    assert!((SETTLE.as_millis() + GRACE.as_millis() + KILL_WAIT.as_millis() + DRAIN.as_millis()) < 5000);
+
 /// The ranks of one node to start.
 ///
-/// Each rank runs `program args…` with the launcher's environment, `env`, and `RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK
-/// MASTER_ADDR MASTER_PORT BRIGADE_TOKEN BRIGADE_LAUNCHED=1`; standard input is empty. The rank `r` of the node is rank
-/// `node_rank * nproc + r` of the world, so all nodes need the same `nproc`.
+/// Each rank runs `program args…` with the launcher's environment, `env`, and `RANK LOCAL_RANK WORLD_SIZE
+/// LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT BRIGADE_TOKEN BRIGADE_LAUNCHED=1`; standard input is
+/// empty. The rank `r` of the node is rank `node_rank * nproc + r` of the world, so all nodes need the same
+/// `nproc`.
 #[derive(Debug, Clone)]
 pub struct Launch {
     /// The program: a path, or a name that is looked for in `PATH`.
@@ -89,6 +94,11 @@ impl Launch {
             tee: false,
             grace: GRACE,
         }
+    }
+
+    /// The same as a node of the world that was [detected](crate::detect).
+    pub fn on_node(self, node: &NodeInfo) -> Self {
+        Self { nnodes: node.nnodes, node_rank: node.node_rank, endpoint: node.endpoint.clone(), ..self }
     }
 
     fn first_rank(&self) -> usize {
@@ -158,15 +168,16 @@ enum Message {
 
 /// Starts the ranks of this node and returns when all of them have ended.
 ///
-/// - **Output.** Both streams of rank `r` go to `<log_dir>/rank-<r>.log`, in whole lines and without the redrawn states of progress
-///   bars. Rank 0's bytes also go, unchanged, to the launcher's own standard output and error; where these are a terminal, rank 0 has a
-///   (pseudo-)terminal too, so that its progress bar works.
-/// - **Failure.** [`SETTLE`] after the first rank that exits with another code than 0 or is killed, the others get SIGTERM, and
-///   SIGKILL once [`Launch::grace`] is over.
-/// - **Signals.** Ctrl-C, SIGTERM and SIGHUP (unless ignored from the start) end all ranks in the same way; a second one kills them at once. Ranks
-///   are in process groups of their own, so that Ctrl-C in a terminal reaches the launcher alone and nobody twice; Ctrl-Z stops and `fg` continues
-///   the ranks with the launcher. After the return they have
-///   their default effect again.
+/// - **Output.** Both streams of rank `r` go to `<log_dir>/rank-<r>.log`, in whole lines and without the
+///   redrawn states of progress bars. Rank 0's bytes also go, unchanged, to the launcher's own standard
+///   output and error; where these are a terminal, rank 0 has a (pseudo-)terminal too, so that its progress
+///   bar works.
+/// - **Failure.** [`SETTLE`] after the first rank that exits with another code than 0 or is killed, the
+///   others get SIGTERM, and SIGKILL once [`Launch::grace`] is over.
+/// - **Signals.** Ctrl-C, SIGTERM and SIGHUP (unless ignored from the start) end all ranks in the same way; a
+///   second one kills them at once. Ranks are in process groups of their own, so that Ctrl-C in a terminal
+///   reaches the launcher alone and nobody twice; Ctrl-Z stops and `fg` continues the ranks with the
+///   launcher. After the return they have their default effect again.
 /// - **A killed launcher.** On Linux the kernel kills the ranks with it (not what a rank itself has started).
 pub fn launch(launch: &Launch, on_event: &mut dyn FnMut(Event)) -> Result<Outcome> {
     launch.check()?;
@@ -187,7 +198,8 @@ pub fn launch(launch: &Launch, on_event: &mut dyn FnMut(Event)) -> Result<Outcom
         on_event(Event::Started { rank: process.rank, pid: process.pid });
         ranks.push(process);
     }
-    // Only rank 0 holds the listener and its side of the terminal from here on, so that their end can be seen.
+    // Only rank 0 holds the listener and its side of the terminal from here on, so that their end can be
+    // seen.
     let terminal = zero.and_then(|zero| zero.terminal).map(|(terminal, _)| terminal);
     let supervisor = Supervisor {
         ranks,
@@ -240,7 +252,8 @@ impl Supervisor<'_> {
     /// The next message, or `None` when the phase is over.
     fn next_message(&self) -> Option<Message> {
         let until = match self.phase {
-            // The supervisor's own ends of the channel are gone only with the threads, which end after the ranks.
+            // The supervisor's own ends of the channel are gone only with the threads, which end after the
+            // ranks.
             Phase::Running => return self.messages.recv().ok(),
             Phase::Settling { until } | Phase::Stopping { until } | Phase::Killed { until } => until,
         };
@@ -330,7 +343,8 @@ impl Supervisor<'_> {
         self.ranks.iter().for_each(|rank| rank.signal(signal));
     }
 
-    /// Waits for the rest of the output, up to [`DRAIN`]: something that left a rank's process group may hold it open.
+    /// Waits for the rest of the output, up to [`DRAIN`]: something that left a rank's process group may hold
+    /// it open.
     fn drain(&mut self) {
         let deadline = Instant::now() + DRAIN;
         while self.ranks.iter().any(|rank| rank.open_streams > 0) {

@@ -123,7 +123,8 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// The launcher's own exit code: 0 done, 1 failed, 2 if the rank to blame exited with 2 (wrong usage), 130 interrupted.
+    /// The launcher's own exit code: 0 done, 1 failed, 2 if the rank to blame exited with 2 (wrong usage),
+    /// 130 interrupted.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Done => exit::DONE,

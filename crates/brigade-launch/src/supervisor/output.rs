@@ -18,7 +18,8 @@ const PANIC_LINES: usize = 6;
 /// Bytes of a line that a report shows at most.
 const SHOWN_BYTES: usize = 500;
 
-/// The log of one rank, `<log_dir>/rank-<r>.log`: standard output and standard error, line by line, in order of arrival.
+/// The log of one rank, `<log_dir>/rank-<r>.log`: standard output and standard error, line by line, in order
+/// of arrival.
 pub struct Log {
     path: PathBuf,
     state: Mutex<State>,
@@ -121,8 +122,8 @@ pub enum Echo {
     Lines(Stream, usize),
 }
 
-/// Copies a rank's stream until its end. `lost` is called once if the log cannot be written any more; the stream
-/// is still read then, so that the rank does not block.
+/// Copies a rank's stream until its end. `lost` is called once if the log cannot be written any more; the
+/// stream is still read then, so that the rank does not block.
 pub fn pump(mut source: impl Read, log: &Log, echo: &Echo, mut lost: impl FnMut(io::Error)) {
     let mut lines = Lines::default();
     let mut emit = |line: &[u8]| {

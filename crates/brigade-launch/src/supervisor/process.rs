@@ -49,8 +49,8 @@ pub struct RankZero {
 }
 
 impl Process {
-    /// Starts the rank `local_rank` of this node. Must be called on the thread that stays until the ranks have ended: Linux
-    /// sends the death signal when the *thread* that started the process is gone.
+    /// Starts the rank `local_rank` of this node. Must be called on the thread that stays until the ranks
+    /// have ended: Linux sends the death signal when the *thread* that started the process is gone.
     pub fn start(
         launch: &Launch,
         local_rank: usize,
@@ -206,8 +206,8 @@ fn redirect(command: &mut Command, terminal: Option<&(Terminal, OwnedFd)>) -> io
     Ok(())
 }
 
-/// Asks the kernel to kill this process when the launcher is gone, also if it is gone already. Elsewhere than on Linux the ranks
-/// find out by themselves, as their peers' connections close.
+/// Asks the kernel to kill this process when the launcher is gone, also if it is gone already. Elsewhere than
+/// on Linux the ranks find out by themselves, as their peers' connections close.
 fn die_with(launcher: Pid) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;

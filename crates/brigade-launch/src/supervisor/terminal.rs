@@ -1,12 +1,13 @@
 //! A terminal for rank 0.
 //!
-//! Where the launcher's own output is a terminal, rank 0 gets a pseudo-terminal, so that its progress bar works although
-//! the launcher reads along for the log. The bytes go to the real terminal unchanged.
+//! Where the launcher's own output is a terminal, rank 0 gets a pseudo-terminal, so that its progress bar
+//! works although the launcher reads along for the log. The bytes go to the real terminal unchanged.
 
 use std::{fs::File, io, os::fd::OwnedFd};
 
 use rustix::{
     fs::{Mode, OFlags},
+    io::{FdFlags, fcntl_setfd},
     pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
     termios::{
         LocalModes, OptionalActions, OutputModes, isatty, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize,
@@ -25,8 +26,8 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// A pseudo-terminal and the side of it that rank 0 gets, if the launcher's standard output or error is a terminal and
-    /// the system has a pseudo-terminal to give.
+    /// A pseudo-terminal and the side of it that rank 0 gets, if the launcher's standard output or error is a
+    /// terminal and the system has a pseudo-terminal to give.
     pub fn open() -> Option<(Self, OwnedFd)> {
         let (out, err) = (isatty(io::stdout()), isatty(io::stderr()));
         if !out && !err {
@@ -60,7 +61,8 @@ impl Terminal {
 
 /// The two sides of a pseudo-terminal that changes no byte on its way.
 fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    let launcher_side = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
+    let launcher_side = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY)?;
+    fcntl_setfd(&launcher_side, FdFlags::CLOEXEC)?;
     grantpt(&launcher_side)?;
     unlockpt(&launcher_side)?;
     let path = ptsname(&launcher_side, Vec::new())?;

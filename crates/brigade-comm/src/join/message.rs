@@ -1,0 +1,230 @@
+//! The messages of rendezvous and control plane, and how they are framed: a length of four bytes, then JSON.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use super::Transport;
+
+/// The longest message that is accepted, in bytes.
+pub const MAX_FRAME_BYTES: usize = 1 << 20;
+
+/// The largest world; its table fits into a message.
+pub const MAX_WORLD_SIZE: usize = 2048;
+
+/// The longest text that a rank may announce about itself, in bytes.
+pub(super) const MAX_TEXT_BYTES: usize = 256;
+
+/// What ranks tell each other outside of operations.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Message {
+    /// To rank 0: a rank that wants to join.
+    Join(Hello),
+    /// From rank 0: everybody is there.
+    Table(Table),
+    /// This connection is not wanted.
+    Refused { reason: String },
+    /// To a peer: a link for a group.
+    Link(LinkHello),
+    /// Keeps the connection busy, so that a lost host is noticed.
+    Ping,
+    /// Some rank failed.
+    Fault { origin: usize, died: bool, reason: String },
+    /// To rank 0: this rank is done.
+    Goodbye,
+    /// From rank 0: all ranks are done.
+    Farewell,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Hello {
+    pub(super) version: u32,
+    pub(super) rank: usize,
+    pub(super) world_size: usize,
+    pub(super) place: Place,
+}
+
+/// Where a rank can be found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Place {
+    /// Its host identity.
+    pub(super) host: String,
+    pub(super) transport: Transport,
+    /// Its address as rank 0 sees it; none for a rank on rank 0's host.
+    pub(super) address: Option<IpAddr>,
+    /// Its TCP port for links.
+    pub(super) port: u16,
+    /// Its abstract Unix socket for links.
+    pub(super) socket: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Table {
+    /// A random number that tells this world from others.
+    pub(super) world: u64,
+    pub(super) places: Vec<Place>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct LinkHello {
+    pub(super) world: u64,
+    pub(super) from: usize,
+    pub(super) group: u64,
+    pub(super) channel: Channel,
+}
+
+/// What a connection between two ranks of a group is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(super) enum Channel {
+    Collective,
+    Transfer,
+    /// Both, through shared memory, whose descriptors follow.
+    Memory,
+}
+
+impl Table {
+    /// Whether two ranks share memory, or why they cannot although one of them insists.
+    pub(super) fn share_memory(&self, a: usize, b: usize) -> Result<bool, String> {
+        let (left, right) = (&self.places[a], &self.places[b]);
+        let same_host = !left.host.is_empty() && left.host == right.host;
+        match (left.transport, right.transport) {
+            (Transport::Auto, Transport::Auto) => Ok(same_host),
+            (Transport::SharedMemory, Transport::Tcp) | (Transport::Tcp, Transport::SharedMemory) => {
+                Err(format!("ranks {a} and {b} have different transports: shared memory and TCP are given"))
+            }
+            (Transport::Tcp, _) | (_, Transport::Tcp) => Ok(false),
+            _ if same_host => Ok(true),
+            _ => Err(format!(
+                "ranks {a} and {b} cannot share memory: they run on different hosts, in different network \
+                 namespaces or for different users"
+            )),
+        }
+    }
+}
+
+impl Message {
+    /// The message as it goes over the wire.
+    pub(super) fn frame(&self) -> Vec<u8> {
+        // Every type in a message has a JSON form, so that this cannot fail; an empty body is refused by the receiver.
+        let body = serde_json::to_vec(self).unwrap_or_default();
+        let mut frame = (body.len() as u32).to_le_bytes().to_vec();
+        frame.extend(body);
+        frame
+    }
+
+    pub(super) fn decode(body: &[u8]) -> Result<Self, String> {
+        serde_json::from_slice(body).map_err(|error| format!("a message makes no sense: {error}"))
+    }
+}
+
+/// The length of a message's body, from its first four bytes.
+pub(super) fn body_length(prefix: [u8; 4]) -> Result<usize, String> {
+    let length = u32::from_le_bytes(prefix) as usize;
+    if length > MAX_FRAME_BYTES {
+        return Err(format!("a message of {length} bytes is announced, {MAX_FRAME_BYTES} are allowed"));
+    }
+    Ok(length)
+}
+
+/// Puts messages together from the pieces in which they arrive.
+#[derive(Default)]
+pub(super) struct FrameBuffer {
+    bytes: Vec<u8>,
+}
+
+impl FrameBuffer {
+    /// Adds what arrived. Call [`next`](Self::next) until it gives nothing before adding more.
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The next whole message.
+    pub(super) fn next(&mut self) -> Result<Option<Message>, String> {
+        let Some(prefix) = self.bytes.first_chunk::<4>() else { return Ok(None) };
+        let end = 4 + body_length(*prefix)?;
+        if self.bytes.len() < end {
+            return Ok(None);
+        }
+        let message = Message::decode(&self.bytes[4..end])?;
+        self.bytes.drain(..end);
+        Ok(Some(message))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn place(host: &str, transport: Transport) -> Place {
+        Place { host: host.into(), transport, address: None, port: 1, socket: "s".into() }
+    }
+
+    #[test]
+    fn who_shares_memory() {
+        use Transport::{Auto, SharedMemory, Tcp};
+        let places = vec![place("a", Auto), place("a", SharedMemory), place("a", Tcp), place("b", Auto)];
+        let table = Table { world: 0, places };
+        assert_eq!(table.share_memory(0, 1), Ok(true));
+        assert_eq!(table.share_memory(0, 2), Ok(false));
+        assert_eq!(table.share_memory(0, 3), Ok(false));
+        assert!(table.share_memory(1, 2).is_err());
+        assert!(table.share_memory(3, 1).is_err());
+        let hidden = Table { world: 0, places: vec![place("", Auto), place("", Auto)] };
+        assert_eq!(hidden.share_memory(0, 1), Ok(false));
+    }
+
+    #[test]
+    fn the_largest_table_fits_into_a_frame() {
+        let text = "x".repeat(MAX_TEXT_BYTES);
+        let place = Place {
+            host: text.clone(),
+            transport: Transport::SharedMemory,
+            address: Some("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff".parse().unwrap()),
+            port: u16::MAX,
+            socket: "brigade-0123456789abcdef0123456789abcdef".into(),
+        };
+        let table = Table { world: u64::MAX, places: vec![place; MAX_WORLD_SIZE] };
+        assert!(Message::Table(table).frame().len() <= MAX_FRAME_BYTES);
+    }
+
+    proptest! {
+        #[test]
+        fn messages_arrive_however_they_are_cut(cuts in proptest::collection::vec(1usize..9, 1..50)) {
+            let messages = [
+                Message::Ping,
+                Message::Fault { origin: 3, died: true, reason: "\u{0}\"text\" ä".into() },
+                Message::Farewell,
+            ];
+            let mut bytes: &[u8] = &messages.iter().flat_map(Message::frame).collect::<Vec<_>>();
+            let (mut buffer, mut received) = (FrameBuffer::default(), Vec::new());
+            for cut in cuts.iter().cycle() {
+                let (piece, rest) = bytes.split_at(bytes.len().min(*cut));
+                buffer.push(piece);
+                while let Some(message) = buffer.next().unwrap() {
+                    received.push(message);
+                }
+                bytes = rest;
+                if bytes.is_empty() {
+                    break;
+                }
+            }
+            prop_assert_eq!(&received[..], &messages[..]);
+        }
+
+        #[test]
+        fn arbitrary_bytes_are_an_error_or_wait_for_more(
+            bytes in proptest::collection::vec(any::<u8>(), 0..200),
+            length in proptest::option::of(0u32..200),
+        ) {
+            let mut buffer = FrameBuffer::default();
+            if let Some(length) = length {
+                buffer.push(&length.to_le_bytes());
+            }
+            buffer.push(&bytes);
+            while let Ok(Some(_)) = buffer.next() {}
+            prop_assert!(buffer.bytes.capacity() < 1024);
+        }
+    }
+}

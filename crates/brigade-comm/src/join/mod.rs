@@ -1,0 +1,243 @@
+//! A world of processes: rendezvous, control plane, and the links of its groups.
+
+mod control;
+mod descriptors;
+mod handshake;
+mod host;
+mod message;
+mod network;
+mod reception;
+mod rendezvous;
+mod token;
+
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
+use std::sync::{Arc, mpsc};
+
+use serde::{Deserialize, Serialize};
+
+pub use crate::call::PROTOCOL_VERSION;
+pub use host::host_identity;
+pub use message::{MAX_FRAME_BYTES, MAX_WORLD_SIZE};
+pub use token::Token;
+
+use crate::Result;
+use crate::error::Error;
+use crate::fault::Fault;
+use crate::group::Group;
+use crate::timeouts::Timeouts;
+use control::Control;
+use message::{Hello, MAX_TEXT_BYTES, Place, Table};
+use network::Network;
+use reception::Receptionist;
+
+/// What carries the bytes between two ranks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Transport {
+    /// Shared memory where two ranks have the same host identity, TCP elsewhere.
+    #[default]
+    Auto,
+    /// Shared memory with every rank, or an error.
+    SharedMemory,
+    /// TCP with every rank, also on the same host.
+    Tcp,
+}
+
+/// What a process gives to become a rank of a world.
+#[derive(Debug)]
+pub struct Join {
+    /// This rank, below `world_size`.
+    pub rank: usize,
+    /// The number of ranks, from 1 to [`MAX_WORLD_SIZE`].
+    pub world_size: usize,
+    /// `host:port` where rank 0 listens and the others find it.
+    pub endpoint: String,
+    /// Rank 0 may be given a socket that already listens at the endpoint.
+    pub listener: Option<TcpListener>,
+    /// The world's secret.
+    pub token: Token,
+    /// How this rank talks to the others.
+    pub transport: Transport,
+    /// The world's deadlines.
+    pub timeouts: Timeouts,
+    /// Instead of [`host_identity`], to make ranks on one host behave as if they were on several.
+    pub host: Option<String>,
+}
+
+/// A rank's membership in a world of processes. Dropping it without [`shutdown`](Self::shutdown) tells the others
+/// that this rank failed.
+pub struct World {
+    group: Group,
+    rank: usize,
+    fault: Arc<Fault>,
+    timeouts: Timeouts,
+    done: bool,
+    // A world of one rank has nobody to talk to.
+    control: Option<Control>,
+    _receptionist: Option<Receptionist>,
+}
+
+/// Joins a world: returns once all ranks are there and connected.
+///
+/// # Errors
+/// [`Error::Option`] for values that cannot be; [`Error::Listen`], [`Error::Unreachable`], [`Error::Missing`],
+/// [`Error::Rendezvous`], [`Error::Refused`] and [`Error::Connect`] for what goes wrong on the way.
+pub fn join(join: Join) -> Result<World> {
+    check(&join)?;
+    let fault = Arc::new(Fault::default());
+    let Join { rank, world_size, timeouts, .. } = join;
+    if world_size == 1 {
+        let alone = Arc::new(Alone);
+        let group = Group::world(alone, fault.clone(), timeouts, rank, vec![0])?;
+        return Ok(World { group, rank, fault, timeouts, done: false, control: None, _receptionist: None });
+    }
+    let token = join.token.clone();
+    let (receptionist, meeting) = meet(join)?;
+    let Meeting { table, streams, hub } = meeting;
+    let control = Control::start(rank, streams, fault.clone())?;
+    let network = Network {
+        rank,
+        table,
+        hub,
+        token,
+        reception: receptionist.reception.clone(),
+        fault: fault.clone(),
+        wait: timeouts.init,
+    };
+    let group = Group::world(Arc::new(network), fault.clone(), timeouts, rank, (0..world_size).collect())
+        .inspect_err(|error| fault.raise(rank, error.clone()))?;
+    let (control, receptionist) = (Some(control), Some(receptionist));
+    Ok(World { group, rank, fault, timeouts, done: false, control, _receptionist: receptionist })
+}
+
+/// What the rendezvous gives a rank.
+struct Meeting {
+    table: Table,
+    /// The control connections, with the ranks at their other ends.
+    streams: Vec<(usize, TcpStream)>,
+    /// Rank 0's address.
+    hub: IpAddr,
+}
+
+fn meet(join: Join) -> Result<(Receptionist, Meeting)> {
+    let Join { rank, world_size, endpoint, listener, token, transport, timeouts, host } = join;
+    let (name, port) = rendezvous::parse_endpoint(&endpoint).unwrap_or(("", 0));
+    let listener = match listener {
+        Some(listener) => Ok(listener),
+        None => rendezvous::listen(name, if rank == 0 { port } else { 0 }),
+    };
+    let listener = listener.map_err(|error| match rank {
+        0 => Error::Listen { endpoint: endpoint.clone(), reason: error.to_string() },
+        _ => Error::System { what: "listen for other ranks", reason: error.to_string() },
+    })?;
+    let (sender, joiners) = mpsc::channel();
+    let receptionist = Receptionist::start(listener, token.clone(), (rank == 0).then_some(sender))?;
+    let place = Place {
+        host: host.unwrap_or_else(host_identity),
+        transport,
+        address: None,
+        port: receptionist.port,
+        socket: receptionist.socket.clone(),
+    };
+    if rank == 0 {
+        let reception = &receptionist.reception;
+        let (table, streams) =
+            rendezvous::host(&endpoint, place, world_size, &joiners, reception, timeouts.init)?;
+        let (streams, hub) = ((1..).zip(streams).collect(), Ipv4Addr::LOCALHOST.into());
+        return Ok((receptionist, Meeting { table, streams, hub }));
+    }
+    let hello = Hello { version: PROTOCOL_VERSION, rank, world_size, place };
+    let (table, stream) = rendezvous::visit(&endpoint, &token, hello, timeouts.init)?;
+    let hub = stream
+        .peer_addr()
+        .map_err(|error| Error::PeerDied {
+            peer: 0,
+            reason: format!("its control connection broke: {error}"),
+        })?
+        .ip();
+    Ok((receptionist, Meeting { table, streams: vec![(0, stream)], hub }))
+}
+
+fn check(join: &Join) -> Result<()> {
+    let refuse = |option, given: String, allowed: String| Err(Error::Option { option, given, allowed });
+    if !(1..=MAX_WORLD_SIZE).contains(&join.world_size) {
+        return refuse(
+            "world_size",
+            join.world_size.to_string(),
+            format!("a number from 1 to {MAX_WORLD_SIZE} is allowed"),
+        );
+    }
+    if join.rank >= join.world_size {
+        let allowed = format!("a number below the world size of {} is allowed", join.world_size);
+        return refuse("rank", join.rank.to_string(), allowed);
+    }
+    if rendezvous::parse_endpoint(&join.endpoint).is_none() {
+        let allowed = "host:port is allowed, as in 10.0.0.1:29400 or [::1]:29400";
+        return refuse("endpoint", format!("\"{}\"", join.endpoint), allowed.into());
+    }
+    if join.token.expose().is_empty() {
+        return refuse("token", "\"\"".into(), "a secret of at least one character is needed".into());
+    }
+    if join.listener.is_some() && join.rank != 0 {
+        let allowed = format!("only rank 0 may be given one, this is rank {}", join.rank);
+        return refuse("listener", "a socket".into(), allowed);
+    }
+    match &join.host {
+        Some(host) if host.len() > MAX_TEXT_BYTES => {
+            let allowed = format!("at most {MAX_TEXT_BYTES} bytes are allowed");
+            refuse("host", format!("{} bytes", host.len()), allowed)
+        }
+        _ => Ok(()),
+    }
+}
+
+impl World {
+    /// The group of all ranks.
+    pub fn group(&self) -> &Group {
+        &self.group
+    }
+
+    /// Waits until every rank has called it, and leaves. Operations on sub-groups and transfers must have been waited
+    /// for. When it returns without an error, all ranks have done all their work.
+    pub fn shutdown(mut self) -> Result<()> {
+        self.group.barrier()?;
+        if let Some(control) = &self.control
+            && !control.leave(self.timeouts.step)?
+        {
+            let reason = format!("not all ranks left within {:?}", self.timeouts.step);
+            let error = Error::Aborted { rank: self.rank, reason };
+            self.fault.raise(self.rank, error.clone());
+            return Err(error);
+        }
+        self.done = true;
+        Ok(())
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if !self.done {
+            let reason = match std::thread::panicking() {
+                true => "a thread that held its world panicked",
+                false => "it dropped its world without shutting it down",
+            };
+            let error = Error::Aborted { rank: self.rank, reason: reason.into() };
+            self.fault.raise(self.rank, error);
+        }
+    }
+}
+
+/// The fabric of a world of one rank.
+struct Alone;
+
+impl crate::fabric::Fabric for Alone {
+    fn connect(
+        &self,
+        gathering: &crate::fabric::Gathering<'_>,
+    ) -> Result<Vec<Option<crate::link::PeerLinks>>> {
+        Ok(gathering.members.iter().map(|_| None).collect())
+    }
+
+    fn has_core_per_rank(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,204 @@
+//! How the ranks of a world find each other: everybody calls rank 0, which tells everybody about everybody.
+
+use std::io;
+use std::net::{IpAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use super::handshake::{HandshakeError, Stream, call};
+use super::message::{Hello, MAX_TEXT_BYTES, Message, Place, Table};
+use super::reception::{INTRODUCTION, Joiner, Reception};
+use super::token::{Token, random};
+use crate::call::PROTOCOL_VERSION;
+use crate::error::Error;
+
+/// How much longer than rank 0 the others wait, so that rank 0 can still tell them who is missing.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Between two tries to reach somebody.
+const RETRY: Duration = Duration::from_millis(50);
+
+/// Host and port of an endpoint.
+pub(super) fn parse_endpoint(endpoint: &str) -> Option<(&str, u16)> {
+    let (host, port) = endpoint.rsplit_once(':')?;
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    (!host.is_empty()).then_some(())?;
+    Some((host, port.parse().ok()?))
+}
+
+/// Listens at a port: on the loopback interface alone if the world cannot reach further, on all otherwise, because a
+/// name that others know this host by need not be an address of its own.
+pub(super) fn listen(host: &str, port: u16) -> io::Result<TcpListener> {
+    match host.parse::<IpAddr>() {
+        Ok(address) if address.is_loopback() => TcpListener::bind((address, port)),
+        _ if host == "localhost" => TcpListener::bind(("127.0.0.1", port)),
+        _ => TcpListener::bind(("::", port)).or_else(|error| match error.kind() {
+            io::ErrorKind::AddrInUse => Err(error),
+            _ => TcpListener::bind(("0.0.0.0", port)),
+        }),
+    }
+}
+
+/// Connects and proves to know the token, again and again until the deadline. Gives the last failure.
+pub(super) fn reach(
+    open: impl Fn(Duration) -> io::Result<Stream>,
+    token: &Token,
+    deadline: Instant,
+    give_up: impl Fn() -> bool,
+) -> Result<Stream, HandshakeError> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        let attempt = || {
+            let mut stream = open(left.min(INTRODUCTION))?;
+            call(&mut stream, token, Instant::now() + left.min(INTRODUCTION))?;
+            Ok(stream)
+        };
+        match attempt() {
+            Err(HandshakeError::Io(_)) if Instant::now() + RETRY < deadline && !give_up() => {
+                std::thread::sleep(RETRY);
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Rank 0's side: waits for all others and tells them. Gives the table and the connections to ranks 1, 2, ….
+pub(super) fn host(
+    endpoint: &str,
+    own: Place,
+    world_size: usize,
+    joiners: &Receiver<Joiner>,
+    reception: &Reception,
+    wait: Duration,
+) -> Result<(Table, Vec<TcpStream>), Error> {
+    let mut guests = Vec::new();
+    let outcome = gather(endpoint, own, world_size, joiners, reception, wait, &mut guests);
+    reception.close_rendezvous();
+    let deadline = Instant::now() + Duration::from_secs(2);
+    let outcome = outcome.and_then(|table| {
+        for (rank, stream) in &mut guests {
+            stream.send(&Message::Table(table.clone()), Instant::now() + INTRODUCTION).map_err(|error| {
+                Error::PeerDied { peer: *rank, reason: format!("it left the rendezvous: {error}") }
+            })?;
+        }
+        Ok(table)
+    });
+    match outcome {
+        Ok(table) => {
+            guests.sort_by_key(|(rank, _)| *rank);
+            let streams = guests.into_iter().filter_map(|(_, stream)| match stream {
+                Stream::Tcp(stream) => Some(stream),
+                Stream::Unix(_) => None,
+            });
+            Ok((table, streams.collect()))
+        }
+        Err(error) => {
+            let late = joiners.try_iter().map(|joiner| (joiner.hello.rank, joiner.stream));
+            for (_, mut stream) in guests.into_iter().chain(late) {
+                // Who cannot be told finds out by the closed connection.
+                let _ = stream.send(&Message::Refused { reason: error.to_string() }, deadline);
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Waits until every rank is there and fits. `guests` holds whoever has come, also when it fails.
+fn gather(
+    endpoint: &str,
+    own: Place,
+    world_size: usize,
+    joiners: &Receiver<Joiner>,
+    reception: &Reception,
+    wait: Duration,
+    guests: &mut Vec<(usize, Stream)>,
+) -> Result<Table, Error> {
+    let deadline = Instant::now() + wait;
+    let mut places: Vec<Option<Place>> = vec![None; world_size];
+    places[0] = Some(own);
+    while guests.len() + 1 < world_size {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let Ok(Joiner { hello, stream, address }) = joiners.recv_timeout(left) else {
+            let missing = (0..world_size).filter(|rank| places[*rank].is_none()).collect();
+            let refused = reception.refused();
+            return Err(Error::Missing {
+                endpoint: endpoint.into(),
+                waited: wait,
+                missing,
+                world_size,
+                refused,
+            });
+        };
+        let Hello { version, rank, world_size: theirs, mut place } = hello;
+        guests.push((rank, stream));
+        let misfit = if version != PROTOCOL_VERSION {
+            Some(format!("rank {rank} speaks protocol version {version}, rank 0 speaks {PROTOCOL_VERSION}"))
+        } else if theirs != world_size {
+            Some(format!("rank {rank} has a world size of {theirs}, rank 0 has {world_size}"))
+        } else if rank >= world_size {
+            Some(format!("rank {rank} came to a world of {world_size}"))
+        } else if places[rank].is_some() {
+            Some(format!("rank {rank} came twice (the second time from {address})"))
+        } else if place.host.len() > MAX_TEXT_BYTES || place.socket.len() > MAX_TEXT_BYTES {
+            Some(format!("rank {rank} announces a name of more than {MAX_TEXT_BYTES} bytes"))
+        } else {
+            None
+        };
+        if let Some(reason) = misfit {
+            return Err(Error::Rendezvous { endpoint: endpoint.into(), reason });
+        }
+        place.address = (!address.is_loopback()).then_some(address);
+        places[rank] = Some(place);
+    }
+    let table =
+        Table { world: u64::from_ne_bytes(random()?), places: places.into_iter().flatten().collect() };
+    for a in 0..world_size {
+        for b in a + 1..world_size {
+            let fits = table.share_memory(a, b);
+            fits.map_err(|reason| Error::Rendezvous { endpoint: endpoint.into(), reason })?;
+        }
+    }
+    Ok(table)
+}
+
+/// The side of every other rank: calls rank 0 and waits until everybody is there. Gives the table and the connection.
+pub(super) fn visit(
+    endpoint: &str,
+    token: &Token,
+    hello: Hello,
+    wait: Duration,
+) -> Result<(Table, TcpStream), Error> {
+    let Hello { rank, world_size, .. } = hello;
+    let deadline = Instant::now() + wait;
+    let unreachable =
+        |reason: String| Error::Unreachable { rank, endpoint: endpoint.into(), waited: wait, reason };
+    let refused = |reason| Error::Refused { rank, endpoint: endpoint.into(), reason };
+    let mut stream =
+        reach(|left| dial(endpoint, left), token, deadline, || false).map_err(|error| match error {
+            HandshakeError::Token => refused("its token is another one".into()),
+            error => unreachable(error.to_string()),
+        })?;
+    stream.send(&Message::Join(hello), deadline).map_err(|error| unreachable(error.to_string()))?;
+    match stream.receive(deadline + GRACE) {
+        Ok(Message::Table(table)) if table.places.len() == world_size => match stream {
+            Stream::Tcp(stream) => Ok((table, stream)),
+            Stream::Unix(_) => Err(unreachable("it did not answer over TCP".into())),
+        },
+        Ok(Message::Refused { reason }) => Err(refused(reason)),
+        Ok(message) => Err(unreachable(format!("it answered with {message:?}"))),
+        Err(error) => Err(unreachable(format!("no word from it since it was reached: {error}"))),
+    }
+}
+
+/// Connects to the first address of an endpoint that answers.
+fn dial(endpoint: &str, wait: Duration) -> io::Result<Stream> {
+    let (host, port) = parse_endpoint(endpoint).ok_or(io::ErrorKind::InvalidInput)?;
+    let mut last = io::Error::other(format!("{host} has no address"));
+    for address in (host, port).to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, wait) {
+            Ok(stream) => return Ok(Stream::Tcp(stream)),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}

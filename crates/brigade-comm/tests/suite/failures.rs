@@ -1,0 +1,229 @@
+//! What goes wrong in a running world, and what every rank then says.
+
+use std::time::{Duration, Instant};
+
+use brigade_comm::{DType, Element, Error, Group, Operation, ReduceOp, Result, Timeouts};
+
+use crate::worlds::{Kind, PATIENT, on_every_transport, run};
+
+on_every_transport!(
+    another_size_is_an_error_on_all_ranks,
+    another_operation_is_an_error_on_all_ranks,
+    another_type_or_root_or_reduction_is_an_error_on_all_ranks,
+    a_rank_that_skips_an_operation_is_named,
+    a_missing_peer_of_a_transfer_is_named,
+    a_transfer_of_another_size_is_an_error_on_both_ranks,
+    abort_ends_what_is_in_flight_everywhere,
+    the_first_failure_is_final,
+    a_call_that_cannot_be_tells_the_others,
+    a_rank_that_leaves_is_missed,
+);
+
+/// The ranks' errors; none of them may have taken long.
+fn errors(kind: Kind, n: usize, work: impl Fn(&Group) -> Result<()> + Sync) -> Vec<Error> {
+    let start = Instant::now();
+    let errors = run(kind, n, PATIENT, work).into_iter().map(|outcome| outcome.unwrap_err()).collect();
+    assert!(start.elapsed() < Duration::from_secs(20), "took {:?}", start.elapsed());
+    errors
+}
+
+/// Whether an error is this one first hand, or the news of it.
+fn says(error: &Error, words: &[&str]) -> bool {
+    let text = error.to_string();
+    words.iter().all(|word| text.contains(word))
+}
+
+#[track_caller]
+fn assert_all_say(errors: &[Error], words: &[&str]) {
+    for (rank, error) in errors.iter().enumerate() {
+        assert!(says(error, words), "rank {rank} says: {error}");
+    }
+}
+
+fn another_size_is_an_error_on_all_ranks(kind: Kind) {
+    let errors = errors(kind, 3, |group| {
+        group.barrier()?;
+        let count = if group.rank() == 1 { 10 } else { 11 };
+        group.all_reduce_in_place(&mut vec![0.0f32; count], ReduceOp::Sum)
+    });
+    assert_all_say(
+        &errors,
+        &["\"world\"", "all_reduce #1 (sum, f32, 44 bytes)", "all_reduce #1 (sum, f32, 40 bytes)"],
+    );
+    let mismatch = errors.iter().find_map(|error| match error {
+        Error::Mismatch { rank, peer, ours, .. } => Some((*rank, *peer, ours.bytes)),
+        _ => None,
+    });
+    let (rank, peer, bytes) = mismatch.unwrap();
+    assert!(rank == 1 && bytes == 40 || peer == 1 && bytes == 44);
+}
+
+fn another_operation_is_an_error_on_all_ranks(kind: Kind) {
+    let errors = errors(kind, 3, |group| match group.rank() {
+        2 => group.barrier(),
+        _ => group.all_gather_in_place(&mut [0u8; 3]),
+    });
+    assert_all_say(&errors, &["all_gather #0 (u8, 3 bytes)", "barrier #0", "rank 2"]);
+}
+
+fn another_type_or_root_or_reduction_is_an_error_on_all_ranks(kind: Kind) {
+    let told = errors(kind, 2, |group| match group.rank() {
+        0 => group.all_reduce_in_place(&mut [0.0f64; 3], ReduceOp::Sum),
+        _ => group.all_reduce_in_place(&mut [0i64; 3], ReduceOp::Sum),
+    });
+    assert_all_say(&told, &["f64", "i64"]);
+    let told = errors(kind, 2, |group| group.broadcast_in_place(&mut [0u8], group.rank()));
+    assert_all_say(&told, &["root 0", "root 1"]);
+    let told = errors(kind, 2, |group| {
+        let op = [ReduceOp::Sum, ReduceOp::Max][group.rank()];
+        group.all_reduce_in_place(&mut [0u8], op)
+    });
+    assert_all_say(&told, &["sum", "max"]);
+}
+
+const HASTY: Timeouts = Timeouts { init: PATIENT.init, step: Duration::from_millis(1500) };
+
+fn a_rank_that_skips_an_operation_is_named(kind: Kind) {
+    let outcomes = run(kind, 3, HASTY, |group| {
+        group.barrier()?;
+        if group.rank() == 2 {
+            // Busy elsewhere, until the others have given up.
+            std::thread::sleep(HASTY.step * 2);
+        }
+        group.all_reduce_in_place(&mut [0.0f32; 5], ReduceOp::Sum)
+    });
+    for outcome in outcomes {
+        let error = outcome.unwrap_err();
+        assert!(says(&error, &["all_reduce #1 (sum, f32, 20 bytes)", "ranks [2] did not arrive"]), "{error}");
+    }
+}
+
+fn a_missing_peer_of_a_transfer_is_named(kind: Kind) {
+    let outcomes = run(kind, 2, HASTY, |group| {
+        if group.rank() == 1 {
+            return group.recv(vec![0u8; 9], DType::U8, 0).wait().map(|_| ());
+        }
+        std::thread::sleep(HASTY.step * 2);
+        group.barrier()
+    });
+    for outcome in outcomes {
+        let error = outcome.unwrap_err();
+        assert!(says(&error, &["recv #0 (u8, 9 bytes)", "ranks [0] did not arrive"]), "{error}");
+    }
+}
+
+fn a_transfer_of_another_size_is_an_error_on_both_ranks(kind: Kind) {
+    let errors = errors(kind, 2, |group| {
+        if group.rank() == 0 {
+            group.send(vec![0.0f32; 7], f32::DTYPE, 1).wait()?;
+        } else {
+            group.recv(vec![0.0f32; 8], f32::DTYPE, 0).wait()?;
+        }
+        group.barrier()
+    });
+    assert_all_say(
+        &errors,
+        &["rank 1 called recv #0 (f32, 32 bytes)", "rank 0 called send #0 (f32, 28 bytes)"],
+    );
+}
+
+fn abort_ends_what_is_in_flight_everywhere(kind: Kind) {
+    let errors = errors(kind, 3, |group| {
+        if group.rank() == 1 {
+            group.barrier()?;
+            std::thread::sleep(Duration::from_millis(50));
+            group.abort("the loss is not finite");
+            return group.barrier();
+        }
+        let early = group.recv(vec![0u8; 4], DType::U8, 1);
+        group.barrier()?;
+        let outcome = group.all_reduce_in_place(&mut vec![0.0f32; 500_000], ReduceOp::Sum);
+        let other = early.wait().unwrap_err();
+        assert!(says(&other, &["rank 1", "the loss is not finite"]));
+        outcome
+    });
+    assert_all_say(&errors, &["rank 1", "the loss is not finite"]);
+    assert!(matches!(errors[0], Error::PeerFailed { peer: 1, .. }));
+    assert!(matches!(errors[1], Error::Aborted { rank: 1, .. }));
+}
+
+fn the_first_failure_is_final(kind: Kind) {
+    let errors = errors(kind, 2, |group| {
+        let pair = group.split("pair", 0, 0)?;
+        let first = match group.rank() {
+            0 => group.barrier(),
+            _ => group.all_gather_in_place(&mut [0u8; 2]),
+        };
+        let first = first.unwrap_err();
+        let start = Instant::now();
+        assert_eq!(group.barrier().unwrap_err(), first);
+        assert_eq!(pair.barrier().unwrap_err(), first);
+        assert_eq!(pair.all_gather(vec![0u8; 2], DType::U8).wait().unwrap_err(), first);
+        assert_eq!(pair.send(vec![0u8], DType::U8, 1 - pair.rank()).wait().unwrap_err(), first);
+        assert_eq!(group.split("more", 0, 0).unwrap_err(), first);
+        assert!(start.elapsed() < Duration::from_secs(1));
+        Err(first)
+    });
+    assert_all_say(&errors, &["barrier #1", "all_gather #1"]);
+}
+
+fn a_call_that_cannot_be_tells_the_others(kind: Kind) {
+    let calls: [(fn(&Group) -> Result<()>, &[&str]); 5] = [
+        (|group| group.all_gather_in_place(&mut [0.0f32; 3]), &["all_gather", "12 bytes are given", "8"]),
+        (|group| group.broadcast_in_place(&mut [0u8], 2), &["broadcast", "root 2", "2 ranks"]),
+        (|group| group.send(vec![0u8], DType::U8, 5).wait().map(drop), &["send", "peer 5"]),
+        (|group| group.recv(vec![0u8], DType::U8, 1).wait().map(drop), &["recv", "peer 1", "itself"]),
+        (
+            |group| group.all_reduce(vec![0u8; 7], DType::F32, ReduceOp::Sum).wait().map(drop),
+            &["all_reduce", "7 bytes", "multiple of 4"],
+        ),
+    ];
+    for (call, words) in calls {
+        let errors = errors(kind, 2, |group| if group.rank() == 1 { call(group) } else { group.barrier() });
+        assert_all_say(&errors, words);
+        assert!(
+            matches!(&errors[1], Error::InvalidArgument { operation, .. } if *operation != Operation::Barrier)
+        );
+    }
+}
+
+fn a_rank_that_leaves_is_missed(kind: Kind) {
+    let start = Instant::now();
+    let outcomes = run(kind, 3, PATIENT, |group| {
+        group.barrier()?;
+        match group.rank() {
+            1 => Err(Error::Aborted { rank: 1, reason: "this rank only stops".into() }),
+            _ => group.all_reduce_in_place(&mut vec![0.0f32; 300_000], ReduceOp::Sum),
+        }
+    });
+    for rank in [0, 2] {
+        let error = outcomes[rank].as_ref().unwrap_err();
+        assert!(says(error, &["rank 1"]), "rank {rank} says: {error}");
+    }
+    assert!(start.elapsed() < Duration::from_secs(10), "took {:?}", start.elapsed());
+}
+
+#[test]
+fn a_panicking_thread_fails_its_world() {
+    let mut groups = brigade_comm::threads(2, PATIENT);
+    let other = groups.remove(0);
+    let group = groups.remove(0);
+    let panicking = std::thread::spawn(move || {
+        let _group = group;
+        std::panic::resume_unwind(Box::new("without a message on the terminal"));
+    });
+    let error = other.barrier().unwrap_err();
+    assert!(says(&error, &["rank 1", "panicked"]), "{error}");
+    assert!(panicking.join().is_err());
+}
+
+#[test]
+fn what_was_called_ends_also_when_nobody_waits_for_it() {
+    let sums: Vec<_> = run(Kind::Threads, 2, PATIENT, |group| {
+        let pair = group.split("pair", 0, 0)?;
+        drop(pair.all_reduce(vec![1.0f32; 100_000], f32::DTYPE, ReduceOp::Sum));
+        drop(pair);
+        group.barrier()
+    });
+    assert!(sums.into_iter().all(|outcome| outcome.is_ok()));
+}

@@ -1,0 +1,105 @@
+//! Worlds of every kind, with one thread per rank in this process. The links between ranks that [`join`] are the real
+//! ones: memory from an anonymous file, sockets.
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use brigade_comm::{Group, Join, Result, Timeouts, Token, Transport, join, threads};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Threads,
+    SharedMemory,
+    Tcp,
+    /// Pairs of ranks share memory, and talk to the other pairs over TCP.
+    Mixed,
+}
+
+pub const KINDS: [Kind; 4] = [Kind::Threads, Kind::SharedMemory, Kind::Tcp, Kind::Mixed];
+
+/// Deadlines that a loaded machine keeps.
+pub const PATIENT: Timeouts = Timeouts { init: Duration::from_secs(60), step: Duration::from_secs(60) };
+
+/// What rank `rank` joins with; rank 0 gets the listener.
+pub fn joining(
+    kind: Kind,
+    rank: usize,
+    world_size: usize,
+    listener: &TcpListener,
+    timeouts: Timeouts,
+) -> Join {
+    Join {
+        rank,
+        world_size,
+        endpoint: listener.local_addr().unwrap().to_string(),
+        listener: (rank == 0).then(|| listener.try_clone().unwrap()),
+        token: Token::new("a token for tests"),
+        transport: match kind {
+            Kind::Tcp => Transport::Tcp,
+            Kind::SharedMemory => Transport::SharedMemory,
+            Kind::Threads | Kind::Mixed => Transport::Auto,
+        },
+        timeouts,
+        host: (kind == Kind::Mixed).then(|| format!("host {}", rank / 2)),
+    }
+}
+
+pub fn listener() -> TcpListener {
+    TcpListener::bind("127.0.0.1:0").unwrap()
+}
+
+/// Runs `work` on every rank of a world and gives what each returned. A rank that returns an error drops its world
+/// without shutting it down; the others shut theirs down.
+pub fn run<T: Send>(
+    kind: Kind,
+    n: usize,
+    timeouts: Timeouts,
+    work: impl Fn(&Group) -> Result<T> + Sync,
+) -> Vec<Result<T>> {
+    let work = &work;
+    if kind == Kind::Threads {
+        let groups = threads(n, timeouts);
+        return std::thread::scope(|scope| {
+            let ranks: Vec<_> = groups.into_iter().map(|group| scope.spawn(move || work(&group))).collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        });
+    }
+    let listener = &listener();
+    std::thread::scope(|scope| {
+        let ranks: Vec<_> = (0..n)
+            .map(|rank| {
+                scope.spawn(move || {
+                    let world = join(joining(kind, rank, n, listener, timeouts))?;
+                    let outcome = work(world.group())?;
+                    world.shutdown()?;
+                    Ok(outcome)
+                })
+            })
+            .collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+/// As [`run`], where nothing fails.
+pub fn run_well<T: Send>(kind: Kind, n: usize, work: impl Fn(&Group) -> Result<T> + Sync) -> Vec<T> {
+    run(kind, n, PATIENT, work).into_iter().map(|outcome| outcome.unwrap()).collect()
+}
+
+/// One test per kind of world.
+macro_rules! on_every_transport {
+    ($($test:ident),* $(,)?) => {
+        mod threads {
+            $(#[test] fn $test() { super::$test(crate::worlds::Kind::Threads) })*
+        }
+        mod shared_memory {
+            $(#[test] fn $test() { super::$test(crate::worlds::Kind::SharedMemory) })*
+        }
+        mod tcp {
+            $(#[test] fn $test() { super::$test(crate::worlds::Kind::Tcp) })*
+        }
+        mod mixed {
+            $(#[test] fn $test() { super::$test(crate::worlds::Kind::Mixed) })*
+        }
+    };
+}
+pub(crate) use on_every_transport;

@@ -1,0 +1,163 @@
+//! Collectives over tensors, staged through host memory.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use brigade_comm::{DType, Group, HostBuffer, Pending, ReduceOp};
+use brigade_core::{Collectives, Error, Operation, PendingTensor, PendingValues, Result, Traffic};
+use burn::tensor::{Bytes, DType as TensorDType, Device, Tensor, TensorData};
+
+/// A group's collectives for tensors of any device. A tensor of the CPU that is whole and solely
+/// owned is moved in and out of the operation without a copy; others are read from their device first.
+pub struct HostCollectives {
+    group: Group,
+    exchanges: AtomicU64,
+    exchanged_bytes: AtomicU64,
+}
+
+impl HostCollectives {
+    /// Collectives of a group.
+    pub fn new(group: Group) -> Self {
+        Self { group, exchanges: AtomicU64::new(0), exchanged_bytes: AtomicU64::new(0) }
+    }
+
+    fn run(&self, tensor: Tensor<1>, start: impl FnOnce(Staged, DType) -> Pending<Staged>) -> PendingTensor {
+        match Staged::read(tensor).and_then(|staged| Ok((staged.dtype()?, staged))) {
+            Ok((dtype, staged)) => finish(start(staged, dtype)),
+            Err(error) => PendingTensor::new(move || Err(error)),
+        }
+    }
+}
+
+fn finish(pending: Pending<Staged>) -> PendingTensor {
+    PendingTensor::new(move || Ok(pending.wait().map_err(Error::collective)?.into_tensor()))
+}
+
+/// A tensor's bytes on the host, with what it takes to make it a tensor again.
+struct Staged {
+    bytes: Bytes,
+    dtype: TensorDType,
+    device: Device,
+}
+
+impl Staged {
+    fn read(tensor: Tensor<1>) -> Result<Self> {
+        let device = tensor.device();
+        let data = tensor.try_into_data().map_err(|error| Error::Device(error.to_string()))?;
+        let (bytes, _, dtype) = data.into_parts();
+        Ok(Self { bytes, dtype, device })
+    }
+
+    fn dtype(&self) -> Result<DType> {
+        match self.dtype {
+            TensorDType::F32 | TensorDType::Flex32 => Ok(DType::F32),
+            TensorDType::F64 => Ok(DType::F64),
+            TensorDType::F16 => Ok(DType::F16),
+            TensorDType::BF16 => Ok(DType::Bf16),
+            other => Err(Error::Device(format!("collectives take f32, f64, f16 and bf16 tensors, not {other:?}"))),
+        }
+    }
+
+    fn with_bytes(self, bytes: Vec<u8>) -> Self {
+        Self { bytes: Bytes::from_bytes_vec(bytes), ..self }
+    }
+
+    fn into_tensor(self) -> Tensor<1> {
+        let length = self.bytes.len() / self.dtype.size();
+        Tensor::from_data(TensorData::from_bytes(self.bytes, [length], self.dtype), (&self.device, self.dtype))
+    }
+}
+
+impl HostBuffer for Staged {
+    fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    fn as_bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+}
+
+impl Collectives for HostCollectives {
+    fn rank(&self) -> usize {
+        self.group.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.group.size()
+    }
+
+    fn all_reduce(&self, tensor: Tensor<1>) -> PendingTensor {
+        self.run(tensor, |staged, dtype| self.group.all_reduce(staged, dtype, ReduceOp::Sum))
+    }
+
+    fn reduce_scatter(&self, tensor: Tensor<1>) -> PendingTensor {
+        let (rank, size) = (self.rank(), self.size());
+        let reduced = self.run(tensor, |staged, dtype| self.group.reduce_scatter(staged, dtype, ReduceOp::Sum));
+        PendingTensor::new(move || {
+            let whole = Staged::read(reduced.wait()?)?;
+            let slice = whole.bytes.len() / size;
+            let own = whole.bytes[rank * slice..(rank + 1) * slice].to_vec();
+            Ok(whole.with_bytes(own).into_tensor())
+        })
+    }
+
+    fn all_gather(&self, tensor: Tensor<1>) -> PendingTensor {
+        let (rank, size) = (self.rank(), self.size());
+        self.run(tensor, |staged, dtype| {
+            let slice = staged.bytes.len();
+            let mut whole = vec![0; slice * size];
+            whole[rank * slice..(rank + 1) * slice].copy_from_slice(&staged.bytes);
+            self.group.all_gather(staged.with_bytes(whole), dtype)
+        })
+    }
+
+    fn broadcast(&self, tensor: Tensor<1>, root: usize) -> PendingTensor {
+        self.run(tensor, |staged, dtype| self.group.broadcast(staged, dtype, root))
+    }
+
+    fn send(&self, tensor: Tensor<1>, to: usize) -> PendingTensor {
+        self.run(tensor, |staged, dtype| self.group.send(staged, dtype, to))
+    }
+
+    fn receive(&self, into: Tensor<1>, from: usize) -> PendingTensor {
+        self.run(into, |staged, dtype| self.group.recv(staged, dtype, from))
+    }
+
+    fn exchange(&self, values: Vec<f64>) -> PendingValues {
+        let (rank, size, each) = (self.rank(), self.size(), values.len());
+        let mut all = vec![0.0f64; each * size];
+        all[rank * each..(rank + 1) * each].copy_from_slice(&values);
+        self.exchanges.fetch_add(1, Relaxed);
+        self.exchanged_bytes.fetch_add((each * size_of::<f64>() * (size - 1)) as u64, Relaxed);
+        let pending = self.group.all_gather(all, DType::F64);
+        PendingValues::new(move || {
+            let all = pending.wait().map_err(Error::collective)?;
+            Ok((0..size).map(|rank| all[rank * each..(rank + 1) * each].to_vec()).collect())
+        })
+    }
+
+    fn barrier(&self) -> Result<()> {
+        self.group.barrier().map_err(Error::collective)
+    }
+
+    /// Exchanges are all-gathers of the group, and are counted apart from those of tensors.
+    fn traffic(&self) -> Traffic {
+        use brigade_comm::Operation as Op;
+        let exchanged = (self.exchanges.load(Relaxed), self.exchanged_bytes.load(Relaxed));
+        let mut traffic = Traffic::from([(Operation::Exchange, exchanged)]);
+        for (operation, count) in self.group.stats().iter() {
+            let (operation, apart) = match operation {
+                Op::AllReduce => (Operation::AllReduce, (0, 0)),
+                Op::ReduceScatter => (Operation::ReduceScatter, (0, 0)),
+                Op::AllGather => (Operation::AllGather, exchanged),
+                Op::Broadcast => (Operation::Broadcast, (0, 0)),
+                Op::Send => (Operation::Send, (0, 0)),
+                Op::Barrier => (Operation::Barrier, (0, 0)),
+                _ => continue,
+            };
+            let counted = (count.calls.saturating_sub(apart.0), count.bytes.saturating_sub(apart.1));
+            traffic.insert(operation, counted);
+        }
+        traffic
+    }
+}

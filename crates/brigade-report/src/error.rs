@@ -1,0 +1,35 @@
+//! What can be wrong with the files of a report.
+
+use std::{io, path::PathBuf};
+
+/// Shorthand for this crate's results.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What can be wrong with the files of a report.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The folder has an earlier run's metrics.
+    #[error("{path} is there already; give --overwrite to replace it, or another --out folder")]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A file or folder cannot be made, written or replaced (e.g. the disk is full).
+    #[error("cannot {operation} {path}: {source}")]
+    File {
+        /// `create`, `write` or `remove`.
+        operation: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// For `map_err`: the operation on the path failed.
+    pub(crate) fn file(operation: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::File { operation, path, source }
+    }
+}

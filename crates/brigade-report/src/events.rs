@@ -1,0 +1,260 @@
+//! TensorBoard event files.
+//!
+//! A file is a sequence of TFRecords: length (8 bytes, little-endian), masked CRC-32C of the length, data,
+//! masked CRC-32C of the data. The data of each is one protocol buffer `tensorflow.Event`. Sources:
+//! `tensorflow/core/lib/io/record_writer.h`, `tensorflow/core/util/event.proto` and
+//! `tensorflow/core/framework/summary.proto`.
+
+use std::{
+    fs::File,
+    io::Write,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use crate::{Compute, Error, Result, StepRecord};
+
+/// What every event file's name begins with.
+pub const PREFIX: &str = "events.out.tfevents.";
+
+/// An event file, `events.out.tfevents.<seconds>.<host>.<process id>`. Each step is written with one call and
+/// unbuffered.
+pub struct EventFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl EventFile {
+    /// Makes a new file in the folder and writes the version record.
+    pub fn create(folder: &Path) -> Result<Self> {
+        let time = now();
+        let name = format!("{PREFIX}{}.{}.{}", time.as_secs(), host(), std::process::id());
+        let path = folder.join(name);
+        let file = File::create_new(&path).map_err(Error::file("create", &path))?;
+        let mut events = Self { path, file };
+        let mut version = event(time, 0);
+        bytes_field(&mut version, 3, b"brain.Event:2");
+        events.append(&record(&version))?;
+        Ok(events)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes the scalars of a step.
+    pub fn write(&mut self, step: &StepRecord, compute: &Compute) -> Result<()> {
+        let mut summary = Vec::new();
+        for (tag, value) in scalars(step, compute) {
+            let mut entry = Vec::new();
+            bytes_field(&mut entry, 1, tag.as_bytes());
+            entry.push(2 << 3 | 5);
+            entry.extend_from_slice(&(value as f32).to_le_bytes());
+            bytes_field(&mut summary, 1, &entry);
+        }
+        let mut data = event(now(), step.step);
+        bytes_field(&mut data, 5, &summary);
+        self.append(&record(&data))
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        self.file.write_all(bytes).map_err(Error::file("write", &self.path))
+    }
+}
+
+/// The scalars of a step, under torchtitan's names where it has one.
+fn scalars(step: &StepRecord, compute: &Compute) -> Vec<(&'static str, f64)> {
+    let mut scalars = vec![
+        ("loss_metrics/global_avg_loss", step.loss),
+        ("grad_norm", step.grad_norm),
+        ("learning_rate", step.learning_rate),
+        ("throughput(tps)", step.tokens_per_second),
+        ("time_metrics/end_to_end(s)", step.step_seconds),
+        ("time_metrics/forward(s)", step.forward_seconds),
+        ("time_metrics/backward(s)", step.backward_seconds),
+        ("time_metrics/optimizer(s)", step.optimizer_seconds),
+        ("time_metrics/data_loading(s)", step.data_wait_seconds),
+        ("time_metrics/data_loading(%)", step.data_wait_percent()),
+        ("time_metrics/comm_wait(s)", step.comm_wait_seconds),
+        ("time_metrics/comm_wait(%)", step.comm_wait_percent()),
+        ("memory/max_active(GiB)", step.peak_rss_gib()),
+        ("comm/bytes", step.comm_bytes as f64),
+        ("comm/calls", step.comm_calls as f64),
+    ];
+    let sometimes = [
+        ("tflops", compute.tflops(step)),
+        ("mfu(%)", compute.mfu_percent(step)),
+        ("validation_metrics/global_avg_loss", step.validation_loss),
+    ];
+    scalars.extend(sometimes.into_iter().filter_map(|(tag, value)| Some((tag, value?))));
+    scalars
+}
+
+/// `Event { 1: wall_time (double), 2: step (varint) }`.
+fn event(time: Duration, step: u64) -> Vec<u8> {
+    let mut data = vec![1 << 3 | 1];
+    data.extend_from_slice(&time.as_secs_f64().to_le_bytes());
+    data.push(2 << 3);
+    varint(&mut data, step);
+    data
+}
+
+/// A field of type string, bytes or message. Field numbers here are below 16.
+fn bytes_field(out: &mut Vec<u8>, field: u8, bytes: &[u8]) {
+    out.push(field << 3 | 2);
+    varint(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
+}
+
+fn varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// The TFRecord that holds the data.
+fn record(data: &[u8]) -> Vec<u8> {
+    let length = (data.len() as u64).to_le_bytes();
+    [&length[..], &masked_crc(&length), data, &masked_crc(data)].concat()
+}
+
+/// CRC-32C, rotated right by 15 bits and offset, as TFRecords have it.
+fn masked_crc(bytes: &[u8]) -> [u8; 4] {
+    crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()
+}
+
+fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// This machine's name, as far as it can stand in a file name.
+fn host() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let fit = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') { c } else { '-' };
+    let name: String = name.chars().take(100).map(fit).collect();
+    if name.is_empty() { "localhost".into() } else { name }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// CRC-32C bit by bit (polynomial 0x1EDC6F41, reflected), apart from the crate that the writer uses.
+    fn crc(bytes: &[u8]) -> u32 {
+        !bytes.iter().fold(!0u32, |crc, byte| {
+            (0..8)
+                .fold(crc ^ u32::from(*byte), |crc, _| crc >> 1 ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 })
+        })
+    }
+
+    fn take<'a>(bytes: &mut &'a [u8], n: usize) -> &'a [u8] {
+        let (head, tail) = bytes.split_at(n);
+        *bytes = tail;
+        head
+    }
+
+    fn check(bytes: &[u8], stored: &[u8]) {
+        let crc = crc(bytes);
+        let masked = crc.rotate_right(15).wrapping_add(0xa282_ead8);
+        assert_eq!(stored, masked.to_le_bytes());
+    }
+
+    fn records(mut bytes: &[u8]) -> Vec<&[u8]> {
+        let mut found = vec![];
+        while !bytes.is_empty() {
+            let length = take(&mut bytes, 8);
+            check(length, take(&mut bytes, 4));
+            let data = take(&mut bytes, u64::from_le_bytes(length.try_into().unwrap()) as usize);
+            check(data, take(&mut bytes, 4));
+            found.push(data);
+        }
+        found
+    }
+
+    /// The fields of a protocol buffer: number, value of a varint (else 0), bytes.
+    fn fields(mut bytes: &[u8]) -> Vec<(u64, u64, &[u8])> {
+        fn varint(bytes: &mut &[u8]) -> u64 {
+            let mut value = 0;
+            for shift in (0..64).step_by(7) {
+                let byte = take(bytes, 1)[0];
+                value |= u64::from(byte & 0x7f) << shift;
+                if byte < 0x80 {
+                    break;
+                }
+            }
+            value
+        }
+        let mut found = vec![];
+        while !bytes.is_empty() {
+            let key = varint(&mut bytes);
+            found.push(match key & 7 {
+                0 => (key >> 3, varint(&mut bytes), &[][..]),
+                1 => (key >> 3, 0, take(&mut bytes, 8)),
+                2 => {
+                    let n = varint(&mut bytes) as usize;
+                    (key >> 3, 0, take(&mut bytes, n))
+                }
+                5 => (key >> 3, 0, take(&mut bytes, 4)),
+                wire => panic!("wire type {wire}"),
+            });
+        }
+        found
+    }
+
+    #[test]
+    fn the_check_value_of_crc32c_is_right() {
+        assert_eq!(crc(b"123456789"), 0xe306_9283);
+    }
+
+    #[test]
+    fn an_independent_reader_finds_what_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut file = EventFile::create(folder.path()).unwrap();
+        let first = StepRecord {
+            step: 1,
+            loss: 4.5,
+            step_seconds: 2.0,
+            data_wait_seconds: 0.5,
+            ..StepRecord::default()
+        };
+        let second = StepRecord {
+            step: 300,
+            validation_loss: Some(3.25),
+            peak_rss_bytes: 3 << 29,
+            ..StepRecord::default()
+        };
+        let compute = Compute { flops_per_token: Some(1.0), peak_flops: None };
+        file.write(&first, &Compute::default()).unwrap();
+        file.write(&second, &compute).unwrap();
+
+        let bytes = std::fs::read(file.path()).unwrap();
+        let events = records(&bytes);
+        assert_eq!(events.len(), 3);
+        assert_eq!(fields(events[0])[2], (3, 0, &b"brain.Event:2"[..]));
+        let scalars = |event: &[u8]| -> (u64, Vec<(String, f32)>) {
+            let event = fields(event);
+            let time = f64::from_le_bytes(event[0].2.try_into().unwrap());
+            assert!(event[0].0 == 1 && (time - now().as_secs_f64()).abs() < 3600.0);
+            let values = fields(event[2].2).into_iter().map(|(_, _, value)| {
+                let value = fields(value);
+                let tag = String::from_utf8(value[0].2.to_vec()).unwrap();
+                (tag, f32::from_le_bytes(value[1].2.try_into().unwrap()))
+            });
+            (event[1].1, values.collect())
+        };
+        let find =
+            |values: &[(String, f32)], tag: &str| values.iter().find(|(t, _)| t == tag).map(|(_, v)| *v);
+        let (step, values) = scalars(events[1]);
+        assert_eq!((step, values.len()), (1, 15));
+        assert_eq!(find(&values, "loss_metrics/global_avg_loss"), Some(4.5));
+        assert_eq!(find(&values, "time_metrics/data_loading(%)"), Some(25.0));
+        let (step, values) = scalars(events[2]);
+        assert_eq!((step, values.len()), (300, 17));
+        assert_eq!(find(&values, "memory/max_active(GiB)"), Some(1.5));
+        assert_eq!(find(&values, "validation_metrics/global_avg_loss"), Some(3.25));
+        assert_eq!(find(&values, "tflops"), Some(0.0));
+        assert_eq!(find(&values, "mfu(%)"), None);
+    }
+}

@@ -1,0 +1,200 @@
+//! Settings in layers: defaults, then a file, then `--set`.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Serialize, de::DeserializeOwned};
+use toml::{Table, Value};
+
+/// What is wrong with a configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("--config {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is not TOML.
+    #[error("--config {path} is not TOML: {message}")]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        message: String,
+    },
+    /// `--set` is not `key=value`.
+    #[error("--set {given}: {allowed}")]
+    Set {
+        /// What was given.
+        given: String,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// A key is unknown.
+    #[error("{origin}: there is no setting `{key}`{}", nearest.as_ref().map_or(String::new(), |n| format!("; did you mean `{n}`?")))]
+    Unknown {
+        /// The file or flag.
+        origin: String,
+        /// The key.
+        key: String,
+        /// The known key that is most like it.
+        nearest: Option<String>,
+    },
+    /// A value is of another kind than the setting.
+    #[error("{origin}: {message}")]
+    Value {
+        /// The file or flag.
+        origin: String,
+        /// What is wrong.
+        message: String,
+    },
+}
+
+/// The configuration `defaults`, changed by a TOML file and by `--set section.key=value` in that
+/// order. A value of `--set` is TOML, or else taken as a string.
+///
+/// # Errors
+/// If the file or a `--set` cannot be read, names a setting that does not exist, or gives a value
+/// of the wrong kind; nothing is ignored.
+pub fn layered<C: Serialize + DeserializeOwned>(
+    defaults: &C,
+    file: Option<&Path>,
+    sets: &[String],
+) -> Result<C, ConfigError> {
+    let mut config = Table::try_from(defaults).map_err(|e| value_error("the defaults", &e))?;
+    let known = config.clone();
+    if let Some(path) = file {
+        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        let layer: Table = text
+            .parse()
+            .map_err(|e: toml::de::Error| ConfigError::Syntax { path: path.to_owned(), message: e.to_string() })?;
+        let origin = format!("--config {}", path.display());
+        apply(&mut config, layer, &known, &origin)?;
+        check::<C>(&config, &origin)?;
+    }
+    for set in sets {
+        let origin = format!("--set {set}");
+        apply(&mut config, parse_set(set)?, &known, &origin)?;
+        check::<C>(&config, &origin)?;
+    }
+    Value::Table(config).try_into().map_err(|e| value_error("the configuration", &e))
+}
+
+fn check<C: DeserializeOwned>(config: &Table, origin: &str) -> Result<(), ConfigError> {
+    Value::Table(config.clone()).try_into::<C>().map(drop).map_err(|e| value_error(origin, &e))
+}
+
+fn value_error(origin: &str, error: &dyn std::fmt::Display) -> ConfigError {
+    ConfigError::Value { origin: origin.to_owned(), message: error.to_string().trim_end().replace('\n', " ") }
+}
+
+fn parse_set(set: &str) -> Result<Table, ConfigError> {
+    let bad = |allowed: &str| ConfigError::Set { given: set.to_owned(), allowed: allowed.to_owned() };
+    let (key, value) = set.split_once('=').ok_or_else(|| bad("write section.key=value, as in optimizer.learning_rate=3e-4"))?;
+    let (key, value) = (key.trim(), value.trim());
+    let path: Vec<&str> = key.split('.').collect();
+    if path.iter().any(|part| part.is_empty()) {
+        return Err(bad("the key is a setting's full name, as in optimizer.learning_rate"));
+    }
+    let value = match format!("value = {value}").parse::<Table>() {
+        Ok(mut table) if table.len() == 1 => table.remove("value").unwrap_or(Value::Boolean(false)),
+        _ => Value::String(value.to_owned()),
+    };
+    let nested = path.iter().rev().fold(value, |value, part| Value::Table(Table::from_iter([((*part).to_owned(), value)])));
+    match nested {
+        Value::Table(table) => Ok(table),
+        _ => Err(bad("the key is empty")),
+    }
+}
+
+/// Lays `layer` over `config`; every key must stand in `known`.
+fn apply(config: &mut Table, layer: Table, known: &Table, origin: &str) -> Result<(), ConfigError> {
+    fn walk(config: &mut Table, layer: Table, prefix: &str, all: &[String], origin: &str) -> Result<(), ConfigError> {
+        for (key, value) in layer {
+            let full = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+            match (config.get_mut(&key), value) {
+                (Some(Value::Table(inner)), Value::Table(layer)) => walk(inner, layer, &full, all, origin)?,
+                (Some(Value::Table(_)), _) => {
+                    let message = format!("`{full}` is a section; set one of its keys");
+                    return Err(ConfigError::Value { origin: origin.to_owned(), message });
+                }
+                // A whole number is a fine value for a setting that is not whole.
+                (Some(slot @ Value::Float(_)), Value::Integer(whole)) => *slot = Value::Float(whole as f64),
+                (Some(slot), value) => {
+                    if std::mem::discriminant(slot) != std::mem::discriminant(&value) {
+                        let message = format!("`{full}` takes a value of type {}, not {} ({value})", slot.type_str(), value.type_str());
+                        return Err(ConfigError::Value { origin: origin.to_owned(), message });
+                    }
+                    *slot = value;
+                }
+                (None, _) => {
+                    let nearest = nearest(&full, all);
+                    return Err(ConfigError::Unknown { origin: origin.to_owned(), key: full, nearest });
+                }
+            }
+        }
+        Ok(())
+    }
+    let mut all = Vec::new();
+    names(known, "", &mut all);
+    walk(config, layer, "", &all, origin)
+}
+
+fn names(table: &Table, prefix: &str, all: &mut Vec<String>) {
+    for (key, value) in table {
+        let full = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+        match value {
+            Value::Table(inner) => {
+                all.push(full.clone());
+                names(inner, &full, all);
+            }
+            _ => all.push(full),
+        }
+    }
+}
+
+/// The known name that is most like `given`, by its last part as well as whole.
+fn nearest(given: &str, all: &[String]) -> Option<String> {
+    let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
+    let likeness = |name: &String| {
+        let parts = strsim::jaro_winkler(&last(given), &last(name));
+        (strsim::jaro_winkler(given, name) + parts) / 2.0
+    };
+    let best = all.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
+    (likeness(best) > 0.7).then(|| best.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Settings;
+
+    fn set(sets: &[&str]) -> Result<Settings, ConfigError> {
+        layered(&Settings::default(), None, &sets.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn later_layers_win_and_values_are_toml() {
+        let folder = std::env::temp_dir().join(format!("brigade-config-{}", std::process::id()));
+        std::fs::write(&folder, "[train]\nsteps = 5\nseed = 3\n[optimizer]\nname = \"sgd\"\n").unwrap();
+        let config: Settings = layered(&Settings::default(), Some(&folder), &["train.steps=7".into(), "optimizer.learning_rate=1".into()]).unwrap();
+        std::fs::remove_file(&folder).unwrap();
+        assert_eq!((config.train.steps, config.train.seed), (7, 3));
+        assert_eq!((config.optimizer.name.as_str(), config.optimizer.learning_rate), ("sgd", 1.0));
+        assert_eq!(set(&["optimizer.name=lion"]).unwrap().optimizer.name, "lion");
+    }
+
+    #[test]
+    fn mistakes_are_named_with_what_is_near() {
+        let message = |s: &str| set(&[s]).unwrap_err().to_string();
+        assert_eq!(message("optimizer.learning_rat=1"), "--set optimizer.learning_rat=1: there is no setting `optimizer.learning_rat`; did you mean `optimizer.learning_rate`?");
+        assert_eq!(message("learning_rate=1"), "--set learning_rate=1: there is no setting `learning_rate`; did you mean `optimizer.learning_rate`?");
+        assert_eq!(message("train.steps=many"), "--set train.steps=many: `train.steps` takes a value of type integer, not string (\"many\")");
+        assert!(message("train.steps=-1").contains("train.steps=-1"), "{}", message("train.steps=-1"));
+        assert_eq!(message("train=1"), "--set train=1: `train` is a section; set one of its keys");
+        assert!(message("train.steps").contains("write section.key=value"));
+        assert!(message("optimizer.learning_rate_scaling=cubic").contains("unknown variant `cubic`"));
+    }
+}

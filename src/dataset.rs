@@ -1,0 +1,58 @@
+//! What is trained on.
+
+use std::sync::Arc;
+
+use brigade_core::{Activation, Batch};
+use brigade_models::Names;
+use burn::tensor::Device;
+
+/// Samples by number. Which rank reads which sample at which step is Brigade's concern.
+pub trait Dataset: Send + Sync + 'static {
+    /// A sample as it is read, on reading-ahead threads.
+    type Item: Send + 'static;
+    /// What the model's first block takes.
+    type Input: Activation + Clone;
+    /// What the loss takes beside the model's output.
+    type Target: Clone;
+
+    /// Number of samples.
+    fn len(&self) -> usize;
+
+    /// Whether there is no sample.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Reads one sample; `index` is below [`len`](Self::len).
+    ///
+    /// # Errors
+    /// Whatever goes wrong; it ends the run.
+    fn get(&self, index: usize) -> anyhow::Result<Self::Item>;
+
+    /// Joins samples to a micro-batch on the rank's device.
+    fn batch(&self, items: Vec<Self::Item>, device: &Device) -> Batch<Self::Input, Self::Target>;
+
+    /// Targets in one sample: the sequence length of a language model, 1 for a classifier.
+    fn targets_per_sample(&self) -> usize {
+        1
+    }
+}
+
+/// What [`Session::train`](crate::Session::train) needs beside the model.
+pub struct Training<D> {
+    /// Samples to train on.
+    pub train: Arc<D>,
+    /// Samples to validate on.
+    pub validation: Option<Arc<D>>,
+    /// The parameters' names in the file of weights.
+    pub names: Names,
+    /// Floating-point operations of forward and backward for one target, for the rate in reports.
+    pub flops_per_target: Option<f64>,
+}
+
+impl<D: Dataset> Training<D> {
+    /// Trains on `train`, without validation.
+    pub fn on(train: D) -> Self {
+        Self { train: Arc::new(train), validation: None, names: Names::default(), flops_per_target: None }
+    }
+}

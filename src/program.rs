@@ -1,0 +1,281 @@
+//! From a command line to a run: who starts ranks, who is one, and how it all ends.
+
+use std::ffi::OsString;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use brigade_comm::Group;
+use brigade_launch::{Detected, Launch, NodeInfo, Outcome, RankInfo, interrupt};
+use clap::{Args, Command, FromArgMatches};
+use serde::Serialize;
+
+use crate::config::layered;
+use crate::flags::StandardFlags;
+use crate::output;
+use crate::rank;
+use crate::session::{DryRun, Interrupted, Session};
+use crate::settings::{Plan, Settings};
+
+pub use brigade_launch::exit;
+
+/// Names the run's folder to the ranks that the launcher starts.
+const RUN_DIR: &str = "BRIGADE_RUN_DIR";
+
+/// A mistake of the user, found before training: exit code 2.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:#}")]
+pub struct Usage(pub anyhow::Error);
+
+/// What a process is in a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// It starts the ranks of a node and watches over them.
+    Launcher,
+    /// It is a rank that Brigade's launcher started: the launcher has prepared everything already.
+    LaunchedRank,
+    /// It is a rank that somebody else started (torchrun, Slurm, MPI, …).
+    JoinedRank,
+}
+
+/// A run as the command line describes it.
+pub struct Program<'a> {
+    /// Its name, for the folder of results where none is given.
+    pub name: &'a str,
+    /// The standard flags.
+    pub flags: &'a StandardFlags,
+    /// The settings, flags laid over.
+    pub settings: &'a Settings,
+    /// The whole resolved configuration as TOML; all ranks must have the same.
+    pub config: String,
+    /// Targets in one sample (sequence length), to turn a warm-up in tokens into steps.
+    pub targets_per_sample: usize,
+}
+
+impl Program<'_> {
+    /// Starts the ranks, or is one, until the run is over. Messages have been printed when it returns.
+    ///
+    /// `prepare` runs before ranks are started, and again in each of them, where it should find its
+    /// results (a cache of tokens); its errors are mistakes of the user. `body` runs on each rank.
+    pub fn run<P>(
+        &self,
+        prepare: impl FnOnce(Role) -> anyhow::Result<P>,
+        body: impl FnOnce(&mut Session, P) -> anyhow::Result<()>,
+    ) -> ExitCode {
+        let result = self.detected().map_err(usage).and_then(|detected| match detected {
+            _ if self.flags.dry_run => self.dry_run(&detected, prepare, body),
+            Detected::Node(node) => self.launch(&node, prepare),
+            Detected::Rank(ref info) => self.rank(info, &detected, prepare, body),
+        });
+        ExitCode::from(result.unwrap_or_else(|error| report(&error)))
+    }
+
+    fn detected(&self) -> anyhow::Result<Detected> {
+        Ok(brigade_launch::detect(&self.flags.world, &environment)?)
+    }
+
+    /// Ranks on each node: as told, or to fill the mesh, or one per core as far as the batch divides.
+    fn ranks_per_node(&self, node: &NodeInfo) -> usize {
+        let Settings { mesh, train, .. } = self.settings;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let fits = |ranks: &usize| {
+            let samples = ranks * node.nnodes / mesh.pp.max(1) * train.micro_batch_size;
+            samples > 0 && train.global_batch_size.is_multiple_of(samples)
+        };
+        node.nproc_per_node.unwrap_or_else(|| match mesh.dp * mesh.pp {
+            0 => (1..=cores).rev().find(fits).unwrap_or(1),
+            ranks => ranks.div_ceil(node.nnodes),
+        })
+    }
+
+    fn plan(&self, world: usize) -> anyhow::Result<Plan> {
+        Ok(self.settings.plan(world, self.targets_per_sample)?)
+    }
+
+    fn launch<P>(&self, node: &NodeInfo, prepare: impl FnOnce(Role) -> anyhow::Result<P>) -> anyhow::Result<u8> {
+        let nproc = self.ranks_per_node(node);
+        let prepared = || {
+            let token = Detected::Node(node.clone()).token(&environment)?;
+            self.plan(nproc * node.nnodes)?;
+            prepare(Role::Launcher)?;
+            let Settings { output, .. } = self.settings;
+            // Node 0 holds rank 0, which writes the results; the other nodes keep only their logs.
+            let dir = match node.node_rank {
+                0 => output::claim(&output.dir, self.name, output.overwrite, &self.config)?,
+                _ => output.dir.clone(),
+            };
+            let program = std::env::current_exe().context("cannot find this program's own file")?;
+            Ok((token, dir, program))
+        };
+        let (token, dir, program) = prepared().map_err(usage)?;
+        let logs = self.flags.world.log_dir.clone().unwrap_or_else(|| dir.join("logs"));
+        let mut launch = Launch::local(program, nproc, token, logs).on_node(node);
+        launch.args = std::env::args_os().skip(1).collect();
+        launch.env = vec![(RUN_DIR.into(), OsString::from(&dir))];
+        launch.tee = self.flags.world.tee;
+        let outcome = brigade_launch::launch(&launch, &mut |_| {})?;
+        match &outcome {
+            Outcome::Done => {}
+            Outcome::Failed(failure) if failure.root.rank == 0 && failure.panic.is_empty() && said_why(failure) => {}
+            other => eprintln!("brigade: {other}"),
+        }
+        Ok(outcome.exit_code())
+    }
+
+    fn rank<P>(
+        &self,
+        info: &RankInfo,
+        detected: &Detected,
+        prepare: impl FnOnce(Role) -> anyhow::Result<P>,
+        body: impl FnOnce(&mut Session, P) -> anyhow::Result<()>,
+    ) -> anyhow::Result<u8> {
+        let interrupt = interrupt::install()?;
+        let launched = std::env::var_os(RUN_DIR).map(PathBuf::from);
+        let role = if launched.is_some() { Role::LaunchedRank } else { Role::JoinedRank };
+        let plan = self.plan(info.world_size).map_err(usage)?;
+        let prepared = prepare(role).map_err(usage)?;
+        let token = detected.token(&environment).map_err(|e| usage(e.into()))?;
+        let world = rank::join(info, token, &self.settings.comm)?;
+        rank::same_configuration(world.group(), &self.config).map_err(usage)?;
+        let out = match launched {
+            Some(dir) => dir,
+            None if info.rank == 0 => {
+                let output = &self.settings.output;
+                output::claim(&output.dir, self.name, output.overwrite, &self.config).map_err(usage)?
+            }
+            None => self.settings.output.dir.clone(),
+        };
+        let mut session = Session::new(
+            world.group().clone(),
+            self.settings.clone(),
+            plan,
+            out,
+            detected.to_string(),
+            self.flags.quiet,
+            interrupt,
+        );
+        // A panic of Burn must not leave the other ranks waiting.
+        let result = catch_unwind(AssertUnwindSafe(|| body(&mut session, prepared)));
+        drop(session);
+        match result {
+            Ok(Ok(())) => {
+                world.shutdown().context("at the end of the run")?;
+                Ok(exit::DONE)
+            }
+            Ok(Err(error)) => {
+                // Peers that fail at the same point for the same reason are left to say so themselves.
+                if error.downcast_ref::<brigade_core::Error>().is_none_or(|e| !e.is_agreed()) {
+                    world.group().abort(&format!("{error:#}"));
+                }
+                Err(error.context(format!("rank {}", info.rank)))
+            }
+            Err(panic) => {
+                world.group().abort(&format!("panic: {}", panic_text(panic.as_ref())));
+                Ok(PANICKED)
+            }
+        }
+    }
+
+    /// Runs the body with a session that describes the run instead of training.
+    fn dry_run<P>(
+        &self,
+        detected: &Detected,
+        prepare: impl FnOnce(Role) -> anyhow::Result<P>,
+        body: impl FnOnce(&mut Session, P) -> anyhow::Result<()>,
+    ) -> anyhow::Result<u8> {
+        let world = match detected {
+            Detected::Rank(info) if info.rank != 0 => return Ok(exit::DONE),
+            Detected::Rank(info) => info.world_size,
+            Detected::Node(node) => self.ranks_per_node(node) * node.nnodes,
+        };
+        let plan = self.plan(world).map_err(usage)?;
+        let prepared = prepare(Role::Launcher).map_err(usage)?;
+        let group = brigade_comm::threads(1, rank::timeouts(&self.settings.comm)).pop();
+        let group: Group = group.context("a group of one rank")?;
+        let out = self.settings.output.dir.clone();
+        let interrupt = interrupt::Interrupt::detached();
+        let mut session =
+            Session::new(group, self.settings.clone(), plan, out, detected.to_string(), true, interrupt);
+        session.describe_only(self.config.clone());
+        match body(&mut session, prepared) {
+            Err(error) if error.is::<DryRun>() => Ok(exit::DONE),
+            Err(error) => Err(error),
+            Ok(()) => Ok(exit::DONE),
+        }
+    }
+}
+
+/// Exit code of a rank that panicked, as Rust's own; the launcher turns it into 1.
+const PANICKED: u8 = 101;
+
+/// Whether rank 0, whose output is on the terminal already, ended with a message of its own.
+fn said_why(failure: &brigade_launch::Failure) -> bool {
+    failure.last_lines.iter().any(|line| line.starts_with("brigade: "))
+}
+
+fn usage(error: anyhow::Error) -> anyhow::Error {
+    Usage(error).into()
+}
+
+fn environment(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "of unknown text".into())
+}
+
+/// Prints an error and gives its exit code.
+fn report(error: &anyhow::Error) -> u8 {
+    if error.is::<Interrupted>() {
+        return exit::INTERRUPTED;
+    }
+    eprintln!("brigade: {error:#}");
+    if error.is::<Usage>() || error.is::<brigade_launch::Error>() { exit::USAGE } else { exit::FAILED }
+}
+
+/// The whole `main` of a program that trains a model of its own: takes the standard flags, starts
+/// or joins the ranks, and runs `body` on each.
+///
+/// ```no_run
+/// use brigade::{Settings, launch};
+/// fn main() -> std::process::ExitCode {
+///     launch(Settings::default(), |session| {
+///         println!("rank {} of {}", session.rank(), session.size());
+///         Ok(())
+///     })
+/// }
+/// ```
+pub fn launch(defaults: Settings, body: impl FnOnce(&mut Session) -> anyhow::Result<()>) -> ExitCode {
+    let file = std::env::current_exe().ok();
+    let name = file.as_deref().and_then(|path| path.file_stem()).map_or("run".into(), |stem| stem.to_string_lossy().into_owned());
+    let command = StandardFlags::augment_args(Command::new(name.clone()));
+    let matches = command.get_matches();
+    let flags = match StandardFlags::from_arg_matches(&matches) {
+        Ok(flags) => flags,
+        Err(error) => error.exit(),
+    };
+    let settings = match layered(&defaults, None, &flags.sets) {
+        Ok(mut settings) => {
+            flags.apply(&mut settings);
+            settings
+        }
+        Err(error) => return ExitCode::from(report(&usage(error.into()))),
+    };
+    let config = match resolved(&settings) {
+        Ok(config) => config,
+        Err(error) => return ExitCode::from(report(&error)),
+    };
+    let program = Program { name: &name, flags: &flags, settings: &settings, config, targets_per_sample: 1 };
+    program.run(|_| Ok(()), |session, ()| body(session))
+}
+
+/// A configuration as TOML.
+///
+/// # Errors
+/// If it cannot be written as TOML.
+pub fn resolved<C: Serialize>(config: &C) -> anyhow::Result<String> {
+    toml::to_string(config).context("the configuration cannot be written as TOML")
+}

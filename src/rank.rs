@@ -1,0 +1,66 @@
+//! A rank's way into its world.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use brigade_comm::{Group, Join, Timeouts, Token, World};
+use brigade_launch::RankInfo;
+
+use crate::settings::{CommSettings, Transport};
+
+/// Lets a test, or a cluster with unusual networking, say which ranks share a host.
+const HOST_ID: &str = "BRIGADE_HOST_ID";
+
+pub(crate) fn timeouts(comm: &CommSettings) -> Timeouts {
+    Timeouts {
+        init: Duration::from_secs_f64(comm.init_timeout_seconds),
+        step: Duration::from_secs_f64(comm.train_timeout_seconds),
+    }
+}
+
+/// Joins the world that the launcher or the cluster described.
+pub(crate) fn join(info: &RankInfo, token: brigade_launch::Token, comm: &CommSettings) -> anyhow::Result<World> {
+    let world = brigade_comm::join(Join {
+        rank: info.rank,
+        world_size: info.world_size,
+        endpoint: info.endpoint.to_string(),
+        listener: brigade_launch::inherited_listener()?,
+        token: Token::new(token.as_str()),
+        transport: match comm.transport {
+            Transport::Auto => brigade_comm::Transport::Auto,
+            Transport::SharedMemory => brigade_comm::Transport::SharedMemory,
+            Transport::Tcp => brigade_comm::Transport::Tcp,
+        },
+        timeouts: timeouts(comm),
+        host: std::env::var(HOST_ID).ok(),
+    });
+    world.with_context(|| format!("rank {} cannot join its world", info.rank))
+}
+
+/// Checks that all ranks have rank 0's configuration; each rank's error names who differs and where.
+pub(crate) fn same_configuration(group: &Group, config: &str) -> anyhow::Result<()> {
+    let mut length = [config.len() as i64];
+    group.broadcast_in_place(&mut length, 0)?;
+    let length = usize::try_from(length[0]).ok().filter(|length| *length <= MAX_CONFIG_BYTES);
+    let length = length.with_context(|| format!("rank 0's configuration is larger than {MAX_CONFIG_BYTES} bytes"))?;
+    let mut first = config.as_bytes().to_vec();
+    first.resize(length, 0);
+    group.broadcast_in_place(&mut first, 0)?;
+
+    let mut differs = vec![0u8; group.size()];
+    differs[group.rank()] = u8::from(first != config.as_bytes());
+    group.all_gather_in_place(&mut differs)?;
+    let others: Vec<String> = (0..group.size()).filter(|rank| differs[*rank] == 1).map(|rank| rank.to_string()).collect();
+    if others.is_empty() {
+        return Ok(());
+    }
+    let first = String::from_utf8_lossy(&first);
+    let line = first.lines().zip(config.lines()).find(|(theirs, ours)| theirs != ours);
+    let detail = match line {
+        Some((theirs, ours)) => format!("; here `{ours}`, on rank 0 `{theirs}`"),
+        None => String::new(),
+    };
+    bail!("rank {} runs with another configuration than rank 0{detail}", others.join(", "))
+}
+
+const MAX_CONFIG_BYTES: usize = 1 << 20;

@@ -1,0 +1,103 @@
+//! One rank's part in a run.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use brigade_comm::Group;
+use brigade_core::Collectives;
+use brigade_cpu::HostCollectives;
+use brigade_launch::interrupt::Interrupt;
+use burn::tensor::Device;
+
+use crate::settings::{Plan, Settings};
+
+/// A signal ended the run.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted")]
+pub(crate) struct Interrupted;
+
+/// The run was described, not run.
+#[derive(Debug, thiserror::Error)]
+#[error("dry run")]
+pub(crate) struct DryRun;
+
+/// A rank in its world, ready to train.
+pub struct Session {
+    group: Group,
+    collectives: Arc<dyn Collectives>,
+    device: Device,
+    pub(crate) settings: Settings,
+    pub(crate) plan: Plan,
+    pub(crate) out: PathBuf,
+    pub(crate) world: String,
+    pub(crate) quiet: bool,
+    /// The configuration to describe instead of training.
+    pub(crate) describe: Option<String>,
+    interrupt: Interrupt,
+}
+
+impl Session {
+    pub(crate) fn new(
+        group: Group,
+        settings: Settings,
+        plan: Plan,
+        out: PathBuf,
+        world: String,
+        quiet: bool,
+        interrupt: Interrupt,
+    ) -> Self {
+        brigade_cpu::keep_heap();
+        let collectives = Arc::new(HostCollectives::new(group.clone()));
+        let device = brigade_cpu::device();
+        Self { group, collectives, device, settings, plan, out, world, quiet, describe: None, interrupt }
+    }
+
+    pub(crate) fn describe_only(&mut self, config: String) {
+        self.describe = Some(config);
+    }
+
+    /// This rank's number in the world.
+    pub fn rank(&self) -> usize {
+        self.group.rank()
+    }
+
+    /// Number of ranks in the world.
+    pub fn size(&self) -> usize {
+        self.group.size()
+    }
+
+    /// The device that this rank's model is to be built for.
+    pub fn device(&self) -> Device {
+        self.device.clone()
+    }
+
+    /// The seed of the run.
+    pub fn seed(&self) -> u64 {
+        self.settings.train.seed
+    }
+
+    /// All settings, resolved.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The folder of the run's results; only rank 0 writes there.
+    pub fn out(&self) -> &Path {
+        &self.out
+    }
+
+    /// The world's group, for communication of your own.
+    pub fn group(&self) -> &Group {
+        &self.group
+    }
+
+    /// The world's collectives over tensors.
+    pub fn collectives(&self) -> Arc<dyn Collectives> {
+        self.collectives.clone()
+    }
+
+    /// Fails once Ctrl-C or SIGTERM came.
+    pub(crate) fn check_interrupt(&self) -> anyhow::Result<()> {
+        if self.interrupt.is_set() { Err(Interrupted.into()) } else { Ok(()) }
+    }
+}

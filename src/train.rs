@@ -1,0 +1,295 @@
+//! The training loop of one rank.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use brigade_core::{
+    Activation, Chain, Collectives, Engine, EngineSettings, Model, Operation, StepReport, Traffic,
+};
+use brigade_data::{EvaluationBatches, Prefetcher, Sampler};
+use brigade_report::{Compute, ConsoleMode, Reporter, ReporterOptions, StepRecord, Summary};
+
+use crate::dataset::{Dataset, Training};
+use crate::output::WEIGHTS_FILE;
+use crate::session::{DryRun, Session};
+
+/// Steps that are read ahead of the one that trains.
+const READ_AHEAD: usize = 4;
+
+/// A finished run.
+pub struct Trained<I, O> {
+    /// The model with its trained weights; every rank has all of them.
+    pub model: Chain<I, O>,
+    /// Mean loss over the last global batch.
+    pub loss: f64,
+    /// Mean loss over the validation samples, where there are any.
+    pub validation_loss: Option<f64>,
+}
+
+impl Session {
+    /// Trains a model on this rank together with all others, to the end of the run. Rank 0 writes
+    /// metrics and weights into the run's folder and shows progress.
+    ///
+    /// # Errors
+    /// Whatever ends a run early: data that cannot be read, a loss that is not finite, a rank that
+    /// failed, a full disk, an interruption.
+    pub fn train<D, O>(
+        &mut self,
+        model: Model<D::Input, O, D::Target>,
+        training: Training<D>,
+    ) -> anyhow::Result<Trained<D::Input, O>>
+    where
+        D: Dataset,
+        O: Activation,
+    {
+        if let Some(config) = &self.describe {
+            print!("{}", self.description(config, model.chain()));
+            return Err(DryRun.into());
+        }
+        let Training { train, validation, names, flops_per_target } = training;
+        let settings = self.settings.train.clone();
+        let (seed, dp_rank, dp) = (settings.seed, self.plan.mesh.dp_rank(self.rank()), self.plan.mesh.dp);
+        let sampler = Sampler::new(train.len(), seed, settings.global_batch_size, settings.micro_batch_size)?;
+
+        let mut reporter = match self.rank() {
+            0 => Some(self.reporter(flops_per_target)?),
+            _ => None,
+        };
+        if let Some(reporter) = &mut reporter {
+            self.introduce(reporter, model.chain(), &train, &sampler);
+        }
+        let engine_settings = EngineSettings {
+            gradient_clipping: (settings.gradient_clipping > 0.0).then_some(settings.gradient_clipping),
+            on_nonfinite: settings.on_nonfinite,
+        };
+        let optimizer = self.settings.optimizer.factory()?;
+        let mut engine = Engine::new(model, seed, &optimizer, self.collectives(), engine_settings)?;
+        let mut reader = read_ahead(&train, sampler, self.plan.accumulation, dp_rank, dp)?;
+        let device = self.device();
+        let (mut loss, mut validation_loss) = (f64::NAN, None);
+
+        for step in 0..settings.steps {
+            self.check_interrupt()?;
+            let started = Instant::now();
+            let (items, data_wait) = reader.next().context("reading data")?;
+            let batches: Vec<_> = items.into_iter().map(|items| train.batch(items, &device)).collect();
+            let learning_rate = self.plan.learning_rate * self.plan.schedule.factor(step);
+            let report = engine.step(batches, learning_rate)?;
+            let shares = share(self.collectives().as_ref(), &report, data_wait, started.elapsed())?;
+            loss = report.loss;
+
+            let last = step + 1 == settings.steps;
+            let due = settings.validate_every > 0 && (step + 1) % settings.validate_every == 0;
+            let validated = match &validation {
+                Some(data) if last || due => Some(self.validate(&engine, data)?),
+                _ => None,
+            };
+            validation_loss = validated.or(validation_loss);
+            if report.skipped && let Some(reporter) = &mut reporter {
+                reporter.note(&format!("step {}: loss or gradient norm not finite, step skipped", report.step));
+            }
+            if let Some(reporter) = &mut reporter {
+                reporter.step(&record(&report, learning_rate, &shares, validated))?;
+            }
+        }
+        drop(reader);
+        if let Some(mut reporter) = reporter {
+            let path = self.out.join(WEIGHTS_FILE);
+            brigade_models::save_safetensors(&path, &engine.chain().tensors()?, &names)?;
+            reporter.wrote(path);
+            self.conclude(reporter.finish());
+        }
+        Ok(Trained { model: engine.into_chain(), loss, validation_loss })
+    }
+
+    /// Mean loss over the validation samples, each read by one rank.
+    fn validate<D, O>(&self, engine: &Engine<D::Input, O, D::Target>, data: &Arc<D>) -> anyhow::Result<f64>
+    where
+        D: Dataset,
+        O: Activation,
+    {
+        let settings = &self.settings.train;
+        let samples = match settings.validation_samples {
+            0 => data.len(),
+            most => most.min(data.len()),
+        };
+        let (dp_rank, dp) = (self.plan.mesh.dp_rank(self.rank()), self.plan.mesh.dp);
+        let rows = EvaluationBatches::new(samples, settings.micro_batch_size, dp)?;
+        let device = self.device();
+        let mut batches = Vec::new();
+        for step in 0..rows.steps() {
+            let items: Vec<_> = rows.batch(step, dp_rank)?.into_iter().flatten().map(|index| data.get(index)).collect::<Result<_, _>>()?;
+            if !items.is_empty() {
+                batches.push(items);
+            }
+        }
+        Ok(engine.evaluate(batches.into_iter().map(|items| data.batch(items, &device)))?)
+    }
+
+    fn reporter(&self, flops_per_target: Option<f64>) -> anyhow::Result<Reporter> {
+        let options = ReporterOptions {
+            total_steps: self.settings.train.steps,
+            log_every: self.settings.output.log_every,
+            console: if self.quiet { ConsoleMode::Quiet } else { ConsoleMode::Auto },
+            compute: Compute { flops_per_token: flops_per_target, peak_flops: None },
+            tensorboard: true,
+            overwrite: self.settings.output.overwrite,
+        };
+        Ok(Reporter::create(&self.out, options)?)
+    }
+
+    fn introduce<I: Activation, O: Activation, D: Dataset>(
+        &self,
+        reporter: &mut Reporter,
+        chain: &Chain<I, O>,
+        train: &Arc<D>,
+        sampler: &Sampler,
+    ) {
+        let (plan, settings) = (&self.plan, &self.settings.train);
+        reporter.note(&format!("{}; mesh pp {} x dp {}", self.world, plan.mesh.pp, plan.mesh.dp));
+        reporter.note(&format!(
+            "{} parameters in {} blocks; {} samples, {:.2} epochs in {} steps",
+            chain.parameters(),
+            chain.parameters_by_block().len(),
+            train.len(),
+            sampler.epochs_after(settings.steps),
+            settings.steps
+        ));
+        reporter.note(&format!(
+            "global batch {} = dp {} x {} micro-batches of {}; learning rate {} ({})",
+            settings.global_batch_size,
+            plan.mesh.dp,
+            plan.accumulation,
+            settings.micro_batch_size,
+            plan.learning_rate,
+            plan.learning_rate_reason
+        ));
+        if !plan.accumulation.is_power_of_two() {
+            reporter.note(
+                "note: weights are the same bits on another number of ranks only where each rank's micro-batches are a power of two",
+            );
+        }
+    }
+
+    fn conclude(&self, summary: Summary) {
+        if !self.quiet {
+            println!("{summary}");
+        }
+    }
+
+    /// The resolved configuration, the mesh, and the parameters of each block.
+    fn description<I: Activation, O: Activation>(&self, config: &str, chain: &Chain<I, O>) -> String {
+        let plan = &self.plan;
+        let mut text = format!("{}\n", config.trim_end());
+        let _ = writeln!(text, "\n# world: {}", self.world);
+        let _ = writeln!(text, "# mesh: pp {} x dp {} = {} ranks", plan.mesh.pp, plan.mesh.dp, plan.mesh.world());
+        let _ = writeln!(text, "# each rank adds up {} micro-batches a step", plan.accumulation);
+        let _ = writeln!(text, "# learning rate: {} ({})", plan.learning_rate, plan.learning_rate_reason);
+        for (name, parameters) in chain.parameters_by_block() {
+            let _ = writeln!(text, "# block {name:<16} {parameters:>12} parameters");
+        }
+        let _ = writeln!(text, "# all   {:<16} {:>12} parameters", "", chain.parameters());
+        text
+    }
+}
+
+/// Micro-batches of samples, step by step, read on threads of their own.
+fn read_ahead<D: Dataset>(
+    data: &Arc<D>,
+    sampler: Sampler,
+    micro_batches: usize,
+    dp_rank: usize,
+    dp: usize,
+) -> anyhow::Result<Prefetcher<Vec<Vec<D::Item>>>> {
+    let data = data.clone();
+    let read = move |step: u64| -> anyhow::Result<Vec<Vec<D::Item>>> {
+        (0..micro_batches)
+            .map(|k| sampler.micro_batch(step, dp_rank, dp, k)?.into_iter().map(|index| data.get(index)).collect())
+            .collect()
+    };
+    Ok(Prefetcher::new(0, READ_AHEAD, 1, read)?)
+}
+
+/// What each rank tells the others of its step.
+struct Shares {
+    /// Longest step of any rank.
+    step_seconds: f64,
+    /// Means over the ranks, in the order of [`share`].
+    seconds: [f64; 5],
+    /// The largest of any rank.
+    peak_rss_bytes: u64,
+    /// Calls of the world, and the bytes of all ranks.
+    traffic: Traffic,
+}
+
+const OPERATIONS: [Operation; 7] = [
+    Operation::AllReduce,
+    Operation::ReduceScatter,
+    Operation::AllGather,
+    Operation::Broadcast,
+    Operation::Send,
+    Operation::Exchange,
+    Operation::Barrier,
+];
+
+fn share(
+    collectives: &dyn Collectives,
+    report: &StepReport,
+    data_wait: Duration,
+    step: Duration,
+) -> anyhow::Result<Shares> {
+    let seconds = [report.forward, report.backward, report.optimizer, data_wait, report.comm_wait];
+    let mut values = vec![step.as_secs_f64(), brigade_report::peak_rss_bytes() as f64];
+    values.extend(seconds.iter().map(Duration::as_secs_f64));
+    for operation in OPERATIONS {
+        let (calls, bytes) = report.traffic.get(&operation).copied().unwrap_or_default();
+        values.extend([calls as f64, bytes as f64]);
+    }
+    let all = collectives.exchange(values).wait()?;
+    let sum = |index: usize| all.iter().map(|values| values[index]).sum::<f64>();
+    let most = |index: usize| all.iter().map(|values| values[index]).fold(0.0, f64::max);
+    let counts = 2 + seconds.len();
+    let traffic = OPERATIONS.iter().enumerate().map(|(index, operation)| {
+        (*operation, (most(counts + 2 * index) as u64, sum(counts + 2 * index + 1) as u64))
+    });
+    Ok(Shares {
+        step_seconds: most(0),
+        seconds: std::array::from_fn(|index| sum(2 + index) / all.len() as f64),
+        peak_rss_bytes: most(1) as u64,
+        traffic: traffic.filter(|(_, (calls, _))| *calls > 0).collect(),
+    })
+}
+
+fn record(report: &StepReport, learning_rate: f64, shares: &Shares, validation_loss: Option<f64>) -> StepRecord {
+    let [forward, backward, optimizer, data_wait, comm_wait] = shares.seconds;
+    let collectives: BTreeMap<String, brigade_report::Collective> = shares
+        .traffic
+        .iter()
+        .map(|(operation, (calls, bytes))| {
+            (operation.name().to_owned(), brigade_report::Collective { calls: *calls, bytes: *bytes })
+        })
+        .collect();
+    StepRecord {
+        step: report.step,
+        loss: report.loss,
+        grad_norm: report.grad_norm,
+        learning_rate,
+        tokens: report.targets,
+        tokens_per_second: report.targets as f64 / shares.step_seconds,
+        step_seconds: shares.step_seconds,
+        forward_seconds: forward,
+        backward_seconds: backward,
+        optimizer_seconds: optimizer,
+        data_wait_seconds: data_wait,
+        comm_wait_seconds: comm_wait,
+        comm_bytes: collectives.values().map(|c| c.bytes).sum(),
+        comm_calls: collectives.values().map(|c| c.calls).sum(),
+        collectives,
+        peak_rss_bytes: shares.peak_rss_bytes,
+        validation_loss,
+    }
+}
+
