@@ -82,6 +82,18 @@ pub fn layered<C: Serialize + DeserializeOwned>(
     Value::Table(config).try_into().map_err(|e| value_error("the configuration", &e))
 }
 
+/// A configuration from TOML text that is part of the program; what it leaves out has its default.
+///
+/// # Errors
+/// As [`layered`].
+pub fn embedded<C: Default + Serialize + DeserializeOwned>(text: &str) -> Result<C, ConfigError> {
+    let origin = "the program's own defaults";
+    let mut config = Table::try_from(C::default()).map_err(|e| value_error(origin, &e))?;
+    let known = config.clone();
+    apply(&mut config, text.parse().map_err(|e: toml::de::Error| value_error(origin, &e))?, &known, origin)?;
+    Value::Table(config).try_into().map_err(|e| value_error(origin, &e))
+}
+
 fn check<C: DeserializeOwned>(config: &Table, origin: &str) -> Result<(), ConfigError> {
     Value::Table(config.clone()).try_into::<C>().map(drop).map_err(|e| value_error(origin, &e))
 }

@@ -1,5 +1,6 @@
 //! What is trained on.
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use brigade_core::{Activation, Batch};
@@ -35,6 +36,46 @@ pub trait Dataset: Send + Sync + 'static {
     /// Targets in one sample: the sequence length of a language model, 1 for a classifier.
     fn targets_per_sample(&self) -> usize {
         1
+    }
+}
+
+/// Samples that are computed, or held in memory: see [`samples`].
+pub struct Samples<F, I, T> {
+    len: usize,
+    batch: F,
+    types: PhantomData<fn() -> (I, T)>,
+}
+
+/// A dataset of `len` samples from one function: from the numbers of a micro-batch's samples to the
+/// micro-batch, on the rank's device. It runs on the thread that trains; where reading takes time,
+/// implement [`Dataset`], which reads ahead.
+pub fn samples<F, I, T>(len: usize, batch: F) -> Samples<F, I, T>
+where
+    F: Fn(&[usize], &Device) -> Batch<I, T> + Send + Sync + 'static,
+{
+    Samples { len, batch, types: PhantomData }
+}
+
+impl<F, I, T> Dataset for Samples<F, I, T>
+where
+    F: Fn(&[usize], &Device) -> Batch<I, T> + Send + Sync + 'static,
+    I: Activation + Clone,
+    T: Clone + 'static,
+{
+    type Item = usize;
+    type Input = I;
+    type Target = T;
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn get(&self, index: usize) -> anyhow::Result<usize> {
+        Ok(index)
+    }
+
+    fn batch(&self, items: Vec<usize>, device: &Device) -> Batch<I, T> {
+        (self.batch)(&items, device)
     }
 }
 

@@ -15,6 +15,7 @@
 mod config;
 mod dataset;
 mod flags;
+mod language;
 mod output;
 mod program;
 mod rank;
@@ -30,10 +31,11 @@ pub use brigade_launch as supervise;
 pub use brigade_models as models;
 pub use brigade_report as report;
 
-pub use config::{ConfigError, layered};
-pub use dataset::{Dataset, Training};
+pub use config::{ConfigError, embedded, layered};
+pub use dataset::{Dataset, Samples, Training, samples};
 pub use flags::StandardFlags;
-pub use program::{Program, Role, Usage, exit, launch};
+pub use language::{LanguageModel, TokenDataset};
+pub use program::{Program, Role, Usage, exit, launch, resolved};
 pub use session::Session;
 pub use settings::{
     CommSettings, MeshSettings, OptimizerSettings, OutputSettings, Plan, ScheduleSettings, SettingError, Settings,

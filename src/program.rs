@@ -11,7 +11,7 @@ use brigade_launch::{Detected, Launch, NodeInfo, Outcome, RankInfo, interrupt};
 use clap::{Args, Command, FromArgMatches};
 use serde::Serialize;
 
-use crate::config::layered;
+use crate::config::{embedded, layered};
 use crate::flags::StandardFlags;
 use crate::output;
 use crate::rank;
@@ -36,7 +36,10 @@ pub enum Role {
     /// It is a rank that Brigade's launcher started: the launcher has prepared everything already.
     LaunchedRank,
     /// It is a rank that somebody else started (torchrun, Slurm, MPI, …).
-    JoinedRank,
+    JoinedRank {
+        /// Its number in the world.
+        rank: usize,
+    },
 }
 
 /// A run as the command line describes it.
@@ -132,7 +135,7 @@ impl Program<'_> {
     ) -> anyhow::Result<u8> {
         let interrupt = interrupt::install()?;
         let launched = std::env::var_os(RUN_DIR).map(PathBuf::from);
-        let role = if launched.is_some() { Role::LaunchedRank } else { Role::JoinedRank };
+        let role = if launched.is_some() { Role::LaunchedRank } else { Role::JoinedRank { rank: info.rank } };
         let plan = self.plan(info.world_size).map_err(usage)?;
         let prepared = prepare(role).map_err(usage)?;
         let token = detected.token(&environment).map_err(|e| usage(e.into()))?;
@@ -237,18 +240,18 @@ fn report(error: &anyhow::Error) -> u8 {
 }
 
 /// The whole `main` of a program that trains a model of its own: takes the standard flags, starts
-/// or joins the ranks, and runs `body` on each.
+/// or joins the ranks, and runs `body` on each. `defaults` is TOML, with the sections of
+/// [`Settings`]; `--set` and flags win over it.
 ///
 /// ```no_run
-/// use brigade::{Settings, launch};
 /// fn main() -> std::process::ExitCode {
-///     launch(Settings::default(), |session| {
+///     brigade::launch("train = { steps = 50 }", |session| {
 ///         println!("rank {} of {}", session.rank(), session.size());
 ///         Ok(())
 ///     })
 /// }
 /// ```
-pub fn launch(defaults: Settings, body: impl FnOnce(&mut Session) -> anyhow::Result<()>) -> ExitCode {
+pub fn launch(defaults: &str, body: impl FnOnce(&mut Session) -> anyhow::Result<()>) -> ExitCode {
     let file = std::env::current_exe().ok();
     let name = file.as_deref().and_then(|path| path.file_stem()).map_or("run".into(), |stem| stem.to_string_lossy().into_owned());
     let command = StandardFlags::augment_args(Command::new(name.clone()));
@@ -257,16 +260,15 @@ pub fn launch(defaults: Settings, body: impl FnOnce(&mut Session) -> anyhow::Res
         Ok(flags) => flags,
         Err(error) => error.exit(),
     };
-    let settings = match layered(&defaults, None, &flags.sets) {
-        Ok(mut settings) => {
-            flags.apply(&mut settings);
-            settings
-        }
-        Err(error) => return ExitCode::from(report(&usage(error.into()))),
+    let configure = || -> anyhow::Result<(Settings, String)> {
+        let mut settings = layered(&embedded::<Settings>(defaults)?, None, &flags.sets)?;
+        flags.apply(&mut settings);
+        let config = resolved(&settings)?;
+        Ok((settings, config))
     };
-    let config = match resolved(&settings) {
-        Ok(config) => config,
-        Err(error) => return ExitCode::from(report(&error)),
+    let (settings, config) = match configure() {
+        Ok(configured) => configured,
+        Err(error) => return ExitCode::from(report(&usage(error))),
     };
     let program = Program { name: &name, flags: &flags, settings: &settings, config, targets_per_sample: 1 };
     program.run(|_| Ok(()), |session, ()| body(session))

@@ -32,7 +32,7 @@ pub struct Session {
     pub(crate) world: String,
     pub(crate) quiet: bool,
     /// The configuration to describe instead of training.
-    pub(crate) describe: Option<String>,
+    pub(crate) described_config: Option<String>,
     interrupt: Interrupt,
 }
 
@@ -49,11 +49,11 @@ impl Session {
         brigade_cpu::keep_heap();
         let collectives = Arc::new(HostCollectives::new(group.clone()));
         let device = brigade_cpu::device();
-        Self { group, collectives, device, settings, plan, out, world, quiet, describe: None, interrupt }
+        Self { group, collectives, device, settings, plan, out, world, quiet, described_config: None, interrupt }
     }
 
     pub(crate) fn describe_only(&mut self, config: String) {
-        self.describe = Some(config);
+        self.described_config = Some(config);
     }
 
     /// This rank's number in the world.

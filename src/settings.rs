@@ -259,7 +259,9 @@ impl Default for CommSettings {
 pub struct OutputSettings {
     /// The run's folder; empty makes a new one under `runs/`.
     pub dir: PathBuf,
-    /// Whether results that are there already may be replaced.
+    /// Whether results that are there already may be replaced. It is said anew for each run
+    /// (`--overwrite`), and neither read from a configuration nor written to one.
+    #[serde(skip)]
     pub overwrite: bool,
     /// Steps between lines where there is no terminal.
     pub log_every: u64,

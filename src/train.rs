@@ -29,6 +29,21 @@ pub struct Trained<I, O> {
     pub validation_loss: Option<f64>,
 }
 
+impl<I: Activation, O: Activation> Trained<I, O> {
+    /// The values of one parameter (`block.path`), in row-major order.
+    ///
+    /// # Errors
+    /// If there is no such parameter, or it cannot be read from its device.
+    pub fn weights(&self, name: &str) -> anyhow::Result<Vec<f32>> {
+        let tensors = self.model.tensors()?;
+        let Some(tensor) = tensors.iter().find(|tensor| tensor.name == name) else {
+            let known: Vec<_> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+            anyhow::bail!("there is no parameter `{name}`; the model has {}", known.join(", "));
+        };
+        Ok(tensor.data.as_slice::<f32>().map_err(|error| anyhow::anyhow!("parameter `{name}`: {error}"))?.to_vec())
+    }
+}
+
 impl Session {
     /// Trains a model on this rank together with all others, to the end of the run. Rank 0 writes
     /// metrics and weights into the run's folder and shows progress.
@@ -45,10 +60,7 @@ impl Session {
         D: Dataset,
         O: Activation,
     {
-        if let Some(config) = &self.describe {
-            print!("{}", self.description(config, model.chain()));
-            return Err(DryRun.into());
-        }
+        self.describe(model.chain())?;
         let Training { train, validation, names, flops_per_target } = training;
         let settings = self.settings.train.clone();
         let (seed, dp_rank, dp) = (settings.seed, self.plan.mesh.dp_rank(self.rank()), self.plan.mesh.dp);
@@ -103,6 +115,22 @@ impl Session {
             self.conclude(reporter.finish());
         }
         Ok(Trained { model: engine.into_chain(), loss, validation_loss })
+    }
+
+    /// In a dry run, prints the resolved configuration, the mesh and the model's blocks, and fails
+    /// with an error that ends the body; else it does nothing. [`Session::train`] begins with it; a
+    /// body calls it before work that a dry run is to leave out.
+    ///
+    /// # Errors
+    /// In a dry run.
+    pub fn describe<I: Activation, O: Activation>(&self, chain: &Chain<I, O>) -> anyhow::Result<()> {
+        match &self.described_config {
+            Some(config) => {
+                print!("{}", self.description(config, chain));
+                Err(DryRun.into())
+            }
+            None => Ok(()),
+        }
     }
 
     /// Mean loss over the validation samples, each read by one rank.

@@ -1,2 +1,53 @@
-//! The `brigade` command.
-fn main() {}
+//! The `brigade` command: trains a GPT, starts the ranks of any program, samples text from a run.
+//!
+//! - The command is a user of the library: it knows files, flags and text, and no tensors.
+//! - One configuration holds everything that decides a run's weights. What is left out has the value
+//!   of `configs/gpt-tiny.toml`; a file wins over it, `--set` over the file, a flag over `--set`.
+//! - The resolved configuration goes into the run's folder, and gives the same weights again.
+//! - Whatever can be found wrong is found before a rank starts. Exit codes: 0 done, 1 failed run,
+//!   2 wrong usage, 130 interrupted.
+
+mod config;
+mod corpus;
+mod generate;
+mod launch;
+mod sampling;
+mod train;
+
+use std::process::ExitCode;
+
+use brigade::{Usage, exit};
+use clap::{Parser, Subcommand};
+
+/// Trains language models on many workers, and other programs beside.
+#[derive(Debug, Parser)]
+#[command(name = "brigade", version, arg_required_else_help = true, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Train a GPT on text.
+    #[command(after_help = train::EXAMPLES)]
+    Train(train::TrainArgs),
+    /// Start the ranks of any program, as torchrun does, and watch over them.
+    #[command(after_help = launch::EXAMPLES)]
+    Launch(launch::CommandArgs),
+    /// Print text that a trained model goes on with.
+    #[command(after_help = generate::EXAMPLES)]
+    Generate(generate::GenerateArgs),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Train(args) => train::run(&args),
+        Command::Launch(args) => launch::run(args),
+        Command::Generate(args) => generate::run(&args),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("brigade: {error:#}");
+        ExitCode::from(if error.is::<Usage>() { exit::USAGE } else { exit::FAILED })
+    })
+}

@@ -9,10 +9,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
-use crate::call::{Call, Operation};
+use crate::call::Call;
 use crate::collective::Collective;
 use crate::error::Error;
 use crate::fault::Fault;
+use crate::in_flight::{InFlight, Job, direction};
 use crate::link::{Doorbell, LinkError, PeerLinks};
 use crate::pending::{Borrowed, Work};
 use crate::plan::Plan;
@@ -52,7 +53,7 @@ pub(crate) struct Progress {
     doorbell: Arc<Doorbell>,
     limit: Duration,
     spin: bool,
-    engine: Mutex<Engine>,
+    engine: Mutex<InFlight>,
     inbox: Mutex<Inbox>,
     submitted: Condvar,
 }
@@ -66,19 +67,6 @@ struct Inbox {
     transfers: Vec<[u64; 2]>,
     has_thread: bool,
     closing: bool,
-}
-
-enum Job {
-    Collective(Collective<'static>),
-    Transfer(Transfer),
-}
-
-/// The operations in flight and the links that they use.
-struct Engine {
-    links: Vec<Option<PeerLinks>>,
-    collectives: VecDeque<Collective<'static>>,
-    /// Per peer: sends and receives.
-    transfers: Vec<[VecDeque<Transfer>; 2]>,
 }
 
 /// What a collective is called with.
@@ -106,11 +94,7 @@ impl Progress {
             doorbell,
             limit,
             spin,
-            engine: Mutex::new(Engine {
-                links,
-                collectives: VecDeque::new(),
-                transfers: (0..size).map(|_| Default::default()).collect(),
-            }),
+            engine: Mutex::new(InFlight::new(links)),
             inbox: Mutex::new(Inbox {
                 jobs: Vec::new(),
                 outstanding: 0,
@@ -228,7 +212,7 @@ impl Progress {
     /// Drives the engine until `inline` is complete, or everything where there is none.
     fn drive(
         &self,
-        engine: &mut Engine,
+        engine: &mut InFlight,
         mut inline: Option<&mut Collective<'_>>,
         patience: Patience,
     ) -> Result<(), Error> {
@@ -283,7 +267,7 @@ impl Progress {
     /// Does what can be done without waiting, and completes what is done.
     fn advance(
         &self,
-        engine: &mut Engine,
+        engine: &mut InFlight,
         inline: Option<&mut Collective<'_>>,
     ) -> Result<bool, (Call, Stop)> {
         let mut moved = false;
@@ -324,7 +308,7 @@ impl Progress {
     }
 
     /// The time until the first deadline, or nothing once one has passed and has been raised.
-    fn time_left(&self, engine: &Engine, inline: Option<&Collective<'_>>) -> Option<Duration> {
+    fn time_left(&self, engine: &InFlight, inline: Option<&Collective<'_>>) -> Option<Duration> {
         let now = Instant::now();
         let left = |started: Option<Instant>| {
             self.limit.saturating_sub(started.map_or(Duration::ZERO, |started| now - started))
@@ -376,83 +360,4 @@ impl Progress {
             }
         }
     }
-}
-
-impl Engine {
-    fn take_up(&mut self, jobs: Vec<Job>) {
-        for job in jobs {
-            match job {
-                Job::Collective(collective) => self.collectives.push_back(collective),
-                Job::Transfer(transfer) => {
-                    self.transfers[transfer.peer][direction(transfer.call.operation)].push_back(transfer);
-                }
-            }
-        }
-    }
-
-    fn is_idle(&self) -> bool {
-        self.collectives.is_empty() && self.transfers.iter().flatten().all(VecDeque::is_empty)
-    }
-
-    /// Takes out everything that is in flight.
-    fn clear(&mut self) -> Vec<Job> {
-        let collectives = self.collectives.drain(..).map(Job::Collective);
-        let transfers = self.transfers.iter_mut().flatten().flat_map(|queue| queue.drain(..));
-        collectives.chain(transfers.map(Job::Transfer)).collect()
-    }
-
-    fn arm(&mut self) {
-        for links in self.links.iter_mut().flatten() {
-            links.collective.arm();
-            links.transfer.arm();
-        }
-    }
-
-    fn disarm(&mut self) {
-        for links in self.links.iter_mut().flatten() {
-            links.collective.disarm();
-            links.transfer.disarm();
-        }
-    }
-
-    /// The descriptors that anything in flight waits for.
-    fn awaited<'a>(
-        &'a self,
-        inline: Option<&Collective<'_>>,
-    ) -> Vec<(std::os::fd::BorrowedFd<'a>, rustix::event::PollFlags)> {
-        let mut awaited = Vec::new();
-        for (peer, links) in self.links.iter().enumerate() {
-            let Some(links) = links else { continue };
-            let collective = inline
-                .map(|collective| collective.awaits(peer))
-                .or_else(|| self.collectives.front().map(|collective| collective.awaits(peer)));
-            if let Some((read, write)) = collective {
-                awaited.extend(links.collective.poll_for(read, write));
-            }
-            let transfers = self.transfers[peer].iter().filter_map(VecDeque::front).map(Transfer::awaits);
-            let (read, write) = transfers.fold((false, false), |(r, w), (read, write)| (r | read, w | write));
-            awaited.extend(links.transfer.poll_for(read, write));
-        }
-        awaited
-    }
-}
-
-impl Job {
-    fn call(&self) -> &Call {
-        match self {
-            Job::Collective(collective) => &collective.call,
-            Job::Transfer(transfer) => &transfer.call,
-        }
-    }
-
-    fn complete(self, outcome: Result<(), Error>) {
-        match self {
-            Job::Collective(collective) => collective.complete(outcome),
-            Job::Transfer(transfer) => transfer.complete(outcome),
-        }
-    }
-}
-
-fn direction(operation: Operation) -> usize {
-    usize::from(operation == Operation::Recv)
 }

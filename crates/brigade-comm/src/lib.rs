@@ -26,7 +26,7 @@
 //!
 //! # Reading order
 //! `dtype`, `reduce` (arithmetic) → `call`, `plan` (what each rank sends to whom) → `stream`, `collective`,
-//! `transfer` (one operation in flight) → `link` (bytes between two ranks) → `engine`, `waiter` (progress) →
+//! `transfer` (one operation in flight) → `link` (bytes between two ranks) → `in_flight`, `engine`, `waiter` (progress) →
 //! `group` → `join` (rendezvous, control plane).
 
 #[cfg(target_endian = "big")]
@@ -41,6 +41,7 @@ mod error;
 mod fabric;
 mod fault;
 mod group;
+mod in_flight;
 mod join;
 mod link;
 mod pending;

@@ -7,11 +7,12 @@
 pub fn keep_heap() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
-        const NEVER: libc::c_int = libc::c_int::MAX;
         // SAFETY: mallopt only sets parameters of the allocator and may be called at any time.
         unsafe {
-            libc::mallopt(libc::M_MMAP_THRESHOLD, NEVER);
-            libc::mallopt(libc::M_TRIM_THRESHOLD, NEVER);
+            // Large blocks come from the heap too; a threshold of more than 32 MiB would be refused.
+            libc::mallopt(libc::M_MMAP_MAX, 0);
+            // -1: the top of the heap is never given back.
+            libc::mallopt(libc::M_TRIM_THRESHOLD, -1);
             libc::mallopt(libc::M_TOP_PAD, 64 << 20);
         }
     }

@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::event::PollFlags;
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
 use super::{LinkError, RING_BYTES};
 use crate::error::Error;
@@ -42,7 +43,9 @@ impl TcpLink {
             return Ok(bytes.len());
         }
         let slices = [IoSlice::new(&self.gathered), IoSlice::new(bytes)];
-        let sent = ready(self.socket.write_vectored(&slices))?;
+        let flags = SendFlags::NOSIGNAL;
+        let sent = sendmsg(&self.socket, &slices, &mut SendAncillaryBuffer::default(), flags);
+        let sent = ready(sent.map_err(Into::into))?;
         let gathered = sent.min(self.gathered.len());
         self.gathered.drain(..gathered);
         Ok(sent - gathered)

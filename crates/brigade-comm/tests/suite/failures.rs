@@ -168,7 +168,8 @@ fn the_first_failure_is_final(kind: Kind) {
 }
 
 fn a_call_that_cannot_be_tells_the_others(kind: Kind) {
-    let calls: [(fn(&Group) -> Result<()>, &[&str]); 5] = [
+    type Call = fn(&Group) -> Result<()>;
+    let calls: [(Call, &[&str]); 5] = [
         (|group| group.all_gather_in_place(&mut [0.0f32; 3]), &["all_gather", "12 bytes are given", "8"]),
         (|group| group.broadcast_in_place(&mut [0u8], 2), &["broadcast", "root 2", "2 ranks"]),
         (|group| group.send(vec![0u8], DType::U8, 5).wait().map(drop), &["send", "peer 5"]),

@@ -1,5 +1,7 @@
 //! One behaviour on every transport: threads, shared memory, TCP, and groups that mix them.
 
+#![allow(clippy::unwrap_used, reason = "all of this is tests")]
+
 mod collectives;
 mod failures;
 mod processes;

@@ -1,0 +1,52 @@
+//! Times training steps of one rank on the shape of `peers/torch_bench.py`, part by part.
+//!
+//!     cargo bench --bench step -- [rows] [steps]
+//!
+//! Prints one JSON line a step, in the format of the peer's script, with the parts of the step beside.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use brigade::core::{Batch, Engine, EngineSettings, NonFinite, OptimizerFactory, Solo};
+use brigade::models::gpt::{Gelu, GptConfig, Targets};
+use burn::optim::AdamWConfig;
+use burn::tensor::{Int, Tensor, TensorData};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut numbers = std::env::args().skip(1).filter_map(|argument| argument.parse::<usize>().ok());
+    let (rows, steps) = (numbers.next().unwrap_or(8), numbers.next().unwrap_or(8));
+    brigade_cpu::keep_heap();
+    let device = brigade_cpu::device();
+    let config = GptConfig {
+        vocabulary: 4096,
+        sequence_length: 256,
+        width: 384,
+        layers: 6,
+        heads: 6,
+        tied_head: false,
+        activation: Gelu::Gelu,
+    };
+    let adamw = AdamWConfig::new().with_epsilon(1e-8);
+    let optimizer = OptimizerFactory::new(adamw.clone().with_weight_decay(0.01).build(), adamw.with_weight_decay(0.0).build());
+    let settings = EngineSettings { gradient_clipping: None, on_nonfinite: NonFinite::Stop };
+    let mut engine = Engine::new(config.model(0, &device)?, 0, &optimizer, Arc::new(Solo), settings)?;
+    let tokens: Vec<i64> = (0..rows * 256).map(|i| (i * 7919 % 4096) as i64).collect();
+    let tokens = Tensor::<2, Int>::from_data(TensorData::new(tokens, [rows, 256]), &device);
+    for step in 0..steps {
+        let started = Instant::now();
+        let target = Targets { tokens: tokens.clone(), mask: None };
+        let batch = Batch { input: tokens.clone(), target, valid_targets: rows * 256 };
+        let report = engine.step(vec![batch], 1e-3)?;
+        let seconds = started.elapsed().as_secs_f64();
+        println!(
+            "{{\"mode\": \"brigade step\", \"world\": 1, \"step\": {step}, \"seconds\": {seconds:.4}, \"tokens_per_second\": {:.1}, \
+             \"forward\": {:.4}, \"backward\": {:.4}, \"optimizer\": {:.4}, \"loss\": {:.6}}}",
+            (rows * 256) as f64 / seconds,
+            report.forward.as_secs_f64(),
+            report.backward.as_secs_f64(),
+            report.optimizer.as_secs_f64(),
+            report.loss
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,170 @@
+//! The configuration of `brigade train`: model, data, and the settings that every program has.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use brigade::data::{Layout, Tokenizer, TokenizerSpec};
+use brigade::models::gpt::GptConfig;
+use brigade::{Settings, layered};
+use serde::{Deserialize, Serialize};
+
+/// The file whose values a run has where nothing else is said; it names every setting.
+const DEFAULTS: &str = include_str!("../../../configs/gpt-tiny.toml");
+
+/// Everything that decides what a run computes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Config {
+    pub model: ModelSection,
+    pub data: DataSection,
+    #[serde(flatten)]
+    pub settings: Settings,
+}
+
+/// `[model]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ModelSection {
+    pub name: ModelName,
+    /// Its `vocabulary` may be 0, the size of the tokenizer, until the configuration is resolved.
+    #[serde(flatten)]
+    pub shape: GptConfig,
+}
+
+/// The kinds of model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ModelName {
+    Gpt2,
+}
+
+/// `[data]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataSection {
+    /// Files, folders and globs; none is the Rust sources of Brigade's locked dependencies.
+    pub sources: Vec<String>,
+    pub tokenizer: TokenizerSpec,
+    pub validation_fraction: f64,
+    pub layout: Layout,
+    /// Most bytes of the locked dependencies' sources; other sources are read whole.
+    pub max_bytes: u64,
+    /// Where tokens are kept; empty is the user's cache folder.
+    pub cache_dir: PathBuf,
+}
+
+impl Config {
+    /// The values of `configs/gpt-tiny.toml`, changed by a file and by `--set`.
+    pub fn read(file: Option<&Path>, sets: &[String]) -> anyhow::Result<Self> {
+        let defaults: Self = toml::from_str(DEFAULTS).context("configs/gpt-tiny.toml")?;
+        Ok(layered(&defaults, file, sets)?)
+    }
+
+    /// Fills in what follows from other values, so that the configuration means the same wherever it
+    /// is read again, and checks model and tokenizer against each other.
+    pub fn resolve(&mut self) -> anyhow::Result<()> {
+        for source in &mut self.data.sources {
+            *source = absolute(Path::new(source))?.to_string_lossy().into_owned();
+        }
+        if let TokenizerSpec::File(path) = &mut self.data.tokenizer {
+            *path = absolute(path)?;
+        }
+        if self.data.cache_dir != PathBuf::new() {
+            self.data.cache_dir = absolute(&self.data.cache_dir)?;
+        }
+        let (ids, shape) = (largest_vocabulary(&self.data.tokenizer)?, &mut self.model.shape);
+        match shape.vocabulary {
+            0 => shape.vocabulary = ids,
+            given if given < ids => bail!(
+                "data.tokenizer = {} has {ids} ids, more than model.vocabulary = {given} holds; set model.vocabulary to at \
+                 least {ids}, or to 0 for the tokenizer's own size",
+                self.data.tokenizer
+            ),
+            _ => {}
+        }
+        Ok(shape.check()?)
+    }
+}
+
+/// The most ids that the tokenizer can have. It is known without reading any text, so that a model's
+/// shape does not depend on the corpus.
+fn largest_vocabulary(tokenizer: &TokenizerSpec) -> anyhow::Result<usize> {
+    Ok(match tokenizer {
+        TokenizerSpec::Bytes => Tokenizer::bytes()?.vocabulary_size(),
+        TokenizerSpec::Bpe(most) => *most,
+        TokenizerSpec::File(path) => Tokenizer::from_file(path)?.vocabulary_size(),
+    })
+}
+
+fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
+    std::path::absolute(path).with_context(|| format!("the path {path:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(table: &toml::Table, prefix: &str) -> Vec<String> {
+        let inner = |(key, value): (&String, &toml::Value)| match value {
+            toml::Value::Table(table) => keys(table, &format!("{prefix}{key}.")),
+            _ => vec![format!("{prefix}{key}")],
+        };
+        table.iter().flat_map(inner).collect()
+    }
+
+    #[test]
+    fn the_default_file_names_every_setting() {
+        let written: toml::Table = DEFAULTS.parse().unwrap();
+        let known = toml::Table::try_from(Config::read(None, &[]).unwrap()).unwrap();
+        let (mut written, mut known) = (keys(&written, ""), keys(&known, ""));
+        written.sort();
+        known.sort();
+        assert_eq!(written, known);
+    }
+
+    #[test]
+    fn every_file_in_configs_can_be_resolved() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs");
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let mut config = Config::read(Some(&path), &[]).unwrap();
+            config.resolve().unwrap();
+            config.settings.plan(2, config.model.shape.sequence_length).unwrap();
+            names.push(path.file_stem().unwrap().to_string_lossy().into_owned());
+        }
+        names.sort();
+        assert_eq!(names, ["gpt-13m", "gpt-tiny", "gpt2-124m"]);
+    }
+
+    #[test]
+    fn a_resolved_configuration_comes_back_the_same() {
+        let sets = ["data.sources=[\"a.txt\"]".to_owned(), "optimizer.weight_decay=0.3".to_owned()];
+        let mut config = Config::read(None, &sets).unwrap();
+        config.resolve().unwrap();
+        assert!(Path::new(&config.data.sources[0]).is_absolute());
+        assert_eq!(config.model.shape.vocabulary, 4096);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), brigade::resolved(&config).unwrap()).unwrap();
+        let mut again = Config::read(Some(file.path()), &[]).unwrap();
+        again.resolve().unwrap();
+        assert_eq!(again, config);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let message = |set: &str| {
+            let config = Config::read(None, &[set.to_owned()]);
+            config.and_then(|mut config| config.resolve()).unwrap_err().to_string()
+        };
+        for (set, said) in [
+            ("model.width=30", "model.heads = 4 is not possible: the number of heads must divide model.width = 30"),
+            ("model.vocabulary=1000", "bpe:4096 has 4096 ids, more than model.vocabulary = 1000"),
+            ("model.layer=2", "did you mean `model.layers`?"),
+            ("data.tokenizer=gpt2", "\"bytes\", \"bpe:4096\" or the path of a tokenizer.json"),
+            ("data.tokenizer=none/tokenizer.json", "none/tokenizer.json: it cannot be read"),
+            ("model.name=llama", "unknown variant `llama`, expected `gpt2`"),
+            ("output.overwrite=true", "there is no setting `output.overwrite`"),
+        ] {
+            assert!(message(set).contains(said), "{set}: {}", message(set));
+        }
+    }
+}

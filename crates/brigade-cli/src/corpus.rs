@@ -1,0 +1,112 @@
+//! Where text comes from and where its tokens are kept, and how the work on them is shown.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context, bail};
+use brigade::data::{Corpus, Prepare, Prepared, Progress, prepare};
+use brigade::report::{ByteProgress, ConsoleMode};
+
+use crate::config::{Config, DataSection};
+
+/// Finds the corpus of a run tokenised in the cache, or tokenises it.
+pub fn prepared(config: &Config, show: ConsoleMode) -> anyhow::Result<Prepared> {
+    let Config { data, model, settings } = config;
+    let mut work = Prepare::new(corpus(data)?, cache_dir(data)?);
+    work.tokenizer = data.tokenizer.clone();
+    work.sequence_length = model.shape.sequence_length;
+    work.layout = data.layout;
+    work.validation_fraction = data.validation_fraction;
+    let prepared = prepare(&work, &Shown { show, phase: Mutex::new(None) })?;
+    if show != ConsoleMode::Quiet {
+        describe(&prepared, settings.train.validate_every);
+    }
+    Ok(prepared)
+}
+
+fn corpus(data: &DataSection) -> anyhow::Result<Corpus> {
+    match data.sources.as_slice() {
+        [] => Ok(Corpus::locked_dependencies(workspace()?, data.max_bytes)),
+        sources => Ok(Corpus::from_sources(sources)),
+    }
+}
+
+/// The workspace with the lock file: the one that this program was built in, or else the one around
+/// the current folder.
+fn workspace() -> anyhow::Result<PathBuf> {
+    let built_in = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).map(Path::to_owned);
+    let here = std::env::current_dir().unwrap_or_default();
+    let around = here.ancestors().map(Path::to_owned);
+    let found = built_in.into_iter().chain(around).find(|folder| folder.join("Cargo.lock").is_file());
+    found.with_context(|| {
+        format!("there is no Cargo.lock in {} or above, whose packages' sources could be read; give text with --data", here.display())
+    })
+}
+
+/// `BRIGADE_CACHE_DIR`, the setting, or `brigade` in the user's cache folder.
+fn cache_dir(data: &DataSection) -> anyhow::Result<PathBuf> {
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    if let Some(folder) = variable("BRIGADE_CACHE_DIR") {
+        return Ok(folder);
+    }
+    if !data.cache_dir.as_os_str().is_empty() {
+        return Ok(data.cache_dir.clone());
+    }
+    match variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache"))) {
+        Some(folder) => Ok(folder.join("brigade")),
+        None => bail!("there is no folder for tokens: set data.cache_dir, BRIGADE_CACHE_DIR, XDG_CACHE_HOME or HOME"),
+    }
+}
+
+fn describe(prepared: &Prepared, validate_every: u64) {
+    let summary = &prepared.summary;
+    let counts = &summary.counts;
+    eprintln!(
+        "{}: {} files, {:.1} MiB; {} tokens to train on, {} to validate on; vocabulary {}{}",
+        summary.corpus,
+        summary.files,
+        summary.file_bytes as f64 / f64::from(1 << 20),
+        counts.train_tokens,
+        counts.validation_tokens,
+        summary.vocabulary_size,
+        if summary.from_cache { " (from the cache)" } else { "" }
+    );
+    for note in &counts.notes {
+        eprintln!("note: {note}");
+    }
+    if validate_every > 0 && prepared.validation.is_empty() {
+        eprintln!("note: there is no text to validate on (data.validation_fraction), so no validation loss");
+    }
+}
+
+/// Shows phases of preparation one after the other.
+struct Shown {
+    show: ConsoleMode,
+    phase: Mutex<Option<ByteProgress>>,
+}
+
+impl Shown {
+    fn with<R>(&self, act: impl FnOnce(&mut Option<ByteProgress>) -> R) -> R {
+        act(&mut self.phase.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Progress for Shown {
+    fn start(&self, total: u64, what: &str) {
+        // Without a known end there is nothing to draw but the fact.
+        if total == 0 && self.show != ConsoleMode::Quiet {
+            eprintln!("{what}");
+        }
+        self.with(|phase| *phase = (total > 0).then(|| ByteProgress::start(self.show, total, what)));
+    }
+
+    fn advance(&self, bytes: u64) {
+        self.with(|phase| phase.iter().for_each(|phase| phase.advance(bytes)));
+    }
+
+    fn finish(&self) {
+        if let Some(phase) = self.with(Option::take) {
+            phase.finish();
+        }
+    }
+}

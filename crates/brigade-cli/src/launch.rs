@@ -1,0 +1,2 @@
+//! `brigade launch`
+fn _x() {}

@@ -1,0 +1,94 @@
+//! `brigade train`
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context;
+use brigade::models::gpt::{self, GptConfig};
+use brigade::report::ConsoleMode;
+use brigade::{Program, Role, StandardFlags, TokenDataset, Training, Usage};
+use clap::Args;
+
+use crate::config::Config;
+use crate::corpus;
+
+/// The tokenizer of a run, in the run's folder.
+pub const TOKENIZER_FILE: &str = "tokenizer.json";
+
+pub const EXAMPLES: &str = "\
+Examples:
+  brigade train                                       configs/gpt-tiny.toml on as many ranks as there are cores
+  brigade train --data corpus/ --out runs/a           text of your own: .txt, .md, source code, .jsonl, .parquet
+  brigade train --config configs/gpt-13m.toml --nproc-per-node 4 --dp 4 --steps 20
+  brigade train --set optimizer.learning_rate=3e-4 --set schedule.name=wsd
+  brigade train --dry-run                             all settings with their values
+
+What is left out has the value of configs/gpt-tiny.toml, which explains each setting. --config wins over it,
+--set over the file, flags over --set.";
+
+#[derive(Debug, Args)]
+pub struct TrainArgs {
+    /// TOML file with settings.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Text to train on: files, folders or globs [default: the Rust sources of Brigade's dependencies].
+    #[arg(long, value_name = "SOURCE", num_args = 1..)]
+    data: Vec<String>,
+    #[command(flatten)]
+    standard: StandardFlags,
+}
+
+pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
+    let config = resolved(args).map_err(Usage)?;
+    let flags = &args.standard;
+    let shape = &config.model.shape;
+    let program = Program {
+        name: "gpt",
+        flags,
+        settings: &config.settings,
+        config: brigade::resolved(&config)?,
+        targets_per_sample: shape.sequence_length,
+    };
+    let prepare = |role| {
+        // One process tells of it, and the others find the result in the cache.
+        let tells = !flags.quiet && matches!(role, Role::Launcher | Role::JoinedRank { rank: 0 });
+        let show = if tells { ConsoleMode::Auto } else { ConsoleMode::Quiet };
+        (!flags.dry_run).then(|| corpus::prepared(&config, show)).transpose()
+    };
+    Ok(program.run(prepare, |session, prepared| {
+        let model = shape.model(session.seed(), &session.device())?;
+        session.describe(model.chain())?;
+        let prepared = prepared.context("the data was not prepared")?;
+        let validation = (!prepared.validation.is_empty()).then_some(prepared.validation);
+        let training = Training {
+            train: Arc::new(TokenDataset::new(prepared.train)),
+            validation: validation.map(|sequences| Arc::new(TokenDataset::new(sequences))),
+            names: gpt::names(),
+            flops_per_target: Some(flops_per_target(shape, model.chain().parameters())),
+        };
+        session.train(model, training)?;
+        if session.rank() == 0 {
+            prepared.tokenizer.save(&session.out().join(TOKENIZER_FILE))?;
+        }
+        Ok(())
+    }))
+}
+
+fn resolved(args: &TrainArgs) -> anyhow::Result<Config> {
+    let mut config = Config::read(args.config.as_deref(), &args.standard.sets)?;
+    args.standard.apply(&mut config.settings);
+    if !args.data.is_empty() {
+        config.data.sources = args.data.clone();
+    }
+    config.resolve()?;
+    Ok(config)
+}
+
+/// `6·N + 12·L·h·seq`: forward and backward for one token. N counts the head, which multiplies, but not
+/// the tables of tokens and positions, which are only looked up.
+fn flops_per_target(shape: &GptConfig, parameters: usize) -> f64 {
+    let GptConfig { vocabulary, sequence_length, width, layers, tied_head, .. } = *shape;
+    let tables = sequence_length * width + if tied_head { 0 } else { vocabulary * width };
+    (6 * (parameters - tables) + 12 * layers * width * sequence_length) as f64
+}

@@ -1,0 +1,87 @@
+//! A classifier trained by Brigade on any number of ranks, and by plain Burn: to the same weights.
+//!
+//!     cargo run --release --example own_model -- --nproc-per-node 2 --dp 2
+
+use brigade::{Batch, Block, Chain, Settings, Training, data::Sampler, initialize, launch, samples};
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams};
+use burn::tensor::{Device, Int, Tensor, TensorData, activation};
+
+#[derive(Module, Debug)]
+struct Layer {
+    linear: Linear,
+    last: bool,
+}
+
+fn layers(device: &Device) -> [Layer; 2] {
+    let layer = |i, o, last| Layer { linear: LinearConfig::new(i, o).init(device), last };
+    [layer(2, 32, false), layer(32, 2, true)]
+}
+
+impl Layer {
+    fn apply(&self, x: Tensor<2>) -> Tensor<2> {
+        let y = self.linear.forward(x);
+        if self.last { y } else { activation::tanh(y) }
+    }
+}
+
+/// Points on two interleaved spirals, and the spiral that each belongs to.
+fn spirals(indices: &[usize], device: &Device) -> (Tensor<2>, Tensor<1, Int>) {
+    let points = indices.iter().flat_map(|i| {
+        let (radius, arm) = ((i / 2) as f32 / 256.0, (i % 2) as f32 * std::f32::consts::PI);
+        [radius * (6.0 * radius + arm).cos(), radius * (6.0 * radius + arm).sin()]
+    });
+    let points = TensorData::new(points.collect::<Vec<f32>>(), [indices.len(), 2]);
+    let arms: Vec<i64> = indices.iter().map(|i| (i % 2) as i64).collect();
+    (Tensor::from_data(points, device), Tensor::from_data(arms.as_slice(), device))
+}
+
+/// The sum of the samples' cross entropies.
+fn loss(output: Tensor<2>, target: Tensor<1, Int>) -> Tensor<1> {
+    activation::log_softmax(output, 1).gather(1, target.unsqueeze_dim(1)).sum().neg()
+}
+
+/// Plain Burn: 64 samples a step in two micro-batches, the same first weights and order of samples.
+fn plain(settings: &Settings, device: &Device) -> Vec<f32> {
+    let seed = settings.train.seed;
+    let [hidden, head] = layers(device);
+    let mut model = (initialize(hidden, seed, "hidden"), initialize(head, seed, "head"));
+    let mut optimizer = AdamWConfig::new().with_beta_2(0.95).with_epsilon(1e-8).with_weight_decay(0.0).init();
+    let order = Sampler::new(512, seed, 64, 32).expect("32 divides 64");
+    for step in 0..settings.train.steps {
+        let mut sum = GradientsAccumulator::new();
+        for k in 0..2 {
+            let (x, y) = spirals(&order.micro_batch(step, 0, 1, k).expect("two micro-batches"), device);
+            let loss = loss(model.1.apply(model.0.apply(x)), y).div_scalar(64.0);
+            sum.accumulate(&model, GradientsParams::from_grads(loss.backward(), &model));
+        }
+        model = optimizer.step(settings.optimizer.learning_rate, model, sum.grads());
+    }
+    model.1.linear.weight.val().into_data().iter().collect()
+}
+
+// Brigade's part: a layer is a block; blocks, loss and samples make a run.
+impl Block for Layer {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        self.apply(x)
+    }
+}
+
+fn main() -> std::process::ExitCode {
+    launch(include_str!("own_model.toml"), |session| {
+        let data = samples(512, |indices, device| {
+            let (input, target) = spirals(indices, device);
+            Batch { input, target, valid_targets: indices.len() }
+        });
+        let [hidden, head] = layers(&session.device());
+        let model = Chain::new().then("hidden", hidden).then("head", head).loss(loss);
+        let trained = session.train(model, Training::on(data))?;
+        let plain = plain(session.settings(), &session.device().autodiff());
+        let same = trained.weights("head.linear.weight")? == plain;
+        println!("rank {}: loss {:.4}, weights equal to plain Burn's: {same}", session.rank(), trained.loss);
+        Ok(())
+    })
+}
