@@ -89,7 +89,6 @@ impl LanguageModel {
         let seen = &tokens[tokens.len().saturating_sub(self.context)..];
         let last = seen.len().checked_sub(1).context("a model needs at least one token to go on from")?;
         let logits = self.chain.predict(ids(seen.iter(), [1, seen.len()], &self.device))?;
-        let row = logits.slice([last..last + 1]).into_data();
-        row.into_vec().map_err(|error| anyhow::anyhow!("cannot read the model's scores: {error:?}"))
+        Ok(logits.slice([last..last + 1]).try_into_vec_as::<f32>().context("cannot read the model's scores")?)
     }
 }

@@ -35,6 +35,7 @@ pub use config::{ConfigError, embedded, layered};
 pub use dataset::{Dataset, Samples, Training, samples};
 pub use flags::StandardFlags;
 pub use language::{LanguageModel, TokenDataset};
+pub use output::{CONFIG_FILE, WEIGHTS_FILE};
 pub use program::{Program, Role, Usage, exit, launch, resolved};
 pub use session::Session;
 pub use settings::{

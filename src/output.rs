@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 
 /// The resolved configuration of a run; its presence marks a folder as one of results.
-pub(crate) const CONFIG_FILE: &str = "config.toml";
+pub const CONFIG_FILE: &str = "config.toml";
 /// The weights at the end of a run.
-pub(crate) const WEIGHTS_FILE: &str = "model.safetensors";
+pub const WEIGHTS_FILE: &str = "model.safetensors";
 
 /// Takes a folder for a run and writes its configuration there. `dir` empty makes a new folder
 /// `runs/<name>-<number>`.

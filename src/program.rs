@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use brigade_comm::Group;
@@ -156,7 +157,7 @@ impl Program<'_> {
             out,
             detected.to_string(),
             self.flags.quiet,
-            interrupt,
+            interrupt.clone(),
         );
         // A panic of Burn must not leave the other ranks waiting.
         let result = catch_unwind(AssertUnwindSafe(|| body(&mut session, prepared)));
@@ -170,6 +171,15 @@ impl Program<'_> {
                 // Peers that fail at the same point for the same reason are left to say so themselves.
                 if error.downcast_ref::<brigade_core::Error>().is_none_or(|e| !e.is_agreed()) {
                     world.group().abort(&format!("{error:#}"));
+                }
+                if is_witness(&error) {
+                    if interrupt.is_set() {
+                        return Ok(exit::INTERRUPTED);
+                    }
+                    // The launcher tells the cause, and would come after what rank 0 prints.
+                    if role == Role::LaunchedRank && is_ended(&interrupt) && info.rank == 0 {
+                        return Ok(exit::FAILED);
+                    }
                 }
                 Err(error.context(format!("rank {}", info.rank)))
             }
@@ -211,6 +221,24 @@ impl Program<'_> {
 
 /// Exit code of a rank that panicked, as Rust's own; the launcher turns it into 1.
 const PANICKED: u8 = 101;
+
+/// How long a rank that saw another one fail gives the launcher to end it, so that the one that failed
+/// is the first to be gone and named.
+const CAUSE_FIRST: Duration = Duration::from_secs(1);
+
+/// Whether the error came from another rank.
+fn is_witness(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| cause.is::<brigade_comm::Error>())
+}
+
+/// Whether the launcher ends this rank within [`CAUSE_FIRST`].
+fn is_ended(interrupt: &interrupt::Interrupt) -> bool {
+    let until = Instant::now() + CAUSE_FIRST;
+    while !interrupt.is_set() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    interrupt.is_set()
+}
 
 /// Whether rank 0, whose output is on the terminal already, ended with a message of its own.
 fn said_why(failure: &brigade_launch::Failure) -> bool {

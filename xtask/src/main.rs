@@ -1,2 +1,81 @@
-//! Project chores.
-fn main() {}
+//! The project's chores, run as `cargo xtask <command>`: a plain program on top of cargo.
+//!
+//! It compiles before anything else does, so it depends on little, and on no crate of the project.
+
+mod bench;
+mod cargo;
+mod checks;
+mod test;
+mod train;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Chores of the Brigade project.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Build the release binary and run `brigade train` with the given flags.
+    #[command(disable_help_flag = true)]
+    Train {
+        /// Flags of `brigade train`; `--help` lists them.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
+    /// Run the tests, with cargo-nextest where it is installed.
+    Test {
+        /// Passed on to `cargo nextest run`, or to `cargo test`. Documentation's tests run only without any.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
+    /// Check format, lints and documentation, then run the tests; stop at the first failure.
+    Ci,
+    /// Measure Brigade beside PyTorch and DeepSpeed on this machine and write a table.
+    Bench(bench::Args),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Train { args } => train::run(&args).map(|never| match never {}),
+        Command::Test { args } => test::run(&args),
+        Command::Ci => checks::run(),
+        Command::Bench(args) => bench::run(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => match error.downcast_ref::<cargo::Failed>() {
+            Some(failed) => failed.code(),
+            None => {
+                eprintln!("xtask: {error:#}");
+                ExitCode::FAILURE
+            }
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn flags_go_through_unread() {
+        Cli::command().debug_assert();
+        let parse = |line: &str| Cli::try_parse_from(line.split_whitespace()).unwrap().command;
+        let Command::Train { args } = parse("xtask train --steps 20 --help") else { panic!("not train") };
+        assert_eq!(args, ["--steps", "20", "--help"]);
+        let Command::Test { args } = parse("xtask test -p brigade-comm ring -- --nocapture") else {
+            panic!("not test")
+        };
+        assert_eq!(args, ["-p", "brigade-comm", "ring", "--", "--nocapture"]);
+    }
+}

@@ -1,2 +1,75 @@
 //! `brigade launch`
-fn _x() {}
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use anyhow::{Context, anyhow};
+use brigade::Usage;
+use brigade::supervise::{self, Detected, Ending, Event, Launch, LaunchArgs, Outcome};
+use clap::Args;
+
+pub const EXAMPLES: &str = "\
+Examples:
+  brigade launch --nproc-per-node 4 -- ./train --lr 1e-3
+  brigade launch --nproc-per-node 8 --nnodes 2 --node-rank 0 --rdzv-endpoint host:29400 -- ./train
+
+Each rank finds RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT and BRIGADE_TOKEN
+in its environment. Rank 0's output is shown, that of all is kept in --log-dir (where none is given, in a temporary
+folder, which stays only if a rank fails). If a rank fails, all are ended. Several nodes need the same BRIGADE_TOKEN.
+Exit codes: 0 all ranks are done, 1 a rank failed, 2 wrong usage, 130 interrupted.";
+
+#[derive(Debug, Args)]
+pub struct CommandArgs {
+    #[command(flatten)]
+    world: LaunchArgs,
+    /// The program that each rank runs, and its arguments.
+    #[arg(last = true, required = true, num_args = 1.., value_name = "PROGRAM ARGS")]
+    program: Vec<OsString>,
+}
+
+pub fn run(args: CommandArgs) -> anyhow::Result<ExitCode> {
+    let outcome = watch(args).map_err(|error| match error.downcast_ref::<supervise::Error>() {
+        Some(known) if known.exit_code() != brigade::exit::USAGE => error,
+        _ => Usage(error).into(),
+    })?;
+    if outcome != Outcome::Done {
+        eprintln!("brigade: {outcome}");
+    }
+    Ok(ExitCode::from(outcome.exit_code()))
+}
+
+fn watch(args: CommandArgs) -> anyhow::Result<Outcome> {
+    let environment = |name: &str| std::env::var(name).ok();
+    let detected = supervise::detect(&args.world, &environment)?;
+    let token = detected.token(&environment)?;
+    let node = match detected {
+        Detected::Node(node) => node,
+        rank @ Detected::Rank(_) => {
+            return Err(anyhow!(
+                "this process is itself a rank already ({rank}); start the program directly, or give --standalone"
+            ));
+        }
+    };
+    let mut words = args.program.into_iter();
+    let program = words.next().context("which program? give it after --")?;
+    let temporary = tempfile::Builder::new().prefix("brigade-logs-").tempdir();
+    let temporary = temporary.context("cannot make a folder for logs; give --log-dir")?;
+    let logs = args.world.log_dir.unwrap_or_else(|| temporary.path().to_owned());
+    let mut launch = Launch::local(program, node.nproc_per_node.unwrap_or(1), token, logs).on_node(&node);
+    launch.args = words.collect();
+    launch.tee = args.world.tee;
+    let outcome = supervise::launch(&launch, &mut announce)?;
+    if matches!(outcome, Outcome::Failed(_)) {
+        // The report names the logs in it.
+        drop(temporary.keep());
+    }
+    Ok(outcome)
+}
+
+/// Says at once which rank was killed, before the others tell what they miss.
+fn announce(event: Event) {
+    match event {
+        Event::Ended(end) if matches!(end.ending, Ending::Signal(_)) && !end.stopped => eprintln!("brigade: {end}"),
+        _ => {}
+    }
+}

@@ -1,0 +1,117 @@
+//! `brigade generate`
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use brigade::data::Tokenizer;
+use brigade::{CONFIG_FILE, LanguageModel, Usage, WEIGHTS_FILE, exit};
+use clap::Args;
+
+use crate::config::Config;
+use crate::sampling::Sampler;
+use crate::train::TOKENIZER_FILE;
+
+pub const EXAMPLES: &str = "\
+Examples:
+  brigade generate --out runs/gpt-1 --prompt \"fn main\"
+  brigade generate --out runs/gpt-1 --prompt \"use std\" --tokens 500 --temperature 0.5 --seed 3
+  brigade generate --out runs/gpt-1 --temperature 0        always the most likely token";
+
+#[derive(Debug, Args)]
+pub struct GenerateArgs {
+    /// Folder of a finished run.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Text to go on from [default: the beginning of a document].
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true, allow_hyphen_values = true)]
+    prompt: String,
+    /// Most tokens to print; the end of a text ends it earlier.
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    tokens: usize,
+    /// Below 1 more likely, above 1 more surprising; 0 takes the most likely token each time.
+    #[arg(long, value_name = "T", default_value_t = 0.8, value_parser = temperature)]
+    temperature: f64,
+    /// Draw from this many of the most likely tokens; 0 draws from all.
+    #[arg(long, value_name = "K", default_value_t = 50)]
+    top_k: usize,
+    /// The same seed gives the same text.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+}
+
+fn temperature(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
+    number.ok_or_else(|| "it is a number of at least 0, as in 0.8".into())
+}
+
+pub fn run(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
+    let Run { model, tokenizer } = Run::open(&args.out).map_err(Usage)?;
+    let end = tokenizer.end_of_text();
+    let mut tokens = tokenizer.encode(&args.prompt)?;
+    let mut printed = Printed::default();
+    let mut given = 0;
+    if tokens.is_empty() {
+        // A document begins where another one ended.
+        tokens.push(end);
+        given = 1;
+    }
+    let mut sampler = Sampler::new(args.seed, args.temperature, args.top_k);
+    for _ in 0..args.tokens {
+        printed.show(&tokenizer.decode(&tokens[given..])?, false)?;
+        let next = sampler.choose(&model.scores(&tokens)?)?;
+        if next == end {
+            break;
+        }
+        if next as usize >= tokenizer.vocabulary_size() {
+            bail!("the model chose token {next}, which the tokenizer does not have: it is not this model's tokenizer");
+        }
+        tokens.push(next);
+    }
+    printed.show(&tokenizer.decode(&tokens[given..])?, true)?;
+    Ok(ExitCode::from(exit::DONE))
+}
+
+/// What a run has left in its folder.
+struct Run {
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+}
+
+impl Run {
+    fn open(folder: &Path) -> anyhow::Result<Self> {
+        if !folder.is_dir() {
+            bail!("--out {}: there is no such folder; give the folder of a finished run", folder.display());
+        }
+        let file = |name: &str| {
+            let path = folder.join(name);
+            match path.is_file() {
+                true => Ok(path),
+                false => bail!("--out {}: it has no {name}; is it the folder of a finished run?", folder.display()),
+            }
+        };
+        let (config, tokenizer, weights) = (file(CONFIG_FILE)?, file(TOKENIZER_FILE)?, file(WEIGHTS_FILE)?);
+        let shape = Config::read(Some(&config), &[])?.model.shape;
+        let model = LanguageModel::load(&shape, &weights)?;
+        Ok(Self { model, tokenizer: Tokenizer::from_file(&tokenizer)? })
+    }
+}
+
+/// Text as it grows on standard output.
+#[derive(Default)]
+struct Printed(String);
+
+impl Printed {
+    /// Prints what `text` has more than was printed, and at the end the rest and a new line. Until
+    /// then a character whose bytes are not all there yet is held back.
+    fn show(&mut self, text: &str, end: bool) -> anyhow::Result<()> {
+        let whole = if end { text } else { text.trim_end_matches(char::REPLACEMENT_CHARACTER) };
+        let Some(new) = whole.strip_prefix(&self.0) else { return Ok(()) };
+        let mut out = std::io::stdout().lock();
+        let newline = if end { "\n" } else { "" };
+        write!(out, "{new}{newline}").and_then(|()| out.flush()).context("cannot write to standard output")?;
+        self.0.push_str(new);
+        Ok(())
+    }
+}

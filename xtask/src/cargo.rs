@@ -1,0 +1,135 @@
+//! Cargo commands on this workspace.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
+
+use anyhow::{Context, Result};
+
+/// A command failed, and has said why itself: this program ends as it did.
+#[derive(Debug)]
+pub struct Failed(pub ExitStatus);
+
+impl Failed {
+    /// The command's exit code, or 128 plus the signal that ended it, as shells count.
+    pub fn code(&self) -> ExitCode {
+        use std::os::unix::process::ExitStatusExt;
+        let code = self.0.code().or_else(|| self.0.signal().map(|signal| 128 + signal));
+        ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+    }
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cargo failed ({})", self.0)
+    }
+}
+
+impl std::error::Error for Failed {}
+
+/// The workspace's root folder.
+pub fn root() -> &'static Path {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    package.parent().unwrap_or(package)
+}
+
+/// The cargo that runs this program.
+pub fn program() -> OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+/// Cargo with these arguments, in the workspace's root.
+pub fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(program());
+    command.args(args).current_dir(root());
+    command
+}
+
+/// Whether a subcommand is installed.
+pub fn has(subcommand: &str) -> bool {
+    let quiet = |command: &mut Command| command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    quiet(&mut command(&[subcommand, "--version"])).is_ok_and(|status| status.success())
+}
+
+/// Prints a command, runs it on this terminal and waits for it.
+///
+/// # Errors
+/// [`Failed`] if it ends with another exit code than 0.
+pub fn run(command: &mut Command) -> Result<()> {
+    eprintln!("$ {}", shown(command));
+    let status = command.status().context("cannot start cargo")?;
+    if status.success() { Ok(()) } else { Err(Failed(status).into()) }
+}
+
+/// Builds with cargo's own output on the terminal, and gives the executable, wherever the configuration puts it.
+///
+/// # Errors
+/// [`Failed`] if it does not compile.
+pub fn build(args: &[&str]) -> Result<PathBuf> {
+    let mut command = command(args);
+    command.arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit());
+    let output = command.output().context("cannot start cargo")?;
+    if !output.status.success() {
+        return Err(Failed(output.status).into());
+    }
+    let messages = String::from_utf8_lossy(&output.stdout);
+    executable(&messages).with_context(|| format!("`cargo {}` made no executable", args.join(" ")))
+}
+
+/// The last executable that cargo's JSON messages name.
+fn executable(messages: &str) -> Option<PathBuf> {
+    let paths = messages.lines().filter_map(|line| {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        message["executable"].as_str().map(PathBuf::from)
+    });
+    paths.last()
+}
+
+/// A cargo command as one would type it.
+pub fn shown(command: &Command) -> String {
+    let mut line = String::new();
+    for (name, value) in command.get_envs() {
+        let value = value.unwrap_or_default().to_string_lossy();
+        line += &format!("{}={} ", name.to_string_lossy(), quoted(&value));
+    }
+    line += "cargo";
+    for arg in command.get_args() {
+        line += &format!(" {}", quoted(&arg.to_string_lossy()));
+    }
+    line
+}
+
+fn quoted(word: &str) -> String {
+    if word.contains(' ') { format!("\"{word}\"") } else { word.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+
+    #[test]
+    fn finds_the_executable_among_messages() {
+        let messages = r#"{"reason":"compiler-artifact","target":{"name":"anyhow"},"executable":null}
+not a message
+{"reason":"compiler-artifact","target":{"name":"brigade"},"executable":"/t/release/brigade"}
+{"reason":"build-finished","success":true}"#;
+        assert_eq!(executable(messages), Some(PathBuf::from("/t/release/brigade")));
+        assert_eq!(executable(r#"{"reason":"build-finished","success":true}"#), None);
+    }
+
+    #[test]
+    fn the_end_of_a_command_is_passed_on() {
+        let code = |raw| Failed(ExitStatus::from_raw(raw)).code();
+        assert_eq!(code(101 << 8), ExitCode::from(101));
+        assert_eq!(code(15), ExitCode::from(143));
+    }
+
+    #[test]
+    fn the_root_holds_the_lock_file() {
+        assert!(root().join("Cargo.lock").is_file());
+        assert!(has("metadata") && !has("no-such-subcommand"));
+    }
+}
