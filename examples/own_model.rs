@@ -1,6 +1,5 @@
 //! A classifier trained by Brigade on any number of ranks, and by plain Burn: to the same weights.
-//!
-//!     cargo run --release --example own_model -- --nproc-per-node 2 --dp 2
+//! `cargo run --release --example own_model -- --nproc-per-node 2 --dp 2`
 
 use brigade::{Batch, Block, Chain, Settings, Training, data::Sampler, initialize, launch, samples};
 use burn::module::Module;
@@ -37,26 +36,24 @@ fn spirals(indices: &[usize], device: &Device) -> (Tensor<2>, Tensor<1, Int>) {
     (Tensor::from_data(points, device), Tensor::from_data(arms.as_slice(), device))
 }
 
-/// The sum of the samples' cross entropies.
 fn loss(output: Tensor<2>, target: Tensor<1, Int>) -> Tensor<1> {
     activation::log_softmax(output, 1).gather(1, target.unsqueeze_dim(1)).sum().neg()
 }
 
 /// Plain Burn: 64 samples a step in two micro-batches, the same first weights and order of samples.
 fn plain(settings: &Settings, device: &Device) -> Vec<f32> {
-    let seed = settings.train.seed;
-    let [hidden, head] = layers(device);
+    let (seed, [hidden, head]) = (settings.train.seed, layers(device));
     let mut model = (initialize(hidden, seed, "hidden"), initialize(head, seed, "head"));
-    let mut optimizer = AdamWConfig::new().with_beta_2(0.95).with_epsilon(1e-8).with_weight_decay(0.0).init();
+    let mut adamw = AdamWConfig::new().with_beta_2(0.95).with_epsilon(1e-8).with_weight_decay(0.0).init();
     let order = Sampler::new(512, seed, 64, 32).expect("32 divides 64");
     for step in 0..settings.train.steps {
         let mut sum = GradientsAccumulator::new();
         for k in 0..2 {
-            let (x, y) = spirals(&order.micro_batch(step, 0, 1, k).expect("two micro-batches"), device);
+            let (x, y) = spirals(&order.micro_batch(step, 0, 1, k).expect("two of them"), device);
             let loss = loss(model.1.apply(model.0.apply(x)), y).div_scalar(64.0);
             sum.accumulate(&model, GradientsParams::from_grads(loss.backward(), &model));
         }
-        model = optimizer.step(settings.optimizer.learning_rate, model, sum.grads());
+        model = adamw.step(settings.optimizer.learning_rate, model, sum.grads());
     }
     model.1.linear.weight.val().into_data().iter().collect()
 }
@@ -73,15 +70,15 @@ impl Block for Layer {
 fn main() -> std::process::ExitCode {
     launch(include_str!("own_model.toml"), |session| {
         let data = samples(512, |indices, device| {
-            let (input, target) = spirals(indices, device);
-            Batch { input, target, valid_targets: indices.len() }
+            let ((input, target), valid_targets) = (spirals(indices, device), indices.len());
+            Batch { input, target, valid_targets }
         });
         let [hidden, head] = layers(&session.device());
         let model = Chain::new().then("hidden", hidden).then("head", head).loss(loss);
         let trained = session.train(model, Training::on(data))?;
         let plain = plain(session.settings(), &session.device().autodiff());
         let same = trained.weights("head.linear.weight")? == plain;
-        println!("rank {}: loss {:.4}, weights equal to plain Burn's: {same}", session.rank(), trained.loss);
+        println!("rank {}: loss {:.4}, equal to plain Burn's weights: {same}", session.rank(), trained.loss);
         Ok(())
     })
 }

@@ -13,6 +13,7 @@ use clap::{Args, Command, FromArgMatches};
 use serde::Serialize;
 
 use crate::config::{embedded, layered};
+use crate::explain::explain;
 use crate::flags::StandardFlags;
 use crate::output;
 use crate::rank;
@@ -26,7 +27,7 @@ const RUN_DIR: &str = "BRIGADE_RUN_DIR";
 
 /// A mistake of the user, found before training: exit code 2.
 #[derive(Debug, thiserror::Error)]
-#[error("{0:#}")]
+#[error("{}", explain(.0))]
 pub struct Usage(pub anyhow::Error);
 
 /// What a process is in a run.
@@ -70,7 +71,9 @@ impl Program<'_> {
         let result = self.detected().map_err(usage).and_then(|detected| match detected {
             _ if self.flags.dry_run => self.dry_run(&detected, prepare, body),
             Detected::Node(node) => self.launch(&node, prepare),
-            Detected::Rank(ref info) => self.rank(info, &detected, prepare, body),
+            Detected::Rank(ref info) => {
+                self.rank(info, &detected, prepare, body).or_else(|error| self.failed_rank(info.rank, error))
+            }
         });
         ExitCode::from(result.unwrap_or_else(|error| report(&error)))
     }
@@ -117,6 +120,10 @@ impl Program<'_> {
         let mut launch = Launch::local(program, nproc, token, logs).on_node(node);
         launch.args = std::env::args_os().skip(1).collect();
         launch.env = vec![(RUN_DIR.into(), OsString::from(&dir))];
+        let (name, value) = brigade_cpu::HUGE_PAGES;
+        if std::env::var_os(name).is_none() {
+            launch.env.push((name.into(), value.into()));
+        }
         launch.tee = self.flags.world.tee;
         let outcome = brigade_launch::launch(&launch, &mut |_| {})?;
         match &outcome {
@@ -135,18 +142,23 @@ impl Program<'_> {
         body: impl FnOnce(&mut Session, P) -> anyhow::Result<()>,
     ) -> anyhow::Result<u8> {
         let interrupt = interrupt::install()?;
-        let launched = std::env::var_os(RUN_DIR).map(PathBuf::from);
+        let launched = launched_in();
         let role = if launched.is_some() { Role::LaunchedRank } else { Role::JoinedRank { rank: info.rank } };
         let plan = self.plan(info.world_size).map_err(usage)?;
         let prepared = prepare(role).map_err(usage)?;
         let token = detected.token(&environment).map_err(|e| usage(e.into()))?;
         let world = rank::join(info, token, &self.settings.comm)?;
-        rank::same_configuration(world.group(), &self.config).map_err(usage)?;
+        if let Err(error) = rank::same_configuration(world.group(), &self.config) {
+            // All ranks know it; none leaves before the last one does.
+            drop(world.shutdown());
+            return Err(usage(error));
+        }
         let out = match launched {
             Some(dir) => dir,
             None if info.rank == 0 => {
                 let output = &self.settings.output;
-                output::claim(&output.dir, self.name, output.overwrite, &self.config).map_err(usage)?
+                let claimed = output::claim(&output.dir, self.name, output.overwrite, &self.config);
+                claimed.inspect_err(|error| world.group().abort(&explain(error))).map_err(usage)?
             }
             None => self.settings.output.dir.clone(),
         };
@@ -157,7 +169,7 @@ impl Program<'_> {
             out,
             detected.to_string(),
             self.flags.quiet,
-            interrupt.clone(),
+            interrupt,
         );
         // A panic of Burn must not leave the other ranks waiting.
         let result = catch_unwind(AssertUnwindSafe(|| body(&mut session, prepared)));
@@ -168,18 +180,10 @@ impl Program<'_> {
                 Ok(exit::DONE)
             }
             Ok(Err(error)) => {
-                // Peers that fail at the same point for the same reason are left to say so themselves.
-                if error.downcast_ref::<brigade_core::Error>().is_none_or(|e| !e.is_agreed()) {
-                    world.group().abort(&format!("{error:#}"));
-                }
-                if is_witness(&error) {
-                    if interrupt.is_set() {
-                        return Ok(exit::INTERRUPTED);
-                    }
-                    // The launcher tells the cause, and would come after what rank 0 prints.
-                    if role == Role::LaunchedRank && is_ended(&interrupt) && info.rank == 0 {
-                        return Ok(exit::FAILED);
-                    }
+                match error.downcast_ref::<brigade_core::Error>() {
+                    // All ranks end here and for this reason; none leaves before the last one knows.
+                    Some(known) if known.is_agreed() => drop(world.shutdown()),
+                    _ => world.group().abort(&explain(&error)),
                 }
                 Err(error.context(format!("rank {}", info.rank)))
             }
@@ -188,6 +192,25 @@ impl Program<'_> {
                 Ok(PANICKED)
             }
         }
+    }
+
+    /// Decides what a rank says of its end. One that only saw another rank fail leaves the first word
+    /// to the launcher, which knows the cause.
+    fn failed_rank(&self, rank: usize, error: anyhow::Error) -> anyhow::Result<u8> {
+        let interrupt = interrupt::install()?;
+        if error.chain().any(|cause| cause.is::<brigade_comm::Error>()) {
+            if interrupt.is_set() {
+                return Ok(exit::INTERRUPTED);
+            }
+            let until = Instant::now() + CAUSE_FIRST;
+            while launched_in().is_some() && !interrupt.is_set() && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            if interrupt.is_set() && rank == 0 {
+                return Ok(exit::FAILED);
+            }
+        }
+        Err(error)
     }
 
     /// Runs the body with a session that describes the run instead of training.
@@ -222,27 +245,18 @@ impl Program<'_> {
 /// Exit code of a rank that panicked, as Rust's own; the launcher turns it into 1.
 const PANICKED: u8 = 101;
 
-/// How long a rank that saw another one fail gives the launcher to end it, so that the one that failed
-/// is the first to be gone and named.
+/// How long a rank that saw another one fail gives the launcher to end it. The cause is then the first
+/// to be gone and named.
 const CAUSE_FIRST: Duration = Duration::from_secs(1);
-
-/// Whether the error came from another rank.
-fn is_witness(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| cause.is::<brigade_comm::Error>())
-}
-
-/// Whether the launcher ends this rank within [`CAUSE_FIRST`].
-fn is_ended(interrupt: &interrupt::Interrupt) -> bool {
-    let until = Instant::now() + CAUSE_FIRST;
-    while !interrupt.is_set() && Instant::now() < until {
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    interrupt.is_set()
-}
 
 /// Whether rank 0, whose output is on the terminal already, ended with a message of its own.
 fn said_why(failure: &brigade_launch::Failure) -> bool {
     failure.last_lines.iter().any(|line| line.starts_with("brigade: "))
+}
+
+/// The folder of results, in a rank that Brigade's launcher started.
+fn launched_in() -> Option<PathBuf> {
+    std::env::var_os(RUN_DIR).map(PathBuf::from)
 }
 
 fn usage(error: anyhow::Error) -> anyhow::Error {
@@ -263,7 +277,7 @@ fn report(error: &anyhow::Error) -> u8 {
     if error.is::<Interrupted>() {
         return exit::INTERRUPTED;
     }
-    eprintln!("brigade: {error:#}");
+    eprintln!("brigade: {}", explain(error));
     if error.is::<Usage>() || error.is::<brigade_launch::Error>() { exit::USAGE } else { exit::FAILED }
 }
 

@@ -61,7 +61,9 @@ fn table(names: &[&str], seconds: &[f64], passed: bool) -> String {
     for (i, name) in names.iter().enumerate() {
         let _ = match seconds.get(i) {
             None => writeln!(table, "{name:<24} not run"),
-            Some(time) if passed || i + 1 < seconds.len() => writeln!(table, "{name:<24} passed  {time:>8.1} s"),
+            Some(time) if passed || i + 1 < seconds.len() => {
+                writeln!(table, "{name:<24} passed  {time:>8.1} s")
+            }
             Some(time) => writeln!(table, "{name:<24} FAILED  {time:>8.1} s"),
         };
     }

@@ -30,7 +30,9 @@ fn commands(nextest: bool, args: &[OsString]) -> Vec<Command> {
 fn chooses_packages(args: &[OsString]) -> bool {
     let own = args.iter().take_while(|arg| *arg != "--");
     own.map(|arg| arg.to_string_lossy()).any(|arg| {
-        arg.starts_with("--package") || arg == "--manifest-path" || (arg.starts_with("-p") && !arg.starts_with("--"))
+        arg.starts_with("--package")
+            || arg == "--manifest-path"
+            || (arg.starts_with("-p") && !arg.starts_with("--"))
     })
 }
 

@@ -31,7 +31,7 @@ pub struct GenerateArgs {
     #[arg(long, value_name = "N", default_value_t = 200)]
     tokens: usize,
     /// Below 1 more likely, above 1 more surprising; 0 takes the most likely token each time.
-    #[arg(long, value_name = "T", default_value_t = 0.8, value_parser = temperature)]
+    #[arg(long, value_name = "T", default_value_t = 0.8, value_parser = temperature, allow_negative_numbers = true)]
     temperature: f64,
     /// Draw from this many of the most likely tokens; 0 draws from all.
     #[arg(long, value_name = "K", default_value_t = 50)]

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, bail};
 use brigade::Usage;
 use brigade::supervise::{self, Detected, Ending, Event, Launch, LaunchArgs, Outcome};
 use clap::Args;
@@ -41,21 +41,16 @@ pub fn run(args: CommandArgs) -> anyhow::Result<ExitCode> {
 fn watch(args: CommandArgs) -> anyhow::Result<Outcome> {
     let environment = |name: &str| std::env::var(name).ok();
     let detected = supervise::detect(&args.world, &environment)?;
-    let token = detected.token(&environment)?;
-    let node = match detected {
-        Detected::Node(node) => node,
-        rank @ Detected::Rank(_) => {
-            return Err(anyhow!(
-                "this process is itself a rank already ({rank}); start the program directly, or give --standalone"
-            ));
-        }
+    let Detected::Node(node) = &detected else {
+        bail!("this process is itself a rank already ({detected}); start the program directly, or give --standalone");
     };
+    let token = detected.token(&environment)?;
     let mut words = args.program.into_iter();
     let program = words.next().context("which program? give it after --")?;
     let temporary = tempfile::Builder::new().prefix("brigade-logs-").tempdir();
     let temporary = temporary.context("cannot make a folder for logs; give --log-dir")?;
     let logs = args.world.log_dir.unwrap_or_else(|| temporary.path().to_owned());
-    let mut launch = Launch::local(program, node.nproc_per_node.unwrap_or(1), token, logs).on_node(&node);
+    let mut launch = Launch::local(program, node.nproc_per_node.unwrap_or(1), token, logs).on_node(node);
     launch.args = words.collect();
     launch.tee = args.world.tee;
     let outcome = supervise::launch(&launch, &mut announce)?;

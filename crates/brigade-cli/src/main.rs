@@ -16,7 +16,7 @@ mod train;
 
 use std::process::ExitCode;
 
-use brigade::{Usage, exit};
+use brigade::{Usage, exit, explain};
 use clap::{Parser, Subcommand};
 
 /// Trains language models on many workers, and other programs beside.
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
         Command::Generate(args) => generate::run(&args),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("brigade: {error:#}");
+        eprintln!("brigade: {}", explain(&error));
         ExitCode::from(if error.is::<Usage>() { exit::USAGE } else { exit::FAILED })
     })
 }

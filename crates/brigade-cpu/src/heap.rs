@@ -17,3 +17,7 @@ pub fn keep_heap() {
         }
     }
 }
+
+/// A variable of the environment with which glibc backs the heap by huge pages where the system
+/// allows it on request; it is read when a process starts, so a launcher sets it for its ranks.
+pub const HUGE_PAGES: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");

@@ -7,7 +7,7 @@ mod collectives;
 mod heap;
 
 pub use collectives::HostCollectives;
-pub use heap::keep_heap;
+pub use heap::{HUGE_PAGES, keep_heap};
 
 use burn::tensor::Device;
 

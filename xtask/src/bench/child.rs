@@ -39,13 +39,17 @@ pub struct End {
 impl Child {
     /// Starts a process that may take up to `limit`. Its output goes to `folder`, in files named after it.
     pub fn start(mut command: Command, name: &str, folder: &Path, limit: Duration) -> Result<Self> {
-        let output =
-            Output { stdout: folder.join(format!("{name}.stdout")), stderr: folder.join(format!("{name}.stderr")) };
-        let create = |path: &Path| File::create(path).with_context(|| format!("cannot write {}", path.display()));
+        let output = Output {
+            stdout: folder.join(format!("{name}.stdout")),
+            stderr: folder.join(format!("{name}.stderr")),
+        };
+        let create =
+            |path: &Path| File::create(path).with_context(|| format!("cannot write {}", path.display()));
         command.stdin(Stdio::null()).stdout(create(&output.stdout)?).stderr(create(&output.stderr)?);
         let started = Instant::now();
-        let process =
-            command.spawn().with_context(|| format!("{name}: cannot start {}", command.get_program().display()))?;
+        let process = command
+            .spawn()
+            .with_context(|| format!("{name}: cannot start {}", command.get_program().display()))?;
         Ok(Self { process, name: name.to_owned(), output, limit, started })
     }
 
@@ -143,7 +147,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let start = Instant::now();
         // Asked to end, it says so: it was not killed at once.
-        let mut child = shell("trap 'echo asked; exit 0' TERM; echo up; while :; do sleep 0.05; done", folder.path(), LONG);
+        let mut child = shell(
+            "trap 'echo asked; exit 0' TERM; echo up; while :; do sleep 0.05; done",
+            folder.path(),
+            LONG,
+        );
         while std::fs::read_to_string(folder.path().join("shell.stdout")).unwrap().is_empty() {
             assert!(start.elapsed() < LONG);
             std::thread::sleep(POLL);

@@ -64,8 +64,12 @@ pub fn run(args: &Args) -> Result<()> {
 
     let bench = Bench { brigade, peer, runs: args.runs };
     bench.fill_the_token_cache()?;
-    let sections =
-        [tokens::measure(&bench)?, together::measure(&bench)?, all_reduce::measure(&bench)?, start::measure(&bench)?];
+    let sections = [
+        tokens::measure(&bench)?,
+        together::measure(&bench)?,
+        all_reduce::measure(&bench)?,
+        start::measure(&bench)?,
+    ];
 
     let document = table::document(&machine, args.runs, &sections);
     let out = args.out.clone().unwrap_or_else(|| cargo::root().join("docs/benchmarks.md"));
@@ -119,7 +123,8 @@ impl Bench {
     fn start_training(&self, name: &str, line: &str) -> Result<Child> {
         let folder = results(name);
         if folder.exists() {
-            std::fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+            std::fs::remove_dir_all(&folder)
+                .with_context(|| format!("cannot remove {}", folder.display()))?;
         }
         self.start(name, line)
     }
@@ -133,19 +138,24 @@ impl Bench {
     /// Tokens per second of one run of [`train`].
     fn tokens_per_second(&self, name: &str, line: &str) -> Result<f64> {
         let rates = lines::numbers(&self.steps(name, line)?, "tokens_per_second");
-        lines::steady(&rates).with_context(|| format!("`{line}` recorded {} steps; more are needed", rates.len()))
+        lines::steady(&rates)
+            .with_context(|| format!("`{line}` recorded {} steps; more are needed", rates.len()))
     }
 
     /// The JSON lines of a peer: none where it is not installed or fails before it prints any. Whatever went wrong
     /// is added to `notes`.
     fn peer(&self, kind: Kind, name: &str, line: &str, notes: &mut Vec<String>) -> Result<Vec<Value>> {
-        if self.missing(kind).is_some() {
+        if !self.has(kind) {
             return Ok(Vec::new());
         }
         let end = self.start(name, line)?.finish()?;
         let found = lines::objects(&end.stdout);
         if !end.status.success() {
-            let kept = if found.is_empty() { "before it printed a figure" } else { "after it printed the figures above" };
+            let kept = if found.is_empty() {
+                "before it printed a figure"
+            } else {
+                "after it printed the figures above"
+            };
             let note = format!("`{line}` ended with {} {kept}.", end.status);
             eprintln!("{note}\n{}", end.last_lines());
             if !notes.contains(&note) {
@@ -155,10 +165,13 @@ impl Bench {
         Ok(found)
     }
 
-    /// What stands in the cells of a peer that is not there.
-    fn missing(&self, kind: Kind) -> Option<&'static str> {
-        let there = self.peer.as_ref().is_some_and(|peer| peer.has(kind));
-        (!there).then_some("not installed")
+    fn has(&self, kind: Kind) -> bool {
+        self.peer.as_ref().is_some_and(|peer| peer.has(kind))
+    }
+
+    /// What stands in the cells of a peer that has no figures.
+    fn absent(&self, kind: Kind) -> &'static str {
+        if self.has(kind) { "failed" } else { "not installed" }
     }
 
     fn fill_the_token_cache(&self) -> Result<()> {
@@ -196,7 +209,9 @@ mod tests {
     #[test]
     fn training_leaves_its_results_where_they_are_read() {
         let line = train("pair", 2, 8, 4, STEPS);
-        assert!(line.contains("--nproc-per-node 2 --dp 2 --global-batch-size 8 --micro-batch-size 4 --steps 8"));
+        assert!(
+            line.contains("--nproc-per-node 2 --dp 2 --global-batch-size 8 --micro-batch-size 4 --steps 8")
+        );
         assert!(line.ends_with(" --out runs/bench/pair") && results("pair").ends_with("runs/bench/pair"));
     }
 }

@@ -98,7 +98,11 @@ impl Table {
                 Some(Goal { text, met: Some(true) }) => (text.as_str(), "yes"),
                 Some(Goal { text, met: Some(false) }) => (text.as_str(), "**no**"),
             };
-            let _ = writeln!(text, "| {} | {} | {} | {ratio} | {goal} | {met} |", row.measure, row.brigade, row.other);
+            let _ = writeln!(
+                text,
+                "| {} | {} | {} | {ratio} | {goal} | {met} |",
+                row.measure, row.brigade, row.other
+            );
         }
         text
     }

@@ -1,0 +1,94 @@
+//! How a run ends when it cannot go on.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
+use crate::place::{Place, Running};
+
+fn process(pid: u32) -> Pid {
+    Pid::from_raw(pid.cast_signed()).unwrap()
+}
+
+/// The ranks that a launcher has started, in order: what processes say of themselves under /proc.
+fn ranks(launcher: u32) -> Vec<u32> {
+    let rank_of = |pid: u32| -> Option<usize> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let parent = stat.rsplit(") ").next()?.split(' ').nth(1)?;
+        let environment = fs::read(format!("/proc/{pid}/environ")).ok().filter(|_| parent == launcher.to_string())?;
+        let rank = environment.split(|byte| *byte == 0).find_map(|variable| variable.strip_prefix(b"RANK="))?;
+        std::str::from_utf8(rank).ok()?.parse().ok()
+    };
+    let names = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut ranks: Vec<_> = names.filter_map(|name| name.parse().ok()).filter_map(|pid| Some((rank_of(pid)?, pid))).collect();
+    ranks.sort_unstable();
+    ranks.into_iter().map(|(_, pid)| pid).collect()
+}
+
+/// A run that would go on for hours, after its first steps, and its two ranks.
+fn underway(place: &Place) -> (Running, Vec<u32>) {
+    let mut running = place.start(&mut place.train("--nproc-per-node 2 --steps 10000000 --out a"));
+    let metrics = place.path("a/metrics.jsonl");
+    running.until("three steps are done", |_| (fs::read_to_string(&metrics).ok()?.lines().count() > 2).then_some(()));
+    let ranks = ranks(running.pid());
+    assert_eq!(ranks.len(), 2);
+    (running, ranks)
+}
+
+fn all_gone(ranks: &[u32]) {
+    for pid in ranks {
+        assert!(test_kill_process(process(*pid)).is_err(), "process {pid} is left");
+    }
+}
+
+#[test]
+fn a_killed_rank_ends_the_run_and_is_named_first() {
+    for victim in [0, 1] {
+        let place = Place::new();
+        let (running, ranks) = underway(&place);
+        let begin = Instant::now();
+        kill_process(process(ranks[victim]), Signal::KILL).unwrap();
+        let done = running.wait();
+        assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+        assert_eq!(done.code, Some(1), "{}", done.err);
+        let first = done.err.lines().find(|line| line.starts_with("brigade: ")).unwrap();
+        assert!(first.starts_with(&format!("brigade: rank {victim} failed: killed by SIGKILL (9) after ")), "{}", done.err);
+        all_gone(&ranks);
+        assert!(!place.path("a/model.safetensors").exists());
+    }
+}
+
+#[test]
+fn an_interrupt_ends_all_ranks() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let place = Place::new();
+        let (running, ranks) = underway(&place);
+        let begin = Instant::now();
+        kill_process(process(running.pid()), signal).unwrap();
+        let done = running.wait();
+        assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+        assert_eq!(done.code, Some(130), "{}", done.err);
+        let said: Vec<&str> = done.err.lines().filter(|line| line.starts_with("brigade: ")).collect();
+        assert!(said.len() == 1 && said[0].starts_with("brigade: interrupted by SIG"), "{}", done.err);
+        all_gone(&ranks);
+    }
+}
+
+#[test]
+fn a_loss_that_is_not_finite() {
+    let place = Place::new();
+    let line = "--nproc-per-node 2 --set optimizer.learning_rate=1e30 --set schedule.warmup_steps=0";
+    let done = place.run(&mut place.train(&format!("{line} --out stop")));
+    assert_eq!(done.code, Some(1), "{}", done.err);
+    let said: Vec<&str> = done.err.lines().filter(|line| line.starts_with("brigade: ")).collect();
+    assert_eq!(said.len(), 1, "{}", done.err);
+    for part in ["step 2: the loss is not finite", "rank 0", "block `"] {
+        assert!(said[0].contains(part), "{part}: {}", said[0]);
+    }
+    assert_eq!(place.metrics("stop").len(), 1);
+
+    let done = place.succeed(&mut place.train(&format!("{line} --set train.on_nonfinite=skip --out skip")));
+    assert!(done.err.contains("step 2: loss or gradient norm not finite, step skipped"), "{}", done.err);
+    assert_eq!(place.metrics("skip").len(), 10);
+}

@@ -1,0 +1,47 @@
+//! `brigade generate`
+
+use crate::place::Place;
+
+#[test]
+fn a_trained_run_goes_on_with_text() {
+    let place = Place::new();
+    place.succeed(&mut place.train("--nproc-per-node 2 --steps 150 --set optimizer.learning_rate=1e-2 --out a"));
+    let text = |line: &str| {
+        let done = place.succeed(place.brigade("generate --out a").args(["--prompt", "fn number_"]).args(line.split(' ')));
+        assert_eq!(done.err, "");
+        done.out
+    };
+    let first = text("--tokens 40 --seed 1");
+    assert!(first.starts_with("fn number_") && first.ends_with('\n') && first.len() > 12, "{first:?}");
+    assert_eq!(text("--tokens 40 --seed 1"), first);
+    assert_ne!(text("--tokens 40 --seed 2 --temperature 2"), text("--tokens 40 --seed 3 --temperature 2"));
+    assert_eq!(text("--tokens 0"), "fn number_\n");
+    // The best token each time, whatever the seed; the text grows beyond the model's 16 positions.
+    let best = text("--tokens 30 --temperature 0 --seed 1");
+    assert_eq!(text("--tokens 30 --temperature 0 --seed 2"), best);
+    assert!(best.len() > 20 && best.is_ascii(), "{best:?}");
+
+    let done = place.succeed(&mut place.brigade("generate --out a --tokens 5"));
+    assert!(!done.out.contains("endoftext"), "{:?}", done.out);
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    let place = Place::new();
+    place.succeed(&mut place.train("--nproc-per-node 1 --steps 1 --out a"));
+    let refused = |line: &str, said: &str| {
+        let done = place.run(&mut place.brigade(&format!("generate {line}")));
+        assert_eq!(done.code, Some(2), "{line}: {}", done.err);
+        assert!(done.err.contains(said), "{line}: {}", done.err);
+    };
+    refused("--out nowhere", "--out nowhere: there is no such folder");
+    refused("--out text", "--out text: it has no config.toml; is it the folder of a finished run?");
+    refused("--out a --temperature -1", "it is a number of at least 0");
+    refused("--prompt x", "--out <DIR>");
+    std::fs::write(place.path("a/config.toml"), place.text("a/config.toml").replace("width = 16", "width = 32")).unwrap();
+    refused("--out a", "the model needs");
+    std::fs::write(place.path("a/model.safetensors"), "short").unwrap();
+    refused("--out a", "is not a whole safetensors file");
+    std::fs::remove_file(place.path("a/model.safetensors")).unwrap();
+    refused("--out a", "it has no model.safetensors");
+}

@@ -1,0 +1,51 @@
+//! `brigade launch`
+
+use crate::place::{Done, Place};
+
+fn launch(place: &Place, line: &str, script: &str) -> Done {
+    place.run(place.brigade(&format!("launch {line} --")).args(["sh", "-c", script]))
+}
+
+#[test]
+fn ranks_find_their_place_in_the_environment() {
+    let place = Place::new();
+    let script = "echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK $MASTER_ADDR; test -n \"$MASTER_PORT\"";
+    let done = launch(&place, "--nproc-per-node 3 --log-dir logs", script);
+    assert_eq!((done.code, done.out.as_str(), done.err.as_str()), (Some(0), "0 0 3 3 0 127.0.0.1\n", ""));
+    assert_eq!(place.text("logs/rank-2.log"), "2 2 3 3 0 127.0.0.1\n");
+    let done = launch(&place, "", "echo $RANK $WORLD_SIZE");
+    assert_eq!((done.code, done.out.as_str()), (Some(0), "0 1\n"));
+    let done = launch(&place, "--nproc-per-node 2 --tee", "echo here");
+    assert!(done.out.contains("[rank 1] here"), "{}", done.out);
+}
+
+#[test]
+fn a_rank_that_fails_is_named_with_its_last_words() {
+    let place = Place::new();
+    let done = launch(&place, "--nproc-per-node 2 --log-dir logs", "test $RANK = 0 && sleep 30; echo oh no; exit 3");
+    assert_eq!(done.code, Some(1));
+    assert!(done.err.starts_with("brigade: rank 1 failed: exit code 3 after "), "{}", done.err);
+    assert!(done.err.contains("oh no"), "{}", done.err);
+    let done = launch(&place, "--nproc-per-node 2 --log-dir logs", "test $RANK = 0 && sleep 30; kill -9 $$");
+    assert_eq!(done.code, Some(1));
+    assert!(done.err.starts_with("brigade: rank 1: killed by SIGKILL (9) after "), "{}", done.err);
+}
+
+#[test]
+fn wrong_usage() {
+    let place = Place::new();
+    let case = |line: &str, code: i32, said: &str| {
+        let done = place.run(&mut place.brigade(&format!("launch {line}")));
+        assert_eq!(done.code, Some(code), "{line}: {}", done.err);
+        assert!(done.err.contains(said), "{line}: {}", done.err);
+    };
+    case("--nproc-per-node 2", 2, "<PROGRAM ARGS>");
+    case("--nproc-per-node 0 -- true", 2, "1 to 4096");
+    case("--nnodes 2 --node-rank 0 --rdzv-endpoint 127.0.0.1:29400 -- true", 2, "BRIGADE_TOKEN is not set");
+    case("--nnodes 2 -- true", 2, "--node-rank");
+    case("-- ./no-such-program", 1, "./no-such-program");
+    let mut rank = place.brigade("launch -- true");
+    let done = place.run(rank.envs([("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1")]));
+    assert_eq!(done.code, Some(2), "{}", done.err);
+    assert!(done.err.contains("is itself a rank"), "{}", done.err);
+}

@@ -1,0 +1,10 @@
+//! Drives the real `brigade` binary: what it writes, what it refuses, and how it ends.
+
+mod endings;
+mod equality;
+mod generate;
+mod launch;
+mod place;
+mod results;
+mod worlds;
+mod wrong_input;

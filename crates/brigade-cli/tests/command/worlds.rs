@@ -1,0 +1,108 @@
+//! Ranks that somebody else started.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::process::Command;
+
+use crate::place::{Done, Place};
+
+const TOKEN: &str = "a-secret-for-these-tests";
+
+/// A port that is free now.
+fn port() -> u16 {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
+}
+
+fn rank(command: &mut Command, rank: usize, world: usize, port: u16) {
+    let numbers = [("RANK", rank), ("WORLD_SIZE", world), ("MASTER_PORT", usize::from(port))];
+    command.envs(numbers.map(|(name, number)| (name, number.to_string())));
+    command.env("MASTER_ADDR", "127.0.0.1").env("BRIGADE_TOKEN", TOKEN);
+}
+
+/// Starts two ranks by hand and waits for both.
+fn two(place: &Place, lines: [&str; 2]) -> [Done; 2] {
+    let port = port();
+    let running = [0, 1].map(|r| {
+        let mut command = place.train(lines[r]);
+        rank(&mut command, r, 2, port);
+        place.start(&mut command)
+    });
+    running.map(|running| running.wait())
+}
+
+#[test]
+fn ranks_by_hand_join_and_end_well() {
+    let place = Place::new();
+    for (name, extra) in [("auto", ""), ("tcp", "--transport tcp")] {
+        let line = format!("--out {name} {extra}");
+        let done = two(&place, [&line, &line]);
+        for (rank, done) in done.iter().enumerate() {
+            assert_eq!(done.code, Some(0), "rank {rank}: {}", done.err);
+        }
+        assert!(done[0].err.contains("torchrun's RANK, WORLD_SIZE, MASTER_ADDR"), "{}", done[0].err);
+    }
+    place.succeed(&mut place.train("--nproc-per-node 1 --out alone"));
+    let weights = |name: &str| place.read(&format!("{name}/model.safetensors"));
+    assert!(weights("auto") == weights("alone") && weights("tcp") == weights("alone"));
+}
+
+#[test]
+fn nodes_that_brigade_launches_form_one_world() {
+    let place = Place::new();
+    let port = port();
+    let running = [0, 1].map(|node| {
+        let line = format!("--nproc-per-node 1 --nnodes 2 --node-rank {node} --rdzv-endpoint 127.0.0.1:{port} --out a --log-dir n{node}");
+        place.start(place.train(&line).env("BRIGADE_TOKEN", TOKEN).env("BRIGADE_HOST_ID", format!("host-{node}")))
+    });
+    for done in running.map(|running| running.wait()) {
+        assert_eq!(done.code, Some(0), "{}", done.err);
+    }
+    place.succeed(&mut place.train("--nproc-per-node 1 --out alone"));
+    assert!(place.read("a/model.safetensors") == place.read("alone/model.safetensors"));
+}
+
+#[test]
+fn a_rank_with_another_configuration_is_refused() {
+    let place = Place::new();
+    let done = two(&place, ["--seed 7 --out a", "--seed 8 --out a"]);
+    for done in &done {
+        assert_eq!(done.code, Some(2), "{}", done.err);
+        assert!(done.err.contains("rank 1 runs with another configuration than rank 0"), "{}", done.err);
+    }
+    assert!(done[1].err.contains("here `seed = 8`, on rank 0 `seed = 7`"), "{}", done[1].err);
+    assert!(!place.path("a").exists());
+}
+
+#[test]
+fn a_rank_without_the_secret_is_refused() {
+    let place = Place::new();
+    let port = port();
+    let running = [0, 1].map(|r| {
+        let mut command = place.train("--out a --set comm.init_timeout_seconds=3");
+        rank(&mut command, r, 2, port);
+        if r == 1 {
+            command.env("BRIGADE_TOKEN", "another-secret-than-theirs");
+        }
+        place.start(&mut command)
+    });
+    for done in running.map(|running| running.wait()) {
+        assert_eq!(done.code, Some(1), "{}", done.err);
+        assert!(done.err.contains("brigade: "), "{}", done.err);
+    }
+    let mut none = place.train("--out a");
+    rank(&mut none, 1, 2, port);
+    let done = place.run(none.env_remove("BRIGADE_TOKEN"));
+    assert_eq!(done.code, Some(2), "{}", done.err);
+    assert!(done.err.contains("BRIGADE_TOKEN is not set"), "{}", done.err);
+}
+
+#[test]
+fn results_of_an_earlier_run_are_safe_from_ranks_by_hand() {
+    let place = Place::new();
+    place.succeed(&mut place.train("--nproc-per-node 1 --steps 1 --out a"));
+    let [first, second] = two(&place, ["--out a", "--out a"]);
+    assert_eq!(first.code, Some(2), "{}", first.err);
+    assert!(first.err.contains("--out a holds results of an earlier run"), "{}", first.err);
+    assert_eq!(second.code, Some(1), "{}", second.err);
+    assert!(second.err.contains("rank 0 aborted: --out a holds results"), "{}", second.err);
+    assert_eq!(place.metrics("a").len(), 1);
+}

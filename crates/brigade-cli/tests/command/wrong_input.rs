@@ -1,0 +1,129 @@
+//! What is refused, and in which words.
+
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
+use std::process::Command;
+
+use crate::place::Place;
+
+/// Runs a command that must end with `code` and one message that has all of `said`.
+#[track_caller]
+fn refused(place: &Place, command: &mut Command, code: i32, said: &[&str]) {
+    let done = place.run(command);
+    assert_eq!(done.code, Some(code), "{command:?}: {}", done.err);
+    let messages: Vec<&str> = done.err.lines().filter(|line| line.starts_with("brigade: ")).collect();
+    assert_eq!(messages.len(), 1, "{command:?}: {}", done.err);
+    for part in said {
+        assert!(messages[0].contains(part), "{part:?} is not in: {}", messages[0]);
+    }
+    assert!(!place.path("a/metrics.jsonl").exists());
+}
+
+#[test]
+fn data() {
+    let place = Place::new();
+    fs::create_dir(place.path("nothing")).unwrap();
+    fs::write(place.path("empty.txt"), "").unwrap();
+    fs::write(place.path("latin.txt"), b"caf\xe9").unwrap();
+    fs::write(place.path("broken.jsonl"), "{\"text\": \"a\"}\n{\"text\": \"b\"}\n{\"text\": }\n").unwrap();
+    fs::write(place.path("picture.png"), "x").unwrap();
+    for (source, said) in [
+        ("nowhere.txt", ["nowhere.txt does not exist", ""]),
+        ("*.nothing", ["*.nothing", "matches no file"]),
+        ("nothing", ["nothing", "matches no file that can be read as text"]),
+        ("empty.txt", ["no text in", "empty.txt"]),
+        ("latin.txt", ["latin.txt is not UTF-8", "offset 3"]),
+        ("broken.jsonl", ["broken.jsonl:3:", "a line is a JSON object like"]),
+        ("picture.png", ["picture.png", "extension that is not known"]),
+    ] {
+        let mut command = place.brigade(&format!("train --config tiny.toml --data {source} --nproc-per-node 2 --out a"));
+        refused(&place, &mut command, 2, &said);
+        assert!(!place.path("a").exists());
+    }
+}
+
+#[test]
+fn settings() {
+    let place = Place::new();
+    fs::write(place.path("unknown.toml"), "[optimizer]\nlearning_rat = 1\n").unwrap();
+    fs::write(place.path("broken.toml"), "[optimizer\n").unwrap();
+    fs::write(place.path("tokenizer.json"), "{}").unwrap();
+    for (line, said) in [
+        ("--set model.vocabulary=100", ["data.tokenizer = bytes has 257 ids", "model.vocabulary = 100"]),
+        ("--set data.tokenizer=bpe:300 --set model.vocabulary=257", ["bpe:300 has 300 ids", "at least 300"]),
+        ("--set data.tokenizer=tokenizer.json", ["tokenizer.json", "tokenizer "]),
+        ("--global-batch-size 10", ["--global-batch-size", "the nearest is 8 or 12"]),
+        ("--dp 3", ["--dp", "3"]),
+        ("--pp 2", ["mesh.pp (--pp) = 2", "use 1"]),
+        ("--set optimizer.learning_rat=1", ["optimizer.learning_rat", "did you mean `optimizer.learning_rate`?"]),
+        ("--config unknown.toml", ["--config unknown.toml", "did you mean `optimizer.learning_rate`?"]),
+        ("--config broken.toml", ["--config broken.toml is not TOML", ""]),
+        ("--config none.toml", ["--config none.toml", "No such file"]),
+        ("--set optimizer.name=muon", ["optimizer.name = muon", "use adamw, adam, sgd or lion"]),
+        ("--set model.heads=3", ["model.heads = 3", "model.width = 16"]),
+        ("--set data.validation_fraction=1.5", ["validation_fraction = 1.5", "below 1"]),
+        ("--steps 0", ["train.steps (--steps) = 0", "at least 1"]),
+        ("--out tiny.toml", ["--out tiny.toml", ""]),
+    ] {
+        let own = if line.contains("--config") { "train --data text" } else { "train --config tiny.toml --data text" };
+        let out = if line.contains("--out") { "" } else { "--out a" };
+        refused(&place, &mut place.brigade(&format!("{own} --nproc-per-node 2 {line} {out}")), 2, &said);
+        assert!(!place.path("a").exists(), "{line}");
+    }
+}
+
+#[test]
+fn flags() {
+    let place = Place::new();
+    for (line, said) in [
+        ("train --step 3", "'--steps'"),
+        ("train --transport pigeon", "shared_memory"),
+        ("train --steps many", "--steps"),
+        ("tain", "'train'"),
+        ("", "Usage"),
+    ] {
+        let done = place.run(&mut place.brigade(line));
+        assert_eq!(done.code, Some(2), "{line}: {}", done.err);
+        assert!(done.err.contains(said), "{line}: {}", done.err);
+    }
+    let help = place.succeed(&mut place.brigade("train --help")).out;
+    for flag in ["--config", "--data", "--nproc-per-node", "--global-batch-size", "--set", "--dry-run", "Examples:"] {
+        assert!(help.contains(flag), "{flag} in {help}");
+    }
+    assert!(place.succeed(&mut place.brigade("--version")).out.starts_with("brigade "));
+}
+
+#[test]
+fn a_port_in_use() {
+    let place = Place::new();
+    let held = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = held.local_addr().unwrap().to_string();
+    let mut command = place.train(&format!("--nproc-per-node 2 --rdzv-endpoint {address} --out a"));
+    refused(&place, &mut command, 2, &[&address, "in use"]);
+}
+
+#[test]
+fn a_full_disk() {
+    let place = Place::new();
+    fs::create_dir(place.path("small")).unwrap();
+    let small = place.path("small");
+    let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=48k", "tmpfs"]).arg(&small).output();
+    if !mount.as_ref().is_ok_and(|output| output.status.success()) {
+        eprintln!("not tested: a small file system cannot be mounted here ({mount:?})");
+        return;
+    }
+    let _mounted = Mounted(small);
+    refused(&place, &mut place.train("--nproc-per-node 2 --out small/a"), 1, &["small/a", "No space left"]);
+    let mut command = place.train("--nproc-per-node 2 --out a --set data.tokenizer=bpe:300");
+    let data: String = (0..9000).map(|n| format!("number {n}\n")).collect();
+    fs::write(place.path("text/long.txt"), data).unwrap();
+    refused(&place, command.env("BRIGADE_CACHE_DIR", place.path("small/cache")), 2, &["the disk is full", "small/cache"]);
+}
+
+struct Mounted(std::path::PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
