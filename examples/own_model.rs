@@ -1,20 +1,18 @@
 //! A classifier trained by Brigade on any number of ranks, and by plain Burn: to the same weights.
 //! `cargo run --release --example own_model -- --nproc-per-node 2 --dp 2`
 
-use brigade::{Batch, Block, Chain, Settings, Training, data::Sampler, initialize, launch, samples};
-use burn::module::Module;
-use burn::nn::{Linear, LinearConfig};
+use brigade::{Block, Chain, Settings, Training, data::Sampler, initialize, launch, samples};
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams};
-use burn::tensor::{Device, Int, Tensor, TensorData, activation};
+use burn::{prelude::*, tensor::activation};
 
 #[derive(Module, Debug)]
 struct Layer {
-    linear: Linear,
+    linear: nn::Linear,
     last: bool,
 }
 
 fn layers(device: &Device) -> [Layer; 2] {
-    let layer = |i, o, last| Layer { linear: LinearConfig::new(i, o).init(device), last };
+    let layer = |i, o, last| Layer { linear: nn::LinearConfig::new(i, o).init(device), last };
     [layer(2, 32, false), layer(32, 2, true)]
 }
 
@@ -27,13 +25,13 @@ impl Layer {
 
 /// Points on two interleaved spirals, and the spiral that each belongs to.
 fn spirals(indices: &[usize], device: &Device) -> (Tensor<2>, Tensor<1, Int>) {
-    let points = indices.iter().flat_map(|i| {
+    let point = |i: &usize| {
         let (radius, arm) = ((i / 2) as f32 / 256.0, (i % 2) as f32 * std::f32::consts::PI);
         [radius * (6.0 * radius + arm).cos(), radius * (6.0 * radius + arm).sin()]
-    });
-    let points = TensorData::new(points.collect::<Vec<f32>>(), [indices.len(), 2]);
+    };
+    let points: Vec<f32> = indices.iter().flat_map(point).collect();
     let arms: Vec<i64> = indices.iter().map(|i| (i % 2) as i64).collect();
-    (Tensor::from_data(points, device), Tensor::from_data(arms.as_slice(), device))
+    (Tensor::<1>::from_data(&points[..], device).reshape([-1, 2]), Tensor::from_data(&arms[..], device))
 }
 
 fn loss(output: Tensor<2>, target: Tensor<1, Int>) -> Tensor<1> {
@@ -41,7 +39,7 @@ fn loss(output: Tensor<2>, target: Tensor<1, Int>) -> Tensor<1> {
 }
 
 /// Plain Burn: 64 samples a step in two micro-batches, the same first weights and order of samples.
-fn plain(settings: &Settings, device: &Device) -> Vec<f32> {
+fn plain(settings: &Settings, device: &Device) -> Chain<Tensor<2>, Tensor<2>> {
     let (seed, [hidden, head]) = (settings.train.seed, layers(device));
     let mut model = (initialize(hidden, seed, "hidden"), initialize(head, seed, "head"));
     let mut adamw = AdamWConfig::new().with_beta_2(0.95).with_epsilon(1e-8).with_weight_decay(0.0).init();
@@ -55,7 +53,7 @@ fn plain(settings: &Settings, device: &Device) -> Vec<f32> {
         }
         model = adamw.step(settings.optimizer.learning_rate, model, sum.grads());
     }
-    model.1.linear.weight.val().into_data().iter().collect()
+    Chain::new().then("hidden", model.0).then("head", model.1)
 }
 
 // Brigade's part: a layer is a block; blocks, loss and samples make a run.
@@ -69,16 +67,12 @@ impl Block for Layer {
 
 fn main() -> std::process::ExitCode {
     launch(include_str!("own_model.toml"), |session| {
-        let data = samples(512, |indices, device| {
-            let ((input, target), valid_targets) = (spirals(indices, device), indices.len());
-            Batch { input, target, valid_targets }
-        });
         let [hidden, head] = layers(&session.device());
         let model = Chain::new().then("hidden", hidden).then("head", head).loss(loss);
-        let trained = session.train(model, Training::on(data))?;
+        let trained = session.train(model, Training::on(samples(512, spirals)))?;
         let plain = plain(session.settings(), &session.device().autodiff());
-        let same = trained.weights("head.linear.weight")? == plain;
-        println!("rank {}: loss {:.4}, equal to plain Burn's weights: {same}", session.rank(), trained.loss);
+        let same = trained.model.tensors()? == plain.tensors()?;
+        println!("rank {}: the weights of plain Burn: {same}", session.rank());
         Ok(())
     })
 }

@@ -46,19 +46,19 @@ pub struct Samples<F, I, T> {
     types: PhantomData<fn() -> (I, T)>,
 }
 
-/// A dataset of `len` samples from one function: from the numbers of a micro-batch's samples to the
-/// micro-batch, on the rank's device. It runs on the thread that trains; where reading takes time,
-/// implement [`Dataset`], which reads ahead.
+/// A dataset of `len` samples, each with one target, from one function: from the numbers of a
+/// micro-batch's samples to input and target on the rank's device. It runs on the thread that
+/// trains; where reading takes time, or targets are masked, implement [`Dataset`].
 pub fn samples<F, I, T>(len: usize, batch: F) -> Samples<F, I, T>
 where
-    F: Fn(&[usize], &Device) -> Batch<I, T> + Send + Sync + 'static,
+    F: Fn(&[usize], &Device) -> (I, T) + Send + Sync + 'static,
 {
     Samples { len, batch, types: PhantomData }
 }
 
 impl<F, I, T> Dataset for Samples<F, I, T>
 where
-    F: Fn(&[usize], &Device) -> Batch<I, T> + Send + Sync + 'static,
+    F: Fn(&[usize], &Device) -> (I, T) + Send + Sync + 'static,
     I: Activation + Clone,
     T: Clone + 'static,
 {
@@ -75,7 +75,8 @@ where
     }
 
     fn batch(&self, items: Vec<usize>, device: &Device) -> Batch<I, T> {
-        (self.batch)(&items, device)
+        let (input, target) = (self.batch)(&items, device);
+        Batch { input, target, valid_targets: items.len() }
     }
 }
 

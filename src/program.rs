@@ -195,10 +195,12 @@ impl Program<'_> {
     }
 
     /// Decides what a rank says of its end. One that only saw another rank fail leaves the first word
-    /// to the launcher, which knows the cause.
+    /// to the launcher, which knows the cause; what all ranks fail by is rank 0's to tell.
     fn failed_rank(&self, rank: usize, error: anyhow::Error) -> anyhow::Result<u8> {
         let interrupt = interrupt::install()?;
-        if error.chain().any(|cause| cause.is::<brigade_comm::Error>()) {
+        let seen = error.chain().any(|cause| cause.is::<brigade_comm::Error>());
+        let shared = error.downcast_ref::<brigade_core::Error>().is_some_and(brigade_core::Error::is_agreed);
+        if seen || (shared && rank != 0) {
             if interrupt.is_set() {
                 return Ok(exit::INTERRUPTED);
             }

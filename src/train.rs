@@ -29,21 +29,6 @@ pub struct Trained<I, O> {
     pub validation_loss: Option<f64>,
 }
 
-impl<I: Activation, O: Activation> Trained<I, O> {
-    /// The values of one parameter (`block.path`), in row-major order.
-    ///
-    /// # Errors
-    /// If there is no such parameter, or it cannot be read from its device.
-    pub fn weights(&self, name: &str) -> anyhow::Result<Vec<f32>> {
-        let tensors = self.model.tensors()?;
-        let Some(tensor) = tensors.iter().find(|tensor| tensor.name == name) else {
-            let known: Vec<_> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
-            anyhow::bail!("there is no parameter `{name}`; the model has {}", known.join(", "));
-        };
-        Ok(tensor.data.as_slice::<f32>().map_err(|error| anyhow::anyhow!("parameter `{name}`: {error}"))?.to_vec())
-    }
-}
-
 impl Session {
     /// Trains a model on this rank together with all others, to the end of the run. Rank 0 writes
     /// metrics and weights into the run's folder and shows progress.

@@ -26,7 +26,7 @@ pub(crate) struct Tie {
 }
 
 /// A whole parameter with its name, on the host.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct NamedTensor {
     /// `block.path`, as in `layers.0.attention.qkv.weight`.
     pub name: String,

@@ -87,11 +87,11 @@ pub fn measure(bench: &Bench) -> Result<Section> {
     };
     let tables = vec![
         Table {
-            other: "DeepSpeed shared memory",
+            other: Some("DeepSpeed shared memory"),
             rows: rows(shared, &deepspeed_side, absent, shared_memory_goal),
         },
-        Table { other: "gloo", rows: rows(tcp, &gloo_side, bench.absent(Kind::Torch), tcp_goal) },
-        Table { other: "2 ranks", rows: vec![crowd_row(many, crowded, shared)] },
+        Table { other: Some("gloo"), rows: rows(tcp, &gloo_side, bench.absent(Kind::Torch), tcp_goal) },
+        Table { other: Some("2 ranks"), rows: vec![crowd_row(many, crowded, shared)] },
     ];
     let [shm, tcp, crowd] = brigade;
     Ok(Section {

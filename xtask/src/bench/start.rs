@@ -29,7 +29,7 @@ pub fn measure(bench: &Bench) -> Result<Section> {
     let row = |measure: &str, samples: &Samples, unit, goal| Row {
         measure: measure.into(),
         brigade: samples.cell(unit, ""),
-        other: "–".into(),
+        other: String::new(),
         ratio: None,
         goal,
     };
@@ -54,7 +54,7 @@ pub fn measure(bench: &Bench) -> Result<Section> {
                over, with the corpus tokenized before."
             .into(),
         commands: vec![line],
-        tables: vec![Table { other: "–", rows }],
+        tables: vec![Table { other: None, rows }],
         notes: Vec::new(),
     })
 }

@@ -14,16 +14,17 @@ pub struct Section {
     pub notes: Vec<String>,
 }
 
-/// Brigade beside one other.
+/// Brigade's figures, beside one other's or alone.
 pub struct Table {
     /// Who the other is.
-    pub other: &'static str,
+    pub other: Option<&'static str>,
     pub rows: Vec<Row>,
 }
 
 pub struct Row {
     pub measure: String,
     pub brigade: String,
+    /// Shown only beside another.
     pub other: String,
     /// Brigade's figure over the other's.
     pub ratio: Option<f64>,
@@ -88,21 +89,22 @@ pub fn document(machine: &[(&str, String)], runs: u32, sections: &[Section]) -> 
 
 impl Table {
     fn markdown(&self) -> String {
-        let mut text =
-            format!("| | Brigade | {} | ratio | goal | met |\n|---|---:|---:|---:|---:|---|\n", self.other);
+        let mut text = match self.other {
+            Some(other) => {
+                format!("| | Brigade | {other} | ratio | goal | met |\n|---|---:|---:|---:|---:|---|\n")
+            }
+            None => "| | Brigade | goal | met |\n|---|---:|---:|---|\n".to_owned(),
+        };
         for row in &self.rows {
             let ratio = row.ratio.map_or(DASH.to_owned(), |ratio| format!("{ratio:.3}"));
+            let beside = self.other.map_or(String::new(), |_| format!("{} | {ratio} | ", row.other));
             let (goal, met) = match &row.goal {
                 None => (DASH, DASH),
                 Some(Goal { text, met: None }) => (text.as_str(), "not measured"),
                 Some(Goal { text, met: Some(true) }) => (text.as_str(), "yes"),
                 Some(Goal { text, met: Some(false) }) => (text.as_str(), "**no**"),
             };
-            let _ = writeln!(
-                text,
-                "| {} | {} | {} | {ratio} | {goal} | {met} |",
-                row.measure, row.brigade, row.other
-            );
+            let _ = writeln!(text, "| {} | {} | {beside}{goal} | {met} |", row.measure, row.brigade);
         }
         text
     }
@@ -126,7 +128,7 @@ mod tests {
             row("d", None, None),
         ];
         assert_eq!(
-            Table { other: "PyTorch", rows }.markdown(),
+            Table { other: Some("PyTorch"), rows }.markdown(),
             "| | Brigade | PyTorch | ratio | goal | met |\n\
              |---|---:|---:|---:|---:|---|\n\
              | a | 3 | 2 | 1.500 | ratio ≥ 1.25 | yes |\n\
@@ -151,7 +153,7 @@ mod tests {
             title: "Start",
             text: "How long.".into(),
             commands: vec!["brigade train".into()],
-            tables: vec![Table { other: "–", rows: vec![row("a", None, None)] }],
+            tables: vec![Table { other: None, rows: vec![row("a", None, None)] }],
             notes: vec!["it rained.".into()],
         };
         let page = document(&[("CPU", "a fast one".into())], 3, &[section]);
@@ -159,8 +161,8 @@ mod tests {
             "# Benchmarks\n",
             "median of 3 runs",
             "| CPU | a fast one |\n",
-            "\n## Start\n\nHow long.\n\n| | Brigade |",
-            "| a | 3 |",
+            "\n## Start\n\nHow long.\n\n| | Brigade | goal | met |\n",
+            "| a | 3 | – | – |\n",
             "\n```\nbrigade train\n```\n\nNote: it rained.\n",
         ] {
             assert!(page.contains(part), "{part:?} is not in:\n{page}");

@@ -73,7 +73,7 @@ pub fn measure(bench: &Bench) -> Result<Section> {
                against PyTorch's DistributedDataParallel over gloo, and one process of each."
             .into(),
         commands: pairs.iter().flat_map(|pair| [pair.brigade.clone(), pair.torch.clone()]).collect(),
-        tables: vec![Table { other: "PyTorch", rows: pairs.iter().map(row).collect() }],
+        tables: vec![Table { other: Some("PyTorch"), rows: pairs.iter().map(row).collect() }],
         notes,
     })
 }
