@@ -27,7 +27,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         activation: Gelu::Gelu,
     };
     let adamw = AdamWConfig::new().with_epsilon(1e-8);
-    let optimizer = OptimizerFactory::new(adamw.clone().with_weight_decay(0.01).build(), adamw.with_weight_decay(0.0).build());
+    let optimizer = OptimizerFactory::new(
+        adamw.clone().with_weight_decay(0.01).build(),
+        adamw.with_weight_decay(0.0).build(),
+    );
     let settings = EngineSettings { gradient_clipping: None, on_nonfinite: NonFinite::Stop };
     let mut engine = Engine::new(config.model(0, &device)?, 0, &optimizer, Arc::new(Solo), settings)?;
     let tokens: Vec<i64> = (0..rows * 256).map(|i| (i * 7919 % 4096) as i64).collect();

@@ -66,10 +66,12 @@ pub fn layered<C: Serialize + DeserializeOwned>(
     let mut config = Table::try_from(defaults).map_err(|e| value_error("the defaults", &e))?;
     let known = config.clone();
     if let Some(path) = file {
-        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-        let layer: Table = text
-            .parse()
-            .map_err(|e: toml::de::Error| ConfigError::Syntax { path: path.to_owned(), message: e.to_string() })?;
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        let layer: Table = text.parse().map_err(|e: toml::de::Error| ConfigError::Syntax {
+            path: path.to_owned(),
+            message: e.to_string(),
+        })?;
         let origin = format!("--config {}", path.display());
         apply(&mut config, layer, &known, &origin)?;
         check::<C>(&config, &origin)?;
@@ -104,7 +106,9 @@ fn value_error(origin: &str, error: &dyn std::fmt::Display) -> ConfigError {
 
 fn parse_set(set: &str) -> Result<Table, ConfigError> {
     let bad = |allowed: &str| ConfigError::Set { given: set.to_owned(), allowed: allowed.to_owned() };
-    let (key, value) = set.split_once('=').ok_or_else(|| bad("write section.key=value, as in optimizer.learning_rate=3e-4"))?;
+    let (key, value) = set
+        .split_once('=')
+        .ok_or_else(|| bad("write section.key=value, as in optimizer.learning_rate=3e-4"))?;
     let (key, value) = (key.trim(), value.trim());
     let path: Vec<&str> = key.split('.').collect();
     if path.iter().any(|part| part.is_empty()) {
@@ -114,7 +118,10 @@ fn parse_set(set: &str) -> Result<Table, ConfigError> {
         Ok(mut table) if table.len() == 1 => table.remove("value").unwrap_or(Value::Boolean(false)),
         _ => Value::String(value.to_owned()),
     };
-    let nested = path.iter().rev().fold(value, |value, part| Value::Table(Table::from_iter([((*part).to_owned(), value)])));
+    let nested = path
+        .iter()
+        .rev()
+        .fold(value, |value, part| Value::Table(Table::from_iter([((*part).to_owned(), value)])));
     match nested {
         Value::Table(table) => Ok(table),
         _ => Err(bad("the key is empty")),
@@ -123,7 +130,13 @@ fn parse_set(set: &str) -> Result<Table, ConfigError> {
 
 /// Lays `layer` over `config`; every key must stand in `known`.
 fn apply(config: &mut Table, layer: Table, known: &Table, origin: &str) -> Result<(), ConfigError> {
-    fn walk(config: &mut Table, layer: Table, prefix: &str, all: &[String], origin: &str) -> Result<(), ConfigError> {
+    fn walk(
+        config: &mut Table,
+        layer: Table,
+        prefix: &str,
+        all: &[String],
+        origin: &str,
+    ) -> Result<(), ConfigError> {
         for (key, value) in layer {
             let full = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
             match (config.get_mut(&key), value) {
@@ -136,7 +149,11 @@ fn apply(config: &mut Table, layer: Table, known: &Table, origin: &str) -> Resul
                 (Some(slot @ Value::Float(_)), Value::Integer(whole)) => *slot = Value::Float(whole as f64),
                 (Some(slot), value) => {
                     if std::mem::discriminant(slot) != std::mem::discriminant(&value) {
-                        let message = format!("`{full}` takes a value of type {}, not {} ({value})", slot.type_str(), value.type_str());
+                        let message = format!(
+                            "`{full}` takes a value of type {}, not {} ({value})",
+                            slot.type_str(),
+                            value.type_str()
+                        );
                         return Err(ConfigError::Value { origin: origin.to_owned(), message });
                     }
                     *slot = value;
@@ -191,7 +208,12 @@ mod tests {
     fn later_layers_win_and_values_are_toml() {
         let folder = std::env::temp_dir().join(format!("brigade-config-{}", std::process::id()));
         std::fs::write(&folder, "[train]\nsteps = 5\nseed = 3\n[optimizer]\nname = \"sgd\"\n").unwrap();
-        let config: Settings = layered(&Settings::default(), Some(&folder), &["train.steps=7".into(), "optimizer.learning_rate=1".into()]).unwrap();
+        let config: Settings = layered(
+            &Settings::default(),
+            Some(&folder),
+            &["train.steps=7".into(), "optimizer.learning_rate=1".into()],
+        )
+        .unwrap();
         std::fs::remove_file(&folder).unwrap();
         assert_eq!((config.train.steps, config.train.seed), (7, 3));
         assert_eq!((config.optimizer.name.as_str(), config.optimizer.learning_rate), ("sgd", 1.0));
@@ -201,9 +223,18 @@ mod tests {
     #[test]
     fn mistakes_are_named_with_what_is_near() {
         let message = |s: &str| set(&[s]).unwrap_err().to_string();
-        assert_eq!(message("optimizer.learning_rat=1"), "--set optimizer.learning_rat=1: there is no setting `optimizer.learning_rat`; did you mean `optimizer.learning_rate`?");
-        assert_eq!(message("learning_rate=1"), "--set learning_rate=1: there is no setting `learning_rate`; did you mean `optimizer.learning_rate`?");
-        assert_eq!(message("train.steps=many"), "--set train.steps=many: `train.steps` takes a value of type integer, not string (\"many\")");
+        assert_eq!(
+            message("optimizer.learning_rat=1"),
+            "--set optimizer.learning_rat=1: there is no setting `optimizer.learning_rat`; did you mean `optimizer.learning_rate`?"
+        );
+        assert_eq!(
+            message("learning_rate=1"),
+            "--set learning_rate=1: there is no setting `learning_rate`; did you mean `optimizer.learning_rate`?"
+        );
+        assert_eq!(
+            message("train.steps=many"),
+            "--set train.steps=many: `train.steps` takes a value of type integer, not string (\"many\")"
+        );
         assert!(message("train.steps=-1").contains("train.steps=-1"), "{}", message("train.steps=-1"));
         assert_eq!(message("train=1"), "--set train=1: `train` is a section; set one of its keys");
         assert!(message("train.steps").contains("write section.key=value"));

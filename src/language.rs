@@ -89,6 +89,6 @@ impl LanguageModel {
         let seen = &tokens[tokens.len().saturating_sub(self.context)..];
         let last = seen.len().checked_sub(1).context("a model needs at least one token to go on from")?;
         let logits = self.chain.predict(ids(seen.iter(), [1, seen.len()], &self.device))?;
-        Ok(logits.slice([last..last + 1]).try_into_vec_as::<f32>().context("cannot read the model's scores")?)
+        logits.narrow(0, last, 1).try_into_vec_as::<f32>().context("cannot read the model's scores")
     }
 }

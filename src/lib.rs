@@ -41,7 +41,7 @@ pub use output::{CONFIG_FILE, WEIGHTS_FILE};
 pub use program::{Program, Role, Usage, exit, launch, resolved};
 pub use session::Session;
 pub use settings::{
-    CommSettings, MeshSettings, OptimizerSettings, OutputSettings, Plan, ScheduleSettings, SettingError, Settings,
-    TrainSettings, Transport,
+    CommSettings, MeshSettings, OptimizerSettings, OutputSettings, Plan, ScheduleSettings, SettingError,
+    Settings, TrainSettings, Transport,
 };
 pub use train::Trained;

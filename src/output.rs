@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
-/// The resolved configuration of a run; its presence marks a folder as one of results.
+/// The resolved configuration of a run.
 pub const CONFIG_FILE: &str = "config.toml";
 /// The weights at the end of a run.
 pub const WEIGHTS_FILE: &str = "model.safetensors";
@@ -15,7 +15,8 @@ pub const WEIGHTS_FILE: &str = "model.safetensors";
 pub(crate) fn claim(dir: &Path, name: &str, overwrite: bool, config: &str) -> anyhow::Result<PathBuf> {
     let dir = if dir.as_os_str().is_empty() { new_folder(name)? } else { dir.to_owned() };
     std::fs::create_dir_all(&dir).with_context(|| format!("--out {}", dir.display()))?;
-    let earlier = [CONFIG_FILE, WEIGHTS_FILE, brigade_report::METRICS_FILE].into_iter().find(|file| dir.join(file).exists());
+    let earlier =
+        [WEIGHTS_FILE, brigade_report::METRICS_FILE].into_iter().find(|file| dir.join(file).exists());
     if let (Some(file), false) = (earlier, overwrite) {
         bail!(
             "--out {} holds results of an earlier run ({file}); give another folder, or --overwrite to replace them",
@@ -36,10 +37,12 @@ fn clear(dir: &Path) -> anyhow::Result<()> {
         let entry = entry?;
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        let ours = [CONFIG_FILE, WEIGHTS_FILE, brigade_report::METRICS_FILE, "tokenizer.json"].contains(&name.as_ref())
+        let ours = [CONFIG_FILE, WEIGHTS_FILE, brigade_report::METRICS_FILE, "tokenizer.json"]
+            .contains(&name.as_ref())
             || name.starts_with("events.out.tfevents.");
         if ours {
-            std::fs::remove_file(entry.path()).with_context(|| format!("cannot remove {}", entry.path().display()))?;
+            std::fs::remove_file(entry.path())
+                .with_context(|| format!("cannot remove {}", entry.path().display()))?;
         }
     }
     Ok(())
@@ -55,7 +58,9 @@ fn new_folder(name: &str) -> anyhow::Result<PathBuf> {
         match std::fs::create_dir(&dir) {
             Ok(()) => return Ok(dir),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error).with_context(|| format!("cannot make the folder {}", dir.display())),
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot make the folder {}", dir.display()));
+            }
         }
     }
     bail!("runs/ holds 100000 folders of {name}; remove some or give --out")

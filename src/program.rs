@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use brigade_comm::Group;
-use brigade_launch::{Detected, Launch, NodeInfo, Outcome, RankInfo, interrupt};
+use brigade_launch::{Detected, Launch, NodeInfo, Outcome, RankInfo, Source, interrupt};
 use clap::{Args, Command, FromArgMatches};
 use serde::Serialize;
 
@@ -100,8 +100,16 @@ impl Program<'_> {
         Ok(self.settings.plan(world, self.targets_per_sample)?)
     }
 
-    fn launch<P>(&self, node: &NodeInfo, prepare: impl FnOnce(Role) -> anyhow::Result<P>) -> anyhow::Result<u8> {
+    fn launch<P>(
+        &self,
+        node: &NodeInfo,
+        prepare: impl FnOnce(Role) -> anyhow::Result<P>,
+    ) -> anyhow::Result<u8> {
         let nproc = self.ranks_per_node(node);
+        let by_itself = matches!(node.source, Source::Alone | Source::Flags) && node.overridden.is_none();
+        if !by_itself && !self.flags.quiet {
+            eprintln!("{}", Detected::Node(node.clone()));
+        }
         let prepared = || {
             let token = Detected::Node(node.clone()).token(&environment)?;
             self.plan(nproc * node.nnodes)?;
@@ -128,7 +136,8 @@ impl Program<'_> {
         let outcome = brigade_launch::launch(&launch, &mut |_| {})?;
         match &outcome {
             Outcome::Done => {}
-            Outcome::Failed(failure) if failure.root.rank == 0 && failure.panic.is_empty() && said_why(failure) => {}
+            Outcome::Failed(failure)
+                if failure.root.rank == 0 && failure.panic.is_empty() && said_why(failure) => {}
             other => eprintln!("brigade: {other}"),
         }
         Ok(outcome.exit_code())
@@ -167,7 +176,10 @@ impl Program<'_> {
             self.settings.clone(),
             plan,
             out,
-            detected.to_string(),
+            match role {
+                Role::LaunchedRank => format!("{} ranks, started by Brigade", info.world_size),
+                _ => detected.to_string(),
+            },
             self.flags.quiet,
             interrupt,
         );
@@ -297,7 +309,10 @@ fn report(error: &anyhow::Error) -> u8 {
 /// ```
 pub fn launch(defaults: &str, body: impl FnOnce(&mut Session) -> anyhow::Result<()>) -> ExitCode {
     let file = std::env::current_exe().ok();
-    let name = file.as_deref().and_then(|path| path.file_stem()).map_or("run".into(), |stem| stem.to_string_lossy().into_owned());
+    let name = file
+        .as_deref()
+        .and_then(|path| path.file_stem())
+        .map_or("run".into(), |stem| stem.to_string_lossy().into_owned());
     let command = StandardFlags::augment_args(Command::new(name.clone()));
     let matches = command.get_matches();
     let flags = match StandardFlags::from_arg_matches(&matches) {

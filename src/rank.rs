@@ -19,7 +19,11 @@ pub(crate) fn timeouts(comm: &CommSettings) -> Timeouts {
 }
 
 /// Joins the world that the launcher or the cluster described.
-pub(crate) fn join(info: &RankInfo, token: brigade_launch::Token, comm: &CommSettings) -> anyhow::Result<World> {
+pub(crate) fn join(
+    info: &RankInfo,
+    token: brigade_launch::Token,
+    comm: &CommSettings,
+) -> anyhow::Result<World> {
     let world = brigade_comm::join(Join {
         rank: info.rank,
         world_size: info.world_size,
@@ -37,30 +41,46 @@ pub(crate) fn join(info: &RankInfo, token: brigade_launch::Token, comm: &CommSet
     world.with_context(|| format!("rank {} cannot join its world", info.rank))
 }
 
+/// The part of a configuration that all ranks must share: where results and caches lie may differ from host to host.
+fn shared_part(config: &str) -> anyhow::Result<String> {
+    let mut config: toml::Table = config.parse()?;
+    config.remove("output");
+    if let Some(data) = config.get_mut("data").and_then(toml::Value::as_table_mut) {
+        data.remove("cache_dir");
+    }
+    Ok(toml::to_string(&config)?)
+}
+
 /// Checks that all ranks have rank 0's configuration; each rank's error names who differs and where.
 pub(crate) fn same_configuration(group: &Group, config: &str) -> anyhow::Result<()> {
-    let mut length = [config.len() as i64];
+    same(group, "configuration", &shared_part(config)?)
+}
+
+/// Checks that a text is the same on all ranks; each rank's error names who differs and where.
+pub(crate) fn same(group: &Group, what: &str, text: &str) -> anyhow::Result<()> {
+    let mut length = [text.len() as i64];
     group.broadcast_in_place(&mut length, 0)?;
-    let length = usize::try_from(length[0]).ok().filter(|length| *length <= MAX_CONFIG_BYTES);
-    let length = length.with_context(|| format!("rank 0's configuration is larger than {MAX_CONFIG_BYTES} bytes"))?;
-    let mut first = config.as_bytes().to_vec();
+    let length = usize::try_from(length[0]).ok().filter(|length| *length <= MAX_TEXT_BYTES);
+    let length = length.with_context(|| format!("rank 0's {what} is longer than {MAX_TEXT_BYTES} bytes"))?;
+    let mut first = text.as_bytes().to_vec();
     first.resize(length, 0);
     group.broadcast_in_place(&mut first, 0)?;
 
     let mut differs = vec![0u8; group.size()];
-    differs[group.rank()] = u8::from(first != config.as_bytes());
+    differs[group.rank()] = u8::from(first != text.as_bytes());
     group.all_gather_in_place(&mut differs)?;
-    let others: Vec<String> = (0..group.size()).filter(|rank| differs[*rank] == 1).map(|rank| rank.to_string()).collect();
+    let others: Vec<String> =
+        (0..group.size()).filter(|rank| differs[*rank] == 1).map(|rank| rank.to_string()).collect();
     if others.is_empty() {
         return Ok(());
     }
     let first = String::from_utf8_lossy(&first);
-    let line = first.lines().zip(config.lines()).find(|(theirs, ours)| theirs != ours);
+    let line = first.lines().zip(text.lines()).find(|(theirs, ours)| theirs != ours);
     let detail = match line {
         Some((theirs, ours)) => format!("; here `{ours}`, on rank 0 `{theirs}`"),
         None => String::new(),
     };
-    bail!("rank {} runs with another configuration than rank 0{detail}", others.join(", "))
+    bail!("rank {} runs with another {what} than rank 0{detail}", others.join(", "))
 }
 
-const MAX_CONFIG_BYTES: usize = 1 << 20;
+const MAX_TEXT_BYTES: usize = 1 << 20;

@@ -49,7 +49,18 @@ impl Session {
         brigade_cpu::keep_heap();
         let collectives = Arc::new(HostCollectives::new(group.clone()));
         let device = brigade_cpu::device();
-        Self { group, collectives, device, settings, plan, out, world, quiet, described_config: None, interrupt }
+        Self {
+            group,
+            collectives,
+            device,
+            settings,
+            plan,
+            out,
+            world,
+            quiet,
+            described_config: None,
+            interrupt,
+        }
     }
 
     pub(crate) fn describe_only(&mut self, config: String) {
@@ -94,6 +105,15 @@ impl Session {
     /// The world's collectives over tensors.
     pub fn collectives(&self) -> Arc<dyn Collectives> {
         self.collectives.clone()
+    }
+
+    /// Checks that `text` is the same on all ranks, which all call it: what a run takes from files that may
+    /// differ from host to host. `what` names it in the error.
+    ///
+    /// # Errors
+    /// If a rank's text differs from rank 0's, on every rank, or if a rank failed.
+    pub fn same(&self, what: &str, text: &str) -> anyhow::Result<()> {
+        crate::rank::same(&self.group, what, text)
     }
 
     /// Fails once Ctrl-C or SIGTERM came.

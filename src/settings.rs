@@ -6,7 +6,9 @@
 use std::path::PathBuf;
 
 use brigade_core::{LearningRateScaling, Mesh, NonFinite, OptimizerFactory, Schedule, ScheduleKind};
-use burn::optim::{AdamConfig, AdamWConfig, LionConfig, SgdConfig, decay::WeightDecayConfig, momentum::MomentumConfig};
+use burn::optim::{
+    AdamConfig, AdamWConfig, LionConfig, SgdConfig, decay::WeightDecayConfig, momentum::MomentumConfig,
+};
 use serde::{Deserialize, Serialize};
 
 /// A setting that cannot be: what was given, what is allowed, and the option's full name.
@@ -165,18 +167,32 @@ impl OptimizerSettings {
             }
             "lion" => {
                 let [decayed, plain] = pair.map(|decay| {
-                    LionConfig::new().with_beta_1(self.beta1).with_beta_2(self.beta2).with_weight_decay(decay).build()
+                    LionConfig::new()
+                        .with_beta_1(self.beta1)
+                        .with_beta_2(self.beta2)
+                        .with_weight_decay(decay)
+                        .build()
                 });
                 OptimizerFactory::new(decayed, plain)
             }
             other => {
                 let why = match other {
-                    "muon" => "Muon orthogonalises whole matrices, which a flat buffer or a shard of it does not have; ",
-                    "lamb" => "LAMB scales by the norms of whole parameters, which a flat buffer or a shard of it does not have; ",
-                    "adafactor" => "Adafactor keeps row and column statistics of whole matrices, which a flat buffer or a shard of it does not have; ",
+                    "muon" => {
+                        "Muon orthogonalises whole matrices, which a flat buffer or a shard of it does not have; "
+                    }
+                    "lamb" => {
+                        "LAMB scales by the norms of whole parameters, which a flat buffer or a shard of it does not have; "
+                    }
+                    "adafactor" => {
+                        "Adafactor keeps row and column statistics of whole matrices, which a flat buffer or a shard of it does not have; "
+                    }
                     _ => "",
                 };
-                return Err(SettingError::new("optimizer.name", other, format!("{why}use adamw, adam, sgd or lion")));
+                return Err(SettingError::new(
+                    "optimizer.name",
+                    other,
+                    format!("{why}use adamw, adam, sgd or lion"),
+                ));
             }
         })
     }
@@ -306,11 +322,17 @@ impl Settings {
             return Err(SettingError::new(option, given, "it must be at least 1"));
         }
         if mesh.pp != 1 {
-            return Err(SettingError::new("mesh.pp (--pp)", mesh.pp, "pipeline stages are not available yet; use 1"));
+            return Err(SettingError::new(
+                "mesh.pp (--pp)",
+                mesh.pp,
+                "pipeline stages are not available yet; use 1",
+            ));
         }
         let dp = if mesh.dp == 0 { (world / mesh.pp).max(1) } else { mesh.dp };
         let mesh = Mesh::new(world, mesh.pp, dp).map_err(|error| match error {
-            brigade_core::Error::Setting { option, given, allowed } => SettingError { option, given, allowed },
+            brigade_core::Error::Setting { option, given, allowed } => {
+                SettingError { option, given, allowed }
+            }
             other => SettingError::new("mesh", format!("pp {} x dp {dp}", self.mesh.pp), other.to_string()),
         })?;
         let (global, together) = (train.global_batch_size, dp * train.micro_batch_size);

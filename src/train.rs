@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::io::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -49,6 +50,12 @@ impl Session {
         let Training { train, validation, names, flops_per_target } = training;
         let settings = self.settings.train.clone();
         let (seed, dp_rank, dp) = (settings.seed, self.plan.mesh.dp_rank(self.rank()), self.plan.mesh.dp);
+        let sizes = format!(
+            "{} samples to train on, {} to validate on",
+            train.len(),
+            validation.as_ref().map_or(0, |v| v.len())
+        );
+        self.same("dataset", &sizes)?;
         let sampler = Sampler::new(train.len(), seed, settings.global_batch_size, settings.micro_batch_size)?;
 
         let mut reporter = match self.rank() {
@@ -85,8 +92,11 @@ impl Session {
                 _ => None,
             };
             validation_loss = validated.or(validation_loss);
-            if report.skipped && let Some(reporter) = &mut reporter {
-                reporter.note(&format!("step {}: loss or gradient norm not finite, step skipped", report.step));
+            if report.skipped
+                && let Some(reporter) = &mut reporter
+            {
+                reporter
+                    .note(&format!("step {}: loss or gradient norm not finite, step skipped", report.step));
             }
             if let Some(reporter) = &mut reporter {
                 reporter.step(&record(&report, learning_rate, &shares, validated))?;
@@ -111,7 +121,7 @@ impl Session {
     pub fn describe<I: Activation, O: Activation>(&self, chain: &Chain<I, O>) -> anyhow::Result<()> {
         match &self.described_config {
             Some(config) => {
-                print!("{}", self.description(config, chain));
+                say(&self.description(config, chain));
                 Err(DryRun.into())
             }
             None => Ok(()),
@@ -134,7 +144,12 @@ impl Session {
         let device = self.device();
         let mut batches = Vec::new();
         for step in 0..rows.steps() {
-            let items: Vec<_> = rows.batch(step, dp_rank)?.into_iter().flatten().map(|index| data.get(index)).collect::<Result<_, _>>()?;
+            let items: Vec<_> = rows
+                .batch(step, dp_rank)?
+                .into_iter()
+                .flatten()
+                .map(|index| data.get(index))
+                .collect::<Result<_, _>>()?;
             if !items.is_empty() {
                 batches.push(items);
             }
@@ -189,7 +204,7 @@ impl Session {
 
     fn conclude(&self, summary: Summary) {
         if !self.quiet {
-            println!("{summary}");
+            say(&format!("{summary}\n"));
         }
     }
 
@@ -198,7 +213,8 @@ impl Session {
         let plan = &self.plan;
         let mut text = format!("{}\n", config.trim_end());
         let _ = writeln!(text, "\n# world: {}", self.world);
-        let _ = writeln!(text, "# mesh: pp {} x dp {} = {} ranks", plan.mesh.pp, plan.mesh.dp, plan.mesh.world());
+        let _ =
+            writeln!(text, "# mesh: pp {} x dp {} = {} ranks", plan.mesh.pp, plan.mesh.dp, plan.mesh.world());
         let _ = writeln!(text, "# each rank adds up {} micro-batches a step", plan.accumulation);
         let _ = writeln!(text, "# learning rate: {} ({})", plan.learning_rate, plan.learning_rate_reason);
         for (name, parameters) in chain.parameters_by_block() {
@@ -207,6 +223,11 @@ impl Session {
         let _ = writeln!(text, "# all   {:<16} {:>12} parameters", "", chain.parameters());
         text
     }
+}
+
+/// Prints; a reader that has gone away, as `head` does, is no reason to end a run.
+fn say(text: &str) {
+    drop(std::io::stdout().write_all(text.as_bytes()));
 }
 
 /// Micro-batches of samples, step by step, read on threads of their own.
@@ -220,7 +241,9 @@ fn read_ahead<D: Dataset>(
     let data = data.clone();
     let read = move |step: u64| -> anyhow::Result<Vec<Vec<D::Item>>> {
         (0..micro_batches)
-            .map(|k| sampler.micro_batch(step, dp_rank, dp, k)?.into_iter().map(|index| data.get(index)).collect())
+            .map(|k| {
+                sampler.micro_batch(step, dp_rank, dp, k)?.into_iter().map(|index| data.get(index)).collect()
+            })
             .collect()
     };
     Ok(Prefetcher::new(0, READ_AHEAD, 1, read)?)
@@ -276,7 +299,12 @@ fn share(
     })
 }
 
-fn record(report: &StepReport, learning_rate: f64, shares: &Shares, validation_loss: Option<f64>) -> StepRecord {
+fn record(
+    report: &StepReport,
+    learning_rate: f64,
+    shares: &Shares,
+    validation_loss: Option<f64>,
+) -> StepRecord {
     let [forward, backward, optimizer, data_wait, comm_wait] = shares.seconds;
     let collectives: BTreeMap<String, brigade_report::Collective> = shares
         .traffic
@@ -305,4 +333,3 @@ fn record(report: &StepReport, learning_rate: f64, shares: &Shares, validation_l
         validation_loss,
     }
 }
-

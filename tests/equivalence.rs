@@ -1,12 +1,15 @@
 //! Every row runs a small GPT on a mesh, its ranks as threads, and must equal one process to the
 //! bit: losses, gradients of the first step, and weights after the last.
 
+#![allow(clippy::unwrap_used)]
+
 use std::sync::Arc;
 use std::thread;
 
 use brigade::comm::{Timeouts, threads};
 use brigade::core::{
-    Batch, Collectives, Engine, EngineSettings, Error, NamedTensor, NonFinite, Operation, OptimizerFactory, Solo, StepReport,
+    Batch, Collectives, Engine, EngineSettings, Error, NamedTensor, NonFinite, Operation, OptimizerFactory,
+    Solo, StepReport,
 };
 use brigade::models::gpt::{Gelu, GptConfig, Targets};
 use brigade_cpu::HostCollectives;
@@ -35,11 +38,18 @@ impl Row {
         match self.optimizer {
             "adamw" => {
                 let adamw = AdamWConfig::new().with_epsilon(1e-8);
-                OptimizerFactory::new(adamw.clone().with_weight_decay(0.1).build(), adamw.with_weight_decay(0.0).build())
+                OptimizerFactory::new(
+                    adamw.clone().with_weight_decay(0.1).build(),
+                    adamw.with_weight_decay(0.0).build(),
+                )
             }
-            "lion" => OptimizerFactory::new(LionConfig::new().with_weight_decay(0.1).build(), LionConfig::new().build()),
+            "lion" => OptimizerFactory::new(
+                LionConfig::new().with_weight_decay(0.1).build(),
+                LionConfig::new().build(),
+            ),
             _ => {
-                let sgd = SgdConfig::new().with_momentum(Some(MomentumConfig::new().with_dampening(0.0))).build();
+                let sgd =
+                    SgdConfig::new().with_momentum(Some(MomentumConfig::new().with_dampening(0.0))).build();
                 OptimizerFactory::new(sgd.clone(), sgd)
             }
         }
@@ -69,7 +79,8 @@ impl Row {
             Tensor::<2, Int>::from_data(TensorData::new(tokens, [2, LENGTH]), &device)
         };
         // The first micro-batch of a step keeps one target, the others ever more.
-        let counts = |i: usize| !self.masked || i % (7 * index + 2) == 1 || (index > 0 && i.is_multiple_of(2));
+        let counts =
+            |i: usize| !self.masked || i % (7 * index + 2) == 1 || (index > 0 && i.is_multiple_of(2));
         let valid: Vec<bool> = (0..2 * LENGTH).map(counts).collect();
         let mask: Vec<f32> = valid.iter().map(|v| f32::from(u8::from(*v))).collect();
         Batch {
@@ -91,7 +102,8 @@ impl Row {
         let (rank, ranks) = (collectives.rank(), collectives.size());
         let mut engine = self.engine(collectives);
         let (_, gradients) = engine.gradients(self.batches(0, rank, ranks)).unwrap();
-        let reports = (0..STEPS).map(|step| engine.step(self.batches(step, rank, ranks), 1e-2).unwrap()).collect();
+        let reports =
+            (0..STEPS).map(|step| engine.step(self.batches(step, rank, ranks), 1e-2).unwrap()).collect();
         Outcome { reports, gradients, weights: engine.chain().tensors().unwrap() }
     }
 
@@ -110,7 +122,10 @@ fn on_threads<R: Send>(ranks: usize, run: impl Fn(Arc<dyn Collectives>) -> R + S
     let groups = threads(ranks, Timeouts::default());
     thread::scope(|scope| {
         let run = &run;
-        let ranks: Vec<_> = groups.into_iter().map(|group| scope.spawn(move || run(Arc::new(HostCollectives::new(group))))).collect();
+        let ranks: Vec<_> = groups
+            .into_iter()
+            .map(|group| scope.spawn(move || run(Arc::new(HostCollectives::new(group)))))
+            .collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
     })
 }
@@ -195,7 +210,8 @@ fn micro_batches_give_the_gradients_of_the_whole_batch() {
     let (_, whole) = row.engine(Arc::new(Solo)).gradients(vec![together]).unwrap();
     for (a, b) in apart.gradients.iter().zip(&whole) {
         let (a_values, b_values) = (a.data.as_slice::<f32>().unwrap(), b.data.as_slice::<f32>().unwrap());
-        let norm = |values: &mut dyn Iterator<Item = f32>| values.map(|v| f64::from(v).powi(2)).sum::<f64>().sqrt();
+        let norm =
+            |values: &mut dyn Iterator<Item = f32>| values.map(|v| f64::from(v).powi(2)).sum::<f64>().sqrt();
         let difference = norm(&mut a_values.iter().zip(b_values).map(|(a, b)| a - b));
         // The attention's key biases have no true gradient, only rounding.
         let scale = norm(&mut b_values.iter().copied()).max(1e-4);
@@ -213,13 +229,19 @@ fn traffic_is_as_designed() {
                 let (calls, bytes) = report.traffic[&Operation::AllReduce];
                 assert_eq!(calls, 5, "embedding, three layers, head");
                 let exact = 2.0 * 4.0 * parameters as f64 * (ranks - 1) as f64 / ranks as f64;
-                assert!((bytes as f64 - exact).abs() <= 5.0 * 8.0 * ranks as f64, "{bytes} bytes, {exact} expected");
+                assert!(
+                    (bytes as f64 - exact).abs() <= 5.0 * 8.0 * ranks as f64,
+                    "{bytes} bytes, {exact} expected"
+                );
             }
         }
     }
 }
 
-fn poisoned(on_nonfinite: NonFinite) -> Vec<(Result<StepReport, Error>, Vec<NamedTensor>, Vec<NamedTensor>)> {
+/// A step's result, and the weights before and after it.
+type Step = (Result<StepReport, Error>, Vec<NamedTensor>, Vec<NamedTensor>);
+
+fn poisoned(on_nonfinite: NonFinite) -> Vec<Step> {
     on_threads(2, |collectives| {
         let (rank, row) = (collectives.rank(), Row { masked: true, ..PLAIN });
         let settings = EngineSettings { gradient_clipping: None, on_nonfinite };

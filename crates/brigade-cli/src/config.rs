@@ -70,12 +70,16 @@ impl Config {
         if self.data.cache_dir != PathBuf::new() {
             self.data.cache_dir = absolute(&self.data.cache_dir)?;
         }
+        let fraction = self.data.validation_fraction;
+        if !(0.0..1.0).contains(&fraction) {
+            bail!("data.validation_fraction = {fraction} is not possible: it must be at least 0 and below 1");
+        }
         let (ids, shape) = (largest_vocabulary(&self.data.tokenizer)?, &mut self.model.shape);
         match shape.vocabulary {
             0 => shape.vocabulary = ids,
             given if given < ids => bail!(
-                "data.tokenizer = {} has {ids} ids, more than model.vocabulary = {given} holds; set model.vocabulary to at \
-                 least {ids}, or to 0 for the tokenizer's own size",
+                "data.tokenizer = {} has {ids} ids, more than model.vocabulary = {given} holds; set \
+                 model.vocabulary to at least {ids}, or to 0 for the tokenizer's own size",
                 self.data.tokenizer
             ),
             _ => {}
@@ -156,11 +160,15 @@ mod tests {
             config.and_then(|mut config| config.resolve()).unwrap_err().to_string()
         };
         for (set, said) in [
-            ("model.width=30", "model.heads = 4 is not possible: the number of heads must divide model.width = 30"),
+            (
+                "model.width=30",
+                "model.heads = 4 is not possible: the number of heads must divide model.width = 30",
+            ),
             ("model.vocabulary=1000", "bpe:4096 has 4096 ids, more than model.vocabulary = 1000"),
             ("model.layer=2", "did you mean `model.layers`?"),
             ("data.tokenizer=gpt2", "\"bytes\", \"bpe:4096\" or the path of a tokenizer.json"),
             ("data.tokenizer=none/tokenizer.json", "none/tokenizer.json: it cannot be read"),
+            ("data.validation_fraction=1", "data.validation_fraction = 1 is not possible"),
             ("model.name=llama", "unknown variant `llama`, expected `gpt2`"),
             ("output.overwrite=true", "there is no setting `output.overwrite`"),
         ] {

@@ -39,7 +39,8 @@ fn workspace() -> anyhow::Result<PathBuf> {
     let around = here.ancestors().map(Path::to_owned);
     let found = built_in.into_iter().chain(around).find(|folder| folder.join("Cargo.lock").is_file());
     found.with_context(|| {
-        format!("there is no Cargo.lock in {} or above, whose packages' sources could be read; give text with --data", here.display())
+        let here = here.display();
+        format!("no Cargo.lock in {here} or above says whose sources to read; give text with --data")
     })
 }
 
@@ -54,7 +55,9 @@ fn cache_dir(data: &DataSection) -> anyhow::Result<PathBuf> {
     }
     match variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache"))) {
         Some(folder) => Ok(folder.join("brigade")),
-        None => bail!("there is no folder for tokens: set data.cache_dir, BRIGADE_CACHE_DIR, XDG_CACHE_HOME or HOME"),
+        None => bail!(
+            "there is no folder for tokens: set data.cache_dir, BRIGADE_CACHE_DIR, XDG_CACHE_HOME or HOME"
+        ),
     }
 }
 
@@ -79,6 +82,9 @@ fn describe(prepared: &Prepared, validate_every: u64) {
     }
 }
 
+/// A phase over less text than this is over before it can be watched.
+const WORTH_SHOWING: u64 = 1 << 20;
+
 /// Shows phases of preparation one after the other.
 struct Shown {
     show: ConsoleMode,
@@ -93,11 +99,12 @@ impl Shown {
 
 impl Progress for Shown {
     fn start(&self, total: u64, what: &str) {
-        // Without a known end there is nothing to draw but the fact.
+        // Work without a known end is waiting for another process: there is nothing to draw but the fact.
         if total == 0 && self.show != ConsoleMode::Quiet {
             eprintln!("{what}");
         }
-        self.with(|phase| *phase = (total > 0).then(|| ByteProgress::start(self.show, total, what)));
+        let shown = (total >= WORTH_SHOWING).then(|| ByteProgress::start(self.show, total, what));
+        self.with(|phase| *phase = shown);
     }
 
     fn advance(&self, bytes: u64) {

@@ -1,6 +1,6 @@
 //! `brigade generate`
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -25,7 +25,13 @@ pub struct GenerateArgs {
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
     /// Text to go on from [default: the beginning of a document].
-    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true, allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true,
+        allow_hyphen_values = true
+    )]
     prompt: String,
     /// Most tokens to print; the end of a text ends it earlier.
     #[arg(long, value_name = "N", default_value_t = 200)]
@@ -50,26 +56,26 @@ pub fn run(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
     let Run { model, tokenizer } = Run::open(&args.out).map_err(Usage)?;
     let end = tokenizer.end_of_text();
     let mut tokens = tokenizer.encode(&args.prompt)?;
-    let mut printed = Printed::default();
-    let mut given = 0;
-    if tokens.is_empty() {
-        // A document begins where another one ended.
+    // A document begins where another one ended.
+    let unseen = usize::from(tokens.is_empty());
+    if unseen == 1 {
         tokens.push(end);
-        given = 1;
     }
+    let mut printed = Printed::default();
     let mut sampler = Sampler::new(args.seed, args.temperature, args.top_k);
     for _ in 0..args.tokens {
-        printed.show(&tokenizer.decode(&tokens[given..])?, false)?;
-        let next = sampler.choose(&model.scores(&tokens)?)?;
+        if !printed.show(&tokenizer.decode(&tokens[unseen..])?, false)? {
+            return Ok(ExitCode::from(exit::DONE));
+        }
+        let scores = model.scores(&tokens)?;
+        // The model may have room for more tokens than the tokenizer has.
+        let next = sampler.choose(scores.get(..tokenizer.vocabulary_size()).unwrap_or(&scores))?;
         if next == end {
             break;
         }
-        if next as usize >= tokenizer.vocabulary_size() {
-            bail!("the model chose token {next}, which the tokenizer does not have: it is not this model's tokenizer");
-        }
         tokens.push(next);
     }
-    printed.show(&tokenizer.decode(&tokens[given..])?, true)?;
+    printed.show(&tokenizer.decode(&tokens[unseen..])?, true)?;
     Ok(ExitCode::from(exit::DONE))
 }
 
@@ -88,7 +94,9 @@ impl Run {
             let path = folder.join(name);
             match path.is_file() {
                 true => Ok(path),
-                false => bail!("--out {}: it has no {name}; is it the folder of a finished run?", folder.display()),
+                false => {
+                    bail!("--out {}: it has no {name}; is it the folder of a finished run?", folder.display())
+                }
             }
         };
         let (config, tokenizer, weights) = (file(CONFIG_FILE)?, file(TOKENIZER_FILE)?, file(WEIGHTS_FILE)?);
@@ -104,14 +112,16 @@ struct Printed(String);
 
 impl Printed {
     /// Prints what `text` has more than was printed, and at the end the rest and a new line. Until
-    /// then a character whose bytes are not all there yet is held back.
-    fn show(&mut self, text: &str, end: bool) -> anyhow::Result<()> {
+    /// then a character whose bytes are not all there yet is held back. False if nobody reads any more.
+    fn show(&mut self, text: &str, end: bool) -> anyhow::Result<bool> {
         let whole = if end { text } else { text.trim_end_matches(char::REPLACEMENT_CHARACTER) };
-        let Some(new) = whole.strip_prefix(&self.0) else { return Ok(()) };
+        let new = whole.strip_prefix(&self.0).unwrap_or_default();
         let mut out = std::io::stdout().lock();
         let newline = if end { "\n" } else { "" };
-        write!(out, "{new}{newline}").and_then(|()| out.flush()).context("cannot write to standard output")?;
         self.0.push_str(new);
-        Ok(())
+        match write!(out, "{new}{newline}").and_then(|()| out.flush()) {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+            written => written.map(|()| true).context("cannot write to standard output"),
+        }
     }
 }

@@ -42,7 +42,9 @@ fn watch(args: CommandArgs) -> anyhow::Result<Outcome> {
     let environment = |name: &str| std::env::var(name).ok();
     let detected = supervise::detect(&args.world, &environment)?;
     let Detected::Node(node) = &detected else {
-        bail!("this process is itself a rank already ({detected}); start the program directly, or give --standalone");
+        bail!(
+            "this process is itself a rank already ({detected}); start the program directly, or give --standalone"
+        );
     };
     let token = detected.token(&environment)?;
     let mut words = args.program.into_iter();
@@ -64,7 +66,9 @@ fn watch(args: CommandArgs) -> anyhow::Result<Outcome> {
 /// Says at once which rank was killed, before the others tell what they miss.
 fn announce(event: Event) {
     match event {
-        Event::Ended(end) if matches!(end.ending, Ending::Signal(_)) && !end.stopped => eprintln!("brigade: {end}"),
+        Event::Ended(end) if matches!(end.ending, Ending::Signal(_)) && !end.stopped => {
+            eprintln!("brigade: {end}")
+        }
         _ => {}
     }
 }

@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use brigade::{Usage, exit, explain};
 use clap::{Parser, Subcommand};
 
-/// Trains language models on many workers, and other programs beside.
+/// Trains models on many workers, to the same weights on any number of them.
 #[derive(Debug, Parser)]
 #[command(name = "brigade", version, arg_required_else_help = true, max_term_width = 110)]
 struct Cli {

@@ -34,7 +34,14 @@ impl Sampler {
             best.truncate(self.top_k);
         }
         let weights = best.iter().map(|(_, score)| ((score - highest) / self.temperature).exp());
-        let sums: Vec<f64> = weights.scan(0.0, |sum, weight| Some({ *sum += weight; *sum })).collect();
+        let sums: Vec<f64> = weights
+            .scan(0.0, |sum, weight| {
+                Some({
+                    *sum += weight;
+                    *sum
+                })
+            })
+            .collect();
         let drawn = self.uniform() * sums.last().copied().unwrap_or_default();
         let index = sums.partition_point(|sum| *sum <= drawn).min(best.len() - 1);
         Ok(best[index].0)

@@ -190,6 +190,12 @@ mod tests {
         assert!(restore::<Tensor<3>>(parts()).is_none());
         assert!(restore::<Tensor<2, Int>>(parts()).is_none());
         assert!(restore::<(Tensor<2>, Tensor<2>)>(parts()).is_none());
-        assert!(restore::<Tensor<2>>(flatten((Tensor::<2>::zeros([1, 1], &device), Tensor::<1>::zeros([1], &device)))).is_none());
+        assert!(
+            restore::<Tensor<2>>(flatten((
+                Tensor::<2>::zeros([1, 1], &device),
+                Tensor::<1>::zeros([1], &device)
+            )))
+            .is_none()
+        );
     }
 }

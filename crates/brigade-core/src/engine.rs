@@ -128,7 +128,8 @@ where
             named.block.train();
             let mut values = named.block.values();
             values.retain(|path, value| value.trainable && !is_follower(&ties, index, path));
-            let layout = FlatLayout::new(values.iter().map(|(path, value)| (path.clone(), value.shape.clone())));
+            let layout =
+                FlatLayout::new(values.iter().map(|(path, value)| (path.clone(), value.shape.clone())));
             let device = values.values().next().map(|value| value.flat.device()).unwrap_or_default();
             let flat = values.into_iter().map(|(path, value)| (path, value.flat)).collect();
             let (values, optimizer) = (layout.pack(flat, &device), optimizer.build(&layout));
@@ -277,7 +278,12 @@ where
 
     /// One micro-batch backward, last block first. With `reducing`, the gradients are complete with
     /// this micro-batch: each block's sum over the ranks is started as soon as it is there.
-    fn backward(&mut self, mut tape: Tape, loss: Tensor<1>, mut reducing: Option<&mut Vec<(usize, PendingTensor)>>) {
+    fn backward(
+        &mut self,
+        mut tape: Tape,
+        loss: Tensor<1>,
+        mut reducing: Option<&mut Vec<(usize, PendingTensor)>>,
+    ) {
         let mut held: BTreeMap<(usize, String), Vec<Tensor<1>>> = BTreeMap::new();
         let mut root = Some(loss);
         for index in (0..self.states.len()).rev() {
@@ -334,7 +340,10 @@ where
             Some(state.layout.view(&state.values, param))
         };
         for (index, named) in self.chain.blocks.iter_mut().enumerate() {
-            named.block.replace(&mut |path| match ties.iter().find(|t| t.follower.0 == index && t.follower.1 == path) {
+            named.block.replace(&mut |path| match ties
+                .iter()
+                .find(|t| t.follower.0 == index && t.follower.1 == path)
+            {
                 Some(tie) => value(tie.owner.0, &tie.owner.1),
                 None => value(index, path),
             });
@@ -342,7 +351,8 @@ where
     }
 
     fn not_finite(&self, batches: &[Batch<I, T>], targets: f64, loss: f64, grad_norm: f64) -> Error {
-        let (what, value) = if loss.is_finite() { ("the gradient norm", grad_norm) } else { ("the loss", loss) };
+        let (what, value) =
+            if loss.is_finite() { ("the gradient norm", grad_norm) } else { ("the loss", loss) };
         let runs = batches.iter().map(|batch| (flatten(batch.input.clone()), batch.target.clone()));
         let loss = |parts: Parts, target: T| {
             Ok((self.loss)(restore_output(&self.chain.blocks, parts)?, target).div_scalar(targets))

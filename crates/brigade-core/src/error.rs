@@ -47,7 +47,9 @@ pub enum Error {
         step: u64,
     },
     /// The loss or the gradient norm is not finite; the optimizer has not touched the weights.
-    #[error("step {step}: {what} is not finite ({value}): {culprit}; the weights are those of the step before")]
+    #[error(
+        "step {step}: {what} is not finite ({value}): {culprit}; the weights are those of the step before"
+    )]
     NonFinite {
         /// The step, counted from 1.
         step: u64,

@@ -84,7 +84,10 @@ pub(crate) fn shapes<M: Module>(module: &M) -> BTreeMap<String, Vec<usize>> {
 
 /// Removes the gradients of a module's parameters from `gradients`, flattened, by path; a parameter
 /// that took no part in the loss is missing.
-pub(crate) fn take_gradients<M: Module>(module: &M, gradients: &mut Gradients) -> BTreeMap<String, Tensor<1>> {
+pub(crate) fn take_gradients<M: Module>(
+    module: &M,
+    gradients: &mut Gradients,
+) -> BTreeMap<String, Tensor<1>> {
     struct Take<'a>(Path, &'a mut Gradients, BTreeMap<String, Tensor<1>>);
     impl ModuleVisitor for Take<'_> {
         fn enter_module(&mut self, name: &str, _: &str) {

@@ -3,7 +3,6 @@
 use std::sync::{Mutex, PoisonError};
 
 use burn::module::Module;
-use burn::tensor::Device;
 
 use crate::flat;
 
@@ -30,7 +29,7 @@ pub fn keyed_seed(seed: u64, key: &str) -> u64 {
 /// block name, which lets a plain Burn program start from the same weights.
 pub fn initialize<M: Module>(module: M, seed: u64, prefix: &str) -> M {
     static GENERATOR: Mutex<()> = Mutex::new(());
-    let device = module.devices().into_iter().next().unwrap_or_else(Device::default);
+    let device = module.devices().into_iter().next().unwrap_or_default();
     flat::for_each_lazy(module, &mut |path, draw| {
         let _one_at_a_time = GENERATOR.lock().unwrap_or_else(PoisonError::into_inner);
         device.seed(keyed_seed(seed, &format!("{prefix}.{path}")));
@@ -42,6 +41,7 @@ pub fn initialize<M: Module>(module: M, seed: u64, prefix: &str) -> M {
 mod tests {
     use super::*;
     use burn::nn::LinearConfig;
+    use burn::tensor::Device;
 
     #[test]
     fn values_depend_on_seed_and_path_alone() {

@@ -98,7 +98,7 @@ impl FlatLayout {
 
     /// The view of one parameter in a flat buffer, as a one-dimensional tensor.
     pub fn view(&self, flat: &Tensor<1>, param: &FlatParam) -> Tensor<1> {
-        flat.clone().slice([param.range.clone()])
+        flat.clone().slice(param.range.clone())
     }
 
     /// Runs of alike elements, none longer than `longest`, that cover the buffer in order.
@@ -112,10 +112,10 @@ impl FlatLayout {
         }
         runs.into_iter()
             .flat_map(|Segment { range, decay }| {
-                range.clone().step_by(longest).map(move |start| Segment {
-                    range: start..(start + longest).min(range.end),
-                    decay,
-                })
+                range
+                    .clone()
+                    .step_by(longest)
+                    .map(move |start| Segment { range: start..(start + longest).min(range.end), decay })
             })
             .collect()
     }
@@ -184,6 +184,9 @@ mod tests {
     #[test]
     fn paths_decide_the_order() {
         let layout = FlatLayout::new([("b".into(), vec![2]), ("a".into(), vec![2, 2])]);
-        assert_eq!(layout.params().iter().map(|p| (p.path.as_str(), p.decay)).collect::<Vec<_>>(), [("a", true), ("b", false)]);
+        assert_eq!(
+            layout.params().iter().map(|p| (p.path.as_str(), p.decay)).collect::<Vec<_>>(),
+            [("a", true), ("b", false)]
+        );
     }
 }

@@ -98,11 +98,15 @@ impl LearningRateScaling {
             Self::None => (rate, "as set, no scaling with the batch".into()),
             Self::Linear => (
                 rate * ratio,
-                format!("{rate} x ({global_batch} / {base_batch}), linear scaling from a base batch of {base_batch}"),
+                format!(
+                    "{rate} x ({global_batch} / {base_batch}), linear scaling from a base batch of {base_batch}"
+                ),
             ),
             Self::Sqrt => (
                 rate * ratio.sqrt(),
-                format!("{rate} x sqrt({global_batch} / {base_batch}), square-root scaling from a base batch of {base_batch}"),
+                format!(
+                    "{rate} x sqrt({global_batch} / {base_batch}), square-root scaling from a base batch of {base_batch}"
+                ),
             ),
         }
     }
@@ -119,15 +123,33 @@ mod tests {
 
     #[test]
     fn shapes() {
-        assert_eq!(factors(ScheduleKind::Constant), [0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]);
-        assert_eq!(factors(ScheduleKind::Linear), [0.5, 1.0, 1.0, 0.888, 0.775, 0.663, 0.55, 0.438, 0.325, 0.213, 0.1, 0.1]);
-        assert_eq!(factors(ScheduleKind::Cosine), [0.5, 1.0, 1.0, 0.966, 0.868, 0.722, 0.55, 0.378, 0.232, 0.134, 0.1, 0.1]);
-        assert_eq!(factors(ScheduleKind::Wsd), [0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.775, 0.55, 0.325, 0.1, 0.1]);
+        assert_eq!(
+            factors(ScheduleKind::Constant),
+            [0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+        );
+        assert_eq!(
+            factors(ScheduleKind::Linear),
+            [0.5, 1.0, 1.0, 0.888, 0.775, 0.663, 0.55, 0.438, 0.325, 0.213, 0.1, 0.1]
+        );
+        assert_eq!(
+            factors(ScheduleKind::Cosine),
+            [0.5, 1.0, 1.0, 0.966, 0.868, 0.722, 0.55, 0.378, 0.232, 0.134, 0.1, 0.1]
+        );
+        assert_eq!(
+            factors(ScheduleKind::Wsd),
+            [0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.775, 0.55, 0.325, 0.1, 0.1]
+        );
     }
 
     #[test]
     fn no_warmup_and_no_length_are_defined() {
-        let schedule = Schedule { kind: ScheduleKind::Cosine, warmup_steps: 0, total_steps: 0, min_ratio: 0.2, decay_steps: 0 };
+        let schedule = Schedule {
+            kind: ScheduleKind::Cosine,
+            warmup_steps: 0,
+            total_steps: 0,
+            min_ratio: 0.2,
+            decay_steps: 0,
+        };
         assert_eq!(schedule.factor(0), 0.2);
     }
 }

@@ -106,7 +106,10 @@ impl<I: Activation, O: Activation> Chain<I, O> {
         self.blocks
             .iter()
             .map(|NamedBlock { name, block }| {
-                let own = block.shapes().into_iter().filter(|(path, _)| !followers.contains(format!("{name}.{path}").as_str()));
+                let own = block
+                    .shapes()
+                    .into_iter()
+                    .filter(|(path, _)| !followers.contains(format!("{name}.{path}").as_str()));
                 (name.clone(), own.map(|(_, shape)| shape.iter().product::<usize>()).sum())
             })
             .collect()
@@ -136,7 +139,10 @@ impl<I: Activation, O: Activation> Chain<I, O> {
     ///
     /// # Errors
     /// Those of the closure, and wrong ties.
-    pub fn load<E: From<Error>>(&mut self, mut values: impl FnMut(&str, &[usize]) -> Result<Option<Vec<f32>>, E>) -> Result<(), E> {
+    pub fn load<E: From<Error>>(
+        &mut self,
+        mut values: impl FnMut(&str, &[usize]) -> Result<Option<Vec<f32>>, E>,
+    ) -> Result<(), E> {
         self.check_names()?;
         let ties = self.resolved_ties()?;
         let mut failed = None;
@@ -173,7 +179,10 @@ impl<I: Activation, O: Activation> Chain<I, O> {
         for (index, NamedBlock { name, block }) in self.blocks.iter().enumerate() {
             for (path, value) in block.values() {
                 if !ties.iter().any(|tie| tie.follower == (index, path.clone())) {
-                    tensors.push(NamedTensor { name: format!("{name}.{path}"), data: to_host(value.flat, &value.shape)? });
+                    tensors.push(NamedTensor {
+                        name: format!("{name}.{path}"),
+                        data: to_host(value.flat, &value.shape)?,
+                    });
                 }
             }
         }
@@ -201,7 +210,9 @@ impl<I: Activation, O: Activation> Chain<I, O> {
         }
         let mut seen = BTreeSet::new();
         match self.blocks.iter().find(|block| !seen.insert(&block.name)) {
-            Some(block) => Err(Error::Model(format!("two blocks are named `{}`; each needs its own name", block.name))),
+            Some(block) => {
+                Err(Error::Model(format!("two blocks are named `{}`; each needs its own name", block.name)))
+            }
             None => Ok(()),
         }
     }
@@ -220,7 +231,10 @@ impl<I: Activation, O: Activation> Chain<I, O> {
                     .zip(&shapes)
                     .flat_map(|(b, shapes)| shapes.keys().map(|path| format!("{}.{path}", b.name)))
                     .collect();
-                Error::Model(format!("tie: there is no parameter `{full}`; the model has {}", known.join(", ")))
+                Error::Model(format!(
+                    "tie: there is no parameter `{full}`; the model has {}",
+                    known.join(", ")
+                ))
             })
         };
         self.ties

@@ -18,7 +18,7 @@ pub fn squared_norm(gradient: &Tensor<1>) -> Result<f64> {
     let [len] = gradient.dims();
     let mut sums = Vec::new();
     for start in (0..len).step_by(PIECE) {
-        let mut piece = gradient.clone().slice([start..(start + PIECE).min(len)]);
+        let mut piece = gradient.clone().slice(start..(start + PIECE).min(len));
         let [length] = piece.dims();
         let padded = length.next_multiple_of(CHUNK);
         if padded > length {

@@ -29,12 +29,20 @@ impl Elementwise for Sgd {}
 /// An optimizer with its state for one flat buffer.
 pub trait FlatOptimizer: Send {
     /// The buffer's next values. `scale` multiplies the gradient first (clipping).
-    fn step(&mut self, learning_rate: f64, values: Tensor<1>, gradient: Tensor<1>, scale: Option<f64>) -> Tensor<1>;
+    fn step(
+        &mut self,
+        learning_rate: f64,
+        values: Tensor<1>,
+        gradient: Tensor<1>,
+        scale: Option<f64>,
+    ) -> Tensor<1>;
 }
 
 /// Makes the optimizer of each block.
 #[derive(Clone)]
-pub struct OptimizerFactory(Arc<dyn Fn(&FlatLayout) -> Box<dyn FlatOptimizer> + Send + Sync>);
+pub struct OptimizerFactory(Arc<Build>);
+
+type Build = dyn Fn(&FlatLayout) -> Box<dyn FlatOptimizer> + Send + Sync;
 
 impl OptimizerFactory {
     /// `decayed` steps parameters of rank two and above, `plain` biases and norms: the same
@@ -71,12 +79,18 @@ struct Segmented<O: Optimizer> {
 }
 
 impl<O: Elementwise> FlatOptimizer for Segmented<O> {
-    fn step(&mut self, learning_rate: f64, values: Tensor<1>, gradient: Tensor<1>, scale: Option<f64>) -> Tensor<1> {
+    fn step(
+        &mut self,
+        learning_rate: f64,
+        values: Tensor<1>,
+        gradient: Tensor<1>,
+        scale: Option<f64>,
+    ) -> Tensor<1> {
         let mut pieces = Vec::with_capacity(self.segments.len());
         for (segment, state) in self.segments.iter().zip(&mut self.states) {
             let optimizer = if segment.decay { &self.decayed } else { &self.plain };
-            let piece = values.clone().slice([segment.range.clone()]);
-            let mut slope = gradient.clone().slice([segment.range.clone()]);
+            let piece = values.clone().slice(segment.range.clone());
+            let mut slope = gradient.clone().slice(segment.range.clone());
             if let Some(scale) = scale {
                 slope = slope.mul_scalar(scale);
             }
@@ -103,7 +117,8 @@ mod tests {
             ("c.weight".into(), vec![5, 7]),
         ]);
         let values = |n: usize, salt: usize| -> Tensor<1> {
-            let values: Vec<f32> = (0..n).map(|i| (((i + salt) * 7919 % 1009) as f32 - 500.0) * 1e-3).collect();
+            let values: Vec<f32> =
+                (0..n).map(|i| (((i + salt) * 7919 % 1009) as f32 - 500.0) * 1e-3).collect();
             Tensor::from_floats(values.as_slice(), &device)
         };
         let mut flat = values(layout.len(), 1);
@@ -115,7 +130,8 @@ mod tests {
             flat = optimizer.step(1e-2, flat, gradient.clone(), None);
             for ((param, values), state) in layout.params().iter().zip(&mut apart).zip(&mut states) {
                 let optimizer = if param.decay { &decayed } else { &plain };
-                let (next, after) = optimizer.step(1e-2, values.clone(), layout.view(&gradient, param), state.take());
+                let (next, after) =
+                    optimizer.step(1e-2, values.clone(), layout.view(&gradient, param), state.take());
                 (*values, *state) = (next, after);
             }
         }

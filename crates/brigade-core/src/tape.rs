@@ -52,14 +52,20 @@ impl Tape {
     ///
     /// The gradient `g` of an output `y` enters as the backward of `sum(y · g)`, whose derivative
     /// by `y` is exactly `g`.
-    pub(crate) fn backward(&mut self, index: usize, block: &dyn AnyBlock, loss: Option<Tensor<1>>) -> BTreeMap<String, Tensor<1>> {
+    pub(crate) fn backward(
+        &mut self,
+        index: usize,
+        block: &dyn AnyBlock,
+        loss: Option<Tensor<1>>,
+    ) -> BTreeMap<String, Tensor<1>> {
         let Some(Record { input, output }) = self.records[index].take() else { return BTreeMap::new() };
         let upstream = std::mem::take(&mut self.upstream);
         let root = loss.or_else(|| {
-            let terms = output.0.into_iter().zip(upstream).filter_map(|(part, gradient)| match (part, gradient) {
-                (Part::Float(y, _), Some(gradient)) if y.is_tracked() => Some((y * gradient).sum()),
-                _ => None,
-            });
+            let terms =
+                output.0.into_iter().zip(upstream).filter_map(|(part, gradient)| match (part, gradient) {
+                    (Part::Float(y, _), Some(gradient)) if y.is_tracked() => Some((y * gradient).sum()),
+                    _ => None,
+                });
             terms.reduce(|a, b| a + b)
         });
         let Some(root) = root.filter(Tensor::is_tracked) else { return BTreeMap::new() };
@@ -84,7 +90,9 @@ impl Tape {
 /// The same values as leaves of a new graph.
 fn leaves(output: &Parts) -> Parts {
     let leaf = |part: &Part| match part {
-        Part::Float(flat, shape) => Part::Float(flat.clone().inner().autodiff().require_grad(), shape.clone()),
+        Part::Float(flat, shape) => {
+            Part::Float(flat.clone().inner().autodiff().require_grad(), shape.clone())
+        }
         Part::Int(flat, shape) => Part::Int(flat.clone(), shape.clone()),
     };
     Parts(output.0.iter().map(leaf).collect())

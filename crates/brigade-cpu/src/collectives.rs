@@ -53,7 +53,9 @@ impl Staged {
             TensorDType::F64 => Ok(DType::F64),
             TensorDType::F16 => Ok(DType::F16),
             TensorDType::BF16 => Ok(DType::Bf16),
-            other => Err(Error::Device(format!("collectives take f32, f64, f16 and bf16 tensors, not {other:?}"))),
+            other => {
+                Err(Error::Device(format!("collectives take f32, f64, f16 and bf16 tensors, not {other:?}")))
+            }
         }
     }
 
@@ -63,7 +65,10 @@ impl Staged {
 
     fn into_tensor(self) -> Tensor<1> {
         let length = self.bytes.len() / self.dtype.size();
-        Tensor::from_data(TensorData::from_bytes(self.bytes, [length], self.dtype), (&self.device, self.dtype))
+        Tensor::from_data(
+            TensorData::from_bytes(self.bytes, [length], self.dtype),
+            (&self.device, self.dtype),
+        )
     }
 }
 
@@ -92,7 +97,8 @@ impl Collectives for HostCollectives {
 
     fn reduce_scatter(&self, tensor: Tensor<1>) -> PendingTensor {
         let (rank, size) = (self.rank(), self.size());
-        let reduced = self.run(tensor, |staged, dtype| self.group.reduce_scatter(staged, dtype, ReduceOp::Sum));
+        let reduced =
+            self.run(tensor, |staged, dtype| self.group.reduce_scatter(staged, dtype, ReduceOp::Sum));
         PendingTensor::new(move || {
             let whole = Staged::read(reduced.wait()?)?;
             let slice = whole.bytes.len() / size;

@@ -88,7 +88,8 @@ impl GptConfig {
     /// As [`GptConfig::check`].
     pub fn chain(&self, seed: u64, device: &Device) -> Result<Chain<Tensor<2, Int>, Tensor<2>>, ShapeError> {
         self.check()?;
-        let weight = |path: &str, rows, columns, deviation| normal(seed, path, [rows, columns], deviation, device);
+        let weight =
+            |path: &str, rows, columns, deviation| normal(seed, path, [rows, columns], deviation, device);
         let linear = |path: &str, inputs, outputs, deviation| Linear {
             weight: weight(&format!("{path}.weight"), inputs, outputs, deviation),
             bias: Some(burn::module::Initializer::Zeros.init([outputs], device)),
@@ -121,7 +122,8 @@ impl GptConfig {
         };
         let chain = Chain::new().then("embedding", embedding);
         let chain = layers.by_ref().fold(chain, |chain, (name, layer)| chain.then(name, layer));
-        let chain = chain.then("head", Head { ln_f: norm(), lm_head: weight("lm_head.weight", self.vocabulary, d, 0.02) });
+        let chain = chain
+            .then("head", Head { ln_f: norm(), lm_head: weight("lm_head.weight", self.vocabulary, d, 0.02) });
         Ok(if self.tied_head { chain.tie("head.lm_head", "embedding.wte") } else { chain })
     }
 
@@ -129,7 +131,11 @@ impl GptConfig {
     ///
     /// # Errors
     /// As [`GptConfig::check`].
-    pub fn model(&self, seed: u64, device: &Device) -> Result<Model<Tensor<2, Int>, Tensor<2>, Targets>, ShapeError> {
+    pub fn model(
+        &self,
+        seed: u64,
+        device: &Device,
+    ) -> Result<Model<Tensor<2, Int>, Tensor<2>, Targets>, ShapeError> {
         Ok(self.chain(seed, device)?.loss(cross_entropy))
     }
 }
@@ -147,7 +153,7 @@ impl Block for Embedding {
 
     fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
         let [_, length] = tokens.dims();
-        let positions = self.wpe.val().slice([0..length]).unsqueeze::<3>();
+        let positions = self.wpe.val().slice(0..length).unsqueeze::<3>();
         embedding(self.wte.val(), tokens) + positions
     }
 }

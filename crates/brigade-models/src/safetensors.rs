@@ -85,7 +85,8 @@ pub fn save_safetensors(path: &Path, tensors: &[NamedTensor], names: &Names) -> 
         source => WeightsError::Format { path: path.to_owned(), source },
     };
     let views = tensors.iter().map(|tensor| {
-        let view = TensorView::new(Dtype::F32, tensor.data.shape().to_vec(), tensor.data.as_bytes()).map_err(format)?;
+        let view = TensorView::new(Dtype::F32, tensor.data.shape().to_vec(), tensor.data.as_bytes())
+            .map_err(format)?;
         Ok(((names.to_file)(&tensor.name), view))
     });
     let views = views.collect::<Result<Vec<_>, WeightsError>>()?;
@@ -110,14 +111,17 @@ where
     let file = File::open(path).map_err(io)?;
     // SAFETY: the map is read only here, and files of weights are written aside and renamed, never changed in place.
     let map = unsafe { Mmap::map(&file) }.map_err(io)?;
-    let tensors = SafeTensors::deserialize(&map).map_err(|source| WeightsError::Format { path: path.to_owned(), source })?;
+    let tensors = SafeTensors::deserialize(&map)
+        .map_err(|source| WeightsError::Format { path: path.to_owned(), source })?;
     let followers = chain.followers();
     chain.load(|name, shape| {
         if followers.contains(name) {
             return Ok(None);
         }
         let in_file = (names.to_file)(name);
-        let view = tensors.tensor(&in_file).or_else(|_| tensors.tensor(&format!("{}{in_file}", names.optional_prefix)));
+        let view = tensors
+            .tensor(&in_file)
+            .or_else(|_| tensors.tensor(&format!("{}{in_file}", names.optional_prefix)));
         let view = view.map_err(|_| {
             let mut known: Vec<_> = tensors.names().into_iter().map(str::to_owned).collect();
             known.sort();

@@ -1,6 +1,8 @@
 //! The GPT against PyTorch: the fixtures hold weights, batches, losses and gradients that
 //! `fixtures/make_gpt2_reference.py` computed.
 
+#![allow(clippy::unwrap_used)]
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,7 +25,9 @@ struct Reference {
 impl Reference {
     fn load(variant: &str) -> Self {
         let path = |extension: &str| {
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(format!("{variant}.{extension}"))
+            Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("tests/fixtures")
+                .join(format!("{variant}.{extension}"))
         };
         let json = serde_json::from_slice(&std::fs::read(path("json")).unwrap()).unwrap();
         let bytes = std::fs::read(path("safetensors")).unwrap();
@@ -55,13 +59,18 @@ impl Reference {
 
     fn engine(&self, device: &Device) -> Gpt {
         let mut model = self.config().model(0, device).unwrap();
-        model.chain_mut().load(|name, _| {
-            let name = (names().to_file)(name);
-            Ok::<_, brigade_core::Error>(self.tensors.get(&format!("weights/{name}")).cloned())
-        }).unwrap();
+        model
+            .chain_mut()
+            .load(|name, _| {
+                let name = (names().to_file)(name);
+                Ok::<_, brigade_core::Error>(self.tensors.get(&format!("weights/{name}")).cloned())
+            })
+            .unwrap();
         let adamw = AdamWConfig::new().with_beta_1(0.9).with_beta_2(0.95).with_epsilon(1e-8);
-        let optimizer =
-            OptimizerFactory::new(adamw.clone().with_weight_decay(0.1).build(), adamw.with_weight_decay(0.0).build());
+        let optimizer = OptimizerFactory::new(
+            adamw.clone().with_weight_decay(0.1).build(),
+            adamw.with_weight_decay(0.0).build(),
+        );
         let settings = EngineSettings { gradient_clipping: Some(1.0), on_nonfinite: NonFinite::Stop };
         Engine::new(model, 0, &optimizer, Arc::new(Solo), settings).unwrap()
     }
@@ -96,8 +105,10 @@ impl Reference {
         for NamedTensor { name, data } in given {
             let name = (names().to_file)(name);
             let reference = &self.tensors[&format!("{prefix}{name}")];
-            let skip = self.json["undetermined"].as_array().unwrap().iter().find(|u| u["tensor"] == name.as_str());
-            let skip = skip.map_or(0..0, |u| u["start"].as_u64().unwrap() as usize..u["end"].as_u64().unwrap() as usize);
+            let skip =
+                self.json["undetermined"].as_array().unwrap().iter().find(|u| u["tensor"] == name.as_str());
+            let skip = skip
+                .map_or(0..0, |u| u["start"].as_u64().unwrap() as usize..u["end"].as_u64().unwrap() as usize);
             let given = data.as_slice::<f32>().unwrap();
             assert_eq!(given.len(), reference.len(), "{name}");
             let (mut difference, mut norm) = (0.0, 0.0);
@@ -120,7 +131,8 @@ fn follows_pytorch(variant: &str) {
     let device = Device::default();
     let reference = Reference::load(variant);
     for rows in [4, 2, 1] {
-        let (loss, gradients) = reference.engine(&device).gradients(reference.batches(0, rows, &device)).unwrap();
+        let (loss, gradients) =
+            reference.engine(&device).gradients(reference.batches(0, rows, &device)).unwrap();
         close(loss, reference.json["loss"].as_f64().unwrap(), 1e-5, "loss");
         reference.compare("gradients/", &gradients, 1e-5);
     }
@@ -160,10 +172,15 @@ fn a_saved_file_loads_again_with_hugging_face_names() {
     let path: PathBuf = folder.path().join("model.safetensors");
     brigade_models::save_safetensors(&path, &tensors, &names()).unwrap();
     let bytes = std::fs::read(&path).unwrap();
-    let mut found: Vec<String> = SafeTensors::deserialize(&bytes).unwrap().names().into_iter().map(str::to_owned).collect();
+    let mut found: Vec<String> =
+        SafeTensors::deserialize(&bytes).unwrap().names().into_iter().map(str::to_owned).collect();
     found.sort();
-    let mut expected: Vec<String> =
-        reference.tensors.keys().filter_map(|name| name.strip_prefix("weights/")).map(str::to_owned).collect();
+    let mut expected: Vec<String> = reference
+        .tensors
+        .keys()
+        .filter_map(|name| name.strip_prefix("weights/"))
+        .map(str::to_owned)
+        .collect();
     expected.sort();
     assert_eq!(found, expected);
 
@@ -180,13 +197,17 @@ fn a_file_of_another_model_is_refused_by_name() {
     let reference = Reference::load("tied-gelu");
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.safetensors");
-    brigade_models::save_safetensors(&path, &reference.engine(&device).chain().tensors().unwrap(), &names()).unwrap();
+    brigade_models::save_safetensors(&path, &reference.engine(&device).chain().tensors().unwrap(), &names())
+        .unwrap();
     let load = |config: GptConfig| {
         let mut chain = config.chain(0, &device).unwrap();
         brigade_models::load_safetensors(&path, &mut chain, &names()).unwrap_err().to_string()
     };
     let wider = load(GptConfig { width: 48, ..reference.config() });
-    assert!(wider.contains("`wte.weight` is F32 [61, 24], the model needs F32, F16 or BF16 [61, 48]"), "{wider}");
+    assert!(
+        wider.contains("`wte.weight` is F32 [61, 24], the model needs F32, F16 or BF16 [61, 48]"),
+        "{wider}"
+    );
     let deeper = load(GptConfig { layers: 4, ..reference.config() });
     assert!(deeper.contains("has no tensor `h.3."), "{deeper}");
     std::fs::write(&path, b"not weights").unwrap();

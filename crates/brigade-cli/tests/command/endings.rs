@@ -16,12 +16,15 @@ fn ranks(launcher: u32) -> Vec<u32> {
     let rank_of = |pid: u32| -> Option<usize> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let parent = stat.rsplit(") ").next()?.split(' ').nth(1)?;
-        let environment = fs::read(format!("/proc/{pid}/environ")).ok().filter(|_| parent == launcher.to_string())?;
-        let rank = environment.split(|byte| *byte == 0).find_map(|variable| variable.strip_prefix(b"RANK="))?;
+        let environment =
+            fs::read(format!("/proc/{pid}/environ")).ok().filter(|_| parent == launcher.to_string())?;
+        let rank =
+            environment.split(|byte| *byte == 0).find_map(|variable| variable.strip_prefix(b"RANK="))?;
         std::str::from_utf8(rank).ok()?.parse().ok()
     };
     let names = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let mut ranks: Vec<_> = names.filter_map(|name| name.parse().ok()).filter_map(|pid| Some((rank_of(pid)?, pid))).collect();
+    let mut ranks: Vec<_> =
+        names.filter_map(|name| name.parse().ok()).filter_map(|pid| Some((rank_of(pid)?, pid))).collect();
     ranks.sort_unstable();
     ranks.into_iter().map(|(_, pid)| pid).collect()
 }
@@ -30,7 +33,9 @@ fn ranks(launcher: u32) -> Vec<u32> {
 fn underway(place: &Place) -> (Running, Vec<u32>) {
     let mut running = place.start(&mut place.train("--nproc-per-node 2 --steps 10000000 --out a"));
     let metrics = place.path("a/metrics.jsonl");
-    running.until("three steps are done", |_| (fs::read_to_string(&metrics).ok()?.lines().count() > 2).then_some(()));
+    running.until("three steps are done", |_| {
+        (fs::read_to_string(&metrics).ok()?.lines().count() > 2).then_some(())
+    });
     let ranks = ranks(running.pid());
     assert_eq!(ranks.len(), 2);
     (running, ranks)
@@ -53,7 +58,11 @@ fn a_killed_rank_ends_the_run_and_is_named_first() {
         assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
         assert_eq!(done.code, Some(1), "{}", done.err);
         let first = done.err.lines().find(|line| line.starts_with("brigade: ")).unwrap();
-        assert!(first.starts_with(&format!("brigade: rank {victim} failed: killed by SIGKILL (9) after ")), "{}", done.err);
+        assert!(
+            first.starts_with(&format!("brigade: rank {victim} failed: killed by SIGKILL (9) after ")),
+            "{}",
+            done.err
+        );
         all_gone(&ranks);
         assert!(!place.path("a/model.safetensors").exists());
     }

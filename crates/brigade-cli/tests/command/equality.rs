@@ -49,6 +49,7 @@ fn documents_with_masked_prompts_and_a_head_of_its_own() {
 #[test]
 fn another_seed_is_another_run() {
     let place = Place::new();
-    let [a, b] = [1, 2].map(|seed| outcome(&place, &format!("{seed}"), &format!("--seed {seed} --nproc-per-node 1")));
+    let [a, b] =
+        [1, 2].map(|seed| outcome(&place, &format!("{seed}"), &format!("--seed {seed} --nproc-per-node 1")));
     assert!(a.0 != b.0 && a.1 != b.1);
 }

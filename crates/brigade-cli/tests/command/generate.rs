@@ -5,9 +5,13 @@ use crate::place::Place;
 #[test]
 fn a_trained_run_goes_on_with_text() {
     let place = Place::new();
-    place.succeed(&mut place.train("--nproc-per-node 2 --steps 150 --set optimizer.learning_rate=1e-2 --out a"));
+    place.succeed(
+        &mut place.train("--nproc-per-node 2 --steps 150 --set optimizer.learning_rate=1e-2 --out a"),
+    );
     let text = |line: &str| {
-        let done = place.succeed(place.brigade("generate --out a").args(["--prompt", "fn number_"]).args(line.split(' ')));
+        let done = place.succeed(
+            place.brigade("generate --out a").args(["--prompt", "fn number_"]).args(line.split(' ')),
+        );
         assert_eq!(done.err, "");
         done.out
     };
@@ -38,7 +42,11 @@ fn what_is_missing_is_named() {
     refused("--out text", "--out text: it has no config.toml; is it the folder of a finished run?");
     refused("--out a --temperature -1", "it is a number of at least 0");
     refused("--prompt x", "--out <DIR>");
-    std::fs::write(place.path("a/config.toml"), place.text("a/config.toml").replace("width = 16", "width = 32")).unwrap();
+    std::fs::write(
+        place.path("a/config.toml"),
+        place.text("a/config.toml").replace("width = 16", "width = 32"),
+    )
+    .unwrap();
     refused("--out a", "the model needs");
     std::fs::write(place.path("a/model.safetensors"), "short").unwrap();
     refused("--out a", "is not a whole safetensors file");

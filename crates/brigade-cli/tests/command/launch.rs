@@ -22,7 +22,8 @@ fn ranks_find_their_place_in_the_environment() {
 #[test]
 fn a_rank_that_fails_is_named_with_its_last_words() {
     let place = Place::new();
-    let done = launch(&place, "--nproc-per-node 2 --log-dir logs", "test $RANK = 0 && sleep 30; echo oh no; exit 3");
+    let done =
+        launch(&place, "--nproc-per-node 2 --log-dir logs", "test $RANK = 0 && sleep 30; echo oh no; exit 3");
     assert_eq!(done.code, Some(1));
     assert!(done.err.starts_with("brigade: rank 1 failed: exit code 3 after "), "{}", done.err);
     assert!(done.err.contains("oh no"), "{}", done.err);

@@ -12,8 +12,13 @@ fn tensors(place: &Place, file: &str) -> BTreeMap<String, Vec<usize>> {
     let bytes = place.read(file);
     let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     let header: BTreeMap<String, Value> = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
-    let shape = |value: &Value| value.as_array().unwrap().iter().map(|n| n.as_u64().unwrap() as usize).collect();
-    header.into_iter().filter(|(name, _)| name != "__metadata__").map(|(name, t)| (name, shape(&t["shape"]))).collect()
+    let shape =
+        |value: &Value| value.as_array().unwrap().iter().map(|n| n.as_u64().unwrap() as usize).collect();
+    header
+        .into_iter()
+        .filter(|(name, _)| name != "__metadata__")
+        .map(|(name, t)| (name, shape(&t["shape"])))
+        .collect()
 }
 
 #[test]
@@ -21,10 +26,16 @@ fn a_folder_of_results() {
     let place = Place::new();
     let done = place.succeed(&mut place.train("--nproc-per-node 2 --out a"));
     assert!(done.out.contains("steps") && done.out.contains("model.safetensors"), "{}", done.out);
-    assert!(done.err.contains("global batch 8 = dp 2 x 2 micro-batches of 2; learning rate 0.002"), "{}", done.err);
+    assert!(
+        done.err.contains("global batch 8 = dp 2 x 2 micro-batches of 2; learning rate 0.002"),
+        "{}",
+        done.err
+    );
 
-    let mut names: Vec<String> =
-        fs::read_dir(place.path("a")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<String> = fs::read_dir(place.path("a"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     assert!(names[1].starts_with("events.out.tfevents."), "{names:?}");
     names.remove(1);
@@ -49,7 +60,9 @@ fn check_metrics(metrics: &[Value], parameters: usize) {
         let number = |key: &str| record[key].as_f64().unwrap_or_else(|| panic!("{key} in {record}"));
         assert_eq!(number("step"), (index + 1) as f64);
         assert_eq!(number("tokens"), 8.0 * 16.0);
-        for key in ["loss", "grad_norm", "learning_rate", "tokens_per_second", "step_seconds", "forward_seconds"] {
+        for key in
+            ["loss", "grad_norm", "learning_rate", "tokens_per_second", "step_seconds", "forward_seconds"]
+        {
             assert!(number(key) > 0.0, "{key} in {record}");
         }
         for key in ["backward_seconds", "optimizer_seconds", "peak_rss_bytes", "comm_bytes", "comm_calls"] {
@@ -58,7 +71,10 @@ fn check_metrics(metrics: &[Value], parameters: usize) {
         assert!(number("data_wait_seconds") >= 0.0 && number("comm_wait_seconds") >= 0.0, "{record}");
         let rate = number("tokens") / number("step_seconds");
         assert!((number("tokens_per_second") / rate - 1.0).abs() < 1e-6);
-        assert!(number("forward_seconds") + number("backward_seconds") <= 1.01 * number("step_seconds"), "{record}");
+        assert!(
+            number("forward_seconds") + number("backward_seconds") <= 1.01 * number("step_seconds"),
+            "{record}"
+        );
         // Embedding, two layers and head; each rank sends 2·Ψ·(n−1)/n values of four bytes.
         assert_eq!(record["collectives"]["all_reduce"]["calls"], 4);
         assert_eq!(record["collectives"]["all_reduce"]["bytes"], 2 * parameters * 4);
@@ -77,7 +93,10 @@ fn the_resolved_configuration_gives_the_same_weights() {
     let place = Place::new();
     place.succeed(&mut place.train("--nproc-per-node 2 --seed 5 --steps 4 --set optimizer.name=sgd --out a"));
     let config = place.text("a/config.toml");
-    assert!(config.contains("vocabulary = 257") && config.contains("seed = 5") && config.contains("steps = 4"), "{config}");
+    assert!(
+        config.contains("vocabulary = 257") && config.contains("seed = 5") && config.contains("steps = 4"),
+        "{config}"
+    );
     assert!(config.contains(place.path("text").to_str().unwrap()), "{config}");
     let elsewhere = tempfile::tempdir().unwrap();
     let [config, out] = ["a/config.toml", "b"].map(|name| place.path(name).to_str().unwrap().to_owned());
@@ -90,16 +109,28 @@ fn the_resolved_configuration_gives_the_same_weights() {
 fn results_are_replaced_only_when_asked() {
     let place = Place::new();
     place.succeed(&mut place.train("--nproc-per-node 1 --steps 3 --out a"));
-    let before = (place.text("a/config.toml"), place.text("a/metrics.jsonl"), place.read("a/model.safetensors"));
+    let before =
+        (place.text("a/config.toml"), place.text("a/metrics.jsonl"), place.read("a/model.safetensors"));
     let refused = place.run(&mut place.train("--nproc-per-node 1 --steps 2 --seed 1 --out a"));
     assert_eq!(refused.code, Some(2), "{}", refused.err);
-    assert!(refused.err.contains("--out a holds results of an earlier run") && refused.err.contains("--overwrite"));
-    assert!(before == (place.text("a/config.toml"), place.text("a/metrics.jsonl"), place.read("a/model.safetensors")));
+    assert!(
+        refused.err.contains("--out a holds results of an earlier run")
+            && refused.err.contains("--overwrite")
+    );
+    assert!(
+        before
+            == (
+                place.text("a/config.toml"),
+                place.text("a/metrics.jsonl"),
+                place.read("a/model.safetensors")
+            )
+    );
 
     place.succeed(&mut place.train("--nproc-per-node 1 --steps 2 --seed 1 --out a --overwrite"));
     assert_eq!(place.metrics("a").len(), 2);
     let events = fs::read_dir(place.path("a")).unwrap();
-    let events = events.filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().starts_with("events"));
+    let events =
+        events.filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().starts_with("events"));
     assert_eq!(events.count(), 1);
     // That it was allowed once is not written down for the next time.
     assert!(!place.text("a/config.toml").contains("overwrite"));
@@ -124,16 +155,25 @@ fn quiet_prints_nothing() {
 #[test]
 fn a_dry_run_says_everything_and_touches_nothing() {
     let place = Place::new();
-    let done = place.succeed(&mut place.train("--nproc-per-node 2 --out a --dry-run --set optimizer.learning_rate=3e-4"));
-    for line in ["learning_rate = 0.0003", "vocabulary = 257", "# mesh: pp 1 x dp 2 = 2 ranks", "# each rank adds up 2 micro"] {
+    let done = place
+        .succeed(&mut place.train("--nproc-per-node 2 --out a --dry-run --set optimizer.learning_rate=3e-4"));
+    for line in [
+        "learning_rate = 0.0003",
+        "vocabulary = 257",
+        "# mesh: pp 1 x dp 2 = 2 ranks",
+        "# each rank adds up 2 micro",
+    ] {
         assert!(done.out.contains(line), "{line} in {}", done.out);
     }
     let words: Vec<&str> = done.out.split_whitespace().collect();
-    for (block, parameters) in [("embedding", "4368"), ("h.0", "3280"), ("h.1", "3280"), ("head", "32"), ("all", "10960")] {
+    for (block, parameters) in
+        [("embedding", "4368"), ("h.0", "3280"), ("h.1", "3280"), ("head", "32"), ("all", "10960")]
+    {
         let at = words.windows(3).any(|w| w[0] == block && w[1] == parameters && w[2] == "parameters");
         assert!(at, "{block} {parameters} in {}", done.out);
     }
-    let table: String = done.out.lines().filter(|line| !line.starts_with('#')).map(|line| format!("{line}\n")).collect();
+    let table: String =
+        done.out.lines().filter(|line| !line.starts_with('#')).map(|line| format!("{line}\n")).collect();
     fs::write(place.path("again.toml"), table).unwrap();
     let again = place.succeed(&mut place.brigade("train --config again.toml --nproc-per-node 2 --dry-run"));
     assert_eq!(again.out, done.out);

@@ -36,7 +36,8 @@ fn data() {
         ("broken.jsonl", ["broken.jsonl:3:", "a line is a JSON object like"]),
         ("picture.png", ["picture.png", "extension that is not known"]),
     ] {
-        let mut command = place.brigade(&format!("train --config tiny.toml --data {source} --nproc-per-node 2 --out a"));
+        let mut command =
+            place.brigade(&format!("train --config tiny.toml --data {source} --nproc-per-node 2 --out a"));
         refused(&place, &mut command, 2, &said);
         assert!(!place.path("a").exists());
     }
@@ -55,7 +56,10 @@ fn settings() {
         ("--global-batch-size 10", ["--global-batch-size", "the nearest is 8 or 12"]),
         ("--dp 3", ["--dp", "3"]),
         ("--pp 2", ["mesh.pp (--pp) = 2", "use 1"]),
-        ("--set optimizer.learning_rat=1", ["optimizer.learning_rat", "did you mean `optimizer.learning_rate`?"]),
+        (
+            "--set optimizer.learning_rat=1",
+            ["optimizer.learning_rat", "did you mean `optimizer.learning_rate`?"],
+        ),
         ("--config unknown.toml", ["--config unknown.toml", "did you mean `optimizer.learning_rate`?"]),
         ("--config broken.toml", ["--config broken.toml is not TOML", ""]),
         ("--config none.toml", ["--config none.toml", "No such file"]),
@@ -65,7 +69,11 @@ fn settings() {
         ("--steps 0", ["train.steps (--steps) = 0", "at least 1"]),
         ("--out tiny.toml", ["--out tiny.toml", ""]),
     ] {
-        let own = if line.contains("--config") { "train --data text" } else { "train --config tiny.toml --data text" };
+        let own = if line.contains("--config") {
+            "train --data text"
+        } else {
+            "train --config tiny.toml --data text"
+        };
         let out = if line.contains("--out") { "" } else { "--out a" };
         refused(&place, &mut place.brigade(&format!("{own} --nproc-per-node 2 {line} {out}")), 2, &said);
         assert!(!place.path("a").exists(), "{line}");
@@ -87,7 +95,9 @@ fn flags() {
         assert!(done.err.contains(said), "{line}: {}", done.err);
     }
     let help = place.succeed(&mut place.brigade("train --help")).out;
-    for flag in ["--config", "--data", "--nproc-per-node", "--global-batch-size", "--set", "--dry-run", "Examples:"] {
+    for flag in
+        ["--config", "--data", "--nproc-per-node", "--global-batch-size", "--set", "--dry-run", "Examples:"]
+    {
         assert!(help.contains(flag), "{flag} in {help}");
     }
     assert!(place.succeed(&mut place.brigade("--version")).out.starts_with("brigade "));
@@ -117,7 +127,12 @@ fn a_full_disk() {
     let mut command = place.train("--nproc-per-node 2 --out a --set data.tokenizer=bpe:300");
     let data: String = (0..9000).map(|n| format!("number {n}\n")).collect();
     fs::write(place.path("text/long.txt"), data).unwrap();
-    refused(&place, command.env("BRIGADE_CACHE_DIR", place.path("small/cache")), 2, &["the disk is full", "small/cache"]);
+    refused(
+        &place,
+        command.env("BRIGADE_CACHE_DIR", place.path("small/cache")),
+        2,
+        &["the disk is full", "small/cache"],
+    );
 }
 
 struct Mounted(std::path::PathBuf);

@@ -53,6 +53,9 @@ fn reads_torchrun() {
     let bare = self::rank("RANK=1 WORLD_SIZE=2 MASTER_ADDR=::1");
     assert_eq!((bare.local_rank, bare.local_world_size, bare.node_rank), (0, 1, None));
     assert_eq!(bare.endpoint.to_string(), "[::1]:29500");
+    let agent = |port: u16| format!("{TORCHRUN} TORCHELASTIC_USE_AGENT_STORE=True MASTER_PORT={port}");
+    let port = |port: u16| self::rank(&agent(port).replace("MASTER_PORT=1234 ", "")).endpoint.port;
+    assert_eq!((port(1234), port(65535)), (1235, 65534), "torchrun's agent listens at MASTER_PORT itself");
 }
 
 #[test]

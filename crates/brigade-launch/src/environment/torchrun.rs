@@ -10,7 +10,10 @@ const HINT: &str = "set RANK, WORLD_SIZE and MASTER_ADDR together, or none of th
 pub fn read(env: Variables, source: Source) -> Result<Detected> {
     let world_size = env.need(env.number("WORLD_SIZE", 1, MAX_RANKS)?, "WORLD_SIZE", &SET, HINT)?;
     let rank = env.need(env.index("RANK", world_size, "WORLD_SIZE")?, "RANK", &SET, HINT)?;
-    let endpoint = env.need(env.endpoint("MASTER_ADDR", "MASTER_PORT")?, "MASTER_ADDR", &SET, HINT)?;
+    let mut endpoint = env.need(env.endpoint("MASTER_ADDR", "MASTER_PORT")?, "MASTER_ADDR", &SET, HINT)?;
+    if agent_listens(env) {
+        endpoint.port = endpoint.port.checked_add(1).unwrap_or(endpoint.port - 1);
+    }
     let (local_rank, local_world_size) = local(env, world_size)?;
     let node_rank = env.number("GROUP_RANK", 0, MAX_NODES - 1)?;
     Ok(Detected::Rank(RankInfo {
@@ -22,6 +25,11 @@ pub fn read(env: Variables, source: Source) -> Result<Detected> {
         endpoint,
         source,
     }))
+}
+
+/// Whether torchrun's own agent listens at `MASTER_PORT`, so that rank 0 takes the port after it.
+fn agent_listens(env: Variables) -> bool {
+    env.get("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|value| value.eq_ignore_ascii_case("true"))
 }
 
 /// `LOCAL_RANK` and `LOCAL_WORLD_SIZE`: both, or neither, which counts as one rank a node.

@@ -1,0 +1,53 @@
+//! The example, run as a user runs it.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Examples are built beside the tests.
+fn example() -> PathBuf {
+    let mut path = std::env::current_exe().unwrap();
+    path.pop();
+    path.pop();
+    path.join("examples").join("own_model")
+}
+
+#[test]
+fn the_example_ends_with_the_weights_of_plain_burn_on_any_number_of_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut files = Vec::new();
+    for (ranks, transport) in [("1", "auto"), ("2", "shared_memory"), ("2", "tcp")] {
+        let out = folder.path().join(format!("{ranks}-{transport}"));
+        let output = Command::new(example())
+            .args(["--nproc-per-node", ranks, "--dp", ranks, "--transport", transport, "--quiet", "--out"])
+            .arg(&out)
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+        assert!(text.contains("rank 0: the weights of plain Burn: true"), "{text}");
+        for rank in 0..ranks.parse::<usize>().unwrap() {
+            let log = std::fs::read_to_string(out.join("logs").join(format!("rank-{rank}.log"))).unwrap();
+            assert!(log.contains(&format!("rank {rank}: the weights of plain Burn: true")), "{log}");
+        }
+        files.push(std::fs::read(out.join("model.safetensors")).unwrap());
+    }
+    assert!(files.iter().all(|file| *file == files[0]), "the files of weights have the same bytes");
+}
+
+#[test]
+fn a_dry_run_describes_and_trains_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("run");
+    let output = Command::new(example())
+        .args(["--nproc-per-node", "2", "--dry-run", "--out"])
+        .arg(&out)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("# mesh: pp 1 x dp 2 = 2 ranks"), "{text}");
+    assert!(text.contains("# block hidden                     96 parameters"), "{text}");
+    assert!(!out.exists());
+}
