@@ -29,9 +29,17 @@ struct Row {
     masked: bool,
     clipping: Option<f64>,
     optimizer: &'static str,
+    on_nonfinite: NonFinite,
 }
 
-const PLAIN: Row = Row { micro_batches: 4, tied: false, masked: false, clipping: None, optimizer: "adamw" };
+const PLAIN: Row = Row {
+    micro_batches: 4,
+    tied: false,
+    masked: false,
+    clipping: None,
+    optimizer: "adamw",
+    on_nonfinite: NonFinite::Stop,
+};
 
 impl Row {
     fn optimizer(&self) -> OptimizerFactory {
@@ -65,7 +73,7 @@ impl Row {
             tied_head: self.tied,
             activation: Gelu::Gelu,
         };
-        let settings = EngineSettings { gradient_clipping: self.clipping, on_nonfinite: NonFinite::Stop };
+        let settings = EngineSettings { gradient_clipping: self.clipping, on_nonfinite: self.on_nonfinite };
         let model = config.model(5, &Device::default()).unwrap();
         Engine::new(model, 5, &self.optimizer(), collectives, settings).unwrap()
     }
@@ -243,19 +251,8 @@ type Step = (Result<StepReport, Error>, Vec<NamedTensor>, Vec<NamedTensor>);
 
 fn poisoned(on_nonfinite: NonFinite) -> Vec<Step> {
     on_threads(2, |collectives| {
-        let (rank, row) = (collectives.rank(), Row { masked: true, ..PLAIN });
-        let settings = EngineSettings { gradient_clipping: None, on_nonfinite };
-        let config = GptConfig {
-            vocabulary: VOCABULARY,
-            sequence_length: LENGTH,
-            width: 24,
-            layers: 3,
-            heads: 3,
-            tied_head: false,
-            activation: Gelu::Gelu,
-        };
-        let model = config.model(5, &Device::default()).unwrap();
-        let mut engine = Engine::new(model, 5, &row.optimizer(), collectives, settings).unwrap();
+        let (rank, row) = (collectives.rank(), Row { masked: true, on_nonfinite, ..PLAIN });
+        let mut engine = row.engine(collectives);
         let before = engine.chain().tensors().unwrap();
         let mut batches = row.batches(0, rank, 2);
         if rank == 1 {

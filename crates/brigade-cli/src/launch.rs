@@ -1,12 +1,14 @@
 //! `brigade launch`
 
 use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use brigade::Usage;
 use brigade::supervise::{self, Detected, Ending, Event, Launch, LaunchArgs, Outcome};
 use clap::Args;
+use tempfile::TempDir;
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -49,18 +51,39 @@ fn watch(args: CommandArgs) -> anyhow::Result<Outcome> {
     let token = detected.token(&environment)?;
     let mut words = args.program.into_iter();
     let program = words.next().context("which program? give it after --")?;
-    let temporary = tempfile::Builder::new().prefix("brigade-logs-").tempdir();
-    let temporary = temporary.context("cannot make a folder for logs; give --log-dir")?;
-    let logs = args.world.log_dir.unwrap_or_else(|| temporary.path().to_owned());
-    let mut launch = Launch::local(program, node.nproc_per_node.unwrap_or(1), token, logs).on_node(node);
+    let logs = match args.world.log_dir {
+        Some(folder) => Logs::Given(folder),
+        None => {
+            let folder = tempfile::Builder::new().prefix("brigade-logs-").tempdir();
+            Logs::Temporary(folder.context("cannot make a folder for logs; give --log-dir")?)
+        }
+    };
+    let mut launch =
+        Launch::local(program, node.nproc_per_node.unwrap_or(1), token, logs.path()).on_node(node);
     launch.args = words.collect();
     launch.tee = args.world.tee;
     let outcome = supervise::launch(&launch, &mut announce)?;
-    if matches!(outcome, Outcome::Failed(_)) {
+    if let (Outcome::Failed(_), Logs::Temporary(folder)) = (&outcome, logs) {
         // The report names the logs in it.
-        drop(temporary.keep());
+        drop(folder.keep());
     }
     Ok(outcome)
+}
+
+/// Where the ranks' output is kept.
+enum Logs {
+    Given(PathBuf),
+    /// It goes away with this value.
+    Temporary(TempDir),
+}
+
+impl Logs {
+    fn path(&self) -> &Path {
+        match self {
+            Self::Given(folder) => folder,
+            Self::Temporary(folder) => folder.path(),
+        }
+    }
 }
 
 /// Says at once which rank was killed, before the others tell what they miss.

@@ -1,6 +1,5 @@
 //! The training step: blocks forward and backward, gradients summed over ranks, optimizer.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,14 +8,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::accumulate::PairwiseSum;
 use crate::activation::{Activation, Parts, flatten};
-use crate::collectives::{Collectives, PendingTensor, PendingValues, Traffic};
+use crate::collectives::{Collectives, Traffic};
 use crate::diagnose::diagnose;
 use crate::error::{Error, Result};
+use crate::gradient::{Clock, Sums};
 use crate::layout::FlatLayout;
 use crate::model::{Chain, Loss, Model, NamedTensor, Tie, restore_output, to_host};
-use crate::norm::{clip_factor, squared_norm};
+use crate::norm::clip_factor;
 use crate::optimizer::{FlatOptimizer, OptimizerFactory};
-use crate::tape::Tape;
 
 /// One micro-batch of a rank.
 #[derive(Debug, Clone)]
@@ -74,10 +73,10 @@ pub struct StepReport {
 }
 
 /// The flat side of one block.
-struct FlatState {
-    layout: FlatLayout,
-    values: Tensor<1>,
-    gradient: PairwiseSum<Tensor<1>>,
+pub(crate) struct FlatState {
+    pub layout: FlatLayout,
+    pub values: Tensor<1>,
+    pub gradient: PairwiseSum<Tensor<1>>,
     optimizer: Box<dyn FlatOptimizer>,
 }
 
@@ -87,13 +86,13 @@ struct FlatState {
 /// and all sum their gradients, block by block, while the backward pass of earlier blocks still
 /// runs (ZeRO stage 0, that is DDP).
 pub struct Engine<I, O, T> {
-    chain: Chain<I, O>,
-    loss: Loss<O, T>,
-    states: Vec<FlatState>,
-    ties: Vec<Tie>,
-    collectives: Arc<dyn Collectives>,
+    pub(crate) chain: Chain<I, O>,
+    pub(crate) loss: Loss<O, T>,
+    pub(crate) states: Vec<FlatState>,
+    pub(crate) ties: Vec<Tie>,
+    pub(crate) collectives: Arc<dyn Collectives>,
     settings: EngineSettings,
-    step: u64,
+    pub(crate) step: u64,
 }
 
 impl<I, O, T> Engine<I, O, T>
@@ -208,52 +207,6 @@ where
         Ok((sums.loss, named))
     }
 
-    /// Forward and backward over this rank's micro-batches, and the sums over all ranks.
-    fn sums(&mut self, batches: &[Batch<I, T>], clock: &mut Clock) -> Result<Sums> {
-        let valid: usize = batches.iter().map(|batch| batch.valid_targets).sum();
-        let mut total = Total::Pending(self.collectives.exchange(vec![valid as f64]));
-        let mut losses = PairwiseSum::new();
-        let mut reducing = Vec::new();
-        for (index, batch) in batches.iter().enumerate() {
-            let started = Instant::now();
-            let mut tape = Tape::forward(&self.chain.blocks, flatten(batch.input.clone()))?;
-            let output = restore_output(&self.chain.blocks, tape.take_output())?;
-            let loss = (self.loss)(output, batch.target.clone());
-            clock.forward += started.elapsed();
-
-            let targets = total.wait(&mut clock.comm_wait)?;
-            if targets == 0.0 {
-                return Err(Error::NoTargets { step: self.step });
-            }
-            let started = Instant::now();
-            let loss = loss.div_scalar(targets);
-            losses.push(loss.clone().inner(), |a, b| a + b);
-            self.backward(tape, loss, (index + 1 == batches.len()).then_some(&mut reducing));
-            clock.backward += started.elapsed();
-        }
-        let targets = total.wait(&mut clock.comm_wait)?;
-        let local = match losses.finish(|a, b| a + b) {
-            Some(loss) => loss.try_into_vec_as::<f32>().map_err(|e| Error::Device(e.to_string()))?[0],
-            None => 0.0,
-        };
-        let shares = self.collectives.exchange(vec![f64::from(local)]);
-
-        let mut gradients: Vec<Option<Tensor<1>>> = self.states.iter().map(|_| None).collect();
-        let mut squares = vec![0.0; self.states.len()];
-        for (index, pending) in reducing {
-            let gradient = clock.waiting(|| pending.wait())?;
-            let started = Instant::now();
-            squares[index] = squared_norm(&gradient)?;
-            gradients[index] = Some(gradient);
-            clock.optimizer += started.elapsed();
-        }
-        let shares = clock.waiting(|| shares.wait())?;
-        let mut loss = PairwiseSum::new();
-        shares.iter().for_each(|share| loss.push(share[0] as f32, |a, b| a + b));
-        let loss = f64::from(loss.finish(|a, b| a + b).unwrap_or(0.0));
-        Ok(Sums { gradients, grad_norm: squares.iter().sum::<f64>().sqrt(), loss, targets })
-    }
-
     /// Mean loss over the valid targets of all ranks' batches, without training. All ranks call it
     /// together; one that has no batch passes none.
     ///
@@ -274,51 +227,6 @@ where
         shares.iter().for_each(|share| sum.push(share[0], |a, b| a + b));
         let valid: f64 = shares.iter().map(|share| share[1]).sum();
         Ok(sum.finish(|a, b| a + b).unwrap_or(0.0) / valid)
-    }
-
-    /// One micro-batch backward, last block first. With `reducing`, the gradients are complete with
-    /// this micro-batch: each block's sum over the ranks is started as soon as it is there.
-    fn backward(
-        &mut self,
-        mut tape: Tape,
-        loss: Tensor<1>,
-        mut reducing: Option<&mut Vec<(usize, PendingTensor)>>,
-    ) {
-        let mut held: BTreeMap<(usize, String), Vec<Tensor<1>>> = BTreeMap::new();
-        let mut root = Some(loss);
-        for index in (0..self.states.len()).rev() {
-            let block = &self.chain.blocks[index].block;
-            let mut gradients = tape.backward(index, block.as_ref(), root.take());
-            for tie in &self.ties {
-                if tie.follower.0 == index
-                    && let Some(gradient) = gradients.remove(&tie.follower.1)
-                {
-                    held.entry(tie.owner.clone()).or_default().push(gradient);
-                }
-            }
-            for tie in &self.ties {
-                if tie.owner.0 == index {
-                    for gradient in held.remove(&tie.owner).into_iter().flatten() {
-                        let sum = match gradients.remove(&tie.owner.1) {
-                            Some(own) => own + gradient,
-                            None => gradient,
-                        };
-                        gradients.insert(tie.owner.1.clone(), sum);
-                    }
-                }
-            }
-            let state = &mut self.states[index];
-            if state.layout.is_empty() {
-                continue;
-            }
-            let packed = state.layout.pack(gradients, &state.values.device());
-            state.gradient.push(packed, |a, b| a + b);
-            if let Some(reducing) = reducing.as_deref_mut()
-                && let Some(sum) = state.gradient.finish(|a, b| a + b)
-            {
-                reducing.push((index, self.collectives.all_reduce(sum)));
-            }
-        }
     }
 
     fn update(&mut self, gradients: Vec<Option<Tensor<1>>>, learning_rate: f64, scale: Option<f64>) {
@@ -364,53 +272,8 @@ where
     }
 }
 
-/// What forward and backward over the global batch gave; equal on all ranks, to the bit.
-struct Sums {
-    /// Per block; none for a block without parameters.
-    gradients: Vec<Option<Tensor<1>>>,
-    grad_norm: f64,
-    loss: f64,
-    targets: f64,
-}
-
 fn is_follower(ties: &[Tie], block: usize, path: &str) -> bool {
     ties.iter().any(|tie| tie.follower.0 == block && tie.follower.1 == path)
-}
-
-/// The global number of valid targets, asked for at the start of a step and needed at its first backward.
-enum Total {
-    Pending(PendingValues),
-    Known(f64),
-}
-
-impl Total {
-    fn wait(&mut self, waited: &mut Duration) -> Result<f64> {
-        if let Self::Pending(_) = self {
-            let started = Instant::now();
-            if let Self::Pending(pending) = std::mem::replace(self, Self::Known(0.0)) {
-                *self = Self::Known(pending.wait()?.iter().map(|values| values[0]).sum());
-            }
-            *waited += started.elapsed();
-        }
-        Ok(if let Self::Known(total) = self { *total } else { 0.0 })
-    }
-}
-
-#[derive(Default)]
-struct Clock {
-    forward: Duration,
-    backward: Duration,
-    optimizer: Duration,
-    comm_wait: Duration,
-}
-
-impl Clock {
-    fn waiting<R>(&mut self, wait: impl FnOnce() -> R) -> R {
-        let started = Instant::now();
-        let result = wait();
-        self.comm_wait += started.elapsed();
-        result
-    }
 }
 
 fn difference(after: Traffic, before: &Traffic) -> Traffic {

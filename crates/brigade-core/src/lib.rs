@@ -26,6 +26,7 @@ mod diagnose;
 mod engine;
 mod error;
 mod flat;
+mod gradient;
 mod initialize;
 mod layout;
 mod learning_rate;

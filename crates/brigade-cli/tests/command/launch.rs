@@ -33,6 +33,18 @@ fn a_rank_that_fails_is_named_with_its_last_words() {
 }
 
 #[test]
+fn logs_without_a_folder_of_their_own_stay_only_after_a_failure() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("tmp")).unwrap();
+    let left = || std::fs::read_dir(place.path("tmp")).unwrap().count();
+    for (script, code, folders) in [("true", 0, 0), ("exit 3", 1, 1)] {
+        let mut command = place.brigade("launch --");
+        let done = place.run(command.args(["sh", "-c", script]).env("TMPDIR", place.path("tmp")));
+        assert_eq!((done.code, left()), (Some(code), folders), "{}", done.err);
+    }
+}
+
+#[test]
 fn wrong_usage() {
     let place = Place::new();
     let case = |line: &str, code: i32, said: &str| {
