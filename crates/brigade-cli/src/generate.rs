@@ -15,9 +15,9 @@ use crate::train::TOKENIZER_FILE;
 
 pub const EXAMPLES: &str = "\
 Examples:
-  brigade generate --out runs/gpt-1 --prompt \"fn main\"
-  brigade generate --out runs/gpt-1 --prompt \"use std\" --tokens 500 --temperature 0.5 --seed 3
-  brigade generate --out runs/gpt-1 --temperature 0        always the most likely token";
+  brigade generate --out runs/gpt-tiny-1 --prompt \"fn main\"
+  brigade generate --out runs/gpt-tiny-1 --prompt \"use std\" --tokens 500 --temperature 0.5 --seed 3
+  brigade generate --out runs/gpt-tiny-1 --temperature 0        always the most likely token";
 
 #[derive(Debug, Args)]
 pub struct GenerateArgs {

@@ -39,12 +39,20 @@ pub struct TrainArgs {
     standard: StandardFlags,
 }
 
+impl TrainArgs {
+    /// The configuration's name, for the run's folder.
+    fn name(&self) -> String {
+        let file = self.config.as_deref().and_then(|path| path.file_stem());
+        file.map_or("gpt-tiny".into(), |stem| stem.to_string_lossy().into_owned())
+    }
+}
+
 pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
     let config = resolved(args).map_err(Usage)?;
     let flags = &args.standard;
     let shape = &config.model.shape;
     let program = Program {
-        name: "gpt",
+        name: &args.name(),
         flags,
         settings: &config.settings,
         config: brigade::resolved(&config)?,

@@ -7,7 +7,7 @@
 use brigade_core::{Block, Chain, Model};
 use burn::module::{Module, Param};
 use burn::nn::{LayerNorm, LayerNormConfig, Linear};
-use burn::tensor::activation::{gelu, gelu_approximate};
+use burn::tensor::activation::{gelu, gelu_approximate, log_softmax, softmax};
 use burn::tensor::module::embedding;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
@@ -197,23 +197,9 @@ impl Attention {
         let part = |index: usize| qkv.clone().slice([0..batch, index * self.heads..(index + 1) * self.heads]);
         let (q, k, v) = (part(0).mul_scalar((depth as f64).powf(-0.5)), part(1), part(2));
         let scores = q.matmul(k.swap_dims(2, 3)) + causal_mask(length, &v.device());
-        let mixed = softmax_matmul(scores, v).swap_dims(1, 2).reshape([rows, width]);
+        let mixed = softmax(scores, 3).matmul(v).swap_dims(1, 2).reshape([rows, width]);
         self.c_proj.forward(mixed)
     }
-}
-
-/// `softmax(scores) · values`, normalised after the product: a column of ones beside the values
-/// gives each row's sum, and its gradient, in the same product, which saves most of softmax's
-/// passes over the `[length, length]` scores.
-fn softmax_matmul(scores: Tensor<4>, values: Tensor<4>) -> Tensor<4> {
-    let [batch, heads, length, depth] = values.dims();
-    let ones = Tensor::ones([batch, heads, length, 1], &values.device().inner());
-    // Softmax does not change when a row is shifted, so the shift needs no gradient.
-    let largest = scores.clone().detach().max_dim(3);
-    let weights = (scores - largest).exp();
-    let sums = weights.matmul(Tensor::cat(vec![values, ones], 3));
-    let total = sums.clone().slice([0..batch, 0..heads, 0..length, depth..depth + 1]);
-    sums.slice([0..batch, 0..heads, 0..length, 0..depth]) / total
 }
 
 /// `[1, 1, length, length]`: 0 where a position may look, minus infinity at later positions.
@@ -268,16 +254,12 @@ pub struct Targets {
 /// `logits`: `[batch · sequence, vocabulary]`.
 pub fn cross_entropy(logits: Tensor<2>, targets: Targets) -> Tensor<1> {
     let [rows, _] = logits.dims();
-    // Shifting a row changes nothing, so the shift needs no gradient.
-    let largest = logits.clone().detach().max_dim(1);
-    let shifted = logits - largest;
-    let chosen = shifted.clone().gather(1, targets.tokens.reshape([rows, 1]));
-    let losses = (shifted.exp().sum_dim(1).log() - chosen).reshape([rows]);
+    let chosen = log_softmax(logits, 1).gather(1, targets.tokens.reshape([rows, 1])).reshape([rows]);
     let counted = match targets.mask {
-        Some(mask) => losses * mask.reshape([rows]),
-        None => losses,
+        Some(mask) => chosen * mask.reshape([rows]),
+        None => chosen,
     };
-    counted.sum()
+    counted.sum().neg()
 }
 
 /// Hugging Face's names of GPT-2's parameters.
