@@ -92,6 +92,8 @@ pub fn save_safetensors(path: &Path, tensors: &[NamedTensor], names: &Names) -> 
     let views = views.collect::<Result<Vec<_>, WeightsError>>()?;
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     let aside = path.with_extension("safetensors.part");
+    // The library would make the file readable to its owner alone; one that is there keeps its permissions.
+    File::create(&aside).map_err(io)?;
     safetensors::serialize_to_file(views, Some(metadata), &aside).map_err(format)?;
     File::open(&aside).and_then(|file| file.sync_all()).map_err(io)?;
     std::fs::rename(&aside, path).map_err(io)

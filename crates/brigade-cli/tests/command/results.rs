@@ -141,7 +141,7 @@ fn without_a_folder_each_run_gets_a_new_one() {
     let place = Place::new();
     for number in 1..=2 {
         place.succeed(&mut place.train("--nproc-per-node 1 --steps 1 --quiet"));
-        assert!(place.path(&format!("runs/gpt-{number}/model.safetensors")).is_file());
+        assert!(place.path(&format!("runs/tiny-{number}/model.safetensors")).is_file());
     }
 }
 
