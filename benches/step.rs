@@ -1,6 +1,8 @@
 //! Times training steps of one rank on the shape of `peers/torch_bench.py`, part by part.
 //!
-//!     cargo bench --bench step -- [rows] [steps]
+//!     cargo bench --bench step -- [rows] [steps] [default-heap]
+//!
+//! `default-heap` leaves the allocator as it is, to see what keeping the heap gains.
 //!
 //! Prints one JSON line a step, in the format of the peer's script, with the parts of the step beside.
 
@@ -15,7 +17,9 @@ use burn::tensor::{Int, Tensor, TensorData};
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut numbers = std::env::args().skip(1).filter_map(|argument| argument.parse::<usize>().ok());
     let (rows, steps) = (numbers.next().unwrap_or(8), numbers.next().unwrap_or(8));
-    brigade_cpu::keep_heap();
+    if !std::env::args().any(|argument| argument == "default-heap") {
+        brigade_cpu::keep_heap();
+    }
     let device = brigade_cpu::device();
     let config = GptConfig {
         vocabulary: 4096,

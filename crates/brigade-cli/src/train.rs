@@ -68,6 +68,9 @@ pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
         let model = shape.model(session.seed(), &session.device())?;
         session.describe(model.chain())?;
         let prepared = prepared.context("the data was not prepared")?;
+        // Its name is made of the text's content, which may differ from host to host.
+        let entry = prepared.summary.cache_entry.file_name().unwrap_or_default();
+        session.same("text (or tokenizer)", &entry.to_string_lossy())?;
         let validation = (!prepared.validation.is_empty()).then_some(prepared.validation);
         let training = Training {
             train: Arc::new(TokenDataset::new(prepared.train)),

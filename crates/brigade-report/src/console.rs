@@ -78,11 +78,11 @@ impl Console {
         let (step, measured) = (record.step, record.validation_loss.is_some());
         match &mut self.show {
             Show::Bar(bar, output) => {
+                bar.set_message(bar_message(record));
+                bar.set_position(step);
                 if measured {
                     above(bar, output, &line(record, self.total_steps, &self.compute));
                 }
-                bar.set_message(bar_message(record));
-                bar.set_position(step);
             }
             Show::Lines(output) => {
                 if is_first || measured || step == self.total_steps || step.is_multiple_of(self.every) {
