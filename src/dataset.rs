@@ -90,11 +90,19 @@ pub struct Training<D> {
     pub names: Names,
     /// Floating-point operations of forward and backward for one target, for the rate in reports.
     pub flops_per_target: Option<f64>,
+    /// Files that belong to the results (a tokenizer, say), by name; rank 0 writes them when training begins.
+    pub files: Vec<(String, Vec<u8>)>,
 }
 
 impl<D: Dataset> Training<D> {
     /// Trains on `train`, without validation.
     pub fn on(train: D) -> Self {
-        Self { train: Arc::new(train), validation: None, names: Names::default(), flops_per_target: None }
+        Self {
+            train: Arc::new(train),
+            validation: None,
+            names: Names::default(),
+            flops_per_target: None,
+            files: Vec::new(),
+        }
     }
 }

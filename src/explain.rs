@@ -1,4 +1,7 @@
-//! Errors in words.
+//! Errors in words, and saying them.
+
+use std::fmt::Display;
+use std::io::Write;
 
 /// An error and its causes in one line. A cause is left out where the message before it quotes it.
 pub fn explain(error: &anyhow::Error) -> String {
@@ -10,6 +13,12 @@ pub fn explain(error: &anyhow::Error) -> String {
         }
     }
     text
+}
+
+/// Writes a line to standard error. Where nobody can read it (a full disk, a closed pipe) the program
+/// goes on to its own end.
+pub fn tell(text: impl Display) {
+    drop(writeln!(std::io::stderr(), "{text}"));
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ pub use brigade_report as report;
 
 pub use config::{ConfigError, embedded, layered};
 pub use dataset::{Dataset, Samples, Training, samples};
-pub use explain::explain;
+pub use explain::{explain, tell};
 pub use flags::StandardFlags;
 pub use language::{LanguageModel, TokenDataset};
 pub use output::{CONFIG_FILE, WEIGHTS_FILE};

@@ -1,6 +1,10 @@
 //! The folder of a run's results.
+//!
+//! A run first *claims* its folder, which checks and creates it and changes nothing that is there;
+//! only when all ranks are ready to train does it *begin* there.
 
-use std::io::ErrorKind;
+use std::fs::File;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -10,42 +14,69 @@ pub const CONFIG_FILE: &str = "config.toml";
 /// The weights at the end of a run.
 pub const WEIGHTS_FILE: &str = "model.safetensors";
 
-/// Takes a folder for a run and writes its configuration there. `dir` empty makes a new folder
-/// `runs/<name>-<number>`.
+/// Finds and creates the folder of a run. `dir` empty makes a new one, `runs/<name>-<number>`.
 pub(crate) fn claim(dir: &Path, name: &str, overwrite: bool, config: &str) -> anyhow::Result<PathBuf> {
-    let dir = if dir.as_os_str().is_empty() { new_folder(name)? } else { dir.to_owned() };
-    std::fs::create_dir_all(&dir).with_context(|| format!("--out {}", dir.display()))?;
-    let earlier =
-        [WEIGHTS_FILE, brigade_report::METRICS_FILE].into_iter().find(|file| dir.join(file).exists());
-    if let (Some(file), false) = (earlier, overwrite) {
-        bail!(
-            "--out {} holds results of an earlier run ({file}); give another folder, or --overwrite to replace them",
-            dir.display()
-        );
+    if dir.as_os_str().is_empty() {
+        return new_folder(name);
     }
-    if overwrite {
-        clear(&dir)?;
+    std::fs::create_dir_all(dir).with_context(|| format!("--out {}", dir.display()))?;
+    if !overwrite {
+        refuse_earlier(dir, config)?;
     }
-    let path = dir.join(CONFIG_FILE);
-    std::fs::write(&path, config).with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(dir)
+    Ok(dir.to_owned())
 }
 
-/// Removes the files of an earlier run that this one would not replace by its own.
-fn clear(dir: &Path) -> anyhow::Result<()> {
-    for entry in std::fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))? {
-        let entry = entry?;
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        let ours = [CONFIG_FILE, WEIGHTS_FILE, brigade_report::METRICS_FILE, "tokenizer.json"]
-            .contains(&name.as_ref())
-            || name.starts_with("events.out.tfevents.");
-        if ours {
-            std::fs::remove_file(entry.path())
-                .with_context(|| format!("cannot remove {}", entry.path().display()))?;
-        }
+/// The folder of a node that keeps logs only: rank 0 is elsewhere.
+pub(crate) fn claim_for_logs(dir: &Path, name: &str) -> anyhow::Result<PathBuf> {
+    if dir.as_os_str().is_empty() {
+        return new_folder(name);
     }
-    Ok(())
+    std::fs::create_dir_all(dir).with_context(|| format!("--out {}", dir.display()))?;
+    Ok(dir.to_owned())
+}
+
+/// Starts a run in a folder that was claimed: removes the weights of an earlier run, if that is
+/// allowed, and writes the configuration. The file says nothing of the folder itself, so that it can be given
+/// back for a run elsewhere.
+pub(crate) fn begin(dir: &Path, overwrite: bool, config: &str) -> anyhow::Result<()> {
+    let weights = dir.join(WEIGHTS_FILE);
+    if !overwrite {
+        refuse_earlier(dir, config)?;
+    } else if let Err(error) = std::fs::remove_file(&weights)
+        && error.kind() != ErrorKind::NotFound
+    {
+        return Err(error).with_context(|| format!("cannot remove {}", weights.display()));
+    }
+    let path = dir.join(CONFIG_FILE);
+    let aside = dir.join(format!("{CONFIG_FILE}.part"));
+    let write = || {
+        let mut file = File::create(&aside)?;
+        file.write_all(portable(config).as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&aside, &path)
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// The configuration without the folder of its results.
+fn portable(config: &str) -> String {
+    let Ok(mut table) = config.parse::<toml::Table>() else { return config.to_owned() };
+    if let Some(output) = table.get_mut("output").and_then(toml::Value::as_table_mut) {
+        output.remove("dir");
+    }
+    toml::to_string(&table).unwrap_or_else(|_| config.to_owned())
+}
+
+fn refuse_earlier(dir: &Path, config: &str) -> anyhow::Result<()> {
+    let results =
+        [WEIGHTS_FILE, brigade_report::METRICS_FILE].into_iter().find(|file| dir.join(file).exists());
+    let other = std::fs::read_to_string(dir.join(CONFIG_FILE)).is_ok_and(|text| text != portable(config));
+    let what = match results {
+        Some(file) => format!("results of an earlier run ({file})"),
+        None if other => format!("a {CONFIG_FILE} that is not this run's"),
+        None => return Ok(()),
+    };
+    bail!("--out {} holds {what}; give another folder, or --overwrite to replace it", dir.display())
 }
 
 /// Makes `runs/<name>-1`, or the first number that is free. The folder is made by the call that
@@ -71,16 +102,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_are_replaced_only_when_asked() {
+    fn nothing_is_replaced_unless_asked_and_nothing_before_the_run_begins() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().join("a");
-        assert_eq!(claim(&dir, "x", false, "one").unwrap(), dir);
+        let text = |file: &str| std::fs::read_to_string(dir.join(file)).unwrap();
+        assert_eq!(claim(&dir, "x", false, "a = 1").unwrap(), dir);
+        begin(&dir, false, "a = 1\n[output]\ndir = \"x\"\n").unwrap();
+        assert_eq!(text(CONFIG_FILE), "a = 1\n\n[output]\n");
         std::fs::write(dir.join(WEIGHTS_FILE), "weights").unwrap();
-        let error = claim(&dir, "x", false, "two").unwrap_err().to_string();
+        let error = claim(&dir, "x", false, "a = 2").unwrap_err().to_string();
         assert!(error.contains("--overwrite"), "{error}");
-        assert_eq!(std::fs::read_to_string(dir.join(CONFIG_FILE)).unwrap(), "one");
-        claim(&dir, "x", true, "two").unwrap();
-        assert_eq!(std::fs::read_to_string(dir.join(CONFIG_FILE)).unwrap(), "two");
+        claim(&dir, "x", true, "a = 2").unwrap();
+        assert_eq!(text(WEIGHTS_FILE), "weights");
+        begin(&dir, true, "a = 2").unwrap();
+        assert_eq!(text(CONFIG_FILE), "a = 2\n");
         assert!(!dir.join(WEIGHTS_FILE).exists());
+        let error = claim(&dir, "x", false, "a = 3").unwrap_err().to_string();
+        assert!(error.contains("holds a config.toml that is not this run's"), "{error}");
+        claim(&dir, "x", false, "a = 2").unwrap();
     }
 }

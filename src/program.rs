@@ -13,7 +13,7 @@ use clap::{Args, Command, FromArgMatches};
 use serde::Serialize;
 
 use crate::config::{embedded, layered};
-use crate::explain::explain;
+use crate::explain::{explain, tell};
 use crate::flags::StandardFlags;
 use crate::output;
 use crate::rank;
@@ -108,7 +108,7 @@ impl Program<'_> {
         let nproc = self.ranks_per_node(node);
         let by_itself = matches!(node.source, Source::Alone | Source::Flags) && node.overridden.is_none();
         if !by_itself && !self.flags.quiet {
-            eprintln!("{}", Detected::Node(node.clone()));
+            tell(Detected::Node(node.clone()));
         }
         let prepared = || {
             let token = Detected::Node(node.clone()).token(&environment)?;
@@ -118,7 +118,7 @@ impl Program<'_> {
             // Node 0 holds rank 0, which writes the results; the other nodes keep only their logs.
             let dir = match node.node_rank {
                 0 => output::claim(&output.dir, self.name, output.overwrite, &self.config)?,
-                _ => output.dir.clone(),
+                _ => output::claim_for_logs(&output.dir, self.name)?,
             };
             let program = std::env::current_exe().context("cannot find this program's own file")?;
             Ok((token, dir, program))
@@ -138,7 +138,7 @@ impl Program<'_> {
             Outcome::Done => {}
             Outcome::Failed(failure)
                 if failure.root.rank == 0 && failure.panic.is_empty() && said_why(failure) => {}
-            other => eprintln!("brigade: {other}"),
+            other => tell(format_args!("brigade: {other}")),
         }
         Ok(outcome.exit_code())
     }
@@ -150,6 +150,7 @@ impl Program<'_> {
         prepare: impl FnOnce(Role) -> anyhow::Result<P>,
         body: impl FnOnce(&mut Session, P) -> anyhow::Result<()>,
     ) -> anyhow::Result<u8> {
+        brigade_cpu::keep_heap();
         let interrupt = interrupt::install()?;
         let launched = launched_in();
         let role = if launched.is_some() { Role::LaunchedRank } else { Role::JoinedRank { rank: info.rank } };
@@ -180,6 +181,7 @@ impl Program<'_> {
                 Role::LaunchedRank => format!("{} ranks, started by Brigade", info.world_size),
                 _ => detected.to_string(),
             },
+            self.config.clone(),
             self.flags.quiet,
             interrupt,
         );
@@ -245,9 +247,17 @@ impl Program<'_> {
         let group: Group = group.context("a group of one rank")?;
         let out = self.settings.output.dir.clone();
         let interrupt = interrupt::Interrupt::detached();
-        let mut session =
-            Session::new(group, self.settings.clone(), plan, out, detected.to_string(), true, interrupt);
-        session.describe_only(self.config.clone());
+        let mut session = Session::new(
+            group,
+            self.settings.clone(),
+            plan,
+            out,
+            detected.to_string(),
+            self.config.clone(),
+            true,
+            interrupt,
+        );
+        session.describe_only();
         match body(&mut session, prepared) {
             Err(error) if error.is::<DryRun>() => Ok(exit::DONE),
             Err(error) => Err(error),
@@ -291,7 +301,7 @@ fn report(error: &anyhow::Error) -> u8 {
     if error.is::<Interrupted>() {
         return exit::INTERRUPTED;
     }
-    eprintln!("brigade: {}", explain(error));
+    tell(format_args!("brigade: {}", explain(error)));
     if error.is::<Usage>() || error.is::<brigade_launch::Error>() { exit::USAGE } else { exit::FAILED }
 }
 

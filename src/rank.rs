@@ -41,12 +41,13 @@ pub(crate) fn join(
     world.with_context(|| format!("rank {} cannot join its world", info.rank))
 }
 
-/// The part of a configuration that all ranks must share: where results and caches lie may differ from host to host.
+/// The part of a configuration that all ranks must share. Where results, caches and text lie may differ
+/// from host to host; that the text is the same is compared by its content.
 fn shared_part(config: &str) -> anyhow::Result<String> {
     let mut config: toml::Table = config.parse()?;
     config.remove("output");
     if let Some(data) = config.get_mut("data").and_then(toml::Value::as_table_mut) {
-        data.remove("cache_dir");
+        data.retain(|key, _| !["cache_dir", "sources", "tokenizer"].contains(&key));
     }
     Ok(toml::to_string(&config)?)
 }

@@ -31,8 +31,10 @@ pub struct Session {
     pub(crate) out: PathBuf,
     pub(crate) world: String,
     pub(crate) quiet: bool,
-    /// The configuration to describe instead of training.
-    pub(crate) described_config: Option<String>,
+    /// The whole resolved configuration, as TOML.
+    pub(crate) config: String,
+    /// Whether the run is only to be described.
+    pub(crate) dry: bool,
     interrupt: Interrupt,
 }
 
@@ -43,28 +45,17 @@ impl Session {
         plan: Plan,
         out: PathBuf,
         world: String,
+        config: String,
         quiet: bool,
         interrupt: Interrupt,
     ) -> Self {
-        brigade_cpu::keep_heap();
         let collectives = Arc::new(HostCollectives::new(group.clone()));
         let device = brigade_cpu::device();
-        Self {
-            group,
-            collectives,
-            device,
-            settings,
-            plan,
-            out,
-            world,
-            quiet,
-            described_config: None,
-            interrupt,
-        }
+        Self { group, collectives, device, settings, plan, out, world, quiet, config, dry: false, interrupt }
     }
 
-    pub(crate) fn describe_only(&mut self, config: String) {
-        self.described_config = Some(config);
+    pub(crate) fn describe_only(&mut self) {
+        self.dry = true;
     }
 
     /// This rank's number in the world.

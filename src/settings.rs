@@ -289,6 +289,9 @@ impl Default for OutputSettings {
     }
 }
 
+/// The largest whole number that a TOML file holds.
+const LARGEST: u64 = i64::MAX as u64;
+
 /// Settings that were checked against the number of ranks.
 #[derive(Debug, Clone)]
 pub struct Plan {
@@ -320,6 +323,31 @@ impl Settings {
         ];
         if let Some((option, given)) = positive.into_iter().find(|(_, value)| *value == 0) {
             return Err(SettingError::new(option, given, "it must be at least 1"));
+        }
+        let most = u64::from(u32::MAX);
+        let bounded = [
+            ("train.micro_batch_size (--micro-batch-size)", train.micro_batch_size as u64, most),
+            ("train.global_batch_size (--global-batch-size)", train.global_batch_size as u64, most),
+            ("mesh.dp (--dp)", mesh.dp as u64, most),
+            ("mesh.pp (--pp)", mesh.pp as u64, most),
+            ("train.steps (--steps)", train.steps, LARGEST),
+            ("train.seed (--seed)", train.seed, LARGEST),
+            ("train.validate_every", train.validate_every, LARGEST),
+            ("train.validation_samples", train.validation_samples as u64, LARGEST),
+            ("schedule.warmup_steps", schedule.warmup_steps, LARGEST),
+            ("schedule.warmup_tokens", schedule.warmup_tokens, LARGEST),
+            ("schedule.decay_steps", schedule.decay_steps, LARGEST),
+            ("output.log_every", self.output.log_every, LARGEST),
+        ];
+        if let Some((option, given, most)) = bounded.into_iter().find(|(_, value, most)| value > most) {
+            return Err(SettingError::new(option, given, format!("it must be at most {most}")));
+        }
+        if !(optimizer.epsilon.is_finite() && optimizer.epsilon > 0.0) {
+            return Err(SettingError::new(
+                "optimizer.epsilon",
+                optimizer.epsilon,
+                "it must be a number above 0",
+            ));
         }
         if mesh.pp != 1 {
             return Err(SettingError::new(
@@ -363,7 +391,8 @@ impl Settings {
             ("schedule.min_ratio", schedule.min_ratio, 1.0 + f64::EPSILON),
         ];
         if let Some((option, given, _)) = parts.into_iter().find(|(_, v, end)| !(0.0..*end).contains(v)) {
-            return Err(SettingError::new(option, given, "it must be from 0 to 1"));
+            let end = if option == "schedule.min_ratio" { "to 1" } else { "to below 1" };
+            return Err(SettingError::new(option, given, format!("it must be from 0 {end}")));
         }
         let waits = [
             ("comm.init_timeout_seconds", comm.init_timeout_seconds),

@@ -14,7 +14,7 @@ use brigade_data::{EvaluationBatches, Prefetcher, Sampler};
 use brigade_report::{Compute, ConsoleMode, Reporter, ReporterOptions, StepRecord, Summary};
 
 use crate::dataset::{Dataset, Training};
-use crate::output::WEIGHTS_FILE;
+use crate::output::{self, WEIGHTS_FILE};
 use crate::session::{DryRun, Session};
 
 /// Steps that are read ahead of the one that trains.
@@ -47,7 +47,7 @@ impl Session {
         O: Activation,
     {
         self.describe(model.chain())?;
-        let Training { train, validation, names, flops_per_target } = training;
+        let Training { train, validation, names, flops_per_target, files } = training;
         let settings = self.settings.train.clone();
         let (seed, dp_rank, dp) = (settings.seed, self.plan.mesh.dp_rank(self.rank()), self.plan.mesh.dp);
         let sizes = format!(
@@ -59,7 +59,7 @@ impl Session {
         let sampler = Sampler::new(train.len(), seed, settings.global_batch_size, settings.micro_batch_size)?;
 
         let mut reporter = match self.rank() {
-            0 => Some(self.reporter(flops_per_target)?),
+            0 => Some(self.begin(flops_per_target, &files)?),
             _ => None,
         };
         if let Some(reporter) = &mut reporter {
@@ -119,13 +119,11 @@ impl Session {
     /// # Errors
     /// In a dry run.
     pub fn describe<I: Activation, O: Activation>(&self, chain: &Chain<I, O>) -> anyhow::Result<()> {
-        match &self.described_config {
-            Some(config) => {
-                say(&self.description(config, chain));
-                Err(DryRun.into())
-            }
-            None => Ok(()),
+        if !self.dry {
+            return Ok(());
         }
+        say(&self.description(&self.config, chain));
+        Err(DryRun.into())
     }
 
     /// Mean loss over the validation samples, each read by one rank.
@@ -155,6 +153,18 @@ impl Session {
             }
         }
         Ok(engine.evaluate(batches.into_iter().map(|items| data.batch(items, &device)))?)
+    }
+
+    /// Starts the folder of results.
+    fn begin(&self, flops_per_target: Option<f64>, files: &[(String, Vec<u8>)]) -> anyhow::Result<Reporter> {
+        output::begin(&self.out, self.settings.output.overwrite, &self.config)?;
+        let mut reporter = self.reporter(flops_per_target)?;
+        for (name, content) in files {
+            let path = self.out.join(name);
+            std::fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
+            reporter.wrote(path);
+        }
+        Ok(reporter)
     }
 
     fn reporter(&self, flops_per_target: Option<f64>) -> anyhow::Result<Reporter> {
@@ -195,7 +205,13 @@ impl Session {
             plan.learning_rate,
             plan.learning_rate_reason
         ));
-        if !plan.accumulation.is_power_of_two() {
+        if plan.schedule.warmup_steps > settings.steps {
+            reporter.note(&format!(
+                "note: the warm-up of {} steps is longer than the run of {}; the peak learning rate is never reached",
+                plan.schedule.warmup_steps, settings.steps
+            ));
+        }
+        if plan.mesh.dp > 1 && !plan.accumulation.is_power_of_two() {
             reporter.note(
                 "note: weights are the same bits on another number of ranks only where each rank's micro-batches are a power of two",
             );

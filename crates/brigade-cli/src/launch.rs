@@ -35,7 +35,7 @@ pub fn run(args: CommandArgs) -> anyhow::Result<ExitCode> {
         _ => Usage(error).into(),
     })?;
     if outcome != Outcome::Done {
-        eprintln!("brigade: {outcome}");
+        brigade::tell(format_args!("brigade: {outcome}"));
     }
     Ok(ExitCode::from(outcome.exit_code()))
 }
@@ -90,7 +90,7 @@ impl Logs {
 fn announce(event: Event) {
     match event {
         Event::Ended(end) if matches!(end.ending, Ending::Signal(_)) && !end.stopped => {
-            eprintln!("brigade: {end}")
+            brigade::tell(format_args!("brigade: {end}"))
         }
         _ => {}
     }

@@ -47,7 +47,7 @@ fn main() -> ExitCode {
         Command::Generate(args) => generate::run(&args),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("brigade: {}", explain(&error));
+        brigade::tell(format_args!("brigade: {}", explain(&error)));
         ExitCode::from(if error.is::<Usage>() { exit::USAGE } else { exit::FAILED })
     })
 }

@@ -77,11 +77,9 @@ pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
             validation: validation.map(|sequences| Arc::new(TokenDataset::new(sequences))),
             names: gpt::names(),
             flops_per_target: Some(flops_per_target(shape, model.chain().parameters())),
+            files: vec![(TOKENIZER_FILE.into(), prepared.tokenizer.json().into())],
         };
         session.train(model, training)?;
-        if session.rank() == 0 {
-            prepared.tokenizer.save(&session.out().join(TOKENIZER_FILE))?;
-        }
         Ok(())
     }))
 }

@@ -34,7 +34,8 @@ pub struct Batch<I, T> {
 pub enum NonFinite {
     /// End the run; the message names rank, step and block.
     Stop,
-    /// Leave weights and optimizer as they are and go on with the next step.
+    /// Leave weights and optimizer as they are and go on with the next step; also where no target
+    /// of the global batch is valid.
     Skip,
 }
 
@@ -161,7 +162,11 @@ where
         self.step += 1;
         let before = self.collectives.traffic();
         let mut clock = Clock::default();
-        let Sums { gradients, grad_norm, loss, targets } = self.sums(&batches, &mut clock)?;
+        let sums = match self.sums(&batches, &mut clock) {
+            Err(Error::NoTargets { .. }) if self.settings.on_nonfinite == NonFinite::Skip => Sums::nothing(),
+            sums => sums?,
+        };
+        let Sums { gradients, grad_norm, loss, targets } = sums;
 
         let skipped = !(loss.is_finite() && grad_norm.is_finite());
         if skipped && self.settings.on_nonfinite == NonFinite::Stop {

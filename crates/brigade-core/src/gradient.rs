@@ -23,6 +23,13 @@ pub(crate) struct Sums {
     pub targets: f64,
 }
 
+impl Sums {
+    /// Of a batch that holds nothing to learn from.
+    pub(crate) fn nothing() -> Self {
+        Self { gradients: Vec::new(), grad_norm: f64::NAN, loss: f64::NAN, targets: 0.0 }
+    }
+}
+
 impl<I, O, T> Engine<I, O, T>
 where
     I: Activation + Clone,
@@ -31,6 +38,15 @@ where
 {
     /// Forward and backward over this rank's micro-batches, and the sums over all ranks.
     pub(crate) fn sums(&mut self, batches: &[Batch<I, T>], clock: &mut Clock) -> Result<Sums> {
+        if batches.is_empty() {
+            return Err(Error::Setting {
+                option: "micro-batches of a step",
+                given: "0".into(),
+                allowed: "each rank needs at least one".into(),
+            });
+        }
+        // A step that failed half-way may have left gradients.
+        self.states.iter_mut().for_each(|state| state.gradient = PairwiseSum::new());
         let valid: usize = batches.iter().map(|batch| batch.valid_targets).sum();
         let mut total = Total::Pending(self.collectives.exchange(vec![valid as f64]));
         let mut losses = PairwiseSum::new();

@@ -59,7 +59,7 @@ impl GptConfig {
     /// Checks that the shape is a model.
     ///
     /// # Errors
-    /// If a size is 0 or the heads do not divide the width.
+    /// If a size is 0 or beyond any model, or the heads do not divide the width.
     pub fn check(&self) -> Result<(), ShapeError> {
         let sizes = [
             ("vocabulary", self.vocabulary),
@@ -70,6 +70,15 @@ impl GptConfig {
         ];
         if let Some((option, given)) = sizes.into_iter().find(|(_, size)| *size == 0) {
             return Err(ShapeError { option, given, allowed: "it must be at least 1".into() });
+        }
+        let most = [
+            ("vocabulary", self.vocabulary, 1 << 24),
+            ("sequence_length", self.sequence_length, 1 << 17),
+            ("width", self.width, 1 << 17),
+            ("layers", self.layers, 1 << 14),
+        ];
+        if let Some((option, given, most)) = most.into_iter().find(|(_, size, most)| size > most) {
+            return Err(ShapeError { option, given, allowed: format!("it must be at most {most}") });
         }
         if !self.width.is_multiple_of(self.heads) {
             let allowed = format!("the number of heads must divide model.width = {}", self.width);

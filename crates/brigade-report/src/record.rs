@@ -44,7 +44,8 @@ pub struct StepRecord {
     /// Waiting for other ranks, in seconds, mean over the ranks.
     #[serde(deserialize_with = "null_is_nan")]
     pub comm_wait_seconds: f64,
-    /// Payload bytes that all ranks sent in collectives.
+    /// Payload bytes that all ranks sent in the collectives of the step itself; what gathers this record, and
+    /// validation, are not counted.
     pub comm_bytes: u64,
     /// Collectives that the world performed, each counted once.
     pub comm_calls: u64,

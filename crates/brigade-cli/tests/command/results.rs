@@ -137,6 +137,32 @@ fn results_are_replaced_only_when_asked() {
 }
 
 #[test]
+fn a_run_that_fails_before_it_begins_replaces_nothing() {
+    let place = Place::new();
+    place.succeed(&mut place.train("--nproc-per-node 1 --steps 1 --out a"));
+    let weights = place.read("a/model.safetensors");
+    for line in [
+        "--seed 18446744073709551615",
+        "--set data.tokenizer=a/missing.json",
+        "--micro-batch-size 9223372036854775808",
+    ] {
+        let done = place.run(&mut place.train(&format!("--nproc-per-node 1 --out a --overwrite {line}")));
+        assert_eq!(done.code, Some(2), "{line}: {}", done.err);
+        assert!(place.read("a/model.safetensors") == weights && place.metrics("a").len() == 1, "{line}");
+    }
+    // A run's own tokenizer may be what the next one in its folder takes.
+    place.succeed(
+        &mut place
+            .train("--nproc-per-node 1 --steps 1 --out a --overwrite --set data.tokenizer=a/tokenizer.json"),
+    );
+    std::fs::create_dir(place.path("mine")).unwrap();
+    std::fs::copy(place.path("tiny.toml"), place.path("mine/config.toml")).unwrap();
+    let done = place.run(&mut place.brigade("train --config mine/config.toml --data text --out mine"));
+    assert_eq!(done.code, Some(2), "{}", done.err);
+    assert!(place.read("mine/config.toml") == place.read("tiny.toml"));
+}
+
+#[test]
 fn without_a_folder_each_run_gets_a_new_one() {
     let place = Place::new();
     for number in 1..=2 {

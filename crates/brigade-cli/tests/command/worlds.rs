@@ -73,6 +73,32 @@ fn a_rank_with_another_configuration_is_refused() {
 }
 
 #[test]
+fn a_rank_with_other_text_is_refused() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("other")).unwrap();
+    for name in std::fs::read_dir(place.path("text")).unwrap().map(|entry| entry.unwrap().file_name()) {
+        let name = name.to_string_lossy();
+        let text = place.text(&format!("text/{name}")).replace("usize", "isize");
+        std::fs::write(place.path(&format!("other/{name}")), text).unwrap();
+    }
+    let port = port();
+    let running = ["text", "other"].map(|data| {
+        let mut command = place.brigade(&format!("train --config tiny.toml --out a --data {data}"));
+        rank(&mut command, usize::from(data == "other"), 2, port);
+        place.start(&mut command)
+    });
+    for done in running.map(|running| running.wait()) {
+        assert_eq!(done.code, Some(1), "{}", done.err);
+        assert!(
+            done.err.contains("rank 1 runs with another text (or tokenizer) than rank 0"),
+            "{}",
+            done.err
+        );
+    }
+    assert!(!place.path("a/model.safetensors").exists());
+}
+
+#[test]
 fn a_rank_without_the_secret_is_refused() {
     let place = Place::new();
     let port = port();
