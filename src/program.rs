@@ -172,19 +172,11 @@ impl Program<'_> {
             }
             None => self.settings.output.dir.clone(),
         };
-        let mut session = Session::new(
-            world.group().clone(),
-            self.settings.clone(),
-            plan,
-            out,
-            match role {
-                Role::LaunchedRank => format!("{} ranks, started by Brigade", info.world_size),
-                _ => detected.to_string(),
-            },
-            self.config.clone(),
-            self.flags.quiet,
-            interrupt,
-        );
+        let world_text = match role {
+            Role::LaunchedRank => format!("{} ranks, started by Brigade", info.world_size),
+            _ => detected.to_string(),
+        };
+        let mut session = Session::new(self, world.group().clone(), plan, out, world_text, interrupt);
         // A panic of Burn must not leave the other ranks waiting.
         let result = catch_unwind(AssertUnwindSafe(|| body(&mut session, prepared)));
         drop(session);
@@ -247,16 +239,7 @@ impl Program<'_> {
         let group: Group = group.context("a group of one rank")?;
         let out = self.settings.output.dir.clone();
         let interrupt = interrupt::Interrupt::detached();
-        let mut session = Session::new(
-            group,
-            self.settings.clone(),
-            plan,
-            out,
-            detected.to_string(),
-            self.config.clone(),
-            true,
-            interrupt,
-        );
+        let mut session = Session::new(self, group, plan, out, detected.to_string(), interrupt);
         session.describe_only();
         match body(&mut session, prepared) {
             Err(error) if error.is::<DryRun>() => Ok(exit::DONE),

@@ -9,6 +9,7 @@ use brigade_cpu::HostCollectives;
 use brigade_launch::interrupt::Interrupt;
 use burn::tensor::Device;
 
+use crate::program::Program;
 use crate::settings::{Plan, Settings};
 
 /// A signal ended the run.
@@ -40,18 +41,26 @@ pub struct Session {
 
 impl Session {
     pub(crate) fn new(
+        program: &Program<'_>,
         group: Group,
-        settings: Settings,
         plan: Plan,
         out: PathBuf,
         world: String,
-        config: String,
-        quiet: bool,
         interrupt: Interrupt,
     ) -> Self {
-        let collectives = Arc::new(HostCollectives::new(group.clone()));
-        let device = brigade_cpu::device();
-        Self { group, collectives, device, settings, plan, out, world, quiet, config, dry: false, interrupt }
+        Self {
+            collectives: Arc::new(HostCollectives::new(group.clone())),
+            group,
+            device: brigade_cpu::device(),
+            settings: program.settings.clone(),
+            plan,
+            out,
+            world,
+            quiet: program.flags.quiet,
+            config: program.config.clone(),
+            dry: false,
+            interrupt,
+        }
     }
 
     pub(crate) fn describe_only(&mut self) {

@@ -155,8 +155,8 @@ fn a_run_that_fails_before_it_begins_replaces_nothing() {
         &mut place
             .train("--nproc-per-node 1 --steps 1 --out a --overwrite --set data.tokenizer=a/tokenizer.json"),
     );
-    std::fs::create_dir(place.path("mine")).unwrap();
-    std::fs::copy(place.path("tiny.toml"), place.path("mine/config.toml")).unwrap();
+    fs::create_dir(place.path("mine")).unwrap();
+    fs::copy(place.path("tiny.toml"), place.path("mine/config.toml")).unwrap();
     let done = place.run(&mut place.brigade("train --config mine/config.toml --data text --out mine"));
     assert_eq!(done.code, Some(2), "{}", done.err);
     assert!(place.read("mine/config.toml") == place.read("tiny.toml"));
