@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use brigade_core::plan::ScheduleKind as PipelineKind;
 use brigade_launch::LaunchArgs;
 
 use crate::settings::{Settings, Transport};
@@ -18,6 +19,19 @@ pub struct StandardFlags {
     /// Pipeline stages [default: 1].
     #[arg(long, value_name = "N")]
     pub pp: Option<usize>,
+    /// What data-parallel ranks keep only their share of: 0 nothing, 1 optimizer state, 2 gradients too,
+    /// 3 parameters too [default: 0].
+    #[arg(long, value_name = "STAGE")]
+    pub zero: Option<u8>,
+    /// How micro-batches go through pipeline stages: gpipe, 1f1b or interleaved-1f1b [default: 1f1b].
+    #[arg(long, value_name = "NAME")]
+    pub schedule: Option<PipelineKind>,
+    /// Chunks of blocks per pipeline stage, for interleaving [default: 1].
+    #[arg(long, value_name = "N")]
+    pub chunks: Option<usize>,
+    /// Activations to compute again instead of keeping them: none, all, every-2, … [default: none].
+    #[arg(long, value_name = "WHICH")]
+    pub recompute: Option<String>,
     /// What carries bytes between ranks.
     #[arg(long, value_enum)]
     pub transport: Option<Transport>,
@@ -60,6 +74,10 @@ impl StandardFlags {
         }
         lay(&self.dp, &mut settings.mesh.dp);
         lay(&self.pp, &mut settings.mesh.pp);
+        lay(&self.zero, &mut settings.zero.stage);
+        lay(&self.schedule, &mut settings.pipeline.schedule);
+        lay(&self.chunks, &mut settings.pipeline.chunks);
+        lay(&self.recompute, &mut settings.compute.recompute);
         lay(&self.transport, &mut settings.comm.transport);
         lay(&self.steps, &mut settings.train.steps);
         lay(&self.micro_batch_size, &mut settings.train.micro_batch_size);

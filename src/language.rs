@@ -77,6 +77,7 @@ impl LanguageModel {
         let device = brigade_cpu::device();
         let mut chain = shape.chain(0, &device)?;
         load_safetensors(weights, &mut chain, &gpt::names())?;
+        chain.initialize(0)?;
         Ok(Self { chain: chain.valid(), context: shape.sequence_length, device })
     }
 

@@ -29,6 +29,7 @@ pub use brigade_core as core;
 pub use brigade_core::{Activation, Batch, Block, Chain, Model, Part, initialize};
 pub use brigade_data as data;
 pub use brigade_launch as supervise;
+pub use brigade_core::plan;
 pub use brigade_models as models;
 pub use brigade_report as report;
 
@@ -41,7 +42,7 @@ pub use output::{CONFIG_FILE, WEIGHTS_FILE};
 pub use program::{Program, Role, Usage, exit, launch, resolved};
 pub use session::Session;
 pub use settings::{
-    CommSettings, MeshSettings, OptimizerSettings, OutputSettings, Plan, ScheduleSettings, SettingError,
-    Settings, TrainSettings, Transport,
+    CommSettings, ComputeSettings, MeshSettings, OptimizerSettings, OutputSettings, PipelineSettings, Plan,
+    ScheduleSettings, SettingError, Settings, TrainSettings, Transport, ZeroSettings,
 };
 pub use train::Trained;

@@ -56,6 +56,9 @@ pub struct Program<'a> {
     pub config: String,
     /// Targets in one sample (sequence length), to turn a warm-up in tokens into steps.
     pub targets_per_sample: usize,
+    /// Relative costs of the model's blocks, where they are known before a rank starts: whether they can be
+    /// cut into stages as the settings say is then checked before, too.
+    pub costs: Vec<f64>,
 }
 
 impl Program<'_> {
@@ -97,7 +100,11 @@ impl Program<'_> {
     }
 
     fn plan(&self, world: usize) -> anyhow::Result<Plan> {
-        Ok(self.settings.plan(world, self.targets_per_sample)?)
+        let plan = self.settings.plan(world, self.targets_per_sample)?;
+        if !self.costs.is_empty() {
+            plan.split(&self.costs)?;
+        }
+        Ok(plan)
     }
 
     fn launch<P>(
@@ -176,7 +183,8 @@ impl Program<'_> {
             Role::LaunchedRank => format!("{} ranks, started by Brigade", info.world_size),
             _ => detected.to_string(),
         };
-        let mut session = Session::new(self, world.group().clone(), plan, out, world_text, interrupt);
+        let session = Session::new(self, world.group().clone(), plan, out, world_text, interrupt);
+        let mut session = session.context("connecting the mesh")?;
         // A panic of Burn must not leave the other ranks waiting.
         let result = catch_unwind(AssertUnwindSafe(|| body(&mut session, prepared)));
         drop(session);
@@ -239,7 +247,7 @@ impl Program<'_> {
         let group: Group = group.context("a group of one rank")?;
         let out = self.settings.output.dir.clone();
         let interrupt = interrupt::Interrupt::detached();
-        let mut session = Session::new(self, group, plan, out, detected.to_string(), interrupt);
+        let mut session = Session::new(self, group, plan, out, detected.to_string(), interrupt)?;
         session.describe_only();
         match body(&mut session, prepared) {
             Err(error) if error.is::<DryRun>() => Ok(exit::DONE),
@@ -322,7 +330,7 @@ pub fn launch(defaults: &str, body: impl FnOnce(&mut Session) -> anyhow::Result<
         Ok(configured) => configured,
         Err(error) => return ExitCode::from(report(&usage(error))),
     };
-    let program = Program { name: &name, flags: &flags, settings: &settings, config, targets_per_sample: 1 };
+    let program = Program { name: &name, flags: &flags, settings: &settings, config, targets_per_sample: 1, costs: Vec::new() };
     program.run(|_| Ok(()), |session, ()| body(session))
 }
 

@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use brigade_comm::Group;
-use brigade_core::Collectives;
-use brigade_cpu::HostCollectives;
+use brigade_core::{Collectives, Groups};
 use brigade_launch::interrupt::Interrupt;
 use burn::tensor::Device;
 
@@ -25,7 +24,7 @@ pub(crate) struct DryRun;
 /// A rank in its world, ready to train.
 pub struct Session {
     group: Group,
-    collectives: Arc<dyn Collectives>,
+    groups: Groups,
     device: Device,
     pub(crate) settings: Settings,
     pub(crate) plan: Plan,
@@ -40,6 +39,7 @@ pub struct Session {
 }
 
 impl Session {
+    /// A rank of the plan's mesh, or a process that is alone and only describes the run.
     pub(crate) fn new(
         program: &Program<'_>,
         group: Group,
@@ -47,9 +47,9 @@ impl Session {
         out: PathBuf,
         world: String,
         interrupt: Interrupt,
-    ) -> Self {
-        Self {
-            collectives: Arc::new(HostCollectives::new(group.clone())),
+    ) -> brigade_comm::Result<Self> {
+        Ok(Self {
+            groups: brigade_cpu::groups(&group, plan.mesh)?,
             group,
             device: brigade_cpu::device(),
             settings: program.settings.clone(),
@@ -60,7 +60,7 @@ impl Session {
             config: program.config.clone(),
             dry: false,
             interrupt,
-        }
+        })
     }
 
     pub(crate) fn describe_only(&mut self) {
@@ -104,7 +104,12 @@ impl Session {
 
     /// The world's collectives over tensors.
     pub fn collectives(&self) -> Arc<dyn Collectives> {
-        self.collectives.clone()
+        self.groups.world.clone()
+    }
+
+    /// This rank's groups along the axes of the mesh.
+    pub(crate) fn groups(&self) -> Groups {
+        self.groups.clone()
     }
 
     /// Checks that `text` is the same on all ranks, which all call it: what a run takes from files that may

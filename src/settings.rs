@@ -5,7 +5,13 @@
 
 use std::path::PathBuf;
 
-use brigade_core::{LearningRateScaling, Mesh, NonFinite, OptimizerFactory, Schedule, ScheduleKind};
+use brigade_core::plan::{
+    Pipeline, ScheduleError, ScheduleKind as PipelineKind, SplitError, balanced, by_hand,
+};
+use brigade_core::{
+    EngineSettings, Float, LearningRateScaling, Mesh, NonFinite, OptimizerFactory, Precision, Recompute,
+    ReduceEvery, Reshard, Schedule, ScheduleKind, Zero,
+};
 use burn::optim::{
     AdamConfig, AdamWConfig, LionConfig, SgdConfig, decay::WeightDecayConfig, momentum::MomentumConfig,
 };
@@ -13,19 +19,28 @@ use serde::{Deserialize, Serialize};
 
 /// A setting that cannot be: what was given, what is allowed, and the option's full name.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("{option} = {given} is not possible: {allowed}")]
-pub struct SettingError {
-    /// Full name of the option, as in a file, with its flag if it has one.
-    pub option: &'static str,
-    /// What was given.
-    pub given: String,
-    /// What is allowed.
-    pub allowed: String,
+pub enum SettingError {
+    /// A value out of its range, or one that does not fit others.
+    #[error("{option} = {given} is not possible: {allowed}")]
+    Value {
+        /// Full name of the option, as in a file, with its flag if it has one.
+        option: &'static str,
+        /// What was given.
+        given: String,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// There is no such schedule of a pipeline.
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
+    /// The model cannot be cut so.
+    #[error(transparent)]
+    Split(#[from] SplitError),
 }
 
 impl SettingError {
     fn new(option: &'static str, given: impl ToString, allowed: impl Into<String>) -> Self {
-        Self { option, given: given.to_string(), allowed: allowed.into() }
+        Self::Value { option, given: given.to_string(), allowed: allowed.into() }
     }
 }
 
@@ -41,6 +56,12 @@ pub struct Settings {
     pub schedule: ScheduleSettings,
     /// How the ranks are arranged.
     pub mesh: MeshSettings,
+    /// What is sharded over the data-parallel ranks.
+    pub zero: ZeroSettings,
+    /// How micro-batches go through the pipeline's stages.
+    pub pipeline: PipelineSettings,
+    /// Number types, and what is computed again instead of kept.
+    pub compute: ComputeSettings,
     /// How they talk.
     pub comm: CommSettings,
     /// Where results go.
@@ -236,6 +257,84 @@ impl Default for MeshSettings {
     }
 }
 
+/// `[zero]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ZeroSettings {
+    /// What each data-parallel rank keeps only its share of: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too.
+    pub stage: u8,
+    /// Stage 3: how many blocks ahead parameters are gathered.
+    pub prefetch: usize,
+    /// Stage 3: `default`, `always` or `never`: when gathered parameters are freed.
+    pub reshard_after_forward: Reshard,
+    /// Stage 3: whether gathered parameters stay for all micro-batches of a step.
+    pub keep_gathered: bool,
+    /// Stages 2 and 3: `micro_batch` or `step`: when gradients are summed over the ranks.
+    pub reduce_every: ReduceEvery,
+    /// Whether optimizer state and fp32 masters are kept, and stepped, in the host's memory, where that is not the device's.
+    pub offload_optimizer: bool,
+}
+
+impl Default for ZeroSettings {
+    fn default() -> Self {
+        let Zero { stage, prefetch, reshard_after_forward, keep_gathered, reduce_every } = Zero::default();
+        Self { stage, prefetch, reshard_after_forward, keep_gathered, reduce_every, offload_optimizer: false }
+    }
+}
+
+/// `[pipeline]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PipelineSettings {
+    /// `gpipe`, `1f1b` or `interleaved-1f1b`.
+    pub schedule: PipelineKind,
+    /// Chunks of blocks per stage (interleaving).
+    pub chunks: usize,
+    /// Blocks in each of the pp x chunks parts of the model; empty to balance them by cost.
+    pub stages: Vec<usize>,
+}
+
+impl Default for PipelineSettings {
+    fn default() -> Self {
+        Self { schedule: PipelineKind::default(), chunks: 1, stages: Vec::new() }
+    }
+}
+
+/// `[compute]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ComputeSettings {
+    /// `f32` or `bf16`: parameters and activations in forward and backward. Masters and optimizer are f32.
+    pub dtype: Float,
+    /// `f32` or `bf16`: gradients while they are summed over ranks.
+    pub reduce_dtype: Float,
+    /// Activations that are computed again in the backward pass instead of kept: `none`, `all`, or `every-2`, `every-3`, …
+    /// block.
+    pub recompute: String,
+}
+
+impl Default for ComputeSettings {
+    fn default() -> Self {
+        Self { dtype: Float::F32, reduce_dtype: Float::F32, recompute: "none".into() }
+    }
+}
+
+impl ComputeSettings {
+    fn recompute(&self) -> Result<Recompute, SettingError> {
+        let every = self.recompute.strip_prefix("every-").and_then(|k| k.parse().ok()).filter(|k| *k > 0);
+        match (self.recompute.as_str(), every) {
+            ("none", _) => Ok(Recompute::None),
+            ("all", _) => Ok(Recompute::Every(1)),
+            (_, Some(k)) => Ok(Recompute::Every(k)),
+            _ => Err(SettingError::new(
+                "compute.recompute (--recompute)",
+                &self.recompute,
+                "it must be none, all, or every-K for every K-th block, as every-2",
+            )),
+        }
+    }
+}
+
 /// How ranks of different processes exchange bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
@@ -303,6 +402,8 @@ pub struct Plan {
     pub learning_rate: f64,
     /// Why it is that.
     pub learning_rate_reason: String,
+    /// The step's settings; the split of the blocks is empty where it is to be balanced.
+    pub engine: EngineSettings,
     /// The schedule, its warm-up in steps.
     pub schedule: Schedule,
 }
@@ -349,17 +450,10 @@ impl Settings {
                 "it must be a number above 0",
             ));
         }
-        if mesh.pp != 1 {
-            return Err(SettingError::new(
-                "mesh.pp (--pp)",
-                mesh.pp,
-                "pipeline stages are not available yet; use 1",
-            ));
-        }
         let dp = if mesh.dp == 0 { (world / mesh.pp).max(1) } else { mesh.dp };
         let mesh = Mesh::new(world, mesh.pp, dp).map_err(|error| match error {
             brigade_core::Error::Setting { option, given, allowed } => {
-                SettingError { option, given, allowed }
+                SettingError::Value { option, given, allowed }
             }
             other => SettingError::new("mesh", format!("pp {} x dp {dp}", self.mesh.pp), other.to_string()),
         })?;
@@ -376,6 +470,8 @@ impl Settings {
                 ),
             ));
         }
+        let accumulation = global / together;
+        let engine = self.engine(mesh.pp, accumulation)?;
         let finite = [
             ("optimizer.learning_rate", optimizer.learning_rate),
             ("optimizer.weight_decay", f64::from(optimizer.weight_decay)),
@@ -407,11 +503,59 @@ impl Settings {
             optimizer.learning_rate_scaling.resolve(optimizer.learning_rate, global, base);
         Ok(Plan {
             mesh,
-            accumulation: global / together,
+            accumulation,
             learning_rate,
             learning_rate_reason,
             schedule: schedule.resolve(train.steps, global * tokens_per_sample.max(1))?,
+            engine,
         })
+    }
+
+    /// The settings of the step, for `stages` pipeline stages and `micro_batches` on each rank.
+    fn engine(&self, stages: usize, micro_batches: usize) -> Result<EngineSettings, SettingError> {
+        let Self { train, zero, pipeline, compute, .. } = self;
+        if zero.stage > 3 {
+            let allowed = "0 shards nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too";
+            return Err(SettingError::new("zero.stage (--zero)", zero.stage, allowed));
+        }
+        if zero.prefetch > 1000 {
+            return Err(SettingError::new("zero.prefetch", zero.prefetch, "it must be at most 1000 blocks"));
+        }
+        if stages * pipeline.chunks != 1 {
+            Pipeline::new(pipeline.schedule, stages, pipeline.chunks, micro_batches)?;
+        }
+        Ok(EngineSettings {
+            gradient_clipping: (train.gradient_clipping > 0.0).then_some(train.gradient_clipping),
+            on_nonfinite: train.on_nonfinite,
+            zero: Zero {
+                stage: zero.stage,
+                prefetch: zero.prefetch,
+                reshard_after_forward: zero.reshard_after_forward,
+                keep_gathered: zero.keep_gathered,
+                reduce_every: zero.reduce_every,
+            },
+            schedule: pipeline.schedule,
+            chunks: pipeline.chunks,
+            split: pipeline.stages.clone(),
+            recompute: compute.recompute()?,
+            precision: Precision { compute: compute.dtype, reduce: compute.reduce_dtype },
+            ..EngineSettings::default()
+        })
+    }
+}
+
+impl Plan {
+    /// Checks that a model whose blocks have these costs can be cut as the settings say, and cuts it.
+    ///
+    /// # Errors
+    /// If a part would be empty, or a split by hand does not fit the model.
+    pub fn split(&self, costs: &[f64]) -> Result<Vec<usize>, SettingError> {
+        let (given, parts) = (&self.engine.split, self.mesh.pp * self.engine.chunks);
+        if given.is_empty() {
+            return Ok(balanced(costs, parts)?);
+        }
+        by_hand(given, costs.len(), parts)?;
+        Ok(given.clone())
     }
 }
 

@@ -3,26 +3,33 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use brigade_core::{
-    Activation, Chain, Collectives, Engine, EngineSettings, Model, Operation, StepReport, Traffic,
+    Activation, Bytes, Chain, Collectives, Engine, EngineSettings, Model, Operation, StepReport, Traffic, WAITS,
 };
+use brigade_core::plan::ranges;
 use brigade_data::{EvaluationBatches, Prefetcher, Sampler};
-use brigade_report::{Compute, ConsoleMode, Reporter, ReporterOptions, StepRecord, Summary};
+use brigade_models::{Names, WeightsError, WeightsWriter};
+use brigade_report::{
+    Compute, ConsoleMode, MemoryRecord, Reporter, ReporterOptions, StepRecord, Summary,
+};
 
 use crate::dataset::{Dataset, Training};
 use crate::output::{self, WEIGHTS_FILE};
 use crate::session::{DryRun, Session};
+use crate::settings::Plan;
 
 /// Steps that are read ahead of the one that trains.
 const READ_AHEAD: usize = 4;
 
 /// A finished run.
 pub struct Trained<I, O> {
-    /// The model with its trained weights; every rank has all of them.
+    /// The model with its trained weights: all of them on every rank, unless pipeline stages or ZeRO-3 leave a rank
+    /// with a part; the run's file of weights is always whole.
     pub model: Chain<I, O>,
     /// Mean loss over the last global batch.
     pub loss: f64,
@@ -65,13 +72,12 @@ impl Session {
         if let Some(reporter) = &mut reporter {
             self.introduce(reporter, model.chain(), &train, &sampler);
         }
-        let engine_settings = EngineSettings {
-            gradient_clipping: (settings.gradient_clipping > 0.0).then_some(settings.gradient_clipping),
-            on_nonfinite: settings.on_nonfinite,
-        };
         let optimizer = self.settings.optimizer.factory()?;
-        let mut engine = Engine::new(model, seed, &optimizer, self.collectives(), engine_settings)?;
-        let mut reader = read_ahead(&train, sampler, self.plan.accumulation, dp_rank, dp)?;
+        let engine_settings = EngineSettings { split: self.plan.split(&model.chain().costs())?, ..self.plan.engine.clone() };
+        let mut engine = Engine::new(model, seed, &optimizer, self.groups(), engine_settings)?;
+        let (zero, count) = (self.plan.engine.zero, self.plan.accumulation);
+        let numbers = (0..count).map(|k| zero.micro_batch_number(dp_rank, dp, k, count)).collect();
+        let mut reader = read_ahead(&train, sampler, numbers)?;
         let device = self.device();
         let (mut loss, mut validation_loss) = (f64::NAN, None);
 
@@ -88,7 +94,7 @@ impl Session {
             let last = step + 1 == settings.steps;
             let due = settings.validate_every > 0 && (step + 1) % settings.validate_every == 0;
             let validated = match &validation {
-                Some(data) if last || due => Some(self.validate(&engine, data)?),
+                Some(data) if last || due => Some(self.validate(&mut engine, data)?),
                 _ => None,
             };
             validation_loss = validated.or(validation_loss);
@@ -103,9 +109,8 @@ impl Session {
             }
         }
         drop(reader);
+        let path = self.save(&engine, &names)?;
         if let Some(mut reporter) = reporter {
-            let path = self.out.join(WEIGHTS_FILE);
-            brigade_models::save_safetensors(&path, &engine.chain().tensors()?, &names)?;
             reporter.wrote(path);
             self.conclude(reporter.finish());
         }
@@ -126,8 +131,32 @@ impl Session {
         Err(DryRun.into())
     }
 
-    /// Mean loss over the validation samples, each read by one rank.
-    fn validate<D, O>(&self, engine: &Engine<D::Input, O, D::Target>, data: &Arc<D>) -> anyhow::Result<f64>
+    /// Writes the file of weights on rank 0, block by block, from wherever they are.
+    fn save<I, O, T>(&self, engine: &Engine<I, O, T>, names: &Names) -> anyhow::Result<PathBuf>
+    where
+        I: Activation + Clone,
+        O: Activation,
+        T: Clone,
+    {
+        let path = self.out.join(WEIGHTS_FILE);
+        let mut writer = (self.rank() == 0).then(|| WeightsWriter::create(&path)).transpose()?;
+        let mut failed: Option<WeightsError> = None;
+        engine.collect(0, |tensor| {
+            if let (Some(writer), None) = (&mut writer, &failed) {
+                failed = writer.push(&tensor, names).err();
+            }
+            Ok(())
+        })?;
+        match (failed, writer) {
+            (Some(error), _) => return Err(error.into()),
+            (None, Some(writer)) => writer.finish()?,
+            (None, None) => {}
+        }
+        Ok(path)
+    }
+
+    /// Mean loss over the validation samples, each read by the ranks of one pipeline.
+    fn validate<D, O>(&self, engine: &mut Engine<D::Input, O, D::Target>, data: &Arc<D>) -> anyhow::Result<f64>
     where
         D: Dataset,
         O: Activation,
@@ -211,10 +240,13 @@ impl Session {
                 plan.schedule.warmup_steps, settings.steps
             ));
         }
-        if plan.mesh.dp > 1 && !plan.accumulation.is_power_of_two() {
-            reporter.note(
-                "note: weights are the same bits on another number of ranks only where each rank's micro-batches are a power of two",
-            );
+        if let Some(why) = same_bits_needs(plan) {
+            reporter.note(&format!(
+                "note: weights are the same bits on another number of data-parallel ranks only where {why} a power of two"
+            ));
+        }
+        for line in self.spread(chain) {
+            reporter.note(&line);
         }
     }
 
@@ -222,6 +254,32 @@ impl Session {
         if !self.quiet {
             say(&format!("{summary}\n"));
         }
+    }
+
+    /// How the model is spread: which blocks each stage holds, and what is sharded.
+    fn spread<I: Activation, O: Activation>(&self, chain: &Chain<I, O>) -> Vec<String> {
+        let plan = &self.plan;
+        let mut lines = Vec::new();
+        if let (true, Ok(split)) = (plan.mesh.pp * plan.engine.chunks > 1, plan.split(&chain.costs())) {
+            let blocks = chain.parameters_by_block();
+            let names = ranges(&split).into_iter().map(|range| match range.len() {
+                1 => blocks[range.start].0.clone(),
+                _ => format!("{} to {}", blocks[range.start].0, blocks[range.end - 1].0),
+            });
+            let names: Vec<_> = names.collect();
+            lines.push(format!(
+                "pipeline {}: {} stages, blocks {split:?}: {}",
+                plan.engine.schedule,
+                plan.mesh.pp,
+                names.join(" | ")
+            ));
+        }
+        if plan.engine.zero.stage > 0 {
+            let what = ["", "optimizer state", "optimizer state and gradients", "optimizer state, gradients and parameters"];
+            let what = what[usize::from(plan.engine.zero.stage.min(3))];
+            lines.push(format!("ZeRO-{}: {what} in {} shards", plan.engine.zero.stage, plan.mesh.dp));
+        }
+        lines
     }
 
     /// The resolved configuration, the mesh, and the parameters of each block.
@@ -233,6 +291,9 @@ impl Session {
             writeln!(text, "# mesh: pp {} x dp {} = {} ranks", plan.mesh.pp, plan.mesh.dp, plan.mesh.world());
         let _ = writeln!(text, "# each rank adds up {} micro-batches a step", plan.accumulation);
         let _ = writeln!(text, "# learning rate: {} ({})", plan.learning_rate, plan.learning_rate_reason);
+        for line in self.spread(chain) {
+            let _ = writeln!(text, "# {line}");
+        }
         for (name, parameters) in chain.parameters_by_block() {
             let _ = writeln!(text, "# block {name:<16} {parameters:>12} parameters");
         }
@@ -241,25 +302,33 @@ impl Session {
     }
 }
 
+/// What must be a power of two for the weights to be the same on another number of data-parallel ranks; none if it is.
+fn same_bits_needs(plan: &Plan) -> Option<&'static str> {
+    let each = plan.engine.zero.reduces_each_micro_batch();
+    match plan.mesh.dp {
+        1 => None,
+        dp if each => (!dp.is_power_of_two() && plan.accumulation > 1).then_some("the number of data-parallel ranks is"),
+        _ => (!plan.accumulation.is_power_of_two()).then_some("each rank's micro-batches are"),
+    }
+}
+
 /// Prints; a reader that has gone away, as `head` does, is no reason to end a run.
 fn say(text: &str) {
     drop(std::io::stdout().write_all(text.as_bytes()));
 }
 
-/// Micro-batches of samples, step by step, read on threads of their own.
+/// This rank's micro-batches of samples, given by their numbers in the global batch, step by step, read on threads of
+/// their own.
 fn read_ahead<D: Dataset>(
     data: &Arc<D>,
     sampler: Sampler,
-    micro_batches: usize,
-    dp_rank: usize,
-    dp: usize,
+    numbers: Vec<usize>,
 ) -> anyhow::Result<Prefetcher<Vec<Vec<D::Item>>>> {
     let data = data.clone();
     let read = move |step: u64| -> anyhow::Result<Vec<Vec<D::Item>>> {
-        (0..micro_batches)
-            .map(|k| {
-                sampler.micro_batch(step, dp_rank, dp, k)?.into_iter().map(|index| data.get(index)).collect()
-            })
+        numbers
+            .iter()
+            .map(|number| sampler.numbered(step, *number)?.into_iter().map(|index| data.get(index)).collect())
             .collect()
     };
     Ok(Prefetcher::new(0, READ_AHEAD, 1, read)?)
@@ -270,9 +339,13 @@ struct Shares {
     /// Longest step of any rank.
     step_seconds: f64,
     /// Means over the ranks, in the order of [`share`].
-    seconds: [f64; 5],
+    seconds: [f64; 6],
+    /// Means over the ranks, by what was waited for.
+    waits: [f64; WAITS.len()],
     /// The largest of any rank.
     peak_rss_bytes: u64,
+    in_flight: u64,
+    memory: MemoryRecord,
     /// Calls of the world, and the bytes of all ranks.
     traffic: Traffic,
 }
@@ -293,9 +366,17 @@ fn share(
     data_wait: Duration,
     step: Duration,
 ) -> anyhow::Result<Shares> {
-    let seconds = [report.forward, report.backward, report.optimizer, data_wait, report.comm_wait];
-    let mut values = vec![step.as_secs_f64(), brigade_report::peak_rss_bytes() as f64];
+    let clock = &report.clock;
+    let seconds =
+        [clock.forward, clock.backward, clock.optimizer, data_wait, clock.comm_wait(), report.bubble];
+    let memory = report.memory;
+    let memory = [memory.parameters, memory.gradients, memory.optimizer, memory.activations];
+    let mut values = vec![step.as_secs_f64(), brigade_report::peak_rss_bytes() as f64, report.in_flight as f64];
+    values.extend(memory.iter().flat_map(|Bytes { live, peak }| [*live as f64, *peak as f64]));
+    let means = values.len();
     values.extend(seconds.iter().map(Duration::as_secs_f64));
+    values.extend(WAITS.map(|what| clock.waits.get(what).map_or(0.0, Duration::as_secs_f64)));
+    let counts = values.len();
     for operation in OPERATIONS {
         let (calls, bytes) = report.traffic.get(&operation).copied().unwrap_or_default();
         values.extend([calls as f64, bytes as f64]);
@@ -303,14 +384,25 @@ fn share(
     let all = collectives.exchange(values).wait()?;
     let sum = |index: usize| all.iter().map(|values| values[index]).sum::<f64>();
     let most = |index: usize| all.iter().map(|values| values[index]).fold(0.0, f64::max);
-    let counts = 2 + seconds.len();
     let traffic = OPERATIONS.iter().enumerate().map(|(index, operation)| {
         (*operation, (most(counts + 2 * index) as u64, sum(counts + 2 * index + 1) as u64))
     });
     Ok(Shares {
         step_seconds: most(0),
-        seconds: std::array::from_fn(|index| sum(2 + index) / all.len() as f64),
+        seconds: std::array::from_fn(|index| sum(means + index) / all.len() as f64),
+        waits: std::array::from_fn(|index| sum(means + seconds.len() + index) / all.len() as f64),
         peak_rss_bytes: most(1) as u64,
+        in_flight: most(2) as u64,
+        memory: MemoryRecord {
+            parameter_bytes: most(3) as u64,
+            parameter_bytes_peak: most(4) as u64,
+            gradient_bytes: most(5) as u64,
+            gradient_bytes_peak: most(6) as u64,
+            optimizer_bytes: most(7) as u64,
+            optimizer_bytes_peak: most(8) as u64,
+            activation_bytes: most(9) as u64,
+            activation_bytes_peak: most(10) as u64,
+        },
         traffic: traffic.filter(|(_, (calls, _))| *calls > 0).collect(),
     })
 }
@@ -321,7 +413,7 @@ fn record(
     shares: &Shares,
     validation_loss: Option<f64>,
 ) -> StepRecord {
-    let [forward, backward, optimizer, data_wait, comm_wait] = shares.seconds;
+    let [forward, backward, optimizer, data_wait, comm_wait, bubble] = shares.seconds;
     let collectives: BTreeMap<String, brigade_report::Collective> = shares
         .traffic
         .iter()
@@ -342,6 +434,15 @@ fn record(
         optimizer_seconds: optimizer,
         data_wait_seconds: data_wait,
         comm_wait_seconds: comm_wait,
+        comm_wait_seconds_by: WAITS
+            .into_iter()
+            .zip(shares.waits)
+            .filter(|(_, seconds)| *seconds > 0.0)
+            .map(|(what, seconds)| (what.to_owned(), seconds))
+            .collect(),
+        bubble_seconds: bubble,
+        micro_batches_in_flight: shares.in_flight,
+        memory: shares.memory,
         comm_bytes: collectives.values().map(|c| c.bytes).sum(),
         comm_calls: collectives.values().map(|c| c.calls).sum(),
         collectives,

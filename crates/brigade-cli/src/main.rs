@@ -11,6 +11,7 @@ mod config;
 mod corpus;
 mod generate;
 mod launch;
+mod plan;
 mod sampling;
 mod train;
 
@@ -35,6 +36,9 @@ enum Command {
     /// Start the ranks of any program, as torchrun does, and watch over them.
     #[command(after_help = launch::EXAMPLES)]
     Launch(launch::CommandArgs),
+    /// Show what a configuration will do.
+    #[command(after_help = plan::EXAMPLES)]
+    Plan(plan::PlanArgs),
     /// Print text that a trained model goes on with.
     #[command(after_help = generate::EXAMPLES)]
     Generate(generate::GenerateArgs),
@@ -44,6 +48,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Train(args) => train::run(&args),
         Command::Launch(args) => launch::run(args),
+        Command::Plan(args) => plan::run(&args),
         Command::Generate(args) => generate::run(&args),
     };
     result.unwrap_or_else(|error| {

@@ -57,6 +57,7 @@ pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
         settings: &config.settings,
         config: brigade::resolved(&config)?,
         targets_per_sample: shape.sequence_length,
+        costs: shape.costs()?,
     };
     let prepare = |role| {
         // One process tells of it, and the others find the result in the cache.

@@ -26,11 +26,13 @@ pub enum Operation {
     Send = 8,
     /// A buffer from one peer.
     Recv = 9,
+    /// A buffer from one peer, whose size comes with it.
+    RecvMessage = 10,
 }
 
 impl Operation {
     /// Every operation, in wire order.
-    pub const ALL: [Operation; 9] = [
+    pub const ALL: [Operation; 10] = [
         Operation::AllReduce,
         Operation::ReduceScatter,
         Operation::AllGather,
@@ -40,6 +42,7 @@ impl Operation {
         Operation::Barrier,
         Operation::Send,
         Operation::Recv,
+        Operation::RecvMessage,
     ];
 
     /// The name in snake case, as in `all_reduce`.
@@ -54,7 +57,13 @@ impl Operation {
             Operation::Barrier => "barrier",
             Operation::Send => "send",
             Operation::Recv => "recv",
+            Operation::RecvMessage => "recv_message",
         }
+    }
+
+    /// Whether it takes what a peer sends.
+    pub(crate) const fn is_receive(self) -> bool {
+        matches!(self, Operation::Recv | Operation::RecvMessage)
     }
 }
 
@@ -77,8 +86,20 @@ pub struct Call {
     pub reduce: Option<ReduceOp>,
     /// The world rank of the root, where there is one.
     pub root: Option<usize>,
-    /// The size of the whole buffer in bytes.
+    /// The size of the whole buffer in bytes; of a `recv_message`, the largest that it takes.
     pub bytes: u64,
+}
+
+impl Call {
+    /// Whether a peer that called `theirs` takes part in this call.
+    pub(crate) fn accepts(&self, theirs: &Call) -> bool {
+        let bytes = match self.operation {
+            Operation::RecvMessage => self.bytes.min(theirs.bytes),
+            _ => self.bytes,
+        };
+        let operation = if self.operation.is_receive() { Operation::Send } else { self.operation };
+        *theirs == Call { operation, bytes, ..*self }
+    }
 }
 
 impl fmt::Display for Call {
@@ -90,7 +111,8 @@ impl fmt::Display for Call {
         if let Some(root) = self.root {
             write!(f, "root {root}, ")?;
         }
-        write!(f, "{}, {} bytes)", self.dtype, self.bytes)
+        let bound = if self.operation == Operation::RecvMessage { "at most " } else { "" };
+        write!(f, "{}, {bound}{} bytes)", self.dtype, self.bytes)
     }
 }
 

@@ -62,7 +62,7 @@ impl<'a> Collective<'a> {
             moved |= outgoing
                 .advance(link, bytes, *final_end, |index| plan.outbound(peer, index))
                 .map_err(Stop::link(peer))?;
-            moved |= incoming.greet(link, peer, self.group, &self.call)?;
+            moved |= incoming.greet(link, peer, self.group, &self.call)?.is_some();
             let (filled, own_end) = incoming
                 .fill(link, bytes, outgoing.frontier(), |index| plan.inbound(peer, index))
                 .map_err(Stop::link(peer))?;

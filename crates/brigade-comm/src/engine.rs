@@ -345,6 +345,10 @@ impl Progress {
             StopReason::OtherCall(theirs) => {
                 self.fault.raise(rank, Error::Mismatch { group, rank, peer, ours: call, theirs });
             }
+            StopReason::NoMemory(theirs, reason) => {
+                let ours = call;
+                self.fault.raise(rank, Error::NoMemory { group, rank, peer, ours, theirs, reason });
+            }
             StopReason::Header(reason) => {
                 self.fault.raise(rank, Error::Protocol { group, rank, peer, call, reason });
             }

@@ -37,6 +37,24 @@ pub enum Error {
         /// What `peer` called.
         theirs: Box<Call>,
     },
+    /// There is no memory for a message, though its size is within the limit.
+    #[error(
+        "group \"{group}\": rank {rank} called {ours}, but has no memory for rank {peer}'s {theirs}: {reason}"
+    )]
+    NoMemory {
+        /// The group's name.
+        group: String,
+        /// The rank that has no memory.
+        rank: usize,
+        /// The rank that sends the message.
+        peer: usize,
+        /// What `rank` called.
+        ours: Box<Call>,
+        /// What `peer` called.
+        theirs: Box<Call>,
+        /// The allocator's answer.
+        reason: String,
+    },
     /// A peer's bytes make no sense.
     #[error("group \"{group}\": rank {rank} cannot understand rank {peer} during {call}: {reason}")]
     Protocol {

@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::fabric::{Fabric, Gathering};
 use crate::fault::Fault;
 use crate::link::Doorbell;
-use crate::pending::{Owned, Pending};
+use crate::pending::{Owned, Pending, Work};
 use crate::stats::Stats;
 use crate::sync::lock;
 use crate::timeouts::Timeouts;
@@ -154,16 +154,27 @@ impl Group {
         self.start(Operation::AllToAll, buffer, dtype, None, None)
     }
 
-    /// Sends a buffer to the group's rank `to`, which receives it with [`recv`](Self::recv). Complete when the buffer
-    /// can be used again; the peer may not have it all by then. Transfers between two ranks in one direction keep
-    /// their order; they never wait for collectives or for other transfers.
+    /// Sends a buffer to the group's rank `to`, which receives it with [`recv`](Self::recv) or
+    /// [`recv_message`](Self::recv_message). Complete when the buffer can be used again; the peer may not have it all
+    /// by then. Transfers between two ranks in one direction keep their order; they never wait for collectives or for
+    /// other transfers.
     pub fn send<B: HostBuffer>(&self, buffer: B, dtype: DType, to: usize) -> Pending<B> {
-        self.transfer(Operation::Send, buffer, dtype, to)
+        let bytes = buffer.as_bytes().len();
+        self.transfer(Operation::Send, bytes, dtype, to, Owned::sized(buffer))
     }
 
     /// Fills a buffer with what the group's rank `from` [sends](Self::send), which must have the same type and size.
+    /// The [deadline](Timeouts::step) counts from when the earlier receives from that rank are complete.
     pub fn recv<B: HostBuffer>(&self, buffer: B, dtype: DType, from: usize) -> Pending<B> {
-        self.transfer(Operation::Recv, buffer, dtype, from)
+        let bytes = buffer.as_bytes().len();
+        self.transfer(Operation::Recv, bytes, dtype, from, Owned::sized(buffer))
+    }
+
+    /// Gives what the group's rank `from` [sends](Self::send) as [`DType::U8`], of any size up to `limit` bytes. It has
+    /// the order and the deadline of a [`recv`](Self::recv). Memory is allocated when the size has come, not when this
+    /// is called. A larger buffer, one of another type, or no memory for it is an error on all ranks.
+    pub fn recv_message(&self, from: usize, limit: usize) -> Pending<Vec<u8>> {
+        self.transfer(Operation::RecvMessage, limit, DType::U8, from, Owned::message())
     }
 
     /// Returns when every rank has called it.
@@ -227,7 +238,7 @@ impl Group {
     ) -> Pending<B> {
         match self.request(operation, buffer.as_bytes().len(), dtype, reduce, root) {
             Ok(request) => {
-                let (work, pending) = Owned::new(buffer);
+                let (work, pending) = Owned::sized(buffer);
                 self.0.progress.queue_collective(&request, work);
                 pending
             }
@@ -245,21 +256,22 @@ impl Group {
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(slice);
         let request = self.request(operation, bytes.len(), T::DTYPE, reduce, root)?;
         if !self.0.progress.run_inline(&request, bytes)? {
-            let (work, pending) = Owned::new(bytes.to_vec());
+            let (work, pending) = Owned::sized(bytes.to_vec());
             self.0.progress.queue_collective(&request, work);
             bytes.copy_from_slice(&pending.wait()?);
         }
         Ok(())
     }
 
-    fn transfer<B: HostBuffer>(
+    fn transfer<B>(
         &self,
         operation: Operation,
-        buffer: B,
+        bytes: usize,
         dtype: DType,
         peer: usize,
+        (work, pending): (Box<dyn Work>, Pending<B>),
     ) -> Pending<B> {
-        let request = self.request(operation, buffer.as_bytes().len(), dtype, None, None);
+        let request = self.request(operation, bytes, dtype, None, None);
         let request = request.and_then(|request| match peer {
             peer if peer >= self.size() => {
                 let reason = format!("peer {peer} is given, the group has {} ranks", self.size());
@@ -272,7 +284,6 @@ impl Group {
         });
         match request {
             Ok(request) => {
-                let (work, pending) = Owned::new(buffer);
                 self.0.progress.queue_transfer(request.call, peer, work);
                 pending
             }

@@ -104,5 +104,5 @@ impl Job {
 
 /// The queue of a transfer among those of its peer.
 pub(crate) fn direction(operation: Operation) -> usize {
-    usize::from(operation == Operation::Recv)
+    usize::from(operation.is_receive())
 }

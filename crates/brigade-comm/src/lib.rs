@@ -21,8 +21,9 @@
 //!   returns it at once. A dead process is noticed by its closed control connection.
 //! - **Nothing is left behind.** Shared memory is an anonymous file that never has a name in any file system.
 //! - **The wire is not trusted.** Peers prove knowledge of a [`Token`] before anything else is read from them;
-//!   lengths are bounded ([`MAX_FRAME_BYTES`], [`MAX_WORLD_SIZE`]) before anything is allocated. The data that
-//!   follows is neither encrypted nor signed: use a network that only the run's owner can change.
+//!   lengths are bounded ([`MAX_FRAME_BYTES`], [`MAX_WORLD_SIZE`], the limit of a [`Group::recv_message`]) before
+//!   anything is allocated. The data that follows is neither encrypted nor signed: use a network that only the run's
+//!   owner can change.
 //!
 //! # Reading order
 //! `dtype`, `reduce` (arithmetic) → `call`, `plan` (what each rank sends to whom) → `stream`, `collective`,

@@ -1,5 +1,6 @@
 //! Handles of operations in flight.
 
+use std::collections::TryReserveError;
 use std::sync::{Arc, Condvar, Mutex};
 
 use crate::buffer::HostBuffer;
@@ -43,6 +44,8 @@ impl<B> Pending<B> {
 
 /// What an operation in flight works on.
 pub(crate) trait Work: Send {
+    /// Called once before a receive, with the size that the peer gives and this rank's call accepts.
+    fn make_room(&mut self, bytes: usize) -> Result<(), TryReserveError>;
     fn bytes(&mut self) -> &mut [u8];
     fn complete(self: Box<Self>, outcome: Result<(), Error>);
 }
@@ -50,23 +53,47 @@ pub(crate) trait Work: Send {
 /// An owned buffer, with the handle that waits for it.
 pub(crate) struct Owned<B> {
     buffer: B,
+    make_room: fn(&mut B, usize) -> Result<(), TryReserveError>,
     slot: Arc<Slot<B>>,
 }
 
 impl<B: HostBuffer> Owned<B> {
-    pub(crate) fn new(buffer: B) -> (Box<Self>, Pending<B>) {
+    /// A buffer that has its size.
+    pub(crate) fn sized(buffer: B) -> (Box<dyn Work>, Pending<B>) {
+        Self::with(buffer, |_, _| Ok(()))
+    }
+
+    fn with(
+        buffer: B,
+        make_room: fn(&mut B, usize) -> Result<(), TryReserveError>,
+    ) -> (Box<dyn Work>, Pending<B>) {
         let slot = Arc::new(Slot { outcome: Mutex::new(None), arrived: Condvar::new() });
-        (Box::new(Self { buffer, slot: slot.clone() }), Pending { slot })
+        (Box::new(Self { buffer, make_room, slot: slot.clone() }), Pending { slot })
+    }
+}
+
+impl Owned<Vec<u8>> {
+    /// A buffer that is allocated when the peer's size is known.
+    pub(crate) fn message() -> (Box<dyn Work>, Pending<Vec<u8>>) {
+        Self::with(Vec::new(), |buffer, bytes| {
+            buffer.try_reserve_exact(bytes)?;
+            buffer.resize(bytes, 0);
+            Ok(())
+        })
     }
 }
 
 impl<B: HostBuffer> Work for Owned<B> {
+    fn make_room(&mut self, bytes: usize) -> Result<(), TryReserveError> {
+        (self.make_room)(&mut self.buffer, bytes)
+    }
+
     fn bytes(&mut self) -> &mut [u8] {
         self.buffer.as_bytes_mut()
     }
 
     fn complete(self: Box<Self>, outcome: Result<(), Error>) {
-        let Self { buffer, slot } = *self;
+        let Self { buffer, slot, .. } = *self;
         *lock(&slot.outcome) = Some(outcome.map(|()| buffer));
         slot.arrived.notify_all();
     }
@@ -76,6 +103,10 @@ impl<B: HostBuffer> Work for Owned<B> {
 pub(crate) struct Borrowed<'a>(pub(crate) &'a mut [u8]);
 
 impl Work for Borrowed<'_> {
+    fn make_room(&mut self, _: usize) -> Result<(), TryReserveError> {
+        Ok(())
+    }
+
     fn bytes(&mut self) -> &mut [u8] {
         self.0
     }

@@ -25,6 +25,8 @@ pub(crate) enum StopReason {
     Link(LinkError),
     Header(String),
     OtherCall(Box<Call>),
+    /// There is no memory for what it sends.
+    NoMemory(Box<Call>, String),
 }
 
 impl Stop {
@@ -179,35 +181,35 @@ impl Incoming {
         self.starved
     }
 
-    /// Looks for the header, and compares it with what is expected of the peer.
+    /// Looks for the header and compares it with this rank's call; gives the peer's call when it comes.
     pub(crate) fn greet(
         &mut self,
         link: &mut Link,
         peer: usize,
         group: u64,
-        expected: &Call,
-    ) -> Result<bool, Stop> {
+        ours: &Call,
+    ) -> Result<Option<Call>, Stop> {
         self.starved = false;
         if self.has_arrived() {
-            return Ok(false);
+            return Ok(None);
         }
         link.fetch().map_err(Stop::link(peer))?;
         let Some(header) = link.peek().first_chunk() else {
             self.starved = true;
-            return Ok(false);
+            return Ok(None);
         };
-        let (theirs, call) =
+        let (their_group, theirs) =
             decode(header).map_err(|text| Stop { peer, reason: StopReason::Header(text) })?;
-        if theirs != group {
-            let text = format!("a header is of group {theirs:#x}, this group is {group:#x}");
+        if their_group != group {
+            let text = format!("a header is of group {their_group:#x}, this group is {group:#x}");
             return Err(Stop { peer, reason: StopReason::Header(text) });
         }
-        if call != *expected {
-            return Err(Stop { peer, reason: StopReason::OtherCall(Box::new(call)) });
+        if !ours.accepts(&theirs) {
+            return Err(Stop { peer, reason: StopReason::OtherCall(Box::new(theirs)) });
         }
         link.consume(HEADER_BYTES);
         self.stage = Stage::Payload;
-        Ok(true)
+        Ok(Some(theirs))
     }
 
     /// Moves bytes that fill parts of the buffer to their place, where they must wait for sending only before `sent`.
@@ -346,7 +348,7 @@ mod tests {
         let segment = |index| (index == 0).then_some(Inbound { range: 0..12, purpose: Use::Reduce });
         let mut incoming = Incoming::new();
         near.write_all(&encode(7, &call)).unwrap();
-        while !incoming.greet(&mut link, 0, 7, &call).unwrap() {}
+        while incoming.greet(&mut link, 0, 7, &call).unwrap().is_none() {}
         near.write_all(&[1, 2, 3]).unwrap();
         while link.peek().is_empty() {
             link.fetch().unwrap();

@@ -2,12 +2,12 @@
 
 use std::time::Instant;
 
-use crate::call::{Call, Operation, encode};
+use crate::call::{Call, encode};
 use crate::error::Error;
 use crate::link::Link;
 use crate::pending::Work;
 use crate::plan::{Inbound, Outbound, Use};
-use crate::stream::{Incoming, Outgoing, Stop};
+use crate::stream::{Incoming, Outgoing, Stop, StopReason};
 
 /// A send or a receive, with its buffer.
 pub(crate) struct Transfer {
@@ -28,19 +28,20 @@ enum Stream {
 impl Transfer {
     /// `call` says whether it is a send or a receive.
     pub(crate) fn new(group: u64, peer: usize, call: Call, work: Box<dyn Work>) -> Self {
-        let stream = match call.operation {
-            Operation::Recv => Stream::In(Incoming::new()),
-            _ => Stream::Out { outgoing: Outgoing::new(encode(group, &call)), flushed: false },
+        let stream = if call.operation.is_receive() {
+            Stream::In(Incoming::new())
+        } else {
+            Stream::Out { outgoing: Outgoing::new(encode(group, &call)), flushed: false }
         };
         Self { call, peer, started: None, group, work, stream }
     }
 
     /// Does what can be done without waiting; says whether that was anything.
     pub(crate) fn advance(&mut self, link: &mut Link) -> Result<bool, Stop> {
-        let bytes = self.work.bytes();
-        let range = 0..bytes.len();
         match &mut self.stream {
             Stream::Out { outgoing, flushed } => {
+                let bytes = self.work.bytes();
+                let range = 0..bytes.len();
                 let segment =
                     |index| (index == 0).then(|| Outbound { range: range.clone(), when_final: false });
                 let moved = outgoing.advance(link, bytes, 0, segment).map_err(Stop::link(self.peer))?;
@@ -48,13 +49,20 @@ impl Transfer {
                 Ok(moved)
             }
             Stream::In(incoming) => {
-                let expected = Call { operation: Operation::Send, ..self.call };
-                let greeted = incoming.greet(link, self.peer, self.group, &expected)?;
+                let theirs = incoming.greet(link, self.peer, self.group, &self.call)?;
+                if let Some(theirs) = theirs {
+                    self.work.make_room(theirs.bytes as usize).map_err(|error| {
+                        let reason = StopReason::NoMemory(Box::new(theirs), error.to_string());
+                        Stop { peer: self.peer, reason }
+                    })?;
+                }
+                let bytes = self.work.bytes();
+                let range = 0..bytes.len();
                 let segment =
                     |index| (index == 0).then(|| Inbound { range: range.clone(), purpose: Use::Fill });
                 let (moved, _) = incoming.fill(link, bytes, 0, segment).map_err(Stop::link(self.peer))?;
                 link.flush().map_err(Stop::link(self.peer))?;
-                Ok(moved || greeted)
+                Ok(moved || theirs.is_some())
             }
         }
     }
@@ -92,5 +100,73 @@ impl Transfer {
 
     pub(crate) fn complete(self, outcome: Result<(), Error>) {
         self.work.complete(outcome);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::call::Operation;
+    use crate::dtype::{DType, ReduceOp};
+    use crate::link::{CHANNEL_BYTES, Doorbell, Segment, SharedLink};
+    use crate::pending::Owned;
+
+    const GROUP: u64 = 7;
+
+    fn call(operation: Operation, bytes: u64) -> Call {
+        Call { operation, sequence: 3, dtype: DType::U8, reduce: None, root: None, bytes }
+    }
+
+    /// What a receive of a message of at most `limit` bytes makes of a header, and the memory that it has then.
+    fn receive(limit: u64, group: u64, theirs: &Call) -> (Result<bool, Stop>, usize) {
+        let segment = Arc::new(Segment::anonymous(CHANNEL_BYTES).unwrap());
+        let doorbell = Arc::new(Doorbell::new().unwrap());
+        let link = |side| Link::Shared(SharedLink::new(segment.clone(), 0, side, doorbell.clone()));
+        let (mut near, mut far) = (link(0), link(1));
+        let work = Owned::message().0;
+        let mut transfer = Transfer::new(GROUP, 1, call(Operation::RecvMessage, limit), work);
+        assert!(!transfer.advance(&mut near).unwrap());
+        assert_eq!((transfer.work.bytes().len(), transfer.awaits()), (0, (true, false)));
+        far.write(&encode(group, theirs)).unwrap();
+        far.flush().unwrap();
+        let outcome = transfer.advance(&mut near);
+        (outcome, transfer.work.bytes().len())
+    }
+
+    #[test]
+    fn memory_that_there_is_not_is_an_error() {
+        for bytes in [1 << 62, u64::MAX] {
+            let sent = call(Operation::Send, bytes);
+            match receive(u64::MAX, GROUP, &sent) {
+                (Err(Stop { peer: 1, reason: StopReason::NoMemory(theirs, _) }), 0) => {
+                    assert_eq!(*theirs, sent);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn only_a_header_within_the_limit_gets_memory(
+            limit in 0..200_000u64,
+            bytes in prop_oneof![0..400_000u64, any::<u64>()],
+            group in prop_oneof![9 => Just(GROUP), 1 => any::<u64>()],
+            sequence in prop_oneof![9 => Just(3), 1 => any::<u64>()],
+            operation in prop_oneof![9 => Just(Operation::Send), 1 => proptest::sample::select(&Operation::ALL[..])],
+            dtype in prop_oneof![9 => Just(DType::U8), 1 => Just(DType::F32)],
+            reduce in prop_oneof![9 => Just(None), 1 => Just(Some(ReduceOp::Sum))],
+            root in prop_oneof![9 => Just(None), 1 => Just(Some(0))],
+        ) {
+            let theirs = Call { operation, sequence, dtype, reduce, root, bytes };
+            let fits = bytes <= limit && group == GROUP && theirs == call(Operation::Send, bytes);
+            let (outcome, allocated) = receive(limit, group, &theirs);
+            prop_assert_eq!(outcome.is_ok(), fits);
+            prop_assert_eq!(allocated as u64, if fits { bytes } else { 0 });
+        }
     }
 }

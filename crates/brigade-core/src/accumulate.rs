@@ -48,6 +48,11 @@ impl<T> PairwiseSum<T> {
         self.partial.push((level, sum));
     }
 
+    /// How many partial sums it keeps.
+    pub(crate) fn kept(&self) -> usize {
+        self.partial.len()
+    }
+
     /// The sum of all terms, or none if there was none; empties the accumulator.
     pub fn finish(&mut self, mut add: impl FnMut(T, T) -> T) -> Option<T> {
         let mut sum = self.partial.pop()?.1;

@@ -34,6 +34,24 @@ impl Parts {
     pub fn describe(&self) -> String {
         format!("({})", self.0.iter().map(Part::describe).collect::<Vec<_>>().join(", "))
     }
+
+    /// The same parts, their float tensors changed.
+    pub(crate) fn map_floats(&self, change: impl Fn(Tensor<1>) -> Tensor<1>) -> Self {
+        let part = |part: &Part| match part {
+            Part::Float(flat, shape) => Part::Float(change(flat.clone()), shape.clone()),
+            Part::Int(flat, shape) => Part::Int(flat.clone(), shape.clone()),
+        };
+        Self(self.0.iter().map(part).collect())
+    }
+
+    /// Bytes of all tensors.
+    pub(crate) fn bytes(&self) -> u64 {
+        let bytes = |part: &Part| match part {
+            Part::Float(flat, _) => flat.dims()[0] * flat.dtype().size(),
+            Part::Int(flat, _) => flat.dims()[0] * flat.dtype().size(),
+        };
+        self.0.iter().map(bytes).sum::<usize>() as u64
+    }
 }
 
 /// What can flow from one block to the next: a tensor of any rank and kind, or a tuple of such.

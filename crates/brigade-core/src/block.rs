@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use burn::module::Module;
-use burn::tensor::{Gradients, Tensor};
+use burn::tensor::{Device, Gradients, Tensor};
 
 use crate::activation::{Activation, Parts, flatten, restore};
 use crate::error::{Error, Result};
-use crate::flat::{self, ParamValue};
+use crate::flat::{self, NewValue, ParamValue};
 use crate::initialize::initialize;
 
 /// A Burn module that maps one activation to the next: an embedding, a transformer layer, a head.
@@ -41,6 +41,11 @@ pub trait Block: Module + 'static {
     type Output: Activation;
     /// Runs the block.
     fn forward(&self, input: Self::Input) -> Self::Output;
+    /// What one forward pass costs, in any unit that all blocks of a model share: multiplications per
+    /// sample, say. Pipeline stages are balanced by it. Without it, the number of parameter values.
+    fn cost(&self) -> f64 {
+        self.num_params() as f64
+    }
 }
 
 /// A block with its types erased.
@@ -49,9 +54,11 @@ pub(crate) trait AnyBlock: Send {
     fn shapes(&self) -> BTreeMap<String, Vec<usize>>;
     fn values(&self) -> BTreeMap<String, ParamValue>;
     fn take_gradients(&self, gradients: &mut Gradients) -> BTreeMap<String, Tensor<1>>;
-    fn replace(&mut self, values: &mut dyn FnMut(&str) -> Option<Tensor<1>>);
+    fn replace(&mut self, values: &mut dyn FnMut(&str) -> Option<NewValue>);
     fn initialize(&mut self, seed: u64, name: &str);
     fn train(&mut self);
+    fn device(&self) -> Option<Device>;
+    fn cost(&self) -> f64;
     fn valid(&self) -> Box<dyn AnyBlock>;
 }
 
@@ -98,7 +105,7 @@ impl<B: Block> AnyBlock for Erased<B> {
         flat::take_gradients(self.block(), gradients)
     }
 
-    fn replace(&mut self, values: &mut dyn FnMut(&str) -> Option<Tensor<1>>) {
+    fn replace(&mut self, values: &mut dyn FnMut(&str) -> Option<NewValue>) {
         self.map(|block| flat::replace(block, values));
     }
 
@@ -108,6 +115,14 @@ impl<B: Block> AnyBlock for Erased<B> {
 
     fn train(&mut self) {
         self.map(Module::train);
+    }
+
+    fn device(&self) -> Option<Device> {
+        self.block().devices().into_iter().next()
+    }
+
+    fn cost(&self) -> f64 {
+        self.block().cost()
     }
 
     fn valid(&self) -> Box<dyn AnyBlock> {

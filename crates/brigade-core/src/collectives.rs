@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use burn::tensor::Tensor;
+use burn::tensor::{Device, FloatDType, Tensor};
 
-use crate::error::Result;
+use crate::activation::Part;
+use crate::error::{Error, Result};
 
 /// A collective, for counting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,45 +44,49 @@ impl Operation {
 /// Calls and payload bytes that one rank sent, by collective.
 pub type Traffic = BTreeMap<Operation, (u64, u64)>;
 
-/// A tensor on its way: the operation was started, and [`wait`](Self::wait) gives its result.
-pub struct PendingTensor(Box<dyn FnOnce() -> Result<Tensor<1>> + Send>);
+/// Something on its way: the operation was started, and [`wait`](Self::wait) gives its result.
+pub struct Pending<T>(Box<dyn FnOnce() -> Result<T> + Send>);
 
-impl PendingTensor {
+/// A tensor on its way.
+pub type PendingTensor = Pending<Tensor<1>>;
+
+/// Numbers on their way from every rank: one list per rank, in rank order.
+pub type PendingValues = Pending<Vec<Vec<f64>>>;
+
+impl<T: Send + 'static> Pending<T> {
     /// From a closure that waits.
-    pub fn new(wait: impl FnOnce() -> Result<Tensor<1>> + Send + 'static) -> Self {
+    pub fn new(wait: impl FnOnce() -> Result<T> + Send + 'static) -> Self {
         Self(Box::new(wait))
     }
 
     /// A result that is there already.
-    pub fn ready(tensor: Tensor<1>) -> Self {
-        Self::new(move || Ok(tensor))
+    pub fn ready(result: T) -> Self {
+        Self::new(move || Ok(result))
     }
 
     /// Waits for the result.
     ///
     /// # Errors
     /// If the operation failed on any rank, a rank died, or the deadline passed.
-    pub fn wait(self) -> Result<Tensor<1>> {
+    pub fn wait(self) -> Result<T> {
         (self.0)()
     }
 }
 
-/// Numbers on their way from every rank.
-pub struct PendingValues(Box<dyn FnOnce() -> Result<Vec<Vec<f64>>> + Send>);
+/// What travels between two stages: the tensors of an activation, or the gradients of its parts, of
+/// which some may not exist.
+pub type Message = Vec<Option<Part>>;
 
-impl PendingValues {
-    /// From a closure that waits.
-    pub fn new(wait: impl FnOnce() -> Result<Vec<Vec<f64>>> + Send + 'static) -> Self {
-        Self(Box::new(wait))
-    }
-
-    /// Waits for the numbers, one list per rank in rank order.
-    ///
-    /// # Errors
-    /// As [`PendingTensor::wait`].
-    pub fn wait(self) -> Result<Vec<Vec<f64>>> {
-        (self.0)()
-    }
+/// A whole flat buffer in one place of memory that can be given back and filled again, while tensors
+/// that view it live on. Between [`release`](Self::release) and the end of the next
+/// [`fill`](Self::fill) nobody may read such a tensor.
+pub trait Refillable: Send {
+    /// The buffer as a tensor; views of it see what it is filled with.
+    fn tensor(&self) -> Tensor<1>;
+    /// Starts to fill it with all ranks' shards, in rank order.
+    fn fill(&mut self, shard: Tensor<1>) -> Pending<()>;
+    /// Gives its memory back to the system.
+    fn release(&mut self);
 }
 
 /// The collectives of one group of ranks, over one-dimensional float tensors of the rank's device.
@@ -103,10 +108,12 @@ pub trait Collectives: Send + Sync {
     fn all_gather(&self, tensor: Tensor<1>) -> PendingTensor;
     /// Gives all ranks the tensor of rank `root`; the others pass one of the same length.
     fn broadcast(&self, tensor: Tensor<1>, root: usize) -> PendingTensor;
-    /// Sends a tensor to a rank that receives it with [`receive`](Self::receive).
-    fn send(&self, tensor: Tensor<1>, to: usize) -> PendingTensor;
-    /// Receives a tensor; `into` has the length, type and device of what is to come.
-    fn receive(&self, into: Tensor<1>, from: usize) -> PendingTensor;
+    /// Starts to send a message to a rank that receives it with [`receive`](Self::receive); the
+    /// result comes when the message has left.
+    fn send(&self, message: Message, to: usize) -> Pending<()>;
+    /// Starts to receive the next message of a rank, as tensors of `device`. Shapes and types come
+    /// with the message.
+    fn receive(&self, from: usize, device: &Device) -> Pending<Message>;
     /// Gives every rank the same few numbers of every rank.
     fn exchange(&self, values: Vec<f64>) -> PendingValues;
     /// Waits for all ranks.
@@ -116,6 +123,11 @@ pub trait Collectives: Send + Sync {
     fn barrier(&self) -> Result<()>;
     /// Calls and bytes since the group began.
     fn traffic(&self) -> Traffic;
+    /// A buffer for `size` shards of `shard` elements each, all in one place; none where the
+    /// backend's memory cannot do that.
+    fn refillable(&self, _shard: usize, _dtype: FloatDType, _device: &Device) -> Option<Box<dyn Refillable>> {
+        None
+    }
 }
 
 /// A group of one rank: every collective is the identity.
@@ -141,14 +153,14 @@ impl Collectives for Solo {
     fn broadcast(&self, tensor: Tensor<1>, _root: usize) -> PendingTensor {
         PendingTensor::ready(tensor)
     }
-    fn send(&self, tensor: Tensor<1>, _to: usize) -> PendingTensor {
-        PendingTensor::ready(tensor)
+    fn send(&self, _message: Message, to: usize) -> Pending<()> {
+        Pending::new(move || Err(alone(to)))
     }
-    fn receive(&self, into: Tensor<1>, _from: usize) -> PendingTensor {
-        PendingTensor::ready(into)
+    fn receive(&self, from: usize, _device: &Device) -> Pending<Message> {
+        Pending::new(move || Err(alone(from)))
     }
     fn exchange(&self, values: Vec<f64>) -> PendingValues {
-        PendingValues::new(move || Ok(vec![values]))
+        Pending::ready(vec![values])
     }
     fn barrier(&self) -> Result<()> {
         Ok(())
@@ -156,4 +168,8 @@ impl Collectives for Solo {
     fn traffic(&self) -> Traffic {
         Traffic::new()
     }
+}
+
+fn alone(peer: usize) -> Error {
+    Error::collective(format!("a rank that is alone has no peer {peer} to exchange messages with"))
 }

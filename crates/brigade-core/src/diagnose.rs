@@ -5,10 +5,7 @@ use std::fmt;
 use burn::tensor::Tensor;
 
 use crate::activation::{Part, Parts};
-use crate::collectives::Collectives;
 use crate::error::{Error, Result};
-use crate::model::NamedBlock;
-use crate::tape::Tape;
 
 /// The first place, in the order of ranks, micro-batches and the pass through the blocks, where a
 /// value was not finite.
@@ -39,68 +36,86 @@ impl fmt::Display for Culprit {
 
 const PLACES: [&str; 3] = ["output", "loss", "gradient"];
 
-/// Runs this rank's micro-batches again, without reducing anything, and agrees with the others on
-/// the first place that is not finite. The weights are still those of the failed step, so the
-/// search sees what the step saw.
-pub(crate) fn diagnose<T>(
-    blocks: &[NamedBlock],
-    runs: impl Iterator<Item = (Parts, T)>,
-    loss: impl Fn(Parts, T) -> Result<Tensor<1>>,
-    collectives: &dyn Collectives,
-) -> Result<Culprit> {
-    let mut found = None;
-    for (micro_batch, (input, target)) in runs.enumerate() {
-        if let Some((block, place)) = search(blocks, input, target, &loss)? {
-            found = Some([1.0, micro_batch as f64, block as f64, place as f64]);
-            break;
-        }
-    }
-    let all = collectives.exchange(found.unwrap_or([0.0; 4]).to_vec()).wait()?;
-    let first = all.iter().enumerate().find(|(_, values)| values[0] == 1.0);
-    Ok(match first {
-        Some((rank, values)) => Culprit {
-            rank: Some(rank),
-            micro_batch: values[1] as usize,
-            block: blocks.get(values[2] as usize).map(|b| b.name.clone()).unwrap_or_default(),
-            place: PLACES.get(values[3] as usize).copied().unwrap_or("output"),
-        },
-        None => Culprit { rank: None, micro_batch: 0, block: String::new(), place: PLACES[2] },
-    })
-}
+/// A rank's search: it looks at what a pass computes, and keeps the first place that is not finite.
+#[derive(Default)]
+pub(crate) struct Search(Option<Find>);
 
-/// Block and place (an index into [`PLACES`]) of the first value of one micro-batch that is not finite.
-fn search<T>(
-    blocks: &[NamedBlock],
-    input: Parts,
-    target: T,
-    loss: &impl Fn(Parts, T) -> Result<Tensor<1>>,
-) -> Result<Option<(usize, usize)>> {
-    let mut tape = Tape::forward(blocks, input)?;
-    for (index, output) in tape.outputs().enumerate() {
+/// Micro-batch, place (an index into [`PLACES`]), and how far along the pass; then the block.
+type Find = (usize, usize, usize, usize);
+
+impl Search {
+    pub(crate) fn output(&mut self, micro_batch: usize, block: usize, output: &Parts) -> Result<()> {
         for part in &output.0 {
             if let Part::Float(flat, _) = part
-                && !finite(flat.clone())?
+                && !finite(flat)?
             {
-                return Ok(Some((index, 0)));
+                self.keep((micro_batch, 0, block, block));
             }
         }
+        Ok(())
     }
-    let loss = loss(tape.take_output(), target)?;
-    if !finite(loss.clone())? {
-        return Ok(Some((blocks.len() - 1, 1)));
+
+    pub(crate) fn loss(&mut self, micro_batch: usize, block: usize, loss: &Tensor<1>) -> Result<()> {
+        if !finite(loss)? {
+            self.keep((micro_batch, 1, 0, block));
+        }
+        Ok(())
     }
-    let mut root = Some(loss);
-    for (index, NamedBlock { block, .. }) in blocks.iter().enumerate().rev() {
-        for gradient in tape.backward(index, block.as_ref(), root.take()).into_values() {
+
+    pub(crate) fn gradient<'a>(
+        &mut self,
+        micro_batch: usize,
+        block: usize,
+        gradients: impl Iterator<Item = &'a Tensor<1>>,
+    ) -> Result<()> {
+        for gradient in gradients {
             if !finite(gradient)? {
-                return Ok(Some((index, 2)));
+                self.keep((micro_batch, 2, usize::MAX - block, block));
             }
         }
+        Ok(())
     }
-    Ok(None)
+
+    fn keep(&mut self, find: Find) {
+        self.0 = Some(self.0.map_or(find, |first| first.min(find)));
+    }
+
+    /// What all ranks tell each other of their searches.
+    pub(crate) fn to_words(&self) -> Vec<f64> {
+        match self.0 {
+            Some((micro_batch, place, _, block)) => {
+                vec![1.0, micro_batch as f64, place as f64, block as f64]
+            }
+            None => vec![0.0; 4],
+        }
+    }
 }
 
-fn finite(flat: Tensor<1>) -> Result<bool> {
-    let values = flat.inner().try_into_vec_as::<f32>().map_err(|e| Error::Device(e.to_string()))?;
+/// The first find of all ranks; `dp` is the number of data-parallel ranks.
+pub(crate) fn first(all: &[Vec<f64>], dp: usize, names: impl Fn(usize) -> String) -> Culprit {
+    let finds = all.iter().enumerate().filter(|(_, words)| words[0] == 1.0);
+    // In the backward pass a gradient goes bad at the last block first.
+    let order = |words: &[f64]| {
+        let along = if words[2] == 2.0 { -words[3] } else { words[3] };
+        [words[1], words[2], along]
+    };
+    let first = finds.min_by(|(a, left), (b, right)| {
+        (a % dp).cmp(&(b % dp)).then_with(|| {
+            order(left).iter().zip(order(right)).map(|(l, r)| l.total_cmp(&r)).fold(std::cmp::Ordering::Equal, std::cmp::Ordering::then)
+        })
+    });
+    match first {
+        Some((rank, words)) => Culprit {
+            rank: Some(rank),
+            micro_batch: words[1] as usize,
+            block: names(words[3] as usize),
+            place: PLACES.get(words[2] as usize).copied().unwrap_or("output"),
+        },
+        None => Culprit { rank: None, micro_batch: 0, block: String::new(), place: PLACES[2] },
+    }
+}
+
+fn finite(flat: &Tensor<1>) -> Result<bool> {
+    let values = flat.clone().inner().try_into_vec_as::<f32>().map_err(|e| Error::Device(e.to_string()))?;
     Ok(values.iter().all(|value| value.is_finite()))
 }

@@ -1,21 +1,27 @@
-//! The training step: blocks forward and backward, gradients summed over ranks, optimizer.
+//! The training step of one rank: the schedule's actions, sums over ranks, the optimizer.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use brigade_plan::{ScheduleKind, balanced, by_hand};
 use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
-use crate::accumulate::PairwiseSum;
-use crate::activation::{Activation, Parts, flatten};
-use crate::collectives::{Collectives, Traffic};
-use crate::diagnose::diagnose;
+use crate::activation::Activation;
+use crate::clock::Clock;
+use crate::collectives::Traffic;
 use crate::error::{Error, Result};
-use crate::gradient::{Clock, Sums};
-use crate::layout::FlatLayout;
-use crate::model::{Chain, Loss, Model, NamedTensor, Tie, restore_output, to_host};
+use crate::groups::Groups;
+use crate::memory::{Bytes, Memory};
+use crate::model::{Chain, Loss, Model, Tie};
 use crate::norm::clip_factor;
-use crate::optimizer::{FlatOptimizer, OptimizerFactory};
+use crate::optimizer::OptimizerFactory;
+use crate::pass::Sums;
+use brigade_plan::{Program, Stage};
+use crate::store::Store;
+use crate::unit::Unit;
+use crate::zero::{Precision, Recompute, Zero};
 
 /// One micro-batch of a rank.
 #[derive(Debug, Clone)]
@@ -29,26 +35,59 @@ pub struct Batch<I, T> {
 }
 
 /// What to do when the loss or the gradient norm is not finite.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NonFinite {
     /// End the run; the message names rank, step and block.
+    #[default]
     Stop,
     /// Leave weights and optimizer as they are and go on with the next step; also where no target
     /// of the global batch is valid.
     Skip,
 }
 
-/// Settings of the step.
+/// Settings of the step. The default is plain data parallelism in fp32.
 #[derive(Debug, Clone)]
 pub struct EngineSettings {
     /// Global-norm clipping: gradients of a larger norm are scaled down to it.
     pub gradient_clipping: Option<f64>,
     /// What to do when the loss or the gradient norm is not finite.
     pub on_nonfinite: NonFinite,
+    /// What is sharded over the data-parallel ranks.
+    pub zero: Zero,
+    /// The schedule of the pipeline; without effect where there is one stage with one chunk.
+    pub schedule: ScheduleKind,
+    /// Chunks of blocks per pipeline stage (interleaving).
+    pub chunks: usize,
+    /// Number of blocks in each of the `stages · chunks` parts of the model, in order; empty to balance by cost.
+    pub split: Vec<usize>,
+    /// Which blocks are run again in the backward pass.
+    pub recompute: Recompute,
+    /// Number types.
+    pub precision: Precision,
+    /// In a process without data-parallel peers: sums the gradients of so many neighbouring micro-batches
+    /// first, as that many ranks do which sum each micro-batch at once ([`crate::ReduceEvery`]). It makes one
+    /// process the reference for them where their number is no power of two.
+    pub sum_group: usize,
 }
 
-/// What one step did. All numbers but the seconds and the traffic are equal on all ranks, to the bit.
+impl Default for EngineSettings {
+    fn default() -> Self {
+        Self {
+            gradient_clipping: None,
+            on_nonfinite: NonFinite::Stop,
+            zero: Zero::default(),
+            schedule: ScheduleKind::default(),
+            chunks: 1,
+            split: Vec::new(),
+            recompute: Recompute::None,
+            precision: Precision::default(),
+            sum_group: 1,
+        }
+    }
+}
+
+/// What one step did. Loss, norm, targets and whether it was skipped are equal on all ranks, to the bit.
 #[derive(Debug, Clone)]
 pub struct StepReport {
     /// The step, counted from 1.
@@ -61,39 +100,34 @@ pub struct StepReport {
     pub targets: u64,
     /// Whether the optimizer was left out because something was not finite.
     pub skipped: bool,
-    /// Time in forward passes.
-    pub forward: Duration,
-    /// Time in backward passes, packing and accumulating gradients.
-    pub backward: Duration,
-    /// Time in the optimizer, norm and handing the new weights to the blocks.
-    pub optimizer: Duration,
-    /// Time in which this rank stood waiting for a collective.
-    pub comm_wait: Duration,
+    /// Where this rank's time went.
+    pub clock: Clock,
+    /// The time from the step's start to the end of all ranks' last backward in which this rank stood still
+    /// because of the pipeline: it waited for a neighbouring stage, or for the other stages to finish.
+    pub bubble: Duration,
+    /// Most micro-batches that were between forward and backward on this rank, chunk by chunk.
+    pub in_flight: usize,
+    /// Bytes that this rank holds.
+    pub memory: Memory,
     /// Calls and bytes that this rank sent in this step.
     pub traffic: Traffic,
 }
 
-/// The flat side of one block.
-pub(crate) struct FlatState {
-    pub layout: FlatLayout,
-    pub values: Tensor<1>,
-    pub gradient: PairwiseSum<Tensor<1>>,
-    optimizer: Box<dyn FlatOptimizer>,
-}
-
-/// Trains one rank's copy of a model, together with the other ranks of a group.
+/// Trains one rank's part of a model, together with the other ranks of a mesh.
 ///
-/// Every rank holds the whole model and the whole optimizer state; each runs its own micro-batches
-/// and all sum their gradients, block by block, while the backward pass of earlier blocks still
-/// runs (ZeRO stage 0, that is DDP).
+/// A rank runs its stage's blocks on its micro-batches in the order of a schedule, sums gradients over its
+/// data-parallel peers, steps its part of the parameters, and gives the others what they need of them.
 pub struct Engine<I, O, T> {
     pub(crate) chain: Chain<I, O>,
     pub(crate) loss: Loss<O, T>,
-    pub(crate) states: Vec<FlatState>,
-    pub(crate) ties: Vec<Tie>,
-    pub(crate) collectives: Arc<dyn Collectives>,
-    settings: EngineSettings,
+    pub(crate) store: Store,
+    pub(crate) stage: Stage,
+    pub(crate) settings: EngineSettings,
     pub(crate) step: u64,
+    pub(crate) memory: Memory,
+    pub(crate) programs: BTreeMap<(usize, bool), Arc<Program>>,
+    pub(crate) shapes: Vec<BTreeMap<String, Vec<usize>>>,
+    pub(crate) ties: Vec<Tie>,
 }
 
 impl<I, O, T> Engine<I, O, T>
@@ -102,183 +136,234 @@ where
     O: Activation,
     T: Clone,
 {
-    /// Takes a model: gives its parameters their initial values from (`seed`, path) where they have
-    /// none, and moves them into flat buffers.
+    /// Takes a model: gives the parameters of this rank's blocks their initial values from (`seed`, path)
+    /// where they have none, one block after the other, and keeps of each what this rank is to hold.
     ///
     /// # Errors
-    /// If the model has no blocks, two of one name, a wrong tie or nothing to train.
+    /// If the model has no blocks, two of one name, a wrong tie, nothing to train, or cannot be split so.
     pub fn new(
         model: Model<I, O, T>,
         seed: u64,
         optimizer: &OptimizerFactory,
-        collectives: Arc<dyn Collectives>,
+        groups: Groups,
         settings: EngineSettings,
     ) -> Result<Self> {
         let Model { mut chain, loss } = model;
-        chain.initialize(seed)?;
-        let ties = chain.resolved_ties()?;
-        if let Some(tie) = ties.iter().find(|tie| tie.owner.0 > tie.follower.0) {
-            return Err(Error::Model(format!(
-                "tie: the owner `{}` must stand in the same block as its follower `{}` or an earlier one",
-                tie.owner.1, tie.follower.1
-            )));
+        chain.check_names()?;
+        let (ties, mesh) = (chain.resolved_ties()?, groups.mesh());
+        let split = resolved_split(&settings, &chain.costs(), mesh.pp)?;
+        let stage = Stage::new(groups.pp.rank(), mesh.pp, &split);
+        let blocks = chain.blocks.len();
+        let shapes = chain.blocks.iter().map(|named| named.block.shapes()).collect();
+        let mut store = Store {
+            units: Vec::new(),
+            holders: (0..blocks).map(|block| stage.holder(block)).collect(),
+            by_block: vec![Vec::new(); blocks],
+            groups,
+            zero: settings.zero,
+            precision: settings.precision,
+            device: chain.device(),
+            frozen_bytes: 0,
+            bytes: Bytes::default(),
+        };
+        let mut frozen = BTreeSet::new();
+        for index in 0..blocks {
+            let lends = ties.iter().any(|tie| tie.owner.0 == index && stage.holds(tie.follower.0));
+            if stage.holds(index) || lends {
+                let mut settling = Settling { chain: &mut chain, store: &mut store, ties: &ties, frozen_owners: &mut frozen };
+                settling.block(index, seed, optimizer)?;
+            }
         }
-        let mut states = Vec::with_capacity(chain.blocks.len());
-        for (index, named) in chain.blocks.iter_mut().enumerate() {
-            named.block.train();
-            let mut values = named.block.values();
-            values.retain(|path, value| value.trainable && !is_follower(&ties, index, path));
-            let layout =
-                FlatLayout::new(values.iter().map(|(path, value)| (path.clone(), value.shape.clone())));
-            let device = values.values().next().map(|value| value.flat.device()).unwrap_or_default();
-            let flat = values.into_iter().map(|(path, value)| (path, value.flat)).collect();
-            let (values, optimizer) = (layout.pack(flat, &device), optimizer.build(&layout));
-            states.push(FlatState { layout, values, gradient: PairwiseSum::new(), optimizer });
+        chain.finish_loading();
+        for index in (0..blocks).filter(|index| stage.holds(*index)) {
+            store.hand_out(index, &mut chain.blocks[index]);
         }
-        if states.iter().all(|state| state.layout.is_empty()) {
+        let engine = Self {
+            chain,
+            loss,
+            store,
+            stage,
+            settings,
+            step: 0,
+            memory: Memory::default(),
+            programs: BTreeMap::new(),
+            shapes,
+            ties,
+        };
+        let trained = engine.store.units.len() as f64;
+        if engine.store.groups.pp.exchange(vec![trained]).wait()?.iter().all(|units| units[0] == 0.0) {
             return Err(Error::Model("the model has no trainable parameter".into()));
         }
-        let mut engine = Self { chain, loss, states, ties, collectives, settings, step: 0 };
-        engine.hand_out_values();
         Ok(engine)
     }
 
-    /// The model, with the values of the last step.
+    /// The model, with the values of the last step in the blocks that this rank holds whole: all of them
+    /// without a pipeline and without ZeRO-3.
     pub fn chain(&self) -> &Chain<I, O> {
         &self.chain
     }
 
-    /// The model, with the values of the last step.
+    /// As [`chain`](Self::chain).
     pub fn into_chain(self) -> Chain<I, O> {
         self.chain
     }
 
-    /// Runs one step on this rank's micro-batches.
+    /// Number of blocks in each part of the pipeline.
+    pub fn split(&self) -> &[usize] {
+        &self.settings.split
+    }
+
+    /// Bytes that this rank holds.
+    pub fn memory(&self) -> Memory {
+        Memory { parameters: self.store.bytes, ..self.memory }
+    }
+
+    /// Runs one step on this rank's micro-batches. Ranks of the same pipeline are given the same ones; of them
+    /// the first stage uses the inputs, the last one the targets.
     ///
     /// # Errors
     /// If a collective fails, a block refuses its input, no target is valid, or (unless it is to be
     /// skipped) something is not finite; the weights are then those of the step before.
     pub fn step(&mut self, batches: Vec<Batch<I, T>>, learning_rate: f64) -> Result<StepReport> {
         self.step += 1;
-        let before = self.collectives.traffic();
+        let before = self.store.groups.traffic();
         let mut clock = Clock::default();
-        let sums = match self.sums(&batches, &mut clock) {
-            Err(Error::NoTargets { .. }) if self.settings.on_nonfinite == NonFinite::Skip => Sums::nothing(),
-            sums => sums?,
-        };
-        let Sums { gradients, grad_norm, loss, targets } = sums;
-
-        let skipped = !(loss.is_finite() && grad_norm.is_finite());
-        if skipped && self.settings.on_nonfinite == NonFinite::Stop {
-            return Err(self.not_finite(&batches, targets, loss, grad_norm));
+        let sums = self.sums(&batches, &mut clock)?;
+        let skips = self.settings.on_nonfinite == NonFinite::Skip;
+        if sums.targets == 0.0 && !skips {
+            return Err(Error::NoTargets { step: self.step });
         }
-        let started = Instant::now();
+        let skipped = sums.targets == 0.0 || !(sums.loss.is_finite() && sums.grad_norm.is_finite());
+        if skipped && !skips {
+            return Err(self.not_finite(&batches, &sums));
+        }
+        let Sums { gradients, grad_norm, loss, targets, in_flight } = sums;
+        // Until here waits for neighbours are the pipeline's, and so is the wait for the last of them.
+        let idle = |what: &str| clock.waits.get(what).copied().unwrap_or_default();
+        let bubble =
+            if self.stage.stages > 1 { idle("pipeline") + idle("exchange") } else { Duration::ZERO };
         if !skipped {
-            self.update(gradients, learning_rate, clip_factor(grad_norm, self.settings.gradient_clipping));
+            let scale = clip_factor(grad_norm, self.settings.gradient_clipping);
+            self.update(gradients, learning_rate, scale, &mut clock)?;
         }
-        clock.optimizer += started.elapsed();
-
-        let traffic = difference(self.collectives.traffic(), &before);
-        let Clock { forward, backward, optimizer, comm_wait } = clock;
         Ok(StepReport {
             step: self.step,
-            loss,
+            loss: if targets == 0.0 { f64::NAN } else { loss },
             grad_norm,
             targets: targets as u64,
             skipped,
-            forward,
-            backward,
-            optimizer,
-            comm_wait,
-            traffic,
+            bubble,
+            in_flight,
+            memory: self.memory(),
+            clock,
+            traffic: difference(self.store.groups.traffic(), &before),
         })
     }
 
-    /// The gradients that a step on these micro-batches would use, summed over all ranks and before
-    /// clipping, by parameter name, and the loss. Nothing is updated. All ranks call it together.
-    ///
-    /// # Errors
-    /// As [`Engine::step`], but for values that are not finite.
-    pub fn gradients(&mut self, batches: Vec<Batch<I, T>>) -> Result<(f64, Vec<NamedTensor>)> {
-        let sums = self.sums(&batches, &mut Clock::default())?;
-        let mut named = Vec::new();
-        for ((block, state), gradient) in self.chain.blocks.iter().zip(&self.states).zip(sums.gradients) {
-            let Some(gradient) = gradient else { continue };
-            for param in state.layout.params() {
-                let data = to_host(state.layout.view(&gradient, param), &param.shape)?;
-                named.push(NamedTensor { name: format!("{}.{}", block.name, param.path), data });
+    /// Steps what this rank owns, and gives the others what they need of it.
+    fn update(
+        &mut self,
+        gradients: Vec<Option<Tensor<1>>>,
+        learning_rate: f64,
+        scale: Option<f64>,
+        clock: &mut Clock,
+    ) -> Result<()> {
+        let started = Instant::now();
+        let waited = clock.comm_wait();
+        let mut sent = Vec::new();
+        for (unit, gradient) in gradients.into_iter().enumerate() {
+            let values = self.store.own_values(unit)?;
+            let stored = &mut self.store.units[unit];
+            let (Some(optimizer), Some(gradient)) = (&mut stored.optimizer, gradient) else { continue };
+            let values = optimizer.step(learning_rate, values, gradient, scale);
+            sent.extend(self.store.lend(unit, &values));
+            self.store.set_own_values(unit, values);
+        }
+        self.store.borrow(clock)?;
+        for pending in sent {
+            clock.waiting("pipeline", || pending.wait())?;
+        }
+        if !self.store.gathers() {
+            for index in (0..self.chain.blocks.len()).filter(|index| self.stage.holds(*index)) {
+                self.store.settle(index, clock)?;
+                self.store.hand_out(index, &mut self.chain.blocks[index]);
             }
         }
-        Ok((sums.loss, named))
-    }
-
-    /// Mean loss over the valid targets of all ranks' batches, without training. All ranks call it
-    /// together; one that has no batch passes none.
-    ///
-    /// # Errors
-    /// As [`Engine::step`], and those of the batches.
-    pub fn evaluate(&self, batches: impl IntoIterator<Item = Batch<I, T>>) -> Result<f64> {
-        let chain = self.chain.valid();
-        let (mut losses, mut valid) = (PairwiseSum::new(), 0);
-        for batch in batches {
-            let loss = (self.loss)(chain.predict(batch.input)?, batch.target);
-            let loss = loss.inner().try_into_vec_as::<f32>().map_err(|e| Error::Device(e.to_string()))?;
-            losses.push(f64::from(loss[0]), |a, b| a + b);
-            valid += batch.valid_targets;
+        if self.memory.optimizer.live == 0 {
+            let states = self.store.units.iter().filter_map(|stored| stored.optimizer.as_ref());
+            self.memory.optimizer.set(states.map(|optimizer| optimizer.state_bytes()).sum());
         }
-        let local = losses.finish(|a, b| a + b).unwrap_or(0.0);
-        let shares = self.collectives.exchange(vec![local, valid as f64]).wait()?;
-        let mut sum = PairwiseSum::new();
-        shares.iter().for_each(|share| sum.push(share[0], |a, b| a + b));
-        let valid: f64 = shares.iter().map(|share| share[1]).sum();
-        Ok(sum.finish(|a, b| a + b).unwrap_or(0.0) / valid)
-    }
-
-    fn update(&mut self, gradients: Vec<Option<Tensor<1>>>, learning_rate: f64, scale: Option<f64>) {
-        for (state, gradient) in self.states.iter_mut().zip(gradients) {
-            if let Some(gradient) = gradient {
-                let values = std::mem::replace(&mut state.values, Tensor::empty([0], &gradient.device()));
-                state.values = state.optimizer.step(learning_rate, values, gradient, scale);
-            }
-        }
-        self.hand_out_values();
-    }
-
-    /// Makes the blocks' parameters views of the flat buffers.
-    fn hand_out_values(&mut self) {
-        let (states, ties) = (&self.states, &self.ties);
-        let value = |block: usize, path: &str| {
-            let state = &states[block];
-            let param = state.layout.params().iter().find(|param| param.path == path)?;
-            Some(state.layout.view(&state.values, param))
-        };
-        for (index, named) in self.chain.blocks.iter_mut().enumerate() {
-            named.block.replace(&mut |path| match ties
-                .iter()
-                .find(|t| t.follower.0 == index && t.follower.1 == path)
-            {
-                Some(tie) => value(tie.owner.0, &tie.owner.1),
-                None => value(index, path),
-            });
-        }
-    }
-
-    fn not_finite(&self, batches: &[Batch<I, T>], targets: f64, loss: f64, grad_norm: f64) -> Error {
-        let (what, value) =
-            if loss.is_finite() { ("the gradient norm", grad_norm) } else { ("the loss", loss) };
-        let runs = batches.iter().map(|batch| (flatten(batch.input.clone()), batch.target.clone()));
-        let loss = |parts: Parts, target: T| {
-            Ok((self.loss)(restore_output(&self.chain.blocks, parts)?, target).div_scalar(targets))
-        };
-        match diagnose(&self.chain.blocks, runs, loss, self.collectives.as_ref()) {
-            Ok(culprit) => Error::NonFinite { step: self.step, what, value, culprit },
-            Err(error) => error,
-        }
+        clock.optimizer += started.elapsed().saturating_sub(clock.comm_wait() - waited);
+        Ok(())
     }
 }
 
-fn is_follower(ties: &[Tie], block: usize, path: &str) -> bool {
-    ties.iter().any(|tie| tie.follower.0 == block && tie.follower.1 == path)
+fn resolved_split(settings: &EngineSettings, costs: &[f64], stages: usize) -> Result<Vec<usize>> {
+    let parts = stages * settings.chunks.max(1);
+    let split = match settings.split.is_empty() {
+        true => balanced(costs, parts),
+        false => by_hand(&settings.split, costs.len(), parts).map(|()| settings.split.clone()),
+    };
+    split.map_err(|error| Error::Setting { option: error.option, given: error.given, allowed: error.allowed })
+}
+
+/// The move of a model's values into the store, block by block.
+struct Settling<'a, I, O> {
+    chain: &'a mut Chain<I, O>,
+    store: &'a mut Store,
+    ties: &'a [Tie],
+    /// Shared parameters that are not trained: their followers keep copies.
+    frozen_owners: &'a mut BTreeSet<(usize, String)>,
+}
+
+impl<I: Activation, O: Activation> Settling<'_, I, O> {
+    /// Gives one block its values and takes into the store what this rank is to hold of them: its own units, if this
+    /// rank holds the block, and those that other blocks of this rank share.
+    fn block(&mut self, index: usize, seed: u64, optimizer: &OptimizerFactory) -> Result<()> {
+        self.chain.initialize_block(index, seed)?;
+        let (store, ties) = (&mut *self.store, self.ties);
+        let is_here = |block: usize| store.holders[block] == store.groups.pp.rank();
+        let here = is_here(index);
+        let named = &mut self.chain.blocks[index];
+        named.block.train();
+        let values = named.block.values();
+        let trainable = values.iter().filter(|(_, value)| value.trainable);
+        let shapes = trainable.map(|(path, value)| (path.clone(), value.shape.clone())).collect();
+        let units = Unit::of_block(index, &named.name, &shapes, ties);
+        let used = |unit: &Unit| unit.users.iter().any(|user| is_here(user.block));
+        for unit in units.into_iter().filter(used).collect::<Vec<_>>() {
+            let values = |path: &str| values[path].flat.clone();
+            let flat = unit.layout.params().iter().map(|param| (param.path.clone(), values(&param.path)));
+            let flat = unit.layout.pack(flat.collect(), unit.layout.len(), &store.device);
+            store.add(unit, flat, here.then_some(optimizer))?;
+        }
+        for (path, value) in values.iter().filter(|(_, value)| !value.trainable) {
+            if ties.iter().any(|tie| tie.owner.0 == index && tie.owner.1 == *path) {
+                self.frozen_owners.insert((index, path.clone()));
+            }
+            if here {
+                store.frozen_bytes += 4 * value.shape.iter().product::<usize>() as u64;
+            }
+        }
+        // What is in the store is handed out from there; a block of another stage keeps nothing.
+        let device = store.device.clone();
+        named.block.replace(&mut |path| {
+            let value = values.get(path)?;
+            let tie = ties.iter().find(|tie| tie.follower.0 == index && tie.follower.1 == path);
+            let keeps = match tie {
+                Some(tie) => self.frozen_owners.contains(&tie.owner),
+                None => !value.trainable,
+            };
+            (!(here && keeps)).then(|| (Tensor::empty([0], &device), vec![0; value.shape.len()]))
+        });
+        for tie in ties.iter().filter(|tie| tie.owner.0 == index && self.frozen_owners.contains(&tie.owner)) {
+            let value = &values[&tie.owner.1];
+            self.chain.blocks[tie.follower.0].block.replace(&mut |path| {
+                (path == tie.follower.1).then(|| (value.flat.clone(), value.shape.clone()))
+            });
+        }
+        Ok(())
+    }
 }
 
 fn difference(after: Traffic, before: &Traffic) -> Traffic {

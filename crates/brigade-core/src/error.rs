@@ -27,6 +27,9 @@ pub enum Error {
         /// What came.
         given: String,
     },
+    /// The values of a parameter cannot be loaded.
+    #[error("{0}")]
+    Load(#[source] BoxError),
     /// The model's list of blocks cannot be trained.
     #[error("{0}")]
     Model(String),

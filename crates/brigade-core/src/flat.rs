@@ -107,10 +107,14 @@ pub(crate) fn take_gradients<M: Module>(
     visitor.2
 }
 
-/// Maps a module's float parameters by path. The closure gives a parameter's new values,
-/// flattened, or none to keep it; whether it is trained stays as it is.
-pub(crate) fn replace<M: Module>(module: M, values: &mut dyn FnMut(&str) -> Option<Tensor<1>>) -> M {
-    struct Replace<'a>(Path, &'a mut dyn FnMut(&str) -> Option<Tensor<1>>);
+/// New values for a parameter: flattened, with the shape to give them.
+pub(crate) type NewValue = (Tensor<1>, Vec<usize>);
+
+/// Maps a module's float parameters by path. The closure gives a parameter's new values, or none to
+/// keep it; whether it is trained stays as it is. Another number of dimensions than the parameter
+/// has leaves it as it was.
+pub(crate) fn replace<M: Module>(module: M, values: &mut dyn FnMut(&str) -> Option<NewValue>) -> M {
+    struct Replace<'a>(Path, &'a mut dyn FnMut(&str) -> Option<NewValue>);
     impl ModuleMapper for Replace<'_> {
         fn enter_module(&mut self, name: &str, _: &str) {
             self.0.enter(name);
@@ -119,8 +123,8 @@ pub(crate) fn replace<M: Module>(module: M, values: &mut dyn FnMut(&str) -> Opti
             self.0.exit();
         }
         fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-            let Some(flat) = (self.1)(&self.0.join()) else { return param };
-            let shape: [usize; D] = param.lazy_shape().dims();
+            let Some((flat, shape)) = (self.1)(&self.0.join()) else { return param };
+            let Ok(shape) = <[usize; D]>::try_from(shape) else { return param };
             let value = if param.lazy_device().is_autodiff() { flat.autodiff() } else { flat };
             let id = param.id;
             param.transform_for_load(value.reshape(shape).detach(), id)

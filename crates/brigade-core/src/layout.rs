@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{DType, Device, Tensor};
 
 /// Elements per chunk: the unit in which norms are summed, and of which shard boundaries are
 /// multiples, so that no mesh changes the order of a norm's additions.
@@ -74,6 +74,11 @@ impl FlatLayout {
         &self.params
     }
 
+    /// The parameter of this path.
+    pub fn param(&self, path: &str) -> Option<&FlatParam> {
+        self.params.iter().find(|param| param.path == path)
+    }
+
     /// Number of elements padded so that `shards` equal shards are whole chunks.
     pub fn padded_len(&self, shards: usize) -> usize {
         self.len.next_multiple_of(CHUNK * shards.max(1))
@@ -85,15 +90,20 @@ impl FlatLayout {
         index * each..(index + 1) * each
     }
 
-    /// Joins one-dimensional tensors, one per path, to a flat buffer. A path that is missing
-    /// (a parameter that took no part in the loss) stands as zeros.
-    pub fn pack(&self, mut tensors: BTreeMap<String, Tensor<1>>, device: &Device) -> Tensor<1> {
-        let pieces: Vec<_> = self
+    /// Joins one-dimensional tensors, one per path, to a flat buffer, and pads it with zeros to `length`
+    /// elements. A path that is missing (a parameter that took no part in the loss) stands as zeros.
+    pub fn pack(&self, mut tensors: BTreeMap<String, Tensor<1>>, length: usize, device: &Device) -> Tensor<1> {
+        let dtype = tensors.values().next().map_or(DType::F32, Tensor::dtype);
+        let zeros = |count: usize| Tensor::zeros([count], (device, dtype));
+        let mut pieces: Vec<_> = self
             .params
             .iter()
-            .map(|p| tensors.remove(&p.path).unwrap_or_else(|| Tensor::zeros([p.range.len()], device)))
+            .map(|p| tensors.remove(&p.path).unwrap_or_else(|| zeros(p.range.len())))
             .collect();
-        if pieces.is_empty() { Tensor::zeros([0], device) } else { Tensor::cat(pieces, 0) }
+        if length > self.len || pieces.is_empty() {
+            pieces.push(zeros(length.saturating_sub(self.len)));
+        }
+        Tensor::cat(pieces, 0)
     }
 
     /// The view of one parameter in a flat buffer, as a one-dimensional tensor.
@@ -101,13 +111,16 @@ impl FlatLayout {
         flat.clone().slice(param.range.clone())
     }
 
-    /// Runs of alike elements, none longer than `longest`, that cover the buffer in order.
-    pub(crate) fn segments(&self, longest: usize) -> Vec<Segment> {
+    /// Runs of alike elements, none longer than `longest`, that cover the parameters within `part` of
+    /// the buffer in order.
+    pub(crate) fn segments(&self, part: Range<usize>, longest: usize) -> Vec<Segment> {
         let mut runs: Vec<Segment> = Vec::new();
-        for param in self.params.iter().filter(|p| !p.range.is_empty()) {
+        for param in &self.params {
+            let range = param.range.start.max(part.start)..param.range.end.min(part.end);
             match runs.last_mut() {
-                Some(run) if run.decay == param.decay => run.range.end = param.range.end,
-                _ => runs.push(Segment { range: param.range.clone(), decay: param.decay }),
+                _ if range.is_empty() => {}
+                Some(run) if run.decay == param.decay => run.range.end = range.end,
+                _ => runs.push(Segment { range, decay: param.decay }),
             }
         }
         runs.into_iter()
@@ -143,8 +156,8 @@ mod tests {
                 .map(|p| (p.path.clone(), p.range.clone().map(|i| i as f32 * 0.5 - 3.0).collect()))
                 .collect();
             let tensors = given.iter().map(|(k, v)| (k.clone(), Tensor::from_floats(v.as_slice(), &device))).collect();
-            let flat = layout.pack(tensors, &device);
-            prop_assert_eq!(flat.dims(), [layout.len()]);
+            let flat = layout.pack(tensors, layout.len() + 5, &device);
+            prop_assert_eq!(flat.dims(), [layout.len() + 5]);
             for param in layout.params() {
                 let back: Vec<f32> = layout.view(&flat, param).try_into_vec_as().unwrap();
                 prop_assert_eq!(&back, &given[&param.path]);
@@ -152,10 +165,14 @@ mod tests {
         }
 
         #[test]
-        fn segments_cover_once_and_keep_decay(shapes in shapes(), longest in 1usize..40) {
+        fn segments_cover_once_and_keep_decay(
+            shapes in shapes(), longest in 1usize..40, cut in any::<prop::sample::Index>(),
+        ) {
             let layout = layout(&shapes);
             let mut next = 0;
-            for segment in layout.segments(longest) {
+            let cut = cut.index(layout.len() + 1);
+            let segments = [0..cut, cut..layout.len() + 9].map(|part| layout.segments(part, longest));
+            for segment in segments.into_iter().flatten() {
                 prop_assert_eq!(segment.range.start, next);
                 prop_assert!(segment.range.len() <= longest && !segment.range.is_empty());
                 for i in segment.range.clone() {

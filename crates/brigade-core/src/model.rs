@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{Device, Tensor, TensorData};
 
 use crate::activation::{Activation, Parts, flatten, restore};
 use crate::block::{AnyBlock, Block, Erased};
-use crate::error::{Error, Result};
+use crate::error::{BoxError, Error, Result};
 
 /// A block with its name.
 pub(crate) struct NamedBlock {
@@ -57,8 +57,13 @@ pub struct NamedTensor {
 pub struct Chain<I, O> {
     pub(crate) blocks: Vec<NamedBlock>,
     ties: Vec<(String, String)>,
+    /// Where values come from that are not initial ones.
+    source: Option<Arc<Source>>,
     types: PhantomData<fn(I) -> O>,
 }
+
+/// Gives a parameter's values, flattened in row-major order, by full name and shape; none to leave it alone.
+type Source = dyn Fn(&str, &[usize]) -> Result<Option<Vec<f32>>, BoxError> + Send + Sync;
 
 impl<I: Activation> Default for Chain<I, I> {
     fn default() -> Self {
@@ -69,7 +74,7 @@ impl<I: Activation> Default for Chain<I, I> {
 impl<I: Activation> Chain<I, I> {
     /// An empty chain; its first block decides the model's input.
     pub fn new() -> Self {
-        Self { blocks: Vec::new(), ties: Vec::new(), types: PhantomData }
+        Self { blocks: Vec::new(), ties: Vec::new(), source: None, types: PhantomData }
     }
 }
 
@@ -77,7 +82,7 @@ impl<I: Activation, O: Activation> Chain<I, O> {
     /// Appends a block under a name that no other block has.
     pub fn then<B: Block<Input = O>>(mut self, name: impl Into<String>, block: B) -> Chain<I, B::Output> {
         self.blocks.push(NamedBlock { name: name.into(), block: Box::new(Erased::new(block)) });
-        Chain { blocks: self.blocks, ties: self.ties, types: PhantomData }
+        Chain { blocks: self.blocks, ties: self.ties, source: self.source, types: PhantomData }
     }
 
     /// Shares one parameter between two blocks: `follower` (`block.path`) reads the values of
@@ -120,40 +125,74 @@ impl<I: Activation, O: Activation> Chain<I, O> {
         self.ties.iter().map(|(follower, _)| follower.clone()).collect()
     }
 
-    /// Gives every parameter without a value its initial one: see [`crate::initialize`].
+    /// Gives every parameter without a value its own: from where [`load`](Self::load) said, or else its
+    /// initial one, see [`crate::initialize`].
     ///
     /// # Errors
-    /// If the list of blocks or a tie is wrong.
+    /// If the list of blocks or a tie is wrong, or values cannot be loaded.
     pub fn initialize(&mut self, seed: u64) -> Result<()> {
         self.check_names()?;
         let ties = self.resolved_ties()?;
-        for NamedBlock { name, block } in &mut self.blocks {
-            block.initialize(seed, name);
+        for index in 0..self.blocks.len() {
+            self.initialize_block(index, seed)?;
         }
+        self.source = None;
         self.apply_ties(&ties);
         Ok(())
     }
 
-    /// Sets parameters by full name (`block.path`): the closure gives the values, flattened in
-    /// row-major order, for a name and shape, or none to leave the parameter alone.
+    /// Says where parameters take their values from when they are first needed, block by block: the closure
+    /// gives the values, flattened in row-major order, for a full name (`block.path`) and shape, or none to
+    /// leave the parameter alone. Followers of ties are not asked for.
     ///
-    /// # Errors
-    /// Those of the closure, and wrong ties.
-    pub fn load<E: From<Error>>(
+    /// Values that are there already are replaced when [`initialize`](Self::initialize) is called or training begins.
+    pub fn load(
         &mut self,
-        mut values: impl FnMut(&str, &[usize]) -> Result<Option<Vec<f32>>, E>,
-    ) -> Result<(), E> {
-        self.check_names()?;
-        let ties = self.resolved_ties()?;
-        let mut failed = None;
-        for NamedBlock { name, block } in &mut self.blocks {
-            let shapes = block.shapes();
+        values: impl Fn(&str, &[usize]) -> Result<Option<Vec<f32>>, BoxError> + Send + Sync + 'static,
+    ) {
+        self.source = Some(Arc::new(values));
+    }
+
+    /// Names and shapes of all parameters, block by block, in the order of paths; nothing gets a value.
+    pub fn shapes(&self) -> Vec<(String, Vec<usize>)> {
+        let blocks = self.blocks.iter();
+        let shapes = blocks.flat_map(|NamedBlock { name, block }| {
+            block.shapes().into_iter().map(move |(path, shape)| (format!("{name}.{path}"), shape))
+        });
+        shapes.collect()
+    }
+
+    /// Relative costs of the blocks, in order: see [`Block::cost`].
+    pub fn costs(&self) -> Vec<f64> {
+        self.blocks.iter().map(|named| named.block.cost()).collect()
+    }
+
+    /// The device of the parameters, without autodiff.
+    pub(crate) fn device(&self) -> Device {
+        let device = self.blocks.iter().find_map(|named| named.block.device());
+        device.unwrap_or_default().inner()
+    }
+
+    /// All values that are needed have been loaded.
+    pub(crate) fn finish_loading(&mut self) {
+        self.source = None;
+    }
+
+    /// Gives one block's parameters their values.
+    pub(crate) fn initialize_block(&mut self, index: usize, seed: u64) -> Result<()> {
+        let followers = self.followers();
+        let NamedBlock { name, block } = &mut self.blocks[index];
+        if let Some(source) = &self.source {
+            let (shapes, mut failed) = (block.shapes(), None);
             block.replace(&mut |path| {
-                let shape = shapes.get(path)?;
-                match values(&format!("{name}.{path}"), shape) {
+                let (full, shape) = (format!("{name}.{path}"), shapes.get(path)?);
+                if followers.contains(&full) {
+                    return None;
+                }
+                match source(&full, shape) {
                     Ok(found) => found.map(|found| {
                         let length = found.len();
-                        Tensor::from_data(TensorData::new(found, [length]), &Default::default())
+                        (Tensor::from_data(TensorData::new(found, [length]), &Default::default()), shape.clone())
                     }),
                     Err(error) => {
                         failed.get_or_insert(error);
@@ -161,11 +200,11 @@ impl<I: Activation, O: Activation> Chain<I, O> {
                     }
                 }
             });
+            if let Some(error) = failed {
+                return Err(Error::Load(error));
+            }
         }
-        if let Some(error) = failed {
-            return Err(error);
-        }
-        self.apply_ties(&ties);
+        block.initialize(seed, name);
         Ok(())
     }
 
@@ -192,7 +231,7 @@ impl<I: Activation, O: Activation> Chain<I, O> {
     /// A copy of the chain without autodiff, for inference: [`Chain::predict`] on it records no graph.
     pub fn valid(&self) -> Self {
         let blocks = self.blocks.iter().map(|b| NamedBlock { name: b.name.clone(), block: b.block.valid() });
-        Self { blocks: blocks.collect(), ties: self.ties.clone(), types: PhantomData }
+        Self { blocks: blocks.collect(), ties: self.ties.clone(), source: self.source.clone(), types: PhantomData }
     }
 
     /// Runs all blocks.
@@ -237,6 +276,12 @@ impl<I: Activation, O: Activation> Chain<I, O> {
                 ))
             })
         };
+        let chained = self.ties.iter().find(|(_, owner)| self.ties.iter().any(|(other, _)| other == owner));
+        if let Some((follower, owner)) = chained {
+            return Err(Error::Model(format!(
+                "tie: `{follower}` cannot share the values of `{owner}`, which itself shares those of another parameter; name that one"
+            )));
+        }
         self.ties
             .iter()
             .map(|(follower, owner)| {
@@ -260,7 +305,9 @@ impl<I: Activation, O: Activation> Chain<I, O> {
             if let Some(value) = values.remove(&tie.owner.1) {
                 self.blocks[tie.follower.0]
                     .block
-                    .replace(&mut |path| (path == tie.follower.1).then(|| value.flat.clone()));
+                    .replace(&mut |path| {
+                        (path == tie.follower.1).then(|| (value.flat.clone(), value.shape.clone()))
+                    });
             }
         }
     }

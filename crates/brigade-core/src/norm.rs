@@ -1,20 +1,21 @@
-//! The global gradient norm, in an order of additions that no mesh changes, and clipping by it.
+//! The global gradient norm, whose bits no mesh changes, and clipping by it.
 
 use burn::tensor::Tensor;
 
 use crate::error::{Error, Result};
+use crate::exact::ExactSum;
 use crate::layout::CHUNK;
 
 /// Elements that are squared and summed at once: small enough to stay in a core's cache.
 const PIECE: usize = 256 * CHUNK;
 
 /// The sum of squares of a flat gradient: each chunk of [`CHUNK`] elements in fp32, the last one
-/// padded with zeros, then the chunks in order in f64. A shard, being whole chunks, gives the same
-/// numbers for its chunks as the whole buffer does.
+/// padded with zeros, then the chunks without rounding. A shard, being whole chunks, gives the same
+/// numbers for its chunks as the whole buffer does, and the sum of all shards' sums is that of the whole.
 ///
 /// # Errors
 /// If the sums cannot be read from the device.
-pub fn squared_norm(gradient: &Tensor<1>) -> Result<f64> {
+pub(crate) fn squares(gradient: &Tensor<1>) -> Result<ExactSum> {
     let [len] = gradient.dims();
     let mut sums = Vec::new();
     for start in (0..len).step_by(PIECE) {
@@ -28,11 +29,13 @@ pub fn squared_norm(gradient: &Tensor<1>) -> Result<f64> {
         let squares = piece.clone().mul(piece).reshape([padded / CHUNK, CHUNK]);
         sums.push(squares.sum_dim(1).reshape([padded / CHUNK]));
     }
-    if sums.is_empty() {
-        return Ok(0.0);
+    let mut sum = ExactSum::default();
+    if !sums.is_empty() {
+        let sums =
+            Tensor::cat(sums, 0).try_into_vec_as::<f32>().map_err(|e| Error::Device(e.to_string()))?;
+        sums.into_iter().for_each(|chunk| sum.add(chunk));
     }
-    let sums = Tensor::cat(sums, 0).try_into_vec_as::<f32>().map_err(|e| Error::Device(e.to_string()))?;
-    Ok(sums.into_iter().map(f64::from).sum())
+    Ok(sum)
 }
 
 /// The factor that brings a gradient of norm `norm` down to `limit`: `limit / (norm + 1e-6)` where
@@ -52,12 +55,15 @@ mod tests {
         for len in [0usize, 1, 255, 256, 257, 3 * CHUNK, PIECE + 300] {
             let values: Vec<f32> = (0..len).map(|i| ((i * 37 % 101) as f32 - 50.0) * 0.01).collect();
             let exact: f64 = values.iter().map(|v| f64::from(*v) * f64::from(*v)).sum();
-            let whole = squared_norm(&Tensor::from_floats(values.as_slice(), &device)).unwrap();
-            assert!((whole - exact).abs() <= 1e-5 * exact.max(1e-9), "{len}: {whole} {exact}");
+            let whole = squares(&Tensor::from_floats(values.as_slice(), &device)).unwrap();
+            assert!((whole.value() - exact).abs() <= 1e-5 * exact.max(1e-9), "{len}: {whole:?} {exact}");
             let mut padded = values.clone();
             padded.resize(len.next_multiple_of(CHUNK), 0.0);
-            let padded = squared_norm(&Tensor::from_floats(padded.as_slice(), &device)).unwrap();
-            assert_eq!(whole.to_bits(), padded.to_bits(), "padding changes nothing at {len}");
+            let mut shards = ExactSum::default();
+            for shard in padded.chunks(2 * CHUNK).rev() {
+                shards.merge(&squares(&Tensor::from_floats(shard, &device)).unwrap());
+            }
+            assert_eq!(whole, shards, "neither padding nor sharding changes anything at {len}");
         }
     }
 

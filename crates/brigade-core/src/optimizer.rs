@@ -1,8 +1,9 @@
 //! Burn's optimizers on flat buffers.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use burn::optim::{AdaGrad, Adam, AdamW, Adan, Lion, Optimizer, RmsProp, Sgd};
+use burn::optim::{AdaGrad, Adam, AdamW, Adan, Lion, Optimizer, RecordState, RmsProp, Sgd, StateSink};
 use burn::tensor::Tensor;
 
 use crate::layout::{FlatLayout, Segment};
@@ -26,9 +27,9 @@ impl Elementwise for Lion {}
 impl Elementwise for RmsProp {}
 impl Elementwise for Sgd {}
 
-/// An optimizer with its state for one flat buffer.
+/// An optimizer with its state for one part of a flat buffer.
 pub trait FlatOptimizer: Send {
-    /// The buffer's next values. `scale` multiplies the gradient first (clipping).
+    /// The part's next values. `scale` multiplies the gradient first (clipping).
     fn step(
         &mut self,
         learning_rate: f64,
@@ -36,13 +37,16 @@ pub trait FlatOptimizer: Send {
         gradient: Tensor<1>,
         scale: Option<f64>,
     ) -> Tensor<1>;
+
+    /// Bytes of the state, as it is now.
+    fn state_bytes(&self) -> u64;
 }
 
 /// Makes the optimizer of each block.
 #[derive(Clone)]
 pub struct OptimizerFactory(Arc<Build>);
 
-type Build = dyn Fn(&FlatLayout) -> Box<dyn FlatOptimizer> + Send + Sync;
+type Build = dyn Fn(&FlatLayout, Range<usize>) -> Box<dyn FlatOptimizer> + Send + Sync;
 
 impl OptimizerFactory {
     /// `decayed` steps parameters of rank two and above, `plain` biases and norms: the same
@@ -58,22 +62,23 @@ impl OptimizerFactory {
     /// );
     /// ```
     pub fn new<O: Elementwise>(decayed: O, plain: O) -> Self {
-        Self(Arc::new(move |layout| {
-            let segments = layout.segments(PIECE);
+        Self(Arc::new(move |layout, part| {
+            let segments = layout.segments(part.clone(), PIECE);
             let states = segments.iter().map(|_| None).collect();
-            Box::new(Segmented { decayed: decayed.clone(), plain: plain.clone(), segments, states })
+            Box::new(Segmented { decayed: decayed.clone(), plain: plain.clone(), part, segments, states })
         }))
     }
 
-    /// The optimizer of a block.
-    pub fn build(&self, layout: &FlatLayout) -> Box<dyn FlatOptimizer> {
-        (self.0)(layout)
+    /// The optimizer of a part of a flat buffer: the whole of it, or a shard, which may reach into the padding.
+    pub fn build(&self, layout: &FlatLayout, part: Range<usize>) -> Box<dyn FlatOptimizer> {
+        (self.0)(layout, part)
     }
 }
 
 struct Segmented<O: Optimizer> {
     decayed: O,
     plain: O,
+    part: Range<usize>,
     segments: Vec<Segment>,
     states: Vec<Option<O::State<1>>>,
 }
@@ -86,11 +91,13 @@ impl<O: Elementwise> FlatOptimizer for Segmented<O> {
         gradient: Tensor<1>,
         scale: Option<f64>,
     ) -> Tensor<1> {
-        let mut pieces = Vec::with_capacity(self.segments.len());
+        let start = self.part.start;
+        let mut pieces = Vec::with_capacity(self.segments.len() + 1);
         for (segment, state) in self.segments.iter().zip(&mut self.states) {
             let optimizer = if segment.decay { &self.decayed } else { &self.plain };
-            let piece = values.clone().slice(segment.range.clone());
-            let mut slope = gradient.clone().slice(segment.range.clone());
+            let range = segment.range.start - start..segment.range.end - start;
+            let piece = values.clone().slice(range.clone());
+            let mut slope = gradient.clone().slice(range);
             if let Some(scale) = scale {
                 slope = slope.mul_scalar(scale);
             }
@@ -98,7 +105,23 @@ impl<O: Elementwise> FlatOptimizer for Segmented<O> {
             *state = next;
             pieces.push(piece);
         }
-        if pieces.is_empty() { values } else { Tensor::cat(pieces, 0) }
+        let Some(last) = self.segments.last() else { return values };
+        let stepped = last.range.end - start;
+        if stepped < self.part.len() {
+            pieces.push(values.slice(stepped..self.part.len()));
+        }
+        Tensor::cat(pieces, 0)
+    }
+
+    fn state_bytes(&self) -> u64 {
+        // All segments' states have the same tensors per element: one small segment's are counted.
+        let counted = self.segments.iter().zip(&self.states).filter_map(|(s, state)| Some((s, state.as_ref()?)));
+        let Some((smallest, state)) = counted.min_by_key(|(segment, _)| segment.range.len()) else { return 0 };
+        let mut sink = StateSink::default();
+        state.state_flatten("", &mut sink);
+        let bytes: usize = sink.tensors.iter().map(|(_, data)| data.as_bytes().len()).sum();
+        let stepped: usize = self.segments.iter().map(|segment| segment.range.len()).sum();
+        (bytes as u128 * stepped as u128 / smallest.range.len() as u128) as u64
     }
 }
 
@@ -124,10 +147,23 @@ mod tests {
         let mut flat = values(layout.len(), 1);
         let mut apart: Vec<Tensor<1>> = layout.params().iter().map(|p| layout.view(&flat, p)).collect();
         let mut states: Vec<Option<O::State<1>>> = layout.params().iter().map(|_| None).collect();
-        let mut optimizer = OptimizerFactory::new(decayed.clone(), plain.clone()).build(&layout);
+        let mut optimizer = OptimizerFactory::new(decayed.clone(), plain.clone()).build(&layout, 0..layout.len());
+        let factory = OptimizerFactory::new(decayed.clone(), plain.clone());
+        let mut padded = vec![flat.clone()];
+        padded.push(Tensor::zeros([layout.padded_len(3) - layout.len()], &device));
+        let mut shards: Vec<_> = (0..3)
+            .map(|index| layout.shard(index, 3))
+            .map(|part| (Tensor::cat(padded.clone(), 0).slice(part.clone()), factory.build(&layout, part)))
+            .collect();
         for step in 0..3 {
             let gradient = values(layout.len(), 100 + step);
             flat = optimizer.step(1e-2, flat, gradient.clone(), None);
+            let padding = Tensor::zeros([layout.padded_len(3) - layout.len()], &device);
+            let padded = Tensor::cat(vec![gradient.clone(), padding], 0);
+            for (index, (values, optimizer)) in shards.iter_mut().enumerate() {
+                let gradient = padded.clone().slice(layout.shard(index, 3));
+                *values = optimizer.step(1e-2, values.clone(), gradient, None);
+            }
             for ((param, values), state) in layout.params().iter().zip(&mut apart).zip(&mut states) {
                 let optimizer = if param.decay { &decayed } else { &plain };
                 let (next, after) =
@@ -138,6 +174,11 @@ mod tests {
         let joined: Vec<f32> = Tensor::cat(apart, 0).try_into_vec_as().unwrap();
         let flat: Vec<f32> = flat.try_into_vec_as().unwrap();
         assert!(flat.iter().zip(&joined).all(|(a, b)| a.to_bits() == b.to_bits()));
+        let bytes: u64 = shards.iter().map(|(_, optimizer)| optimizer.state_bytes()).sum();
+        assert_eq!(bytes, optimizer.state_bytes());
+        let shards: Vec<f32> =
+            Tensor::cat(shards.into_iter().map(|(v, _)| v).collect(), 0).try_into_vec_as().unwrap();
+        assert!(flat.iter().zip(&shards).all(|(a, b)| a.to_bits() == b.to_bits()));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! One micro-batch through the blocks, each in an autodiff graph of its own.
+//! One micro-batch through a chunk of blocks, each in an autodiff graph of its own.
 
 use std::collections::BTreeMap;
 
@@ -9,91 +9,130 @@ use crate::block::AnyBlock;
 use crate::error::Result;
 use crate::model::NamedBlock;
 
-/// What a block's backward needs: its input as leaves of its graph, and its output in that graph.
+/// Gradients of an activation's parts; none where no gradient flows.
+pub(crate) type Upstream = Vec<Option<Tensor<1>>>;
+
+/// What a block's backward needs: its input, as leaves of its graph, and its output in that graph, or
+/// none if the block is to be run again.
 struct Record {
     input: Parts,
-    output: Parts,
+    output: Option<Parts>,
 }
 
-/// The records of one forward pass, consumed by the backward pass from the last block to the first.
+/// The records of one forward pass through a chunk, consumed by the backward pass from the last block
+/// to the first.
+#[derive(Default)]
 pub(crate) struct Tape {
-    records: Vec<Option<Record>>,
-    /// Gradient of the loss with respect to the output of the block whose backward comes next,
-    /// by part; none where no gradient flows.
-    upstream: Vec<Option<Tensor<1>>>,
+    records: Vec<Record>,
+    /// Shapes of the parts that went into the first block.
+    pub input_shapes: Vec<Vec<usize>>,
+    /// The model's loss, and its graph's leaves where it has a graph of its own.
+    loss: Option<(Tensor<1>, Option<Parts>)>,
 }
 
 impl Tape {
-    /// Runs the blocks forward. Each block's input is cut off from the graph before it.
-    pub(crate) fn forward(blocks: &[NamedBlock], input: Parts) -> Result<Self> {
-        let mut records: Vec<Option<Record>> = Vec::with_capacity(blocks.len());
-        for NamedBlock { name, block } in blocks {
-            let input = match records.last() {
-                Some(Some(before)) => leaves(&before.output),
-                _ => input.clone(),
-            };
-            let output = block.forward(name, input.clone())?;
-            records.push(Some(Record { input, output }));
+    /// Runs a block forward; its output goes into the next block as [`leaves`]. With `again` its graph is
+    /// dropped, and the block will be run again in the backward pass.
+    pub(crate) fn forward(&mut self, block: &NamedBlock, input: Parts, again: bool) -> Result<Parts> {
+        let output = block.block.forward(&block.name, input.clone())?;
+        let cut = inner(&output);
+        if self.records.is_empty() {
+            self.input_shapes = input.0.iter().map(|part| part.shape().to_vec()).collect();
         }
-        Ok(Self { records, upstream: Vec::new() })
+        self.records.push(Record { input, output: (!again).then_some(output) });
+        Ok(cut)
     }
 
-    /// The last block's output, in that block's graph, for the loss.
-    pub(crate) fn take_output(&mut self) -> Parts {
-        match self.records.last_mut() {
-            Some(Some(record)) => std::mem::take(&mut record.output),
-            _ => Parts::default(),
+    /// What the loss is computed from: the last block's output in that block's graph, or leaves of a new
+    /// one. It is to be handed back with [`set_loss`](Self::set_loss).
+    pub(crate) fn loss_input(&mut self, output: &Parts) -> (Parts, Option<Parts>) {
+        match self.records.last_mut().and_then(|record| record.output.take()) {
+            Some(output) => (output, None),
+            None => {
+                let leaves = leaves(output);
+                (leaves.clone(), Some(leaves))
+            }
         }
     }
 
-    /// Backward of one block: from the loss (the last block) or from the gradient that the block
-    /// after it left. Gives the parameters' gradients by path and keeps the input's gradient for
-    /// the block before.
+    pub(crate) fn set_loss(&mut self, loss: Tensor<1>, leaves: Option<Parts>) {
+        self.loss = Some((loss, leaves));
+    }
+
+    /// Backward of the last block that is left: from the loss, or from the gradient of its output.
+    /// Gives the parameters' gradients by path, and leaves the input's gradient in `upstream`.
     ///
     /// The gradient `g` of an output `y` enters as the backward of `sum(y · g)`, whose derivative
     /// by `y` is exactly `g`.
     pub(crate) fn backward(
         &mut self,
-        index: usize,
-        block: &dyn AnyBlock,
-        loss: Option<Tensor<1>>,
-    ) -> BTreeMap<String, Tensor<1>> {
-        let Some(Record { input, output }) = self.records[index].take() else { return BTreeMap::new() };
-        let upstream = std::mem::take(&mut self.upstream);
-        let root = loss.or_else(|| {
+        block: &NamedBlock,
+        targets: f64,
+        upstream: &mut Upstream,
+    ) -> Result<BTreeMap<String, Tensor<1>>> {
+        let Some(Record { mut input, output }) = self.records.pop() else { return Ok(BTreeMap::new()) };
+        let mut root = None;
+        match self.loss.take() {
+            Some((loss, None)) => root = Some(loss.div_scalar(targets)),
+            Some((loss, Some(leaves))) => {
+                let loss = loss.div_scalar(targets);
+                if loss.is_tracked() {
+                    let mut gradients = loss.backward();
+                    *upstream = gradients_of(leaves, &mut gradients);
+                }
+            }
+            None => {}
+        }
+        let output = match output {
+            Some(output) => output,
+            None if root.is_some() => Parts::default(),
+            None => {
+                input = leaves(&input);
+                block.block.forward(&block.name, input.clone())?
+            }
+        };
+        let above = std::mem::take(upstream);
+        let root = root.or_else(|| {
             let terms =
-                output.0.into_iter().zip(upstream).filter_map(|(part, gradient)| match (part, gradient) {
+                output.0.into_iter().zip(above).filter_map(|(part, gradient)| match (part, gradient) {
                     (Part::Float(y, _), Some(gradient)) if y.is_tracked() => Some((y * gradient).sum()),
                     _ => None,
                 });
             terms.reduce(|a, b| a + b)
         });
-        let Some(root) = root.filter(Tensor::is_tracked) else { return BTreeMap::new() };
+        let Some(root) = root.filter(Tensor::is_tracked) else { return Ok(BTreeMap::new()) };
         let mut gradients = root.backward();
-        self.upstream = input
-            .0
-            .into_iter()
-            .map(|part| match part {
-                Part::Float(leaf, _) => leaf.grad_remove(&mut gradients),
-                Part::Int(..) => None,
-            })
-            .collect();
-        block.take_gradients(&mut gradients)
+        *upstream = gradients_of(input, &mut gradients);
+        Ok(block.block.take_gradients(&mut gradients))
     }
 
-    /// The outputs of every block, for a search after values that are not finite.
-    pub(crate) fn outputs(&self) -> impl Iterator<Item = &Parts> {
-        self.records.iter().flatten().map(|record| &record.output)
+    /// Bytes of what it keeps at the cuts between blocks.
+    pub(crate) fn bytes(&self) -> u64 {
+        let inputs: u64 = self.records.iter().map(|record| record.input.bytes()).sum();
+        let output = self.records.last().and_then(|record| record.output.as_ref());
+        inputs + output.map_or(0, Parts::bytes)
     }
 }
 
-/// The same values as leaves of a new graph.
-fn leaves(output: &Parts) -> Parts {
-    let leaf = |part: &Part| match part {
-        Part::Float(flat, shape) => {
-            Part::Float(flat.clone().inner().autodiff().require_grad(), shape.clone())
-        }
-        Part::Int(flat, shape) => Part::Int(flat.clone(), shape.clone()),
+fn gradients_of(leaves: Parts, gradients: &mut burn::tensor::Gradients) -> Upstream {
+    let gradient = |part| match part {
+        Part::Float(leaf, _) => Tensor::grad_remove(&leaf, gradients),
+        Part::Int(..) => None,
     };
-    Parts(output.0.iter().map(leaf).collect())
+    leaves.0.into_iter().map(gradient).collect()
+}
+
+/// The same values without a graph.
+pub(crate) fn inner(parts: &Parts) -> Parts {
+    parts.map_floats(Tensor::inner)
+}
+
+/// The same values as leaves of a new graph.
+pub(crate) fn leaves(parts: &Parts) -> Parts {
+    parts.map_floats(|flat| flat.inner().autodiff().require_grad())
+}
+
+/// A model's parts of one block, without a graph.
+pub(crate) fn predict(block: &dyn AnyBlock, name: &str, input: Parts) -> Result<Parts> {
+    block.valid().forward(name, inner(&input))
 }

@@ -2,9 +2,17 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use brigade_comm::{DType, Group, HostBuffer, Pending, ReduceOp};
-use brigade_core::{Collectives, Error, Operation, PendingTensor, PendingValues, Result, Traffic};
-use burn::tensor::{Bytes, DType as TensorDType, Device, Tensor, TensorData};
+use brigade_comm::{DType, Group, HostBuffer, ReduceOp};
+use brigade_core::{
+    Collectives, Error, Message, Operation, Pending, PendingTensor, PendingValues, Refillable, Result, Traffic,
+};
+use burn::tensor::{Bytes, DType as TensorDType, Device, FloatDType, Tensor, TensorData};
+
+use crate::message;
+use crate::region::Region;
+
+/// The longest message between stages that a rank takes, in bytes.
+const LONGEST_MESSAGE: usize = 16 << 30;
 
 /// A group's collectives for tensors of any device. A tensor of the CPU that is whole and solely
 /// owned is moved in and out of the operation without a copy; others are read from their device first.
@@ -20,7 +28,11 @@ impl HostCollectives {
         Self { group, exchanges: AtomicU64::new(0), exchanged_bytes: AtomicU64::new(0) }
     }
 
-    fn run(&self, tensor: Tensor<1>, start: impl FnOnce(Staged, DType) -> Pending<Staged>) -> PendingTensor {
+    fn run(
+        &self,
+        tensor: Tensor<1>,
+        start: impl FnOnce(Staged, DType) -> brigade_comm::Pending<Staged>,
+    ) -> PendingTensor {
         match Staged::read(tensor).and_then(|staged| Ok((staged.dtype()?, staged))) {
             Ok((dtype, staged)) => finish(start(staged, dtype)),
             Err(error) => PendingTensor::new(move || Err(error)),
@@ -28,7 +40,7 @@ impl HostCollectives {
     }
 }
 
-fn finish(pending: Pending<Staged>) -> PendingTensor {
+fn finish(pending: brigade_comm::Pending<Staged>) -> PendingTensor {
     PendingTensor::new(move || Ok(pending.wait().map_err(Error::collective)?.into_tensor()))
 }
 
@@ -82,6 +94,45 @@ impl HostBuffer for Staged {
     }
 }
 
+/// A flat buffer that all ranks' shards are gathered into, in one place.
+struct GatheredInPlace {
+    group: Group,
+    region: Region,
+    bytes: usize,
+    /// The buffer's first tensor: it lasts, so that no other one is ever alone with the memory.
+    tensor: Tensor<1>,
+}
+
+impl Refillable for GatheredInPlace {
+    fn tensor(&self) -> Tensor<1> {
+        self.tensor.clone()
+    }
+
+    fn fill(&mut self, shard: Tensor<1>) -> Pending<()> {
+        let staged = match Staged::read(shard).and_then(|staged| Ok((staged.dtype()?, staged))) {
+            Ok(staged) => staged,
+            Err(error) => return Pending::new(move || Err(error)),
+        };
+        let (dtype, staged) = staged;
+        let mut writer = self.region.writer(self.bytes);
+        let slice = staged.bytes.len();
+        let start = self.group.rank() * slice;
+        match writer.as_bytes_mut().get_mut(start..start + slice) {
+            Some(own) => own.copy_from_slice(&staged.bytes),
+            None => {
+                let text = format!("a shard of {slice} bytes does not fit a buffer of {} bytes", self.bytes);
+                return Pending::new(move || Err(Error::collective(text)));
+            }
+        }
+        let gathered = self.group.all_gather(writer, dtype);
+        Pending::new(move || gathered.wait().map(drop).map_err(Error::collective))
+    }
+
+    fn release(&mut self) {
+        self.region.release();
+    }
+}
+
 impl Collectives for HostCollectives {
     fn rank(&self) -> usize {
         self.group.rank()
@@ -121,12 +172,29 @@ impl Collectives for HostCollectives {
         self.run(tensor, |staged, dtype| self.group.broadcast(staged, dtype, root))
     }
 
-    fn send(&self, tensor: Tensor<1>, to: usize) -> PendingTensor {
-        self.run(tensor, |staged, dtype| self.group.send(staged, dtype, to))
+    fn send(&self, message: Message, to: usize) -> Pending<()> {
+        match message::encode(message) {
+            Ok(bytes) => {
+                let sent = self.group.send(bytes, DType::U8, to);
+                Pending::new(move || sent.wait().map(drop).map_err(Error::collective))
+            }
+            Err(error) => Pending::new(move || Err(error)),
+        }
     }
 
-    fn receive(&self, into: Tensor<1>, from: usize) -> PendingTensor {
-        self.run(into, |staged, dtype| self.group.recv(staged, dtype, from))
+    fn receive(&self, from: usize, device: &Device) -> Pending<Message> {
+        let received = self.group.recv_message(from, LONGEST_MESSAGE);
+        let device = device.clone();
+        Pending::new(move || message::decode(received.wait().map_err(Error::collective)?, &device))
+    }
+
+    fn refillable(&self, shard: usize, dtype: FloatDType, device: &Device) -> Option<Box<dyn Refillable>> {
+        let dtype = TensorDType::from(dtype);
+        let (length, bytes) = (shard * self.size(), shard * self.size() * dtype.size());
+        let region = Region::new(bytes).ok()?;
+        let data = TensorData::from_bytes(region.bytes(bytes), [length], dtype);
+        let tensor = Tensor::from_data(data, (device, dtype));
+        Some(Box::new(GatheredInPlace { group: self.group.clone(), region, bytes, tensor }))
     }
 
     fn exchange(&self, values: Vec<f64>) -> PendingValues {

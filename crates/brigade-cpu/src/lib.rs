@@ -4,9 +4,13 @@
 //! feature `rayon` is therefore off, and its SIMD paths, chosen at run time, are on.
 
 mod collectives;
+mod groups;
 mod heap;
+mod message;
+mod region;
 
 pub use collectives::HostCollectives;
+pub use groups::groups;
 pub use heap::{HUGE_PAGES, keep_heap};
 
 use burn::tensor::Device;

@@ -63,8 +63,17 @@ impl Sampler {
         let micro_batches = self.micro_batches(dp_size)?;
         in_range("dp rank", dp_rank as u64, dp_size as u64)?;
         in_range("micro-batch", k as u64, micro_batches as u64)?;
-        let first_row = (dp_rank * micro_batches + k) * self.micro_batch;
-        Ok(self.rows(step, first_row, self.micro_batch))
+        self.numbered(step, dp_rank * micro_batches + k)
+    }
+
+    /// The sequences of micro-batch `number` of the global batch of `step`, in row order: rows
+    /// `number·b .. (number + 1)·b`. For orders of micro-batches other than that of [`Sampler::micro_batch`].
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] where there is no such micro-batch.
+    pub fn numbered(&self, step: u64, number: usize) -> Result<Vec<usize>> {
+        in_range("micro-batch", number as u64, (self.global_batch / self.micro_batch) as u64)?;
+        Ok(self.rows(step, number * self.micro_batch, self.micro_batch))
     }
 
     /// The sequences of the whole global batch of `step`, in row order.

@@ -9,7 +9,7 @@ use burn::module::{Module, Param};
 use burn::nn::{LayerNorm, LayerNormConfig, Linear};
 use burn::tensor::activation::{gelu, gelu_approximate, log_softmax, softmax};
 use burn::tensor::module::embedding;
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
 use crate::initial::normal;
@@ -136,6 +136,14 @@ impl GptConfig {
         Ok(if self.tied_head { chain.tie("head.lm_head", "embedding.wte") } else { chain })
     }
 
+    /// Relative costs of the model's blocks, in order: embedding, layers, head.
+    ///
+    /// # Errors
+    /// As [`GptConfig::check`].
+    pub fn costs(&self) -> Result<Vec<f64>, ShapeError> {
+        Ok(self.chain(0, &Device::default())?.costs())
+    }
+
     /// The model with its loss, ready to train: [`GptConfig::chain`] and the cross entropy of the next token.
     ///
     /// # Errors
@@ -165,6 +173,11 @@ impl Block for Embedding {
         let positions = self.wpe.val().slice(0..length).unsqueeze::<3>();
         embedding(self.wte.val(), tokens) + positions
     }
+
+    /// Multiplications per token: none, but the gradient of the table is as large as the table.
+    fn cost(&self) -> f64 {
+        self.wpe.lazy_shape()[1] as f64
+    }
 }
 
 /// One transformer layer: `x + attention(norm(x))`, then `x + feed_forward(norm(x))`.
@@ -187,6 +200,11 @@ impl Block for Layer {
         let x = x.clone() + self.mlp.forward(self.ln_2.forward(x));
         x.reshape([batch, length, width])
     }
+
+    /// Multiplications per token of the products with weights; those of attention itself are few beside them.
+    fn cost(&self) -> f64 {
+        self.num_params() as f64
+    }
 }
 
 /// Causal self-attention with all heads' queries, keys and values from one product.
@@ -205,17 +223,17 @@ impl Attention {
         let qkv = self.c_attn.forward(x).reshape([batch, length, 3 * self.heads, depth]).swap_dims(1, 2);
         let part = |index: usize| qkv.clone().slice([0..batch, index * self.heads..(index + 1) * self.heads]);
         let (q, k, v) = (part(0).mul_scalar((depth as f64).powf(-0.5)), part(1), part(2));
-        let scores = q.matmul(k.swap_dims(2, 3)) + causal_mask(length, &v.device());
+        let scores = q.matmul(k.swap_dims(2, 3)) + causal_mask(length, &v.device(), v.dtype());
         let mixed = softmax(scores, 3).matmul(v).swap_dims(1, 2).reshape([rows, width]);
         self.c_proj.forward(mixed)
     }
 }
 
 /// `[1, 1, length, length]`: 0 where a position may look, minus infinity at later positions.
-fn causal_mask(length: usize, device: &Device) -> Tensor<4> {
+fn causal_mask(length: usize, device: &Device, dtype: DType) -> Tensor<4> {
     let row = |t: usize| (0..length).map(move |s| if s <= t { 0.0 } else { f32::NEG_INFINITY });
     let mask: Vec<f32> = (0..length).flat_map(row).collect();
-    Tensor::from_data(TensorData::new(mask, [1, 1, length, length]), &device.clone().inner())
+    Tensor::from_data(TensorData::new(mask, [1, 1, length, length]), (&device.clone().inner(), dtype))
 }
 
 #[derive(Module, Debug)]
@@ -246,6 +264,11 @@ impl Block for Head {
     fn forward(&self, x: Tensor<3>) -> Tensor<2> {
         let [batch, length, width] = x.dims();
         self.ln_f.forward(x.reshape([batch * length, width])).matmul(self.lm_head.val().transpose())
+    }
+
+    /// Multiplications per token, also where the weight is shared with the embedding.
+    fn cost(&self) -> f64 {
+        self.lm_head.lazy_shape().num_elements() as f64
     }
 }
 

@@ -8,4 +8,4 @@ pub mod gpt;
 mod initial;
 mod safetensors;
 
-pub use self::safetensors::{Names, WeightsError, load_safetensors, save_safetensors};
+pub use self::safetensors::{Names, WeightsError, WeightsWriter, load_safetensors, save_safetensors};

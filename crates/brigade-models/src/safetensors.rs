@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use brigade_core::{Chain, NamedTensor};
@@ -79,28 +81,89 @@ pub enum WeightsError {
 /// # Errors
 /// If the file cannot be written.
 pub fn save_safetensors(path: &Path, tensors: &[NamedTensor], names: &Names) -> Result<(), WeightsError> {
-    let io = |source| WeightsError::Io { path: path.to_owned(), source };
-    let format = |source| match source {
-        safetensors::SafeTensorError::IoError(source) => io(source),
-        source => WeightsError::Format { path: path.to_owned(), source },
-    };
-    let views = tensors.iter().map(|tensor| {
-        let view = TensorView::new(Dtype::F32, tensor.data.shape().to_vec(), tensor.data.as_bytes())
-            .map_err(format)?;
-        Ok(((names.to_file)(&tensor.name), view))
-    });
-    let views = views.collect::<Result<Vec<_>, WeightsError>>()?;
-    let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-    let aside = path.with_extension("safetensors.part");
-    // The library would make the file readable to its owner alone; one that is there keeps its permissions.
-    File::create(&aside).map_err(io)?;
-    safetensors::serialize_to_file(views, Some(metadata), &aside).map_err(format)?;
-    File::open(&aside).and_then(|file| file.sync_all()).map_err(io)?;
-    std::fs::rename(&aside, path).map_err(io)
+    let mut writer = WeightsWriter::create(path)?;
+    tensors.iter().try_for_each(|tensor| writer.push(tensor, names))?;
+    writer.finish()
 }
 
-/// Sets all parameters of a chain from a file of fp32, fp16 or bf16 tensors. Tensors that the model
-/// does not know are left alone.
+/// Writes a file of weights from tensors that come one after the other: in any order, none kept in memory.
+///
+/// They go into a file beside, `<name>.blocks`, from which the file of weights is written in its own order and
+/// which is removed in the end.
+pub struct WeightsWriter {
+    path: PathBuf,
+    beside: PathBuf,
+    file: BufWriter<File>,
+    tensors: Vec<(String, Vec<usize>, Range<usize>)>,
+}
+
+impl WeightsWriter {
+    /// Starts a file; one of that name stays until the new one is whole.
+    ///
+    /// # Errors
+    /// If the file beside cannot be created.
+    pub fn create(path: &Path) -> Result<Self, WeightsError> {
+        let beside = path.with_extension("safetensors.blocks");
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(&beside);
+        let file = file.map_err(|source| WeightsError::Io { path: beside.clone(), source })?;
+        Ok(Self { path: path.to_owned(), beside, file: BufWriter::new(file), tensors: Vec::new() })
+    }
+
+    /// Adds a tensor under its name in the file.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn push(&mut self, tensor: &NamedTensor, names: &Names) -> Result<(), WeightsError> {
+        let bytes = tensor.data.as_bytes();
+        let start = self.tensors.last().map_or(0, |(.., range)| range.end);
+        self.file.write_all(bytes).map_err(|source| WeightsError::Io { path: self.beside.clone(), source })?;
+        let name = (names.to_file)(&tensor.name);
+        self.tensors.push((name, tensor.data.shape().to_vec(), start..start + bytes.len()));
+        Ok(())
+    }
+
+    /// Writes the file of weights.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn finish(mut self) -> Result<(), WeightsError> {
+        let written = self.write();
+        drop(std::fs::remove_file(&self.beside));
+        written
+    }
+
+    fn write(&mut self) -> Result<(), WeightsError> {
+        let path = &self.path;
+        let io = |source| WeightsError::Io { path: path.clone(), source };
+        let format = |source| match source {
+            safetensors::SafeTensorError::IoError(source) => io(source),
+            source => WeightsError::Format { path: path.clone(), source },
+        };
+        self.file.flush().map_err(io)?;
+        let length = self.tensors.last().map_or(0, |(.., range)| range.end);
+        // SAFETY: the file beside is this writer's alone and not changed any more.
+        let map = match length {
+            0 => None,
+            _ => Some(unsafe { Mmap::map(self.file.get_ref()) }.map_err(io)?),
+        };
+        let bytes = map.as_deref().unwrap_or_default();
+        let views = self.tensors.iter().map(|(name, shape, range)| {
+            let view = TensorView::new(Dtype::F32, shape.clone(), &bytes[range.clone()]).map_err(format)?;
+            Ok((name.clone(), view))
+        });
+        let views = views.collect::<Result<Vec<_>, WeightsError>>()?;
+        let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+        let aside = path.with_extension("safetensors.part");
+        // The library would make the file readable to its owner alone; one that is there keeps its permissions.
+        File::create(&aside).map_err(io)?;
+        safetensors::serialize_to_file(views, Some(metadata), &aside).map_err(format)?;
+        File::open(&aside).and_then(|file| file.sync_all()).map_err(io)?;
+        std::fs::rename(&aside, path).map_err(io)
+    }
+}
+
+/// Makes all parameters of a chain take their values from a file of fp32, fp16 or bf16 tensors. All are looked
+/// up at once; values are read when a block first needs them. Tensors that the model does not know are left alone.
 ///
 /// # Errors
 /// If the file is not whole, or a parameter is missing or of another shape.
@@ -113,34 +176,60 @@ where
     let file = File::open(path).map_err(io)?;
     // SAFETY: the map is read only here, and files of weights are written aside and renamed, never changed in place.
     let map = unsafe { Mmap::map(&file) }.map_err(io)?;
-    let tensors = SafeTensors::deserialize(&map)
-        .map_err(|source| WeightsError::Format { path: path.to_owned(), source })?;
+    let file = WeightsFile { path: path.to_owned(), map, names: *names };
     let followers = chain.followers();
-    chain.load(|name, shape| {
-        if followers.contains(name) {
-            return Ok(None);
-        }
-        let in_file = (names.to_file)(name);
+    let tensors = file.tensors()?;
+    for (name, shape) in chain.shapes().iter().filter(|(name, _)| !followers.contains(name)) {
+        file.view(&tensors, name, shape)?;
+    }
+    drop(tensors);
+    chain.load(move |name, shape| {
+        let tensors = file.tensors()?;
+        Ok(floats(&file.view(&tensors, name, shape)?))
+    });
+    Ok(())
+}
+
+/// An open file of weights.
+struct WeightsFile {
+    path: PathBuf,
+    map: Mmap,
+    names: Names,
+}
+
+impl WeightsFile {
+    fn tensors(&self) -> Result<SafeTensors<'_>, WeightsError> {
+        SafeTensors::deserialize(&self.map)
+            .map_err(|source| WeightsError::Format { path: self.path.clone(), source })
+    }
+
+    /// A parameter's tensor, whose type and shape are those of the parameter.
+    fn view<'t>(
+        &self,
+        tensors: &SafeTensors<'t>,
+        name: &str,
+        shape: &[usize],
+    ) -> Result<TensorView<'t>, WeightsError> {
+        let in_file = (self.names.to_file)(name);
         let view = tensors
             .tensor(&in_file)
-            .or_else(|_| tensors.tensor(&format!("{}{in_file}", names.optional_prefix)));
+            .or_else(|_| tensors.tensor(&format!("{}{in_file}", self.names.optional_prefix)));
         let view = view.map_err(|_| {
             let mut known: Vec<_> = tensors.names().into_iter().map(str::to_owned).collect();
             known.sort();
             let (found, first) = (known.len(), known.into_iter().next().unwrap_or_default());
-            WeightsError::Missing { path: path.to_owned(), name: in_file.clone(), found, first }
+            WeightsError::Missing { path: self.path.clone(), name: in_file.clone(), found, first }
         })?;
-        let mismatch = || WeightsError::Mismatch {
-            path: path.to_owned(),
-            name: in_file.clone(),
-            found: format!("{:?} {:?}", view.dtype(), view.shape()),
-            needed: format!("F32, F16 or BF16 {shape:?}"),
-        };
-        if view.shape() != shape {
-            return Err(mismatch());
+        if view.shape() != shape || !matches!(view.dtype(), Dtype::F32 | Dtype::F16 | Dtype::BF16) {
+            return Err(WeightsError::Mismatch {
+                path: self.path.clone(),
+                name: in_file,
+                found: format!("{:?} {:?}", view.dtype(), view.shape()),
+                needed: format!("F32, F16 or BF16 {shape:?}"),
+            });
         }
-        floats(&view).map(Some).ok_or_else(mismatch)
-    })
+        Ok(view)
+    }
 }
 
 fn floats(view: &TensorView<'_>) -> Option<Vec<f32>> {

@@ -26,6 +26,6 @@ pub use bytes::ByteProgress;
 pub use console::{ConsoleMode, line};
 pub use error::{Error, Result};
 pub use memory::peak_rss_bytes;
-pub use record::{Collective, Compute, StepRecord};
+pub use record::{Collective, Compute, MemoryRecord, StepRecord};
 pub use reporter::{METRICS_FILE, Reporter, ReporterOptions};
 pub use summary::Summary;

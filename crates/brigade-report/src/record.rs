@@ -44,6 +44,17 @@ pub struct StepRecord {
     /// Waiting for other ranks, in seconds, mean over the ranks.
     #[serde(deserialize_with = "null_is_nan")]
     pub comm_wait_seconds: f64,
+    /// The same by what was waited for: sums of gradients (`all_reduce`, `reduce_scatter`), parameters (`all_gather`),
+    /// a few numbers (`exchange`), an activation or its gradient from a neighbouring stage (`pipeline`).
+    #[serde(default)]
+    pub comm_wait_seconds_by: BTreeMap<String, f64>,
+    /// Standing still because of the pipeline, from the start of the step to the end of the last backward of all ranks,
+    /// in seconds, mean over the ranks.
+    #[serde(default, deserialize_with = "null_is_nan")]
+    pub bubble_seconds: f64,
+    /// Most micro-batches between forward and backward on a rank, of one chunk of blocks each.
+    #[serde(default)]
+    pub micro_batches_in_flight: u64,
     /// Payload bytes that all ranks sent in the collectives of the step itself; what gathers this record, and
     /// validation, are not counted.
     pub comm_bytes: u64,
@@ -52,11 +63,37 @@ pub struct StepRecord {
     /// The same by collective (`all_reduce`, `all_gather`, …).
     #[serde(default)]
     pub collectives: BTreeMap<String, Collective>,
+    /// What tensors are for, in bytes.
+    #[serde(flatten)]
+    pub memory: MemoryRecord,
     /// The largest resident memory that a rank has had so far, in bytes.
     pub peak_rss_bytes: u64,
     /// Mean loss per target token of the validation data, at steps that measured it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation_loss: Option<f64>,
+}
+
+/// Bytes of tensors by what they are for, on the rank that holds most of a kind; at the end of the step, and the most
+/// so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MemoryRecord {
+    /// Parameters: whole, shards, gathered, fp32 masters.
+    pub parameter_bytes: u64,
+    /// The most of them so far.
+    pub parameter_bytes_peak: u64,
+    /// Gradients: being added up, on their way, and reduced.
+    pub gradient_bytes: u64,
+    /// The most of them so far.
+    pub gradient_bytes_peak: u64,
+    /// The optimizer's state.
+    pub optimizer_bytes: u64,
+    /// The most of it so far.
+    pub optimizer_bytes_peak: u64,
+    /// What micro-batches in flight keep at the cuts between blocks.
+    pub activation_bytes: u64,
+    /// The most of it so far.
+    pub activation_bytes_peak: u64,
 }
 
 /// One kind of collective in one step.

@@ -13,6 +13,10 @@ on_every_transport!(
     a_rank_that_skips_an_operation_is_named,
     a_missing_peer_of_a_transfer_is_named,
     a_transfer_of_another_size_is_an_error_on_both_ranks,
+    a_message_beyond_the_limit_is_an_error_on_both_ranks,
+    a_message_of_another_type_is_an_error_on_both_ranks,
+    a_missing_sender_of_a_message_is_named,
+    a_sender_that_leaves_is_missed,
     abort_ends_what_is_in_flight_everywhere,
     the_first_failure_is_final,
     a_call_that_cannot_be_tells_the_others,
@@ -127,6 +131,71 @@ fn a_transfer_of_another_size_is_an_error_on_both_ranks(kind: Kind) {
     );
 }
 
+fn a_message_beyond_the_limit_is_an_error_on_both_ranks(kind: Kind) {
+    // The larger one is more than the links hold: the sender is in the middle of it.
+    for (size, limit) in [(5 << 20, 1 << 20), (1, 0), (101, 100)] {
+        let errors = errors(kind, 2, |group| {
+            if group.rank() == 0 {
+                group.send(vec![0u8; 3], DType::U8, 1).wait()?;
+                group.send(vec![0u8; size], DType::U8, 1).wait()?;
+            } else {
+                assert_eq!(group.recv_message(0, 3).wait()?, [0; 3]);
+                group.recv_message(0, limit).wait()?;
+            }
+            group.barrier()
+        });
+        let called = format!("rank 1 called recv_message #1 (u8, at most {limit} bytes)");
+        assert_all_say(&errors, &[&called, &format!("rank 0 called send #1 (u8, {size} bytes)")]);
+        assert!(matches!(errors[1], Error::Mismatch { rank: 1, peer: 0, .. }));
+    }
+}
+
+fn a_message_of_another_type_is_an_error_on_both_ranks(kind: Kind) {
+    let errors = errors(kind, 2, |group| {
+        if group.rank() == 0 {
+            group.send(vec![0.0f32; 7], f32::DTYPE, 1).wait()?;
+        } else {
+            group.recv_message(0, 100).wait()?;
+        }
+        group.barrier()
+    });
+    assert_all_say(
+        &errors,
+        &["rank 1 called recv_message #0 (u8, at most 100 bytes)", "rank 0 called send #0 (f32, 28 bytes)"],
+    );
+}
+
+fn a_missing_sender_of_a_message_is_named(kind: Kind) {
+    let outcomes = run(kind, 2, HASTY, |group| {
+        if group.rank() == 1 {
+            return group.recv_message(0, 9).wait().map(drop);
+        }
+        std::thread::sleep(HASTY.step * 2);
+        group.barrier()
+    });
+    for outcome in outcomes {
+        let error = outcome.unwrap_err();
+        let words = ["recv_message #0 (u8, at most 9 bytes)", "ranks [0] did not arrive"];
+        assert!(says(&error, &words), "{error}");
+    }
+}
+
+fn a_sender_that_leaves_is_missed(kind: Kind) {
+    let errors = errors(kind, 2, |group| match group.rank() {
+        0 => {
+            group.send(vec![0u8; 5], DType::U8, 1).wait()?;
+            group.barrier()?;
+            Err(Error::Aborted { rank: 0, reason: "this rank only stops".into() })
+        }
+        _ => {
+            let messages = [9, 1 << 20].map(|limit| group.recv_message(0, limit));
+            group.barrier()?;
+            messages.into_iter().try_for_each(|message| message.wait().map(drop))
+        }
+    });
+    assert!(says(&errors[1], &["rank 0"]), "{}", errors[1]);
+}
+
 fn abort_ends_what_is_in_flight_everywhere(kind: Kind) {
     let errors = errors(kind, 3, |group| {
         if group.rank() == 1 {
@@ -169,11 +238,13 @@ fn the_first_failure_is_final(kind: Kind) {
 
 fn a_call_that_cannot_be_tells_the_others(kind: Kind) {
     type Call = fn(&Group) -> Result<()>;
-    let calls: [(Call, &[&str]); 5] = [
+    let calls: [(Call, &[&str]); 7] = [
         (|group| group.all_gather_in_place(&mut [0.0f32; 3]), &["all_gather", "12 bytes are given", "8"]),
         (|group| group.broadcast_in_place(&mut [0u8], 2), &["broadcast", "root 2", "2 ranks"]),
         (|group| group.send(vec![0u8], DType::U8, 5).wait().map(drop), &["send", "peer 5"]),
         (|group| group.recv(vec![0u8], DType::U8, 1).wait().map(drop), &["recv", "peer 1", "itself"]),
+        (|group| group.recv_message(1, 9).wait().map(drop), &["recv_message", "peer 1", "itself"]),
+        (|group| group.recv_message(2, 9).wait().map(drop), &["recv_message", "peer 2", "2 ranks"]),
         (
             |group| group.all_reduce(vec![0u8; 7], DType::F32, ReduceOp::Sum).wait().map(drop),
             &["all_reduce", "7 bytes", "multiple of 4"],

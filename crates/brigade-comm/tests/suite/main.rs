@@ -4,6 +4,7 @@
 
 mod collectives;
 mod failures;
+mod messages;
 mod processes;
 mod rendezvous;
 mod worlds;

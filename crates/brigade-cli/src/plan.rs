@@ -1,0 +1,98 @@
+//! `brigade plan`
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use brigade::plan::{Pipeline, ScheduleKind};
+use brigade::{Usage, exit};
+use clap::{Args, Subcommand};
+
+pub const EXAMPLES: &str = "\
+Examples:
+  brigade plan schedule --pp 4 --micro-batches 8
+  brigade plan schedule --pp 4 --micro-batches 8 --schedule gpipe --svg timeline.svg
+  brigade plan schedule --pp 2 --micro-batches 4 --schedule interleaved-1f1b --chunks 2 --actions";
+
+/// Characters of a row of the table.
+const WIDTH: usize = 100;
+
+#[derive(Debug, Args)]
+#[command(arg_required_else_help = true)]
+pub struct PlanArgs {
+    #[command(subcommand)]
+    command: PlanCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum PlanCommand {
+    /// Show what each rank of a pipeline does when, how much of it is idle, and how much it keeps.
+    #[command(after_help = EXAMPLES)]
+    Schedule(ScheduleArgs),
+}
+
+#[derive(Debug, Args)]
+struct ScheduleArgs {
+    /// Pipeline ranks.
+    #[arg(long, value_name = "N")]
+    pp: usize,
+    /// Micro-batches of a step: global batch / (data-parallel ranks x micro-batch size).
+    #[arg(long, value_name = "N")]
+    micro_batches: usize,
+    /// gpipe, 1f1b or interleaved-1f1b.
+    #[arg(long, value_name = "NAME", default_value_t)]
+    schedule: ScheduleKind,
+    /// Chunks of the model on each rank, for interleaving.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    chunks: usize,
+    /// How many forwards a backward takes.
+    #[arg(long, value_name = "X", default_value_t = 2.0, allow_negative_numbers = true)]
+    backward_ratio: f64,
+    /// List every action too, with sends, receives and reductions.
+    #[arg(long)]
+    actions: bool,
+    /// Draw the timeline into this file.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+pub fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
+    let PlanCommand::Schedule(args) = &args.command;
+    let (text, svg) = schedule(args).map_err(Usage)?;
+    if let Some((path, svg)) = args.svg.as_deref().zip(svg) {
+        write_whole(path, &svg).with_context(|| format!("--svg {}: cannot write it", path.display()))?;
+    }
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(error).context("cannot write to standard output")
+        }
+        _ => Ok(ExitCode::from(exit::DONE)),
+    }
+}
+
+/// The text, and the picture where one is wanted.
+fn schedule(args: &ScheduleArgs) -> anyhow::Result<(String, Option<String>)> {
+    let pipeline = Pipeline::new(args.schedule, args.pp, args.chunks, args.micro_batches)?;
+    let (summary, table) = (pipeline.summary(args.backward_ratio)?, pipeline.table(WIDTH)?);
+    let mut text = format!("{summary}\n{table}\n{}\n", pipeline.peaks());
+    if args.actions {
+        text.push('\n');
+        text.push_str(&pipeline.listing());
+    }
+    let svg = args.svg.as_ref().map(|_| pipeline.svg(args.backward_ratio)).transpose()?;
+    Ok((text, svg))
+}
+
+/// Whoever reads the file finds all of it, or what was there before.
+fn write_whole(path: &Path, content: &str) -> std::io::Result<()> {
+    let mut aside = OsString::from(path);
+    aside.push(".part");
+    let written = fs::write(&aside, content).and_then(|()| fs::rename(&aside, path));
+    if written.is_err() {
+        drop(fs::remove_file(&aside));
+    }
+    written
+}

@@ -1,0 +1,194 @@
+//! Gradients on their way from micro-batches to the optimizer: added up, and summed over the ranks.
+
+use std::collections::VecDeque;
+
+use burn::tensor::{FloatDType, Tensor};
+
+use crate::accumulate::PairwiseSum;
+use crate::activation::Part;
+use crate::clock::Clock;
+use crate::collectives::PendingTensor;
+use crate::error::{Error, Result};
+use crate::memory::Bytes;
+use crate::store::{Store, cast};
+
+/// Most sums over the ranks that are on their way at once where each micro-batch is summed: each holds a
+/// whole gradient of one unit.
+const IN_FLIGHT: usize = 2;
+
+/// The gradients of one step on this rank.
+pub(crate) struct Gradients {
+    slots: Vec<Slot>,
+    /// Sums over the ranks on their way, with the slot they are for.
+    reducing: VecDeque<(usize, PendingTensor)>,
+    bytes: Bytes,
+    group: usize,
+}
+
+/// One block's gradient for one unit.
+struct Slot {
+    unit: usize,
+    block: usize,
+    /// What is not summed over the ranks yet, of the whole buffer.
+    whole: Grouped,
+    /// What is, of the own elements.
+    own: PairwiseSum<Tensor<1>>,
+    /// Elements of the whole buffer, and of the own part.
+    elements: (usize, usize),
+}
+
+impl Gradients {
+    /// `group`: see [`crate::EngineSettings::sum_group`]. `peak`: of earlier steps.
+    pub(crate) fn new(store: &Store, group: usize, peak: Bytes) -> Self {
+        let slots = store.units.iter().enumerate().flat_map(|(unit, stored)| {
+            let here = stored.unit.users.iter().filter(move |user| store.by_block[user.block].contains(&unit));
+            here.map(move |user| Slot {
+                unit,
+                block: user.block,
+                whole: Grouped::default(),
+                own: PairwiseSum::new(),
+                elements: (stored.length, stored.own.len()),
+            })
+        });
+        Self { slots: slots.collect(), reducing: VecDeque::new(), bytes: Bytes { live: 0, ..peak }, group }
+    }
+
+    /// Adds one micro-batch's gradient of a block for one of its units: a whole buffer.
+    pub(crate) fn add(&mut self, store: &Store, place: (usize, usize), gradient: Tensor<1>, clock: &mut Clock) -> Result<()> {
+        let Some(index) = self.slots.iter().position(|slot| (slot.block, slot.unit) == place) else { return Ok(()) };
+        let gradient = cast(gradient, FloatDType::F32);
+        if store.is_sharded() && store.zero.reduces_each_micro_batch() {
+            while self.reducing.len() >= IN_FLIGHT {
+                self.settle_oldest(store, clock)?;
+            }
+            self.reduce(store, index, gradient);
+        } else {
+            self.slots[index].whole.push(gradient, self.group);
+        }
+        self.count();
+        Ok(())
+    }
+
+    /// All micro-batches' gradients of a block for one of its units are there.
+    pub(crate) fn complete(&mut self, store: &Store, place: (usize, usize)) {
+        if let Some(index) = self.slots.iter().position(|slot| (slot.block, slot.unit) == place)
+            && let Some(sum) = self.slots[index].whole.finish()
+        {
+            self.reduce(store, index, sum);
+        }
+    }
+
+    /// Waits for all sums, and gives the gradient of each unit's own elements; none for units that another
+    /// stage owns, and for those that no backward reached.
+    pub(crate) fn finish(mut self, store: &Store, clock: &mut Clock) -> Result<(Vec<Option<Tensor<1>>>, Bytes)> {
+        while !self.reducing.is_empty() {
+            self.settle_oldest(store, clock)?;
+        }
+        let mut sums: Vec<Option<Tensor<1>>> = Vec::with_capacity(store.units.len());
+        let mut sent = Vec::new();
+        for (unit, stored) in store.units.iter().enumerate() {
+            let mut sum: Option<Tensor<1>> = None;
+            for user in &stored.unit.users {
+                let share = match self.slots.iter_mut().find(|slot| (slot.block, slot.unit) == (user.block, unit)) {
+                    Some(slot) => slot.own.finish(|a, b| a + b),
+                    None if stored.optimizer.is_some() => received(store, user.block, clock)?,
+                    None => None,
+                };
+                match &stored.optimizer {
+                    Some(_) => sum = add(sum, share),
+                    None => {
+                        let home = store.stage_of(stored.unit.home);
+                        let share = share.map(|flat| {
+                            let shape = vec![flat.dims()[0]];
+                            Part::Float(flat, shape)
+                        });
+                        if store.by_block[user.block].contains(&unit) {
+                            sent.push(store.groups.pp.send(vec![share], home));
+                        }
+                    }
+                }
+            }
+            sums.push(sum);
+        }
+        for pending in sent {
+            clock.waiting("pipeline", || pending.wait())?;
+        }
+        Ok((sums, self.bytes))
+    }
+
+    /// Starts to sum one gradient over the ranks.
+    fn reduce(&mut self, store: &Store, slot: usize, gradient: Tensor<1>) {
+        let gradient = cast(gradient, store.precision.reduce.dtype());
+        let group = &store.groups.dp;
+        let pending = if store.is_sharded() { group.reduce_scatter(gradient) } else { group.all_reduce(gradient) };
+        self.reducing.push_back((slot, pending));
+    }
+
+    fn settle_oldest(&mut self, store: &Store, clock: &mut Clock) -> Result<()> {
+        if let Some((slot, pending)) = self.reducing.pop_front() {
+            let what = if store.is_sharded() { "reduce_scatter" } else { "all_reduce" };
+            let sum = clock.waiting(what, || pending.wait())?;
+            self.slots[slot].own.push(cast(sum, FloatDType::F32), |a, b| a + b);
+            self.count();
+        }
+        Ok(())
+    }
+
+    fn count(&mut self) {
+        let slots = self.slots.iter();
+        let kept: usize = slots.map(|s| s.whole.kept() * s.elements.0 + s.own.kept() * s.elements.1).sum();
+        let moving: usize = self.reducing.iter().map(|(slot, _)| self.slots[*slot].elements.0).sum();
+        self.bytes.set(4 * (kept + moving) as u64);
+    }
+}
+
+fn add(sum: Option<Tensor<1>>, share: Option<Tensor<1>>) -> Option<Tensor<1>> {
+    match (sum, share) {
+        (Some(sum), Some(share)) => Some(sum + share),
+        (sum, share) => sum.or(share),
+    }
+}
+
+/// Another stage's share in the gradient of a unit that is stepped here.
+fn received(store: &Store, block: usize, clock: &mut Clock) -> Result<Option<Tensor<1>>> {
+    let pending = store.groups.pp.receive(store.stage_of(block), &store.device);
+    match clock.waiting("pipeline", || pending.wait())?.pop() {
+        Some(Some(Part::Float(flat, _))) => Ok(Some(flat)),
+        Some(None) => Ok(None),
+        _ => Err(Error::Model("a stage sent something else than the gradient of a shared parameter".into())),
+    }
+}
+
+/// A pairwise sum of groups of terms that are each summed pairwise: with groups of more than one term, the
+/// order in which that many ranks would sum each micro-batch.
+#[derive(Default)]
+struct Grouped {
+    sums: PairwiseSum<Tensor<1>>,
+    group: PairwiseSum<Tensor<1>>,
+    terms: usize,
+}
+
+impl Grouped {
+    fn push(&mut self, term: Tensor<1>, size: usize) {
+        self.group.push(term, |a, b| a + b);
+        self.terms += 1;
+        if self.terms.is_multiple_of(size.max(1)) {
+            self.close();
+        }
+    }
+
+    fn close(&mut self) {
+        if let Some(sum) = self.group.finish(|a, b| a + b) {
+            self.sums.push(sum, |a, b| a + b);
+        }
+    }
+
+    fn finish(&mut self) -> Option<Tensor<1>> {
+        self.close();
+        self.sums.finish(|a, b| a + b)
+    }
+
+    fn kept(&self) -> usize {
+        self.sums.kept() + self.group.kept()
+    }
+}

@@ -1,0 +1,357 @@
+//! The interpreter: runs a rank's list of actions. It knows no schedule by name.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use brigade_plan::{Action, Moves, Pass, Task};
+use burn::tensor::Tensor;
+
+use crate::activation::{Activation, Part, Parts, flatten};
+use crate::clock::Clock;
+use crate::collectives::{Message, Pending, PendingValues};
+use crate::diagnose::Search;
+use crate::engine::Batch;
+use crate::error::{Error, Result};
+use crate::gradients::Gradients;
+use crate::memory::Bytes;
+use crate::model::{Loss, NamedBlock, restore_output};
+use brigade_plan::{Program, Stage};
+use crate::store::{Store, cast, compact};
+use crate::tape::{Tape, Upstream, leaves, predict};
+use crate::zero::{Float, Recompute};
+
+/// What a pass is for.
+pub(crate) enum Purpose<'a> {
+    /// Gradients, to be summed.
+    Train(&'a mut Gradients),
+    /// Losses only: nothing is kept for a backward.
+    Evaluate,
+    /// A search after values that are not finite: gradients are looked at and dropped.
+    Search(&'a mut Search),
+}
+
+/// What waits for an action: a place of the pipeline and a micro-batch.
+type Key = (Pass, usize, usize);
+
+/// One pass of a rank over its micro-batches.
+pub(crate) struct Interpreter<'a, I, O, T> {
+    pub blocks: &'a mut [NamedBlock],
+    pub store: &'a mut Store,
+    pub stage: &'a Stage,
+    pub loss: &'a Loss<O, T>,
+    pub recompute: Recompute,
+    /// The micro-batches; in an evaluation fewer than the program has, where other ranks have more.
+    pub batches: &'a [Batch<I, T>],
+    pub purpose: Purpose<'a>,
+    pub clock: &'a mut Clock,
+    pub state: State,
+}
+
+/// What the interpreter holds between actions.
+#[derive(Default)]
+pub(crate) struct State {
+    /// Valid targets of the global batch: on its way, then known. Only the last stage asks.
+    pub total: Total,
+    /// Loss of each micro-batch, where this rank knows it: divided, if anything divides it.
+    pub losses: BTreeMap<usize, Tensor<1>>,
+    /// Tensors at the cuts between blocks, in bytes.
+    pub activations: Bytes,
+    /// Most micro-batches (of a chunk each) between forward and backward.
+    pub most_in_flight: usize,
+    tapes: BTreeMap<Task, Tape>,
+    inbox: BTreeMap<Key, Pending<Message>>,
+    outbox: BTreeMap<Key, Message>,
+    sent: Vec<Pending<()>>,
+    turn: usize,
+}
+
+/// A number that all ranks of the last stage ask each other for at the start and need at the first backward.
+#[derive(Default)]
+pub(crate) enum Total {
+    #[default]
+    Unasked,
+    Pending(PendingValues),
+    Known(f64),
+}
+
+impl Total {
+    /// The sum, or 1 where nothing was asked for or nothing is valid: there is nothing to divide then.
+    fn divisor(&mut self, clock: &mut Clock) -> Result<f64> {
+        if let Self::Pending(_) = self
+            && let Self::Pending(pending) = std::mem::replace(self, Self::Unasked)
+        {
+            let values = clock.waiting("exchange", || pending.wait())?;
+            *self = Self::Known(values.iter().map(|values| values[0]).sum());
+        }
+        Ok(if let Self::Known(total) = self { total.max(1.0) } else { 1.0 })
+    }
+}
+
+impl State {
+    pub(crate) fn new(total: Total) -> Self {
+        Self { total, ..Self::default() }
+    }
+}
+
+impl<I, O, T> Interpreter<'_, I, O, T>
+where
+    I: Activation + Clone,
+    O: Activation,
+    T: Clone,
+{
+    /// Runs the program to its end.
+    pub(crate) fn run(&mut self, program: &Program) -> Result<()> {
+        for (index, action) in program.actions.iter().enumerate() {
+            match *action {
+                Action::Forward(task) => self.forward(task, program)?,
+                Action::Backward(task) => {
+                    let chunk = task.chunk;
+                    let last = program.actions[index + 1..]
+                        .iter()
+                        .all(|later| !matches!(later, Action::Backward(task) if task.chunk == chunk));
+                    self.backward(task, last, program)?;
+                }
+                Action::Send { pass, task, to } => self.send(pass, task, to)?,
+                Action::Receive { pass, task, from } => {
+                    let key = self.needed_by(pass, task);
+                    if self.takes_part(task) {
+                        let pending = self.store.groups.pp.receive(from, &self.store.device);
+                        self.state.inbox.insert(key, pending);
+                    }
+                }
+                Action::Reduce { chunk } => self.reduce(chunk),
+                Action::BackwardInput(_) | Action::BackwardWeights(_) => {
+                    return Err(Error::Model(format!("the interpreter cannot run {action:?} yet")));
+                }
+            }
+        }
+        for pending in std::mem::take(&mut self.state.sent) {
+            self.clock.waiting("pipeline", || pending.wait())?;
+        }
+        Ok(())
+    }
+
+    /// Whether this rank has a micro-batch of this number; in an evaluation it may only help to gather.
+    fn takes_part(&self, task: Task) -> bool {
+        task.micro_batch < self.batches.len()
+    }
+
+    fn needed_by(&self, pass: Pass, task: Task) -> Key {
+        (pass, self.stage.virtual_stage(task.chunk), task.micro_batch)
+    }
+
+    fn forward(&mut self, task: Task, program: &Program) -> Result<()> {
+        let place = self.stage.virtual_stage(task.chunk);
+        let takes_part = self.takes_part(task);
+        let mut parts = match place {
+            _ if !takes_part => Parts::default(),
+            0 => self.model_input(task.micro_batch),
+            _ => activation(self.incoming((Pass::Forward, place, task.micro_batch))?)?,
+        };
+        let mut tape = Tape::default();
+        for index in self.stage.blocks(task.chunk) {
+            self.before_turn(index, program)?;
+            if takes_part {
+                let started = Instant::now();
+                let block = &self.blocks[index];
+                parts = match self.purpose {
+                    Purpose::Evaluate => predict(block.block.as_ref(), &block.name, parts)?,
+                    Purpose::Train(_) | Purpose::Search(_) => {
+                        let input = if index == 0 { parts } else { leaves(&parts) };
+                        tape.forward(block, input, self.recompute.applies_to(index) || self.must_recompute())?
+                    }
+                };
+                parts = self.apart_from_buffers(index, parts)?;
+                if let Purpose::Search(search) = &mut self.purpose {
+                    search.output(task.micro_batch, index, &parts)?;
+                }
+                self.clock.forward += started.elapsed();
+            }
+            self.after_turn(program);
+        }
+        if !takes_part {
+            return Ok(());
+        }
+        if place == self.stage.last_virtual_stage() {
+            self.lose(task, &mut tape, &parts)?;
+        } else {
+            let message = parts.0.into_iter().map(Some).collect();
+            self.state.outbox.insert((Pass::Forward, place + 1, task.micro_batch), message);
+        }
+        if !matches!(self.purpose, Purpose::Evaluate) {
+            self.state.tapes.insert(task, tape);
+            self.state.most_in_flight = self.state.most_in_flight.max(self.state.tapes.len());
+            self.count();
+        }
+        Ok(())
+    }
+
+    /// Computes the loss, in fp32, from the model's output.
+    fn lose(&mut self, task: Task, tape: &mut Tape, output: &Parts) -> Result<()> {
+        let started = Instant::now();
+        let (input, leaves) = match self.purpose {
+            Purpose::Evaluate => (output.clone(), None),
+            Purpose::Train(_) | Purpose::Search(_) => tape.loss_input(output),
+        };
+        let input = input.map_floats(|flat| cast(flat, burn::tensor::FloatDType::F32));
+        let target = self.batches[task.micro_batch].target.clone();
+        let loss = (self.loss)(restore_output(self.blocks, input)?, target);
+        self.clock.forward += started.elapsed();
+        if let Purpose::Evaluate = self.purpose {
+            self.state.losses.insert(task.micro_batch, loss.inner());
+            return Ok(());
+        }
+        if let Purpose::Search(search) = &mut self.purpose {
+            search.loss(task.micro_batch, self.blocks.len() - 1, &loss)?;
+        }
+        tape.set_loss(loss.clone(), leaves);
+        let divisor = self.state.total.divisor(self.clock)?;
+        self.state.losses.insert(task.micro_batch, loss.inner().div_scalar(divisor));
+        Ok(())
+    }
+
+    fn backward(&mut self, task: Task, last: bool, program: &Program) -> Result<()> {
+        let place = self.stage.virtual_stage(task.chunk);
+        let Some(mut tape) = self.state.tapes.remove(&task) else {
+            return Err(Error::Model(format!("{task:?} has no forward before its backward")));
+        };
+        let mut upstream = match place == self.stage.last_virtual_stage() {
+            true => Upstream::new(),
+            false => gradients(self.incoming((Pass::Backward, place, task.micro_batch))?),
+        };
+        let divisor = self.state.total.divisor(self.clock)?;
+        for index in self.stage.blocks(task.chunk).rev() {
+            self.before_turn(index, program)?;
+            let started = Instant::now();
+            let mut found = tape.backward(&self.blocks[index], divisor, &mut upstream)?;
+            if let Purpose::Search(search) = &mut self.purpose {
+                search.gradient(task.micro_batch, index, found.values())?;
+            }
+            if let Purpose::Train(gradients) = &mut self.purpose {
+                for unit in &self.store.by_block[index] {
+                    let stored = &self.store.units[*unit];
+                    for user in stored.unit.users.iter().filter(|user| user.block == index) {
+                        let packed = stored.unit.pack(user, &mut found, stored.length, &self.store.device);
+                        gradients.add(self.store, (index, *unit), packed, self.clock)?;
+                        if last {
+                            gradients.complete(self.store, (index, *unit));
+                        }
+                    }
+                }
+            }
+            self.clock.backward += started.elapsed();
+            self.after_turn(program);
+        }
+        if place > 0 {
+            let message = upstream.into_iter().zip(tape.input_shapes).map(gradient_part).collect();
+            self.state.outbox.insert((Pass::Backward, place - 1, task.micro_batch), message);
+        }
+        self.count();
+        Ok(())
+    }
+
+    /// Starts the sums over the ranks that did not begin within the chunk's last backward.
+    fn reduce(&mut self, chunk: usize) {
+        if let Purpose::Train(gradients) = &mut self.purpose {
+            for block in self.stage.blocks(chunk).rev() {
+                for unit in &self.store.by_block[block] {
+                    gradients.complete(self.store, (block, *unit));
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, pass: Pass, task: Task, to: usize) -> Result<()> {
+        let place = self.stage.virtual_stage(task.chunk);
+        let place = if pass == Pass::Forward { place + 1 } else { place.saturating_sub(1) };
+        if let Some(message) = self.state.outbox.remove(&(pass, place, task.micro_batch)) {
+            self.state.sent.push(self.store.groups.pp.send(message, to));
+        }
+        Ok(())
+    }
+
+    /// What another stage, or another chunk of this rank, has for an action.
+    fn incoming(&mut self, key: Key) -> Result<Message> {
+        if let Some(message) = self.state.outbox.remove(&key) {
+            return Ok(message);
+        }
+        match self.state.inbox.remove(&key) {
+            Some(pending) => self.clock.waiting("pipeline", || pending.wait()),
+            None => Err(Error::Model(format!("the schedule has no receive for {key:?}"))),
+        }
+    }
+
+    fn model_input(&self, micro_batch: usize) -> Parts {
+        let parts = flatten(self.batches[micro_batch].input.clone());
+        match self.store.precision.compute {
+            Float::F32 => parts,
+            compute => parts.map_floats(|flat| cast(flat, compute.dtype())),
+        }
+    }
+
+    /// A graph that is kept would keep gathered parameters that are to be freed.
+    fn must_recompute(&self) -> bool {
+        use brigade_plan::Release::{AfterUse, AfterUseUnlessNext};
+        let release = self.store.zero.release(self.stage.stages);
+        self.store.gathers()
+            && !self.store.frees_under_graphs()
+            && matches!(release, AfterUse | AfterUseUnlessNext)
+    }
+
+    fn before_turn(&mut self, block: usize, program: &Program) -> Result<()> {
+        if !self.store.gathers() {
+            return Ok(());
+        }
+        if let Some(Moves { gather, .. }) = program.moves.get(self.state.turn) {
+            gather.iter().for_each(|unit| self.store.gather(*unit));
+        }
+        self.store.settle(block, self.clock)?;
+        if self.store.hands_out_each_time(block) {
+            self.store.hand_out(block, &mut self.blocks[block]);
+        }
+        Ok(())
+    }
+
+    fn after_turn(&mut self, program: &Program) {
+        if self.store.gathers()
+            && let Some(Moves { release, .. }) = program.moves.get(self.state.turn)
+        {
+            release.iter().for_each(|unit| self.store.release(*unit, self.blocks));
+        }
+        self.state.turn += 1;
+    }
+
+    /// Copies an output that may view parameters which are about to be emptied in their place.
+    fn apart_from_buffers(&self, block: usize, parts: Parts) -> Result<Parts> {
+        if !self.store.empties_in_place(block) {
+            return Ok(parts);
+        }
+        let part = |part| match part {
+            Part::Float(flat, shape) => Ok(Part::Float(compact(flat)?, shape)),
+            int => Ok(int),
+        };
+        parts.0.into_iter().map(part).collect::<Result<_>>().map(Parts)
+    }
+
+    fn count(&mut self) {
+        let live = self.state.tapes.values().map(Tape::bytes).sum();
+        self.state.activations.set(live);
+    }
+}
+
+fn activation(message: Message) -> Result<Parts> {
+    let parts: Option<Vec<Part>> = message.into_iter().collect();
+    parts.map(Parts).ok_or_else(|| Error::Model("a stage sent an activation with a part missing".into()))
+}
+
+fn gradients(message: Message) -> Upstream {
+    let gradient = |part| match part {
+        Some(Part::Float(flat, _)) => Some(flat),
+        _ => None,
+    };
+    message.into_iter().map(gradient).collect()
+}
+
+fn gradient_part((gradient, shape): (Option<Tensor<1>>, Vec<usize>)) -> Option<Part> {
+    gradient.map(|flat| Part::Float(flat, shape))
+}

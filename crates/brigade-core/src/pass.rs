@@ -1,0 +1,224 @@
+//! One pass of all ranks over the global batch, and what they learn from it together.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use brigade_plan::Pipeline;
+use burn::tensor::Tensor;
+
+use crate::accumulate::PairwiseSum;
+use crate::activation::Activation;
+use crate::clock::Clock;
+use crate::diagnose::{Search, first};
+use crate::engine::{Batch, Engine};
+use crate::error::{Error, Result};
+use crate::exact::{ExactSum, WORDS};
+use crate::gradients::Gradients;
+use crate::interpreter::{Interpreter, Purpose, State, Total};
+use crate::norm::squares;
+use brigade_plan::Program;
+
+/// What forward and backward over the global batch gave. All but the gradients is equal on all ranks,
+/// to the bit.
+pub(crate) struct Sums {
+    /// Of the own elements of each unit; none for those that another stage owns.
+    pub gradients: Vec<Option<Tensor<1>>>,
+    pub grad_norm: f64,
+    pub loss: f64,
+    pub targets: f64,
+    /// Most micro-batches between forward and backward on this rank.
+    pub in_flight: usize,
+}
+
+impl<I, O, T> Engine<I, O, T>
+where
+    I: Activation + Clone,
+    O: Activation,
+    T: Clone,
+{
+    /// What this rank does with `count` micro-batches.
+    fn program(&mut self, count: usize, trains: bool) -> Result<Arc<Program>> {
+        if let Some(program) = self.programs.get(&(count, trains)) {
+            return Ok(program.clone());
+        }
+        let (stages, chunks) = (self.stage.stages, self.stage.chunks());
+        let pipeline = match trains {
+            true if stages * chunks == 1 => Pipeline::new(Default::default(), 1, 1, count),
+            true => Pipeline::new(self.settings.schedule, stages, chunks, count),
+            false => Ok(Pipeline::forward_only(stages, chunks, count)),
+        };
+        let pipeline = pipeline.map_err(|error| Error::Model(error.to_string()))?;
+        let release = match trains {
+            true => self.settings.zero.release(stages),
+            false => brigade_plan::Release::AfterUseUnlessNext,
+        };
+        let units = if self.store.gathers() { &self.store.by_block } else { &vec![Vec::new(); self.shapes.len()] };
+        let program = Program::new(&self.stage, &pipeline, units, release, self.settings.zero.prefetch);
+        let program = Arc::new(program);
+        self.programs.insert((count, trains), program.clone());
+        Ok(program)
+    }
+
+    fn run(
+        &mut self,
+        batches: &[Batch<I, T>],
+        program: &Program,
+        purpose: Purpose<'_>,
+        total: Total,
+        clock: &mut Clock,
+    ) -> Result<State> {
+        let mut interpreter = Interpreter {
+            blocks: &mut self.chain.blocks,
+            store: &mut self.store,
+            stage: &self.stage,
+            loss: &self.loss,
+            recompute: self.settings.recompute,
+            batches,
+            purpose,
+            clock,
+            state: State::new(total),
+        };
+        interpreter.run(program)?;
+        Ok(interpreter.state)
+    }
+
+    /// Forward and backward over this rank's micro-batches, and the sums over all ranks.
+    pub(crate) fn sums(&mut self, batches: &[Batch<I, T>], clock: &mut Clock) -> Result<Sums> {
+        if batches.is_empty() {
+            return Err(Error::Setting {
+                option: "micro-batches of a step",
+                given: "0".into(),
+                allowed: "each rank needs at least one".into(),
+            });
+        }
+        let program = self.program(batches.len(), true)?;
+        let valid: usize = batches.iter().map(|batch| batch.valid_targets).sum();
+        let total = match self.stage.is_last() {
+            true => Total::Pending(self.store.groups.dp.exchange(vec![valid as f64])),
+            false => Total::Unasked,
+        };
+        let mut gradients = Gradients::new(&self.store, self.settings.sum_group, self.memory.gradients);
+        let state = self.run(batches, &program, Purpose::Train(&mut gradients), total, clock)?;
+        let peak = self.memory.activations.peak.max(state.activations.peak);
+        self.memory.activations = crate::memory::Bytes { peak, ..state.activations };
+        let (gradients, bytes) = gradients.finish(&self.store, clock)?;
+        self.memory.gradients = bytes;
+
+        let started = Instant::now();
+        let mut norm = ExactSum::default();
+        for (unit, gradient) in gradients.iter().enumerate() {
+            if let Some(gradient) = gradient {
+                norm.merge(&squares(&self.counted_once(unit, gradient))?);
+            }
+        }
+        clock.optimizer += started.elapsed();
+
+        let mut words = vec![valid as f64];
+        words.extend(losses(&state, batches.len())?);
+        words.extend(norm.to_words());
+        let pending = self.store.groups.world.exchange(words);
+        let all = clock.waiting("exchange", || pending.wait())?;
+        let mut norm = ExactSum::default();
+        all.iter().for_each(|words| norm.merge(&ExactSum::from_words(&words[words.len() - WORDS..])));
+        let (targets, loss) = self.agreed_loss(&all, batches.len());
+        let in_flight = state.most_in_flight;
+        Ok(Sums { gradients, grad_norm: norm.value().sqrt(), loss, targets, in_flight })
+    }
+
+    /// The part of a gradient whose squares this rank counts: what other ranks hold as well, one counts.
+    fn counted_once(&self, unit: usize, gradient: &Tensor<1>) -> Tensor<1> {
+        if self.store.is_sharded() {
+            return gradient.clone();
+        }
+        let dp = &self.store.groups.dp;
+        let [length] = gradient.dims();
+        let share = self.store.units[unit].unit.layout.shard(dp.rank(), dp.size());
+        gradient.clone().slice(share.start.min(length)..share.end.min(length))
+    }
+
+    /// Valid targets and mean loss of the global batch, from what each rank of the last stage has.
+    fn agreed_loss(&self, all: &[Vec<f64>], count: usize) -> (f64, f64) {
+        let dp = self.store.groups.dp.size();
+        let last = self.last_stage(all);
+        let mut numbered: Vec<(usize, f32)> = Vec::new();
+        for (rank, words) in last.iter().enumerate() {
+            for k in 0..count {
+                let number = self.settings.zero.micro_batch_number(rank, dp, k, count);
+                numbered.push((number, words[1 + k] as f32));
+            }
+        }
+        numbered.sort_by_key(|(number, _)| *number);
+        let mut loss = PairwiseSum::new();
+        numbered.into_iter().for_each(|(_, share)| loss.push(share, |a, b| a + b));
+        (last.iter().map(|words| words[0]).sum(), f64::from(loss.finish(|a, b| a + b).unwrap_or(0.0)))
+    }
+
+    /// The words of the ranks that hold the model's last block, in the order of their data-parallel rank.
+    fn last_stage<'w>(&self, all: &'w [Vec<f64>]) -> &'w [Vec<f64>] {
+        let dp = self.store.groups.dp.size();
+        let stage = self.stage.holder(self.shapes.len() - 1);
+        &all[stage * dp..(stage + 1) * dp]
+    }
+
+    /// Mean loss over the valid targets of all ranks' batches, without training. All ranks call it
+    /// together, those of the same pipeline with the same batches; one that has no batch passes none.
+    ///
+    /// # Errors
+    /// As [`Engine::step`], and those of the batches.
+    pub fn evaluate(&mut self, batches: impl IntoIterator<Item = Batch<I, T>>) -> Result<f64> {
+        let batches: Vec<_> = batches.into_iter().collect();
+        let counts = self.store.groups.world.exchange(vec![batches.len() as f64]).wait()?;
+        let count = counts.iter().map(|count| count[0] as usize).max().unwrap_or(0);
+        let program = self.program(count, false)?;
+        let mut clock = Clock::default();
+        let state = self.run(&batches, &program, Purpose::Evaluate, Total::Unasked, &mut clock)?;
+        let valid: usize = batches.iter().map(|batch| batch.valid_targets).sum();
+        let mut words = vec![valid as f64];
+        words.extend(losses(&state, count)?);
+        let all = self.store.groups.world.exchange(words).wait()?;
+        let last = self.last_stage(&all);
+        let mut sum = PairwiseSum::new();
+        for k in 0..count {
+            last.iter().for_each(|words| sum.push(words[1 + k], |a, b| a + b));
+        }
+        let valid: f64 = last.iter().map(|words| words[0]).sum();
+        Ok(sum.finish(|a, b| a + b).unwrap_or(0.0) / valid)
+    }
+
+    /// Runs the step's micro-batches again, without reducing anything, and agrees with the others on the
+    /// first place that is not finite. The weights are still those of the failed step, so the search
+    /// sees what the step saw.
+    pub(crate) fn not_finite(&mut self, batches: &[Batch<I, T>], sums: &Sums) -> Error {
+        let (what, value) = match sums.loss.is_finite() {
+            true => ("the gradient norm", sums.grad_norm),
+            false => ("the loss", sums.loss),
+        };
+        let mut search = Search::default();
+        let found = self.program(batches.len(), true).and_then(|program| {
+            let total = Total::Known(sums.targets);
+            self.run(batches, &program, Purpose::Search(&mut search), total, &mut Clock::default())?;
+            self.store.groups.world.exchange(search.to_words()).wait()
+        });
+        let names = |block: usize| self.chain.blocks.get(block).map_or_else(String::new, |b| b.name.clone());
+        match found {
+            Ok(all) => {
+                let culprit = first(&all, self.store.groups.dp.size(), names);
+                Error::NonFinite { step: self.step, what, value, culprit }
+            }
+            Err(error) => error,
+        }
+    }
+}
+
+/// The loss of each of `count` micro-batches; 0 where this rank does not know it.
+fn losses(state: &State, count: usize) -> Result<Vec<f64>> {
+    let loss = |k: usize| match state.losses.get(&k) {
+        Some(loss) => {
+            let values =
+                loss.clone().try_into_vec_as::<f32>().map_err(|e| Error::Device(e.to_string()))?;
+            Ok(f64::from(values[0]))
+        }
+        None => Ok(0.0),
+    };
+    (0..count).map(loss).collect()
+}

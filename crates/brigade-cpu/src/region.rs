@@ -1,0 +1,118 @@
+//! Memory that is given back and filled again while tensors that view it live.
+
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+
+use brigade_comm::HostBuffer;
+use burn::tensor::Bytes;
+use cubecl_environment::bytes::{AccessError, AccessPolicy, AllocationController, AllocationProperty};
+use memmap2::{MmapMut, MmapOptions, MmapRaw, UncheckedAdvice};
+
+/// A run of pages of its own. Tensors read it through [`Region::bytes`], a collective writes it through
+/// [`Region::writer`], and [`Region::release`] gives its pages back.
+///
+/// Whoever holds a region keeps these apart: nothing reads while something writes, and nothing reads between a
+/// release and the next write. A read that breaks this sees old values, new ones or zeros, never memory of others.
+#[derive(Clone)]
+pub(crate) struct Region(Arc<MmapRaw>);
+
+impl Region {
+    pub(crate) fn new(bytes: usize) -> std::io::Result<Self> {
+        let map: MmapMut = MmapOptions::new().len(bytes.max(1)).map_anon()?;
+        Ok(Self(Arc::new(MmapRaw::from(map))))
+    }
+
+    /// The region as the memory of a tensor of `length` bytes.
+    pub(crate) fn bytes(&self, length: usize) -> Bytes {
+        debug_assert!(length <= self.0.len());
+        // SAFETY: pages of an anonymous map are always initialized, with zeros at first.
+        unsafe { Bytes::from_controller(Box::new(View(self.0.clone())), length) }
+    }
+
+    /// The first `length` bytes, to be written.
+    pub(crate) fn writer(&self, length: usize) -> Writer {
+        Writer { map: self.0.clone(), length: length.min(self.0.len()) }
+    }
+
+    /// Gives the pages back to the system; they read as zeros until they are written again.
+    pub(crate) fn release(&self) {
+        // SAFETY: the map is anonymous and private, so its pages stay valid and turn into zeros; by this type's rule
+        // nobody reads them before they are written again. Where the system refuses, the pages just stay.
+        drop(unsafe { self.0.unchecked_advise(UncheckedAdvice::DontNeed) });
+    }
+}
+
+/// A tensor's view of a region. It never gives write access; operations ask for it only on a tensor that is the sole one
+/// of its memory, so whoever hands such tensors out keeps one.
+struct View(Arc<MmapRaw>);
+
+impl AllocationController for View {
+    fn alloc_align(&self) -> usize {
+        // Pages are aligned to more; this is what any element type needs.
+        64
+    }
+
+    fn property(&self) -> AllocationProperty {
+        AllocationProperty::Other
+    }
+
+    unsafe fn memory_mut(&mut self, _: AccessPolicy) -> Result<&mut [MaybeUninit<u8>], AccessError> {
+        Err(AccessError::WouldCopy)
+    }
+
+    fn memory(&self, _: AccessPolicy) -> Result<&[MaybeUninit<u8>], AccessError> {
+        // SAFETY: the map lives as long as `self`, and by the region's rule nothing writes it while it is read.
+        Ok(unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), self.0.len()) })
+    }
+
+    fn capacity(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// Write access to a region, for a collective.
+pub(crate) struct Writer {
+    map: Arc<MmapRaw>,
+    length: usize,
+}
+
+impl HostBuffer for Writer {
+    fn as_bytes(&self) -> &[u8] {
+        // SAFETY: the map lives as long as `self`; only this writer uses it until the operation is done.
+        unsafe { std::slice::from_raw_parts(self.map.as_ptr(), self.length) }
+    }
+
+    fn as_bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(self.map.as_mut_ptr(), self.length) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::tensor::{DType, Device, Tensor, TensorData};
+
+    #[test]
+    fn views_see_what_is_written_and_operations_never_write() {
+        let region = Region::new(4096 * 4).unwrap();
+        let fill = |value: f32| {
+            let mut writer = region.writer(4096 * 4);
+            writer.as_bytes_mut().as_chunks_mut::<4>().0.iter_mut().for_each(|b| *b = value.to_le_bytes());
+        };
+        fill(1.0);
+        let device = Device::flex();
+        let whole: Tensor<1> =
+            Tensor::from_data(TensorData::from_bytes(region.bytes(4096 * 4), [4096], DType::F32), &device);
+        let view = whole.clone().slice(100..110).reshape([2, 5]);
+        assert_eq!(view.clone().sum().into_scalar::<f32>(), 10.0);
+        region.release();
+        assert_eq!(view.clone().sum().into_scalar::<f32>(), 0.0);
+        fill(3.0);
+        assert_eq!(view.clone().sum().into_scalar::<f32>(), 30.0);
+        let doubled = view.mul_scalar(2.0);
+        assert_eq!(doubled.sum().into_scalar::<f32>(), 60.0);
+        assert_eq!(region.writer(4).as_bytes(), 3.0f32.to_le_bytes());
+        assert_eq!(whole.slice(0..1).into_scalar::<f32>(), 3.0);
+    }
+}

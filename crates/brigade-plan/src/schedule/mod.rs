@@ -1,0 +1,146 @@
+//! Schedules as data: what each rank of a pipeline does in a step, in order.
+//!
+//! - The model is cut into `stages * chunks` virtual stages of consecutive blocks. Virtual stage
+//!   `chunk * stages + rank` is the rank's chunk; activations go to the next virtual stage, gradients to
+//!   the one before. Two virtual stages on the same rank hand over without a message.
+//! - Every chunk runs every micro-batch forward once and backward once, and its backwards come in the
+//!   order of the micro-batches, so that its gradients add up in that order.
+//! - All messages from one rank to another, activations and gradients alike, are received in the order
+//!   of their sending.
+//! - No rank ever waits for one that waits for it, even if a send waited until its receive is posted.
+//! - A rank has at most [`Pipeline::MOST_POSTED`] receives posted that it has not used.
+
+mod action;
+mod check;
+mod error;
+pub mod formula;
+mod kind;
+mod measure;
+mod order;
+mod shape;
+mod simulate;
+mod svg;
+mod table;
+mod transfers;
+
+pub use action::{Action, Pass, Task};
+pub use error::ScheduleError;
+pub use kind::ScheduleKind;
+pub use simulate::{Span, Timeline};
+
+use shape::Shape;
+
+/// What all ranks of a pipeline do in one step.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pipeline {
+    /// Ranks of the pipeline.
+    pub stages: usize,
+    /// Chunks of each rank.
+    pub chunks: usize,
+    /// Micro-batches of the step.
+    pub micro_batches: usize,
+    kind: Option<ScheduleKind>,
+    actions: Vec<Vec<Action>>,
+}
+
+impl Pipeline {
+    /// Receives that are posted and not yet used by a computing action, on one rank at any time, at most.
+    pub const MOST_POSTED: usize = transfers::LOOK_AHEAD;
+
+    /// A training step.
+    ///
+    /// One stage is allowed with every schedule. So are fewer micro-batches than stages, except with
+    /// interleaving, which needs a multiple of `stages`, and at least two chunks.
+    ///
+    /// # Errors
+    /// Where a number is 0 or does not go with the schedule; the text names the nearest that does.
+    pub fn new(
+        kind: ScheduleKind,
+        stages: usize,
+        chunks: usize,
+        micro_batches: usize,
+    ) -> Result<Self, ScheduleError> {
+        let options = [
+            (stages, "mesh.pp (--pp)"),
+            (chunks, "pipeline.chunks (--chunks)"),
+            (
+                micro_batches,
+                "the number of micro-batches (train.global_batch_size / (mesh.dp x train.micro_batch_size))",
+            ),
+        ];
+        if let Some((_, option)) = options.into_iter().find(|(number, _)| *number == 0) {
+            return Err(ScheduleError::Zero { option });
+        }
+        match kind {
+            ScheduleKind::GPipe | ScheduleKind::OneFOneB if chunks > 1 => {
+                return Err(ScheduleError::Chunks { kind, chunks });
+            }
+            ScheduleKind::Interleaved if chunks == 1 => return Err(ScheduleError::OneChunk),
+            ScheduleKind::Interleaved if !micro_batches.is_multiple_of(stages) => {
+                return Err(ScheduleError::Groups { micro_batches, stages });
+            }
+            _ => {}
+        }
+        let tasks = stages.checked_mul(chunks).and_then(|product| product.checked_mul(micro_batches));
+        if tasks.is_none_or(|tasks| tasks > ScheduleError::MOST_TASKS) {
+            return Err(ScheduleError::TooLarge { stages, chunks, micro_batches });
+        }
+        let shape = Shape { stages, chunks, micro_batches };
+        let computes: Vec<_> = (0..stages).map(|rank| order::computes(kind, shape, rank)).collect();
+        Ok(Self::of(shape, Some(kind), transfers::complete(shape, &computes)))
+    }
+
+    /// A pass through the model without a backward, for evaluation.
+    ///
+    /// Micro-batches follow one another without waiting for the end of the pipeline; with several chunks
+    /// they go in groups of `stages`, the last of which may be smaller. Any number of micro-batches is
+    /// allowed, 0 too.
+    pub fn forward_only(stages: usize, chunks: usize, micro_batches: usize) -> Self {
+        let shape = Shape { stages, chunks, micro_batches };
+        let forwards: Vec<_> = order::forwards(shape).into_iter().map(Action::Forward).collect();
+        Self::of(shape, None, transfers::complete(shape, &vec![forwards; stages]))
+    }
+
+    /// A schedule of one's own: the list of each rank.
+    ///
+    /// # Errors
+    /// [`ScheduleError::Fault`] where the lists do not pass [`Self::check`].
+    pub fn from_actions(
+        stages: usize,
+        chunks: usize,
+        micro_batches: usize,
+        actions: Vec<Vec<Action>>,
+    ) -> Result<Self, ScheduleError> {
+        let pipeline = Self::of(Shape { stages, chunks, micro_batches }, None, actions);
+        pipeline.check().map(|()| pipeline)
+    }
+
+    fn of(shape: Shape, kind: Option<ScheduleKind>, actions: Vec<Vec<Action>>) -> Self {
+        let Shape { stages, chunks, micro_batches } = shape;
+        Self { stages, chunks, micro_batches, kind, actions }
+    }
+
+    fn shape(&self) -> Shape {
+        Shape { stages: self.stages, chunks: self.chunks, micro_batches: self.micro_batches }
+    }
+
+    /// The schedule's name; `None` for a pass without a backward and a schedule of one's own.
+    pub fn kind(&self) -> Option<ScheduleKind> {
+        self.kind
+    }
+
+    /// What the pipeline rank `rank` does, in order; nothing where there is no such rank.
+    pub fn actions(&self, rank: usize) -> &[Action] {
+        self.actions.get(rank).map_or(&[], Vec::as_slice)
+    }
+
+    /// Which part of the model, counted from the input, `chunk` of `rank` is: `chunk * stages + rank`.
+    pub fn virtual_stage(&self, rank: usize, chunk: usize) -> usize {
+        self.shape().virtual_stage(rank, chunk)
+    }
+
+    /// Parts that the model is cut into.
+    pub fn virtual_stages(&self) -> usize {
+        self.stages * self.chunks
+    }
+}

@@ -1,0 +1,100 @@
+//! The blocks of one rank, and what it does with them in a step.
+
+use std::ops::Range;
+
+use crate::residency::{Moves, Release, Turn, residency};
+use crate::schedule::{Action, Pipeline, Task};
+use crate::split::ranges;
+
+/// A rank's chunks of blocks, and its place in the pipeline.
+#[derive(Debug, Clone)]
+pub struct Stage {
+    /// The rank along `pp`.
+    pub rank: usize,
+    /// Ranks along `pp`.
+    pub stages: usize,
+    /// The blocks of every virtual stage of the pipeline.
+    split: Vec<Range<usize>>,
+}
+
+impl Stage {
+    /// The part of pipeline rank `rank` of `stages`. `counts`: the number of blocks in each virtual stage, of which
+    /// there are as many as stages and chunks.
+    pub fn new(rank: usize, stages: usize, counts: &[usize]) -> Self {
+        Self { rank, stages, split: ranges(counts) }
+    }
+
+    /// Chunks of blocks that each rank has.
+    pub fn chunks(&self) -> usize {
+        self.split.len() / self.stages
+    }
+
+    /// The virtual stage of this rank's chunk: chunks go around the ranks.
+    pub fn virtual_stage(&self, chunk: usize) -> usize {
+        chunk * self.stages + self.rank
+    }
+
+    /// The virtual stage that computes the loss.
+    pub fn last_virtual_stage(&self) -> usize {
+        self.split.len() - 1
+    }
+
+    /// The blocks of one of this rank's chunks.
+    pub fn blocks(&self, chunk: usize) -> Range<usize> {
+        self.split[self.virtual_stage(chunk)].clone()
+    }
+
+    /// The pipeline rank that holds a block.
+    pub fn holder(&self, block: usize) -> usize {
+        self.split.iter().position(|range| range.contains(&block)).unwrap_or(0) % self.stages
+    }
+
+    /// Whether this rank holds a block.
+    pub fn holds(&self, block: usize) -> bool {
+        self.holder(block) == self.rank
+    }
+
+    /// Whether this rank runs the model's last block, and so knows the loss.
+    pub fn is_last(&self) -> bool {
+        self.holder(self.split[self.last_virtual_stage()].start) == self.rank
+    }
+}
+
+/// What a rank does in one pass over its micro-batches.
+#[derive(Debug)]
+pub struct Program {
+    /// In order.
+    pub actions: Vec<Action>,
+    /// For each turn of a block, in the order of the actions: which units to gather and to free.
+    pub moves: Vec<Moves>,
+}
+
+impl Program {
+    /// What `stage` does in `pipeline`. `units`: the units of parameters that each block reads, as far as they are
+    /// gathered where they are used; empty lists where nothing is ever gathered.
+    pub fn new(
+        stage: &Stage,
+        pipeline: &Pipeline,
+        units: &[Vec<usize>],
+        release: Release,
+        prefetch: usize,
+    ) -> Self {
+        let actions = pipeline.actions(stage.rank).to_vec();
+        let trains = actions.iter().any(|action| matches!(action, Action::Backward(_)));
+        let turn = |block: usize, in_flight| Turn { units: units[block].clone(), in_flight };
+        let mut turns = Vec::new();
+        for action in &actions {
+            match action {
+                Action::Forward(Task { chunk, .. }) => {
+                    turns.extend(stage.blocks(*chunk).map(|block| turn(block, i32::from(trains))));
+                }
+                Action::Backward(Task { chunk, .. }) => {
+                    turns.extend(stage.blocks(*chunk).rev().map(|block| turn(block, -1)));
+                }
+                _ => {}
+            }
+        }
+        let moves = if turns.is_empty() { Vec::new() } else { residency(&turns, release, prefetch) };
+        Self { actions, moves }
+    }
+}

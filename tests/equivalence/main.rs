@@ -1,0 +1,167 @@
+//! Every row runs a small GPT on a mesh, its ranks as threads, and must equal one process to the
+//! bit: losses, norms, gradients of the first step, weights after the last, validation losses.
+
+#![allow(clippy::unwrap_used)]
+
+mod mesh;
+mod row;
+mod table;
+
+use brigade::core::plan::ScheduleKind;
+use brigade::core::{
+    Batch, Error, Groups, NamedTensor, NonFinite, Operation, Recompute, ReduceEvery, Reshard, StepReport, Zero,
+};
+use brigade::models::gpt::Targets;
+use burn::tensor::Tensor;
+
+use mesh::{equals_one_process, on_threads, same_bits};
+use row::{MIXED, Row};
+
+#[test]
+fn clipping_is_active() {
+    for (pp, dp, stage) in [(1, 2, 0), (1, 4, 3), (2, 2, 1), (4, 1, 0)] {
+        let zero = Zero { stage, ..Zero::default() };
+        let row = Row { pp, dp, clipping: Some(0.05), masked: true, zero, ..Row::default() };
+        let outcomes = equals_one_process(&row);
+        assert!(outcomes[0].reports.iter().all(|report| report.grad_norm > 0.05));
+    }
+}
+
+#[test]
+fn other_optimizers() {
+    for (optimizer, pp, dp, stage) in [("lion", 1, 2, 2), ("sgd", 1, 4, 1), ("lion", 2, 2, 3), ("sgd", 3, 1, 0)] {
+        let zero = Zero { stage, ..Zero::default() };
+        equals_one_process(&Row { optimizer, pp, dp, zero, ..Row::default() });
+    }
+}
+
+#[test]
+fn seven_blocks_on_three_stages() {
+    for split in [vec![], vec![3, 3, 1], vec![1, 2, 4]] {
+        for tied in [false, true] {
+            equals_one_process(&Row { pp: 3, dp: 2, layers: 5, split: split.clone(), tied, ..Row::default() });
+        }
+    }
+}
+
+#[test]
+fn parameters_come_and_go_as_set() {
+    for reshard_after_forward in [Reshard::Default, Reshard::Always, Reshard::Never] {
+        for (keep_gathered, prefetch) in [(false, 0), (false, 1), (false, 3), (true, 1)] {
+            for reduce_every in [ReduceEvery::MicroBatch, ReduceEvery::Step] {
+                let zero = Zero { stage: 3, prefetch, reshard_after_forward, keep_gathered, reduce_every };
+                for pp in [1, 2] {
+                    equals_one_process(&Row { pp, dp: 2, micro_batches: 2, tied: true, zero, ..Row::default() });
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_second_block_is_computed_again() {
+    for stage in [0, 3] {
+        let zero = Zero { stage, ..Zero::default() };
+        equals_one_process(&Row { pp: 2, dp: 2, recompute: Recompute::Every(2), zero, ..Row::default() });
+    }
+}
+
+#[test]
+fn eight_ranks() {
+    for stage in 0..4 {
+        let zero = Zero { stage, ..Zero::default() };
+        equals_one_process(&Row { dp: 8, micro_batches: 1, zero, ..Row::default() });
+    }
+}
+
+/// bf16 in forward and backward: the same bits on any mesh, and near the fp32 run.
+#[test]
+fn mixed_precision() {
+    let plain = Row { dp: 2, ..Row::default() }.reference().run(Groups::alone());
+    for (pp, dp, stage) in [(1, 2, 0), (1, 2, 1), (1, 2, 3), (2, 2, 2), (2, 1, 0), (2, 2, 3)] {
+        let zero = Zero { stage, ..Zero::default() };
+        let row = Row { pp, dp, precision: MIXED, tied: true, zero, ..Row::default() };
+        equals_one_process(&row);
+    }
+    let mixed = Row { precision: MIXED, dp: 2, ..Row::default() }.reference().run(Groups::alone());
+    for (mixed, plain) in mixed.reports.iter().zip(&plain.reports) {
+        assert!((mixed.loss - plain.loss).abs() < 2e-2 * plain.loss, "{} {}", mixed.loss, plain.loss);
+        assert_ne!(mixed.loss.to_bits(), plain.loss.to_bits());
+    }
+}
+
+/// Uneven targets give the gradients of the whole batch at once, up to rounding.
+#[test]
+fn micro_batches_give_the_gradients_of_the_whole_batch() {
+    let row = Row { masked: true, ..Row::default() };
+    let apart = row.run(Groups::alone());
+    let parts = row.batches(0, &Groups::alone());
+    let together = Batch {
+        input: Tensor::cat(parts.iter().map(|b| b.input.clone()).collect(), 0),
+        target: Targets {
+            tokens: Tensor::cat(parts.iter().map(|b| b.target.tokens.clone()).collect(), 0),
+            mask: Some(Tensor::cat(parts.iter().filter_map(|b| b.target.mask.clone()).collect(), 0)),
+        },
+        valid_targets: parts.iter().map(|b| b.valid_targets).sum(),
+    };
+    let (_, whole) = row.engine(Groups::alone()).unwrap().gradients(&[together], 0).unwrap();
+    for (a, b) in apart.gradients.iter().zip(&whole) {
+        let (a_values, b_values) = (a.data.as_slice::<f32>().unwrap(), b.data.as_slice::<f32>().unwrap());
+        let norm =
+            |values: &mut dyn Iterator<Item = f32>| values.map(|v| f64::from(v).powi(2)).sum::<f64>().sqrt();
+        let difference = norm(&mut a_values.iter().zip(b_values).map(|(a, b)| a - b));
+        // The attention's key biases have no true gradient, only rounding.
+        let scale = norm(&mut b_values.iter().copied()).max(1e-4);
+        assert!(difference <= 1e-5 * scale, "{}: {difference:e} of {scale:e}", a.name);
+    }
+}
+
+/// A step's result, and the weights before and after it.
+type Step = (Result<StepReport, Error>, Vec<NamedTensor>, Vec<NamedTensor>);
+
+fn poisoned(pp: usize, on_nonfinite: NonFinite) -> Vec<Step> {
+    on_threads(pp, 2, |groups| {
+        let row = Row { pp, dp: 2, micro_batches: 2, masked: true, on_nonfinite, ..Row::default() };
+        let rank = groups.world.rank();
+        let mut engine = row.engine(groups.clone()).unwrap();
+        let before = engine.tensors(0).unwrap();
+        let mut batches = row.batches(0, &groups);
+        if rank == 2 * pp - 1 {
+            // A mask of infinity makes this rank's second loss infinite.
+            let target = &mut batches[1].target;
+            target.mask = target.mask.take().map(|mask| mask * f32::INFINITY);
+        }
+        let result = engine.step(batches, 1e-2);
+        (result, before, engine.tensors(0).unwrap())
+    })
+}
+
+#[test]
+fn a_loss_that_is_not_finite_names_its_rank_and_leaves_the_weights() {
+    for pp in [1, 3] {
+        for (result, before, after) in poisoned(pp, NonFinite::Stop) {
+            let message = result.unwrap_err().to_string();
+            assert!(message.starts_with("step 1: the loss is not finite"), "{message}");
+            let place = format!("rank {}, micro-batch 1, in the loss of block `head`", 2 * pp - 1);
+            assert!(message.contains(&place), "{message}");
+            same_bits(&after, &before, "after the failed step");
+        }
+        for (result, before, after) in poisoned(pp, NonFinite::Skip) {
+            assert!(result.unwrap().skipped);
+            same_bits(&after, &before, "after the skipped step");
+        }
+    }
+}
+
+#[test]
+fn a_batch_without_valid_targets_is_an_error() {
+    for pp in [1, 2] {
+        let errors = on_threads(pp, 1, |groups| {
+            let row = Row { pp, ..Row::default() };
+            let mut batch = row.batch(0, 0);
+            batch.valid_targets = 0;
+            row.engine(groups).unwrap().step(vec![batch], 1e-2).unwrap_err()
+        });
+        assert!(errors.iter().all(|error| matches!(error, Error::NoTargets { step: 1 })), "{errors:?}");
+    }
+}

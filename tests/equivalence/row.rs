@@ -1,0 +1,189 @@
+//! A row: a small GPT, its data, and how it is trained.
+
+use brigade::core::plan::ScheduleKind;
+use brigade::core::{
+    Batch, Engine, EngineSettings, Float, Groups, NamedTensor, NonFinite, OptimizerFactory, Precision, Recompute,
+    StepReport, Zero,
+};
+use brigade::models::gpt::{Gelu, GptConfig, Targets};
+use burn::optim::{AdamWConfig, LionConfig, SgdConfig, momentum::MomentumConfig};
+use burn::tensor::{Device, Int, Tensor, TensorData};
+
+pub const STEPS: u64 = 2;
+const LENGTH: usize = 6;
+const VOCABULARY: usize = 24;
+/// Rows that validation has beside those of training, as micro-batches of the whole world.
+const VALIDATION: usize = 5;
+
+pub type Gpt = Engine<Tensor<2, Int>, Tensor<2>, Targets>;
+type TokenBatch = Batch<Tensor<2, Int>, Targets>;
+
+/// What is trained, and how.
+#[derive(Clone, Debug)]
+pub struct Row {
+    pub pp: usize,
+    pub dp: usize,
+    /// On each data-parallel rank.
+    pub micro_batches: usize,
+    pub layers: usize,
+    pub tied: bool,
+    pub masked: bool,
+    pub clipping: Option<f64>,
+    pub optimizer: &'static str,
+    pub on_nonfinite: NonFinite,
+    pub zero: Zero,
+    pub schedule: ScheduleKind,
+    pub chunks: usize,
+    pub split: Vec<usize>,
+    pub recompute: Recompute,
+    pub precision: Precision,
+    pub sum_group: usize,
+}
+
+impl Default for Row {
+    fn default() -> Self {
+        Self {
+            pp: 1,
+            dp: 1,
+            micro_batches: 4,
+            layers: 3,
+            tied: false,
+            masked: false,
+            clipping: None,
+            optimizer: "adamw",
+            on_nonfinite: NonFinite::Stop,
+            zero: Zero::default(),
+            schedule: ScheduleKind::OneFOneB,
+            chunks: 1,
+            split: Vec::new(),
+            recompute: Recompute::None,
+            precision: Precision::default(),
+            sum_group: 1,
+        }
+    }
+}
+
+/// What a rank has in the end.
+pub struct Outcome {
+    pub reports: Vec<StepReport>,
+    /// Of the first step; on rank 0.
+    pub gradients: Vec<NamedTensor>,
+    pub weights: Vec<NamedTensor>,
+    pub validation: f64,
+}
+
+impl Row {
+    /// The same in one process: all micro-batches of the world, in the same order.
+    pub fn reference(&self) -> Self {
+        let group = self.dp.is_power_of_two() || !self.zero.reduces_each_micro_batch();
+        Self {
+            pp: 1,
+            dp: 1,
+            micro_batches: self.micro_batches * self.dp,
+            zero: Zero::default(),
+            schedule: ScheduleKind::OneFOneB,
+            chunks: 1,
+            split: Vec::new(),
+            recompute: Recompute::None,
+            sum_group: if group { 1 } else { self.dp },
+            ..self.clone()
+        }
+    }
+
+    fn optimizer(&self) -> OptimizerFactory {
+        match self.optimizer {
+            "adamw" => {
+                let adamw = AdamWConfig::new().with_epsilon(1e-8);
+                OptimizerFactory::new(
+                    adamw.clone().with_weight_decay(0.1).build(),
+                    adamw.with_weight_decay(0.0).build(),
+                )
+            }
+            "lion" => OptimizerFactory::new(
+                LionConfig::new().with_weight_decay(0.1).build(),
+                LionConfig::new().build(),
+            ),
+            _ => {
+                let sgd =
+                    SgdConfig::new().with_momentum(Some(MomentumConfig::new().with_dampening(0.0))).build();
+                OptimizerFactory::new(sgd.clone(), sgd)
+            }
+        }
+    }
+
+    pub fn engine(&self, groups: Groups) -> brigade::core::Result<Gpt> {
+        let config = GptConfig {
+            vocabulary: VOCABULARY,
+            sequence_length: LENGTH,
+            width: 12,
+            layers: self.layers,
+            heads: 3,
+            tied_head: self.tied,
+            activation: Gelu::Gelu,
+        };
+        let settings = EngineSettings {
+            gradient_clipping: self.clipping,
+            on_nonfinite: self.on_nonfinite,
+            zero: self.zero,
+            schedule: self.schedule,
+            chunks: self.chunks,
+            split: self.split.clone(),
+            recompute: self.recompute,
+            precision: self.precision,
+            sum_group: self.sum_group,
+            ..EngineSettings::default()
+        };
+        let model = config.model(5, &Device::default()).unwrap();
+        Engine::new(model, 5, &self.optimizer(), groups, settings)
+    }
+
+    /// Micro-batch `index` (of the whole world) of a step: two rows.
+    pub fn batch(&self, step: u64, index: usize) -> TokenBatch {
+        let device = Device::default();
+        let token = |i: usize| ((i * 31 + index * 101 + step as usize * 57) * 7919 % VOCABULARY) as i64;
+        let ints = |shift: usize| {
+            let tokens: Vec<i64> = (0..2 * LENGTH).map(|i| token(i + shift)).collect();
+            Tensor::<2, Int>::from_data(TensorData::new(tokens, [2, LENGTH]), &device)
+        };
+        // The first micro-batch of a step keeps one target, the others ever more.
+        let counts =
+            |i: usize| !self.masked || i % (7 * index + 2) == 1 || (index > 0 && i.is_multiple_of(2));
+        let valid: Vec<bool> = (0..2 * LENGTH).map(counts).collect();
+        let mask: Vec<f32> = valid.iter().map(|v| f32::from(u8::from(*v))).collect();
+        Batch {
+            input: ints(0),
+            target: Targets {
+                tokens: ints(1),
+                mask: self.masked.then(|| Tensor::from_data(TensorData::new(mask, [2, LENGTH]), &device)),
+            },
+            valid_targets: valid.iter().filter(|v| **v).count(),
+        }
+    }
+
+    pub fn batches(&self, step: u64, groups: &Groups) -> Vec<TokenBatch> {
+        let (rank, ranks, count) = (groups.dp.rank(), groups.dp.size(), self.micro_batches);
+        let numbers = (0..count).map(|k| self.zero.micro_batch_number(rank, ranks, k, count));
+        numbers.map(|number| self.batch(step, number)).collect()
+    }
+
+    pub fn run(&self, groups: Groups) -> Outcome {
+        let (rank, ranks) = (groups.world.rank(), groups.world.size());
+        let mut engine = self.engine(groups.clone()).unwrap();
+        let (_, gradients) = engine.gradients(&self.batches(0, &groups), 0).unwrap();
+        let reports =
+            (0..STEPS).map(|step| engine.step(self.batches(step, &groups), 1e-2).unwrap()).collect();
+        let own = (0..VALIDATION).filter(|index| index % groups.dp.size() == groups.dp.rank());
+        let validation = engine.evaluate(own.map(|index| self.batch(99, index))).unwrap();
+        let mut weights = Vec::new();
+        for root in 0..ranks {
+            let tensors = engine.tensors(root).unwrap();
+            if root == rank {
+                weights = tensors;
+            }
+        }
+        Outcome { reports, gradients, weights, validation }
+    }
+}
+
+/// bf16 in forward and backward.
+pub const MIXED: Precision = Precision { compute: Float::Bf16, reduce: Float::F32 };

@@ -1,0 +1,93 @@
+//! The table: every mesh of up to eight ranks, every ZeRO stage, every schedule, 1 and 4 micro-batches.
+
+use brigade::core::plan::ScheduleKind;
+use brigade::core::{Recompute, Zero};
+
+use crate::mesh::equals_one_process;
+use crate::row::Row;
+
+/// The rows of one mesh. Tied and untied heads, recomputation, uneven targets and clipping take turns, so that each
+/// meets each stage and schedule.
+fn rows(pp: usize, dp: usize) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for stage in 0..4 {
+        for (schedule, chunks) in
+            [(ScheduleKind::GPipe, 1), (ScheduleKind::OneFOneB, 1), (ScheduleKind::Interleaved, 2)]
+        {
+            for micro_batches in [1, 4] {
+                let zero = Zero { stage, ..Zero::default() };
+                // Interleaving takes micro-batches in groups of pp, and sums want powers of two.
+                let micro_batches = match schedule {
+                    ScheduleKind::Interleaved if pp == 3 && dp > 1 && stage < 2 => continue,
+                    ScheduleKind::Interleaved => micro_batches.max(pp).next_multiple_of(pp),
+                    _ => micro_batches,
+                };
+                let turn = rows.len() + stage as usize + pp;
+                rows.push(Row {
+                    pp,
+                    dp,
+                    micro_batches,
+                    layers: 6,
+                    zero,
+                    schedule,
+                    chunks,
+                    tied: turn.is_multiple_of(2),
+                    recompute: if turn % 3 == 1 { Recompute::Every(1) } else { Recompute::None },
+                    masked: turn % 4 < 2,
+                    clipping: (turn % 5 == 0).then_some(0.05),
+                    ..Row::default()
+                });
+            }
+        }
+    }
+    rows
+}
+
+macro_rules! meshes {
+    ($($name:ident: $pp:literal x $dp:literal),* $(,)?) => {
+        $(#[test]
+        fn $name() {
+            for row in rows($pp, $dp) {
+                equals_one_process(&row);
+            }
+        })*
+    };
+}
+
+meshes! {
+    pp1_dp1: 1 x 1,
+    pp1_dp2: 1 x 2,
+    pp1_dp3: 1 x 3,
+    pp1_dp4: 1 x 4,
+    pp2_dp1: 2 x 1,
+    pp2_dp2: 2 x 2,
+    pp2_dp3: 2 x 3,
+    pp2_dp4: 2 x 4,
+    pp3_dp1: 3 x 1,
+    pp3_dp2: 3 x 2,
+    pp4_dp1: 4 x 1,
+    pp4_dp2: 4 x 2,
+}
+
+#[test]
+fn the_table_has_every_combination() {
+    let rows: Vec<_> = (1..=4).flat_map(|pp| (1..=4).map(move |dp| (pp, dp))).filter(|(pp, dp)| pp * dp <= 8).collect();
+    assert_eq!(rows.len(), 12, "meshes of up to eight ranks, at most four along an axis");
+    let rows: Vec<Row> = rows.into_iter().flat_map(|(pp, dp)| super::table::rows(pp, dp)).collect();
+    for stage in 0..4 {
+        for schedule in ScheduleKind::ALL {
+            let of = |tied: bool, again: bool| {
+                let found = |row: &&Row| {
+                    row.zero.stage == stage
+                        && row.schedule == schedule
+                        && row.tied == tied
+                        && (row.recompute == Recompute::None) != again
+                };
+                rows.iter().filter(found).count()
+            };
+            for (tied, again) in [(false, false), (false, true), (true, false), (true, true)] {
+                assert!(of(tied, again) > 0, "{stage} {schedule} tied {tied} again {again}");
+            }
+        }
+    }
+}
