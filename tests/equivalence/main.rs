@@ -7,9 +7,8 @@ mod mesh;
 mod row;
 mod table;
 
-use brigade::core::plan::ScheduleKind;
 use brigade::core::{
-    Batch, Error, Groups, NamedTensor, NonFinite, Operation, Recompute, ReduceEvery, Reshard, StepReport, Zero,
+    Batch, Error, Groups, NamedTensor, NonFinite, Recompute, ReduceEvery, Reshard, StepReport, Zero,
 };
 use brigade::models::gpt::Targets;
 use burn::tensor::Tensor;

@@ -6,7 +6,7 @@ use brigade::core::{Recompute, Zero};
 use crate::mesh::equals_one_process;
 use crate::row::Row;
 
-/// The rows of one mesh. Tied and untied heads, recomputation, uneven targets and clipping take turns, so that each
+/// The rows of one mesh. Recomputation, uneven targets and clipping take turns, so that each
 /// meets each stage and schedule.
 fn rows(pp: usize, dp: usize) -> Vec<Row> {
     let mut rows = Vec::new();
@@ -14,7 +14,7 @@ fn rows(pp: usize, dp: usize) -> Vec<Row> {
         for (schedule, chunks) in
             [(ScheduleKind::GPipe, 1), (ScheduleKind::OneFOneB, 1), (ScheduleKind::Interleaved, 2)]
         {
-            for micro_batches in [1, 4] {
+            for (micro_batches, tied) in [(1, false), (1, true), (4, false), (4, true)] {
                 let zero = Zero { stage, ..Zero::default() };
                 // Interleaving takes micro-batches in groups of pp, and sums want powers of two.
                 let micro_batches = match schedule {
@@ -22,7 +22,7 @@ fn rows(pp: usize, dp: usize) -> Vec<Row> {
                     ScheduleKind::Interleaved => micro_batches.max(pp).next_multiple_of(pp),
                     _ => micro_batches,
                 };
-                let turn = rows.len() + stage as usize + pp;
+                let turn = rows.len() / 2 + stage as usize + pp;
                 rows.push(Row {
                     pp,
                     dp,
@@ -31,7 +31,7 @@ fn rows(pp: usize, dp: usize) -> Vec<Row> {
                     zero,
                     schedule,
                     chunks,
-                    tied: turn.is_multiple_of(2),
+                    tied,
                     recompute: if turn % 3 == 1 { Recompute::Every(1) } else { Recompute::None },
                     masked: turn % 4 < 2,
                     clipping: (turn % 5 == 0).then_some(0.05),

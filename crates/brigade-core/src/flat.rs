@@ -125,9 +125,14 @@ pub(crate) fn replace<M: Module>(module: M, values: &mut dyn FnMut(&str) -> Opti
         fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
             let Some((flat, shape)) = (self.1)(&self.0.join()) else { return param };
             let Ok(shape) = <[usize; D]>::try_from(shape) else { return param };
-            let value = if param.lazy_device().is_autodiff() { flat.autodiff() } else { flat };
+            // A reshape takes a size of 0 as "keep".
+            let value = match shape.contains(&0) {
+                true => Tensor::empty(shape, (&flat.device(), flat.dtype())),
+                false => flat.reshape(shape),
+            };
+            let value = if param.lazy_device().is_autodiff() { value.autodiff() } else { value };
             let id = param.id;
-            param.transform_for_load(value.reshape(shape).detach(), id)
+            param.transform_for_load(value.detach(), id)
         }
     }
     module.map(&mut Replace(Path::default(), values))

@@ -1,0 +1,219 @@
+//! What a footprint is computed from.
+
+use thiserror::Error;
+
+use crate::residency::Release;
+use crate::schedule::{Pipeline, ScheduleError, ScheduleKind};
+use crate::split::{SplitError, by_hand};
+
+/// Elements per chunk of a flat buffer: shard boundaries are multiples of it.
+const CHUNK: usize = 256;
+
+/// Most blocks that parameters are gathered ahead.
+const MOST_AHEAD: usize = 1000;
+
+/// Parameters in one flat buffer: those of a block, or one that several blocks share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnitSize {
+    /// Number of elements, without padding.
+    pub elements: usize,
+    /// The block that owns the parameters; its stage steps them.
+    pub home: usize,
+    /// The blocks that read the parameters, in order; the home is one of them.
+    pub users: Vec<usize>,
+}
+
+/// One tensor of the activation between two blocks, for one micro-batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CutTensor {
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// Its number of dimensions.
+    pub dimensions: usize,
+    /// Whether a gradient flows back through it, of the same size: not through integers.
+    pub has_gradient: bool,
+}
+
+/// The configuration of a run, as far as its cost depends on it. The default is one rank with plain fp32 AdamW,
+/// one micro-batch, and a model without blocks, which is refused.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Configuration {
+    /// The model's parameters.
+    pub units: Vec<UnitSize>,
+    /// The tensors that go into each block; none for a block where they are not known, which then count as nothing.
+    /// Empty where none are known.
+    pub cuts: Vec<Vec<CutTensor>>,
+    /// Pipeline stages.
+    pub pp: usize,
+    /// Data-parallel ranks of each stage.
+    pub dp: usize,
+    /// Number of blocks in each of the `pp · chunks` parts of the model, in order.
+    pub split: Vec<usize>,
+    /// The schedule of the pipeline; without effect where there is one stage with one chunk.
+    pub schedule: ScheduleKind,
+    /// Chunks of blocks per stage.
+    pub chunks: usize,
+    /// Micro-batches of a rank in a step.
+    pub micro_batches: usize,
+    /// 0 to 3: nothing, optimizer state, gradients too, parameters too are sharded over the data-parallel ranks.
+    pub zero_stage: u8,
+    /// ZeRO-3: when gathered parameters are freed.
+    pub release: Release,
+    /// ZeRO-3: how many blocks ahead parameters are gathered.
+    pub prefetch: usize,
+    /// ZeRO-2 and ZeRO-3: whether gradients are summed over the ranks at every micro-batch, or once a step.
+    pub reduce_each_micro_batch: bool,
+    /// Every how manieth block is run again in its backward, beginning with that one: 1 is all, 0 none.
+    pub recompute_every: usize,
+    /// Bytes of an element of parameters in forward and backward: 4, or 2 with fp32 masters.
+    pub compute_bytes: usize,
+    /// Bytes of an element of a gradient while it is summed over ranks: 4 or 2.
+    pub reduce_bytes: usize,
+    /// Bytes of optimizer state per element: 8 for Adam and AdamW.
+    pub optimizer_bytes: usize,
+}
+
+impl Default for Configuration {
+    fn default() -> Self {
+        Self {
+            units: Vec::new(),
+            cuts: Vec::new(),
+            pp: 1,
+            dp: 1,
+            split: Vec::new(),
+            schedule: ScheduleKind::default(),
+            chunks: 1,
+            micro_batches: 1,
+            zero_stage: 0,
+            release: Release::AfterUseUnlessNext,
+            prefetch: 1,
+            reduce_each_micro_batch: true,
+            recompute_every: 0,
+            compute_bytes: 4,
+            reduce_bytes: 4,
+            optimizer_bytes: 8,
+        }
+    }
+}
+
+/// Why there is no footprint.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum FootprintError {
+    /// The schedule cannot be.
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
+    /// The split cannot be.
+    #[error(transparent)]
+    Split(#[from] SplitError),
+    /// Another part of the configuration cannot be.
+    #[error("{option} = {given} is not possible: {allowed}")]
+    Setting {
+        /// Full name of the option, or the part of the configuration.
+        option: String,
+        /// What was given.
+        given: String,
+        /// What is allowed.
+        allowed: String,
+    },
+}
+
+fn setting(
+    option: impl Into<String>,
+    given: impl std::fmt::Debug,
+    allowed: impl Into<String>,
+) -> FootprintError {
+    FootprintError::Setting { option: option.into(), given: format!("{given:?}"), allowed: allowed.into() }
+}
+
+impl Configuration {
+    /// Whether units are cut into shards, one for each data-parallel rank.
+    pub(super) fn is_sharded(&self) -> bool {
+        self.zero_stage >= 1 && self.dp > 1
+    }
+
+    /// Whether each micro-batch's gradients are summed over the ranks at once, into shards.
+    pub(super) fn sums_each_micro_batch(&self) -> bool {
+        self.is_sharded() && self.zero_stage >= 2 && self.reduce_each_micro_batch
+    }
+
+    /// Whether parameters are whole only where they are used.
+    pub(super) fn gathers(&self) -> bool {
+        self.zero_stage >= 3 && self.dp > 1
+    }
+
+    /// Elements of a unit's whole buffer, padded where it is cut into shards, and of a rank's own part.
+    pub(super) fn lengths(&self, elements: usize) -> (usize, usize) {
+        if self.is_sharded() {
+            let whole = elements.next_multiple_of(CHUNK * self.dp);
+            (whole, whole / self.dp)
+        } else {
+            (elements, elements)
+        }
+    }
+
+    /// Whether a block is run again in its backward.
+    pub(super) fn recomputes(&self, block: usize) -> bool {
+        self.recompute_every > 0 && (block + 1).is_multiple_of(self.recompute_every)
+    }
+
+    /// The tensors that go into a block, as far as they are known.
+    pub(super) fn cut(&self, block: usize) -> &[CutTensor] {
+        self.cuts.get(block).map_or(&[], Vec::as_slice)
+    }
+
+    /// Checks everything, and makes the pipeline.
+    pub(super) fn checked(&self) -> Result<Pipeline, FootprintError> {
+        let one_part = self.pp == 1 && self.chunks == 1;
+        let kind = if one_part { ScheduleKind::default() } else { self.schedule };
+        let pipeline = Pipeline::new(kind, self.pp, self.chunks, self.micro_batches)?;
+        let blocks = self.split.iter().fold(0usize, |sum, count| sum.saturating_add(*count));
+        by_hand(&self.split, blocks, self.pp * self.chunks)?;
+        if !self.cuts.is_empty() && self.cuts.len() != blocks {
+            let allowed = format!("the model has {blocks} blocks; each needs its tensors, or none of them");
+            return Err(setting("number of cuts", self.cuts.len(), allowed));
+        }
+        if self.dp == 0 {
+            return Err(setting("mesh.dp (--dp)", self.dp, "at least 1 is needed"));
+        }
+        if self.zero_stage > 3 {
+            let allowed = "0 shards nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too";
+            return Err(setting("zero.stage (--zero)", self.zero_stage, allowed));
+        }
+        if self.prefetch > MOST_AHEAD {
+            let allowed = format!("it must be at most {MOST_AHEAD} blocks");
+            return Err(setting("zero.prefetch", self.prefetch, allowed));
+        }
+        for (option, bytes) in [("compute.dtype", self.compute_bytes), ("compute.reduce_dtype", self.reduce_bytes)] {
+            if ![2, 4].contains(&bytes) {
+                return Err(setting(format!("bytes of {option}"), bytes, "it must be 2 or 4"));
+            }
+        }
+        for (index, unit) in self.units.iter().enumerate() {
+            let in_order = unit.users.windows(2).all(|pair| pair[0] < pair[1]);
+            let in_model = unit.users.iter().all(|user| *user < blocks);
+            if !(in_order && in_model && unit.users.contains(&unit.home)) {
+                let allowed =
+                    format!("they must be in order, of the model's {blocks} blocks, with the home, {}", unit.home);
+                return Err(setting(format!("users of unit {index}"), &unit.users, allowed));
+            }
+        }
+        self.check_size().map(|()| pipeline)
+    }
+
+    /// Checks that all bytes of the result can be counted: each is less than a generous bound.
+    fn check_size(&self) -> Result<(), FootprintError> {
+        let passes = self.micro_batches as f64 + 64.0;
+        let unit = |unit: &UnitSize| {
+            (unit.elements as f64 + CHUNK as f64 * self.dp as f64) * unit.users.len() as f64 * 16.0 * passes
+        };
+        let state = |unit: &UnitSize| unit.elements as f64 * self.optimizer_bytes as f64;
+        let tensor = |tensor: &CutTensor| (tensor.bytes as f64 + 16.0 + 8.0 * tensor.dimensions as f64) * 4.0 * passes;
+        let units: f64 = self.units.iter().map(|size| unit(size) + state(size)).sum();
+        let tensors: f64 = self.cuts.iter().flatten().map(tensor).sum();
+        let (given, most) = (units + tensors, i64::MAX as f64);
+        if given < most {
+            return Ok(());
+        }
+        Err(setting("bytes of the configuration", given, format!("at most {most:e} can be counted")))
+    }
+}

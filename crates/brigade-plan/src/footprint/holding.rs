@@ -1,0 +1,71 @@
+//! The units and the program of one pipeline stage.
+
+use std::collections::BTreeSet;
+
+use super::configuration::{Configuration, CutTensor};
+use crate::schedule::Pipeline;
+use crate::stage::{Program, Stage};
+
+/// What every rank of one stage has.
+pub(super) struct Holding<'a> {
+    pub configuration: &'a Configuration,
+    pub stage: Stage,
+    pub program: Program,
+    /// The units that the stage's blocks read.
+    pub units: Vec<Held>,
+    /// For each block of the model, which of [`units`](Self::units) it reads; empty for blocks of other stages.
+    pub by_block: Vec<Vec<usize>>,
+}
+
+/// One unit on a stage.
+pub(super) struct Held {
+    /// Elements without padding.
+    pub elements: usize,
+    /// Elements of the whole buffer.
+    pub length: usize,
+    /// Elements of a rank's own part of it.
+    pub own: usize,
+    /// Whether the stage steps the unit; if not, another one sends it new values.
+    pub is_stepped: bool,
+    /// Blocks of this stage that read it.
+    pub users: usize,
+    /// Other stages that read it.
+    pub other_readers: usize,
+}
+
+impl<'a> Holding<'a> {
+    /// What stage `rank` has. The configuration is one that passed its check.
+    pub fn new(configuration: &'a Configuration, pipeline: &Pipeline, rank: usize) -> Self {
+        let stage = Stage::new(rank, configuration.pp, &configuration.split);
+        let blocks: usize = configuration.split.iter().sum();
+        let holders: Vec<usize> = (0..blocks).map(|block| stage.holder(block)).collect();
+        let (mut units, mut by_block) = (Vec::new(), vec![Vec::new(); blocks]);
+        for unit in &configuration.units {
+            let here = unit.users.iter().filter(|user| holders[**user] == rank);
+            here.clone().for_each(|user| by_block[*user].push(units.len()));
+            let users = here.count();
+            if users == 0 {
+                continue;
+            }
+            let readers: BTreeSet<usize> = unit.users.iter().map(|user| holders[*user]).collect();
+            let (length, own) = configuration.lengths(unit.elements);
+            units.push(Held {
+                elements: unit.elements,
+                length,
+                own,
+                is_stepped: holders[unit.home] == rank,
+                users,
+                other_readers: readers.len() - 1,
+            });
+        }
+        let gathered = if configuration.gathers() { &by_block } else { &vec![Vec::new(); blocks] };
+        let Configuration { release, prefetch, .. } = *configuration;
+        let program = Program::new(&stage, pipeline, gathered, release, prefetch);
+        Self { configuration, stage, program, units, by_block }
+    }
+
+    /// The tensors that come out of a chunk, as far as they are known; none where it is the model's last.
+    pub fn output(&self, chunk: usize) -> &'a [CutTensor] {
+        self.configuration.cut(self.stage.blocks(chunk).end)
+    }
+}

@@ -1,0 +1,80 @@
+//! What a configuration costs each rank: bytes that it holds, calls and bytes that it sends in a step.
+//!
+//! - The numbers are those that a run counts. They come from performing each stage's [`Program`](crate::Program)
+//!   on paper, with the rules of the training step for what is held when.
+//! - Beside them stand the formulas of the ZeRO paper (Rajbhandari et al. 2020, "ZeRO: memory optimizations toward
+//!   training trillion parameter models"). What a stage holds beyond its formula is its working set.
+//! - The data-parallel ranks of a stage are alike, but for remainders of at most a few elements per unit. Where they
+//!   differ, the numbers are the largest rank's, which is the first.
+//! - What is not here: parameters that are not trained, what an operation needs while it runs, what the autodiff graph
+//!   of a block keeps besides the block's input and output, exchanges of a few numbers (losses, norms).
+
+mod configuration;
+mod gradients;
+mod holding;
+mod memory;
+mod render;
+mod traffic;
+
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+
+pub use configuration::{Configuration, CutTensor, FootprintError, UnitSize};
+pub use memory::{Amount, MemoryFootprint};
+pub use traffic::{Sent, StepTraffic};
+
+use holding::Holding;
+
+/// The cost of a configuration, stage by stage.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Footprint {
+    /// One for each pipeline stage, in order.
+    pub stages: Vec<StageFootprint>,
+}
+
+/// What each rank of one pipeline stage holds and sends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StageFootprint {
+    /// The stage's blocks, chunk by chunk.
+    pub blocks: Vec<Range<usize>>,
+    /// Bytes of one rank.
+    pub memory: MemoryFootprint,
+    /// Calls and bytes that one rank sends in a step.
+    pub traffic: StepTraffic,
+}
+
+impl Footprint {
+    /// The cost of a configuration.
+    ///
+    /// # Errors
+    /// If there is no such configuration: sizes that do not go together, a schedule that does not run.
+    ///
+    /// ```
+    /// use brigade_plan::{Configuration, Footprint, UnitSize};
+    /// let configuration = Configuration {
+    ///     units: (0..4).map(|block| UnitSize { elements: 1 << 20, home: block, users: vec![block] }).collect(),
+    ///     split: vec![4],
+    ///     dp: 2,
+    ///     zero_stage: 1,
+    ///     ..Configuration::default()
+    /// };
+    /// let stage = &Footprint::of(&configuration)?.stages[0];
+    /// assert_eq!(stage.memory.parameters.peak, 4 * (4 << 20));
+    /// assert_eq!(stage.memory.optimizer.peak, 8 * (4 << 20) / 2);
+    /// # Ok::<(), brigade_plan::FootprintError>(())
+    /// ```
+    pub fn of(configuration: &Configuration) -> Result<Self, FootprintError> {
+        let pipeline = configuration.checked()?;
+        let stage = |rank| {
+            let holding = Holding::new(configuration, &pipeline, rank);
+            StageFootprint {
+                blocks: (0..configuration.chunks).map(|chunk| holding.stage.blocks(chunk)).collect(),
+                memory: memory::memory(&holding),
+                traffic: traffic::traffic(&holding),
+            }
+        };
+        Ok(Self { stages: (0..configuration.pp).map(stage).collect() })
+    }
+}
