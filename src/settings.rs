@@ -539,6 +539,7 @@ impl Settings {
             split: pipeline.stages.clone(),
             recompute: compute.recompute()?,
             precision: Precision { compute: compute.dtype, reduce: compute.reduce_dtype },
+            offload: zero.offload_optimizer.then(brigade_cpu::device),
             ..EngineSettings::default()
         })
     }

@@ -65,6 +65,15 @@ fn every_second_block_is_computed_again() {
     }
 }
 
+/// The host's device is the blocks' own here; masters are kept and stepped apart all the same.
+#[test]
+fn the_optimizer_on_the_host() {
+    for (pp, stage) in [(1, 0), (1, 1), (2, 2), (2, 3)] {
+        let zero = Zero { stage, ..Zero::default() };
+        equals_one_process(&Row { pp, dp: 2, tied: true, zero, offload: true, ..Row::default() });
+    }
+}
+
 #[test]
 fn eight_ranks() {
     for stage in 0..4 {

@@ -37,6 +37,7 @@ pub struct Row {
     pub split: Vec<usize>,
     pub recompute: Recompute,
     pub precision: Precision,
+    pub offload: bool,
     pub sum_group: usize,
 }
 
@@ -58,6 +59,7 @@ impl Default for Row {
             split: Vec::new(),
             recompute: Recompute::None,
             precision: Precision::default(),
+            offload: false,
             sum_group: 1,
         }
     }
@@ -85,6 +87,7 @@ impl Row {
             chunks: 1,
             split: Vec::new(),
             recompute: Recompute::None,
+            offload: false,
             sum_group: if group { 1 } else { self.dp },
             ..self.clone()
         }
@@ -130,8 +133,8 @@ impl Row {
             split: self.split.clone(),
             recompute: self.recompute,
             precision: self.precision,
+            offload: self.offload.then(brigade_cpu::device),
             sum_group: self.sum_group,
-            ..EngineSettings::default()
         };
         let model = config.model(5, &Device::default()).unwrap();
         Engine::new(model, 5, &self.optimizer(), groups, settings)

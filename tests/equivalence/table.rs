@@ -34,7 +34,7 @@ fn rows(pp: usize, dp: usize) -> Vec<Row> {
                     tied,
                     recompute: if turn % 3 == 1 { Recompute::Every(1) } else { Recompute::None },
                     masked: turn % 4 < 2,
-                    clipping: (turn % 5 == 0).then_some(0.05),
+                    clipping: turn.is_multiple_of(5).then_some(0.05),
                     ..Row::default()
                 });
             }

@@ -29,6 +29,7 @@ struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "there is one of them")]
 enum Command {
     /// Train a GPT on text.
     #[command(after_help = train::EXAMPLES)]

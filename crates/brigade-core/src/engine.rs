@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use brigade_plan::{ScheduleKind, balanced, by_hand};
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::activation::Activation;
@@ -65,6 +65,9 @@ pub struct EngineSettings {
     pub recompute: Recompute,
     /// Number types.
     pub precision: Precision,
+    /// Keeps the optimizer's state and fp32 masters on this device, and steps them there: the host's, where the
+    /// blocks' device is another one.
+    pub offload: Option<Device>,
     /// In a process without data-parallel peers: sums the gradients of so many neighbouring micro-batches
     /// first, as that many ranks do which sum each micro-batch at once ([`crate::ReduceEvery`]). It makes one
     /// process the reference for them where their number is no power of two.
@@ -82,6 +85,7 @@ impl Default for EngineSettings {
             split: Vec::new(),
             recompute: Recompute::None,
             precision: Precision::default(),
+            offload: None,
             sum_group: 1,
         }
     }
@@ -163,6 +167,7 @@ where
             zero: settings.zero,
             precision: settings.precision,
             device: chain.device(),
+            offload: settings.offload.clone(),
             frozen_bytes: 0,
             bytes: Bytes::default(),
         };
@@ -275,6 +280,7 @@ where
             let values = self.store.own_values(unit)?;
             let stored = &mut self.store.units[unit];
             let (Some(optimizer), Some(gradient)) = (&mut stored.optimizer, gradient) else { continue };
+            let gradient = gradient.to_device(&values.device());
             let values = optimizer.step(learning_rate, values, gradient, scale);
             sent.extend(self.store.lend(unit, &values));
             self.store.set_own_values(unit, values);

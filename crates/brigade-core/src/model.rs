@@ -213,6 +213,7 @@ impl<I: Activation, O: Activation> Chain<I, O> {
     /// # Errors
     /// If a tensor cannot be read from its device, or a tie is wrong.
     pub fn tensors(&self) -> Result<Vec<NamedTensor>> {
+        self.check_loaded()?;
         let ties = self.resolved_ties()?;
         let mut tensors = Vec::new();
         for (index, NamedBlock { name, block }) in self.blocks.iter().enumerate() {
@@ -239,8 +240,16 @@ impl<I: Activation, O: Activation> Chain<I, O> {
     /// # Errors
     /// If a block was given what it does not take.
     pub fn predict(&self, input: I) -> Result<O> {
+        self.check_loaded()?;
         let parts = forward_all(&self.blocks, flatten(input))?;
         restore_output(&self.blocks, parts)
+    }
+
+    fn check_loaded(&self) -> Result<()> {
+        match self.source {
+            None => Ok(()),
+            Some(_) => Err(Error::Model("values of the model are still to be loaded; call `initialize` first".into())),
+        }
     }
 
     pub(crate) fn check_names(&self) -> Result<()> {

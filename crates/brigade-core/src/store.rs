@@ -32,6 +32,7 @@ pub(crate) struct Stored {
 }
 
 /// The whole buffer, in the type that blocks compute in.
+#[expect(clippy::large_enum_variant, reason = "there is one for each unit")]
 enum Whole {
     Absent,
     Arriving(PendingTensor),
@@ -57,6 +58,8 @@ pub(crate) struct Store {
     pub zero: Zero,
     pub precision: Precision,
     pub device: Device,
+    /// Where own values are kept and stepped, where that is not the device.
+    pub offload: Option<Device>,
     /// Bytes of parameters that are not trained.
     pub frozen_bytes: u64,
     pub bytes: Bytes,
@@ -95,11 +98,13 @@ impl Store {
         let optimizer = optimizer.map(|factory| factory.build(&unit.layout, own.clone()));
         let padding = Tensor::zeros([length - unit.layout.len()], (&self.device, DType::F32));
         let values = if length > unit.layout.len() { Tensor::cat(vec![values, padding], 0) } else { values };
-        let apart = self.gathers() || (optimizer.is_some() && compute != FloatDType::F32);
+        let stepped_apart = compute != FloatDType::F32 || self.offload.is_some();
+        let apart = self.gathers() || (optimizer.is_some() && stepped_apart);
         let own_values = apart.then(|| compact(values.clone().slice(own.clone()))).transpose()?;
-        let own_values = match optimizer {
-            Some(_) => own_values,
-            None => own_values.map(|values| cast(values, compute)),
+        let own_values = match (&optimizer, &self.offload) {
+            (Some(_), Some(host)) => own_values.map(|values| values.to_device(host)),
+            (Some(_), None) => own_values,
+            (None, _) => own_values.map(|values| cast(values, compute)),
         };
         let whole = match self.gathers() {
             false => Whole::Present(cast(values, compute)),
@@ -126,17 +131,19 @@ impl Store {
         }
     }
 
+    /// New own elements as the blocks' device and type need them.
+    fn to_compute(&self, values: Tensor<1>) -> Tensor<1> {
+        cast(values.to_device(&self.device), self.precision.compute.dtype())
+    }
+
     /// Replaces the own elements after a step, and starts to make the whole buffer of them where it is kept.
     pub(crate) fn set_own_values(&mut self, unit: usize, values: Tensor<1>) {
-        let compute = self.precision.compute.dtype();
-        let (sharded, gathers) = (self.is_sharded(), self.gathers());
-        let stored = &mut self.units[unit];
-        if stored.own_values.is_some() {
-            stored.own_values = Some(values.clone());
+        if self.units[unit].own_values.is_some() {
+            self.units[unit].own_values = Some(values.clone());
         }
-        if !gathers {
-            let values = cast(values, compute);
-            stored.whole = match sharded {
+        if !self.gathers() {
+            let (sharded, values) = (self.is_sharded(), self.to_compute(values));
+            self.units[unit].whole = match sharded {
                 true => Whole::Arriving(self.groups.dp.all_gather(values)),
                 false => Whole::Present(values),
             };
@@ -148,7 +155,7 @@ impl Store {
         let users = self.units[unit].unit.users.iter().map(|user| self.holders[user.block]);
         let readers: BTreeSet<usize> = users.filter(|stage| *stage != self.groups.pp.rank()).collect();
         let send = |reader: usize| {
-            let flat = cast(values.clone(), self.precision.compute.dtype());
+            let flat = self.to_compute(values.clone());
             let shape = vec![flat.dims()[0]];
             self.groups.pp.send(vec![Some(Part::Float(flat, shape))], reader)
         };
@@ -178,10 +185,8 @@ impl Store {
 
     /// Starts to gather a unit.
     pub(crate) fn gather(&mut self, unit: usize) {
-        let compute = self.precision.compute.dtype();
-        let stored = &mut self.units[unit];
-        let Some(own) = stored.own_values.clone().map(|values| cast(values, compute)) else { return };
-        match &mut stored.whole {
+        let Some(own) = self.units[unit].own_values.clone().map(|values| self.to_compute(values)) else { return };
+        match &mut self.units[unit].whole {
             Whole::InPlace(buffer, filling @ Filling::Empty) => *filling = Filling::Arriving(buffer.fill(own)),
             whole @ Whole::Absent => *whole = Whole::Arriving(self.groups.dp.all_gather(own)),
             _ => {}
@@ -267,7 +272,7 @@ impl Store {
 
     /// A unit's whole values without padding, gathered from all ranks of the stage.
     pub(crate) fn whole_values(&self, unit: usize) -> Result<Tensor<1>> {
-        let own = self.own_values(unit)?;
+        let own = self.own_values(unit)?.to_device(&self.device);
         let whole = if self.is_sharded() { self.groups.dp.all_gather(own).wait()? } else { own };
         Ok(whole.slice(0..self.units[unit].unit.layout.len()))
     }

@@ -164,7 +164,8 @@ mod tests {
             let whole = encode(sample()).unwrap();
             prop_assert!(decode(whole[cut.min(whole.len())..].to_vec(), &Device::flex()).is_err());
             let mut changed = whole;
-            changed[place.index(whole.len())] = value;
+            let place = place.index(changed.len());
+            changed[place] = value;
             drop(decode(changed, &Device::flex()));
         }
 

@@ -5,9 +5,9 @@
 use std::thread;
 
 use brigade_comm::{Timeouts, threads};
-use brigade_core::{Collectives, Operation, PairwiseSum};
+use brigade_core::{Collectives, Operation, PairwiseSum, Part};
 use brigade_cpu::{HostCollectives, device};
-use burn::tensor::Tensor;
+use burn::tensor::{FloatDType, Tensor};
 
 const RANKS: usize = 3;
 
@@ -71,15 +71,34 @@ fn tensors_reach_whom_they_are_for() {
         let exchanged = ranks.exchange(vec![rank as f64, 0.5]).wait().unwrap();
         assert_eq!(exchanged, [[0.0, 0.5], [1.0, 0.5], [2.0, 0.5]]);
         // Around the ring: every rank sends before it receives.
-        let sent = ranks.send(tensor(&given(rank, 9)), (rank + 1) % RANKS);
+        let message = vec![None, Some(Part::Float(tensor(&given(rank, 6 + rank)), vec![1, 6 + rank]))];
+        let sent = ranks.send(message, (rank + 1) % RANKS);
         let before = (rank + RANKS - 1) % RANKS;
-        let received = ranks.receive(tensor(&[0.0; 9]), before).wait().unwrap();
-        assert_eq!(values(received), given(before, 9));
+        let mut received = ranks.receive(before, &device()).wait().unwrap();
+        let Some(Some(Part::Float(flat, shape))) = received.pop() else { panic!("no tensor came") };
+        assert_eq!((values(flat), shape), (given(before, 6 + before), vec![1, 6 + before]));
+        assert!(matches!(received[..], [None]));
         sent.wait().unwrap();
         ranks.barrier().unwrap();
         let traffic = ranks.traffic();
         assert_eq!(traffic[&Operation::AllGather], (1, 40), "the exchange is counted apart");
         assert_eq!(traffic[&Operation::Exchange], (1, 32));
+    });
+}
+
+#[test]
+fn a_buffer_is_emptied_and_filled_under_its_views() {
+    on_ranks(|ranks| {
+        let all = |salt: usize| (0..RANKS).flat_map(move |rank| given(rank + salt, 2048)).collect::<Vec<_>>();
+        let mut buffer = ranks.refillable(2048, FloatDType::F32, &device()).unwrap();
+        let view = buffer.tensor().slice(2000..2100);
+        for salt in [0, 3, 6] {
+            buffer.fill(tensor(&given(ranks.rank() + salt, 2048))).wait().unwrap();
+            assert_eq!(values(buffer.tensor()), all(salt));
+            assert_eq!(values(view.clone()), all(salt)[2000..2100]);
+            buffer.release();
+        }
+        assert!(buffer.fill(tensor(&[1.0; 4000])).wait().unwrap_err().to_string().contains("does not fit"));
     });
 }
 

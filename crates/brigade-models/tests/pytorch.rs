@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use brigade_core::{Batch, Engine, EngineSettings, NamedTensor, NonFinite, OptimizerFactory, Solo};
+use brigade_comm::{Timeouts, threads};
+use brigade_core::{Batch, Engine, EngineSettings, Groups, Mesh, NamedTensor, OptimizerFactory, Zero};
 use brigade_models::gpt::{Gelu, GptConfig, Targets, names};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -58,21 +58,23 @@ impl Reference {
     }
 
     fn engine(&self, device: &Device) -> Gpt {
+        self.engine_of(device, Groups::alone(), EngineSettings::default())
+    }
+
+    fn engine_of(&self, device: &Device, groups: Groups, settings: EngineSettings) -> Gpt {
         let mut model = self.config().model(0, device).unwrap();
-        model
-            .chain_mut()
-            .load(|name, _| {
-                let name = (names().to_file)(name);
-                Ok::<_, brigade_core::Error>(self.tensors.get(&format!("weights/{name}")).cloned())
-            })
-            .unwrap();
+        let tensors = self.tensors.clone();
+        model.chain_mut().load(move |name, _| {
+            let name = (names().to_file)(name);
+            Ok(tensors.get(&format!("weights/{name}")).cloned())
+        });
         let adamw = AdamWConfig::new().with_beta_1(0.9).with_beta_2(0.95).with_epsilon(1e-8);
         let optimizer = OptimizerFactory::new(
             adamw.clone().with_weight_decay(0.1).build(),
             adamw.with_weight_decay(0.0).build(),
         );
-        let settings = EngineSettings { gradient_clipping: Some(1.0), on_nonfinite: NonFinite::Stop };
-        Engine::new(model, 0, &optimizer, Arc::new(Solo), settings).unwrap()
+        let settings = EngineSettings { gradient_clipping: Some(1.0), ..settings };
+        Engine::new(model, 0, &optimizer, groups, settings).unwrap()
     }
 
     /// Micro-batches of `rows` rows of batch `index`.
@@ -132,7 +134,7 @@ fn follows_pytorch(variant: &str) {
     let reference = Reference::load(variant);
     for rows in [4, 2, 1] {
         let (loss, gradients) =
-            reference.engine(&device).gradients(reference.batches(0, rows, &device)).unwrap();
+            reference.engine(&device).gradients(&reference.batches(0, rows, &device), 0).unwrap();
         close(loss, reference.json["loss"].as_f64().unwrap(), 1e-5, "loss");
         reference.compare("gradients/", &gradients, 1e-5);
     }
@@ -163,6 +165,36 @@ fn tanh_gelu_follows_pytorch() {
     follows_pytorch("tied-gelu_tanh");
 }
 
+/// Two stages of two ranks each under ZeRO-3 follow PyTorch's losses, gradient norms and final weights.
+#[test]
+fn a_composed_mesh_follows_pytorch() {
+    let reference = Reference::load("tied-gelu");
+    std::thread::scope(|scope| {
+        for world in threads(4, Timeouts::default()) {
+            let reference = &reference;
+            scope.spawn(move || {
+                let device = Device::default();
+                let groups = brigade_cpu::groups(&world, Mesh { pp: 2, dp: 2 }).unwrap();
+                let zero = Zero { stage: 3, ..Zero::default() };
+                let settings = EngineSettings { zero, ..EngineSettings::default() };
+                let mut engine = reference.engine_of(&device, groups.clone(), settings);
+                let steps = reference.numbers("losses").into_iter().zip(reference.numbers("gradient_norms"));
+                for (step, (loss, norm)) in steps.enumerate() {
+                    let batches = reference.batches(step, 1, &device).into_iter().enumerate();
+                    let own = batches.filter(|(number, _)| number % 2 == groups.dp.rank());
+                    let report = engine.step(own.map(|(_, batch)| batch).collect(), 1e-2).unwrap();
+                    close(report.loss, loss, 1e-4, "loss");
+                    close(report.grad_norm, norm, 1e-4, "gradient norm");
+                }
+                let weights = engine.tensors(3).unwrap();
+                if world.rank() == 3 {
+                    reference.compare("final/", &weights, 1e-4);
+                }
+            });
+        }
+    });
+}
+
 #[test]
 fn a_saved_file_loads_again_with_hugging_face_names() {
     let device = Device::default();
@@ -186,6 +218,8 @@ fn a_saved_file_loads_again_with_hugging_face_names() {
 
     let mut chain = reference.config().chain(99, &device).unwrap();
     brigade_models::load_safetensors(&path, &mut chain, &names()).unwrap();
+    assert!(chain.tensors().unwrap_err().to_string().contains("initialize"));
+    chain.initialize(99).unwrap();
     for (a, b) in chain.tensors().unwrap().iter().zip(&tensors) {
         assert_eq!((&a.name, &a.data), (&b.name, &b.data));
     }

@@ -5,11 +5,16 @@
 //! drawn, checked by properties, and be the same on every rank. This crate knows neither tensors
 //! nor transports.
 
+mod footprint;
 mod residency;
 mod schedule;
 mod split;
 mod stage;
 
+pub use footprint::{
+    Amount, Configuration, CutTensor, Footprint, FootprintError, MemoryFootprint, Sent, StageFootprint, StepTraffic,
+    UnitSize,
+};
 pub use residency::{Moves, Release, Turn, most_gathered, residency};
 pub use schedule::{Action, Pass, Pipeline, ScheduleError, ScheduleKind, Span, Task, Timeline, formula};
 pub use split::{SplitError, balanced, by_hand, ranges};

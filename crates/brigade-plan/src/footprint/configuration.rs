@@ -12,6 +12,9 @@ const CHUNK: usize = 256;
 /// Most blocks that parameters are gathered ahead.
 const MOST_AHEAD: usize = 1000;
 
+/// Most blocks of a model.
+const MOST_BLOCKS: usize = 1 << 20;
+
 /// Parameters in one flat buffer: those of a block, or one that several blocks share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnitSize {
@@ -161,12 +164,19 @@ impl Configuration {
         self.cuts.get(block).map_or(&[], Vec::as_slice)
     }
 
+    /// The schedule that runs.
+    pub(super) fn kind(&self) -> ScheduleKind {
+        if self.pp == 1 && self.chunks == 1 { ScheduleKind::default() } else { self.schedule }
+    }
+
     /// Checks everything, and makes the pipeline.
     pub(super) fn checked(&self) -> Result<Pipeline, FootprintError> {
-        let one_part = self.pp == 1 && self.chunks == 1;
-        let kind = if one_part { ScheduleKind::default() } else { self.schedule };
-        let pipeline = Pipeline::new(kind, self.pp, self.chunks, self.micro_batches)?;
+        let pipeline = Pipeline::new(self.kind(), self.pp, self.chunks, self.micro_batches)?;
         let blocks = self.split.iter().fold(0usize, |sum, count| sum.saturating_add(*count));
+        if blocks > MOST_BLOCKS {
+            let allowed = format!("{MOST_BLOCKS} blocks are the most");
+            return Err(setting("sum of pipeline.stages", blocks, allowed));
+        }
         by_hand(&self.split, blocks, self.pp * self.chunks)?;
         if !self.cuts.is_empty() && self.cuts.len() != blocks {
             let allowed = format!("the model has {blocks} blocks; each needs its tensors, or none of them");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::configuration::{Configuration, CutTensor};
+use super::configuration::Configuration;
 use crate::schedule::Pipeline;
 use crate::stage::{Program, Stage};
 
@@ -62,10 +62,5 @@ impl<'a> Holding<'a> {
         let Configuration { release, prefetch, .. } = *configuration;
         let program = Program::new(&stage, pipeline, gathered, release, prefetch);
         Self { configuration, stage, program, units, by_block }
-    }
-
-    /// The tensors that come out of a chunk, as far as they are known; none where it is the model's last.
-    pub fn output(&self, chunk: usize) -> &'a [CutTensor] {
-        self.configuration.cut(self.stage.blocks(chunk).end)
     }
 }

@@ -1,5 +1,6 @@
 //! Bytes that a rank holds.
 
+use super::configuration::Configuration;
 use super::gradients::gradients;
 use super::holding::{Held, Holding};
 use crate::residency::most_gathered;
@@ -53,4 +54,81 @@ impl MemoryFootprint {
         let Self { parameters, gradients, optimizer, activations } = self;
         parameters.peak + gradients.peak + optimizer.peak + activations.peak
     }
+}
+
+pub(super) fn memory(holding: &Holding<'_>) -> MemoryFootprint {
+    let configuration = holding.configuration;
+    let all: u64 = holding.units.iter().map(|unit| unit.elements as u64).sum();
+    let stepped = sum_stepped(holding, |unit| unit.elements);
+    let shards = if configuration.is_sharded() { configuration.dp as u64 } else { 1 };
+    let state = configuration.optimizer_bytes as u64;
+
+    let parameters = parameters(holding, all, stepped, shards);
+    let (live, peak) = gradients(holding);
+    let gradient_shards = if configuration.sums_each_micro_batch() { shards } else { 1 };
+    let gradients = Amount { formula: (FP32 * all).div_ceil(gradient_shards), live, peak };
+    // The state has no padding: the first rank's shard has the least of it.
+    let state_elements = sum_stepped(holding, |unit| unit.own.min(unit.elements));
+    let optimizer = Amount {
+        formula: (state * stepped).div_ceil(shards),
+        live: state * state_elements,
+        peak: state * state_elements,
+    };
+    MemoryFootprint { parameters, gradients, optimizer, activations: activations(holding) }
+}
+
+/// The elements of the units that the stage steps.
+fn sum_stepped(holding: &Holding<'_>, elements: impl Fn(&Held) -> usize) -> u64 {
+    holding.units.iter().filter(|unit| unit.is_stepped).map(|unit| elements(unit) as u64).sum()
+}
+
+fn parameters(holding: &Holding<'_>, all: u64, stepped: u64, shards: u64) -> Amount {
+    let configuration = holding.configuration;
+    let (compute, gathers) = (configuration.compute_bytes as u64, configuration.gathers());
+    let has_masters = compute != FP32;
+    let held = |unit: &Held| {
+        let own = match unit.is_stepped {
+            true if gathers || has_masters => FP32 * unit.own as u64,
+            false if gathers => compute * unit.own as u64,
+            _ => 0,
+        };
+        let whole = if gathers { 0 } else { compute * unit.length as u64 };
+        own + whole
+    };
+    let formula = match gathers {
+        true => (FP32 * stepped + compute * (all - stepped)).div_ceil(shards),
+        false if has_masters => compute * all + (FP32 * stepped).div_ceil(shards),
+        false => compute * all,
+    };
+    let live = holding.units.iter().map(held).sum();
+    let lengths: Vec<usize> = holding.units.iter().map(|unit| unit.length).collect();
+    let gathered = compute * most_gathered(&holding.program.moves, &lengths) as u64;
+    Amount { formula, live, peak: live + gathered }
+}
+
+fn activations(holding: &Holding<'_>) -> Amount {
+    let configuration = holding.configuration;
+    let bytes = |block: usize| configuration.cut(block).iter().map(|tensor| tensor.bytes).sum::<u64>();
+    let kept = |chunk: usize| {
+        let blocks = holding.stage.blocks(chunk);
+        // The graph of a chunk's last block holds its output; the loss takes the model's.
+        let is_last = holding.stage.virtual_stage(chunk) == holding.stage.last_virtual_stage();
+        let keeps_output = !is_last && !configuration.recomputes(blocks.end - 1);
+        let output = if keeps_output { bytes(blocks.end) } else { 0 };
+        blocks.map(bytes).sum::<u64>() + output
+    };
+    let kept: Vec<u64> = (0..configuration.chunks).map(kept).collect();
+    let (mut live, mut peak) = (0, 0);
+    for action in &holding.program.actions {
+        match action {
+            Action::Forward(task) => live += kept[task.chunk],
+            Action::Backward(task) => live -= kept[task.chunk],
+            _ => {}
+        }
+        peak = peak.max(live);
+    }
+    let Configuration { pp, chunks, micro_batches, .. } = *configuration;
+    let rank = holding.stage.rank;
+    let in_flight = formula::peak_in_flight(configuration.kind(), pp, chunks, micro_batches, rank) as u64;
+    Amount { formula: in_flight * kept.iter().max().copied().unwrap_or(0), live, peak }
 }

@@ -1,0 +1,82 @@
+//! A footprint as text.
+
+use super::{Amount, Footprint, MemoryFootprint, StageFootprint};
+
+impl Footprint {
+    /// A few lines for each stage: its blocks; the memory of a rank, by formula or between steps, with what comes on top
+    /// at most; and what a rank sends in a step. The lines of all stages have the same columns.
+    ///
+    /// ```
+    /// use brigade_plan::{Configuration, Footprint, UnitSize};
+    /// let units = vec![UnitSize { elements: 1 << 18, home: 0, users: vec![0] }];
+    /// let configuration = Configuration { units, split: vec![1], dp: 2, ..Configuration::default() };
+    /// let text = Footprint::of(&configuration)?.render();
+    /// assert!(text.contains("all_reduce 1.0 MiB in 1 call"), "{text}");
+    /// # Ok::<(), brigade_plan::FootprintError>(())
+    /// ```
+    pub fn render(&self) -> String {
+        let memory = aligned(self.stages.iter().map(|stage| memory_cells(&stage.memory)).collect());
+        let sends = aligned(self.stages.iter().map(sends_cells).collect());
+        let mut text = String::new();
+        for (number, stage) in self.stages.iter().enumerate() {
+            text.push_str(&format!("stage {number}: {}\n", blocks(stage)));
+            text.push_str(&format!("  memory  {}\n  sends   {}\n", memory[number], sends[number]));
+        }
+        text
+    }
+}
+
+/// The blocks of all chunks, counted from 0.
+fn blocks(stage: &StageFootprint) -> String {
+    let run = |first: usize, last: usize| if first == last { first.to_string() } else { format!("{first}-{last}") };
+    let runs: Vec<_> = stage.blocks.iter().map(|blocks| run(blocks.start, blocks.end.saturating_sub(1))).collect();
+    let one = stage.blocks.iter().map(ExactSizeIterator::len).sum::<usize>() == 1;
+    format!("{} {}", if one { "block" } else { "blocks" }, runs.join(", "))
+}
+
+fn memory_cells(memory: &MemoryFootprint) -> Vec<String> {
+    let MemoryFootprint { parameters, gradients, optimizer, activations } = memory;
+    let more = |extra: u64, what: &str| if extra > 0 { format!(" (+ {} {what})", bytes(extra)) } else { String::new() };
+    let gathered = more(parameters.peak - parameters.live, "gathered");
+    let gradients_extra = more(Amount::working_set(gradients), "working set");
+    vec![
+        format!("parameters {}{gathered}", bytes(parameters.live)),
+        format!("gradients {}{gradients_extra}", bytes(gradients.formula)),
+        format!("optimizer {}", bytes(optimizer.peak)),
+        format!("activations {}", if activations.peak > 0 { bytes(activations.peak) } else { "unknown".into() }),
+        format!("at most {}", bytes(memory.peak())),
+    ]
+}
+
+fn sends_cells(stage: &StageFootprint) -> Vec<String> {
+    let cell = |(name, sent): (&str, super::Sent)| {
+        let plural = if sent.calls == 1 { "call" } else { "calls" };
+        format!("{name} {} in {} {plural}", bytes(sent.bytes), sent.calls)
+    };
+    let made = stage.traffic.by_operation().into_iter().filter(|(_, sent)| sent.calls > 0);
+    let mut cells: Vec<_> = made.map(cell).collect();
+    if cells.is_empty() {
+        cells.push("nothing".into());
+    }
+    cells
+}
+
+/// Rows of text whose cells begin in the same columns.
+fn aligned(rows: Vec<Vec<String>>) -> Vec<String> {
+    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(String::len).max().unwrap_or(0);
+    let row = |row: &Vec<String>| {
+        let cells = row.iter().enumerate().map(|(column, cell)| format!("{cell:<0$}", width(column)));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(row).collect()
+}
+
+/// A size in the largest binary unit that it fills.
+fn bytes(size: u64) -> String {
+    let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let filled = (size.max(1).ilog2() / 10) as usize;
+    match filled.checked_sub(1) {
+        None => format!("{size} B"),
+        Some(unit) => format!("{:.1} {}", size as f64 / (1u64 << (10 * filled)) as f64, units[unit]),
+    }
+}

@@ -1,0 +1,133 @@
+//! Calls and bytes that a rank sends in a step.
+
+use super::configuration::CutTensor;
+use super::holding::{Held, Holding};
+use crate::schedule::{Action, Pass, Task};
+
+/// Bytes that a message between stages has at its end: the length of its description.
+const LENGTH: u64 = 4;
+
+/// Bytes of the description of a tensor in a message, and of each of its dimensions.
+const DESCRIPTION: (u64, u64) = (2, 8);
+
+/// Bytes of the description of a tensor that is not there.
+const ABSENT: u64 = 1;
+
+/// Bytes of an element of a shared parameter's gradient, on its way to the stage that steps it.
+const SHARED_GRADIENT: u64 = 4;
+
+/// Calls of one operation, and the payload bytes that a rank sends in them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// Calls in a step.
+    pub calls: u64,
+    /// Bytes to other ranks, all calls together.
+    pub bytes: u64,
+}
+
+/// What a rank sends in a step, by operation; nothing in a group of one rank. Of `n` ranks each sends
+/// `2 L (n-1)/n` bytes to sum `L` bytes for all of them, and `L (n-1)/n` to sum them into shards or to gather them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StepTraffic {
+    /// Gradients that every rank gets whole.
+    pub all_reduce: Sent,
+    /// Gradients of which every rank gets its shard.
+    pub reduce_scatter: Sent,
+    /// Parameters, from shards: after the optimizer's step, or under ZeRO-3 before their use.
+    pub all_gather: Sent,
+    /// Messages between stages: activations forward, their gradients backward, gradients of shared parameters to the
+    /// stage that steps them, and their new values back. A message describes its tensors; those bytes count.
+    pub send: Sent,
+}
+
+impl StepTraffic {
+    /// Each operation with its name in metrics.
+    pub fn by_operation(&self) -> [(&'static str, Sent); 4] {
+        let Self { all_reduce, reduce_scatter, all_gather, send } = *self;
+        [("all_reduce", all_reduce), ("reduce_scatter", reduce_scatter), ("all_gather", all_gather), ("send", send)]
+    }
+
+    /// Bytes of all operations.
+    pub fn bytes(&self) -> u64 {
+        self.by_operation().iter().map(|(_, sent)| sent.bytes).sum()
+    }
+}
+
+impl Sent {
+    fn add(&mut self, calls: u64, bytes: u64) {
+        self.calls += calls;
+        self.bytes += calls * bytes;
+    }
+}
+
+pub(super) fn traffic(holding: &Holding<'_>) -> StepTraffic {
+    let configuration = holding.configuration;
+    let ranks = configuration.dp as u64;
+    let (compute, reduce) = (configuration.compute_bytes as u64, configuration.reduce_bytes as u64);
+    let mut traffic = StepTraffic::default();
+    if ranks > 1 {
+        let sums = if configuration.sums_each_micro_batch() { configuration.micro_batches as u64 } else { 1 };
+        for unit in &holding.units {
+            let (length, own) = (unit.length as u64, unit.own as u64);
+            let calls = unit.users as u64 * sums;
+            if configuration.is_sharded() {
+                traffic.reduce_scatter.add(calls, reduce * own * (ranks - 1));
+            } else {
+                // To sum a slice, a rank sends the rest of its buffer; then it sends the sum of its slice to each peer.
+                let slice = length.div_ceil(ranks);
+                traffic.all_reduce.add(calls, reduce * (length - slice + slice * (ranks - 1)));
+            }
+        }
+        for (unit, calls) in holding.units.iter().zip(gathers(holding)) {
+            traffic.all_gather.add(calls, compute * unit.own as u64 * (ranks - 1));
+        }
+    }
+    traffic.send = sends(holding);
+    traffic
+}
+
+/// How often each unit is gathered in a step.
+fn gathers(holding: &Holding<'_>) -> Vec<u64> {
+    let after_the_step = u64::from(holding.configuration.is_sharded() && !holding.configuration.gathers());
+    let mut gathers = vec![after_the_step; holding.units.len()];
+    for unit in holding.program.moves.iter().flat_map(|moves| &moves.gather) {
+        gathers[*unit] += 1;
+    }
+    gathers
+}
+
+/// Messages to other stages.
+fn sends(holding: &Holding<'_>) -> Sent {
+    let mut sent = Sent::default();
+    for action in &holding.program.actions {
+        if let Action::Send { pass, task: Task { chunk, .. }, .. } = action {
+            let cut = match pass {
+                Pass::Forward => holding.configuration.cut(holding.stage.blocks(*chunk).end),
+                Pass::Backward => holding.configuration.cut(holding.stage.blocks(*chunk).start),
+            };
+            sent.add(1, activation(*pass, cut));
+        }
+    }
+    let compute = holding.configuration.compute_bytes as u64;
+    for Held { own, is_stepped, users, other_readers, .. } in &holding.units {
+        let flat = |element_bytes: u64| LENGTH + tensor(element_bytes * *own as u64, 1);
+        match is_stepped {
+            true => sent.add(*other_readers as u64, flat(compute)),
+            false => sent.add(*users as u64, flat(SHARED_GRADIENT)),
+        }
+    }
+    sent
+}
+
+/// The bytes of a message with an activation or its gradients; 0 where it is not known.
+fn activation(pass: Pass, cut: &[CutTensor]) -> u64 {
+    let part = |part: &CutTensor| match pass {
+        Pass::Backward if !part.has_gradient => ABSENT,
+        _ => tensor(part.bytes, part.dimensions),
+    };
+    if cut.is_empty() { 0 } else { LENGTH + cut.iter().map(part).sum::<u64>() }
+}
+
+fn tensor(bytes: u64, dimensions: usize) -> u64 {
+    bytes + DESCRIPTION.0 + DESCRIPTION.1 * dimensions as u64
+}
