@@ -6,10 +6,9 @@
 //!
 //! Prints one JSON line a step, in the format of the peer's script, with the parts of the step beside.
 
-use std::sync::Arc;
 use std::time::Instant;
 
-use brigade::core::{Batch, Engine, EngineSettings, NonFinite, OptimizerFactory, Solo};
+use brigade::core::{Batch, Engine, EngineSettings, Groups, OptimizerFactory};
 use brigade::models::gpt::{Gelu, GptConfig, Targets};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Int, Tensor, TensorData};
@@ -35,8 +34,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         adamw.clone().with_weight_decay(0.01).build(),
         adamw.with_weight_decay(0.0).build(),
     );
-    let settings = EngineSettings { gradient_clipping: None, on_nonfinite: NonFinite::Stop };
-    let mut engine = Engine::new(config.model(0, &device)?, 0, &optimizer, Arc::new(Solo), settings)?;
+    let model = config.model(0, &device)?;
+    let mut engine = Engine::new(model, 0, &optimizer, Groups::alone(), EngineSettings::default())?;
     let tokens: Vec<i64> = (0..rows * 256).map(|i| (i * 7919 % 4096) as i64).collect();
     let tokens = Tensor::<2, Int>::from_data(TensorData::new(tokens, [rows, 256]), &device);
     for step in 0..steps {
@@ -49,9 +48,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "{{\"mode\": \"brigade step\", \"world\": 1, \"step\": {step}, \"seconds\": {seconds:.4}, \"tokens_per_second\": {:.1}, \
              \"forward\": {:.4}, \"backward\": {:.4}, \"optimizer\": {:.4}, \"loss\": {:.6}}}",
             (rows * 256) as f64 / seconds,
-            report.forward.as_secs_f64(),
-            report.backward.as_secs_f64(),
-            report.optimizer.as_secs_f64(),
+            report.clock.forward.as_secs_f64(),
+            report.clock.backward.as_secs_f64(),
+            report.clock.optimizer.as_secs_f64(),
             report.loss
         );
     }

@@ -155,6 +155,12 @@ where
         let Model { mut chain, loss } = model;
         chain.check_names()?;
         let (ties, mesh) = (chain.resolved_ties()?, groups.mesh());
+        if let Some(tie) = ties.iter().find(|tie| tie.owner.0 > tie.follower.0) {
+            return Err(Error::Model(format!(
+                "tie: the owner `{}` must stand in the same block as its follower `{}` or an earlier one",
+                tie.owner.1, tie.follower.1
+            )));
+        }
         let split = resolved_split(&settings, &chain.costs(), mesh.pp)?;
         let stage = Stage::new(groups.pp.rank(), mesh.pp, &split);
         let blocks = chain.blocks.len();
@@ -162,6 +168,7 @@ where
         let mut store = Store {
             units: Vec::new(),
             holders: (0..blocks).map(|block| stage.holder(block)).collect(),
+            shared: chain.shared(&ties),
             by_block: vec![Vec::new(); blocks],
             groups,
             zero: settings.zero,

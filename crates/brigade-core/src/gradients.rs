@@ -5,12 +5,11 @@ use std::collections::VecDeque;
 use burn::tensor::{FloatDType, Tensor};
 
 use crate::accumulate::PairwiseSum;
-use crate::activation::Part;
 use crate::clock::Clock;
 use crate::collectives::PendingTensor;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::memory::Bytes;
-use crate::store::{Store, cast};
+use crate::store::{Store, Stored, cast};
 
 /// Most sums over the ranks that are on their way at once where each micro-batch is summed: each holds a
 /// whole gradient of one unit.
@@ -25,10 +24,9 @@ pub(crate) struct Gradients {
     group: usize,
 }
 
-/// One block's gradient for one unit.
+/// The gradient of one unit that is stepped here.
 struct Slot {
     unit: usize,
-    block: usize,
     /// What is not summed over the ranks yet, of the whole buffer.
     whole: Grouped,
     /// What is, of the own elements.
@@ -40,22 +38,26 @@ struct Slot {
 impl Gradients {
     /// `group`: see [`crate::EngineSettings::sum_group`]. `peak`: of earlier steps.
     pub(crate) fn new(store: &Store, group: usize, peak: Bytes) -> Self {
-        let slots = store.units.iter().enumerate().flat_map(|(unit, stored)| {
-            let here = stored.unit.users.iter().filter(move |user| store.by_block[user.block].contains(&unit));
-            here.map(move |user| Slot {
-                unit,
-                block: user.block,
-                whole: Grouped::default(),
-                own: PairwiseSum::new(),
-                elements: (stored.length, stored.own.len()),
-            })
-        });
-        Self { slots: slots.collect(), reducing: VecDeque::new(), bytes: Bytes { live: 0, ..peak }, group }
+        let stepped = store.units.iter().enumerate().filter(|(_, stored)| stored.optimizer.is_some());
+        let slot = |(unit, stored): (usize, &Stored)| Slot {
+            unit,
+            whole: Grouped::default(),
+            own: PairwiseSum::new(),
+            elements: (stored.length, stored.own.len()),
+        };
+        let slots = stepped.map(slot).collect();
+        Self { slots, reducing: VecDeque::new(), bytes: Bytes { live: 0, ..peak }, group }
     }
 
-    /// Adds one micro-batch's gradient of a block for one of its units: a whole buffer.
-    pub(crate) fn add(&mut self, store: &Store, place: (usize, usize), gradient: Tensor<1>, clock: &mut Clock) -> Result<()> {
-        let Some(index) = self.slots.iter().position(|slot| (slot.block, slot.unit) == place) else { return Ok(()) };
+    /// Adds one micro-batch's gradient of a unit: a whole buffer.
+    pub(crate) fn add(
+        &mut self,
+        store: &Store,
+        unit: usize,
+        gradient: Tensor<1>,
+        clock: &mut Clock,
+    ) -> Result<()> {
+        let Some(index) = self.slots.iter().position(|slot| slot.unit == unit) else { return Ok(()) };
         let gradient = cast(gradient, FloatDType::F32);
         if store.is_sharded() && store.zero.reduces_each_micro_batch() {
             while self.reducing.len() >= IN_FLIGHT {
@@ -69,9 +71,9 @@ impl Gradients {
         Ok(())
     }
 
-    /// All micro-batches' gradients of a block for one of its units are there.
-    pub(crate) fn complete(&mut self, store: &Store, place: (usize, usize)) {
-        if let Some(index) = self.slots.iter().position(|slot| (slot.block, slot.unit) == place)
+    /// All micro-batches' gradients of a unit are there.
+    pub(crate) fn complete(&mut self, store: &Store, unit: usize) {
+        if let Some(index) = self.slots.iter().position(|slot| slot.unit == unit)
             && let Some(sum) = self.slots[index].whole.finish()
         {
             self.reduce(store, index, sum);
@@ -79,39 +81,18 @@ impl Gradients {
     }
 
     /// Waits for all sums, and gives the gradient of each unit's own elements; none for units that another
-    /// stage owns, and for those that no backward reached.
-    pub(crate) fn finish(mut self, store: &Store, clock: &mut Clock) -> Result<(Vec<Option<Tensor<1>>>, Bytes)> {
+    /// stage owns.
+    pub(crate) fn finish(
+        mut self,
+        store: &Store,
+        clock: &mut Clock,
+    ) -> Result<(Vec<Option<Tensor<1>>>, Bytes)> {
         while !self.reducing.is_empty() {
             self.settle_oldest(store, clock)?;
         }
-        let mut sums: Vec<Option<Tensor<1>>> = Vec::with_capacity(store.units.len());
-        let mut sent = Vec::new();
-        for (unit, stored) in store.units.iter().enumerate() {
-            let mut sum: Option<Tensor<1>> = None;
-            for user in &stored.unit.users {
-                let share = match self.slots.iter_mut().find(|slot| (slot.block, slot.unit) == (user.block, unit)) {
-                    Some(slot) => slot.own.finish(|a, b| a + b),
-                    None if stored.optimizer.is_some() => received(store, user.block, clock)?,
-                    None => None,
-                };
-                match &stored.optimizer {
-                    Some(_) => sum = add(sum, share),
-                    None => {
-                        let home = store.stage_of(stored.unit.home);
-                        let share = share.map(|flat| {
-                            let shape = vec![flat.dims()[0]];
-                            Part::Float(flat, shape)
-                        });
-                        if store.by_block[user.block].contains(&unit) {
-                            sent.push(store.groups.pp.send(vec![share], home));
-                        }
-                    }
-                }
-            }
-            sums.push(sum);
-        }
-        for pending in sent {
-            clock.waiting("pipeline", || pending.wait())?;
+        let mut sums: Vec<Option<Tensor<1>>> = store.units.iter().map(|_| None).collect();
+        for slot in &mut self.slots {
+            sums[slot.unit] = slot.own.finish(|a, b| a + b);
         }
         Ok((sums, self.bytes))
     }
@@ -139,23 +120,6 @@ impl Gradients {
         let kept: usize = slots.map(|s| s.whole.kept() * s.elements.0 + s.own.kept() * s.elements.1).sum();
         let moving: usize = self.reducing.iter().map(|(slot, _)| self.slots[*slot].elements.0).sum();
         self.bytes.set(4 * (kept + moving) as u64);
-    }
-}
-
-fn add(sum: Option<Tensor<1>>, share: Option<Tensor<1>>) -> Option<Tensor<1>> {
-    match (sum, share) {
-        (Some(sum), Some(share)) => Some(sum + share),
-        (sum, share) => sum.or(share),
-    }
-}
-
-/// Another stage's share in the gradient of a unit that is stepped here.
-fn received(store: &Store, block: usize, clock: &mut Clock) -> Result<Option<Tensor<1>>> {
-    let pending = store.groups.pp.receive(store.stage_of(block), &store.device);
-    match clock.waiting("pipeline", || pending.wait())?.pop() {
-        Some(Some(Part::Float(flat, _))) => Ok(Some(flat)),
-        Some(None) => Ok(None),
-        _ => Err(Error::Model("a stage sent something else than the gradient of a shared parameter".into())),
     }
 }
 

@@ -16,6 +16,7 @@ use crate::gradients::Gradients;
 use crate::memory::Bytes;
 use crate::model::{Loss, NamedBlock, restore_output};
 use brigade_plan::{Program, Stage};
+use crate::passengers::Passengers;
 use crate::store::{Store, cast, compact};
 use crate::tape::{Tape, Upstream, leaves, predict};
 use crate::zero::{Float, Recompute};
@@ -215,9 +216,13 @@ where
         let Some(mut tape) = self.state.tapes.remove(&task) else {
             return Err(Error::Model(format!("{task:?} has no forward before its backward")));
         };
-        let mut upstream = match place == self.stage.last_virtual_stage() {
-            true => Upstream::new(),
-            false => gradients(self.incoming((Pass::Backward, place, task.micro_batch))?),
+        let (mut upstream, mut passengers) = match place == self.stage.last_virtual_stage() {
+            true => (Upstream::new(), Passengers::new()),
+            false => {
+                let message = self.incoming((Pass::Backward, place, task.micro_batch))?;
+                let end = self.stage.blocks(task.chunk).end;
+                Passengers::alight(gradients(message), self.store.shared_across(end))
+            }
         };
         let divisor = self.state.total.divisor(self.clock)?;
         for index in self.stage.blocks(task.chunk).rev() {
@@ -230,11 +235,11 @@ where
             if let Purpose::Train(gradients) = &mut self.purpose {
                 for unit in &self.store.by_block[index] {
                     let stored = &self.store.units[*unit];
-                    for user in stored.unit.users.iter().filter(|user| user.block == index) {
-                        let packed = stored.unit.pack(user, &mut found, stored.length, &self.store.device);
-                        gradients.add(self.store, (index, *unit), packed, self.clock)?;
+                    let sum = passengers.meet(stored, index, &mut found, &self.store.device);
+                    if let Some(sum) = sum {
+                        gradients.add(self.store, *unit, sum, self.clock)?;
                         if last {
-                            gradients.complete(self.store, (index, *unit));
+                            gradients.complete(self.store, *unit);
                         }
                     }
                 }
@@ -243,7 +248,10 @@ where
             self.after_turn(program);
         }
         if place > 0 {
-            let message = upstream.into_iter().zip(tape.input_shapes).map(gradient_part).collect();
+            let start = self.stage.blocks(task.chunk).start;
+            let riding = passengers.board(self.store.shared_across(start));
+            let upstream = upstream.into_iter().zip(tape.input_shapes).map(gradient_part);
+            let message = upstream.chain(riding).collect();
             self.state.outbox.insert((Pass::Backward, place - 1, task.micro_batch), message);
         }
         self.count();
@@ -254,8 +262,9 @@ where
     fn reduce(&mut self, chunk: usize) {
         if let Purpose::Train(gradients) = &mut self.purpose {
             for block in self.stage.blocks(chunk).rev() {
-                for unit in &self.store.by_block[block] {
-                    gradients.complete(self.store, (block, *unit));
+                let owned = |unit: &&usize| self.store.units[**unit].unit.home == block;
+                for unit in self.store.by_block[block].iter().filter(owned) {
+                    gradients.complete(self.store, *unit);
                 }
             }
         }

@@ -41,6 +41,7 @@ mod model;
 mod norm;
 mod optimizer;
 mod pass;
+mod passengers;
 mod store;
 mod tape;
 mod unit;

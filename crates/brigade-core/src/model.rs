@@ -25,6 +25,17 @@ pub(crate) struct Tie {
     pub owner: (usize, String),
 }
 
+/// A parameter that other blocks read too.
+#[derive(Debug, Clone)]
+pub(crate) struct Shared {
+    /// `block.path` of the owner.
+    pub name: String,
+    /// The owner's block.
+    pub owner: usize,
+    /// The last block that reads it.
+    pub last_reader: usize,
+}
+
 /// A whole parameter with its name, on the host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NamedTensor {
@@ -165,6 +176,17 @@ impl<I: Activation, O: Activation> Chain<I, O> {
     /// Relative costs of the blocks, in order: see [`Block::cost`].
     pub fn costs(&self) -> Vec<f64> {
         self.blocks.iter().map(|named| named.block.cost()).collect()
+    }
+
+    /// The shared parameters, by owner.
+    pub(crate) fn shared(&self, ties: &[Tie]) -> Vec<Shared> {
+        let owners: BTreeSet<&(usize, String)> = ties.iter().map(|tie| &tie.owner).collect();
+        let shared = |owner: &(usize, String)| {
+            let readers = ties.iter().filter(|tie| tie.owner == *owner).map(|tie| tie.follower.0);
+            let name = format!("{}.{}", self.blocks[owner.0].name, owner.1);
+            Shared { name, owner: owner.0, last_reader: readers.max().unwrap_or(owner.0) }
+        };
+        owners.into_iter().map(shared).collect()
     }
 
     /// The device of the parameters, without autodiff.

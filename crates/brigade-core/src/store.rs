@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::flat::NewValue;
 use crate::groups::Groups;
 use crate::memory::Bytes;
-use crate::model::NamedBlock;
+use crate::model::{NamedBlock, Shared};
 use crate::optimizer::{FlatOptimizer, OptimizerFactory};
 use crate::unit::Unit;
 use crate::zero::{Precision, Zero};
@@ -52,6 +52,8 @@ pub(crate) struct Store {
     pub units: Vec<Stored>,
     /// For each block of the model, the pipeline rank that holds it.
     pub holders: Vec<usize>,
+    /// The model's shared parameters.
+    pub shared: Vec<Shared>,
     /// For each block of the model, the units that it reads here; empty for blocks of other ranks.
     pub by_block: Vec<Vec<usize>>,
     pub groups: Groups,
@@ -66,6 +68,11 @@ pub(crate) struct Store {
 }
 
 impl Store {
+    /// The parameters that a block before `cut` owns, and that one behind it reads.
+    pub(crate) fn shared_across(&self, cut: usize) -> impl DoubleEndedIterator<Item = &Shared> {
+        self.shared.iter().filter(move |shared| shared.owner < cut && shared.last_reader >= cut)
+    }
+
     /// The pipeline rank that holds a block.
     pub(crate) fn stage_of(&self, block: usize) -> usize {
         self.holders[block]

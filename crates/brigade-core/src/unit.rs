@@ -9,10 +9,9 @@ use crate::model::Tie;
 
 /// Parameters in one flat buffer: those of a block, or one that several blocks share.
 ///
-/// A shared (tied) parameter is a unit of its own, because the blocks that use it may stand on
-/// different stages. Each of them has a gradient for it; these are summed over micro-batches and
-/// ranks each by itself, and only then added, in the order of the blocks: so the sum is the same
-/// wherever the blocks stand.
+/// A shared (tied) parameter is a unit of its own, because the blocks that read it may stand on
+/// different stages. One of them owns it: there it is stepped. Its gradient is summed over the blocks within each
+/// micro-batch: see [`crate::passengers`].
 #[derive(Debug, Clone)]
 pub(crate) struct Unit {
     /// The block's name, or the shared parameter's full name.

@@ -66,7 +66,8 @@ pub struct Configuration {
     pub prefetch: usize,
     /// ZeRO-2 and ZeRO-3: whether gradients are summed over the ranks at every micro-batch, or once a step.
     pub reduce_each_micro_batch: bool,
-    /// Every how manieth block is run again in its backward, beginning with that one: 1 is all, 0 none.
+    /// `k` where every k-th block, beginning with the k-th, is run again in its backward: 1 is all, 0 none. It is all
+    /// where gathered parameters are freed after use by a backend that cannot free them under a graph.
     pub recompute_every: usize,
     /// Bytes of an element of parameters in forward and backward: 4, or 2 with fp32 masters.
     pub compute_bytes: usize,
@@ -193,7 +194,8 @@ impl Configuration {
             let allowed = format!("it must be at most {MOST_AHEAD} blocks");
             return Err(setting("zero.prefetch", self.prefetch, allowed));
         }
-        for (option, bytes) in [("compute.dtype", self.compute_bytes), ("compute.reduce_dtype", self.reduce_bytes)] {
+        let widths = [("compute.dtype", self.compute_bytes), ("compute.reduce_dtype", self.reduce_bytes)];
+        for (option, bytes) in widths {
             if ![2, 4].contains(&bytes) {
                 return Err(setting(format!("bytes of {option}"), bytes, "it must be 2 or 4"));
             }
@@ -202,28 +204,33 @@ impl Configuration {
             let in_order = unit.users.windows(2).all(|pair| pair[0] < pair[1]);
             let in_model = unit.users.iter().all(|user| *user < blocks);
             if !(in_order && in_model && unit.users.contains(&unit.home)) {
+                let home = unit.home;
                 let allowed =
-                    format!("they must be in order, of the model's {blocks} blocks, with the home, {}", unit.home);
+                    format!("they must be in order, of {blocks} blocks, and include the home, {home}");
                 return Err(setting(format!("users of unit {index}"), &unit.users, allowed));
             }
         }
         self.check_size().map(|()| pipeline)
     }
 
-    /// Checks that all bytes of the result can be counted: each is less than a generous bound.
+    /// Checks that all bytes of the result can be counted, by a generous bound.
     fn check_size(&self) -> Result<(), FootprintError> {
-        let passes = self.micro_batches as f64 + 64.0;
+        let passes = 64.0 + self.micro_batches as f64;
         let unit = |unit: &UnitSize| {
-            (unit.elements as f64 + CHUNK as f64 * self.dp as f64) * unit.users.len() as f64 * 16.0 * passes
+            let padded = unit.elements as f64 + CHUNK as f64 * self.dp as f64;
+            padded * (16.0 * unit.users.len() as f64 * passes + self.optimizer_bytes as f64)
         };
-        let state = |unit: &UnitSize| unit.elements as f64 * self.optimizer_bytes as f64;
-        let tensor = |tensor: &CutTensor| (tensor.bytes as f64 + 16.0 + 8.0 * tensor.dimensions as f64) * 4.0 * passes;
-        let units: f64 = self.units.iter().map(|size| unit(size) + state(size)).sum();
+        let tensor = |tensor: &CutTensor| tensor.bytes as f64 + 16.0 + 8.0 * tensor.dimensions as f64;
+        let units: f64 = self.units.iter().map(unit).sum();
         let tensors: f64 = self.cuts.iter().flatten().map(tensor).sum();
-        let (given, most) = (units + tensors, i64::MAX as f64);
-        if given < most {
+        let (bytes, most) = (units + 4.0 * passes * tensors, i64::MAX as f64);
+        if bytes < most {
             return Ok(());
         }
-        Err(setting("bytes of the configuration", given, format!("at most {most:e} can be counted")))
+        Err(setting(
+            "the sum of all sizes",
+            format_args!("{bytes:.0e} bytes"),
+            format!("at most {most:.0e} can be counted"),
+        ))
     }
 }

@@ -1,6 +1,8 @@
 //! A footprint as text.
 
-use super::{Amount, Footprint, MemoryFootprint, StageFootprint};
+use std::ops::Range;
+
+use super::{Footprint, MemoryFootprint, Sent, StageFootprint};
 
 impl Footprint {
     /// A few lines for each stage: its blocks; the memory of a rank, by formula or between steps, with what comes on top
@@ -28,28 +30,35 @@ impl Footprint {
 
 /// The blocks of all chunks, counted from 0.
 fn blocks(stage: &StageFootprint) -> String {
-    let run = |first: usize, last: usize| if first == last { first.to_string() } else { format!("{first}-{last}") };
-    let runs: Vec<_> = stage.blocks.iter().map(|blocks| run(blocks.start, blocks.end.saturating_sub(1))).collect();
-    let one = stage.blocks.iter().map(ExactSizeIterator::len).sum::<usize>() == 1;
+    let run = |blocks: &Range<usize>| match blocks.len() {
+        1 => blocks.start.to_string(),
+        _ => format!("{}-{}", blocks.start, blocks.end.saturating_sub(1)),
+    };
+    let runs: Vec<_> = stage.blocks.iter().map(run).collect();
+    let one = stage.blocks.iter().map(Range::len).sum::<usize>() == 1;
     format!("{} {}", if one { "block" } else { "blocks" }, runs.join(", "))
 }
 
 fn memory_cells(memory: &MemoryFootprint) -> Vec<String> {
     let MemoryFootprint { parameters, gradients, optimizer, activations } = memory;
-    let more = |extra: u64, what: &str| if extra > 0 { format!(" (+ {} {what})", bytes(extra)) } else { String::new() };
-    let gathered = more(parameters.peak - parameters.live, "gathered");
-    let gradients_extra = more(Amount::working_set(gradients), "working set");
+    let besides = |extra: u64, what: &str| match extra {
+        0 => String::new(),
+        _ => format!(" (+ {} {what})", bytes(extra)),
+    };
+    let gathered = besides(parameters.peak - parameters.live, "gathered");
+    let working_set = besides(gradients.working_set(), "working set");
+    let activations = if activations.peak > 0 { bytes(activations.peak) } else { "unknown".into() };
     vec![
         format!("parameters {}{gathered}", bytes(parameters.live)),
-        format!("gradients {}{gradients_extra}", bytes(gradients.formula)),
+        format!("gradients {}{working_set}", bytes(gradients.formula)),
         format!("optimizer {}", bytes(optimizer.peak)),
-        format!("activations {}", if activations.peak > 0 { bytes(activations.peak) } else { "unknown".into() }),
+        format!("activations {activations}"),
         format!("at most {}", bytes(memory.peak())),
     ]
 }
 
 fn sends_cells(stage: &StageFootprint) -> Vec<String> {
-    let cell = |(name, sent): (&str, super::Sent)| {
+    let cell = |(name, sent): (&str, Sent)| {
         let plural = if sent.calls == 1 { "call" } else { "calls" };
         format!("{name} {} in {} {plural}", bytes(sent.bytes), sent.calls)
     };
@@ -63,10 +72,11 @@ fn sends_cells(stage: &StageFootprint) -> Vec<String> {
 
 /// Rows of text whose cells begin in the same columns.
 fn aligned(rows: Vec<Vec<String>>) -> Vec<String> {
-    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(String::len).max().unwrap_or(0);
+    let cells = |column: usize| rows.iter().filter_map(move |row| row.get(column));
+    let width = |column: usize| cells(column).map(String::len).max().unwrap_or(0);
     let row = |row: &Vec<String>| {
-        let cells = row.iter().enumerate().map(|(column, cell)| format!("{cell:<0$}", width(column)));
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+        let padded = row.iter().enumerate().map(|(column, cell)| format!("{cell:<0$}", width(column)));
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
     rows.iter().map(row).collect()
 }

@@ -44,7 +44,12 @@ impl StepTraffic {
     /// Each operation with its name in metrics.
     pub fn by_operation(&self) -> [(&'static str, Sent); 4] {
         let Self { all_reduce, reduce_scatter, all_gather, send } = *self;
-        [("all_reduce", all_reduce), ("reduce_scatter", reduce_scatter), ("all_gather", all_gather), ("send", send)]
+        [
+            ("all_reduce", all_reduce),
+            ("reduce_scatter", reduce_scatter),
+            ("all_gather", all_gather),
+            ("send", send),
+        ]
     }
 
     /// Bytes of all operations.

@@ -1,0 +1,164 @@
+//! Footprints against the tables, and against counts by hand.
+
+use super::{blocks, hidden, only, stages, tied, tokens};
+use crate::footprint::{Configuration, MemoryFootprint};
+use crate::{Release, ScheduleKind};
+
+#[test]
+fn the_wire_is_as_the_table_says() {
+    for ranks in [2, 3, 4] {
+        let size = 256 * ranks * 7;
+        let (psi, m) = (4 * 6 * size as u64, 4);
+        let base = Configuration { dp: ranks, micro_batches: m, ..blocks(&[size; 6]) };
+        // What a rank sends per step, in units of Ψ (n-1)/n: all-reduce, reduce-scatter, all-gather.
+        let sent = |configuration: Configuration| {
+            let traffic = only(&configuration).traffic;
+            assert_eq!(traffic.send.calls, 0);
+            [traffic.all_reduce, traffic.reduce_scatter, traffic.all_gather].map(|sent| {
+                let whole = sent.bytes * ranks as u64;
+                assert_eq!(whole % (psi * (ranks as u64 - 1)), 0);
+                (whole / (psi * (ranks as u64 - 1)), sent.calls)
+            })
+        };
+        let stage = |zero_stage| Configuration { zero_stage, ..base.clone() };
+        let zero3 = |release| Configuration { release, ..stage(3) };
+        assert_eq!(sent(stage(0)), [(2, 6), (0, 0), (0, 0)]);
+        assert_eq!(sent(stage(1)), [(0, 0), (1, 6), (1, 6)]);
+        assert_eq!(sent(stage(2)), [(0, 0), (4, 24), (1, 6)]);
+        assert_eq!(
+            sent(Configuration { reduce_each_micro_batch: false, ..stage(2) }),
+            [(0, 0), (1, 6), (1, 6)]
+        );
+        assert_eq!(sent(zero3(Release::AfterUse)), [(0, 0), (4, 24), (8, 48)]);
+        assert_eq!(sent(zero3(Release::AfterBackward)), [(0, 0), (4, 24), (4, 24)]);
+        assert_eq!(sent(zero3(Release::AfterStep)), [(0, 0), (4, 24), (1, 6)]);
+        let once = Configuration { micro_batches: 1, ..zero3(Release::AfterUse) };
+        assert_eq!(sent(once), [(0, 0), (1, 6), (2, 12)], "3Ψ");
+        let [full, half] = [4, 2].map(|bytes| {
+            only(&Configuration { compute_bytes: bytes, reduce_bytes: bytes, ..stage(1) }).traffic.bytes()
+        });
+        assert_eq!(full, 2 * half);
+    }
+}
+
+#[test]
+fn the_memory_is_as_the_table_says() {
+    let (ranks, size) = (4, 256 * 4 * 5);
+    let psi = 6 * size as u64;
+    let base = Configuration { dp: ranks, release: Release::AfterUse, ..blocks(&[size; 6]) };
+    for (zero_stage, parameters, gradients, optimizer) in [
+        (0, 4 * psi, 4 * psi, 8 * psi),
+        (1, 4 * psi, 4 * psi, 2 * psi),
+        (2, 4 * psi, psi, 2 * psi),
+        (3, psi, psi, 2 * psi),
+    ] {
+        let memory = only(&Configuration { zero_stage, ..base.clone() }).memory;
+        let MemoryFootprint { parameters: p, gradients: g, optimizer: o, .. } = memory;
+        assert_eq!([p.formula, g.formula, o.formula], [parameters, gradients, optimizer]);
+        assert_eq!([p.live, o.live], [parameters, optimizer]);
+        assert_eq!(g.live, if zero_stage == 0 { 4 * psi } else { psi }, "only shards are stepped");
+        // Gathered are the block in use and the next; two whole gradients are on their way, beside all shards but theirs.
+        let whole = 4 * size as u64;
+        assert_eq!(p.working_set(), if zero_stage == 3 { 2 * whole } else { 0 });
+        assert_eq!(g.working_set(), if zero_stage >= 2 { 2 * (whole - whole / 4) } else { 0 });
+        assert_eq!(o.working_set(), 0);
+        let alone = only(&Configuration { zero_stage, dp: 1, ..base.clone() });
+        assert_eq!(alone.memory.peak(), 16 * psi);
+        assert_eq!(alone.traffic.bytes(), 0);
+    }
+}
+
+#[test]
+fn masters_are_fp32() {
+    let size = 256 * 2 * 5;
+    let psi = size as u64;
+    for (zero_stage, live) in [(0, 6 * psi), (1, 4 * psi), (2, 4 * psi), (3, 2 * psi)] {
+        let half = Configuration { zero_stage, dp: 2, compute_bytes: 2, ..blocks(&[size]) };
+        let parameters = only(&half).memory.parameters;
+        assert_eq!((parameters.live, parameters.formula), (live, live));
+        assert_eq!(parameters.peak - live, if zero_stage == 3 { 2 * psi } else { 0 });
+    }
+}
+
+#[test]
+fn gradients_are_counted_as_they_add_up() {
+    let (whole, own) = (4 * 512, 2 * 512);
+    let gradients = |zero_stage, micro_batches, elements: &[usize]| {
+        let configuration = Configuration { zero_stage, dp: 2, micro_batches, ..blocks(elements) };
+        let gradients = only(&configuration).memory.gradients;
+        (gradients.live, gradients.peak)
+    };
+    // Sums of 2 and 1 micro-batches beside each other, for both blocks.
+    assert_eq!(gradients(0, 4, &[512, 512]), (2 * whole, 4 * whole));
+    assert_eq!(gradients(0, 6, &[512]), (whole, 2 * whole));
+    assert_eq!(gradients(0, 8, &[512]), (whole, 3 * whole));
+    assert_eq!(gradients(1, 8, &[512]), (own, 3 * whole));
+    // Two on their way and, from the third micro-batch on, one that has come.
+    assert_eq!(gradients(2, 1, &[512]), (own, whole));
+    assert_eq!(gradients(2, 2, &[512]), (own, 2 * whole));
+    assert_eq!(gradients(2, 3, &[512]), (2 * own, 2 * whole + own));
+    assert_eq!(gradients(3, 8, &[512]), (own, 2 * whole + 2 * own));
+}
+
+#[test]
+fn padding_counts_where_it_is_held_and_sent() {
+    let configuration = |zero_stage, dp| Configuration { zero_stage, dp, ..blocks(&[1000]) };
+    let zero1 = only(&configuration(1, 3));
+    assert_eq!(zero1.memory.parameters.live, 4 * 1536);
+    assert_eq!(zero1.memory.optimizer.peak, 8 * 512, "the last rank has no more than padding");
+    assert_eq!(zero1.traffic.reduce_scatter.bytes, 4 * 512 * 2);
+    assert_eq!(only(&configuration(1, 8)).memory.optimizer.peak, 8 * 256);
+    assert_eq!(only(&configuration(1, 8)).memory.optimizer.formula, 1000);
+    for dp in 2..9 {
+        // Slices of an all-reduce differ by at most one element: the first rank has the largest.
+        let slices: Vec<usize> = (0..dp).map(|rank| 1000 / dp + usize::from(rank < 1000 % dp)).collect();
+        let sent = slices[1..].iter().sum::<usize>() + slices[0] * (dp - 1);
+        assert_eq!(only(&configuration(0, dp)).traffic.all_reduce.bytes, 4 * sent as u64);
+    }
+}
+
+#[test]
+fn activations_are_the_cuts_of_what_is_in_flight() {
+    let (cut, input) = (hidden().bytes, tokens().bytes);
+    let peaks = |configuration: &Configuration| -> Vec<u64> {
+        stages(configuration).iter().map(|stage| stage.memory.activations.peak).collect()
+    };
+    let mut configuration = tied();
+    assert_eq!(peaks(&configuration), [2 * (input + 3 * cut), 3 * cut]);
+    configuration.schedule = ScheduleKind::GPipe;
+    assert_eq!(peaks(&configuration), [4 * (input + 3 * cut), 4 * 3 * cut]);
+    configuration.recompute_every = 1;
+    assert_eq!(peaks(&configuration), [4 * (input + 2 * cut), 4 * 3 * cut]);
+    assert!(stages(&configuration).iter().all(|s| s.memory.activations.formula == s.memory.activations.peak));
+    // Chunks of blocks 0, 1-2 and 3, 4-5: rank 0 has most, five, after its fifth forward.
+    let chunks =
+        Configuration { schedule: ScheduleKind::Interleaved, chunks: 2, split: vec![1, 2, 1, 2], ..tied() };
+    assert_eq!(stages(&chunks)[0].blocks, [0..1, 3..4]);
+    assert_eq!(peaks(&chunks)[0], 3 * (input + cut) + 2 * 2 * cut);
+    assert_eq!(peaks(&Configuration { cuts: Vec::new(), ..tied() }), [0, 0]);
+}
+
+#[test]
+fn stages_send_activations_gradients_and_what_they_share() {
+    let tensor = hidden().bytes + 2 + 3 * 8 + 4;
+    // A pair of embedding and head: its gradient to the first stage, its new values back.
+    let flat = |elements: u64| 4 * elements + 2 + 8 + 4;
+    for (zero_stage, own) in [(0, 4096), (1, 2048), (3, 2048)] {
+        let both = stages(&Configuration { zero_stage, ..tied() });
+        for stage in &both {
+            assert_eq!((stage.traffic.send.calls, stage.traffic.send.bytes), (5, 4 * tensor + flat(own)));
+        }
+        assert_eq!(both[1].memory.optimizer.formula, 8 * 10_100 / if zero_stage > 0 { 2 } else { 1 });
+    }
+    let half = stages(&Configuration { compute_bytes: 2, ..tied() });
+    assert_eq!(half[0].traffic.send.bytes, 4 * tensor + flat(2048), "values travel in the type of compute");
+    assert_eq!(half[1].traffic.send.bytes, 4 * tensor + flat(4096), "gradients in fp32");
+    assert_eq!(half[1].memory.parameters.live, 6 * 10_100 + 2 * 4096, "masters stay at home");
+
+    let here = Configuration { pp: 1, split: vec![6], zero_stage: 2, ..tied() };
+    assert_eq!(only(&here).traffic.reduce_scatter.calls, 4 * (7 + 1), "once for each block that shares");
+    let mut masked = tied();
+    masked.cuts[3].push(tokens());
+    let gradients = &stages(&masked)[1].traffic.send;
+    assert_eq!(gradients.bytes, 4 * (tensor + 1) + flat(4096), "a part without a gradient takes a byte");
+}

@@ -1,0 +1,104 @@
+//! What holds of every configuration.
+
+use proptest::prelude::*;
+
+use super::{hidden, stages};
+use crate::footprint::{Configuration, MemoryFootprint, StageFootprint, UnitSize};
+use crate::{Release, ScheduleKind};
+
+const RELEASES: [Release; 4] =
+    [Release::AfterUse, Release::AfterUseUnlessNext, Release::AfterBackward, Release::AfterStep];
+
+prop_compose! {
+    /// Any configuration that can be, with units that are shared at random.
+    fn configurations()(
+        (pp, chunks, dp) in (1usize..4, 1usize..3, 1usize..5),
+        split in prop::collection::vec(1usize..4, 6),
+        units in prop::collection::vec((1usize..5000, prop::collection::vec(0usize..100, 1..3)), 1..9),
+        (groups, zero_stage, release, prefetch) in (1usize..4, 0u8..4, prop::sample::select(&RELEASES[..]), 0usize..4),
+        (each, recompute_every, gpipe) in (any::<bool>(), 0usize..3, any::<bool>()),
+        (compute, reduce) in (1usize..3, 1usize..3),
+    ) -> Configuration {
+        let split = split[..pp * chunks].to_vec();
+        let blocks: usize = split.iter().sum();
+        let unit = |(elements, users): (usize, Vec<usize>)| {
+            let mut users: Vec<usize> = users.into_iter().map(|user| user % blocks).collect();
+            users.sort();
+            users.dedup();
+            UnitSize { elements, home: users[elements % users.len()], users }
+        };
+        let schedule = match chunks {
+            1 if gpipe => ScheduleKind::GPipe,
+            1 => ScheduleKind::OneFOneB,
+            _ => ScheduleKind::Interleaved,
+        };
+        Configuration {
+            units: units.into_iter().map(unit).collect(),
+            cuts: vec![vec![hidden()]; blocks],
+            pp, dp, split, schedule, chunks,
+            micro_batches: groups * pp,
+            zero_stage, release, prefetch, recompute_every,
+            reduce_each_micro_batch: each,
+            compute_bytes: 2 * compute,
+            reduce_bytes: 2 * reduce,
+            optimizer_bytes: 8,
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn nothing_is_below_its_formula(configuration in configurations()) {
+        for stage in stages(&configuration) {
+            let MemoryFootprint { parameters, gradients, optimizer, activations } = stage.memory;
+            for amount in [parameters, gradients, optimizer] {
+                prop_assert!(amount.formula <= amount.peak && amount.live <= amount.peak, "{amount:?}");
+            }
+            prop_assert!(activations.peak <= activations.formula && activations.live == 0, "{activations:?}");
+            prop_assert!(parameters.formula <= parameters.live && optimizer.live == optimizer.peak);
+        }
+    }
+
+    #[test]
+    fn two_parts_of_a_model_cost_what_both_do(configuration in configurations(), cut in any::<prop::sample::Index>()) {
+        let (left, right) = configuration.units.split_at(cut.index(configuration.units.len()));
+        // Without cuts, so that no part sends activations.
+        let of = |units: &[UnitSize]| stages(&Configuration { units: units.to_vec(), cuts: Vec::new(), ..configuration.clone() });
+        let nothing = of(&[]);
+        for (((both, left), right), nothing) in of(&configuration.units).iter().zip(of(left)).zip(of(right)).zip(nothing) {
+            let (b, l, r) = (both.memory, left.memory, right.memory);
+            prop_assert_eq!(b.parameters.live, l.parameters.live + r.parameters.live);
+            prop_assert_eq!(b.gradients.live, l.gradients.live + r.gradients.live);
+            prop_assert_eq!(b.optimizer.live, l.optimizer.live + r.optimizer.live);
+            prop_assert!(b.parameters.peak <= l.parameters.peak + r.parameters.peak);
+            let operations = |stage: &StageFootprint| stage.traffic.by_operation();
+            for (index, (name, sent)) in operations(both).into_iter().enumerate() {
+                let parts = [operations(&left)[index].1, operations(&right)[index].1];
+                prop_assert_eq!(sent.bytes, parts[0].bytes + parts[1].bytes, "{}", name);
+                let calls = parts[0].calls + parts[1].calls - operations(&nothing)[index].1.calls;
+                prop_assert_eq!(sent.calls, calls, "{}", name);
+            }
+        }
+    }
+
+    #[test]
+    fn a_higher_zero_stage_holds_no_more(configuration in configurations()) {
+        let mut whole = configuration;
+        whole.units.iter_mut().for_each(|unit| unit.elements *= 256 * whole.dp);
+        let held = [0, 1, 2, 3].map(|zero_stage| stages(&Configuration { zero_stage, ..whole.clone() }));
+        for pair in held.windows(2) {
+            for (lower, higher) in pair[0].iter().zip(&pair[1]) {
+                let (lower, higher) = (lower.memory, higher.memory);
+                prop_assert!(higher.parameters.live <= lower.parameters.live);
+                prop_assert!(higher.optimizer.peak <= lower.optimizer.peak);
+                for (lower, higher) in [
+                    (lower.parameters, higher.parameters),
+                    (lower.gradients, higher.gradients),
+                    (lower.optimizer, higher.optimizer),
+                ] {
+                    prop_assert!(higher.formula <= lower.formula);
+                }
+            }
+        }
+    }
+}
