@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod footprint;
 mod mesh;
 mod row;
 mod table;

@@ -45,6 +45,7 @@ pub enum Unit {
     Microseconds,
     Seconds,
     Percent,
+    Mebibytes,
 }
 
 impl Unit {
@@ -56,6 +57,7 @@ impl Unit {
             Self::Microseconds => " µs",
             Self::Seconds => " s",
             Self::Percent => "%",
+            Self::Mebibytes => " MiB",
         };
         self.number(value) + unit
     }
@@ -63,8 +65,9 @@ impl Unit {
     fn number(self, value: f64) -> String {
         match self {
             Self::TokensPerSecond => format!("{value:.0}"),
-            Self::Microseconds => format!("{value:.1}"),
+            Self::Microseconds | Self::Mebibytes => format!("{value:.1}"),
             Self::GigabytesPerSecond | Self::Seconds => format!("{value:.2}"),
+            Self::Percent if value >= 1.0 => format!("{value:.1}"),
             Self::Percent => format!("{value:.3}"),
         }
     }
@@ -89,6 +92,8 @@ mod tests {
         assert_eq!(samples.cell(Unit::TokensPerSecond, "-"), "2510 tokens/s (2400 to 2600)");
         assert_eq!(Samples(vec![5.123]).cell(Unit::GigabytesPerSecond, "-"), "5.12 GB/s");
         assert_eq!(Samples(vec![0.0421]).cell(Unit::Percent, "-"), "0.042%");
+        assert_eq!(Samples(vec![23.46]).cell(Unit::Percent, "-"), "23.5%");
+        assert_eq!(Samples(vec![211.04]).cell(Unit::Mebibytes, "-"), "211.0 MiB");
         assert_eq!(Samples::default().cell(Unit::Seconds, "not installed"), "not installed");
     }
 

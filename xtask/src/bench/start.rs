@@ -10,11 +10,13 @@ use super::samples::{Samples, Unit};
 use super::table::{Goal, Row, Section, Table};
 use super::{Bench, STEPS, lines, metrics, results, train};
 
+pub const TITLE: &str = "Start, and waiting for data";
+
 /// Between two looks at the metrics: the error of the time.
 const POLL: Duration = Duration::from_millis(5);
 
 pub fn measure(bench: &Bench) -> Result<Section> {
-    let line = train("start", 2, 8, 4, STEPS);
+    let line = train("start", [1, 2], 8, 4, STEPS);
     let [mut first_line, mut before_it, mut waits] = <[Samples; 3]>::default();
     for run in 1..=bench.runs {
         let seconds = first_record(bench, "start", &line)?;
@@ -26,13 +28,7 @@ pub fn measure(bench: &Bench) -> Result<Section> {
         before_it.0.push(seconds - step);
         waits.0.push(data_wait(&steps).context("too few steps")?);
     }
-    let row = |measure: &str, samples: &Samples, unit, goal| Row {
-        measure: measure.into(),
-        brigade: samples.cell(unit, ""),
-        other: String::new(),
-        ratio: None,
-        goal,
-    };
+    let row = |measure, samples: &Samples, unit, goal| Row::of(measure, [samples.cell(unit, "")], goal);
     let rows = vec![
         row(
             "until the first step is recorded",
@@ -49,12 +45,12 @@ pub fn measure(bench: &Bench) -> Result<Section> {
         ),
     ];
     Ok(Section {
-        title: "Start, and waiting for data",
+        title: TITLE,
         text: "From the start of the binary to the first line of `metrics.jsonl`, which is written when the first step is \
                over, with the corpus tokenized before."
             .into(),
         commands: vec![line],
-        tables: vec![Table { other: None, rows }],
+        tables: vec![Table::of(&["Brigade"], rows)],
         notes: Vec::new(),
     })
 }

@@ -14,20 +14,17 @@ pub struct Section {
     pub notes: Vec<String>,
 }
 
-/// Brigade's figures, beside one other's or alone.
+/// Figures that belong together.
 pub struct Table {
-    /// Who the other is.
-    pub other: Option<&'static str>,
-    pub rows: Vec<Row>,
+    /// What the cells of each row are.
+    columns: Vec<&'static str>,
+    rows: Vec<Row>,
 }
 
 pub struct Row {
-    pub measure: String,
-    pub brigade: String,
-    /// Shown only beside another.
-    pub other: String,
-    /// Brigade's figure over the other's.
-    pub ratio: Option<f64>,
+    measure: String,
+    /// As many as the table has columns.
+    pub cells: Vec<String>,
     pub goal: Option<Goal>,
 }
 
@@ -52,59 +49,106 @@ impl Goal {
     pub fn below(figure: Option<f64>, bound: f64, text: &str) -> Option<Self> {
         Some(Self { text: format!("< {text}"), met: figure.map(|figure| figure < bound) })
     }
+
+    /// A share that should be no further from another one than `points` of a hundred.
+    pub fn within(difference: Option<f64>, points: f64) -> Option<Self> {
+        Some(Self {
+            text: format!("within {points} points"),
+            met: difference.map(|difference| difference.abs() <= points),
+        })
+    }
 }
 
 const DASH: &str = "–";
 
-/// The whole page, as Markdown.
-pub fn document(machine: &[(&str, String)], runs: u32, sections: &[Section]) -> String {
-    let figures = match runs {
-        1 => "Each figure is of one run".to_owned(),
-        _ => format!("Each figure is the median of {runs} runs, with the lowest and the highest in brackets"),
-    };
-    let mut page = format!(
-        "# Benchmarks\n\n\
-         `cargo xtask bench` measures this page, with Brigade and its peers on the same machine in turns. {figures}. \
-         Of a training run, the median step after the first {} counts. To repeat it, set up the peers as \
-         [benches/peers/README.md](../benches/peers/README.md) says, leave the machine alone, and run:\n\n\
-         ```\ncargo xtask bench --peer-python .venv-torch/bin/python\n```\n\n| | |\n|---|---|\n",
-        super::lines::WARM_UP
-    );
-    for (name, value) in machine {
-        let _ = writeln!(page, "| {name} | {value} |");
-    }
-    page += "\nPeers run with `OMP_NUM_THREADS=1 DS_ACCELERATOR=cpu`; `brigade` is the release build.\n";
-    for section in sections {
-        let _ = write!(page, "\n## {}\n\n{}\n", section.title, section.text);
-        for table in &section.tables {
-            let _ = write!(page, "\n{}", table.markdown());
+/// All there is to say.
+pub struct Page<'a> {
+    pub machine: &'a [(&'static str, String)],
+    pub runs: u32,
+    pub sections: &'a [Section],
+    /// Where not all sections are there: the option that chose these, and the titles of the others.
+    pub only: Option<(String, Vec<&'static str>)>,
+}
+
+impl Page<'_> {
+    /// As Markdown.
+    pub fn markdown(&self) -> String {
+        let figures = match self.runs {
+            1 => "Each figure is of one run".to_owned(),
+            runs => format!("Each figure is the median of {runs} runs, with the lowest and the highest in brackets"),
+        };
+        let only = self.only.as_ref().map_or(String::new(), |(option, _)| format!("{option} "));
+        let mut page = format!(
+            "# Benchmarks\n\n\
+             `cargo xtask bench` measures this page, with Brigade and its peers on the same machine in turns. {figures}. \
+             Of a training run, the median step after the first {} counts. To repeat it, set up the peers as \
+             [benches/peers/README.md](../benches/peers/README.md) says, leave the machine alone, and run:\n\n\
+             ```\ncargo xtask bench {only}--peer-python .venv-torch/bin/python\n```\n\n| | |\n|---|---|\n",
+            super::lines::WARM_UP
+        );
+        for (name, value) in self.machine {
+            let _ = writeln!(page, "| {name} | {value} |");
         }
-        let _ = write!(page, "\n```\n{}\n```\n", section.commands.join("\n"));
-        for note in &section.notes {
-            let _ = write!(page, "\nNote: {note}\n");
+        page += "\nPeers run with `OMP_NUM_THREADS=1 DS_ACCELERATOR=cpu`; `brigade` is the release build.\n";
+        if let Some((_, absent)) = &self.only
+            && !absent.is_empty()
+        {
+            let _ = write!(page, "\nNot measured this time: {}.\n", absent.join("; "));
         }
+        for section in self.sections {
+            let _ = write!(page, "\n## {}\n\n{}\n", section.title, section.text);
+            for table in &section.tables {
+                let _ = write!(page, "\n{}", table.markdown());
+            }
+            let _ = write!(page, "\n```\n{}\n```\n", section.commands.join("\n"));
+            for note in &section.notes {
+                let _ = write!(page, "\nNote: {note}\n");
+            }
+        }
+        page
     }
-    page
+}
+
+impl Row {
+    /// Brigade's figure beside another one, and its ratio to it.
+    pub fn beside(
+        measure: impl Into<String>,
+        [brigade, other]: [String; 2],
+        ratio: Option<f64>,
+        goal: Option<Goal>,
+    ) -> Self {
+        let ratio = ratio.map_or(DASH.to_owned(), |ratio| format!("{ratio:.3}"));
+        Self { measure: measure.into(), cells: vec![brigade, other, ratio], goal }
+    }
+
+    /// Figures that stand beside no other's.
+    pub fn of(measure: impl Into<String>, cells: impl Into<Vec<String>>, goal: Option<Goal>) -> Self {
+        Self { measure: measure.into(), cells: cells.into(), goal }
+    }
 }
 
 impl Table {
+    /// Rows that were made by [`Row::beside`].
+    pub fn beside(other: &'static str, rows: Vec<Row>) -> Self {
+        Self::of(&["Brigade", other, "ratio"], rows)
+    }
+
+    /// Rows that were made by [`Row::of`].
+    pub fn of(columns: &[&'static str], rows: Vec<Row>) -> Self {
+        Self { columns: columns.to_vec(), rows }
+    }
+
     fn markdown(&self) -> String {
-        let mut text = match self.other {
-            Some(other) => {
-                format!("| | Brigade | {other} | ratio | goal | met |\n|---|---:|---:|---:|---:|---|\n")
-            }
-            None => "| | Brigade | goal | met |\n|---|---:|---:|---|\n".to_owned(),
-        };
+        let alignment = "---:|".repeat(self.columns.len() + 1);
+        let mut text = format!("| | {} | goal | met |\n|---|{alignment}---|\n", self.columns.join(" | "));
         for row in &self.rows {
-            let ratio = row.ratio.map_or(DASH.to_owned(), |ratio| format!("{ratio:.3}"));
-            let beside = self.other.map_or(String::new(), |_| format!("{} | {ratio} | ", row.other));
             let (goal, met) = match &row.goal {
                 None => (DASH, DASH),
                 Some(Goal { text, met: None }) => (text.as_str(), "not measured"),
                 Some(Goal { text, met: Some(true) }) => (text.as_str(), "yes"),
                 Some(Goal { text, met: Some(false) }) => (text.as_str(), "**no**"),
             };
-            let _ = writeln!(text, "| {} | {} | {beside}{goal} | {met} |", row.measure, row.brigade);
+            let _ = writeln!(text, "| {} | {} | {goal} | {met} |", row.measure, row.cells.join(" | "));
         }
         text
     }
@@ -116,7 +160,7 @@ mod tests {
 
     fn row(measure: &str, ratio: Option<f64>, goal: Option<Goal>) -> Row {
         let other = if ratio.is_some() { "2" } else { "not installed" };
-        Row { measure: measure.into(), brigade: "3".into(), other: other.into(), ratio, goal }
+        Row::beside(measure, ["3".into(), other.into()], ratio, goal)
     }
 
     #[test]
@@ -128,7 +172,7 @@ mod tests {
             row("d", None, None),
         ];
         assert_eq!(
-            Table { other: Some("PyTorch"), rows }.markdown(),
+            Table::beside("PyTorch", rows).markdown(),
             "| | Brigade | PyTorch | ratio | goal | met |\n\
              |---|---:|---:|---:|---:|---|\n\
              | a | 3 | 2 | 1.500 | ratio ≥ 1.25 | yes |\n\
@@ -145,27 +189,42 @@ mod tests {
         assert_eq!(met(Goal::at_most(Some(1.5), 1.5)), Some(true));
         assert_eq!(met(Goal::below(Some(3.0), 3.0, "3 s")), Some(false));
         assert_eq!(met(Goal::below(None, 3.0, "3 s")), None);
+        assert_eq!([-5.0, 5.1].map(|points| met(Goal::within(Some(points), 5.0))), [Some(true), Some(false)]);
+    }
+
+    fn section() -> Section {
+        Section {
+            title: "Start",
+            text: "How long.".into(),
+            commands: vec!["brigade train".into()],
+            tables: vec![Table::of(&["first", "second"], vec![Row::of("a", ["3".into(), "4".into()], None)])],
+            notes: vec!["it rained.".into()],
+        }
     }
 
     #[test]
     fn a_page_holds_machine_sections_commands_and_notes() {
-        let section = Section {
-            title: "Start",
-            text: "How long.".into(),
-            commands: vec!["brigade train".into()],
-            tables: vec![Table { other: None, rows: vec![row("a", None, None)] }],
-            notes: vec!["it rained.".into()],
-        };
-        let page = document(&[("CPU", "a fast one".into())], 3, &[section]);
+        let machine = [("CPU", "a fast one".to_owned())];
+        let page = Page { machine: &machine, runs: 3, sections: &[section()], only: None }.markdown();
         for part in [
             "# Benchmarks\n",
             "median of 3 runs",
+            "cargo xtask bench --peer-python",
             "| CPU | a fast one |\n",
-            "\n## Start\n\nHow long.\n\n| | Brigade | goal | met |\n",
-            "| a | 3 | – | – |\n",
+            "\n## Start\n\nHow long.\n\n| | first | second | goal | met |\n|---|---:|---:|---:|---|\n",
+            "| a | 3 | 4 | – | – |\n",
             "\n```\nbrigade train\n```\n\nNote: it rained.\n",
         ] {
             assert!(page.contains(part), "{part:?} is not in:\n{page}");
         }
+        assert!(!page.contains("Not measured this time"));
+    }
+
+    #[test]
+    fn a_page_says_what_it_leaves_out() {
+        let only = Some(("--only start".to_owned(), vec!["Memory", "All-reduce"]));
+        let page = Page { machine: &[], runs: 1, sections: &[section()], only }.markdown();
+        assert!(page.contains("cargo xtask bench --only start --peer-python"), "{page}");
+        assert!(page.contains("\nNot measured this time: Memory; All-reduce.\n"), "{page}");
     }
 }

@@ -3,39 +3,36 @@
 use anyhow::{Context, Result};
 
 use super::samples::{Samples, Unit};
+use super::side::Side;
 use super::table::{Goal, Row, Section, Table};
 use super::{Bench, STEPS, lines, metrics, results, train};
+
+pub const TITLE: &str = "The cost of working together";
 
 const GOAL: f64 = 0.96;
 
 pub fn measure(bench: &Bench) -> Result<Section> {
-    let together = train("together", 2, 8, 4, STEPS);
-    let alone = ["alone-a", "alone-b"].map(|name| (name, train(name, 1, 4, 4, STEPS)));
-    let [mut one_run, mut two_runs] = [Samples::default(), Samples::default()];
+    let mut together = Side::brigade("together", train("together", [1, 2], 8, 4, STEPS));
+    let alone = ["alone-a", "alone-b"].map(|name| (name, train(name, [1, 1], 4, 4, STEPS)));
+    let mut two_runs = Samples::default();
+    let mut notes = Vec::new();
     for run in 1..=bench.runs {
-        let rate = bench.tokens_per_second("together", &together)?;
-        bench.progress(run, "2 ranks together", Unit::TokensPerSecond.show(rate));
-        one_run.0.push(rate);
+        together.run(bench, run, &mut notes)?;
         let rate = at_once(bench, &alone)?;
         bench.progress(run, "2 runs of 1 rank at once", Unit::TokensPerSecond.show(rate));
         two_runs.0.push(rate);
     }
-    let ratio = one_run.over(&two_runs);
-    let row = Row {
-        measure: "2 ranks of one thread".into(),
-        brigade: one_run.cell(Unit::TokensPerSecond, ""),
-        other: two_runs.cell(Unit::TokensPerSecond, ""),
-        ratio,
-        goal: Goal::at_least(ratio, GOAL),
-    };
+    let ratio = together.rates.over(&two_runs);
+    let cells = [&together.rates, &two_runs].map(|rates| rates.cell(Unit::TokensPerSecond, ""));
+    let row = Row::beside("2 ranks of one thread", cells, ratio, Goal::at_least(ratio, GOAL));
     Ok(Section {
-        title: "The cost of working together",
+        title: TITLE,
         text: "Two data-parallel ranks of one run, against two runs of one rank that train at the same time on half of \
                the batch each, without any communication; theirs is the sum."
             .into(),
-        commands: vec![together, alone.map(|(_, line)| line).join(" &\n")],
-        tables: vec![Table { other: Some("2 independent runs"), rows: vec![row] }],
-        notes: Vec::new(),
+        commands: vec![together.line, alone.map(|(_, line)| line).join(" &\n")],
+        tables: vec![Table::beside("2 independent runs", vec![row])],
+        notes,
     })
 }
 

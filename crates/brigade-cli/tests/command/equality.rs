@@ -46,6 +46,36 @@ fn documents_with_masked_prompts_and_a_head_of_its_own() {
     assert!(tokens.windows(2).any(|pair| pair[0] != pair[1]), "{tokens:?}");
 }
 
+/// Stages, shards and both, as processes: the weights of one process, and its losses and validation losses.
+#[test]
+fn composed_meshes() {
+    let place = Place::new();
+    let reference = outcome(&place, "alone", "--nproc-per-node 1");
+    let validated = |run: &str| -> Vec<_> {
+        place.metrics(run).iter().filter_map(|record| record["validation_loss"].as_f64()).collect()
+    };
+    assert_eq!(validated("alone").len(), 3);
+    for (number, mesh) in [
+        "--nproc-per-node 2 --zero 1",
+        "--nproc-per-node 2 --zero 3 --recompute all --transport tcp",
+        "--nproc-per-node 4 --zero 2",
+        "--nproc-per-node 2 --pp 2",
+        "--nproc-per-node 4 --pp 4 --schedule gpipe --transport tcp",
+        "--nproc-per-node 4 --pp 2 --dp 2 --zero 3 --schedule interleaved-1f1b --chunks 2",
+        "--nproc-per-node 4 --pp 2 --zero 1 --set pipeline.stages=[1,3]",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let name = format!("mesh-{number}");
+        let (weights, losses) = outcome(&place, &name, mesh);
+        assert_eq!(losses, reference.1, "{mesh}");
+        assert!(weights == reference.0, "{mesh}: other weights");
+        assert_eq!(validated(&name), validated("alone"), "{mesh}");
+    }
+    place.succeed(&mut place.brigade("generate --out mesh-5 --prompt fn --tokens 5"));
+}
+
 #[test]
 fn another_seed_is_another_run() {
     let place = Place::new();

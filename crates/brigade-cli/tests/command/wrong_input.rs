@@ -64,7 +64,6 @@ fn settings() {
             "--pp 2 --schedule interleaved-1f1b --chunks 2 --global-batch-size 6",
             ["there are 3 (train.global_batch_size", "make it 2 or 4"],
         ),
-        ("--pp 2 --schedule zigzag", ["zigzag", "gpipe, 1f1b"]),
         ("--pp 2 --set pipeline.stages=[4,0]", ["pipeline.stages = [4, 0]", "stage 1 would be empty"]),
         ("--pp 2 --set pipeline.stages=[2,1]", ["pipeline.stages = [2, 1]", "the model has 4 blocks"]),
         ("--recompute some", ["compute.recompute (--recompute) = some", "every-2"]),
@@ -87,7 +86,8 @@ fn settings() {
             "train --config tiny.toml --data text"
         };
         let out = if line.contains("--out") { "" } else { "--out a" };
-        refused(&place, &mut place.brigade(&format!("{own} --nproc-per-node 2 {line} {out}")), 2, &said);
+        let ranks = if line.contains("--nproc-per-node") { "" } else { "--nproc-per-node 2" };
+        refused(&place, &mut place.brigade(&format!("{own} {ranks} {line} {out}")), 2, &said);
         assert!(!place.path("a").exists(), "{line}");
     }
 }
@@ -98,6 +98,7 @@ fn flags() {
     for (line, said) in [
         ("train --step 3", "'--steps'"),
         ("train --transport pigeon", "shared_memory"),
+        ("train --schedule zigzag", "gpipe, 1f1b and interleaved-1f1b"),
         ("train --steps many", "--steps"),
         ("tain", "'train'"),
         ("", "Usage"),
