@@ -10,10 +10,12 @@
 //! and the head.
 
 use std::error::Error;
+use std::num::NonZeroUsize;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use brigade::comm::{Timeouts, threads};
+use brigade::core::plan::balanced;
 use brigade::core::{Batch, Engine, EngineSettings, Groups, Mesh, OptimizerFactory, StepReport};
 use brigade::models::gpt::{Gelu, GptConfig, Targets};
 use burn::optim::AdamWConfig;
@@ -24,8 +26,8 @@ use clap::Parser;
 #[derive(Debug, Parser)]
 struct Options {
     /// Stages, each a thread.
-    #[arg(long, default_value_t = 4)]
-    pp: usize,
+    #[arg(long, default_value = "4")]
+    pp: NonZeroUsize,
     /// Blocks of each stage, as 12,12,12,12 [default: balanced by cost].
     #[arg(long, value_delimiter = ',')]
     stages: Vec<usize>,
@@ -33,8 +35,8 @@ struct Options {
     #[arg(long, default_value_t = 8)]
     micro_batches: usize,
     /// Sequences in a micro-batch.
-    #[arg(long, default_value_t = 2)]
-    rows: usize,
+    #[arg(long, default_value = "2")]
+    rows: NonZeroUsize,
     /// Transformer layers; the embedding and the head are two blocks more.
     #[arg(long, default_value_t = 46)]
     layers: usize,
@@ -59,41 +61,33 @@ struct Step {
     report: StepReport,
 }
 
-/// What a stage has done.
-struct Stage {
-    split: Vec<usize>,
-    steps: Vec<Step>,
-}
-
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 fn main() -> Outcome<()> {
     let options = Options::parse();
     brigade_cpu::keep_heap();
-    let options = &options;
+    let (options, config) = (&options, &options.model());
+    let (pp, costs) = (options.pp.get(), config.costs()?);
+    let split = &if options.stages.is_empty() { balanced(&costs, pp)? } else { options.stages.clone() };
     let stages = thread::scope(|scope| {
         let start = |world| {
-            scope.spawn(move || options.run(brigade_cpu::groups(&world, Mesh { pp: options.pp, dp: 1 })?))
+            scope.spawn(move || options.run(config, split, brigade_cpu::groups(&world, Mesh { pp, dp: 1 })?))
         };
-        let ranks: Vec<_> = threads(options.pp, Timeouts::default()).into_iter().map(start).collect();
+        let ranks: Vec<_> = threads(pp, Timeouts::default()).into_iter().map(start).collect();
         let end = |rank: thread::ScopedJoinHandle<'_, _>| {
             rank.join().unwrap_or_else(|_| Err("a stage panicked".into()))
         };
         ranks.into_iter().map(end).collect::<Outcome<Vec<_>>>()
     })?;
-    for (rank, stage) in stages.iter().enumerate() {
-        for step in &stage.steps {
-            options.print(rank, &stage.split, step);
-        }
+    for (rank, steps) in stages.iter().enumerate() {
+        steps.iter().for_each(|step| options.print(rank, split, step));
     }
     Ok(())
 }
 
 impl Options {
-    /// Trains one stage.
-    fn run(&self, groups: Groups) -> Outcome<Stage> {
-        let device = brigade_cpu::device();
-        let config = GptConfig {
+    fn model(&self) -> GptConfig {
+        GptConfig {
             vocabulary: self.vocabulary,
             sequence_length: self.sequence_length,
             width: self.width,
@@ -101,16 +95,21 @@ impl Options {
             heads: self.heads,
             tied_head: false,
             activation: Gelu::Gelu,
-        };
+        }
+    }
+
+    /// Trains one stage.
+    fn run(&self, config: &GptConfig, split: &[usize], groups: Groups) -> Outcome<Vec<Step>> {
+        let device = brigade_cpu::device();
         let adamw = AdamWConfig::new().with_epsilon(1e-8);
         let optimizer = OptimizerFactory::new(
             adamw.clone().with_weight_decay(0.01).build(),
             adamw.with_weight_decay(0.0).build(),
         );
-        let settings = EngineSettings { split: self.stages.clone(), ..EngineSettings::default() };
+        let settings = EngineSettings { split: split.to_vec(), ..EngineSettings::default() };
         let mut engine = Engine::new(config.model(0, &device)?, 0, &optimizer, groups.clone(), settings)?;
-        let shape = [self.rows, self.sequence_length];
-        let targets = self.rows * self.sequence_length;
+        let shape = [self.rows.get(), self.sequence_length];
+        let targets = shape[0] * shape[1];
         let tokens: Vec<i64> = (0..targets).map(|i| (i * 7919 % self.vocabulary) as i64).collect();
         let tokens = Tensor::<2, Int>::from_data(TensorData::new(tokens, shape), &device);
         let mut steps = Vec::with_capacity(self.steps);
@@ -123,7 +122,7 @@ impl Options {
             let report = engine.step(batches, 1e-3)?;
             steps.push(Step { seconds: started.elapsed(), report });
         }
-        Ok(Stage { split: engine.split().to_vec(), steps })
+        Ok(steps)
     }
 
     fn print(&self, rank: usize, split: &[usize], step: &Step) {
@@ -137,7 +136,7 @@ impl Options {
              \"wait\": {wait:.6}, \"bubble\": {:.6}, \"bookkeeping\": {:.6}, \"loss\": {:.6}}}",
             self.pp,
             step.report.step,
-            (self.micro_batches * self.rows * self.sequence_length) as f64 / seconds,
+            (self.micro_batches * self.rows.get() * self.sequence_length) as f64 / seconds,
             step.report.bubble.as_secs_f64(),
             seconds - forward - backward - optimizer - wait,
             step.report.loss,

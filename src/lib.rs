@@ -14,12 +14,14 @@
 
 mod config;
 mod dataset;
+mod describe;
 mod explain;
 mod flags;
 mod language;
 mod output;
 mod program;
 mod rank;
+mod record;
 mod session;
 mod settings;
 mod train;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use brigade_comm::Group;
+use brigade_core::plan::CutTensor;
 use brigade_launch::{Detected, Launch, NodeInfo, Outcome, RankInfo, Source, interrupt};
 use clap::{Args, Command, FromArgMatches};
 use serde::Serialize;
@@ -59,6 +60,8 @@ pub struct Program<'a> {
     /// Relative costs of the model's blocks, where they are known before a rank starts: whether they can be
     /// cut into stages as the settings say is then checked before, too.
     pub costs: Vec<f64>,
+    /// The tensors that go into each block, where they are known, to say what they take.
+    pub cuts: Vec<Vec<CutTensor>>,
 }
 
 impl Program<'_> {
@@ -85,16 +88,19 @@ impl Program<'_> {
         Ok(brigade_launch::detect(&self.flags.world, &environment)?)
     }
 
-    /// Ranks on each node: as told, or to fill the mesh, or one per core as far as the batch divides.
+    /// Ranks on each node: as told, or to fill the mesh, or one per core as far as stages and batch divide, but enough
+    /// for one rank a stage.
     fn ranks_per_node(&self, node: &NodeInfo) -> usize {
         let Settings { mesh, train, .. } = self.settings;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let pp = mesh.pp.max(1);
         let fits = |ranks: &usize| {
-            let samples = ranks * node.nnodes / mesh.pp.max(1) * train.micro_batch_size;
-            samples > 0 && train.global_batch_size.is_multiple_of(samples)
+            let world = ranks * node.nnodes;
+            let samples = world / pp * train.micro_batch_size;
+            world.is_multiple_of(pp) && samples > 0 && train.global_batch_size.is_multiple_of(samples)
         };
         node.nproc_per_node.unwrap_or_else(|| match mesh.dp * mesh.pp {
-            0 => (1..=cores).rev().find(fits).unwrap_or(1),
+            0 => (1..=cores).rev().find(fits).unwrap_or(pp.div_ceil(node.nnodes)),
             ranks => ranks.div_ceil(node.nnodes),
         })
     }
@@ -330,7 +336,7 @@ pub fn launch(defaults: &str, body: impl FnOnce(&mut Session) -> anyhow::Result<
         Ok(configured) => configured,
         Err(error) => return ExitCode::from(report(&usage(error))),
     };
-    let program = Program { name: &name, flags: &flags, settings: &settings, config, targets_per_sample: 1, costs: Vec::new() };
+    let program = Program { name: &name, flags: &flags, settings: &settings, config, targets_per_sample: 1, costs: Vec::new(), cuts: Vec::new() };
     program.run(|_| Ok(()), |session, ()| body(session))
 }
 

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use brigade_comm::Group;
+use brigade_core::plan::CutTensor;
 use brigade_core::{Collectives, Groups};
 use brigade_launch::interrupt::Interrupt;
 use burn::tensor::Device;
@@ -33,6 +34,8 @@ pub struct Session {
     pub(crate) quiet: bool,
     /// The whole resolved configuration, as TOML.
     pub(crate) config: String,
+    /// The tensors that go into each block, where they are known.
+    pub(crate) cuts: Vec<Vec<CutTensor>>,
     /// Whether the run is only to be described.
     pub(crate) dry: bool,
     interrupt: Interrupt,
@@ -58,6 +61,7 @@ impl Session {
             world,
             quiet: program.flags.quiet,
             config: program.config.clone(),
+            cuts: program.cuts.clone(),
             dry: false,
             interrupt,
         })

@@ -4,11 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use brigade_plan::UnitSize;
 use burn::tensor::{Device, Tensor, TensorData};
 
 use crate::activation::{Activation, Parts, flatten, restore};
 use crate::block::{AnyBlock, Block, Erased};
 use crate::error::{BoxError, Error, Result};
+use crate::unit::Unit;
 
 /// A block with its name.
 pub(crate) struct NamedBlock {
@@ -176,6 +178,25 @@ impl<I: Activation, O: Activation> Chain<I, O> {
     /// Relative costs of the blocks, in order: see [`Block::cost`].
     pub fn costs(&self) -> Vec<f64> {
         self.blocks.iter().map(|named| named.block.cost()).collect()
+    }
+
+    /// The flat buffers that the parameters make, block by block, as [`brigade_plan::Footprint`] takes them. All
+    /// parameters count as trained: one that is frozen is in no flat buffer in truth.
+    ///
+    /// # Errors
+    /// If a tie is wrong.
+    pub fn units(&self) -> Result<Vec<UnitSize>> {
+        let ties = self.resolved_ties()?;
+        let size = |Unit { layout, home, users, .. }: Unit| UnitSize {
+            elements: layout.len(),
+            home,
+            users: users.iter().map(|user| user.block).collect(),
+        };
+        let blocks = self.blocks.iter().enumerate();
+        let units = blocks.flat_map(|(index, NamedBlock { name, block })| {
+            Unit::of_block(index, name, &block.shapes(), &ties)
+        });
+        Ok(units.map(size).collect())
     }
 
     /// The shared parameters, by owner.

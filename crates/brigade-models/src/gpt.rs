@@ -4,6 +4,7 @@
 //! Blocks: `embedding`, `h.0` … `h.{layers-1}`, `head`. Parameters carry Hugging Face's GPT-2 names
 //! in files ([`names`]); linear weights are `[in, out]`, as that project's `Conv1D` keeps them.
 
+use brigade_core::plan::CutTensor;
 use brigade_core::{Block, Chain, Model};
 use burn::module::{Module, Param};
 use burn::nn::{LayerNorm, LayerNormConfig, Linear};
@@ -142,6 +143,17 @@ impl GptConfig {
     /// As [`GptConfig::check`].
     pub fn costs(&self) -> Result<Vec<f64>, ShapeError> {
         Ok(self.chain(0, &Device::default())?.costs())
+    }
+
+    /// The tensors that go into each block, for micro-batches of so many sequences and activations of so many bytes
+    /// a value.
+    pub fn cuts(&self, micro_batch_size: usize, value_bytes: usize) -> Vec<Vec<CutTensor>> {
+        let tokens = (micro_batch_size * self.sequence_length) as u64;
+        let token_bytes = size_of::<i32>() as u64;
+        let stream = (self.width * value_bytes) as u64;
+        let ids = CutTensor { bytes: tokens * token_bytes, dimensions: 2, has_gradient: false };
+        let residual = CutTensor { bytes: tokens * stream, dimensions: 3, has_gradient: true };
+        std::iter::once(vec![ids]).chain((0..=self.layers).map(|_| vec![residual.clone()])).collect()
     }
 
     /// The model with its loss, ready to train: [`GptConfig::chain`] and the cross entropy of the next token.

@@ -7,8 +7,13 @@ mod all_reduce;
 mod child;
 mod lines;
 mod machine;
+mod memory;
+mod part;
 mod peer;
+mod pipeline;
 mod samples;
+mod sharding;
+mod side;
 mod start;
 mod table;
 mod together;
@@ -19,11 +24,14 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
 use serde_json::Value;
 
 use crate::cargo;
 use child::Child;
+use part::Part;
 use peer::{Kind, Peer};
+use table::Page;
 
 /// The longest that one run may take; DeepSpeed compiles an extension in its first.
 const LIMIT: Duration = Duration::from_secs(900);
@@ -38,9 +46,12 @@ pub struct Args {
     /// Python that has torch and deepspeed [default: .venv-torch/bin/python, else python3].
     #[arg(long, value_name = "PATH")]
     peer_python: Option<PathBuf>,
-    /// The table's file [default: docs/benchmarks.md of the workspace].
+    /// The page's file [default: docs/benchmarks.md of the workspace, or none with --only].
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Only these sections.
+    #[arg(long, value_name = "SECTION", value_enum, value_delimiter = ',')]
+    only: Vec<Part>,
     /// Runs of each side.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     runs: u32,
@@ -53,37 +64,62 @@ struct Bench {
     runs: u32,
 }
 
-/// Builds, measures and writes the table.
+impl Args {
+    /// The sections to measure, and the others.
+    fn parts(&self) -> (Vec<Part>, Vec<Part>) {
+        let all = Part::value_variants().iter();
+        all.partition(|part| self.only.is_empty() || self.only.contains(part))
+    }
+
+    /// The page's file, if it has one.
+    fn file(&self) -> Option<PathBuf> {
+        let page = || cargo::root().join("docs/benchmarks.md");
+        self.out.clone().or_else(|| self.only.is_empty().then(page))
+    }
+}
+
+/// Builds, measures and writes the page.
 pub fn run(args: &Args) -> Result<()> {
+    let (parts, absent) = args.parts();
     let peer = Peer::find(args.peer_python.as_deref())?;
     let machine = machine::describe(peer.as_ref())?;
-    cargo::run(&mut cargo::command(&["bench", "-p", "brigade-comm", "--bench", "allreduce", "--no-run"]))?;
+    for (package, program) in parts.iter().filter_map(|part| part.program()) {
+        cargo::run(&mut cargo::command(&["bench", "-p", package, "--bench", program, "--no-run"]))?;
+    }
     let brigade = cargo::build(&["build", "--release", "-p", "brigade-cli"])?;
     let folder = cargo::root().join(FOLDER);
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
 
     let bench = Bench { brigade, peer, runs: args.runs };
-    bench.fill_the_token_cache()?;
-    let sections = [
-        tokens::measure(&bench)?,
-        together::measure(&bench)?,
-        all_reduce::measure(&bench)?,
-        start::measure(&bench)?,
-    ];
+    if parts.iter().any(|part| part.trains()) {
+        bench.fill_the_token_cache()?;
+    }
+    let sections = parts.iter().map(|part| part.measure(&bench)).collect::<Result<Vec<_>>>()?;
 
-    let document = table::document(&machine, args.runs, &sections);
-    let out = args.out.clone().unwrap_or_else(|| cargo::root().join("docs/benchmarks.md"));
-    std::fs::write(&out, &document).with_context(|| format!("cannot write {}", out.display()))?;
+    let names = parts.iter().filter_map(ValueEnum::to_possible_value);
+    let names: Vec<_> = names.map(|value| value.get_name().to_owned()).collect();
+    let only = (!args.only.is_empty())
+        .then(|| (format!("--only {}", names.join(",")), absent.iter().map(|part| part.title()).collect()));
+    let page = Page { machine: &machine, runs: args.runs, sections: &sections, only }.markdown();
+    let file = args.file();
+    if let Some(file) = &file {
+        std::fs::write(file, &page).with_context(|| format!("cannot write {}", file.display()))?;
+    }
     std::fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
-    println!("{document}");
-    eprintln!("written to {}", out.display());
+    println!("{page}");
+    match file {
+        Some(file) => eprintln!("written to {}", file.display()),
+        None => eprintln!("not written to a file; --out FILE does that"),
+    }
     Ok(())
 }
 
-/// `brigade train` with the model of `benches/peers/torch_bench.py`. Its results go to [`results`] of `name`.
-fn train(name: &str, ranks: usize, global_batch: usize, micro_batch: usize, steps: usize) -> String {
+/// `brigade train` with the model of `benches/peers/torch_bench.py`, on a mesh of pipeline stages and data-parallel
+/// ranks. Its results go to [`results`] of `name`.
+fn train(name: &str, [pp, dp]: [usize; 2], global_batch: usize, micro_batch: usize, steps: usize) -> String {
+    let ranks = pp * dp;
     format!(
-        "brigade train --config configs/gpt-13m.toml --standalone --nproc-per-node {ranks} --dp {ranks} \
+        "brigade train --config configs/gpt-13m.toml --standalone --nproc-per-node {ranks} --pp {pp} --dp {dp} \
          --global-batch-size {global_batch} --micro-batch-size {micro_batch} --steps {steps} \
          --set train.validation_samples=8 --quiet --out {FOLDER}/{name}"
     )
@@ -135,13 +171,6 @@ impl Bench {
         metrics(&results(name))
     }
 
-    /// Tokens per second of one run of [`train`].
-    fn tokens_per_second(&self, name: &str, line: &str) -> Result<f64> {
-        let rates = lines::numbers(&self.steps(name, line)?, "tokens_per_second");
-        lines::steady(&rates)
-            .with_context(|| format!("`{line}` recorded {} steps; more are needed", rates.len()))
-    }
-
     /// The JSON lines of a peer: none where it is not installed or fails before it prints any. Whatever went wrong
     /// is added to `notes`.
     fn peer(&self, kind: Kind, name: &str, line: &str, notes: &mut Vec<String>) -> Result<Vec<Value>> {
@@ -176,7 +205,7 @@ impl Bench {
 
     fn fill_the_token_cache(&self) -> Result<()> {
         eprintln!("preparing the tokens");
-        self.start_training("warm-up", &train("warm-up", 1, 4, 4, 1))?.finish()?.succeeded()
+        self.start_training("warm-up", &train("warm-up", [1, 1], 4, 4, 1))?.finish()?.succeeded()
     }
 
     /// Says how far it is.
@@ -208,10 +237,31 @@ mod tests {
 
     #[test]
     fn training_leaves_its_results_where_they_are_read() {
-        let line = train("pair", 2, 8, 4, STEPS);
-        assert!(
-            line.contains("--nproc-per-node 2 --dp 2 --global-batch-size 8 --micro-batch-size 4 --steps 8")
-        );
+        let line = train("pair", [1, 2], 8, 4, STEPS);
+        assert!(line.contains(
+            "--nproc-per-node 2 --pp 1 --dp 2 --global-batch-size 8 --micro-batch-size 4 --steps 8"
+        ));
         assert!(line.ends_with(" --out runs/bench/pair") && results("pair").ends_with("runs/bench/pair"));
+    }
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn args(line: &str) -> Args {
+        <Line as clap::Parser>::try_parse_from(line.split_whitespace()).unwrap().args
+    }
+
+    #[test]
+    fn only_some_sections_do_not_replace_the_page() {
+        let all = args("bench");
+        assert_eq!((all.parts().0.len(), all.parts().1.len()), (7, 0));
+        assert!(all.file().unwrap().ends_with("docs/benchmarks.md"));
+        let some = args("bench --only pipeline,sharding");
+        assert_eq!(some.parts().0, [Part::Sharding, Part::Pipeline]);
+        assert_eq!((some.parts().1.len(), some.file()), (5, None));
+        assert_eq!(args("bench --only memory --out page.md").file(), Some("page.md".into()));
     }
 }

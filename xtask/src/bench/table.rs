@@ -75,7 +75,9 @@ impl Page<'_> {
     pub fn markdown(&self) -> String {
         let figures = match self.runs {
             1 => "Each figure is of one run".to_owned(),
-            runs => format!("Each figure is the median of {runs} runs, with the lowest and the highest in brackets"),
+            runs => format!(
+                "Each figure is the median of {runs} runs, with the lowest and the highest in brackets"
+            ),
         };
         let only = self.only.as_ref().map_or(String::new(), |(option, _)| format!("{option} "));
         let mut page = format!(

@@ -20,9 +20,9 @@ const MOST_BLOCKS: usize = 1 << 20;
 pub struct UnitSize {
     /// Number of elements, without padding.
     pub elements: usize,
-    /// The block that owns the parameters; its stage steps them.
+    /// The block that owns the parameters; its stage sums their gradients and steps them.
     pub home: usize,
-    /// The blocks that read the parameters, in order; the home is one of them.
+    /// The blocks that read the parameters, in order; the home is the first of them.
     pub users: Vec<usize>,
 }
 
@@ -75,6 +75,8 @@ pub struct Configuration {
     pub reduce_bytes: usize,
     /// Bytes of optimizer state per element: 8 for Adam and AdamW.
     pub optimizer_bytes: usize,
+    /// Whether the optimizer's state and the fp32 values that it steps are kept on another device than the blocks'.
+    pub offload: bool,
 }
 
 impl Default for Configuration {
@@ -96,6 +98,7 @@ impl Default for Configuration {
             compute_bytes: 4,
             reduce_bytes: 4,
             optimizer_bytes: 8,
+            offload: false,
         }
     }
 }
@@ -203,10 +206,10 @@ impl Configuration {
         for (index, unit) in self.units.iter().enumerate() {
             let in_order = unit.users.windows(2).all(|pair| pair[0] < pair[1]);
             let in_model = unit.users.iter().all(|user| *user < blocks);
-            if !(in_order && in_model && unit.users.contains(&unit.home)) {
+            if !(in_order && in_model && unit.users.first() == Some(&unit.home)) {
                 let home = unit.home;
                 let allowed =
-                    format!("they must be in order, of {blocks} blocks, and include the home, {home}");
+                    format!("they must be in order, of {blocks} blocks, and begin with the home, {home}");
                 return Err(setting(format!("users of unit {index}"), &unit.users, allowed));
             }
         }
@@ -215,7 +218,7 @@ impl Configuration {
 
     /// Checks that all bytes of the result can be counted, by a generous bound.
     fn check_size(&self) -> Result<(), FootprintError> {
-        let passes = 64.0 + self.micro_batches as f64;
+        let passes = 64.0 + self.micro_batches as f64 * self.chunks as f64;
         let unit = |unit: &UnitSize| {
             let padded = unit.elements as f64 + CHUNK as f64 * self.dp as f64;
             padded * (16.0 * unit.users.len() as f64 * passes + self.optimizer_bytes as f64)

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::holding::Holding;
+use super::holding::{Held, Holding};
 use crate::schedule::Action;
 
 /// Most sums over the ranks that are on their way at once where each micro-batch is summed.
@@ -11,7 +11,7 @@ const IN_FLIGHT: usize = 2;
 /// Bytes of an element of a gradient that is held.
 const BYTES: u64 = 4;
 
-/// One block's gradient for one unit.
+/// The gradient of one unit.
 #[derive(Clone, Copy)]
 struct Slot {
     /// Bytes of the whole buffer.
@@ -24,29 +24,28 @@ struct Slot {
     own_terms: usize,
 }
 
-/// A block, and which of its slots.
-type Place = (usize, usize);
-
 struct Gradients {
-    /// For each block of the model, one slot for each unit that it reads.
-    slots: Vec<Vec<Slot>>,
-    /// Where sums over the ranks that are on their way belong, oldest first.
-    reducing: VecDeque<Place>,
+    /// One for each unit of the stage; those that it does not step stay empty.
+    slots: Vec<Slot>,
+    /// The units whose sums over the ranks are on their way, oldest first.
+    reducing: VecDeque<usize>,
     live: u64,
     peak: u64,
 }
 
 /// Bytes of gradients on a rank: when all are summed, and at most.
+///
+/// A unit's gradient of a micro-batch is complete in the backward of its owner, the first block that reads it.
 pub(super) fn gradients(holding: &Holding<'_>) -> (u64, u64) {
-    let mut gradients = Gradients::new(holding);
+    let mut gradients = Gradients::new(&holding.units);
     for action in &holding.program.actions {
         let Action::Backward(task) = action else { continue };
         for block in holding.stage.blocks(task.chunk).rev() {
-            for place in (0..holding.by_block[block].len()).map(|slot| (block, slot)) {
+            for unit in holding.by_block[block].iter().filter(|unit| holding.units[**unit].home == block) {
                 if holding.configuration.sums_each_micro_batch() {
-                    gradients.reduce_at_once(place);
+                    gradients.reduce_at_once(*unit);
                 } else {
-                    gradients.add(place, holding.configuration.micro_batches);
+                    gradients.add(*unit, holding.configuration.micro_batches);
                 }
             }
         }
@@ -58,46 +57,41 @@ pub(super) fn gradients(holding: &Holding<'_>) -> (u64, u64) {
 }
 
 impl Gradients {
-    fn new(holding: &Holding<'_>) -> Self {
-        let slot = |unit: &usize| {
-            let held = &holding.units[*unit];
-            Slot { whole: BYTES * held.length as u64, own: BYTES * held.own as u64, terms: 0, own_terms: 0 }
+    fn new(units: &[Held]) -> Self {
+        let slot = |held: &Held| {
+            let bytes = |elements: usize| BYTES * elements as u64;
+            Slot { whole: bytes(held.length), own: bytes(held.own), terms: 0, own_terms: 0 }
         };
-        let slots = holding.by_block.iter().map(|units| units.iter().map(slot).collect()).collect();
-        Self { slots, reducing: VecDeque::new(), live: 0, peak: 0 }
+        Self { slots: units.iter().map(slot).collect(), reducing: VecDeque::new(), live: 0, peak: 0 }
     }
 
     /// A micro-batch's gradient goes to the other ranks, as soon as there is room on the way.
-    fn reduce_at_once(&mut self, place: Place) {
+    fn reduce_at_once(&mut self, unit: usize) {
         while self.reducing.len() >= IN_FLIGHT
             && let Some(oldest) = self.reducing.pop_front()
         {
             self.settle(oldest);
         }
-        self.reducing.push_back(place);
-        self.grow(self.slot(place).whole, 0);
+        self.reducing.push_back(unit);
+        self.grow(self.slots[unit].whole, 0);
     }
 
     /// A micro-batch's gradient is added up; the last one's sum goes to the other ranks.
-    fn add(&mut self, place: Place, micro_batches: usize) {
-        let Slot { whole, terms, .. } = self.slot(place);
-        self.slots[place.0][place.1].terms += 1;
+    fn add(&mut self, unit: usize, micro_batches: usize) {
+        let Slot { whole, terms, .. } = self.slots[unit];
+        self.slots[unit].terms += 1;
         self.grow(whole * partial_sums(terms + 1), whole * partial_sums(terms));
         if terms + 1 == micro_batches {
-            self.reducing.push_back(place);
+            self.reducing.push_back(unit);
             self.grow(whole, whole * partial_sums(micro_batches));
         }
     }
 
     /// A sum over the ranks has come.
-    fn settle(&mut self, place: Place) {
-        let Slot { whole, own, own_terms, .. } = self.slot(place);
-        self.slots[place.0][place.1].own_terms += 1;
+    fn settle(&mut self, unit: usize) {
+        let Slot { whole, own, own_terms, .. } = self.slots[unit];
+        self.slots[unit].own_terms += 1;
         self.grow(own * partial_sums(own_terms + 1), whole + own * partial_sums(own_terms));
-    }
-
-    fn slot(&self, (block, slot): Place) -> Slot {
-        self.slots[block][slot]
     }
 
     fn grow(&mut self, by: u64, less: u64) {

@@ -19,6 +19,8 @@ pub(super) struct Holding<'a> {
 
 /// One unit on a stage.
 pub(super) struct Held {
+    /// The block that owns it.
+    pub home: usize,
     /// Elements without padding.
     pub elements: usize,
     /// Elements of the whole buffer.
@@ -27,8 +29,6 @@ pub(super) struct Held {
     pub own: usize,
     /// Whether the stage steps the unit; if not, another one sends it new values.
     pub is_stepped: bool,
-    /// Blocks of this stage that read it.
-    pub users: usize,
     /// Other stages that read it.
     pub other_readers: usize,
 }
@@ -41,20 +41,19 @@ impl<'a> Holding<'a> {
         let holders: Vec<usize> = (0..blocks).map(|block| stage.holder(block)).collect();
         let (mut units, mut by_block) = (Vec::new(), vec![Vec::new(); blocks]);
         for unit in &configuration.units {
-            let here = unit.users.iter().filter(|user| holders[**user] == rank);
-            here.clone().for_each(|user| by_block[*user].push(units.len()));
-            let users = here.count();
-            if users == 0 {
+            let readers: BTreeSet<usize> = unit.users.iter().map(|user| holders[*user]).collect();
+            if !readers.contains(&rank) {
                 continue;
             }
-            let readers: BTreeSet<usize> = unit.users.iter().map(|user| holders[*user]).collect();
+            let here = unit.users.iter().filter(|user| holders[**user] == rank);
+            here.for_each(|user| by_block[*user].push(units.len()));
             let (length, own) = configuration.lengths(unit.elements);
             units.push(Held {
+                home: unit.home,
                 elements: unit.elements,
                 length,
                 own,
                 is_stepped: holders[unit.home] == rank,
-                users,
                 other_readers: readers.len() - 1,
             });
         }

@@ -32,14 +32,14 @@ impl Amount {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemoryFootprint {
     /// Parameters: whole buffers, shards, gathered buffers, fp32 masters. Formula: `4Ψ`, under ZeRO-3 `4Ψ/dp`; with
-    /// 2 bytes in compute `2Ψ + 4Ψₛ`, sharded `2Ψ + 4Ψₛ/dp`, under ZeRO-3 `4Ψₛ/dp` and `2/dp` for the others.
+    /// 2 bytes in compute `2Ψ + 4Ψₛ`, sharded `2Ψ + 4Ψₛ/dp`, under ZeRO-3 `4Ψₛ/dp` and `2/dp` for the others. The
+    /// masters `4Ψₛ`, or `4Ψₛ/dp`, are there too where the optimizer is offloaded: they are on its device then.
     ///
     /// The peak has besides what is gathered at once.
     pub parameters: Amount,
-    /// Gradients, in fp32. Formula: `4Ψ`, or `4Ψ/dp` where each micro-batch's are summed over the ranks.
+    /// Gradients, in fp32. Formula: `4Ψₛ`, or `4Ψₛ/dp` where each micro-batch's are summed over the ranks.
     ///
-    /// The peak has besides the partial sums of a pairwise sum over micro-batches, whole buffers on their way, and one
-    /// sum for each of the stage's blocks that read a shared parameter.
+    /// The peak has besides the partial sums of a pairwise sum over micro-batches, and whole buffers on their way.
     pub gradients: Amount,
     /// The optimizer's state. Formula for 8 bytes an element: `8Ψₛ`, sharded `8Ψₛ/dp`.
     pub optimizer: Amount,
@@ -66,7 +66,7 @@ pub(super) fn memory(holding: &Holding<'_>) -> MemoryFootprint {
     let parameters = parameters(holding, all, stepped, shards);
     let (live, peak) = gradients(holding);
     let gradient_shards = if configuration.sums_each_micro_batch() { shards } else { 1 };
-    let gradients = Amount { formula: (FP32 * all).div_ceil(gradient_shards), live, peak };
+    let gradients = Amount { formula: (FP32 * stepped).div_ceil(gradient_shards), live, peak };
     // The state has no padding: the first rank's shard has the least of it.
     let state_elements = sum_stepped(holding, |unit| unit.own.min(unit.elements));
     let optimizer = Amount {
@@ -85,7 +85,7 @@ fn sum_stepped(holding: &Holding<'_>, elements: impl Fn(&Held) -> usize) -> u64 
 fn parameters(holding: &Holding<'_>, all: u64, stepped: u64, shards: u64) -> Amount {
     let configuration = holding.configuration;
     let (compute, gathers) = (configuration.compute_bytes as u64, configuration.gathers());
-    let has_masters = compute != FP32;
+    let has_masters = compute != FP32 || configuration.offload;
     let held = |unit: &Held| {
         let own = match unit.is_stepped {
             true if gathers || has_masters => FP32 * unit.own as u64,

@@ -7,7 +7,8 @@
 //! - The data-parallel ranks of a stage are alike, but for remainders of at most a few elements per unit. Where they
 //!   differ, the numbers are the largest rank's, which is the first.
 //! - What is not here: parameters that are not trained, what an operation needs while it runs, what the autodiff graph
-//!   of a block keeps besides the block's input and output, exchanges of a few numbers (losses, norms).
+//!   of a block keeps besides the block's input and output, a shared parameter's gradient on its way to the block that
+//!   owns it, exchanges of a few numbers (losses, norms).
 
 mod configuration;
 mod gradients;

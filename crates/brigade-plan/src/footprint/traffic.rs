@@ -1,7 +1,7 @@
 //! Calls and bytes that a rank sends in a step.
 
-use super::configuration::CutTensor;
-use super::holding::{Held, Holding};
+use super::configuration::{Configuration, CutTensor, UnitSize};
+use super::holding::Holding;
 use crate::schedule::{Action, Pass, Task};
 
 /// Bytes that a message between stages has at its end: the length of its description.
@@ -12,9 +12,6 @@ const DESCRIPTION: (u64, u64) = (2, 8);
 
 /// Bytes of the description of a tensor that is not there.
 const ABSENT: u64 = 1;
-
-/// Bytes of an element of a shared parameter's gradient, on its way to the stage that steps it.
-const SHARED_GRADIENT: u64 = 4;
 
 /// Calls of one operation, and the payload bytes that a rank sends in them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -35,8 +32,9 @@ pub struct StepTraffic {
     pub reduce_scatter: Sent,
     /// Parameters, from shards: after the optimizer's step, or under ZeRO-3 before their use.
     pub all_gather: Sent,
-    /// Messages between stages: activations forward, their gradients backward, gradients of shared parameters to the
-    /// stage that steps them, and their new values back. A message describes its tensors; those bytes count.
+    /// Messages between stages: activations forward; their gradients backward, and with them, at each cut between the
+    /// block that owns a shared parameter and the last one that reads it, the parameter's whole gradient; the new values
+    /// of shared parameters to the other stages that read them. A message describes its tensors; those bytes count.
     pub send: Sent,
 }
 
@@ -72,15 +70,14 @@ pub(super) fn traffic(holding: &Holding<'_>) -> StepTraffic {
     let mut traffic = StepTraffic::default();
     if ranks > 1 {
         let sums = if configuration.sums_each_micro_batch() { configuration.micro_batches as u64 } else { 1 };
-        for unit in &holding.units {
+        for unit in holding.units.iter().filter(|unit| unit.is_stepped) {
             let (length, own) = (unit.length as u64, unit.own as u64);
-            let calls = unit.users as u64 * sums;
             if configuration.is_sharded() {
-                traffic.reduce_scatter.add(calls, reduce * own * (ranks - 1));
+                traffic.reduce_scatter.add(sums, reduce * own * (ranks - 1));
             } else {
                 // To sum a slice, a rank sends the rest of its buffer; then it sends the sum of its slice to each peer.
                 let slice = length.div_ceil(ranks);
-                traffic.all_reduce.add(calls, reduce * (length - slice + slice * (ranks - 1)));
+                traffic.all_reduce.add(sums, reduce * (length - slice + slice * (ranks - 1)));
             }
         }
         for (unit, calls) in holding.units.iter().zip(gathers(holding)) {
@@ -103,23 +100,24 @@ fn gathers(holding: &Holding<'_>) -> Vec<u64> {
 
 /// Messages to other stages.
 fn sends(holding: &Holding<'_>) -> Sent {
+    let configuration = holding.configuration;
     let mut sent = Sent::default();
     for action in &holding.program.actions {
         if let Action::Send { pass, task: Task { chunk, .. }, .. } = action {
-            let cut = match pass {
-                Pass::Forward => holding.configuration.cut(holding.stage.blocks(*chunk).end),
-                Pass::Backward => holding.configuration.cut(holding.stage.blocks(*chunk).start),
+            let blocks = holding.stage.blocks(*chunk);
+            let bytes = match pass {
+                Pass::Forward => activation(Pass::Forward, configuration.cut(blocks.end)),
+                Pass::Backward => {
+                    let gradient = activation(Pass::Backward, configuration.cut(blocks.start));
+                    gradient + riding(configuration, blocks.start)
+                }
             };
-            sent.add(1, activation(*pass, cut));
+            sent.add(1, bytes);
         }
     }
-    let compute = holding.configuration.compute_bytes as u64;
-    for Held { own, is_stepped, users, other_readers, .. } in &holding.units {
-        let flat = |element_bytes: u64| LENGTH + tensor(element_bytes * *own as u64, 1);
-        match is_stepped {
-            true => sent.add(*other_readers as u64, flat(compute)),
-            false => sent.add(*users as u64, flat(SHARED_GRADIENT)),
-        }
+    for unit in holding.units.iter().filter(|unit| unit.is_stepped) {
+        let values = configuration.compute_bytes as u64 * unit.own as u64;
+        sent.add(unit.other_readers as u64, LENGTH + tensor(values, 1));
     }
     sent
 }
@@ -131,6 +129,15 @@ fn activation(pass: Pass, cut: &[CutTensor]) -> u64 {
         _ => tensor(part.bytes, part.dimensions),
     };
     if cut.is_empty() { 0 } else { LENGTH + cut.iter().map(part).sum::<u64>() }
+}
+
+/// The bytes of the shared parameters' gradients that ride along where the gradient of a block's input is sent.
+fn riding(configuration: &Configuration, block: usize) -> u64 {
+    let crosses =
+        |unit: &&UnitSize| unit.home < block && unit.users.last().is_some_and(|last| *last >= block);
+    let whole = |unit: &UnitSize| configuration.lengths(unit.elements).0 as u64;
+    let crossing = configuration.units.iter().filter(crosses);
+    crossing.map(|unit| tensor(configuration.compute_bytes as u64 * whole(unit), 1)).sum()
 }
 
 fn tensor(bytes: u64, dimensions: usize) -> u64 {

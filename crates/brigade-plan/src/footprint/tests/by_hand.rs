@@ -1,7 +1,7 @@
 //! Footprints against the tables, and against counts by hand.
 
 use super::{blocks, hidden, only, stages, tied, tokens};
-use crate::footprint::{Configuration, MemoryFootprint};
+use crate::footprint::{Configuration, MemoryFootprint, Sent};
 use crate::{Release, ScheduleKind};
 
 #[test]
@@ -141,24 +141,61 @@ fn activations_are_the_cuts_of_what_is_in_flight() {
 #[test]
 fn stages_send_activations_gradients_and_what_they_share() {
     let tensor = hidden().bytes + 2 + 3 * 8 + 4;
-    // A pair of embedding and head: its gradient to the first stage, its new values back.
-    let flat = |elements: u64| 4 * elements + 2 + 8 + 4;
+    // A pair of embedding and head: its new values to the second stage, its gradient back with each activation's.
+    let values = |bytes: u64| bytes + 2 + 8 + 4;
+    let riding = |bytes: u64| bytes + 2 + 8;
     for (zero_stage, own) in [(0, 4096), (1, 2048), (3, 2048)] {
-        let both = stages(&Configuration { zero_stage, ..tied() });
-        for stage in &both {
-            assert_eq!((stage.traffic.send.calls, stage.traffic.send.bytes), (5, 4 * tensor + flat(own)));
-        }
-        assert_eq!(both[1].memory.optimizer.formula, 8 * 10_100 / if zero_stage > 0 { 2 } else { 1 });
+        let [first, second] = stages(&Configuration { zero_stage, ..tied() }).try_into().unwrap();
+        assert_eq!(first.traffic.send, Sent { calls: 5, bytes: 4 * tensor + values(4 * own) });
+        assert_eq!(second.traffic.send, Sent { calls: 4, bytes: 4 * (tensor + riding(4 * 4096)) });
+        assert_eq!(second.memory.optimizer.formula, 8 * 10_100 / if zero_stage > 0 { 2 } else { 1 });
+        assert_eq!(second.memory.gradients.formula, 4 * 10_100 / if zero_stage > 2 { 2 } else { 1 });
     }
     let half = stages(&Configuration { compute_bytes: 2, ..tied() });
-    assert_eq!(half[0].traffic.send.bytes, 4 * tensor + flat(2048), "values travel in the type of compute");
-    assert_eq!(half[1].traffic.send.bytes, 4 * tensor + flat(4096), "gradients in fp32");
+    assert_eq!(
+        half[0].traffic.send.bytes,
+        4 * tensor + values(2 * 4096),
+        "all travels in the type of compute"
+    );
+    assert_eq!(half[1].traffic.send.bytes, 4 * (tensor + riding(2 * 4096)));
     assert_eq!(half[1].memory.parameters.live, 6 * 10_100 + 2 * 4096, "masters stay at home");
 
-    let here = Configuration { pp: 1, split: vec![6], zero_stage: 2, ..tied() };
-    assert_eq!(only(&here).traffic.reduce_scatter.calls, 4 * (7 + 1), "once for each block that shares");
+    let three = stages(&Configuration { pp: 3, split: vec![2, 2, 2], ..tied() });
+    let relay = 4 * tensor + 4 * (tensor + riding(4 * 4096));
+    assert_eq!(three[1].traffic.send, Sent { calls: 8, bytes: relay }, "the middle hands the gradient on");
+    let mut near = tied();
+    near.units[1].users = vec![0, 2];
+    assert_eq!(stages(&near)[1].traffic.send.bytes, 4 * tensor, "readers on the owner's stage send nothing");
     let mut masked = tied();
     masked.cuts[3].push(tokens());
-    let gradients = &stages(&masked)[1].traffic.send;
-    assert_eq!(gradients.bytes, 4 * (tensor + 1) + flat(4096), "a part without a gradient takes a byte");
+    let gradients = stages(&masked)[1].traffic.send.bytes;
+    assert_eq!(gradients, 4 * (tensor + 1 + riding(4 * 4096)), "a part without a gradient takes a byte");
+}
+
+#[test]
+fn a_shared_parameter_counts_once_on_the_wire() {
+    let psi = 4 * 6 * 1024u64;
+    let mut base = Configuration { dp: 2, micro_batches: 4, ..blocks(&[1024; 6]) };
+    base.units[0].users = vec![0, 3, 5];
+    for (zero_stage, reduce_each_micro_batch, halves) in
+        [(0, true, 2), (1, true, 2), (2, false, 2), (2, true, 5)]
+    {
+        let traffic = only(&Configuration { zero_stage, reduce_each_micro_batch, ..base.clone() }).traffic;
+        assert_eq!(traffic.bytes(), halves * psi / 2, "ZeRO-{zero_stage}");
+        assert_eq!(traffic.send.calls, 0);
+    }
+}
+
+#[test]
+fn an_offloaded_optimizer_has_values_of_its_own() {
+    let size = 256 * 2 * 5;
+    let psi = size as u64;
+    for (zero_stage, compute_bytes, live) in
+        [(0, 4, 8 * psi), (1, 4, 6 * psi), (3, 4, 2 * psi), (0, 2, 6 * psi), (2, 2, 4 * psi)]
+    {
+        let configuration =
+            Configuration { zero_stage, dp: 2, compute_bytes, offload: true, ..blocks(&[size]) };
+        let parameters = only(&configuration).memory.parameters;
+        assert_eq!((parameters.live, parameters.formula), (live, live));
+    }
 }

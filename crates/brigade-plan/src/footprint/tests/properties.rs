@@ -16,7 +16,7 @@ prop_compose! {
         split in prop::collection::vec(1usize..4, 6),
         units in prop::collection::vec((1usize..5000, prop::collection::vec(0usize..100, 1..3)), 1..9),
         (groups, zero_stage, release, prefetch) in (1usize..4, 0u8..4, prop::sample::select(&RELEASES[..]), 0usize..4),
-        (each, recompute_every, gpipe) in (any::<bool>(), 0usize..3, any::<bool>()),
+        (each, recompute_every, gpipe, offload) in (any::<bool>(), 0usize..3, any::<bool>(), any::<bool>()),
         (compute, reduce) in (1usize..3, 1usize..3),
     ) -> Configuration {
         let split = split[..pp * chunks].to_vec();
@@ -25,7 +25,7 @@ prop_compose! {
             let mut users: Vec<usize> = users.into_iter().map(|user| user % blocks).collect();
             users.sort();
             users.dedup();
-            UnitSize { elements, home: users[elements % users.len()], users }
+            UnitSize { elements, home: users[0], users }
         };
         let schedule = match chunks {
             1 if gpipe => ScheduleKind::GPipe,
@@ -42,6 +42,7 @@ prop_compose! {
             compute_bytes: 2 * compute,
             reduce_bytes: 2 * reduce,
             optimizer_bytes: 8,
+            offload,
         }
     }
 }
@@ -56,6 +57,18 @@ proptest! {
             }
             prop_assert!(activations.peak <= activations.formula && activations.live == 0, "{activations:?}");
             prop_assert!(parameters.formula <= parameters.live && optimizer.live == optimizer.peak);
+        }
+    }
+
+    #[test]
+    fn gradients_cost_as_if_the_owner_alone_read_them(configuration in configurations()) {
+        let mut alone = configuration.clone();
+        alone.units.iter_mut().for_each(|unit| unit.users.truncate(1));
+        for (shared, alone) in stages(&configuration).iter().zip(stages(&alone)) {
+            prop_assert_eq!(shared.memory.gradients, alone.memory.gradients);
+            prop_assert_eq!(shared.memory.optimizer, alone.memory.optimizer);
+            prop_assert_eq!(shared.traffic.all_reduce, alone.traffic.all_reduce);
+            prop_assert_eq!(shared.traffic.reduce_scatter, alone.traffic.reduce_scatter);
         }
     }
 

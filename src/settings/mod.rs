@@ -1,0 +1,181 @@
+//! What a run is told: every setting of training that is not the model's or the data's own.
+//!
+//! The same structure is read from a TOML file, changed by flags, written back resolved into the
+//! run's folder, and compared between ranks.
+
+mod optimizer;
+mod plan;
+mod spread;
+
+use std::path::PathBuf;
+
+use brigade_core::plan::{ScheduleError, SplitError};
+use brigade_core::{NonFinite, ScheduleKind};
+use serde::{Deserialize, Serialize};
+
+pub use optimizer::OptimizerSettings;
+pub use plan::Plan;
+pub use spread::{ComputeSettings, MeshSettings, PipelineSettings, ZeroSettings};
+
+/// A setting that cannot be: what was given, what is allowed, and the option's full name.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum SettingError {
+    /// A value out of its range, or one that does not fit others.
+    #[error("{option} = {given} is not possible: {allowed}")]
+    Value {
+        /// Full name of the option, as in a file, with its flag if it has one.
+        option: &'static str,
+        /// What was given.
+        given: String,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// There is no such schedule of a pipeline.
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
+    /// The model cannot be cut so.
+    #[error(transparent)]
+    Split(#[from] SplitError),
+}
+
+impl SettingError {
+    fn new(option: &'static str, given: impl ToString, allowed: impl Into<String>) -> Self {
+        Self::Value { option, given: given.to_string(), allowed: allowed.into() }
+    }
+}
+
+/// All settings of training.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    /// Length, batch and seed of the run.
+    pub train: TrainSettings,
+    /// The optimizer.
+    pub optimizer: OptimizerSettings,
+    /// How the learning rate changes.
+    pub schedule: ScheduleSettings,
+    /// How the ranks are arranged.
+    pub mesh: MeshSettings,
+    /// What is sharded over the data-parallel ranks.
+    pub zero: ZeroSettings,
+    /// How micro-batches go through the pipeline's stages.
+    pub pipeline: PipelineSettings,
+    /// Number types, and what is computed again instead of kept.
+    pub compute: ComputeSettings,
+    /// How they talk.
+    pub comm: CommSettings,
+    /// Where results go.
+    pub output: OutputSettings,
+}
+
+/// `[train]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TrainSettings {
+    /// Optimizer steps.
+    pub steps: u64,
+    /// Seed of weights and of the order of data.
+    pub seed: u64,
+    /// Sequences (or samples) that go through the model at once on a rank.
+    pub micro_batch_size: usize,
+    /// Sequences (or samples) per step over all ranks; ranks accumulate micro-batches to reach it.
+    pub global_batch_size: usize,
+    /// Global-norm clipping; 0 turns it off.
+    pub gradient_clipping: f64,
+    /// Steps between validations; 0 validates only at the end.
+    pub validate_every: u64,
+    /// Most sequences (or samples) that one validation reads; 0 reads all.
+    pub validation_samples: usize,
+    /// What to do when loss or gradient norm is not finite: `stop` or `skip` (the step).
+    pub on_nonfinite: NonFinite,
+}
+
+impl Default for TrainSettings {
+    fn default() -> Self {
+        Self {
+            steps: 100,
+            seed: 0,
+            micro_batch_size: 4,
+            global_batch_size: 8,
+            gradient_clipping: 1.0,
+            validate_every: 0,
+            validation_samples: 0,
+            on_nonfinite: NonFinite::Stop,
+        }
+    }
+}
+
+/// `[schedule]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ScheduleSettings {
+    /// `constant`, `linear`, `cosine` or `wsd`.
+    pub name: ScheduleKind,
+    /// Steps over which the rate rises to its peak.
+    pub warmup_steps: u64,
+    /// The same in tokens (or samples); at most one of the two may be set.
+    pub warmup_tokens: u64,
+    /// Lowest rate, as a part of the peak.
+    pub min_ratio: f64,
+    /// Steps of the decay at the end (`wsd`).
+    pub decay_steps: u64,
+}
+
+impl Default for ScheduleSettings {
+    fn default() -> Self {
+        Self { name: ScheduleKind::Cosine, warmup_steps: 0, warmup_tokens: 0, min_ratio: 0.1, decay_steps: 0 }
+    }
+}
+
+/// How ranks of different processes exchange bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+#[value(rename_all = "snake_case")]
+pub enum Transport {
+    /// Shared memory between processes of one host, TCP between hosts.
+    #[default]
+    Auto,
+    /// Shared memory only.
+    #[value(alias = "shm")]
+    SharedMemory,
+    /// TCP only.
+    Tcp,
+}
+
+/// `[comm]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CommSettings {
+    /// `auto`, `shared_memory` or `tcp`.
+    pub transport: Transport,
+    /// Longest wait for all ranks to come up, in seconds.
+    pub init_timeout_seconds: f64,
+    /// Longest wait inside a step, in seconds.
+    pub train_timeout_seconds: f64,
+}
+
+impl Default for CommSettings {
+    fn default() -> Self {
+        Self { transport: Transport::Auto, init_timeout_seconds: 300.0, train_timeout_seconds: 100.0 }
+    }
+}
+
+/// `[output]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OutputSettings {
+    /// The run's folder; empty makes a new one under `runs/`.
+    pub dir: PathBuf,
+    /// Whether results that are there already may be replaced. It is said anew for each run
+    /// (`--overwrite`), and neither read from a configuration nor written to one.
+    #[serde(skip)]
+    pub overwrite: bool,
+    /// Steps between lines where there is no terminal.
+    pub log_every: u64,
+}
+
+impl Default for OutputSettings {
+    fn default() -> Self {
+        Self { dir: PathBuf::new(), overwrite: false, log_every: 10 }
+    }
+}

@@ -1,0 +1,197 @@
+//! Settings that were checked against each other and the number of ranks.
+
+use brigade_core::plan::{Pipeline, balanced, by_hand};
+use brigade_core::{EngineSettings, Mesh, Precision, Schedule, ScheduleKind, Zero};
+
+use super::{ScheduleSettings, SettingError, Settings};
+
+/// The largest whole number that a TOML file holds.
+const LARGEST: u64 = i64::MAX as u64;
+
+/// Settings that were checked against the number of ranks.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The ranks as a grid.
+    pub mesh: Mesh,
+    /// Micro-batches that each rank adds up in a step.
+    pub accumulation: usize,
+    /// Peak learning rate.
+    pub learning_rate: f64,
+    /// Why it is that.
+    pub learning_rate_reason: String,
+    /// The step's settings; the split of the blocks is empty where it is to be balanced.
+    pub engine: EngineSettings,
+    /// The schedule, its warm-up in steps.
+    pub schedule: Schedule,
+}
+
+impl Settings {
+    /// Checks all settings for a world of `world` ranks, before any of them starts.
+    /// `tokens_per_sample` (sequence length, or 1) turns a warm-up in tokens into steps.
+    ///
+    /// # Errors
+    /// At the first setting that is out of its range or does not fit the others.
+    pub fn plan(&self, world: usize, tokens_per_sample: usize) -> Result<Plan, SettingError> {
+        let Self { train, optimizer, schedule, mesh, comm, .. } = self;
+        let positive = [
+            ("train.steps (--steps)", train.steps),
+            ("train.micro_batch_size (--micro-batch-size)", train.micro_batch_size as u64),
+            ("train.global_batch_size (--global-batch-size)", train.global_batch_size as u64),
+            ("mesh.pp (--pp)", mesh.pp as u64),
+        ];
+        if let Some((option, given)) = positive.into_iter().find(|(_, value)| *value == 0) {
+            return Err(SettingError::new(option, given, "it must be at least 1"));
+        }
+        let most = u64::from(u32::MAX);
+        let bounded = [
+            ("train.micro_batch_size (--micro-batch-size)", train.micro_batch_size as u64, most),
+            ("train.global_batch_size (--global-batch-size)", train.global_batch_size as u64, most),
+            ("mesh.dp (--dp)", mesh.dp as u64, most),
+            ("mesh.pp (--pp)", mesh.pp as u64, most),
+            ("train.steps (--steps)", train.steps, LARGEST),
+            ("train.seed (--seed)", train.seed, LARGEST),
+            ("train.validate_every", train.validate_every, LARGEST),
+            ("train.validation_samples", train.validation_samples as u64, LARGEST),
+            ("schedule.warmup_steps", schedule.warmup_steps, LARGEST),
+            ("schedule.warmup_tokens", schedule.warmup_tokens, LARGEST),
+            ("schedule.decay_steps", schedule.decay_steps, LARGEST),
+            ("output.log_every", self.output.log_every, LARGEST),
+        ];
+        if let Some((option, given, most)) = bounded.into_iter().find(|(_, value, most)| value > most) {
+            return Err(SettingError::new(option, given, format!("it must be at most {most}")));
+        }
+        if !(optimizer.epsilon.is_finite() && optimizer.epsilon > 0.0) {
+            return Err(SettingError::new(
+                "optimizer.epsilon",
+                optimizer.epsilon,
+                "it must be a number above 0",
+            ));
+        }
+        let dp = if mesh.dp == 0 { (world / mesh.pp).max(1) } else { mesh.dp };
+        let mesh = Mesh::new(world, mesh.pp, dp).map_err(|error| match error {
+            brigade_core::Error::Setting { option, given, allowed } => {
+                SettingError::Value { option, given, allowed }
+            }
+            other => SettingError::new("mesh", format!("pp {} x dp {dp}", self.mesh.pp), other.to_string()),
+        })?;
+        let (global, together) = (train.global_batch_size, dp * train.micro_batch_size);
+        if !global.is_multiple_of(together) {
+            let (below, above) = (global / together * together, global.div_ceil(together) * together);
+            let near = if below == 0 { above.to_string() } else { format!("{below} or {above}") };
+            return Err(SettingError::new(
+                "train.global_batch_size (--global-batch-size)",
+                global,
+                format!(
+                    "it must be a multiple of dp x micro-batch size = {dp} x {} = {together}; the nearest is {near}",
+                    train.micro_batch_size
+                ),
+            ));
+        }
+        let accumulation = global / together;
+        let engine = self.engine(mesh.pp, accumulation)?;
+        let finite = [
+            ("optimizer.learning_rate", optimizer.learning_rate),
+            ("optimizer.weight_decay", f64::from(optimizer.weight_decay)),
+            ("train.gradient_clipping", train.gradient_clipping),
+        ];
+        if let Some((option, given)) = finite.into_iter().find(|(_, v)| !v.is_finite() || *v < 0.0) {
+            return Err(SettingError::new(option, given, "it must be a number of at least 0"));
+        }
+        let parts = [
+            ("optimizer.beta1", f64::from(optimizer.beta1), 1.0),
+            ("optimizer.beta2", f64::from(optimizer.beta2), 1.0),
+            ("optimizer.momentum", optimizer.momentum, 1.0),
+            ("schedule.min_ratio", schedule.min_ratio, 1.0 + f64::EPSILON),
+        ];
+        if let Some((option, given, _)) = parts.into_iter().find(|(_, v, end)| !(0.0..*end).contains(v)) {
+            let end = if option == "schedule.min_ratio" { "to 1" } else { "to below 1" };
+            return Err(SettingError::new(option, given, format!("it must be from 0 {end}")));
+        }
+        let waits = [
+            ("comm.init_timeout_seconds", comm.init_timeout_seconds),
+            ("comm.train_timeout_seconds", comm.train_timeout_seconds),
+        ];
+        if let Some((option, given)) = waits.into_iter().find(|(_, v)| !(0.1..=1e6).contains(v)) {
+            return Err(SettingError::new(option, given, "it must be from 0.1 to 1000000 seconds"));
+        }
+        optimizer.factory()?;
+        let base = if optimizer.base_batch_size == 0 { global } else { optimizer.base_batch_size };
+        let (learning_rate, learning_rate_reason) =
+            optimizer.learning_rate_scaling.resolve(optimizer.learning_rate, global, base);
+        Ok(Plan {
+            mesh,
+            accumulation,
+            learning_rate,
+            learning_rate_reason,
+            schedule: schedule.resolve(train.steps, global * tokens_per_sample.max(1))?,
+            engine,
+        })
+    }
+
+    /// The settings of the step, for `stages` pipeline stages and `micro_batches` on each rank.
+    fn engine(&self, stages: usize, micro_batches: usize) -> Result<EngineSettings, SettingError> {
+        let Self { train, zero, pipeline, compute, .. } = self;
+        if zero.stage > 3 {
+            let allowed = "0 shards nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too";
+            return Err(SettingError::new("zero.stage (--zero)", zero.stage, allowed));
+        }
+        if zero.prefetch > 1000 {
+            return Err(SettingError::new("zero.prefetch", zero.prefetch, "it must be at most 1000 blocks"));
+        }
+        if stages * pipeline.chunks != 1 {
+            Pipeline::new(pipeline.schedule, stages, pipeline.chunks, micro_batches)?;
+        }
+        Ok(EngineSettings {
+            gradient_clipping: (train.gradient_clipping > 0.0).then_some(train.gradient_clipping),
+            on_nonfinite: train.on_nonfinite,
+            zero: Zero {
+                stage: zero.stage,
+                prefetch: zero.prefetch,
+                reshard_after_forward: zero.reshard_after_forward,
+                keep_gathered: zero.keep_gathered,
+                reduce_every: zero.reduce_every,
+            },
+            schedule: pipeline.schedule,
+            chunks: pipeline.chunks,
+            split: pipeline.stages.clone(),
+            recompute: compute.recompute()?,
+            precision: Precision { compute: compute.dtype, reduce: compute.reduce_dtype },
+            offload: zero.offload_optimizer.then(brigade_cpu::device),
+            ..EngineSettings::default()
+        })
+    }
+}
+
+impl Plan {
+    /// Checks that a model whose blocks have these costs can be cut as the settings say, and cuts it.
+    ///
+    /// # Errors
+    /// If a part would be empty, or a split by hand does not fit the model.
+    pub fn split(&self, costs: &[f64]) -> Result<Vec<usize>, SettingError> {
+        let (given, parts) = (&self.engine.split, self.mesh.pp * self.engine.chunks);
+        if given.is_empty() {
+            return Ok(balanced(costs, parts)?);
+        }
+        by_hand(given, costs.len(), parts)?;
+        Ok(given.clone())
+    }
+}
+
+impl ScheduleSettings {
+    fn resolve(&self, total_steps: u64, tokens_per_step: usize) -> Result<Schedule, SettingError> {
+        if self.warmup_steps > 0 && self.warmup_tokens > 0 {
+            let allowed = format!("set this or schedule.warmup_steps (now {}), not both", self.warmup_steps);
+            return Err(SettingError::new("schedule.warmup_tokens", self.warmup_tokens, allowed));
+        }
+        let warmup_steps = self.warmup_steps.max(self.warmup_tokens.div_ceil(tokens_per_step as u64));
+        let decay_steps = match (self.name, self.decay_steps) {
+            (ScheduleKind::Wsd, 0) => total_steps.div_ceil(10),
+            (_, steps) => steps,
+        };
+        if decay_steps > total_steps {
+            let allowed = format!("it must be at most train.steps = {total_steps}");
+            return Err(SettingError::new("schedule.decay_steps", decay_steps, allowed));
+        }
+        Ok(Schedule { kind: self.name, warmup_steps, total_steps, min_ratio: self.min_ratio, decay_steps })
+    }
+}

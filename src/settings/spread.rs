@@ -1,0 +1,101 @@
+//! Settings of how a model is spread over ranks.
+
+use brigade_core::plan::ScheduleKind as PipelineKind;
+use brigade_core::{Float, Recompute, ReduceEvery, Reshard, Zero};
+use serde::{Deserialize, Serialize};
+
+use super::SettingError;
+
+/// `[mesh]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MeshSettings {
+    /// Pipeline stages.
+    pub pp: usize,
+    /// Data-parallel ranks; 0 is as many as there are.
+    pub dp: usize,
+}
+
+impl Default for MeshSettings {
+    fn default() -> Self {
+        Self { pp: 1, dp: 0 }
+    }
+}
+
+/// `[zero]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ZeroSettings {
+    /// What each data-parallel rank keeps only its share of: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too.
+    pub stage: u8,
+    /// Stage 3: how many blocks ahead parameters are gathered.
+    pub prefetch: usize,
+    /// Stage 3: `default`, `always` or `never`: when gathered parameters are freed.
+    pub reshard_after_forward: Reshard,
+    /// Stage 3: whether gathered parameters stay for all micro-batches of a step.
+    pub keep_gathered: bool,
+    /// Stages 2 and 3: `micro_batch` or `step`: when gradients are summed over the ranks.
+    pub reduce_every: ReduceEvery,
+    /// Whether optimizer state and fp32 masters are kept, and stepped, in the host's memory, where that is not the device's.
+    pub offload_optimizer: bool,
+}
+
+impl Default for ZeroSettings {
+    fn default() -> Self {
+        let Zero { stage, prefetch, reshard_after_forward, keep_gathered, reduce_every } = Zero::default();
+        Self { stage, prefetch, reshard_after_forward, keep_gathered, reduce_every, offload_optimizer: false }
+    }
+}
+
+/// `[pipeline]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PipelineSettings {
+    /// `gpipe`, `1f1b` or `interleaved-1f1b`.
+    pub schedule: PipelineKind,
+    /// Chunks of blocks per stage (interleaving).
+    pub chunks: usize,
+    /// Blocks in each of the pp x chunks parts of the model; empty to balance them by cost.
+    pub stages: Vec<usize>,
+}
+
+impl Default for PipelineSettings {
+    fn default() -> Self {
+        Self { schedule: PipelineKind::default(), chunks: 1, stages: Vec::new() }
+    }
+}
+
+/// `[compute]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ComputeSettings {
+    /// `f32` or `bf16`: parameters and activations in forward and backward. Masters and optimizer are f32.
+    pub dtype: Float,
+    /// `f32` or `bf16`: gradients while they are summed over ranks.
+    pub reduce_dtype: Float,
+    /// Activations that are computed again in the backward pass instead of kept: `none`, `all`, or `every-2`, `every-3`, …
+    /// block.
+    pub recompute: String,
+}
+
+impl Default for ComputeSettings {
+    fn default() -> Self {
+        Self { dtype: Float::F32, reduce_dtype: Float::F32, recompute: "none".into() }
+    }
+}
+
+impl ComputeSettings {
+    pub(super) fn recompute(&self) -> Result<Recompute, SettingError> {
+        let every = self.recompute.strip_prefix("every-").and_then(|k| k.parse().ok()).filter(|k| *k > 0);
+        match (self.recompute.as_str(), every) {
+            ("none", _) => Ok(Recompute::None),
+            ("all", _) => Ok(Recompute::Every(1)),
+            (_, Some(k)) => Ok(Recompute::Every(k)),
+            _ => Err(SettingError::new(
+                "compute.recompute (--recompute)",
+                &self.recompute,
+                "it must be none, all, or every-K for every K-th block, as every-2",
+            )),
+        }
+    }
+}
