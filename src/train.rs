@@ -21,8 +21,8 @@ const READ_AHEAD: usize = 4;
 
 /// A finished run.
 pub struct Trained<I, O> {
-    /// The model with its trained weights: all of them on every rank, unless pipeline stages or ZeRO-3 leave a rank
-    /// with a part; the run's file of weights is always whole.
+    /// The model with its trained weights. Where pipeline stages or ZeRO-3 leave each rank with a part of it, asking it
+    /// for values or predictions is an error; the run's file of weights is whole always.
     pub model: Chain<I, O>,
     /// Mean loss over the last global batch.
     pub loss: f64,

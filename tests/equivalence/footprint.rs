@@ -1,0 +1,310 @@
+//! What every rank counts in a step, bytes that it holds and bytes that it sends, is what the plan says: exactly.
+
+use std::collections::BTreeMap;
+
+use brigade::core::plan::{Configuration, CutTensor, Footprint, ScheduleKind, StageFootprint, balanced};
+use brigade::core::{
+    Batch, Block, Chain, Engine, EngineSettings, Groups, Memory, OptimizerFactory, Recompute, ReduceEvery,
+    Reshard, StepReport, Zero,
+};
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::AdamWConfig;
+use burn::tensor::{Device, Tensor};
+
+use crate::mesh::on_threads;
+use crate::row::{MIXED, Row, STEPS};
+
+/// The width of a row's model.
+const WIDTH: usize = 12;
+
+/// Live bytes and their peak by kind, and calls and bytes by operation; nothing for an operation that was not used.
+type Counts = BTreeMap<&'static str, (u64, u64)>;
+
+fn measured(report: &StepReport) -> Counts {
+    let Memory { parameters, gradients, optimizer, activations } = report.memory;
+    let kinds = [parameters, gradients, optimizer, activations].map(|bytes| (bytes.live, bytes.peak));
+    let traffic = report.traffic.iter().map(|(operation, sent)| (operation.name(), *sent));
+    let mut counts: Counts = KINDS.into_iter().zip(kinds).chain(traffic).collect();
+    counts.remove("exchange");
+    counts
+}
+
+fn planned(stage: &StageFootprint) -> Counts {
+    let memory = stage.memory;
+    let kinds = [memory.parameters, memory.gradients, memory.optimizer, memory.activations];
+    let kinds = kinds.map(|amount| (amount.live, amount.peak));
+    let used = stage.traffic.by_operation().into_iter().filter(|(_, sent)| sent.calls > 0);
+    KINDS.into_iter().zip(kinds).chain(used.map(|(name, sent)| (name, (sent.calls, sent.bytes)))).collect()
+}
+
+const KINDS: [&str; 4] = ["parameters", "gradients", "optimizer", "activations"];
+
+/// A row as the plan takes it.
+fn configuration(row: &Row) -> Configuration {
+    let engine = row.reference().engine(Groups::alone()).unwrap();
+    let chain = engine.chain();
+    let split = match row.split.is_empty() {
+        true => balanced(&chain.costs(), row.pp * row.chunks).unwrap(),
+        false => row.split.clone(),
+    };
+    let tokens = row.batch(0, 0).input;
+    let elements = tokens.dims().iter().product::<usize>();
+    let input =
+        CutTensor { bytes: (elements * tokens.dtype().size()) as u64, dimensions: 2, has_gradient: false };
+    let hidden = (elements * WIDTH * row.precision.compute.bytes()) as u64;
+    let hidden = CutTensor { bytes: hidden, dimensions: 3, has_gradient: true };
+    let blocks: usize = split.iter().sum();
+    let mut cuts = vec![vec![hidden]; blocks];
+    cuts[0] = vec![input];
+    let mutation = std::env::var("FOOT_MUT").unwrap_or_default();
+    let mut c = Configuration {
+        units: chain.units().unwrap(),
+        cuts,
+        pp: row.pp,
+        dp: row.dp,
+        split,
+        schedule: row.schedule,
+        chunks: row.chunks,
+        micro_batches: row.micro_batches,
+        zero_stage: row.zero.stage,
+        release: row.zero.release(row.pp),
+        prefetch: row.zero.prefetch,
+        reduce_each_micro_batch: row.zero.reduces_each_micro_batch(),
+        recompute_every: match row.recompute {
+            Recompute::None => 0,
+            Recompute::Every(k) => k,
+        },
+        compute_bytes: row.precision.compute.bytes(),
+        reduce_bytes: row.precision.reduce.bytes(),
+        optimizer_bytes: 8,
+        offload: row.offload,
+    };
+    match mutation.as_str() {
+        "users" => c.units.iter_mut().for_each(|u| u.users.truncate(1)),
+        "recompute" => c.recompute_every = 0,
+        "dims" => c.cuts[1][0].dimensions = 2,
+        "prefetch" => c.prefetch = 1,
+        "offload" => c.offload = false,
+        "schedule" => c.schedule = ScheduleKind::OneFOneB,
+        "each" => c.reduce_each_micro_batch = true,
+        "release" => c.release = brigade::core::plan::Release::AfterBackward,
+        "compute" => c.compute_bytes = 4,
+        "elements" => c.units[0].elements += 1,
+        _ => {}
+    }
+    c
+}
+
+/// Runs a row, and compares what each rank counts in each step with the plan.
+fn is_as_planned(row: &Row) {
+    let configuration = configuration(row);
+    let plan = Footprint::of(&configuration).unwrap();
+    let whole = Footprint::of(&Configuration { dp: 1, ..configuration }).unwrap();
+    let ranks = on_threads(row.pp, row.dp, |groups| {
+        let mut engine = row.engine(groups.clone()).unwrap();
+        let reports = (0..STEPS).map(|step| engine.step(row.batches(step, &groups), 1e-2).unwrap());
+        (groups.pp.rank(), groups.dp.rank(), reports.collect::<Vec<_>>())
+    });
+    let mut states = vec![0; row.pp];
+    for (stage, replica, reports) in &ranks {
+        states[*stage] += reports[0].memory.optimizer.live;
+        for report in reports {
+            let (mut counts, mut planned) = (measured(report), planned(&plan.stages[*stage]));
+            if *replica > 0 {
+                // What of a shard is padding has no state: the plan gives the first rank's, which has the most.
+                let most = planned.remove("optimizer");
+                assert!(counts.remove("optimizer") <= most, "stage {stage}, replica {replica} of {row:?}");
+            }
+            assert_eq!(counts, planned, "stage {stage}, replica {replica} of {row:?}");
+        }
+    }
+    let copies = if row.zero.shards_optimizer() { 1 } else { row.dp as u64 };
+    let state = |stage: &StageFootprint| copies * stage.memory.optimizer.live;
+    assert_eq!(states, whole.stages.iter().map(state).collect::<Vec<_>>(), "states of all ranks of {row:?}");
+}
+
+fn zero(stage: u8) -> Zero {
+    Zero { stage, ..Zero::default() }
+}
+
+fn on_meshes(pp: usize) {
+    for dp in [1, 2, 4] {
+        for stage in 0..4 {
+            for (micro_batches, tied) in [(1, false), (1, true), (4, false), (4, true)] {
+                is_as_planned(&Row { pp, dp, micro_batches, tied, zero: zero(stage), ..Row::default() });
+            }
+        }
+    }
+}
+
+#[test]
+fn without_a_pipeline() {
+    on_meshes(1);
+}
+
+#[test]
+fn on_two_stages() {
+    on_meshes(2);
+}
+
+#[test]
+fn on_three_stages() {
+    on_meshes(3);
+}
+
+#[test]
+fn under_any_schedule() {
+    for (schedule, chunks) in
+        [(ScheduleKind::GPipe, 1), (ScheduleKind::OneFOneB, 1), (ScheduleKind::Interleaved, 2)]
+    {
+        for pp in [1, 2, 3] {
+            for recompute in [Recompute::None, Recompute::Every(1), Recompute::Every(2)] {
+                for (stage, tied) in [(0, false), (0, true), (2, true), (3, true)] {
+                    // Interleaving takes micro-batches in groups of pp.
+                    let micro_batches = if chunks == 2 { 4usize.next_multiple_of(pp) } else { 4 };
+                    let row = Row { pp, dp: 2, layers: 6, micro_batches, schedule, chunks, ..Row::default() };
+                    is_as_planned(&Row { recompute, tied, zero: zero(stage), ..row });
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn with_parameters_that_come_and_go() {
+    for (reshard_after_forward, keep_gathered) in [
+        (Reshard::Default, false),
+        (Reshard::Always, false),
+        (Reshard::Never, false),
+        (Reshard::Default, true),
+    ] {
+        for prefetch in [0, 1, 3] {
+            for (pp, micro_batches) in [(1, 1), (1, 4), (2, 4), (3, 2)] {
+                let zero = Zero { prefetch, reshard_after_forward, keep_gathered, ..zero(3) };
+                is_as_planned(&Row { pp, dp: 2, micro_batches, tied: true, zero, ..Row::default() });
+            }
+        }
+    }
+}
+
+#[test]
+fn with_gradients_summed_once_a_step() {
+    for (stage, dp, micro_batches) in [(2, 2, 4), (2, 4, 7), (3, 2, 4), (3, 4, 1)] {
+        for (pp, tied) in [(1, false), (1, true), (2, true), (3, true)] {
+            let zero = Zero { reduce_every: ReduceEvery::Step, ..zero(stage) };
+            is_as_planned(&Row { pp, dp, micro_batches, tied, zero, ..Row::default() });
+        }
+    }
+}
+
+#[test]
+fn with_masters() {
+    for (precision, offload) in [(MIXED, false), (Default::default(), true), (MIXED, true)] {
+        for (pp, dp) in [(1, 1), (1, 2), (2, 2), (3, 1)] {
+            for (stage, tied) in [(0, true), (1, true), (2, false), (3, true), (3, false)] {
+                is_as_planned(&Row { pp, dp, precision, offload, tied, zero: zero(stage), ..Row::default() });
+            }
+        }
+    }
+}
+
+/// A block of 4 KiB of parameters, of which any shard of up to four is whole chunks.
+#[derive(Module, Debug)]
+struct Layer {
+    linear: Linear,
+}
+
+impl Block for Layer {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        self.linear.forward(input)
+    }
+}
+
+const BLOCK: u64 = 4 << 10;
+
+/// One step of four layers on `dp` ranks; tied, the last layer has the first one's parameters.
+fn step(dp: usize, micro_batches: u64, zero: Zero, tied: bool) -> Vec<StepReport> {
+    on_threads(1, dp, |groups| {
+        let device = Device::default();
+        let layer = || Layer { linear: LinearConfig::new(32, 32).with_bias(false).init(&device) };
+        let chain = Chain::new().then("0", layer()).then("1", layer()).then("2", layer()).then("3", layer());
+        let chain = if tied { chain.tie("3.linear.weight", "0.linear.weight") } else { chain };
+        let model = chain.loss(|output: Tensor<2>, target: Tensor<2>| (output - target).square().sum());
+        let adamw = AdamWConfig::new().build();
+        let optimizer = OptimizerFactory::new(adamw.clone(), adamw);
+        let settings = EngineSettings { zero, ..EngineSettings::default() };
+        let mut engine = Engine::new(model, 5, &optimizer, groups, settings).unwrap();
+        let row = Tensor::<2>::ones([1, 32], &device);
+        let batch = |_| Batch { input: row.clone(), target: row.clone(), valid_targets: 1 };
+        engine.step((0..micro_batches).map(batch).collect(), 1e-2).unwrap()
+    })
+}
+
+/// The table of the ZeRO paper (Rajbhandari et al. 2020), and what a rank holds beyond it.
+#[test]
+fn the_table_of_zero_in_numbers() {
+    let psi = 4 * BLOCK;
+    for (dp, m) in [(1, 1), (1, 4), (2, 1), (2, 4), (4, 1), (4, 4)] {
+        let shard = psi / dp;
+        for (stage, parameters, gradients, optimizer, wire) in [
+            (0, psi, psi, 2 * psi, 2),
+            (1, psi, psi, 2 * shard, 2),
+            (2, psi, shard, 2 * shard, m + 1),
+            (3, shard, shard, 2 * shard, 3 * m),
+        ] {
+            let (gathers, moves) = (dp > 1 && stage == 3, dp > 1 && stage >= 2);
+            // The block in use and the next one.
+            let gathered = if gathers { 2 * BLOCK } else { 0 };
+            // Of four micro-batches, the sum of the first two stands beside the third until the fourth comes.
+            let partial = if m == 4 { gradients } else { 0 };
+            // Two whole gradients are on their way; of one micro-batch, all other blocks' shards are there by then.
+            let moving = match m {
+                _ if !moves => 0,
+                1 => 2 * (BLOCK - BLOCK / dp),
+                _ => 2 * BLOCK,
+            };
+            let zero = Zero { reshard_after_forward: Reshard::Always, ..zero(stage) };
+            for report in step(dp as usize, m, zero, false) {
+                let Memory { parameters: p, gradients: g, optimizer: o, .. } = report.memory;
+                let what = format!("ZeRO-{stage}, dp {dp}, {m} micro-batches");
+                assert_eq!((p.live, p.peak), (parameters, parameters + gathered), "{what}");
+                let summed = if stage == 0 { psi } else { shard };
+                assert_eq!((g.live, g.peak), (summed, gradients + partial + moving), "{what}");
+                assert_eq!((o.live, o.peak), (optimizer, optimizer), "{what}");
+                assert_eq!(sent(&report), wire * psi * (dp - 1) / dp, "{what}");
+            }
+        }
+    }
+}
+
+/// Shared parameters count once, and what is kept longer is sent less often.
+#[test]
+fn the_wire_of_zero_in_numbers() {
+    let once = Zero { reduce_every: ReduceEvery::Step, ..Zero::default() };
+    let kept = Zero { keep_gathered: true, ..Zero::default() };
+    let m = 4;
+    for (dp, tied) in [(2, false), (2, true), (4, false), (4, true)] {
+        let psi = if tied { 3 * BLOCK } else { 4 * BLOCK };
+        for (zero, wire) in [
+            (zero(0), 2),
+            (zero(1), 2),
+            (zero(2), m + 1),
+            (Zero { stage: 2, ..once }, 2),
+            (Zero { stage: 3, ..kept }, m + 1),
+            (Zero { stage: 3, keep_gathered: true, ..once }, 2),
+        ] {
+            for report in step(dp as usize, m, zero, tied) {
+                assert_eq!(sent(&report), wire * psi * (dp - 1) / dp, "{zero:?}, dp {dp}, tied {tied}");
+            }
+        }
+    }
+}
+
+/// Bytes that a rank sent of parameters and gradients.
+fn sent(report: &StepReport) -> u64 {
+    measured(report).into_iter().filter(|(name, _)| !KINDS.contains(name)).map(|(_, (_, bytes))| bytes).sum()
+}

@@ -9,7 +9,7 @@ mod row;
 mod table;
 
 use brigade::core::{
-    Batch, Error, Groups, NamedTensor, NonFinite, Recompute, ReduceEvery, Reshard, StepReport, Zero,
+    Batch, Error, Float, Groups, NamedTensor, NonFinite, Precision, Recompute, ReduceEvery, Reshard, StepReport, Zero,
 };
 use brigade::models::gpt::Targets;
 use burn::tensor::Tensor;
@@ -56,6 +56,32 @@ fn parameters_come_and_go_as_set() {
             }
         }
     }
+}
+
+/// Sums in bf16 over the ranks: all ranks have the same weights, near those of fp32 sums.
+#[test]
+fn sums_in_half_precision() {
+    let precision = Precision { compute: Float::F32, reduce: Float::Bf16 };
+    for (pp, stage) in [(1, 0), (1, 3), (2, 1)] {
+        let zero = Zero { stage, ..Zero::default() };
+        let row = Row { pp, dp: 2, precision, zero, ..Row::default() };
+        let reference = Row { precision: Precision::default(), ..row.reference() }.run(Groups::alone());
+        let outcomes = on_threads(pp, 2, |groups| row.run(groups));
+        for outcome in &outcomes {
+            same_bits(&outcome.weights, &outcomes[0].weights, "sums in bf16");
+            let (last, exact) = (outcome.reports[1].loss, reference.reports[1].loss);
+            assert!((last - exact).abs() < 1e-2 * exact && last != exact, "{last} {exact}");
+        }
+    }
+}
+
+#[test]
+fn a_part_of_a_model_says_so() {
+    let errors = on_threads(2, 1, |groups| {
+        let row = Row { pp: 2, ..Row::default() };
+        row.engine(groups).unwrap().chain().tensors().unwrap_err().to_string()
+    });
+    assert!(errors.iter().all(|error| error.contains("holds a part of the model")), "{errors:?}");
 }
 
 #[test]

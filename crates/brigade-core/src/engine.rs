@@ -186,7 +186,7 @@ where
                 settling.block(index, seed, optimizer)?;
             }
         }
-        chain.finish_loading();
+        chain.finish_loading(mesh.pp > 1 || store.gathers());
         for index in (0..blocks).filter(|index| stage.holds(*index)) {
             store.hand_out(index, &mut chain.blocks[index]);
         }
@@ -209,8 +209,8 @@ where
         Ok(engine)
     }
 
-    /// The model, with the values of the last step in the blocks that this rank holds whole: all of them
-    /// without a pipeline and without ZeRO-3.
+    /// The model with the values of the last step. Where pipeline stages or ZeRO-3 leave this rank with a part of it,
+    /// it gives no values: see [`collect`](Self::collect).
     pub fn chain(&self) -> &Chain<I, O> {
         &self.chain
     }

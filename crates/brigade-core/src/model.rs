@@ -72,6 +72,8 @@ pub struct Chain<I, O> {
     ties: Vec<(String, String)>,
     /// Where values come from that are not initial ones.
     source: Option<Arc<Source>>,
+    /// Whether some values are on other ranks.
+    is_part: bool,
     types: PhantomData<fn(I) -> O>,
 }
 
@@ -87,7 +89,7 @@ impl<I: Activation> Default for Chain<I, I> {
 impl<I: Activation> Chain<I, I> {
     /// An empty chain; its first block decides the model's input.
     pub fn new() -> Self {
-        Self { blocks: Vec::new(), ties: Vec::new(), source: None, types: PhantomData }
+        Self { blocks: Vec::new(), ties: Vec::new(), source: None, is_part: false, types: PhantomData }
     }
 }
 
@@ -95,7 +97,13 @@ impl<I: Activation, O: Activation> Chain<I, O> {
     /// Appends a block under a name that no other block has.
     pub fn then<B: Block<Input = O>>(mut self, name: impl Into<String>, block: B) -> Chain<I, B::Output> {
         self.blocks.push(NamedBlock { name: name.into(), block: Box::new(Erased::new(block)) });
-        Chain { blocks: self.blocks, ties: self.ties, source: self.source, types: PhantomData }
+        Chain {
+            blocks: self.blocks,
+            ties: self.ties,
+            source: self.source,
+            is_part: self.is_part,
+            types: PhantomData,
+        }
     }
 
     /// Shares one parameter between two blocks: `follower` (`block.path`) reads the values of
@@ -216,9 +224,9 @@ impl<I: Activation, O: Activation> Chain<I, O> {
         device.unwrap_or_default().inner()
     }
 
-    /// All values that are needed have been loaded.
-    pub(crate) fn finish_loading(&mut self) {
-        self.source = None;
+    /// All values that this rank needs have been loaded.
+    pub(crate) fn finish_loading(&mut self, is_part: bool) {
+        (self.source, self.is_part) = (None, is_part);
     }
 
     /// Gives one block's parameters their values.
@@ -256,7 +264,7 @@ impl<I: Activation, O: Activation> Chain<I, O> {
     /// # Errors
     /// If a tensor cannot be read from its device, or a tie is wrong.
     pub fn tensors(&self) -> Result<Vec<NamedTensor>> {
-        self.check_loaded()?;
+        self.check_whole()?;
         let ties = self.resolved_ties()?;
         let mut tensors = Vec::new();
         for (index, NamedBlock { name, block }) in self.blocks.iter().enumerate() {
@@ -275,7 +283,13 @@ impl<I: Activation, O: Activation> Chain<I, O> {
     /// A copy of the chain without autodiff, for inference: [`Chain::predict`] on it records no graph.
     pub fn valid(&self) -> Self {
         let blocks = self.blocks.iter().map(|b| NamedBlock { name: b.name.clone(), block: b.block.valid() });
-        Self { blocks: blocks.collect(), ties: self.ties.clone(), source: self.source.clone(), types: PhantomData }
+        Self {
+            blocks: blocks.collect(),
+            ties: self.ties.clone(),
+            source: self.source.clone(),
+            is_part: self.is_part,
+            types: PhantomData,
+        }
     }
 
     /// Runs all blocks.
@@ -283,16 +297,21 @@ impl<I: Activation, O: Activation> Chain<I, O> {
     /// # Errors
     /// If a block was given what it does not take.
     pub fn predict(&self, input: I) -> Result<O> {
-        self.check_loaded()?;
+        self.check_whole()?;
         let parts = forward_all(&self.blocks, flatten(input))?;
         restore_output(&self.blocks, parts)
     }
 
-    fn check_loaded(&self) -> Result<()> {
-        match self.source {
-            None => Ok(()),
-            Some(_) => Err(Error::Model("values of the model are still to be loaded; call `initialize` first".into())),
-        }
+    /// Checks that all values are here.
+    fn check_whole(&self) -> Result<()> {
+        let missing = match self.source {
+            Some(_) => "values of the model are still to be loaded; call `initialize` first",
+            None if self.is_part => {
+                "this rank holds a part of the model, other ranks the rest (pipeline stages, ZeRO-3); the run's file of                  weights has all of it"
+            }
+            None => return Ok(()),
+        };
+        Err(Error::Model(missing.into()))
     }
 
     pub(crate) fn check_names(&self) -> Result<()> {

@@ -7,6 +7,7 @@ mod equality;
 mod generate;
 mod launch;
 mod place;
+mod plan;
 mod results;
 mod worlds;
 mod wrong_input;
