@@ -118,7 +118,12 @@ impl Session {
             ));
         }
         if plan.engine.zero.stage > 0 {
-            let what = ["", "optimizer state", "optimizer state and gradients", "optimizer state, gradients and parameters"];
+            let what = [
+                "",
+                "optimizer state",
+                "optimizer state and gradients",
+                "optimizer state, gradients and parameters",
+            ];
             let what = what[usize::from(plan.engine.zero.stage.min(3))];
             lines.push(format!("ZeRO-{}: {what} in {} shards", plan.engine.zero.stage, plan.mesh.dp));
         }
@@ -161,7 +166,9 @@ fn same_bits_needs(plan: &Plan) -> Option<&'static str> {
     let each = plan.engine.zero.reduces_each_micro_batch();
     match plan.mesh.dp {
         1 => None,
-        dp if each => (!dp.is_power_of_two() && plan.accumulation > 1).then_some("the number of data-parallel ranks is"),
+        dp if each => {
+            (!dp.is_power_of_two() && plan.accumulation > 1).then_some("the number of data-parallel ranks is")
+        }
         _ => (!plan.accumulation.is_power_of_two()).then_some("each rank's micro-batches are"),
     }
 }

@@ -28,10 +28,10 @@ mod train;
 
 pub use brigade_comm as comm;
 pub use brigade_core as core;
+pub use brigade_core::plan;
 pub use brigade_core::{Activation, Batch, Block, Chain, Model, Part, initialize};
 pub use brigade_data as data;
 pub use brigade_launch as supervise;
-pub use brigade_core::plan;
 pub use brigade_models as models;
 pub use brigade_report as report;
 

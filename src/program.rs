@@ -336,7 +336,15 @@ pub fn launch(defaults: &str, body: impl FnOnce(&mut Session) -> anyhow::Result<
         Ok(configured) => configured,
         Err(error) => return ExitCode::from(report(&usage(error))),
     };
-    let program = Program { name: &name, flags: &flags, settings: &settings, config, targets_per_sample: 1, costs: Vec::new(), cuts: Vec::new() };
+    let program = Program {
+        name: &name,
+        flags: &flags,
+        settings: &settings,
+        config,
+        targets_per_sample: 1,
+        costs: Vec::new(),
+        cuts: Vec::new(),
+    };
     program.run(|_| Ok(()), |session, ()| body(session))
 }
 

@@ -44,7 +44,8 @@ pub(crate) fn share(
         [clock.forward, clock.backward, clock.optimizer, data_wait, clock.comm_wait(), report.bubble];
     let memory = report.memory;
     let memory = [memory.parameters, memory.gradients, memory.optimizer, memory.activations];
-    let mut values = vec![step.as_secs_f64(), brigade_report::peak_rss_bytes() as f64, report.in_flight as f64];
+    let mut values =
+        vec![step.as_secs_f64(), brigade_report::peak_rss_bytes() as f64, report.in_flight as f64];
     values.extend(memory.iter().flat_map(|Bytes { live, peak }| [*live as f64, *peak as f64]));
     let means = values.len();
     values.extend(seconds.iter().map(Duration::as_secs_f64));

@@ -66,7 +66,8 @@ impl Session {
             self.introduce(reporter, model.chain(), &train, &sampler);
         }
         let optimizer = self.settings.optimizer.factory()?;
-        let engine_settings = EngineSettings { split: self.plan.split(&model.chain().costs())?, ..self.plan.engine.clone() };
+        let engine_settings =
+            EngineSettings { split: self.plan.split(&model.chain().costs())?, ..self.plan.engine.clone() };
         let mut engine = Engine::new(model, seed, &optimizer, self.groups(), engine_settings)?;
         let (zero, count) = (self.plan.engine.zero, self.plan.accumulation);
         let numbers = (0..count).map(|k| zero.micro_batch_number(dp_rank, dp, k, count)).collect();
@@ -135,7 +136,11 @@ impl Session {
     }
 
     /// Mean loss over the validation samples, each read by the ranks of one pipeline.
-    fn validate<D, O>(&self, engine: &mut Engine<D::Input, O, D::Target>, data: &Arc<D>) -> anyhow::Result<f64>
+    fn validate<D, O>(
+        &self,
+        engine: &mut Engine<D::Input, O, D::Target>,
+        data: &Arc<D>,
+    ) -> anyhow::Result<f64>
     where
         D: Dataset,
         O: Activation,

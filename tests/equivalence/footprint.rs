@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use brigade::core::plan::{Configuration, CutTensor, Footprint, ScheduleKind, StageFootprint, balanced};
+use brigade::core::plan::{Configuration, Footprint, ScheduleKind, StageFootprint, balanced};
 use brigade::core::{
-    Batch, Block, Chain, Engine, EngineSettings, Groups, Memory, OptimizerFactory, Recompute, ReduceEvery,
-    Reshard, StepReport, Zero,
+    Batch, Block, Chain, Engine, EngineSettings, Float, Groups, Memory, OptimizerFactory, Precision,
+    Recompute, ReduceEvery, Reshard, StepReport, Zero,
 };
+use brigade::models::gpt::{Gelu, GptConfig};
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
@@ -48,19 +49,20 @@ fn configuration(row: &Row) -> Configuration {
         true => balanced(&chain.costs(), row.pp * row.chunks).unwrap(),
         false => row.split.clone(),
     };
-    let tokens = row.batch(0, 0).input;
-    let elements = tokens.dims().iter().product::<usize>();
-    let input =
-        CutTensor { bytes: (elements * tokens.dtype().size()) as u64, dimensions: 2, has_gradient: false };
-    let hidden = (elements * WIDTH * row.precision.compute.bytes()) as u64;
-    let hidden = CutTensor { bytes: hidden, dimensions: 3, has_gradient: true };
-    let blocks: usize = split.iter().sum();
-    let mut cuts = vec![vec![hidden]; blocks];
-    cuts[0] = vec![input];
-    let mutation = std::env::var("FOOT_MUT").unwrap_or_default();
-    let mut c = Configuration {
+    let [sequences, sequence_length] = row.batch(0, 0).input.dims();
+    // Vocabulary and heads are in no cut.
+    let shape = GptConfig {
+        vocabulary: 24,
+        sequence_length,
+        width: WIDTH,
+        layers: row.layers,
+        heads: 1,
+        tied_head: row.tied,
+        activation: Gelu::Gelu,
+    };
+    Configuration {
         units: chain.units().unwrap(),
-        cuts,
+        cuts: shape.cuts(sequences, row.precision.compute.bytes()),
         pp: row.pp,
         dp: row.dp,
         split,
@@ -79,21 +81,7 @@ fn configuration(row: &Row) -> Configuration {
         reduce_bytes: row.precision.reduce.bytes(),
         optimizer_bytes: 8,
         offload: row.offload,
-    };
-    match mutation.as_str() {
-        "users" => c.units.iter_mut().for_each(|u| u.users.truncate(1)),
-        "recompute" => c.recompute_every = 0,
-        "dims" => c.cuts[1][0].dimensions = 2,
-        "prefetch" => c.prefetch = 1,
-        "offload" => c.offload = false,
-        "schedule" => c.schedule = ScheduleKind::OneFOneB,
-        "each" => c.reduce_each_micro_batch = true,
-        "release" => c.release = brigade::core::plan::Release::AfterBackward,
-        "compute" => c.compute_bytes = 4,
-        "elements" => c.units[0].elements += 1,
-        _ => {}
     }
-    c
 }
 
 /// Runs a row, and compares what each rank counts in each step with the plan.
@@ -199,8 +187,9 @@ fn with_gradients_summed_once_a_step() {
 }
 
 #[test]
-fn with_masters() {
-    for (precision, offload) in [(MIXED, false), (Default::default(), true), (MIXED, true)] {
+fn with_fewer_bits_and_masters() {
+    let half = Precision { compute: Float::Bf16, reduce: Float::Bf16 };
+    for (precision, offload) in [(MIXED, false), (half, false), (Precision::default(), true), (MIXED, true)] {
         for (pp, dp) in [(1, 1), (1, 2), (2, 2), (3, 1)] {
             for (stage, tied) in [(0, true), (1, true), (2, false), (3, true), (3, false)] {
                 is_as_planned(&Row { pp, dp, precision, offload, tied, zero: zero(stage), ..Row::default() });

@@ -9,7 +9,8 @@ mod row;
 mod table;
 
 use brigade::core::{
-    Batch, Error, Float, Groups, NamedTensor, NonFinite, Precision, Recompute, ReduceEvery, Reshard, StepReport, Zero,
+    Batch, Error, Float, Groups, NamedTensor, NonFinite, Precision, Recompute, ReduceEvery, Reshard,
+    StepReport, Zero,
 };
 use brigade::models::gpt::Targets;
 use burn::tensor::Tensor;
@@ -29,7 +30,9 @@ fn clipping_is_active() {
 
 #[test]
 fn other_optimizers() {
-    for (optimizer, pp, dp, stage) in [("lion", 1, 2, 2), ("sgd", 1, 4, 1), ("lion", 2, 2, 3), ("sgd", 3, 1, 0)] {
+    for (optimizer, pp, dp, stage) in
+        [("lion", 1, 2, 2), ("sgd", 1, 4, 1), ("lion", 2, 2, 3), ("sgd", 3, 1, 0)]
+    {
         let zero = Zero { stage, ..Zero::default() };
         equals_one_process(&Row { optimizer, pp, dp, zero, ..Row::default() });
     }
@@ -39,7 +42,14 @@ fn other_optimizers() {
 fn seven_blocks_on_three_stages() {
     for split in [vec![], vec![3, 3, 1], vec![1, 2, 4]] {
         for tied in [false, true] {
-            equals_one_process(&Row { pp: 3, dp: 2, layers: 5, split: split.clone(), tied, ..Row::default() });
+            equals_one_process(&Row {
+                pp: 3,
+                dp: 2,
+                layers: 5,
+                split: split.clone(),
+                tied,
+                ..Row::default()
+            });
         }
     }
 }
@@ -51,7 +61,14 @@ fn parameters_come_and_go_as_set() {
             for reduce_every in [ReduceEvery::MicroBatch, ReduceEvery::Step] {
                 let zero = Zero { stage: 3, prefetch, reshard_after_forward, keep_gathered, reduce_every };
                 for pp in [1, 2] {
-                    equals_one_process(&Row { pp, dp: 2, micro_batches: 2, tied: true, zero, ..Row::default() });
+                    equals_one_process(&Row {
+                        pp,
+                        dp: 2,
+                        micro_batches: 2,
+                        tied: true,
+                        zero,
+                        ..Row::default()
+                    });
                 }
             }
         }

@@ -2,8 +2,8 @@
 
 use brigade::core::plan::ScheduleKind;
 use brigade::core::{
-    Batch, Engine, EngineSettings, Float, Groups, NamedTensor, NonFinite, OptimizerFactory, Precision, Recompute,
-    StepReport, Zero,
+    Batch, Engine, EngineSettings, Float, Groups, NamedTensor, NonFinite, OptimizerFactory, Precision,
+    Recompute, StepReport, Zero,
 };
 use brigade::models::gpt::{Gelu, GptConfig, Targets};
 use burn::optim::{AdamWConfig, LionConfig, SgdConfig, momentum::MomentumConfig};

@@ -71,7 +71,8 @@ meshes! {
 
 #[test]
 fn the_table_has_every_combination() {
-    let rows: Vec<_> = (1..=4).flat_map(|pp| (1..=4).map(move |dp| (pp, dp))).filter(|(pp, dp)| pp * dp <= 8).collect();
+    let rows: Vec<_> =
+        (1..=4).flat_map(|pp| (1..=4).map(move |dp| (pp, dp))).filter(|(pp, dp)| pp * dp <= 8).collect();
     assert_eq!(rows.len(), 12, "meshes of up to eight ranks, at most four along an axis");
     let rows: Vec<Row> = rows.into_iter().flat_map(|(pp, dp)| super::table::rows(pp, dp)).collect();
     for stage in 0..4 {

@@ -79,7 +79,10 @@ where
             if is_root {
                 for (path, part) in self.own_paths(block).zip(message) {
                     if let Some(Part::Float(flat, shape)) = part {
-                        sink(NamedTensor { name: format!("{}.{path}", named.name), data: to_host(flat, &shape)? })?;
+                        sink(NamedTensor {
+                            name: format!("{}.{path}", named.name),
+                            data: to_host(flat, &shape)?,
+                        })?;
                     }
                 }
             } else if groups.dp.rank() == root_dp && holder != root_stage {
@@ -91,9 +94,8 @@ where
 
     /// Paths of a block's parameters that have values of their own.
     fn own_paths(&self, block: usize) -> impl Iterator<Item = &String> {
-        let is_follower = move |path: &str| {
-            self.ties.iter().any(|tie| tie.follower.0 == block && tie.follower.1 == path)
-        };
+        let is_follower =
+            move |path: &str| self.ties.iter().any(|tie| tie.follower.0 == block && tie.follower.1 == path);
         self.shapes[block].keys().filter(move |path| !is_follower(path))
     }
 

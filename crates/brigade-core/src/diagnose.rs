@@ -101,7 +101,11 @@ pub(crate) fn first(all: &[Vec<f64>], dp: usize, names: impl Fn(usize) -> String
     };
     let first = finds.min_by(|(a, left), (b, right)| {
         (a % dp).cmp(&(b % dp)).then_with(|| {
-            order(left).iter().zip(order(right)).map(|(l, r)| l.total_cmp(&r)).fold(std::cmp::Ordering::Equal, std::cmp::Ordering::then)
+            order(left)
+                .iter()
+                .zip(order(right))
+                .map(|(l, r)| l.total_cmp(&r))
+                .fold(std::cmp::Ordering::Equal, std::cmp::Ordering::then)
         })
     });
     match first {

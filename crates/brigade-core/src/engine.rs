@@ -18,10 +18,10 @@ use crate::model::{Chain, Loss, Model, Tie};
 use crate::norm::clip_factor;
 use crate::optimizer::OptimizerFactory;
 use crate::pass::Sums;
-use brigade_plan::{Program, Stage};
 use crate::store::Store;
 use crate::unit::Unit;
 use crate::zero::{Precision, Recompute, Zero};
+use brigade_plan::{Program, Stage};
 
 /// One micro-batch of a rank.
 #[derive(Debug, Clone)]
@@ -182,7 +182,12 @@ where
         for index in 0..blocks {
             let lends = ties.iter().any(|tie| tie.owner.0 == index && stage.holds(tie.follower.0));
             if stage.holds(index) || lends {
-                let mut settling = Settling { chain: &mut chain, store: &mut store, ties: &ties, frozen_owners: &mut frozen };
+                let mut settling = Settling {
+                    chain: &mut chain,
+                    store: &mut store,
+                    ties: &ties,
+                    frozen_owners: &mut frozen,
+                };
                 settling.block(index, seed, optimizer)?;
             }
         }
@@ -195,7 +200,7 @@ where
             loss,
             store,
             stage,
-            settings,
+            settings: EngineSettings { split, ..settings },
             step: 0,
             memory: Memory::default(),
             programs: BTreeMap::new(),
@@ -252,8 +257,7 @@ where
         let Sums { gradients, grad_norm, loss, targets, in_flight } = sums;
         // Until here waits for neighbours are the pipeline's, and so is the wait for the last of them.
         let idle = |what: &str| clock.waits.get(what).copied().unwrap_or_default();
-        let bubble =
-            if self.stage.stages > 1 { idle("pipeline") + idle("exchange") } else { Duration::ZERO };
+        let bubble = if self.stage.stages > 1 { idle("pipeline") + idle("exchange") } else { Duration::ZERO };
         if !skipped {
             let scale = clip_factor(grad_norm, self.settings.gradient_clipping);
             self.update(gradients, learning_rate, scale, &mut clock)?;

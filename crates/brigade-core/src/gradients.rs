@@ -101,7 +101,8 @@ impl Gradients {
     fn reduce(&mut self, store: &Store, slot: usize, gradient: Tensor<1>) {
         let gradient = cast(gradient, store.precision.reduce.dtype());
         let group = &store.groups.dp;
-        let pending = if store.is_sharded() { group.reduce_scatter(gradient) } else { group.all_reduce(gradient) };
+        let pending =
+            if store.is_sharded() { group.reduce_scatter(gradient) } else { group.all_reduce(gradient) };
         self.reducing.push_back((slot, pending));
     }
 

@@ -15,11 +15,11 @@ use crate::error::{Error, Result};
 use crate::gradients::Gradients;
 use crate::memory::Bytes;
 use crate::model::{Loss, NamedBlock, restore_output};
-use brigade_plan::{Program, Stage};
 use crate::passengers::Passengers;
 use crate::store::{Store, cast, compact};
 use crate::tape::{Tape, Upstream, leaves, predict};
 use crate::zero::{Float, Recompute};
+use brigade_plan::{Program, Stage};
 
 /// What a pass is for.
 pub(crate) enum Purpose<'a> {

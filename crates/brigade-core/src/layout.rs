@@ -92,7 +92,12 @@ impl FlatLayout {
 
     /// Joins one-dimensional tensors, one per path, to a flat buffer, and pads it with zeros to `length`
     /// elements. A path that is missing (a parameter that took no part in the loss) stands as zeros.
-    pub fn pack(&self, mut tensors: BTreeMap<String, Tensor<1>>, length: usize, device: &Device) -> Tensor<1> {
+    pub fn pack(
+        &self,
+        mut tensors: BTreeMap<String, Tensor<1>>,
+        length: usize,
+        device: &Device,
+    ) -> Tensor<1> {
         let dtype = tensors.values().next().map_or(DType::F32, Tensor::dtype);
         let zeros = |count: usize| Tensor::zeros([count], (device, dtype));
         let mut pieces: Vec<_> = self

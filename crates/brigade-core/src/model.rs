@@ -243,7 +243,10 @@ impl<I: Activation, O: Activation> Chain<I, O> {
                 match source(&full, shape) {
                     Ok(found) => found.map(|found| {
                         let length = found.len();
-                        (Tensor::from_data(TensorData::new(found, [length]), &Default::default()), shape.clone())
+                        (
+                            Tensor::from_data(TensorData::new(found, [length]), &Default::default()),
+                            shape.clone(),
+                        )
                     }),
                     Err(error) => {
                         failed.get_or_insert(error);
@@ -307,7 +310,7 @@ impl<I: Activation, O: Activation> Chain<I, O> {
         let missing = match self.source {
             Some(_) => "values of the model are still to be loaded; call `initialize` first",
             None if self.is_part => {
-                "this rank holds a part of the model, other ranks the rest (pipeline stages, ZeRO-3); the run's file of                  weights has all of it"
+                "this rank holds a part of the model, other ranks the rest (pipeline stages, ZeRO-3); the run's file of weights has all"
             }
             None => return Ok(()),
         };
@@ -374,11 +377,9 @@ impl<I: Activation, O: Activation> Chain<I, O> {
         for tie in ties {
             let mut values: BTreeMap<_, _> = self.blocks[tie.owner.0].block.values();
             if let Some(value) = values.remove(&tie.owner.1) {
-                self.blocks[tie.follower.0]
-                    .block
-                    .replace(&mut |path| {
-                        (path == tie.follower.1).then(|| (value.flat.clone(), value.shape.clone()))
-                    });
+                self.blocks[tie.follower.0].block.replace(&mut |path| {
+                    (path == tie.follower.1).then(|| (value.flat.clone(), value.shape.clone()))
+                });
             }
         }
     }

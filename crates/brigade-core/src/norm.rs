@@ -31,8 +31,7 @@ pub(crate) fn squares(gradient: &Tensor<1>) -> Result<ExactSum> {
     }
     let mut sum = ExactSum::default();
     if !sums.is_empty() {
-        let sums =
-            Tensor::cat(sums, 0).try_into_vec_as::<f32>().map_err(|e| Error::Device(e.to_string()))?;
+        let sums = Tensor::cat(sums, 0).try_into_vec_as::<f32>().map_err(|e| Error::Device(e.to_string()))?;
         sums.into_iter().for_each(|chunk| sum.add(chunk));
     }
     Ok(sum)

@@ -115,8 +115,11 @@ impl<O: Elementwise> FlatOptimizer for Segmented<O> {
 
     fn state_bytes(&self) -> u64 {
         // All segments' states have the same tensors per element: one small segment's are counted.
-        let counted = self.segments.iter().zip(&self.states).filter_map(|(s, state)| Some((s, state.as_ref()?)));
-        let Some((smallest, state)) = counted.min_by_key(|(segment, _)| segment.range.len()) else { return 0 };
+        let counted =
+            self.segments.iter().zip(&self.states).filter_map(|(s, state)| Some((s, state.as_ref()?)));
+        let Some((smallest, state)) = counted.min_by_key(|(segment, _)| segment.range.len()) else {
+            return 0;
+        };
         let mut sink = StateSink::default();
         state.state_flatten("", &mut sink);
         let bytes: usize = sink.tensors.iter().map(|(_, data)| data.as_bytes().len()).sum();
@@ -147,7 +150,8 @@ mod tests {
         let mut flat = values(layout.len(), 1);
         let mut apart: Vec<Tensor<1>> = layout.params().iter().map(|p| layout.view(&flat, p)).collect();
         let mut states: Vec<Option<O::State<1>>> = layout.params().iter().map(|_| None).collect();
-        let mut optimizer = OptimizerFactory::new(decayed.clone(), plain.clone()).build(&layout, 0..layout.len());
+        let mut optimizer =
+            OptimizerFactory::new(decayed.clone(), plain.clone()).build(&layout, 0..layout.len());
         let factory = OptimizerFactory::new(decayed.clone(), plain.clone());
         let mut padded = vec![flat.clone()];
         padded.push(Tensor::zeros([layout.padded_len(3) - layout.len()], &device));

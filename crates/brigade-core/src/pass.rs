@@ -52,7 +52,8 @@ where
             true => self.settings.zero.release(stages),
             false => brigade_plan::Release::AfterUseUnlessNext,
         };
-        let units = if self.store.gathers() { &self.store.by_block } else { &vec![Vec::new(); self.shapes.len()] };
+        let units =
+            if self.store.gathers() { &self.store.by_block } else { &vec![Vec::new(); self.shapes.len()] };
         let program = Program::new(&self.stage, &pipeline, units, release, self.settings.zero.prefetch);
         let program = Arc::new(program);
         self.programs.insert((count, trains), program.clone());
@@ -214,8 +215,7 @@ where
 fn losses(state: &State, count: usize) -> Result<Vec<f64>> {
     let loss = |k: usize| match state.losses.get(&k) {
         Some(loss) => {
-            let values =
-                loss.clone().try_into_vec_as::<f32>().map_err(|e| Error::Device(e.to_string()))?;
+            let values = loss.clone().try_into_vec_as::<f32>().map_err(|e| Error::Device(e.to_string()))?;
             Ok(f64::from(values[0]))
         }
         None => Ok(0.0),

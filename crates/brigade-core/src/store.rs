@@ -95,7 +95,12 @@ impl Store {
     }
 
     /// Adds a unit with its whole values (fp32, not padded). `optimizer`: none where another stage owns it.
-    pub(crate) fn add(&mut self, unit: Unit, values: Tensor<1>, optimizer: Option<&OptimizerFactory>) -> Result<()> {
+    pub(crate) fn add(
+        &mut self,
+        unit: Unit,
+        values: Tensor<1>,
+        optimizer: Option<&OptimizerFactory>,
+    ) -> Result<()> {
         let (rank, ranks) = (self.groups.dp.rank(), self.groups.dp.size());
         let (length, own) = match self.is_sharded() {
             true => (unit.layout.padded_len(ranks), unit.layout.shard(rank, ranks)),
@@ -183,7 +188,9 @@ impl Store {
                 }
                 _ => {
                     let name = &stored.unit.name;
-                    return Err(Error::Model(format!("a stage sent something else than the values of `{name}`")));
+                    return Err(Error::Model(format!(
+                        "a stage sent something else than the values of `{name}`"
+                    )));
                 }
             }
         }
@@ -192,9 +199,13 @@ impl Store {
 
     /// Starts to gather a unit.
     pub(crate) fn gather(&mut self, unit: usize) {
-        let Some(own) = self.units[unit].own_values.clone().map(|values| self.to_compute(values)) else { return };
+        let Some(own) = self.units[unit].own_values.clone().map(|values| self.to_compute(values)) else {
+            return;
+        };
         match &mut self.units[unit].whole {
-            Whole::InPlace(buffer, filling @ Filling::Empty) => *filling = Filling::Arriving(buffer.fill(own)),
+            Whole::InPlace(buffer, filling @ Filling::Empty) => {
+                *filling = Filling::Arriving(buffer.fill(own))
+            }
             whole @ Whole::Absent => *whole = Whole::Arriving(self.groups.dp.all_gather(own)),
             _ => {}
         }

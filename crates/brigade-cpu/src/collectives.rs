@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use brigade_comm::{DType, Group, HostBuffer, ReduceOp};
 use brigade_core::{
-    Collectives, Error, Message, Operation, Pending, PendingTensor, PendingValues, Refillable, Result, Traffic,
+    Collectives, Error, Message, Operation, Pending, PendingTensor, PendingValues, Refillable, Result,
+    Traffic,
 };
 use burn::tensor::{Bytes, DType as TensorDType, Device, FloatDType, Tensor, TensorData};
 

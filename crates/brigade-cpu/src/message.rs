@@ -136,7 +136,10 @@ mod tests {
             Some(Part::Float(Tensor::from_floats([1.0, -0.0, f32::NAN, 4.0, 5.0, 6.0], &device), vec![2, 3])),
             None,
             Some(Part::Int(Tensor::from_ints([7, 8], &device), vec![2])),
-            Some(Part::Float(Tensor::from_floats([0.5], &device).cast(burn::tensor::FloatDType::BF16), vec![1, 1])),
+            Some(Part::Float(
+                Tensor::from_floats([0.5], &device).cast(burn::tensor::FloatDType::BF16),
+                vec![1, 1],
+            )),
             Some(Part::Float(Tensor::zeros([0], &device), vec![0, 4])),
         ]
     }

@@ -153,7 +153,7 @@ impl GptConfig {
         let stream = (self.width * value_bytes) as u64;
         let ids = CutTensor { bytes: tokens * token_bytes, dimensions: 2, has_gradient: false };
         let residual = CutTensor { bytes: tokens * stream, dimensions: 3, has_gradient: true };
-        std::iter::once(vec![ids]).chain((0..=self.layers).map(|_| vec![residual.clone()])).collect()
+        std::iter::once(vec![ids]).chain((0..=self.layers).map(|_| vec![residual])).collect()
     }
 
     /// The model with its loss, ready to train: [`GptConfig::chain`] and the cross entropy of the next token.

@@ -116,7 +116,9 @@ impl WeightsWriter {
     pub fn push(&mut self, tensor: &NamedTensor, names: &Names) -> Result<(), WeightsError> {
         let bytes = tensor.data.as_bytes();
         let start = self.tensors.last().map_or(0, |(.., range)| range.end);
-        self.file.write_all(bytes).map_err(|source| WeightsError::Io { path: self.beside.clone(), source })?;
+        self.file
+            .write_all(bytes)
+            .map_err(|source| WeightsError::Io { path: self.beside.clone(), source })?;
         let name = (names.to_file)(&tensor.name);
         self.tensors.push((name, tensor.data.shape().to_vec(), start..start + bytes.len()));
         Ok(())

@@ -25,7 +25,9 @@ pub fn balanced(costs: &[f64], stages: usize) -> Result<Vec<usize>, SplitError> 
         return Err(SplitError {
             option: "mesh.pp x pipeline.chunks (--pp, --chunks)",
             given: stages.to_string(),
-            allowed: format!("the model has {blocks} blocks, and no stage may be empty; at most {blocks} stages"),
+            allowed: format!(
+                "the model has {blocks} blocks, and no stage may be empty; at most {blocks} stages"
+            ),
         });
     }
     let sums: Vec<f64> = std::iter::once(0.0)
@@ -61,10 +63,13 @@ pub fn balanced(costs: &[f64], stages: usize) -> Result<Vec<usize>, SplitError> 
 /// # Errors
 /// Where it is otherwise.
 pub fn by_hand(counts: &[usize], blocks: usize, stages: usize) -> Result<(), SplitError> {
-    let error = |allowed: String| SplitError { option: "pipeline.stages", given: format!("{counts:?}"), allowed };
+    let error =
+        |allowed: String| SplitError { option: "pipeline.stages", given: format!("{counts:?}"), allowed };
     let sum = counts.iter().sum::<usize>();
     if counts.len() != stages {
-        return Err(error(format!("{stages} numbers are needed, one for each of mesh.pp x pipeline.chunks stages")));
+        return Err(error(format!(
+            "{stages} numbers are needed, one for each of mesh.pp x pipeline.chunks stages"
+        )));
     }
     if let Some(empty) = counts.iter().position(|count| *count == 0) {
         return Err(error(format!("stage {empty} would be empty; each needs at least one block")));
@@ -130,7 +135,12 @@ mod tests {
         assert_eq!(balanced(&[0.1, 1.0, 1.0, 1.0, 1.0, 2.0], 2).unwrap(), [4, 2]);
         let text = balanced(&[1.0; 3], 4).unwrap_err().to_string();
         assert!(text.contains("the model has 3 blocks"), "{text}");
-        for (given, word) in [(vec![5, 2], "sum, 7, leaves some out"), (vec![5, 8], "has more"), (vec![12, 0], "stage 1 would be empty"), (vec![12], "2 numbers")] {
+        for (given, word) in [
+            (vec![5, 2], "sum, 7, leaves some out"),
+            (vec![5, 8], "has more"),
+            (vec![12, 0], "stage 1 would be empty"),
+            (vec![12], "2 numbers"),
+        ] {
             let text = by_hand(&given, 12, 2).unwrap_err().to_string();
             assert!(text.contains(word), "{text}");
         }

@@ -13,7 +13,9 @@ fn a_schedule_is_printed_and_drawn() {
     let drawing = place.text("out.svg");
     assert!(drawing.starts_with("<svg") && drawing.trim_end().ends_with("</svg>"), "{drawing}");
     let text = place
-        .succeed(&mut place.brigade("plan schedule --pp 2 --micro-batches 4 --schedule interleaved-1f1b --chunks 2 --actions"))
+        .succeed(&mut place.brigade(
+            "plan schedule --pp 2 --micro-batches 4 --schedule interleaved-1f1b --chunks 2 --actions",
+        ))
         .out;
     // (p - 1) / (v·m + p - 1) = 1 / 9
     assert!(text.contains("11.1%"), "{text}");

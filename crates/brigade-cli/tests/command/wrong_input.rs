@@ -56,7 +56,10 @@ fn settings() {
         ("--global-batch-size 10", ["--global-batch-size", "the nearest is 8 or 12"]),
         ("--dp 3", ["--dp", "3"]),
         ("--pp 2 --dp 2", ["pp 2 x dp 2", "start 4 ranks"]),
-        ("--pp 5 --nproc-per-node 5", ["mesh.pp x pipeline.chunks (--pp, --chunks) = 5", "the model has 4 blocks"]),
+        (
+            "--pp 5 --nproc-per-node 5",
+            ["mesh.pp x pipeline.chunks (--pp, --chunks) = 5", "the model has 4 blocks"],
+        ),
         ("--zero 4", ["zero.stage (--zero) = 4", "0 shards nothing"]),
         ("--pp 2 --chunks 2", ["pipeline.chunks (--chunks) is 2", "--schedule interleaved-1f1b"]),
         ("--pp 2 --schedule interleaved-1f1b", ["--chunks 2", "--schedule 1f1b"]),

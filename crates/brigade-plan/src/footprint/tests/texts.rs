@@ -46,7 +46,7 @@ fn the_text_has_a_few_lines_for_each_stage() {
     let alone = Configuration { pp: 1, dp: 1, split: vec![6], cuts: Vec::new(), ..configuration };
     insta::assert_snapshot!(Footprint::of(&alone).unwrap().render(), @r"
     stage 0: blocks 0-5
-      memory  parameters 32.1 MiB  gradients 32.1 MiB (+ 54.9 MiB working set)  optimizer 64.1 MiB  activations unknown  at most 183.2 MiB
+      memory  parameters 32.1 MiB  gradients 32.1 MiB (+ 32.1 MiB working set)  optimizer 64.1 MiB  activations unknown  at most 160.3 MiB
       sends   nothing
     ");
 }
