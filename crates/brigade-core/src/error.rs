@@ -69,7 +69,7 @@ impl Error {
     /// Whether every rank of the group ends with this same error at this same point, because it was
     /// decided from values that all have.
     pub fn is_agreed(&self) -> bool {
-        matches!(self, Self::NoTargets { .. } | Self::NonFinite { .. })
+        matches!(self, Self::NoTargets { .. } | Self::NonFinite { .. } | Self::Setting { .. })
     }
 
     /// Wraps an error of a collective.

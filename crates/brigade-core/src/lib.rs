@@ -1,8 +1,9 @@
 //! The strategies that spread the training of a Burn model over ranks.
 //!
-//! A model is a list of [blocks](Block), each run in an autodiff graph of its own; all parameters
-//! of a block live in one [flat buffer](FlatLayout); an [`Engine`] runs the training step over them
-//! and talks to the other ranks through [`Collectives`], a trait that a backend crate implements.
+//! A model is a list of [blocks](Block), each run in an autodiff graph of its own; the parameters
+//! of a block live in one [flat buffer](FlatLayout), whole or in [shards](Zero). An [`Engine`] runs a
+//! rank's share of a training step: the actions that a [schedule](plan::Pipeline) lists for its stage, and
+//! talks to the other ranks of the mesh through [`Collectives`], a trait that a backend crate implements.
 //! This crate knows neither devices nor transports, and models know nothing of this crate's
 //! parallelism.
 //!
@@ -11,6 +12,10 @@
 //!   micro-batch ([`PairwiseSum`]): inside a rank first, then over ranks in the same pattern
 //!   ([`Collectives::all_reduce`]). With a power-of-two number of micro-batches per rank both
 //!   trees are one tree over the global batch, so the sum has the same bits on any number of ranks.
+//!   Where each micro-batch is summed over the ranks at once, the ranks' micro-batches are
+//!   [numbered](Zero::micro_batch_number) so that the same holds for a power of two of ranks.
+//! - **One order of communication.** What a rank sends and gathers, and when, follows from its list of actions
+//!   before the step begins, never from timing.
 //! - **One division.** A block's loss is a sum over valid targets, divided once, before backward,
 //!   by the number of valid targets in the global batch; nothing is scaled afterwards but by clipping.
 //! - **Same decisions everywhere.** Whatever ranks decide by (norm, loss, skipping a step) is

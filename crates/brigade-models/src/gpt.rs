@@ -148,11 +148,11 @@ impl GptConfig {
     /// The tensors that go into each block, for micro-batches of so many sequences and activations of so many bytes
     /// a value.
     pub fn cuts(&self, micro_batch_size: usize, value_bytes: usize) -> Vec<Vec<CutTensor>> {
-        let tokens = (micro_batch_size * self.sequence_length) as u64;
+        let tokens = (micro_batch_size as u64).saturating_mul(self.sequence_length as u64);
         let token_bytes = size_of::<i32>() as u64;
-        let stream = (self.width * value_bytes) as u64;
-        let ids = CutTensor { bytes: tokens * token_bytes, dimensions: 2, has_gradient: false };
-        let residual = CutTensor { bytes: tokens * stream, dimensions: 3, has_gradient: true };
+        let stream = (self.width as u64).saturating_mul(value_bytes as u64);
+        let ids = CutTensor { bytes: tokens.saturating_mul(token_bytes), dimensions: 2, has_gradient: false };
+        let residual = CutTensor { bytes: tokens.saturating_mul(stream), dimensions: 3, has_gradient: true };
         std::iter::once(vec![ids]).chain((0..=self.layers).map(|_| vec![residual])).collect()
     }
 
