@@ -227,7 +227,7 @@ where
         let divisor = self.state.total.divisor(self.clock)?;
         for index in self.stage.blocks(task.chunk).rev() {
             self.before_turn(index, program)?;
-            let started = Instant::now();
+            let (started, waited) = (Instant::now(), self.clock.comm_wait());
             let mut found = tape.backward(&self.blocks[index], divisor, &mut upstream)?;
             if let Purpose::Search(search) = &mut self.purpose {
                 search.gradient(task.micro_batch, index, found.values())?;
@@ -244,7 +244,8 @@ where
                     }
                 }
             }
-            self.clock.backward += started.elapsed();
+            let waited = self.clock.comm_wait() - waited;
+            self.clock.backward += started.elapsed().saturating_sub(waited);
             self.after_turn(program);
         }
         if place > 0 {

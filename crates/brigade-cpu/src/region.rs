@@ -19,6 +19,9 @@ pub(crate) struct Region(Arc<MmapRaw>);
 impl Region {
     pub(crate) fn new(bytes: usize) -> std::io::Result<Self> {
         let map: MmapMut = MmapOptions::new().len(bytes.max(1)).map_anon()?;
+        // Pages come anew with every fill, so fewer and larger ones are cheaper; where there are none, small ones do.
+        #[cfg(target_os = "linux")]
+        drop(map.advise(memmap2::Advice::HugePage));
         Ok(Self(Arc::new(MmapRaw::from(map))))
     }
 
