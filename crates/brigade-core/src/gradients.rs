@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use brigade_plan::REDUCING;
 use burn::tensor::{FloatDType, Tensor};
 
 use crate::accumulate::PairwiseSum;
@@ -10,10 +11,6 @@ use crate::collectives::PendingTensor;
 use crate::error::Result;
 use crate::memory::Bytes;
 use crate::store::{Store, Stored, cast};
-
-/// Most sums over the ranks that are on their way at once where each micro-batch is summed: each holds a
-/// whole gradient of one unit.
-const IN_FLIGHT: usize = 2;
 
 /// The gradients of one step on this rank.
 pub(crate) struct Gradients {
@@ -60,7 +57,7 @@ impl Gradients {
         let Some(index) = self.slots.iter().position(|slot| slot.unit == unit) else { return Ok(()) };
         let gradient = cast(gradient, FloatDType::F32);
         if store.is_sharded() && store.zero.reduces_each_micro_batch() {
-            while self.reducing.len() >= IN_FLIGHT {
+            while self.reducing.len() >= REDUCING {
                 self.settle_oldest(store, clock)?;
             }
             self.reduce(store, index, gradient);

@@ -3,11 +3,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use brigade_plan::CHUNK;
 use burn::tensor::{DType, Device, Tensor};
-
-/// Elements per chunk: the unit in which norms are summed, and of which shard boundaries are
-/// multiples, so that no mesh changes the order of a norm's additions.
-pub const CHUNK: usize = 256;
 
 /// One parameter in a flat buffer.
 #[derive(Debug, Clone, PartialEq, Eq)]

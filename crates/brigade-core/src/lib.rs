@@ -56,6 +56,7 @@ pub use accumulate::PairwiseSum;
 pub use activation::{Activation, Part, Parts};
 pub use block::Block;
 pub use brigade_plan as plan;
+pub use brigade_plan::CHUNK;
 pub use clock::{Clock, WAITS};
 pub use collectives::{
     Collectives, Message, Operation, Pending, PendingTensor, PendingValues, Refillable, Solo, Traffic,
@@ -65,7 +66,7 @@ pub use engine::{Batch, Engine, EngineSettings, NonFinite, StepReport};
 pub use error::{BoxError, Error, Result};
 pub use groups::Groups;
 pub use initialize::{initialize, keyed_seed};
-pub use layout::{CHUNK, FlatLayout, FlatParam};
+pub use layout::{FlatLayout, FlatParam};
 pub use learning_rate::{LearningRateScaling, Schedule, ScheduleKind};
 pub use memory::{Bytes, Memory};
 pub use mesh::Mesh;

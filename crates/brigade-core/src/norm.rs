@@ -1,10 +1,10 @@
 //! The global gradient norm, whose bits no mesh changes, and clipping by it.
 
+use brigade_plan::CHUNK;
 use burn::tensor::Tensor;
 
 use crate::error::{Error, Result};
 use crate::exact::ExactSum;
-use crate::layout::CHUNK;
 
 /// Elements that are squared and summed at once: small enough to stay in a core's cache.
 const PIECE: usize = 256 * CHUNK;

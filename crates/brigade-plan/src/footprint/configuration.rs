@@ -6,8 +6,9 @@ use crate::residency::Release;
 use crate::schedule::{Pipeline, ScheduleError, ScheduleKind};
 use crate::split::{SplitError, by_hand};
 
-/// Elements per chunk of a flat buffer: shard boundaries are multiples of it.
-const CHUNK: usize = 256;
+/// Elements per chunk of a flat buffer: the unit in which norms are summed, and of which shard boundaries are
+/// multiples.
+pub const CHUNK: usize = 256;
 
 /// Most blocks that parameters are gathered ahead.
 const MOST_AHEAD: usize = 1000;

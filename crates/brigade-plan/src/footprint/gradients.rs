@@ -5,8 +5,9 @@ use std::collections::VecDeque;
 use super::holding::{Held, Holding};
 use crate::schedule::Action;
 
-/// Most sums over the ranks that are on their way at once where each micro-batch is summed.
-const IN_FLIGHT: usize = 2;
+/// Most sums over the ranks that are on their way at once where each micro-batch is summed: each holds a whole
+/// gradient of one unit.
+pub const REDUCING: usize = 2;
 
 /// Bytes of an element of a gradient that is held.
 const BYTES: u64 = 4;
@@ -67,7 +68,7 @@ impl Gradients {
 
     /// A micro-batch's gradient goes to the other ranks, as soon as there is room on the way.
     fn reduce_at_once(&mut self, unit: usize) {
-        while self.reducing.len() >= IN_FLIGHT
+        while self.reducing.len() >= REDUCING
             && let Some(oldest) = self.reducing.pop_front()
         {
             self.settle(oldest);

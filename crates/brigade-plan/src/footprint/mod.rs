@@ -22,7 +22,8 @@ mod tests;
 
 use std::ops::Range;
 
-pub use configuration::{Configuration, CutTensor, FootprintError, UnitSize};
+pub use configuration::{CHUNK, Configuration, CutTensor, FootprintError, UnitSize};
+pub use gradients::REDUCING;
 pub use memory::{Amount, MemoryFootprint};
 pub use traffic::{Sent, StepTraffic};
 
