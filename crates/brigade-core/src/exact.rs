@@ -108,7 +108,7 @@ mod tests {
         #[test]
         fn it_is_the_sum(terms in prop::collection::vec(0u32..1 << 20, 1..60), scale in -140i32..100) {
             let exact: u64 = terms.iter().map(|term| u64::from(*term)).sum();
-            let scaled: Vec<f32> = terms.iter().map(|term| *term as f32 * 2f32.powi(scale)).collect();
+            let scaled: Vec<f32> = terms.iter().map(|term| (f64::from(*term) * 2f64.powi(scale)) as f32).collect();
             prop_assert_eq!(sum(&scaled).value(), exact as f64 * 2f64.powi(scale));
         }
     }

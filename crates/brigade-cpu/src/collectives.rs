@@ -110,21 +110,18 @@ impl Refillable for GatheredInPlace {
     }
 
     fn fill(&mut self, shard: Tensor<1>) -> Pending<()> {
-        let staged = match Staged::read(shard).and_then(|staged| Ok((staged.dtype()?, staged))) {
-            Ok(staged) => staged,
+        let (dtype, staged) = match Staged::read(shard).and_then(|staged| Ok((staged.dtype()?, staged))) {
+            Ok(read) => read,
             Err(error) => return Pending::new(move || Err(error)),
         };
-        let (dtype, staged) = staged;
-        let mut writer = self.region.writer(self.bytes);
         let slice = staged.bytes.len();
-        let start = self.group.rank() * slice;
-        match writer.as_bytes_mut().get_mut(start..start + slice) {
-            Some(own) => own.copy_from_slice(&staged.bytes),
-            None => {
-                let text = format!("a shard of {slice} bytes does not fit a buffer of {} bytes", self.bytes);
-                return Pending::new(move || Err(Error::collective(text)));
-            }
+        if slice * self.group.size() != self.bytes {
+            let text = format!("shards of {slice} bytes do not fill a buffer of {} bytes", self.bytes);
+            return Pending::new(move || Err(Error::collective(text)));
         }
+        let mut writer = self.region.writer(self.bytes);
+        let start = self.group.rank() * slice;
+        writer.as_bytes_mut()[start..start + slice].copy_from_slice(&staged.bytes);
         let gathered = self.group.all_gather(writer, dtype);
         Pending::new(move || gathered.wait().map(drop).map_err(Error::collective))
     }
