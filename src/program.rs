@@ -96,10 +96,10 @@ impl Program<'_> {
         let pp = mesh.pp.max(1);
         let fits = |ranks: &usize| {
             let world = ranks * node.nnodes;
-            let samples = world / pp * train.micro_batch_size;
+            let samples = (world / pp).saturating_mul(train.micro_batch_size);
             world.is_multiple_of(pp) && samples > 0 && train.global_batch_size.is_multiple_of(samples)
         };
-        node.nproc_per_node.unwrap_or_else(|| match mesh.dp * mesh.pp {
+        node.nproc_per_node.unwrap_or_else(|| match mesh.dp.saturating_mul(mesh.pp) {
             0 => (1..=cores).rev().find(fits).unwrap_or(pp.div_ceil(node.nnodes)),
             ranks => ranks.div_ceil(node.nnodes),
         })

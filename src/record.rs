@@ -101,6 +101,7 @@ pub(crate) fn record(
         loss: report.loss,
         grad_norm: report.grad_norm,
         learning_rate,
+        skipped: report.skipped,
         tokens: report.targets,
         tokens_per_second: report.targets as f64 / shares.step_seconds,
         step_seconds: shares.step_seconds,

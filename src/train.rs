@@ -95,8 +95,11 @@ impl Session {
             if report.skipped
                 && let Some(reporter) = &mut reporter
             {
-                reporter
-                    .note(&format!("step {}: loss or gradient norm not finite, step skipped", report.step));
+                let why = match report.targets {
+                    0 => "no valid target in the global batch",
+                    _ => "loss or gradient norm not finite",
+                };
+                reporter.note(&format!("step {}: {why}, step skipped", report.step));
             }
             if let Some(reporter) = &mut reporter {
                 reporter.step(&record(&report, learning_rate, &shares, validated))?;

@@ -1,12 +1,15 @@
 //! Settings that were checked against each other and the number of ranks.
 
-use brigade_core::plan::{Pipeline, balanced, by_hand};
+use brigade_core::plan::{Pipeline, ScheduleError, ScheduleKind as PipelineKind, balanced, by_hand};
 use brigade_core::{EngineSettings, Mesh, Precision, Schedule, ScheduleKind, Zero};
 
 use super::{ScheduleSettings, SettingError, Settings};
 
 /// The largest whole number that a TOML file holds.
 const LARGEST: u64 = i64::MAX as u64;
+
+/// Pipeline stages, and chunks on one of them, at most.
+const MOST_STAGES: u64 = ScheduleError::MOST_STAGES as u64;
 
 /// Settings that were checked against the number of ranks.
 #[derive(Debug, Clone)]
@@ -47,7 +50,8 @@ impl Settings {
             ("train.micro_batch_size (--micro-batch-size)", train.micro_batch_size as u64, most),
             ("train.global_batch_size (--global-batch-size)", train.global_batch_size as u64, most),
             ("mesh.dp (--dp)", mesh.dp as u64, most),
-            ("mesh.pp (--pp)", mesh.pp as u64, most),
+            ("mesh.pp (--pp)", mesh.pp as u64, MOST_STAGES),
+            ("pipeline.chunks (--chunks)", self.pipeline.chunks as u64, MOST_STAGES),
             ("train.steps (--steps)", train.steps, LARGEST),
             ("train.seed (--seed)", train.seed, LARGEST),
             ("train.validate_every", train.validate_every, LARGEST),
@@ -138,7 +142,10 @@ impl Settings {
         if zero.prefetch > 1000 {
             return Err(SettingError::new("zero.prefetch", zero.prefetch, "it must be at most 1000 blocks"));
         }
-        if stages * pipeline.chunks != 1 {
+        if stages.max(pipeline.chunks) > 1
+            || pipeline.schedule == PipelineKind::Interleaved
+            || pipeline.chunks == 0
+        {
             Pipeline::new(pipeline.schedule, stages, pipeline.chunks, micro_batches)?;
         }
         Ok(EngineSettings {

@@ -86,8 +86,12 @@ fn schedule(args: &ScheduleArgs) -> anyhow::Result<(String, Option<String>)> {
     Ok((text, svg))
 }
 
-/// Whoever reads the file finds all of it, or what was there before.
+/// Whoever reads the file finds all of it, or what was there before. What is there and no file (a device, a pipe) is
+/// written to.
 fn write_whole(path: &Path, content: &str) -> std::io::Result<()> {
+    if fs::symlink_metadata(path).is_ok_and(|there| !there.is_file()) {
+        return fs::write(path, content);
+    }
     let mut aside = OsString::from(path);
     aside.push(".part");
     let written = fs::write(&aside, content).and_then(|()| fs::rename(&aside, path));

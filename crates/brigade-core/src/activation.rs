@@ -19,6 +19,14 @@ impl Part {
         }
     }
 
+    /// Bytes of its values.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Float(flat, _) => flat.dims()[0] * flat.dtype().size(),
+            Self::Int(flat, _) => flat.dims()[0] * flat.dtype().size(),
+        }
+    }
+
     fn describe(&self) -> String {
         let kind = if matches!(self, Self::Float(..)) { "float" } else { "int" };
         format!("{kind}{:?}", self.shape())
@@ -46,11 +54,7 @@ impl Parts {
 
     /// Bytes of all tensors.
     pub(crate) fn bytes(&self) -> u64 {
-        let bytes = |part: &Part| match part {
-            Part::Float(flat, _) => flat.dims()[0] * flat.dtype().size(),
-            Part::Int(flat, _) => flat.dims()[0] * flat.dtype().size(),
-        };
-        self.0.iter().map(bytes).sum::<usize>() as u64
+        self.0.iter().map(Part::bytes).sum::<usize>() as u64
     }
 }
 

@@ -1,6 +1,6 @@
 //! The interpreter: runs a rank's list of actions. It knows no schedule by name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
 use brigade_plan::{Action, Moves, Pass, Task};
@@ -20,6 +20,10 @@ use crate::store::{Store, cast, compact};
 use crate::tape::{Tape, Upstream, leaves, predict};
 use crate::zero::{Float, Recompute};
 use brigade_plan::{Program, Stage};
+
+/// Most messages to other stages that may be on their way at once: further ones wait for the first to have left, so
+/// that a stage does not run ahead of a slower one by more than what receives were posted for.
+const MOST_UNSENT: usize = 2;
 
 /// What a pass is for.
 pub(crate) enum Purpose<'a> {
@@ -62,7 +66,7 @@ pub(crate) struct State {
     tapes: BTreeMap<Task, Tape>,
     inbox: BTreeMap<Key, Pending<Message>>,
     outbox: BTreeMap<Key, Message>,
-    sent: Vec<Pending<()>>,
+    sent: VecDeque<Pending<()>>,
     turn: usize,
 }
 
@@ -167,15 +171,16 @@ where
                     search.output(task.micro_batch, index, &parts)?;
                 }
                 self.clock.forward += started.elapsed();
+                if index + 1 == self.blocks.len() {
+                    self.lose(task, &mut tape, &parts)?;
+                }
             }
             self.after_turn(program);
         }
         if !takes_part {
             return Ok(());
         }
-        if place == self.stage.last_virtual_stage() {
-            self.lose(task, &mut tape, &parts)?;
-        } else {
+        if place < self.stage.last_virtual_stage() {
             let message = parts.0.into_iter().map(Some).collect();
             self.state.outbox.insert((Pass::Forward, place + 1, task.micro_batch), message);
         }
@@ -275,7 +280,13 @@ where
         let place = self.stage.virtual_stage(task.chunk);
         let place = if pass == Pass::Forward { place + 1 } else { place.saturating_sub(1) };
         if let Some(message) = self.state.outbox.remove(&(pass, place, task.micro_batch)) {
-            self.state.sent.push(self.store.groups.pp.send(message, to));
+            // No schedule needs a send to leave later than the next ones are made; what waits here is memory.
+            while self.state.sent.len() >= MOST_UNSENT {
+                if let Some(pending) = self.state.sent.pop_front() {
+                    self.clock.waiting("pipeline", || pending.wait())?;
+                }
+            }
+            self.state.sent.push_back(self.store.groups.pp.send(message, to));
         }
         Ok(())
     }

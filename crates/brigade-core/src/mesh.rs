@@ -28,14 +28,20 @@ impl Mesh {
     /// If `pp · dp` is not the number of ranks.
     pub fn new(world: usize, pp: usize, dp: usize) -> Result<Self> {
         if pp == 0 || dp == 0 || pp.checked_mul(dp) != Some(world) {
+            let (pp, dp) = (pp.max(1), dp.max(1));
+            let nearest = match world.is_multiple_of(pp) {
+                true => format!("with pp {pp} set --dp {}", world / pp),
+                false => {
+                    let divisor = (1..=pp).rev().find(|stages| world.is_multiple_of(*stages)).unwrap_or(1);
+                    format!("set --pp {divisor} --dp {}", world / divisor)
+                }
+            };
             return Err(Error::Setting {
                 option: "mesh (--pp, --dp)",
                 given: format!("pp {pp} x dp {dp}"),
                 allowed: format!(
-                    "pp x dp must be the world size, {world}; with pp {} set --dp {} or start {} ranks (--nproc-per-node)",
-                    pp.max(1),
-                    (world / pp.max(1)).max(1),
-                    pp.max(1).saturating_mul(dp.max(1))
+                    "pp x dp must be the world size, {world}; {nearest}, or start {} ranks (--nproc-per-node)",
+                    pp.saturating_mul(dp)
                 ),
             });
         }

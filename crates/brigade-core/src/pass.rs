@@ -54,7 +54,9 @@ where
         };
         let units =
             if self.store.gathers() { &self.store.by_block } else { &vec![Vec::new(); self.shapes.len()] };
-        let program = Program::new(&self.stage, &pipeline, units, release, self.settings.zero.prefetch);
+        // An evaluation gathers no more at once than a step, whose first and last blocks are never needed together.
+        let prefetch = if trains { self.settings.zero.prefetch } else { 0 };
+        let program = Program::new(&self.stage, &pipeline, units, release, prefetch);
         let program = Arc::new(program);
         self.programs.insert((count, trains), program.clone());
         Ok(program)

@@ -20,7 +20,9 @@ const LENGTH: usize = size_of::<u32>();
 const MOST_DIMENSIONS: usize = 16;
 
 pub(crate) fn encode(message: Message) -> Result<Vec<u8>> {
-    let (mut bytes, mut description) = (Vec::new(), Vec::new());
+    let payload = message.iter().flatten().map(Part::bytes).sum::<usize>();
+    let mut bytes = Vec::with_capacity(payload + message.len() * (2 + 8 * MOST_DIMENSIONS) + LENGTH);
+    let mut description = Vec::new();
     for part in message {
         let (data, shape) = match part {
             None => {

@@ -41,7 +41,7 @@ fn wrong_settings_are_told_the_nearest_right_ones() {
     insta::assert_snapshot!(refused(ScheduleKind::Interleaved, 4, 1, 4), @"pipeline.schedule (--schedule) interleaved-1f1b needs pipeline.chunks (--chunks) of at least 2, and it is 1: set --chunks 2, or --schedule 1f1b, which is the same over one chunk");
     insta::assert_snapshot!(refused(ScheduleKind::Interleaved, 4, 2, 6), @"pipeline.schedule (--schedule) interleaved-1f1b takes micro-batches in groups of mesh.pp (--pp) = 4, and there are 6 (train.global_batch_size / (mesh.dp x train.micro_batch_size)): make it 4 or 8, or set --schedule 1f1b --chunks 1");
     insta::assert_snapshot!(refused(ScheduleKind::Interleaved, 4, 2, 3), @"pipeline.schedule (--schedule) interleaved-1f1b takes micro-batches in groups of mesh.pp (--pp) = 4, and there are 3 (train.global_batch_size / (mesh.dp x train.micro_batch_size)): make it 4, or set --schedule 1f1b --chunks 1");
-    insta::assert_snapshot!(refused(ScheduleKind::GPipe, 4, 1, usize::MAX), @"mesh.pp (--pp) 4 x pipeline.chunks (--chunks) 1 x 18446744073709551615 micro-batches (train.global_batch_size / (mesh.dp x train.micro_batch_size)) is a schedule of more than 4194304 tasks; make train.micro_batch_size larger");
+    insta::assert_snapshot!(refused(ScheduleKind::GPipe, 4, 1, usize::MAX), @"mesh.pp (--pp) 4 x pipeline.chunks (--chunks) 1 x 18446744073709551615 micro-batches (train.global_batch_size / (mesh.dp x train.micro_batch_size)) is too large a schedule: at most 1024 stages, 1024 chunks and 4194304 tasks in all are possible");
 }
 
 #[test]

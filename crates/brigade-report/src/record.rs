@@ -21,6 +21,9 @@ pub struct StepRecord {
     /// The learning rate of this step.
     #[serde(deserialize_with = "null_is_nan")]
     pub learning_rate: f64,
+    /// Whether the optimizer was left out: something was not finite, or no target was valid.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub skipped: bool,
     /// Target tokens (or samples) that counted in this step's loss.
     pub tokens: u64,
     /// `tokens / step_seconds`.

@@ -56,6 +56,10 @@ fn settings() {
         ("--global-batch-size 10", ["--global-batch-size", "the nearest is 8 or 12"]),
         ("--dp 3", ["--dp", "3"]),
         ("--pp 2 --dp 2", ["pp 2 x dp 2", "start 4 ranks"]),
+        ("--pp 3 --nproc-per-node 4", ["pp 3 x dp 1", "set --pp 2 --dp 2, or start 3 ranks"]),
+        ("--chunks 9223372036854775807", ["pipeline.chunks (--chunks)", "at most 1024"]),
+        ("--dp 9223372036854775807 --pp 4", ["mesh.dp (--dp)", "at most"]),
+        ("--pp 2 --set pipeline.stages=[2,1,1]", ["2 numbers are needed", "set --pp 3"]),
         (
             "--pp 5 --nproc-per-node 5",
             ["mesh.pp x pipeline.chunks (--pp, --chunks) = 5", "the model has 4 blocks"],

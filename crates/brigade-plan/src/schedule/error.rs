@@ -60,9 +60,10 @@ pub enum ScheduleError {
     /// More actions than anyone can want.
     #[error(
         "mesh.pp (--pp) {stages} x pipeline.chunks (--chunks) {chunks} x {micro_batches} micro-batches \
-         (train.global_batch_size / (mesh.dp x train.micro_batch_size)) is a schedule of more than {} tasks; \
-         make train.micro_batch_size larger",
-        ScheduleError::MOST_TASKS
+         (train.global_batch_size / (mesh.dp x train.micro_batch_size)) is too large a schedule: at most {most} stages, \
+         {most} chunks and {tasks} tasks in all are possible",
+        most = ScheduleError::MOST_STAGES,
+        tasks = ScheduleError::MOST_TASKS
     )]
     TooLarge {
         /// Pipeline ranks.
@@ -93,6 +94,8 @@ pub enum ScheduleError {
 }
 
 impl ScheduleError {
+    /// Pipeline ranks, and chunks on one of them, at most.
+    pub const MOST_STAGES: usize = 1024;
     /// Forwards of all ranks in a step, at most.
     pub const MOST_TASKS: usize = 1 << 22;
 }

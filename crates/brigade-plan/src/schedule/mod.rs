@@ -82,7 +82,8 @@ impl Pipeline {
             _ => {}
         }
         let tasks = stages.checked_mul(chunks).and_then(|product| product.checked_mul(micro_batches));
-        if tasks.is_none_or(|tasks| tasks > ScheduleError::MOST_TASKS) {
+        let is_small = tasks.is_some_and(|tasks| tasks <= ScheduleError::MOST_TASKS);
+        if !is_small || stages > ScheduleError::MOST_STAGES || chunks > ScheduleError::MOST_STAGES {
             return Err(ScheduleError::TooLarge { stages, chunks, micro_batches });
         }
         let shape = Shape { stages, chunks, micro_batches };
