@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod footprint;
+mod in_flight;
 mod mesh;
 mod row;
 mod table;

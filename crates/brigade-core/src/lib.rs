@@ -49,6 +49,7 @@ mod pass;
 mod passengers;
 mod store;
 mod tape;
+mod ties;
 mod unit;
 mod zero;
 

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use burn::tensor::{Device, Tensor};
 
 use crate::activation::Part;
-use crate::model::Shared;
 use crate::store::Stored;
 use crate::tape::Upstream;
+use crate::ties::Shared;
 
 /// What blocks behind the current one found for parameters that blocks before it own, one whole buffer each.
 ///

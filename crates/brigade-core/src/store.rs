@@ -12,8 +12,9 @@ use crate::error::{Error, Result};
 use crate::flat::NewValue;
 use crate::groups::Groups;
 use crate::memory::Bytes;
-use crate::model::{NamedBlock, Shared};
+use crate::model::NamedBlock;
 use crate::optimizer::{FlatOptimizer, OptimizerFactory};
+use crate::ties::Shared;
 use crate::unit::Unit;
 use crate::zero::{Precision, Zero};
 

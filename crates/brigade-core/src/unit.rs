@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use burn::tensor::{Device, Tensor};
 
 use crate::layout::FlatLayout;
-use crate::model::Tie;
+use crate::ties::Tie;
 
 /// Parameters in one flat buffer: those of a block, or one that several blocks share.
 ///

@@ -1,0 +1,75 @@
+//! What is between two stages stays bounded: neither training nor validation runs ahead of a slower stage.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use brigade::core::{Collectives, Message, Pending, PendingTensor, PendingValues, Result, Traffic};
+use burn::tensor::{Device, Tensor};
+
+use crate::mesh::on_threads;
+use crate::row::Row;
+
+/// Collectives that count the messages which were sent and not waited for yet.
+struct Counting {
+    inner: Arc<dyn Collectives>,
+    unsent: Arc<AtomicUsize>,
+    most: Arc<AtomicUsize>,
+}
+
+impl Collectives for Counting {
+    fn send(&self, message: Message, to: usize) -> Pending<()> {
+        self.most.fetch_max(self.unsent.fetch_add(1, SeqCst) + 1, SeqCst);
+        let (sent, unsent) = (self.inner.send(message, to), self.unsent.clone());
+        Pending::new(move || {
+            unsent.fetch_sub(1, SeqCst);
+            sent.wait()
+        })
+    }
+    fn rank(&self) -> usize {
+        self.inner.rank()
+    }
+    fn size(&self) -> usize {
+        self.inner.size()
+    }
+    fn all_reduce(&self, tensor: Tensor<1>) -> PendingTensor {
+        self.inner.all_reduce(tensor)
+    }
+    fn reduce_scatter(&self, tensor: Tensor<1>) -> PendingTensor {
+        self.inner.reduce_scatter(tensor)
+    }
+    fn all_gather(&self, tensor: Tensor<1>) -> PendingTensor {
+        self.inner.all_gather(tensor)
+    }
+    fn broadcast(&self, tensor: Tensor<1>, root: usize) -> PendingTensor {
+        self.inner.broadcast(tensor, root)
+    }
+    fn receive(&self, from: usize, device: &Device) -> Pending<Message> {
+        self.inner.receive(from, device)
+    }
+    fn exchange(&self, values: Vec<f64>) -> PendingValues {
+        self.inner.exchange(values)
+    }
+    fn barrier(&self) -> Result<()> {
+        self.inner.barrier()
+    }
+    fn traffic(&self) -> Traffic {
+        self.inner.traffic()
+    }
+}
+
+#[test]
+fn few_messages_are_on_their_way_at_once() {
+    let row = Row { pp: 2, micro_batches: 32, ..Row::default() };
+    let most = on_threads(row.pp, row.dp, |mut groups| {
+        let most = Arc::new(AtomicUsize::new(0));
+        let unsent = Arc::new(AtomicUsize::new(0));
+        groups.pp = Arc::new(Counting { inner: groups.pp, unsent: unsent.clone(), most: most.clone() });
+        let mut engine = row.engine(groups.clone()).unwrap();
+        engine.step(row.batches(0, &groups), 1e-3).unwrap();
+        let trained = most.swap(0, SeqCst);
+        engine.evaluate((0..40).map(|index| row.batch(9, index))).unwrap();
+        assert_eq!(unsent.load(SeqCst), 0, "all were waited for");
+        (trained, most.load(SeqCst))
+    });
+    assert_eq!(most, [(2, 2), (2, 0)], "stage 0 sends activations, stage 1 gradients in training only");
+}
