@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod footprint;
+mod frozen;
 mod in_flight;
 mod mesh;
 mod row;

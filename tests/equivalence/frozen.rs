@@ -1,0 +1,88 @@
+//! Parameters that are not trained, by themselves and shared, on any mesh.
+
+use brigade::core::{
+    Batch, Block, Chain, Engine, EngineSettings, Groups, Model, NamedTensor, OptimizerFactory, Zero,
+};
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::AdamWConfig;
+use burn::tensor::{Device, Tensor, TensorData, activation::tanh};
+
+use crate::mesh::{on_threads, same_bits};
+
+#[derive(Module, Debug)]
+struct Layer {
+    linear: Linear,
+}
+
+impl Block for Layer {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        tanh(self.linear.forward(x))
+    }
+}
+
+/// Four layers: the first is frozen, the third reads the first's weight, the fourth the second's.
+fn model() -> Model<Tensor<2>, Tensor<2>, Tensor<2>> {
+    let layer = || Layer { linear: LinearConfig::new(6, 6).init(&Device::default().autodiff()) };
+    Chain::new()
+        .then("a", layer().no_grad())
+        .then("b", layer())
+        .then("c", layer())
+        .then("d", layer())
+        .tie("c.linear.weight", "a.linear.weight")
+        .tie("d.linear.weight", "b.linear.weight")
+        .loss(|output: Tensor<2>, target: Tensor<2>| (output - target).square().sum())
+}
+
+fn batch(number: usize) -> Batch<Tensor<2>, Tensor<2>> {
+    let values = |salt: usize| {
+        let values: Vec<f32> =
+            (0..18).map(|i| (((i + salt) * (number + 3) * 7919 % 101) as f32 - 50.0) / 50.0).collect();
+        Tensor::from_data(TensorData::new(values, [3, 6]), &Device::default())
+    };
+    Batch { input: values(0), target: values(7), valid_targets: 3 }
+}
+
+fn trained(groups: Groups, stage: u8) -> (Vec<NamedTensor>, Vec<NamedTensor>) {
+    let adamw = AdamWConfig::new().with_epsilon(1e-8).with_weight_decay(0.0).build();
+    let zero = Zero { stage, ..Zero::default() };
+    let settings = EngineSettings { zero, ..EngineSettings::default() };
+    let (rank, ranks) = (groups.dp.rank(), groups.dp.size());
+    let optimizer = OptimizerFactory::new(adamw.clone(), adamw);
+    let mut engine = Engine::new(model(), 3, &optimizer, groups, settings).unwrap();
+    let before = engine.tensors(0).unwrap();
+    for step in 0..3 {
+        let count = 4 / ranks;
+        let numbers = (0..count).map(|k| zero.micro_batch_number(rank, ranks, k, count));
+        engine.step(numbers.map(|number| batch(4 * step + number)).collect(), 1e-2).unwrap();
+    }
+    (before, engine.tensors(0).unwrap())
+}
+
+#[test]
+fn frozen_parameters_stay_and_are_shared() {
+    let (before, after) = trained(Groups::alone(), 0);
+    let names: Vec<_> = after.iter().map(|tensor| tensor.name.as_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "a.linear.bias",
+            "a.linear.weight",
+            "b.linear.bias",
+            "b.linear.weight",
+            "c.linear.bias",
+            "d.linear.bias"
+        ]
+    );
+    same_bits(&after[..2], &before[..2], "the frozen layer");
+    assert!((2..6).all(|index| after[index].data.as_bytes() != before[index].data.as_bytes()));
+    for (pp, dp) in [(1, 2), (2, 1), (2, 2), (4, 1), (3, 2), (1, 4)] {
+        for stage in 0..4 {
+            let outcomes = on_threads(pp, dp, |groups| trained(groups, stage));
+            same_bits(&outcomes[0].0, &before, &format!("at first, pp {pp} x dp {dp}, ZeRO-{stage}"));
+            same_bits(&outcomes[0].1, &after, &format!("trained, pp {pp} x dp {dp}, ZeRO-{stage}"));
+        }
+    }
+}
