@@ -19,7 +19,7 @@ use crate::flags::StandardFlags;
 use crate::output;
 use crate::rank;
 use crate::session::{DryRun, Interrupted, Session};
-use crate::settings::{Plan, Settings};
+use crate::settings::{Plan, SettingError, Settings};
 
 pub use brigade_launch::exit;
 
@@ -200,10 +200,10 @@ impl Program<'_> {
                 Ok(exit::DONE)
             }
             Ok(Err(error)) => {
-                match error.downcast_ref::<brigade_core::Error>() {
+                match is_shared(&error) {
                     // All ranks end here and for this reason; none leaves before the last one knows.
-                    Some(known) if known.is_agreed() => drop(world.shutdown()),
-                    _ => world.group().abort(&explain(&error)),
+                    true => drop(world.shutdown()),
+                    false => world.group().abort(&explain(&error)),
                 }
                 Err(error.context(format!("rank {}", info.rank)))
             }
@@ -219,8 +219,7 @@ impl Program<'_> {
     fn failed_rank(&self, rank: usize, error: anyhow::Error) -> anyhow::Result<u8> {
         let interrupt = interrupt::install()?;
         let seen = error.chain().any(|cause| cause.is::<brigade_comm::Error>());
-        let shared = error.downcast_ref::<brigade_core::Error>().is_some_and(brigade_core::Error::is_agreed);
-        if seen || (shared && rank != 0) {
+        if seen || (is_shared(&error) && rank != 0) {
             if interrupt.is_set() {
                 return Ok(exit::INTERRUPTED);
             }
@@ -280,6 +279,12 @@ fn launched_in() -> Option<PathBuf> {
     std::env::var_os(RUN_DIR).map(PathBuf::from)
 }
 
+/// Whether all ranks end with this error, at the same point.
+fn is_shared(error: &anyhow::Error) -> bool {
+    let agreed = error.downcast_ref::<brigade_core::Error>().is_some_and(brigade_core::Error::is_agreed);
+    agreed || error.is::<SettingError>()
+}
+
 fn usage(error: anyhow::Error) -> anyhow::Error {
     Usage(error).into()
 }
@@ -299,7 +304,8 @@ fn report(error: &anyhow::Error) -> u8 {
         return exit::INTERRUPTED;
     }
     tell(format_args!("brigade: {}", explain(error)));
-    if error.is::<Usage>() || error.is::<brigade_launch::Error>() { exit::USAGE } else { exit::FAILED }
+    let usage = error.is::<Usage>() || error.is::<SettingError>() || error.is::<brigade_launch::Error>();
+    if usage { exit::USAGE } else { exit::FAILED }
 }
 
 /// The whole `main` of a program that trains a model of its own: takes the standard flags, starts

@@ -47,6 +47,7 @@ impl Session {
         O: Activation,
     {
         self.describe(model.chain())?;
+        let split = self.plan.split(&model.chain().costs())?;
         let Training { train, validation, names, flops_per_target, files } = training;
         let settings = self.settings.train.clone();
         let (seed, dp_rank, dp) = (settings.seed, self.plan.mesh.dp_rank(self.rank()), self.plan.mesh.dp);
@@ -66,8 +67,7 @@ impl Session {
             self.introduce(reporter, model.chain(), &train, &sampler);
         }
         let optimizer = self.settings.optimizer.factory()?;
-        let engine_settings =
-            EngineSettings { split: self.plan.split(&model.chain().costs())?, ..self.plan.engine.clone() };
+        let engine_settings = EngineSettings { split, ..self.plan.engine.clone() };
         let mut engine = Engine::new(model, seed, &optimizer, self.groups(), engine_settings)?;
         let (zero, count) = (self.plan.engine.zero, self.plan.accumulation);
         let numbers = (0..count).map(|k| zero.micro_batch_number(dp_rank, dp, k, count)).collect();

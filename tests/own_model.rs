@@ -33,7 +33,36 @@ fn the_example_ends_with_the_weights_of_plain_burn_on_any_number_of_ranks() {
         }
         files.push(std::fs::read(out.join("model.safetensors")).unwrap());
     }
+    for (number, mesh) in ["--nproc-per-node 2 --pp 2", "--nproc-per-node 2 --zero 3"].into_iter().enumerate()
+    {
+        let out = folder.path().join(format!("mesh-{number}"));
+        let output = Command::new(example())
+            .args(mesh.split(' '))
+            .args(["--quiet", "--out"])
+            .arg(&out)
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+        assert!(text.contains("rank 0: this rank holds a part of the model"), "{text}");
+        files.push(std::fs::read(out.join("model.safetensors")).unwrap());
+    }
     assert!(files.iter().all(|file| *file == files[0]), "the files of weights have the same bytes");
+}
+
+#[test]
+fn more_stages_than_blocks_are_refused_once_before_anything_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("run");
+    let output = Command::new(example())
+        .args(["--nproc-per-node", "3", "--pp", "3", "--quiet", "--out"])
+        .arg(&out)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert_eq!(text.matches("the model has 2 blocks").count(), 1, "{text}");
+    assert!(!out.join("metrics.jsonl").exists() && !out.join("config.toml").exists());
 }
 
 #[test]

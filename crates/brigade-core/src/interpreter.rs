@@ -226,6 +226,7 @@ where
             false => {
                 let message = self.incoming((Pass::Backward, place, task.micro_batch))?;
                 let end = self.stage.blocks(task.chunk).end;
+                self.check_gradients(&message, &tape.output_shapes, end - 1)?;
                 Passengers::alight(gradients(message), self.store.shared_across(end))
             }
         };
@@ -300,6 +301,24 @@ where
             Some(pending) => self.clock.waiting("pipeline", || pending.wait()),
             None => Err(Error::Model(format!("the schedule has no receive for {key:?}"))),
         }
+    }
+
+    /// Checks that the gradients of a block's output have the output's shapes.
+    fn check_gradients(&self, message: &Message, shapes: &[Vec<usize>], block: usize) -> Result<()> {
+        let fits = |(part, shape): (&Option<Part>, &Vec<usize>)| match part {
+            Some(Part::Float(_, given)) => given == shape,
+            Some(Part::Int(..)) => false,
+            None => true,
+        };
+        if message.len() >= shapes.len() && message.iter().zip(shapes).all(fits) {
+            return Ok(());
+        }
+        let given = Parts(message.iter().flatten().cloned().collect()).describe();
+        Err(Error::Activation {
+            block: format!("{}, going backward", self.blocks[block].name),
+            expected: format!("the gradient of its output of shapes {shapes:?}"),
+            given,
+        })
     }
 
     fn model_input(&self, micro_batch: usize) -> Parts {

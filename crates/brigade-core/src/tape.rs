@@ -26,6 +26,8 @@ pub(crate) struct Tape {
     records: Vec<Record>,
     /// Shapes of the parts that went into the first block.
     pub input_shapes: Vec<Vec<usize>>,
+    /// Shapes of the parts that came out of the last block.
+    pub output_shapes: Vec<Vec<usize>>,
     /// The model's loss, and its graph's leaves where it has a graph of its own.
     loss: Option<(Tensor<1>, Option<Parts>)>,
 }
@@ -39,6 +41,7 @@ impl Tape {
         if self.records.is_empty() {
             self.input_shapes = input.0.iter().map(|part| part.shape().to_vec()).collect();
         }
+        self.output_shapes = output.0.iter().map(|part| part.shape().to_vec()).collect();
         self.records.push(Record { input, output: (!again).then_some(output) });
         Ok(cut)
     }
