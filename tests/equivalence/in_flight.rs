@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use brigade::core::{Collectives, Message, Pending, PendingTensor, PendingValues, Result, Traffic};
+use brigade::core::{
+    Collectives, Groups, Message, Pending, PendingTensor, PendingValues, Reshard, Result, Traffic, Zero,
+};
 use burn::tensor::{Device, Tensor};
 
-use crate::mesh::on_threads;
+use crate::mesh::{on_threads, same_bits};
 use crate::row::Row;
 
 /// Collectives that count the messages which were sent and not waited for yet.
@@ -72,4 +74,26 @@ fn few_messages_are_on_their_way_at_once() {
         (trained, most.load(SeqCst))
     });
     assert_eq!(most, [(2, 2), (2, 0)], "stage 0 sends activations, stage 1 gradients in training only");
+}
+
+/// `Counting` has no buffers that are emptied in their place: blocks whose parameters are freed after the forward are
+/// run again.
+#[test]
+fn a_backend_that_cannot_empty_buffers_in_their_place() {
+    for reshard_after_forward in [Reshard::Default, Reshard::Always, Reshard::Never] {
+        for (pp, tied, keep_gathered) in [(1, true, false), (2, true, false), (2, false, true)] {
+            let zero = Zero { stage: 3, reshard_after_forward, keep_gathered, ..Zero::default() };
+            let row = Row { pp, dp: 2, micro_batches: 2, tied, zero, ..Row::default() };
+            let reference = row.reference().run(Groups::alone());
+            let outcomes = on_threads(pp, 2, |mut groups| {
+                let count = Arc::new(AtomicUsize::new(0));
+                groups.dp = Arc::new(Counting { inner: groups.dp, unsent: count.clone(), most: count });
+                row.run(groups)
+            });
+            for outcome in outcomes {
+                assert_eq!(outcome.validation.to_bits(), reference.validation.to_bits());
+                same_bits(&outcome.weights, &reference.weights, &format!("weights of {row:?}"));
+            }
+        }
+    }
 }

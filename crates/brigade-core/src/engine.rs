@@ -170,6 +170,7 @@ where
             units: Vec::new(),
             holders: (0..blocks).map(|block| stage.holder(block)).collect(),
             shared: chain.shared(&ties),
+            handed_out: vec![false; blocks],
             by_block: vec![Vec::new(); blocks],
             groups,
             zero: settings.zero,

@@ -346,7 +346,7 @@ where
             gather.iter().for_each(|unit| self.store.gather(*unit));
         }
         self.store.settle(block, self.clock)?;
-        if self.store.hands_out_each_time(block) {
+        if !self.store.handed_out[block] {
             self.store.hand_out(block, &mut self.blocks[block]);
         }
         Ok(())

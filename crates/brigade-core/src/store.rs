@@ -63,6 +63,9 @@ pub(crate) struct Store {
     pub device: Device,
     /// Where own values are kept and stepped, where that is not the device.
     pub offload: Option<Device>,
+    /// For each block of the model, whether its parameters are views of buffers that are there. A graph knows its
+    /// parameters, so a block whose graph is kept must not be given others.
+    pub handed_out: Vec<bool>,
     /// Bytes of parameters that are not trained.
     pub frozen_bytes: u64,
     pub bytes: Bytes,
@@ -245,6 +248,7 @@ impl Store {
                     if !self.by_block[user.block].contains(&unit) {
                         continue;
                     }
+                    self.handed_out[user.block] = false;
                     let nothing = |path: &str| {
                         let (_, target) = user.params.iter().find(|(own, _)| own == path)?;
                         let param = stored.unit.layout.param(target)?;
@@ -257,14 +261,8 @@ impl Store {
         self.count();
     }
 
-    /// Whether a block's parameters must be handed out again each time they are gathered.
-    pub(crate) fn hands_out_each_time(&self, block: usize) -> bool {
-        self.gathers()
-            && self.by_block[block].iter().any(|unit| !matches!(self.units[*unit].whole, Whole::InPlace(..)))
-    }
-
     /// Makes a block's parameters views of the flat buffers that are there.
-    pub(crate) fn hand_out(&self, index: usize, block: &mut NamedBlock) {
+    pub(crate) fn hand_out(&mut self, index: usize, block: &mut NamedBlock) {
         let mut values: BTreeMap<&str, NewValue> = BTreeMap::new();
         for unit in &self.by_block[index] {
             let Stored { unit, whole, .. } = &self.units[*unit];
@@ -282,6 +280,9 @@ impl Store {
             }
         }
         block.block.replace(&mut |path| values.remove(path));
+        let is_there =
+            |unit: &usize| matches!(self.units[*unit].whole, Whole::Present(_) | Whole::InPlace(..));
+        self.handed_out[index] = self.by_block[index].iter().all(is_there);
     }
 
     /// Whether a block's parameters are emptied in their place, so that its output must not view them.
