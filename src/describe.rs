@@ -144,7 +144,11 @@ impl Session {
         }
         match self.footprint(chain) {
             Ok(footprint) => {
-                let _ = writeln!(text, "# bytes of each rank, and what it sends in a step:");
+                let _ = writeln!(
+                    text,
+                    "# bytes of each rank (of activations those between blocks; without recomputation, graphs keep more inside \
+                     them), and what it sends in a step:"
+                );
                 for line in footprint.render().lines() {
                     let _ = writeln!(text, "#   {line}");
                 }

@@ -56,6 +56,8 @@ pub(crate) trait AnyBlock: Send {
     fn take_gradients(&self, gradients: &mut Gradients) -> BTreeMap<String, Tensor<1>>;
     fn replace(&mut self, values: &mut dyn FnMut(&str) -> Option<NewValue>);
     fn initialize(&mut self, seed: u64, name: &str);
+    /// Frees what autodiff keeps of this block's graphs that were dropped.
+    fn free_dropped_graphs(&self);
     fn train(&mut self);
     fn device(&self) -> Option<Device>;
     fn cost(&self) -> f64;
@@ -111,6 +113,10 @@ impl<B: Block> AnyBlock for Erased<B> {
 
     fn initialize(&mut self, seed: u64, name: &str) {
         self.map(|block| initialize(block, seed, name));
+    }
+
+    fn free_dropped_graphs(&self) {
+        flat::touch(self.block());
     }
 
     fn train(&mut self) {

@@ -107,6 +107,23 @@ pub(crate) fn take_gradients<M: Module>(
     visitor.2
 }
 
+/// Runs the backward of one value of a module's first tracked parameter. All graphs of a module hang together by its
+/// parameters, and autodiff frees what was dropped of them only when a backward runs through them.
+pub(crate) fn touch<M: Module>(module: &M) {
+    #[derive(Default)]
+    struct Touch(bool);
+    impl ModuleVisitor for Touch {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let value = param.base();
+            if !self.0 && value.is_tracked() && value.dims().iter().all(|size| *size > 0) {
+                drop(flatten(value).slice(0..1).backward());
+                self.0 = true;
+            }
+        }
+    }
+    module.visit(&mut Touch::default());
+}
+
 /// New values for a parameter: flattened, with the shape to give them.
 pub(crate) type NewValue = (Tensor<1>, Vec<usize>);
 

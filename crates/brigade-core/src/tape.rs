@@ -34,15 +34,23 @@ pub(crate) struct Tape {
 
 impl Tape {
     /// Runs a block forward; its output goes into the next block as [`leaves`]. With `again` its graph is
-    /// dropped, and the block will be run again in the backward pass.
+    /// dropped, and the block will be run again in the backward pass. (Run without a graph, some of Burn's operations
+    /// give other last bits.)
     pub(crate) fn forward(&mut self, block: &NamedBlock, input: Parts, again: bool) -> Result<Parts> {
         let output = block.block.forward(&block.name, input.clone())?;
         let cut = inner(&output);
         if self.records.is_empty() {
             self.input_shapes = input.0.iter().map(|part| part.shape().to_vec()).collect();
         }
+        if again {
+            drop(output);
+            block.block.free_dropped_graphs();
+            self.output_shapes = cut.0.iter().map(|part| part.shape().to_vec()).collect();
+            self.records.push(Record { input: inner(&input), output: None });
+            return Ok(cut);
+        }
         self.output_shapes = output.0.iter().map(|part| part.shape().to_vec()).collect();
-        self.records.push(Record { input, output: (!again).then_some(output) });
+        self.records.push(Record { input, output: Some(output) });
         Ok(cut)
     }
 

@@ -89,6 +89,22 @@ fn check_metrics(metrics: &[Value], parameters: usize) {
     assert!((loss(1) - 257f64.ln()).abs() < 0.2 && loss(10) < loss(1), "{} {}", loss(1), loss(10));
 }
 
+/// What is computed again need not be kept: a rank's memory falls, and its weights stay.
+#[test]
+fn recomputation_saves_memory() {
+    let place = Place::new();
+    let model = "--set model.sequence_length=64 --set model.width=64 --set model.layers=8 --micro-batch-size 16 \
+                 --global-batch-size 16 --steps 2 --set train.validate_every=0 --set train.validation_samples=2";
+    let [kept, again] = ["none", "all"].map(|which| {
+        place.succeed(
+            &mut place.train(&format!("{model} --nproc-per-node 1 --recompute {which} --out {which}")),
+        );
+        place.metrics(which)[0]["peak_rss_bytes"].as_u64().unwrap()
+    });
+    assert!(2 * again < kept, "{again} bytes with recomputation, {kept} without");
+    assert!(place.read("none/model.safetensors") == place.read("all/model.safetensors"));
+}
+
 #[test]
 fn the_resolved_configuration_gives_the_same_weights() {
     let place = Place::new();

@@ -53,7 +53,7 @@ fn memory_cells(memory: &MemoryFootprint) -> Vec<String> {
         format!("gradients {}{working_set}", bytes(gradients.formula)),
         format!("optimizer {}", bytes(optimizer.peak)),
         format!("activations {activations}"),
-        format!("at most {}", bytes(memory.peak())),
+        format!("together {}", bytes(memory.peak())),
     ]
 }
 
