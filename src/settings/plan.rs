@@ -1,6 +1,6 @@
 //! Settings that were checked against each other and the number of ranks.
 
-use brigade_core::plan::{Pipeline, ScheduleError, ScheduleKind as PipelineKind, balanced, by_hand};
+use brigade_core::plan::{Pipeline, ScheduleError, ScheduleKind as PipelineKind, split};
 use brigade_core::{EngineSettings, Mesh, Precision, Schedule, ScheduleKind, Zero};
 
 use super::{ScheduleSettings, SettingError, Settings};
@@ -176,11 +176,7 @@ impl Plan {
     /// If a part would be empty, or a split by hand does not fit the model.
     pub fn split(&self, costs: &[f64]) -> Result<Vec<usize>, SettingError> {
         let (given, parts) = (&self.engine.split, self.mesh.pp * self.engine.chunks);
-        if given.is_empty() {
-            return Ok(balanced(costs, parts)?);
-        }
-        by_hand(given, costs.len(), parts)?;
-        Ok(given.clone())
+        Ok(split(given, costs, parts)?)
     }
 }
 

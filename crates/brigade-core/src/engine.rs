@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use brigade_plan::{ScheduleKind, balanced, by_hand};
+use brigade_plan::{Program, ScheduleKind, Stage, split};
 use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +22,6 @@ use crate::store::Store;
 use crate::ties::Tie;
 use crate::unit::Unit;
 use crate::zero::{Precision, Recompute, Zero};
-use brigade_plan::{Program, Stage};
 
 /// One micro-batch of a rank.
 #[derive(Debug, Clone)]
@@ -162,7 +161,7 @@ where
                 tie.owner.1, tie.follower.1
             )));
         }
-        let split = resolved_split(&settings, &chain.costs(), mesh.pp)?;
+        let split = split(&settings.split, &chain.costs(), mesh.pp * settings.chunks.max(1))?;
         let stage = Stage::new(groups.pp.rank(), mesh.pp, &split);
         let blocks = chain.blocks.len();
         let shapes = chain.blocks.iter().map(|named| named.block.shapes()).collect();
@@ -315,15 +314,6 @@ where
         clock.optimizer += started.elapsed().saturating_sub(clock.comm_wait() - waited);
         Ok(())
     }
-}
-
-fn resolved_split(settings: &EngineSettings, costs: &[f64], stages: usize) -> Result<Vec<usize>> {
-    let parts = stages * settings.chunks.max(1);
-    let split = match settings.split.is_empty() {
-        true => balanced(costs, parts),
-        false => by_hand(&settings.split, costs.len(), parts).map(|()| settings.split.clone()),
-    };
-    split.map_err(|error| Error::Setting { option: error.option, given: error.given, allowed: error.allowed })
 }
 
 /// The move of a model's values into the store, block by block.

@@ -1,5 +1,7 @@
 //! The errors of this crate.
 
+use brigade_plan::SplitError;
+
 use crate::diagnose::Culprit;
 
 /// An error of another layer, such as a transport, passed through unchanged.
@@ -63,6 +65,12 @@ pub enum Error {
         /// Where it was first seen.
         culprit: Culprit,
     },
+}
+
+impl From<SplitError> for Error {
+    fn from(SplitError { option, given, allowed }: SplitError) -> Self {
+        Self::Setting { option, given, allowed }
+    }
 }
 
 impl Error {

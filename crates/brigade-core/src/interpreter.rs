@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
-use brigade_plan::{Action, Moves, Pass, Task};
+use brigade_plan::{Action, Moves, Pass, Program, Stage, Task};
 use burn::tensor::Tensor;
 
 use crate::activation::{Activation, Part, Parts, flatten};
@@ -19,7 +19,6 @@ use crate::passengers::Passengers;
 use crate::store::{Store, cast, compact};
 use crate::tape::{Tape, Upstream, leaves, predict};
 use crate::zero::{Float, Recompute};
-use brigade_plan::{Program, Stage};
 
 /// Most messages to other stages that may be on their way at once: further ones wait for the first to have left, so
 /// that a stage does not run ahead of a slower one by more than what receives were posted for.

@@ -39,18 +39,18 @@ impl Tape {
     pub(crate) fn forward(&mut self, block: &NamedBlock, input: Parts, again: bool) -> Result<Parts> {
         let output = block.block.forward(&block.name, input.clone())?;
         let cut = inner(&output);
+        let shapes = |parts: &Parts| parts.0.iter().map(|part| part.shape().to_vec()).collect();
         if self.records.is_empty() {
-            self.input_shapes = input.0.iter().map(|part| part.shape().to_vec()).collect();
+            self.input_shapes = shapes(&input);
         }
+        self.output_shapes = shapes(&cut);
         if again {
             drop(output);
             block.block.free_dropped_graphs();
-            self.output_shapes = cut.0.iter().map(|part| part.shape().to_vec()).collect();
             self.records.push(Record { input: inner(&input), output: None });
-            return Ok(cut);
+        } else {
+            self.records.push(Record { input, output: Some(output) });
         }
-        self.output_shapes = output.0.iter().map(|part| part.shape().to_vec()).collect();
-        self.records.push(Record { input, output: Some(output) });
         Ok(cut)
     }
 

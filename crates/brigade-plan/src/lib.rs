@@ -17,5 +17,5 @@ pub use footprint::{
 };
 pub use residency::{Moves, Release, Turn, most_gathered, residency};
 pub use schedule::{Action, Pass, Pipeline, ScheduleError, ScheduleKind, Span, Task, Timeline, formula};
-pub use split::{SplitError, balanced, by_hand, ranges};
+pub use split::{SplitError, balanced, by_hand, ranges, split};
 pub use stage::{Program, Stage};

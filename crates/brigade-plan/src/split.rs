@@ -58,6 +58,18 @@ pub fn balanced(costs: &[f64], stages: usize) -> Result<Vec<usize>, SplitError> 
     Ok(counts)
 }
 
+/// The number of blocks in each of `stages` parts: as given, or balanced by cost where nothing is.
+///
+/// # Errors
+/// As [`by_hand`] and [`balanced`].
+pub fn split(given: &[usize], costs: &[f64], stages: usize) -> Result<Vec<usize>, SplitError> {
+    if given.is_empty() {
+        return balanced(costs, stages);
+    }
+    by_hand(given, costs.len(), stages)?;
+    Ok(given.to_vec())
+}
+
 /// Checks a split that was given by hand: as many stages as there are, none empty, no block left out.
 ///
 /// # Errors
