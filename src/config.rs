@@ -52,7 +52,7 @@ pub enum ConfigError {
     },
 }
 
-/// The configuration `defaults`, changed by a TOML file and by `--set section.key=value` in that
+/// The configuration `defaults`, changed by TOML files and by `--set section.key=value` in that
 /// order. A value of `--set` is TOML, or else taken as a string.
 ///
 /// # Errors
@@ -60,12 +60,12 @@ pub enum ConfigError {
 /// of the wrong kind; nothing is ignored.
 pub fn layered<C: Serialize + DeserializeOwned>(
     defaults: &C,
-    file: Option<&Path>,
+    files: &[&Path],
     sets: &[String],
 ) -> Result<C, ConfigError> {
     let mut config = Table::try_from(defaults).map_err(|e| value_error("the defaults", &e))?;
     let known = config.clone();
-    if let Some(path) = file {
+    for path in files.iter().copied() {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
         let layer: Table = text.parse().map_err(|e: toml::de::Error| ConfigError::Syntax {
@@ -201,7 +201,7 @@ mod tests {
     use crate::settings::Settings;
 
     fn set(sets: &[&str]) -> Result<Settings, ConfigError> {
-        layered(&Settings::default(), None, &sets.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>())
+        layered(&Settings::default(), &[], &sets.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>())
     }
 
     #[test]
@@ -210,7 +210,7 @@ mod tests {
         std::fs::write(&folder, "[train]\nsteps = 5\nseed = 3\n[optimizer]\nname = \"sgd\"\n").unwrap();
         let config: Settings = layered(
             &Settings::default(),
-            Some(&folder),
+            &[&folder],
             &["train.steps=7".into(), "optimizer.learning_rate=1".into()],
         )
         .unwrap();

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use brigade_core::plan::{Configuration, Footprint, ranges};
 use brigade_core::{Activation, Chain, EngineSettings, Recompute};
 use brigade_data::Sampler;
-use brigade_report::Reporter;
 
 use crate::dataset::Dataset;
 use crate::session::{DryRun, Session};
@@ -31,14 +30,14 @@ impl Session {
     /// Tells what is about to be trained, and how it is spread.
     pub(crate) fn introduce<I: Activation, O: Activation, D: Dataset>(
         &self,
-        reporter: &mut Reporter,
         chain: &Chain<I, O>,
         train: &Arc<D>,
         sampler: &Sampler,
-    ) {
+    ) -> Vec<String> {
+        let mut lines = Vec::new();
         let (plan, settings) = (&self.plan, &self.settings.train);
-        reporter.note(&format!("{}; mesh pp {} x dp {}", self.world, plan.mesh.pp, plan.mesh.dp));
-        reporter.note(&format!(
+        lines.push(format!("{}; mesh pp {} x dp {}", self.world, plan.mesh.pp, plan.mesh.dp));
+        lines.push(format!(
             "{} parameters in {} blocks; {} samples, {:.2} epochs in {} steps",
             chain.parameters(),
             chain.parameters_by_block().len(),
@@ -46,7 +45,7 @@ impl Session {
             sampler.epochs_after(settings.steps),
             settings.steps
         ));
-        reporter.note(&format!(
+        lines.push(format!(
             "global batch {} = dp {} x {} micro-batches of {}; learning rate {} ({})",
             settings.global_batch_size,
             plan.mesh.dp,
@@ -56,19 +55,18 @@ impl Session {
             plan.learning_rate_reason
         ));
         if plan.schedule.warmup_steps > settings.steps {
-            reporter.note(&format!(
+            lines.push(format!(
                 "note: the warm-up of {} steps is longer than the run of {}; the peak learning rate is never reached",
                 plan.schedule.warmup_steps, settings.steps
             ));
         }
         if let Some(why) = same_bits_needs(plan) {
-            reporter.note(&format!(
+            lines.push(format!(
                 "note: weights are the same bits on another number of data-parallel ranks only where {why} a power of two"
             ));
         }
-        for line in self.spread(chain) {
-            reporter.note(&line);
-        }
+        lines.extend(self.spread(chain));
+        lines
     }
 
     /// What a rank of each stage keeps and sends, as arithmetic.

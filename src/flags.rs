@@ -1,11 +1,31 @@
 //! The flags that every program of Brigade takes.
 
+use std::convert::Infallible;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use brigade_core::plan::ScheduleKind as PipelineKind;
 use brigade_launch::LaunchArgs;
 
-use crate::settings::{Settings, Transport};
+use crate::output::CONFIG_FILE;
+use crate::settings::{SettingError, Settings, Transport};
+
+/// What `--resume` names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Resume {
+    /// The run in `--out`, where there is one.
+    Auto,
+    /// The run in this folder.
+    From(PathBuf),
+}
+
+impl FromStr for Resume {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(if text == "auto" { Self::Auto } else { Self::From(text.into()) })
+    }
+}
 
 /// The standard flags. Where a flag and a setting mean the same, the flag wins.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -47,12 +67,22 @@ pub struct StandardFlags {
     /// Seed of weights and of the order of data.
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
+    /// Steps between checkpoints; 0 for none but when a signal announces the end of the machine.
+    #[arg(long, value_name = "N")]
+    pub checkpoint_every: Option<u64>,
+    /// Newest checkpoints that stay; 0 for all.
+    #[arg(long, value_name = "N")]
+    pub keep: Option<usize>,
     /// Folder for results [default: a new one under runs/].
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Replace results that --out holds already.
     #[arg(long)]
     pub overwrite: bool,
+    /// Go on with the run in this folder from its newest checkpoint, with its configuration, on the same mesh or another.
+    /// `auto`: with that in --out, if there is one.
+    #[arg(long, value_name = "DIR|auto", conflicts_with = "overwrite")]
+    pub resume: Option<Resume>,
     /// Set any setting by its full name; may be given several times.
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     pub sets: Vec<String>,
@@ -65,6 +95,32 @@ pub struct StandardFlags {
 }
 
 impl StandardFlags {
+    /// The configuration of the run that is to go on, which lies between the defaults and everything that is given anew.
+    ///
+    /// # Errors
+    /// If there is no such run, or `--out` names another folder.
+    pub fn resumed_config(&self) -> Result<Option<PathBuf>, SettingError> {
+        let wrong = |given: &PathBuf, allowed: String| {
+            Err(SettingError::new("--resume", given.display(), allowed))
+        };
+        match &self.resume {
+            Some(Resume::From(dir)) => {
+                let file = dir.join(CONFIG_FILE);
+                match (&self.out, file.exists()) {
+                    (Some(out), _) if out != dir => {
+                        wrong(dir, format!("a run goes on in its own folder; leave out --out {}", out.display()))
+                    }
+                    (_, false) => wrong(dir, format!("it must be the folder of a run; it holds no {CONFIG_FILE}")),
+                    _ => Ok(Some(file)),
+                }
+            }
+            Some(Resume::Auto) if self.out.is_none() => {
+                wrong(&"auto".into(), "it goes on with the run in --out, which must be given".into())
+            }
+            _ => Ok(None),
+        }
+    }
+
     /// Lays the flags over settings.
     pub fn apply(&self, settings: &mut Settings) {
         fn lay<T: Clone>(flag: &Option<T>, setting: &mut T) {
@@ -83,7 +139,12 @@ impl StandardFlags {
         lay(&self.micro_batch_size, &mut settings.train.micro_batch_size);
         lay(&self.global_batch_size, &mut settings.train.global_batch_size);
         lay(&self.seed, &mut settings.train.seed);
+        lay(&self.checkpoint_every, &mut settings.checkpoint.every);
+        lay(&self.keep, &mut settings.checkpoint.keep);
         lay(&self.out, &mut settings.output.dir);
+        if let Some(Resume::From(dir)) = &self.resume {
+            settings.output.dir.clone_from(dir);
+        }
         settings.output.overwrite |= self.overwrite;
     }
 }

@@ -12,6 +12,7 @@
 //! Layers, from the top: this facade runs a program ([`launch`], [`Session`]); [`core`] holds the
 //! strategies; [`models`], [`data`], [`report`] and [`comm`] know nothing of each other.
 
+mod checkpoint;
 mod config;
 mod dataset;
 mod describe;
@@ -26,6 +27,7 @@ mod session;
 mod settings;
 mod train;
 
+pub use brigade_checkpoint as checkpoints;
 pub use brigade_comm as comm;
 pub use brigade_core as core;
 pub use brigade_core::plan;
@@ -35,16 +37,17 @@ pub use brigade_launch as supervise;
 pub use brigade_models as models;
 pub use brigade_report as report;
 
+pub use checkpoint::RunDescription;
 pub use config::{ConfigError, embedded, layered};
 pub use dataset::{Dataset, Samples, Training, samples};
 pub use explain::{explain, tell};
-pub use flags::StandardFlags;
+pub use flags::{Resume, StandardFlags};
 pub use language::{LanguageModel, TokenDataset};
 pub use output::{CONFIG_FILE, WEIGHTS_FILE};
-pub use program::{Program, Role, Usage, exit, launch, resolved};
+pub use program::{FLIGHT_FOLDER, Program, Role, Usage, exit, launch, resolved};
 pub use session::Session;
 pub use settings::{
-    CommSettings, ComputeSettings, MeshSettings, OptimizerSettings, OutputSettings, PipelineSettings, Plan,
+    CHECKPOINT_FOLDER, CheckpointSettings, CommSettings, ComputeSettings, MeshSettings, OnFailedSave, OnNonFinite, OptimizerSettings, OutputSettings, PipelineSettings, Plan,
     ScheduleSettings, SettingError, Settings, TrainSettings, Transport, ZeroSettings,
 };
 pub use train::Trained;

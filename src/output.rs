@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
+use crate::settings::CHECKPOINT_FOLDER;
+
 /// The resolved configuration of a run.
 pub const CONFIG_FILE: &str = "config.toml";
 /// The weights at the end of a run.
@@ -21,6 +23,17 @@ pub(crate) fn claim(dir: &Path, name: &str, overwrite: bool, config: &str) -> an
     }
     std::fs::create_dir_all(dir).with_context(|| format!("--out {}", dir.display()))?;
     if !overwrite {
+        refuse_earlier(dir, config)?;
+    }
+    Ok(dir.to_owned())
+}
+
+/// Takes the folder of a run that was begun and may have nothing to go on from: what it has of results may be replaced,
+/// but not a finished run or one of another configuration.
+pub(crate) fn claim_begun(dir: &Path, config: &str) -> anyhow::Result<PathBuf> {
+    std::fs::create_dir_all(dir).with_context(|| format!("--out {}", dir.display()))?;
+    let other = std::fs::read_to_string(dir.join(CONFIG_FILE)).is_ok_and(|text| text != portable(config));
+    if other || dir.join(WEIGHTS_FILE).exists() {
         refuse_earlier(dir, config)?;
     }
     Ok(dir.to_owned())
@@ -47,13 +60,18 @@ pub(crate) fn begin(dir: &Path, overwrite: bool, config: &str) -> anyhow::Result
     {
         return Err(error).with_context(|| format!("cannot remove {}", weights.display()));
     }
-    let path = dir.join(CONFIG_FILE);
-    let aside = dir.join(format!("{CONFIG_FILE}.part"));
+    write_whole(&dir.join(CONFIG_FILE), portable(config).as_bytes())
+}
+
+/// Writes a file that is there wholly or as it was before.
+pub(crate) fn write_whole(path: &Path, content: &[u8]) -> anyhow::Result<()> {
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(".part");
     let write = || {
         let mut file = File::create(&aside)?;
-        file.write_all(portable(config).as_bytes())?;
+        file.write_all(content)?;
         file.sync_all()?;
-        std::fs::rename(&aside, &path)
+        std::fs::rename(&aside, path)
     };
     write().with_context(|| format!("cannot write {}", path.display()))
 }
@@ -69,14 +87,14 @@ fn portable(config: &str) -> String {
 
 fn refuse_earlier(dir: &Path, config: &str) -> anyhow::Result<()> {
     let results =
-        [WEIGHTS_FILE, brigade_report::METRICS_FILE].into_iter().find(|file| dir.join(file).exists());
+        [WEIGHTS_FILE, brigade_report::METRICS_FILE, CHECKPOINT_FOLDER].into_iter().find(|file| dir.join(file).exists());
     let other = std::fs::read_to_string(dir.join(CONFIG_FILE)).is_ok_and(|text| text != portable(config));
     let what = match results {
         Some(file) => format!("results of an earlier run ({file})"),
         None if other => format!("a {CONFIG_FILE} that is not this run's"),
         None => return Ok(()),
     };
-    bail!("--out {} holds {what}; give another folder, or --overwrite to replace it", dir.display())
+    bail!("--out {} holds {what}; give another folder, --resume to go on with it, or --overwrite to replace it", dir.display())
 }
 
 /// Makes `runs/<name>-1`, or the first number that is free. The folder is made by the call that

@@ -2,29 +2,33 @@
 
 use std::ffi::OsString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use brigade_comm::Group;
 use brigade_core::plan::CutTensor;
-use brigade_launch::{Detected, Launch, NodeInfo, Outcome, RankInfo, Source, interrupt};
+use brigade_launch::{Detected, Event, Launch, NodeInfo, Outcome, RankInfo, Source, interrupt};
 use clap::{Args, Command, FromArgMatches};
 use serde::Serialize;
 
+use crate::checkpoint::{self, Cannot};
 use crate::config::{embedded, layered};
 use crate::explain::{explain, tell};
-use crate::flags::StandardFlags;
+use crate::flags::{Resume, StandardFlags};
 use crate::output;
 use crate::rank;
-use crate::session::{DryRun, Interrupted, Session};
+use crate::session::{Beginning, DryRun, Interrupted, Preempted, Session};
 use crate::settings::{Plan, SettingError, Settings};
 
 pub use brigade_launch::exit;
 
 /// Names the run's folder to the ranks that the launcher starts.
 const RUN_DIR: &str = "BRIGADE_RUN_DIR";
+
+/// The folder in a run's folder with what each rank did last, after a failure.
+pub const FLIGHT_FOLDER: &str = "flight";
 
 /// A mistake of the user, found before training: exit code 2.
 #[derive(Debug, thiserror::Error)]
@@ -130,25 +134,25 @@ impl Program<'_> {
             let Settings { output, .. } = self.settings;
             // Node 0 holds rank 0, which writes the results; the other nodes keep only their logs.
             let dir = match node.node_rank {
-                0 => output::claim(&output.dir, self.name, output.overwrite, &self.config)?,
+                0 => self.claim()?,
                 _ => output::claim_for_logs(&output.dir, self.name)?,
             };
             let program = std::env::current_exe().context("cannot find this program's own file")?;
             Ok((token, dir, program))
         };
         let (token, dir, program) = prepared().map_err(usage)?;
-        let logs = self.flags.world.log_dir.clone().unwrap_or_else(|| dir.join("logs"));
-        let mut launch = Launch::local(program, nproc, token, logs).on_node(node);
+        let mut launch =
+            Launch::local(program, nproc, token, dir.join("logs")).on_node(node).with_flags(&self.flags.world);
+        launch.init_timeout = rank::timeouts(&self.settings.comm).init;
         launch.args = std::env::args_os().skip(1).collect();
         launch.env = vec![(RUN_DIR.into(), OsString::from(&dir))];
         let (name, value) = brigade_cpu::HUGE_PAGES;
         if std::env::var_os(name).is_none() {
             launch.env.push((name.into(), value.into()));
         }
-        launch.tee = self.flags.world.tee;
-        let outcome = brigade_launch::launch(&launch, &mut |_| {})?;
+        let outcome = brigade_launch::launch(&launch, &mut announce)?;
         match &outcome {
-            Outcome::Done => {}
+            Outcome::Done | Outcome::Preempted { .. } => {}
             Outcome::Failed(failure)
                 if failure.root.rank == 0 && failure.panic.is_empty() && said_why(failure) => {}
             other => tell(format_args!("brigade: {other}")),
@@ -179,9 +183,7 @@ impl Program<'_> {
         let out = match launched {
             Some(dir) => dir,
             None if info.rank == 0 => {
-                let output = &self.settings.output;
-                let claimed = output::claim(&output.dir, self.name, output.overwrite, &self.config);
-                claimed.inspect_err(|error| world.group().abort(&explain(error))).map_err(usage)?
+                self.claim().inspect_err(|error| world.group().abort(&explain(error))).map_err(usage)?
             }
             None => self.settings.output.dir.clone(),
         };
@@ -191,9 +193,17 @@ impl Program<'_> {
         };
         let session = Session::new(self, world.group().clone(), plan, out, world_text, interrupt);
         let mut session = session.context("connecting the mesh")?;
+        session.restart = brigade_launch::restart_count()?;
+        session.beginning = self.beginning(session.restart);
+        let flight = session.out.join(FLIGHT_FOLDER).join(format!("rank-{}.json", info.rank));
         // A panic of Burn must not leave the other ranks waiting.
         let result = catch_unwind(AssertUnwindSafe(|| body(&mut session, prepared)));
         drop(session);
+        if !matches!(result, Ok(Ok(()))) && !is_planned(&result)
+            && let Err(error) = world.group().flight().write(&flight)
+        {
+            tell(format_args!("brigade: {error}"));
+        }
         match result {
             Ok(Ok(())) => {
                 world.shutdown().context("at the end of the run")?;
@@ -211,6 +221,34 @@ impl Program<'_> {
                 world.group().abort(&format!("panic: {}", panic_text(panic.as_ref())));
                 Ok(PANICKED)
             }
+        }
+    }
+
+    /// How the ranks of a run begin, when they are started for the `restart`th time again.
+    fn beginning(&self, restart: u32) -> Beginning {
+        match (&self.flags.resume, restart) {
+            (None, 0) => Beginning::Fresh { overwrite: self.settings.output.overwrite },
+            (Some(Resume::From(_)), 0) => Beginning::Resume,
+            _ => Beginning::ResumeIfThere,
+        }
+    }
+
+    /// Finds the folder of results, for a new run or one that goes on. What is set otherwise than before is told.
+    fn claim(&self) -> anyhow::Result<PathBuf> {
+        let Settings { output, checkpoint, .. } = self.settings;
+        let Some(resume) = &self.flags.resume else {
+            return output::claim(&output.dir, self.name, output.overwrite, &self.config);
+        };
+        match (checkpoint::newest(&checkpoint.place(&output.dir))?, resume) {
+            (Ok((step, run)), _) => {
+                let changes = checkpoint::changes(step, &run.configuration, &self.config)?;
+                for change in changes.iter().filter(|_| !self.flags.quiet) {
+                    tell(format_args!("changed: {change}"));
+                }
+                Ok(output.dir.clone())
+            }
+            (Err(_), Resume::Auto) => output::claim_begun(&output.dir, &self.config),
+            (Err(why), Resume::From(dir)) => anyhow::bail!("--resume {}: {why}", dir.display()),
         }
     }
 
@@ -282,7 +320,25 @@ fn launched_in() -> Option<PathBuf> {
 /// Whether all ranks end with this error, at the same point.
 fn is_shared(error: &anyhow::Error) -> bool {
     let agreed = error.downcast_ref::<brigade_core::Error>().is_some_and(brigade_core::Error::is_agreed);
-    agreed || error.is::<SettingError>()
+    agreed || error.is::<SettingError>() || error.is::<Cannot>() || error.is::<Preempted>()
+}
+
+/// Whether a rank ended as it was told to.
+fn is_planned(result: &std::thread::Result<anyhow::Result<()>>) -> bool {
+    matches!(result, Ok(Err(error)) if error.is::<Preempted>() || error.is::<Interrupted>())
+}
+
+/// Tells of what the launcher does about failures.
+fn announce(event: Event) {
+    match event {
+        Event::Restarting { number, of, failure } => {
+            tell(format_args!("brigade: {failure}\nbrigade: starting again, restart {number} of {of}"));
+        }
+        Event::Preempted { signal } => {
+            tell(format_args!("brigade: {signal}: saving a checkpoint; a second signal ends the run at once"));
+        }
+        _ => {}
+    }
 }
 
 fn usage(error: anyhow::Error) -> anyhow::Error {
@@ -302,6 +358,9 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
 fn report(error: &anyhow::Error) -> u8 {
     if error.is::<Interrupted>() {
         return exit::INTERRUPTED;
+    }
+    if error.is::<Preempted>() {
+        return exit::PREEMPTED;
     }
     tell(format_args!("brigade: {}", explain(error)));
     let usage = error.is::<Usage>() || error.is::<SettingError>() || error.is::<brigade_launch::Error>();
@@ -333,7 +392,9 @@ pub fn launch(defaults: &str, body: impl FnOnce(&mut Session) -> anyhow::Result<
         Err(error) => error.exit(),
     };
     let configure = || -> anyhow::Result<(Settings, String)> {
-        let mut settings = layered(&embedded::<Settings>(defaults)?, None, &flags.sets)?;
+        let resumed = flags.resumed_config()?;
+        let files: Vec<&Path> = resumed.as_deref().into_iter().collect();
+        let mut settings = layered(&embedded::<Settings>(defaults)?, &files, &flags.sets)?;
         flags.apply(&mut settings);
         let config = resolved(&settings)?;
         Ok((settings, config))

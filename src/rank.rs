@@ -37,6 +37,7 @@ pub(crate) fn join(
         },
         timeouts: timeouts(comm),
         host: std::env::var(HOST_ID).ok(),
+        restart: brigade_launch::restart_count()?,
     });
     world.with_context(|| format!("rank {} cannot join its world", info.rank))
 }
@@ -83,5 +84,23 @@ pub(crate) fn same(group: &Group, what: &str, text: &str) -> anyhow::Result<()> 
     };
     bail!("rank {} runs with another {what} than rank 0{detail}", others.join(", "))
 }
+
+/// Tells all ranks a text and hears theirs, by rank; longer ones are cut.
+pub(crate) fn texts(group: &Group, text: &str) -> brigade_comm::Result<Vec<String>> {
+    let text = &text[..text.floor_char_boundary(MAX_TOLD_BYTES)];
+    let mut lengths = vec![0i64; group.size()];
+    lengths[group.rank()] = text.len() as i64;
+    group.all_gather_in_place(&mut lengths)?;
+    let length = |rank: usize| usize::try_from(lengths[rank]).unwrap_or(0).min(MAX_TOLD_BYTES);
+    let longest = (0..group.size()).map(length).max().unwrap_or(0);
+    let mut all = vec![0u8; longest * group.size()];
+    all[longest * group.rank()..][..text.len()].copy_from_slice(text.as_bytes());
+    group.all_gather_in_place(&mut all)?;
+    let said = |rank: usize| String::from_utf8_lossy(&all[longest * rank..][..length(rank)]).into_owned();
+    Ok((0..group.size()).map(said).collect())
+}
+
+/// Longest text that a rank may tell the others.
+const MAX_TOLD_BYTES: usize = 1 << 16;
 
 const MAX_TEXT_BYTES: usize = 1 << 20;

@@ -4,10 +4,24 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use brigade_core::{Bytes, Collectives, Operation, StepReport, Traffic, WAITS};
-use brigade_report::{MemoryRecord, StepRecord};
+use brigade_report::{CheckpointRecord, MemoryRecord, StepRecord};
+
+use crate::checkpoint::Progress;
+
+/// What a rank tells the others beside its figures.
+pub(crate) struct News {
+    /// How far it is with saving a checkpoint.
+    pub saving: Progress,
+    /// Whether a signal told it that its machine is about to be taken away.
+    pub preempted: bool,
+}
 
 /// What each rank tells the others of its step.
 pub(crate) struct Shares {
+    /// How far each rank is with saving a checkpoint.
+    pub saving: Vec<Progress>,
+    /// Whether any rank is about to lose its machine.
+    pub preempted: bool,
     /// Longest step of any rank.
     step_seconds: f64,
     /// Means over the ranks, in the order of [`share`].
@@ -38,6 +52,7 @@ pub(crate) fn share(
     report: &StepReport,
     data_wait: Duration,
     step: Duration,
+    news: News,
 ) -> anyhow::Result<Shares> {
     let clock = &report.clock;
     let seconds =
@@ -55,6 +70,8 @@ pub(crate) fn share(
         let (calls, bytes) = report.traffic.get(&operation).copied().unwrap_or_default();
         values.extend([calls as f64, bytes as f64]);
     }
+    let told = values.len();
+    values.extend([f64::from(news.saving as u8), f64::from(u8::from(news.preempted))]);
     let all = collectives.exchange(values).wait()?;
     let sum = |index: usize| all.iter().map(|values| values[index]).sum::<f64>();
     let most = |index: usize| all.iter().map(|values| values[index]).fold(0.0, f64::max);
@@ -62,6 +79,8 @@ pub(crate) fn share(
         (*operation, (most(counts + 2 * index) as u64, sum(counts + 2 * index + 1) as u64))
     });
     Ok(Shares {
+        saving: all.iter().map(|values| Progress::from_number(values[told])).collect(),
+        preempted: most(told + 1) > 0.0,
         step_seconds: most(0),
         seconds: std::array::from_fn(|index| sum(means + index) / all.len() as f64),
         waits: std::array::from_fn(|index| sum(means + seconds.len() + index) / all.len() as f64),
@@ -87,6 +106,7 @@ pub(crate) fn record(
     learning_rate: f64,
     shares: &Shares,
     validation_loss: Option<f64>,
+    checkpoint: Option<CheckpointRecord>,
 ) -> StepRecord {
     let [forward, backward, optimizer, data_wait, comm_wait, bubble] = shares.seconds;
     let collectives: BTreeMap<String, brigade_report::Collective> = shares
@@ -124,5 +144,6 @@ pub(crate) fn record(
         collectives,
         peak_rss_bytes: shares.peak_rss_bytes,
         validation_loss,
+        checkpoint,
     }
 }

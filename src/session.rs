@@ -1,12 +1,14 @@
 //! One rank's part in a run.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use brigade_comm::Group;
 use brigade_core::plan::CutTensor;
 use brigade_core::{Collectives, Groups};
-use brigade_launch::interrupt::Interrupt;
+use brigade_launch::Heart;
+use brigade_launch::interrupt::{Interrupt, Kind};
 use burn::tensor::Device;
 
 use crate::program::Program;
@@ -16,6 +18,22 @@ use crate::settings::{Plan, Settings};
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted")]
 pub(crate) struct Interrupted;
+
+/// The machine is about to be taken away; all ranks saved and leave.
+#[derive(Debug, thiserror::Error)]
+#[error("preempted")]
+pub(crate) struct Preempted;
+
+/// How a run begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Beginning {
+    /// From the first step; `overwrite`: in place of an earlier run's results.
+    Fresh { overwrite: bool },
+    /// From the newest checkpoint.
+    Resume,
+    /// From the newest checkpoint if there is any.
+    ResumeIfThere,
+}
 
 /// The run was described, not run.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +56,13 @@ pub struct Session {
     pub(crate) cuts: Vec<Vec<CutTensor>>,
     /// Whether the run is only to be described.
     pub(crate) dry: bool,
+    pub(crate) beginning: Beginning,
+    /// How often the launcher has started the ranks again.
+    pub(crate) restart: u32,
+    /// Tells the launcher what this rank is at.
+    pub(crate) heart: Heart,
+    /// What all ranks have in common and a checkpoint must have, too: see [`same`](Self::same).
+    pub(crate) facts: BTreeMap<String, String>,
     interrupt: Interrupt,
 }
 
@@ -63,6 +88,10 @@ impl Session {
             config: program.config.clone(),
             cuts: program.cuts.clone(),
             dry: false,
+            beginning: Beginning::Fresh { overwrite: program.settings.output.overwrite },
+            restart: 0,
+            heart: Heart::from_environment(),
+            facts: BTreeMap::new(),
             interrupt,
         })
     }
@@ -117,16 +146,24 @@ impl Session {
     }
 
     /// Checks that `text` is the same on all ranks, which all call it: what a run takes from files that may
-    /// differ from host to host. `what` names it in the error.
+    /// differ from host to host. It is saved with checkpoints, and compared again when a run goes on from one. `what`
+    /// names it in the error.
     ///
     /// # Errors
     /// If a rank's text differs from rank 0's, on every rank, or if a rank failed.
-    pub fn same(&self, what: &str, text: &str) -> anyhow::Result<()> {
-        crate::rank::same(&self.group, what, text)
+    pub fn same(&mut self, what: &str, text: &str) -> anyhow::Result<()> {
+        crate::rank::same(&self.group, what, text)?;
+        self.facts.insert(what.to_owned(), text.to_owned());
+        Ok(())
     }
 
-    /// Fails once Ctrl-C or SIGTERM came.
+    /// Fails once Ctrl-C came.
     pub(crate) fn check_interrupt(&self) -> anyhow::Result<()> {
-        if self.interrupt.is_set() { Err(Interrupted.into()) } else { Ok(()) }
+        if self.interrupt.kind() == Some(Kind::Stop) { Err(Interrupted.into()) } else { Ok(()) }
+    }
+
+    /// Whether a signal told this rank that its machine is about to be taken away.
+    pub(crate) fn is_preempted(&self) -> bool {
+        self.interrupt.kind() == Some(Kind::Preempt)
     }
 }

@@ -3,6 +3,7 @@
 //! The same structure is read from a TOML file, changed by flags, written back resolved into the
 //! run's folder, and compared between ranks.
 
+mod checkpoint;
 mod optimizer;
 mod plan;
 mod spread;
@@ -10,9 +11,10 @@ mod spread;
 use std::path::PathBuf;
 
 use brigade_core::plan::{ScheduleError, SplitError};
-use brigade_core::{NonFinite, ScheduleKind};
+use brigade_core::ScheduleKind;
 use serde::{Deserialize, Serialize};
 
+pub use checkpoint::{CHECKPOINT_FOLDER, CheckpointSettings, OnFailedSave, OnNonFinite};
 pub use optimizer::OptimizerSettings;
 pub use plan::Plan;
 pub use spread::{ComputeSettings, MeshSettings, PipelineSettings, ZeroSettings};
@@ -39,7 +41,7 @@ pub enum SettingError {
 }
 
 impl SettingError {
-    fn new(option: &'static str, given: impl ToString, allowed: impl Into<String>) -> Self {
+    pub(crate) fn new(option: &'static str, given: impl ToString, allowed: impl Into<String>) -> Self {
         Self::Value { option, given: given.to_string(), allowed: allowed.into() }
     }
 }
@@ -62,6 +64,8 @@ pub struct Settings {
     pub pipeline: PipelineSettings,
     /// Number types, and what is computed again instead of kept.
     pub compute: ComputeSettings,
+    /// When checkpoints are saved, and where.
+    pub checkpoint: CheckpointSettings,
     /// How they talk.
     pub comm: CommSettings,
     /// Where results go.
@@ -86,8 +90,11 @@ pub struct TrainSettings {
     pub validate_every: u64,
     /// Most sequences (or samples) that one validation reads; 0 reads all.
     pub validation_samples: usize,
-    /// What to do when loss or gradient norm is not finite: `stop` or `skip` (the step).
-    pub on_nonfinite: NonFinite,
+    /// What to do when loss or gradient norm is not finite: `stop`, `skip` (the step), or `rollback` (to the newest
+    /// checkpoint, and past the bad batch).
+    pub on_nonfinite: OnNonFinite,
+    /// Most steps of a run that may be skipped or rolled back from; 0 for any number.
+    pub nonfinite_limit: u64,
 }
 
 impl Default for TrainSettings {
@@ -100,7 +107,8 @@ impl Default for TrainSettings {
             gradient_clipping: 1.0,
             validate_every: 0,
             validation_samples: 0,
-            on_nonfinite: NonFinite::Stop,
+            on_nonfinite: OnNonFinite::Stop,
+            nonfinite_limit: 10,
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Settings that were checked against each other and the number of ranks.
 
 use brigade_core::plan::{Pipeline, ScheduleError, ScheduleKind as PipelineKind, split};
-use brigade_core::{EngineSettings, Mesh, Precision, Schedule, ScheduleKind, Zero};
+use brigade_core::{EngineSettings, Mesh, NonFinite, Precision, Schedule, ScheduleKind, Zero};
 
-use super::{ScheduleSettings, SettingError, Settings};
+use super::{OnNonFinite, ScheduleSettings, SettingError, Settings};
 
 /// The largest whole number that a TOML file holds.
 const LARGEST: u64 = i64::MAX as u64;
@@ -59,6 +59,9 @@ impl Settings {
             ("schedule.warmup_steps", schedule.warmup_steps, LARGEST),
             ("schedule.warmup_tokens", schedule.warmup_tokens, LARGEST),
             ("schedule.decay_steps", schedule.decay_steps, LARGEST),
+            ("train.nonfinite_limit", train.nonfinite_limit, LARGEST),
+            ("checkpoint.every (--checkpoint-every)", self.checkpoint.every, LARGEST),
+            ("checkpoint.keep (--keep)", self.checkpoint.keep as u64, LARGEST),
             ("output.log_every", self.output.log_every, LARGEST),
         ];
         if let Some((option, given, most)) = bounded.into_iter().find(|(_, value, most)| value > most) {
@@ -114,6 +117,7 @@ impl Settings {
         let waits = [
             ("comm.init_timeout_seconds", comm.init_timeout_seconds),
             ("comm.train_timeout_seconds", comm.train_timeout_seconds),
+            ("checkpoint.timeout_seconds", self.checkpoint.timeout_seconds),
         ];
         if let Some((option, given)) = waits.into_iter().find(|(_, v)| !(0.1..=1e6).contains(v)) {
             return Err(SettingError::new(option, given, "it must be from 0.1 to 1000000 seconds"));
@@ -150,7 +154,10 @@ impl Settings {
         }
         Ok(EngineSettings {
             gradient_clipping: (train.gradient_clipping > 0.0).then_some(train.gradient_clipping),
-            on_nonfinite: train.on_nonfinite,
+            on_nonfinite: match train.on_nonfinite {
+                OnNonFinite::Stop => NonFinite::Stop,
+                OnNonFinite::Skip | OnNonFinite::Rollback => NonFinite::Skip,
+            },
             zero: Zero {
                 stage: zero.stage,
                 prefetch: zero.prefetch,

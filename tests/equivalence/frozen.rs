@@ -9,6 +9,7 @@ use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor, TensorData, activation::tanh};
 
 use crate::mesh::{on_threads, same_bits};
+use crate::resume::Saved;
 
 #[derive(Module, Debug)]
 struct Layer {
@@ -45,20 +46,50 @@ fn batch(number: usize) -> Batch<Tensor<2>, Tensor<2>> {
     Batch { input: values(0), target: values(7), valid_targets: 3 }
 }
 
-fn trained(groups: Groups, stage: u8) -> (Vec<NamedTensor>, Vec<NamedTensor>) {
+type Layers = Engine<Tensor<2>, Tensor<2>, Tensor<2>>;
+
+fn engine(groups: Groups, stage: u8) -> (Layers, Zero) {
     let adamw = AdamWConfig::new().with_epsilon(1e-8).with_weight_decay(0.0).build();
     let zero = Zero { stage, ..Zero::default() };
     let settings = EngineSettings { zero, ..EngineSettings::default() };
-    let (rank, ranks) = (groups.dp.rank(), groups.dp.size());
     let optimizer = OptimizerFactory::new(adamw.clone(), adamw);
-    let mut engine = Engine::new(model(), 3, &optimizer, groups, settings).unwrap();
+    (Engine::new(model(), 3, &optimizer, groups, settings).unwrap(), zero)
+}
+
+fn step(engine: &mut Layers, zero: Zero, groups: &Groups, step: usize) {
+    let (rank, ranks) = (groups.dp.rank(), groups.dp.size());
+    let count = 4 / ranks;
+    let numbers = (0..count).map(|k| zero.micro_batch_number(rank, ranks, k, count));
+    engine.step(numbers.map(|number| batch(4 * step + number)).collect(), 1e-2).unwrap();
+}
+
+fn trained(groups: Groups, stage: u8) -> (Vec<NamedTensor>, Vec<NamedTensor>) {
+    let (mut engine, zero) = engine(groups.clone(), stage);
     let before = engine.tensors(0).unwrap();
-    for step in 0..3 {
-        let count = 4 / ranks;
-        let numbers = (0..count).map(|k| zero.micro_batch_number(rank, ranks, k, count));
-        engine.step(numbers.map(|number| batch(4 * step + number)).collect(), 1e-2).unwrap();
-    }
+    (0..3).for_each(|number| step(&mut engine, zero, &groups, number));
     (before, engine.tensors(0).unwrap())
+}
+
+/// Trains on one mesh, with other frozen values than the model begins with, goes on on another one, and ends as if it had
+/// never stopped.
+pub fn goes_on(from: (usize, usize), to: (usize, usize), stage: u8) {
+    let saved = on_threads(from.0, from.1, |groups| {
+        let (mut engine, zero) = engine(groups.clone(), stage);
+        step(&mut engine, zero, &groups, 0);
+        let snapshot = engine.snapshot().unwrap();
+        (snapshot.units().cloned().collect(), snapshot.read().unwrap())
+    });
+    let saved = Saved::of(saved).with_frozen(0.25);
+    let frozen = |groups: Groups| {
+        let (mut engine, zero) = engine(groups.clone(), stage);
+        engine.restore(1, &mut &saved).unwrap();
+        (1..3).for_each(|number| step(&mut engine, zero, &groups, number));
+        engine.tensors(0).unwrap()
+    };
+    let what = format!("from {from:?} to {to:?}, ZeRO-{stage}");
+    let one = frozen(Groups::alone());
+    assert!(one[1].name == "a.linear.weight" && one[1].data.iter::<f32>().all(|value| value == 0.25), "{what}");
+    same_bits(&on_threads(to.0, to.1, frozen)[0], &one, &what);
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod footprint;
 mod frozen;
 mod in_flight;
 mod mesh;
+mod resume;
 mod row;
 mod table;
 

@@ -52,10 +52,10 @@ pub struct DataSection {
 }
 
 impl Config {
-    /// The values of `configs/gpt-tiny.toml`, changed by a file and by `--set`.
-    pub fn read(file: Option<&Path>, sets: &[String]) -> anyhow::Result<Self> {
+    /// The values of `configs/gpt-tiny.toml`, changed by files and by `--set`.
+    pub fn read(files: &[&Path], sets: &[String]) -> anyhow::Result<Self> {
         let defaults: Self = toml::from_str(DEFAULTS).context("configs/gpt-tiny.toml")?;
-        Ok(layered(&defaults, file, sets)?)
+        Ok(layered(&defaults, files, sets)?)
     }
 
     /// Fills in what follows from other values, so that the configuration means the same wherever it
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn the_default_file_names_every_setting() {
         let written: toml::Table = DEFAULTS.parse().unwrap();
-        let known = toml::Table::try_from(Config::read(None, &[]).unwrap()).unwrap();
+        let known = toml::Table::try_from(Config::read(&[], &[]).unwrap()).unwrap();
         let (mut written, mut known) = (keys(&written, ""), keys(&known, ""));
         written.sort();
         known.sort();
@@ -130,7 +130,7 @@ mod tests {
         let mut names = Vec::new();
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
-            let mut config = Config::read(Some(&path), &[]).unwrap();
+            let mut config = Config::read(&[&path], &[]).unwrap();
             config.resolve().unwrap();
             config.settings.plan(2, config.model.shape.sequence_length).unwrap();
             names.push(path.file_stem().unwrap().to_string_lossy().into_owned());
@@ -142,13 +142,13 @@ mod tests {
     #[test]
     fn a_resolved_configuration_comes_back_the_same() {
         let sets = ["data.sources=[\"a.txt\"]".to_owned(), "optimizer.weight_decay=0.3".to_owned()];
-        let mut config = Config::read(None, &sets).unwrap();
+        let mut config = Config::read(&[], &sets).unwrap();
         config.resolve().unwrap();
         assert!(Path::new(&config.data.sources[0]).is_absolute());
         assert_eq!(config.model.shape.vocabulary, 4096);
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), brigade::resolved(&config).unwrap()).unwrap();
-        let mut again = Config::read(Some(file.path()), &[]).unwrap();
+        let mut again = Config::read(&[file.path()], &[]).unwrap();
         again.resolve().unwrap();
         assert_eq!(again, config);
     }
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         let message = |set: &str| {
-            let config = Config::read(None, &[set.to_owned()]);
+            let config = Config::read(&[], &[set.to_owned()]);
             config.and_then(|mut config| config.resolve()).unwrap_err().to_string()
         };
         for (set, said) in [

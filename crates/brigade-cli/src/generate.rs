@@ -100,7 +100,7 @@ impl Run {
             }
         };
         let (config, tokenizer, weights) = (file(CONFIG_FILE)?, file(TOKENIZER_FILE)?, file(WEIGHTS_FILE)?);
-        let shape = Config::read(Some(&config), &[])?.model.shape;
+        let shape = Config::read(&[&config], &[])?.model.shape;
         let model = LanguageModel::load(&shape, &weights)?;
         Ok(Self { model, tokenizer: Tokenizer::from_file(&tokenizer)? })
     }

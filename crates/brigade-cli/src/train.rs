@@ -1,6 +1,6 @@
 //! `brigade train`
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -87,7 +87,9 @@ pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn resolved(args: &TrainArgs) -> anyhow::Result<Config> {
-    let mut config = Config::read(args.config.as_deref(), &args.standard.sets)?;
+    let resumed = args.standard.resumed_config()?;
+    let files: Vec<&Path> = resumed.as_deref().into_iter().chain(args.config.as_deref()).collect();
+    let mut config = Config::read(&files, &args.standard.sets)?;
     args.standard.apply(&mut config.settings);
     if !args.data.is_empty() {
         config.data.sources = args.data.clone();

@@ -81,6 +81,7 @@ fn child(role: &str, transport: &str, world_size: usize) -> Result<()> {
         token: Token::new(std::env::var(TOKEN).unwrap_or_default()),
         transport: if transport == "tcp" { Transport::Tcp } else { Transport::SharedMemory },
         timeouts: Timeouts { init: Duration::from_secs(30), step: Duration::from_secs(60) },
+        restart: 0,
         host: None,
     })?;
     measure(world.group(), transport)?;

@@ -2,10 +2,13 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::dtype::{DType, ReduceOp};
 
 /// The operations of a group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum Operation {
     /// Everybody gets the reduction of everybody's buffer.
@@ -61,6 +64,11 @@ impl Operation {
         }
     }
 
+    /// Whether it is between two ranks alone.
+    pub(crate) const fn is_transfer(self) -> bool {
+        matches!(self, Operation::Send) || self.is_receive()
+    }
+
     /// Whether it takes what a peer sends.
     pub(crate) const fn is_receive(self) -> bool {
         matches!(self, Operation::Recv | Operation::RecvMessage)
@@ -74,7 +82,7 @@ impl fmt::Display for Operation {
 }
 
 /// One call of an operation: what all members of a group must agree on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
     /// The operation.
     pub operation: Operation,
@@ -117,7 +125,7 @@ impl fmt::Display for Call {
 }
 
 /// Version of the messages between ranks. Ranks of different versions refuse each other.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 
 /// Bytes of a header on the wire. Also the unit to which the messages of one operation are padded.
 pub(crate) const HEADER_BYTES: usize = 64;

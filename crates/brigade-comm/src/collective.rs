@@ -4,7 +4,10 @@ use std::time::Instant;
 
 use crate::call::{Call, encode};
 use crate::dtype::ReduceOp;
+use crate::engine::Identity;
 use crate::error::Error;
+use crate::flight::Ticket;
+use crate::in_flight::Underway;
 use crate::link::{Link, PeerLinks};
 use crate::pending::Work;
 use crate::plan::Plan;
@@ -14,6 +17,7 @@ use crate::stream::{Incoming, Outgoing, STEP_BYTES, Stop};
 /// A collective, with the buffer that it works on.
 pub(crate) struct Collective<'a> {
     pub(crate) call: Call,
+    pub(crate) ticket: Ticket,
     /// When it became the oldest of its group.
     pub(crate) started: Option<Instant>,
     group: u64,
@@ -29,17 +33,20 @@ pub(crate) struct Collective<'a> {
 
 impl<'a> Collective<'a> {
     pub(crate) fn new(
-        group: u64,
-        me: usize,
-        ranks: usize,
+        identity: &Identity,
         call: Call,
+        ticket: Ticket,
+        started: Option<Instant>,
         plan: Plan,
         work: Box<dyn Work + 'a>,
     ) -> Self {
+        let Identity { group, rank: me, ref members, .. } = *identity;
+        let ranks = members.len();
         let header = encode(group, &call);
         Self {
             call,
-            started: None,
+            ticket,
+            started,
             group,
             me,
             final_end: plan.final_at_start(),
@@ -123,8 +130,30 @@ impl<'a> Collective<'a> {
         (self.incoming[peer].is_starved(), self.outgoing[peer].is_blocked())
     }
 
+    pub(crate) fn complete(self, outcome: Result<(), Error>) {
+        self.work.complete(outcome);
+    }
+}
+
+impl Underway for Collective<'_> {
+    fn call(&self) -> &Call {
+        &self.call
+    }
+
+    fn ticket(&self) -> Ticket {
+        self.ticket
+    }
+
+    fn started(&self) -> Option<Instant> {
+        self.started
+    }
+
+    fn is_awaited(&self) -> bool {
+        self.work.is_awaited()
+    }
+
     /// The peers that have not called the operation and, where all have, those that are furthest from its end.
-    pub(crate) fn missing(&self) -> (Vec<usize>, Vec<usize>) {
+    fn missing(&self) -> (Vec<usize>, Vec<usize>) {
         let peers = || others(self.me, self.incoming.len());
         let absent: Vec<usize> = peers().filter(|peer| !self.incoming[*peer].has_arrived()).collect();
         let exchanged = |peer: &usize| self.incoming[*peer].payload() + self.outgoing[*peer].payload();
@@ -135,13 +164,9 @@ impl<'a> Collective<'a> {
         (absent, stalled)
     }
 
-    /// Payload bytes sent so far.
-    pub(crate) fn sent(&self) -> u64 {
-        self.outgoing.iter().map(Outgoing::payload).sum()
-    }
-
-    pub(crate) fn complete(self, outcome: Result<(), Error>) {
-        self.work.complete(outcome);
+    fn traffic(&self) -> (u64, u64) {
+        let sent = self.outgoing.iter().map(Outgoing::payload).sum();
+        (sent, self.incoming.iter().map(Incoming::payload).sum())
     }
 }
 

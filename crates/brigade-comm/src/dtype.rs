@@ -3,9 +3,11 @@
 use std::fmt;
 
 use half::{bf16, f16};
+use serde::{Deserialize, Serialize};
 
 /// The type of the elements in a buffer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 #[repr(u8)]
 pub enum DType {
     /// IEEE 754 binary32.
@@ -60,7 +62,8 @@ impl fmt::Display for DType {
 }
 
 /// How the contributions to an element become one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 #[repr(u8)]
 pub enum ReduceOp {
     /// Their sum, pairwise in rank order.

@@ -4,7 +4,6 @@
 //! the group's progress thread, which starts with the first operation that needs it. All waiting is in one place,
 //! for all links of whatever kind, so that no order of arrival can block anything else.
 
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, TryLockError};
 use std::time::{Duration, Instant};
@@ -12,14 +11,17 @@ use std::time::{Duration, Instant};
 use crate::call::Call;
 use crate::collective::Collective;
 use crate::error::Error;
+use crate::fabric::Fabric;
 use crate::fault::Fault;
-use crate::in_flight::{InFlight, Job, direction};
+use crate::flight::{Recorder, Ticket, Waiting};
+use crate::in_flight::{InFlight, Job, Underway, direction};
 use crate::link::{Doorbell, LinkError, PeerLinks};
 use crate::pending::{Borrowed, Work};
 use crate::plan::Plan;
 use crate::stats::Counters;
 use crate::stream::{Stop, StopReason};
 use crate::sync::{lock, wait};
+use crate::timeouts::Timeouts;
 use crate::transfer::Transfer;
 use crate::waiter::{Patience, Waiter};
 
@@ -40,18 +42,29 @@ impl Identity {
         self.members[self.rank]
     }
 
-    fn members(&self, ranks: Vec<usize>) -> Vec<usize> {
-        ranks.into_iter().map(|rank| self.members[rank]).collect()
+    /// The world ranks of some ranks of the group.
+    fn members(&self, ranks: &[usize]) -> Vec<usize> {
+        ranks.iter().map(|rank| self.members[*rank]).collect()
     }
+}
+
+/// What all groups of a rank share.
+#[derive(Clone)]
+pub(crate) struct Context {
+    pub(crate) fabric: Arc<dyn Fabric>,
+    pub(crate) fault: Arc<Fault>,
+    pub(crate) recorder: Arc<Recorder>,
+    pub(crate) timeouts: Timeouts,
 }
 
 /// The engine of one group with everything that its users share.
 pub(crate) struct Progress {
     pub(crate) identity: Identity,
-    pub(crate) fault: Arc<Fault>,
+    pub(crate) context: Context,
     pub(crate) counters: Counters,
+    /// The group's place in the recorder.
+    place: usize,
     doorbell: Arc<Doorbell>,
-    limit: Duration,
     spin: bool,
     engine: Mutex<InFlight>,
     inbox: Mutex<Inbox>,
@@ -80,19 +93,19 @@ pub(crate) struct Request {
 impl Progress {
     pub(crate) fn new(
         identity: Identity,
-        fault: Arc<Fault>,
+        context: Context,
+        place: usize,
         doorbell: Arc<Doorbell>,
         links: Vec<Option<PeerLinks>>,
-        limit: Duration,
-        spin: bool,
     ) -> Self {
         let size = links.len();
+        let spin = context.fabric.has_core_per_rank();
         Self {
             identity,
-            fault,
+            context,
             counters: Counters::default(),
+            place,
             doorbell,
-            limit,
             spin,
             engine: Mutex::new(InFlight::new(links)),
             inbox: Mutex::new(Inbox {
@@ -109,7 +122,7 @@ impl Progress {
 
     /// Runs a collective on the caller's thread; false if others are before it, so that it has to be queued.
     pub(crate) fn run_inline(&self, request: &Request, bytes: &mut [u8]) -> Result<bool, Error> {
-        self.fault.check(self.identity.world_rank())?;
+        self.fault().check(self.identity.world_rank())?;
         let mut engine = match self.engine.try_lock() {
             Ok(engine) => engine,
             Err(TryLockError::Poisoned(engine)) => engine.into_inner(),
@@ -120,17 +133,17 @@ impl Progress {
             return Ok(false);
         }
         inbox.outstanding += 1;
-        let mut collective = self.collective(&mut inbox, request, Box::new(Borrowed(bytes)));
+        let mut collective = self.collective(&mut inbox, request, Box::new(Borrowed(bytes)), true);
         drop(inbox);
         let outcome = self.drive(&mut engine, Some(&mut collective), Patience::Caller { spin: self.spin });
-        self.finish(&collective.call, collective.sent(), outcome.is_ok());
+        self.finish(&collective, outcome.is_ok());
         outcome.map(|()| true)
     }
 
     /// Queues a collective.
     pub(crate) fn queue_collective(self: &Arc<Self>, request: &Request, work: Box<dyn Work>) {
         let mut inbox = lock(&self.inbox);
-        let collective = self.collective(&mut inbox, request, work);
+        let collective = self.collective(&mut inbox, request, work, false);
         self.submit(inbox, Job::Collective(collective));
     }
 
@@ -140,7 +153,10 @@ impl Progress {
         let next = &mut inbox.transfers[peer][direction(call.operation)];
         call.sequence = *next;
         *next += 1;
-        self.submit(inbox, Job::Transfer(Transfer::new(self.identity.group, peer, call, work)));
+        let Identity { group, members, .. } = &self.identity;
+        let ticket =
+            self.context.recorder.called(self.place, &call, Some(members[peer]), Instant::now(), false);
+        self.submit(inbox, Job::Transfer(Transfer::new(*group, peer, call, ticket, work)));
     }
 
     /// The user has no more handles: the progress thread ends when all that was called is complete.
@@ -149,18 +165,23 @@ impl Progress {
         self.submitted.notify_all();
     }
 
+    /// A collective; one that `starts` is the oldest of the group.
     fn collective<'a>(
         &self,
         inbox: &mut Inbox,
         request: &Request,
         work: Box<dyn Work + 'a>,
+        starts: bool,
     ) -> Collective<'a> {
-        let Identity { group, rank, members, .. } = &self.identity;
+        let Identity { rank, members, .. } = &self.identity;
         let call = Call { sequence: inbox.collectives, ..request.call };
         inbox.collectives += 1;
         let elements = call.bytes as usize / call.dtype.size();
         let plan = Plan::new(call.operation, members.len(), *rank, request.root, elements, call.dtype.size());
-        Collective::new(*group, *rank, members.len(), call, plan, work)
+        let now = Instant::now();
+        let ticket = self.context.recorder.called(self.place, &call, None, now, starts);
+        let started = starts.then_some(now);
+        Collective::new(&self.identity, call, ticket, started, plan, work)
     }
 
     fn submit(self: &Arc<Self>, mut inbox: std::sync::MutexGuard<'_, Inbox>, job: Job) {
@@ -174,9 +195,10 @@ impl Progress {
                 Err(error) => {
                     let reason = error.to_string();
                     let error = Error::System { what: "start a progress thread", reason };
-                    self.fault.raise(self.identity.world_rank(), error.clone());
+                    self.fault().raise(self.identity.world_rank(), error.clone());
                     for job in std::mem::take(&mut inbox.jobs) {
                         inbox.outstanding -= 1;
+                        self.context.recorder.finished(job.underway().ticket(), false, (0, 0));
                         job.complete(Err(error.clone()));
                     }
                     return;
@@ -204,7 +226,7 @@ impl Progress {
             if catch_unwind(drive).is_err() {
                 let rank = self.identity.world_rank();
                 let reason = format!("a buffer of group \"{}\" panicked", self.identity.name);
-                self.fault.raise(rank, Error::Aborted { rank, reason });
+                self.fault().raise(rank, Error::Aborted { rank, reason });
             }
         }
     }
@@ -218,14 +240,19 @@ impl Progress {
     ) -> Result<(), Error> {
         let mut waiter = Waiter::new(patience);
         let mut armed = false;
+        let mut answered = self.context.recorder.inquiries();
         loop {
             engine.take_up(std::mem::take(&mut lock(&self.inbox).jobs));
-            if let Some(error) = self.fault.error_for(self.identity.world_rank()) {
+            if let Some(error) = self.fault().error_for(self.identity.world_rank()) {
+                self.note_waits(engine, inline.as_deref());
                 for job in engine.clear() {
-                    self.finish(job.call(), 0, false);
+                    self.finish(job.underway(), false);
                     job.complete(Err(error.clone()));
                 }
                 return Err(error);
+            }
+            if std::mem::replace(&mut answered, self.context.recorder.inquiries()) != answered {
+                self.note_waits(engine, inline.as_deref());
             }
             let moved = match self.advance(engine, inline.as_deref_mut()) {
                 Ok(moved) => moved,
@@ -272,13 +299,12 @@ impl Progress {
     ) -> Result<bool, (Call, Stop)> {
         let mut moved = false;
         if let Some(collective) = inline {
-            collective.started.get_or_insert_with(Instant::now);
             moved |= collective.advance(&mut engine.links).map_err(|stop| (collective.call, stop))?;
         } else if let Some(collective) = engine.collectives.front_mut() {
-            collective.started.get_or_insert_with(Instant::now);
+            self.start(&mut collective.started, collective.ticket);
             moved |= collective.advance(&mut engine.links).map_err(|stop| (collective.call, stop))?;
             if let Some(collective) = engine.collectives.pop_front_if(|collective| collective.is_done()) {
-                self.finish(&collective.call, collective.sent(), true);
+                self.finish(&collective, true);
                 collective.complete(Ok(()));
                 moved = true;
             }
@@ -287,10 +313,10 @@ impl Progress {
             let Some(links) = links else { continue };
             for queue in queues {
                 let Some(transfer) = queue.front_mut() else { continue };
-                transfer.started.get_or_insert_with(Instant::now);
+                self.start(&mut transfer.started, transfer.ticket);
                 moved |= transfer.advance(&mut links.transfer).map_err(|stop| (transfer.call, stop))?;
                 if let Some(transfer) = queue.pop_front_if(|transfer| transfer.is_done()) {
-                    self.finish(&transfer.call, transfer.sent(), true);
+                    self.finish(&transfer, true);
                     transfer.complete(Ok(()));
                     moved = true;
                 }
@@ -299,42 +325,82 @@ impl Progress {
         Ok(moved)
     }
 
+    /// Notes when an operation became the oldest of its queue.
+    fn start(&self, started: &mut Option<Instant>, ticket: Ticket) {
+        if started.is_none() {
+            let now = Instant::now();
+            *started = Some(now);
+            self.context.recorder.started(ticket, now);
+        }
+    }
+
     /// Counts an operation as no longer outstanding, before its caller can know.
-    fn finish(&self, call: &Call, sent: u64, succeeded: bool) {
+    fn finish(&self, operation: &dyn Underway, succeeded: bool) {
+        let traffic = operation.traffic();
+        self.context.recorder.finished(operation.ticket(), succeeded, traffic);
         lock(&self.inbox).outstanding -= 1;
         if succeeded {
-            self.counters.add(call.operation, sent);
+            self.counters.add(operation.call().operation, traffic.0);
         }
+    }
+
+    fn left(&self, operation: &dyn Underway, now: Instant) -> Duration {
+        let waited = operation.started().map_or(Duration::ZERO, |started| now - started);
+        self.context.timeouts.step.saturating_sub(waited)
     }
 
     /// The time until the first deadline, or nothing once one has passed and has been raised.
     fn time_left(&self, engine: &InFlight, inline: Option<&Collective<'_>>) -> Option<Duration> {
         let now = Instant::now();
-        let left = |started: Option<Instant>| {
-            self.limit.saturating_sub(started.map_or(Duration::ZERO, |started| now - started))
-        };
-        let mut least = self.limit;
-        let collective = inline
-            .map(|collective| (collective.call, collective.started, collective.missing()))
-            .or_else(|| engine.collectives.front().map(|c| (c.call, c.started, c.missing())));
-        let transfers = engine.transfers.iter().flatten().filter_map(VecDeque::front);
-        let all = collective.into_iter().chain(transfers.map(|t| (t.call, t.started, t.missing())));
-        for (call, started, (absent, stalled)) in all {
-            least = least.min(left(started));
-            if left(started) == Duration::ZERO {
-                let error = Error::Timeout {
-                    group: self.identity.name.clone(),
-                    rank: self.identity.world_rank(),
-                    call: Box::new(call),
-                    waited: self.limit,
-                    absent: self.identity.members(absent),
-                    stalled: self.identity.members(stalled),
-                };
-                self.fault.raise(self.identity.world_rank(), error);
+        let mut least = self.context.timeouts.step;
+        for (operation, is_first) in engine.all(inline) {
+            if !is_first {
+                continue;
+            }
+            least = least.min(self.left(operation, now));
+            if least == Duration::ZERO {
+                self.note_waits(engine, inline);
+                self.expire(operation);
                 return None;
             }
         }
         Some(least)
+    }
+
+    /// Notes what everything in flight waits for.
+    fn note_waits(&self, engine: &InFlight, inline: Option<&Collective<'_>>) {
+        let now = Instant::now();
+        for (operation, is_first) in engine.all(inline) {
+            let (absent, stalled) = if is_first { operation.missing() } else { Default::default() };
+            let waiting = Waiting {
+                awaited: operation.is_awaited(),
+                overdue: is_first && self.left(operation, now) == Duration::ZERO,
+                absent: self.identity.members(&absent),
+                stalled: self.identity.members(&stalled),
+            };
+            self.context.recorder.waits(operation.ticket(), waiting);
+        }
+    }
+
+    /// Raises the failure of an operation whose deadline has passed, after finding out because of whom.
+    fn expire(&self, operation: &dyn Underway) {
+        let rank = self.identity.world_rank();
+        let verdict = self.context.fabric.inquire(rank);
+        let (absent, stalled) = operation.missing();
+        let error = Error::Timeout {
+            group: self.identity.name.clone(),
+            rank,
+            call: Box::new(*operation.call()),
+            waited: self.context.timeouts.step,
+            absent: self.identity.members(&absent),
+            stalled: self.identity.members(&stalled),
+            verdict: Box::new(verdict),
+        };
+        self.fault().raise(rank, error);
+    }
+
+    fn fault(&self) -> &Fault {
+        &self.context.fault
     }
 
     fn give_up(&self, call: Call, Stop { peer, reason }: Stop) {
@@ -343,25 +409,38 @@ impl Progress {
         let call = Box::new(call);
         match reason {
             StopReason::OtherCall(theirs) => {
-                self.fault.raise(rank, Error::Mismatch { group, rank, peer, ours: call, theirs });
+                self.fault().raise(rank, Error::Mismatch { group, rank, peer, ours: call, theirs });
             }
             StopReason::NoMemory(theirs, reason) => {
                 let ours = call;
-                self.fault.raise(rank, Error::NoMemory { group, rank, peer, ours, theirs, reason });
+                self.fault().raise(rank, Error::NoMemory { group, rank, peer, ours, theirs, reason });
             }
             StopReason::Header(reason) => {
-                self.fault.raise(rank, Error::Protocol { group, rank, peer, call, reason });
+                self.fault().raise(rank, Error::Protocol { group, rank, peer, call, reason });
             }
             StopReason::Link(LinkError::Corrupt(reason)) => {
                 let reason = reason.into();
-                self.fault.raise(rank, Error::Protocol { group, rank, peer, call, reason });
+                self.fault().raise(rank, Error::Protocol { group, rank, peer, call, reason });
             }
             StopReason::Link(LinkError::Closed) => {
-                self.fault.raise_unless_explained(rank, Error::PeerLeft { group, rank, peer, call });
+                self.explain(rank, Error::PeerLeft { group, rank, peer, call });
             }
             StopReason::Link(LinkError::Broken(reason)) => {
-                self.fault.raise_unless_explained(rank, Error::Protocol { group, rank, peer, call, reason });
+                self.explain(rank, Error::Protocol { group, rank, peer, call, reason });
             }
+        }
+    }
+
+    /// Raises the failure of a connection that ended, unless news of the reason come. Those come by way of rank 0: where
+    /// that is silent, the peer has most likely ended because of it.
+    fn explain(&self, rank: usize, error: Error) {
+        let fault = self.fault();
+        if !fault.is_explained() {
+            let error = match self.context.fabric.silent_hub() {
+                Some(hub) => Error::HeldUp { peer: rank, root: vec![hub], reason: error.to_string() },
+                None => error,
+            };
+            fault.raise(rank, error);
         }
     }
 }

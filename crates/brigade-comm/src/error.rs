@@ -2,12 +2,32 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::call::{Call, Operation};
+
+/// A rank that holds up others.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Suspect {
+    /// The rank.
+    pub rank: usize,
+    /// What it does or does not do, in words that follow its name.
+    pub why: String,
+}
+
+/// Who holds up an operation, found by following who waits for whom.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// The ranks at the end of the waits: those that hold up all others. Empty where the ranks wait for each other.
+    pub root: Vec<Suspect>,
+    /// What other ranks wait for, in words.
+    pub others: Vec<String>,
+}
 
 /// A failure. All ranks in it are ranks of the world, also where the operation ran in a sub-group.
 ///
-/// Every variant can reach a rank in one of two ways: first hand, or as [`Error::PeerFailed`] with the text of the
-/// rank that failed first.
+/// Every variant can reach a rank in one of two ways: first hand, or as [`Error::PeerFailed`] or [`Error::HeldUp`] with
+/// the text of the rank that failed first.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -70,7 +90,12 @@ pub enum Error {
         reason: String,
     },
     /// An operation did not end in time.
-    #[error("group \"{group}\": rank {rank} gave up {call} after {waited:?}: {}", who(absent, stalled))]
+    #[error(
+        "{}{}{}",
+        accused(&verdict.root),
+        given_up(*rank, group, call, *waited, absent, stalled),
+        meanwhile(&verdict.others)
+    )]
     Timeout {
         /// The group's name.
         group: String,
@@ -84,6 +109,18 @@ pub enum Error {
         absent: Vec<usize>,
         /// The ranks that did, but then sent or took no more data.
         stalled: Vec<usize>,
+        /// What the other ranks said when they were asked.
+        verdict: Box<Verdict>,
+    },
+    /// A peer's operation did not end in time, and it found out because of whom. This is its error.
+    #[error("{}{reason}", accused(root))]
+    HeldUp {
+        /// The rank that gave up.
+        peer: usize,
+        /// The ranks that hold up all others; at least one.
+        root: Vec<Suspect>,
+        /// The rest of its error.
+        reason: String,
     },
     /// A peer's process is gone, or its host cannot be reached.
     #[error("rank {peer} died: {reason}")]
@@ -200,6 +237,14 @@ pub enum Error {
         /// What went wrong.
         reason: String,
     },
+    /// A flight record cannot be written or read.
+    #[error("flight record {path}: {reason}")]
+    Flight {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The operating system does not give what is needed.
     #[error("cannot {what}: {reason}")]
     System {
@@ -208,6 +253,53 @@ pub enum Error {
         /// Its answer.
         reason: String,
     },
+}
+
+fn accused(root: &[Suspect]) -> String {
+    root.iter().map(|Suspect { rank, why }| format!("rank {rank} {why}; ")).collect()
+}
+
+fn given_up(
+    rank: usize,
+    group: &str,
+    call: &Call,
+    waited: Duration,
+    absent: &[usize],
+    stalled: &[usize],
+) -> String {
+    let who = who(absent, stalled);
+    format!("group \"{group}\": rank {rank} gave up {call} after {waited:?}: {who}")
+}
+
+fn meanwhile(others: &[String]) -> String {
+    others.iter().map(|other| format!("; {other}")).collect()
+}
+
+impl Error {
+    /// What the other ranks are told about this error of rank `origin`.
+    pub(crate) fn for_others(&self, origin: usize) -> Error {
+        match self {
+            Error::PeerDied { .. } | Error::PeerFailed { .. } | Error::HeldUp { .. } => self.clone(),
+            Error::Timeout { group, rank, call, waited, absent, stalled, verdict }
+                if !verdict.root.is_empty() =>
+            {
+                let Verdict { root, others } = &**verdict;
+                let given_up = given_up(*rank, group, call, *waited, absent, stalled);
+                let reason = given_up + &meanwhile(others);
+                Error::HeldUp { peer: origin, root: root.clone(), reason }
+            }
+            error => Error::PeerFailed { peer: origin, reason: error.to_string() },
+        }
+    }
+
+    /// The ranks that a timeout has found to hold up all others.
+    pub(crate) fn root(&self) -> &[Suspect] {
+        match self {
+            Error::Timeout { verdict, .. } => &verdict.root,
+            Error::HeldUp { root, .. } => root,
+            _ => &[],
+        }
+    }
 }
 
 fn who(absent: &[usize], stalled: &[usize]) -> String {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::error::Error;
+use crate::error::{Error, Suspect, Verdict};
 use crate::link::{Doorbell, PeerLinks};
 
 /// A group that is being made, as one member sees it.
@@ -22,6 +22,14 @@ pub(crate) struct Gathering<'a> {
 pub(crate) trait Fabric: Send + Sync {
     /// Connects this rank with every other member, in the order of the group; nothing at its own place.
     fn connect(&self, gathering: &Gathering<'_>) -> Result<Vec<Option<PeerLinks>>, Error>;
+
+    /// Asks all ranks what they wait for and finds out who holds up rank `asker` of the world, within seconds.
+    fn inquire(&self, asker: usize) -> Verdict;
+
+    /// The rank that passes on the news of failures, if it has been silent so long that it cannot be well.
+    fn silent_hub(&self) -> Option<Suspect> {
+        None
+    }
 
     /// Whether every rank of this host has a core of its own.
     fn has_core_per_rank(&self) -> bool;

@@ -46,16 +46,21 @@ impl Fault {
         }
     }
 
-    /// Raises a failure whose cause may be a peer's failure that is still on its way here: waits a moment for that.
-    pub(crate) fn raise_unless_explained(&self, origin: usize, error: Error) {
+    /// Whether there is a failure, for which it waits a moment: a link that broke may have done so because of one whose
+    /// news are still on their way here.
+    pub(crate) fn is_explained(&self) -> bool {
         let deadline = Instant::now() + EXPLANATION;
         let mut guard = lock(&self.gate);
         let mut in_time = true;
         while self.first.get().is_none() && in_time {
             (guard, in_time) = wait_until(&self.raised, guard, deadline);
         }
-        drop(guard);
-        self.raise(origin, error);
+        self.first.get().is_some()
+    }
+
+    /// Wakes everything that waits.
+    pub(crate) fn wake_all(&self) {
+        lock(&self.gate).iter().filter_map(Weak::upgrade).for_each(|doorbell| doorbell.ring());
     }
 
     /// The first failure.
@@ -65,10 +70,9 @@ impl Fault {
 
     /// The first failure in the words for `rank`: its own error, or the peer's.
     pub(crate) fn error_for(&self, rank: usize) -> Option<Error> {
-        self.first.get().map(|Failure { origin, error }| match error {
-            Error::PeerDied { .. } | Error::PeerFailed { .. } => error.clone(),
-            error if *origin == rank => error.clone(),
-            error => Error::PeerFailed { peer: *origin, reason: error.to_string() },
+        self.first.get().map(|Failure { origin, error }| match *origin == rank {
+            true => error.clone(),
+            false => error.for_others(*origin),
         })
     }
 

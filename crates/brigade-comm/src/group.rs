@@ -7,15 +7,14 @@ use crate::Result;
 use crate::buffer::HostBuffer;
 use crate::call::{Call, Operation};
 use crate::dtype::{DType, Element, ReduceOp};
-use crate::engine::{Identity, Progress, Request};
+use crate::engine::{Context, Identity, Progress, Request};
 use crate::error::Error;
-use crate::fabric::{Fabric, Gathering};
-use crate::fault::Fault;
+use crate::fabric::Gathering;
+use crate::flight::Flight;
 use crate::link::Doorbell;
 use crate::pending::{Owned, Pending, Work};
 use crate::stats::Stats;
 use crate::sync::lock;
-use crate::timeouts::Timeouts;
 
 /// An ordered set of ranks that communicate. Clones are handles of the same group.
 ///
@@ -31,8 +30,6 @@ pub struct Group(Arc<Member>);
 /// One rank's membership.
 struct Member {
     progress: Arc<Progress>,
-    fabric: Arc<dyn Fabric>,
-    timeouts: Timeouts,
     /// How often the group has been split. Held while it is, so that splits of several threads do not mix.
     splits: Mutex<u64>,
 }
@@ -45,29 +42,20 @@ impl fmt::Debug for Group {
 
 impl Group {
     /// The group of all ranks.
-    pub(crate) fn world(
-        fabric: Arc<dyn Fabric>,
-        fault: Arc<Fault>,
-        timeouts: Timeouts,
-        rank: usize,
-        members: Vec<usize>,
-    ) -> Result<Self> {
-        Self::connect(fabric, fault, timeouts, Identity { group: 0, name: "world".into(), rank, members })
+    pub(crate) fn world(context: Context, members: Vec<usize>) -> Result<Self> {
+        let rank = context.recorder.rank;
+        Self::connect(context, Identity { group: 0, name: "world".into(), rank, members })
     }
 
-    fn connect(
-        fabric: Arc<dyn Fabric>,
-        fault: Arc<Fault>,
-        timeouts: Timeouts,
-        identity: Identity,
-    ) -> Result<Self> {
+    fn connect(context: Context, identity: Identity) -> Result<Self> {
         let doorbell = Arc::new(Doorbell::new()?);
-        fault.watch(&doorbell);
+        context.fault.watch(&doorbell);
         let Identity { group, ref name, rank, ref members } = identity;
-        let links = fabric.connect(&Gathering { group, name, rank, members, doorbell: &doorbell })?;
-        let spin = fabric.has_core_per_rank();
-        let progress = Arc::new(Progress::new(identity, fault, doorbell, links, timeouts.step, spin));
-        Ok(Self(Arc::new(Member { progress, fabric, timeouts, splits: Mutex::new(0) })))
+        let place = context.recorder.register(group, name, members);
+        let links = context.fabric.connect(&Gathering { group, name, rank, members, doorbell: &doorbell })?;
+        context.recorder.connected(place);
+        let progress = Arc::new(Progress::new(identity, context, place, doorbell, links));
+        Ok(Self(Arc::new(Member { progress, splits: Mutex::new(0) })))
     }
 
     /// This rank's place in the group.
@@ -118,9 +106,9 @@ impl Group {
             rank: chosen.iter().take_while(|member| *member != rank).count(),
             members: chosen.iter().map(|member| members[*member]).collect(),
         };
-        let Member { progress, fabric, timeouts, .. } = &*self.0;
-        Self::connect(fabric.clone(), progress.fault.clone(), *timeouts, identity)
-            .inspect_err(|error| progress.fault.raise(members[*rank], error.clone()))
+        let context = &self.0.progress.context;
+        Self::connect(context.clone(), identity)
+            .inspect_err(|error| context.fault.raise(members[*rank], error.clone()))
     }
 
     /// Reduces the buffers of all ranks, element by element; every rank gets the result. Any length.
@@ -218,10 +206,16 @@ impl Group {
         self.0.progress.counters.read()
     }
 
+    /// The recorder of what this rank does in all its groups.
+    pub fn flight(&self) -> Flight {
+        let Context { recorder, fault, .. } = &self.0.progress.context;
+        Flight::new(recorder.clone(), fault.clone())
+    }
+
     /// Fails the world on every rank: operations in flight and later ones return an error with this rank and `reason`.
     pub fn abort(&self, reason: &str) {
         let rank = self.identity().world_rank();
-        self.0.progress.fault.raise(rank, Error::Aborted { rank, reason: reason.into() });
+        self.0.progress.context.fault.raise(rank, Error::Aborted { rank, reason: reason.into() });
     }
 
     fn identity(&self) -> &Identity {
@@ -301,7 +295,7 @@ impl Group {
         root: Option<usize>,
     ) -> Result<Request> {
         let Identity { members, .. } = self.identity();
-        self.0.progress.fault.check(self.identity().world_rank())?;
+        self.0.progress.context.fault.check(self.identity().world_rank())?;
         let sliced = matches!(
             operation,
             Operation::ReduceScatter | Operation::AllGather | Operation::Gather | Operation::AllToAll
@@ -332,7 +326,7 @@ impl Group {
     fn refuse(&self, operation: Operation, reason: String) -> Error {
         let rank = self.identity().world_rank();
         let error = Error::InvalidArgument { rank, group: self.name().into(), operation, reason };
-        self.0.progress.fault.raise(rank, error.clone());
+        self.0.progress.context.fault.raise(rank, error.clone());
         error
     }
 }
@@ -343,7 +337,7 @@ impl Drop for Member {
         let rank = self.progress.identity.world_rank();
         if std::thread::panicking() {
             let reason = format!("a thread that held group \"{name}\" panicked");
-            self.progress.fault.raise(rank, Error::Aborted { rank, reason });
+            self.progress.context.fault.raise(rank, Error::Aborted { rank, reason });
         }
         self.progress.close();
     }

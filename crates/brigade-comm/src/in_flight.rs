@@ -2,14 +2,31 @@
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
+use std::time::Instant;
 
 use rustix::event::PollFlags;
 
 use crate::call::{Call, Operation};
 use crate::collective::Collective;
 use crate::error::Error;
+use crate::flight::Ticket;
 use crate::link::PeerLinks;
 use crate::transfer::Transfer;
+
+/// An operation on its way.
+pub(crate) trait Underway {
+    fn call(&self) -> &Call;
+    fn ticket(&self) -> Ticket;
+    /// When it became the first of its queue.
+    fn started(&self) -> Option<Instant>;
+    /// Whether a thread waits for it.
+    fn is_awaited(&self) -> bool;
+    /// The ranks of the group that have not called it, and those that have but from which something is missing. Only
+    /// known of the first of a queue.
+    fn missing(&self) -> (Vec<usize>, Vec<usize>);
+    /// Payload bytes sent and received so far.
+    fn traffic(&self) -> (u64, u64);
+}
 
 /// An operation that runs in the background.
 pub(crate) enum Job {
@@ -44,6 +61,20 @@ impl InFlight {
 
     pub(crate) fn is_idle(&self) -> bool {
         self.collectives.is_empty() && self.transfers.iter().flatten().all(VecDeque::is_empty)
+    }
+
+    /// Everything that is in flight, with whether it is the first of its queue.
+    pub(crate) fn all<'a>(
+        &'a self,
+        inline: Option<&'a Collective<'_>>,
+    ) -> impl Iterator<Item = (&'a dyn Underway, bool)> {
+        let inline = inline.map(|collective| (collective as &dyn Underway, true));
+        let collectives =
+            self.collectives.iter().enumerate().map(|(place, job)| (job as &dyn Underway, place == 0));
+        let transfers = self.transfers.iter().flatten().flat_map(|queue| {
+            queue.iter().enumerate().map(|(place, job)| (job as &dyn Underway, place == 0))
+        });
+        inline.into_iter().chain(collectives).chain(transfers)
     }
 
     /// Takes out everything that is in flight.
@@ -87,10 +118,10 @@ impl InFlight {
 }
 
 impl Job {
-    pub(crate) fn call(&self) -> &Call {
+    pub(crate) fn underway(&self) -> &dyn Underway {
         match self {
-            Job::Collective(collective) => &collective.call,
-            Job::Transfer(transfer) => &transfer.call,
+            Job::Collective(collective) => collective,
+            Job::Transfer(transfer) => transfer,
         }
     }
 

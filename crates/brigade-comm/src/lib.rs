@@ -41,6 +41,7 @@ mod engine;
 mod error;
 mod fabric;
 mod fault;
+pub mod flight;
 mod group;
 mod in_flight;
 mod join;
@@ -59,7 +60,8 @@ mod waiter;
 pub use buffer::HostBuffer;
 pub use call::{Call, Operation};
 pub use dtype::{DType, Element, ReduceOp};
-pub use error::Error;
+pub use error::{Error, Suspect, Verdict};
+pub use flight::Flight;
 pub use group::Group;
 pub use join::{
     Join, MAX_FRAME_BYTES, MAX_WORLD_SIZE, PROTOCOL_VERSION, Token, Transport, World, host_identity, join,

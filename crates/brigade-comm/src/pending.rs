@@ -1,6 +1,7 @@
 //! Handles of operations in flight.
 
 use std::collections::TryReserveError;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use crate::buffer::HostBuffer;
@@ -16,17 +17,26 @@ pub struct Pending<B> {
 struct Slot<B> {
     outcome: Mutex<Option<Result<B, Error>>>,
     arrived: Condvar,
+    awaited: AtomicBool,
+}
+
+impl<B> Slot<B> {
+    fn new(outcome: Option<Result<B, Error>>) -> Arc<Self> {
+        let awaited = AtomicBool::new(false);
+        Arc::new(Self { outcome: Mutex::new(outcome), arrived: Condvar::new(), awaited })
+    }
 }
 
 impl<B> Pending<B> {
     /// The handle of an operation that failed before it began.
     pub(crate) fn failed(error: Error) -> Self {
-        Self { slot: Arc::new(Slot { outcome: Mutex::new(Some(Err(error))), arrived: Condvar::new() }) }
+        Self { slot: Slot::new(Some(Err(error))) }
     }
 
     /// Waits for the operation and gives the buffer back. The operation's own deadline bounds the wait; a buffer
     /// whose operation failed is dropped.
     pub fn wait(self) -> Result<B, Error> {
+        self.slot.awaited.store(true, Ordering::Relaxed);
         let mut outcome = lock(&self.slot.outcome);
         loop {
             match outcome.take() {
@@ -47,6 +57,8 @@ pub(crate) trait Work: Send {
     /// Called once before a receive, with the size that the peer gives and this rank's call accepts.
     fn make_room(&mut self, bytes: usize) -> Result<(), TryReserveError>;
     fn bytes(&mut self) -> &mut [u8];
+    /// Whether a thread waits for the operation.
+    fn is_awaited(&self) -> bool;
     fn complete(self: Box<Self>, outcome: Result<(), Error>);
 }
 
@@ -67,7 +79,7 @@ impl<B: HostBuffer> Owned<B> {
         buffer: B,
         make_room: fn(&mut B, usize) -> Result<(), TryReserveError>,
     ) -> (Box<dyn Work>, Pending<B>) {
-        let slot = Arc::new(Slot { outcome: Mutex::new(None), arrived: Condvar::new() });
+        let slot = Slot::new(None);
         (Box::new(Self { buffer, make_room, slot: slot.clone() }), Pending { slot })
     }
 }
@@ -92,6 +104,10 @@ impl<B: HostBuffer> Work for Owned<B> {
         self.buffer.as_bytes_mut()
     }
 
+    fn is_awaited(&self) -> bool {
+        self.slot.awaited.load(Ordering::Relaxed)
+    }
+
     fn complete(self: Box<Self>, outcome: Result<(), Error>) {
         let Self { buffer, slot, .. } = *self;
         *lock(&slot.outcome) = Some(outcome.map(|()| buffer));
@@ -109,6 +125,10 @@ impl Work for Borrowed<'_> {
 
     fn bytes(&mut self) -> &mut [u8] {
         self.0
+    }
+
+    fn is_awaited(&self) -> bool {
+        true
     }
 
     fn complete(self: Box<Self>, _: Result<(), Error>) {}

@@ -4,9 +4,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
-use crate::error::Error;
+use crate::engine::Context;
+use crate::error::{Error, Verdict};
 use crate::fabric::{Fabric, Gathering, has_cores_for};
 use crate::fault::Fault;
+use crate::flight::{Recorder, SETTLE, investigate};
 use crate::group::Group;
 use crate::link::{Doorbell, PeerLinks, Segment};
 use crate::sync::{lock, wait_until};
@@ -20,15 +22,23 @@ use crate::timeouts::Timeouts;
 /// # Panics
 /// If the system has no memory or descriptors left.
 pub fn threads(n: usize, timeouts: Timeouts) -> Vec<Group> {
-    let fabric: Arc<Switchboard> =
-        Arc::new(Switchboard { ranks: n, timeouts, offers: Mutex::default(), changed: Condvar::new() });
+    let recorders: Vec<_> = (0..n).map(|rank| Arc::new(Recorder::new(rank, n, 0))).collect();
     let fault = Arc::new(Fault::default());
+    let fabric = Arc::new(Switchboard {
+        timeouts,
+        recorders: recorders.clone(),
+        fault: fault.clone(),
+        offers: Mutex::default(),
+        changed: Condvar::new(),
+    });
     let members: Vec<usize> = (0..n).collect();
     std::thread::scope(|scope| {
-        let ranks: Vec<_> = (0..n)
-            .map(|rank| {
+        let ranks: Vec<_> = recorders
+            .into_iter()
+            .map(|recorder| {
                 let (fabric, fault, members) = (fabric.clone(), fault.clone(), members.clone());
-                scope.spawn(move || Group::world(fabric, fault, timeouts, rank, members))
+                let context = Context { fabric, fault, recorder, timeouts };
+                scope.spawn(move || Group::world(context, members))
             })
             .collect();
         let groups = ranks.into_iter().map(|rank| match rank.join() {
@@ -42,8 +52,9 @@ pub fn threads(n: usize, timeouts: Timeouts) -> Vec<Group> {
 
 /// Where the two ends of a link find each other.
 struct Switchboard {
-    ranks: usize,
     timeouts: Timeouts,
+    recorders: Vec<Arc<Recorder>>,
+    fault: Arc<Fault>,
     offers: Mutex<HashMap<Address, Offer>>,
     changed: Condvar,
 }
@@ -88,8 +99,16 @@ impl Fabric for Switchboard {
         segments.into_iter().enumerate().map(take).collect()
     }
 
+    fn inquire(&self, asker: usize) -> Verdict {
+        self.recorders.iter().for_each(|recorder| recorder.inquire());
+        self.fault.wake_all();
+        std::thread::sleep(SETTLE);
+        let standings = self.recorders.iter().map(|recorder| recorder.standing()).enumerate().collect();
+        investigate(&standings, asker, &[])
+    }
+
     fn has_core_per_rank(&self) -> bool {
-        has_cores_for(self.ranks)
+        has_cores_for(self.recorders.len())
     }
 }
 

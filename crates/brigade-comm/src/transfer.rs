@@ -4,6 +4,8 @@ use std::time::Instant;
 
 use crate::call::{Call, encode};
 use crate::error::Error;
+use crate::flight::Ticket;
+use crate::in_flight::Underway;
 use crate::link::Link;
 use crate::pending::Work;
 use crate::plan::{Inbound, Outbound, Use};
@@ -12,6 +14,7 @@ use crate::stream::{Incoming, Outgoing, Stop, StopReason};
 /// A send or a receive, with its buffer.
 pub(crate) struct Transfer {
     pub(crate) call: Call,
+    pub(crate) ticket: Ticket,
     pub(crate) peer: usize,
     /// When it became the oldest of its pair and direction.
     pub(crate) started: Option<Instant>,
@@ -27,13 +30,13 @@ enum Stream {
 
 impl Transfer {
     /// `call` says whether it is a send or a receive.
-    pub(crate) fn new(group: u64, peer: usize, call: Call, work: Box<dyn Work>) -> Self {
+    pub(crate) fn new(group: u64, peer: usize, call: Call, ticket: Ticket, work: Box<dyn Work>) -> Self {
         let stream = if call.operation.is_receive() {
             Stream::In(Incoming::new())
         } else {
             Stream::Out { outgoing: Outgoing::new(encode(group, &call)), flushed: false }
         };
-        Self { call, peer, started: None, group, work, stream }
+        Self { call, ticket, peer, started: None, group, work, stream }
     }
 
     /// Does what can be done without waiting; says whether that was anything.
@@ -82,24 +85,41 @@ impl Transfer {
         }
     }
 
+    pub(crate) fn complete(self, outcome: Result<(), Error>) {
+        self.work.complete(outcome);
+    }
+}
+
+impl Underway for Transfer {
+    fn call(&self) -> &Call {
+        &self.call
+    }
+
+    fn ticket(&self) -> Ticket {
+        self.ticket
+    }
+
+    fn started(&self) -> Option<Instant> {
+        self.started
+    }
+
+    fn is_awaited(&self) -> bool {
+        self.work.is_awaited()
+    }
+
     /// The peer, if it has not called its side, and if it has but stopped.
-    pub(crate) fn missing(&self) -> (Vec<usize>, Vec<usize>) {
+    fn missing(&self) -> (Vec<usize>, Vec<usize>) {
         match &self.stream {
             Stream::In(incoming) if incoming.has_arrived() => (vec![], vec![self.peer]),
             _ => (vec![self.peer], vec![]),
         }
     }
 
-    /// Payload bytes sent so far.
-    pub(crate) fn sent(&self) -> u64 {
+    fn traffic(&self) -> (u64, u64) {
         match &self.stream {
-            Stream::Out { outgoing, .. } => outgoing.payload(),
-            Stream::In(_) => 0,
+            Stream::Out { outgoing, .. } => (outgoing.payload(), 0),
+            Stream::In(incoming) => (0, incoming.payload()),
         }
-    }
-
-    pub(crate) fn complete(self, outcome: Result<(), Error>) {
-        self.work.complete(outcome);
     }
 }
 
@@ -112,6 +132,7 @@ mod tests {
     use super::*;
     use crate::call::Operation;
     use crate::dtype::{DType, ReduceOp};
+    use crate::flight::Recorder;
     use crate::link::{CHANNEL_BYTES, Doorbell, Segment, SharedLink};
     use crate::pending::Owned;
 
@@ -127,8 +148,12 @@ mod tests {
         let doorbell = Arc::new(Doorbell::new().unwrap());
         let link = |side| Link::Shared(SharedLink::new(segment.clone(), 0, side, doorbell.clone()));
         let (mut near, mut far) = (link(0), link(1));
+        let recorder = Recorder::new(0, 2, 0);
+        let place = recorder.register(GROUP, "pair", &[0, 1]);
+        let ticket =
+            recorder.called(place, &call(Operation::RecvMessage, limit), Some(1), Instant::now(), true);
         let work = Owned::message().0;
-        let mut transfer = Transfer::new(GROUP, 1, call(Operation::RecvMessage, limit), work);
+        let mut transfer = Transfer::new(GROUP, 1, call(Operation::RecvMessage, limit), ticket, work);
         assert!(!transfer.advance(&mut near).unwrap());
         assert_eq!((transfer.work.bytes().len(), transfer.awaits()), (0, (true, false)));
         far.write(&encode(group, theirs)).unwrap();

@@ -93,7 +93,7 @@ where
     }
 
     /// Paths of a block's parameters that have values of their own.
-    fn own_paths(&self, block: usize) -> impl Iterator<Item = &String> {
+    pub(crate) fn own_paths(&self, block: usize) -> impl Iterator<Item = &String> {
         let is_follower =
             move |path: &str| self.ties.iter().any(|tie| tie.follower.0 == block && tie.follower.1 == path);
         self.shapes[block].keys().filter(move |path| !is_follower(path))

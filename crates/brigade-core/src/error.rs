@@ -35,6 +35,9 @@ pub enum Error {
     /// The model's list of blocks cannot be trained.
     #[error("{0}")]
     Model(String),
+    /// State cannot be saved, or taken back.
+    #[error("{0}")]
+    State(String),
     /// A setting is out of its range.
     #[error("{option} = {given} is not possible: {allowed}")]
     Setting {

@@ -3,10 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use burn::optim::{AdaGrad, Adam, AdamW, Adan, Lion, Optimizer, RecordState, RmsProp, Sgd, StateSink};
-use burn::tensor::Tensor;
+use burn::optim::{AdaGrad, Adam, AdamW, Adan, Lion, Optimizer, RmsProp, Sgd};
+use burn::tensor::{Device, Tensor};
 
+use crate::error::Result;
 use crate::layout::{FlatLayout, Segment};
+use crate::optimizer_state::{FlatState, SavedState, SegmentState, flattened};
 
 /// Elements stepped at once: small enough that an optimizer's many passes stay in a core's cache.
 /// The step is elementwise, so the size changes no bit.
@@ -40,6 +42,16 @@ pub trait FlatOptimizer: Send {
 
     /// Bytes of the state, as it is now.
     fn state_bytes(&self) -> u64;
+
+    /// The state as it is now, of those elements of the buffer that stand in `range`. It takes no copy: what it
+    /// refers to stays as it is while the optimizer goes on.
+    fn state(&self, range: Range<usize>) -> Box<dyn FlatState>;
+
+    /// Goes on from a saved state, which holds the elements of this optimizer's part that are no padding.
+    ///
+    /// # Errors
+    /// If the state is that of another kind of optimizer.
+    fn restore(&mut self, saved: &SavedState, device: &Device) -> Result<()>;
 }
 
 /// Makes the optimizer of each block.
@@ -120,11 +132,33 @@ impl<O: Elementwise> FlatOptimizer for Segmented<O> {
         let Some((smallest, state)) = counted.min_by_key(|(segment, _)| segment.range.len()) else {
             return 0;
         };
-        let mut sink = StateSink::default();
-        state.state_flatten("", &mut sink);
-        let bytes: usize = sink.tensors.iter().map(|(_, data)| data.as_bytes().len()).sum();
+        let bytes: usize = flattened(state).tensors.iter().map(|(_, data)| data.as_bytes().len()).sum();
         let stepped: usize = self.segments.iter().map(|segment| segment.range.len()).sum();
         (bytes as u128 * stepped as u128 / smallest.range.len() as u128) as u64
+    }
+
+    fn state(&self, range: Range<usize>) -> Box<dyn FlatState> {
+        let overlap = |segment: &Segment| {
+            segment.range.start.max(range.start)..segment.range.end.min(range.end).max(segment.range.start)
+        };
+        let states = self.segments.iter().zip(&self.states).filter_map(|(segment, state)| {
+            let part = overlap(segment);
+            let state = state.clone()?;
+            (!part.is_empty()).then(|| SegmentState {
+                part: part.start - segment.range.start..part.end - segment.range.start,
+                state,
+            })
+        });
+        Box::new(states.collect::<Vec<_>>())
+    }
+
+    fn restore(&mut self, saved: &SavedState, device: &Device) -> Result<()> {
+        let start = self.part.start;
+        for (segment, state) in self.segments.iter().zip(&mut self.states) {
+            let part = segment.range.start - start..segment.range.end - start;
+            *state = saved.segment::<O::State<1>>(part, device)?;
+        }
+        Ok(())
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use burn::tensor::{DType, Device, FloatDType, Tensor};
+use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 
 use crate::activation::Part;
 use crate::clock::Clock;
@@ -14,6 +14,7 @@ use crate::groups::Groups;
 use crate::memory::Bytes;
 use crate::model::NamedBlock;
 use crate::optimizer::{FlatOptimizer, OptimizerFactory};
+use crate::optimizer_state::SavedState;
 use crate::ties::Shared;
 use crate::unit::Unit;
 use crate::zero::{Precision, Zero};
@@ -164,6 +165,41 @@ impl Store {
                 false => Whole::Present(values),
             };
         }
+    }
+
+    /// Takes saved values, without padding: of the own elements where parameters are gathered for use, else of all.
+    pub(crate) fn restore_values(&mut self, unit: usize, values: Vec<f32>) -> Result<()> {
+        let gathers = self.gathers();
+        let host = self.offload.clone().unwrap_or_else(|| self.device.clone());
+        let device = if self.units[unit].optimizer.is_some() { host } else { self.device.clone() };
+        let (compute, stored) = (self.precision.compute.dtype(), &mut self.units[unit]);
+        let mut values = values;
+        values.resize(if gathers { stored.own.len() } else { stored.length }, 0.0);
+        let own = if gathers { 0..stored.own.len() } else { stored.own.clone() };
+        let length = values.len();
+        let values = Tensor::from_data(TensorData::new(values, [length]), (&device, DType::F32));
+        if stored.own_values.is_some() {
+            let own = if own.len() == length { values.clone() } else { compact(values.clone().slice(own))? };
+            stored.own_values = Some(if stored.optimizer.is_some() { own } else { cast(own, compute) });
+        }
+        match (&mut stored.whole, gathers) {
+            (Whole::InPlace(buffer, filling), _) => {
+                buffer.release();
+                *filling = Filling::Empty;
+            }
+            (whole, true) => *whole = Whole::Absent,
+            (whole, false) => *whole = Whole::Present(cast(values.to_device(&self.device), compute)),
+        }
+        self.count();
+        Ok(())
+    }
+
+    /// Takes an optimizer's saved state of the own elements that are no padding.
+    pub(crate) fn restore_optimizer(&mut self, unit: usize, saved: &SavedState) -> Result<()> {
+        let device = self.offload.clone().unwrap_or_else(|| self.device.clone());
+        let stored = &mut self.units[unit];
+        let restored = stored.optimizer.as_mut().map_or(Ok(()), |optimizer| optimizer.restore(saved, &device));
+        restored.map_err(|error| Error::State(format!("`{}`: {error}", stored.unit.name)))
     }
 
     /// Starts to send new own elements to the stages that read a unit without stepping it.

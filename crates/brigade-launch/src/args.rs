@@ -1,10 +1,10 @@
 //! The standard flags of a program that starts or joins a world.
 
-use std::{path::PathBuf, str::FromStr};
+use std::{path::PathBuf, str::FromStr, time::Duration};
 
 use crate::{
     DEFAULT_MASTER_PORT, DEFAULT_RDZV_PORT, Endpoint, Error, MAX_LOCAL_RANKS, MAX_NODES, Result,
-    endpoint::port_from,
+    endpoint::port_from, restart::MAX_RESTARTS,
 };
 
 /// How many ranks to start on a node.
@@ -60,6 +60,18 @@ fn port(text: &str) -> Result<u16, String> {
     port_from(text).ok_or_else(|| "a port is a number from 1 to 65535".into())
 }
 
+/// A number of seconds, with or without a fraction.
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
+    let number = text.bytes().all(|b| b.is_ascii_digit() || b == b'.').then(|| text.parse().ok()).flatten();
+    let duration = number.filter(|seconds| *seconds <= 1e9).map(Duration::try_from_secs_f64);
+    duration.and_then(Result::ok).ok_or_else(|| "a number of seconds from 0 to 1000000000".into())
+}
+
+fn restarts(text: &str) -> Result<u32, String> {
+    let number = count(text, 0, MAX_RESTARTS as usize)?;
+    u32::try_from(number).map_err(|error| error.to_string())
+}
+
 /// The standard flags, spelled as torchrun's. Flatten it into a command with `#[command(flatten)]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
 #[command(next_help_heading = "World")]
@@ -85,6 +97,15 @@ pub struct LaunchArgs {
     /// Start a world on this machine alone, whatever the environment says.
     #[arg(long, conflicts_with_all = ["nnodes", "node_rank", "rdzv_endpoint", "master_addr", "master_port"])]
     pub standalone: bool,
+    /// Start the ranks of all nodes again when one fails, up to N times [default: 0]. Node 0's number counts.
+    #[arg(long, value_name = "N", value_parser = restarts)]
+    pub max_restarts: Option<u32>,
+    /// End a rank that has said nothing of its progress for so long; 0 for never [default: 600].
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub heartbeat_timeout: Option<Duration>,
+    /// How long ranks may take to save a checkpoint after SIGTERM or SIGUSR1 [default: 30].
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub preemption_grace: Option<Duration>,
     /// Folder of the ranks' logs: rank-0.log, rank-1.log, ...
     #[arg(long, value_name = "DIR")]
     pub log_dir: Option<PathBuf>,
@@ -161,6 +182,9 @@ mod tests {
         assert_eq!(args.nproc_per_node.unwrap().resolve(), 4);
         assert_eq!(args.endpoint().unwrap().unwrap().to_string(), "head:29500");
         assert!(Processes::PerCore.resolve() >= 1);
+        let args = parse("--max-restarts 3 --heartbeat-timeout 0 --preemption-grace 2.5").unwrap();
+        assert_eq!((args.max_restarts, args.heartbeat_timeout), (Some(3), Some(Duration::ZERO)));
+        assert_eq!(args.preemption_grace, Some(Duration::from_millis(2500)));
     }
 
     #[test]
@@ -173,6 +197,10 @@ mod tests {
             ("--master-port 0", "1 to 65535"),
             ("--rdzv-endpoint a:b", "1 to 65535"),
             ("--standalone --nnodes 2", "--standalone"),
+            ("--max-restarts=-1", "--max-restarts"),
+            ("--max-restarts 1000001", "0 to 1000000"),
+            ("--heartbeat-timeout 1e300", "number of seconds"),
+            ("--preemption-grace .", "number of seconds"),
             ("--rdzv-endpoint a:1 --master-port 2", "--rdzv-endpoint"),
         ] {
             let message = parse(line).unwrap_err();

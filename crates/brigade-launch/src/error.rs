@@ -102,6 +102,18 @@ pub enum Error {
         /// The reason.
         source: io::Error,
     },
+    /// The launchers of several nodes did not find each other.
+    #[error(
+        "node {node} cannot meet the launchers of the other nodes at {endpoint} (each launcher is a rank there): {reason}"
+    )]
+    Meeting {
+        /// This node.
+        node: usize,
+        /// Where they meet.
+        endpoint: String,
+        /// What went wrong.
+        reason: String,
+    },
     /// A rank's process cannot be started. Ranks that had been started were ended.
     #[error("cannot start rank {rank}: {program}: {source}")]
     Start {

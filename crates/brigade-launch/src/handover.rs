@@ -37,6 +37,17 @@ pub fn bind(endpoint: Option<&Endpoint>, nnodes: usize) -> Result<(TcpListener, 
     Ok((listener, endpoint.clone()))
 }
 
+/// Binds a free port on all addresses of this machine by which others may reach the endpoint's host.
+pub fn bind_anywhere(endpoint: &Endpoint) -> Result<(TcpListener, u16)> {
+    let mut everywhere = any_address(endpoint);
+    everywhere.set_port(0);
+    let bound = TcpListener::bind(everywhere).and_then(|listener| {
+        let port = listener.local_addr()?.port();
+        Ok((listener, port))
+    });
+    bound.map_err(|source| Error::Bind { address: everywhere.to_string(), source })
+}
+
 /// The wildcard address of the family by which others reach the endpoint.
 fn any_address(endpoint: &Endpoint) -> SocketAddr {
     let resolved = (endpoint.host.as_str(), endpoint.port).to_socket_addrs();

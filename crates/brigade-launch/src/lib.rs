@@ -3,11 +3,12 @@
 //! - [`detect`] reads the flags ([`LaunchArgs`]) and the environment and answers with a [`Detected`]: this
 //!   process *is* a rank ([`RankInfo`]), or it stands for a node and is to start that node's ranks
 //!   ([`NodeInfo`]).
-//! - [`launch`] starts the ranks of a node as processes, keeps their logs, and returns when all of them have
-//!   ended.
-//! - [`interrupt::install`] gives a rank a flag that Ctrl-C and SIGTERM set, and a bound on how long it may
-//!   go on after.
-//! - [`inherited_listener`] takes over, in rank 0, the rendezvous socket that the launcher has bound.
+//! - [`launch`] starts the ranks of a node as processes, keeps their logs, starts all of them again after a
+//!   failure, and returns when all of them have ended for good. On several nodes the launchers do so together.
+//! - In a rank: [`interrupt::install`] gives a flag that signals set (end, or save and leave), and a bound on
+//!   how long the rank may go on after; [`Heart`] tells the launcher where the rank is; [`restart_count`] says
+//!   which start of the world this is; [`inherited_listener`] takes over, in rank 0, the rendezvous socket that
+//!   the launcher has bound.
 //!
 //! A program that starts itself once for each rank:
 //! ```no_run
@@ -36,24 +37,33 @@
 //! - A variable or option that is there but makes no sense is an error that names it; it is never skipped in
 //!   favour of the next source.
 //! - The precedence of sources is fixed (see [`detect`]) and the answer says which one was used.
+//! - All nodes come to the same decisions: their launchers exchange what they know in lockstep and decide from
+//!   the same tables by the same rules. No decision hangs on what only one of them has seen.
 //! - No process outlives [`launch`]: each rank leads a process group of its own, which is killed before the
 //!   rank's process id is given back to the system. On Linux the ranks also die with a launcher that is
 //!   killed.
-//! - Of several failed ranks the report blames the first in time, except that a rank that was killed or
-//!   panicked goes before one that merely exited with an error within [`SETTLE`] of the first failure (most
+//! - Of several failed ranks the report blames the first in time, on whatever node, except that a rank that was
+//!   killed, panicked or fell silent goes before one that merely exited with an error within [`SETTLE`] of the first failure (most
 //!   likely because its peer was gone).
-//! - Every wait has a deadline except the one for the ranks themselves to finish.
-//! - This crate knows neither tensors nor communicators.
+//! - Every wait has a deadline except the one for the ranks themselves to finish; and a rank with a [`Heart`] has
+//!   one in its silence.
+//! - SIGTERM to a rank means one thing only: save and leave. To end a rank the launcher uses SIGINT and SIGKILL.
+//! - This crate knows no tensors, and of communicators only the one that its launchers have among themselves.
 //!
 //! Unix only; what is particular to Linux says so.
 
+mod agents;
 mod args;
 mod endpoint;
 mod environment;
 mod error;
 pub mod exit;
+#[doc(hidden)]
+pub mod fuzzing;
 mod handover;
+pub mod heartbeat;
 pub mod interrupt;
+mod restart;
 mod supervisor;
 mod token;
 
@@ -62,7 +72,12 @@ pub use endpoint::Endpoint;
 pub use environment::{Detected, NodeInfo, RankInfo, Source, detect};
 pub use error::{Error, Result};
 pub use handover::inherited_listener;
-pub use supervisor::{Ending, Event, Failure, GRACE, Launch, Outcome, RankEnd, SETTLE, launch};
+pub use heartbeat::Heart;
+pub use restart::{MAX_RESTARTS, RESTART_VARIABLE, restart_count};
+pub use supervisor::{
+    Ending, Event, Failure, GRACE, HEARTBEAT_TIMEOUT, INIT_TIMEOUT, Launch, NodeLost, Other, Outcome,
+    RESTART_PAUSE, RankEnd, SETTLE, Stopped, launch,
+};
 pub use token::Token;
 
 /// Default port of `--master-port` and `MASTER_PORT`, as torchrun's.

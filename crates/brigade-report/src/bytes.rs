@@ -46,7 +46,7 @@ impl ByteProgress {
         let show = match mode {
             ConsoleMode::Quiet => Show::Nothing,
             _ if mode.draws_bar() => {
-                let bar = bar(total, "{msg} [{wide_bar}] {bytes}/{total_bytes} {bytes_per_sec} eta {eta}");
+                let bar = bar(0, total, "{msg} [{wide_bar}] {bytes}/{total_bytes} {bytes_per_sec} eta {eta}");
                 bar.set_message(label.clone());
                 Show::Bar(bar)
             }

@@ -30,11 +30,17 @@ impl ConsoleMode {
     }
 }
 
-/// A progress bar on standard error that looks alive also between two steps.
-pub(crate) fn bar(total: u64, template: &str) -> ProgressBar {
+/// A progress bar on standard error that looks alive also between two steps. The time left is estimated from what comes
+/// after `begin`.
+pub(crate) fn bar(begin: u64, total: u64, template: &str) -> ProgressBar {
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
     let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
     bar.set_style(style.progress_chars("=> "));
+    // A tick makes the estimate start from here, then it forgets at what speed it came here. Only then may ticks come
+    // by themselves.
+    bar.set_position(begin);
+    bar.tick();
+    bar.reset_eta();
     bar.enable_steady_tick(Duration::from_millis(500));
     bar
 }
@@ -54,10 +60,11 @@ enum Show {
 }
 
 impl Console {
-    /// Lines go to `output`; a bar goes to standard error. `every` is the number of steps between plain
-    /// lines.
+    /// Lines go to `output`; a bar goes to standard error. `done` steps of `total_steps` were done before; `every` is
+    /// the number of steps between plain lines.
     pub fn new(
         mode: ConsoleMode,
+        done: u64,
         total_steps: u64,
         every: u64,
         compute: Compute,
@@ -66,7 +73,7 @@ impl Console {
         let template = "step {pos}/{len} [{wide_bar}] eta {eta} {msg}";
         let show = match mode {
             ConsoleMode::Quiet => Show::Nothing,
-            _ if mode.draws_bar() => Show::Bar(bar(total_steps, template), output),
+            _ if mode.draws_bar() => Show::Bar(bar(done, total_steps, template), output),
             _ => Show::Lines(output),
         };
         Self { show, total_steps, every: every.max(1), compute }
@@ -90,6 +97,13 @@ impl Console {
                 }
             }
             Show::Nothing => {}
+        }
+    }
+
+    /// Sets the bar back to a step. Lines need nothing.
+    pub fn rewind(&mut self, step: u64) {
+        if let Show::Bar(bar, _) = &self.show {
+            bar.set_position(step);
         }
     }
 
@@ -163,6 +177,19 @@ pub(crate) fn grouped(number: u64) -> String {
     text
 }
 
+/// `32505856` as `31 MiB`, `1610612736` as `1.5 GiB`.
+pub(crate) fn size(bytes: u64) -> String {
+    let (mut number, mut unit) = (bytes as f64, "B");
+    for larger in ["KiB", "MiB", "GiB", "TiB"] {
+        if number < 1024.0 {
+            break;
+        }
+        (number, unit) = (number / 1024.0, larger);
+    }
+    let digits = usize::from(number < 10.0 && unit != "B");
+    format!("{number:.digits$} {unit}")
+}
+
 /// `1234567.0` as `1.23M`.
 pub(crate) fn readable(number: f64) -> String {
     let units = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
@@ -209,5 +236,22 @@ mod tests {
     fn numbers_read_well() {
         assert_eq!([0, 999, 1000, 1234567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([12.0, 1500.0, 2.5e6].map(readable), ["12", "1.50k", "2.50M"]);
+        assert_eq!(
+            [0, 1023, 1 << 10, 31 << 20, 3 << 29].map(size),
+            ["0 B", "1023 B", "1.0 KiB", "31 MiB", "1.5 GiB"]
+        );
+        assert_eq!(size(u64::MAX), "16777216 TiB");
+    }
+
+    #[test]
+    fn a_bar_begins_where_the_run_does_and_goes_back() {
+        let bar = bar(60, 100, "{pos}");
+        assert_eq!((bar.position(), bar.per_sec()), (60, 0.0), "earlier steps say nothing about the speed");
+        let show = Show::Bar(bar.clone(), Box::new(io::sink()));
+        let mut console = Console { show, total_steps: 100, every: 1, compute: Compute::default() };
+        console.step(&StepRecord { step: 61, ..record() }, true);
+        assert_eq!(bar.position(), 61);
+        console.rewind(40);
+        assert_eq!(bar.position(), 40);
     }
 }

@@ -14,10 +14,10 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
-    /// A file or folder cannot be made, written or replaced (e.g. the disk is full).
+    /// A file or folder cannot be made, read, written or replaced (e.g. the disk is full).
     #[error("cannot {operation} {path}: {source}")]
     File {
-        /// `create`, `write` or `remove`.
+        /// `create`, `read`, `write`, `replace` or `remove`.
         operation: &'static str,
         /// The file or folder.
         path: PathBuf,

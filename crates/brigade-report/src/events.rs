@@ -4,20 +4,36 @@
 //! masked CRC-32C of the data. The data of each is one protocol buffer `tensorflow.Event`. Sources:
 //! `tensorflow/core/lib/io/record_writer.h`, `tensorflow/core/util/event.proto` and
 //! `tensorflow/core/framework/summary.proto`.
+//!
+//! TensorBoard reads a folder's files one after the other, in order of their names. Where steps are done again, an event
+//! says so (`SessionLog` with status `START`): on reading it TensorBoard drops all points of its step and later ones
+//! (`_CheckForRestartAndMaybePurge` in `tensorboard/backend/event_processing/event_accumulator.py`). Its newer loader
+//! (`tensorboard/data/server/`) drops them curve by curve instead, when an earlier step comes.
 
 use std::{
-    fs::File,
-    io::Write,
+    fs::{self, File},
+    io::{self, Write},
     path::{Path, PathBuf},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use crate::{Compute, Error, Result, StepRecord};
+use crate::{CheckpointRecord, Compute, Error, Result, StepRecord};
 
 /// What every event file's name begins with.
-pub const PREFIX: &str = "events.out.tfevents.";
+const PREFIX: &str = "events.out.tfevents.";
 
-/// An event file, `events.out.tfevents.<seconds>.<host>.<process id>`. Each step is written with one call and
+/// The event files in a folder, in order of their names.
+pub fn existing(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+    let entries = entries.map_err(Error::file("read", folder))?;
+    let named = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(PREFIX);
+    let mut files: Vec<PathBuf> =
+        entries.iter().filter(|entry| named(entry)).map(fs::DirEntry::path).collect();
+    files.sort();
+    Ok(files)
+}
+
+/// An event file, `events.out.tfevents.<seconds>.<host>.<process id>`. Each event is written with one call and
 /// unbuffered.
 pub struct EventFile {
     path: PathBuf,
@@ -25,10 +41,13 @@ pub struct EventFile {
 }
 
 impl EventFile {
-    /// Makes a new file in the folder and writes the version record.
-    pub fn create(folder: &Path) -> Result<Self> {
+    /// Makes a new file in the folder and writes the version record. Its name comes after those of earlier files, also
+    /// where they are from this second or from a host whose clock is ahead.
+    pub fn create(folder: &Path, earlier: &[PathBuf]) -> Result<Self> {
         let time = now();
-        let name = format!("{PREFIX}{}.{}.{}", time.as_secs(), host(), std::process::id());
+        let latest = earlier.iter().filter_map(|path| seconds(path)).max();
+        let seconds = time.as_secs().max(latest.map_or(0, |latest| latest.saturating_add(1)));
+        let name = format!("{PREFIX}{seconds}.{}.{}", host(), std::process::id());
         let path = folder.join(name);
         let file = File::create_new(&path).map_err(Error::file("create", &path))?;
         let mut events = Self { path, file };
@@ -42,19 +61,28 @@ impl EventFile {
         &self.path
     }
 
-    /// Writes the scalars of a step.
-    pub fn write(&mut self, step: &StepRecord, compute: &Compute) -> Result<()> {
-        let mut summary = Vec::new();
-        for (tag, value) in scalars(step, compute) {
-            let mut entry = Vec::new();
-            bytes_field(&mut entry, 1, tag.as_bytes());
-            entry.push(2 << 3 | 5);
-            entry.extend_from_slice(&(value as f32).to_le_bytes());
-            bytes_field(&mut summary, 1, &entry);
-        }
-        let mut data = event(now(), step.step);
-        bytes_field(&mut data, 5, &summary);
+    /// Says that what follows begins at this step, and replaces what was written of it and of later ones.
+    pub fn start_at(&mut self, step: u64) -> Result<()> {
+        let mut data = event(now(), step);
+        // SessionLog { 1: status (varint) }, of which START is 1.
+        bytes_field(&mut data, 7, &[1 << 3, 1]);
         self.append(&record(&data))
+    }
+
+    /// Writes the scalars of a step, and those of its checkpoint.
+    pub fn write(&mut self, step: &StepRecord, compute: &Compute) -> Result<()> {
+        self.append(&record(&summary(step.step, scalars(step, compute))))?;
+        step.checkpoint.iter().try_for_each(|checkpoint| self.write_checkpoint(checkpoint))
+    }
+
+    /// Writes the scalars of a checkpoint, at the step that it holds.
+    pub fn write_checkpoint(&mut self, checkpoint: &CheckpointRecord) -> Result<()> {
+        let scalars = [
+            ("checkpoint/stall_seconds", checkpoint.stall_seconds),
+            ("checkpoint/write_seconds", checkpoint.seconds),
+            ("checkpoint/bytes", checkpoint.bytes as f64),
+        ];
+        self.append(&record(&summary(checkpoint.step, scalars)))
     }
 
     fn append(&mut self, bytes: &[u8]) -> Result<()> {
@@ -88,6 +116,21 @@ fn scalars(step: &StepRecord, compute: &Compute) -> Vec<(&'static str, f64)> {
     ];
     scalars.extend(sometimes.into_iter().filter_map(|(tag, value)| Some((tag, value?))));
     scalars
+}
+
+/// The event `{ 5: Summary { 1: Value { 1: tag, 2: simple_value (float) } … } }`.
+fn summary(step: u64, scalars: impl IntoIterator<Item = (&'static str, f64)>) -> Vec<u8> {
+    let mut summary = Vec::new();
+    for (tag, value) in scalars {
+        let mut entry = Vec::new();
+        bytes_field(&mut entry, 1, tag.as_bytes());
+        entry.push(2 << 3 | 5);
+        entry.extend_from_slice(&(value as f32).to_le_bytes());
+        bytes_field(&mut summary, 1, &entry);
+    }
+    let mut data = event(now(), step);
+    bytes_field(&mut data, 5, &summary);
+    data
 }
 
 /// `Event { 1: wall_time (double), 2: step (varint) }`.
@@ -127,6 +170,11 @@ fn masked_crc(bytes: &[u8]) -> [u8; 4] {
 
 fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// The time in an event file's name, in seconds since 1970.
+fn seconds(path: &Path) -> Option<u64> {
+    path.file_name()?.to_str()?.strip_prefix(PREFIX)?.split('.').next()?.parse().ok()
 }
 
 /// This machine's name, as far as it can stand in a file name.
@@ -203,6 +251,20 @@ mod tests {
         found
     }
 
+    /// An event's step and scalars.
+    fn scalars(event: &[u8]) -> (u64, Vec<(String, f32)>) {
+        let event = fields(event);
+        let time = f64::from_le_bytes(event[0].2.try_into().unwrap());
+        assert!(event[0].0 == 1 && (time - now().as_secs_f64()).abs() < 3600.0);
+        assert_eq!((event[1].0, event[2].0), (2, 5));
+        let values = fields(event[2].2).into_iter().map(|(_, _, value)| {
+            let value = fields(value);
+            let tag = String::from_utf8(value[0].2.to_vec()).unwrap();
+            (tag, f32::from_le_bytes(value[1].2.try_into().unwrap()))
+        });
+        (event[1].1, values.collect())
+    }
+
     #[test]
     fn the_check_value_of_crc32c_is_right() {
         assert_eq!(crc(b"123456789"), 0xe306_9283);
@@ -211,7 +273,7 @@ mod tests {
     #[test]
     fn an_independent_reader_finds_what_was_written() {
         let folder = tempfile::tempdir().unwrap();
-        let mut file = EventFile::create(folder.path()).unwrap();
+        let mut file = EventFile::create(folder.path(), &[]).unwrap();
         let first = StepRecord {
             step: 1,
             loss: 4.5,
@@ -229,21 +291,10 @@ mod tests {
         file.write(&first, &Compute::default()).unwrap();
         file.write(&second, &compute).unwrap();
 
-        let bytes = std::fs::read(file.path()).unwrap();
+        let bytes = fs::read(file.path()).unwrap();
         let events = records(&bytes);
         assert_eq!(events.len(), 3);
         assert_eq!(fields(events[0])[2], (3, 0, &b"brain.Event:2"[..]));
-        let scalars = |event: &[u8]| -> (u64, Vec<(String, f32)>) {
-            let event = fields(event);
-            let time = f64::from_le_bytes(event[0].2.try_into().unwrap());
-            assert!(event[0].0 == 1 && (time - now().as_secs_f64()).abs() < 3600.0);
-            let values = fields(event[2].2).into_iter().map(|(_, _, value)| {
-                let value = fields(value);
-                let tag = String::from_utf8(value[0].2.to_vec()).unwrap();
-                (tag, f32::from_le_bytes(value[1].2.try_into().unwrap()))
-            });
-            (event[1].1, values.collect())
-        };
         let find =
             |values: &[(String, f32)], tag: &str| values.iter().find(|(t, _)| t == tag).map(|(_, v)| *v);
         let (step, values) = scalars(events[1]);
@@ -256,5 +307,45 @@ mod tests {
         assert_eq!(find(&values, "validation_metrics/global_avg_loss"), Some(3.25));
         assert_eq!(find(&values, "tflops"), Some(0.0));
         assert_eq!(find(&values, "mfu(%)"), None);
+    }
+
+    #[test]
+    fn steps_that_are_done_again_are_announced() {
+        let folder = tempfile::tempdir().unwrap();
+        let ahead = folder.path().join(format!("{PREFIX}{}.zebra.1.v2", now().as_secs() + 1000));
+        for path in [&ahead, &folder.path().join(format!("{PREFIX}x")), &folder.path().join("metrics.jsonl")]
+        {
+            fs::write(path, b"").unwrap();
+        }
+        for _ in 0..2 {
+            let earlier = existing(folder.path()).unwrap();
+            let mut file = EventFile::create(folder.path(), &earlier).unwrap();
+            assert!(seconds(file.path()).unwrap() > seconds(&ahead).unwrap());
+            assert!(earlier.iter().all(|path| seconds(path) < seconds(file.path())));
+            file.start_at(301).unwrap();
+            let bytes = fs::read(file.path()).unwrap();
+            let events = records(&bytes);
+            assert_eq!(events.len(), 2);
+            assert_eq!(fields(events[0])[2], (3, 0, &b"brain.Event:2"[..]));
+            let start = fields(events[1]);
+            assert_eq!((start.len(), start[1].1, start[2].0), (3, 301, 7));
+            assert_eq!(fields(start[2].2), [(1, 1, &[][..])]);
+        }
+        assert_eq!(existing(folder.path()).unwrap().len(), 4);
+    }
+
+    #[test]
+    fn a_checkpoint_stands_at_its_own_step() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut file = EventFile::create(folder.path(), &[]).unwrap();
+        let checkpoint = CheckpointRecord { step: 50, stall_seconds: 0.25, bytes: 31 << 20, seconds: 1.5 };
+        let step = StepRecord { step: 53, checkpoint: Some(checkpoint), ..StepRecord::default() };
+        file.write(&step, &Compute::default()).unwrap();
+        let bytes = fs::read(file.path()).unwrap();
+        let events = records(&bytes);
+        assert_eq!((events.len(), scalars(events[1]).0), (3, 53));
+        let values = [("stall_seconds", 0.25), ("write_seconds", 1.5), ("bytes", 32_505_856.0)];
+        let expected = values.map(|(name, value)| (format!("checkpoint/{name}"), value));
+        assert_eq!(scalars(events[2]), (50, expected.to_vec()));
     }
 }

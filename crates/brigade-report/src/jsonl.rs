@@ -1,10 +1,12 @@
-//! One JSON object a line.
+//! One JSON object a line, in order of steps.
 
 use std::{
-    fs::{File, OpenOptions},
-    io::{self, Write},
+    fs::{self, File, OpenOptions},
+    io::{self, BufRead, BufReader, BufWriter, Write},
     path::{Path, PathBuf},
 };
+
+use serde::Deserialize;
 
 use crate::{Error, Result, StepRecord};
 
@@ -30,6 +32,23 @@ impl JsonLines {
         }
     }
 
+    /// Continues the file after a step, without the lines that [`cut`] removes; makes it if it is missing.
+    pub fn resume(path: PathBuf, last_step: u64) -> Result<Self> {
+        if fs::exists(&path).map_err(Error::file("read", &path))? {
+            let file = cut(&path, last_step)?;
+            flush_folder(&path)?;
+            Ok(Self { path, file })
+        } else {
+            Self::create(path, false)
+        }
+    }
+
+    /// Removes the lines that [`cut`] removes.
+    pub fn rewind(&mut self, last_step: u64) -> Result<()> {
+        self.file = cut(&self.path, last_step)?;
+        flush_folder(&self.path)
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -44,8 +63,61 @@ impl JsonLines {
     }
 }
 
+/// Removes the lines of later steps than `last_step`, and a last line that was cut short; gives the file to go on
+/// writing to. A line whose step cannot be read goes the way of the line before it.
+///
+/// What stays is written aside and flushed to disk, then takes the file's name: whatever happens, the file is as before
+/// or as after. A process that still has the former file open no longer reaches the new one.
+fn cut(path: &Path, last_step: u64) -> Result<File> {
+    let aside = path.with_extension("jsonl.new");
+    let lines = File::open(path).map_err(Error::file("read", path))?;
+    let kept = File::create(&aside).map_err(Error::file("create", &aside))?;
+    let replaced = copy(path, lines, &aside, &kept, last_step)
+        .and_then(|()| fs::rename(&aside, path).map_err(Error::file("replace", path)));
+    if replaced.is_err() {
+        // The first failure is the one to tell.
+        drop(fs::remove_file(&aside));
+    }
+    replaced.map(|()| kept)
+}
+
+/// Flushes the names in a file's folder to disk.
+fn flush_folder(path: &Path) -> Result<()> {
+    let folder = path.parent().unwrap_or(path);
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(Error::file("write", folder))
+}
+
+/// Copies the lines that stay and flushes them to disk.
+fn copy(from: &Path, lines: File, to: &Path, kept: &File, last_step: u64) -> Result<()> {
+    /// The part of a line that says where it belongs.
+    #[derive(Deserialize)]
+    struct Numbered {
+        step: u64,
+    }
+
+    let (mut lines, mut writer) = (BufReader::new(lines), BufWriter::new(kept));
+    let (mut line, mut keep) = (Vec::new(), true);
+    while lines.read_until(b'\n', &mut line).map_err(Error::file("read", from))? > 0 {
+        let ended = line.ends_with(b"\n");
+        match serde_json::from_slice(&line) {
+            Ok(Numbered { step }) => keep = step <= last_step,
+            Err(_) => keep &= ended,
+        }
+        if !ended {
+            line.push(b'\n');
+        }
+        if keep {
+            writer.write_all(&line).map_err(Error::file("write", to))?;
+        }
+        line.clear();
+    }
+    writer.flush().and_then(|()| kept.sync_all()).map_err(Error::file("write", to))
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -57,12 +129,12 @@ mod tests {
         for record in &records {
             lines.write(record).unwrap();
         }
-        let text = std::fs::read_to_string(&path).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
         let read: Vec<StepRecord> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(read, records);
         assert!(matches!(JsonLines::create(path.clone(), false), Err(Error::Exists { .. })));
         JsonLines::create(path.clone(), true).unwrap();
-        assert_eq!(std::fs::read(path).unwrap(), b"");
+        assert_eq!(fs::read(path).unwrap(), b"");
     }
 
     #[cfg(target_os = "linux")]
@@ -71,5 +143,90 @@ mod tests {
         let mut lines = JsonLines::create("/dev/full".into(), true).unwrap();
         let message = lines.write(&StepRecord::default()).unwrap_err().to_string();
         assert!(message.contains("write /dev/full") && message.contains("No space left"), "{message}");
+    }
+
+    /// What is left of a text after resuming at a step, with the folder's number of files.
+    fn resumed(text: &str, last_step: u64) -> (String, usize) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        fs::write(&path, text).unwrap();
+        JsonLines::resume(path.clone(), last_step).unwrap();
+        (fs::read_to_string(path).unwrap(), fs::read_dir(folder.path()).unwrap().count())
+    }
+
+    #[test]
+    fn a_line_without_a_step_goes_the_way_of_the_one_before() {
+        let text = "# by hand\n{\"step\":1}\n\n{\"note\":\"x\"}\n{\"step\":2,\"st\n{\"step\":3}\n{\"step\":\"4\"}\n{\"ste";
+        let kept = |n: usize| text.split_inclusive('\n').take(n).collect::<String>();
+        let expected = [1, 5, 5, 7, 7].map(|n| (kept(n), 1));
+        assert_eq!([0, 1, 2, 3, 9].map(|last| resumed(text, last)), expected);
+    }
+
+    #[test]
+    fn only_a_newline_was_missing() {
+        assert_eq!(resumed("{\"step\":1}\n{\"step\":2}", 2).0, "{\"step\":1}\n{\"step\":2}\n");
+        assert_eq!(resumed("{\"step\":1}\n{\"step\":2}", 1).0, "{\"step\":1}\n");
+        assert_eq!(resumed("{\"step\":1}\n\0\0\0", 1).0, "{\"step\":1}\n");
+    }
+
+    #[test]
+    fn what_cannot_be_cut_is_named_and_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        fs::create_dir(&path).unwrap();
+        let message = JsonLines::resume(path.clone(), 1).err().unwrap().to_string();
+        assert!(message.contains("cannot read") && message.contains("metrics.jsonl:"), "{message}");
+        assert!(path.is_dir() && fs::read_dir(folder.path()).unwrap().count() == 1);
+        fs::remove_dir(&path).unwrap();
+        fs::write(&path, "{\"step\":1}\n").unwrap();
+        let mut lines = JsonLines::resume(path.clone(), 1).unwrap();
+        fs::create_dir(folder.path().join("metrics.jsonl.new")).unwrap();
+        let message = lines.rewind(0).unwrap_err().to_string();
+        assert!(message.contains("cannot create") && message.contains("metrics.jsonl.new:"), "{message}");
+        lines.write(&StepRecord { step: 2, ..StepRecord::default() }).unwrap();
+        assert_eq!(fs::read_to_string(path).unwrap().lines().count(), 2, "a failed cut changes nothing");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(128) })]
+
+        /// A run with jumps and repeats, cut short at any byte, leaves exactly the whole lines up to the step, and goes
+        /// on after them.
+        #[test]
+        fn exactly_the_lines_up_to_the_step(
+            steps in prop::collection::vec(0u64..12, 0..12),
+            cut in any::<prop::sample::Index>(),
+            last_step in 0u64..13,
+            back in 0u64..13,
+        ) {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("metrics.jsonl");
+            let line = |step: u64| {
+                let record = StepRecord { step, loss: 1.0 / (step as f64), ..StepRecord::default() };
+                serde_json::to_string(&record).unwrap() + "\n"
+            };
+            let whole: String = steps.iter().map(|step| line(*step)).collect();
+            let end = cut.index(whole.len() + 1);
+            fs::write(&path, &whole[..end]).unwrap();
+            let mut length = 0;
+            let mut expected = vec![];
+            for step in steps {
+                length += line(step).len();
+                // A line that lacks its newline alone is whole.
+                if length <= end + 1 && step <= last_step {
+                    expected.push(step);
+                }
+            }
+            let text = |steps: &[u64]| steps.iter().map(|step| line(*step)).collect::<String>();
+            let mut lines = JsonLines::resume(path.clone(), last_step).unwrap();
+            prop_assert_eq!(fs::read_to_string(&path).unwrap(), text(&expected));
+            let next = StepRecord { step: 12, loss: 1.0 / 12.0, ..StepRecord::default() };
+            lines.write(&next).unwrap();
+            expected.push(12);
+            prop_assert_eq!(fs::read_to_string(&path).unwrap(), text(&expected));
+            lines.rewind(back).unwrap();
+            expected.retain(|step| *step <= back);
+            prop_assert_eq!(fs::read_to_string(&path).unwrap(), text(&expected));
+        }
     }
 }

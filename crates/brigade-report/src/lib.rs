@@ -8,7 +8,9 @@
 //! - A step that was reported is in the files before [`Reporter::step`] returns; a file that cannot be
 //!   written is an error that names it.
 //! - `metrics.jsonl` is valid JSON whatever the numbers are: what is not finite is written as `null`.
-//! - An earlier run's files are not touched unless [`ReporterOptions::overwrite`] is set.
+//! - An earlier run's files are not touched unless [`ReporterOptions::overwrite`] is set. A run that is continued
+//!   ([`Reporter::resume`]) or goes back ([`Reporter::rewind`]) loses the lines of the steps that it does again, and
+//!   no others; at any instant `metrics.jsonl` is the file before or the file after.
 //! - Progress goes to standard error alone; output that is gone (a closed pipe) does not end a run.
 //! - Nothing here reads a tensor or speaks to another rank.
 
@@ -26,6 +28,6 @@ pub use bytes::ByteProgress;
 pub use console::{ConsoleMode, line};
 pub use error::{Error, Result};
 pub use memory::peak_rss_bytes;
-pub use record::{Collective, Compute, MemoryRecord, StepRecord};
+pub use record::{CheckpointRecord, Collective, Compute, MemoryRecord, StepRecord};
 pub use reporter::{METRICS_FILE, Reporter, ReporterOptions};
 pub use summary::Summary;

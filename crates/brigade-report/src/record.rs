@@ -74,6 +74,24 @@ pub struct StepRecord {
     /// Mean loss per target token of the validation data, at steps that measured it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation_loss: Option<f64>,
+    /// A checkpoint whose files were found whole on disk at this step; it may hold an earlier one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<CheckpointRecord>,
+}
+
+/// One checkpoint, once it is whole.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct CheckpointRecord {
+    /// The step after which training goes on from it.
+    pub step: u64,
+    /// How long training stood still for it, in seconds, on the rank that stood longest.
+    #[serde(deserialize_with = "null_is_nan")]
+    pub stall_seconds: f64,
+    /// Bytes that all ranks wrote.
+    pub bytes: u64,
+    /// From the beginning of the save until it was whole, in seconds.
+    #[serde(deserialize_with = "null_is_nan")]
+    pub seconds: f64,
 }
 
 /// Bytes of tensors by what they are for, on the rank that holds most of a kind; at the end of the step, and the most
@@ -173,9 +191,19 @@ mod tests {
         let record = StepRecord { loss: f64::NAN, grad_norm: f64::INFINITY, ..StepRecord::default() };
         let text = serde_json::to_string(&record).unwrap();
         assert!(text.contains(r#""loss":null,"grad_norm":null,"learning_rate":0.0"#), "{text}");
-        assert!(!text.contains("validation_loss"));
+        assert!(!text.contains("validation_loss") && !text.contains("checkpoint"));
         let back: StepRecord = serde_json::from_str(&text).unwrap();
         assert!(back.loss.is_nan() && back.grad_norm.is_nan());
+    }
+
+    #[test]
+    fn a_checkpoint_comes_back_as_it_went() {
+        let checkpoint =
+            CheckpointRecord { step: 50, stall_seconds: 0.1, bytes: 1 << 40, seconds: 1.0 / 3.0 };
+        let record = StepRecord { step: 53, checkpoint: Some(checkpoint), ..StepRecord::default() };
+        let text = serde_json::to_string(&record).unwrap();
+        assert!(text.contains(r#""checkpoint":{"step":50,"stall_seconds":0.1,"bytes":"#), "{text}");
+        assert_eq!(serde_json::from_str::<StepRecord>(&text).unwrap(), record);
     }
 
     #[test]

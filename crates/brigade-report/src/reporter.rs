@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    Compute, ConsoleMode, Error, Result, StepRecord, Summary,
+    CheckpointRecord, Compute, ConsoleMode, Error, Result, StepRecord, Summary,
     console::Console,
     events::{self, EventFile},
     jsonl::JsonLines,
@@ -31,8 +31,11 @@ pub struct ReporterOptions {
     pub compute: Compute,
     /// Whether to write a TensorBoard event file.
     pub tensorboard: bool,
-    /// Whether an earlier run's metrics and event files in the folder are replaced.
+    /// Whether an earlier run's metrics and event files in the folder are replaced. A run that is continued keeps them
+    /// in any case.
     pub overwrite: bool,
+    /// How often the run's processes were started again before these; the summary tells.
+    pub restart: u32,
 }
 
 impl Default for ReporterOptions {
@@ -44,6 +47,7 @@ impl Default for ReporterOptions {
             compute: Compute::default(),
             tensorboard: true,
             overwrite: false,
+            restart: 0,
         }
     }
 }
@@ -73,23 +77,60 @@ impl Reporter {
         options: ReporterOptions,
         output: Box<dyn Write + Send>,
     ) -> Result<Self> {
-        let ReporterOptions { total_steps, log_every, console, compute, tensorboard, overwrite } = options;
         fs::create_dir_all(out_dir).map_err(Error::file("create", out_dir))?;
-        let earlier = event_files(out_dir)?;
+        let earlier = events::existing(out_dir)?;
         match earlier.first() {
-            Some(path) if !overwrite => return Err(Error::Exists { path: path.clone() }),
+            Some(path) if !options.overwrite => return Err(Error::Exists { path: path.clone() }),
             _ => {}
         }
-        let metrics = JsonLines::create(out_dir.join(METRICS_FILE), overwrite)?;
+        let metrics = JsonLines::create(out_dir.join(METRICS_FILE), options.overwrite)?;
         for path in earlier {
             fs::remove_file(&path).map_err(Error::file("remove", &path))?;
         }
-        let events = tensorboard.then(|| EventFile::create(out_dir)).transpose()?;
+        let events = options.tensorboard.then(|| EventFile::create(out_dir, &[])).transpose()?;
+        Ok(Self::begin(metrics, events, options, None, output))
+    }
+
+    /// Continues the run in a folder after its step `last_step`; makes the folder and the files that are missing.
+    ///
+    /// `metrics.jsonl` loses the lines of later steps, and a last line that was cut short; a line without a readable
+    /// step stays or goes with the line before it. Event files stay, and a new one tells TensorBoard to drop its points
+    /// from step `last_step + 1` on.
+    pub fn resume(out_dir: &Path, options: ReporterOptions, last_step: u64) -> Result<Self> {
+        Self::resume_on(out_dir, options, last_step, Box::new(io::stderr()))
+    }
+
+    /// The same, with plain lines going to `output`.
+    pub fn resume_on(
+        out_dir: &Path,
+        options: ReporterOptions,
+        last_step: u64,
+        output: Box<dyn Write + Send>,
+    ) -> Result<Self> {
+        fs::create_dir_all(out_dir).map_err(Error::file("create", out_dir))?;
+        let metrics = JsonLines::resume(out_dir.join(METRICS_FILE), last_step)?;
+        let mut events = None;
+        if options.tensorboard {
+            let file = events.insert(EventFile::create(out_dir, &events::existing(out_dir)?)?);
+            file.start_at(last_step.saturating_add(1))?;
+        }
+        Ok(Self::begin(metrics, events, options, Some(last_step), output))
+    }
+
+    fn begin(
+        metrics: JsonLines,
+        events: Option<EventFile>,
+        options: ReporterOptions,
+        resumed_at: Option<u64>,
+        output: Box<dyn Write + Send>,
+    ) -> Self {
+        let ReporterOptions { total_steps, log_every, console, compute, restart, .. } = options;
         let files = [Some(metrics.path()), events.as_ref().map(EventFile::path)];
         let files = files.into_iter().flatten().map(Path::to_owned).collect();
-        let console = Console::new(console, total_steps, log_every, compute, output);
-        let (totals, started) = (Totals::default(), Instant::now());
-        Ok(Self { metrics, events, console, compute, totals, files, steps: 0, started })
+        let done = resumed_at.unwrap_or(0);
+        let console = Console::new(console, done, total_steps, log_every, compute, output);
+        let (totals, started) = (Totals::new(resumed_at, restart), Instant::now());
+        Self { metrics, events, console, compute, totals, files, steps: 0, started }
     }
 
     /// Writes and shows a step.
@@ -101,6 +142,28 @@ impl Reporter {
         self.console.step(record, self.steps == 0);
         self.totals.add(record);
         self.steps += 1;
+        Ok(())
+    }
+
+    /// Writes a checkpoint that was whole only after the last step was reported: into the event file, and the summary.
+    /// All others come with the step at which they were whole.
+    pub fn checkpoint(&mut self, checkpoint: &CheckpointRecord) -> Result<()> {
+        if let Some(events) = &mut self.events {
+            events.write_checkpoint(checkpoint)?;
+        }
+        self.totals.add_checkpoint(checkpoint);
+        Ok(())
+    }
+
+    /// Goes back to the end of a step: what was written of later steps is removed from `metrics.jsonl`, and TensorBoard
+    /// told to drop it. The time spent on them still counts in the summary.
+    pub fn rewind(&mut self, step: u64) -> Result<()> {
+        self.metrics.rewind(step)?;
+        if let Some(events) = &mut self.events {
+            events.start_at(step.saturating_add(1))?;
+        }
+        self.console.rewind(step);
+        self.totals.rewind(step);
         Ok(())
     }
 
@@ -119,17 +182,6 @@ impl Reporter {
         self.console.finish();
         self.totals.finish(self.started.elapsed().as_secs_f64(), self.files)
     }
-}
-
-/// The event files in a folder, in order of their names.
-fn event_files(folder: &Path) -> Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(folder).and_then(Iterator::collect::<io::Result<Vec<_>>>);
-    let entries = entries.map_err(Error::file("read", folder))?;
-    let named = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(events::PREFIX);
-    let mut files: Vec<PathBuf> =
-        entries.iter().filter(|entry| named(entry)).map(fs::DirEntry::path).collect();
-    files.sort();
-    Ok(files)
 }
 
 #[cfg(test)]
@@ -206,7 +258,7 @@ pub(crate) mod tests {
         let no_events = ReporterOptions { overwrite: true, tensorboard: false, ..quiet };
         let second = Reporter::create(folder.path(), no_events).unwrap();
         assert_eq!(second.finish().files, [folder.path().join(METRICS_FILE)]);
-        assert_eq!(event_files(folder.path()).unwrap(), Vec::<PathBuf>::new());
+        assert_eq!(events::existing(folder.path()).unwrap(), Vec::<PathBuf>::new());
         assert_eq!(fs::read(folder.path().join(METRICS_FILE)).unwrap(), b"");
     }
 
@@ -217,5 +269,60 @@ pub(crate) mod tests {
         fs::write(&file, "x").unwrap();
         let message = Reporter::create(&file.join("out"), options()).err().unwrap().to_string();
         assert!(message.contains("create") && message.contains("file/out"), "{message}");
+    }
+
+    fn steps_in(out: &Path) -> Vec<u64> {
+        let text = fs::read_to_string(out.join(METRICS_FILE)).unwrap();
+        let step = |line| serde_json::from_str::<StepRecord>(line).unwrap().step;
+        text.lines().map(step).collect()
+    }
+
+    #[test]
+    fn a_run_goes_on_where_it_was_saved() {
+        let folder = tempfile::tempdir().unwrap();
+        let report = |reporter: &mut Reporter, steps: std::ops::RangeInclusive<u64>| {
+            for step in steps {
+                reporter.step(&StepRecord { step, loss: step as f64, ..StepRecord::default() }).unwrap();
+            }
+        };
+        let mut killed = Reporter::create_on(folder.path(), options(), Box::new(io::sink())).unwrap();
+        report(&mut killed, 1..=5);
+
+        let shown = Shared::default();
+        let again = ReporterOptions { restart: 1, ..options() };
+        let mut reporter = Reporter::resume_on(folder.path(), again, 3, Box::new(shown.clone())).unwrap();
+        report(&mut killed, 6..=6);
+        assert_eq!(steps_in(folder.path()), [1, 2, 3], "a process that lives on cannot write any more");
+        report(&mut reporter, 4..=6);
+        reporter.rewind(4).unwrap();
+        assert_eq!(steps_in(folder.path()), [1, 2, 3, 4]);
+        report(&mut reporter, 5..=7);
+        assert_eq!(steps_in(folder.path()), [1, 2, 3, 4, 5, 6, 7]);
+        reporter
+            .checkpoint(&CheckpointRecord { step: 7, bytes: 1 << 20, ..CheckpointRecord::default() })
+            .unwrap();
+
+        let files = events::existing(folder.path()).unwrap();
+        assert_eq!(files.len(), 2, "the first event file stays");
+        let summary = reporter.finish();
+        assert_eq!(summary.files, [folder.path().join(METRICS_FILE), files[1].clone()]);
+        assert_eq!((summary.steps, summary.undone_steps, summary.restarts), (6, 2, 1));
+        assert_eq!((summary.resumed_at, summary.checkpoints), (Some(3), 1));
+        assert_eq!((summary.first_loss, summary.last_loss), (Some(4.0), Some(7.0)));
+        let text = shown.text();
+        let lines: Vec<&str> = text.lines().map(|line| &line[..8]).collect();
+        assert_eq!(lines, ["step 4/7", "step 6/7", "step 6/7", "step 7/7"]);
+    }
+
+    #[test]
+    fn a_folder_without_metrics_is_filled() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("runs/a");
+        let quiet = ReporterOptions { console: ConsoleMode::Quiet, tensorboard: false, ..options() };
+        let mut reporter = Reporter::resume(&out, quiet, u64::MAX).unwrap();
+        reporter.step(&StepRecord { step: 4, ..StepRecord::default() }).unwrap();
+        reporter.rewind(u64::MAX).unwrap();
+        assert_eq!(steps_in(&out), [4]);
+        assert!(events::existing(&out).unwrap().is_empty());
     }
 }

@@ -3,23 +3,29 @@
 use std::{fmt, path::PathBuf};
 
 use crate::{
-    StepRecord,
-    console::{grouped, readable},
+    CheckpointRecord, StepRecord,
+    console::{grouped, readable, size},
     record::{gib, percent},
 };
 
-/// A run in a few numbers. `Display` gives the lines to print.
+/// A run in a few numbers, those of this process alone. `Display` gives the lines to print.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Summary {
-    /// Steps that were reported.
+    /// Steps that were reported, also those that were undone.
     pub steps: u64,
+    /// The step after which this process went on; nothing if it began at the first.
+    pub resumed_at: Option<u64>,
+    /// How often the run's processes were started again before these.
+    pub restarts: u32,
+    /// Steps that were reported, then undone by [`Reporter::rewind`](crate::Reporter::rewind).
+    pub undone_steps: u64,
     /// Tokens that these steps trained on.
     pub tokens: u64,
-    /// Loss of the first step.
+    /// Loss of the first step, of those that were not undone.
     pub first_loss: Option<f64>,
-    /// Loss of the last step.
+    /// Loss of the last step, of those that were not undone.
     pub last_loss: Option<f64>,
-    /// The last validation loss that was measured.
+    /// The last validation loss that was measured, at a step that was not undone.
     pub validation_loss: Option<f64>,
     /// Median of the steps' tokens per second.
     pub median_tokens_per_second: Option<f64>,
@@ -29,6 +35,12 @@ pub struct Summary {
     pub comm_wait_percent: f64,
     /// The largest resident memory of a rank, in bytes.
     pub peak_rss_bytes: u64,
+    /// Checkpoints that were written.
+    pub checkpoints: u64,
+    /// Mean size of a checkpoint, in bytes; 0 without any.
+    pub checkpoint_bytes: u64,
+    /// Share of `seconds` that training stood still for checkpoints, in percent.
+    pub checkpoint_stall_percent: f64,
     /// Time from the creation of the reporter to its end, in seconds.
     pub seconds: f64,
     /// Files that were written.
@@ -40,28 +52,54 @@ pub struct Summary {
 pub struct Totals {
     summary: Summary,
     rates: Vec<f64>,
+    /// Step, loss and validation loss of the steps that were not undone.
+    losses: Vec<(u64, f64, Option<f64>)>,
+    checkpoint_bytes: u128,
+    checkpoint_stall_seconds: f64,
     step_seconds: f64,
     data_wait_seconds: f64,
     comm_wait_seconds: f64,
 }
 
 impl Totals {
+    pub fn new(resumed_at: Option<u64>, restarts: u32) -> Self {
+        Self { summary: Summary { resumed_at, restarts, ..Summary::default() }, ..Self::default() }
+    }
+
     pub fn add(&mut self, record: &StepRecord) {
         let summary = &mut self.summary;
         summary.steps += 1;
         summary.tokens += record.tokens;
-        summary.first_loss.get_or_insert(record.loss);
-        summary.last_loss = Some(record.loss);
-        summary.validation_loss = record.validation_loss.or(summary.validation_loss);
         summary.peak_rss_bytes = summary.peak_rss_bytes.max(record.peak_rss_bytes);
         self.rates.push(record.tokens_per_second);
         self.step_seconds += record.step_seconds;
         self.data_wait_seconds += record.data_wait_seconds;
         self.comm_wait_seconds += record.comm_wait_seconds;
+        self.losses.push((record.step, record.loss, record.validation_loss));
+        record.checkpoint.iter().for_each(|checkpoint| self.add_checkpoint(checkpoint));
+    }
+
+    pub fn add_checkpoint(&mut self, checkpoint: &CheckpointRecord) {
+        self.summary.checkpoints += 1;
+        self.checkpoint_bytes += u128::from(checkpoint.bytes);
+        self.checkpoint_stall_seconds += checkpoint.stall_seconds;
+    }
+
+    /// What comes after this step counts as time spent, but its losses no longer stand.
+    pub fn rewind(&mut self, step: u64) {
+        let before = self.losses.len();
+        self.losses.retain(|(number, ..)| *number <= step);
+        self.summary.undone_steps += (before - self.losses.len()) as u64;
     }
 
     pub fn finish(mut self, seconds: f64, files: Vec<PathBuf>) -> Summary {
+        let checkpoints = u128::from(self.summary.checkpoints);
         Summary {
+            first_loss: self.losses.first().map(|(_, loss, _)| *loss),
+            last_loss: self.losses.last().map(|(_, loss, _)| *loss),
+            validation_loss: self.losses.iter().rev().find_map(|(.., loss)| *loss),
+            checkpoint_bytes: self.checkpoint_bytes.checked_div(checkpoints).unwrap_or(0) as u64,
+            checkpoint_stall_percent: percent(self.checkpoint_stall_seconds, seconds),
             median_tokens_per_second: median(&mut self.rates),
             data_wait_percent: percent(self.data_wait_seconds, self.step_seconds),
             comm_wait_percent: percent(self.comm_wait_seconds, self.step_seconds),
@@ -83,12 +121,18 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let loss = |loss: Option<f64>| loss.map_or("-".into(), |loss| format!("{loss:.4}"));
         let seconds = self.seconds;
-        writeln!(
-            f,
-            "steps         {} ({} tokens) in {seconds:.1} s",
-            grouped(self.steps),
-            readable(self.tokens as f64)
-        )?;
+        let (steps, tokens) = (grouped(self.steps), readable(self.tokens as f64));
+        write!(f, "steps         {steps} ({tokens} tokens) in {seconds:.1} s")?;
+        if let Some(step) = self.resumed_at {
+            write!(f, ", resumed at step {step}")?;
+        }
+        writeln!(f)?;
+        if self.undone_steps > 0 {
+            writeln!(f, "undone        {} of these steps", grouped(self.undone_steps))?;
+        }
+        if self.restarts > 0 {
+            writeln!(f, "restarts      {}", self.restarts)?;
+        }
         writeln!(f, "loss          {} -> {}", loss(self.first_loss), loss(self.last_loss))?;
         if self.validation_loss.is_some() {
             writeln!(f, "validation    {}", loss(self.validation_loss))?;
@@ -100,6 +144,16 @@ impl fmt::Display for Summary {
             "waiting       data {:.1}%, other ranks {:.1}%",
             self.data_wait_percent, self.comm_wait_percent
         )?;
+        if self.checkpoints > 0 {
+            let (s, each) = if self.checkpoints == 1 { ("", "") } else { ("s", " each") };
+            writeln!(
+                f,
+                "saved         {} checkpoint{s}, {}{each}, stalls {:.1}% of the time",
+                grouped(self.checkpoints),
+                size(self.checkpoint_bytes),
+                self.checkpoint_stall_percent
+            )?;
+        }
         write!(f, "peak memory   {:.2} GiB in the largest rank", gib(self.peak_rss_bytes))?;
         for (i, file) in self.files.iter().enumerate() {
             write!(f, "\n{:<14}{}", if i == 0 { "files" } else { "" }, file.display())?;
@@ -149,5 +203,52 @@ mod tests {
              files         runs/a/metrics.jsonl\n              runs/a/model.safetensors"
         );
         assert!(Totals::default().finish(0.0, vec![]).to_string().contains("loss          - -> -"));
+    }
+
+    #[test]
+    fn a_continued_run_says_what_it_did() {
+        let mut totals = Totals::new(Some(50), 2);
+        for step in [51, 52, 53, 52] {
+            if step == 52 && totals.summary.steps == 3 {
+                totals.rewind(51);
+            }
+            let checkpoint =
+                CheckpointRecord { step, stall_seconds: 0.01, bytes: (29 + (step - 50)) << 20, seconds: 1.0 };
+            totals.add(&StepRecord {
+                step,
+                loss: step as f64,
+                validation_loss: (step == 51).then_some(3.0),
+                checkpoint: (step != 51).then_some(checkpoint),
+                ..StepRecord::default()
+            });
+        }
+        let summary = totals.finish(30.0, vec![]);
+        let text = summary.to_string();
+        assert!(
+            text.starts_with(
+                "steps         4 (0 tokens) in 30.0 s, resumed at step 50\n\
+                 undone        2 of these steps\n\
+                 restarts      2\n\
+                 loss          51.0000 -> 52.0000\n\
+                 validation    3.0000\n"
+            ),
+            "{text}"
+        );
+        assert!(
+            text.contains("\nsaved         3 checkpoints, 31 MiB each, stalls 0.1% of the time\n"),
+            "{text}"
+        );
+        let one = Summary { checkpoints: 1, checkpoint_bytes: 3 << 29, ..Summary::default() }.to_string();
+        assert!(one.contains("saved         1 checkpoint, 1.5 GiB, stalls 0.0% of the time"), "{one}");
+    }
+
+    #[test]
+    fn losses_that_were_undone_no_longer_stand() {
+        let mut totals = Totals::default();
+        totals.add(&StepRecord { step: 5, validation_loss: Some(1.0), ..StepRecord::default() });
+        totals.rewind(4);
+        let summary = totals.finish(1.0, vec![]);
+        assert_eq!((summary.first_loss, summary.last_loss, summary.validation_loss), (None, None, None));
+        assert_eq!((summary.steps, summary.undone_steps), (1, 1));
     }
 }

@@ -1,7 +1,7 @@
 //! The control plane: one connection between rank 0 and every other rank, open from the rendezvous to the end.
 //!
-//! It carries the news of the first failure to everybody. A connection that closes before its rank said goodbye
-//! means that the rank is dead.
+//! It carries the news of the first failure to everybody, and the question who waits for whom. A connection that closes
+//! before its rank said goodbye means that the rank is dead.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -12,9 +12,11 @@ use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 
+use super::inquiry::{Inquiry, VERDICT};
 use super::message::{FrameBuffer, Message};
-use crate::error::Error;
+use crate::error::{Error, Suspect, Verdict};
 use crate::fault::{Failure, Fault};
+use crate::flight::{Recorder, SETTLE, silent};
 use crate::link::Doorbell;
 use crate::sync::{lock, wait_until};
 
@@ -25,25 +27,35 @@ const PING: Duration = Duration::from_millis(400);
 /// not come under this: its host still acknowledges.
 const LOST: Duration = Duration::from_millis(1500);
 
+/// Rank 0 counts as silent where a connection to another rank has closed, if nothing came from it for so long.
+const SILENT: Duration = PING.saturating_mul(4);
+
 /// The longest text of a failure that is passed on, in bytes.
 const MAX_REASON_BYTES: usize = 16 << 10;
 
 /// This rank's part in the control plane.
 pub(super) struct Control {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
-struct Shared {
+/// What the control plane's thread shares with those that ask it.
+pub(super) struct Shared {
     rank: usize,
     fault: Arc<Fault>,
+    recorder: Arc<Recorder>,
     doorbell: Arc<Doorbell>,
     state: Mutex<State>,
     changed: Condvar,
 }
 
-#[derive(Default)]
 struct State {
+    /// This rank wants to know who holds it up.
+    asks: bool,
+    /// Who does.
+    verdict: Option<Verdict>,
+    /// When rank 0 was last heard of, elsewhere.
+    heard: Instant,
     /// This rank is done and wants to leave together with the others.
     leaving: bool,
     /// All ranks are done.
@@ -56,16 +68,26 @@ struct Connection {
     rank: usize,
     stream: TcpStream,
     received: FrameBuffer,
+    heard: Instant,
     said_goodbye: bool,
     open: bool,
+}
+
+/// What the thread has to do about who waits for whom.
+#[derive(Default)]
+struct Desk {
+    /// On rank 0: answers are being collected.
+    inquiry: Option<Inquiry>,
+    /// Elsewhere: when to answer.
+    answer_at: Option<Instant>,
 }
 
 impl Control {
     /// Starts to watch over the connections: from rank 0 to every other rank, or from another rank to rank 0.
     pub(super) fn start(
-        rank: usize,
         streams: Vec<(usize, TcpStream)>,
         fault: Arc<Fault>,
+        recorder: Arc<Recorder>,
     ) -> Result<Self, Error> {
         let failed = |error: std::io::Error| Error::System {
             what: "set up the control connections",
@@ -78,11 +100,25 @@ impl Control {
             stream.set_nonblocking(true).map_err(failed)?;
             stream.set_nodelay(true).map_err(failed)?;
             socket2::SockRef::from(&stream).set_tcp_user_timeout(Some(LOST)).map_err(failed)?;
-            let received = FrameBuffer::default();
-            connections.push(Connection { rank, stream, received, said_goodbye: false, open: true });
+            let (received, heard) = (FrameBuffer::default(), Instant::now());
+            connections.push(Connection { rank, stream, received, heard, said_goodbye: false, open: true });
         }
-        let (state, changed) = (Mutex::default(), Condvar::new());
-        let shared = Arc::new(Shared { rank, fault, doorbell, state, changed });
+        let state = State {
+            asks: false,
+            verdict: None,
+            heard: Instant::now(),
+            leaving: false,
+            complete: false,
+            stop: false,
+        };
+        let shared = Arc::new(Shared {
+            rank: recorder.rank,
+            fault,
+            recorder,
+            doorbell,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        });
         let thread = std::thread::Builder::new()
             .name("brigade control".into())
             .spawn({
@@ -95,7 +131,7 @@ impl Control {
 
     /// Says goodbye and waits until all ranks have; false when not all did within `wait`.
     pub(super) fn leave(&self, wait: Duration) -> Result<bool, Error> {
-        let Shared { rank, fault, doorbell, state, changed } = &*self.shared;
+        let Shared { rank, fault, doorbell, state, changed, .. } = &*self.shared;
         let deadline = Instant::now() + wait;
         let mut state = lock(state);
         state.leaving = true;
@@ -121,14 +157,41 @@ impl Drop for Control {
 }
 
 impl Shared {
+    /// Asks who holds up this rank. Takes as long as the slowest rank that answers, and a few seconds at most.
+    pub(super) fn inquire(&self) -> Verdict {
+        let deadline = Instant::now() + VERDICT;
+        let mut state = lock(&self.state);
+        state.asks = true;
+        self.doorbell.ring();
+        let mut in_time = true;
+        while state.verdict.is_none() && in_time && self.fault.get().is_none() {
+            (state, in_time) = wait_until(&self.changed, state, deadline);
+        }
+        match &state.verdict {
+            Some(verdict) => verdict.clone(),
+            None if self.rank == 0 || in_time => Verdict::default(),
+            None => silent(0, state.heard.elapsed()),
+        }
+    }
+
+    /// Rank 0, where another rank has not heard of it for so long that it cannot be well.
+    pub(super) fn silent_hub(&self) -> Option<Suspect> {
+        let ago = lock(&self.state).heard.elapsed();
+        (self.rank != 0 && ago > SILENT).then(|| silent(0, ago).root).and_then(|mut root| root.pop())
+    }
+
     fn run(&self, mut connections: Vec<Connection>) {
         let (mut announced, mut said_goodbye) = (false, false);
         let mut last_ping = Instant::now();
+        let mut desk = Desk::default();
         loop {
-            let (leaving, stop) = {
-                let state = lock(&self.state);
-                (state.leaving, state.stop)
+            let (leaving, stop, asks) = {
+                let mut state = lock(&self.state);
+                (state.leaving, state.stop, std::mem::take(&mut state.asks))
             };
+            if asks {
+                self.ask(&mut connections, &mut desk, 0);
+            }
             if let Some(failure) = self.fault.get().filter(|_| !announced) {
                 announced = true;
                 self.send_all(&mut connections, &announcement(failure), failure.origin);
@@ -149,12 +212,26 @@ impl Shared {
             }
             let open = connections.iter().filter(|connection| connection.open);
             let awaited: Vec<_> = open.map(|c| (c.stream.as_fd(), PollFlags::IN)).collect();
-            self.doorbell.wait(&awaited, PING.saturating_sub(last_ping.elapsed()));
+            let mut nap = PING.saturating_sub(last_ping.elapsed());
+            if let Some(inquiry) = &desk.inquiry {
+                nap = nap.min(inquiry.time_left(awaited.len()));
+            }
+            if let Some(at) = desk.answer_at {
+                nap = nap.min(at.saturating_duration_since(Instant::now()));
+            }
+            self.doorbell.wait(&awaited, nap);
+            let mut asked = Vec::new();
             for connection in connections.iter_mut().filter(|connection| connection.open) {
-                if self.listen(connection) {
-                    return self.complete();
+                match self.listen(connection, &mut desk) {
+                    Heard::Farewell => return self.complete(),
+                    Heard::Question => asked.push(connection.rank),
+                    Heard::Nothing => {}
                 }
             }
+            for rank in asked {
+                self.ask(&mut connections, &mut desk, rank);
+            }
+            self.answer(&mut connections, &mut desk);
             if last_ping.elapsed() >= PING {
                 last_ping = Instant::now();
                 self.send_all(&mut connections, &Message::Ping, self.rank);
@@ -167,32 +244,87 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Reads what a connection has for this rank; true when all ranks are done.
-    fn listen(&self, connection: &mut Connection) -> bool {
+    /// This rank, or on rank 0 another one, wants to know who holds it up.
+    fn ask(&self, connections: &mut [Connection], desk: &mut Desk, asker: usize) {
+        if self.rank != 0 {
+            return self.send_all(connections, &Message::Ask, self.rank);
+        }
+        if desk.inquiry.is_none() {
+            self.recorder.inquire();
+            self.fault.wake_all();
+            self.send_all(connections, &Message::Ask, self.rank);
+        }
+        desk.inquiry.get_or_insert_with(Inquiry::new).add_asker(asker);
+    }
+
+    /// Gives the answers that are due.
+    fn answer(&self, connections: &mut [Connection], desk: &mut Desk) {
+        if desk.answer_at.is_some_and(|at| at <= Instant::now()) {
+            desk.answer_at = None;
+            self.send_all(connections, &Message::Answer(self.recorder.standing()), self.rank);
+        }
+        let open = || connections.iter().filter(|connection| connection.open);
+        let due = |inquiry: &mut Inquiry| inquiry.time_left(open().count()).is_zero();
+        let Some(inquiry) = desk.inquiry.take_if(due) else { return };
+        let heard: Vec<_> = open().map(|connection| (connection.rank, connection.heard)).collect();
+        for (asker, verdict) in inquiry.close(self.recorder.standing(), heard.into_iter()) {
+            match connections.iter_mut().find(|connection| connection.open && connection.rank == asker) {
+                Some(connection) => deliver(connection, &Message::Verdict(verdict)),
+                None => self.conclude(verdict),
+            }
+        }
+    }
+
+    /// The answer to this rank's question.
+    fn conclude(&self, verdict: Verdict) {
+        lock(&self.state).verdict = Some(verdict);
+        self.changed.notify_all();
+    }
+
+    /// Reads what a connection has for this rank.
+    fn listen(&self, connection: &mut Connection, desk: &mut Desk) -> Heard {
         let mut bytes = [0; 4096];
+        let mut heard = Heard::Nothing;
         loop {
             match connection.stream.read(&mut bytes) {
                 Ok(0) => return self.lost(connection, "its control connection closed"),
                 Ok(count) => connection.received.push(&bytes[..count]),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return heard,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => {
                     return self.lost(connection, &format!("its control connection broke: {error}"));
                 }
+            }
+            connection.heard = Instant::now();
+            if self.rank != 0 {
+                lock(&self.state).heard = connection.heard;
             }
             loop {
                 match connection.received.next() {
                     Ok(None) => break,
                     Ok(Some(Message::Ping)) => {}
                     Ok(Some(Message::Goodbye)) => connection.said_goodbye = true,
-                    Ok(Some(Message::Farewell)) if connection.rank == 0 => return true,
-                    Ok(Some(Message::Fault { origin, died, reason })) => {
+                    Ok(Some(Message::Farewell)) if connection.rank == 0 => return Heard::Farewell,
+                    Ok(Some(Message::Fault { origin, died, root, reason })) => {
                         let error = match died {
                             true => Error::PeerDied { peer: origin, reason },
-                            false => Error::PeerFailed { peer: origin, reason },
+                            false if root.is_empty() => Error::PeerFailed { peer: origin, reason },
+                            false => Error::HeldUp { peer: origin, root, reason },
                         };
                         self.fault.raise(origin, error);
                     }
+                    Ok(Some(Message::Ask)) if self.rank == 0 => heard = Heard::Question,
+                    Ok(Some(Message::Ask)) => {
+                        self.recorder.inquire();
+                        self.fault.wake_all();
+                        desk.answer_at = Some(Instant::now() + SETTLE);
+                    }
+                    Ok(Some(Message::Answer(standing))) if self.rank == 0 => {
+                        if let Some(inquiry) = &mut desk.inquiry {
+                            inquiry.add(connection.rank, standing);
+                        }
+                    }
+                    Ok(Some(Message::Verdict(verdict))) if self.rank != 0 => self.conclude(verdict),
                     Ok(Some(message)) => return self.lost(connection, &format!("it sent {message:?}")),
                     Err(reason) => return self.lost(connection, &reason),
                 }
@@ -200,30 +332,39 @@ impl Shared {
         }
     }
 
-    fn lost(&self, connection: &mut Connection, reason: &str) -> bool {
+    fn lost(&self, connection: &mut Connection, reason: &str) -> Heard {
         connection.open = false;
         if !connection.said_goodbye {
             let error = Error::PeerDied { peer: connection.rank, reason: reason.into() };
             self.fault.raise(connection.rank, error);
         }
-        false
+        Heard::Nothing
     }
 
     /// Sends to everybody but `except`.
     fn send_all(&self, connections: &mut [Connection], message: &Message, except: usize) {
-        let frame = message.frame();
         let others = connections.iter_mut().filter(|connection| connection.open && connection.rank != except);
-        for connection in others {
-            match send(&mut connection.stream, &frame) {
-                Ok(()) => {}
-                // A full buffer shows that the peer has been stopped for long; it needs no more pings.
-                Err(error) if error.kind() == ErrorKind::WouldBlock && *message == Message::Ping => {}
-                // Reading will tell how it ended, and what it said last.
-                Err(error) => {
-                    tracing::debug!(rank = connection.rank, %error, "cannot send a control message")
-                }
-            }
-        }
+        others.for_each(|connection| deliver(connection, message));
+    }
+}
+
+/// What a connection has brought that concerns more than itself.
+enum Heard {
+    Nothing,
+    /// All ranks are done.
+    Farewell,
+    /// On rank 0: the other rank wants to know who holds it up.
+    Question,
+}
+
+/// Sends a message.
+fn deliver(connection: &mut Connection, message: &Message) {
+    match send(&mut connection.stream, &message.frame()) {
+        Ok(()) => {}
+        // A full buffer shows that the peer has been stopped for long; it needs no more pings.
+        Err(error) if error.kind() == ErrorKind::WouldBlock && *message == Message::Ping => {}
+        // Reading will tell how it ended, and what it said last.
+        Err(error) => tracing::debug!(rank = connection.rank, %error, "cannot send a control message"),
     }
 }
 
@@ -244,11 +385,13 @@ fn send(stream: &mut TcpStream, frame: &[u8]) -> std::io::Result<()> {
 }
 
 fn announcement(failure: &Failure) -> Message {
-    let (died, mut reason) = match &failure.error {
-        Error::PeerDied { reason, .. } => (true, reason.clone()),
-        Error::PeerFailed { reason, .. } => (false, reason.clone()),
-        error => (false, error.to_string()),
+    let origin = failure.origin;
+    let (died, root, mut reason) = match failure.error.for_others(origin) {
+        Error::PeerDied { reason, .. } => (true, Vec::new(), reason),
+        Error::PeerFailed { reason, .. } => (false, Vec::new(), reason),
+        Error::HeldUp { root, reason, .. } => (false, root, reason),
+        error => (false, Vec::new(), error.to_string()),
     };
     reason.truncate(reason.floor_char_boundary(MAX_REASON_BYTES));
-    Message::Fault { origin: failure.origin, died, reason }
+    Message::Fault { origin, died, root, reason }
 }

@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use super::Transport;
+use crate::error::{Suspect, Verdict};
+use crate::flight::Standing;
 
 /// The longest message that is accepted, in bytes.
 pub const MAX_FRAME_BYTES: usize = 1 << 20;
@@ -22,14 +24,20 @@ pub(super) enum Message {
     Join(Hello),
     /// From rank 0: everybody is there.
     Table(Table),
-    /// This connection is not wanted.
-    Refused { reason: String },
+    /// This connection is not wanted: not `again`, if it is tried once more.
+    Refused { reason: String, again: bool },
     /// To a peer: a link for a group.
     Link(LinkHello),
     /// Keeps the connection busy, so that a lost host is noticed.
     Ping,
-    /// Some rank failed.
-    Fault { origin: usize, died: bool, reason: String },
+    /// Some rank failed; where it gave up waiting, because of the ranks at the `root`.
+    Fault { origin: usize, died: bool, root: Vec<Suspect>, reason: String },
+    /// To rank 0: who holds up this rank? From rank 0: what do you wait for?
+    Ask,
+    /// To rank 0: that is what this rank waits for.
+    Answer(Standing),
+    /// From rank 0: they hold you up.
+    Verdict(Verdict),
     /// To rank 0: this rank is done.
     Goodbye,
     /// From rank 0: all ranks are done.
@@ -41,6 +49,9 @@ pub(super) struct Hello {
     pub(super) version: u32,
     pub(super) rank: usize,
     pub(super) world_size: usize,
+    /// Which start of the world it belongs to.
+    #[serde(default)]
+    pub(super) restart: u32,
     pub(super) place: Place,
 }
 
@@ -194,7 +205,7 @@ mod tests {
         fn messages_arrive_however_they_are_cut(cuts in proptest::collection::vec(1usize..9, 1..50)) {
             let messages = [
                 Message::Ping,
-                Message::Fault { origin: 3, died: true, reason: "\u{0}\"text\" ä".into() },
+                Message::Fault { origin: 3, died: true, root: vec![], reason: "\u{0}\"text\" ä".into() },
                 Message::Farewell,
             ];
             let mut bytes: &[u8] = &messages.iter().flat_map(Message::frame).collect::<Vec<_>>();

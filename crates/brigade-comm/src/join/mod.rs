@@ -4,6 +4,7 @@ mod control;
 mod descriptors;
 mod handshake;
 mod host;
+mod inquiry;
 mod message;
 mod network;
 mod reception;
@@ -21,8 +22,10 @@ pub use message::{MAX_FRAME_BYTES, MAX_WORLD_SIZE};
 pub use token::Token;
 
 use crate::Result;
+use crate::engine::Context;
 use crate::error::Error;
 use crate::fault::Fault;
+use crate::flight::Recorder;
 use crate::group::Group;
 use crate::timeouts::Timeouts;
 use control::Control;
@@ -55,6 +58,9 @@ pub struct Join {
     pub listener: Option<TcpListener>,
     /// The world's secret.
     pub token: Token,
+    /// How often the world has been started before, 0 at first. A rank of an earlier start is refused and does not
+    /// disturb a later one.
+    pub restart: u32,
     /// How this rank talks to the others.
     pub transport: Transport,
     /// The world's deadlines.
@@ -84,16 +90,17 @@ pub struct World {
 pub fn join(join: Join) -> Result<World> {
     check(&join)?;
     let fault = Arc::new(Fault::default());
-    let Join { rank, world_size, timeouts, .. } = join;
+    let Join { rank, world_size, restart, timeouts, .. } = join;
+    let recorder = Arc::new(Recorder::new(rank, world_size, restart));
     if world_size == 1 {
-        let alone = Arc::new(Alone);
-        let group = Group::world(alone, fault.clone(), timeouts, rank, vec![0])?;
+        let context = Context { fabric: Arc::new(Alone), fault: fault.clone(), recorder, timeouts };
+        let group = Group::world(context, vec![0])?;
         return Ok(World { group, rank, fault, timeouts, done: false, control: None, _receptionist: None });
     }
     let token = join.token.clone();
     let (receptionist, meeting) = meet(join)?;
     let Meeting { table, streams, hub } = meeting;
-    let control = Control::start(rank, streams, fault.clone())?;
+    let control = Control::start(streams, fault.clone(), recorder.clone())?;
     let network = Network {
         rank,
         table,
@@ -101,9 +108,11 @@ pub fn join(join: Join) -> Result<World> {
         token,
         reception: receptionist.reception.clone(),
         fault: fault.clone(),
+        control: control.shared.clone(),
         wait: timeouts.init,
     };
-    let group = Group::world(Arc::new(network), fault.clone(), timeouts, rank, (0..world_size).collect())
+    let context = Context { fabric: Arc::new(network), fault: fault.clone(), recorder, timeouts };
+    let group = Group::world(context, (0..world_size).collect())
         .inspect_err(|error| fault.raise(rank, error.clone()))?;
     let (control, receptionist) = (Some(control), Some(receptionist));
     Ok(World { group, rank, fault, timeouts, done: false, control, _receptionist: receptionist })
@@ -119,7 +128,7 @@ struct Meeting {
 }
 
 fn meet(join: Join) -> Result<(Receptionist, Meeting)> {
-    let Join { rank, world_size, endpoint, listener, token, transport, timeouts, host } = join;
+    let Join { rank, world_size, endpoint, listener, token, restart, transport, timeouts, host } = join;
     let (name, port) = rendezvous::parse_endpoint(&endpoint).unwrap_or(("", 0));
     let listener = match listener {
         Some(listener) => Ok(listener),
@@ -138,15 +147,14 @@ fn meet(join: Join) -> Result<(Receptionist, Meeting)> {
         port: receptionist.port,
         socket: receptionist.socket.clone(),
     };
+    let hello = Hello { version: PROTOCOL_VERSION, rank, world_size, restart, place };
     if rank == 0 {
         let reception = &receptionist.reception;
-        let (table, streams) =
-            rendezvous::host(&endpoint, place, world_size, &joiners, reception, timeouts.init)?;
+        let (table, streams) = rendezvous::host(&endpoint, hello, &joiners, reception, timeouts.init)?;
         let (streams, hub) = ((1..).zip(streams).collect(), Ipv4Addr::LOCALHOST.into());
         return Ok((receptionist, Meeting { table, streams, hub }));
     }
-    let hello = Hello { version: PROTOCOL_VERSION, rank, world_size, place };
-    let (table, stream) = rendezvous::visit(&endpoint, &token, hello, timeouts.init)?;
+    let (table, stream) = rendezvous::visit(&endpoint, &token, &hello, timeouts.init)?;
     let hub = stream
         .peer_addr()
         .map_err(|error| Error::PeerDied {
@@ -235,6 +243,10 @@ impl crate::fabric::Fabric for Alone {
         gathering: &crate::fabric::Gathering<'_>,
     ) -> Result<Vec<Option<crate::link::PeerLinks>>> {
         Ok(gathering.members.iter().map(|_| None).collect())
+    }
+
+    fn inquire(&self, _: usize) -> crate::error::Verdict {
+        crate::error::Verdict::default()
     }
 
     fn has_core_per_rank(&self) -> bool {

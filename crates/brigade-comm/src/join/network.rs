@@ -8,13 +8,14 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::control;
 use super::descriptors;
 use super::handshake::{HandshakeError, Stream};
 use super::message::{Channel, LinkHello, Message, Table};
 use super::reception::{Arrival, Reception};
 use super::rendezvous::reach;
 use super::token::Token;
-use crate::error::Error;
+use crate::error::{Error, Suspect, Verdict};
 use crate::fabric::{Fabric, Gathering, has_cores_for};
 use crate::fault::Fault;
 use crate::link::{Doorbell, Link, PeerLinks, Segment, TcpLink};
@@ -31,6 +32,7 @@ pub(super) struct Network {
     pub(super) token: Token,
     pub(super) reception: Arc<Reception>,
     pub(super) fault: Arc<Fault>,
+    pub(super) control: Arc<control::Shared>,
     pub(super) wait: Duration,
 }
 
@@ -104,6 +106,14 @@ impl Fabric for Network {
             Half::Offered(offered) => self.accepted(offered, deadline).map(Some).map_err(explain(*peer)),
         });
         whole.collect()
+    }
+
+    fn inquire(&self, _: usize) -> Verdict {
+        self.control.inquire()
+    }
+
+    fn silent_hub(&self) -> Option<Suspect> {
+        self.control.silent_hub()
     }
 
     fn has_core_per_rank(&self) -> bool {

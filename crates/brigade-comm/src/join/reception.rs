@@ -168,7 +168,7 @@ impl Reception {
                     .map_err(|_| HandshakeError::Stranger("the world is no longer forming".into())),
                 None => {
                     let reason = "the world there is already complete, or this is not rank 0".into();
-                    Ok(stream.send(&Message::Refused { reason }, deadline)?)
+                    Ok(stream.send(&Message::Refused { reason, again: false }, deadline)?)
                 }
             },
             (Message::Link(hello), Stream::Tcp(stream)) if hello.channel != Channel::Memory => {

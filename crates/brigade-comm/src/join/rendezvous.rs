@@ -9,11 +9,13 @@ use super::handshake::{HandshakeError, Stream, call};
 use super::message::{Hello, MAX_TEXT_BYTES, Message, Place, Table};
 use super::reception::{INTRODUCTION, Joiner, Reception};
 use super::token::{Token, random};
-use crate::call::PROTOCOL_VERSION;
 use crate::error::Error;
 
 /// How much longer than rank 0 the others wait, so that rank 0 can still tell them who is missing.
 const GRACE: Duration = Duration::from_secs(5);
+
+/// How long a rank of another start may take to hear that it is refused.
+const REFUSAL: Duration = Duration::from_secs(1);
 
 /// Between two tries to reach somebody.
 const RETRY: Duration = Duration::from_millis(50);
@@ -65,14 +67,13 @@ pub(super) fn reach(
 /// Rank 0's side: waits for all others and tells them. Gives the table and the connections to ranks 1, 2, ….
 pub(super) fn host(
     endpoint: &str,
-    own: Place,
-    world_size: usize,
+    own: Hello,
     joiners: &Receiver<Joiner>,
     reception: &Reception,
     wait: Duration,
 ) -> Result<(Table, Vec<TcpStream>), Error> {
     let mut guests = Vec::new();
-    let outcome = gather(endpoint, own, world_size, joiners, reception, wait, &mut guests);
+    let outcome = gather(endpoint, own, joiners, reception, wait, &mut guests);
     reception.close_rendezvous();
     let deadline = Instant::now() + Duration::from_secs(2);
     let outcome = outcome.and_then(|table| {
@@ -96,7 +97,7 @@ pub(super) fn host(
             let late = joiners.try_iter().map(|joiner| (joiner.hello.rank, joiner.stream));
             for (_, mut stream) in guests.into_iter().chain(late) {
                 // Who cannot be told finds out by the closed connection.
-                let _ = stream.send(&Message::Refused { reason: error.to_string() }, deadline);
+                let _ = stream.send(&Message::Refused { reason: error.to_string(), again: false }, deadline);
             }
             Err(error)
         }
@@ -106,16 +107,16 @@ pub(super) fn host(
 /// Waits until every rank is there and fits. `guests` holds whoever has come, also when it fails.
 fn gather(
     endpoint: &str,
-    own: Place,
-    world_size: usize,
+    own: Hello,
     joiners: &Receiver<Joiner>,
     reception: &Reception,
     wait: Duration,
     guests: &mut Vec<(usize, Stream)>,
 ) -> Result<Table, Error> {
     let deadline = Instant::now() + wait;
+    let world_size = own.world_size;
     let mut places: Vec<Option<Place>> = vec![None; world_size];
-    places[0] = Some(own);
+    places[0] = Some(own.place.clone());
     while guests.len() + 1 < world_size {
         let left = deadline.saturating_duration_since(Instant::now());
         let Ok(Joiner { hello, stream, address }) = joiners.recv_timeout(left) else {
@@ -129,24 +130,27 @@ fn gather(
                 refused,
             });
         };
-        let Hello { version, rank, world_size: theirs, mut place } = hello;
+        let rank = hello.rank;
+        if let Some(reason) = other_start(&own, &hello) {
+            let newer = hello.restart > own.restart;
+            // Who cannot be told finds out by the closed connection.
+            let told = Message::Refused { reason: reason.clone(), again: newer };
+            let mut stream = stream;
+            let _ = stream.send(&told, Instant::now() + REFUSAL);
+            if newer {
+                return Err(Error::Rendezvous { endpoint: endpoint.into(), reason });
+            }
+            continue;
+        }
         guests.push((rank, stream));
-        let misfit = if version != PROTOCOL_VERSION {
-            Some(format!("rank {rank} speaks protocol version {version}, rank 0 speaks {PROTOCOL_VERSION}"))
-        } else if theirs != world_size {
-            Some(format!("rank {rank} has a world size of {theirs}, rank 0 has {world_size}"))
-        } else if rank >= world_size {
-            Some(format!("rank {rank} came to a world of {world_size}"))
-        } else if places[rank].is_some() {
-            Some(format!("rank {rank} came twice (the second time from {address})"))
-        } else if place.host.len() > MAX_TEXT_BYTES || place.socket.len() > MAX_TEXT_BYTES {
-            Some(format!("rank {rank} announces a name of more than {MAX_TEXT_BYTES} bytes"))
-        } else {
-            None
-        };
+        let misfit = misfit(&own, &hello).or_else(|| {
+            let twice = || format!("rank {rank} came twice (the second time from {address})");
+            places[rank].is_some().then(twice)
+        });
         if let Some(reason) = misfit {
             return Err(Error::Rendezvous { endpoint: endpoint.into(), reason });
         }
+        let mut place = hello.place;
         place.address = (!address.is_loopback()).then_some(address);
         places[rank] = Some(place);
     }
@@ -161,32 +165,63 @@ fn gather(
     Ok(table)
 }
 
+/// Says so if a rank belongs to another start of the world than rank 0.
+fn other_start(own: &Hello, Hello { version, rank, restart, .. }: &Hello) -> Option<String> {
+    (*version == own.version && *restart != own.restart).then(|| {
+        let own = own.restart;
+        format!("rank {rank} belongs to restart {restart} of the world, rank 0 to restart {own}")
+    })
+}
+
+/// Why a rank does not fit into rank 0's world.
+pub(super) fn misfit(own: &Hello, Hello { version, rank, world_size, place, .. }: &Hello) -> Option<String> {
+    if *version != own.version {
+        Some(format!("rank {rank} speaks protocol version {version}, rank 0 speaks {}", own.version))
+    } else if *world_size != own.world_size {
+        Some(format!("rank {rank} has a world size of {world_size}, rank 0 has {}", own.world_size))
+    } else if *rank >= own.world_size {
+        Some(format!("rank {rank} came to a world of {world_size}"))
+    } else if place.host.len() > MAX_TEXT_BYTES || place.socket.len() > MAX_TEXT_BYTES {
+        Some(format!("rank {rank} announces a name of more than {MAX_TEXT_BYTES} bytes"))
+    } else {
+        None
+    }
+}
+
 /// The side of every other rank: calls rank 0 and waits until everybody is there. Gives the table and the connection.
 pub(super) fn visit(
     endpoint: &str,
     token: &Token,
-    hello: Hello,
+    hello: &Hello,
     wait: Duration,
 ) -> Result<(Table, TcpStream), Error> {
-    let Hello { rank, world_size, .. } = hello;
+    let Hello { rank, world_size, .. } = *hello;
     let deadline = Instant::now() + wait;
     let unreachable =
         |reason: String| Error::Unreachable { rank, endpoint: endpoint.into(), waited: wait, reason };
     let refused = |reason| Error::Refused { rank, endpoint: endpoint.into(), reason };
-    let mut stream =
-        reach(|left| dial(endpoint, left), token, deadline, || false).map_err(|error| match error {
-            HandshakeError::Token => refused("its token is another one".into()),
-            error => unreachable(error.to_string()),
-        })?;
-    stream.send(&Message::Join(hello), deadline).map_err(|error| unreachable(error.to_string()))?;
-    match stream.receive(deadline + GRACE) {
-        Ok(Message::Table(table)) if table.places.len() == world_size => match stream {
-            Stream::Tcp(stream) => Ok((table, stream)),
-            Stream::Unix(_) => Err(unreachable("it did not answer over TCP".into())),
-        },
-        Ok(Message::Refused { reason }) => Err(refused(reason)),
-        Ok(message) => Err(unreachable(format!("it answered with {message:?}"))),
-        Err(error) => Err(unreachable(format!("no word from it since it was reached: {error}"))),
+    loop {
+        let mut stream =
+            reach(|left| dial(endpoint, left), token, deadline, || false).map_err(|error| match error {
+                HandshakeError::Token => refused("its token is another one".into()),
+                error => unreachable(error.to_string()),
+            })?;
+        let told = stream.send(&Message::Join(hello.clone()), deadline);
+        told.map_err(|error| unreachable(error.to_string()))?;
+        return match stream.receive(deadline + GRACE) {
+            Ok(Message::Table(table)) if table.places.len() == world_size => match stream {
+                Stream::Tcp(stream) => Ok((table, stream)),
+                Stream::Unix(_) => Err(unreachable("it did not answer over TCP".into())),
+            },
+            // Rank 0's place is still taken by that of an earlier start.
+            Ok(Message::Refused { again: true, .. }) if Instant::now() + RETRY < deadline => {
+                std::thread::sleep(RETRY);
+                continue;
+            }
+            Ok(Message::Refused { reason, .. }) => Err(refused(reason)),
+            Ok(message) => Err(unreachable(format!("it answered with {message:?}"))),
+            Err(error) => Err(unreachable(format!("no word from it since it was reached: {error}"))),
+        };
     }
 }
 

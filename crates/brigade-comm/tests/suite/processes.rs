@@ -57,6 +57,7 @@ fn child() {
         token: Token::new("children"),
         transport: if transport == "tcp" { Transport::Tcp } else { Transport::Auto },
         timeouts: Timeouts { init: Duration::from_secs(60), step: Duration::from_secs(STEP_SECONDS) },
+        restart: 0,
         host: None,
     })
     .unwrap();

@@ -40,6 +40,7 @@ pub fn joining(
             Kind::Threads | Kind::Mixed => Transport::Auto,
         },
         timeouts,
+        restart: 0,
         host: (kind == Kind::Mixed).then(|| format!("host {}", rank / 2)),
     }
 }

@@ -1,16 +1,21 @@
 //! How ranks end, and which of them is to blame.
 
-use std::{fmt, path::PathBuf, process::ExitStatus, time::Duration};
+use std::{fmt, process::ExitStatus, time::Duration};
 
+use serde::{Deserialize, Serialize};
+
+use super::failure::{Failure, NodeLost};
 use crate::exit;
 
 /// How a process ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ending {
     /// It exited with this code.
     Code(i32),
     /// This signal killed it.
     Signal(i32),
+    /// The launcher killed it because its heart had been silent for this long.
+    Silent(Duration),
     /// It was killed but the system did not end it in time (it hangs in the kernel).
     Stuck,
 }
@@ -19,6 +24,11 @@ impl Ending {
     /// True for exit code 0.
     pub fn is_success(self) -> bool {
         self == Self::Code(0)
+    }
+
+    /// True for [`exit::PREEMPTED`].
+    pub fn is_preempted(self) -> bool {
+        self == Self::Code(exit::PREEMPTED.into())
     }
 }
 
@@ -34,6 +44,7 @@ impl fmt::Display for Ending {
         match self {
             Self::Code(code) => write!(f, "exit code {code}"),
             Self::Signal(signal) => write!(f, "killed by {}", signal_name(*signal)),
+            Self::Silent(silence) => write!(f, "killed, as it had not moved for {} s", silence.as_secs()),
             Self::Stuck => f.write_str("killed, but it did not end"),
         }
     }
@@ -46,13 +57,13 @@ pub fn signal_name(signal: i32) -> String {
 }
 
 /// The end of one rank.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankEnd {
     /// The rank.
     pub rank: usize,
     /// How it ended.
     pub ending: Ending,
-    /// When, since the ranks were started.
+    /// When, since the ranks of all nodes were started.
     pub after: Duration,
     /// True if the launcher had told it to end.
     pub stopped: bool,
@@ -65,55 +76,23 @@ impl fmt::Display for RankEnd {
     }
 }
 
-/// Why a run failed. `Display` gives the whole report: cause first, then the other ranks.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
-    /// The rank that failed first.
-    pub root: RankEnd,
-    /// The text of its panic, if it panicked.
-    pub panic: Vec<String>,
-    /// The last lines of its output.
-    pub last_lines: Vec<String>,
-    /// Its log.
-    pub log: PathBuf,
-    /// The other ranks of this node, in the order in which they ended.
-    pub others: Vec<RankEnd>,
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let how = if self.panic.is_empty() {
-            self.root.ending.to_string()
-        } else {
-            format!("panic, {}", self.root.ending)
-        };
-        writeln!(f, "rank {} failed: {how} after {:.1} s", self.root.rank, self.root.after.as_secs_f64())?;
-        for line in &self.panic {
-            writeln!(f, "    {line}")?;
-        }
-        if self.last_lines.is_empty() {
-            write!(f, "  it wrote nothing (log {})", self.log.display())?;
-        } else {
-            write!(f, "  the last lines of {}:", self.log.display())?;
-        }
-        for line in &self.last_lines {
-            write!(f, "\n    {line}")?;
-        }
-        for other in &self.others {
-            write!(f, "\n  {other}")?;
-        }
-        Ok(())
-    }
-}
-
-/// How the ranks of this node ended.
+/// How the ranks of all nodes ended, the last time they were started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// All ranks exited with 0.
     Done,
     /// A rank failed.
     Failed(Failure),
-    /// A signal to the launcher ended the run.
+    /// Another node's launcher died or cannot be reached.
+    NodeLost(NodeLost),
+    /// All ranks have saved what they had: they exited with [`exit::PREEMPTED`] (or 0).
+    Preempted {
+        /// The signal's name, or the rank that left first.
+        signal: String,
+        /// The ranks, in the order in which they ended.
+        ends: Vec<RankEnd>,
+    },
+    /// A signal to a launcher ended the run.
     Interrupted {
         /// The signal's name.
         signal: String,
@@ -124,11 +103,13 @@ pub enum Outcome {
 
 impl Outcome {
     /// The launcher's own exit code: 0 done, 1 failed, 2 if the rank to blame exited with 2 (wrong usage),
-    /// 130 interrupted.
+    /// 75 preempted, 130 interrupted.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Done => exit::DONE,
+            Self::Preempted { .. } => exit::PREEMPTED,
             Self::Interrupted { .. } => exit::INTERRUPTED,
+            Self::NodeLost(_) => exit::FAILED,
             Self::Failed(failure) => match failure.root.ending {
                 Ending::Code(code) if code == i32::from(exit::USAGE) => exit::USAGE,
                 Ending::Code(code) if code == i32::from(exit::INTERRUPTED) => exit::INTERRUPTED,
@@ -143,6 +124,8 @@ impl fmt::Display for Outcome {
         match self {
             Self::Done => f.write_str("all ranks are done"),
             Self::Failed(failure) => failure.fmt(f),
+            Self::NodeLost(lost) => lost.fmt(f),
+            Self::Preempted { signal, .. } => write!(f, "preempted by {signal}; all ranks left in order"),
             Self::Interrupted { signal, .. } => write!(f, "interrupted by {signal}"),
         }
     }
@@ -150,17 +133,21 @@ impl fmt::Display for Outcome {
 
 /// The failed rank to blame, as an index into `ends`, which are in order of time.
 ///
-/// Only ranks that failed by themselves count. One that was killed, panicked, or says with its exit code what
-/// happened (2: wrong usage, 130: interrupted) goes before one that exited with another error.
-pub fn root_cause(ends: &[RankEnd], panicked: impl Fn(usize) -> bool) -> Option<usize> {
+/// Only ranks that failed by themselves count. One that was killed, panicked, was silent, or says with its exit
+/// code what happened (2: wrong usage, 130: interrupted) goes before one that exited with another error.
+pub fn root_cause<'a>(
+    ends: impl Iterator<Item = &'a RankEnd>,
+    panicked: impl Fn(usize) -> bool,
+) -> Option<usize> {
     const RUST_PANIC: i32 = 101;
     let speaks = |end: &RankEnd| match end.ending {
-        Ending::Signal(_) => true,
+        Ending::Signal(_) | Ending::Silent(_) => true,
         Ending::Code(code) => matches!(code, 2 | 130 | RUST_PANIC) || panicked(end.rank),
         Ending::Stuck => false,
     };
-    let failed = |end: &RankEnd| !end.stopped && !end.ending.is_success();
-    (0..ends.len()).filter(|i| failed(&ends[*i])).min_by_key(|i| !speaks(&ends[*i]))
+    let failed = |end: &RankEnd| !end.stopped && !end.ending.is_success() && !end.ending.is_preempted();
+    let failures = ends.enumerate().filter(|(_, end)| failed(end));
+    failures.min_by_key(|(_, end)| !speaks(end)).map(|(index, _)| index)
 }
 
 #[cfg(test)]
@@ -174,33 +161,17 @@ mod tests {
     #[test]
     fn blames_the_cause_and_not_the_witness() {
         let (one, kill) = (Ending::Code(1), Ending::Signal(9));
-        let root = |ends: &[RankEnd]| root_cause(ends, |rank| rank == 7).map(|i| ends[i].rank);
+        let root = |ends: &[RankEnd]| root_cause(ends.iter(), |rank| rank == 7).map(|i| ends[i].rank);
         assert_eq!(root(&[end(3, one, false), end(1, one, false)]), Some(3));
         assert_eq!(root(&[end(3, one, false), end(1, kill, false)]), Some(1));
         assert_eq!(root(&[end(3, one, false), end(1, kill, true)]), Some(3));
         assert_eq!(root(&[end(3, one, false), end(7, one, false)]), Some(7));
+        assert_eq!(root(&[end(3, one, false), end(5, Ending::Silent(Duration::ZERO), false)]), Some(5));
         assert_eq!(
             root(&[end(3, one, false), end(1, Ending::Code(101), false), end(2, kill, false)]),
             Some(1)
         );
         assert_eq!(root(&[end(0, Ending::Code(0), false), end(1, kill, true)]), None);
-    }
-
-    #[test]
-    fn the_report_starts_with_rank_and_cause() {
-        let failure = Failure {
-            root: end(1, Ending::Signal(9), false),
-            panic: vec![],
-            last_lines: vec!["step 3".into()],
-            log: "runs/a/rank-1.log".into(),
-            others: vec![end(0, Ending::Code(1), true)],
-        };
-        let outcome = Outcome::Failed(failure);
-        assert_eq!(outcome.exit_code(), 1);
-        assert_eq!(
-            outcome.to_string(),
-            "rank 1 failed: killed by SIGKILL (9) after 1.5 s\n  the last lines of runs/a/rank-1.log:\n    step 3\n  \
-             rank 0: exit code 1 after 1.5 s, stopped by the launcher"
-        );
+        assert_eq!(root(&[end(0, Ending::Code(75), false)]), None);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    fs::{self, File},
+    fs::{self, File, OpenOptions},
     io::{self, Read, Write},
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
@@ -33,14 +33,21 @@ struct State {
 }
 
 impl Log {
-    pub fn create(folder: &Path, rank: usize) -> Result<Self> {
+    /// Makes the log, or goes on with it where `separator` says which start of the world comes now.
+    pub fn create(folder: &Path, rank: usize, separator: Option<&str>) -> Result<Self> {
         let path = folder.join(format!("rank-{rank}.log"));
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |source| Error::Log { path, source }
         };
         fs::create_dir_all(folder).map_err(failed(folder))?;
-        let file = File::create(&path).map_err(failed(&path))?;
+        if separator.is_none() {
+            File::create(&path).map_err(failed(&path))?;
+        }
+        let mut file = OpenOptions::new().append(true).create(true).open(&path).map_err(failed(&path))?;
+        if let Some(separator) = separator {
+            writeln!(file, "{separator}").map_err(failed(&path))?;
+        }
         let state = State { file: Some(file), last: VecDeque::new(), panic: vec![], in_panic: false };
         Ok(Self { path, state: Mutex::new(state) })
     }
@@ -53,6 +60,16 @@ impl Log {
     pub fn excerpt(&self) -> (Vec<String>, Vec<String>) {
         let state = self.lock();
         (state.panic.clone(), state.last.iter().cloned().collect())
+    }
+
+    /// The last line that tells of an error; where none does, the last one that is not blank.
+    pub fn said(&self) -> Option<String> {
+        let state = self.lock();
+        let telling = |line: &&String| line.starts_with("brigade: ") || line.to_lowercase().contains("error");
+        let not_blank = |line: &&String| !line.trim().is_empty();
+        let last = || state.last.iter().rev();
+        let found = state.panic.get(1).or_else(|| last().find(telling)).or_else(|| last().find(not_blank));
+        found.map(|line| line.strip_prefix("brigade: ").unwrap_or(line).trim().to_owned())
     }
 
     /// Adds a line. The first error (a full disk) is returned; after it the lines are only remembered.
@@ -159,7 +176,7 @@ mod tests {
     #[test]
     fn keeps_the_log_the_last_lines_and_the_first_panic() {
         let folder = tempfile::tempdir().unwrap();
-        let log = Log::create(&folder.path().join("deep/logs"), 3).unwrap();
+        let log = Log::create(&folder.path().join("deep/logs"), 3, None).unwrap();
         let text: String = (0..20).map(|i| format!("line {i}\n")).collect::<String>()
             + "thread 'main' (7) panicked at src/a.rs:1:2:\nthe reason\nnote: run with `RUST_BACKTRACE=1`\nend";
         pump(text.as_bytes(), &log, &Echo::None, |error| panic!("{error}"));
@@ -167,6 +184,22 @@ mod tests {
         let (panic, last) = log.excerpt();
         assert_eq!(panic, ["thread 'main' (7) panicked at src/a.rs:1:2:", "the reason"]);
         assert_eq!((last.len(), last.last().unwrap().as_str()), (LAST_LINES, "end"));
+        assert_eq!(log.said().unwrap(), "the reason");
+    }
+
+    #[test]
+    fn a_restarted_rank_writes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        for (separator, text) in
+            [(None, "old\n"), (None, "a\nError: b\nc\n"), (Some("--- 1"), "brigade: d\n \n")]
+        {
+            let log = Log::create(folder.path(), 0, separator).unwrap();
+            pump(text.as_bytes(), &log, &Echo::None, |error| panic!("{error}"));
+            let said = ["old", "Error: b", "d"];
+            assert!(said.contains(&log.said().unwrap().as_str()), "{:?}", log.said());
+        }
+        let text = fs::read_to_string(folder.path().join("rank-0.log")).unwrap();
+        assert_eq!(text, "a\nError: b\nc\n--- 1\nbrigade: d\n \n");
     }
 
     #[cfg(target_os = "linux")]
@@ -174,7 +207,7 @@ mod tests {
     fn a_full_disk_is_said_once_and_the_stream_is_read_to_its_end() {
         let folder = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink("/dev/full", folder.path().join("rank-0.log")).unwrap();
-        let log = Log::create(folder.path(), 0).unwrap();
+        let log = Log::create(folder.path(), 0, None).unwrap();
         let mut errors = vec![];
         pump(&b"a\nb\nc\n"[..], &log, &Echo::None, |error| errors.push(error.kind()));
         assert_eq!(errors, [io::ErrorKind::StorageFull]);

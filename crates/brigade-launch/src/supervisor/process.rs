@@ -4,7 +4,7 @@ use std::{
     io::{self, Read},
     net::TcpListener,
     os::{
-        fd::{AsRawFd, BorrowedFd, OwnedFd},
+        fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd},
         unix::process::CommandExt,
     },
     process::{Child, Command, Stdio},
@@ -19,12 +19,17 @@ use rustix::{
 };
 
 use super::{
-    Launch, Message,
+    description::Launch,
+    event::{Message, RankNews},
     outcome::{Ending, RankEnd},
     output::{Echo, Log, Stream, pump},
+    pulse::Pulse,
     terminal::Terminal,
 };
-use crate::{Endpoint, Error, LAUNCHED_VARIABLE, LISTENER_VARIABLE, Result, Token};
+use crate::{
+    Endpoint, Error, LAUNCHED_VARIABLE, LISTENER_VARIABLE, RESTART_VARIABLE, Result, Token,
+    heartbeat::HEARTBEAT_VARIABLE, interrupt::PREEMPTION_GRACE_VARIABLE,
+};
 
 /// How long a killed process may take to be gone.
 pub const KILL_WAIT: Duration = Duration::from_secs(1);
@@ -34,12 +39,25 @@ pub struct Process {
     pub rank: usize,
     pub pid: u32,
     pub log: Arc<Log>,
+    pub pulse: Pulse,
     /// How it ended, once it has.
     pub end: Option<RankEnd>,
     /// Streams of output that have not ended.
     pub open_streams: usize,
     child: Child,
     group: Option<Pid>,
+    /// When, and after what silence, it was killed for its silence.
+    silenced: Option<(Duration, Duration)>,
+}
+
+/// Which start of the world this is.
+#[derive(Clone)]
+pub struct Start {
+    /// 0 the first time.
+    pub round: u32,
+    pub max_restarts: u32,
+    /// Where rank 0 waits for the others.
+    pub endpoint: Endpoint,
 }
 
 /// What rank 0 of the world gets besides.
@@ -54,27 +72,32 @@ impl Process {
     pub fn start(
         launch: &Launch,
         local_rank: usize,
-        endpoint: &Endpoint,
+        start: &Start,
         zero: Option<&RankZero>,
         sender: &Sender<Message>,
     ) -> Result<Self> {
         let rank = launch.first_rank() + local_rank;
-        let log = Arc::new(Log::create(&launch.log_dir, rank)?);
-        let mut command = command(launch, local_rank, endpoint);
+        let separator = format!("--- restart {} of {} ---", start.round, start.max_restarts);
+        let separator = (start.round > 0).then_some(separator.as_str());
+        let log = Arc::new(Log::create(&launch.log_dir, rank, separator)?);
+        let failed = |source| Error::System { operation: "make the pipe of a heart", source };
+        let (pulse, heart) = Pulse::new().map_err(failed)?;
+        let mut command = command(launch, local_rank, start);
+        command.env(HEARTBEAT_VARIABLE, heart.variable().map_err(failed)?);
+        let mut inherited = vec![heart.descriptor().as_raw_fd()];
         if let Some(zero) = zero {
-            command.env(LISTENER_VARIABLE, zero.listener.as_raw_fd().to_string());
+            let listener = zero.listener.as_raw_fd();
+            command.env(LISTENER_VARIABLE, listener.to_string());
+            inherited.push(listener);
         }
-        let keep_open = zero.map(|zero| zero.listener.as_raw_fd());
         let launcher = getpid();
-        // SAFETY: between fork and exec the closure makes system calls only.
+        // SAFETY: between fork and exec the closure makes system calls only; the launcher holds what is inherited
+        // until the process has been started.
         unsafe {
             command.pre_exec(move || {
                 die_with(launcher)?;
-                match keep_open {
-                    // SAFETY: the launcher holds the listener until all ranks have been started.
-                    Some(fd) => Ok(fcntl_setfd(BorrowedFd::borrow_raw(fd), FdFlags::empty())?),
-                    None => Ok(()),
-                }
+                hear_signals();
+                inherited.iter().try_for_each(|fd| keep_open(*fd))
             });
         }
         let program = launch.program.to_string_lossy().into_owned();
@@ -93,7 +116,17 @@ impl Process {
         let out = child.stdout.take();
         let err = child.stderr.take();
         let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-        let mut process = Self { rank, pid: child.id(), log, end: None, open_streams: 0, child, group };
+        let mut process = Self {
+            rank,
+            pid: child.id(),
+            log,
+            end: None,
+            open_streams: 0,
+            child,
+            group,
+            pulse,
+            silenced: None,
+        };
         let mut streams: Vec<(Box<dyn Read + Send>, Echo)> = vec![];
         if let Some((terminal, _)) = terminal {
             streams.push((Box::new(terminal.reader().map_err(failed)?), echo(terminal.stream())));
@@ -104,13 +137,14 @@ impl Process {
         if let Some(err) = err {
             streams.push((Box::new(err), echo(Stream::Err)));
         }
-        process.watch(local_rank, streams, sender)?;
+        process.watch(start.round, local_rank, streams, sender)?;
         Ok(process)
     }
 
     /// Starts the threads that copy the output and wait for the end.
     fn watch(
         &mut self,
+        round: u32,
         local_rank: usize,
         streams: Vec<(Box<dyn Read + Send>, Echo)>,
         sender: &Sender<Message>,
@@ -120,24 +154,27 @@ impl Process {
             started.map(drop).map_err(|source| Error::System { operation: "start a thread", source })
         };
         let rank = self.rank;
+        let tell = |sender: Sender<Message>| {
+            // The supervisor may have stopped listening.
+            move |news| drop(sender.send(Message::Rank { round, local_rank, news }))
+        };
         for (source, echo) in streams {
-            let (log, sender) = (Arc::clone(&self.log), sender.clone());
+            let (log, tell) = (Arc::clone(&self.log), tell(sender.clone()));
             let body = move || {
-                pump(source, &log, &echo, |error| drop(sender.send(Message::LogLost(local_rank, error))));
-                // The supervisor may have stopped listening.
-                drop(sender.send(Message::StreamEnded(local_rank)));
+                pump(source, &log, &echo, |error| tell(RankNews::LogLost(error)));
+                tell(RankNews::StreamEnded);
             };
             spawn(format!("output-{rank}"), Box::new(body))?;
             self.open_streams += 1;
         }
-        let (group, sender) = (self.group, sender.clone());
+        let (group, tell) = (self.group, tell(sender.clone()));
         let body = move || {
             if let Some(pid) = group {
                 // Without reaping, so that the id stays this process's own until `reap`.
                 let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
                 while matches!(waitid(WaitId::Pid(pid), options), Err(Errno::INTR)) {}
             }
-            drop(sender.send(Message::Ended(local_rank, Instant::now())));
+            tell(RankNews::Ended(Instant::now()));
         };
         spawn(format!("wait-{rank}"), Box::new(body))
     }
@@ -150,10 +187,30 @@ impl Process {
         }
     }
 
-    /// Notes the end of a process that has exited, after killing what it left behind in its group.
-    pub fn reap(&mut self, after: Duration, stopped: bool) -> RankEnd {
+    /// Looks after the rank's heart; the last look was `elapsed` ago.
+    pub fn look(&mut self, elapsed: Duration) {
+        if self.end.is_none() {
+            self.pulse.look(self.group, elapsed);
+        }
+    }
+
+    /// Kills the rank for a silence that became too long at the time `after`.
+    pub fn silence(&mut self, after: Duration, silence: Duration) {
+        self.silenced = Some((after, silence));
         self.signal(Signal::KILL);
+    }
+
+    /// Notes the end of a process that has exited, after killing what it left behind in its group. `stopped` says
+    /// of an ending whether the launcher had asked for it.
+    pub fn reap(&mut self, after: Duration, stopped: impl FnOnce(Ending) -> bool) -> RankEnd {
+        self.signal(Signal::KILL);
+        // The last word may still lie in the pipe.
+        self.pulse.look(None, Duration::ZERO);
         let ending = self.child.wait().map_or(Ending::Stuck, Ending::from);
+        let (after, ending, stopped) = match self.silenced {
+            Some((after, silence)) => (after, Ending::Silent(silence), false),
+            None => (after, ending, stopped(ending)),
+        };
         *self.end.insert(RankEnd { rank: self.rank, ending, after, stopped })
     }
 
@@ -177,21 +234,27 @@ impl Drop for Process {
 }
 
 /// The command with the variables of the rank.
-fn command(launch: &Launch, local_rank: usize, endpoint: &Endpoint) -> Command {
+fn command(launch: &Launch, local_rank: usize, start: &Start) -> Command {
     let mut command = Command::new(&launch.program);
     command.args(&launch.args).envs(launch.env.iter().map(|(name, value)| (name, value)));
     command.env_remove(LISTENER_VARIABLE).env(LAUNCHED_VARIABLE, "1");
+    // Of a torchrun around this launcher; its agent does not listen at our port.
+    command.env_remove("TORCHELASTIC_USE_AGENT_STORE");
     for (name, value) in [
         ("RANK", launch.first_rank() + local_rank),
         ("LOCAL_RANK", local_rank),
         ("WORLD_SIZE", launch.nnodes * launch.nproc),
         ("LOCAL_WORLD_SIZE", launch.nproc),
         ("GROUP_RANK", launch.node_rank),
-        ("MASTER_PORT", endpoint.port.into()),
+        ("MASTER_PORT", start.endpoint.port.into()),
+        (RESTART_VARIABLE, start.round as usize),
+        ("TORCHELASTIC_RESTART_COUNT", start.round as usize),
+        ("TORCHELASTIC_MAX_RESTARTS", start.max_restarts as usize),
     ] {
         command.env(name, value.to_string());
     }
-    command.env("MASTER_ADDR", &endpoint.host).env(Token::VARIABLE, launch.token.as_str());
+    command.env("MASTER_ADDR", &start.endpoint.host).env(Token::VARIABLE, launch.token.as_str());
+    command.env(PREEMPTION_GRACE_VARIABLE, launch.preemption_grace.as_secs_f64().to_string());
     command.stdin(Stdio::null()).process_group(0);
     command
 }
@@ -214,5 +277,20 @@ fn die_with(launcher: Pid) -> io::Result<()> {
     match getppid() {
         Some(parent) if parent == launcher => Ok(()),
         _ => Err(Errno::SRCH.into()),
+    }
+}
+
+/// Lets the process inherit a descriptor.
+fn keep_open(fd: RawFd) -> io::Result<()> {
+    // SAFETY: the caller's, which hands over descriptors that are open.
+    Ok(fcntl_setfd(unsafe { BorrowedFd::borrow_raw(fd) }, FdFlags::empty())?)
+}
+
+/// Gives the signals by which ranks are told to end their default effect: a launcher in the background of a
+/// script was told to ignore SIGINT, and what is ignored is inherited.
+fn hear_signals() {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGUSR1] {
+        // SAFETY: SIG_DFL is a valid disposition of these signals; it only fails for others.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
 }

@@ -11,12 +11,13 @@ use std::{
 };
 
 use signal_hook::{
-    consts::{SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGWINCH},
+    consts::{SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGUSR1, SIGWINCH},
     flag,
     iterator::{Handle, Signals},
 };
 
-use super::Message;
+use super::event::Message;
+use crate::interrupt::Kind;
 
 /// Forwards signals as messages until dropped. While nothing forwards them they have their default effect.
 pub struct Forwarding(Handle);
@@ -29,7 +30,7 @@ static DEFAULT: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 impl Forwarding {
     pub fn start(sender: Sender<Message>) -> io::Result<Self> {
         let mut active = ACTIVE.lock().unwrap_or_else(PoisonError::into_inner);
-        for signal in [SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGWINCH] {
+        for signal in [SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGTSTP, SIGWINCH] {
             // A launcher under nohup, or in the background of a script, was told to ignore some of these.
             if !active.1.contains(&signal) && !is_ignored(signal) {
                 flag::register_conditional_default(signal, Arc::clone(&DEFAULT))?;
@@ -57,6 +58,14 @@ impl Drop for Forwarding {
         let mut active = ACTIVE.lock().unwrap_or_else(PoisonError::into_inner);
         active.0 -= 1;
         DEFAULT.store(active.0 == 0, Ordering::SeqCst);
+    }
+}
+
+/// What a signal that is to end the run asks for.
+pub fn kind_of(signal: i32) -> Kind {
+    match signal {
+        SIGTERM | SIGUSR1 => Kind::Preempt,
+        _ => Kind::Stop,
     }
 }
 

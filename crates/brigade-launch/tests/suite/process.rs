@@ -2,6 +2,7 @@
 
 use std::{
     env,
+    io::Read,
     process::{Child, Command},
     thread,
     time::{Duration, Instant},
@@ -43,4 +44,16 @@ pub fn exit_code(child: &mut Child) -> Option<i32> {
         status.is_some()
     });
     status.unwrap().code()
+}
+
+/// The exit code and everything that a process wrote to standard error; fails the test if it takes too long.
+pub fn end(mut child: Child) -> (Option<i32>, String) {
+    let mut stderr = child.stderr.take().unwrap();
+    let reader = thread::spawn(move || {
+        let mut text = String::new();
+        stderr.read_to_string(&mut text).unwrap();
+        text
+    });
+    let code = exit_code(&mut child);
+    (code, reader.join().unwrap())
 }

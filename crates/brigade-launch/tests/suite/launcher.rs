@@ -1,116 +1,27 @@
-//! The launcher with real processes: this test binary starts itself as launcher and as rank, and `sh` as
-//! ranks.
-#![allow(clippy::unwrap_used)]
-
-mod process;
+//! Output, logs, environment, failures and signals of a world on one node.
 
 use std::{
-    env, fs,
+    env,
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
     os::unix::process::CommandExt,
-    path::Path,
-    process::{Command, Stdio, exit},
     thread,
     time::{Duration, Instant},
 };
 
-use brigade_launch::{
-    Detected, Ending, Event, Failure, Launch, LaunchArgs, Outcome, Token, detect, inherited_listener, launch,
-};
-use process::{PATIENCE, exit_code, has_role, itself, signal, wait_until};
+use brigade_launch::{Ending, Event, Launch, Outcome, Token, inherited_listener, launch};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-fn shell(script: &str, nproc: usize, dir: &Path) -> Launch {
-    let mut launch = Launch::local("sh", nproc, Token::random().unwrap(), dir.join("logs"));
-    launch.args = vec!["-c".into(), script.into()];
-    launch.env = vec![("DIR".into(), dir.into())];
-    launch
-}
-
-/// Launches here and checks that nothing is left of the ranks, not even a zombie.
-fn run(what: &Launch) -> (Outcome, Vec<Event>) {
-    let mut events = vec![];
-    let outcome = launch(what, &mut |event| events.push(event)).unwrap();
-    for event in &events {
-        if let Event::Started { pid, .. } = event {
-            assert!(!Path::new(&format!("/proc/{pid}")).exists(), "process {pid} is left");
-        }
-    }
-    (outcome, events)
-}
-
-fn failure(outcome: Outcome) -> Failure {
-    match outcome {
-        Outcome::Failed(failure) => failure,
-        other => panic!("{other:?}"),
-    }
-}
-
-fn log(dir: &Path, rank: usize) -> String {
-    fs::read_to_string(dir.join(format!("logs/rank-{rank}.log"))).unwrap()
-}
-
-/// The process ids that the ranks have written to `$DIR/pid.*`, once there are `n`.
-fn pids(dir: &Path, n: usize) -> Vec<String> {
-    let read = || -> Vec<String> {
-        let files = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
-        let files = files.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("pid."));
-        files.filter_map(|path| fs::read_to_string(path).ok()).filter(|text| text.ends_with('\n')).collect()
-    };
-    wait_until("the ranks run", || read().len() == n);
-    read().into_iter().map(|text| text.trim().to_owned()).collect()
-}
-
-/// The letter of a process's state: `Z` is a zombie, `T` is stopped.
-fn state(pid: &str) -> Option<char> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')').next()?.trim_start().chars().next()
-}
-
-/// Running and not a zombie (an orphan's zombie is its new parent's to reap).
-fn runs(pid: &str) -> bool {
-    state(pid).is_some_and(|state| state != 'Z')
-}
-
-/// This binary as a launcher of `sh -c script`, with its own pid, exit code and terminal.
-fn launcher(script: &str, nproc: usize, dir: &Path) -> Command {
-    let mut command = itself("launcher_process");
-    command.env("TEST_SCRIPT", script).env("TEST_NPROC", nproc.to_string()).env("DIR", dir);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
-/// Not a test by itself: the launcher that other tests start.
-#[test]
-fn launcher_process() {
-    if !has_role("launcher_process") {
-        return;
-    }
-    let dir = env::var("DIR").unwrap();
-    let mut what = shell(
-        &env::var("TEST_SCRIPT").unwrap(),
-        env::var("TEST_NPROC").unwrap().parse().unwrap(),
-        dir.as_ref(),
-    );
-    what.tee = env::var("TEST_TEE").is_ok();
-    if let Ok(seconds) = env::var("TEST_GRACE") {
-        what.grace = Duration::from_secs(seconds.parse().unwrap());
-    }
-    let outcome = launch(&what, &mut |event| {
-        if let Event::Interrupted { signal } = event {
-            eprintln!("got {signal}");
-        }
-    })
-    .unwrap();
-    exit(outcome.exit_code().into());
-}
+use crate::{
+    process::{PATIENCE, exit_code, has_role, itself, signal, wait_until},
+    worlds::{becomes, failure, launcher, log, pids, run, runs, shell, state},
+};
 
 /// Not a test by itself: a rank that other tests start.
 #[test]
 fn rank_process() {
-    if !has_role("rank_process") {
+    if !has_role("launcher::rank_process") {
         return;
     }
     let token = env::var("BRIGADE_TOKEN").unwrap();
@@ -154,31 +65,6 @@ fn a_run_succeeds_with_environment_and_logs() {
 }
 
 #[test]
-fn a_second_node_numbers_its_ranks_after_the_first() {
-    let dir = TempDir::new().unwrap();
-    let mut what =
-        shell("echo $RANK $LOCAL_RANK $WORLD_SIZE $GROUP_RANK $MASTER_ADDR:$MASTER_PORT", 2, dir.path());
-    let env = |name: &str| {
-        let set = [
-            ("PET_NNODES", "2"),
-            ("PET_NODE_RANK", "1"),
-            ("PET_MASTER_ADDR", "head"),
-            ("PET_MASTER_PORT", "77"),
-        ];
-        set.iter().find(|(n, _)| *n == name).map(|(_, value)| value.to_string())
-    };
-    let Detected::Node(node) = detect(&LaunchArgs::default(), &env).unwrap() else {
-        panic!("this is a node")
-    };
-    what = what.on_node(&node);
-    assert_eq!(run(&what).0, Outcome::Done);
-    assert_eq!(
-        (log(dir.path(), 2), log(dir.path(), 3)),
-        ("2 0 4 1 head:77\n".into(), "3 1 4 1 head:77\n".into())
-    );
-}
-
-#[test]
 fn an_exit_code_ends_the_run_and_is_reported() {
     for (code, launcher_code) in [(3, 1), (2, 2), (130, 130)] {
         let dir = TempDir::new().unwrap();
@@ -193,8 +79,8 @@ fn an_exit_code_ends_the_run_and_is_reported() {
         assert_eq!((failure.root.rank, failure.root.ending), (1, Ending::Code(code)));
         assert!(report.starts_with(&format!("rank 1 failed: exit code {code}")), "{report}");
         assert!(report.contains("no such file") && report.contains("rank-1.log"), "{report}");
-        let other = failure.others[0];
-        assert_eq!((other.rank, other.ending, other.stopped), (0, Ending::Signal(15), true));
+        let other = failure.others[0].end;
+        assert_eq!((other.rank, other.ending, other.stopped), (0, Ending::Signal(2), true));
     }
 }
 
@@ -211,16 +97,16 @@ fn a_killed_rank_is_blamed_before_its_witness() {
 }
 
 #[test]
-fn a_rank_that_ignores_sigterm_is_killed() {
+fn a_rank_that_ignores_sigint_is_killed() {
     let dir = TempDir::new().unwrap();
     let script = r#"if test $RANK = 1; then until test -e "$DIR/ready"; do sleep 0.02; done; exit 3; fi
-        trap '' TERM; touch "$DIR/ready"; while :; do sleep 0.1; done"#;
+        trap '' INT; touch "$DIR/ready"; while :; do sleep 0.1; done"#;
     let mut what = shell(script, 2, dir.path());
     what.grace = Duration::from_millis(200);
     let (outcome, events) = run(&what);
     assert!(events.iter().any(|event| matches!(event, Event::Killed { ranks } if ranks == &[0])));
     let failure = failure(outcome);
-    assert_eq!((failure.root.rank, failure.others[0].ending), (1, Ending::Signal(9)));
+    assert_eq!((failure.root.rank, failure.others[0].end.ending), (1, Ending::Signal(9)));
 }
 
 #[test]
@@ -246,10 +132,7 @@ fn a_program_that_is_not_there_is_named() {
 #[test]
 fn the_listening_socket_and_the_token_reach_the_ranks() {
     let dir = TempDir::new().unwrap();
-    let mut what =
-        Launch::local(env::current_exe().unwrap(), 3, Token::random().unwrap(), dir.path().join("logs"));
-    what.args = ["--exact", "rank_process", "--nocapture"].map(Into::into).into();
-    what.env = vec![("TEST_ROLE".into(), "rank_process".into())];
+    let mut what = shell(&becomes("launcher::rank_process"), 3, dir.path());
     let (outcome, _) = run(&what);
     assert_eq!(outcome, Outcome::Done, "{outcome}");
     what.env.push(("TEST_PANIC".into(), "2".into()));
@@ -262,7 +145,7 @@ fn the_listening_socket_and_the_token_reach_the_ranks() {
 /// Not a test by itself: a process whose `BRIGADE_RDZV_FD` is not what it should be.
 #[test]
 fn misled_process() {
-    if has_role("misled_process") {
+    if has_role("launcher::misled_process") {
         eprintln!("{}", inherited_listener().unwrap_err());
     }
 }
@@ -270,7 +153,7 @@ fn misled_process() {
 #[test]
 fn a_descriptor_that_is_not_the_launchers_is_refused() {
     for (value, said) in [("abc", "no descriptor"), ("1", "no descriptor"), ("999", "Bad file descriptor")] {
-        let output = itself("misled_process").env("BRIGADE_RDZV_FD", value).output().unwrap();
+        let output = itself("launcher::misled_process").env("BRIGADE_RDZV_FD", value).output().unwrap();
         let message = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.success() && message.contains(said) && message.contains(value), "{message}");
     }

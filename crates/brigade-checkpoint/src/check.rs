@@ -1,0 +1,137 @@
+//! What every manifest must fulfil, whether it is about to be written or was read.
+
+use std::collections::BTreeSet;
+
+use crate::cover::Cover;
+use crate::layout::{MANIFEST, rank_file};
+use crate::manifest::{FileEntry, Manifest, VERSION};
+use crate::{Error, Result, Unit};
+
+/// Digits of a BLAKE3 checksum.
+const BLAKE3_DIGITS: usize = 64;
+
+/// What may be the name of a unit.
+pub(crate) fn check_unit_name(name: &str) -> Result<()> {
+    if name.is_empty() || name.chars().any(char::is_control) {
+        let allowed = "any text without control characters";
+        return Err(Error::Name { what: "unit", given: name.into(), allowed });
+    }
+    Ok(())
+}
+
+/// What may be the name of a slot.
+pub(crate) fn check_slot_name(name: &str) -> Result<()> {
+    if name.is_empty() || name.chars().any(|c| c.is_control() || c == '/') {
+        let allowed = "any text without control characters and `/`";
+        return Err(Error::Name { what: "slot", given: name.into(), allowed });
+    }
+    Ok(())
+}
+
+impl Manifest {
+    /// Checks the manifest against itself: names, sizes, offsets, and that every slot is covered exactly once.
+    ///
+    /// # Errors
+    /// [`Error::Name`], [`Error::Coverage`], or [`Error::Manifest`] with what is wrong.
+    pub fn check(&self) -> Result<()> {
+        if self.version != VERSION {
+            return Err(wrong(format!("version {} is not known; known is {VERSION}", self.version)));
+        }
+        let mut units = BTreeSet::new();
+        let mut parameters = BTreeSet::new();
+        for unit in &self.state.units {
+            check_unit(unit)?;
+            if !units.insert(&unit.name) {
+                return Err(wrong(format!("unit {:?} is there twice", unit.name)));
+            }
+            for parameter in &unit.parameters {
+                if !parameters.insert(&parameter.name) {
+                    return Err(wrong(format!("parameter {:?} is there twice", parameter.name)));
+                }
+            }
+        }
+        for pair in self.files.windows(2) {
+            if pair[0].rank == pair[1].rank {
+                return Err(Error::Twice { rank: pair[0].rank });
+            }
+            if pair[0].rank > pair[1].rank {
+                return Err(wrong(format!("{} is not in the order of ranks", pair[1].name)));
+            }
+        }
+        self.files.iter().try_for_each(check_file)?;
+        if self.files.iter().try_fold(0u64, |sum, file| sum.checked_add(file.bytes)).is_none() {
+            return Err(wrong("the files' sizes exceed 64 bits".into()));
+        }
+        Cover::of(self).map(|_| ())
+    }
+}
+
+fn check_unit(unit: &Unit) -> Result<()> {
+    let Unit { name, elements, .. } = unit;
+    check_unit_name(name)?;
+    if elements.checked_mul(size_of::<f32>()).is_none() {
+        return Err(wrong(format!("unit {name:?} has too many elements: {elements}")));
+    }
+    let mut slots = BTreeSet::new();
+    for slot in &unit.slots {
+        check_slot_name(slot)?;
+        if !slots.insert(slot) {
+            return Err(wrong(format!("slot {name}/{slot} is there twice")));
+        }
+    }
+    let mut free = 0;
+    for parameter in &unit.parameters {
+        let end = parameter.elements().and_then(|size| parameter.start.checked_add(size));
+        match end {
+            Some(end) if parameter.start >= free && end <= *elements => free = end,
+            _ => {
+                let message = format!(
+                    "parameter {:?} (shape {:?} from element {}) overlaps another or leaves unit {name:?}, \
+                     which has {elements} elements",
+                    parameter.name, parameter.shape, parameter.start
+                );
+                return Err(wrong(message));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_file(file: &FileEntry) -> Result<()> {
+    let FileEntry { name, rank, bytes, .. } = file;
+    if *name != rank_file(*rank) {
+        return Err(wrong(format!("the file of rank {rank} is named {name:?}, not {:?}", rank_file(*rank))));
+    }
+    if file.blake3.len() != BLAKE3_DIGITS
+        || !file.blake3.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+    {
+        return Err(wrong(format!("{name}: blake3 is not {BLAKE3_DIGITS} hexadecimal digits")));
+    }
+    if !file.has_all_chunks() {
+        return Err(wrong(format!("{name}: {} chunks need 8 hexadecimal digits each", file.chunk_count())));
+    }
+    let mut next = None;
+    for piece in &file.pieces {
+        let end = (piece.elements as u64).checked_mul(4).and_then(|size| size.checked_add(piece.offset));
+        let follows = next.is_none_or(|next| next == piece.offset);
+        match end {
+            Some(end) if piece.elements > 0 && follows && end <= *bytes => next = Some(end),
+            _ => {
+                let message = format!(
+                    "{name}: the piece {}/{}/{} ({} elements at byte {}) does not fit behind the one before it \
+                     in {bytes} bytes",
+                    piece.unit, piece.slot, piece.start, piece.elements, piece.offset
+                );
+                return Err(wrong(message));
+            }
+        }
+    }
+    if next.is_some_and(|end| end != *bytes) {
+        return Err(wrong(format!("{name}: bytes behind the last piece belong to nothing")));
+    }
+    Ok(())
+}
+
+fn wrong(message: String) -> Error {
+    Error::Manifest { file: MANIFEST.into(), message }
+}

@@ -1,0 +1,282 @@
+//! What can go wrong, in words that name the file, the rank, the unit or the setting.
+
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+use std::time::Duration;
+
+/// The result of this crate's functions.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a checkpoint could not be written, published, found or read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The system refused an operation on a file or folder.
+    #[error("cannot {operation} {path}: {source}")]
+    Io {
+        /// What was tried, as a verb: "read", "write", "rename".
+        operation: &'static str,
+        /// The file or folder.
+        path: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file system (or the user's quota on it) is full; what was written of this checkpoint is removed.
+    #[error(
+        "the disk is full: cannot write {path} after {written} bytes ({source}); older checkpoints are untouched"
+    )]
+    DiskFull {
+        /// The file that was being written.
+        path: String,
+        /// Bytes of it that had been written.
+        written: u64,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// There is not enough free space; nothing was written.
+    #[error("a checkpoint needs {needed} bytes, but {location} has only {free} bytes free")]
+    NoSpace {
+        /// Where checkpoints are kept.
+        location: String,
+        /// Bytes that are to be written.
+        needed: u64,
+        /// Bytes that are free to this user.
+        free: u64,
+    },
+    /// An object store refused an operation.
+    #[error("cannot {operation} {path}: {message}")]
+    Object {
+        /// What was tried, as a verb.
+        operation: &'static str,
+        /// The object or prefix.
+        path: String,
+        /// What the object store's client said.
+        message: String,
+    },
+    /// The URL needs a cargo feature that this build lacks.
+    #[error("{url}: this build has no object stores; build with the cargo feature `{feature}`")]
+    Feature {
+        /// The URL as it was given.
+        url: String,
+        /// The feature of this crate.
+        feature: &'static str,
+    },
+    /// The URL names no place that checkpoints can be kept in.
+    #[error(
+        "{url}: {message} (allowed: a folder's path, file:///folder, gs://bucket/prefix, s3://bucket/prefix)"
+    )]
+    Url {
+        /// The URL as it was given.
+        url: String,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// A name cannot be stored.
+    #[error("{what} {given:?} is not allowed: {allowed}")]
+    Name {
+        /// What is named: "unit", "slot", "token".
+        what: &'static str,
+        /// The name as it was given.
+        given: String,
+        /// What is allowed.
+        allowed: &'static str,
+    },
+    /// The data of a rank is too large for one file.
+    #[error("rank {rank}: {what} is {given}, the limit is {limit}")]
+    TooLarge {
+        /// The rank.
+        rank: usize,
+        /// What is too large.
+        what: &'static str,
+        /// What was given.
+        given: u64,
+        /// What is allowed.
+        limit: u64,
+    },
+    /// The file is written in a format that is newer than this build.
+    #[error(
+        "{file}: its format is version {found}, this build reads up to version {supported}; use a newer build"
+    )]
+    Version {
+        /// The manifest.
+        file: String,
+        /// The version in it.
+        found: u64,
+        /// The newest version that can be read.
+        supported: u32,
+    },
+    /// A manifest contradicts itself or is not one.
+    #[error("{file}: {message}")]
+    Manifest {
+        /// The manifest.
+        file: String,
+        /// What is wrong.
+        message: String,
+    },
+    /// The ranks' pieces of a slot leave a gap or overlap.
+    #[error("{unit}/{slot}: elements {}..{} {defect} (the slot has {elements})", range.start, range.end)]
+    Coverage {
+        /// The unit.
+        unit: String,
+        /// The slot.
+        slot: String,
+        /// The elements that are missing or doubled.
+        range: Range<usize>,
+        /// "are in no rank's piece" or "are in two pieces".
+        defect: &'static str,
+        /// Elements of the slot.
+        elements: usize,
+    },
+    /// A rank's file is not where the publishing rank looks for it.
+    #[error(
+        "{location}: {file} of rank {rank} is not there, though rank {rank} wrote it; \
+         all nodes must see one folder (a shared file system or an object store)"
+    )]
+    NotShared {
+        /// Where checkpoints are kept.
+        location: String,
+        /// The rank.
+        rank: usize,
+        /// Its file.
+        file: String,
+    },
+    /// A file that the manifest names is not there.
+    #[error("{file}: the file is missing")]
+    Missing {
+        /// The file.
+        file: String,
+    },
+    /// A file has another size than its rank wrote.
+    #[error("{file}: {given} bytes, but its rank wrote {expected}")]
+    Size {
+        /// The file.
+        file: String,
+        /// Its size.
+        given: u64,
+        /// The size that was written.
+        expected: u64,
+    },
+    /// A rank reported a file of another save.
+    #[error("rank {rank} reported a file of {given}, but {expected} is being published")]
+    Stale {
+        /// The rank.
+        rank: usize,
+        /// The save that the rank's entry belongs to.
+        given: String,
+        /// The save that is being published.
+        expected: String,
+    },
+    /// Two entries of one rank.
+    #[error("rank {rank} reported its file twice")]
+    Twice {
+        /// The rank.
+        rank: usize,
+    },
+    /// Bytes of a file are not those that were written.
+    #[error(
+        "{file}: chunk {chunk} (at byte {offset}) is damaged: crc32c {given:08x}, written was {expected:08x}"
+    )]
+    Damaged {
+        /// The file.
+        file: String,
+        /// The chunk's number.
+        chunk: u64,
+        /// Offset of the chunk in the file, in bytes.
+        offset: u64,
+        /// Checksum of what was read.
+        given: u32,
+        /// Checksum of what was written.
+        expected: u32,
+    },
+    /// There is no checkpoint of that step.
+    #[error("{location} has no checkpoint of step {step} (there are: {there})")]
+    NoStep {
+        /// Where checkpoints are kept.
+        location: String,
+        /// The step as it was given.
+        step: u64,
+        /// The steps that exist, in words.
+        there: String,
+    },
+    /// The checkpoint has no such unit or slot.
+    #[error("{checkpoint} has no {unit}/{slot} (there are: {there})")]
+    NoSlot {
+        /// The checkpoint.
+        checkpoint: String,
+        /// The unit as it was given.
+        unit: String,
+        /// The slot as it was given.
+        slot: String,
+        /// What exists, in words.
+        there: String,
+    },
+    /// A range lies outside a slot, or does not fit the buffer.
+    #[error(
+        "{unit}/{slot}: elements {}..{} into a buffer of {buffer} were asked for; the slot has {elements}",
+        range.start, range.end
+    )]
+    Range {
+        /// The unit.
+        unit: String,
+        /// The slot.
+        slot: String,
+        /// The elements that were asked for.
+        range: Range<usize>,
+        /// Elements of the buffer that was given.
+        buffer: usize,
+        /// Elements of the slot.
+        elements: usize,
+    },
+    /// A save in the background took longer than allowed.
+    #[error("rank {rank}: saving step {step} has not ended within {:.1} s", waited.as_secs_f64())]
+    SaveDeadline {
+        /// The rank.
+        rank: usize,
+        /// The step.
+        step: u64,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// The thread of a save in the background panicked.
+    #[error("rank {rank}: saving step {step} panicked: {message}")]
+    SavePanicked {
+        /// The rank.
+        rank: usize,
+        /// The step.
+        step: u64,
+        /// The panic's text.
+        message: String,
+    },
+    /// The result of a save was asked for twice.
+    #[error("rank {rank}: the result of saving step {step} was taken before")]
+    SaveTaken {
+        /// The rank.
+        rank: usize,
+        /// The step.
+        step: u64,
+    },
+}
+
+impl Error {
+    /// An error of the system, for `map_err`; a full disk becomes [`Error::DiskFull`] with no byte written.
+    pub fn io(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        Self::io_after(operation, path.display().to_string(), 0)
+    }
+
+    /// An error of the system after `written` bytes of the file, for `map_err`.
+    pub(crate) fn io_after(
+        operation: &'static str,
+        path: impl fmt::Display,
+        written: u64,
+    ) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_string();
+        move |source| match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                Self::DiskFull { path, written, source }
+            }
+            _ => Self::Io { operation, path, source },
+        }
+    }
+}

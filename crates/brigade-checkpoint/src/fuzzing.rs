@@ -1,0 +1,22 @@
+//! The parsers of files, for a fuzz runner: whatever the bytes, they neither panic nor allocate beyond their length.
+
+use crate::cover::Cover;
+use crate::header::{self, PREFIX};
+use crate::layout::MANIFEST;
+use crate::manifest::Manifest;
+
+/// Parses a manifest.
+pub fn manifest(bytes: &[u8]) {
+    if let Ok(manifest) = Manifest::parse(bytes, MANIFEST) {
+        let _ = Cover::of(&manifest);
+    }
+}
+
+/// Parses a file's header, given the whole file.
+pub fn safetensors_header(bytes: &[u8]) {
+    let Some((prefix, rest)) = bytes.split_first_chunk::<PREFIX>() else { return };
+    if let Ok(length) = header::length(*prefix, bytes.len() as u64) {
+        let (json, data) = rest.split_at(length);
+        let _ = header::parse(json, data.len() as u64);
+    }
+}

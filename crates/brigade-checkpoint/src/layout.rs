@@ -1,0 +1,135 @@
+//! Names of folders and files.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Result};
+
+/// The file that describes a checkpoint. It is the last file that is written.
+pub const MANIFEST: &str = "manifest.json";
+
+/// The manifest's checksum, one line as `b3sum` writes and checks it.
+pub const MANIFEST_HASH: &str = "manifest.blake3";
+
+/// Longest token of a save, in characters.
+const TOKEN_LIMIT: usize = 64;
+
+/// Which save a file belongs to: the step, and a token that no other save has.
+///
+/// One rank makes it and hands it to all others (it can be serialized).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Unchecked")]
+pub struct Staging {
+    step: u64,
+    token: String,
+}
+
+#[derive(Deserialize)]
+struct Unchecked {
+    step: u64,
+    token: String,
+}
+
+impl TryFrom<Unchecked> for Staging {
+    type Error = Error;
+
+    fn try_from(given: Unchecked) -> Result<Self> {
+        Self::with_token(given.step, &given.token)
+    }
+}
+
+impl Staging {
+    /// A new save of `step` (completed training steps), with a random token.
+    ///
+    /// # Errors
+    /// When the system gives no random bytes.
+    pub fn new(step: u64) -> Result<Self> {
+        let number = getrandom::u64().map_err(|error| Error::Io {
+            operation: "draw",
+            path: "a random token".into(),
+            source: error.into(),
+        })?;
+        Ok(Self { step, token: format!("{number:016x}") })
+    }
+
+    /// A new save of `step` with a token of the caller's.
+    ///
+    /// # Errors
+    /// When the token is empty, longer than 64 characters, or not of `a-z`, `0-9`.
+    pub fn with_token(step: u64, token: &str) -> Result<Self> {
+        if !is_token(token) {
+            return Err(Error::Name {
+                what: "token",
+                given: token.into(),
+                allowed: "1 to 64 characters of a-z and 0-9",
+            });
+        }
+        Ok(Self { step, token: token.into() })
+    }
+
+    /// Completed training steps.
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// What tells this save from others of the same step.
+    pub fn token(&self) -> &str {
+        &self.token
+    }
+}
+
+impl fmt::Display for Staging {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the save of step {} ({})", self.step, self.token)
+    }
+}
+
+fn is_token(text: &str) -> bool {
+    (1..=TOKEN_LIMIT).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+}
+
+/// `step-00000050`: the folder of a step.
+pub(crate) fn step_folder(step: u64) -> String {
+    format!("step-{step:08}")
+}
+
+/// The step of a folder that [`step_folder`] made.
+pub(crate) fn folder_step(name: &str) -> Option<u64> {
+    let step = name.strip_prefix("step-")?.parse().ok()?;
+    (step_folder(step) == name).then_some(step)
+}
+
+/// `rank-00003.safetensors`: the file of a rank.
+pub fn rank_file(rank: usize) -> String {
+    format!("rank-{rank:05}.safetensors")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_of_steps_have_one_spelling() {
+        assert_eq!(folder_step("step-00000050"), Some(50));
+        assert_eq!(folder_step(&step_folder(u64::MAX)), Some(u64::MAX));
+        for other in
+            ["step-50", "step-000000050", "step-+0000050", ".step-00000050", "step-00000050.old", "step-"]
+        {
+            assert_eq!(folder_step(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn tokens_cannot_leave_the_folder() {
+        for bad in ["", "../x", "a/b", "A", "a.b", &"a".repeat(65)] {
+            assert!(Staging::with_token(1, bad).is_err(), "{bad}");
+            let json = format!("{{\"step\":1,\"token\":{bad:?}}}");
+            assert!(serde_json::from_str::<Staging>(&json).is_err(), "{bad}");
+        }
+        let save = Staging::new(7).unwrap();
+        let json = serde_json::to_string(&save).unwrap();
+        assert_eq!(serde_json::from_str::<Staging>(&json).unwrap(), save);
+    }
+}

@@ -1,0 +1,82 @@
+//! Which checkpoints there are, and which of them are kept.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+
+use crate::Result;
+use crate::read::load;
+use crate::storage::Storage;
+
+/// A visible checkpoint.
+#[derive(Debug)]
+pub struct Found {
+    /// Completed training steps.
+    pub step: u64,
+    /// What is in it, or why it is not whole.
+    pub whole: Result<Summary>,
+}
+
+/// A whole checkpoint in short.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// Batches of the sampler that were consumed.
+    pub position: u64,
+    /// When it was published, in seconds since 1970 (UTC).
+    pub created: u64,
+    /// The mesh that wrote it.
+    pub mesh: BTreeMap<String, u64>,
+    /// Number of ranks' files.
+    pub files: usize,
+    /// Their size together.
+    pub bytes: u64,
+}
+
+/// All visible checkpoints, newest first. It is cheap: manifests, their checksums and the sizes of files are checked,
+/// no contents.
+///
+/// # Errors
+/// When the place cannot be listed. What is wrong with a single checkpoint is told in its [`Found`].
+pub fn list(storage: &dyn Storage) -> Result<Vec<Found>> {
+    let found = storage.published()?.into_iter().map(|published| {
+        let whole = load(storage, &published).map(|manifest| Summary {
+            position: manifest.state.position,
+            created: manifest.created,
+            files: manifest.files.len(),
+            bytes: manifest.bytes(),
+            mesh: manifest.state.mesh,
+        });
+        Found { step: published.step, whole }
+    });
+    Ok(found.collect())
+}
+
+/// Removes all checkpoints that are older than the `newest` newest whole ones, and returns their steps.
+///
+/// Older means of a smaller step. With fewer whole ones nothing is removed; what is not whole does not count.
+///
+/// # Errors
+/// Errors of the storage. What was not removed can be removed by the next call.
+pub fn keep(storage: &dyn Storage, newest: NonZeroUsize) -> Result<Vec<u64>> {
+    let mut whole = 0;
+    let mut removed = Vec::new();
+    for published in storage.published()? {
+        if whole >= newest.get() {
+            storage.remove(&published.folder)?;
+            removed.push(published.step);
+        } else if load(storage, &published).is_ok() {
+            whole += 1;
+        }
+    }
+    Ok(removed)
+}
+
+/// Removes what writers left that died: saves that were never published, and removals that were not finished.
+/// Returns the folders. No save may be in progress.
+///
+/// # Errors
+/// Errors of the storage.
+pub fn remove_stale(storage: &dyn Storage) -> Result<Vec<String>> {
+    let folders = storage.unpublished()?;
+    folders.iter().try_for_each(|folder| storage.remove(folder))?;
+    Ok(folders)
+}

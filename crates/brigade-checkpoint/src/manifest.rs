@@ -1,0 +1,176 @@
+//! The manifest: what a checkpoint holds and where, and how to tell that it is unharmed.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::layout::{MANIFEST, MANIFEST_HASH, Staging};
+use crate::storage::{Published, Storage, read_whole};
+use crate::{Error, Result, Unit};
+
+/// The format's version that this build writes, and the newest that it reads.
+pub const VERSION: u32 = 1;
+
+/// Bytes that one checksum of [`FileEntry::chunks`] covers; the last chunk of a file may be shorter.
+pub const CHUNK: usize = 1 << 20;
+
+/// Largest manifest, in bytes.
+pub const MANIFEST_LIMIT: u64 = 256 << 20;
+
+/// Characters of a crc32c in hexadecimal.
+const CRC_DIGITS: usize = 8;
+
+/// What training knows about itself: the part of a manifest that its caller makes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct State {
+    /// Batches of the sampler that were consumed; differs from the step where some were skipped.
+    pub position: u64,
+    /// The mesh that wrote it, such as `pp`, `dp`, `zero`. Loading needs none of it.
+    pub mesh: BTreeMap<String, u64>,
+    /// The run's resolved configuration.
+    pub settings: Value,
+    /// What must not change when a run goes on: hashes of data, tokenizer, and the like.
+    pub facts: BTreeMap<String, String>,
+    /// Counts that go on with the run, such as rollbacks.
+    pub counters: BTreeMap<String, u64>,
+    /// The units in the model's order.
+    pub units: Vec<Unit>,
+}
+
+/// A checkpoint's description: the content of `manifest.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// Version of the format.
+    pub version: u32,
+    /// Completed training steps.
+    pub step: u64,
+    /// When it was published, in seconds since 1970 (UTC).
+    pub created: u64,
+    /// What training said about itself.
+    pub state: State,
+    /// The ranks' files, by rank.
+    pub files: Vec<FileEntry>,
+}
+
+/// The file of one rank.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileEntry {
+    /// `rank-00003.safetensors`.
+    pub name: String,
+    /// The rank that wrote it.
+    pub rank: usize,
+    /// Size of the file.
+    pub bytes: u64,
+    /// BLAKE3 of the whole file, 64 hexadecimal digits.
+    pub blake3: String,
+    /// CRC-32C of each [`CHUNK`] of the file, 8 hexadecimal digits each, one after the other.
+    pub chunks: String,
+    /// The pieces in the file's order.
+    pub pieces: Vec<PieceEntry>,
+}
+
+/// Where a contiguous range of a slot lies in a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PieceEntry {
+    /// The unit.
+    pub unit: String,
+    /// The slot.
+    pub slot: String,
+    /// First element in the slot.
+    pub start: usize,
+    /// Number of elements (4 bytes each, little-endian `f32`).
+    pub elements: usize,
+    /// Offset of the first byte from the start of the file.
+    pub offset: u64,
+}
+
+/// What a rank reports of its file to the rank that publishes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RankEntry {
+    /// The save that it belongs to.
+    pub staging: Staging,
+    /// The file.
+    pub file: FileEntry,
+}
+
+impl FileEntry {
+    /// Number of chunks.
+    pub(crate) fn chunk_count(&self) -> u64 {
+        self.bytes.div_ceil(CHUNK as u64)
+    }
+
+    /// Checksum of a chunk; `None` when there is no such chunk or its digits are not hexadecimal.
+    pub(crate) fn chunk_crc(&self, chunk: u64) -> Option<u32> {
+        let begin = usize::try_from(chunk).ok()?.checked_mul(CRC_DIGITS)?;
+        let digits = self.chunks.as_bytes().get(begin..begin.checked_add(CRC_DIGITS)?)?;
+        if !digits.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')) {
+            return None;
+        }
+        u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+    }
+
+    /// Whether every chunk has a checksum, and nothing else is there.
+    pub(crate) fn has_all_chunks(&self) -> bool {
+        self.chunks.len().is_multiple_of(CRC_DIGITS)
+            && (self.chunks.len() / CRC_DIGITS) as u64 == self.chunk_count()
+            && (0..self.chunk_count()).all(|chunk| self.chunk_crc(chunk).is_some())
+    }
+}
+
+impl Manifest {
+    /// Bytes of all the ranks' files.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.bytes).sum()
+    }
+
+    /// Reads `bytes` and checks that they describe a complete checkpoint; `file` names them in errors.
+    ///
+    /// # Errors
+    /// [`Error::Version`] for a newer format, else [`Error::Manifest`] with what is wrong.
+    pub fn parse(bytes: &[u8], file: &str) -> Result<Self> {
+        #[derive(Deserialize)]
+        struct Version {
+            version: u64,
+        }
+        let wrong = |message: String| Error::Manifest { file: file.into(), message };
+        let Version { version } = serde_json::from_slice(bytes).map_err(|error| wrong(error.to_string()))?;
+        if version > VERSION.into() {
+            return Err(Error::Version { file: file.into(), found: version, supported: VERSION });
+        }
+        let manifest: Self = serde_json::from_slice(bytes).map_err(|error| wrong(error.to_string()))?;
+        manifest.check().map_err(|error| match error {
+            Error::Manifest { message, .. } => wrong(message),
+            other => wrong(other.to_string()),
+        })?;
+        Ok(manifest)
+    }
+
+    /// Reads the manifest of a folder and compares it with its checksum.
+    pub(crate) fn load(storage: &dyn Storage, published: &Published) -> Result<Self> {
+        let folder = &published.folder;
+        let file = format!("{folder}/{MANIFEST}");
+        let bytes = read_whole(storage, folder, MANIFEST, MANIFEST_LIMIT)?;
+        let line = hash_line(&bytes);
+        if read_whole(storage, folder, MANIFEST_HASH, line.len() as u64)? != line.as_bytes() {
+            let message = format!("does not agree with {MANIFEST_HASH}; one of the two is damaged");
+            return Err(Error::Manifest { file, message });
+        }
+        let manifest = Self::parse(&bytes, &file)?;
+        if manifest.step != published.step {
+            let message = format!("is of step {}, its folder of step {}", manifest.step, published.step);
+            return Err(Error::Manifest { file, message });
+        }
+        Ok(manifest)
+    }
+}
+
+/// The content of [`MANIFEST_HASH`].
+pub(crate) fn hash_line(manifest: &[u8]) -> String {
+    format!("{}  {MANIFEST}\n", blake3::hash(manifest).to_hex())
+}

@@ -1,0 +1,148 @@
+//! Reading: any range of any slot, whatever ranks wrote it.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::chunks::Chunks;
+use crate::cover::Cover;
+use crate::layout::step_folder;
+use crate::manifest::Manifest;
+use crate::storage::{Published, Storage};
+use crate::{Error, PARAMETERS, Parameter, Result, Unit};
+
+/// A checkpoint that is open for reading. Threads may share it; they read one after the other.
+#[derive(Debug)]
+pub struct Checkpoint {
+    pub(crate) storage: Arc<dyn Storage>,
+    pub(crate) published: Published,
+    pub(crate) manifest: Manifest,
+    cover: Cover,
+    chunks: Mutex<Chunks>,
+}
+
+impl Checkpoint {
+    /// Opens the checkpoint of `step`, whose manifest, checksum of the manifest and sizes of files must be right.
+    /// Contents are checked when they are read, or all at once by [`verify`](Self::verify).
+    ///
+    /// # Errors
+    /// [`Error::NoStep`], or what is wrong with it: [`Error::Manifest`], [`Error::Version`], [`Error::Missing`],
+    /// [`Error::Size`]; errors of the storage.
+    pub fn open(storage: Arc<dyn Storage>, step: u64) -> Result<Self> {
+        let mut published = storage.published()?;
+        match published.iter().position(|published| published.step == step) {
+            Some(index) => {
+                let published = published.swap_remove(index);
+                let manifest = load(&*storage, &published)?;
+                let cover = Cover::of(&manifest)?;
+                Ok(Self { storage, published, manifest, cover, chunks: Mutex::default() })
+            }
+            None => {
+                let there: Vec<_> = published.iter().map(|published| published.step.to_string()).collect();
+                let there = if there.is_empty() { "none".into() } else { there.join(", ") };
+                Err(Error::NoStep { location: storage.location().into(), step, there })
+            }
+        }
+    }
+
+    /// What the checkpoint holds.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Fills `into` with the elements `range` of a slot. Only the chunks that hold them are read, and their checksums
+    /// compared. A chunk that several calls need is read once when the calls go through a file in order.
+    ///
+    /// # Errors
+    /// [`Error::NoSlot`], [`Error::Range`], [`Error::Damaged`] with file, chunk and offset; errors of the storage.
+    pub fn read(&self, unit: &str, slot: &str, range: Range<usize>, into: &mut [f32]) -> Result<()> {
+        let located = self.cover.slot(unit, slot).ok_or_else(|| self.no_slot(unit, slot))?;
+        let elements = located.last().map_or(0, |last| last.end);
+        if range.start > range.end || range.end > elements || into.len() != range.len() {
+            let (unit, slot, buffer) = (unit.into(), slot.into(), into.len());
+            return Err(Error::Range { unit, slot, range, buffer, elements });
+        }
+        let mut chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = located.partition_point(|piece| piece.end <= range.start);
+        for piece in located.iter().skip(first).take_while(|piece| piece.start < range.end) {
+            let (begin, end) = (piece.start.max(range.start), piece.end.min(range.end));
+            let offset = piece.offset + 4 * (begin - piece.start) as u64;
+            let values = &mut into[begin - range.start..end - range.start];
+            let folder = &self.published.folder;
+            let file = &self.manifest.files[piece.file];
+            chunks.read(&*self.storage, folder, file, offset, bytemuck::cast_slice_mut(values))?;
+        }
+        Ok(())
+    }
+
+    /// All parameters, unit by unit, in the units' order.
+    pub fn parameters(&self) -> impl Iterator<Item = StoredParameter<'_>> {
+        self.manifest.state.units.iter().flat_map(move |unit| {
+            unit.parameters.iter().map(move |parameter| StoredParameter { checkpoint: self, unit, parameter })
+        })
+    }
+
+    fn no_slot(&self, unit: &str, slot: &str) -> Error {
+        let units = &self.manifest.state.units;
+        let names: Vec<_> = match units.iter().find(|known| known.name == unit) {
+            Some(known) => known.slots.iter().map(|slot| format!("{unit}/{slot}")).collect(),
+            None => units.iter().map(|unit| unit.name.clone()).collect(),
+        };
+        Error::NoSlot {
+            checkpoint: step_folder(self.manifest.step),
+            unit: unit.into(),
+            slot: slot.into(),
+            there: names.join(", "),
+        }
+    }
+}
+
+/// Loads a manifest and compares the files' sizes with it.
+pub(crate) fn load(storage: &dyn Storage, published: &Published) -> Result<Manifest> {
+    let manifest = Manifest::load(storage, published)?;
+    for file in &manifest.files {
+        let name = format!("{}/{}", published.folder, file.name);
+        match storage.open(&published.folder, &file.name)?.map(|source| source.size()) {
+            None => return Err(Error::Missing { file: name }),
+            Some(given) if given != file.bytes => {
+                return Err(Error::Size { file: name, given, expected: file.bytes });
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(manifest)
+}
+
+/// A parameter in a checkpoint.
+#[derive(Clone, Copy, Debug)]
+pub struct StoredParameter<'a> {
+    checkpoint: &'a Checkpoint,
+    /// The unit that it is in.
+    pub unit: &'a Unit,
+    /// Its name, shape and place.
+    pub parameter: &'a Parameter,
+}
+
+impl StoredParameter<'_> {
+    /// The parameter's values, in row-major order.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::read`].
+    pub fn read(&self) -> Result<Vec<f32>> {
+        self.read_slot(PARAMETERS)
+    }
+
+    /// The values of another slot that belong to this parameter, such as an optimizer's moment.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::read`].
+    pub fn read_slot(&self, slot: &str) -> Result<Vec<f32>> {
+        let Parameter { start, .. } = *self.parameter;
+        let end = self.parameter.elements().map_or(usize::MAX, |elements| start.saturating_add(elements));
+        if self.checkpoint.cover.slot(&self.unit.name, slot).is_none() {
+            return Err(self.checkpoint.no_slot(&self.unit.name, slot));
+        }
+        let mut values = vec![0.0; end - start];
+        self.checkpoint.read(&self.unit.name, slot, start..end, &mut values)?;
+        Ok(values)
+    }
+}

@@ -1,0 +1,149 @@
+//! Where checkpoints are kept: what a local folder and an object store can both do.
+
+mod local;
+#[cfg(feature = "object-store")]
+mod object;
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+pub use local::LocalStorage;
+#[cfg(feature = "object-store")]
+pub use object::ObjectStorage;
+
+use crate::layout::Staging;
+use crate::{Error, Result};
+
+/// A place for checkpoints. Each checkpoint is a folder of files; `folder` and `name` are as this storage gave them,
+/// or as [`rank_file`](crate::rank_file), [`MANIFEST`](crate::MANIFEST) and [`MANIFEST_HASH`](crate::MANIFEST_HASH).
+///
+/// A checkpoint is written into the folder of a [`Staging`], where no reader looks; the manifest is written last, and
+/// then [`publish`](Self::publish) makes it visible, wholly or not at all. A process may die between any two calls
+/// and inside each of them.
+pub trait Storage: fmt::Debug + Send + Sync {
+    /// The place in words: a path or a URL.
+    fn location(&self) -> &str;
+
+    /// The folder that a save writes into.
+    fn folder(&self, staging: &Staging) -> String;
+
+    /// A new file of `bytes` bytes; an existing one is replaced.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::DiskFull`] or [`Error::Object`] with the file.
+    fn create(&self, folder: &str, name: &str, bytes: u64) -> Result<Box<dyn Sink>>;
+
+    /// A file for reading; `None` when it is not there.
+    ///
+    /// # Errors
+    /// [`Error::Io`] or [`Error::Object`] with the file.
+    fn open(&self, folder: &str, name: &str) -> Result<Option<Box<dyn Source>>>;
+
+    /// The visible checkpoints, newest first, one a step. A place that does not exist has none.
+    ///
+    /// # Errors
+    /// [`Error::Io`] or [`Error::Object`].
+    fn published(&self) -> Result<Vec<Published>>;
+
+    /// Makes a save visible whose files, the manifest last, are all written and finished. A visible checkpoint of the
+    /// same step stays until then, and is removed.
+    ///
+    /// # Errors
+    /// [`Error::Io`] or [`Error::Object`]. Either the old checkpoint or the new one is visible then.
+    fn publish(&self, staging: &Staging) -> Result<()>;
+
+    /// Removes a folder with its files. One that is visible is hidden first, so that it is never visible in part.
+    ///
+    /// # Errors
+    /// [`Error::Io`] or [`Error::Object`]; not when there is no such folder.
+    fn remove(&self, folder: &str) -> Result<()>;
+
+    /// Folders that no reader sees: saves that were never published, removals that were not finished.
+    ///
+    /// # Errors
+    /// [`Error::Io`] or [`Error::Object`].
+    fn unpublished(&self) -> Result<Vec<String>>;
+
+    /// Bytes that are free to this user, where that is known.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    fn free_space(&self) -> Result<Option<u64>>;
+}
+
+/// A visible checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Published {
+    /// Completed training steps.
+    pub step: u64,
+    /// Its folder.
+    pub folder: String,
+}
+
+/// A file that is being written. What is dropped without [`finish`](Self::finish) may be there in part.
+pub trait Sink: Send {
+    /// Appends `bytes`.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::DiskFull`] or [`Error::Object`] with the file.
+    fn write(&mut self, bytes: &[u8]) -> Result<()>;
+
+    /// Ends the file. When this returns, its content survives a loss of power.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::DiskFull`] or [`Error::Object`] with the file.
+    fn finish(self: Box<Self>) -> Result<()>;
+}
+
+/// A file that is being read.
+pub trait Source: Send {
+    /// Its size in bytes.
+    fn size(&self) -> u64;
+
+    /// Fills `into` from byte `offset` on.
+    ///
+    /// # Errors
+    /// [`Error::Io`] or [`Error::Object`] with the file, also when it ends before `into` is full.
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<()>;
+}
+
+/// The storage at a folder's path, or at a URL (`file://`, `gs://`, `s3://`, by the feature `object-store`).
+///
+/// A path is the better choice for a local folder: `file://` goes through the object store's client, which neither
+/// flushes files to the disk nor knows the free space, and lays folders out otherwise.
+///
+/// # Errors
+/// [`Error::Feature`] for a URL in a build without object stores, [`Error::Url`] for another scheme or a bad URL.
+pub fn open_storage(place: &str) -> Result<Arc<dyn Storage>> {
+    match place.split_once("://") {
+        None => Ok(Arc::new(LocalStorage::new(Path::new(place)))),
+        Some(("file" | "gs" | "s3", _)) => open_url(place),
+        Some((scheme, _)) => {
+            Err(Error::Url { url: place.into(), message: format!("the scheme {scheme:?} is not known") })
+        }
+    }
+}
+
+#[cfg(feature = "object-store")]
+fn open_url(url: &str) -> Result<Arc<dyn Storage>> {
+    Ok(Arc::new(ObjectStorage::open(url)?))
+}
+
+#[cfg(not(feature = "object-store"))]
+fn open_url(url: &str) -> Result<Arc<dyn Storage>> {
+    Err(Error::Feature { url: url.into(), feature: "object-store" })
+}
+
+/// Reads a small file; `limit` bounds what is allocated.
+pub(crate) fn read_whole(storage: &dyn Storage, folder: &str, name: &str, limit: u64) -> Result<Vec<u8>> {
+    let file = format!("{folder}/{name}");
+    let source = storage.open(folder, name)?.ok_or_else(|| Error::Missing { file: file.clone() })?;
+    let size = source.size();
+    let Some(length) = usize::try_from(size).ok().filter(|_| size <= limit) else {
+        return Err(Error::Manifest { file, message: format!("{size} bytes; at most {limit} are allowed") });
+    };
+    let mut bytes = vec![0; length];
+    source.read_at(0, &mut bytes)?;
+    Ok(bytes)
+}

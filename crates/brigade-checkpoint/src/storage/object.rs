@@ -1,0 +1,320 @@
+//! Checkpoints in an object store, through the crate `object_store` and a runtime of its own.
+//!
+//! ```text
+//! <prefix>/step-00000050.<token>/      one save; a checkpoint if, and only if, its manifest.json exists
+//! ```
+//!
+//! Object stores cannot rename, but an object appears as a whole or not at all. So saves are told apart by their
+//! token, and the manifest, written last, is what makes one visible. Of several of one step the last one counts.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt, ObjectStoreScheme, WriteMultipart};
+use tokio::runtime::{Builder, Runtime};
+
+use super::{Published, Sink, Source, Storage};
+use crate::layout::{MANIFEST, Staging, folder_step, step_folder};
+use crate::{Error, Result};
+
+/// Longest that one operation may take, retries included.
+const DEADLINE: Duration = Duration::from_secs(300);
+
+/// Smallest part of an upload, in bytes.
+const PART: u64 = 8 << 20;
+
+/// Parts of an upload that are on their way at once.
+const PARALLEL: usize = 8;
+
+/// Object stores allow 10,000 parts; some are left for sizes that do not divide.
+const PARTS: u64 = 9_000;
+
+/// Largest range of one request, in bytes: small enough for a client's timeout on a slow line.
+const REQUEST: usize = 16 << 20;
+
+/// Checkpoints below a prefix of an object store. All waiting is done inside its methods.
+pub struct ObjectStorage {
+    client: Client,
+    location: String,
+}
+
+impl fmt::Debug for ObjectStorage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ObjectStorage").field(&self.location).finish()
+    }
+}
+
+impl ObjectStorage {
+    /// Checkpoints below `gs://bucket/prefix`, `s3://bucket/prefix` or `file:///folder`.
+    ///
+    /// Credentials and options come from the environment, by the names that the crate `object_store` reads
+    /// (`GOOGLE_APPLICATION_CREDENTIALS`, `AWS_ACCESS_KEY_ID`, `AWS_REGION`, `AWS_ENDPOINT`, …).
+    ///
+    /// # Errors
+    /// [`Error::Url`] for a URL that is none of these, or whose store cannot be set up.
+    pub fn open(url: &str) -> Result<Self> {
+        let wrong = |message: String| Error::Url { url: url.into(), message };
+        let parsed = url.parse().map_err(|error| wrong(format!("not a URL: {error}")))?;
+        let (scheme, _) = ObjectStoreScheme::parse(&parsed).map_err(|error| wrong(error.to_string()))?;
+        let known =
+            [ObjectStoreScheme::Local, ObjectStoreScheme::AmazonS3, ObjectStoreScheme::GoogleCloudStorage];
+        if !known.contains(&scheme) {
+            return Err(wrong("this object store is not supported".into()));
+        }
+        // Variables whose names or values are not text cannot be meant.
+        let variables = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+        let (store, prefix) =
+            object_store::parse_url_opts(&parsed, variables).map_err(|error| wrong(error.to_string()))?;
+        Self::new(Arc::from(store), prefix, url)
+    }
+
+    /// Checkpoints in this process's memory, for tests.
+    ///
+    /// # Errors
+    /// When the system gives no runtime.
+    pub fn in_memory() -> Result<Self> {
+        Self::new(Arc::new(InMemory::new()), Path::default(), "memory")
+    }
+
+    fn new(store: Arc<dyn ObjectStore>, prefix: Path, location: &str) -> Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(|source| Error::Io {
+            operation: "start",
+            path: "the runtime of the object store".into(),
+            source,
+        })?;
+        Ok(Self { client: Client { store, prefix, runtime: Arc::new(runtime) }, location: location.into() })
+    }
+
+    /// Every save of every step: folder, and when its manifest was written, if it was.
+    fn saves(&self) -> Result<BTreeMap<u64, Vec<Written>>> {
+        let Client { store, prefix, .. } = &self.client;
+        let listed = self.client.wait("list", prefix, store.list_with_delimiter(Some(prefix)))?;
+        let mut saves: BTreeMap<u64, Vec<Written>> = BTreeMap::new();
+        for path in listed.common_prefixes {
+            let Some(folder) = path.filename() else { continue };
+            let Some((step, _)) = folder.split_once('.') else { continue };
+            let Some(step) = folder_step(step) else { continue };
+            let manifest = self.client.path(folder, MANIFEST);
+            let time = match self.client.find(&manifest)? {
+                Some(found) => Some((found.last_modified.timestamp_micros(), folder.to_owned())),
+                None => None,
+            };
+            saves.entry(step).or_default().push(Written { order: time, folder: folder.into() });
+        }
+        for same_step in saves.values_mut() {
+            same_step.sort_by(|a, b| b.order.cmp(&a.order));
+        }
+        Ok(saves)
+    }
+}
+
+/// A save; the one of a step that comes first in the order of `order`, downwards, counts.
+struct Written {
+    order: Option<(i64, String)>,
+    folder: String,
+}
+
+impl Storage for ObjectStorage {
+    fn location(&self) -> &str {
+        &self.location
+    }
+
+    fn folder(&self, staging: &Staging) -> String {
+        format!("{}.{}", step_folder(staging.step()), staging.token())
+    }
+
+    fn create(&self, folder: &str, name: &str, bytes: u64) -> Result<Box<dyn Sink>> {
+        let path = self.client.path(folder, name);
+        let part = usize::try_from(PART.max(bytes.div_ceil(PARTS))).unwrap_or(usize::MAX);
+        let upload = if bytes <= part as u64 {
+            Upload::Whole(Vec::new())
+        } else {
+            let begun = self.client.wait("write", &path, self.client.store.put_multipart(&path))?;
+            Upload::Parts(WriteMultipart::new_with_chunk_size(begun, part))
+        };
+        Ok(Box::new(ObjectSink { client: self.client.clone(), path, upload: Some(upload) }))
+    }
+
+    fn open(&self, folder: &str, name: &str) -> Result<Option<Box<dyn Source>>> {
+        let path = self.client.path(folder, name);
+        let found = self.client.find(&path)?;
+        Ok(found.map(|found| {
+            Box::new(ObjectSource { client: self.client.clone(), path, size: found.size }) as Box<dyn Source>
+        }))
+    }
+
+    fn published(&self) -> Result<Vec<Published>> {
+        let newest = |(step, same_step): (u64, Vec<Written>)| {
+            let first = same_step.into_iter().next().filter(|first| first.order.is_some())?;
+            Some(Published { step, folder: first.folder })
+        };
+        Ok(self.saves()?.into_iter().rev().filter_map(newest).collect())
+    }
+
+    fn publish(&self, staging: &Staging) -> Result<()> {
+        let same_step = self.saves()?.remove(&staging.step()).unwrap_or_default();
+        let new = self.folder(staging);
+        if same_step.iter().all(|save| save.folder != new || save.order.is_none()) {
+            return Err(Error::Missing { file: self.client.path(&new, MANIFEST).to_string() });
+        }
+        let mut others = same_step.into_iter().filter(|save| save.folder != new);
+        others.try_for_each(|save| self.remove(&save.folder))
+    }
+
+    fn remove(&self, folder: &str) -> Result<()> {
+        let client = &self.client;
+        client.delete(&client.path(folder, MANIFEST))?;
+        let prefix = client.prefix.clone().join(folder);
+        let listed = client.wait("list", &prefix, client.store.list_with_delimiter(Some(&prefix)))?;
+        listed.objects.iter().try_for_each(|object| client.delete(&object.location))
+    }
+
+    fn unpublished(&self) -> Result<Vec<String>> {
+        let hidden = |same_step: Vec<Written>| {
+            same_step
+                .into_iter()
+                .enumerate()
+                .filter(|(index, save)| *index > 0 || save.order.is_none())
+                .map(|(_, save)| save.folder)
+        };
+        Ok(self.saves()?.into_values().flat_map(hidden).collect())
+    }
+
+    fn free_space(&self) -> Result<Option<u64>> {
+        Ok(None)
+    }
+}
+
+/// The store, with what is needed to wait for it.
+#[derive(Clone)]
+struct Client {
+    store: Arc<dyn ObjectStore>,
+    prefix: Path,
+    runtime: Arc<Runtime>,
+}
+
+impl Client {
+    fn path(&self, folder: &str, name: &str) -> Path {
+        self.prefix.clone().join(folder).join(name)
+    }
+
+    /// Runs an operation to its end, or to the deadline.
+    fn wait<T, E: fmt::Display>(
+        &self,
+        operation: &'static str,
+        path: &Path,
+        work: impl Future<Output = Result<T, E>>,
+    ) -> Result<T> {
+        let failed = |message: String| Error::Object { operation, path: path.to_string(), message };
+        match self.runtime.block_on(async { tokio::time::timeout(DEADLINE, work).await }) {
+            Ok(result) => result.map_err(|error| failed(error.to_string())),
+            Err(_) => Err(failed(format!("no answer within {} s", DEADLINE.as_secs()))),
+        }
+    }
+
+    /// An object's description; `None` when there is none.
+    fn find(&self, path: &Path) -> Result<Option<object_store::ObjectMeta>> {
+        self.wait("find", path, async {
+            match self.store.head(path).await {
+                Ok(found) => Ok(Some(found)),
+                Err(object_store::Error::NotFound { .. }) => Ok(None),
+                Err(error) => Err(error),
+            }
+        })
+    }
+
+    /// Deletes an object, if it is there.
+    fn delete(&self, path: &Path) -> Result<()> {
+        self.wait("remove", path, async {
+            match self.store.delete(path).await {
+                Err(object_store::Error::NotFound { .. }) => Ok(()),
+                deleted => deleted,
+            }
+        })
+    }
+}
+
+/// An object that is being written. Parts of one that is dropped before its end are given up.
+struct ObjectSink {
+    client: Client,
+    path: Path,
+    upload: Option<Upload>,
+}
+
+enum Upload {
+    /// A small object, which is sent at once.
+    Whole(Vec<u8>),
+    /// A large one, in parts, several of which are on their way at once.
+    Parts(WriteMultipart),
+}
+
+impl Sink for ObjectSink {
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        match &mut self.upload {
+            Some(Upload::Whole(content)) => content.extend_from_slice(bytes),
+            Some(Upload::Parts(upload)) => self.client.wait("write", &self.path, async {
+                upload.wait_for_capacity(PARALLEL).await?;
+                upload.write(bytes);
+                Ok::<_, object_store::Error>(())
+            })?,
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<()> {
+        let Self { client, path, upload } = &mut *self;
+        match upload.take() {
+            Some(Upload::Whole(content)) => {
+                client.wait("write", path, client.store.put(path, content.into())).map(|_| ())
+            }
+            Some(Upload::Parts(upload)) => client.wait("finish", path, upload.finish()).map(|_| ()),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for ObjectSink {
+    fn drop(&mut self) {
+        if let Some(Upload::Parts(upload)) = self.upload.take() {
+            // A store forgets unfinished parts by itself at last.
+            let _ = self.client.wait("give up", &self.path, upload.abort());
+        }
+    }
+}
+
+struct ObjectSource {
+    client: Client,
+    path: Path,
+    size: u64,
+}
+
+impl Source for ObjectSource {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+        let mut begin = offset;
+        for part in into.chunks_mut(REQUEST) {
+            let end = begin + part.len() as u64;
+            let bytes =
+                self.client.wait("read", &self.path, self.client.store.get_range(&self.path, begin..end))?;
+            if bytes.len() != part.len() {
+                return Err(Error::Object {
+                    operation: "read",
+                    path: self.path.to_string(),
+                    message: format!("{} of {} bytes from byte {begin} on", bytes.len(), part.len()),
+                });
+            }
+            part.copy_from_slice(&bytes);
+            begin = end;
+        }
+        Ok(())
+    }
+}

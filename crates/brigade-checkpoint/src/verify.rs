@@ -1,0 +1,111 @@
+//! Checking every byte of a checkpoint.
+
+use std::fmt;
+
+use crate::chunks;
+use crate::header::{self, PREFIX, Tensor};
+use crate::manifest::{CHUNK, FileEntry};
+use crate::storage::Source;
+use crate::{Checkpoint, Error, Result};
+
+/// Chunks that are read at once.
+const CHUNKS: usize = 4;
+
+/// What is wrong with a file of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The file's name.
+    pub file: String,
+    /// What is wrong with it.
+    pub message: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.file, self.message)
+    }
+}
+
+impl Checkpoint {
+    /// Reads every file wholly, and compares sizes, checksums and headers with the manifest. Returns all that is wrong,
+    /// at most one problem a file; nothing when the checkpoint is unharmed.
+    pub fn verify(&self) -> Vec<Problem> {
+        let files = &self.manifest().files;
+        let problem = |file: &FileEntry| {
+            let message = match self.verify_file(file) {
+                Ok(()) => return None,
+                Err(Wrong::Error(error)) => error.to_string(),
+                Err(Wrong::Header(message)) => message,
+                Err(Wrong::Hash(hash)) => match files.iter().find(|other| other.blake3 == hash) {
+                    Some(other) => format!("it holds what was written as {}", other.name),
+                    None => format!("its BLAKE3 checksum is {hash}, written was {}", file.blake3),
+                },
+            };
+            Some(Problem { file: file.name.clone(), message })
+        };
+        files.iter().filter_map(problem).collect()
+    }
+
+    fn verify_file(&self, file: &FileEntry) -> Result<(), Wrong> {
+        let folder = &self.published.folder;
+        let name = format!("{folder}/{}", file.name);
+        let source = self.storage.open(folder, &file.name)?.ok_or(Error::Missing { file: name.clone() })?;
+        if source.size() != file.bytes {
+            return Err(Error::Size { file: name, given: source.size(), expected: file.bytes }.into());
+        }
+        let mut whole = blake3::Hasher::new();
+        let mut damaged = None;
+        let mut buffer = vec![0; file.bytes.min((CHUNKS * CHUNK) as u64) as usize];
+        let mut at = 0;
+        while at < file.bytes {
+            let part = (file.bytes - at).min(buffer.len() as u64) as usize;
+            let part = &mut buffer[..part];
+            source.read_at(at, part)?;
+            whole.update(part);
+            for (number, bytes) in (at / CHUNK as u64..).zip(part.chunks(CHUNK)) {
+                damaged = damaged.or_else(|| chunks::verify(folder, file, number, bytes).err());
+            }
+            at += part.len() as u64;
+        }
+        let hash = whole.finalize().to_hex().to_string();
+        let swapped = || self.manifest().files.iter().any(|other| other.blake3 == hash);
+        match damaged {
+            Some(error) if !swapped() => return Err(error.into()),
+            _ if hash != file.blake3 => return Err(Wrong::Hash(hash)),
+            Some(error) => return Err(error.into()),
+            None => {}
+        }
+        verify_header(&*source, file)
+    }
+}
+
+enum Wrong {
+    Error(Error),
+    Header(String),
+    Hash(String),
+}
+
+impl From<Error> for Wrong {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+/// Compares what a file says of itself with what the manifest says of it.
+fn verify_header(source: &dyn Source, file: &FileEntry) -> Result<(), Wrong> {
+    let mut prefix = [0; PREFIX];
+    if file.bytes < PREFIX as u64 {
+        return Err(Wrong::Header("the file is too short for a header".into()));
+    }
+    source.read_at(0, &mut prefix)?;
+    let length = header::length(prefix, file.bytes).map_err(Wrong::Header)?;
+    let mut json = vec![0; length];
+    source.read_at(PREFIX as u64, &mut json)?;
+    let data = (PREFIX + length) as u64;
+    let tensors = header::parse(&json, file.bytes - data).map_err(Wrong::Header)?;
+    let pieces = file.pieces.iter().map(|piece| Tensor::of(piece, data));
+    if !pieces.eq(tensors) || file.pieces.first().is_some_and(|first| first.offset != data) {
+        return Err(Wrong::Header("its header and the manifest do not agree".into()));
+    }
+    Ok(())
+}

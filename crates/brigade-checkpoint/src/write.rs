@@ -1,0 +1,230 @@
+//! Writing: each rank its file, one rank the manifest.
+
+use std::iter::once;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::check::{check_slot_name, check_unit_name};
+use crate::hash::Hasher;
+use crate::header::{self, HEADER_LIMIT};
+use crate::layout::{MANIFEST, MANIFEST_HASH, Staging, rank_file};
+use crate::manifest::{
+    FileEntry, MANIFEST_LIMIT, Manifest, PieceEntry, RankEntry, State, VERSION, hash_line,
+};
+use crate::storage::Storage;
+use crate::{Error, Result};
+
+/// Data are handed to the storage and to the checksums in parts of this many bytes.
+const PART: usize = 1 << 20;
+
+/// A contiguous range of a slot with its values.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Piece {
+    /// The unit.
+    pub unit: String,
+    /// The slot.
+    pub slot: String,
+    /// First element in the slot.
+    pub start: usize,
+    /// The values; a piece without any is not written.
+    pub values: Vec<f32>,
+}
+
+/// All that one rank writes, in any order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Snapshot {
+    /// The pieces; no two of them overlap.
+    pub pieces: Vec<Piece>,
+}
+
+impl Snapshot {
+    /// Bytes of the values: what the rank's file takes, but for its header.
+    pub fn bytes(&self) -> u64 {
+        self.pieces.iter().map(|piece| size_of_val(piece.values.as_slice()) as u64).sum()
+    }
+}
+
+/// Checks that `bytes` more fit into the storage, where its free space is known.
+///
+/// Every rank's file is checked so before it is written; the sum of all ranks is the caller's to check.
+///
+/// # Errors
+/// [`Error::NoSpace`].
+pub fn check_space(storage: &dyn Storage, bytes: u64) -> Result<()> {
+    match storage.free_space()? {
+        Some(free) if free < bytes => {
+            Err(Error::NoSpace { location: storage.location().into(), needed: bytes, free })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Writes the file of `rank` and flushes it to the disk; a second thread computes the checksums meanwhile.
+///
+/// The same snapshot gives the same bytes. The result goes to the rank that calls [`publish`].
+///
+/// # Errors
+/// [`Error::Name`], [`Error::Coverage`] or [`Error::TooLarge`] for a snapshot that cannot be stored and
+/// [`Error::NoSpace`], all before anything is written; [`Error::DiskFull`], [`Error::Io`] or [`Error::Object`] while
+/// writing. The save's folder is removed then, with the files of other ranks: no such save can be published.
+pub fn write_rank(
+    storage: &dyn Storage,
+    staging: &Staging,
+    rank: usize,
+    snapshot: &Snapshot,
+) -> Result<RankEntry> {
+    let pieces = sorted(snapshot)?;
+    let mut entries: Vec<_> = pieces
+        .iter()
+        .map(|piece| PieceEntry {
+            unit: piece.unit.clone(),
+            slot: piece.slot.clone(),
+            start: piece.start,
+            elements: piece.values.len(),
+            offset: 0,
+        })
+        .collect();
+    let header = header::write(&mut entries);
+    if header.len() as u64 > HEADER_LIMIT {
+        let (what, given) = ("the header's size in bytes", header.len() as u64);
+        return Err(Error::TooLarge { rank, what, given, limit: HEADER_LIMIT });
+    }
+    let bytes = header.len() as u64 + snapshot.bytes();
+    check_space(storage, bytes)?;
+
+    let name = rank_file(rank);
+    let write = || {
+        let mut sink = storage.create(&storage.folder(staging), &name, bytes)?;
+        parts(&header, &pieces).try_for_each(|part| sink.write(part))?;
+        sink.finish()
+    };
+    let (written, hashes) = std::thread::scope(|scope| {
+        let hashes = scope.spawn(|| {
+            let mut hasher = Hasher::default();
+            parts(&header, &pieces).for_each(|part| hasher.update(part));
+            hasher.finish()
+        });
+        (write(), hashes.join())
+    });
+    if let Err(error) = written {
+        // What failed is what the caller must hear of, not that cleaning up failed, too.
+        let _ = abandon(storage, staging);
+        return Err(error);
+    }
+    let hashes = hashes.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    let file = FileEntry { name, rank, bytes, blake3: hashes.blake3, chunks: hashes.chunks, pieces: entries };
+    Ok(RankEntry { staging: staging.clone(), file })
+}
+
+/// The pieces that hold values, by unit, slot and start.
+fn sorted(snapshot: &Snapshot) -> Result<Vec<&Piece>> {
+    let mut pieces: Vec<_> = snapshot.pieces.iter().filter(|piece| !piece.values.is_empty()).collect();
+    pieces.sort_by_key(|piece| (&piece.unit, &piece.slot, piece.start));
+    for piece in &pieces {
+        check_unit_name(&piece.unit)?;
+        check_slot_name(&piece.slot)?;
+    }
+    for pair in pieces.windows(2) {
+        let [left, right] = pair else { continue };
+        let end = left.start.saturating_add(left.values.len());
+        if (&left.unit, &left.slot) == (&right.unit, &right.slot) && right.start < end {
+            return Err(Error::Coverage {
+                unit: left.unit.clone(),
+                slot: left.slot.clone(),
+                range: right.start..end,
+                defect: "are in two pieces of one rank",
+                elements: end,
+            });
+        }
+    }
+    Ok(pieces)
+}
+
+/// The file's bytes in order.
+fn parts<'a>(header: &'a [u8], pieces: &'a [&Piece]) -> impl Iterator<Item = &'a [u8]> {
+    let values = pieces.iter().flat_map(|piece| bytemuck::cast_slice::<f32, u8>(&piece.values).chunks(PART));
+    once(header).chain(values)
+}
+
+/// Makes a save visible that all ranks have written, and returns its manifest. One rank calls this.
+///
+/// A checkpoint of the same step is replaced; it stays until the new one is whole.
+///
+/// # Errors
+/// [`Error::Stale`] and [`Error::Twice`] for entries that do not belong together, [`Error::NotShared`] and
+/// [`Error::Size`] when a rank's file is not where this rank looks, [`Error::Coverage`] when pieces leave a gap or
+/// overlap; [`Error::Manifest`] for units that contradict themselves: the save's folder is removed then. While writing
+/// and renaming, the errors of the storage.
+pub fn publish(
+    storage: &dyn Storage,
+    staging: &Staging,
+    state: State,
+    entries: Vec<RankEntry>,
+) -> Result<Manifest> {
+    let manifest = describe(storage, staging, state, entries);
+    let written =
+        manifest.and_then(|manifest| write_manifest(storage, staging, &manifest).map(|()| manifest));
+    let manifest = written.inspect_err(|_| {
+        // What failed is what the caller must hear of, not that cleaning up failed, too.
+        let _ = abandon(storage, staging);
+    })?;
+    storage.publish(staging)?;
+    Ok(manifest)
+}
+
+fn describe(
+    storage: &dyn Storage,
+    staging: &Staging,
+    state: State,
+    entries: Vec<RankEntry>,
+) -> Result<Manifest> {
+    let folder = storage.folder(staging);
+    let mut files = Vec::with_capacity(entries.len());
+    for RankEntry { staging: given, file } in entries {
+        let rank = file.rank;
+        if given != *staging {
+            return Err(Error::Stale { rank, given: given.to_string(), expected: staging.to_string() });
+        }
+        let name = rank_file(rank);
+        match storage.open(&folder, &name)?.map(|source| source.size()) {
+            None => {
+                let location = storage.location().into();
+                return Err(Error::NotShared { location, rank, file: format!("{folder}/{name}") });
+            }
+            Some(given) if given != file.bytes => {
+                return Err(Error::Size { file: format!("{folder}/{name}"), given, expected: file.bytes });
+            }
+            Some(_) => files.push(file),
+        }
+    }
+    files.sort_by_key(|file| file.rank);
+    let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    let manifest = Manifest { version: VERSION, step: staging.step(), created, state, files };
+    manifest.check()?;
+    Ok(manifest)
+}
+
+fn write_manifest(storage: &dyn Storage, staging: &Staging, manifest: &Manifest) -> Result<()> {
+    let folder = storage.folder(staging);
+    let json = serde_json::to_vec(manifest)
+        .map_err(|error| Error::Manifest { file: MANIFEST.into(), message: error.to_string() })?;
+    if json.len() as u64 > MANIFEST_LIMIT {
+        let message = format!("{} bytes; at most {MANIFEST_LIMIT} are allowed", json.len());
+        return Err(Error::Manifest { file: MANIFEST.into(), message });
+    }
+    // What can be written must be readable: settings nested too deeply are found here.
+    Manifest::parse(&json, MANIFEST)?;
+    for (name, bytes) in [(MANIFEST_HASH, hash_line(&json).as_bytes()), (MANIFEST, &json)] {
+        let mut sink = storage.create(&folder, name, bytes.len() as u64)?;
+        sink.write(bytes)?;
+        sink.finish()?;
+    }
+    Ok(())
+}
+
+/// Removes what was written of a save that will not be published, when no rank writes any more.
+///
+/// # Errors
+/// Those of the storage; not when nothing was written.
+pub fn abandon(storage: &dyn Storage, staging: &Staging) -> Result<()> {
+    storage.remove(&storage.folder(staging))
+}

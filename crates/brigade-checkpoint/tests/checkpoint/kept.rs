@@ -1,0 +1,75 @@
+//! Which checkpoints are kept, and which are removed.
+
+use std::fs;
+use std::num::NonZeroUsize;
+
+use brigade_checkpoint::{LocalStorage, Staging, Storage, keep, list, remove_stale};
+
+use crate::sample::Sample;
+use crate::storages::kinds;
+
+fn steps(storage: &dyn Storage) -> Vec<u64> {
+    list(storage).unwrap().iter().map(|found| found.step).collect()
+}
+
+#[test]
+fn the_newest_are_kept() {
+    let sample = Sample::new(&[10], 1);
+    for (kind, storage, _folder) in kinds() {
+        for step in [5, 100_000_000, 20, 10, 15] {
+            sample.save(&*storage, step, 2).unwrap();
+        }
+        assert_eq!(steps(&*storage), [100_000_000, 20, 15, 10, 5], "{kind}");
+        assert_eq!(keep(&*storage, NonZeroUsize::new(7).unwrap()).unwrap(), Vec::<u64>::new());
+        assert_eq!(keep(&*storage, NonZeroUsize::new(3).unwrap()).unwrap(), [10, 5], "{kind}");
+        assert_eq!(keep(&*storage, NonZeroUsize::MIN).unwrap(), [20, 15], "{kind}");
+        assert_eq!(steps(&*storage), [100_000_000], "{kind}");
+        assert!(storage.unpublished().unwrap().is_empty(), "{kind}");
+    }
+}
+
+#[test]
+fn a_whole_one_is_not_removed_for_a_broken_one() {
+    let sample = Sample::new(&[10], 1);
+    let folder = tempfile::tempdir().unwrap();
+    let storage = LocalStorage::new(folder.path());
+    for step in 1..=4 {
+        sample.save(&storage, step, 2).unwrap();
+    }
+    fs::remove_file(folder.path().join("step-00000004/rank-00001.safetensors")).unwrap();
+    assert_eq!(keep(&storage, NonZeroUsize::new(2).unwrap()).unwrap(), [1]);
+    assert_eq!(steps(&storage), [4, 3, 2]);
+    fs::remove_file(folder.path().join("step-00000003/manifest.json")).unwrap();
+    fs::remove_file(folder.path().join("step-00000002/manifest.blake3")).unwrap();
+    assert_eq!(keep(&storage, NonZeroUsize::MIN).unwrap(), Vec::<u64>::new());
+}
+
+#[test]
+fn what_dead_writers_left_is_removed() {
+    let sample = Sample::new(&[10], 1);
+    for (kind, storage, _folder) in kinds() {
+        sample.save(&*storage, 1, 2).unwrap();
+        for step in [1, 2] {
+            let staging = Staging::with_token(step, "dead").unwrap();
+            sample.write(&*storage, &staging, 2).unwrap();
+        }
+        assert_eq!(steps(&*storage), [1], "{kind}");
+        assert_eq!(remove_stale(&*storage).unwrap().len(), 2, "{kind}");
+        assert_eq!(remove_stale(&*storage).unwrap().len(), 0, "{kind}");
+        assert_eq!(steps(&*storage), [1], "{kind}");
+    }
+}
+
+#[test]
+fn other_files_are_let_be() {
+    let folder = tempfile::tempdir().unwrap();
+    let storage = LocalStorage::new(folder.path());
+    for name in ["notes", ".step-1", "step-x", ".step-00000001", "best.old"] {
+        fs::create_dir(folder.path().join(name)).unwrap();
+    }
+    fs::write(folder.path().join("step-00000009"), "a file").unwrap();
+    let found = list(&storage).unwrap();
+    assert_eq!(found.len(), 1);
+    assert!(found[0].whole.as_ref().unwrap_err().to_string().contains("step-00000009/manifest.json"));
+    assert!(remove_stale(&storage).unwrap().is_empty());
+}

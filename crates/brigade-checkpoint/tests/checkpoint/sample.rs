@@ -1,0 +1,127 @@
+//! Training states of random shapes, cut into ranks' pieces at random.
+
+use std::collections::BTreeMap;
+
+use brigade_checkpoint::{
+    Checkpoint, Manifest, PARAMETERS, Parameter, Piece, RankEntry, Result, Scalar, Snapshot, Staging, State,
+    Storage, Unit, publish, write_rank,
+};
+use proptest::prelude::*;
+
+/// The values of every slot: by unit and slot.
+pub type Values = BTreeMap<(String, String), Vec<f32>>;
+
+/// A state with its values.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    pub state: State,
+    pub values: Values,
+}
+
+impl Sample {
+    /// Units of the given lengths; all values differ, and those of different `seed`s, too.
+    pub fn new(lengths: &[usize], seed: u32) -> Self {
+        let mut values = Values::new();
+        let mut next = seed.wrapping_mul(0x9E37_79B9);
+        let units = lengths.iter().enumerate().map(|(index, &elements)| {
+            let name = format!("block.{index}");
+            let slots: &[&str] =
+                if index % 3 == 2 { &[PARAMETERS] } else { &[PARAMETERS, "moment_1", "moment_2"] };
+            for slot in slots {
+                let numbers = (0..elements).map(|_| {
+                    next = next.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    f32::from_bits(next)
+                });
+                values.insert((name.clone(), (*slot).into()), numbers.collect());
+            }
+            let (left, right) = (elements / 3, elements - elements / 3);
+            let parameter = |part: &str, shape: Vec<usize>, start| Parameter {
+                name: format!("{name}.{part}"),
+                shape,
+                start,
+            };
+            Unit {
+                elements,
+                trainable: index % 3 != 2,
+                parameters: vec![
+                    parameter("weight", vec![right, 1], 0),
+                    parameter("bias", vec![left], right),
+                ],
+                slots: slots.iter().map(|&slot| slot.into()).collect(),
+                scalars: [("steps".into(), Scalar::Int(7)), ("beta".into(), Scalar::Float(0.1))].into(),
+                name,
+            }
+        });
+        let state = State {
+            position: 51,
+            mesh: [("dp".into(), 4)].into(),
+            settings: serde_json::json!({"learning_rate": 3e-4, "name": "x"}),
+            facts: [("tokenizer".into(), "abc".into())].into(),
+            counters: [("rollbacks".into(), 1)].into(),
+            units: units.collect(),
+        };
+        Self { state, values }
+    }
+
+    /// Cuts every slot at the given fractions of 256, and deals the pieces to `ranks` ranks.
+    pub fn cut(&self, cuts: &[u8], ranks: usize) -> Vec<Snapshot> {
+        let mut snapshots = vec![Snapshot::default(); ranks];
+        let mut dealt = 0u32;
+        for ((unit, slot), values) in &self.values {
+            let mut points: Vec<_> = cuts.iter().map(|&cut| usize::from(cut) * values.len() / 256).collect();
+            points.extend([0, values.len()]);
+            points.sort_unstable();
+            for pair in points.windows(2) {
+                let values = values[pair[0]..pair[1]].to_vec();
+                let piece = Piece { unit: unit.clone(), slot: slot.clone(), start: pair[0], values };
+                let rank = (dealt.wrapping_mul(0x9E37_79B1) >> 16) as usize % ranks;
+                snapshots[rank].pieces.push(piece);
+                dealt += 1;
+            }
+        }
+        snapshots
+    }
+
+    /// Writes the files of all ranks.
+    pub fn write(&self, storage: &dyn Storage, staging: &Staging, ranks: usize) -> Result<Vec<RankEntry>> {
+        let snapshots = self.cut(&[40, 150], ranks);
+        snapshots
+            .iter()
+            .enumerate()
+            .map(|(rank, snapshot)| write_rank(storage, staging, rank, snapshot))
+            .collect()
+    }
+
+    /// Saves the state as `ranks` ranks do.
+    pub fn save(&self, storage: &dyn Storage, step: u64, ranks: usize) -> Result<Manifest> {
+        let staging = Staging::new(step)?;
+        let entries = self.write(storage, &staging, ranks)?;
+        publish(storage, &staging, self.state.clone(), entries)
+    }
+
+    /// Whether a checkpoint holds this state, to the bit.
+    pub fn is_in(&self, checkpoint: &Checkpoint) -> Result<bool> {
+        if checkpoint.manifest().state != self.state {
+            return Ok(false);
+        }
+        for ((unit, slot), values) in &self.values {
+            let mut read = vec![0.0; values.len()];
+            checkpoint.read(unit, slot, 0..values.len(), &mut read)?;
+            if bits(&read) != bits(values) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// For comparing floats by their bits.
+pub fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// Any small state.
+pub fn samples() -> impl Strategy<Value = Sample> {
+    (prop::collection::vec(1usize..300, 1..5), any::<u32>())
+        .prop_map(|(lengths, seed)| Sample::new(&lengths, seed))
+}

@@ -1,0 +1,104 @@
+//! The flight recorder: what each rank did last, and what can be read from it when a world has failed.
+//!
+//! Every rank notes its operations as it goes: the last [`MAX_OPERATIONS`] of all its groups, and all that are in
+//! flight. [`Group::flight`](crate::Group::flight) gives a handle; [`Flight::write`] makes a file of it, one per rank;
+//! [`read()`] reads the files, and [`diagnose`] says in one line what they tell together: which rank missed which
+//! operation. It works with what is there: a rank that was killed leaves no file, and what is older than a record is
+//! known by its number alone.
+
+mod diagnosis;
+mod record;
+mod recorder;
+mod standing;
+mod table;
+mod trace;
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+pub use diagnosis::{Diagnosis, Finding, diagnose};
+pub use record::{Entry, FirstFailure, GroupRecord, Record, State, Transfers, VERSION, Waiting, read};
+pub(crate) use recorder::{Recorder, Ticket};
+pub(crate) use standing::Standing;
+pub use table::table;
+pub(crate) use trace::{investigate, silent};
+
+use crate::Result;
+use crate::fault::Fault;
+
+/// How many operations a rank's record keeps: the last ones, and besides as many older ones that are in flight.
+pub const MAX_OPERATIONS: usize = 2000;
+
+/// How many groups a record keeps: the newest.
+pub const MAX_GROUPS: usize = 1024;
+
+/// The longest file that is read, in bytes.
+pub const MAX_FILE_BYTES: u64 = 16 << 20;
+
+/// How long whoever drives operations gets to note what they wait for. They only have to wake up.
+pub(crate) const SETTLE: Duration = Duration::from_millis(100);
+
+/// One rank's recorder. It outlives the group that gave it, and its world. Clones are handles of the same recorder.
+#[derive(Clone)]
+pub struct Flight {
+    recorder: Arc<Recorder>,
+    fault: Arc<Fault>,
+}
+
+impl fmt::Debug for Flight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Flight(rank {} of {})", self.recorder.rank, self.recorder.world_size)
+    }
+}
+
+impl Flight {
+    pub(crate) fn new(recorder: Arc<Recorder>, fault: Arc<Fault>) -> Self {
+        Self { recorder, fault }
+    }
+
+    /// What this rank did last. While nothing has failed and operations are in flight, it takes a tenth of a second to
+    /// find out what they wait for.
+    pub fn record(&self) -> Record {
+        let Self { recorder, fault } = self;
+        let mut read = recorder.read();
+        if fault.get().is_none() && read.1.iter().any(|entry| entry.finished.is_none()) {
+            recorder.inquire();
+            fault.wake_all();
+            std::thread::sleep(SETTLE);
+            read = recorder.read();
+        }
+        let (mut groups, mut entries) = read;
+        let dropped = groups.len().saturating_sub(MAX_GROUPS);
+        groups.drain(..dropped);
+        entries.retain(|entry| entry.group >= dropped);
+        entries.iter_mut().for_each(|entry| entry.group -= dropped);
+        let failure = fault.get().and_then(|failure| {
+            let error = fault.error_for(recorder.rank)?;
+            let (rank, root) = (failure.origin, error.root().to_vec());
+            Some(FirstFailure { rank, root, text: error.to_string() })
+        });
+        let began_at = recorder.began_at.duration_since(UNIX_EPOCH).unwrap_or_default();
+        Record {
+            version: VERSION,
+            rank: recorder.rank,
+            world_size: recorder.world_size,
+            restart: recorder.restart,
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            began_at: began_at.as_micros() as u64,
+            recorded: recorder.micros(Instant::now()),
+            failure,
+            groups,
+            entries,
+        }
+    }
+
+    /// Writes [`record`](Self::record) as JSON to a file in a folder that exists. The file is whole or not there.
+    ///
+    /// # Errors
+    /// [`Error::Flight`](crate::Error::Flight) if it cannot be written.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        record::write(&self.record(), path)
+    }
+}

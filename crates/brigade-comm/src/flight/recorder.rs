@@ -1,0 +1,174 @@
+//! Notes what a rank does while it does it.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Instant, SystemTime};
+
+use super::MAX_OPERATIONS;
+use super::record::{Entry, GroupRecord, State, Waiting};
+use super::standing::Standing;
+use crate::call::Call;
+use crate::sync::lock;
+
+/// One rank's recorder, for all its groups. An operation costs two short locks that nobody else wants and nothing is
+/// allocated for it. It has cache lines of its own: in a world of threads, the next one is another rank's.
+#[repr(align(128))]
+pub(crate) struct Recorder {
+    pub(crate) rank: usize,
+    pub(crate) world_size: usize,
+    pub(crate) restart: u32,
+    began: Instant,
+    pub(crate) began_at: SystemTime,
+    notes: Mutex<Notes>,
+    /// How often somebody wanted to know what is waited for.
+    inquiries: AtomicU64,
+}
+
+/// What is known at one moment.
+struct Notes {
+    groups: Vec<GroupRecord>,
+    calls: u64,
+    /// The last operations, at the remainder of their ids by [`MAX_OPERATIONS`].
+    ring: Vec<Entry>,
+    /// Operations that are in flight, but older than those of the ring.
+    overtaken: BTreeMap<u64, Entry>,
+}
+
+/// An operation in the recorder, by its id.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ticket(u64);
+
+impl Recorder {
+    pub(crate) fn new(rank: usize, world_size: usize, restart: u32) -> Self {
+        let ring = Vec::with_capacity(MAX_OPERATIONS);
+        let notes = Notes { groups: Vec::new(), calls: 0, ring, overtaken: BTreeMap::new() };
+        Self {
+            rank,
+            world_size,
+            restart,
+            began: Instant::now(),
+            began_at: SystemTime::now(),
+            notes: Mutex::new(notes),
+            inquiries: AtomicU64::new(0),
+        }
+    }
+
+    /// Notes a group that is about to connect, and gives its place.
+    pub(crate) fn register(&self, number: u64, name: &str, members: &[usize]) -> usize {
+        let mut notes = lock(&self.notes);
+        notes.groups.push(GroupRecord::new(number, name, members));
+        notes.groups.len() - 1
+    }
+
+    /// The group's members are connected.
+    pub(crate) fn connected(&self, group: usize) {
+        lock(&self.notes).groups[group].connected = true;
+    }
+
+    /// An operation was called; it may start at once.
+    pub(crate) fn called(
+        &self,
+        group: usize,
+        call: &Call,
+        peer: Option<usize>,
+        now: Instant,
+        starts: bool,
+    ) -> Ticket {
+        let called = self.micros(now);
+        let mut notes = lock(&self.notes);
+        let id = notes.calls;
+        notes.calls += 1;
+        notes.groups[group].count(call, peer);
+        let entry = Entry {
+            id,
+            group,
+            call: *call,
+            peer,
+            state: if starts { State::Started } else { State::Called },
+            called,
+            started: starts.then_some(called),
+            finished: None,
+            sent: 0,
+            received: 0,
+            waiting: None,
+        };
+        match notes.ring.get_mut(id as usize % MAX_OPERATIONS) {
+            None => notes.ring.push(entry),
+            Some(place) => {
+                let old = std::mem::replace(place, entry);
+                if old.finished.is_none() {
+                    notes.overtaken.insert(old.id, old);
+                }
+            }
+        }
+        Ticket(id)
+    }
+
+    /// It is the oldest of its queue.
+    pub(crate) fn started(&self, ticket: Ticket, now: Instant) {
+        let now = self.micros(now);
+        lock(&self.notes).change(ticket, |entry| (entry.state, entry.started) = (State::Started, Some(now)));
+    }
+
+    /// What it waits for.
+    pub(crate) fn waits(&self, ticket: Ticket, waiting: Waiting) {
+        lock(&self.notes).change(ticket, |entry| entry.waiting = Some(Box::new(waiting)));
+    }
+
+    /// It is complete, or failed, after so many payload bytes sent and received.
+    pub(crate) fn finished(&self, ticket: Ticket, succeeded: bool, (sent, received): (u64, u64)) {
+        let now = self.micros(Instant::now());
+        let mut notes = lock(&self.notes);
+        notes.change(ticket, |entry| {
+            entry.state = if succeeded { State::Done } else { State::Failed };
+            (entry.finished, entry.sent, entry.received) = (Some(now), sent, received);
+        });
+        // What failed stays: there is nothing after it.
+        if succeeded && !notes.overtaken.is_empty() {
+            notes.overtaken.remove(&ticket.0);
+        }
+    }
+
+    /// Asks whoever drives operations of this rank to note what they wait for, as soon as they are woken.
+    pub(crate) fn inquire(&self) {
+        self.inquiries.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The number of the last inquiry.
+    pub(crate) fn inquiries(&self) -> u64 {
+        self.inquiries.load(Ordering::Relaxed)
+    }
+
+    /// Microseconds since the world began.
+    pub(crate) fn micros(&self, now: Instant) -> u64 {
+        let since = now.saturating_duration_since(self.began);
+        since.as_secs() * 1_000_000 + u64::from(since.subsec_micros())
+    }
+
+    /// All groups; and the last [`MAX_OPERATIONS`] operations and at most as many older ones that are in flight, in the
+    /// order of their calls.
+    pub(crate) fn read(&self) -> (Vec<GroupRecord>, Vec<Entry>) {
+        let notes = lock(&self.notes);
+        let oldest = notes.overtaken.values().take(MAX_OPERATIONS);
+        let mut entries: Vec<Entry> = oldest.chain(&notes.ring).cloned().collect();
+        entries.sort_by_key(|entry| entry.id);
+        (notes.groups.clone(), entries)
+    }
+
+    /// Where the rank stands.
+    pub(crate) fn standing(&self) -> Standing {
+        let now = self.micros(Instant::now());
+        let (groups, entries) = self.read();
+        Standing::new(&groups, &entries, now)
+    }
+}
+
+impl Notes {
+    fn change(&mut self, Ticket(id): Ticket, change: impl FnOnce(&mut Entry)) {
+        let place = self.ring.get_mut(id as usize % MAX_OPERATIONS).filter(|entry| entry.id == id);
+        if let Some(entry) = place.or_else(|| self.overtaken.get_mut(&id)) {
+            change(entry);
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! An optimizer's state as named arrays over a flat buffer and named numbers, whatever pieces it is kept in.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use brigade_checkpoint::Scalar;
+use burn::optim::{RecordState, StateSink, StateSource};
+use burn::tensor::{Device, TensorData};
+
+use crate::error::{Error, Result};
+
+/// A moment's state of one unit's optimizer, to be read later.
+pub trait FlatState: Send {
+    /// Names of the arrays, each with one value an element of the buffer; empty where there is no state yet.
+    ///
+    /// # Errors
+    /// If the optimizer keeps something that is no array over the elements.
+    fn slots(&self) -> Result<Vec<String>>;
+
+    /// The numbers beside the arrays.
+    ///
+    /// # Errors
+    /// If one is of a kind that cannot be saved.
+    fn scalars(&self) -> Result<BTreeMap<String, Scalar>>;
+
+    /// The arrays' values.
+    ///
+    /// # Errors
+    /// As [`slots`](Self::slots), and if a tensor cannot be read from its device.
+    fn read(self: Box<Self>) -> Result<BTreeMap<String, Vec<f32>>>;
+}
+
+/// A state that was saved: arrays over the elements of one rank's part of a unit, and numbers.
+#[derive(Debug, Clone, Default)]
+pub struct SavedState {
+    /// The arrays by name.
+    pub slots: BTreeMap<String, Vec<f32>>,
+    /// The numbers by name.
+    pub scalars: BTreeMap<String, Scalar>,
+}
+
+impl SavedState {
+    /// The state of one segment of the part; none where the optimizer had none yet.
+    pub(crate) fn segment<S: RecordState>(&self, part: Range<usize>, device: &Device) -> Result<Option<S>> {
+        if self.slots.is_empty() && self.scalars.is_empty() {
+            return Ok(None);
+        }
+        let number = |scalar: &Scalar| match *scalar {
+            Scalar::Int(value) => burn_pack::Scalar::Int(value),
+            Scalar::Float(value) => burn_pack::Scalar::Float(value),
+        };
+        let scalars = self.scalars.iter().map(|(name, scalar)| (name.clone(), number(scalar)));
+        let mut source = StateSource::new(scalars.collect());
+        for (name, values) in &self.slots {
+            let values = values.get(part.clone()).ok_or_else(|| {
+                Error::State(format!("`{name}` has {} values, not the {} of this part", values.len(), part.end))
+            })?;
+            source.insert_tensor(name.clone(), TensorData::new(values.to_vec(), [values.len()]));
+        }
+        let state = S::state_unflatten("", &mut source, device);
+        let names = || {
+            let names: Vec<_> = self.slots.keys().chain(self.scalars.keys()).map(String::as_str).collect();
+            names.join(", ")
+        };
+        // What this optimizer would not keep is another one's.
+        let known = state.as_ref().map(flattened);
+        let is_known = |name: &String| {
+            known.as_ref().is_some_and(|known| {
+                known.tensors.iter().any(|(own, _)| own == name) || known.scalars.iter().any(|(own, _)| own == name)
+            })
+        };
+        match state {
+            Some(state) if self.slots.keys().chain(self.scalars.keys()).all(is_known) => Ok(Some(state)),
+            _ => Err(Error::State(format!("what was saved of the optimizer ({}) is another kind's", names()))),
+        }
+    }
+}
+
+/// The state of one segment, and the elements of it that are wanted.
+pub(crate) struct SegmentState<S> {
+    pub part: Range<usize>,
+    pub state: S,
+}
+
+pub(crate) fn flattened<S: RecordState>(state: &S) -> StateSink {
+    let mut sink = StateSink::default();
+    state.state_flatten("", &mut sink);
+    sink
+}
+
+/// All segments have the same names and numbers, for they are stepped together.
+impl<S: RecordState> FlatState for Vec<SegmentState<S>> {
+    fn slots(&self) -> Result<Vec<String>> {
+        let Some(first) = self.iter().min_by_key(|segment| segment.part.end) else { return Ok(Vec::new()) };
+        Ok(flattened(&first.state).tensors.into_iter().map(|(name, _)| name).collect())
+    }
+
+    fn scalars(&self) -> Result<BTreeMap<String, Scalar>> {
+        let Some(first) = self.iter().min_by_key(|segment| segment.part.end) else {
+            return Ok(BTreeMap::new());
+        };
+        let number = |(name, scalar): (String, burn_pack::Scalar)| {
+            let saved = match scalar {
+                burn_pack::Scalar::Int(value) => Some(Scalar::Int(value)),
+                burn_pack::Scalar::UInt(value) => i64::try_from(value).ok().map(Scalar::Int),
+                burn_pack::Scalar::Float(value) => Some(Scalar::Float(value)),
+                burn_pack::Scalar::Bool(_) => None,
+            };
+            let saved = saved.ok_or_else(|| {
+                Error::State(format!("`{name}` = {scalar:?} of the optimizer's state cannot be saved"))
+            });
+            Ok((name, saved?))
+        };
+        flattened(&first.state).scalars.into_iter().map(number).collect()
+    }
+
+    fn read(self: Box<Self>) -> Result<BTreeMap<String, Vec<f32>>> {
+        let mut slots: BTreeMap<String, Vec<f32>> = BTreeMap::new();
+        for SegmentState { part, state } in *self {
+            for (name, data) in flattened(&state).tensors {
+                let values = data.as_slice::<f32>().map_err(|error| {
+                    Error::State(format!("`{name}` of the optimizer's state cannot be saved: {error:?}"))
+                })?;
+                let values = values.get(part.clone()).ok_or_else(|| {
+                    Error::State(format!("`{name}` of the optimizer's state is no array over the elements"))
+                })?;
+                slots.entry(name).or_default().extend_from_slice(values);
+            }
+        }
+        Ok(slots)
+    }
+}

@@ -1,0 +1,50 @@
+//! The starts of a world on one node.
+
+use std::{
+    sync::mpsc::{Receiver, Sender},
+    time::Instant,
+};
+
+use super::{
+    Launch, RESTART_PAUSE, ended_by,
+    event::{Event, Message},
+    host_name, next_between_rounds,
+    outcome::{Outcome, signal_name},
+    process::{RankZero, Start},
+    report::judge,
+    round::Round,
+    signals::kind_of,
+    start_ranks,
+    terminal::Terminal,
+};
+use crate::{Result, handover};
+
+pub fn run(
+    launch: &Launch,
+    sender: &Sender<Message>,
+    messages: &Receiver<Message>,
+    on_event: &mut dyn FnMut(Event),
+) -> Result<Outcome> {
+    let host = host_name();
+    let max_restarts = launch.max_restarts;
+    let mut number = 0;
+    loop {
+        let (listener, endpoint) = handover::bind(launch.endpoint.as_ref(), 1)?;
+        let zero = RankZero { listener, terminal: Terminal::open() };
+        let start = Start { round: number, max_restarts, endpoint };
+        let epoch = Instant::now();
+        let (ranks, terminal) = start_ranks(launch, &start, Some(zero), sender, on_event)?;
+        let (host, agents) = (host.as_str(), None);
+        let round = Round { launch, number, epoch, host, messages, agents, on_event, ranks, terminal };
+        let verdict = judge(round.run(), &[], number);
+        if !verdict.may_restart || number >= max_restarts {
+            return Ok(verdict.outcome);
+        }
+        number += 1;
+        let failure = Box::new(verdict.outcome);
+        on_event(Event::Restarting { number, of: max_restarts, failure });
+        if let Some(Message::Signal(signal)) = next_between_rounds(messages, Instant::now() + RESTART_PAUSE) {
+            return Ok(ended_by(signal_name(signal), kind_of(signal)));
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! What to launch.
+
+use std::{ffi::OsString, path::PathBuf, time::Duration};
+
+use super::{GRACE, HEARTBEAT_TIMEOUT, INIT_TIMEOUT};
+use crate::{
+    Endpoint, Error, LaunchArgs, MAX_LOCAL_RANKS, MAX_NODES, MAX_RANKS, MAX_RESTARTS, NodeInfo, Result,
+    Token, interrupt::PREEMPTION_GRACE,
+};
+
+/// The ranks of one node to start.
+///
+/// Each rank runs `program args…` with the launcher's environment, `env`, and `RANK LOCAL_RANK WORLD_SIZE
+/// LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT BRIGADE_TOKEN BRIGADE_LAUNCHED=1
+/// BRIGADE_RESTART_COUNT TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS BRIGADE_PREEMPTION_GRACE
+/// BRIGADE_HEARTBEAT_FD`; standard input is empty. The rank `r` of the node is rank `node_rank * nproc + r`
+/// of the world, so all nodes need the same `nproc`.
+#[derive(Debug, Clone)]
+pub struct Launch {
+    /// The program: a path, or a name that is looked for in `PATH`.
+    pub program: OsString,
+    /// Its arguments.
+    pub args: Vec<OsString>,
+    /// Variables to set besides.
+    pub env: Vec<(OsString, OsString)>,
+    /// Ranks on this node, 1 to [`MAX_LOCAL_RANKS`].
+    pub nproc: usize,
+    /// Nodes, 1 to [`MAX_NODES`].
+    pub nnodes: usize,
+    /// This node's number, below `nnodes`.
+    pub node_rank: usize,
+    /// On a single node: where rank 0 waits; `None` takes a free port of 127.0.0.1. On several nodes: where the
+    /// nodes' launchers meet; the ranks get a free port of node 0's host, a new one at each start.
+    pub endpoint: Option<Endpoint>,
+    /// The world's secret.
+    pub token: Token,
+    /// Where the logs go, one file `rank-<r>.log` each; made if missing, files in it are overwritten. A
+    /// restarted rank writes on in its file, after a line that says which start this is.
+    pub log_dir: PathBuf,
+    /// Also print the output of ranks other than 0, each line with `[rank r]` before it.
+    pub tee: bool,
+    /// How long after SIGINT a rank may go on before it is killed.
+    pub grace: Duration,
+    /// How often the world is started again after a failure, 0 to [`MAX_RESTARTS`]. On several nodes node 0's
+    /// number counts.
+    pub max_restarts: u32,
+    /// How long after SIGTERM or SIGUSR1 the ranks may take to save a checkpoint and leave.
+    pub preemption_grace: Duration,
+    /// How long a rank that has a [`Heart`](crate::Heart) may be silent; `None` for ever.
+    pub heartbeat_timeout: Option<Duration>,
+    /// On several nodes: how long their launchers wait for each other, at the start and for one that is lost.
+    pub init_timeout: Duration,
+}
+
+impl Launch {
+    /// A world of `nproc` ranks on this machine alone.
+    pub fn local(
+        program: impl Into<OsString>,
+        nproc: usize,
+        token: Token,
+        log_dir: impl Into<PathBuf>,
+    ) -> Self {
+        Self {
+            program: program.into(),
+            args: vec![],
+            env: vec![],
+            nproc,
+            nnodes: 1,
+            node_rank: 0,
+            endpoint: None,
+            token,
+            log_dir: log_dir.into(),
+            tee: false,
+            grace: GRACE,
+            max_restarts: 0,
+            preemption_grace: PREEMPTION_GRACE,
+            heartbeat_timeout: Some(HEARTBEAT_TIMEOUT),
+            init_timeout: INIT_TIMEOUT,
+        }
+    }
+
+    /// The same as a node of the world that was [detected](crate::detect).
+    pub fn on_node(self, node: &NodeInfo) -> Self {
+        Self { nnodes: node.nnodes, node_rank: node.node_rank, endpoint: node.endpoint.clone(), ..self }
+    }
+
+    /// The same with what the flags say of logs, restarts and deadlines. Where they say nothing, nothing
+    /// changes.
+    pub fn with_flags(mut self, flags: &LaunchArgs) -> Self {
+        self.tee |= flags.tee;
+        self.max_restarts = flags.max_restarts.unwrap_or(self.max_restarts);
+        self.preemption_grace = flags.preemption_grace.unwrap_or(self.preemption_grace);
+        if let Some(timeout) = flags.heartbeat_timeout {
+            self.heartbeat_timeout = Some(timeout).filter(|timeout| !timeout.is_zero());
+        }
+        if let Some(folder) = &flags.log_dir {
+            self.log_dir.clone_from(folder);
+        }
+        self
+    }
+
+    pub(super) fn first_rank(&self) -> usize {
+        self.node_rank * self.nproc
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        let within = |field, value: usize, least: usize, most: usize| match (least..=most).contains(&value) {
+            true => Ok(()),
+            false => {
+                let allowed = format!("it must be from {least} to {most}");
+                Err(Error::Launch { field, value: value.to_string(), allowed })
+            }
+        };
+        within("nproc", self.nproc, 1, MAX_LOCAL_RANKS)?;
+        within("nnodes", self.nnodes, 1, MAX_NODES)?;
+        within("node_rank", self.node_rank, 0, self.nnodes - 1)?;
+        within("nproc × nnodes", self.nproc * self.nnodes, 1, MAX_RANKS)?;
+        within("max_restarts", self.max_restarts as usize, 0, MAX_RESTARTS as usize)?;
+        if self.nnodes > 1 && self.endpoint.is_none() {
+            let allowed = "several nodes need the address of node 0".into();
+            return Err(Error::Launch { field: "endpoint", value: "not set".into(), allowed });
+        }
+        Ok(())
+    }
+}

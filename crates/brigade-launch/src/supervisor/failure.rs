@@ -1,0 +1,243 @@
+//! Why a run failed, for people to read: the first failure first, then what the others saw of it.
+
+use std::{fmt, path::PathBuf, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use super::outcome::{Ending, RankEnd, signal_name};
+
+/// Other ranks that a report shows at most.
+const SHOWN_OTHERS: usize = 32;
+
+/// Why a run failed. `Display` gives the whole report: cause first, then the other ranks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// The rank that failed first.
+    pub root: RankEnd,
+    /// The number of its node.
+    pub node: usize,
+    /// The name of its host.
+    pub host: String,
+    /// The number of nodes.
+    pub nnodes: usize,
+    /// How often the world had been started again before.
+    pub restarts: u32,
+    /// The text of its panic, if it panicked.
+    pub panic: Vec<String>,
+    /// The last lines of its output.
+    pub last_lines: Vec<String>,
+    /// The last word of its [`Heart`](crate::Heart), if it said one.
+    pub last_word: Option<String>,
+    /// Its log, on its host.
+    pub log: PathBuf,
+    /// Ranks that somebody had stopped when the run failed, which may be why the others failed.
+    pub stopped: Vec<Stopped>,
+    /// The other ranks of all nodes, in the order in which they ended.
+    pub others: Vec<Other>,
+}
+
+/// A rank that is stopped by a signal (SIGSTOP, SIGTSTP) instead of running.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stopped {
+    /// The rank.
+    pub rank: usize,
+    /// The signal.
+    pub signal: i32,
+    /// For how long it had been stopped when the run failed.
+    pub duration: Duration,
+}
+
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rank, signal, duration } = self;
+        write!(
+            f,
+            "rank {rank} has been stopped by {} for {:.1} s",
+            signal_name(*signal),
+            duration.as_secs_f64()
+        )
+    }
+}
+
+/// A rank that was not to blame.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Other {
+    /// How it ended.
+    pub end: RankEnd,
+    /// The last line of its output that tells of an error; where none does, its last line.
+    pub said: Option<String>,
+    /// The last word of its [`Heart`](crate::Heart), if it said one.
+    pub last_word: Option<String>,
+}
+
+impl fmt::Display for Other {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.end.fmt(f)?;
+        if let Some(said) = self.said.as_ref().filter(|_| !self.end.ending.is_success()) {
+            write!(f, ", said: {said}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { root, .. } = self;
+        let silent = matches!(root.ending, Ending::Silent(_));
+        match root.ending {
+            Ending::Silent(silence) => {
+                write!(f, "rank {} has not moved for {} s", root.rank, silence.as_secs())?;
+                if let Some(word) = &self.last_word {
+                    write!(f, "; its last word was `{word}`")?;
+                }
+            }
+            ending => {
+                let panic = if self.panic.is_empty() { "" } else { "panic, " };
+                let after = root.after.as_secs_f64();
+                write!(f, "rank {} failed: {panic}{ending} after {after:.1} s", root.rank)?;
+            }
+        }
+        if self.nnodes > 1 {
+            write!(f, " on node {} ({})", self.node, self.host)?;
+        }
+        write_restarts(f, self.restarts)?;
+        for stopped in &self.stopped {
+            write!(f, "\n  likely cause: {stopped}")?;
+        }
+        for line in &self.panic {
+            write!(f, "\n    {line}")?;
+        }
+        match self.last_lines.is_empty() {
+            true => write!(f, "\n  it wrote nothing (log {})", self.log.display())?,
+            false => write!(f, "\n  the last lines of {}:", self.log.display())?,
+        }
+        for line in &self.last_lines {
+            write!(f, "\n    {line}")?;
+        }
+        write_others(f, &self.others, silent)
+    }
+}
+
+/// A run that failed because a node's launcher died or cannot be reached, and with it that node's ranks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeLost {
+    /// The node, where it is known.
+    pub node: Option<usize>,
+    /// The name of its host, where it is known.
+    pub host: Option<String>,
+    /// How that was noticed.
+    pub reason: String,
+    /// When, since the ranks of all nodes were started; `None` if they were not running.
+    pub after: Option<Duration>,
+    /// How often the world had been started again before.
+    pub restarts: u32,
+    /// The ranks of this node, in the order in which they ended.
+    pub others: Vec<Other>,
+}
+
+impl fmt::Display for NodeLost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.node, &self.host) {
+            (Some(node), Some(host)) => write!(f, "node {node} ({host}) is lost")?,
+            (Some(node), None) => write!(f, "node {node} is lost")?,
+            (None, _) => f.write_str("the nodes' launchers lost each other")?,
+        }
+        if let Some(after) = self.after {
+            write!(f, " after {:.1} s", after.as_secs_f64())?;
+        }
+        write!(f, ": {}", self.reason)?;
+        write_restarts(f, self.restarts)?;
+        write_others(f, &self.others, false)
+    }
+}
+
+fn write_restarts(f: &mut fmt::Formatter<'_>, restarts: u32) -> fmt::Result {
+    match restarts {
+        0 => Ok(()),
+        1 => f.write_str(" (after 1 restart)"),
+        n => write!(f, " (after {n} restarts)"),
+    }
+}
+
+/// One line each; with the last words of the hearts where these tell who waited for whom.
+fn write_others(f: &mut fmt::Formatter<'_>, others: &[Other], with_words: bool) -> fmt::Result {
+    for other in others.iter().take(SHOWN_OTHERS) {
+        write!(f, "\n  {other}")?;
+        if let Some(word) = other.last_word.as_ref().filter(|_| with_words) {
+            write!(f, ", its last word was `{word}`")?;
+        }
+    }
+    match others.len().saturating_sub(SHOWN_OTHERS) {
+        0 => Ok(()),
+        more => write!(f, "\n  and {more} more ranks"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end(rank: usize, ending: Ending, stopped: bool) -> RankEnd {
+        RankEnd { rank, ending, after: Duration::from_millis(1500), stopped }
+    }
+
+    fn failure() -> Failure {
+        let other = |rank, said: &str| Other {
+            end: end(rank, Ending::Code(1), true),
+            said: Some(said.into()),
+            last_word: Some("step 3: all-reduce".into()),
+        };
+        Failure {
+            root: end(1, Ending::Signal(9), false),
+            node: 0,
+            host: "a".into(),
+            nnodes: 1,
+            restarts: 0,
+            panic: vec![],
+            last_lines: vec!["step 3".into()],
+            last_word: None,
+            log: "runs/a/rank-1.log".into(),
+            stopped: vec![],
+            others: vec![other(0, "rank 1 died")],
+        }
+    }
+
+    #[test]
+    fn the_report_starts_with_rank_and_cause() {
+        assert_eq!(
+            failure().to_string(),
+            "rank 1 failed: killed by SIGKILL (9) after 1.5 s\n  the last lines of runs/a/rank-1.log:\n    step 3\n  \
+             rank 0: exit code 1 after 1.5 s, stopped by the launcher, said: rank 1 died"
+        );
+    }
+
+    #[test]
+    fn the_report_tells_node_restarts_stopped_ranks_and_last_words() {
+        let failure = Failure {
+            root: end(1, Ending::Silent(Duration::from_secs(600)), false),
+            nnodes: 2,
+            restarts: 2,
+            last_word: Some("step 3: reading data".into()),
+            stopped: vec![Stopped { rank: 1, signal: 19, duration: Duration::from_millis(14_200) }],
+            ..failure()
+        };
+        let text = failure.to_string();
+        let mut lines = text.lines();
+        assert_eq!(
+            lines.next(),
+            Some(
+                "rank 1 has not moved for 600 s; its last word was `step 3: reading data` on node 0 (a) (after 2 restarts)"
+            )
+        );
+        assert_eq!(lines.next(), Some("  likely cause: rank 1 has been stopped by SIGSTOP (19) for 14.2 s"));
+        assert!(text.ends_with("its last word was `step 3: all-reduce`"), "{text}");
+    }
+
+    #[test]
+    fn a_report_of_many_ranks_stays_short() {
+        let mut failure = failure();
+        failure.others = vec![failure.others[0].clone(); 1000];
+        assert!(failure.to_string().ends_with("and 968 more ranks"));
+        assert_eq!(failure.to_string().lines().count(), 3 + SHOWN_OTHERS + 1);
+    }
+}

@@ -1,0 +1,440 @@
+//! One start of this node's ranks, until all of them have ended.
+
+use std::{sync::mpsc::Receiver, time::Instant};
+
+use rustix::process::Signal;
+use signal_hook::consts::{SIGTERM, SIGTSTP, SIGWINCH};
+
+use super::{
+    DRAIN, LEEWAY, SETTLE,
+    description::Launch,
+    event::{Event, Message, RankNews},
+    failure::{Other, Stopped},
+    outcome::{Ending, RankEnd, root_cause, signal_name},
+    process::{KILL_WAIT, Process},
+    pulse::TICK,
+    report::{Detail, NodeReport, RankReport, Told},
+    signals::kind_of,
+    terminal::Terminal,
+};
+use crate::{
+    agents::{Agents, Cause, Lost, News, State, Status},
+    exit,
+    interrupt::Kind,
+};
+
+/// How far the end of the round has come, with the time of the next step.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Running,
+    /// A rank failed; the others may show why.
+    Settling {
+        until: Instant,
+    },
+    /// The ranks save a checkpoint.
+    Preempting {
+        until: Instant,
+    },
+    /// The ranks were told to end.
+    Stopping {
+        until: Instant,
+    },
+    Killed {
+        until: Instant,
+    },
+}
+
+impl Phase {
+    fn until(self) -> Option<Instant> {
+        match self {
+            Self::Running => None,
+            Self::Settling { until }
+            | Self::Preempting { until }
+            | Self::Stopping { until }
+            | Self::Killed { until } => Some(until),
+        }
+    }
+}
+
+/// What a round needs.
+pub struct Round<'a> {
+    pub launch: &'a Launch,
+    pub number: u32,
+    /// When all nodes started their ranks.
+    pub epoch: Instant,
+    pub host: &'a str,
+    pub messages: &'a Receiver<Message>,
+    /// The other nodes, where there are any.
+    pub agents: Option<&'a Agents>,
+    pub on_event: &'a mut dyn FnMut(Event),
+    pub ranks: Vec<Process>,
+    pub terminal: Option<Terminal>,
+}
+
+/// How it ended.
+pub struct Finished {
+    /// Of all nodes; of this one alone where the others were lost.
+    pub reports: Vec<NodeReport>,
+    pub lost: Option<Lost>,
+}
+
+impl Round<'_> {
+    pub fn run(self) -> Finished {
+        let agents = self.agents;
+        let mut supervisor = Supervisor {
+            round: self,
+            phase: Phase::Running,
+            cause: Cause::None,
+            told: None,
+            signalled: false,
+            ends: vec![],
+            stopped: vec![],
+            lost: None,
+            reports: None,
+            last_look: Instant::now(),
+        };
+        supervisor.publish(State::Running);
+        while supervisor.has_ranks() {
+            supervisor.turn();
+        }
+        supervisor.drain();
+        if agents.is_some() {
+            supervisor.publish(State::Ended);
+            while supervisor.reports.is_none() && supervisor.lost.is_none() {
+                supervisor.turn();
+            }
+        }
+        supervisor.finished()
+    }
+}
+
+struct Supervisor<'a> {
+    round: Round<'a>,
+    phase: Phase,
+    /// What the other nodes are told of this one.
+    cause: Cause,
+    /// Who told the ranks to end before any failed.
+    told: Option<Told>,
+    /// Whether this launcher itself got a signal.
+    signalled: bool,
+    ends: Vec<RankEnd>,
+    stopped: Vec<Stopped>,
+    lost: Option<Lost>,
+    reports: Option<Vec<NodeReport>>,
+    last_look: Instant,
+}
+
+impl Supervisor<'_> {
+    fn has_ranks(&self) -> bool {
+        self.round.ranks.iter().any(|rank| rank.end.is_none())
+    }
+
+    /// Waits for the next message or moment, and acts on it.
+    fn turn(&mut self) {
+        let look = self.last_look + TICK;
+        let next = self.phase.until().map_or(look, |until| until.min(look));
+        if let Ok(message) = self.round.messages.recv_timeout(next.saturating_duration_since(Instant::now()))
+        {
+            self.take(message);
+        }
+        let now = Instant::now();
+        if now >= look {
+            self.look();
+        }
+        if self.phase.until().is_some_and(|until| now >= until) && self.has_ranks() {
+            self.next_phase();
+        }
+    }
+
+    fn take(&mut self, message: Message) {
+        match message {
+            Message::Rank { round, local_rank, news } if round == self.round.number => {
+                self.hear(local_rank, news);
+            }
+            // Of an earlier round: what had left a rank's process group may still write.
+            Message::Rank { .. } => {}
+            Message::Signal(SIGWINCH) => self.round.terminal.iter().for_each(Terminal::copy_size),
+            Message::Signal(SIGTSTP) => self.suspend(),
+            Message::Signal(signal) => self.interrupt(signal),
+            Message::Agents(News::Table(_, table)) => self.others_say(&table),
+            Message::Agents(News::Reports(reports)) => self.reports = Some(reports),
+            Message::Agents(News::Lost(lost)) => {
+                self.lost = Some(Lost { after: Some(self.round.epoch.elapsed()), ..lost });
+                self.settle();
+            }
+            Message::Agents(News::Met(_) | News::NotMet(_) | News::Left) => {}
+        }
+    }
+
+    fn hear(&mut self, i: usize, news: RankNews) {
+        match news {
+            RankNews::Ended(at) => self.ended(i, at),
+            RankNews::StreamEnded => self.round.ranks[i].open_streams -= 1,
+            RankNews::LogLost(error) => {
+                let Process { rank, log, .. } = &self.round.ranks[i];
+                (self.round.on_event)(Event::LogLost { rank: *rank, path: log.path().to_owned(), error });
+            }
+        }
+    }
+
+    fn ended(&mut self, i: usize, at: Instant) {
+        if self.round.ranks[i].end.is_some() {
+            return;
+        }
+        let phase = self.phase;
+        let stopped = |ending: Ending| match phase {
+            Phase::Stopping { .. } | Phase::Killed { .. } => true,
+            // A program that knows no preemption ends by the signal, or with what shells make of it.
+            Phase::Preempting { .. } => {
+                matches!(ending, Ending::Signal(SIGTERM)) || matches!(ending, Ending::Code(130 | 143))
+            }
+            Phase::Running | Phase::Settling { .. } => false,
+        };
+        let after = at.saturating_duration_since(self.round.epoch);
+        let end = self.round.ranks[i].reap(after, stopped);
+        self.ends.push(end);
+        (self.round.on_event)(Event::Ended(end));
+        match end.ending {
+            ending if ending.is_success() || end.stopped => {}
+            ending if ending.is_preempted() => {
+                if self.phase == Phase::Running {
+                    let by = format!("rank {}, which left with exit code {}", end.rank, exit::PREEMPTED);
+                    self.preempt(by, 0);
+                }
+            }
+            _ => self.fail(),
+        }
+    }
+
+    /// A rank of this node failed.
+    fn fail(&mut self) {
+        if self.cause == Cause::None {
+            self.cause = Cause::Failed;
+            self.publish(State::Running);
+        }
+        self.settle();
+    }
+
+    /// Something failed, here or elsewhere: the other ranks are ended in a moment.
+    fn settle(&mut self) {
+        if matches!(self.phase, Phase::Running | Phase::Preempting { .. }) {
+            let stopped = self.round.ranks.iter().filter(|rank| rank.end.is_none());
+            self.stopped = stopped.filter_map(|rank| rank.pulse.stopped(rank.rank)).collect();
+            self.phase = Phase::Settling { until: Instant::now() + SETTLE };
+        }
+    }
+
+    /// What the other nodes have to say; decided alike on all nodes.
+    fn others_say(&mut self, table: &[Status]) {
+        let node = self.round.launch.node_rank;
+        for (other, status) in table.iter().enumerate().filter(|(other, _)| *other != node) {
+            match status.cause {
+                Cause::None => {}
+                Cause::Failed => self.settle(),
+                Cause::Told(kind, signal) if self.told.is_none() => {
+                    let by = match signal {
+                        0 => format!("node {other}, where a rank left with exit code {}", exit::PREEMPTED),
+                        signal => format!("{} on node {other}", signal_name(signal)),
+                    };
+                    match (kind, self.phase) {
+                        (Kind::Preempt, Phase::Running) => self.preempt(by, signal),
+                        (Kind::Stop, Phase::Running) => self.end_by(by, signal),
+                        _ => {}
+                    }
+                }
+                Cause::Told(Kind::Stop, signal) => {
+                    if matches!(self.phase, Phase::Preempting { .. }) {
+                        self.end_by(format!("{} on node {other}", signal_name(signal)), signal);
+                    }
+                }
+                Cause::Told(Kind::Preempt, _) => {}
+            }
+        }
+    }
+
+    /// This launcher got a signal.
+    fn interrupt(&mut self, signal: i32) {
+        let (kind, first) = (kind_of(signal), !std::mem::replace(&mut self.signalled, true));
+        let by = signal_name(signal);
+        if !self.has_ranks() {
+            // Other nodes' ranks still run; a second signal leaves them to themselves.
+            self.note(kind, by, signal);
+            if !first {
+                let after = Some(self.round.epoch.elapsed());
+                self.lost = Some(Lost { node: None, reason: "they were not waited for".into(), after });
+            }
+            return;
+        }
+        match self.phase {
+            Phase::Running if kind == Kind::Preempt => self.preempt(by, signal),
+            Phase::Running => self.end_by(by, signal),
+            Phase::Settling { .. } => {
+                (self.round.on_event)(Event::Interrupted { signal: by });
+                self.stop();
+            }
+            // The cluster tells every node, and another one was first.
+            Phase::Preempting { .. } if first && kind == Kind::Preempt => {}
+            Phase::Preempting { .. } => {
+                self.note(Kind::Stop, by.clone(), signal);
+                (self.round.on_event)(Event::Interrupted { signal: by });
+                self.kill();
+            }
+            Phase::Stopping { .. } if first && self.told.is_some() => {}
+            Phase::Stopping { .. } => self.kill(),
+            Phase::Killed { .. } => {}
+        }
+    }
+
+    fn note(&mut self, kind: Kind, by: String, signal: i32) {
+        self.told = Some(Told { kind, by });
+        self.cause = Cause::Told(kind, signal);
+        self.publish(if self.has_ranks() { State::Running } else { State::Ended });
+    }
+
+    fn preempt(&mut self, by: String, signal: i32) {
+        self.note(Kind::Preempt, by.clone(), signal);
+        (self.round.on_event)(Event::Preempted { signal: by });
+        // Longer than a rank gives itself, so that it can say why it leaves.
+        let grace = self.round.launch.preemption_grace + LEEWAY;
+        self.phase = Phase::Preempting { until: Instant::now() + grace };
+        self.signal(Signal::TERM);
+        self.signal(Signal::CONT);
+    }
+
+    fn end_by(&mut self, by: String, signal: i32) {
+        self.note(Kind::Stop, by.clone(), signal);
+        (self.round.on_event)(Event::Interrupted { signal: by });
+        self.stop();
+    }
+
+    fn next_phase(&mut self) {
+        match self.phase {
+            Phase::Running => {}
+            Phase::Settling { .. } => self.stop(),
+            Phase::Preempting { .. } | Phase::Stopping { .. } => self.kill(),
+            Phase::Killed { .. } => self.abandon(),
+        }
+    }
+
+    fn stop(&mut self) {
+        self.phase = Phase::Stopping { until: Instant::now() + self.round.launch.grace };
+        self.signal(Signal::INT);
+        // A rank that somebody has stopped could not end.
+        self.signal(Signal::CONT);
+    }
+
+    fn kill(&mut self) {
+        self.phase = Phase::Killed { until: Instant::now() + KILL_WAIT };
+        self.signal(Signal::KILL);
+        let left = self.round.ranks.iter().filter(|rank| rank.end.is_none());
+        let ranks: Vec<usize> = left.map(|rank| rank.rank).collect();
+        if !ranks.is_empty() {
+            (self.round.on_event)(Event::Killed { ranks });
+        }
+    }
+
+    fn abandon(&mut self) {
+        let after = self.round.epoch.elapsed();
+        for rank in self.round.ranks.iter_mut().filter(|rank| rank.end.is_none()) {
+            let end = rank.abandon(after);
+            self.ends.push(end);
+            (self.round.on_event)(Event::Ended(end));
+        }
+    }
+
+    /// Listens to the hearts. Of the ranks that have been silent for too long the one that fell silent first is
+    /// to blame: the others wait for it.
+    fn look(&mut self) {
+        let now = Instant::now();
+        let elapsed = now - std::mem::replace(&mut self.last_look, now);
+        self.round.ranks.iter_mut().for_each(|rank| rank.look(elapsed));
+        let Some(timeout) = self.round.launch.heartbeat_timeout.filter(|_| self.phase == Phase::Running)
+        else {
+            return;
+        };
+        let alive = self.round.ranks.iter().enumerate().filter(|(_, rank)| rank.end.is_none());
+        let silent = alive.filter_map(|(i, rank)| Some((i, rank.pulse.silent_for(timeout)?)));
+        let Some((i, silence)) = silent.max_by_key(|(_, silence)| *silence) else { return };
+        // Before settling, which remembers who was stopped.
+        let after = (self.round.epoch.elapsed() + timeout).saturating_sub(silence);
+        self.fail();
+        self.round.ranks[i].silence(after, silence);
+    }
+
+    /// Stops the ranks and then the launcher; goes on when the launcher is continued.
+    fn suspend(&self) {
+        self.signal(Signal::STOP);
+        // It only fails for signals without a default action.
+        drop(signal_hook::low_level::emulate_default_handler(SIGTSTP));
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        self.round.ranks.iter().for_each(|rank| rank.signal(signal));
+    }
+
+    /// Waits for the rest of the output, up to [`DRAIN`]: something that left a rank's process group may hold
+    /// it open.
+    fn drain(&mut self) {
+        let deadline = Instant::now() + DRAIN;
+        let mut signals = vec![];
+        while self.round.ranks.iter().any(|rank| rank.open_streams > 0) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.round.messages.recv_timeout(left) {
+                Ok(Message::Signal(signal)) => signals.push(signal),
+                Ok(message) => self.take(message),
+                Err(_) => break,
+            }
+        }
+        // Too late for this node's ranks.
+        if self.round.agents.is_some() {
+            signals.into_iter().for_each(|signal| self.take(Message::Signal(signal)));
+        }
+    }
+
+    /// Tells the other nodes how far this one is.
+    fn publish(&self, state: State) {
+        if let Some(agents) = self.round.agents {
+            let report = (state == State::Ended).then(|| self.report());
+            agents.publish(
+                Status { state, cause: self.cause, round: self.round.number, port: 0 },
+                report.as_ref(),
+            );
+        }
+    }
+
+    fn report(&self) -> NodeReport {
+        let process = |rank: usize| self.round.ranks.iter().find(|process| process.rank == rank);
+        let excerpt = |rank| process(rank).map(|process| process.log.excerpt()).unwrap_or_default();
+        let panicked = |rank| !excerpt(rank).0.is_empty();
+        let rank_report = |end: &RankEnd| {
+            let found = process(end.rank);
+            let last_word = found.and_then(|process| process.pulse.last_word()).map(Into::into);
+            let said = found.and_then(|process| process.log.said());
+            RankReport { other: Other { end: *end, said, last_word }, panicked: panicked(end.rank) }
+        };
+        let mut ends = self.ends.clone();
+        ends.sort_by_key(|end| (end.after, end.rank));
+        let root = root_cause(ends.iter(), panicked).map(|index| {
+            let rank = ends[index].rank;
+            let (panic, last_lines) = excerpt(rank);
+            let log = process(rank).map(|process| process.log.path().to_owned()).unwrap_or_default();
+            Detail { rank, panic, last_lines, log }
+        });
+        NodeReport {
+            node: self.round.launch.node_rank,
+            host: self.round.host.to_owned(),
+            told: self.told.clone(),
+            ranks: ends.iter().map(rank_report).collect(),
+            root,
+            stopped: self.stopped.clone(),
+        }
+    }
+
+    fn finished(self) -> Finished {
+        match self.reports {
+            Some(reports) => Finished { reports, lost: None },
+            None => Finished { reports: vec![self.report()], lost: self.lost },
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! What a rank does when it is interrupted or preempted.
+
+use std::{
+    env,
+    io::{BufRead, BufReader, Read},
+    process::{Child, ChildStdout, Command, Stdio, exit},
+    thread,
+    time::Duration,
+};
+
+use brigade_launch::interrupt::{self, Kind};
+use rustix::process::Signal;
+
+use crate::process::{PATIENCE, exit_code, has_role, itself, signal};
+
+const ROLE: &str = "interrupt::interrupt_process";
+
+/// Not a test by itself: a rank that polls the interrupt flag.
+#[test]
+fn interrupt_process() {
+    if !has_role(ROLE) {
+        return;
+    }
+    let interrupt = interrupt::install().unwrap();
+    assert!(!interrupt::install().unwrap().is_set());
+    println!("ready");
+    while !interrupt.is_set() {
+        thread::sleep(Duration::from_millis(5));
+    }
+    println!("told {:?}", interrupt.kind().unwrap());
+    if env::var("TEST_HANGS").is_ok() {
+        thread::sleep(PATIENCE * 2);
+    }
+    exit(7);
+}
+
+/// A rank that is ready, and the lines that it prints.
+fn rank(set_up: impl FnOnce(&mut Command)) -> (Child, impl Iterator<Item = String>) {
+    let mut command = itself(ROLE);
+    command.env_remove("BRIGADE_LAUNCHED").stdout(Stdio::piped()).stderr(Stdio::piped());
+    set_up(&mut command);
+    let mut child = command.spawn().unwrap();
+    let lines = |out: ChildStdout| BufReader::new(out).lines().map(|line| line.unwrap());
+    let mut lines = lines(child.stdout.take().unwrap());
+    assert!(lines.any(|line| line.ends_with("ready")));
+    (child, lines)
+}
+
+fn hangs(command: &mut Command) {
+    command.env("TEST_HANGS", "1").env("BRIGADE_PREEMPTION_GRACE", "1000");
+}
+
+#[test]
+fn a_rank_is_told_and_then_ended() {
+    for (kind, said) in
+        [(Signal::INT, Kind::Stop), (Signal::TERM, Kind::Preempt), (Signal::USR1, Kind::Preempt)]
+    {
+        let (mut child, mut lines) = rank(|_| {});
+        signal(&child, kind);
+        assert!(lines.any(|line| line == format!("told {said:?}")));
+        assert_eq!(exit_code(&mut child), Some(7));
+    }
+    let (mut child, _lines) = rank(hangs);
+    signal(&child, Signal::INT);
+    assert_eq!(exit_code(&mut child), Some(130));
+}
+
+#[test]
+fn a_preempted_rank_has_its_own_grace() {
+    let (mut child, mut lines) = rank(|command| {
+        command.env("TEST_HANGS", "1").env("BRIGADE_PREEMPTION_GRACE", "1.5");
+    });
+    signal(&child, Signal::TERM);
+    assert!(lines.any(|line| line == "told Preempt"));
+    thread::sleep(Duration::from_millis(1200));
+    assert!(child.try_wait().unwrap().is_none(), "it has longer than one that is interrupted");
+    assert_eq!(exit_code(&mut child), Some(1));
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(said.contains("preempted, but not saved within the 1.5 s of grace"), "{said}");
+}
+
+#[test]
+fn a_second_signal_ends_a_rank_at_once() {
+    for (first, second) in
+        [(Signal::INT, Signal::INT), (Signal::TERM, Signal::TERM), (Signal::USR1, Signal::INT)]
+    {
+        let (mut child, mut lines) = rank(hangs);
+        signal(&child, first);
+        assert!(lines.any(|line| line.starts_with("told ")));
+        signal(&child, second);
+        assert_eq!(exit_code(&mut child), Some(130));
+    }
+}
+
+#[test]
+fn a_launched_rank_takes_a_repeated_preemption_as_one() {
+    let (mut child, mut lines) = rank(|command| {
+        hangs(command);
+        command.env("BRIGADE_LAUNCHED", "1");
+    });
+    signal(&child, Signal::TERM);
+    assert!(lines.any(|line| line == "told Preempt"));
+    signal(&child, Signal::TERM);
+    signal(&child, Signal::USR1);
+    thread::sleep(Duration::from_millis(100));
+    assert!(child.try_wait().unwrap().is_none());
+    signal(&child, Signal::INT);
+    assert_eq!(exit_code(&mut child), Some(130));
+}
+
+#[test]
+fn a_grace_that_is_no_number_is_named() {
+    let output = itself(ROLE).env("BRIGADE_PREEMPTION_GRACE", "soon").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        !output.status.success() && text.contains("BRIGADE_PREEMPTION_GRACE") && text.contains("soon"),
+        "{text}"
+    );
+}

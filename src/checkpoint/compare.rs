@@ -1,0 +1,118 @@
+//! Whether a configuration can go on from a checkpoint, and in what it differs.
+
+use std::collections::BTreeMap;
+
+use anyhow::bail;
+use brigade_checkpoint::{Checkpoint, list, open_storage};
+use serde_json::Value;
+
+use super::RunDescription;
+
+/// Settings of which a run cannot change its mind: they decide what its state means and which data come next.
+const FIXED: [&str; 7] = [
+    "model.",
+    "data.tokenizer",
+    "data.validation_fraction",
+    "data.layout",
+    "train.seed",
+    "train.global_batch_size",
+    "optimizer.name",
+];
+
+/// Settings that have nothing to do with what is computed.
+const FREE: [&str; 5] = ["output.", "checkpoint.", "comm.", "data.sources", "data.cache_dir"];
+
+/// The newest checkpoint at a place that can be opened: its step and what it says of its run. Without any, what is wrong
+/// with those that are there.
+///
+/// # Errors
+/// If the place cannot be read.
+pub(crate) fn newest(place: &str) -> anyhow::Result<Result<(u64, RunDescription), String>> {
+    let storage = open_storage(place)?;
+    let mut wrong = Vec::new();
+    for found in list(&*storage)? {
+        let opened = found.whole.and_then(|_| Checkpoint::open(storage.clone(), found.step));
+        let described = opened.map_err(|error| error.to_string()).and_then(|checkpoint| {
+            serde_json::from_value(checkpoint.manifest().state.settings.clone())
+                .map_err(|error| format!("it does not say what run it is of: {error}"))
+        });
+        match described {
+            Ok(run) => return Ok(Ok((found.step, run))),
+            Err(why) => wrong.push(format!("step {}: {why}", found.step)),
+        }
+    }
+    Ok(Err(match wrong.is_empty() {
+        true => format!("{place} holds no checkpoint"),
+        false => format!("{place} holds no whole checkpoint: {}", wrong.join("; ")),
+    }))
+}
+
+/// The settings that differ from those of the checkpoint of `step`, one a line, where the run may go on with them.
+///
+/// # Errors
+/// If it cannot go on with them; the message names the first such setting.
+pub(crate) fn changes(step: u64, before: &Value, config: &str) -> anyhow::Result<Vec<String>> {
+    let now: toml::Table = config.parse()?;
+    let (mut old, mut new) = (BTreeMap::new(), BTreeMap::new());
+    flatten(before, String::new(), &mut old);
+    flatten(&serde_json::to_value(now)?, String::new(), &mut new);
+    let starts = |names: &[&str], key: &str| names.iter().any(|name| key.starts_with(name));
+    let mut lines = Vec::new();
+    for (key, value) in &new {
+        let Some(was) = old.get(key).filter(|was| *was != value) else { continue };
+        let both_files = key == "data.tokenizer" && is_path(was) && is_path(value);
+        if starts(&FIXED, key) && !both_files {
+            bail!(
+                "{key} = {value} is not possible: the run is to go on from step {step}, where it is {was}; start a new run, or leave \
+                 it as it is"
+            );
+        }
+        if !starts(&FREE, key) {
+            lines.push(format!("{key}: {was} before, now {value}"));
+        }
+    }
+    Ok(lines)
+}
+
+/// Whether a tokenizer is a file, whose place may change; its content is compared by itself.
+fn is_path(value: &Value) -> bool {
+    value.as_str().is_some_and(|text| text != "bytes" && !text.starts_with("bpe:"))
+}
+
+fn flatten(value: &Value, name: String, into: &mut BTreeMap<String, Value>) {
+    match value {
+        Value::Object(inner) => {
+            for (key, value) in inner {
+                let name = if name.is_empty() { key.clone() } else { format!("{name}.{key}") };
+                flatten(value, name, into);
+            }
+        }
+        value => drop(into.insert(name, value.clone())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn compare(now: &str) -> anyhow::Result<Vec<String>> {
+        let before: toml::Table =
+            "[model]\nwidth = 64\n[data]\ntokenizer = \"bpe:64\"\n[train]\nsteps = 5\n[output]\nlog_every = 1\n"
+                .parse()
+                .unwrap();
+        changes(5, &serde_json::to_value(before).unwrap(), now)
+    }
+
+    #[test]
+    fn what_may_change_is_listed_and_what_may_not_is_named() {
+        assert!(compare("[model]\nwidth = 64\n[output]\nlog_every = 7").unwrap().is_empty());
+        assert_eq!(compare("[train]\nsteps = 9").unwrap(), ["train.steps: 5 before, now 9"]);
+        for (now, said) in [
+            ("[model]\nwidth = 32", "model.width = 32 is not possible: the run is to go on from step 5, where it is 64"),
+            ("[data]\ntokenizer = \"bytes\"", "data.tokenizer = \"bytes\" is not possible"),
+        ] {
+            let message = compare(now).unwrap_err().to_string();
+            assert!(message.starts_with(said), "{message}");
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! Checkpoints of a run: when they are saved, and how a run goes on from them.
+//!
+//! Ranks act on a save together: at the end of each step all tell each other how far they are, and take the same next step
+//! from the same answers. So no rank waits for a slower disk than its own, and no background thread communicates.
+
+mod background;
+mod compare;
+mod resume;
+mod saver;
+
+pub(crate) use compare::{changes, newest};
+pub(crate) use resume::{Cannot, Point, Resumption, restore};
+pub(crate) use saver::{Outcome, Progress, Saver};
+
+/// What a checkpoint says of its run beside the state of training.
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+pub struct RunDescription {
+    /// The resolved configuration.
+    pub configuration: serde_json::Value,
+    /// For each parameter, its name in a file of weights.
+    pub file_names: std::collections::BTreeMap<String, String>,
+}

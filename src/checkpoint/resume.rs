@@ -1,0 +1,171 @@
+//! Going on from a checkpoint, all ranks from the same one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use brigade_checkpoint::{Checkpoint, State, Storage, Unit, list};
+use brigade_comm::Group;
+use brigade_core::{Activation, BoxError, Engine, StateReader};
+
+use crate::rank::texts;
+
+/// How far a run has come.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Point {
+    /// Steps done.
+    pub step: u64,
+    /// Batches of data consumed: more than steps, where some were left behind by going back.
+    pub position: u64,
+    /// Steps that were skipped or gone back from, because something was not finite.
+    pub nonfinite: u64,
+}
+
+/// The counter of [`Point::nonfinite`] in a checkpoint.
+const NONFINITE: &str = "nonfinite";
+
+impl Point {
+    pub(crate) fn counters(self) -> BTreeMap<String, u64> {
+        BTreeMap::from([(NONFINITE.into(), self.nonfinite)])
+    }
+}
+
+/// A run cannot go on from its checkpoints; all ranks say so.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Cannot(pub String);
+
+/// Where a run goes on.
+pub(crate) struct Resumption {
+    pub point: Point,
+    /// Newer checkpoints that are damaged, with what is wrong.
+    pub damaged: Vec<String>,
+}
+
+/// How a rank fared with a checkpoint.
+enum Tried {
+    Restored(Point),
+    Damaged(String),
+    /// It is not this run's.
+    Other(String),
+}
+
+/// Restores the newest checkpoint that all ranks find whole in what they need of it; none where there is none at all.
+/// All ranks call it together.
+///
+/// # Errors
+/// [`Cannot`], if it is another model's or another data set's, or all are damaged; if ranks cannot talk.
+pub(crate) fn restore<I, O, T>(
+    engine: &mut Engine<I, O, T>,
+    storage: &Arc<dyn Storage>,
+    group: &Group,
+    facts: &BTreeMap<String, String>,
+) -> anyhow::Result<Option<Resumption>>
+where
+    I: Activation + Clone,
+    O: Activation,
+    T: Clone,
+{
+    let (candidates, mut damaged) = candidates(storage, group)?;
+    for step in candidates {
+        let tried = attempt(engine, storage, step, facts);
+        let word = match &tried {
+            Tried::Restored(_) => String::new(),
+            Tried::Damaged(why) => format!("damaged {why}"),
+            Tried::Other(why) => format!("other {why}"),
+        };
+        let words = texts(group, &word)?;
+        let found = |kind: &str| words.iter().find_map(|word| word.strip_prefix(kind).map(str::to_owned));
+        if let Some(why) = found("other ") {
+            let location = storage.location();
+            return Err(Cannot(format!("cannot go on from step {step} of {location}: {why}")).into());
+        }
+        match (tried, found("damaged ")) {
+            (Tried::Restored(point), None) => return Ok(Some(Resumption { point, damaged })),
+            (_, why) => damaged.push(format!("the checkpoint of step {step}: {}", why.unwrap_or_default())),
+        }
+    }
+    if damaged.is_empty() {
+        return Ok(None);
+    }
+    let location = storage.location();
+    Err(Cannot(format!("{location} holds no whole checkpoint: {}", damaged.join("; "))).into())
+}
+
+/// The steps of the checkpoints that rank 0 sees, newest first, and what it sees to be wrong with others.
+fn candidates(storage: &Arc<dyn Storage>, group: &Group) -> anyhow::Result<(Vec<u64>, Vec<String>)> {
+    let mut told = String::new();
+    if group.rank() == 0 {
+        match list(&**storage) {
+            Err(error) => told = format!("!{error}"),
+            Ok(all) => {
+                let line = |found: brigade_checkpoint::Found| match found.whole {
+                    Ok(_) => format!("{}\n", found.step),
+                    Err(error) => format!("the checkpoint of step {}: {error}\n", found.step).replace('\n', " ") + "\n",
+                };
+                told = all.into_iter().map(line).collect();
+            }
+        }
+    }
+    let told = texts(group, &told)?.swap_remove(0);
+    if let Some(why) = told.strip_prefix('!') {
+        return Err(Cannot(why.to_owned()).into());
+    }
+    let (mut steps, mut damaged) = (Vec::new(), Vec::new());
+    for line in told.lines() {
+        match line.trim().parse() {
+            Ok(step) => steps.push(step),
+            Err(_) => damaged.push(line.trim().to_owned()),
+        }
+    }
+    Ok((steps, damaged))
+}
+
+fn attempt<I, O, T>(
+    engine: &mut Engine<I, O, T>,
+    storage: &Arc<dyn Storage>,
+    step: u64,
+    facts: &BTreeMap<String, String>,
+) -> Tried
+where
+    I: Activation + Clone,
+    O: Activation,
+    T: Clone,
+{
+    let checkpoint = match Checkpoint::open(storage.clone(), step) {
+        Ok(checkpoint) => checkpoint,
+        Err(error) => return Tried::Damaged(error.to_string()),
+    };
+    let State { position, facts: saved, counters, .. } = &checkpoint.manifest().state;
+    for (what, here) in facts {
+        match saved.get(what) {
+            Some(there) if there != here => {
+                return Tried::Other(format!("its {what} was another: {there} there, {here} here"));
+            }
+            _ => {}
+        }
+    }
+    let nonfinite = counters.get(NONFINITE).copied().unwrap_or_default();
+    let point = Point { step, position: *position, nonfinite };
+    match engine.restore(step, &mut Reading(&checkpoint)) {
+        Ok(()) => Tried::Restored(point),
+        Err(brigade_core::Error::State(why)) => Tried::Other(why),
+        Err(error) => Tried::Damaged(error.to_string()),
+    }
+}
+
+/// A checkpoint as the engine reads it.
+struct Reading<'a>(&'a Checkpoint);
+
+impl StateReader for Reading<'_> {
+    fn unit(&self, name: &str) -> Option<&Unit> {
+        self.units().iter().find(|unit| unit.name == name)
+    }
+
+    fn units(&self) -> &[Unit] {
+        &self.0.manifest().state.units
+    }
+
+    fn read(&mut self, unit: &str, slot: &str, start: usize, values: &mut [f32]) -> Result<(), BoxError> {
+        Ok(self.0.read(unit, slot, start..start + values.len(), values)?)
+    }
+}

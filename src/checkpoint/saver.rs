@@ -1,0 +1,310 @@
+//! Saving: one rank's part in it.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow, bail};
+use brigade_checkpoint::{
+    RankEntry, Snapshot, Staging, State, Storage, Unit, abandon, check_space, keep, publish, remove_stale, write_rank,
+};
+use brigade_comm::{DType, Group};
+use brigade_report::CheckpointRecord;
+use serde::{Deserialize, Serialize};
+
+use super::background::Background;
+use crate::rank::texts;
+use crate::settings::CheckpointSettings;
+
+/// How far a rank is with a save; it is told to the others as a number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// There is none, or it is others' turn.
+    Idle = 0,
+    /// Its thread is at work.
+    Working = 1,
+    /// Its thread is done.
+    Done = 2,
+    /// Its thread failed.
+    Failed = 3,
+}
+
+impl Progress {
+    pub(crate) fn from_number(number: f64) -> Self {
+        [Self::Idle, Self::Working, Self::Done].into_iter().find(|p| f64::from(*p as u8) == number).unwrap_or(Self::Failed)
+    }
+}
+
+/// How a save ended, on all ranks alike.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Saved(CheckpointRecord),
+    /// It left no trace; the text says why, with the rank.
+    Failed(String),
+}
+
+/// Longest description of a rank's file.
+const MOST_ENTRY_BYTES: usize = 1 << 28;
+
+/// How long a rank that waits for a save leaves the others without a word.
+const WORD: Duration = Duration::from_millis(250);
+
+/// Saves checkpoints together with the other ranks; one at a time.
+pub(crate) struct Saver {
+    storage: Arc<dyn Storage>,
+    group: Group,
+    settings: CheckpointSettings,
+    /// Tells this process's saves from those of others.
+    token: String,
+    save: Option<Save>,
+    /// The newest step that this process saved or started from.
+    pub(crate) newest: Option<u64>,
+}
+
+struct Save {
+    staging: Staging,
+    state: State,
+    bytes: u64,
+    began: Instant,
+    stall: Duration,
+    phase: Phase,
+}
+
+enum Phase {
+    /// Each rank writes its file.
+    Writing(Work<RankEntry>),
+    /// Rank 0 makes it visible; the others have nothing to do.
+    Publishing(Option<Work<()>>),
+}
+
+enum Work<T> {
+    Running(Background<T>),
+    Ended(anyhow::Result<T>),
+}
+
+impl<T: Send + 'static> Work<T> {
+    fn progress(&mut self) -> Progress {
+        if matches!(self, Self::Running(work) if work.is_done()) {
+            let before = std::mem::replace(self, Self::Ended(Err(anyhow!("it was lost"))));
+            if let Self::Running(work) = before {
+                *self = Self::Ended(work.finish());
+            }
+        }
+        match self {
+            Self::Running(_) => Progress::Working,
+            Self::Ended(Ok(_)) => Progress::Done,
+            Self::Ended(Err(_)) => Progress::Failed,
+        }
+    }
+
+    fn failure(&self) -> String {
+        match self {
+            Self::Ended(Err(error)) => format!("{error:#}"),
+            _ => String::new(),
+        }
+    }
+}
+
+/// What a rank tells rank 0 of its file.
+#[derive(Serialize, Deserialize)]
+struct Written {
+    entry: RankEntry,
+    units: Vec<Unit>,
+}
+
+impl Saver {
+    pub(crate) fn new(storage: Arc<dyn Storage>, group: Group, settings: CheckpointSettings) -> anyhow::Result<Self> {
+        let own = Staging::new(0)?.token().to_owned();
+        let token = texts(&group, &own)?.swap_remove(0);
+        Ok(Self { storage, group, settings, token, save: None, newest: None })
+    }
+
+    pub(crate) fn storage(&self) -> &Arc<dyn Storage> {
+        &self.storage
+    }
+
+    /// Removes what processes left that died while they saved; before the first save.
+    pub(crate) fn clean(&self) -> anyhow::Result<()> {
+        remove_stale(&*self.storage)?;
+        Ok(())
+    }
+
+    /// Removes all checkpoints: those of an earlier run, if this one is to replace it.
+    pub(crate) fn clear(&self, replaces: bool) -> anyhow::Result<()> {
+        let published = self.storage.published()?;
+        if !(replaces || published.is_empty()) {
+            bail!(
+                "{} holds checkpoints of an earlier run; give another place, --resume to go on from them, or --overwrite to \
+                 replace them",
+                self.storage.location()
+            );
+        }
+        published.iter().try_for_each(|published| self.storage.remove(&published.folder))?;
+        Ok(())
+    }
+
+    /// Whether a checkpoint is to be saved after `step`.
+    pub(crate) fn is_due(&self, step: u64, last: bool) -> bool {
+        let every = self.settings.every;
+        every > 0 && (last || step.is_multiple_of(every)) && self.newest != Some(step)
+    }
+
+    pub(crate) fn is_saving_step(&self, step: u64) -> bool {
+        self.save.as_ref().is_some_and(|save| save.staging.step() == step)
+    }
+
+    /// Starts to save. All ranks call it, when no save is under way. `state` is the same on all but for its units; those of
+    /// the snapshot are put in. `since`: when training stood still for it.
+    pub(crate) fn begin(
+        &mut self,
+        step: u64,
+        snapshot: brigade_core::Snapshot,
+        state: State,
+        since: Instant,
+    ) -> anyhow::Result<()> {
+        let staging = Staging::with_token(step, &self.token)?;
+        let state = State { units: snapshot.units().cloned().collect(), ..state };
+        let mut bytes = vec![0.0f64; self.group.size()];
+        bytes[self.group.rank()] = snapshot.bytes() as f64;
+        self.group.all_gather_in_place(&mut bytes)?;
+        let total = bytes.iter().sum::<f64>() as u64;
+        let (storage, rank, to) = (self.storage.clone(), self.group.rank(), staging.clone());
+        let write = move || {
+            check_space(&*storage, total)?;
+            let snapshot = Snapshot { pieces: snapshot.read()? };
+            Ok(write_rank(&*storage, &to, rank, &snapshot)?)
+        };
+        let work = Work::Running(Background::start("checkpoint", write)?);
+        let (phase, stall) = (Phase::Writing(work), since.elapsed());
+        self.save = Some(Save { staging, state, bytes: total, began: since, stall, phase });
+        Ok(())
+    }
+
+    /// How far this rank is.
+    pub(crate) fn progress(&mut self) -> Progress {
+        let Some(save) = &mut self.save else { return Progress::Idle };
+        match &mut save.phase {
+            Phase::Writing(work) => work.progress(),
+            Phase::Publishing(Some(work)) => work.progress(),
+            Phase::Publishing(None) => Progress::Idle,
+        }
+    }
+
+    /// Takes the next step of a save that follows from how far all ranks are.
+    ///
+    /// # Errors
+    /// If the save takes too long, or ranks cannot talk.
+    pub(crate) fn advance(&mut self, all: &[Progress]) -> anyhow::Result<Option<Outcome>> {
+        let Some(save) = self.save.take() else { return Ok(None) };
+        if all.contains(&Progress::Working) {
+            let limit = self.settings.timeout_seconds;
+            if save.began.elapsed().as_secs_f64() > limit {
+                let slow: Vec<_> = (0..all.len()).filter(|rank| all[*rank] == Progress::Working).collect();
+                bail!(
+                    "the checkpoint of step {} is not written after {limit} s (checkpoint.timeout_seconds): rank {slow:?} still \
+                     writes to {}",
+                    save.staging.step(),
+                    self.storage.location()
+                );
+            }
+            self.save = Some(save);
+            return Ok(None);
+        }
+        let failed = all.contains(&Progress::Failed);
+        let Save { staging, state, bytes, began, stall, phase } = save;
+        let fail = |work: String| -> anyhow::Result<Option<Outcome>> {
+            let reasons = texts(&self.group, &work)?;
+            let reasons = reasons.iter().enumerate().filter(|(_, text)| !text.is_empty());
+            let reasons: Vec<_> = reasons.map(|(rank, text)| format!("rank {rank}: {text}")).collect();
+            if self.group.rank() == 0 {
+                // What failed is what must be heard of.
+                drop(abandon(&*self.storage, &staging));
+            }
+            Ok(Some(Outcome::Failed(reasons.join("; "))))
+        };
+        match phase {
+            Phase::Writing(work) if failed => fail(work.failure()),
+            Phase::Publishing(work) if failed => fail(work.map_or(String::new(), |work| work.failure())),
+            Phase::Writing(Work::Ended(Ok(entry))) => {
+                let work = self.hand_over(&staging, &state, entry)?;
+                let phase = Phase::Publishing(work);
+                self.save = Some(Save { staging, state, bytes, began, stall, phase });
+                Ok(None)
+            }
+            Phase::Writing(_) => bail!("a save of step {} was lost", staging.step()),
+            Phase::Publishing(_) => {
+                let step = staging.step();
+                self.newest = Some(step);
+                let seconds = began.elapsed().as_secs_f64();
+                Ok(Some(Outcome::Saved(CheckpointRecord { step, stall_seconds: stall.as_secs_f64(), bytes, seconds })))
+            }
+        }
+    }
+
+    /// Waits until the save that is under way has ended, all ranks together.
+    pub(crate) fn settle(&mut self) -> anyhow::Result<Option<Outcome>> {
+        while self.save.is_some() {
+            let until = Instant::now() + WORD;
+            while self.progress() == Progress::Working && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let mut all = vec![0.0f64; self.group.size()];
+            all[self.group.rank()] = f64::from(self.progress() as u8);
+            self.group.all_gather_in_place(&mut all)?;
+            let all: Vec<_> = all.into_iter().map(Progress::from_number).collect();
+            if let Some(outcome) = self.advance(&all)? {
+                return Ok(Some(outcome));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Tells rank 0 of this rank's file. Rank 0 starts to make the checkpoint visible, and then to remove older ones.
+    fn hand_over(
+        &self,
+        staging: &Staging,
+        state: &State,
+        entry: RankEntry,
+    ) -> anyhow::Result<Option<Work<()>>> {
+        let own = Written { entry, units: state.units.clone() };
+        if self.group.rank() != 0 {
+            let text = serde_json::to_vec(&own)?;
+            self.group.send(text, DType::U8, 0).wait()?;
+            return Ok(None);
+        }
+        let others: Vec<_> =
+            (1..self.group.size()).map(|rank| self.group.recv_message(rank, MOST_ENTRY_BYTES)).collect();
+        let (mut entries, mut units) = (vec![own.entry], BTreeMap::new());
+        let mut gather = |more: Vec<Unit>| -> anyhow::Result<()> {
+            for unit in more {
+                let name = unit.name.clone();
+                match units.get(&name) {
+                    Some(known) if *known != unit => {
+                        bail!("ranks disagree on what there is to save of `{name}`: {known:?} and {unit:?}")
+                    }
+                    Some(_) => {}
+                    None => drop(units.insert(name, unit)),
+                }
+            }
+            Ok(())
+        };
+        gather(own.units)?;
+        for (index, message) in others.into_iter().enumerate() {
+            let written: Written = serde_json::from_slice(&message.wait()?)
+                .with_context(|| format!("what rank {} says of its file", index + 1))?;
+            entries.push(written.entry);
+            gather(written.units)?;
+        }
+        let state = State { units: units.into_values().collect(), ..state.clone() };
+        let (storage, staging, most) = (self.storage.clone(), staging.clone(), self.settings.keep);
+        let work = move || {
+            publish(&*storage, &staging, state, entries)?;
+            if let Some(most) = NonZeroUsize::new(most) {
+                keep(&*storage, most).context("removing older checkpoints")?;
+            }
+            Ok(())
+        };
+        Ok(Some(Work::Running(Background::start("checkpoint", work)?)))
+    }
+}

@@ -1,0 +1,38 @@
+//! The end of a run.
+
+use brigade_core::Activation;
+use brigade_report::Summary;
+
+use crate::dataset::Dataset;
+use crate::describe::say;
+use crate::session::Session;
+
+use super::Trained;
+use super::run::Run;
+
+impl<D: Dataset, O: Activation> Run<'_, D, O> {
+    pub(super) fn finish(mut self) -> anyhow::Result<Trained<D::Input, O>> {
+        self.session.heart.beat("the last checkpoint");
+        let outcome = self.saver.settle()?;
+        self.conclude(outcome)?;
+        self.session.heart.beat("writing the weights");
+        let path = self.session.write_weights(&self.engine, &self.training.names)?;
+        if let Some(mut reporter) = self.reporter {
+            for record in &self.saved {
+                reporter.checkpoint(record)?;
+            }
+            reporter.wrote(path);
+            self.session.conclude(reporter.finish());
+        }
+        let Self { engine, loss, validation_loss, .. } = self;
+        Ok(Trained { model: engine.into_chain(), loss, validation_loss })
+    }
+}
+
+impl Session {
+    pub(super) fn conclude(&self, summary: Summary) {
+        if !self.quiet {
+            say(&format!("{summary}\n"));
+        }
+    }
+}

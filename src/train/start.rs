@@ -1,0 +1,125 @@
+//! How training begins: from nothing, or from a checkpoint.
+
+use std::collections::BTreeMap;
+
+use anyhow::Context;
+use brigade_checkpoint::open_storage;
+use brigade_core::{Activation, Chain, Engine};
+use brigade_data::Sampler;
+use brigade_models::Names;
+use brigade_report::{Compute, ConsoleMode, Reporter, ReporterOptions};
+
+use crate::checkpoint::{Cannot, Resumption, RunDescription, Saver, restore};
+use crate::dataset::{Dataset, Training};
+use crate::output;
+use crate::session::{Beginning, Session};
+
+impl Session {
+    pub(super) fn sampler<D: Dataset>(&self, training: &Training<D>) -> anyhow::Result<Sampler> {
+        let train = &self.settings.train;
+        Ok(Sampler::new(training.train.len(), train.seed, train.global_batch_size, train.micro_batch_size)?)
+    }
+
+    /// The lines that tell what is about to be trained.
+    pub(super) fn introduction<I: Activation, O: Activation, D: Dataset>(
+        &self,
+        chain: &Chain<I, O>,
+        training: &Training<D>,
+        sampler: &Sampler,
+    ) -> Vec<String> {
+        match self.rank() {
+            0 => self.introduce(chain, &training.train, sampler),
+            _ => Vec::new(),
+        }
+    }
+
+    pub(super) fn saver(&self) -> anyhow::Result<Saver> {
+        let storage = open_storage(&self.settings.checkpoint.place(&self.out))?;
+        Saver::new(storage, self.group().clone(), self.settings.checkpoint.clone())
+    }
+
+    /// Restores the run's newest checkpoint, if it is to go on from one, and makes its folder ready. All ranks call it.
+    pub(super) fn start<I, O, T>(
+        &mut self,
+        engine: &mut Engine<I, O, T>,
+        saver: &mut Saver,
+    ) -> anyhow::Result<Option<Resumption>>
+    where
+        I: Activation + Clone,
+        O: Activation,
+        T: Clone,
+    {
+        self.heart.beat("looking for a checkpoint");
+        let resumption = match self.beginning {
+            Beginning::Fresh { .. } => None,
+            Beginning::Resume => {
+                let resumed = restore(engine, saver.storage(), self.group(), &self.facts)?;
+                let missing = || Cannot(format!("{} holds no checkpoint", saver.storage().location()));
+                Some(resumed.ok_or_else(missing)?)
+            }
+            Beginning::ResumeIfThere => restore(engine, saver.storage(), self.group(), &self.facts)?,
+        };
+        saver.newest = resumption.as_ref().map(|resumption| resumption.point.step);
+        let begin = || -> anyhow::Result<()> {
+            if self.rank() > 0 {
+                return Ok(());
+            }
+            let replaces = match self.beginning {
+                Beginning::Fresh { overwrite } => overwrite,
+                Beginning::Resume | Beginning::ResumeIfThere => true,
+            };
+            output::begin(&self.out, replaces, &self.config)?;
+            saver.clean()?;
+            if resumption.is_none() { saver.clear(replaces) } else { Ok(()) }
+        };
+        begin().context("the run's folder")?;
+        // No rank saves before rank 0 has cleaned up.
+        self.group().barrier()?;
+        Ok(resumption)
+    }
+
+    /// Starts the metrics of a run, or goes on with them.
+    pub(super) fn reporter<D: Dataset>(
+        &self,
+        training: &Training<D>,
+        resumption: Option<&Resumption>,
+        introduction: &[String],
+    ) -> anyhow::Result<Reporter> {
+        let options = ReporterOptions {
+            total_steps: self.settings.train.steps,
+            log_every: self.settings.output.log_every,
+            console: if self.quiet { ConsoleMode::Quiet } else { ConsoleMode::Auto },
+            compute: Compute { flops_per_token: training.flops_per_target, peak_flops: None },
+            tensorboard: true,
+            overwrite: self.settings.output.overwrite || self.beginning != (Beginning::Fresh { overwrite: false }),
+            restart: self.restart,
+        };
+        let mut reporter = match resumption {
+            Some(Resumption { point, .. }) => Reporter::resume(&self.out, options, point.step)?,
+            None => Reporter::create(&self.out, options)?,
+        };
+        for (name, content) in &training.files {
+            let path = self.out.join(name);
+            output::write_whole(&path, content)?;
+            reporter.wrote(path);
+        }
+        introduction.iter().for_each(|line| reporter.note(line));
+        if let Some(Resumption { point, damaged }) = resumption {
+            damaged.iter().for_each(|what| reporter.note(&format!("passed over {what}")));
+            reporter.note(&format!("going on from the checkpoint of step {}", point.step));
+        }
+        Ok(reporter)
+    }
+
+    /// What checkpoints say of this run.
+    pub(super) fn run_description(
+        &self,
+        shapes: &[(String, Vec<usize>)],
+        names: &Names,
+    ) -> anyhow::Result<serde_json::Value> {
+        let config: toml::Table = self.config.parse()?;
+        let file_names: BTreeMap<_, _> =
+            shapes.iter().map(|(name, _)| (name.clone(), (names.to_file)(name))).collect();
+        Ok(serde_json::to_value(RunDescription { configuration: serde_json::to_value(config)?, file_names })?)
+    }
+}

@@ -1,0 +1,44 @@
+//! Validation between steps.
+
+use std::sync::Arc;
+
+use brigade_core::{Activation, Engine};
+use brigade_data::EvaluationBatches;
+
+use crate::dataset::Dataset;
+use crate::session::Session;
+
+impl Session {
+    /// Mean loss over the validation samples, each read by the ranks of one pipeline.
+    pub(super) fn validate<D, O>(
+        &self,
+        engine: &mut Engine<D::Input, O, D::Target>,
+        data: &Arc<D>,
+    ) -> anyhow::Result<f64>
+    where
+        D: Dataset,
+        O: Activation,
+    {
+        let settings = &self.settings.train;
+        let samples = match settings.validation_samples {
+            0 => data.len(),
+            most => most.min(data.len()),
+        };
+        let (dp_rank, dp) = (self.plan.mesh.dp_rank(self.rank()), self.plan.mesh.dp);
+        let rows = EvaluationBatches::new(samples, settings.micro_batch_size, dp)?;
+        let device = self.device();
+        let mut batches = Vec::new();
+        for step in 0..rows.steps() {
+            let items: Vec<_> = rows
+                .batch(step, dp_rank)?
+                .into_iter()
+                .flatten()
+                .map(|index| data.get(index))
+                .collect::<Result<_, _>>()?;
+            if !items.is_empty() {
+                batches.push(items);
+            }
+        }
+        Ok(engine.evaluate(batches.into_iter().map(|items| data.batch(items, &device)))?)
+    }
+}

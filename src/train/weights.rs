@@ -1,0 +1,35 @@
+//! The file of weights at the end of a run.
+
+use std::path::PathBuf;
+
+use brigade_core::{Activation, Engine};
+use brigade_models::{Names, WeightsError, WeightsWriter};
+
+use crate::output::WEIGHTS_FILE;
+use crate::session::Session;
+
+impl Session {
+    /// Writes the file of weights on rank 0, block by block, from wherever they are.
+    pub(super) fn write_weights<I, O, T>(&self, engine: &Engine<I, O, T>, names: &Names) -> anyhow::Result<PathBuf>
+    where
+        I: Activation + Clone,
+        O: Activation,
+        T: Clone,
+    {
+        let path = self.out.join(WEIGHTS_FILE);
+        let mut writer = (self.rank() == 0).then(|| WeightsWriter::create(&path)).transpose()?;
+        let mut failed: Option<WeightsError> = None;
+        engine.collect(0, |tensor| {
+            if let (Some(writer), None) = (&mut writer, &failed) {
+                failed = writer.push(&tensor, names).err();
+            }
+            Ok(())
+        })?;
+        match (failed, writer) {
+            (Some(error), _) => return Err(error.into()),
+            (None, Some(writer)) => writer.finish()?,
+            (None, None) => {}
+        }
+        Ok(path)
+    }
+}

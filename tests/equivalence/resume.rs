@@ -1,0 +1,216 @@
+//! What a mesh saves is what any other mesh goes on from: the same state, and the same weights after more steps, as of a run
+//! that was never stopped.
+
+use std::collections::BTreeMap;
+
+use brigade::checkpoints::{PARAMETERS, Piece, Unit};
+use brigade::core::{BoxError, Error, Groups, StateReader, Zero};
+
+use crate::frozen;
+use crate::mesh::{on_threads, same_bits};
+use crate::row::{Gpt, MIXED, Row};
+
+/// A state in memory, put together from the pieces of all ranks.
+#[derive(Clone, Debug, Default)]
+pub struct Saved {
+    units: Vec<Unit>,
+    slots: BTreeMap<(String, String), Vec<Option<f32>>>,
+}
+
+impl Saved {
+    pub fn of(ranks: Vec<(Vec<Unit>, Vec<Piece>)>) -> Self {
+        let mut saved = Self::default();
+        let units: BTreeMap<String, Unit> =
+            ranks.iter().flat_map(|(units, _)| units).map(|unit| (unit.name.clone(), unit.clone())).collect();
+        for (unit, piece) in ranks.into_iter().flat_map(|(units, pieces)| {
+            let find = move |name: &str| units.iter().find(|unit| unit.name == name).unwrap().clone();
+            pieces.into_iter().map(move |piece| (find(&piece.unit), piece))
+        }) {
+            assert_eq!(unit, units[&unit.name], "ranks agree on units");
+            let slot = saved.slots.entry((piece.unit, piece.slot)).or_insert_with(|| vec![None; unit.elements]);
+            for (index, value) in piece.values.into_iter().enumerate() {
+                assert!(slot[piece.start + index].replace(value).is_none(), "every element is saved once");
+            }
+        }
+        saved.units = units.into_values().collect();
+        assert!(saved.slots.values().flatten().all(Option::is_some), "every element is saved");
+        saved
+    }
+
+    /// The same with other values of the parameters that are not trained.
+    pub fn with_frozen(mut self, value: f32) -> Self {
+        let frozen = self.slots.iter_mut().filter(|((unit, _), _)| unit.ends_with(":frozen"));
+        let count = frozen.map(|(_, values)| values.fill(Some(value))).count();
+        assert!(count > 0, "something is frozen");
+        self
+    }
+
+    fn bits(&self) -> BTreeMap<&(String, String), Vec<u32>> {
+        let bits = |values: &Vec<Option<f32>>| values.iter().map(|value| value.unwrap().to_bits()).collect();
+        self.slots.iter().map(|(name, values)| (name, bits(values))).collect()
+    }
+
+    pub fn same(&self, other: &Self, what: &str) {
+        assert_eq!(self.units, other.units, "{what}");
+        assert!(self.bits() == other.bits(), "{what}");
+    }
+}
+
+impl StateReader for &Saved {
+    fn unit(&self, name: &str) -> Option<&Unit> {
+        self.units.iter().find(|unit| unit.name == name)
+    }
+
+    fn units(&self) -> &[Unit] {
+        &self.units
+    }
+
+    fn read(&mut self, unit: &str, slot: &str, start: usize, values: &mut [f32]) -> Result<(), BoxError> {
+        let slot = self.slots.get(&(unit.to_owned(), slot.to_owned())).ok_or("no such slot")?;
+        for (index, value) in values.iter_mut().enumerate() {
+            *value = slot[start + index].ok_or("nothing there")?;
+        }
+        Ok(())
+    }
+}
+
+pub fn snapshot(engine: &Gpt) -> (Vec<Unit>, Vec<Piece>) {
+    let snapshot = engine.snapshot().unwrap();
+    (snapshot.units().cloned().collect(), snapshot.read().unwrap())
+}
+
+/// Trains `row` for the steps, from a saved state or from the start; gives weights of rank 0 and the state of all.
+fn train(row: &Row, from: Option<&Saved>, steps: std::ops::Range<u64>) -> (Vec<brigade::core::NamedTensor>, Saved) {
+    let ranks = on_threads(row.pp, row.dp, |groups: Groups| {
+        let mut engine = row.engine(groups.clone()).unwrap();
+        if let Some(mut saved) = from {
+            // What an engine held before does not matter.
+            engine.step(row.batches(77, &groups), 1e-1).unwrap();
+            engine.restore(steps.start, &mut saved).unwrap();
+        }
+        let held = snapshot(&engine);
+        for step in steps.clone() {
+            let report = engine.step(row.batches(step, &groups), 1e-2).unwrap();
+            assert_eq!(report.step, step + 1);
+        }
+        let saved = snapshot(&engine);
+        (engine.tensors(0).unwrap(), held, saved)
+    });
+    let (mut weights, mut held, mut saved) = (Vec::new(), Vec::new(), Vec::new());
+    for (rank, (tensors, before, after)) in ranks.into_iter().enumerate() {
+        if rank == 0 {
+            weights = tensors;
+        }
+        held.push(before);
+        saved.push(after);
+    }
+    if let Some(from) = from {
+        Saved::of(held).same(from, &format!("what {row:?} took back is what was saved"));
+    }
+    (weights, Saved::of(saved))
+}
+
+fn rows(base: &Row) -> Vec<Row> {
+    let meshes = [(1, 1, 0), (1, 4, 3), (2, 2, 1), (4, 1, 0), (1, 2, 2), (2, 2, 3), (3, 1, 0), (1, 4, 0)];
+    let row = |(pp, dp, stage)| Row {
+        pp,
+        dp,
+        micro_batches: 4 / dp,
+        zero: Zero { stage, ..Zero::default() },
+        ..base.clone()
+    };
+    meshes.into_iter().map(row).collect()
+}
+
+fn every_mesh_goes_on_from_every_mesh(base: &Row) {
+    let rows = rows(base);
+    let (weights, last) = train(&rows[0], None, 0..4);
+    for from in &rows {
+        let (_, saved) = train(from, None, 0..2);
+        for to in &rows {
+            let what = format!("from {from:?} to {to:?}");
+            let (resumed, state) = train(to, Some(&saved), 2..4);
+            same_bits(&resumed, &weights, &what);
+            state.same(&last, &what);
+        }
+    }
+}
+
+#[test]
+fn every_mesh_goes_on_from_every_mesh_tied() {
+    every_mesh_goes_on_from_every_mesh(&Row { tied: true, ..Row::default() });
+}
+
+#[test]
+fn every_mesh_goes_on_from_every_mesh_with_other_optimizers() {
+    every_mesh_goes_on_from_every_mesh(&Row { optimizer: "lion", masked: true, ..Row::default() });
+    every_mesh_goes_on_from_every_mesh(&Row { optimizer: "sgd", ..Row::default() });
+}
+
+#[test]
+fn masters_are_saved_where_blocks_compute_in_bf16() {
+    for offload in [false, true] {
+        let base = Row { precision: MIXED, offload, tied: true, ..Row::default() };
+        let rows = rows(&base);
+        for (from, to) in [(1, 2), (2, 0), (5, 1), (0, 5)] {
+            // Sums and steps are those of the mesh; what is taken back is what was saved.
+            let (_, saved) = train(&rows[from], None, 0..2);
+            train(&rows[to], Some(&saved), 2..3);
+        }
+    }
+}
+
+/// Three ranks do not divide what two or four do.
+#[test]
+fn shards_of_any_number() {
+    let wide = |dp: usize, stage| Row {
+        dp,
+        micro_batches: 1,
+        zero: Zero { stage, ..Zero::default() },
+        ..Row::default()
+    };
+    let (_, saved) = train(&wide(3, 2), None, 0..2);
+    for row in [wide(2, 3), wide(4, 1), wide(5, 3), wide(1, 0)] {
+        train(&row, Some(&saved), 2..3);
+    }
+}
+
+#[test]
+fn frozen_parameters_are_saved_too() {
+    for (from, to) in [((1, 1), (2, 2)), ((2, 2), (1, 1)), ((1, 4), (4, 1)), ((3, 2), (1, 2))] {
+        for stage in [0, 3] {
+            frozen::goes_on(from, to, stage);
+        }
+    }
+}
+
+#[test]
+fn another_model_or_optimizer_is_refused_by_name() {
+    let (_, saved) = train(&Row::default(), None, 0..1);
+    let refused = |row: Row, saved: &Saved| {
+        let mut engine = row.engine(Groups::alone()).unwrap();
+        let mut saved = saved;
+        match engine.restore(1, &mut saved) {
+            Err(Error::State(why)) => why,
+            other => panic!("{other:?}"),
+        }
+    };
+    let why = refused(Row { layers: 4, ..Row::default() }, &saved);
+    assert!(why.contains("`h.3.") && why.contains("is not in the checkpoint"), "{why}");
+    let why = refused(Row { layers: 2, ..Row::default() }, &saved);
+    assert!(why.contains("the checkpoint's parameter `h.2."), "{why}");
+    let why = refused(Row { tied: true, ..Row::default() }, &saved);
+    assert!(why.contains("head.lm_head"), "{why}");
+    let why = refused(Row { optimizer: "sgd", ..Row::default() }, &saved);
+    assert!(why.contains("another kind") && why.contains("momentum.moment_1"), "{why}");
+    let mut other = saved.clone();
+    let parameter = &mut other.units[1].parameters[0];
+    parameter.shape.push(1);
+    let why = refused(Row::default(), &other);
+    assert!(why.contains("has the shape"), "{why}");
+    let mut broken = saved;
+    broken.slots.retain(|(_, slot), _| slot != PARAMETERS);
+    let mut engine = Row::default().engine(Groups::alone()).unwrap();
+    let mut reader = &broken;
+    assert!(matches!(engine.restore(1, &mut reader), Err(Error::Load(_))));
+}
