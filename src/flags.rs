@@ -100,17 +100,19 @@ impl StandardFlags {
     /// # Errors
     /// If there is no such run, or `--out` names another folder.
     pub fn resumed_config(&self) -> Result<Option<PathBuf>, SettingError> {
-        let wrong = |given: &PathBuf, allowed: String| {
-            Err(SettingError::new("--resume", given.display(), allowed))
-        };
+        let wrong =
+            |given: &PathBuf, allowed: String| Err(SettingError::new("--resume", given.display(), allowed));
         match &self.resume {
             Some(Resume::From(dir)) => {
                 let file = dir.join(CONFIG_FILE);
                 match (&self.out, file.exists()) {
-                    (Some(out), _) if out != dir => {
-                        wrong(dir, format!("a run goes on in its own folder; leave out --out {}", out.display()))
+                    (Some(out), _) if out != dir => wrong(
+                        dir,
+                        format!("a run goes on in its own folder; leave out --out {}", out.display()),
+                    ),
+                    (_, false) => {
+                        wrong(dir, format!("it must be the folder of a run; it holds no {CONFIG_FILE}"))
                     }
-                    (_, false) => wrong(dir, format!("it must be the folder of a run; it holds no {CONFIG_FILE}")),
                     _ => Ok(Some(file)),
                 }
             }

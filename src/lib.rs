@@ -47,7 +47,8 @@ pub use output::{CONFIG_FILE, WEIGHTS_FILE};
 pub use program::{FLIGHT_FOLDER, Program, Role, Usage, exit, launch, resolved};
 pub use session::Session;
 pub use settings::{
-    CHECKPOINT_FOLDER, CheckpointSettings, CommSettings, ComputeSettings, MeshSettings, OnFailedSave, OnNonFinite, OptimizerSettings, OutputSettings, PipelineSettings, Plan,
-    ScheduleSettings, SettingError, Settings, TrainSettings, Transport, ZeroSettings,
+    CHECKPOINT_FOLDER, CheckpointSettings, CommSettings, ComputeSettings, MeshSettings, OnFailedSave,
+    OnNonFinite, OptimizerSettings, OutputSettings, PipelineSettings, Plan, ScheduleSettings, SettingError,
+    Settings, TrainSettings, Transport, ZeroSettings,
 };
 pub use train::Trained;

@@ -86,15 +86,19 @@ fn portable(config: &str) -> String {
 }
 
 fn refuse_earlier(dir: &Path, config: &str) -> anyhow::Result<()> {
-    let results =
-        [WEIGHTS_FILE, brigade_report::METRICS_FILE, CHECKPOINT_FOLDER].into_iter().find(|file| dir.join(file).exists());
+    let results = [WEIGHTS_FILE, brigade_report::METRICS_FILE, CHECKPOINT_FOLDER]
+        .into_iter()
+        .find(|file| dir.join(file).exists());
     let other = std::fs::read_to_string(dir.join(CONFIG_FILE)).is_ok_and(|text| text != portable(config));
     let what = match results {
         Some(file) => format!("results of an earlier run ({file})"),
         None if other => format!("a {CONFIG_FILE} that is not this run's"),
         None => return Ok(()),
     };
-    bail!("--out {} holds {what}; give another folder, --resume to go on with it, or --overwrite to replace it", dir.display())
+    bail!(
+        "--out {} holds {what}; give another folder, --resume to go on with it, or --overwrite to replace it",
+        dir.display()
+    )
 }
 
 /// Makes `runs/<name>-1`, or the first number that is free. The folder is made by the call that

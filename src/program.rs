@@ -141,8 +141,9 @@ impl Program<'_> {
             Ok((token, dir, program))
         };
         let (token, dir, program) = prepared().map_err(usage)?;
-        let mut launch =
-            Launch::local(program, nproc, token, dir.join("logs")).on_node(node).with_flags(&self.flags.world);
+        let mut launch = Launch::local(program, nproc, token, dir.join("logs"))
+            .on_node(node)
+            .with_flags(&self.flags.world);
         launch.init_timeout = rank::timeouts(&self.settings.comm).init;
         launch.args = std::env::args_os().skip(1).collect();
         launch.env = vec![(RUN_DIR.into(), OsString::from(&dir))];
@@ -199,8 +200,9 @@ impl Program<'_> {
         // A panic of Burn must not leave the other ranks waiting.
         let result = catch_unwind(AssertUnwindSafe(|| body(&mut session, prepared)));
         drop(session);
-        if !matches!(result, Ok(Ok(()))) && !is_planned(&result)
-            && let Err(error) = world.group().flight().write(&flight)
+        if !matches!(result, Ok(Ok(())))
+            && !is_planned(&result)
+            && let Err(error) = write_flight(world.group(), &flight)
         {
             tell(format_args!("brigade: {error}"));
         }
@@ -328,6 +330,15 @@ fn is_planned(result: &std::thread::Result<anyhow::Result<()>>) -> bool {
     matches!(result, Ok(Err(error)) if error.is::<Preempted>() || error.is::<Interrupted>())
 }
 
+/// Writes what this rank did last; it is there wholly or not at all.
+fn write_flight(group: &Group, path: &Path) -> anyhow::Result<()> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    }
+    Ok(group.flight().write(path)?)
+}
+
 /// Tells of what the launcher does about failures.
 fn announce(event: Event) {
     match event {
@@ -335,7 +346,9 @@ fn announce(event: Event) {
             tell(format_args!("brigade: {failure}\nbrigade: starting again, restart {number} of {of}"));
         }
         Event::Preempted { signal } => {
-            tell(format_args!("brigade: {signal}: saving a checkpoint; a second signal ends the run at once"));
+            tell(format_args!(
+                "brigade: {signal}: saving a checkpoint; a second signal ends the run at once"
+            ));
         }
         _ => {}
     }

@@ -108,7 +108,10 @@ mod tests {
         assert!(compare("[model]\nwidth = 64\n[output]\nlog_every = 7").unwrap().is_empty());
         assert_eq!(compare("[train]\nsteps = 9").unwrap(), ["train.steps: 5 before, now 9"]);
         for (now, said) in [
-            ("[model]\nwidth = 32", "model.width = 32 is not possible: the run is to go on from step 5, where it is 64"),
+            (
+                "[model]\nwidth = 32",
+                "model.width = 32 is not possible: the run is to go on from step 5, where it is 64",
+            ),
             ("[data]\ntokenizer = \"bytes\"", "data.tokenizer = \"bytes\" is not possible"),
         ] {
             let message = compare(now).unwrap_err().to_string();

@@ -100,7 +100,9 @@ fn candidates(storage: &Arc<dyn Storage>, group: &Group) -> anyhow::Result<(Vec<
             Ok(all) => {
                 let line = |found: brigade_checkpoint::Found| match found.whole {
                     Ok(_) => format!("{}\n", found.step),
-                    Err(error) => format!("the checkpoint of step {}: {error}\n", found.step).replace('\n', " ") + "\n",
+                    Err(error) => {
+                        format!("the checkpoint of step {}: {error}\n", found.step).replace('\n', " ") + "\n"
+                    }
                 };
                 told = all.into_iter().map(line).collect();
             }

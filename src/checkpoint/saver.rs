@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use brigade_checkpoint::{
-    RankEntry, Snapshot, Staging, State, Storage, Unit, abandon, check_space, keep, publish, remove_stale, write_rank,
+    RankEntry, Snapshot, Staging, State, Storage, Unit, abandon, check_space, keep, publish, remove_after,
+    remove_stale, write_rank,
 };
 use brigade_comm::{DType, Group};
 use brigade_report::CheckpointRecord;
@@ -32,7 +33,10 @@ pub(crate) enum Progress {
 
 impl Progress {
     pub(crate) fn from_number(number: f64) -> Self {
-        [Self::Idle, Self::Working, Self::Done].into_iter().find(|p| f64::from(*p as u8) == number).unwrap_or(Self::Failed)
+        [Self::Idle, Self::Working, Self::Done]
+            .into_iter()
+            .find(|p| f64::from(*p as u8) == number)
+            .unwrap_or(Self::Failed)
     }
 }
 
@@ -114,7 +118,11 @@ struct Written {
 }
 
 impl Saver {
-    pub(crate) fn new(storage: Arc<dyn Storage>, group: Group, settings: CheckpointSettings) -> anyhow::Result<Self> {
+    pub(crate) fn new(
+        storage: Arc<dyn Storage>,
+        group: Group,
+        settings: CheckpointSettings,
+    ) -> anyhow::Result<Self> {
         let own = Staging::new(0)?.token().to_owned();
         let token = texts(&group, &own)?.swap_remove(0);
         Ok(Self { storage, group, settings, token, save: None, newest: None })
@@ -237,14 +245,20 @@ impl Saver {
                 let step = staging.step();
                 self.newest = Some(step);
                 let seconds = began.elapsed().as_secs_f64();
-                Ok(Some(Outcome::Saved(CheckpointRecord { step, stall_seconds: stall.as_secs_f64(), bytes, seconds })))
+                Ok(Some(Outcome::Saved(CheckpointRecord {
+                    step,
+                    stall_seconds: stall.as_secs_f64(),
+                    bytes,
+                    seconds,
+                })))
             }
         }
     }
 
-    /// Waits until the save that is under way has ended, all ranks together.
-    pub(crate) fn settle(&mut self) -> anyhow::Result<Option<Outcome>> {
+    /// Waits until the save that is under way has ended, all ranks together; `alive` is called again and again.
+    pub(crate) fn settle(&mut self, alive: impl Fn()) -> anyhow::Result<Option<Outcome>> {
         while self.save.is_some() {
+            alive();
             let until = Instant::now() + WORD;
             while self.progress() == Progress::Working && Instant::now() < until {
                 std::thread::sleep(Duration::from_millis(1));
@@ -300,6 +314,8 @@ impl Saver {
         let (storage, staging, most) = (self.storage.clone(), staging.clone(), self.settings.keep);
         let work = move || {
             publish(&*storage, &staging, state, entries)?;
+            // Those of later steps are of a run that went on from here otherwise, or damaged ones that were passed over.
+            remove_after(&*storage, staging.step()).context("removing checkpoints of later steps")?;
             if let Some(most) = NonZeroUsize::new(most) {
                 keep(&*storage, most).context("removing older checkpoints")?;
             }

@@ -10,8 +10,8 @@ mod spread;
 
 use std::path::PathBuf;
 
-use brigade_core::plan::{ScheduleError, SplitError};
 use brigade_core::ScheduleKind;
+use brigade_core::plan::{ScheduleError, SplitError};
 use serde::{Deserialize, Serialize};
 
 pub use checkpoint::{CHECKPOINT_FOLDER, CheckpointSettings, OnFailedSave, OnNonFinite};

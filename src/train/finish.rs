@@ -12,9 +12,7 @@ use super::run::Run;
 
 impl<D: Dataset, O: Activation> Run<'_, D, O> {
     pub(super) fn finish(mut self) -> anyhow::Result<Trained<D::Input, O>> {
-        self.session.heart.beat("the last checkpoint");
-        let outcome = self.saver.settle()?;
-        self.conclude(outcome)?;
+        self.settle()?;
         self.session.heart.beat("writing the weights");
         let path = self.session.write_weights(&self.engine, &self.training.names)?;
         if let Some(mut reporter) = self.reporter {
@@ -22,7 +20,7 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
                 reporter.checkpoint(record)?;
             }
             reporter.wrote(path);
-            self.session.conclude(reporter.finish());
+            self.session.summarize(reporter.finish());
         }
         let Self { engine, loss, validation_loss, .. } = self;
         Ok(Trained { model: engine.into_chain(), loss, validation_loss })
@@ -30,7 +28,7 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
 }
 
 impl Session {
-    pub(super) fn conclude(&self, summary: Summary) {
+    pub(super) fn summarize(&self, summary: Summary) {
         if !self.quiet {
             say(&format!("{summary}\n"));
         }

@@ -119,8 +119,7 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
             self.note(&format!("step {}: {why}, step skipped", report.step));
             return Ok(false);
         }
-        let outcome = self.saver.settle()?;
-        self.conclude(outcome)?;
+        self.settle()?;
         self.beat("going back to a checkpoint");
         let session = self.session;
         let back = restore(&mut self.engine, self.saver.storage(), session.group(), &session.facts)?;
@@ -161,8 +160,7 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
     fn save(&mut self) -> anyhow::Result<()> {
         self.beat("saving a checkpoint");
         let since = Instant::now();
-        let outcome = self.saver.settle()?;
-        self.conclude(outcome)?;
+        self.settle()?;
         let Session { plan, facts, .. } = self.session;
         let mesh = [
             ("pp", plan.mesh.pp as u64),
@@ -179,14 +177,20 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
         };
         self.saver.begin(self.point.step, self.engine.snapshot()?, state, since)?;
         if !self.session.settings.checkpoint.asynchronous {
-            let outcome = self.saver.settle()?;
-            self.conclude(outcome)?;
+            self.settle()?;
         }
         Ok(())
     }
 
+    /// Waits until the save that is under way, if any, has ended.
+    pub(super) fn settle(&mut self) -> anyhow::Result<()> {
+        let word = format!("step {}: waiting for a checkpoint to be written", self.point.step);
+        let outcome = self.saver.settle(|| self.session.heart.beat(&word))?;
+        self.conclude(outcome)
+    }
+
     /// Takes note of how a save ended.
-    pub(super) fn conclude(&mut self, outcome: Option<Outcome>) -> anyhow::Result<()> {
+    fn conclude(&mut self, outcome: Option<Outcome>) -> anyhow::Result<()> {
         match outcome {
             None => {}
             Some(Outcome::Saved(record)) if self.reporter.is_some() => self.saved.push(record),
@@ -207,8 +211,7 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
         if self.saver.newest != Some(self.point.step) && !self.saver.is_saving_step(self.point.step) {
             self.save()?;
         }
-        let outcome = self.saver.settle()?;
-        self.conclude(outcome)?;
+        self.settle()?;
         if self.saver.newest != Some(self.point.step) {
             bail!("the run was to leave its machine, and could not save a checkpoint before");
         }
@@ -218,7 +221,7 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
             for record in &self.saved {
                 reporter.checkpoint(record)?;
             }
-            self.session.conclude(reporter.finish());
+            self.session.summarize(reporter.finish());
         }
         Err(Preempted.into())
     }
@@ -234,7 +237,8 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
         let plan = &self.session.plan;
         let (zero, count) = (plan.engine.zero, plan.accumulation);
         let (dp_rank, dp) = (plan.mesh.dp_rank(self.session.rank()), plan.mesh.dp);
-        let numbers: Vec<usize> = (0..count).map(|k| zero.micro_batch_number(dp_rank, dp, k, count)).collect();
+        let numbers: Vec<usize> =
+            (0..count).map(|k| zero.micro_batch_number(dp_rank, dp, k, count)).collect();
         let (data, sampler): (Arc<D>, _) = (self.training.train.clone(), self.sampler.clone());
         let read = move |position: u64| -> anyhow::Result<Vec<Vec<D::Item>>> {
             let samples = |number: &usize| {

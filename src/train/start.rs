@@ -12,6 +12,7 @@ use brigade_report::{Compute, ConsoleMode, Reporter, ReporterOptions};
 use crate::checkpoint::{Cannot, Resumption, RunDescription, Saver, restore};
 use crate::dataset::{Dataset, Training};
 use crate::output;
+use crate::program::FLIGHT_FOLDER;
 use crate::session::{Beginning, Session};
 
 impl Session {
@@ -69,6 +70,10 @@ impl Session {
                 Beginning::Resume | Beginning::ResumeIfThere => true,
             };
             output::begin(&self.out, replaces, &self.config)?;
+            let flight = self.out.join(FLIGHT_FOLDER);
+            if matches!(self.beginning, Beginning::Fresh { .. }) && flight.exists() {
+                std::fs::remove_dir_all(&flight)?;
+            }
             saver.clean()?;
             if resumption.is_none() { saver.clear(replaces) } else { Ok(()) }
         };
@@ -91,7 +96,8 @@ impl Session {
             console: if self.quiet { ConsoleMode::Quiet } else { ConsoleMode::Auto },
             compute: Compute { flops_per_token: training.flops_per_target, peak_flops: None },
             tensorboard: true,
-            overwrite: self.settings.output.overwrite || self.beginning != (Beginning::Fresh { overwrite: false }),
+            overwrite: self.settings.output.overwrite
+                || self.beginning != (Beginning::Fresh { overwrite: false }),
             restart: self.restart,
         };
         let mut reporter = match resumption {

@@ -39,6 +39,9 @@ impl Session {
                 batches.push(items);
             }
         }
-        Ok(engine.evaluate(batches.into_iter().map(|items| data.batch(items, &device)))?)
+        Ok(engine.evaluate(batches.into_iter().enumerate().map(|(index, items)| {
+            self.heart.beat(&format!("validating, micro-batch {index}"));
+            data.batch(items, &device)
+        }))?)
     }
 }

@@ -10,7 +10,11 @@ use crate::session::Session;
 
 impl Session {
     /// Writes the file of weights on rank 0, block by block, from wherever they are.
-    pub(super) fn write_weights<I, O, T>(&self, engine: &Engine<I, O, T>, names: &Names) -> anyhow::Result<PathBuf>
+    pub(super) fn write_weights<I, O, T>(
+        &self,
+        engine: &Engine<I, O, T>,
+        names: &Names,
+    ) -> anyhow::Result<PathBuf>
     where
         I: Activation + Clone,
         O: Activation,

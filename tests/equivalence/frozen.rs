@@ -88,7 +88,10 @@ pub fn goes_on(from: (usize, usize), to: (usize, usize), stage: u8) {
     };
     let what = format!("from {from:?} to {to:?}, ZeRO-{stage}");
     let one = frozen(Groups::alone());
-    assert!(one[1].name == "a.linear.weight" && one[1].data.iter::<f32>().all(|value| value == 0.25), "{what}");
+    assert!(
+        one[1].name == "a.linear.weight" && one[1].data.iter::<f32>().all(|value| value == 0.25),
+        "{what}"
+    );
     same_bits(&on_threads(to.0, to.1, frozen)[0], &one, &what);
 }
 

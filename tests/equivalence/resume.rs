@@ -27,7 +27,8 @@ impl Saved {
             pieces.into_iter().map(move |piece| (find(&piece.unit), piece))
         }) {
             assert_eq!(unit, units[&unit.name], "ranks agree on units");
-            let slot = saved.slots.entry((piece.unit, piece.slot)).or_insert_with(|| vec![None; unit.elements]);
+            let slot =
+                saved.slots.entry((piece.unit, piece.slot)).or_insert_with(|| vec![None; unit.elements]);
             for (index, value) in piece.values.into_iter().enumerate() {
                 assert!(slot[piece.start + index].replace(value).is_none(), "every element is saved once");
             }
@@ -80,7 +81,11 @@ pub fn snapshot(engine: &Gpt) -> (Vec<Unit>, Vec<Piece>) {
 }
 
 /// Trains `row` for the steps, from a saved state or from the start; gives weights of rank 0 and the state of all.
-fn train(row: &Row, from: Option<&Saved>, steps: std::ops::Range<u64>) -> (Vec<brigade::core::NamedTensor>, Saved) {
+fn train(
+    row: &Row,
+    from: Option<&Saved>,
+    steps: std::ops::Range<u64>,
+) -> (Vec<brigade::core::NamedTensor>, Saved) {
     let ranks = on_threads(row.pp, row.dp, |groups: Groups| {
         let mut engine = row.engine(groups.clone()).unwrap();
         if let Some(mut saved) = from {

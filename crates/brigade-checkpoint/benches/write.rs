@@ -3,7 +3,7 @@
 //! The two take turns, so that both see the same disk; their medians and the ratio are printed before criterion's
 //! own figures. `BRIGADE_BENCH_DIR` chooses the folder (default: the system's folder for temporary files).
 
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -75,9 +75,7 @@ fn write(criterion: &mut Criterion) {
         Ok(rounds) => {
             let (dd, ours): (Vec<_>, Vec<_>) = rounds.into_iter().unzip();
             let (dd, ours) = (median(dd), median(ours));
-            let mut out = io::stdout();
-            writeln!(out, "dd {dd:.0} MiB/s, save {ours:.0} MiB/s: {:.0} % of dd", 100.0 * ours / dd)
-                .expect("printed");
+            println!("dd {dd:.0} MiB/s, save {ours:.0} MiB/s: {:.0} % of dd", 100.0 * ours / dd);
         }
         Err(error) => println!("not compared with dd: {error}"),
     }

@@ -4,7 +4,6 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
-use std::time::Duration;
 
 /// The result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -228,34 +227,6 @@ pub enum Error {
         buffer: usize,
         /// Elements of the slot.
         elements: usize,
-    },
-    /// A save in the background took longer than allowed.
-    #[error("rank {rank}: saving step {step} has not ended within {:.1} s", waited.as_secs_f64())]
-    SaveDeadline {
-        /// The rank.
-        rank: usize,
-        /// The step.
-        step: u64,
-        /// How long was waited.
-        waited: Duration,
-    },
-    /// The thread of a save in the background panicked.
-    #[error("rank {rank}: saving step {step} panicked: {message}")]
-    SavePanicked {
-        /// The rank.
-        rank: usize,
-        /// The step.
-        step: u64,
-        /// The panic's text.
-        message: String,
-    },
-    /// The result of a save was asked for twice.
-    #[error("rank {rank}: the result of saving step {step} was taken before")]
-    SaveTaken {
-        /// The rank.
-        rank: usize,
-        /// The step.
-        step: u64,
     },
 }
 

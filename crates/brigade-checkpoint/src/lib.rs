@@ -23,7 +23,6 @@
 //! - **The older goes last.** A checkpoint is removed only when newer ones are whole.
 //!
 //! ```
-//! use std::time::Duration;
 //! use brigade_checkpoint::*;
 //!
 //! # fn main() -> Result<()> {
@@ -34,8 +33,7 @@
 //! let staging = Staging::new(50)?;
 //! let values = vec![0.5; 6];
 //! let piece = Piece { unit: "block.0".into(), slot: PARAMETERS.into(), start: 0, values };
-//! let mut save = Save::start(storage.clone(), staging.clone(), 0, Snapshot { pieces: vec![piece] })?;
-//! let entry = save.wait(Duration::from_secs(60))?.entry;
+//! let entry = write_rank(&*storage, &staging, 0, &Snapshot { pieces: vec![piece] })?;
 //!
 //! // On one rank, with the entries of all.
 //! let unit = Unit {
@@ -73,7 +71,6 @@ mod layout;
 mod list;
 mod manifest;
 mod read;
-mod save;
 mod storage;
 mod unit;
 mod verify;
@@ -81,13 +78,12 @@ mod write;
 
 pub use error::{Error, Result};
 pub use layout::{MANIFEST, MANIFEST_HASH, Staging, rank_file};
-pub use list::{Found, Summary, keep, list, remove_stale};
+pub use list::{Found, Summary, keep, list, remove_after, remove_stale};
 pub use manifest::{CHUNK, FileEntry, MANIFEST_LIMIT, Manifest, PieceEntry, RankEntry, State, VERSION};
 pub use read::{Checkpoint, StoredParameter};
-pub use save::{Save, Saved};
 #[cfg(feature = "object-store")]
 pub use storage::ObjectStorage;
 pub use storage::{LocalStorage, Published, Sink, Source, Storage, open_storage};
 pub use unit::{PARAMETERS, Parameter, Scalar, Unit};
-pub use verify::Problem;
+pub use verify::{Problem, verify};
 pub use write::{Piece, Snapshot, abandon, check_space, publish, write_rank};

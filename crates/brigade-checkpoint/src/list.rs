@@ -70,6 +70,15 @@ pub fn keep(storage: &dyn Storage, newest: NonZeroUsize) -> Result<Vec<u64>> {
     Ok(removed)
 }
 
+/// Removes all checkpoints of later steps than `step`, which a run left that went back from them, and returns their steps.
+///
+/// # Errors
+/// Errors of the storage. What was not removed can be removed by the next call.
+pub fn remove_after(storage: &dyn Storage, step: u64) -> Result<Vec<u64>> {
+    let later = storage.published()?.into_iter().filter(|published| published.step > step);
+    later.map(|published| storage.remove(&published.folder).map(|()| published.step)).collect()
+}
+
 /// Removes what writers left that died: saves that were never published, and removals that were not finished.
 /// Returns the folders. No save may be in progress.
 ///

@@ -28,20 +28,10 @@ impl Checkpoint {
     /// [`Error::NoStep`], or what is wrong with it: [`Error::Manifest`], [`Error::Version`], [`Error::Missing`],
     /// [`Error::Size`]; errors of the storage.
     pub fn open(storage: Arc<dyn Storage>, step: u64) -> Result<Self> {
-        let mut published = storage.published()?;
-        match published.iter().position(|published| published.step == step) {
-            Some(index) => {
-                let published = published.swap_remove(index);
-                let manifest = load(&*storage, &published)?;
-                let cover = Cover::of(&manifest)?;
-                Ok(Self { storage, published, manifest, cover, chunks: Mutex::default() })
-            }
-            None => {
-                let there: Vec<_> = published.iter().map(|published| published.step.to_string()).collect();
-                let there = if there.is_empty() { "none".into() } else { there.join(", ") };
-                Err(Error::NoStep { location: storage.location().into(), step, there })
-            }
-        }
+        let published = find(&*storage, step)?;
+        let manifest = load(&*storage, &published)?;
+        let cover = Cover::of(&manifest)?;
+        Ok(Self { storage, published, manifest, cover, chunks: Mutex::default() })
     }
 
     /// What the checkpoint holds.
@@ -94,6 +84,17 @@ impl Checkpoint {
             there: names.join(", "),
         }
     }
+}
+
+/// The visible checkpoint of a step.
+pub(crate) fn find(storage: &dyn Storage, step: u64) -> Result<Published> {
+    let mut published = storage.published()?;
+    if let Some(index) = published.iter().position(|published| published.step == step) {
+        return Ok(published.swap_remove(index));
+    }
+    let there: Vec<_> = published.iter().map(|published| published.step.to_string()).collect();
+    let there = if there.is_empty() { "none".into() } else { there.join(", ") };
+    Err(Error::NoStep { location: storage.location().into(), step, there })
 }
 
 /// Loads a manifest and compares the files' sizes with it.

@@ -4,8 +4,10 @@ use std::fmt;
 
 use crate::chunks;
 use crate::header::{self, PREFIX, Tensor};
-use crate::manifest::{CHUNK, FileEntry};
-use crate::storage::Source;
+use crate::layout::MANIFEST;
+use crate::manifest::{CHUNK, FileEntry, Manifest};
+use crate::read::find;
+use crate::storage::{Published, Source, Storage};
 use crate::{Checkpoint, Error, Result};
 
 /// Chunks that are read at once.
@@ -26,63 +28,75 @@ impl fmt::Display for Problem {
     }
 }
 
-impl Checkpoint {
-    /// Reads every file wholly, and compares sizes, checksums and headers with the manifest. Returns all that is wrong,
-    /// at most one problem a file; nothing when the checkpoint is unharmed.
-    pub fn verify(&self) -> Vec<Problem> {
-        let files = &self.manifest().files;
-        let problem = |file: &FileEntry| {
-            let message = match self.verify_file(file) {
-                Ok(()) => return None,
-                Err(Wrong::Error(error)) => error.to_string(),
-                Err(Wrong::Header(message)) => message,
-                Err(Wrong::Hash(hash)) => match files.iter().find(|other| other.blake3 == hash) {
-                    Some(other) => format!("it holds what was written as {}", other.name),
-                    None => format!("its BLAKE3 checksum is {hash}, written was {}", file.blake3),
-                },
-            };
-            Some(Problem { file: file.name.clone(), message })
-        };
-        files.iter().filter_map(problem).collect()
-    }
+/// Reads every file of the checkpoint of `step` wholly, and compares sizes, checksums and headers with the manifest.
+/// Returns all that is wrong, at most one problem a file; nothing when the checkpoint is unharmed.
+///
+/// # Errors
+/// [`Error::NoStep`], or when the place cannot be listed.
+pub fn verify(storage: &dyn Storage, step: u64) -> Result<Vec<Problem>> {
+    let published = find(storage, step)?;
+    Ok(match Manifest::load(storage, &published) {
+        Ok(manifest) => verify_files(storage, &published, &manifest),
+        Err(error) => vec![Problem { file: MANIFEST.into(), message: error.to_string() }],
+    })
+}
 
-    fn verify_file(&self, file: &FileEntry) -> Result<(), Wrong> {
-        let folder = &self.published.folder;
-        let name = format!("{folder}/{}", file.name);
-        let source = self.storage.open(folder, &file.name)?.ok_or(Error::Missing { file: name.clone() })?;
-        if source.size() != file.bytes {
-            return Err(Error::Size { file: name, given: source.size(), expected: file.bytes }.into());
-        }
-        let mut whole = blake3::Hasher::new();
-        let mut damaged = None;
-        let mut buffer = vec![0; file.bytes.min((CHUNKS * CHUNK) as u64) as usize];
-        let mut at = 0;
-        while at < file.bytes {
-            let part = (file.bytes - at).min(buffer.len() as u64) as usize;
-            let part = &mut buffer[..part];
-            source.read_at(at, part)?;
-            whole.update(part);
-            for (number, bytes) in (at / CHUNK as u64..).zip(part.chunks(CHUNK)) {
-                damaged = damaged.or_else(|| chunks::verify(folder, file, number, bytes).err());
-            }
-            at += part.len() as u64;
-        }
-        let hash = whole.finalize().to_hex().to_string();
-        let swapped = || self.manifest().files.iter().any(|other| other.blake3 == hash);
-        match damaged {
-            Some(error) if !swapped() => return Err(error.into()),
-            _ if hash != file.blake3 => return Err(Wrong::Hash(hash)),
-            Some(error) => return Err(error.into()),
-            None => {}
-        }
-        verify_header(&*source, file)
+impl Checkpoint {
+    /// As [`verify`] does, for a checkpoint that is open.
+    pub fn verify(&self) -> Vec<Problem> {
+        verify_files(&*self.storage, &self.published, &self.manifest)
     }
+}
+
+fn verify_files(storage: &dyn Storage, published: &Published, manifest: &Manifest) -> Vec<Problem> {
+    let problem = |file: &FileEntry| {
+        let written_as = |hash: &str| manifest.files.iter().find(|other| other.blake3 == hash);
+        let message = match verify_file(storage, &published.folder, file) {
+            Ok(()) => return None,
+            Err(Wrong::Error(error)) => error.to_string(),
+            Err(Wrong::Header(message)) => message,
+            Err(Wrong::Content { hash, damaged }) => match (written_as(&hash), damaged) {
+                (Some(other), _) => format!("it holds what was written as {}", other.name),
+                (None, Some(damaged)) => damaged.to_string(),
+                (None, None) => format!("its BLAKE3 checksum is {hash}, written was {}", file.blake3),
+            },
+        };
+        Some(Problem { file: file.name.clone(), message })
+    };
+    manifest.files.iter().filter_map(problem).collect()
+}
+
+fn verify_file(storage: &dyn Storage, folder: &str, file: &FileEntry) -> Result<(), Wrong> {
+    let name = format!("{folder}/{}", file.name);
+    let source = storage.open(folder, &file.name)?.ok_or(Error::Missing { file: name.clone() })?;
+    if source.size() != file.bytes {
+        return Err(Error::Size { file: name, given: source.size(), expected: file.bytes }.into());
+    }
+    let mut whole = blake3::Hasher::new();
+    let mut damaged = None;
+    let mut buffer = vec![0; file.bytes.min((CHUNKS * CHUNK) as u64) as usize];
+    let mut at = 0;
+    while at < file.bytes {
+        let part = (file.bytes - at).min(buffer.len() as u64) as usize;
+        let part = &mut buffer[..part];
+        source.read_at(at, part)?;
+        whole.update(part);
+        for (number, bytes) in (at / CHUNK as u64..).zip(part.chunks(CHUNK)) {
+            damaged = damaged.or_else(|| chunks::verify(folder, file, number, bytes).err());
+        }
+        at += part.len() as u64;
+    }
+    let hash = whole.finalize().to_hex().to_string();
+    if damaged.is_some() || hash != file.blake3 {
+        return Err(Wrong::Content { hash, damaged });
+    }
+    verify_header(&*source, file)
 }
 
 enum Wrong {
     Error(Error),
     Header(String),
-    Hash(String),
+    Content { hash: String, damaged: Option<Error> },
 }
 
 impl From<Error> for Wrong {

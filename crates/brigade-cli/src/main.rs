@@ -5,12 +5,15 @@
 //!   of `configs/gpt-tiny.toml`; a file wins over it, `--set` over the file, a flag over `--set`.
 //! - The resolved configuration goes into the run's folder, and gives the same weights again.
 //! - Whatever can be found wrong is found before a rank starts. Exit codes: 0 done, 1 failed run,
-//!   2 wrong usage, 130 interrupted.
+//!   2 wrong usage, 75 preempted with a checkpoint saved, 130 interrupted.
 
+mod checkpoint;
 mod config;
 mod corpus;
 mod generate;
+mod inspect;
 mod launch;
+mod output;
 mod plan;
 mod sampling;
 mod train;
@@ -40,6 +43,11 @@ enum Command {
     /// Show what a configuration will do.
     #[command(after_help = plan::EXAMPLES)]
     Plan(plan::PlanArgs),
+    /// List, check and put together the checkpoints of a run.
+    #[command(after_help = checkpoint::EXAMPLES)]
+    Checkpoint(checkpoint::CheckpointArgs),
+    /// Find out why a run failed.
+    Inspect(inspect::InspectArgs),
     /// Print text that a trained model goes on with.
     #[command(after_help = generate::EXAMPLES)]
     Generate(generate::GenerateArgs),
@@ -50,6 +58,8 @@ fn main() -> ExitCode {
         Command::Train(args) => train::run(&args),
         Command::Launch(args) => launch::run(args),
         Command::Plan(args) => plan::run(&args),
+        Command::Checkpoint(args) => checkpoint::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
         Command::Generate(args) => generate::run(&args),
     };
     result.unwrap_or_else(|error| {

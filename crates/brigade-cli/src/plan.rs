@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -10,6 +9,8 @@ use anyhow::Context;
 use brigade::plan::{Pipeline, ScheduleKind};
 use brigade::{Usage, exit};
 use clap::{Args, Subcommand};
+
+use crate::output::print;
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -65,12 +66,8 @@ pub fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     if let Some((path, svg)) = args.svg.as_deref().zip(svg) {
         write_whole(path, &svg).with_context(|| format!("--svg {}: cannot write it", path.display()))?;
     }
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(error).context("cannot write to standard output")
-        }
-        _ => Ok(ExitCode::from(exit::DONE)),
-    }
+    print(&text)?;
+    Ok(ExitCode::from(exit::DONE))
 }
 
 /// The text, and the picture where one is wanted.

@@ -15,11 +15,11 @@ use crate::fabric::Fabric;
 use crate::fault::Fault;
 use crate::flight::{Recorder, Ticket, Waiting};
 use crate::in_flight::{InFlight, Job, Underway, direction};
-use crate::link::{Doorbell, LinkError, PeerLinks};
+use crate::link::{Doorbell, PeerLinks};
 use crate::pending::{Borrowed, Work};
 use crate::plan::Plan;
 use crate::stats::Counters;
-use crate::stream::{Stop, StopReason};
+use crate::stream::Stop;
 use crate::sync::{lock, wait};
 use crate::timeouts::Timeouts;
 use crate::transfer::Transfer;
@@ -43,7 +43,7 @@ impl Identity {
     }
 
     /// The world ranks of some ranks of the group.
-    fn members(&self, ranks: &[usize]) -> Vec<usize> {
+    pub(crate) fn members(&self, ranks: &[usize]) -> Vec<usize> {
         ranks.iter().map(|rank| self.members[*rank]).collect()
     }
 }
@@ -382,65 +382,7 @@ impl Progress {
         }
     }
 
-    /// Raises the failure of an operation whose deadline has passed, after finding out because of whom.
-    fn expire(&self, operation: &dyn Underway) {
-        let rank = self.identity.world_rank();
-        let verdict = self.context.fabric.inquire(rank);
-        let (absent, stalled) = operation.missing();
-        let error = Error::Timeout {
-            group: self.identity.name.clone(),
-            rank,
-            call: Box::new(*operation.call()),
-            waited: self.context.timeouts.step,
-            absent: self.identity.members(&absent),
-            stalled: self.identity.members(&stalled),
-            verdict: Box::new(verdict),
-        };
-        self.fault().raise(rank, error);
-    }
-
-    fn fault(&self) -> &Fault {
+    pub(crate) fn fault(&self) -> &Fault {
         &self.context.fault
-    }
-
-    fn give_up(&self, call: Call, Stop { peer, reason }: Stop) {
-        let rank = self.identity.world_rank();
-        let (peer, group) = (self.identity.members[peer], self.identity.name.clone());
-        let call = Box::new(call);
-        match reason {
-            StopReason::OtherCall(theirs) => {
-                self.fault().raise(rank, Error::Mismatch { group, rank, peer, ours: call, theirs });
-            }
-            StopReason::NoMemory(theirs, reason) => {
-                let ours = call;
-                self.fault().raise(rank, Error::NoMemory { group, rank, peer, ours, theirs, reason });
-            }
-            StopReason::Header(reason) => {
-                self.fault().raise(rank, Error::Protocol { group, rank, peer, call, reason });
-            }
-            StopReason::Link(LinkError::Corrupt(reason)) => {
-                let reason = reason.into();
-                self.fault().raise(rank, Error::Protocol { group, rank, peer, call, reason });
-            }
-            StopReason::Link(LinkError::Closed) => {
-                self.explain(rank, Error::PeerLeft { group, rank, peer, call });
-            }
-            StopReason::Link(LinkError::Broken(reason)) => {
-                self.explain(rank, Error::Protocol { group, rank, peer, call, reason });
-            }
-        }
-    }
-
-    /// Raises the failure of a connection that ended, unless news of the reason come. Those come by way of rank 0: where
-    /// that is silent, the peer has most likely ended because of it.
-    fn explain(&self, rank: usize, error: Error) {
-        let fault = self.fault();
-        if !fault.is_explained() {
-            let error = match self.context.fabric.silent_hub() {
-                Some(hub) => Error::HeldUp { peer: rank, root: vec![hub], reason: error.to_string() },
-                None => error,
-            };
-            fault.raise(rank, error);
-        }
     }
 }

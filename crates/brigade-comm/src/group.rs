@@ -152,7 +152,7 @@ impl Group {
     }
 
     /// Fills a buffer with what the group's rank `from` [sends](Self::send), which must have the same type and size.
-    /// The [deadline](Timeouts::step) counts from when the earlier receives from that rank are complete.
+    /// The [deadline](crate::Timeouts::step) counts from when the earlier receives from that rank are complete.
     pub fn recv<B: HostBuffer>(&self, buffer: B, dtype: DType, from: usize) -> Pending<B> {
         let bytes = buffer.as_bytes().len();
         self.transfer(Operation::Recv, bytes, dtype, from, Owned::sized(buffer))

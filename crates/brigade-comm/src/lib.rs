@@ -18,7 +18,11 @@
 //! - **Nothing waits without a deadline**, and nothing is believed: every operation starts with a header from every
 //!   member (protocol version, group, sequence, operation, type, size); a difference is an error on all ranks.
 //! - **The first failure is final.** It poisons the world on every rank; what waits and what is called later
-//!   returns it at once. A dead process is noticed by its closed control connection.
+//!   returns it at once. A dead process is noticed by its closed control connection, a lost host by what it no longer
+//!   acknowledges.
+//! - **Who waits for whom is followed to its end.** Before an operation is given up, every rank is asked what it waits
+//!   for. The error names first who holds up all others: a rank that does not answer, or one that is in no operation.
+//! - **What a rank does is recorded**, see [`flight`]; a rank's record outlives its world.
 //! - **Nothing is left behind.** Shared memory is an anonymous file that never has a name in any file system.
 //! - **The wire is not trusted.** Peers prove knowledge of a [`Token`] before anything else is read from them;
 //!   lengths are bounded ([`MAX_FRAME_BYTES`], [`MAX_WORLD_SIZE`], the limit of a [`Group::recv_message`]) before
@@ -28,7 +32,7 @@
 //! # Reading order
 //! `dtype`, `reduce` (arithmetic) → `call`, `plan` (what each rank sends to whom) → `stream`, `collective`,
 //! `transfer` (one operation in flight) → `link` (bytes between two ranks) → `in_flight`, `engine`, `waiter` (progress) →
-//! `group` → `join` (rendezvous, control plane).
+//! `failing`, [`flight`] (what goes wrong, and because of whom) → `group` → `join` (rendezvous, control plane).
 
 #[cfg(target_endian = "big")]
 compile_error!("payloads travel in little-endian order as they lie in memory");
@@ -40,8 +44,11 @@ mod dtype;
 mod engine;
 mod error;
 mod fabric;
+mod failing;
 mod fault;
 pub mod flight;
+#[doc(hidden)]
+pub mod fuzzing;
 mod group;
 mod in_flight;
 mod join;

@@ -53,7 +53,11 @@ impl SavedState {
         let mut source = StateSource::new(scalars.collect());
         for (name, values) in &self.slots {
             let values = values.get(part.clone()).ok_or_else(|| {
-                Error::State(format!("`{name}` has {} values, not the {} of this part", values.len(), part.end))
+                Error::State(format!(
+                    "`{name}` has {} values, not the {} of this part",
+                    values.len(),
+                    part.end
+                ))
             })?;
             source.insert_tensor(name.clone(), TensorData::new(values.to_vec(), [values.len()]));
         }
@@ -66,12 +70,15 @@ impl SavedState {
         let known = state.as_ref().map(flattened);
         let is_known = |name: &String| {
             known.as_ref().is_some_and(|known| {
-                known.tensors.iter().any(|(own, _)| own == name) || known.scalars.iter().any(|(own, _)| own == name)
+                known.tensors.iter().any(|(own, _)| own == name)
+                    || known.scalars.iter().any(|(own, _)| own == name)
             })
         };
         match state {
             Some(state) if self.slots.keys().chain(self.scalars.keys()).all(is_known) => Ok(Some(state)),
-            _ => Err(Error::State(format!("what was saved of the optimizer ({}) is another kind's", names()))),
+            _ => {
+                Err(Error::State(format!("what was saved of the optimizer ({}) is another kind's", names())))
+            }
         }
     }
 }

@@ -104,7 +104,8 @@ where
             let mut slots = state.slots()?;
             slots.push(PARAMETERS.into());
             slots.sort();
-            let mut unit = saved_unit(&stored.unit.name, &self.chain.blocks[stored.unit.home].name, layout, true);
+            let mut unit =
+                saved_unit(&stored.unit.name, &self.chain.blocks[stored.unit.home].name, layout, true);
             (unit.slots, unit.scalars) = (slots, state.scalars()?);
             parts.push(UnitPart { unit, start: share.start, values, state: Some(state) });
         }
@@ -112,7 +113,8 @@ where
             let Some(unit) = self.frozen_unit(block) else { continue };
             let mut found = self.chain.blocks[block].block.values();
             let names = unit.parameters.iter().filter_map(|parameter| self.path_of(block, &parameter.name));
-            let values: Vec<_> = names.filter_map(|path| found.remove(path)).map(|value| value.flat).collect();
+            let values: Vec<_> =
+                names.filter_map(|path| found.remove(path)).map(|value| value.flat).collect();
             parts.push(UnitPart { unit, start: 0, values: Tensor::cat(values, 0), state: None });
         }
         Ok(Snapshot { parts })
@@ -178,12 +180,16 @@ where
             }
         }
         if let Some((name, shape)) = saved.first_key_value() {
-            return Err(Error::State(format!("the checkpoint's parameter `{name}` {shape:?} is not in the model")));
+            return Err(Error::State(format!(
+                "the checkpoint's parameter `{name}` {shape:?} is not in the model"
+            )));
         }
         for stored in &self.store.units {
             let home = &self.chain.blocks[stored.unit.home].name;
             let unit = saved_unit(&stored.unit.name, home, &stored.unit.layout, true);
-            let same = from.unit(&unit.name).is_some_and(|saved| saved.parameters == unit.parameters && saved.trainable);
+            let same = from
+                .unit(&unit.name)
+                .is_some_and(|saved| saved.parameters == unit.parameters && saved.trainable);
             if !same {
                 return Err(Error::State(format!(
                     "the trained parameters of `{}` are not those of the checkpoint: another part of them is frozen or shared",

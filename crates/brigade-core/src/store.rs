@@ -198,7 +198,8 @@ impl Store {
     pub(crate) fn restore_optimizer(&mut self, unit: usize, saved: &SavedState) -> Result<()> {
         let device = self.offload.clone().unwrap_or_else(|| self.device.clone());
         let stored = &mut self.units[unit];
-        let restored = stored.optimizer.as_mut().map_or(Ok(()), |optimizer| optimizer.restore(saved, &device));
+        let restored =
+            stored.optimizer.as_mut().map_or(Ok(()), |optimizer| optimizer.restore(saved, &device));
         restored.map_err(|error| Error::State(format!("`{}`: {error}", stored.unit.name)))
     }
 

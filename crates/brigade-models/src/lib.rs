@@ -8,4 +8,6 @@ pub mod gpt;
 mod initial;
 mod safetensors;
 
-pub use self::safetensors::{Names, WeightsError, WeightsWriter, load_safetensors, save_safetensors};
+pub use self::safetensors::{
+    Names, WeightsError, WeightsWriter, load_safetensors, save_lazily, save_safetensors,
+};

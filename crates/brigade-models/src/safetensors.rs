@@ -1,15 +1,17 @@
 //! Whole weights in a safetensors file.
 
+use std::borrow::Cow;
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use brigade_core::{Chain, NamedTensor};
+use brigade_core::{BoxError, Chain, NamedTensor};
 use half::{bf16, f16};
 use memmap2::Mmap;
-use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+use safetensors::{Dtype, SafeTensors, View, tensor::TensorView};
 
 /// How a model's parameters are called in files.
 #[derive(Debug, Clone, Copy)]
@@ -86,6 +88,112 @@ pub fn save_safetensors(path: &Path, tensors: &[NamedTensor], names: &Names) -> 
     writer.finish()
 }
 
+/// Writes tensors in fp32, given by name in the file and shape, and read one after the other as they are written: no more
+/// than one is in memory. The file appears under its name only once it is whole, with the bytes that
+/// [`save_safetensors`] gives for the same values.
+///
+/// # Errors
+/// If a tensor cannot be read or has other than its shape's number of values, or the file cannot be written.
+pub fn save_lazily(
+    path: &Path,
+    tensors: Vec<(String, Vec<usize>)>,
+    read: impl Fn(usize) -> Result<Vec<f32>, BoxError>,
+) -> Result<(), WeightsError> {
+    let failed = RefCell::new(None);
+    let views = tensors.iter().enumerate().map(|(index, (name, shape))| {
+        (name.as_str(), LazyView { index, shape, read: &read, failed: &failed })
+    });
+    let written = write_aside(path, views);
+    match failed.into_inner() {
+        Some(source) => Err(WeightsError::Model(brigade_core::Error::Load(source))),
+        None => written?.appear(),
+    }
+}
+
+/// A tensor that is read when it is written. An error is kept, and zeros are written in its place.
+struct LazyView<'a, R> {
+    index: usize,
+    shape: &'a [usize],
+    read: &'a R,
+    failed: &'a RefCell<Option<BoxError>>,
+}
+
+impl<R: Fn(usize) -> Result<Vec<f32>, BoxError>> View for LazyView<'_, R> {
+    fn dtype(&self) -> Dtype {
+        Dtype::F32
+    }
+
+    fn shape(&self) -> &[usize] {
+        self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        let nothing = || Cow::Owned(vec![0; self.data_len()]);
+        if self.failed.borrow().is_some() {
+            return nothing();
+        }
+        match (self.read)(self.index) {
+            Ok(values) if 4 * values.len() == self.data_len() => {
+                Cow::Owned(values.into_iter().flat_map(f32::to_le_bytes).collect())
+            }
+            Ok(values) => {
+                let wrong = format!("{} values for the shape {:?}", values.len(), self.shape);
+                *self.failed.borrow_mut() = Some(wrong.into());
+                nothing()
+            }
+            Err(error) => {
+                *self.failed.borrow_mut() = Some(error);
+                nothing()
+            }
+        }
+    }
+
+    fn data_len(&self) -> usize {
+        4 * self.shape.iter().product::<usize>()
+    }
+}
+
+/// A whole file of weights that does not have its name yet; dropping it removes it.
+struct Aside<'a> {
+    aside: PathBuf,
+    path: &'a Path,
+}
+
+impl Aside<'_> {
+    fn appear(self) -> Result<(), WeightsError> {
+        std::fs::rename(&self.aside, self.path)
+            .map_err(|source| WeightsError::Io { path: self.path.to_owned(), source })
+    }
+}
+
+impl Drop for Aside<'_> {
+    fn drop(&mut self) {
+        drop(std::fs::remove_file(&self.aside));
+    }
+}
+
+fn write_aside<'p, S, V>(
+    path: &'p Path,
+    views: impl Iterator<Item = (S, V)>,
+) -> Result<Aside<'p>, WeightsError>
+where
+    S: AsRef<str> + Ord + std::fmt::Display,
+    V: View,
+{
+    let io = |source| WeightsError::Io { path: path.to_owned(), source };
+    let format = |source| match source {
+        safetensors::SafeTensorError::IoError(source) => io(source),
+        source => WeightsError::Format { path: path.to_owned(), source },
+    };
+    let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    let aside = Aside { aside: path.with_extension("safetensors.part"), path };
+    // The library would make the file readable to its owner alone; one that is there keeps its permissions.
+    File::create(&aside.aside).map_err(io)?;
+    safetensors::serialize_to_file(views, Some(metadata), &aside.aside).map_err(format)?;
+    File::open(&aside.aside).and_then(|file| file.sync_all()).map_err(io)?;
+    Ok(aside)
+}
+
 /// Writes a file of weights from tensors that come one after the other: in any order, none kept in memory.
 ///
 /// They go into a file beside, `<name>.blocks`, from which the file of weights is written in its own order and
@@ -137,10 +245,6 @@ impl WeightsWriter {
     fn write(&mut self) -> Result<(), WeightsError> {
         let path = &self.path;
         let io = |source| WeightsError::Io { path: path.clone(), source };
-        let format = |source| match source {
-            safetensors::SafeTensorError::IoError(source) => io(source),
-            source => WeightsError::Format { path: path.clone(), source },
-        };
         self.file.flush().map_err(io)?;
         let length = self.tensors.last().map_or(0, |(.., range)| range.end);
         // SAFETY: the file beside is this writer's alone and not changed any more.
@@ -150,17 +254,12 @@ impl WeightsWriter {
         };
         let bytes = map.as_deref().unwrap_or_default();
         let views = self.tensors.iter().map(|(name, shape, range)| {
-            let view = TensorView::new(Dtype::F32, shape.clone(), &bytes[range.clone()]).map_err(format)?;
+            let view = TensorView::new(Dtype::F32, shape.clone(), &bytes[range.clone()]);
+            let view = view.map_err(|source| WeightsError::Format { path: path.clone(), source })?;
             Ok((name.clone(), view))
         });
         let views = views.collect::<Result<Vec<_>, WeightsError>>()?;
-        let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-        let aside = path.with_extension("safetensors.part");
-        // The library would make the file readable to its owner alone; one that is there keeps its permissions.
-        File::create(&aside).map_err(io)?;
-        safetensors::serialize_to_file(views, Some(metadata), &aside).map_err(format)?;
-        File::open(&aside).and_then(|file| file.sync_all()).map_err(io)?;
-        std::fs::rename(&aside, path).map_err(io)
+        write_aside(path, views.into_iter())?.appear()
     }
 }
 

@@ -178,7 +178,7 @@ pub(crate) fn grouped(number: u64) -> String {
 }
 
 /// `32505856` as `31 MiB`, `1610612736` as `1.5 GiB`.
-pub(crate) fn size(bytes: u64) -> String {
+pub fn size(bytes: u64) -> String {
     let (mut number, mut unit) = (bytes as f64, "B");
     for larger in ["KiB", "MiB", "GiB", "TiB"] {
         if number < 1024.0 {

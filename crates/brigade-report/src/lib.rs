@@ -25,7 +25,7 @@ mod reporter;
 mod summary;
 
 pub use bytes::ByteProgress;
-pub use console::{ConsoleMode, line};
+pub use console::{ConsoleMode, line, size};
 pub use error::{Error, Result};
 pub use memory::peak_rss_bytes;
 pub use record::{CheckpointRecord, Collective, Compute, MemoryRecord, StepRecord};

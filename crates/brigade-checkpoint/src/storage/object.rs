@@ -12,10 +12,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, ObjectStoreScheme, WriteMultipart};
 use tokio::runtime::{Builder, Runtime};
+use url::Url;
 
 use super::{Published, Sink, Source, Storage};
 use crate::layout::{MANIFEST, Staging, folder_step, step_folder};
@@ -58,12 +60,15 @@ impl ObjectStorage {
     /// [`Error::Url`] for a URL that is none of these, or whose store cannot be set up.
     pub fn open(url: &str) -> Result<Self> {
         let wrong = |message: String| Error::Url { url: url.into(), message };
-        let parsed = url.parse().map_err(|error| wrong(format!("not a URL: {error}")))?;
+        let parsed: Url = url.parse().map_err(|error| wrong(format!("not a URL: {error}")))?;
         let (scheme, _) = ObjectStoreScheme::parse(&parsed).map_err(|error| wrong(error.to_string()))?;
-        let known =
-            [ObjectStoreScheme::Local, ObjectStoreScheme::AmazonS3, ObjectStoreScheme::GoogleCloudStorage];
-        if !known.contains(&scheme) {
-            return Err(wrong("this object store is not supported".into()));
+        match scheme {
+            ObjectStoreScheme::AmazonS3 | ObjectStoreScheme::GoogleCloudStorage => {}
+            ObjectStoreScheme::Local => {
+                let folder = parsed.to_file_path().map_err(|()| wrong("not a folder of this host".into()))?;
+                return Self::in_folder(&folder, url);
+            }
+            _ => return Err(wrong("this object store is not supported".into())),
         }
         // Variables whose names or values are not text cannot be meant.
         let variables = std::env::vars_os()
@@ -71,6 +76,14 @@ impl ObjectStorage {
         let (store, prefix) =
             object_store::parse_url_opts(&parsed, variables).map_err(|error| wrong(error.to_string()))?;
         Self::new(Arc::from(store), prefix, url)
+    }
+
+    fn in_folder(folder: &std::path::Path, url: &str) -> Result<Self> {
+        std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
+        let store = LocalFileSystem::new_with_prefix(folder)
+            .map_err(|error| Error::Url { url: url.into(), message: error.to_string() })?
+            .with_automatic_cleanup(true);
+        Self::new(Arc::new(store), Path::default(), url)
     }
 
     /// Checkpoints in this process's memory, for tests.
@@ -99,12 +112,13 @@ impl ObjectStorage {
             let Some(folder) = path.filename() else { continue };
             let Some((step, _)) = folder.split_once('.') else { continue };
             let Some(step) = folder_step(step) else { continue };
-            let manifest = self.client.path(folder, MANIFEST);
-            let time = match self.client.find(&manifest)? {
-                Some(found) => Some((found.last_modified.timestamp_micros(), folder.to_owned())),
-                None => None,
-            };
-            saves.entry(step).or_default().push(Written { order: time, folder: folder.into() });
+            let manifest = self.client.find(&self.client.path(folder, MANIFEST))?;
+            let order = manifest.map(|found| (found.last_modified.timestamp_micros(), folder.to_owned()));
+            // In a file system a folder stays when its last object goes.
+            if order.is_none() && self.client.objects(folder)?.is_empty() {
+                continue;
+            }
+            saves.entry(step).or_default().push(Written { order, folder: folder.into() });
         }
         for same_step in saves.values_mut() {
             same_step.sort_by(|a, b| b.order.cmp(&a.order));
@@ -169,9 +183,7 @@ impl Storage for ObjectStorage {
     fn remove(&self, folder: &str) -> Result<()> {
         let client = &self.client;
         client.delete(&client.path(folder, MANIFEST))?;
-        let prefix = client.prefix.clone().join(folder);
-        let listed = client.wait("list", &prefix, client.store.list_with_delimiter(Some(&prefix)))?;
-        listed.objects.iter().try_for_each(|object| client.delete(&object.location))
+        client.objects(folder)?.iter().try_for_each(|path| client.delete(path))
     }
 
     fn unpublished(&self) -> Result<Vec<String>> {
@@ -226,6 +238,13 @@ impl Client {
                 Err(error) => Err(error),
             }
         })
+    }
+
+    /// The objects of a folder.
+    fn objects(&self, folder: &str) -> Result<Vec<Path>> {
+        let path = self.prefix.clone().join(folder);
+        let listed = self.wait("list", &path, self.store.list_with_delimiter(Some(&path)))?;
+        Ok(listed.objects.into_iter().map(|object| object.location).collect())
     }
 
     /// Deletes an object, if it is there.

@@ -5,7 +5,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use brigade_checkpoint::{Checkpoint, LocalStorage, MANIFEST, MANIFEST_HASH, Storage, list, rank_file};
+use brigade_checkpoint::{
+    Checkpoint, LocalStorage, MANIFEST, MANIFEST_HASH, Storage, list, rank_file, verify,
+};
 
 use crate::sample::Sample;
 use crate::storages::kinds;
@@ -44,6 +46,7 @@ impl Small {
         assert_eq!(found.len(), 1);
         if let Err(error) = &found[0].whole {
             assert!(Checkpoint::open(self.storage.clone(), 1).is_err());
+            assert!(!verify(&*self.storage, 1).unwrap().is_empty());
             return vec![error.to_string()];
         }
         let checkpoint = Checkpoint::open(self.storage.clone(), 1).unwrap();
@@ -108,6 +111,18 @@ fn every_length() {
         let longer = [&original[..], b" "].concat();
         with_content(&path, &longer, || small.assert_found(&file, "lengthened"));
     }
+}
+
+#[test]
+fn all_problems_are_told() {
+    let small = Small::new();
+    fs::remove_file(small.path(&rank_file(0))).unwrap();
+    fs::write(small.path(&rank_file(2)), "short").unwrap();
+    let problems: Vec<_> = verify(&*small.storage, 1).unwrap().iter().map(ToString::to_string).collect();
+    assert_eq!(problems.len(), 2);
+    assert!(problems[0].contains("rank-00000.safetensors: the file is missing"), "{problems:?}");
+    assert!(problems[1].contains("rank-00002.safetensors: 5 bytes, but its rank wrote"), "{problems:?}");
+    assert!(verify(&*small.storage, 2).is_err());
 }
 
 #[test]

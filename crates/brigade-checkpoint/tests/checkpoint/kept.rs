@@ -3,7 +3,7 @@
 use std::fs;
 use std::num::NonZeroUsize;
 
-use brigade_checkpoint::{LocalStorage, Staging, Storage, keep, list, remove_stale};
+use brigade_checkpoint::{LocalStorage, Staging, Storage, keep, list, remove_after, remove_stale};
 
 use crate::sample::Sample;
 use crate::storages::kinds;
@@ -25,6 +25,19 @@ fn the_newest_are_kept() {
         assert_eq!(keep(&*storage, NonZeroUsize::MIN).unwrap(), [20, 15], "{kind}");
         assert_eq!(steps(&*storage), [100_000_000], "{kind}");
         assert!(storage.unpublished().unwrap().is_empty(), "{kind}");
+    }
+}
+
+#[test]
+fn what_a_run_went_back_from_is_removed() {
+    let sample = Sample::new(&[10], 1);
+    for (kind, storage, _folder) in kinds() {
+        for step in [5, 10, 15, 20] {
+            sample.save(&*storage, step, 2).unwrap();
+        }
+        assert_eq!(remove_after(&*storage, 20).unwrap(), Vec::<u64>::new(), "{kind}");
+        assert_eq!(remove_after(&*storage, 10).unwrap(), [20, 15], "{kind}");
+        assert_eq!(steps(&*storage), [10, 5], "{kind}");
     }
 }
 

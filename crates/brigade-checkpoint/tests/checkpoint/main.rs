@@ -1,6 +1,6 @@
 //! What every storage must do with checkpoints: whole or absent, on any mesh, in the same bits.
+#![allow(clippy::unwrap_used)]
 
-mod background;
 mod damage;
 mod death;
 mod kept;

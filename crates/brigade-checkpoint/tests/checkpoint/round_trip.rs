@@ -5,13 +5,13 @@ use std::fs;
 use std::sync::{Arc, Mutex};
 
 use brigade_checkpoint::{
-    CHUNK, Checkpoint, Error, LocalStorage, MANIFEST, MANIFEST_HASH, PARAMETERS, Staging, list,
-    open_storage, publish, rank_file, write_rank,
+    CHUNK, Checkpoint, Error, LocalStorage, MANIFEST, MANIFEST_HASH, PARAMETERS, Staging, list, open_storage,
+    publish, rank_file, write_rank,
 };
 use proptest::prelude::*;
 
 use crate::sample::{Sample, bits, samples};
-use crate::storages::{Behaviour, Custom, kinds};
+use crate::storages::{Behaviour, Custom, Fault, Faulty, kinds};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
@@ -146,6 +146,37 @@ fn a_reader_reads_each_chunk_at_most_once() {
             reads.len()
         );
     }
+}
+
+#[test]
+fn large_files_are_written_and_read_in_parts() {
+    // One file of 18 MB: above the size of an upload's part, and of what is read at once.
+    let sample = Sample::new(&[1_500_000], 5);
+    for (kind, storage, _folder) in kinds() {
+        for after in [2, 12] {
+            let faulty = Faulty::new(storage.clone(), after, Fault::Fail);
+            sample.save(&faulty, 1, 1).unwrap_err();
+            assert!(storage.unpublished().unwrap().is_empty(), "{kind}");
+        }
+        sample.save(&*storage, 1, 1).unwrap();
+        let checkpoint = Checkpoint::open(storage, 1).unwrap();
+        assert!(sample.is_in(&checkpoint).unwrap(), "{kind}");
+        assert_eq!(checkpoint.verify(), vec![], "{kind}");
+    }
+}
+
+#[test]
+fn more_files_than_are_kept_open() {
+    let (_, storage, _folder) = kinds().swap_remove(0);
+    let sample = Sample::new(&[300, 300], 6);
+    let cuts: Vec<_> = (1..=255).collect();
+    let staging = Staging::new(1).unwrap();
+    let snapshots = sample.cut(&cuts, 140);
+    let entries = (0..)
+        .zip(&snapshots)
+        .map(|(rank, snapshot)| write_rank(&*storage, &staging, rank, snapshot).unwrap());
+    publish(&*storage, &staging, sample.state.clone(), entries.collect()).unwrap();
+    assert!(sample.is_in(&Checkpoint::open(storage, 1).unwrap()).unwrap());
 }
 
 #[test]

@@ -76,3 +76,45 @@ fn the_free_space_of_a_folder_is_known_before_it_exists() {
         assert!(LocalStorage::new(path).free_space().unwrap().is_some_and(|free| free > 0));
     }
 }
+
+/// Says nothing about the free space, so that the disk itself must.
+#[cfg(target_os = "linux")]
+#[derive(Debug)]
+struct Silent;
+
+#[cfg(target_os = "linux")]
+impl Behaviour for Silent {}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_real_disk_that_fills() {
+    use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+    use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+    let folder = tempfile::tempdir().unwrap();
+    let small_disk = || {
+        // SAFETY: only mounts are the thread's own from here on; files stay shared.
+        unsafe { unshare_unsafe(UnshareFlags::NEWNS)? };
+        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+        mount("brigade-test", folder.path(), "tmpfs", MountFlags::empty(), c"size=256k")
+    };
+    let test = || {
+        if let Err(error) = small_disk() {
+            println!("skipped: no file system can be mounted here ({error})");
+            return;
+        }
+        let storage: Arc<dyn Storage> = Arc::new(LocalStorage::new(folder.path().join("checkpoints")));
+        let old = Sample::new(&[5_000], 1);
+        old.save(&*storage, 1, 1).unwrap();
+        let new = Sample::new(&[20_000], 2);
+        assert!(matches!(new.save(&*storage, 2, 1).unwrap_err(), Error::NoSpace { .. }));
+        let error = new.save(&Custom::new(storage.clone(), Silent), 2, 1).unwrap_err();
+        let Error::DiskFull { path, written, .. } = &error else { panic!("{error}") };
+        assert!(path.ends_with("rank-00000.safetensors") && *written < 256 << 10, "{error}");
+        assert!(storage.unpublished().unwrap().is_empty());
+        assert!(old.is_in(&Checkpoint::open(storage.clone(), 1).unwrap()).unwrap());
+        old.save(&*storage, 2, 1).unwrap();
+    };
+    // The mount ends with the thread.
+    std::thread::scope(|scope| scope.spawn(test).join()).unwrap();
+}

@@ -36,7 +36,7 @@ pub enum Fault {
     Die,
 }
 
-/// Lets some operations through, then one goes wrong. Calls of the storage, of its sinks and sources count.
+/// Lets some operations through, then one goes wrong. Calls of the storage and of its sinks count.
 #[derive(Clone, Debug)]
 pub struct Faulty {
     inner: Arc<dyn Storage>,

@@ -91,7 +91,13 @@ impl Case<'_> {
                 let Some(group) = record.groups.get(entry.group) else { continue };
                 let sequence = entry.call.sequence;
                 match entry.peer {
-                    None => collectives.entry((group.number, sequence)).or_default().push((*rank, entry)),
+                    None => {
+                        let calls = collectives.entry((group.number, sequence)).or_default();
+                        // One of each rank; a file may hold anything.
+                        if calls.last().is_none_or(|(known, _)| known != rank) {
+                            calls.push((*rank, entry));
+                        }
+                    }
                     Some(peer) if entry.call.operation.is_receive() => {
                         receives.push(((group.number, peer, *rank, sequence), entry));
                     }
@@ -103,15 +109,23 @@ impl Case<'_> {
         }
         for calls in collectives.values() {
             let unfinished = calls.iter().any(|(_, entry)| entry.state != State::Done);
-            let votes = |call: &Call| calls.iter().filter(|(_, entry)| entry.call == *call).count();
-            let (_, common) = calls.iter().max_by_key(|(_, entry)| votes(&entry.call))?;
+            let same = |call: &Call| -> Vec<usize> {
+                calls.iter().filter(|(_, entry)| entry.call == *call).map(|(rank, _)| *rank).collect()
+            };
+            let (_, common) = calls.iter().max_by_key(|(_, entry)| same(&entry.call).len())?;
             let odd = calls.iter().find(|(_, entry)| entry.call != common.call);
             if let Some((rank, entry)) = odd.filter(|_| unfinished) {
-                let others = calls.iter().filter(|(_, entry)| entry.call == common.call);
-                let others = ranks(others.map(|(rank, _)| *rank));
-                let what = self.describe(*rank, entry);
-                let text = format!("rank {rank} called {what} where {others} called {}", common.call);
-                return Some(diagnosis(Finding::Mismatch, [*rank], text));
+                let (mut odd, others) = (same(&entry.call), same(&common.call));
+                let (what, calls) = (self.describe(*rank, entry), ranks(others.iter().copied()));
+                let text = format!(
+                    "{} called {what} where {calls} called {}",
+                    ranks(odd.iter().copied()),
+                    common.call
+                );
+                if odd.len() == others.len() {
+                    odd.extend(others);
+                }
+                return Some(diagnosis(Finding::Mismatch, odd, text));
             }
         }
         for (key, receive) in receives {

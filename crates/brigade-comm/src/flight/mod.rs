@@ -102,3 +102,21 @@ impl Flight {
         record::write(&self.record(), path)
     }
 }
+
+#[cfg(test)]
+impl Flight {
+    /// What the rank would answer if it were asked what it waits for.
+    pub(crate) fn standing(&self) -> Standing {
+        self.recorder.standing()
+    }
+}
+
+/// Arbitrary bytes in the place of a file, with all that is made of it.
+pub(crate) fn fuzz(bytes: &[u8]) {
+    if let Ok(record) = record::parse(bytes) {
+        let mut other = record.clone();
+        other.rank = (record.rank + 1) % record.world_size;
+        let records = [record, other];
+        let _ = (diagnose(&records).to_string(), table(&records, 10));
+    }
+}

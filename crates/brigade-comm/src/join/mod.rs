@@ -2,6 +2,7 @@
 
 mod control;
 mod descriptors;
+pub(crate) mod fuzz;
 mod handshake;
 mod host;
 mod inquiry;

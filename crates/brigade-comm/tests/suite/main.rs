@@ -4,7 +4,9 @@
 
 mod collectives;
 mod failures;
+mod flight;
 mod messages;
+mod network;
 mod processes;
 mod rendezvous;
 mod worlds;

@@ -3,17 +3,19 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use brigade_comm::{DType, Join, ReduceOp, Result, Timeouts, Token, Transport, join};
+use rustix::net::{AddressFamily, getpeername};
 use rustix::process::{Pid, Signal, kill_process};
 
 const RANK: &str = "BRIGADE_TEST_RANK";
-const STEP_SECONDS: u64 = 4;
+pub const STEP_SECONDS: u64 = 3;
 
 /// A process that is killed when the test ends, however it ends.
-struct Rank(Child);
+pub struct Rank(Child);
 
 impl Drop for Rank {
     fn drop(&mut self) {
@@ -23,12 +25,12 @@ impl Drop for Rank {
 }
 
 impl Rank {
-    fn signal(&self, signal: Signal) {
+    pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.0), signal).unwrap();
     }
 
     /// The next line of the form `rank: …` that the process prints.
-    fn line(&mut self) -> String {
+    pub fn line(&mut self) -> String {
         let mut reader = BufReader::new(self.0.stdout.as_mut().unwrap());
         let mut line = String::new();
         while reader.read_line(&mut line).unwrap() > 0 {
@@ -46,13 +48,13 @@ impl Rank {
 #[test]
 fn child() {
     let Ok(role) = std::env::var(RANK) else { return };
-    let [work, rank, world_size, port, transport] = role.split(' ').collect::<Vec<_>>()[..] else {
+    let [work, rank, world_size, endpoint, transport] = role.split(' ').collect::<Vec<_>>()[..] else {
         panic!("{role}")
     };
     let world = join(Join {
         rank: rank.parse().unwrap(),
         world_size: world_size.parse().unwrap(),
-        endpoint: format!("127.0.0.1:{port}"),
+        endpoint: endpoint.into(),
         listener: None,
         token: Token::new("children"),
         transport: if transport == "tcp" { Transport::Tcp } else { Transport::Auto },
@@ -61,10 +63,11 @@ fn child() {
         host: None,
     })
     .unwrap();
-    let reduce = || -> Result<()> {
-        let mut slice = vec![1.0f32; 3_000_000];
+    let reduce = |elements: usize, vandalise: &dyn Fn()| -> Result<()> {
+        let mut slice = vec![1.0f32; elements];
         world.group().all_reduce_in_place(&mut slice, ReduceOp::Sum)?;
         println!("rank: reduced");
+        vandalise();
         loop {
             world.group().all_reduce_in_place(&mut slice, ReduceOp::Max)?;
         }
@@ -87,20 +90,89 @@ fn child() {
         }
         Ok(())
     };
-    println!("rank: {}", if work == "reduce" { reduce() } else { pass() }.unwrap_err());
+    let chain = || -> Result<()> {
+        let group = world.group();
+        let (rank, last) = (group.rank(), group.size() - 1);
+        for step in 0.. {
+            let mut activation = vec![0.5f32; 40_000];
+            if rank > 0 {
+                activation = group.recv(activation, DType::F32, rank - 1).wait()?;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+            if rank < last {
+                group.send(activation, DType::F32, rank + 1).wait()?;
+            }
+            group.all_reduce_in_place(&mut [1.0f32; 10_000], ReduceOp::Sum)?;
+            if step == 3 {
+                println!("rank: chained");
+            }
+        }
+        Ok(())
+    };
+    let outcome = match work {
+        "reduce" => reduce(3_000_000, &|| {}),
+        "reduce-64-MiB" => reduce(16 << 20, &|| {}),
+        // The rendezvous comes first and becomes the control connection; what comes later are links.
+        "spoil-control" if rank == "1" => reduce(3_000_000, &|| write_garbage(&connections()[..1])),
+        "spoil-data" if rank == "1" => reduce(3_000_000, &|| write_garbage(&connections()[1..])),
+        "spoil-control" | "spoil-data" => reduce(3_000_000, &|| {}),
+        "pass" => pass(),
+        _ => chain(),
+    };
+    println!("rank: {}", outcome.unwrap_err());
+}
+
+/// The TCP connections of this process, in the order in which they were made.
+fn connections() -> Vec<RawFd> {
+    let descriptors = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let mut descriptors: Vec<RawFd> =
+        descriptors.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    descriptors.sort_unstable();
+    // SAFETY: the descriptors of this process stay open while it only looks at them.
+    let peer = |fd: &RawFd| getpeername(unsafe { BorrowedFd::borrow_raw(*fd) });
+    descriptors.retain(|fd| {
+        let peer = peer(fd).ok().flatten();
+        peer.is_some_and(|peer| peer.address_family() == AddressFamily::INET)
+    });
+    descriptors
+}
+
+fn write_garbage(connections: &[RawFd]) {
+    assert!(!connections.is_empty());
+    // The others get the time to say that they are at work.
+    std::thread::sleep(Duration::from_millis(500));
+    for fd in connections {
+        // SAFETY: as above.
+        rustix::io::write(unsafe { BorrowedFd::borrow_raw(*fd) }, &[0xa5; 1000]).unwrap();
+    }
 }
 
 fn start(work: &str, n: usize, transport: &str) -> Vec<Rank> {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let start = |rank| {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["processes::child", "--exact", "--nocapture", "--test-threads=1"]);
-        command.env(RANK, format!("{work} {rank} {n} {port} {transport}"));
-        Rank(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap())
+    let endpoint = format!("127.0.0.1:{port}");
+    let ranks = (0..n).map(|rank| spawn(None, &format!("{work} {rank} {n} {endpoint} {transport}")));
+    begun(ranks.collect())
+}
+
+/// Starts a process with a role, if given in a network namespace.
+pub fn spawn(namespace: Option<&str>, role: &str) -> Rank {
+    let own = std::env::current_exe().unwrap();
+    let mut command = match namespace {
+        None => Command::new(own),
+        Some(namespace) => {
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", namespace]).arg(own);
+            command
+        }
     };
-    let mut ranks: Vec<_> = (0..n).map(start).collect();
+    command.args(["processes::child", "--exact", "--nocapture", "--test-threads=1"]).env(RANK, role);
+    Rank(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap())
+}
+
+/// Waits until all ranks are at work.
+pub fn begun(mut ranks: Vec<Rank>) -> Vec<Rank> {
     for rank in &mut ranks {
-        assert!(["reduced", "passed"].contains(&rank.line().as_str()));
+        assert!(["reduced", "passed", "chained"].contains(&rank.line().as_str()));
     }
     ranks
 }
@@ -142,45 +214,132 @@ fn a_killed_sender_is_noticed_over_tcp() {
     a_killed_rank_is_noticed("pass", "tcp", 2);
 }
 
-#[test]
-fn a_stopped_rank_is_named_at_the_deadline() {
-    let mut ranks = start("reduce", 3, "auto");
-    ranks[2].signal(Signal::STOP);
+/// Stops one rank of a chain at a moment that nobody chose: every other rank must name it, and it alone.
+fn a_stopped_rank_is_named(victim: usize, transport: &str) {
+    let mut ranks = start("chain", 4, transport);
+    let moment = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().subsec_micros();
+    std::thread::sleep(Duration::from_micros(u64::from(moment) % 20_000));
+    ranks[victim].signal(Signal::STOP);
     let stopped = Instant::now();
-    for process in &mut ranks[..2] {
+    for (rank, process) in ranks.iter_mut().enumerate().filter(|(rank, _)| *rank != victim) {
         let line = process.line();
-        // A rank that waits for the stopped one in the same piece of the buffer looks the same from here.
-        let named = line.contains("[2") || line.contains("2]");
-        assert!(line.contains("all_reduce") && named, "{line}");
+        let named = line.starts_with(&format!("rank {victim} does not answer"));
+        assert!(named, "rank {rank} says: {line}");
     }
     let taken = stopped.elapsed().as_secs_f64();
-    assert!(taken > STEP_SECONDS as f64 * 0.5 && taken < STEP_SECONDS as f64 + 4.0, "took {taken} s");
+    assert!(taken > STEP_SECONDS as f64 * 0.5 && taken < STEP_SECONDS as f64 + 8.0, "took {taken} s");
+}
+
+#[test]
+fn a_stopped_rank_0_is_named() {
+    a_stopped_rank_is_named(0, "auto");
+}
+
+#[test]
+fn a_stopped_rank_in_the_middle_is_named() {
+    a_stopped_rank_is_named(1, "auto");
+}
+
+#[test]
+fn a_stopped_rank_in_the_middle_is_named_over_tcp() {
+    a_stopped_rank_is_named(2, "tcp");
+}
+
+#[test]
+fn a_stopped_last_rank_is_named() {
+    a_stopped_rank_is_named(3, "auto");
+}
+
+/// What ranks have that could outlive them.
+struct Traces {
+    pids: Vec<u32>,
+    sockets: Vec<String>,
+    shared: Vec<String>,
+}
+
+impl Traces {
+    fn of(ranks: &[Rank]) -> Self {
+        let pids: Vec<u32> = ranks.iter().map(|rank| rank.0.id()).collect();
+        let sockets: Vec<String> = pids.iter().flat_map(|pid| unix_sockets_of(*pid)).collect();
+        Self { pids, sockets, shared: shared_memory() }
+    }
+
+    fn assert_gone(&self) {
+        assert_eq!(shared_memory(), self.shared);
+        let open = fs::read_to_string("/proc/net/unix").unwrap();
+        assert!(self.sockets.iter().all(|name| !open.contains(name)));
+        assert!(self.pids.iter().all(|pid| !fs::exists(format!("/proc/{pid}")).unwrap()));
+    }
+}
+
+fn shared_memory() -> Vec<String> {
+    let shared = fs::read_dir("/dev/shm").into_iter().flatten().flatten();
+    let shared = shared.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    shared.filter(|name| name.contains("brigade")).collect()
+}
+
+/// Every rank but the victim says why, ends by itself, and leaves nothing.
+fn all_end(mut ranks: Vec<Rank>, traces: &Traces, victim: usize, words: &str) {
+    let start = Instant::now();
+    for (rank, process) in ranks.iter_mut().enumerate().filter(|(rank, _)| *rank != victim) {
+        let line = process.line();
+        assert!(line.contains(words), "rank {rank} says: {line}");
+        process.0.wait().unwrap();
+    }
+    assert!(start.elapsed() < Duration::from_secs(STEP_SECONDS), "took {:?}", start.elapsed());
+    drop(ranks);
+    traces.assert_gone();
+}
+
+fn a_death_inside_a_large_operation_ends_all(transport: &str, victim: usize) {
+    let ranks = start("reduce-64-MiB", 3, transport);
+    let traces = Traces::of(&ranks);
+    std::thread::sleep(Duration::from_millis(30));
+    ranks[victim].signal(Signal::KILL);
+    all_end(ranks, &traces, victim, &format!("rank {victim} died"));
+}
+
+fn garbage_ends_all(work: &str, words: &str) {
+    let ranks = start(work, 3, "tcp");
+    let traces = Traces::of(&ranks);
+    all_end(ranks, &traces, 1, words);
+}
+
+#[test]
+fn a_death_inside_a_large_operation_ends_all_over_shared_memory() {
+    a_death_inside_a_large_operation_ends_all("auto", 1);
+}
+
+#[test]
+fn a_death_inside_a_large_operation_ends_all_over_tcp() {
+    a_death_inside_a_large_operation_ends_all("tcp", 2);
+}
+
+#[test]
+fn garbage_on_the_control_connection_ends_all() {
+    garbage_ends_all("spoil-control", "rank 1 died: a message of 2779096485 bytes is announced");
+}
+
+#[test]
+fn garbage_on_a_link_ends_all() {
+    garbage_ends_all("spoil-data", "cannot understand rank 1");
 }
 
 #[test]
 fn killed_ranks_leave_nothing_behind() {
-    let names = || -> Vec<String> {
-        let shared = fs::read_dir("/dev/shm").into_iter().flatten().flatten();
-        let shared = shared.map(|entry| entry.file_name().to_string_lossy().into_owned());
-        shared.filter(|name| name.contains("brigade")).collect()
-    };
-    let before = names();
     let ranks = start("reduce", 2, "auto");
-    let pids: Vec<u32> = ranks.iter().map(|rank| rank.0.id()).collect();
-    let sockets: Vec<String> = pids.iter().flat_map(|pid| unix_sockets_of(*pid)).collect();
-    assert_eq!(sockets.len(), 2, "{sockets:?}");
-    assert!(mapped(pids[0], "memfd:brigade"));
+    let traces = Traces::of(&ranks);
+    assert_eq!(traces.sockets.len(), 2, "{:?}", traces.sockets);
+    assert!(mapped(traces.pids[0], "memfd:brigade"));
     drop(ranks);
-    assert_eq!(names(), before);
-    let open = fs::read_to_string("/proc/net/unix").unwrap();
-    assert!(sockets.iter().all(|name| !open.contains(name)));
-    assert!(pids.iter().all(|pid| !fs::exists(format!("/proc/{pid}")).unwrap()));
+    traces.assert_gone();
 }
 
 /// The names of the listening Unix sockets of a process that are Brigade's.
 fn unix_sockets_of(pid: u32) -> Vec<String> {
     let open: Vec<String> = fs::read_dir(format!("/proc/{pid}/fd"))
-        .unwrap()
+        .into_iter()
+        .flatten()
         .flatten()
         .filter_map(|fd| Some(fs::read_link(fd.path()).ok()?.to_str()?.strip_prefix("socket:[")?.to_owned()))
         .collect();

@@ -192,6 +192,47 @@ fn a_late_rank_is_refused_by_a_complete_world() {
 }
 
 #[test]
+fn a_straggler_of_an_earlier_start_is_refused_and_does_not_disturb() {
+    let at = listener();
+    let rank = |rank, restart| Join { restart, ..joining(Kind::Mixed, rank, 3, &at, PATIENT) };
+    std::thread::scope(|scope| {
+        let rank_0 = scope.spawn(|| join(rank(0, 2)));
+        for straggler in [rank(1, 1), rank(2, 0), rank(1, 1)] {
+            let restart = straggler.restart;
+            let number = straggler.rank;
+            let error = join(straggler).err().unwrap();
+            let words =
+                format!("rank {number} belongs to restart {restart} of the world, rank 0 to restart 2");
+            assert!(matches!(error, Error::Refused { .. }) && error.to_string().contains(&words), "{error}");
+        }
+        let others = [1, 2].map(|number| scope.spawn(move || join(rank(number, 2))));
+        let mut worlds = vec![rank_0.join().unwrap().unwrap()];
+        worlds.extend(others.map(|other| other.join().unwrap().unwrap()));
+        assert_eq!(worlds[1].group().flight().record().restart, 2);
+        worlds.into_iter().for_each(|world| {
+            scope.spawn(|| world.shutdown().unwrap());
+        });
+    });
+}
+
+#[test]
+fn a_rank_0_of_an_earlier_start_makes_way() {
+    let at = listener();
+    let rank = |rank, restart| Join { restart, ..joining(Kind::Tcp, rank, 2, &at, PATIENT) };
+    std::thread::scope(|scope| {
+        let straggler = scope.spawn(|| join(rank(0, 0)));
+        let rank_1 = scope.spawn(|| join(rank(1, 1)));
+        let error = straggler.join().unwrap().err().unwrap();
+        let words = "rank 1 belongs to restart 1 of the world, rank 0 to restart 0";
+        assert!(matches!(error, Error::Rendezvous { .. }) && error.to_string().contains(words), "{error}");
+        let rank_0 = join(rank(0, 1)).unwrap();
+        let rank_1 = rank_1.join().unwrap().unwrap();
+        scope.spawn(|| rank_1.shutdown().unwrap());
+        rank_0.shutdown().unwrap();
+    });
+}
+
+#[test]
 fn another_service_at_the_endpoint() {
     let service = listener();
     let address = service.local_addr().unwrap();

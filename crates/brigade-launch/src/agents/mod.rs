@@ -151,13 +151,17 @@ struct Exchange {
 
 impl Exchange {
     fn run(self, meeting: Meeting) {
-        let hello = meeting.hello.clone();
-        let news = match meet(meeting) {
+        let news = match meet(&meeting) {
             Err(error) => News::NotMet(error),
-            Ok(world) => match self.ticks(world, &hello) {
-                Ok(()) => News::Left,
-                Err(error) => News::Lost(lost(error)),
-            },
+            Ok((world, hellos)) => {
+                // The thread runs once.
+                drop(self.shared.group.set(world.group().clone()));
+                self.tell(News::Met(hellos));
+                match self.ticks(world) {
+                    Ok(()) => News::Left,
+                    Err(error) => News::Lost(lost(error)),
+                }
+            }
         };
         self.tell(news);
     }
@@ -168,12 +172,8 @@ impl Exchange {
     }
 
     /// Ends when all leave. Nobody listens at the endpoint any more when the supervisor hears of the end.
-    fn ticks(&self, world: World, hello: &Hello) -> brigade_comm::Result<()> {
+    fn ticks(&self, world: World) -> brigade_comm::Result<()> {
         let group = world.group();
-        // The thread runs once.
-        drop(self.shared.group.set(group.clone()));
-        let text = serde_json::to_vec(hello).unwrap_or_default();
-        self.tell(News::Met(exchange(group, text)?));
         let mut reported = None;
         loop {
             thread::sleep(TICK);
@@ -197,34 +197,39 @@ impl Exchange {
 }
 
 /// Meets the other launchers.
-fn meet(meeting: Meeting) -> brigade_comm::Result<World> {
+fn meet(meeting: &Meeting) -> brigade_comm::Result<(World, Vec<Hello>)> {
     let begin = Instant::now();
+    let patience = if meeting.again { meeting.timeout } else { REFUSALS.min(meeting.timeout) };
     loop {
-        let left = meeting.timeout.saturating_sub(begin.elapsed());
-        let listener = meeting.listener.as_ref().map(TcpListener::try_clone).transpose();
-        let system = |error: io::Error| brigade_comm::Error::System {
-            what: "share the socket of the rendezvous",
-            reason: error.to_string(),
-        };
-        let joined = brigade_comm::join(Join {
-            rank: meeting.node,
-            world_size: meeting.nnodes,
-            endpoint: meeting.endpoint.clone(),
-            listener: listener.map_err(system)?,
-            token: Token::new(meeting.token.clone()),
-            transport: Transport::Tcp,
-            restart: 0,
-            timeouts: Timeouts { init: left, step: DEADLINE },
-            host: None,
-        });
-        let patience = if meeting.again { meeting.timeout } else { REFUSALS.min(meeting.timeout) };
-        match joined {
+        match try_to_meet(meeting, meeting.timeout.saturating_sub(begin.elapsed())) {
             Err(error) if begin.elapsed() + RETRY < patience && may_pass(&error, meeting.again) => {
                 thread::sleep(RETRY);
             }
-            joined => return joined,
+            met => return met,
         }
     }
+}
+
+fn try_to_meet(meeting: &Meeting, init: Duration) -> brigade_comm::Result<(World, Vec<Hello>)> {
+    let system = |error: io::Error| brigade_comm::Error::System {
+        what: "share the socket of the rendezvous",
+        reason: error.to_string(),
+    };
+    let world = brigade_comm::join(Join {
+        rank: meeting.node,
+        world_size: meeting.nnodes,
+        endpoint: meeting.endpoint.clone(),
+        listener: meeting.listener.as_ref().map(TcpListener::try_clone).transpose().map_err(system)?,
+        token: Token::new(meeting.token.clone()),
+        // One that was started again cannot know.
+        restart: 0,
+        transport: Transport::Tcp,
+        timeouts: Timeouts { init, step: DEADLINE },
+        host: None,
+    })?;
+    let text = serde_json::to_vec(&meeting.hello).unwrap_or_default();
+    let hellos = exchange(world.group(), text)?;
+    Ok((world, hellos))
 }
 
 /// Whether the next try to meet may go better: a node 0 that is about to notice a loss refuses newcomers, and
@@ -233,7 +238,8 @@ fn may_pass(error: &brigade_comm::Error, again: bool) -> bool {
     use brigade_comm::Error as E;
     match error {
         E::Refused { reason, .. } => !reason.contains("token"),
-        E::Rendezvous { .. } | E::PeerDied { .. } | E::PeerFailed { .. } | E::Connect { .. } => again,
+        E::PeerDied { .. } | E::PeerFailed { .. } | E::Connect { .. } => true,
+        E::Rendezvous { .. } => again,
         _ => false,
     }
 }

@@ -25,6 +25,8 @@ pub struct NodeReport {
     pub node: usize,
     pub host: String,
     pub told: Option<Told>,
+    /// Whether its launcher got a signal at any time.
+    pub signalled: bool,
     pub ranks: Vec<RankReport>,
     /// Of the rank that this node alone would blame: the world's is one of them.
     pub root: Option<Detail>,
@@ -116,6 +118,7 @@ fn judge_together(reports: Vec<NodeReport>, restarts: u32) -> Verdict {
         others: others.collect(),
     };
     let may_restart = preempted.is_none()
+        && !reports.iter().any(|report| report.signalled)
         && !matches!(failure.root.ending, Ending::Code(code) if never_restarts(code))
         && !ends().iter().any(|end| end.ending == Ending::Stuck);
     Verdict { outcome: Outcome::Failed(failure), may_restart }
@@ -129,7 +132,7 @@ fn judge_alone(report: NodeReport, lost: Lost, hosts: &[String], restarts: u32) 
         return judge_together(vec![report], restarts);
     }
     let stuck = report.ranks.iter().any(|rank| rank.other.end.ending == Ending::Stuck);
-    let may_restart = report.told.is_none() && !stuck;
+    let may_restart = report.told.is_none() && !report.signalled && !stuck;
     let outcome = Outcome::NodeLost(NodeLost {
         node: lost.node,
         host: lost.node.and_then(|node| hosts.get(node).cloned()),
@@ -165,7 +168,15 @@ mod tests {
         let detail =
             Detail { rank: ends[0].0, last_lines: vec![format!("of node {node}")], ..Detail::default() };
         let ranks = ends.iter().map(rank).collect();
-        NodeReport { node, host: format!("h{node}"), told, ranks, root: Some(detail), stopped: vec![] }
+        NodeReport {
+            node,
+            host: format!("h{node}"),
+            told,
+            signalled: false,
+            ranks,
+            root: Some(detail),
+            stopped: vec![],
+        }
     }
 
     fn told(kind: Kind) -> Option<Told> {
@@ -195,6 +206,8 @@ mod tests {
         }
         let verdict = judge_together(vec![report(0, told(Kind::Preempt), &[(0, 1, 1, false)])], 0);
         assert!(!verdict.may_restart && verdict.outcome.exit_code() == 1);
+        let signalled = NodeReport { signalled: true, ..report(0, None, &[(0, 1, 1, false)]) };
+        assert!(!judge_together(vec![signalled], 0).may_restart, "whoever presses Ctrl-C late means it, too");
     }
 
     #[test]

@@ -96,9 +96,16 @@ impl Node<'_> {
                 }
             }
             let verdict = match self.gather(number)? {
-                Gathered::Ready(go) => judge(self.round(go, on_event)?, &self.hosts, number),
+                Gathered::Ready(go) => {
+                    let finished = self.round(go, on_event)?;
+                    if finished.lost.is_some() {
+                        self.agents = None;
+                    }
+                    judge(finished, &self.hosts, number)
+                }
                 Gathered::Ended(outcome) => return Ok(outcome),
                 Gathered::Lost(lost) => {
+                    self.agents = None;
                     let host = lost.node.and_then(|node| self.hosts.get(node).cloned());
                     let Lost { node, reason, after } = lost;
                     let lost = NodeLost { node, host, reason, after, restarts: number, others: vec![] };
@@ -106,9 +113,6 @@ impl Node<'_> {
                 }
             };
             let Verdict { outcome, may_restart } = verdict;
-            if matches!(outcome, Outcome::NodeLost(_)) {
-                self.agents = None;
-            }
             if !may_restart || number >= self.max_restarts {
                 self.leave(Cause::None);
                 return Ok(outcome);
@@ -144,10 +148,11 @@ impl Node<'_> {
                     return Ok(Gathered::Ended(ended_by(signal_name(signal), kind_of(signal))));
                 }
                 Some(Message::Agents(News::Met(hellos))) => {
-                    check_alike(&hellos, node_rank)?;
+                    self.agents = Some(agents);
+                    // All see the same, so that they leave together.
+                    check_alike(&hellos, node_rank).inspect_err(|_| self.leave(Cause::None))?;
                     self.max_restarts = hellos.first().map_or(0, |hello| hello.max_restarts);
                     self.hosts = hellos.iter().map(|hello| hello.host.clone()).collect();
-                    self.agents = Some(agents);
                     return Ok(Gathered::Ready(hellos.iter().map(|hello| hello.round).max().unwrap_or(0)));
                 }
                 Some(Message::Agents(News::NotMet(error))) => return lost(error.to_string()),

@@ -76,7 +76,7 @@ fn a_failure_on_one_node_starts_all_again() {
     let (dir, port) = (TempDir::new().unwrap(), port());
     let script = format!(
         r#"{BEGIN} test $BRIGADE_RESTART_COUNT = 1 && exit 0
-        if test $RANK = 1; then sleep 0.5; echo out of luck; exit 3; fi; sleep 1000"#
+        if test $RANK = 1; then sleep 0.5; echo out of luck; exit 3; fi; exec sleep 1000"#
     );
     for (code, said) in ends(start(&script, 2, port, 3, &dir)) {
         assert_eq!(code, Some(0), "{said}");
@@ -90,7 +90,7 @@ fn a_failure_on_one_node_starts_all_again() {
 #[test]
 fn restarts_over_nodes_are_limited_by_node_zero() {
     let (dir, port) = (TempDir::new().unwrap(), port());
-    let script = format!("{BEGIN} if test $RANK = 1; then exit 3; fi; sleep 1000");
+    let script = format!("{BEGIN} if test $RANK = 1; then exit 3; fi; exec sleep 1000");
     for (code, said) in ends(start(&script, 2, port, 1, &dir)) {
         assert_eq!(code, Some(1), "{said}");
         assert!(
@@ -104,7 +104,7 @@ fn restarts_over_nodes_are_limited_by_node_zero() {
 #[test]
 fn a_usage_error_on_one_node_is_final() {
     let (dir, port) = (TempDir::new().unwrap(), port());
-    let script = format!("{BEGIN} if test $RANK = 1; then exit 2; fi; sleep 1000");
+    let script = format!("{BEGIN} if test $RANK = 1; then exit 2; fi; exec sleep 1000");
     for (code, said) in ends(start(&script, 2, port, 3, &dir)) {
         assert_eq!(code, Some(2), "{said}");
     }
@@ -128,10 +128,29 @@ fn signals_to_one_node_reach_all() {
 }
 
 #[test]
+fn a_failure_while_saving_ends_the_saving_on_all_nodes() {
+    let (dir, port) = (TempDir::new().unwrap(), port());
+    let script = format!(
+        r#"trap 'if test $RANK = 1; then exit 3; fi; touch "$DIR/saving"; sleep 1000' TERM
+        {BEGIN} while :; do sleep 0.05; done"#
+    );
+    let children = start(&script, 2, port, 3, &dir);
+    let pids = pids(dir.path(), 2);
+    let started = Instant::now();
+    signal(&children[0], Signal::TERM);
+    for (code, said) in ends(children) {
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains("outcome: rank 1 failed: exit code 3"), "{said}");
+    }
+    assert!(started.elapsed() < Duration::from_secs(20), "the grace is 30 s");
+    assert!(!pids.iter().any(|pid| runs(pid)));
+}
+
+#[test]
 fn a_killed_launcher_is_noticed_and_named() {
     for victim in [0, 1] {
         let (dir, port) = (TempDir::new().unwrap(), port());
-        let script = format!("{BEGIN} sleep 1000");
+        let script = format!("{BEGIN} exec sleep 1000");
         let mut children = start(&script, 3, port, 0, &dir);
         let pids = pids(dir.path(), 3);
         signal(&children[victim], Signal::KILL);
@@ -153,7 +172,7 @@ fn a_killed_launcher_is_noticed_and_named() {
 fn a_launcher_that_comes_back_goes_on_in_the_next_round() {
     for victim in [0, 1] {
         let (dir, port) = (TempDir::new().unwrap(), port());
-        let script = format!("{BEGIN} test $BRIGADE_RESTART_COUNT = 1 && exit 0; sleep 1000");
+        let script = format!("{BEGIN} test $BRIGADE_RESTART_COUNT = 1 && exit 0; exec sleep 1000");
         let mut children = start(&script, 3, port, 2, &dir);
         let pids = pids(dir.path(), 3);
         signal(&children[victim], Signal::KILL);
@@ -174,7 +193,7 @@ fn a_launcher_that_comes_back_goes_on_in_the_next_round() {
 fn a_launcher_that_does_not_come_back_is_waited_for_and_named() {
     let (dir, port) = (TempDir::new().unwrap(), port());
     let one = |i| {
-        let mut command = node(&format!("{BEGIN} sleep 1000"), i, 2, port, dir.path());
+        let mut command = node(&format!("{BEGIN} exec sleep 1000"), i, 2, port, dir.path());
         command.env("TEST_RESTARTS", "1").env("TEST_INIT", "2").spawn().unwrap()
     };
     let mut children: Vec<Child> = (0..2).map(one).collect();
@@ -189,7 +208,7 @@ fn a_launcher_that_does_not_come_back_is_waited_for_and_named() {
 #[test]
 fn a_launcher_that_is_stopped_counts_as_lost() {
     let (dir, port) = (TempDir::new().unwrap(), port());
-    let mut children = start(&format!("{BEGIN} sleep 1000"), 3, port, 0, &dir);
+    let mut children = start(&format!("{BEGIN} exec sleep 1000"), 3, port, 0, &dir);
     let pids = pids(dir.path(), 3);
     signal(&children[1], Signal::STOP);
     let stopped = children.remove(1);
@@ -208,7 +227,7 @@ fn a_launcher_that_is_stopped_counts_as_lost() {
 fn a_node_that_cannot_start_says_why_to_the_others() {
     let (dir, port) = (TempDir::new().unwrap(), port());
     let one = |i: usize| {
-        let mut command = node(&format!("{BEGIN} sleep 1000"), i, 2, port, dir.path());
+        let mut command = node(&format!("{BEGIN} exec sleep 1000"), i, 2, port, dir.path());
         if i == 1 {
             command.env("TEST_PROGRAM", "/nowhere/program");
         }
@@ -237,7 +256,7 @@ fn a_wrong_token_is_refused_at_once_and_missing_nodes_are_named() {
     let (dir, port) = (TempDir::new().unwrap(), port());
     let one = |i: usize, token: &str| {
         let mut command = node("exit 0", i, 2, port, dir.path());
-        command.env("BRIGADE_TOKEN", token).env("TEST_INIT", "3").spawn().unwrap()
+        command.env("BRIGADE_TOKEN", token).env("TEST_INIT", "2").spawn().unwrap()
     };
     let started = Instant::now();
     let children = vec![one(0, "the-token-of-node-0"), one(1, "the-token-of-node-1")];

@@ -95,6 +95,20 @@ fn a_signal_in_the_pause_ends_the_run() {
 }
 
 #[test]
+fn a_signal_after_the_failure_forbids_the_restart() {
+    let dir = TempDir::new().unwrap();
+    let script = r#"if test $RANK = 1; then until test -e "$DIR/ready"; do sleep 0.02; done; exit 3; fi
+        trap 'touch "$DIR/told"' INT; touch "$DIR/ready"; while :; do sleep 0.05; done"#;
+    let mut command = launcher(script, 2, dir.path());
+    let child = command.env("TEST_RESTARTS", "3").env("TEST_GRACE", "1000").spawn().unwrap();
+    wait_until("the other rank is told to end", || dir.path().join("told").exists());
+    signal(&child, Signal::INT);
+    let (code, said) = end(child);
+    assert!(code == Some(1) && said.contains("outcome: rank 1 failed: exit code 3"), "{said}");
+    assert!(!said.contains("restart 1"), "{said}");
+}
+
+#[test]
 fn nothing_is_left_open_by_restarts() {
     let dir = TempDir::new().unwrap();
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();

@@ -1,20 +1,21 @@
 //! One start of this node's ranks, until all of them have ended.
 
+mod told;
+
 use std::{sync::mpsc::Receiver, time::Instant};
 
 use rustix::process::Signal;
 use signal_hook::consts::{SIGTERM, SIGTSTP, SIGWINCH};
 
 use super::{
-    DRAIN, LEEWAY, SETTLE,
+    DRAIN, SETTLE,
     description::Launch,
     event::{Event, Message, RankNews},
     failure::{Other, Stopped},
-    outcome::{Ending, RankEnd, root_cause, signal_name},
+    outcome::{Ending, RankEnd, root_cause},
     process::{KILL_WAIT, Process},
     pulse::TICK,
     report::{Detail, NodeReport, RankReport, Told},
-    signals::kind_of,
     terminal::Terminal,
 };
 use crate::{
@@ -84,6 +85,7 @@ impl Round<'_> {
         let mut supervisor = Supervisor {
             round: self,
             phase: Phase::Running,
+            state: State::Running,
             cause: Cause::None,
             told: None,
             signalled: false,
@@ -93,13 +95,14 @@ impl Round<'_> {
             reports: None,
             last_look: Instant::now(),
         };
-        supervisor.publish(State::Running);
+        supervisor.publish();
         while supervisor.has_ranks() {
             supervisor.turn();
         }
         supervisor.drain();
         if agents.is_some() {
-            supervisor.publish(State::Ended);
+            supervisor.state = State::Ended;
+            supervisor.publish();
             while supervisor.reports.is_none() && supervisor.lost.is_none() {
                 supervisor.turn();
             }
@@ -112,6 +115,7 @@ struct Supervisor<'a> {
     round: Round<'a>,
     phase: Phase,
     /// What the other nodes are told of this one.
+    state: State,
     cause: Cause,
     /// Who told the ranks to end before any failed.
     told: Option<Told>,
@@ -208,9 +212,9 @@ impl Supervisor<'_> {
 
     /// A rank of this node failed.
     fn fail(&mut self) {
-        if self.cause == Cause::None {
+        if !matches!(self.cause, Cause::Told(Kind::Stop, _)) {
             self.cause = Cause::Failed;
-            self.publish(State::Running);
+            self.publish();
         }
         self.settle();
     }
@@ -222,89 +226,6 @@ impl Supervisor<'_> {
             self.stopped = stopped.filter_map(|rank| rank.pulse.stopped(rank.rank)).collect();
             self.phase = Phase::Settling { until: Instant::now() + SETTLE };
         }
-    }
-
-    /// What the other nodes have to say; decided alike on all nodes.
-    fn others_say(&mut self, table: &[Status]) {
-        let node = self.round.launch.node_rank;
-        for (other, status) in table.iter().enumerate().filter(|(other, _)| *other != node) {
-            match status.cause {
-                Cause::None => {}
-                Cause::Failed => self.settle(),
-                Cause::Told(kind, signal) if self.told.is_none() => {
-                    let by = match signal {
-                        0 => format!("node {other}, where a rank left with exit code {}", exit::PREEMPTED),
-                        signal => format!("{} on node {other}", signal_name(signal)),
-                    };
-                    match (kind, self.phase) {
-                        (Kind::Preempt, Phase::Running) => self.preempt(by, signal),
-                        (Kind::Stop, Phase::Running) => self.end_by(by, signal),
-                        _ => {}
-                    }
-                }
-                Cause::Told(Kind::Stop, signal) => {
-                    if matches!(self.phase, Phase::Preempting { .. }) {
-                        self.end_by(format!("{} on node {other}", signal_name(signal)), signal);
-                    }
-                }
-                Cause::Told(Kind::Preempt, _) => {}
-            }
-        }
-    }
-
-    /// This launcher got a signal.
-    fn interrupt(&mut self, signal: i32) {
-        let (kind, first) = (kind_of(signal), !std::mem::replace(&mut self.signalled, true));
-        let by = signal_name(signal);
-        if !self.has_ranks() {
-            // Other nodes' ranks still run; a second signal leaves them to themselves.
-            self.note(kind, by, signal);
-            if !first {
-                let after = Some(self.round.epoch.elapsed());
-                self.lost = Some(Lost { node: None, reason: "they were not waited for".into(), after });
-            }
-            return;
-        }
-        match self.phase {
-            Phase::Running if kind == Kind::Preempt => self.preempt(by, signal),
-            Phase::Running => self.end_by(by, signal),
-            Phase::Settling { .. } => {
-                (self.round.on_event)(Event::Interrupted { signal: by });
-                self.stop();
-            }
-            // The cluster tells every node, and another one was first.
-            Phase::Preempting { .. } if first && kind == Kind::Preempt => {}
-            Phase::Preempting { .. } => {
-                self.note(Kind::Stop, by.clone(), signal);
-                (self.round.on_event)(Event::Interrupted { signal: by });
-                self.kill();
-            }
-            Phase::Stopping { .. } if first && self.told.is_some() => {}
-            Phase::Stopping { .. } => self.kill(),
-            Phase::Killed { .. } => {}
-        }
-    }
-
-    fn note(&mut self, kind: Kind, by: String, signal: i32) {
-        self.told = Some(Told { kind, by });
-        self.cause = Cause::Told(kind, signal);
-        self.publish(if self.has_ranks() { State::Running } else { State::Ended });
-    }
-
-    fn preempt(&mut self, by: String, signal: i32) {
-        self.note(Kind::Preempt, by.clone(), signal);
-        (self.round.on_event)(Event::Preempted { signal: by });
-        // Longer than a rank gives itself, so that it can say why it leaves.
-        let grace = self.round.launch.preemption_grace + LEEWAY;
-        self.phase = Phase::Preempting { until: Instant::now() + grace };
-        self.signal(Signal::TERM);
-        self.signal(Signal::CONT);
-    }
-
-    fn end_by(&mut self, by: String, signal: i32) {
-        self.note(Kind::Stop, by.clone(), signal);
-        (self.round.on_event)(Event::Interrupted { signal: by });
-        self.stop();
     }
 
     fn next_phase(&mut self) {
@@ -393,14 +314,11 @@ impl Supervisor<'_> {
     }
 
     /// Tells the other nodes how far this one is.
-    fn publish(&self, state: State) {
-        if let Some(agents) = self.round.agents {
-            let report = (state == State::Ended).then(|| self.report());
-            agents.publish(
-                Status { state, cause: self.cause, round: self.round.number, port: 0 },
-                report.as_ref(),
-            );
-        }
+    fn publish(&self) {
+        let Some(agents) = self.round.agents else { return };
+        let report = (self.state == State::Ended).then(|| self.report());
+        let status = Status { state: self.state, cause: self.cause, round: self.round.number, port: 0 };
+        agents.publish(status, report.as_ref());
     }
 
     fn report(&self) -> NodeReport {
@@ -425,6 +343,7 @@ impl Supervisor<'_> {
             node: self.round.launch.node_rank,
             host: self.round.host.to_owned(),
             told: self.told.clone(),
+            signalled: self.signalled,
             ranks: ends.iter().map(rank_report).collect(),
             root,
             stopped: self.stopped.clone(),

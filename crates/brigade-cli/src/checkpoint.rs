@@ -1,0 +1,225 @@
+//! `brigade checkpoint`
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use brigade::checkpoints::{Checkpoint, Found, Manifest, Storage, Summary, list, open_storage, verify};
+use brigade::models::save_lazily;
+use brigade::report::size;
+use brigade::{CHECKPOINT_FOLDER, RunDescription, Usage, WEIGHTS_FILE, exit};
+use clap::{Args, Subcommand};
+
+use crate::output::print;
+
+pub const EXAMPLES: &str = "\
+Examples:
+  brigade checkpoint list runs/a
+  brigade checkpoint show runs/a --step 50
+  brigade checkpoint verify runs/a                        every byte of every checkpoint
+  brigade checkpoint consolidate runs/a --to model.safetensors
+
+A place is a run's folder, the folder of its checkpoints, or the URL of one (gs://, s3://, in a build with object stores).
+Exit codes: 0 whole, 1 damaged or not readable, 2 wrong usage.";
+
+#[derive(Debug, Args)]
+#[command(arg_required_else_help = true)]
+pub struct CheckpointArgs {
+    #[command(subcommand)]
+    command: CheckpointCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum CheckpointCommand {
+    /// List the checkpoints of a run, newest first.
+    List(Place),
+    /// Show what a checkpoint holds: step, mesh, data, parameters.
+    Show(OneStep),
+    /// Read every byte of a run's checkpoints and compare it with its checksum.
+    Verify(OneStep),
+    /// Write the weights of a checkpoint into one file, reading one parameter at a time.
+    Consolidate(ConsolidateArgs),
+}
+
+#[derive(Debug, Args)]
+struct Place {
+    /// A run's folder, or where its checkpoints are.
+    #[arg(value_name = "PLACE")]
+    place: String,
+}
+
+#[derive(Debug, Args)]
+struct OneStep {
+    #[command(flatten)]
+    place: Place,
+    /// The checkpoint of this step [default: the newest that is whole; verify: all].
+    #[arg(long, value_name = "N")]
+    step: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+struct ConsolidateArgs {
+    #[command(flatten)]
+    of: OneStep,
+    /// The file to write [default: model.safetensors in the run's folder].
+    #[arg(long, value_name = "FILE")]
+    to: Option<PathBuf>,
+    /// Replace a file that is there.
+    #[arg(long)]
+    overwrite: bool,
+}
+
+pub fn run(args: &CheckpointArgs) -> anyhow::Result<ExitCode> {
+    let (text, code) = match &args.command {
+        CheckpointCommand::List(place) => (listed(&place.open()?)?, exit::DONE),
+        CheckpointCommand::Show(of) => (shown(&of.checkpoint()?)?, exit::DONE),
+        CheckpointCommand::Verify(of) => verified(of)?,
+        CheckpointCommand::Consolidate(args) => (consolidated(args)?, exit::DONE),
+    };
+    print(&text)?;
+    Ok(ExitCode::from(code))
+}
+
+impl Place {
+    /// Where checkpoints are: in the run's folder, or there itself.
+    fn resolved(&self) -> String {
+        let inside = Path::new(&self.place).join(CHECKPOINT_FOLDER);
+        if inside.is_dir() { inside.to_string_lossy().into_owned() } else { self.place.clone() }
+    }
+
+    fn open(&self) -> anyhow::Result<Arc<dyn Storage>> {
+        let place = self.resolved();
+        if !place.contains("://") && !Path::new(&place).is_dir() {
+            return Err(Usage(anyhow::anyhow!(
+                "{place} is no folder; give a run's folder, or that of its checkpoints"
+            ))
+            .into());
+        }
+        Ok(open_storage(&place).map_err(anyhow::Error::from).map_err(Usage)?)
+    }
+}
+
+impl OneStep {
+    fn checkpoint(&self) -> anyhow::Result<Checkpoint> {
+        let storage = self.place.open()?;
+        let step = match self.step {
+            Some(step) => step,
+            None => {
+                let found = list(&*storage)?;
+                let newest = found.iter().find(|found| found.whole.is_ok());
+                newest.with_context(|| format!("{} holds no whole checkpoint", storage.location()))?.step
+            }
+        };
+        Ok(Checkpoint::open(storage, step)?)
+    }
+}
+
+fn listed(storage: &Arc<dyn Storage>) -> anyhow::Result<String> {
+    let mut text = String::new();
+    for Found { step, whole } in list(&**storage)? {
+        match whole {
+            Ok(Summary { mesh, files, bytes, position, .. }) => {
+                let behind =
+                    if position == step { String::new() } else { format!(", data up to batch {position}") };
+                writeln!(text, "step {step:<8}  {:>8} in {files} files, {}{behind}", size(bytes), on(&mesh))?;
+            }
+            Err(error) => writeln!(text, "step {step:<8}  not whole: {error}")?,
+        }
+    }
+    if text.is_empty() {
+        writeln!(text, "{} holds no checkpoint", storage.location())?;
+    }
+    Ok(text)
+}
+
+fn on(mesh: &BTreeMap<String, u64>) -> String {
+    let axis = |name: &str| mesh.get(name).copied().unwrap_or(1);
+    let zero = mesh.get("zero").copied().unwrap_or(0);
+    format!("saved by pp {} x dp {}, ZeRO-{zero}", axis("pp"), axis("dp"))
+}
+
+fn shown(checkpoint: &Checkpoint) -> anyhow::Result<String> {
+    let Manifest { step, state, files, .. } = checkpoint.manifest();
+    let mut text = format!("step            {step}\n");
+    writeln!(text, "data            {} batches consumed", state.position)?;
+    writeln!(text, "mesh            {}", on(&state.mesh))?;
+    for (what, value) in &state.facts {
+        writeln!(text, "{what:<15} {value}")?;
+    }
+    for (what, count) in &state.counters {
+        writeln!(text, "{what:<15} {count}")?;
+    }
+    writeln!(text, "files")?;
+    for file in files {
+        writeln!(text, "  {:<26} {:>8}  blake3 {}", file.name, size(file.bytes), file.blake3)?;
+    }
+    writeln!(text, "units")?;
+    for unit in &state.units {
+        let scalars: Vec<_> = unit
+            .scalars
+            .iter()
+            .map(|(name, value)| format!(", {name} = {}", serde_json::json!(value)))
+            .collect();
+        writeln!(
+            text,
+            "  {}: {} elements in {}{}",
+            unit.name,
+            unit.elements,
+            unit.slots.join(", "),
+            scalars.concat()
+        )?;
+        for parameter in &unit.parameters {
+            writeln!(text, "    {} {:?}", parameter.name, parameter.shape)?;
+        }
+    }
+    Ok(text)
+}
+
+fn verified(of: &OneStep) -> anyhow::Result<(String, u8)> {
+    let storage = of.place.open()?;
+    let steps = match of.step {
+        Some(step) => vec![step],
+        None => list(&*storage)?.into_iter().map(|found| found.step).collect(),
+    };
+    let (mut text, mut damaged) = (String::new(), 0);
+    for step in &steps {
+        let problems = verify(&*storage, *step)?;
+        damaged += usize::from(!problems.is_empty());
+        writeln!(text, "step {step:<8}  {}", if problems.is_empty() { "whole" } else { "damaged" })?;
+        for problem in problems {
+            writeln!(text, "  {problem}")?;
+        }
+    }
+    if steps.is_empty() {
+        bail!("{} holds no checkpoint", storage.location());
+    }
+    Ok((text, if damaged == 0 { exit::DONE } else { exit::FAILED }))
+}
+
+fn consolidated(args: &ConsolidateArgs) -> anyhow::Result<String> {
+    let checkpoint = args.of.checkpoint()?;
+    let to = match &args.to {
+        Some(file) => file.clone(),
+        None => Path::new(&args.of.place.place).join(WEIGHTS_FILE),
+    };
+    if to.exists() && !args.overwrite {
+        return Err(Usage(anyhow::anyhow!(
+            "{} is there already; give another file by --to, or --overwrite",
+            to.display()
+        ))
+        .into());
+    }
+    let Manifest { step, state, .. } = checkpoint.manifest();
+    let run: RunDescription = serde_json::from_value(state.settings.clone())
+        .with_context(|| format!("what the checkpoint of step {step} says of its run"))?;
+    let parameters: Vec<_> = checkpoint.parameters().collect();
+    let named = parameters.iter().map(|stored| {
+        let name = &stored.parameter.name;
+        (run.file_names.get(name).unwrap_or(name).clone(), stored.parameter.shape.clone())
+    });
+    save_lazily(&to, named.collect(), |index| Ok(parameters[index].read()?))?;
+    Ok(format!("{}: {} tensors of step {step}\n", to.display(), parameters.len()))
+}

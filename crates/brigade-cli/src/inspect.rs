@@ -1,0 +1,74 @@
+//! `brigade inspect`
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, anyhow};
+use brigade::comm::flight::{self, Record};
+use brigade::{FLIGHT_FOLDER, Usage, exit};
+use clap::{Args, Subcommand};
+
+use crate::output::print;
+
+pub const EXAMPLES: &str = "\
+Examples:
+  brigade inspect flight runs/a                 which rank missed which operation, in one line
+  brigade inspect flight runs/a/flight --verbose    and the last operations of each rank";
+
+/// Operations of each rank in the table.
+const LINES: usize = 12;
+
+#[derive(Debug, Args)]
+#[command(arg_required_else_help = true)]
+pub struct InspectArgs {
+    #[command(subcommand)]
+    command: InspectCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum InspectCommand {
+    /// Say from the ranks' flight records which of them missed which operation.
+    #[command(after_help = EXAMPLES)]
+    Flight(FlightArgs),
+}
+
+#[derive(Debug, Args)]
+struct FlightArgs {
+    /// The folder of a run that failed, or of its flight records.
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// Show the last operations of each rank, too.
+    #[arg(long, short)]
+    verbose: bool,
+}
+
+pub fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
+    let InspectCommand::Flight(args) = &args.command;
+    let records = records(&args.dir)?;
+    let mut text = format!("{}\n", flight::diagnose(&records));
+    if args.verbose {
+        text.push_str(&flight::table(&records, LINES));
+    }
+    print(&text)?;
+    Ok(ExitCode::from(exit::DONE))
+}
+
+fn records(dir: &Path) -> anyhow::Result<Vec<Record>> {
+    let inside = dir.join(FLIGHT_FOLDER);
+    let dir = if inside.is_dir() { inside } else { dir.to_owned() };
+    let entries = std::fs::read_dir(&dir).with_context(|| format!("{}", dir.display())).map_err(Usage)?;
+    let mut files = Vec::new();
+    for entry in entries {
+        files.push(entry?.path());
+    }
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
+    files.sort();
+    if files.is_empty() {
+        let nothing = anyhow!(
+            "{} holds no flight records (rank-0.json, …); ranks write them when a run fails",
+            dir.display()
+        );
+        return Err(Usage(nothing).into());
+    }
+    Ok(files.iter().map(|file| flight::read(file)).collect::<Result<_, _>>()?)
+}

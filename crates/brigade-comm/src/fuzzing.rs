@@ -1,0 +1,143 @@
+//! Entries for fuzzers: each feeds arbitrary bytes to the decoders that meet the bytes of others.
+//!
+//! None of them panics, and what one allocates at a time is bounded: messages and what is made of them by 16 times
+//! [`MAX_FRAME_BYTES`], headers by the limit of the receive (here [`MESSAGE_LIMIT`]), flight records by 16
+//! times the input, which is at most [`MAX_FILE_BYTES`](crate::flight::MAX_FILE_BYTES).
+//!
+//! [`MAX_FRAME_BYTES`]: crate::MAX_FRAME_BYTES
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::call::{Call, HEADER_BYTES, Operation, decode, encode};
+use crate::dtype::DType;
+use crate::flight::Recorder;
+use crate::link::{CHANNEL_BYTES, Doorbell, Link, Segment, SharedLink};
+use crate::pending::Owned;
+use crate::transfer::Transfer;
+
+pub use crate::join::fuzz::{frame, rendezvous};
+
+/// The limit of the receive in [`call_header`], in bytes.
+pub const MESSAGE_LIMIT: u64 = 1 << 20;
+
+const GROUP: u64 = 7;
+
+/// What another rank writes on a link, against a receive: headers and what follows them. The first byte says whether the
+/// bytes start where a genuine header has just been.
+pub fn call_header(bytes: &[u8]) {
+    for header in bytes.chunks_exact(HEADER_BYTES) {
+        if let Some(Ok((group, call))) = header.first_chunk().map(decode) {
+            let again = encode(group, &call);
+            assert_eq!(decode(&again), Ok((group, call)));
+        }
+    }
+    let Some((genuine, bytes)) = bytes.split_first() else { return };
+    let Some((mut near, mut far)) = pair() else { return };
+    let call = Call {
+        operation: Operation::RecvMessage,
+        sequence: 0,
+        dtype: DType::U8,
+        reduce: None,
+        root: None,
+        bytes: MESSAGE_LIMIT,
+    };
+    let recorder = Recorder::new(0, 2, 0);
+    let place = recorder.register(GROUP, "pair", &[0, 1]);
+    let ticket = recorder.called(place, &call, Some(1), Instant::now(), true);
+    let mut transfer = Transfer::new(GROUP, 1, call, ticket, Owned::message().0);
+    let sent = Call { operation: Operation::Send, bytes: bytes.len() as u64, ..call };
+    let header: &[u8] = if genuine % 2 == 0 { &[] } else { &encode(GROUP, &sent) };
+    for mut rest in [header, bytes] {
+        while !rest.is_empty() {
+            match far.write(rest) {
+                Ok(0) | Err(_) => break,
+                Ok(written) => rest = &rest[written..],
+            }
+            if far.flush().is_err() || transfer.advance(&mut near).is_err() || transfer.is_done() {
+                return;
+            }
+        }
+    }
+}
+
+/// A file of the flight recorder, with all that is made of it.
+pub fn flight(bytes: &[u8]) {
+    crate::flight::fuzz(bytes);
+}
+
+/// The two ends of a link.
+fn pair() -> Option<(Link, Link)> {
+    let segment = Arc::new(Segment::anonymous(CHANNEL_BYTES).ok()?);
+    let doorbell = Arc::new(Doorbell::new().ok()?);
+    let link = |side| Link::Shared(SharedLink::new(segment.clone(), 0, side, doorbell.clone()));
+    Some((link(0), link(1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Group, Timeouts, threads};
+
+    /// What ranks really write, to be changed here and there.
+    fn seeds() -> [Vec<Vec<u8>>; 4] {
+        let groups = threads(2, Timeouts::default());
+        let work = |group: &Group| {
+            let pair = group.split("pair", 0, 0).unwrap();
+            pair.barrier().unwrap();
+            let peer = 1 - pair.rank();
+            drop(pair.recv(vec![0u8; 9], DType::U8, peer));
+            let record = group.flight().record();
+            pair.send(vec![0u8; 9], DType::U8, peer).wait().unwrap();
+            group.barrier().unwrap();
+            (record, crate::join::fuzz::messages(&pair.flight().standing()))
+        };
+        let (records, frames): (Vec<_>, Vec<_>) = std::thread::scope(|scope| {
+            let ranks: Vec<_> = groups.iter().map(|group| scope.spawn(|| work(group))).collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).unzip()
+        });
+        let call = Call {
+            operation: Operation::Send,
+            sequence: 0,
+            dtype: DType::U8,
+            reduce: None,
+            root: None,
+            bytes: 9,
+        };
+        let header = [&[0][..], &encode(GROUP, &call), &[1; 64]].concat();
+        let frames: Vec<Vec<u8>> = frames.into_iter().flatten().collect();
+        let whole = [&[40][..], &frames.concat()].concat();
+        let joins = frames.iter().map(|frame| [&[2][..], frame].concat());
+        let files = records.iter().map(|record| serde_json::to_vec(record).unwrap());
+        [vec![whole], joins.collect(), vec![header], files.collect()]
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_that_arrives_panics(
+            bytes in proptest::collection::vec(any::<u8>(), 0..300),
+            chosen in any::<prop::sample::Index>(),
+            changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+            cut in proptest::option::weighted(0.2, any::<prop::sample::Index>()),
+        ) {
+            static SEEDS: std::sync::LazyLock<[Vec<Vec<u8>>; 4]> = std::sync::LazyLock::new(seeds);
+            let targets: [fn(&[u8]); 4] = [frame, rendezvous, call_header, flight];
+            for (target, seeds) in targets.into_iter().zip(&*SEEDS) {
+                target(&bytes);
+                let mut seed = seeds[chosen.index(seeds.len())].clone();
+                for (place, value) in &changes {
+                    let place = place.index(seed.len());
+                    // Half of the changes turn a digit into another one: what can be read, and is wrong.
+                    seed[place] = match value % 2 == 0 && seed[place].is_ascii_digit() {
+                        true => b'0' + value % 10,
+                        false => *value,
+                    };
+                }
+                seed.truncate(cut.map_or(seed.len(), |cut| cut.index(seed.len())));
+                target(&seed);
+            }
+        }
+    }
+}

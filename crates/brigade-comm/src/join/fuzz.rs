@@ -1,0 +1,106 @@
+//! Arbitrary bytes in the place of another rank's messages.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use super::handshake::{Stream, answer, call};
+use super::message::{FrameBuffer, Hello, Message, Place};
+use super::rendezvous::misfit;
+use super::{PROTOCOL_VERSION, Transport};
+use crate::flight::investigate;
+use crate::join::Token;
+
+/// What comes over a control connection, in pieces whose size the first byte gives: messages in any order, and what rank 0
+/// makes of the answers to an inquiry.
+pub fn frame(bytes: &[u8]) {
+    let Some((piece, bytes)) = bytes.split_first() else { return };
+    let (mut buffer, mut standings) = (FrameBuffer::default(), BTreeMap::new());
+    for piece in bytes.chunks(usize::from(*piece) + 1) {
+        buffer.push(piece);
+        loop {
+            match buffer.next() {
+                Err(_) => return,
+                Ok(None) => break,
+                Ok(Some(Message::Answer(standing))) => {
+                    standings.insert(standings.len(), standing);
+                    investigate(&standings, 0, &[]);
+                    investigate(&standings, standings.len() - 1, &[]);
+                }
+                Ok(Some(message)) => consider(message),
+            }
+        }
+    }
+}
+
+/// What comes over a new connection. The first byte says to whom: one that answers, one that called, or one whose peer
+/// has proved that it knows the token.
+pub fn rendezvous(bytes: &[u8]) {
+    let Some((state, bytes)) = bytes.split_first() else { return };
+    let Ok((mut near, far)) = UnixStream::pair() else { return };
+    // What does not fit into the socket is not sent: there is nobody to make room.
+    let _ = near.set_nonblocking(true).and_then(|()| near.write(bytes));
+    let _ = near.shutdown(Shutdown::Write);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let (token, mut far) = (Token::new("a token for fuzzing"), Stream::Unix(far));
+    match state % 3 {
+        0 => drop(answer(&mut far, &token, deadline)),
+        1 => drop(call(&mut far, &token, deadline)),
+        _ => {
+            if let Ok(message) = far.receive(deadline) {
+                consider(message);
+            }
+        }
+    }
+}
+
+/// What a rank does with a message before it believes it.
+fn consider(message: Message) {
+    match message {
+        Message::Join(hello) => {
+            let (host, socket) = (String::new(), String::new());
+            let place = Place { host, transport: Transport::Auto, address: None, port: 1, socket };
+            let own = Hello { version: PROTOCOL_VERSION, rank: 0, world_size: 4, restart: 0, place };
+            let _ = misfit(&own, &hello);
+        }
+        Message::Table(table) => {
+            let ranks = table.places.len().min(8);
+            let pairs = (0..ranks).flat_map(|a| (0..ranks).map(move |b| (a, b)));
+            pairs.for_each(|(a, b)| drop(table.share_memory(a, b)));
+        }
+        message => drop(message.frame()),
+    }
+}
+
+/// One frame of each kind of message.
+#[cfg(test)]
+pub(crate) fn messages(standing: &crate::flight::Standing) -> Vec<Vec<u8>> {
+    use super::message::{Channel, LinkHello, Table};
+    let place = Place {
+        host: "host".into(),
+        transport: Transport::Tcp,
+        address: None,
+        port: 29400,
+        socket: "socket".into(),
+    };
+    let hello = Hello { version: PROTOCOL_VERSION, rank: 1, world_size: 4, restart: 0, place: place.clone() };
+    let link = LinkHello { world: 3, from: 1, group: 7, channel: Channel::Memory };
+    let root = crate::flight::silent(0, Duration::from_secs(2)).root;
+    let messages = [
+        Message::Join(hello),
+        Message::Table(Table { world: 3, places: vec![place; 3] }),
+        Message::Refused { reason: "reason".into(), again: true },
+        Message::Link(link),
+        Message::Ping,
+        Message::Fault { origin: 3, died: false, root, reason: "reason".into() },
+        Message::Ask,
+        Message::Answer(standing.clone()),
+        Message::Answer(standing.clone()),
+        Message::Verdict(crate::flight::silent(1, Duration::ZERO)),
+        Message::Goodbye,
+        Message::Farewell,
+    ];
+    messages.iter().map(Message::frame).collect()
+}
