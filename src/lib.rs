@@ -16,6 +16,7 @@ mod checkpoint;
 mod config;
 mod dataset;
 mod describe;
+mod ending;
 mod explain;
 mod flags;
 mod language;

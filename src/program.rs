@@ -4,23 +4,25 @@ use std::ffi::OsString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use brigade_comm::Group;
 use brigade_core::plan::CutTensor;
-use brigade_launch::{Detected, Event, Launch, NodeInfo, Outcome, RankInfo, Source, interrupt};
+use brigade_launch::{Detected, Launch, NodeInfo, Outcome, RankInfo, Source, interrupt};
 use clap::{Args, Command, FromArgMatches};
 use serde::Serialize;
 
-use crate::checkpoint::{self, Cannot};
+use crate::checkpoint;
 use crate::config::{embedded, layered};
+use crate::ending::{
+    PANICKED, announce, failed_rank, is_planned, is_shared, panic_text, report, said_why, write_flight,
+};
 use crate::explain::{explain, tell};
 use crate::flags::{Resume, StandardFlags};
 use crate::output;
 use crate::rank;
-use crate::session::{Beginning, DryRun, Interrupted, Preempted, Session};
-use crate::settings::{Plan, SettingError, Settings};
+use crate::session::{Beginning, DryRun, Session};
+use crate::settings::{Plan, Settings};
 
 pub use brigade_launch::exit;
 
@@ -82,7 +84,7 @@ impl Program<'_> {
             _ if self.flags.dry_run => self.dry_run(&detected, prepare, body),
             Detected::Node(node) => self.launch(&node, prepare),
             Detected::Rank(ref info) => {
-                self.rank(info, &detected, prepare, body).or_else(|error| self.failed_rank(info.rank, error))
+                self.rank(info, &detected, prepare, body).or_else(|error| failed_rank(info.rank, error))
             }
         });
         ExitCode::from(result.unwrap_or_else(|error| report(&error)))
@@ -157,6 +159,9 @@ impl Program<'_> {
             Outcome::Failed(failure)
                 if failure.root.rank == 0 && failure.panic.is_empty() && said_why(failure) => {}
             other => tell(format_args!("brigade: {other}")),
+        }
+        if matches!(outcome, Outcome::Failed(_)) && dir.join(FLIGHT_FOLDER).exists() {
+            tell(format_args!("what each rank did last: brigade inspect flight {}", dir.display()));
         }
         Ok(outcome.exit_code())
     }
@@ -254,26 +259,6 @@ impl Program<'_> {
         }
     }
 
-    /// Decides what a rank says of its end. One that only saw another rank fail leaves the first word
-    /// to the launcher, which knows the cause; what all ranks fail by is rank 0's to tell.
-    fn failed_rank(&self, rank: usize, error: anyhow::Error) -> anyhow::Result<u8> {
-        let interrupt = interrupt::install()?;
-        let seen = error.chain().any(|cause| cause.is::<brigade_comm::Error>());
-        if seen || (is_shared(&error) && rank != 0) {
-            if interrupt.is_set() {
-                return Ok(exit::INTERRUPTED);
-            }
-            let until = Instant::now() + CAUSE_FIRST;
-            while launched_in().is_some() && !interrupt.is_set() && Instant::now() < until {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            if interrupt.is_set() && rank == 0 {
-                return Ok(exit::FAILED);
-            }
-        }
-        Err(error)
-    }
-
     /// Runs the body with a session that describes the run instead of training.
     fn dry_run<P>(
         &self,
@@ -302,56 +287,9 @@ impl Program<'_> {
     }
 }
 
-/// Exit code of a rank that panicked, as Rust's own; the launcher turns it into 1.
-const PANICKED: u8 = 101;
-
-/// How long a rank that saw another one fail gives the launcher to end it. The cause is then the first
-/// to be gone and named.
-const CAUSE_FIRST: Duration = Duration::from_secs(1);
-
-/// Whether rank 0, whose output is on the terminal already, ended with a message of its own.
-fn said_why(failure: &brigade_launch::Failure) -> bool {
-    failure.last_lines.iter().any(|line| line.starts_with("brigade: "))
-}
-
 /// The folder of results, in a rank that Brigade's launcher started.
-fn launched_in() -> Option<PathBuf> {
+pub(crate) fn launched_in() -> Option<PathBuf> {
     std::env::var_os(RUN_DIR).map(PathBuf::from)
-}
-
-/// Whether all ranks end with this error, at the same point.
-fn is_shared(error: &anyhow::Error) -> bool {
-    let agreed = error.downcast_ref::<brigade_core::Error>().is_some_and(brigade_core::Error::is_agreed);
-    agreed || error.is::<SettingError>() || error.is::<Cannot>() || error.is::<Preempted>()
-}
-
-/// Whether a rank ended as it was told to.
-fn is_planned(result: &std::thread::Result<anyhow::Result<()>>) -> bool {
-    matches!(result, Ok(Err(error)) if error.is::<Preempted>() || error.is::<Interrupted>())
-}
-
-/// Writes what this rank did last; it is there wholly or not at all.
-fn write_flight(group: &Group, path: &Path) -> anyhow::Result<()> {
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder)
-            .with_context(|| format!("cannot make the folder {}", folder.display()))?;
-    }
-    Ok(group.flight().write(path)?)
-}
-
-/// Tells of what the launcher does about failures.
-fn announce(event: Event) {
-    match event {
-        Event::Restarting { number, of, failure } => {
-            tell(format_args!("brigade: {failure}\nbrigade: starting again, restart {number} of {of}"));
-        }
-        Event::Preempted { signal } => {
-            tell(format_args!(
-                "brigade: {signal}: saving a checkpoint; a second signal ends the run at once"
-            ));
-        }
-        _ => {}
-    }
 }
 
 fn usage(error: anyhow::Error) -> anyhow::Error {
@@ -360,24 +298,6 @@ fn usage(error: anyhow::Error) -> anyhow::Error {
 
 fn environment(name: &str) -> Option<String> {
     std::env::var(name).ok()
-}
-
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "of unknown text".into())
-}
-
-/// Prints an error and gives its exit code.
-fn report(error: &anyhow::Error) -> u8 {
-    if error.is::<Interrupted>() {
-        return exit::INTERRUPTED;
-    }
-    if error.is::<Preempted>() {
-        return exit::PREEMPTED;
-    }
-    tell(format_args!("brigade: {}", explain(error)));
-    let usage = error.is::<Usage>() || error.is::<SettingError>() || error.is::<brigade_launch::Error>();
-    if usage { exit::USAGE } else { exit::FAILED }
 }
 
 /// The whole `main` of a program that trains a model of its own: takes the standard flags, starts

@@ -9,7 +9,7 @@ mod resume;
 mod saver;
 
 pub(crate) use compare::{changes, newest};
-pub(crate) use resume::{Cannot, Point, Resumption, restore};
+pub(crate) use resume::{Agreed, Point, Resumption, Unfit, restore};
 pub(crate) use saver::{Outcome, Progress, Saver};
 
 /// What a checkpoint says of its run beside the state of training.

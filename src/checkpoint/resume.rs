@@ -29,10 +29,15 @@ impl Point {
     }
 }
 
-/// A run cannot go on from its checkpoints; all ranks say so.
+/// What ends a run on all ranks alike.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct Cannot(pub String);
+pub(crate) struct Agreed(pub String);
+
+/// A checkpoint is not of this run; all ranks say so.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Unfit(pub String);
 
 /// Where a run goes on.
 pub(crate) struct Resumption {
@@ -53,7 +58,7 @@ enum Tried {
 /// All ranks call it together.
 ///
 /// # Errors
-/// [`Cannot`], if it is another model's or another data set's, or all are damaged; if ranks cannot talk.
+/// [`Unfit`], if it is another model's or another data set's; [`Agreed`], if all are damaged; if ranks cannot talk.
 pub(crate) fn restore<I, O, T>(
     engine: &mut Engine<I, O, T>,
     storage: &Arc<dyn Storage>,
@@ -77,7 +82,7 @@ where
         let found = |kind: &str| words.iter().find_map(|word| word.strip_prefix(kind).map(str::to_owned));
         if let Some(why) = found("other ") {
             let location = storage.location();
-            return Err(Cannot(format!("cannot go on from step {step} of {location}: {why}")).into());
+            return Err(Unfit(format!("cannot go on from step {step} of {location}: {why}")).into());
         }
         match (tried, found("damaged ")) {
             (Tried::Restored(point), None) => return Ok(Some(Resumption { point, damaged })),
@@ -88,7 +93,7 @@ where
         return Ok(None);
     }
     let location = storage.location();
-    Err(Cannot(format!("{location} holds no whole checkpoint: {}", damaged.join("; "))).into())
+    Err(Agreed(format!("{location} holds no whole checkpoint: {}", damaged.join("; "))).into())
 }
 
 /// The steps of the checkpoints that rank 0 sees, newest first, and what it sees to be wrong with others.
@@ -110,7 +115,7 @@ fn candidates(storage: &Arc<dyn Storage>, group: &Group) -> anyhow::Result<(Vec<
     }
     let told = texts(group, &told)?.swap_remove(0);
     if let Some(why) = told.strip_prefix('!') {
-        return Err(Cannot(why.to_owned()).into());
+        return Err(Agreed(why.to_owned()).into());
     }
     let (mut steps, mut damaged) = (Vec::new(), Vec::new());
     for line in told.lines() {

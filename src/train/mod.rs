@@ -74,6 +74,6 @@ impl Session {
             validation_loss: None,
             saved: Vec::new(),
         }
-        .to_the_end()
+        .finished()
     }
 }

@@ -10,7 +10,7 @@ use brigade_core::{Activation, Engine, StepReport};
 use brigade_data::{Prefetcher, Sampler};
 use brigade_report::{CheckpointRecord, Reporter};
 
-use crate::checkpoint::{Outcome, Point, Saver, restore};
+use crate::checkpoint::{Agreed, Outcome, Point, Saver, restore};
 use crate::dataset::{Dataset, Training};
 use crate::record::{News, Shares, record, share};
 use crate::session::{Preempted, Session};
@@ -43,7 +43,7 @@ pub(super) struct Run<'a, D: Dataset, O> {
 type Reader<D> = Prefetcher<Vec<Vec<<D as Dataset>::Item>>>;
 
 impl<D: Dataset, O: Activation> Run<'_, D, O> {
-    pub(super) fn to_the_end(mut self) -> anyhow::Result<Trained<D::Input, O>> {
+    pub(super) fn finished(mut self) -> anyhow::Result<Trained<D::Input, O>> {
         let mut reader = self.read_from(self.point.position)?;
         while self.point.step < self.session.settings.train.steps {
             self.session.check_interrupt()?;
@@ -108,7 +108,7 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
             self.point.nonfinite += 1;
             let (many, most) = (self.point.nonfinite, settings.nonfinite_limit);
             if most > 0 && many > most {
-                return Err(crate::checkpoint::Cannot(format!(
+                return Err(Agreed(format!(
                     "step {}: {why}, for the {many}th time in this run; train.nonfinite_limit = {most} allows no more",
                     report.step
                 ))
@@ -124,7 +124,7 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
         let session = self.session;
         let back = restore(&mut self.engine, self.saver.storage(), session.group(), &session.facts)?;
         let Some(back) = back else {
-            return Err(crate::checkpoint::Cannot(format!(
+            return Err(Agreed(format!(
                 "step {}: {why}, and there is no checkpoint yet to go back to",
                 report.step
             ))
@@ -198,7 +198,7 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
             Some(Outcome::Failed(why)) => {
                 let text = format!("the checkpoint could not be saved: {why}");
                 match self.session.settings.checkpoint.on_failure {
-                    OnFailedSave::Stop => return Err(crate::checkpoint::Cannot(text).into()),
+                    OnFailedSave::Stop => return Err(Agreed(text).into()),
                     OnFailedSave::Continue => self.note(&text),
                 }
             }

@@ -9,7 +9,7 @@ use brigade_data::Sampler;
 use brigade_models::Names;
 use brigade_report::{Compute, ConsoleMode, Reporter, ReporterOptions};
 
-use crate::checkpoint::{Cannot, Resumption, RunDescription, Saver, restore};
+use crate::checkpoint::{Resumption, RunDescription, Saver, Unfit, restore};
 use crate::dataset::{Dataset, Training};
 use crate::output;
 use crate::program::FLIGHT_FOLDER;
@@ -55,7 +55,7 @@ impl Session {
             Beginning::Fresh { .. } => None,
             Beginning::Resume => {
                 let resumed = restore(engine, saver.storage(), self.group(), &self.facts)?;
-                let missing = || Cannot(format!("{} holds no checkpoint", saver.storage().location()));
+                let missing = || Unfit(format!("{} holds no checkpoint", saver.storage().location()));
                 Some(resumed.ok_or_else(missing)?)
             }
             Beginning::ResumeIfThere => restore(engine, saver.storage(), self.group(), &self.facts)?,

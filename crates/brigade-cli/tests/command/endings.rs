@@ -3,31 +3,10 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use rustix::process::Signal;
 
 use crate::place::{Place, Running};
-
-fn process(pid: u32) -> Pid {
-    Pid::from_raw(pid.cast_signed()).unwrap()
-}
-
-/// The ranks that a launcher has started, in order: what processes say of themselves under /proc.
-fn ranks(launcher: u32) -> Vec<u32> {
-    let rank_of = |pid: u32| -> Option<usize> {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let parent = stat.rsplit(") ").next()?.split(' ').nth(1)?;
-        let environment =
-            fs::read(format!("/proc/{pid}/environ")).ok().filter(|_| parent == launcher.to_string())?;
-        let rank =
-            environment.split(|byte| *byte == 0).find_map(|variable| variable.strip_prefix(b"RANK="))?;
-        std::str::from_utf8(rank).ok()?.parse().ok()
-    };
-    let names = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let mut ranks: Vec<_> =
-        names.filter_map(|name| name.parse().ok()).filter_map(|pid| Some((rank_of(pid)?, pid))).collect();
-    ranks.sort_unstable();
-    ranks.into_iter().map(|(_, pid)| pid).collect()
-}
+use crate::processes::{all_gone, ranks, send};
 
 /// A run that would go on for hours, after its first steps, and its two ranks.
 fn underway(place: &Place) -> (Running, Vec<u32>) {
@@ -41,19 +20,13 @@ fn underway(place: &Place) -> (Running, Vec<u32>) {
     (running, ranks)
 }
 
-fn all_gone(ranks: &[u32]) {
-    for pid in ranks {
-        assert!(test_kill_process(process(*pid)).is_err(), "process {pid} is left");
-    }
-}
-
 #[test]
 fn a_killed_rank_ends_the_run_and_is_named_first() {
     for victim in [0, 1] {
         let place = Place::new();
         let (running, ranks) = underway(&place);
         let begin = Instant::now();
-        kill_process(process(ranks[victim]), Signal::KILL).unwrap();
+        assert!(send(ranks[victim], Signal::KILL));
         let done = running.wait();
         assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
         assert_eq!(done.code, Some(1), "{}", done.err);
@@ -74,7 +47,7 @@ fn an_interrupt_ends_all_ranks() {
         let place = Place::new();
         let (running, ranks) = underway(&place);
         let begin = Instant::now();
-        kill_process(process(running.pid()), signal).unwrap();
+        assert!(send(running.pid(), signal));
         let done = running.wait();
         assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
         assert_eq!(done.code, Some(130), "{}", done.err);

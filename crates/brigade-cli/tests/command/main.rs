@@ -2,12 +2,14 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod checkpoints;
 mod endings;
 mod equality;
 mod generate;
 mod launch;
 mod place;
 mod plan;
+mod processes;
 mod results;
 mod worlds;
 mod wrong_input;

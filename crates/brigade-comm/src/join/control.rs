@@ -3,7 +3,7 @@
 //! It carries the news of the first failure to everybody, and the question who waits for whom. A connection that closes
 //! before its rank said goodbye means that the rank is dead.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read};
 use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex};
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 
+use super::connection::{Connection, deliver};
 use super::inquiry::{Inquiry, VERDICT};
 use super::message::{FrameBuffer, Message};
 use crate::error::{Error, Suspect, Verdict};
@@ -64,13 +65,11 @@ struct State {
     stop: bool,
 }
 
-struct Connection {
-    rank: usize,
-    stream: TcpStream,
-    received: FrameBuffer,
-    heard: Instant,
-    said_goodbye: bool,
-    open: bool,
+impl State {
+    /// Whether there is somebody to ask and to hear of.
+    fn is_open(&self) -> bool {
+        !self.complete && !self.stop
+    }
 }
 
 /// What the thread has to do about who waits for whom.
@@ -149,6 +148,7 @@ impl Drop for Control {
     /// Ends the thread, which first passes on a failure that it has not yet passed on.
     fn drop(&mut self) {
         lock(&self.shared.state).stop = true;
+        self.shared.changed.notify_all();
         self.shared.doorbell.ring();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -164,7 +164,7 @@ impl Shared {
         state.asks = true;
         self.doorbell.ring();
         let mut in_time = true;
-        while state.verdict.is_none() && in_time && self.fault.get().is_none() {
+        while state.verdict.is_none() && state.is_open() && in_time && self.fault.get().is_none() {
             (state, in_time) = wait_until(&self.changed, state, deadline);
         }
         match &state.verdict {
@@ -176,8 +176,13 @@ impl Shared {
 
     /// Rank 0, where another rank has not heard of it for so long that it cannot be well.
     pub(super) fn silent_hub(&self) -> Option<Suspect> {
-        let ago = lock(&self.state).heard.elapsed();
-        (self.rank != 0 && ago > SILENT).then(|| silent(0, ago).root).and_then(|mut root| root.pop())
+        let (ago, is_open) = {
+            let state = lock(&self.state);
+            (state.heard.elapsed(), state.is_open())
+        };
+        (self.rank != 0 && is_open && ago > SILENT)
+            .then(|| silent(0, ago).root)
+            .and_then(|mut root| root.pop())
     }
 
     fn run(&self, mut connections: Vec<Connection>) {
@@ -262,6 +267,10 @@ impl Shared {
         if desk.answer_at.is_some_and(|at| at <= Instant::now()) {
             desk.answer_at = None;
             self.send_all(connections, &Message::Answer(self.recorder.standing()), self.rank);
+        }
+        if self.fault.get().is_some() {
+            // The news of it say more than any verdict.
+            desk.inquiry = None;
         }
         let open = || connections.iter().filter(|connection| connection.open);
         let due = |inquiry: &mut Inquiry| inquiry.time_left(open().count()).is_zero();
@@ -355,33 +364,6 @@ enum Heard {
     Farewell,
     /// On rank 0: the other rank wants to know who holds it up.
     Question,
-}
-
-/// Sends a message.
-fn deliver(connection: &mut Connection, message: &Message) {
-    match send(&mut connection.stream, &message.frame()) {
-        Ok(()) => {}
-        // A full buffer shows that the peer has been stopped for long; it needs no more pings.
-        Err(error) if error.kind() == ErrorKind::WouldBlock && *message == Message::Ping => {}
-        // Reading will tell how it ended, and what it said last.
-        Err(error) => tracing::debug!(rank = connection.rank, %error, "cannot send a control message"),
-    }
-}
-
-/// Sends a whole frame or, if the connection is full, nothing. Between the two there is a second for the rest.
-fn send(stream: &mut TcpStream, frame: &[u8]) -> std::io::Result<()> {
-    let mut sent = stream.write(frame)?;
-    let deadline = Instant::now() + Duration::from_secs(1);
-    while sent < frame.len() {
-        match stream.write(&frame[sent..]) {
-            Ok(count) => sent += count,
-            Err(error) if error.kind() == ErrorKind::WouldBlock && Instant::now() < deadline => {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }
 
 fn announcement(failure: &Failure) -> Message {

@@ -1,5 +1,6 @@
 //! A world of processes: rendezvous, control plane, and the links of its groups.
 
+mod connection;
 mod control;
 mod descriptors;
 pub(crate) mod fuzz;

@@ -61,7 +61,10 @@ fn a_rank_that_is_cut_off_is_named(number: u8, cut: impl Fn(&Cable) -> bool) {
     let start = Instant::now();
     for (rank, named) in [(0, 2), (1, 2), (2, 0)] {
         let line = ranks[rank].line();
-        assert!(line.starts_with(&format!("rank {named} died")), "rank {rank} says: {line}");
+        // How soon a connection gives up depends on its timers; the deadline of an operation, or where one direction
+        // still works the end of the other rank, may come first.
+        let words = ["died", "does not answer", "has left"].map(|word| format!("rank {named} {word}"));
+        assert!(words.iter().any(|words| line.contains(words)), "rank {rank} says: {line}");
     }
     assert!(start.elapsed() < Duration::from_secs(STEP_SECONDS + 4), "took {:?}", start.elapsed());
 }

@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::{
-    process::{end, signal, wait_until},
+    process::{at_once, end, signal, wait_until},
     worlds::{log, node, pids, runs},
 };
 
@@ -114,7 +114,7 @@ fn a_usage_error_on_one_node_is_final() {
 #[test]
 fn signals_to_one_node_reach_all() {
     let script = format!(r#"trap 'exit 75' TERM; {BEGIN} while :; do sleep 0.05; done"#);
-    for (kind, code) in [(Signal::TERM, 75), (Signal::INT, 130)] {
+    at_once([(Signal::TERM, 75), (Signal::INT, 130)], |(kind, code)| {
         let (dir, port) = (TempDir::new().unwrap(), port());
         let children = start(&script, 2, port, 3, &dir);
         let pids = pids(dir.path(), 2);
@@ -124,7 +124,7 @@ fn signals_to_one_node_reach_all() {
         }
         assert!(!pids.iter().any(|pid| runs(pid)));
         assert_eq!(starts(&dir), ["0 0", "1 0"]);
-    }
+    });
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn a_failure_while_saving_ends_the_saving_on_all_nodes() {
 
 #[test]
 fn a_killed_launcher_is_noticed_and_named() {
-    for victim in [0, 1] {
+    at_once([0, 1], |victim| {
         let (dir, port) = (TempDir::new().unwrap(), port());
         let script = format!("{BEGIN} exec sleep 1000");
         let mut children = start(&script, 3, port, 0, &dir);
@@ -165,12 +165,12 @@ fn a_killed_launcher_is_noticed_and_named() {
                 "{said}"
             );
         }
-    }
+    });
 }
 
 #[test]
 fn a_launcher_that_comes_back_goes_on_in_the_next_round() {
-    for victim in [0, 1] {
+    at_once([0, 1], |victim| {
         let (dir, port) = (TempDir::new().unwrap(), port());
         let script = format!("{BEGIN} test $BRIGADE_RESTART_COUNT = 1 && exit 0; exec sleep 1000");
         let mut children = start(&script, 3, port, 2, &dir);
@@ -186,7 +186,7 @@ fn a_launcher_that_comes_back_goes_on_in_the_next_round() {
             assert_eq!(code, Some(0), "{said}");
         }
         assert_eq!(starts(&dir), ["0 0", "0 1", "1 0", "1 1", "2 0", "2 1"]);
-    }
+    });
 }
 
 #[test]

@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::{
-    process::{PATIENCE, end, exit_code, has_role, signal, wait_until},
+    process::{PATIENCE, at_once, end, exit_code, has_role, signal, wait_until},
     worlds::{becomes, launcher, pids, runs},
 };
 
@@ -44,7 +44,7 @@ fn saving_process() {
 
 #[test]
 fn a_preempted_world_saves_and_exits_with_75() {
-    for kind in [Signal::TERM, Signal::USR1] {
+    at_once([Signal::TERM, Signal::USR1], |kind| {
         let dir = TempDir::new().unwrap();
         let mut command = launcher(&becomes(ROLE), 2, dir.path());
         let child = command.env("TEST_RESTARTS", "3").spawn().unwrap();
@@ -55,7 +55,7 @@ fn a_preempted_world_saves_and_exits_with_75() {
         assert!(said.contains("preempted by SIG") && !said.contains("restart 1"), "{said}");
         assert!((0..2).all(|rank| dir.path().join(format!("saved.{rank}")).exists()));
         assert!(!pids.iter().any(|pid| runs(pid)));
-    }
+    });
 }
 
 #[test]

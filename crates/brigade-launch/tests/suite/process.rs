@@ -57,3 +57,13 @@ pub fn end(mut child: Child) -> (Option<i32>, String) {
     let code = exit_code(&mut child);
     (code, reader.join().unwrap())
 }
+
+/// Runs all cases at the same time; they mostly wait.
+pub fn at_once<T: Send>(cases: impl IntoIterator<Item = T>, case: impl Fn(T) + Sync) {
+    thread::scope(|scope| {
+        for value in cases {
+            let case = &case;
+            scope.spawn(move || case(value));
+        }
+    });
+}

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::{
-    process::{PATIENCE, end, exit_code, has_role, itself, signal, wait_until},
+    process::{PATIENCE, at_once, end, exit_code, has_role, itself, signal, wait_until},
     worlds::{becomes, failure, launcher, log, pids, run, runs, shell},
 };
 
@@ -30,11 +30,12 @@ fn panicking_process() {
 #[test]
 fn a_failed_world_is_started_again_with_its_number() {
     let panics = format!("if test $RANK = 1; then {}; fi", becomes("restart::panicking_process"));
-    for (fails, said) in [
+    let cases = [
         ("if test $RANK$BRIGADE_RESTART_COUNT = 10; then kill -9 $$; fi", "SIGKILL (9)"),
         ("if test $RANK$BRIGADE_RESTART_COUNT = 10; then exit 3; fi", "exit code 3"),
         (panics.as_str(), "panic, exit code 101"),
-    ] {
+    ];
+    at_once(cases, |(fails, said)| {
         let dir = TempDir::new().unwrap();
         let script = format!(
             r#"echo "start $BRIGADE_RESTART_COUNT $TORCHELASTIC_RESTART_COUNT $TORCHELASTIC_MAX_RESTARTS"
@@ -54,7 +55,7 @@ fn a_failed_world_is_started_again_with_its_number() {
         let report = report.unwrap();
         assert!(report.starts_with("rank 1 failed: ") && report.contains(said), "{report}");
         assert_eq!(log(dir.path(), 0), "start 0 0 3\n--- restart 1 of 3 ---\nstart 1 1 3\n");
-    }
+    });
 }
 
 #[test]

@@ -1,0 +1,63 @@
+//! The processes of a run, as the system knows them.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
+fn process(pid: u32) -> Pid {
+    Pid::from_raw(pid.cast_signed()).unwrap()
+}
+
+/// Sends a signal to a process; whether it was there.
+pub fn send(pid: u32, signal: Signal) -> bool {
+    kill_process(process(pid), signal).is_ok()
+}
+
+/// All processes.
+fn all() -> impl Iterator<Item = u32> {
+    let names = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    names.filter_map(|name| name.parse().ok())
+}
+
+/// The ranks that a launcher has started, in order: what processes say of themselves under /proc.
+pub fn ranks(launcher: u32) -> Vec<u32> {
+    let rank_of = |pid: u32| -> Option<usize> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let parent = stat.rsplit(") ").next()?.split(' ').nth(1)?;
+        let environment =
+            fs::read(format!("/proc/{pid}/environ")).ok().filter(|_| parent == launcher.to_string())?;
+        let rank =
+            environment.split(|byte| *byte == 0).find_map(|variable| variable.strip_prefix(b"RANK="))?;
+        std::str::from_utf8(rank).ok()?.parse().ok()
+    };
+    let mut ranks: Vec<_> = all().filter_map(|pid| Some((rank_of(pid)?, pid))).collect();
+    ranks.sort_unstable();
+    ranks.into_iter().map(|(_, pid)| pid).collect()
+}
+
+/// The processes that work in a folder.
+pub fn working_in(folder: &Path) -> Vec<u32> {
+    let works = |pid: &u32| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd == folder);
+    all().filter(works).collect()
+}
+
+/// Waits until no process works in a folder: 5 s are promised, even where all were killed.
+pub fn none_left_in(folder: &Path) {
+    let begin = Instant::now();
+    loop {
+        let left = working_in(folder);
+        if left.is_empty() {
+            return;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(5), "processes {left:?} are left after 5 s");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+pub fn all_gone(ranks: &[u32]) {
+    for pid in ranks {
+        assert!(test_kill_process(process(*pid)).is_err(), "process {pid} is left");
+    }
+}
