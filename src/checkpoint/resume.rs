@@ -54,8 +54,8 @@ enum Tried {
     Other(String),
 }
 
-/// Restores the newest checkpoint that all ranks find whole in what they need of it; none where there is none at all.
-/// All ranks call it together.
+/// Restores the newest checkpoint that all ranks find whole in what they need of it, those first whose step `is_preferred`;
+/// none where there is none at all. All ranks call it together.
 ///
 /// # Errors
 /// [`Unfit`], if it is another model's or another data set's; [`Agreed`], if all are damaged; if ranks cannot talk.
@@ -64,13 +64,15 @@ pub(crate) fn restore<I, O, T>(
     storage: &Arc<dyn Storage>,
     group: &Group,
     facts: &BTreeMap<String, String>,
+    is_preferred: impl Fn(u64) -> bool,
 ) -> anyhow::Result<Option<Resumption>>
 where
     I: Activation + Clone,
     O: Activation,
     T: Clone,
 {
-    let (candidates, mut damaged) = candidates(storage, group)?;
+    let (mut candidates, mut damaged) = candidates(storage, group)?;
+    candidates.sort_by_key(|step| !is_preferred(*step));
     for step in candidates {
         let tried = attempt(engine, storage, step, facts);
         let word = match &tried {

@@ -3,6 +3,8 @@
 mod finish;
 mod run;
 mod start;
+#[cfg(test)]
+mod tests;
 mod validate;
 mod weights;
 

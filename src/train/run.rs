@@ -19,7 +19,7 @@ use crate::settings::{OnFailedSave, OnNonFinite};
 use super::Trained;
 
 /// Steps that are read ahead of the one that trains.
-const READ_AHEAD: usize = 4;
+pub(super) const READ_AHEAD: usize = 4;
 
 /// A run under way on one rank.
 pub(super) struct Run<'a, D: Dataset, O> {
@@ -121,8 +121,10 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
         }
         self.settle()?;
         self.beat("going back to a checkpoint");
-        let session = self.session;
-        let back = restore(&mut self.engine, self.saver.storage(), session.group(), &session.facts)?;
+        let (session, storage) = (self.session, self.saver.storage());
+        // A checkpoint that an interruption left is passed over, so that the run goes as it would have gone without.
+        let regular = |step: u64| step.is_multiple_of(session.settings.checkpoint.every.max(1));
+        let back = restore(&mut self.engine, storage, session.group(), &session.facts, regular)?;
         let Some(back) = back else {
             return Err(Agreed(format!(
                 "step {}: {why}, and there is no checkpoint yet to go back to",

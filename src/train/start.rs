@@ -54,11 +54,13 @@ impl Session {
         let resumption = match self.beginning {
             Beginning::Fresh { .. } => None,
             Beginning::Resume => {
-                let resumed = restore(engine, saver.storage(), self.group(), &self.facts)?;
+                let resumed = restore(engine, saver.storage(), self.group(), &self.facts, |_| true)?;
                 let missing = || Unfit(format!("{} holds no checkpoint", saver.storage().location()));
                 Some(resumed.ok_or_else(missing)?)
             }
-            Beginning::ResumeIfThere => restore(engine, saver.storage(), self.group(), &self.facts)?,
+            Beginning::ResumeIfThere => {
+                restore(engine, saver.storage(), self.group(), &self.facts, |_| true)?
+            }
         };
         saver.newest = resumption.as_ref().map(|resumption| resumption.point.step);
         let begin = || -> anyhow::Result<()> {

@@ -17,8 +17,10 @@ Examples:
 
 Each rank finds RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT and BRIGADE_TOKEN
 in its environment. Rank 0's output is shown, that of all is kept in --log-dir (where none is given, in a temporary
-folder, which stays only if a rank fails). If a rank fails, all are ended. Several nodes need the same BRIGADE_TOKEN.
-Exit codes: 0 all ranks are done, 1 a rank failed, 2 wrong usage, 130 interrupted.";
+folder, which stays only if a rank fails). Several nodes need the same BRIGADE_TOKEN.
+If a rank fails, all are ended, and with --max-restarts started again. SIGTERM and SIGUSR1 reach the ranks as SIGTERM; those that
+leave with 75 have saved what they need.
+Exit codes: 0 all ranks are done, 1 a rank failed, 2 wrong usage, 75 preempted, 130 interrupted.";
 
 #[derive(Debug, Args)]
 pub struct CommandArgs {
@@ -34,7 +36,7 @@ pub fn run(args: CommandArgs) -> anyhow::Result<ExitCode> {
         Some(known) if known.exit_code() != brigade::exit::USAGE => error,
         _ => Usage(error).into(),
     })?;
-    if outcome != Outcome::Done {
+    if !matches!(outcome, Outcome::Done | Outcome::Preempted { .. }) {
         brigade::tell(format_args!("brigade: {outcome}"));
     }
     Ok(ExitCode::from(outcome.exit_code()))
@@ -51,17 +53,16 @@ fn watch(args: CommandArgs) -> anyhow::Result<Outcome> {
     let token = detected.token(&environment)?;
     let mut words = args.program.into_iter();
     let program = words.next().context("which program? give it after --")?;
-    let logs = match args.world.log_dir {
+    let logs = match args.world.log_dir.clone() {
         Some(folder) => Logs::Given(folder),
         None => {
             let folder = tempfile::Builder::new().prefix("brigade-logs-").tempdir();
             Logs::Temporary(folder.context("cannot make a folder for logs; give --log-dir")?)
         }
     };
-    let mut launch =
-        Launch::local(program, node.nproc_per_node.unwrap_or(1), token, logs.path()).on_node(node);
+    let ranks = node.nproc_per_node.unwrap_or(1);
+    let mut launch = Launch::local(program, ranks, token, logs.path()).on_node(node).with_flags(&args.world);
     launch.args = words.collect();
-    launch.tee = args.world.tee;
     let outcome = supervise::launch(&launch, &mut announce)?;
     if let (Outcome::Failed(_), Logs::Temporary(folder)) = (&outcome, logs) {
         // The report names the logs in it.
@@ -86,11 +87,16 @@ impl Logs {
     }
 }
 
-/// Says at once which rank was killed, before the others tell what they miss.
+/// Says at once which rank was killed, before the others tell what they miss, and when all start again.
 fn announce(event: Event) {
     match event {
         Event::Ended(end) if matches!(end.ending, Ending::Signal(_)) && !end.stopped => {
             brigade::tell(format_args!("brigade: {end}"))
+        }
+        Event::Restarting { number, of, failure } => {
+            brigade::tell(format_args!(
+                "brigade: {failure}\nbrigade: starting again, restart {number} of {of}"
+            ));
         }
         _ => {}
     }

@@ -1,12 +1,13 @@
-//! `--checkpoint-every`, `--resume`, `--keep` and `brigade checkpoint`: what is saved, and what can be done with it.
+//! `--checkpoint-every`, `--keep` and `--resume`: what is saved, and how a run goes on from it.
 
-use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::path::Path;
 
-use brigade::checkpoints::{Checkpoint, Scalar, open_storage};
+use brigade::checkpoints::{Piece, Snapshot, Staging, State, open_storage, publish, write_rank};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use crate::place::Place;
+use crate::runs::{checkpoint, dead_after, files, same_end, state, step_folder, trained};
 
 /// The meshes that save and load, each with all its flags.
 const MESHES: [&str; 4] = [
@@ -16,97 +17,265 @@ const MESHES: [&str; 4] = [
     "--nproc-per-node 4 --pp 4 --dp 1 --zero 0",
 ];
 
-const ONE: &str = MESHES[0];
-
-/// A run of ten steps with checkpoints of steps 4, 8 and 10.
-fn trained(place: &Place, name: &str, line: &str) {
-    place.succeed(&mut place.train(&format!("{line} --checkpoint-every 4 --keep 0 --out {name}")));
-}
-
-fn step_folder(run: &str, step: u64) -> String {
-    format!("{run}/checkpoints/step-{step:08}")
-}
-
-/// Copies a folder with everything in it.
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        match entry.file_type().unwrap().is_dir() {
-            true => copy(&entry.path(), &target),
-            false => drop(fs::copy(entry.path(), target).unwrap()),
-        }
-    }
-}
-
-/// The run as it was when it had died after the checkpoint of `step`.
-fn dead_after(place: &Place, run: &str, step: u64, name: &str) {
-    copy(&place.path(run), &place.path(name));
-    fs::remove_file(place.path(&format!("{name}/model.safetensors"))).unwrap();
-    for later in [4, 8, 10].into_iter().filter(|later| *later > step) {
-        fs::remove_dir_all(place.path(&step_folder(name, later))).unwrap();
-    }
-}
-
-/// All that a checkpoint holds of the state of training, in bits: slots and scalars of each unit.
-fn state(place: &Place, run: &str, step: u64) -> BTreeMap<String, Vec<u64>> {
-    let storage = open_storage(place.path(&format!("{run}/checkpoints")).to_str().unwrap()).unwrap();
-    let checkpoint = Checkpoint::open(storage, step).unwrap();
-    let mut state = BTreeMap::new();
-    for unit in &checkpoint.manifest().state.units {
-        for slot in &unit.slots {
-            let mut values = vec![0.0; unit.elements];
-            checkpoint.read(&unit.name, slot, 0..unit.elements, &mut values).unwrap();
-            let bits = values.iter().map(|value| value.to_bits().into()).collect();
-            state.insert(format!("{}/{slot}", unit.name), bits);
-        }
-        for (name, scalar) in &unit.scalars {
-            let bits = match *scalar {
-                Scalar::Int(value) => value.cast_unsigned(),
-                Scalar::Float(value) => value.to_bits(),
-            };
-            state.insert(format!("{}.{name}", unit.name), vec![bits]);
-        }
-    }
-    assert!(state.values().map(Vec::len).sum::<usize>() > 3 * 10_960, "parameters and two moments");
-    state
-}
-
-/// Step, loss and gradient norm of each step of a run, and validation losses.
-fn course(place: &Place, run: &str) -> Vec<[serde_json::Value; 4]> {
-    let keys = ["step", "loss", "grad_norm", "validation_loss"];
-    place.metrics(run).iter().map(|record| keys.map(|key| record[key].clone())).collect()
-}
-
-#[track_caller]
-fn same_end(place: &Place, run: &str, reference: &str) {
-    let weights = |run: &str| place.read(&format!("{run}/model.safetensors"));
-    assert!(weights(run) == weights(reference), "{run}: other weights than {reference}");
-    assert_eq!(course(place, run), course(place, reference), "{run}");
-    assert!(state(place, run, 10) == state(place, reference, 10), "{run}: another state than {reference}");
-}
-
 #[test]
 fn every_mesh_goes_on_from_the_checkpoint_of_every_mesh() {
     let place = Place::new();
     for (saved, mesh) in MESHES.iter().enumerate() {
-        trained(&place, &format!("{saved}"), mesh);
-        for step in [4, 8] {
-            assert!(state(&place, &format!("{saved}"), step) == state(&place, "0", step), "{mesh}: step {step}");
+        let name = saved.to_string();
+        trained(&place, &name, mesh);
+        same_end(&place, &name, "0");
+        for step in [4, 8, 10] {
+            assert!(state(&place, &name, step) == state(&place, "0", step), "{mesh}: step {step}");
         }
-        same_end(&place, &format!("{saved}"), "0");
     }
     for (saved, from) in MESHES.iter().enumerate() {
         for (loaded, mesh) in MESHES.iter().enumerate() {
             let name = format!("{saved}-{loaded}");
-            dead_after(&place, &format!("{saved}"), 4, &name);
+            dead_after(&place, &saved.to_string(), 4, &name);
             let done = place.succeed(&mut place.brigade(&format!("train --resume {name} {mesh}")));
             assert!(done.err.contains("going on from the checkpoint of step 4"), "{from} on {mesh}: {}", done.err);
             same_end(&place, &name, "0");
+            assert!(state(&place, &name, 10) == state(&place, "0", 10), "{from} on {mesh}: another state");
             let file = format!("{name}.safetensors");
             place.succeed(&mut place.brigade(&format!("checkpoint consolidate {name} --to {file}")));
             assert!(place.read(&file) == place.read("0/model.safetensors"), "{from} on {mesh}");
         }
     }
+}
+
+/// Harms a folder of a checkpoint, so that it shows in a file.
+type Harm = fn(&Path);
+
+fn flip(file: &Path) {
+    let mut bytes = fs::read(file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(file, bytes).unwrap();
+}
+
+fn shorten(file: &Path, to: u64) {
+    File::options().write(true).open(file).unwrap().set_len(to).unwrap();
+}
+
+const HARMS: [(&str, &str, Harm); 7] = [
+    ("flipped", "rank-00001.safetensors", |step| flip(&step.join("rank-00001.safetensors"))),
+    ("cut", "rank-00000.safetensors", |step| shorten(&step.join("rank-00000.safetensors"), 5000)),
+    ("swapped", "rank-0000", |step| {
+        let [a, b] = ["rank-00000.safetensors", "rank-00001.safetensors"].map(|name| step.join(name));
+        renameat_with(CWD, a, CWD, b, RenameFlags::EXCHANGE).unwrap();
+    }),
+    ("missing", "rank-00001.safetensors", |step| fs::remove_file(step.join("rank-00001.safetensors")).unwrap()),
+    ("manifest flipped", "manifest.json", |step| flip(&step.join("manifest.json"))),
+    ("manifest empty", "manifest.json", |step| shorten(&step.join("manifest.json"), 0)),
+    ("no checksum", "manifest.blake3", |step| fs::remove_file(step.join("manifest.blake3")).unwrap()),
+];
+
+#[test]
+fn a_damaged_checkpoint_is_passed_over_and_named() {
+    let place = Place::new();
+    trained(&place, "whole", "--nproc-per-node 2 --zero 3");
+    for (number, (what, file, harm)) in HARMS.into_iter().enumerate() {
+        let name = number.to_string();
+        dead_after(&place, "whole", 8, &name);
+        harm(&place.path(&step_folder(&name, 8)));
+        let verify = || place.run(&mut place.brigade(&format!("checkpoint verify {name}")));
+        let done = verify();
+        assert_eq!(done.code, Some(1), "{what}: {}{}", done.out, done.err);
+        let lines: Vec<&str> = done.out.lines().collect();
+        assert!(lines[0].contains("step 8") && lines[0].ends_with("damaged"), "{what}: {}", done.out);
+        assert!(lines[1].contains(file), "{what}: {}", done.out);
+        assert!(lines.last().is_some_and(|last| last.contains("step 4") && last.ends_with("whole")), "{what}: {}", done.out);
+
+        let done = place.succeed(&mut place.brigade(&format!("train --resume {name}")));
+        let passed = done.err.lines().find(|line| line.contains("passed over")).unwrap_or_default();
+        assert!(passed.contains("step 8") && passed.contains(file), "{what}: {}", done.err);
+        assert!(done.err.contains("going on from the checkpoint of step 4"), "{what}: {}", done.err);
+        same_end(&place, &name, "whole");
+        let done = verify();
+        assert_eq!(done.code, Some(0), "{what}: {}", done.out);
+        assert_eq!(done.out.matches("whole").count(), 3, "{what}: {}", done.out);
+    }
+}
+
+#[test]
+fn nothing_but_damaged_checkpoints_is_an_error_that_names_them_all() {
+    let place = Place::new();
+    trained(&place, "a", "--nproc-per-node 2");
+    flip(&place.path(&step_folder("a", 4)).join("rank-00001.safetensors"));
+    shorten(&place.path(&step_folder("a", 8)).join("manifest.json"), 7);
+    fs::remove_file(place.path(&step_folder("a", 10)).join("rank-00000.safetensors")).unwrap();
+    let before = files(&place.path("a/checkpoints"));
+    for line in ["train --resume a", "train --resume a --nproc-per-node 1"] {
+        let done = place.run(&mut place.brigade(line));
+        assert_eq!(done.code, Some(1), "{}", done.err);
+        for part in ["a/checkpoints holds no whole checkpoint", "step 4", "step 8", "step 10"] {
+            assert!(done.err.contains(part), "{part}: {}", done.err);
+        }
+        assert!(files(&place.path("a/checkpoints")) == before, "{line} changed something");
+    }
+}
+
+/// A run that passed over damaged checkpoints saves earlier steps than theirs: those must not count as newer.
+#[test]
+fn keeping_one_never_keeps_a_damaged_one() {
+    let place = Place::new();
+    trained(&place, "a", "--nproc-per-node 2");
+    for step in [8, 10] {
+        flip(&place.path(&step_folder("a", step)).join("rank-00000.safetensors"));
+    }
+    fs::remove_file(place.path("a/model.safetensors")).unwrap();
+    let done = place.succeed(&mut place.brigade("train --resume a --keep 1 --steps 8"));
+    assert!(done.err.contains("going on from the checkpoint of step 4"), "{}", done.err);
+    let done = place.succeed(&mut place.brigade("checkpoint verify a"));
+    assert_eq!(done.out.split_whitespace().collect::<Vec<_>>(), ["step", "8", "whole"]);
+}
+
+#[test]
+fn the_newest_are_kept() {
+    let place = Place::new();
+    for (line, kept) in [("", &[10, 8, 6][..]), ("--keep 1", &[10]), ("--keep 2", &[10, 8]), ("--keep 0", &[10, 8, 6, 4, 2])] {
+        place.succeed(&mut place.train(&format!("--nproc-per-node 2 --checkpoint-every 2 {line} --out a --overwrite")));
+        let done = place.succeed(&mut place.brigade("checkpoint list a"));
+        let steps: Vec<u64> = done.out.lines().map(|line| line.split_whitespace().nth(1).unwrap().parse().unwrap()).collect();
+        assert_eq!(steps, kept, "{line}");
+        let folders = fs::read_dir(place.path("a/checkpoints")).unwrap().count();
+        assert_eq!(folders, kept.len(), "{line}: nothing else is left");
+    }
+    place.succeed(&mut place.train("--nproc-per-node 2 --checkpoint-every 0 --out none"));
+    assert!(!place.path("none/checkpoints").exists());
+}
+
+#[test]
+fn what_may_change_is_told() {
+    let place = Place::new();
+    trained(&place, "a", "--nproc-per-node 2");
+    dead_after(&place, "a", 4, "b");
+    let line = "train --resume b --nproc-per-node 2 --steps 7 --set optimizer.learning_rate=1e-3 --checkpoint-every 2";
+    let done = place.succeed(&mut place.brigade(line));
+    let told: Vec<&str> = done.err.lines().filter_map(|line| line.strip_prefix("changed: ")).collect();
+    assert_eq!(told, ["optimizer.learning_rate: 0.002 before, now 0.001", "train.steps: 10 before, now 7"], "{}", done.err);
+    assert_eq!(place.metrics("b").len(), 7);
+    // The configuration of the last start is the run's, and nothing is to be told of a finished run.
+    let config = place.text("b/config.toml");
+    assert!(config.contains("learning_rate = 0.001") && config.contains("steps = 7"), "{config}");
+    let done = place.succeed(&mut place.brigade("train --resume b"));
+    assert!(!done.err.contains("changed: ") && done.err.contains("step 7"), "{}", done.err);
+}
+
+#[test]
+fn what_may_not_change_is_named_and_nothing_is_touched() {
+    let place = Place::new();
+    trained(&place, "a", "--nproc-per-node 2");
+    dead_after(&place, "a", 4, "b");
+    let before = files(&place.path("b"));
+    for (line, field) in [
+        ("--set model.width=32", "model.width = 32"),
+        ("--set model.layers=3", "model.layers = 3"),
+        ("--set data.tokenizer=bpe:300 --set model.vocabulary=0", "data.tokenizer = \"bpe:300\""),
+        ("--seed 3", "train.seed = 3"),
+        ("--global-batch-size 16", "train.global_batch_size = 16"),
+        ("--set optimizer.name=lion", "optimizer.name = \"lion\""),
+        ("--set data.layout=documents", "data.layout = \"documents\""),
+    ] {
+        for resume in ["--resume b", "--resume auto --config tiny.toml --data text --out b --checkpoint-every 4 --keep 0"] {
+            let done = place.run(&mut place.brigade(&format!("train {resume} --nproc-per-node 2 {line}")));
+            assert_eq!(done.code, Some(2), "{line}: {}", done.err);
+            assert!(done.err.contains(&format!("brigade: {field} is not possible")), "{line}: {}", done.err);
+            assert!(done.err.contains("step 4"), "{line}: {}", done.err);
+            assert!(files(&place.path("b")) == before, "{line} touched something");
+        }
+    }
+    same_end(&place, "a", "a");
+}
+
+/// That the text is another one only the ranks see.
+#[test]
+fn other_text_is_refused() {
+    let place = Place::new();
+    trained(&place, "a", "--nproc-per-node 2");
+    dead_after(&place, "a", 4, "b");
+    let of_the_run = || {
+        let mut files = files(&place.path("b"));
+        files.retain(|name, _| !name.starts_with("logs/") && !name.starts_with("flight/"));
+        files
+    };
+    let before = of_the_run();
+    let text = place.text("text/07.rs");
+    fs::write(place.path("text/07.rs"), text.replace("usize", "isize")).unwrap();
+    let done = place.run(&mut place.brigade("train --resume b --nproc-per-node 2"));
+    assert_eq!(done.code, Some(2), "{}", done.err);
+    assert!(done.err.contains("cannot go on from step 4") && done.err.contains("its text (or tokenizer) was another"), "{}", done.err);
+    assert!(of_the_run() == before);
+    fs::write(place.path("text/07.rs"), text).unwrap();
+    place.succeed(&mut place.brigade("train --resume b --nproc-per-node 2"));
+    same_end(&place, "b", "a");
+}
+
+#[test]
+fn nothing_to_go_on_from() {
+    let place = Place::new();
+    fs::create_dir(place.path("empty")).unwrap();
+    trained(&place, "a", "--nproc-per-node 1");
+    let refused = |line: &str, said: &str| {
+        let done = place.run(&mut place.brigade(line));
+        assert_eq!(done.code, Some(2), "{line}: {}", done.err);
+        assert!(done.err.contains(said), "{line}: {}", done.err);
+    };
+    refused("train --resume empty", "--resume = empty is not possible: it must be the folder of a run; it holds no config.toml");
+    refused("train --resume nowhere", "it holds no config.toml");
+    refused("train --resume auto", "--out, which must be given");
+    refused("train --resume a --out b", "leave out --out b");
+    refused("train --resume a --overwrite", "cannot be used with");
+    assert!(files(&place.path("empty")).is_empty() && !place.path("nowhere").exists() && !place.path("b").exists());
+    fs::copy(place.path("a/config.toml"), place.path("empty/config.toml")).unwrap();
+    refused("train --resume empty", "--resume empty: empty/checkpoints holds no checkpoint");
+    refused("train --config tiny.toml --data text --out a", "--out a holds results of an earlier run");
+}
+
+/// `--resume auto` is what a job says that may be started again at any time.
+#[test]
+fn auto_begins_goes_on_and_leaves_a_finished_run_as_it_is() {
+    let place = Place::new();
+    trained(&place, "a", "--nproc-per-node 2");
+    let auto = |out: &str| place.train(&format!("--nproc-per-node 2 --checkpoint-every 4 --keep 0 --resume auto --out {out}"));
+    let done = place.succeed(&mut auto("b"));
+    assert!(!done.err.contains("going on"), "{}", done.err);
+    same_end(&place, "b", "a");
+    let done = place.succeed(&mut auto("b"));
+    assert!(done.err.contains("going on from the checkpoint of step 10"), "{}", done.err);
+    same_end(&place, "b", "a");
+    dead_after(&place, "a", 8, "c");
+    let done = place.succeed(&mut auto("c"));
+    assert!(done.err.contains("going on from the checkpoint of step 8"), "{}", done.err);
+    same_end(&place, "c", "a");
+    // A run that died before its first checkpoint begins again.
+    dead_after(&place, "a", 0, "d");
+    place.succeed(&mut auto("d"));
+    same_end(&place, "d", "a");
+}
+
+/// Reading the data up to such a place again would take years.
+#[test]
+fn going_on_reads_no_data_again() {
+    const FAR: u64 = 4_000_000_000_000;
+    let place = Place::new();
+    trained(&place, "a", "--nproc-per-node 1");
+    dead_after(&place, "a", 4, "b");
+    let saved = checkpoint(&place, "b", 4);
+    let state = State { position: FAR, ..saved.manifest().state.clone() };
+    let mut pieces = Vec::new();
+    for unit in &state.units {
+        for slot in &unit.slots {
+            let mut values = vec![0.0; unit.elements];
+            saved.read(&unit.name, slot, 0..unit.elements, &mut values).unwrap();
+            pieces.push(Piece { unit: unit.name.clone(), slot: slot.clone(), start: 0, values });
+        }
+    }
+    let storage = open_storage(place.path("b/checkpoints").to_str().unwrap()).unwrap();
+    let staging = Staging::new(4).unwrap();
+    let entry = write_rank(&*storage, &staging, 0, &Snapshot { pieces }).unwrap();
+    publish(&*storage, &staging, state, vec![entry]).unwrap();
+    place.succeed(&mut place.brigade("train --resume b --nproc-per-node 2"));
+    let done = place.succeed(&mut place.brigade("checkpoint show b"));
+    assert!(done.out.contains(&format!("{} batches consumed", FAR + 6)), "{}", done.out);
 }

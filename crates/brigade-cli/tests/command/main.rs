@@ -11,5 +11,6 @@ mod place;
 mod plan;
 mod processes;
 mod results;
+mod runs;
 mod worlds;
 mod wrong_input;

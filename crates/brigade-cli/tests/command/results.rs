@@ -37,9 +37,9 @@ fn a_folder_of_results() {
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
     names.sort();
-    assert!(names[1].starts_with("events.out.tfevents."), "{names:?}");
-    names.remove(1);
-    assert_eq!(names, ["config.toml", "logs", "metrics.jsonl", "model.safetensors", "tokenizer.json"]);
+    assert!(names[2].starts_with("events.out.tfevents."), "{names:?}");
+    names.remove(2);
+    assert_eq!(names, ["checkpoints", "config.toml", "logs", "metrics.jsonl", "model.safetensors", "tokenizer.json"]);
     for rank in 0..2 {
         assert!(place.path(&format!("a/logs/rank-{rank}.log")).is_file());
     }

@@ -143,7 +143,7 @@ fn a_full_disk() {
         return;
     }
     let _mounted = Mounted(small);
-    refused(&place, &mut place.train("--nproc-per-node 2 --out small/a"), 1, &["small/a", "No space left"]);
+    refused(&place, &mut place.train("--nproc-per-node 2 --checkpoint-every 0 --out small/a"), 1, &["small/a", "No space left"]);
     let mut command = place.train("--nproc-per-node 2 --out a --set data.tokenizer=bpe:300");
     let data: String = (0..9000).map(|n| format!("number {n}\n")).collect();
     fs::write(place.path("text/long.txt"), data).unwrap();

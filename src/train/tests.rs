@@ -1,0 +1,249 @@
+//! Whole runs on threads, with data that are not always finite.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use brigade_comm::{Timeouts, threads};
+use brigade_core::{Batch, Block, Chain, Engine, EngineSettings, Groups, NamedTensor};
+use brigade_data::Sampler;
+use brigade_launch::interrupt::Interrupt;
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::{Device, Tensor};
+
+use crate::dataset::{Dataset, Training};
+use crate::flags::StandardFlags;
+use crate::program::{Program, resolved};
+use crate::session::{Beginning, Preempted, Session};
+use crate::settings::{OnNonFinite, Settings};
+
+use super::run::READ_AHEAD;
+
+const SAMPLES: usize = 64;
+
+#[derive(Module, Debug)]
+struct Layer {
+    linear: Linear,
+}
+
+impl Block for Layer {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        self.linear.forward(x)
+    }
+}
+
+fn model() -> brigade_core::Model<Tensor<2>, Tensor<2>, Tensor<2>> {
+    let layer = || Layer { linear: LinearConfig::new(3, 3).init(&Device::default().autodiff()) };
+    Chain::new()
+        .then("a", layer())
+        .then("b", layer())
+        .loss(|y: Tensor<2>, t: Tensor<2>| (y - t).square().sum())
+}
+
+/// Samples of which some are not finite. Counts how often one was read, and sends a signal when a certain one is.
+#[derive(Default)]
+struct Poisoned {
+    bad: Vec<usize>,
+    signal_at: Option<(usize, Interrupt)>,
+    read: AtomicU64,
+}
+
+impl Dataset for Poisoned {
+    type Item = usize;
+    type Input = Tensor<2>;
+    type Target = Tensor<2>;
+
+    fn len(&self) -> usize {
+        SAMPLES
+    }
+
+    fn get(&self, index: usize) -> anyhow::Result<usize> {
+        self.read.fetch_add(1, Ordering::Relaxed);
+        if let Some((at, interrupt)) = &self.signal_at
+            && *at == index
+        {
+            interrupt.preempt();
+        }
+        Ok(index)
+    }
+
+    fn batch(&self, items: Vec<usize>, device: &Device) -> Batch<Tensor<2>, Tensor<2>> {
+        let value = |i: &usize| if self.bad.contains(i) { f32::NAN } else { (i * 37 % 11) as f32 / 11.0 };
+        let rows: Vec<f32> = items.iter().flat_map(|i| [value(i), 1.0, value(&(i % 7))]).collect();
+        let input = Tensor::<1>::from_data(&rows[..], device).reshape([items.len() as i32, 3]);
+        Batch { target: input.clone() * 0.5, input, valid_targets: items.len() }
+    }
+}
+
+fn settings(steps: u64) -> Settings {
+    let mut settings = Settings::default();
+    settings.train.steps = steps;
+    settings.train.global_batch_size = 4;
+    settings.train.micro_batch_size = 1;
+    settings.train.on_nonfinite = OnNonFinite::Rollback;
+    settings.checkpoint.every = 2;
+    settings
+}
+
+fn sampler() -> Sampler {
+    Sampler::new(SAMPLES, 0, 4, 1).unwrap()
+}
+
+/// Runs on `ranks` data-parallel ranks; gives rank 0's weights, and how it ended.
+fn run(
+    out: &Path,
+    settings: &Settings,
+    beginning: Beginning,
+    ranks: usize,
+    data: impl Fn(usize, Interrupt) -> Poisoned + Sync,
+) -> anyhow::Result<(Vec<NamedTensor>, u64)> {
+    let flags = StandardFlags { quiet: true, ..StandardFlags::default() };
+    std::fs::create_dir_all(out)?;
+    let rank = |group: brigade_comm::Group| {
+        let plan = settings.plan(ranks, 1)?;
+        let program = Program {
+            name: "test",
+            flags: &flags,
+            settings,
+            config: resolved(settings)?,
+            targets_per_sample: 1,
+            costs: Vec::new(),
+            cuts: Vec::new(),
+        };
+        let (interrupt, number) = (Interrupt::detached(), group.rank());
+        let mut session =
+            Session::new(&program, group, plan, out.to_owned(), "test".into(), interrupt.clone())?;
+        session.beginning = beginning;
+        let data = Arc::new(data(number, interrupt));
+        let training = Training {
+            train: data.clone(),
+            validation: None,
+            names: Default::default(),
+            flops_per_target: None,
+            files: Vec::new(),
+        };
+        let trained = session.train(model(), training)?;
+        Ok((trained.model.tensors()?, data.read.load(Ordering::Relaxed)))
+    };
+    let worlds = threads(ranks, Timeouts::default());
+    let mut ends: Vec<anyhow::Result<_>> = thread::scope(|scope| {
+        let rank = &rank;
+        let started: Vec<_> = worlds.into_iter().map(|group| scope.spawn(move || rank(group))).collect();
+        started.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    ends.swap_remove(0)
+}
+
+/// The weights after steps on the batches of these positions, one process.
+fn trained_on(positions: &[u64], settings: &Settings) -> Vec<NamedTensor> {
+    let plan = settings.plan(1, 1).unwrap();
+    let optimizer = settings.optimizer.factory().unwrap();
+    let engine = EngineSettings { ..plan.engine };
+    let mut engine = Engine::new(model(), 0, &optimizer, Groups::alone(), engine).unwrap();
+    let data = Poisoned::default();
+    for (step, position) in positions.iter().enumerate() {
+        let rows = (0..4).map(|k| sampler().numbered(*position, k).unwrap());
+        let batches = rows.map(|items| data.batch(items, &Device::default())).collect();
+        engine.step(batches, plan.learning_rate * plan.schedule.factor(step as u64)).unwrap();
+    }
+    engine.tensors(0).unwrap()
+}
+
+fn sample_of(position: u64) -> usize {
+    sampler().numbered(position, 2).unwrap()[0]
+}
+
+fn poisoned(positions: &[u64]) -> impl Fn(usize, Interrupt) -> Poisoned + Sync {
+    let bad: Vec<usize> = positions.iter().map(|position| sample_of(*position)).collect();
+    move |_, _| Poisoned { bad: bad.clone(), ..Poisoned::default() }
+}
+
+const FRESH: Beginning = Beginning::Fresh { overwrite: false };
+
+#[test]
+fn a_run_goes_back_to_its_checkpoint_and_past_the_bad_batch() {
+    for ranks in [1, 2] {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = settings(8);
+        // The sixth batch is bad: back to step 4, and on with the seventh; of the next ones the tenth is bad, too.
+        let (weights, _) = run(folder.path(), &settings, FRESH, ranks, poisoned(&[5, 9])).unwrap();
+        assert_eq!(weights, trained_on(&[0, 1, 2, 3, 6, 7, 10, 11], &settings));
+        let metrics = std::fs::read_to_string(folder.path().join("metrics.jsonl")).unwrap();
+        let step = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["step"].as_u64();
+        assert_eq!(metrics.lines().map(step).collect::<Vec<_>>(), (1..=8).map(Some).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn there_is_a_limit_to_going_back_and_something_to_go_back_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut limited = settings(8);
+    limited.train.nonfinite_limit = 1;
+    let error = run(folder.path(), &limited, FRESH, 2, poisoned(&[5, 9])).unwrap_err().to_string();
+    assert!(error.contains("for the 2th time") || error.contains("2 times"), "{error}");
+    assert!(error.contains("train.nonfinite_limit = 1"), "{error}");
+    let folder = tempfile::tempdir().unwrap();
+    let error = run(folder.path(), &settings(8), FRESH, 1, poisoned(&[1])).unwrap_err().to_string();
+    assert!(error.contains("step 2") && error.contains("no checkpoint yet to go back to"), "{error}");
+}
+
+/// Trains 12 steps with an interruption when the sample of the ninth batch is read (ahead); gives the weights, the step of
+/// the interruption, and how many samples were read after it.
+fn interrupted(bad: &[u64], settings: &Settings) -> (Vec<NamedTensor>, u64, u64) {
+    let folder = tempfile::tempdir().unwrap();
+    let data = |rank: usize, interrupt: Interrupt| Poisoned {
+        bad: bad.iter().map(|position| sample_of(*position)).collect(),
+        // Only one rank is told.
+        signal_at: (rank == 1).then_some((sample_of(8), interrupt)),
+        ..Poisoned::default()
+    };
+    let end = run(folder.path(), settings, FRESH, 2, data).unwrap_err();
+    assert!(end.is::<Preempted>(), "{end:#}");
+    let storage = brigade_checkpoint::LocalStorage::new(folder.path().join("checkpoints"));
+    let step = brigade_checkpoint::list(&storage).unwrap()[0].step;
+    assert!((3..12).contains(&step), "{step}");
+    let (weights, read) = run(folder.path(), settings, Beginning::Resume, 1, poisoned(bad)).unwrap();
+    (weights, step, read)
+}
+
+#[test]
+fn a_preempted_run_goes_on_where_it_was_and_reads_nothing_again() {
+    let settings = settings(12);
+    let (weights, step, read) = interrupted(&[], &settings);
+    assert_eq!(weights, trained_on(&(0..12).collect::<Vec<_>>(), &settings));
+    // One rank reads four samples for each step that is left, and a few steps ahead of the last.
+    let left = 4 * (12 - step);
+    assert!(
+        (left..=left + 4 * (READ_AHEAD as u64 + 1)).contains(&read),
+        "{read} samples read, {left} needed"
+    );
+}
+
+#[test]
+fn a_run_goes_back_as_far_as_it_would_have_without_an_interruption() {
+    let settings = settings(12);
+    let (weights, ..) = interrupted(&[5], &settings);
+    let positions: Vec<u64> = [0, 1, 2, 3].into_iter().chain(6..14).collect();
+    assert_eq!(weights, trained_on(&positions, &settings));
+}
+
+#[test]
+fn skipped_steps_stay_skipped() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut skipping = settings(6);
+    skipping.train.on_nonfinite = OnNonFinite::Skip;
+    let (weights, _) = run(folder.path(), &skipping, FRESH, 2, poisoned(&[3])).unwrap();
+    let again = tempfile::tempdir().unwrap();
+    let halfway = |rank: usize, interrupt: Interrupt| Poisoned {
+        bad: vec![sample_of(3)],
+        signal_at: (rank == 1).then(|| (sample_of(3), interrupt)),
+        ..Poisoned::default()
+    };
+    assert!(run(again.path(), &skipping, FRESH, 2, halfway).unwrap_err().is::<Preempted>());
+    let (resumed, _) = run(again.path(), &skipping, Beginning::ResumeIfThere, 2, poisoned(&[3])).unwrap();
+    assert_eq!(resumed, weights);
+}
