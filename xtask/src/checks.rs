@@ -8,6 +8,9 @@ use anyhow::{Result, ensure};
 
 use crate::cargo;
 
+/// What is off by default and checked, too.
+const FEATURES: &str = "brigade/object-store";
+
 /// One check: its name in the table, and what it runs.
 struct Check {
     name: &'static str,
@@ -42,15 +45,24 @@ fn checks(nextest: bool) -> Vec<Check> {
     let check = |name, args: &[&str]| Check { name, command: cargo::command(args) };
     let mut checks = vec![
         check("format", &["fmt", "--all", "--check"]),
-        check("clippy", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
-        check("documentation", &["doc", "--workspace", "--no-deps"]),
+        check(
+            "clippy",
+            &["clippy", "--workspace", "--all-targets", "--features", FEATURES, "--", "-D", "warnings"],
+        ),
+        check("documentation", &["doc", "--workspace", "--features", FEATURES, "--no-deps"]),
     ];
     checks[2].command.env("RUSTDOCFLAGS", "-D warnings");
     if nextest {
-        checks.push(check("tests", &["nextest", "run", "--workspace", "--profile", "ci"]));
-        checks.push(check("tests in documentation", &["test", "--doc", "--workspace", "--no-fail-fast"]));
+        checks.push(check(
+            "tests",
+            &["nextest", "run", "--workspace", "--features", FEATURES, "--profile", "ci"],
+        ));
+        checks.push(check(
+            "tests in documentation",
+            &["test", "--doc", "--workspace", "--features", FEATURES, "--no-fail-fast"],
+        ));
     } else {
-        checks.push(check("tests", &["test", "--workspace", "--no-fail-fast"]));
+        checks.push(check("tests", &["test", "--workspace", "--features", FEATURES, "--no-fail-fast"]));
     }
     checks
 }
@@ -82,10 +94,10 @@ mod tests {
             lines,
             [
                 "cargo fmt --all --check",
-                "cargo clippy --workspace --all-targets -- -D warnings",
-                "RUSTDOCFLAGS=\"-D warnings\" cargo doc --workspace --no-deps",
-                "cargo nextest run --workspace --profile ci",
-                "cargo test --doc --workspace --no-fail-fast",
+                "cargo clippy --workspace --all-targets --features brigade/object-store -- -D warnings",
+                "RUSTDOCFLAGS=\"-D warnings\" cargo doc --workspace --features brigade/object-store --no-deps",
+                "cargo nextest run --workspace --features brigade/object-store --profile ci",
+                "cargo test --doc --workspace --features brigade/object-store --no-fail-fast",
             ]
         );
     }

@@ -12,6 +12,7 @@ mod part;
 mod peer;
 mod pipeline;
 mod samples;
+mod saving;
 mod sharding;
 mod side;
 mod start;
@@ -121,7 +122,7 @@ fn train(name: &str, [pp, dp]: [usize; 2], global_batch: usize, micro_batch: usi
     format!(
         "brigade train --config configs/gpt-13m.toml --standalone --nproc-per-node {ranks} --pp {pp} --dp {dp} \
          --global-batch-size {global_batch} --micro-batch-size {micro_batch} --steps {steps} \
-         --set train.validation_samples=8 --quiet --out {FOLDER}/{name}"
+         --set train.validation_samples=8 --checkpoint-every 0 --quiet --out {FOLDER}/{name}"
     )
 }
 
@@ -257,11 +258,11 @@ mod tests {
     #[test]
     fn only_some_sections_do_not_replace_the_page() {
         let all = args("bench");
-        assert_eq!((all.parts().0.len(), all.parts().1.len()), (7, 0));
+        assert_eq!((all.parts().0.len(), all.parts().1.len()), (8, 0));
         assert!(all.file().unwrap().ends_with("docs/benchmarks.md"));
         let some = args("bench --only pipeline,sharding");
         assert_eq!(some.parts().0, [Part::Sharding, Part::Pipeline]);
-        assert_eq!((some.parts().1.len(), some.file()), (5, None));
+        assert_eq!((some.parts().1.len(), some.file()), (6, None));
         assert_eq!(args("bench --only memory --out page.md").file(), Some("page.md".into()));
     }
 }

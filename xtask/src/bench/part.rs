@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::table::Section;
-use super::{Bench, all_reduce, memory, pipeline, sharding, start, together, tokens};
+use super::{Bench, all_reduce, memory, pipeline, saving, sharding, start, together, tokens};
 
 /// A section. Its order here is that of the page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -18,6 +18,8 @@ pub enum Part {
     Pipeline,
     /// What a rank holds under ZeRO.
     Memory,
+    /// What checkpoints cost.
+    Saving,
     /// All-reduce between processes.
     AllReduce,
     /// The time until the first step.
@@ -32,6 +34,7 @@ impl Part {
             Self::Sharding => sharding::TITLE,
             Self::Pipeline => pipeline::TITLE,
             Self::Memory => memory::TITLE,
+            Self::Saving => saving::TITLE,
             Self::AllReduce => all_reduce::TITLE,
             Self::Start => start::TITLE,
         }
@@ -44,6 +47,7 @@ impl Part {
             Self::Sharding => sharding::measure(bench),
             Self::Pipeline => pipeline::measure(bench),
             Self::Memory => memory::measure(bench),
+            Self::Saving => saving::measure(bench),
             Self::AllReduce => all_reduce::measure(bench),
             Self::Start => start::measure(bench),
         }
@@ -54,6 +58,7 @@ impl Part {
         match self {
             Self::AllReduce => Some(("brigade-comm", "allreduce")),
             Self::Pipeline => Some(("brigade", "pipeline")),
+            Self::Saving => Some(("brigade-checkpoint", "write")),
             _ => None,
         }
     }

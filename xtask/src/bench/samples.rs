@@ -46,6 +46,7 @@ pub enum Unit {
     Seconds,
     Percent,
     Mebibytes,
+    MebibytesPerSecond,
 }
 
 impl Unit {
@@ -58,13 +59,14 @@ impl Unit {
             Self::Seconds => " s",
             Self::Percent => "%",
             Self::Mebibytes => " MiB",
+            Self::MebibytesPerSecond => " MiB/s",
         };
         self.number(value) + unit
     }
 
     fn number(self, value: f64) -> String {
         match self {
-            Self::TokensPerSecond => format!("{value:.0}"),
+            Self::TokensPerSecond | Self::MebibytesPerSecond => format!("{value:.0}"),
             Self::Microseconds | Self::Mebibytes => format!("{value:.1}"),
             Self::GigabytesPerSecond | Self::Seconds => format!("{value:.2}"),
             Self::Percent if value >= 1.0 => format!("{value:.1}"),

@@ -33,7 +33,11 @@ fn every_mesh_goes_on_from_the_checkpoint_of_every_mesh() {
             let name = format!("{saved}-{loaded}");
             dead_after(&place, &saved.to_string(), 4, &name);
             let done = place.succeed(&mut place.brigade(&format!("train --resume {name} {mesh}")));
-            assert!(done.err.contains("going on from the checkpoint of step 4"), "{from} on {mesh}: {}", done.err);
+            assert!(
+                done.err.contains("going on from the checkpoint of step 4"),
+                "{from} on {mesh}: {}",
+                done.err
+            );
             same_end(&place, &name, "0");
             assert!(state(&place, &name, 10) == state(&place, "0", 10), "{from} on {mesh}: another state");
             let file = format!("{name}.safetensors");
@@ -64,7 +68,9 @@ const HARMS: [(&str, &str, Harm); 7] = [
         let [a, b] = ["rank-00000.safetensors", "rank-00001.safetensors"].map(|name| step.join(name));
         renameat_with(CWD, a, CWD, b, RenameFlags::EXCHANGE).unwrap();
     }),
-    ("missing", "rank-00001.safetensors", |step| fs::remove_file(step.join("rank-00001.safetensors")).unwrap()),
+    ("missing", "rank-00001.safetensors", |step| {
+        fs::remove_file(step.join("rank-00001.safetensors")).unwrap()
+    }),
     ("manifest flipped", "manifest.json", |step| flip(&step.join("manifest.json"))),
     ("manifest empty", "manifest.json", |step| shorten(&step.join("manifest.json"), 0)),
     ("no checksum", "manifest.blake3", |step| fs::remove_file(step.join("manifest.blake3")).unwrap()),
@@ -84,7 +90,11 @@ fn a_damaged_checkpoint_is_passed_over_and_named() {
         let lines: Vec<&str> = done.out.lines().collect();
         assert!(lines[0].contains("step 8") && lines[0].ends_with("damaged"), "{what}: {}", done.out);
         assert!(lines[1].contains(file), "{what}: {}", done.out);
-        assert!(lines.last().is_some_and(|last| last.contains("step 4") && last.ends_with("whole")), "{what}: {}", done.out);
+        assert!(
+            lines.last().is_some_and(|last| last.contains("step 4") && last.ends_with("whole")),
+            "{what}: {}",
+            done.out
+        );
 
         let done = place.succeed(&mut place.brigade(&format!("train --resume {name}")));
         let passed = done.err.lines().find(|line| line.contains("passed over")).unwrap_or_default();
@@ -133,10 +143,15 @@ fn keeping_one_never_keeps_a_damaged_one() {
 #[test]
 fn the_newest_are_kept() {
     let place = Place::new();
-    for (line, kept) in [("", &[10, 8, 6][..]), ("--keep 1", &[10]), ("--keep 2", &[10, 8]), ("--keep 0", &[10, 8, 6, 4, 2])] {
-        place.succeed(&mut place.train(&format!("--nproc-per-node 2 --checkpoint-every 2 {line} --out a --overwrite")));
+    for (line, kept) in
+        [("", &[10, 8, 6][..]), ("--keep 1", &[10]), ("--keep 2", &[10, 8]), ("--keep 0", &[10, 8, 6, 4, 2])]
+    {
+        place.succeed(
+            &mut place.train(&format!("--nproc-per-node 2 --checkpoint-every 2 {line} --out a --overwrite")),
+        );
         let done = place.succeed(&mut place.brigade("checkpoint list a"));
-        let steps: Vec<u64> = done.out.lines().map(|line| line.split_whitespace().nth(1).unwrap().parse().unwrap()).collect();
+        let steps: Vec<u64> =
+            done.out.lines().map(|line| line.split_whitespace().nth(1).unwrap().parse().unwrap()).collect();
         assert_eq!(steps, kept, "{line}");
         let folders = fs::read_dir(place.path("a/checkpoints")).unwrap().count();
         assert_eq!(folders, kept.len(), "{line}: nothing else is left");
@@ -153,7 +168,12 @@ fn what_may_change_is_told() {
     let line = "train --resume b --nproc-per-node 2 --steps 7 --set optimizer.learning_rate=1e-3 --checkpoint-every 2";
     let done = place.succeed(&mut place.brigade(line));
     let told: Vec<&str> = done.err.lines().filter_map(|line| line.strip_prefix("changed: ")).collect();
-    assert_eq!(told, ["optimizer.learning_rate: 0.002 before, now 0.001", "train.steps: 10 before, now 7"], "{}", done.err);
+    assert_eq!(
+        told,
+        ["optimizer.learning_rate: 0.002 before, now 0.001", "train.steps: 10 before, now 7"],
+        "{}",
+        done.err
+    );
     assert_eq!(place.metrics("b").len(), 7);
     // The configuration of the last start is the run's, and nothing is to be told of a finished run.
     let config = place.text("b/config.toml");
@@ -177,7 +197,10 @@ fn what_may_not_change_is_named_and_nothing_is_touched() {
         ("--set optimizer.name=lion", "optimizer.name = \"lion\""),
         ("--set data.layout=documents", "data.layout = \"documents\""),
     ] {
-        for resume in ["--resume b", "--resume auto --config tiny.toml --data text --out b --checkpoint-every 4 --keep 0"] {
+        for resume in [
+            "--resume b",
+            "--resume auto --config tiny.toml --data text --out b --checkpoint-every 4 --keep 0",
+        ] {
             let done = place.run(&mut place.brigade(&format!("train {resume} --nproc-per-node 2 {line}")));
             assert_eq!(done.code, Some(2), "{line}: {}", done.err);
             assert!(done.err.contains(&format!("brigade: {field} is not possible")), "{line}: {}", done.err);
@@ -204,7 +227,12 @@ fn other_text_is_refused() {
     fs::write(place.path("text/07.rs"), text.replace("usize", "isize")).unwrap();
     let done = place.run(&mut place.brigade("train --resume b --nproc-per-node 2"));
     assert_eq!(done.code, Some(2), "{}", done.err);
-    assert!(done.err.contains("cannot go on from step 4") && done.err.contains("its text (or tokenizer) was another"), "{}", done.err);
+    assert!(
+        done.err.contains("cannot go on from step 4")
+            && done.err.contains("its text (or tokenizer) was another"),
+        "{}",
+        done.err
+    );
     assert!(of_the_run() == before);
     fs::write(place.path("text/07.rs"), text).unwrap();
     place.succeed(&mut place.brigade("train --resume b --nproc-per-node 2"));
@@ -221,12 +249,19 @@ fn nothing_to_go_on_from() {
         assert_eq!(done.code, Some(2), "{line}: {}", done.err);
         assert!(done.err.contains(said), "{line}: {}", done.err);
     };
-    refused("train --resume empty", "--resume = empty is not possible: it must be the folder of a run; it holds no config.toml");
+    refused(
+        "train --resume empty",
+        "--resume = empty is not possible: it must be the folder of a run; it holds no config.toml",
+    );
     refused("train --resume nowhere", "it holds no config.toml");
     refused("train --resume auto", "--out, which must be given");
     refused("train --resume a --out b", "leave out --out b");
     refused("train --resume a --overwrite", "cannot be used with");
-    assert!(files(&place.path("empty")).is_empty() && !place.path("nowhere").exists() && !place.path("b").exists());
+    assert!(
+        files(&place.path("empty")).is_empty()
+            && !place.path("nowhere").exists()
+            && !place.path("b").exists()
+    );
     fs::copy(place.path("a/config.toml"), place.path("empty/config.toml")).unwrap();
     refused("train --resume empty", "--resume empty: empty/checkpoints holds no checkpoint");
     refused("train --config tiny.toml --data text --out a", "--out a holds results of an earlier run");
@@ -237,7 +272,9 @@ fn nothing_to_go_on_from() {
 fn auto_begins_goes_on_and_leaves_a_finished_run_as_it_is() {
     let place = Place::new();
     trained(&place, "a", "--nproc-per-node 2");
-    let auto = |out: &str| place.train(&format!("--nproc-per-node 2 --checkpoint-every 4 --keep 0 --resume auto --out {out}"));
+    let auto = |out: &str| {
+        place.train(&format!("--nproc-per-node 2 --checkpoint-every 4 --keep 0 --resume auto --out {out}"))
+    };
     let done = place.succeed(&mut auto("b"));
     assert!(!done.err.contains("going on"), "{}", done.err);
     same_end(&place, "b", "a");

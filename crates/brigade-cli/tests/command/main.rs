@@ -12,5 +12,6 @@ mod plan;
 mod processes;
 mod results;
 mod runs;
+mod survival;
 mod worlds;
 mod wrong_input;

@@ -39,7 +39,10 @@ fn a_folder_of_results() {
     names.sort();
     assert!(names[2].starts_with("events.out.tfevents."), "{names:?}");
     names.remove(2);
-    assert_eq!(names, ["checkpoints", "config.toml", "logs", "metrics.jsonl", "model.safetensors", "tokenizer.json"]);
+    assert_eq!(
+        names,
+        ["checkpoints", "config.toml", "logs", "metrics.jsonl", "model.safetensors", "tokenizer.json"]
+    );
     for rank in 0..2 {
         assert!(place.path(&format!("a/logs/rank-{rank}.log")).is_file());
     }

@@ -47,7 +47,11 @@ pub fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
         let name = entry.file_name().into_string().unwrap();
         match entry.file_type().unwrap().is_dir() {
             true => {
-                files.extend(self::files(&entry.path()).into_iter().map(|(inner, content)| (format!("{name}/{inner}"), content)));
+                files.extend(
+                    self::files(&entry.path())
+                        .into_iter()
+                        .map(|(inner, content)| (format!("{name}/{inner}"), content)),
+                );
             }
             false => drop(files.insert(name, fs::read(entry.path()).unwrap())),
         }
