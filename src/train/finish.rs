@@ -12,9 +12,10 @@ use super::run::Run;
 
 impl<D: Dataset, O: Activation> Run<'_, D, O> {
     pub(super) fn finish(mut self) -> anyhow::Result<Trained<D::Input, O>> {
-        self.settle()?;
         self.session.heart.beat("writing the weights");
         let path = self.session.write_weights(&self.engine, &self.training.names)?;
+        // The weights are there even if the last checkpoint cannot be saved.
+        self.settle()?;
         if let Some(mut reporter) = self.reporter {
             for record in &self.saved {
                 reporter.checkpoint(record)?;

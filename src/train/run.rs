@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use brigade_checkpoint::State;
 use brigade_core::{Activation, Engine, StepReport};
 use brigade_data::{Prefetcher, Sampler};
@@ -215,7 +215,8 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
         }
         self.settle()?;
         if self.saver.newest != Some(self.point.step) {
-            bail!("the run was to leave its machine, and could not save a checkpoint before");
+            let why = "the run was to leave its machine, and could not save a checkpoint before";
+            return Err(Agreed(why.into()).into());
         }
         let step = self.point.step;
         self.note(&format!("leaving after step {step}, saved; --resume goes on from there"));

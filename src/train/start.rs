@@ -115,6 +115,10 @@ impl Session {
         if let Some(Resumption { point, damaged }) = resumption {
             damaged.iter().for_each(|what| reporter.note(&format!("passed over {what}")));
             reporter.note(&format!("going on from the checkpoint of step {}", point.step));
+            if point.step >= self.settings.train.steps {
+                let steps = self.settings.train.steps;
+                reporter.note(&format!("all {steps} steps are done; --steps N trains on"));
+            }
         }
         Ok(reporter)
     }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod chaos;
 mod checkpoints;
 mod endings;
 mod equality;

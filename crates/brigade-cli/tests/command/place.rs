@@ -112,6 +112,10 @@ impl Running {
         self.child.id()
     }
 
+    pub fn is_over(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
     pub fn wait(mut self) -> Done {
         let ended = |running: &mut Self| running.child.try_wait().unwrap();
         let status: ExitStatus = self.until("the command has ended", ended);

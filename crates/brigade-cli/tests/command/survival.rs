@@ -106,7 +106,8 @@ fn killed_ranks_are_started_again_and_reach_the_same_weights() {
     ] {
         assert!(done.err.contains(part), "{part}: {}", done.err);
     }
-    assert_eq!(done.err.matches("going on from the checkpoint of step ").count(), 2, "{}", done.err);
+    let goes_on = done.err.lines().filter(|line| line.starts_with("going on from the checkpoint of step "));
+    assert_eq!(goes_on.count(), 2, "{}", done.err);
     all_gone(&killed);
     same_end(&place, "a", "whole");
     place.succeed(&mut place.brigade("checkpoint verify a"));
@@ -169,13 +170,12 @@ fn a_silent_rank_ends_the_run() {
 #[test]
 fn a_killed_launcher_takes_its_ranks_along() {
     let place = Place::new();
-    let (running, ranks) =
+    let (running, _) =
         endless(&place, "--nproc-per-node 3 --dp 3 --global-batch-size 6 --checkpoint-every 3");
     assert_eq!(working_in(&place.path("")).len(), 4);
     assert!(send(running.pid(), Signal::KILL));
     assert_eq!(running.wait().code, None);
     none_left_in(&place.path(""));
-    all_gone(&ranks);
     place.succeed(&mut place.brigade("checkpoint verify a"));
     let step = newest(&place, "a").unwrap();
     let done = place.succeed(&mut place.brigade(&format!("train --resume a --steps {}", step + 2)));
