@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use crate::cargo;
 
 /// What is off by default and checked, too.
-const FEATURES: &str = "brigade/object-store";
+const FEATURES: &str = "brigade-cli/object-store";
 
 /// One check: its name in the table, and what it runs.
 struct Check {
@@ -94,10 +94,10 @@ mod tests {
             lines,
             [
                 "cargo fmt --all --check",
-                "cargo clippy --workspace --all-targets --features brigade/object-store -- -D warnings",
-                "RUSTDOCFLAGS=\"-D warnings\" cargo doc --workspace --features brigade/object-store --no-deps",
-                "cargo nextest run --workspace --features brigade/object-store --profile ci",
-                "cargo test --doc --workspace --features brigade/object-store --no-fail-fast",
+                "cargo clippy --workspace --all-targets --features brigade-cli/object-store -- -D warnings",
+                "RUSTDOCFLAGS=\"-D warnings\" cargo doc --workspace --features brigade-cli/object-store --no-deps",
+                "cargo nextest run --workspace --features brigade-cli/object-store --profile ci",
+                "cargo test --doc --workspace --features brigade-cli/object-store --no-fail-fast",
             ]
         );
     }

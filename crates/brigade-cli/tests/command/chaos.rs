@@ -11,7 +11,7 @@ use crate::place::{Place, Running};
 use crate::processes::{none_left_in, ranks, send};
 use crate::runs::same_end;
 
-const KILLS: usize = 8;
+const KILLS: usize = 20;
 
 /// In turns, so that each start goes on from another mesh's checkpoint.
 const MESHES: [&str; 5] = [
@@ -76,7 +76,14 @@ impl Moment {
 }
 
 /// Waits for a moment and some more, and kills. False if the run was over before.
-fn kill(place: &Place, run: &str, running: &mut Running, victim: Victim, moment: Moment, draw: &mut ChaCha8Rng) -> bool {
+fn kill(
+    place: &Place,
+    run: &str,
+    running: &mut Running,
+    victim: Victim,
+    moment: Moment,
+    draw: &mut ChaCha8Rng,
+) -> bool {
     let before = names(place, run);
     let begin = Instant::now();
     // Asked more often than `Running::until` would: a save takes milliseconds.
@@ -127,7 +134,10 @@ fn a_run_that_is_killed_again_and_again_ends_with_the_same_weights() {
             assert!(killed, "{what}: {}", done.err);
             kills += 1;
             let after = names(&place, &run);
-            assert!(visible(&after).iter().max() >= visible(&before).iter().max(), "{what}: {before:?}, {after:?}");
+            assert!(
+                visible(&after).iter().max() >= visible(&before).iter().max(),
+                "{what}: {before:?}, {after:?}"
+            );
             if !visible(&after).is_empty() {
                 let verified = place.run(&mut place.brigade(&format!("checkpoint verify {run}")));
                 assert_eq!(verified.code, Some(0), "{what}: {}{}", verified.out, verified.err);

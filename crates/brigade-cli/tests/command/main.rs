@@ -8,6 +8,8 @@ mod endings;
 mod equality;
 mod generate;
 mod launch;
+#[cfg(feature = "object-store")]
+mod object_store;
 mod place;
 mod plan;
 mod processes;

@@ -18,6 +18,12 @@ pub fn step_folder(run: &str, step: u64) -> String {
     format!("{run}/checkpoints/step-{step:08}")
 }
 
+/// The step of the newest checkpoint that is visible.
+pub fn newest(place: &Place, run: &str) -> Option<u64> {
+    let entries = fs::read_dir(place.path(&format!("{run}/checkpoints"))).ok()?;
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.strip_prefix("step-")?.parse().ok()).max()
+}
+
 /// A copy of a run of [`trained`] as it would be had it died after the checkpoint of `step`.
 pub fn dead_after(place: &Place, run: &str, step: u64, name: &str) {
     copy(&place.path(run), &place.path(name));

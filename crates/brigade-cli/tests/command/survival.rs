@@ -11,7 +11,7 @@ use rustix::process::Signal;
 
 use crate::place::{Done, Place, Running};
 use crate::processes::{all_gone, none_left_in, ranks, send, working_in};
-use crate::runs::{checkpoint, dead_after, same_end, trained};
+use crate::runs::{checkpoint, dead_after, newest, same_end, trained};
 
 /// A run that would go on for hours, at a learning rate that does not hang on its number of steps; after its first steps.
 fn endless(place: &Place, line: &str) -> (Running, Vec<u32>) {
@@ -25,12 +25,6 @@ fn endless(place: &Place, line: &str) -> (Running, Vec<u32>) {
 /// Steps in `metrics.jsonl` so far.
 fn steps(place: &Place, run: &str) -> usize {
     fs::read_to_string(place.path(&format!("{run}/metrics.jsonl"))).map_or(0, |text| text.lines().count())
-}
-
-/// The step of the newest checkpoint that is visible.
-fn newest(place: &Place, run: &str) -> Option<u64> {
-    let entries = fs::read_dir(place.path(&format!("{run}/checkpoints"))).ok()?;
-    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.strip_prefix("step-")?.parse().ok()).max()
 }
 
 /// The lines that a command says about how it ended.

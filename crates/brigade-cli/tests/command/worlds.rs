@@ -3,7 +3,11 @@
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::Command;
 
-use crate::place::{Done, Place};
+use rustix::process::Signal;
+
+use crate::place::{Done, Place, Running};
+use crate::processes::{ranks, send};
+use crate::runs::{newest, same_end};
 
 const TOKEN: &str = "a-secret-for-these-tests";
 
@@ -58,6 +62,43 @@ fn nodes_that_brigade_launches_form_one_world() {
     }
     place.succeed(&mut place.train("--nproc-per-node 1 --out alone"));
     assert!(place.read("a/model.safetensors") == place.read("alone/model.safetensors"));
+}
+
+/// A rank of one node dies, then a whole launcher, which somebody starts again: all nodes go on from the newest
+/// checkpoint, and end as if nothing had been.
+#[test]
+fn nodes_start_again_together() {
+    let place = Place::new();
+    let line = "--steps 300 --set train.validate_every=0 --checkpoint-every 10 --micro-batch-size 1";
+    let port = port();
+    let node = |node: usize| {
+        let line = format!(
+            "{line} --nproc-per-node 2 --pp 2 --max-restarts 4 --nnodes 2 --node-rank {node} --rdzv-endpoint 127.0.0.1:{port} \
+             --out a --log-dir n{node}"
+        );
+        place.start(place.train(&line).env("BRIGADE_TOKEN", TOKEN))
+    };
+    let beyond = |running: &mut Running, step: u64| {
+        running.until("a checkpoint", |_| newest(&place, "a").filter(|newest| *newest > step))
+    };
+    let (mut first, mut second) = (node(0), node(1));
+    let step = beyond(&mut first, 0);
+    assert!(send(ranks(second.pid())[1], Signal::KILL));
+    let step = beyond(&mut first, step + 20);
+    assert!(send(second.pid(), Signal::KILL));
+    second = node(1);
+    beyond(&mut first, step + 20);
+    let done = [first, second].map(Running::wait);
+    for done in &done {
+        assert_eq!(done.code, Some(0), "{}", done.err);
+    }
+    for part in
+        ["rank 3 failed: killed by SIGKILL (9)", "on node 1", "restart 1 of 4", "node 1", "restart 2 of 4"]
+    {
+        assert!(done[0].err.contains(part), "{part}: {}", done[0].err);
+    }
+    place.succeed(&mut place.train(&format!("{line} --nproc-per-node 1 --out whole")));
+    same_end(&place, "a", "whole");
 }
 
 #[test]

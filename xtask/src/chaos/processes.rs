@@ -1,0 +1,71 @@
+//! The processes of a run, as `/proc` shows them.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// How long processes may live on after a kill.
+const GONE: Duration = Duration::from_secs(5);
+/// Between two looks at what is left.
+const POLL: Duration = Duration::from_millis(5);
+
+fn all() -> impl Iterator<Item = u32> {
+    let names = fs::read_dir("/proc").into_iter().flatten();
+    names.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+}
+
+/// The ranks that a launcher has started.
+pub fn ranks(launcher: u32) -> Vec<u32> {
+    let is_child = |pid: &u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let mut fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
+        fields.next() != Some("Z") && fields.next() == Some(&launcher.to_string())
+    };
+    let mut ranks: Vec<_> = all().filter(is_child).collect();
+    ranks.sort_unstable();
+    ranks
+}
+
+/// Kills a process; whether it was there.
+pub fn kill(pid: u32) -> bool {
+    Pid::from_raw(pid.cast_signed()).is_some_and(|pid| kill_process(pid, Signal::KILL).is_ok())
+}
+
+/// Waits until no process works in a folder.
+///
+/// # Errors
+/// If some are left 5 s after `since`.
+pub fn all_gone(folder: &Path, since: Instant) -> Result<()> {
+    let works = |pid: &u32| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd == folder);
+    loop {
+        let left: Vec<_> = all().filter(works).collect();
+        if left.is_empty() {
+            return Ok(());
+        }
+        ensure!(since.elapsed() < GONE, "5 s after the kill there are still the processes {left:?}");
+        std::thread::sleep(POLL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_process_is_found_where_it_works_and_gone_when_killed() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().canonicalize().unwrap();
+        let mut child = Command::new("sleep").arg("60").current_dir(&folder).spawn().unwrap();
+        assert!(ranks(std::process::id()).contains(&child.id()));
+        assert!(all_gone(&folder, Instant::now().checked_sub(GONE).unwrap()).is_err());
+        assert!(kill(child.id()));
+        child.wait().unwrap();
+        all_gone(&folder, Instant::now()).unwrap();
+        assert!(!kill(child.id()));
+    }
+}
