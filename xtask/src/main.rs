@@ -4,6 +4,7 @@
 
 mod bench;
 mod cargo;
+mod chaos;
 mod checks;
 mod test;
 mod train;
@@ -40,6 +41,8 @@ enum Command {
     Ci,
     /// Measure Brigade beside PyTorch and DeepSpeed on this machine and write a table.
     Bench(bench::Args),
+    /// Kill training at random instants, hundreds of times, and check that nothing is ever lost.
+    Chaos(chaos::Args),
 }
 
 fn main() -> ExitCode {
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
         Command::Test { args } => test::run(&args),
         Command::Ci => checks::run(),
         Command::Bench(args) => bench::run(&args),
+        Command::Chaos(args) => chaos::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

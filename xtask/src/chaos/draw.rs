@@ -46,7 +46,7 @@ pub struct Plan {
 
 /// Aims with their shares, in percent, and the longest time after them, in microseconds.
 const AIMS: [(Aim, u64, u64); 6] = [
-    (Aim::Start, 10, 150_000),
+    (Aim::Start, 10, 80_000),
     (Aim::Anywhere, 15, 1_000_000),
     (Aim::Writing, 35, 6_000),
     (Aim::Publishing, 15, 2_000),
@@ -101,7 +101,10 @@ mod tests {
     fn a_run_is_drawn_alike_each_time_and_not_like_others() {
         let plans = |run| {
             let mut draw = Draw::new(7, run);
-            (0..300).map(|_| draw.kill(false)).map(|plan| (plan.victim, plan.aim as u8, plan.delay)).collect::<Vec<_>>()
+            (0..300)
+                .map(|_| draw.kill(false))
+                .map(|plan| (plan.victim, plan.aim as u8, plan.delay))
+                .collect::<Vec<_>>()
         };
         assert_eq!(plans(3), plans(3));
         assert_ne!(plans(3), plans(4));

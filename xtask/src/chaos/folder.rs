@@ -8,12 +8,14 @@ use anyhow::{Context, Result, ensure};
 /// Text to train on.
 pub const TEXT: &str = "text.txt";
 
-/// Makes the folder of all runs, with the text.
-pub fn make(folder: &Path) -> Result<()> {
+/// Makes the folder of all runs, with the text; its path is the one that processes in it have.
+pub fn make(folder: &Path) -> Result<PathBuf> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let line = |n: u64| format!("{n} squared is {}, and the bucket goes on to number {}.\n", n * n, n + 1);
     let file = folder.join(TEXT);
-    fs::write(&file, (0..1500).map(line).collect::<String>()).with_context(|| format!("cannot write {}", file.display()))
+    fs::write(&file, (0..1500).map(line).collect::<String>())
+        .with_context(|| format!("cannot write {}", file.display()))?;
+    folder.canonicalize().with_context(|| format!("cannot find {}", folder.display()))
 }
 
 /// What was going on when a process was killed.
@@ -44,13 +46,18 @@ pub struct Names(Vec<String>);
 impl Names {
     /// Steps of the visible checkpoints, ascending.
     pub fn steps(&self) -> Vec<u64> {
-        let mut steps: Vec<_> = self.0.iter().filter_map(|name| name.strip_prefix("step-")?.parse().ok()).collect();
+        let mut steps: Vec<_> =
+            self.0.iter().filter_map(|name| name.strip_prefix("step-")?.parse().ok()).collect();
         steps.sort_unstable();
         steps
     }
 
     pub fn newest(&self) -> Option<u64> {
         self.steps().pop()
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|other| other == name)
     }
 
     /// A save that is not visible yet.
@@ -64,7 +71,10 @@ impl Names {
 
     /// Everything that is no visible checkpoint.
     pub fn others(&self) -> Vec<&str> {
-        let others = self.0.iter().filter(|name| name.strip_prefix("step-").is_none_or(|step| step.parse::<u64>().is_err()));
+        let others = self
+            .0
+            .iter()
+            .filter(|name| name.strip_prefix("step-").is_none_or(|step| step.parse::<u64>().is_err()));
         others.map(String::as_str).collect()
     }
 }
@@ -79,7 +89,7 @@ impl Folder {
         Names(entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect())
     }
 
-    /// Bytes of `metrics.jsonl`, and the steps in it.
+    /// The bytes of `metrics.jsonl`.
     pub fn metrics(&self) -> Vec<u8> {
         fs::read(self.file("metrics.jsonl")).unwrap_or_default()
     }
@@ -89,8 +99,8 @@ impl Folder {
         self.file("checkpoints").join(partial).join("manifest.json").exists()
     }
 
-    /// What is going on. `before` are the metrics when the run was started, `last` is its last step.
-    pub fn activity(&self, before: &[u8], last: u64) -> Activity {
+    /// What is going on in a run that looked like `before` when it was started; `last` is its last step.
+    pub fn activity(&self, before: &Before, last: u64) -> Activity {
         let names = self.names();
         match names.partial() {
             Some(partial) if self.has_manifest(partial) => return Activity::Publishing,
@@ -99,12 +109,28 @@ impl Folder {
             None => {}
         }
         let metrics = self.metrics();
+        let done = steps(&metrics);
         match () {
-            () if metrics == before && names.newest() != Some(last) => Activity::Start,
-            () if names.newest() == Some(last) || steps(&metrics) >= last => Activity::End,
+            () if before.newest == Some(last) || names.newest() == Some(last) => Activity::End,
+            // Lines of steps that are done again are cut off when training begins.
+            () if metrics == before.metrics || done <= before.newest.unwrap_or(0) => Activity::Start,
+            () if done >= last => Activity::End,
             () => Activity::Training,
         }
     }
+
+    /// What there is now.
+    pub fn before(&self) -> Before {
+        Before { names: self.names(), newest: self.names().newest(), metrics: self.metrics() }
+    }
+}
+
+/// What there was when a run was started.
+#[derive(Clone, Debug, Default)]
+pub struct Before {
+    pub names: Names,
+    pub newest: Option<u64>,
+    pub metrics: Vec<u8>,
 }
 
 /// The number of whole lines.
@@ -136,7 +162,7 @@ mod tests {
     fn what_is_going_on_shows_in_the_folder() {
         let dir = tempfile::tempdir().unwrap();
         let folder = Folder(dir.path().into());
-        let now = || folder.activity(b"", 3);
+        let now = || folder.activity(&Before::default(), 3);
         assert_eq!(now(), Activity::Start);
         fs::write(folder.file("metrics.jsonl"), "{}\n").unwrap();
         assert_eq!(now(), Activity::Training);
@@ -156,7 +182,10 @@ mod tests {
 
     #[test]
     fn each_step_once() {
-        assert_eq!(losses(b"{\"step\":1,\"loss\":2.5}\n{\"step\":2,\"loss\":2}\n").unwrap(), [2.5.into(), serde_json::json!(2)]);
+        assert_eq!(
+            losses(b"{\"step\":1,\"loss\":2.5}\n{\"step\":2,\"loss\":2}\n").unwrap(),
+            [2.5.into(), serde_json::json!(2)]
+        );
         for wrong in ["{\"step\":2}\n", "{\"step\":1}\n{\"step\":1}\n", "{\"step\":1}\n{\"st"] {
             assert!(losses(wrong.as_bytes()).is_err(), "{wrong}");
         }

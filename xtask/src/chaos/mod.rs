@@ -65,7 +65,7 @@ pub fn run(args: &Args) -> Result<()> {
     };
     let begin = Instant::now();
     let folder = cargo::root().join(format!("runs/chaos-{}", std::process::id()));
-    folder::make(&folder)?;
+    let folder = folder::make(&folder)?;
     let reference = Reference::train(&brigade, &folder)?;
     let chaos = Chaos { brigade, folder, seed: args.seed, meshes: mesh::up_to(args.nproc), reference };
     let mut counts = Counts::default();
@@ -86,7 +86,7 @@ impl Chaos {
     fn all(&self, args: &Args, counts: &mut Counts) -> Result<(), (u32, anyhow::Error)> {
         let mut number = args.run.unwrap_or(0);
         while counts.kills() < args.kills {
-            Run::new(self, number, args.kills).to_the_end(counts).map_err(|error| (number, error))?;
+            Run::new(self, number, args.kills).complete(counts).map_err(|error| (number, error))?;
             remove(&self.folder.join(run::name(number))).map_err(|error| (number, error))?;
             eprintln!("run {number} has ended as it should; {} of {} kills", counts.kills(), args.kills);
             number += 1;

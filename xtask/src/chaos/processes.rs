@@ -37,15 +37,18 @@ pub fn kill(pid: u32) -> bool {
 /// Waits until no process works in a folder.
 ///
 /// # Errors
-/// If some are left 5 s after `since`.
+/// If it is later than 5 s after `since`.
 pub fn all_gone(folder: &Path, since: Instant) -> Result<()> {
     let works = |pid: &u32| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd == folder);
     loop {
         let left: Vec<_> = all().filter(works).collect();
+        ensure!(
+            since.elapsed() < GONE,
+            "5 s after the kill there are, or were until now, the processes {left:?}"
+        );
         if left.is_empty() {
             return Ok(());
         }
-        ensure!(since.elapsed() < GONE, "5 s after the kill there are still the processes {left:?}");
         std::thread::sleep(POLL);
     }
 }

@@ -1,0 +1,42 @@
+//! What is printed and kept.
+
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use crate::memory::Used;
+use crate::run::{Failure, Outcome};
+
+/// The folder of failing inputs.
+pub fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("failures")
+}
+
+/// The table's first line.
+pub fn heading() -> String {
+    format!(
+        "{:<12} {:>10} {:>8} {:>9} {:>12} {:>12} {:>12}",
+        "target", "inputs", "parsed", "seconds", "largest", "at once", "in total"
+    )
+}
+
+/// A target's line: memory in bytes, the most of any input.
+pub fn line(name: &str, outcome: &Outcome) -> String {
+    let Outcome { inputs, parsed, seconds, used: Used { largest, at_once, in_total }, .. } = outcome;
+    let parsed = format!("{:.1} %", parsed * 100.0);
+    format!("{name:<12} {inputs:>10} {parsed:>8} {seconds:>9.1} {largest:>12} {at_once:>12} {in_total:>12}")
+}
+
+/// Writes a failing input to `folder`, as `<target>-<hash>`, and says what is wrong and how to run it again.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn keep(folder: &Path, target: &str, Failure { number, input, fault }: &Failure) -> io::Result<String> {
+    let name = format!("{target}-{}", &blake3::hash(input).to_hex()[..16]);
+    fs::create_dir_all(folder)?;
+    fs::write(folder.join(&name), input)?;
+    Ok(format!(
+        "{target}: input {number} fails: {fault}\n  {} bytes, run again with\n  \
+         cargo xtask fuzz --target {target} --file fuzz/failures/{name}",
+        input.len()
+    ))
+}

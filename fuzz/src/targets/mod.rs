@@ -1,0 +1,27 @@
+//! All targets.
+
+mod checkpoint;
+mod flight;
+mod launch;
+mod settings;
+mod wire;
+
+use crate::target::Target;
+
+/// The targets, in the order in which they run.
+pub const ALL: [Target; 9] = [
+    wire::FRAME,
+    wire::RENDEZVOUS,
+    wire::HEADER,
+    flight::FLIGHT,
+    flight::DIAGNOSIS,
+    checkpoint::MANIFEST,
+    checkpoint::SAFETENSORS,
+    settings::SETTINGS,
+    launch::ENVIRONMENT,
+];
+
+/// The target of this name.
+pub fn named(name: &str) -> Option<&'static Target> {
+    ALL.iter().find(|target| target.name == name)
+}

@@ -1,0 +1,88 @@
+//! The TOML configuration, `--set`, and what is checked before a run.
+
+use brigade::{Settings, embedded, layered};
+
+use crate::target::{Bound, Limit, Target, lines};
+
+/// Worlds, by their number of ranks, and tokens of a sample, that settings are planned for.
+const PLANNED: [(usize, usize); 3] = [(1, 1), (8, 1024), (2048, 131_072)];
+
+/// What stands between the TOML and the values of `--set`, one a line.
+const SETS: &str = "\n#--set\n";
+
+/// A configuration file and `--set`.
+///
+/// A payload is either, or both. Counted as parsed: all of it fits the settings. Bound: a key that nothing is called like
+/// is quoted with the nearest one, and each level of settings is gone through once a layer.
+pub const SETTINGS: Target = Target {
+    name: "settings",
+    run: |input| {
+        let _ = with_settings(input, |settings| {
+            for (world, tokens) in PLANNED {
+                let _ = settings.plan(world, tokens).map_err(|error| error.to_string());
+            }
+        });
+    },
+    parsed: |input| with_settings(input, |_| ()).is_some(),
+    bound: Bound {
+        at_once: Limit { fixed: 512 << 10, per_byte: 256 },
+        in_total: Limit { fixed: 8 << 20, per_byte: 2048 },
+    },
+    payloads: || {
+        let whole = FILES.map(|text| text.as_bytes().to_vec());
+        let sets = [SETS, "train.steps=7\noptimizer.learning_rate = 1\ncheckpoint.dir=\"a\"\npipeline.stages=[3, 4]"];
+        whole.into_iter().chain([sets.concat().into_bytes()]).collect()
+    },
+    envelope: lines,
+};
+
+/// Reads both parts, and gives what they make to `then`.
+fn with_settings(input: &[u8], mut then: impl FnMut(&Settings)) -> Option<()> {
+    let text = String::from_utf8_lossy(input);
+    let (file, sets) = text.split_once(SETS).unwrap_or((&text, ""));
+    let read = embedded::<Settings>(file).map_err(|error| error.to_string()).ok();
+    if let Some(settings) = &read {
+        then(settings);
+    }
+    let sets: Vec<String> = sets.lines().map(str::to_owned).collect();
+    let set = layered(&read.clone().unwrap_or_default(), &[], &sets).map_err(|error| error.to_string()).ok()?;
+    if !sets.is_empty() {
+        then(&set);
+    }
+    read.map(drop)
+}
+
+const FILES: [&str; 3] = [
+    r#"[train]
+steps = 1000
+micro_batch_size = 2
+global_batch_size = 16
+gradient_clipping = 1.0
+on_nonfinite = "skip"
+[optimizer]
+name = "adamw"
+learning_rate = 1e-3
+weight_decay = 0.01
+[schedule]
+name = "cosine"
+warmup_steps = 50
+"#,
+    r#"[mesh]
+pp = 2
+dp = 4
+[zero]
+stage = 3
+reshard_after_forward = "never"
+[pipeline]
+schedule = "interleaved-1f1b"
+chunks = 2
+[comm]
+transport = "tcp"
+init_timeout_seconds = 30.5
+"#,
+    r#"schedule = { name = "wsd", decay_steps = 10, min_ratio = 0.5 }
+train = { steps = 100, seed = 0x7fff_ffff, micro_batch_size = 4, global_batch_size = 4096 }
+mesh.pp = 4
+pipeline.schedule = "1f1b"
+"#,
+];

@@ -1,0 +1,105 @@
+//! What other ranks send: messages of the rendezvous and the control plane, and headers of operations.
+
+use brigade_comm::{MAX_FRAME_BYTES, fuzzing};
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+use serde::de::IgnoredAny;
+
+use crate::target::{Bound, Limit, Target};
+
+/// The word that a handshake begins with.
+const WORD: &[u8] = b"BRIGADE1";
+
+/// Messages on a control connection, and what rank 0 makes of their answers.
+///
+/// A payload is the JSON of one message. Counted as parsed: the first message is whole and JSON. Bound: what is decoded
+/// from JSON takes a multiple of its text; all that follows from one answer is in proportion to all answers before it.
+pub const FRAME: Target = Target {
+    name: "frame",
+    run: fuzzing::frame,
+    parsed: |input| input.split_first().is_some_and(|(_, frames)| begins_with_frame(frames)),
+    bound: Bound {
+        at_once: Limit { fixed: 64 << 10, per_byte: 64 },
+        in_total: Limit { fixed: 1 << 20, per_byte: 1 << 10 },
+    },
+    payloads: Vec::new,
+    envelope: |rng, payloads| {
+        let mut input = vec![rng.random()];
+        payloads.iter().for_each(|payload| push_frame(&mut input, payload));
+        input
+    },
+};
+
+/// What comes first on a new connection: the handshake of either side, then one message.
+///
+/// A payload is a handshake, or the JSON of one message. Counted as parsed: the handshake's word and number, or a whole
+/// message that is JSON. Bound: a message has room before its bytes are there, [`MAX_FRAME_BYTES`] at most.
+pub const RENDEZVOUS: Target = Target {
+    name: "rendezvous",
+    run: fuzzing::rendezvous,
+    parsed: |input| match input.split_first() {
+        Some((state, bytes)) if state % 3 < 2 => bytes.starts_with(WORD) && bytes.len() >= 40,
+        Some((_, bytes)) => begins_with_frame(bytes),
+        None => false,
+    },
+    bound: Bound {
+        at_once: Limit { fixed: MAX_FRAME_BYTES as u64 + (64 << 10), per_byte: 64 },
+        in_total: Limit { fixed: MAX_FRAME_BYTES as u64 + (64 << 10), per_byte: 256 },
+    },
+    payloads: || {
+        let called = [WORD, &[7; 32], &[9; 32]].concat();
+        let answered = [WORD, &[7; 32], &[1], &[9; 32]].concat();
+        let messages = [
+            include_bytes!("../../corpus/frame/join.json").as_slice(),
+            include_bytes!("../../corpus/frame/table.json"),
+            include_bytes!("../../corpus/frame/refused.json"),
+            include_bytes!("../../corpus/frame/link.json"),
+            include_bytes!("../../corpus/frame/ping.json"),
+        ];
+        [called, answered].into_iter().chain(messages.map(<[u8]>::to_vec)).collect()
+    },
+    envelope: |rng, payloads| {
+        let Some(payload) = payloads.first() else { return vec![] };
+        let handshake = payload.starts_with(WORD);
+        let mut input = vec![if handshake { rng.random_range(0..2) } else { 2 }];
+        match handshake {
+            true => input.extend(payload),
+            false => push_frame(&mut input, payload),
+        }
+        input
+    },
+};
+
+/// What another rank writes on a link while this one waits for a message.
+///
+/// A payload is a header with what may follow it. Counted as parsed: the header has the right first word and version, or
+/// a genuine one stands before the input. Bound: a message may be as long as the receive allows, whatever arrives.
+pub const HEADER: Target = Target {
+    name: "header",
+    run: fuzzing::call_header,
+    parsed: |input| {
+        let genuine = include_bytes!("../../corpus/header/send");
+        input.split_first().is_some_and(|(first, rest)| first % 2 == 1 || rest.starts_with(&genuine[..8]))
+    },
+    bound: Bound {
+        at_once: Limit { fixed: fuzzing::MESSAGE_LIMIT + (512 << 10), per_byte: 16 },
+        in_total: Limit { fixed: fuzzing::MESSAGE_LIMIT + (512 << 10), per_byte: 64 },
+    },
+    payloads: Vec::new,
+    envelope: |rng: &mut ChaCha8Rng, payloads| {
+        let mut input = vec![rng.random()];
+        input.extend(payloads.concat());
+        input
+    },
+};
+
+fn push_frame(input: &mut Vec<u8>, body: &[u8]) {
+    input.extend((body.len() as u32).to_le_bytes());
+    input.extend(body);
+}
+
+fn begins_with_frame(bytes: &[u8]) -> bool {
+    let Some((prefix, rest)) = bytes.split_first_chunk::<4>() else { return false };
+    let body = rest.get(..u32::from_le_bytes(*prefix) as usize);
+    body.is_some_and(|body| serde_json::from_slice::<IgnoredAny>(body).is_ok())
+}

@@ -1,0 +1,83 @@
+//! The run that is never killed.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::folder::{Folder, TEXT, losses};
+use super::mesh::ALONE;
+use super::start::Start;
+
+/// Steps of a run.
+pub const STEPS: u64 = 120;
+/// Steps between checkpoints: short, so that a good part of a run's time goes into them.
+const EVERY: u64 = 4;
+/// Checkpoints that stay.
+pub const KEEP: usize = 2;
+const WEIGHTS: &str = "model.safetensors";
+
+/// What all runs must end with.
+pub struct Reference {
+    weights: Vec<u8>,
+    losses: Vec<Value>,
+}
+
+/// The settings of every run.
+pub fn settings() -> String {
+    format!(
+        "--data {TEXT} --set data.tokenizer=bytes --set model.layers=2 --set model.width=32 --set model.heads=2 \
+         --set model.sequence_length=32 --steps {STEPS} --micro-batch-size 2 --global-batch-size 8 \
+         --set train.validate_every=0 --set train.validation_samples=4 --checkpoint-every {EVERY} --keep {KEEP}"
+    )
+}
+
+impl Reference {
+    /// Trains once, on one rank.
+    pub fn train(brigade: &Path, folder: &Path) -> Result<Self> {
+        let line = format!("train {} {} --out reference", settings(), ALONE.flags);
+        let end = Start::new(brigade, folder, &line)?.finish()?;
+        ensure!(end.status.success(), "`brigade {line}` ended with {}:\n{}", end.status, end.text);
+        Self::of(&Folder(folder.join("reference")))
+    }
+
+    fn of(run: &Folder) -> Result<Self> {
+        let file = run.file(WEIGHTS);
+        let weights = fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        Ok(Self { weights, losses: losses(&run.metrics())? })
+    }
+
+    /// # Errors
+    /// If a finished run has other weights or losses, or something left of a save.
+    pub fn compare(&self, run: &Folder) -> Result<()> {
+        let Self { weights, losses } = Self::of(run)?;
+        let differs = weights.iter().zip(&self.weights).position(|(a, b)| a != b);
+        ensure!(
+            weights == self.weights,
+            "{WEIGHTS} is not that of the run that was never killed: {} bytes instead of {}, first difference at {differs:?}",
+            weights.len(),
+            self.weights.len()
+        );
+        let differs = losses.iter().zip(&self.losses).position(|(a, b)| a != b).map(|index| index + 1);
+        ensure!(
+            losses == self.losses,
+            "metrics.jsonl has {} steps instead of {}, the first with another loss is {differs:?}",
+            losses.len(),
+            self.losses.len()
+        );
+        let names = run.names();
+        ensure!(
+            names.others().is_empty(),
+            "saves are left in the folder of checkpoints: {:?}",
+            names.others()
+        );
+        // A run that was killed after its last save and before the removals that follow has nothing more to save.
+        ensure!(
+            names.steps().len() <= KEEP + 1,
+            "more than {KEEP} checkpoints are left: {:?}",
+            names.steps()
+        );
+        Ok(())
+    }
+}
