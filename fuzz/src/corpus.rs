@@ -12,7 +12,9 @@ use crate::target::Target;
 pub fn payloads(target: &Target) -> io::Result<Vec<Vec<u8>>> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target.name);
     let mut files = match fs::read_dir(&folder) {
-        Ok(entries) => entries.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<Vec<_>>>()?,
+        Ok(entries) => {
+            entries.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<Vec<_>>>()?
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => vec![],
         Err(error) => return Err(error),
     };

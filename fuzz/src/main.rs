@@ -140,7 +140,10 @@ fn again(target: &Target, file: &Path) -> Result<bool> {
     let input = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
     match trial(target, &input) {
         Ok(memory::Used { largest, at_once, in_total }) => {
-            println!("{}: passed; largest {largest}, at once {at_once}, in total {in_total} bytes", target.name);
+            println!(
+                "{}: passed; largest {largest}, at once {at_once}, in total {in_total} bytes",
+                target.name
+            );
             Ok(true)
         }
         Err(fault) => {

@@ -92,7 +92,8 @@ fn splice(rng: &mut ChaCha8Rng, bytes: &mut Vec<u8>, others: &[Vec<u8>]) {
 /// A binary number of 4 or 8 bytes, at the edge of what fits, or near the length of what is there.
 fn length(rng: &mut ChaCha8Rng, bytes: &mut [u8]) {
     let whole = bytes.len() as u64;
-    let lengths = [0, 1, whole, whole.wrapping_sub(1), whole + 1, 1 << 20, 1 << 31, 1 << 32, 1 << 40, 1 << 63];
+    let lengths =
+        [0, 1, whole, whole.wrapping_sub(1), whole + 1, 1 << 20, 1 << 31, 1 << 32, 1 << 40, 1 << 63];
     let number = if rng.random() { *one_of(rng, &lengths) } else { u64::MAX - rng.random_range(0..16) };
     let width = if rng.random() { 4 } else { 8 };
     let mut at = place(rng, bytes);

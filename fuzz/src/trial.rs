@@ -53,7 +53,9 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Panic { text } => write!(f, "it panicked: {text}"),
-            Self::AtOnce { used, allowed } => write!(f, "it held {used} bytes at once; {allowed} are allowed"),
+            Self::AtOnce { used, allowed } => {
+                write!(f, "it held {used} bytes at once; {allowed} are allowed")
+            }
             Self::InTotal { used, allowed } => {
                 write!(f, "it asked for {used} bytes in total; {allowed} are allowed")
             }

@@ -126,5 +126,9 @@ fn planted_allocations_are_found() {
         },
         ..PLANTED
     });
-    assert!(matches!(in_total.fault, Fault::InTotal { used, allowed } if used > allowed), "{}", in_total.fault);
+    assert!(
+        matches!(in_total.fault, Fault::InTotal { used, allowed } if used > allowed),
+        "{}",
+        in_total.fault
+    );
 }

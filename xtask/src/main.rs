@@ -6,6 +6,7 @@ mod bench;
 mod cargo;
 mod chaos;
 mod checks;
+mod fuzz;
 mod test;
 mod train;
 
@@ -43,6 +44,13 @@ enum Command {
     Bench(bench::Args),
     /// Kill training at random instants, hundreds of times, and check that nothing is ever lost.
     Chaos(chaos::Args),
+    /// Feed damaged input to every parser of other people's bytes, and report what breaks.
+    #[command(disable_help_flag = true)]
+    Fuzz {
+        /// Flags of the runner; `--help` lists them.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -52,6 +60,7 @@ fn main() -> ExitCode {
         Command::Ci => checks::run(),
         Command::Bench(args) => bench::run(&args),
         Command::Chaos(args) => chaos::run(&args),
+        Command::Fuzz { args } => fuzz::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

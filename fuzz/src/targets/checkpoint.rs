@@ -42,7 +42,9 @@ pub const SAFETENSORS: Target = Target {
         at_once: Limit { fixed: 64 << 10, per_byte: 16 },
         in_total: Limit { fixed: 64 << 10, per_byte: 64 },
     },
-    payloads: || vec![header(&[("block.0/parameters/0", 6)]), header(&[("a/b/0", 1), ("a/b/1", 300), ("ä/c/0", 7)])],
+    payloads: || {
+        vec![header(&[("block.0/parameters/0", 6)]), header(&[("a/b/0", 1), ("a/b/1", 300), ("ä/c/0", 7)])]
+    },
     envelope: whole_file,
 };
 
@@ -93,7 +95,13 @@ fn manifest(units: usize, ranks: usize) -> Manifest {
         counters: numbers(["rollbacks", "skipped"]),
         units: (0..units).map(unit).collect(),
     };
-    Manifest { version: VERSION, step: 50, created: 1_700_000_000, state, files: (0..ranks).map(file).collect() }
+    Manifest {
+        version: VERSION,
+        step: 50,
+        created: 1_700_000_000,
+        state,
+        files: (0..ranks).map(file).collect(),
+    }
 }
 
 /// The JSON object of a file with these tensors: name, and number of elements.

@@ -35,7 +35,8 @@ pub const FLIGHT: Target = Target {
 pub const DIAGNOSIS: Target = Target {
     name: "diagnosis",
     run: |input| {
-        let records: Vec<_> = input.split(|byte| *byte == b'\n').take(MOST_RECORDS).filter_map(stored).collect();
+        let records: Vec<_> =
+            input.split(|byte| *byte == b'\n').take(MOST_RECORDS).filter_map(stored).collect();
         let _ = (diagnose(&records).to_string(), table(&records, 10));
     },
     parsed: |input| input.split(|byte| *byte == b'\n').take(MOST_RECORDS).any(|line| stored(line).is_some()),
@@ -60,7 +61,8 @@ fn records() -> Vec<Vec<u8>> {
         include_bytes!("../../corpus/flight/rank-0.json").as_slice(),
         include_bytes!("../../corpus/flight/rank-1.json"),
     ];
-    let mut records: Vec<Record> = files.iter().filter_map(|file| serde_json::from_slice(file).ok()).collect();
+    let mut records: Vec<Record> =
+        files.iter().filter_map(|file| serde_json::from_slice(file).ok()).collect();
     let failure = FirstFailure {
         rank: 0,
         root: vec![Suspect { rank: 1, why: "is in no operation".into() }],

@@ -30,7 +30,10 @@ pub const SETTINGS: Target = Target {
     },
     payloads: || {
         let whole = FILES.map(|text| text.as_bytes().to_vec());
-        let sets = [SETS, "train.steps=7\noptimizer.learning_rate = 1\ncheckpoint.dir=\"a\"\npipeline.stages=[3, 4]"];
+        let sets = [
+            SETS,
+            "train.steps=7\noptimizer.learning_rate = 1\ncheckpoint.dir=\"a\"\npipeline.stages=[3, 4]",
+        ];
         whole.into_iter().chain([sets.concat().into_bytes()]).collect()
     },
     envelope: lines,
@@ -45,7 +48,8 @@ fn with_settings(input: &[u8], mut then: impl FnMut(&Settings)) -> Option<()> {
         then(settings);
     }
     let sets: Vec<String> = sets.lines().map(str::to_owned).collect();
-    let set = layered(&read.clone().unwrap_or_default(), &[], &sets).map_err(|error| error.to_string()).ok()?;
+    let set =
+        layered(&read.clone().unwrap_or_default(), &[], &sets).map_err(|error| error.to_string()).ok()?;
     if !sets.is_empty() {
         then(&set);
     }

@@ -9,7 +9,7 @@ fn a_run_goes_on_from_an_object_store() {
     let url = format!("file://{}", place.path("bucket").display());
     let line = format!("--checkpoint-every 4 --set checkpoint.dir={url}");
     place.succeed(&mut place.train("--nproc-per-node 1 --out whole"));
-    let constant = "--set schedule.name=constant";
+    let constant = "--set schedule.name=constant --set train.validate_every=2";
     place
         .succeed(&mut place.train(&format!("{line} {constant} --nproc-per-node 2 --pp 2 --steps 6 --out a")));
     assert!(!place.path("a/checkpoints").exists());
