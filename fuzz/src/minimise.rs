@@ -43,8 +43,8 @@ mod tests {
     fn what_does_not_matter_goes() {
         let input: Vec<u8> = (0..=255).collect();
         let fails = |bytes: &[u8]| bytes.contains(&7) && bytes.contains(&200) && bytes.len() > 2;
-        assert_eq!(minimise(&input, MOST_TRIES, fails), [7, 48, 200]);
+        assert_eq!(minimise(&input, MOST_TRIES, fails), [7, 200, b'0']);
         assert_eq!(minimise(&input, MOST_TRIES, |_| false), input);
-        assert_eq!(minimise(&input, MOST_TRIES, |_| true), []);
+        assert!(minimise(&input, MOST_TRIES, |_| true).is_empty());
     }
 }

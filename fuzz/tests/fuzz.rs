@@ -36,7 +36,7 @@ macro_rules! targets {
         }
     };
 }
-targets!(frame, rendezvous, header, flight, diagnosis, manifest, safetensors, settings, environment);
+targets!(frame, rendezvous, header, flight, diagnosis, manifest, safetensors, settings, plan, environment);
 
 #[test]
 fn unchanged_payloads_parse() {

@@ -189,6 +189,55 @@ fn frozen_parameters_are_saved_too() {
     }
 }
 
+/// A reader that takes down what is read.
+struct Tracking<'a>(&'a Saved, Vec<(String, String, std::ops::Range<usize>)>);
+
+impl StateReader for Tracking<'_> {
+    fn unit(&self, name: &str) -> Option<&Unit> {
+        self.0.units.iter().find(|unit| unit.name == name)
+    }
+
+    fn units(&self) -> &[Unit] {
+        &self.0.units
+    }
+
+    fn read(&mut self, unit: &str, slot: &str, start: usize, values: &mut [f32]) -> Result<(), BoxError> {
+        self.1.push((unit.to_owned(), slot.to_owned(), start..start + values.len()));
+        let mut saved = self.0;
+        saved.read(unit, slot, start, values)
+    }
+}
+
+/// Files are sorted by unit, slot and element.
+#[test]
+fn a_rank_reads_what_it_needs_once_and_in_the_order_of_files() {
+    let base = Row { layers: 11, tied: true, ..Row::default() };
+    let (_, saved) = train(&base, None, 0..1);
+    let total: usize = saved.slots.values().map(Vec::len).sum();
+    for row in rows(&base) {
+        let read = on_threads(row.pp, row.dp, |groups: Groups| {
+            let mut engine = row.engine(groups).unwrap();
+            let mut tracking = Tracking(&saved, Vec::new());
+            engine.restore(1, &mut tracking).unwrap();
+            let order = |(unit, slot, range): &(String, String, std::ops::Range<usize>)| {
+                (unit.clone(), slot.clone(), range.start)
+            };
+            assert!(tracking.1.iter().map(order).is_sorted(), "{row:?}: {:?}", tracking.1);
+            let slots: std::collections::BTreeSet<_> =
+                tracking.1.iter().map(|(unit, slot, _)| (unit, slot)).collect();
+            assert_eq!(slots.len(), tracking.1.len(), "{row:?}: each slot in one range");
+            tracking.1.iter().map(|(.., range)| range.len()).sum::<usize>()
+        });
+        assert!(read.iter().all(|elements| *elements <= total), "{row:?}");
+        // Stages share the units, and ZeRO-3's ranks the elements of each; only a shared table is read twice.
+        let shares = row.pp * if row.zero.stage == 3 { row.dp } else { 1 };
+        assert!(
+            read.iter().sum::<usize>() <= row.pp * row.dp * total / shares + shares * 4 * 24 * 12,
+            "{row:?}: {read:?}"
+        );
+    }
+}
+
 #[test]
 fn another_model_or_optimizer_is_refused_by_name() {
     let (_, saved) = train(&Row::default(), None, 0..1);
@@ -213,6 +262,9 @@ fn another_model_or_optimizer_is_refused_by_name() {
     parameter.shape.push(1);
     let why = refused(Row::default(), &other);
     assert!(why.contains("has the shape"), "{why}");
+    let mut without = saved.clone();
+    without.units[1].slots.retain(|slot| slot != PARAMETERS);
+    assert!(refused(Row::default(), &without).contains("are not those of the checkpoint"));
     let mut broken = saved;
     broken.slots.retain(|(_, slot), _| slot != PARAMETERS);
     let mut engine = Row::default().engine(Groups::alone()).unwrap();

@@ -128,21 +128,11 @@ where
     /// [`Error::Load`] if something cannot be read.
     pub fn restore(&mut self, step: u64, from: &mut dyn StateReader) -> Result<()> {
         self.check(from)?;
-        for index in 0..self.store.units.len() {
-            let stored = &self.store.units[index];
-            let (name, length) = (stored.unit.name.clone(), stored.unit.layout.len());
-            let own = stored.own.start.min(length)..stored.own.end.min(length);
-            let kept = if self.store.gathers() { own.clone() } else { 0..length };
-            let values = read(from, &name, PARAMETERS, kept)?;
-            if stored.optimizer.is_some() {
-                let saved = from.unit(&name).cloned().unwrap_or_else(|| unreachable!("it was checked"));
-                let mut state = SavedState { scalars: saved.scalars, ..SavedState::default() };
-                for slot in saved.slots.iter().filter(|slot| *slot != PARAMETERS) {
-                    state.slots.insert(slot.clone(), read(from, &name, slot, own.clone())?);
-                }
-                self.store.restore_optimizer(index, &state)?;
-            }
-            self.store.restore_values(index, values)?;
+        // As they are sorted in files: what is read goes through each file once.
+        let mut order: Vec<usize> = (0..self.store.units.len()).collect();
+        order.sort_by(|a, b| self.store.units[*a].unit.name.cmp(&self.store.units[*b].unit.name));
+        for index in order {
+            self.restore_unit(index, from)?;
         }
         for block in 0..self.chain.blocks.len() {
             self.restore_frozen(block, from)?;
@@ -154,6 +144,31 @@ where
         let states = self.store.units.iter().filter_map(|stored| stored.optimizer.as_ref());
         self.memory.optimizer.set(states.map(|optimizer| optimizer.state_bytes()).sum());
         Ok(())
+    }
+
+    /// Gives a unit what this rank keeps of it: its values, and the optimizer's state of the own elements.
+    fn restore_unit(&mut self, index: usize, from: &mut dyn StateReader) -> Result<()> {
+        let stored = &self.store.units[index];
+        let (name, length) = (stored.unit.name.clone(), stored.unit.layout.len());
+        let own = stored.own.start.min(length)..stored.own.end.min(length);
+        let kept = if self.store.gathers() { own.clone() } else { 0..length };
+        let steps = stored.optimizer.is_some();
+        let Some(SavedUnit { mut slots, scalars, .. }) = from.unit(&name).cloned() else {
+            return Err(Error::State(format!("`{name}` is not in the checkpoint")));
+        };
+        slots.retain(|slot| steps || slot == PARAMETERS);
+        slots.sort();
+        let (mut values, mut state) = (Vec::new(), SavedState { scalars, ..SavedState::default() });
+        for slot in slots {
+            match slot == PARAMETERS {
+                true => values = read(from, &name, &slot, kept.clone())?,
+                false => drop(state.slots.insert(slot.clone(), read(from, &name, &slot, own.clone())?)),
+            }
+        }
+        if steps {
+            self.store.restore_optimizer(index, &state)?;
+        }
+        self.store.restore_values(index, values)
     }
 
     /// Compares what was saved with this model.
@@ -187,9 +202,11 @@ where
         for stored in &self.store.units {
             let home = &self.chain.blocks[stored.unit.home].name;
             let unit = saved_unit(&stored.unit.name, home, &stored.unit.layout, true);
-            let same = from
-                .unit(&unit.name)
-                .is_some_and(|saved| saved.parameters == unit.parameters && saved.trainable);
+            let same = from.unit(&unit.name).is_some_and(|saved| {
+                saved.parameters == unit.parameters
+                    && saved.trainable
+                    && saved.slots.iter().any(|slot| slot == PARAMETERS)
+            });
             if !same {
                 return Err(Error::State(format!(
                     "the trained parameters of `{}` are not those of the checkpoint: another part of them is frozen or shared",

@@ -9,7 +9,7 @@ mod wire;
 use crate::target::Target;
 
 /// The targets, in the order in which they run.
-pub const ALL: [Target; 9] = [
+pub const ALL: [Target; 10] = [
     wire::FRAME,
     wire::RENDEZVOUS,
     wire::HEADER,
@@ -18,6 +18,7 @@ pub const ALL: [Target; 9] = [
     checkpoint::MANIFEST,
     checkpoint::SAFETENSORS,
     settings::SETTINGS,
+    settings::PLAN,
     launch::ENVIRONMENT,
 ];
 

@@ -1,5 +1,6 @@
 //! The TOML configuration, `--set`, and what is checked before a run.
 
+use brigade::plan::ScheduleError;
 use brigade::{Settings, embedded, layered};
 
 use crate::target::{Bound, Limit, Target, lines};
@@ -12,32 +13,59 @@ const SETS: &str = "\n#--set\n";
 
 /// A configuration file and `--set`.
 ///
-/// A payload is either, or both. Counted as parsed: all of it fits the settings. Bound: a key that nothing is called like
-/// is quoted with the nearest one, and each level of settings is gone through once a layer.
+/// A payload is either, or both. Counted as parsed: all of it fits the settings. Bound: all settings are there a few times
+/// over, once for each `--set`; a name that none has is compared with each, and quoted in the message.
 pub const SETTINGS: Target = Target {
     name: "settings",
     run: |input| {
-        let _ = with_settings(input, |settings| {
-            for (world, tokens) in PLANNED {
-                let _ = settings.plan(world, tokens).map_err(|error| error.to_string());
-            }
-        });
+        with_settings(input, |_| ());
     },
     parsed: |input| with_settings(input, |_| ()).is_some(),
     bound: Bound {
-        at_once: Limit { fixed: 512 << 10, per_byte: 256 },
-        in_total: Limit { fixed: 8 << 20, per_byte: 2048 },
+        at_once: Limit { fixed: 64 << 10, per_byte: 256 },
+        in_total: Limit { fixed: 256 << 10, per_byte: 4096 },
     },
-    payloads: || {
-        let whole = FILES.map(|text| text.as_bytes().to_vec());
-        let sets = [
-            SETS,
-            "train.steps=7\noptimizer.learning_rate = 1\ncheckpoint.dir=\"a\"\npipeline.stages=[3, 4]",
-        ];
-        whole.into_iter().chain([sets.concat().into_bytes()]).collect()
-    },
+    payloads,
     envelope: lines,
 };
+
+/// What is made of settings before a run, for worlds of several sizes.
+///
+/// Payloads are those of [`SETTINGS`]. Counted as parsed: they fit one of the worlds. Bound: the schedule of a pipeline
+/// takes 128 bytes for each of its tasks, which are [`ScheduleError::MOST_TASKS`] at most.
+pub const PLAN: Target = Target {
+    name: "plan",
+    run: |input| {
+        with_settings(input, |settings| {
+            planned(settings);
+        });
+    },
+    parsed: |input| {
+        let mut parsed = false;
+        with_settings(input, |settings| parsed |= planned(settings));
+        parsed
+    },
+    bound: Bound {
+        at_once: Limit { fixed: 128 * ScheduleError::MOST_TASKS as u64, per_byte: 256 },
+        in_total: Limit { fixed: 4 * 128 * ScheduleError::MOST_TASKS as u64, per_byte: 4096 },
+    },
+    payloads,
+    envelope: lines,
+};
+
+fn payloads() -> Vec<Vec<u8>> {
+    let whole = FILES.map(|text| text.as_bytes().to_vec());
+    let sets =
+        [SETS, "train.steps=7\noptimizer.learning_rate = 1\ncheckpoint.every=4\npipeline.stages=[3, 4]"];
+    whole.into_iter().chain([sets.concat().into_bytes()]).collect()
+}
+
+/// Whether the settings fit one of the worlds.
+fn planned(settings: &Settings) -> bool {
+    let plans =
+        PLANNED.map(|(world, tokens)| settings.plan(world, tokens).map_err(|error| error.to_string()));
+    plans.iter().any(Result::is_ok)
+}
 
 /// Reads both parts, and gives what they make to `then`.
 fn with_settings(input: &[u8], mut then: impl FnMut(&Settings)) -> Option<()> {

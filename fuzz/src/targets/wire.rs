@@ -82,8 +82,8 @@ pub const HEADER: Target = Target {
         input.split_first().is_some_and(|(first, rest)| first % 2 == 1 || rest.starts_with(&genuine[..8]))
     },
     bound: Bound {
-        at_once: Limit { fixed: fuzzing::MESSAGE_LIMIT + (512 << 10), per_byte: 16 },
-        in_total: Limit { fixed: fuzzing::MESSAGE_LIMIT + (512 << 10), per_byte: 64 },
+        at_once: Limit { fixed: fuzzing::MESSAGE_LIMIT + (384 << 10), per_byte: 16 },
+        in_total: Limit { fixed: fuzzing::MESSAGE_LIMIT + (384 << 10), per_byte: 64 },
     },
     payloads: Vec::new,
     envelope: |rng: &mut ChaCha8Rng, payloads| {
