@@ -35,9 +35,14 @@ pub(crate) fn is_shared(error: &anyhow::Error) -> bool {
         || error.is::<Preempted>()
 }
 
-/// Whether a rank ended as it was told to.
-pub(crate) fn is_planned(result: &std::thread::Result<anyhow::Result<()>>) -> bool {
-    matches!(result, Ok(Err(error)) if error.is::<Preempted>() || error.is::<Interrupted>())
+/// Whether something came between ranks that their last operations may explain: not where they ended as they were told
+/// to, or all for one reason.
+pub(crate) fn is_unexplained(result: &std::thread::Result<anyhow::Result<()>>) -> bool {
+    match result {
+        Ok(Ok(())) => false,
+        Ok(Err(error)) => !(is_shared(error) || error.is::<Interrupted>()),
+        Err(_) => true,
+    }
 }
 
 /// Writes what this rank did last; it is there wholly or not at all.

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
+use crate::checkpoint::changes;
 use crate::settings::CHECKPOINT_FOLDER;
 
 /// The resolved configuration of a run.
@@ -29,11 +30,14 @@ pub(crate) fn claim(dir: &Path, name: &str, overwrite: bool, config: &str) -> an
 }
 
 /// Takes the folder of a run that was begun and may have nothing to go on from: what it has of results may be replaced,
-/// but not a finished run or one of another configuration.
+/// but not a finished run or one that could not have been this one.
 pub(crate) fn claim_begun(dir: &Path, config: &str) -> anyhow::Result<PathBuf> {
     std::fs::create_dir_all(dir).with_context(|| format!("--out {}", dir.display()))?;
-    let other = std::fs::read_to_string(dir.join(CONFIG_FILE)).is_ok_and(|text| text != portable(config));
-    if other || dir.join(WEIGHTS_FILE).exists() {
+    let before = std::fs::read_to_string(dir.join(CONFIG_FILE)).ok();
+    let before = before.and_then(|text| text.parse::<toml::Table>().ok());
+    let before = before.and_then(|table| serde_json::to_value(table).ok());
+    let is_other = before.is_some_and(|before| changes(0, &before, config).is_err());
+    if is_other || dir.join(WEIGHTS_FILE).exists() {
         refuse_earlier(dir, config)?;
     }
     Ok(dir.to_owned())

@@ -15,7 +15,7 @@ use serde::Serialize;
 use crate::checkpoint;
 use crate::config::{embedded, layered};
 use crate::ending::{
-    PANICKED, announce, failed_rank, is_planned, is_shared, panic_text, report, said_why, write_flight,
+    PANICKED, announce, failed_rank, is_shared, is_unexplained, panic_text, report, said_why, write_flight,
 };
 use crate::explain::{explain, tell};
 use crate::flags::{Resume, StandardFlags};
@@ -205,8 +205,7 @@ impl Program<'_> {
         // A panic of Burn must not leave the other ranks waiting.
         let result = catch_unwind(AssertUnwindSafe(|| body(&mut session, prepared)));
         drop(session);
-        if !matches!(result, Ok(Ok(())))
-            && !is_planned(&result)
+        if is_unexplained(&result)
             && let Err(error) = write_flight(world.group(), &flight)
         {
             tell(format_args!("brigade: {error}"));

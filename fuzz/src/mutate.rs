@@ -141,7 +141,7 @@ fn swap(rng: &mut ChaCha8Rng, bytes: &mut Vec<u8>) {
 
 /// Something opens, up to a few thousand times, and may close as often.
 fn nest(rng: &mut ChaCha8Rng, bytes: &mut Vec<u8>) {
-    let depth = *one_of(rng, &[2, 20, 127, 128, 129, 4000]);
+    let depth = if rng.random_ratio(1, 32) { 4000 } else { *one_of(rng, &[2, 20, 127, 128, 129]) };
     let opening = one_of(rng, &OPENINGS);
     let range = token(rng, bytes, |byte| byte.is_ascii_alphanumeric()).unwrap_or(0..0);
     let mut nested = opening.repeat(depth).into_bytes();

@@ -14,7 +14,7 @@ use brigade_fuzz::trial::{Fault, trial};
 static ALLOCATOR: Counting = Counting;
 
 fn short(target: &Target, count: u64) -> Outcome {
-    run(target, &Inputs::new(target, payloads(target).unwrap(), 1), count, |_| ())
+    run(target, &Inputs::new(target, payloads(target).expect("the corpus is there"), 1), count, |_| ())
 }
 
 /// Each target a test of its own, so that they run side by side.

@@ -109,7 +109,7 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
             let (many, most) = (self.point.nonfinite, settings.nonfinite_limit);
             if most > 0 && many > most {
                 return Err(Agreed(format!(
-                    "step {}: {why}, for the {many}th time in this run; train.nonfinite_limit = {most} allows no more",
+                    "step {}: {why}, {many} times in this run by now; train.nonfinite_limit = {most} allows no more",
                     report.step
                 ))
                 .into());

@@ -86,6 +86,8 @@ mod tests {
         let parse = |line: &str| Cli::try_parse_from(line.split_whitespace()).unwrap().command;
         let Command::Train { args } = parse("xtask train --steps 20 --help") else { panic!("not train") };
         assert_eq!(args, ["--steps", "20", "--help"]);
+        let Command::Fuzz { args } = parse("xtask fuzz --target frame --help") else { panic!("not fuzz") };
+        assert_eq!(args, ["--target", "frame", "--help"]);
         let Command::Test { args } = parse("xtask test -p brigade-comm ring -- --nocapture") else {
             panic!("not test")
         };

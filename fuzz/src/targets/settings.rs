@@ -31,7 +31,7 @@ pub const SETTINGS: Target = Target {
 
 /// What is made of settings before a run, for worlds of several sizes.
 ///
-/// Payloads are those of [`SETTINGS`]. Counted as parsed: they fit one of the worlds. Bound: the schedule of a pipeline
+/// Payloads are those of [`SETTINGS`]. Counted as parsed: one of both parts fits one of the worlds. Bound: the schedule of a pipeline
 /// takes 128 bytes for each of its tasks, which are [`ScheduleError::MOST_TASKS`] at most.
 pub const PLAN: Target = Target {
     name: "plan",
@@ -67,19 +67,17 @@ fn planned(settings: &Settings) -> bool {
     plans.iter().any(Result::is_ok)
 }
 
-/// Reads both parts, and gives what they make to `then`.
+/// Reads both parts, the second on top of the first where that makes sense, and gives what each makes to `then`; nothing
+/// where one of them makes no sense.
 fn with_settings(input: &[u8], mut then: impl FnMut(&Settings)) -> Option<()> {
     let text = String::from_utf8_lossy(input);
     let (file, sets) = text.split_once(SETS).unwrap_or((&text, ""));
     let read = embedded::<Settings>(file).map_err(|error| error.to_string()).ok();
-    if let Some(settings) = &read {
-        then(settings);
-    }
-    let sets: Vec<String> = sets.lines().map(str::to_owned).collect();
-    let set =
-        layered(&read.clone().unwrap_or_default(), &[], &sets).map_err(|error| error.to_string()).ok()?;
+    read.iter().for_each(&mut then);
     if !sets.is_empty() {
-        then(&set);
+        let sets: Vec<String> = sets.lines().map(str::to_owned).collect();
+        let below = read.clone().unwrap_or_default();
+        then(&layered(&below, &[], &sets).map_err(|error| error.to_string()).ok()?);
     }
     read.map(drop)
 }
@@ -99,7 +97,10 @@ weight_decay = 0.01
 name = "cosine"
 warmup_steps = 50
 "#,
-    r#"[mesh]
+    r#"[train]
+micro_batch_size = 1
+global_batch_size = 16
+[mesh]
 pp = 2
 dp = 4
 [zero]

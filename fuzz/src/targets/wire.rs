@@ -13,14 +13,14 @@ const WORD: &[u8] = b"BRIGADE1";
 /// Messages on a control connection, and what rank 0 makes of their answers.
 ///
 /// A payload is the JSON of one message. Counted as parsed: the first message is whole and JSON. Bound: what is decoded
-/// from JSON takes a multiple of its text; all that follows from one answer is in proportion to all answers before it.
+/// from JSON takes a multiple of its text; what follows from an answer is in proportion to all answers before it.
 pub const FRAME: Target = Target {
     name: "frame",
     run: fuzzing::frame,
     parsed: |input| input.split_first().is_some_and(|(_, frames)| begins_with_frame(frames)),
     bound: Bound {
         at_once: Limit { fixed: 64 << 10, per_byte: 64 },
-        in_total: Limit { fixed: 1 << 20, per_byte: 1 << 10 },
+        in_total: Limit { fixed: 128 << 10, per_byte: 128 },
     },
     payloads: Vec::new,
     envelope: |rng, payloads| {

@@ -206,6 +206,10 @@ impl Case<'_> {
             Cause::Missed { .. } => {
                 (Finding::Missed, format!("rank {rank} never called {what}, which {waiters} wait in; {last}"))
             }
+            Cause::Undelivered { .. } if self.did_not_answer(rank) => (
+                Finding::Stopped,
+                format!("rank {rank} did not answer while {waiters} waited in {what}; {last}"),
+            ),
             Cause::Undelivered { .. } => {
                 (Finding::Undelivered, format!("what rank {rank} sent did not reach {waiters} in {what}"))
             }
@@ -227,6 +231,11 @@ impl Case<'_> {
                 diagnosis(Finding::Gone, missing.iter().copied(), text)
             }
         }
+    }
+
+    /// Whether the others gave up because of this rank.
+    fn did_not_answer(&self, rank: usize) -> bool {
+        self.failure().is_some_and(|failure| failure.root.iter().any(|suspect| suspect.rank == rank))
     }
 
     /// The first failure, in the words of the rank where it happened if that left a record.

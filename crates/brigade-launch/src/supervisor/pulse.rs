@@ -114,6 +114,11 @@ impl Pulse {
         silent.then(|| Duration::from_nanos(now_nanos().saturating_sub(self.said)))
     }
 
+    /// Whether somebody has stopped the rank.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.is_some()
+    }
+
     /// The signal that has stopped the rank, and for how long, if that is long enough to matter.
     pub fn stopped(&self, rank: usize) -> Option<Stopped> {
         let (signal, since) = self.stopped?;

@@ -263,8 +263,8 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Listens to the hearts. Of the ranks that have been silent for too long the one that fell silent first is
-    /// to blame: the others wait for it.
+    /// Listens to the hearts. Where a rank has been silent for too long, the one that fell silent first is to blame,
+    /// or one that somebody has stopped: the others wait for it.
     fn look(&mut self) {
         let now = Instant::now();
         let elapsed = now - std::mem::replace(&mut self.last_look, now);
@@ -274,8 +274,11 @@ impl Supervisor<'_> {
             return;
         };
         let alive = self.round.ranks.iter().enumerate().filter(|(_, rank)| rank.end.is_none());
-        let silent = alive.filter_map(|(i, rank)| Some((i, rank.pulse.silent_for(timeout)?)));
-        let Some((i, silence)) = silent.max_by_key(|(_, silence)| *silence) else { return };
+        let silent = alive.clone().filter_map(|(i, rank)| Some((i, rank.pulse.silent_for(timeout)?)));
+        let Some(longest) = silent.max_by_key(|(_, silence)| *silence) else { return };
+        let mut stopped = alive.filter(|(_, rank)| rank.pulse.is_stopped());
+        let stopped = stopped.find_map(|(i, rank)| Some((i, rank.pulse.silent_for(Duration::ZERO)?)));
+        let (i, silence) = stopped.unwrap_or(longest);
         // Before settling, which remembers who was stopped.
         let after = (self.round.epoch.elapsed() + timeout).saturating_sub(silence);
         self.fail();
