@@ -2,7 +2,10 @@
 
 mod told;
 
-use std::{sync::mpsc::Receiver, time::Instant};
+use std::{
+    sync::mpsc::Receiver,
+    time::{Duration, Instant},
+};
 
 use rustix::process::Signal;
 use signal_hook::consts::{SIGTERM, SIGTSTP, SIGWINCH};
