@@ -205,10 +205,9 @@ impl Program<'_> {
         // A panic of Burn must not leave the other ranks waiting.
         let result = catch_unwind(AssertUnwindSafe(|| body(&mut session, prepared)));
         drop(session);
-        if is_unexplained(&result)
-            && let Err(error) = write_flight(world.group(), &flight)
-        {
-            tell(format_args!("brigade: {error}"));
+        if is_unexplained(&result) {
+            // What failed is what must be heard of, not that it could not be recorded, too.
+            drop(write_flight(world.group(), &flight));
         }
         match result {
             Ok(Ok(())) => {

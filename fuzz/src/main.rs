@@ -116,17 +116,20 @@ fn dies(target: &Target, input: &[u8], path: &Path) -> Result<bool> {
 
 /// Runs a target in this process and prints its line; whether nothing failed.
 fn work(target: &Target, args: &Args, numbers: &Path) -> Result<bool> {
-    let numbers = Numbers::create(numbers).with_context(|| format!("cannot write {}", numbers.display()))?;
+    let mut numbers =
+        Numbers::create(numbers).with_context(|| format!("cannot write {}", numbers.display()))?;
     let inputs = Inputs::new(target, payloads(target)?, args.seed);
     let mut unnoted = None;
-    let outcome = run(target, &inputs, args.inputs, |number| unnoted = numbers.note(number).err());
+    let outcome =
+        run(target, &inputs, args.inputs, |number| unnoted = numbers.note(number).err().or(unnoted.take()));
     if let Some(error) = unnoted {
         return Err(error).context("cannot note the number of an input");
     }
     println!("{}", report::line(target.name, &outcome));
     let Some(mut failure) = outcome.failure else { return Ok(true) };
     failure.input = minimise(&failure.input, brigade_fuzz::minimise::MOST_TRIES, |smaller| {
-        trial(target, smaller).is_err_and(|fault| fault.is_like(&failure.fault))
+        let noted = numbers.note(failure.number).is_ok();
+        noted && trial(target, smaller).is_err_and(|fault| fault.is_like(&failure.fault))
     });
     if let Err(fault) = trial(target, &failure.input) {
         failure.fault = fault;

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// How long one input may take.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Between two looks at the worker.
 const LOOK: Duration = Duration::from_millis(20);
@@ -33,9 +33,13 @@ pub enum End {
     },
 }
 
-/// Where a worker notes the number of the input that it is about to run.
+/// Where a worker notes the number of the input that it is about to run, and of the trial, so that each note differs from
+/// the one before.
 #[derive(Debug)]
-pub struct Numbers(File);
+pub struct Numbers {
+    file: File,
+    trials: u64,
+}
 
 impl Numbers {
     /// A worker's notes at a path.
@@ -43,45 +47,49 @@ impl Numbers {
     /// # Errors
     /// If there can be no such file.
     pub fn create(path: &Path) -> io::Result<Self> {
-        File::create(path).map(Self)
+        Ok(Self { file: File::create(path)?, trials: 0 })
     }
 
     /// Notes a number.
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn note(&self, number: u64) -> io::Result<()> {
-        self.0.write_all_at(&number.to_le_bytes(), 0)
+    pub fn note(&mut self, number: u64) -> io::Result<()> {
+        self.trials += 1;
+        let note = [number.to_le_bytes(), self.trials.to_le_bytes()];
+        self.file.write_all_at(note.as_flattened(), 0)
     }
 }
 
-/// The number that a worker has noted last; 0 before the first.
-fn noted(path: &Path) -> u64 {
-    let bytes = fs::read(path).unwrap_or_default();
-    bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+/// The number in a note; 0 before the first.
+fn number(note: &[u8]) -> u64 {
+    note.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-/// Starts a worker and waits until it ends, or notes no other number at `path` for longer than `patience`.
+/// Starts a worker and waits until it ends, or notes nothing at `path` for longer than `patience`.
 ///
 /// # Errors
 /// If it cannot be started or waited for.
 pub fn watch(worker: &mut Command, path: &Path, patience: Duration) -> io::Result<End> {
     let mut child = worker.spawn()?;
-    let (mut last, mut since) = (None, Instant::now());
+    let noted = || fs::read(path).unwrap_or_default();
+    let (mut last, mut since) = (noted(), Instant::now());
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(match (status.code(), status.signal()) {
                 (Some(code), _) => End::Exited(code),
-                (None, signal) => End::Killed { number: noted(path), signal: signal.unwrap_or_default() },
+                (None, signal) => {
+                    End::Killed { number: number(&noted()), signal: signal.unwrap_or_default() }
+                }
             });
         }
-        let number = Some(noted(path));
-        if number != last {
-            (last, since) = (number, Instant::now());
+        let note = noted();
+        if note != last {
+            (last, since) = (note, Instant::now());
         } else if since.elapsed() > patience {
             child.kill()?;
             child.wait()?;
-            return Ok(End::Stuck { number: noted(path) });
+            return Ok(End::Stuck { number: number(&last) });
         }
         std::thread::sleep(LOOK);
     }
