@@ -144,6 +144,7 @@ impl StandardFlags {
         lay(&self.checkpoint_every, &mut settings.checkpoint.every);
         lay(&self.keep, &mut settings.checkpoint.keep);
         lay(&self.out, &mut settings.output.dir);
+        settings.checkpoint.resolve();
         if let Some(Resume::From(dir)) = &self.resume {
             settings.output.dir.clone_from(dir);
         }

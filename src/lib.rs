@@ -13,6 +13,7 @@
 //! strategies; [`models`], [`data`], [`report`] and [`comm`] know nothing of each other.
 
 mod checkpoint;
+mod claim;
 mod config;
 mod dataset;
 mod describe;

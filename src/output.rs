@@ -53,13 +53,14 @@ pub(crate) fn claim_for_logs(dir: &Path, name: &str) -> anyhow::Result<PathBuf> 
 }
 
 /// Starts a run in a folder that was claimed: removes the weights of an earlier run, if that is
-/// allowed, and writes the configuration. The file says nothing of the folder itself, so that it can be given
+/// allowed and there is something to train, and writes the configuration. The file says nothing of the folder itself, so that it can be given
 /// back for a run elsewhere.
-pub(crate) fn begin(dir: &Path, overwrite: bool, config: &str) -> anyhow::Result<()> {
+pub(crate) fn begin(dir: &Path, overwrite: bool, trains: bool, config: &str) -> anyhow::Result<()> {
     let weights = dir.join(WEIGHTS_FILE);
     if !overwrite {
         refuse_earlier(dir, config)?;
-    } else if let Err(error) = std::fs::remove_file(&weights)
+    } else if trains
+        && let Err(error) = std::fs::remove_file(&weights)
         && error.kind() != ErrorKind::NotFound
     {
         return Err(error).with_context(|| format!("cannot remove {}", weights.display()));
@@ -133,14 +134,14 @@ mod tests {
         let dir = dir.path().join("a");
         let text = |file: &str| std::fs::read_to_string(dir.join(file)).unwrap();
         assert_eq!(claim(&dir, "x", false, "a = 1").unwrap(), dir);
-        begin(&dir, false, "a = 1\n[output]\ndir = \"x\"\n").unwrap();
+        begin(&dir, false, true, "a = 1\n[output]\ndir = \"x\"\n").unwrap();
         assert_eq!(text(CONFIG_FILE), "a = 1\n\n[output]\n");
         std::fs::write(dir.join(WEIGHTS_FILE), "weights").unwrap();
         let error = claim(&dir, "x", false, "a = 2").unwrap_err().to_string();
         assert!(error.contains("--overwrite"), "{error}");
         claim(&dir, "x", true, "a = 2").unwrap();
         assert_eq!(text(WEIGHTS_FILE), "weights");
-        begin(&dir, true, "a = 2").unwrap();
+        begin(&dir, true, true, "a = 2").unwrap();
         assert_eq!(text(CONFIG_FILE), "a = 2\n");
         assert!(!dir.join(WEIGHTS_FILE).exists());
         let error = claim(&dir, "x", false, "a = 3").unwrap_err().to_string();

@@ -12,16 +12,16 @@ use brigade_launch::{Detected, Launch, NodeInfo, Outcome, RankInfo, Source, inte
 use clap::{Args, Command, FromArgMatches};
 use serde::Serialize;
 
-use crate::checkpoint;
+use crate::claim::{self, Claim, RUN_ID, beginning};
 use crate::config::{embedded, layered};
 use crate::ending::{
     PANICKED, announce, failed_rank, is_shared, is_unexplained, panic_text, report, said_why, write_flight,
 };
 use crate::explain::{explain, tell};
-use crate::flags::{Resume, StandardFlags};
+use crate::flags::StandardFlags;
 use crate::output;
 use crate::rank;
-use crate::session::{Beginning, DryRun, Session};
+use crate::session::{DryRun, Session};
 use crate::settings::{Plan, Settings};
 
 pub use brigade_launch::exit;
@@ -135,25 +135,28 @@ impl Program<'_> {
             prepare(Role::Launcher)?;
             let Settings { output, .. } = self.settings;
             // Node 0 holds rank 0, which writes the results; the other nodes keep only their logs.
-            let dir = match node.node_rank {
-                0 => self.claim()?,
-                _ => output::claim_for_logs(&output.dir, self.name)?,
+            let claim = match node.node_rank {
+                0 => Claim::of(self)?,
+                _ => Claim::for_logs(output::claim_for_logs(&output.dir, self.name)?),
             };
             let program = std::env::current_exe().context("cannot find this program's own file")?;
-            Ok((token, dir, program))
+            Ok((token, claim, program))
         };
-        let (token, dir, program) = prepared().map_err(usage)?;
+        let (token, claim, program) = prepared().map_err(usage)?;
+        let dir = claim.dir.clone();
         let mut launch = Launch::local(program, nproc, token, dir.join("logs"))
             .on_node(node)
             .with_flags(&self.flags.world);
         launch.init_timeout = rank::timeouts(&self.settings.comm).init;
         launch.args = std::env::args_os().skip(1).collect();
-        launch.env = vec![(RUN_DIR.into(), OsString::from(&dir))];
+        launch.env =
+            vec![(RUN_DIR.into(), OsString::from(&dir)), (RUN_ID.into(), OsString::from(&claim.run))];
         let (name, value) = brigade_cpu::HUGE_PAGES;
         if std::env::var_os(name).is_none() {
             launch.env.push((name.into(), value.into()));
         }
         let outcome = brigade_launch::launch(&launch, &mut announce)?;
+        drop(claim);
         match &outcome {
             Outcome::Done | Outcome::Preempted { .. } => {}
             Outcome::Failed(failure)
@@ -186,13 +189,15 @@ impl Program<'_> {
             drop(world.shutdown());
             return Err(usage(error));
         }
-        let out = match launched {
-            Some(dir) => dir,
+        let claim = match launched {
+            Some(dir) => Claim::given(dir),
             None if info.rank == 0 => {
-                self.claim().inspect_err(|error| world.group().abort(&explain(error))).map_err(usage)?
+                Claim::of(self).inspect_err(|error| world.group().abort(&explain(error))).map_err(usage)?
             }
-            None => self.settings.output.dir.clone(),
+            None => Claim::for_logs(self.settings.output.dir.clone()),
         };
+        let run = rank::texts(world.group(), &claim.run).context("naming the run")?.swap_remove(0);
+        let out = claim.dir.clone();
         let world_text = match role {
             Role::LaunchedRank => format!("{} ranks, started by Brigade", info.world_size),
             _ => detected.to_string(),
@@ -200,7 +205,8 @@ impl Program<'_> {
         let session = Session::new(self, world.group().clone(), plan, out, world_text, interrupt);
         let mut session = session.context("connecting the mesh")?;
         session.restart = brigade_launch::restart_count()?;
-        session.beginning = self.beginning(session.restart);
+        session.beginning = beginning(self, session.restart);
+        session.run = run;
         let flight = session.out.join(FLIGHT_FOLDER).join(format!("rank-{}.json", info.rank));
         // A panic of Burn must not leave the other ranks waiting.
         let result = catch_unwind(AssertUnwindSafe(|| body(&mut session, prepared)));
@@ -229,34 +235,6 @@ impl Program<'_> {
         }
     }
 
-    /// How the ranks of a run begin, when they are started for the `restart`th time again.
-    fn beginning(&self, restart: u32) -> Beginning {
-        match (&self.flags.resume, restart) {
-            (None, 0) => Beginning::Fresh { overwrite: self.settings.output.overwrite },
-            (Some(Resume::From(_)), 0) => Beginning::Resume,
-            _ => Beginning::ResumeIfThere,
-        }
-    }
-
-    /// Finds the folder of results, for a new run or one that goes on. What is set otherwise than before is told.
-    fn claim(&self) -> anyhow::Result<PathBuf> {
-        let Settings { output, checkpoint, .. } = self.settings;
-        let Some(resume) = &self.flags.resume else {
-            return output::claim(&output.dir, self.name, output.overwrite, &self.config);
-        };
-        match (checkpoint::newest(&checkpoint.place(&output.dir))?, resume) {
-            (Ok((step, run)), _) => {
-                let changes = checkpoint::changes(step, &run.configuration, &self.config)?;
-                for change in changes.iter().filter(|_| !self.flags.quiet) {
-                    tell(format_args!("changed: {change}"));
-                }
-                Ok(output.dir.clone())
-            }
-            (Err(_), Resume::Auto) => output::claim_begun(&output.dir, &self.config),
-            (Err(why), Resume::From(dir)) => anyhow::bail!("--resume {}: {why}", dir.display()),
-        }
-    }
-
     /// Runs the body with a session that describes the run instead of training.
     fn dry_run<P>(
         &self,
@@ -277,6 +255,9 @@ impl Program<'_> {
         let interrupt = interrupt::Interrupt::detached();
         let mut session = Session::new(self, group, plan, out, detected.to_string(), interrupt)?;
         session.describe_only();
+        if let Some(step) = claim::goes_on(self).map_err(usage)? {
+            tell(format_args!("goes on from the checkpoint of step {step}"));
+        }
         match body(&mut session, prepared) {
             Err(error) if error.is::<DryRun>() => Ok(exit::DONE),
             Err(error) => Err(error),

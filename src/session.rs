@@ -57,6 +57,8 @@ pub struct Session {
     /// Whether the run is only to be described.
     pub(crate) dry: bool,
     pub(crate) beginning: Beginning,
+    /// Tells this run's checkpoints from those of others.
+    pub(crate) run: String,
     /// How often the launcher has started the ranks again.
     pub(crate) restart: u32,
     /// Tells the launcher what this rank is at.
@@ -89,6 +91,7 @@ impl Session {
             cuts: program.cuts.clone(),
             dry: false,
             beginning: Beginning::Fresh { overwrite: program.settings.output.overwrite },
+            run: String::new(),
             restart: 0,
             heart: Heart::from_environment(),
             facts: BTreeMap::new(),
@@ -155,6 +158,11 @@ impl Session {
         crate::rank::same(&self.group, what, text)?;
         self.facts.insert(what.to_owned(), text.to_owned());
         Ok(())
+    }
+
+    /// What a checkpoint must have to be one of this run.
+    pub(crate) fn identity(&self) -> (&str, &BTreeMap<String, String>) {
+        (&self.run, &self.facts)
     }
 
     /// Fails once Ctrl-C came.

@@ -20,7 +20,17 @@ const FIXED: [&str; 7] = [
 ];
 
 /// Settings that have nothing to do with what is computed.
-const FREE: [&str; 5] = ["output.", "checkpoint.", "comm.", "data.sources", "data.cache_dir"];
+const FREE: [&str; 9] = [
+    "output.",
+    "checkpoint.keep",
+    "checkpoint.dir",
+    "checkpoint.asynchronous",
+    "checkpoint.on_failure",
+    "checkpoint.timeout_seconds",
+    "comm.",
+    "data.sources",
+    "data.cache_dir",
+];
 
 /// The newest checkpoint at a place that can be opened: its step and what it says of its run. Without any, what is wrong
 /// with those that are there.
@@ -32,6 +42,11 @@ pub(crate) fn newest(place: &str) -> anyhow::Result<Result<(u64, RunDescription)
     let mut wrong = Vec::new();
     for found in list(&*storage)? {
         let opened = found.whole.and_then(|_| Checkpoint::open(storage.clone(), found.step));
+        if let Err(error) = &opened
+            && !error.is_damage()
+        {
+            bail!("cannot go on from step {}: {error}", found.step);
+        }
         let described = opened.map_err(|error| error.to_string()).and_then(|checkpoint| {
             serde_json::from_value(checkpoint.manifest().state.settings.clone())
                 .map_err(|error| format!("it does not say what run it is of: {error}"))

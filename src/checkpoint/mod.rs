@@ -15,6 +15,8 @@ pub(crate) use saver::{Outcome, Progress, Saver};
 /// What a checkpoint says of its run beside the state of training.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub struct RunDescription {
+    /// Tells the run from others; it stays when the run goes on.
+    pub run: String,
     /// The resolved configuration.
     pub configuration: serde_json::Value,
     /// For each parameter, its name in a file of weights.

@@ -6,6 +6,9 @@ use std::sync::Arc;
 use brigade_checkpoint::{Checkpoint, State, Storage, Unit, list};
 use brigade_comm::Group;
 use brigade_core::{Activation, BoxError, Engine, StateReader};
+use serde::Deserialize;
+
+use super::RunDescription;
 
 use crate::rank::texts;
 
@@ -49,13 +52,17 @@ pub(crate) struct Resumption {
 /// How a rank fared with a checkpoint.
 enum Tried {
     Restored(Point),
+    /// It is another run's.
+    Foreign,
     Damaged(String),
-    /// It is not this run's.
+    /// It could not be read now, or not by this build.
+    Unreadable(String),
+    /// It is of another model or other data.
     Other(String),
 }
 
-/// Restores the newest checkpoint that all ranks find whole in what they need of it, those first whose step `is_preferred`;
-/// none where there is none at all. All ranks call it together.
+/// Restores the newest checkpoint of `run` that all ranks find whole in what they need of it, those first whose step
+/// `is_preferred`; none where there is none at all. All ranks call it together.
 ///
 /// # Errors
 /// [`Unfit`], if it is another model's or another data set's; [`Agreed`], if all are damaged; if ranks cannot talk.
@@ -63,7 +70,7 @@ pub(crate) fn restore<I, O, T>(
     engine: &mut Engine<I, O, T>,
     storage: &Arc<dyn Storage>,
     group: &Group,
-    facts: &BTreeMap<String, String>,
+    (run, facts): (&str, &BTreeMap<String, String>),
     is_preferred: impl Fn(u64) -> bool,
 ) -> anyhow::Result<Option<Resumption>>
 where
@@ -74,9 +81,11 @@ where
     let (mut candidates, mut damaged) = candidates(storage, group)?;
     candidates.sort_by_key(|step| !is_preferred(*step));
     for step in candidates {
-        let tried = attempt(engine, storage, step, facts);
+        let tried = attempt(engine, storage, step, run, facts);
         let word = match &tried {
             Tried::Restored(_) => String::new(),
+            Tried::Foreign => "foreign".into(),
+            Tried::Unreadable(why) => format!("unreadable {why}"),
             Tried::Damaged(why) => format!("damaged {why}"),
             Tried::Other(why) => format!("other {why}"),
         };
@@ -85,6 +94,12 @@ where
         if let Some(why) = found("other ") {
             let location = storage.location();
             return Err(Unfit(format!("cannot go on from step {step} of {location}: {why}")).into());
+        }
+        if let Some(why) = found("unreadable ") {
+            return Err(Agreed(format!("cannot read step {step} of {}: {why}", storage.location())).into());
+        }
+        if found("foreign").is_some() {
+            continue;
         }
         match (tried, found("damaged ")) {
             (Tried::Restored(point), None) => return Ok(Some(Resumption { point, damaged })),
@@ -106,6 +121,9 @@ fn candidates(storage: &Arc<dyn Storage>, group: &Group) -> anyhow::Result<(Vec<
             Err(error) => told = format!("!{error}"),
             Ok(all) => {
                 let line = |found: brigade_checkpoint::Found| match found.whole {
+                    Err(error) if !error.is_damage() => {
+                        format!("!step {}: {error}", found.step).replace('\n', " ") + "\n"
+                    }
                     Ok(_) => format!("{}\n", found.step),
                     Err(error) => {
                         format!("the checkpoint of step {}: {error}\n", found.step).replace('\n', " ") + "\n"
@@ -116,8 +134,8 @@ fn candidates(storage: &Arc<dyn Storage>, group: &Group) -> anyhow::Result<(Vec<
         }
     }
     let told = texts(group, &told)?.swap_remove(0);
-    if let Some(why) = told.strip_prefix('!') {
-        return Err(Agreed(why.to_owned()).into());
+    if let Some(why) = told.lines().find_map(|line| line.strip_prefix('!')) {
+        return Err(Agreed(format!("{}: {why}", storage.location())).into());
     }
     let (mut steps, mut damaged) = (Vec::new(), Vec::new());
     for line in told.lines() {
@@ -133,6 +151,7 @@ fn attempt<I, O, T>(
     engine: &mut Engine<I, O, T>,
     storage: &Arc<dyn Storage>,
     step: u64,
+    run: &str,
     facts: &BTreeMap<String, String>,
 ) -> Tried
 where
@@ -142,9 +161,13 @@ where
 {
     let checkpoint = match Checkpoint::open(storage.clone(), step) {
         Ok(checkpoint) => checkpoint,
-        Err(error) => return Tried::Damaged(error.to_string()),
+        Err(error) if error.is_damage() => return Tried::Damaged(error.to_string()),
+        Err(error) => return Tried::Unreadable(error.to_string()),
     };
-    let State { position, facts: saved, counters, .. } = &checkpoint.manifest().state;
+    let State { position, facts: saved, counters, settings, .. } = &checkpoint.manifest().state;
+    if RunDescription::deserialize(settings).is_ok_and(|description| description.run != run) {
+        return Tried::Foreign;
+    }
     for (what, here) in facts {
         match saved.get(what) {
             Some(there) if there != here => {
@@ -158,7 +181,14 @@ where
     match engine.restore(step, &mut Reading(&checkpoint)) {
         Ok(()) => Tried::Restored(point),
         Err(brigade_core::Error::State(why)) => Tried::Other(why),
-        Err(error) => Tried::Damaged(error.to_string()),
+        Err(brigade_core::Error::Load(error)) => {
+            let is_damage = |error: &brigade_checkpoint::Error| error.is_damage();
+            match error.downcast_ref().is_some_and(is_damage) {
+                true => Tried::Damaged(error.to_string()),
+                false => Tried::Unreadable(error.to_string()),
+            }
+        }
+        Err(error) => Tried::Unreadable(error.to_string()),
     }
 }
 

@@ -43,7 +43,11 @@ impl Progress {
 /// How a save ended, on all ranks alike.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    Saved(CheckpointRecord),
+    Saved {
+        record: CheckpointRecord,
+        /// Why other checkpoints that should be gone are not; on rank 0.
+        untidy: Option<String>,
+    },
     /// It left no trace; the text says why, with the rank.
     Failed(String),
 }
@@ -79,7 +83,7 @@ enum Phase {
     /// Each rank writes its file.
     Writing(Work<RankEntry>),
     /// Rank 0 makes it visible; the others have nothing to do.
-    Publishing(Option<Work<()>>),
+    Publishing(Option<Work<Option<String>>>),
 }
 
 enum Work<T> {
@@ -99,6 +103,13 @@ impl<T: Send + 'static> Work<T> {
             Self::Running(_) => Progress::Working,
             Self::Ended(Ok(_)) => Progress::Done,
             Self::Ended(Err(_)) => Progress::Failed,
+        }
+    }
+
+    fn value(self) -> Option<T> {
+        match self {
+            Self::Ended(Ok(value)) => Some(value),
+            _ => None,
         }
     }
 
@@ -156,10 +167,6 @@ impl Saver {
     pub(crate) fn is_due(&self, step: u64, last: bool) -> bool {
         let every = self.settings.every;
         every > 0 && (last || step.is_multiple_of(every)) && self.newest != Some(step)
-    }
-
-    pub(crate) fn is_saving_step(&self, step: u64) -> bool {
-        self.save.as_ref().is_some_and(|save| save.staging.step() == step)
     }
 
     /// Starts to save. All ranks call it, when no save is under way. `state` is the same on all but for its units; those of
@@ -241,16 +248,12 @@ impl Saver {
                 Ok(None)
             }
             Phase::Writing(_) => bail!("a save of step {} was lost", staging.step()),
-            Phase::Publishing(_) => {
+            Phase::Publishing(work) => {
                 let step = staging.step();
                 self.newest = Some(step);
-                let seconds = began.elapsed().as_secs_f64();
-                Ok(Some(Outcome::Saved(CheckpointRecord {
-                    step,
-                    stall_seconds: stall.as_secs_f64(),
-                    bytes,
-                    seconds,
-                })))
+                let (stall_seconds, seconds) = (stall.as_secs_f64(), began.elapsed().as_secs_f64());
+                let record = CheckpointRecord { step, stall_seconds, bytes, seconds };
+                Ok(Some(Outcome::Saved { record, untidy: work.and_then(Work::value).flatten() }))
             }
         }
     }
@@ -280,7 +283,7 @@ impl Saver {
         staging: &Staging,
         state: &State,
         entry: RankEntry,
-    ) -> anyhow::Result<Option<Work<()>>> {
+    ) -> anyhow::Result<Option<Work<Option<String>>>> {
         let own = Written { entry, units: state.units.clone() };
         if self.group.rank() != 0 {
             let text = serde_json::to_vec(&own)?;
@@ -311,16 +314,21 @@ impl Saver {
             gather(written.units)?;
         }
         let state = State { units: units.into_values().collect(), ..state.clone() };
-        let (storage, staging, most) = (self.storage.clone(), staging.clone(), self.settings.keep);
+        let (storage, staging, settings) = (self.storage.clone(), staging.clone(), self.settings.clone());
         let work = move || {
             publish(&*storage, &staging, state, entries)?;
-            // Those of later steps are of a run that went on from here otherwise, or damaged ones that were passed over.
-            remove_after(&*storage, staging.step()).context("removing checkpoints of later steps")?;
-            if let Some(most) = NonZeroUsize::new(most) {
-                keep(&*storage, most).context("removing older checkpoints")?;
-            }
-            Ok(())
+            Ok(tidy(&*storage, staging.step(), &settings).err().map(|error| error.to_string()))
         };
         Ok(Some(Work::Running(Background::start("checkpoint", work)?)))
     }
+}
+
+/// Removes what the new checkpoint of `step` replaces: those of later steps, which are of a line that the run left or were
+/// passed over as damaged, and all but the newest, of which one is always what a rollback would go back to.
+fn tidy(storage: &dyn Storage, step: u64, settings: &CheckpointSettings) -> brigade_checkpoint::Result<()> {
+    remove_after(storage, step)?;
+    if let Some(most) = NonZeroUsize::new(settings.keep) {
+        keep(storage, most, |step| settings.is_regular(step))?;
+    }
+    Ok(())
 }

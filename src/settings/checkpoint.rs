@@ -64,6 +64,20 @@ impl Default for CheckpointSettings {
 pub const CHECKPOINT_FOLDER: &str = "checkpoints";
 
 impl CheckpointSettings {
+    /// Makes the folder mean the same wherever the configuration is read again.
+    pub(crate) fn resolve(&mut self) {
+        if !(self.dir.is_empty() || self.dir.contains("://"))
+            && let Ok(absolute) = std::path::absolute(&self.dir)
+        {
+            self.dir = absolute.to_string_lossy().into_owned();
+        }
+    }
+
+    /// Whether a checkpoint of this step is one that a run saves whatever interrupts it.
+    pub(crate) fn is_regular(&self, step: u64) -> bool {
+        step.is_multiple_of(self.every.max(1))
+    }
+
     /// Where the checkpoints of the run in `out` are: a path or a URL.
     pub fn place(&self, out: &Path) -> String {
         match self.dir.as_str() {

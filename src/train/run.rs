@@ -64,12 +64,13 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
             self.loss = report.loss;
             let last = self.point.step == self.session.settings.train.steps;
             let validated = self.validated(last)?;
-            if self.saver.is_due(self.point.step, last) {
-                self.save()?;
-            }
+            // The step's record is there before a checkpoint from which the run goes on after it.
             if let Some(reporter) = &mut self.reporter {
                 let checkpoint = (!self.saved.is_empty()).then(|| self.saved.remove(0));
                 reporter.step(&record(&report, learning_rate, &shares, validated, checkpoint))?;
+            }
+            if self.saver.is_due(self.point.step, last) {
+                self.save()?;
             }
             if shares.preempted && !last {
                 return self.leave();
@@ -123,8 +124,8 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
         self.beat("going back to a checkpoint");
         let (session, storage) = (self.session, self.saver.storage());
         // A checkpoint that an interruption left is passed over, so that the run goes as it would have gone without.
-        let regular = |step: u64| step.is_multiple_of(session.settings.checkpoint.every.max(1));
-        let back = restore(&mut self.engine, storage, session.group(), &session.facts, regular)?;
+        let regular = |step: u64| session.settings.checkpoint.is_regular(step);
+        let back = restore(&mut self.engine, storage, session.group(), session.identity(), regular)?;
         let Some(back) = back else {
             return Err(Agreed(format!(
                 "step {}: {why}, and there is no checkpoint yet to go back to",
@@ -195,8 +196,17 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
     fn conclude(&mut self, outcome: Option<Outcome>) -> anyhow::Result<()> {
         match outcome {
             None => {}
-            Some(Outcome::Saved(record)) if self.reporter.is_some() => self.saved.push(record),
-            Some(Outcome::Saved(_)) => {}
+            Some(Outcome::Saved { record, untidy }) => {
+                if let Some(why) = untidy {
+                    self.note(&format!(
+                        "the checkpoint of step {} is saved, but older ones stay: {why}",
+                        record.step
+                    ));
+                }
+                if self.reporter.is_some() {
+                    self.saved.push(record);
+                }
+            }
             Some(Outcome::Failed(why)) => {
                 let text = format!("the checkpoint could not be saved: {why}");
                 match self.session.settings.checkpoint.on_failure {
@@ -210,7 +220,14 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
 
     /// Saves and ends, because the machine is about to be taken away.
     fn leave(mut self) -> anyhow::Result<Trained<D::Input, O>> {
-        if self.saver.newest != Some(self.point.step) && !self.saver.is_saving_step(self.point.step) {
+        // Whether an earlier save fails or not, this one is tried.
+        match self.saver.settle(|| {})? {
+            Some(Outcome::Failed(why)) => {
+                self.note(&format!("the checkpoint before could not be saved: {why}"))
+            }
+            outcome => self.conclude(outcome)?,
+        }
+        if self.saver.newest != Some(self.point.step) {
             self.save()?;
         }
         self.settle()?;

@@ -54,12 +54,12 @@ impl Session {
         let resumption = match self.beginning {
             Beginning::Fresh { .. } => None,
             Beginning::Resume => {
-                let resumed = restore(engine, saver.storage(), self.group(), &self.facts, |_| true)?;
+                let resumed = restore(engine, saver.storage(), self.group(), self.identity(), |_| true)?;
                 let missing = || Unfit(format!("{} holds no checkpoint", saver.storage().location()));
                 Some(resumed.ok_or_else(missing)?)
             }
             Beginning::ResumeIfThere => {
-                restore(engine, saver.storage(), self.group(), &self.facts, |_| true)?
+                restore(engine, saver.storage(), self.group(), self.identity(), |_| true)?
             }
         };
         saver.newest = resumption.as_ref().map(|resumption| resumption.point.step);
@@ -71,13 +71,14 @@ impl Session {
                 Beginning::Fresh { overwrite } => overwrite,
                 Beginning::Resume | Beginning::ResumeIfThere => true,
             };
-            output::begin(&self.out, replaces, &self.config)?;
+            let done = resumption.as_ref().is_some_and(|r| r.point.step >= self.settings.train.steps);
+            output::begin(&self.out, replaces, !done, &self.config)?;
             let flight = self.out.join(FLIGHT_FOLDER);
             if matches!(self.beginning, Beginning::Fresh { .. }) && flight.exists() {
                 std::fs::remove_dir_all(&flight)?;
             }
             saver.clean()?;
-            if resumption.is_none() { saver.clear(replaces) } else { Ok(()) }
+            if resumption.is_none() { saver.clear(self.settings.output.overwrite) } else { Ok(()) }
         };
         begin().context("the run's folder")?;
         // No rank saves before rank 0 has cleaned up.
@@ -132,6 +133,7 @@ impl Session {
         let config: toml::Table = self.config.parse()?;
         let file_names: BTreeMap<_, _> =
             shapes.iter().map(|(name, _)| (name.clone(), (names.to_file)(name))).collect();
-        Ok(serde_json::to_value(RunDescription { configuration: serde_json::to_value(config)?, file_names })?)
+        let (run, configuration) = (self.run.clone(), serde_json::to_value(config)?);
+        Ok(serde_json::to_value(RunDescription { run, configuration, file_names })?)
     }
 }

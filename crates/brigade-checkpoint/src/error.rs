@@ -231,6 +231,20 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether it tells of a checkpoint that is not whole, so that an older one is to be used: not of one that could not
+    /// be read now, or not by this build.
+    pub fn is_damage(&self) -> bool {
+        matches!(
+            self,
+            Self::Manifest { .. }
+                | Self::Missing { .. }
+                | Self::Size { .. }
+                | Self::Damaged { .. }
+                | Self::Coverage { .. }
+                | Self::NoSlot { .. }
+        )
+    }
+
     /// An error of the system, for `map_err`; a full disk becomes [`Error::DiskFull`] with no byte written.
     pub fn io(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         Self::io_after(operation, path.display().to_string(), 0)

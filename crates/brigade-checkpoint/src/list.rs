@@ -50,21 +50,25 @@ pub fn list(storage: &dyn Storage) -> Result<Vec<Found>> {
     Ok(found.collect())
 }
 
-/// Removes all checkpoints that are older than the `newest` newest whole ones, and returns their steps.
+/// Removes all checkpoints that are older than the `newest` newest whole ones, but for the newest whole one whose step
+/// `is_kept`, and returns the steps of those that are gone.
 ///
 /// Older means of a smaller step. With fewer whole ones nothing is removed; what is not whole does not count.
 ///
 /// # Errors
 /// Errors of the storage. What was not removed can be removed by the next call.
-pub fn keep(storage: &dyn Storage, newest: NonZeroUsize) -> Result<Vec<u64>> {
-    let mut whole = 0;
+pub fn keep(storage: &dyn Storage, newest: NonZeroUsize, is_kept: impl Fn(u64) -> bool) -> Result<Vec<u64>> {
+    let (mut whole, mut has_kept) = (0, false);
     let mut removed = Vec::new();
     for published in storage.published()? {
-        if whole >= newest.get() {
+        let (counts, wanted) = (whole < newest.get(), !has_kept && is_kept(published.step));
+        let is_whole = (counts || wanted) && load(storage, &published).is_ok();
+        if is_whole {
+            whole += usize::from(counts);
+            has_kept |= wanted;
+        } else if !counts {
             storage.remove(&published.folder)?;
             removed.push(published.step);
-        } else if load(storage, &published).is_ok() {
-            whole += 1;
         }
     }
     Ok(removed)

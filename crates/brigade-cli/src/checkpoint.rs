@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use brigade::checkpoints::{Checkpoint, Found, Manifest, Storage, Summary, list, open_storage, verify};
 use brigade::models::save_lazily;
 use brigade::report::size;
-use brigade::{CHECKPOINT_FOLDER, RunDescription, Usage, WEIGHTS_FILE, exit};
+use brigade::{CHECKPOINT_FOLDER, CONFIG_FILE, RunDescription, Usage, WEIGHTS_FILE, exit};
 use clap::{Args, Subcommand};
 
 use crate::output::print;
@@ -84,8 +84,14 @@ pub fn run(args: &CheckpointArgs) -> anyhow::Result<ExitCode> {
 }
 
 impl Place {
-    /// Where checkpoints are: in the run's folder, or there itself.
+    /// Where checkpoints are: where the run's configuration says, in the run's folder, or there itself.
     fn resolved(&self) -> String {
+        let config = std::fs::read_to_string(Path::new(&self.place).join(CONFIG_FILE)).unwrap_or_default();
+        let config = config.parse::<toml::Table>().unwrap_or_default();
+        let set = config.get("checkpoint").and_then(|section| section.get("dir")?.as_str());
+        if let Some(dir) = set.filter(|dir| !dir.is_empty()) {
+            return dir.to_owned();
+        }
         let inside = Path::new(&self.place).join(CHECKPOINT_FOLDER);
         if inside.is_dir() { inside.to_string_lossy().into_owned() } else { self.place.clone() }
     }

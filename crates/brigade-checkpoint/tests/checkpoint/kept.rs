@@ -20,11 +20,26 @@ fn the_newest_are_kept() {
             sample.save(&*storage, step, 2).unwrap();
         }
         assert_eq!(steps(&*storage), [100_000_000, 20, 15, 10, 5], "{kind}");
-        assert_eq!(keep(&*storage, NonZeroUsize::new(7).unwrap()).unwrap(), Vec::<u64>::new());
-        assert_eq!(keep(&*storage, NonZeroUsize::new(3).unwrap()).unwrap(), [10, 5], "{kind}");
-        assert_eq!(keep(&*storage, NonZeroUsize::MIN).unwrap(), [20, 15], "{kind}");
+        assert_eq!(keep(&*storage, NonZeroUsize::new(7).unwrap(), |_| false).unwrap(), Vec::<u64>::new());
+        assert_eq!(keep(&*storage, NonZeroUsize::new(3).unwrap(), |_| false).unwrap(), [10, 5], "{kind}");
+        assert_eq!(keep(&*storage, NonZeroUsize::MIN, |_| false).unwrap(), [20, 15], "{kind}");
         assert_eq!(steps(&*storage), [100_000_000], "{kind}");
         assert!(storage.unpublished().unwrap().is_empty(), "{kind}");
+    }
+}
+
+#[test]
+fn the_newest_of_a_kind_is_kept_besides() {
+    let sample = Sample::new(&[10], 1);
+    for (kind, storage, _folder) in kinds() {
+        for step in [10, 20, 21, 22, 23] {
+            sample.save(&*storage, step, 2).unwrap();
+        }
+        let tens = |step: u64| step.is_multiple_of(10);
+        assert_eq!(keep(&*storage, NonZeroUsize::new(2).unwrap(), tens).unwrap(), [21, 10], "{kind}");
+        assert_eq!(steps(&*storage), [23, 22, 20], "{kind}");
+        sample.save(&*storage, 30, 2).unwrap();
+        assert_eq!(keep(&*storage, NonZeroUsize::MIN, tens).unwrap(), [23, 22, 20], "{kind}");
     }
 }
 
@@ -50,11 +65,11 @@ fn a_whole_one_is_not_removed_for_a_broken_one() {
         sample.save(&storage, step, 2).unwrap();
     }
     fs::remove_file(folder.path().join("step-00000004/rank-00001.safetensors")).unwrap();
-    assert_eq!(keep(&storage, NonZeroUsize::new(2).unwrap()).unwrap(), [1]);
+    assert_eq!(keep(&storage, NonZeroUsize::new(2).unwrap(), |_| false).unwrap(), [1]);
     assert_eq!(steps(&storage), [4, 3, 2]);
     fs::remove_file(folder.path().join("step-00000003/manifest.json")).unwrap();
     fs::remove_file(folder.path().join("step-00000002/manifest.blake3")).unwrap();
-    assert_eq!(keep(&storage, NonZeroUsize::MIN).unwrap(), Vec::<u64>::new());
+    assert_eq!(keep(&storage, NonZeroUsize::MIN, |_| false).unwrap(), Vec::<u64>::new());
 }
 
 #[test]

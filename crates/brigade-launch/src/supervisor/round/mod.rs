@@ -27,6 +27,10 @@ use crate::{
     interrupt::Kind,
 };
 
+/// How long the others may go on after a rank that ended by the signal of preemption itself: it had no time, or does not
+/// know how, to save.
+const UNSAVED: Duration = Duration::from_secs(3);
+
 /// How far the end of the round has come, with the time of the next step.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
@@ -201,6 +205,12 @@ impl Supervisor<'_> {
         let end = self.round.ranks[i].reap(after, stopped);
         self.ends.push(end);
         (self.round.on_event)(Event::Ended(end));
+        if let Phase::Preempting { until } = self.phase
+            && end.stopped
+        {
+            // Without a rank nothing can be saved: what still waits for it need not wait for the whole grace.
+            self.phase = Phase::Preempting { until: until.min(Instant::now() + UNSAVED) };
+        }
         match end.ending {
             ending if ending.is_success() || end.stopped => {}
             ending if ending.is_preempted() => {

@@ -1,0 +1,155 @@
+//! Who may write into a run's folder, and which run it is.
+
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use brigade_checkpoint::open_storage;
+use rustix::io::{FdFlags, fcntl_setfd};
+
+use crate::checkpoint::{changes, newest};
+use crate::explain::tell;
+use crate::flags::Resume;
+use crate::output;
+use crate::program::Program;
+use crate::session::Beginning;
+use crate::settings::Settings;
+
+/// Names the run to the ranks that the launcher starts.
+pub(crate) const RUN_ID: &str = "BRIGADE_RUN_ID";
+
+/// How long a run that was killed may still hold its folder: its ranks end after their launcher.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A run's folder, held against other runs until this is dropped and the ranks have ended.
+pub(crate) struct Claim {
+    pub dir: PathBuf,
+    /// Tells this run's checkpoints from those of others. A run that goes on is the same run.
+    pub run: String,
+    _held: Option<File>,
+}
+
+impl Claim {
+    /// Finds the folder of results, for a new run or one that goes on. What is set otherwise than before is told.
+    pub(crate) fn of(program: &Program<'_>) -> anyhow::Result<Self> {
+        let Settings { output, checkpoint, .. } = program.settings;
+        let (dir, run) = match (&program.flags.resume, going_on(program)?) {
+            (None, _) => (output::claim(&output.dir, program.name, output.overwrite, &program.config)?, None),
+            (Some(_), Ok(found)) => {
+                for change in found.changes.iter().filter(|_| !program.flags.quiet) {
+                    tell(format_args!("changed: {change}"));
+                }
+                (output.dir.clone(), Some(found.run))
+            }
+            (Some(Resume::Auto), Err(_)) => (output::claim_begun(&output.dir, &program.config)?, None),
+            (Some(Resume::From(dir)), Err(why)) => bail!("--resume {}: {why}", dir.display()),
+        };
+        let held = hold(&dir)?;
+        if program.flags.resume.is_none() {
+            let place = checkpoint.place(&dir);
+            if !output.overwrite && !open_storage(&place)?.published()?.is_empty() {
+                bail!(
+                    "{place} holds checkpoints of an earlier run; give another place, --resume to go on from them, or \
+                     --overwrite to replace them"
+                );
+            }
+        }
+        let run = run.map_or_else(|| getrandom::u64().map(|number| format!("{number:016x}")), Ok);
+        Ok(Self { dir, run: run.context("no random number for the run's name")?, _held: held })
+    }
+
+    /// What the launcher has claimed for a rank.
+    pub(crate) fn given(dir: PathBuf) -> Self {
+        Self { dir, run: std::env::var(RUN_ID).unwrap_or_default(), _held: None }
+    }
+
+    /// A folder of a process that writes no results.
+    pub(crate) fn for_logs(dir: PathBuf) -> Self {
+        Self { dir, run: String::new(), _held: None }
+    }
+}
+
+/// How the ranks of a run begin, when they are started for the `restart`th time again.
+pub(crate) fn beginning(program: &Program<'_>, restart: u32) -> Beginning {
+    match (&program.flags.resume, restart) {
+        (None, 0) => Beginning::Fresh { overwrite: program.settings.output.overwrite },
+        (Some(Resume::From(_)), 0) => Beginning::Resume,
+        _ => Beginning::ResumeIfThere,
+    }
+}
+
+/// The step from which a run would go on, where it is to.
+///
+/// # Errors
+/// If it cannot.
+pub(crate) fn goes_on(program: &Program<'_>) -> anyhow::Result<Option<u64>> {
+    match (&program.flags.resume, going_on(program)?) {
+        (None, _) | (Some(Resume::Auto), Err(_)) => Ok(None),
+        (Some(_), Ok(found)) => Ok(Some(found.step)),
+        (Some(Resume::From(dir)), Err(why)) => bail!("--resume {}: {why}", dir.display()),
+    }
+}
+
+/// What a run goes on from.
+struct Found {
+    step: u64,
+    run: String,
+    changes: Vec<String>,
+}
+
+/// Finds the newest checkpoint that `--resume` means and compares it with the settings; else why there is none.
+fn going_on(program: &Program<'_>) -> anyhow::Result<Result<Found, String>> {
+    let Settings { output, checkpoint, .. } = program.settings;
+    if program.flags.resume.is_none() {
+        return Ok(Err(String::new()));
+    }
+    Ok(match newest(&checkpoint.place(&output.dir))? {
+        Ok((step, description)) => Ok(Found {
+            step,
+            changes: changes(step, &description.configuration, &program.config)?,
+            run: description.run,
+        }),
+        Err(why) => Err(why),
+    })
+}
+
+/// Locks a run's folder until the file is closed here and in the ranks, which inherit it. A file system without locks
+/// goes without.
+fn hold(dir: &Path) -> anyhow::Result<Option<File>> {
+    let file = File::open(dir).with_context(|| format!("--out {}", dir.display()))?;
+    let begin = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => break,
+            Err(TryLockError::WouldBlock) if begin.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            Err(TryLockError::WouldBlock) => {
+                bail!("--out {}: another run is at work in this folder, or stopped there", dir.display())
+            }
+            Err(TryLockError::Error(_)) => return Ok(None),
+        }
+    }
+    fcntl_setfd(&file, FdFlags::empty()).context("handing the folder's lock to the ranks")?;
+    Ok(Some(file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_has_one_run_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let held = hold(folder.path()).unwrap().unwrap();
+        let waits = std::thread::spawn({
+            let folder = folder.path().to_owned();
+            move || hold(&folder).unwrap().is_some()
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(!waits.is_finished());
+        drop(held);
+        assert!(waits.join().unwrap());
+    }
+}
