@@ -170,7 +170,11 @@ fn what_may_change_is_told() {
     let told: Vec<&str> = done.err.lines().filter_map(|line| line.strip_prefix("changed: ")).collect();
     assert_eq!(
         told,
-        ["optimizer.learning_rate: 0.002 before, now 0.001", "train.steps: 10 before, now 7"],
+        [
+            "checkpoint.every: 4 before, now 2",
+            "optimizer.learning_rate: 0.002 before, now 0.001",
+            "train.steps: 10 before, now 7"
+        ],
         "{}",
         done.err
     );

@@ -4,6 +4,7 @@
 
 mod chaos;
 mod checkpoints;
+mod claims;
 mod endings;
 mod equality;
 mod generate;
