@@ -43,7 +43,12 @@ impl Claim {
                 (output.dir.clone(), Some(found.run))
             }
             (Some(Resume::Auto), Err(_)) => (output::claim_begun(&output.dir, &program.config)?, None),
-            (Some(Resume::From(dir)), Err(why)) => bail!("--resume {}: {why}", dir.display()),
+            (Some(Resume::From(dir)), Err(why)) => {
+                bail!(
+                    "--resume {}: {why}; --resume auto --out {0} begins anew where there is none",
+                    dir.display()
+                )
+            }
         };
         let held = hold(&dir)?;
         if program.flags.resume.is_none() {

@@ -38,7 +38,11 @@ pub(crate) fn claim_begun(dir: &Path, config: &str) -> anyhow::Result<PathBuf> {
     let before = before.and_then(|table| serde_json::to_value(table).ok());
     let is_other = before.is_some_and(|before| changes(0, &before, config).is_err());
     if is_other || dir.join(WEIGHTS_FILE).exists() {
-        refuse_earlier(dir, config)?;
+        let what = if is_other { "a run of another configuration" } else { "a finished run" };
+        bail!(
+            "--out {} holds {what}, without checkpoints to go on from; give another folder, or --overwrite",
+            dir.display()
+        );
     }
     Ok(dir.to_owned())
 }

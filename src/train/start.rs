@@ -62,6 +62,14 @@ impl Session {
                 restore(engine, saver.storage(), self.group(), self.identity(), |_| true)?
             }
         };
+        let steps = self.settings.train.steps;
+        if let Some(Resumption { point, .. }) = resumption.as_ref().filter(|there| there.point.step > steps) {
+            return Err(Unfit(format!(
+                "train.steps (--steps) = {steps} is not possible: the run is at step {} already; give at least that many",
+                point.step
+            ))
+            .into());
+        }
         saver.newest = resumption.as_ref().map(|resumption| resumption.point.step);
         let begin = || -> anyhow::Result<()> {
             if self.rank() > 0 {

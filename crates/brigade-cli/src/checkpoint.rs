@@ -7,10 +7,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use brigade::checkpoints::{Checkpoint, Found, Manifest, Storage, Summary, list, open_storage, verify};
+use brigade::checkpoints::{
+    Checkpoint, Error as CheckpointError, Found, Manifest, Storage, Summary, list, open_storage, verify,
+};
 use brigade::models::save_lazily;
 use brigade::report::size;
-use brigade::{CHECKPOINT_FOLDER, CONFIG_FILE, RunDescription, Usage, WEIGHTS_FILE, exit};
+use brigade::{CHECKPOINT_FOLDER, CONFIG_FILE, RunDescription, Usage, WEIGHTS_FILE, exit, explain};
 use clap::{Args, Subcommand};
 
 use crate::output::print;
@@ -75,7 +77,7 @@ struct ConsolidateArgs {
 pub fn run(args: &CheckpointArgs) -> anyhow::Result<ExitCode> {
     let (text, code) = match &args.command {
         CheckpointCommand::List(place) => (listed(&place.open()?)?, exit::DONE),
-        CheckpointCommand::Show(of) => (shown(&of.checkpoint()?)?, exit::DONE),
+        CheckpointCommand::Show(of) => (of.with(shown)?, exit::DONE),
         CheckpointCommand::Verify(of) => verified(of)?,
         CheckpointCommand::Consolidate(args) => (consolidated(args)?, exit::DONE),
     };
@@ -109,18 +111,27 @@ impl Place {
 }
 
 impl OneStep {
-    fn checkpoint(&self) -> anyhow::Result<Checkpoint> {
+    /// Does something with the checkpoint of the step, or else with the newest that is whole in all that is read of it.
+    fn with<T>(&self, act: impl Fn(&Checkpoint) -> anyhow::Result<T>) -> anyhow::Result<T> {
         let storage = self.place.open()?;
-        let step = match self.step {
-            Some(step) => step,
-            None => {
-                let found = list(&*storage)?;
-                let newest = found.iter().find(|found| found.whole.is_ok());
-                newest.with_context(|| format!("{} holds no whole checkpoint", storage.location()))?.step
+        if let Some(step) = self.step {
+            return act(&Checkpoint::open(storage, step)?);
+        }
+        for found in list(&*storage)? {
+            let opened = found.whole.and_then(|_| Checkpoint::open(storage.clone(), found.step));
+            match opened.map_err(anyhow::Error::from).and_then(|checkpoint| act(&checkpoint)) {
+                Err(error) if is_damage(&error) => {
+                    brigade::tell(format_args!("passed over step {}: {}", found.step, explain(&error)));
+                }
+                done => return done,
             }
-        };
-        Ok(Checkpoint::open(storage, step)?)
+        }
+        bail!("{} holds no whole checkpoint", storage.location())
     }
+}
+
+fn is_damage(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| cause.downcast_ref::<CheckpointError>().is_some_and(CheckpointError::is_damage))
 }
 
 fn listed(storage: &Arc<dyn Storage>) -> anyhow::Result<String> {
@@ -206,7 +217,6 @@ fn verified(of: &OneStep) -> anyhow::Result<(String, u8)> {
 }
 
 fn consolidated(args: &ConsolidateArgs) -> anyhow::Result<String> {
-    let checkpoint = args.of.checkpoint()?;
     let to = match &args.to {
         Some(file) => file.clone(),
         None => Path::new(&args.of.place.place).join(WEIGHTS_FILE),
@@ -218,6 +228,10 @@ fn consolidated(args: &ConsolidateArgs) -> anyhow::Result<String> {
         ))
         .into());
     }
+    args.of.with(|checkpoint| written(checkpoint, &to))
+}
+
+fn written(checkpoint: &Checkpoint, to: &Path) -> anyhow::Result<String> {
     let Manifest { step, state, .. } = checkpoint.manifest();
     let run: RunDescription = serde_json::from_value(state.settings.clone())
         .with_context(|| format!("what the checkpoint of step {step} says of its run"))?;
@@ -226,6 +240,6 @@ fn consolidated(args: &ConsolidateArgs) -> anyhow::Result<String> {
         let name = &stored.parameter.name;
         (run.file_names.get(name).unwrap_or(name).clone(), stored.parameter.shape.clone())
     });
-    save_lazily(&to, named.collect(), |index| Ok(parameters[index].read()?))?;
+    save_lazily(to, named.collect(), |index| Ok(parameters[index].read()?))?;
     Ok(format!("{}: {} tensors of step {step}\n", to.display(), parameters.len()))
 }

@@ -61,11 +61,14 @@ fn records(dir: &Path) -> anyhow::Result<Vec<Record>> {
     for entry in entries {
         files.push(entry?.path());
     }
-    files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
+    files.retain(|file| {
+        let name = file.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+        name.strip_prefix("rank-").is_some_and(|rest| rest.ends_with(".json"))
+    });
     files.sort();
     if files.is_empty() {
         let nothing = anyhow!(
-            "{} holds no flight records (rank-0.json, …); ranks write them when a run fails",
+            "{} holds no flight records (rank-0.json, …); ranks write them when a run fails, but not when they are killed",
             dir.display()
         );
         return Err(Usage(nothing).into());

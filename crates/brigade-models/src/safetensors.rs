@@ -187,10 +187,11 @@ where
     };
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     let aside = Aside { aside: path.with_extension("safetensors.part"), path };
-    // The library would make the file readable to its owner alone; one that is there keeps its permissions.
-    File::create(&aside.aside).map_err(io)?;
+    // The library would leave the file readable to its owner alone.
+    let usual = File::create(&aside.aside).and_then(|file| Ok(file.metadata()?.permissions())).map_err(io)?;
     safetensors::serialize_to_file(views, Some(metadata), &aside.aside).map_err(format)?;
-    File::open(&aside.aside).and_then(|file| file.sync_all()).map_err(io)?;
+    let whole = File::open(&aside.aside).map_err(io)?;
+    whole.set_permissions(usual).and_then(|()| whole.sync_all()).map_err(io)?;
     Ok(aside)
 }
 

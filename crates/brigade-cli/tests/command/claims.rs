@@ -60,7 +60,12 @@ fn a_folder_has_one_run_at_a_time() {
     // Its ranks may live a moment longer than a launcher that was killed.
     assert!(send(running.pid(), Signal::KILL));
     drop(running);
-    place.succeed(&mut place.brigade("train --resume a --steps 1"));
+    let done = place.run(&mut place.brigade("train --resume a --steps 1"));
+    assert!(
+        done.code == Some(2) && done.err.contains("train.steps (--steps) = 1 is not possible"),
+        "{}",
+        done.err
+    );
 }
 
 /// What a newer build saved is whole, but not for this one: nothing is passed over, and nothing removed.
