@@ -5,7 +5,7 @@ use clap::{Args, Command, FromArgMatches};
 use crate::{LaunchArgs, detect, interrupt, restart};
 
 /// What a line's first byte stands for: a variable, or a flag.
-const NAMES: [&str; 46] = [
+pub const NAMES: [&str; 46] = [
     "RANK",
     "LOCAL_RANK",
     "WORLD_SIZE",

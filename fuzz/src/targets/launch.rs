@@ -4,45 +4,6 @@ use brigade_launch::{LaunchArgs, detect, fuzzing};
 
 use crate::target::{Bound, Limit, Target, lines};
 
-/// The variables that an input's lines can set, by their first byte: the order of [`fuzzing::environment`].
-const VARIABLES: [&str; 35] = [
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "NNODES",
-    "TORCHELASTIC_USE_AGENT_STORE",
-    "BRIGADE_LAUNCHED",
-    "BRIGADE_TOKEN",
-    "BRIGADE_RESTART_COUNT",
-    "BRIGADE_PREEMPTION_GRACE",
-    "BRIGADE_HEARTBEAT_FD",
-    "PET_NNODES",
-    "PET_NPROC_PER_NODE",
-    "PET_NODE_RANK",
-    "PET_MASTER_ADDR",
-    "PET_MASTER_PORT",
-    "CLUSTER_SPEC",
-    "TF_CONFIG",
-    "OMPI_COMM_WORLD_RANK",
-    "OMPI_COMM_WORLD_SIZE",
-    "OMPI_COMM_WORLD_LOCAL_RANK",
-    "PMI_RANK",
-    "PMI_SIZE",
-    "SLURM_JOB_ID",
-    "SLURM_JOB_NODELIST",
-    "SLURM_NNODES",
-    "SLURM_NODEID",
-    "SLURM_PROCID",
-    "SLURM_LOCALID",
-    "SLURM_NTASKS",
-    "SLURM_NTASKS_PER_NODE",
-    "SLURM_TASKS_PER_NODE",
-];
-
 /// What a process finds out about its place from flags and environment.
 ///
 /// An input has one variable or flag a line. Counted as parsed: the variables, without the flags, tell the process its
@@ -71,14 +32,13 @@ pub const ENVIRONMENT: Target = Target {
 
 fn variable(line: &[u8]) -> Option<(&'static str, String)> {
     let (first, value) = line.split_first()?;
-    // Eleven flags follow the variables.
-    let name = VARIABLES.get(usize::from(*first) % (VARIABLES.len() + 11))?;
+    let name = fuzzing::NAMES[usize::from(*first) % fuzzing::NAMES.len()];
     Some((name, String::from_utf8_lossy(value).into_owned()))
 }
 
 fn payload(world: &[(&str, &str)]) -> Vec<u8> {
     let line = |(name, value): &(&str, &str)| {
-        let place = VARIABLES.iter().position(|known| known == name)?;
+        let place = fuzzing::NAMES.iter().position(|known| known == name)?;
         Some([&[place as u8], value.as_bytes()].concat())
     };
     world.iter().filter_map(line).collect::<Vec<_>>().join(&b'\n')
