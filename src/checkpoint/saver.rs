@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use brigade_checkpoint::{
-    RankEntry, Snapshot, Staging, State, Storage, Unit, abandon, check_space, keep, publish, remove_after,
-    remove_stale, write_rank,
+    Checkpoint, RankEntry, Snapshot, Staging, State, Storage, Unit, abandon, check_space, keep, publish,
+    remove_after, remove_stale, write_rank,
 };
 use brigade_comm::{DType, Group};
 use brigade_report::CheckpointRecord;
 use serde::{Deserialize, Serialize};
 
+use super::RunDescription;
 use super::background::Background;
 use crate::rank::texts;
 use crate::settings::CheckpointSettings;
@@ -316,11 +317,28 @@ impl Saver {
         let state = State { units: units.into_values().collect(), ..state.clone() };
         let (storage, staging, settings) = (self.storage.clone(), staging.clone(), self.settings.clone());
         let work = move || {
+            refuse_strangers(&storage, &state)?;
             publish(&*storage, &staging, state, entries)?;
             Ok(tidy(&*storage, staging.step(), &settings).err().map(|error| error.to_string()))
         };
         Ok(Some(Work::Running(Background::start("checkpoint", work)?)))
     }
+}
+
+/// Checks that another run has not begun to save at the same place: each would remove the other's checkpoints.
+fn refuse_strangers(storage: &Arc<dyn Storage>, own: &State) -> anyhow::Result<()> {
+    let run =
+        |state: &State| RunDescription::deserialize(&state.settings).ok().map(|described| described.run);
+    for published in storage.published()? {
+        let there = Checkpoint::open(storage.clone(), published.step);
+        if there.is_ok_and(|there| run(&there.manifest().state) != run(own)) {
+            bail!(
+                "{} holds checkpoints of another run by now; give each run a place of its own",
+                storage.location()
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Removes what the new checkpoint of `step` replaces: those of later steps, which are of a line that the run left or were

@@ -68,6 +68,23 @@ fn a_folder_has_one_run_at_a_time() {
     );
 }
 
+/// Neither run could see the other's checkpoints when it began.
+#[test]
+fn a_run_does_not_save_among_the_checkpoints_of_another() {
+    let place = Place::new();
+    place.succeed(&mut place.train("--nproc-per-node 1 --checkpoint-every 7 --steps 7 --out other"));
+    let line =
+        "--nproc-per-node 2 --checkpoint-every 2 --steps 10000000 --set schedule.name=constant --out a";
+    let mut running = place.start(&mut place.train(&format!("{line} --set checkpoint.dir=ext")));
+    running.until("a checkpoint", |_| place.path("ext/step-00000002").exists().then_some(()));
+    fs::rename(place.path("other/checkpoints/step-00000007"), place.path("ext/step-00000007")).unwrap();
+    let done = running.wait();
+    assert_eq!(done.code, Some(1), "{}", done.err);
+    assert!(done.err.contains("holds checkpoints of another run by now"), "{}", done.err);
+    let verified = place.succeed(&mut place.brigade("checkpoint verify ext --step 7"));
+    assert!(verified.out.starts_with("step 7 "), "{}", verified.out);
+}
+
 /// What a newer build saved is whole, but not for this one: nothing is passed over, and nothing removed.
 #[test]
 fn what_cannot_be_read_is_not_damaged() {
