@@ -78,7 +78,7 @@ impl Claim {
 /// How the ranks of a run begin, when they are started for the `restart`th time again.
 pub(crate) fn beginning(program: &Program<'_>, restart: u32) -> Beginning {
     match (&program.flags.resume, restart) {
-        (None, 0) => Beginning::Fresh { overwrite: program.settings.output.overwrite },
+        (None, 0) => Beginning::Fresh,
         (Some(Resume::From(_)), 0) => Beginning::Resume,
         _ => Beginning::ResumeIfThere,
     }

@@ -27,8 +27,8 @@ pub(crate) struct Preempted;
 /// How a run begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Beginning {
-    /// From the first step; `overwrite`: in place of an earlier run's results.
-    Fresh { overwrite: bool },
+    /// From the first step; in place of an earlier run's results only where the settings allow it.
+    Fresh,
     /// From the newest checkpoint.
     Resume,
     /// From the newest checkpoint if there is any.
@@ -90,7 +90,7 @@ impl Session {
             config: program.config.clone(),
             cuts: program.cuts.clone(),
             dry: false,
-            beginning: Beginning::Fresh { overwrite: program.settings.output.overwrite },
+            beginning: Beginning::Fresh,
             run: String::new(),
             restart: 0,
             heart: Heart::from_environment(),

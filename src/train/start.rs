@@ -52,7 +52,7 @@ impl Session {
     {
         self.heart.beat("looking for a checkpoint");
         let resumption = match self.beginning {
-            Beginning::Fresh { .. } => None,
+            Beginning::Fresh => None,
             Beginning::Resume => {
                 let resumed = restore(engine, saver.storage(), self.group(), self.identity(), |_| true)?;
                 let missing = || Unfit(format!("{} holds no checkpoint", saver.storage().location()));
@@ -75,14 +75,10 @@ impl Session {
             if self.rank() > 0 {
                 return Ok(());
             }
-            let replaces = match self.beginning {
-                Beginning::Fresh { overwrite } => overwrite,
-                Beginning::Resume | Beginning::ResumeIfThere => true,
-            };
             let done = resumption.as_ref().is_some_and(|r| r.point.step >= self.settings.train.steps);
-            output::begin(&self.out, replaces, !done, &self.config)?;
+            output::begin(&self.out, self.replaces(), !done, &self.config)?;
             let flight = self.out.join(FLIGHT_FOLDER);
-            if matches!(self.beginning, Beginning::Fresh { .. }) && flight.exists() {
+            if self.beginning == Beginning::Fresh && flight.exists() {
                 std::fs::remove_dir_all(&flight)?;
             }
             saver.clean()?;
@@ -92,6 +88,11 @@ impl Session {
         // No rank saves before rank 0 has cleaned up.
         self.group().barrier()?;
         Ok(resumption)
+    }
+
+    /// Whether what the run's folder holds may be replaced: as the user allows, or because it is this run's own.
+    fn replaces(&self) -> bool {
+        self.settings.output.overwrite || self.beginning != Beginning::Fresh
     }
 
     /// Starts the metrics of a run, or goes on with them.
@@ -107,8 +108,7 @@ impl Session {
             console: if self.quiet { ConsoleMode::Quiet } else { ConsoleMode::Auto },
             compute: Compute { flops_per_token: training.flops_per_target, peak_flops: None },
             tensorboard: true,
-            overwrite: self.settings.output.overwrite
-                || self.beginning != (Beginning::Fresh { overwrite: false }),
+            overwrite: self.replaces(),
             restart: self.restart,
         };
         let mut reporter = match resumption {

@@ -162,15 +162,13 @@ fn poisoned(positions: &[u64]) -> impl Fn(usize, Interrupt) -> Poisoned + Sync {
     move |_, _| Poisoned { bad: bad.clone(), ..Poisoned::default() }
 }
 
-const FRESH: Beginning = Beginning::Fresh { overwrite: false };
-
 #[test]
 fn a_run_goes_back_to_its_checkpoint_and_past_the_bad_batch() {
     for ranks in [1, 2] {
         let folder = tempfile::tempdir().unwrap();
         let settings = settings(8);
         // The sixth batch is bad: back to step 4, and on with the seventh; of the next ones the tenth is bad, too.
-        let (weights, _) = run(folder.path(), &settings, FRESH, ranks, poisoned(&[5, 9])).unwrap();
+        let (weights, _) = run(folder.path(), &settings, Beginning::Fresh, ranks, poisoned(&[5, 9])).unwrap();
         assert_eq!(weights, trained_on(&[0, 1, 2, 3, 6, 7, 10, 11], &settings));
         let metrics = std::fs::read_to_string(folder.path().join("metrics.jsonl")).unwrap();
         let step = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["step"].as_u64();
@@ -183,11 +181,12 @@ fn there_is_a_limit_to_going_back_and_something_to_go_back_to() {
     let folder = tempfile::tempdir().unwrap();
     let mut limited = settings(8);
     limited.train.nonfinite_limit = 1;
-    let error = run(folder.path(), &limited, FRESH, 2, poisoned(&[5, 9])).unwrap_err().to_string();
+    let error = run(folder.path(), &limited, Beginning::Fresh, 2, poisoned(&[5, 9])).unwrap_err().to_string();
     assert!(error.contains("for the 2th time") || error.contains("2 times"), "{error}");
     assert!(error.contains("train.nonfinite_limit = 1"), "{error}");
     let folder = tempfile::tempdir().unwrap();
-    let error = run(folder.path(), &settings(8), FRESH, 1, poisoned(&[1])).unwrap_err().to_string();
+    let error =
+        run(folder.path(), &settings(8), Beginning::Fresh, 1, poisoned(&[1])).unwrap_err().to_string();
     assert!(error.contains("step 2") && error.contains("no checkpoint yet to go back to"), "{error}");
 }
 
@@ -201,7 +200,7 @@ fn interrupted(bad: &[u64], settings: &Settings) -> (Vec<NamedTensor>, u64, u64)
         signal_at: (rank == 1).then_some((sample_of(8), interrupt)),
         ..Poisoned::default()
     };
-    let end = run(folder.path(), settings, FRESH, 2, data).unwrap_err();
+    let end = run(folder.path(), settings, Beginning::Fresh, 2, data).unwrap_err();
     assert!(end.is::<Preempted>(), "{end:#}");
     let storage = brigade_checkpoint::LocalStorage::new(folder.path().join("checkpoints"));
     let step = brigade_checkpoint::list(&storage).unwrap()[0].step;
@@ -236,14 +235,14 @@ fn skipped_steps_stay_skipped() {
     let folder = tempfile::tempdir().unwrap();
     let mut skipping = settings(6);
     skipping.train.on_nonfinite = OnNonFinite::Skip;
-    let (weights, _) = run(folder.path(), &skipping, FRESH, 2, poisoned(&[3])).unwrap();
+    let (weights, _) = run(folder.path(), &skipping, Beginning::Fresh, 2, poisoned(&[3])).unwrap();
     let again = tempfile::tempdir().unwrap();
     let halfway = |rank: usize, interrupt: Interrupt| Poisoned {
         bad: vec![sample_of(3)],
         signal_at: (rank == 1).then(|| (sample_of(3), interrupt)),
         ..Poisoned::default()
     };
-    assert!(run(again.path(), &skipping, FRESH, 2, halfway).unwrap_err().is::<Preempted>());
+    assert!(run(again.path(), &skipping, Beginning::Fresh, 2, halfway).unwrap_err().is::<Preempted>());
     let (resumed, _) = run(again.path(), &skipping, Beginning::ResumeIfThere, 2, poisoned(&[3])).unwrap();
     assert_eq!(resumed, weights);
 }
