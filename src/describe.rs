@@ -10,7 +10,7 @@ use brigade_data::Sampler;
 
 use crate::dataset::Dataset;
 use crate::session::{DryRun, Session};
-use crate::settings::Plan;
+use crate::settings::{Backend, Plan};
 
 impl Session {
     /// In a dry run, prints the resolved configuration, the mesh and the model's blocks, and fails
@@ -60,7 +60,8 @@ impl Session {
                 plan.schedule.warmup_steps, settings.steps
             ));
         }
-        if let Some(why) = same_bits_needs(plan) {
+        let on_cpu = self.settings.compute.backend == Backend::Cpu;
+        if let Some(why) = same_bits_needs(plan).filter(|_| on_cpu) {
             lines.push(format!(
                 "note: weights are the same bits on another number of data-parallel ranks only where {why} a power of two"
             ));

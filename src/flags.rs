@@ -8,7 +8,7 @@ use brigade_core::plan::ScheduleKind as PipelineKind;
 use brigade_launch::LaunchArgs;
 
 use crate::output::CONFIG_FILE;
-use crate::settings::{SettingError, Settings, Transport};
+use crate::settings::{Backend, CollectivesKind, SettingError, Settings, Transport};
 
 /// What `--resume` names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +33,12 @@ pub struct StandardFlags {
     /// How ranks are started or found.
     #[command(flatten)]
     pub world: LaunchArgs,
+    /// What ranks compute on [default: what the program was built for].
+    #[arg(long, value_enum)]
+    pub backend: Option<Backend>,
+    /// By what tensors travel between ranks [default: NCCL on CUDA, else host].
+    #[arg(long, value_enum)]
+    pub collectives: Option<CollectivesKind>,
     /// Data-parallel ranks [default: all ranks].
     #[arg(long, value_name = "N")]
     pub dp: Option<usize>,
@@ -76,6 +82,9 @@ pub struct StandardFlags {
     /// Folder for results [default: a new one under runs/].
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    /// TFLOP/s that one device could do at best, of which MFU is a part [default: from a table, by the device's name].
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub peak_tflops: Option<f64>,
     /// Replace results that --out holds already.
     #[arg(long)]
     pub overwrite: bool,
@@ -130,6 +139,8 @@ impl StandardFlags {
                 *setting = value.clone();
             }
         }
+        lay(&self.backend, &mut settings.compute.backend);
+        lay(&self.collectives, &mut settings.comm.collectives);
         lay(&self.dp, &mut settings.mesh.dp);
         lay(&self.pp, &mut settings.mesh.pp);
         lay(&self.zero, &mut settings.zero.stage);
@@ -144,7 +155,8 @@ impl StandardFlags {
         lay(&self.checkpoint_every, &mut settings.checkpoint.every);
         lay(&self.keep, &mut settings.checkpoint.keep);
         lay(&self.out, &mut settings.output.dir);
-        settings.checkpoint.resolve();
+        lay(&self.peak_tflops, &mut settings.output.peak_tflops);
+        settings.resolve();
         if let Some(Resume::From(dir)) = &self.resume {
             settings.output.dir.clone_from(dir);
         }

@@ -12,11 +12,13 @@
 //! Layers, from the top: this facade runs a program ([`launch`], [`Session`]); [`core`] holds the
 //! strategies; [`models`], [`data`], [`report`] and [`comm`] know nothing of each other.
 
+mod backend;
 mod checkpoint;
 mod claim;
 mod config;
 mod dataset;
 mod describe;
+pub mod doctor;
 mod ending;
 mod explain;
 mod flags;
@@ -49,8 +51,8 @@ pub use output::{CONFIG_FILE, WEIGHTS_FILE};
 pub use program::{FLIGHT_FOLDER, Program, Role, Usage, exit, launch, resolved};
 pub use session::Session;
 pub use settings::{
-    CHECKPOINT_FOLDER, CheckpointSettings, CommSettings, ComputeSettings, MeshSettings, OnFailedSave,
-    OnNonFinite, OptimizerSettings, OutputSettings, PipelineSettings, Plan, ScheduleSettings, SettingError,
-    Settings, TrainSettings, Transport, ZeroSettings,
+    Backend, CHECKPOINT_FOLDER, CheckpointSettings, CollectivesKind, CommSettings, ComputeSettings,
+    ComputeType, MeshSettings, OnFailedSave, OnNonFinite, OptimizerSettings, OutputSettings,
+    PipelineSettings, Plan, ScheduleSettings, SettingError, Settings, TrainSettings, Transport, ZeroSettings,
 };
 pub use train::Trained;

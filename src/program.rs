@@ -12,6 +12,7 @@ use brigade_launch::{Detected, Launch, NodeInfo, Outcome, RankInfo, Source, inte
 use clap::{Args, Command, FromArgMatches};
 use serde::Serialize;
 
+use crate::backend::{self, Processor};
 use crate::claim::{self, Claim, RUN_ID, beginning};
 use crate::config::{embedded, layered};
 use crate::ending::{
@@ -94,19 +95,24 @@ impl Program<'_> {
         Ok(brigade_launch::detect(&self.flags.world, &environment)?)
     }
 
-    /// Ranks on each node: as told, or to fill the mesh, or one per core as far as stages and batch divide, but enough
+    /// Ranks on each node: as told, or to fill the mesh, or one per core or GPU as far as stages and batch divide, but enough
     /// for one rank a stage.
-    fn ranks_per_node(&self, node: &NodeInfo) -> usize {
+    fn ranks_per_node(&self, node: &NodeInfo) -> anyhow::Result<usize> {
         let Settings { mesh, train, .. } = self.settings;
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        if let Some(ranks) = node.nproc_per_node {
+            return Ok(ranks);
+        }
         let pp = mesh.pp.max(1);
         let fits = |ranks: &usize| {
             let world = ranks * node.nnodes;
             let samples = (world / pp).saturating_mul(train.micro_batch_size);
             world.is_multiple_of(pp) && samples > 0 && train.global_batch_size.is_multiple_of(samples)
         };
-        node.nproc_per_node.unwrap_or_else(|| match mesh.dp.saturating_mul(mesh.pp) {
-            0 => (1..=cores).rev().find(fits).unwrap_or(pp.div_ceil(node.nnodes)),
+        Ok(match mesh.dp.saturating_mul(mesh.pp) {
+            0 => {
+                let room = backend::room(self.settings.compute.backend)?;
+                (1..=room).rev().find(fits).unwrap_or(pp.div_ceil(node.nnodes))
+            }
             ranks => ranks.div_ceil(node.nnodes),
         })
     }
@@ -124,7 +130,8 @@ impl Program<'_> {
         node: &NodeInfo,
         prepare: impl FnOnce(Role) -> anyhow::Result<P>,
     ) -> anyhow::Result<u8> {
-        let nproc = self.ranks_per_node(node);
+        self.settings.check_backend().map_err(|error| usage(error.into()))?;
+        let nproc = self.ranks_per_node(node).map_err(usage)?;
         let by_itself = matches!(node.source, Source::Alone | Source::Flags) && node.overridden.is_none();
         if !by_itself && !self.flags.quiet {
             tell(Detected::Node(node.clone()));
@@ -132,6 +139,7 @@ impl Program<'_> {
         let prepared = || {
             let token = Detected::Node(node.clone()).token(&environment)?;
             self.plan(nproc * node.nnodes)?;
+            backend::check(self.settings, nproc, nproc * node.nnodes)?;
             prepare(Role::Launcher)?;
             let Settings { output, .. } = self.settings;
             // Node 0 holds rank 0, which writes the results; the other nodes keep only their logs.
@@ -151,10 +159,7 @@ impl Program<'_> {
         launch.args = std::env::args_os().skip(1).collect();
         launch.env =
             vec![(RUN_DIR.into(), OsString::from(&dir)), (RUN_ID.into(), OsString::from(&claim.run))];
-        let (name, value) = brigade_cpu::HUGE_PAGES;
-        if std::env::var_os(name).is_none() {
-            launch.env.push((name.into(), value.into()));
-        }
+        launch.env.extend(backend::environment(self.settings.compute.backend));
         let outcome = brigade_launch::launch(&launch, &mut announce)?;
         drop(claim);
         match &outcome {
@@ -176,7 +181,6 @@ impl Program<'_> {
         prepare: impl FnOnce(Role) -> anyhow::Result<P>,
         body: impl FnOnce(&mut Session, P) -> anyhow::Result<()>,
     ) -> anyhow::Result<u8> {
-        brigade_cpu::keep_heap();
         let interrupt = interrupt::install()?;
         let launched = launched_in();
         let role = if launched.is_some() { Role::LaunchedRank } else { Role::JoinedRank { rank: info.rank } };
@@ -202,36 +206,39 @@ impl Program<'_> {
             Role::LaunchedRank => format!("{} ranks, started by Brigade", info.world_size),
             _ => detected.to_string(),
         };
-        let session = Session::new(self, world.group().clone(), plan, out, world_text, interrupt);
-        let mut session = session.context("connecting the mesh")?;
+        let mut session = Processor::open(self.settings, info)
+            .and_then(|processor| {
+                let session =
+                    Session::new(self, processor, world.group().clone(), plan, out, world_text, interrupt);
+                session.context("connecting the mesh")
+            })
+            .inspect_err(|error| world.group().abort(&explain(error)))?;
         session.restart = brigade_launch::restart_count()?;
         session.beginning = beginning(self, session.restart);
         session.run = run;
         let flight = session.out.join(FLIGHT_FOLDER).join(format!("rank-{}.json", info.rank));
         // A panic of Burn must not leave the other ranks waiting.
         let result = catch_unwind(AssertUnwindSafe(|| body(&mut session, prepared)));
-        drop(session);
         if is_unexplained(&result) {
             // What failed is what must be heard of, not that it could not be recorded, too.
             drop(write_flight(world.group(), &flight));
         }
+        let result = end(world.group(), result);
+        // What is under way is not waited for after a failure, so the others had to hear of that first.
+        drop(session);
         match result {
             Ok(Ok(())) => {
                 world.shutdown().context("at the end of the run")?;
                 Ok(exit::DONE)
             }
             Ok(Err(error)) => {
-                match is_shared(&error) {
+                if is_shared(&error) {
                     // All ranks end here and for this reason; none leaves before the last one knows.
-                    true => drop(world.shutdown()),
-                    false => world.group().abort(&explain(&error)),
+                    drop(world.shutdown());
                 }
                 Err(error.context(format!("rank {}", info.rank)))
             }
-            Err(panic) => {
-                world.group().abort(&format!("panic: {}", panic_text(panic.as_ref())));
-                Ok(PANICKED)
-            }
+            Err(_) => Ok(PANICKED),
         }
     }
 
@@ -245,7 +252,7 @@ impl Program<'_> {
         let world = match detected {
             Detected::Rank(info) if info.rank != 0 => return Ok(exit::DONE),
             Detected::Rank(info) => info.world_size,
-            Detected::Node(node) => self.ranks_per_node(node) * node.nnodes,
+            Detected::Node(node) => self.ranks_per_node(node).map_err(usage)? * node.nnodes,
         };
         let plan = self.plan(world).map_err(usage)?;
         let prepared = prepare(Role::Launcher).map_err(usage)?;
@@ -253,7 +260,8 @@ impl Program<'_> {
         let group: Group = group.context("a group of one rank")?;
         let out = self.settings.output.dir.clone();
         let interrupt = interrupt::Interrupt::detached();
-        let mut session = Session::new(self, group, plan, out, detected.to_string(), interrupt)?;
+        let processor = Processor::cpu();
+        let mut session = Session::new(self, processor, group, plan, out, detected.to_string(), interrupt)?;
         session.describe_only();
         if let Some(step) = claim::goes_on(self).map_err(usage)? {
             tell(format_args!("goes on from the checkpoint of step {step}"));
@@ -265,6 +273,20 @@ impl Program<'_> {
         }
     }
 }
+
+/// Lets all ranks come to the end of a good run together, and tells them of a bad one's.
+fn end(group: &Group, result: Ended) -> Ended {
+    match &result {
+        Ok(Ok(())) => return Ok(group.barrier().context("at the end of the run")),
+        Ok(Err(error)) if is_shared(error) => drop(group.barrier()),
+        Ok(Err(error)) => group.abort(&explain(error)),
+        Err(panic) => group.abort(&format!("panic: {}", panic_text(panic.as_ref()))),
+    }
+    result
+}
+
+/// How a rank's part ended: well, with an error, or with a panic.
+type Ended = std::thread::Result<anyhow::Result<()>>;
 
 /// The folder of results, in a rank that Brigade's launcher started.
 pub(crate) fn launched_in() -> Option<PathBuf> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use brigade_core::{Bytes, Collectives, Operation, StepReport, Traffic, WAITS};
-use brigade_report::{CheckpointRecord, MemoryRecord, StepRecord};
+use brigade_report::{CheckpointRecord, DeviceMemory, MemoryRecord, StepRecord};
 
 use crate::checkpoint::Progress;
 
@@ -32,6 +32,7 @@ pub(crate) struct Shares {
     peak_rss_bytes: u64,
     in_flight: u64,
     memory: MemoryRecord,
+    device_memory: Option<DeviceMemory>,
     /// Calls of the world, and the bytes of all ranks.
     traffic: Traffic,
 }
@@ -46,12 +47,13 @@ const OPERATIONS: [Operation; 7] = [
     Operation::Barrier,
 ];
 
-/// Exchanges what this rank has of a step; all ranks call it.
+/// Exchanges what this rank has of a step; all ranks call it. `device` is the memory of its device, if that has its own.
 pub(crate) fn share(
     collectives: &dyn Collectives,
     report: &StepReport,
     data_wait: Duration,
     step: Duration,
+    device: Option<DeviceMemory>,
     news: News,
 ) -> anyhow::Result<Shares> {
     let clock = &report.clock;
@@ -70,6 +72,8 @@ pub(crate) fn share(
         let (calls, bytes) = report.traffic.get(&operation).copied().unwrap_or_default();
         values.extend([calls as f64, bytes as f64]);
     }
+    let device_memory = values.len();
+    values.extend(device_values(device));
     let told = values.len();
     values.extend([f64::from(news.saving as u8), f64::from(u8::from(news.preempted))]);
     let all = collectives.exchange(values).wait()?;
@@ -96,8 +100,24 @@ pub(crate) fn share(
             activation_bytes: most(9) as u64,
             activation_bytes_peak: most(10) as u64,
         },
+        device_memory: all
+            .iter()
+            .filter_map(|values| device_of(&values[device_memory..told]))
+            .reduce(DeviceMemory::most),
         traffic: traffic.filter(|(_, (calls, _))| *calls > 0).collect(),
     })
+}
+
+/// A device's memory as numbers; what there is not is NaN.
+fn device_values(memory: Option<DeviceMemory>) -> [f64; 3] {
+    memory.map_or([f64::NAN; 3], |DeviceMemory { live, peak, total }| {
+        [live as f64, peak as f64, total.map_or(f64::NAN, |total| total as f64)]
+    })
+}
+
+fn device_of(values: &[f64]) -> Option<DeviceMemory> {
+    let bytes = |index: usize| values.get(index).filter(|value| !value.is_nan()).map(|value| *value as u64);
+    Some(DeviceMemory { live: bytes(0)?, peak: bytes(1)?, total: bytes(2) })
 }
 
 /// The step of the whole world.
@@ -138,12 +158,76 @@ pub(crate) fn record(
             .collect(),
         bubble_seconds: bubble,
         micro_batches_in_flight: shares.in_flight,
+        // The reporter knows what a token takes, and fills these in.
+        tflops: None,
+        mfu_percent: None,
         memory: shares.memory,
+        device_memory: shares.device_memory,
         comm_bytes: collectives.values().map(|c| c.bytes).sum(),
         comm_calls: collectives.values().map(|c| c.calls).sum(),
         collectives,
         peak_rss_bytes: shares.peak_rss_bytes,
         validation_loss,
         checkpoint,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::sync::Arc;
+    use std::thread;
+
+    use brigade_comm::{Timeouts, threads};
+    use brigade_core::{Clock, Memory, Mesh};
+
+    use super::*;
+
+    fn report() -> StepReport {
+        StepReport {
+            step: 1,
+            loss: 0.0,
+            grad_norm: 0.0,
+            targets: 1,
+            skipped: false,
+            clock: Clock::default(),
+            bubble: Duration::ZERO,
+            in_flight: 0,
+            memory: Memory::default(),
+            traffic: Traffic::default(),
+        }
+    }
+
+    /// What each rank of a world hears of the devices' memory, if these are the ranks' own.
+    fn heard(own: &[Option<DeviceMemory>]) -> Vec<Option<DeviceMemory>> {
+        let worlds = threads(own.len(), Timeouts::default());
+        thread::scope(|scope| {
+            let ranks: Vec<_> = worlds
+                .into_iter()
+                .zip(own)
+                .map(|(group, device)| {
+                    scope.spawn(move || {
+                        let mesh = Mesh::new(group.size(), 1, group.size()).unwrap();
+                        let world: Arc<dyn Collectives> = brigade_cpu::groups(&group, mesh).unwrap().world;
+                        let news = News { saving: Progress::Idle, preempted: false };
+                        let second = Duration::from_secs(1);
+                        let report = report();
+                        let shares = share(world.as_ref(), &report, second, second, *device, news).unwrap();
+                        record(&report, 0.0, &shares, None, None).device_memory
+                    })
+                })
+                .collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        })
+    }
+
+    #[test]
+    fn all_ranks_hear_of_the_fullest_device() {
+        let memory = |live, peak, total| Some(DeviceMemory { live, peak, total });
+        let own = [memory(5, 9, Some(80)), memory(7, 8, Some(40))];
+        assert_eq!(heard(&own), [memory(7, 9, Some(40)); 2]);
+        assert_eq!(heard(&[memory(0, 1 << 40, None), None]), [memory(0, 1 << 40, None); 2]);
+        assert_eq!(heard(&[None, None]), [None; 2]);
     }
 }

@@ -9,8 +9,10 @@ use brigade_core::plan::CutTensor;
 use brigade_core::{Collectives, Groups};
 use brigade_launch::Heart;
 use brigade_launch::interrupt::{Interrupt, Kind};
+use brigade_report::DeviceMemory;
 use burn::tensor::Device;
 
+use crate::backend::Processor;
 use crate::program::Program;
 use crate::settings::{Plan, Settings};
 
@@ -44,7 +46,7 @@ pub(crate) struct DryRun;
 pub struct Session {
     group: Group,
     groups: Groups,
-    device: Device,
+    processor: Processor,
     pub(crate) settings: Settings,
     pub(crate) plan: Plan,
     pub(crate) out: PathBuf,
@@ -72,16 +74,17 @@ impl Session {
     /// A rank of the plan's mesh, or a process that is alone and only describes the run.
     pub(crate) fn new(
         program: &Program<'_>,
+        processor: Processor,
         group: Group,
         plan: Plan,
         out: PathBuf,
         world: String,
         interrupt: Interrupt,
-    ) -> brigade_comm::Result<Self> {
+    ) -> anyhow::Result<Self> {
         Ok(Self {
-            groups: brigade_cpu::groups(&group, plan.mesh)?,
+            groups: processor.groups(&group, plan.mesh, program.settings)?,
             group,
-            device: brigade_cpu::device(),
+            processor,
             settings: program.settings.clone(),
             plan,
             out,
@@ -115,7 +118,17 @@ impl Session {
 
     /// The device that this rank's model is to be built for.
     pub fn device(&self) -> Device {
-        self.device.clone()
+        self.processor.device.clone()
+    }
+
+    /// The model of the device, where it is known.
+    pub(crate) fn device_name(&self) -> Option<String> {
+        self.processor.name.clone()
+    }
+
+    /// What the device's memory holds of this rank; none on the CPU.
+    pub(crate) fn device_memory(&self) -> Option<DeviceMemory> {
+        self.processor.memory()
     }
 
     /// The seed of the run.

@@ -318,7 +318,9 @@ impl Saver {
         let (storage, staging, settings) = (self.storage.clone(), staging.clone(), self.settings.clone());
         let work = move || {
             refuse_strangers(&storage, &state)?;
-            publish(&*storage, &staging, state, entries)?;
+            publish(&*storage, &staging, state.clone(), entries)?;
+            // It took its time to reach the disk: another run may have begun meanwhile.
+            refuse_strangers(&storage, &state)?;
             Ok(tidy(&*storage, staging.step(), &settings).err().map(|error| error.to_string()))
         };
         Ok(Some(Work::Running(Background::start("checkpoint", work)?)))

@@ -3,6 +3,7 @@
 //! The same structure is read from a TOML file, changed by flags, written back resolved into the
 //! run's folder, and compared between ranks.
 
+mod backend;
 mod checkpoint;
 mod optimizer;
 mod plan;
@@ -14,6 +15,7 @@ use brigade_core::ScheduleKind;
 use brigade_core::plan::{ScheduleError, SplitError};
 use serde::{Deserialize, Serialize};
 
+pub use backend::{Backend, CollectivesKind, ComputeType};
 pub use checkpoint::{CHECKPOINT_FOLDER, CheckpointSettings, OnFailedSave, OnNonFinite};
 pub use optimizer::OptimizerSettings;
 pub use plan::Plan;
@@ -154,6 +156,10 @@ pub enum Transport {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CommSettings {
+    /// `auto`, `nccl` or `host`: by what tensors travel.
+    pub collectives: CollectivesKind,
+    /// Whether the host waits for each of NCCL's operations, to find errors of order: slow, with the same numbers.
+    pub synchronous: bool,
     /// `auto`, `shared_memory` or `tcp`.
     pub transport: Transport,
     /// Longest wait for all ranks to come up, in seconds.
@@ -164,7 +170,13 @@ pub struct CommSettings {
 
 impl Default for CommSettings {
     fn default() -> Self {
-        Self { transport: Transport::Auto, init_timeout_seconds: 300.0, train_timeout_seconds: 100.0 }
+        Self {
+            collectives: CollectivesKind::Auto,
+            synchronous: false,
+            transport: Transport::Auto,
+            init_timeout_seconds: 300.0,
+            train_timeout_seconds: 100.0,
+        }
     }
 }
 
@@ -180,10 +192,45 @@ pub struct OutputSettings {
     pub overwrite: bool,
     /// Steps between lines where there is no terminal.
     pub log_every: u64,
+    /// TFLOP/s that one device could do at best, of which MFU is a part; 0 takes it from a table, by the device's name.
+    pub peak_tflops: f64,
 }
 
 impl Default for OutputSettings {
     fn default() -> Self {
-        Self { dir: PathBuf::new(), overwrite: false, log_every: 10 }
+        Self { dir: PathBuf::new(), overwrite: false, log_every: 10, peak_tflops: 0.0 }
+    }
+}
+
+impl OutputSettings {
+    /// Checks what does not depend on other settings.
+    ///
+    /// # Errors
+    /// If the peak is no number, or below 0.
+    pub fn check(&self) -> Result<(), SettingError> {
+        if self.peak_tflops.is_finite() && self.peak_tflops >= 0.0 {
+            return Ok(());
+        }
+        let allowed =
+            "it must be a number of at least 0, the TFLOP/s of one device; 0 takes it from the device's name";
+        Err(SettingError::new("output.peak_tflops (--peak-tflops)", self.peak_tflops, allowed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn the_peak_of_a_device_is_a_number_or_from_the_table() {
+        let of = |peak_tflops: f64| OutputSettings { peak_tflops, ..OutputSettings::default() }.check();
+        assert!([0.0, 0.5, 989.4].into_iter().all(|peak| of(peak).is_ok()));
+        for wrong in [-1.0, f64::NAN, f64::INFINITY] {
+            let message = of(wrong).unwrap_err().to_string();
+            let start = format!("output.peak_tflops (--peak-tflops) = {wrong} is not possible: it must be");
+            assert!(message.starts_with(&start), "{message}");
+        }
     }
 }

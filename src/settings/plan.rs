@@ -74,6 +74,8 @@ impl Settings {
                 "it must be a number above 0",
             ));
         }
+        self.check_backend()?;
+        self.output.check()?;
         let dp = if mesh.dp == 0 { (world / mesh.pp).max(1) } else { mesh.dp };
         let mesh = Mesh::new(world, mesh.pp, dp).map_err(|error| match error {
             brigade_core::Error::Setting { option, given, allowed } => {
@@ -169,7 +171,7 @@ impl Settings {
             chunks: pipeline.chunks,
             split: pipeline.stages.clone(),
             recompute: compute.recompute()?,
-            precision: Precision { compute: compute.dtype, reduce: compute.reduce_dtype },
+            precision: Precision { compute: compute.float(), reduce: compute.reduce_dtype },
             offload: zero.offload_optimizer.then(brigade_cpu::device),
             ..EngineSettings::default()
         })

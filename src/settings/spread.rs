@@ -5,6 +5,7 @@ use brigade_core::{Float, Recompute, ReduceEvery, Reshard, Zero};
 use serde::{Deserialize, Serialize};
 
 use super::SettingError;
+use super::backend::{Backend, ComputeType};
 
 /// `[mesh]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -69,8 +70,10 @@ impl Default for PipelineSettings {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ComputeSettings {
-    /// `f32` or `bf16`: parameters and activations in forward and backward. Masters and optimizer are f32.
-    pub dtype: Float,
+    /// `auto`, `cpu`, `cuda` or `wgpu`: what a rank computes on.
+    pub backend: Backend,
+    /// `auto`, `f32` or `bf16`: parameters and activations in forward and backward. Masters and optimizer are f32.
+    pub dtype: ComputeType,
     /// `f32` or `bf16`: gradients while they are summed over ranks.
     pub reduce_dtype: Float,
     /// Activations that are computed again in the backward pass instead of kept: `none`, `all`, or `every-2`, `every-3`, …
@@ -80,11 +83,25 @@ pub struct ComputeSettings {
 
 impl Default for ComputeSettings {
     fn default() -> Self {
-        Self { dtype: Float::F32, reduce_dtype: Float::F32, recompute: "none".into() }
+        Self {
+            backend: Backend::default(),
+            dtype: ComputeType::default(),
+            reduce_dtype: Float::F32,
+            recompute: "none".into(),
+        }
     }
 }
 
 impl ComputeSettings {
+    /// The number type of parameters and activations.
+    pub fn float(&self) -> Float {
+        match self.dtype {
+            ComputeType::F32 => Float::F32,
+            ComputeType::Bf16 => Float::Bf16,
+            ComputeType::Auto => self.backend.resolved().float(),
+        }
+    }
+
     pub(super) fn recompute(&self) -> Result<Recompute, SettingError> {
         let every = self.recompute.strip_prefix("every-").and_then(|k| k.parse().ok()).filter(|k| *k > 0);
         match (self.recompute.as_str(), every) {

@@ -1,5 +1,6 @@
 //! The training loop of one rank.
 
+mod devices;
 mod finish;
 mod run;
 mod start;
@@ -58,8 +59,9 @@ impl Session {
         let mut engine = Engine::new(model, self.seed(), &optimizer, self.groups(), engine_settings)?;
         let mut saver = self.saver()?;
         let resumption = self.start(&mut engine, &mut saver)?;
+        let devices = self.devices()?;
         let reporter = match self.rank() {
-            0 => Some(self.reporter(&training, resumption.as_ref(), &introduction)?),
+            0 => Some(self.reporter(&training, resumption.as_ref(), &introduction, devices)?),
             _ => None,
         };
         let point = resumption.map(|resumption| resumption.point).unwrap_or_default();
@@ -75,6 +77,7 @@ impl Session {
             loss: f64::NAN,
             validation_loss: None,
             saved: Vec::new(),
+            device_peak: 0,
         }
         .finished()
     }

@@ -8,7 +8,7 @@ use anyhow::Context;
 use brigade_checkpoint::State;
 use brigade_core::{Activation, Engine, StepReport};
 use brigade_data::{Prefetcher, Sampler};
-use brigade_report::{CheckpointRecord, Reporter};
+use brigade_report::{CheckpointRecord, DeviceMemory, Reporter};
 
 use crate::checkpoint::{Agreed, Outcome, Point, Saver, restore};
 use crate::dataset::{Dataset, Training};
@@ -37,6 +37,8 @@ pub(super) struct Run<'a, D: Dataset, O> {
     pub validation_loss: Option<f64>,
     /// Checkpoints that became whole since the last record.
     pub saved: Vec<CheckpointRecord>,
+    /// The most bytes of this rank's device that were in use so far.
+    pub device_peak: u64,
 }
 
 /// This rank's micro-batches of samples, step by step.
@@ -94,7 +96,11 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
 
     fn share(&mut self, report: &StepReport, data_wait: Duration, step: Duration) -> anyhow::Result<Shares> {
         let news = News { saving: self.saver.progress(), preempted: self.session.is_preempted() };
-        share(self.session.collectives().as_ref(), report, data_wait, step, news)
+        let device = self.session.device_memory().map(|memory| {
+            self.device_peak = self.device_peak.max(memory.peak);
+            DeviceMemory { peak: self.device_peak, ..memory }
+        });
+        share(self.session.collectives().as_ref(), report, data_wait, step, device, news)
     }
 
     /// What to do about a step that was skipped: nothing, or going back to a checkpoint, which is the answer.

@@ -15,6 +15,8 @@ use crate::output;
 use crate::program::FLIGHT_FOLDER;
 use crate::session::{Beginning, Session};
 
+use super::devices::Devices;
+
 impl Session {
     pub(super) fn sampler<D: Dataset>(&self, training: &Training<D>) -> anyhow::Result<Sampler> {
         let train = &self.settings.train;
@@ -101,12 +103,19 @@ impl Session {
         training: &Training<D>,
         resumption: Option<&Resumption>,
         introduction: &[String],
+        devices: Devices,
     ) -> anyhow::Result<Reporter> {
+        let about_devices = devices.introduction();
         let options = ReporterOptions {
             total_steps: self.settings.train.steps,
             log_every: self.settings.output.log_every,
             console: if self.quiet { ConsoleMode::Quiet } else { ConsoleMode::Auto },
-            compute: Compute { flops_per_token: training.flops_per_target, peak_flops: None },
+            compute: Compute {
+                flops_per_token: training.flops_per_target,
+                ranks: self.size(),
+                peak_flops: devices.peak_flops,
+            },
+            devices: devices.names,
             tensorboard: true,
             overwrite: self.replaces(),
             restart: self.restart,
@@ -120,7 +129,7 @@ impl Session {
             output::write_whole(&path, content)?;
             reporter.wrote(path);
         }
-        introduction.iter().for_each(|line| reporter.note(line));
+        introduction.iter().chain(&about_devices).for_each(|line| reporter.note(line));
         if let Some(Resumption { point, damaged }) = resumption {
             damaged.iter().for_each(|what| reporter.note(&format!("passed over {what}")));
             reporter.note(&format!("going on from the checkpoint of step {}", point.step));

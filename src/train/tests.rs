@@ -13,6 +13,7 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 
+use crate::backend::Processor;
 use crate::dataset::{Dataset, Training};
 use crate::flags::StandardFlags;
 use crate::program::{Program, resolved};
@@ -115,15 +116,22 @@ fn run(
             cuts: Vec::new(),
         };
         let (interrupt, number) = (Interrupt::detached(), group.rank());
-        let mut session =
-            Session::new(&program, group, plan, out.to_owned(), "test".into(), interrupt.clone())?;
+        let mut session = Session::new(
+            &program,
+            Processor::cpu(),
+            group,
+            plan,
+            out.to_owned(),
+            "test".into(),
+            interrupt.clone(),
+        )?;
         session.beginning = beginning;
         let data = Arc::new(data(number, interrupt));
         let training = Training {
             train: data.clone(),
             validation: None,
             names: Default::default(),
-            flops_per_target: None,
+            flops_per_target: Some(1e6),
             files: Vec::new(),
         };
         let trained = session.train(model(), training)?;
@@ -245,4 +253,22 @@ fn skipped_steps_stay_skipped() {
     assert!(run(again.path(), &skipping, Beginning::Fresh, 2, halfway).unwrap_err().is::<Preempted>());
     let (resumed, _) = run(again.path(), &skipping, Beginning::ResumeIfThere, 2, poisoned(&[3])).unwrap();
     assert_eq!(resumed, weights);
+}
+
+#[test]
+fn rates_are_of_one_rank_and_a_processor_has_no_memory_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut settings = settings(3);
+    settings.output.peak_tflops = 0.5;
+    run(folder.path(), &settings, Beginning::Fresh, 2, poisoned(&[])).unwrap();
+    let metrics = std::fs::read_to_string(folder.path().join("metrics.jsonl")).unwrap();
+    assert_eq!(metrics.lines().count(), 3);
+    for line in metrics.lines() {
+        let step: serde_json::Value = serde_json::from_str(line).unwrap();
+        let number = |name: &str| step[name].as_f64().unwrap();
+        let near = |a: f64, b: f64| (a - b).abs() <= 1e-12 * b;
+        assert!(near(number("tflops"), 1e6 * number("tokens_per_second") / 2.0 / 1e12), "{line}");
+        assert!(near(number("mfu_percent"), 100.0 * number("tflops") / 0.5), "{line}");
+        assert!(!line.contains("device_memory"), "{line}");
+    }
 }

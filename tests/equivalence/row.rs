@@ -10,6 +10,8 @@ use burn::optim::{AdamWConfig, LionConfig, SgdConfig, momentum::MomentumConfig};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
 pub const STEPS: u64 = 2;
+/// The learning rate.
+pub const RATE: f64 = 1e-2;
 const LENGTH: usize = 6;
 const VOCABULARY: usize = 24;
 /// Rows that validation has beside those of training, as micro-batches of the whole world.
@@ -21,6 +23,8 @@ type TokenBatch = Batch<Tensor<2, Int>, Targets>;
 /// What is trained, and how.
 #[derive(Clone, Debug)]
 pub struct Row {
+    /// Of the parameters and the data.
+    pub device: Device,
     pub pp: usize,
     pub dp: usize,
     /// On each data-parallel rank.
@@ -28,6 +32,7 @@ pub struct Row {
     pub layers: usize,
     pub tied: bool,
     pub masked: bool,
+    pub activation: Gelu,
     pub clipping: Option<f64>,
     pub optimizer: &'static str,
     pub on_nonfinite: NonFinite,
@@ -44,12 +49,14 @@ pub struct Row {
 impl Default for Row {
     fn default() -> Self {
         Self {
+            device: brigade_cpu::device(),
             pp: 1,
             dp: 1,
             micro_batches: 4,
             layers: 3,
             tied: false,
             masked: false,
+            activation: Gelu::Gelu,
             clipping: None,
             optimizer: "adamw",
             on_nonfinite: NonFinite::Stop,
@@ -122,7 +129,7 @@ impl Row {
             layers: self.layers,
             heads: 3,
             tied_head: self.tied,
-            activation: Gelu::Gelu,
+            activation: self.activation,
         };
         let settings = EngineSettings {
             gradient_clipping: self.clipping,
@@ -136,17 +143,17 @@ impl Row {
             offload: self.offload.then(brigade_cpu::device),
             sum_group: self.sum_group,
         };
-        let model = config.model(5, &Device::default()).unwrap();
+        let model = config.model(5, &self.device).unwrap();
         Engine::new(model, 5, &self.optimizer(), groups, settings)
     }
 
     /// Micro-batch `index` (of the whole world) of a step: two rows.
     pub fn batch(&self, step: u64, index: usize) -> TokenBatch {
-        let device = Device::default();
+        let device = &self.device;
         let token = |i: usize| ((i * 31 + index * 101 + step as usize * 57) * 7919 % VOCABULARY) as i64;
         let ints = |shift: usize| {
             let tokens: Vec<i64> = (0..2 * LENGTH).map(|i| token(i + shift)).collect();
-            Tensor::<2, Int>::from_data(TensorData::new(tokens, [2, LENGTH]), &device)
+            Tensor::<2, Int>::from_data(TensorData::new(tokens, [2, LENGTH]), device)
         };
         // The first micro-batch of a step keeps one target, the others ever more.
         let counts =
@@ -157,7 +164,7 @@ impl Row {
             input: ints(0),
             target: Targets {
                 tokens: ints(1),
-                mask: self.masked.then(|| Tensor::from_data(TensorData::new(mask, [2, LENGTH]), &device)),
+                mask: self.masked.then(|| Tensor::from_data(TensorData::new(mask, [2, LENGTH]), device)),
             },
             valid_targets: valid.iter().filter(|v| **v).count(),
         }
@@ -174,7 +181,7 @@ impl Row {
         let mut engine = self.engine(groups.clone()).unwrap();
         let (_, gradients) = engine.gradients(&self.batches(0, &groups), 0).unwrap();
         let reports =
-            (0..STEPS).map(|step| engine.step(self.batches(step, &groups), 1e-2).unwrap()).collect();
+            (0..STEPS).map(|step| engine.step(self.batches(step, &groups), RATE).unwrap()).collect();
         let own = (0..VALIDATION).filter(|index| index % groups.dp.size() == groups.dp.rank());
         let validation = engine.evaluate(own.map(|index| self.batch(99, index))).unwrap();
         let mut weights = Vec::new();

@@ -7,6 +7,10 @@ use std::process::{Command, ExitCode, ExitStatus, Stdio};
 
 use anyhow::{Context, Result};
 
+/// Everything but the backends of GPUs: they take minutes to build, and would turn on what they need of shared
+/// dependencies in all that is built beside them.
+pub const WORKSPACE: [&str; 5] = ["--workspace", "--exclude", "brigade-cuda", "--exclude", "brigade-wgpu"];
+
 /// A command failed, and has said why itself: this program ends as it did.
 #[derive(Debug)]
 pub struct Failed(pub ExitStatus);
@@ -87,6 +91,12 @@ fn executable(messages: &str) -> Option<PathBuf> {
     })
 }
 
+/// The version of a package in the text of `Cargo.lock`.
+pub fn locked<'a>(lock: &'a str, package: &str) -> Option<&'a str> {
+    let (_, rest) = lock.split_once(&format!("\nname = \"{package}\"\nversion = \""))?;
+    rest.split('"').next()
+}
+
 /// A cargo command as one would type it.
 pub fn shown(command: &Command) -> String {
     let mut line = String::new();
@@ -119,6 +129,13 @@ not a message
 {"reason":"build-finished","success":true}"#;
         assert_eq!(executable(messages), Some(PathBuf::from("/t/release/brigade")));
         assert_eq!(executable(r#"{"reason":"build-finished","success":true}"#), None);
+    }
+
+    #[test]
+    fn reads_the_lock_file() {
+        let lock = "[[package]]\nname = \"burn-core\"\nversion = \"1.0.0\"\n\n[[package]]\nname = \"burn\"\nversion = \"0.22.1\"\n";
+        assert_eq!(locked(lock, "burn"), Some("0.22.1"));
+        assert_eq!(locked(lock, "torch"), None);
     }
 
     #[test]

@@ -2,10 +2,12 @@
 //!
 //! It compiles before anything else does, so it depends on little, and on no crate of the project.
 
+mod backend;
 mod bench;
 mod cargo;
 mod chaos;
 mod checks;
+mod dist;
 mod fuzz;
 mod test;
 mod train;
@@ -25,14 +27,14 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Build the release binary and run `brigade train` with the given flags.
+    /// Build the release binary, for the backend of `--backend`, and run `brigade train` with the given flags.
     #[command(disable_help_flag = true)]
     Train {
         /// Flags of `brigade train`; `--help` lists them.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
-    /// Run the tests, with cargo-nextest where it is installed.
+    /// Run the tests but those of GPUs, with cargo-nextest where it is installed.
     Test {
         /// Passed on to `cargo nextest run`, or to `cargo test`. Documentation's tests run only without any.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -40,6 +42,8 @@ enum Command {
     },
     /// Check format, lints and documentation, then run the tests; stop at the first failure.
     Ci,
+    /// Build a binary to carry to another machine, with its checksum.
+    Dist(dist::Args),
     /// Measure Brigade beside PyTorch and DeepSpeed on this machine and write a table.
     Bench(bench::Args),
     /// Kill training at random instants, hundreds of times, and check that nothing is ever lost.
@@ -58,6 +62,7 @@ fn main() -> ExitCode {
         Command::Train { args } => train::run(&args).map(|never| match never {}),
         Command::Test { args } => test::run(&args),
         Command::Ci => checks::run(),
+        Command::Dist(args) => dist::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Chaos(args) => chaos::run(&args),
         Command::Fuzz { args } => fuzz::run(&args),
@@ -84,8 +89,10 @@ mod tests {
     fn flags_go_through_unread() {
         Cli::command().debug_assert();
         let parse = |line: &str| Cli::try_parse_from(line.split_whitespace()).unwrap().command;
-        let Command::Train { args } = parse("xtask train --steps 20 --help") else { panic!("not train") };
-        assert_eq!(args, ["--steps", "20", "--help"]);
+        let Command::Train { args } = parse("xtask train --backend cuda --steps 20 --help") else {
+            panic!("not train")
+        };
+        assert_eq!(args, ["--backend", "cuda", "--steps", "20", "--help"]);
         let Command::Fuzz { args } = parse("xtask fuzz --target frame --help") else { panic!("not fuzz") };
         assert_eq!(args, ["--target", "frame", "--help"]);
         let Command::Test { args } = parse("xtask test -p brigade-comm ring -- --nocapture") else {

@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use crate::cargo;
 
-/// Runs all tests, or those that `args` choose.
+/// Runs all tests but those of GPUs, or those that `args` choose.
 pub fn run(args: &[OsString]) -> Result<()> {
     commands(cargo::has("nextest"), args).iter_mut().try_for_each(cargo::run)
 }
@@ -17,12 +17,14 @@ pub fn run(args: &[OsString]) -> Result<()> {
 fn commands(nextest: bool, args: &[OsString]) -> Vec<Command> {
     let mut first = cargo::command(if nextest { &["nextest", "run"] } else { &["test"] });
     if !chooses_packages(args) {
-        first.arg("--workspace");
+        first.args(cargo::WORKSPACE);
     }
     first.args(args);
     let mut commands = vec![first];
     if nextest && args.is_empty() {
-        commands.push(cargo::command(&["test", "--doc", "--workspace"]));
+        let mut documentation = cargo::command(&["test", "--doc"]);
+        documentation.args(cargo::WORKSPACE);
+        commands.push(documentation);
     }
     commands
 }
@@ -40,6 +42,9 @@ fn chooses_packages(args: &[OsString]) -> bool {
 mod tests {
     use super::*;
 
+    /// Every package but those of GPUs.
+    const EACH: &str = "--workspace --exclude brigade-cuda --exclude brigade-wgpu";
+
     fn shown(nextest: bool, args: &[&str]) -> Vec<String> {
         let args: Vec<OsString> = args.iter().map(OsString::from).collect();
         commands(nextest, &args).iter().map(cargo::shown).collect()
@@ -47,15 +52,19 @@ mod tests {
 
     #[test]
     fn the_runner_is_nextest_where_it_is_installed() {
-        assert_eq!(shown(true, &[]), ["cargo nextest run --workspace", "cargo test --doc --workspace"]);
-        assert_eq!(shown(false, &[]), ["cargo test --workspace"]);
+        assert_eq!(
+            shown(true, &[]),
+            [format!("cargo nextest run {EACH}"), format!("cargo test --doc {EACH}")]
+        );
+        assert_eq!(shown(false, &[]), [format!("cargo test {EACH}")]);
     }
 
     #[test]
     fn arguments_choose_tests() {
-        assert_eq!(shown(true, &["ring"]), ["cargo nextest run --workspace ring"]);
+        assert_eq!(shown(true, &["ring"]), [format!("cargo nextest run {EACH} ring")]);
         assert_eq!(shown(true, &["-p", "brigade-comm"]), ["cargo nextest run -p brigade-comm"]);
+        assert_eq!(shown(true, &["-p", "brigade-cuda"]), ["cargo nextest run -p brigade-cuda"]);
         assert_eq!(shown(false, &["--package=x"]), ["cargo test --package=x"]);
-        assert_eq!(shown(false, &["--", "-p"]), ["cargo test --workspace -- -p"]);
+        assert_eq!(shown(false, &["--", "-p"]), [format!("cargo test {EACH} -- -p")]);
     }
 }

@@ -7,11 +7,12 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::cargo;
+use crate::backend::Backend;
 
-/// Builds the release binary and becomes it, so that signals and exit codes are its own.
+/// Builds the release binary, for the backend that the flags ask for, and becomes it, so that signals and exit codes
+/// are its own.
 pub fn run(args: &[OsString]) -> Result<Infallible> {
-    let program = cargo::build(&["build", "--release", "-p", "brigade-cli"])?;
+    let program = Backend::asked_for(args).build("release")?;
     let error = Command::new(&program).arg("train").args(args).exec();
     Err(error).with_context(|| format!("cannot start {}", program.display()))
 }

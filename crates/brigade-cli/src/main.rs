@@ -10,6 +10,7 @@
 mod checkpoint;
 mod config;
 mod corpus;
+mod doctor;
 mod generate;
 mod inspect;
 mod launch;
@@ -46,6 +47,9 @@ enum Command {
     /// List, check and put together the checkpoints of a run.
     #[command(after_help = checkpoint::EXAMPLES)]
     Checkpoint(checkpoint::CheckpointArgs),
+    /// Show what this machine has for training, and what is missing.
+    #[command(after_help = doctor::EXAMPLES)]
+    Doctor(doctor::DoctorArgs),
     /// Find out why a run failed.
     Inspect(inspect::InspectArgs),
     /// Print text that a trained model goes on with.
@@ -59,6 +63,7 @@ fn main() -> ExitCode {
         Command::Launch(args) => launch::run(args),
         Command::Plan(args) => plan::run(&args),
         Command::Checkpoint(args) => checkpoint::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Generate(args) => generate::run(&args),
     };

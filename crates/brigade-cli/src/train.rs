@@ -58,7 +58,7 @@ pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
         config: brigade::resolved(&config)?,
         targets_per_sample: shape.sequence_length,
         costs: shape.costs()?,
-        cuts: shape.cuts(config.settings.train.micro_batch_size, config.settings.compute.dtype.bytes()),
+        cuts: shape.cuts(config.settings.train.micro_batch_size, config.settings.compute.float().bytes()),
     };
     let prepare = |role| {
         // One process tells of it, and the others find the result in the cache.

@@ -65,12 +65,12 @@ impl Operation {
     }
 
     /// Whether it is between two ranks alone.
-    pub(crate) const fn is_transfer(self) -> bool {
+    pub const fn is_transfer(self) -> bool {
         matches!(self, Operation::Send) || self.is_receive()
     }
 
     /// Whether it takes what a peer sends.
-    pub(crate) const fn is_receive(self) -> bool {
+    pub const fn is_receive(self) -> bool {
         matches!(self, Operation::Recv | Operation::RecvMessage)
     }
 }

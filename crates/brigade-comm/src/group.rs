@@ -10,7 +10,7 @@ use crate::dtype::{DType, Element, ReduceOp};
 use crate::engine::{Context, Identity, Progress, Request};
 use crate::error::Error;
 use crate::fabric::Gathering;
-use crate::flight::Flight;
+use crate::flight::{Flight, Outside};
 use crate::link::Doorbell;
 use crate::pending::{Owned, Pending, Work};
 use crate::stats::Stats;
@@ -212,10 +212,26 @@ impl Group {
         Flight::new(recorder.clone(), fault.clone())
     }
 
+    /// A place in the recorder for what another library runs between this group's ranks at `members` (numbers within the
+    /// group, in the same order on all of them). `name` is its name there, and `color` tells it from others of this group.
+    ///
+    /// # Panics
+    /// If a member is not below [`size`](Self::size).
+    pub fn outside(&self, name: &str, color: u64, members: &[usize]) -> Outside {
+        let number = hash(hash(self.identity().group, name.as_bytes()), &color.to_le_bytes());
+        let members: Vec<usize> = members.iter().map(|member| self.global_rank(*member)).collect();
+        Outside::new(self.0.progress.context.recorder.clone(), number, name, &members)
+    }
+
     /// Fails the world on every rank: operations in flight and later ones return an error with this rank and `reason`.
     pub fn abort(&self, reason: &str) {
         let rank = self.identity().world_rank();
         self.0.progress.context.fault.raise(rank, Error::Aborted { rank, reason: reason.into() });
+    }
+
+    /// The first failure of the world that this rank has heard of, in words for it.
+    pub fn failure(&self) -> Option<Error> {
+        self.0.progress.context.fault.error_for(self.identity().world_rank())
     }
 
     fn identity(&self) -> &Identity {

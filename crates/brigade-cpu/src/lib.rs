@@ -3,19 +3,24 @@
 //! A rank computes on one thread; ranks, not threads inside operations, fill the cores. Burn's
 //! feature `rayon` is therefore off, and its SIMD paths, chosen at run time, are on.
 
-mod collectives;
-mod groups;
 mod heap;
-mod message;
-mod region;
 
-pub use collectives::HostCollectives;
-pub use groups::groups;
 pub use heap::{HUGE_PAGES, keep_heap};
 
+use brigade_comm::Group;
+use brigade_core::{Groups, Mesh};
+use brigade_host::Placement;
 use burn::tensor::Device;
 
 /// The device of every rank.
 pub fn device() -> Device {
     Device::flex()
+}
+
+/// This rank's groups along the axes of a mesh over all ranks of `world`, which all call it together.
+///
+/// # Errors
+/// If a group cannot be connected, or a rank failed.
+pub fn groups(world: &Group, mesh: Mesh) -> brigade_comm::Result<Groups> {
+    brigade_host::groups(world, mesh, Placement::Host)
 }

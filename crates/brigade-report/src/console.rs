@@ -7,7 +7,7 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::{Compute, StepRecord};
+use crate::StepRecord;
 
 /// How progress is shown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -50,7 +50,6 @@ pub(crate) struct Console {
     show: Show,
     total_steps: u64,
     every: u64,
-    compute: Compute,
 }
 
 enum Show {
@@ -67,7 +66,6 @@ impl Console {
         done: u64,
         total_steps: u64,
         every: u64,
-        compute: Compute,
         output: Box<dyn Write + Send>,
     ) -> Self {
         let template = "step {pos}/{len} [{wide_bar}] eta {eta} {msg}";
@@ -76,7 +74,7 @@ impl Console {
             _ if mode.draws_bar() => Show::Bar(bar(done, total_steps, template), output),
             _ => Show::Lines(output),
         };
-        Self { show, total_steps, every: every.max(1), compute }
+        Self { show, total_steps, every: every.max(1) }
     }
 
     /// Shows a step: on the bar; or as a line if it is the first, the last, one in `every`, or has a
@@ -88,12 +86,12 @@ impl Console {
                 bar.set_message(bar_message(record));
                 bar.set_position(step);
                 if measured {
-                    above(bar, output, &line(record, self.total_steps, &self.compute));
+                    above(bar, output, &line(record, self.total_steps));
                 }
             }
             Show::Lines(output) => {
                 if is_first || measured || step == self.total_steps || step.is_multiple_of(self.every) {
-                    print(output, &line(record, self.total_steps, &self.compute));
+                    print(output, &line(record, self.total_steps));
                 }
             }
             Show::Nothing => {}
@@ -135,23 +133,27 @@ pub(crate) fn print(output: &mut dyn Write, text: &str) {
     drop(output.write_all(format!("{text}\n").as_bytes()).and_then(|()| output.flush()));
 }
 
-/// The columns of a step as plain text: step, loss, grad_norm, lr, tokens/s, TFLOP/s and MFU where known,
-/// memory, data-wait, and the validation loss where measured.
-pub fn line(record: &StepRecord, total_steps: u64, compute: &Compute) -> String {
+/// The columns of a step as plain text: step, loss, grad_norm, lr, tokens/s, TFLOP/s and MFU of a rank where known,
+/// the most memory of a rank (its device's where it has its own, with the part of it), data-wait, and the validation loss
+/// where measured.
+pub fn line(record: &StepRecord, total_steps: u64) -> String {
     let StepRecord { step, loss, grad_norm, learning_rate, tokens_per_second, .. } = record;
     let width = total_steps.to_string().len();
     let mut text = format!(
         "step {step:>width$}/{total_steps}  loss {loss:.4}  grad_norm {grad_norm:.4}  lr {learning_rate:.2e}  tokens/s {}",
         grouped(tokens_per_second.round() as u64)
     );
-    if let Some(tflops) = compute.tflops(record) {
+    if let Some(tflops) = record.tflops {
         text += &format!("  TFLOP/s {tflops:.3}");
     }
-    if let Some(mfu) = compute.mfu_percent(record) {
+    if let Some(mfu) = record.mfu_percent {
         text += &format!("  MFU {mfu:.1}%");
     }
-    text +=
-        &format!("  memory {:.2}GiB  data-wait {:.1}%", record.peak_rss_gib(), record.data_wait_percent());
+    text += &format!("  memory {:.2}GiB", record.peak_memory_gib());
+    if let Some(part) = record.device_memory.and_then(|memory| memory.peak_percent()) {
+        text += &format!("({part:.1}%)");
+    }
+    text += &format!("  data-wait {:.1}%", record.data_wait_percent());
     if let Some(loss) = record.validation_loss {
         text += &format!("  validation_loss {loss:.4}");
     }
@@ -202,6 +204,7 @@ pub(crate) fn readable(number: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::DeviceMemory;
 
     fn record() -> StepRecord {
         StepRecord {
@@ -220,16 +223,26 @@ mod tests {
     #[test]
     fn the_line_has_all_columns_in_order() {
         assert_eq!(
-            line(&record(), 100, &Compute::default()),
+            line(&record(), 100),
             "step   7/100  loss 4.1235  grad_norm 0.5000  lr 3.00e-4  tokens/s 12,345  memory 0.50GiB  data-wait 0.2%"
         );
-        let compute = Compute { flops_per_token: Some(1e7), peak_flops: Some(1e12) };
-        let measured = StepRecord { validation_loss: Some(4.0), ..record() };
-        let text = line(&measured, 100, &compute);
+        let rates = (Some(0.1234), Some(12.34));
+        let measured =
+            StepRecord { validation_loss: Some(4.0), tflops: rates.0, mfu_percent: rates.1, ..record() };
+        let text = line(&measured, 100);
         assert!(text.contains("12,345  TFLOP/s 0.123  MFU 12.3%  memory"), "{text}");
         assert!(text.ends_with("  validation_loss 4.0000"), "{text}");
         let broken = StepRecord { loss: f64::NAN, tokens_per_second: f64::INFINITY, ..record() };
-        assert!(line(&broken, 0, &compute).contains("loss NaN"));
+        assert!(line(&broken, 0).contains("loss NaN"));
+    }
+
+    #[test]
+    fn the_memory_is_the_devices_where_there_is_one() {
+        let mut memory = DeviceMemory { live: 1 << 30, peak: 40 << 30, total: Some(80 << 30) };
+        let shown = |memory| line(&StepRecord { device_memory: Some(memory), ..record() }, 100);
+        assert!(shown(memory).ends_with("  memory 40.00GiB(50.0%)  data-wait 0.2%"), "{}", shown(memory));
+        memory.total = None;
+        assert!(shown(memory).ends_with("  memory 40.00GiB  data-wait 0.2%"), "{}", shown(memory));
     }
 
     #[test]
@@ -248,7 +261,7 @@ mod tests {
         let bar = bar(60, 100, "{pos}");
         assert_eq!((bar.position(), bar.per_sec()), (60, 0.0), "earlier steps say nothing about the speed");
         let show = Show::Bar(bar.clone(), Box::new(io::sink()));
-        let mut console = Console { show, total_steps: 100, every: 1, compute: Compute::default() };
+        let mut console = Console { show, total_steps: 100, every: 1 };
         console.step(&StepRecord { step: 61, ..record() }, true);
         assert_eq!(bar.position(), 61);
         console.rewind(40);

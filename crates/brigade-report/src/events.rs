@@ -17,7 +17,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use crate::{CheckpointRecord, Compute, Error, Result, StepRecord};
+use crate::{CheckpointRecord, Error, Result, StepRecord, record::gib};
 
 /// What every event file's name begins with.
 const PREFIX: &str = "events.out.tfevents.";
@@ -70,8 +70,8 @@ impl EventFile {
     }
 
     /// Writes the scalars of a step, and those of its checkpoint.
-    pub fn write(&mut self, step: &StepRecord, compute: &Compute) -> Result<()> {
-        self.append(&record(&summary(step.step, scalars(step, compute))))?;
+    pub fn write(&mut self, step: &StepRecord) -> Result<()> {
+        self.append(&record(&summary(step.step, scalars(step))))?;
         step.checkpoint.iter().try_for_each(|checkpoint| self.write_checkpoint(checkpoint))
     }
 
@@ -90,8 +90,9 @@ impl EventFile {
     }
 }
 
-/// The scalars of a step, under torchtitan's names where it has one.
-fn scalars(step: &StepRecord, compute: &Compute) -> Vec<(&'static str, f64)> {
+/// The scalars of a step, under torchtitan's names where it has one. Rates `tflops` and `mfu(%)` are those of one rank.
+/// `memory/max_active` is the device's where it has memory of its own, and the host's then has another name.
+fn scalars(step: &StepRecord) -> Vec<(&'static str, f64)> {
     let mut scalars = vec![
         ("loss_metrics/global_avg_loss", step.loss),
         ("grad_norm", step.grad_norm),
@@ -105,13 +106,16 @@ fn scalars(step: &StepRecord, compute: &Compute) -> Vec<(&'static str, f64)> {
         ("time_metrics/data_loading(%)", step.data_wait_percent()),
         ("time_metrics/comm_wait(s)", step.comm_wait_seconds),
         ("time_metrics/comm_wait(%)", step.comm_wait_percent()),
-        ("memory/max_active(GiB)", step.peak_rss_gib()),
+        ("memory/max_active(GiB)", step.peak_memory_gib()),
         ("comm/bytes", step.comm_bytes as f64),
         ("comm/calls", step.comm_calls as f64),
     ];
     let sometimes = [
-        ("tflops", compute.tflops(step)),
-        ("mfu(%)", compute.mfu_percent(step)),
+        ("tflops", step.tflops),
+        ("mfu(%)", step.mfu_percent),
+        ("memory/max_active(%)", step.device_memory.and_then(|memory| memory.peak_percent())),
+        ("memory/active(GiB)", step.device_memory.map(|memory| gib(memory.live))),
+        ("memory/host_max_resident(GiB)", step.device_memory.map(|_| gib(step.peak_rss_bytes))),
         ("validation_metrics/global_avg_loss", step.validation_loss),
     ];
     scalars.extend(sometimes.into_iter().filter_map(|(tag, value)| Some((tag, value?))));
@@ -188,6 +192,7 @@ fn host() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::DeviceMemory;
 
     /// CRC-32C bit by bit (polynomial 0x1EDC6F41, reflected), apart from the crate that the writer uses.
     fn crc(bytes: &[u8]) -> u32 {
@@ -285,15 +290,19 @@ mod tests {
             step: 300,
             validation_loss: Some(3.25),
             peak_rss_bytes: 3 << 29,
+            tflops: Some(0.5),
             ..StepRecord::default()
         };
-        let compute = Compute { flops_per_token: Some(1.0), peak_flops: None };
-        file.write(&first, &Compute::default()).unwrap();
-        file.write(&second, &compute).unwrap();
+        let memory = DeviceMemory { live: 1 << 30, peak: 2 << 30, total: Some(8 << 30) };
+        let third =
+            StepRecord { step: 301, device_memory: Some(memory), mfu_percent: Some(41.5), ..second.clone() };
+        for step in [&first, &second, &third] {
+            file.write(step).unwrap();
+        }
 
         let bytes = fs::read(file.path()).unwrap();
         let events = records(&bytes);
-        assert_eq!(events.len(), 3);
+        assert_eq!(events.len(), 4);
         assert_eq!(fields(events[0])[2], (3, 0, &b"brain.Event:2"[..]));
         let find =
             |values: &[(String, f32)], tag: &str| values.iter().find(|(t, _)| t == tag).map(|(_, v)| *v);
@@ -305,8 +314,15 @@ mod tests {
         assert_eq!((step, values.len()), (300, 17));
         assert_eq!(find(&values, "memory/max_active(GiB)"), Some(1.5));
         assert_eq!(find(&values, "validation_metrics/global_avg_loss"), Some(3.25));
-        assert_eq!(find(&values, "tflops"), Some(0.0));
+        assert_eq!(find(&values, "tflops"), Some(0.5));
         assert_eq!(find(&values, "mfu(%)"), None);
+        let (step, values) = scalars(events[3]);
+        assert_eq!((step, values.len()), (301, 21));
+        assert_eq!(find(&values, "mfu(%)"), Some(41.5));
+        assert_eq!(find(&values, "memory/max_active(GiB)"), Some(2.0));
+        assert_eq!(find(&values, "memory/max_active(%)"), Some(25.0));
+        assert_eq!(find(&values, "memory/active(GiB)"), Some(1.0));
+        assert_eq!(find(&values, "memory/host_max_resident(GiB)"), Some(1.5));
     }
 
     #[test]
@@ -340,7 +356,7 @@ mod tests {
         let mut file = EventFile::create(folder.path(), &[]).unwrap();
         let checkpoint = CheckpointRecord { step: 50, stall_seconds: 0.25, bytes: 31 << 20, seconds: 1.5 };
         let step = StepRecord { step: 53, checkpoint: Some(checkpoint), ..StepRecord::default() };
-        file.write(&step, &Compute::default()).unwrap();
+        file.write(&step).unwrap();
         let bytes = fs::read(file.path()).unwrap();
         let events = records(&bytes);
         assert_eq!((events.len(), scalars(events[1]).0), (3, 53));

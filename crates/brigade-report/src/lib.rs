@@ -15,19 +15,23 @@
 //! - Nothing here reads a tensor or speaks to another rank.
 
 mod bytes;
+mod compute;
 mod console;
 mod error;
 mod events;
 mod jsonl;
 mod memory;
+mod peak;
 mod record;
 mod reporter;
 mod summary;
 
 pub use bytes::ByteProgress;
+pub use compute::Compute;
 pub use console::{ConsoleMode, line, size};
 pub use error::{Error, Result};
 pub use memory::peak_rss_bytes;
-pub use record::{CheckpointRecord, Collective, Compute, MemoryRecord, StepRecord};
+pub use peak::{NumberType, peak_flops};
+pub use record::{CheckpointRecord, Collective, DeviceMemory, MemoryRecord, StepRecord};
 pub use reporter::{METRICS_FILE, Reporter, ReporterOptions};
 pub use summary::Summary;

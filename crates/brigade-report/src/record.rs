@@ -29,6 +29,14 @@ pub struct StepRecord {
     /// `tokens / step_seconds`.
     #[serde(deserialize_with = "null_is_nan")]
     pub tokens_per_second: f64,
+    /// TFLOP/s of one rank (one device), where the operations of a token are known: the mean over the ranks. The
+    /// [`Reporter`](crate::Reporter) sets it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tflops: Option<f64>,
+    /// The same in percent of what the device could do at best (model FLOPs utilization), where that is known. The
+    /// [`Reporter`](crate::Reporter) sets it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mfu_percent: Option<f64>,
     /// The whole step, in seconds, of the rank that took longest.
     #[serde(deserialize_with = "null_is_nan")]
     pub step_seconds: f64,
@@ -69,7 +77,10 @@ pub struct StepRecord {
     /// What tensors are for, in bytes.
     #[serde(flatten)]
     pub memory: MemoryRecord,
-    /// The largest resident memory that a rank has had so far, in bytes.
+    /// Memory of the devices, where ranks compute on devices with memory of their own.
+    #[serde(flatten)]
+    pub device_memory: Option<DeviceMemory>,
+    /// The largest resident memory in the host that a rank has had so far, in bytes.
     pub peak_rss_bytes: u64,
     /// Mean loss per target token of the validation data, at steps that measured it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -126,6 +137,34 @@ pub struct Collective {
     pub bytes: u64,
 }
 
+/// Memory of a device, in bytes: of one rank's, or the most of any rank's. Old files have none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceMemory {
+    /// In use at the end of the step.
+    #[serde(rename = "device_memory_bytes")]
+    pub live: u64,
+    /// The most in use so far.
+    #[serde(rename = "device_memory_bytes_peak")]
+    pub peak: u64,
+    /// What the device has, or the smallest device; none where it does not say.
+    #[serde(rename = "device_memory_total_bytes", default, skip_serializing_if = "Option::is_none")]
+    pub total: Option<u64>,
+}
+
+impl DeviceMemory {
+    /// The most of both, of the smaller device that says what it has.
+    #[must_use]
+    pub fn most(self, other: Self) -> Self {
+        let total = self.total.into_iter().chain(other.total).min();
+        Self { live: self.live.max(other.live), peak: self.peak.max(other.peak), total }
+    }
+
+    /// The peak in percent of what the device has.
+    pub fn peak_percent(&self) -> Option<f64> {
+        self.total.map(|total| percent(self.peak as f64, total as f64))
+    }
+}
+
 /// JSON has no NaN and no infinity.
 fn null_is_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
@@ -142,9 +181,10 @@ impl StepRecord {
         percent(self.comm_wait_seconds, self.step_seconds)
     }
 
-    /// The peak memory in GiB.
-    pub fn peak_rss_gib(&self) -> f64 {
-        gib(self.peak_rss_bytes)
+    /// The most memory that a rank has used so far, in GiB: of the device where it has memory of its own, else resident in
+    /// the host.
+    pub fn peak_memory_gib(&self) -> f64 {
+        gib(self.device_memory.map_or(self.peak_rss_bytes, |memory| memory.peak))
     }
 }
 
@@ -156,30 +196,6 @@ pub fn percent(part: f64, whole: f64) -> f64 {
 /// Bytes in GiB.
 pub fn gib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 30)
-}
-
-/// What is known about the arithmetic of a step. The columns that hang on it appear only when it is known.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Compute {
-    /// Floating-point operations per token, forward and backward: `6·N + 12·L·h·seq` for a transformer with
-    /// `N` parameters, `L` layers of width `h`, and sequences of length `seq`. The caller decides whether `N`
-    /// counts the embedding, and says so.
-    pub flops_per_token: Option<f64>,
-    /// Operations per second that all devices of the world could do at best.
-    pub peak_flops: Option<f64>,
-}
-
-impl Compute {
-    /// TFLOP/s of a step, of the whole world.
-    pub fn tflops(&self, record: &StepRecord) -> Option<f64> {
-        self.flops_per_token.map(|flops| flops * record.tokens_per_second / 1e12)
-    }
-
-    /// The share of the peak that a step used (model FLOPs utilization), in percent.
-    pub fn mfu_percent(&self, record: &StepRecord) -> Option<f64> {
-        let peak = self.peak_flops.filter(|peak| *peak > 0.0)?;
-        self.tflops(record).map(|tflops| percent(tflops * 1e12, peak))
-    }
 }
 
 #[cfg(test)]
@@ -207,12 +223,45 @@ mod tests {
     }
 
     #[test]
-    fn utilization_is_known_only_with_its_parts() {
-        let record = StepRecord { tokens_per_second: 2e3, ..StepRecord::default() };
-        let mut compute = Compute { flops_per_token: Some(1e9), peak_flops: None };
-        assert_eq!((compute.tflops(&record), compute.mfu_percent(&record)), (Some(2.0), None));
-        compute.peak_flops = Some(8e12);
-        assert_eq!(compute.mfu_percent(&record), Some(25.0));
-        assert_eq!(StepRecord::default().data_wait_percent(), 0.0);
+    fn memory_of_a_device_comes_back_as_it_went() {
+        let memory = DeviceMemory { live: 3, peak: 5, total: Some(7) };
+        let record = StepRecord { device_memory: Some(memory), ..StepRecord::default() };
+        let text = serde_json::to_string(&record).unwrap();
+        let fields = r#""device_memory_bytes":3,"device_memory_bytes_peak":5,"device_memory_total_bytes":7,"peak_rss_bytes""#;
+        assert!(text.contains(fields), "{text}");
+        assert_eq!(serde_json::from_str::<StepRecord>(&text).unwrap(), record);
+        let unsaid = StepRecord { device_memory: Some(DeviceMemory { total: None, ..memory }), ..record };
+        let text = serde_json::to_string(&unsaid).unwrap();
+        assert!(!text.contains("device_memory_total_bytes"), "{text}");
+        assert_eq!(serde_json::from_str::<StepRecord>(&text).unwrap(), unsaid);
+        let none = serde_json::to_string(&StepRecord::default()).unwrap();
+        assert!(
+            !none.contains("device_memory") && !none.contains("tflops") && !none.contains("mfu"),
+            "{none}"
+        );
+    }
+
+    #[test]
+    fn the_fullest_and_the_smallest_device_count() {
+        let (a, b) = (
+            DeviceMemory { live: 1, peak: 9, total: Some(20) },
+            DeviceMemory { live: 2, peak: 5, total: Some(10) },
+        );
+        assert_eq!(a.most(b), DeviceMemory { live: 2, peak: 9, total: Some(10) });
+        assert_eq!(b.most(DeviceMemory { total: None, ..a }).total, Some(10));
+        assert_eq!(DeviceMemory::default().most(b), b);
+        assert_eq!((b.peak_percent(), DeviceMemory::default().peak_percent()), (Some(50.0), None));
+    }
+
+    /// A line of a version that knew neither devices nor rates.
+    #[test]
+    fn lines_of_older_runs_are_read() {
+        let old = r#"{"step":3,"loss":8.25,"grad_norm":1.5,"learning_rate":0.001,"tokens":4096,"tokens_per_second":2048.0,"step_seconds":2.0,
+            "forward_seconds":0.5,"backward_seconds":1.0,"optimizer_seconds":0.25,"data_wait_seconds":0.0,"comm_wait_seconds":0.125,
+            "comm_bytes":10,"comm_calls":1,"parameter_bytes":64,"parameter_bytes_peak":64,"gradient_bytes":0,"gradient_bytes_peak":64,
+            "optimizer_bytes":128,"optimizer_bytes_peak":128,"activation_bytes":0,"activation_bytes_peak":32,"peak_rss_bytes":1024}"#;
+        let record: StepRecord = serde_json::from_str(old).unwrap();
+        assert_eq!((record.step, record.memory.activation_bytes_peak, record.peak_rss_bytes), (3, 32, 1024));
+        assert_eq!((record.device_memory, record.tflops, record.mfu_percent), (None, None, None));
     }
 }

@@ -29,6 +29,8 @@ pub struct ReporterOptions {
     pub console: ConsoleMode,
     /// What is known for the columns TFLOP/s and MFU.
     pub compute: Compute,
+    /// What the ranks compute on, where that is known (`8 x NVIDIA H100 80GB HBM3`); the summary tells.
+    pub devices: Option<String>,
     /// Whether to write a TensorBoard event file.
     pub tensorboard: bool,
     /// Whether an earlier run's metrics and event files in the folder are replaced. A run that is continued keeps them
@@ -45,6 +47,7 @@ impl Default for ReporterOptions {
             log_every: 10,
             console: ConsoleMode::Auto,
             compute: Compute::default(),
+            devices: None,
             tensorboard: true,
             overwrite: false,
             restart: 0,
@@ -124,23 +127,24 @@ impl Reporter {
         resumed_at: Option<u64>,
         output: Box<dyn Write + Send>,
     ) -> Self {
-        let ReporterOptions { total_steps, log_every, console, compute, restart, .. } = options;
+        let ReporterOptions { total_steps, log_every, console, compute, devices, restart, .. } = options;
         let files = [Some(metrics.path()), events.as_ref().map(EventFile::path)];
         let files = files.into_iter().flatten().map(Path::to_owned).collect();
         let done = resumed_at.unwrap_or(0);
-        let console = Console::new(console, done, total_steps, log_every, compute, output);
-        let (totals, started) = (Totals::new(resumed_at, restart), Instant::now());
+        let console = Console::new(console, done, total_steps, log_every, output);
+        let (totals, started) = (Totals::new(resumed_at, restart, devices), Instant::now());
         Self { metrics, events, console, compute, totals, files, steps: 0, started }
     }
 
-    /// Writes and shows a step.
+    /// Writes and shows a step, with its TFLOP/s and MFU where they are known.
     pub fn step(&mut self, record: &StepRecord) -> Result<()> {
-        self.metrics.write(record)?;
+        let record = self.compute.rate(record);
+        self.metrics.write(&record)?;
         if let Some(events) = &mut self.events {
-            events.write(record, &self.compute)?;
+            events.write(&record)?;
         }
-        self.console.step(record, self.steps == 0);
-        self.totals.add(record);
+        self.console.step(&record, self.steps == 0);
+        self.totals.add(&record);
         self.steps += 1;
         Ok(())
     }
@@ -189,6 +193,7 @@ pub(crate) mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
+    use crate::DeviceMemory;
 
     /// Output that a test can read.
     #[derive(Clone, Default)]
@@ -243,6 +248,39 @@ pub(crate) mod tests {
         let steps: Vec<&str> = text.lines().skip(1).map(|line| &line[..8]).collect();
         assert!(text.starts_with("ranks from torchrun\n"));
         assert_eq!(steps, ["step 1/7", "step 3/7", "step 6/7", "step 7/7"]);
+    }
+
+    #[test]
+    fn rates_and_devices_are_in_the_files_the_lines_and_the_summary() {
+        let folder = tempfile::tempdir().unwrap();
+        let shown = Shared::default();
+        let options = ReporterOptions {
+            compute: Compute { flops_per_token: Some(8e9), ranks: 8, peak_flops: Some(1e15) },
+            devices: Some("8 x NVIDIA H100 80GB HBM3".into()),
+            ..options()
+        };
+        let mut reporter = Reporter::create_on(folder.path(), options, Box::new(shown.clone())).unwrap();
+        let memory = DeviceMemory { live: 1 << 30, peak: 2 << 30, total: Some(8 << 30) };
+        let record = StepRecord {
+            step: 1,
+            tokens_per_second: 4e5,
+            device_memory: Some(memory),
+            ..StepRecord::default()
+        };
+        reporter.step(&record).unwrap();
+        let written = fs::read_to_string(folder.path().join(METRICS_FILE)).unwrap();
+        let written: StepRecord = serde_json::from_str(&written).unwrap();
+        assert_eq!((written.tflops, written.mfu_percent), (Some(400.0), Some(40.0)));
+        assert_eq!(written.device_memory, Some(memory));
+        assert!(
+            shown.text().contains("TFLOP/s 400.000  MFU 40.0%  memory 2.00GiB(25.0%)"),
+            "{}",
+            shown.text()
+        );
+        let summary = reporter.finish();
+        assert_eq!(summary.devices.as_deref(), Some("8 x NVIDIA H100 80GB HBM3"));
+        assert_eq!((summary.median_tflops, summary.median_mfu_percent), (Some(400.0), Some(40.0)));
+        assert_eq!(summary.device_memory, Some(memory));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::{fmt, path::PathBuf};
 
 use crate::{
-    CheckpointRecord, StepRecord,
+    CheckpointRecord, DeviceMemory, StepRecord,
     console::{grouped, readable, size},
     record::{gib, percent},
 };
@@ -13,6 +13,8 @@ use crate::{
 pub struct Summary {
     /// Steps that were reported, also those that were undone.
     pub steps: u64,
+    /// What the ranks computed on, where that is known (`8 x NVIDIA H100 80GB HBM3`).
+    pub devices: Option<String>,
     /// The step after which this process went on; nothing if it began at the first.
     pub resumed_at: Option<u64>,
     /// How often the run's processes were started again before these.
@@ -29,11 +31,17 @@ pub struct Summary {
     pub validation_loss: Option<f64>,
     /// Median of the steps' tokens per second.
     pub median_tokens_per_second: Option<f64>,
+    /// Median of the steps' TFLOP/s of one rank, where known.
+    pub median_tflops: Option<f64>,
+    /// Median of the steps' model FLOPs utilization, in percent, where known.
+    pub median_mfu_percent: Option<f64>,
     /// Share of all steps' time spent waiting for data, in percent.
     pub data_wait_percent: f64,
     /// Share of all steps' time spent waiting for other ranks, in percent.
     pub comm_wait_percent: f64,
-    /// The largest resident memory of a rank, in bytes.
+    /// The most memory of a device, where devices have their own.
+    pub device_memory: Option<DeviceMemory>,
+    /// The largest resident memory of a rank in the host, in bytes.
     pub peak_rss_bytes: u64,
     /// Checkpoints that were written.
     pub checkpoints: u64,
@@ -52,6 +60,8 @@ pub struct Summary {
 pub struct Totals {
     summary: Summary,
     rates: Vec<f64>,
+    tflops: Vec<f64>,
+    mfu_percents: Vec<f64>,
     /// Step, loss and validation loss of the steps that were not undone.
     losses: Vec<(u64, f64, Option<f64>)>,
     checkpoint_bytes: u128,
@@ -62,8 +72,9 @@ pub struct Totals {
 }
 
 impl Totals {
-    pub fn new(resumed_at: Option<u64>, restarts: u32) -> Self {
-        Self { summary: Summary { resumed_at, restarts, ..Summary::default() }, ..Self::default() }
+    pub fn new(resumed_at: Option<u64>, restarts: u32, devices: Option<String>) -> Self {
+        let summary = Summary { resumed_at, restarts, devices, ..Summary::default() };
+        Self { summary, ..Self::default() }
     }
 
     pub fn add(&mut self, record: &StepRecord) {
@@ -71,7 +82,12 @@ impl Totals {
         summary.steps += 1;
         summary.tokens += record.tokens;
         summary.peak_rss_bytes = summary.peak_rss_bytes.max(record.peak_rss_bytes);
+        if let Some(memory) = record.device_memory {
+            summary.device_memory = Some(summary.device_memory.unwrap_or_default().most(memory));
+        }
         self.rates.push(record.tokens_per_second);
+        self.tflops.extend(record.tflops);
+        self.mfu_percents.extend(record.mfu_percent);
         self.step_seconds += record.step_seconds;
         self.data_wait_seconds += record.data_wait_seconds;
         self.comm_wait_seconds += record.comm_wait_seconds;
@@ -101,6 +117,8 @@ impl Totals {
             checkpoint_bytes: self.checkpoint_bytes.checked_div(checkpoints).unwrap_or(0) as u64,
             checkpoint_stall_percent: percent(self.checkpoint_stall_seconds, seconds),
             median_tokens_per_second: median(&mut self.rates),
+            median_tflops: median(&mut self.tflops),
+            median_mfu_percent: median(&mut self.mfu_percents),
             data_wait_percent: percent(self.data_wait_seconds, self.step_seconds),
             comm_wait_percent: percent(self.comm_wait_seconds, self.step_seconds),
             seconds,
@@ -139,6 +157,12 @@ impl fmt::Display for Summary {
         }
         let rate = self.median_tokens_per_second.map_or("-".into(), |rate| grouped(rate.round() as u64));
         writeln!(f, "tokens/s      {rate} (median)")?;
+        if let (Some(tflops), Some(mfu)) = (self.median_tflops, self.median_mfu_percent) {
+            writeln!(f, "TFLOP/s       {tflops:.3} a device, MFU {mfu:.1}% (median)")?;
+        }
+        if let Some(devices) = &self.devices {
+            writeln!(f, "devices       {devices}")?;
+        }
         writeln!(
             f,
             "waiting       data {:.1}%, other ranks {:.1}%",
@@ -153,6 +177,13 @@ impl fmt::Display for Summary {
                 size(self.checkpoint_bytes),
                 self.checkpoint_stall_percent
             )?;
+        }
+        if let Some(memory) = self.device_memory {
+            write!(f, "device memory {:.2} GiB", gib(memory.peak))?;
+            if let (Some(total), Some(part)) = (memory.total, memory.peak_percent()) {
+                write!(f, " of {:.2} GiB ({part:.1}%)", gib(total))?;
+            }
+            writeln!(f, " on the fullest device")?;
         }
         write!(f, "peak memory   {:.2} GiB in the largest rank", gib(self.peak_rss_bytes))?;
         for (i, file) in self.files.iter().enumerate() {
@@ -206,8 +237,42 @@ mod tests {
     }
 
     #[test]
+    fn devices_are_told_where_there_are_any() {
+        let mut totals = Totals::new(None, 0, Some("8 x NVIDIA H100 80GB HBM3".into()));
+        for (peak, rate) in [(30, 390.0), (41, 412.3), (35, 420.0)] {
+            totals.add(&StepRecord {
+                tflops: Some(rate),
+                mfu_percent: Some(rate / 10.0),
+                device_memory: Some(DeviceMemory { live: 1, peak: peak << 30, total: Some(82 << 30) }),
+                peak_rss_bytes: 3 << 30,
+                ..StepRecord::default()
+            });
+        }
+        let mut summary = totals.finish(1.0, vec![]);
+        let text = summary.to_string();
+        assert!(
+            text.contains(
+                "\nTFLOP/s       412.300 a device, MFU 41.2% (median)\ndevices       8 x NVIDIA H100 80GB HBM3\n"
+            ),
+            "{text}"
+        );
+        assert!(
+            text.ends_with(
+                "\ndevice memory 41.00 GiB of 82.00 GiB (50.0%) on the fullest device\n\
+                 peak memory   3.00 GiB in the largest rank"
+            ),
+            "{text}"
+        );
+        summary.device_memory = Some(DeviceMemory { total: None, peak: 3 << 29, live: 0 });
+        assert!(
+            summary.to_string().contains("\ndevice memory 1.50 GiB on the fullest device\n"),
+            "{summary}"
+        );
+    }
+
+    #[test]
     fn a_continued_run_says_what_it_did() {
-        let mut totals = Totals::new(Some(50), 2);
+        let mut totals = Totals::new(Some(50), 2, None);
         for step in [51, 52, 53, 52] {
             if step == 52 && totals.summary.steps == 3 {
                 totals.rewind(51);

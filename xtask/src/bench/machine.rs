@@ -28,7 +28,7 @@ pub fn describe(peer: Option<&Peer>) -> Result<Vec<(&'static str, String)>> {
         ("kernel", format!("Linux {}", read("/proc/sys/kernel/osrelease").trim())),
         ("load before", load),
         ("rustc", rustc()?),
-        ("burn", locked(&lock, "burn").context("Cargo.lock does not name burn")?.to_owned()),
+        ("burn", cargo::locked(&lock, "burn").context("Cargo.lock does not name burn")?.to_owned()),
         ("torch", peer.map_or_else(none, |peer| format!("{} (Python {})", peer.torch, peer.python))),
         ("deepspeed", peer.and_then(|peer| peer.deepspeed.clone()).unwrap_or_else(none)),
     ])
@@ -58,12 +58,6 @@ fn gibibytes(text: &str) -> Option<String> {
     Some(format!("{:.1} GiB", kibibytes / f64::from(1 << 20)))
 }
 
-/// The version of a package in `Cargo.lock`.
-fn locked<'a>(lock: &'a str, package: &str) -> Option<&'a str> {
-    let (_, rest) = lock.split_once(&format!("\nname = \"{package}\"\nversion = \""))?;
-    rest.split('"').next()
-}
-
 fn rustc() -> Result<String> {
     let output = Command::new("rustc").arg("--version").current_dir(cargo::root()).output();
     let output = output.context("cannot start rustc")?;
@@ -89,13 +83,6 @@ mod tests {
             "15.5 GiB"
         );
         assert_eq!(gibibytes("many"), None);
-    }
-
-    #[test]
-    fn reads_the_lock_file() {
-        let lock = "[[package]]\nname = \"burn-core\"\nversion = \"1.0.0\"\n\n[[package]]\nname = \"burn\"\nversion = \"0.22.1\"\n";
-        assert_eq!(locked(lock, "burn"), Some("0.22.1"));
-        assert_eq!(locked(lock, "torch"), None);
     }
 
     #[test]

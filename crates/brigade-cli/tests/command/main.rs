@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod backends;
 mod chaos;
 mod checkpoints;
 mod claims;

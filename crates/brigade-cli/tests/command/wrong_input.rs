@@ -43,6 +43,16 @@ fn data() {
     }
 }
 
+#[cfg(not(any(feature = "cuda", feature = "wgpu")))]
+#[test]
+fn backends_that_are_not_built() {
+    let place = Place::new();
+    for (backend, feature) in [("cuda", "feature `cuda`"), ("wgpu", "feature `wgpu`")] {
+        let said = ["compute.backend (--backend)", feature, "cargo xtask train --backend"];
+        refused(&place, &mut place.train(&format!("--backend {backend} --out a")), 2, &said);
+    }
+}
+
 #[test]
 fn settings() {
     let place = Place::new();
@@ -55,6 +65,11 @@ fn settings() {
         ("--set data.tokenizer=tokenizer.json", ["tokenizer.json", "tokenizer "]),
         ("--global-batch-size 10", ["--global-batch-size", "the nearest is 8 or 12"]),
         ("--dp 3", ["--dp", "3"]),
+        (
+            "--backend cpu --collectives nccl",
+            ["comm.collectives (--collectives) = nccl", "on cpu it must be host"],
+        ),
+        ("--peak-tflops=-1", ["output.peak_tflops (--peak-tflops) = -1", ""]),
         ("--pp 2 --dp 2", ["pp 2 x dp 2", "start 4 ranks"]),
         ("--pp 3 --nproc-per-node 4", ["pp 3 x dp 1", "set --pp 2 --dp 2, or start 3 ranks"]),
         ("--chunks 9223372036854775807", ["pipeline.chunks (--chunks)", "at most 1024"]),

@@ -7,6 +7,7 @@
 //! known by its number alone.
 
 mod diagnosis;
+mod outside;
 mod record;
 mod recorder;
 mod standing;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 pub use diagnosis::{Diagnosis, Finding, diagnose};
+pub use outside::{Noted, Outside};
 pub use record::{Entry, FirstFailure, GroupRecord, Record, State, Transfers, VERSION, Waiting, read};
 pub(crate) use recorder::{Recorder, Ticket};
 pub(crate) use standing::Standing;

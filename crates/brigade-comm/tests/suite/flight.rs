@@ -31,6 +31,7 @@ macro_rules! on_both_control_planes {
 on_both_control_planes!(
     a_missed_collective_is_diagnosed,
     a_missed_send_is_diagnosed,
+    what_another_library_runs_is_diagnosed,
     a_chain_of_waits_is_followed_to_its_end,
 );
 
@@ -89,6 +90,28 @@ fn operations_are_recorded(kind: Kind) {
         assert_eq!((record.groups[1].collectives, record.groups[1].transfers.len()), (1, 1));
     }
     assert_diagnosis(&records, Finding::Nothing, &[], &["nothing failed", "2 ranks"]);
+}
+
+fn what_another_library_runs_is_diagnosed(kind: Kind) {
+    // Between them, not within the world: nothing of that may be in flight when it fails.
+    let all_here = std::sync::Barrier::new(3);
+    let records = records(kind, 3, PATIENT, |group| {
+        let outside = group.outside("gpus", 0, &[0, 1, 2]);
+        outside.begin(Operation::AllGather, 8, DType::Bf16).done(true);
+        let reduce = (group.rank() != 1).then(|| outside.begin(Operation::AllReduce, 20, DType::F32));
+        all_here.wait();
+        if group.rank() == 0 {
+            reduce.inspect(|reduce| reduce.overdue());
+            group.abort("late");
+        }
+        while group.failure().is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Err(group.failure().unwrap())
+    });
+    assert!(records[2].failure.as_ref().unwrap().text.contains("late"));
+    let missed = "rank 1 never called all_reduce #1 (sum, f32, 20 bytes) of group \"gpus\"";
+    assert_diagnosis(&records, Finding::Missed, &[1], &[missed, "ranks 0, 2 wait in"]);
 }
 
 fn a_missed_collective_is_diagnosed(kind: Kind) {

@@ -10,23 +10,25 @@ use brigade_core::{
 use burn::tensor::{Bytes, DType as TensorDType, Device, FloatDType, Tensor, TensorData};
 
 use crate::message;
+use crate::place::Placement;
 use crate::region::Region;
 
 /// The longest message between stages that a rank takes, in bytes.
 const LONGEST_MESSAGE: usize = 16 << 30;
 
-/// A group's collectives for tensors of any device. A tensor of the CPU that is whole and solely
+/// A group's collectives for tensors of any device. A tensor in host memory that is whole and solely
 /// owned is moved in and out of the operation without a copy; others are read from their device first.
 pub struct HostCollectives {
     group: Group,
+    placement: Placement,
     exchanges: AtomicU64,
     exchanged_bytes: AtomicU64,
 }
 
 impl HostCollectives {
-    /// Collectives of a group.
-    pub fn new(group: Group) -> Self {
-        Self { group, exchanges: AtomicU64::new(0), exchanged_bytes: AtomicU64::new(0) }
+    /// Collectives of a group, for tensors that are there.
+    pub fn new(group: Group, placement: Placement) -> Self {
+        Self { group, placement, exchanges: AtomicU64::new(0), exchanged_bytes: AtomicU64::new(0) }
     }
 
     fn run(
@@ -72,8 +74,8 @@ impl Staged {
         }
     }
 
-    fn with_bytes(self, bytes: Vec<u8>) -> Self {
-        Self { bytes: Bytes::from_bytes_vec(bytes), ..self }
+    fn with_bytes(self, bytes: Bytes) -> Self {
+        Self { bytes, ..self }
     }
 
     fn into_tensor(self) -> Tensor<1> {
@@ -152,7 +154,7 @@ impl Collectives for HostCollectives {
             let whole = Staged::read(reduced.wait()?)?;
             let slice = whole.bytes.len() / size;
             let own = whole.bytes[rank * slice..(rank + 1) * slice].to_vec();
-            Ok(whole.with_bytes(own).into_tensor())
+            Ok(whole.with_bytes(Bytes::from_bytes_vec(own)).into_tensor())
         })
     }
 
@@ -160,7 +162,7 @@ impl Collectives for HostCollectives {
         let (rank, size) = (self.rank(), self.size());
         self.run(tensor, |staged, dtype| {
             let slice = staged.bytes.len();
-            let mut whole = vec![0; slice * size];
+            let mut whole = self.placement.buffer(&staged.device, slice * size);
             whole[rank * slice..(rank + 1) * slice].copy_from_slice(&staged.bytes);
             self.group.all_gather(staged.with_bytes(whole), dtype)
         })
@@ -187,6 +189,7 @@ impl Collectives for HostCollectives {
     }
 
     fn refillable(&self, shard: usize, dtype: FloatDType, device: &Device) -> Option<Box<dyn Refillable>> {
+        let Placement::Host = self.placement else { return None };
         let dtype = TensorDType::from(dtype);
         let (length, bytes) = (shard * self.size(), shard * self.size() * dtype.size());
         let region = Region::new(bytes).ok()?;

@@ -19,38 +19,33 @@ const LENGTH: usize = size_of::<u32>();
 /// A description's most dimensions.
 const MOST_DIMENSIONS: usize = 16;
 
-pub(crate) fn encode(message: Message) -> Result<Vec<u8>> {
+/// A message as bytes.
+///
+/// # Errors
+/// If a tensor cannot be read from its device, or is of a type that does not travel.
+pub fn encode(message: Message) -> Result<Vec<u8>> {
+    let description = describe(&message)?;
     let payload = message.iter().flatten().map(Part::bytes).sum::<usize>();
-    let mut bytes = Vec::with_capacity(payload + message.len() * (2 + 8 * MOST_DIMENSIONS) + LENGTH);
-    let mut description = Vec::new();
-    for part in message {
-        let (data, shape) = match part {
-            None => {
-                description.push(ABSENT);
-                continue;
-            }
-            Some(Part::Float(flat, shape)) => (flat.try_into_data(), shape),
-            Some(Part::Int(flat, shape)) => (flat.try_into_data(), shape),
+    let mut bytes = Vec::with_capacity(payload + description.len());
+    for part in message.into_iter().flatten() {
+        let data = match part {
+            Part::Float(flat, _) => flat.try_into_data(),
+            Part::Int(flat, _) => flat.try_into_data(),
         };
-        let data = data.map_err(|error| Error::Device(error.to_string()))?;
-        let number = TYPES.iter().position(|dtype| *dtype == data.dtype());
-        let number = number.ok_or_else(|| {
-            Error::Device(format!("tensors of {:?} do not travel between stages", data.dtype()))
-        })?;
-        description.extend([number as u8, shape.len() as u8]);
-        shape.iter().for_each(|size| description.extend((*size as u64).to_le_bytes()));
-        bytes.extend_from_slice(data.as_bytes());
+        bytes.extend_from_slice(data.map_err(|error| Error::Device(error.to_string()))?.as_bytes());
     }
     bytes.extend_from_slice(&description);
-    bytes.extend_from_slice(&(description.len() as u32).to_le_bytes());
     Ok(bytes)
 }
 
-pub(crate) fn decode(mut bytes: Vec<u8>, device: &Device) -> Result<Message> {
-    let descriptions = describe(&bytes).ok_or_else(|| {
-        Error::collective(format!("a message of {} bytes between stages is damaged", bytes.len()))
-    })?;
-    let payload: usize = descriptions.iter().flatten().map(Description::bytes).sum();
+/// The message that [`encode`] made these bytes of, as tensors of `device`.
+///
+/// # Errors
+/// If the bytes are none.
+pub fn decode(mut bytes: Vec<u8>, device: &Device) -> Result<Message> {
+    let (descriptions, payload) = read(&bytes)
+        .filter(|(parts, payload)| total(parts) == Some(*payload))
+        .ok_or_else(|| damaged(&bytes))?;
     bytes.truncate(payload);
     let mut rest = bytes;
     let mut message = Vec::with_capacity(descriptions.len());
@@ -63,35 +58,95 @@ pub(crate) fn decode(mut bytes: Vec<u8>, device: &Device) -> Result<Message> {
     Ok(message)
 }
 
-struct Description {
-    dtype: DType,
-    shape: Vec<usize>,
+/// What a message's tensors are, without their values: what goes before tensors that travel by another way.
+///
+/// # Errors
+/// If a tensor is of a type that does not travel.
+pub fn describe(message: &Message) -> Result<Vec<u8>> {
+    let mut description = Vec::with_capacity(message.len() * (2 + 8 * MOST_DIMENSIONS) + LENGTH);
+    for part in message {
+        let (dtype, shape) = match part {
+            None => {
+                description.push(ABSENT);
+                continue;
+            }
+            Some(Part::Float(flat, shape)) => (flat.dtype(), shape),
+            Some(Part::Int(flat, shape)) => (flat.dtype(), shape),
+        };
+        let number = TYPES.iter().position(|travels| *travels == dtype);
+        let number = number
+            .ok_or_else(|| Error::Device(format!("tensors of {dtype:?} do not travel between stages")))?;
+        description.extend([number as u8, shape.len() as u8]);
+        shape.iter().for_each(|size| description.extend((*size as u64).to_le_bytes()));
+    }
+    description.extend_from_slice(&(description.len() as u32).to_le_bytes());
+    Ok(description)
+}
+
+/// What [`describe`] wrote.
+///
+/// # Errors
+/// If it did not write these bytes.
+pub fn described(bytes: &[u8]) -> Result<Vec<Option<Description>>> {
+    read(bytes)
+        .filter(|(parts, before)| *before == 0 && total(parts).is_some())
+        .map(|(parts, _)| parts)
+        .ok_or_else(|| damaged(bytes))
+}
+
+fn damaged(bytes: &[u8]) -> Error {
+    Error::collective(format!("a message of {} bytes between stages is damaged", bytes.len()))
+}
+
+/// What a tensor of a message is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Description {
+    /// The type of its elements.
+    pub dtype: DType,
+    /// Its shape.
+    pub shape: Vec<usize>,
 }
 
 impl Description {
-    fn bytes(&self) -> usize {
-        self.shape.iter().product::<usize>() * self.dtype.size()
+    /// Number of elements.
+    pub fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Bytes of its values.
+    pub fn bytes(&self) -> usize {
+        self.elements() * self.dtype.size()
+    }
+
+    /// Whether its elements are floats.
+    pub fn is_float(&self) -> bool {
+        matches!(self.dtype, DType::F32 | DType::F64 | DType::F16 | DType::BF16)
     }
 
     fn part(self, bytes: Vec<u8>, device: &Device) -> Part {
-        let Self { dtype, shape } = self;
-        let length = shape.iter().product::<usize>();
-        let data = TensorData::from_bytes(Bytes::from_bytes_vec(bytes), [length], dtype);
-        if matches!(dtype, DType::F32 | DType::F64 | DType::F16 | DType::BF16) {
-            Part::Float(Tensor::from_data(data, (device, dtype)), shape)
+        let data = TensorData::from_bytes(Bytes::from_bytes_vec(bytes), [self.elements()], self.dtype);
+        if self.is_float() {
+            Part::Float(Tensor::from_data(data, (device, self.dtype)), self.shape)
         } else {
-            Part::Int(Tensor::<1, Int>::from_data(data, (device, dtype)), shape)
+            Part::Int(Tensor::<1, Int>::from_data(data, (device, self.dtype)), self.shape)
         }
     }
 }
 
-/// The parts of a message; none if it is damaged.
-fn describe(bytes: &[u8]) -> Option<Vec<Option<Description>>> {
+/// Bytes of the values of all parts; none if there cannot be so many.
+fn total(parts: &[Option<Description>]) -> Option<usize> {
+    parts.iter().flatten().try_fold(0usize, |total, part| {
+        let elements = part.shape.iter().try_fold(1usize, |product, size| product.checked_mul(*size))?;
+        total.checked_add(elements.checked_mul(part.dtype.size())?)
+    })
+}
+
+/// The parts that the end of `bytes` describes, and the number of bytes before; none if it is damaged.
+fn read(bytes: &[u8]) -> Option<(Vec<Option<Description>>, usize)> {
     let (before, length) = bytes.split_last_chunk::<LENGTH>()?;
     let start = before.len().checked_sub(u32::from_le_bytes(*length) as usize)?;
-    let (payload, mut rest) = before.split_at(start);
+    let mut rest = &before[start..];
     let mut parts = Vec::new();
-    let mut total = 0usize;
     while let Some((number, after)) = rest.split_first() {
         rest = after;
         if *number == ABSENT {
@@ -112,11 +167,9 @@ fn describe(bytes: &[u8]) -> Option<Vec<Option<Description>>> {
             .iter()
             .map(|size| usize::try_from(u64::from_le_bytes(*size)).ok())
             .collect::<Option<_>>()?;
-        let elements = shape.iter().try_fold(1usize, |product, size| product.checked_mul(*size))?;
-        total = total.checked_add(elements.checked_mul(dtype.size())?)?;
         parts.push(Some(Description { dtype, shape }));
     }
-    (total == payload.len()).then_some(parts)
+    Some((parts, start))
 }
 
 #[cfg(test)]
@@ -161,6 +214,16 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_description_alone_says_what_is_to_come() {
+        let message = sample();
+        let parts = described(&describe(&message).unwrap()).unwrap();
+        let shapes: Vec<_> = parts.iter().map(|part| part.as_ref().map(|part| part.shape.clone())).collect();
+        assert_eq!(shapes, [Some(vec![2, 3]), None, Some(vec![2]), Some(vec![1, 1]), Some(vec![0, 4])]);
+        assert_eq!(parts[3].as_ref().map(Description::bytes), Some(2));
+        assert!(described(&encode(message).unwrap()).is_err(), "values stand before it");
+    }
+
     proptest! {
         #[test]
         fn damaged_messages_are_refused_not_misread(
@@ -176,6 +239,7 @@ mod tests {
 
         #[test]
         fn any_bytes_end_in_an_answer(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+            drop(described(&bytes));
             drop(decode(bytes, &Device::flex()));
         }
     }

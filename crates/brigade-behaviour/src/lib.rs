@@ -1,0 +1,124 @@
+//! What [`Collectives`] do on every backend, as checks: one function a behaviour, called on every rank of a group.
+//!
+//! A check panics where the collectives do otherwise. None assumes where tensors are or what carries them, and each
+//! holds for any number of ranks from one on; what needs a peer does nothing on a rank that is alone. A backend's tests
+//! instantiate them all:
+//!
+//! ```no_run
+//! # use brigade_core::{Collectives, Solo};
+//! # fn collectives(_: brigade_comm::Group) -> Solo { Solo }
+//! use brigade_behaviour::{Behaviour, Suite, on_ranks};
+//! use burn::tensor::Device;
+//!
+//! fn three_ranks(check: Behaviour) {
+//!     on_ranks(3, |group| check(&Suite::new(Device::default()), &collectives(group)));
+//! }
+//!
+//! brigade_behaviour::behaviours!(three_ranks);
+//! # fn main() {}
+//! ```
+
+// The whole crate is tests.
+#![allow(clippy::unwrap_used)]
+
+mod failures;
+mod messages;
+mod moves;
+mod order;
+mod places;
+mod ranks;
+mod reductions;
+mod values;
+
+pub use failures::{a_failure_is_the_end, another_length_is_an_error_on_every_rank};
+pub use messages::{messages_go_around_a_ring, receives_may_be_first, two_messages_each_way};
+pub use moves::{
+    all_gather_joins_in_rank_order, barriers_wait_for_all, broadcasts_come_from_any_root,
+    exchanges_give_every_number_to_all, traffic_is_counted,
+};
+pub use order::{
+    operations_are_waited_for_in_any_order, other_threads_make_and_take_tensors,
+    what_is_dropped_still_happens, work_and_collectives_take_turns,
+};
+pub use places::{
+    buffers_are_filled_under_their_views, inputs_keep_their_values, results_stay_on_the_device,
+};
+pub use ranks::on_ranks;
+pub use reductions::{
+    all_reduce_sums_any_length, all_reduce_takes_views, reduce_scatter_gives_each_its_share,
+};
+
+use brigade_core::Collectives;
+use burn::tensor::{Device, FloatDType};
+
+/// A check: what one rank does, on its view of the suite and its collectives.
+pub type Behaviour = fn(&Suite, &dyn Collectives);
+
+/// What a rank's checks are made for.
+#[derive(Debug, Clone)]
+pub struct Suite {
+    /// The device of the rank's tensors.
+    pub device: Device,
+    /// The types that are summed and moved: of `F32`, `BF16` and `F16`.
+    pub floats: Vec<FloatDType>,
+    /// What sums are held to.
+    pub sums: Sums,
+    /// Whether lengths that differ between ranks are found; else what happens then is not checked.
+    pub finds_mismatches: bool,
+}
+
+/// What sums over the ranks are held to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Sums {
+    /// The bits of [`PairwiseSum`](brigade_core::PairwiseSum) in fp32, rounded once to the tensor's type.
+    Exact,
+    /// A difference from the exact sum of so many times the type's epsilon times the sum of magnitudes. All ranks
+    /// still have the same bits.
+    Within(f64),
+}
+
+impl Suite {
+    /// Exact sums of every type that the device computes in, and mismatches found.
+    pub fn new(device: Device) -> Self {
+        let floats = [FloatDType::F32, FloatDType::BF16, FloatDType::F16];
+        let floats = floats.into_iter().filter(|dtype| device.supports_dtype(*dtype)).collect();
+        Self { device, floats, sums: Sums::Exact, finds_mismatches: true }
+    }
+}
+
+/// Makes a `#[test]` of every behaviour: each calls the given function, of type `fn(`[`Behaviour`]`)`, with its check.
+#[macro_export]
+macro_rules! behaviours {
+    ($run:path) => {
+        $crate::behaviours! { $run =>
+            a_failure_is_the_end,
+            all_gather_joins_in_rank_order,
+            all_reduce_sums_any_length,
+            all_reduce_takes_views,
+            another_length_is_an_error_on_every_rank,
+            barriers_wait_for_all,
+            broadcasts_come_from_any_root,
+            buffers_are_filled_under_their_views,
+            exchanges_give_every_number_to_all,
+            inputs_keep_their_values,
+            messages_go_around_a_ring,
+            operations_are_waited_for_in_any_order,
+            other_threads_make_and_take_tensors,
+            receives_may_be_first,
+            reduce_scatter_gives_each_its_share,
+            results_stay_on_the_device,
+            traffic_is_counted,
+            two_messages_each_way,
+            what_is_dropped_still_happens,
+            work_and_collectives_take_turns,
+        }
+    };
+    ($run:path => $($name:ident),+ $(,)?) => {
+        $(
+            #[test]
+            fn $name() {
+                $run($crate::$name);
+            }
+        )+
+    };
+}

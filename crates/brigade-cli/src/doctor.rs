@@ -1,0 +1,56 @@
+//! `brigade doctor`
+
+use std::process::ExitCode;
+
+use brigade::doctor::{Finding, examine};
+use brigade::exit;
+use clap::Args;
+
+use crate::output::print;
+
+pub const EXAMPLES: &str = "\
+Examples:
+  brigade doctor                 what this machine has for training; exit code 1 if something is missing
+  cargo xtask dist --backend cuda && dist/brigade-* doctor      the same with GPUs, driver and NCCL";
+
+#[derive(Debug, Args)]
+pub struct DoctorArgs {}
+
+pub fn run(_: &DoctorArgs) -> anyhow::Result<ExitCode> {
+    let findings = examine();
+    print(&table(&findings))?;
+    let ok = findings.iter().all(|finding| finding.ok);
+    Ok(ExitCode::from(if ok { exit::DONE } else { exit::FAILED }))
+}
+
+/// One line for each finding, with what to do below it.
+fn table(findings: &[Finding]) -> String {
+    let width = findings.iter().map(|finding| finding.name.chars().count()).max().unwrap_or(0);
+    let line = |finding: &Finding| {
+        let Finding { name, text, ok, advice } = finding;
+        let mark = if *ok { "ok     " } else { "MISSING" };
+        let mut line = format!("{mark}  {name:<width$}  {text}\n");
+        if let Some(advice) = advice {
+            line += &format!("{:9}{:width$}  -> {advice}\n", "", "");
+        }
+        line
+    };
+    findings.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_stands_below_what_it_is_for() {
+        let finding = |name: &str, ok, advice: Option<&str>| Finding {
+            name: name.into(),
+            text: "found".into(),
+            ok,
+            advice: advice.map(Into::into),
+        };
+        let shown = table(&[finding("a", true, None), finding("driver", false, Some("install it"))]);
+        assert_eq!(shown, "ok       a       found\nMISSING  driver  found\n                 -> install it\n");
+    }
+}

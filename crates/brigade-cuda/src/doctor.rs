@@ -1,0 +1,161 @@
+//! What this host has for running on GPUs, for people who look for what is missing.
+
+use crate::driver::{Driver, Gpu, driver};
+use crate::error::Error;
+use crate::nccl::{NCCL_FILE, nccl};
+
+const GIB: f64 = (1u64 << 30) as f64;
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// What was looked at, as in `driver`.
+    pub name: String,
+    /// What was found.
+    pub text: String,
+    /// Whether that will do.
+    pub ok: bool,
+    /// What to do, if it will not or could be better.
+    pub advice: Option<String>,
+}
+
+impl Finding {
+    fn good(name: &str, text: impl Into<String>) -> Self {
+        Self { name: name.to_owned(), text: text.into(), ok: true, advice: None }
+    }
+
+    fn bad(name: &str, text: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { name: name.to_owned(), text: text.into(), ok: false, advice: Some(advice.into()) }
+    }
+
+    fn missing(name: &str, error: &Error) -> Self {
+        match error {
+            Error::DriverInit { path, name: result, code, text, advice } => {
+                Self::bad(name, format!("does not initialise: {result} ({code}), {text} ({path})"), advice)
+            }
+            Error::NoNccl { found, advice } => Self::bad(name, found, advice),
+            // The others' texts say after a colon what to do.
+            other => match other.to_string().split_once(": ") {
+                Some((found, advice)) => Self::bad(name, found, advice),
+                None => Self::bad(name, other.to_string(), "see nvidia-smi"),
+            },
+        }
+    }
+
+    fn with_advice(self, advice: Option<String>) -> Self {
+        Self { advice, ..self }
+    }
+}
+
+/// Looks at the driver, the GPUs, NCCL, and the settings that matter to them. It never fails: what
+/// is missing is a finding with advice.
+pub fn examine() -> Vec<Finding> {
+    let mut findings = Vec::new();
+    match driver() {
+        Ok(driver) => examine_driver(driver, &mut findings),
+        Err(error) => findings.push(Finding::missing("driver", &error)),
+    }
+    match nccl() {
+        Ok(nccl) => {
+            findings.push(Finding::good("NCCL", format!("{} ({})", nccl.version_name(), nccl.path())));
+        }
+        Err(error) => findings.push(Finding::missing("NCCL", &error)),
+    }
+    findings.push(environment(
+        std::env::vars_os().filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
+        }),
+    ));
+    findings
+}
+
+fn examine_driver(driver: &Driver, findings: &mut Vec<Finding>) {
+    let text = format!("supports CUDA {} ({})", driver.version_name(), driver.path());
+    let advice = (!driver.has_context_events()).then(|| {
+        "Without the context events of CUDA 12.5 (driver 555), communication cannot run beside computation: update the \
+         driver"
+            .to_owned()
+    });
+    findings.push(Finding::good("driver", text).with_advice(advice));
+    let gpus = match driver.gpus() {
+        Ok(gpus) => gpus,
+        Err(error) => return findings.push(Finding::missing("GPUs", &error)),
+    };
+    if gpus.is_empty() {
+        let (found, advice) = ("none is visible", "See nvidia-smi and CUDA_VISIBLE_DEVICES");
+        return findings.push(Finding::bad("GPUs", found, advice));
+    }
+    findings.extend(gpus.iter().map(|gpu| {
+        let Gpu { name, uuid, pci_bus_id, total_memory, compute_capability: (major, minor), .. } = gpu;
+        let memory = *total_memory as f64 / GIB;
+        let text =
+            format!("{name}, {memory:.1} GiB, compute capability {major}.{minor}, {uuid}, {pci_bus_id}");
+        Finding::good(&format!("GPU {}", gpu.index), text)
+    }));
+    if gpus.len() > 1 {
+        findings.push(peers(driver, gpus.len()));
+    }
+}
+
+/// One row for each GPU: `1` where it can reach the other's memory directly.
+fn peers(driver: &Driver, count: usize) -> Finding {
+    let mut rows = Vec::new();
+    let mut all = true;
+    for a in 0..count {
+        let mut row = format!("{a}:");
+        for b in 0..count {
+            let cell = match driver.can_access_peer(a, b) {
+                _ if a == b => "-",
+                Ok(true) => "1",
+                Ok(false) => "0",
+                Err(_) => "?",
+            };
+            all &= matches!(cell, "-" | "1");
+            row.push(' ');
+            row.push_str(cell);
+        }
+        rows.push(row);
+    }
+    let advice = (!all).then(|| {
+        "GPUs that cannot reach each other (0) exchange data through host memory, which is slower; in a virtual machine, \
+         or with PCIe access control, that is usual"
+            .to_owned()
+    });
+    Finding::good("direct access between GPUs", rows.join("; ")).with_advice(advice)
+}
+
+/// The variables that change what is found here, or what NCCL does.
+fn environment(variables: impl Iterator<Item = (String, String)>) -> Finding {
+    const NAMES: [&str; 4] =
+        ["CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "CUDA_DEVICE_MAX_CONNECTIONS", NCCL_FILE];
+    let mut found: Vec<_> = variables
+        .filter(|(name, _)| NAMES.contains(&name.as_str()) || name.starts_with("NCCL_"))
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect();
+    found.sort();
+    if found.is_empty() {
+        return Finding::good("environment", "nothing set that matters");
+    }
+    let empty = found.iter().any(|setting| setting == "CUDA_VISIBLE_DEVICES=");
+    let text = found.join(" ");
+    if empty {
+        return Finding::bad("environment", text, "An empty CUDA_VISIBLE_DEVICES hides all GPUs: unset it");
+    }
+    Finding::good("environment", text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_variables_that_matter_are_shown_in_order() {
+        let set = |pairs: &[(&str, &str)]| {
+            environment(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
+        };
+        assert_eq!(set(&[("HOME", "/root")]).text, "nothing set that matters");
+        let found = set(&[("NCCL_DEBUG", "INFO"), ("HOME", "/root"), ("CUDA_VISIBLE_DEVICES", "0")]);
+        assert_eq!(found.text, "CUDA_VISIBLE_DEVICES=0 NCCL_DEBUG=INFO");
+        assert!(!set(&[("CUDA_VISIBLE_DEVICES", "")]).ok);
+    }
+}

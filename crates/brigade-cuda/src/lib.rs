@@ -1,0 +1,57 @@
+//! The CUDA backend: GPUs, NCCL with deadlines, and what is found of both at run time.
+//!
+//! # Invariants
+//! - **Nothing is linked.** The driver and NCCL are looked for when they are first needed; what is missing is
+//!   an [`Error`] that says what to do, never a panic.
+//! - **No call blocks.** Communicators are made with `blocking = 0`; every wait of the host looks again and
+//!   again, and has a deadline. What runs on the GPU is looked after by a [`Watch`].
+//! - **A communicator ends once**: finalized and destroyed after good work, aborted after any failure.
+//! - **The first failure is final.** It aborts all communicators of the rank, reaches the other ranks, and is
+//!   the answer to all later calls.
+//!
+//! # Reading order
+//! [`Error`] → `library`, `driver`, `nccl` (what there is) → `choose` (which GPU) → `stream` (order on a GPU) → `life`,
+//! `communicator`, `queue` (NCCL) → `watch` (what does not end) →
+//! `order`, `lane`, `in_flight`, `inbox` (operations among what is computed) → `doctor` (all of it, for people)
+//! → `tensors` (Burn; the feature `tensors`, on by default).
+
+mod choose;
+mod communicator;
+mod config;
+mod doctor;
+mod driver;
+mod element;
+mod error;
+mod id;
+mod in_flight;
+mod inbox;
+mod lane;
+mod library;
+mod life;
+mod nccl;
+mod order;
+mod queue;
+mod stream;
+#[cfg(feature = "tensors")]
+mod tensors;
+mod wait;
+mod watch;
+
+pub use choose::{enough_for, gpu_for, shared};
+pub use communicator::Communicator;
+pub use doctor::{Finding, examine};
+pub use driver::{Driver, Gpu, driver};
+pub use element::ElementType;
+pub use error::Error;
+pub use id::Id;
+pub use in_flight::InFlight;
+pub use inbox::Inbox;
+pub use lane::{Lane, Rank};
+pub use nccl::{NCCL_FILE, Nccl, nccl};
+pub use order::Order;
+pub use queue::Queue;
+pub use stream::{Context, Event, Stream};
+pub use watch::{Operation, Ticket, Underway, Watch};
+
+#[cfg(feature = "tensors")]
+pub use tensors::{Memory, NcclCollectives, Options, RankGpu, check, count, groups, host_groups};

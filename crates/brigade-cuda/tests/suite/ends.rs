@@ -1,0 +1,180 @@
+//! How communicators end: exactly once, whatever happens.
+
+use std::time::{Duration, Instant};
+
+use brigade_comm::ReduceOp::Sum;
+use brigade_cuda::{Communicator, Context, ElementType, Error, Id, Watch, nccl};
+
+use crate::support::{Rank, SOON, alone, assert_contains, at, count, ends, eventually, world};
+
+const SHORT: Duration = Duration::from_millis(200);
+
+fn all_reduce(rank: &Rank, buffer: &mut [f32]) -> Result<(), Error> {
+    let (address, count) = (at(buffer), buffer.len());
+    // SAFETY: callers keep it until the stream is done or aborted.
+    unsafe { rank.comm.all_reduce(address, address, count, ElementType::F32, Sum, rank.stream.raw()) }
+}
+
+stand_in_test!(a_rank_that_nobody_joins_gives_up, [], {
+    let context = Context::new(0).unwrap();
+    let id = Id::new(nccl().unwrap()).unwrap();
+    let start = Instant::now();
+    let error = Communicator::init(nccl().unwrap(), &context, "dp", &id, 0, 2, SHORT).err().unwrap();
+    assert!(start.elapsed() >= SHORT);
+    assert_contains(&error.to_string(), &["joining a group on group \"dp\" did not end within 0.2 s"]);
+    assert_eq!(ends(), (1, 0, 0, 1));
+});
+
+stand_in_test!(an_operation_that_stays_in_progress_gives_up, ["STAND_IN_UNSETTLED" = "2"], {
+    alone(|mut rank| {
+        rank.comm = rank.comm.with_limit(SHORT);
+        let mut buffer = [1.0; 4];
+        all_reduce(&rank, &mut buffer).unwrap();
+        let error = all_reduce(&rank, &mut buffer).unwrap_err();
+        assert_contains(&error.to_string(), &["all_reduce on group \"world\" did not end within 0.2 s"]);
+    });
+    assert_eq!(ends(), (1, 0, 0, 1));
+});
+
+// NCCL connects ranks when they first do something together; the host of one waits for that of the other.
+stand_in_test!(a_first_operation_that_nobody_joins_gives_up, ["STAND_IN_CONNECTS" = "1"], {
+    world(2, |mut rank| match rank.rank {
+        0 => {
+            rank.comm = rank.comm.with_limit(SHORT);
+            let error = all_reduce(&rank, &mut [1.0; 4]).unwrap_err();
+            assert_contains(&error.to_string(), &["all_reduce on group \"world\" did not end within 0.2 s"]);
+        }
+        _ => rank.comm.abort("over"),
+    });
+    assert_eq!(ends(), (2, 0, 0, 2));
+});
+
+stand_in_test!(a_call_that_fails_is_named, ["STAND_IN_CALL_FAILS" = "2"], {
+    alone(|rank| {
+        let mut buffer = [1.0; 4];
+        all_reduce(&rank, &mut buffer).unwrap();
+        let text = all_reduce(&rank, &mut buffer).unwrap_err().to_string();
+        let parts = [
+            "all_reduce on group \"world\": ",
+            "an NCCL operation",
+            "ncclInternalError",
+            "operation 2 was told",
+        ];
+        assert_contains(&text, &[parts[0], "ncclAllReduce", parts[2], parts[3]]);
+    });
+    assert_eq!(ends(), (1, 0, 0, 1));
+});
+
+stand_in_test!(a_part_of_a_group_that_fails_is_named, [], {
+    alone(|rank| {
+        let mut buffer = [0u8; 4];
+        let (address, raw) = (at(&mut buffer), rank.stream.raw());
+        // SAFETY: nothing is enqueued.
+        let enqueue = |queue: &brigade_cuda::Queue<'_>| unsafe { queue.send(address, 4, ElementType::U8, 5) };
+        let text = rank.comm.grouped("an exchange", raw, enqueue).unwrap_err().to_string();
+        assert_contains(
+            &text,
+            &["an exchange on group \"world\": ncclSend", "ncclInvalidArgument", "no rank 5 of 1"],
+        );
+    });
+    assert_eq!(ends(), (1, 0, 0, 1));
+});
+
+stand_in_test!(finalizing_that_hangs_is_aborted, ["STAND_IN_FINALIZE" = "hangs"], {
+    alone(|rank| {
+        let error = rank.comm.finish(SHORT).unwrap_err();
+        assert_contains(
+            &error.to_string(),
+            &["closing a communicator on group \"world\" did not end within 0.2 s"],
+        );
+    });
+    assert_eq!(ends(), (1, 1, 0, 1));
+});
+
+stand_in_test!(dropping_ends_in_good_order, [], {
+    world(2, |rank| drop(rank.comm));
+    assert_eq!(ends(), (2, 2, 2, 0));
+});
+
+stand_in_test!(dropping_by_a_panic_aborts, [], {
+    alone(|rank| {
+        let comm = rank.comm;
+        let panics = std::thread::spawn(move || {
+            let _comm = comm;
+            panic!("a test's panic");
+        });
+        panics.join().unwrap_err();
+    });
+    assert_eq!(ends(), (1, 0, 0, 1));
+});
+
+stand_in_test!(an_abort_ends_the_waits_of_another_thread, ["STAND_IN_UNSETTLED" = "1"], {
+    alone(|rank| {
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| all_reduce(&rank, &mut [1.0; 4]));
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!waits.is_finished());
+            rank.comm.abort("rank 3 has gone");
+            let aborted = Err(Error::Aborted { reason: "rank 3 has gone".to_owned() });
+            assert_eq!(waits.join().unwrap(), aborted);
+            assert_eq!(all_reduce(&rank, &mut [1.0; 4]), aborted);
+        });
+        assert!(start.elapsed() < SOON);
+        rank.comm.abort("again");
+    });
+    assert_eq!(ends(), (1, 0, 0, 1));
+});
+
+stand_in_test!(an_abort_frees_a_stream, ["STAND_IN_STUCK" = "1"], {
+    world(2, |rank| {
+        let mut buffer = [1.0; 4];
+        all_reduce(&rank, &mut buffer).unwrap();
+        assert!(rank.stream.synchronize_within(SHORT).is_err());
+        rank.comm.abort("stuck");
+        rank.stream.synchronize_within(SOON).unwrap();
+    });
+    assert_eq!(ends(), (2, 0, 0, 2));
+});
+
+stand_in_test!(an_abort_during_a_good_end_aborts, ["STAND_IN_FINALIZE" = "hangs"], {
+    alone(|rank| {
+        let watch = Watch::new(|_| (), || None).unwrap();
+        watch.register(&rank.comm);
+        let comm = rank.comm;
+        let finishes = std::thread::spawn(move || comm.finish(SOON));
+        eventually("finalizing", || count("finalize") == 1);
+        watch.fail("rank 3 has gone");
+        assert_eq!(finishes.join().unwrap(), Err(Error::Aborted { reason: "rank 3 has gone".to_owned() }));
+    });
+    assert_eq!(ends(), (1, 1, 0, 1));
+});
+
+stand_in_test!(an_abort_and_a_good_end_at_once_are_one_end, ["STAND_IN_POLLS" = "6"], {
+    const ROUNDS: i64 = 100;
+    alone(|rank| {
+        let nccl = nccl().unwrap();
+        for round in 0..ROUNDS {
+            let id = Id::new(nccl).unwrap();
+            let comm = Communicator::init(nccl, &rank.context, "world", &id, 0, 1, SOON).unwrap();
+            let watch = Watch::new(|_| (), || None).unwrap();
+            watch.register(&comm);
+            watch.fail("a race");
+            // Later in each round, so that the abort comes before, during and after.
+            let delay = Duration::from_micros(u64::try_from(round).unwrap() * 5);
+            let start = Instant::now();
+            while start.elapsed() < delay {
+                std::hint::spin_loop();
+            }
+            if let Err(error) = comm.finish(SOON) {
+                assert_eq!(error, Error::Aborted { reason: "a race".to_owned() });
+            }
+            drop(watch);
+            eventually("one end", || count("destroy") + count("abort") == round + 1);
+        }
+        rank.comm.finish(SOON).unwrap();
+    });
+    let (made, _, destroyed, aborted) = ends();
+    assert_eq!((made, destroyed + aborted), (ROUNDS + 1, ROUNDS + 1));
+    println!("{destroyed} destroyed, {aborted} aborted");
+});

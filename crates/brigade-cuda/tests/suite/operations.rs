@@ -1,0 +1,164 @@
+//! The results of every operation, and communicators that are split.
+
+use std::time::Duration;
+
+use brigade_comm::ReduceOp::{self, Max, Sum};
+use brigade_cuda::{ElementType, Error};
+use half::{bf16, f16};
+
+use crate::support::{Rank, SOON, alone, assert_contains, at, ends, world};
+
+const COUNT: usize = 5;
+
+/// What rank r has at place i.
+fn value(rank: usize, i: usize) -> f64 {
+    (10 * rank + i + 1) as f64
+}
+
+fn all_reduce<T: Copy + PartialEq + std::fmt::Debug>(
+    rank: &Rank,
+    element: ElementType,
+    op: ReduceOp,
+    from: impl Fn(f64) -> T,
+) {
+    let mut send: Vec<T> = (0..COUNT).map(|i| from(value(rank.rank, i))).collect();
+    let mut recv = vec![from(0.0); COUNT];
+    assert_eq!(size_of::<T>(), element.size());
+    // SAFETY: both live until the stream is done.
+    unsafe { rank.comm.all_reduce(at(&mut send), at(&mut recv), COUNT, element, op, rank.stream.raw()) }
+        .unwrap();
+    rank.stream.synchronize_within(SOON).unwrap();
+    let ranks = 0..rank.size;
+    let expected = (0..COUNT).map(|i| match op {
+        Sum => from(ranks.clone().map(|r| value(r, i)).sum()),
+        Max => from(value(rank.size - 1, i)),
+    });
+    assert_eq!(recv, expected.collect::<Vec<_>>(), "{element:?}, {op}");
+}
+
+fn every_type(rank: &Rank) {
+    for op in [Sum, Max] {
+        all_reduce(rank, ElementType::F32, op, |x| x as f32);
+        all_reduce(rank, ElementType::F64, op, |x| x);
+        all_reduce(rank, ElementType::Bf16, op, bf16::from_f64);
+        all_reduce(rank, ElementType::F16, op, f16::from_f64);
+        all_reduce(rank, ElementType::I64, op, |x| x as i64);
+        all_reduce(rank, ElementType::U8, op, |x| x as u8);
+    }
+}
+
+fn the_other_collectives(rank: &Rank) {
+    let (me, size, raw) = (rank.rank, rank.size, rank.stream.raw());
+    let whole = |r: usize| (0..size * COUNT).map(move |i| value(r, i) as f32);
+    let mut send: Vec<f32> = whole(me).collect();
+    let (mut part, mut all) = (vec![0f32; COUNT], vec![0f32; size * COUNT]);
+    let (mut same, root) = (send.clone(), size - 1);
+    // SAFETY: all live until the stream is done.
+    unsafe {
+        rank.comm.reduce_scatter(at(&mut send), at(&mut part), COUNT, ElementType::F32, Sum, raw).unwrap();
+        rank.comm.all_gather(at(&mut part), at(&mut all), COUNT, ElementType::F32, raw).unwrap();
+        rank.comm.broadcast(at(&mut same), at(&mut same), COUNT, ElementType::F32, root, raw).unwrap();
+    }
+    rank.stream.synchronize_within(SOON).unwrap();
+    let sums: Vec<f32> = (0..size * COUNT).map(|i| (0..size).map(|r| value(r, i) as f32).sum()).collect();
+    assert_eq!(part, sums[me * COUNT..][..COUNT]);
+    assert_eq!(all, sums);
+    let mut expected: Vec<f32> = whole(me).collect();
+    expected[..COUNT].copy_from_slice(&whole(root).collect::<Vec<_>>()[..COUNT]);
+    assert_eq!(same, expected);
+}
+
+/// Both directions at once, in a ring; a rank alone sends to itself.
+fn a_ring(rank: &Rank) {
+    let (next, before) = ((rank.rank + 1) % rank.size, (rank.rank + rank.size - 1) % rank.size);
+    let mut send = vec![rank.rank as u8; 7];
+    let mut recv = vec![99u8; 7];
+    let (from, into) = (at(&mut send), at(&mut recv));
+    // SAFETY: both live until the stream is done.
+    let enqueue = |queue: &brigade_cuda::Queue<'_>| unsafe {
+        queue.recv(into, 7, ElementType::U8, before);
+        queue.send(from, 7, ElementType::U8, next);
+    };
+    rank.comm.grouped("a ring", rank.stream.raw(), enqueue).unwrap();
+    rank.stream.synchronize_within(SOON).unwrap();
+    assert_eq!(recv, vec![before as u8; 7]);
+}
+
+fn everything(size: usize) {
+    world(size, |rank| {
+        assert_eq!((rank.comm.rank(), rank.comm.size(), rank.comm.group()), (rank.rank, size, "world"));
+        every_type(&rank);
+        the_other_collectives(&rank);
+        a_ring(&rank);
+        rank.comm.async_error().unwrap();
+        rank.comm.finish(SOON).unwrap();
+    });
+    let size = size as i64;
+    assert_eq!(ends(), (size, size, size, 0));
+}
+
+stand_in_test!(one_rank, ["STAND_IN_GPUS" = "1"], { everything(1) });
+
+stand_in_test!(three_ranks, ["STAND_IN_GPUS" = "3"], { everything(3) });
+
+stand_in_test!(calls_that_are_long_in_progress, ["STAND_IN_GPUS" = "3", "STAND_IN_POLLS" = "40"], {
+    everything(3)
+});
+
+stand_in_test!(one_rank_sends_and_another_receives, [], {
+    world(2, |rank| {
+        let mut buffer = [rank.rank as i64 + 1; 3];
+        let (address, raw) = (at(&mut buffer), rank.stream.raw());
+        // SAFETY: it lives until the stream is done.
+        unsafe {
+            match rank.rank {
+                0 => rank.comm.send(address, 3, ElementType::I64, 1, raw).unwrap(),
+                _ => rank.comm.recv(address, 3, ElementType::I64, 0, raw).unwrap(),
+            }
+        }
+        rank.stream.synchronize_within(SOON).unwrap();
+        assert_eq!(buffer, [1; 3]);
+        rank.comm.finish(SOON).unwrap();
+    });
+    assert_eq!(ends(), (2, 2, 2, 0));
+});
+
+stand_in_test!(groups_are_split_off, ["STAND_IN_GPUS" = "3"], {
+    world(3, |rank| {
+        let color = (rank.rank != 1).then_some(7);
+        let outer = rank.comm.split("outer", color, 10 - rank.rank, SOON).unwrap();
+        let each = rank.comm.split("each", Some(rank.rank as u32), 0, SOON).unwrap().unwrap();
+        assert_eq!((each.rank(), each.size(), each.group()), (0, 1, "each"));
+        assert_eq!(outer.is_some(), rank.rank != 1);
+        if let Some(outer) = outer {
+            // The higher rank has the lower key.
+            assert_eq!((outer.rank(), outer.size()), (1 - rank.rank / 2, 2));
+            let (mut send, mut recv) = ([rank.rank as f32], [-1.0f32; 2]);
+            let (from, into) = (at(&mut send), at(&mut recv));
+            // SAFETY: both live until the stream is done.
+            unsafe { outer.all_gather(from, into, 1, ElementType::F32, rank.stream.raw()) }.unwrap();
+            rank.stream.synchronize_within(SOON).unwrap();
+            assert_eq!(recv, [2.0, 0.0]);
+            outer.finish(SOON).unwrap();
+        }
+        each.finish(SOON).unwrap();
+        rank.comm.finish(SOON).unwrap();
+    });
+    assert_eq!(ends(), (8, 8, 8, 0));
+});
+
+stand_in_test!(impossible_ranks_and_colours_are_refused, [], {
+    alone(|rank| {
+        let id = brigade_cuda::Id::new(brigade_cuda::nccl().unwrap()).unwrap();
+        let nccl = brigade_cuda::nccl().unwrap();
+        let error =
+            brigade_cuda::Communicator::init(nccl, &rank.context, "world", &id, 2, 2, Duration::from_secs(1))
+                .err()
+                .unwrap();
+        assert_contains(&error.to_string(), &["no rank 2 among 2 ranks", "world"]);
+        let error = rank.comm.split("part", Some(u32::MAX), 0, SOON).err().unwrap();
+        assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
+        rank.comm.finish(SOON).unwrap();
+    });
+    assert_eq!(ends(), (1, 1, 1, 0));
+});

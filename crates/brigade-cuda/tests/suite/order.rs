@@ -1,0 +1,99 @@
+//! Operations run in streams: later, and in the order that events and values say.
+
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use brigade_comm::ReduceOp::Sum;
+use brigade_cuda::{ElementType, Error, Event, Stream};
+
+use crate::support::{SOON, alone, at, ends, eventually, world};
+
+/// What must not happen is looked for so long.
+const A_WHILE: Duration = Duration::from_millis(30);
+
+stand_in_test!(an_event_comes_after_the_operation_before_it, ["STAND_IN_POLLS" = "10"], {
+    world(2, |rank| {
+        for round in 0..20 {
+            let (mut send, mut recv) = ([round as f32; 4], [-1.0f32; 4]);
+            let event = Event::new(&rank.context).unwrap();
+            assert!(event.is_done().unwrap());
+            let (from, into, raw) = (at(&mut send), at(&mut recv), rank.stream.raw());
+            // SAFETY: both live until the event is done.
+            unsafe { rank.comm.all_reduce(from, into, 4, ElementType::F32, Sum, raw) }.unwrap();
+            rank.stream.record(&event).unwrap();
+            eventually("the event", || event.is_done().unwrap());
+            assert_eq!(recv, [2.0 * round as f32; 4]);
+        }
+        rank.comm.finish(SOON).unwrap();
+    });
+    assert_eq!(ends(), (2, 2, 2, 0));
+});
+
+stand_in_test!(a_stream_waits_for_another_ones_event, [], {
+    world(2, |rank| {
+        let second = Stream::new(&rank.context).unwrap();
+        let (mut send, mut sum, mut all) = ([1i64; 2], [0i64; 2], [0i64; 4]);
+        let event = Event::new(&rank.context).unwrap();
+        // SAFETY: all live until the second stream is done.
+        unsafe {
+            let (from, into) = (at(&mut send), at(&mut sum));
+            rank.comm.all_reduce(from, into, 2, ElementType::I64, Sum, rank.stream.raw()).unwrap();
+            rank.stream.record(&event).unwrap();
+            second.wait_event(&event).unwrap();
+            rank.comm.all_gather(at(&mut sum), at(&mut all), 2, ElementType::I64, second.raw()).unwrap();
+        }
+        second.synchronize_within(SOON).unwrap();
+        assert_eq!(all, [2; 4]);
+        rank.comm.finish(SOON).unwrap();
+    });
+});
+
+stand_in_test!(a_stream_waits_for_a_value, [], {
+    alone(|rank| {
+        let flag = AtomicU32::new(u32::MAX);
+        let (mut send, mut recv) = ([3u8; 4], [0u8; 4]);
+        let (from, into, raw) = (at(&mut send), at(&mut recv), rank.stream.raw());
+        // SAFETY: all live until the stream is done. The counter wraps around: 1 comes after its largest
+        // value.
+        unsafe {
+            rank.stream.wait_value32(flag.as_ptr() as u64, 1).unwrap();
+            rank.comm.all_reduce(from, into, 4, ElementType::U8, Sum, raw).unwrap();
+        }
+        std::thread::sleep(A_WHILE);
+        assert!(!rank.stream.is_done().unwrap());
+        let error = rank.stream.synchronize_within(A_WHILE).unwrap_err();
+        assert!(matches!(error, Error::Deadline { waited: A_WHILE, .. }), "{error}");
+        // SAFETY: written only by the stream, which waits.
+        assert_eq!(unsafe { std::ptr::read_volatile(&raw const recv) }, [0; 4]);
+        flag.store(2, SeqCst);
+        rank.stream.synchronize_within(SOON).unwrap();
+        assert_eq!(recv, [3; 4]);
+        rank.comm.finish(SOON).unwrap();
+    });
+});
+
+stand_in_test!(a_context_waits_for_an_event, [], {
+    alone(|rank| {
+        let computing = Stream::new(&rank.context).unwrap();
+        let (flag, before, after) = (AtomicU32::new(0), event(&rank), event(&rank));
+        let communicated = event(&rank);
+        // SAFETY: it lives until the stream is done.
+        unsafe { rank.stream.wait_value32(flag.as_ptr() as u64, 1) }.unwrap();
+        rank.stream.record(&communicated).unwrap();
+        computing.record(&before).unwrap();
+        rank.context.wait_event(&communicated).unwrap();
+        computing.record(&after).unwrap();
+        eventually("what was enqueued before", || before.is_done().unwrap());
+        std::thread::sleep(A_WHILE);
+        assert!(!after.is_done().unwrap());
+        flag.store(1, SeqCst);
+        let start = Instant::now();
+        eventually("what was enqueued after", || after.is_done().unwrap());
+        assert!(start.elapsed() < SOON);
+        rank.comm.finish(SOON).unwrap();
+    });
+});
+
+fn event(rank: &crate::support::Rank) -> Event {
+    Event::new(&rank.context).unwrap()
+}

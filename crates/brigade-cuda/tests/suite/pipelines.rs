@@ -1,0 +1,219 @@
+//! Whole pipelines on the stand-ins: what is computed is right whatever takes how long, and nothing waits for ever.
+
+use std::time::{Duration, Instant};
+
+use brigade_plan::ScheduleKind::{self, GPipe, Interleaved, OneFOneB};
+
+use crate::simulation::{LEFT, Leaves, Mesh, OrderKind, Plan, Sharding, Sim, pass};
+use crate::support::{SOON, count, in_driver};
+
+/// Steps of each case, each with its own delays.
+const STEPS: u64 = 20;
+
+/// A case: a mesh, a schedule and how ranks are ordered.
+#[derive(Clone, Copy)]
+struct Case {
+    sim: Sim,
+    plan: Plan,
+    steps: u64,
+}
+
+impl Case {
+    fn new(schedule: ScheduleKind, pp: usize, micro_batches: usize) -> Self {
+        let sim = Sim { mesh: Mesh { pp, dp: 1 }, order: OrderKind::Counter, limit: Duration::from_secs(5) };
+        let plan = Plan {
+            schedule,
+            chunks: if schedule == Interleaved { 2 } else { 1 },
+            micro_batches,
+            sharding: Sharding::Whole,
+            sends_block: false,
+            takes: Duration::from_micros(600),
+            step: 0,
+            leaves: None,
+        };
+        Self { sim, plan, steps: STEPS }
+    }
+
+    fn over(mut self, dp: usize, sharding: Sharding) -> Self {
+        self.sim.mesh.dp = dp;
+        self.plan.sharding = sharding;
+        self
+    }
+
+    fn ordered(mut self, order: OrderKind) -> Self {
+        self.sim.order = order;
+        self
+    }
+
+    fn with_blocking_sends(mut self) -> Self {
+        self.plan.sends_block = true;
+        self
+    }
+
+    fn steps(mut self, steps: u64) -> Self {
+        self.steps = steps;
+        self
+    }
+
+    fn within(mut self, limit: Duration) -> Self {
+        self.sim.limit = limit;
+        self
+    }
+
+    /// Runs the steps on each rank, one after the other, as long as they go well.
+    fn outcomes(self) -> Vec<Outcome> {
+        let Mesh { pp, dp } = self.sim.mesh;
+        self.sim.run(|sim| {
+            let run = || {
+                for step in 0..self.steps {
+                    // SAFETY: the stand-in's function, of this type.
+                    unsafe { in_driver::<unsafe extern "C" fn(u32)>("stand_in_seed")(step as u32) };
+                    pass(&sim, Plan { step, ..self.plan }, dp, pp)?;
+                }
+                sim.computing.stream.synchronize_within(SOON).map_err(|error| error.to_string())
+            };
+            let result = run();
+            let (checked, wrong) = sim.computing.found();
+            let ended = Instant::now();
+            if result == Err(LEFT.to_owned()) && self.plan.leaves.is_some_and(|leaves| leaves.hangs) {
+                std::mem::forget(sim);
+            }
+            Outcome { result, checked, wrong, ended }
+        })
+    }
+
+    /// All ranks reach the end, with the right values.
+    fn succeeds(self) {
+        // Each forward and each backward reads at least one input, twice.
+        let least = 2 * 2 * 2 * self.plan.chunks * self.plan.micro_batches * self.steps as usize;
+        for (rank, Outcome { result, checked, wrong, .. }) in self.outcomes().into_iter().enumerate() {
+            let first = wrong[..wrong.len().min(5)].join("\n");
+            assert!(
+                wrong.is_empty(),
+                "rank {rank}: {} of {checked} reads are wrong:\n{first}\n{result:?}",
+                wrong.len()
+            );
+            assert_eq!(result, Ok(()), "rank {rank}");
+            assert!(checked >= least, "rank {rank}: {checked} reads were checked, not {least}");
+        }
+        assert_eq!((count("misuse"), count("abort")), (0, 0));
+    }
+
+    /// One rank leaves: all others end soon, with an error that names an operation.
+    fn ends(self, leaves: Leaves) {
+        let start = Instant::now();
+        let limit = self.sim.limit;
+        let plan = Plan { leaves: Some(leaves), ..self.plan };
+        let outcomes = Self { plan, ..self }.steps(leaves.step + 2).outcomes();
+        for (rank, Outcome { result, ended, .. }) in outcomes.into_iter().enumerate() {
+            let error = result.unwrap_err();
+            if rank == leaves.rank {
+                assert_eq!(error, LEFT);
+                continue;
+            }
+            println!("rank {rank} after {:?}: {error}", ended - start);
+            let operations = ["send", "recv", "all_reduce", "all_gather", "reduce_scatter", "barrier"];
+            assert!(operations.iter().any(|name| error.contains(name)), "rank {rank}: {error}");
+            // The good steps, the deadline, and until others have heard of it.
+            assert!(ended - start < limit + Duration::from_secs(4), "rank {rank}: {:?}", ended - start);
+        }
+    }
+}
+
+/// How a rank ended.
+struct Outcome {
+    result: Result<(), String>,
+    /// How many reads of kernels were checked, and which were wrong.
+    checked: usize,
+    wrong: Vec<String>,
+    ended: Instant,
+}
+
+/// Tests with a GPU for each rank, whose streams are late by up to so many microseconds.
+macro_rules! pipelines {
+    ($($name:ident: $case:expr;)*) => {
+        $(stand_in_test!($name, ["STAND_IN_GPUS" = "8", "STAND_IN_LATE" = "400"], { $case; });)*
+    };
+}
+
+pipelines! {
+    gpipe_on_two_stages: Case::new(GPipe, 2, 4).succeeds();
+    gpipe_on_three_stages: Case::new(GPipe, 3, 5).succeeds();
+    gpipe_on_four_stages: Case::new(GPipe, 4, 8).succeeds();
+    one_f_one_b_on_two_stages: Case::new(OneFOneB, 2, 8).succeeds();
+    one_f_one_b_on_three_stages: Case::new(OneFOneB, 3, 6).succeeds();
+    one_f_one_b_on_four_stages: Case::new(OneFOneB, 4, 8).succeeds();
+    interleaved_on_two_stages: Case::new(Interleaved, 2, 4).succeeds();
+    interleaved_on_three_stages: Case::new(Interleaved, 3, 6).succeeds();
+    interleaved_on_four_stages: Case::new(Interleaved, 4, 8).succeeds();
+    two_by_two: Case::new(OneFOneB, 2, 4).over(2, Sharding::Whole).succeeds();
+    two_by_two_interleaved: Case::new(Interleaved, 2, 4).over(2, Sharding::Whole).succeeds();
+    two_by_two_sharded: Case::new(OneFOneB, 2, 4).over(2, Sharding::Full).succeeds();
+    two_by_two_interleaved_and_sharded: Case::new(Interleaved, 2, 4).over(2, Sharding::Full).succeeds();
+}
+
+pipelines! {
+    the_host_waits_with_one_f_one_b: Case::new(OneFOneB, 3, 6).ordered(OrderKind::Host).succeeds();
+    the_host_waits_with_interleaving: Case::new(Interleaved, 2, 4).ordered(OrderKind::Host).succeeds();
+    the_host_waits_with_two_by_two: Case::new(Interleaved, 2, 4).over(2, Sharding::Full).ordered(OrderKind::Host).succeeds();
+}
+
+pipelines! {
+    blocking_sends_with_one_f_one_b: Case::new(OneFOneB, 4, 6).with_blocking_sends().succeeds();
+    blocking_sends_with_interleaving: Case::new(Interleaved, 3, 6).with_blocking_sends().succeeds();
+    blocking_sends_with_two_by_two: Case::new(Interleaved, 2, 4).over(2, Sharding::Full).with_blocking_sends().succeeds();
+}
+
+/// Communicators connect when they are first used, for which the caller's host waits for the other ranks' hosts.
+macro_rules! connecting_pipelines {
+    ($($name:ident: $case:expr;)*) => {
+        $(stand_in_test!($name, ["STAND_IN_GPUS" = "8", "STAND_IN_LATE" = "400", "STAND_IN_CONNECTS" = "1"], {
+            $case.steps(3).succeeds();
+        });)*
+    };
+}
+
+connecting_pipelines! {
+    connecting_on_two_stages: Case::new(OneFOneB, 2, 4);
+    connecting_on_four_stages: Case::new(Interleaved, 4, 8);
+    connecting_on_two_by_two: Case::new(OneFOneB, 2, 4).over(2, Sharding::Whole);
+    connecting_on_two_by_two_interleaved: Case::new(Interleaved, 2, 4).over(2, Sharding::Full);
+}
+
+// Two ranks that each send to the other wait, in the driver, for what the other's host has not enqueued: an operation must not
+// come after others that nobody has waited for. So Brigade does not use events of the whole context.
+stand_in_test!(
+    an_event_of_the_whole_context_would_deadlock,
+    ["STAND_IN_GPUS" = "2", "STAND_IN_LATE" = "400"],
+    {
+        let case =
+            Case::new(OneFOneB, 2, 8).ordered(OrderKind::WholeContext).within(Duration::from_millis(700));
+        for Outcome { result, .. } in case.outcomes() {
+            let error = result.unwrap_err();
+            println!("{error}");
+            assert!(["send (number", "recv (number"].iter().any(|name| error.contains(name)), "{error}");
+            assert!(error.contains("did not end within 0.7 s"), "{error}");
+        }
+    }
+);
+
+/// In the second step, in the middle.
+const IN_THE_MIDDLE: Leaves = Leaves { rank: 1, step: 1, action: 7, hangs: false };
+
+pipelines! {
+    a_rank_that_returns_ends_all: Case::new(OneFOneB, 3, 6).within(Duration::from_secs(1)).ends(IN_THE_MIDDLE);
+    a_rank_that_hangs_ends_all:
+        Case::new(OneFOneB, 3, 6).within(Duration::from_secs(1)).ends(Leaves { hangs: true, ..IN_THE_MIDDLE });
+    a_first_stage_that_hangs_ends_all: Case::new(Interleaved, 3, 6)
+        .within(Duration::from_secs(1))
+        .ends(Leaves { rank: 0, hangs: true, ..IN_THE_MIDDLE });
+    a_replica_that_hangs_ends_all: Case::new(OneFOneB, 2, 4)
+        .over(2, Sharding::Full)
+        .within(Duration::from_secs(1))
+        .ends(Leaves { rank: 3, hangs: true, ..IN_THE_MIDDLE });
+    a_replica_that_hangs_ends_all_where_the_host_waits: Case::new(OneFOneB, 2, 4)
+        .over(2, Sharding::Full)
+        .ordered(OrderKind::Host)
+        .within(Duration::from_secs(1))
+        .ends(Leaves { rank: 3, hangs: true, ..IN_THE_MIDDLE });
+}

@@ -1,0 +1,123 @@
+//! The ranks of a mesh, their groups and lanes, made as `tensors::groups` makes them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use brigade_comm::{Group, Timeouts};
+use brigade_cuda::{Communicator, Context, Id, InFlight, Inbox, Lane, Rank, Watch, nccl};
+
+use super::computing::Computing;
+use super::order::{OrderKind, SimOrder};
+use super::pool::{Buffer, Pool};
+use crate::support::SOON;
+
+/// Ranks along each axis. Rank `replica * pp + stage` of the world is one of both.
+#[derive(Debug, Clone, Copy)]
+pub struct Mesh {
+    pub pp: usize,
+    pub dp: usize,
+}
+
+/// How a world is made.
+#[derive(Debug, Clone, Copy)]
+pub struct Sim {
+    pub mesh: Mesh,
+    pub order: OrderKind,
+    /// The longest that an operation may take.
+    pub limit: Duration,
+}
+
+/// A message that was received, or is being.
+pub type Incoming = Result<(Vec<Buffer>, InFlight), String>;
+
+/// The numbers of a direction's ends.
+pub const SENDER: usize = 0;
+pub const RECEIVER: usize = 1;
+
+/// One rank. It is dropped from the top down: lanes before what they need.
+pub struct SimRank {
+    pub stage: usize,
+    pub replica: usize,
+    pub out: BTreeMap<usize, Lane>,
+    pub inboxes: BTreeMap<usize, (Arc<Lane>, Arc<Inbox<Incoming>>)>,
+    pub dp: Option<Lane>,
+    pub pp_group: Group,
+    pub world: Group,
+    pub pool: Pool,
+    pub computing: Arc<Computing>,
+}
+
+impl Sim {
+    /// Runs `body` as every rank of the mesh, each a thread.
+    pub fn run<R: Send>(self, body: impl Fn(SimRank) -> R + Sync) -> Vec<R> {
+        let id = Id::new(nccl().unwrap()).unwrap().to_bytes();
+        let timeouts = Timeouts { init: SOON, step: self.limit };
+        let groups = brigade_comm::threads(self.mesh.pp * self.mesh.dp, timeouts);
+        std::thread::scope(|scope| {
+            let body = &body;
+            let ranks: Vec<_> = groups
+                .into_iter()
+                .map(|world| scope.spawn(move || body(self.rank(world, Id::from_bytes(id)))))
+                .collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        })
+    }
+
+    fn rank(self, world: Group, id: Id) -> SimRank {
+        let Mesh { pp, dp } = self.mesh;
+        let (me, size) = (world.rank(), world.size());
+        let (replica, stage) = (me / pp, me % pp);
+        let context = Context::new(me).unwrap();
+        let computing = Arc::new(Computing::new(&context));
+        let all = Communicator::init(nccl().unwrap(), &context, "world", &id, me, size, SOON).unwrap();
+        let all = all.with_limit(self.limit);
+        let order = SimOrder::new(self.order, context.clone(), computing.clone(), me);
+        let (told, heard) = (world.clone(), world.clone());
+        let elsewhere = move || heard.failure().map(|error| error.to_string());
+        let watch = Watch::new(move |reason| told.abort(reason), elsewhere).unwrap();
+        let rank = Rank::new(watch, Box::new(order), context, self.limit);
+
+        let pp_group = world.split("pp", replica as u32, stage as u32).unwrap();
+        let dp_group = world.split("dp", stage as u32, replica as u32).unwrap();
+        let pp_own = all.split("pp", Some(replica as u32), stage, SOON).unwrap().unwrap();
+        let dp_own = all.split("dp", Some(stage as u32), replica, SOON).unwrap().unwrap();
+        let notes = dp_group.outside("dp (NCCL)", 0, &(0..dp).collect::<Vec<_>>());
+        let dp_lane = (dp > 1).then(|| Lane::new(&rank, dp_own, notes).unwrap());
+        let (mut out, mut inboxes) = (BTreeMap::new(), BTreeMap::new());
+        for (color, (from, to)) in directions(pp).into_iter().enumerate() {
+            let name = format!("pp {from} to {to}");
+            let takes_part = [from, to].contains(&stage).then_some(0);
+            let key = if stage == from { SENDER } else { RECEIVER };
+            let Some(pair) = pp_own.split(&name, takes_part, key, SOON).unwrap() else { continue };
+            let notes = pp_group.outside(&name, color as u64 + 1, &[from, to]);
+            let lane = Lane::new(&rank, pair, notes).unwrap();
+            if stage == from {
+                out.insert(to, lane);
+            } else {
+                inboxes.insert(from, (Arc::new(lane), Inbox::new(&rank, pp_group.clone(), from)));
+            }
+        }
+        SimRank {
+            stage,
+            replica,
+            out,
+            inboxes,
+            dp: dp_lane,
+            pp_group,
+            world,
+            pool: Pool::default(),
+            computing,
+        }
+    }
+}
+
+/// Both ways between neighbours on a ring.
+fn directions(size: usize) -> Vec<(usize, usize)> {
+    let mut all: Vec<_> =
+        (0..size).flat_map(|rank| [(rank, (rank + 1) % size), ((rank + 1) % size, rank)]).collect();
+    all.retain(|(from, to)| from != to);
+    all.sort_unstable();
+    all.dedup();
+    all
+}

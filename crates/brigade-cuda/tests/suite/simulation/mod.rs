@@ -1,0 +1,17 @@
+//! Ranks as threads, each with a computing stream of its own on the stand-in of its GPU, as Burn's backend has one.
+//!
+//! What is Burn's part in a run is simulated here: the computing stream, its pool of memory and the order between it and
+//! NCCL's streams, as `src/tensors/` makes them. Lanes, inboxes and the watch are the crate's own.
+
+mod computing;
+mod mesh;
+mod order;
+mod pool;
+mod program;
+mod traffic;
+mod units;
+mod values;
+
+pub use mesh::{Mesh, Sim};
+pub use order::OrderKind;
+pub use program::{LEFT, Leaves, Plan, Sharding, pass};

@@ -1,0 +1,239 @@
+//! One training step of one rank: a program of `brigade-plan`, run as `brigade_core`'s interpreter runs it, with kernels that
+//! check what they read in the place of blocks.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use brigade_comm::Pending;
+use brigade_cuda::{Error, InFlight};
+use brigade_plan::{Action, Pass, Pipeline, Program, Release, ScheduleKind, Stage, Task};
+
+use super::computing::{Kernel, Numbers};
+use super::mesh::{Incoming, SimRank};
+use super::pool::Buffer;
+use super::values::mixed;
+
+/// Blocks of a virtual stage.
+const BLOCKS: usize = 2;
+/// Numbers in each part of an activation, and in a gradient. Most are equal, so that memory goes from one to the other.
+const PARTS: [usize; 2] = [64, 32];
+pub const GRADIENT: usize = 64;
+
+/// The error of a rank that leaves.
+pub const LEFT: &str = "left";
+
+/// What data-parallel ranks share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sharding {
+    /// Each unit's gradients are summed over the ranks after the last micro-batch, while earlier blocks compute.
+    Whole,
+    /// Parameters are gathered ahead of each use, and each micro-batch's gradients are summed and scattered.
+    Full,
+}
+
+/// A step.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    pub schedule: ScheduleKind,
+    pub chunks: usize,
+    pub micro_batches: usize,
+    pub sharding: Sharding,
+    /// Each send is waited for at once: the hardest that a schedule must bear.
+    pub sends_block: bool,
+    /// The longest that a kernel takes.
+    pub takes: Duration,
+    /// The step's number, from which all values and delays follow.
+    pub step: u64,
+    pub leaves: Option<Leaves>,
+}
+
+/// A rank that does not reach the end of a step.
+#[derive(Debug, Clone, Copy)]
+pub struct Leaves {
+    /// Its number in the world.
+    pub rank: usize,
+    pub step: u64,
+    /// It goes before this one of its actions.
+    pub action: usize,
+    /// Whether all that it holds stays as it is; else it is dropped.
+    pub hangs: bool,
+}
+
+/// A buffer, and what it will hold when the computing stream gets there.
+pub type Checked = (Buffer, Numbers);
+pub type Key = (Pass, usize, usize);
+type Posted = Box<dyn FnOnce() -> Result<Incoming, Error>>;
+
+pub struct Step<'a> {
+    pub sim: &'a SimRank,
+    pub plan: Plan,
+    pub stage: Stage,
+    pub replicas: usize,
+    pub random: u64,
+    pub turn: usize,
+    pub tapes: BTreeMap<Task, Vec<Vec<Checked>>>,
+    pub inbox: BTreeMap<Key, Posted>,
+    pub outbox: BTreeMap<Key, Vec<Checked>>,
+    pub sent: VecDeque<(Pending<Vec<u8>>, InFlight)>,
+    pub shards: BTreeMap<usize, Buffer>,
+    pub gathering: BTreeMap<usize, (Buffer, InFlight)>,
+    pub gathered: BTreeMap<usize, Buffer>,
+    /// Sums over the micro-batches, or over those that are reduced.
+    pub sums: BTreeMap<usize, Checked>,
+    pub reducing: BTreeMap<usize, (Checked, InFlight)>,
+}
+
+/// Runs a step; the error of a rank that leaves is [`LEFT`].
+pub fn pass(sim: &SimRank, plan: Plan, replicas: usize, stages: usize) -> Result<(), String> {
+    let pipeline = Pipeline::new(plan.schedule, stages, plan.chunks, plan.micro_batches).unwrap();
+    let stage = Stage::new(sim.stage, stages, &vec![BLOCKS; stages * plan.chunks]);
+    let blocks = BLOCKS * stages * plan.chunks;
+    let sharded = replicas > 1 && plan.sharding == Sharding::Full;
+    let units: Vec<Vec<usize>> =
+        (0..blocks).map(|block| if sharded { vec![block] } else { Vec::new() }).collect();
+    let program = Program::new(&stage, &pipeline, &units, Release::AfterUseUnlessNext, 1);
+    let mut step = Step {
+        sim,
+        plan,
+        stage,
+        replicas,
+        random: mixed(&[plan.step, sim.world.rank() as u64]),
+        turn: 0,
+        tapes: BTreeMap::new(),
+        inbox: BTreeMap::new(),
+        outbox: BTreeMap::new(),
+        sent: VecDeque::new(),
+        shards: BTreeMap::new(),
+        gathering: BTreeMap::new(),
+        gathered: BTreeMap::new(),
+        sums: BTreeMap::new(),
+        reducing: BTreeMap::new(),
+    };
+    let result = step.run(&program);
+    if result.as_ref().is_err_and(|error| error == LEFT) && plan.leaves.is_some_and(|leaves| leaves.hangs) {
+        std::mem::forget(step);
+    }
+    result
+}
+
+impl Step<'_> {
+    fn run(&mut self, program: &Program) -> Result<(), String> {
+        for (index, action) in program.actions.iter().enumerate() {
+            let (rank, now) = (self.sim.world.rank(), self.plan.step);
+            if self.plan.leaves.is_some_and(|at| (at.rank, at.step, at.action) == (rank, now, index)) {
+                return Err(LEFT.to_owned());
+            }
+            self.dawdle();
+            match *action {
+                Action::Forward(task) => self.forward(task, program)?,
+                Action::Backward(task) => self.backward(task, program)?,
+                Action::Send { pass, task, to } => self.send(pass, task, to)?,
+                Action::Receive { pass, task, from } => self.receive(pass, task, from),
+                Action::Reduce { .. } => {}
+                other => panic!("{other}"),
+            }
+        }
+        self.all_sent()?;
+        for (block, (reduced, in_flight)) in std::mem::take(&mut self.reducing) {
+            in_flight.order().map_err(text)?;
+            self.kernel(format!("the optimizer of block {block}"), &[reduced], &[]);
+        }
+        if self.plan.step.is_multiple_of(2) {
+            self.sim.world.barrier().map_err(text)?;
+        }
+        Ok(())
+    }
+
+    fn forward(&mut self, task: Task, program: &Program) -> Result<(), String> {
+        let place = self.stage.virtual_stage(task.chunk);
+        let blocks = self.stage.blocks(task.chunk);
+        let mut parts = if place == 0 {
+            let data = self.rooms(&PARTS, |part| self.activation(0, part, task));
+            self.kernel("data".to_owned(), &[], &data);
+            data
+        } else {
+            self.incoming((Pass::Forward, place, task.micro_batch))?
+        };
+        let mut tape = Vec::new();
+        for block in blocks {
+            let mut reads = parts.clone();
+            reads.extend(self.before_turn(block, program)?);
+            let output = self.rooms(&PARTS, |part| self.activation(block + 1, part, task));
+            self.kernel(format!("forward of block {block}, {task}"), &reads, &output);
+            tape.push(std::mem::replace(&mut parts, output));
+            self.after_turn(program);
+        }
+        self.tapes.insert(task, tape);
+        if place < self.stage.last_virtual_stage() {
+            self.outbox.insert((Pass::Forward, place + 1, task.micro_batch), parts);
+        }
+        Ok(())
+    }
+
+    fn backward(&mut self, task: Task, program: &Program) -> Result<(), String> {
+        let place = self.stage.virtual_stage(task.chunk);
+        let blocks = self.stage.blocks(task.chunk);
+        let mut tape = self.tapes.remove(&task).unwrap();
+        let mut upstream = if place == self.stage.last_virtual_stage() {
+            let loss = self.rooms(&[GRADIENT], |_| self.upstream(blocks.end, task));
+            self.kernel("loss".to_owned(), &[], &loss);
+            loss
+        } else {
+            self.incoming((Pass::Backward, place, task.micro_batch))?
+        };
+        for block in blocks.rev() {
+            let mut reads = tape.pop().unwrap();
+            reads.append(&mut upstream);
+            reads.extend(self.before_turn(block, program)?);
+            upstream = self.rooms(&[GRADIENT], |_| self.upstream(block, task));
+            let found = self.rooms(&[GRADIENT], |_| self.gradient(block, task, self.sim.replica));
+            let writes: Vec<_> = upstream.iter().chain(&found).cloned().collect();
+            self.kernel(format!("backward of block {block}, {task}"), &reads, &writes);
+            drop((reads, writes));
+            found.into_iter().try_for_each(|found| self.add(block, found, task))?;
+            self.after_turn(program);
+        }
+        if place > 0 {
+            self.outbox.insert((Pass::Backward, place - 1, task.micro_batch), upstream);
+        }
+        Ok(())
+    }
+
+    pub fn rooms(&self, sizes: &[usize], numbers: impl Fn(usize) -> Numbers) -> Vec<Checked> {
+        let room = |(part, elements): (usize, &usize)| {
+            (self.sim.pool.room(*elements, &self.sim.computing), numbers(part))
+        };
+        sizes.iter().enumerate().map(room).collect()
+    }
+
+    pub fn kernel(&mut self, name: String, reads: &[Checked], writes: &[Checked]) {
+        let places = |checked: &[Checked]| {
+            checked.iter().map(|(buffer, numbers)| (buffer.place(), *numbers)).collect()
+        };
+        let (name, reads, writes) =
+            (format!("step {}: {name}", self.plan.step), places(reads), places(writes));
+        let takes = self.plan.takes.mul_f64(self.chance().powi(3));
+        self.sim.computing.launch(Kernel { name, reads, writes, takes });
+    }
+
+    /// In a third of the steps the host is ahead, in a third it is behind, else either.
+    pub fn dawdle(&mut self) {
+        let chance = self.chance();
+        if match self.plan.step % 3 {
+            0 => false,
+            1 => true,
+            _ => chance > 0.7,
+        } {
+            std::thread::sleep(self.plan.takes.mul_f64(chance));
+        }
+    }
+
+    fn chance(&mut self) -> f64 {
+        self.random = mixed(&[self.random, 1]);
+        (self.random >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+pub fn text(error: impl ToString) -> String {
+    error.to_string()
+}

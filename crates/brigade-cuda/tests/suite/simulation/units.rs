@@ -1,0 +1,109 @@
+//! What data-parallel ranks share: sums of gradients, and parameters that are gathered ahead of their use.
+
+use brigade_comm::{DType, Operation as Kind, ReduceOp};
+use brigade_cuda::{Communicator, ElementType, InFlight};
+use brigade_plan::{Moves, Program, Task};
+use cudarc::driver::sys::CUstream;
+
+use super::computing::Numbers;
+use super::pool::Buffer;
+use super::program::{Checked, GRADIENT, Sharding, Step, text};
+
+impl Step<'_> {
+    /// Adds what a backward has found to the sums, and starts their reduction.
+    pub fn add(&mut self, block: usize, found: Checked, task: Task) -> Result<(), String> {
+        if self.replicas > 1 && self.plan.sharding == Sharding::Full {
+            if let Some((reduced, in_flight)) = self.reducing.remove(&block) {
+                in_flight.order().map_err(text)?;
+                self.sum(block, reduced);
+            }
+            let own = GRADIENT / self.replicas;
+            let all = self.over_replicas(|replica| self.gradient(block, task, replica));
+            let part = Numbers { first: all.at(own * self.sim.replica), ..all };
+            let reduced = self.rooms(&[own], |_| part).remove(0);
+            let started = self.collective(Kind::ReduceScatter, &found.0, &reduced.0)?;
+            self.reducing.insert(block, (reduced, started));
+            return Ok(());
+        }
+        self.sum(block, found);
+        if self.replicas > 1 && task.micro_batch + 1 == self.plan.micro_batches {
+            let (sum, _) = self.sums.remove(&block).unwrap();
+            let all = (0..self.plan.micro_batches)
+                .map(|micro_batch| {
+                    self.over_replicas(|replica| self.gradient(block, Task { micro_batch, ..task }, replica))
+                })
+                .fold(Numbers { first: 0, step: 0 }, Numbers::plus);
+            // In its place, and not.
+            let into = if block.is_multiple_of(2) {
+                sum.clone()
+            } else {
+                self.rooms(&[GRADIENT], |_| all).remove(0).0
+            };
+            let started = self.collective(Kind::AllReduce, &sum, &into)?;
+            self.reducing.insert(block, ((into, all), started));
+        }
+        Ok(())
+    }
+
+    /// Adds on the GPU, into other memory.
+    pub fn sum(&mut self, block: usize, found: Checked) {
+        let sum = match self.sums.remove(&block) {
+            None => found,
+            Some(sum) => {
+                let into = self.rooms(&[found.0.place().elements()], |_| sum.1.plus(found.1));
+                self.kernel(format!("sum of block {block}"), &[sum, found], &into);
+                into.into_iter().next().unwrap()
+            }
+        };
+        self.sums.insert(block, sum);
+    }
+
+    pub fn collective(&self, kind: Kind, from: &Buffer, into: &Buffer) -> Result<InFlight, String> {
+        let memory = Box::new([from.clone(), into.clone()]);
+        let (from, into) = (from.place(), into.place());
+        let (send, recv, int, sum) = (from.address(), into.address(), ElementType::I64, ReduceOp::Sum);
+        let enqueue = |lane: &Communicator, stream: CUstream| {
+            // SAFETY: both are held until the operation is over, and are as large as it says.
+            unsafe {
+                match kind {
+                    Kind::AllGather => lane.all_gather(send, recv, from.elements(), int, stream),
+                    Kind::ReduceScatter => lane.reduce_scatter(send, recv, into.elements(), int, sum, stream),
+                    _ => lane.all_reduce(send, recv, from.elements(), int, sum, stream),
+                }
+            }
+        };
+        let lane = self.sim.dp.as_ref().unwrap();
+        lane.start(kind, (DType::I64, from.bytes()), memory, enqueue).map_err(text)
+    }
+
+    /// Starts the gathers of this turn; the block's own parameters, whole, if they are gathered.
+    pub fn before_turn(&mut self, block: usize, program: &Program) -> Result<Option<Checked>, String> {
+        let Some(Moves { gather, .. }) = program.moves.get(self.turn) else { return Ok(None) };
+        for unit in gather {
+            let own = GRADIENT / self.replicas;
+            let whole = self.numbers(&[3, *unit as u64]);
+            let part = Numbers { first: whole.at(own * self.sim.replica), ..whole };
+            if !self.shards.contains_key(unit) {
+                let shard = self.rooms(&[own], |_| part);
+                self.kernel(format!("parameters of block {unit}"), &[], &shard);
+                self.shards.insert(*unit, shard[0].0.clone());
+            }
+            let into = self.rooms(&[GRADIENT], |_| whole).remove(0).0;
+            let started = self.collective(Kind::AllGather, &self.shards[unit], &into)?;
+            self.gathering.insert(*unit, (into, started));
+        }
+        if let Some((whole, in_flight)) = self.gathering.remove(&block) {
+            in_flight.order().map_err(text)?;
+            self.gathered.insert(block, whole);
+        }
+        let numbers = self.numbers(&[3, block as u64]);
+        Ok(self.gathered.get(&block).map(|whole| (whole.clone(), numbers)))
+    }
+
+    pub fn after_turn(&mut self, program: &Program) {
+        if let Some(Moves { release, .. }) = program.moves.get(self.turn) {
+            release.iter().for_each(|unit| drop(self.gathered.remove(unit)));
+        }
+        self.turn += 1;
+    }
+}

@@ -1,0 +1,246 @@
+//! The watch: what does not end, fails, or is heard of from elsewhere ends everything, once.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use brigade_comm::ReduceOp::Sum;
+use brigade_comm::flight::{self, Finding, Noted, Record, State};
+use brigade_comm::{DType, Timeouts};
+use brigade_cuda::{ElementType, Error, Event, Operation, Ticket, Underway, Watch};
+
+use crate::support::{Rank, SOON, alone, assert_contains, at, ends, eventually, world};
+
+const SHORT: Duration = Duration::from_millis(200);
+
+/// A watch that keeps what it tells, and hears of a failure when `gone` is set.
+struct Watched {
+    watch: Watch,
+    told: Arc<Mutex<Vec<String>>>,
+    gone: Arc<AtomicBool>,
+}
+
+fn watched(rank: &Rank) -> Watched {
+    let (told, gone) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
+    let (keep, look) = (told.clone(), gone.clone());
+    let watch = Watch::new(
+        move |reason| keep.lock().unwrap().push(reason.to_owned()),
+        move || look.load(SeqCst).then(|| "rank 7 has failed".to_owned()),
+    )
+    .unwrap();
+    watch.register(&rank.comm);
+    Watched { watch, told, gone }
+}
+
+/// Begins an all-reduce.
+fn begin(rank: &Rank, watch: &Watch, buffer: &mut [f32], deadline: Duration) -> Ticket {
+    begin_after(rank, watch, buffer, deadline, None, None)
+}
+
+fn begin_after(
+    rank: &Rank,
+    watch: &Watch,
+    buffer: &mut [f32],
+    deadline: Duration,
+    ready: Option<Arc<Event>>,
+    note: Option<Noted>,
+) -> Ticket {
+    let (address, count) = (at(buffer), buffer.len());
+    // SAFETY: callers keep it until the stream is done or aborted.
+    unsafe { rank.comm.all_reduce(address, address, count, ElementType::F32, Sum, rank.stream.raw()) }
+        .unwrap();
+    let event = Arc::new(Event::new(&rank.context).unwrap());
+    rank.stream.record(&event).unwrap();
+    let operation = Operation {
+        name: "all_reduce",
+        group: rank.comm.group().to_owned(),
+        sequence: 7,
+        bytes: size_of_val(buffer),
+    };
+    watch.begin(Underway { operation, ready, done: event, deadline, note })
+}
+
+fn aborted(rank: &Rank) -> Option<String> {
+    match rank.comm.async_error() {
+        Err(Error::Aborted { reason }) => Some(reason),
+        // A communicator that is closed has no errors left; its calls say why.
+        _ => None,
+    }
+}
+
+stand_in_test!(what_is_done_is_forgotten, [], {
+    world(2, |rank| {
+        let Watched { watch, told, .. } = watched(&rank);
+        let mut buffer = [1.0; 4];
+        for _ in 0..5 {
+            let ticket = begin(&rank, &watch, &mut buffer, SOON);
+            ticket.wait().unwrap();
+            assert!(ticket.is_done().unwrap());
+        }
+        assert_eq!(buffer, [32.0; 4]);
+        eventually("forgetting", || watch.in_flight() == 0);
+        assert_eq!((watch.check(), watch.failure()), (Ok(()), None));
+        rank.comm.finish(SOON).unwrap();
+        drop(watch);
+        assert!(told.lock().unwrap().is_empty());
+    });
+    assert_eq!(ends(), (2, 2, 2, 0));
+});
+
+stand_in_test!(a_deadline_names_the_operation_and_aborts, ["STAND_IN_STUCK" = "2"], {
+    alone(|rank| {
+        let Watched { watch, told, .. } = watched(&rank);
+        let mut buffer = [1.0; 4];
+        begin(&rank, &watch, &mut buffer, SOON).wait().unwrap();
+        let ticket = begin(&rank, &watch, &mut buffer, SHORT);
+        assert!(!ticket.is_done().unwrap());
+        eventually("the failure", || watch.failure().is_some());
+        let text = watch.failure().unwrap().to_string();
+        assert_contains(
+            &text,
+            &["all_reduce (number 7, 16 bytes) on group \"world\" did not end within 0.2 s"],
+        );
+        let aborted = Err(Error::Aborted { reason: text.clone() });
+        assert_eq!((watch.check(), ticket.wait()), (aborted.clone(), aborted.clone()));
+        rank.stream.synchronize_within(SOON).unwrap();
+        // SAFETY: nothing is enqueued.
+        let later = unsafe {
+            rank.comm.all_gather(at(&mut buffer), at(&mut buffer), 4, ElementType::F32, rank.stream.raw())
+        };
+        assert_eq!(later, aborted);
+        drop(watch);
+        assert_eq!(*told.lock().unwrap(), [text]);
+    });
+    assert_eq!(ends(), (1, 0, 0, 1));
+});
+
+stand_in_test!(waiting_on_the_host_ends_at_the_deadline_too, ["STAND_IN_STUCK" = "1"], {
+    alone(|rank| {
+        let Watched { watch, .. } = watched(&rank);
+        let mut buffer = [1.0; 4];
+        let error = begin(&rank, &watch, &mut buffer, SHORT).wait().unwrap_err();
+        assert_contains(
+            &error.to_string(),
+            &["aborted because of an earlier failure", "all_reduce", "0.2 s"],
+        );
+        rank.stream.synchronize_within(SOON).unwrap();
+    });
+    assert_eq!(ends(), (1, 0, 0, 1));
+});
+
+stand_in_test!(an_asynchronous_error_aborts, ["STAND_IN_ASYNC_ERROR" = "2"], {
+    alone(|rank| {
+        let Watched { watch, told, .. } = watched(&rank);
+        let mut buffer = [1.0; 4];
+        begin(&rank, &watch, &mut buffer, SOON).wait().unwrap();
+        let error = begin(&rank, &watch, &mut buffer, SOON).wait().unwrap_err();
+        let text = watch.failure().unwrap().to_string();
+        assert_contains(
+            &text,
+            &["all_reduce (number 7, 16 bytes) on group \"world\"", "ncclRemoteError", "a peer has gone"],
+        );
+        assert_eq!(error, Error::Aborted { reason: text });
+        rank.stream.synchronize_within(SOON).unwrap();
+        eventually("the callback", || told.lock().unwrap().len() == 1);
+    });
+    assert_eq!(ends(), (1, 0, 0, 1));
+});
+
+stand_in_test!(a_failure_of_this_rank_is_told_once, [], {
+    alone(|rank| {
+        let Watched { watch, told, gone } = watched(&rank);
+        watch.fail("the loss is not finite");
+        watch.fail("something later");
+        gone.store(true, SeqCst);
+        let reason = "the loss is not finite".to_owned();
+        assert_eq!(watch.check(), Err(Error::Aborted { reason: reason.clone() }));
+        eventually("the abort", || ends() == (1, 0, 0, 1));
+        assert_eq!(aborted(&rank), None);
+        drop(watch);
+        assert_eq!(*told.lock().unwrap(), [reason]);
+    });
+    assert_eq!(ends(), (1, 0, 0, 1));
+});
+
+stand_in_test!(a_failure_elsewhere_ends_the_wait, ["STAND_IN_STUCK" = "1"], {
+    alone(|rank| {
+        let Watched { watch, told, gone } = watched(&rank);
+        let mut buffer = [1.0; 4];
+        let ticket = begin(&rank, &watch, &mut buffer, SOON);
+        gone.store(true, SeqCst);
+        let error = ticket.wait().unwrap_err();
+        assert_eq!(error, Error::Aborted { reason: "rank 7 has failed".to_owned() });
+        rank.stream.synchronize_within(SOON).unwrap();
+        drop(watch);
+        assert!(told.lock().unwrap().is_empty());
+    });
+    assert_eq!(ends(), (1, 0, 0, 1));
+});
+
+stand_in_test!(what_is_registered_after_the_failure_is_aborted, [], {
+    alone(|rank| {
+        let watch = Watch::new(|_| panic!("a test's panic"), || None).unwrap();
+        watch.fail("too late");
+        watch.register(&rank.comm);
+        eventually("the abort", || ends() == (1, 0, 0, 1));
+    });
+    assert_eq!(ends(), (1, 0, 0, 1));
+});
+
+// What an operation works on may take as long as it likes to compute.
+stand_in_test!(a_deadline_counts_from_when_the_input_is_there, ["STAND_IN_STUCK" = "1"], {
+    alone(|rank| {
+        let Watched { watch, .. } = watched(&rank);
+        let (flag, mut buffer) = (AtomicU32::new(0), [1.0; 4]);
+        // SAFETY: it lives until the stream is done.
+        unsafe { rank.stream.wait_value32(flag.as_ptr() as u64, 1) }.unwrap();
+        let ready = Arc::new(Event::new(&rank.context).unwrap());
+        rank.stream.record(&ready).unwrap();
+        let ticket = begin_after(&rank, &watch, &mut buffer, SHORT, Some(ready), None);
+        std::thread::sleep(2 * SHORT);
+        assert_eq!((watch.check(), ticket.is_done()), (Ok(()), Ok(false)));
+        let start = Instant::now();
+        flag.store(1, SeqCst);
+        assert_contains(&ticket.wait().unwrap_err().to_string(), &["all_reduce", "0.2 s"]);
+        assert!(start.elapsed() >= SHORT, "{:?}", start.elapsed());
+        rank.stream.synchronize_within(SOON).unwrap();
+    });
+    assert_eq!(ends(), (1, 0, 0, 1));
+});
+
+stand_in_test!(the_flight_recorder_knows_what_was_missed, [], {
+    let timeouts = Timeouts { init: SOON, step: SOON };
+    let groups = brigade_comm::threads(2, timeouts);
+    let finished = AtomicBool::new(false);
+    let records = world(2, |rank| {
+        let group = groups[rank.rank].clone();
+        let (told, heard) = (group.clone(), group.clone());
+        let heard = move || heard.failure().map(|error| error.to_string());
+        let watch = Watch::new(move |reason| told.abort(reason), heard).unwrap();
+        watch.register(&rank.comm);
+        let notes = group.outside("world (NCCL)", 0, &[0, 1]);
+        let mut buffer = [1.0; 4];
+        let mut begin = |deadline| {
+            let note = notes.begin(brigade_comm::Operation::AllReduce, 16, DType::F32);
+            begin_after(&rank, &watch, &mut buffer, deadline, None, Some(note))
+        };
+        begin(SOON).wait().unwrap();
+        eventually("forgetting", || watch.in_flight() == 0);
+        if rank.rank == 0 {
+            begin(SHORT).wait().unwrap_err();
+            finished.store(true, SeqCst);
+        }
+        eventually("the failure", || finished.load(SeqCst) && group.failure().is_some());
+        rank.comm.abort("over");
+        rank.stream.synchronize_within(SOON).unwrap();
+        group.flight().record()
+    });
+    let [missed, missing] = &records[..] else { panic!("{records:?}") };
+    let states = |record: &Record| record.entries.iter().map(|entry| entry.state).collect::<Vec<_>>();
+    assert_eq!((states(missed), states(missing)), (vec![State::Done, State::Started], vec![State::Done]));
+    let waiting = missed.entries[1].waiting.as_ref().unwrap();
+    assert!(waiting.overdue && waiting.absent == [1], "{waiting:?}");
+    let diagnosis = flight::diagnose(&records);
+    assert_eq!((diagnosis.finding, &diagnosis.ranks[..]), (Finding::Missed, &[1][..]), "{diagnosis}");
+    assert_contains(&diagnosis.to_string(), &["rank 1", "all_reduce #1", "world (NCCL)"]);
+});

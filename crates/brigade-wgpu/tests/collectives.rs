@@ -1,0 +1,20 @@
+//! The behaviour of collectives on ranks that are threads and share one adapter: sums have the bits of one process.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use brigade_behaviour::{Behaviour, Suite, on_ranks};
+use brigade_core::Mesh;
+use brigade_wgpu::groups;
+use common::device_or_skip;
+
+fn three(check: Behaviour) {
+    let Some(device) = device_or_skip() else { return };
+    on_ranks(3, |group| {
+        let groups = groups(&group, Mesh { pp: 1, dp: 3 }).unwrap();
+        check(&Suite::new(device.clone()), &*groups.world);
+    });
+}
+
+brigade_behaviour::behaviours!(three);

@@ -1,0 +1,155 @@
+//! Backends: which device a rank computes on, and how the ranks' tensors meet.
+
+use std::ffi::OsString;
+
+use brigade_comm::Group;
+use brigade_core::{Groups, Mesh};
+use brigade_launch::RankInfo;
+use brigade_report::DeviceMemory;
+use burn::tensor::Device;
+
+use crate::settings::{Backend, Settings};
+
+/// Set, it makes a rank that is alone go through NCCL all the same, to measure what that costs.
+#[cfg(feature = "cuda")]
+const NCCL_ALONE: &str = "BRIGADE_NCCL_ALONE";
+
+/// What a rank computes on.
+pub(crate) struct Processor {
+    pub device: Device,
+    /// Its model, where that is known.
+    pub name: Option<String>,
+    kind: Kind,
+}
+
+enum Kind {
+    Cpu,
+    #[cfg(feature = "cuda")]
+    Cuda(brigade_cuda::RankGpu),
+    #[cfg(feature = "wgpu")]
+    Wgpu,
+}
+
+impl Processor {
+    /// The CPU: also where a run is only described.
+    pub(crate) fn cpu() -> Self {
+        Self { device: brigade_cpu::device(), name: None, kind: Kind::Cpu }
+    }
+
+    /// The device of a rank.
+    ///
+    /// # Errors
+    /// If there is none for it.
+    #[cfg_attr(not(any(feature = "cuda", feature = "wgpu")), expect(unused_variables))]
+    pub(crate) fn open(settings: &Settings, info: &RankInfo) -> anyhow::Result<Self> {
+        match settings.compute.backend {
+            #[cfg(feature = "cuda")]
+            Backend::Cuda => {
+                let gpu =
+                    brigade_cuda::RankGpu::open(info.local_rank, info.local_world_size, shares(settings))?;
+                let (device, name) = (gpu.device(), Some(gpu.gpu().name.clone()));
+                Ok(Self { device, name, kind: Kind::Cuda(gpu) })
+            }
+            #[cfg(feature = "wgpu")]
+            Backend::Wgpu => {
+                let (device, adapter) = brigade_wgpu::device(info.local_rank)?;
+                Ok(Self { device, name: Some(adapter.name.clone()), kind: Kind::Wgpu })
+            }
+            _ => {
+                brigade_cpu::keep_heap();
+                Ok(Self::cpu())
+            }
+        }
+    }
+
+    /// This rank's groups along the axes of the mesh; all ranks call it together.
+    ///
+    /// # Errors
+    /// If they cannot be connected, or a rank failed.
+    #[cfg_attr(not(feature = "cuda"), expect(unused_variables))]
+    pub(crate) fn groups(&self, world: &Group, mesh: Mesh, settings: &Settings) -> anyhow::Result<Groups> {
+        match &self.kind {
+            Kind::Cpu => Ok(brigade_cpu::groups(world, mesh)?),
+            #[cfg(feature = "cuda")]
+            Kind::Cuda(gpu) if !shares(settings) => {
+                let options = brigade_cuda::Options {
+                    synchronous: settings.comm.synchronous,
+                    even_alone: std::env::var_os(NCCL_ALONE).is_some(),
+                    timeouts: crate::rank::timeouts(&settings.comm),
+                };
+                brigade_cuda::groups(world, mesh, gpu, options).map_err(|error| anyhow::anyhow!(error))
+            }
+            #[cfg(feature = "cuda")]
+            Kind::Cuda(_) => Ok(brigade_cuda::host_groups(world, mesh)?),
+            #[cfg(feature = "wgpu")]
+            Kind::Wgpu => Ok(brigade_wgpu::groups(world, mesh)?),
+        }
+    }
+
+    /// What the device's memory holds of this rank; none on the CPU.
+    pub(crate) fn memory(&self) -> Option<DeviceMemory> {
+        match &self.kind {
+            Kind::Cpu => None,
+            #[cfg(feature = "cuda")]
+            Kind::Cuda(gpu) => {
+                let brigade_cuda::Memory { live, peak, total } = gpu.memory();
+                Some(DeviceMemory { live, peak, total: Some(total) })
+            }
+            #[cfg(feature = "wgpu")]
+            Kind::Wgpu => {
+                let live = brigade_wgpu::memory(&self.device)?;
+                Some(DeviceMemory { live, peak: live, total: None })
+            }
+        }
+    }
+}
+
+/// Whether several ranks may share a GPU.
+#[cfg(feature = "cuda")]
+fn shares(settings: &Settings) -> bool {
+    settings.comm.collectives == crate::settings::CollectivesKind::Host
+}
+
+/// How many ranks a node has room for: its cores, or its GPUs.
+///
+/// # Errors
+/// If the backend finds none.
+pub(crate) fn room(backend: Backend) -> anyhow::Result<usize> {
+    match backend {
+        #[cfg(feature = "cuda")]
+        Backend::Cuda => Ok(brigade_cuda::count()?.max(1)),
+        #[cfg(feature = "wgpu")]
+        Backend::Wgpu => Ok(brigade_wgpu::room().max(1)),
+        _ => Ok(std::thread::available_parallelism().map_or(1, usize::from)),
+    }
+}
+
+/// Checks, before any rank starts, that this node can hold so many ranks of a world.
+///
+/// # Errors
+/// If a driver, a library or a device is missing.
+#[cfg_attr(not(feature = "cuda"), expect(unused_variables))]
+#[cfg_attr(not(any(feature = "cuda", feature = "wgpu")), expect(clippy::unnecessary_wraps))]
+pub(crate) fn check(settings: &Settings, ranks: usize, world: usize) -> anyhow::Result<()> {
+    match settings.compute.backend {
+        #[cfg(feature = "cuda")]
+        Backend::Cuda => Ok(brigade_cuda::check(ranks, world, shares(settings))?),
+        #[cfg(feature = "wgpu")]
+        Backend::Wgpu if brigade_wgpu::adapters().is_empty() => Err(brigade_wgpu::Error::NoAdapter.into()),
+        _ => Ok(()),
+    }
+}
+
+/// What the ranks' environment has more than the launcher's, where nobody set it.
+pub(crate) fn environment(backend: Backend) -> Vec<(OsString, OsString)> {
+    let variables: &[(&str, &str)] = match backend {
+        // Streams that share a hardware queue wait for each other; NCCL's operations must not.
+        #[cfg(feature = "cuda")]
+        Backend::Cuda => &[("CUDA_DEVICE_MAX_CONNECTIONS", "32")],
+        #[cfg(feature = "wgpu")]
+        Backend::Wgpu => &[],
+        _ => &[brigade_cpu::HUGE_PAGES],
+    };
+    let unset = variables.iter().filter(|(name, _)| std::env::var_os(name).is_none());
+    unset.map(|(name, value)| (name.into(), value.into())).collect()
+}

@@ -1,0 +1,180 @@
+//! What a machine has for running ranks, for people who look for what is missing.
+
+use std::path::Path;
+
+use rustix::process::{Resource, Rlimit, getrlimit};
+
+use crate::settings::Backend;
+
+const GIB: f64 = (1u64 << 30) as f64;
+const MIB: u64 = 1 << 20;
+
+/// Ranks of one host exchange tensors through memory there, and NCCL makes segments of some 10 MB. Docker's default is 64 MiB.
+const SHARED_MEMORY_WANTED: u64 = 256 * MIB;
+
+/// A rank needs a connection or two for each other rank, and files.
+const FILES_WANTED: u64 = 1024;
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// What was looked at, as in `driver`.
+    pub name: String,
+    /// What was found.
+    pub text: String,
+    /// Whether that will do.
+    pub ok: bool,
+    /// What to do, if it will not or could be better.
+    pub advice: Option<String>,
+}
+
+impl Finding {
+    fn good(name: impl Into<String>, text: impl Into<String>) -> Self {
+        Self { name: name.into(), text: text.into(), ok: true, advice: None }
+    }
+
+    fn bad(name: impl Into<String>, text: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { name: name.into(), text: text.into(), ok: false, advice: Some(advice.into()) }
+    }
+
+    fn with_advice(self, advice: impl Into<String>) -> Self {
+        Self { advice: Some(advice.into()), ..self }
+    }
+}
+
+/// Looks at what this program was built for, at this host, and at its GPUs. It never fails: what is missing is a finding
+/// with advice.
+pub fn examine() -> Vec<Finding> {
+    let host = [
+        backends(),
+        processor(),
+        shared_memory(Path::new("/dev/shm")),
+        open_files(getrlimit(Resource::Nofile)),
+        locked_memory(getrlimit(Resource::Memlock)),
+    ];
+    host.into_iter().chain(gpus()).chain(adapters()).collect()
+}
+
+/// Driver, GPUs and NCCL.
+#[cfg(feature = "cuda")]
+fn gpus() -> Vec<Finding> {
+    let found = brigade_cuda::examine().into_iter();
+    found.map(|brigade_cuda::Finding { name, text, ok, advice }| Finding { name, text, ok, advice }).collect()
+}
+
+#[cfg(not(feature = "cuda"))]
+fn gpus() -> [Finding; 0] {
+    []
+}
+
+fn backends() -> Finding {
+    let built = [Backend::Cpu, Backend::Cuda, Backend::Wgpu].into_iter().filter(|backend| backend.is_built());
+    let names: Vec<_> = built.map(Backend::name).collect();
+    let text = format!(
+        "{}; used where --backend is left out: {}",
+        names.join(", "),
+        Backend::Auto.resolved().name()
+    );
+    let finding = Finding::good("backends of this program", text);
+    match Backend::Cuda.is_built() || Backend::Wgpu.is_built() {
+        true => finding,
+        false => finding.with_advice(
+            "GPUs are looked at by a program built for them: cargo xtask dist --backend cuda (or wgpu)",
+        ),
+    }
+}
+
+fn processor() -> Finding {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let memory = rustix::system::sysinfo();
+    let bytes = memory.totalram as f64 * f64::from(memory.mem_unit);
+    Finding::good("host", format!("{cores} cores, {:.1} GiB of memory", bytes / GIB))
+}
+
+fn shared_memory(path: &Path) -> Finding {
+    let name = path.to_string_lossy();
+    let stat = match rustix::fs::statvfs(path) {
+        Ok(stat) => stat,
+        Err(error) => {
+            return Finding::bad(name, error.to_string(), "ranks of one host need it: mount a tmpfs there");
+        }
+    };
+    let (size, free) = (stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize);
+    let text = format!("{} MiB, {} MiB free", size / MIB, free / MIB);
+    if free < SHARED_MEMORY_WANTED {
+        let advice = "ranks of one host need it: make it larger (docker run --shm-size=1g), remove what is left over there, \
+                      or use --transport tcp";
+        return Finding::bad(name, text, advice);
+    }
+    Finding::good(name, text)
+}
+
+fn open_files(limit: Rlimit) -> Finding {
+    let name = "open files (ulimit -n)";
+    match limit.current {
+        None => Finding::good(name, "unlimited"),
+        Some(files) if files < FILES_WANTED => Finding::bad(
+            name,
+            files.to_string(),
+            format!("many ranks need more: ulimit -n {}", 64 * FILES_WANTED),
+        ),
+        Some(files) => Finding::good(name, files.to_string()),
+    }
+}
+
+fn locked_memory(limit: Rlimit) -> Finding {
+    let name = "locked memory (ulimit -l)";
+    match limit.current {
+        None => Finding::good(name, "unlimited"),
+        Some(bytes) => Finding::good(name, format!("{} KiB", bytes / 1024)).with_advice(
+            "NCCL over InfiniBand needs more: ulimit -l unlimited (docker run --ulimit memlock=-1)",
+        ),
+    }
+}
+
+#[cfg(not(feature = "wgpu"))]
+fn adapters() -> [Finding; 0] {
+    []
+}
+
+/// What wgpu finds.
+#[cfg(feature = "wgpu")]
+fn adapters() -> Vec<Finding> {
+    if brigade_wgpu::adapters().is_empty() {
+        return vec![Finding::bad("adapters", "none", brigade_wgpu::Error::NoAdapter.to_string())];
+    }
+    let adapters = brigade_wgpu::adapters().iter().enumerate();
+    adapters.map(|(index, adapter)| Finding::good(format!("adapter {index}"), adapter.to_string())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limit(current: Option<u64>) -> Rlimit {
+        Rlimit { current, maximum: None }
+    }
+
+    #[test]
+    fn limits_that_are_too_low_come_with_advice() {
+        assert!(open_files(limit(None)).ok);
+        assert!(open_files(limit(Some(4096))).ok);
+        let low = open_files(limit(Some(256)));
+        assert!(!low.ok && low.advice.is_some_and(|advice| advice.contains("ulimit -n")));
+        assert_eq!(locked_memory(limit(None)).advice, None);
+        assert!(locked_memory(limit(Some(65_536))).advice.is_some_and(|advice| advice.contains("memlock")));
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_is_a_finding() {
+        let missing = shared_memory(Path::new("/no/such/folder"));
+        assert!(!missing.ok && missing.advice.is_some());
+    }
+
+    #[test]
+    fn it_says_what_the_program_is_for() {
+        let findings = examine();
+        assert!(findings[0].text.starts_with("cpu"), "{:?}", findings[0]);
+        assert!(findings[1].text.contains("cores"), "{:?}", findings[1]);
+    }
+}

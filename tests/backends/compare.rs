@@ -1,0 +1,31 @@
+//! How far tensors are from those of the reference.
+
+use brigade::core::NamedTensor;
+
+fn norm(values: impl Iterator<Item = f32>) -> f64 {
+    values.map(|value| f64::from(value).powi(2)).sum::<f64>().sqrt()
+}
+
+/// Fails unless each tensor's distance from the reference's is at most `relative` of the reference's norm, plus
+/// `absolute` for each element.
+pub fn near(found: &[NamedTensor], reference: &[NamedTensor], relative: f64, absolute: f64, what: &str) {
+    assert_eq!(found.len(), reference.len(), "{what}: number of tensors");
+    for (found, reference) in found.iter().zip(reference) {
+        assert_eq!(found.name, reference.name, "{what}");
+        assert_eq!(found.data.shape(), reference.data.shape(), "{what}: {}", found.name);
+        let (a, b) = (found.data.as_slice::<f32>().unwrap(), reference.data.as_slice::<f32>().unwrap());
+        let difference = norm(a.iter().zip(b).map(|(a, b)| a - b));
+        let scale = norm(b.iter().copied());
+        let most = relative * scale + absolute * (a.len() as f64).sqrt();
+        assert!(difference <= most, "{what}: {} is {difference:e} from {scale:e}, of {most:e}", found.name);
+    }
+}
+
+/// Fails unless all tensors have the same bits.
+pub fn same_bits(a: &[NamedTensor], b: &[NamedTensor], what: &str) {
+    assert_eq!(a.len(), b.len(), "{what}: number of tensors");
+    for (a, b) in a.iter().zip(b) {
+        assert_eq!(a.name, b.name, "{what}");
+        assert!(a.data.as_bytes() == b.data.as_bytes(), "{what}: {} has other bits", a.name);
+    }
+}

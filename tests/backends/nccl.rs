@@ -1,0 +1,62 @@
+//! The behaviour of collectives on CUDA: by NCCL on as many GPUs as there are, and through host memory on one.
+
+use brigade::comm::Group;
+use brigade::core::Mesh;
+use brigade_behaviour::{Behaviour, Suite, Sums, on_ranks};
+use brigade_cuda::{Options, RankGpu};
+
+use crate::backend::{is_there, timeouts};
+
+/// How many GPUs there are; none where the test is left out.
+fn gpus() -> Option<usize> {
+    let gpus = brigade_cuda::count().unwrap_or(0);
+    is_there("cuda", "BRIGADE_REQUIRE_CUDA", gpus > 0).then_some(gpus)
+}
+
+fn with_nccl(group: &Group, synchronous: bool, check: Behaviour) {
+    let gpu = RankGpu::open(group.rank(), group.size(), false).unwrap();
+    let options = Options { synchronous, even_alone: true, timeouts: timeouts() };
+    let mesh = Mesh { pp: 1, dp: group.size() };
+    let groups = brigade_cuda::groups(group, mesh, &gpu, options).unwrap();
+    let suite = Suite { sums: Sums::Within(4.0), finds_mismatches: false, ..Suite::new(gpu.device()) };
+    check(&suite, &*groups.world);
+}
+
+mod by_events {
+    use super::{Behaviour, gpus, on_ranks, with_nccl};
+
+    fn on_all(check: Behaviour) {
+        let Some(gpus) = gpus() else { return };
+        on_ranks(gpus.min(4), |group| with_nccl(&group, false, check));
+    }
+
+    brigade_behaviour::behaviours!(on_all);
+}
+
+mod synchronous {
+    use super::{Behaviour, gpus, on_ranks, with_nccl};
+
+    fn on_all(check: Behaviour) {
+        let Some(gpus) = gpus() else { return };
+        on_ranks(gpus.min(4), |group| with_nccl(&group, true, check));
+    }
+
+    brigade_behaviour::behaviours!(on_all);
+}
+
+mod through_the_host {
+    use super::{Behaviour, Mesh, RankGpu, Suite, gpus, on_ranks};
+
+    fn three(check: Behaviour) {
+        if gpus().is_none() {
+            return;
+        }
+        on_ranks(3, |group| {
+            let gpu = RankGpu::open(group.rank(), group.size(), true).unwrap();
+            let groups = brigade_cuda::host_groups(&group, Mesh { pp: 1, dp: 3 }).unwrap();
+            check(&Suite::new(gpu.device()), &*groups.world);
+        });
+    }
+
+    brigade_behaviour::behaviours!(three);
+}

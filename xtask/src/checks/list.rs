@@ -1,0 +1,182 @@
+//! What is checked, in order.
+
+use std::path::Path;
+
+use super::{Check, Work};
+use crate::cargo;
+
+/// What is off by default and checked, too.
+const FEATURES: &str = "brigade-cli/object-store";
+
+/// The backends of GPUs, with the code that is there only for them.
+const CUDA: [&str; 8] =
+    ["-p", "brigade-cuda", "-p", "brigade", "-p", "brigade-cli", "--features", "brigade-cli/cuda"];
+const WGPU: [&str; 6] = ["-p", "brigade-wgpu", "-p", "brigade", "--features", "brigade/wgpu"];
+
+/// What the checks depend on.
+pub struct Machine<'a> {
+    /// Whether cargo-nextest is installed.
+    pub nextest: bool,
+    /// Whether there is a Vulkan adapter without a GPU.
+    pub software_adapter: bool,
+    /// A folder for `XDG_RUNTIME_DIR`, if the environment has none.
+    pub runtime_dir: Option<&'a Path>,
+}
+
+/// Every check.
+pub fn checks(machine: &Machine<'_>) -> Vec<Check> {
+    let mut checks = vec![
+        Check::new("format", &[&["fmt", "--all", "--check"]]),
+        Check::clippy("clippy", &[&cargo::WORKSPACE, &["--features", FEATURES]]),
+        Check::documentation("documentation", &[&cargo::WORKSPACE, &["--features", FEATURES]]),
+        // Type checks alone: DOCS_RS leaves LLVM out, and nothing is linked.
+        Check::clippy("clippy of CUDA", &[&CUDA]).env("DOCS_RS", "1"),
+        Check::documentation("documentation of CUDA", &[&CUDA]).env("DOCS_RS", "1"),
+        // Without Burn, against a stand-in of the driver and of NCCL.
+        machine.tests("tests of NCCL's order", &[&["-p", "brigade-cuda", "--no-default-features"]]),
+        machine.tests("tests", &[&cargo::WORKSPACE, &["--features", FEATURES]]),
+    ];
+    if machine.nextest {
+        let args: [&[&str]; 3] =
+            [&["test", "--doc"], &cargo::WORKSPACE, &["--features", FEATURES, "--no-fail-fast"]];
+        checks.push(Check::new("tests in documentation", &args));
+    }
+    if machine.software_adapter {
+        checks.extend(machine.wgpu());
+    } else {
+        checks.push(Check::skipped("wgpu", "no software adapter (mesa-vulkan-drivers)"));
+    }
+    checks
+}
+
+impl Machine<'_> {
+    fn wgpu(&self) -> [Check; 3] {
+        let tests = |name, args: &[&[&str]]| {
+            let check = self.tests(name, args).env("BRIGADE_REQUIRE_WGPU", "1");
+            match self.runtime_dir {
+                Some(folder) => check.env("XDG_RUNTIME_DIR", &folder.to_string_lossy()),
+                None => check,
+            }
+        };
+        [
+            Check::clippy("clippy of wgpu", &[&WGPU]),
+            tests("tests of wgpu", &[&WGPU[..2]]),
+            tests("training on wgpu", &[&WGPU[2..], &["--test", "backends"]]),
+        ]
+    }
+
+    fn tests(&self, name: &'static str, args: &[&[&str]]) -> Check {
+        let (runner, options): (&[&str], &[&str]) = match self.nextest {
+            true => (&["nextest", "run"], &["--profile", "ci"]),
+            false => (&["test"], &["--no-fail-fast"]),
+        };
+        Check::new(name, &[&[runner], args, &[options]].concat())
+    }
+}
+
+impl Check {
+    fn new(name: &'static str, args: &[&[&str]]) -> Self {
+        Self { name, work: Work::Run(cargo::command(&args.concat())) }
+    }
+
+    fn skipped(name: &'static str, why: &'static str) -> Self {
+        Self { name, work: Work::Skip(why) }
+    }
+
+    fn clippy(name: &'static str, args: &[&[&str]]) -> Self {
+        let ends: [&[&str]; 2] = [&["clippy"], &["--all-targets", "--", "-D", "warnings"]];
+        Self::new(name, &[&ends[..1], args, &ends[1..]].concat())
+    }
+
+    fn documentation(name: &'static str, args: &[&[&str]]) -> Self {
+        let ends: [&[&str]; 2] = [&["doc"], &["--no-deps"]];
+        Self::new(name, &[&ends[..1], args, &ends[1..]].concat()).env("RUSTDOCFLAGS", "-D warnings")
+    }
+
+    /// The same with a variable of its own.
+    fn env(mut self, name: &str, value: &str) -> Self {
+        if let Work::Run(command) = &mut self.work {
+            command.env(name, value);
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Name and command of each check, or why it is left out.
+    fn shown(machine: &Machine<'_>) -> Vec<(&'static str, String)> {
+        let show = |check: &Check| match &check.work {
+            Work::Run(command) => cargo::shown(command),
+            Work::Skip(why) => format!("({why})"),
+        };
+        checks(machine).iter().map(|check| (check.name, show(check))).collect()
+    }
+
+    const EACH: &str =
+        "--workspace --exclude brigade-cuda --exclude brigade-wgpu --features brigade-cli/object-store";
+    const CUDA: &str = "-p brigade-cuda -p brigade -p brigade-cli --features brigade-cli/cuda";
+
+    #[test]
+    fn commands_are_shown_as_typed() {
+        let machine = Machine { nextest: true, software_adapter: false, runtime_dir: None };
+        let expected = [
+            ("format", "cargo fmt --all --check".to_owned()),
+            ("clippy", format!("cargo clippy {EACH} --all-targets -- -D warnings")),
+            ("documentation", format!("RUSTDOCFLAGS=\"-D warnings\" cargo doc {EACH} --no-deps")),
+            ("clippy of CUDA", format!("DOCS_RS=1 cargo clippy {CUDA} --all-targets -- -D warnings")),
+            (
+                "documentation of CUDA",
+                format!("DOCS_RS=1 RUSTDOCFLAGS=\"-D warnings\" cargo doc {CUDA} --no-deps"),
+            ),
+            (
+                "tests of NCCL's order",
+                "cargo nextest run -p brigade-cuda --no-default-features --profile ci".to_owned(),
+            ),
+            ("tests", format!("cargo nextest run {EACH} --profile ci")),
+            ("tests in documentation", format!("cargo test --doc {EACH} --no-fail-fast")),
+            ("wgpu", "(no software adapter (mesa-vulkan-drivers))".to_owned()),
+        ];
+        assert_eq!(shown(&machine), expected);
+    }
+
+    #[test]
+    fn without_nextest_one_command_runs_tests_and_documentation() {
+        let machine = Machine { nextest: false, software_adapter: false, runtime_dir: None };
+        let shown = shown(&machine);
+        let tests: Vec<_> =
+            shown.iter().filter(|(name, _)| name.starts_with("tests")).map(|(_, line)| line).collect();
+        assert_eq!(
+            tests,
+            [
+                "cargo test -p brigade-cuda --no-default-features --no-fail-fast",
+                &format!("cargo test {EACH} --no-fail-fast"),
+            ]
+        );
+    }
+
+    #[test]
+    fn wgpu_is_checked_where_it_has_an_adapter() {
+        let folder = Path::new("/tmp/a");
+        let machine = Machine { nextest: true, software_adapter: true, runtime_dir: Some(folder) };
+        let lines = shown(&machine);
+        let required = "BRIGADE_REQUIRE_WGPU=1 XDG_RUNTIME_DIR=/tmp/a cargo nextest run";
+        let expected = [
+            (
+                "clippy of wgpu",
+                "cargo clippy -p brigade-wgpu -p brigade --features brigade/wgpu --all-targets -- -D warnings"
+                    .to_owned(),
+            ),
+            ("tests of wgpu", format!("{required} -p brigade-wgpu --profile ci")),
+            (
+                "training on wgpu",
+                format!("{required} -p brigade --features brigade/wgpu --test backends --profile ci"),
+            ),
+        ];
+        assert_eq!(lines[lines.len() - 3..], expected);
+        let own = Machine { runtime_dir: None, ..machine };
+        assert!(shown(&own).iter().all(|(_, line)| !line.contains("XDG_RUNTIME_DIR")));
+    }
+}

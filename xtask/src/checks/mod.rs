@@ -1,0 +1,65 @@
+//! `cargo xtask ci`: every check that a change must pass.
+
+mod adapter;
+mod list;
+mod table;
+
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::cargo;
+use list::Machine;
+use table::Outcome;
+
+/// One check: its name in the table, and what it does.
+struct Check {
+    name: &'static str,
+    work: Work,
+}
+
+enum Work {
+    Run(Command),
+    /// Why it cannot be done here.
+    Skip(&'static str),
+}
+
+/// Runs the checks in order, until one fails, and prints what passed.
+pub fn run() -> Result<()> {
+    for (subcommand, component) in [("fmt", "rustfmt"), ("clippy", "clippy")] {
+        ensure!(
+            cargo::has(subcommand),
+            "cargo {subcommand} does not run; install it with `rustup component add {component}`"
+        );
+    }
+    // Drivers of Vulkan complain where there is none.
+    let folder = match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(_) => None,
+        None => Some(tempfile::tempdir().context("cannot make a temporary folder")?),
+    };
+    let machine = Machine {
+        nextest: cargo::has("nextest"),
+        software_adapter: adapter::is_installed(),
+        runtime_dir: folder.as_ref().map(|folder| folder.path()),
+    };
+    let mut result = Ok(());
+    let outcomes: Vec<_> = list::checks(&machine)
+        .into_iter()
+        .map(|Check { name, work }| {
+            let outcome = match work {
+                _ if result.is_err() => Outcome::NotRun,
+                Work::Skip(why) => Outcome::Skipped(why),
+                Work::Run(mut command) => {
+                    let start = Instant::now();
+                    result = cargo::run(&mut command);
+                    let seconds = start.elapsed().as_secs_f64();
+                    if result.is_ok() { Outcome::Passed(seconds) } else { Outcome::Failed(seconds) }
+                }
+            };
+            (name, outcome)
+        })
+        .collect();
+    eprint!("\n{}", table::table(&outcomes));
+    result
+}
