@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+pub use brigade_report::Finding;
 use rustix::process::{Resource, Rlimit, getrlimit};
 
 use crate::settings::Backend;
@@ -15,33 +16,6 @@ const SHARED_MEMORY_WANTED: u64 = 256 * MIB;
 /// A rank needs a connection or two for each other rank, and files.
 const FILES_WANTED: u64 = 1024;
 
-/// One thing that was looked at.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
-    /// What was looked at, as in `driver`.
-    pub name: String,
-    /// What was found.
-    pub text: String,
-    /// Whether that will do.
-    pub ok: bool,
-    /// What to do, if it will not or could be better.
-    pub advice: Option<String>,
-}
-
-impl Finding {
-    fn good(name: impl Into<String>, text: impl Into<String>) -> Self {
-        Self { name: name.into(), text: text.into(), ok: true, advice: None }
-    }
-
-    fn bad(name: impl Into<String>, text: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { name: name.into(), text: text.into(), ok: false, advice: Some(advice.into()) }
-    }
-
-    fn with_advice(self, advice: impl Into<String>) -> Self {
-        Self { advice: Some(advice.into()), ..self }
-    }
-}
-
 /// Looks at what this program was built for, at this host, and at its GPUs. It never fails: what is missing is a finding
 /// with advice.
 pub fn examine() -> Vec<Finding> {
@@ -52,19 +26,12 @@ pub fn examine() -> Vec<Finding> {
         open_files(getrlimit(Resource::Nofile)),
         locked_memory(getrlimit(Resource::Memlock)),
     ];
-    host.into_iter().chain(gpus()).chain(adapters()).collect()
-}
-
-/// Driver, GPUs and NCCL.
-#[cfg(feature = "cuda")]
-fn gpus() -> Vec<Finding> {
-    let found = brigade_cuda::examine().into_iter();
-    found.map(|brigade_cuda::Finding { name, text, ok, advice }| Finding { name, text, ok, advice }).collect()
-}
-
-#[cfg(not(feature = "cuda"))]
-fn gpus() -> [Finding; 0] {
-    []
+    let mut findings = Vec::from(host);
+    #[cfg(feature = "cuda")]
+    findings.extend(brigade_cuda::examine());
+    #[cfg(feature = "wgpu")]
+    findings.extend(adapters());
+    findings
 }
 
 fn backends() -> Finding {
@@ -130,11 +97,6 @@ fn locked_memory(limit: Rlimit) -> Finding {
             "NCCL over InfiniBand needs more: ulimit -l unlimited (docker run --ulimit memlock=-1)",
         ),
     }
-}
-
-#[cfg(not(feature = "wgpu"))]
-fn adapters() -> [Finding; 0] {
-    []
 }
 
 /// What wgpu finds.

@@ -4,12 +4,10 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use brigade_comm::ReduceOp;
 use cudarc::driver::sys::CUstream;
 use cudarc::nccl::sys::ncclComm_t;
 
 use crate::config::config;
-use crate::element::ElementType;
 use crate::error::Error;
 use crate::id::Id;
 use crate::life::Life;
@@ -192,134 +190,12 @@ impl Communicator {
         &self.life.group
     }
 
-    /// Combines `count` elements of all ranks, element by element, into `recv` on every rank; `send` may be
-    /// `recv`.
-    ///
-    /// # Safety
-    /// The addresses must be memory of this rank's GPU (or memory that it can reach) of `count` elements, and nothing else
-    /// may touch it until `stream` is past the operation. `stream` must be one of this rank's GPU.
+    /// Puts what `enqueue` says into `stream`, which must be one of this rank's GPU, as one operation whose parts run at
+    /// the same time: sends and receives in both directions do not wait for each other. `operation` names it in messages.
     ///
     /// # Errors
     /// [`Error::Nccl`], [`Error::Deadline`], [`Error::Aborted`].
-    pub unsafe fn all_reduce(
-        &self,
-        send: u64,
-        recv: u64,
-        count: usize,
-        element: ElementType,
-        op: ReduceOp,
-        stream: CUstream,
-    ) -> Result<(), Error> {
-        // SAFETY: the caller vouches for the memory.
-        self.one("all_reduce", stream, |queue| unsafe { queue.all_reduce(send, recv, count, element, op) })
-    }
-
-    /// Combines `count` times [`size`](Self::size) elements of all ranks; rank r gets the r-th `count` of the
-    /// result. `recv` may be that part of `send`.
-    ///
-    /// # Safety
-    /// As for [`all_reduce`](Self::all_reduce), with `count` times the group's size elements at `send`.
-    ///
-    /// # Errors
-    /// [`Error::Nccl`], [`Error::Deadline`], [`Error::Aborted`].
-    pub unsafe fn reduce_scatter(
-        &self,
-        send: u64,
-        recv: u64,
-        count: usize,
-        element: ElementType,
-        op: ReduceOp,
-        stream: CUstream,
-    ) -> Result<(), Error> {
-        // SAFETY: the caller vouches for the memory.
-        let enqueue = |queue: &Queue<'_>| unsafe { queue.reduce_scatter(send, recv, count, element, op) };
-        self.one("reduce_scatter", stream, enqueue)
-    }
-
-    /// Puts `count` elements of each rank one after the other, in rank order, into `recv` on every rank.
-    /// `send` may be this rank's part of `recv`.
-    ///
-    /// # Safety
-    /// As for [`all_reduce`](Self::all_reduce), with `count` times the group's size elements at `recv`.
-    ///
-    /// # Errors
-    /// [`Error::Nccl`], [`Error::Deadline`], [`Error::Aborted`].
-    pub unsafe fn all_gather(
-        &self,
-        send: u64,
-        recv: u64,
-        count: usize,
-        element: ElementType,
-        stream: CUstream,
-    ) -> Result<(), Error> {
-        // SAFETY: the caller vouches for the memory.
-        self.one("all_gather", stream, |queue| unsafe { queue.all_gather(send, recv, count, element) })
-    }
-
-    /// Copies `count` elements at `send` on rank `root` to `recv` on every rank; `send` may be `recv`.
-    ///
-    /// # Safety
-    /// As for [`all_reduce`](Self::all_reduce).
-    ///
-    /// # Errors
-    /// [`Error::Nccl`], [`Error::Deadline`], [`Error::Aborted`].
-    pub unsafe fn broadcast(
-        &self,
-        send: u64,
-        recv: u64,
-        count: usize,
-        element: ElementType,
-        root: usize,
-        stream: CUstream,
-    ) -> Result<(), Error> {
-        // SAFETY: the caller vouches for the memory.
-        self.one("broadcast", stream, |queue| unsafe { queue.broadcast(send, recv, count, element, root) })
-    }
-
-    /// Sends `count` elements to rank `peer`, which must receive as many. The stream waits until it does.
-    ///
-    /// # Safety
-    /// As for [`all_reduce`](Self::all_reduce).
-    ///
-    /// # Errors
-    /// [`Error::Nccl`], [`Error::Deadline`], [`Error::Aborted`].
-    pub unsafe fn send(
-        &self,
-        from: u64,
-        count: usize,
-        element: ElementType,
-        peer: usize,
-        stream: CUstream,
-    ) -> Result<(), Error> {
-        // SAFETY: the caller vouches for the memory.
-        self.one("send", stream, |queue| unsafe { queue.send(from, count, element, peer) })
-    }
-
-    /// Receives `count` elements from rank `peer`.
-    ///
-    /// # Safety
-    /// As for [`all_reduce`](Self::all_reduce).
-    ///
-    /// # Errors
-    /// [`Error::Nccl`], [`Error::Deadline`], [`Error::Aborted`].
-    pub unsafe fn recv(
-        &self,
-        into: u64,
-        count: usize,
-        element: ElementType,
-        peer: usize,
-        stream: CUstream,
-    ) -> Result<(), Error> {
-        // SAFETY: the caller vouches for the memory.
-        self.one("recv", stream, |queue| unsafe { queue.recv(into, count, element, peer) })
-    }
-
-    /// Enqueues all that `enqueue` says as one operation, whose parts run at the same time: sends and
-    /// receives in both directions do not wait for each other. `operation` names it in messages.
-    ///
-    /// # Errors
-    /// [`Error::Nccl`], [`Error::Deadline`], [`Error::Aborted`].
-    pub fn grouped(
+    pub fn enqueue(
         &self,
         operation: &str,
         stream: CUstream,
@@ -365,15 +241,6 @@ impl Communicator {
 
     pub(crate) fn life(&self) -> &Arc<Life> {
         &self.life
-    }
-
-    fn one(&self, operation: &str, stream: CUstream, enqueue: impl FnOnce(&Queue<'_>)) -> Result<(), Error> {
-        let calls = &self.life.nccl.calls;
-        self.life.run(operation, "an NCCL operation", self.limit, |raw| {
-            let queue = Queue::new(calls, raw, stream);
-            enqueue(&queue);
-            queue.failed().map_or(Ok(IN_PROGRESS), Err)
-        })
     }
 }
 

@@ -1,49 +1,25 @@
 //! What this host has for running on GPUs, for people who look for what is missing.
 
+use brigade_report::Finding;
+
 use crate::driver::{Driver, Gpu, driver};
 use crate::error::Error;
 use crate::nccl::{NCCL_FILE, nccl};
 
 const GIB: f64 = (1u64 << 30) as f64;
 
-/// One thing that was looked at.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
-    /// What was looked at, as in `driver`.
-    pub name: String,
-    /// What was found.
-    pub text: String,
-    /// Whether that will do.
-    pub ok: bool,
-    /// What to do, if it will not or could be better.
-    pub advice: Option<String>,
-}
-
-impl Finding {
-    fn good(name: &str, text: impl Into<String>) -> Self {
-        Self { name: name.to_owned(), text: text.into(), ok: true, advice: None }
-    }
-
-    fn bad(name: &str, text: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { name: name.to_owned(), text: text.into(), ok: false, advice: Some(advice.into()) }
-    }
-
-    fn missing(name: &str, error: &Error) -> Self {
-        match error {
-            Error::DriverInit { path, name: result, code, text, advice } => {
-                Self::bad(name, format!("does not initialise: {result} ({code}), {text} ({path})"), advice)
-            }
-            Error::NoNccl { found, advice } => Self::bad(name, found, advice),
-            // The others' texts say after a colon what to do.
-            other => match other.to_string().split_once(": ") {
-                Some((found, advice)) => Self::bad(name, found, advice),
-                None => Self::bad(name, other.to_string(), "see nvidia-smi"),
-            },
+/// What an error says is missing.
+fn missing(name: &str, error: &Error) -> Finding {
+    match error {
+        Error::DriverInit { path, name: result, code, text, advice } => {
+            Finding::bad(name, format!("does not initialise: {result} ({code}), {text} ({path})"), advice)
         }
-    }
-
-    fn with_advice(self, advice: Option<String>) -> Self {
-        Self { advice, ..self }
+        Error::NoNccl { found, advice } => Finding::bad(name, found, advice),
+        // The others' texts say after a colon what to do.
+        other => match other.to_string().split_once(": ") {
+            Some((found, advice)) => Finding::bad(name, found, advice),
+            None => Finding::bad(name, other.to_string(), "see nvidia-smi"),
+        },
     }
 }
 
@@ -53,13 +29,13 @@ pub fn examine() -> Vec<Finding> {
     let mut findings = Vec::new();
     match driver() {
         Ok(driver) => examine_driver(driver, &mut findings),
-        Err(error) => findings.push(Finding::missing("driver", &error)),
+        Err(error) => findings.push(missing("driver", &error)),
     }
     match nccl() {
         Ok(nccl) => {
             findings.push(Finding::good("NCCL", format!("{} ({})", nccl.version_name(), nccl.path())));
         }
-        Err(error) => findings.push(Finding::missing("NCCL", &error)),
+        Err(error) => findings.push(missing("NCCL", &error)),
     }
     findings.push(environment(
         std::env::vars_os().filter_map(|(name, value)| {
@@ -71,15 +47,17 @@ pub fn examine() -> Vec<Finding> {
 
 fn examine_driver(driver: &Driver, findings: &mut Vec<Finding>) {
     let text = format!("supports CUDA {} ({})", driver.version_name(), driver.path());
-    let advice = (!driver.has_context_events()).then(|| {
-        "Without the context events of CUDA 12.5 (driver 555), communication cannot run beside computation: update the \
-         driver"
-            .to_owned()
+    let found = Finding::good("driver", text);
+    findings.push(match driver.has_context_events() {
+        true => found,
+        false => found.with_advice(
+            "Without the context events of CUDA 12.5 (driver 555), communication cannot run beside computation: update \
+             the driver",
+        ),
     });
-    findings.push(Finding::good("driver", text).with_advice(advice));
     let gpus = match driver.gpus() {
         Ok(gpus) => gpus,
-        Err(error) => return findings.push(Finding::missing("GPUs", &error)),
+        Err(error) => return findings.push(missing("GPUs", &error)),
     };
     if gpus.is_empty() {
         let (found, advice) = ("none is visible", "See nvidia-smi and CUDA_VISIBLE_DEVICES");
@@ -90,7 +68,7 @@ fn examine_driver(driver: &Driver, findings: &mut Vec<Finding>) {
         let memory = *total_memory as f64 / GIB;
         let text =
             format!("{name}, {memory:.1} GiB, compute capability {major}.{minor}, {uuid}, {pci_bus_id}");
-        Finding::good(&format!("GPU {}", gpu.index), text)
+        Finding::good(format!("GPU {}", gpu.index), text)
     }));
     if gpus.len() > 1 {
         findings.push(peers(driver, gpus.len()));
@@ -116,12 +94,14 @@ fn peers(driver: &Driver, count: usize) -> Finding {
         }
         rows.push(row);
     }
-    let advice = (!all).then(|| {
-        "GPUs that cannot reach each other (0) exchange data through host memory, which is slower; in a virtual machine, \
-         or with PCIe access control, that is usual"
-            .to_owned()
-    });
-    Finding::good("direct access between GPUs", rows.join("; ")).with_advice(advice)
+    let found = Finding::good("direct access between GPUs", rows.join("; "));
+    match all {
+        true => found,
+        false => found.with_advice(
+            "GPUs that cannot reach each other (0) exchange data through host memory, which is slower; in a virtual \
+             machine, or with PCIe access control, that is usual",
+        ),
+    }
 }
 
 /// The variables that change what is found here, or what NCCL does.

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use brigade_comm::flight::Outside;
 use brigade_comm::{DType, Operation as Kind};
-use cudarc::driver::sys::CUstream;
 
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::in_flight::InFlight;
 use crate::inbox::Tended;
 use crate::order::Order;
+use crate::queue::Queue;
 use crate::stream::{Context, Event, Stream};
 use crate::wait::{Patience, lock};
 use crate::watch::{Operation, Underway, Watch};
@@ -145,7 +145,7 @@ impl Lane {
         kind: Kind,
         (dtype, bytes): (DType, usize),
         memory: Box<dyn Send>,
-        enqueue: impl FnOnce(&Communicator, CUstream) -> Result<(), Error>,
+        enqueue: impl FnOnce(&Queue<'_>),
     ) -> Result<InFlight, Error> {
         let rank = &self.rank;
         rank.watch.check()?;
@@ -158,7 +158,7 @@ impl Lane {
             rank.order.after_compute(stream)?;
             let (ready, done) = (Event::new(&rank.context)?, Event::new(&rank.context)?);
             stream.record(&ready)?;
-            enqueue(communicator, stream.raw())?;
+            communicator.enqueue(kind.name(), stream.raw(), enqueue)?;
             stream.record(&done)?;
             let done = Arc::new(done);
             let operation = Operation {

@@ -39,7 +39,7 @@ mod watch;
 
 pub use choose::{enough_for, gpu_for, shared};
 pub use communicator::Communicator;
-pub use doctor::{Finding, examine};
+pub use doctor::examine;
 pub use driver::{Driver, Gpu, driver};
 pub use element::ElementType;
 pub use error::Error;

@@ -34,8 +34,12 @@ impl Drop for GroupEnd<'_> {
     }
 }
 
-/// Where the parts of one operation are put; see [`Communicator::grouped`](crate::Communicator::grouped). The
-/// first failure is kept for its end.
+/// Where the parts of one operation are put; see [`Communicator::enqueue`](crate::Communicator::enqueue), which reports the
+/// first one that NCCL refuses.
+///
+/// # Safety of its methods
+/// Each address must be memory of this rank's GPU (or memory that it can reach) with as many elements as the method says, and
+/// nothing else may touch it until the stream is past the operation.
 pub struct Queue<'a> {
     calls: &'a Calls,
     raw: ncclComm_t,
@@ -54,10 +58,10 @@ impl<'a> Queue<'a> {
         self.failed.get()
     }
 
-    /// As [`Communicator::all_reduce`](crate::Communicator::all_reduce).
+    /// Combines `count` elements of all ranks, element by element, into `recv` on every rank; `send` may be `recv`.
     ///
     /// # Safety
-    /// As there.
+    /// `count` elements at both; see [`Queue`].
     pub unsafe fn all_reduce(&self, send: u64, recv: u64, count: usize, element: ElementType, op: ReduceOp) {
         let (call, kind, op) = (self.calls.all_reduce, element.nccl(), reduction(op));
         // SAFETY: the communicator is alive, and the caller vouches for the rest.
@@ -65,10 +69,11 @@ impl<'a> Queue<'a> {
         self.keep("ncclAllReduce", code);
     }
 
-    /// As [`Communicator::reduce_scatter`](crate::Communicator::reduce_scatter).
+    /// Combines `count` elements for each of the group's ranks; rank r gets the r-th `count` of the result. `recv` may be that
+    /// part of `send`.
     ///
     /// # Safety
-    /// As there.
+    /// `count` elements at `recv`, as many for each rank at `send`; see [`Queue`].
     pub unsafe fn reduce_scatter(
         &self,
         send: u64,
@@ -83,10 +88,11 @@ impl<'a> Queue<'a> {
         self.keep("ncclReduceScatter", code);
     }
 
-    /// As [`Communicator::all_gather`](crate::Communicator::all_gather).
+    /// Puts `count` elements of each rank one after the other, in rank order, into `recv` on every rank. `send` may be this
+    /// rank's part of `recv`.
     ///
     /// # Safety
-    /// As there.
+    /// `count` elements at `send`, as many for each rank at `recv`; see [`Queue`].
     pub unsafe fn all_gather(&self, send: u64, recv: u64, count: usize, element: ElementType) {
         // SAFETY: the communicator is alive, and the caller vouches for the rest.
         let code = unsafe {
@@ -95,10 +101,10 @@ impl<'a> Queue<'a> {
         self.keep("ncclAllGather", code);
     }
 
-    /// As [`Communicator::broadcast`](crate::Communicator::broadcast).
+    /// Copies `count` elements at `send` on rank `root` to `recv` on every rank; `send` may be `recv`.
     ///
     /// # Safety
-    /// As there.
+    /// `count` elements at both; see [`Queue`].
     pub unsafe fn broadcast(&self, send: u64, recv: u64, count: usize, element: ElementType, root: usize) {
         let (call, kind, root) = (self.calls.broadcast, element.nccl(), c_rank(root));
         // SAFETY: the communicator is alive, and the caller vouches for the rest.
@@ -106,10 +112,10 @@ impl<'a> Queue<'a> {
         self.keep("ncclBroadcast", code);
     }
 
-    /// As [`Communicator::send`](crate::Communicator::send).
+    /// Sends `count` elements to rank `peer`, which must receive as many. The stream waits until it does.
     ///
     /// # Safety
-    /// As there.
+    /// `count` elements at `from`; see [`Queue`].
     pub unsafe fn send(&self, from: u64, count: usize, element: ElementType, peer: usize) {
         let call = self.calls.send;
         // SAFETY: the communicator is alive, and the caller vouches for the rest.
@@ -117,10 +123,10 @@ impl<'a> Queue<'a> {
         self.keep("ncclSend", code);
     }
 
-    /// As [`Communicator::recv`](crate::Communicator::recv).
+    /// Receives `count` elements from rank `peer`.
     ///
     /// # Safety
-    /// As there.
+    /// `count` elements at `into`; see [`Queue`].
     pub unsafe fn recv(&self, into: u64, count: usize, element: ElementType, peer: usize) {
         let call = self.calls.recv;
         // SAFETY: the communicator is alive, and the caller vouches for the rest.

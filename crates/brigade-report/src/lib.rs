@@ -2,7 +2,7 @@
 //! summary.
 //!
 //! The training loop makes a [`StepRecord`] a step and hands it to a [`Reporter`], which does everything
-//! else. [`ByteProgress`] shows how far a pass over data has come.
+//! else. [`ByteProgress`] shows how far a pass over data has come, [`Finding`] says what a machine has or lacks.
 //!
 //! # Invariants
 //! - A step that was reported is in the files before [`Reporter::step`] returns; a file that cannot be
@@ -19,6 +19,7 @@ mod compute;
 mod console;
 mod error;
 mod events;
+mod finding;
 mod jsonl;
 mod memory;
 mod peak;
@@ -30,6 +31,7 @@ pub use bytes::ByteProgress;
 pub use compute::Compute;
 pub use console::{ConsoleMode, line, size};
 pub use error::{Error, Result};
+pub use finding::Finding;
 pub use memory::peak_rss_bytes;
 pub use peak::{NumberType, peak_flops};
 pub use record::{CheckpointRecord, Collective, DeviceMemory, MemoryRecord, StepRecord};

@@ -10,12 +10,11 @@ use brigade_core::{
 use brigade_host::message::describe;
 use brigade_host::{HostCollectives, Placement};
 use burn::tensor::{Device, Tensor};
-use cudarc::driver::sys::CUstream;
 
 use super::buffer::Flat;
 use super::messages::{Incoming, Outgoing};
 use crate::wait::lock;
-use crate::{Communicator, ElementType, Inbox, Lane};
+use crate::{ElementType, Inbox, Lane, Queue};
 
 /// A group's collectives from GPU to GPU. Numbers of a few bytes (exchanges, barriers, what a message is) go through the
 /// host.
@@ -39,7 +38,6 @@ struct Call {
     send: u64,
     recv: u64,
     element: ElementType,
-    stream: CUstream,
 }
 
 impl NcclCollectives {
@@ -55,7 +53,7 @@ impl NcclCollectives {
         tensor: Tensor<1>,
         elements: usize,
         in_place: bool,
-        enqueue: impl FnOnce(&Communicator, &Call) -> Result<(), crate::Error>,
+        enqueue: impl FnOnce(&Queue<'_>, Call),
     ) -> PendingTensor {
         let start = || {
             let (device, dtype) = (tensor.device(), tensor.dtype());
@@ -80,12 +78,9 @@ impl NcclCollectives {
                 Operation::Broadcast => Kind::Broadcast,
                 _ => Kind::AllReduce,
             };
-            let started = self.lane.start(
-                kind,
-                (dtype_of(element), bytes),
-                Box::new(memory),
-                |communicator, stream| enqueue(communicator, &Call { send, recv, element, stream }),
-            );
+            let call = Call { send, recv, element };
+            let what = (dtype_of(element), bytes);
+            let started = self.lane.start(kind, what, Box::new(memory), |queue| enqueue(queue, call));
             let in_flight = started.map_err(Error::collective)?;
             let result = room.unwrap_or(input).into_floats();
             Ok((in_flight, if device.is_autodiff() { result.autodiff() } else { result }))
@@ -132,10 +127,9 @@ impl Collectives for NcclCollectives {
         if elements == 0 {
             return PendingTensor::ready(tensor);
         }
-        self.run(Operation::AllReduce, tensor, elements, true, |communicator, call| {
-            let Call { send, recv, element, stream } = *call;
+        self.run(Operation::AllReduce, tensor, elements, true, |queue, Call { send, recv, element }| {
             // SAFETY: both are pinned, of `elements` elements, until the operation is over.
-            unsafe { communicator.all_reduce(send, recv, elements, element, ReduceOp::Sum, stream) }
+            unsafe { queue.all_reduce(send, recv, elements, element, ReduceOp::Sum) }
         })
     }
 
@@ -150,10 +144,9 @@ impl Collectives for NcclCollectives {
         if elements == 0 {
             return PendingTensor::ready(tensor);
         }
-        self.run(Operation::ReduceScatter, tensor, own, false, |communicator, call| {
-            let Call { send, recv, element, stream } = *call;
+        self.run(Operation::ReduceScatter, tensor, own, false, |queue, Call { send, recv, element }| {
             // SAFETY: the input is pinned with `own` elements for each rank, the output with `own`.
-            unsafe { communicator.reduce_scatter(send, recv, own, element, ReduceOp::Sum, stream) }
+            unsafe { queue.reduce_scatter(send, recv, own, element, ReduceOp::Sum) }
         })
     }
 
@@ -163,11 +156,16 @@ impl Collectives for NcclCollectives {
         if elements == 0 {
             return PendingTensor::ready(tensor);
         }
-        self.run(Operation::AllGather, tensor, elements * self.size(), false, |communicator, call| {
-            let Call { send, recv, element, stream } = *call;
-            // SAFETY: the input is pinned with `elements` elements, the output with as many for each rank.
-            unsafe { communicator.all_gather(send, recv, elements, element, stream) }
-        })
+        self.run(
+            Operation::AllGather,
+            tensor,
+            elements * self.size(),
+            false,
+            |queue, Call { send, recv, element }| {
+                // SAFETY: the input is pinned with `elements` elements, the output with as many for each rank.
+                unsafe { queue.all_gather(send, recv, elements, element) }
+            },
+        )
     }
 
     fn broadcast(&self, tensor: Tensor<1>, root: usize) -> PendingTensor {
@@ -181,10 +179,9 @@ impl Collectives for NcclCollectives {
         if elements == 0 {
             return PendingTensor::ready(tensor);
         }
-        self.run(Operation::Broadcast, tensor, elements, true, |communicator, call| {
-            let Call { send, recv, element, stream } = *call;
+        self.run(Operation::Broadcast, tensor, elements, true, |queue, Call { send, recv, element }| {
             // SAFETY: both are pinned, of `elements` elements, until the operation is over.
-            unsafe { communicator.broadcast(send, recv, elements, element, root, stream) }
+            unsafe { queue.broadcast(send, recv, elements, element, root) }
         })
     }
 

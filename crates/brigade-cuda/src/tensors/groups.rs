@@ -153,8 +153,11 @@ impl Opening {
     fn connect(&self, communicator: &Communicator) -> Result<(), Error> {
         let stream = Stream::new(&self.context)?;
         let (place, raw) = (self.scratch.address, stream.raw());
-        // SAFETY: the scratch memory is pinned, of more than these elements, and nothing else touches it until the stream is done.
-        unsafe { communicator.all_reduce(place, place, 32, ElementType::F32, ReduceOp::Sum, raw) }?;
+        communicator.enqueue("connecting", raw, |queue| {
+            // SAFETY: the scratch memory is pinned, of more than these elements, and nothing else touches it until the stream
+            // is done.
+            unsafe { queue.all_reduce(place, place, 32, ElementType::F32, ReduceOp::Sum) }
+        })?;
         stream.synchronize_within(self.limit)
     }
 
@@ -191,10 +194,10 @@ impl Opening {
         let stream = Stream::new(&self.context)?;
         let (place, raw) = (self.scratch.address, stream.raw());
         // SAFETY: as in `connect`.
-        match communicator.rank() {
-            SENDER => unsafe { communicator.send(place, 64, ElementType::U8, RECEIVER, raw) }?,
-            _ => unsafe { communicator.recv(place, 64, ElementType::U8, SENDER, raw) }?,
-        }
+        communicator.enqueue("connecting", raw, |queue| match communicator.rank() {
+            SENDER => unsafe { queue.send(place, 64, ElementType::U8, RECEIVER) },
+            _ => unsafe { queue.recv(place, 64, ElementType::U8, SENDER) },
+        })?;
         stream.synchronize_within(self.limit)
     }
 

@@ -95,10 +95,8 @@ fn pass(
     }
     let places: Vec<(u64, usize)> = memory.iter().map(|(pinned, bytes)| (pinned.address, *bytes)).collect();
     let total = places.iter().map(|(_, bytes)| bytes).sum();
-    let started = lane.start(kind, (DType::U8, total), Box::new(memory), |communicator, stream| {
-        communicator.grouped(kind.name(), stream, |queue| {
-            places.iter().for_each(|(address, bytes)| transfer(queue, *address, *bytes));
-        })
+    let started = lane.start(kind, (DType::U8, total), Box::new(memory), |queue| {
+        places.iter().for_each(|(address, bytes)| transfer(queue, *address, *bytes));
     });
     started.map(Some).map_err(Error::collective)
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use brigade_comm::ReduceOp::{self, Max, Sum};
-use brigade_cuda::{ElementType, Error};
+use brigade_cuda::{ElementType, Error, Queue};
 use half::{bf16, f16};
 
 use crate::support::{Rank, SOON, alone, assert_contains, at, ends, world};
@@ -24,9 +24,10 @@ fn all_reduce<T: Copy + PartialEq + std::fmt::Debug>(
     let mut send: Vec<T> = (0..COUNT).map(|i| from(value(rank.rank, i))).collect();
     let mut recv = vec![from(0.0); COUNT];
     assert_eq!(size_of::<T>(), element.size());
+    let (sent, received) = (at(&mut send), at(&mut recv));
     // SAFETY: both live until the stream is done.
-    unsafe { rank.comm.all_reduce(at(&mut send), at(&mut recv), COUNT, element, op, rank.stream.raw()) }
-        .unwrap();
+    let enqueue = |queue: &Queue<'_>| unsafe { queue.all_reduce(sent, received, COUNT, element, op) };
+    rank.enqueue("all_reduce", enqueue).unwrap();
     rank.stream.synchronize_within(SOON).unwrap();
     let ranks = 0..rank.size;
     let expected = (0..COUNT).map(|i| match op {
@@ -48,17 +49,19 @@ fn every_type(rank: &Rank) {
 }
 
 fn the_other_collectives(rank: &Rank) {
-    let (me, size, raw) = (rank.rank, rank.size, rank.stream.raw());
+    let (me, size) = (rank.rank, rank.size);
     let whole = |r: usize| (0..size * COUNT).map(move |i| value(r, i) as f32);
     let mut send: Vec<f32> = whole(me).collect();
     let (mut part, mut all) = (vec![0f32; COUNT], vec![0f32; size * COUNT]);
     let (mut same, root) = (send.clone(), size - 1);
-    // SAFETY: all live until the stream is done.
-    unsafe {
-        rank.comm.reduce_scatter(at(&mut send), at(&mut part), COUNT, ElementType::F32, Sum, raw).unwrap();
-        rank.comm.all_gather(at(&mut part), at(&mut all), COUNT, ElementType::F32, raw).unwrap();
-        rank.comm.broadcast(at(&mut same), at(&mut same), COUNT, ElementType::F32, root, raw).unwrap();
-    }
+    let (a, b, c, d) = (at(&mut send), at(&mut part), at(&mut all), at(&mut same));
+    let scatter = |queue: &Queue<'_>| unsafe { queue.reduce_scatter(a, b, COUNT, ElementType::F32, Sum) };
+    let gather = |queue: &Queue<'_>| unsafe { queue.all_gather(b, c, COUNT, ElementType::F32) };
+    let broadcast = |queue: &Queue<'_>| unsafe { queue.broadcast(d, d, COUNT, ElementType::F32, root) };
+    // SAFETY, above: all live until the stream is done.
+    rank.enqueue("reduce_scatter", scatter).unwrap();
+    rank.enqueue("all_gather", gather).unwrap();
+    rank.enqueue("broadcast", broadcast).unwrap();
     rank.stream.synchronize_within(SOON).unwrap();
     let sums: Vec<f32> = (0..size * COUNT).map(|i| (0..size).map(|r| value(r, i) as f32).sum()).collect();
     assert_eq!(part, sums[me * COUNT..][..COUNT]);
@@ -75,11 +78,11 @@ fn a_ring(rank: &Rank) {
     let mut recv = vec![99u8; 7];
     let (from, into) = (at(&mut send), at(&mut recv));
     // SAFETY: both live until the stream is done.
-    let enqueue = |queue: &brigade_cuda::Queue<'_>| unsafe {
+    let enqueue = |queue: &Queue<'_>| unsafe {
         queue.recv(into, 7, ElementType::U8, before);
         queue.send(from, 7, ElementType::U8, next);
     };
-    rank.comm.grouped("a ring", rank.stream.raw(), enqueue).unwrap();
+    rank.enqueue("a ring", enqueue).unwrap();
     rank.stream.synchronize_within(SOON).unwrap();
     assert_eq!(recv, vec![before as u8; 7]);
 }
@@ -108,14 +111,13 @@ stand_in_test!(calls_that_are_long_in_progress, ["STAND_IN_GPUS" = "3", "STAND_I
 stand_in_test!(one_rank_sends_and_another_receives, [], {
     world(2, |rank| {
         let mut buffer = [rank.rank as i64 + 1; 3];
-        let (address, raw) = (at(&mut buffer), rank.stream.raw());
+        let address = at(&mut buffer);
         // SAFETY: it lives until the stream is done.
-        unsafe {
-            match rank.rank {
-                0 => rank.comm.send(address, 3, ElementType::I64, 1, raw).unwrap(),
-                _ => rank.comm.recv(address, 3, ElementType::I64, 0, raw).unwrap(),
-            }
-        }
+        let enqueue = |queue: &Queue<'_>| match rank.rank {
+            0 => unsafe { queue.send(address, 3, ElementType::I64, 1) },
+            _ => unsafe { queue.recv(address, 3, ElementType::I64, 0) },
+        };
+        rank.enqueue("a transfer", enqueue).unwrap();
         rank.stream.synchronize_within(SOON).unwrap();
         assert_eq!(buffer, [1; 3]);
         rank.comm.finish(SOON).unwrap();
@@ -136,7 +138,8 @@ stand_in_test!(groups_are_split_off, ["STAND_IN_GPUS" = "3"], {
             let (mut send, mut recv) = ([rank.rank as f32], [-1.0f32; 2]);
             let (from, into) = (at(&mut send), at(&mut recv));
             // SAFETY: both live until the stream is done.
-            unsafe { outer.all_gather(from, into, 1, ElementType::F32, rank.stream.raw()) }.unwrap();
+            let enqueue = |queue: &Queue<'_>| unsafe { queue.all_gather(from, into, 1, ElementType::F32) };
+            outer.enqueue("all_gather", rank.stream.raw(), enqueue).unwrap();
             rank.stream.synchronize_within(SOON).unwrap();
             assert_eq!(recv, [2.0, 0.0]);
             outer.finish(SOON).unwrap();

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use brigade_comm::ReduceOp::Sum;
-use brigade_cuda::{ElementType, Error, Event, Stream};
+use brigade_cuda::{ElementType, Error, Event, Queue, Stream};
 
 use crate::support::{SOON, alone, at, ends, eventually, world};
 
@@ -17,9 +17,11 @@ stand_in_test!(an_event_comes_after_the_operation_before_it, ["STAND_IN_POLLS" =
             let (mut send, mut recv) = ([round as f32; 4], [-1.0f32; 4]);
             let event = Event::new(&rank.context).unwrap();
             assert!(event.is_done().unwrap());
-            let (from, into, raw) = (at(&mut send), at(&mut recv), rank.stream.raw());
+            let (from, into) = (at(&mut send), at(&mut recv));
             // SAFETY: both live until the event is done.
-            unsafe { rank.comm.all_reduce(from, into, 4, ElementType::F32, Sum, raw) }.unwrap();
+            let enqueue =
+                |queue: &Queue<'_>| unsafe { queue.all_reduce(from, into, 4, ElementType::F32, Sum) };
+            rank.enqueue("all_reduce", enqueue).unwrap();
             rank.stream.record(&event).unwrap();
             eventually("the event", || event.is_done().unwrap());
             assert_eq!(recv, [2.0 * round as f32; 4]);
@@ -34,14 +36,14 @@ stand_in_test!(a_stream_waits_for_another_ones_event, [], {
         let second = Stream::new(&rank.context).unwrap();
         let (mut send, mut sum, mut all) = ([1i64; 2], [0i64; 2], [0i64; 4]);
         let event = Event::new(&rank.context).unwrap();
+        let (a, b, c) = (at(&mut send), at(&mut sum), at(&mut all));
         // SAFETY: all live until the second stream is done.
-        unsafe {
-            let (from, into) = (at(&mut send), at(&mut sum));
-            rank.comm.all_reduce(from, into, 2, ElementType::I64, Sum, rank.stream.raw()).unwrap();
-            rank.stream.record(&event).unwrap();
-            second.wait_event(&event).unwrap();
-            rank.comm.all_gather(at(&mut sum), at(&mut all), 2, ElementType::I64, second.raw()).unwrap();
-        }
+        let reduce = |queue: &Queue<'_>| unsafe { queue.all_reduce(a, b, 2, ElementType::I64, Sum) };
+        let gather = |queue: &Queue<'_>| unsafe { queue.all_gather(b, c, 2, ElementType::I64) };
+        rank.enqueue("all_reduce", reduce).unwrap();
+        rank.stream.record(&event).unwrap();
+        second.wait_event(&event).unwrap();
+        rank.comm.enqueue("all_gather", second.raw(), gather).unwrap();
         second.synchronize_within(SOON).unwrap();
         assert_eq!(all, [2; 4]);
         rank.comm.finish(SOON).unwrap();
@@ -52,13 +54,12 @@ stand_in_test!(a_stream_waits_for_a_value, [], {
     alone(|rank| {
         let flag = AtomicU32::new(u32::MAX);
         let (mut send, mut recv) = ([3u8; 4], [0u8; 4]);
-        let (from, into, raw) = (at(&mut send), at(&mut recv), rank.stream.raw());
+        let (from, into) = (at(&mut send), at(&mut recv));
         // SAFETY: all live until the stream is done. The counter wraps around: 1 comes after its largest
         // value.
-        unsafe {
-            rank.stream.wait_value32(flag.as_ptr() as u64, 1).unwrap();
-            rank.comm.all_reduce(from, into, 4, ElementType::U8, Sum, raw).unwrap();
-        }
+        unsafe { rank.stream.wait_value32(flag.as_ptr() as u64, 1) }.unwrap();
+        let enqueue = |queue: &Queue<'_>| unsafe { queue.all_reduce(from, into, 4, ElementType::U8, Sum) };
+        rank.enqueue("all_reduce", enqueue).unwrap();
         std::thread::sleep(A_WHILE);
         assert!(!rank.stream.is_done().unwrap());
         let error = rank.stream.synchronize_within(A_WHILE).unwrap_err();

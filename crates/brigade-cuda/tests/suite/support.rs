@@ -5,7 +5,8 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
-use brigade_cuda::{Communicator, Context, Id, Stream, driver, nccl};
+use brigade_comm::ReduceOp;
+use brigade_cuda::{Communicator, Context, ElementType, Error, Id, Queue, Stream, driver, nccl};
 use libloading::Library;
 
 /// Long enough for a busy machine.
@@ -106,6 +107,26 @@ pub struct Rank {
     pub context: Arc<Context>,
     pub stream: Stream,
     pub comm: Communicator,
+}
+
+impl Rank {
+    /// Puts an operation into the rank's stream.
+    pub fn enqueue(&self, operation: &str, enqueue: impl FnOnce(&Queue<'_>)) -> Result<(), Error> {
+        self.comm.enqueue(operation, self.stream.raw(), enqueue)
+    }
+
+    /// Puts an all-reduce into the rank's stream that adds in place.
+    ///
+    /// # Safety
+    /// The buffer must live until the stream is done.
+    pub unsafe fn all_reduce(&self, buffer: &mut [f32]) -> Result<(), Error> {
+        let (address, count) = (at(buffer), buffer.len());
+        // SAFETY: the caller vouches for it.
+        let enqueue = |queue: &Queue<'_>| unsafe {
+            queue.all_reduce(address, address, count, ElementType::F32, ReduceOp::Sum);
+        };
+        self.enqueue("all_reduce", enqueue)
+    }
 }
 
 /// Runs `body` on `size` threads, each with its GPU and its communicator of the group "world".

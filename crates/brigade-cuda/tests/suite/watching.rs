@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use brigade_comm::ReduceOp::Sum;
 use brigade_comm::flight::{self, Finding, Noted, Record, State};
 use brigade_comm::{DType, Timeouts};
 use brigade_cuda::{ElementType, Error, Event, Operation, Ticket, Underway, Watch};
@@ -45,10 +44,8 @@ fn begin_after(
     ready: Option<Arc<Event>>,
     note: Option<Noted>,
 ) -> Ticket {
-    let (address, count) = (at(buffer), buffer.len());
     // SAFETY: callers keep it until the stream is done or aborted.
-    unsafe { rank.comm.all_reduce(address, address, count, ElementType::F32, Sum, rank.stream.raw()) }
-        .unwrap();
+    unsafe { rank.all_reduce(buffer) }.unwrap();
     let event = Arc::new(Event::new(&rank.context).unwrap());
     rank.stream.record(&event).unwrap();
     let operation = Operation {
@@ -104,10 +101,7 @@ stand_in_test!(a_deadline_names_the_operation_and_aborts, ["STAND_IN_STUCK" = "2
         assert_eq!((watch.check(), ticket.wait()), (aborted.clone(), aborted.clone()));
         rank.stream.synchronize_within(SOON).unwrap();
         // SAFETY: nothing is enqueued.
-        let later = unsafe {
-            rank.comm.all_gather(at(&mut buffer), at(&mut buffer), 4, ElementType::F32, rank.stream.raw())
-        };
-        assert_eq!(later, aborted);
+        assert_eq!(unsafe { rank.all_reduce(&mut buffer) }, aborted);
         drop(watch);
         assert_eq!(*told.lock().unwrap(), [text]);
     });

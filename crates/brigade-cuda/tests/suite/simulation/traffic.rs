@@ -30,13 +30,11 @@ impl Step<'_> {
         self.dawdle();
         let bytes = places.iter().map(|place| place.bytes()).sum();
         let lane = &self.sim.out[&to];
-        let started = lane.start(Kind::Send, (DType::U8, bytes), Box::new(buffers), |lane, stream| {
-            lane.grouped("send", stream, |queue| {
-                for place in &places {
-                    // SAFETY: it is held until the operation is over.
-                    unsafe { queue.send(place.address(), place.bytes(), ElementType::U8, RECEIVER) };
-                }
-            })
+        let started = lane.start(Kind::Send, (DType::U8, bytes), Box::new(buffers), |queue| {
+            for place in &places {
+                // SAFETY: it is held until the operation is over.
+                unsafe { queue.send(place.address(), place.bytes(), ElementType::U8, RECEIVER) };
+            }
         });
         self.sent.push_back((description, started.map_err(text)?));
         if self.plan.sends_block {
@@ -63,15 +61,12 @@ impl Step<'_> {
             let buffers: Vec<_> = sizes.chunks(4).map(|bytes| pool.room(size(bytes), &computing)).collect();
             let places: Vec<_> = buffers.iter().map(|buffer| buffer.place()).collect();
             let bytes = places.iter().map(|place| place.bytes()).sum();
-            let started =
-                lane.start(Kind::Recv, (DType::U8, bytes), Box::new(buffers.clone()), |lane, stream| {
-                    lane.grouped("recv", stream, |queue| {
-                        for place in &places {
-                            // SAFETY: it is held until the operation is over.
-                            unsafe { queue.recv(place.address(), place.bytes(), ElementType::U8, SENDER) };
-                        }
-                    })
-                });
+            let started = lane.start(Kind::Recv, (DType::U8, bytes), Box::new(buffers.clone()), |queue| {
+                for place in &places {
+                    // SAFETY: it is held until the operation is over.
+                    unsafe { queue.recv(place.address(), place.bytes(), ElementType::U8, SENDER) };
+                }
+            });
             Ok((buffers, started.map_err(text)?))
         });
         let key = (pass, self.stage.virtual_stage(task.chunk), task.micro_batch);

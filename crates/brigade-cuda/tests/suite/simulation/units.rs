@@ -1,9 +1,8 @@
 //! What data-parallel ranks share: sums of gradients, and parameters that are gathered ahead of their use.
 
 use brigade_comm::{DType, Operation as Kind, ReduceOp};
-use brigade_cuda::{Communicator, ElementType, InFlight};
+use brigade_cuda::{ElementType, InFlight, Queue};
 use brigade_plan::{Moves, Program, Task};
-use cudarc::driver::sys::CUstream;
 
 use super::computing::Numbers;
 use super::pool::Buffer;
@@ -62,13 +61,13 @@ impl Step<'_> {
         let memory = Box::new([from.clone(), into.clone()]);
         let (from, into) = (from.place(), into.place());
         let (send, recv, int, sum) = (from.address(), into.address(), ElementType::I64, ReduceOp::Sum);
-        let enqueue = |lane: &Communicator, stream: CUstream| {
+        let enqueue = |queue: &Queue<'_>| {
             // SAFETY: both are held until the operation is over, and are as large as it says.
             unsafe {
                 match kind {
-                    Kind::AllGather => lane.all_gather(send, recv, from.elements(), int, stream),
-                    Kind::ReduceScatter => lane.reduce_scatter(send, recv, into.elements(), int, sum, stream),
-                    _ => lane.all_reduce(send, recv, from.elements(), int, sum, stream),
+                    Kind::AllGather => queue.all_gather(send, recv, from.elements(), int),
+                    Kind::ReduceScatter => queue.reduce_scatter(send, recv, into.elements(), int, sum),
+                    _ => queue.all_reduce(send, recv, from.elements(), int, sum),
                 }
             }
         };
