@@ -3,20 +3,24 @@
 //!     cargo bench --bench blocks -- blocks|one-graph [rows] [steps] [tiny]
 //!     cargo bench --features cuda --bench blocks -- …      on the first GPU (or wgpu)
 //!
-//! The shape is that of `configs/gpt2-124m.toml` with a head of its own, in fp32 (`tiny`: 4 layers of width 128, to try it). Prints one JSON
-//! line a step; `benches/gpu/run.sh` lets the two take turns.
+//! The shape is that of `configs/gpt2-124m.toml` with a head of its own, in fp32 (`tiny`: 4 layers of width 128, to try it). Both sides do the same
+//! operations, from the embedding to the clipped gradient, and wait for the device at the end of a step; but the engine steps flat buffers, in its
+//! pieces, and plain Burn one parameter after the other. Prints one JSON line a step; `benches/gpu/run.sh` lets the two take turns.
 
 use std::time::Instant;
 
-use brigade::core::{Batch, Engine, EngineSettings, Groups, OptimizerFactory};
+use brigade::core::{Batch, Engine, EngineSettings, Groups, OptimizerFactory, clip_factor};
 use brigade::models::gpt::{Gelu, GptConfig, Targets};
-use burn::module::{Module, Param};
+use burn::module::{Initializer, Module, ModuleVisitor, Param};
 use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
 use burn::tensor::activation::{gelu, log_softmax, softmax};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
 const RATE: f64 = 1e-4;
+
+/// Gradients of a larger norm are scaled down to it.
+const CLIPPING: Option<f64> = Some(1.0);
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
@@ -70,8 +74,9 @@ fn blocks(
 ) -> Result<(), Box<dyn std::error::Error>> {
     let adamw = AdamWConfig::new().with_epsilon(1e-8).with_weight_decay(0.01);
     let optimizer = OptimizerFactory::new(adamw.build(), adamw.build());
+    let settings = EngineSettings { gradient_clipping: CLIPPING, ..EngineSettings::default() };
     let model = config.model(0, device)?;
-    let mut engine = Engine::new(model, 0, &optimizer, Groups::alone(), EngineSettings::default())?;
+    let mut engine = Engine::new(model, 0, &optimizer, Groups::alone(), settings)?;
     let count = tokens.dims().iter().product();
     for step in 0..steps {
         let started = Instant::now();
@@ -97,7 +102,8 @@ fn one_graph(
     for step in 0..steps {
         let started = Instant::now();
         let loss = gpt.loss(tokens.clone());
-        let gradients = GradientsParams::from_grads(loss.backward(), &gpt);
+        let mut gradients = GradientsParams::from_grads(loss.backward(), &gpt);
+        clip(&gpt, &mut gradients);
         gpt = optimizer.step(RATE, gpt, gradients);
         let loss = f64::from(loss.into_scalar::<f32>());
         device.sync()?;
@@ -106,14 +112,50 @@ fn one_graph(
     Ok(())
 }
 
-/// The GPT of `brigade::models`, as one writes it without Brigade.
+/// Scales gradients down to [`CLIPPING`] by their global norm, which the host reads, as the engine's.
+fn clip(gpt: &Gpt, gradients: &mut GradientsParams) {
+    let mut squares = Squares { gradients, sums: Vec::new() };
+    gpt.visit(&mut squares);
+    let norm = f64::from(Tensor::cat(squares.sums, 0).sum().into_scalar::<f32>()).sqrt();
+    if let Some(factor) = clip_factor(norm, CLIPPING) {
+        gpt.visit(&mut Scale { gradients, factor });
+    }
+}
+
+/// Sums the squares of each parameter's gradient.
+struct Squares<'a> {
+    gradients: &'a GradientsParams,
+    sums: Vec<Tensor<1>>,
+}
+
+impl ModuleVisitor for Squares<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let gradient = self.gradients.get::<D>(param.id);
+        self.sums.extend(gradient.map(|gradient| gradient.clone().mul(gradient).sum()));
+    }
+}
+
+struct Scale<'a> {
+    gradients: &'a mut GradientsParams,
+    factor: f64,
+}
+
+impl ModuleVisitor for Scale<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if let Some(gradient) = self.gradients.remove::<D>(param.id) {
+            self.gradients.register(param.id, gradient.mul_scalar(self.factor));
+        }
+    }
+}
+
+/// The GPT of `brigade::models` in one piece.
 #[derive(Module, Debug)]
 struct Gpt {
     wte: Embedding,
     wpe: Param<Tensor<2>>,
     layers: Vec<Layer>,
     ln_f: LayerNorm,
-    lm_head: Linear,
+    lm_head: Param<Tensor<2>>,
 }
 
 #[derive(Module, Debug)]
@@ -143,10 +185,10 @@ impl Gpt {
         };
         Self {
             wte: EmbeddingConfig::new(config.vocabulary, d).init(device),
-            wpe: burn::module::Initializer::Zeros.init([config.sequence_length, d], device),
+            wpe: Initializer::Zeros.init([config.sequence_length, d], device),
             layers: (0..config.layers).map(layer).collect(),
             ln_f: norm(),
-            lm_head: LinearConfig::new(d, config.vocabulary).with_bias(false).init(device),
+            lm_head: Initializer::Normal { mean: 0.0, std: 0.02 }.init([config.vocabulary, d], device),
         }
     }
 
@@ -157,10 +199,10 @@ impl Gpt {
         for layer in &self.layers {
             x = layer.forward(x);
         }
-        let logits = self.lm_head.forward(self.ln_f.forward(x));
-        let [_, _, vocabulary] = logits.dims();
-        let scores = log_softmax(logits.reshape([rows * length, vocabulary]), 1);
-        scores.gather(1, tokens.reshape([rows * length, 1])).mean().neg()
+        let [_, _, width] = x.dims();
+        let x = self.ln_f.forward(x.reshape([rows * length, width]));
+        let scores = log_softmax(x.matmul(self.lm_head.val().transpose()), 1);
+        scores.gather(1, tokens.reshape([rows * length, 1])).sum().neg().div_scalar((rows * length) as f64)
     }
 }
 
@@ -168,17 +210,22 @@ impl Layer {
     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
         let [b, t, d] = x.dims();
         let (h, size) = (self.heads, d / self.heads);
-        let qkv = self.c_attn.forward(self.ln_1.forward(x.clone()));
-        let part = |index: usize| {
-            let part = qkv.clone().narrow(2, index * d, d);
-            part.reshape([b, t, h, size]).swap_dims(1, 2)
-        };
-        let scores = part(0).matmul(part(1).transpose()).div_scalar((size as f64).sqrt());
-        let mask = Tensor::<2, Int>::ones([t, t], &x.device()).triu(1).bool().unsqueeze::<4>();
-        let weights = softmax(scores.mask_fill(mask.expand([b, h, t, t]), f32::NEG_INFINITY), 3);
-        let mixed = weights.matmul(part(2)).swap_dims(1, 2).reshape([b, t, d]);
+        let x = x.reshape([b * t, d]);
+        let qkv =
+            self.c_attn.forward(self.ln_1.forward(x.clone())).reshape([b, t, 3 * h, size]).swap_dims(1, 2);
+        let part = |index: usize| qkv.clone().slice([0..b, index * h..(index + 1) * h]);
+        let (q, k, v) = (part(0).mul_scalar((size as f64).powf(-0.5)), part(1), part(2));
+        let scores = q.matmul(k.swap_dims(2, 3)) + causal_mask(t, &v.device().inner());
+        let mixed = softmax(scores, 3).matmul(v).swap_dims(1, 2).reshape([b * t, d]);
         let x = x + self.c_proj.forward(mixed);
         let y = self.out.forward(gelu(self.c_fc.forward(self.ln_2.forward(x.clone()))));
-        x + y
+        (x + y).reshape([b, t, d])
     }
+}
+
+/// `[1, 1, length, length]`, made on the device: 0 where a position may look, minus infinity at later positions.
+fn causal_mask(length: usize, device: &Device) -> Tensor<4> {
+    let position = Tensor::<1, Int>::arange(0..length as i64, device);
+    let is_later = position.clone().reshape([1, length]).greater(position.reshape([length, 1]));
+    Tensor::<2>::zeros([length, length], device).mask_fill(is_later, f32::NEG_INFINITY).unsqueeze()
 }

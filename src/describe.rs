@@ -77,6 +77,7 @@ impl Session {
         Ok(Footprint::of(&Configuration {
             units: chain.units()?,
             cuts: self.cuts.clone(),
+            insides: self.insides.clone(),
             pp: plan.mesh.pp,
             dp: plan.mesh.dp,
             split: plan.split(&chain.costs())?,
@@ -145,8 +146,7 @@ impl Session {
             Ok(footprint) => {
                 let _ = writeln!(
                     text,
-                    "# bytes of each rank (of activations those between blocks; without recomputation, graphs keep more inside \
-                     them), and what it sends in a step:"
+                    "# bytes of each rank at most (activations are those between blocks), and what it sends in a step:"
                 );
                 for line in footprint.render().lines() {
                     let _ = writeln!(text, "#   {line}");

@@ -23,6 +23,7 @@ mod ending;
 mod explain;
 mod flags;
 mod language;
+pub mod log;
 mod output;
 mod program;
 mod rank;

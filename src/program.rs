@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use brigade_comm::Group;
-use brigade_core::plan::CutTensor;
+use brigade_core::plan::{CutTensor, Inside};
 use brigade_launch::{Detected, Launch, NodeInfo, Outcome, RankInfo, Source, interrupt};
 use clap::{Args, Command, FromArgMatches};
 use serde::Serialize;
@@ -69,6 +69,8 @@ pub struct Program<'a> {
     pub costs: Vec<f64>,
     /// The tensors that go into each block, where they are known, to say what they take.
     pub cuts: Vec<Vec<CutTensor>>,
+    /// What each block needs inside, and the loss, where that is known.
+    pub insides: Vec<Inside>,
 }
 
 impl Program<'_> {
@@ -314,6 +316,7 @@ fn environment(name: &str) -> Option<String> {
 /// }
 /// ```
 pub fn launch(defaults: &str, body: impl FnOnce(&mut Session) -> anyhow::Result<()>) -> ExitCode {
+    crate::log::init();
     let file = std::env::current_exe().ok();
     let name = file
         .as_deref()
@@ -345,6 +348,7 @@ pub fn launch(defaults: &str, body: impl FnOnce(&mut Session) -> anyhow::Result<
         targets_per_sample: 1,
         costs: Vec::new(),
         cuts: Vec::new(),
+        insides: Vec::new(),
     };
     program.run(|_| Ok(()), |session, ()| body(session))
 }

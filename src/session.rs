@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use brigade_comm::Group;
-use brigade_core::plan::CutTensor;
+use brigade_core::plan::{CutTensor, Inside};
 use brigade_core::{Collectives, Groups};
 use brigade_launch::Heart;
 use brigade_launch::interrupt::{Interrupt, Kind};
@@ -56,6 +56,8 @@ pub struct Session {
     pub(crate) config: String,
     /// The tensors that go into each block, where they are known.
     pub(crate) cuts: Vec<Vec<CutTensor>>,
+    /// What each block needs inside, and the loss, where that is known.
+    pub(crate) insides: Vec<Inside>,
     /// Whether the run is only to be described.
     pub(crate) dry: bool,
     pub(crate) beginning: Beginning,
@@ -92,6 +94,7 @@ impl Session {
             quiet: program.flags.quiet,
             config: program.config.clone(),
             cuts: program.cuts.clone(),
+            insides: program.insides.clone(),
             dry: false,
             beginning: Beginning::Fresh,
             run: String::new(),

@@ -40,7 +40,8 @@ figures() { "$python" "$here/figures.py" "$@"; }
 record() { figures "$@" | tee -a "$raw"; }
 say() { printf '%s\n' "$*" | tee -a "$log" >&2; }
 skip() { record line "row=$row" name=skipped "why=$*" >/dev/null; say "$row: skipped: $*"; }
-limited() { timeout --kill-after=10 "$limit" "$@"; }
+# By SIGINT: SIGTERM would have Brigade save a checkpoint first.
+limited() { timeout --signal=INT --kill-after=10 "$limit" "$@"; }
 
 # train NAME STEPS FLAGS…: a run of which $work/NAME holds the results.
 train() {
@@ -49,7 +50,8 @@ train() {
     rm -rf "${work:?}/$name"
     printf '\n$ brigade train %s\n' "$*" >>"$log"
     limited "$brigade" train --standalone --backend "$backend" --checkpoint-every 0 --out "$work/$name" \
-        --steps "$count" --set data.validation_fraction=0 "$@" >"$work/$name.log" 2>&1 || {
+        --steps "$count" --set data.validation_fraction=0 --set comm.train_timeout_seconds="$limit" \
+        ${PEAK_TFLOPS:+--peak-tflops "$PEAK_TFLOPS"} "$@" >"$work/$name.log" 2>&1 || {
         local code=$?
         tail -n 40 "$work/$name.log" >>"$log"
         say "$row: brigade train $* ended with $code; the end of its output is in $log"
@@ -57,21 +59,26 @@ train() {
     }
 }
 
-# gpt2 NAME STEPS MICRO_BATCH FLAGS…: one rank, one micro-batch a step, of the model of $config.
+# gpt2 NAME STEPS MICRO_BATCH FLAGS…: the model of $config, on $ranks ranks (1) with $micro_batches micro-batches each (1).
 gpt2() {
-    local name=$1 count=$2 size=$3
+    local name=$1 count=$2 size=$3 ranks=${ranks:-1}
     shift 3
-    train "$name" "$count" --config "$config" --data "$text" --set data.tokenizer=bytes \
-        --nproc-per-node 1 --micro-batch-size "$size" --global-batch-size "$size" "$@"
+    train "$name" "$count" --config "$config" --data "$text" --set data.tokenizer=bytes --nproc-per-node "$ranks" \
+        --micro-batch-size "$size" --global-batch-size $((size * ranks * ${micro_batches:-1})) "$@"
 }
 
-# The largest micro-batch that fits, as torch_gpt2.py finds it; a size at which the run fails does not fit.
+# The largest micro-batch that fits, as torch_gpt2.py finds it; a size at which the run fails does not fit. Kernels are tuned
+# anew in each process, which takes longer than the steps: so a trial is a whole run, and the last that fits is the result.
 fits() {
-    local ok=true why=
-    gpt2 trial 3 "$1" || ok=false
-    [ $ok = true ] || why=$(grep -iE 'memory|error|panicked' "$work/trial.log" | head -n 1 | cut -c -200)
-    record line row=peers "name=brigade trial" "micro_batch=$1" "fits=$ok" "why=$why" >&2
-    [ $ok = true ]
+    local why=
+    if gpt2 trial $((WARM_UP + steps)) "$1"; then
+        record steps "$work/trial" row=peers "name=brigade trial" "micro_batch=$1" fits=true >&2
+        record steps "$work/trial" row=peers name=brigade "micro_batch=$1" >&2
+        return 0
+    fi
+    why=$(grep -iE 'memory|error|panicked|failed' "$work/trial.log" | tail -n 1 | cut -c -200) || true
+    record line row=peers "name=brigade trial" "micro_batch=$1" fits=false "why=$why" >&2
+    return 1
 }
 largest() {
     local size=${FIRST:-8} most=${MOST:-512} gap least
@@ -92,21 +99,20 @@ largest() {
 }
 
 row_peers() {
-    local size
-    size=${BRIGADE_MICRO_BATCH:-$(largest)}
-    gpt2 peers $((WARM_UP + steps)) "$size"
-    record steps "$work/peers" row=peers name=brigade "micro_batch=$size"
+    if [ -n "${BRIGADE_MICRO_BATCH:-}" ]; then fits "$BRIGADE_MICRO_BATCH"; else largest >/dev/null; fi
 }
 
 row_torch() {
     "$python" -c 'import torch' 2>/dev/null || { skip "$python has no torch"; return; }
-    local mode found first=${FIRST:-8} flags=(--most "${MOST:-512}")
+    local mode found ok=true first=${FIRST:-8} flags=(--most "${MOST:-512}")
     [ "$backend" != cpu ] || flags+=(--device cpu --tiny)
     for mode in eager compile; do
         found=$work/torch-$mode.jsonl
         limited "$python" "$here/torch_gpt2.py" --mode "$mode" --steps "$steps" --warm-up "$WARM_UP" --first "$first" \
-            --micro-batch "${TORCH_MICRO_BATCH:-0}" "${flags[@]}" >"$found" 2>>"$log" ||
+            --micro-batch "${TORCH_MICRO_BATCH:-0}" "${flags[@]}" >"$found" 2>>"$log" || {
             say "$row: torch_gpt2.py --mode $mode ended with $?; see $log"
+            ok=false
+        }
         # To compile takes long: the next search begins where this one ended.
         first=$(sed -n 's/^{"kind": "result".*"micro_batch": \([0-9]*\),.*/\1/p' "$found")
         first=${first:-8}
@@ -114,6 +120,7 @@ row_torch() {
         sed "s/^{\"kind\": \"trial\"/{\"row\": \"peers\", \"name\": \"torch trial\"/
              s/^{\"kind\": \"result\"/{\"row\": \"peers\", \"name\": \"torch $mode\"/" "$found" | tee -a "$raw"
     done
+    [ $ok = true ]
 }
 
 row_nccl() {
@@ -139,10 +146,16 @@ row_blocks() {
 }
 
 row_memory() {
-    local flags=(--zero 3 --recompute all)
-    gpt2 plan 1 "$micro_batch" "${flags[@]}" --dry-run
-    gpt2 memory 5 "$micro_batch" "${flags[@]}"
-    record memory "$work/memory" "$work/plan.log" row=memory "name=zero 3, recomputed" "micro_batch=$micro_batch"
+    local ranks size flags
+    for ranks in 1 2; do
+        # The ranks share the GPU, and so its memory.
+        size=$((micro_batch > ranks ? micro_batch / ranks : 1))
+        flags=(--dp "$ranks" --zero 3 --recompute all)
+        [ "$ranks" -eq 1 ] || flags+=(--collectives host)
+        gpt2 plan 1 "$size" "${flags[@]}" --dry-run
+        gpt2 memory 5 "$size" "${flags[@]}"
+        record memory "$work/memory" "$work/plan.log" row=memory "name=dp $ranks" "micro_batch=$size"
+    done
 }
 
 row_losses() {
@@ -150,7 +163,8 @@ row_losses() {
     [ -f "$reference/config.toml" ] || { skip "REFERENCE names no folder of a run on the CPU"; return; }
     count=$(wc -l <"$reference/metrics.jsonl")
     for type in bf16 f32; do
-        train losses "$count" --config "$reference/config.toml" --nproc-per-node 1 --dp 1 --pp 1 --zero 0 \
+        # The file names the text by its absolute path on the reference's machine.
+        train losses "$count" --config "$reference/config.toml" --data "$text" --nproc-per-node 1 --dp 1 --pp 1 --zero 0 \
             --collectives "$([ "$backend" = cuda ] && echo nccl || echo host)" --set "compute.dtype=$type"
         record losses "$work/losses" "$reference" row=losses "name=$type"
     done
@@ -171,33 +185,59 @@ row_shared() {
 row_bits() {
     local sums=() name
     for name in first second; do
-        gpt2 $name 10 "$micro_batch"
+        # At the full rate: in a warm-up of thousands of steps the weights hardly move, whatever the gradients are.
+        gpt2 $name 10 "$micro_batch" --set schedule.warmup_steps=0 --set schedule.warmup_tokens=0
         sums+=("$(sha256sum <"$work/$name/model.safetensors" | cut -d ' ' -f 1)")
     done
     record line row=bits name=twice "first=${sums[0]}" "second=${sums[1]}"
 }
 
-row_sanitizer() {
-    local tests=${COLLECTIVES_TEST:-} code=0 summary
-    [ -x "$tests" ] || { skip "COLLECTIVES_TEST names no program"; return; }
-    command -v compute-sanitizer >/dev/null || { skip "there is no compute-sanitizer"; return; }
-    limited compute-sanitizer --tool memcheck --target-processes all --error-exitcode 86 \
-        "$tests" --test-threads 1 >"$work/sanitizer.log" 2>&1 || code=$?
-    cat "$work/sanitizer.log" >>"$log"
-    summary=$(grep -oE 'ERROR SUMMARY: .*|test result: [a-zA-Z]+\. [0-9]+ passed; [0-9]+ failed' "$work/sanitizer.log" | sort -u | paste -sd ',' || true)
-    record line row=sanitizer name=memcheck "code=$code" "summary=$summary"
+# tests FILTER COMMAND…: those tests of $BACKENDS_TEST, by a command if one is given. A test that finds no GPU fails.
+tests() {
+    local filter=$1 code=0
+    shift
+    # shellcheck disable=SC2086 # It may name several.
+    BRIGADE_REQUIRE_CUDA=1 limited "$@" "$BACKENDS_TEST" --test-threads 1 $filter >"$work/tests.log" 2>&1 || code=$?
+    cat "$work/tests.log" >>"$log"
+    record tests "$work/tests.log" "row=$row" name=tests "code=$code"
+    return "$code"
 }
 
+row_tests() {
+    [ -x "${BACKENDS_TEST:-}" ] || { skip "BACKENDS_TEST names no program"; return; }
+    tests "${TESTS_FILTER:-}"
+}
+
+row_sanitizer() {
+    [ -x "${BACKENDS_TEST:-}" ] || { skip "BACKENDS_TEST names no program"; return; }
+    command -v compute-sanitizer >/dev/null || { skip "there is no compute-sanitizer"; return; }
+    # Tests that train are about numbers, and take much longer there.
+    tests "${SANITIZER_FILTER:-nccl::by_events}" compute-sanitizer --tool memcheck --target-processes all --error-exitcode 86
+    grep -q 'ERROR SUMMARY: 0 errors' "$work/tests.log" || { say "$row: its log says nowhere ERROR SUMMARY: 0 errors"; return 1; }
+}
+
+# Gradients go through NCCL, block by block, while the last micro-batch's backward computes.
 row_profile() {
-    command -v nsys >/dev/null || { skip "there is no nsys"; return; }
-    local plain=$brigade
-    # `limited` runs what $brigade names, with nsys before it.
-    printf '#!/bin/sh\nexec nsys profile --trace cuda,nvtx,osrt --force-overwrite true --output "%s" "%s" "$@"\n' \
-        "$out/step" "$plain" >"$work/profiled"
-    chmod +x "$work/profiled"
-    brigade=$work/profiled gpt2 profile 8 "$micro_batch"
-    nsys stats --report cuda_gpu_kern_sum --format csv --force-export true "$out/step.nsys-rep" >"$out/kernels.csv" 2>>"$log"
-    record line row=profile name=nsys "file=step.nsys-rep"
+    export BRIGADE_NCCL_ALONE=1
+    local micro_batches=4 place=$work/profiled
+    mkdir -p "$place"
+    if command -v nsys >/dev/null; then
+        # `limited` runs what $brigade names, with nsys before it.
+        printf '#!/bin/sh\nexec nsys profile --trace cuda,nvtx,osrt --force-overwrite true --output "%s" "%s" "$@"\n' \
+            "$out/step" "$brigade" >"$place/brigade"
+        chmod +x "$place/brigade"
+        brigade=$place/brigade gpt2 profile 8 "$micro_batch"
+        nsys stats --report cuda_gpu_kern_sum --format csv --force-export true "$out/step.nsys-rep" >"$out/kernels.csv" 2>>"$log"
+        record line row=profile name=nsys file=step.nsys-rep
+        return
+    fi
+    [ "$backend" != cpu ] || { skip "there is no nsys, and the CPU's operations are no kernels"; return; }
+    # CubeCL reads its settings from the current folder. Its lines come between those of Brigade's steps.
+    printf '[profiling.logger]\nlevel = "basic"\nstderr = true\n' >"$place/cubecl.toml"
+    config=$(realpath "$config") text=$(realpath "$text")
+    cd "$place"
+    gpt2 profile 6 "$micro_batch" --set output.log_every=1
+    record kernels "$work/profile.log" "$out/kernels.csv" row=profile name=CubeCL file=kernels.csv
 }
 
 row=machine
@@ -211,7 +251,9 @@ record line row=machine name=machine "GPU, driver, memory=$gpu" "program=$(basen
     "CPUs=$(nproc)" "torch=$("$python" -c 'import torch; print(torch.__version__)' 2>/dev/null || echo none)" \
     "steps=$steps after $WARM_UP, $runs runs"
 
-all=(peers torch nccl blocks memory losses shared bits sanitizer profile)
+"$brigade" doctor >>"$log" 2>&1 || true
+
+all=(peers torch nccl blocks memory losses shared bits tests sanitizer profile)
 [ $# -gt 0 ] || set -- "${all[@]}"
 for row in "$@"; do
     declare -F "row_$row" >/dev/null || { say "run.sh: there is no row $row; there are ${all[*]}"; exit 2; }
@@ -225,7 +267,8 @@ for row in "$@"; do
     code=$?
     set -e
     [ $code -eq 0 ] || failed+=("$row")
+    # After each row: whoever started this may end it at any time.
+    if figures table "$raw" >"$work/gpu.md"; then cp "$work/gpu.md" "$out"; else failed+=("the table after $row"); fi
 done
-figures table "$raw" >"$out/gpu.md"
-cat "$out/gpu.md"
+[ ! -f "$out/gpu.md" ] || cat "$out/gpu.md"
 [ ${#failed[@]} -eq 0 ] || { say "run.sh: failed: ${failed[*]}"; exit 1; }

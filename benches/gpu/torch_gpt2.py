@@ -19,7 +19,7 @@ p.add_argument("--steps", type=int, default=20)
 p.add_argument("--warm-up", type=int, default=5, help="steps before, which do not count")
 p.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
 p.add_argument("--tiny", action="store_true", help="another model, of no interest but that it is small")
-p.add_argument("--peak-tflops", type=float, default=0, help="bf16 of the GPU at best; 0: from a table, by its name")
+p.add_argument("--peak-tflops", type=float, default=0, help="bf16 of the GPU at best, as Brigade says when it starts; 0: no MFU")
 # The shape of configs/gpt2-124m.toml.
 for name, value in dict(vocabulary=50257, sequence=1024, width=768, layers=12, heads=12).items():
     p.add_argument(f"--{name}", type=int, default=value)
@@ -27,13 +27,6 @@ a = p.parse_args()
 if a.tiny:
     a.vocabulary, a.sequence, a.width, a.layers, a.heads, a.most = 512, 64, 64, 2, 2, min(a.most, 32)
 CUDA = a.device == "cuda"
-
-# Dense bf16 TFLOP/s; the same values as Brigade's own table (crates/brigade-report/src/peak.rs, with the sources).
-PEAKS = {
-    "NVIDIA H100 80GB HBM3": 989.4, "NVIDIA H100 PCIe": 756.0, "NVIDIA H100 NVL": 835.5, "NVIDIA H200": 989.4,
-    "NVIDIA A100-SXM4-40GB": 312.0, "NVIDIA A100-SXM4-80GB": 312.0, "NVIDIA A100 80GB PCIe": 312.0,
-    "NVIDIA L4": 121.0, "NVIDIA L40S": 362.05, "NVIDIA GeForce RTX 3090": 71.0, "NVIDIA GeForce RTX 4090": 165.2,
-}
 
 
 class Block(nn.Module):
@@ -123,8 +116,10 @@ def measure(rows, steps, warm_up):
 
 def fits(rows):
     done, why = measure(rows, 2, 2)
-    rate = rows * a.sequence / statistics.median(done[0]) if done else None
-    print(json.dumps(dict(kind="trial", mode=a.mode, micro_batch=rows, fits=done is not None, tokens_per_second=rate, why=why)), flush=True)
+    seconds = statistics.median(done[0]) if done else None
+    rate = rows * a.sequence / seconds if done else None
+    print(json.dumps(dict(kind="trial", mode=a.mode, micro_batch=rows, fits=done is not None, step_seconds=seconds, tokens_per_second=rate,
+                          why=why)), flush=True)
     return done is not None
 
 
@@ -169,11 +164,10 @@ median = statistics.median(seconds)
 # 6·N + 12·L·h·seq, as brigade: N with the head, which is the token table, without the table of positions.
 flops = 6 * (parameters - a.sequence * a.width) + 12 * a.layers * a.width * a.sequence
 name = torch.cuda.get_device_name(0) if CUDA else platform.processor() or platform.machine()
-peak = a.peak_tflops or PEAKS.get(name)
 tflops = flops * rows * a.sequence / median / 1e12
 print(json.dumps(dict(
     kind="result", mode=a.mode, micro_batch=rows, steps=len(seconds), step_seconds=median, step_seconds_least=min(seconds),
     step_seconds_most=max(seconds), tokens_per_second=rows * a.sequence / median, tflops=tflops,
-    mfu_percent=100 * tflops / peak if peak else None, loss=loss, parameters=parameters, flops_per_token=flops, **memory,
+    mfu_percent=100 * tflops / a.peak_tflops if a.peak_tflops else None, loss=loss, parameters=parameters, flops_per_token=flops, **memory,
     device=name, driver=driver() if CUDA else None, torch=torch.__version__, cuda=torch.version.cuda, python=platform.python_version(),
 )), flush=True)

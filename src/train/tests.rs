@@ -114,6 +114,7 @@ fn run(
             targets_per_sample: 1,
             costs: Vec::new(),
             cuts: Vec::new(),
+            insides: Vec::new(),
         };
         let (interrupt, number) = (Interrupt::detached(), group.rank());
         let mut session = Session::new(

@@ -58,6 +58,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    brigade::log::init();
     let result = match Cli::parse().command {
         Command::Train(args) => train::run(&args),
         Command::Launch(args) => launch::run(args),

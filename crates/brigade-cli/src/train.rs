@@ -51,6 +51,8 @@ pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
     let config = resolved(args).map_err(Usage)?;
     let flags = &args.standard;
     let shape = &config.model.shape;
+    let (micro_batch, value_bytes) =
+        (config.settings.train.micro_batch_size, config.settings.compute.float().bytes());
     let program = Program {
         name: &args.name(),
         flags,
@@ -58,7 +60,8 @@ pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
         config: brigade::resolved(&config)?,
         targets_per_sample: shape.sequence_length,
         costs: shape.costs()?,
-        cuts: shape.cuts(config.settings.train.micro_batch_size, config.settings.compute.float().bytes()),
+        cuts: shape.cuts(micro_batch, value_bytes),
+        insides: shape.insides(micro_batch, value_bytes),
     };
     let prepare = |role| {
         // One process tells of it, and the others find the result in the cache.

@@ -48,6 +48,7 @@ mod optimizer;
 mod optimizer_state;
 mod pass;
 mod passengers;
+mod piece;
 mod state;
 mod store;
 mod tape;

@@ -9,10 +9,7 @@ use burn::tensor::{Device, Tensor};
 use crate::error::Result;
 use crate::layout::{FlatLayout, Segment};
 use crate::optimizer_state::{FlatState, SavedState, SegmentState, flattened};
-
-/// Elements stepped at once: small enough that an optimizer's many passes stay in a core's cache.
-/// The step is elementwise, so the size changes no bit.
-const PIECE: usize = 32 * 1024;
+use crate::piece::piece;
 
 /// An optimizer whose step treats every element alike and alone, so that a flat buffer or any
 /// piece of it gives the same numbers as the parameters one by one.
@@ -58,7 +55,7 @@ pub trait FlatOptimizer: Send {
 #[derive(Clone)]
 pub struct OptimizerFactory(Arc<Build>);
 
-type Build = dyn Fn(&FlatLayout, Range<usize>) -> Box<dyn FlatOptimizer> + Send + Sync;
+type Build = dyn Fn(&FlatLayout, Range<usize>, &Device) -> Box<dyn FlatOptimizer> + Send + Sync;
 
 impl OptimizerFactory {
     /// `decayed` steps parameters of rank two and above, `plain` biases and norms: the same
@@ -74,16 +71,16 @@ impl OptimizerFactory {
     /// );
     /// ```
     pub fn new<O: Elementwise>(decayed: O, plain: O) -> Self {
-        Self(Arc::new(move |layout, part| {
-            let segments = layout.segments(part.clone(), PIECE);
+        Self(Arc::new(move |layout, part, device| {
+            let segments = layout.segments(part.clone(), piece(device));
             let states = segments.iter().map(|_| None).collect();
             Box::new(Segmented { decayed: decayed.clone(), plain: plain.clone(), part, segments, states })
         }))
     }
 
-    /// The optimizer of a part of a flat buffer: the whole of it, or a shard, which may reach into the padding.
-    pub fn build(&self, layout: &FlatLayout, part: Range<usize>) -> Box<dyn FlatOptimizer> {
-        (self.0)(layout, part)
+    /// The optimizer, on a device, of a part of a flat buffer: the whole of it, or a shard, which may reach into the padding.
+    pub fn build(&self, layout: &FlatLayout, part: Range<usize>, device: &Device) -> Box<dyn FlatOptimizer> {
+        (self.0)(layout, part, device)
     }
 }
 
@@ -185,13 +182,15 @@ mod tests {
         let mut apart: Vec<Tensor<1>> = layout.params().iter().map(|p| layout.view(&flat, p)).collect();
         let mut states: Vec<Option<O::State<1>>> = layout.params().iter().map(|_| None).collect();
         let mut optimizer =
-            OptimizerFactory::new(decayed.clone(), plain.clone()).build(&layout, 0..layout.len());
+            OptimizerFactory::new(decayed.clone(), plain.clone()).build(&layout, 0..layout.len(), &device);
         let factory = OptimizerFactory::new(decayed.clone(), plain.clone());
         let mut padded = vec![flat.clone()];
         padded.push(Tensor::zeros([layout.padded_len(3) - layout.len()], &device));
         let mut shards: Vec<_> = (0..3)
             .map(|index| layout.shard(index, 3))
-            .map(|part| (Tensor::cat(padded.clone(), 0).slice(part.clone()), factory.build(&layout, part)))
+            .map(|part| {
+                (Tensor::cat(padded.clone(), 0).slice(part.clone()), factory.build(&layout, part, &device))
+            })
             .collect();
         for step in 0..3 {
             let gradient = values(layout.len(), 100 + step);

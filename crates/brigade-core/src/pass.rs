@@ -15,7 +15,8 @@ use crate::error::{Error, Result};
 use crate::exact::{ExactSum, WORDS};
 use crate::gradients::Gradients;
 use crate::interpreter::{Interpreter, Purpose, State, Total};
-use crate::norm::squares;
+use crate::norm::{exact_sum, squares};
+use crate::piece::piece;
 use brigade_plan::Program;
 
 /// What forward and backward over the global batch gave. All but the gradients is equal on all ranks,
@@ -108,12 +109,11 @@ where
         self.memory.gradients = bytes;
 
         let started = Instant::now();
-        let mut norm = ExactSum::default();
-        for (unit, gradient) in gradients.iter().enumerate() {
-            if let Some(gradient) = gradient {
-                norm.merge(&squares(&self.counted_once(unit, gradient))?);
-            }
-        }
+        let at_once = piece(&self.store.device);
+        let found =
+            gradients.iter().enumerate().filter_map(|(unit, gradient)| Some((unit, gradient.as_ref()?)));
+        let chunks = found.flat_map(|(unit, gradient)| squares(&self.counted_once(unit, gradient), at_once));
+        let norm = exact_sum(chunks.collect())?;
         clock.optimizer += started.elapsed();
 
         let mut words = vec![valid as f64];

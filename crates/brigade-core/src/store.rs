@@ -112,7 +112,8 @@ impl Store {
             false => (unit.layout.len(), 0..unit.layout.len()),
         };
         let compute = self.precision.compute.dtype();
-        let optimizer = optimizer.map(|factory| factory.build(&unit.layout, own.clone()));
+        let stepped_on = self.offload.as_ref().unwrap_or(&self.device);
+        let optimizer = optimizer.map(|factory| factory.build(&unit.layout, own.clone(), stepped_on));
         let padding = Tensor::zeros([length - unit.layout.len()], (&self.device, DType::F32));
         let values = if length > unit.layout.len() { Tensor::cat(vec![values, padding], 0) } else { values };
         let stepped_apart = compute != FloatDType::F32 || self.offload.is_some();

@@ -4,13 +4,13 @@
 //! Blocks: `embedding`, `h.0` … `h.{layers-1}`, `head`. Parameters carry Hugging Face's GPT-2 names
 //! in files ([`names`]); linear weights are `[in, out]`, as that project's `Conv1D` keeps them.
 
-use brigade_core::plan::CutTensor;
+use brigade_core::plan::{CutTensor, Inside};
 use brigade_core::{Block, Chain, Model};
 use burn::module::{Module, Param};
 use burn::nn::{LayerNorm, LayerNormConfig, Linear};
 use burn::tensor::activation::{gelu, gelu_approximate, log_softmax, softmax};
 use burn::tensor::module::embedding;
-use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, Int, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::initial::normal;
@@ -156,6 +156,36 @@ impl GptConfig {
         std::iter::once(vec![ids]).chain((0..=self.layers).map(|_| vec![residual])).collect()
     }
 
+    /// What each block needs inside, and the loss, for micro-batches of so many sequences and values of so many bytes.
+    ///
+    /// Counted are the tensors that Burn's autodiff keeps, and those that are there at once at the two heights of each
+    /// backward, in multiples of the residual stream, of the attention's scores, of the logits and of the weights. Attention
+    /// keeps scores of all positions.
+    pub fn insides(&self, micro_batch_size: usize, value_bytes: usize) -> Vec<Inside> {
+        let bytes = |sizes: &[usize]| {
+            sizes.iter().fold(value_bytes as u64, |all, size| all.saturating_mul(*size as u64))
+        };
+        let (length, width) = (self.sequence_length, self.width);
+        let stream = bytes(&[micro_batch_size, length, width]);
+        let scores = bytes(&[micro_batch_size, self.heads, length, length]);
+        let logits = bytes(&[micro_batch_size, length, self.vocabulary]);
+        let (table, square) = (bytes(&[self.vocabulary, width]), bytes(&[width, width]));
+        // In fp32, whatever the logits are.
+        let probabilities = logits / value_bytes as u64 * 4;
+        let feed_forward = match self.activation {
+            Gelu::Gelu => 8,
+            Gelu::GeluTanh => 16,
+        };
+        let kept = (11 + feed_forward) * stream + 3 * scores;
+        let heights = [kept + 5 * stream + 8 * square, 5 * scores + 9 * stream + 9 * square];
+        let layer = Inside { kept, peak: heights[0].max(heights[1]), output: stream };
+        let embedding = Inside { kept: 0, peak: 2 * stream + table, output: stream };
+        let head = Inside { kept: 4 * stream, peak: 5 * stream + logits + 2 * table, output: logits };
+        let loss = Inside { kept: probabilities, peak: 3 * probabilities, output: 0 };
+        let layers = std::iter::repeat_n(layer, self.layers);
+        std::iter::once(embedding).chain(layers).chain([head, loss]).collect()
+    }
+
     /// The model with its loss, ready to train: [`GptConfig::chain`] and the cross entropy of the next token.
     ///
     /// # Errors
@@ -241,11 +271,14 @@ impl Attention {
     }
 }
 
-/// `[1, 1, length, length]`: 0 where a position may look, minus infinity at later positions.
+/// `[1, 1, length, length]`: 0 where a position may look, minus infinity at later positions. It is made on the device: to
+/// bring it there would take longer than to make it.
 fn causal_mask(length: usize, device: &Device, dtype: DType) -> Tensor<4> {
-    let row = |t: usize| (0..length).map(move |s| if s <= t { 0.0 } else { f32::NEG_INFINITY });
-    let mask: Vec<f32> = (0..length).flat_map(row).collect();
-    Tensor::from_data(TensorData::new(mask, [1, 1, length, length]), (&device.clone().inner(), dtype))
+    let device = device.clone().inner();
+    let positions = Tensor::<1, Int>::arange(0..length as i64, &device);
+    let later = positions.clone().unsqueeze_dim::<2>(0).greater(positions.unsqueeze_dim(1));
+    let open = Tensor::<2>::zeros([length, length], (&device, dtype));
+    open.mask_fill(later, f32::NEG_INFINITY).unsqueeze()
 }
 
 #[derive(Module, Debug)]

@@ -12,8 +12,8 @@ mod split;
 mod stage;
 
 pub use footprint::{
-    Amount, CHUNK, Configuration, CutTensor, Footprint, FootprintError, MemoryFootprint, REDUCING, Sent,
-    StageFootprint, StepTraffic, UnitSize,
+    Amount, CHUNK, Configuration, CutTensor, Footprint, FootprintError, Inside, MemoryFootprint, REDUCING,
+    Sent, StageFootprint, StepTraffic, UnitSize,
 };
 pub use residency::{Moves, Release, Turn, most_gathered, residency};
 pub use schedule::{Action, Pass, Pipeline, ScheduleError, ScheduleKind, Span, Task, Timeline, formula};

@@ -11,7 +11,12 @@ const FEATURES: &str = "brigade-cli/object-store";
 /// The backends of GPUs, with the code that is there only for them.
 const CUDA: [&str; 8] =
     ["-p", "brigade-cuda", "-p", "brigade", "-p", "brigade-cli", "--features", "brigade-cli/cuda"];
-const WGPU: [&str; 6] = ["-p", "brigade-wgpu", "-p", "brigade", "--features", "brigade/wgpu"];
+const WGPU: [&str; 8] =
+    ["-p", "brigade-wgpu", "-p", "brigade", "-p", "brigade-cli", "--features", "brigade-cli/wgpu"];
+
+/// Tests of brigade-wgpu, and of training. One command, so that Burn is built once for them.
+const WGPU_TESTS: &str = "-p brigade-wgpu -p brigade --features brigade/wgpu --lib --test collectives --test devices \
+                          --test processes --test backends --test device_memory";
 
 /// What the checks depend on.
 pub struct Machine<'a> {
@@ -50,19 +55,14 @@ pub fn checks(machine: &Machine<'_>) -> Vec<Check> {
 }
 
 impl Machine<'_> {
-    fn wgpu(&self) -> [Check; 3] {
-        let tests = |name, args: &[&[&str]]| {
-            let check = self.tests(name, args).env("BRIGADE_REQUIRE_WGPU", "1");
-            match self.runtime_dir {
-                Some(folder) => check.env("XDG_RUNTIME_DIR", &folder.to_string_lossy()),
-                None => check,
-            }
+    fn wgpu(&self) -> [Check; 2] {
+        let args: Vec<&str> = WGPU_TESTS.split_whitespace().collect();
+        let tests = self.tests("tests of wgpu", &[&args]).env("BRIGADE_REQUIRE_WGPU", "1");
+        let tests = match self.runtime_dir {
+            Some(folder) => tests.env("XDG_RUNTIME_DIR", &folder.to_string_lossy()),
+            None => tests,
         };
-        [
-            Check::clippy("clippy of wgpu", &[&WGPU]),
-            tests("tests of wgpu", &[&WGPU[..2]]),
-            tests("training on wgpu", &[&WGPU[2..], &["--test", "backends"]]),
-        ]
+        [Check::clippy("clippy of wgpu", &[&WGPU]), tests]
     }
 
     fn tests(&self, name: &'static str, args: &[&[&str]]) -> Check {
@@ -166,16 +166,18 @@ mod tests {
         let expected = [
             (
                 "clippy of wgpu",
-                "cargo clippy -p brigade-wgpu -p brigade --features brigade/wgpu --all-targets -- -D warnings"
+                "cargo clippy -p brigade-wgpu -p brigade -p brigade-cli --features brigade-cli/wgpu --all-targets -- -D warnings"
                     .to_owned(),
             ),
-            ("tests of wgpu", format!("{required} -p brigade-wgpu --profile ci")),
             (
-                "training on wgpu",
-                format!("{required} -p brigade --features brigade/wgpu --test backends --profile ci"),
+                "tests of wgpu",
+                format!(
+                    "{required} -p brigade-wgpu -p brigade --features brigade/wgpu --lib --test collectives \
+                     --test devices --test processes --test backends --test device_memory --profile ci"
+                ),
             ),
         ];
-        assert_eq!(lines[lines.len() - 3..], expected);
+        assert_eq!(lines[lines.len() - 2..], expected);
         let own = Machine { runtime_dir: None, ..machine };
         assert!(shown(&own).iter().all(|(_, line)| !line.contains("XDG_RUNTIME_DIR")));
     }

@@ -2,6 +2,7 @@
 
 use thiserror::Error;
 
+use super::inside::Inside;
 use crate::residency::Release;
 use crate::schedule::{Pipeline, ScheduleError, ScheduleKind};
 use crate::split::{SplitError, by_hand};
@@ -47,6 +48,8 @@ pub struct Configuration {
     /// The tensors that go into each block; none for a block where they are not known, which then count as nothing.
     /// Empty where none are known.
     pub cuts: Vec<Vec<CutTensor>>,
+    /// What each block needs inside, and then the loss. Empty where that is not known, which then counts as nothing.
+    pub insides: Vec<Inside>,
     /// Pipeline stages.
     pub pp: usize,
     /// Data-parallel ranks of each stage.
@@ -85,6 +88,7 @@ impl Default for Configuration {
         Self {
             units: Vec::new(),
             cuts: Vec::new(),
+            insides: Vec::new(),
             pp: 1,
             dp: 1,
             split: Vec::new(),
@@ -187,6 +191,11 @@ impl Configuration {
             let allowed = format!("the model has {blocks} blocks; each needs its tensors, or none of them");
             return Err(setting("number of cuts", self.cuts.len(), allowed));
         }
+        if !self.insides.is_empty() && self.insides.len() != blocks + 1 {
+            let allowed =
+                format!("the model has {blocks} blocks, and a loss; each needs its own, or none of them");
+            return Err(setting("number of insides", self.insides.len(), allowed));
+        }
         if self.dp == 0 {
             return Err(setting("mesh.dp (--dp)", self.dp, "at least 1 is needed"));
         }
@@ -227,7 +236,9 @@ impl Configuration {
         let tensor = |tensor: &CutTensor| tensor.bytes as f64 + 16.0 + 8.0 * tensor.dimensions as f64;
         let units: f64 = self.units.iter().map(unit).sum();
         let tensors: f64 = self.cuts.iter().flatten().map(tensor).sum();
-        let (bytes, most) = (units + 4.0 * passes * tensors, i64::MAX as f64);
+        let inside = |inside: &Inside| inside.kept as f64 + inside.peak as f64 + inside.output as f64;
+        let insides: f64 = self.insides.iter().map(inside).sum();
+        let (bytes, most) = (units + 4.0 * passes * (tensors + insides), i64::MAX as f64);
         if bytes < most {
             return Ok(());
         }

@@ -3,6 +3,7 @@
 use super::configuration::Configuration;
 use super::gradients::gradients;
 use super::holding::{Held, Holding};
+use super::inside::inside;
 use crate::residency::most_gathered;
 use crate::schedule::{Action, formula};
 
@@ -46,13 +47,16 @@ pub struct MemoryFootprint {
     /// At the cuts between blocks: the inputs of the blocks and the outputs of chunks whose graphs are kept, of all
     /// micro-batches in flight. Its formula is the most in flight times the largest chunk's.
     pub activations: Amount,
+    /// Inside the blocks and the loss: what their graphs keep, of all micro-batches in flight, and what the one that runs
+    /// needs, as far as [`Configuration::insides`] tells.
+    pub inside: Amount,
 }
 
 impl MemoryFootprint {
     /// The peaks together. They need not come at the same time: it is an upper bound.
     pub fn peak(&self) -> u64 {
-        let Self { parameters, gradients, optimizer, activations } = self;
-        parameters.peak + gradients.peak + optimizer.peak + activations.peak
+        let Self { parameters, gradients, optimizer, activations, inside } = self;
+        parameters.peak + gradients.peak + optimizer.peak + activations.peak + inside.peak
     }
 }
 
@@ -74,7 +78,8 @@ pub(super) fn memory(holding: &Holding<'_>) -> MemoryFootprint {
         live: state * state_elements,
         peak: state * state_elements,
     };
-    MemoryFootprint { parameters, gradients, optimizer, activations: activations(holding) }
+    let (activations, inside) = (activations(holding), inside(holding));
+    MemoryFootprint { parameters, gradients, optimizer, activations, inside }
 }
 
 /// The elements of the units that the stage steps.

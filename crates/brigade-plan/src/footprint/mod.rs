@@ -6,13 +6,14 @@
 //!   training trillion parameter models"). What a stage holds beyond its formula is its working set.
 //! - The data-parallel ranks of a stage are alike, but for remainders of at most a few elements per unit. Where they
 //!   differ, the numbers are the largest rank's, which is the first.
-//! - What is not here: parameters that are not trained, what an operation needs while it runs, what the autodiff graph
-//!   of a block keeps besides the block's input and output, a shared parameter's gradient on its way to the block that
-//!   owns it, exchanges of a few numbers (losses, norms).
+//! - What blocks need inside them ([`Inside`]) is as the model tells it; a run does not count that, but its device does.
+//! - What is not here: parameters that are not trained, what the optimizer needs while it steps, a shared parameter's
+//!   gradient on its way to the block that owns it, exchanges of a few numbers (losses, norms).
 
 mod configuration;
 mod gradients;
 mod holding;
+mod inside;
 mod memory;
 mod render;
 mod traffic;
@@ -24,6 +25,7 @@ use std::ops::Range;
 
 pub use configuration::{CHUNK, Configuration, CutTensor, FootprintError, UnitSize};
 pub use gradients::REDUCING;
+pub use inside::Inside;
 pub use memory::{Amount, MemoryFootprint};
 pub use traffic::{Sent, StepTraffic};
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Footprint, MemoryFootprint, Sent, StageFootprint};
+use super::{Amount, Footprint, MemoryFootprint, Sent, StageFootprint};
 
 impl Footprint {
     /// A few lines for each stage: its blocks; the memory of a rank, by formula or between steps, with what comes on top
@@ -40,19 +40,20 @@ fn blocks(stage: &StageFootprint) -> String {
 }
 
 fn memory_cells(memory: &MemoryFootprint) -> Vec<String> {
-    let MemoryFootprint { parameters, gradients, optimizer, activations } = memory;
+    let MemoryFootprint { parameters, gradients, optimizer, activations, inside } = memory;
     let besides = |extra: u64, what: &str| match extra {
         0 => String::new(),
         _ => format!(" (+ {} {what})", bytes(extra)),
     };
     let gathered = besides(parameters.peak - parameters.live, "gathered");
     let working_set = besides(gradients.working_set(), "working set");
-    let activations = if activations.peak > 0 { bytes(activations.peak) } else { "unknown".into() };
+    let known = |amount: &Amount| if amount.peak > 0 { bytes(amount.peak) } else { "unknown".into() };
     vec![
         format!("parameters {}{gathered}", bytes(parameters.live)),
         format!("gradients {}{working_set}", bytes(gradients.formula)),
         format!("optimizer {}", bytes(optimizer.peak)),
-        format!("activations {activations}"),
+        format!("activations {}", known(activations)),
+        format!("inside blocks {}", known(inside)),
         format!("together {}", bytes(memory.peak())),
     ]
 }

@@ -1,7 +1,7 @@
 //! Footprints against the tables, and against counts by hand.
 
 use super::{blocks, hidden, only, stages, tied, tokens};
-use crate::footprint::{Configuration, MemoryFootprint, Sent};
+use crate::footprint::{Configuration, Inside, MemoryFootprint, Sent};
 use crate::{Release, ScheduleKind};
 
 #[test]
@@ -136,6 +136,35 @@ fn activations_are_the_cuts_of_what_is_in_flight() {
     assert_eq!(stages(&chunks)[0].blocks, [0..1, 3..4]);
     assert_eq!(peaks(&chunks)[0], 3 * (input + cut) + 2 * 2 * cut);
     assert_eq!(peaks(&Configuration { cuts: Vec::new(), ..tied() }), [0, 0]);
+}
+
+#[test]
+fn inside_blocks_is_what_graphs_keep_and_what_the_one_that_runs_needs() {
+    let block = |kept, peak, output| Inside { kept, peak, output };
+    // Blocks 0 to 5, and the loss.
+    let insides: Vec<Inside> =
+        (0..6).map(|index| block(10 + index, 100, 1000)).chain([block(7, 50, 0)]).collect();
+    let peaks = |configuration: &Configuration| -> Vec<u64> {
+        stages(configuration).iter().map(|stage| stage.memory.inside.peak).collect()
+    };
+    let configuration = Configuration { insides, ..tied() };
+    // Two micro-batches in flight on the first stage, of which the first runs its last block; one on the second, whose last
+    // block has more than the loss.
+    let kept = |blocks: std::ops::Range<u64>| blocks.map(|index| 10 + index).sum::<u64>();
+    assert_eq!(peaks(&configuration), [kept(0..3) + kept(0..2) + 100, kept(3..5) + 100]);
+    // The last block's output is there once more, be it for the loss or for the block itself.
+    let again = Configuration { recompute_every: 1, ..configuration.clone() };
+    assert_eq!(peaks(&again), [100 + 1000, 100 + 1000]);
+    let large_loss = |peak| {
+        let mut insides = configuration.insides.clone();
+        insides[6].peak = peak;
+        Configuration { insides, ..configuration.clone() }
+    };
+    assert_eq!(peaks(&large_loss(200))[1], kept(3..6) + 200);
+    assert_eq!(peaks(&Configuration { recompute_every: 1, ..large_loss(200) })[1], 200 + 1000);
+    let formulas = stages(&configuration).iter().map(|stage| stage.memory.inside.formula).collect::<Vec<_>>();
+    assert_eq!(formulas, [2 * kept(0..3) + 90, kept(3..6) + 7 + 87]);
+    assert_eq!(peaks(&tied()), [0, 0]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::{hidden, stages};
-use crate::footprint::{Configuration, MemoryFootprint, StageFootprint, UnitSize};
+use crate::footprint::{Configuration, Inside, MemoryFootprint, StageFootprint, UnitSize};
 use crate::{Release, ScheduleKind};
 
 const RELEASES: [Release; 4] =
@@ -18,6 +18,7 @@ prop_compose! {
         (groups, zero_stage, release, prefetch) in (1usize..4, 0u8..4, prop::sample::select(&RELEASES[..]), 0usize..4),
         (each, recompute_every, gpipe, offload) in (any::<bool>(), 0usize..3, any::<bool>(), any::<bool>()),
         (compute, reduce) in (1usize..3, 1usize..3),
+        insides in prop::collection::vec((0u64..1000, 0u64..1000, 0u64..1000), 19),
     ) -> Configuration {
         let split = split[..pp * chunks].to_vec();
         let blocks: usize = split.iter().sum();
@@ -35,6 +36,7 @@ prop_compose! {
         Configuration {
             units: units.into_iter().map(unit).collect(),
             cuts: vec![vec![hidden()]; blocks],
+            insides: insides[..=blocks].iter().map(|&(kept, more, output)| Inside { kept, peak: kept + more, output }).collect(),
             pp, dp, split, schedule, chunks,
             micro_batches: groups * pp,
             zero_stage, release, prefetch, recompute_every,
@@ -51,11 +53,13 @@ proptest! {
     #[test]
     fn nothing_is_below_its_formula(configuration in configurations()) {
         for stage in stages(&configuration) {
-            let MemoryFootprint { parameters, gradients, optimizer, activations } = stage.memory;
+            let MemoryFootprint { parameters, gradients, optimizer, activations, inside } = stage.memory;
             for amount in [parameters, gradients, optimizer] {
                 prop_assert!(amount.formula <= amount.peak && amount.live <= amount.peak, "{amount:?}");
             }
-            prop_assert!(activations.peak <= activations.formula && activations.live == 0, "{activations:?}");
+            for amount in [activations, inside] {
+                prop_assert!(amount.peak <= amount.formula && amount.live == 0, "{amount:?}");
+            }
             prop_assert!(parameters.formula <= parameters.live && optimizer.live == optimizer.peak);
         }
     }

@@ -37,16 +37,16 @@ fn the_text_has_a_few_lines_for_each_stage() {
     let configuration = Configuration { zero_stage: 3, units: configuration.units, ..tied() };
     insta::assert_snapshot!(Footprint::of(&configuration).unwrap().render(), @r"
     stage 0: blocks 0-2
-      memory  parameters 11.4 MiB (+ 18.3 MiB gathered)  gradients 11.4 MiB (+ 21.7 MiB working set)  optimizer 22.9 MiB  activations 6.1 KiB  together 85.8 MiB
+      memory  parameters 11.4 MiB (+ 18.3 MiB gathered)  gradients 11.4 MiB (+ 21.7 MiB working set)  optimizer 22.9 MiB  activations 6.1 KiB  inside blocks unknown  together 85.8 MiB
       sends   reduce_scatter 45.8 MiB in 16 calls  all_gather 71.0 MiB in 25 calls  send 5.7 MiB in 5 calls
     stage 1: blocks 3-5
-      memory  parameters 10.3 MiB (+ 16.0 MiB gathered)  gradients 4.6 MiB (+ 13.7 MiB working set)   optimizer 9.2 MiB   activations 3.0 KiB  together 53.8 MiB
+      memory  parameters 10.3 MiB (+ 16.0 MiB gathered)  gradients 4.6 MiB (+ 13.7 MiB working set)   optimizer 9.2 MiB   activations 3.0 KiB  inside blocks unknown  together 53.8 MiB
       sends   reduce_scatter 18.3 MiB in 12 calls  all_gather 52.7 MiB in 21 calls  send 45.8 MiB in 4 calls
     ");
     let alone = Configuration { pp: 1, dp: 1, split: vec![6], cuts: Vec::new(), ..configuration };
     insta::assert_snapshot!(Footprint::of(&alone).unwrap().render(), @r"
     stage 0: blocks 0-5
-      memory  parameters 32.1 MiB  gradients 32.1 MiB (+ 32.1 MiB working set)  optimizer 64.1 MiB  activations unknown  together 160.3 MiB
+      memory  parameters 32.1 MiB  gradients 32.1 MiB (+ 32.1 MiB working set)  optimizer 64.1 MiB  activations unknown  inside blocks unknown  together 160.3 MiB
       sends   nothing
     ");
 }

@@ -1,0 +1,91 @@
+//! What a training step takes of a device's memory, against the plan. A program of its own: a device's pools belong to the
+//! whole process.
+
+#![cfg(any(feature = "cuda", feature = "wgpu"))]
+#![allow(clippy::unwrap_used)]
+
+#[allow(dead_code)]
+#[path = "backends/backend.rs"]
+mod backend;
+
+use brigade::core::plan::{Configuration, Footprint};
+use brigade::core::{Batch, Engine, EngineSettings, Groups, OptimizerFactory, Recompute, Zero};
+use brigade::models::gpt::{Gelu, GptConfig, Targets};
+use burn::optim::AdamWConfig;
+use burn::tensor::{Device, Int, Tensor, TensorData};
+
+use backend::backends;
+
+const SEQUENCES: usize = 2;
+
+/// Large enough that pages of pools matter little.
+const SHAPE: GptConfig = GptConfig {
+    vocabulary: 12_000,
+    sequence_length: 256,
+    width: 256,
+    layers: 2,
+    heads: 4,
+    tied_head: true,
+    activation: Gelu::GeluTanh,
+};
+
+/// ZeRO-3 and recomputation of all blocks, as the plan's goal has it.
+fn settings() -> EngineSettings {
+    EngineSettings {
+        recompute: Recompute::Every(1),
+        zero: Zero { stage: 3, ..Zero::default() },
+        ..EngineSettings::default()
+    }
+}
+
+fn planned(units: Vec<brigade::core::plan::UnitSize>, dp: usize) -> u64 {
+    let configuration = Configuration {
+        units,
+        cuts: SHAPE.cuts(SEQUENCES, 4),
+        insides: SHAPE.insides(SEQUENCES, 4),
+        split: vec![SHAPE.layers + 2],
+        dp,
+        micro_batches: 2,
+        zero_stage: 3,
+        release: settings().zero.release(1),
+        prefetch: settings().zero.prefetch,
+        recompute_every: 1,
+        ..Configuration::default()
+    };
+    Footprint::of(&configuration).unwrap().stages[0].memory.peak()
+}
+
+/// Bytes that the device's pools have taken after two steps, and what was planned.
+fn taken_and_planned(device: &Device, groups: &Groups) -> (f64, f64) {
+    let tokens = || {
+        let tokens = (0..SEQUENCES * SHAPE.sequence_length).map(|i| (i * 7919 % SHAPE.vocabulary) as i64);
+        let data = TensorData::new(tokens.collect::<Vec<_>>(), [SEQUENCES, SHAPE.sequence_length]);
+        Tensor::<2, Int>::from_data(data, device)
+    };
+    let batch = || Batch {
+        input: tokens(),
+        target: Targets { tokens: tokens(), mask: None },
+        valid_targets: SEQUENCES * SHAPE.sequence_length,
+    };
+    let adamw = AdamWConfig::new().build();
+    let optimizer = OptimizerFactory::new(adamw.clone(), adamw);
+    let model = SHAPE.model(1, device).unwrap();
+    let mut engine = Engine::new(model, 1, &optimizer, groups.clone(), settings()).unwrap();
+    let planned = planned(engine.chain().units().unwrap(), groups.dp.size());
+    for _ in 0..2 {
+        engine.step(vec![batch(), batch()], 1e-3).unwrap();
+    }
+    let pools = device.memory_pool_usage().unwrap();
+    println!("{pools:?} {:?}", device.memory_pool_report());
+    (pools.bytes_reserved as f64, planned as f64)
+}
+
+#[test]
+fn a_step_takes_what_is_planned_within_a_tenth() {
+    for backend in backends() {
+        let (taken, planned) =
+            backend.on_threads(1, 1, |device, groups| taken_and_planned(&device, &groups)).swap_remove(0);
+        let ratio = taken / planned;
+        println!("{}: {taken} bytes, {planned} planned: {ratio:.3}", backend.name);
+    }
+}
