@@ -68,6 +68,10 @@ impl Processor {
     /// If they cannot be connected, or a rank failed.
     #[cfg_attr(not(feature = "cuda"), expect(unused_variables))]
     pub(crate) fn groups(&self, world: &Group, mesh: Mesh, settings: &Settings) -> anyhow::Result<Groups> {
+        if !matches!(self.kind, Kind::Cpu) {
+            // What computes is compiled and tuned in the first step.
+            world.warm_up();
+        }
         match &self.kind {
             Kind::Cpu => Ok(brigade_cpu::groups(world, mesh)?),
             #[cfg(feature = "cuda")]
@@ -75,7 +79,6 @@ impl Processor {
                 let options = brigade_cuda::Options {
                     synchronous: settings.comm.synchronous,
                     even_alone: std::env::var_os(NCCL_ALONE).is_some(),
-                    timeouts: crate::rank::timeouts(&settings.comm),
                 };
                 brigade_cuda::groups(world, mesh, gpu, options).map_err(|error| anyhow::anyhow!(error))
             }

@@ -164,7 +164,7 @@ pub struct CommSettings {
     pub transport: Transport,
     /// Longest wait for all ranks to come up, in seconds.
     pub init_timeout_seconds: f64,
-    /// Longest wait inside a step, in seconds.
+    /// Longest wait inside a step, in seconds. The first step on a GPU has `init_timeout_seconds` where that is longer.
     pub train_timeout_seconds: f64,
 }
 

@@ -55,6 +55,8 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
             self.beat("training");
             let (report, learning_rate) = self.step(items)?;
             let shares = self.share(&report, data_wait, started.elapsed())?;
+            // All ranks have computed a step.
+            self.session.group().warmed_up();
             let outcome = self.saver.advance(&shares.saving)?;
             self.conclude(outcome)?;
             self.point.position += 1;

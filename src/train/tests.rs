@@ -117,6 +117,8 @@ fn run(
             insides: Vec::new(),
         };
         let (interrupt, number) = (Interrupt::detached(), group.rank());
+        let world = group.clone();
+        world.warm_up();
         let mut session = Session::new(
             &program,
             Processor::cpu(),
@@ -136,6 +138,7 @@ fn run(
             files: Vec::new(),
         };
         let trained = session.train(model(), training)?;
+        assert_eq!(world.limit(), Timeouts::default().step);
         Ok((trained.model.tensors()?, data.read.load(Ordering::Relaxed)))
     };
     let worlds = threads(ranks, Timeouts::default());

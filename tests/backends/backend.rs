@@ -56,7 +56,7 @@ fn on_cuda(world: &Group, mesh: Mesh) -> (Device, Groups) {
     let groups = if shared {
         brigade_cuda::host_groups(world, mesh).unwrap()
     } else {
-        let options = brigade_cuda::Options { synchronous: false, even_alone: true, timeouts: timeouts() };
+        let options = brigade_cuda::Options { synchronous: false, even_alone: true };
         brigade_cuda::groups(world, mesh, &gpu, options).unwrap()
     };
     (gpu.device(), groups)

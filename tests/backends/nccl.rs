@@ -5,7 +5,7 @@ use brigade::core::Mesh;
 use brigade_behaviour::{Behaviour, Suite, Sums, on_ranks};
 use brigade_cuda::{Options, RankGpu};
 
-use crate::backend::{is_there, timeouts};
+use crate::backend::is_there;
 
 /// How many GPUs there are; none where the test is left out.
 fn gpus() -> Option<usize> {
@@ -15,7 +15,7 @@ fn gpus() -> Option<usize> {
 
 fn with_nccl(group: &Group, synchronous: bool, check: Behaviour) {
     let gpu = RankGpu::open(group.rank(), group.size(), false).unwrap();
-    let options = Options { synchronous, even_alone: true, timeouts: timeouts() };
+    let options = Options { synchronous, even_alone: true };
     let mesh = Mesh { pp: 1, dp: group.size() };
     let groups = brigade_cuda::groups(group, mesh, &gpu, options).unwrap();
     let suite = Suite { sums: Sums::Within(4.0), finds_mismatches: false, ..Suite::new(gpu.device()) };

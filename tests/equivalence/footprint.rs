@@ -63,6 +63,7 @@ fn configuration(row: &Row) -> Configuration {
     Configuration {
         units: chain.units().unwrap(),
         cuts: shape.cuts(sequences, row.precision.compute.bytes()),
+        insides: Vec::new(),
         pp: row.pp,
         dp: row.dp,
         split,

@@ -21,7 +21,7 @@ use crate::plan::Plan;
 use crate::stats::Counters;
 use crate::stream::Stop;
 use crate::sync::{lock, wait};
-use crate::timeouts::Timeouts;
+use crate::timeouts::Limit;
 use crate::transfer::Transfer;
 use crate::waiter::{Patience, Waiter};
 
@@ -54,7 +54,7 @@ pub(crate) struct Context {
     pub(crate) fabric: Arc<dyn Fabric>,
     pub(crate) fault: Arc<Fault>,
     pub(crate) recorder: Arc<Recorder>,
-    pub(crate) timeouts: Timeouts,
+    pub(crate) limit: Limit,
 }
 
 /// The engine of one group with everything that its users share.
@@ -346,13 +346,13 @@ impl Progress {
 
     fn left(&self, operation: &dyn Underway, now: Instant) -> Duration {
         let waited = operation.started().map_or(Duration::ZERO, |started| now - started);
-        self.context.timeouts.step.saturating_sub(waited)
+        self.context.limit.now().saturating_sub(waited)
     }
 
     /// The time until the first deadline, or nothing once one has passed and has been raised.
     fn time_left(&self, engine: &InFlight, inline: Option<&Collective<'_>>) -> Option<Duration> {
         let now = Instant::now();
-        let mut least = self.context.timeouts.step;
+        let mut least = self.context.limit.now();
         for (operation, is_first) in engine.all(inline) {
             if !is_first {
                 continue;

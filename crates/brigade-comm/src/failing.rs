@@ -17,7 +17,7 @@ impl Progress {
             group: self.identity.name.clone(),
             rank,
             call: Box::new(*operation.call()),
-            waited: self.context.timeouts.step,
+            waited: self.context.limit.now(),
             absent: self.identity.members(&absent),
             stalled: self.identity.members(&stalled),
             verdict: Box::new(verdict),

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use crate::Result;
 use crate::buffer::HostBuffer;
@@ -221,6 +222,24 @@ impl Group {
         let number = hash(hash(self.identity().group, name.as_bytes()), &color.to_le_bytes());
         let members: Vec<usize> = members.iter().map(|member| self.global_rank(*member)).collect();
         Outside::new(self.0.progress.context.recorder.clone(), number, name, &members)
+    }
+
+    /// Gives the operations of all groups of this rank the time of [`Timeouts::init`](crate::Timeouts::init), where that is
+    /// longer, until [`warmed_up`](Self::warmed_up): some ranks may wait until others have compiled what they compute with.
+    /// All ranks should call it.
+    pub fn warm_up(&self) {
+        self.0.progress.context.limit.set_warming_up(true);
+    }
+
+    /// From now on the operations of this rank have the time of [`Timeouts::step`](crate::Timeouts::step) again, also those in
+    /// flight. To be called when all ranks are known to be that far.
+    pub fn warmed_up(&self) {
+        self.0.progress.context.limit.set_warming_up(false);
+    }
+
+    /// How long one operation of this rank may take now.
+    pub fn limit(&self) -> Duration {
+        self.0.progress.context.limit.now()
     }
 
     /// Fails the world on every rank: operations in flight and later ones return an error with this rank and `reason`.

@@ -12,7 +12,7 @@ use crate::flight::{Recorder, SETTLE, investigate};
 use crate::group::Group;
 use crate::link::{Doorbell, PeerLinks, Segment};
 use crate::sync::{lock, wait_until};
-use crate::timeouts::Timeouts;
+use crate::timeouts::{Limit, Timeouts};
 
 /// Makes a world of `n` ranks for the threads of one process: element r is rank r's group.
 ///
@@ -37,7 +37,7 @@ pub fn threads(n: usize, timeouts: Timeouts) -> Vec<Group> {
             .into_iter()
             .map(|recorder| {
                 let (fabric, fault, members) = (fabric.clone(), fault.clone(), members.clone());
-                let context = Context { fabric, fault, recorder, timeouts };
+                let context = Context { fabric, fault, recorder, limit: Limit::new(timeouts) };
                 scope.spawn(move || Group::world(context, members))
             })
             .collect();

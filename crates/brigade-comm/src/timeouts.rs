@@ -1,5 +1,7 @@
 //! How long anything may take.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 /// The deadlines of a world.
@@ -8,12 +10,36 @@ pub struct Timeouts {
     /// From the call of [`join`](crate::join) until all ranks are there; also the time that
     /// [`Group::split`](crate::Group::split) may take to connect. 300 s by default.
     pub init: Duration,
-    /// For one operation, from the moment it is the oldest unfinished one of its kind in its group. 100 s by default.
+    /// For one operation, from the moment it is the oldest unfinished one of its kind in its group. 100 s by default. While a
+    /// rank [warms up](crate::Group::warm_up), `init` holds where it is longer.
     pub step: Duration,
 }
 
 impl Default for Timeouts {
     fn default() -> Self {
         Self { init: Duration::from_secs(300), step: Duration::from_secs(100) }
+    }
+}
+
+/// The deadline of one operation, which all groups of a rank share.
+#[derive(Clone)]
+pub(crate) struct Limit {
+    timeouts: Timeouts,
+    warming_up: Arc<AtomicBool>,
+}
+
+impl Limit {
+    pub(crate) fn new(timeouts: Timeouts) -> Self {
+        Self { timeouts, warming_up: Arc::default() }
+    }
+
+    pub(crate) fn set_warming_up(&self, warming_up: bool) {
+        self.warming_up.store(warming_up, Relaxed);
+    }
+
+    /// As it is now.
+    pub(crate) fn now(&self) -> Duration {
+        let Timeouts { init, step } = self.timeouts;
+        if self.warming_up.load(Relaxed) { init.max(step) } else { step }
     }
 }

@@ -8,6 +8,7 @@ use cudarc::driver::sys::CUstream;
 use cudarc::nccl::sys::ncclComm_t;
 
 use crate::config::config;
+use crate::environment;
 use crate::error::Error;
 use crate::id::Id;
 use crate::life::Life;
@@ -34,15 +35,15 @@ pub struct Communicator {
     life: Arc<Life>,
     rank: usize,
     size: usize,
-    limit: Duration,
 }
 
 impl Communicator {
     /// Joins the group that `id` names, as `rank` of `size`, on the GPU of `context`. `group` is its name in
-    /// messages. `deadline` is for joining, and for each later call to get its operation into a stream.
+    /// messages.
     ///
     /// # Errors
-    /// [`Error::Nccl`], [`Error::Deadline`]; [`Error::InvalidArgument`] if there is no such rank.
+    /// [`Error::Nccl`], [`Error::Deadline`]; [`Error::InvalidArgument`] if there is no such rank, or NCCL is set to what would
+    /// make communicators wait for ever.
     pub fn init(
         nccl: &'static Nccl,
         context: &Arc<Context>,
@@ -52,7 +53,7 @@ impl Communicator {
         size: usize,
         deadline: Duration,
     ) -> Result<Self, Error> {
-        Self::begin(nccl, context, group, id, rank, size, deadline)?.joined()
+        Self::begin(nccl, context, group, id, rank, size)?.joined(deadline)
     }
 
     /// Begins what [`init`](Self::init) does; [`joined`](Self::joined) waits for it. In between it can be given to a
@@ -67,9 +68,9 @@ impl Communicator {
         id: &Id,
         rank: usize,
         size: usize,
-        deadline: Duration,
     ) -> Result<Self, Error> {
         let operation = JOINING;
+        environment::check()?;
         let (Ok(c_rank), Ok(c_size), true) = (c_int::try_from(rank), c_int::try_from(size), rank < size)
         else {
             let reason = format!("there is no rank {rank} among {size} ranks of group \"{group}\"");
@@ -85,22 +86,19 @@ impl Communicator {
             return Err(Error::Nccl { call: "ncclCommInitRankConfig", name, text, operation, group });
         }
         let life = Arc::new(Life::new(nccl, context.clone(), group.to_owned(), raw));
-        Ok(Self { life, rank, size, limit: deadline })
+        let this = Self { life, rank, size };
+        // Now with what NCCL's files say.
+        environment::check().inspect_err(|error| this.abort(&error.reason()))?;
+        Ok(this)
     }
 
     /// Waits until all ranks have joined.
     ///
     /// # Errors
     /// [`Error::Nccl`], [`Error::Deadline`], [`Error::Aborted`].
-    pub fn joined(self) -> Result<Self, Error> {
-        self.life.settle(JOINING, "ncclCommInitRankConfig", Instant::now(), self.limit)?;
+    pub fn joined(self, deadline: Duration) -> Result<Self, Error> {
+        self.life.settle(JOINING, "ncclCommInitRankConfig", Instant::now(), deadline)?;
         Ok(self)
-    }
-
-    /// Gives each later call `limit` to get its operation into a stream.
-    pub fn with_limit(mut self, limit: Duration) -> Self {
-        self.limit = limit;
-        self
     }
 
     /// Makes groups of the ranks that give the same `color`, ordered by `key` and then by rank; `None` joins
@@ -148,16 +146,19 @@ impl Communicator {
         };
         let c_color = color.map_or(Ok(SPLIT_NOCOLOR), |color| c_int::try_from(color).map_err(invalid))?;
         let c_key = c_int::try_from(key).map_err(invalid)?;
-        // NCCL writes the pointer when the split is done, perhaps after this has given up. It is freed if it
-        // was.
+        // NCCL writes the pointer when the split is done, perhaps after this has given up: then it stays.
         let slot: *mut ncclComm_t = Box::into_raw(Box::new(std::ptr::null_mut()));
         let nccl = self.life.nccl;
         let start = Instant::now();
         self.life.run(&operation, "ncclCommSplit", deadline, |raw| {
             // SAFETY: the communicator is alive, and the slot is freed only after NCCL has written it.
-            Ok(unsafe { (nccl.calls.split)(raw, c_color, c_key, slot, &mut config(blocks)) })
+            match unsafe { (nccl.calls.split)(raw, c_color, c_key, slot, &mut config(blocks)) } {
+                // Said at once, of what has only begun.
+                SUCCESS => Ok(IN_PROGRESS),
+                code => Ok(code),
+            }
         })?;
-        // SAFETY: made above; NCCL is done with it.
+        // SAFETY: made above; NCCL writes it before it says that it is done.
         let raw = *unsafe { Box::from_raw(slot) };
         if raw.is_null() {
             return if color.is_none() {
@@ -168,7 +169,7 @@ impl Communicator {
             };
         }
         let life = Arc::new(Life::new(nccl, self.life.context.clone(), group.to_owned(), raw));
-        let mut this = Self { life, rank: 0, size: 0, limit: self.limit };
+        let mut this = Self { life, rank: 0, size: 0 };
         this.life.settle(&operation, "ncclCommSplit", start, deadline)?;
         this.rank = this.life.ask("ncclCommUserRank", nccl.calls.user_rank)?;
         this.size = this.life.ask("ncclCommCount", nccl.calls.count)?;
@@ -191,7 +192,8 @@ impl Communicator {
     }
 
     /// Puts what `enqueue` says into `stream`, which must be one of this rank's GPU, as one operation whose parts run at
-    /// the same time: sends and receives in both directions do not wait for each other. `operation` names it in messages.
+    /// the same time: sends and receives in both directions do not wait for each other. `operation` names it in messages;
+    /// `deadline` is for getting it into the stream, for which NCCL may first have to connect ranks.
     ///
     /// # Errors
     /// [`Error::Nccl`], [`Error::Deadline`], [`Error::Aborted`].
@@ -199,10 +201,11 @@ impl Communicator {
         &self,
         operation: &str,
         stream: CUstream,
+        deadline: Duration,
         enqueue: impl FnOnce(&Queue<'_>),
     ) -> Result<(), Error> {
         let calls = &self.life.nccl.calls;
-        self.life.run(operation, "ncclGroupEnd", self.limit, |raw| {
+        self.life.run(operation, "ncclGroupEnd", deadline, |raw| {
             // SAFETY: takes nothing; every start is followed by an end on the same thread.
             match unsafe { (calls.group_start)() } {
                 SUCCESS => {}

@@ -3,6 +3,7 @@
 use brigade_report::Finding;
 
 use crate::driver::{Driver, Gpu, driver};
+use crate::environment::refusal;
 use crate::error::Error;
 use crate::nccl::{NCCL_FILE, nccl};
 
@@ -108,11 +109,11 @@ fn peers(driver: &Driver, count: usize) -> Finding {
 fn environment(variables: impl Iterator<Item = (String, String)>) -> Finding {
     const NAMES: [&str; 4] =
         ["CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "CUDA_DEVICE_MAX_CONNECTIONS", NCCL_FILE];
-    let mut found: Vec<_> = variables
-        .filter(|(name, _)| NAMES.contains(&name.as_str()) || name.starts_with("NCCL_"))
-        .map(|(name, value)| format!("{name}={value}"))
-        .collect();
+    let mut found: Vec<_> =
+        variables.filter(|(name, _)| NAMES.contains(&name.as_str()) || name.starts_with("NCCL_")).collect();
     found.sort();
+    let refused = found.iter().find_map(|(name, value)| refusal(name, value));
+    let found: Vec<_> = found.iter().map(|(name, value)| format!("{name}={value}")).collect();
     if found.is_empty() {
         return Finding::good("environment", "nothing set that matters");
     }
@@ -121,7 +122,10 @@ fn environment(variables: impl Iterator<Item = (String, String)>) -> Finding {
     if empty {
         return Finding::bad("environment", text, "An empty CUDA_VISIBLE_DEVICES hides all GPUs: unset it");
     }
-    Finding::good("environment", text)
+    match refused {
+        Some(reason) => Finding::bad("environment", text, reason),
+        None => Finding::good("environment", text),
+    }
 }
 
 #[cfg(test)]
@@ -137,5 +141,8 @@ mod tests {
         let found = set(&[("NCCL_DEBUG", "INFO"), ("HOME", "/root"), ("CUDA_VISIBLE_DEVICES", "0")]);
         assert_eq!(found.text, "CUDA_VISIBLE_DEVICES=0 NCCL_DEBUG=INFO");
         assert!(!set(&[("CUDA_VISIBLE_DEVICES", "")]).ok);
+        assert!(set(&[("NCCL_COMM_BLOCKING", "0")]).ok);
+        let found = set(&[("NCCL_COMM_BLOCKING", "1")]);
+        assert!(!found.ok && found.advice.is_some_and(|advice| advice.contains("~/.nccl.conf")));
     }
 }

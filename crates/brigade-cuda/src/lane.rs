@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use brigade_comm::flight::Outside;
-use brigade_comm::{DType, Operation as Kind};
+use brigade_comm::{DType, Group, Operation as Kind};
 
 use crate::communicator::Communicator;
 use crate::error::Error;
@@ -22,8 +22,8 @@ pub struct Rank {
     pub(crate) watch: Watch,
     pub(crate) order: Box<dyn Order>,
     context: Arc<Context>,
-    /// Longest time that an operation may take once its input is there.
-    limit: Duration,
+    /// All ranks.
+    world: Group,
     /// One operation is enqueued at a time, so that all streams get theirs in the order of the program.
     enqueueing: Mutex<()>,
     inboxes: Mutex<Vec<Weak<dyn Tended>>>,
@@ -57,10 +57,16 @@ impl Drop for Rank {
 }
 
 impl Rank {
-    /// A rank whose operations may each take `limit` from when their input is there.
-    pub fn new(watch: Watch, order: Box<dyn Order>, context: Arc<Context>, limit: Duration) -> Arc<Self> {
+    /// A rank of `world`. An operation may take [what that allows](Group::limit) to get into its stream, and as long again from
+    /// when its input is there.
+    pub fn new(watch: Watch, order: Box<dyn Order>, context: Arc<Context>, world: Group) -> Arc<Self> {
         let (enqueueing, inboxes, ends) = Default::default();
-        Arc::new(Self { watch, order, context, limit, enqueueing, inboxes, ends })
+        Arc::new(Self { watch, order, context, world, enqueueing, inboxes, ends })
+    }
+
+    /// How long an operation that begins now may take.
+    fn limit(&self) -> Duration {
+        self.world.limit()
     }
 
     /// Whether all is well.
@@ -84,7 +90,7 @@ impl Rank {
     /// Waits on the host until `ready` gives something, and meanwhile enqueues the receives that can be.
     pub(crate) fn until<T>(&self, ready: impl Fn() -> Result<Option<T>, Error>) -> Result<T, Error> {
         // What is waited for has a deadline of its own; this one is for what nobody else ends.
-        let mut patience = Patience::new(Instant::now(), self.limit.saturating_mul(4));
+        let mut patience = Patience::new(Instant::now(), self.limit().saturating_mul(4));
         loop {
             self.tend_inboxes();
             if let Some(value) = ready()? {
@@ -154,11 +160,12 @@ impl Lane {
         }
         let End { communicator, stream } = &*self.end;
         let one = lock(&rank.enqueueing);
+        let deadline = rank.limit();
         let begun = || {
             rank.order.after_compute(stream)?;
             let (ready, done) = (Event::new(&rank.context)?, Event::new(&rank.context)?);
             stream.record(&ready)?;
-            communicator.enqueue(kind.name(), stream.raw(), enqueue)?;
+            communicator.enqueue(kind.name(), stream.raw(), deadline, enqueue)?;
             stream.record(&done)?;
             let done = Arc::new(done);
             let operation = Operation {
@@ -171,7 +178,7 @@ impl Lane {
                 operation,
                 ready: Some(Arc::new(ready)),
                 done: done.clone(),
-                deadline: rank.limit,
+                deadline,
                 note: Some(self.notes.begin(kind, bytes as u64, dtype)),
             });
             Ok((done, ticket))

@@ -10,7 +10,7 @@
 //!   the answer to all later calls.
 //!
 //! # Reading order
-//! [`Error`] → `library`, `driver`, `nccl` (what there is) → `choose` (which GPU) → `stream` (order on a GPU) → `life`,
+//! [`Error`] → `library`, `driver`, `nccl`, `environment` (what there is) → `choose` (which GPU) → `stream` (order on a GPU) → `life`,
 //! `communicator`, `queue` (NCCL) → `watch` (what does not end) →
 //! `order`, `lane`, `in_flight`, `inbox` (operations among what is computed) → `doctor` (all of it, for people)
 //! → `tensors` (Burn; the feature `tensors`, on by default).
@@ -21,6 +21,7 @@ mod config;
 mod doctor;
 mod driver;
 mod element;
+mod environment;
 mod error;
 mod id;
 mod in_flight;

@@ -81,7 +81,7 @@ impl Life {
         }
     }
 
-    /// Waits until no call is in progress.
+    /// Waits until no call is in progress, and NCCL's thread that made it is gone.
     pub(crate) fn settle(
         &self,
         operation: &str,
@@ -97,7 +97,9 @@ impl Life {
                 return Err(Error::Deadline { operation, group, waited: deadline });
             }
         }
-        Ok(())
+        // Up to 2.25, NCCL takes back what that thread used of this one only when it is asked for something else than
+        // errors; an operation of another communicator would stumble over it.
+        self.ask("ncclCommCount", self.nccl.calls.count).map(|_| ())
     }
 
     /// The error of what runs in the background, if there is one. It does not wait for a call of another

@@ -23,8 +23,9 @@ pub(crate) const IN_PROGRESS: Code = 7;
 /// The environment variable that names NCCL's file.
 pub const NCCL_FILE: &str = "BRIGADE_NCCL";
 
-/// 2.18 brought `ncclCommSplit` for communicators that do not block.
-const OLDEST: c_int = 21_800;
+/// 2.18 brought `ncclCommSplit`. From 2.19.1 on, a communicator can be aborted by another thread than the one that it is
+/// making connections for.
+const OLDEST: c_int = 21_901;
 
 table! {
     /// The functions of NCCL that are used.

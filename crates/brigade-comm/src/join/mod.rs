@@ -29,7 +29,7 @@ use crate::error::Error;
 use crate::fault::Fault;
 use crate::flight::Recorder;
 use crate::group::Group;
-use crate::timeouts::Timeouts;
+use crate::timeouts::{Limit, Timeouts};
 use control::Control;
 use message::{Hello, MAX_TEXT_BYTES, Place, Table};
 use network::Network;
@@ -94,8 +94,9 @@ pub fn join(join: Join) -> Result<World> {
     let fault = Arc::new(Fault::default());
     let Join { rank, world_size, restart, timeouts, .. } = join;
     let recorder = Arc::new(Recorder::new(rank, world_size, restart));
+    let limit = Limit::new(timeouts);
     if world_size == 1 {
-        let context = Context { fabric: Arc::new(Alone), fault: fault.clone(), recorder, timeouts };
+        let context = Context { fabric: Arc::new(Alone), fault: fault.clone(), recorder, limit };
         let group = Group::world(context, vec![0])?;
         return Ok(World { group, rank, fault, timeouts, done: false, control: None, _receptionist: None });
     }
@@ -113,7 +114,7 @@ pub fn join(join: Join) -> Result<World> {
         control: control.shared.clone(),
         wait: timeouts.init,
     };
-    let context = Context { fabric: Arc::new(network), fault: fault.clone(), recorder, timeouts };
+    let context = Context { fabric: Arc::new(network), fault: fault.clone(), recorder, limit };
     let group = Group::world(context, (0..world_size).collect())
         .inspect_err(|error| fault.raise(rank, error.clone()))?;
     let (control, receptionist) = (Some(control), Some(receptionist));

@@ -11,6 +11,7 @@ on_every_transport!(
     another_operation_is_an_error_on_all_ranks,
     another_type_or_root_or_reduction_is_an_error_on_all_ranks,
     a_rank_that_skips_an_operation_is_named,
+    a_rank_that_warms_up_is_waited_for,
     a_missing_peer_of_a_transfer_is_named,
     a_transfer_of_another_size_is_an_error_on_both_ranks,
     a_message_beyond_the_limit_is_an_error_on_both_ranks,
@@ -99,6 +100,29 @@ fn a_rank_that_skips_an_operation_is_named(kind: Kind) {
     for outcome in outcomes {
         let error = outcome.unwrap_err();
         assert!(says(&error, &["all_reduce #1 (sum, f32, 20 bytes)", "ranks [2] did not arrive"]), "{error}");
+    }
+}
+
+fn a_rank_that_warms_up_is_waited_for(kind: Kind) {
+    let outcomes = run(kind, 2, HASTY, |group| {
+        let part = group.split("part", 0, group.rank() as u32)?;
+        let late = || {
+            if group.rank() == 1 {
+                std::thread::sleep(HASTY.step * 2);
+            }
+        };
+        group.warm_up();
+        assert_eq!(part.limit(), HASTY.init);
+        late();
+        part.barrier()?;
+        part.warmed_up();
+        assert_eq!(group.limit(), HASTY.step);
+        late();
+        group.barrier()
+    });
+    for outcome in outcomes {
+        let error = outcome.unwrap_err();
+        assert!(says(&error, &["barrier #1", "1.5", "ranks [1] did not arrive"]), "{error}");
     }
 }
 

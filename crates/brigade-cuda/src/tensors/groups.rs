@@ -5,7 +5,7 @@ use std::error::Error as StdError;
 use std::sync::Arc;
 use std::time::Duration;
 
-use brigade_comm::{Group, ReduceOp, Timeouts};
+use brigade_comm::{Group, ReduceOp};
 use brigade_core::{Collectives, Groups, Mesh, Solo};
 use brigade_host::{Axes, Placement, axes};
 use burn::tensor::{Bytes, DType, Device, TensorData};
@@ -24,12 +24,10 @@ pub struct Options {
     pub synchronous: bool,
     /// Whether a group of one rank goes through NCCL, too, to see what that costs.
     pub even_alone: bool,
-    /// Longest waits.
-    pub timeouts: Timeouts,
 }
 
 /// This rank's groups along the axes of a mesh over all ranks of `world`, which all call it together, each with a GPU of its
-/// own.
+/// own. Each wait has the [deadline](Group::limit) that `world` gives it.
 ///
 /// # Errors
 /// If two ranks have the same GPU, a communicator cannot be made, or a rank failed.
@@ -90,19 +88,18 @@ struct Directions {
     inboxes: Inboxes,
 }
 
-/// Makes this rank's communicators, and connects them before the first step, where the deadline is that of starting.
+/// Makes this rank's communicators, and connects them.
 struct Opening {
     rank: Arc<Rank>,
     context: Arc<Context>,
     /// A little memory to connect with.
     scratch: Pinned,
     limit: Duration,
-    step: Duration,
 }
 
 impl Opening {
     fn new(world: &Group, gpu: &RankGpu, options: Options) -> Result<Self, Box<dyn StdError + Send + Sync>> {
-        check_environment()?;
+        check_queues();
         apart(world, gpu)?;
         let mode = if options.synchronous { Mode::Host } else { Mode::Events };
         let order = BurnOrder::new(mode, gpu.context.clone(), gpu.gpu().index)?.probed()?;
@@ -110,9 +107,8 @@ impl Opening {
         let (told, heard) = (world.clone(), world.clone());
         let elsewhere = move || heard.failure().map(|error| error.to_string());
         let watch = Watch::new(move |reason| told.abort(reason), elsewhere)?;
-        let Timeouts { init: limit, step } = options.timeouts;
-        let rank = Rank::new(watch, Box::new(order), gpu.context.clone(), step);
-        Ok(Self { rank, context: gpu.context.clone(), scratch, limit, step })
+        let rank = Rank::new(watch, Box::new(order), gpu.context.clone(), world.clone());
+        Ok(Self { rank, context: gpu.context.clone(), scratch, limit: world.limit() })
     }
 
     /// The communicator of all ranks.
@@ -121,12 +117,11 @@ impl Opening {
         let mut id = if world.rank() == 0 { Id::new(nccl)?.to_bytes() } else { [0; Id::BYTES] };
         world.broadcast_in_place(&mut id, 0)?;
         gpu.context.make_current()?;
-        let (id, limit) = (Id::from_bytes(id), self.limit);
-        let all =
-            Communicator::begin(nccl, &gpu.context, world.name(), &id, world.rank(), world.size(), limit)?;
+        let id = Id::from_bytes(id);
+        let all = Communicator::begin(nccl, &gpu.context, world.name(), &id, world.rank(), world.size())?;
         // A rank that fails now is heard of, and ends the wait.
         self.rank.watch.register(&all);
-        let all = all.joined()?;
+        let all = all.joined(self.limit)?;
         self.connect(&all)?;
         Ok(all)
     }
@@ -153,7 +148,7 @@ impl Opening {
     fn connect(&self, communicator: &Communicator) -> Result<(), Error> {
         let stream = Stream::new(&self.context)?;
         let (place, raw) = (self.scratch.address, stream.raw());
-        communicator.enqueue("connecting", raw, |queue| {
+        communicator.enqueue("connecting", raw, self.limit, |queue| {
             // SAFETY: the scratch memory is pinned, of more than these elements, and nothing else touches it until the stream
             // is done.
             unsafe { queue.all_reduce(place, place, 32, ElementType::F32, ReduceOp::Sum) }
@@ -179,7 +174,7 @@ impl Opening {
             self.rank.watch.register(&communicator);
             self.connect_direction(&communicator)?;
             let notes = group.outside(&name, index as u64 + 1, &[*from, *to]);
-            let lane = Lane::new(&self.rank, communicator.with_limit(self.step), notes)?;
+            let lane = Lane::new(&self.rank, communicator, notes)?;
             if key == SENDER {
                 directions.out.insert(*to, lane);
             } else {
@@ -194,7 +189,7 @@ impl Opening {
         let stream = Stream::new(&self.context)?;
         let (place, raw) = (self.scratch.address, stream.raw());
         // SAFETY: as in `connect`.
-        communicator.enqueue("connecting", raw, |queue| match communicator.rank() {
+        communicator.enqueue("connecting", raw, self.limit, |queue| match communicator.rank() {
             SENDER => unsafe { queue.send(place, 64, ElementType::U8, RECEIVER) },
             _ => unsafe { queue.recv(place, 64, ElementType::U8, SENDER) },
         })?;
@@ -209,7 +204,7 @@ impl Opening {
     ) -> Result<Arc<dyn Collectives>, Error> {
         let members: Vec<usize> = (0..group.size()).collect();
         let notes = group.outside(&format!("{} (NCCL)", group.name()), 0, &members);
-        let lane = Lane::new(&self.rank, communicator.with_limit(self.step), notes)?;
+        let lane = Lane::new(&self.rank, communicator, notes)?;
         Ok(Arc::new(NcclCollectives::new(lane, group, out, inboxes)))
     }
 }
@@ -218,17 +213,8 @@ impl Opening {
 /// on each GPU, and must all find room at once.
 const BLOCKS: u32 = 4;
 
-/// Variables under which operations of different communicators could wait for each other.
-fn check_environment() -> Result<(), Error> {
-    const IMPLICIT: &str = "NCCL_LAUNCH_ORDER_IMPLICIT";
-    if std::env::var(IMPLICIT).is_ok_and(|value| value != "0") {
-        return Err(Error::InvalidArgument {
-            operation: "joining groups".to_owned(),
-            reason: format!(
-                "{IMPLICIT} makes operations of different groups wait for each other, in an order that is not the same on all ranks: unset it"
-            ),
-        });
-    }
+/// Warns where streams would wait for each other.
+fn check_queues() {
     let (name, wanted) = QUEUES;
     let queues = std::env::var(name).ok().and_then(|value| value.parse::<usize>().ok());
     if queues.is_none_or(|queues| queues < wanted) {
@@ -236,7 +222,6 @@ fn check_environment() -> Result<(), Error> {
             "{name} should be {wanted}, so that streams do not share hardware queues; Brigade's launcher sets it"
         );
     }
-    Ok(())
 }
 
 /// The directions between neighbours on a ring of `size` ranks, in rounds in which each rank has one at most.

@@ -1,6 +1,7 @@
 //! What `examine` says.
 
-use brigade_cuda::{Finding, examine};
+use brigade_cuda::examine;
+use brigade_report::Finding;
 
 use crate::support::assert_contains;
 

@@ -25,7 +25,7 @@ stand_in_test!(a_rank_that_nobody_joins_gives_up, [], {
 
 stand_in_test!(an_operation_that_stays_in_progress_gives_up, ["STAND_IN_UNSETTLED" = "2"], {
     alone(|mut rank| {
-        rank.comm = rank.comm.with_limit(SHORT);
+        rank.limit = SHORT;
         let mut buffer = [1.0; 4];
         all_reduce(&rank, &mut buffer).unwrap();
         let error = all_reduce(&rank, &mut buffer).unwrap_err();
@@ -38,11 +38,26 @@ stand_in_test!(an_operation_that_stays_in_progress_gives_up, ["STAND_IN_UNSETTLE
 stand_in_test!(a_first_operation_that_nobody_joins_gives_up, ["STAND_IN_CONNECTS" = "1"], {
     world(2, |mut rank| match rank.rank {
         0 => {
-            rank.comm = rank.comm.with_limit(SHORT);
+            rank.limit = SHORT;
             let error = all_reduce(&rank, &mut [1.0; 4]).unwrap_err();
             assert_contains(&error.to_string(), &["all_reduce on group \"world\" did not end within 0.2 s"]);
         }
         _ => rank.comm.abort("over"),
+    });
+    assert_eq!(ends(), (2, 0, 0, 2));
+});
+
+// NCCL goes on to write where it was told to.
+stand_in_test!(a_split_that_not_all_ranks_join_gives_up, [], {
+    world(2, |rank| {
+        if rank.rank == 0 {
+            let error = rank.comm.split("dp", Some(0), 0, SHORT).err().unwrap();
+            assert_contains(
+                &error.to_string(),
+                &["splitting off group \"dp\" on group \"world\" did not end within 0.2 s"],
+            );
+        }
+        rank.comm.abort("over");
     });
     assert_eq!(ends(), (2, 0, 0, 2));
 });
@@ -172,3 +187,30 @@ stand_in_test!(an_abort_and_a_good_end_at_once_are_one_end, ["STAND_IN_POLLS" = 
     assert_eq!((made, destroyed + aborted), (ROUNDS + 1, ROUNDS + 1));
     println!("{destroyed} destroyed, {aborted} aborted");
 });
+
+/// Makes a communicator of one rank.
+fn begin() -> Result<Communicator, Error> {
+    let nccl = nccl().unwrap();
+    Communicator::begin(nccl, &Context::new(0).unwrap(), "world", &Id::new(nccl).unwrap(), 0, 1)
+}
+
+stand_in_test!(settings_that_wait_for_ever_are_refused, ["NCCL_COMM_BLOCKING" = "1"], {
+    let text = begin().err().unwrap().to_string();
+    assert_contains(&text, &["NCCL_COMM_BLOCKING=1", "no deadline", "unset it"]);
+    assert_eq!(ends(), (0, 0, 0, 0));
+});
+
+stand_in_test!(such_settings_of_a_file_are_refused, ["STAND_IN_FILE" = "NCCL_P2P_USE_CUDA_MEMCPY=1"], {
+    let text = begin().err().unwrap().to_string();
+    assert_contains(&text, &["NCCL_P2P_USE_CUDA_MEMCPY=1", "NCCL_CONF_FILE", "/etc/nccl.conf"]);
+    assert_eq!(ends(), (1, 0, 0, 1));
+});
+
+stand_in_test!(
+    settings_that_are_off_are_not,
+    ["NCCL_SHM_USE_CUDA_MEMCPY" = "0", "NCCL_COMM_BLOCKING" = ""],
+    {
+        begin().unwrap().joined(SOON).unwrap().finish(SOON).unwrap();
+        assert_eq!(ends(), (1, 1, 1, 0));
+    }
+);

@@ -45,7 +45,7 @@ stand_in_test!(without_it_the_message_says_where_it_may_be, ["libraries" = "driv
 
 stand_in_test!(an_old_one_is_refused, ["STAND_IN_NCCL" = "21005"], {
     let text = nccl().err().unwrap().to_string();
-    assert_contains(&text, &["NCCL 2.10.5", "both/libnccl.so.2", "at least 2.18.0"]);
+    assert_contains(&text, &["NCCL 2.10.5", "both/libnccl.so.2", "at least 2.19.1"]);
 });
 
 stand_in_test!(a_missing_function_is_named, ["libraries" = "without_split"], {

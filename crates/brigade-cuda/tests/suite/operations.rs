@@ -125,7 +125,7 @@ stand_in_test!(one_rank_sends_and_another_receives, [], {
     assert_eq!(ends(), (2, 2, 2, 0));
 });
 
-stand_in_test!(groups_are_split_off, ["STAND_IN_GPUS" = "3"], {
+fn groups_are_split_off() {
     world(3, |rank| {
         let color = (rank.rank != 1).then_some(7);
         let outer = rank.comm.split("outer", color, 10 - rank.rank, SOON).unwrap();
@@ -139,7 +139,7 @@ stand_in_test!(groups_are_split_off, ["STAND_IN_GPUS" = "3"], {
             let (from, into) = (at(&mut send), at(&mut recv));
             // SAFETY: both live until the stream is done.
             let enqueue = |queue: &Queue<'_>| unsafe { queue.all_gather(from, into, 1, ElementType::F32) };
-            outer.enqueue("all_gather", rank.stream.raw(), enqueue).unwrap();
+            outer.enqueue("all_gather", rank.stream.raw(), SOON, enqueue).unwrap();
             rank.stream.synchronize_within(SOON).unwrap();
             assert_eq!(recv, [2.0, 0.0]);
             outer.finish(SOON).unwrap();
@@ -148,6 +148,12 @@ stand_in_test!(groups_are_split_off, ["STAND_IN_GPUS" = "3"], {
         rank.comm.finish(SOON).unwrap();
     });
     assert_eq!(ends(), (8, 8, 8, 0));
+}
+
+stand_in_test!(splits, ["STAND_IN_GPUS" = "3"], { groups_are_split_off() });
+
+stand_in_test!(splits_of_an_older_nccl, ["STAND_IN_GPUS" = "3", "STAND_IN_NCCL" = "21903"], {
+    groups_are_split_off()
 });
 
 stand_in_test!(impossible_ranks_and_colours_are_refused, [], {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use brigade_plan::ScheduleKind::{self, GPipe, Interleaved, OneFOneB};
 
-use crate::simulation::{LEFT, Leaves, Mesh, OrderKind, Plan, Sharding, Sim, pass};
+use crate::simulation::{Compiles, LEFT, Leaves, Mesh, OrderKind, Plan, Sharding, Sim, pass};
 use crate::support::{SOON, count, in_driver};
 
 /// Steps of each case, each with its own delays.
@@ -30,6 +30,7 @@ impl Case {
             takes: Duration::from_micros(600),
             step: 0,
             leaves: None,
+            compiles: None,
         };
         Self { sim, plan, steps: STEPS }
     }
@@ -50,6 +51,11 @@ impl Case {
         self
     }
 
+    fn compiling(mut self, step: u64, takes: Duration) -> Self {
+        self.plan.compiles = Some(Compiles { step, takes });
+        self
+    }
+
     fn steps(mut self, steps: u64) -> Self {
         self.steps = steps;
         self
@@ -64,11 +70,20 @@ impl Case {
     fn outcomes(self) -> Vec<Outcome> {
         let Mesh { pp, dp } = self.sim.mesh;
         self.sim.run(|sim| {
+            let warms_up = self.plan.compiles.is_some();
+            if warms_up {
+                sim.world.warm_up();
+            }
             let run = || {
                 for step in 0..self.steps {
                     // SAFETY: the stand-in's function, of this type.
                     unsafe { in_driver::<unsafe extern "C" fn(u32)>("stand_in_seed")(step as u32) };
                     pass(&sim, Plan { step, ..self.plan }, dp, pp)?;
+                    if step == 0 && warms_up {
+                        // All ranks are that far.
+                        sim.world.barrier().map_err(|error| error.to_string())?;
+                        sim.world.warmed_up();
+                    }
                 }
                 sim.computing.stream.synchronize_within(SOON).map_err(|error| error.to_string())
             };
@@ -217,3 +232,32 @@ pipelines! {
         .within(Duration::from_secs(1))
         .ends(Leaves { rank: 3, hangs: true, ..IN_THE_MIDDLE });
 }
+
+/// The longest that an operation may take, and something that takes longer.
+const LIMIT: Duration = Duration::from_secs(1);
+const LONGER: Duration = Duration::from_secs(2);
+
+// Others wait, in the first step, until a rank has compiled what it computes with.
+stand_in_test!(a_first_step_may_take_longer, ["STAND_IN_GPUS" = "4"], {
+    Case::new(OneFOneB, 2, 4).over(2, Sharding::Whole).within(LIMIT).compiling(0, LONGER).steps(3).succeeds();
+});
+
+stand_in_test!(
+    a_first_step_that_connects_may_take_longer,
+    ["STAND_IN_GPUS" = "2", "STAND_IN_CONNECTS" = "1"],
+    {
+        Case::new(OneFOneB, 1, 4)
+            .over(2, Sharding::Whole)
+            .within(LIMIT)
+            .compiling(0, LONGER)
+            .steps(3)
+            .succeeds();
+    }
+);
+
+stand_in_test!(a_second_step_may_not_take_longer, ["STAND_IN_GPUS" = "2"], {
+    let case = Case::new(OneFOneB, 1, 4).over(2, Sharding::Whole).within(LIMIT).compiling(1, LONGER);
+    let outcomes = case.steps(3).outcomes();
+    let error = outcomes[1].result.as_ref().unwrap_err();
+    assert!(error.contains("all_reduce (number") && error.contains("did not end within 1 s"), "{error}");
+});

@@ -70,27 +70,30 @@ pub fn run(path: &str, settings: &[(&str, &str)], body: impl FnOnce()) {
 
 /// Compiles the stand-ins, once in a process. They stay in the target folder.
 fn folder() -> &'static Path {
+    const CUDA: &[&str] = &["cuda.c"];
+    const NCCL: &[&str] = &["nccl.c", "nccl_work.c"];
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("stand_in");
         let libraries = [
-            ("both", "cuda.c", "libcuda.so", ""),
-            ("both", "nccl.c", "libnccl.so.2", ""),
-            ("driver", "cuda.c", "libcuda.so", ""),
-            ("without_split", "cuda.c", "libcuda.so", ""),
-            ("without_split", "nccl.c", "libnccl.so.2", "-DncclCommSplit=notCommSplit"),
-            ("none", "", "", ""),
+            ("both", CUDA, "libcuda.so", ""),
+            ("both", NCCL, "libnccl.so.2", ""),
+            ("driver", CUDA, "libcuda.so", ""),
+            ("without_split", CUDA, "libcuda.so", ""),
+            ("without_split", NCCL, "libnccl.so.2", "-DncclCommSplit=notCommSplit"),
+            ("none", &[], "", ""),
         ];
-        for (kind, source, library, define) in libraries {
+        for (kind, sources, library, define) in libraries {
             let folder = folder.join(kind);
             std::fs::create_dir_all(&folder).unwrap();
-            if source.is_empty() {
+            if sources.is_empty() {
                 continue;
             }
             let aside = folder.join(format!("{library}.{}", std::process::id()));
             let mut command = Command::new("cc");
             command.args(["-O1", "-shared", "-fPIC", "-pthread", "-Wall", "-Werror", "-o"]).arg(&aside);
-            command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stand_in").join(source));
+            let stand_in = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stand_in");
+            command.args(sources.iter().map(|source| stand_in.join(source)));
             command.args((!define.is_empty()).then_some(define)).arg("-ldl");
             let output = command.output().unwrap();
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -107,12 +110,14 @@ pub struct Rank {
     pub context: Arc<Context>,
     pub stream: Stream,
     pub comm: Communicator,
+    /// How long an operation may take to get into the stream.
+    pub limit: Duration,
 }
 
 impl Rank {
     /// Puts an operation into the rank's stream.
     pub fn enqueue(&self, operation: &str, enqueue: impl FnOnce(&Queue<'_>)) -> Result<(), Error> {
-        self.comm.enqueue(operation, self.stream.raw(), enqueue)
+        self.comm.enqueue(operation, self.stream.raw(), self.limit, enqueue)
     }
 
     /// Puts an all-reduce into the rank's stream that adds in place.
@@ -142,7 +147,7 @@ pub fn world<R: Send>(size: usize, body: impl Fn(Rank) -> R + Sync) -> Vec<R> {
                     let comm = Communicator::init(nccl().unwrap(), &context, "world", &id, rank, size, SOON)
                         .unwrap();
                     let stream = Stream::new(&context).unwrap();
-                    body(Rank { rank, size, context, stream, comm })
+                    body(Rank { rank, size, context, stream, comm, limit: SOON })
                 })
             })
             .collect();

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use brigade_comm::flight::{self, Finding, Noted, Record, State};
 use brigade_comm::{DType, Timeouts};
-use brigade_cuda::{ElementType, Error, Event, Operation, Ticket, Underway, Watch};
+use brigade_cuda::{Error, Event, Operation, Ticket, Underway, Watch};
 
-use crate::support::{Rank, SOON, alone, assert_contains, at, ends, eventually, world};
+use crate::support::{Rank, SOON, alone, assert_contains, ends, eventually, world};
 
 const SHORT: Duration = Duration::from_millis(200);
 

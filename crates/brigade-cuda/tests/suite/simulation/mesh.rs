@@ -71,12 +71,11 @@ impl Sim {
         let context = Context::new(me).unwrap();
         let computing = Arc::new(Computing::new(&context));
         let all = Communicator::init(nccl().unwrap(), &context, "world", &id, me, size, SOON).unwrap();
-        let all = all.with_limit(self.limit);
         let order = SimOrder::new(self.order, context.clone(), computing.clone(), me);
         let (told, heard) = (world.clone(), world.clone());
         let elsewhere = move || heard.failure().map(|error| error.to_string());
         let watch = Watch::new(move |reason| told.abort(reason), elsewhere).unwrap();
-        let rank = Rank::new(watch, Box::new(order), context, self.limit);
+        let rank = Rank::new(watch, Box::new(order), context, world.clone());
 
         let pp_group = world.split("pp", replica as u32, stage as u32).unwrap();
         let dp_group = world.split("dp", stage as u32, replica as u32).unwrap();

@@ -14,4 +14,4 @@ mod values;
 
 pub use mesh::{Mesh, Sim};
 pub use order::OrderKind;
-pub use program::{LEFT, Leaves, Plan, Sharding, pass};
+pub use program::{Compiles, LEFT, Leaves, Plan, Sharding, pass};

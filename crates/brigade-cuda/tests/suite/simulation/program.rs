@@ -45,6 +45,14 @@ pub struct Plan {
     /// The step's number, from which all values and delays follow.
     pub step: u64,
     pub leaves: Option<Leaves>,
+    pub compiles: Option<Compiles>,
+}
+
+/// What rank 0 compiles before it begins a step.
+#[derive(Debug, Clone, Copy)]
+pub struct Compiles {
+    pub step: u64,
+    pub takes: Duration,
 }
 
 /// A rank that does not reach the end of a step.
@@ -118,6 +126,10 @@ pub fn pass(sim: &SimRank, plan: Plan, replicas: usize, stages: usize) -> Result
 
 impl Step<'_> {
     fn run(&mut self, program: &Program) -> Result<(), String> {
+        let now = self.plan.step;
+        if let Some(compiles) = self.plan.compiles.filter(|at| at.step == now && self.sim.world.rank() == 0) {
+            std::thread::sleep(compiles.takes);
+        }
         for (index, action) in program.actions.iter().enumerate() {
             let (rank, now) = (self.sim.world.rank(), self.plan.step);
             if self.plan.leaves.is_some_and(|at| (at.rank, at.step, at.action) == (rank, now, index)) {
