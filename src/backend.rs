@@ -6,9 +6,16 @@ use brigade_comm::Group;
 use brigade_core::{Groups, Mesh};
 use brigade_launch::RankInfo;
 use brigade_report::DeviceMemory;
-use burn::tensor::Device;
+use burn::tensor::{Device, FloatDType};
 
+#[cfg(feature = "cuda")]
+use crate::settings::CollectivesKind;
 use crate::settings::{Backend, Settings};
+
+/// Streams that share a hardware queue wait for each other; NCCL's operations must not. CUDA reads it when it is
+/// initialised.
+#[cfg(feature = "cuda")]
+const QUEUES: (&str, &str) = ("CUDA_DEVICE_MAX_CONNECTIONS", "32");
 
 /// Set, it makes a rank that is alone go through NCCL all the same, to measure what that costs.
 #[cfg(feature = "cuda")]
@@ -36,12 +43,19 @@ impl Processor {
         Self { device: brigade_cpu::device(), name: None, kind: Kind::Cpu }
     }
 
-    /// The device of a rank.
+    /// The device of a rank, which computes in the number types of the settings.
     ///
     /// # Errors
-    /// If there is none for it.
-    #[cfg_attr(not(any(feature = "cuda", feature = "wgpu")), expect(unused_variables))]
+    /// If there is none for it; a [`SettingError`](crate::SettingError) if it lacks a number type.
     pub(crate) fn open(settings: &Settings, info: &RankInfo) -> anyhow::Result<Self> {
+        let processor = Self::of(settings, info)?;
+        let name = processor.name.as_deref().unwrap_or("the CPU");
+        settings.compute.check_types(name, || processor.device.supports_dtype(FloatDType::BF16))?;
+        Ok(processor)
+    }
+
+    #[cfg_attr(not(any(feature = "cuda", feature = "wgpu")), expect(unused_variables))]
+    fn of(settings: &Settings, info: &RankInfo) -> anyhow::Result<Self> {
         match settings.compute.backend {
             #[cfg(feature = "cuda")]
             Backend::Cuda => {
@@ -110,7 +124,7 @@ impl Processor {
 /// Whether several ranks may share a GPU.
 #[cfg(feature = "cuda")]
 fn shares(settings: &Settings) -> bool {
-    settings.comm.collectives == crate::settings::CollectivesKind::Host
+    settings.collectives() == CollectivesKind::Host
 }
 
 /// How many ranks a node has room for: its cores, or its GPUs.
@@ -146,13 +160,65 @@ pub(crate) fn check(settings: &Settings, ranks: usize, world: usize) -> anyhow::
 /// What the ranks' environment has more than the launcher's, where nobody set it.
 pub(crate) fn environment(backend: Backend) -> Vec<(OsString, OsString)> {
     let variables: &[(&str, &str)] = match backend {
-        // Streams that share a hardware queue wait for each other; NCCL's operations must not.
         #[cfg(feature = "cuda")]
-        Backend::Cuda => &[("CUDA_DEVICE_MAX_CONNECTIONS", "32")],
+        Backend::Cuda => &[QUEUES],
         #[cfg(feature = "wgpu")]
         Backend::Wgpu => &[],
         _ => &[brigade_cpu::HUGE_PAGES],
     };
     let unset = variables.iter().filter(|(name, _)| std::env::var_os(name).is_none());
     unset.map(|(name, value)| (name.into(), value.into())).collect()
+}
+
+/// Sets in a rank, before its backend is used, what [`environment`] gives only to ranks that Brigade's launcher starts, as far
+/// as that still counts. Where the program has started threads it does not: [`advice`] then says so.
+#[cfg_attr(not(feature = "cuda"), expect(unused_variables))]
+pub(crate) fn prepare(backend: Backend) {
+    #[cfg(feature = "cuda")]
+    if backend == Backend::Cuda && std::env::var_os(QUEUES.0).is_none() && is_only_thread() {
+        // SAFETY: no other thread is there that could read the environment meanwhile.
+        unsafe { std::env::set_var(QUEUES.0, QUEUES.1) };
+    }
+}
+
+/// What should have been set before the program started.
+#[cfg_attr(not(feature = "cuda"), expect(unused_variables))]
+pub(crate) fn advice(settings: &Settings) -> Option<String> {
+    #[cfg(feature = "cuda")]
+    if settings.collectives() == CollectivesKind::Nccl && std::env::var_os(QUEUES.0).is_none() {
+        let (name, value) = QUEUES;
+        return Some(format!(
+            "note: {name} is not set, and this program had threads before it could set it; start it with {name}={value}, so \
+             that communication does not wait for computing"
+        ));
+    }
+    None
+}
+
+/// Whether this process has no thread but the one that asks. Without `/proc` it is not known, and so denied.
+#[cfg(any(feature = "cuda", test))]
+fn is_only_thread() -> bool {
+    std::fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::io::ErrorKind;
+    use std::os::unix::process::CommandExt;
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_knows_whether_it_is_alone() {
+        // The test's own thread is beside the one that waits for it; a forked process has one.
+        assert!(!is_only_thread());
+        let mut child = Command::new("true");
+        let alone = || if is_only_thread() { Ok(()) } else { Err(ErrorKind::ResourceBusy.into()) };
+        // SAFETY: between fork and exec it only lists a folder; glibc's memory may be used there.
+        unsafe { child.pre_exec(alone) };
+        assert!(child.status().unwrap().success());
+    }
 }

@@ -10,7 +10,7 @@ use crate::settings::Backend;
 const GIB: f64 = (1u64 << 30) as f64;
 const MIB: u64 = 1 << 20;
 
-/// Ranks of one host exchange tensors through memory there, and NCCL makes segments of some 10 MB. Docker's default is 64 MiB.
+/// NCCL's ranks of one host exchange data through files there of some 10 MB each. Docker's default is 64 MiB.
 const SHARED_MEMORY_WANTED: u64 = 256 * MIB;
 
 /// A rank needs a connection or two for each other rank, and files.
@@ -22,24 +22,22 @@ pub fn examine() -> Vec<Finding> {
     let host = [
         backends(),
         processor(),
-        shared_memory(Path::new("/dev/shm")),
+        shared_memory(Path::new("/dev/shm"), Backend::Cuda.is_built()),
         open_files(getrlimit(Resource::Nofile)),
         locked_memory(getrlimit(Resource::Memlock)),
     ];
-    let mut findings = Vec::from(host);
+    let findings = host.into_iter();
     #[cfg(feature = "cuda")]
-    findings.extend(brigade_cuda::examine());
+    let findings = findings.chain(brigade_cuda::examine());
     #[cfg(feature = "wgpu")]
-    findings.extend(adapters());
-    findings
+    let findings = findings.chain(adapters());
+    findings.collect()
 }
 
 fn backends() -> Finding {
-    let built = [Backend::Cpu, Backend::Cuda, Backend::Wgpu].into_iter().filter(|backend| backend.is_built());
-    let names: Vec<_> = built.map(Backend::name).collect();
     let text = format!(
         "{}; used where --backend is left out: {}",
-        names.join(", "),
+        Backend::built(),
         Backend::Auto.resolved().name()
     );
     let finding = Finding::good("backends of this program", text);
@@ -58,22 +56,27 @@ fn processor() -> Finding {
     Finding::good("host", format!("{cores} cores, {:.1} GiB of memory", bytes / GIB))
 }
 
-fn shared_memory(path: &Path) -> Finding {
+/// Memory in files, which only NCCL uses: what Brigade's own ranks share has no file.
+fn shared_memory(path: &Path, has_nccl: bool) -> Finding {
     let name = path.to_string_lossy();
-    let stat = match rustix::fs::statvfs(path) {
-        Ok(stat) => stat,
-        Err(error) => {
-            return Finding::bad(name, error.to_string(), "ranks of one host need it: mount a tmpfs there");
+    let (text, free) = match rustix::fs::statvfs(path) {
+        Ok(stat) => {
+            let (size, free) = (stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize);
+            (format!("{} MiB, {} MiB free", size / MIB, free / MIB), free)
         }
+        Err(error) => (error.to_string(), 0),
     };
-    let (size, free) = (stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize);
-    let text = format!("{} MiB, {} MiB free", size / MIB, free / MIB);
-    if free < SHARED_MEMORY_WANTED {
-        let advice = "ranks of one host need it: make it larger (docker run --shm-size=1g), remove what is left over there, \
-                      or use --transport tcp";
-        return Finding::bad(name, text, advice);
+    match free >= SHARED_MEMORY_WANTED {
+        true => Finding::good(name, text),
+        false if has_nccl => Finding::bad(
+            name,
+            text,
+            "NCCL's ranks of one host need it: make it larger (docker run --shm-size=1g), or remove what is left over there",
+        ),
+        false => Finding::good(name, text).with_advice(
+            "only NCCL would need more: what ranks share otherwise is not there, but counts as memory of their container",
+        ),
     }
-    Finding::good(name, text)
 }
 
 fn open_files(limit: Rlimit) -> Finding {
@@ -128,9 +131,16 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_not_there_is_a_finding() {
-        let missing = shared_memory(Path::new("/no/such/folder"));
-        assert!(!missing.ok && missing.advice.is_some());
+    fn shared_memory_in_files_is_missed_only_for_nccl() {
+        for path in ["/no/such/folder", "/proc"] {
+            let missing = shared_memory(Path::new(path), true);
+            assert!(
+                !missing.ok && missing.advice.is_some_and(|advice| advice.contains("--shm-size")),
+                "{path}"
+            );
+            let told = shared_memory(Path::new(path), false);
+            assert!(told.ok && told.advice.is_some_and(|advice| advice.starts_with("only NCCL")), "{path}");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 
 use crate::checkpoint::changes;
+use crate::program::resolved;
 use crate::settings::CHECKPOINT_FOLDER;
 
 /// The resolved configuration of a run.
@@ -91,7 +92,7 @@ fn portable(config: &str) -> String {
     if let Some(output) = table.get_mut("output").and_then(toml::Value::as_table_mut) {
         output.remove("dir");
     }
-    toml::to_string(&table).unwrap_or_else(|_| config.to_owned())
+    resolved(&table).unwrap_or_else(|_| config.to_owned())
 }
 
 fn refuse_earlier(dir: &Path, config: &str) -> anyhow::Result<()> {

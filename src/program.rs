@@ -23,7 +23,7 @@ use crate::flags::StandardFlags;
 use crate::output;
 use crate::rank;
 use crate::session::{DryRun, Session};
-use crate::settings::{Plan, Settings};
+use crate::settings::{Plan, Settings, automatic};
 
 pub use brigade_launch::exit;
 
@@ -183,6 +183,7 @@ impl Program<'_> {
         prepare: impl FnOnce(Role) -> anyhow::Result<P>,
         body: impl FnOnce(&mut Session, P) -> anyhow::Result<()>,
     ) -> anyhow::Result<u8> {
+        backend::prepare(self.settings.compute.backend);
         let interrupt = interrupt::install()?;
         let launched = launched_in();
         let role = if launched.is_some() { Role::LaunchedRank } else { Role::JoinedRank { rank: info.rank } };
@@ -353,10 +354,16 @@ pub fn launch(defaults: &str, body: impl FnOnce(&mut Session) -> anyhow::Result<
     program.run(|_| Ok(()), |session, ()| body(session))
 }
 
-/// A configuration as TOML.
+/// A configuration as TOML, with comments that say what each `auto` in it stands for.
 ///
 /// # Errors
 /// If it cannot be written as TOML.
 pub fn resolved<C: Serialize>(config: &C) -> anyhow::Result<String> {
-    toml::to_string(config).context("the configuration cannot be written as TOML")
+    let mut text = toml::to_string(config).context("the configuration cannot be written as TOML")?;
+    let table: toml::Table = text.parse().unwrap_or_default();
+    let backend = table.get("compute").and_then(|section| section.get("backend")?.as_str());
+    for (section, key, value) in automatic(&table) {
+        text += &format!("# {section}.{key}: auto is {value} on {}\n", backend.unwrap_or_default());
+    }
+    Ok(text)
 }

@@ -139,7 +139,8 @@ impl Session {
         self.settings.train.seed
     }
 
-    /// All settings, resolved.
+    /// All settings. What is `auto` in them follows from the backend: [`Settings::collectives`],
+    /// [`ComputeSettings::float`](crate::ComputeSettings::float).
     pub fn settings(&self) -> &Settings {
         &self.settings
     }

@@ -7,6 +7,7 @@ use brigade_checkpoint::{Checkpoint, list, open_storage};
 use serde_json::Value;
 
 use super::RunDescription;
+use crate::settings::settled;
 
 /// Settings of which a run cannot change its mind: they decide what its state means and which data come next.
 const FIXED: [&str; 7] = [
@@ -20,14 +21,17 @@ const FIXED: [&str; 7] = [
 ];
 
 /// Settings that have nothing to do with what is computed.
-const FREE: [&str; 9] = [
+const FREE: [&str; 12] = [
     "output.",
     "checkpoint.keep",
     "checkpoint.dir",
     "checkpoint.asynchronous",
     "checkpoint.on_failure",
     "checkpoint.timeout_seconds",
-    "comm.",
+    "comm.synchronous",
+    "comm.transport",
+    "comm.init_timeout_seconds",
+    "comm.train_timeout_seconds",
     "data.sources",
     "data.cache_dir",
 ];
@@ -62,12 +66,13 @@ pub(crate) fn newest(place: &str) -> anyhow::Result<Result<(u64, RunDescription)
     }))
 }
 
-/// The settings that differ from those of the checkpoint of `step`, one a line, where the run may go on with them.
+/// The settings that differ from those of the checkpoint of `step`, one a line, where the run may go on with them. What is
+/// `auto` counts as what it stands for, as in checkpoints: on another backend it may differ.
 ///
 /// # Errors
 /// If it cannot go on with them; the message names the first such setting.
 pub(crate) fn changes(step: u64, before: &Value, config: &str) -> anyhow::Result<Vec<String>> {
-    let now: toml::Table = config.parse()?;
+    let now = settled(config.parse()?);
     let (mut old, mut new) = (BTreeMap::new(), BTreeMap::new());
     flatten(before, String::new(), &mut old);
     flatten(&serde_json::to_value(now)?, String::new(), &mut new);
@@ -116,6 +121,32 @@ mod tests {
                 .parse()
                 .unwrap();
         changes(5, &serde_json::to_value(before).unwrap(), now)
+    }
+
+    #[test]
+    fn what_follows_from_another_backend_is_listed_with_it() {
+        let auto = |backend: &str| {
+            format!(
+                "[compute]\nbackend = \"{backend}\"\ndtype = \"auto\"\n[comm]\ncollectives = \"auto\"\ntransport = \"tcp\""
+            )
+        };
+        let change = |before: &str, now: &str| {
+            let before = settled(before.parse().unwrap());
+            changes(5, &serde_json::to_value(before).unwrap(), now).unwrap()
+        };
+        let line = |key: &str, was: &str, is: &str| format!("{key}: \"{was}\" before, now \"{is}\"");
+        let (collectives, dtype) = (["host", "nccl"], ["f32", "bf16"]);
+        let between = |was: usize, is: usize| {
+            [
+                line("comm.collectives", collectives[was], collectives[is]),
+                line("compute.backend", ["cpu", "cuda"][was], ["cpu", "cuda"][is]),
+                line("compute.dtype", dtype[was], dtype[is]),
+            ]
+        };
+        assert_eq!(change(&auto("cpu"), &auto("cuda")), between(0, 1));
+        assert_eq!(change(&auto("cuda"), &auto("cpu")), between(1, 0));
+        assert_eq!(change(&auto("cpu"), &auto("wgpu")), [line("compute.backend", "cpu", "wgpu")]);
+        assert!(change(&auto("cuda"), &auto("cuda").replace("tcp", "auto")).is_empty());
     }
 
     #[test]

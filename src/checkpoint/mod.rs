@@ -17,7 +17,7 @@ pub(crate) use saver::{Outcome, Progress, Saver};
 pub struct RunDescription {
     /// Tells the run from others; it stays when the run goes on.
     pub run: String,
-    /// The resolved configuration.
+    /// The resolved configuration, with what each `auto` stood for.
     pub configuration: serde_json::Value,
     /// For each parameter, its name in a file of weights.
     pub file_names: std::collections::BTreeMap<String, String>,

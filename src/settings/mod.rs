@@ -16,6 +16,7 @@ use brigade_core::plan::{ScheduleError, SplitError};
 use serde::{Deserialize, Serialize};
 
 pub use backend::{Backend, CollectivesKind, ComputeType};
+pub(crate) use backend::{automatic, settled};
 pub use checkpoint::{CHECKPOINT_FOLDER, CheckpointSettings, OnFailedSave, OnNonFinite};
 pub use optimizer::OptimizerSettings;
 pub use plan::Plan;

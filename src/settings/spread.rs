@@ -98,8 +98,17 @@ impl ComputeSettings {
         match self.dtype {
             ComputeType::F32 => Float::F32,
             ComputeType::Bf16 => Float::Bf16,
-            ComputeType::Auto => self.backend.resolved().float(),
+            ComputeType::Auto => self.backend.float(),
         }
+    }
+
+    /// Checks the number types on a device, of which it says whether it computes in bf16.
+    pub(crate) fn check_types(&self, device: &str, has_bf16: impl Fn() -> bool) -> Result<(), SettingError> {
+        let types = [("compute.dtype", self.float()), ("compute.reduce_dtype", self.reduce_dtype)];
+        let bf16 = types.into_iter().find(|(_, float)| *float == Float::Bf16);
+        let Some((option, _)) = bf16.filter(|_| !has_bf16()) else { return Ok(()) };
+        let allowed = format!("{device} does not compute in bf16; it must be f32 (--set {option}=f32)");
+        Err(SettingError::new(option, "bf16", allowed))
     }
 
     pub(super) fn recompute(&self) -> Result<Recompute, SettingError> {
@@ -113,6 +122,35 @@ impl ComputeSettings {
                 &self.recompute,
                 "it must be none, all, or every-K for every K-th block, as every-2",
             )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn bf16_is_for_devices_that_have_it() {
+        let settings = |dtype, reduce_dtype| ComputeSettings {
+            backend: Backend::Wgpu,
+            dtype,
+            reduce_dtype,
+            ..ComputeSettings::default()
+        };
+        settings(ComputeType::Auto, Float::F32).check_types("a GPU", || panic!("nobody needs it")).unwrap();
+        for (dtype, reduce, option) in [
+            (ComputeType::Bf16, Float::F32, "compute.dtype"),
+            (ComputeType::F32, Float::Bf16, "compute.reduce_dtype"),
+        ] {
+            let settings = settings(dtype, reduce);
+            settings.check_types("a GPU", || true).unwrap();
+            let said = format!(
+                "{option} = bf16 is not possible: a GPU does not compute in bf16; it must be f32 (--set {option}=f32)"
+            );
+            assert_eq!(settings.check_types("a GPU", || false).unwrap_err().to_string(), said);
         }
     }
 }

@@ -9,11 +9,13 @@ use brigade_data::Sampler;
 use brigade_models::Names;
 use brigade_report::{Compute, ConsoleMode, Reporter, ReporterOptions};
 
+use crate::backend;
 use crate::checkpoint::{Resumption, RunDescription, Saver, Unfit, restore};
 use crate::dataset::{Dataset, Training};
 use crate::output;
 use crate::program::FLIGHT_FOLDER;
 use crate::session::{Beginning, Session};
+use crate::settings::settled;
 
 use super::devices::Devices;
 
@@ -105,7 +107,7 @@ impl Session {
         introduction: &[String],
         devices: Devices,
     ) -> anyhow::Result<Reporter> {
-        let about_devices = devices.introduction();
+        let about_devices = [devices.introduction(), backend::advice(&self.settings)];
         let options = ReporterOptions {
             total_steps: self.settings.train.steps,
             log_every: self.settings.output.log_every,
@@ -129,7 +131,7 @@ impl Session {
             output::write_whole(&path, content)?;
             reporter.wrote(path);
         }
-        introduction.iter().chain(&about_devices).for_each(|line| reporter.note(line));
+        introduction.iter().chain(about_devices.iter().flatten()).for_each(|line| reporter.note(line));
         if let Some(Resumption { point, damaged }) = resumption {
             damaged.iter().for_each(|what| reporter.note(&format!("passed over {what}")));
             reporter.note(&format!("going on from the checkpoint of step {}", point.step));
@@ -147,7 +149,7 @@ impl Session {
         shapes: &[(String, Vec<usize>)],
         names: &Names,
     ) -> anyhow::Result<serde_json::Value> {
-        let config: toml::Table = self.config.parse()?;
+        let config = settled(self.config.parse()?);
         let file_names: BTreeMap<_, _> =
             shapes.iter().map(|(name, _)| (name.clone(), (names.to_file)(name))).collect();
         let (run, configuration) = (self.run.clone(), serde_json::to_value(config)?);

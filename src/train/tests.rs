@@ -38,7 +38,7 @@ impl Block for Layer {
 }
 
 fn model() -> brigade_core::Model<Tensor<2>, Tensor<2>, Tensor<2>> {
-    let layer = || Layer { linear: LinearConfig::new(3, 3).init(&Device::default().autodiff()) };
+    let layer = || Layer { linear: LinearConfig::new(3, 3).init(&brigade_cpu::device().autodiff()) };
     Chain::new()
         .then("a", layer())
         .then("b", layer())
@@ -159,7 +159,7 @@ fn trained_on(positions: &[u64], settings: &Settings) -> Vec<NamedTensor> {
     let data = Poisoned::default();
     for (step, position) in positions.iter().enumerate() {
         let rows = (0..4).map(|k| sampler().numbered(*position, k).unwrap());
-        let batches = rows.map(|items| data.batch(items, &Device::default())).collect();
+        let batches = rows.map(|items| data.batch(items, &brigade_cpu::device())).collect();
         engine.step(batches, plan.learning_rate * plan.schedule.factor(step as u64)).unwrap();
     }
     engine.tensors(0).unwrap()

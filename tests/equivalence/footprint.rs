@@ -11,7 +11,7 @@ use brigade::models::gpt::{Gelu, GptConfig};
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Tensor;
 
 use crate::mesh::on_threads;
 use crate::row::{MIXED, Row, STEPS};
@@ -219,7 +219,7 @@ const BLOCK: u64 = 4 << 10;
 /// One step of four layers on `dp` ranks; tied, the last layer has the first one's parameters.
 fn step(dp: usize, micro_batches: u64, zero: Zero, tied: bool) -> Vec<StepReport> {
     on_threads(1, dp, |groups| {
-        let device = Device::default();
+        let device = brigade_cpu::device();
         let layer = || Layer { linear: LinearConfig::new(32, 32).with_bias(false).init(&device) };
         let chain = Chain::new().then("0", layer()).then("1", layer()).then("2", layer()).then("3", layer());
         let chain = if tied { chain.tie("3.linear.weight", "0.linear.weight") } else { chain };

@@ -6,7 +6,7 @@ use brigade::core::{
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
-use burn::tensor::{Device, Tensor, TensorData, activation::tanh};
+use burn::tensor::{Tensor, TensorData, activation::tanh};
 
 use crate::mesh::{on_threads, same_bits};
 use crate::resume::Saved;
@@ -26,7 +26,7 @@ impl Block for Layer {
 
 /// Four layers: the first is frozen, the third reads the first's weight, the fourth the second's.
 fn model() -> Model<Tensor<2>, Tensor<2>, Tensor<2>> {
-    let layer = || Layer { linear: LinearConfig::new(6, 6).init(&Device::default().autodiff()) };
+    let layer = || Layer { linear: LinearConfig::new(6, 6).init(&brigade_cpu::device().autodiff()) };
     Chain::new()
         .then("a", layer().no_grad())
         .then("b", layer())
@@ -41,7 +41,7 @@ fn batch(number: usize) -> Batch<Tensor<2>, Tensor<2>> {
     let values = |salt: usize| {
         let values: Vec<f32> =
             (0..18).map(|i| (((i + salt) * (number + 3) * 7919 % 101) as f32 - 50.0) / 50.0).collect();
-        Tensor::from_data(TensorData::new(values, [3, 6]), &Device::default())
+        Tensor::from_data(TensorData::new(values, [3, 6]), &brigade_cpu::device())
     };
     Batch { input: values(0), target: values(7), valid_targets: 3 }
 }

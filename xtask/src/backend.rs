@@ -15,7 +15,7 @@ pub enum Backend {
     Cpu,
     /// Needs LLVM to build, and NVIDIA's driver to run.
     Cuda,
-    /// Needs a driver of Vulkan, Metal or DX12 to run.
+    /// Needs a driver of Vulkan to run.
     Wgpu,
 }
 

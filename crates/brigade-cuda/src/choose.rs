@@ -91,8 +91,10 @@ mod tests {
         let message = gpu_for(3, 4, 2).unwrap_err().to_string();
         assert!(message.starts_with("local rank 3 of 4 has no GPU: this node shows 2 GPUs ("), "{message}");
         assert!(message.contains("CUDA_VISIBLE_DEVICES") && message.contains("at most 2 ranks"), "{message}");
+        assert!(message.ends_with("or let ranks share them by --collectives host"), "{message}");
         let message = gpu_for(0, 1, 0).unwrap_err().to_string();
-        assert!(message.contains("shows 0 GPUs"), "{message}");
+        assert!(message.contains("shows 0 GPUs") && message.contains("nvidia-smi"), "{message}");
+        assert!(!message.contains("at most"), "{message}");
     }
 
     #[test]

@@ -81,9 +81,8 @@ pub enum Error {
     },
     /// A node has fewer GPUs than ranks.
     #[error(
-        "local rank {local_rank} of {local_size} has no GPU: this node shows {visible} GPU{} ({visibility}). Start at \
-         most {visible} rank{} on this node (--nproc-per-node), or make more GPUs visible",
-        plural(*visible), plural(*visible)
+        "local rank {local_rank} of {local_size} has no GPU: this node shows {visible} GPU{} ({visibility}). {}",
+        plural(*visible), too_few_advice(*visible)
     )]
     TooFewGpus {
         /// The rank's index among those of its node.
@@ -187,6 +186,18 @@ impl Error {
             Self::Aborted { reason } => reason.clone(),
             other => other.to_string(),
         }
+    }
+}
+
+/// What to do where a node has a rank more than GPUs.
+fn too_few_advice(visible: usize) -> String {
+    match visible {
+        0 => "Make its GPUs visible; nvidia-smi lists those that the driver sees".into(),
+        n => format!(
+            "Start at most {n} rank{} on this node (--nproc-per-node), make more GPUs visible, or let ranks share them by \
+             --collectives host",
+            plural(n)
+        ),
     }
 }
 

@@ -137,12 +137,17 @@ impl GptConfig {
         Ok(if self.tied_head { chain.tie("head.lm_head", "embedding.wte") } else { chain })
     }
 
-    /// Relative costs of the model's blocks, in order: embedding, layers, head.
+    /// Relative costs of the model's blocks, in order: embedding, layers, head. They are those of
+    /// [`chain`](Self::chain), found without a device.
     ///
     /// # Errors
     /// As [`GptConfig::check`].
     pub fn costs(&self) -> Result<Vec<f64>, ShapeError> {
-        Ok(self.chain(0, &Device::default())?.costs())
+        self.check()?;
+        let width = self.width as f64;
+        // Four squares each of attention and, twice, of the feed-forward layer; biases and norms.
+        let layers = std::iter::repeat_n(12.0 * width * width + 13.0 * width, self.layers);
+        Ok(std::iter::once(width).chain(layers).chain([self.vocabulary as f64 * width]).collect())
     }
 
     /// The tensors that go into each block, for micro-batches of so many sequences and activations of so many bytes

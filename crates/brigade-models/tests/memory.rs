@@ -63,6 +63,7 @@ fn measured_and_planned(shape: &GptConfig, recompute: Recompute) -> (f64, f64) {
     let optimizer = OptimizerFactory::new(adamw.clone(), adamw);
     let model = shape.model(1, &device).unwrap();
     let mut engine = Engine::new(model, 1, &optimizer, Groups::alone(), settings).unwrap();
+    assert_eq!(shape.costs().unwrap(), engine.chain().costs(), "also without a device");
     let configuration = Configuration {
         units: engine.chain().units().unwrap(),
         cuts: shape.cuts(SEQUENCES, 4),

@@ -157,8 +157,9 @@ impl fmt::Display for Summary {
         }
         let rate = self.median_tokens_per_second.map_or("-".into(), |rate| grouped(rate.round() as u64));
         writeln!(f, "tokens/s      {rate} (median)")?;
-        if let (Some(tflops), Some(mfu)) = (self.median_tflops, self.median_mfu_percent) {
-            writeln!(f, "TFLOP/s       {tflops:.3} a device, MFU {mfu:.1}% (median)")?;
+        if let Some(tflops) = self.median_tflops {
+            let mfu = self.median_mfu_percent.map_or(String::new(), |mfu| format!(", MFU {mfu:.1}%"));
+            writeln!(f, "TFLOP/s       {tflops:.3} a device{mfu} (median)")?;
         }
         if let Some(devices) = &self.devices {
             writeln!(f, "devices       {devices}")?;
@@ -211,6 +212,7 @@ mod tests {
         for (i, loss) in [5.0, 4.0, 3.5].into_iter().enumerate() {
             totals.add(&StepRecord {
                 loss,
+                tflops: Some(0.5),
                 tokens: 1000,
                 tokens_per_second: 500.0 * (i + 1) as f64,
                 step_seconds: 2.0,
@@ -229,6 +231,7 @@ mod tests {
              loss          5.0000 -> 3.5000\n\
              validation    4.2500\n\
              tokens/s      1,000 (median)\n\
+             TFLOP/s       0.500 a device (median)\n\
              waiting       data 1.0%, other ranks 5.0%\n\
              peak memory   1.00 GiB in the largest rank\n\
              files         runs/a/metrics.jsonl\n              runs/a/model.safetensors"

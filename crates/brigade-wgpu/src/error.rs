@@ -5,9 +5,9 @@
 pub enum Error {
     /// wgpu finds no adapter.
     #[error(
-        "wgpu finds no adapter of Vulkan, Metal or DX12 on this machine, neither a GPU nor a driver in software: install \
-         the GPU's Vulkan driver, or to compute in software a Vulkan driver such as lavapipe (Debian and Ubuntu: \
-         mesa-vulkan-drivers); in a container the driver must be inside, with its file in /usr/share/vulkan/icd.d or \
+        "wgpu finds no adapter on this machine, neither a GPU nor a driver in software: install the GPU's Vulkan \
+         driver, or to compute in software a Vulkan driver such as lavapipe (Debian and Ubuntu: mesa-vulkan-drivers); in a \
+         container the driver must be inside, with its file in /usr/share/vulkan/icd.d or \
          named in VK_ICD_FILENAMES"
     )]
     NoAdapter,

@@ -1,5 +1,6 @@
-//! The wgpu backend: GPUs of any make through Vulkan, Metal or DX12, and collectives staged through host memory.
+//! The wgpu backend: GPUs of any make, and collectives staged through host memory.
 //!
+//! - Ranks need Linux, so it is Vulkan that reaches them; the choice of an adapter also knows Metal and DX12.
 //! - A rank takes an adapter by its number on its node: see [`device`]. Ranks may share one.
 //! - wgpu has no collectives: tensors are read from the device, summed on the host, and written back. Sums have the
 //!   same bits as on the CPU, for the same addends.

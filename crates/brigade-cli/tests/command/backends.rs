@@ -13,13 +13,22 @@ fn the_doctor_says_what_the_machine_has() {
     assert_eq!(done.code, Some(i32::from(missing)), "{}", done.out);
 }
 
-/// What `auto` stands for is written into the run's folder, so that another program goes on alike.
+/// The backend is written into the run's folder, so that another program goes on alike; what follows from it stays `auto`,
+/// and is said beside it. A checkpoint holds what it stood for, so that a change is told.
 #[test]
 fn the_choice_is_kept_with_the_run() {
     let place = Place::new();
-    place.succeed(&mut place.train("--nproc-per-node 1 --backend cpu --steps 1 --out a"));
-    let config: toml::Table = place.text("a/config.toml").parse().unwrap();
+    place
+        .succeed(&mut place.train("--nproc-per-node 1 --backend cpu --steps 1 --checkpoint-every 1 --out a"));
+    let text = place.text("a/config.toml");
+    let config: toml::Table = text.parse().unwrap();
     assert_eq!(config["compute"]["backend"].as_str(), Some("cpu"));
-    assert_eq!(config["compute"]["dtype"].as_str(), Some("f32"));
-    assert_eq!(config["comm"]["collectives"].as_str(), Some("host"));
+    assert_eq!(config["compute"]["dtype"].as_str(), Some("auto"));
+    assert_eq!(config["comm"]["collectives"].as_str(), Some("auto"));
+    assert!(text.contains("# compute.dtype: auto is f32 on cpu\n"), "{text}");
+    assert!(text.contains("# comm.collectives: auto is host on cpu\n"), "{text}");
+    let go_on = |line: &str| place.succeed(&mut place.brigade(&format!("train --resume a {line}"))).err;
+    assert!(!go_on("--collectives host --set compute.dtype=f32").contains("changed: "));
+    let told = go_on("--steps 2 --set compute.dtype=bf16");
+    assert!(told.contains("changed: compute.dtype: \"f32\" before, now \"bf16\""), "{told}");
 }
