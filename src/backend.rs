@@ -103,21 +103,16 @@ impl Processor {
         }
     }
 
-    /// What the device's memory holds of this rank; none on the CPU.
+    /// What this process's tensors take of the device's memory now; none on the CPU, and where the device does not tell.
     pub(crate) fn memory(&self) -> Option<DeviceMemory> {
-        match &self.kind {
-            Kind::Cpu => None,
+        let total = match &self.kind {
             #[cfg(feature = "cuda")]
-            Kind::Cuda(gpu) => {
-                let brigade_cuda::Memory { live, peak, total } = gpu.memory();
-                Some(DeviceMemory { live, peak, total: Some(total) })
-            }
-            #[cfg(feature = "wgpu")]
-            Kind::Wgpu => {
-                let live = brigade_wgpu::memory(&self.device)?;
-                Some(DeviceMemory { live, peak: live, total: None })
-            }
-        }
+            Kind::Cuda(gpu) => Some(gpu.gpu().total_memory as u64),
+            _ => None,
+        };
+        let pools = self.device.memory_pool_usage()?;
+        let (in_use, reserved) = (pools.bytes_in_use, pools.bytes_reserved);
+        Some(DeviceMemory { in_use, reserved, reserved_peak: reserved, total })
     }
 }
 

@@ -109,15 +109,16 @@ pub(crate) fn share(
 }
 
 /// A device's memory as numbers; what there is not is NaN.
-fn device_values(memory: Option<DeviceMemory>) -> [f64; 3] {
-    memory.map_or([f64::NAN; 3], |DeviceMemory { live, peak, total }| {
-        [live as f64, peak as f64, total.map_or(f64::NAN, |total| total as f64)]
+fn device_values(memory: Option<DeviceMemory>) -> [f64; 4] {
+    memory.map_or([f64::NAN; 4], |DeviceMemory { in_use, reserved, reserved_peak, total }| {
+        let total = total.map_or(f64::NAN, |total| total as f64);
+        [in_use as f64, reserved as f64, reserved_peak as f64, total]
     })
 }
 
 fn device_of(values: &[f64]) -> Option<DeviceMemory> {
     let bytes = |index: usize| values.get(index).filter(|value| !value.is_nan()).map(|value| *value as u64);
-    Some(DeviceMemory { live: bytes(0)?, peak: bytes(1)?, total: bytes(2) })
+    Some(DeviceMemory { in_use: bytes(0)?, reserved: bytes(1)?, reserved_peak: bytes(2)?, total: bytes(3) })
 }
 
 /// The step of the whole world.
@@ -224,10 +225,12 @@ mod tests {
 
     #[test]
     fn all_ranks_hear_of_the_fullest_device() {
-        let memory = |live, peak, total| Some(DeviceMemory { live, peak, total });
-        let own = [memory(5, 9, Some(80)), memory(7, 8, Some(40))];
-        assert_eq!(heard(&own), [memory(7, 9, Some(40)); 2]);
-        assert_eq!(heard(&[memory(0, 1 << 40, None), None]), [memory(0, 1 << 40, None); 2]);
+        let memory = |in_use, reserved, reserved_peak, total| {
+            Some(DeviceMemory { in_use, reserved, reserved_peak, total })
+        };
+        let own = [memory(5, 6, 9, Some(80)), memory(4, 7, 8, Some(40))];
+        assert_eq!(heard(&own), [memory(5, 7, 9, Some(40)); 2]);
+        assert_eq!(heard(&[memory(0, 1, 1 << 40, None), None]), [memory(0, 1, 1 << 40, None); 2]);
         assert_eq!(heard(&[None, None]), [None; 2]);
     }
 }

@@ -129,7 +129,7 @@ impl Session {
         self.processor.name.clone()
     }
 
-    /// What the device's memory holds of this rank; none on the CPU.
+    /// What this process's tensors take of the device's memory now; none on the CPU, and where the device does not tell.
     pub(crate) fn device_memory(&self) -> Option<DeviceMemory> {
         self.processor.memory()
     }

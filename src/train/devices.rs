@@ -7,6 +7,7 @@ use brigade_report::{NumberType, peak_flops};
 
 use crate::rank::texts;
 use crate::session::Session;
+use crate::settings::Backend;
 
 /// The devices of all ranks.
 #[derive(Debug, Clone, PartialEq)]
@@ -15,26 +16,45 @@ pub(super) struct Devices {
     pub names: Option<String>,
     /// Operations per second that one could do at best, the mean over the ranks; none unless it is known of all.
     pub peak_flops: Option<f64>,
-    /// The number type of products.
-    float: Float,
+    /// The number type of products, in words.
+    number: &'static str,
+}
+
+/// The number types in which products of `float` may be computed; the first that a device has is the one. Burn's CUDA
+/// kernels multiply f32 as TF32 where tensor cores take that, and nothing can tell them not to.
+fn numbers(backend: Backend, float: Float) -> &'static [NumberType] {
+    match (float, backend) {
+        (Float::F32, Backend::Cuda) => &[NumberType::Tf32, NumberType::F32],
+        (Float::F32, _) => &[NumberType::F32],
+        (Float::Bf16, _) => &[NumberType::Bf16],
+    }
+}
+
+/// The number type of a device's products, and how many it can do in a second; none where it is not known.
+fn peak(name: &str, numbers: &[NumberType]) -> Option<(NumberType, f64)> {
+    numbers.iter().find_map(|number| Some((*number, peak_flops(name, *number)?)))
 }
 
 impl Session {
     /// Hears of all ranks' devices; all ranks call it.
     pub(super) fn devices(&self) -> anyhow::Result<Devices> {
         let names = texts(self.group(), &self.device_name().unwrap_or_default())?;
-        Ok(Devices::new(&names, self.settings.compute.float(), self.settings.output.peak_tflops))
+        let compute = &self.settings.compute;
+        let numbers = numbers(compute.backend, compute.float());
+        Ok(Devices::new(&names, numbers, self.settings.output.peak_tflops))
     }
 }
 
 impl Devices {
     /// Of one name a rank, empty where there is none. `peak_tflops` is that of each device, 0 for what their names say.
-    fn new(names: &[String], float: Float, peak_tflops: f64) -> Self {
-        let number = match float {
-            Float::F32 => NumberType::F32,
-            Float::Bf16 => NumberType::Bf16,
+    fn new(names: &[String], numbers: &[NumberType], peak_tflops: f64) -> Self {
+        let peaks = || names.iter().map(|name| Some(peak(name, numbers)?.1)).sum::<Option<f64>>();
+        let rounds = names.iter().any(|name| peak(name, numbers).is_some_and(|(n, _)| n == NumberType::Tf32));
+        let number = match numbers {
+            [NumberType::Bf16] => "bf16",
+            _ if rounds => "f32, whose products are TF32",
+            _ => "f32",
         };
-        let peaks = || names.iter().map(|name| peak_flops(name, number)).sum::<Option<f64>>();
         let peak = if peak_tflops > 0.0 {
             Some(peak_tflops * 1e12)
         } else {
@@ -45,20 +65,17 @@ impl Devices {
             *counts.entry(name).or_default() += 1;
         }
         let texts: Vec<_> = counts.iter().map(|(name, count)| format!("{count} x {name}")).collect();
-        Self { names: (!texts.is_empty()).then(|| texts.join(", ")), peak_flops: peak, float }
+        Self { names: (!texts.is_empty()).then(|| texts.join(", ")), peak_flops: peak, number }
     }
 
     /// A line about them; none on the CPU.
     pub fn introduction(&self) -> Option<String> {
         let names = self.names.as_ref()?;
-        let float = match self.float {
-            Float::F32 => "f32",
-            Float::Bf16 => "bf16",
-        };
+        let number = self.number;
         Some(match self.peak_flops {
-            Some(peak) => format!("{names}; each at most {:.1} TFLOP/s in {float}", peak / 1e12),
+            Some(peak) => format!("{names}; each at most {:.1} TFLOP/s in {number}", peak / 1e12),
             None => format!(
-                "{names}; without MFU, as their peak in {float} is not known (--peak-tflops N gives it)"
+                "{names}; without MFU, as their peak in {number} is not known (--peak-tflops N gives it)"
             ),
         })
     }
@@ -68,10 +85,19 @@ impl Devices {
 mod tests {
     use super::*;
 
-    fn devices(names: &[&str], float: Float, peak_tflops: f64) -> (Option<f64>, Option<String>) {
+    fn devices_of(
+        backend: Backend,
+        names: &[&str],
+        float: Float,
+        peak_tflops: f64,
+    ) -> (Option<f64>, Option<String>) {
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
-        let devices = Devices::new(&names, float, peak_tflops);
+        let devices = Devices::new(&names, numbers(backend, float), peak_tflops);
         (devices.peak_flops, devices.introduction())
+    }
+
+    fn devices(names: &[&str], float: Float, peak_tflops: f64) -> (Option<f64>, Option<String>) {
+        devices_of(Backend::Cuda, names, float, peak_tflops)
     }
 
     const H100: &str = "NVIDIA H100 80GB HBM3";
@@ -81,7 +107,6 @@ mod tests {
         let (peak, text) = devices(&[H100; 8], Float::Bf16, 0.0);
         assert_eq!(peak, Some(989.4e12));
         assert_eq!(text.as_deref(), Some("8 x NVIDIA H100 80GB HBM3; each at most 989.4 TFLOP/s in bf16"));
-        assert_eq!(devices(&[H100; 2], Float::F32, 0.0).0, Some(66.9 * 1e12));
         let (peak, text) = devices(&[H100, "NVIDIA A100-SXM4-80GB"], Float::Bf16, 0.0);
         assert_eq!(peak, Some(650.7e12), "the mean of 989.4 and 312");
         assert!(
@@ -89,6 +114,22 @@ mod tests {
                 |text| text.starts_with("1 x NVIDIA A100-SXM4-80GB, 1 x NVIDIA H100 80GB HBM3; ")
             )
         );
+    }
+
+    #[test]
+    fn products_of_f32_are_tf32_on_cuda_where_tensor_cores_take_it() {
+        let (peak, text) = devices(&[H100; 2], Float::F32, 0.0);
+        assert_eq!(peak, Some(494.7e12));
+        assert_eq!(
+            text.as_deref(),
+            Some("2 x NVIDIA H100 80GB HBM3; each at most 494.7 TFLOP/s in f32, whose products are TF32")
+        );
+        let (peak, text) = devices(&["Tesla T4"], Float::F32, 0.0);
+        assert_eq!(peak, Some(8.1e12));
+        assert!(text.is_some_and(|text| text.ends_with("8.1 TFLOP/s in f32")));
+        let (peak, text) = devices_of(Backend::Wgpu, &[H100], Float::F32, 0.0);
+        assert_eq!(peak, Some(66.9 * 1e12));
+        assert!(text.is_some_and(|text| text.ends_with("66.9 TFLOP/s in f32")));
     }
 
     #[test]

@@ -99,8 +99,8 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
     fn share(&mut self, report: &StepReport, data_wait: Duration, step: Duration) -> anyhow::Result<Shares> {
         let news = News { saving: self.saver.progress(), preempted: self.session.is_preempted() };
         let device = self.session.device_memory().map(|memory| {
-            self.device_peak = self.device_peak.max(memory.peak);
-            DeviceMemory { peak: self.device_peak, ..memory }
+            self.device_peak = self.device_peak.max(memory.reserved);
+            DeviceMemory { reserved_peak: self.device_peak, ..memory }
         });
         share(self.session.collectives().as_ref(), report, data_wait, step, device, news)
     }

@@ -6,9 +6,8 @@ fn norm(values: impl Iterator<Item = f32>) -> f64 {
     values.map(|value| f64::from(value).powi(2)).sum::<f64>().sqrt()
 }
 
-/// Fails unless each tensor's distance from the reference's is at most `relative` of the reference's norm, plus
-/// `absolute` for each element.
-pub fn near(found: &[NamedTensor], reference: &[NamedTensor], relative: f64, absolute: f64, what: &str) {
+/// Fails unless each tensor's distance from the reference's is at most `tolerance` of the reference's norm.
+pub fn near(found: &[NamedTensor], reference: &[NamedTensor], tolerance: f64, what: &str) {
     assert_eq!(found.len(), reference.len(), "{what}: number of tensors");
     for (found, reference) in found.iter().zip(reference) {
         assert_eq!(found.name, reference.name, "{what}");
@@ -16,9 +15,21 @@ pub fn near(found: &[NamedTensor], reference: &[NamedTensor], relative: f64, abs
         let (a, b) = (found.data.as_slice::<f32>().unwrap(), reference.data.as_slice::<f32>().unwrap());
         let difference = norm(a.iter().zip(b).map(|(a, b)| a - b));
         let scale = norm(b.iter().copied());
-        let most = relative * scale + absolute * (a.len() as f64).sqrt();
+        let most = tolerance * scale;
         assert!(difference <= most, "{what}: {} is {difference:e} from {scale:e}, of {most:e}", found.name);
     }
+}
+
+/// Fails unless the distance of all tensors together is at most `tolerance` of the reference's norm.
+pub fn near_together(found: &[NamedTensor], reference: &[NamedTensor], tolerance: f64, what: &str) {
+    let values = |tensors: &[NamedTensor]| -> Vec<f32> {
+        tensors.iter().flat_map(|tensor| tensor.data.as_slice::<f32>().unwrap().to_vec()).collect()
+    };
+    let (a, b) = (values(found), values(reference));
+    assert_eq!(a.len(), b.len(), "{what}: number of elements");
+    let difference = norm(a.iter().zip(&b).map(|(a, b)| a - b));
+    let most = tolerance * norm(b.iter().copied());
+    assert!(difference <= most, "{what}: {difference:e}, of at most {most:e}");
 }
 
 /// Fails unless all tensors have the same bits.

@@ -18,7 +18,8 @@ fn with_nccl(group: &Group, synchronous: bool, check: Behaviour) {
     let options = Options { synchronous, even_alone: true };
     let mesh = Mesh { pp: 1, dp: group.size() };
     let groups = brigade_cuda::groups(group, mesh, &gpu, options).unwrap();
-    let suite = Suite { sums: Sums::Within(4.0), finds_mismatches: false, ..Suite::new(gpu.device()) };
+    let suite = Suite::new(gpu.device()).requiring(&Suite::FLOATS);
+    let suite = Suite { sums: Sums::Within(4.0), finds_mismatches: false, ..suite };
     check(&suite, &*groups.world);
 }
 
@@ -54,7 +55,7 @@ mod through_the_host {
         on_ranks(3, |group| {
             let gpu = RankGpu::open(group.rank(), group.size(), true).unwrap();
             let groups = brigade_cuda::host_groups(&group, Mesh { pp: 1, dp: 3 }).unwrap();
-            check(&Suite::new(gpu.device()), &*groups.world);
+            check(&Suite::new(gpu.device()).requiring(&Suite::FLOATS), &*groups.world);
         });
     }
 

@@ -1,6 +1,6 @@
 //! A GPT that learns on a backend, and how its losses follow the CPU's.
 
-use brigade::core::{Batch, Engine, EngineSettings, Groups, OptimizerFactory, Zero};
+use brigade::core::{Batch, Engine, EngineSettings, Float, Groups, OptimizerFactory, Zero};
 use brigade::models::gpt::{Gelu, GptConfig, Targets};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -62,10 +62,12 @@ fn a_gpt_learns_as_on_the_cpu() {
     let reference = CPU.on_threads(1, 2, |device, groups| losses(&device, &groups)).swap_remove(0);
     for backend in backends() {
         let ranks = backend.on_threads(1, 2, |device, groups| losses(&device, &groups));
+        // AdamW makes more of a difference than it was, step by step.
+        let most = 10.0 * backend.tolerance(Float::F32).relative;
         assert_eq!(ranks[0], ranks[1], "both ranks know the same losses");
         for (step, (loss, reference)) in ranks[0].iter().zip(&reference).enumerate() {
             let difference = (loss - reference).abs() / reference;
-            assert!(difference < 1e-4, "step {step} on {}: {loss}, not {reference}", backend.name);
+            assert!(difference < most, "step {step} on {}: {loss}, not {reference}", backend.name);
         }
         assert!(ranks[0][STEPS - 1] < 0.7 * ranks[0][0], "it learns: {:?}", ranks[0]);
     }

@@ -44,6 +44,7 @@ pub struct Row {
     pub precision: Precision,
     pub offload: bool,
     pub sum_group: usize,
+    pub steps: u64,
 }
 
 impl Default for Row {
@@ -68,6 +69,7 @@ impl Default for Row {
             precision: Precision::default(),
             offload: false,
             sum_group: 1,
+            steps: STEPS,
         }
     }
 }
@@ -181,7 +183,7 @@ impl Row {
         let mut engine = self.engine(groups.clone()).unwrap();
         let (_, gradients) = engine.gradients(&self.batches(0, &groups), 0).unwrap();
         let reports =
-            (0..STEPS).map(|step| engine.step(self.batches(step, &groups), RATE).unwrap()).collect();
+            (0..self.steps).map(|step| engine.step(self.batches(step, &groups), RATE).unwrap()).collect();
         let own = (0..VALIDATION).filter(|index| index % groups.dp.size() == groups.dp.rank());
         let validation = engine.evaluate(own.map(|index| self.batch(99, index))).unwrap();
         let mut weights = Vec::new();

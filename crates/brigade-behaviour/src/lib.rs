@@ -54,13 +54,18 @@ use burn::tensor::{Device, FloatDType};
 /// A check: what one rank does, on its view of the suite and its collectives.
 pub type Behaviour = fn(&Suite, &dyn Collectives);
 
+/// All checks, by name.
+pub const ALL: &[(&str, Behaviour)] = crate::behaviours!(@list names);
+
 /// What a rank's checks are made for.
 #[derive(Debug, Clone)]
 pub struct Suite {
     /// The device of the rank's tensors.
     pub device: Device,
-    /// The types that are summed and moved: of `F32`, `BF16` and `F16`.
+    /// The types that are summed and moved: those of [`FLOATS`](Self::FLOATS) that the device computes in.
     pub floats: Vec<FloatDType>,
+    /// The others: nothing is checked in them.
+    pub left_out: Vec<FloatDType>,
     /// What sums are held to.
     pub sums: Sums,
     /// Whether lengths that differ between ranks are found; else what happens then is not checked.
@@ -78,19 +83,45 @@ pub enum Sums {
 }
 
 impl Suite {
-    /// Exact sums of every type that the device computes in, and mismatches found.
+    /// The types that the suite has values of.
+    pub const FLOATS: [FloatDType; 3] = [FloatDType::F32, FloatDType::BF16, FloatDType::F16];
+
+    /// Exact sums of every type that the device computes in, and mismatches found. The types that are left out are said on
+    /// stdout.
     pub fn new(device: Device) -> Self {
-        let floats = [FloatDType::F32, FloatDType::BF16, FloatDType::F16];
-        let floats = floats.into_iter().filter(|dtype| device.supports_dtype(*dtype)).collect();
-        Self { device, floats, sums: Sums::Exact, finds_mismatches: true }
+        let (floats, left_out) = apart(|dtype| device.supports_dtype(dtype));
+        if !left_out.is_empty() {
+            println!("not checked: {left_out:?}, in which {device:?} does not compute");
+        }
+        Self { device, floats, left_out, sums: Sums::Exact, finds_mismatches: true }
     }
+
+    /// The same suite, if none of these types is left out.
+    ///
+    /// # Panics
+    /// If one is.
+    pub fn requiring(self, types: &[FloatDType]) -> Self {
+        let Self { device, floats, .. } = &self;
+        if let Some(missing) = types.iter().find(|dtype| !floats.contains(dtype)) {
+            panic!("{missing:?} is required; on {device:?} only {floats:?} are checked");
+        }
+        self
+    }
+}
+
+/// The suite's types that there are, and those that there are not.
+fn apart(is_there: impl Fn(FloatDType) -> bool) -> (Vec<FloatDType>, Vec<FloatDType>) {
+    Suite::FLOATS.into_iter().partition(|dtype| is_there(*dtype))
 }
 
 /// Makes a `#[test]` of every behaviour: each calls the given function, of type `fn(`[`Behaviour`]`)`, with its check.
 #[macro_export]
 macro_rules! behaviours {
     ($run:path) => {
-        $crate::behaviours! { $run =>
+        $crate::behaviours! { @list tests $run }
+    };
+    (@list $form:ident $($run:path)?) => {
+        $crate::behaviours! { @$form $($run)? =>
             a_failure_is_the_end,
             all_gather_joins_in_rank_order,
             all_reduce_sums_any_length,
@@ -113,7 +144,7 @@ macro_rules! behaviours {
             work_and_collectives_take_turns,
         }
     };
-    ($run:path => $($name:ident),+ $(,)?) => {
+    (@tests $run:path => $($name:ident),+ $(,)?) => {
         $(
             #[test]
             fn $name() {
@@ -121,4 +152,32 @@ macro_rules! behaviours {
             }
         )+
     };
+    (@names => $($name:ident),+ $(,)?) => {
+        &[$((stringify!($name), $crate::$name as $crate::Behaviour)),+]
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{read_dir, read_to_string};
+
+    use super::*;
+
+    #[test]
+    fn every_check_is_in_the_list() {
+        let sources = read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src")).unwrap();
+        let sources: Vec<_> = sources.map(|file| read_to_string(file.unwrap().path()).unwrap()).collect();
+        let lines = sources.iter().flat_map(|source| source.lines());
+        let checks = lines.filter(|line| line.ends_with(": &Suite, ranks: &dyn Collectives) {"));
+        let mut checks: Vec<_> =
+            checks.filter_map(|line| line.strip_prefix("pub fn ")?.split('(').next()).collect();
+        checks.sort();
+        assert_eq!(checks, ALL.iter().map(|(name, _)| *name).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn types_are_checked_or_left_out() {
+        let (floats, left_out) = apart(|dtype| dtype != FloatDType::BF16);
+        assert_eq!((floats, left_out), (vec![FloatDType::F32, FloatDType::F16], vec![FloatDType::BF16]));
+    }
 }

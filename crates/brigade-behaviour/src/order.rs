@@ -23,7 +23,7 @@ pub fn operations_are_waited_for_in_any_order(suite: &Suite, ranks: &dyn Collect
         let again = ranks.all_reduce(given_by(3));
         type Wait<'a> = Box<dyn FnOnce() + 'a>;
         let mut waits: Vec<Wait<'_>> = vec![
-            Box::new(|| is_sum(suite, ranks, &values(reduced.wait().unwrap(), F32), (0, 10_000), F32)),
+            Box::new(|| is_sum(suite, ranks, &values(reduced.wait().unwrap(), F32), 0..10_000, 10_000, F32)),
             Box::new(|| {
                 let all: Vec<_> = (0..size).map(|rank| vec![rank as f64]).collect();
                 assert_eq!(exchanged.wait().unwrap(), all);
@@ -34,10 +34,10 @@ pub fn operations_are_waited_for_in_any_order(suite: &Suite, ranks: &dyn Collect
             }),
             Box::new(|| {
                 let own = values(scattered.wait().unwrap(), F32);
-                is_sum(suite, ranks, &own, (rank * 50, 50 * size), F32);
+                is_sum(suite, ranks, &own, rank * 50..(rank + 1) * 50, 50 * size, F32);
             }),
             Box::new(|| same(&values(last.wait().unwrap(), F32), &given(size - 1, 3000, F32), "broadcast")),
-            Box::new(|| is_sum(suite, ranks, &values(again.wait().unwrap(), F32), (0, 3), F32)),
+            Box::new(|| is_sum(suite, ranks, &values(again.wait().unwrap(), F32), 0..3, 3, F32)),
         ];
         let turn = (rank + round) % waits.len();
         waits.rotate_left(turn);
@@ -57,7 +57,7 @@ pub fn what_is_dropped_still_happens(suite: &Suite, ranks: &dyn Collectives) {
         drop(ranks.exchange(vec![0.0; 4]));
         let pending = ranks.all_reduce(given_by(2000));
         if rank % 2 == round % 2 {
-            is_sum(suite, ranks, &values(pending.wait().unwrap(), F32), (0, 2000), F32);
+            is_sum(suite, ranks, &values(pending.wait().unwrap(), F32), 0..2000, 2000, F32);
         }
         drop(ranks.all_gather(given_by(10)));
         if size > 1 {
@@ -68,7 +68,7 @@ pub fn what_is_dropped_still_happens(suite: &Suite, ranks: &dyn Collectives) {
             let [Some(Part::Float(flat, _))] = &received[..] else { panic!("{received:?}") };
             same(&values(flat.clone(), F32), &given(before, 4000, F32), "a message whose send was dropped");
         }
-        is_sum(suite, ranks, &values(ranks.all_reduce(given_by(9)).wait().unwrap(), F32), (0, 9), F32);
+        is_sum(suite, ranks, &values(ranks.all_reduce(given_by(9)).wait().unwrap(), F32), 0..9, 9, F32);
     }
 }
 

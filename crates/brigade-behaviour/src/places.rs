@@ -30,12 +30,12 @@ pub fn inputs_keep_their_values(suite: &Suite, ranks: &dyn Collectives) {
         }
         // The last handle of an input may be given away, and the view still shows what it showed.
         let sum = ranks.all_reduce(kept).wait().unwrap();
-        is_sum(suite, ranks, &values(sum, dtype), (0, length), dtype);
+        is_sum(suite, ranks, &values(sum, dtype), 0..length, length, dtype);
         same(&values(view, dtype), &exact[500..600], "a view of an input that was given away");
         // Nobody else has this one, and it is the result of work.
         let owned = contribution(suite, rank, length, dtype).mul_scalar(1.0);
         let sum = ranks.all_reduce(owned).wait().unwrap();
-        is_sum(suite, ranks, &values(sum, dtype), (0, length), dtype);
+        is_sum(suite, ranks, &values(sum, dtype), 0..length, length, dtype);
     }
 }
 
@@ -52,6 +52,8 @@ pub fn results_stay_on_the_device(suite: &Suite, ranks: &dyn Collectives) {
     for (result, value) in results.into_iter().zip([size, size, 1, 1]) {
         let result = result.wait().unwrap();
         assert_eq!(result.device(), suite.device);
+        // Equality of devices does not tell.
+        assert_eq!(result.device().is_autodiff(), suite.device.is_autodiff(), "autodiff of the result");
         let length = result.dims()[0];
         let together = result + tensor(&vec![0.5; length], FloatDType::F32, &suite.device);
         same(&values(together, FloatDType::F32), &vec![value as f32 + 0.5; length], "result + 1/2");

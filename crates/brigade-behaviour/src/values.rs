@@ -1,5 +1,7 @@
 //! What ranks bring, what comes of it, and how tensors are made of it and read.
 
+use std::ops::Range;
+
 use brigade_core::{Collectives, PairwiseSum};
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 use half::{bf16, f16};
@@ -75,19 +77,20 @@ pub(crate) fn same(found: &[f32], expected: &[f32], what: &str) {
     }
 }
 
-/// Fails unless a rank has the sum over all ranks of elements `start..start + found.len()` of contributions of
-/// `length` elements.
+/// Fails unless a rank has the sum over all ranks of these elements of contributions of `length` elements.
 pub(crate) fn is_sum(
     suite: &Suite,
     ranks: &dyn Collectives,
     found: &[f32],
-    (start, length): (usize, usize),
+    elements: Range<usize>,
+    length: usize,
     dtype: FloatDType,
 ) {
     let given: Vec<_> = (0..ranks.size()).map(|rank| given(rank, length, dtype)).collect();
-    for (i, found) in found.iter().enumerate() {
-        let terms = || given.iter().map(|values| values[start + i]);
-        let what = || format!("element {} of {length} in {dtype:?} on rank {}", start + i, ranks.rank());
+    assert_eq!(found.len(), elements.len(), "a sum's number of elements, of {length} in {dtype:?}");
+    for (i, found) in elements.zip(found) {
+        let terms = || given.iter().map(|values| values[i]);
+        let what = || format!("element {i} of {length} in {dtype:?} on rank {}", ranks.rank());
         match suite.sums {
             Sums::Exact => {
                 let mut sum = PairwiseSum::new();

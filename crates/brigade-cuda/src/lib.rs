@@ -26,6 +26,8 @@ mod error;
 mod id;
 mod in_flight;
 mod inbox;
+#[cfg(any(test, feature = "autotune"))]
+mod kernel_cache;
 mod lane;
 mod library;
 mod life;
@@ -55,4 +57,4 @@ pub use stream::{Context, Event, Stream};
 pub use watch::{Operation, Ticket, Underway, Watch};
 
 #[cfg(feature = "tensors")]
-pub use tensors::{Memory, NcclCollectives, Options, RankGpu, check, count, groups, host_groups};
+pub use tensors::{NcclCollectives, Options, RankGpu, check, count, groups, host_groups};

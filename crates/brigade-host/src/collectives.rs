@@ -1,5 +1,6 @@
 //! Collectives over tensors, staged through host memory.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use brigade_comm::{DType, Group, HostBuffer, ReduceOp};
@@ -7,11 +8,12 @@ use brigade_core::{
     Collectives, Error, Message, Operation, Pending, PendingTensor, PendingValues, Refillable, Result,
     Traffic,
 };
-use burn::tensor::{Bytes, DType as TensorDType, Device, FloatDType, Tensor, TensorData};
+use burn::tensor::{DType as TensorDType, Device, FloatDType, Tensor, TensorData};
 
 use crate::message;
 use crate::place::Placement;
 use crate::region::Region;
+use crate::staging::{Crossings, Staged, Staging};
 
 /// The longest message between stages that a rank takes, in bytes.
 const LONGEST_MESSAGE: usize = 16 << 30;
@@ -20,7 +22,7 @@ const LONGEST_MESSAGE: usize = 16 << 30;
 /// owned is moved in and out of the operation without a copy; others are read from their device first.
 pub struct HostCollectives {
     group: Group,
-    placement: Placement,
+    staging: Arc<Staging>,
     exchanges: AtomicU64,
     exchanged_bytes: AtomicU64,
 }
@@ -28,78 +30,39 @@ pub struct HostCollectives {
 impl HostCollectives {
     /// Collectives of a group, for tensors that are there.
     pub fn new(group: Group, placement: Placement) -> Self {
-        Self { group, placement, exchanges: AtomicU64::new(0), exchanged_bytes: AtomicU64::new(0) }
+        let staging = Arc::new(Staging::new(placement));
+        Self { group, staging, exchanges: AtomicU64::new(0), exchanged_bytes: AtomicU64::new(0) }
     }
 
+    /// What these collectives have moved between the device and the host so far.
+    pub fn crossings(&self) -> Crossings {
+        self.staging.crossings()
+    }
+
+    /// Reads a tensor, starts an operation on it, and makes a tensor of what is `kept` of the result.
     fn run(
         &self,
         tensor: Tensor<1>,
         start: impl FnOnce(Staged, DType) -> brigade_comm::Pending<Staged>,
+        kept: impl FnOnce(Staged) -> Staged + Send + 'static,
     ) -> PendingTensor {
-        match Staged::read(tensor).and_then(|staged| Ok((staged.dtype()?, staged))) {
-            Ok((dtype, staged)) => finish(start(staged, dtype)),
+        match self.staging.read(tensor) {
+            Ok(staged) => {
+                let dtype = staged.dtype;
+                let (pending, staging) = (start(staged, dtype), self.staging.clone());
+                PendingTensor::new(
+                    move || Ok(staging.write(kept(pending.wait().map_err(Error::collective)?))),
+                )
+            }
             Err(error) => PendingTensor::new(move || Err(error)),
         }
-    }
-}
-
-fn finish(pending: brigade_comm::Pending<Staged>) -> PendingTensor {
-    PendingTensor::new(move || Ok(pending.wait().map_err(Error::collective)?.into_tensor()))
-}
-
-/// A tensor's bytes on the host, with what it takes to make it a tensor again.
-struct Staged {
-    bytes: Bytes,
-    dtype: TensorDType,
-    device: Device,
-}
-
-impl Staged {
-    fn read(tensor: Tensor<1>) -> Result<Self> {
-        let device = tensor.device();
-        let data = tensor.try_into_data().map_err(|error| Error::Device(error.to_string()))?;
-        let (bytes, _, dtype) = data.into_parts();
-        Ok(Self { bytes, dtype, device })
-    }
-
-    fn dtype(&self) -> Result<DType> {
-        match self.dtype {
-            TensorDType::F32 | TensorDType::Flex32 => Ok(DType::F32),
-            TensorDType::F64 => Ok(DType::F64),
-            TensorDType::F16 => Ok(DType::F16),
-            TensorDType::BF16 => Ok(DType::Bf16),
-            other => {
-                Err(Error::Device(format!("collectives take f32, f64, f16 and bf16 tensors, not {other:?}")))
-            }
-        }
-    }
-
-    fn with_bytes(self, bytes: Bytes) -> Self {
-        Self { bytes, ..self }
-    }
-
-    fn into_tensor(self) -> Tensor<1> {
-        let length = self.bytes.len() / self.dtype.size();
-        Tensor::from_data(
-            TensorData::from_bytes(self.bytes, [length], self.dtype),
-            (&self.device, self.dtype),
-        )
-    }
-}
-
-impl HostBuffer for Staged {
-    fn as_bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-
-    fn as_bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes
     }
 }
 
 /// A flat buffer that all ranks' shards are gathered into, in one place.
 struct GatheredInPlace {
     group: Group,
+    staging: Arc<Staging>,
     region: Region,
     bytes: usize,
     /// The buffer's first tensor: it lasts, so that no other one is ever alone with the memory.
@@ -112,8 +75,8 @@ impl Refillable for GatheredInPlace {
     }
 
     fn fill(&mut self, shard: Tensor<1>) -> Pending<()> {
-        let (dtype, staged) = match Staged::read(shard).and_then(|staged| Ok((staged.dtype()?, staged))) {
-            Ok(read) => read,
+        let staged = match self.staging.read(shard) {
+            Ok(staged) => staged,
             Err(error) => return Pending::new(move || Err(error)),
         };
         let slice = staged.bytes.len();
@@ -124,7 +87,7 @@ impl Refillable for GatheredInPlace {
         let mut writer = self.region.writer(self.bytes);
         let start = self.group.rank() * slice;
         writer.as_bytes_mut()[start..start + slice].copy_from_slice(&staged.bytes);
-        let gathered = self.group.all_gather(writer, dtype);
+        let gathered = self.group.all_gather(writer, staged.dtype);
         Pending::new(move || gathered.wait().map(drop).map_err(Error::collective))
     }
 
@@ -143,37 +106,37 @@ impl Collectives for HostCollectives {
     }
 
     fn all_reduce(&self, tensor: Tensor<1>) -> PendingTensor {
-        self.run(tensor, |staged, dtype| self.group.all_reduce(staged, dtype, ReduceOp::Sum))
+        let start = |staged, dtype| self.group.all_reduce(staged, dtype, ReduceOp::Sum);
+        self.run(tensor, start, |staged| staged)
     }
 
     fn reduce_scatter(&self, tensor: Tensor<1>) -> PendingTensor {
-        let (rank, size) = (self.rank(), self.size());
-        let reduced =
-            self.run(tensor, |staged, dtype| self.group.reduce_scatter(staged, dtype, ReduceOp::Sum));
-        PendingTensor::new(move || {
-            let whole = Staged::read(reduced.wait()?)?;
-            let slice = whole.bytes.len() / size;
-            let own = whole.bytes[rank * slice..(rank + 1) * slice].to_vec();
-            Ok(whole.with_bytes(Bytes::from_bytes_vec(own)).into_tensor())
+        let (rank, size, placement) = (self.rank(), self.size(), self.staging.placement);
+        let start = |staged, dtype| self.group.reduce_scatter(staged, dtype, ReduceOp::Sum);
+        self.run(tensor, start, move |mut staged| {
+            let share = staged.bytes.len() / size;
+            staged.bytes = placement.part(staged.bytes, rank * share..(rank + 1) * share);
+            staged
         })
     }
 
     fn all_gather(&self, tensor: Tensor<1>) -> PendingTensor {
         let (rank, size) = (self.rank(), self.size());
-        self.run(tensor, |staged, dtype| {
-            let slice = staged.bytes.len();
-            let mut whole = self.placement.buffer(&staged.device, slice * size);
-            whole[rank * slice..(rank + 1) * slice].copy_from_slice(&staged.bytes);
+        let start = |staged: Staged, dtype| {
+            let share = staged.bytes.len();
+            let mut whole = self.staging.placement.buffer(&staged.device, share * size);
+            whole[rank * share..(rank + 1) * share].copy_from_slice(&staged.bytes);
             self.group.all_gather(staged.with_bytes(whole), dtype)
-        })
+        };
+        self.run(tensor, start, |staged| staged)
     }
 
     fn broadcast(&self, tensor: Tensor<1>, root: usize) -> PendingTensor {
-        self.run(tensor, |staged, dtype| self.group.broadcast(staged, dtype, root))
+        self.run(tensor, |staged, dtype| self.group.broadcast(staged, dtype, root), |staged| staged)
     }
 
     fn send(&self, message: Message, to: usize) -> Pending<()> {
-        match message::encode(message) {
+        match message::encode(message, &self.staging) {
             Ok(bytes) => {
                 let sent = self.group.send(bytes, DType::U8, to);
                 Pending::new(move || sent.wait().map(drop).map_err(Error::collective))
@@ -184,18 +147,19 @@ impl Collectives for HostCollectives {
 
     fn receive(&self, from: usize, device: &Device) -> Pending<Message> {
         let received = self.group.recv_message(from, LONGEST_MESSAGE);
-        let device = device.clone();
-        Pending::new(move || message::decode(received.wait().map_err(Error::collective)?, &device))
+        let (staging, device) = (self.staging.clone(), device.clone());
+        Pending::new(move || message::decode(received.wait().map_err(Error::collective)?, &device, &staging))
     }
 
     fn refillable(&self, shard: usize, dtype: FloatDType, device: &Device) -> Option<Box<dyn Refillable>> {
-        let Placement::Host = self.placement else { return None };
+        let Placement::Host = self.staging.placement else { return None };
         let dtype = TensorDType::from(dtype);
         let (length, bytes) = (shard * self.size(), shard * self.size() * dtype.size());
         let region = Region::new(bytes).ok()?;
         let data = TensorData::from_bytes(region.bytes(bytes), [length], dtype);
         let tensor = Tensor::from_data(data, (device, dtype));
-        Some(Box::new(GatheredInPlace { group: self.group.clone(), region, bytes, tensor }))
+        let (group, staging) = (self.group.clone(), self.staging.clone());
+        Some(Box::new(GatheredInPlace { group, staging, region, bytes, tensor }))
     }
 
     fn exchange(&self, values: Vec<f64>) -> PendingValues {

@@ -2,7 +2,7 @@
 //! without NCCL share.
 //!
 //! - A tensor is read from its device, the ranks' bytes are exchanged by [`brigade_comm`], and the result goes back
-//!   where the tensor was. Where tensors *are* host memory ([`Placement::Host`]), one that is whole and solely owned is
+//!   where the tensor was: each way once, and of what a rank keeps alone ([`Crossings`]). Where tensors *are* host memory ([`Placement::Host`]), one that is whole and solely owned is
 //!   moved in and out without a copy.
 //! - Sums are taken per element, pairwise in rank order: the same bits whatever the device, for the same addends.
 //! - Every operation has the deadline of its group, and fails as the group fails.
@@ -12,7 +12,9 @@ mod groups;
 pub mod message;
 mod place;
 mod region;
+mod staging;
 
 pub use collectives::HostCollectives;
 pub use groups::{Axes, axes, groups};
 pub use place::Placement;
+pub use staging::Crossings;

@@ -4,7 +4,9 @@
 //! first so that a message of one tensor becomes that tensor without a copy.
 
 use brigade_core::{Error, Message, Part, Result};
-use burn::tensor::{Bytes, DType, Device, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device};
+
+use crate::staging::Staging;
 
 /// Types that travel, by their number in a description.
 const TYPES: [DType; 8] =
@@ -23,16 +25,12 @@ const MOST_DIMENSIONS: usize = 16;
 ///
 /// # Errors
 /// If a tensor cannot be read from its device, or is of a type that does not travel.
-pub fn encode(message: Message) -> Result<Vec<u8>> {
+pub(crate) fn encode(message: Message, staging: &Staging) -> Result<Vec<u8>> {
     let description = describe(&message)?;
     let payload = message.iter().flatten().map(Part::bytes).sum::<usize>();
     let mut bytes = Vec::with_capacity(payload + description.len());
     for part in message.into_iter().flatten() {
-        let data = match part {
-            Part::Float(flat, _) => flat.try_into_data(),
-            Part::Int(flat, _) => flat.try_into_data(),
-        };
-        bytes.extend_from_slice(data.map_err(|error| Error::Device(error.to_string()))?.as_bytes());
+        bytes.extend_from_slice(&staging.read_part(part)?);
     }
     bytes.extend_from_slice(&description);
     Ok(bytes)
@@ -42,20 +40,15 @@ pub fn encode(message: Message) -> Result<Vec<u8>> {
 ///
 /// # Errors
 /// If the bytes are none.
-pub fn decode(mut bytes: Vec<u8>, device: &Device) -> Result<Message> {
+pub(crate) fn decode(mut bytes: Vec<u8>, device: &Device, staging: &Staging) -> Result<Message> {
     let (descriptions, payload) = read(&bytes)
         .filter(|(parts, payload)| total(parts) == Some(*payload))
         .ok_or_else(|| damaged(&bytes))?;
     bytes.truncate(payload);
-    let mut rest = bytes;
-    let mut message = Vec::with_capacity(descriptions.len());
-    for description in descriptions {
-        message.push(description.map(|description| {
-            let after = rest.split_off(description.bytes());
-            description.part(std::mem::replace(&mut rest, after), device)
-        }));
-    }
-    Ok(message)
+    let lengths: Vec<usize> = descriptions.iter().flatten().map(Description::bytes).collect();
+    let mut parts = staging.placement.parts(bytes, &lengths).into_iter();
+    let mut part = |is: Description| parts.next().map(|bytes| staging.write_part(bytes, is, device));
+    Ok(descriptions.into_iter().map(|found| found.and_then(&mut part)).collect())
 }
 
 /// What a message's tensors are, without their values: what goes before tensors that travel by another way.
@@ -122,15 +115,6 @@ impl Description {
     pub fn is_float(&self) -> bool {
         matches!(self.dtype, DType::F32 | DType::F64 | DType::F16 | DType::BF16)
     }
-
-    fn part(self, bytes: Vec<u8>, device: &Device) -> Part {
-        let data = TensorData::from_bytes(Bytes::from_bytes_vec(bytes), [self.elements()], self.dtype);
-        if self.is_float() {
-            Part::Float(Tensor::from_data(data, (device, self.dtype)), self.shape)
-        } else {
-            Part::Int(Tensor::<1, Int>::from_data(data, (device, self.dtype)), self.shape)
-        }
-    }
 }
 
 /// Bytes of the values of all parts; none if there cannot be so many.
@@ -175,6 +159,8 @@ fn read(bytes: &[u8]) -> Option<(Vec<Option<Description>>, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Placement;
+    use burn::tensor::{Tensor, TensorData};
     use proptest::prelude::*;
 
     fn shown(message: &Message) -> Vec<Option<(Vec<usize>, TensorData)>> {
@@ -183,6 +169,14 @@ mod tests {
             Part::Int(flat, shape) => (shape.clone(), flat.clone().into_data()),
         };
         message.iter().map(|found| found.as_ref().map(part)).collect()
+    }
+
+    fn encode(message: Message) -> Result<Vec<u8>> {
+        super::encode(message, &Staging::new(Placement::Host))
+    }
+
+    fn decode(bytes: Vec<u8>, placement: Placement) -> Result<Message> {
+        super::decode(bytes, &Device::flex(), &Staging::new(placement))
     }
 
     fn sample() -> Message {
@@ -201,9 +195,11 @@ mod tests {
 
     #[test]
     fn a_message_comes_back_bit_by_bit() {
-        for message in [sample(), vec![], vec![None], sample()[..1].to_vec()] {
-            let back = decode(encode(message.clone()).unwrap(), &Device::flex()).unwrap();
-            let (back, message) = (shown(&back), shown(&message));
+        let messages = [sample(), vec![], vec![None], sample()[..1].to_vec()];
+        let placements = [Placement::Host, Placement::DEVICE];
+        for (message, placement) in messages.iter().flat_map(|message| placements.map(|to| (message, to))) {
+            let back = decode(encode(message.clone()).unwrap(), placement).unwrap();
+            let (back, message) = (shown(&back), shown(message));
             assert_eq!(back.len(), message.len());
             for (back, sent) in back.iter().zip(&message) {
                 let bytes = |part: &Option<(Vec<usize>, TensorData)>| {
@@ -230,17 +226,17 @@ mod tests {
             cut in 1usize..100, place in any::<prop::sample::Index>(), value in any::<u8>(),
         ) {
             let whole = encode(sample()).unwrap();
-            prop_assert!(decode(whole[cut.min(whole.len())..].to_vec(), &Device::flex()).is_err());
+            prop_assert!(decode(whole[cut.min(whole.len())..].to_vec(), Placement::Host).is_err());
             let mut changed = whole;
             let place = place.index(changed.len());
             changed[place] = value;
-            drop(decode(changed, &Device::flex()));
+            drop(decode(changed, Placement::Host));
         }
 
         #[test]
         fn any_bytes_end_in_an_answer(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
             drop(described(&bytes));
-            drop(decode(bytes, &Device::flex()));
+            drop(decode(bytes, Placement::Host));
         }
     }
 }

@@ -1,6 +1,11 @@
 //! Where a backend's tensors are, as the host sees it.
 
+use std::ops::Range;
+
 use burn::tensor::{Bytes, Device};
+
+/// Where the elements of any type may begin, in bytes.
+const ALIGNMENT: usize = size_of::<u64>();
 
 /// Where a backend's tensors are, as the host sees it.
 #[derive(Debug, Clone, Copy)]
@@ -10,7 +15,7 @@ pub enum Placement {
     /// In memory of a device's own.
     Device {
         /// Gives a zeroed buffer of that many bytes on the host that the device copies from quickly: pinned, where there is such
-        /// memory.
+        /// memory. Gathers are made in it; other results are written from where their values were read to.
         buffer: fn(&Device, usize) -> Bytes,
     },
 }
@@ -25,8 +30,97 @@ impl Placement {
             Self::Device { buffer } => buffer(device, bytes),
         }
     }
+
+    /// A part of memory that was read to, for a tensor of its own: on its way to a device the memory itself, which is what the
+    /// device copies from best; as the memory of a tensor a copy, which does not keep the rest alive.
+    pub(crate) fn part(self, whole: Bytes, part: Range<usize>) -> Bytes {
+        if part == (0..whole.len()) {
+            return whole;
+        }
+        match self {
+            Self::Host => copied(&whole, part),
+            Self::Device { .. } => view(&whole.shared(), part),
+        }
+    }
+
+    /// As [`part`](Self::part), for parts of these lengths that follow each other up to the end.
+    pub(crate) fn parts(self, whole: Vec<u8>, lengths: &[usize]) -> Vec<Bytes> {
+        if let [_] = lengths {
+            return vec![owned(whole)];
+        }
+        let whole = owned(whole).shared();
+        let mut start = 0;
+        let part = |length: &usize| {
+            let part = start..start + length;
+            start = part.end;
+            match self {
+                Self::Device { .. } if part.start.is_multiple_of(ALIGNMENT) => view(&whole, part),
+                _ => copied(&whole, part),
+            }
+        };
+        lengths.iter().map(part).collect()
+    }
+}
+
+/// A vector's own memory, where its address is one of elements: `Bytes::from_bytes_vec` would copy it at any.
+fn owned(bytes: Vec<u8>) -> Bytes {
+    match bytes.as_ptr().addr().is_multiple_of(ALIGNMENT) {
+        true => Bytes::from_elems(bytes),
+        false => Bytes::from_bytes_vec(bytes),
+    }
 }
 
 fn plain(bytes: usize) -> Bytes {
-    Bytes::from_bytes_vec(vec![0; bytes])
+    owned(vec![0; bytes])
+}
+
+fn copied(whole: &Bytes, part: Range<usize>) -> Bytes {
+    owned(whole[part].to_vec())
+}
+
+/// A part of shared memory.
+fn view(whole: &Bytes, part: Range<usize>) -> Bytes {
+    whole.view(part.start, part.end).unwrap_or_else(|_| copied(whole, part))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vector_is_not_copied() {
+        let bytes = vec![7; 1 << 20];
+        let place = bytes.as_ptr();
+        assert_eq!(owned(bytes).as_ptr(), place);
+        assert!(owned(Vec::new()).is_empty());
+    }
+
+    #[test]
+    fn parts_are_what_they_are_parts_of() {
+        let whole: Vec<u8> = (0..40).collect();
+        let place = whole.as_ptr();
+        for lengths in [vec![40], vec![8, 32], vec![0, 3, 5, 0, 32], vec![24, 16, 0]] {
+            for placement in [Placement::Host, Placement::DEVICE] {
+                let parts = placement.parts(whole.clone(), &lengths);
+                assert_eq!(parts.iter().map(Bytes::len).collect::<Vec<_>>(), lengths);
+                assert_eq!(parts.iter().flat_map(|part| part.to_vec()).collect::<Vec<_>>(), whole);
+            }
+        }
+        assert!(Placement::Host.parts(Vec::new(), &[]).is_empty());
+        assert_eq!(Placement::Host.parts(whole, &[40])[0].as_ptr(), place, "the only part is not copied");
+    }
+
+    #[test]
+    fn a_device_gets_a_part_from_where_it_lies() {
+        let whole = || Bytes::from_bytes_vec((0..40).collect());
+        for placement in [Placement::Host, Placement::DEVICE] {
+            assert_eq!(placement.part(whole(), 8..24).to_vec(), (8..24).collect::<Vec<u8>>());
+            let (all, is_device) = (whole(), matches!(placement, Placement::Device { .. }));
+            let place = all.as_ptr();
+            assert_eq!(placement.part(all, 8..24).as_ptr() == place.wrapping_add(8), is_device);
+            let all = whole();
+            let place = all.as_ptr();
+            assert_eq!(placement.part(all, 0..40).as_ptr(), place, "all of it is not copied");
+        }
+    }
 }

@@ -341,7 +341,8 @@ pub fn cross_entropy(logits: Tensor<2>, targets: Targets) -> Tensor<1> {
         Some(mask) => chosen * mask.reshape([rows]),
         None => chosen,
     };
-    counted.sum().neg()
+    // Not `sum`, whose kernels on GPUs add up in an order that changes from run to run.
+    counted.sum_dim(0).neg()
 }
 
 /// Hugging Face's names of GPT-2's parameters.

@@ -238,7 +238,8 @@ mod tests {
 
     #[test]
     fn the_memory_is_the_devices_where_there_is_one() {
-        let mut memory = DeviceMemory { live: 1 << 30, peak: 40 << 30, total: Some(80 << 30) };
+        let mut memory =
+            DeviceMemory { in_use: 0, reserved: 1 << 30, reserved_peak: 40 << 30, total: Some(80 << 30) };
         let shown = |memory| line(&StepRecord { device_memory: Some(memory), ..record() }, 100);
         assert!(shown(memory).ends_with("  memory 40.00GiB(50.0%)  data-wait 0.2%"), "{}", shown(memory));
         memory.total = None;

@@ -91,8 +91,9 @@ impl EventFile {
 }
 
 /// The scalars of a step, under torchtitan's names where it has one. Rates `tflops` and `mfu(%)` are those of one rank.
-/// `memory/max_active` is the device's where it has memory of its own, and the host's then has another name.
+/// `memory/max_active` is the host's; where devices have memory of their own it has another name, and theirs stands beside.
 fn scalars(step: &StepRecord) -> Vec<(&'static str, f64)> {
+    let device = step.device_memory;
     let mut scalars = vec![
         ("loss_metrics/global_avg_loss", step.loss),
         ("grad_norm", step.grad_norm),
@@ -106,16 +107,20 @@ fn scalars(step: &StepRecord) -> Vec<(&'static str, f64)> {
         ("time_metrics/data_loading(%)", step.data_wait_percent()),
         ("time_metrics/comm_wait(s)", step.comm_wait_seconds),
         ("time_metrics/comm_wait(%)", step.comm_wait_percent()),
-        ("memory/max_active(GiB)", step.peak_memory_gib()),
+        (
+            if device.is_some() { "memory/host_max_resident(GiB)" } else { "memory/max_active(GiB)" },
+            gib(step.peak_rss_bytes),
+        ),
         ("comm/bytes", step.comm_bytes as f64),
         ("comm/calls", step.comm_calls as f64),
     ];
     let sometimes = [
         ("tflops", step.tflops),
         ("mfu(%)", step.mfu_percent),
-        ("memory/max_active(%)", step.device_memory.and_then(|memory| memory.peak_percent())),
-        ("memory/active(GiB)", step.device_memory.map(|memory| gib(memory.live))),
-        ("memory/host_max_resident(GiB)", step.device_memory.map(|_| gib(step.peak_rss_bytes))),
+        ("memory/active(GiB)", device.map(|memory| gib(memory.in_use))),
+        ("memory/reserved(GiB)", device.map(|memory| gib(memory.reserved))),
+        ("memory/max_reserved(GiB)", device.map(|memory| gib(memory.reserved_peak))),
+        ("memory/max_reserved(%)", device.and_then(|memory| memory.peak_percent())),
         ("validation_metrics/global_avg_loss", step.validation_loss),
     ];
     scalars.extend(sometimes.into_iter().filter_map(|(tag, value)| Some((tag, value?))));
@@ -293,7 +298,8 @@ mod tests {
             tflops: Some(0.5),
             ..StepRecord::default()
         };
-        let memory = DeviceMemory { live: 1 << 30, peak: 2 << 30, total: Some(8 << 30) };
+        let memory =
+            DeviceMemory { in_use: 1 << 29, reserved: 1 << 30, reserved_peak: 2 << 30, total: Some(8 << 30) };
         let third =
             StepRecord { step: 301, device_memory: Some(memory), mfu_percent: Some(41.5), ..second.clone() };
         for step in [&first, &second, &third] {
@@ -317,11 +323,13 @@ mod tests {
         assert_eq!(find(&values, "tflops"), Some(0.5));
         assert_eq!(find(&values, "mfu(%)"), None);
         let (step, values) = scalars(events[3]);
-        assert_eq!((step, values.len()), (301, 21));
+        assert_eq!((step, values.len()), (301, 22));
         assert_eq!(find(&values, "mfu(%)"), Some(41.5));
-        assert_eq!(find(&values, "memory/max_active(GiB)"), Some(2.0));
-        assert_eq!(find(&values, "memory/max_active(%)"), Some(25.0));
-        assert_eq!(find(&values, "memory/active(GiB)"), Some(1.0));
+        assert_eq!(find(&values, "memory/max_active(GiB)"), None);
+        assert_eq!(find(&values, "memory/max_reserved(GiB)"), Some(2.0));
+        assert_eq!(find(&values, "memory/max_reserved(%)"), Some(25.0));
+        assert_eq!(find(&values, "memory/reserved(GiB)"), Some(1.0));
+        assert_eq!(find(&values, "memory/active(GiB)"), Some(0.5));
         assert_eq!(find(&values, "memory/host_max_resident(GiB)"), Some(1.5));
     }
 

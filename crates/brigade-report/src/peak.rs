@@ -3,8 +3,10 @@
 /// The type of the numbers that are multiplied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NumberType {
-    /// 32 bits, outside of tensor cores: not TF32, which rounds.
+    /// 32 bits, outside of tensor cores.
     F32,
+    /// 32 bits, of which tensor cores multiply the leading 11 significant ones.
+    Tf32,
     /// 16 bits, IEEE half precision, on tensor cores.
     F16,
     /// 16 bits, bfloat16, on tensor cores.
@@ -23,7 +25,8 @@ pub enum NumberType {
 /// NVIDIA's data sheets of A2, A10, A30, A40, A100, H100, H200, GH200, L4, L40, L40S, T4, V100 and V100S, of HGX B200 and
 /// GB200 NVL72 (their values for one GPU); NVIDIA's data sheet of the A10G for AWS; its white papers on the Hopper (H100),
 /// GA102 (RTX 3090, RTX A6000), Ada (RTX 4090, RTX 6000 Ada) and RTX Blackwell (RTX 5090) architectures. Values with sparsity
-/// are halved.
+/// are halved. Tensor cores take TF32 at half the rate of bfloat16 in every generation that has both (156 and 312 on A100, 494.7
+/// and 989.4 on H100), so that one is not in the table.
 pub fn peak_flops(device: &str, number: NumberType) -> Option<f64> {
     let name = device.to_uppercase();
     let words = || name.split([' ', '-']).filter(|word| !word.is_empty() && !MAKER.contains(word));
@@ -38,7 +41,8 @@ pub fn peak_flops(device: &str, number: NumberType) -> Option<f64> {
         NumberType::F32 => *f32,
         NumberType::F16 => *f16,
         NumberType::Bf16 if *bf16 => *f16,
-        NumberType::Bf16 => return None,
+        NumberType::Tf32 if *bf16 => *f16 / 2.0,
+        NumberType::Bf16 | NumberType::Tf32 => return None,
     };
     Some(tflops * 1e12)
 }
@@ -54,7 +58,7 @@ struct Device {
     /// TFLOP/s.
     f32: f64,
     f16: f64,
-    /// Whether its tensor cores take bfloat16, as fast as f16.
+    /// Whether its tensor cores take bfloat16, as fast as f16, and TF32, half as fast.
     bf16: bool,
 }
 
@@ -62,7 +66,7 @@ const fn device(name: &'static str, details: &'static str, f32: f64, f16: f64) -
     Device { name, details, f32, f16, bf16: true }
 }
 
-/// Of the generations before Ampere, whose tensor cores take no bfloat16.
+/// Of the generations before Ampere, whose tensor cores take neither bfloat16 nor TF32.
 const fn older(name: &'static str, details: &'static str, f32: f64, f16: f64) -> Device {
     Device { name, details, f32, f16, bf16: false }
 }
@@ -98,7 +102,7 @@ const DEVICES: [Device; 26] = [
 
 #[cfg(test)]
 mod tests {
-    use NumberType::{Bf16, F16, F32};
+    use NumberType::{Bf16, F16, F32, Tf32};
 
     use super::*;
 
@@ -142,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn older_tensor_cores_take_no_bfloat16() {
+    fn older_tensor_cores_take_neither_bfloat16_nor_tf32() {
         let known = [
             ("Tesla T4", 65.0, 8.1),
             ("Tesla V100-SXM2-16GB", 125.0, 15.7),
@@ -152,6 +156,33 @@ mod tests {
         ];
         for (name, half, single) in known {
             assert_eq!(tflops(name), [None, Some(half), Some(single)], "{name}");
+            assert_eq!(peak_flops(name, Tf32), None, "{name}");
+        }
+    }
+
+    /// Beside the values that NVIDIA publishes for TF32 without sparsity, which it rounds.
+    #[test]
+    fn tf32_is_half_of_bfloat16() {
+        let published = [
+            ("NVIDIA H100 80GB HBM3", 494.7),
+            ("NVIDIA H100 PCIe", 378.0),
+            ("NVIDIA A100-SXM4-80GB", 156.0),
+            ("NVIDIA A30", 82.0),
+            ("NVIDIA A40", 74.8),
+            ("NVIDIA A10", 62.5),
+            ("NVIDIA A10G", 35.0),
+            ("NVIDIA A2", 9.0),
+            ("NVIDIA L4", 60.0),
+            ("NVIDIA L40", 90.5),
+            ("NVIDIA RTX A6000", 77.4),
+            ("NVIDIA RTX 6000 Ada Generation", 182.1),
+            ("NVIDIA GeForce RTX 3090", 35.6),
+            ("NVIDIA GeForce RTX 4090", 82.6),
+            ("NVIDIA GeForce RTX 5090", 104.8),
+        ];
+        for (name, tflops) in published {
+            let found = peak_flops(name, Tf32).unwrap() / 1e12;
+            assert!((found / tflops - 1.0).abs() < 0.01, "{name}: {found}, not {tflops}");
         }
     }
 

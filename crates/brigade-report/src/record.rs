@@ -137,31 +137,39 @@ pub struct Collective {
     pub bytes: u64,
 }
 
-/// Memory of a device, in bytes: of one rank's, or the most of any rank's. Old files have none.
+/// What tensors take of a device's memory, in bytes: of one rank's, or the most of any rank's. Old files have none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceMemory {
-    /// In use at the end of the step.
+    /// Of tensors that live at the end of the step.
     #[serde(rename = "device_memory_bytes")]
-    pub live: u64,
-    /// The most in use so far.
-    #[serde(rename = "device_memory_bytes_peak")]
-    pub peak: u64,
+    pub in_use: u64,
+    /// Taken of the device at the end of the step: what is in use, and what is kept for tensors to come.
+    #[serde(rename = "device_memory_reserved_bytes")]
+    pub reserved: u64,
+    /// The most reserved at the end of any step so far.
+    #[serde(rename = "device_memory_reserved_bytes_peak")]
+    pub reserved_peak: u64,
     /// What the device has, or the smallest device; none where it does not say.
     #[serde(rename = "device_memory_total_bytes", default, skip_serializing_if = "Option::is_none")]
     pub total: Option<u64>,
 }
 
 impl DeviceMemory {
-    /// The most of both, of the smaller device that says what it has.
+    /// The most of each, of the smaller device that says what it has.
     #[must_use]
     pub fn most(self, other: Self) -> Self {
         let total = self.total.into_iter().chain(other.total).min();
-        Self { live: self.live.max(other.live), peak: self.peak.max(other.peak), total }
+        Self {
+            in_use: self.in_use.max(other.in_use),
+            reserved: self.reserved.max(other.reserved),
+            reserved_peak: self.reserved_peak.max(other.reserved_peak),
+            total,
+        }
     }
 
-    /// The peak in percent of what the device has.
+    /// The most reserved so far, in percent of what the device has.
     pub fn peak_percent(&self) -> Option<f64> {
-        self.total.map(|total| percent(self.peak as f64, total as f64))
+        self.total.map(|total| percent(self.reserved_peak as f64, total as f64))
     }
 }
 
@@ -181,10 +189,10 @@ impl StepRecord {
         percent(self.comm_wait_seconds, self.step_seconds)
     }
 
-    /// The most memory that a rank has used so far, in GiB: of the device where it has memory of its own, else resident in
-    /// the host.
+    /// The most memory that a rank has taken so far, in GiB: reserved of the device where it has memory of its own, else
+    /// resident in the host.
     pub fn peak_memory_gib(&self) -> f64 {
-        gib(self.device_memory.map_or(self.peak_rss_bytes, |memory| memory.peak))
+        gib(self.device_memory.map_or(self.peak_rss_bytes, |memory| memory.reserved_peak))
     }
 }
 
@@ -224,10 +232,13 @@ mod tests {
 
     #[test]
     fn memory_of_a_device_comes_back_as_it_went() {
-        let memory = DeviceMemory { live: 3, peak: 5, total: Some(7) };
+        let memory = DeviceMemory { in_use: 3, reserved: 4, reserved_peak: 5, total: Some(7) };
         let record = StepRecord { device_memory: Some(memory), ..StepRecord::default() };
         let text = serde_json::to_string(&record).unwrap();
-        let fields = r#""device_memory_bytes":3,"device_memory_bytes_peak":5,"device_memory_total_bytes":7,"peak_rss_bytes""#;
+        let fields = concat!(
+            r#""device_memory_bytes":3,"device_memory_reserved_bytes":4,"device_memory_reserved_bytes_peak":5,"#,
+            r#""device_memory_total_bytes":7,"peak_rss_bytes""#
+        );
         assert!(text.contains(fields), "{text}");
         assert_eq!(serde_json::from_str::<StepRecord>(&text).unwrap(), record);
         let unsaid = StepRecord { device_memory: Some(DeviceMemory { total: None, ..memory }), ..record };
@@ -244,10 +255,11 @@ mod tests {
     #[test]
     fn the_fullest_and_the_smallest_device_count() {
         let (a, b) = (
-            DeviceMemory { live: 1, peak: 9, total: Some(20) },
-            DeviceMemory { live: 2, peak: 5, total: Some(10) },
+            DeviceMemory { in_use: 1, reserved: 4, reserved_peak: 9, total: Some(20) },
+            DeviceMemory { in_use: 2, reserved: 3, reserved_peak: 5, total: Some(10) },
         );
-        assert_eq!(a.most(b), DeviceMemory { live: 2, peak: 9, total: Some(10) });
+        let most = DeviceMemory { in_use: 2, reserved: 4, reserved_peak: 9, total: Some(10) };
+        assert_eq!(a.most(b), most);
         assert_eq!(b.most(DeviceMemory { total: None, ..a }).total, Some(10));
         assert_eq!(DeviceMemory::default().most(b), b);
         assert_eq!((b.peak_percent(), DeviceMemory::default().peak_percent()), (Some(50.0), None));

@@ -260,7 +260,8 @@ pub(crate) mod tests {
             ..options()
         };
         let mut reporter = Reporter::create_on(folder.path(), options, Box::new(shown.clone())).unwrap();
-        let memory = DeviceMemory { live: 1 << 30, peak: 2 << 30, total: Some(8 << 30) };
+        let memory =
+            DeviceMemory { in_use: 1, reserved: 1 << 30, reserved_peak: 2 << 30, total: Some(8 << 30) };
         let record = StepRecord {
             step: 1,
             tokens_per_second: 4e5,

@@ -180,7 +180,7 @@ impl fmt::Display for Summary {
             )?;
         }
         if let Some(memory) = self.device_memory {
-            write!(f, "device memory {:.2} GiB", gib(memory.peak))?;
+            write!(f, "device memory {:.2} GiB", gib(memory.reserved_peak))?;
             if let (Some(total), Some(part)) = (memory.total, memory.peak_percent()) {
                 write!(f, " of {:.2} GiB ({part:.1}%)", gib(total))?;
             }
@@ -246,7 +246,11 @@ mod tests {
             totals.add(&StepRecord {
                 tflops: Some(rate),
                 mfu_percent: Some(rate / 10.0),
-                device_memory: Some(DeviceMemory { live: 1, peak: peak << 30, total: Some(82 << 30) }),
+                device_memory: Some(DeviceMemory {
+                    reserved_peak: peak << 30,
+                    total: Some(82 << 30),
+                    ..DeviceMemory::default()
+                }),
                 peak_rss_bytes: 3 << 30,
                 ..StepRecord::default()
             });
@@ -266,7 +270,7 @@ mod tests {
             ),
             "{text}"
         );
-        summary.device_memory = Some(DeviceMemory { total: None, peak: 3 << 29, live: 0 });
+        summary.device_memory = Some(DeviceMemory { reserved_peak: 3 << 29, ..DeviceMemory::default() });
         assert!(
             summary.to_string().contains("\ndevice memory 1.50 GiB on the fullest device\n"),
             "{summary}"

@@ -48,12 +48,6 @@ fn open(adapter: &Adapter) -> Result<Device, Error> {
     Ok(device)
 }
 
-/// Bytes of the device's memory that this process holds: tensors, and pages that are kept to be used again. Nothing for
-/// a device that does not tell.
-pub fn memory(device: &Device) -> Option<u64> {
-    Some(device.memory_pool_usage()?.bytes_reserved)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,7 +12,7 @@ mod device;
 mod error;
 
 pub use adapters::{Adapter, Api, Kind, adapters};
-pub use device::{device, memory, room};
+pub use device::{device, room};
 pub use error::Error;
 
 use brigade_comm::Group;

@@ -4,8 +4,8 @@
 
 mod common;
 
-use brigade_wgpu::{memory, room};
-use burn::tensor::Tensor;
+use brigade_wgpu::room;
+use burn::tensor::{Device, Tensor};
 use common::device_or_skip;
 
 #[test]
@@ -20,18 +20,26 @@ fn a_device_is_the_adapter_that_it_is_said_to_be() {
     assert_eq!((&shared.0, shared.1) == (&device, adapter), room() == 1);
 }
 
-#[test]
-fn memory_grows_with_tensors() {
-    let Some(device) = device_or_skip() else { return };
-    let before = memory(&device).unwrap();
-    let bytes = 64 << 20;
-    let tensor = Tensor::<1>::ones([bytes / 4], &device);
-    assert_eq!(tensor.clone().sum().into_scalar::<f32>(), (bytes / 4) as f32);
-    let with = memory(&device).unwrap();
-    assert!(with >= before + bytes as u64, "{before} bytes before, {with} with {bytes} more");
-    drop(tensor);
-    device.memory_cleanup();
+/// Bytes of tensors that live, and bytes taken of the device.
+fn memory(device: &Device) -> (u64, u64) {
     device.sync().unwrap();
-    let after = memory(&device).unwrap();
-    assert!(after <= with - bytes as u64, "{with} bytes with the tensor, {after} without");
+    let pools = device.memory_pool_usage().unwrap();
+    (pools.bytes_in_use, pools.bytes_reserved)
+}
+
+#[test]
+fn memory_is_in_use_while_a_tensor_lives_and_reserved_until_it_is_given_back() {
+    let Some(device) = device_or_skip() else { return };
+    let before = memory(&device);
+    let bytes: u64 = 64 << 20;
+    let tensor = Tensor::<1>::ones([bytes as usize / 4], &device);
+    assert_eq!(tensor.clone().sum().into_scalar::<f32>(), (bytes / 4) as f32);
+    let with = memory(&device);
+    assert!(with.0 >= before.0 + bytes && with.1 >= before.1 + bytes, "{before:?}, then {with:?}");
+    drop(tensor);
+    let dropped = memory(&device);
+    assert!(dropped.0 <= with.0 - bytes && dropped.1 == with.1, "{with:?}, then {dropped:?}");
+    device.memory_cleanup();
+    let after = memory(&device);
+    assert!(after.1 <= with.1 - bytes, "{with:?}, then {after:?}");
 }

@@ -4,9 +4,11 @@ mod buffer;
 mod burn_order;
 mod collectives;
 mod groups;
+#[cfg(feature = "autotune")]
+mod kept_choices;
 mod messages;
 mod rank_gpu;
 
 pub use collectives::NcclCollectives;
 pub use groups::{Options, groups, host_groups};
-pub use rank_gpu::{Memory, RankGpu, check, count};
+pub use rank_gpu::{RankGpu, check, count};

@@ -1,7 +1,6 @@
 //! The GPU of a rank.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use burn::tensor::Device;
 
@@ -11,18 +10,6 @@ use crate::{Context, Error, Gpu, driver, enough_for, gpu_for, nccl};
 pub struct RankGpu {
     gpu: Gpu,
     pub(crate) context: Arc<Context>,
-    peak: AtomicU64,
-}
-
-/// What a rank holds of its GPU's memory, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Memory {
-    /// Of tensors that live.
-    pub live: u64,
-    /// The most that Burn's pools have taken of the GPU, as far as it was looked at.
-    pub peak: u64,
-    /// All that the GPU has.
-    pub total: u64,
 }
 
 impl RankGpu {
@@ -36,7 +23,10 @@ impl RankGpu {
         let place = if sharing { local_rank % gpus.len().max(1) } else { local_rank };
         let index = gpu_for(place, local_size, gpus.len())?;
         let context = Context::new(index)?;
-        Ok(Self { gpu: gpus.swap_remove(index), context, peak: AtomicU64::new(0) })
+        let gpu = gpus.swap_remove(index);
+        #[cfg(feature = "autotune")]
+        super::kept_choices::keep_choices(&gpu);
+        Ok(Self { gpu, context })
     }
 
     /// What is known of it.
@@ -47,16 +37,6 @@ impl RankGpu {
     /// As a device of Burn.
     pub fn device(&self) -> Device {
         Device::cuda(self.gpu.index)
-    }
-
-    /// What this rank holds of its memory.
-    pub fn memory(&self) -> Memory {
-        let (live, reserved) = self
-            .device()
-            .memory_pool_usage()
-            .map_or((0, 0), |pools| (pools.bytes_in_use, pools.bytes_reserved));
-        let peak = self.peak.fetch_max(reserved, Relaxed).max(reserved);
-        Memory { live, peak, total: self.gpu.total_memory as u64 }
     }
 }
 
