@@ -43,7 +43,7 @@ def steps(run):
     return dict(
         steps=len(steady), **medians, peak_tflops=peak,
         step_seconds_least=min(step["step_seconds"] for step in steady), step_seconds_most=max(step["step_seconds"] for step in steady),
-        peak_bytes=last.get("device_memory_bytes_peak"), peak_rss_bytes=last["peak_rss_bytes"], loss=last["loss"],
+        peak_bytes=last.get("device_memory_reserved_bytes_peak"), peak_rss_bytes=last["peak_rss_bytes"], loss=last["loss"],
         collective_calls=last["comm_calls"],
     )
 
@@ -86,7 +86,7 @@ def memory(run, plan):
     last, (together, inside) = metrics(run)[-1], planned(plan)
     counted = sum(last[f"{kind}_bytes_peak"] for kind in ["parameter", "gradient", "optimizer", "activation"])
     return dict(planned_bytes=together, planned_counted_bytes=together - inside, counted_bytes=counted,
-                device_bytes=last.get("device_memory_bytes_peak") or last["peak_rss_bytes"])
+                device_bytes=last.get("device_memory_reserved_bytes_peak") or last["peak_rss_bytes"])
 
 
 def tests(log):

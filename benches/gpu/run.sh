@@ -67,8 +67,8 @@ gpt2() {
         --micro-batch-size "$size" --global-batch-size $((size * ranks * ${micro_batches:-1})) "$@"
 }
 
-# The largest micro-batch that fits, as torch_gpt2.py finds it; a size at which the run fails does not fit. Kernels are tuned
-# anew in each process, which takes longer than the steps: so a trial is a whole run, and the last that fits is the result.
+# The largest micro-batch that fits, as torch_gpt2.py finds it; a size at which the run fails does not fit. A new size has
+# kernels tuned and compiled, which takes longer than the steps: so a trial is a whole run, and the last that fits is the result.
 fits() {
     local why=
     if gpt2 trial $((WARM_UP + steps)) "$1"; then

@@ -76,7 +76,7 @@ pub fn host_groups(world: &Group, mesh: Mesh) -> brigade_comm::Result<Groups> {
 
 /// Host memory that the GPU copies from at full speed.
 fn pinned(device: &Device, bytes: usize) -> Bytes {
-    let mut data = TensorData::from_bytes(Bytes::from_bytes_vec(vec![0; bytes]), [bytes], DType::U8);
+    let mut data = TensorData::from_bytes(Bytes::from_elems(vec![0u8; bytes]), [bytes], DType::U8);
     device.staging(std::iter::once(&mut data));
     data.into_parts().0
 }
