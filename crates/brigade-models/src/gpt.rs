@@ -167,26 +167,34 @@ impl GptConfig {
     /// backward, in multiples of the residual stream, of the attention's scores, of the logits and of the weights. Attention
     /// keeps scores of all positions.
     pub fn insides(&self, micro_batch_size: usize, value_bytes: usize) -> Vec<Inside> {
-        let bytes = |sizes: &[usize]| {
-            sizes.iter().fold(value_bytes as u64, |all, size| all.saturating_mul(*size as u64))
+        // What is too much to count stays so.
+        let product = |sizes: &[usize]| sizes.iter().fold(1u64, |all, size| all.saturating_mul(*size as u64));
+        let sum = |terms: &[(u64, u64)]| {
+            terms.iter().fold(0u64, |all, (times, bytes)| all.saturating_add(times.saturating_mul(*bytes)))
         };
         let (length, width) = (self.sequence_length, self.width);
-        let stream = bytes(&[micro_batch_size, length, width]);
-        let scores = bytes(&[micro_batch_size, self.heads, length, length]);
-        let logits = bytes(&[micro_batch_size, length, self.vocabulary]);
-        let (table, square) = (bytes(&[self.vocabulary, width]), bytes(&[width, width]));
+        let stream = product(&[value_bytes, micro_batch_size, length, width]);
+        let scores = product(&[value_bytes, micro_batch_size, self.heads, length, length]);
+        let logits = product(&[value_bytes, micro_batch_size, length, self.vocabulary]);
+        let table = product(&[value_bytes, self.vocabulary, width]);
+        let square = product(&[value_bytes, width, width]);
         // In fp32, whatever the logits are.
-        let probabilities = logits / value_bytes as u64 * 4;
+        let probabilities = product(&[size_of::<f32>(), micro_batch_size, length, self.vocabulary]);
         let feed_forward = match self.activation {
             Gelu::Gelu => 8,
             Gelu::GeluTanh => 16,
         };
-        let kept = (11 + feed_forward) * stream + 3 * scores;
-        let heights = [kept + 5 * stream + 8 * square, 5 * scores + 9 * stream + 9 * square];
+        let kept = sum(&[(11 + feed_forward, stream), (3, scores)]);
+        let heights =
+            [sum(&[(1, kept), (5, stream), (8, square)]), sum(&[(5, scores), (9, stream), (9, square)])];
         let layer = Inside { kept, peak: heights[0].max(heights[1]), output: stream };
-        let embedding = Inside { kept: 0, peak: 2 * stream + table, output: stream };
-        let head = Inside { kept: 4 * stream, peak: 5 * stream + logits + 2 * table, output: logits };
-        let loss = Inside { kept: probabilities, peak: 3 * probabilities, output: 0 };
+        let embedding = Inside { kept: 0, peak: sum(&[(2, stream), (1, table)]), output: stream };
+        let head = Inside {
+            kept: sum(&[(4, stream)]),
+            peak: sum(&[(5, stream), (1, logits), (2, table)]),
+            output: logits,
+        };
+        let loss = Inside { kept: probabilities, peak: sum(&[(3, probabilities)]), output: 0 };
         let layers = std::iter::repeat_n(layer, self.layers);
         std::iter::once(embedding).chain(layers).chain([head, loss]).collect()
     }
