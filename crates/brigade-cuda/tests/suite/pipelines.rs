@@ -173,10 +173,11 @@ pipelines! {
     the_host_waits_with_two_by_two: Case::new(Interleaved, 2, 4).over(2, Sharding::Full).ordered(OrderKind::Host).succeeds();
 }
 
+// Over replicas with gathers, hosts that wait for every send could wait for each other: a receive comes after what was
+// computed before, and that after gathers, which other hosts have yet to call.
 pipelines! {
     blocking_sends_with_one_f_one_b: Case::new(OneFOneB, 4, 6).with_blocking_sends().succeeds();
     blocking_sends_with_interleaving: Case::new(Interleaved, 3, 6).with_blocking_sends().succeeds();
-    blocking_sends_with_two_by_two: Case::new(Interleaved, 2, 4).over(2, Sharding::Full).with_blocking_sends().succeeds();
 }
 
 /// Communicators connect when they are first used, for which the caller's host waits for the other ranks' hosts.
