@@ -18,7 +18,7 @@ use backend::backends;
 
 const SEQUENCES: usize = 2;
 
-/// Large enough that pages of pools matter little.
+/// Mostly logits.
 const SHAPE: GptConfig = GptConfig {
     vocabulary: 12_000,
     sequence_length: 256,
@@ -75,17 +75,20 @@ fn taken_and_planned(device: &Device, groups: &Groups) -> (f64, f64) {
     for _ in 0..2 {
         engine.step(vec![batch(), batch()], 1e-3).unwrap();
     }
-    let pools = device.memory_pool_usage().unwrap();
-    println!("{pools:?} {:?}", device.memory_pool_report());
-    (pools.bytes_reserved as f64, planned as f64)
+    (device.memory_pool_usage().unwrap().bytes_reserved as f64, planned as f64)
 }
 
+/// What pools may take of the plan: never less, and with the pages that are not full, which weigh much beside a small
+/// model, 1.55 of it on Mesa's software adapter.
+const TAKEN: std::ops::Range<f64> = 0.95..1.75;
+
 #[test]
-fn a_step_takes_what_is_planned_within_a_tenth() {
+fn pools_take_what_is_planned_and_pages_that_are_not_full() {
     for backend in backends() {
         let (taken, planned) =
             backend.on_threads(1, 1, |device, groups| taken_and_planned(&device, &groups)).swap_remove(0);
         let ratio = taken / planned;
         println!("{}: {taken} bytes, {planned} planned: {ratio:.3}", backend.name);
+        assert!(TAKEN.contains(&ratio), "{}: {taken} bytes, {planned} planned", backend.name);
     }
 }
