@@ -165,6 +165,8 @@ pipelines! {
     two_by_two_interleaved: Case::new(Interleaved, 2, 4).over(2, Sharding::Whole).succeeds();
     two_by_two_sharded: Case::new(OneFOneB, 2, 4).over(2, Sharding::Full).succeeds();
     two_by_two_interleaved_and_sharded: Case::new(Interleaved, 2, 4).over(2, Sharding::Full).succeeds();
+    four_by_two_interleaved_and_sharded: Case::new(Interleaved, 4, 8).over(2, Sharding::Full).succeeds();
+    three_by_two_gpipe_and_sharded: Case::new(GPipe, 3, 6).over(2, Sharding::Full).succeeds();
 }
 
 pipelines! {
