@@ -156,6 +156,9 @@ impl StandardFlags {
         lay(&self.keep, &mut settings.checkpoint.keep);
         lay(&self.out, &mut settings.output.dir);
         lay(&self.peak_tflops, &mut settings.output.peak_tflops);
+        if let Some(timeout) = self.world.host_timeout {
+            settings.comm.host_timeout_seconds = timeout.as_secs_f64();
+        }
         settings.resolve();
         if let Some(Resume::From(dir)) = &self.resume {
             settings.output.dir.clone_from(dir);

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
 use brigade_comm::Group;
@@ -29,6 +30,10 @@ pub use brigade_launch::exit;
 
 /// Names the run's folder to the ranks that the launcher starts.
 const RUN_DIR: &str = "BRIGADE_RUN_DIR";
+
+/// How much longer than an operation's deadline a rank may be stopped: ranks that wait for it come first, as they also know
+/// in which operation.
+const VERDICT: Duration = Duration::from_secs(3);
 
 /// The folder in a run's folder with what each rank did last, after a failure.
 pub const FLIGHT_FOLDER: &str = "flight";
@@ -157,7 +162,9 @@ impl Program<'_> {
         let mut launch = Launch::local(program, nproc, token, dir.join("logs"))
             .on_node(node)
             .with_flags(&self.flags.world);
-        launch.init_timeout = rank::timeouts(&self.settings.comm).init;
+        let timeouts = rank::timeouts(&self.settings.comm);
+        (launch.init_timeout, launch.host_timeout) = (timeouts.init, timeouts.host);
+        launch.stopped_timeout = timeouts.step + VERDICT;
         launch.args = std::env::args_os().skip(1).collect();
         launch.env =
             vec![(RUN_DIR.into(), OsString::from(&dir)), (RUN_ID.into(), OsString::from(&claim.run))];

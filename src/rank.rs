@@ -15,6 +15,7 @@ pub(crate) fn timeouts(comm: &CommSettings) -> Timeouts {
     Timeouts {
         init: Duration::from_secs_f64(comm.init_timeout_seconds),
         step: Duration::from_secs_f64(comm.train_timeout_seconds),
+        host: Duration::from_secs_f64(comm.host_timeout_seconds),
     }
 }
 

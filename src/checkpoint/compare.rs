@@ -21,7 +21,7 @@ const FIXED: [&str; 7] = [
 ];
 
 /// Settings that have nothing to do with what is computed.
-const FREE: [&str; 12] = [
+const FREE: [&str; 13] = [
     "output.",
     "checkpoint.keep",
     "checkpoint.dir",
@@ -32,6 +32,7 @@ const FREE: [&str; 12] = [
     "comm.transport",
     "comm.init_timeout_seconds",
     "comm.train_timeout_seconds",
+    "comm.host_timeout_seconds",
     "data.sources",
     "data.cache_dir",
 ];

@@ -167,6 +167,9 @@ pub struct CommSettings {
     pub init_timeout_seconds: f64,
     /// Longest wait inside a step, in seconds. The first step on a GPU has `init_timeout_seconds` where that is longer.
     pub train_timeout_seconds: f64,
+    /// How long another host may be out of reach before its ranks count as lost, in seconds. What is mended within half of
+    /// that is survived; the end of a process is noticed at once.
+    pub host_timeout_seconds: f64,
 }
 
 impl Default for CommSettings {
@@ -177,6 +180,7 @@ impl Default for CommSettings {
             transport: Transport::Auto,
             init_timeout_seconds: 300.0,
             train_timeout_seconds: 100.0,
+            host_timeout_seconds: 30.0,
         }
     }
 }

@@ -124,6 +124,11 @@ impl Settings {
         if let Some((option, given)) = waits.into_iter().find(|(_, v)| !(0.1..=1e6).contains(v)) {
             return Err(SettingError::new(option, given, "it must be from 0.1 to 1000000 seconds"));
         }
+        let host = comm.host_timeout_seconds;
+        if !(1.0..=1e6).contains(&host) {
+            let allowed = "it must be from 1 to 1000000 seconds";
+            return Err(SettingError::new("comm.host_timeout_seconds (--host-timeout)", host, allowed));
+        }
         optimizer.factory()?;
         let base = if optimizer.base_batch_size == 0 { global } else { optimizer.base_batch_size };
         let (learning_rate, learning_rate_reason) =

@@ -102,7 +102,7 @@ pub const CPU: Backend = Backend {
 };
 
 pub fn timeouts() -> Timeouts {
-    Timeouts { init: PATIENCE, step: PATIENCE }
+    Timeouts { init: PATIENCE, step: PATIENCE, ..Timeouts::default() }
 }
 
 impl Backend {

@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// If a rank panics: its group then fails, so that the others end too.
 pub fn on_ranks(n: usize, rank: impl Fn(Group) + Sync) {
     thread::scope(|scope| {
-        for group in threads(n, Timeouts { init: PATIENCE, step: PATIENCE }) {
+        for group in threads(n, Timeouts { init: PATIENCE, step: PATIENCE, ..Timeouts::default() }) {
             let rank = &rank;
             scope.spawn(move || rank(group));
         }

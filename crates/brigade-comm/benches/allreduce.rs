@@ -80,7 +80,11 @@ fn child(role: &str, transport: &str, world_size: usize) -> Result<()> {
         listener: None,
         token: Token::new(std::env::var(TOKEN).unwrap_or_default()),
         transport: if transport == "tcp" { Transport::Tcp } else { Transport::SharedMemory },
-        timeouts: Timeouts { init: Duration::from_secs(30), step: Duration::from_secs(60) },
+        timeouts: Timeouts {
+            init: Duration::from_secs(30),
+            step: Duration::from_secs(60),
+            ..Timeouts::default()
+        },
         restart: 0,
         host: None,
     })?;

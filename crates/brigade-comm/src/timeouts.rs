@@ -13,11 +13,15 @@ pub struct Timeouts {
     /// For one operation, from the moment it is the oldest unfinished one of its kind in its group. 100 s by default. While a
     /// rank [warms up](crate::Group::warm_up), `init` holds where it is longer.
     pub step: Duration,
+    /// How long another host may be out of reach before its ranks count as lost. 30 s by default. TCP doubles its pauses
+    /// between retries, so what is mended within half of that is survived. The end of a process is noticed at once, and one
+    /// that is stopped has the time of `step`.
+    pub host: Duration,
 }
 
 impl Default for Timeouts {
     fn default() -> Self {
-        Self { init: Duration::from_secs(300), step: Duration::from_secs(100) }
+        Self { init: Duration::from_secs(300), step: Duration::from_secs(100), host: Duration::from_secs(30) }
     }
 }
 
@@ -39,7 +43,7 @@ impl Limit {
 
     /// As it is now.
     pub(crate) fn now(&self) -> Duration {
-        let Timeouts { init, step } = self.timeouts;
+        let Timeouts { init, step, .. } = self.timeouts;
         if self.warming_up.load(Relaxed) { init.max(step) } else { step }
     }
 }

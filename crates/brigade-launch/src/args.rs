@@ -67,6 +67,13 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     duration.and_then(Result::ok).ok_or_else(|| "a number of seconds from 0 to 1000000000".into())
 }
 
+/// Less than a second may pass between two signs of life of a host that is well.
+fn host_timeout(text: &str) -> Result<Duration, String> {
+    let allowed = Duration::from_secs(1)..=Duration::from_secs(1_000_000);
+    let given = seconds(text).ok().filter(|given| allowed.contains(given));
+    given.ok_or_else(|| "a number of seconds from 1 to 1000000".into())
+}
+
 fn restarts(text: &str) -> Result<u32, String> {
     let number = count(text, 0, MAX_RESTARTS as usize)?;
     u32::try_from(number).map_err(|error| error.to_string())
@@ -103,6 +110,9 @@ pub struct LaunchArgs {
     /// End a rank that has said nothing of its progress for so long; 0 for never [default: 600].
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub heartbeat_timeout: Option<Duration>,
+    /// How long another node may be out of reach before it counts as lost; half of it is survived for certain [default: 30].
+    #[arg(long, value_name = "SECONDS", value_parser = host_timeout)]
+    pub host_timeout: Option<Duration>,
     /// How long ranks may take to save a checkpoint after SIGTERM or SIGUSR1 [default: 30].
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub preemption_grace: Option<Duration>,
@@ -201,6 +211,7 @@ mod tests {
             ("--max-restarts 1000001", "0 to 1000000"),
             ("--heartbeat-timeout 1e300", "number of seconds"),
             ("--preemption-grace .", "number of seconds"),
+            ("--host-timeout 0.5", "seconds from 1 to 1000000"),
             ("--rdzv-endpoint a:1 --master-port 2", "--rdzv-endpoint"),
         ] {
             let message = parse(line).unwrap_err();

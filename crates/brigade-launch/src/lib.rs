@@ -75,8 +75,8 @@ pub use handover::inherited_listener;
 pub use heartbeat::Heart;
 pub use restart::{MAX_RESTARTS, RESTART_VARIABLE, restart_count};
 pub use supervisor::{
-    Ending, Event, Failure, GRACE, HEARTBEAT_TIMEOUT, INIT_TIMEOUT, Launch, NodeLost, Other, Outcome,
-    RESTART_PAUSE, RankEnd, SETTLE, Stopped, launch,
+    Ending, Event, Failure, GRACE, HEARTBEAT_TIMEOUT, HOST_TIMEOUT, INIT_TIMEOUT, Launch, NodeLost, Other,
+    Outcome, RESTART_PAUSE, RankEnd, SETTLE, STOPPED_TIMEOUT, Stopped, launch,
 };
 pub use token::Token;
 

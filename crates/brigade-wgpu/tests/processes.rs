@@ -46,7 +46,7 @@ fn child() {
         token: Token::new("children"),
         restart: 0,
         transport: Transport::Auto,
-        timeouts: Timeouts { init: PATIENCE, step: PATIENCE },
+        timeouts: Timeouts { init: PATIENCE, step: PATIENCE, ..Timeouts::default() },
         host: None,
     })
     .unwrap();

@@ -112,6 +112,7 @@ chunks = 2
 [comm]
 transport = "tcp"
 init_timeout_seconds = 30.5
+host_timeout_seconds = 20.5
 "#,
     r#"schedule = { name = "wsd", decay_steps = 10, min_ratio = 0.5 }
 train = { steps = 100, seed = 0x7fff_ffff, micro_batch_size = 4, global_batch_size = 4096 }

@@ -24,10 +24,6 @@ use crate::sync::{lock, wait_until};
 /// Between two signs of life.
 const PING: Duration = Duration::from_millis(400);
 
-/// How long a host may leave bytes unacknowledged before it counts as lost. A process that is merely stopped does
-/// not come under this: its host still acknowledges.
-const LOST: Duration = Duration::from_millis(1500);
-
 /// Rank 0 counts as silent where a connection to another rank has closed, if nothing came from it for so long.
 const SILENT: Duration = PING.saturating_mul(4);
 
@@ -43,6 +39,9 @@ pub(super) struct Control {
 /// What the control plane's thread shares with those that ask it.
 pub(super) struct Shared {
     rank: usize,
+    /// How long a host may leave bytes unacknowledged before it counts as lost. A process that is merely stopped does
+    /// not come under this: its host still acknowledges.
+    unreachable: Duration,
     fault: Arc<Fault>,
     recorder: Arc<Recorder>,
     doorbell: Arc<Doorbell>,
@@ -85,6 +84,7 @@ impl Control {
     /// Starts to watch over the connections: from rank 0 to every other rank, or from another rank to rank 0.
     pub(super) fn start(
         streams: Vec<(usize, TcpStream)>,
+        unreachable: Duration,
         fault: Arc<Fault>,
         recorder: Arc<Recorder>,
     ) -> Result<Self, Error> {
@@ -98,7 +98,7 @@ impl Control {
         for (rank, stream) in streams {
             stream.set_nonblocking(true).map_err(failed)?;
             stream.set_nodelay(true).map_err(failed)?;
-            socket2::SockRef::from(&stream).set_tcp_user_timeout(Some(LOST)).map_err(failed)?;
+            socket2::SockRef::from(&stream).set_tcp_user_timeout(Some(unreachable)).map_err(failed)?;
             let (received, heard) = (FrameBuffer::default(), Instant::now());
             connections.push(Connection { rank, stream, received, heard, said_goodbye: false, open: true });
         }
@@ -112,6 +112,7 @@ impl Control {
         };
         let shared = Arc::new(Shared {
             rank: recorder.rank,
+            unreachable,
             fault,
             recorder,
             doorbell,
@@ -300,6 +301,10 @@ impl Shared {
                 Ok(count) => connection.received.push(&bytes[..count]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return heard,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) if is_out_of_reach(&error) => {
+                    let seconds = self.unreachable.as_secs_f64();
+                    return self.lost(connection, &format!("its host has been out of reach for {seconds} s"));
+                }
                 Err(error) => {
                     return self.lost(connection, &format!("its control connection broke: {error}"));
                 }
@@ -364,6 +369,12 @@ enum Heard {
     Farewell,
     /// On rank 0: the other rank wants to know who holds it up.
     Question,
+}
+
+/// Whether a connection ended because nothing that was sent has been acknowledged for too long.
+fn is_out_of_reach(error: &std::io::Error) -> bool {
+    use ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
+    matches!(error.kind(), TimedOut | HostUnreachable | NetworkUnreachable)
 }
 
 fn announcement(failure: &Failure) -> Message {

@@ -103,7 +103,7 @@ pub fn join(join: Join) -> Result<World> {
     let token = join.token.clone();
     let (receptionist, meeting) = meet(join)?;
     let Meeting { table, streams, hub } = meeting;
-    let control = Control::start(streams, fault.clone(), recorder.clone())?;
+    let control = Control::start(streams, timeouts.host, fault.clone(), recorder.clone())?;
     let network = Network {
         rank,
         table,

@@ -86,7 +86,7 @@ fn another_type_or_root_or_reduction_is_an_error_on_all_ranks(kind: Kind) {
     assert_all_say(&told, &["sum", "max"]);
 }
 
-const HASTY: Timeouts = Timeouts { init: PATIENT.init, step: Duration::from_millis(1500) };
+const HASTY: Timeouts = Timeouts { step: Duration::from_millis(1500), ..PATIENT };
 
 fn a_rank_that_skips_an_operation_is_named(kind: Kind) {
     let outcomes = run(kind, 3, HASTY, |group| {

@@ -35,7 +35,7 @@ on_both_control_planes!(
     a_chain_of_waits_is_followed_to_its_end,
 );
 
-const HASTY: Timeouts = Timeouts { init: PATIENT.init, step: Duration::from_millis(1000) };
+const HASTY: Timeouts = Timeouts { step: Duration::from_millis(1000), ..PATIENT };
 
 /// Runs `work` and gives what each rank has recorded after it.
 fn records(

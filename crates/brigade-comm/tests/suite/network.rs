@@ -1,10 +1,13 @@
-//! A rank that is cut off: its host is gone, and no connection says so. It needs network namespaces, which only root may
-//! make; without them these tests say so and pass.
+//! A rank that is cut off, for good or for a while: its host is gone, and no connection says so. It needs network
+//! namespaces, which only root may make; without them these tests say so and pass.
 
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use crate::processes::{STEP_SECONDS, begun, spawn};
+use crate::processes::{Rank, begun, spawn};
+
+/// The deadline of an operation: beyond anything that these tests wait for.
+const STEP_SECONDS: u64 = 100;
 
 /// Two network namespaces with a cable between them, which are gone when the test ends.
 struct Cable {
@@ -49,28 +52,56 @@ fn ip(arguments: &[&str]) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Three ranks work, the last one behind a cable, until `cut` does something to it. The others name it, and it names rank 0,
-/// within the deadline of an operation.
+/// Three ranks at work, the last one behind a cable; a host may be out of reach for `host` seconds.
+fn ranks(cable: &Cable, number: u8, work: &str, host: u64) -> Vec<Rank> {
+    let role = |rank| format!("{work} {rank} 3 10.{number}.0.1:29400 auto {STEP_SECONDS} {host}");
+    let near = |rank| spawn(Some(&cable.near), &role(rank));
+    begun(vec![near(0), near(1), spawn(Some(&cable.far), &role(2))])
+}
+
+/// After `cut`, the others name the rank behind the cable and it names rank 0, long before the deadline of an operation.
 fn a_rank_that_is_cut_off_is_named(number: u8, cut: impl Fn(&Cable) -> bool) {
     let Some(cable) = Cable::lay(number) else { return };
-    let role = |rank| format!("reduce {rank} 3 10.{number}.0.1:29400 auto");
-    let near = |rank| spawn(Some(&cable.near), &role(rank));
-    let mut ranks = begun(vec![near(0), near(1), spawn(Some(&cable.far), &role(2))]);
-    std::thread::sleep(Duration::from_millis(100));
+    let mut ranks = ranks(&cable, number, "reduce", 2);
     assert!(cut(&cable));
     let start = Instant::now();
+    let mut said = Vec::new();
     for (rank, named) in [(0, 2), (1, 2), (2, 0)] {
         let line = ranks[rank].line();
-        // How soon a connection gives up depends on its timers; the deadline of an operation, or where one direction
-        // still works the end of the other rank, may come first.
-        let words = ["died", "does not answer", "has left"].map(|word| format!("rank {named} {word}"));
+        // Where one direction still works, the end of the other rank may be heard of first.
+        let words = ["died", "has left"].map(|word| format!("rank {named} {word}"));
         assert!(words.iter().any(|words| line.contains(words)), "rank {rank} says: {line}");
+        said.push(line);
     }
-    assert!(start.elapsed() < Duration::from_secs(STEP_SECONDS + 4), "took {:?}", start.elapsed());
+    assert!(said.iter().any(|line| line.contains("its host has been out of reach for 2 s")), "{said:?}");
+    assert!(start.elapsed() < Duration::from_secs(STEP_SECONDS / 2), "took {:?}", start.elapsed());
 }
 
 #[test]
-fn a_pulled_cable() {
+fn a_cable_that_is_out_for_a_while_is_waited_for() {
+    let Some(cable) = Cable::lay(76) else { return };
+    let mut ranks = ranks(&cable, 76, "reduce-on", 30);
+    let link = |state| assert!(ip(&["-n", &cable.far, "link", "set", "far", state]));
+    link("down");
+    // The outage itself, not a wait for something.
+    std::thread::sleep(Duration::from_secs(3));
+    link("up");
+    let back = UNIX_EPOCH.elapsed().unwrap().as_millis();
+    for (rank, process) in ranks.iter_mut().enumerate() {
+        loop {
+            let line = process.line();
+            let at = line.strip_prefix("reduced at ").and_then(|at| at.parse::<u128>().ok());
+            match at {
+                Some(at) if at > back => break,
+                Some(_) => {}
+                None => panic!("rank {rank} says: {line}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_cable_that_is_pulled() {
     a_rank_that_is_cut_off_is_named(77, |cable| ip(&["-n", &cable.far, "link", "set", "far", "down"]));
 }
 

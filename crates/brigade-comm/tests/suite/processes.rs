@@ -4,36 +4,40 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::os::fd::{BorrowedFd, RawFd};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use brigade_comm::{DType, Join, ReduceOp, Result, Timeouts, Token, Transport, join};
 use rustix::net::{AddressFamily, getpeername};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::worlds::PATIENT;
+
 const RANK: &str = "BRIGADE_TEST_RANK";
-pub const STEP_SECONDS: u64 = 3;
+const STEP_SECONDS: u64 = 3;
 
 /// A process that is killed when the test ends, however it ends.
-pub struct Rank(Child);
+pub struct Rank {
+    process: Child,
+    output: BufReader<ChildStdout>,
+}
 
 impl Drop for Rank {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }
 
 impl Rank {
     pub fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.0), signal).unwrap();
+        kill_process(Pid::from_child(&self.process), signal).unwrap();
     }
 
     /// The next line of the form `rank: …` that the process prints.
     pub fn line(&mut self) -> String {
-        let mut reader = BufReader::new(self.0.stdout.as_mut().unwrap());
         let mut line = String::new();
-        while reader.read_line(&mut line).unwrap() > 0 {
+        while self.output.read_line(&mut line).unwrap() > 0 {
             if let Some(text) = line.split("rank: ").nth(1) {
                 return text.trim().into();
             }
@@ -48,9 +52,11 @@ impl Rank {
 #[test]
 fn child() {
     let Ok(role) = std::env::var(RANK) else { return };
-    let [work, rank, world_size, endpoint, transport] = role.split(' ').collect::<Vec<_>>()[..] else {
+    let [work, rank, world_size, endpoint, transport, step, host] = role.split(' ').collect::<Vec<_>>()[..]
+    else {
         panic!("{role}")
     };
+    let seconds = |text: &str| Duration::from_secs(text.parse().unwrap());
     let world = join(Join {
         rank: rank.parse().unwrap(),
         world_size: world_size.parse().unwrap(),
@@ -58,7 +64,7 @@ fn child() {
         listener: None,
         token: Token::new("children"),
         transport: if transport == "tcp" { Transport::Tcp } else { Transport::Auto },
-        timeouts: Timeouts { init: Duration::from_secs(60), step: Duration::from_secs(STEP_SECONDS) },
+        timeouts: Timeouts { step: seconds(step), host: seconds(host), ..PATIENT },
         restart: 0,
         host: None,
     })
@@ -109,7 +115,17 @@ fn child() {
         }
         Ok(())
     };
+    let reduce_on = || -> Result<()> {
+        world.group().barrier()?;
+        println!("rank: reduced");
+        loop {
+            world.group().all_reduce_in_place(&mut [1.0f32; 10_000], ReduceOp::Sum)?;
+            println!("rank: reduced at {}", UNIX_EPOCH.elapsed().unwrap().as_millis());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
     let outcome = match work {
+        "reduce-on" => reduce_on(),
         "reduce" => reduce(3_000_000, &|| {}),
         "reduce-64-MiB" => reduce(16 << 20, &|| {}),
         // The rendezvous comes first and becomes the control connection; what comes later are links.
@@ -150,7 +166,8 @@ fn write_garbage(connections: &[RawFd]) {
 fn start(work: &str, n: usize, transport: &str) -> Vec<Rank> {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let endpoint = format!("127.0.0.1:{port}");
-    let ranks = (0..n).map(|rank| spawn(None, &format!("{work} {rank} {n} {endpoint} {transport}")));
+    let ranks = (0..n)
+        .map(|rank| spawn(None, &format!("{work} {rank} {n} {endpoint} {transport} {STEP_SECONDS} 60")));
     begun(ranks.collect())
 }
 
@@ -166,7 +183,9 @@ pub fn spawn(namespace: Option<&str>, role: &str) -> Rank {
         }
     };
     command.args(["processes::child", "--exact", "--nocapture", "--test-threads=1"]).env(RANK, role);
-    Rank(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap())
+    let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let output = BufReader::new(process.stdout.take().unwrap());
+    Rank { process, output }
 }
 
 /// Waits until all ranks are at work.
@@ -217,7 +236,7 @@ fn a_killed_sender_is_noticed_over_tcp() {
 /// Stops one rank of a chain at a moment that nobody chose: every other rank must name it, and it alone.
 fn a_stopped_rank_is_named(victim: usize, transport: &str) {
     let mut ranks = start("chain", 4, transport);
-    let moment = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().subsec_micros();
+    let moment = UNIX_EPOCH.elapsed().unwrap().subsec_micros();
     std::thread::sleep(Duration::from_micros(u64::from(moment) % 20_000));
     ranks[victim].signal(Signal::STOP);
     let stopped = Instant::now();
@@ -259,7 +278,7 @@ struct Traces {
 
 impl Traces {
     fn of(ranks: &[Rank]) -> Self {
-        let pids: Vec<u32> = ranks.iter().map(|rank| rank.0.id()).collect();
+        let pids: Vec<u32> = ranks.iter().map(|rank| rank.process.id()).collect();
         let sockets: Vec<String> = pids.iter().flat_map(|pid| unix_sockets_of(*pid)).collect();
         Self { pids, sockets, shared: shared_memory() }
     }
@@ -284,7 +303,7 @@ fn all_end(mut ranks: Vec<Rank>, traces: &Traces, victim: usize, words: &str) {
     for (rank, process) in ranks.iter_mut().enumerate().filter(|(rank, _)| *rank != victim) {
         let line = process.line();
         assert!(line.contains(words), "rank {rank} says: {line}");
-        process.0.wait().unwrap();
+        process.process.wait().unwrap();
     }
     assert!(start.elapsed() < Duration::from_secs(STEP_SECONDS), "took {:?}", start.elapsed());
     drop(ranks);

@@ -8,7 +8,7 @@ use brigade_comm::{Error, Join, Result, Timeouts, Token, Transport, World, join}
 
 use crate::worlds::{Kind, PATIENT, joining, listener};
 
-const SHORT: Timeouts = Timeouts { init: Duration::from_millis(1500), step: Duration::from_secs(20) };
+const SHORT: Timeouts = Timeouts { init: Duration::from_millis(1500), ..PATIENT };
 
 /// Lets ranks join at the same time and gives what came of it.
 fn join_all(joins: Vec<Join>) -> Vec<Result<World>> {

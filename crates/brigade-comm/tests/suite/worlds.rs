@@ -18,7 +18,9 @@ pub enum Kind {
 pub const KINDS: [Kind; 4] = [Kind::Threads, Kind::SharedMemory, Kind::Tcp, Kind::Mixed];
 
 /// Deadlines that a loaded machine keeps.
-pub const PATIENT: Timeouts = Timeouts { init: Duration::from_secs(60), step: Duration::from_secs(60) };
+pub const PATIENT: Timeouts = Timeouts { init: PATIENCE, step: PATIENCE, host: PATIENCE };
+
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What rank `rank` joins with; rank 0 gets the listener.
 pub fn joining(

@@ -203,7 +203,7 @@ stand_in_test!(a_deadline_counts_from_when_the_input_is_there, ["STAND_IN_STUCK"
 });
 
 stand_in_test!(the_flight_recorder_knows_what_was_missed, [], {
-    let timeouts = Timeouts { init: SOON, step: SOON };
+    let timeouts = Timeouts { init: SOON, step: SOON, ..Timeouts::default() };
     let groups = brigade_comm::threads(2, timeouts);
     let finished = AtomicBool::new(false);
     let records = world(2, |rank| {

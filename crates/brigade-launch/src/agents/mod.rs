@@ -2,7 +2,7 @@
 //!
 //! They form a small world of their own, one rank each, with node 0 as its rank 0. In lockstep, every [`TICK`],
 //! they exchange a [`Status`] each; so all see the same tables in the same order and decide alike without asking
-//! each other. A launcher that dies, is stopped or cut off fails the next tick of all others.
+//! each other. A launcher that dies, is stopped or cut off for [`Meeting::host_timeout`] fails the next tick of all others.
 
 mod status;
 
@@ -27,16 +27,12 @@ use crate::{
 /// Between two exchanges.
 pub const TICK: Duration = Duration::from_millis(250);
 
-/// How long a launcher may keep the others waiting before it counts as lost. One that died is noticed at once,
-/// one that was cut off within 2 s; this is for one that is stopped.
-const DEADLINE: Duration = Duration::from_secs(10);
-
 /// Between two tries to meet.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// How long a launcher that was started again is refused by a node 0 that has not noticed yet that its predecessor
-/// is gone.
-const REFUSALS: Duration = Duration::from_secs(15);
+/// How much longer than [`Meeting::host_timeout`] a launcher that was started again is refused by a node 0 that has not
+/// noticed yet that its predecessor is gone.
+const REFUSALS: Duration = Duration::from_secs(5);
 
 /// The longest text that a launcher takes from another, in bytes.
 const MAX_TEXT: usize = 16 << 20;
@@ -76,6 +72,9 @@ pub struct Meeting {
     pub listener: Option<TcpListener>,
     pub token: String,
     pub timeout: Duration,
+    /// How long a launcher may keep the others waiting, or be out of reach, before it counts as lost. One that died is
+    /// noticed at once.
+    pub host_timeout: Duration,
     /// Whether they have met before: what goes wrong is then tried again until the timeout, as launchers come and
     /// go.
     pub again: bool,
@@ -199,7 +198,8 @@ impl Exchange {
 /// Meets the other launchers.
 fn meet(meeting: &Meeting) -> brigade_comm::Result<(World, Vec<Hello>)> {
     let begin = Instant::now();
-    let patience = if meeting.again { meeting.timeout } else { REFUSALS.min(meeting.timeout) };
+    let refusals = meeting.host_timeout + REFUSALS;
+    let patience = if meeting.again { meeting.timeout } else { refusals.min(meeting.timeout) };
     loop {
         match try_to_meet(meeting, meeting.timeout.saturating_sub(begin.elapsed())) {
             Err(error) if begin.elapsed() + RETRY < patience && may_pass(&error, meeting.again) => {
@@ -224,7 +224,7 @@ fn try_to_meet(meeting: &Meeting, init: Duration) -> brigade_comm::Result<(World
         // One that was started again cannot know.
         restart: 0,
         transport: Transport::Tcp,
-        timeouts: Timeouts { init, step: DEADLINE },
+        timeouts: Timeouts { init, step: meeting.host_timeout, host: meeting.host_timeout },
         host: None,
     })?;
     let text = serde_json::to_vec(&meeting.hello).unwrap_or_default();

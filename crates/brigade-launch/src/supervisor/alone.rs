@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    Launch, RESTART_PAUSE, ended_by,
+    Launch, ended_by,
     event::{Event, Message},
     host_name, next_between_rounds,
     outcome::{Outcome, signal_name},
@@ -43,7 +43,9 @@ pub fn run(
         number += 1;
         let failure = Box::new(verdict.outcome);
         on_event(Event::Restarting { number, of: max_restarts, failure });
-        if let Some(Message::Signal(signal)) = next_between_rounds(messages, Instant::now() + RESTART_PAUSE) {
+        if let Some(Message::Signal(signal)) =
+            next_between_rounds(messages, Instant::now() + launch.restart_pause)
+        {
             return Ok(ended_by(signal_name(signal), kind_of(signal)));
         }
     }

@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
-use super::{GRACE, HEARTBEAT_TIMEOUT, INIT_TIMEOUT};
+use super::{GRACE, HEARTBEAT_TIMEOUT, HOST_TIMEOUT, INIT_TIMEOUT, RESTART_PAUSE, STOPPED_TIMEOUT};
 use crate::{
     Endpoint, Error, LaunchArgs, MAX_LOCAL_RANKS, MAX_NODES, MAX_RANKS, MAX_RESTARTS, NodeInfo, Result,
     Token, interrupt::PREEMPTION_GRACE,
@@ -44,12 +44,19 @@ pub struct Launch {
     /// How often the world is started again after a failure, 0 to [`MAX_RESTARTS`]. On several nodes node 0's
     /// number counts.
     pub max_restarts: u32,
+    /// Between a failure and the next start, so that a world that fails at once does not spin.
+    pub restart_pause: Duration,
     /// How long after SIGTERM or SIGUSR1 the ranks may take to save a checkpoint and leave.
     pub preemption_grace: Duration,
     /// How long a rank that has a [`Heart`](crate::Heart) may be silent; `None` for ever.
     pub heartbeat_timeout: Option<Duration>,
+    /// How long a rank that has a [`Heart`](crate::Heart) may be stopped by a signal (SIGSTOP, SIGTSTP).
+    pub stopped_timeout: Duration,
     /// On several nodes: how long their launchers wait for each other, at the start and for one that is lost.
     pub init_timeout: Duration,
+    /// On several nodes: how long another node may be out of reach, or its launcher stopped, before it counts as lost. As TCP
+    /// doubles its pauses between retries, what is mended within half of that is survived.
+    pub host_timeout: Duration,
 }
 
 impl Launch {
@@ -73,9 +80,12 @@ impl Launch {
             tee: false,
             grace: GRACE,
             max_restarts: 0,
+            restart_pause: RESTART_PAUSE,
             preemption_grace: PREEMPTION_GRACE,
             heartbeat_timeout: Some(HEARTBEAT_TIMEOUT),
+            stopped_timeout: STOPPED_TIMEOUT,
             init_timeout: INIT_TIMEOUT,
+            host_timeout: HOST_TIMEOUT,
         }
     }
 
@@ -93,6 +103,7 @@ impl Launch {
         if let Some(timeout) = flags.heartbeat_timeout {
             self.heartbeat_timeout = Some(timeout).filter(|timeout| !timeout.is_zero());
         }
+        self.host_timeout = flags.host_timeout.unwrap_or(self.host_timeout);
         if let Some(folder) = &flags.log_dir {
             self.log_dir.clone_from(folder);
         }

@@ -46,10 +46,17 @@ pub const SETTLE: Duration = Duration::from_millis(300);
 /// Default of [`Launch::heartbeat_timeout`].
 pub const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(600);
 
+/// Default of [`Launch::stopped_timeout`]: that of an operation between ranks, so that a rank which is alone and stopped is
+/// noticed as soon as one for which others wait.
+pub const STOPPED_TIMEOUT: Duration = Duration::from_secs(100);
+
+/// Default of [`Launch::host_timeout`].
+pub const HOST_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// Default of [`Launch::init_timeout`].
 pub const INIT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Between a failure and the next start, so that a world that fails at once does not spin.
+/// Default of [`Launch::restart_pause`].
 pub const RESTART_PAUSE: Duration = Duration::from_secs(1);
 
 /// How much sooner a preempted rank ends itself than the launcher kills it.
@@ -77,14 +84,14 @@ const _: () = assert!(
 ///   output and error; where these are a terminal, rank 0 has a (pseudo-)terminal too, so that its progress
 ///   bar works.
 /// - **Failure.** [`SETTLE`] after the first rank that exits with another code than 0 and
-///   [`PREEMPTED`](crate::exit::PREEMPTED), or is killed, or falls silent ([`Launch::heartbeat_timeout`]), the
-///   others get SIGINT, and SIGKILL once [`Launch::grace`] is over.
-/// - **Restarts.** [`RESTART_PAUSE`] after that all ranks are started again, [`Launch::max_restarts`] times at
+///   [`PREEMPTED`](crate::exit::PREEMPTED), or is killed, or falls silent ([`Launch::heartbeat_timeout`]) or
+///   stays stopped ([`Launch::stopped_timeout`]), the others get SIGINT, and SIGKILL once [`Launch::grace`] is over.
+/// - **Restarts.** [`Launch::restart_pause`] after that all ranks are started again, [`Launch::max_restarts`] times at
 ///   most, with their number in `BRIGADE_RESTART_COUNT`. Never after exit codes 2 (usage), 75 (preempted) and
 ///   130 (interrupted), nor while a killed rank still hangs in the kernel.
 /// - **Several nodes.** Their launchers meet at [`Launch::endpoint`] and come to the same decisions. What ends
-///   the ranks of one node ends those of all. Where a launcher dies, is cut off, or is stopped for 10 s (Ctrl-Z),
-///   the others end their ranks, name its node and, if a restart is left, wait up to [`Launch::init_timeout`] for a new one with the same
+///   the ranks of one node ends those of all. Where a launcher dies, or is cut off or stopped
+///   (Ctrl-Z) for [`Launch::host_timeout`], the others end their ranks, name its node and, if a restart is left, wait up to [`Launch::init_timeout`] for a new one with the same
 ///   `node_rank`.
 /// - **Signals.** Ctrl-C and SIGHUP end all ranks as a failure does. SIGTERM and SIGUSR1 mean preemption: the
 ///   ranks get SIGTERM and have [`Launch::preemption_grace`] to save and to exit with 75. A second signal

@@ -119,6 +119,11 @@ impl Pulse {
         self.stopped.is_some()
     }
 
+    /// Whether the rank has been stopped for `timeout`, as far as this launcher has seen it.
+    pub fn is_stopped_for(&self, timeout: Duration) -> bool {
+        self.silence >= timeout && self.stopped.is_some_and(|(_, since)| since.elapsed() >= timeout)
+    }
+
     /// The signal that has stopped the rank, and for how long, if that is long enough to matter.
     pub fn stopped(&self, rank: usize) -> Option<Stopped> {
         let (signal, since) = self.stopped?;

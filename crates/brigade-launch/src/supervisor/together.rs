@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Launch, RESTART_PAUSE, ended_by,
+    Launch, ended_by,
     event::{Event, Message},
     failure::NodeLost,
     host_name, next_between_rounds,
@@ -128,7 +128,7 @@ impl Node<'_> {
     /// started again does not know by itself.
     fn meet(&mut self, number: u32, again: bool) -> Result<Gathered<u32>> {
         let system = |source| Error::System { operation: "share the socket of the rendezvous", source };
-        let Launch { nnodes, node_rank, nproc, max_restarts, init_timeout, .. } = *self.launch;
+        let Launch { nnodes, node_rank, nproc, max_restarts, init_timeout, host_timeout, .. } = *self.launch;
         let meeting = Meeting {
             node: node_rank,
             nnodes,
@@ -136,6 +136,7 @@ impl Node<'_> {
             listener: self.listener.as_ref().map(TcpListener::try_clone).transpose().map_err(system)?,
             token: self.launch.token.as_str().to_owned(),
             timeout: init_timeout,
+            host_timeout,
             again,
             hello: Hello { host: self.host.clone(), nproc, max_restarts, round: number },
         };
@@ -178,8 +179,8 @@ impl Node<'_> {
 
     /// Waits until all nodes are ready for the round.
     fn gather(&mut self, number: u32) -> Result<Gathered<Go>> {
-        let Launch { node_rank, init_timeout, .. } = *self.launch;
-        let begin = Instant::now() + if number > 0 { RESTART_PAUSE } else { Duration::ZERO };
+        let Launch { node_rank, init_timeout, restart_pause, .. } = *self.launch;
+        let begin = Instant::now() + if number > 0 { restart_pause } else { Duration::ZERO };
         let deadline = begin + init_timeout;
         let mut socket: Option<(TcpListener, u16)> = None;
         let mut published = false;

@@ -22,6 +22,13 @@ fn beating_process() {
     }
     let heart = Heart::from_environment();
     heart.beat("step 1: forward");
+    if let Ok(dir) = env::var("DIR") {
+        std::fs::write(
+            format!("{dir}/pid.{}", env::var("RANK").unwrap()),
+            format!("{}\n", std::process::id()),
+        )
+        .unwrap();
+    }
     if restart_count().unwrap() > 0 {
         return;
     }
@@ -72,6 +79,19 @@ fn who_has_never_beaten_may_be_silent() {
     let what =
         shell(&format!("BRIGADE_RESTART_COUNT=1; export BRIGADE_RESTART_COUNT; {script}"), 2, dir.path());
     assert_eq!(run(&what).0, Outcome::Done);
+}
+
+/// Nobody waits for it, and the limit of silence is 600 s.
+#[test]
+fn a_rank_that_is_alone_and_stopped_is_the_failure() {
+    let dir = TempDir::new().unwrap();
+    let child = launcher(&becomes(ROLE), 1, dir.path()).env("TEST_STOPPED", "2.5").spawn().unwrap();
+    let pids = pids(dir.path(), 1);
+    kill_process(Pid::from_raw(pids[0].parse().unwrap()).unwrap(), Signal::STOP).unwrap();
+    let (code, said) = end(child);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("rank 0 has not moved for "), "{said}");
+    assert!(said.contains("likely cause: rank 0 has been stopped by SIGSTOP (19) for "), "{said}");
 }
 
 #[test]

@@ -208,14 +208,18 @@ fn a_launcher_that_does_not_come_back_is_waited_for_and_named() {
 #[test]
 fn a_launcher_that_is_stopped_counts_as_lost() {
     let (dir, port) = (TempDir::new().unwrap(), port());
-    let mut children = start(&format!("{BEGIN} exec sleep 1000"), 3, port, 0, &dir);
+    let one = |i| {
+        let mut command = node(&format!("{BEGIN} exec sleep 1000"), i, 3, port, dir.path());
+        command.env("TEST_INIT", "20").env("TEST_HOST", "6").spawn().unwrap()
+    };
+    let mut children: Vec<Child> = (0..3).map(one).collect();
     let pids = pids(dir.path(), 3);
     signal(&children[1], Signal::STOP);
     let stopped = children.remove(1);
     for (code, said) in ends(children) {
         assert_eq!(code, Some(1), "{said}");
         let named = said.contains("node 1 (") || said.contains("ranks [1] did not arrive");
-        assert!(named && said.contains("10"), "{said}");
+        assert!(named && said.contains("6 s"), "{said}");
     }
     signal(&stopped, Signal::CONT);
     let (code, said) = end(stopped);

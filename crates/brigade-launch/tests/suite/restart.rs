@@ -1,6 +1,9 @@
 //! What is started again, how often, and what is not.
 
-use std::time::Instant;
+use std::{
+    io::{BufRead, BufReader},
+    time::Instant,
+};
 
 use brigade_launch::{Ending, Event, Outcome, RESTART_PAUSE, restart_count};
 use rustix::process::Signal;
@@ -8,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::{
     process::{PATIENCE, at_once, end, exit_code, has_role, itself, signal, wait_until},
-    worlds::{becomes, failure, launcher, log, pids, run, runs, shell},
+    worlds::{becomes, failure, launcher, log, run, shell},
 };
 
 fn restarts(events: &[Event]) -> Vec<u32> {
@@ -86,10 +89,10 @@ fn usage_errors_interruptions_and_preemptions_are_final() {
 fn a_signal_in_the_pause_ends_the_run() {
     for (kind, code) in [(Signal::INT, 130), (Signal::TERM, 75)] {
         let dir = TempDir::new().unwrap();
-        let mut command = launcher(r#"echo $$ > "$DIR/pid.$BRIGADE_RESTART_COUNT"; exit 3"#, 1, dir.path());
-        let mut child = command.env("TEST_RESTARTS", "1000").spawn().unwrap();
-        let pids = pids(dir.path(), 1);
-        wait_until("the rank ends", || !runs(&pids[0]));
+        let mut command = launcher("exit 3", 1, dir.path());
+        let mut child = command.env("TEST_RESTARTS", "3").env("TEST_PAUSE", "1000").spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().starts_with("restart 1 of 3")));
         signal(&child, kind);
         assert_eq!(exit_code(&mut child), Some(code));
     }

@@ -106,6 +106,9 @@ fn launcher_process() {
     what.grace = seconds("TEST_GRACE").unwrap_or(what.grace);
     what.preemption_grace = seconds("TEST_PREEMPTION_GRACE").unwrap_or(what.preemption_grace);
     what.heartbeat_timeout = seconds("TEST_HEARTBEAT").or(what.heartbeat_timeout);
+    what.stopped_timeout = seconds("TEST_STOPPED").unwrap_or(what.stopped_timeout);
+    what.restart_pause = seconds("TEST_PAUSE").unwrap_or(what.restart_pause);
+    what.host_timeout = seconds("TEST_HOST").unwrap_or(what.host_timeout);
     what.init_timeout = seconds("TEST_INIT").unwrap_or(what.init_timeout);
     what.max_restarts = number("TEST_RESTARTS").unwrap_or(0.0) as u32;
     if let Ok(node) = env::var("TEST_NODE") {

@@ -52,7 +52,7 @@ impl Sim {
     /// Runs `body` as every rank of the mesh, each a thread.
     pub fn run<R: Send>(self, body: impl Fn(SimRank) -> R + Sync) -> Vec<R> {
         let id = Id::new(nccl().unwrap()).unwrap().to_bytes();
-        let timeouts = Timeouts { init: SOON, step: self.limit };
+        let timeouts = Timeouts { init: SOON, step: self.limit, ..Timeouts::default() };
         let groups = brigade_comm::threads(self.mesh.pp * self.mesh.dp, timeouts);
         std::thread::scope(|scope| {
             let body = &body;

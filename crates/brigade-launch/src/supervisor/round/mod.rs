@@ -17,7 +17,7 @@ use super::{
     failure::{Other, Stopped},
     outcome::{Ending, RankEnd, root_cause},
     process::{KILL_WAIT, Process},
-    pulse::TICK,
+    pulse::{Pulse, TICK},
     report::{Detail, NodeReport, RankReport, Told},
     terminal::Terminal,
 };
@@ -276,24 +276,31 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Listens to the hearts. Where a rank has been silent for too long, the one that fell silent first is to blame,
-    /// or one that somebody has stopped: the others wait for it.
+    /// Listens to the hearts. Where a rank has been silent or stopped for too long, the one that fell silent first is to
+    /// blame, or one that somebody has stopped: the others wait for it.
     fn look(&mut self) {
         let now = Instant::now();
         let elapsed = now - std::mem::replace(&mut self.last_look, now);
         self.round.ranks.iter_mut().for_each(|rank| rank.look(elapsed));
-        let Some(timeout) = self.round.launch.heartbeat_timeout.filter(|_| self.phase == Phase::Running)
-        else {
+        if self.phase != Phase::Running {
             return;
+        }
+        let Launch { heartbeat_timeout, stopped_timeout, .. } = *self.round.launch;
+        let limit = |pulse: &Pulse| match pulse.is_stopped_for(stopped_timeout) {
+            true => Some(stopped_timeout),
+            false => heartbeat_timeout,
         };
         let alive = self.round.ranks.iter().enumerate().filter(|(_, rank)| rank.end.is_none());
-        let silent = alive.clone().filter_map(|(i, rank)| Some((i, rank.pulse.silent_for(timeout)?)));
-        let Some(longest) = silent.max_by_key(|(_, silence)| *silence) else { return };
+        let silent = alive.clone().filter_map(|(i, rank)| {
+            let limit = limit(&rank.pulse)?;
+            Some((i, rank.pulse.silent_for(limit)?, limit))
+        });
+        let Some((longest, silence, limit)) = silent.max_by_key(|(_, silence, _)| *silence) else { return };
         let mut stopped = alive.filter(|(_, rank)| rank.pulse.is_stopped());
         let stopped = stopped.find_map(|(i, rank)| Some((i, rank.pulse.silent_for(Duration::ZERO)?)));
-        let (i, silence) = stopped.unwrap_or(longest);
+        let (i, silence) = stopped.unwrap_or((longest, silence));
         // Before settling, which remembers who was stopped.
-        let after = (self.round.epoch.elapsed() + timeout).saturating_sub(silence);
+        let after = (self.round.epoch.elapsed() + limit).saturating_sub(silence);
         self.fail();
         self.round.ranks[i].silence(after, silence);
     }
