@@ -8,7 +8,7 @@ use crate::engine::Identity;
 use crate::error::Error;
 use crate::flight::Ticket;
 use crate::in_flight::Underway;
-use crate::link::{Link, PeerLinks};
+use crate::link::{Link, PeerLinks, View};
 use crate::pending::Work;
 use crate::plan::Plan;
 use crate::reduce::reduce;
@@ -106,8 +106,8 @@ impl<'a> Collective<'a> {
         if !complete || count == 0 {
             return Ok(false);
         }
-        let inputs: Vec<&[u8]> =
-            links.iter().flatten().map(|links| &links.collective.peek()[..count]).collect();
+        let inputs: Vec<View<'_>> =
+            links.iter().flatten().map(|links| links.collective.peek().first(count)).collect();
         let own = &mut self.work.bytes()[start..start + count];
         reduce(self.call.dtype, self.call.reduce.unwrap_or(ReduceOp::Sum), self.me, own, &inputs);
         for peer in others(self.me, ranks) {

@@ -1,8 +1,11 @@
 //! The arithmetic of reductions: pairwise in rank order, as the crate's header states.
 
+use std::cmp::Ordering;
+
 use half::bf16;
 
 use crate::dtype::{DType, ReduceOp};
+use crate::link::View;
 
 /// Elements that are reduced at once; their partial results stay in the first-level cache.
 const BLOCK: usize = 256;
@@ -12,7 +15,7 @@ const LEVELS: usize = 13;
 
 /// Reduces `own` and the peers' contributions into `own`. `peers` are in rank order without this rank, which stands
 /// at index `me` among all. All slices have the same length, a multiple of the element size; none needs alignment.
-pub(crate) fn reduce(dtype: DType, op: ReduceOp, me: usize, own: &mut [u8], peers: &[&[u8]]) {
+pub(crate) fn reduce(dtype: DType, op: ReduceOp, me: usize, own: &mut [u8], peers: &[View<'_>]) {
     match dtype {
         DType::F32 => reduce_as::<F32>(op, me, own, peers),
         DType::F64 => reduce_as::<F64>(op, me, own, peers),
@@ -23,7 +26,7 @@ pub(crate) fn reduce(dtype: DType, op: ReduceOp, me: usize, own: &mut [u8], peer
     }
 }
 
-fn reduce_as<N: Number>(op: ReduceOp, me: usize, own: &mut [u8], peers: &[&[u8]]) {
+fn reduce_as<N: Number>(op: ReduceOp, me: usize, own: &mut [u8], peers: &[View<'_>]) {
     match op {
         ReduceOp::Sum => dispatch::<N, Sum>(me, own, peers),
         ReduceOp::Max => dispatch::<N, Max>(me, own, peers),
@@ -31,18 +34,19 @@ fn reduce_as<N: Number>(op: ReduceOp, me: usize, own: &mut [u8], peers: &[&[u8]]
 }
 
 /// Runs the widest variant of [`pairwise`] that this processor has. All give the same bits: none reorders or fuses.
-fn dispatch<N: Number, C: Combine>(me: usize, own: &mut [u8], peers: &[&[u8]]) {
+fn dispatch<N: Number, C: Combine>(me: usize, own: &mut [u8], peers: &[View<'_>]) {
     #[cfg(target_arch = "x86_64")]
     {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-        fn avx512<N: Number, C: Combine>(me: usize, own: &mut [u8], peers: &[&[u8]]) {
+        fn avx512<N: Number, C: Combine>(me: usize, own: &mut [u8], peers: &[View<'_>]) {
             pairwise::<N, C>(me, own, peers);
         }
         #[target_feature(enable = "avx2")]
-        fn avx2<N: Number, C: Combine>(me: usize, own: &mut [u8], peers: &[&[u8]]) {
+        fn avx2<N: Number, C: Combine>(me: usize, own: &mut [u8], peers: &[View<'_>]) {
             pairwise::<N, C>(me, own, peers);
         }
-        if is_x86_feature_detected!("avx512bw")
+        if is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vl")
         {
@@ -58,18 +62,18 @@ fn dispatch<N: Number, C: Combine>(me: usize, own: &mut [u8], peers: &[&[u8]]) {
 }
 
 #[inline(always)]
-fn pairwise<N: Number, C: Combine>(me: usize, own: &mut [u8], peers: &[&[u8]]) {
+fn pairwise<N: Number, C: Combine>(me: usize, own: &mut [u8], peers: &[View<'_>]) {
     let own = N::cells_mut(own);
     match (peers, me) {
         ([], _) => {}
         ([peer], 0) => {
-            for (own, peer) in own.iter_mut().zip(N::cells(peer)) {
-                *own = N::store(C::combine::<N>(N::load(*own), N::load(*peer)));
+            for (own, peer) in own.iter_mut().zip(N::cells(*peer, 0)) {
+                *own = N::store(C::combine::<N>(N::load(*own), N::load(peer)));
             }
         }
         ([peer], _) => {
-            for (own, peer) in own.iter_mut().zip(N::cells(peer)) {
-                *own = N::store(C::combine::<N>(N::load(*peer), N::load(*own)));
+            for (own, peer) in own.iter_mut().zip(N::cells(*peer, 0)) {
+                *own = N::store(C::combine::<N>(N::load(peer), N::load(*own)));
             }
         }
         _ => {
@@ -88,7 +92,7 @@ fn tree<N: Number, C: Combine>(
     levels: &mut [[N::Acc; BLOCK]; LEVELS],
     me: usize,
     own: &mut [N::Cell],
-    peers: &[&[u8]],
+    peers: &[View<'_>],
     start: usize,
 ) {
     let length = own.len();
@@ -96,18 +100,18 @@ fn tree<N: Number, C: Combine>(
     let ranks = peers.len() + 1;
     for rank in (0..ranks).step_by(2) {
         let cells = |rank: usize| match rank.cmp(&me) {
-            std::cmp::Ordering::Less => &N::cells(peers[rank])[start..start + length],
-            std::cmp::Ordering::Equal => &own[..],
-            std::cmp::Ordering::Greater => &N::cells(peers[rank - 1])[start..start + length],
+            Ordering::Less => N::cells(peers[rank], start),
+            Ordering::Equal => N::cells(N::view(own), 0),
+            Ordering::Greater => N::cells(peers[rank - 1], start),
         };
         let sum = &mut levels[depth][..length];
         if rank + 1 < ranks {
             for ((sum, left), right) in sum.iter_mut().zip(cells(rank)).zip(cells(rank + 1)) {
-                *sum = C::combine::<N>(N::load(*left), N::load(*right));
+                *sum = C::combine::<N>(N::load(left), N::load(right));
             }
         } else {
             for (sum, left) in sum.iter_mut().zip(cells(rank)) {
-                *sum = N::load(*left);
+                *sum = N::load(left);
             }
         }
         depth += 1;
@@ -137,7 +141,8 @@ trait Number {
     type Cell: Copy;
     type Acc: Copy;
     const ZERO: Self::Acc;
-    fn cells(bytes: &[u8]) -> &[Self::Cell];
+    fn cells<'a>(view: View<'a>, from: usize) -> impl Iterator<Item = Self::Cell> + use<'a, Self>;
+    fn view(cells: &[Self::Cell]) -> View<'_>;
     fn cells_mut(bytes: &mut [u8]) -> &mut [Self::Cell];
     fn load(cell: Self::Cell) -> Self::Acc;
     fn store(value: Self::Acc) -> Self::Cell;
@@ -175,8 +180,12 @@ macro_rules! number {
             type Acc = $acc;
             const ZERO: $acc = $zero;
             #[inline(always)]
-            fn cells(bytes: &[u8]) -> &[Self::Cell] {
-                bytes.as_chunks().0
+            fn cells<'a>(view: View<'a>, from: usize) -> impl Iterator<Item = Self::Cell> + use<'a> {
+                view.cells(from)
+            }
+            #[inline(always)]
+            fn view(cells: &[Self::Cell]) -> View<'_> {
+                cells.as_flattened().into()
             }
             #[inline(always)]
             fn cells_mut(bytes: &mut [u8]) -> &mut [Self::Cell] {
@@ -303,7 +312,7 @@ mod tests {
                 };
                 let mut own = contribution(me);
                 let peers: Vec<Vec<u8>> = (0..ranks).filter(|rank| *rank != me).map(contribution).collect();
-                let peers: Vec<&[u8]> = peers.iter().map(Vec::as_slice).collect();
+                let peers: Vec<View<'_>> = peers.iter().map(|peer| peer.as_slice().into()).collect();
                 reduce(DType::F32, ReduceOp::Sum, me, &mut own, &peers);
                 let actual: Vec<f32> =
                     own.as_chunks().0.iter().map(|cell| f32::from_ne_bytes(*cell)).collect();
@@ -317,7 +326,7 @@ mod tests {
         // In bf16, 256 + 1 rounds back to 256; in f32 the ones survive until 256 + 1 + 1 + 1 + 1 is rounded.
         let cells = [256.0, 1.0, 1.0, 1.0, 1.0].map(|x| bf16::from_f32(x).to_ne_bytes());
         let mut own = cells[0];
-        let peers: Vec<&[u8]> = cells[1..].iter().map(|cell| &cell[..]).collect();
+        let peers: Vec<View<'_>> = cells[1..].iter().map(|cell| cell[..].into()).collect();
         reduce(DType::Bf16, ReduceOp::Sum, 0, &mut own, &peers);
         assert_eq!(bf16::from_ne_bytes(own).to_f32(), 260.0);
     }
@@ -327,7 +336,7 @@ mod tests {
         for nan in 0..3 {
             let cells = [0, 1, 2].map(|rank| if rank == nan { f64::NAN } else { rank as f64 }.to_ne_bytes());
             let mut own = cells[1];
-            reduce(DType::F64, ReduceOp::Max, 1, &mut own, &[&cells[0], &cells[2]]);
+            reduce(DType::F64, ReduceOp::Max, 1, &mut own, &[cells[0][..].into(), cells[2][..].into()]);
             assert!(f64::from_ne_bytes(own).is_nan());
         }
     }

@@ -194,12 +194,12 @@ impl Incoming {
             return Ok(None);
         }
         link.fetch().map_err(Stop::link(peer))?;
-        let Some(header) = link.peek().first_chunk() else {
+        let Some(header) = link.peek().snapshot() else {
             self.starved = true;
             return Ok(None);
         };
         let (their_group, theirs) =
-            decode(header).map_err(|text| Stop { peer, reason: StopReason::Header(text) })?;
+            decode(&header).map_err(|text| Stop { peer, reason: StopReason::Header(text) })?;
         if their_group != group {
             let text = format!("a header is of group {their_group:#x}, this group is {group:#x}");
             return Err(Stop { peer, reason: StopReason::Header(text) });
@@ -350,7 +350,7 @@ mod tests {
         near.write_all(&encode(7, &call)).unwrap();
         while incoming.greet(&mut link, 0, 7, &call).unwrap().is_none() {}
         near.write_all(&[1, 2, 3]).unwrap();
-        while link.peek().is_empty() {
+        while link.peek().len() == 0 {
             link.fetch().unwrap();
         }
         assert!(!incoming.is_starved());

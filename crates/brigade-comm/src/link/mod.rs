@@ -4,6 +4,7 @@ mod doorbell;
 mod segment;
 mod shared;
 mod tcp;
+mod view;
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ pub(crate) use doorbell::Doorbell;
 pub(crate) use segment::Segment;
 pub(crate) use shared::{CHANNEL_BYTES, SharedLink};
 pub(crate) use tcp::TcpLink;
+pub(crate) use view::View;
 
 /// Bytes of a stream that can be on their way between two ranks of one host. Small enough that the rings of a few
 /// peers stay in a core's second-level cache.
@@ -71,8 +73,11 @@ impl Link {
     }
 
     /// The fetched bytes, as far as they lie together.
-    pub(crate) fn peek(&self) -> &[u8] {
-        each!(self, link => link.peek())
+    pub(crate) fn peek(&self) -> View<'_> {
+        match self {
+            Link::Shared(link) => link.peek(),
+            Link::Tcp(link) => link.peek().into(),
+        }
     }
 
     /// Drops the first `count` fetched bytes.

@@ -53,7 +53,8 @@ impl Segment {
         Ok(Self { memory: memory.map_err(failed("map shared memory"))? })
     }
 
-    /// The first of [`len`](Self::len) bytes, at the start of a page.
+    /// The first of [`len`](Self::len) bytes, at the start of a page. They can be read and written while this lives; another
+    /// process may do so too, at any moment.
     pub(crate) fn start(&self) -> *mut u8 {
         self.memory.as_mut_ptr()
     }

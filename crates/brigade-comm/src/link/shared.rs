@@ -2,13 +2,16 @@
 //!
 //! A channel lies in memory as one page of control words and the rings of both directions. A ring has one writer,
 //! who moves its head, and one reader, who moves its tail; both only grow, and head - tail bytes wait to be read.
+//!
+//! The peer may be another process, and nothing but these rules keeps it from writing anywhere at any time. So control
+//! words are atomics whose values are checked, and bytes are reached through pointers and [`View`]s, never borrowed.
 
-use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::doorbell::Doorbell;
 use super::segment::Segment;
+use super::view::View;
 use super::{LinkError, PUBLISH_BYTES, RING_BYTES};
 
 /// Bytes of one channel.
@@ -62,12 +65,10 @@ impl SharedLink {
             }
             let offset = self.outbound.own as usize % RING_BYTES;
             let count = (bytes.len() - written).min(space).min(RING_BYTES - offset).min(PUBLISH_BYTES);
-            // SAFETY: the ring holds offset + count ≤ RING_BYTES bytes, and the reader does not touch these before
-            // the head passes them: `space` keeps the head at most one ring ahead of its tail.
-            unsafe {
-                let ring = self.ring(self.side).add(offset);
-                ptr::copy_nonoverlapping(bytes[written..].as_ptr(), ring, count);
-            }
+            let part = &bytes[written..written + count];
+            // SAFETY: the ring holds offset + count ≤ RING_BYTES bytes, which no other thread of this process touches: a
+            // reader does not before the head passes them, and `space` keeps the head at most one ring ahead of the tail.
+            unsafe { self.ring(self.side).add(offset).copy_from_nonoverlapping(part.as_ptr(), count) };
             self.outbound.own += count as u64;
             written += count;
             if self.outbound.own - self.outbound.published >= PUBLISH_BYTES as u64 {
@@ -96,7 +97,7 @@ impl SharedLink {
             if count == 0 {
                 break;
             }
-            into[read..read + count].copy_from_slice(&bytes[..count]);
+            bytes.copy_to(&mut into[read..read + count]);
             self.consume(count);
             read += count;
         }
@@ -122,15 +123,12 @@ impl SharedLink {
         Ok(())
     }
 
-    pub(super) fn peek(&self) -> &[u8] {
+    pub(super) fn peek(&self) -> View<'_> {
         let offset = self.inbound.own as usize % RING_BYTES;
         let available = self.inbound.peer.saturating_sub(self.inbound.own) as usize;
-        // SAFETY: `fetch` saw a head at most one ring ahead; the writer leaves these bytes alone until the tail
-        // passes them, which needs a mutable borrow of this link.
-        unsafe {
-            let ring = self.ring(1 - self.side).add(offset);
-            std::slice::from_raw_parts(ring, available.min(RING_BYTES - offset))
-        }
+        // SAFETY: within the ring. `fetch` saw a head at most one ring ahead; a writer in this process leaves these bytes alone
+        // until the tail passes them, which needs a mutable borrow of this link.
+        unsafe { View::new(self.ring(1 - self.side).add(offset), available.min(RING_BYTES - offset)) }
     }
 
     pub(super) fn consume(&mut self, count: usize) {
@@ -190,12 +188,12 @@ impl SharedLink {
         }
     }
 
-    fn sleeping(&self, side: usize) -> &AtomicU32 {
+    fn sleeping(&self, side: usize) -> &AtomicU64 {
         self.word(side * LINE)
     }
 
-    fn closed(&self, side: usize) -> &AtomicU32 {
-        self.word(side * LINE + 4)
+    fn closed(&self, side: usize) -> &AtomicU64 {
+        self.word(side * LINE + size_of::<AtomicU64>())
     }
 
     /// The head of the ring that `writer` writes.
@@ -208,13 +206,17 @@ impl SharedLink {
         self.word((3 + 2 * writer) * LINE)
     }
 
-    fn word<T>(&self, offset: usize) -> &T {
-        // SAFETY: control words lie within the first page of the channel, aligned, in memory that lives as long as
-        // `self`; they are only accessed as atomics, for which every bit pattern is valid.
-        unsafe { &*self.segment.start().add(self.channel + offset).cast::<T>() }
+    /// The control word at byte `offset` of the channel.
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(align_of::<AtomicU64>()) && offset < CONTROL_BYTES);
+        // SAFETY: the word lies within the first page of the channel (`new` checked that it is in the segment), aligned, in
+        // memory that lives as long as `self`. It is only accessed as this atomic, for which every value is valid.
+        unsafe { &*self.segment.start().add(self.channel + offset).cast() }
     }
 
+    /// The first of the [`RING_BYTES`] that `writer` writes.
     fn ring(&self, writer: usize) -> *mut u8 {
+        assert!(writer < 2);
         // SAFETY: `new` checked that the whole channel lies in the segment.
         unsafe { self.segment.start().add(self.channel + CONTROL_BYTES + writer * RING_BYTES) }
     }

@@ -35,7 +35,7 @@ fn streams_arrive_unchanged() {
             if turn % 3 == 0 {
                 far.fetch().unwrap();
                 let count = far.peek().len().min(70_001);
-                received.extend_from_slice(&far.peek()[..count]);
+                received.extend(far.peek().first(count).cells::<1>(0).flatten());
                 far.consume(count);
             } else {
                 let mut bytes = vec![0; sizes[(turn + 2) % sizes.len()]];
@@ -80,8 +80,8 @@ fn a_ring_with_impossible_positions_is_corrupt() {
     let segment = Arc::new(Segment::anonymous(CHANNEL_BYTES).unwrap());
     let doorbell = Arc::new(Doorbell::new().unwrap());
     let mut link = SharedLink::new(segment.clone(), 0, 0, doorbell);
-    // SAFETY: nothing else uses this memory.
-    unsafe { std::slice::from_raw_parts_mut(segment.start(), 4096) }.fill(0xff);
+    // SAFETY: it is the segment's, and nothing else uses it now.
+    unsafe { segment.start().write_bytes(0xff, 4096) };
     assert!(matches!(link.fetch(), Err(LinkError::Corrupt(_))));
     assert!(matches!(
         link.write(&vec![0; RING_BYTES]).and_then(|_| link.write(&[0])),
