@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use brigade_checkpoint::open_storage;
 use rustix::io::{FdFlags, fcntl_setfd};
 
-use crate::checkpoint::{changes, newest};
+use crate::checkpoint::{changes, newest, refuse_checkpoints};
 use crate::explain::tell;
 use crate::flags::Resume;
 use crate::output;
@@ -19,30 +19,48 @@ use crate::settings::Settings;
 /// Names the run to the ranks that the launcher starts.
 pub(crate) const RUN_ID: &str = "BRIGADE_RUN_ID";
 
+/// Locked by the run that is at work in a folder; it stays there, empty.
+const LOCK_FILE: &str = ".brigade.lock";
+
 /// How long a run that was killed may still hold its folder: its ranks end after their launcher.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A run's folder, held against other runs until this is dropped and the ranks have ended.
+/// A run's folder and the place of its checkpoints, held against other runs until this is dropped and the ranks have ended.
 pub(crate) struct Claim {
     pub dir: PathBuf,
     /// Tells this run's checkpoints from those of others. A run that goes on is the same run.
     pub run: String,
-    _held: Option<File>,
+    _held: Vec<File>,
 }
 
 impl Claim {
-    /// Finds the folder of results, for a new run or one that goes on. What is set otherwise than before is told.
+    /// Finds the folder of results, for a new run or one that goes on, and locks it; what the run is to do there is decided
+    /// under the lock. What is set otherwise than before is told.
     pub(crate) fn of(program: &Program<'_>) -> anyhow::Result<Self> {
         let Settings { output, checkpoint, .. } = program.settings;
-        let (dir, run) = match (&program.flags.resume, going_on(program)?) {
-            (None, _) => (output::claim(&output.dir, program.name, output.overwrite, &program.config)?, None),
+        let dir = output::folder(&output.dir, program.name)?;
+        let place = checkpoint.place(&dir);
+        let mut held: Vec<File> = hold(&dir, "--out")?.into_iter().collect();
+        if !checkpoint.dir.is_empty() && !place.contains("://") {
+            held.extend(hold_apart(Path::new(&place), &dir)?);
+        }
+        let run = match (&program.flags.resume, going_on(program, &place)?) {
+            (None, _) if output.overwrite => None,
+            (None, _) => {
+                output::refuse_earlier(&dir, &program.config)?;
+                refuse_checkpoints(&*open_storage(&place)?)?;
+                None
+            }
             (Some(_), Ok(found)) => {
                 for change in found.changes.iter().filter(|_| !program.flags.quiet) {
                     tell(format_args!("changed: {change}"));
                 }
-                (output.dir.clone(), Some(found.run))
+                Some(found.run)
             }
-            (Some(Resume::Auto), Err(_)) => (output::claim_begun(&output.dir, &program.config)?, None),
+            (Some(Resume::Auto), Err(_)) => {
+                output::refuse_other(&dir, &program.config)?;
+                None
+            }
             (Some(Resume::From(dir)), Err(why)) => {
                 bail!(
                     "--resume {}: {why}; --resume auto --out {0} begins anew where there is none",
@@ -50,28 +68,18 @@ impl Claim {
                 )
             }
         };
-        let held = hold(&dir)?;
-        if program.flags.resume.is_none() {
-            let place = checkpoint.place(&dir);
-            if !output.overwrite && !open_storage(&place)?.published()?.is_empty() {
-                bail!(
-                    "{place} holds checkpoints of an earlier run; give another place, --resume to go on from them, or \
-                     --overwrite to replace them"
-                );
-            }
-        }
         let run = run.map_or_else(|| getrandom::u64().map(|number| format!("{number:016x}")), Ok);
         Ok(Self { dir, run: run.context("no random number for the run's name")?, _held: held })
     }
 
     /// What the launcher has claimed for a rank.
     pub(crate) fn given(dir: PathBuf) -> Self {
-        Self { dir, run: std::env::var(RUN_ID).unwrap_or_default(), _held: None }
+        Self { dir, run: std::env::var(RUN_ID).unwrap_or_default(), _held: Vec::new() }
     }
 
     /// A folder of a process that writes no results.
     pub(crate) fn for_logs(dir: PathBuf) -> Self {
-        Self { dir, run: String::new(), _held: None }
+        Self { dir, run: String::new(), _held: Vec::new() }
     }
 }
 
@@ -89,7 +97,8 @@ pub(crate) fn beginning(program: &Program<'_>, restart: u32) -> Beginning {
 /// # Errors
 /// If it cannot.
 pub(crate) fn goes_on(program: &Program<'_>) -> anyhow::Result<Option<u64>> {
-    match (&program.flags.resume, going_on(program)?) {
+    let Settings { output, checkpoint, .. } = program.settings;
+    match (&program.flags.resume, going_on(program, &checkpoint.place(&output.dir))?) {
         (None, _) | (Some(Resume::Auto), Err(_)) => Ok(None),
         (Some(_), Ok(found)) => Ok(Some(found.step)),
         (Some(Resume::From(dir)), Err(why)) => bail!("--resume {}: {why}", dir.display()),
@@ -104,12 +113,11 @@ struct Found {
 }
 
 /// Finds the newest checkpoint that `--resume` means and compares it with the settings; else why there is none.
-fn going_on(program: &Program<'_>) -> anyhow::Result<Result<Found, String>> {
-    let Settings { output, checkpoint, .. } = program.settings;
+fn going_on(program: &Program<'_>, place: &str) -> anyhow::Result<Result<Found, String>> {
     if program.flags.resume.is_none() {
         return Ok(Err(String::new()));
     }
-    Ok(match newest(&checkpoint.place(&output.dir))? {
+    Ok(match newest(place)? {
         Ok((step, description)) => Ok(Found {
             step,
             changes: changes(step, &description.configuration, &program.config)?,
@@ -119,10 +127,24 @@ fn going_on(program: &Program<'_>) -> anyhow::Result<Result<Found, String>> {
     })
 }
 
-/// Locks a run's folder until the file is closed here and in the ranks, which inherit it. A file system without locks
-/// goes without.
-fn hold(dir: &Path) -> anyhow::Result<Option<File>> {
-    let file = File::open(dir).with_context(|| format!("--out {}", dir.display()))?;
+/// Locks the place of checkpoints, where that is not the run's folder itself, which is locked already.
+fn hold_apart(place: &Path, dir: &Path) -> anyhow::Result<Option<File>> {
+    const OPTION: &str = "checkpoint.dir";
+    std::fs::create_dir_all(place).with_context(|| format!("{OPTION} = {}", place.display()))?;
+    let same = || Ok::<_, std::io::Error>(place.canonicalize()? == dir.canonicalize()?);
+    if same().with_context(|| format!("{OPTION} = {}", place.display()))? {
+        return Ok(None);
+    }
+    hold(place, OPTION)
+}
+
+/// Locks a folder that `option` names until the file is closed here and in the ranks, which inherit it. A file system
+/// without locks goes without.
+fn hold(folder: &Path, option: &str) -> anyhow::Result<Option<File>> {
+    let path = folder.join(LOCK_FILE);
+    // Open for writing: network file systems lock no other files.
+    let file = File::options().create(true).append(true).open(&path);
+    let file = file.with_context(|| format!("{option} {}: cannot write {LOCK_FILE}", folder.display()))?;
     let begin = Instant::now();
     loop {
         match file.try_lock() {
@@ -131,7 +153,7 @@ fn hold(dir: &Path) -> anyhow::Result<Option<File>> {
                 std::thread::sleep(Duration::from_millis(50));
             }
             Err(TryLockError::WouldBlock) => {
-                bail!("--out {}: another run is at work in this folder, or stopped there", dir.display())
+                bail!("{option} {}: another run is at work in this folder, or stopped there", folder.display())
             }
             Err(TryLockError::Error(_)) => return Ok(None),
         }
@@ -147,10 +169,10 @@ mod tests {
     #[test]
     fn a_folder_has_one_run_at_a_time() {
         let folder = tempfile::tempdir().unwrap();
-        let held = hold(folder.path()).unwrap().unwrap();
+        let held = hold(folder.path(), "--out").unwrap().unwrap();
         let waits = std::thread::spawn({
             let folder = folder.path().to_owned();
-            move || hold(&folder).unwrap().is_some()
+            move || hold(&folder, "--out").unwrap().is_some()
         });
         std::thread::sleep(Duration::from_millis(100));
         assert!(!waits.is_finished());

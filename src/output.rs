@@ -1,7 +1,7 @@
 //! The folder of a run's results.
 //!
-//! A run first *claims* its folder, which checks and creates it and changes nothing that is there;
-//! only when all ranks are ready to train does it *begin* there.
+//! A run first creates its folder if need be, locks it, and is refused or not; nothing that is there changes. Only when all
+//! ranks are ready to train are earlier results replaced.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -19,21 +19,17 @@ pub const CONFIG_FILE: &str = "config.toml";
 pub const WEIGHTS_FILE: &str = "model.safetensors";
 
 /// Finds and creates the folder of a run. `dir` empty makes a new one, `runs/<name>-<number>`.
-pub(crate) fn claim(dir: &Path, name: &str, overwrite: bool, config: &str) -> anyhow::Result<PathBuf> {
+pub(crate) fn folder(dir: &Path, name: &str) -> anyhow::Result<PathBuf> {
     if dir.as_os_str().is_empty() {
         return new_folder(name);
     }
     std::fs::create_dir_all(dir).with_context(|| format!("--out {}", dir.display()))?;
-    if !overwrite {
-        refuse_earlier(dir, config)?;
-    }
     Ok(dir.to_owned())
 }
 
-/// Takes the folder of a run that was begun and may have nothing to go on from: what it has of results may be replaced,
-/// but not a finished run or one that could not have been this one.
-pub(crate) fn claim_begun(dir: &Path, config: &str) -> anyhow::Result<PathBuf> {
-    std::fs::create_dir_all(dir).with_context(|| format!("--out {}", dir.display()))?;
+/// Refuses a folder with a finished run, or one that could not have been this one, where a run is to begin anew that may
+/// have been begun there before.
+pub(crate) fn refuse_other(dir: &Path, config: &str) -> anyhow::Result<()> {
     let before = std::fs::read_to_string(dir.join(CONFIG_FILE)).ok();
     let before = before.and_then(|text| text.parse::<toml::Table>().ok());
     let before = before.and_then(|table| serde_json::to_value(table).ok());
@@ -45,32 +41,24 @@ pub(crate) fn claim_begun(dir: &Path, config: &str) -> anyhow::Result<PathBuf> {
             dir.display()
         );
     }
-    Ok(dir.to_owned())
+    Ok(())
 }
 
-/// The folder of a node that keeps logs only: rank 0 is elsewhere.
-pub(crate) fn claim_for_logs(dir: &Path, name: &str) -> anyhow::Result<PathBuf> {
-    if dir.as_os_str().is_empty() {
-        return new_folder(name);
-    }
-    std::fs::create_dir_all(dir).with_context(|| format!("--out {}", dir.display()))?;
-    Ok(dir.to_owned())
-}
-
-/// Starts a run in a folder that was claimed: removes the weights of an earlier run, if that is
-/// allowed and there is something to train, and writes the configuration. The file says nothing of the folder itself, so that it can be given
-/// back for a run elsewhere.
-pub(crate) fn begin(dir: &Path, overwrite: bool, trains: bool, config: &str) -> anyhow::Result<()> {
-    let weights = dir.join(WEIGHTS_FILE);
-    if !overwrite {
-        refuse_earlier(dir, config)?;
-    } else if trains
-        && let Err(error) = std::fs::remove_file(&weights)
-        && error.kind() != ErrorKind::NotFound
-    {
-        return Err(error).with_context(|| format!("cannot remove {}", weights.display()));
-    }
+/// Writes the configuration of a run that begins in its folder. The file says nothing of the folder itself, so that it can
+/// be given back for a run elsewhere.
+pub(crate) fn write_config(dir: &Path, config: &str) -> anyhow::Result<()> {
     write_whole(&dir.join(CONFIG_FILE), portable(config).as_bytes())
+}
+
+/// Removes the weights of an earlier run, or of this one before it went on.
+pub(crate) fn remove_weights(dir: &Path) -> anyhow::Result<()> {
+    let weights = dir.join(WEIGHTS_FILE);
+    match std::fs::remove_file(&weights) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", weights.display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Writes a file that is there wholly or as it was before.
@@ -95,7 +83,8 @@ fn portable(config: &str) -> String {
     resolved(&table).unwrap_or_else(|_| config.to_owned())
 }
 
-fn refuse_earlier(dir: &Path, config: &str) -> anyhow::Result<()> {
+/// Refuses a folder that holds another run's results or configuration.
+pub(crate) fn refuse_earlier(dir: &Path, config: &str) -> anyhow::Result<()> {
     let results = [WEIGHTS_FILE, brigade_report::METRICS_FILE, CHECKPOINT_FOLDER]
         .into_iter()
         .find(|file| dir.join(file).exists());
@@ -134,23 +123,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_replaced_unless_asked_and_nothing_before_the_run_begins() {
+    fn what_is_not_this_runs_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().join("a");
         let text = |file: &str| std::fs::read_to_string(dir.join(file)).unwrap();
-        assert_eq!(claim(&dir, "x", false, "a = 1").unwrap(), dir);
-        begin(&dir, false, true, "a = 1\n[output]\ndir = \"x\"\n").unwrap();
+        assert_eq!(folder(&dir, "x").unwrap(), dir);
+        write_config(&dir, "a = 1\n[output]\ndir = \"x\"\n").unwrap();
         assert_eq!(text(CONFIG_FILE), "a = 1\n\n[output]\n");
-        std::fs::write(dir.join(WEIGHTS_FILE), "weights").unwrap();
-        let error = claim(&dir, "x", false, "a = 2").unwrap_err().to_string();
-        assert!(error.contains("--overwrite"), "{error}");
-        claim(&dir, "x", true, "a = 2").unwrap();
-        assert_eq!(text(WEIGHTS_FILE), "weights");
-        begin(&dir, true, true, "a = 2").unwrap();
-        assert_eq!(text(CONFIG_FILE), "a = 2\n");
-        assert!(!dir.join(WEIGHTS_FILE).exists());
-        let error = claim(&dir, "x", false, "a = 3").unwrap_err().to_string();
+        let error = refuse_earlier(&dir, "a = 3").unwrap_err().to_string();
         assert!(error.contains("holds a config.toml that is not this run's"), "{error}");
-        claim(&dir, "x", false, "a = 2").unwrap();
+        write_config(&dir, "a = 2").unwrap();
+        refuse_earlier(&dir, "a = 2").unwrap();
+        std::fs::write(dir.join(WEIGHTS_FILE), "weights").unwrap();
+        for error in [refuse_earlier(&dir, "a = 2"), refuse_other(&dir, "a = 2")] {
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains("--overwrite"), "{error}");
+        }
+        assert_eq!(text(WEIGHTS_FILE), "weights");
+        remove_weights(&dir).unwrap();
+        remove_weights(&dir).unwrap();
+        refuse_other(&dir, "a = 2").unwrap();
     }
 }

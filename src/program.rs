@@ -152,7 +152,7 @@ impl Program<'_> {
             // Node 0 holds rank 0, which writes the results; the other nodes keep only their logs.
             let claim = match node.node_rank {
                 0 => Claim::of(self)?,
-                _ => Claim::for_logs(output::claim_for_logs(&output.dir, self.name)?),
+                _ => Claim::for_logs(output::folder(&output.dir, self.name)?),
             };
             let program = std::env::current_exe().context("cannot find this program's own file")?;
             Ok((token, claim, program))

@@ -10,7 +10,7 @@ mod saver;
 
 pub(crate) use compare::{changes, newest};
 pub(crate) use resume::{Agreed, Point, Resumption, Unfit, restore};
-pub(crate) use saver::{Outcome, Progress, Saver};
+pub(crate) use saver::{Outcome, Progress, Saver, refuse_checkpoints};
 
 /// What a checkpoint says of its run beside the state of training.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use brigade_checkpoint::{
-    Checkpoint, RankEntry, Snapshot, Staging, State, Storage, Unit, abandon, check_space, keep, publish,
-    remove_after, remove_stale, write_rank,
+    Checkpoint, Error, RankEntry, Snapshot, Staging, State, Storage, Unit, abandon, keep, publish, remove_after,
+    remove_stale, write_rank,
 };
 use brigade_comm::{DType, Group};
 use brigade_report::CheckpointRecord;
@@ -82,7 +82,7 @@ struct Save {
 
 enum Phase {
     /// Each rank writes its file.
-    Writing(Work<RankEntry>),
+    Writing(Work<Written>),
     /// Rank 0 makes it visible; the others have nothing to do.
     Publishing(Option<Work<Option<String>>>),
 }
@@ -123,7 +123,7 @@ impl<T: Send + 'static> Work<T> {
 }
 
 /// What a rank tells rank 0 of its file.
-#[derive(Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Written {
     entry: RankEntry,
     units: Vec<Unit>,
@@ -150,16 +150,9 @@ impl Saver {
         Ok(())
     }
 
-    /// Removes all checkpoints: those of an earlier run, if this one is to replace it.
-    pub(crate) fn clear(&self, replaces: bool) -> anyhow::Result<()> {
+    /// Removes all checkpoints: those of an earlier run that this one replaces.
+    pub(crate) fn clear(&self) -> anyhow::Result<()> {
         let published = self.storage.published()?;
-        if !(replaces || published.is_empty()) {
-            bail!(
-                "{} holds checkpoints of an earlier run; give another place, --resume to go on from them, or --overwrite to \
-                 replace them",
-                self.storage.location()
-            );
-        }
         published.iter().try_for_each(|published| self.storage.remove(&published.folder))?;
         Ok(())
     }
@@ -170,8 +163,7 @@ impl Saver {
         every > 0 && (last || step.is_multiple_of(every)) && self.newest != Some(step)
     }
 
-    /// Starts to save. All ranks call it, when no save is under way. `state` is the same on all but for its units; those of
-    /// the snapshot are put in. `since`: when training stood still for it.
+    /// Starts to save. All ranks call it, when no save is under way. `state` is the same on all; the units are put in. `since`: when training stood still for it.
     pub(crate) fn begin(
         &mut self,
         step: u64,
@@ -180,21 +172,36 @@ impl Saver {
         since: Instant,
     ) -> anyhow::Result<()> {
         let staging = Staging::with_token(step, &self.token)?;
-        let state = State { units: snapshot.units().cloned().collect(), ..state };
-        let mut bytes = vec![0.0f64; self.group.size()];
-        bytes[self.group.rank()] = snapshot.bytes() as f64;
-        self.group.all_gather_in_place(&mut bytes)?;
-        let total = bytes.iter().sum::<f64>() as u64;
+        let (total, room) = self.room(snapshot.bytes())?;
         let (storage, rank, to) = (self.storage.clone(), self.group.rank(), staging.clone());
         let write = move || {
-            check_space(&*storage, total)?;
-            let snapshot = Snapshot { pieces: snapshot.read()? };
-            Ok(write_rank(&*storage, &to, rank, &snapshot)?)
+            room?;
+            let (units, pieces) = snapshot.read()?;
+            Ok(Written { entry: write_rank(&*storage, &to, rank, &Snapshot { pieces })?, units })
         };
         let work = Work::Running(Background::start("checkpoint", write)?);
         let (phase, stall) = (Phase::Writing(work), since.elapsed());
         self.save = Some(Save { staging, state, bytes: total, began: since, stall, phase });
         Ok(())
+    }
+
+    /// The bytes of all ranks together, and whether they fit where this rank writes, as far as that is known. No rank has
+    /// begun to write when another one looks at the free space.
+    fn room(&self, bytes: u64) -> anyhow::Result<(u64, anyhow::Result<()>)> {
+        let mut all = vec![0.0f64; 2 * self.group.size()];
+        let own = 2 * self.group.rank();
+        // No answer is no reason not to try.
+        let free = self.storage.free_space().ok().flatten();
+        (all[own], all[own + 1]) = (bytes as f64, free.map_or(f64::INFINITY, |free| free as f64));
+        self.group.all_gather_in_place(&mut all)?;
+        let total = all.iter().step_by(2).sum::<f64>();
+        let least = all.iter().skip(1).step_by(2).copied().fold(f64::INFINITY, f64::min);
+        let (needed, location) = (total as u64, self.storage.location().into());
+        let room = match total > least {
+            true => Err(Error::NoSpace { location, needed, free: least as u64 }.into()),
+            false => Ok(()),
+        };
+        Ok((needed, room))
     }
 
     /// How far this rank is.
@@ -242,8 +249,8 @@ impl Saver {
         match phase {
             Phase::Writing(work) if failed => fail(work.failure()),
             Phase::Publishing(work) if failed => fail(work.map_or(String::new(), |work| work.failure())),
-            Phase::Writing(Work::Ended(Ok(entry))) => {
-                let work = self.hand_over(&staging, &state, entry)?;
+            Phase::Writing(Work::Ended(Ok(written))) => {
+                let work = self.hand_over(&staging, &state, written)?;
                 let phase = Phase::Publishing(work);
                 self.save = Some(Save { staging, state, bytes, began, stall, phase });
                 Ok(None)
@@ -283,9 +290,8 @@ impl Saver {
         &self,
         staging: &Staging,
         state: &State,
-        entry: RankEntry,
+        own: Written,
     ) -> anyhow::Result<Option<Work<Option<String>>>> {
-        let own = Written { entry, units: state.units.clone() };
         if self.group.rank() != 0 {
             let text = serde_json::to_vec(&own)?;
             self.group.send(text, DType::U8, 0).wait()?;
@@ -325,6 +331,18 @@ impl Saver {
         };
         Ok(Some(Work::Running(Background::start("checkpoint", work)?)))
     }
+}
+
+/// Refuses a place that holds checkpoints, where a run is to begin that may not replace them.
+pub(crate) fn refuse_checkpoints(storage: &dyn Storage) -> anyhow::Result<()> {
+    if storage.published()?.is_empty() {
+        return Ok(());
+    }
+    bail!(
+        "{} holds checkpoints of an earlier run; give another place, --resume to go on from them, or --overwrite to \
+         replace them",
+        storage.location()
+    )
 }
 
 /// Checks that another run has not begun to save at the same place: each would remove the other's checkpoints.

@@ -58,15 +58,12 @@ impl Session {
         self.heart.beat("making the model");
         let mut engine = Engine::new(model, self.seed(), &optimizer, self.groups(), engine_settings)?;
         let mut saver = self.saver()?;
-        let resumption = self.start(&mut engine, &mut saver)?;
-        let devices = self.devices()?;
-        let reporter = match self.rank() {
-            0 => Some(self.reporter(&training, resumption.as_ref(), &introduction, devices)?),
-            _ => None,
-        };
+        let description = self.run_description(&shapes, &training.names)?;
+        let resumption = self.restored(&mut engine, &mut saver)?;
+        let reporter = self.begin(&saver, &training, resumption.as_ref(), &introduction)?;
         let point = resumption.map(|resumption| resumption.point).unwrap_or_default();
         Run {
-            description: self.run_description(&shapes, &training.names)?,
+            description,
             session: self,
             engine,
             saver,

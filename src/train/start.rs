@@ -10,7 +10,7 @@ use brigade_models::Names;
 use brigade_report::{Compute, ConsoleMode, Reporter, ReporterOptions};
 
 use crate::backend;
-use crate::checkpoint::{Resumption, RunDescription, Saver, Unfit, restore};
+use crate::checkpoint::{Resumption, RunDescription, Saver, Unfit, refuse_checkpoints, restore};
 use crate::dataset::{Dataset, Training};
 use crate::output;
 use crate::program::FLIGHT_FOLDER;
@@ -43,8 +43,8 @@ impl Session {
         Saver::new(storage, self.group().clone(), self.settings.checkpoint.clone())
     }
 
-    /// Restores the run's newest checkpoint, if it is to go on from one, and makes its folder ready. All ranks call it.
-    pub(super) fn start<I, O, T>(
+    /// Restores the run's newest checkpoint, if it is to go on from one. All ranks call it.
+    pub(super) fn restored<I, O, T>(
         &mut self,
         engine: &mut Engine<I, O, T>,
         saver: &mut Saver,
@@ -75,23 +75,46 @@ impl Session {
             .into());
         }
         saver.newest = resumption.as_ref().map(|resumption| resumption.point.step);
-        let begin = || -> anyhow::Result<()> {
-            if self.rank() > 0 {
-                return Ok(());
+        Ok(resumption)
+    }
+
+    /// Makes the run's folder ready, on rank 0, which gets a reporter. Everything that can refuse comes before the first
+    /// removal. All ranks call it.
+    pub(super) fn begin<D: Dataset>(
+        &self,
+        saver: &Saver,
+        training: &Training<D>,
+        resumption: Option<&Resumption>,
+        introduction: &[String],
+    ) -> anyhow::Result<Option<Reporter>> {
+        let devices = self.devices()?;
+        let begin = || -> anyhow::Result<Reporter> {
+            if !self.replaces() {
+                output::refuse_earlier(&self.out, &self.config)?;
             }
-            let done = resumption.as_ref().is_some_and(|r| r.point.step >= self.settings.train.steps);
-            output::begin(&self.out, self.replaces(), !done, &self.config)?;
+            if resumption.is_none() && !self.settings.output.overwrite {
+                refuse_checkpoints(&**saver.storage())?;
+            }
+            output::write_config(&self.out, &self.config)?;
+            let reporter = self.reporter(training, resumption, introduction, devices)?;
+            let is_done = resumption.is_some_and(|there| there.point.step >= self.settings.train.steps);
+            if self.replaces() && !is_done {
+                output::remove_weights(&self.out)?;
+            }
             let flight = self.out.join(FLIGHT_FOLDER);
             if self.beginning == Beginning::Fresh && flight.exists() {
                 std::fs::remove_dir_all(&flight)?;
             }
             saver.clean()?;
-            if resumption.is_none() { saver.clear(self.settings.output.overwrite) } else { Ok(()) }
+            if resumption.is_none() {
+                saver.clear()?;
+            }
+            Ok(reporter)
         };
-        begin().context("the run's folder")?;
+        let reporter = (self.rank() == 0).then(begin).transpose().context("the run's folder")?;
         // No rank saves before rank 0 has cleaned up.
         self.group().barrier()?;
-        Ok(resumption)
+        Ok(reporter)
     }
 
     /// Whether what the run's folder holds may be replaced: as the user allows, or because it is this run's own.
@@ -100,7 +123,7 @@ impl Session {
     }
 
     /// Starts the metrics of a run, or goes on with them.
-    pub(super) fn reporter<D: Dataset>(
+    fn reporter<D: Dataset>(
         &self,
         training: &Training<D>,
         resumption: Option<&Resumption>,

@@ -76,8 +76,7 @@ pub fn goes_on(from: (usize, usize), to: (usize, usize), stage: u8) {
     let saved = on_threads(from.0, from.1, |groups| {
         let (mut engine, zero) = engine(groups.clone(), stage);
         step(&mut engine, zero, &groups, 0);
-        let snapshot = engine.snapshot().unwrap();
-        (snapshot.units().cloned().collect(), snapshot.read().unwrap())
+        engine.snapshot().unwrap().read().unwrap()
     });
     let saved = Saved::of(saved).with_frozen(0.25);
     let frozen = |groups: Groups| {

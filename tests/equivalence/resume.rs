@@ -77,7 +77,10 @@ impl StateReader for &Saved {
 
 pub fn snapshot(engine: &Gpt) -> (Vec<Unit>, Vec<Piece>) {
     let snapshot = engine.snapshot().unwrap();
-    (snapshot.units().cloned().collect(), snapshot.read().unwrap())
+    let bytes = snapshot.bytes();
+    let (units, pieces) = snapshot.read().unwrap();
+    assert_eq!(bytes, pieces.iter().map(|piece| 4 * piece.values.len() as u64).sum());
+    (units, pieces)
 }
 
 /// Trains `row` for the steps, from a saved state or from the start; gives weights of rank 0 and the state of all.

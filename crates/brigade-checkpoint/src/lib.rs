@@ -86,4 +86,4 @@ pub use storage::ObjectStorage;
 pub use storage::{LocalStorage, Published, Sink, Source, Storage, open_storage};
 pub use unit::{PARAMETERS, Parameter, Scalar, Unit};
 pub use verify::{Problem, verify};
-pub use write::{Piece, Snapshot, abandon, check_space, publish, write_rank};
+pub use write::{Piece, Snapshot, abandon, publish, write_rank};

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
-use crate::Result;
-use crate::read::load;
+use crate::read::{find, load};
 use crate::storage::Storage;
+use crate::{Error, Result};
 
 /// A visible checkpoint.
 #[derive(Debug)]
@@ -32,22 +32,28 @@ pub struct Summary {
 }
 
 /// All visible checkpoints, newest first. It is cheap: manifests, their checksums and the sizes of files are checked,
-/// no contents.
+/// no contents. One that a run removes meanwhile is left out.
 ///
 /// # Errors
 /// When the place cannot be listed. What is wrong with a single checkpoint is told in its [`Found`].
 pub fn list(storage: &dyn Storage) -> Result<Vec<Found>> {
-    let found = storage.published()?.into_iter().map(|published| {
-        let whole = load(storage, &published).map(|manifest| Summary {
+    let mut all = Vec::new();
+    for published in storage.published()? {
+        // What is wrong counts when it is seen twice: a run may be removing or replacing the checkpoint.
+        let loaded = load(storage, &published).or_else(|_| load(storage, &find(storage, published.step)?));
+        let whole = loaded.map(|manifest| Summary {
             position: manifest.state.position,
             created: manifest.created,
             files: manifest.files.len(),
             bytes: manifest.bytes(),
             mesh: manifest.state.mesh,
         });
-        Found { step: published.step, whole }
-    });
-    Ok(found.collect())
+        if matches!(whole, Err(Error::NoStep { .. })) {
+            continue;
+        }
+        all.push(Found { step: published.step, whole });
+    }
+    Ok(all)
 }
 
 /// Removes all checkpoints that are older than the `newest` newest whole ones, but for the newest whole one whose step

@@ -32,13 +32,26 @@ impl fmt::Display for Problem {
 /// Returns all that is wrong, at most one problem a file; nothing when the checkpoint is unharmed.
 ///
 /// # Errors
-/// [`Error::NoStep`], or when the place cannot be listed.
+/// [`Error::NoStep`], also when it was removed meanwhile, or when the place cannot be listed.
 pub fn verify(storage: &dyn Storage, step: u64) -> Result<Vec<Problem>> {
-    let published = find(storage, step)?;
-    Ok(match Manifest::load(storage, &published) {
-        Ok(manifest) => verify_files(storage, &published, &manifest),
-        Err(error) => vec![Problem { file: MANIFEST.into(), message: error.to_string() }],
-    })
+    loop {
+        let published = find(storage, step)?;
+        let manifest = Manifest::load(storage, &published);
+        let problems = match &manifest {
+            Ok(manifest) => verify_files(storage, &published, manifest),
+            Err(error) => vec![Problem { file: MANIFEST.into(), message: error.to_string() }],
+        };
+        if problems.is_empty() {
+            return Ok(problems);
+        }
+        // A run that is at work may have removed it meanwhile, or replaced it by another of the same step.
+        let again = Manifest::load(storage, &find(storage, step)?);
+        match (&manifest, &again) {
+            (Ok(before), Ok(now)) if before != now => {}
+            (Err(_), Ok(_)) => {}
+            _ => return Ok(problems),
+        }
+    }
 }
 
 impl Checkpoint {

@@ -44,12 +44,7 @@ impl Snapshot {
 }
 
 /// Checks that `bytes` more fit into the storage, where its free space is known.
-///
-/// Every rank's file is checked so before it is written; the sum of all ranks is the caller's to check.
-///
-/// # Errors
-/// [`Error::NoSpace`].
-pub fn check_space(storage: &dyn Storage, bytes: u64) -> Result<()> {
+fn check_space(storage: &dyn Storage, bytes: u64) -> Result<()> {
     match storage.free_space()? {
         Some(free) if free < bytes => {
             Err(Error::NoSpace { location: storage.location().into(), needed: bytes, free })
@@ -60,7 +55,9 @@ pub fn check_space(storage: &dyn Storage, bytes: u64) -> Result<()> {
 
 /// Writes the file of `rank` and flushes it to the disk; a second thread computes the checksums meanwhile.
 ///
-/// The same snapshot gives the same bytes. The result goes to the rank that calls [`publish`].
+/// The same snapshot gives the same bytes. The result goes to the rank that calls [`publish`]. Whether there is space for
+/// this file is checked before; for those of all ranks the caller can compare the sum with
+/// [`free_space`](Storage::free_space) before any of them begins.
 ///
 /// # Errors
 /// [`Error::Name`], [`Error::Coverage`] or [`Error::TooLarge`] for a snapshot that cannot be stored and

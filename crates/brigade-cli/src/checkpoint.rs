@@ -27,6 +27,9 @@ Examples:
 A place is a run's folder, the folder of its checkpoints, or the URL of one (gs://, s3://, in a build with object stores).
 Exit codes: 0 whole, 1 damaged or not readable, 2 wrong usage.";
 
+/// How often the checkpoints of a run that removes some are listed anew.
+const LOOKS: usize = 20;
+
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true)]
 pub struct CheckpointArgs {
@@ -114,20 +117,38 @@ impl OneStep {
     /// Does something with the checkpoint of the step, or else with the newest that is whole in all that is read of it.
     fn with<T>(&self, act: impl Fn(&Checkpoint) -> anyhow::Result<T>) -> anyhow::Result<T> {
         let storage = self.place.open()?;
+        let act = |step| act(&Checkpoint::open(storage.clone(), step)?);
         if let Some(step) = self.step {
-            return act(&Checkpoint::open(storage, step)?);
+            return act(step);
         }
-        for found in list(&*storage)? {
-            let opened = found.whole.and_then(|_| Checkpoint::open(storage.clone(), found.step));
-            match opened.map_err(anyhow::Error::from).and_then(|checkpoint| act(&checkpoint)) {
-                Err(error) if is_damage(&error) => {
-                    brigade::tell(format_args!("passed over step {}: {}", found.step, explain(&error)));
+        for _ in 0..LOOKS {
+            let mut are_all_there = true;
+            for Found { step, whole } in list(&*storage)? {
+                // What is wrong counts when it is seen twice: a run may have removed or replaced the checkpoint.
+                let tried = whole.map_err(anyhow::Error::from).and_then(|_| act(step).or_else(|_| act(step)));
+                match tried {
+                    Err(error) if is_gone(&error) => are_all_there = false,
+                    Err(error) if is_damage(&error) => {
+                        brigade::tell(format_args!("passed over step {step}: {}", explain(&error)));
+                    }
+                    done => return done,
                 }
-                done => return done,
+            }
+            if are_all_there {
+                bail!("{} holds no whole checkpoint", storage.location());
             }
         }
-        bail!("{} holds no whole checkpoint", storage.location())
+        bail!(
+            "the run in {} removes its checkpoints faster than they are read; give one that stays by --step, or try again",
+            storage.location()
+        )
     }
+}
+
+/// Whether a checkpoint was removed after it had been listed.
+fn is_gone(error: &anyhow::Error) -> bool {
+    let gone = |error: &CheckpointError| matches!(error, CheckpointError::NoStep { .. });
+    error.chain().any(|cause| cause.downcast_ref().is_some_and(gone))
 }
 
 fn is_damage(error: &anyhow::Error) -> bool {
@@ -203,7 +224,13 @@ fn verified(of: &OneStep) -> anyhow::Result<(String, u8)> {
     };
     let (mut text, mut damaged) = (String::new(), 0);
     for step in &steps {
-        let problems = verify(&*storage, *step)?;
+        let problems = match verify(&*storage, *step) {
+            Err(CheckpointError::NoStep { .. }) if of.step.is_none() => {
+                writeln!(text, "step {step:<8}  removed meanwhile")?;
+                continue;
+            }
+            verified => verified?,
+        };
         damaged += usize::from(!problems.is_empty());
         writeln!(text, "step {step:<8}  {}", if problems.is_empty() { "whole" } else { "damaged" })?;
         for problem in problems {

@@ -1,5 +1,6 @@
 //! Burn's optimizers on flat buffers.
 
+use std::cell::OnceCell;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use burn::tensor::{Device, Tensor};
 
 use crate::error::Result;
 use crate::layout::{FlatLayout, Segment};
-use crate::optimizer_state::{FlatState, SavedState, SegmentState, flattened};
+use crate::optimizer_state::{FlatState, SavedState, SegmentState, SegmentStates, flattened};
 use crate::piece::piece;
 
 /// An optimizer whose step treats every element alike and alone, so that a flat buffer or any
@@ -40,8 +41,8 @@ pub trait FlatOptimizer: Send {
     /// Bytes of the state, as it is now.
     fn state_bytes(&self) -> u64;
 
-    /// The state as it is now, of those elements of the buffer that stand in `range`. It takes no copy: what it
-    /// refers to stays as it is while the optimizer goes on.
+    /// The state as it is now, of those elements of the buffer that stand in `range`. It copies no array (but one segment's,
+    /// once, to know the sizes): what it refers to stays as it is while the optimizer goes on.
     fn state(&self, range: Range<usize>) -> Box<dyn FlatState>;
 
     /// Goes on from a saved state, which holds the elements of this optimizer's part that are no padding.
@@ -74,7 +75,8 @@ impl OptimizerFactory {
         Self(Arc::new(move |layout, part, device| {
             let segments = layout.segments(part.clone(), piece(device));
             let states = segments.iter().map(|_| None).collect();
-            Box::new(Segmented { decayed: decayed.clone(), plain: plain.clone(), part, segments, states })
+            let (decayed, plain) = (decayed.clone(), plain.clone());
+            Box::new(Segmented { decayed, plain, part, segments, states, size: OnceCell::new() })
         }))
     }
 
@@ -90,6 +92,25 @@ struct Segmented<O: Optimizer> {
     part: Range<usize>,
     segments: Vec<Segment>,
     states: Vec<Option<O::State<1>>>,
+    /// The bytes of the arrays of so many elements, once there are any.
+    size: OnceCell<(usize, usize)>,
+}
+
+impl<O: Optimizer> Segmented<O> {
+    /// The bytes of the arrays of `elements`. To count them copies one segment's, so that is done once.
+    fn bytes_of(&self, elements: usize) -> u64 {
+        // All segments' states have the same tensors per element: one small segment's are counted.
+        let counted = || {
+            let states =
+                self.segments.iter().zip(&self.states).filter_map(|(s, state)| Some((s, state.as_ref()?)));
+            let (smallest, state) = states.min_by_key(|(segment, _)| segment.range.len())?;
+            let bytes = flattened(state).tensors.iter().map(|(_, data)| data.as_bytes().len()).sum();
+            Some((bytes, smallest.range.len()))
+        };
+        let Some((bytes, counted)) = self.size.get().copied().or_else(counted) else { return 0 };
+        let (bytes, counted) = *self.size.get_or_init(|| (bytes, counted));
+        (bytes as u128 * elements as u128 / counted as u128) as u64
+    }
 }
 
 impl<O: Elementwise> FlatOptimizer for Segmented<O> {
@@ -123,22 +144,14 @@ impl<O: Elementwise> FlatOptimizer for Segmented<O> {
     }
 
     fn state_bytes(&self) -> u64 {
-        // All segments' states have the same tensors per element: one small segment's are counted.
-        let counted =
-            self.segments.iter().zip(&self.states).filter_map(|(s, state)| Some((s, state.as_ref()?)));
-        let Some((smallest, state)) = counted.min_by_key(|(segment, _)| segment.range.len()) else {
-            return 0;
-        };
-        let bytes: usize = flattened(state).tensors.iter().map(|(_, data)| data.as_bytes().len()).sum();
-        let stepped: usize = self.segments.iter().map(|segment| segment.range.len()).sum();
-        (bytes as u128 * stepped as u128 / smallest.range.len() as u128) as u64
+        self.bytes_of(self.segments.iter().map(|segment| segment.range.len()).sum())
     }
 
     fn state(&self, range: Range<usize>) -> Box<dyn FlatState> {
         let overlap = |segment: &Segment| {
             segment.range.start.max(range.start)..segment.range.end.min(range.end).max(segment.range.start)
         };
-        let states = self.segments.iter().zip(&self.states).filter_map(|(segment, state)| {
+        let segments = self.segments.iter().zip(&self.states).filter_map(|(segment, state)| {
             let part = overlap(segment);
             let state = state.clone()?;
             (!part.is_empty()).then(|| SegmentState {
@@ -146,7 +159,9 @@ impl<O: Elementwise> FlatOptimizer for Segmented<O> {
                 state,
             })
         });
-        Box::new(states.collect::<Vec<_>>())
+        let segments: Vec<_> = segments.collect();
+        let bytes = self.bytes_of(segments.iter().map(|segment| segment.part.len()).sum());
+        Box::new(SegmentStates { segments, bytes })
     }
 
     fn restore(&mut self, saved: &SavedState, device: &Device) -> Result<()> {

@@ -11,23 +11,15 @@ use crate::error::{Error, Result};
 
 /// A moment's state of one unit's optimizer, to be read later.
 pub trait FlatState: Send {
-    /// Names of the arrays, each with one value an element of the buffer; empty where there is no state yet.
-    ///
-    /// # Errors
-    /// If the optimizer keeps something that is no array over the elements.
-    fn slots(&self) -> Result<Vec<String>>;
+    /// Bytes of the arrays.
+    fn bytes(&self) -> u64;
 
-    /// The numbers beside the arrays.
+    /// The arrays, each with one value an element of the buffer, and the numbers beside them, copied to the host; both
+    /// empty where there is no state yet.
     ///
     /// # Errors
-    /// If one is of a kind that cannot be saved.
-    fn scalars(&self) -> Result<BTreeMap<String, Scalar>>;
-
-    /// The arrays' values.
-    ///
-    /// # Errors
-    /// As [`slots`](Self::slots), and if a tensor cannot be read from its device.
-    fn read(self: Box<Self>) -> Result<BTreeMap<String, Vec<f32>>>;
+    /// If the optimizer keeps something that is no array over the elements, or a number that cannot be saved.
+    fn read(self: Box<Self>) -> Result<SavedState>;
 }
 
 /// A state that was saved: arrays over the elements of one rank's part of a unit, and numbers.
@@ -89,51 +81,51 @@ pub(crate) struct SegmentState<S> {
     pub state: S,
 }
 
+/// The states of a part's segments, which all have the same names and numbers, for they are stepped together.
+pub(crate) struct SegmentStates<S> {
+    pub segments: Vec<SegmentState<S>>,
+    pub bytes: u64,
+}
+
 pub(crate) fn flattened<S: RecordState>(state: &S) -> StateSink {
     let mut sink = StateSink::default();
     state.state_flatten("", &mut sink);
     sink
 }
 
-/// All segments have the same names and numbers, for they are stepped together.
-impl<S: RecordState> FlatState for Vec<SegmentState<S>> {
-    fn slots(&self) -> Result<Vec<String>> {
-        let Some(first) = self.iter().min_by_key(|segment| segment.part.end) else { return Ok(Vec::new()) };
-        Ok(flattened(&first.state).tensors.into_iter().map(|(name, _)| name).collect())
+impl<S: RecordState> FlatState for SegmentStates<S> {
+    fn bytes(&self) -> u64 {
+        self.bytes
     }
 
-    fn scalars(&self) -> Result<BTreeMap<String, Scalar>> {
-        let Some(first) = self.iter().min_by_key(|segment| segment.part.end) else {
-            return Ok(BTreeMap::new());
-        };
-        let number = |(name, scalar): (String, burn_pack::Scalar)| {
-            let saved = match scalar {
-                burn_pack::Scalar::Int(value) => Some(Scalar::Int(value)),
-                burn_pack::Scalar::UInt(value) => i64::try_from(value).ok().map(Scalar::Int),
-                burn_pack::Scalar::Float(value) => Some(Scalar::Float(value)),
-                burn_pack::Scalar::Bool(_) => None,
-            };
-            let saved = saved.ok_or_else(|| {
-                Error::State(format!("`{name}` = {scalar:?} of the optimizer's state cannot be saved"))
-            });
-            Ok((name, saved?))
-        };
-        flattened(&first.state).scalars.into_iter().map(number).collect()
-    }
-
-    fn read(self: Box<Self>) -> Result<BTreeMap<String, Vec<f32>>> {
-        let mut slots: BTreeMap<String, Vec<f32>> = BTreeMap::new();
-        for SegmentState { part, state } in *self {
-            for (name, data) in flattened(&state).tensors {
+    fn read(self: Box<Self>) -> Result<SavedState> {
+        let mut saved = SavedState::default();
+        for SegmentState { part, state } in self.segments {
+            let StateSink { tensors, scalars, .. } = flattened(&state);
+            for (name, data) in tensors {
                 let values = data.as_slice::<f32>().map_err(|error| {
                     Error::State(format!("`{name}` of the optimizer's state cannot be saved: {error:?}"))
                 })?;
                 let values = values.get(part.clone()).ok_or_else(|| {
                     Error::State(format!("`{name}` of the optimizer's state is no array over the elements"))
                 })?;
-                slots.entry(name).or_default().extend_from_slice(values);
+                saved.slots.entry(name).or_default().extend_from_slice(values);
             }
+            saved.scalars = scalars.into_iter().map(number).collect::<Result<_>>()?;
         }
-        Ok(slots)
+        Ok(saved)
     }
+}
+
+fn number((name, scalar): (String, burn_pack::Scalar)) -> Result<(String, Scalar)> {
+    let saved = match scalar {
+        burn_pack::Scalar::Int(value) => Some(Scalar::Int(value)),
+        burn_pack::Scalar::UInt(value) => i64::try_from(value).ok().map(Scalar::Int),
+        burn_pack::Scalar::Float(value) => Some(Scalar::Float(value)),
+        burn_pack::Scalar::Bool(_) => None,
+    };
+    let saved = saved.ok_or_else(|| {
+        Error::State(format!("`{name}` = {scalar:?} of the optimizer's state cannot be saved"))
+    });
+    Ok((name, saved?))
 }

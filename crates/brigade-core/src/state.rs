@@ -30,13 +30,13 @@ pub trait StateReader {
     fn read(&mut self, unit: &str, slot: &str, start: usize, values: &mut [f32]) -> Result<(), BoxError>;
 }
 
-/// What one rank saves of a moment. It takes no copies: it holds on to tensors, which training replaces and does not change.
-/// They are read on whatever thread asks for them.
+/// What one rank saves of a moment. To take it copies nothing: it holds on to tensors, which training replaces and does not
+/// change. They are copied to the host once, on whatever thread reads them.
 pub struct Snapshot {
     parts: Vec<UnitPart>,
 }
 
-/// This rank's range of a unit.
+/// This rank's range of a unit, which says nothing of slots and numbers before they are read.
 struct UnitPart {
     unit: SavedUnit,
     start: usize,
@@ -45,34 +45,31 @@ struct UnitPart {
 }
 
 impl Snapshot {
-    /// The units that this rank saves ranges of.
-    pub fn units(&self) -> impl Iterator<Item = &SavedUnit> {
-        self.parts.iter().map(|part| &part.unit)
-    }
-
     /// Bytes of all values.
     pub fn bytes(&self) -> u64 {
-        let bytes = |part: &UnitPart| 4 * part.values.dims()[0] as u64 * part.unit.slots.len() as u64;
+        let bytes = |part: &UnitPart| {
+            4 * part.values.dims()[0] as u64 + part.state.as_ref().map_or(0, |state| state.bytes())
+        };
         self.parts.iter().map(bytes).sum()
     }
 
-    /// The values, copied to the host.
+    /// The units that this rank saves ranges of, and the ranges' values, copied to the host.
     ///
     /// # Errors
-    /// If a tensor cannot be read from its device.
-    pub fn read(self) -> Result<Vec<Piece>> {
-        let mut pieces = Vec::new();
-        for UnitPart { unit, start, values, state } in self.parts {
-            let mut slots = match state {
-                Some(state) => state.read()?,
-                None => BTreeMap::new(),
-            };
+    /// If the optimizer keeps something that cannot be saved, or a tensor cannot be read from its device.
+    pub fn read(self) -> Result<(Vec<SavedUnit>, Vec<Piece>)> {
+        let (mut units, mut pieces) = (Vec::new(), Vec::new());
+        for UnitPart { mut unit, start, values, state } in self.parts {
+            let state = state.map_or_else(|| Ok(SavedState::default()), |state| state.read())?;
+            let SavedState { mut slots, scalars } = state;
             let values = values.try_into_vec_as::<f32>().map_err(|error| Error::Device(error.to_string()))?;
             slots.insert(PARAMETERS.into(), values);
+            (unit.slots, unit.scalars) = (slots.keys().cloned().collect(), scalars);
             let piece = |(slot, values)| Piece { unit: unit.name.clone(), slot, start, values };
             pieces.extend(slots.into_iter().map(piece));
+            units.push(unit);
         }
-        Ok(pieces)
+        Ok((units, pieces))
     }
 }
 
@@ -86,7 +83,7 @@ where
     /// rank, whoever keeps them; and of the parameters that are not trained, all on the first of these ranks.
     ///
     /// # Errors
-    /// If the optimizer keeps something that cannot be saved.
+    /// If this rank has no values of a unit.
     pub fn snapshot(&self) -> Result<Snapshot> {
         let (rank, ranks) = (self.store.groups.dp.rank(), self.store.groups.dp.size());
         let mut parts = Vec::new();
@@ -101,12 +98,8 @@ where
             let own = self.store.own_values(index)?;
             let values = own.slice(share.start - stored.own.start..share.end - stored.own.start);
             let state = optimizer.state(share.clone());
-            let mut slots = state.slots()?;
-            slots.push(PARAMETERS.into());
-            slots.sort();
-            let mut unit =
+            let unit =
                 saved_unit(&stored.unit.name, &self.chain.blocks[stored.unit.home].name, layout, true);
-            (unit.slots, unit.scalars) = (slots, state.scalars()?);
             parts.push(UnitPart { unit, start: share.start, values, state: Some(state) });
         }
         for block in (0..self.chain.blocks.len()).filter(|block| self.stage.holds(*block) && rank == 0) {
@@ -227,9 +220,7 @@ where
         if layout.is_empty() {
             return None;
         }
-        let mut unit = saved_unit(&format!("{}:frozen", named.name), &named.name, &layout, false);
-        unit.slots = vec![PARAMETERS.into()];
-        Some(unit)
+        Some(saved_unit(&format!("{}:frozen", named.name), &named.name, &layout, false))
     }
 
     /// A parameter's path in its block.
