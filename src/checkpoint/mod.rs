@@ -7,6 +7,8 @@ mod background;
 mod compare;
 mod resume;
 mod saver;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use compare::{changes, newest};
 pub(crate) use resume::{Agreed, Point, Resumption, Unfit, restore};

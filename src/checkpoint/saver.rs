@@ -185,6 +185,15 @@ impl Saver {
         Ok(())
     }
 
+    /// Why this rank's part of the save failed, if it did.
+    #[cfg(test)]
+    pub(super) fn failure(&self) -> String {
+        match self.save.as_ref().map(|save| &save.phase) {
+            Some(Phase::Writing(work)) => work.failure(),
+            _ => String::new(),
+        }
+    }
+
     /// The bytes of all ranks together, and whether they fit where this rank writes, as far as that is known. No rank has
     /// begun to write when another one looks at the free space.
     fn room(&self, bytes: u64) -> anyhow::Result<(u64, anyhow::Result<()>)> {
@@ -237,9 +246,12 @@ impl Saver {
         let failed = all.contains(&Progress::Failed);
         let Save { staging, state, bytes, began, stall, phase } = save;
         let fail = |work: String| -> anyhow::Result<Option<Outcome>> {
-            let reasons = texts(&self.group, &work)?;
-            let reasons = reasons.iter().enumerate().filter(|(_, text)| !text.is_empty());
-            let reasons: Vec<_> = reasons.map(|(rank, text)| format!("rank {rank}: {text}")).collect();
+            let texts = texts(&self.group, &work)?;
+            let reasons = texts.iter().enumerate().filter(|(_, text)| !text.is_empty());
+            let mut reasons: Vec<_> = reasons.map(|(rank, text)| format!("rank {rank}: {text}")).collect();
+            if reasons.len() > 1 && texts.iter().all(|text| *text == texts[0]) {
+                reasons = vec![texts[0].clone()];
+            }
             if self.group.rank() == 0 {
                 // What failed is what must be heard of.
                 drop(abandon(&*self.storage, &staging));

@@ -4,6 +4,7 @@
 mod damage;
 mod death;
 mod kept;
+mod meanwhile;
 mod publishing;
 mod round_trip;
 mod sample;

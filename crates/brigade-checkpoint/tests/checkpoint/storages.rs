@@ -177,6 +177,9 @@ pub trait Behaviour: Send + Sync + std::fmt::Debug + 'static {
         Ok(())
     }
 
+    /// Called before a file is opened.
+    fn before_open(&self, _folder: &str, _name: &str) {}
+
     /// Called before each read.
     fn before_read(&self, _name: &str, _offset: u64, _bytes: usize) {}
 
@@ -219,6 +222,7 @@ impl<B: Behaviour> Storage for Custom<B> {
     }
 
     fn open(&self, folder: &str, name: &str) -> Result<Option<Box<dyn Source>>> {
+        self.behaviour.before_open(folder, name);
         let inner = self.inner.open(folder, name)?;
         let (behaviour, name) = (self.behaviour.clone(), name.to_owned());
         Ok(inner.map(|inner| Box::new(CustomSource { inner, behaviour, name }) as Box<dyn Source>))

@@ -1,0 +1,140 @@
+//! Ranks that save together on a disk that is just large enough, or not.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use brigade_checkpoint::{
+    LocalStorage, Published, Result, Sink, Source, Staging, State, Storage, remove_stale,
+};
+use brigade_comm::{Group, Timeouts, threads};
+use brigade_core::{Block, Chain, Engine, EngineSettings, Groups};
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::Tensor;
+
+use super::{Progress, Saver};
+use crate::settings::Settings;
+
+const RANKS: usize = 8;
+
+/// A disk with room for so many bytes. Each look at the free space takes longer than the one before, so that whoever looks
+/// first can write meanwhile.
+#[derive(Debug)]
+struct Disk {
+    files: LocalStorage,
+    root: std::path::PathBuf,
+    room: u64,
+    looks: AtomicU64,
+}
+
+fn bytes_in(folder: &Path) -> u64 {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries
+        .map(|entry| match entry.file_type() {
+            Ok(kind) if kind.is_dir() => bytes_in(&entry.path()),
+            _ => entry.metadata().map_or(0, |metadata| metadata.len()),
+        })
+        .sum()
+}
+
+impl Storage for Disk {
+    fn location(&self) -> &str {
+        self.files.location()
+    }
+    fn folder(&self, staging: &Staging) -> String {
+        self.files.folder(staging)
+    }
+    fn create(&self, folder: &str, name: &str, bytes: u64) -> Result<Box<dyn Sink>> {
+        self.files.create(folder, name, bytes)
+    }
+    fn open(&self, folder: &str, name: &str) -> Result<Option<Box<dyn Source>>> {
+        self.files.open(folder, name)
+    }
+    fn published(&self) -> Result<Vec<Published>> {
+        self.files.published()
+    }
+    fn publish(&self, staging: &Staging) -> Result<()> {
+        self.files.publish(staging)
+    }
+    fn remove(&self, folder: &str) -> Result<()> {
+        self.files.remove(folder)
+    }
+    fn unpublished(&self) -> Result<Vec<String>> {
+        self.files.unpublished()
+    }
+    fn free_space(&self) -> Result<Option<u64>> {
+        let number = self.looks.fetch_add(1, Ordering::Relaxed) % RANKS as u64;
+        thread::sleep(Duration::from_millis(25 * number));
+        Ok(Some(self.room.saturating_sub(bytes_in(&self.root))))
+    }
+}
+
+#[derive(Module, Debug)]
+struct Layer {
+    linear: Linear,
+}
+
+impl Block for Layer {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        self.linear.forward(x)
+    }
+}
+
+/// Has each rank write a file of its own; how each came out, with the bytes of all.
+fn saved(root: &Path, room: impl Fn(u64) -> u64) -> (Vec<(Progress, String)>, u64) {
+    let settings = Settings::default();
+    let engine = || {
+        let layer = Layer { linear: LinearConfig::new(64, 64).init(&brigade_cpu::device().autodiff()) };
+        let model = Chain::new().then("a", layer).loss(|y: Tensor<2>, t: Tensor<2>| (y - t).square().sum());
+        let optimizer = settings.optimizer.factory().unwrap();
+        let plan = settings.plan(1, 1).unwrap();
+        Engine::new(model, 0, &optimizer, Groups::alone(), EngineSettings { ..plan.engine }).unwrap()
+    };
+    let all = RANKS as u64 * engine().snapshot().unwrap().bytes();
+    // Headers of files come on top.
+    let room = room(all + RANKS as u64 * 1024);
+    let disk = Disk { files: LocalStorage::new(root), root: root.into(), room, looks: AtomicU64::new(0) };
+    let disk: Arc<dyn Storage> = Arc::new(disk);
+    let rank = |group: Group| {
+        let mut saver = Saver::new(disk.clone(), group, settings.checkpoint.clone()).unwrap();
+        saver.begin(1, engine().snapshot().unwrap(), State::default(), Instant::now()).unwrap();
+        let begin = Instant::now();
+        while saver.progress() == Progress::Working {
+            assert!(begin.elapsed() < Duration::from_secs(60));
+            thread::sleep(Duration::from_millis(1));
+        }
+        (saver.progress(), saver.failure())
+    };
+    let ends = thread::scope(|scope| {
+        let rank = &rank;
+        let worlds = threads(RANKS, Timeouts::default());
+        let started: Vec<_> = worlds.into_iter().map(|group| scope.spawn(move || rank(group))).collect();
+        started.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let written = bytes_in(root);
+    remove_stale(&*disk).unwrap();
+    (ends, written)
+}
+
+#[test]
+fn what_fits_is_saved_however_many_write_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let (ends, written) = saved(folder.path(), |needed| needed);
+    assert!(ends.iter().all(|(progress, _)| *progress == Progress::Done), "{ends:?}");
+    assert!(written > 0);
+}
+
+#[test]
+fn what_does_not_fit_is_refused_before_any_rank_writes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (ends, written) = saved(folder.path(), |needed| needed / 2);
+    for (progress, why) in &ends {
+        assert!(*progress == Progress::Failed && why.contains("a checkpoint needs"), "{ends:?}");
+    }
+    assert_eq!(written, 0);
+}
