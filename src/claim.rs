@@ -153,7 +153,10 @@ fn hold(folder: &Path, option: &str) -> anyhow::Result<Option<File>> {
                 std::thread::sleep(Duration::from_millis(50));
             }
             Err(TryLockError::WouldBlock) => {
-                bail!("{option} {}: another run is at work in this folder, or stopped there", folder.display())
+                bail!(
+                    "{option} {}: another run is at work in this folder, or stopped there",
+                    folder.display()
+                )
             }
             Err(TryLockError::Error(_)) => return Ok(None),
         }

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::sync::Arc;
 
 use brigade_core::plan::{Configuration, Footprint, ranges};
-use brigade_core::{Activation, Chain, EngineSettings, Recompute};
+use brigade_core::{Activation, Chain, EngineSettings, Float, Recompute};
 use brigade_data::Sampler;
 
 use crate::dataset::Dataset;
@@ -61,9 +61,9 @@ impl Session {
             ));
         }
         let on_cpu = self.settings.compute.backend == Backend::Cpu;
-        if let Some(why) = same_bits_needs(plan).filter(|_| on_cpu) {
+        if let Some(why) = same_bits_need(plan).filter(|_| on_cpu) {
             lines.push(format!(
-                "note: weights are the same bits on another number of data-parallel ranks only where {why} a power of two"
+                "note: weights are the same bits on another number of data-parallel ranks only where {why}"
             ));
         }
         lines.extend(self.spread(chain));
@@ -164,19 +164,52 @@ impl Session {
     }
 }
 
-/// What must be a power of two for the weights to be the same on another number of data-parallel ranks; none if it is.
-fn same_bits_needs(plan: &Plan) -> Option<&'static str> {
-    let each = plan.engine.zero.reduces_each_micro_batch();
-    match plan.mesh.dp {
-        1 => None,
-        dp if each => {
-            (!dp.is_power_of_two() && plan.accumulation > 1).then_some("the number of data-parallel ranks is")
+/// What must be for the weights to be the same on another number of data-parallel ranks; none if it is.
+fn same_bits_need(plan: &Plan) -> Option<&'static str> {
+    let (dp, each) = (plan.mesh.dp, plan.engine.zero.reduces_each_micro_batch());
+    match () {
+        () if dp == 1 => None,
+        () if plan.engine.precision.reduce != Float::F32 => {
+            Some("sums between ranks are fp32 (compute.reduce_dtype = \"f32\")")
         }
-        _ => (!plan.accumulation.is_power_of_two()).then_some("each rank's micro-batches are"),
+        () if each && !dp.is_power_of_two() && plan.accumulation > 1 => {
+            Some("the number of data-parallel ranks is a power of two")
+        }
+        () if !each && !plan.accumulation.is_power_of_two() => {
+            Some("each rank's micro-batches are a power of two")
+        }
+        () => None,
     }
 }
 
 /// Prints; a reader that has gone away, as `head` does, is no reason to end a run.
 pub(crate) fn say(text: &str) {
     drop(std::io::stdout().write_all(text.as_bytes()));
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::settings::Settings;
+
+    #[test]
+    fn what_gives_other_bits_is_said() {
+        let need = |dp: usize, batch: usize, stage: u8, reduce_dtype: Float| {
+            let mut settings = Settings::default();
+            (settings.train.micro_batch_size, settings.train.global_batch_size) = (1, batch);
+            settings.zero.stage = stage;
+            settings.compute.reduce_dtype = reduce_dtype;
+            same_bits_need(&settings.plan(dp, 1).unwrap())
+        };
+        for stage in 0..4 {
+            assert_eq!(need(1, 3, stage, Float::Bf16), None, "nothing is summed between ranks");
+            assert_eq!(need(2, 8, stage, Float::F32), None);
+            assert!(need(2, 8, stage, Float::Bf16).unwrap().contains("compute.reduce_dtype"));
+        }
+        assert!(need(2, 6, 0, Float::F32).unwrap().contains("each rank's micro-batches"));
+        assert!(need(3, 6, 3, Float::F32).unwrap().contains("number of data-parallel ranks"));
+        assert_eq!(need(2, 6, 3, Float::F32), None);
+    }
 }

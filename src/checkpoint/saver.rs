@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use brigade_checkpoint::{
-    Checkpoint, Error, RankEntry, Snapshot, Staging, State, Storage, Unit, abandon, keep, publish, remove_after,
-    remove_stale, write_rank,
+    Checkpoint, Error, RankEntry, Snapshot, Staging, State, Storage, Unit, abandon, keep, publish,
+    remove_after, remove_stale, write_rank,
 };
 use brigade_comm::{DType, Group};
 use brigade_report::CheckpointRecord;

@@ -74,7 +74,8 @@ pub struct ComputeSettings {
     pub backend: Backend,
     /// `auto`, `f32` or `bf16`: parameters and activations in forward and backward. Masters and optimizer are f32.
     pub dtype: ComputeType,
-    /// `f32` or `bf16`: gradients while they are summed over ranks.
+    /// `f32` or `bf16`: gradients while they are summed over ranks. With `bf16`, weights are other bits on another number of
+    /// data-parallel ranks.
     pub reduce_dtype: Float,
     /// Activations that are computed again in the backward pass instead of kept: `none`, `all`, or `every-2`, `every-3`, …
     /// block.

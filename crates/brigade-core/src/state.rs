@@ -98,8 +98,7 @@ where
             let own = self.store.own_values(index)?;
             let values = own.slice(share.start - stored.own.start..share.end - stored.own.start);
             let state = optimizer.state(share.clone());
-            let unit =
-                saved_unit(&stored.unit.name, &self.chain.blocks[stored.unit.home].name, layout, true);
+            let unit = saved_unit(&stored.unit.name, &self.chain.blocks[stored.unit.home].name, layout, true);
             parts.push(UnitPart { unit, start: share.start, values, state: Some(state) });
         }
         for block in (0..self.chain.blocks.len()).filter(|block| self.stage.holds(*block) && rank == 0) {

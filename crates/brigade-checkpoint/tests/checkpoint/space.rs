@@ -3,9 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use brigade_checkpoint::{
-    Checkpoint, Error, LocalStorage, Result, Staging, Storage, list, write_rank,
-};
+use brigade_checkpoint::{Checkpoint, Error, LocalStorage, Result, Staging, Storage, list, write_rank};
 
 use crate::sample::Sample;
 use crate::storages::{Behaviour, Custom};

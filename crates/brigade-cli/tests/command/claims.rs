@@ -124,3 +124,40 @@ fn a_dry_run_says_where_it_goes_on_and_what_it_cannot() {
         assert!(done.err.contains(said) && !done.err.contains("starting again"), "{}", done.err);
     }
 }
+
+/// Whoever comes second decides when the first has ended: there is something to go on from by then.
+#[test]
+fn two_that_go_on_by_themselves_are_one_run() {
+    let place = Place::new();
+    place.succeed(&mut place.train("--nproc-per-node 1 --checkpoint-every 4 --steps 40 --out whole"));
+    let line = "--nproc-per-node 1 --checkpoint-every 4 --steps 40 --resume auto --out";
+    for run in ["a", "b", "c"] {
+        let mut running: Vec<_> =
+            (0..3).map(|_| place.start(&mut place.train(&format!("{line} {run}")))).collect();
+        let ends: Vec<_> = running.drain(..).map(|running| running.wait()).collect();
+        for end in &ends {
+            let refused = end.err.contains("another run is at work in this folder");
+            assert!(end.code == Some(0) || (end.code == Some(2) && refused), "{:?}: {}", end.code, end.err);
+        }
+        assert!(ends.iter().any(|end| end.code == Some(0)));
+        same_end(&place, run, "whole");
+    }
+}
+
+/// The weights of a finished run are no less its own because its checkpoints lie elsewhere.
+#[test]
+fn a_place_of_checkpoints_has_one_run_at_a_time() {
+    let place = Place::new();
+    let endless = "--nproc-per-node 1 --checkpoint-every 2 --steps 10000000 --set schedule.name=constant";
+    let line = format!("{endless} --set checkpoint.dir=ext");
+    let mut running = place.start(&mut place.train(&format!("{line} --out a")));
+    running.until("a checkpoint", |_| place.path("ext/step-00000002").exists().then_some(()));
+    let done = place.run(&mut place.train(&format!("{line} --out b --overwrite")));
+    assert_eq!(done.code, Some(2), "{}", done.err);
+    assert!(
+        done.err.contains("checkpoint.dir") && done.err.contains("another run is at work"),
+        "{}",
+        done.err
+    );
+    assert!(!running.is_over());
+}
