@@ -3,11 +3,11 @@
 //! A run first creates its folder if need be, locks it, and is refused or not; nothing that is there changes. Only when all
 //! ranks are ready to train are earlier results replaced.
 
-use std::fs::File;
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use brigade_files::write_whole;
 
 use crate::checkpoint::changes;
 use crate::program::resolved;
@@ -47,7 +47,9 @@ pub(crate) fn refuse_other(dir: &Path, config: &str) -> anyhow::Result<()> {
 /// Writes the configuration of a run that begins in its folder. The file says nothing of the folder itself, so that it can
 /// be given back for a run elsewhere.
 pub(crate) fn write_config(dir: &Path, config: &str) -> anyhow::Result<()> {
-    write_whole(&dir.join(CONFIG_FILE), portable(config).as_bytes())
+    let file = dir.join(CONFIG_FILE);
+    write_whole(&file, portable(config).as_bytes())
+        .with_context(|| format!("cannot write {}", file.display()))
 }
 
 /// Removes the weights of an earlier run, or of this one before it went on.
@@ -59,19 +61,6 @@ pub(crate) fn remove_weights(dir: &Path) -> anyhow::Result<()> {
         }
         _ => Ok(()),
     }
-}
-
-/// Writes a file that is there wholly or as it was before.
-pub(crate) fn write_whole(path: &Path, content: &[u8]) -> anyhow::Result<()> {
-    let mut aside = path.as_os_str().to_owned();
-    aside.push(".part");
-    let write = || {
-        let mut file = File::create(&aside)?;
-        file.write_all(content)?;
-        file.sync_all()?;
-        std::fs::rename(&aside, path)
-    };
-    write().with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// The configuration without the folder of its results.

@@ -6,6 +6,7 @@ use anyhow::Context;
 use brigade_checkpoint::open_storage;
 use brigade_core::{Activation, Chain, Engine};
 use brigade_data::Sampler;
+use brigade_files::write_whole;
 use brigade_models::Names;
 use brigade_report::{Compute, ConsoleMode, Reporter, ReporterOptions};
 
@@ -151,7 +152,7 @@ impl Session {
         };
         for (name, content) in &training.files {
             let path = self.out.join(name);
-            output::write_whole(&path, content)?;
+            write_whole(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
             reporter.wrote(path);
         }
         introduction.iter().chain(about_devices.iter().flatten()).for_each(|line| reporter.note(line));

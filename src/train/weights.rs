@@ -21,11 +21,12 @@ impl Session {
         T: Clone,
     {
         let path = self.out.join(WEIGHTS_FILE);
-        let mut writer = (self.rank() == 0).then(|| WeightsWriter::create(&path)).transpose()?;
+        let named = engine.shapes().into_iter().map(|(name, shape)| ((names.to_file)(&name), shape));
+        let mut writer = (self.rank() == 0).then(|| WeightsWriter::create(&path, named)).transpose()?;
         let mut failed: Option<WeightsError> = None;
         engine.collect(0, |tensor| {
             if let (Some(writer), None) = (&mut writer, &failed) {
-                failed = writer.push(&tensor, names).err();
+                failed = writer.write(&tensor, names).err();
             }
             Ok(())
         })?;

@@ -79,7 +79,7 @@ pub fn snapshot(engine: &Gpt) -> (Vec<Unit>, Vec<Piece>) {
     let snapshot = engine.snapshot().unwrap();
     let bytes = snapshot.bytes();
     let (units, pieces) = snapshot.read().unwrap();
-    assert_eq!(bytes, pieces.iter().map(|piece| 4 * piece.values.len() as u64).sum());
+    assert_eq!(bytes, pieces.iter().map(|piece| 4 * piece.values.len() as u64).sum::<u64>());
     (units, pieces)
 }
 

@@ -267,6 +267,6 @@ fn written(checkpoint: &Checkpoint, to: &Path) -> anyhow::Result<String> {
         let name = &stored.parameter.name;
         (run.file_names.get(name).unwrap_or(name).clone(), stored.parameter.shape.clone())
     });
-    save_lazily(to, named.collect(), |index| Ok(parameters[index].read()?))?;
+    save_lazily(to, &named.collect::<Vec<_>>(), |index| Ok(parameters[index].read()?))?;
     Ok(format!("{}: {} tensors of step {step}\n", to.display(), parameters.len()))
 }

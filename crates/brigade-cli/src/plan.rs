@@ -1,6 +1,5 @@
 //! `brigade plan`
 
-use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -8,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use brigade::plan::{Pipeline, ScheduleKind};
 use brigade::{Usage, exit};
+use brigade_files::write_whole;
 use clap::{Args, Subcommand};
 
 use crate::output::print;
@@ -64,7 +64,7 @@ pub fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let PlanCommand::Schedule(args) = &args.command;
     let (text, svg) = schedule(args).map_err(Usage)?;
     if let Some((path, svg)) = args.svg.as_deref().zip(svg) {
-        write_whole(path, &svg).with_context(|| format!("--svg {}: cannot write it", path.display()))?;
+        draw(path, &svg).with_context(|| format!("--svg {}: cannot write it", path.display()))?;
     }
     print(&text)?;
     Ok(ExitCode::from(exit::DONE))
@@ -83,17 +83,10 @@ fn schedule(args: &ScheduleArgs) -> anyhow::Result<(String, Option<String>)> {
     Ok((text, svg))
 }
 
-/// Whoever reads the file finds all of it, or what was there before. What is there and no file (a device, a pipe) is
-/// written to.
-fn write_whole(path: &Path, content: &str) -> std::io::Result<()> {
+/// Writes the picture. What is there and no file (a device, a pipe) is written to.
+fn draw(path: &Path, svg: &str) -> std::io::Result<()> {
     if fs::symlink_metadata(path).is_ok_and(|there| !there.is_file()) {
-        return fs::write(path, content);
+        return fs::write(path, svg);
     }
-    let mut aside = OsString::from(path);
-    aside.push(".part");
-    let written = fs::write(&aside, content).and_then(|()| fs::rename(&aside, path));
-    if written.is_err() {
-        drop(fs::remove_file(&aside));
-    }
-    written
+    write_whole(path, svg.as_bytes())
 }

@@ -25,6 +25,17 @@ where
         self.collect_by(root, true, |unit| self.store.whole_values(unit).map(Some), sink)
     }
 
+    /// Names and shapes of what [`collect`](Self::collect) gives, in its order.
+    pub fn shapes(&self) -> Vec<(String, Vec<usize>)> {
+        let blocks = self.chain.blocks.iter().enumerate();
+        let shapes = blocks.flat_map(|(block, named)| {
+            let shape =
+                move |path: &String| (format!("{}.{path}", named.name), self.shapes[block][path].clone());
+            self.own_paths(block).map(shape)
+        });
+        shapes.collect()
+    }
+
     /// All parameters on rank `root`, as [`collect`](Self::collect) gives them; nothing on the others.
     ///
     /// # Errors

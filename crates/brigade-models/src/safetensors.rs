@@ -1,17 +1,16 @@
 //! Whole weights in a safetensors file.
 
-use std::borrow::Cow;
-use std::cell::RefCell;
-use std::collections::HashMap;
+mod write;
+
 use std::fs::File;
-use std::io::{BufWriter, Write};
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use brigade_core::{BoxError, Chain, NamedTensor};
+use brigade_core::Chain;
 use half::{bf16, f16};
 use memmap2::Mmap;
-use safetensors::{Dtype, SafeTensors, View, tensor::TensorView};
+use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+
+pub use write::{WeightsWriter, save_lazily, save_safetensors};
 
 /// How a model's parameters are called in files.
 #[derive(Debug, Clone, Copy)]
@@ -72,196 +71,19 @@ pub enum WeightsError {
         /// What the model needs.
         needed: String,
     },
+    /// A tensor to write does not fit the file that was begun.
+    #[error("{path}: tensor `{name}` {problem}")]
+    Tensor {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// The model could not give or take its values.
     #[error(transparent)]
     Model(#[from] brigade_core::Error),
-}
-
-/// Writes tensors in fp32. The same tensors give the same bytes. The file appears under its name
-/// only once it is whole.
-///
-/// # Errors
-/// If the file cannot be written.
-pub fn save_safetensors(path: &Path, tensors: &[NamedTensor], names: &Names) -> Result<(), WeightsError> {
-    let mut writer = WeightsWriter::create(path)?;
-    tensors.iter().try_for_each(|tensor| writer.push(tensor, names))?;
-    writer.finish()
-}
-
-/// Writes tensors in fp32, given by name in the file and shape, and read one after the other as they are written: no more
-/// than one is in memory. The file appears under its name only once it is whole, with the bytes that
-/// [`save_safetensors`] gives for the same values.
-///
-/// # Errors
-/// If a tensor cannot be read or has other than its shape's number of values, or the file cannot be written.
-pub fn save_lazily(
-    path: &Path,
-    tensors: Vec<(String, Vec<usize>)>,
-    read: impl Fn(usize) -> Result<Vec<f32>, BoxError>,
-) -> Result<(), WeightsError> {
-    let failed = RefCell::new(None);
-    let views = tensors.iter().enumerate().map(|(index, (name, shape))| {
-        (name.as_str(), LazyView { index, shape, read: &read, failed: &failed })
-    });
-    let written = write_aside(path, views);
-    match failed.into_inner() {
-        Some(source) => Err(WeightsError::Model(brigade_core::Error::Load(source))),
-        None => written?.appear(),
-    }
-}
-
-/// A tensor that is read when it is written. An error is kept, and zeros are written in its place.
-struct LazyView<'a, R> {
-    index: usize,
-    shape: &'a [usize],
-    read: &'a R,
-    failed: &'a RefCell<Option<BoxError>>,
-}
-
-impl<R: Fn(usize) -> Result<Vec<f32>, BoxError>> View for LazyView<'_, R> {
-    fn dtype(&self) -> Dtype {
-        Dtype::F32
-    }
-
-    fn shape(&self) -> &[usize] {
-        self.shape
-    }
-
-    fn data(&self) -> Cow<'_, [u8]> {
-        let nothing = || Cow::Owned(vec![0; self.data_len()]);
-        if self.failed.borrow().is_some() {
-            return nothing();
-        }
-        match (self.read)(self.index) {
-            Ok(values) if 4 * values.len() == self.data_len() => {
-                Cow::Owned(values.into_iter().flat_map(f32::to_le_bytes).collect())
-            }
-            Ok(values) => {
-                let wrong = format!("{} values for the shape {:?}", values.len(), self.shape);
-                *self.failed.borrow_mut() = Some(wrong.into());
-                nothing()
-            }
-            Err(error) => {
-                *self.failed.borrow_mut() = Some(error);
-                nothing()
-            }
-        }
-    }
-
-    fn data_len(&self) -> usize {
-        4 * self.shape.iter().product::<usize>()
-    }
-}
-
-/// A whole file of weights that does not have its name yet; dropping it removes it.
-struct Aside<'a> {
-    aside: PathBuf,
-    path: &'a Path,
-}
-
-impl Aside<'_> {
-    fn appear(self) -> Result<(), WeightsError> {
-        std::fs::rename(&self.aside, self.path)
-            .map_err(|source| WeightsError::Io { path: self.path.to_owned(), source })
-    }
-}
-
-impl Drop for Aside<'_> {
-    fn drop(&mut self) {
-        drop(std::fs::remove_file(&self.aside));
-    }
-}
-
-fn write_aside<'p, S, V>(
-    path: &'p Path,
-    views: impl Iterator<Item = (S, V)>,
-) -> Result<Aside<'p>, WeightsError>
-where
-    S: AsRef<str> + Ord + std::fmt::Display,
-    V: View,
-{
-    let io = |source| WeightsError::Io { path: path.to_owned(), source };
-    let format = |source| match source {
-        safetensors::SafeTensorError::IoError(source) => io(source),
-        source => WeightsError::Format { path: path.to_owned(), source },
-    };
-    let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-    let aside = Aside { aside: path.with_extension("safetensors.part"), path };
-    // The library would leave the file readable to its owner alone.
-    let usual = File::create(&aside.aside).and_then(|file| Ok(file.metadata()?.permissions())).map_err(io)?;
-    safetensors::serialize_to_file(views, Some(metadata), &aside.aside).map_err(format)?;
-    let whole = File::open(&aside.aside).map_err(io)?;
-    whole.set_permissions(usual).and_then(|()| whole.sync_all()).map_err(io)?;
-    Ok(aside)
-}
-
-/// Writes a file of weights from tensors that come one after the other: in any order, none kept in memory.
-///
-/// They go into a file beside, `<name>.blocks`, from which the file of weights is written in its own order and
-/// which is removed in the end.
-pub struct WeightsWriter {
-    path: PathBuf,
-    beside: PathBuf,
-    file: BufWriter<File>,
-    tensors: Vec<(String, Vec<usize>, Range<usize>)>,
-}
-
-impl WeightsWriter {
-    /// Starts a file; one of that name stays until the new one is whole.
-    ///
-    /// # Errors
-    /// If the file beside cannot be created.
-    pub fn create(path: &Path) -> Result<Self, WeightsError> {
-        let beside = path.with_extension("safetensors.blocks");
-        let file = File::options().read(true).write(true).create(true).truncate(true).open(&beside);
-        let file = file.map_err(|source| WeightsError::Io { path: beside.clone(), source })?;
-        Ok(Self { path: path.to_owned(), beside, file: BufWriter::new(file), tensors: Vec::new() })
-    }
-
-    /// Adds a tensor under its name in the file.
-    ///
-    /// # Errors
-    /// If it cannot be written.
-    pub fn push(&mut self, tensor: &NamedTensor, names: &Names) -> Result<(), WeightsError> {
-        let bytes = tensor.data.as_bytes();
-        let start = self.tensors.last().map_or(0, |(.., range)| range.end);
-        self.file
-            .write_all(bytes)
-            .map_err(|source| WeightsError::Io { path: self.beside.clone(), source })?;
-        let name = (names.to_file)(&tensor.name);
-        self.tensors.push((name, tensor.data.shape().to_vec(), start..start + bytes.len()));
-        Ok(())
-    }
-
-    /// Writes the file of weights.
-    ///
-    /// # Errors
-    /// If it cannot be written.
-    pub fn finish(mut self) -> Result<(), WeightsError> {
-        let written = self.write();
-        drop(std::fs::remove_file(&self.beside));
-        written
-    }
-
-    fn write(&mut self) -> Result<(), WeightsError> {
-        let path = &self.path;
-        let io = |source| WeightsError::Io { path: path.clone(), source };
-        self.file.flush().map_err(io)?;
-        let length = self.tensors.last().map_or(0, |(.., range)| range.end);
-        // SAFETY: the file beside is this writer's alone and not changed any more.
-        let map = match length {
-            0 => None,
-            _ => Some(unsafe { Mmap::map(self.file.get_ref()) }.map_err(io)?),
-        };
-        let bytes = map.as_deref().unwrap_or_default();
-        let views = self.tensors.iter().map(|(name, shape, range)| {
-            let view = TensorView::new(Dtype::F32, shape.clone(), &bytes[range.clone()]);
-            let view = view.map_err(|source| WeightsError::Format { path: path.clone(), source })?;
-            Ok((name.clone(), view))
-        });
-        let views = views.collect::<Result<Vec<_>, WeightsError>>()?;
-        write_aside(path, views.into_iter())?.appear()
-    }
 }
 
 /// Makes all parameters of a chain take their values from a file of fp32, fp16 or bf16 tensors. All are looked

@@ -6,6 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use brigade_files::WholeFile;
 use serde::Deserialize;
 
 use crate::{Error, Result, StepRecord};
@@ -36,7 +37,6 @@ impl JsonLines {
     pub fn resume(path: PathBuf, last_step: u64) -> Result<Self> {
         if fs::exists(&path).map_err(Error::file("read", &path))? {
             let file = cut(&path, last_step)?;
-            flush_folder(&path)?;
             Ok(Self { path, file })
         } else {
             Self::create(path, false)
@@ -46,7 +46,7 @@ impl JsonLines {
     /// Removes the lines that [`cut`] removes.
     pub fn rewind(&mut self, last_step: u64) -> Result<()> {
         self.file = cut(&self.path, last_step)?;
-        flush_folder(&self.path)
+        Ok(())
     }
 
     pub fn path(&self) -> &Path {
@@ -66,29 +66,16 @@ impl JsonLines {
 /// Removes the lines of later steps than `last_step`, and a last line that was cut short; gives the file to go on
 /// writing to. A line whose step cannot be read goes the way of the line before it.
 ///
-/// What stays is written aside and flushed to disk, then takes the file's name: whatever happens, the file is as before
-/// or as after. A process that still has the former file open no longer reaches the new one.
+/// What stays is a [`WholeFile`]: whatever happens, the file is as before or as after. A process that still has the former file open no longer reaches the new one.
 fn cut(path: &Path, last_step: u64) -> Result<File> {
-    let aside = path.with_extension("jsonl.new");
     let lines = File::open(path).map_err(Error::file("read", path))?;
-    let kept = File::create(&aside).map_err(Error::file("create", &aside))?;
-    let replaced = copy(path, lines, &aside, &kept, last_step)
-        .and_then(|()| fs::rename(&aside, path).map_err(Error::file("replace", path)));
-    if replaced.is_err() {
-        // The first failure is the one to tell.
-        drop(fs::remove_file(&aside));
-    }
-    replaced.map(|()| kept)
+    let mut kept = WholeFile::create(path).map_err(Error::file("replace", path))?;
+    copy(path, lines, &mut kept, last_step)?;
+    kept.publish().map_err(Error::file("replace", path))
 }
 
-/// Flushes the names in a file's folder to disk.
-fn flush_folder(path: &Path) -> Result<()> {
-    let folder = path.parent().unwrap_or(path);
-    File::open(folder).and_then(|folder| folder.sync_all()).map_err(Error::file("write", folder))
-}
-
-/// Copies the lines that stay and flushes them to disk.
-fn copy(from: &Path, lines: File, to: &Path, kept: &File, last_step: u64) -> Result<()> {
+/// Copies the lines that stay.
+fn copy(path: &Path, lines: File, kept: &mut WholeFile, last_step: u64) -> Result<()> {
     /// The part of a line that says where it belongs.
     #[derive(Deserialize)]
     struct Numbered {
@@ -97,7 +84,7 @@ fn copy(from: &Path, lines: File, to: &Path, kept: &File, last_step: u64) -> Res
 
     let (mut lines, mut writer) = (BufReader::new(lines), BufWriter::new(kept));
     let (mut line, mut keep) = (Vec::new(), true);
-    while lines.read_until(b'\n', &mut line).map_err(Error::file("read", from))? > 0 {
+    while lines.read_until(b'\n', &mut line).map_err(Error::file("read", path))? > 0 {
         let ended = line.ends_with(b"\n");
         match serde_json::from_slice(&line) {
             Ok(Numbered { step }) => keep = step <= last_step,
@@ -107,11 +94,11 @@ fn copy(from: &Path, lines: File, to: &Path, kept: &File, last_step: u64) -> Res
             line.push(b'\n');
         }
         if keep {
-            writer.write_all(&line).map_err(Error::file("write", to))?;
+            writer.write_all(&line).map_err(Error::file("replace", path))?;
         }
         line.clear();
     }
-    writer.flush().and_then(|()| kept.sync_all()).map_err(Error::file("write", to))
+    writer.flush().map_err(Error::file("replace", path))
 }
 
 #[cfg(test)]
@@ -175,16 +162,17 @@ mod tests {
         let path = folder.path().join("metrics.jsonl");
         fs::create_dir(&path).unwrap();
         let message = JsonLines::resume(path.clone(), 1).err().unwrap().to_string();
-        assert!(message.contains("cannot read") && message.contains("metrics.jsonl:"), "{message}");
+        assert!(message.contains("cannot replace") && message.contains("metrics.jsonl:"), "{message}");
         assert!(path.is_dir() && fs::read_dir(folder.path()).unwrap().count() == 1);
         fs::remove_dir(&path).unwrap();
         fs::write(&path, "{\"step\":1}\n").unwrap();
         let mut lines = JsonLines::resume(path.clone(), 1).unwrap();
-        fs::create_dir(folder.path().join("metrics.jsonl.new")).unwrap();
-        let message = lines.rewind(0).unwrap_err().to_string();
-        assert!(message.contains("cannot create") && message.contains("metrics.jsonl.new:"), "{message}");
+        let moved = folder.path().join("moved.jsonl");
+        fs::rename(&path, &moved).unwrap();
+        fs::create_dir(&path).unwrap();
+        lines.rewind(0).unwrap_err();
         lines.write(&StepRecord { step: 2, ..StepRecord::default() }).unwrap();
-        assert_eq!(fs::read_to_string(path).unwrap().lines().count(), 2, "a failed cut changes nothing");
+        assert_eq!(fs::read_to_string(moved).unwrap().lines().count(), 2, "a failed cut changes nothing");
     }
 
     proptest! {

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 
+use brigade_files::write_whole;
 use serde::{Deserialize, Serialize};
 
 use super::{MAX_FILE_BYTES, MAX_GROUPS, MAX_OPERATIONS};
@@ -186,19 +187,8 @@ impl fmt::Display for State {
 
 /// Writes a record so that the file is either whole or not there.
 pub(super) fn write(record: &Record, path: &Path) -> Result<(), Error> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{}.partial", std::process::id()));
-    let partial = Path::new(&name);
-    let store = || {
-        let mut file = File::create(partial)?;
-        file.write_all(&serde_json::to_vec(record)?)?;
-        file.sync_all()?;
-        fs::rename(partial, path)
-    };
-    store().map_err(|error| {
-        let _ = fs::remove_file(partial);
-        failed(path, error.to_string())
-    })
+    let bytes = serde_json::to_vec(record).map_err(io::Error::from);
+    bytes.and_then(|bytes| write_whole(path, &bytes)).map_err(|error| failed(path, error.to_string()))
 }
 
 /// Reads a rank's record. At most [`MAX_FILE_BYTES`] are read, and memory of a small multiple of the file's size is used.

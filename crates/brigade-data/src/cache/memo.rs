@@ -7,9 +7,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use brigade_files::write_whole;
 use serde::{Deserialize, Serialize};
 
-use super::Lock;
 use crate::corpus::SourceFile;
 use crate::parallel::ordered_map;
 use crate::{Corpus, Error, Progress, Result};
@@ -105,25 +105,16 @@ pub(crate) fn hashed_files(
     Ok(files)
 }
 
-/// Writes the memo, unless another process is at it; a memo that cannot be written costs time, nothing else.
+/// Writes the memo; one that cannot be written costs time, nothing else.
 fn remember(path: &Path, identity: Option<String>, files: &[HashedFile]) {
     let now = SystemTime::now();
     let settled: Vec<HashedFile> = files.iter().filter(|file| file.stamp.is_settled(now)).cloned().collect();
     // The list itself is only remembered whole.
     let identity = identity.filter(|_| settled.len() == files.len());
-    if let Err(error) = write(path, &Memo { identity, files: settled }) {
-        tracing::warn!("the files' contents cannot be remembered: {error}");
+    let memo = serde_json::to_vec(&Memo { identity, files: settled }).map_err(io::Error::other);
+    if let Err(error) = memo.and_then(|memo| write_whole(path, &memo)) {
+        tracing::warn!("the files' contents cannot be remembered: {}: {error}", path.display());
     }
-}
-
-fn write(path: &Path, memo: &Memo) -> Result<()> {
-    let Some(_lock) = Lock::try_acquire(&path.with_extension("memo.lock"))? else { return Ok(()) };
-    let aside = path.with_extension("memo.new");
-    let written = serde_json::to_vec(memo)
-        .map_err(io::Error::other)
-        .and_then(|bytes| fs::write(&aside, bytes))
-        .and_then(|()| fs::rename(&aside, path));
-    written.map_err(|source| Error::io("write", path, source))
 }
 
 fn content_hash(path: &PathBuf) -> Result<String> {

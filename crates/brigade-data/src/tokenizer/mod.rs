@@ -8,6 +8,7 @@ mod words;
 use std::path::Path;
 use std::sync::Arc;
 
+use brigade_files::write_whole;
 use tokenizers::models::ModelWrapper;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 
@@ -115,7 +116,8 @@ impl Tokenizer {
     /// # Errors
     /// [`Error::Io`], [`Error::DiskFull`].
     pub fn save(&self, path: &Path) -> Result<()> {
-        std::fs::write(path, &self.inner.json).map_err(|source| Error::io("write tokenizer", path, source))
+        write_whole(path, self.inner.json.as_bytes())
+            .map_err(|source| Error::io("write tokenizer", path, source))
     }
 
     /// The content of its `tokenizer.json`.

@@ -1,0 +1,30 @@
+//! What killed writers left.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use super::{RANDOM, SUFFIX};
+
+/// Removes the files in `folder` that began to be written under names with this beginning and have no writer any more. What
+/// cannot be listed, opened or locked stays.
+pub(super) fn remove(folder: &Path, prefix: &OsStr) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let is_part =
+            is_part(&entry.file_name(), prefix) && entry.file_type().is_ok_and(|kind| kind.is_file());
+        let opened = is_part.then(|| File::options().read(true).write(true).open(entry.path()));
+        // Held until the name is gone, so that nobody begins to write there. No name is ever used twice.
+        if let Some(Ok(file)) = opened
+            && file.try_lock().is_ok()
+        {
+            drop(fs::remove_file(entry.path()));
+        }
+    }
+}
+
+fn is_part(name: &OsStr, prefix: &OsStr) -> bool {
+    let random = name.as_bytes().strip_prefix(prefix.as_bytes());
+    let random = random.and_then(|rest| rest.strip_suffix(SUFFIX.as_bytes()));
+    random.is_some_and(|random| random.len() == RANDOM && random.iter().all(u8::is_ascii_alphanumeric))
+}

@@ -1,0 +1,144 @@
+//! The file of weights: its bytes, and what becomes of it when writers meet or the disk is full.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use brigade_core::NamedTensor;
+use brigade_models::{Names, WeightsError, WeightsWriter, save_lazily, save_safetensors};
+use burn::tensor::TensorData;
+use safetensors::{Dtype, tensor::TensorView};
+
+/// Tensors with values of their own for each `first`, in another order than that of their names.
+fn tensors(first: f32) -> Vec<NamedTensor> {
+    let tensor = |name: &str, shape: &[usize]| {
+        let values = (0..shape.iter().product()).map(|index| first + index as f32).collect::<Vec<_>>();
+        NamedTensor { name: name.into(), data: TensorData::new(values, shape.to_vec()) }
+    };
+    vec![
+        tensor("wte.weight", &[5, 3]),
+        tensor("h.10.b", &[7]),
+        tensor("h.9.b", &[1]),
+        tensor("none", &[0, 2]),
+    ]
+}
+
+fn shapes(tensors: &[NamedTensor]) -> Vec<(String, Vec<usize>)> {
+    tensors.iter().map(|tensor| (tensor.name.clone(), tensor.data.shape().to_vec())).collect()
+}
+
+/// The file as the library makes it.
+fn expected(tensors: &[NamedTensor]) -> Vec<u8> {
+    let views = tensors.iter().map(|tensor| {
+        let bytes = tensor.data.as_bytes();
+        (tensor.name.clone(), TensorView::new(Dtype::F32, tensor.data.shape().to_vec(), bytes).unwrap())
+    });
+    let about = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    safetensors::serialize(views, Some(about)).unwrap()
+}
+
+fn names_in(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn the_bytes_are_those_of_the_library_in_whatever_order_tensors_come() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    let mut tensors = tensors(0.5);
+    for _ in 0..tensors.len() {
+        tensors.rotate_left(1);
+        save_safetensors(&path, &tensors, &Names::default()).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), expected(&tensors));
+        let values = |index: usize| Ok(tensors[index].data.as_slice::<f32>().unwrap().to_vec());
+        save_lazily(&path, &shapes(&tensors), values).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), expected(&tensors));
+    }
+    save_safetensors(&path, &[], &Names::default()).unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), expected(&[]));
+}
+
+#[test]
+fn writers_at_once_share_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let paths = ["w.5", "w.10", "w", "w"].map(|name| folder.path().join(name));
+    let contents = [1.0, 2.0, 3.0, 4.0].map(tensors);
+    let begun = paths.iter().zip(&contents);
+    let mut writers: Vec<_> =
+        begun.map(|(path, tensors)| WeightsWriter::create(path, shapes(tensors)).unwrap()).collect();
+    for index in 0..contents[0].len() {
+        for (writer, tensors) in writers.iter_mut().zip(&contents) {
+            writer.write(&tensors[index], &Names::default()).unwrap();
+        }
+    }
+    for ((writer, path), tensors) in writers.into_iter().zip(&paths).zip(&contents) {
+        writer.finish().unwrap();
+        assert_eq!(std::fs::read(path).unwrap(), expected(tensors));
+    }
+    assert_eq!(names_in(folder.path()), ["w", "w.10", "w.5"]);
+}
+
+#[test]
+fn a_file_that_is_not_whole_leaves_nothing_and_says_what_is_wrong() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("w");
+    let tensors = tensors(0.0);
+    let mut writer = WeightsWriter::create(&path, shapes(&tensors)).unwrap();
+    writer.write(&tensors[1], &Names::default()).unwrap();
+    let twice = writer.write(&tensors[1], &Names::default()).unwrap_err().to_string();
+    assert!(twice.contains("tensor `h.10.b` is none of the file's, or was there before"), "{twice}");
+    let other = NamedTensor { name: "wte.weight".into(), data: TensorData::new(vec![1.0f32; 4], [2, 2]) };
+    let other = writer.write(&other, &Names::default()).unwrap_err().to_string();
+    assert!(other.contains("tensor `wte.weight` has 4 values for the shape [5, 3]"), "{other}");
+    let missing = writer.finish().unwrap_err().to_string();
+    assert!(missing.contains("tensor `h.9.b` was not written"), "{missing}");
+    let twice = [shapes(&tensors), shapes(&tensors)].concat();
+    let twice = WeightsWriter::create(&path, twice).err().unwrap().to_string();
+    assert!(twice.contains("tensor `wte.weight` is there twice"), "{twice}");
+    let unread = save_lazily(&path, &shapes(&tensors), |_| Err("no such range".into())).unwrap_err();
+    assert!(unread.to_string().contains("no such range"), "{unread}");
+    assert!(names_in(folder.path()).is_empty());
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn the_disk_needs_room_for_one_file_and_a_full_one_keeps_the_former() {
+    use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+    use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+    let folder = tempfile::tempdir().unwrap();
+    let small_disk = || {
+        // SAFETY: only mounts are the thread's own from here on; files stay shared.
+        unsafe { unshare_unsafe(UnshareFlags::NEWNS)? };
+        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+        mount("brigade-test", folder.path(), "tmpfs", MountFlags::empty(), c"size=1m")
+    };
+    let test = || {
+        if let Err(error) = small_disk() {
+            println!("skipped: no file system can be mounted here ({error})");
+            return;
+        }
+        let path = folder.path().join("model.safetensors");
+        let large = |count: usize| {
+            let part = |name: &str| NamedTensor {
+                name: name.into(),
+                data: TensorData::new(vec![1.0f32; count / 8], [count / 8]),
+            };
+            [part("b"), part("a")]
+        };
+        // Three quarters of the disk: there is no room for a second copy.
+        save_safetensors(&path, &large(768 << 10), &Names::default()).unwrap();
+        let error = save_safetensors(&path, &large(512 << 10), &Names::default()).unwrap_err();
+        let WeightsError::Io { source, .. } = &error else { panic!("{error}") };
+        assert_eq!(source.kind(), std::io::ErrorKind::StorageFull);
+        assert!(error.to_string().contains("model.safetensors"), "{error}");
+        assert_eq!(names_in(folder.path()), ["model.safetensors"]);
+        assert_eq!(std::fs::read(&path).unwrap(), expected(&large(768 << 10)));
+    };
+    // The mount ends with the thread.
+    std::thread::scope(|scope| scope.spawn(test).join()).unwrap();
+}
