@@ -76,7 +76,7 @@ fn portable(config: &str) -> String {
 pub(crate) fn refuse_earlier(dir: &Path, config: &str) -> anyhow::Result<()> {
     let results = [WEIGHTS_FILE, brigade_report::METRICS_FILE, CHECKPOINT_FOLDER]
         .into_iter()
-        .find(|file| dir.join(file).exists());
+        .find(|file| dir.join(file).exists() && (*file != CHECKPOINT_FOLDER || holds_checkpoints(dir)));
     let other = std::fs::read_to_string(dir.join(CONFIG_FILE)).is_ok_and(|text| text != portable(config));
     let what = match results {
         Some(file) => format!("results of an earlier run ({file})"),
@@ -87,6 +87,12 @@ pub(crate) fn refuse_earlier(dir: &Path, config: &str) -> anyhow::Result<()> {
         "--out {} holds {what}; give another folder, --resume to go on with it, or --overwrite to replace it",
         dir.display()
     )
+}
+
+/// Whether the folder of checkpoints holds more than what a process left that died while it saved.
+fn holds_checkpoints(dir: &Path) -> bool {
+    let Ok(entries) = std::fs::read_dir(dir.join(CHECKPOINT_FOLDER)) else { return true };
+    entries.flatten().any(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."))
 }
 
 /// Makes `runs/<name>-1`, or the first number that is free. The folder is made by the call that

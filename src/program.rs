@@ -83,14 +83,23 @@ impl Program<'_> {
     ///
     /// `prepare` runs before ranks are started, and again in each of them, where it should find its
     /// results (a cache of tokens); its errors are mistakes of the user. `body` runs on each rank.
+    ///
+    /// A `main` that calls [`interrupt::hold`](brigade_launch::interrupt::hold) before anything else leaves no moment in
+    /// which a signal ends the process otherwise than with one of the [exit codes](exit).
     pub fn run<P>(
         &self,
         prepare: impl FnOnce(Role) -> anyhow::Result<P>,
         body: impl FnOnce(&mut Session, P) -> anyhow::Result<()>,
     ) -> ExitCode {
         let result = self.detected().map_err(usage).and_then(|detected| match detected {
-            _ if self.flags.dry_run => self.dry_run(&detected, prepare, body),
-            Detected::Node(node) => self.launch(&node, prepare),
+            _ if self.flags.dry_run => {
+                interrupt::leave_at_once()?;
+                self.dry_run(&detected, prepare, body)
+            }
+            Detected::Node(node) => {
+                interrupt::leave_at_once()?;
+                self.launch(&node, prepare)
+            }
             Detected::Rank(ref info) => {
                 self.rank(info, &detected, prepare, body).or_else(|error| failed_rank(info.rank, error))
             }
@@ -165,6 +174,7 @@ impl Program<'_> {
         let timeouts = rank::timeouts(&self.settings.comm);
         (launch.init_timeout, launch.host_timeout) = (timeouts.init, timeouts.host);
         launch.stopped_timeout = timeouts.step + VERDICT;
+        launch.holds_signals = true;
         launch.args = std::env::args_os().skip(1).collect();
         launch.env =
             vec![(RUN_DIR.into(), OsString::from(&dir)), (RUN_ID.into(), OsString::from(&claim.run))];
@@ -174,7 +184,10 @@ impl Program<'_> {
         match &outcome {
             Outcome::Done | Outcome::Preempted { .. } => {}
             Outcome::Failed(failure)
-                if failure.root.rank == 0 && failure.panic.is_empty() && said_why(failure) => {}
+                if node.node_rank == 0
+                    && failure.root.rank == 0
+                    && failure.panic.is_empty()
+                    && said_why(failure) => {}
             other => tell(format_args!("brigade: {other}")),
         }
         if matches!(outcome, Outcome::Failed(_)) && dir.join(FLIGHT_FOLDER).exists() {
@@ -192,6 +205,7 @@ impl Program<'_> {
     ) -> anyhow::Result<u8> {
         backend::prepare(self.settings.compute.backend);
         let interrupt = interrupt::install()?;
+        interrupt.prepare();
         let launched = launched_in();
         let role = if launched.is_some() { Role::LaunchedRank } else { Role::JoinedRank { rank: info.rank } };
         let plan = self.plan(info.world_size).map_err(usage)?;
@@ -324,6 +338,7 @@ fn environment(name: &str) -> Option<String> {
 /// }
 /// ```
 pub fn launch(defaults: &str, body: impl FnOnce(&mut Session) -> anyhow::Result<()>) -> ExitCode {
+    interrupt::hold();
     crate::log::init();
     let file = std::env::current_exe().ok();
     let name = file

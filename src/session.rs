@@ -182,6 +182,11 @@ impl Session {
         (&self.run, &self.facts)
     }
 
+    /// Training begins: there is something to lose from now on.
+    pub(crate) fn begins(&self) {
+        self.interrupt.begin();
+    }
+
     /// Fails once Ctrl-C came.
     pub(crate) fn check_interrupt(&self) -> anyhow::Result<()> {
         if self.interrupt.kind() == Some(Kind::Stop) { Err(Interrupted.into()) } else { Ok(()) }

@@ -5,6 +5,7 @@
 
 mod background;
 mod compare;
+mod reach;
 mod resume;
 mod saver;
 #[cfg(test)]

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::RunDescription;
 use super::background::Background;
+use super::reach::out_of_reach;
 use crate::rank::texts;
 use crate::settings::CheckpointSettings;
 
@@ -142,6 +143,12 @@ impl Saver {
 
     pub(crate) fn storage(&self) -> &Arc<dyn Storage> {
         &self.storage
+    }
+
+    /// Why this run's checkpoints could not be saved where they are to be, as far as that shows before one is. All ranks call
+    /// it and get the same answer.
+    pub(crate) fn obstacle(&self) -> anyhow::Result<Option<String>> {
+        out_of_reach(&*self.storage, &self.group, &Staging::with_token(0, &self.token)?)
     }
 
     /// Removes what processes left that died while they saved; before the first save.

@@ -52,12 +52,13 @@ impl Session {
         self.same("dataset", &sizes)?;
         let sampler = self.sampler(&training)?;
         let shapes = model.chain().shapes();
-        let introduction = self.introduction(model.chain(), &training, &sampler);
+        let mut introduction = self.introduction(model.chain(), &training, &sampler);
         let optimizer = self.settings.optimizer.factory()?;
         let engine_settings = EngineSettings { split, ..self.plan.engine.clone() };
         self.heart.beat("making the model");
         let mut engine = Engine::new(model, self.seed(), &optimizer, self.groups(), engine_settings)?;
         let mut saver = self.saver()?;
+        introduction.extend(self.obstacle(&saver)?);
         let description = self.run_description(&shapes, &training.names)?;
         let resumption = self.restored(&mut engine, &mut saver)?;
         let reporter = self.begin(&saver, &training, resumption.as_ref(), &introduction)?;

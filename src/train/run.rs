@@ -47,6 +47,7 @@ type Reader<D> = Prefetcher<Vec<Vec<<D as Dataset>::Item>>>;
 impl<D: Dataset, O: Activation> Run<'_, D, O> {
     pub(super) fn finished(mut self) -> anyhow::Result<Trained<D::Input, O>> {
         let mut reader = self.read_from(self.point.position)?;
+        self.session.begins();
         while self.point.step < self.session.settings.train.steps {
             self.session.check_interrupt()?;
             let started = Instant::now();

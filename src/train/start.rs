@@ -16,7 +16,7 @@ use crate::dataset::{Dataset, Training};
 use crate::output;
 use crate::program::FLIGHT_FOLDER;
 use crate::session::{Beginning, Session};
-use crate::settings::settled;
+use crate::settings::{CheckpointSettings, OnFailedSave, settled};
 
 use super::devices::Devices;
 
@@ -42,6 +42,19 @@ impl Session {
     pub(super) fn saver(&self) -> anyhow::Result<Saver> {
         let storage = open_storage(&self.settings.checkpoint.place(&self.out))?;
         Saver::new(storage, self.group().clone(), self.settings.checkpoint.clone())
+    }
+
+    /// What is in the way of checkpoints; to be told where the run may go on without them. All ranks call it.
+    ///
+    /// # Errors
+    /// If checkpoints must be saved, but could not.
+    pub(super) fn obstacle(&self, saver: &Saver) -> anyhow::Result<Option<String>> {
+        self.heart.beat("looking for the place of checkpoints");
+        let CheckpointSettings { every, on_failure, .. } = self.settings.checkpoint;
+        match saver.obstacle()? {
+            Some(why) if every > 0 && on_failure == OnFailedSave::Stop => Err(Unfit(why).into()),
+            found => Ok(found),
+        }
     }
 
     /// Restores the run's newest checkpoint, if it is to go on from one. All ranks call it.

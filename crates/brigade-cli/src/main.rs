@@ -5,7 +5,7 @@
 //!   of `configs/gpt-tiny.toml`; a file wins over it, `--set` over the file, a flag over `--set`.
 //! - The resolved configuration goes into the run's folder, and gives the same weights again.
 //! - Whatever can be found wrong is found before a rank starts. Exit codes: 0 done, 1 failed run,
-//!   2 wrong usage, 75 preempted with a checkpoint saved, 130 interrupted.
+//!   2 wrong usage, 75 preempted with all saved, 130 interrupted.
 
 mod checkpoint;
 mod config;
@@ -21,6 +21,7 @@ mod train;
 
 use std::process::ExitCode;
 
+use brigade::supervise::interrupt;
 use brigade::{Usage, exit, explain};
 use clap::{Parser, Subcommand};
 
@@ -58,8 +59,13 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    interrupt::hold();
     brigade::log::init();
-    let result = match Cli::parse().command {
+    let command = Cli::parse().command;
+    if !matches!(command, Command::Train(_) | Command::Launch(_)) {
+        interrupt::release();
+    }
+    let result = match command {
         Command::Train(args) => train::run(&args),
         Command::Launch(args) => launch::run(args),
         Command::Plan(args) => plan::run(&args),

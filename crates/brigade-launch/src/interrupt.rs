@@ -1,10 +1,14 @@
 //! Signals to a rank: Ctrl-C ends it, SIGTERM and SIGUSR1 announce that its machine is about to be taken away.
+//!
+//! A program that may be a rank or start some calls [`hold`] first of all, so that no signal ends it before it knows which:
+//! a rank calls [`install`], any other process [`leave_at_once`] until it has something to save.
 
 use std::{
     io::{self, Write},
+    ptr,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU8, Ordering},
+        atomic::{AtomicBool, AtomicU8, Ordering},
     },
     thread,
     time::Duration,
@@ -12,7 +16,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 use signal_hook::{
-    consts::{SIGINT, SIGTERM, SIGUSR1},
+    consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1},
     iterator::Signals,
     low_level,
 };
@@ -31,6 +35,9 @@ pub const PREEMPTION_GRACE: Duration = Duration::from_secs(30);
 /// started, set it to less than what the cluster leaves.
 pub const PREEMPTION_GRACE_VARIABLE: &str = "BRIGADE_PREEMPTION_GRACE";
 
+/// The signals that end a run.
+const ENDS: [i32; 4] = [SIGINT, SIGTERM, SIGUSR1, SIGHUP];
+
 /// What a signal asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u8)]
@@ -45,13 +52,31 @@ pub enum Kind {
 ///
 /// It is about this process alone: other ranks may have got the signal earlier, later, or not at all. A
 /// training loop that leaves its world lets all ranks know, between two steps.
-#[derive(Debug, Clone)]
-pub struct Interrupt(Arc<AtomicU8>);
+#[derive(Debug, Clone, Default)]
+pub struct Interrupt(Arc<Told>);
+
+#[derive(Debug, Default)]
+struct Told {
+    /// The first signal's [`Kind`], or 0.
+    kind: AtomicU8,
+    /// Whether there is nothing to lose yet.
+    prepares: AtomicBool,
+}
+
+impl Kind {
+    /// What a signal that is to end the run asks for.
+    pub(crate) fn of(signal: i32) -> Self {
+        match signal {
+            SIGTERM | SIGUSR1 => Self::Preempt,
+            _ => Self::Stop,
+        }
+    }
+}
 
 impl Interrupt {
     /// What the first signal asked for, once one came.
     pub fn kind(&self) -> Option<Kind> {
-        match self.0.load(Ordering::Relaxed) {
+        match self.0.kind.load(Ordering::Relaxed) {
             0 => None,
             kind if kind == Kind::Stop as u8 => Some(Kind::Stop),
             _ => Some(Kind::Preempt),
@@ -65,7 +90,18 @@ impl Interrupt {
 
     /// A flag that no signal sets, for a loop that runs inside another program.
     pub fn detached() -> Self {
-        Self(Arc::default())
+        Self::default()
+    }
+
+    /// Until [`begin`](Self::begin) there is nothing to lose: a preempted process whose grace is over leaves with
+    /// [`exit::PREEMPTED`], not with [`exit::FAILED`].
+    pub fn prepare(&self) {
+        self.0.prepares.store(true, Ordering::SeqCst);
+    }
+
+    /// From now on there is something to lose.
+    pub fn begin(&self) {
+        self.0.prepares.store(false, Ordering::SeqCst);
     }
 
     /// Sets the flag, as SIGINT would, but without the end of the process after [`GRACE`].
@@ -80,17 +116,100 @@ impl Interrupt {
 
     /// True if nothing was noted before. Makes no system call and takes no lock.
     fn note(&self, kind: Kind) -> bool {
-        self.0.compare_exchange(0, kind as u8, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        self.0.kind.compare_exchange(0, kind as u8, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 }
 
-/// Takes over SIGINT, SIGTERM and SIGUSR1 of this process, once; later calls return the same flag.
+/// Holds back SIGINT, SIGTERM, SIGUSR1 and SIGHUP to this thread and to those that it starts. What comes meanwhile comes to
+/// [`install`], [`leave_at_once`], [`launch`](crate::launch) or [`release`].
+pub fn hold() {
+    set_mask(libc::SIG_BLOCK);
+}
+
+/// Ends [`hold`]: what has come takes effect.
+pub fn release() {
+    set_mask(libc::SIG_UNBLOCK);
+}
+
+fn set_mask(how: i32) {
+    // SAFETY: the set is made empty before anything is added to it; the calls fail only for numbers that are no signals.
+    unsafe {
+        let mut signals: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut signals);
+        for signal in ENDS {
+            libc::sigaddset(&raw mut signals, signal);
+        }
+        libc::pthread_sigmask(how, &raw const signals, ptr::null_mut());
+    }
+}
+
+/// Whether a signal ends a process that has nothing to save.
+static LEAVES: AtomicBool = AtomicBool::new(false);
+/// Whether this process has ever said so.
+static LEFT: AtomicBool = AtomicBool::new(false);
+
+/// What a process says that is preempted before anything has begun.
+const NOTHING_LOST: &[u8] = b"brigade: preempted before the first step; nothing is lost, start it again\n";
+
+/// This process is no rank and has nothing to save: until [`launch`](crate::launch) takes them over, signals end it at once,
+/// with [`exit::PREEMPTED`] for SIGTERM and SIGUSR1 and [`exit::INTERRUPTED`] for the others. One that was ignored from the
+/// start stays so.
+///
+/// # Errors
+/// If the system refuses.
+pub fn leave_at_once() -> Result<()> {
+    LEAVES.store(true, Ordering::SeqCst);
+    if !LEFT.swap(true, Ordering::SeqCst) {
+        for signal in ENDS.into_iter().filter(|signal| !is_ignored(*signal)) {
+            let handler = move || {
+                if LEAVES.load(Ordering::SeqCst) {
+                    let code = match Kind::of(signal) {
+                        Kind::Preempt => {
+                            // Nobody may be reading any more.
+                            let _ = rustix::io::write(rustix::stdio::stderr(), NOTHING_LOST);
+                            exit::PREEMPTED
+                        }
+                        Kind::Stop => exit::INTERRUPTED,
+                    };
+                    low_level::exit(code.into());
+                }
+            };
+            // SAFETY: the handler reads an atomic number and calls `write` and `_exit`; a signal handler may do both.
+            unsafe { low_level::register(signal, handler) }
+                .map_err(|source| Error::System { operation: "install signal handlers", source })?;
+        }
+    }
+    release();
+    Ok(())
+}
+
+/// Signals are the launcher's from now on.
+pub(crate) fn stay() {
+    LEAVES.store(false, Ordering::SeqCst);
+    release();
+}
+
+/// Whether signals have their default effect where nobody forwards them.
+pub(crate) fn have_default_effect() -> bool {
+    !LEFT.load(Ordering::SeqCst)
+}
+
+pub(crate) fn is_ignored(signal: i32) -> bool {
+    // SAFETY: with a null action `sigaction` only fills in the current one; all zeros is a valid value to be filled.
+    unsafe {
+        let mut current: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, ptr::null(), &raw mut current) == 0 && current.sa_sigaction == libc::SIG_IGN
+    }
+}
+
+/// Takes over SIGINT, SIGTERM and SIGUSR1 of this process, once; later calls return the same flag. Signals that were
+/// [held back](hold) count.
 ///
 /// - SIGINT: [`GRACE`] later the process exits with [`exit::INTERRUPTED`] wherever it is, without unwinding
 ///   or flushing.
 /// - SIGTERM, SIGUSR1: after the grace of preemption ([`PREEMPTION_GRACE_VARIABLE`], by default
 ///   [`PREEMPTION_GRACE`]) the process says on standard error that nothing was saved in time and exits with
-///   [`exit::FAILED`].
+///   [`exit::FAILED`]; where it still [prepares](Interrupt::prepare), with [`exit::PREEMPTED`].
 /// - A second signal makes it exit with [`exit::INTERRUPTED`] at once. But a rank that Brigade's launcher
 ///   started takes any number of SIGTERM and SIGUSR1 as one: a cluster that signals every process of a job
 ///   reaches it twice, directly and through the launcher, and it is the launcher that counts.
@@ -108,6 +227,7 @@ pub fn install() -> Result<Interrupt> {
     let interrupt = take_over(grace, launched)
         .map_err(|source| Error::System { operation: "install signal handlers", source })?;
     *installed = Some(interrupt.clone());
+    release();
     Ok(interrupt)
 }
 
@@ -140,6 +260,10 @@ fn take_over(grace: Duration, launched: bool) -> io::Result<Interrupt> {
         match told.kind() {
             Some(Kind::Preempt) => {
                 thread::sleep(grace);
+                if told.0.prepares.load(Ordering::SeqCst) {
+                    drop(io::stderr().write_all(NOTHING_LOST));
+                    low_level::exit(exit::PREEMPTED.into());
+                }
                 // Nobody may be reading any more.
                 drop(writeln!(
                     io::stderr(),

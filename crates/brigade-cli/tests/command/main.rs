@@ -8,6 +8,7 @@ mod checkpoints;
 mod claims;
 mod endings;
 mod equality;
+mod first_moments;
 mod generate;
 mod launch;
 #[cfg(feature = "object-store")]

@@ -37,6 +37,16 @@ pub fn ranks(launcher: u32) -> Vec<u32> {
     ranks.into_iter().map(|(_, pid)| pid).collect()
 }
 
+/// Whether a process holds back or handles a signal, so that it does not end by it.
+pub fn takes(pid: u32, signal: Signal) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let sets = status.lines().filter_map(|line| {
+        let set = line.strip_prefix("SigBlk:").or_else(|| line.strip_prefix("SigCgt:"))?;
+        u64::from_str_radix(set.trim(), 16).ok()
+    });
+    sets.fold(0, |all, set| all | set) >> (signal.as_raw() - 1) & 1 == 1
+}
+
 /// The processes that work in a folder.
 pub fn working_in(folder: &Path) -> Vec<u32> {
     let works = |pid: &u32| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd == folder);

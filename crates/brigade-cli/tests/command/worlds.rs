@@ -64,6 +64,44 @@ fn nodes_that_brigade_launches_form_one_world() {
     assert!(place.read("a/model.safetensors") == place.read("alone/model.safetensors"));
 }
 
+/// Each node has a folder of its own, of which the other one knows nothing.
+#[test]
+fn nodes_without_a_shared_folder_are_told_before_they_train() {
+    let place = Place::new();
+    let nodes = |lines: [&str; 2]| {
+        let port = port();
+        let running = [0, 1].map(|node| {
+            let line = format!(
+                "--nproc-per-node 1 --nnodes 2 --node-rank {node} --rdzv-endpoint 127.0.0.1:{port} \
+                 --set comm.train_timeout_seconds=12 {}",
+                lines[node]
+            );
+            place.start(place.train(&line).env("BRIGADE_TOKEN", TOKEN))
+        });
+        running.map(Running::wait)
+    };
+    for done in nodes(["--out a", "--out b"]) {
+        assert_eq!(done.code, Some(2), "{}", done.err);
+        for part in
+            ["a/checkpoints does not appear in b/checkpoints, where rank 1 on ", "--out (or checkpoint.dir)"]
+        {
+            assert!(done.err.contains(part), "{part}: {}", done.err);
+        }
+    }
+    for left in ["a/metrics.jsonl", "a/checkpoints", "b/checkpoints"] {
+        assert!(!place.path(left).exists(), "{left}");
+    }
+    // Nothing is left that would be in the way of what the message says.
+    for done in nodes(["--out a --log-dir a/logs", "--out a --log-dir b/logs"]) {
+        assert_eq!(done.code, Some(0), "{}", done.err);
+    }
+    assert_eq!(newest(&place, "a"), Some(10));
+    // A run that saves none goes on, and says it.
+    let [first, _] = nodes(["--out c --checkpoint-every 0", "--out d --checkpoint-every 0"]);
+    assert_eq!(first.code, Some(0), "{}", first.err);
+    assert!(first.err.contains("checkpoints need one place for all nodes"), "{}", first.err);
+}
+
 /// A rank of one node dies, then a whole launcher, which somebody starts again: all nodes go on from the newest
 /// checkpoint, and end as if nothing had been.
 #[test]

@@ -13,11 +13,10 @@ use super::{
     process::{RankZero, Start},
     report::judge,
     round::Round,
-    signals::kind_of,
     start_ranks,
     terminal::Terminal,
 };
-use crate::{Result, handover};
+use crate::{Result, handover, interrupt::Kind};
 
 pub fn run(
     launch: &Launch,
@@ -46,7 +45,7 @@ pub fn run(
         if let Some(Message::Signal(signal)) =
             next_between_rounds(messages, Instant::now() + launch.restart_pause)
         {
-            return Ok(ended_by(signal_name(signal), kind_of(signal)));
+            return Ok(ended_by(signal_name(signal), Kind::of(signal)));
         }
     }
 }

@@ -23,6 +23,9 @@ pub struct Launch {
     pub args: Vec<OsString>,
     /// Variables to set besides.
     pub env: Vec<(OsString, OsString)>,
+    /// Whether the program calls [`interrupt::install`](crate::interrupt::install): its ranks then begin with signals
+    /// [held back](crate::interrupt::hold), so that none ends them before.
+    pub holds_signals: bool,
     /// Ranks on this node, 1 to [`MAX_LOCAL_RANKS`].
     pub nproc: usize,
     /// Nodes, 1 to [`MAX_NODES`].
@@ -71,6 +74,7 @@ impl Launch {
             program: program.into(),
             args: vec![],
             env: vec![],
+            holds_signals: false,
             nproc,
             nnodes: 1,
             node_rank: 0,

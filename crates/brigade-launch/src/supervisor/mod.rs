@@ -97,7 +97,8 @@ const _: () = assert!(
 ///   ranks get SIGTERM and have [`Launch::preemption_grace`] to save and to exit with 75. A second signal
 ///   kills them at once. (A signal that was ignored from the start stays so.) Ranks are in process groups of
 ///   their own, so that Ctrl-C in a terminal reaches the launcher alone and nobody twice; Ctrl-Z stops and `fg`
-///   continues the ranks with the launcher. After the return they have their default effect again.
+///   continues the ranks with the launcher. After the return they have their default effect again,
+///   or none in a process that called [`leave_at_once`](crate::interrupt::leave_at_once).
 /// - **A killed launcher.** On Linux the kernel kills the ranks with it (not what a rank itself has started).
 pub fn launch(launch: &Launch, on_event: &mut dyn FnMut(Event)) -> Result<Outcome> {
     launch.check()?;

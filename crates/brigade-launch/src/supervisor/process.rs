@@ -28,7 +28,8 @@ use super::{
 };
 use crate::{
     Endpoint, Error, LAUNCHED_VARIABLE, LISTENER_VARIABLE, RESTART_VARIABLE, Result, Token,
-    heartbeat::HEARTBEAT_VARIABLE, interrupt::PREEMPTION_GRACE_VARIABLE,
+    heartbeat::HEARTBEAT_VARIABLE,
+    interrupt::{self, PREEMPTION_GRACE_VARIABLE},
 };
 
 /// How long a killed process may take to be gone.
@@ -103,7 +104,14 @@ impl Process {
         let program = launch.program.to_string_lossy().into_owned();
         let failed = |source| Error::Start { rank, program, source };
         let terminal = zero.and_then(|zero| zero.terminal.as_ref());
+        // What is held back is inherited; the launcher hears of its own signals on other threads.
+        if launch.holds_signals {
+            interrupt::hold();
+        }
         let started = redirect(&mut command, terminal).and_then(|()| command.spawn());
+        if launch.holds_signals {
+            interrupt::release();
+        }
         let mut child = match started {
             Ok(child) => child,
             Err(source) => return Err(failed(source)),

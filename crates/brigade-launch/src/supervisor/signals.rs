@@ -1,7 +1,7 @@
 //! The launcher's own signals.
 
 use std::{
-    io, ptr,
+    io,
     sync::{
         Arc, LazyLock, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -17,9 +17,10 @@ use signal_hook::{
 };
 
 use super::event::Message;
-use crate::interrupt::Kind;
+use crate::interrupt::{self, is_ignored};
 
-/// Forwards signals as messages until dropped. While nothing forwards them they have their default effect.
+/// Forwards signals as messages until dropped. While nothing forwards them they have their default effect, or none in a
+/// process that was to [leave at once](interrupt::leave_at_once): its end is near.
 pub struct Forwarding(Handle);
 
 /// The number of forwardings, and the signals that have been taken over.
@@ -48,6 +49,7 @@ impl Forwarding {
         })?;
         active.0 += 1;
         DEFAULT.store(false, Ordering::SeqCst);
+        interrupt::stay();
         Ok(Self(handle))
     }
 }
@@ -57,22 +59,6 @@ impl Drop for Forwarding {
         self.0.close();
         let mut active = ACTIVE.lock().unwrap_or_else(PoisonError::into_inner);
         active.0 -= 1;
-        DEFAULT.store(active.0 == 0, Ordering::SeqCst);
-    }
-}
-
-/// What a signal that is to end the run asks for.
-pub fn kind_of(signal: i32) -> Kind {
-    match signal {
-        SIGTERM | SIGUSR1 => Kind::Preempt,
-        _ => Kind::Stop,
-    }
-}
-
-fn is_ignored(signal: i32) -> bool {
-    // SAFETY: with a null action `sigaction` only fills in the current one; all zeros is a valid value to be filled.
-    unsafe {
-        let mut current: libc::sigaction = std::mem::zeroed();
-        libc::sigaction(signal, ptr::null(), &raw mut current) == 0 && current.sa_sigaction == libc::SIG_IGN
+        DEFAULT.store(active.0 == 0 && interrupt::have_default_effect(), Ordering::SeqCst);
     }
 }

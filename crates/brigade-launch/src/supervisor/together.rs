@@ -15,7 +15,6 @@ use super::{
     process::{RankZero, Start},
     report::{Verdict, judge},
     round::{Finished, Round},
-    signals::kind_of,
     start_ranks,
     terminal::Terminal,
 };
@@ -23,6 +22,7 @@ use crate::{
     Endpoint, Error, Result,
     agents::{Agents, Cause, Hello, Lost, Meeting, News, State, Status},
     handover,
+    interrupt::Kind,
 };
 
 /// How much longer than the launchers' own deadline this one waits for news of them.
@@ -146,7 +146,7 @@ impl Node<'_> {
             let lost = |reason| Ok(Gathered::Lost(Lost { node: None, reason, after: None }));
             match next_between_rounds(&self.messages, deadline) {
                 Some(Message::Signal(signal)) => {
-                    return Ok(Gathered::Ended(ended_by(signal_name(signal), kind_of(signal))));
+                    return Ok(Gathered::Ended(ended_by(signal_name(signal), Kind::of(signal))));
                 }
                 Some(Message::Agents(News::Met(hellos))) => {
                     self.agents = Some(agents);
@@ -197,7 +197,7 @@ impl Node<'_> {
             let until = if published { deadline } else { begin };
             match next_between_rounds(&self.messages, until) {
                 Some(Message::Signal(signal)) => {
-                    let kind = kind_of(signal);
+                    let kind = Kind::of(signal);
                     self.leave(Cause::Told(kind, signal));
                     return Ok(Gathered::Ended(ended_by(signal_name(signal), kind)));
                 }

@@ -2,7 +2,7 @@
 
 use std::{
     env,
-    io::{BufRead, BufReader, Read},
+    io::{self, BufRead, BufReader, Read, Write},
     process::{Child, ChildStdout, Command, Stdio, exit},
     thread,
     time::Duration,
@@ -14,6 +14,7 @@ use rustix::process::Signal;
 use crate::process::{PATIENCE, exit_code, has_role, itself, signal};
 
 const ROLE: &str = "interrupt::interrupt_process";
+const HOLDING: &str = "interrupt::holding_process";
 
 /// Not a test by itself: a rank that polls the interrupt flag.
 #[test]
@@ -37,9 +38,13 @@ fn interrupt_process() {
 /// A rank that is ready, and the lines that it prints.
 fn rank(set_up: impl FnOnce(&mut Command)) -> (Child, impl Iterator<Item = String>) {
     let mut command = itself(ROLE);
-    command.env_remove("BRIGADE_LAUNCHED").stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.env_remove("BRIGADE_LAUNCHED");
     set_up(&mut command);
-    let mut child = command.spawn().unwrap();
+    ready(command)
+}
+
+fn ready(mut command: Command) -> (Child, impl Iterator<Item = String>) {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let lines = |out: ChildStdout| BufReader::new(out).lines().map(|line| line.unwrap());
     let mut lines = lines(child.stdout.take().unwrap());
     assert!(lines.any(|line| line.ends_with("ready")));
@@ -48,6 +53,78 @@ fn rank(set_up: impl FnOnce(&mut Command)) -> (Child, impl Iterator<Item = Strin
 
 fn hangs(command: &mut Command) {
     command.env("TEST_HANGS", "1").env("BRIGADE_PREEMPTION_GRACE", "1000");
+}
+
+/// Not a test by itself: a process that was started with signals held back, until it is told to go on, and then becomes what `TEST_BECOMES`
+/// says.
+#[test]
+fn holding_process() {
+    if !has_role(HOLDING) {
+        return;
+    }
+    println!("ready");
+    io::stdin().read_line(&mut String::new()).unwrap();
+    if env::var("TEST_BECOMES").as_deref() == Ok("rank") {
+        let interrupt = interrupt::install().unwrap();
+        interrupt.prepare();
+        if env::var("TEST_BEGINS").is_ok() {
+            interrupt.begin();
+        }
+        println!("told {:?}", interrupt.kind());
+    } else {
+        interrupt::leave_at_once().unwrap();
+        println!("ready to leave");
+    }
+    thread::sleep(PATIENCE * 2);
+}
+
+fn holding(set_up: impl FnOnce(&mut Command)) -> (Child, impl Iterator<Item = String>) {
+    let mut command = itself(HOLDING);
+    set_up(command.stdin(Stdio::piped()));
+    // In a test, this is one thread of several: what is held back is for the process that it starts.
+    interrupt::hold();
+    let held = ready(command);
+    interrupt::release();
+    held
+}
+
+fn go_on(child: &mut Child) {
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+}
+
+const ENDS: [(Signal, i32); 3] = [(Signal::TERM, 75), (Signal::USR1, 75), (Signal::INT, 130)];
+
+#[test]
+fn what_has_nothing_to_save_leaves_with_a_code() {
+    for (kind, code) in ENDS {
+        let (mut child, mut lines) = holding(|_| {});
+        signal(&child, kind);
+        go_on(&mut child);
+        assert_eq!(exit_code(&mut child), Some(code), "{kind:?} while it was held back");
+        assert!(!lines.any(|line| line.contains("to leave")), "{kind:?}");
+
+        let (mut child, mut lines) = holding(|_| {});
+        go_on(&mut child);
+        assert!(lines.any(|line| line.ends_with("ready to leave")));
+        signal(&child, kind);
+        assert_eq!(exit_code(&mut child), Some(code), "{kind:?}");
+    }
+}
+
+#[test]
+fn a_rank_hears_of_what_was_held_back_and_has_nothing_to_lose_before_it_begins() {
+    for (begins, code) in [(false, 75), (true, 1)] {
+        let (mut child, mut lines) = holding(|command| {
+            command.env("TEST_BECOMES", "rank").env("BRIGADE_PREEMPTION_GRACE", "0.2");
+            if begins {
+                command.env("TEST_BEGINS", "1");
+            }
+        });
+        signal(&child, Signal::TERM);
+        go_on(&mut child);
+        assert!(lines.any(|line| line == "told Some(Preempt)"));
+        assert_eq!(exit_code(&mut child), Some(code));
+    }
 }
 
 #[test]

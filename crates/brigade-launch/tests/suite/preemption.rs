@@ -24,9 +24,13 @@ fn saving_process() {
     if !has_role(ROLE) {
         return;
     }
-    let interrupt = interrupt::install().unwrap();
     let set = |name: &str| std::env::var(name).unwrap();
     let (dir, rank) = (set("DIR"), set("RANK"));
+    if std::env::var("TEST_HOLDS").is_ok() {
+        fs::write(format!("{dir}/first.{rank}"), format!("{}\n", std::process::id())).unwrap();
+        wait_until("the test goes on", || fs::exists(format!("{dir}/go")).unwrap());
+    }
+    let interrupt = interrupt::install().unwrap();
     fs::write(format!("{dir}/pid.{rank}"), format!("{}\n", std::process::id())).unwrap();
     while !interrupt.is_set() {
         thread::sleep(Duration::from_millis(5));
@@ -55,6 +59,33 @@ fn a_preempted_world_saves_and_exits_with_75() {
         assert!(said.contains("preempted by SIG") && !said.contains("restart 1"), "{said}");
         assert!((0..2).all(|rank| dir.path().join(format!("saved.{rank}")).exists()));
         assert!(!pids.iter().any(|pid| runs(pid)));
+    });
+}
+
+/// Each rank takes its time to become a program that saves; signals wait for it, those to a rank as those to the launcher.
+#[test]
+fn a_preemption_in_the_first_moments_of_ranks_is_held_back() {
+    at_once([true, false], |to_launcher| {
+        let dir = TempDir::new().unwrap();
+        let mut command = launcher(&becomes(ROLE), 2, dir.path());
+        let child = command.env("TEST_HOLDS", "1").spawn().unwrap();
+        let first = |rank: usize| {
+            let text = fs::read_to_string(dir.path().join(format!("first.{rank}"))).ok();
+            text.filter(|text| text.ends_with('\n'))
+        };
+        wait_until("the ranks run", || first(0).is_some() && first(1).is_some());
+        match to_launcher {
+            true => signal(&child, Signal::TERM),
+            false => {
+                let rank = first(1).unwrap().trim().parse().unwrap();
+                let rank = rustix::process::Pid::from_raw(rank).unwrap();
+                rustix::process::kill_process(rank, Signal::TERM).unwrap();
+            }
+        }
+        fs::write(dir.path().join("go"), "").unwrap();
+        let (code, said) = end(child);
+        assert_eq!(code, Some(75), "{said}");
+        assert!((0..2).all(|rank| dir.path().join(format!("saved.{rank}")).exists()), "{said}");
     });
 }
 

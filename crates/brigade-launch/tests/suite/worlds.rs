@@ -103,6 +103,7 @@ fn launcher_process() {
         what.program = program.into();
     }
     what.tee = env::var("TEST_TEE").is_ok();
+    what.holds_signals = env::var("TEST_HOLDS").is_ok();
     what.grace = seconds("TEST_GRACE").unwrap_or(what.grace);
     what.preemption_grace = seconds("TEST_PREEMPTION_GRACE").unwrap_or(what.preemption_grace);
     what.heartbeat_timeout = seconds("TEST_HEARTBEAT").or(what.heartbeat_timeout);

@@ -9,7 +9,7 @@ use crate::{
     agents::{Cause, Lost, Status},
     exit,
     interrupt::Kind,
-    supervisor::{LEEWAY, event::Event, outcome::signal_name, report::Told, signals::kind_of},
+    supervisor::{LEEWAY, event::Event, outcome::signal_name, report::Told},
 };
 
 impl Supervisor<'_> {
@@ -34,7 +34,7 @@ impl Supervisor<'_> {
 
     /// This launcher got a signal.
     pub(super) fn interrupt(&mut self, signal: i32) {
-        let (kind, first) = (kind_of(signal), !std::mem::replace(&mut self.signalled, true));
+        let (kind, first) = (Kind::of(signal), !std::mem::replace(&mut self.signalled, true));
         let by = signal_name(signal);
         match self.phase {
             _ if !self.has_ranks() => self.interrupt_others(kind, first, signal),
