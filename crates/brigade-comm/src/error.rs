@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::call::{Call, Operation};
+use crate::files::explained;
 
 /// A rank that holds up others.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -276,6 +277,11 @@ fn meanwhile(others: &[String]) -> String {
 }
 
 impl Error {
+    /// The operating system's refusal.
+    pub(crate) fn system(what: &'static str, error: impl Into<std::io::Error>) -> Self {
+        Self::System { what, reason: explained(&error.into()) }
+    }
+
     /// What the other ranks are told about this error of rank `origin`.
     pub(crate) fn for_others(&self, origin: usize) -> Error {
         match self {

@@ -46,6 +46,7 @@ mod error;
 mod fabric;
 mod failing;
 mod fault;
+mod files;
 pub mod flight;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -68,6 +69,7 @@ pub use buffer::HostBuffer;
 pub use call::{Call, Operation};
 pub use dtype::{DType, Element, ReduceOp};
 pub use error::{Error, Suspect, Verdict};
+pub use files::{RAISE_OPEN_FILES, open_files_of_a_rank, raise_open_files, ranks_within_open_files};
 pub use flight::Flight;
 pub use group::Group;
 pub use join::{

@@ -15,6 +15,7 @@ use sha2::Sha256;
 
 use super::message::{Message, body_length};
 use super::token::{Token, random};
+use crate::files::{explained, is_out_of_files};
 
 const WORD: [u8; 8] = *b"BRIGADE1";
 const NONCE: usize = 32;
@@ -51,8 +52,15 @@ impl std::fmt::Display for HandshakeError {
             Self::Io(error) if error.kind() == ErrorKind::UnexpectedEof => {
                 f.write_str("it closed the connection")
             }
-            Self::Io(error) => error.fmt(f),
+            Self::Io(error) => f.write_str(&explained(error)),
         }
+    }
+}
+
+impl HandshakeError {
+    /// Whether another try may end otherwise. Descriptors that are missing here do not come back by themselves.
+    pub(super) fn may_pass(&self) -> bool {
+        matches!(self, Self::Io(error) if !is_out_of_files(error))
     }
 }
 

@@ -27,6 +27,7 @@ use crate::Result;
 use crate::engine::Context;
 use crate::error::Error;
 use crate::fault::Fault;
+use crate::files::{explained, raise_open_files, shortage};
 use crate::flight::Recorder;
 use crate::group::Group;
 use crate::timeouts::{Limit, Timeouts};
@@ -101,7 +102,11 @@ pub fn join(join: Join) -> Result<World> {
         return Ok(World { group, rank, fault, timeouts, done: false, control: None, _receptionist: None });
     }
     let token = join.token.clone();
-    let (receptionist, meeting) = meet(join)?;
+    let limit_of_files = raise_open_files();
+    if let Some(reason) = shortage(limit_of_files, world_size).filter(|_| rank == 0) {
+        return Err(Error::System { what: "connect all ranks", reason });
+    }
+    let (receptionist, meeting) = meet(join, fault.clone())?;
     let Meeting { table, streams, hub } = meeting;
     let control = Control::start(streams, timeouts.host, fault.clone(), recorder.clone())?;
     let network = Network {
@@ -130,7 +135,7 @@ struct Meeting {
     hub: IpAddr,
 }
 
-fn meet(join: Join) -> Result<(Receptionist, Meeting)> {
+fn meet(join: Join, fault: Arc<Fault>) -> Result<(Receptionist, Meeting)> {
     let Join { rank, world_size, endpoint, listener, token, restart, transport, timeouts, host } = join;
     let (name, port) = rendezvous::parse_endpoint(&endpoint).unwrap_or(("", 0));
     let listener = match listener {
@@ -138,11 +143,12 @@ fn meet(join: Join) -> Result<(Receptionist, Meeting)> {
         None => rendezvous::listen(name, if rank == 0 { port } else { 0 }),
     };
     let listener = listener.map_err(|error| match rank {
-        0 => Error::Listen { endpoint: endpoint.clone(), reason: error.to_string() },
-        _ => Error::System { what: "listen for other ranks", reason: error.to_string() },
+        0 => Error::Listen { endpoint: endpoint.clone(), reason: explained(&error) },
+        _ => Error::system("listen for other ranks", error),
     })?;
     let (sender, joiners) = mpsc::channel();
-    let receptionist = Receptionist::start(listener, token.clone(), (rank == 0).then_some(sender))?;
+    let receptionist =
+        Receptionist::start(rank, listener, token.clone(), (rank == 0).then_some(sender), fault)?;
     let place = Place {
         host: host.unwrap_or_else(host_identity),
         transport,

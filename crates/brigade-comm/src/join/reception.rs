@@ -1,6 +1,7 @@
 //! Takes in connections: those of ranks that join, and those that become links.
 
 use std::collections::HashMap;
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
@@ -18,6 +19,8 @@ use super::handshake::{HandshakeError, Stream, answer};
 use super::message::{Channel, Hello, LinkHello, Message};
 use super::token::{Token, random};
 use crate::error::Error;
+use crate::fault::Fault;
+use crate::files::is_out_of_files;
 use crate::link::Doorbell;
 use crate::sync::{lock, wait_until};
 
@@ -26,6 +29,13 @@ pub(super) const INTRODUCTION: Duration = Duration::from_secs(10);
 
 /// Connections that may be saying who they are at the same time. More are closed, and try again.
 const MAX_INTRODUCTIONS: usize = 256;
+
+/// How long after a connection could not be taken in the next try comes.
+const BACK_OFF: Duration = Duration::from_millis(50);
+
+/// How long there may be no descriptors for connections, before the world fails: strangers, and other parts of the program,
+/// may hold some for a moment.
+const SHORTAGE: Duration = Duration::from_secs(1);
 
 /// Links that may wait for their group.
 const MAX_WAITING: usize = 1 << 16;
@@ -52,7 +62,9 @@ pub(super) struct Reception {
     arrivals: Mutex<HashMap<Purpose, Arrival>>,
     changed: Condvar,
     /// Where ranks that join are taken, on rank 0 until the world is complete.
-    joiners: Mutex<Option<Sender<Joiner>>>,
+    joiners: Mutex<Option<Sender<Result<Joiner, Error>>>>,
+    rank: usize,
+    fault: Arc<Fault>,
     introductions: AtomicUsize,
     refused: AtomicUsize,
     closing: AtomicBool,
@@ -72,11 +84,13 @@ pub(super) struct Receptionist {
 impl Receptionist {
     /// Starts to take in connections on a bound listener and on a Unix socket of its own.
     pub(super) fn start(
+        rank: usize,
         listener: TcpListener,
         token: Token,
-        joiners: Option<Sender<Joiner>>,
+        joiners: Option<Sender<Result<Joiner, Error>>>,
+        fault: Arc<Fault>,
     ) -> Result<Self, Error> {
-        let failed = |what| move |error: std::io::Error| Error::System { what, reason: error.to_string() };
+        let failed = |what| move |error: io::Error| Error::system(what, error);
         let name: [u8; 16] = random()?;
         let socket = format!("brigade-{:032x}", u128::from_ne_bytes(name));
         let port = listener.local_addr().map_err(failed("find the port of a listener"))?.port();
@@ -92,6 +106,8 @@ impl Receptionist {
             arrivals: Mutex::default(),
             changed: Condvar::new(),
             joiners: Mutex::new(joiners),
+            rank,
+            fault,
             introductions: AtomicUsize::new(0),
             refused: AtomicUsize::new(0),
             closing: AtomicBool::new(false),
@@ -121,19 +137,58 @@ impl Drop for Receptionist {
 impl Reception {
     fn run(self: &Arc<Self>, listener: &TcpListener, local: &UnixListener) {
         let listeners = [(listener.as_fd(), PollFlags::IN), (local.as_fd(), PollFlags::IN)];
+        let mut refused_since = None;
         while !self.closing.load(Ordering::Acquire) {
             self.doorbell.wait(&listeners, Duration::from_secs(1));
-            while let Ok((stream, address)) = listener.accept() {
-                self.introduce(Stream::Tcp(stream), address.ip().to_canonical());
-            }
-            while let Ok((stream, _)) = local.accept() {
-                // Another user can find the socket, but not use it.
-                let own = rustix::process::getuid();
-                if rustix::net::sockopt::socket_peercred(&stream).is_ok_and(|peer| peer.uid == own) {
-                    self.introduce(Stream::Unix(stream), IpAddr::from([127, 0, 0, 1]));
+            match self.take_in(listener, local) {
+                Ok(()) => refused_since = None,
+                Err(error) => {
+                    let since = *refused_since.get_or_insert_with(Instant::now);
+                    if is_out_of_files(&error) && since.elapsed() >= SHORTAGE {
+                        self.fail(Error::system("take in another rank's connection", error));
+                    }
+                    // The listeners stay readable: without a pause this would be a busy loop.
+                    self.doorbell.wait(&[], BACK_OFF);
                 }
             }
         }
+    }
+
+    /// Takes in whoever waits, until nobody does.
+    fn take_in(self: &Arc<Self>, listener: &TcpListener, local: &UnixListener) -> io::Result<()> {
+        let till_nobody_waits = |error: io::Error| match error.kind() {
+            ErrorKind::WouldBlock => Ok(()),
+            _ => Err(error),
+        };
+        let remote = loop {
+            match listener.accept() {
+                Ok((stream, address)) => {
+                    self.introduce(Stream::Tcp(stream), address.ip().to_canonical());
+                }
+                Err(error) => break till_nobody_waits(error),
+            }
+        };
+        loop {
+            match local.accept() {
+                Ok((stream, _)) => {
+                    // Another user can find the socket, but not use it.
+                    let own = rustix::process::getuid();
+                    if rustix::net::sockopt::socket_peercred(&stream).is_ok_and(|peer| peer.uid == own) {
+                        self.introduce(Stream::Unix(stream), IpAddr::from([127, 0, 0, 1]));
+                    }
+                }
+                Err(error) => break till_nobody_waits(error).and(remote),
+            }
+        }
+    }
+
+    /// No connection can be taken in any more: tells who waits for one, or the world.
+    fn fail(&self, error: Error) {
+        if let Some(joiners) = lock(&self.joiners).take() {
+            // Rank 0 has given up waiting.
+            let _ = joiners.send(Err(error.clone()));
+        }
+        self.fault.raise(self.rank, error);
     }
 
     /// Hears a connection on a thread of its own, so that none can hold up the others.
@@ -164,7 +219,7 @@ impl Reception {
         match (stream.receive(deadline)?, stream) {
             (Message::Join(hello), mut stream) => match &*lock(&self.joiners) {
                 Some(joiners) => joiners
-                    .send(Joiner { hello, stream, address })
+                    .send(Ok(Joiner { hello, stream, address }))
                     .map_err(|_| HandshakeError::Stranger("the world is no longer forming".into())),
                 None => {
                     let reason = "the world there is already complete, or this is not rank 0".into();

@@ -10,6 +10,7 @@ use super::message::{Hello, MAX_TEXT_BYTES, Message, Place, Table};
 use super::reception::{INTRODUCTION, Joiner, Reception};
 use super::token::{Token, random};
 use crate::error::Error;
+use crate::files::is_out_of_files;
 
 /// How much longer than rank 0 the others wait, so that rank 0 can still tell them who is missing.
 const GRACE: Duration = Duration::from_secs(5);
@@ -53,10 +54,10 @@ pub(super) fn reach(
         let attempt = || {
             let mut stream = open(left.min(INTRODUCTION))?;
             call(&mut stream, token, Instant::now() + left.min(INTRODUCTION))?;
-            Ok(stream)
+            Ok::<_, HandshakeError>(stream)
         };
         match attempt() {
-            Err(HandshakeError::Io(_)) if Instant::now() + RETRY < deadline && !give_up() => {
+            Err(error) if error.may_pass() && Instant::now() + RETRY < deadline && !give_up() => {
                 std::thread::sleep(RETRY);
             }
             outcome => return outcome,
@@ -68,7 +69,7 @@ pub(super) fn reach(
 pub(super) fn host(
     endpoint: &str,
     own: Hello,
-    joiners: &Receiver<Joiner>,
+    joiners: &Receiver<Result<Joiner, Error>>,
     reception: &Reception,
     wait: Duration,
 ) -> Result<(Table, Vec<TcpStream>), Error> {
@@ -94,7 +95,7 @@ pub(super) fn host(
             Ok((table, streams.collect()))
         }
         Err(error) => {
-            let late = joiners.try_iter().map(|joiner| (joiner.hello.rank, joiner.stream));
+            let late = joiners.try_iter().flatten().map(|joiner| (joiner.hello.rank, joiner.stream));
             for (_, mut stream) in guests.into_iter().chain(late) {
                 // Who cannot be told finds out by the closed connection.
                 let _ = stream.send(&Message::Refused { reason: error.to_string(), again: false }, deadline);
@@ -108,7 +109,7 @@ pub(super) fn host(
 fn gather(
     endpoint: &str,
     own: Hello,
-    joiners: &Receiver<Joiner>,
+    joiners: &Receiver<Result<Joiner, Error>>,
     reception: &Reception,
     wait: Duration,
     guests: &mut Vec<(usize, Stream)>,
@@ -119,7 +120,7 @@ fn gather(
     places[0] = Some(own.place.clone());
     while guests.len() + 1 < world_size {
         let left = deadline.saturating_duration_since(Instant::now());
-        let Ok(Joiner { hello, stream, address }) = joiners.recv_timeout(left) else {
+        let Ok(joiner) = joiners.recv_timeout(left) else {
             let missing = (0..world_size).filter(|rank| places[*rank].is_none()).collect();
             let refused = reception.refused();
             return Err(Error::Missing {
@@ -130,6 +131,7 @@ fn gather(
                 refused,
             });
         };
+        let Joiner { hello, stream, address } = joiner?;
         let rank = hello.rank;
         if let Some(reason) = other_start(&own, &hello) {
             let newer = hello.restart > own.restart;
@@ -204,6 +206,9 @@ pub(super) fn visit(
         let mut stream =
             reach(|left| dial(endpoint, left), token, deadline, || false).map_err(|error| match error {
                 HandshakeError::Token => refused("its token is another one".into()),
+                HandshakeError::Io(error) if is_out_of_files(&error) => {
+                    Error::system("connect to rank 0", error)
+                }
                 error => unreachable(error.to_string()),
             })?;
         let told = stream.send(&Message::Join(hello.clone()), deadline);

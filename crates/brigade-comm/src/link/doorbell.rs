@@ -15,7 +15,7 @@ pub(crate) struct Doorbell {
 impl Doorbell {
     pub(crate) fn new() -> Result<Self, Error> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|error| Error::System { what: "make an event descriptor", reason: error.to_string() })?;
+            .map_err(|error| Error::system("make an event descriptor", error))?;
         Ok(Self { event })
     }
 

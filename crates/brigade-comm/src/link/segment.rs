@@ -16,7 +16,7 @@ pub(crate) struct Segment {
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 fn failed(what: &'static str) -> impl FnOnce(std::io::Error) -> Error {
-    move |error| Error::System { what, reason: error.to_string() }
+    move |error| Error::system(what, error)
 }
 
 impl Segment {

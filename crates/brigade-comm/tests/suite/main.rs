@@ -4,6 +4,7 @@
 
 mod collectives;
 mod failures;
+mod files;
 mod flight;
 mod messages;
 mod network;

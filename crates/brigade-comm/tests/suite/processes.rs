@@ -30,6 +30,10 @@ impl Drop for Rank {
 }
 
 impl Rank {
+    pub fn new(process: Child) -> Self {
+        Self(process)
+    }
+
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.process), signal).unwrap();
     }

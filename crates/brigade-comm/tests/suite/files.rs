@@ -1,0 +1,88 @@
+//! Open files: the limit is raised as far as it may be, and one that is reached is named.
+
+use std::fs::File;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use brigade_comm::{Join, Timeouts, Token, Transport, join};
+use rustix::process::{Resource, getrlimit};
+
+use crate::processes::Rank;
+use crate::worlds::listener;
+
+const ROLE: &str = "BRIGADE_TEST_FILES";
+
+/// What each child does: joins, as rank 0 with few descriptors left to take, and prints what came of it.
+#[test]
+fn child() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let [rank, world_size, endpoint, left] = role.split(' ').collect::<Vec<_>>()[..] else {
+        panic!("{role}")
+    };
+    let (rank, world_size, left): (usize, usize, usize) =
+        (rank.parse().unwrap(), world_size.parse().unwrap(), left.parse().unwrap());
+    let mut others = Vec::new();
+    if left > 0 {
+        others.extend(std::iter::from_fn(|| File::open("/dev/null").ok()));
+        others.truncate(others.len() - left);
+    }
+    let world = join(Join {
+        rank,
+        world_size,
+        endpoint: endpoint.into(),
+        listener: None,
+        token: Token::new("children"),
+        transport: Transport::Tcp,
+        timeouts: Timeouts { init: Duration::from_secs(60), ..Timeouts::default() },
+        restart: 0,
+        host: None,
+    });
+    match world {
+        Ok(world) => {
+            println!("rank: may open {:?}", getrlimit(Resource::Nofile).current);
+            world.shutdown().unwrap();
+        }
+        Err(error) => println!("rank: {error}"),
+    }
+}
+
+/// Starts a rank that may open `soft` files, and raise that to `hard`.
+fn start(role: &str, soft: usize, hard: usize) -> Rank {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("ulimit -Sn {soft} && ulimit -Hn {hard} && exec \"$0\" \"$@\"")]);
+    command.arg(std::env::current_exe().unwrap());
+    command.args(["files::child", "--exact", "--nocapture", "--test-threads=1"]).env(ROLE, role);
+    Rank::new(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap())
+}
+
+fn endpoint() -> String {
+    listener().local_addr().unwrap().to_string()
+}
+
+#[test]
+fn a_rank_may_open_as_many_files_as_it_may_allow_itself() {
+    let at = endpoint();
+    let ranks = [0, 1].map(|rank| start(&format!("{rank} 2 {at} 0"), 60, 200));
+    for mut rank in ranks {
+        assert_eq!(rank.line(), "may open Some(200)");
+    }
+}
+
+#[test]
+fn a_limit_that_cannot_be_enough_is_named_before_anybody_waits() {
+    let line = start(&format!("0 100 {} 0", endpoint()), 80, 80).line();
+    assert!(line.contains("80 files may be open") && line.contains("a world of 100 may need 428"), "{line}");
+}
+
+#[test]
+fn a_limit_that_is_reached_while_ranks_come_is_named() {
+    let at = endpoint();
+    let begun = Instant::now();
+    let mut ranks: Vec<_> = (1..8).map(|rank| start(&format!("{rank} 8 {at} 0"), 100, 100)).collect();
+    // A listener, a socket and some descriptors to wake threads; then a few ranks of seven.
+    ranks.push(start(&format!("0 8 {at} 8"), 100, 100));
+    let line = ranks[7].line();
+    assert!(line.contains("connection: ") && line.contains("all 100 files"), "{line}");
+    assert!(line.contains("ulimit -n") && line.contains("LimitNOFILE"), "{line}");
+    assert!(begun.elapsed() < Duration::from_secs(40), "took {:?}", begun.elapsed());
+}
