@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use brigade_comm::{MAX_WORLD_SIZE, RAISE_OPEN_FILES, open_files_of_a_rank, ranks_within_open_files};
 pub use brigade_report::Finding;
 use rustix::process::{Resource, Rlimit, getrlimit};
 
@@ -13,17 +14,15 @@ const MIB: u64 = 1 << 20;
 /// NCCL's ranks of one host exchange data through files there of some 10 MB each. Docker's default is 64 MiB.
 const SHARED_MEMORY_WANTED: u64 = 256 * MIB;
 
-/// A rank needs a connection or two for each other rank, and files.
-const FILES_WANTED: u64 = 1024;
-
-/// Looks at what this program was built for, at this host, and at its GPUs. It never fails: what is missing is a finding
-/// with advice.
-pub fn examine() -> Vec<Finding> {
+/// Looks at what this program was built for, at this host, and at its GPUs: for a world of `world_size` ranks, or of one
+/// for each core of this host. It never fails: what is missing is a finding with advice.
+pub fn examine(world_size: Option<usize>) -> Vec<Finding> {
+    let world_size = world_size.unwrap_or_else(cores);
     let host = [
         backends(),
         processor(),
         shared_memory(Path::new("/dev/shm"), Backend::Cuda.is_built()),
-        open_files(getrlimit(Resource::Nofile)),
+        open_files(getrlimit(Resource::Nofile), world_size),
         locked_memory(getrlimit(Resource::Memlock)),
     ];
     let findings = host.into_iter();
@@ -49,11 +48,14 @@ fn backends() -> Finding {
     }
 }
 
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 fn processor() -> Finding {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let memory = rustix::system::sysinfo();
     let bytes = memory.totalram as f64 * f64::from(memory.mem_unit);
-    Finding::good("host", format!("{cores} cores, {:.1} GiB of memory", bytes / GIB))
+    Finding::good("host", format!("{} cores, {:.1} GiB of memory", cores(), bytes / GIB))
 }
 
 /// Memory in files, which only NCCL uses: what Brigade's own ranks share has no file.
@@ -79,16 +81,19 @@ fn shared_memory(path: &Path, has_nccl: bool) -> Finding {
     }
 }
 
-fn open_files(limit: Rlimit) -> Finding {
-    let name = "open files (ulimit -n)";
-    match limit.current {
-        None => Finding::good(name, "unlimited"),
-        Some(files) if files < FILES_WANTED => Finding::bad(
+/// Every rank raises its limit to the hard one, so that is what counts.
+fn open_files(limit: Rlimit, world_size: usize) -> Finding {
+    let name = "open files (ulimit -Hn)";
+    let Some(files) = limit.maximum else { return Finding::good(name, "unlimited") };
+    let (need, most) = (open_files_of_a_rank(world_size), ranks_within_open_files(files));
+    let most = most.min(MAX_WORLD_SIZE as u64);
+    match files < need {
+        true => Finding::bad(
             name,
-            files.to_string(),
-            format!("many ranks need more: ulimit -n {}", 64 * FILES_WANTED),
+            format!("{files}, enough for worlds of {most} ranks"),
+            format!("a rank of a world of {world_size} may need {need}: {RAISE_OPEN_FILES}"),
         ),
-        Some(files) => Finding::good(name, files.to_string()),
+        false => Finding::good(name, format!("{files}, enough for worlds of {most} ranks")),
     }
 }
 
@@ -116,16 +121,18 @@ fn adapters() -> Vec<Finding> {
 mod tests {
     use super::*;
 
-    fn limit(current: Option<u64>) -> Rlimit {
-        Rlimit { current, maximum: None }
+    fn limit(both: Option<u64>) -> Rlimit {
+        Rlimit { current: both, maximum: both }
     }
 
     #[test]
     fn limits_that_are_too_low_come_with_advice() {
-        assert!(open_files(limit(None)).ok);
-        assert!(open_files(limit(Some(4096))).ok);
-        let low = open_files(limit(Some(256)));
-        assert!(!low.ok && low.advice.is_some_and(|advice| advice.contains("ulimit -n")));
+        assert!(open_files(limit(None), MAX_WORLD_SIZE).ok);
+        assert!(open_files(limit(Some(1024)), 256).ok);
+        assert!(open_files(Rlimit { current: Some(64), maximum: Some(4096) }, MAX_WORLD_SIZE).ok);
+        let low = open_files(limit(Some(1024)), 512);
+        assert_eq!((low.ok, &*low.text), (false, "1024, enough for worlds of 298 ranks"));
+        assert!(low.advice.is_some_and(|advice| advice.contains("a world of 512 may need 1664")));
         assert_eq!(locked_memory(limit(None)).advice, None);
         assert!(locked_memory(limit(Some(65_536))).advice.is_some_and(|advice| advice.contains("memlock")));
     }
@@ -145,7 +152,7 @@ mod tests {
 
     #[test]
     fn it_says_what_the_program_is_for() {
-        let findings = examine();
+        let findings = examine(None);
         assert!(findings[0].text.starts_with("cpu"), "{:?}", findings[0]);
         assert!(findings[1].text.contains("cores"), "{:?}", findings[1]);
     }

@@ -154,7 +154,7 @@ impl Program<'_> {
         }
         let prepared = || {
             let token = Detected::Node(node.clone()).token(&environment)?;
-            self.plan(nproc * node.nnodes)?;
+            self.plan(nproc.saturating_mul(node.nnodes))?;
             backend::check(self.settings, nproc, nproc * node.nnodes)?;
             prepare(Role::Launcher)?;
             let Settings { output, .. } = self.settings;
@@ -276,7 +276,7 @@ impl Program<'_> {
         let world = match detected {
             Detected::Rank(info) if info.rank != 0 => return Ok(exit::DONE),
             Detected::Rank(info) => info.world_size,
-            Detected::Node(node) => self.ranks_per_node(node).map_err(usage)? * node.nnodes,
+            Detected::Node(node) => self.ranks_per_node(node).map_err(usage)?.saturating_mul(node.nnodes),
         };
         let plan = self.plan(world).map_err(usage)?;
         let prepared = prepare(Role::Launcher).map_err(usage)?;

@@ -1,5 +1,6 @@
 //! Settings that were checked against each other and the number of ranks.
 
+use brigade_comm::{MAX_WORLD_SIZE, allowed_world_size};
 use brigade_core::plan::{Pipeline, ScheduleError, ScheduleKind as PipelineKind, split};
 use brigade_core::{EngineSettings, Mesh, NonFinite, Precision, Schedule, ScheduleKind, Zero};
 
@@ -36,6 +37,10 @@ impl Settings {
     /// At the first setting that is out of its range or does not fit the others.
     pub fn plan(&self, world: usize, tokens_per_sample: usize) -> Result<Plan, SettingError> {
         let Self { train, optimizer, schedule, mesh, comm, .. } = self;
+        if !(1..=MAX_WORLD_SIZE).contains(&world) {
+            let option = "the ranks of all nodes (--nproc-per-node)";
+            return Err(SettingError::new(option, world, allowed_world_size()));
+        }
         let positive = [
             ("train.steps (--steps)", train.steps),
             ("train.micro_batch_size (--micro-batch-size)", train.micro_batch_size as u64),

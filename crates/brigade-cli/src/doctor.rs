@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use brigade::comm::{MAX_WORLD_SIZE, allowed_world_size};
 use brigade::doctor::{Finding, examine};
 use brigade::exit;
 use clap::Args;
@@ -11,13 +12,23 @@ use crate::output::print;
 pub const EXAMPLES: &str = "\
 Examples:
   brigade doctor                 what this machine has for training; exit code 1 if something is missing
+  brigade doctor --world-size 512      whether it is enough for a rank of so large a world
   cargo xtask dist --backend cuda && dist/brigade-* doctor      the same with GPUs, driver and NCCL";
 
 #[derive(Debug, Args)]
-pub struct DoctorArgs {}
+pub struct DoctorArgs {
+    /// Ranks of the world that this machine is to take part in [default: one for each of its cores].
+    #[arg(long, value_name = "N", value_parser = world_size)]
+    world_size: Option<usize>,
+}
 
-pub fn run(_: &DoctorArgs) -> anyhow::Result<ExitCode> {
-    let findings = examine();
+fn world_size(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| (1..=MAX_WORLD_SIZE).contains(number));
+    number.ok_or_else(allowed_world_size)
+}
+
+pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
+    let findings = examine(args.world_size);
     print(&table(&findings))?;
     let ok = findings.iter().all(|finding| finding.ok);
     Ok(ExitCode::from(if ok { exit::DONE } else { exit::FAILED }))

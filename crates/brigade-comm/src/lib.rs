@@ -73,7 +73,8 @@ pub use files::{RAISE_OPEN_FILES, open_files_of_a_rank, raise_open_files, ranks_
 pub use flight::Flight;
 pub use group::Group;
 pub use join::{
-    Join, MAX_FRAME_BYTES, MAX_WORLD_SIZE, PROTOCOL_VERSION, Token, Transport, World, host_identity, join,
+    Join, MAX_FRAME_BYTES, MAX_WORLD_SIZE, PROTOCOL_VERSION, Token, Transport, World, allowed_world_size,
+    host_identity, join,
 };
 pub use pending::Pending;
 pub use stats::{Count, Stats};

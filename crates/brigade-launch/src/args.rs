@@ -2,9 +2,11 @@
 
 use std::{path::PathBuf, str::FromStr, time::Duration};
 
+use brigade_comm::allowed_world_size;
+
 use crate::{
-    DEFAULT_MASTER_PORT, DEFAULT_RDZV_PORT, Endpoint, Error, MAX_LOCAL_RANKS, MAX_NODES, Result,
-    endpoint::port_from, restart::MAX_RESTARTS,
+    DEFAULT_MASTER_PORT, DEFAULT_RDZV_PORT, Endpoint, Error, MAX_WORLD_SIZE, Result, endpoint::port_from,
+    restart::MAX_RESTARTS,
 };
 
 /// How many ranks to start on a node.
@@ -12,7 +14,7 @@ use crate::{
 pub enum Processes {
     /// One rank for each core that this process may use (`auto` and `cpu`).
     PerCore,
-    /// This many ranks, 1 to [`MAX_LOCAL_RANKS`].
+    /// This many ranks, 1 to [`MAX_WORLD_SIZE`].
     Count(usize),
 }
 
@@ -20,7 +22,7 @@ impl Processes {
     /// The number of ranks on this machine.
     pub fn resolve(self) -> usize {
         match self {
-            Self::PerCore => std::thread::available_parallelism().map_or(1, |n| n.get().min(MAX_LOCAL_RANKS)),
+            Self::PerCore => std::thread::available_parallelism().map_or(1, |n| n.get().min(MAX_WORLD_SIZE)),
             Self::Count(n) => n,
         }
     }
@@ -33,9 +35,9 @@ impl FromStr for Processes {
         match text {
             "auto" | "cpu" => Ok(Self::PerCore),
             "gpu" => Err("ranks per GPU are not supported; use auto, cpu or a number".into()),
-            _ => count(text, 1, MAX_LOCAL_RANKS)
+            _ => count(text, 1, MAX_WORLD_SIZE)
                 .map(Self::Count)
-                .map_err(|range| format!("use auto, cpu or {range}")),
+                .map_err(|range| format!("use auto, cpu or {range}; {}", allowed_world_size())),
         }
     }
 }
@@ -49,7 +51,11 @@ pub(crate) fn count(text: &str, least: usize, most: usize) -> Result<usize, Stri
 /// A number of nodes: `N`, or torchrun's `MIN:MAX` with both equal.
 pub(crate) fn node_count(text: &str) -> Result<usize, String> {
     let (least, most) = text.split_once(':').unwrap_or((text, text));
-    let (least, most) = (count(least, 1, MAX_NODES)?, count(most, 1, MAX_NODES)?);
+    let nodes = |text| {
+        count(text, 1, MAX_WORLD_SIZE)
+            .map_err(|range| format!("{range}, each with at least a rank; {}", allowed_world_size()))
+    };
+    let (least, most) = (nodes(least)?, nodes(most)?);
     if least != most {
         return Err("a world has a fixed number of nodes; MIN:MAX is not supported".into());
     }
@@ -90,7 +96,7 @@ pub struct LaunchArgs {
     #[arg(long, value_name = "N", value_parser = node_count)]
     pub nnodes: Option<usize>,
     /// This node's number, from 0.
-    #[arg(long, value_name = "I", value_parser = |text: &str| count(text, 0, MAX_NODES - 1))]
+    #[arg(long, value_name = "I", value_parser = |text: &str| count(text, 0, MAX_WORLD_SIZE - 1))]
     pub node_rank: Option<usize>,
     /// Where rank 0 (on node 0) waits for the others [default port: 29400].
     #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["master_addr", "master_port"])]
@@ -200,10 +206,10 @@ mod tests {
     #[test]
     fn refuses_what_makes_no_sense_and_says_what_does() {
         for (line, said) in [
-            ("--nproc-per-node 0", "1 to 4096"),
+            ("--nproc-per-node 0", "1 to 1024"),
             ("--nproc-per-node gpu", "not supported"),
             ("--nnodes 1:4", "fixed number"),
-            ("--nnodes 70000", "1 to 65536"),
+            ("--nnodes 70000", "1 to 1024"),
             ("--master-port 0", "1 to 65535"),
             ("--rdzv-endpoint a:b", "1 to 65535"),
             ("--standalone --nnodes 2", "--standalone"),

@@ -68,6 +68,7 @@ mod supervisor;
 mod token;
 
 pub use args::{LaunchArgs, Processes};
+pub use brigade_comm::MAX_WORLD_SIZE;
 pub use endpoint::Endpoint;
 pub use environment::{Detected, NodeInfo, RankInfo, Source, detect};
 pub use error::{Error, Result};
@@ -84,12 +85,6 @@ pub use token::Token;
 pub const DEFAULT_MASTER_PORT: u16 = 29500;
 /// Default port of `--rdzv-endpoint`, as torchrun's.
 pub const DEFAULT_RDZV_PORT: u16 = 29400;
-/// The most nodes that a world may have.
-pub const MAX_NODES: usize = 65_536;
-/// The most ranks that one node may have.
-pub const MAX_LOCAL_RANKS: usize = 4_096;
-/// The most ranks that a world may have.
-pub const MAX_RANKS: usize = 1 << 20;
 
 /// Set to `1` for every rank that [`launch`] starts. Such a process is a rank whatever its flags say, so a
 /// program can start itself again with its own arguments.

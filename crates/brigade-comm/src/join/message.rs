@@ -11,8 +11,9 @@ use crate::flight::Standing;
 /// The longest message that is accepted, in bytes.
 pub const MAX_FRAME_BYTES: usize = 1 << 20;
 
-/// The largest world; its table fits into a message.
-pub const MAX_WORLD_SIZE: usize = 2048;
+/// The largest world that [`join`](crate::join) makes. Its table fits into a message, and a rank that talks to all others
+/// needs fewer open files and less memory than systems allow.
+pub const MAX_WORLD_SIZE: usize = 1024;
 
 /// The longest text that a rank may announce about itself, in bytes.
 pub(super) const MAX_TEXT_BYTES: usize = 256;

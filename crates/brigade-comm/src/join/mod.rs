@@ -174,14 +174,15 @@ fn meet(join: Join, fault: Arc<Fault>) -> Result<(Receptionist, Meeting)> {
     Ok((receptionist, Meeting { table, streams: vec![(0, stream)], hub }))
 }
 
+/// What a world's size may be, in words for errors about one that is not.
+pub fn allowed_world_size() -> String {
+    format!("a world has 1 to {MAX_WORLD_SIZE} ranks")
+}
+
 fn check(join: &Join) -> Result<()> {
     let refuse = |option, given: String, allowed: String| Err(Error::Option { option, given, allowed });
     if !(1..=MAX_WORLD_SIZE).contains(&join.world_size) {
-        return refuse(
-            "world_size",
-            join.world_size.to_string(),
-            format!("a number from 1 to {MAX_WORLD_SIZE} is allowed"),
-        );
+        return refuse("world_size", join.world_size.to_string(), allowed_world_size());
     }
     if join.rank >= join.world_size {
         let allowed = format!("a number below the world size of {} is allowed", join.world_size);

@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::{Detected, NodeInfo, Source, variables::Variables};
-use crate::{DEFAULT_MASTER_PORT, Endpoint, Error, MAX_NODES, Result};
+use brigade_comm::allowed_world_size;
+
+use crate::{DEFAULT_MASTER_PORT, Endpoint, Error, MAX_WORLD_SIZE, Result};
 
 /// The longest description that is read, in bytes.
 const MAX_BYTES: usize = 16 << 20;
@@ -96,8 +98,12 @@ fn node(name: &str, text: &str, spec: &Spec, types: &[&str], source: Source) -> 
     }
     let before: usize = types[..position].iter().map(|kind| members(kind).len()).sum();
     let all: Vec<&String> = types.iter().flat_map(|kind| members(kind)).collect();
-    if all.len() > MAX_NODES {
-        return Err(bad(format!("it must have at most {MAX_NODES} nodes")));
+    if all.len() > MAX_WORLD_SIZE {
+        return Err(bad(format!(
+            "it has {} nodes, and each at least a rank: {}",
+            all.len(),
+            allowed_world_size()
+        )));
     }
     let endpoint = Endpoint::parse(all[0], DEFAULT_MASTER_PORT)
         .map_err(|allowed| bad(format!("{:?} is not a host:port; {allowed}", all[0])))?;

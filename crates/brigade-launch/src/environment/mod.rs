@@ -15,7 +15,9 @@ mod tests;
 use std::fmt;
 
 use self::variables::Variables;
-use crate::{Endpoint, Error, LaunchArgs, MAX_LOCAL_RANKS, MAX_RANKS, Processes, Result, Token};
+use brigade_comm::allowed_world_size;
+
+use crate::{Endpoint, Error, LaunchArgs, MAX_WORLD_SIZE, Processes, Result, Token};
 
 /// Where the answer of [`detect`] comes from. `Display` names the variables that were read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -223,11 +225,16 @@ fn present(env: Variables) -> Option<Source> {
 /// Checks the size of the whole world of a node.
 fn within_bounds(node: NodeInfo) -> Result<Detected> {
     let nproc = node.nproc_per_node.unwrap_or(1);
-    if nproc > MAX_LOCAL_RANKS || nproc * node.nnodes > MAX_RANKS {
+    let ranks = nproc.saturating_mul(node.nnodes);
+    if ranks > MAX_WORLD_SIZE {
         return Err(Error::Flag {
             option: "--nproc-per-node",
             value: nproc.to_string(),
-            allowed: format!("{} nodes with that many ranks are more than {MAX_RANKS} ranks", node.nnodes),
+            allowed: format!(
+                "{} nodes with that many ranks are {ranks}, {}",
+                node.nnodes,
+                allowed_world_size()
+            ),
         });
     }
     Ok(Detected::Node(node))

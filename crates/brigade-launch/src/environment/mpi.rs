@@ -1,7 +1,7 @@
 //! Ranks that `mpirun` or `mpiexec` started.
 
 use super::{Detected, RankInfo, Source, variables::Variables};
-use crate::{DEFAULT_MASTER_PORT, Endpoint, MAX_LOCAL_RANKS, MAX_RANKS, Result};
+use crate::{DEFAULT_MASTER_PORT, Endpoint, MAX_WORLD_SIZE, Result};
 
 struct Names {
     rank: &'static str,
@@ -31,12 +31,10 @@ pub fn read(env: Variables, source: Source) -> Result<Detected> {
     let names = if source == Source::Pmi { PMI } else { OPEN_MPI };
     let set = [names.rank, names.size];
     let hint = format!("the MPI launcher sets {} and {} together", names.rank, names.size);
-    let world_size = env.need(env.number(names.size, 1, MAX_RANKS)?, names.size, &set, &hint)?;
+    let world_size = env.need(env.number(names.size, 1, MAX_WORLD_SIZE)?, names.size, &set, &hint)?;
     let rank = env.need(env.index(names.rank, world_size, names.size)?, names.rank, &set, &hint)?;
     // A launcher that does not count the ranks of a node is taken to have started all of them on this one.
-    let local_world_size = env
-        .number(names.local_size, 1, world_size.min(MAX_LOCAL_RANKS))?
-        .unwrap_or(world_size.min(MAX_LOCAL_RANKS));
+    let local_world_size = env.number(names.local_size, 1, world_size)?.unwrap_or(world_size);
     let given = env.index(names.local_rank, local_world_size, "the number of ranks on this node")?;
     let local_rank = given.unwrap_or(rank % local_world_size);
     let endpoint = match env.endpoint("MASTER_ADDR", "MASTER_PORT")? {

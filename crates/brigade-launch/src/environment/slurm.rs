@@ -1,7 +1,7 @@
 //! Tasks that Slurm's `srun` started.
 
 use super::{Detected, NodeInfo, RankInfo, Source, hostlist, variables::Variables};
-use crate::{Endpoint, Error, MAX_LOCAL_RANKS, MAX_NODES, MAX_RANKS, Result};
+use crate::{Endpoint, Error, MAX_WORLD_SIZE, Result};
 
 const SET: [&str; 1] = ["SLURM_PROCID"];
 const HINT: &str = "start the ranks with srun, or give --standalone for a world on this machine alone";
@@ -15,10 +15,10 @@ const PORTS: std::ops::Range<u16> = 15_000..25_000;
 /// node, this one. The port is `MASTER_PORT`, else `15000 + SLURM_JOB_ID mod 10000`, so that all tasks of a
 /// job agree and jobs differ.
 pub fn read(env: Variables, nproc_given: bool) -> Result<Detected> {
-    let world_size = env.need(env.number("SLURM_NTASKS", 1, MAX_RANKS)?, "SLURM_NTASKS", &SET, HINT)?;
+    let world_size = env.need(env.number("SLURM_NTASKS", 1, MAX_WORLD_SIZE)?, "SLURM_NTASKS", &SET, HINT)?;
     let rank =
         env.need(env.index("SLURM_PROCID", world_size, "SLURM_NTASKS")?, "SLURM_PROCID", &SET, HINT)?;
-    let nnodes = env.number("SLURM_NNODES", 1, MAX_NODES)?.unwrap_or(1);
+    let nnodes = env.number("SLURM_NNODES", 1, MAX_WORLD_SIZE)?.unwrap_or(1);
     let node_rank = env.index("SLURM_NODEID", nnodes, "SLURM_NNODES")?;
     let endpoint = endpoint(env, nnodes)?;
     if nproc_given && world_size == nnodes && nnodes > 1 {
@@ -74,7 +74,7 @@ fn local_world_size(
     nnodes: usize,
     node_rank: Option<usize>,
 ) -> Result<usize> {
-    let most = world_size.min(MAX_LOCAL_RANKS);
+    let most = world_size;
     let lists = ["SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"];
     let size = if nnodes == 1 {
         Some(world_size)
@@ -85,5 +85,5 @@ fn local_world_size(
     } else {
         env.number("SLURM_NTASKS_PER_NODE", 1, most)?
     };
-    Ok(size.unwrap_or(world_size.div_ceil(nnodes)).min(MAX_LOCAL_RANKS))
+    Ok(size.unwrap_or(world_size.div_ceil(nnodes)))
 }

@@ -172,7 +172,7 @@ fn malformed_variables_are_named_with_value_and_range() {
         ("RANK=abc WORLD_SIZE=2 MASTER_ADDR=m", &["RANK=\"abc\"", "0 to 1"][..]),
         ("RANK=2 WORLD_SIZE=2 MASTER_ADDR=m", &["RANK=\"2\"", "WORLD_SIZE is 2"]),
         ("RANK=-1 WORLD_SIZE=2 MASTER_ADDR=m", &["RANK=\"-1\""]),
-        ("RANK=0 WORLD_SIZE=0 MASTER_ADDR=m", &["WORLD_SIZE=\"0\"", "1 to 1048576"]),
+        ("RANK=0 WORLD_SIZE=0 MASTER_ADDR=m", &["WORLD_SIZE=\"0\"", "1 to 1024"]),
         ("RANK=0 WORLD_SIZE=99999999999999999999 MASTER_ADDR=m", &["WORLD_SIZE"]),
         ("RANK=0", &["RANK is set", "WORLD_SIZE is not"]),
         ("WORLD_SIZE=2", &["WORLD_SIZE is set", "RANK is not"]),

@@ -1,21 +1,21 @@
 //! `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and their kin.
 
 use super::{Detected, NodeInfo, RankInfo, Source, variables::Variables};
-use crate::{Error, MAX_LOCAL_RANKS, MAX_NODES, MAX_RANKS, Result};
+use crate::{Error, MAX_WORLD_SIZE, Result};
 
 const SET: [&str; 3] = ["RANK", "WORLD_SIZE", "MASTER_ADDR"];
 const HINT: &str = "set RANK, WORLD_SIZE and MASTER_ADDR together, or none of them";
 
 /// The rank that torchrun, or Brigade's own launcher, started.
 pub fn read(env: Variables, source: Source) -> Result<Detected> {
-    let world_size = env.need(env.number("WORLD_SIZE", 1, MAX_RANKS)?, "WORLD_SIZE", &SET, HINT)?;
+    let world_size = env.need(env.number("WORLD_SIZE", 1, MAX_WORLD_SIZE)?, "WORLD_SIZE", &SET, HINT)?;
     let rank = env.need(env.index("RANK", world_size, "WORLD_SIZE")?, "RANK", &SET, HINT)?;
     let mut endpoint = env.need(env.endpoint("MASTER_ADDR", "MASTER_PORT")?, "MASTER_ADDR", &SET, HINT)?;
     if agent_listens(env) {
         endpoint.port = endpoint.port.checked_add(1).unwrap_or(endpoint.port - 1);
     }
     let (local_rank, local_world_size) = local(env, world_size)?;
-    let node_rank = env.number("GROUP_RANK", 0, MAX_NODES - 1)?;
+    let node_rank = env.number("GROUP_RANK", 0, MAX_WORLD_SIZE - 1)?;
     Ok(Detected::Rank(RankInfo {
         rank,
         local_rank,
@@ -39,7 +39,7 @@ fn local(env: Variables, world_size: usize) -> Result<(usize, usize)> {
         return Ok((0, 1));
     }
     let hint = "set LOCAL_RANK and LOCAL_WORLD_SIZE together, or neither";
-    let size = env.number(set[1], 1, MAX_LOCAL_RANKS.min(world_size))?;
+    let size = env.number(set[1], 1, world_size)?;
     let size = env.need(size, set[1], &set, hint)?;
     let rank = env.need(env.index(set[0], size, set[1])?, set[0], &set, hint)?;
     Ok((rank, size))
@@ -49,7 +49,7 @@ fn local(env: Variables, world_size: usize) -> Result<(usize, usize)> {
 pub fn read_nodes(env: Variables) -> Result<Detected> {
     let set = ["NNODES", "RANK"];
     let hint = "set NNODES, RANK (the node's number) and MASTER_ADDR together; a rank's own set has WORLD_SIZE instead";
-    let nnodes = env.need(env.number("NNODES", 1, MAX_NODES)?, "NNODES", &set, hint)?;
+    let nnodes = env.need(env.number("NNODES", 1, MAX_WORLD_SIZE)?, "NNODES", &set, hint)?;
     let node_rank = env.need(env.index("RANK", nnodes, "NNODES")?, "RANK", &set, hint)?;
     let endpoint = env.endpoint("MASTER_ADDR", "MASTER_PORT")?;
     if nnodes > 1 && endpoint.is_none() {

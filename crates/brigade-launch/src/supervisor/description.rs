@@ -2,10 +2,12 @@
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
+use brigade_comm::allowed_world_size;
+
 use super::{GRACE, HEARTBEAT_TIMEOUT, HOST_TIMEOUT, INIT_TIMEOUT, RESTART_PAUSE, STOPPED_TIMEOUT};
 use crate::{
-    Endpoint, Error, LaunchArgs, MAX_LOCAL_RANKS, MAX_NODES, MAX_RANKS, MAX_RESTARTS, NodeInfo, Result,
-    Token, interrupt::PREEMPTION_GRACE,
+    Endpoint, Error, LaunchArgs, MAX_RESTARTS, MAX_WORLD_SIZE, NodeInfo, Result, Token,
+    interrupt::PREEMPTION_GRACE,
 };
 
 /// The ranks of one node to start.
@@ -26,9 +28,9 @@ pub struct Launch {
     /// Whether the program calls [`interrupt::install`](crate::interrupt::install): its ranks then begin with signals
     /// [held back](crate::interrupt::hold), so that none ends them before.
     pub holds_signals: bool,
-    /// Ranks on this node, 1 to [`MAX_LOCAL_RANKS`].
+    /// Ranks on this node. With those of all nodes they are at most [`MAX_WORLD_SIZE`].
     pub nproc: usize,
-    /// Nodes, 1 to [`MAX_NODES`].
+    /// Nodes, at least one.
     pub nnodes: usize,
     /// This node's number, below `nnodes`.
     pub node_rank: usize,
@@ -126,10 +128,13 @@ impl Launch {
                 Err(Error::Launch { field, value: value.to_string(), allowed })
             }
         };
-        within("nproc", self.nproc, 1, MAX_LOCAL_RANKS)?;
-        within("nnodes", self.nnodes, 1, MAX_NODES)?;
+        let ranks = self.nproc.saturating_mul(self.nnodes);
+        for (field, value) in [("nproc", self.nproc), ("nnodes", self.nnodes), ("nproc × nnodes", ranks)] {
+            if !(1..=MAX_WORLD_SIZE).contains(&value) {
+                return Err(Error::Launch { field, value: value.to_string(), allowed: allowed_world_size() });
+            }
+        }
         within("node_rank", self.node_rank, 0, self.nnodes - 1)?;
-        within("nproc × nnodes", self.nproc * self.nnodes, 1, MAX_RANKS)?;
         within("max_restarts", self.max_restarts as usize, 0, MAX_RESTARTS as usize)?;
         if self.nnodes > 1 && self.endpoint.is_none() {
             let allowed = "several nodes need the address of node 0".into();

@@ -20,6 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use brigade_comm::{RAISE_OPEN_FILES, raise_open_files};
 use signal_hook::consts::{SIGTSTP, SIGWINCH};
 
 pub use self::{
@@ -102,12 +103,35 @@ const _: () = assert!(
 /// - **A killed launcher.** On Linux the kernel kills the ranks with it (not what a rank itself has started).
 pub fn launch(launch: &Launch, on_event: &mut dyn FnMut(Event)) -> Result<Outcome> {
     launch.check()?;
+    enough_files(launch.nproc, raise_open_files())?;
     let (sender, messages) = mpsc::channel();
     let _forwarding = Forwarding::start(sender.clone())
         .map_err(|source| Error::System { operation: "install signal handlers", source })?;
     match launch.nnodes {
         1 => alone::run(launch, &sender, &messages, on_event),
         _ => together::run(launch, sender, messages, on_event),
+    }
+}
+
+/// Descriptors of the launcher for each rank: its log, its heart, both streams of its output, and a spare one.
+const FILES_OF_A_RANK: u64 = 5;
+
+/// Descriptors of the launcher besides, with those of the program that it is in.
+const FILES_BESIDES: u64 = 64;
+
+/// Refuses more ranks than the launcher may have files open for.
+fn enough_files(nproc: usize, limit: Option<u64>) -> Result<()> {
+    let need = FILES_BESIDES + FILES_OF_A_RANK * nproc as u64;
+    match limit {
+        Some(limit) if limit < need => Err(Error::Launch {
+            field: "nproc",
+            value: nproc.to_string(),
+            allowed: format!(
+                "{limit} files may be open in this process (ulimit -Hn), to start so many ranks needs {need}: \
+                 {RAISE_OPEN_FILES}"
+            ),
+        }),
+        _ => Ok(()),
     }
 }
 
@@ -152,4 +176,16 @@ fn start_ranks(
         ranks.push(process);
     }
     Ok((ranks, zero.and_then(|zero| zero.terminal).map(|(terminal, _)| terminal)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_of_open_files_that_is_too_low_for_the_ranks_is_named() {
+        assert!(enough_files(1024, None).is_ok() && enough_files(100, Some(1024)).is_ok());
+        let message = enough_files(256, Some(1024)).unwrap_err().to_string();
+        assert!(message.contains("nproc is 256; 1024 files") && message.contains("1344"), "{message}");
+    }
 }
