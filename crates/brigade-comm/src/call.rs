@@ -125,7 +125,7 @@ impl fmt::Display for Call {
 }
 
 /// Version of the messages between ranks. Ranks of different versions refuse each other.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 
 /// Bytes of a header on the wire. Also the unit to which the messages of one operation are padded.
 pub(crate) const HEADER_BYTES: usize = 64;

@@ -8,7 +8,7 @@ use crate::engine::Identity;
 use crate::error::Error;
 use crate::flight::Ticket;
 use crate::in_flight::Underway;
-use crate::link::{Link, PeerLinks, View};
+use crate::link::{Channel, Link, PeerLinks, View};
 use crate::pending::Work;
 use crate::plan::Plan;
 use crate::reduce::reduce;
@@ -21,14 +21,26 @@ pub(crate) struct Collective<'a> {
     /// When it became the oldest of its group.
     pub(crate) started: Option<Instant>,
     group: u64,
-    me: usize,
     plan: Plan,
+    stage: usize,
     work: Box<dyn Work + 'a>,
-    outgoing: Vec<Outgoing>,
-    incoming: Vec<Incoming>,
+    /// In the order of the ranks.
+    streams: Vec<Streams>,
+    /// How many of them are of ranks before this one. A rank turns to the next one first, so that not all turn to the same
+    /// one at once.
+    before: usize,
     /// The offset in the buffer up to which this rank's own slice is final.
     final_end: usize,
+    /// Whether there are links to all peers.
+    linked: bool,
     flushed: bool,
+}
+
+/// What goes to a peer, and what comes from it.
+struct Streams {
+    peer: usize,
+    outgoing: Outgoing,
+    incoming: Incoming,
 }
 
 impl<'a> Collective<'a> {
@@ -40,38 +52,55 @@ impl<'a> Collective<'a> {
         plan: Plan,
         work: Box<dyn Work + 'a>,
     ) -> Self {
-        let Identity { group, rank: me, ref members, .. } = *identity;
-        let ranks = members.len();
+        let Identity { group, rank: me, .. } = *identity;
         let header = encode(group, &call);
+        let streams = |peer| Streams { peer, outgoing: Outgoing::new(header), incoming: Incoming::new() };
+        let streams: Vec<Streams> = plan.peers().into_iter().map(streams).collect();
         Self {
             call,
             ticket,
             started,
             group,
-            me,
-            final_end: plan.final_at_start(),
+            final_end: plan.final_at_start(0),
             plan,
+            stage: 0,
             work,
-            outgoing: (0..ranks).map(|_| Outgoing::new(header)).collect(),
-            incoming: (0..ranks).map(|_| Incoming::new()).collect(),
-            flushed: ranks == 1,
+            before: streams.partition_point(|streams| streams.peer < me),
+            linked: streams.is_empty(),
+            flushed: streams.is_empty(),
+            streams,
         }
     }
 
+    /// Fetches the links to its peers that are not there.
+    pub(crate) fn link<E>(
+        &mut self,
+        fetch: &mut impl FnMut(usize, Channel, &Call) -> Result<bool, E>,
+    ) -> Result<(), E> {
+        if !self.linked {
+            let mut linked = true;
+            for streams in &self.streams {
+                linked &= fetch(streams.peer, Channel::Collective, &self.call)?;
+            }
+            self.linked = linked;
+        }
+        Ok(())
+    }
+
     /// Does what can be done without waiting; says whether that was anything.
-    pub(crate) fn advance(&mut self, links: &mut [Option<PeerLinks>]) -> Result<bool, Stop> {
-        let Self { plan, work, outgoing, incoming, final_end, .. } = self;
+    pub(crate) fn advance(&mut self, links: &mut [PeerLinks]) -> Result<bool, Stop> {
+        let Self { plan, stage, work, streams, final_end, .. } = self;
         let bytes = work.bytes();
         let mut moved = false;
-        for peer in others(self.me, outgoing.len()) {
-            let Some(link) = link(links, peer) else { continue };
-            let (outgoing, incoming) = (&mut outgoing[peer], &mut incoming[peer]);
+        for Streams { peer, outgoing, incoming } in in_turn(streams, self.before) {
+            let (peer, stage) = (*peer, *stage);
+            let Some(link) = &mut links[peer].collective else { continue };
             moved |= outgoing
-                .advance(link, bytes, *final_end, |index| plan.outbound(peer, index))
+                .advance(link, bytes, *final_end, |index| plan.outbound(stage, peer, index))
                 .map_err(Stop::link(peer))?;
             moved |= incoming.greet(link, peer, self.group, &self.call)?.is_some();
             let (filled, own_end) = incoming
-                .fill(link, bytes, outgoing.frontier(), |index| plan.inbound(peer, index))
+                .fill(link, bytes, outgoing.frontier(), |index| plan.inbound(stage, peer, index))
                 .map_err(Stop::link(peer))?;
             moved |= filled;
             *final_end = own_end.unwrap_or(*final_end);
@@ -79,55 +108,90 @@ impl<'a> Collective<'a> {
         if self.call.reduce.is_some() {
             moved |= self.reduce(links)?;
         }
+        moved |= self.turn_to_next_stage();
         self.flushed = true;
-        for peer in others(self.me, self.outgoing.len()) {
-            let Some(link) = link(links, peer) else { continue };
-            self.flushed &= link.flush().map_err(Stop::link(peer))?;
+        for Streams { peer, .. } in in_turn(&mut self.streams, self.before) {
+            let Some(link) = &mut links[*peer].collective else { continue };
+            self.flushed &= link.flush().map_err(Stop::link(*peer))?;
         }
         Ok(moved)
     }
 
-    /// Reduces what has come from all peers.
-    fn reduce(&mut self, links: &mut [Option<PeerLinks>]) -> Result<bool, Stop> {
-        let ranks = self.outgoing.len();
+    /// Reduces what has come from all peers of the stage.
+    fn reduce(&mut self, links: &mut [PeerLinks]) -> Result<bool, Stop> {
+        let Self { plan, stage, streams, .. } = self;
+        let stage = *stage;
         let (mut start, mut count) = (0, STEP_BYTES);
-        let mut complete = ranks > 1;
-        for peer in others(self.me, ranks) {
-            let Some(link) = link(links, peer) else { continue };
-            let sent = self.outgoing[peer].frontier();
-            let range = self.incoming[peer]
-                .reducible(link, sent, self.call.dtype.size(), |index| self.plan.inbound(peer, index))
-                .map_err(Stop::link(peer))?;
-            match range {
-                Some(range) => (start, count) = (range.start, count.min(range.len())),
-                None => complete = false,
+        let mut complete = false;
+        for Streams { peer, outgoing, incoming } in in_turn(streams, self.before) {
+            let peer = *peer;
+            if !plan.is_in(stage, peer) {
+                continue;
             }
+            let Some(link) = &mut links[peer].collective else { return Ok(false) };
+            let segment = |index| plan.inbound(stage, peer, index);
+            let range = incoming
+                .reducible(link, outgoing.frontier(), self.call.dtype.size(), segment)
+                .map_err(Stop::link(peer))?;
+            let Some(range) = range else {
+                // Nothing is reduced before it has all contributions; the other links are looked at all the same.
+                count = 0;
+                continue;
+            };
+            complete = true;
+            (start, count) = (range.start, count.min(range.len()));
         }
         if !complete || count == 0 {
             return Ok(false);
         }
+        let fetched = |peer: usize| links[peer].collective.as_ref().map(Link::peek);
         let inputs: Vec<View<'_>> =
-            links.iter().flatten().map(|links| links.collective.peek().first(count)).collect();
+            plan.peers_in(stage).filter_map(fetched).map(|bytes| bytes.first(count)).collect();
         let own = &mut self.work.bytes()[start..start + count];
-        reduce(self.call.dtype, self.call.reduce.unwrap_or(ReduceOp::Sum), self.me, own, &inputs);
-        for peer in others(self.me, ranks) {
-            let Some(link) = link(links, peer) else { continue };
-            link.consume(count);
-            self.incoming[peer].pass(count);
+        let op = self.call.reduce.unwrap_or(ReduceOp::Sum);
+        reduce(self.call.dtype, op, plan.place_in(stage), own, &inputs);
+        for Streams { peer, incoming, .. } in
+            streams.iter_mut().filter(|streams| plan.is_in(stage, streams.peer))
+        {
+            if let Some(link) = &mut links[*peer].collective {
+                link.consume(count);
+                incoming.pass(count);
+            }
         }
         self.final_end = start + count;
         Ok(true)
     }
 
-    pub(crate) fn is_done(&self) -> bool {
-        self.flushed
-            && others(self.me, self.outgoing.len())
-                .all(|peer| self.outgoing[peer].is_done() && self.incoming[peer].is_done())
+    /// Turns to the next stage once everything of this one is done.
+    fn turn_to_next_stage(&mut self) -> bool {
+        let Self { plan, stage, streams, .. } = self;
+        let is_last = *stage + 1 == plan.stages();
+        let rests = |Streams { outgoing, incoming, .. }: &Streams| {
+            incoming.has_arrived() && incoming.rests() && outgoing.rests()
+        };
+        if is_last || !streams.iter().filter(|streams| plan.is_in(*stage, streams.peer)).all(rests) {
+            return false;
+        }
+        *stage += 1;
+        self.final_end = plan.final_at_start(*stage);
+        for Streams { outgoing, incoming, .. } in streams {
+            outgoing.next_stage();
+            incoming.next_stage();
+        }
+        true
     }
 
-    /// Whether it waits for `peer` to send, and to receive.
-    pub(crate) fn awaits(&self, peer: usize) -> (bool, bool) {
-        (self.incoming[peer].is_starved(), self.outgoing[peer].is_blocked())
+    pub(crate) fn is_done(&self) -> bool {
+        let is_done = |streams: &Streams| streams.outgoing.is_done() && streams.incoming.is_done();
+        self.flushed && self.streams.iter().all(is_done)
+    }
+
+    /// The peers, and whether it waits for them to send, and to receive.
+    pub(crate) fn awaits(&self) -> Vec<(usize, (bool, bool))> {
+        let awaits = |streams: &Streams| {
+            (streams.peer, (streams.incoming.is_starved(), streams.outgoing.is_blocked()))
+        };
+        self.streams.iter().map(awaits).collect()
     }
 
     pub(crate) fn complete(self, outcome: Result<(), Error>) {
@@ -152,29 +216,29 @@ impl Underway for Collective<'_> {
         self.work.is_awaited()
     }
 
-    /// The peers that have not called the operation and, where all have, those that are furthest from its end.
+    /// The peers that have not called the operation and, where all have, those of the stage that are furthest from its end.
     fn missing(&self) -> (Vec<usize>, Vec<usize>) {
-        let peers = || others(self.me, self.incoming.len());
-        let absent: Vec<usize> = peers().filter(|peer| !self.incoming[*peer].has_arrived()).collect();
-        let exchanged = |peer: &usize| self.incoming[*peer].payload() + self.outgoing[*peer].payload();
-        let unfinished = || peers().filter(|peer| !self.incoming[*peer].is_done());
-        let least = unfinished().map(|peer| exchanged(&peer)).min();
-        let stalled =
-            unfinished().filter(|peer| absent.is_empty() && Some(exchanged(peer)) == least).collect();
+        let streams = || self.streams[self.before..].iter().chain(&self.streams[..self.before]);
+        let absent: Vec<usize> =
+            streams().filter(|streams| !streams.incoming.has_arrived()).map(|streams| streams.peer).collect();
+        let exchanged = |streams: &Streams| streams.incoming.payload() + streams.outgoing.payload();
+        let unfinished = || {
+            streams().filter(|streams| self.plan.is_in(self.stage, streams.peer) && !streams.incoming.rests())
+        };
+        let least = unfinished().map(exchanged).min();
+        let stalled = unfinished().filter(|streams| absent.is_empty() && Some(exchanged(streams)) == least);
+        let stalled = stalled.map(|streams| streams.peer).collect();
         (absent, stalled)
     }
 
     fn traffic(&self) -> (u64, u64) {
-        let sent = self.outgoing.iter().map(Outgoing::payload).sum();
-        (sent, self.incoming.iter().map(Incoming::payload).sum())
+        let sent = self.streams.iter().map(|streams| streams.outgoing.payload()).sum();
+        (sent, self.streams.iter().map(|streams| streams.incoming.payload()).sum())
     }
 }
 
-/// The other ranks, the next one first, so that not all ranks turn to the same one at once.
-fn others(me: usize, ranks: usize) -> impl Iterator<Item = usize> {
-    (me + 1..ranks).chain(0..me)
-}
-
-fn link(links: &mut [Option<PeerLinks>], peer: usize) -> Option<&mut Link> {
-    links[peer].as_mut().map(|links| &mut links.collective)
+/// The streams of the ranks after this one first.
+fn in_turn(streams: &mut [Streams], before: usize) -> impl Iterator<Item = &mut Streams> {
+    let (before, after) = streams.split_at_mut(before);
+    after.iter_mut().chain(before)
 }

@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 use crate::call::Call;
 use crate::collective::Collective;
 use crate::error::Error;
-use crate::fabric::Fabric;
+use crate::fabric::{Fabric, Pair, Unlinked};
 use crate::fault::Fault;
 use crate::flight::{Recorder, Ticket, Waiting};
 use crate::in_flight::{InFlight, Job, Underway, direction};
-use crate::link::{Doorbell, PeerLinks};
+use crate::link::{Channel, Doorbell, LinkError};
 use crate::pending::{Borrowed, Work};
 use crate::plan::Plan;
 use crate::stats::Counters;
-use crate::stream::Stop;
+use crate::stream::{Stop, StopReason};
 use crate::sync::{lock, wait};
 use crate::timeouts::Limit;
 use crate::transfer::Transfer;
@@ -82,6 +82,12 @@ struct Inbox {
     closing: bool,
 }
 
+/// Why nothing in flight can go on.
+enum Halt {
+    Stop(Call, Stop),
+    Failed(Error),
+}
+
 /// What a collective is called with.
 pub(crate) struct Request {
     /// Its sequence number is filled in when it is its turn.
@@ -90,15 +96,15 @@ pub(crate) struct Request {
     pub(crate) root: usize,
 }
 
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.context.fabric.leave(self.identity.group, self.identity.world_rank());
+    }
+}
+
 impl Progress {
-    pub(crate) fn new(
-        identity: Identity,
-        context: Context,
-        place: usize,
-        doorbell: Arc<Doorbell>,
-        links: Vec<Option<PeerLinks>>,
-    ) -> Self {
-        let size = links.len();
+    pub(crate) fn new(identity: Identity, context: Context, place: usize, doorbell: Arc<Doorbell>) -> Self {
+        let size = identity.members.len();
         let spin = context.fabric.has_core_per_rank();
         Self {
             identity,
@@ -107,7 +113,7 @@ impl Progress {
             place,
             doorbell,
             spin,
-            engine: Mutex::new(InFlight::new(links)),
+            engine: Mutex::new(InFlight::new(size)),
             inbox: Mutex::new(Inbox {
                 jobs: Vec::new(),
                 outstanding: 0,
@@ -176,8 +182,7 @@ impl Progress {
         let Identity { rank, members, .. } = &self.identity;
         let call = Call { sequence: inbox.collectives, ..request.call };
         inbox.collectives += 1;
-        let elements = call.bytes as usize / call.dtype.size();
-        let plan = Plan::new(call.operation, members.len(), *rank, request.root, elements, call.dtype.size());
+        let plan = Plan::new(&call, members.len(), *rank, request.root);
         let now = Instant::now();
         let ticket = self.context.recorder.called(self.place, &call, None, now, starts);
         let started = starts.then_some(now);
@@ -254,10 +259,17 @@ impl Progress {
             if std::mem::replace(&mut answered, self.context.recorder.inquiries()) != answered {
                 self.note_waits(engine, inline.as_deref());
             }
-            let moved = match self.advance(engine, inline.as_deref_mut()) {
+            let linked = self.link(engine, inline.as_deref_mut());
+            let advanced =
+                linked.and_then(|linked| Ok(self.advance(engine, inline.as_deref_mut())? || linked));
+            let moved = match advanced {
                 Ok(moved) => moved,
-                Err((call, stop)) => {
+                Err(Halt::Stop(call, stop)) => {
                     self.give_up(call, stop);
+                    continue;
+                }
+                Err(Halt::Failed(error)) => {
+                    self.fault().raise(self.identity.world_rank(), error);
                     continue;
                 }
             };
@@ -291,18 +303,57 @@ impl Progress {
         }
     }
 
+    /// Fetches the links that what comes first of each queue needs, as far as they have come about; says whether any has.
+    fn link(&self, engine: &mut InFlight, inline: Option<&mut Collective<'_>>) -> Result<bool, Halt> {
+        let InFlight { links, collectives, transfers } = engine;
+        let Identity { group, name, rank, members } = &self.identity;
+        let mut came = false;
+        let mut fetch = |peer: usize, channel, call: &Call| {
+            let place = links[peer].get_mut(channel);
+            if place.is_none() {
+                let pair = Pair {
+                    group: *group,
+                    name,
+                    members: members.len(),
+                    rank: members[*rank],
+                    peer: members[peer],
+                    channel,
+                };
+                *place = self.context.fabric.link(&pair).map_err(|unlinked| match unlinked {
+                    Unlinked::Left => {
+                        Halt::Stop(*call, Stop { peer, reason: StopReason::Link(LinkError::Closed) })
+                    }
+                    Unlinked::Failed(error) => Halt::Failed(error),
+                })?;
+                came |= place.is_some();
+            }
+            Ok(place.is_some())
+        };
+        if let Some(collective) = inline {
+            collective.link(&mut fetch)?;
+        } else if let Some(collective) = collectives.front_mut() {
+            collective.link(&mut fetch)?;
+        }
+        for (peer, queues) in transfers.iter().enumerate() {
+            for (queue, channel) in queues.iter().zip([Channel::Outbound, Channel::Inbound]) {
+                if let Some(transfer) = queue.front() {
+                    fetch(peer, channel, &transfer.call)?;
+                }
+            }
+        }
+        Ok(came)
+    }
+
     /// Does what can be done without waiting, and completes what is done.
-    fn advance(
-        &self,
-        engine: &mut InFlight,
-        inline: Option<&mut Collective<'_>>,
-    ) -> Result<bool, (Call, Stop)> {
+    fn advance(&self, engine: &mut InFlight, inline: Option<&mut Collective<'_>>) -> Result<bool, Halt> {
         let mut moved = false;
         if let Some(collective) = inline {
-            moved |= collective.advance(&mut engine.links).map_err(|stop| (collective.call, stop))?;
+            moved |=
+                collective.advance(&mut engine.links).map_err(|stop| Halt::Stop(collective.call, stop))?;
         } else if let Some(collective) = engine.collectives.front_mut() {
             self.start(&mut collective.started, collective.ticket);
-            moved |= collective.advance(&mut engine.links).map_err(|stop| (collective.call, stop))?;
+            moved |=
+                collective.advance(&mut engine.links).map_err(|stop| Halt::Stop(collective.call, stop))?;
             if let Some(collective) = engine.collectives.pop_front_if(|collective| collective.is_done()) {
                 self.finish(&collective, true);
                 collective.complete(Ok(()));
@@ -310,11 +361,11 @@ impl Progress {
             }
         }
         for (links, queues) in engine.links.iter_mut().zip(&mut engine.transfers) {
-            let Some(links) = links else { continue };
-            for queue in queues {
+            for (queue, link) in queues.iter_mut().zip([&mut links.outbound, &mut links.inbound]) {
                 let Some(transfer) = queue.front_mut() else { continue };
                 self.start(&mut transfer.started, transfer.ticket);
-                moved |= transfer.advance(&mut links.transfer).map_err(|stop| (transfer.call, stop))?;
+                let Some(link) = link else { continue };
+                moved |= transfer.advance(link).map_err(|stop| Halt::Stop(transfer.call, stop))?;
                 if let Some(transfer) = queue.pop_front_if(|transfer| transfer.is_done()) {
                     self.finish(&transfer, true);
                     transfer.complete(Ok(()));

@@ -1,27 +1,47 @@
-//! What connects the members of a new group.
+//! What connects the members of a group.
 
 use std::sync::Arc;
 
 use crate::error::{Error, Suspect, Verdict};
-use crate::link::{Doorbell, PeerLinks};
+use crate::link::{Channel, Doorbell, Link};
 
-/// A group that is being made, as one member sees it.
-pub(crate) struct Gathering<'a> {
+/// A link between two members of a group, as one of them sees it.
+pub(crate) struct Pair<'a> {
     /// The group's number; the same on all members, and of no other group.
     pub(crate) group: u64,
     pub(crate) name: &'a str,
-    /// This rank's place among the members.
+    /// The number of members.
+    pub(crate) members: usize,
+    /// This rank of the world, and the other one.
     pub(crate) rank: usize,
-    /// The world ranks of the members.
-    pub(crate) members: &'a [usize],
-    /// What wakes this rank.
-    pub(crate) doorbell: &'a Arc<Doorbell>,
+    pub(crate) peer: usize,
+    pub(crate) channel: Channel,
 }
 
-/// Makes the links of a group, by way of its world.
+/// Why there will be no link.
+#[derive(Debug)]
+pub(crate) enum Unlinked {
+    /// The peer has let go of the group.
+    Left,
+    Failed(Error),
+}
+
+impl From<Error> for Unlinked {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// Makes the links of groups, each when it is first used, by way of their world.
 pub(crate) trait Fabric: Send + Sync {
-    /// Connects this rank with every other member, in the order of the group; nothing at its own place.
-    fn connect(&self, gathering: &Gathering<'_>) -> Result<Vec<Option<PeerLinks>>, Error>;
+    /// Rank `rank` of the world becomes a member of a group. Gives what wakes it, also when a link has come about.
+    fn enter(&self, group: u64, rank: usize) -> Result<Arc<Doorbell>, Error>;
+
+    /// Rank `rank` lets go of a group: it makes no more links there.
+    fn leave(&self, group: u64, rank: usize);
+
+    /// Gives a link, once, if it has come about. Otherwise it sees to it that it does, without waiting.
+    fn link(&self, pair: &Pair<'_>) -> Result<Option<Link>, Unlinked>;
 
     /// Asks all ranks what they wait for and finds out who holds up rank `asker` of the world, within seconds.
     fn inquire(&self, asker: usize) -> Verdict;

@@ -12,7 +12,7 @@ use std::time::Instant;
 use crate::call::{Call, HEADER_BYTES, Operation, decode, encode};
 use crate::dtype::DType;
 use crate::flight::Recorder;
-use crate::link::{CHANNEL_BYTES, Doorbell, Link, Segment, SharedLink};
+use crate::link::{Doorbell, Link, Segment, SharedLink, segment_bytes};
 use crate::pending::Owned;
 use crate::transfer::Transfer;
 
@@ -68,9 +68,9 @@ pub fn flight(bytes: &[u8]) {
 
 /// The two ends of a link.
 fn pair() -> Option<(Link, Link)> {
-    let segment = Arc::new(Segment::anonymous(CHANNEL_BYTES).ok()?);
+    let segment = Arc::new(Segment::anonymous(segment_bytes(2)).ok()?);
     let doorbell = Arc::new(Doorbell::new().ok()?);
-    let link = |side| Link::Shared(SharedLink::new(segment.clone(), 0, side, doorbell.clone()));
+    let link = |side| Link::Shared(SharedLink::new(segment.clone(), side, doorbell.clone()));
     Some((link(0), link(1)))
 }
 

@@ -10,10 +10,9 @@ use crate::call::{Call, Operation};
 use crate::dtype::{DType, Element, ReduceOp};
 use crate::engine::{Context, Identity, Progress, Request};
 use crate::error::Error;
-use crate::fabric::Gathering;
 use crate::flight::{Flight, Outside};
-use crate::link::Doorbell;
 use crate::pending::{Owned, Pending, Work};
+use crate::plan::Plan;
 use crate::stats::Stats;
 use crate::sync::lock;
 
@@ -49,13 +48,11 @@ impl Group {
     }
 
     fn connect(context: Context, identity: Identity) -> Result<Self> {
-        let doorbell = Arc::new(Doorbell::new()?);
+        let doorbell = context.fabric.enter(identity.group, identity.world_rank())?;
         context.fault.watch(&doorbell);
-        let Identity { group, ref name, rank, ref members } = identity;
-        let place = context.recorder.register(group, name, members);
-        let links = context.fabric.connect(&Gathering { group, name, rank, members, doorbell: &doorbell })?;
+        let place = context.recorder.register(identity.group, &identity.name, &identity.members);
         context.recorder.connected(place);
-        let progress = Arc::new(Progress::new(identity, context, place, doorbell, links));
+        let progress = Arc::new(Progress::new(identity, context, place, doorbell));
         Ok(Self(Arc::new(Member { progress, splits: Mutex::new(0) })))
     }
 
@@ -83,7 +80,7 @@ impl Group {
     }
 
     /// Makes one new group of all members that give the same `color`, ordered by `key`, then by rank. Every member
-    /// calls it, with the same `name` where the color is the same; it returns when the new group is connected.
+    /// calls it, with the same `name` where the color is the same.
     pub fn split(&self, name: &str, color: u32, key: u32) -> Result<Group> {
         let mut splits = lock(&self.0.splits);
         let Identity { group, rank, members, .. } = self.identity();
@@ -168,7 +165,7 @@ impl Group {
 
     /// Returns when every rank has called it.
     pub fn barrier(&self) -> Result<()> {
-        self.run::<u8>(Operation::Barrier, &mut [], None, None)
+        self.run::<u8>(Operation::Barrier, &mut vec![0; Plan::barrier_bytes(self.size())], None, None)
     }
 
     /// As [`all_reduce`](Self::all_reduce), on a slice, blocking.

@@ -10,7 +10,7 @@ use crate::call::{Call, Operation};
 use crate::collective::Collective;
 use crate::error::Error;
 use crate::flight::Ticket;
-use crate::link::PeerLinks;
+use crate::link::{Link, PeerLinks};
 use crate::transfer::Transfer;
 
 /// An operation on its way.
@@ -36,15 +36,17 @@ pub(crate) enum Job {
 
 /// The operations in flight, in the order of their calls. Of each queue, only the first makes progress.
 pub(crate) struct InFlight {
-    pub(crate) links: Vec<Option<PeerLinks>>,
+    /// Per peer.
+    pub(crate) links: Vec<PeerLinks>,
     pub(crate) collectives: VecDeque<Collective<'static>>,
     /// Per peer: sends and receives.
     pub(crate) transfers: Vec<[VecDeque<Transfer>; 2]>,
 }
 
 impl InFlight {
-    pub(crate) fn new(links: Vec<Option<PeerLinks>>) -> Self {
-        let transfers = links.iter().map(|_| Default::default()).collect();
+    pub(crate) fn new(members: usize) -> Self {
+        let links = (0..members).map(|_| PeerLinks::default()).collect();
+        let transfers = (0..members).map(|_| Default::default()).collect();
         Self { links, collectives: VecDeque::new(), transfers }
     }
 
@@ -85,33 +87,28 @@ impl InFlight {
     }
 
     pub(crate) fn arm(&mut self) {
-        for links in self.links.iter_mut().flatten() {
-            links.collective.arm();
-            links.transfer.arm();
-        }
+        self.links.iter_mut().flat_map(PeerLinks::each).for_each(Link::arm);
     }
 
     pub(crate) fn disarm(&mut self) {
-        for links in self.links.iter_mut().flatten() {
-            links.collective.disarm();
-            links.transfer.disarm();
-        }
+        self.links.iter_mut().flat_map(PeerLinks::each).for_each(Link::disarm);
     }
 
     /// The descriptors that anything in flight waits for.
     pub(crate) fn awaited<'a>(&'a self, inline: Option<&Collective<'_>>) -> Vec<(BorrowedFd<'a>, PollFlags)> {
-        let mut awaited = Vec::new();
-        for (peer, links) in self.links.iter().enumerate() {
-            let Some(links) = links else { continue };
-            let collective = inline
-                .map(|collective| collective.awaits(peer))
-                .or_else(|| self.collectives.front().map(|collective| collective.awaits(peer)));
-            if let Some((read, write)) = collective {
-                awaited.extend(links.collective.poll_for(read, write));
-            }
-            let transfers = self.transfers[peer].iter().filter_map(VecDeque::front).map(Transfer::awaits);
-            let (read, write) = transfers.fold((false, false), |(r, w), (read, write)| (r | read, w | write));
-            awaited.extend(links.transfer.poll_for(read, write));
+        let collective = match inline {
+            Some(collective) => collective.awaits(),
+            None => self.collectives.front().map(Collective::awaits).unwrap_or_default(),
+        };
+        let polled = |link: &'a Option<Link>, (read, write)| link.as_ref()?.poll_for(read, write);
+        let mut awaited: Vec<_> = collective
+            .into_iter()
+            .filter_map(|(peer, awaits)| polled(&self.links[peer].collective, awaits))
+            .collect();
+        for (links, [sends, receives]) in self.links.iter().zip(&self.transfers) {
+            let awaits = |queue: &VecDeque<Transfer>| queue.front().map(Transfer::awaits);
+            awaited.extend(awaits(sends).and_then(|awaits| polled(&links.outbound, awaits)));
+            awaited.extend(awaits(receives).and_then(|awaits| polled(&links.inbound, awaits)));
         }
         awaited
     }

@@ -17,16 +17,37 @@
 //! An all-reduce alternates its two kinds of segments in pieces of [`PIECE`] bytes, [`LAG`] pieces apart, so that a
 //! piece of the buffer is still in the cache when its result comes back. It cannot deadlock: a piece waits only for
 //! pieces with lower numbers, and each link blocks on its own alone.
+//!
+//! In a large group not everybody should have to talk to everybody. Where its size is a multiple of a power of two, its
+//! ranks form a grid, rank = row · columns + column with a power of two of columns, and a collective is two or three of
+//! the above, one after the other, along this rank's row and column:
+//!
+//! | collective on a grid | stages |
+//! |---|---|
+//! | all-reduce | reduce-scatter along the row, all-reduce of the own part along the column, all-gather along the row |
+//! | reduce-scatter | of all slices of the own column along the row, of these along the column |
+//! | all-gather | along the row, then of whole rows along the column |
+//! | broadcast | along the root's column, then along each row |
+//! | barrier | along the row, then along the column |
+//!
+//! A row is a power of two of neighbours, so its sum is a node of the tree that the crate's header describes, and rows are
+//! added as that tree adds them: the bits are the same. Each rank sends as many bytes as without the grid. Halves are the
+//! exception: their sums are rounded once, at the end of the tree, so they are reduced without a grid, as are gathers and
+//! all-to-alls.
 
 use std::ops::Range;
 
-use crate::call::Operation;
+use crate::call::{Call, Operation};
+use crate::dtype::DType;
 
 /// Bytes after which an all-reduce turns from contributions to results. Part of the protocol.
 const PIECE: usize = 64 << 10;
 
 /// By how many pieces the results stay behind the contributions. Part of the protocol.
 const LAG: usize = 2;
+
+/// The largest group in which everybody talks to everybody in every collective. Part of the protocol.
+const DIRECT: usize = 32;
 
 /// A part of the buffer that goes out on a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,15 +79,251 @@ pub(crate) struct Inbound {
     pub(crate) purpose: Use,
 }
 
-/// The segments of one collective on one rank.
+/// What comes next on a link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Next<T> {
+    Segment(T),
+    /// Nothing before the next stage.
+    Later,
+    /// Nothing at all.
+    End,
+}
+
+impl<T> From<Option<T>> for Next<T> {
+    fn from(segment: Option<T>) -> Self {
+        segment.map_or(Self::End, Self::Segment)
+    }
+}
+
+/// The segments of one collective on one rank: exchanges with some ranks of the group each, one after the other.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
+    me: usize,
+    stages: Vec<Stage>,
+}
+
+#[derive(Debug, Clone)]
+struct Stage {
+    members: Members,
+    exchange: Exchange,
+}
+
+/// Ranks of the group, in order and at equal distances.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Members {
+    first: usize,
+    step: usize,
+    count: usize,
+}
+
+impl Members {
+    fn ranks(self) -> impl DoubleEndedIterator<Item = usize> + Clone {
+        (0..self.count).map(move |index| self.first + index * self.step)
+    }
+
+    /// The place of a rank among them.
+    fn place(self, rank: usize) -> Option<usize> {
+        let distance = rank.checked_sub(self.first)?;
+        (distance.is_multiple_of(self.step) && distance / self.step < self.count)
+            .then(|| distance / self.step)
+    }
+}
+
+/// A group of `rows` times `columns` ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Grid {
+    rows: usize,
+    columns: usize,
+}
+
+impl Grid {
+    /// The grid of a group in which each rank has the fewest peers, if it is large enough and has one.
+    fn of(ranks: usize) -> Option<Self> {
+        let widths = (1..=ranks.trailing_zeros()).map(|power| 1 << power);
+        let grids = widths.map(|columns| Self { rows: ranks / columns, columns });
+        grids.filter(|grid| ranks > DIRECT && grid.rows > 1).min_by_key(|grid| grid.rows + grid.columns)
+    }
+
+    fn row(self, rank: usize) -> Members {
+        Members { first: rank - rank % self.columns, step: 1, count: self.columns }
+    }
+
+    fn column(self, rank: usize) -> Members {
+        Members { first: rank % self.columns, step: self.columns, count: self.rows }
+    }
+}
+
+impl Plan {
+    /// The plan of the group's rank `me`. `root` is a rank of the group, and 0 where there is none.
+    pub(crate) fn new(call: &Call, ranks: usize, me: usize, root: usize) -> Self {
+        let halves = matches!(call.dtype, DType::Bf16 | DType::F16) && call.reduce.is_some();
+        let grid = Grid::of(ranks).filter(|_| !halves);
+        let stages = grid.and_then(|grid| on_grid(call, grid, me, root));
+        let stages = stages.unwrap_or_else(|| {
+            let everybody = Members { first: 0, step: 1, count: ranks };
+            vec![Stage::new(call.operation, everybody, me, root, whole(call), call)]
+        });
+        Self { me, stages }
+    }
+
+    /// Bytes that a barrier passes on, where its stages need some to wait for each other.
+    pub(crate) fn barrier_bytes(ranks: usize) -> usize {
+        Grid::of(ranks).map_or(0, |grid| grid.rows)
+    }
+
+    pub(crate) fn stages(&self) -> usize {
+        self.stages.len()
+    }
+
+    /// The other ranks that take part, in order.
+    pub(crate) fn peers(&self) -> Vec<usize> {
+        let mut peers: Vec<usize> = self.stages.iter().flat_map(|stage| stage.members.ranks()).collect();
+        peers.sort_unstable();
+        peers.dedup();
+        peers.retain(|peer| *peer != self.me);
+        peers
+    }
+
+    /// The other ranks that take part in a stage, in order.
+    pub(crate) fn peers_in(&self, stage: usize) -> impl DoubleEndedIterator<Item = usize> + Clone {
+        self.stages[stage].members.ranks().filter(|peer| *peer != self.me)
+    }
+
+    /// Whether a rank takes part in a stage.
+    pub(crate) fn is_in(&self, stage: usize, rank: usize) -> bool {
+        self.stages[stage].members.place(rank).is_some()
+    }
+
+    /// This rank's place among those of a stage.
+    pub(crate) fn place_in(&self, stage: usize) -> usize {
+        self.stages[stage].exchange.me
+    }
+
+    /// The offset up to which the own slice is final from a stage's start.
+    pub(crate) fn final_at_start(&self, stage: usize) -> usize {
+        self.stages[stage].exchange.final_at_start()
+    }
+
+    /// Segment `index` of what goes to `peer` in a stage.
+    pub(crate) fn outbound(&self, stage: usize, peer: usize, index: usize) -> Next<Outbound> {
+        self.next(stage, peer, |exchange, peer| exchange.outbound(peer, index))
+    }
+
+    /// Segment `index` of what comes from `peer` in a stage.
+    pub(crate) fn inbound(&self, stage: usize, peer: usize, index: usize) -> Next<Inbound> {
+        self.next(stage, peer, |exchange, peer| exchange.inbound(peer, index))
+    }
+
+    fn next<T>(
+        &self,
+        stage: usize,
+        peer: usize,
+        segment: impl FnOnce(&Exchange, usize) -> Option<T>,
+    ) -> Next<T> {
+        let Stage { members, exchange } = &self.stages[stage];
+        match members.place(peer).and_then(|place| segment(exchange, place)) {
+            Some(segment) => Next::Segment(segment),
+            None if (stage + 1..self.stages.len()).any(|later| self.is_in(later, peer)) => Next::Later,
+            None => Next::End,
+        }
+    }
+}
+
+fn whole(call: &Call) -> Slices {
+    Slices::Even { start: 0, elements: call.bytes as usize / call.dtype.size() }
+}
+
+/// The stages of a collective on a grid, where it has some.
+fn on_grid(call: &Call, grid: Grid, me: usize, root: usize) -> Option<Vec<Stage>> {
+    let Grid { rows, columns } = grid;
+    let along_row = |operation, slices| Stage::new(operation, grid.row(me), me, root, slices, call);
+    let along_column = |operation, slices| Stage::new(operation, grid.column(me), me, root, slices, call);
+    let (row, column) = (me / columns, me % columns);
+    // Of the slices where everybody has one.
+    let slice = call.bytes as usize / (rows * columns);
+    let stages = match call.operation {
+        Operation::AllReduce => {
+            let scatter = along_row(Operation::ReduceScatter, whole(call));
+            let part = scatter.exchange.slice(column);
+            let elements = part.len() / call.dtype.size();
+            let reduce = along_column(Operation::AllReduce, Slices::Even { start: part.start, elements });
+            vec![scatter, reduce, along_row(Operation::AllGather, whole(call))]
+        }
+        Operation::ReduceScatter => {
+            let mut scatter =
+                along_row(Operation::ReduceScatter, Slices::Spread { start: 0, stride: slice, bytes: slice });
+            (scatter.exchange.blocks, scatter.exchange.block_bytes) = (rows, columns * slice);
+            let own = Slices::Spread { start: column * slice, stride: columns * slice, bytes: slice };
+            vec![scatter, along_column(Operation::ReduceScatter, own)]
+        }
+        Operation::AllGather => {
+            let start = row * columns * slice;
+            let in_row = Slices::Spread { start, stride: slice, bytes: slice };
+            let rows = Slices::Spread { start: 0, stride: columns * slice, bytes: columns * slice };
+            vec![along_row(Operation::AllGather, in_row), along_column(Operation::AllGather, rows)]
+        }
+        Operation::Broadcast => {
+            let down = (column == root % columns).then(|| along_column(Operation::Broadcast, whole(call)));
+            // The root of each row stands in the root's column.
+            let mut across = along_row(Operation::Broadcast, whole(call));
+            across.exchange.root = root % columns;
+            down.into_iter().chain([across]).collect()
+        }
+        // A byte of each row says that all of it is there.
+        Operation::Barrier => {
+            let bytes = Slices::Spread { start: 0, stride: 1, bytes: 1 };
+            vec![along_row(Operation::Barrier, whole(call)), along_column(Operation::AllGather, bytes)]
+        }
+        _ => return None,
+    };
+    Some(stages)
+}
+
+impl Stage {
+    fn new(
+        operation: Operation,
+        members: Members,
+        me: usize,
+        root: usize,
+        slices: Slices,
+        call: &Call,
+    ) -> Self {
+        let place = |rank| members.place(rank).unwrap_or(0);
+        let exchange = Exchange {
+            operation,
+            ranks: members.count,
+            me: place(me),
+            root: place(root),
+            element_bytes: call.dtype.size(),
+            slices,
+            blocks: 1,
+            block_bytes: 0,
+        };
+        Self { members, exchange }
+    }
+}
+
+/// How the buffer, or a part of it, is cut into one slice per rank.
+#[derive(Debug, Clone)]
+enum Slices {
+    /// Elements from byte `start` on, in slices that differ by at most one element.
+    Even { start: usize, elements: usize },
+    /// Slices of `bytes` bytes that begin `stride` bytes after each other.
+    Spread { start: usize, stride: usize, bytes: usize },
+}
+
+/// One collective among some ranks, by their places among them.
+#[derive(Debug, Clone)]
+struct Exchange {
     operation: Operation,
     ranks: usize,
     me: usize,
     root: usize,
-    elements: usize,
     element_bytes: usize,
+    slices: Slices,
+    /// How often a reduce-scatter is repeated, and after how many bytes.
+    blocks: usize,
+    block_bytes: usize,
 }
 
 enum Piece {
@@ -74,29 +331,27 @@ enum Piece {
     Result(usize),
 }
 
-impl Plan {
-    /// `root` is a rank of the group, and 0 where there is none.
-    pub(crate) fn new(
-        operation: Operation,
-        ranks: usize,
-        me: usize,
-        root: usize,
-        elements: usize,
-        element_bytes: usize,
-    ) -> Self {
-        Self { operation, ranks, me, root, elements, element_bytes }
+impl Exchange {
+    /// The bytes of a rank's slice.
+    fn slice(&self, rank: usize) -> Range<usize> {
+        match self.slices {
+            Slices::Even { start, elements } => {
+                let (share, rest) = (elements / self.ranks, elements % self.ranks);
+                let first = rank * share + rank.min(rest);
+                let length = share + usize::from(rank < rest);
+                start + first * self.element_bytes..start + (first + length) * self.element_bytes
+            }
+            Slices::Spread { start, stride, bytes } => start + rank * stride..start + rank * stride + bytes,
+        }
     }
 
-    /// The bytes of rank `rank`'s slice.
-    pub(crate) fn slice(&self, rank: usize) -> Range<usize> {
-        let (share, rest) = (self.elements / self.ranks, self.elements % self.ranks);
-        let start = rank * share + rank.min(rest);
-        let length = share + usize::from(rank < rest);
-        start * self.element_bytes..(start + length) * self.element_bytes
+    /// The same in a block.
+    fn slice_in(&self, block: usize, rank: usize) -> Range<usize> {
+        let Range { start, end } = self.slice(rank);
+        start + block * self.block_bytes..end + block * self.block_bytes
     }
 
-    /// The offset up to which the own slice is final from the start.
-    pub(crate) fn final_at_start(&self) -> usize {
+    fn final_at_start(&self) -> usize {
         match self.operation {
             Operation::Broadcast if self.me == self.root => usize::MAX,
             Operation::AllReduce if self.ranks == 2 => 0,
@@ -104,8 +359,7 @@ impl Plan {
         }
     }
 
-    /// Segment `index` of what goes to `peer`.
-    pub(crate) fn outbound(&self, peer: usize, index: usize) -> Option<Outbound> {
+    fn outbound(&self, peer: usize, index: usize) -> Option<Outbound> {
         let open = |range| Some(Outbound { range, when_final: false });
         match (self.operation, index) {
             (Operation::AllReduce, 0) if self.ranks == 2 => open(self.whole()),
@@ -113,7 +367,8 @@ impl Plan {
                 Piece::Contribution(piece) => open(self.cut(peer, piece)),
                 Piece::Result(piece) => Some(Outbound { range: self.cut(self.me, piece), when_final: true }),
             },
-            (Operation::ReduceScatter | Operation::AllToAll, 0) => open(self.slice(peer)),
+            (Operation::ReduceScatter, block) if block < self.blocks => open(self.slice_in(block, peer)),
+            (Operation::AllToAll, 0) => open(self.slice(peer)),
             (Operation::AllGather, 0) => open(self.slice(self.me)),
             (Operation::Gather, 0) if peer == self.root => open(self.slice(self.me)),
             (Operation::Broadcast, 0) if self.me == self.root => open(self.slice(peer)),
@@ -125,8 +380,7 @@ impl Plan {
         }
     }
 
-    /// Segment `index` of what comes from `peer`.
-    pub(crate) fn inbound(&self, peer: usize, index: usize) -> Option<Inbound> {
+    fn inbound(&self, peer: usize, index: usize) -> Option<Inbound> {
         let inbound = |range, purpose| Some(Inbound { range, purpose });
         match (self.operation, index) {
             (Operation::AllReduce, 0) if self.ranks == 2 => inbound(self.whole(), Use::ReduceAfterSending),
@@ -134,7 +388,9 @@ impl Plan {
                 Piece::Contribution(piece) => inbound(self.cut(self.me, piece), Use::Reduce),
                 Piece::Result(piece) => inbound(self.cut(peer, piece), Use::Fill),
             },
-            (Operation::ReduceScatter, 0) => inbound(self.slice(self.me), Use::Reduce),
+            (Operation::ReduceScatter, block) if block < self.blocks => {
+                inbound(self.slice_in(block, self.me), Use::Reduce)
+            }
             (Operation::AllToAll, 0) => inbound(self.slice(peer), Use::FillAfterSending),
             (Operation::AllGather, 0) => inbound(self.slice(peer), Use::Fill),
             (Operation::Gather, 0) if self.me == self.root => inbound(self.slice(peer), Use::Fill),
@@ -146,7 +402,7 @@ impl Plan {
     }
 
     fn whole(&self) -> Range<usize> {
-        0..self.elements * self.element_bytes
+        self.slice(0).start..self.slice(self.ranks - 1).end
     }
 
     fn cut(&self, rank: usize, piece: usize) -> Range<usize> {
@@ -172,6 +428,7 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dtype::ReduceOp;
 
     const COLLECTIVES: [Operation; 6] = [
         Operation::AllReduce,
@@ -182,14 +439,43 @@ mod tests {
         Operation::AllToAll,
     ];
 
+    fn call(operation: Operation, elements: usize) -> Call {
+        let reduces = matches!(operation, Operation::AllReduce | Operation::ReduceScatter);
+        let reduce = reduces.then_some(ReduceOp::Sum);
+        Call { operation, sequence: 0, dtype: DType::F32, reduce, root: None, bytes: 4 * elements as u64 }
+    }
+
     fn plans(operation: Operation, ranks: usize, root: usize, elements: usize) -> Vec<Plan> {
-        (0..ranks).map(|me| Plan::new(operation, ranks, me, root, elements, 4)).collect()
+        (0..ranks).map(|me| Plan::new(&call(operation, elements), ranks, me, root)).collect()
+    }
+
+    /// The lengths of the segments of a link's direction, whatever their stages.
+    fn lengths<T>(
+        stages: usize,
+        segment: impl Fn(usize, usize) -> Next<T>,
+        length: impl Fn(&T) -> usize,
+    ) -> Vec<usize> {
+        let mut lengths = Vec::new();
+        for stage in 0..stages {
+            for index in 0.. {
+                match segment(stage, index) {
+                    Next::Segment(segment) => lengths.push(length(&segment)),
+                    Next::Later => break,
+                    Next::End => return lengths,
+                }
+            }
+        }
+        panic!("a link has no end")
+    }
+
+    fn sent(plan: &Plan, peer: usize) -> Vec<usize> {
+        lengths(plan.stages(), |stage, index| plan.outbound(stage, peer, index), |out| out.range.len())
     }
 
     #[test]
     fn both_ends_of_a_link_expect_the_same_bytes() {
         for operation in COLLECTIVES {
-            for ranks in 2..=5 {
+            for ranks in [2, 3, 4, 5, 34, 48] {
                 for elements in [0, 1, ranks, 60 * ranks, 100_003 * ranks + 1, 163_840 * ranks] {
                     if elements % ranks != 0
                         && !matches!(operation, Operation::AllReduce | Operation::Broadcast)
@@ -197,22 +483,16 @@ mod tests {
                         continue;
                     }
                     let plans = plans(operation, ranks, ranks - 1, elements);
-                    for (from, to) in (0..ranks).flat_map(|f| (0..ranks).map(move |t| (f, t))) {
-                        if from == to {
-                            continue;
-                        }
-                        for index in 0.. {
-                            let sent = plans[from].outbound(to, index);
-                            let expected = plans[to].inbound(from, index);
-                            let lengths = (
-                                sent.as_ref().map(|sent| sent.range.len()),
-                                expected.as_ref().map(|expected| expected.range.len()),
-                            );
-                            assert_eq!(lengths.0, lengths.1, "{operation} {from} -> {to}, segment {index}");
-                            if sent.is_none() {
-                                break;
-                            }
-                        }
+                    for (from, to) in
+                        (0..ranks).flat_map(|f| plans[f].peers().into_iter().map(move |t| (f, t)))
+                    {
+                        let expected = lengths(
+                            plans[to].stages(),
+                            |stage, index| plans[to].inbound(stage, from, index),
+                            |inbound| inbound.range.len(),
+                        );
+                        assert_eq!(sent(&plans[from], to), expected, "{operation} {from} -> {to}");
+                        assert!(plans[to].peers().contains(&from), "{operation} {from} -> {to}");
                     }
                 }
             }
@@ -221,30 +501,44 @@ mod tests {
 
     #[test]
     fn an_all_reduce_sends_two_parts_in_n_of_the_buffer() {
-        for ranks in 2..=6 {
-            let elements = 70_000 * ranks;
+        for ranks in [2, 3, 4, 5, 6, 34, 40, 64] {
+            let elements = 7_000 * ranks;
             for plan in plans(Operation::AllReduce, ranks, 0, elements) {
-                let sent: usize = (0..ranks)
-                    .filter(|peer| *peer != plan.me)
-                    .flat_map(|peer| (0..).map_while(|index| plan.outbound(peer, index)).collect::<Vec<_>>())
-                    .map(|segment| segment.range.len())
-                    .sum();
+                let sent: usize = plan.peers().into_iter().flat_map(|peer| sent(&plan, peer)).sum();
                 assert_eq!(sent, 2 * elements * 4 * (ranks - 1) / ranks);
             }
         }
     }
 
     #[test]
+    fn in_a_large_group_each_rank_has_few_peers() {
+        for (ranks, rows, columns) in
+            [(33, 0, 0), (34, 17, 2), (64, 8, 8), (96, 12, 8), (256, 16, 16), (1000, 125, 8), (1024, 32, 32)]
+        {
+            let grid = Grid::of(ranks);
+            assert_eq!(grid, (rows > 0).then_some(Grid { rows, columns }), "{ranks}");
+            let peers = grid.map_or(ranks - 1, |grid| grid.rows + grid.columns - 2);
+            for operation in [Operation::AllReduce, Operation::ReduceScatter, Operation::AllGather] {
+                assert_eq!(plans(operation, ranks, 0, ranks)[1].peers().len(), peers, "{operation} {ranks}");
+            }
+        }
+        assert_eq!(Grid::of(32), None);
+        let halves = Call { dtype: DType::Bf16, ..call(Operation::AllReduce, 64) };
+        assert_eq!(Plan::new(&halves, 64, 5, 0).peers().len(), 63);
+    }
+
+    #[test]
     fn slices_are_a_disjoint_complete_cover() {
         for ranks in 1..=9 {
             for elements in 0..30 {
-                let plan = Plan::new(Operation::AllReduce, ranks, 0, 0, elements, 8);
+                let plan = &plans(Operation::AllReduce, ranks, 0, elements)[0];
+                let exchange = &plan.stages[0].exchange;
                 let mut end = 0;
                 for rank in 0..ranks {
-                    assert_eq!(plan.slice(rank).start, end);
-                    end = plan.slice(rank).end;
+                    assert_eq!(exchange.slice(rank).start, end);
+                    end = exchange.slice(rank).end;
                 }
-                assert_eq!(end, elements * 8);
+                assert_eq!(end, elements * 4);
             }
         }
     }

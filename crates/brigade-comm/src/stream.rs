@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use crate::call::{Call, HEADER_BYTES, decode};
 use crate::link::{Link, LinkError};
-use crate::plan::{Inbound, Outbound, Use};
+use crate::plan::{Inbound, Next, Outbound, Use};
 
 /// Bytes that a step moves at most in one direction of a link, before it looks at the others.
 pub(crate) const STEP_BYTES: usize = 64 << 10;
@@ -58,17 +58,31 @@ pub(crate) struct Outgoing {
     offset: usize,
     payload: u64,
     blocked: bool,
+    /// Nothing is left before the plan's next stage.
+    rests: bool,
     frontier: usize,
 }
 
 impl Outgoing {
     pub(crate) fn new(header: [u8; HEADER_BYTES]) -> Self {
         let stage = Stage::Header(0);
-        Self { header, stage, segment: 0, offset: 0, payload: 0, blocked: false, frontier: 0 }
+        Self { header, stage, segment: 0, offset: 0, payload: 0, blocked: false, rests: false, frontier: 0 }
     }
 
     pub(crate) fn is_done(&self) -> bool {
         self.stage == Stage::Done
+    }
+
+    /// Whether nothing is left to do before the plan's next stage.
+    pub(crate) fn rests(&self) -> bool {
+        self.rests || self.is_done()
+    }
+
+    /// Turns to the plan's next stage.
+    pub(crate) fn next_stage(&mut self) {
+        if matches!(self.stage, Stage::Header(_) | Stage::Payload) {
+            (self.segment, self.offset, self.frontier, self.rests) = (0, 0, 0, false);
+        }
     }
 
     /// Whether it stopped because the link was full.
@@ -92,7 +106,7 @@ impl Outgoing {
         link: &mut Link,
         bytes: &[u8],
         final_end: usize,
-        segments: impl Fn(usize) -> Option<Outbound>,
+        segments: impl Fn(usize) -> Next<Outbound>,
     ) -> Result<bool, LinkError> {
         let mut moved = 0;
         self.blocked = false;
@@ -107,10 +121,18 @@ impl Outgoing {
                     written
                 }
                 Stage::Payload => {
-                    let Some(Outbound { range, when_final }) = segments(self.segment) else {
-                        self.stage = padding(self.payload);
-                        self.frontier = usize::MAX;
-                        continue;
+                    let Outbound { range, when_final } = match segments(self.segment) {
+                        Next::Segment(segment) => segment,
+                        Next::Later => {
+                            self.frontier = usize::MAX;
+                            self.rests = true;
+                            return Ok(moved > 0);
+                        }
+                        Next::End => {
+                            self.stage = padding(self.payload);
+                            self.frontier = usize::MAX;
+                            continue;
+                        }
                     };
                     let start = range.start + self.offset;
                     if start == range.end {
@@ -155,15 +177,29 @@ pub(crate) struct Incoming {
     offset: usize,
     payload: u64,
     starved: bool,
+    /// Nothing is left before the plan's next stage.
+    rests: bool,
 }
 
 impl Incoming {
     pub(crate) fn new() -> Self {
-        Self { stage: Stage::Header(0), segment: 0, offset: 0, payload: 0, starved: false }
+        Self { stage: Stage::Header(0), segment: 0, offset: 0, payload: 0, starved: false, rests: false }
     }
 
     pub(crate) fn is_done(&self) -> bool {
         self.stage == Stage::Done
+    }
+
+    /// Whether nothing is left to do before the plan's next stage.
+    pub(crate) fn rests(&self) -> bool {
+        self.rests || self.is_done()
+    }
+
+    /// Turns to the plan's next stage.
+    pub(crate) fn next_stage(&mut self) {
+        if matches!(self.stage, Stage::Header(_) | Stage::Payload) {
+            (self.segment, self.offset, self.rests) = (0, 0, false);
+        }
     }
 
     /// Whether the peer's header has come.
@@ -219,7 +255,7 @@ impl Incoming {
         link: &mut Link,
         bytes: &mut [u8],
         sent: usize,
-        segments: impl Fn(usize) -> Option<Inbound>,
+        segments: impl Fn(usize) -> Next<Inbound>,
     ) -> Result<(bool, Option<usize>), LinkError> {
         let (mut moved, mut final_end) = (0, None);
         while let Some((range, purpose)) = self.current(&segments)
@@ -254,7 +290,7 @@ impl Incoming {
         link: &mut Link,
         sent: usize,
         element_bytes: usize,
-        segments: impl Fn(usize) -> Option<Inbound>,
+        segments: impl Fn(usize) -> Next<Inbound>,
     ) -> Result<Option<Range<usize>>, LinkError> {
         let Some((range, purpose)) = self.current(&segments) else { return Ok(None) };
         let end = match purpose {
@@ -279,14 +315,18 @@ impl Incoming {
     }
 
     /// What is left of the first segment that is not complete.
-    fn current(&mut self, segments: impl Fn(usize) -> Option<Inbound>) -> Option<(Range<usize>, Use)> {
+    fn current(&mut self, segments: impl Fn(usize) -> Next<Inbound>) -> Option<(Range<usize>, Use)> {
         while self.stage == Stage::Payload {
             match segments(self.segment) {
-                None => self.stage = padding(self.payload),
-                Some(Inbound { range, .. }) if range.len() == self.offset => {
+                Next::End => self.stage = padding(self.payload),
+                Next::Later => {
+                    self.rests = true;
+                    return None;
+                }
+                Next::Segment(Inbound { range, .. }) if range.len() == self.offset => {
                     (self.segment, self.offset) = (self.segment + 1, 0);
                 }
-                Some(Inbound { range, purpose }) => {
+                Next::Segment(Inbound { range, purpose }) => {
                     return Some((range.start + self.offset..range.end, purpose));
                 }
             }
@@ -297,7 +337,7 @@ impl Incoming {
     fn skip_padding(
         &mut self,
         link: &mut Link,
-        segments: impl Fn(usize) -> Option<Inbound>,
+        segments: impl Fn(usize) -> Next<Inbound>,
     ) -> Result<bool, LinkError> {
         if self.current(segments).is_some() {
             return Ok(false);
@@ -330,13 +370,13 @@ mod tests {
     use super::*;
     use crate::call::{Operation, encode};
     use crate::dtype::DType;
-    use crate::link::TcpLink;
+    use crate::link::{RING_BYTES, TcpLink};
 
     #[test]
     fn a_part_of_an_element_leaves_a_reduction_starved() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let mut link = Link::Tcp(TcpLink::new(listener.accept().unwrap().0).unwrap());
+        let mut link = Link::Tcp(TcpLink::new(listener.accept().unwrap().0, RING_BYTES).unwrap());
         let call = Call {
             operation: Operation::AllReduce,
             sequence: 0,
@@ -345,7 +385,8 @@ mod tests {
             root: None,
             bytes: 12,
         };
-        let segment = |index| (index == 0).then_some(Inbound { range: 0..12, purpose: Use::Reduce });
+        let segment =
+            |index| Next::from((index == 0).then_some(Inbound { range: 0..12, purpose: Use::Reduce }));
         let mut incoming = Incoming::new();
         near.write_all(&encode(7, &call)).unwrap();
         while incoming.greet(&mut link, 0, 7, &call).unwrap().is_none() {}

@@ -1,17 +1,16 @@
 //! A world of threads in one process.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex};
-use std::time::Instant;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
 
 use crate::engine::Context;
 use crate::error::{Error, Verdict};
-use crate::fabric::{Fabric, Gathering, has_cores_for};
+use crate::fabric::{Fabric, Pair, Unlinked, has_cores_for};
 use crate::fault::Fault;
 use crate::flight::{Recorder, SETTLE, investigate};
 use crate::group::Group;
-use crate::link::{Doorbell, PeerLinks, Segment};
-use crate::sync::{lock, wait_until};
+use crate::link::{Channel, Doorbell, Link, Segment, SharedLink, segment_bytes};
+use crate::sync::lock;
 use crate::timeouts::{Limit, Timeouts};
 
 /// Makes a world of `n` ranks for the threads of one process: element r is rank r's group.
@@ -24,79 +23,79 @@ use crate::timeouts::{Limit, Timeouts};
 pub fn threads(n: usize, timeouts: Timeouts) -> Vec<Group> {
     let recorders: Vec<_> = (0..n).map(|rank| Arc::new(Recorder::new(rank, n, 0))).collect();
     let fault = Arc::new(Fault::default());
-    let fabric = Arc::new(Switchboard {
-        timeouts,
-        recorders: recorders.clone(),
-        fault: fault.clone(),
-        offers: Mutex::default(),
-        changed: Condvar::new(),
+    let fabric =
+        Arc::new(Switchboard { recorders: recorders.clone(), fault: fault.clone(), board: Mutex::default() });
+    let ranks = recorders.into_iter().map(|recorder| {
+        let (fabric, fault) = (fabric.clone(), fault.clone());
+        let context = Context { fabric, fault, recorder, limit: Limit::new(timeouts) };
+        match Group::world(context, (0..n).collect()) {
+            Ok(group) => group,
+            Err(error) => panic!("a world of {n} threads: {error}"),
+        }
     });
-    let members: Vec<usize> = (0..n).collect();
-    std::thread::scope(|scope| {
-        let ranks: Vec<_> = recorders
-            .into_iter()
-            .map(|recorder| {
-                let (fabric, fault, members) = (fabric.clone(), fault.clone(), members.clone());
-                let context = Context { fabric, fault, recorder, limit: Limit::new(timeouts) };
-                scope.spawn(move || Group::world(context, members))
-            })
-            .collect();
-        let groups = ranks.into_iter().map(|rank| match rank.join() {
-            Ok(Ok(group)) => group,
-            Ok(Err(error)) => panic!("a world of {n} threads: {error}"),
-            Err(panic) => std::panic::resume_unwind(panic),
-        });
-        groups.collect()
-    })
+    ranks.collect()
 }
 
 /// Where the two ends of a link find each other.
 struct Switchboard {
-    timeouts: Timeouts,
     recorders: Vec<Arc<Recorder>>,
     fault: Arc<Fault>,
-    offers: Mutex<HashMap<Address, Offer>>,
-    changed: Condvar,
+    board: Mutex<Board>,
 }
 
-/// A group that is being made, the world rank that offers and the one that takes.
-type Address = (u64, usize, usize);
+#[derive(Default)]
+struct Board {
+    /// By group and rank.
+    doorbells: HashMap<(u64, usize), Arc<Doorbell>>,
+    /// Ends of links that the other rank has made: by group, the rank that is to take it, the other one, and channel.
+    ends: HashMap<(u64, usize, usize, Channel), Link>,
+    left: HashSet<(u64, usize)>,
+}
 
-/// What one rank of a pair gives the other: its doorbell and, from the lower rank, the memory.
-type Offer = (Arc<Doorbell>, Option<Arc<Segment>>);
+impl Board {
+    fn doorbell(&mut self, group: u64, rank: usize) -> Result<Arc<Doorbell>, Error> {
+        match self.doorbells.get(&(group, rank)) {
+            Some(doorbell) => Ok(doorbell.clone()),
+            None => {
+                let doorbell = Arc::new(Doorbell::new()?);
+                self.doorbells.insert((group, rank), doorbell.clone());
+                Ok(doorbell)
+            }
+        }
+    }
+}
 
 impl Fabric for Switchboard {
-    fn connect(&self, gathering: &Gathering<'_>) -> Result<Vec<Option<PeerLinks>>, Error> {
-        let Gathering { group, rank, members, doorbell, .. } = *gathering;
-        let mut segments = Vec::new();
-        for peer in 0..members.len() {
-            let segment = (peer > rank).then(|| Segment::anonymous(PeerLinks::SEGMENT_BYTES)).transpose()?;
-            segments.push(segment.map(Arc::new));
+    fn enter(&self, group: u64, rank: usize) -> Result<Arc<Doorbell>, Error> {
+        lock(&self.board).doorbell(group, rank)
+    }
+
+    /// What it gave to others stays theirs; who waits for it is told.
+    fn leave(&self, group: u64, rank: usize) {
+        let mut board = lock(&self.board);
+        board.left.insert((group, rank));
+        board.ends.retain(|(of, owner, ..), _| (*of, *owner) != (group, rank));
+        board.doorbells.remove(&(group, rank));
+        let others = board.doorbells.iter().filter(|((of, _), _)| *of == group);
+        others.for_each(|(_, doorbell)| doorbell.ring());
+    }
+
+    /// Who comes first makes both ends.
+    fn link(&self, pair: &Pair<'_>) -> Result<Option<Link>, Unlinked> {
+        let Pair { group, rank, peer, channel, members, .. } = *pair;
+        let mut board = lock(&self.board);
+        if let Some(link) = board.ends.remove(&(group, rank, peer, channel)) {
+            return Ok(Some(link));
         }
-        let mut offers = lock(&self.offers);
-        for (peer, segment) in segments.iter().enumerate().filter(|(peer, _)| *peer != rank) {
-            let address = (group, members[rank], members[peer]);
-            offers.insert(address, (doorbell.clone(), segment.clone()));
+        if board.left.contains(&(group, peer)) {
+            return Err(Unlinked::Left);
         }
-        self.changed.notify_all();
-        drop(offers);
-        let deadline = Instant::now() + self.timeouts.init;
-        let take = |(peer, own): (usize, Option<Arc<Segment>>)| {
-            if peer == rank {
-                return Ok(None);
-            }
-            let (doorbell, theirs) =
-                self.take((group, members[peer], members[rank]), deadline).ok_or_else(|| Error::Connect {
-                    group: gathering.name.into(),
-                    rank: members[rank],
-                    peer: members[peer],
-                    waited: self.timeouts.init,
-                    reason: "it did not come".into(),
-                })?;
-            let side = usize::from(own.is_none());
-            Ok(own.or(theirs).map(|segment| PeerLinks::shared(segment, side, doorbell)))
-        };
-        segments.into_iter().enumerate().map(take).collect()
+        let segment = Arc::new(Segment::anonymous(segment_bytes(members))?);
+        let (ours, theirs) = (board.doorbell(group, rank)?, board.doorbell(group, peer)?);
+        let end = |side, other| Link::Shared(SharedLink::new(segment.clone(), side, other));
+        board.ends.insert((group, peer, rank, channel.at_peer()), end(1, ours));
+        theirs.ring();
+        Ok(Some(end(0, theirs)))
     }
 
     fn inquire(&self, asker: usize) -> Verdict {
@@ -109,21 +108,5 @@ impl Fabric for Switchboard {
 
     fn has_core_per_rank(&self) -> bool {
         has_cores_for(self.recorders.len())
-    }
-}
-
-impl Switchboard {
-    fn take(&self, address: Address, deadline: Instant) -> Option<Offer> {
-        let mut offers = lock(&self.offers);
-        loop {
-            if let Some(offer) = offers.remove(&address) {
-                return Some(offer);
-            }
-            let in_time;
-            (offers, in_time) = wait_until(&self.changed, offers, deadline);
-            if !in_time {
-                return offers.remove(&address);
-            }
-        }
     }
 }

@@ -8,7 +8,7 @@ use crate::flight::Ticket;
 use crate::in_flight::Underway;
 use crate::link::Link;
 use crate::pending::Work;
-use crate::plan::{Inbound, Outbound, Use};
+use crate::plan::{Inbound, Next, Outbound, Use};
 use crate::stream::{Incoming, Outgoing, Stop, StopReason};
 
 /// A send or a receive, with its buffer.
@@ -45,8 +45,9 @@ impl Transfer {
             Stream::Out { outgoing, flushed } => {
                 let bytes = self.work.bytes();
                 let range = 0..bytes.len();
-                let segment =
-                    |index| (index == 0).then(|| Outbound { range: range.clone(), when_final: false });
+                let segment = |index| {
+                    Next::from((index == 0).then(|| Outbound { range: range.clone(), when_final: false }))
+                };
                 let moved = outgoing.advance(link, bytes, 0, segment).map_err(Stop::link(self.peer))?;
                 *flushed = link.flush().map_err(Stop::link(self.peer))?;
                 Ok(moved)
@@ -61,8 +62,9 @@ impl Transfer {
                 }
                 let bytes = self.work.bytes();
                 let range = 0..bytes.len();
-                let segment =
-                    |index| (index == 0).then(|| Inbound { range: range.clone(), purpose: Use::Fill });
+                let segment = |index| {
+                    Next::from((index == 0).then(|| Inbound { range: range.clone(), purpose: Use::Fill }))
+                };
                 let (moved, _) = incoming.fill(link, bytes, 0, segment).map_err(Stop::link(self.peer))?;
                 link.flush().map_err(Stop::link(self.peer))?;
                 Ok(moved || theirs.is_some())
@@ -133,7 +135,7 @@ mod tests {
     use crate::call::Operation;
     use crate::dtype::{DType, ReduceOp};
     use crate::flight::Recorder;
-    use crate::link::{CHANNEL_BYTES, Doorbell, Segment, SharedLink};
+    use crate::link::{Doorbell, Segment, SharedLink, segment_bytes};
     use crate::pending::Owned;
 
     const GROUP: u64 = 7;
@@ -144,9 +146,9 @@ mod tests {
 
     /// What a receive of a message of at most `limit` bytes makes of a header, and the memory that it has then.
     fn receive(limit: u64, group: u64, theirs: &Call) -> (Result<bool, Stop>, usize) {
-        let segment = Arc::new(Segment::anonymous(CHANNEL_BYTES).unwrap());
+        let segment = Arc::new(Segment::anonymous(segment_bytes(2)).unwrap());
         let doorbell = Arc::new(Doorbell::new().unwrap());
-        let link = |side| Link::Shared(SharedLink::new(segment.clone(), 0, side, doorbell.clone()));
+        let link = |side| Link::Shared(SharedLink::new(segment.clone(), side, doorbell.clone()));
         let (mut near, mut far) = (link(0), link(1));
         let recorder = Recorder::new(0, 2, 0);
         let place = recorder.register(GROUP, "pair", &[0, 1]);

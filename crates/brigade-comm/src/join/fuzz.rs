@@ -77,7 +77,7 @@ fn consider(message: Message) {
 /// One frame of each kind of message.
 #[cfg(test)]
 pub(crate) fn messages(standing: &crate::flight::Standing) -> Vec<Vec<u8>> {
-    use super::message::{Channel, LinkHello, Table};
+    use super::message::{LinkHello, Table, Use};
     let place = Place {
         host: "host".into(),
         transport: Transport::Tcp,
@@ -86,7 +86,7 @@ pub(crate) fn messages(standing: &crate::flight::Standing) -> Vec<Vec<u8>> {
         socket: "socket".into(),
     };
     let hello = Hello { version: PROTOCOL_VERSION, rank: 1, world_size: 4, restart: 0, place: place.clone() };
-    let link = LinkHello { world: 3, from: 1, group: 7, channel: Channel::Memory };
+    let link = LinkHello { world: 3, from: 1, group: 7, r#use: Use::Collective };
     let root = crate::flight::silent(0, Duration::from_secs(2)).root;
     let messages = [
         Message::Join(hello),

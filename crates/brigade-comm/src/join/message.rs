@@ -82,16 +82,16 @@ pub(super) struct LinkHello {
     pub(super) world: u64,
     pub(super) from: usize,
     pub(super) group: u64,
-    pub(super) channel: Channel,
+    pub(super) r#use: Use,
 }
 
-/// What a connection between two ranks of a group is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(super) enum Channel {
+/// What a connection between two ranks of a group is for. Over a Unix socket it brings the descriptors of shared memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Use {
+    /// Collectives, in both directions.
     Collective,
+    /// What the caller sends to the other alone.
     Transfer,
-    /// Both, through shared memory, whose descriptors follow.
-    Memory,
 }
 
 impl Table {

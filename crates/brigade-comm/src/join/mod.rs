@@ -1,5 +1,6 @@
 //! A world of processes: rendezvous, control plane, and the links of its groups.
 
+mod caller;
 mod connection;
 mod control;
 mod descriptors;
@@ -14,7 +15,7 @@ mod rendezvous;
 mod token;
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 
 use serde::{Deserialize, Serialize};
 
@@ -26,11 +27,14 @@ pub use token::Token;
 use crate::Result;
 use crate::engine::Context;
 use crate::error::Error;
+use crate::fabric::{Fabric, Pair, Unlinked};
 use crate::fault::Fault;
 use crate::files::{explained, raise_open_files, shortage};
 use crate::flight::Recorder;
 use crate::group::Group;
+use crate::link::{Doorbell, Link};
 use crate::timeouts::{Limit, Timeouts};
+use caller::{Caller, Calls};
 use control::Control;
 use message::{Hello, MAX_TEXT_BYTES, Place, Table};
 use network::Network;
@@ -85,7 +89,7 @@ pub struct World {
     _receptionist: Option<Receptionist>,
 }
 
-/// Joins a world: returns once all ranks are there and connected.
+/// Joins a world: returns once all ranks are there. Two of them connect when they first have something for each other.
 ///
 /// # Errors
 /// [`Error::Option`] for values that cannot be; [`Error::Listen`], [`Error::Unreachable`], [`Error::Missing`],
@@ -109,16 +113,17 @@ pub fn join(join: Join) -> Result<World> {
     let (receptionist, meeting) = meet(join, fault.clone())?;
     let Meeting { table, streams, hub } = meeting;
     let control = Control::start(streams, timeouts.host, fault.clone(), recorder.clone())?;
-    let network = Network {
+    let caller = Caller {
         rank,
         table,
         hub,
         token,
         reception: receptionist.reception.clone(),
         fault: fault.clone(),
-        control: control.shared.clone(),
         wait: timeouts.init,
+        calls: Mutex::new(Calls::default()),
     };
+    let network = Network { caller: Arc::new(caller), control: control.shared.clone() };
     let context = Context { fabric: Arc::new(network), fault: fault.clone(), recorder, limit };
     let group = Group::world(context, (0..world_size).collect())
         .inspect_err(|error| fault.raise(rank, error.clone()))?;
@@ -247,12 +252,15 @@ impl Drop for World {
 /// The fabric of a world of one rank.
 struct Alone;
 
-impl crate::fabric::Fabric for Alone {
-    fn connect(
-        &self,
-        gathering: &crate::fabric::Gathering<'_>,
-    ) -> Result<Vec<Option<crate::link::PeerLinks>>> {
-        Ok(gathering.members.iter().map(|_| None).collect())
+impl Fabric for Alone {
+    fn enter(&self, _: u64, _: usize) -> Result<Arc<Doorbell>> {
+        Doorbell::new().map(Arc::new)
+    }
+
+    fn leave(&self, _: u64, _: usize) {}
+
+    fn link(&self, _: &Pair<'_>) -> std::result::Result<Option<Link>, Unlinked> {
+        Ok(None)
     }
 
     fn inquire(&self, _: usize) -> crate::error::Verdict {

@@ -1,14 +1,14 @@
 //! Takes in connections: those of ranks that join, and those that become links.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -16,13 +16,13 @@ use rustix::event::PollFlags;
 
 use super::descriptors;
 use super::handshake::{HandshakeError, Stream, answer};
-use super::message::{Channel, Hello, LinkHello, Message};
+use super::message::{Hello, LinkHello, Message, Use};
 use super::token::{Token, random};
 use crate::error::Error;
 use crate::fault::Fault;
 use crate::files::is_out_of_files;
-use crate::link::Doorbell;
-use crate::sync::{lock, wait_until};
+use crate::link::{Channel, Doorbell, Segment};
+use crate::sync::lock;
 
 /// How long a connection may take to say who it is.
 pub(super) const INTRODUCTION: Duration = Duration::from_secs(10);
@@ -47,20 +47,50 @@ pub(super) struct Joiner {
     pub(super) address: IpAddr,
 }
 
-/// A connection that a peer made for a link.
+/// What a link can be made of.
 pub(super) enum Arrival {
     Tcp(TcpStream),
-    Memory { stream: UnixStream, segment: OwnedFd, doorbell: OwnedFd },
+    /// A peer's memory.
+    Memory {
+        segment: OwnedFd,
+        doorbell: OwnedFd,
+    },
+    /// Memory of this rank, which the peer has taken as well.
+    Shared {
+        segment: Segment,
+        doorbell: OwnedFd,
+    },
+    /// The peer was called and has let go of the group.
+    Left,
+    /// The peer could not be called.
+    Failed(Error),
 }
 
 /// What a link is for: world, group, the peer's world rank, channel.
 pub(super) type Purpose = (u64, u64, usize, Channel);
 
+/// A look for a link.
+pub(super) enum Found {
+    Arrival(Arrival),
+    /// It is expected.
+    Nothing,
+    /// It has not been asked for before.
+    First,
+}
+
+/// The groups that this rank is or will be in, and what has come for them.
+#[derive(Default)]
+struct Groups {
+    doorbells: HashMap<u64, Arc<Doorbell>>,
+    left: HashSet<u64>,
+    /// Nothing where a link is awaited.
+    links: HashMap<Purpose, Option<Arrival>>,
+}
+
 /// Where connections wait until they are asked for.
 pub(super) struct Reception {
     token: Token,
-    arrivals: Mutex<HashMap<Purpose, Arrival>>,
-    changed: Condvar,
+    groups: Mutex<Groups>,
     /// Where ranks that join are taken, on rank 0 until the world is complete.
     joiners: Mutex<Option<Sender<Result<Joiner, Error>>>>,
     rank: usize,
@@ -103,8 +133,7 @@ impl Receptionist {
             .map_err(failed("set up a listener"))?;
         let reception = Arc::new(Reception {
             token,
-            arrivals: Mutex::default(),
-            changed: Condvar::new(),
+            groups: Mutex::default(),
             joiners: Mutex::new(joiners),
             rank,
             fault,
@@ -226,35 +255,75 @@ impl Reception {
                     Ok(stream.send(&Message::Refused { reason, again: false }, deadline)?)
                 }
             },
-            (Message::Link(hello), Stream::Tcp(stream)) if hello.channel != Channel::Memory => {
-                self.deposit(&hello, Arrival::Tcp(stream))
-            }
-            (Message::Link(hello), Stream::Unix(stream)) if hello.channel == Channel::Memory => {
+            // Who calls for a group that this rank has left finds out by the closed connection.
+            (Message::Link(hello), Stream::Tcp(stream)) => self.bring(purpose(&hello), Arrival::Tcp(stream)),
+            (Message::Link(hello), Stream::Unix(stream)) => {
                 let [segment, doorbell] = descriptors::receive(&stream, deadline)?;
-                self.deposit(&hello, Arrival::Memory { stream, segment, doorbell })
+                let own = self
+                    .doorbell(hello.group)
+                    .map_err(|error| HandshakeError::Stranger(error.to_string()))?;
+                descriptors::send(&stream, &[own.as_fd()])?;
+                self.bring(purpose(&hello), Arrival::Memory { segment, doorbell })
             }
             (message, _) => Err(HandshakeError::Stranger(format!("a connection starts with {message:?}"))),
         }
     }
 
-    fn deposit(&self, hello: &LinkHello, arrival: Arrival) -> Result<(), HandshakeError> {
-        let mut arrivals = lock(&self.arrivals);
-        if arrivals.len() >= MAX_WAITING {
+    /// What wakes this rank in a group, from the first time that the group is heard of.
+    ///
+    /// # Errors
+    /// If this rank has left the group, or there are no descriptors.
+    pub(super) fn doorbell(&self, group: u64) -> Result<Arc<Doorbell>, Error> {
+        let mut groups = lock(&self.groups);
+        if groups.left.contains(&group) {
+            return Err(Error::System { what: "make a link", reason: "this rank has left its group".into() });
+        }
+        match groups.doorbells.get(&group) {
+            Some(doorbell) => Ok(doorbell.clone()),
+            None => {
+                let doorbell = Arc::new(Doorbell::new()?);
+                groups.doorbells.insert(group, doorbell.clone());
+                Ok(doorbell)
+            }
+        }
+    }
+
+    /// Makes no more links of a group.
+    pub(super) fn leave(&self, group: u64) {
+        let mut groups = lock(&self.groups);
+        groups.left.insert(group);
+        groups.doorbells.remove(&group);
+        groups.links.retain(|(_, of, ..), _| *of != group);
+    }
+
+    /// Lays down what a link can be made of, and wakes who may wait for it.
+    pub(super) fn bring(&self, purpose: Purpose, arrival: Arrival) -> Result<(), HandshakeError> {
+        let (_, group, ..) = purpose;
+        let doorbell = self.doorbell(group).map_err(|error| HandshakeError::Stranger(error.to_string()))?;
+        let mut groups = lock(&self.groups);
+        if groups.left.contains(&group) {
+            return Err(HandshakeError::Stranger("this rank has left the link's group".into()));
+        }
+        if groups.links.len() >= MAX_WAITING {
             return Err(HandshakeError::Stranger("too many links wait for their groups".into()));
         }
-        arrivals.insert((hello.world, hello.group, hello.from, hello.channel), arrival);
-        self.changed.notify_all();
+        groups.links.insert(purpose, Some(arrival));
+        doorbell.ring();
         Ok(())
     }
 
-    /// Takes a connection that a peer made, or waits for it a little.
-    pub(super) fn take(&self, purpose: &Purpose, deadline: Instant) -> Option<Arrival> {
-        let mut arrivals = lock(&self.arrivals);
-        let mut in_time = true;
-        loop {
-            match arrivals.remove(purpose) {
-                None if in_time => (arrivals, in_time) = wait_until(&self.changed, arrivals, deadline),
-                arrival => return arrival,
+    /// Takes what has come for a link.
+    pub(super) fn find(&self, purpose: &Purpose) -> Found {
+        let mut groups = lock(&self.groups);
+        match groups.links.get_mut(purpose).map(Option::take) {
+            Some(Some(arrival)) => {
+                groups.links.remove(purpose);
+                Found::Arrival(arrival)
+            }
+            Some(None) => Found::Nothing,
+            None => {
+                groups.links.insert(*purpose, None);
+                Found::First
             }
         }
     }
@@ -264,8 +333,22 @@ impl Reception {
         *lock(&self.joiners) = None;
     }
 
+    /// Whether its world is over.
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+
     /// Connections that were refused because they did not know the token.
     pub(super) fn refused(&self) -> usize {
         self.refused.load(Ordering::Relaxed)
     }
+}
+
+/// What a peer's call is for.
+fn purpose(LinkHello { world, from, group, r#use }: &LinkHello) -> Purpose {
+    let channel = match r#use {
+        Use::Collective => Channel::Collective,
+        Use::Transfer => Channel::Inbound,
+    };
+    (*world, *group, *from, channel)
 }

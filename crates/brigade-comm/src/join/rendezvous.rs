@@ -78,9 +78,11 @@ pub(super) fn host(
     reception.close_rendezvous();
     let deadline = Instant::now() + Duration::from_secs(2);
     let outcome = outcome.and_then(|table| {
+        let frame = Message::Table(table.clone()).frame();
         for (rank, stream) in &mut guests {
-            stream.send(&Message::Table(table.clone()), Instant::now() + INTRODUCTION).map_err(|error| {
-                Error::PeerDied { peer: *rank, reason: format!("it left the rendezvous: {error}") }
+            stream.write_all(&frame, Instant::now() + INTRODUCTION).map_err(|error| Error::PeerDied {
+                peer: *rank,
+                reason: format!("it left the rendezvous: {error}"),
             })?;
         }
         Ok(table)

@@ -7,19 +7,27 @@ mod tcp;
 mod view;
 
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 
 use rustix::event::PollFlags;
 
 pub(crate) use doorbell::Doorbell;
 pub(crate) use segment::Segment;
-pub(crate) use shared::{CHANNEL_BYTES, SharedLink};
+pub(crate) use shared::{SharedLink, segment_bytes};
 pub(crate) use tcp::TcpLink;
 pub(crate) use view::View;
 
-/// Bytes of a stream that can be on their way between two ranks of one host. Small enough that the rings of a few
-/// peers stay in a core's second-level cache.
+/// Bytes of a stream that can be on their way between two ranks of one host, in small groups. Small enough that the rings of
+/// a few peers stay in a core's second-level cache.
 pub(crate) const RING_BYTES: usize = 256 << 10;
+
+/// The rings of all links of a rank in one direction together, in larger groups.
+const ALL_RINGS_BYTES: usize = 16 << 20;
+
+/// Bytes of a ring in a group of `members` ranks: the same power of two on all of them.
+pub(crate) fn ring_bytes(members: usize) -> usize {
+    let share = ALL_RINGS_BYTES / members.max(1);
+    (1 << share.max(1).ilog2()).clamp(PUBLISH_BYTES / 2, RING_BYTES)
+}
 
 /// Bytes after which a long write or read tells the peer what it has done so far, so that both copy at once.
 const PUBLISH_BYTES: usize = 32 << 10;
@@ -108,22 +116,48 @@ impl Link {
     }
 }
 
-/// The links between two members of a group.
+/// What a link between two members of a group is for, as one of them sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Channel {
+    /// Collectives, in both directions.
+    Collective,
+    /// What this rank sends to the other alone.
+    Outbound,
+    /// What the other sends to this rank alone.
+    Inbound,
+}
+
+impl Channel {
+    /// The same link, as the other rank sees it.
+    pub(crate) fn at_peer(self) -> Self {
+        match self {
+            Self::Collective => Self::Collective,
+            Self::Outbound => Self::Inbound,
+            Self::Inbound => Self::Outbound,
+        }
+    }
+}
+
+/// The links to another member of a group, as far as they have been used.
+#[derive(Default)]
 pub(crate) struct PeerLinks {
-    /// For collectives.
-    pub(crate) collective: Link,
-    /// For transfers between the two alone.
-    pub(crate) transfer: Link,
+    pub(crate) collective: Option<Link>,
+    pub(crate) outbound: Option<Link>,
+    pub(crate) inbound: Option<Link>,
 }
 
 impl PeerLinks {
-    /// Bytes of the segment behind [`shared`](Self::shared) links.
-    pub(crate) const SEGMENT_BYTES: usize = 2 * CHANNEL_BYTES;
+    pub(crate) fn get_mut(&mut self, channel: Channel) -> &mut Option<Link> {
+        match channel {
+            Channel::Collective => &mut self.collective,
+            Channel::Outbound => &mut self.outbound,
+            Channel::Inbound => &mut self.inbound,
+        }
+    }
 
-    /// Side `side` (0 or 1) of the links through a segment; `doorbell` is the other side's.
-    pub(crate) fn shared(segment: Arc<Segment>, side: usize, doorbell: Arc<Doorbell>) -> Self {
-        let link = |channel| Link::Shared(SharedLink::new(segment.clone(), channel, side, doorbell.clone()));
-        Self { collective: link(0), transfer: link(1) }
+    /// The links that there are.
+    pub(crate) fn each(&mut self) -> impl Iterator<Item = &mut Link> {
+        [&mut self.collective, &mut self.outbound, &mut self.inbound].into_iter().flatten()
     }
 }
 

@@ -1,6 +1,6 @@
 //! A link through shared memory: two rings, and a way to wake the other side.
 //!
-//! A channel lies in memory as one page of control words and the rings of both directions. A ring has one writer,
+//! Its segment of memory holds one page of control words and the rings of both directions. A ring has one writer,
 //! who moves its head, and one reader, who moves its tail; both only grow, and head - tail bytes wait to be read.
 //!
 //! The peer may be another process, and nothing but these rules keeps it from writing anywhere at any time. So control
@@ -12,18 +12,22 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use super::doorbell::Doorbell;
 use super::segment::Segment;
 use super::view::View;
-use super::{LinkError, PUBLISH_BYTES, RING_BYTES};
-
-/// Bytes of one channel.
-pub(crate) const CHANNEL_BYTES: usize = CONTROL_BYTES + 2 * RING_BYTES;
+use super::{LinkError, PUBLISH_BYTES, ring_bytes};
 
 const CONTROL_BYTES: usize = 4096;
 const LINE: usize = 128;
 
-/// One side's end of a channel.
+/// Bytes of the segment behind a link in a group of `members` ranks.
+pub(crate) fn segment_bytes(members: usize) -> usize {
+    CONTROL_BYTES + 2 * ring_bytes(members)
+}
+
+/// One side's end of a link.
 pub(crate) struct SharedLink {
     segment: Arc<Segment>,
-    channel: usize,
+    ring_bytes: usize,
+    /// After how many bytes the peer is told of them.
+    publish_bytes: usize,
     side: usize,
     doorbell: Arc<Doorbell>,
     outbound: Position,
@@ -42,13 +46,15 @@ struct Position {
 }
 
 impl SharedLink {
-    /// Takes side `side` (0 or 1) of channel `channel` of a segment. Each side of a channel is taken once, and
-    /// `doorbell` is the one that the other side waits on.
-    pub(crate) fn new(segment: Arc<Segment>, channel: usize, side: usize, doorbell: Arc<Doorbell>) -> Self {
-        assert!(side < 2 && (channel + 1) * CHANNEL_BYTES <= segment.len());
+    /// Takes side `side` (0 or 1) of a segment of [`segment_bytes`]. Each side is taken once, and `doorbell` is the one that
+    /// the other side waits on.
+    pub(crate) fn new(segment: Arc<Segment>, side: usize, doorbell: Arc<Doorbell>) -> Self {
+        assert!(side < 2 && segment.len() > CONTROL_BYTES);
+        let ring_bytes = (segment.len() - CONTROL_BYTES) / 2;
         Self {
             segment,
-            channel: channel * CHANNEL_BYTES,
+            ring_bytes,
+            publish_bytes: PUBLISH_BYTES.min(ring_bytes / 8),
             side,
             doorbell,
             outbound: Position::default(),
@@ -63,15 +69,16 @@ impl SharedLink {
             if space == 0 {
                 break;
             }
-            let offset = self.outbound.own as usize % RING_BYTES;
-            let count = (bytes.len() - written).min(space).min(RING_BYTES - offset).min(PUBLISH_BYTES);
+            let offset = self.outbound.own as usize % self.ring_bytes;
+            let count =
+                (bytes.len() - written).min(space).min(self.ring_bytes - offset).min(self.publish_bytes);
             let part = &bytes[written..written + count];
-            // SAFETY: the ring holds offset + count ≤ RING_BYTES bytes, which no other thread of this process touches: a
+            // SAFETY: the ring holds offset + count bytes at least, which no other thread of this process touches: a
             // reader does not before the head passes them, and `space` keeps the head at most one ring ahead of the tail.
             unsafe { self.ring(self.side).add(offset).copy_from_nonoverlapping(part.as_ptr(), count) };
             self.outbound.own += count as u64;
             written += count;
-            if self.outbound.own - self.outbound.published >= PUBLISH_BYTES as u64 {
+            if self.outbound.own - self.outbound.published >= self.publish_bytes as u64 {
                 self.publish_head();
             }
         }
@@ -93,7 +100,7 @@ impl SharedLink {
         while read < into.len() {
             self.fetch()?;
             let bytes = self.peek();
-            let count = bytes.len().min(into.len() - read).min(PUBLISH_BYTES);
+            let count = bytes.len().min(into.len() - read).min(self.publish_bytes);
             if count == 0 {
                 break;
             }
@@ -116,7 +123,7 @@ impl SharedLink {
                 return Err(LinkError::Closed);
             }
         }
-        if head.wrapping_sub(self.inbound.own) > RING_BYTES as u64 || head < self.inbound.peer {
+        if head.wrapping_sub(self.inbound.own) > self.ring_bytes as u64 || head < self.inbound.peer {
             return Err(LinkError::Corrupt("a ring's head is out of bounds"));
         }
         self.inbound.peer = head;
@@ -124,17 +131,17 @@ impl SharedLink {
     }
 
     pub(super) fn peek(&self) -> View<'_> {
-        let offset = self.inbound.own as usize % RING_BYTES;
+        let offset = self.inbound.own as usize % self.ring_bytes;
         let available = self.inbound.peer.saturating_sub(self.inbound.own) as usize;
         // SAFETY: within the ring. `fetch` saw a head at most one ring ahead; a writer in this process leaves these bytes alone
         // until the tail passes them, which needs a mutable borrow of this link.
-        unsafe { View::new(self.ring(1 - self.side).add(offset), available.min(RING_BYTES - offset)) }
+        unsafe { View::new(self.ring(1 - self.side).add(offset), available.min(self.ring_bytes - offset)) }
     }
 
     pub(super) fn consume(&mut self, count: usize) {
         debug_assert!(count <= self.peek().len());
         self.inbound.own += count as u64;
-        if self.inbound.own - self.inbound.published >= PUBLISH_BYTES as u64 {
+        if self.inbound.own - self.inbound.published >= self.publish_bytes as u64 {
             self.publish_tail();
         }
     }
@@ -151,19 +158,19 @@ impl SharedLink {
     /// Bytes that can be written now.
     fn space(&mut self) -> Result<usize, LinkError> {
         let used = |position: &Position| position.own.wrapping_sub(position.peer);
-        if used(&self.outbound) as usize + PUBLISH_BYTES > RING_BYTES {
+        if used(&self.outbound) as usize + self.publish_bytes > self.ring_bytes {
             let tail = self.tail(self.side).load(Ordering::Acquire);
             if tail > self.outbound.published || tail < self.outbound.peer {
                 return Err(LinkError::Corrupt("a ring's tail is out of bounds"));
             }
             self.outbound.peer = tail;
-            if used(&self.outbound) as usize == RING_BYTES
+            if used(&self.outbound) as usize == self.ring_bytes
                 && self.closed(1 - self.side).load(Ordering::Acquire) != 0
             {
                 return Err(LinkError::Closed);
             }
         }
-        Ok(RING_BYTES - used(&self.outbound) as usize)
+        Ok(self.ring_bytes - used(&self.outbound) as usize)
     }
 
     fn publish_head(&mut self) {
@@ -206,19 +213,19 @@ impl SharedLink {
         self.word((3 + 2 * writer) * LINE)
     }
 
-    /// The control word at byte `offset` of the channel.
+    /// The control word at byte `offset`.
     fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(align_of::<AtomicU64>()) && offset < CONTROL_BYTES);
-        // SAFETY: the word lies within the first page of the channel (`new` checked that it is in the segment), aligned, in
+        // SAFETY: the word lies within the first page of the segment (`new` checked that there is one), aligned, in
         // memory that lives as long as `self`. It is only accessed as this atomic, for which every value is valid.
-        unsafe { &*self.segment.start().add(self.channel + offset).cast() }
+        unsafe { &*self.segment.start().add(offset).cast() }
     }
 
-    /// The first of the [`RING_BYTES`] that `writer` writes.
+    /// The first byte of the ring that `writer` writes.
     fn ring(&self, writer: usize) -> *mut u8 {
         assert!(writer < 2);
-        // SAFETY: `new` checked that the whole channel lies in the segment.
-        unsafe { self.segment.start().add(self.channel + CONTROL_BYTES + writer * RING_BYTES) }
+        // SAFETY: two rings and the control words are as long as the segment.
+        unsafe { self.segment.start().add(CONTROL_BYTES + writer * self.ring_bytes) }
     }
 }
 

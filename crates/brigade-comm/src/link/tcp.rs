@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::event::PollFlags;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
-use super::{LinkError, RING_BYTES};
+use super::LinkError;
 use crate::error::Error;
 
 /// Writes up to this size are gathered, so that a header, a small payload and its padding leave together.
@@ -25,15 +25,15 @@ pub(crate) struct TcpLink {
 }
 
 impl TcpLink {
-    pub(crate) fn new(socket: TcpStream) -> Result<Self, Error> {
+    /// `ring_bytes` is a power of two.
+    pub(crate) fn new(socket: TcpStream, ring_bytes: usize) -> Result<Self, Error> {
         // The sizes of the socket's buffers are left to the system, which fits them to the path.
         let options = || {
             socket.set_nonblocking(true)?;
             socket.set_nodelay(true)
         };
-        options()
-            .map_err(|error| Error::System { what: "set up a connection", reason: error.to_string() })?;
-        let ring = vec![0; RING_BYTES].into_boxed_slice();
+        options().map_err(|error| Error::system("set up a connection", error))?;
+        let ring = vec![0; ring_bytes].into_boxed_slice();
         Ok(Self { socket, gathered: Vec::with_capacity(SMALL_BYTES), ring, head: 0, tail: 0, ended: false })
     }
 
@@ -78,9 +78,9 @@ impl TcpLink {
 
     pub(super) fn fetch(&mut self) -> Result<(), LinkError> {
         let used = (self.head - self.tail) as usize;
-        let start = self.head as usize % RING_BYTES;
-        let end = (start + RING_BYTES - used).min(RING_BYTES);
-        if used < RING_BYTES / 2 {
+        let start = self.head as usize % self.ring.len();
+        let end = (start + self.ring.len() - used).min(self.ring.len());
+        if used < self.ring.len() / 2 {
             let mut ring = std::mem::take(&mut self.ring);
             let received = self.receive(&mut ring[start..end]);
             self.ring = ring;
@@ -97,9 +97,9 @@ impl TcpLink {
     }
 
     pub(super) fn peek(&self) -> &[u8] {
-        let start = self.tail as usize % RING_BYTES;
+        let start = self.tail as usize % self.ring.len();
         let available = (self.head - self.tail) as usize;
-        &self.ring[start..(start + available).min(RING_BYTES)]
+        &self.ring[start..(start + available).min(self.ring.len())]
     }
 
     pub(super) fn consume(&mut self, count: usize) {
@@ -109,7 +109,7 @@ impl TcpLink {
 
     pub(super) fn poll_for(&self, read: bool, write: bool) -> Option<(BorrowedFd<'_>, PollFlags)> {
         let mut flags = PollFlags::empty();
-        flags.set(PollFlags::IN, read && !self.ended && self.head - self.tail < RING_BYTES as u64);
+        flags.set(PollFlags::IN, read && !self.ended && self.head - self.tail < self.ring.len() as u64);
         flags.set(PollFlags::OUT, write || !self.gathered.is_empty());
         (!flags.is_empty()).then(|| (self.socket.as_fd(), flags))
     }

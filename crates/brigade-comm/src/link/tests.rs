@@ -1,21 +1,23 @@
 //! Both kinds of link carry any stream of writes and reads unchanged.
 
 use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
 
 use super::*;
 
-fn shared() -> (Link, Link) {
-    let segment = Arc::new(Segment::anonymous(CHANNEL_BYTES).unwrap());
+fn shared(members: usize) -> (Link, Link) {
+    let segment = Arc::new(Segment::anonymous(segment_bytes(members)).unwrap());
     let doorbell = Arc::new(Doorbell::new().unwrap());
-    let side = |side| Link::Shared(SharedLink::new(segment.clone(), 0, side, doorbell.clone()));
+    let side = |side| Link::Shared(SharedLink::new(segment.clone(), side, doorbell.clone()));
     (side(0), side(1))
 }
 
-fn tcp() -> (Link, Link) {
+fn tcp(members: usize) -> (Link, Link) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (far, _) = listener.accept().unwrap();
-    (Link::Tcp(TcpLink::new(near).unwrap()), Link::Tcp(TcpLink::new(far).unwrap()))
+    let link = |socket| Link::Tcp(TcpLink::new(socket, ring_bytes(members)).unwrap());
+    (link(near), link(far))
 }
 
 fn wait() {
@@ -24,7 +26,7 @@ fn wait() {
 
 #[test]
 fn streams_arrive_unchanged() {
-    for (mut near, mut far) in [shared(), tcp()] {
+    for (mut near, mut far) in [shared(2), tcp(2), shared(1024), tcp(1024)] {
         let sent: Vec<u8> = (0..3_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         let (mut written, mut received) = (0, Vec::new());
         let sizes = [1, 63, 64, 5000, 32 << 10, 200_000, 700_000];
@@ -56,7 +58,7 @@ fn streams_arrive_unchanged() {
 
 #[test]
 fn the_last_bytes_arrive_before_the_end() {
-    for (mut near, mut far) in [shared(), tcp()] {
+    for (mut near, mut far) in [shared(2), tcp(2), shared(1024), tcp(1024)] {
         assert_eq!(near.write(b"the end").unwrap(), 7);
         near.flush().unwrap();
         drop(near);
@@ -77,9 +79,9 @@ fn the_last_bytes_arrive_before_the_end() {
 
 #[test]
 fn a_ring_with_impossible_positions_is_corrupt() {
-    let segment = Arc::new(Segment::anonymous(CHANNEL_BYTES).unwrap());
+    let segment = Arc::new(Segment::anonymous(segment_bytes(2)).unwrap());
     let doorbell = Arc::new(Doorbell::new().unwrap());
-    let mut link = SharedLink::new(segment.clone(), 0, 0, doorbell);
+    let mut link = SharedLink::new(segment.clone(), 0, doorbell);
     // SAFETY: it is the segment's, and nothing else uses it now.
     unsafe { segment.start().write_bytes(0xff, 4096) };
     assert!(matches!(link.fetch(), Err(LinkError::Corrupt(_))));
@@ -97,4 +99,13 @@ fn a_peers_memory_is_checked() {
     let unsealed = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::ftruncate(&unsealed, 8192).unwrap();
     assert!(Segment::open(&unsealed, 8192).is_err());
+}
+
+#[test]
+fn rings_are_powers_of_two_that_stay_small_together() {
+    for members in 2..=crate::MAX_WORLD_SIZE {
+        let bytes = ring_bytes(members);
+        assert!(bytes.is_power_of_two() && bytes <= RING_BYTES && bytes * members <= ALL_RINGS_BYTES);
+    }
+    assert_eq!([2, 64, 256, 1024].map(ring_bytes), [RING_BYTES, RING_BYTES, 64 << 10, 16 << 10]);
 }

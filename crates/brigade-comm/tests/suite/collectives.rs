@@ -1,5 +1,7 @@
 //! What the operations give.
 
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
 use brigade_comm::{Count, Element, Group, HostBuffer, Operation, ReduceOp, Result};
 use half::{bf16, f16};
 
@@ -14,6 +16,7 @@ on_every_transport!(
     sub_groups_work_at_the_same_time,
     blocking_calls_queue_behind_those_in_flight,
     statistics_count_what_was_sent,
+    large_groups_give_the_same,
 );
 
 const SIZES: [usize; 6] = [1, 2, 3, 4, 5, 8];
@@ -183,6 +186,35 @@ fn broadcast_from_every_root(kind: Kind) {
                 }
             }
             group.barrier()
+        });
+    }
+}
+
+/// Groups in which each rank talks to few others, where it can: 17 × 2 and 5 × 8 ranks.
+fn large_groups_give_the_same(kind: Kind) {
+    for n in [34, 40] {
+        let arrived = AtomicUsize::new(0);
+        run_well(kind, n, |group| {
+            let rank = group.rank();
+            arrived.fetch_add(1, Relaxed);
+            group.barrier()?;
+            assert_eq!(arrived.load(Relaxed), n);
+            all_reduce::<f32>(group, &[0, 1, n - 1, n + 1, 3000])?;
+            all_reduce::<i64>(group, &[7])?;
+            slices::<f32>(group, &[0, 1, 900])?;
+            for root in [0, 13, n - 1] {
+                for count in [0, 1, n + 1, 5000] {
+                    let mut slice = samples::<f32>(rank, count);
+                    group.broadcast_in_place(&mut slice, root)?;
+                    assert!(
+                        slice == samples::<f32>(root, count),
+                        "broadcast of {count} from {root} on {n} ranks"
+                    );
+                }
+            }
+            let half = group.split("half", rank as u32 % 2, 0)?;
+            all_reduce::<bf16>(&half, &[5, 40])?;
+            all_reduce::<bf16>(group, &[41])
         });
     }
 }

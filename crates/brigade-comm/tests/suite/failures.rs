@@ -22,6 +22,7 @@ on_every_transport!(
     the_first_failure_is_final,
     a_call_that_cannot_be_tells_the_others,
     a_rank_that_leaves_is_missed,
+    a_rank_that_left_before_it_spoke_is_missed,
 );
 
 /// The ranks' errors; none of them may have taken long.
@@ -297,6 +298,20 @@ fn a_rank_that_leaves_is_missed(kind: Kind) {
         assert!(says(error, &["rank 1"]), "rank {rank} says: {error}");
     }
     assert!(start.elapsed() < Duration::from_secs(10), "took {:?}", start.elapsed());
+}
+
+fn a_rank_that_left_before_it_spoke_is_missed(kind: Kind) {
+    let errors = errors(kind, 3, |group| {
+        let part = group.split("part", 0, group.rank() as u32)?;
+        if group.rank() == 0 {
+            drop(part);
+            group.barrier()?;
+            return group.barrier();
+        }
+        group.barrier()?;
+        part.barrier()
+    });
+    assert_all_say(&errors, &["\"part\"", "rank 0 has left"]);
 }
 
 #[test]

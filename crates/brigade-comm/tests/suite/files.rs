@@ -1,14 +1,15 @@
 //! Open files: the limit is raised as far as it may be, and one that is reached is named.
 
 use std::fs::File;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use brigade_comm::{Join, Timeouts, Token, Transport, join};
+use brigade_comm::{Join, ReduceOp, Timeouts, Token, Transport, join};
 use rustix::process::{Resource, getrlimit};
 
 use crate::processes::Rank;
-use crate::worlds::listener;
+use crate::worlds::{Kind, listener, run_well};
 
 const ROLE: &str = "BRIGADE_TEST_FILES";
 
@@ -16,6 +17,9 @@ const ROLE: &str = "BRIGADE_TEST_FILES";
 #[test]
 fn child() {
     let Ok(role) = std::env::var(ROLE) else { return };
+    if let Some(n) = role.strip_prefix("sockets of ") {
+        return count_sockets(n.parse().unwrap());
+    }
     let [rank, world_size, endpoint, left] = role.split(' ').collect::<Vec<_>>()[..] else {
         panic!("{role}")
     };
@@ -44,6 +48,21 @@ fn child() {
         }
         Err(error) => println!("rank: {error}"),
     }
+}
+
+/// Prints how many sockets a world over TCP has after the first operations, with all of its ranks in this process.
+fn count_sockets(n: usize) {
+    let counts = run_well(Kind::Tcp, n, |group| {
+        group.all_reduce_in_place(&mut [1.0f32; 100], ReduceOp::Sum)?;
+        group.all_gather_in_place(&mut vec![1u8; n])?;
+        group.barrier()?;
+        let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+        let is_socket = |path: PathBuf| path.to_string_lossy().starts_with("socket:");
+        let sockets = open.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(is_socket)).count();
+        group.barrier()?;
+        Ok(sockets)
+    });
+    println!("rank: {}", counts[0]);
 }
 
 /// Starts a rank that may open `soft` files, and raise that to `hard`.
@@ -85,4 +104,11 @@ fn a_limit_that_is_reached_while_ranks_come_is_named() {
     assert!(line.contains("connection: ") && line.contains("all 100 files"), "{line}");
     assert!(line.contains("ulimit -n") && line.contains("LimitNOFILE"), "{line}");
     assert!(begun.elapsed() < Duration::from_secs(40), "took {:?}", begun.elapsed());
+}
+
+#[test]
+fn a_pair_connects_when_it_first_speaks() {
+    let sockets: usize = start("sockets of 48", 8192, 8192).line().parse().unwrap();
+    // Two ends each of 47 control connections and of the links of six rows and eight columns; two listeners a rank.
+    assert_eq!(sockets, 2 * 47 + 48 * (5 + 7) + 2 * 48);
 }

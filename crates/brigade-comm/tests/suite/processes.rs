@@ -30,8 +30,10 @@ impl Drop for Rank {
 }
 
 impl Rank {
-    pub fn new(process: Child) -> Self {
-        Self(process)
+    /// A process that is just being started, whose output is piped.
+    pub fn new(mut process: Child) -> Self {
+        let output = BufReader::new(process.stdout.take().unwrap());
+        Self { process, output }
     }
 
     pub fn signal(&self, signal: Signal) {
@@ -187,9 +189,7 @@ pub fn spawn(namespace: Option<&str>, role: &str) -> Rank {
         }
     };
     command.args(["processes::child", "--exact", "--nocapture", "--test-threads=1"]).env(RANK, role);
-    let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    let output = BufReader::new(process.stdout.take().unwrap());
-    Rank { process, output }
+    Rank::new(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap())
 }
 
 /// Waits until all ranks are at work.
