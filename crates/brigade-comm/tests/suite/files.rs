@@ -109,6 +109,8 @@ fn a_limit_that_is_reached_while_ranks_come_is_named() {
 #[test]
 fn a_pair_connects_when_it_first_speaks() {
     let sockets: usize = start("sockets of 48", 8192, 8192).line().parse().unwrap();
-    // Two ends each of 47 control connections and of the links of six rows and eight columns; two listeners a rank.
-    assert_eq!(sockets, 2 * 47 + 48 * (5 + 7) + 2 * 48);
+    // Two ends of 47 control connections and two listeners a rank; each rank's links to five others of its row and seven of its
+    // column, where all pairs would need 4512; and a few of the test's own.
+    let needed = 2 * 47 + 2 * 48 + 48 * (5 + 7);
+    assert!((needed..needed + 10).contains(&sockets), "{sockets}");
 }
