@@ -51,7 +51,6 @@ impl Group {
         let doorbell = context.fabric.enter(identity.group, identity.world_rank())?;
         context.fault.watch(&doorbell);
         let place = context.recorder.register(identity.group, &identity.name, &identity.members);
-        context.recorder.connected(place);
         let progress = Arc::new(Progress::new(identity, context, place, doorbell));
         Ok(Self(Arc::new(Member { progress, splits: Mutex::new(0) })))
     }

@@ -16,7 +16,11 @@
 //! - **Operations of one group run in call order** and every rank must call them in the same order. Point-to-point
 //!   transfers are ordered per pair and direction and never wait for collectives.
 //! - **Nothing waits without a deadline**, and nothing is believed: every operation starts with a header from every
-//!   member (protocol version, group, sequence, operation, type, size); a difference is an error on all ranks.
+//!   member that it has something from (protocol version, group, sequence, operation, type, size); a difference is an
+//!   error on all ranks.
+//! - **A pair connects when it first speaks.** In groups of more than 32 a collective goes along the rows and columns of a
+//!   grid where the size allows it, so that few pairs do; the bits are the same. Rings shrink as groups grow.
+//!   [`MAX_WORLD_SIZE`] holds for every way to start a world.
 //! - **The first failure is final.** It poisons the world on every rank; what waits and what is called later
 //!   returns it at once. A dead process is noticed by its closed control connection, a lost host by what it no longer
 //!   acknowledges.

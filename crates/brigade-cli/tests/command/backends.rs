@@ -11,6 +11,11 @@ fn the_doctor_says_what_the_machine_has() {
     }
     let missing = done.out.lines().any(|line| line.starts_with("MISSING"));
     assert_eq!(done.code, Some(i32::from(missing)), "{}", done.out);
+    let limited = format!("ulimit -n 512 && exec {} doctor --world-size 512", env!("CARGO_BIN_EXE_brigade"));
+    let done = place.run(std::process::Command::new("sh").args(["-c", &limited]));
+    assert_eq!(done.code, Some(1), "{}", done.out);
+    assert!(done.out.contains("512, enough for worlds of 128 ranks"), "{}", done.out);
+    assert!(done.out.contains("a rank of a world of 512 may need 1664"), "{}", done.out);
 }
 
 /// The backend is written into the run's folder, so that another program goes on alike; what follows from it stays `auto`,

@@ -44,6 +44,25 @@ fn logs_without_a_folder_of_their_own_stay_only_after_a_failure() {
     }
 }
 
+/// However a world is asked for, one that is too large is refused with the same words, before anything starts.
+#[test]
+fn worlds_that_are_too_large() {
+    let place = Place::new();
+    let nodes = "--nnodes 2 --node-rank 0 --rdzv-endpoint 127.0.0.1:29400";
+    for line in [
+        "launch --nproc-per-node 1025 -- true".to_owned(),
+        format!("launch --nproc-per-node 600 {nodes} -- true"),
+        format!("train --nproc-per-node 600 {nodes} --dry-run"),
+        "train --dp 600 --pp 2 --dry-run".into(),
+        "train --dp 600 --pp 2".into(),
+        "doctor --world-size 1025".into(),
+    ] {
+        let done = place.run(place.brigade(&line).env("BRIGADE_TOKEN", "0123456789abcdef"));
+        assert_eq!(done.code, Some(2), "{line}: {}", done.err);
+        assert!(done.err.contains("a world has 1 to 1024 ranks"), "{line}: {}", done.err);
+    }
+}
+
 #[test]
 fn wrong_usage() {
     let place = Place::new();
@@ -53,7 +72,7 @@ fn wrong_usage() {
         assert!(done.err.contains(said), "{line}: {}", done.err);
     };
     case("--nproc-per-node 2", 2, "<PROGRAM ARGS>");
-    case("--nproc-per-node 0 -- true", 2, "1 to 4096");
+    case("--nproc-per-node 0 -- true", 2, "1 to 1024");
     case("--nnodes 2 --node-rank 0 --rdzv-endpoint 127.0.0.1:29400 -- true", 2, "BRIGADE_TOKEN is not set");
     case("--nnodes 2 -- true", 2, "--node-rank");
     case("-- ./no-such-program", 1, "./no-such-program");

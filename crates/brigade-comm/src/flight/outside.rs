@@ -24,7 +24,6 @@ pub struct Outside {
 impl Outside {
     pub(crate) fn new(recorder: Arc<Recorder>, number: u64, name: &str, members: &[usize]) -> Self {
         let place = recorder.register(number, name, members);
-        recorder.connected(place);
         let others = members.iter().copied().filter(|member| *member != recorder.rank).collect();
         Self { recorder, place, others, sequence: AtomicU64::new(0) }
     }

@@ -63,8 +63,6 @@ pub struct GroupRecord {
     pub name: String,
     /// Its members in their order.
     pub members: Vec<usize>,
-    /// Whether the members were connected.
-    pub connected: bool,
     /// How many collectives the rank has called.
     pub collectives: u64,
     /// How many transfers it has called, by the peer's rank.
@@ -140,7 +138,6 @@ impl GroupRecord {
             number,
             name: name.into(),
             members: members.into(),
-            connected: false,
             collectives: 0,
             transfers: BTreeMap::new(),
         }

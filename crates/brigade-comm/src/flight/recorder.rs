@@ -54,16 +54,11 @@ impl Recorder {
         }
     }
 
-    /// Notes a group that is about to connect, and gives its place.
+    /// Notes a group that this rank is in, and gives its place.
     pub(crate) fn register(&self, number: u64, name: &str, members: &[usize]) -> usize {
         let mut notes = lock(&self.notes);
         notes.groups.push(GroupRecord::new(number, name, members));
         notes.groups.len() - 1
-    }
-
-    /// The group's members are connected.
-    pub(crate) fn connected(&self, group: usize) {
-        lock(&self.notes).groups[group].connected = true;
     }
 
     /// An operation was called; it may start at once.

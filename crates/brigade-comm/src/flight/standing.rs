@@ -34,7 +34,6 @@ pub(super) struct Wait {
 /// What operations are in one order with each other, by group, with the other world rank of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) enum Queue {
-    Connect(u64),
     Collectives(u64),
     Sends(u64, usize),
     Receives(u64, usize),
@@ -56,23 +55,11 @@ impl Standing {
     pub(crate) fn new(groups: &[GroupRecord], entries: &[Entry], now: u64) -> Self {
         let unfinished = entries.iter().filter(|entry| entry.state != State::Done);
         let mut waits: Vec<Wait> = unfinished.map(|entry| Wait::new(entry, groups, now)).collect();
-        let connecting = |group: &GroupRecord| {
-            let others = group.members.iter().copied();
-            Wait {
-                queue: Queue::Connect(group.number),
-                sequence: 0,
-                what: format!("connecting group \"{}\"", group.name),
-                since: 0,
-                waiting: Waiting { awaited: true, absent: others.collect(), ..Waiting::default() },
-            }
-        };
-        waits.extend(groups.iter().filter(|group| !group.connected).map(connecting));
         // What somebody waits for tells most.
         waits.sort_by_key(|wait| (!wait.waiting.awaited, std::cmp::Reverse(wait.since)));
         waits.truncate(MAX_WAITS);
         let mut calls = Vec::new();
         for group in groups.iter().rev() {
-            calls.push((Queue::Connect(group.number), u64::from(group.connected)));
             calls.push((Queue::Collectives(group.number), group.collectives));
             for (peer, transfers) in &group.transfers {
                 calls.push((Queue::Sends(group.number, *peer), transfers.sends));
