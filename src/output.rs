@@ -52,7 +52,7 @@ pub(crate) fn write_config(dir: &Path, config: &str) -> anyhow::Result<()> {
         .with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// Removes the weights of an earlier run, or of this one before it went on.
+/// Removes the weights of an earlier run.
 pub(crate) fn remove_weights(dir: &Path) -> anyhow::Result<()> {
     let weights = dir.join(WEIGHTS_FILE);
     match std::fs::remove_file(&weights) {

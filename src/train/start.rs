@@ -111,8 +111,8 @@ impl Session {
             }
             output::write_config(&self.out, &self.config)?;
             let reporter = self.reporter(training, resumption, introduction, devices)?;
-            let is_done = resumption.is_some_and(|there| there.point.step >= self.settings.train.steps);
-            if self.replaces() && !is_done {
+            // Those of a run that goes on are its own, and stay until there are others.
+            if resumption.is_none() && self.replaces() {
                 output::remove_weights(&self.out)?;
             }
             let flight = self.out.join(FLIGHT_FOLDER);

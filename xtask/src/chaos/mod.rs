@@ -3,6 +3,8 @@
 //! - A run is started, killed and started again until it has finished; then the next one, until there were enough kills.
 //! - All instants are drawn from `--seed` and the run's number alone, so that `--run` does one of them again. What the
 //!   machine does in between is not the same each time.
+//! - With `--races`: commands that users start in the same folder at once, also those that only read, some of them killed.
+//!   See [`race`].
 //! - After each kill: no process is left, every visible checkpoint is whole, none was lost. At the end of a run: the
 //!   bytes of weights and the losses of the run that was never killed.
 
@@ -12,6 +14,7 @@ mod folder;
 mod kill;
 mod mesh;
 mod processes;
+mod race;
 mod reference;
 mod run;
 mod start;
@@ -24,7 +27,7 @@ use anyhow::{Context, Result, bail};
 use crate::cargo;
 use count::Counts;
 use mesh::Mesh;
-use reference::Reference;
+use reference::{Reference, STEPS};
 use run::Run;
 
 /// Options of `cargo xtask chaos`.
@@ -33,6 +36,9 @@ pub struct Args {
     /// Kills altogether.
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     kills: u32,
+    /// Instead of all this: so many rounds of two or four commands on one folder at once.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000), conflicts_with_all = ["kills", "run"])]
+    races: Option<u32>,
     /// Seed of victims and instants.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
@@ -66,7 +72,15 @@ pub fn run(args: &Args) -> Result<()> {
     let begin = Instant::now();
     let folder = cargo::root().join(format!("runs/chaos-{}", std::process::id()));
     let folder = folder::make(&folder)?;
-    let reference = Reference::train(&brigade, &folder)?;
+    if let Some(rounds) = args.races {
+        println!(
+            "{}seconds           {:.0}",
+            race::run(&brigade, &folder, args.seed, rounds)?,
+            begin.elapsed().as_secs_f64()
+        );
+        return remove(&folder);
+    }
+    let reference = Reference::train(&brigade, &folder, STEPS)?;
     let chaos = Chaos { brigade, folder, seed: args.seed, meshes: mesh::up_to(args.nproc), reference };
     let mut counts = Counts::default();
     let result = chaos.all(args, &mut counts);

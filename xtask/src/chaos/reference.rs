@@ -12,34 +12,38 @@ use super::start::Start;
 
 /// Steps of a run.
 pub const STEPS: u64 = 120;
+/// Steps of a run that commands race for.
+pub const RACE_STEPS: u64 = 24;
 /// Steps between checkpoints: short, so that a good part of a run's time goes into them.
-const EVERY: u64 = 4;
+pub const EVERY: u64 = 4;
 /// Checkpoints that stay.
 pub const KEEP: usize = 2;
-const WEIGHTS: &str = "model.safetensors";
+pub const WEIGHTS: &str = "model.safetensors";
+/// The folder of the run that is never killed.
+pub const REFERENCE: &str = "reference";
 
 /// What all runs must end with.
 pub struct Reference {
-    weights: Vec<u8>,
+    pub weights: Vec<u8>,
     losses: Vec<Value>,
 }
 
-/// The settings of every run.
-pub fn settings() -> String {
+/// The settings of every run of so many steps, which keeps so many checkpoints.
+pub fn settings(steps: u64, keep: usize) -> String {
     format!(
         "--data {TEXT} --set data.tokenizer=bytes --set model.layers=2 --set model.width=32 --set model.heads=2 \
-         --set model.sequence_length=32 --steps {STEPS} --micro-batch-size 2 --global-batch-size 8 \
-         --set train.validate_every=0 --set train.validation_samples=4 --checkpoint-every {EVERY} --keep {KEEP}"
+         --set model.sequence_length=32 --steps {steps} --micro-batch-size 2 --global-batch-size 8 \
+         --set train.validate_every=0 --set train.validation_samples=4 --checkpoint-every {EVERY} --keep {keep}"
     )
 }
 
 impl Reference {
-    /// Trains once, on one rank.
-    pub fn train(brigade: &Path, folder: &Path) -> Result<Self> {
-        let line = format!("train {} {} --out reference", settings(), ALONE.flags);
+    /// Trains once, on one rank, and keeps all checkpoints.
+    pub fn train(brigade: &Path, folder: &Path, steps: u64) -> Result<Self> {
+        let line = format!("train {} {} --out {REFERENCE}", settings(steps, 0), ALONE.flags);
         let end = Start::new(brigade, folder, &line)?.finish()?;
         ensure!(end.status.success(), "`brigade {line}` ended with {}:\n{}", end.status, end.text);
-        Self::of(&Folder(folder.join("reference")))
+        Self::of(&Folder(folder.join(REFERENCE)))
     }
 
     fn of(run: &Folder) -> Result<Self> {

@@ -12,7 +12,7 @@ use super::folder::Folder;
 use super::kill::{Killed, carry_out};
 use super::mesh::Mesh;
 use super::processes::{all_gone, ranks};
-use super::reference::settings;
+use super::reference::{KEEP, STEPS, settings};
 use super::start::{End, Start};
 
 /// Every so many runs the launcher is to start killed ranks again, and is not killed itself.
@@ -126,7 +126,7 @@ impl<'a> Run<'a> {
         let restarts = if self.supervised { format!("--max-restarts {MOST}") } else { String::new() };
         Ok(match saved && self.draw.below(2) == 0 {
             true => format!("train --resume {name} {flags} {restarts}"),
-            false => format!("train {} {flags} {restarts} --resume auto --out {name}", settings()),
+            false => format!("train {} {flags} {restarts} --resume auto --out {name}", settings(STEPS, KEEP)),
         })
     }
 

@@ -1,7 +1,8 @@
 //! A command of `brigade` that may take only so long.
 
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,7 @@ const POLL: Duration = Duration::from_millis(2);
 pub struct Start {
     child: Child,
     line: String,
-    output: PathBuf,
+    output: File,
     began: Instant,
 }
 
@@ -30,15 +31,14 @@ pub struct End {
 }
 
 impl Start {
-    /// Starts `brigade` with the words of a line, in a folder; what it prints goes to a file there.
+    /// Starts `brigade` with the words of a line, in a folder.
     pub fn new(brigade: &Path, folder: &Path, line: &str) -> Result<Self> {
-        let output = folder.join("output");
-        let file = File::create(&output).with_context(|| format!("cannot write {}", output.display()))?;
-        let both = file.try_clone().context("cannot share a file")?;
+        let output = tempfile::tempfile().context("no file for what a command prints")?;
+        let [out, err] = [output.try_clone(), output.try_clone()];
         let mut command = Command::new(brigade);
         command.args(line.split_whitespace()).current_dir(folder);
         command.env("BRIGADE_CACHE_DIR", folder.join("cache"));
-        command.stdin(Stdio::null()).stdout(file).stderr(both);
+        command.stdin(Stdio::null()).stdout(out?).stderr(err?);
         let child = command.spawn().with_context(|| format!("cannot start {}", brigade.display()))?;
         Ok(Self { child, line: line.to_owned(), output, began: Instant::now() })
     }
@@ -70,8 +70,8 @@ impl Start {
     }
 
     fn text(&self) -> Result<String> {
-        let bytes =
-            fs::read(&self.output).with_context(|| format!("cannot read {}", self.output.display()))?;
+        let mut bytes = vec![0; self.output.metadata()?.len() as usize];
+        self.output.read_exact_at(&mut bytes, 0).context("cannot read what a command printed")?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 }
