@@ -138,9 +138,12 @@ fn hold_apart(place: &Path, dir: &Path) -> anyhow::Result<Option<File>> {
     hold(place, OPTION)
 }
 
-/// Locks a folder that `option` names until the file is closed here and in the ranks, which inherit it. A file system
-/// without locks goes without.
-fn hold(folder: &Path, option: &str) -> anyhow::Result<Option<File>> {
+/// Locks a run's folder, or that of its checkpoints, which `option` names, until the file is closed here and in all child
+/// processes, which inherit it. A file system without locks goes without.
+///
+/// # Errors
+/// If somebody else has held it for five seconds, or the lock cannot be made.
+pub fn hold(folder: &Path, option: &str) -> anyhow::Result<Option<File>> {
     let path = folder.join(LOCK_FILE);
     // Open for writing: network file systems lock no other files.
     let file = File::options().create(true).append(true).open(&path);

@@ -43,6 +43,7 @@ pub use brigade_models as models;
 pub use brigade_report as report;
 
 pub use checkpoint::RunDescription;
+pub use claim::hold;
 pub use config::{ConfigError, embedded, layered};
 pub use dataset::{Dataset, Samples, Training, samples};
 pub use explain::{explain, tell};

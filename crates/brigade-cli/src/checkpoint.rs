@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -244,21 +245,28 @@ fn verified(of: &OneStep) -> anyhow::Result<(String, u8)> {
 }
 
 fn consolidated(args: &ConsolidateArgs) -> anyhow::Result<String> {
-    let to = match &args.to {
-        Some(file) => file.clone(),
-        None => Path::new(&args.of.place.place).join(WEIGHTS_FILE),
+    let folder = Path::new(&args.of.place.place);
+    let to = args.to.clone().unwrap_or_else(|| folder.join(WEIGHTS_FILE));
+    let is_there = || {
+        let why = "is there already; give another file by --to, or --overwrite";
+        anyhow::Error::from(Usage(anyhow::anyhow!("{} {why}", to.display())))
     };
     if to.exists() && !args.overwrite {
-        return Err(Usage(anyhow::anyhow!(
-            "{} is there already; give another file by --to, or --overwrite",
-            to.display()
-        ))
-        .into());
+        return Err(is_there());
     }
-    args.of.with(|checkpoint| written(checkpoint, &to))
+    // A run at its end writes this file, too: what it has must not be replaced by what it had.
+    let _held = match args.to {
+        None if args.overwrite && folder.is_dir() => brigade::hold(folder, "PLACE").map_err(Usage)?,
+        _ => None,
+    };
+    args.of.with(|checkpoint| written(checkpoint, &to, args.overwrite)).map_err(|error| {
+        let exists = |cause: &std::io::Error| cause.kind() == ErrorKind::AlreadyExists;
+        let lost = error.chain().any(|cause| cause.downcast_ref().is_some_and(exists));
+        if lost && !args.overwrite { is_there() } else { error }
+    })
 }
 
-fn written(checkpoint: &Checkpoint, to: &Path) -> anyhow::Result<String> {
+fn written(checkpoint: &Checkpoint, to: &Path, replaces: bool) -> anyhow::Result<String> {
     let Manifest { step, state, .. } = checkpoint.manifest();
     let run: RunDescription = serde_json::from_value(state.settings.clone())
         .with_context(|| format!("what the checkpoint of step {step} says of its run"))?;
@@ -267,6 +275,6 @@ fn written(checkpoint: &Checkpoint, to: &Path) -> anyhow::Result<String> {
         let name = &stored.parameter.name;
         (run.file_names.get(name).unwrap_or(name).clone(), stored.parameter.shape.clone())
     });
-    save_lazily(to, &named.collect::<Vec<_>>(), |index| Ok(parameters[index].read()?))?;
+    save_lazily(to, replaces, &named.collect::<Vec<_>>(), |index| Ok(parameters[index].read()?))?;
     Ok(format!("{}: {} tensors of step {step}\n", to.display(), parameters.len()))
 }

@@ -20,7 +20,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use tempfile::{Builder, NamedTempFile};
+use tempfile::{Builder, NamedTempFile, PersistError};
 
 /// Random characters in the name of a file that is being written.
 const RANDOM: usize = 8;
@@ -79,9 +79,24 @@ impl WholeFile {
     /// # Errors
     /// If that fails; then nothing stays of the file.
     pub fn publish(self) -> io::Result<File> {
+        self.publish_by(NamedTempFile::persist)
+    }
+
+    /// The same, where nothing has the name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::AlreadyExists`] if something has, which stays as it is; as [`publish`](Self::publish).
+    pub fn publish_new(self) -> io::Result<File> {
+        self.publish_by(NamedTempFile::persist_noclobber)
+    }
+
+    fn publish_by(
+        self,
+        persist: fn(NamedTempFile, PathBuf) -> Result<File, PersistError>,
+    ) -> io::Result<File> {
         let Self { part, target } = self;
         part.as_file().sync_all()?;
-        let file = part.persist(&target).map_err(|error| error.error)?;
+        let file = persist(part, target.clone()).map_err(|error| error.error)?;
         sync_folder(place(&target)?.0)?;
         // Only a file that is being written is locked.
         drop(file.unlock());

@@ -156,3 +156,21 @@ fn a_disk_that_fills_keeps_nothing_but_what_was_there() {
     // The mount ends with the thread.
     std::thread::scope(|scope| scope.spawn(test).join()).unwrap();
 }
+
+#[test]
+fn what_is_there_is_replaced_only_if_it_may_be() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("a");
+    let part = |content: &[u8]| {
+        let mut file = WholeFile::create(&target).unwrap();
+        file.write_all(content).unwrap();
+        file
+    };
+    let (first, second) = (part(b"first"), part(b"second"));
+    first.publish_new().unwrap();
+    assert_eq!(second.publish_new().unwrap_err().kind(), std::io::ErrorKind::AlreadyExists);
+    assert_eq!(fs::read(&target).unwrap(), b"first");
+    part(b"third").publish().unwrap();
+    assert_eq!(fs::read(&target).unwrap(), b"third");
+    assert_eq!(names(folder.path()), ["a"]);
+}

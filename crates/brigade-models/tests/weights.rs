@@ -55,7 +55,7 @@ fn the_bytes_are_those_of_the_library_in_whatever_order_tensors_come() {
         save_safetensors(&path, &tensors, &Names::default()).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), expected(&tensors));
         let values = |index: usize| Ok(tensors[index].data.as_slice::<f32>().unwrap().to_vec());
-        save_lazily(&path, &shapes(&tensors), values).unwrap();
+        save_lazily(&path, true, &shapes(&tensors), values).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), expected(&tensors));
     }
     save_safetensors(&path, &[], &Names::default()).unwrap();
@@ -99,7 +99,7 @@ fn a_file_that_is_not_whole_leaves_nothing_and_says_what_is_wrong() {
     let twice = [shapes(&tensors), shapes(&tensors)].concat();
     let twice = WeightsWriter::create(&path, twice).err().unwrap().to_string();
     assert!(twice.contains("tensor `wte.weight` is there twice"), "{twice}");
-    let unread = save_lazily(&path, &shapes(&tensors), |_| Err("no such range".into())).unwrap_err();
+    let unread = save_lazily(&path, true, &shapes(&tensors), |_| Err("no such range".into())).unwrap_err();
     assert!(unread.to_string().contains("no such range"), "{unread}");
     assert!(names_in(folder.path()).is_empty());
 }

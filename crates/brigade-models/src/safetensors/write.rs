@@ -1,6 +1,7 @@
 //! Writing whole weights.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -28,12 +29,13 @@ pub fn save_safetensors(path: &Path, tensors: &[NamedTensor], names: &Names) -> 
 
 /// Writes tensors in fp32, given by name in the file and shape, and read one after the other as they are written: no more
 /// than one is in memory. The file appears under its name only once it is whole, with the bytes that
-/// [`save_safetensors`] gives for the same values.
+/// [`save_safetensors`] gives for the same values, and takes the place of another one only if it `replaces`.
 ///
 /// # Errors
 /// If a tensor cannot be read or has other than its shape's number of values, or the file cannot be written.
 pub fn save_lazily(
     path: &Path,
+    replaces: bool,
     tensors: &[(String, Vec<usize>)],
     read: impl Fn(usize) -> Result<Vec<f32>, BoxError>,
 ) -> Result<(), WeightsError> {
@@ -41,7 +43,7 @@ pub fn save_lazily(
     for (index, (name, _)) in tensors.iter().enumerate() {
         writer.write_values(name, &read(index).map_err(Error::Load)?)?;
     }
-    writer.finish()
+    if replaces { writer.finish() } else { writer.end(WholeFile::publish_new) }
 }
 
 /// Writes a file of weights in fp32 from tensors that come one after the other: in any order, none kept in memory, each to
@@ -122,11 +124,15 @@ impl WeightsWriter {
     /// # Errors
     /// If that fails, or a tensor was not written.
     pub fn finish(self) -> Result<(), WeightsError> {
+        self.end(WholeFile::publish)
+    }
+
+    fn end(self, publish: fn(WholeFile) -> std::io::Result<File>) -> Result<(), WeightsError> {
         let Self { path, file, missing } = self;
         if let Some((name, _)) = missing.first_key_value() {
             return Err(wrong(&path, name, "was not written"));
         }
-        file.publish().map(drop).map_err(|source| io(&path, source))
+        publish(file).map(drop).map_err(|source| io(&path, source))
     }
 }
 

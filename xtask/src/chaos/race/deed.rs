@@ -30,7 +30,7 @@ impl Deed {
             0 | 1 => Self::Train,
             2..=4 => Self::Resume,
             5..=7 => Self::Consolidate { to: draw.one(&NAMES), overwrite: draw.below(2) == 0 },
-            8 => Self::Consolidate { to: None, overwrite: false },
+            8 => Self::Consolidate { to: None, overwrite: draw.below(2) == 0 },
             9 => Self::Verify,
             10 if draw.below(2) == 0 => Self::List,
             10 => Self::Picture,

@@ -87,7 +87,9 @@ fn command(
         (Deed::Resume, 0) => after.is_finished(reference),
         (Deed::Resume, 2) => said(AT_WORK) && trains,
         (Deed::Consolidate { to: Some(name), .. }, 0) => after.files.contains_key(*name),
-        (Deed::Consolidate { to: None, .. }, 0) => after.weights.is_some() && before.weights.is_none(),
+        (Deed::Consolidate { to: None, overwrite }, 0) => {
+            after.weights.is_some() && (*overwrite || before.weights.is_none())
+        }
         (Deed::Consolidate { to: None, .. }, 2) if said(AT_WORK) => trains,
         (Deed::Consolidate { overwrite: false, .. }, 2) if said("is there already") => true,
         (Deed::Verify | Deed::List, 0) => true,
