@@ -2,6 +2,8 @@
 
 mod adapter;
 mod list;
+#[cfg(test)]
+mod promises;
 mod table;
 
 use std::process::Command;
