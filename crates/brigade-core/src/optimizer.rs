@@ -178,7 +178,9 @@ impl<O: Elementwise> FlatOptimizer for Segmented<O> {
 mod tests {
     use super::*;
     use burn::optim::{AdamWConfig, LionConfig, SgdConfig, momentum::MomentumConfig};
+    use burn::optim::{RecordState, StateSink, StateSource};
     use burn::tensor::Device;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     /// Steps one flat buffer three times, and its parameters one by one, and compares bits.
     fn flat_equals_parameters<O: Elementwise>(decayed: O, plain: O) {
@@ -241,5 +243,68 @@ mod tests {
         flat_equals_parameters(lion(0.1), lion(0.0));
         let sgd = SgdConfig::new().with_momentum(Some(MomentumConfig::new().with_dampening(0.0))).build();
         flat_equals_parameters(sgd.clone(), sgd);
+    }
+
+    /// Counts how often a state's arrays are copied to the host.
+    #[derive(Clone)]
+    struct Counted(Arc<AtomicUsize>);
+
+    #[derive(Clone)]
+    struct CountedState<const D: usize> {
+        values: Tensor<D>,
+        copies: Arc<AtomicUsize>,
+    }
+
+    impl<const D: usize> RecordState for CountedState<D> {
+        fn state_flatten(&self, _: &str, out: &mut StateSink) {
+            self.copies.fetch_add(1, Ordering::Relaxed);
+            out.tensors.push(("values".into(), self.values.clone().into_data()));
+        }
+
+        fn state_unflatten(_: &str, _: &mut StateSource, _: &Device) -> Option<Self> {
+            None
+        }
+    }
+
+    impl Elementwise for Counted {}
+
+    impl Optimizer for Counted {
+        type State<const D: usize> = CountedState<D>;
+
+        fn step<const D: usize>(
+            &self,
+            _: f64,
+            tensor: Tensor<D>,
+            gradient: Tensor<D>,
+            _: Option<CountedState<D>>,
+        ) -> (Tensor<D>, Option<CountedState<D>>) {
+            (tensor, Some(CountedState { values: gradient, copies: self.0.clone() }))
+        }
+
+        fn to_device<const D: usize>(state: CountedState<D>, _: &Device) -> CountedState<D> {
+            state
+        }
+    }
+
+    #[test]
+    fn a_moments_state_is_copied_once_and_by_its_reader() {
+        let device = Device::flex();
+        let layout = FlatLayout::new([("a.weight".into(), vec![3, 4]), ("b.bias".into(), vec![5])]);
+        let copies = Arc::new(AtomicUsize::new(0));
+        let counted = Counted(copies.clone());
+        let mut optimizer =
+            OptimizerFactory::new(counted.clone(), counted).build(&layout, 0..layout.len(), &device);
+        let segments = layout.segments(0..layout.len(), piece(&device)).len();
+        let values = || Tensor::<1>::ones([layout.len()], &device);
+        for step in 0..3 {
+            optimizer.step(0.1, values(), values(), None);
+            let (state, bytes) = (optimizer.state(0..layout.len()), optimizer.state_bytes());
+            assert_eq!((state.bytes(), bytes), (4 * layout.len() as u64, 4 * layout.len() as u64));
+            // To know the size, one segment's was copied at the first time.
+            assert_eq!(copies.load(Ordering::Relaxed), 1 + step * segments);
+            let slots = state.read().unwrap().slots;
+            assert_eq!(slots["values"], vec![1.0; layout.len()]);
+            assert_eq!(copies.load(Ordering::Relaxed), 1 + (step + 1) * segments);
+        }
     }
 }
