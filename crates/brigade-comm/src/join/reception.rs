@@ -16,7 +16,7 @@ use rustix::event::PollFlags;
 
 use super::descriptors;
 use super::handshake::{HandshakeError, Stream, answer};
-use super::message::{Hello, LinkHello, Message, Use};
+use super::message::{Hello, LinkHello, MAX_WORLD_SIZE, Message, Use};
 use super::token::{Token, random};
 use crate::error::Error;
 use crate::fault::Fault;
@@ -29,6 +29,9 @@ pub(super) const INTRODUCTION: Duration = Duration::from_secs(10);
 
 /// Connections that may be saying who they are at the same time. More are closed, and try again.
 const MAX_INTRODUCTIONS: usize = 256;
+
+/// Connections that may wait to be taken in. All ranks may call at once; who finds no place tries again a second later.
+const BACKLOG: i32 = MAX_WORLD_SIZE as i32;
 
 /// How long after a connection could not be taken in the next try comes.
 const BACK_OFF: Duration = Duration::from_millis(50);
@@ -130,6 +133,8 @@ impl Receptionist {
         listener
             .set_nonblocking(true)
             .and_then(|()| local.set_nonblocking(true))
+            .and_then(|()| Ok(rustix::net::listen(&listener, BACKLOG)?))
+            .and_then(|()| Ok(rustix::net::listen(&local, BACKLOG)?))
             .map_err(failed("set up a listener"))?;
         let reception = Arc::new(Reception {
             token,
