@@ -14,6 +14,8 @@ use crate::initialize::initialize;
 ///
 /// It knows nothing of ranks. Its forward must be a pure function of its input and parameters: a
 /// block may be run again to recompute its activations, and runs in several processes at once.
+/// Parameters are read in forward and in the backward of what it computed, and nowhere else: between
+/// these, ZeRO-3 gives their memory back and writes it anew under every handle that was kept.
 ///
 /// ```
 /// use brigade_core::Block;

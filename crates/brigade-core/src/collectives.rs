@@ -77,16 +77,28 @@ impl<T: Send + 'static> Pending<T> {
 /// which some may not exist.
 pub type Message = Vec<Option<Part>>;
 
-/// A whole flat buffer in one place of memory that can be given back and filled again, while tensors
-/// that view it live on. Between [`release`](Self::release) and the end of the next
-/// [`fill`](Self::fill) nobody may read such a tensor.
+/// A whole flat buffer in one place of memory that can be given back and filled again, while tensors that view it live on. This
+/// one is empty: its tensors are there, but of no use before it is [`Filled`].
 pub trait Refillable: Send {
     /// The buffer as a tensor; views of it see what it is filled with.
     fn tensor(&self) -> Tensor<1>;
-    /// Starts to fill it with all ranks' shards, in rank order.
-    fn fill(&mut self, shard: Tensor<1>) -> Pending<()>;
+    /// Starts to fill it with all ranks' shards, in rank order. After an error there is no buffer any more.
+    ///
+    /// # Safety
+    /// From the call until the result has been waited for, nobody reads a tensor of this buffer, nor a view of one; if it is
+    /// never waited for or failed, from then on.
+    unsafe fn fill(self: Box<Self>, shard: Tensor<1>) -> Pending<Box<dyn Filled>>;
+}
+
+/// A [`Refillable`] buffer that holds what it was filled with.
+pub trait Filled: Send {
+    /// The buffer as a tensor, as [`Refillable::tensor`].
+    fn tensor(&self) -> Tensor<1>;
     /// Gives its memory back to the system.
-    fn release(&mut self);
+    ///
+    /// # Safety
+    /// Nobody reads a tensor of this buffer meanwhile, nor a view of one. What they show afterwards has no meaning.
+    unsafe fn release(self: Box<Self>) -> Box<dyn Refillable>;
 }
 
 /// The collectives of one group of ranks, over one-dimensional float tensors of the rank's device.

@@ -174,7 +174,7 @@ where
                     self.lose(task, &mut tape, &parts)?;
                 }
             }
-            self.after_turn(program);
+            self.after_turn(program)?;
         }
         if !takes_part {
             return Ok(());
@@ -251,7 +251,7 @@ where
             }
             let waited = self.clock.comm_wait() - waited;
             self.clock.backward += started.elapsed().saturating_sub(waited);
-            self.after_turn(program);
+            self.after_turn(program)?;
         }
         if place > 0 {
             let start = self.stage.blocks(task.chunk).start;
@@ -351,13 +351,14 @@ where
         Ok(())
     }
 
-    fn after_turn(&mut self, program: &Program) {
+    fn after_turn(&mut self, program: &Program) -> Result<()> {
         if self.store.gathers()
             && let Some(Moves { release, .. }) = program.moves.get(self.state.turn)
         {
-            release.iter().for_each(|unit| self.store.release(*unit, self.blocks));
+            release.iter().try_for_each(|unit| self.store.release(*unit, self.blocks))?;
         }
         self.state.turn += 1;
+        Ok(())
     }
 
     /// Copies an output that may view parameters which are about to be emptied in their place.

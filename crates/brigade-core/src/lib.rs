@@ -63,7 +63,7 @@ pub use brigade_plan as plan;
 pub use brigade_plan::CHUNK;
 pub use clock::{Clock, WAITS};
 pub use collectives::{
-    Collectives, Message, Operation, Pending, PendingTensor, PendingValues, Refillable, Solo, Traffic,
+    Collectives, Filled, Message, Operation, Pending, PendingTensor, PendingValues, Refillable, Solo, Traffic,
 };
 pub use diagnose::Culprit;
 pub use engine::{Batch, Engine, EngineSettings, NonFinite, StepReport};

@@ -7,7 +7,7 @@ use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 
 use crate::activation::Part;
 use crate::clock::Clock;
-use crate::collectives::{Pending, PendingTensor, Refillable};
+use crate::collectives::{Filled, Pending, PendingTensor, Refillable};
 use crate::error::{Error, Result};
 use crate::flat::NewValue;
 use crate::groups::Groups;
@@ -40,13 +40,32 @@ enum Whole {
     Arriving(PendingTensor),
     Present(Tensor<1>),
     /// A buffer that is filled and emptied in its place, under the views that blocks hold.
-    InPlace(Box<dyn Refillable>, Filling),
+    Empty(Box<dyn Refillable>),
+    Filling(Pending<Box<dyn Filled>>),
+    Filled(Box<dyn Filled>),
 }
 
-enum Filling {
-    Empty,
-    Arriving(Pending<()>),
-    Full,
+impl Whole {
+    fn is_in_place(&self) -> bool {
+        matches!(self, Self::Empty(_) | Self::Filling(_) | Self::Filled(_))
+    }
+
+    /// Frees what was gathered. What is still arriving is waited for: it is written until then.
+    fn free(&mut self) -> Result<()> {
+        *self = match std::mem::replace(self, Self::Absent) {
+            Self::Filling(pending) => Self::empty(pending.wait()?),
+            Self::Filled(buffer) => Self::empty(buffer),
+            Self::Empty(buffer) => Self::Empty(buffer),
+            Self::Absent | Self::Arriving(_) | Self::Present(_) => Self::Absent,
+        };
+        Ok(())
+    }
+
+    fn empty(buffer: Box<dyn Filled>) -> Self {
+        // SAFETY: only blocks and their graphs hold tensors of the buffer, and `Block` says that they are read in a block's turn
+        // alone. That is on this thread, which is here.
+        Self::Empty(unsafe { buffer.release() })
+    }
 }
 
 /// All units that this rank's blocks read.
@@ -96,7 +115,7 @@ impl Store {
     /// Whether a gathered buffer can be freed while graphs still view it. Where it cannot, a graph
     /// that is kept keeps it alive.
     pub(crate) fn frees_under_graphs(&self) -> bool {
-        self.units.iter().all(|stored| matches!(stored.whole, Whole::InPlace(..)))
+        self.units.iter().all(|stored| stored.whole.is_in_place())
     }
 
     /// Adds a unit with its whole values (fp32, not padded). `optimizer`: none where another stage owns it.
@@ -127,7 +146,7 @@ impl Store {
         let whole = match self.gathers() {
             false => Whole::Present(cast(values, compute)),
             true => match self.groups.dp.refillable(own.len(), compute, &self.device) {
-                Some(buffer) => Whole::InPlace(buffer, Filling::Empty),
+                Some(buffer) => Whole::Empty(buffer),
                 None => Whole::Absent,
             },
         };
@@ -183,13 +202,9 @@ impl Store {
             let own = if own.len() == length { values.clone() } else { compact(values.clone().slice(own))? };
             stored.own_values = Some(if stored.optimizer.is_some() { own } else { cast(own, compute) });
         }
-        match (&mut stored.whole, gathers) {
-            (Whole::InPlace(buffer, filling), _) => {
-                buffer.release();
-                *filling = Filling::Empty;
-            }
-            (whole, true) => *whole = Whole::Absent,
-            (whole, false) => *whole = Whole::Present(cast(values.to_device(&self.device), compute)),
+        match gathers {
+            true => stored.whole.free()?,
+            false => stored.whole = Whole::Present(cast(values.to_device(&self.device), compute)),
         }
         self.count();
         Ok(())
@@ -244,13 +259,14 @@ impl Store {
         let Some(own) = self.units[unit].own_values.clone().map(|values| self.to_compute(values)) else {
             return;
         };
-        match &mut self.units[unit].whole {
-            Whole::InPlace(buffer, filling @ Filling::Empty) => {
-                *filling = Filling::Arriving(buffer.fill(own))
-            }
-            whole @ Whole::Absent => *whole = Whole::Arriving(self.groups.dp.all_gather(own)),
-            _ => {}
-        }
+        let whole = &mut self.units[unit].whole;
+        *whole = match std::mem::replace(whole, Whole::Absent) {
+            // SAFETY: only blocks and their graphs hold tensors of the buffer, and `Block` says that they are read in a block's
+            // turn alone. None of a block that reads this unit begins before `settle` has waited for it.
+            Whole::Empty(buffer) => Whole::Filling(unsafe { buffer.fill(own) }),
+            Whole::Absent => Whole::Arriving(self.groups.dp.all_gather(own)),
+            other => other,
+        };
         self.count();
     }
 
@@ -262,9 +278,8 @@ impl Store {
                 Whole::Arriving(pending) => {
                     *whole = Whole::Present(clock.waiting("all_gather", || pending.wait())?);
                 }
-                Whole::InPlace(buffer, Filling::Arriving(pending)) => {
-                    clock.waiting("all_gather", || pending.wait())?;
-                    *whole = Whole::InPlace(buffer, Filling::Full);
+                Whole::Filling(pending) => {
+                    *whole = Whole::Filled(clock.waiting("all_gather", || pending.wait())?);
                 }
                 other => *whole = other,
             }
@@ -273,30 +288,25 @@ impl Store {
     }
 
     /// Frees a gathered unit.
-    pub(crate) fn release(&mut self, unit: usize, blocks: &mut [NamedBlock]) {
+    pub(crate) fn release(&mut self, unit: usize, blocks: &mut [NamedBlock]) -> Result<()> {
         let stored = &mut self.units[unit];
-        match &mut stored.whole {
-            Whole::InPlace(buffer, filling) => {
-                buffer.release();
-                *filling = Filling::Empty;
-            }
-            whole => {
-                *whole = Whole::Absent;
-                for user in &stored.unit.users {
-                    if !self.by_block[user.block].contains(&unit) {
-                        continue;
-                    }
-                    self.handed_out[user.block] = false;
-                    let nothing = |path: &str| {
-                        let (_, target) = user.params.iter().find(|(own, _)| own == path)?;
-                        let param = stored.unit.layout.param(target)?;
-                        Some((Tensor::empty([0], &self.device), vec![0; param.shape.len()]))
-                    };
-                    blocks[user.block].block.replace(&mut { nothing });
+        stored.whole.free()?;
+        if !stored.whole.is_in_place() {
+            for user in &stored.unit.users {
+                if !self.by_block[user.block].contains(&unit) {
+                    continue;
                 }
+                self.handed_out[user.block] = false;
+                let nothing = |path: &str| {
+                    let (_, target) = user.params.iter().find(|(own, _)| own == path)?;
+                    let param = stored.unit.layout.param(target)?;
+                    Some((Tensor::empty([0], &self.device), vec![0; param.shape.len()]))
+                };
+                blocks[user.block].block.replace(&mut { nothing });
             }
         }
         self.count();
+        Ok(())
     }
 
     /// Makes a block's parameters views of the flat buffers that are there.
@@ -306,8 +316,9 @@ impl Store {
             let Stored { unit, whole, .. } = &self.units[*unit];
             let whole = match whole {
                 Whole::Present(tensor) => tensor.clone(),
-                Whole::InPlace(buffer, _) => buffer.tensor(),
-                Whole::Absent | Whole::Arriving(_) => continue,
+                Whole::Empty(buffer) => buffer.tensor(),
+                Whole::Filled(buffer) => buffer.tensor(),
+                Whole::Absent | Whole::Arriving(_) | Whole::Filling(_) => continue,
             };
             for user in unit.users.iter().filter(|user| user.block == index) {
                 for (path, target) in &user.params {
@@ -318,14 +329,15 @@ impl Store {
             }
         }
         block.block.replace(&mut |path| values.remove(path));
-        let is_there =
-            |unit: &usize| matches!(self.units[*unit].whole, Whole::Present(_) | Whole::InPlace(..));
+        let is_there = |unit: &usize| {
+            matches!(self.units[*unit].whole, Whole::Present(_) | Whole::Empty(_) | Whole::Filled(_))
+        };
         self.handed_out[index] = self.by_block[index].iter().all(is_there);
     }
 
     /// Whether a block's parameters are emptied in their place, so that its output must not view them.
     pub(crate) fn empties_in_place(&self, block: usize) -> bool {
-        self.by_block[block].iter().any(|unit| matches!(self.units[*unit].whole, Whole::InPlace(..)))
+        self.by_block[block].iter().any(|unit| self.units[*unit].whole.is_in_place())
     }
 
     /// A unit's whole values without padding, gathered from all ranks of the stage.
@@ -341,7 +353,7 @@ impl Store {
             let own_size = if stored.optimizer.is_some() { 4 } else { size };
             let own = stored.own_values.as_ref().map_or(0, |_| stored.own.len() * own_size);
             let whole = match stored.whole {
-                Whole::Absent | Whole::InPlace(_, Filling::Empty) => 0,
+                Whole::Absent | Whole::Empty(_) => 0,
                 _ => stored.length * size,
             };
             (own + whole) as u64

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use brigade_comm::{DType, Group, HostBuffer, ReduceOp};
 use brigade_core::{
-    Collectives, Error, Message, Operation, Pending, PendingTensor, PendingValues, Refillable, Result,
-    Traffic,
+    Collectives, Error, Filled, Message, Operation, Pending, PendingTensor, PendingValues, Refillable,
+    Result, Traffic,
 };
 use burn::tensor::{DType as TensorDType, Device, FloatDType, Tensor, TensorData};
 
@@ -74,7 +74,7 @@ impl Refillable for GatheredInPlace {
         self.tensor.clone()
     }
 
-    fn fill(&mut self, shard: Tensor<1>) -> Pending<()> {
+    unsafe fn fill(self: Box<Self>, shard: Tensor<1>) -> Pending<Box<dyn Filled>> {
         let staged = match self.staging.read(shard) {
             Ok(staged) => staged,
             Err(error) => return Pending::new(move || Err(error)),
@@ -84,15 +84,27 @@ impl Refillable for GatheredInPlace {
             let text = format!("shards of {slice} bytes do not fill a buffer of {} bytes", self.bytes);
             return Pending::new(move || Err(Error::collective(text)));
         }
-        let mut writer = self.region.writer(self.bytes);
+        // SAFETY: the caller vouches that nobody reads it, and nobody else writes it: this buffer comes back only with the result.
+        let mut writer = unsafe { self.region.writer(self.bytes) };
         let start = self.group.rank() * slice;
         writer.as_bytes_mut()[start..start + slice].copy_from_slice(&staged.bytes);
         let gathered = self.group.all_gather(writer, staged.dtype);
-        Pending::new(move || gathered.wait().map(drop).map_err(Error::collective))
+        Pending::new(move || {
+            gathered.wait().map(drop).map_err(Error::collective)?;
+            Ok(self as Box<dyn Filled>)
+        })
+    }
+}
+
+impl Filled for GatheredInPlace {
+    fn tensor(&self) -> Tensor<1> {
+        self.tensor.clone()
     }
 
-    fn release(&mut self) {
-        self.region.release();
+    unsafe fn release(self: Box<Self>) -> Box<dyn Refillable> {
+        // SAFETY: the caller vouches that nobody reads it, and nobody writes it: it is filled.
+        unsafe { self.region.release() };
+        self
     }
 }
 

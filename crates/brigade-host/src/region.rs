@@ -11,9 +11,8 @@ use memmap2::{MmapMut, MmapOptions, MmapRaw, UncheckedAdvice};
 /// A run of pages of its own. Tensors read it through [`Region::bytes`], a collective writes it through
 /// [`Region::writer`], and [`Region::release`] gives its pages back.
 ///
-/// Whoever holds a region keeps these apart: nothing reads while something writes, and nothing reads between a
-/// release and the next write. A read that breaks this sees old values, new ones or zeros, never memory of others.
-#[derive(Clone)]
+/// Tensors are read by whoever holds them. So what changes the memory under them is `unsafe`, and whoever does that keeps
+/// readers, writer and release apart.
 pub(crate) struct Region(Arc<MmapRaw>);
 
 impl Region {
@@ -27,20 +26,26 @@ impl Region {
 
     /// The region as the memory of a tensor of `length` bytes.
     pub(crate) fn bytes(&self, length: usize) -> Bytes {
-        debug_assert!(length <= self.0.len());
-        // SAFETY: pages of an anonymous map are always initialized, with zeros at first.
+        assert!(length <= self.0.len());
+        // SAFETY: the view has so many bytes, and pages of an anonymous map are always initialized, with zeros at first.
         unsafe { Bytes::from_controller(Box::new(View(self.0.clone())), length) }
     }
 
     /// The first `length` bytes, to be written.
-    pub(crate) fn writer(&self, length: usize) -> Writer {
+    ///
+    /// # Safety
+    /// While the writer lives, nobody reads tensors of the region, and there is no other writer and no release.
+    pub(crate) unsafe fn writer(&self, length: usize) -> Writer {
         Writer { map: self.0.clone(), length: length.min(self.0.len()) }
     }
 
     /// Gives the pages back to the system; they read as zeros until they are written again.
-    pub(crate) fn release(&self) {
-        // SAFETY: the map is anonymous and private, so its pages stay valid and turn into zeros; by this type's rule
-        // nobody reads them before they are written again. Where the system refuses, the pages just stay.
+    ///
+    /// # Safety
+    /// Nobody reads tensors of the region meanwhile, and there is no writer.
+    pub(crate) unsafe fn release(&self) {
+        // SAFETY: the map is anonymous and private, so its pages stay valid and turn into zeros; the caller vouches that
+        // nobody holds a reference to them. Where the system refuses, the pages just stay.
         drop(unsafe { self.0.unchecked_advise(UncheckedAdvice::DontNeed) });
     }
 }
@@ -64,7 +69,7 @@ impl AllocationController for View {
     }
 
     fn memory(&self, _: AccessPolicy) -> Result<&[MaybeUninit<u8>], AccessError> {
-        // SAFETY: the map lives as long as `self`, and by the region's rule nothing writes it while it is read.
+        // SAFETY: the map lives as long as `self`, and whoever writes it or gives its pages back vouches that it is not read.
         Ok(unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), self.0.len()) })
     }
 
@@ -81,7 +86,7 @@ pub(crate) struct Writer {
 
 impl HostBuffer for Writer {
     fn as_bytes(&self) -> &[u8] {
-        // SAFETY: the map lives as long as `self`; only this writer uses it until the operation is done.
+        // SAFETY: the map lives as long as `self` and is as long; whoever asked for this writer vouches that nobody else uses it.
         unsafe { std::slice::from_raw_parts(self.map.as_ptr(), self.length) }
     }
 
@@ -100,7 +105,8 @@ mod tests {
     fn views_see_what_is_written_and_operations_never_write() {
         let region = Region::new(4096 * 4).unwrap();
         let fill = |value: f32| {
-            let mut writer = region.writer(4096 * 4);
+            // SAFETY: this thread does nothing else meanwhile, and no other has a tensor of the region.
+            let mut writer = unsafe { region.writer(4096 * 4) };
             writer.as_bytes_mut().as_chunks_mut::<4>().0.iter_mut().for_each(|b| *b = value.to_le_bytes());
         };
         fill(1.0);
@@ -109,13 +115,15 @@ mod tests {
             Tensor::from_data(TensorData::from_bytes(region.bytes(4096 * 4), [4096], DType::F32), &device);
         let view = whole.clone().slice(100..110).reshape([2, 5]);
         assert_eq!(view.clone().sum().into_scalar::<f32>(), 10.0);
-        region.release();
+        // SAFETY: as above.
+        unsafe { region.release() };
         assert_eq!(view.clone().sum().into_scalar::<f32>(), 0.0);
         fill(3.0);
         assert_eq!(view.clone().sum().into_scalar::<f32>(), 30.0);
         let doubled = view.mul_scalar(2.0);
         assert_eq!(doubled.sum().into_scalar::<f32>(), 60.0);
-        assert_eq!(region.writer(4).as_bytes(), 3.0f32.to_le_bytes());
+        // SAFETY: as above.
+        assert_eq!(unsafe { region.writer(4) }.as_bytes(), 3.0f32.to_le_bytes());
         assert_eq!(whole.slice(0..1).into_scalar::<f32>(), 3.0);
     }
 }

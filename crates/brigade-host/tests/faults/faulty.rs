@@ -6,7 +6,8 @@ use std::thread;
 use std::time::Duration;
 
 use brigade_core::{
-    Collectives, Message, Operation, Pending, PendingTensor, PendingValues, Refillable, Result, Traffic,
+    Collectives, Filled, Message, Operation, Pending, PendingTensor, PendingValues, Refillable, Result,
+    Traffic,
 };
 use brigade_host::HostCollectives;
 use burn::tensor::{Bytes, Device, FloatDType, Tensor};
@@ -250,24 +251,37 @@ impl Collectives for Faulty {
 }
 
 /// A buffer that is filled in new memory each time.
-struct Elsewhere {
-    buffer: Box<dyn Refillable>,
+struct Elsewhere<B: ?Sized> {
+    buffer: Box<B>,
     tensor: Tensor<1>,
 }
 
-impl Refillable for Elsewhere {
+impl Refillable for Elsewhere<dyn Refillable> {
     fn tensor(&self) -> Tensor<1> {
         self.tensor.clone()
     }
 
-    fn fill(&mut self, shard: Tensor<1>) -> Pending<()> {
-        let filled = self.buffer.fill(shard).wait();
-        self.tensor = moved(self.buffer.tensor());
-        Pending::new(|| filled)
+    unsafe fn fill(self: Box<Self>, shard: Tensor<1>) -> Pending<Box<dyn Filled>> {
+        // SAFETY: the caller's.
+        let filled = unsafe { self.buffer.fill(shard) }.wait();
+        Pending::new(|| {
+            filled.map(|buffer| {
+                let tensor = moved(buffer.tensor());
+                Box::new(Elsewhere { buffer, tensor }) as Box<dyn Filled>
+            })
+        })
+    }
+}
+
+impl Filled for Elsewhere<dyn Filled> {
+    fn tensor(&self) -> Tensor<1> {
+        self.tensor.clone()
     }
 
-    fn release(&mut self) {
-        self.buffer.release();
+    unsafe fn release(self: Box<Self>) -> Box<dyn Refillable> {
+        // SAFETY: the caller's.
+        let buffer = unsafe { self.buffer.release() };
+        Box::new(Elsewhere { buffer, tensor: self.tensor })
     }
 }
 
