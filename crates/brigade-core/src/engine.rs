@@ -174,7 +174,7 @@ where
             groups,
             zero: settings.zero,
             precision: settings.precision,
-            device: chain.device(),
+            device: chain.device()?,
             offload: settings.offload.clone(),
             frozen_bytes: 0,
             bytes: Bytes::default(),

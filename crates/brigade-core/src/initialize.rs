@@ -29,7 +29,8 @@ pub fn keyed_seed(seed: u64, key: &str) -> u64 {
 /// block name, which lets a plain Burn program start from the same weights.
 pub fn initialize<M: Module>(module: M, seed: u64, prefix: &str) -> M {
     static GENERATOR: Mutex<()> = Mutex::new(());
-    let device = module.devices().into_iter().next().unwrap_or_default();
+    // A module without a device has no parameters.
+    let Some(device) = module.devices().into_iter().next() else { return module };
     flat::for_each_lazy(module, &mut |path, draw| {
         let _one_at_a_time = GENERATOR.lock().unwrap_or_else(PoisonError::into_inner);
         device.seed(keyed_seed(seed, &format!("{prefix}.{path}")));

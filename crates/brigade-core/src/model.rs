@@ -188,9 +188,10 @@ impl<I: Activation, O: Activation> Chain<I, O> {
     }
 
     /// The device of the parameters, without autodiff.
-    pub(crate) fn device(&self) -> Device {
+    pub(crate) fn device(&self) -> Result<Device> {
         let device = self.blocks.iter().find_map(|named| named.block.device());
-        device.unwrap_or_default().inner()
+        let none = || Error::Model("the model has no parameters, so nothing says which device it is on".into());
+        Ok(device.ok_or_else(none)?.inner())
     }
 
     /// All values that this rank needs have been loaded.
@@ -202,8 +203,8 @@ impl<I: Activation, O: Activation> Chain<I, O> {
     pub(crate) fn initialize_block(&mut self, index: usize, seed: u64) -> Result<()> {
         let followers = self.followers();
         let NamedBlock { name, block } = &mut self.blocks[index];
-        if let Some(source) = &self.source {
-            let (shapes, mut failed) = (block.shapes(), None);
+        if let (Some(source), Some(device)) = (&self.source, block.device()) {
+            let (shapes, device, mut failed) = (block.shapes(), device.inner(), None);
             block.replace(&mut |path| {
                 let (full, shape) = (format!("{name}.{path}"), shapes.get(path)?);
                 if followers.contains(&full) {
@@ -212,10 +213,7 @@ impl<I: Activation, O: Activation> Chain<I, O> {
                 match source(&full, shape) {
                     Ok(found) => found.map(|found| {
                         let length = found.len();
-                        (
-                            Tensor::from_data(TensorData::new(found, [length]), &Default::default()),
-                            shape.clone(),
-                        )
+                        (Tensor::from_data(TensorData::new(found, [length]), &device), shape.clone())
                     }),
                     Err(error) => {
                         failed.get_or_insert(error);

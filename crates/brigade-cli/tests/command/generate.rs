@@ -53,3 +53,15 @@ fn what_is_missing_is_named() {
     std::fs::remove_file(place.path("a/model.safetensors")).unwrap();
     refused("--out a", "it has no model.safetensors");
 }
+
+/// Burn's default device is the first GPU in a build for GPUs, on every rank, and fails where there is none. It panics where it is
+/// asked for while the environment names one that there is not.
+#[test]
+fn nothing_is_made_on_a_default_device() {
+    const DEFAULT: (&str, &str) = ("BURN_DEVICE", "none");
+    let place = Place::new();
+    let line = "--nproc-per-node 2 --zero 3 --checkpoint-every 2 --out a";
+    place.succeed(place.train(&format!("{line} --steps 4")).env(DEFAULT.0, DEFAULT.1));
+    place.succeed(place.train(&format!("{line} --steps 6 --resume auto")).env(DEFAULT.0, DEFAULT.1));
+    place.succeed(place.brigade("generate --out a --tokens 5").env(DEFAULT.0, DEFAULT.1));
+}
