@@ -53,7 +53,8 @@ fn device() -> Device {
     return Device::wgpu(burn::tensor::DeviceKind::DefaultDevice);
     #[cfg(not(any(feature = "cuda", feature = "wgpu")))]
     {
-        brigade_cpu::keep_heap();
+        // SAFETY: nothing has started a thread yet.
+        unsafe { brigade_cpu::keep_heap() };
         brigade_cpu::device()
     }
 }

@@ -65,7 +65,8 @@ type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 fn main() -> Outcome<()> {
     let options = Options::parse();
-    brigade_cpu::keep_heap();
+    // SAFETY: nothing has started a thread yet.
+    unsafe { brigade_cpu::keep_heap() };
     let (options, config) = (&options, &options.model());
     let (pp, costs) = (options.pp.get(), config.costs()?);
     let split = &if options.stages.is_empty() { balanced(&costs, pp)? } else { options.stages.clone() };

@@ -17,7 +17,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut numbers = std::env::args().skip(1).filter_map(|argument| argument.parse::<usize>().ok());
     let (rows, steps) = (numbers.next().unwrap_or(8), numbers.next().unwrap_or(8));
     if !std::env::args().any(|argument| argument == "default-heap") {
-        brigade_cpu::keep_heap();
+        // SAFETY: nothing has started a thread yet.
+        unsafe { brigade_cpu::keep_heap() };
     }
     let device = brigade_cpu::device();
     let config = GptConfig {

@@ -69,10 +69,7 @@ impl Processor {
                 let (device, adapter) = brigade_wgpu::device(info.local_rank)?;
                 Ok(Self { device, name: Some(adapter.name.clone()), kind: Kind::Wgpu })
             }
-            _ => {
-                brigade_cpu::keep_heap();
-                Ok(Self::cpu())
-            }
+            _ => Ok(Self::cpu()),
         }
     }
 
@@ -165,14 +162,25 @@ pub(crate) fn environment(backend: Backend) -> Vec<(OsString, OsString)> {
     unset.map(|(name, value)| (name.into(), value.into())).collect()
 }
 
-/// Sets in a rank, before its backend is used, what [`environment`] gives only to ranks that Brigade's launcher starts, as far
-/// as that still counts. Where the program has started threads it does not: [`advice`] then says so.
-#[cfg_attr(not(feature = "cuda"), expect(unused_variables))]
+/// Sets in a rank, before its backend is used, what concerns the whole process: how its heap is kept, and what [`environment`]
+/// gives only to ranks that Brigade's launcher starts, as far as that still counts. A program that has started threads goes
+/// without; [`advice`] says where that matters.
 pub(crate) fn prepare(backend: Backend) {
-    #[cfg(feature = "cuda")]
-    if backend == Backend::Cuda && std::env::var_os(QUEUES.0).is_none() && is_only_thread() {
-        // SAFETY: no other thread is there that could read the environment meanwhile.
-        unsafe { std::env::set_var(QUEUES.0, QUEUES.1) };
+    if !is_only_thread() {
+        return;
+    }
+    match backend {
+        #[cfg(feature = "cuda")]
+        Backend::Cuda if std::env::var_os(QUEUES.0).is_none() => {
+            // SAFETY: no other thread is there that could read the environment meanwhile.
+            unsafe { std::env::set_var(QUEUES.0, QUEUES.1) };
+        }
+        #[cfg(feature = "cuda")]
+        Backend::Cuda => {}
+        #[cfg(feature = "wgpu")]
+        Backend::Wgpu => {}
+        // SAFETY: no other thread is there.
+        _ => unsafe { brigade_cpu::keep_heap() },
     }
 }
 
@@ -191,7 +199,6 @@ pub(crate) fn advice(settings: &Settings) -> Option<String> {
 }
 
 /// Whether this process has no thread but the one that asks. Without `/proc` it is not known, and so denied.
-#[cfg(any(feature = "cuda", test))]
 fn is_only_thread() -> bool {
     std::fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() == 1)
 }

@@ -4,10 +4,13 @@
 /// step frees and allocates the same large buffers again and again; without this each of them is
 /// unmapped, mapped and zeroed anew. Call it once, before the first large allocation. Elsewhere
 /// than on glibc it does nothing.
-pub fn keep_heap() {
+///
+/// # Safety
+/// The process has no other thread: glibc changes its settings without a lock.
+pub unsafe fn keep_heap() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
-        // SAFETY: mallopt only sets parameters of the allocator and may be called at any time.
+        // SAFETY: mallopt only sets parameters of the allocator, and by the caller's word no other thread allocates.
         unsafe {
             // Large blocks come from the heap too; a threshold of more than 32 MiB would be refused.
             libc::mallopt(libc::M_MMAP_MAX, 0);
