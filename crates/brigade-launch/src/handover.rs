@@ -6,12 +6,11 @@
 use std::{
     io,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs},
-    os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd},
+    os::fd::{OwnedFd, RawFd},
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use rustix::io::{FdFlags, fcntl_setfd};
-
+use crate::inherited;
 use crate::{Endpoint, Error, LISTENER_VARIABLE, Result};
 
 /// Binds the rendezvous socket of node 0 and gives the endpoint at which the ranks reach it.
@@ -73,27 +72,23 @@ pub fn inherited_listener() -> Result<Option<TcpListener>> {
     if TAKEN.swap(true, Ordering::SeqCst) {
         return Ok(None);
     }
-    check_listening(fd).map_err(|error| bad(error.to_string()))?;
-    // SAFETY: the descriptor is open (just checked), the launcher opened it for this process alone, and TAKEN lets
-    // nobody take it a second time.
-    let listener = TcpListener::from(unsafe { OwnedFd::from_raw_fd(fd) });
-    let port = listener.local_addr().map_err(|error| bad(error.to_string()))?.port();
     let expected = std::env::var("MASTER_PORT").unwrap_or_default();
-    if expected != port.to_string() {
-        return Err(bad(format!("it listens on port {port}, but MASTER_PORT is {expected:?}")));
-    }
-    fcntl_setfd(&listener, FdFlags::CLOEXEC).map_err(|error| bad(error.to_string()))?;
-    Ok(Some(listener))
+    // SAFETY: the socket that listens on this port is the launcher's for this process, and TAKEN lets nobody take it a second
+    // time.
+    let listener = unsafe { inherited::take(fd, |socket| check_listening(socket, &expected)) };
+    Ok(Some(listener.map_err(|error| bad(error.to_string()))?.into()))
 }
 
-fn check_listening(fd: RawFd) -> io::Result<()> {
-    // SAFETY: borrowed for calls that fail on a descriptor that is not open or no socket.
-    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    rustix::io::fcntl_getfd(fd)?;
+fn check_listening(fd: &OwnedFd, expected: &str) -> io::Result<()> {
     // Apple's systems do not tell.
     #[cfg(not(target_vendor = "apple"))]
     if !rustix::net::sockopt::socket_acceptconn(fd)? {
         return Err(io::Error::other("it does not listen"));
+    }
+    let port = TcpListener::from(fd.try_clone()?).local_addr()?.port();
+    if expected != port.to_string() {
+        let reason = format!("it listens on port {port}, but MASTER_PORT is {expected:?}");
+        return Err(io::Error::other(reason));
     }
     Ok(())
 }

@@ -7,8 +7,8 @@
 
 use std::{
     fs::File,
-    io::Write,
-    os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
+    io::{self, Write},
+    os::fd::{AsFd, RawFd},
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -18,9 +18,10 @@ use std::{
 
 use rustix::{
     fs::{FileType, OFlags, fcntl_getfl, fcntl_setfl, fstat},
-    io::{FdFlags, fcntl_setfd},
     time::{ClockId, clock_gettime},
 };
+
+use crate::inherited;
 
 /// The heart's pipe, as `descriptor:inode`; set by the launcher.
 pub const HEARTBEAT_VARIABLE: &str = "BRIGADE_HEARTBEAT_FD";
@@ -55,13 +56,11 @@ impl Heart {
         if TAKEN.swap(true, Ordering::SeqCst) {
             return Self::default();
         }
-        // SAFETY: borrowed for calls that fail on a descriptor that is not open.
-        if prepare(unsafe { BorrowedFd::borrow_raw(fd) }, inode).is_none() {
-            return Self::default();
+        // SAFETY: the pipe with this inode is the launcher's for this process, and TAKEN lets nobody take it a second time.
+        match unsafe { inherited::take(fd, |pipe| prepare(pipe, inode)) } {
+            Ok(pipe) => Self::new(File::from(pipe)),
+            Err(_) => Self::default(),
         }
-        // SAFETY: the descriptor is open and the launcher's pipe for this process (just checked), and TAKEN lets
-        // nobody take it a second time.
-        Self::new(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
     fn new(pipe: File) -> Self {
@@ -99,16 +98,16 @@ pub(crate) fn parse(value: &str) -> Option<(RawFd, u64)> {
     Some((fd, inode.parse().ok()?))
 }
 
-/// Checks that this is the writing end of the pipe with this inode, and keeps it from waiting and from being
-/// inherited.
-fn prepare(fd: BorrowedFd<'_>, inode: u64) -> Option<()> {
-    let stat = fstat(fd).ok()?;
-    let flags = fcntl_getfl(fd).ok()?;
+/// Checks that this is the writing end of the pipe with this inode, and keeps it from waiting.
+fn prepare(fd: impl AsFd, inode: u64) -> io::Result<()> {
+    let stat = fstat(&fd)?;
+    let flags = fcntl_getfl(&fd)?;
     let writable = flags & OFlags::ACCMODE == OFlags::WRONLY;
     let is_pipe = FileType::from_raw_mode(stat.st_mode) == FileType::Fifo;
-    (is_pipe && writable && stat.st_ino == inode).then_some(())?;
-    fcntl_setfl(fd, flags | OFlags::NONBLOCK).ok()?;
-    fcntl_setfd(fd.as_fd(), FdFlags::CLOEXEC).ok()
+    if !(is_pipe && writable && stat.st_ino == inode) {
+        return Err(io::Error::other("it is not the launcher's pipe"));
+    }
+    Ok(fcntl_setfl(&fd, flags | OFlags::NONBLOCK)?)
 }
 
 #[cfg(test)]
@@ -122,8 +121,8 @@ mod tests {
     fn heart() -> (Heart, File) {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         let inode = fstat(&writer).unwrap().st_ino;
-        assert!(prepare(writer.as_fd(), inode + 1).is_none() && prepare(reader.as_fd(), inode).is_none());
-        prepare(writer.as_fd(), inode).unwrap();
+        assert!(prepare(&writer, inode + 1).is_err() && prepare(&reader, inode).is_err());
+        prepare(&writer, inode).unwrap();
         (Heart::new(writer.into()), reader.into())
     }
 

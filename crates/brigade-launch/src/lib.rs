@@ -62,6 +62,7 @@ pub mod exit;
 pub mod fuzzing;
 mod handover;
 pub mod heartbeat;
+mod inherited;
 pub mod interrupt;
 mod restart;
 mod supervisor;

@@ -92,8 +92,8 @@ impl Process {
             inherited.push(listener);
         }
         let launcher = getpid();
-        // SAFETY: between fork and exec the closure makes system calls only; the launcher holds what is inherited
-        // until the process has been started.
+        // SAFETY: between fork and exec the closure makes system calls only, and what is inherited is open: `zero` and `heart`
+        // hold it until the process has been started.
         unsafe {
             command.pre_exec(move || {
                 die_with(launcher)?;
@@ -289,8 +289,11 @@ fn die_with(launcher: Pid) -> io::Result<()> {
 }
 
 /// Lets the process inherit a descriptor.
-fn keep_open(fd: RawFd) -> io::Result<()> {
-    // SAFETY: the caller's, which hands over descriptors that are open.
+///
+/// # Safety
+/// It is open.
+unsafe fn keep_open(fd: RawFd) -> io::Result<()> {
+    // SAFETY: the caller's.
     Ok(fcntl_setfd(unsafe { BorrowedFd::borrow_raw(fd) }, FdFlags::empty())?)
 }
 
