@@ -222,6 +222,8 @@ fn array<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
 
 fn map(path: &Path) -> Result<Mmap> {
     let file = File::open(path).map_err(|source| Error::io("open", path, source))?;
-    // SAFETY: cache files are written under another name, renamed when complete, and never changed in place after that.
+    // SAFETY: cache files are written under another name, renamed when complete, and never changed in place after that; whoever
+    // else writes into the cache's folder must keep to that, too. One that is cut short under a run ends it by SIGBUS: memory
+    // that there is not is never read.
     unsafe { Mmap::map(&file) }.map_err(|source| Error::io("map", path, source))
 }
