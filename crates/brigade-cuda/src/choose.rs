@@ -35,16 +35,12 @@ pub fn enough_for(ranks: usize, visible: usize) -> Result<(), Error> {
     }
 }
 
-/// The first two ranks with the same GPU of the same host, and that GPU's uuid and host. Element r of `gpus`
-/// is rank r's (host, uuid).
-pub fn shared(gpus: &[(String, String)]) -> Option<(usize, usize, String, String)> {
+/// The first two ranks with the same GPU, and its uuid, of which there is one in the world; names of hosts would not tell, since
+/// containers of one host have names of their own. Element r of `uuids` is that of rank r's GPU.
+pub fn shared(uuids: &[String]) -> Option<(usize, usize, String)> {
     let mut seen = HashMap::new();
-    for (rank, gpu) in gpus.iter().enumerate() {
-        if let Some(first) = seen.insert(gpu, rank) {
-            return Some((first, rank, gpu.1.clone(), gpu.0.clone()));
-        }
-    }
-    None
+    let mut ranks = uuids.iter().enumerate();
+    ranks.find_map(|(rank, uuid)| seen.insert(uuid, rank).map(|first| (first, rank, uuid.clone())))
 }
 
 /// The setting that says which GPUs are visible, for messages.
@@ -98,15 +94,13 @@ mod tests {
     }
 
     #[test]
-    fn shared_gpus_are_found_by_host_and_uuid() {
-        let gpu = |host: &str, uuid: &str| (host.to_owned(), uuid.to_owned());
-        assert_eq!(shared(&[]), None);
-        assert_eq!(shared(&[gpu("a", "1"), gpu("b", "1"), gpu("a", "2")]), None);
-        let found = shared(&[gpu("a", "1"), gpu("b", "2"), gpu("b", "1"), gpu("b", "2"), gpu("a", "1")]);
-        assert_eq!(found, Some((1, 3, "2".to_owned(), "b".to_owned())));
-        let (first, second, uuid, host) = found.unwrap();
-        let message = Error::SharedGpu { first, second, uuid, host }.to_string();
-        assert!(message.starts_with("ranks 1 and 3 both run on GPU 2 of host b;"), "{message}");
+    fn shared_gpus_are_found_by_uuid() {
+        let found = |uuids: &[&str]| shared(&uuids.iter().map(|uuid| (*uuid).to_owned()).collect::<Vec<_>>());
+        assert_eq!((found(&[]), found(&["1", "3", "2"])), (None, None));
+        let (first, second, uuid) = found(&["1", "2", "3", "2", "1"]).unwrap();
+        assert_eq!((first, second, uuid.as_str()), (1, 3, "2"));
+        let message = Error::SharedGpu { first, second, uuid }.to_string();
+        assert!(message.starts_with("ranks 1 and 3 both run on GPU 2;"), "{message}");
         assert!(message.contains("--collectives host"), "{message}");
     }
 }

@@ -4,7 +4,6 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cudarc::driver::sys::CUstream;
 use cudarc::nccl::sys::ncclComm_t;
 
 use crate::config::config;
@@ -14,7 +13,7 @@ use crate::id::Id;
 use crate::life::Life;
 use crate::nccl::{IN_PROGRESS, Nccl, SUCCESS};
 use crate::queue::{GroupEnd, Queue};
-use crate::stream::Context;
+use crate::stream::{Context, Stream};
 
 const JOINING: &str = "joining a group";
 
@@ -191,19 +190,23 @@ impl Communicator {
         &self.life.group
     }
 
-    /// Puts what `enqueue` says into `stream`, which must be one of this rank's GPU, as one operation whose parts run at
+    /// Puts what `enqueue` says into `stream`, which must be of this rank's GPU, as one operation whose parts run at
     /// the same time: sends and receives in both directions do not wait for each other. `operation` names it in messages;
     /// `deadline` is for getting it into the stream, for which NCCL may first have to connect ranks.
     ///
     /// # Errors
-    /// [`Error::Nccl`], [`Error::Deadline`], [`Error::Aborted`].
+    /// [`Error::Nccl`], [`Error::Deadline`], [`Error::Aborted`]; [`Error::InvalidArgument`] if the stream is another GPU's.
     pub fn enqueue(
         &self,
         operation: &str,
-        stream: CUstream,
+        stream: &Stream,
         deadline: Duration,
         enqueue: impl FnOnce(&Queue<'_>),
     ) -> Result<(), Error> {
+        if !self.life.context.is_same_gpu(stream.context()) {
+            let reason = format!("the stream is not of the GPU of group \"{}\"", self.group());
+            return Err(Error::InvalidArgument { operation: operation.to_owned(), reason });
+        }
         let calls = &self.life.nccl.calls;
         self.life.run(operation, "ncclGroupEnd", deadline, |raw| {
             // SAFETY: takes nothing; every start is followed by an end on the same thread.
@@ -212,7 +215,8 @@ impl Communicator {
                 code => return Err(("ncclGroupStart", code)),
             }
             let mut end = GroupEnd::new(calls);
-            let queue = Queue::new(calls, raw, stream);
+            // SAFETY: `run` gives a communicator that is alive, and the stream outlives this call.
+            let queue = unsafe { Queue::new(calls, raw, stream.raw()) };
             enqueue(&queue);
             let ended = end.end();
             queue.failed().map_or(Ok(ended), Err)

@@ -96,7 +96,7 @@ pub enum Error {
     },
     /// Two ranks chose one GPU; NCCL refuses that.
     #[error(
-        "ranks {first} and {second} both run on GPU {uuid} of host {host}; NCCL needs a GPU for each: start fewer ranks, \
+        "ranks {first} and {second} both run on GPU {uuid}; NCCL needs a GPU for each: start fewer ranks, \
          make more GPUs visible, or use --collectives host"
     )]
     SharedGpu {
@@ -106,8 +106,6 @@ pub enum Error {
         second: usize,
         /// The GPU.
         uuid: String,
-        /// The host of both.
-        host: String,
     },
     /// A call of the driver failed.
     #[error("{operation}: the driver's {call} failed with {name} ({code}): {text}")]

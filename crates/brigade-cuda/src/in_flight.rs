@@ -31,7 +31,7 @@ impl InFlight {
             return self.wait();
         }
         self.rank.watch.check()?;
-        self.rank.order.before_compute(&self.done)?;
+        self.rank.or_fail(self.rank.order.before_compute(&self.done))?;
         self.memory = None;
         Ok(())
     }
@@ -48,7 +48,7 @@ impl InFlight {
 
     /// As [`wait`](Self::wait), and its memory is still held.
     pub(crate) fn finish(&self) -> Result<(), Error> {
-        self.rank.until(|| Ok(self.ticket.is_done()?.then_some(())))
+        self.rank.or_fail(self.rank.until(|| Ok(self.ticket.is_done()?.then_some(()))))
     }
 }
 
@@ -57,7 +57,8 @@ impl Drop for InFlight {
         let Some(memory) = self.memory.take() else { return };
         let ordered = match self.rank.order.is_synchronous() {
             true => self.finish(),
-            false => self.rank.watch.check().and_then(|()| self.rank.order.before_compute(&self.done)),
+            false => (self.rank.watch.check())
+                .and_then(|()| self.rank.or_fail(self.rank.order.before_compute(&self.done))),
         };
         if ordered.is_err() {
             // NCCL may still write there; the rank is about to end.

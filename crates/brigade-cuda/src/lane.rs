@@ -1,5 +1,6 @@
 //! Communicators with a stream each, and what all of a rank's have in common.
 
+use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
@@ -80,6 +81,14 @@ impl Rank {
     /// Ends everything because of what went wrong outside of NCCL.
     pub fn fail(&self, reason: impl Into<String>) {
         self.watch.fail(reason);
+    }
+
+    /// Ends everything if `result` is an error: what fails on this rank alone, others would wait for.
+    ///
+    /// # Errors
+    /// Those of `result`.
+    pub fn or_fail<T, E: Display>(&self, result: Result<T, E>) -> Result<T, E> {
+        result.inspect_err(|error| self.fail(error.to_string()))
     }
 
     /// Looks after an inbox whenever the host waits.
@@ -165,7 +174,7 @@ impl Lane {
             rank.order.after_compute(stream)?;
             let (ready, done) = (Event::new(&rank.context)?, Event::new(&rank.context)?);
             stream.record(&ready)?;
-            communicator.enqueue(kind.name(), stream.raw(), deadline, enqueue)?;
+            communicator.enqueue(kind.name(), stream, deadline, enqueue)?;
             stream.record(&done)?;
             let done = Arc::new(done);
             let operation = Operation {

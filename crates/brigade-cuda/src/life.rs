@@ -45,6 +45,9 @@ pub(crate) struct Life {
     state: AtomicU8,
     call: Mutex<()>,
     turn: Mutex<()>,
+    /// Held by whoever reads what NCCL says of a failed call, and by whoever takes `state` to [`CLOSED`]: an end does not wait
+    /// for ever for `call`.
+    words: Mutex<()>,
     failed: AtomicBool,
     /// Why it is aborted. No call is begun after it is set.
     reason: OnceLock<String>,
@@ -60,6 +63,7 @@ impl Life {
             state: AtomicU8::new(OPEN),
             call: Mutex::default(),
             turn: Mutex::default(),
+            words: Mutex::default(),
             failed: AtomicBool::new(false),
             reason: OnceLock::new(),
         }
@@ -163,6 +167,7 @@ impl Life {
     ) -> Result<Code, Error> {
         self.refuse_if_ended()?;
         let result = self.context.within(|| make(self.raw.load(SeqCst)))?;
+        let words = lock(&self.words);
         // An abort that did not wait for this call has freed the communicator.
         if self.state.load(SeqCst) == CLOSED {
             self.refuse_if_ended()?;
@@ -174,8 +179,10 @@ impl Life {
         };
         self.failed.store(true, SeqCst);
         let (name, meaning) = self.nccl.describe(code);
-        // SAFETY: the communicator is alive, and the string lives until the next error; it is copied here.
+        // SAFETY: the communicator is alive: nobody ends it while `words` is held and it is not closed. The string lives until
+        // the next error; it is copied here.
         let last = unsafe { text((self.nccl.calls.get_last_error)(self.raw.load(SeqCst)), "") };
+        drop(words);
         let text = if last.is_empty() { meaning } else { last };
         Err(Error::Nccl { call, name, text, operation: operation.to_owned(), group: self.group.clone() })
     }
@@ -235,7 +242,9 @@ impl Life {
                 }
             }
         };
+        let words = lock(&self.words);
         self.state.store(CLOSED, SeqCst);
+        drop(words);
         let (raw, context) = (Owned(self.raw.load(SeqCst)), self.context.clone());
         let ended = bounded(NCCL_ENDS, move || {
             let Owned(raw) = { raw };

@@ -48,8 +48,9 @@ pub struct Queue<'a> {
 }
 
 impl<'a> Queue<'a> {
-    /// `raw` must be alive as long as the queue is used.
-    pub(crate) fn new(calls: &'a Calls, raw: ncclComm_t, stream: CUstream) -> Self {
+    /// # Safety
+    /// `raw` must be an open communicator and `stream` a stream of its GPU, as long as the queue is used.
+    pub(crate) unsafe fn new(calls: &'a Calls, raw: ncclComm_t, stream: CUstream) -> Self {
         Self { calls, raw, stream, failed: Cell::new(None) }
     }
 

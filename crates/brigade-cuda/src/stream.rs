@@ -40,6 +40,11 @@ impl Context {
         Ok(Arc::new(Self { driver, device, raw }))
     }
 
+    /// Whether both are of one GPU.
+    pub(crate) fn is_same_gpu(&self, other: &Self) -> bool {
+        self.device == other.device
+    }
+
     /// Makes it the calling thread's context until another is.
     ///
     /// # Errors

@@ -86,10 +86,9 @@ impl NcclCollectives {
             Ok((in_flight, if device.is_autodiff() { result.autodiff() } else { result }))
         };
         match start() {
-            Ok((in_flight, result)) => PendingTensor::new(move || {
-                in_flight.order().map_err(Error::collective)?;
-                Ok(result)
-            }),
+            Ok((in_flight, result)) => {
+                PendingTensor::new(move || in_flight.order().map(|()| result).map_err(Error::collective))
+            }
             Err(error) => PendingTensor::new(self.failed(error)),
         }
     }
@@ -138,7 +137,7 @@ impl Collectives for NcclCollectives {
         let own = elements / self.size();
         if own * self.size() != elements {
             let text = format!("reduce_scatter of {elements} elements over {} ranks", self.size());
-            return PendingTensor::new(move || Err(Error::collective(text)));
+            return PendingTensor::new(self.failed(Error::collective(text)));
         }
         self.count(Operation::ReduceScatter, self.half(bytes));
         if elements == 0 {
@@ -174,7 +173,7 @@ impl Collectives for NcclCollectives {
         self.count(Operation::Broadcast, sent);
         if root >= self.size() {
             let text = format!("broadcast from rank {root}: the group has {} ranks", self.size());
-            return PendingTensor::new(move || Err(Error::collective(text)));
+            return PendingTensor::new(self.failed(Error::collective(text)));
         }
         if elements == 0 {
             return PendingTensor::ready(tensor);
@@ -196,10 +195,13 @@ impl Collectives for NcclCollectives {
             Ok((description, outgoing.send(lane)?))
         };
         match start() {
-            Ok((description, in_flight)) => Pending::new(move || {
-                description.wait().map_err(Error::collective)?;
-                in_flight.map_or(Ok(()), |in_flight| in_flight.wait()).map_err(Error::collective)
-            }),
+            Ok((description, in_flight)) => {
+                let rank = self.lane.rank().clone();
+                Pending::new(move || {
+                    rank.or_fail(description.wait()).map_err(Error::collective)?;
+                    in_flight.map_or(Ok(()), |in_flight| in_flight.wait()).map_err(Error::collective)
+                })
+            }
             Err(error) => Pending::new(self.failed(error)),
         }
     }
@@ -209,7 +211,11 @@ impl Collectives for NcclCollectives {
             Some((lane, inbox)) => {
                 let (lane, device) = (lane.clone(), device.clone());
                 let posted = inbox.post(move |description| Incoming::enqueue(&lane, description, &device));
-                Pending::new(move || posted().map_err(Error::collective)??.take())
+                let rank = self.lane.rank().clone();
+                Pending::new(move || {
+                    let received = || posted().map_err(Error::collective)??.take();
+                    rank.or_fail(received())
+                })
             }
             None => self.host.receive(from, device),
         }

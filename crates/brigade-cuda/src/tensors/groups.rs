@@ -147,8 +147,8 @@ impl Opening {
     /// NCCL connects ranks when they first do something together, and waits on the host for that.
     fn connect(&self, communicator: &Communicator) -> Result<(), Error> {
         let stream = Stream::new(&self.context)?;
-        let (place, raw) = (self.scratch.address, stream.raw());
-        communicator.enqueue("connecting", raw, self.limit, |queue| {
+        let place = self.scratch.address;
+        communicator.enqueue("connecting", &stream, self.limit, |queue| {
             // SAFETY: the scratch memory is pinned, of more than these elements, and nothing else touches it until the stream
             // is done.
             unsafe { queue.all_reduce(place, place, 32, ElementType::F32, ReduceOp::Sum) }
@@ -187,9 +187,9 @@ impl Opening {
 
     fn connect_direction(&self, communicator: &Communicator) -> Result<(), Error> {
         let stream = Stream::new(&self.context)?;
-        let (place, raw) = (self.scratch.address, stream.raw());
+        let place = self.scratch.address;
         // SAFETY: as in `connect`.
-        communicator.enqueue("connecting", raw, self.limit, |queue| match communicator.rank() {
+        communicator.enqueue("connecting", &stream, self.limit, |queue| match communicator.rank() {
             SENDER => unsafe { queue.send(place, 64, ElementType::U8, RECEIVER) },
             _ => unsafe { queue.recv(place, 64, ElementType::U8, SENDER) },
         })?;
@@ -240,23 +240,16 @@ fn rounds(size: usize) -> Vec<Vec<(usize, usize)>> {
 
 /// Checks that each rank has a GPU of its own.
 fn apart(world: &Group, gpu: &RankGpu) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    const LONGEST: usize = 128;
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let own = format!("{}\n{host}", gpu.gpu().uuid);
-    let own = &own.as_bytes()[..own.len().min(LONGEST)];
+    const LONGEST: usize = 64;
+    let own = gpu.gpu().uuid.as_bytes();
+    let own = &own[..own.len().min(LONGEST)];
     let mut all = vec![0u8; LONGEST * world.size()];
     all[LONGEST * world.rank()..][..own.len()].copy_from_slice(own);
     world.all_gather_in_place(&mut all)?;
-    let gpus: Vec<(String, String)> = all
-        .chunks(LONGEST)
-        .map(|bytes| {
-            let text = String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned();
-            let (uuid, host) = text.split_once('\n').unwrap_or((&text, ""));
-            (host.to_owned(), uuid.to_owned())
-        })
-        .collect();
-    match shared(&gpus) {
-        Some((first, second, uuid, host)) => Err(Error::SharedGpu { first, second, uuid, host }.into()),
+    let uuid = |bytes| String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned();
+    let uuids: Vec<String> = all.chunks(LONGEST).map(uuid).collect();
+    match shared(&uuids) {
+        Some((first, second, uuid)) => Err(Error::SharedGpu { first, second, uuid }.into()),
         None => Ok(()),
     }
 }

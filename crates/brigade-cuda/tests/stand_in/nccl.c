@@ -12,6 +12,7 @@
 //   STAND_IN_UNSETTLED    the number of the operation that stays in progress
 //   STAND_IN_ASYNC_ERROR  the number of the operation that never ends and later makes an asynchronous error
 //   STAND_IN_CALL_FAILS   the number of the operation whose call fails
+//   STAND_IN_LAST_ERROR   how long the text of an error takes, in milliseconds (0)
 //   STAND_IN_FINALIZE     "hangs": finalizing stays in progress
 //   STAND_IN_CONNECTS     the first operation of a communicator stays in progress until all of its ranks have called one, as
 //                         NCCL connects ranks when they first need it
@@ -32,14 +33,14 @@ pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static Room *rooms;
 char last_error[256];
-static long finalizes, destroys, aborts, misuses, inits;
+static long finalizes, destroys, aborts, misuses, inits, failures;
 void (*enqueue)(void *, void (*)(void *), void *);
 void *(*current)(void);
 
 long stand_in_count(const char *what) {
     pthread_mutex_lock(&lock);
     long found = !strcmp(what, "finalize") ? finalizes : !strcmp(what, "destroy") ? destroys :
-                 !strcmp(what, "abort") ? aborts : !strcmp(what, "init") ? inits : misuses;
+                 !strcmp(what, "abort") ? aborts : !strcmp(what, "init") ? inits : !strcmp(what, "failure") ? failures : misuses;
     pthread_mutex_unlock(&lock);
     return found;
 }
@@ -103,6 +104,7 @@ static int put(Comm *comm, Op op) {
     comm->operations++;
     if (!code && comm->operations == setting("STAND_IN_CALL_FAILS", 0)) {
         snprintf(last_error, sizeof last_error, "stand-in: operation %ld was told to fail", comm->operations);
+        failures++;
         code = INTERNAL_ERROR;
     }
     if (!code && !current()) code = misuse("an operation on a thread without a GPU");
@@ -169,7 +171,13 @@ int ncclGetUniqueId(Id *id) {
     id->internal[127] = -1;
     return SUCCESS;
 }
-const char *ncclGetLastError(Comm *comm) { (void)comm; return last_error; }
+const char *ncclGetLastError(Comm *comm) {
+    usleep((useconds_t)setting("STAND_IN_LAST_ERROR", 0) * 1000);
+    pthread_mutex_lock(&lock);
+    if (comm->ended) misuse("a look at the error of a communicator that has ended");
+    pthread_mutex_unlock(&lock);
+    return last_error;
+}
 const char *ncclGetErrorString(int code) {
     return code == REMOTE_ERROR ? "remote process exited or there was a network error" : "stand-in: an error";
 }

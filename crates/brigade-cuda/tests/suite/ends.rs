@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use brigade_cuda::{Communicator, Context, ElementType, Error, Id, Queue, Watch, nccl};
+use brigade_cuda::{Communicator, Context, ElementType, Error, Id, Queue, Stream, Watch, nccl};
 
 use crate::support::{Rank, SOON, alone, assert_contains, at, count, ends, eventually, world};
 
@@ -144,6 +144,32 @@ stand_in_test!(an_abort_frees_a_stream, ["STAND_IN_STUCK" = "1"], {
         rank.stream.synchronize_within(SOON).unwrap();
     });
     assert_eq!(ends(), (2, 0, 0, 2));
+});
+
+// An abort gives up waiting for a call of another thread after two seconds.
+stand_in_test!(
+    an_abort_lets_another_thread_read_why_its_call_failed,
+    ["STAND_IN_CALL_FAILS" = "1", "STAND_IN_LAST_ERROR" = "4000"],
+    {
+        alone(|rank| {
+            std::thread::scope(|scope| {
+                let fails = scope.spawn(|| all_reduce(&rank, &mut [1.0; 4]));
+                eventually("the failure", || count("failure") == 1);
+                rank.comm.abort("rank 3 has gone");
+                assert!(fails.join().unwrap().is_err());
+            });
+        });
+        assert_eq!(ends(), (1, 0, 0, 1));
+    }
+);
+
+stand_in_test!(a_stream_of_another_gpu_is_refused, [], {
+    world(2, |rank| {
+        let elsewhere = Stream::new(&Context::new(1 - rank.rank).unwrap()).unwrap();
+        let text = rank.comm.enqueue("all_reduce", &elsewhere, SOON, |_| ()).unwrap_err().to_string();
+        assert_contains(&text, &["all_reduce", "the stream is not of the GPU of group \"world\""]);
+    });
+    assert_eq!(ends(), (2, 2, 2, 0));
 });
 
 stand_in_test!(an_abort_during_a_good_end_aborts, ["STAND_IN_FINALIZE" = "hangs"], {

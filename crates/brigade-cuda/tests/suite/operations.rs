@@ -139,7 +139,7 @@ fn groups_are_split_off() {
             let (from, into) = (at(&mut send), at(&mut recv));
             // SAFETY: both live until the stream is done.
             let enqueue = |queue: &Queue<'_>| unsafe { queue.all_gather(from, into, 1, ElementType::F32) };
-            outer.enqueue("all_gather", rank.stream.raw(), SOON, enqueue).unwrap();
+            outer.enqueue("all_gather", &rank.stream, SOON, enqueue).unwrap();
             rank.stream.synchronize_within(SOON).unwrap();
             assert_eq!(recv, [2.0, 0.0]);
             outer.finish(SOON).unwrap();

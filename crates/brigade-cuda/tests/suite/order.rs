@@ -43,7 +43,7 @@ stand_in_test!(a_stream_waits_for_another_ones_event, [], {
         rank.enqueue("all_reduce", reduce).unwrap();
         rank.stream.record(&event).unwrap();
         second.wait_event(&event).unwrap();
-        rank.comm.enqueue("all_gather", second.raw(), SOON, gather).unwrap();
+        rank.comm.enqueue("all_gather", &second, SOON, gather).unwrap();
         second.synchronize_within(SOON).unwrap();
         assert_eq!(all, [2; 4]);
         rank.comm.finish(SOON).unwrap();

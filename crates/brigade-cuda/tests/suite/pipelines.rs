@@ -2,10 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use brigade_comm::{DType, Operation as Kind, ReduceOp};
+use brigade_cuda::{ElementType, Queue};
 use brigade_plan::ScheduleKind::{self, GPipe, Interleaved, OneFOneB};
 
 use crate::simulation::{Compiles, LEFT, Leaves, Mesh, OrderKind, Plan, Sharding, Sim, pass};
-use crate::support::{SOON, count, in_driver};
+use crate::support::{SOON, assert_contains, count, eventually, in_driver};
 
 /// Steps of each case, each with its own delays.
 const STEPS: u64 = 20;
@@ -263,4 +265,27 @@ stand_in_test!(a_second_step_may_not_take_longer, ["STAND_IN_GPUS" = "2"], {
     let outcomes = case.steps(3).outcomes();
     let error = outcomes[1].result.as_ref().unwrap_err();
     assert!(error.contains("all_reduce (number") && error.contains("did not end within 1 s"), "{error}");
+});
+
+// The driver cannot make a context wait.
+stand_in_test!(what_fails_on_one_rank_after_its_operation_began_ends_all, ["STAND_IN_DRIVER" = "12040"], {
+    let sim = Sim { mesh: Mesh { pp: 1, dp: 2 }, order: OrderKind::Counter, limit: SOON };
+    sim.run(|rank| {
+        let memory = rank.pool.room(4, &rank.computing);
+        let address = memory.place().address();
+        let enqueue = |queue: &Queue<'_>| {
+            // SAFETY: it is held until the operation is over.
+            unsafe { queue.all_reduce(address, address, 4, ElementType::I64, ReduceOp::Sum) }
+        };
+        let lane = rank.dp.as_ref().unwrap();
+        let in_flight =
+            lane.start(Kind::AllReduce, (DType::I64, 32), Box::new(memory.clone()), enqueue).unwrap();
+        if rank.replica == 0 {
+            assert_contains(&in_flight.order().unwrap_err().to_string(), &["12.5 and later"]);
+            eventually("its failure", || rank.world.failure().is_some());
+        } else {
+            eventually("the other's failure", || rank.world.failure().is_some());
+            assert_contains(&rank.world.failure().unwrap().to_string(), &["rank 0", "12.5 and later"]);
+        }
+    });
 });

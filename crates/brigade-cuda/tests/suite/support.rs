@@ -117,7 +117,7 @@ pub struct Rank {
 impl Rank {
     /// Puts an operation into the rank's stream.
     pub fn enqueue(&self, operation: &str, enqueue: impl FnOnce(&Queue<'_>)) -> Result<(), Error> {
-        self.comm.enqueue(operation, self.stream.raw(), self.limit, enqueue)
+        self.comm.enqueue(operation, &self.stream, self.limit, enqueue)
     }
 
     /// Puts an all-reduce into the rank's stream that adds in place.
