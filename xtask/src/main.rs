@@ -9,6 +9,7 @@ mod chaos;
 mod checks;
 mod dist;
 mod fuzz;
+mod sanitize;
 mod test;
 mod train;
 
@@ -55,6 +56,8 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
+    /// Run the unit tests of the crates with `unsafe` code that need no Burn under AddressSanitizer.
+    Sanitize,
 }
 
 fn main() -> ExitCode {
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::Chaos(args) => chaos::run(&args),
         Command::Fuzz { args } => fuzz::run(&args),
+        Command::Sanitize => sanitize::run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

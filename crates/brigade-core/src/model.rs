@@ -190,7 +190,8 @@ impl<I: Activation, O: Activation> Chain<I, O> {
     /// The device of the parameters, without autodiff.
     pub(crate) fn device(&self) -> Result<Device> {
         let device = self.blocks.iter().find_map(|named| named.block.device());
-        let none = || Error::Model("the model has no parameters, so nothing says which device it is on".into());
+        let none =
+            || Error::Model("the model has no parameters, so nothing says which device it is on".into());
         Ok(device.ok_or_else(none)?.inner())
     }
 
