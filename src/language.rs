@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use brigade_core::{Batch, Chain};
 use brigade_data::{Sequence, TokenSequences};
 use brigade_models::gpt::{self, GptConfig, Targets};
@@ -65,6 +65,7 @@ fn ids<'a>(tokens: impl Iterator<Item = &'a u32>, shape: [usize; 2], device: &De
 pub struct LanguageModel {
     chain: Chain<Tensor<2, Int>, Tensor<2>>,
     context: usize,
+    vocabulary: usize,
     device: Device,
 }
 
@@ -78,17 +79,21 @@ impl LanguageModel {
         let mut chain = shape.chain(0, &device)?;
         load_safetensors(weights, &mut chain, &gpt::names())?;
         chain.initialize(0)?;
-        Ok(Self { chain: chain.valid(), context: shape.sequence_length, device })
+        let GptConfig { sequence_length: context, vocabulary, .. } = *shape;
+        Ok(Self { chain: chain.valid(), context, vocabulary, device })
     }
 
     /// One score (logit) for each token of the vocabulary: how likely it comes after `tokens`, of
     /// which the model sees the last ones, as many as it has positions.
     ///
     /// # Errors
-    /// If `tokens` is empty, or the device fails.
+    /// If `tokens` is empty or holds one that is outside the model's vocabulary, or the device fails.
     pub fn scores(&self, tokens: &[u32]) -> anyhow::Result<Vec<f32>> {
         let seen = &tokens[tokens.len().saturating_sub(self.context)..];
         let last = seen.len().checked_sub(1).context("a model needs at least one token to go on from")?;
+        if let Some(token) = seen.iter().find(|token| **token as usize >= self.vocabulary) {
+            bail!("token {token} is outside the model's vocabulary of {}", self.vocabulary);
+        }
         let logits = self.chain.predict(ids(seen.iter(), [1, seen.len()], &self.device))?;
         logits.narrow(0, last, 1).try_into_vec_as::<f32>().context("cannot read the model's scores")
     }

@@ -47,7 +47,7 @@ pub use claim::hold;
 pub use config::{ConfigError, embedded, layered};
 pub use dataset::{Dataset, Samples, Training, samples};
 pub use explain::{explain, tell};
-pub use flags::{Resume, StandardFlags};
+pub use flags::{Resume, StandardFlags, whole_number};
 pub use language::{LanguageModel, TokenDataset};
 pub use output::{CONFIG_FILE, WEIGHTS_FILE};
 pub use program::{FLIGHT_FOLDER, Program, Role, Usage, exit, launch, resolved};

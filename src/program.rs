@@ -339,7 +339,6 @@ fn environment(name: &str) -> Option<String> {
 /// ```
 pub fn launch(defaults: &str, body: impl FnOnce(&mut Session) -> anyhow::Result<()>) -> ExitCode {
     interrupt::hold();
-    crate::log::init();
     let file = std::env::current_exe().ok();
     let name = file
         .as_deref()
@@ -351,6 +350,7 @@ pub fn launch(defaults: &str, body: impl FnOnce(&mut Session) -> anyhow::Result<
         Ok(flags) => flags,
         Err(error) => error.exit(),
     };
+    crate::log::init(flags.quiet);
     let configure = || -> anyhow::Result<(Settings, String)> {
         let resumed = flags.resumed_config()?;
         let files: Vec<&Path> = resumed.as_deref().into_iter().collect();

@@ -1,5 +1,5 @@
 //! Feeds what nobody would send to everything that reads bytes of others: messages between ranks, checkpoints, flight
-//! records, configuration, and the launch environment.
+//! records, configuration, the launch environment, text to train on, tokenizers and weights.
 //!
 //! `cargo xtask fuzz` runs every [target](target::Target); `--target`, `--inputs` and `--seed` choose. It needs no
 //! nightly compiler and no instrumentation: it starts from valid examples ([`corpus`]), and changes them in the ways

@@ -36,7 +36,22 @@ macro_rules! targets {
         }
     };
 }
-targets!(frame, rendezvous, header, flight, diagnosis, manifest, safetensors, settings, plan, environment);
+targets!(
+    frame,
+    rendezvous,
+    header,
+    flight,
+    diagnosis,
+    manifest,
+    safetensors,
+    settings,
+    plan,
+    environment,
+    jsonl,
+    parquet,
+    tokenizer,
+    weights
+);
 
 #[test]
 fn unchanged_payloads_parse() {

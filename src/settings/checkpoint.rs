@@ -17,14 +17,14 @@ pub enum OnNonFinite {
     Rollback,
 }
 
-/// What to do when a checkpoint cannot be saved.
+/// What to do when a checkpoint cannot be saved, or a line of `metrics.jsonl` or an event cannot be written (a full disk).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnFailedSave {
-    /// End the run.
+    /// End the run with a message.
     #[default]
     Stop,
-    /// Say so, and try again at the next one.
+    /// Say so, of metrics and events once, and try again at the next one. A run still begins only where both can be written.
     Continue,
 }
 
@@ -41,7 +41,7 @@ pub struct CheckpointSettings {
     pub dir: String,
     /// Whether training goes on while a checkpoint is written.
     pub asynchronous: bool,
-    /// `stop` or `continue`: what to do when a checkpoint cannot be saved.
+    /// `stop` or `continue`: what to do when a checkpoint cannot be saved, or metrics and events cannot be written.
     pub on_failure: OnFailedSave,
     /// Longest time that a save may take, in seconds.
     pub timeout_seconds: f64,

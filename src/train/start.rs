@@ -157,6 +157,7 @@ impl Session {
             devices: devices.names,
             tensorboard: true,
             overwrite: self.replaces(),
+            goes_on: self.settings.checkpoint.on_failure == OnFailedSave::Continue,
             restart: self.restart,
         };
         let mut reporter = match resumption {

@@ -13,7 +13,9 @@ use brigade::checkpoints::{
 };
 use brigade::models::save_lazily;
 use brigade::report::size;
-use brigade::{CHECKPOINT_FOLDER, CONFIG_FILE, RunDescription, Usage, WEIGHTS_FILE, exit, explain};
+use brigade::{
+    CHECKPOINT_FOLDER, CONFIG_FILE, RunDescription, Usage, WEIGHTS_FILE, exit, explain, whole_number,
+};
 use clap::{Args, Subcommand};
 
 use crate::output::print;
@@ -62,7 +64,7 @@ struct OneStep {
     #[command(flatten)]
     place: Place,
     /// The checkpoint of this step [default: the newest that is whole; verify: all].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole_number::<u64>)]
     step: Option<u64>,
 }
 

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use brigade::data::Tokenizer;
-use brigade::{CONFIG_FILE, LanguageModel, Usage, WEIGHTS_FILE, exit};
+use brigade::{CONFIG_FILE, LanguageModel, Usage, WEIGHTS_FILE, exit, whole_number};
 use clap::Args;
 
 use crate::config::Config;
@@ -34,16 +34,16 @@ pub struct GenerateArgs {
     )]
     prompt: String,
     /// Most tokens to print; the end of a text ends it earlier.
-    #[arg(long, value_name = "N", default_value_t = 200)]
+    #[arg(long, value_name = "N", default_value_t = 200, allow_negative_numbers = true, value_parser = whole_number::<usize>)]
     tokens: usize,
     /// Below 1 more likely, above 1 more surprising; 0 takes the most likely token each time.
     #[arg(long, value_name = "T", default_value_t = 0.8, value_parser = temperature, allow_negative_numbers = true)]
     temperature: f64,
     /// Draw from this many of the most likely tokens; 0 draws from all.
-    #[arg(long, value_name = "K", default_value_t = 50)]
+    #[arg(long, value_name = "K", default_value_t = 50, allow_negative_numbers = true, value_parser = whole_number::<usize>)]
     top_k: usize,
     /// The same seed gives the same text.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true, value_parser = whole_number::<u64>)]
     seed: u64,
 }
 
@@ -101,8 +101,16 @@ impl Run {
         };
         let (config, tokenizer, weights) = (file(CONFIG_FILE)?, file(TOKENIZER_FILE)?, file(WEIGHTS_FILE)?);
         let shape = Config::read(&[&config], &[])?.model.shape;
-        let model = LanguageModel::load(&shape, &weights)?;
-        Ok(Self { model, tokenizer: Tokenizer::from_file(&tokenizer)? })
+        let (path, tokenizer) = (&tokenizer, Tokenizer::from_file(&tokenizer)?);
+        let (ids, vocabulary) = (tokenizer.vocabulary_size(), shape.vocabulary);
+        if ids > vocabulary {
+            bail!(
+                "{} has {ids} token ids, the model of {} takes {vocabulary} (model.vocabulary): they belong to different runs",
+                path.display(),
+                config.display()
+            );
+        }
+        Ok(Self { model: LanguageModel::load(&shape, &weights)?, tokenizer })
     }
 }
 

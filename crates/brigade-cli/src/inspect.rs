@@ -73,5 +73,18 @@ fn records(dir: &Path) -> anyhow::Result<Vec<Record>> {
         );
         return Err(Usage(nothing).into());
     }
-    Ok(files.iter().map(|file| flight::read(file)).collect::<Result<_, _>>()?)
+    let (mut records, mut first) = (Vec::new(), None);
+    for file in &files {
+        match flight::read(file) {
+            Ok(record) => records.push(record),
+            Err(error) => {
+                brigade::tell(format_args!("passed over {error}"));
+                first.get_or_insert(error);
+            }
+        }
+    }
+    match first.filter(|_| records.is_empty()) {
+        Some(error) => Err(error).context("no flight record can be read"),
+        None => Ok(records),
+    }
 }

@@ -60,8 +60,8 @@ enum Command {
 
 fn main() -> ExitCode {
     interrupt::hold();
-    brigade::log::init();
     let command = Cli::parse().command;
+    brigade::log::init(matches!(&command, Command::Train(args) if args.standard.quiet));
     if !matches!(command, Command::Train(_) | Command::Launch(_)) {
         interrupt::release();
     }

@@ -36,7 +36,7 @@ pub struct TrainArgs {
     #[arg(long, value_name = "SOURCE", num_args = 1..)]
     data: Vec<String>,
     #[command(flatten)]
-    standard: StandardFlags,
+    pub standard: StandardFlags,
 }
 
 impl TrainArgs {

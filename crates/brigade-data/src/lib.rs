@@ -36,6 +36,8 @@
 mod cache;
 mod corpus;
 mod error;
+#[doc(hidden)]
+pub mod fuzzing;
 mod parallel;
 mod permutation;
 mod prefetch;

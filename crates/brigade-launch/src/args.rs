@@ -90,13 +90,13 @@ fn restarts(text: &str) -> Result<u32, String> {
 #[command(next_help_heading = "World")]
 pub struct LaunchArgs {
     /// Ranks to start on this node: a number, or `auto`/`cpu` for one a core.
-    #[arg(long, value_name = "N|auto|cpu")]
+    #[arg(long, value_name = "N|auto|cpu", allow_negative_numbers = true)]
     pub nproc_per_node: Option<Processes>,
     /// Nodes of the world; start the same command on each with its own --node-rank.
-    #[arg(long, value_name = "N", value_parser = node_count)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = node_count)]
     pub nnodes: Option<usize>,
     /// This node's number, from 0.
-    #[arg(long, value_name = "I", value_parser = |text: &str| count(text, 0, MAX_WORLD_SIZE - 1))]
+    #[arg(long, value_name = "I", allow_negative_numbers = true, value_parser = |text: &str| count(text, 0, MAX_WORLD_SIZE - 1))]
     pub node_rank: Option<usize>,
     /// Where rank 0 (on node 0) waits for the others [default port: 29400].
     #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["master_addr", "master_port"])]
@@ -105,22 +105,22 @@ pub struct LaunchArgs {
     #[arg(long, value_name = "HOST")]
     pub master_addr: Option<String>,
     /// The port that belongs to --master-addr [default: 29500].
-    #[arg(long, value_name = "PORT", value_parser = port)]
+    #[arg(long, value_name = "PORT", allow_negative_numbers = true, value_parser = port)]
     pub master_port: Option<u16>,
     /// Start a world on this machine alone, whatever the environment says.
     #[arg(long, conflicts_with_all = ["nnodes", "node_rank", "rdzv_endpoint", "master_addr", "master_port"])]
     pub standalone: bool,
     /// Start the ranks of all nodes again when one fails, up to N times [default: 0]. Node 0's number counts.
-    #[arg(long, value_name = "N", value_parser = restarts)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = restarts)]
     pub max_restarts: Option<u32>,
     /// End a rank that has said nothing of its progress for so long; 0 for never [default: 600].
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
     pub heartbeat_timeout: Option<Duration>,
     /// How long another node may be out of reach before it counts as lost; half of it is survived for certain [default: 30].
-    #[arg(long, value_name = "SECONDS", value_parser = host_timeout)]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = host_timeout)]
     pub host_timeout: Option<Duration>,
     /// How long ranks may take to save a checkpoint after SIGTERM or SIGUSR1 [default: 30].
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
     pub preemption_grace: Option<Duration>,
     /// Folder of the ranks' logs: rank-0.log, rank-1.log, ...
     #[arg(long, value_name = "DIR")]

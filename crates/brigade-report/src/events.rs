@@ -12,12 +12,12 @@
 
 use std::{
     fs::{self, File},
-    io::{self, Write},
+    io,
     path::{Path, PathBuf},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use crate::{CheckpointRecord, Error, Result, StepRecord, record::gib};
+use crate::{CheckpointRecord, Error, Result, StepRecord, jsonl::append, record::gib};
 
 /// What every event file's name begins with.
 const PREFIX: &str = "events.out.tfevents.";
@@ -86,7 +86,7 @@ impl EventFile {
     }
 
     fn append(&mut self, bytes: &[u8]) -> Result<()> {
-        self.file.write_all(bytes).map_err(Error::file("write", &self.path))
+        append(&mut self.file, bytes).map_err(Error::file("write", &self.path))
     }
 }
 

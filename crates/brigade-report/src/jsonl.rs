@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, BufRead, BufReader, BufWriter, Write},
+    io::{self, BufRead, BufReader, BufWriter, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
 };
 
@@ -57,10 +57,20 @@ impl JsonLines {
         let line = serde_json::to_vec(record).map_err(io::Error::from);
         let written = line.and_then(|mut line| {
             line.push(b'\n');
-            self.file.write_all(&line)
+            append(&mut self.file, &line)
         });
         written.map_err(Error::file("write", &self.path))
     }
+}
+
+/// Writes at a file's end, all or nothing: what follows a part could not be read.
+pub(crate) fn append(file: &mut File, bytes: &[u8]) -> io::Result<()> {
+    let end = file.stream_position();
+    file.write_all(bytes).inspect_err(|_| {
+        if let Ok(end) = end {
+            drop(file.set_len(end).and_then(|()| file.seek(SeekFrom::Start(end))));
+        }
+    })
 }
 
 /// Removes the lines of later steps than `last_step`, and a last line that was cut short; gives the file to go on

@@ -36,6 +36,9 @@ pub struct ReporterOptions {
     /// Whether an earlier run's metrics and event files in the folder are replaced. A run that is continued keeps them
     /// in any case.
     pub overwrite: bool,
+    /// Whether a run goes on where a file cannot be written while it is under way (a full disk): it is said once, and tried
+    /// again with each step. Otherwise that is an error.
+    pub goes_on: bool,
     /// How often the run's processes were started again before these; the summary tells.
     pub restart: u32,
 }
@@ -50,6 +53,7 @@ impl Default for ReporterOptions {
             devices: None,
             tensorboard: true,
             overwrite: false,
+            goes_on: false,
             restart: 0,
         }
     }
@@ -65,6 +69,9 @@ pub struct Reporter {
     files: Vec<PathBuf>,
     steps: u64,
     started: Instant,
+    goes_on: bool,
+    /// A file could not be written, and that was said.
+    is_told: bool,
 }
 
 impl Reporter {
@@ -127,22 +134,23 @@ impl Reporter {
         resumed_at: Option<u64>,
         output: Box<dyn Write + Send>,
     ) -> Self {
-        let ReporterOptions { total_steps, log_every, console, compute, devices, restart, .. } = options;
+        let ReporterOptions { total_steps, log_every, console, compute, devices, restart, goes_on, .. } =
+            options;
         let files = [Some(metrics.path()), events.as_ref().map(EventFile::path)];
         let files = files.into_iter().flatten().map(Path::to_owned).collect();
         let done = resumed_at.unwrap_or(0);
         let console = Console::new(console, done, total_steps, log_every, output);
         let (totals, started) = (Totals::new(resumed_at, restart, devices), Instant::now());
-        Self { metrics, events, console, compute, totals, files, steps: 0, started }
+        Self { metrics, events, console, compute, totals, files, steps: 0, started, goes_on, is_told: false }
     }
 
     /// Writes and shows a step, with its TFLOP/s and MFU where they are known.
     pub fn step(&mut self, record: &StepRecord) -> Result<()> {
         let record = self.compute.rate(record);
-        self.metrics.write(&record)?;
-        if let Some(events) = &mut self.events {
-            events.write(&record)?;
-        }
+        let written = self.metrics.write(&record);
+        self.settle(written)?;
+        let written = self.events.as_mut().map_or(Ok(()), |events| events.write(&record));
+        self.settle(written)?;
         self.console.step(&record, self.steps == 0);
         self.totals.add(&record);
         self.steps += 1;
@@ -152,9 +160,8 @@ impl Reporter {
     /// Writes a checkpoint that was whole only after the last step was reported: into the event file, and the summary.
     /// All others come with the step at which they were whole.
     pub fn checkpoint(&mut self, checkpoint: &CheckpointRecord) -> Result<()> {
-        if let Some(events) = &mut self.events {
-            events.write_checkpoint(checkpoint)?;
-        }
+        let written = self.events.as_mut().map_or(Ok(()), |events| events.write_checkpoint(checkpoint));
+        self.settle(written)?;
         self.totals.add_checkpoint(checkpoint);
         Ok(())
     }
@@ -162,13 +169,28 @@ impl Reporter {
     /// Goes back to the end of a step: what was written of later steps is removed from `metrics.jsonl`, and TensorBoard
     /// told to drop it. The time spent on them still counts in the summary.
     pub fn rewind(&mut self, step: u64) -> Result<()> {
-        self.metrics.rewind(step)?;
-        if let Some(events) = &mut self.events {
-            events.start_at(step.saturating_add(1))?;
-        }
+        let rewound = self.metrics.rewind(step);
+        self.settle(rewound)?;
+        let rewound = self.events.as_mut().map_or(Ok(()), |events| events.start_at(step.saturating_add(1)));
+        self.settle(rewound)?;
         self.console.rewind(step);
         self.totals.rewind(step);
         Ok(())
+    }
+
+    /// Lets the run go on after a failure, if it is to.
+    fn settle(&mut self, written: Result<()>) -> Result<()> {
+        match written {
+            Err(error) if self.goes_on => {
+                if !self.is_told {
+                    self.console
+                        .note(&format!("{error}; the run goes on, and what it writes there has gaps"));
+                }
+                self.is_told = true;
+                Ok(())
+            }
+            written => written,
+        }
     }
 
     /// Shows a line of text, above the progress bar if there is one. Nothing if quiet.
@@ -299,6 +321,54 @@ pub(crate) mod tests {
         assert_eq!(second.finish().files, [folder.path().join(METRICS_FILE)]);
         assert_eq!(events::existing(folder.path()).unwrap(), Vec::<PathBuf>::new());
         assert_eq!(fs::read(folder.path().join(METRICS_FILE)).unwrap(), b"");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_full_disk_ends_the_run_or_leaves_gaps() {
+        use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+        use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+        let folder = tempfile::tempdir().unwrap();
+        let small_disk = || {
+            // SAFETY: only mounts are the thread's own from here on; files stay shared.
+            unsafe { unshare_unsafe(UnshareFlags::NEWNS)? };
+            mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+            mount("brigade-test", folder.path(), "tmpfs", MountFlags::empty(), c"size=64k")
+        };
+        let test = || {
+            if let Err(error) = small_disk() {
+                println!("skipped: no file system can be mounted here ({error})");
+                return;
+            }
+            for goes_on in [false, true] {
+                let shown = Shared::default();
+                let options = ReporterOptions { goes_on, overwrite: true, log_every: 100, ..options() };
+                let mut reporter =
+                    Reporter::create_on(folder.path(), options, Box::new(shown.clone())).unwrap();
+                let filler = folder.path().join("filler");
+                let mut step = 0;
+                let mut report = |reporter: &mut Reporter| {
+                    step += 1;
+                    reporter.step(&StepRecord { step, ..StepRecord::default() })
+                };
+                report(&mut reporter).unwrap();
+                fs::write(&filler, vec![0; 64 << 10]).unwrap_err();
+                let failed = (0..40).find_map(|_| report(&mut reporter).err());
+                assert_eq!(failed.is_none(), goes_on);
+                if let Some(error) = failed {
+                    assert!(error.to_string().contains("No space left"), "{error}");
+                }
+                fs::remove_file(&filler).unwrap();
+                report(&mut reporter).unwrap();
+                assert_eq!(shown.text().matches("No space left").count(), usize::from(goes_on), "said once");
+                let steps = steps_in(folder.path());
+                assert_eq!(steps.last(), Some(&step), "whole lines on both sides of the gap");
+                assert!((steps.len() as u64) < step, "there is a gap");
+            }
+        };
+        // The mount ends with the thread.
+        std::thread::scope(|scope| scope.spawn(test).join()).unwrap();
     }
 
     #[test]

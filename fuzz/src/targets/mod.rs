@@ -1,15 +1,17 @@
 //! All targets.
 
 mod checkpoint;
+mod data;
 mod flight;
 mod launch;
 mod settings;
+mod weights;
 mod wire;
 
 use crate::target::Target;
 
 /// The targets, in the order in which they run.
-pub const ALL: [Target; 10] = [
+pub const ALL: [Target; 14] = [
     wire::FRAME,
     wire::RENDEZVOUS,
     wire::HEADER,
@@ -20,6 +22,10 @@ pub const ALL: [Target; 10] = [
     settings::SETTINGS,
     settings::PLAN,
     launch::ENVIRONMENT,
+    data::JSONL,
+    data::PARQUET,
+    data::TOKENIZER,
+    weights::WEIGHTS,
 ];
 
 /// The target of this name.

@@ -65,3 +65,16 @@ fn nothing_is_made_on_a_default_device() {
     place.succeed(place.train(&format!("{line} --steps 6 --resume auto")).env(DEFAULT.0, DEFAULT.1));
     place.succeed(place.brigade("generate --out a --tokens 5").env(DEFAULT.0, DEFAULT.1));
 }
+
+#[test]
+fn a_tokenizer_of_another_run_is_refused() {
+    let place = Place::new();
+    place.succeed(&mut place.train("--nproc-per-node 1 --steps 1 --out a"));
+    place.succeed(&mut place.train("--nproc-per-node 1 --steps 1 --set data.tokenizer=bpe:300 --out b"));
+    std::fs::copy(place.path("b/tokenizer.json"), place.path("a/tokenizer.json")).unwrap();
+    let done = place.run(&mut place.brigade("generate --out a"));
+    assert_eq!(done.code, Some(2), "{}", done.err);
+    let told =
+        ["a/tokenizer.json has ", " token ids, the model of a/config.toml takes 257 (model.vocabulary)"];
+    assert!(told.iter().all(|part| done.err.contains(part)), "{}", done.err);
+}

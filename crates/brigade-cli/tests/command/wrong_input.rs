@@ -178,3 +178,56 @@ impl Drop for Mounted {
         let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
     }
 }
+
+#[test]
+fn a_negative_number_names_its_flag_and_what_is_allowed() {
+    let place = Place::new();
+    let lines = [
+        "train --steps -1",
+        "train --dp -1",
+        "train --pp -1",
+        "train --zero -1",
+        "train --chunks -1",
+        "train --seed -1",
+        "train --micro-batch-size -1",
+        "train --global-batch-size -1",
+        "train --checkpoint-every -1",
+        "train --keep -1",
+        "train --nproc-per-node -1",
+        "train --nnodes -1",
+        "train --node-rank -1",
+        "train --max-restarts -1",
+        "plan schedule --micro-batches 4 --pp -1",
+        "plan schedule --pp 4 --micro-batches -1",
+        "generate --out a --tokens -1",
+        "generate --out a --top-k -1",
+        "generate --out a --seed -1",
+        "checkpoint verify a --step -1",
+    ];
+    for line in lines {
+        let done = place.run(&mut place.brigade(line));
+        let flag = line.split(' ').rev().nth(1).unwrap();
+        assert_eq!(done.code, Some(2), "{line}: {}", done.err);
+        let named = done.err.contains(&format!("invalid value '-1' for '{flag} <"));
+        assert!(
+            named && (done.err.contains("number of at least 0") || done.err.contains("number from ")),
+            "{line}: {}",
+            done.err
+        );
+    }
+}
+
+#[test]
+fn warnings_in_files_have_no_colours_and_quiet_silences_them() {
+    let place = Place::new();
+    for (flags, is_told) in [("", true), ("--quiet", false)] {
+        std::fs::create_dir_all(place.path("cache/dead.building")).unwrap();
+        let line = format!(
+            "{flags} --nproc-per-node 1 --steps 1 --out a --overwrite --set data.validation_fraction=0.{}",
+            1 + u8::from(is_told)
+        );
+        let done = place.succeed(&mut place.train(&line));
+        assert_eq!(done.err.contains("dead.building, left by a process that died"), is_told, "{}", done.err);
+        assert!(!done.err.contains('\u{1b}'), "{:?}", done.err);
+    }
+}

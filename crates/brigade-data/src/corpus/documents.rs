@@ -186,12 +186,31 @@ fn parse_line(path: &Path, line: u64, offset: u64, bytes: &[u8]) -> Result<Docum
     let text = std::str::from_utf8(bytes)
         .map_err(|error| Error::NotUtf8 { path: path.into(), offset: offset + error.valid_up_to() as u64 })?;
     let text = if line == 1 { text.trim_start_matches('\u{feff}') } else { text };
+    // Serde would also take an array of a struct's fields.
+    if let Some(found) = other_than_object(text) {
+        let message = format!(
+            "it is {found}; a line is an object like {{\"text\": \"…\"}}, with or without \"prompt\""
+        );
+        return Err(Error::Jsonl { path: path.into(), line, message });
+    }
     let parsed: Line = serde_json::from_str(text).map_err(|error| {
         // Serde counts lines within this one.
         let message = error.to_string().replace(&format!(" at line {}", error.line()), " at");
         Error::Jsonl { path: path.into(), line, message }
     })?;
     Ok(Document { prompt: parsed.prompt, text: parsed.text, source_bytes: bytes.len() as u64 })
+}
+
+/// What a line of JSON is that is no object, as far as its beginning tells.
+fn other_than_object(text: &str) -> Option<&'static str> {
+    match text.trim_start().bytes().next()? {
+        b'[' => Some("an array"),
+        b'"' => Some("a string"),
+        b'0'..=b'9' | b'-' => Some("a number"),
+        b't' | b'f' => Some("true or false"),
+        b'n' => Some("null"),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! Files, folders and globs.
 
-use std::collections::HashSet;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -49,7 +51,19 @@ pub(crate) struct SourceFile {
     pub(crate) format: Format,
 }
 
-/// The files of `sources`, each once.
+/// What a file or folder is, under whatever name it is reached: device and inode.
+type Identity = (u64, u64);
+
+/// How often a pattern may come to files that it came to before, for each that is new: links that lead in a circle are
+/// followed 40 times, and several of them in all orders.
+const MOST_REPEATED: usize = 1000;
+
+fn identity(path: &Path) -> Result<Identity> {
+    let metadata = fs::metadata(path).map_err(|source| Error::io("read", path, source))?;
+    Ok((metadata.dev(), metadata.ino()))
+}
+
+/// The files of `sources`, each once, however many links lead to it.
 pub(super) fn source_files(sources: &[String]) -> Result<Vec<SourceFile>> {
     let mut files = Vec::new();
     for source in sources {
@@ -62,7 +76,13 @@ pub(super) fn source_files(sources: &[String]) -> Result<Vec<SourceFile>> {
         }
     }
     let mut seen = HashSet::new();
-    files.retain(|file| seen.insert(file.path.clone()));
+    let mut each_once = Vec::with_capacity(files.len());
+    for file in files {
+        if seen.insert(identity(&file.path)?) {
+            each_once.push(file);
+        }
+    }
+    let files = each_once;
     if files.is_empty() {
         return Err(Error::EmptyCorpus { corpus: "an empty list of sources".into(), files: 0 });
     }
@@ -88,14 +108,27 @@ fn named(path: &Path, files: &mut Vec<SourceFile>) -> Result<()> {
 fn globbed(pattern: &str, files: &mut Vec<SourceFile>) -> Result<()> {
     let malformed = |message: String| Error::Glob { pattern: pattern.into(), message };
     let matches = glob::glob(pattern).map_err(|error| malformed(error.to_string()))?;
-    let mut paths: Vec<PathBuf> = matches
-        .map(|path| {
-            path.map_err(|error| {
-                let folder = error.path().to_path_buf();
-                Error::io("list", folder, error.into())
-            })
-        })
-        .collect::<Result<_>>()?;
+    // Of several paths to a file the one through the fewest folders.
+    let (mut shortest, mut repeated) = (HashMap::<Identity, PathBuf>::new(), 0);
+    for path in matches {
+        let path = path.map_err(|error| Error::io("list", error.path().to_path_buf(), error.into()))?;
+        // A link that leads nowhere is no file.
+        let Ok(identity) = identity(&path) else { continue };
+        match shortest.entry(identity) {
+            Entry::Vacant(place) => drop(place.insert(path)),
+            Entry::Occupied(mut place) => {
+                repeated += 1;
+                let folders = |path: &Path| path.components().count();
+                if folders(&path) < folders(place.get()) {
+                    place.insert(path);
+                }
+            }
+        }
+        if repeated > MOST_REPEATED * shortest.len() {
+            return Err(malformed("links below it lead in circles; name the folders instead".into()));
+        }
+    }
+    let mut paths: Vec<PathBuf> = shortest.into_values().collect();
     paths.sort_unstable();
     let before = files.len();
     for path in paths {

@@ -1,4 +1,5 @@
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -63,6 +64,28 @@ fn folders_are_read_sorted_and_globs_and_files_in_the_order_given() {
 }
 
 #[test]
+fn a_file_counts_once_whatever_links_lead_to_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::create_dir(at("d")).unwrap();
+    fs::write(at("d/z.txt"), "z").unwrap();
+    symlink(at("d"), at("d/loop")).unwrap();
+    symlink("z.txt", at("d/a.txt")).unwrap();
+    symlink("nowhere.txt", at("d/dead.txt")).unwrap();
+    fs::hard_link(at("d/z.txt"), at("d/hard.txt")).unwrap();
+    for sources in [&[at("d/**/*.txt")][..], &[at("d")], &[at("d/z.txt"), at("d/loop/z.txt"), at("d/**/*")]] {
+        let sources: Vec<&Path> = sources.iter().map(|source| source.as_path()).collect();
+        assert_eq!(texts(&sources).unwrap(), ["z"], "{sources:?}");
+    }
+    let files = Corpus::from_sources(&[text(&at("d/**/z.txt"))]).files().unwrap();
+    assert_eq!(files[0].path, at("d/z.txt"));
+    // Two of them make 2^40 paths.
+    symlink(at("d"), at("d/again")).unwrap();
+    let message = message(&[&at("d/**/*.txt")]);
+    assert!(message.contains("links below it lead in circles; name the folders instead"), "{message}");
+}
+
+#[test]
 fn sources_that_lead_nowhere_say_so() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
@@ -123,6 +146,18 @@ fn jsonl_lines_are_documents_and_broken_ones_are_named() {
         let message = message(&[&path]);
         assert!(message.contains("a.jsonl:3: ") && message.contains(part), "{message}");
         assert!(!message.contains("at line 1"), "{message}");
+    }
+    let others = [
+        ("[\"text\", \"prompt\"]", "an array"),
+        ("\"text\"", "a string"),
+        (" -3", "a number"),
+        ("null", "null"),
+    ];
+    for (line, what) in others {
+        fs::write(&path, format!("{{\"text\":\"fine\"}}\n{line}\n")).unwrap();
+        let message = message(&[&path]);
+        let said = format!("a.jsonl:2: it is {what}; a line is an object like {{\"text\": \"…\"}}");
+        assert!(message.contains(&said), "{message}");
     }
     fs::write(&path, b"{\"text\":\"fine\"}\n{\"text\":\"\xff\"}\n").unwrap();
     assert!(matches!(texts(&[&path]), Err(Error::NotUtf8 { offset: 25, .. })));

@@ -1,0 +1,26 @@
+//! The parsers of files, for a fuzz runner: whatever the bytes, they do not panic.
+
+use std::path::{Path, PathBuf};
+
+use crate::corpus::pieces;
+use crate::{Corpus, Result, Tokenizer};
+
+/// Reads the documents of a file by its extension; how many there are.
+pub fn documents(path: &Path) -> Result<usize> {
+    let mut documents = 0;
+    for file in Corpus::from_sources(&[PathBuf::from(path).to_string_lossy().into_owned()]).files()? {
+        for piece in pieces(&file)? {
+            documents += usize::from(piece?.ends_document);
+        }
+    }
+    Ok(documents)
+}
+
+/// Reads a `tokenizer.json`, and takes a text there and back; how many tokens it has.
+pub fn tokenizer(json: &str, text: &str) -> Result<usize> {
+    let tokenizer = Tokenizer::from_json("tokenizer.json", json.to_owned())?;
+    let ids = tokenizer.encode(text)?;
+    tokenizer.decode(&ids)?;
+    tokenizer.decode(&[tokenizer.end_of_text()])?;
+    Ok(ids.len())
+}
