@@ -1,7 +1,9 @@
 //! What can go wrong, in words that name the file, the line or the option.
 
 use std::any::Any;
+use std::fmt::Display;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 /// The result of this crate's functions.
@@ -250,6 +252,16 @@ impl Error {
                 | Self::Tokenizer { .. }
                 | Self::Indivisible { .. }
         )
+    }
+}
+
+/// Runs a library that panics on some damaged files; here that is an error like any other.
+pub(crate) fn guarded<T, E: Display>(
+    read: impl FnOnce() -> std::result::Result<T, E>,
+) -> std::result::Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(read)) {
+        Ok(result) => result.map_err(|error| error.to_string()),
+        Err(panic) => Err(panic_text(&*panic)),
     }
 }
 

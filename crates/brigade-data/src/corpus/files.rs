@@ -111,7 +111,10 @@ fn globbed(pattern: &str, files: &mut Vec<SourceFile>) -> Result<()> {
     // Of several paths to a file the one through the fewest folders.
     let (mut shortest, mut repeated) = (HashMap::<Identity, PathBuf>::new(), 0);
     for path in matches {
-        let path = path.map_err(|error| Error::io("list", error.path().to_path_buf(), error.into()))?;
+        let path = path.map_err(|error| {
+            let folder = error.path().to_path_buf();
+            Error::io("list", folder, error.into())
+        })?;
         // A link that leads nowhere is no file.
         let Ok(identity) = identity(&path) else { continue };
         match shortest.entry(identity) {

@@ -1,7 +1,6 @@
 //! The column `text` of a parquet file.
 
 use std::fs::File;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
 use parquet::basic::Type;
@@ -10,7 +9,7 @@ use parquet::data_type::ByteArray;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 
 use super::documents::Document;
-use crate::error::panic_text;
+use crate::error::guarded;
 use crate::{Error, Result};
 
 const COLUMN: &str = "text";
@@ -99,13 +98,5 @@ impl Texts {
             offset: error.valid_up_to() as u64,
         })?;
         Ok(Document { prompt: None, text: text.into(), source_bytes: bytes.len() as u64 })
-    }
-}
-
-/// The library panics on some damaged files; here that is an error like any other.
-fn guarded<T>(read: impl FnOnce() -> parquet::errors::Result<T>) -> std::result::Result<T, String> {
-    match catch_unwind(AssertUnwindSafe(read)) {
-        Ok(result) => result.map_err(|error| error.to_string()),
-        Err(panic) => Err(panic_text(&*panic)),
     }
 }

@@ -7,6 +7,7 @@ use tokenizers::Model;
 use super::words::{letters, words};
 use super::{Route, Tokenizer};
 use crate::Result;
+use crate::error::guarded;
 
 /// Words that are remembered. Text repeats itself: a few ten thousand words make up nearly all of it.
 const MAX_WORDS: usize = 1 << 16;
@@ -39,8 +40,8 @@ impl Encoder {
                 }
             }
             Route::Library => {
-                let encoding = self.tokenizer.inner.library.encode_fast(text, false);
-                ids.extend(encoding.map_err(|error| self.tokenizer.error(error.to_string()))?.get_ids());
+                let encoding = guarded(|| self.tokenizer.inner.library.encode_fast(text, false));
+                ids.extend(encoding.map_err(|message| self.tokenizer.error(message))?.get_ids());
             }
         }
         Ok(())
@@ -51,8 +52,8 @@ impl Encoder {
             ids.extend(known);
             return Ok(());
         }
-        let tokens = self.tokenizer.inner.library.get_model().tokenize(&letters(word));
-        let tokens = tokens.map_err(|error| self.tokenizer.error(error.to_string()))?;
+        let tokens = guarded(|| self.tokenizer.inner.library.get_model().tokenize(&letters(word)));
+        let tokens = tokens.map_err(|message| self.tokenizer.error(message))?;
         let start = ids.len();
         ids.extend(tokens.iter().map(|token| token.id));
         if word.len() <= MAX_WORD_BYTES && self.known.len() < MAX_WORDS {

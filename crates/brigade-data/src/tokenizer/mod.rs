@@ -15,6 +15,7 @@ use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 pub use encode::Encoder;
 pub use spec::TokenizerSpec;
 
+use crate::error::guarded;
 use crate::{Error, Result};
 
 /// The token that ends a text, in the tokenizers that are made here.
@@ -89,8 +90,7 @@ impl Tokenizer {
 
     pub(crate) fn from_json(name: &str, json: String) -> Result<Self> {
         let refuse = |message: String| Error::Tokenizer { tokenizer: name.into(), message };
-        let mut library =
-            tokenizers::Tokenizer::from_bytes(json.as_bytes()).map_err(|error| refuse(error.to_string()))?;
+        let mut library = guarded(|| tokenizers::Tokenizer::from_bytes(json.as_bytes())).map_err(refuse)?;
         if let ModelWrapper::BPE(model) = library.get_model()
             && model.dropout.is_some_and(|dropout| dropout > 0.0)
         {
@@ -160,7 +160,7 @@ impl Tokenizer {
                 self.error(format!("id {id} is outside the vocabulary of {}", self.inner.vocabulary_size))
             );
         }
-        self.inner.library.decode(ids, false).map_err(|error| self.error(error.to_string()))
+        guarded(|| self.inner.library.decode(ids, false)).map_err(|message| self.error(message))
     }
 
     fn error(&self, message: String) -> Error {

@@ -97,3 +97,11 @@ proptest! {
         prop_assert_eq!(BPE.encode(text).unwrap(), by_the_library(&BPE, text));
     }
 }
+
+/// The library panics at it.
+#[test]
+fn a_damaged_tokenizer_is_an_error() {
+    let json = r#"{"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":null,"pre_tokenizer":null,"post_processor":null,"decoder":"#;
+    let error = Tokenizer::from_json("t", json.into()).unwrap_err();
+    assert!(matches!(error, Error::Tokenizer { .. }), "{error}");
+}
