@@ -1,12 +1,12 @@
 //! How a run ends when it cannot go on.
 
 use std::fs;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::process::Signal;
 
 use crate::place::{Place, Running};
-use crate::processes::{all_gone, ranks, send};
+use crate::processes::{SOON, all_gone, ranks, send};
 
 /// A run that would go on for hours, after its first steps, and its two ranks.
 fn underway(place: &Place) -> (Running, Vec<u32>) {
@@ -28,7 +28,7 @@ fn a_killed_rank_ends_the_run_and_is_named_first() {
         let begin = Instant::now();
         assert!(send(ranks[victim], Signal::KILL));
         let done = running.wait();
-        assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+        assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
         assert_eq!(done.code, Some(1), "{}", done.err);
         let first = done.err.lines().find(|line| line.starts_with("brigade: ")).unwrap();
         assert!(
@@ -48,7 +48,7 @@ fn an_interrupt_ends_all_ranks() {
     let begin = Instant::now();
     assert!(send(running.pid(), Signal::INT));
     let done = running.wait();
-    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
     assert_eq!(done.code, Some(130), "{}", done.err);
     let said: Vec<&str> = done.err.lines().filter(|line| line.starts_with("brigade: ")).collect();
     assert!(said.len() == 1 && said[0].starts_with("brigade: interrupted by SIG"), "{}", done.err);

@@ -24,8 +24,9 @@ use crate::sync::{lock, wait_until};
 /// Between two signs of life.
 const PING: Duration = Duration::from_millis(400);
 
-/// Rank 0 counts as silent where a connection to another rank has closed, if nothing came from it for so long.
-const SILENT: Duration = PING.saturating_mul(4);
+/// Rank 0 counts as silent where a connection to another rank has closed, if nothing came from it for so long: about as long as a rank that
+/// ended because of it has waited for its answer.
+const SILENT: Duration = VERDICT.saturating_sub(PING);
 
 /// The longest text of a failure that is passed on, in bytes.
 const MAX_REASON_BYTES: usize = 16 << 10;

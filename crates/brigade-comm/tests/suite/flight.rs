@@ -7,7 +7,7 @@ use std::time::Duration;
 use brigade_comm::flight::{self, Finding, MAX_OPERATIONS, Record, State};
 use brigade_comm::{DType, Error, Group, Operation, ReduceOp, Result, Timeouts};
 
-use crate::worlds::{Kind, PATIENT, on_every_transport, run};
+use crate::worlds::{Kind, PATIENT, on_every_transport, others_give_up, run};
 
 on_every_transport!(
     operations_are_recorded,
@@ -116,9 +116,11 @@ fn what_another_library_runs_is_diagnosed(kind: Kind) {
 
 fn a_missed_collective_is_diagnosed(kind: Kind) {
     let records = records(kind, 3, HASTY, |group| {
+        group.warm_up();
         group.barrier()?;
+        group.warmed_up();
         if group.rank() == 2 {
-            std::thread::sleep(HASTY.step * 2);
+            others_give_up(group);
         }
         group.all_reduce_in_place(&mut [0.0f32; 5], ReduceOp::Sum)
     });
@@ -143,7 +145,7 @@ fn a_missed_send_is_diagnosed(kind: Kind) {
         if group.rank() == 1 {
             return group.recv(vec![0u8; 9], DType::U8, 0).wait().map(drop);
         }
-        std::thread::sleep(HASTY.step * 2);
+        others_give_up(group);
         Ok(())
     });
     let words = ["rank 0 never sent what rank 1 waits for in recv #0 (u8, 9 bytes) from rank 0"];
@@ -154,13 +156,15 @@ fn a_missed_send_is_diagnosed(kind: Kind) {
 fn a_chain_of_waits_is_followed_to_its_end(kind: Kind) {
     let texts = Mutex::new(Vec::new());
     let records = records(kind, 4, HASTY, |group| {
+        group.warm_up();
         group.barrier()?;
+        group.warmed_up();
         // What is posted ahead is nothing that the rank waits for.
         let ahead = (group.rank() == 3).then(|| group.recv_message(0, 5));
         let outcome = match group.rank() {
             0 => group.all_reduce_in_place(&mut [0u8; 3], ReduceOp::Max),
             3 => {
-                std::thread::sleep(HASTY.step * 2);
+                others_give_up(group);
                 ahead.map_or(Ok(()), |ahead| ahead.wait().map(drop))
             }
             rank => group.recv(vec![0u8; 9], DType::U8, rank + 1).wait().map(drop),
@@ -242,15 +246,17 @@ fn the_last_operations_and_those_in_flight_are_kept() {
 #[test]
 fn a_record_that_has_wrapped_still_tells() {
     let records = records(Kind::Threads, 2, HASTY, |group| {
+        group.warm_up();
         let pair = group.split("pair", 0, 0)?;
         pair.barrier()?;
         for _ in 0..MAX_OPERATIONS {
             group.barrier()?;
         }
+        group.warmed_up();
         match group.rank() {
             0 => pair.barrier(),
             _ => {
-                std::thread::sleep(HASTY.step * 2);
+                others_give_up(group);
                 Ok(())
             }
         }

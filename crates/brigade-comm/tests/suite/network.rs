@@ -4,10 +4,8 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use crate::processes::{Rank, begun, spawn};
-
-/// The deadline of an operation: beyond anything that these tests wait for.
-const STEP_SECONDS: u64 = 100;
+use crate::processes::{Rank, STEP_SECONDS, begun, spawn};
+use crate::worlds::SOON;
 
 /// Two network namespaces with a cable between them, which are gone when the test ends.
 struct Cable {
@@ -74,7 +72,7 @@ fn a_rank_that_is_cut_off_is_named(number: u8, cut: impl Fn(&Cable) -> bool) {
         said.push(line);
     }
     assert!(said.iter().any(|line| line.contains("its host has been out of reach for 2 s")), "{said:?}");
-    assert!(start.elapsed() < Duration::from_secs(STEP_SECONDS / 2), "took {:?}", start.elapsed());
+    assert!(start.elapsed() < SOON, "took {:?}", start.elapsed());
 }
 
 #[test]

@@ -11,10 +11,14 @@ use brigade_comm::{DType, Join, ReduceOp, Result, Timeouts, Token, Transport, jo
 use rustix::net::{AddressFamily, getpeername};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::worlds::PATIENT;
+use crate::worlds::{PATIENT, SOON};
 
 const RANK: &str = "BRIGADE_TEST_RANK";
-const STEP_SECONDS: u64 = 3;
+
+/// The deadline of an operation: beyond anything that is to be noticed without it.
+pub const STEP_SECONDS: u64 = 100;
+/// The same where it is to be noticed by the deadline.
+const HASTY_SECONDS: u64 = 3;
 
 /// A process that is killed when the test ends, however it ends.
 pub struct Rank {
@@ -170,10 +174,14 @@ fn write_garbage(connections: &[RawFd]) {
 }
 
 fn start(work: &str, n: usize, transport: &str) -> Vec<Rank> {
+    start_with(work, n, transport, STEP_SECONDS)
+}
+
+fn start_with(work: &str, n: usize, transport: &str, step: u64) -> Vec<Rank> {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let endpoint = format!("127.0.0.1:{port}");
-    let ranks = (0..n)
-        .map(|rank| spawn(None, &format!("{work} {rank} {n} {endpoint} {transport} {STEP_SECONDS} 60")));
+    let ranks =
+        (0..n).map(|rank| spawn(None, &format!("{work} {rank} {n} {endpoint} {transport} {step} 60")));
     begun(ranks.collect())
 }
 
@@ -209,7 +217,7 @@ fn a_killed_rank_is_noticed(work: &str, transport: &str, victim: usize) {
         let line = process.line();
         assert!(line.contains(&format!("rank {victim} died")), "rank {rank} says: {line}");
     }
-    assert!(killed.elapsed() < Duration::from_secs(2), "took {:?}", killed.elapsed());
+    assert!(killed.elapsed() < SOON, "took {:?}", killed.elapsed());
 }
 
 #[test]
@@ -239,7 +247,7 @@ fn a_killed_sender_is_noticed_over_tcp() {
 
 /// Stops one rank of a chain at a moment that nobody chose: every other rank must name it, and it alone.
 fn a_stopped_rank_is_named(victim: usize, transport: &str) {
-    let mut ranks = start("chain", 4, transport);
+    let mut ranks = start_with("chain", 4, transport, HASTY_SECONDS);
     let moment = UNIX_EPOCH.elapsed().unwrap().subsec_micros();
     std::thread::sleep(Duration::from_micros(u64::from(moment) % 20_000));
     ranks[victim].signal(Signal::STOP);
@@ -249,8 +257,7 @@ fn a_stopped_rank_is_named(victim: usize, transport: &str) {
         let named = line.starts_with(&format!("rank {victim} does not answer"));
         assert!(named, "rank {rank} says: {line}");
     }
-    let taken = stopped.elapsed().as_secs_f64();
-    assert!(taken > STEP_SECONDS as f64 * 0.5 && taken < STEP_SECONDS as f64 + 8.0, "took {taken} s");
+    assert!(stopped.elapsed() < SOON, "took {:?}", stopped.elapsed());
 }
 
 #[test]
@@ -309,7 +316,7 @@ fn all_end(mut ranks: Vec<Rank>, traces: &Traces, victim: usize, words: &str) {
         assert!(line.contains(words), "rank {rank} says: {line}");
         process.process.wait().unwrap();
     }
-    assert!(start.elapsed() < Duration::from_secs(STEP_SECONDS), "took {:?}", start.elapsed());
+    assert!(start.elapsed() < SOON, "took {:?}", start.elapsed());
     drop(ranks);
     traces.assert_gone();
 }

@@ -2,7 +2,7 @@
 //! ones: memory from an anonymous file, sockets.
 
 use std::net::TcpListener;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use brigade_comm::{Group, Join, Result, Timeouts, Token, Transport, join, threads};
 
@@ -49,6 +49,18 @@ pub fn joining(
 
 pub fn listener() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").unwrap()
+}
+
+/// Far below the deadlines of [`PATIENT`], and far above what anything takes that is not waited out.
+pub const SOON: Duration = Duration::from_secs(30);
+
+/// Keeps a rank busy elsewhere until the others have given up.
+pub fn others_give_up(group: &Group) {
+    let start = Instant::now();
+    while group.failure().is_none() {
+        assert!(start.elapsed() < PATIENCE, "nobody gave up");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// Runs `work` on every rank of a world and gives what each returned. A rank that returns an error drops its world

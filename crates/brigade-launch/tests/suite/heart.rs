@@ -104,7 +104,7 @@ fn a_stopped_rank_is_named_as_the_likely_cause() {
     let pids = pids(dir.path(), 2);
     let stopped = Pid::from_raw(pids[1].parse().unwrap()).unwrap();
     kill_process(stopped, Signal::STOP).unwrap();
-    thread::sleep(Duration::from_millis(2800));
+    thread::sleep(Duration::from_secs(5));
     std::fs::write(dir.path().join("give_up"), "").unwrap();
     let (code, said) = end(child);
     assert_eq!(code, Some(1), "{said}");

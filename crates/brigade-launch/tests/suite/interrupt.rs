@@ -145,7 +145,7 @@ fn a_rank_is_told_and_then_ended() {
 #[test]
 fn a_preempted_rank_has_its_own_grace() {
     let (mut child, mut lines) = rank(|command| {
-        command.env("TEST_HANGS", "1").env("BRIGADE_PREEMPTION_GRACE", "1.5");
+        command.env("TEST_HANGS", "1").env("BRIGADE_PREEMPTION_GRACE", "5");
     });
     signal(&child, Signal::TERM);
     assert!(lines.any(|line| line == "told Preempt"));
@@ -154,7 +154,7 @@ fn a_preempted_rank_has_its_own_grace() {
     assert_eq!(exit_code(&mut child), Some(1));
     let mut said = String::new();
     child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    assert!(said.contains("preempted, but not saved within the 1.5 s of grace"), "{said}");
+    assert!(said.contains("preempted, but not saved within the 5 s of grace"), "{said}");
 }
 
 #[test]
