@@ -133,7 +133,7 @@ fn a_second_signal_to_the_launcher_ends_the_saving() {
 fn a_rank_that_does_not_save_in_time_fails_and_is_not_started_again() {
     let dir = TempDir::new().unwrap();
     let mut command = launcher(&becomes(ROLE), 2, dir.path());
-    command.env("TEST_STUCK", "1").env("TEST_PREEMPTION_GRACE", "2").env("TEST_RESTARTS", "3");
+    command.env("TEST_STUCK", "1").env("TEST_PREEMPTION_GRACE", "8").env("TEST_RESTARTS", "3");
     let child = command.spawn().unwrap();
     pids(dir.path(), 2);
     signal(&child, Signal::TERM);
@@ -141,7 +141,7 @@ fn a_rank_that_does_not_save_in_time_fails_and_is_not_started_again() {
     let (code, said) = end(child);
     assert_eq!(code, Some(1), "{said}");
     assert!(
-        said.contains("rank 1 failed: exit code 1") && said.contains("within the 2 s of grace"),
+        said.contains("rank 1 failed: exit code 1") && said.contains("within the 8 s of grace"),
         "{said}"
     );
     assert!(!said.contains("restart 1"), "{said}");
