@@ -213,6 +213,10 @@ impl Program<'_> {
         let token = detected.token(&environment).map_err(|e| usage(e.into()))?;
         let world = rank::join(info, token, &self.settings.comm)?;
         if let Err(error) = rank::same_configuration(world.group(), &self.config) {
+            // A rank that compared sooner may have failed by now, for a reason of its own.
+            if error.is::<brigade_comm::Error>() {
+                return Err(error);
+            }
             // All ranks know it; none leaves before the last one does.
             drop(world.shutdown());
             return Err(usage(error));
