@@ -37,11 +37,19 @@ fn a_folder_of_results() {
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
     names.sort();
-    assert!(names[2].starts_with("events.out.tfevents."), "{names:?}");
-    names.remove(2);
+    assert!(names[3].starts_with("events.out.tfevents."), "{names:?}");
+    names.remove(3);
     assert_eq!(
         names,
-        ["checkpoints", "config.toml", "logs", "metrics.jsonl", "model.safetensors", "tokenizer.json"]
+        [
+            ".brigade.lock",
+            "checkpoints",
+            "config.toml",
+            "logs",
+            "metrics.jsonl",
+            "model.safetensors",
+            "tokenizer.json"
+        ]
     );
     for rank in 0..2 {
         assert!(place.path(&format!("a/logs/rank-{rank}.log")).is_file());
