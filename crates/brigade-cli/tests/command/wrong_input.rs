@@ -221,7 +221,7 @@ fn a_negative_number_names_its_flag_and_what_is_allowed() {
 fn warnings_in_files_have_no_colours_and_quiet_silences_them() {
     let place = Place::new();
     for (flags, is_told) in [("", true), ("--quiet", false)] {
-        std::fs::create_dir_all(place.path("cache/dead.building")).unwrap();
+        fs::create_dir_all(place.path("cache/dead.building")).unwrap();
         let line = format!(
             "{flags} --nproc-per-node 1 --steps 1 --out a --overwrite --set data.validation_fraction=0.{}",
             1 + u8::from(is_told)
