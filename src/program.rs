@@ -245,6 +245,8 @@ impl Program<'_> {
         session.beginning = beginning(self, session.restart);
         session.run = run;
         let flight = session.out.join(FLIGHT_FOLDER).join(format!("rank-{}.json", info.rank));
+        // Work that a body does by itself may be lost; `train` knows better.
+        session.begins();
         // A panic of Burn must not leave the other ranks waiting.
         let result = catch_unwind(AssertUnwindSafe(|| body(&mut session, prepared)));
         if is_unexplained(&result) {

@@ -182,7 +182,12 @@ impl Session {
         (&self.run, &self.facts)
     }
 
-    /// Training begins: there is something to lose from now on.
+    /// Training is prepared: until it [begins](Self::begins) there is nothing to lose by an end.
+    pub(crate) fn prepares(&self) {
+        self.interrupt.prepare();
+    }
+
+    /// Training begins, or other work: there is something to lose from now on.
     pub(crate) fn begins(&self) {
         self.interrupt.begin();
     }

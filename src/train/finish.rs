@@ -13,9 +13,11 @@ use super::run::Run;
 impl<D: Dataset, O: Activation> Run<'_, D, O> {
     pub(super) fn finish(mut self) -> anyhow::Result<Trained<D::Input, O>> {
         self.session.heart.beat("writing the weights");
-        let path = self.session.write_weights(&self.engine, &self.training.names)?;
-        // The weights are there even if the last checkpoint cannot be saved.
-        self.settle()?;
+        let written = self.session.write_weights(&self.engine, &self.training.names);
+        // Neither waits for the other to succeed: weights and last checkpoint may lie on different disks.
+        let settled = self.settle();
+        let path = written?;
+        settled?;
         if let Some(mut reporter) = self.reporter {
             for record in &self.saved {
                 reporter.checkpoint(record)?;

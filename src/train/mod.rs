@@ -43,6 +43,7 @@ impl Session {
         O: Activation,
     {
         self.describe(model.chain())?;
+        self.prepares();
         let split = self.plan.split(&model.chain().costs())?;
         let sizes = format!(
             "{} samples to train on, {} to validate on",

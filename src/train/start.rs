@@ -92,8 +92,8 @@ impl Session {
         Ok(resumption)
     }
 
-    /// Makes the run's folder ready, on rank 0, which gets a reporter. Everything that can refuse comes before the first
-    /// removal. All ranks call it.
+    /// Makes the run's folder ready, on rank 0, which gets a reporter. Whether the run may have the folder is known before
+    /// anything changes there; weights and checkpoints go last, when new metrics can be written. All ranks call it.
     pub(super) fn begin<D: Dataset>(
         &self,
         saver: &Saver,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use brigade_core::{Activation, Engine};
-use brigade_models::{Names, WeightsError, WeightsWriter};
+use brigade_models::{Names, WeightsWriter};
 
 use crate::output::WEIGHTS_FILE;
 use crate::session::Session;
@@ -22,18 +22,18 @@ impl Session {
     {
         let path = self.out.join(WEIGHTS_FILE);
         let named = engine.shapes().into_iter().map(|(name, shape)| ((names.to_file)(&name), shape));
-        let mut writer = (self.rank() == 0).then(|| WeightsWriter::create(&path, named)).transpose()?;
-        let mut failed: Option<WeightsError> = None;
+        // What fails here must not keep rank 0 from giving and taking what the others do.
+        let mut writer = (self.rank() == 0).then(|| WeightsWriter::create(&path, named));
         engine.collect(0, |tensor| {
-            if let (Some(writer), None) = (&mut writer, &failed) {
-                failed = writer.write(&tensor, names).err();
+            if let Some(Ok(open)) = &mut writer
+                && let Err(error) = open.write(&tensor, names)
+            {
+                writer = Some(Err(error));
             }
             Ok(())
         })?;
-        match (failed, writer) {
-            (Some(error), _) => return Err(error.into()),
-            (None, Some(writer)) => writer.finish()?,
-            (None, None) => {}
+        if let Some(writer) = writer {
+            writer?.finish()?;
         }
         Ok(path)
     }

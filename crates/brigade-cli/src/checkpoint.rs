@@ -128,7 +128,8 @@ impl OneStep {
             let mut are_all_there = true;
             for Found { step, whole } in list(&*storage)? {
                 // What is wrong counts when it is seen twice: a run may have removed or replaced the checkpoint.
-                let tried = whole.map_err(anyhow::Error::from).and_then(|_| act(step).or_else(|_| act(step)));
+                let again = |error| if is_gone(&error) || is_damage(&error) { act(step) } else { Err(error) };
+                let tried = whole.map_err(anyhow::Error::from).and_then(|_| act(step).or_else(again));
                 match tried {
                     Err(error) if is_gone(&error) => are_all_there = false,
                     Err(error) if is_damage(&error) => {
@@ -247,8 +248,7 @@ fn verified(of: &OneStep) -> anyhow::Result<(String, u8)> {
 }
 
 fn consolidated(args: &ConsolidateArgs) -> anyhow::Result<String> {
-    let folder = Path::new(&args.of.place.place);
-    let to = args.to.clone().unwrap_or_else(|| folder.join(WEIGHTS_FILE));
+    let to = args.to.clone().unwrap_or_else(|| Path::new(&args.of.place.place).join(WEIGHTS_FILE));
     let is_there = || {
         let why = "is there already; give another file by --to, or --overwrite";
         anyhow::Error::from(Usage(anyhow::anyhow!("{} {why}", to.display())))
@@ -256,10 +256,11 @@ fn consolidated(args: &ConsolidateArgs) -> anyhow::Result<String> {
     if to.exists() && !args.overwrite {
         return Err(is_there());
     }
-    // A run at its end writes this file, too: what it has must not be replaced by what it had.
-    let _held = match args.to {
-        None if args.overwrite && folder.is_dir() => brigade::hold(folder, "PLACE").map_err(Usage)?,
-        _ => None,
+    // A run at its end writes such a file, too: what it has must not be replaced by what it had.
+    let beside = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let _held = match args.overwrite && beside.join(CONFIG_FILE).exists() {
+        true => brigade::hold(beside, "--to").map_err(Usage)?,
+        false => None,
     };
     args.of.with(|checkpoint| written(checkpoint, &to, args.overwrite)).map_err(|error| {
         let exists = |cause: &std::io::Error| cause.kind() == ErrorKind::AlreadyExists;

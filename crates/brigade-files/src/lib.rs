@@ -77,7 +77,7 @@ impl WholeFile {
     /// Brings the file to the disk and gives it its name; whatever had it is replaced. The file may be written to further.
     ///
     /// # Errors
-    /// If that fails; then nothing stays of the file.
+    /// If that fails; then nothing stays of the file, but where only its new name could not be brought to the disk.
     pub fn publish(self) -> io::Result<File> {
         self.publish_by(NamedTempFile::persist)
     }

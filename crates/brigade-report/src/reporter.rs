@@ -72,6 +72,8 @@ pub struct Reporter {
     goes_on: bool,
     /// A file could not be written, and that was said.
     is_told: bool,
+    /// The step after which all that was written is to go and could not yet; nothing is written until then.
+    undone: Option<u64>,
 }
 
 impl Reporter {
@@ -141,16 +143,30 @@ impl Reporter {
         let done = resumed_at.unwrap_or(0);
         let console = Console::new(console, done, total_steps, log_every, output);
         let (totals, started) = (Totals::new(resumed_at, restart, devices), Instant::now());
-        Self { metrics, events, console, compute, totals, files, steps: 0, started, goes_on, is_told: false }
+        Self {
+            metrics,
+            events,
+            console,
+            compute,
+            totals,
+            files,
+            steps: 0,
+            started,
+            goes_on,
+            is_told: false,
+            undone: None,
+        }
     }
 
     /// Writes and shows a step, with its TFLOP/s and MFU where they are known.
     pub fn step(&mut self, record: &StepRecord) -> Result<()> {
         let record = self.compute.rate(record);
-        let written = self.metrics.write(&record);
+        let written = self.undo().and_then(|()| self.metrics.write(&record));
         self.settle(written)?;
-        let written = self.events.as_mut().map_or(Ok(()), |events| events.write(&record));
-        self.settle(written)?;
+        if self.undone.is_none() {
+            let written = self.events.as_mut().map_or(Ok(()), |events| events.write(&record));
+            self.settle(written)?;
+        }
         self.console.step(&record, self.steps == 0);
         self.totals.add(&record);
         self.steps += 1;
@@ -169,12 +185,21 @@ impl Reporter {
     /// Goes back to the end of a step: what was written of later steps is removed from `metrics.jsonl`, and TensorBoard
     /// told to drop it. The time spent on them still counts in the summary.
     pub fn rewind(&mut self, step: u64) -> Result<()> {
-        let rewound = self.metrics.rewind(step);
-        self.settle(rewound)?;
-        let rewound = self.events.as_mut().map_or(Ok(()), |events| events.start_at(step.saturating_add(1)));
-        self.settle(rewound)?;
+        self.undone = Some(self.undone.map_or(step, |earlier| earlier.min(step)));
+        let undone = self.undo();
+        self.settle(undone)?;
         self.console.rewind(step);
         self.totals.rewind(step);
+        Ok(())
+    }
+
+    /// Removes the steps that are to go, if there are any.
+    fn undo(&mut self) -> Result<()> {
+        if let Some(step) = self.undone {
+            self.metrics.rewind(step)?;
+            self.events.as_mut().map_or(Ok(()), |events| events.start_at(step.saturating_add(1)))?;
+            self.undone = None;
+        }
         Ok(())
     }
 
@@ -365,6 +390,17 @@ pub(crate) mod tests {
                 let steps = steps_in(folder.path());
                 assert_eq!(steps.last(), Some(&step), "whole lines on both sides of the gap");
                 assert!((steps.len() as u64) < step, "there is a gap");
+                if goes_on {
+                    // Steps that are done again leave a gap, too, and no line twice.
+                    fs::write(&filler, vec![0; 64 << 10]).unwrap_err();
+                    reporter.rewind(2).unwrap();
+                    let redone = |step| StepRecord { step, ..StepRecord::default() };
+                    (3..6).for_each(|step| reporter.step(&redone(step)).unwrap());
+                    fs::remove_file(&filler).unwrap();
+                    (6..8).for_each(|step| reporter.step(&redone(step)).unwrap());
+                    let steps = steps_in(folder.path());
+                    assert!(steps.is_sorted_by(|a, b| a < b) && steps.ends_with(&[6, 7]), "{steps:?}");
+                }
             }
         };
         // The mount ends with the thread.

@@ -236,6 +236,24 @@ fn a_disk_that_fills_while_checkpoints_are_saved() {
     }
 }
 
+/// The disk of results has no room for the weights; checkpoints are on another one.
+#[test]
+fn weights_that_cannot_be_written_do_not_take_the_last_checkpoint_along() {
+    for ranks in [1, 2] {
+        let place = Place::new();
+        let line = format!(
+            "--nproc-per-node {ranks} --checkpoint-every 10 --set checkpoint.on_failure=continue --set checkpoint.dir=ext \
+             --out small/a"
+        );
+        let Some(done) = on_a_small_disk(&place, "size=52k", &line) else { return };
+        assert_eq!(done.code, Some(1), "{}", done.err);
+        assert!(said(&done)[0].contains("model.safetensors"), "{}", done.err);
+        assert!(!place.path("kept/a/model.safetensors").exists());
+        let verified = place.succeed(&mut place.brigade("checkpoint verify ext"));
+        assert_eq!(verified.out.split_whitespace().collect::<Vec<_>>(), ["step", "10", "whole"]);
+    }
+}
+
 #[test]
 fn numbers_that_stay_infinite_end_the_run_at_the_limit() {
     let place = Place::new();

@@ -264,7 +264,9 @@ stand_in_test!(a_second_step_may_not_take_longer, ["STAND_IN_GPUS" = "2"], {
     let case = Case::new(OneFOneB, 1, 4).over(2, Sharding::Whole).within(LIMIT).compiling(1, LONGER);
     let outcomes = case.steps(3).outcomes();
     let error = outcomes[1].result.as_ref().unwrap_err();
-    assert!(error.contains("all_reduce (number") && error.contains("did not end within 1 s"), "{error}");
+    // On a loaded machine the barrier before it may be what is late.
+    let of_nccl = error.contains("all_reduce (number") && error.contains("did not end within 1 s");
+    assert!(of_nccl || error.contains("gave up barrier") && error.contains("after 1s"), "{error}");
 });
 
 // The driver cannot make a context wait.

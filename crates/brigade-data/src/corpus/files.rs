@@ -115,8 +115,11 @@ fn globbed(pattern: &str, files: &mut Vec<SourceFile>) -> Result<()> {
             let folder = error.path().to_path_buf();
             Error::io("list", folder, error.into())
         })?;
-        // A link that leads nowhere is no file.
-        let Ok(identity) = identity(&path) else { continue };
+        let identity = match identity(&path) {
+            // A link that leads nowhere is no file.
+            Err(_) if path.is_symlink() => continue,
+            known => known?,
+        };
         match shortest.entry(identity) {
             Entry::Vacant(place) => drop(place.insert(path)),
             Entry::Occupied(mut place) => {
