@@ -47,7 +47,7 @@ pub struct Args {
     /// Python that has torch and deepspeed [default: .venv-torch/bin/python, else python3].
     #[arg(long, value_name = "PATH")]
     peer_python: Option<PathBuf>,
-    /// The page's file [default: docs/benchmarks.md of the workspace, or none with --only].
+    /// The page's file [default: docs/book/src/benchmarks.md of the workspace, or none with --only].
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Only these sections.
@@ -74,7 +74,7 @@ impl Args {
 
     /// The page's file, if it has one.
     fn file(&self) -> Option<PathBuf> {
-        let page = || cargo::root().join("docs/benchmarks.md");
+        let page = || cargo::root().join("docs/book/src/benchmarks.md");
         self.out.clone().or_else(|| self.only.is_empty().then(page))
     }
 }
@@ -259,7 +259,7 @@ mod tests {
     fn only_some_sections_do_not_replace_the_page() {
         let all = args("bench");
         assert_eq!((all.parts().0.len(), all.parts().1.len()), (8, 0));
-        assert!(all.file().unwrap().ends_with("docs/benchmarks.md"));
+        assert!(all.file().unwrap().ends_with("docs/book/src/benchmarks.md"));
         let some = args("bench --only pipeline,sharding");
         assert_eq!(some.parts().0, [Part::Sharding, Part::Pipeline]);
         assert_eq!((some.parts().1.len(), some.file()), (6, None));

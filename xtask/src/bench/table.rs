@@ -84,8 +84,8 @@ impl Page<'_> {
             "# Benchmarks\n\n\
              `cargo xtask bench` measures this page, with Brigade and its peers on the same machine in turns. {figures}. \
              Of a training run, the median step after the first {} counts. To repeat it, set up the peers as \
-             [benches/peers/README.md](../benches/peers/README.md) says, leave the machine alone, and run:\n\n\
-             ```\ncargo xtask bench {only}--peer-python .venv-torch/bin/python\n```\n\n| | |\n|---|---|\n",
+             `benches/peers/README.md` says, leave the machine alone, and run:\n\n\
+             ```sh\ncargo xtask bench {only}--peer-python .venv-torch/bin/python\n```\n\n| | |\n|---|---|\n",
             super::lines::WARM_UP
         );
         for (name, value) in self.machine {
@@ -102,7 +102,7 @@ impl Page<'_> {
             for table in &section.tables {
                 let _ = write!(page, "\n{}", table.markdown());
             }
-            let _ = write!(page, "\n```\n{}\n```\n", section.commands.join("\n"));
+            let _ = write!(page, "\n```sh\n{}\n```\n", section.commands.join("\n"));
             for note in &section.notes {
                 let _ = write!(page, "\nNote: {note}\n");
             }
@@ -215,7 +215,7 @@ mod tests {
             "| CPU | a fast one |\n",
             "\n## Start\n\nHow long.\n\n| | first | second | goal | met |\n|---|---:|---:|---:|---|\n",
             "| a | 3 | 4 | – | – |\n",
-            "\n```\nbrigade train\n```\n\nNote: it rained.\n",
+            "\n```sh\nbrigade train\n```\n\nNote: it rained.\n",
         ] {
             assert!(page.contains(part), "{part:?} is not in:\n{page}");
         }

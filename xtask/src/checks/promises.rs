@@ -1,4 +1,4 @@
-//! Whether the tests that `docs/failures.md` names exist.
+//! Whether the tests that `docs/book/src/failures.md` names exist.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -28,7 +28,7 @@ fn every_promise_has_its_tests() {
     for folder in ["crates", "src", "tests", "fuzz"] {
         functions(&root.join(folder), &mut known);
     }
-    let page = fs::read_to_string(root.join("docs/failures.md")).unwrap();
+    let page = fs::read_to_string(root.join("docs/book/src/failures.md")).unwrap();
     let rows = page.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| failure |"));
     let mut count = 0;
     for row in rows {
