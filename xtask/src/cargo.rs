@@ -7,9 +7,13 @@ use std::process::{Command, ExitCode, ExitStatus, Stdio};
 
 use anyhow::{Context, Result};
 
+/// What is off by default and built for tests, too.
+pub const FEATURES: &str = "brigade-cli/object-store";
+
 /// Everything but the backends of GPUs: they take minutes to build, and would turn on what they need of shared
-/// dependencies in all that is built beside them.
-pub const WORKSPACE: [&str; 5] = ["--workspace", "--exclude", "brigade-cuda", "--exclude", "brigade-wgpu"];
+/// dependencies in all that is built beside them. Always with the same features, so that Burn is built once.
+pub const WORKSPACE: [&str; 7] =
+    ["--workspace", "--exclude", "brigade-cuda", "--exclude", "brigade-wgpu", "--features", FEATURES];
 
 /// A command failed, and has said why itself: this program ends as it did.
 #[derive(Debug)]

@@ -35,12 +35,8 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
-    /// Run the tests but those of GPUs, with cargo-nextest where it is installed.
-    Test {
-        /// Passed on to `cargo nextest run`, or to `cargo test`. Documentation's tests run only without any.
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        args: Vec<OsString>,
-    },
+    /// Run the tests of some crates, or all but those of GPUs, with cargo-nextest where it is installed.
+    Test(test::Args),
     /// Check format, lints and documentation, then run the tests; stop at the first failure.
     Ci,
     /// Build a binary to carry to another machine, with its checksum.
@@ -63,7 +59,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Train { args } => train::run(&args).map(|never| match never {}),
-        Command::Test { args } => test::run(&args),
+        Command::Test(args) => test::run(&args),
         Command::Ci => checks::run(),
         Command::Dist(args) => dist::run(&args),
         Command::Bench(args) => bench::run(&args),
@@ -99,9 +95,5 @@ mod tests {
         assert_eq!(args, ["--backend", "cuda", "--steps", "20", "--help"]);
         let Command::Fuzz { args } = parse("xtask fuzz --target frame --help") else { panic!("not fuzz") };
         assert_eq!(args, ["--target", "frame", "--help"]);
-        let Command::Test { args } = parse("xtask test -p brigade-comm ring -- --nocapture") else {
-            panic!("not test")
-        };
-        assert_eq!(args, ["-p", "brigade-comm", "ring", "--", "--nocapture"]);
     }
 }

@@ -4,9 +4,7 @@ use std::path::Path;
 
 use super::{Check, Work};
 use crate::cargo;
-
-/// What is off by default and checked, too.
-const FEATURES: &str = "brigade-cli/object-store";
+use crate::test::Runner;
 
 /// The backends of GPUs, with the code that is there only for them.
 const CUDA: [&str; 8] =
@@ -20,8 +18,7 @@ const WGPU_TESTS: &str = "-p brigade-wgpu -p brigade --features brigade/wgpu --l
 
 /// What the checks depend on.
 pub struct Machine<'a> {
-    /// Whether cargo-nextest is installed.
-    pub nextest: bool,
+    pub runner: Runner,
     /// Whether there is a Vulkan adapter without a GPU.
     pub software_adapter: bool,
     /// A folder for `XDG_RUNTIME_DIR`, if the environment has none.
@@ -32,18 +29,17 @@ pub struct Machine<'a> {
 pub fn checks(machine: &Machine<'_>) -> Vec<Check> {
     let mut checks = vec![
         Check::new("format", &[&["fmt", "--all", "--check"]]),
-        Check::clippy("clippy", &[&cargo::WORKSPACE, &["--features", FEATURES]]),
-        Check::documentation("documentation", &[&cargo::WORKSPACE, &["--features", FEATURES]]),
+        Check::clippy("clippy", &[&cargo::WORKSPACE]),
+        Check::documentation("documentation", &[&cargo::WORKSPACE]),
         // Type checks alone: DOCS_RS leaves LLVM out, and nothing is linked.
         Check::clippy("clippy of CUDA", &[&CUDA]).env("DOCS_RS", "1"),
         Check::documentation("documentation of CUDA", &[&CUDA]).env("DOCS_RS", "1"),
         // Without Burn, against a stand-in of the driver and of NCCL.
         machine.tests("tests of NCCL's order", &[&["-p", "brigade-cuda", "--no-default-features"]]),
-        machine.tests("tests", &[&cargo::WORKSPACE, &["--features", FEATURES]]),
+        machine.tests("tests", &[&cargo::WORKSPACE]),
     ];
-    if machine.nextest {
-        let args: [&[&str]; 3] =
-            [&["test", "--doc"], &cargo::WORKSPACE, &["--features", FEATURES, "--no-fail-fast"]];
+    if machine.runner == Runner::Nextest {
+        let args: [&[&str]; 3] = [&["test", "--doc"], &cargo::WORKSPACE, &["--no-fail-fast"]];
         checks.push(Check::new("tests in documentation", &args));
     }
     if machine.software_adapter {
@@ -66,9 +62,9 @@ impl Machine<'_> {
     }
 
     fn tests(&self, name: &'static str, args: &[&[&str]]) -> Check {
-        let (runner, options): (&[&str], &[&str]) = match self.nextest {
-            true => (&["nextest", "run"], &["--profile", "ci"]),
-            false => (&["test"], &["--no-fail-fast"]),
+        let (runner, options): (&[&str], &[&str]) = match self.runner {
+            Runner::Nextest => (&["nextest", "run"], &["--profile", "ci"]),
+            Runner::Cargo => (&["test"], &["--no-fail-fast"]),
         };
         Check::new(name, &[&[runner], args, &[options]].concat())
     }
@@ -121,7 +117,7 @@ mod tests {
 
     #[test]
     fn commands_are_shown_as_typed() {
-        let machine = Machine { nextest: true, software_adapter: false, runtime_dir: None };
+        let machine = Machine { runner: Runner::Nextest, software_adapter: false, runtime_dir: None };
         let expected = [
             ("format", "cargo fmt --all --check".to_owned()),
             ("clippy", format!("cargo clippy {EACH} --all-targets -- -D warnings")),
@@ -144,7 +140,7 @@ mod tests {
 
     #[test]
     fn without_nextest_one_command_runs_tests_and_documentation() {
-        let machine = Machine { nextest: false, software_adapter: false, runtime_dir: None };
+        let machine = Machine { runner: Runner::Cargo, software_adapter: false, runtime_dir: None };
         let shown = shown(&machine);
         let tests: Vec<_> =
             shown.iter().filter(|(name, _)| name.starts_with("tests")).map(|(_, line)| line).collect();
@@ -160,7 +156,7 @@ mod tests {
     #[test]
     fn wgpu_is_checked_where_it_has_an_adapter() {
         let folder = Path::new("/tmp/a");
-        let machine = Machine { nextest: true, software_adapter: true, runtime_dir: Some(folder) };
+        let machine = Machine { runner: Runner::Nextest, software_adapter: true, runtime_dir: Some(folder) };
         let lines = shown(&machine);
         let required = "BRIGADE_REQUIRE_WGPU=1 XDG_RUNTIME_DIR=/tmp/a cargo nextest run";
         let expected = [

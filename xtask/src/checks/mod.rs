@@ -12,6 +12,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 
 use crate::cargo;
+use crate::test::{Reports, Runner, Workspace, show_slowest};
 use list::Machine;
 use table::Outcome;
 
@@ -41,11 +42,12 @@ pub fn run() -> Result<()> {
         None => Some(tempfile::tempdir().context("cannot make a temporary folder")?),
     };
     let machine = Machine {
-        nextest: cargo::has("nextest"),
+        runner: Runner::installed(),
         software_adapter: adapter::is_installed(),
         runtime_dir: folder.as_ref().map(|folder| folder.path()),
     };
-    let mut result = Ok(());
+    let reports = Reports::of(&Workspace::read()?.target);
+    let (mut result, mut tests) = (Ok(()), Vec::new());
     let outcomes: Vec<_> = list::checks(&machine)
         .into_iter()
         .map(|Check { name, work }| {
@@ -53,8 +55,10 @@ pub fn run() -> Result<()> {
                 _ if result.is_err() => Outcome::NotRun,
                 Work::Skip(why) => Outcome::Skipped(why),
                 Work::Run(mut command) => {
+                    reports.clear(&command);
                     let start = Instant::now();
                     result = cargo::run(&mut command);
+                    tests.extend(reports.tests(&command));
                     let seconds = start.elapsed().as_secs_f64();
                     if result.is_ok() { Outcome::Passed(seconds) } else { Outcome::Failed(seconds) }
                 }
@@ -62,6 +66,6 @@ pub fn run() -> Result<()> {
             (name, outcome)
         })
         .collect();
-    eprint!("\n{}", table::table(&outcomes));
+    eprint!("\n{}\n{}", show_slowest(machine.runner, tests), table::table(&outcomes));
     result
 }

@@ -1,70 +1,100 @@
 //! `cargo xtask test`.
 
+mod changed;
+mod commands;
+mod slowest;
+mod workspace;
+
+use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::process::Command;
 
 use anyhow::Result;
 
 use crate::cargo;
+use changed::Changed;
+use commands::Selection;
 
-/// Runs all tests but those of GPUs, or those that `args` choose.
-pub fn run(args: &[OsString]) -> Result<()> {
-    commands(cargo::has("nextest"), args).iter_mut().try_for_each(cargo::run)
+pub use commands::Runner;
+pub use slowest::{Reports, show as show_slowest};
+pub use workspace::Workspace;
+
+/// Flags of `cargo xtask test`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cargo xtask test                      everything but the tests of GPUs
+  cargo xtask test comm plan            brigade-comm and brigade-plan
+  cargo xtask test --changed            what the work since main can have broken
+  cargo xtask test --changed HEAD~2     what it and the last two commits can have broken
+  cargo xtask test comm -- ring         the tests of brigade-comm with `ring` in their names")]
+pub struct Args {
+    /// Crates whose tests run, `brigade-` may be left out [default: all but the backends of GPUs].
+    #[arg(value_name = "CRATE")]
+    crates: Vec<String>,
+    /// The same, as for cargo.
+    #[arg(short, long = "package", value_name = "CRATE", hide = true)]
+    packages: Vec<String>,
+    /// The tests of crates with a file that differs from the commit BASE, and the short ones of all crates that depend on
+    /// these (`profile.quick` in .config/nextest.toml says which are not short) [default BASE: where this branch left main].
+    #[arg(long, value_name = "BASE", num_args = 0..=1, conflicts_with_all = ["crates", "packages"])]
+    changed: Option<Option<String>>,
+    /// Passed on to `cargo nextest run`, or to `cargo test` where nextest is not installed. Documentation's tests run only
+    /// without any.
+    #[arg(last = true)]
+    args: Vec<OsString>,
 }
 
-/// The commands that run the tests. nextest does not run the examples in the documentation, so they come after
-/// it, unless arguments choose other tests.
-fn commands(nextest: bool, args: &[OsString]) -> Vec<Command> {
-    let mut first = cargo::command(if nextest { &["nextest", "run"] } else { &["test"] });
-    if !chooses_packages(args) {
-        first.args(cargo::WORKSPACE);
+/// Runs the chosen tests, and names the slowest.
+pub fn run(args: &Args) -> Result<()> {
+    let workspace = Workspace::read()?;
+    let Some(selection) = select(args, &workspace)? else { return Ok(()) };
+    let runner = Runner::installed();
+    let reports = Reports::of(&workspace.target);
+    let (mut result, mut tests) = (Ok(()), Vec::new());
+    for mut command in commands::commands(runner, &workspace, &selection, &args.args) {
+        reports.clear(&command);
+        result = cargo::run(&mut command);
+        tests.extend(reports.tests(&command));
+        if result.is_err() {
+            break;
+        }
     }
-    first.args(args);
-    let mut commands = vec![first];
-    if nextest && args.is_empty() {
-        let mut documentation = cargo::command(&["test", "--doc"]);
-        documentation.args(cargo::WORKSPACE);
-        commands.push(documentation);
-    }
-    commands
+    eprint!("\n{}", show_slowest(runner, tests));
+    result
 }
 
-fn chooses_packages(args: &[OsString]) -> bool {
-    let own = args.iter().take_while(|arg| *arg != "--");
-    own.map(|arg| arg.to_string_lossy()).any(|arg| {
-        arg.starts_with("--package")
-            || arg == "--manifest-path"
-            || (arg.starts_with("-p") && !arg.starts_with("--"))
+/// None if nothing needs to be tested, which is then said.
+fn select<'a>(args: &Args, workspace: &'a Workspace) -> Result<Option<Selection<'a>>> {
+    let Some(base) = &args.changed else {
+        let names = args.crates.iter().chain(&args.packages);
+        let whole: BTreeSet<_> =
+            names.map(|name| workspace.find(name).map(|it| it.name.as_str())).collect::<Result<_>>()?;
+        return Ok(Some(match whole.is_empty() {
+            true => Selection::All,
+            false => Selection::Crates { whole, dependents: BTreeSet::new() },
+        }));
+    };
+    let files = changed::files(base.as_deref())?;
+    Ok(match changed::crates(workspace, cargo::root(), &files) {
+        Changed::All(file) => {
+            eprintln!("{} changed, which every crate is built by: all tests run", file.display());
+            Some(Selection::All)
+        }
+        Changed::Crates(whole) if whole.is_empty() => {
+            eprintln!("no crate has changed");
+            None
+        }
+        Changed::Crates(whole) => {
+            let dependents = workspace.dependents(&whole);
+            eprintln!("changed: {}", shown(&whole));
+            if !dependents.is_empty() {
+                eprintln!("depending on them: {}", shown(&dependents));
+            }
+            Some(Selection::Crates { whole, dependents })
+        }
     })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Every package but those of GPUs.
-    const EACH: &str = "--workspace --exclude brigade-cuda --exclude brigade-wgpu";
-
-    fn shown(nextest: bool, args: &[&str]) -> Vec<String> {
-        let args: Vec<OsString> = args.iter().map(OsString::from).collect();
-        commands(nextest, &args).iter().map(cargo::shown).collect()
-    }
-
-    #[test]
-    fn the_runner_is_nextest_where_it_is_installed() {
-        assert_eq!(
-            shown(true, &[]),
-            [format!("cargo nextest run {EACH}"), format!("cargo test --doc {EACH}")]
-        );
-        assert_eq!(shown(false, &[]), [format!("cargo test {EACH}")]);
-    }
-
-    #[test]
-    fn arguments_choose_tests() {
-        assert_eq!(shown(true, &["ring"]), [format!("cargo nextest run {EACH} ring")]);
-        assert_eq!(shown(true, &["-p", "brigade-comm"]), ["cargo nextest run -p brigade-comm"]);
-        assert_eq!(shown(true, &["-p", "brigade-cuda"]), ["cargo nextest run -p brigade-cuda"]);
-        assert_eq!(shown(false, &["--package=x"]), ["cargo test --package=x"]);
-        assert_eq!(shown(false, &["--", "-p"]), [format!("cargo test {EACH} -- -p")]);
-    }
+fn shown(names: &BTreeSet<&str>) -> String {
+    names.iter().copied().collect::<Vec<_>>().join(", ")
 }
