@@ -21,7 +21,7 @@ pub(crate) const PANICKED: u8 = 101;
 const CAUSE_FIRST: Duration = Duration::from_secs(1);
 
 /// Whether rank 0, whose output is on the terminal already, ended with a message of its own.
-pub(crate) fn said_why(failure: &brigade_launch::Failure) -> bool {
+pub(crate) fn said_why(failure: &brigade_launch::RankFailure) -> bool {
     failure.last_lines.iter().any(|line| line.starts_with("brigade: "))
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn failed_rank(rank: usize, error: anyhow::Error) -> anyhow::Result<u
     let interrupt = interrupt::install()?;
     let seen = error.chain().any(|cause| cause.is::<brigade_comm::Error>());
     if seen || (is_shared(&error) && rank != 0) {
-        if interrupt.kind() == Some(interrupt::Kind::Stop) {
+        if interrupt.kind() == Some(interrupt::InterruptKind::Stop) {
             return Ok(exit::INTERRUPTED);
         }
         let until = Instant::now() + CAUSE_FIRST;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use brigade_comm::Group;
 use brigade_core::plan::{CutTensor, Inside};
-use brigade_launch::{Detected, Launch, NodeInfo, Outcome, RankInfo, Source, interrupt};
+use brigade_launch::{Detected, LaunchConfig, NodeInfo, Outcome, RankInfo, Source, interrupt};
 use clap::{Args, Command, FromArgMatches};
 use serde::Serialize;
 
@@ -84,7 +84,7 @@ impl Program<'_> {
     /// `prepare` runs before ranks are started, and again in each of them, where it should find its
     /// results (a cache of tokens); its errors are mistakes of the user. `body` runs on each rank.
     ///
-    /// A `main` that calls [`interrupt::hold`](brigade_launch::interrupt::hold) before anything else leaves no moment in
+    /// A `main` that calls [`interrupt::block_signals`](brigade_launch::interrupt::block_signals) before anything else leaves no moment in
     /// which a signal ends the process otherwise than with one of the [exit codes](exit).
     pub fn run<P>(
         &self,
@@ -93,11 +93,11 @@ impl Program<'_> {
     ) -> ExitCode {
         let result = self.detected().map_err(usage).and_then(|detected| match detected {
             _ if self.flags.dry_run => {
-                interrupt::leave_at_once()?;
+                interrupt::exit_on_signal()?;
                 self.dry_run(&detected, prepare, body)
             }
             Detected::Node(node) => {
-                interrupt::leave_at_once()?;
+                interrupt::exit_on_signal()?;
                 self.launch(&node, prepare)
             }
             Detected::Rank(ref info) => {
@@ -148,7 +148,8 @@ impl Program<'_> {
     ) -> anyhow::Result<u8> {
         self.settings.check_backend().map_err(|error| usage(error.into()))?;
         let nproc = self.ranks_per_node(node).map_err(usage)?;
-        let by_itself = matches!(node.source, Source::Alone | Source::Flags) && node.overridden.is_none();
+        let by_itself =
+            matches!(node.source, Source::Standalone | Source::Flags) && node.overridden.is_none();
         if !by_itself && !self.flags.quiet {
             tell(Detected::Node(node.clone()));
         }
@@ -168,13 +169,13 @@ impl Program<'_> {
         };
         let (token, claim, program) = prepared().map_err(usage)?;
         let dir = claim.dir.clone();
-        let mut launch = Launch::local(program, nproc, token, dir.join("logs"))
+        let mut launch = LaunchConfig::local(program, nproc, token, dir.join("logs"))
             .on_node(node)
             .with_flags(&self.flags.world);
         let timeouts = rank::timeouts(&self.settings.comm);
         (launch.init_timeout, launch.host_timeout) = (timeouts.init, timeouts.host);
         launch.stopped_timeout = timeouts.step + VERDICT;
-        launch.holds_signals = true;
+        launch.blocks_signals = true;
         launch.args = std::env::args_os().skip(1).collect();
         launch.env =
             vec![(RUN_DIR.into(), OsString::from(&dir)), (RUN_ID.into(), OsString::from(&claim.run))];
@@ -205,7 +206,7 @@ impl Program<'_> {
     ) -> anyhow::Result<u8> {
         backend::prepare(self.settings.compute.backend);
         let interrupt = interrupt::install()?;
-        interrupt.prepare();
+        interrupt.mark_preparing();
         let launched = launched_in();
         let role = if launched.is_some() { Role::LaunchedRank } else { Role::JoinedRank { rank: info.rank } };
         let plan = self.plan(info.world_size).map_err(usage)?;
@@ -344,7 +345,7 @@ fn environment(name: &str) -> Option<String> {
 /// }
 /// ```
 pub fn launch(defaults: &str, body: impl FnOnce(&mut Session) -> anyhow::Result<()>) -> ExitCode {
-    interrupt::hold();
+    interrupt::block_signals();
     let file = std::env::current_exe().ok();
     let name = file
         .as_deref()

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use brigade_comm::Group;
 use brigade_core::plan::{CutTensor, Inside};
 use brigade_core::{Collectives, Groups};
-use brigade_launch::Heart;
-use brigade_launch::interrupt::{Interrupt, Kind};
+use brigade_launch::HeartbeatSender;
+use brigade_launch::interrupt::{Interrupt, InterruptKind};
 use brigade_report::DeviceMemory;
 use burn::tensor::Device;
 
@@ -66,7 +66,7 @@ pub struct Session {
     /// How often the launcher has started the ranks again.
     pub(crate) restart: u32,
     /// Tells the launcher what this rank is at.
-    pub(crate) heart: Heart,
+    pub(crate) heartbeat: HeartbeatSender,
     /// What all ranks have in common and a checkpoint must have, too: see [`same`](Self::same).
     pub(crate) facts: BTreeMap<String, String>,
     interrupt: Interrupt,
@@ -99,7 +99,7 @@ impl Session {
             beginning: Beginning::Fresh,
             run: String::new(),
             restart: 0,
-            heart: Heart::from_environment(),
+            heartbeat: HeartbeatSender::from_environment(),
             facts: BTreeMap::new(),
             interrupt,
         })
@@ -184,21 +184,21 @@ impl Session {
 
     /// Training is prepared: until it [begins](Self::begins) there is nothing to lose by an end.
     pub(crate) fn prepares(&self) {
-        self.interrupt.prepare();
+        self.interrupt.mark_preparing();
     }
 
     /// Training begins, or other work: there is something to lose from now on.
     pub(crate) fn begins(&self) {
-        self.interrupt.begin();
+        self.interrupt.mark_training();
     }
 
     /// Fails once Ctrl-C came.
     pub(crate) fn check_interrupt(&self) -> anyhow::Result<()> {
-        if self.interrupt.kind() == Some(Kind::Stop) { Err(Interrupted.into()) } else { Ok(()) }
+        if self.interrupt.kind() == Some(InterruptKind::Stop) { Err(Interrupted.into()) } else { Ok(()) }
     }
 
     /// Whether a signal told this rank that its machine is about to be taken away.
     pub(crate) fn is_preempted(&self) -> bool {
-        self.interrupt.kind() == Some(Kind::Preempt)
+        self.interrupt.kind() == Some(InterruptKind::Preempt)
     }
 }

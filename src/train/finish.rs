@@ -12,7 +12,7 @@ use super::run::Run;
 
 impl<D: Dataset, O: Activation> Run<'_, D, O> {
     pub(super) fn finish(mut self) -> anyhow::Result<Trained<D::Input, O>> {
-        self.session.heart.beat("writing the weights");
+        self.session.heartbeat.send("writing the weights");
         let written = self.session.write_weights(&self.engine, &self.training.names);
         // Neither waits for the other to succeed: weights and last checkpoint may lie on different disks.
         let settled = self.settle();

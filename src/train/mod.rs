@@ -56,7 +56,7 @@ impl Session {
         let mut introduction = self.introduction(model.chain(), &training, &sampler);
         let optimizer = self.settings.optimizer.factory()?;
         let engine_settings = EngineSettings { split, ..self.plan.engine.clone() };
-        self.heart.beat("making the model");
+        self.heartbeat.send("making the model");
         let mut engine = Engine::new(model, self.seed(), &optimizer, self.groups(), engine_settings)?;
         let mut saver = self.saver()?;
         introduction.extend(self.obstacle(&saver)?);

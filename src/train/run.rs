@@ -51,9 +51,9 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
         while self.point.step < self.session.settings.train.steps {
             self.session.check_interrupt()?;
             let started = Instant::now();
-            self.beat("waiting for data");
+            self.send_heartbeat("waiting for data");
             let (items, data_wait) = reader.next().context("reading data")?;
-            self.beat("training");
+            self.send_heartbeat("training");
             let (report, learning_rate) = self.step(items)?;
             let shares = self.share(&report, data_wait, started.elapsed())?;
             // All ranks have computed a step.
@@ -85,8 +85,8 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
         self.finish()
     }
 
-    fn beat(&self, what: &str) {
-        self.session.heart.beat(&format!("step {}: {what}", self.point.step + 1));
+    fn send_heartbeat(&self, what: &str) {
+        self.session.heartbeat.send(&format!("step {}: {what}", self.point.step + 1));
     }
 
     fn step(&mut self, items: Vec<Vec<D::Item>>) -> anyhow::Result<(StepReport, f64)> {
@@ -130,7 +130,7 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
             return Ok(false);
         }
         self.settle()?;
-        self.beat("going back to a checkpoint");
+        self.send_heartbeat("going back to a checkpoint");
         let (session, storage) = (self.session, self.saver.storage());
         // A checkpoint that an interruption left is passed over, so that the run goes as it would have gone without.
         let regular = |step: u64| session.settings.checkpoint.is_regular(step);
@@ -162,7 +162,7 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
         let every = self.session.settings.train.validate_every;
         let due = last || (every > 0 && self.point.step.is_multiple_of(every));
         let Some(data) = self.training.validation.clone().filter(|_| due) else { return Ok(None) };
-        self.beat("validating");
+        self.send_heartbeat("validating");
         let loss = self.session.validate(&mut self.engine, &data)?;
         self.validation_loss = Some(loss);
         Ok(Some(loss))
@@ -170,7 +170,7 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
 
     /// Saves a checkpoint of where the run is, after an earlier one that is still being written.
     fn save(&mut self) -> anyhow::Result<()> {
-        self.beat("saving a checkpoint");
+        self.send_heartbeat("saving a checkpoint");
         let since = Instant::now();
         self.settle()?;
         let Session { plan, facts, .. } = self.session;
@@ -197,7 +197,7 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
     /// Waits until the save that is under way, if any, has ended.
     pub(super) fn settle(&mut self) -> anyhow::Result<()> {
         let word = format!("step {}: waiting for a checkpoint to be written", self.point.step);
-        let outcome = self.saver.settle(|| self.session.heart.beat(&word))?;
+        let outcome = self.saver.settle(|| self.session.heartbeat.send(&word))?;
         self.conclude(outcome)
     }
 

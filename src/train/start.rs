@@ -49,7 +49,7 @@ impl Session {
     /// # Errors
     /// If checkpoints must be saved, but could not.
     pub(super) fn obstacle(&self, saver: &Saver) -> anyhow::Result<Option<String>> {
-        self.heart.beat("looking for the place of checkpoints");
+        self.heartbeat.send("looking for the place of checkpoints");
         let CheckpointSettings { every, on_failure, .. } = self.settings.checkpoint;
         match saver.obstacle()? {
             Some(why) if every > 0 && on_failure == OnFailedSave::Stop => Err(Unfit(why).into()),
@@ -68,7 +68,7 @@ impl Session {
         O: Activation,
         T: Clone,
     {
-        self.heart.beat("looking for a checkpoint");
+        self.heartbeat.send("looking for a checkpoint");
         let resumption = match self.beginning {
             Beginning::Fresh => None,
             Beginning::Resume => {

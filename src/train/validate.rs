@@ -40,7 +40,7 @@ impl Session {
             }
         }
         Ok(engine.evaluate(batches.into_iter().enumerate().map(|(index, items)| {
-            self.heart.beat(&format!("validating, micro-batch {index}"));
+            self.heartbeat.send(&format!("validating, micro-batch {index}"));
             data.batch(items, &device)
         }))?)
     }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use brigade::Usage;
-use brigade::supervise::{self, Detected, Ending, Event, Launch, LaunchArgs, Outcome};
+use brigade::supervise::{self, Detected, Event, ExitReason, LaunchArgs, LaunchConfig, Outcome};
 use clap::Args;
 use tempfile::TempDir;
 
@@ -61,7 +61,8 @@ fn watch(args: CommandArgs) -> anyhow::Result<Outcome> {
         }
     };
     let ranks = node.nproc_per_node.unwrap_or(1);
-    let mut launch = Launch::local(program, ranks, token, logs.path()).on_node(node).with_flags(&args.world);
+    let mut launch =
+        LaunchConfig::local(program, ranks, token, logs.path()).on_node(node).with_flags(&args.world);
     launch.args = words.collect();
     let outcome = supervise::launch(&launch, &mut announce)?;
     if let (Outcome::Failed(_), Logs::Temporary(folder)) = (&outcome, logs) {
@@ -90,7 +91,7 @@ impl Logs {
 /// Says at once which rank was killed, before the others tell what they miss, and when all start again.
 fn announce(event: Event) {
     match event {
-        Event::Ended(end) if matches!(end.ending, Ending::Signal(_)) && !end.stopped => {
+        Event::Exited(end) if matches!(end.reason, ExitReason::Signal(_)) && !end.stopped_by_launcher => {
             brigade::tell(format_args!("brigade: {end}"))
         }
         Event::Restarting { number, of, failure } => {

@@ -59,11 +59,11 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    interrupt::hold();
+    interrupt::block_signals();
     let command = Cli::parse().command;
     brigade::log::init(matches!(&command, Command::Train(args) if args.standard.quiet));
     if !matches!(command, Command::Train(_) | Command::Launch(_)) {
-        interrupt::release();
+        interrupt::unblock_signals();
     }
     let result = match command {
         Command::Train(args) => train::run(&args),

@@ -11,14 +11,14 @@ use crate::{
 
 /// How many ranks to start on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Processes {
+pub enum NprocPerNode {
     /// One rank for each core that this process may use (`auto` and `cpu`).
     PerCore,
     /// This many ranks, 1 to [`MAX_WORLD_SIZE`].
     Count(usize),
 }
 
-impl Processes {
+impl NprocPerNode {
     /// The number of ranks on this machine.
     pub fn resolve(self) -> usize {
         match self {
@@ -28,7 +28,7 @@ impl Processes {
     }
 }
 
-impl FromStr for Processes {
+impl FromStr for NprocPerNode {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -91,7 +91,7 @@ fn restarts(text: &str) -> Result<u32, String> {
 pub struct LaunchArgs {
     /// Ranks to start on this node: a number, or `auto`/`cpu` for one a core.
     #[arg(long, value_name = "N|auto|cpu", allow_negative_numbers = true)]
-    pub nproc_per_node: Option<Processes>,
+    pub nproc_per_node: Option<NprocPerNode>,
     /// Nodes of the world; start the same command on each with its own --node-rank.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = node_count)]
     pub nnodes: Option<usize>,
@@ -191,13 +191,13 @@ mod tests {
     fn reads_torchrun_spellings() {
         let args =
             parse("--nproc-per-node auto --nnodes 2:2 --node-rank 1 --rdzv-endpoint head --tee").unwrap();
-        assert_eq!(args.nproc_per_node, Some(Processes::PerCore));
+        assert_eq!(args.nproc_per_node, Some(NprocPerNode::PerCore));
         assert_eq!((args.nnodes, args.node_rank, args.tee), (Some(2), Some(1), true));
         assert_eq!(args.endpoint().unwrap().unwrap().to_string(), "head:29400");
         let args = parse("--nproc-per-node 4 --master-addr head").unwrap();
         assert_eq!(args.nproc_per_node.unwrap().resolve(), 4);
         assert_eq!(args.endpoint().unwrap().unwrap().to_string(), "head:29500");
-        assert!(Processes::PerCore.resolve() >= 1);
+        assert!(NprocPerNode::PerCore.resolve() >= 1);
         let args = parse("--max-restarts 3 --heartbeat-timeout 0 --preemption-grace 2.5").unwrap();
         assert_eq!((args.max_restarts, args.heartbeat_timeout), (Some(3), Some(Duration::ZERO)));
         assert_eq!(args.preemption_grace, Some(Duration::from_millis(2500)));

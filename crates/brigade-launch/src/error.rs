@@ -70,8 +70,8 @@ pub enum Error {
     Random(getrandom::Error),
     /// The description of the launch makes no sense.
     #[error("cannot launch: {field} is {value}; {allowed}")]
-    Launch {
-        /// The field of [`Launch`](crate::Launch).
+    LaunchConfig {
+        /// The field of [`LaunchConfig`](crate::LaunchConfig).
         field: &'static str,
         /// Its value.
         value: String,
@@ -106,7 +106,7 @@ pub enum Error {
     #[error(
         "node {node} cannot meet the launchers of the other nodes at {endpoint} (each launcher is a rank there): {reason}"
     )]
-    Meeting {
+    NodeRendezvous {
         /// This node.
         node: usize,
         /// Where they meet.
@@ -145,7 +145,7 @@ impl Error {
             | Self::FlagNeeds { .. }
             | Self::NoToken { .. }
             | Self::BadToken { .. }
-            | Self::Launch { .. } => exit::USAGE,
+            | Self::LaunchConfig { .. } => exit::USAGE,
             _ => exit::FAILED,
         }
     }

@@ -21,29 +21,29 @@ use rustix::{
     time::{ClockId, clock_gettime},
 };
 
-use crate::inherited;
+use crate::inherited_fd;
 
 /// The heart's pipe, as `descriptor:inode`; set by the launcher.
 pub const HEARTBEAT_VARIABLE: &str = "BRIGADE_HEARTBEAT_FD";
 
 /// Longer words are cut, in bytes. With time and newline a beat stays below what a pipe takes whole.
-pub const MAX_WORD: usize = 200;
+pub const MAX_MESSAGE_BYTES: usize = 200;
 
 /// How often the same word is said again.
 const REPEAT: Duration = Duration::from_millis(100);
 
 /// Tells the launcher where this rank is. Costs about a microsecond, never waits and never fails.
 #[derive(Debug, Default)]
-pub struct Heart(Option<Mutex<Beating>>);
+pub struct HeartbeatSender(Option<Mutex<SenderState>>);
 
 #[derive(Debug)]
-struct Beating {
+struct SenderState {
     pipe: File,
     word: String,
     said: Instant,
 }
 
-impl Heart {
+impl HeartbeatSender {
     /// The heart that the launcher gave this process. It beats silently in a process without one: a rank that
     /// something else started, a process that a rank started (the pipe is not inherited further), and at the
     /// second call.
@@ -57,23 +57,23 @@ impl Heart {
             return Self::default();
         }
         // SAFETY: the pipe with this inode is the launcher's for this process, and TAKEN lets nobody take it a second time.
-        match unsafe { inherited::take(fd, |pipe| prepare(pipe, inode)) } {
+        match unsafe { inherited_fd::take(fd, |pipe| prepare(pipe, inode)) } {
             Ok(pipe) => Self::new(File::from(pipe)),
             Err(_) => Self::default(),
         }
     }
 
     fn new(pipe: File) -> Self {
-        Self(Some(Mutex::new(Beating { pipe, word: String::new(), said: Instant::now() })))
+        Self(Some(Mutex::new(SenderState { pipe, word: String::new(), said: Instant::now() })))
     }
 
     /// Says that the rank is alive and what it is about to do, such as `step 12: forward`. The launcher shows
     /// the last word of a rank that falls silent, so say it *before* what may take long. A newline counts as a
-    /// blank; what exceeds [`MAX_WORD`] bytes is cut. The same word is written every 100 ms at most.
-    pub fn beat(&self, word: &str) {
+    /// blank; what exceeds [`MAX_MESSAGE_BYTES`] bytes is cut. The same word is written every 100 ms at most.
+    pub fn send(&self, word: &str) {
         let Some(beating) = &self.0 else { return };
         let mut beating = beating.lock().unwrap_or_else(PoisonError::into_inner);
-        let word = &word[..word.floor_char_boundary(MAX_WORD)];
+        let word = &word[..word.floor_char_boundary(MAX_MESSAGE_BYTES)];
         if beating.word == word && beating.said.elapsed() < REPEAT {
             return;
         }
@@ -118,37 +118,37 @@ mod tests {
 
     use super::*;
 
-    fn heart() -> (Heart, File) {
+    fn heart() -> (HeartbeatSender, File) {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         let inode = fstat(&writer).unwrap().st_ino;
         assert!(prepare(&writer, inode + 1).is_err() && prepare(&reader, inode).is_err());
         prepare(&writer, inode).unwrap();
-        (Heart::new(writer.into()), reader.into())
+        (HeartbeatSender::new(writer.into()), reader.into())
     }
 
     #[test]
     fn says_each_new_word_and_repeats_the_same_one_rarely() {
         let (heart, mut pipe) = heart();
         for step in 0..50 {
-            (0..20).for_each(|_| heart.beat(&format!("step {step}")));
+            (0..20).for_each(|_| heart.send(&format!("step {step}")));
         }
-        heart.beat(&"ü\n".repeat(300));
+        heart.send(&"ü\n".repeat(300));
         drop(heart);
         let mut text = String::new();
         pipe.read_to_string(&mut text).unwrap();
         let words: Vec<&str> = text.lines().map(|line| line.split_once(' ').unwrap().1).collect();
         assert!((51..=70).contains(&words.len()), "{}", words.len());
         assert!(words.contains(&"step 49") && words.last().unwrap().starts_with("ü ü"));
-        assert!(text.lines().all(|line| line.len() <= MAX_WORD + 21));
+        assert!(text.lines().all(|line| line.len() <= MAX_MESSAGE_BYTES + 21));
     }
 
     #[test]
     fn never_waits_for_a_reader_and_outlives_it() {
         let (heart, pipe) = heart();
-        (0..10_000).for_each(|step| heart.beat(&format!("step {step} of a launcher that does not read")));
+        (0..10_000).for_each(|step| heart.send(&format!("step {step} of a launcher that does not read")));
         drop(pipe);
-        heart.beat("on");
-        Heart::default().beat("nobody listens");
+        heart.send("on");
+        HeartbeatSender::default().send("nobody listens");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Signals to a rank: Ctrl-C ends it, SIGTERM and SIGUSR1 announce that its machine is about to be taken away.
 //!
-//! A program that may be a rank or start some calls [`hold`] first of all, so that no signal ends it before it knows which:
-//! a rank calls [`install`], any other process [`leave_at_once`] until it has something to save.
+//! A program that may be a rank or start some calls [`block_signals`] first of all, so that no signal ends it before it knows which:
+//! a rank calls [`install`], any other process [`exit_on_signal`] until it has something to save.
 
 use std::{
     io::{self, Write},
@@ -24,12 +24,12 @@ use signal_hook::{
 use crate::{Error, LAUNCHED_VARIABLE, Result, args::seconds, exit};
 
 /// How long a rank may go on after the signal to stop before the process is ended: shorter than the
-/// launcher's [`GRACE`](crate::GRACE), so that a rank ends by itself.
+/// launcher's [`GRACE`](crate::DEFAULT_GRACE_PERIOD), so that a rank ends by itself.
 pub const GRACE: Duration = Duration::from_secs(1);
 
 /// How long a preempted rank may take to save and leave, where nothing else is said: as long as Kubernetes
 /// leaves between SIGTERM and SIGKILL.
-pub const PREEMPTION_GRACE: Duration = Duration::from_secs(30);
+pub const DEFAULT_PREEMPTION_GRACE: Duration = Duration::from_secs(30);
 
 /// How long a preempted rank may take, in seconds. The launcher sets it; for a rank that something else
 /// started, set it to less than what the cluster leaves.
@@ -41,7 +41,7 @@ const ENDS: [i32; 4] = [SIGINT, SIGTERM, SIGUSR1, SIGHUP];
 /// What a signal asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u8)]
-pub enum Kind {
+pub enum InterruptKind {
     /// SIGINT: end now, within [`GRACE`], with [`exit::INTERRUPTED`].
     Stop = 1,
     /// SIGTERM or SIGUSR1: save a checkpoint and leave with [`exit::PREEMPTED`].
@@ -53,17 +53,17 @@ pub enum Kind {
 /// It is about this process alone: other ranks may have got the signal earlier, later, or not at all. A
 /// training loop that leaves its world lets all ranks know, between two steps.
 #[derive(Debug, Clone, Default)]
-pub struct Interrupt(Arc<Told>);
+pub struct Interrupt(Arc<Received>);
 
 #[derive(Debug, Default)]
-struct Told {
-    /// The first signal's [`Kind`], or 0.
+struct Received {
+    /// The first signal's [`InterruptKind`], or 0.
     kind: AtomicU8,
     /// Whether there is nothing to lose yet.
-    prepares: AtomicBool,
+    is_preparing: AtomicBool,
 }
 
-impl Kind {
+impl InterruptKind {
     /// What a signal that is to end the run asks for.
     pub(crate) fn of(signal: i32) -> Self {
         match signal {
@@ -75,11 +75,11 @@ impl Kind {
 
 impl Interrupt {
     /// What the first signal asked for, once one came.
-    pub fn kind(&self) -> Option<Kind> {
+    pub fn kind(&self) -> Option<InterruptKind> {
         match self.0.kind.load(Ordering::Relaxed) {
             0 => None,
-            kind if kind == Kind::Stop as u8 => Some(Kind::Stop),
-            _ => Some(Kind::Preempt),
+            kind if kind == InterruptKind::Stop as u8 => Some(InterruptKind::Stop),
+            _ => Some(InterruptKind::Preempt),
         }
     }
 
@@ -93,41 +93,41 @@ impl Interrupt {
         Self::default()
     }
 
-    /// Until [`begin`](Self::begin) there is nothing to lose: a preempted process whose grace is over leaves with
+    /// Until [`mark_training`](Self::mark_training) there is nothing to lose: a preempted process whose grace is over leaves with
     /// [`exit::PREEMPTED`], not with [`exit::FAILED`].
-    pub fn prepare(&self) {
-        self.0.prepares.store(true, Ordering::SeqCst);
+    pub fn mark_preparing(&self) {
+        self.0.is_preparing.store(true, Ordering::SeqCst);
     }
 
     /// From now on there is something to lose.
-    pub fn begin(&self) {
-        self.0.prepares.store(false, Ordering::SeqCst);
+    pub fn mark_training(&self) {
+        self.0.is_preparing.store(false, Ordering::SeqCst);
     }
 
     /// Sets the flag, as SIGINT would, but without the end of the process after [`GRACE`].
     pub fn set(&self) {
-        self.note(Kind::Stop);
+        self.record(InterruptKind::Stop);
     }
 
     /// Sets the flag, as SIGTERM would, but without the end of the process after the grace.
     pub fn preempt(&self) {
-        self.note(Kind::Preempt);
+        self.record(InterruptKind::Preempt);
     }
 
     /// True if nothing was noted before. Makes no system call and takes no lock.
-    fn note(&self, kind: Kind) -> bool {
+    fn record(&self, kind: InterruptKind) -> bool {
         self.0.kind.compare_exchange(0, kind as u8, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 }
 
 /// Holds back SIGINT, SIGTERM, SIGUSR1 and SIGHUP to this thread and to those that it starts. What comes meanwhile comes to
-/// [`install`], [`leave_at_once`], [`launch`](crate::launch) or [`release`].
-pub fn hold() {
+/// [`install`], [`exit_on_signal`], [`launch`](crate::launch) or [`unblock_signals`].
+pub fn block_signals() {
     set_mask(libc::SIG_BLOCK);
 }
 
-/// Ends [`hold`]: what has come takes effect.
-pub fn release() {
+/// Ends [`block_signals`]: what has come takes effect.
+pub fn unblock_signals() {
     set_mask(libc::SIG_UNBLOCK);
 }
 
@@ -157,19 +157,19 @@ const NOTHING_LOST: &[u8] = b"brigade: preempted before the first step; nothing 
 ///
 /// # Errors
 /// If the system refuses.
-pub fn leave_at_once() -> Result<()> {
+pub fn exit_on_signal() -> Result<()> {
     LEAVES.store(true, Ordering::SeqCst);
     if !LEFT.swap(true, Ordering::SeqCst) {
         for signal in ENDS.into_iter().filter(|signal| !is_ignored(*signal)) {
             let handler = move || {
                 if LEAVES.load(Ordering::SeqCst) {
-                    let code = match Kind::of(signal) {
-                        Kind::Preempt => {
+                    let code = match InterruptKind::of(signal) {
+                        InterruptKind::Preempt => {
                             // Nobody may be reading any more.
                             let _ = rustix::io::write(rustix::stdio::stderr(), NOTHING_LOST);
                             exit::PREEMPTED
                         }
-                        Kind::Stop => exit::INTERRUPTED,
+                        InterruptKind::Stop => exit::INTERRUPTED,
                     };
                     low_level::exit(code.into());
                 }
@@ -179,14 +179,14 @@ pub fn leave_at_once() -> Result<()> {
                 .map_err(|source| Error::System { operation: "install signal handlers", source })?;
         }
     }
-    release();
+    unblock_signals();
     Ok(())
 }
 
 /// Signals are the launcher's from now on.
-pub(crate) fn stay() {
+pub(crate) fn hand_signals_to_launcher() {
     LEAVES.store(false, Ordering::SeqCst);
-    release();
+    unblock_signals();
 }
 
 /// Whether signals have their default effect where nobody forwards them.
@@ -203,13 +203,13 @@ pub(crate) fn is_ignored(signal: i32) -> bool {
 }
 
 /// Takes over SIGINT, SIGTERM and SIGUSR1 of this process, once; later calls return the same flag. Signals that were
-/// [held back](hold) count.
+/// [held back](block_signals) count.
 ///
 /// - SIGINT: [`GRACE`] later the process exits with [`exit::INTERRUPTED`] wherever it is, without unwinding
 ///   or flushing.
 /// - SIGTERM, SIGUSR1: after the grace of preemption ([`PREEMPTION_GRACE_VARIABLE`], by default
-///   [`PREEMPTION_GRACE`]) the process says on standard error that nothing was saved in time and exits with
-///   [`exit::FAILED`]; where it still [prepares](Interrupt::prepare), with [`exit::PREEMPTED`].
+///   [`DEFAULT_PREEMPTION_GRACE`]) the process says on standard error that nothing was saved in time and exits with
+///   [`exit::FAILED`]; where it still [prepares](Interrupt::mark_preparing), with [`exit::PREEMPTED`].
 /// - A second signal makes it exit with [`exit::INTERRUPTED`] at once. But a rank that Brigade's launcher
 ///   started takes any number of SIGTERM and SIGUSR1 as one: a cluster that signals every process of a job
 ///   reaches it twice, directly and through the launcher, and it is the launcher that counts.
@@ -227,14 +227,14 @@ pub fn install() -> Result<Interrupt> {
     let interrupt = take_over(grace, launched)
         .map_err(|source| Error::System { operation: "install signal handlers", source })?;
     *installed = Some(interrupt.clone());
-    release();
+    unblock_signals();
     Ok(interrupt)
 }
 
 /// The grace of preemption that the environment asks for.
 pub(crate) fn preemption_grace(env: &dyn Fn(&str) -> Option<String>) -> Result<Duration> {
     match env(PREEMPTION_GRACE_VARIABLE).filter(|text| !text.is_empty()) {
-        None => Ok(PREEMPTION_GRACE),
+        None => Ok(DEFAULT_PREEMPTION_GRACE),
         Some(text) => {
             seconds(&text).map_err(|allowed| Error::variable(PREEMPTION_GRACE_VARIABLE, &text, allowed))
         }
@@ -243,10 +243,12 @@ pub(crate) fn preemption_grace(env: &dyn Fn(&str) -> Option<String>) -> Result<D
 
 fn take_over(grace: Duration, launched: bool) -> io::Result<Interrupt> {
     let interrupt = Interrupt::detached();
-    for (signal, kind) in [(SIGINT, Kind::Stop), (SIGTERM, Kind::Preempt), (SIGUSR1, Kind::Preempt)] {
-        let (noted, repeatable) = (interrupt.clone(), launched && kind == Kind::Preempt);
+    for (signal, kind) in
+        [(SIGINT, InterruptKind::Stop), (SIGTERM, InterruptKind::Preempt), (SIGUSR1, InterruptKind::Preempt)]
+    {
+        let (noted, repeatable) = (interrupt.clone(), launched && kind == InterruptKind::Preempt);
         let handler = move || {
-            if !noted.note(kind) && !repeatable {
+            if !noted.record(kind) && !repeatable {
                 low_level::exit(exit::INTERRUPTED.into());
             }
         };
@@ -258,9 +260,9 @@ fn take_over(grace: Duration, launched: bool) -> io::Result<Interrupt> {
     thread::Builder::new().name("interrupt".into()).spawn(move || {
         signals.forever().next();
         match told.kind() {
-            Some(Kind::Preempt) => {
+            Some(InterruptKind::Preempt) => {
                 thread::sleep(grace);
-                if told.0.prepares.load(Ordering::SeqCst) {
+                if told.0.is_preparing.load(Ordering::SeqCst) {
                     drop(io::stderr().write_all(NOTHING_LOST));
                     low_level::exit(exit::PREEMPTED.into());
                 }

@@ -6,13 +6,13 @@
 //! - [`launch`] starts the ranks of a node as processes, keeps their logs, starts all of them again after a
 //!   failure, and returns when all of them have ended for good. On several nodes the launchers do so together.
 //! - In a rank: [`interrupt::install`] gives a flag that signals set (end, or save and leave), and a bound on
-//!   how long the rank may go on after; [`Heart`] tells the launcher where the rank is; [`restart_count`] says
+//!   how long the rank may go on after; [`HeartbeatSender`] tells the launcher where the rank is; [`restart_count`] says
 //!   which start of the world this is; [`inherited_listener`] takes over, in rank 0, the rendezvous socket that
 //!   the launcher has bound.
 //!
 //! A program that starts itself once for each rank:
 //! ```no_run
-//! use brigade_launch::{Detected, Launch, LaunchArgs, detect, launch};
+//! use brigade_launch::{Detected, LaunchConfig, LaunchArgs, detect, launch};
 //!
 //! let env = |name: &str| std::env::var(name).ok();
 //! let found = detect(&LaunchArgs::default(), &env)?;
@@ -23,7 +23,7 @@
 //!     Detected::Node(node) => {
 //!         let program = std::env::current_exe().unwrap_or_default();
 //!         let ranks = node.nproc_per_node.unwrap_or(2);
-//!         let mut world = Launch::local(program, ranks, token, "runs/a/logs").on_node(&node);
+//!         let mut world = LaunchConfig::local(program, ranks, token, "runs/a/logs").on_node(&node);
 //!         world.args = std::env::args_os().skip(1).collect();
 //!         let outcome = launch(&world, &mut |event| eprintln!("{event:?}"))?;
 //!         eprintln!("{outcome}");
@@ -43,16 +43,15 @@
 //!   rank's process id is given back to the system. On Linux the ranks also die with a launcher that is
 //!   killed.
 //! - Of several failed ranks the report blames the first in time, on whatever node, except that a rank that was
-//!   killed, panicked or fell silent goes before one that merely exited with an error within [`SETTLE`] of the first failure (most
+//!   killed, panicked or fell silent goes before one that merely exited with an error within [`ROOT_CAUSE_WINDOW`] of the first failure (most
 //!   likely because its peer was gone).
-//! - Every wait has a deadline except the one for the ranks themselves to finish; and a rank with a [`Heart`] has
+//! - Every wait has a deadline except the one for the ranks themselves to finish; and a rank with a [`HeartbeatSender`] has
 //!   one in its silence.
 //! - SIGTERM to a rank means one thing only: save and leave. To end a rank the launcher uses SIGINT and SIGKILL.
 //! - This crate knows no tensors, and of communicators only the one that its launchers have among themselves.
 //!
 //! Unix only; what is particular to Linux says so.
 
-mod agents;
 mod args;
 mod endpoint;
 mod environment;
@@ -60,25 +59,27 @@ mod error;
 pub mod exit;
 #[doc(hidden)]
 pub mod fuzzing;
-mod handover;
 pub mod heartbeat;
-mod inherited;
+mod inherited_fd;
 pub mod interrupt;
+mod listener;
+mod nodes;
 mod restart;
 mod supervisor;
 mod token;
 
-pub use args::{LaunchArgs, Processes};
+pub use args::{LaunchArgs, NprocPerNode};
 pub use brigade_comm::MAX_WORLD_SIZE;
 pub use endpoint::Endpoint;
 pub use environment::{Detected, NodeInfo, RankInfo, Source, detect};
 pub use error::{Error, Result};
-pub use handover::inherited_listener;
-pub use heartbeat::Heart;
+pub use heartbeat::HeartbeatSender;
+pub use listener::inherited_listener;
 pub use restart::{MAX_RESTARTS, RESTART_VARIABLE, restart_count};
 pub use supervisor::{
-    Ending, Event, Failure, GRACE, HEARTBEAT_TIMEOUT, HOST_TIMEOUT, INIT_TIMEOUT, Launch, NodeLost, Other,
-    Outcome, RESTART_PAUSE, RankEnd, SETTLE, STOPPED_TIMEOUT, Stopped, launch,
+    DEFAULT_GRACE_PERIOD, DEFAULT_HEARTBEAT_TIMEOUT, DEFAULT_HOST_TIMEOUT, DEFAULT_INIT_TIMEOUT,
+    DEFAULT_RESTART_DELAY, DEFAULT_STOPPED_TIMEOUT, Event, ExitReason, LaunchConfig, NodeFailure, OtherRank,
+    Outcome, ROOT_CAUSE_WINDOW, RankExit, RankFailure, StoppedRank, launch,
 };
 pub use token::Token;
 

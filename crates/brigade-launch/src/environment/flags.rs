@@ -1,7 +1,7 @@
 //! The command line as the source.
 
 use super::{Detected, NodeInfo, Source, within_bounds};
-use crate::{Error, LaunchArgs, Processes, Result};
+use crate::{Error, LaunchArgs, NprocPerNode, Result};
 
 /// The node that the flags describe.
 pub fn read(args: &LaunchArgs, overridden: Option<Source>) -> Result<Detected> {
@@ -19,7 +19,7 @@ pub fn read(args: &LaunchArgs, overridden: Option<Source>) -> Result<Detected> {
     if nnodes > 1 && endpoint.is_none() {
         return Err(needs("--rdzv-endpoint", "the ranks of other nodes look for rank 0 there"));
     }
-    let nproc_per_node = args.nproc_per_node.map(Processes::resolve);
+    let nproc_per_node = args.nproc_per_node.map(NprocPerNode::resolve);
     within_bounds(NodeInfo { nnodes, node_rank, nproc_per_node, endpoint, source: Source::Flags, overridden })
 }
 
@@ -28,8 +28,8 @@ fn needs(needs: &'static str, reason: &'static str) -> Error {
 }
 
 /// This machine alone.
-pub fn alone(nproc_per_node: Option<usize>) -> Result<Detected> {
-    let source = if nproc_per_node.is_some() { Source::Flags } else { Source::Alone };
+pub fn standalone(nproc_per_node: Option<usize>) -> Result<Detected> {
+    let source = if nproc_per_node.is_some() { Source::Flags } else { Source::Standalone };
     within_bounds(NodeInfo {
         nnodes: 1,
         node_rank: 0,

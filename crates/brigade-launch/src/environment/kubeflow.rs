@@ -1,7 +1,7 @@
 //! Kubeflow's `PET_*`: torchrun's flags as variables.
 
 use super::{Detected, NodeInfo, Source, variables::Variables};
-use crate::{Error, Processes, Result, args::node_count};
+use crate::{Error, NprocPerNode, Result, args::node_count};
 
 const HINT: &str = "with several nodes set PET_NNODES, PET_NODE_RANK and PET_MASTER_ADDR together";
 
@@ -12,9 +12,9 @@ pub fn read(env: Variables) -> Result<Detected> {
         node_count(&text).map_err(|allowed| Error::variable("PET_NNODES", &text, allowed))
     })?;
     let nproc = |text: String| {
-        let parsed = text.parse::<Processes>();
+        let parsed = text.parse::<NprocPerNode>();
         parsed
-            .map(Processes::resolve)
+            .map(NprocPerNode::resolve)
             .map_err(|allowed| Error::variable("PET_NPROC_PER_NODE", &text, allowed))
     };
     let nproc_per_node = env.get("PET_NPROC_PER_NODE").map(nproc).transpose()?;

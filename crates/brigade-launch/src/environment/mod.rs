@@ -17,7 +17,7 @@ use std::fmt;
 use self::variables::Variables;
 use brigade_comm::allowed_world_size;
 
-use crate::{Endpoint, Error, LaunchArgs, MAX_WORLD_SIZE, Processes, Result, Token};
+use crate::{Endpoint, Error, LaunchArgs, MAX_WORLD_SIZE, NprocPerNode, Result, Token};
 
 /// Where the answer of [`detect`] comes from. `Display` names the variables that were read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub enum Source {
     /// Slurm.
     Slurm,
     /// Nothing: this process is alone.
-    Alone,
+    Standalone,
 }
 
 impl fmt::Display for Source {
@@ -59,7 +59,7 @@ impl fmt::Display for Source {
             Self::OpenMpi => "Open MPI's OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE",
             Self::Pmi => "PMI_RANK, PMI_SIZE",
             Self::Slurm => "Slurm's SLURM_PROCID, SLURM_NTASKS, SLURM_JOB_NODELIST",
-            Self::Alone => "no launcher (this machine alone)",
+            Self::Standalone => "no launcher (this machine alone)",
         })
     }
 }
@@ -183,9 +183,9 @@ pub fn detect(args: &LaunchArgs, env: &dyn Fn(&str) -> Option<String>) -> Result
     if args.topology_flag().is_some() {
         return flags::read(args, source);
     }
-    let nproc = args.nproc_per_node.map(Processes::resolve);
+    let nproc = args.nproc_per_node.map(NprocPerNode::resolve);
     let found = match source {
-        None => return flags::alone(nproc),
+        None => return flags::standalone(nproc),
         Some(Source::Torchrun) => torchrun::read(env, Source::Torchrun),
         Some(Source::Kubeflow) => kubeflow::read(env),
         Some(Source::VertexNodes) => torchrun::read_nodes(env),

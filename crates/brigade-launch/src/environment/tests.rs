@@ -28,7 +28,7 @@ fn node(set: &str) -> NodeInfo {
 }
 
 fn nproc(n: usize) -> LaunchArgs {
-    LaunchArgs { nproc_per_node: Some(Processes::Count(n)), ..LaunchArgs::default() }
+    LaunchArgs { nproc_per_node: Some(NprocPerNode::Count(n)), ..LaunchArgs::default() }
 }
 
 const TORCHRUN: &str =
@@ -110,7 +110,7 @@ fn reads_slurm() {
     let node = node_with(&nproc(4), &per_node);
     assert_eq!((node.nnodes, node.node_rank, node.nproc_per_node), (2, 1, Some(4)));
     // A shell inside an allocation is not a task.
-    assert_eq!(find("SLURM_JOB_ID=1 SLURM_NTASKS=4").unwrap().source(), Source::Alone);
+    assert_eq!(find("SLURM_JOB_ID=1 SLURM_NTASKS=4").unwrap().source(), Source::Standalone);
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn keeps_the_precedence() {
         let set: Vec<&str> = sources[first..].iter().map(|(_, set)| *set).collect();
         assert_eq!(find(&set.join(" ")).unwrap().source(), sources[first].0);
     }
-    assert_eq!(find("HOME=/x MASTER_ADDR=m").unwrap().source(), Source::Alone);
+    assert_eq!(find("HOME=/x MASTER_ADDR=m").unwrap().source(), Source::Standalone);
     assert_eq!(node("").nproc_per_node, None);
 }
 

@@ -4,10 +4,13 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use brigade_comm::allowed_world_size;
 
-use super::{GRACE, HEARTBEAT_TIMEOUT, HOST_TIMEOUT, INIT_TIMEOUT, RESTART_PAUSE, STOPPED_TIMEOUT};
+use super::{
+    DEFAULT_GRACE_PERIOD, DEFAULT_HEARTBEAT_TIMEOUT, DEFAULT_HOST_TIMEOUT, DEFAULT_INIT_TIMEOUT,
+    DEFAULT_RESTART_DELAY, DEFAULT_STOPPED_TIMEOUT,
+};
 use crate::{
     Endpoint, Error, LaunchArgs, MAX_RESTARTS, MAX_WORLD_SIZE, NodeInfo, Result, Token,
-    interrupt::PREEMPTION_GRACE,
+    interrupt::DEFAULT_PREEMPTION_GRACE,
 };
 
 /// The ranks of one node to start.
@@ -18,7 +21,7 @@ use crate::{
 /// BRIGADE_HEARTBEAT_FD`; standard input is empty. The rank `r` of the node is rank `node_rank * nproc + r`
 /// of the world, so all nodes need the same `nproc`.
 #[derive(Debug, Clone)]
-pub struct Launch {
+pub struct LaunchConfig {
     /// The program: a path, or a name that is looked for in `PATH`.
     pub program: OsString,
     /// Its arguments.
@@ -26,8 +29,8 @@ pub struct Launch {
     /// Variables to set besides.
     pub env: Vec<(OsString, OsString)>,
     /// Whether the program calls [`interrupt::install`](crate::interrupt::install): its ranks then begin with signals
-    /// [held back](crate::interrupt::hold), so that none ends them before.
-    pub holds_signals: bool,
+    /// [held back](crate::interrupt::block_signals), so that none ends them before.
+    pub blocks_signals: bool,
     /// Ranks on this node. With those of all nodes they are at most [`MAX_WORLD_SIZE`].
     pub nproc: usize,
     /// Nodes, at least one.
@@ -50,12 +53,12 @@ pub struct Launch {
     /// number counts.
     pub max_restarts: u32,
     /// Between a failure and the next start, so that a world that fails at once does not spin.
-    pub restart_pause: Duration,
+    pub restart_delay: Duration,
     /// How long after SIGTERM or SIGUSR1 the ranks may take to save a checkpoint and leave.
     pub preemption_grace: Duration,
-    /// How long a rank that has a [`Heart`](crate::Heart) may be silent; `None` for ever.
+    /// How long a rank that has a [`HeartbeatSender`](crate::HeartbeatSender) may be silent; `None` for ever.
     pub heartbeat_timeout: Option<Duration>,
-    /// How long a rank that has a [`Heart`](crate::Heart) may be stopped by a signal (SIGSTOP, SIGTSTP).
+    /// How long a rank that has a [`HeartbeatSender`](crate::HeartbeatSender) may be stopped by a signal (SIGSTOP, SIGTSTP).
     pub stopped_timeout: Duration,
     /// On several nodes: how long their launchers wait for each other, at the start and for one that is lost.
     pub init_timeout: Duration,
@@ -64,7 +67,7 @@ pub struct Launch {
     pub host_timeout: Duration,
 }
 
-impl Launch {
+impl LaunchConfig {
     /// A world of `nproc` ranks on this machine alone.
     pub fn local(
         program: impl Into<OsString>,
@@ -76,7 +79,7 @@ impl Launch {
             program: program.into(),
             args: vec![],
             env: vec![],
-            holds_signals: false,
+            blocks_signals: false,
             nproc,
             nnodes: 1,
             node_rank: 0,
@@ -84,14 +87,14 @@ impl Launch {
             token,
             log_dir: log_dir.into(),
             tee: false,
-            grace: GRACE,
+            grace: DEFAULT_GRACE_PERIOD,
             max_restarts: 0,
-            restart_pause: RESTART_PAUSE,
-            preemption_grace: PREEMPTION_GRACE,
-            heartbeat_timeout: Some(HEARTBEAT_TIMEOUT),
-            stopped_timeout: STOPPED_TIMEOUT,
-            init_timeout: INIT_TIMEOUT,
-            host_timeout: HOST_TIMEOUT,
+            restart_delay: DEFAULT_RESTART_DELAY,
+            preemption_grace: DEFAULT_PREEMPTION_GRACE,
+            heartbeat_timeout: Some(DEFAULT_HEARTBEAT_TIMEOUT),
+            stopped_timeout: DEFAULT_STOPPED_TIMEOUT,
+            init_timeout: DEFAULT_INIT_TIMEOUT,
+            host_timeout: DEFAULT_HOST_TIMEOUT,
         }
     }
 
@@ -125,20 +128,24 @@ impl Launch {
             true => Ok(()),
             false => {
                 let allowed = format!("it must be from {least} to {most}");
-                Err(Error::Launch { field, value: value.to_string(), allowed })
+                Err(Error::LaunchConfig { field, value: value.to_string(), allowed })
             }
         };
         let ranks = self.nproc.saturating_mul(self.nnodes);
         for (field, value) in [("nproc", self.nproc), ("nnodes", self.nnodes), ("nproc × nnodes", ranks)] {
             if !(1..=MAX_WORLD_SIZE).contains(&value) {
-                return Err(Error::Launch { field, value: value.to_string(), allowed: allowed_world_size() });
+                return Err(Error::LaunchConfig {
+                    field,
+                    value: value.to_string(),
+                    allowed: allowed_world_size(),
+                });
             }
         }
         within("node_rank", self.node_rank, 0, self.nnodes - 1)?;
         within("max_restarts", self.max_restarts as usize, 0, MAX_RESTARTS as usize)?;
         if self.nnodes > 1 && self.endpoint.is_none() {
             let allowed = "several nodes need the address of node 0".into();
-            return Err(Error::Launch { field: "endpoint", value: "not set".into(), allowed });
+            return Err(Error::LaunchConfig { field: "endpoint", value: "not set".into(), allowed });
         }
         Ok(())
     }

@@ -2,8 +2,8 @@
 
 use std::{io, path::PathBuf, time::Instant};
 
-use super::outcome::{Outcome, RankEnd};
-use crate::agents::News;
+use super::outcome::{Outcome, RankExit};
+use crate::nodes::NodeEvent;
 
 /// What happens during [`launch`](crate::launch), for whoever wants to print it.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub enum Event {
         pid: u32,
     },
     /// A rank of this node ended.
-    Ended(RankEnd),
+    Exited(RankExit),
     /// The launcher got a signal that ends the run, here or on another node. A second one kills the ranks at
     /// once.
     Interrupted {
@@ -56,15 +56,15 @@ pub enum Event {
 /// What the threads of the supervisor tell it.
 pub enum Message {
     /// Of a rank of this node, in the given start of the world.
-    Rank { round: u32, local_rank: usize, news: RankNews },
+    Rank { round: u32, local_rank: usize, news: RankEvent },
     /// The launcher got this signal.
     Signal(i32),
     /// From the other nodes' launchers.
-    Agents(News),
+    Node(NodeEvent),
 }
 
-pub enum RankNews {
-    Ended(Instant),
+pub enum RankEvent {
+    Exited(Instant),
     StreamEnded,
     LogLost(io::Error),
 }

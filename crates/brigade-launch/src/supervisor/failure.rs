@@ -4,16 +4,16 @@ use std::{fmt, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use super::outcome::{Ending, RankEnd, signal_name};
+use super::outcome::{ExitReason, RankExit, signal_name};
 
 /// Other ranks that a report shows at most.
 const SHOWN_OTHERS: usize = 32;
 
 /// Why a run failed. `Display` gives the whole report: cause first, then the other ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
+pub struct RankFailure {
     /// The rank that failed first.
-    pub root: RankEnd,
+    pub root: RankExit,
     /// The number of its node.
     pub node: usize,
     /// The name of its host.
@@ -26,19 +26,19 @@ pub struct Failure {
     pub panic: Vec<String>,
     /// The last lines of its output.
     pub last_lines: Vec<String>,
-    /// The last word of its [`Heart`](crate::Heart), if it said one.
-    pub last_word: Option<String>,
+    /// The last word of its [`HeartbeatSender`](crate::HeartbeatSender), if it said one.
+    pub last_heartbeat: Option<String>,
     /// Its log, on its host.
     pub log: PathBuf,
     /// Ranks that somebody had stopped when the run failed, which may be why the others failed.
-    pub stopped: Vec<Stopped>,
+    pub stopped: Vec<StoppedRank>,
     /// The other ranks of all nodes, in the order in which they ended.
-    pub others: Vec<Other>,
+    pub others: Vec<OtherRank>,
 }
 
 /// A rank that is stopped by a signal (SIGSTOP, SIGTSTP) instead of running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stopped {
+pub struct StoppedRank {
     /// The rank.
     pub rank: usize,
     /// The signal.
@@ -47,7 +47,7 @@ pub struct Stopped {
     pub duration: Duration,
 }
 
-impl fmt::Display for Stopped {
+impl fmt::Display for StoppedRank {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { rank, signal, duration } = self;
         write!(
@@ -61,40 +61,40 @@ impl fmt::Display for Stopped {
 
 /// A rank that was not to blame.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Other {
+pub struct OtherRank {
     /// How it ended.
-    pub end: RankEnd,
+    pub end: RankExit,
     /// The last line of its output that tells of an error; where none does, its last line.
     pub said: Option<String>,
-    /// The last word of its [`Heart`](crate::Heart), if it said one.
-    pub last_word: Option<String>,
+    /// The last word of its [`HeartbeatSender`](crate::HeartbeatSender), if it said one.
+    pub last_heartbeat: Option<String>,
 }
 
-impl fmt::Display for Other {
+impl fmt::Display for OtherRank {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.end.fmt(f)?;
-        if let Some(said) = self.said.as_ref().filter(|_| !self.end.ending.is_success()) {
+        if let Some(said) = self.said.as_ref().filter(|_| !self.end.reason.is_success()) {
             write!(f, ", said: {said}")?;
         }
         Ok(())
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for RankFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { root, .. } = self;
-        let silent = matches!(root.ending, Ending::Silent(_));
-        match root.ending {
-            Ending::Silent(silence) => {
+        let silent = matches!(root.reason, ExitReason::HeartbeatTimeout(_));
+        match root.reason {
+            ExitReason::HeartbeatTimeout(silence) => {
                 write!(f, "rank {} has not moved for {} s", root.rank, silence.as_secs())?;
-                if let Some(word) = &self.last_word {
+                if let Some(word) = &self.last_heartbeat {
                     write!(f, "; its last word was `{word}`")?;
                 }
             }
-            ending => {
+            reason => {
                 let panic = if self.panic.is_empty() { "" } else { "panic, " };
                 let after = root.after.as_secs_f64();
-                write!(f, "rank {} failed: {panic}{ending} after {after:.1} s", root.rank)?;
+                write!(f, "rank {} failed: {panic}{reason} after {after:.1} s", root.rank)?;
             }
         }
         if self.nnodes > 1 {
@@ -120,7 +120,7 @@ impl fmt::Display for Failure {
 
 /// A run that failed because a node's launcher died or cannot be reached, and with it that node's ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeLost {
+pub struct NodeFailure {
     /// The node, where it is known.
     pub node: Option<usize>,
     /// The name of its host, where it is known.
@@ -132,10 +132,10 @@ pub struct NodeLost {
     /// How often the world had been started again before.
     pub restarts: u32,
     /// The ranks of this node, in the order in which they ended.
-    pub others: Vec<Other>,
+    pub others: Vec<OtherRank>,
 }
 
-impl fmt::Display for NodeLost {
+impl fmt::Display for NodeFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.node, &self.host) {
             (Some(node), Some(host)) => write!(f, "node {node} ({host}) is lost")?,
@@ -160,10 +160,10 @@ fn write_restarts(f: &mut fmt::Formatter<'_>, restarts: u32) -> fmt::Result {
 }
 
 /// One line each; with the last words of the hearts where these tell who waited for whom.
-fn write_others(f: &mut fmt::Formatter<'_>, others: &[Other], with_words: bool) -> fmt::Result {
+fn write_others(f: &mut fmt::Formatter<'_>, others: &[OtherRank], with_words: bool) -> fmt::Result {
     for other in others.iter().take(SHOWN_OTHERS) {
         write!(f, "\n  {other}")?;
-        if let Some(word) = other.last_word.as_ref().filter(|_| with_words) {
+        if let Some(word) = other.last_heartbeat.as_ref().filter(|_| with_words) {
             write!(f, ", its last word was `{word}`")?;
         }
     }
@@ -177,25 +177,25 @@ fn write_others(f: &mut fmt::Formatter<'_>, others: &[Other], with_words: bool) 
 mod tests {
     use super::*;
 
-    fn end(rank: usize, ending: Ending, stopped: bool) -> RankEnd {
-        RankEnd { rank, ending, after: Duration::from_millis(1500), stopped }
+    fn end(rank: usize, reason: ExitReason, stopped_by_launcher: bool) -> RankExit {
+        RankExit { rank, reason, after: Duration::from_millis(1500), stopped_by_launcher }
     }
 
-    fn failure() -> Failure {
-        let other = |rank, said: &str| Other {
-            end: end(rank, Ending::Code(1), true),
+    fn failure() -> RankFailure {
+        let other = |rank, said: &str| OtherRank {
+            end: end(rank, ExitReason::Code(1), true),
             said: Some(said.into()),
-            last_word: Some("step 3: all-reduce".into()),
+            last_heartbeat: Some("step 3: all-reduce".into()),
         };
-        Failure {
-            root: end(1, Ending::Signal(9), false),
+        RankFailure {
+            root: end(1, ExitReason::Signal(9), false),
             node: 0,
             host: "a".into(),
             nnodes: 1,
             restarts: 0,
             panic: vec![],
             last_lines: vec!["step 3".into()],
-            last_word: None,
+            last_heartbeat: None,
             log: "runs/a/rank-1.log".into(),
             stopped: vec![],
             others: vec![other(0, "rank 1 died")],
@@ -213,12 +213,12 @@ mod tests {
 
     #[test]
     fn the_report_tells_node_restarts_stopped_ranks_and_last_words() {
-        let failure = Failure {
-            root: end(1, Ending::Silent(Duration::from_secs(600)), false),
+        let failure = RankFailure {
+            root: end(1, ExitReason::HeartbeatTimeout(Duration::from_secs(600)), false),
             nnodes: 2,
             restarts: 2,
-            last_word: Some("step 3: reading data".into()),
-            stopped: vec![Stopped { rank: 1, signal: 19, duration: Duration::from_millis(14_200) }],
+            last_heartbeat: Some("step 3: reading data".into()),
+            stopped: vec![StoppedRank { rank: 1, signal: 19, duration: Duration::from_millis(14_200) }],
             ..failure()
         };
         let text = failure.to_string();

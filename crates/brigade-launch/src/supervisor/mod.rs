@@ -24,56 +24,56 @@ use brigade_comm::{RAISE_OPEN_FILES, raise_open_files};
 use signal_hook::consts::{SIGTSTP, SIGWINCH};
 
 pub use self::{
-    description::Launch,
+    description::LaunchConfig,
     event::Event,
-    failure::{Failure, NodeLost, Other, Stopped},
-    outcome::{Ending, Outcome, RankEnd},
+    failure::{NodeFailure, OtherRank, RankFailure, StoppedRank},
+    outcome::{ExitReason, Outcome, RankExit},
 };
 pub(crate) use self::{event::Message, report::NodeReport};
 use self::{
     process::{KILL_WAIT, Process, RankZero, Start},
-    signals::Forwarding,
+    signals::SignalForwarder,
     terminal::Terminal,
 };
-use crate::{Error, Result, interrupt::Kind};
+use crate::{Error, Result, interrupt::InterruptKind};
 
-/// Default of [`Launch::grace`]. An interrupted run is over within 2 s, a failed one within 5 s.
-pub const GRACE: Duration = Duration::from_millis(1500);
+/// Default of [`LaunchConfig::grace`]. An interrupted run is over within 2 s, a failed one within 5 s.
+pub const DEFAULT_GRACE_PERIOD: Duration = Duration::from_millis(1500);
 
 /// How long after the first failure others are let go on, so that the cause can show itself: a peer's death
 /// is noticed by the other ranks about as fast as by the launcher.
-pub const SETTLE: Duration = Duration::from_millis(300);
+pub const ROOT_CAUSE_WINDOW: Duration = Duration::from_millis(300);
 
-/// Default of [`Launch::heartbeat_timeout`].
-pub const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(600);
+/// Default of [`LaunchConfig::heartbeat_timeout`].
+pub const DEFAULT_HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Default of [`Launch::stopped_timeout`]: that of an operation between ranks, so that a rank which is alone and stopped is
+/// Default of [`LaunchConfig::stopped_timeout`]: that of an operation between ranks, so that a rank which is alone and stopped is
 /// noticed as soon as one for which others wait.
-pub const STOPPED_TIMEOUT: Duration = Duration::from_secs(100);
+pub const DEFAULT_STOPPED_TIMEOUT: Duration = Duration::from_secs(100);
 
-/// Default of [`Launch::host_timeout`].
-pub const HOST_TIMEOUT: Duration = Duration::from_secs(30);
+/// Default of [`LaunchConfig::host_timeout`].
+pub const DEFAULT_HOST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Default of [`Launch::init_timeout`].
-pub const INIT_TIMEOUT: Duration = Duration::from_secs(300);
+/// Default of [`LaunchConfig::init_timeout`].
+pub const DEFAULT_INIT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Default of [`Launch::restart_pause`].
-pub const RESTART_PAUSE: Duration = Duration::from_secs(1);
+/// Default of [`LaunchConfig::restart_delay`].
+pub const DEFAULT_RESTART_DELAY: Duration = Duration::from_secs(1);
 
 /// How much sooner a preempted rank ends itself than the launcher kills it.
-const LEEWAY: Duration = Duration::from_secs(1);
+const PREEMPTION_MARGIN: Duration = Duration::from_secs(1);
 
 /// How long the output of ranks that have ended may still arrive.
-const DRAIN: Duration = Duration::from_millis(400);
+const OUTPUT_DRAIN: Duration = Duration::from_millis(400);
 
-const _: () = assert!(GRACE.as_millis() + DRAIN.as_millis() < 2000);
+const _: () = assert!(DEFAULT_GRACE_PERIOD.as_millis() + OUTPUT_DRAIN.as_millis() < 2000);
 /// Another node learns of a failure by the next tick.
 const _: () = assert!(
-    (crate::agents::TICK.as_millis()
-        + SETTLE.as_millis()
-        + GRACE.as_millis()
+    (crate::nodes::TICK.as_millis()
+        + ROOT_CAUSE_WINDOW.as_millis()
+        + DEFAULT_GRACE_PERIOD.as_millis()
         + KILL_WAIT.as_millis()
-        + DRAIN.as_millis())
+        + OUTPUT_DRAIN.as_millis())
         < 5000
 );
 
@@ -84,28 +84,28 @@ const _: () = assert!(
 ///   redrawn states of progress bars. Rank 0's bytes also go, unchanged, to the launcher's own standard
 ///   output and error; where these are a terminal, rank 0 has a (pseudo-)terminal too, so that its progress
 ///   bar works.
-/// - **Failure.** [`SETTLE`] after the first rank that exits with another code than 0 and
-///   [`PREEMPTED`](crate::exit::PREEMPTED), or is killed, or falls silent ([`Launch::heartbeat_timeout`]) or
-///   stays stopped ([`Launch::stopped_timeout`]), the others get SIGINT, and SIGKILL once [`Launch::grace`] is over.
-/// - **Restarts.** [`Launch::restart_pause`] after that all ranks are started again, [`Launch::max_restarts`] times at
+/// - **Failure.** [`ROOT_CAUSE_WINDOW`] after the first rank that exits with another code than 0 and
+///   [`PREEMPTED`](crate::exit::PREEMPTED), or is killed, or falls silent ([`LaunchConfig::heartbeat_timeout`]) or
+///   stays stopped ([`LaunchConfig::stopped_timeout`]), the others get SIGINT, and SIGKILL once [`LaunchConfig::grace`] is over.
+/// - **Restarts.** [`LaunchConfig::restart_delay`] after that all ranks are started again, [`LaunchConfig::max_restarts`] times at
 ///   most, with their number in `BRIGADE_RESTART_COUNT`. Never after exit codes 2 (usage), 75 (preempted) and
 ///   130 (interrupted), nor while a killed rank still hangs in the kernel.
-/// - **Several nodes.** Their launchers meet at [`Launch::endpoint`] and come to the same decisions. What ends
+/// - **Several nodes.** Their launchers meet at [`LaunchConfig::endpoint`] and come to the same decisions. What ends
 ///   the ranks of one node ends those of all. Where a launcher dies, or is cut off or stopped
-///   (Ctrl-Z) for [`Launch::host_timeout`], the others end their ranks, name its node and, if a restart is left, wait up to [`Launch::init_timeout`] for a new one with the same
+///   (Ctrl-Z) for [`LaunchConfig::host_timeout`], the others end their ranks, name its node and, if a restart is left, wait up to [`LaunchConfig::init_timeout`] for a new one with the same
 ///   `node_rank`.
 /// - **Signals.** Ctrl-C and SIGHUP end all ranks as a failure does. SIGTERM and SIGUSR1 mean preemption: the
-///   ranks get SIGTERM and have [`Launch::preemption_grace`] to save and to exit with 75. A second signal
+///   ranks get SIGTERM and have [`LaunchConfig::preemption_grace`] to save and to exit with 75. A second signal
 ///   kills them at once. (A signal that was ignored from the start stays so.) Ranks are in process groups of
 ///   their own, so that Ctrl-C in a terminal reaches the launcher alone and nobody twice; Ctrl-Z stops and `fg`
 ///   continues the ranks with the launcher. After the return they have their default effect again,
-///   or none in a process that called [`leave_at_once`](crate::interrupt::leave_at_once).
+///   or none in a process that called [`exit_on_signal`](crate::interrupt::exit_on_signal).
 /// - **A killed launcher.** On Linux the kernel kills the ranks with it (not what a rank itself has started).
-pub fn launch(launch: &Launch, on_event: &mut dyn FnMut(Event)) -> Result<Outcome> {
+pub fn launch(launch: &LaunchConfig, on_event: &mut dyn FnMut(Event)) -> Result<Outcome> {
     launch.check()?;
     enough_files(launch.nproc, raise_open_files())?;
     let (sender, messages) = mpsc::channel();
-    let _forwarding = Forwarding::start(sender.clone())
+    let _forwarding = SignalForwarder::start(sender.clone())
         .map_err(|source| Error::System { operation: "install signal handlers", source })?;
     match launch.nnodes {
         1 => alone::run(launch, &sender, &messages, on_event),
@@ -123,7 +123,7 @@ const FILES_BESIDES: u64 = 64;
 fn enough_files(nproc: usize, limit: Option<u64>) -> Result<()> {
     let need = FILES_BESIDES + FILES_OF_A_RANK * nproc as u64;
     match limit {
-        Some(limit) if limit < need => Err(Error::Launch {
+        Some(limit) if limit < need => Err(Error::LaunchConfig {
             field: "nproc",
             value: nproc.to_string(),
             allowed: format!(
@@ -136,10 +136,10 @@ fn enough_files(nproc: usize, limit: Option<u64>) -> Result<()> {
 }
 
 /// The outcome when a signal comes while no rank runs.
-fn ended_by(signal: String, kind: Kind) -> Outcome {
+fn ended_by(signal: String, kind: InterruptKind) -> Outcome {
     match kind {
-        Kind::Stop => Outcome::Interrupted { signal, ends: vec![] },
-        Kind::Preempt => Outcome::Preempted { signal, ends: vec![] },
+        InterruptKind::Stop => Outcome::Interrupted { signal, ends: vec![] },
+        InterruptKind::Preempt => Outcome::Preempted { signal, ends: vec![] },
     }
 }
 
@@ -162,7 +162,7 @@ fn host_name() -> String {
 /// Starts the processes of this node. The terminal that is given back is the launcher's side of rank 0's; what
 /// rank 0 inherits is closed here, so that its end can be seen.
 fn start_ranks(
-    launch: &Launch,
+    launch: &LaunchConfig,
     start: &Start,
     zero: Option<RankZero>,
     sender: &Sender<Message>,

@@ -19,11 +19,11 @@ use rustix::{
 };
 
 use super::{
-    description::Launch,
-    event::{Message, RankNews},
-    outcome::{Ending, RankEnd},
+    description::LaunchConfig,
+    event::{Message, RankEvent},
+    outcome::{ExitReason, RankExit},
     output::{Echo, Log, Stream, pump},
-    pulse::Pulse,
+    pulse::HeartbeatMonitor,
     terminal::Terminal,
 };
 use crate::{
@@ -40,9 +40,9 @@ pub struct Process {
     pub rank: usize,
     pub pid: u32,
     pub log: Arc<Log>,
-    pub pulse: Pulse,
+    pub pulse: HeartbeatMonitor,
     /// How it ended, once it has.
-    pub end: Option<RankEnd>,
+    pub end: Option<RankExit>,
     /// Streams of output that have not ended.
     pub open_streams: usize,
     child: Child,
@@ -71,7 +71,7 @@ impl Process {
     /// Starts the rank `local_rank` of this node. Must be called on the thread that stays until the ranks
     /// have ended: Linux sends the death signal when the *thread* that started the process is gone.
     pub fn start(
-        launch: &Launch,
+        launch: &LaunchConfig,
         local_rank: usize,
         start: &Start,
         zero: Option<&RankZero>,
@@ -82,7 +82,7 @@ impl Process {
         let separator = (start.round > 0).then_some(separator.as_str());
         let log = Arc::new(Log::create(&launch.log_dir, rank, separator)?);
         let failed = |source| Error::System { operation: "make the pipe of a heart", source };
-        let (pulse, heart) = Pulse::new().map_err(failed)?;
+        let (pulse, heart) = HeartbeatMonitor::new().map_err(failed)?;
         let mut command = command(launch, local_rank, start);
         command.env(HEARTBEAT_VARIABLE, heart.variable().map_err(failed)?);
         let mut inherited = vec![heart.descriptor().as_raw_fd()];
@@ -104,13 +104,13 @@ impl Process {
         let program = launch.program.to_string_lossy().into_owned();
         let failed = |source| Error::Start { rank, program, source };
         let terminal = zero.and_then(|zero| zero.terminal.as_ref());
-        // What is held back is inherited; the launcher hears of its own signals on other threads.
-        if launch.holds_signals {
-            interrupt::hold();
+        // What is held back is inherited_fd; the launcher hears of its own signals on other threads.
+        if launch.blocks_signals {
+            interrupt::block_signals();
         }
         let started = redirect(&mut command, terminal).and_then(|()| command.spawn());
-        if launch.holds_signals {
-            interrupt::release();
+        if launch.blocks_signals {
+            interrupt::unblock_signals();
         }
         let mut child = match started {
             Ok(child) => child,
@@ -169,8 +169,8 @@ impl Process {
         for (source, echo) in streams {
             let (log, tell) = (Arc::clone(&self.log), tell(sender.clone()));
             let body = move || {
-                pump(source, &log, &echo, |error| tell(RankNews::LogLost(error)));
-                tell(RankNews::StreamEnded);
+                pump(source, &log, &echo, |error| tell(RankEvent::LogLost(error)));
+                tell(RankEvent::StreamEnded);
             };
             spawn(format!("output-{rank}"), Box::new(body))?;
             self.open_streams += 1;
@@ -182,7 +182,7 @@ impl Process {
                 let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
                 while matches!(waitid(WaitId::Pid(pid), options), Err(Errno::INTR)) {}
             }
-            tell(RankNews::Ended(Instant::now()));
+            tell(RankEvent::Exited(Instant::now()));
         };
         spawn(format!("wait-{rank}"), Box::new(body))
     }
@@ -210,21 +210,26 @@ impl Process {
 
     /// Notes the end of a process that has exited, after killing what it left behind in its group. `stopped` says
     /// of an ending whether the launcher had asked for it.
-    pub fn reap(&mut self, after: Duration, stopped: impl FnOnce(Ending) -> bool) -> RankEnd {
+    pub fn reap(&mut self, after: Duration, stopped: impl FnOnce(ExitReason) -> bool) -> RankExit {
         self.signal(Signal::KILL);
         // The last word may still lie in the pipe.
         self.pulse.look(None, Duration::ZERO);
-        let ending = self.child.wait().map_or(Ending::Stuck, Ending::from);
-        let (after, ending, stopped) = match self.silenced {
-            Some((after, silence)) => (after, Ending::Silent(silence), false),
-            None => (after, ending, stopped(ending)),
+        let reason = self.child.wait().map_or(ExitReason::Unkillable, ExitReason::from);
+        let (after, reason, stopped_by_launcher) = match self.silenced {
+            Some((after, silence)) => (after, ExitReason::HeartbeatTimeout(silence), false),
+            None => (after, reason, stopped(reason)),
         };
-        *self.end.insert(RankEnd { rank: self.rank, ending, after, stopped })
+        *self.end.insert(RankExit { rank: self.rank, reason, after, stopped_by_launcher })
     }
 
     /// Gives up on a process that was killed and is still there.
-    pub fn abandon(&mut self, after: Duration) -> RankEnd {
-        *self.end.insert(RankEnd { rank: self.rank, ending: Ending::Stuck, after, stopped: true })
+    pub fn abandon(&mut self, after: Duration) -> RankExit {
+        *self.end.insert(RankExit {
+            rank: self.rank,
+            reason: ExitReason::Unkillable,
+            after,
+            stopped_by_launcher: true,
+        })
     }
 }
 
@@ -242,7 +247,7 @@ impl Drop for Process {
 }
 
 /// The command with the variables of the rank.
-fn command(launch: &Launch, local_rank: usize, start: &Start) -> Command {
+fn command(launch: &LaunchConfig, local_rank: usize, start: &Start) -> Command {
     let mut command = Command::new(&launch.program);
     command.args(&launch.args).envs(launch.env.iter().map(|(name, value)| (name, value)));
     command.env_remove(LISTENER_VARIABLE).env(LAUNCHED_VARIABLE, "1");

@@ -13,7 +13,7 @@ use rustix::{
     process::{Pid, WaitId, WaitIdOptions, waitid},
 };
 
-use super::failure::Stopped;
+use super::failure::StoppedRank;
 use crate::heartbeat::now_nanos;
 
 /// How often hearts are listened to.
@@ -30,7 +30,7 @@ const NOTICED: Duration = Duration::from_secs(2);
 const MAX_PART: usize = 4096;
 
 /// The launcher's side of one rank's heart.
-pub struct Pulse {
+pub struct HeartbeatMonitor {
     pipe: File,
     part: Vec<u8>,
     /// The last word, once there was one.
@@ -42,9 +42,9 @@ pub struct Pulse {
 }
 
 /// The rank's end of the pipe, to be inherited.
-pub struct HeartPipe(OwnedFd);
+pub struct HeartbeatPipe(OwnedFd);
 
-impl HeartPipe {
+impl HeartbeatPipe {
     /// The value of [`HEARTBEAT_VARIABLE`](crate::heartbeat::HEARTBEAT_VARIABLE).
     pub fn variable(&self) -> io::Result<String> {
         use std::os::fd::AsRawFd;
@@ -56,13 +56,13 @@ impl HeartPipe {
     }
 }
 
-impl Pulse {
-    pub fn new() -> io::Result<(Self, HeartPipe)> {
+impl HeartbeatMonitor {
+    pub fn new() -> io::Result<(Self, HeartbeatPipe)> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
         fcntl_setfl(&reader, OFlags::RDONLY | OFlags::NONBLOCK)?;
         let (part, silence) = (vec![], Duration::ZERO);
         let pulse = Self { pipe: reader.into(), part, word: None, said: 0, silence, stopped: None };
-        Ok((pulse, HeartPipe(writer)))
+        Ok((pulse, HeartbeatPipe(writer)))
     }
 
     /// Takes in what the heart has said since the last look, which was `elapsed` ago, and whether the process is
@@ -104,7 +104,7 @@ impl Pulse {
     }
 
     /// The last word, if the heart has ever beaten.
-    pub fn last_word(&self) -> Option<&str> {
+    pub fn last_heartbeat(&self) -> Option<&str> {
         self.word.as_deref()
     }
 
@@ -125,10 +125,10 @@ impl Pulse {
     }
 
     /// The signal that has stopped the rank, and for how long, if that is long enough to matter.
-    pub fn stopped(&self, rank: usize) -> Option<Stopped> {
+    pub fn stopped(&self, rank: usize) -> Option<StoppedRank> {
         let (signal, since) = self.stopped?;
         let duration = since.elapsed();
-        (duration >= NOTICED).then_some(Stopped { rank, signal, duration })
+        (duration >= NOTICED).then_some(StoppedRank { rank, signal, duration })
     }
 }
 
@@ -146,17 +146,17 @@ mod tests {
 
     #[test]
     fn counts_silence_from_the_first_beat_on_and_keeps_the_last_word() {
-        let (mut pulse, pipe) = Pulse::new().unwrap();
+        let (mut pulse, pipe) = HeartbeatMonitor::new().unwrap();
         let mut pipe = File::from(pipe.0);
         let second = Duration::from_secs(1);
         (0..5).for_each(|_| pulse.look(None, second));
-        assert_eq!((pulse.silent_for(second), pulse.last_word()), (None, None));
+        assert_eq!((pulse.silent_for(second), pulse.last_heartbeat()), (None, None));
         pipe.write_all(b"7 load\n8 step 1\n9 st").unwrap();
         pulse.look(None, second);
-        assert_eq!((pulse.last_word(), pulse.silence, pulse.said), (Some("step 1"), Duration::ZERO, 8));
+        assert_eq!((pulse.last_heartbeat(), pulse.silence, pulse.said), (Some("step 1"), Duration::ZERO, 8));
         pipe.write_all(b"ep 2\n").unwrap();
         pulse.look(None, second);
-        assert_eq!(pulse.last_word(), Some("step 2"));
+        assert_eq!(pulse.last_heartbeat(), Some("step 2"));
         (0..2).for_each(|_| pulse.look(None, Duration::from_secs(1000)));
         assert!(pulse.silent_for(3 * second).is_none(), "a launcher that did not look counts one second");
         assert!(pulse.silent_for(2 * second).unwrap() > second);
@@ -167,9 +167,9 @@ mod tests {
 
     #[test]
     fn takes_no_memory_for_what_is_no_beat() {
-        let (mut pulse, pipe) = Pulse::new().unwrap();
+        let (mut pulse, pipe) = HeartbeatMonitor::new().unwrap();
         File::from(pipe.0).write_all(&[b'x'; 60_000]).unwrap();
         pulse.look(None, TICK);
-        assert!(pulse.part.len() <= MAX_PART && pulse.last_word().is_none());
+        assert!(pulse.part.len() <= MAX_PART && pulse.last_heartbeat().is_none());
     }
 }

@@ -5,16 +5,16 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    failure::{Failure, NodeLost, Other, Stopped},
-    outcome::{Ending, Outcome, RankEnd, root_cause},
+    failure::{NodeFailure, OtherRank, RankFailure, StoppedRank},
+    outcome::{ExitReason, Outcome, RankExit, root_cause},
     round::Finished,
 };
-use crate::{agents::Lost, exit, interrupt::Kind};
+use crate::{exit, interrupt::InterruptKind, nodes::LostNode};
 
 /// Who told the ranks to end before any of them failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Told {
-    pub kind: Kind,
+pub struct StopRequest {
+    pub kind: InterruptKind,
     /// The signal's name, or the rank that left first.
     pub by: String,
 }
@@ -24,24 +24,24 @@ pub struct Told {
 pub struct NodeReport {
     pub node: usize,
     pub host: String,
-    pub told: Option<Told>,
+    pub stop_request: Option<StopRequest>,
     /// Whether its launcher got a signal at any time.
     pub signalled: bool,
     pub ranks: Vec<RankReport>,
     /// Of the rank that this node alone would blame: the world's is one of them.
-    pub root: Option<Detail>,
-    pub stopped: Vec<Stopped>,
+    pub root: Option<RootCause>,
+    pub stopped: Vec<StoppedRank>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RankReport {
-    pub other: Other,
+    pub other: OtherRank,
     pub panicked: bool,
 }
 
 /// What is shown of the rank to blame.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Detail {
+pub struct RootCause {
     pub rank: usize,
     pub panic: Vec<String>,
     pub last_lines: Vec<String>,
@@ -49,52 +49,52 @@ pub struct Detail {
 }
 
 /// How a start of the world ended.
-pub struct Verdict {
+pub struct Decision {
     pub outcome: Outcome,
     /// Whether starting it again can help.
     pub may_restart: bool,
 }
 
-impl Verdict {
+impl Decision {
     fn last(outcome: Outcome) -> Self {
         Self { outcome, may_restart: false }
     }
 }
 
 /// The outcome of the `restarts`-th restart.
-pub fn judge(finished: Finished, hosts: &[String], restarts: u32) -> Verdict {
+pub fn decide(finished: Finished, hosts: &[String], restarts: u32) -> Decision {
     let Finished { mut reports, lost } = finished;
     match (lost, reports.pop()) {
-        (Some(lost), Some(own)) => judge_alone(own, lost, hosts, restarts),
+        (Some(lost), Some(own)) => decide_without_others(own, lost, hosts, restarts),
         (_, last) => {
             reports.extend(last);
-            judge_together(reports, restarts)
+            decide_with_all(reports, restarts)
         }
     }
 }
 
-/// All nodes have the same reports and come to the same verdict.
-fn judge_together(reports: Vec<NodeReport>, restarts: u32) -> Verdict {
+/// All nodes have the same reports and come to the same decision.
+fn decide_with_all(reports: Vec<NodeReport>, restarts: u32) -> Decision {
     let nnodes = reports.len();
     let mut ranks: Vec<(usize, &RankReport)> = Vec::new();
     for (at, report) in reports.iter().enumerate() {
         ranks.extend(report.ranks.iter().map(|rank| (at, rank)));
     }
     ranks.sort_by_key(|(_, rank)| (rank.other.end.after, rank.other.end.rank));
-    let ends = || ranks.iter().map(|(_, rank)| rank.other.end).collect::<Vec<RankEnd>>();
-    let told = |kind| {
-        let told = reports.iter().filter_map(|report| report.told.as_ref());
-        told.filter(|told| told.kind == kind).map(|told| told.by.clone()).next()
+    let ends = || ranks.iter().map(|(_, rank)| rank.other.end).collect::<Vec<RankExit>>();
+    let stop_request = |kind| {
+        let requests = reports.iter().filter_map(|report| report.stop_request.as_ref());
+        requests.filter(|request| request.kind == kind).map(|request| request.by.clone()).next()
     };
-    if let Some(signal) = told(Kind::Stop) {
-        return Verdict::last(Outcome::Interrupted { signal, ends: ends() });
+    if let Some(signal) = stop_request(InterruptKind::Stop) {
+        return Decision::last(Outcome::Interrupted { signal, ends: ends() });
     }
     let panicked = |rank| ranks.iter().any(|(_, one)| one.other.end.rank == rank && one.panicked);
-    let preempted = told(Kind::Preempt);
+    let preempted = stop_request(InterruptKind::Preempt);
     let Some(index) = root_cause(ranks.iter().map(|(_, rank)| &rank.other.end), panicked) else {
         let signal = preempted.unwrap_or_default();
-        return Verdict::last(match () {
-            () if ends().iter().all(|end| end.ending.is_success()) => Outcome::Done,
+        return Decision::last(match () {
+            () if ends().iter().all(|end| end.reason.is_success()) => Outcome::Done,
             () if ends().iter().all(left_in_order) => Outcome::Preempted { signal, ends: ends() },
             () => Outcome::Interrupted { signal, ends: ends() },
         });
@@ -104,7 +104,7 @@ fn judge_together(reports: Vec<NodeReport>, restarts: u32) -> Verdict {
     let detail = report.root.clone().unwrap_or_default();
     let others =
         ranks.iter().enumerate().filter(|(i, _)| *i != index).map(|(_, (_, rank))| rank.other.clone());
-    let failure = Failure {
+    let failure = RankFailure {
         root: root.other.end,
         node: report.node,
         host: report.host.clone(),
@@ -112,28 +112,29 @@ fn judge_together(reports: Vec<NodeReport>, restarts: u32) -> Verdict {
         restarts,
         panic: detail.panic,
         last_lines: detail.last_lines,
-        last_word: root.other.last_word.clone(),
+        last_heartbeat: root.other.last_heartbeat.clone(),
         log: detail.log,
         stopped: reports.iter().flat_map(|report| report.stopped.iter().copied()).collect(),
         others: others.collect(),
     };
     let may_restart = preempted.is_none()
         && !reports.iter().any(|report| report.signalled)
-        && !matches!(failure.root.ending, Ending::Code(code) if never_restarts(code))
-        && !ends().iter().any(|end| end.ending == Ending::Stuck);
-    Verdict { outcome: Outcome::Failed(failure), may_restart }
+        && !matches!(failure.root.reason, ExitReason::Code(code) if never_restarts(code))
+        && !ends().iter().any(|end| end.reason == ExitReason::Unkillable);
+    Decision { outcome: Outcome::Failed(failure), may_restart }
 }
 
 /// The outcome for a node that knows only of its own ranks, as it has lost the others. Where its ranks were done
 /// or had left in order by themselves, so had those of the others: a world ends together.
-fn judge_alone(report: NodeReport, lost: Lost, hosts: &[String], restarts: u32) -> Verdict {
-    let by_itself = report.ranks.iter().all(|rank| !rank.other.end.stopped && left_in_order(&rank.other.end));
-    if by_itself || report.told.as_ref().is_some_and(|told| told.kind == Kind::Stop) {
-        return judge_together(vec![report], restarts);
+fn decide_without_others(report: NodeReport, lost: LostNode, hosts: &[String], restarts: u32) -> Decision {
+    let by_itself =
+        report.ranks.iter().all(|rank| !rank.other.end.stopped_by_launcher && left_in_order(&rank.other.end));
+    if by_itself || report.stop_request.as_ref().is_some_and(|request| request.kind == InterruptKind::Stop) {
+        return decide_with_all(vec![report], restarts);
     }
-    let stuck = report.ranks.iter().any(|rank| rank.other.end.ending == Ending::Stuck);
-    let may_restart = report.told.is_none() && !report.signalled && !stuck;
-    let outcome = Outcome::NodeLost(NodeLost {
+    let stuck = report.ranks.iter().any(|rank| rank.other.end.reason == ExitReason::Unkillable);
+    let may_restart = report.stop_request.is_none() && !report.signalled && !stuck;
+    let outcome = Outcome::NodeLost(NodeFailure {
         node: lost.node,
         host: lost.node.and_then(|node| hosts.get(node).cloned()),
         reason: lost.reason,
@@ -141,11 +142,11 @@ fn judge_alone(report: NodeReport, lost: Lost, hosts: &[String], restarts: u32) 
         restarts,
         others: report.ranks.into_iter().map(|rank| rank.other).collect(),
     });
-    Verdict { outcome, may_restart }
+    Decision { outcome, may_restart }
 }
 
-fn left_in_order(end: &RankEnd) -> bool {
-    end.ending.is_success() || end.ending.is_preempted()
+fn left_in_order(end: &RankExit) -> bool {
+    end.reason.is_success() || end.reason.is_preempted()
 }
 
 /// Wrong usage stays wrong, and who interrupts or preempts a rank does not want it back.
@@ -159,19 +160,26 @@ mod tests {
 
     use super::*;
 
-    fn report(node: usize, told: Option<Told>, ends: &[(usize, i32, u64, bool)]) -> NodeReport {
-        let rank = |&(rank, code, millis, stopped): &(usize, i32, u64, bool)| {
+    fn report(
+        node: usize,
+        stop_request: Option<StopRequest>,
+        ends: &[(usize, i32, u64, bool)],
+    ) -> NodeReport {
+        let rank = |&(rank, code, millis, stopped_by_launcher): &(usize, i32, u64, bool)| {
             let after = Duration::from_millis(millis);
-            let end = RankEnd { rank, ending: Ending::Code(code), after, stopped };
-            RankReport { other: Other { end, said: None, last_word: None }, panicked: false }
+            let end = RankExit { rank, reason: ExitReason::Code(code), after, stopped_by_launcher };
+            RankReport { other: OtherRank { end, said: None, last_heartbeat: None }, panicked: false }
         };
-        let detail =
-            Detail { rank: ends[0].0, last_lines: vec![format!("of node {node}")], ..Detail::default() };
+        let detail = RootCause {
+            rank: ends[0].0,
+            last_lines: vec![format!("of node {node}")],
+            ..RootCause::default()
+        };
         let ranks = ends.iter().map(rank).collect();
         NodeReport {
             node,
             host: format!("h{node}"),
-            told,
+            stop_request,
             signalled: false,
             ranks,
             root: Some(detail),
@@ -179,14 +187,14 @@ mod tests {
         }
     }
 
-    fn told(kind: Kind) -> Option<Told> {
-        Some(Told { kind, by: "a signal".into() })
+    fn stop_request(kind: InterruptKind) -> Option<StopRequest> {
+        Some(StopRequest { kind, by: "a signal".into() })
     }
 
     #[test]
     fn the_first_failure_of_all_nodes_is_the_worlds() {
         let reports = vec![report(0, None, &[(0, 1, 1200, false)]), report(1, None, &[(1, 3, 1100, false)])];
-        let Verdict { outcome: Outcome::Failed(failure), may_restart } = judge_together(reports, 2) else {
+        let Decision { outcome: Outcome::Failed(failure), may_restart } = decide_with_all(reports, 2) else {
             panic!()
         };
         assert!(may_restart);
@@ -199,36 +207,40 @@ mod tests {
     fn only_what_may_go_better_is_started_again() {
         for (code, again) in [(1, true), (3, true), (101, true), (2, false), (130, false)] {
             assert_eq!(
-                judge_together(vec![report(0, None, &[(0, code, 1, false)])], 0).may_restart,
+                decide_with_all(vec![report(0, None, &[(0, code, 1, false)])], 0).may_restart,
                 again,
                 "{code}"
             );
         }
-        let verdict = judge_together(vec![report(0, told(Kind::Preempt), &[(0, 1, 1, false)])], 0);
-        assert!(!verdict.may_restart && verdict.outcome.exit_code() == 1);
+        let decision =
+            decide_with_all(vec![report(0, stop_request(InterruptKind::Preempt), &[(0, 1, 1, false)])], 0);
+        assert!(!decision.may_restart && decision.outcome.exit_code() == 1);
         let signalled = NodeReport { signalled: true, ..report(0, None, &[(0, 1, 1, false)]) };
-        assert!(!judge_together(vec![signalled], 0).may_restart, "whoever presses Ctrl-C late means it, too");
+        assert!(
+            !decide_with_all(vec![signalled], 0).may_restart,
+            "whoever presses Ctrl-C late means it, too"
+        );
     }
 
     #[test]
     fn preempted_is_who_left_in_order_everywhere() {
-        let code = |told, ends: &[(usize, i32, u64, bool)]| {
+        let code = |stop_request, ends: &[(usize, i32, u64, bool)]| {
             let done = report(1, None, &[(9, 0, 1, false)]);
-            judge_together(vec![report(0, told, ends), done], 0).outcome.exit_code()
+            decide_with_all(vec![report(0, stop_request, ends), done], 0).outcome.exit_code()
         };
-        assert_eq!(code(told(Kind::Preempt), &[(0, 75, 1, false), (1, 75, 1, false)]), 75);
-        assert_eq!(code(told(Kind::Preempt), &[(0, 0, 1, false)]), 0);
-        assert_eq!(code(told(Kind::Preempt), &[(0, 75, 1, false), (1, 143, 1, true)]), 130);
-        assert_eq!(code(told(Kind::Stop), &[(0, 75, 1, false)]), 130);
+        assert_eq!(code(stop_request(InterruptKind::Preempt), &[(0, 75, 1, false), (1, 75, 1, false)]), 75);
+        assert_eq!(code(stop_request(InterruptKind::Preempt), &[(0, 0, 1, false)]), 0);
+        assert_eq!(code(stop_request(InterruptKind::Preempt), &[(0, 75, 1, false), (1, 143, 1, true)]), 130);
+        assert_eq!(code(stop_request(InterruptKind::Stop), &[(0, 75, 1, false)]), 130);
     }
 
     #[test]
     fn a_lost_node_counts_only_while_ranks_ran() {
-        let lost = || Lost { node: Some(1), reason: "gone".into(), after: Some(Duration::from_secs(1)) };
+        let lost = || LostNode { node: Some(1), reason: "gone".into(), after: Some(Duration::from_secs(1)) };
         let hosts = ["h0".to_owned(), "h1".to_owned()];
-        let verdict = |report| judge_alone(report, lost(), &hosts, 0);
-        assert_eq!(verdict(report(0, None, &[(0, 0, 1, false)])).outcome, Outcome::Done);
-        let failed = verdict(report(0, None, &[(0, 1, 1, false)]));
+        let decision = |report| decide_without_others(report, lost(), &hosts, 0);
+        assert_eq!(decision(report(0, None, &[(0, 0, 1, false)])).outcome, Outcome::Done);
+        let failed = decision(report(0, None, &[(0, 1, 1, false)]));
         assert!(failed.may_restart);
         assert!(failed.outcome.to_string().starts_with("node 1 (h1) is lost after 1.0 s: gone"));
     }

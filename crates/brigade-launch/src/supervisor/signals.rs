@@ -20,15 +20,15 @@ use super::event::Message;
 use crate::interrupt::{self, is_ignored};
 
 /// Forwards signals as messages until dropped. While nothing forwards them they have their default effect, or none in a
-/// process that was to [leave at once](interrupt::leave_at_once): its end is near.
-pub struct Forwarding(Handle);
+/// process that was to [leave at once](interrupt::exit_on_signal): its end is near.
+pub struct SignalForwarder(Handle);
 
 /// The number of forwardings, and the signals that have been taken over.
 static ACTIVE: Mutex<(usize, Vec<i32>)> = Mutex::new((0, Vec::new()));
 /// True while there is no forwarding: the handlers then do what the system would do without them.
 static DEFAULT: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
-impl Forwarding {
+impl SignalForwarder {
     pub fn start(sender: Sender<Message>) -> io::Result<Self> {
         let mut active = ACTIVE.lock().unwrap_or_else(PoisonError::into_inner);
         for signal in [SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGTSTP, SIGWINCH] {
@@ -49,12 +49,12 @@ impl Forwarding {
         })?;
         active.0 += 1;
         DEFAULT.store(false, Ordering::SeqCst);
-        interrupt::stay();
+        interrupt::hand_signals_to_launcher();
         Ok(Self(handle))
     }
 }
 
-impl Drop for Forwarding {
+impl Drop for SignalForwarder {
     fn drop(&mut self) {
         self.0.close();
         let mut active = ACTIVE.lock().unwrap_or_else(PoisonError::into_inner);

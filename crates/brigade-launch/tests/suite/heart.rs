@@ -2,7 +2,7 @@
 
 use std::{env, thread, time::Duration};
 
-use brigade_launch::{Ending, Event, Heart, Outcome, restart_count};
+use brigade_launch::{Event, ExitReason, HeartbeatSender, Outcome, restart_count};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -20,8 +20,8 @@ fn beating_process() {
     if !has_role(ROLE) {
         return;
     }
-    let heart = Heart::from_environment();
-    heart.beat("step 1: forward");
+    let heart = HeartbeatSender::from_environment();
+    heart.send("step 1: forward");
     if let Ok(dir) = env::var("DIR") {
         std::fs::write(
             format!("{dir}/pid.{}", env::var("RANK").unwrap()),
@@ -33,12 +33,12 @@ fn beating_process() {
         return;
     }
     if env::var("RANK").unwrap() == "1" {
-        heart.beat("step 2: reading data");
+        heart.send("step 2: reading data");
         thread::sleep(PATIENCE * 2);
     }
     loop {
         thread::sleep(Duration::from_millis(50));
-        heart.beat("step 2: all-reduce");
+        heart.send("step 2: all-reduce");
     }
 }
 
@@ -48,7 +48,9 @@ fn a_rank_that_falls_silent_is_the_failure() {
     let mut what = shell(&becomes(ROLE), 2, dir.path());
     what.heartbeat_timeout = Some(Duration::from_millis(1500));
     let failure = failure(run(&what).0);
-    assert!(matches!(failure.root.ending, Ending::Silent(silence) if silence >= Duration::from_millis(1500)));
+    assert!(
+        matches!(failure.root.reason, ExitReason::HeartbeatTimeout(silence) if silence >= Duration::from_millis(1500))
+    );
     let report = failure.to_string();
     let first = report.lines().next().unwrap();
     assert!(first.starts_with("rank 1 has not moved for "), "{report}");

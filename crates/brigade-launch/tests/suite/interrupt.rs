@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use brigade_launch::interrupt::{self, Kind};
+use brigade_launch::interrupt::{self, InterruptKind};
 use rustix::process::Signal;
 
 use crate::process::{PATIENCE, exit_code, has_role, itself, signal};
@@ -66,13 +66,13 @@ fn holding_process() {
     io::stdin().read_line(&mut String::new()).unwrap();
     if env::var("TEST_BECOMES").as_deref() == Ok("rank") {
         let interrupt = interrupt::install().unwrap();
-        interrupt.prepare();
+        interrupt.mark_preparing();
         if env::var("TEST_BEGINS").is_ok() {
-            interrupt.begin();
+            interrupt.mark_training();
         }
         println!("told {:?}", interrupt.kind());
     } else {
-        interrupt::leave_at_once().unwrap();
+        interrupt::exit_on_signal().unwrap();
         println!("ready to leave");
     }
     thread::sleep(PATIENCE * 2);
@@ -82,9 +82,9 @@ fn holding(set_up: impl FnOnce(&mut Command)) -> (Child, impl Iterator<Item = St
     let mut command = itself(HOLDING);
     set_up(command.stdin(Stdio::piped()));
     // In a test, this is one thread of several: what is held back is for the process that it starts.
-    interrupt::hold();
+    interrupt::block_signals();
     let held = ready(command);
-    interrupt::release();
+    interrupt::unblock_signals();
     held
 }
 
@@ -129,9 +129,11 @@ fn a_rank_hears_of_what_was_held_back_and_has_nothing_to_lose_before_it_begins()
 
 #[test]
 fn a_rank_is_told_and_then_ended() {
-    for (kind, said) in
-        [(Signal::INT, Kind::Stop), (Signal::TERM, Kind::Preempt), (Signal::USR1, Kind::Preempt)]
-    {
+    for (kind, said) in [
+        (Signal::INT, InterruptKind::Stop),
+        (Signal::TERM, InterruptKind::Preempt),
+        (Signal::USR1, InterruptKind::Preempt),
+    ] {
         let (mut child, mut lines) = rank(|_| {});
         signal(&child, kind);
         assert!(lines.any(|line| line == format!("told {said:?}")));

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use brigade_launch::{Ending, Event, Launch, Outcome, Token, inherited_listener, launch};
+use brigade_launch::{Event, ExitReason, LaunchConfig, Outcome, Token, inherited_listener, launch};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
@@ -61,7 +61,10 @@ fn a_run_succeeds_with_environment_and_logs() {
         assert_eq!(text.contains("fd given\n"), rank == 0, "{text}");
         assert!(text.contains("no input\n"), "{text}");
     }
-    assert_eq!(events.iter().filter(|event| matches!(event, Event::Ended(end) if !end.stopped)).count(), 3);
+    assert_eq!(
+        events.iter().filter(|event| matches!(event, Event::Exited(end) if !end.stopped_by_launcher)).count(),
+        3
+    );
 }
 
 #[test]
@@ -76,11 +79,11 @@ fn an_exit_code_ends_the_run_and_is_reported() {
         assert_eq!(outcome.exit_code(), launcher_code);
         let report = outcome.to_string();
         let failure = failure(outcome);
-        assert_eq!((failure.root.rank, failure.root.ending), (1, Ending::Code(code)));
+        assert_eq!((failure.root.rank, failure.root.reason), (1, ExitReason::Code(code)));
         assert!(report.starts_with(&format!("rank 1 failed: exit code {code}")), "{report}");
         assert!(report.contains("no such file") && report.contains("rank-1.log"), "{report}");
         let other = failure.others[0].end;
-        assert_eq!((other.rank, other.ending, other.stopped), (0, Ending::Signal(2), true));
+        assert_eq!((other.rank, other.reason, other.stopped_by_launcher), (0, ExitReason::Signal(2), true));
     }
 }
 
@@ -92,7 +95,7 @@ fn a_killed_rank_is_blamed_before_its_witness() {
         while kill -0 $(cat "$DIR/pid.1") 2>/dev/null; do sleep 0.02; done
         echo rank 1 is gone; exit 1"#;
     let failure = failure(run(&shell(script, 3, dir.path())).0);
-    assert_eq!((failure.root.rank, failure.root.ending), (1, Ending::Signal(9)));
+    assert_eq!((failure.root.rank, failure.root.reason), (1, ExitReason::Signal(9)));
     assert!(failure.to_string().starts_with("rank 1 failed: killed by SIGKILL (9)"), "{failure}");
 }
 
@@ -106,7 +109,7 @@ fn a_rank_that_ignores_sigint_is_killed() {
     let (outcome, events) = run(&what);
     assert!(events.iter().any(|event| matches!(event, Event::Killed { ranks } if ranks == &[0])));
     let failure = failure(outcome);
-    assert_eq!((failure.root.rank, failure.others[0].end.ending), (1, Ending::Signal(9)));
+    assert_eq!((failure.root.rank, failure.others[0].end.reason), (1, ExitReason::Signal(9)));
 }
 
 #[test]
@@ -122,7 +125,7 @@ fn what_a_rank_started_ends_with_it() {
 #[test]
 fn a_program_that_is_not_there_is_named() {
     let dir = TempDir::new().unwrap();
-    let what = Launch::local("/nowhere/program", 2, Token::random().unwrap(), dir.path());
+    let what = LaunchConfig::local("/nowhere/program", 2, Token::random().unwrap(), dir.path());
     let message = launch(&what, &mut |_| {}).unwrap_err().to_string();
     assert!(message.contains("rank 0") && message.contains("/nowhere/program"), "{message}");
     let message = launch(&shell("", 0, dir.path()), &mut |_| {}).unwrap_err().to_string();
@@ -137,7 +140,7 @@ fn the_listening_socket_and_the_token_reach_the_ranks() {
     assert_eq!(outcome, Outcome::Done, "{outcome}");
     what.env.push(("TEST_PANIC".into(), "2".into()));
     let failure = failure(run(&what).0);
-    assert_eq!((failure.root.rank, failure.root.ending), (2, Ending::Code(101)));
+    assert_eq!((failure.root.rank, failure.root.reason), (2, ExitReason::Code(101)));
     assert!(failure.panic[0].contains("panicked at") && failure.panic[1].contains("layer 3"), "{failure}");
     assert!(failure.to_string().starts_with("rank 2 failed: panic, exit code 101"), "{failure}");
 }

@@ -35,7 +35,7 @@ fn saving_process() {
     while !interrupt.is_set() {
         thread::sleep(Duration::from_millis(5));
     }
-    if interrupt.kind() == Some(interrupt::Kind::Preempt)
+    if interrupt.kind() == Some(interrupt::InterruptKind::Preempt)
         && std::env::var("TEST_STUCK").as_deref() != Ok(&rank)
     {
         // Longer than an interrupted rank may take.

@@ -1,4 +1,4 @@
-//! Processes that tests start, wait for and signal.
+//! NprocPerNode that tests start, wait for and signal.
 
 use std::{
     env,

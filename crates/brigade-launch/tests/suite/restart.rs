@@ -5,7 +5,7 @@ use std::{
     time::Instant,
 };
 
-use brigade_launch::{Ending, Event, Outcome, RESTART_PAUSE, restart_count};
+use brigade_launch::{DEFAULT_RESTART_DELAY, Event, ExitReason, Outcome, restart_count};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
@@ -50,7 +50,7 @@ fn a_failed_world_is_started_again_with_its_number() {
         let started = Instant::now();
         let (outcome, events) = run(&what);
         assert_eq!((&outcome, restarts(&events)), (&Outcome::Done, vec![1]), "{outcome}");
-        assert!(started.elapsed() >= RESTART_PAUSE);
+        assert!(started.elapsed() >= DEFAULT_RESTART_DELAY);
         let report = events.iter().find_map(|event| match event {
             Event::Restarting { number: 1, of: 3, failure } => Some(failure.to_string()),
             _ => None,
@@ -70,7 +70,7 @@ fn restarts_are_counted_and_the_last_failure_is_reported() {
     assert_eq!((restarts(&events), outcome.exit_code()), (vec![1, 2], 1));
     assert_eq!(std::fs::read_to_string(dir.path().join("starts")).unwrap(), "again\n".repeat(3));
     let failure = failure(outcome);
-    assert_eq!((failure.restarts, failure.root.ending), (2, Ending::Code(3)));
+    assert_eq!((failure.restarts, failure.root.reason), (2, ExitReason::Code(3)));
     assert!(failure.to_string().contains("(after 2 restarts)"), "{failure}");
 }
 

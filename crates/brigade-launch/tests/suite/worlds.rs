@@ -7,12 +7,12 @@ use std::{
     time::Duration,
 };
 
-use brigade_launch::{Event, Failure, Launch, NodeInfo, Outcome, Source, Token, launch};
+use brigade_launch::{Event, LaunchConfig, NodeInfo, Outcome, RankFailure, Source, Token, launch};
 
 use crate::process::{has_role, itself, wait_until};
 
-pub fn shell(script: &str, nproc: usize, dir: &Path) -> Launch {
-    let mut launch = Launch::local("sh", nproc, Token::random().unwrap(), dir.join("logs"));
+pub fn shell(script: &str, nproc: usize, dir: &Path) -> LaunchConfig {
+    let mut launch = LaunchConfig::local("sh", nproc, Token::random().unwrap(), dir.join("logs"));
     launch.args = vec!["-c".into(), script.into()];
     launch.env = vec![("DIR".into(), dir.into()), ("SELF".into(), env::current_exe().unwrap().into())];
     launch
@@ -24,7 +24,7 @@ pub fn becomes(role: &str) -> String {
 }
 
 /// Launches here and checks that nothing is left of the ranks, not even a zombie.
-pub fn run(what: &Launch) -> (Outcome, Vec<Event>) {
+pub fn run(what: &LaunchConfig) -> (Outcome, Vec<Event>) {
     let mut events = vec![];
     let outcome = launch(what, &mut |event| events.push(event)).unwrap();
     for event in &events {
@@ -35,7 +35,7 @@ pub fn run(what: &Launch) -> (Outcome, Vec<Event>) {
     (outcome, events)
 }
 
-pub fn failure(outcome: Outcome) -> Failure {
+pub fn failure(outcome: Outcome) -> RankFailure {
     match outcome {
         Outcome::Failed(failure) => failure,
         other => panic!("{other:?}"),
@@ -103,12 +103,12 @@ fn launcher_process() {
         what.program = program.into();
     }
     what.tee = env::var("TEST_TEE").is_ok();
-    what.holds_signals = env::var("TEST_HOLDS").is_ok();
+    what.blocks_signals = env::var("TEST_HOLDS").is_ok();
     what.grace = seconds("TEST_GRACE").unwrap_or(what.grace);
     what.preemption_grace = seconds("TEST_PREEMPTION_GRACE").unwrap_or(what.preemption_grace);
     what.heartbeat_timeout = seconds("TEST_HEARTBEAT").or(what.heartbeat_timeout);
     what.stopped_timeout = seconds("TEST_STOPPED").unwrap_or(what.stopped_timeout);
-    what.restart_pause = seconds("TEST_PAUSE").unwrap_or(what.restart_pause);
+    what.restart_delay = seconds("TEST_PAUSE").unwrap_or(what.restart_delay);
     what.host_timeout = seconds("TEST_HOST").unwrap_or(what.host_timeout);
     what.init_timeout = seconds("TEST_INIT").unwrap_or(what.init_timeout);
     what.max_restarts = number("TEST_RESTARTS").unwrap_or(0.0) as u32;

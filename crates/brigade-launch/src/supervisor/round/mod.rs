@@ -11,20 +11,20 @@ use rustix::process::Signal;
 use signal_hook::consts::{SIGTERM, SIGTSTP, SIGWINCH};
 
 use super::{
-    DRAIN, SETTLE,
-    description::Launch,
-    event::{Event, Message, RankNews},
-    failure::{Other, Stopped},
-    outcome::{Ending, RankEnd, root_cause},
+    OUTPUT_DRAIN, ROOT_CAUSE_WINDOW,
+    description::LaunchConfig,
+    event::{Event, Message, RankEvent},
+    failure::{OtherRank, StoppedRank},
+    outcome::{ExitReason, RankExit, root_cause},
     process::{KILL_WAIT, Process},
-    pulse::{Pulse, TICK},
-    report::{Detail, NodeReport, RankReport, Told},
+    pulse::{HeartbeatMonitor, TICK},
+    report::{NodeReport, RankReport, RootCause, StopRequest},
     terminal::Terminal,
 };
 use crate::{
-    agents::{Agents, Cause, Lost, News, State, Status},
     exit,
-    interrupt::Kind,
+    interrupt::InterruptKind,
+    nodes::{LostNode, NodeEvent, NodeGroup, NodeState, NodeStatus, StopCause},
 };
 
 /// How long the others may go on after a rank that ended by the signal of preemption itself: it had no time, or does not
@@ -36,7 +36,7 @@ const UNSAVED: Duration = Duration::from_secs(3);
 enum Phase {
     Running,
     /// A rank failed; the others may show why.
-    Settling {
+    AwaitingRootCause {
         until: Instant,
     },
     /// The ranks save a checkpoint.
@@ -56,7 +56,7 @@ impl Phase {
     fn until(self) -> Option<Instant> {
         match self {
             Self::Running => None,
-            Self::Settling { until }
+            Self::AwaitingRootCause { until }
             | Self::Preempting { until }
             | Self::Stopping { until }
             | Self::Killed { until } => Some(until),
@@ -66,14 +66,14 @@ impl Phase {
 
 /// What a round needs.
 pub struct Round<'a> {
-    pub launch: &'a Launch,
+    pub launch: &'a LaunchConfig,
     pub number: u32,
     /// When all nodes started their ranks.
     pub epoch: Instant,
     pub host: &'a str,
     pub messages: &'a Receiver<Message>,
     /// The other nodes, where there are any.
-    pub agents: Option<&'a Agents>,
+    pub nodes: Option<&'a NodeGroup>,
     pub on_event: &'a mut dyn FnMut(Event),
     pub ranks: Vec<Process>,
     pub terminal: Option<Terminal>,
@@ -83,18 +83,18 @@ pub struct Round<'a> {
 pub struct Finished {
     /// Of all nodes; of this one alone where the others were lost.
     pub reports: Vec<NodeReport>,
-    pub lost: Option<Lost>,
+    pub lost: Option<LostNode>,
 }
 
 impl Round<'_> {
     pub fn run(self) -> Finished {
-        let agents = self.agents;
+        let nodes = self.nodes;
         let mut supervisor = Supervisor {
             round: self,
             phase: Phase::Running,
-            state: State::Running,
-            cause: Cause::None,
-            told: None,
+            state: NodeState::Running,
+            cause: StopCause::None,
+            stop_request: None,
             signalled: false,
             ends: vec![],
             stopped: vec![],
@@ -107,8 +107,8 @@ impl Round<'_> {
             supervisor.turn();
         }
         supervisor.drain();
-        if agents.is_some() {
-            supervisor.state = State::Ended;
+        if nodes.is_some() {
+            supervisor.state = NodeState::Finished;
             supervisor.publish();
             while supervisor.reports.is_none() && supervisor.lost.is_none() {
                 supervisor.turn();
@@ -122,15 +122,15 @@ struct Supervisor<'a> {
     round: Round<'a>,
     phase: Phase,
     /// What the other nodes are told of this one.
-    state: State,
-    cause: Cause,
+    state: NodeState,
+    cause: StopCause,
     /// Who told the ranks to end before any failed.
-    told: Option<Told>,
+    stop_request: Option<StopRequest>,
     /// Whether this launcher itself got a signal.
     signalled: bool,
-    ends: Vec<RankEnd>,
-    stopped: Vec<Stopped>,
-    lost: Option<Lost>,
+    ends: Vec<RankExit>,
+    stopped: Vec<StoppedRank>,
+    lost: Option<LostNode>,
     reports: Option<Vec<NodeReport>>,
     last_look: Instant,
 }
@@ -167,21 +167,21 @@ impl Supervisor<'_> {
             Message::Signal(SIGWINCH) => self.round.terminal.iter().for_each(Terminal::copy_size),
             Message::Signal(SIGTSTP) => self.suspend(),
             Message::Signal(signal) => self.interrupt(signal),
-            Message::Agents(News::Table(_, table)) => self.others_say(&table),
-            Message::Agents(News::Reports(reports)) => self.reports = Some(reports),
-            Message::Agents(News::Lost(lost)) => {
-                self.lost = Some(Lost { after: Some(self.round.epoch.elapsed()), ..lost });
-                self.settle();
+            Message::Node(NodeEvent::Statuses(_, table)) => self.others_say(&table),
+            Message::Node(NodeEvent::Reports(reports)) => self.reports = Some(reports),
+            Message::Node(NodeEvent::Lost(lost)) => {
+                self.lost = Some(LostNode { after: Some(self.round.epoch.elapsed()), ..lost });
+                self.await_root_cause();
             }
-            Message::Agents(News::Met(_) | News::NotMet(_) | News::Left) => {}
+            Message::Node(NodeEvent::Joined(_) | NodeEvent::JoinFailed(_) | NodeEvent::Left) => {}
         }
     }
 
-    fn hear(&mut self, i: usize, news: RankNews) {
+    fn hear(&mut self, i: usize, news: RankEvent) {
         match news {
-            RankNews::Ended(at) => self.ended(i, at),
-            RankNews::StreamEnded => self.round.ranks[i].open_streams -= 1,
-            RankNews::LogLost(error) => {
+            RankEvent::Exited(at) => self.ended(i, at),
+            RankEvent::StreamEnded => self.round.ranks[i].open_streams -= 1,
+            RankEvent::LogLost(error) => {
                 let Process { rank, log, .. } = &self.round.ranks[i];
                 (self.round.on_event)(Event::LogLost { rank: *rank, path: log.path().to_owned(), error });
             }
@@ -193,27 +193,27 @@ impl Supervisor<'_> {
             return;
         }
         let phase = self.phase;
-        let stopped = |ending: Ending| match phase {
+        let stopped = |reason: ExitReason| match phase {
             Phase::Stopping { .. } | Phase::Killed { .. } => true,
             // A program that knows no preemption ends by the signal, or with what shells make of it.
             Phase::Preempting { .. } => {
-                matches!(ending, Ending::Signal(SIGTERM)) || matches!(ending, Ending::Code(130 | 143))
+                matches!(reason, ExitReason::Signal(SIGTERM)) || matches!(reason, ExitReason::Code(130 | 143))
             }
-            Phase::Running | Phase::Settling { .. } => false,
+            Phase::Running | Phase::AwaitingRootCause { .. } => false,
         };
         let after = at.saturating_duration_since(self.round.epoch);
         let end = self.round.ranks[i].reap(after, stopped);
         self.ends.push(end);
-        (self.round.on_event)(Event::Ended(end));
+        (self.round.on_event)(Event::Exited(end));
         if let Phase::Preempting { until } = self.phase
-            && end.stopped
+            && end.stopped_by_launcher
         {
             // Without a rank nothing can be saved: what still waits for it need not wait for the whole grace.
             self.phase = Phase::Preempting { until: until.min(Instant::now() + UNSAVED) };
         }
-        match end.ending {
-            ending if ending.is_success() || end.stopped => {}
-            ending if ending.is_preempted() => {
+        match end.reason {
+            reason if reason.is_success() || end.stopped_by_launcher => {}
+            reason if reason.is_preempted() => {
                 if self.phase == Phase::Running {
                     let by = format!("rank {}, which left with exit code {}", end.rank, exit::PREEMPTED);
                     self.preempt(by, 0);
@@ -225,26 +225,26 @@ impl Supervisor<'_> {
 
     /// A rank of this node failed.
     fn fail(&mut self) {
-        if !matches!(self.cause, Cause::Told(Kind::Stop, _)) {
-            self.cause = Cause::Failed;
+        if !matches!(self.cause, StopCause::Requested(InterruptKind::Stop, _)) {
+            self.cause = StopCause::Failed;
             self.publish();
         }
-        self.settle();
+        self.await_root_cause();
     }
 
     /// Something failed, here or elsewhere: the other ranks are ended in a moment.
-    fn settle(&mut self) {
+    fn await_root_cause(&mut self) {
         if matches!(self.phase, Phase::Running | Phase::Preempting { .. }) {
             let stopped = self.round.ranks.iter().filter(|rank| rank.end.is_none());
             self.stopped = stopped.filter_map(|rank| rank.pulse.stopped(rank.rank)).collect();
-            self.phase = Phase::Settling { until: Instant::now() + SETTLE };
+            self.phase = Phase::AwaitingRootCause { until: Instant::now() + ROOT_CAUSE_WINDOW };
         }
     }
 
     fn next_phase(&mut self) {
         match self.phase {
             Phase::Running => {}
-            Phase::Settling { .. } => self.stop(),
+            Phase::AwaitingRootCause { .. } => self.stop(),
             Phase::Preempting { .. } | Phase::Stopping { .. } => self.kill(),
             Phase::Killed { .. } => self.abandon(),
         }
@@ -272,7 +272,7 @@ impl Supervisor<'_> {
         for rank in self.round.ranks.iter_mut().filter(|rank| rank.end.is_none()) {
             let end = rank.abandon(after);
             self.ends.push(end);
-            (self.round.on_event)(Event::Ended(end));
+            (self.round.on_event)(Event::Exited(end));
         }
     }
 
@@ -285,8 +285,8 @@ impl Supervisor<'_> {
         if self.phase != Phase::Running {
             return;
         }
-        let Launch { heartbeat_timeout, stopped_timeout, .. } = *self.round.launch;
-        let limit = |pulse: &Pulse| match pulse.is_stopped_for(stopped_timeout) {
+        let LaunchConfig { heartbeat_timeout, stopped_timeout, .. } = *self.round.launch;
+        let limit = |pulse: &HeartbeatMonitor| match pulse.is_stopped_for(stopped_timeout) {
             true => Some(stopped_timeout),
             false => heartbeat_timeout,
         };
@@ -317,10 +317,10 @@ impl Supervisor<'_> {
         self.round.ranks.iter().for_each(|rank| rank.signal(signal));
     }
 
-    /// Waits for the rest of the output, up to [`DRAIN`]: something that left a rank's process group may hold
+    /// Waits for the rest of the output, up to [`OUTPUT_DRAIN`]: something that left a rank's process group may hold
     /// it open.
     fn drain(&mut self) {
-        let deadline = Instant::now() + DRAIN;
+        let deadline = Instant::now() + OUTPUT_DRAIN;
         let mut signals = vec![];
         while self.round.ranks.iter().any(|rank| rank.open_streams > 0) {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -331,28 +331,28 @@ impl Supervisor<'_> {
             }
         }
         // Too late for this node's ranks.
-        if self.round.agents.is_some() {
+        if self.round.nodes.is_some() {
             signals.into_iter().for_each(|signal| self.take(Message::Signal(signal)));
         }
     }
 
     /// Tells the other nodes how far this one is.
     fn publish(&self) {
-        let Some(agents) = self.round.agents else { return };
-        let report = (self.state == State::Ended).then(|| self.report());
-        let status = Status { state: self.state, cause: self.cause, round: self.round.number, port: 0 };
-        agents.publish(status, report.as_ref());
+        let Some(nodes) = self.round.nodes else { return };
+        let report = (self.state == NodeState::Finished).then(|| self.report());
+        let status = NodeStatus { state: self.state, cause: self.cause, round: self.round.number, port: 0 };
+        nodes.publish(status, report.as_ref());
     }
 
     fn report(&self) -> NodeReport {
         let process = |rank: usize| self.round.ranks.iter().find(|process| process.rank == rank);
         let excerpt = |rank| process(rank).map(|process| process.log.excerpt()).unwrap_or_default();
         let panicked = |rank| !excerpt(rank).0.is_empty();
-        let rank_report = |end: &RankEnd| {
+        let rank_report = |end: &RankExit| {
             let found = process(end.rank);
-            let last_word = found.and_then(|process| process.pulse.last_word()).map(Into::into);
+            let last_heartbeat = found.and_then(|process| process.pulse.last_heartbeat()).map(Into::into);
             let said = found.and_then(|process| process.log.said());
-            RankReport { other: Other { end: *end, said, last_word }, panicked: panicked(end.rank) }
+            RankReport { other: OtherRank { end: *end, said, last_heartbeat }, panicked: panicked(end.rank) }
         };
         let mut ends = self.ends.clone();
         ends.sort_by_key(|end| (end.after, end.rank));
@@ -360,12 +360,12 @@ impl Supervisor<'_> {
             let rank = ends[index].rank;
             let (panic, last_lines) = excerpt(rank);
             let log = process(rank).map(|process| process.log.path().to_owned()).unwrap_or_default();
-            Detail { rank, panic, last_lines, log }
+            RootCause { rank, panic, last_lines, log }
         });
         NodeReport {
             node: self.round.launch.node_rank,
             host: self.round.host.to_owned(),
-            told: self.told.clone(),
+            stop_request: self.stop_request.clone(),
             signalled: self.signalled,
             ranks: ends.iter().map(rank_report).collect(),
             root,

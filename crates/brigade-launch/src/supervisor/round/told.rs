@@ -6,15 +6,15 @@ use rustix::process::Signal;
 
 use super::{Phase, Supervisor};
 use crate::{
-    agents::{Cause, Lost, Status},
     exit,
-    interrupt::Kind,
-    supervisor::{LEEWAY, event::Event, outcome::signal_name, report::Told},
+    interrupt::InterruptKind,
+    nodes::{LostNode, NodeStatus, StopCause},
+    supervisor::{PREEMPTION_MARGIN, event::Event, outcome::signal_name, report::StopRequest},
 };
 
 impl Supervisor<'_> {
     /// What the other nodes have to say; decided alike on all nodes.
-    pub(super) fn others_say(&mut self, table: &[Status]) {
+    pub(super) fn others_say(&mut self, table: &[NodeStatus]) {
         let node = self.round.launch.node_rank;
         for (other, status) in table.iter().enumerate().filter(|(other, _)| *other != node) {
             let by = |signal| match signal {
@@ -22,9 +22,14 @@ impl Supervisor<'_> {
                 signal => format!("{} on node {other}", signal_name(signal)),
             };
             match (status.cause, self.phase) {
-                (Cause::Failed, _) => self.settle(),
-                (Cause::Told(Kind::Preempt, signal), Phase::Running) => self.preempt(by(signal), signal),
-                (Cause::Told(Kind::Stop, signal), Phase::Running | Phase::Preempting { .. }) => {
+                (StopCause::Failed, _) => self.await_root_cause(),
+                (StopCause::Requested(InterruptKind::Preempt, signal), Phase::Running) => {
+                    self.preempt(by(signal), signal)
+                }
+                (
+                    StopCause::Requested(InterruptKind::Stop, signal),
+                    Phase::Running | Phase::Preempting { .. },
+                ) => {
                     self.end_by(by(signal), signal);
                 }
                 _ => {}
@@ -34,58 +39,58 @@ impl Supervisor<'_> {
 
     /// This launcher got a signal.
     pub(super) fn interrupt(&mut self, signal: i32) {
-        let (kind, first) = (Kind::of(signal), !std::mem::replace(&mut self.signalled, true));
+        let (kind, first) = (InterruptKind::of(signal), !std::mem::replace(&mut self.signalled, true));
         let by = signal_name(signal);
         match self.phase {
             _ if !self.has_ranks() => self.interrupt_others(kind, first, signal),
-            Phase::Running if kind == Kind::Preempt => self.preempt(by, signal),
+            Phase::Running if kind == InterruptKind::Preempt => self.preempt(by, signal),
             Phase::Running => self.end_by(by, signal),
-            Phase::Settling { .. } => {
+            Phase::AwaitingRootCause { .. } => {
                 (self.round.on_event)(Event::Interrupted { signal: by });
                 self.stop();
             }
             // The cluster tells every node, and another one was first.
-            Phase::Preempting { .. } if first && kind == Kind::Preempt => {}
+            Phase::Preempting { .. } if first && kind == InterruptKind::Preempt => {}
             Phase::Preempting { .. } => {
-                self.note(Kind::Stop, by.clone(), signal);
+                self.note(InterruptKind::Stop, by.clone(), signal);
                 (self.round.on_event)(Event::Interrupted { signal: by });
                 self.kill();
             }
-            Phase::Stopping { .. } if first && self.told.is_some() => {}
+            Phase::Stopping { .. } if first && self.stop_request.is_some() => {}
             Phase::Stopping { .. } => self.kill(),
             Phase::Killed { .. } => {}
         }
     }
 
     /// A signal while only the ranks of other nodes still run. A second one leaves them to themselves.
-    fn interrupt_others(&mut self, kind: Kind, first: bool, signal: i32) {
+    fn interrupt_others(&mut self, kind: InterruptKind, first: bool, signal: i32) {
         if first {
             self.note(kind, signal_name(signal), signal);
         } else {
-            self.note(Kind::Stop, signal_name(signal), signal);
+            self.note(InterruptKind::Stop, signal_name(signal), signal);
             let after = Some(self.round.epoch.elapsed());
-            self.lost = Some(Lost { node: None, reason: "they were not waited for".into(), after });
+            self.lost = Some(LostNode { node: None, reason: "they were not waited for".into(), after });
         }
     }
 
-    fn note(&mut self, kind: Kind, by: String, signal: i32) {
-        self.told = Some(Told { kind, by });
-        self.cause = Cause::Told(kind, signal);
+    fn note(&mut self, kind: InterruptKind, by: String, signal: i32) {
+        self.stop_request = Some(StopRequest { kind, by });
+        self.cause = StopCause::Requested(kind, signal);
         self.publish();
     }
 
     pub(super) fn preempt(&mut self, by: String, signal: i32) {
-        self.note(Kind::Preempt, by.clone(), signal);
+        self.note(InterruptKind::Preempt, by.clone(), signal);
         (self.round.on_event)(Event::Preempted { signal: by });
         // Longer than a rank gives itself, so that it can say why it leaves.
-        let grace = self.round.launch.preemption_grace + LEEWAY;
+        let grace = self.round.launch.preemption_grace + PREEMPTION_MARGIN;
         self.phase = Phase::Preempting { until: Instant::now() + grace };
         self.signal(Signal::TERM);
         self.signal(Signal::CONT);
     }
 
     fn end_by(&mut self, by: String, signal: i32) {
-        self.note(Kind::Stop, by.clone(), signal);
+        self.note(InterruptKind::Stop, by.clone(), signal);
         (self.round.on_event)(Event::Interrupted { signal: by });
         self.stop();
     }

@@ -10,7 +10,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use crate::inherited;
+use crate::inherited_fd;
 use crate::{Endpoint, Error, LISTENER_VARIABLE, Result};
 
 /// Binds the rendezvous socket of node 0 and gives the endpoint at which the ranks reach it.
@@ -75,7 +75,7 @@ pub fn inherited_listener() -> Result<Option<TcpListener>> {
     let expected = std::env::var("MASTER_PORT").unwrap_or_default();
     // SAFETY: the socket that listens on this port is the launcher's for this process, and TAKEN lets nobody take it a second
     // time.
-    let listener = unsafe { inherited::take(fd, |socket| check_listening(socket, &expected)) };
+    let listener = unsafe { inherited_fd::take(fd, |socket| check_listening(socket, &expected)) };
     Ok(Some(listener.map_err(|error| bad(error.to_string()))?.into()))
 }
 

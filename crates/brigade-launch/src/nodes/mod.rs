@@ -1,8 +1,8 @@
 //! The launchers of a world's nodes among themselves.
 //!
 //! They form a small world of their own, one rank each, with node 0 as its rank 0. In lockstep, every [`TICK`],
-//! they exchange a [`Status`] each; so all see the same tables in the same order and decide alike without asking
-//! each other. A launcher that dies, is stopped or cut off for [`Meeting::host_timeout`] fails the next tick of all others.
+//! they exchange a [`NodeStatus`] each; so all see the same tables in the same order and decide alike without asking
+//! each other. A launcher that dies, is stopped or cut off for [`NodeGroupConfig::host_timeout`] fails the next tick of all others.
 
 mod status;
 
@@ -18,7 +18,7 @@ use brigade_comm::{Group, Join, Timeouts, Token, Transport, World};
 use serde::{Serialize, de::DeserializeOwned};
 
 use self::status::BYTES;
-pub use self::status::{Cause, Hello, State, Status};
+pub use self::status::{NodeDescription, NodeState, NodeStatus, StopCause};
 use crate::{
     Error, Result,
     supervisor::{Message, NodeReport},
@@ -30,7 +30,7 @@ pub const TICK: Duration = Duration::from_millis(250);
 /// Between two tries to meet.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// How much longer than [`Meeting::host_timeout`] a launcher that was started again is refused by a node 0 that has not
+/// How much longer than [`NodeGroupConfig::host_timeout`] a launcher that was started again is refused by a node 0 that has not
 /// noticed yet that its predecessor is gone.
 const REFUSALS: Duration = Duration::from_secs(5);
 
@@ -38,25 +38,25 @@ const REFUSALS: Duration = Duration::from_secs(5);
 const MAX_TEXT: usize = 16 << 20;
 
 /// What the other launchers have to say.
-pub enum News {
+pub enum NodeEvent {
     /// All launchers are there; what each of them said.
-    Met(Vec<Hello>),
+    Joined(Vec<NodeDescription>),
     /// They did not all come.
-    NotMet(brigade_comm::Error),
+    JoinFailed(brigade_comm::Error),
     /// The statuses of all nodes, and when they had come. That is the same moment everywhere, but for the time of a
     /// message.
-    Table(Instant, Vec<Status>),
+    Statuses(Instant, Vec<NodeStatus>),
     /// All nodes' ranks have ended: what each node reports.
     Reports(Vec<NodeReport>),
     /// All launchers wanted to leave and did.
     Left,
     /// A launcher is gone. Nothing comes after this.
-    Lost(Lost),
+    Lost(LostNode),
 }
 
 /// A node whose launcher is gone.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lost {
+pub struct LostNode {
     pub node: Option<usize>,
     pub reason: String,
     /// When, since the ranks were started.
@@ -64,7 +64,7 @@ pub struct Lost {
 }
 
 /// Where and how the launchers meet.
-pub struct Meeting {
+pub struct NodeGroupConfig {
     pub node: usize,
     pub nnodes: usize,
     pub endpoint: String,
@@ -78,11 +78,11 @@ pub struct Meeting {
     /// Whether they have met before: what goes wrong is then tried again until the timeout, as launchers come and
     /// go.
     pub again: bool,
-    pub hello: Hello,
+    pub description: NodeDescription,
 }
 
 /// This launcher among the others. Dropped, it tells them that it is gone, unless all have left.
-pub struct Agents {
+pub struct NodeGroup {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -90,23 +90,23 @@ pub struct Agents {
 #[derive(Default)]
 struct Shared {
     /// What the next tick tells, and this node's report once its ranks have ended.
-    own: Mutex<(Status, Vec<u8>)>,
+    own: Mutex<(NodeStatus, Vec<u8>)>,
     /// Set once the launchers have met.
     group: OnceLock<Group>,
 }
 
-impl Agents {
+impl NodeGroup {
     /// Starts the thread that meets the others and exchanges statuses with them. What it learns goes to `sender`.
-    pub fn start(meeting: Meeting, sender: Sender<Message>) -> Result<Self> {
+    pub fn start(meeting: NodeGroupConfig, sender: Sender<Message>) -> Result<Self> {
         let shared = Arc::new(Shared::default());
         let exchange = Exchange { shared: Arc::clone(&shared), sender };
-        let started = thread::Builder::new().name("agents".into()).spawn(move || exchange.run(meeting));
+        let started = thread::Builder::new().name("nodes".into()).spawn(move || exchange.run(meeting));
         let thread = started.map_err(|source| Error::System { operation: "start a thread", source })?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Sets what the next tick tells the others; with `State::Ended` goes this node's report.
-    pub fn publish(&self, status: Status, report: Option<&NodeReport>) {
+    /// Sets what the next tick tells the others; with `NodeState::Finished` goes this node's report.
+    pub fn publish(&self, status: NodeStatus, report: Option<&NodeReport>) {
         let mut own = self.shared.own();
         own.0 = status;
         if let Some(report) = report {
@@ -123,7 +123,7 @@ impl Agents {
     }
 }
 
-impl Drop for Agents {
+impl Drop for NodeGroup {
     fn drop(&mut self) {
         // While they have not met, nothing ends the thread but the deadline of the meeting, or the process.
         if self.shared.group.get().is_some()
@@ -137,7 +137,7 @@ impl Drop for Agents {
 }
 
 impl Shared {
-    fn own(&self) -> MutexGuard<'_, (Status, Vec<u8>)> {
+    fn own(&self) -> MutexGuard<'_, (NodeStatus, Vec<u8>)> {
         self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -149,25 +149,25 @@ struct Exchange {
 }
 
 impl Exchange {
-    fn run(self, meeting: Meeting) {
+    fn run(self, meeting: NodeGroupConfig) {
         let news = match meet(&meeting) {
-            Err(error) => News::NotMet(error),
-            Ok((world, hellos)) => {
+            Err(error) => NodeEvent::JoinFailed(error),
+            Ok((world, descriptions)) => {
                 // The thread runs once.
                 drop(self.shared.group.set(world.group().clone()));
-                self.tell(News::Met(hellos));
+                self.tell(NodeEvent::Joined(descriptions));
                 match self.ticks(world) {
-                    Ok(()) => News::Left,
-                    Err(error) => News::Lost(lost(error)),
+                    Ok(()) => NodeEvent::Left,
+                    Err(error) => NodeEvent::Lost(lost(error)),
                 }
             }
         };
         self.tell(news);
     }
 
-    fn tell(&self, news: News) {
+    fn tell(&self, news: NodeEvent) {
         // The supervisor may have stopped listening.
-        drop(self.sender.send(Message::Agents(news)));
+        drop(self.sender.send(Message::Node(news)));
     }
 
     /// Ends when all leave. Nobody listens at the endpoint any more when the supervisor hears of the end.
@@ -180,23 +180,23 @@ impl Exchange {
             let table = tick(group, status)?;
             let all =
                 |state| table.iter().all(|status| status.state == state && status.round == table[0].round);
-            let (ended, leaving) = (all(State::Ended), all(State::Leaving));
+            let (ended, leaving) = (all(NodeState::Finished), all(NodeState::Leaving));
             let round = table[0].round;
-            self.tell(News::Table(Instant::now(), table));
+            self.tell(NodeEvent::Statuses(Instant::now(), table));
             if leaving {
                 return world.shutdown();
             }
             if ended && reported != Some(round) {
                 reported = Some(round);
                 let report = self.shared.own().1.clone();
-                self.tell(News::Reports(exchange(group, report)?));
+                self.tell(NodeEvent::Reports(exchange(group, report)?));
             }
         }
     }
 }
 
 /// Meets the other launchers.
-fn meet(meeting: &Meeting) -> brigade_comm::Result<(World, Vec<Hello>)> {
+fn meet(meeting: &NodeGroupConfig) -> brigade_comm::Result<(World, Vec<NodeDescription>)> {
     let begin = Instant::now();
     let refusals = meeting.host_timeout + REFUSALS;
     let patience = if meeting.again { meeting.timeout } else { refusals.min(meeting.timeout) };
@@ -210,7 +210,10 @@ fn meet(meeting: &Meeting) -> brigade_comm::Result<(World, Vec<Hello>)> {
     }
 }
 
-fn try_to_meet(meeting: &Meeting, init: Duration) -> brigade_comm::Result<(World, Vec<Hello>)> {
+fn try_to_meet(
+    meeting: &NodeGroupConfig,
+    init: Duration,
+) -> brigade_comm::Result<(World, Vec<NodeDescription>)> {
     let system = |error: io::Error| brigade_comm::Error::System {
         what: "share the socket of the rendezvous",
         reason: error.to_string(),
@@ -227,9 +230,9 @@ fn try_to_meet(meeting: &Meeting, init: Duration) -> brigade_comm::Result<(World
         timeouts: Timeouts { init, step: meeting.host_timeout, host: meeting.host_timeout },
         host: None,
     })?;
-    let text = serde_json::to_vec(&meeting.hello).unwrap_or_default();
-    let hellos = exchange(world.group(), text)?;
-    Ok((world, hellos))
+    let text = serde_json::to_vec(&meeting.description).unwrap_or_default();
+    let descriptions = exchange(world.group(), text)?;
+    Ok((world, descriptions))
 }
 
 /// Whether the next try to meet may go better: a node 0 that is about to notice a loss refuses newcomers, and
@@ -245,11 +248,11 @@ fn may_pass(error: &brigade_comm::Error, again: bool) -> bool {
 }
 
 /// One exchange of statuses.
-fn tick(group: &Group, status: Status) -> brigade_comm::Result<Vec<Status>> {
+fn tick(group: &Group, status: NodeStatus) -> brigade_comm::Result<Vec<NodeStatus>> {
     let mut bytes = vec![0u8; group.size() * BYTES];
     bytes[group.rank() * BYTES..][..BYTES].copy_from_slice(&status.encode());
     group.all_gather_in_place(&mut bytes)?;
-    bytes.chunks_exact(BYTES).enumerate().map(|(node, bytes)| read(node, Status::decode(bytes))).collect()
+    bytes.chunks_exact(BYTES).enumerate().map(|(node, bytes)| read(node, NodeStatus::decode(bytes))).collect()
 }
 
 /// Gives everybody's text to everybody, as what it stands for.
@@ -273,7 +276,7 @@ fn read<T>(node: usize, found: Option<T>) -> brigade_comm::Result<T> {
 }
 
 /// Which node is gone, in the words of nodes.
-fn lost(error: brigade_comm::Error) -> Lost {
+fn lost(error: brigade_comm::Error) -> LostNode {
     use brigade_comm::Error as E;
     let (node, reason) = match error {
         E::PeerDied { peer, reason } => (Some(peer), reason),
@@ -288,5 +291,5 @@ fn lost(error: brigade_comm::Error) -> Lost {
         }
         other => (None, other.to_string()),
     };
-    Lost { node, reason, after: None }
+    LostNode { node, reason, after: None }
 }
