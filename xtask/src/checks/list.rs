@@ -47,6 +47,9 @@ pub fn checks(machine: &Machine<'_>) -> Vec<Check> {
     } else {
         checks.push(Check::skipped("wgpu", "no software adapter (mesa-vulkan-drivers)"));
     }
+    // Without building them once more from what would be published.
+    let publish = "publish --dry-run --workspace --no-verify --allow-dirty --quiet";
+    checks.push(Check::new("packages", &[&publish.split(' ').collect::<Vec<_>>()]));
     checks
 }
 
@@ -134,6 +137,7 @@ mod tests {
             ("tests", format!("cargo nextest run {EACH} --profile ci")),
             ("tests in documentation", format!("cargo test --doc {EACH} --no-fail-fast")),
             ("wgpu", "(no software adapter (mesa-vulkan-drivers))".to_owned()),
+            ("packages", "cargo publish --dry-run --workspace --no-verify --allow-dirty --quiet".to_owned()),
         ];
         assert_eq!(shown(&machine), expected);
     }
@@ -173,7 +177,7 @@ mod tests {
                 ),
             ),
         ];
-        assert_eq!(lines[lines.len() - 2..], expected);
+        assert_eq!(lines[lines.len() - 3..lines.len() - 1], expected);
         let own = Machine { runtime_dir: None, ..machine };
         assert!(shown(&own).iter().all(|(_, line)| !line.contains("XDG_RUNTIME_DIR")));
     }
