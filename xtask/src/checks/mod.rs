@@ -4,6 +4,8 @@ mod adapter;
 mod list;
 #[cfg(test)]
 mod promises;
+#[cfg(test)]
+mod readme;
 mod table;
 
 use std::process::Command;
