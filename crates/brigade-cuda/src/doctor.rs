@@ -3,8 +3,8 @@
 use brigade_report::Finding;
 
 use crate::driver::{Driver, Gpu, driver};
-use crate::environment::refusal;
 use crate::error::Error;
+use crate::nccl::refusal;
 use crate::nccl::{NCCL_FILE, nccl};
 
 const GIB: f64 = (1u64 << 30) as f64;

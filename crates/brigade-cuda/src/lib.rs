@@ -15,46 +15,25 @@
 //! `order`, `lane`, `in_flight`, `inbox` (operations among what is computed) → `doctor` (all of it, for people)
 //! → `tensors` (Burn; the feature `tensors`, on by default).
 
-mod choose;
-mod communicator;
-mod config;
+#[cfg(any(test, feature = "autotune"))]
+mod autotune;
+mod backoff;
 mod doctor;
 mod driver;
-mod element;
-mod environment;
 mod error;
-mod id;
-mod in_flight;
-mod inbox;
-#[cfg(any(test, feature = "autotune"))]
-mod kernel_cache;
-mod lane;
 mod library;
-mod life;
 mod nccl;
-mod order;
-mod queue;
 mod stream;
 #[cfg(feature = "tensors")]
 mod tensors;
-mod wait;
-mod watch;
+mod watchdog;
 
-pub use choose::{enough_for, gpu_for, shared};
-pub use communicator::Communicator;
 pub use doctor::examine;
-pub use driver::{Driver, Gpu, driver};
-pub use element::ElementType;
+pub use driver::{Context, Driver, Event, Gpu, Stream, driver, enough_for, gpu_for, shared};
 pub use error::Error;
-pub use id::Id;
-pub use in_flight::InFlight;
-pub use inbox::Inbox;
-pub use lane::{Lane, Rank};
-pub use nccl::{NCCL_FILE, Nccl, nccl};
-pub use order::Order;
-pub use queue::Queue;
-pub use stream::{Context, Event, Stream};
-pub use watch::{Operation, Ticket, Underway, Watch};
+pub use nccl::{Communicator, ElementType, Id, NCCL_FILE, Nccl, Queue, nccl};
+pub use stream::{InFlight, Inbox, Lane, Order, Rank};
+pub use watchdog::{Operation, Ticket, Underway, Watch};
 
 #[cfg(feature = "tensors")]
 pub use tensors::{NcclCollectives, Options, RankGpu, check, count, groups, host_groups};

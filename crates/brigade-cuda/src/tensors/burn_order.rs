@@ -25,8 +25,8 @@ use burn_cubecl::cubecl::cuda::{CudaDevice, CudaRuntime};
 use burn_cubecl::cubecl::server::Handle;
 use cubecl_runtime::runtime::Runtime;
 
-use super::buffer::Pinned;
-use crate::wait::lock;
+use super::flat_tensor::Pinned;
+use crate::backoff::lock;
 use crate::{Context, Error, Event, Order, Stream, driver};
 
 /// The variable that says how many hardware queues a GPU's streams share, and how many a rank should have.

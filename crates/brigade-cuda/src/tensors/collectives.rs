@@ -11,9 +11,9 @@ use brigade_host::message::describe;
 use brigade_host::{HostCollectives, Placement};
 use burn::tensor::{Device, Tensor};
 
-use super::buffer::Flat;
+use super::flat_tensor::Flat;
 use super::messages::{Incoming, Outgoing};
-use crate::wait::lock;
+use crate::backoff::lock;
 use crate::{ElementType, Inbox, Lane, Queue};
 
 /// A group's collectives from GPU to GPU. Numbers of a few bytes (exchanges, barriers, what a message is) go through the

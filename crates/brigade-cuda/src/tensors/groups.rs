@@ -10,9 +10,9 @@ use brigade_core::{Collectives, Groups, Mesh, Solo};
 use brigade_host::{Axes, Placement, axes};
 use burn::tensor::{Bytes, DType, Device, TensorData};
 
-use super::buffer::Pinned;
 use super::burn_order::{BurnOrder, Mode, QUEUES};
 use super::collectives::{Inboxes, NcclCollectives};
+use super::flat_tensor::Pinned;
 use super::messages::{RECEIVER, SENDER};
 use super::rank_gpu::RankGpu;
 use crate::{Communicator, Context, ElementType, Error, Id, Inbox, Lane, Rank, Stream, Watch, nccl, shared};

@@ -7,7 +7,7 @@ use brigade_core::{Error, Message, Part, Result};
 use brigade_host::message::{Description, described};
 use burn::tensor::{Device, Int, Tensor};
 
-use super::buffer::{Flat, Pinned};
+use super::flat_tensor::{Flat, Pinned};
 use crate::{ElementType, InFlight, Lane, Queue};
 
 /// The sender's number in a direction's communicator, and the receiver's.

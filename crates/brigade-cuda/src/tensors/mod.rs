@@ -1,11 +1,9 @@
 //! What Burn's tensors add to GPUs and NCCL: which memory a tensor is, when it may be touched, and core's collectives.
 
-mod buffer;
 mod burn_order;
 mod collectives;
+mod flat_tensor;
 mod groups;
-#[cfg(feature = "autotune")]
-mod kept_choices;
 mod messages;
 mod rank_gpu;
 

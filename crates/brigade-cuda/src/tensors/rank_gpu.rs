@@ -25,7 +25,7 @@ impl RankGpu {
         let context = Context::new(index)?;
         let gpu = gpus.swap_remove(index);
         #[cfg(feature = "autotune")]
-        super::kept_choices::keep_choices(&gpu);
+        crate::autotune::keep_choices(&gpu);
         Ok(Self { gpu, context })
     }
 

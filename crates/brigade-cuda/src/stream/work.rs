@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use super::comm_stream::Rank;
+use crate::driver::Event;
 use crate::error::Error;
-use crate::lane::Rank;
-use crate::stream::Event;
-use crate::watch::Ticket;
+use crate::watchdog::Ticket;
 
 /// An operation under way. What it touches is held until all that is computed later comes after it.
 pub struct InFlight {

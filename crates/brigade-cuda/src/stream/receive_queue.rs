@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, Weak};
 
 use brigade_comm::{Group, Pending};
 
+use super::comm_stream::Rank;
+use crate::backoff::lock;
 use crate::error::Error;
-use crate::lane::Rank;
-use crate::wait::lock;
 
 /// The longest description of a message, in bytes.
 const LONGEST_DESCRIPTION: usize = 1 << 20;

@@ -4,8 +4,8 @@ use cubecl_runtime::config::cache::CacheConfig;
 use cubecl_runtime::config::environment::EnvironmentConfig;
 use cubecl_runtime::config::{CubeClRuntimeConfig, RuntimeConfig};
 
+use super::cache_file::{Place, place};
 use crate::Gpu;
-use crate::kernel_cache::{Place, place};
 
 /// Lets CubeCL keep which kernels were fastest on this GPU, and find it again. To be called before the GPU is first used: the
 /// first call of a process holds. Where the user's own configuration of CubeCL (`cubecl.toml`, `CUBECL_ENVIRONMENT`) names a

@@ -4,6 +4,21 @@
 //! NVIDIA's wheels nor Debian's package have without their developer parts, and panics. Results are numbers
 //! here: a newer NCCL may return ones that `ncclResult_t` does not name.
 
+mod communicator;
+mod config;
+mod data_type;
+mod environment;
+mod group_call;
+mod handle;
+mod unique_id;
+
+pub use communicator::Communicator;
+pub use data_type::ElementType;
+pub(crate) use environment::refusal;
+pub use group_call::Queue;
+pub(crate) use handle::Life;
+pub use unique_id::Id;
+
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::OnceLock;
 

@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 
 use cudarc::nccl::sys::{ncclComm, ncclComm_t};
 
+use crate::backoff::{Patience, lock};
+use crate::driver::Context;
 use crate::error::Error;
 use crate::library::text;
 use crate::nccl::{Code, IN_PROGRESS, Nccl, SUCCESS};
-use crate::stream::Context;
-use crate::wait::{Patience, lock};
 
 const OPEN: u8 = 0;
 const FINISHING: u8 = 1;

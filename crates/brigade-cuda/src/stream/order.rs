@@ -1,7 +1,7 @@
 //! The order between the streams that a rank computes on and those of NCCL.
 
+use crate::driver::{Event, Stream};
 use crate::error::Error;
-use crate::stream::{Event, Stream};
 
 /// The order between the streams that a rank computes on and those of NCCL.
 ///

@@ -4,13 +4,19 @@
 //! functions panic where the library lacks them, some exist only if the CUDA version at build time has them, and its
 //! type of results does not allow for results of a newer driver.
 
+mod gpu_choice;
+mod stream;
+
+pub(crate) use gpu_choice::visibility;
+pub use gpu_choice::{enough_for, gpu_for, shared};
+pub use stream::{Context, Event, Stream};
+
 use std::ffi::{c_char, c_int, c_uint};
 use std::sync::OnceLock;
 
 use cudarc::driver::sys::{CUcontext, CUdevice, CUdeviceptr, CUevent, CUstream, CUuuid};
 use libloading::Library;
 
-use crate::choose::visibility;
 use crate::error::Error;
 use crate::library::{file_of, symbol, table, text};
 

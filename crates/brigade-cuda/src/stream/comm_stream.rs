@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 use brigade_comm::flight::Outside;
 use brigade_comm::{DType, Group, Operation as Kind};
 
-use crate::communicator::Communicator;
+use super::order::Order;
+use super::receive_queue::Tended;
+use super::work::InFlight;
+use crate::backoff::{Patience, lock};
+use crate::driver::{Context, Event, Stream};
 use crate::error::Error;
-use crate::in_flight::InFlight;
-use crate::inbox::Tended;
-use crate::order::Order;
-use crate::queue::Queue;
-use crate::stream::{Context, Event, Stream};
-use crate::wait::{Patience, lock};
-use crate::watch::{Operation, Underway, Watch};
+use crate::nccl::Communicator;
+use crate::nccl::Queue;
+use crate::watchdog::{Operation, Underway, Watch};
 
 /// What all communicators of a rank share.
 pub struct Rank {

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{CUcontext, CUdevice, CUdeviceptr, CUevent, CUstream};
 
+use crate::backoff::Patience;
 use crate::driver::{Driver, NOT_READY, SUCCESS, driver};
 use crate::error::Error;
-use crate::wait::Patience;
 
 const STREAM_NON_BLOCKING: u32 = 1;
 const EVENT_DISABLE_TIMING: u32 = 2;

@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use brigade_comm::flight::Noted;
 
-use crate::communicator::Communicator;
+use crate::backoff::{Patience, lock};
+use crate::driver::Event;
 use crate::error::Error;
-use crate::life::Life;
-use crate::stream::Event;
-use crate::wait::{Patience, lock};
+use crate::nccl::Communicator;
+use crate::nccl::Life;
 
 /// How often it looks.
 const LOOK: Duration = Duration::from_millis(20);

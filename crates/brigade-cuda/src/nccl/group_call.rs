@@ -7,7 +7,7 @@ use brigade_comm::ReduceOp;
 use cudarc::driver::sys::CUstream;
 use cudarc::nccl::sys::ncclComm_t;
 
-use crate::element::{ElementType, reduction};
+use super::data_type::{ElementType, reduction};
 use crate::nccl::{Calls, Code, IN_PROGRESS, SUCCESS};
 
 /// The end of an NCCL group of calls, also where a panic leaves it.

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use cudarc::nccl::sys::ncclComm_t;
 
-use crate::config::config;
-use crate::environment;
+use super::config::config;
+use super::environment;
+use super::group_call::{GroupEnd, Queue};
+use super::handle::Life;
+use super::unique_id::Id;
+use crate::driver::{Context, Stream};
 use crate::error::Error;
-use crate::id::Id;
-use crate::life::Life;
 use crate::nccl::{IN_PROGRESS, Nccl, SUCCESS};
-use crate::queue::{GroupEnd, Queue};
-use crate::stream::{Context, Stream};
 
 const JOINING: &str = "joining a group";
 
