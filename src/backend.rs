@@ -87,7 +87,7 @@ impl Processor {
             Kind::Cpu => Ok(brigade_cpu::groups(world, mesh)?),
             #[cfg(feature = "cuda")]
             Kind::Cuda(gpu) if !shares(settings) => {
-                let options = brigade_cuda::Options {
+                let options = brigade_cuda::NcclOptions {
                     synchronous: settings.comm.synchronous,
                     even_alone: std::env::var_os(NCCL_ALONE).is_some(),
                 };
@@ -126,7 +126,7 @@ fn shares(settings: &Settings) -> bool {
 pub(crate) fn room(backend: Backend) -> anyhow::Result<usize> {
     match backend {
         #[cfg(feature = "cuda")]
-        Backend::Cuda => Ok(brigade_cuda::count()?.max(1)),
+        Backend::Cuda => Ok(brigade_cuda::gpu_count()?.max(1)),
         #[cfg(feature = "wgpu")]
         Backend::Wgpu => Ok(brigade_wgpu::room().max(1)),
         _ => Ok(std::thread::available_parallelism().map_or(1, usize::from)),
@@ -142,7 +142,7 @@ pub(crate) fn room(backend: Backend) -> anyhow::Result<usize> {
 pub(crate) fn check(settings: &Settings, ranks: usize, world: usize) -> anyhow::Result<()> {
     match settings.compute.backend {
         #[cfg(feature = "cuda")]
-        Backend::Cuda => Ok(brigade_cuda::check(ranks, world, shares(settings))?),
+        Backend::Cuda => Ok(brigade_cuda::check_gpus(ranks, world, shares(settings))?),
         #[cfg(feature = "wgpu")]
         Backend::Wgpu if brigade_wgpu::adapters().is_empty() => Err(brigade_wgpu::Error::NoAdapter.into()),
         _ => Ok(()),

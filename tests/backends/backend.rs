@@ -51,7 +51,7 @@ pub fn backends() -> Vec<Backend> {
         backends.push(Backend { name: "wgpu", open: on_wgpu, ..CPU });
     }
     #[cfg(feature = "cuda")]
-    if is_there("cuda", "BRIGADE_REQUIRE_CUDA", brigade_cuda::count().is_ok_and(|gpus| gpus > 0)) {
+    if is_there("cuda", "BRIGADE_REQUIRE_CUDA", brigade_cuda::gpu_count().is_ok_and(|gpus| gpus > 0)) {
         let gpus = brigade_cuda::driver().unwrap().gpus().unwrap();
         backends.push(Backend {
             name: "cuda",
@@ -81,12 +81,12 @@ fn on_wgpu(world: &Group, mesh: Mesh) -> (Device, Groups) {
 /// By NCCL where each rank has a GPU of its own, else through host memory.
 #[cfg(feature = "cuda")]
 fn on_cuda(world: &Group, mesh: Mesh) -> (Device, Groups) {
-    let shared = world.size() > brigade_cuda::count().unwrap();
+    let shared = world.size() > brigade_cuda::gpu_count().unwrap();
     let gpu = brigade_cuda::RankGpu::open(world.rank(), world.size(), shared).unwrap();
     let groups = if shared {
         brigade_cuda::host_groups(world, mesh).unwrap()
     } else {
-        let options = brigade_cuda::Options { synchronous: false, even_alone: true };
+        let options = brigade_cuda::NcclOptions { synchronous: false, even_alone: true };
         brigade_cuda::groups(world, mesh, &gpu, options).unwrap()
     };
     (gpu.device(), groups)

@@ -3,19 +3,19 @@
 use brigade::comm::Group;
 use brigade::core::Mesh;
 use brigade_behaviour::{Behaviour, Suite, Sums, on_ranks};
-use brigade_cuda::{Options, RankGpu};
+use brigade_cuda::{NcclOptions, RankGpu};
 
 use crate::backend::is_there;
 
 /// How many GPUs there are; none where the test is left out.
 fn gpus() -> Option<usize> {
-    let gpus = brigade_cuda::count().unwrap_or(0);
+    let gpus = brigade_cuda::gpu_count().unwrap_or(0);
     is_there("cuda", "BRIGADE_REQUIRE_CUDA", gpus > 0).then_some(gpus)
 }
 
 fn with_nccl(group: &Group, synchronous: bool, check: Behaviour) {
     let gpu = RankGpu::open(group.rank(), group.size(), false).unwrap();
-    let options = Options { synchronous, even_alone: true };
+    let options = NcclOptions { synchronous, even_alone: true };
     let mesh = Mesh { pp: 1, dp: group.size() };
     let groups = brigade_cuda::groups(group, mesh, &gpu, options).unwrap();
     let suite = Suite::new(gpu.device()).requiring(&Suite::FLOATS);

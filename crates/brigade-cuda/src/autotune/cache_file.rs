@@ -1,23 +1,27 @@
-//! Where the choices of kernels are kept for later processes.
+//! Where the results of autotuning are stored.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use crate::Gpu;
+use crate::driver::Gpu;
 
-/// A file of choices: `name` in `folder`, without its ending.
+/// The file `name` in `folder`, without its extension.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(super) struct CacheFile {
     pub folder: PathBuf,
     pub name: String,
 }
 
-/// Of a host's GPU, in `BRIGADE_CACHE_DIR` or `brigade` in the user's cache folder; none where the environment names no such
-/// folder.
+/// The cache file of one of a host's GPUs, in `BRIGADE_CACHE_DIR` or `brigade` in the user's cache folder; none if the
+/// environment names no such folder.
 ///
-/// Each host has a folder of its own: processes share a file through memory mapped from it, which file systems of a network
-/// cannot do. Each GPU has a file of its own: in it CubeCL tells GPUs apart by their number alone, not by their model.
-pub(crate) fn place(variable: impl Fn(&str) -> Option<OsString>, host: &str, gpu: &Gpu) -> Option<Place> {
+/// Each host has its own folder: processes share a file by mapping it into memory, which does not work across hosts on a network
+/// file system. Each GPU has its own file: within a file, CubeCL tells GPUs apart by their index alone, not by their model.
+pub(super) fn cache_file(
+    variable: impl Fn(&str) -> Option<OsString>,
+    host: &str,
+    gpu: &Gpu,
+) -> Option<CacheFile> {
     let folder = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = folder("BRIGADE_CACHE_DIR").or_else(|| {
         let user = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")))?;
@@ -25,7 +29,7 @@ pub(crate) fn place(variable: impl Fn(&str) -> Option<OsString>, host: &str, gpu
     })?;
     let (major, minor) = gpu.compute_capability;
     let name = format!("{} {major}.{minor} {}", gpu.name, gpu.index).replace([' ', '/'], "-");
-    Some(Place { folder: cache.join("kernels").join(host.replace('/', "-")), name })
+    Some(CacheFile { folder: cache.join("kernels").join(host.replace('/', "-")), name })
 }
 
 #[cfg(test)]
@@ -47,11 +51,11 @@ mod tests {
 
     fn folder(variables: &[(&str, &str)]) -> Option<PathBuf> {
         let variable = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| value.into());
-        Some(place(variable, HOST, &gpu("NVIDIA H200", 0))?.folder)
+        Some(cache_file(variable, HOST, &gpu("NVIDIA H200", 0))?.folder)
     }
 
     #[test]
-    fn the_environment_says_in_which_folder() {
+    fn the_environment_names_the_folder() {
         let (home, user, own) =
             (("HOME", "/home/a"), ("XDG_CACHE_HOME", "/cache"), ("BRIGADE_CACHE_DIR", "/b"));
         assert_eq!(folder(&[home]), Some("/home/a/.cache/brigade/kernels/node-3".into()));
@@ -63,8 +67,9 @@ mod tests {
 
     #[test]
     fn each_gpu_and_each_host_has_a_file_of_its_own() {
-        let at =
-            |host: &str, name: &str, index| place(|_| Some("/b".into()), host, &gpu(name, index)).unwrap();
+        let at = |host: &str, name: &str, index| {
+            cache_file(|_| Some("/b".into()), host, &gpu(name, index)).unwrap()
+        };
         let one = at(HOST, "NVIDIA H100 80GB HBM3", 0);
         assert_eq!(one.name, "NVIDIA-H100-80GB-HBM3-9.0-0");
         assert_ne!(at(HOST, "NVIDIA H100 80GB HBM3", 1), one);

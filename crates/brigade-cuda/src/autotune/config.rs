@@ -1,19 +1,19 @@
-//! Choices of kernels that outlive the process.
+//! Autotuning results that outlive the process.
 
 use cubecl_runtime::config::cache::CacheConfig;
 use cubecl_runtime::config::environment::EnvironmentConfig;
 use cubecl_runtime::config::{CubeClRuntimeConfig, RuntimeConfig};
 
-use super::cache_file::{Place, place};
-use crate::Gpu;
+use super::cache_file::{CacheFile, cache_file};
+use crate::driver::Gpu;
 
-/// Lets CubeCL keep which kernels were fastest on this GPU, and find it again. To be called before the GPU is first used: the
-/// first call of a process holds. Where the user's own configuration of CubeCL (`cubecl.toml`, `CUBECL_ENVIRONMENT`) names a
-/// place, that is it. A file that cannot be read or written costs nothing but timing the kernels again.
-pub(super) fn keep_choices(gpu: &Gpu) {
+/// Has CubeCL store which kernels were fastest on this GPU, and load them in later processes. To be called before the GPU is first
+/// used; only a process's first call has an effect. If the user's own configuration of CubeCL (`cubecl.toml`,
+/// `CUBECL_ENVIRONMENT`) names a file, that one is used. If the file cannot be read or written, kernels are merely timed again.
+pub(crate) fn set_cache_file(gpu: &Gpu) {
     let uname = rustix::system::uname();
-    let Some(Place { folder, name }) =
-        place(|name| std::env::var_os(name), &uname.nodename().to_string_lossy(), gpu)
+    let Some(CacheFile { folder, name }) =
+        cache_file(|name| std::env::var_os(name), &uname.nodename().to_string_lossy(), gpu)
     else {
         return;
     };

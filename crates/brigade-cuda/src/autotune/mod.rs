@@ -1,8 +1,8 @@
-//! The file that keeps which kernels autotuning chose, for later processes.
+//! A file that keeps which kernels autotuning found fastest, for later processes.
 
 mod cache_file;
 #[cfg(feature = "autotune")]
 mod config;
 
 #[cfg(feature = "autotune")]
-pub(crate) use config::keep_choices;
+pub(crate) use config::set_cache_file;

@@ -4,13 +4,11 @@ use std::collections::HashMap;
 
 use crate::error::Error;
 
-/// The index, among the visible GPUs, of the one that a rank takes: its local rank. Where exactly one is
-/// visible it is that one, because some launchers show each rank only its own; whether ranks share it is
-/// found by [`shared`].
+/// The index, among the visible GPUs, of the one that a rank takes: its local rank. If exactly one is visible it is that one,
+/// because some launchers show each rank only its own; [`shared_gpu`] finds out whether ranks share it.
 ///
 /// # Errors
-/// [`Error::TooFewGpus`] if more than one, but fewer than the node's ranks are visible and none is left for this rank;
-/// also if none is.
+/// [`Error::TooFewGpus`] if none is visible, or if several are and none is left for this rank.
 pub fn gpu_for(local_rank: usize, local_size: usize, visible: usize) -> Result<usize, Error> {
     match visible {
         _ if local_rank < visible => Ok(local_rank),
@@ -19,11 +17,11 @@ pub fn gpu_for(local_rank: usize, local_size: usize, visible: usize) -> Result<u
     }
 }
 
-/// Checks, where all GPUs of a node are seen, that each of its ranks gets one of its own.
+/// Checks that each rank of a node gets a GPU of its own. To be called where all GPUs of the node are visible.
 ///
 /// # Errors
 /// [`Error::TooFewGpus`], for the first rank that gets none.
-pub fn enough_for(ranks: usize, visible: usize) -> Result<(), Error> {
+pub fn check_gpu_count(ranks: usize, visible: usize) -> Result<(), Error> {
     match visible < ranks {
         true => Err(Error::TooFewGpus {
             local_rank: visible,
@@ -35,16 +33,16 @@ pub fn enough_for(ranks: usize, visible: usize) -> Result<(), Error> {
     }
 }
 
-/// The first two ranks with the same GPU, and its uuid, of which there is one in the world; names of hosts would not tell, since
-/// containers of one host have names of their own. Element r of `uuids` is that of rank r's GPU.
-pub fn shared(uuids: &[String]) -> Option<(usize, usize, String)> {
+/// The first two ranks that have the same GPU, and its UUID. UUIDs are unique in the world; host names would not do, since
+/// containers on one host each have their own. Element r of `uuids` belongs to rank r's GPU.
+pub fn shared_gpu(uuids: &[String]) -> Option<(usize, usize, String)> {
     let mut seen = HashMap::new();
     let mut ranks = uuids.iter().enumerate();
     ranks.find_map(|(rank, uuid)| seen.insert(uuid, rank).map(|first| (first, rank, uuid.clone())))
 }
 
 /// The setting that says which GPUs are visible, for messages.
-pub(crate) fn visibility() -> String {
+pub(super) fn visibility() -> String {
     match std::env::var("CUDA_VISIBLE_DEVICES") {
         Ok(value) => format!("CUDA_VISIBLE_DEVICES={value}"),
         Err(_) => "CUDA_VISIBLE_DEVICES is not set".to_owned(),
@@ -58,10 +56,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_launcher_counts_the_gpus_that_it_sees() {
-        assert_eq!((enough_for(1, 1), enough_for(2, 4)), (Ok(()), Ok(())));
+    fn a_launcher_checks_the_number_of_gpus() {
+        assert_eq!((check_gpu_count(1, 1), check_gpu_count(2, 4)), (Ok(()), Ok(())));
         for visible in [1, 3] {
-            let text = enough_for(4, visible).unwrap_err().to_string();
+            let text = check_gpu_count(4, visible).unwrap_err().to_string();
             let said = [format!("local rank {visible} of 4"), format!("shows {visible} GPU")];
             assert!(said.iter().all(|part| text.contains(part)), "{text}");
         }
@@ -95,7 +93,8 @@ mod tests {
 
     #[test]
     fn shared_gpus_are_found_by_uuid() {
-        let found = |uuids: &[&str]| shared(&uuids.iter().map(|uuid| (*uuid).to_owned()).collect::<Vec<_>>());
+        let found =
+            |uuids: &[&str]| shared_gpu(&uuids.iter().map(|uuid| (*uuid).to_owned()).collect::<Vec<_>>());
         assert_eq!((found(&[]), found(&["1", "3", "2"])), (None, None));
         let (first, second, uuid) = found(&["1", "2", "3", "2", "1"]).unwrap();
         assert_eq!((first, second, uuid.as_str()), (1, 3, "2"));

@@ -1,15 +1,14 @@
-//! How communicators are made.
+//! The configuration that communicators are made with.
 
 use std::ffi::c_int;
 
 use cudarc::nccl::sys::ncclConfig_t;
 
-/// A configuration that leaves all to NCCL, except that calls do not block. It is what
-/// `NCCL_CONFIG_INITIALIZER` of 2.30 makes. An older NCCL reads the part that it knows; a newer one takes its
-/// own defaults for what is not there.
+/// A configuration that leaves everything to NCCL, except that calls do not block. It equals `NCCL_CONFIG_INITIALIZER` of 2.30. An
+/// older NCCL reads the part that it knows; a newer one uses its own defaults for the rest.
 ///
-/// With `blocks`, its kernels take at most so many blocks of the GPU.
-pub(crate) fn config(blocks: Option<u32>) -> ncclConfig_t {
+/// With `max_ctas`, kernels use at most that many thread blocks of the GPU.
+pub(super) fn config(max_ctas: Option<u32>) -> ncclConfig_t {
     const UNDEFINED: c_int = c_int::MIN;
     ncclConfig_t {
         size: size_of::<ncclConfig_t>(),
@@ -18,7 +17,7 @@ pub(crate) fn config(blocks: Option<u32>) -> ncclConfig_t {
         blocking: 0,
         cgaClusterSize: UNDEFINED,
         minCTAs: UNDEFINED,
-        maxCTAs: blocks.and_then(|blocks| c_int::try_from(blocks).ok()).unwrap_or(UNDEFINED),
+        maxCTAs: max_ctas.and_then(|max| c_int::try_from(max).ok()).unwrap_or(UNDEFINED),
         netName: std::ptr::null(),
         splitShare: UNDEFINED,
         trafficClass: UNDEFINED,

@@ -5,21 +5,22 @@ use crate::error::Error;
 
 /// The order between the streams that a rank computes on and those of NCCL.
 ///
-/// What waits for what must be a part of what a program that blocks at each wait would wait for: an operation comes after all
-/// that the thread had computed when it began, and not after other operations that nobody has waited for.
-pub trait Order: Send + Sync {
-    /// Makes what `stream` is given next come after all that this thread has given the streams that it computes on.
+/// An operation runs after everything that its thread had computed when it was enqueued, and after no other operation that
+/// nobody has waited for. So the dependencies on the GPU are a subset of those of a program that blocks at each wait, and
+/// cannot deadlock where that program doesn't.
+pub trait StreamOrder: Send + Sync {
+    /// Makes whatever `stream` is given next run after everything that this thread has enqueued on the streams it computes on.
     ///
     /// # Errors
-    /// If the driver, or what was to be computed, failed.
-    fn after_compute(&self, stream: &Stream) -> Result<(), Error>;
+    /// If the driver, or one of the computations, failed.
+    fn comm_after_compute(&self, stream: &Stream) -> Result<(), Error>;
 
-    /// Makes all that is computed from now on come after `done`.
+    /// Makes everything that is computed from now on run after `done`.
     ///
     /// # Errors
     /// If the driver failed.
-    fn before_compute(&self, done: &Event) -> Result<(), Error>;
+    fn compute_after_comm(&self, done: &Event) -> Result<(), Error>;
 
-    /// Whether the host waits for each operation instead.
-    fn is_synchronous(&self) -> bool;
+    /// Whether the host blocks in each operation instead.
+    fn is_blocking(&self) -> bool;
 }

@@ -1,67 +1,73 @@
-//! An operation that NCCL's stream has not finished yet.
+//! An operation that was enqueued and can be waited for.
 
 use std::sync::Arc;
 
-use super::comm_stream::Rank;
+use super::rank::RankState;
 use crate::driver::Event;
 use crate::error::Error;
-use crate::watchdog::Ticket;
+use crate::watchdog::WorkHandle;
 
-/// An operation under way. What it touches is held until all that is computed later comes after it.
-pub struct InFlight {
-    rank: Arc<Rank>,
+/// An operation that was enqueued and can be waited for, as PyTorch's `Work`. It owns the memory that the operation uses until
+/// everything that is computed later runs after the operation.
+pub struct Work {
+    rank: Arc<RankState>,
     done: Arc<Event>,
-    ticket: Ticket,
-    /// None once it is over.
+    handle: WorkHandle,
+    /// None once it has been waited for.
     memory: Option<Box<dyn Send>>,
 }
 
-impl InFlight {
-    pub(crate) fn new(rank: Arc<Rank>, done: Arc<Event>, ticket: Ticket, memory: Box<dyn Send>) -> Self {
-        Self { rank, done, ticket, memory: Some(memory) }
+impl Work {
+    pub(super) fn new(
+        rank: Arc<RankState>,
+        done: Arc<Event>,
+        handle: WorkHandle,
+        memory: Box<dyn Send>,
+    ) -> Self {
+        Self { rank, done, handle, memory: Some(memory) }
     }
 
-    /// Makes all that is computed from now on come after it; the host does not wait, unless it waits for every
-    /// operation.
+    /// Makes everything that is computed from now on run after the operation. The host does not wait, unless the
+    /// [order](super::StreamOrder) is blocking.
     ///
     /// # Errors
     /// If anything of this rank has failed.
-    pub fn order(mut self) -> Result<(), Error> {
-        if self.rank.order.is_synchronous() {
-            return self.wait();
-        }
-        self.rank.watch.check()?;
-        self.rank.or_fail(self.rank.order.before_compute(&self.done))?;
+    pub fn synchronize(mut self) -> Result<(), Error> {
+        self.block_compute()?;
         self.memory = None;
         Ok(())
     }
 
-    /// Waits for it on the host.
+    /// Waits for the operation on the host.
     ///
     /// # Errors
-    /// As [`order`](Self::order), or if its deadline passes.
+    /// As [`synchronize`](Self::synchronize), or if its deadline passes.
     pub fn wait(mut self) -> Result<(), Error> {
-        self.finish()?;
+        self.block_host()?;
         self.memory = None;
         Ok(())
     }
 
-    /// As [`wait`](Self::wait), and its memory is still held.
-    pub(crate) fn finish(&self) -> Result<(), Error> {
-        self.rank.or_fail(self.rank.until(|| Ok(self.ticket.is_done()?.then_some(()))))
+    /// As [`synchronize`](Self::synchronize), without releasing the memory.
+    fn block_compute(&self) -> Result<(), Error> {
+        if self.rank.order.is_blocking() {
+            return self.block_host();
+        }
+        self.rank.check()?;
+        self.rank.fail_on_error(self.rank.order.compute_after_comm(&self.done))
+    }
+
+    /// As [`wait`](Self::wait), without releasing the memory.
+    pub(super) fn block_host(&self) -> Result<(), Error> {
+        self.rank.fail_on_error(self.rank.wait_until(|| Ok(self.handle.is_done()?.then_some(()))))
     }
 }
 
-impl Drop for InFlight {
+impl Drop for Work {
     fn drop(&mut self) {
         let Some(memory) = self.memory.take() else { return };
-        let ordered = match self.rank.order.is_synchronous() {
-            true => self.finish(),
-            false => (self.rank.watch.check())
-                .and_then(|()| self.rank.or_fail(self.rank.order.before_compute(&self.done))),
-        };
-        if ordered.is_err() {
-            // NCCL may still write there; the rank is about to end.
+        if self.block_compute().is_err() {
+            // NCCL may still write to it; the rank is about to end.
             std::mem::forget(memory);
         }
     }

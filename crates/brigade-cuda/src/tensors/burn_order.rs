@@ -1,19 +1,19 @@
 //! The order between Burn's streams and those of NCCL, without stopping the host.
 //!
-//! Burn does not show its streams (one for each thread that computes), so the two sides meet in two other ways:
+//! Burn does not expose its streams (one for each thread that computes), so each direction is ordered in another way:
 //!
-//! - **NCCL after Burn.** A counter in the GPU's memory is written *through Burn*, in its stream, after all that this thread
-//!   has given it; NCCL's stream waits until it reads that number (`cuStreamWaitValue32`). An event of the whole context would
-//!   also wait for NCCL's own operations that are under way, and two ranks that each wait for what the other has not begun
-//!   would wait for ever.
-//! - **Burn after NCCL.** An event in NCCL's stream, which the whole context waits for (`cuCtxWaitEvent`, driver 12.5 and
-//!   later): all that is given to any of its streams later. That is the order of the program, in which nothing that comes
-//!   after waiting for an operation begins before it.
+//! - **NCCL after Burn.** A counter in the GPU's memory is written *through Burn*, on its stream, after everything that this
+//!   thread has enqueued there; NCCL's stream waits until the counter has that value (`cuStreamWaitValue32`). An event of the whole
+//!   context would also wait for NCCL's own operations in flight, and two ranks that each wait for something that the other has
+//!   not started would wait forever.
+//! - **Burn after NCCL.** An event on NCCL's stream, which the whole context waits for (`cuCtxWaitEvent`, driver 12.5 and later):
+//!   everything that is enqueued on any of its streams later. That is the order of the program, in which nothing that follows the
+//!   wait for an operation starts before it.
 //!
-//! So on the GPU, what waits for what is a part of what a program that blocks at each wait would wait for. CUDA does not see the
-//! order that a value in memory makes, and streams that share a hardware queue run in the order in which they were given work;
-//! therefore what NCCL's stream waits for has always been handed to the driver before the wait is, and ranks ask for
-//! many queues ([`QUEUES`]).
+//! So the dependencies on the GPU are a subset of those of a program that blocks at each wait. CUDA does not know about an order
+//! that comes from a value in memory, and streams that share a hardware queue run in the order in which they were given work.
+//! Therefore whatever NCCL's stream waits for is always handed to the driver before the wait itself, and ranks ask for many
+//! queues ([`MAX_CONNECTIONS`]).
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -25,47 +25,47 @@ use burn_cubecl::cubecl::cuda::{CudaDevice, CudaRuntime};
 use burn_cubecl::cubecl::server::Handle;
 use cubecl_runtime::runtime::Runtime;
 
-use super::flat_tensor::Pinned;
-use crate::backoff::lock;
-use crate::{Context, Error, Event, Order, Stream, driver};
+use super::flat_tensor::DeviceMemory;
+use crate::polling::lock;
+use crate::{Context, Error, Event, Stream, StreamOrder, driver};
 
-/// The variable that says how many hardware queues a GPU's streams share, and how many a rank should have.
-pub(crate) const QUEUES: (&str, usize) = ("CUDA_DEVICE_MAX_CONNECTIONS", 32);
+/// The variable that sets how many hardware queues a GPU's streams share, and how many a rank should have.
+pub(super) const MAX_CONNECTIONS: (&str, usize) = ("CUDA_DEVICE_MAX_CONNECTIONS", 32);
 
 /// How the two sides are ordered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
-    /// On the GPU; the host goes on.
+pub(super) enum SyncMode {
+    /// On the GPU, without blocking the host.
     Events,
-    /// The host waits, each time.
+    /// By blocking the host in each operation.
     Host,
 }
 
 /// The order between Burn and NCCL on one GPU.
-pub(crate) struct BurnOrder {
-    mode: Mode,
+pub(super) struct BurnOrder {
+    mode: SyncMode,
     context: Arc<Context>,
     device: Device,
     client: Client,
-    /// A counter for each thread's stream: one of several streams could overtake itself.
+    /// A counter for each thread's stream: a counter that several streams write could go backwards.
     counters: Mutex<HashMap<StreamId, Counter>>,
 }
 
 struct Counter {
     handle: Handle,
-    memory: Pinned,
+    memory: DeviceMemory,
     value: u32,
 }
 
 impl BurnOrder {
-    pub(crate) fn new(mode: Mode, context: Arc<Context>, index: usize) -> Result<Self, Error> {
+    pub(super) fn new(mode: SyncMode, context: Arc<Context>, index: usize) -> Result<Self, Error> {
         let mode = match mode {
-            Mode::Events if !driver()?.has_context_events() => {
+            SyncMode::Events if !driver()?.has_context_events() => {
                 tracing::warn!(
-                    "the driver supports CUDA {} and not 12.5: the host waits for each of NCCL's operations",
+                    "the driver supports CUDA {} but not 12.5: the host will block in each of NCCL's operations",
                     driver()?.version_name()
                 );
-                Mode::Host
+                SyncMode::Host
             }
             mode => mode,
         };
@@ -73,22 +73,22 @@ impl BurnOrder {
         Ok(Self { mode, context, device: Device::cuda(index), client, counters: Mutex::default() })
     }
 
-    /// Falls back to waiting on the host where the driver cannot make a stream wait for a value.
-    pub(crate) fn probed(mut self) -> Result<Self, Error> {
-        if self.mode == Mode::Events
+    /// Falls back to blocking the host if the driver cannot make a stream wait for a value.
+    pub(super) fn probed(mut self) -> Result<Self, Error> {
+        if self.mode == SyncMode::Events
             && let Err(error) = self.raise_counter(&Stream::new(&self.context)?)
         {
-            tracing::warn!("{error}: the host waits for each of NCCL's operations");
-            self.mode = Mode::Host;
+            tracing::warn!("{error}: the host will block in each of NCCL's operations");
+            self.mode = SyncMode::Host;
         }
         Ok(self)
     }
 
-    /// A little pinned memory, of zeros.
-    pub(crate) fn scratch(&self) -> Result<Pinned, Error> {
+    /// A little memory of the GPU, filled with zeros.
+    pub(super) fn scratch(&self) -> Result<DeviceMemory, Error> {
         let handle = self.client.create(Bytes::from_bytes_vec(vec![0; 256]));
-        let memory = Pinned::of_handle(&self.client, &handle).map_err(computing)?;
-        self.device.sync().map_err(computing)?;
+        let memory = DeviceMemory::of_handle(&self.client, &handle).map_err(compute_error)?;
+        self.device.sync().map_err(compute_error)?;
         Ok(memory)
     }
 
@@ -100,46 +100,46 @@ impl BurnOrder {
         };
         counter.value = counter.value.wrapping_add(1);
         self.client.write(&counter.handle, word(counter.value));
-        // Comes back when the write has been given to the driver, and says if it could not be.
-        self.client.check([&counter.handle]).map_err(computing)?;
-        // SAFETY: the counter's memory is pinned, and lives as long as this, which outlives all operations.
+        // Returns once the write has been handed to the driver, or with the reason why it could not be.
+        self.client.check([&counter.handle]).map_err(compute_error)?;
+        // SAFETY: the counter's memory lives as long as this, which outlives all operations.
         unsafe { stream.wait_value32(counter.memory.address, counter.value) }
     }
 
     fn counter(&self) -> Result<Counter, Error> {
         let handle = self.client.create(word(0));
-        let memory = Pinned::of_handle(&self.client, &handle).map_err(computing)?;
-        // What the memory held before could be taken for a number that is yet to come.
-        self.device.sync().map_err(computing)?;
+        let memory = DeviceMemory::of_handle(&self.client, &handle).map_err(compute_error)?;
+        // The memory's old content could be mistaken for a later value of the counter.
+        self.device.sync().map_err(compute_error)?;
         Ok(Counter { handle, memory, value: 0 })
     }
 }
 
-impl Order for BurnOrder {
-    fn after_compute(&self, stream: &Stream) -> Result<(), Error> {
+impl StreamOrder for BurnOrder {
+    fn comm_after_compute(&self, stream: &Stream) -> Result<(), Error> {
         match self.mode {
-            Mode::Host => self.device.sync().map_err(computing),
-            Mode::Events => self.raise_counter(stream),
+            SyncMode::Host => self.device.sync().map_err(compute_error),
+            SyncMode::Events => self.raise_counter(stream),
         }
     }
 
-    fn before_compute(&self, done: &Event) -> Result<(), Error> {
+    fn compute_after_comm(&self, done: &Event) -> Result<(), Error> {
         match self.mode {
-            Mode::Host => Ok(()),
-            Mode::Events => {
-                // What this thread has given Burn before does not have to wait: let it reach the driver first.
-                self.client.check([]).map_err(computing)?;
+            SyncMode::Host => Ok(()),
+            SyncMode::Events => {
+                // What this thread has given Burn so far need not wait, so it must reach the driver first.
+                self.client.check([]).map_err(compute_error)?;
                 self.context.wait_event(done)
             }
         }
     }
 
-    fn is_synchronous(&self) -> bool {
-        self.mode == Mode::Host
+    fn is_blocking(&self) -> bool {
+        self.mode == SyncMode::Host
     }
 }
 
-fn computing(error: impl ToString) -> Error {
+fn compute_error(error: impl ToString) -> Error {
     Error::Compute { reason: error.to_string() }
 }
 

@@ -11,61 +11,66 @@ use brigade_host::message::describe;
 use brigade_host::{HostCollectives, Placement};
 use burn::tensor::{Device, Tensor};
 
-use super::flat_tensor::Flat;
+use super::flat_tensor::FlatTensor;
 use super::messages::{Incoming, Outgoing};
-use crate::backoff::lock;
-use crate::{ElementType, Inbox, Lane, Queue};
+use crate::polling::lock;
+use crate::{CommStream, GroupCall, ReceiveQueue, Work};
 
-/// A group's collectives from GPU to GPU. Numbers of a few bytes (exchanges, barriers, what a message is) go through the
-/// host.
+/// A group's collectives from GPU to GPU. A few bytes at a time (scalars, barriers, descriptions of messages) go through the host.
 ///
-/// NCCL adds in an order of its own, so sums agree with those of other backends within rounding only.
+/// NCCL adds in an order of its own, so its sums agree with those of other backends only up to rounding.
 pub struct NcclCollectives {
-    lane: Lane,
+    comm_stream: CommStream,
     host: HostCollectives,
     group: Group,
-    /// Directions to other ranks, and from them.
-    out: BTreeMap<usize, Lane>,
-    inboxes: Inboxes,
+    links: PipelineLinks,
     traffic: Mutex<Traffic>,
 }
 
-/// Directions from other ranks, by their number.
-pub(super) type Inboxes = BTreeMap<usize, (Arc<Lane>, Arc<Inbox<Result<Incoming>>>)>;
+/// This rank's links to and from its neighbours in a pipeline, by their ranks in the group. The last stage and the first are
+/// neighbours, too.
+#[derive(Default)]
+pub(super) struct PipelineLinks {
+    pub(super) to: BTreeMap<usize, CommStream>,
+    pub(super) from: BTreeMap<usize, (Arc<CommStream>, MessageQueue)>,
+}
 
-/// What an operation reads and writes.
-struct Call {
+pub(super) type MessageQueue = Arc<ReceiveQueue<Result<Incoming>>>;
+
+/// The memory that an operation reads and writes.
+struct Buffers {
     send: u64,
     recv: u64,
-    element: ElementType,
+    dtype: DType,
 }
 
 impl NcclCollectives {
-    pub(super) fn new(lane: Lane, group: Group, out: BTreeMap<usize, Lane>, inboxes: Inboxes) -> Self {
+    pub(super) fn new(comm_stream: CommStream, group: Group, links: PipelineLinks) -> Self {
         let host = HostCollectives::new(group.clone(), Placement::DEVICE);
-        Self { lane, host, group, out, inboxes, traffic: Mutex::default() }
+        Self { comm_stream, host, group, links, traffic: Mutex::default() }
     }
 
-    /// Runs an operation from a tensor into one of `elements` elements: the tensor itself where it may be, if `in_place`.
+    /// Starts an operation from a tensor into one of `elements` elements: with `in_place`, into the tensor itself if it is the
+    /// only owner of its memory.
     fn run(
         &self,
         operation: Operation,
         tensor: Tensor<1>,
         elements: usize,
         in_place: bool,
-        enqueue: impl FnOnce(&Queue<'_>, Call),
+        enqueue: impl FnOnce(&GroupCall<'_>, Buffers),
     ) -> PendingTensor {
         let start = || {
-            let (device, dtype) = (tensor.device(), tensor.dtype());
-            let input = Flat::floats(tensor)?;
-            let element = input.element()?;
-            let room = (!(in_place && input.is_sole()))
-                .then(|| Flat::floats(Tensor::empty([elements], (&device, dtype))))
+            let (device, burn_dtype) = (tensor.device(), tensor.dtype());
+            let input = FlatTensor::floats(tensor)?;
+            let dtype = input.dtype()?;
+            let output = (!(in_place && input.is_sole_owner()))
+                .then(|| FlatTensor::floats(Tensor::empty([elements], (&device, burn_dtype))))
                 .transpose()?;
-            let from = input.pin()?;
-            let (recv, mut memory) = match &room {
-                Some(room) => {
-                    let into = room.pin()?;
+            let from = input.memory()?;
+            let (recv, mut memory) = match &output {
+                Some(output) => {
+                    let into = output.memory()?;
                     (into.address, vec![into])
                 }
                 None => (from.address, Vec::new()),
@@ -78,24 +83,24 @@ impl NcclCollectives {
                 Operation::Broadcast => Kind::Broadcast,
                 _ => Kind::AllReduce,
             };
-            let call = Call { send, recv, element };
-            let what = (dtype_of(element), bytes);
-            let started = self.lane.start(kind, what, Box::new(memory), |queue| enqueue(queue, call));
-            let in_flight = started.map_err(Error::collective)?;
-            let result = room.unwrap_or(input).into_floats();
-            Ok((in_flight, if device.is_autodiff() { result.autodiff() } else { result }))
+            let buffers = Buffers { send, recv, dtype };
+            let enqueue = |group_call: &GroupCall<'_>| enqueue(group_call, buffers);
+            let started = self.comm_stream.start(kind, (dtype, bytes), Box::new(memory), enqueue);
+            let work = started.map_err(Error::collective)?;
+            let result = output.unwrap_or(input).into_floats();
+            Ok((work, if device.is_autodiff() { result.autodiff() } else { result }))
         };
         match start() {
-            Ok((in_flight, result)) => {
-                PendingTensor::new(move || in_flight.order().map(|()| result).map_err(Error::collective))
+            Ok((work, result)) => {
+                PendingTensor::new(move || work.synchronize().map(|()| result).map_err(Error::collective))
             }
             Err(error) => PendingTensor::new(self.failed(error)),
         }
     }
 
-    /// What could not begin here will not end elsewhere.
+    /// Fails the rank: other ranks would wait for an operation that could not start here.
     fn failed<T>(&self, error: Error) -> impl FnOnce() -> Result<T> + Send + use<T> {
-        self.lane.rank().fail(error.to_string());
+        self.comm_stream.rank().fail(error.to_string());
         move || Err(error)
     }
 
@@ -126,9 +131,9 @@ impl Collectives for NcclCollectives {
         if elements == 0 {
             return PendingTensor::ready(tensor);
         }
-        self.run(Operation::AllReduce, tensor, elements, true, |queue, Call { send, recv, element }| {
-            // SAFETY: both are pinned, of `elements` elements, until the operation is over.
-            unsafe { queue.all_reduce(send, recv, elements, element, ReduceOp::Sum) }
+        self.run(Operation::AllReduce, tensor, elements, true, |call, Buffers { send, recv, dtype }| {
+            // SAFETY: both have `elements` elements, and are held until the operation is done.
+            unsafe { call.all_reduce(send, recv, elements, dtype, ReduceOp::Sum) }
         })
     }
 
@@ -143,9 +148,10 @@ impl Collectives for NcclCollectives {
         if elements == 0 {
             return PendingTensor::ready(tensor);
         }
-        self.run(Operation::ReduceScatter, tensor, own, false, |queue, Call { send, recv, element }| {
-            // SAFETY: the input is pinned with `own` elements for each rank, the output with `own`.
-            unsafe { queue.reduce_scatter(send, recv, own, element, ReduceOp::Sum) }
+        self.run(Operation::ReduceScatter, tensor, own, false, |call, Buffers { send, recv, dtype }| {
+            // SAFETY: the input has `own` elements for each rank and the output has `own`; both are held until the operation
+            // is done.
+            unsafe { call.reduce_scatter(send, recv, own, dtype, ReduceOp::Sum) }
         })
     }
 
@@ -160,9 +166,10 @@ impl Collectives for NcclCollectives {
             tensor,
             elements * self.size(),
             false,
-            |queue, Call { send, recv, element }| {
-                // SAFETY: the input is pinned with `elements` elements, the output with as many for each rank.
-                unsafe { queue.all_gather(send, recv, elements, element) }
+            |call, Buffers { send, recv, dtype }| {
+                // SAFETY: the input has `elements` elements and the output as many for each rank; both are held until the
+                // operation is done.
+                unsafe { call.all_gather(send, recv, elements, dtype) }
             },
         )
     }
@@ -178,28 +185,28 @@ impl Collectives for NcclCollectives {
         if elements == 0 {
             return PendingTensor::ready(tensor);
         }
-        self.run(Operation::Broadcast, tensor, elements, true, |queue, Call { send, recv, element }| {
-            // SAFETY: both are pinned, of `elements` elements, until the operation is over.
-            unsafe { queue.broadcast(send, recv, elements, element, root) }
+        self.run(Operation::Broadcast, tensor, elements, true, |call, Buffers { send, recv, dtype }| {
+            // SAFETY: both have `elements` elements, and are held until the operation is done.
+            unsafe { call.broadcast(send, recv, elements, dtype, root) }
         })
     }
 
-    /// To a neighbour along the group's ring from GPU to GPU, to others through the host.
+    /// From GPU to GPU to neighbours in the pipeline, and through the host to other ranks.
     fn send(&self, message: Message, to: usize) -> Pending<()> {
-        let Some(lane) = self.out.get(&to) else { return self.host.send(message, to) };
+        let Some(comm_stream) = self.links.to.get(&to) else { return self.host.send(message, to) };
         self.count(Operation::Send, message.iter().flatten().map(brigade_core::Part::bytes).sum());
         let start = || {
             let description = describe(&message)?;
             let outgoing = Outgoing::new(message)?;
             let description = self.group.send(description, DType::U8, to);
-            Ok((description, outgoing.send(lane)?))
+            Ok((description, outgoing.send(comm_stream)?))
         };
         match start() {
-            Ok((description, in_flight)) => {
-                let rank = self.lane.rank().clone();
+            Ok((description, work)) => {
+                let rank = self.comm_stream.rank().clone();
                 Pending::new(move || {
-                    rank.or_fail(description.wait()).map_err(Error::collective)?;
-                    in_flight.map_or(Ok(()), |in_flight| in_flight.wait()).map_err(Error::collective)
+                    rank.fail_on_error(description.wait()).map_err(Error::collective)?;
+                    work.map_or(Ok(()), Work::wait).map_err(Error::collective)
                 })
             }
             Err(error) => Pending::new(self.failed(error)),
@@ -207,14 +214,15 @@ impl Collectives for NcclCollectives {
     }
 
     fn receive(&self, from: usize, device: &Device) -> Pending<Message> {
-        match self.inboxes.get(&from) {
-            Some((lane, inbox)) => {
-                let (lane, device) = (lane.clone(), device.clone());
-                let posted = inbox.post(move |description| Incoming::enqueue(&lane, description, &device));
-                let rank = self.lane.rank().clone();
+        match self.links.from.get(&from) {
+            Some((comm_stream, queue)) => {
+                let (comm_stream, device) = (comm_stream.clone(), device.clone());
+                let posted =
+                    queue.post(move |description| Incoming::enqueue(&comm_stream, description, &device));
+                let rank = self.comm_stream.rank().clone();
                 Pending::new(move || {
                     let received = || posted().map_err(Error::collective)??.take();
-                    rank.or_fail(received())
+                    rank.fail_on_error(received())
                 })
             }
             None => self.host.receive(from, device),
@@ -222,14 +230,14 @@ impl Collectives for NcclCollectives {
     }
 
     fn exchange(&self, values: Vec<f64>) -> PendingValues {
-        match self.lane.rank().check() {
+        match self.comm_stream.rank().check() {
             Ok(()) => self.host.exchange(values),
             Err(error) => PendingValues::new(move || Err(Error::collective(error))),
         }
     }
 
     fn barrier(&self) -> Result<()> {
-        self.lane.rank().check().map_err(Error::collective)?;
+        self.comm_stream.rank().check().map_err(Error::collective)?;
         self.host.barrier()
     }
 
@@ -244,25 +252,15 @@ impl Collectives for NcclCollectives {
 }
 
 impl Drop for NcclCollectives {
-    /// After a failure nothing is waited for.
+    /// After a failure, the communicators are aborted, so that dropping them waits for nothing.
     fn drop(&mut self) {
         if let Some(failure) = self.group.failure() {
             let reason = failure.to_string();
-            self.lane.rank().fail(reason.as_str());
-            let lanes = self.out.values().chain(self.inboxes.values().map(|(lane, _)| lane.as_ref()));
-            lanes.chain([&self.lane]).for_each(|lane| lane.abort(&reason));
+            self.comm_stream.rank().fail(reason.as_str());
+            let PipelineLinks { to, from } = &self.links;
+            let links = to.values().chain(from.values().map(|(comm_stream, _)| comm_stream.as_ref()));
+            links.chain([&self.comm_stream]).for_each(|comm_stream| comm_stream.abort(&reason));
         }
-    }
-}
-
-fn dtype_of(element: ElementType) -> DType {
-    match element {
-        ElementType::F32 => DType::F32,
-        ElementType::F64 => DType::F64,
-        ElementType::F16 => DType::F16,
-        ElementType::Bf16 => DType::Bf16,
-        ElementType::I64 => DType::I64,
-        ElementType::U8 => DType::U8,
     }
 }
 

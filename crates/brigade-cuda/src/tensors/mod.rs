@@ -1,12 +1,13 @@
-//! What Burn's tensors add to GPUs and NCCL: which memory a tensor is, when it may be touched, and core's collectives.
+//! Collectives over Burn's tensors: which memory a tensor has, when it may be touched, and the groups of a mesh.
 
 mod burn_order;
 mod collectives;
 mod flat_tensor;
+mod group_builder;
 mod groups;
 mod messages;
 mod rank_gpu;
 
 pub use collectives::NcclCollectives;
-pub use groups::{Options, groups, host_groups};
-pub use rank_gpu::{RankGpu, check, count};
+pub use groups::{NcclOptions, groups, host_groups};
+pub use rank_gpu::{RankGpu, check_gpus, gpu_count};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use burn::tensor::Device;
 
-use crate::{Context, Error, Gpu, driver, enough_for, gpu_for, nccl};
+use crate::{Context, Error, Gpu, check_gpu_count, driver, gpu_for, nccl};
 
 /// The GPU of a rank.
 pub struct RankGpu {
@@ -13,8 +13,8 @@ pub struct RankGpu {
 }
 
 impl RankGpu {
-    /// The GPU of the rank that is `local_rank` of `local_size` on its node. Where several ranks may share one, they take
-    /// turns.
+    /// The GPU of the rank that is `local_rank` of `local_size` on its node. With `sharing`, ranks beyond the number of GPUs
+    /// start again at the first.
     ///
     /// # Errors
     /// If there is no driver, or no GPU for the rank.
@@ -25,16 +25,16 @@ impl RankGpu {
         let context = Context::new(index)?;
         let gpu = gpus.swap_remove(index);
         #[cfg(feature = "autotune")]
-        crate::autotune::keep_choices(&gpu);
+        crate::autotune::set_cache_file(&gpu);
         Ok(Self { gpu, context })
     }
 
-    /// What is known of it.
+    /// What the driver says about it.
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
     }
 
-    /// As a device of Burn.
+    /// Its device in Burn.
     pub fn device(&self) -> Device {
         Device::cuda(self.gpu.index)
     }
@@ -44,20 +44,20 @@ impl RankGpu {
 ///
 /// # Errors
 /// If there is no driver.
-pub fn count() -> Result<usize, Error> {
+pub fn gpu_count() -> Result<usize, Error> {
     Ok(driver()?.gpus()?.len())
 }
 
-/// Checks, before any rank starts, that this node has what `ranks` ranks of a world of `world` need. Where they share GPUs, or
-/// there is one only, that is no NCCL.
+/// Checks, before any rank starts, that this node has what `ranks` ranks of a world of `world` need. NCCL is not needed if they
+/// share GPUs, or if there is only one rank.
 ///
 /// # Errors
-/// If there is no driver, too few GPUs, or no NCCL.
-pub fn check(ranks: usize, world: usize, sharing: bool) -> Result<(), Error> {
-    let visible = count()?;
+/// If there is no driver, or no NCCL, or too few GPUs.
+pub fn check_gpus(ranks: usize, world: usize, sharing: bool) -> Result<(), Error> {
+    let visible = gpu_count()?;
     if sharing {
         return gpu_for(0, ranks, visible).map(drop);
     }
-    enough_for(ranks, visible)?;
+    check_gpu_count(ranks, visible)?;
     if world > 1 { nccl().map(drop) } else { Ok(()) }
 }

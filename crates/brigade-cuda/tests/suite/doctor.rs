@@ -3,7 +3,7 @@
 use brigade_cuda::examine;
 use brigade_report::Finding;
 
-use crate::support::assert_contains;
+use crate::harness::assert_contains;
 
 fn finding<'a>(findings: &'a [Finding], name: &str) -> &'a Finding {
     findings.iter().find(|finding| finding.name == name).unwrap()

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use brigade_cuda::{Context, Error, Event, Gpu, Stream, driver};
 
-use crate::support::{assert_contains, live};
+use crate::harness::{assert_contains, live};
 
 stand_in_test!(gpus_are_described, ["STAND_IN_GPUS" = "2"], {
     let driver = driver().unwrap();
@@ -72,7 +72,7 @@ stand_in_test!(an_older_driver_has_no_context_events, ["STAND_IN_DRIVER" = "1204
     assert!(!driver().unwrap().has_context_events());
     let context = Context::new(0).unwrap();
     let text = context.wait_event(&Event::new(&context).unwrap()).unwrap_err().to_string();
-    assert_contains(&text, &["CUDA 12.4", "only 12.5"]);
+    assert_contains(&text, &["CUDA 12.4", "needs 12.5"]);
 });
 
 stand_in_test!(what_is_made_is_given_back, [], {

@@ -7,14 +7,14 @@
 #![allow(clippy::unwrap_used)]
 
 #[macro_use]
-mod support;
+mod harness;
 
 mod doctor;
 mod driver;
-mod ends;
 mod nccl;
 mod operations;
 mod order;
 mod pipelines;
 mod simulation;
-mod watching;
+mod teardown;
+mod watchdog;

@@ -2,7 +2,7 @@
 
 use brigade_cuda::nccl;
 
-use crate::support::assert_contains;
+use crate::harness::assert_contains;
 
 stand_in_test!(it_is_found_by_its_name, [], {
     let nccl = nccl().unwrap();
@@ -36,7 +36,7 @@ stand_in_test!(without_it_the_message_says_where_it_may_be, ["libraries" = "driv
                 "libnccl.so: ",
                 "BRIGADE_NCCL",
                 "nvidia/nccl/lib",
-                "not looked",
+                "does not look",
             ],
         ),
         Ok(nccl) => println!("not checked: this host has NCCL, {}", nccl.path()),

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use brigade_comm::DType;
 use brigade_comm::ReduceOp::{self, Max, Sum};
-use brigade_cuda::{ElementType, Error, Queue};
+use brigade_cuda::{Error, GroupCall};
 use half::{bf16, f16};
 
-use crate::support::{Rank, SOON, alone, assert_contains, at, ends, world};
+use crate::harness::{Rank, SOON, alone, assert_contains, at, ends, world};
 
 const COUNT: usize = 5;
 
@@ -17,7 +18,7 @@ fn value(rank: usize, i: usize) -> f64 {
 
 fn all_reduce<T: Copy + PartialEq + std::fmt::Debug>(
     rank: &Rank,
-    element: ElementType,
+    element: DType,
     op: ReduceOp,
     from: impl Fn(f64) -> T,
 ) {
@@ -26,7 +27,7 @@ fn all_reduce<T: Copy + PartialEq + std::fmt::Debug>(
     assert_eq!(size_of::<T>(), element.size());
     let (sent, received) = (at(&mut send), at(&mut recv));
     // SAFETY: both live until the stream is done.
-    let enqueue = |queue: &Queue<'_>| unsafe { queue.all_reduce(sent, received, COUNT, element, op) };
+    let enqueue = |queue: &GroupCall<'_>| unsafe { queue.all_reduce(sent, received, COUNT, element, op) };
     rank.enqueue("all_reduce", enqueue).unwrap();
     rank.stream.synchronize_within(SOON).unwrap();
     let ranks = 0..rank.size;
@@ -39,12 +40,12 @@ fn all_reduce<T: Copy + PartialEq + std::fmt::Debug>(
 
 fn every_type(rank: &Rank) {
     for op in [Sum, Max] {
-        all_reduce(rank, ElementType::F32, op, |x| x as f32);
-        all_reduce(rank, ElementType::F64, op, |x| x);
-        all_reduce(rank, ElementType::Bf16, op, bf16::from_f64);
-        all_reduce(rank, ElementType::F16, op, f16::from_f64);
-        all_reduce(rank, ElementType::I64, op, |x| x as i64);
-        all_reduce(rank, ElementType::U8, op, |x| x as u8);
+        all_reduce(rank, DType::F32, op, |x| x as f32);
+        all_reduce(rank, DType::F64, op, |x| x);
+        all_reduce(rank, DType::Bf16, op, bf16::from_f64);
+        all_reduce(rank, DType::F16, op, f16::from_f64);
+        all_reduce(rank, DType::I64, op, |x| x as i64);
+        all_reduce(rank, DType::U8, op, |x| x as u8);
     }
 }
 
@@ -55,9 +56,9 @@ fn the_other_collectives(rank: &Rank) {
     let (mut part, mut all) = (vec![0f32; COUNT], vec![0f32; size * COUNT]);
     let (mut same, root) = (send.clone(), size - 1);
     let (a, b, c, d) = (at(&mut send), at(&mut part), at(&mut all), at(&mut same));
-    let scatter = |queue: &Queue<'_>| unsafe { queue.reduce_scatter(a, b, COUNT, ElementType::F32, Sum) };
-    let gather = |queue: &Queue<'_>| unsafe { queue.all_gather(b, c, COUNT, ElementType::F32) };
-    let broadcast = |queue: &Queue<'_>| unsafe { queue.broadcast(d, d, COUNT, ElementType::F32, root) };
+    let scatter = |queue: &GroupCall<'_>| unsafe { queue.reduce_scatter(a, b, COUNT, DType::F32, Sum) };
+    let gather = |queue: &GroupCall<'_>| unsafe { queue.all_gather(b, c, COUNT, DType::F32) };
+    let broadcast = |queue: &GroupCall<'_>| unsafe { queue.broadcast(d, d, COUNT, DType::F32, root) };
     // SAFETY, above: all live until the stream is done.
     rank.enqueue("reduce_scatter", scatter).unwrap();
     rank.enqueue("all_gather", gather).unwrap();
@@ -78,9 +79,9 @@ fn a_ring(rank: &Rank) {
     let mut recv = vec![99u8; 7];
     let (from, into) = (at(&mut send), at(&mut recv));
     // SAFETY: both live until the stream is done.
-    let enqueue = |queue: &Queue<'_>| unsafe {
-        queue.recv(into, 7, ElementType::U8, before);
-        queue.send(from, 7, ElementType::U8, next);
+    let enqueue = |queue: &GroupCall<'_>| unsafe {
+        queue.recv(into, 7, DType::U8, before);
+        queue.send(from, 7, DType::U8, next);
     };
     rank.enqueue("a ring", enqueue).unwrap();
     rank.stream.synchronize_within(SOON).unwrap();
@@ -94,7 +95,7 @@ fn everything(size: usize) {
         the_other_collectives(&rank);
         a_ring(&rank);
         rank.comm.async_error().unwrap();
-        rank.comm.finish(SOON).unwrap();
+        rank.comm.finalize(SOON).unwrap();
     });
     let size = size as i64;
     assert_eq!(ends(), (size, size, size, 0));
@@ -113,14 +114,14 @@ stand_in_test!(one_rank_sends_and_another_receives, [], {
         let mut buffer = [rank.rank as i64 + 1; 3];
         let address = at(&mut buffer);
         // SAFETY: it lives until the stream is done.
-        let enqueue = |queue: &Queue<'_>| match rank.rank {
-            0 => unsafe { queue.send(address, 3, ElementType::I64, 1) },
-            _ => unsafe { queue.recv(address, 3, ElementType::I64, 0) },
+        let enqueue = |queue: &GroupCall<'_>| match rank.rank {
+            0 => unsafe { queue.send(address, 3, DType::I64, 1) },
+            _ => unsafe { queue.recv(address, 3, DType::I64, 0) },
         };
         rank.enqueue("a transfer", enqueue).unwrap();
         rank.stream.synchronize_within(SOON).unwrap();
         assert_eq!(buffer, [1; 3]);
-        rank.comm.finish(SOON).unwrap();
+        rank.comm.finalize(SOON).unwrap();
     });
     assert_eq!(ends(), (2, 2, 2, 0));
 });
@@ -138,14 +139,14 @@ fn groups_are_split_off() {
             let (mut send, mut recv) = ([rank.rank as f32], [-1.0f32; 2]);
             let (from, into) = (at(&mut send), at(&mut recv));
             // SAFETY: both live until the stream is done.
-            let enqueue = |queue: &Queue<'_>| unsafe { queue.all_gather(from, into, 1, ElementType::F32) };
+            let enqueue = |queue: &GroupCall<'_>| unsafe { queue.all_gather(from, into, 1, DType::F32) };
             outer.enqueue("all_gather", &rank.stream, SOON, enqueue).unwrap();
             rank.stream.synchronize_within(SOON).unwrap();
             assert_eq!(recv, [2.0, 0.0]);
-            outer.finish(SOON).unwrap();
+            outer.finalize(SOON).unwrap();
         }
-        each.finish(SOON).unwrap();
-        rank.comm.finish(SOON).unwrap();
+        each.finalize(SOON).unwrap();
+        rank.comm.finalize(SOON).unwrap();
     });
     assert_eq!(ends(), (8, 8, 8, 0));
 }
@@ -158,7 +159,7 @@ stand_in_test!(splits_of_an_older_nccl, ["STAND_IN_GPUS" = "3", "STAND_IN_NCCL" 
 
 stand_in_test!(impossible_ranks_and_colours_are_refused, [], {
     alone(|rank| {
-        let id = brigade_cuda::Id::new(brigade_cuda::nccl().unwrap()).unwrap();
+        let id = brigade_cuda::UniqueId::new(brigade_cuda::nccl().unwrap()).unwrap();
         let nccl = brigade_cuda::nccl().unwrap();
         let error =
             brigade_cuda::Communicator::init(nccl, &rank.context, "world", &id, 2, 2, Duration::from_secs(1))
@@ -167,7 +168,7 @@ stand_in_test!(impossible_ranks_and_colours_are_refused, [], {
         assert_contains(&error.to_string(), &["no rank 2 among 2 ranks", "world"]);
         let error = rank.comm.split("part", Some(u32::MAX), 0, SOON).err().unwrap();
         assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
-        rank.comm.finish(SOON).unwrap();
+        rank.comm.finalize(SOON).unwrap();
     });
     assert_eq!(ends(), (1, 1, 1, 0));
 });

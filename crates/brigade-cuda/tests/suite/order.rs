@@ -3,10 +3,11 @@
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+use brigade_comm::DType;
 use brigade_comm::ReduceOp::Sum;
-use brigade_cuda::{ElementType, Error, Event, Queue, Stream};
+use brigade_cuda::{Error, Event, GroupCall, Stream};
 
-use crate::support::{SOON, alone, at, ends, eventually, world};
+use crate::harness::{SOON, alone, at, ends, eventually, world};
 
 /// What must not happen is looked for so long.
 const A_WHILE: Duration = Duration::from_millis(30);
@@ -19,14 +20,13 @@ stand_in_test!(an_event_comes_after_the_operation_before_it, ["STAND_IN_POLLS" =
             assert!(event.is_done().unwrap());
             let (from, into) = (at(&mut send), at(&mut recv));
             // SAFETY: both live until the event is done.
-            let enqueue =
-                |queue: &Queue<'_>| unsafe { queue.all_reduce(from, into, 4, ElementType::F32, Sum) };
+            let enqueue = |queue: &GroupCall<'_>| unsafe { queue.all_reduce(from, into, 4, DType::F32, Sum) };
             rank.enqueue("all_reduce", enqueue).unwrap();
             rank.stream.record(&event).unwrap();
             eventually("the event", || event.is_done().unwrap());
             assert_eq!(recv, [2.0 * round as f32; 4]);
         }
-        rank.comm.finish(SOON).unwrap();
+        rank.comm.finalize(SOON).unwrap();
     });
     assert_eq!(ends(), (2, 2, 2, 0));
 });
@@ -38,15 +38,15 @@ stand_in_test!(a_stream_waits_for_another_ones_event, [], {
         let event = Event::new(&rank.context).unwrap();
         let (a, b, c) = (at(&mut send), at(&mut sum), at(&mut all));
         // SAFETY: all live until the second stream is done.
-        let reduce = |queue: &Queue<'_>| unsafe { queue.all_reduce(a, b, 2, ElementType::I64, Sum) };
-        let gather = |queue: &Queue<'_>| unsafe { queue.all_gather(b, c, 2, ElementType::I64) };
+        let reduce = |queue: &GroupCall<'_>| unsafe { queue.all_reduce(a, b, 2, DType::I64, Sum) };
+        let gather = |queue: &GroupCall<'_>| unsafe { queue.all_gather(b, c, 2, DType::I64) };
         rank.enqueue("all_reduce", reduce).unwrap();
         rank.stream.record(&event).unwrap();
         second.wait_event(&event).unwrap();
         rank.comm.enqueue("all_gather", &second, SOON, gather).unwrap();
         second.synchronize_within(SOON).unwrap();
         assert_eq!(all, [2; 4]);
-        rank.comm.finish(SOON).unwrap();
+        rank.comm.finalize(SOON).unwrap();
     });
 });
 
@@ -58,7 +58,7 @@ stand_in_test!(a_stream_waits_for_a_value, [], {
         // SAFETY: all live until the stream is done. The counter wraps around: 1 comes after its largest
         // value.
         unsafe { rank.stream.wait_value32(flag.as_ptr() as u64, 1) }.unwrap();
-        let enqueue = |queue: &Queue<'_>| unsafe { queue.all_reduce(from, into, 4, ElementType::U8, Sum) };
+        let enqueue = |queue: &GroupCall<'_>| unsafe { queue.all_reduce(from, into, 4, DType::U8, Sum) };
         rank.enqueue("all_reduce", enqueue).unwrap();
         std::thread::sleep(A_WHILE);
         assert!(!rank.stream.is_done().unwrap());
@@ -69,7 +69,7 @@ stand_in_test!(a_stream_waits_for_a_value, [], {
         flag.store(2, SeqCst);
         rank.stream.synchronize_within(SOON).unwrap();
         assert_eq!(recv, [3; 4]);
-        rank.comm.finish(SOON).unwrap();
+        rank.comm.finalize(SOON).unwrap();
     });
 });
 
@@ -91,10 +91,10 @@ stand_in_test!(a_context_waits_for_an_event, [], {
         let start = Instant::now();
         eventually("what was enqueued after", || after.is_done().unwrap());
         assert!(start.elapsed() < SOON);
-        rank.comm.finish(SOON).unwrap();
+        rank.comm.finalize(SOON).unwrap();
     });
 });
 
-fn event(rank: &crate::support::Rank) -> Event {
+fn event(rank: &crate::harness::Rank) -> Event {
     Event::new(&rank.context).unwrap()
 }

@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use brigade_comm::{DType, Operation as Kind, ReduceOp};
-use brigade_cuda::{ElementType, Queue};
+use brigade_cuda::GroupCall;
 use brigade_plan::ScheduleKind::{self, GPipe, Interleaved, OneFOneB};
 
+use crate::harness::{SOON, assert_contains, count, eventually, in_driver};
 use crate::simulation::{Compiles, LEFT, Leaves, Mesh, OrderKind, Plan, Sharding, Sim, pass};
-use crate::support::{SOON, assert_contains, count, eventually, in_driver};
 
 /// Steps of each case, each with its own delays.
 const STEPS: u64 = 20;
@@ -275,19 +275,19 @@ stand_in_test!(what_fails_on_one_rank_after_its_operation_began_ends_all, ["STAN
     sim.run(|rank| {
         let memory = rank.pool.room(4, &rank.computing);
         let address = memory.place().address();
-        let enqueue = |queue: &Queue<'_>| {
+        let enqueue = |queue: &GroupCall<'_>| {
             // SAFETY: it is held until the operation is over.
-            unsafe { queue.all_reduce(address, address, 4, ElementType::I64, ReduceOp::Sum) }
+            unsafe { queue.all_reduce(address, address, 4, DType::I64, ReduceOp::Sum) }
         };
-        let lane = rank.dp.as_ref().unwrap();
-        let in_flight =
-            lane.start(Kind::AllReduce, (DType::I64, 32), Box::new(memory.clone()), enqueue).unwrap();
+        let comm_stream = rank.dp.as_ref().unwrap();
+        let work =
+            comm_stream.start(Kind::AllReduce, (DType::I64, 32), Box::new(memory.clone()), enqueue).unwrap();
         if rank.replica == 0 {
-            assert_contains(&in_flight.order().unwrap_err().to_string(), &["12.5 and later"]);
+            assert_contains(&work.synchronize().unwrap_err().to_string(), &["12.5 or later"]);
             eventually("its failure", || rank.world.failure().is_some());
         } else {
             eventually("the other's failure", || rank.world.failure().is_some());
-            assert_contains(&rank.world.failure().unwrap().to_string(), &["rank 0", "12.5 and later"]);
+            assert_contains(&rank.world.failure().unwrap().to_string(), &["rank 0", "12.5 or later"]);
         }
     });
 });

@@ -9,7 +9,7 @@ use brigade_cuda::{Context, Stream};
 use cudarc::driver::sys::CUstream;
 
 use super::pool::Place;
-use crate::support::in_driver;
+use crate::harness::in_driver;
 
 /// What memory must hold: element `i` is `first + i * step`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

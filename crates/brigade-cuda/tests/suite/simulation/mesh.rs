@@ -1,18 +1,20 @@
-//! The ranks of a mesh, their groups and lanes, made as `tensors::groups` makes them.
+//! The ranks of a mesh, their groups and comm_streams, made as `tensors::groups` makes them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use brigade_comm::{Group, Timeouts};
-use brigade_cuda::{Communicator, Context, Id, InFlight, Inbox, Lane, Rank, Watch, nccl};
+use brigade_cuda::{
+    CommStream, Communicator, Context, RankState, ReceiveQueue, UniqueId, Watchdog, Work, nccl,
+};
 
 use super::computing::Computing;
 use super::order::{OrderKind, SimOrder};
 use super::pool::{Buffer, Pool};
-use crate::support::SOON;
+use crate::harness::SOON;
 
-/// Ranks along each axis. Rank `replica * pp + stage` of the world is one of both.
+/// Ranks along each axis. RankState `replica * pp + stage` of the world is one of both.
 #[derive(Debug, Clone, Copy)]
 pub struct Mesh {
     pub pp: usize,
@@ -29,19 +31,19 @@ pub struct Sim {
 }
 
 /// A message that was received, or is being.
-pub type Incoming = Result<(Vec<Buffer>, InFlight), String>;
+pub type Incoming = Result<(Vec<Buffer>, Work), String>;
 
 /// The numbers of a direction's ends.
 pub const SENDER: usize = 0;
 pub const RECEIVER: usize = 1;
 
-/// One rank. It is dropped from the top down: lanes before what they need.
+/// One rank. It is dropped from the top down: comm_streams before what they need.
 pub struct SimRank {
     pub stage: usize,
     pub replica: usize,
-    pub out: BTreeMap<usize, Lane>,
-    pub inboxes: BTreeMap<usize, (Arc<Lane>, Arc<Inbox<Incoming>>)>,
-    pub dp: Option<Lane>,
+    pub out: BTreeMap<usize, CommStream>,
+    pub receive_queues: BTreeMap<usize, (Arc<CommStream>, Arc<ReceiveQueue<Incoming>>)>,
+    pub dp: Option<CommStream>,
     pub pp_group: Group,
     pub world: Group,
     pub pool: Pool,
@@ -51,20 +53,20 @@ pub struct SimRank {
 impl Sim {
     /// Runs `body` as every rank of the mesh, each a thread.
     pub fn run<R: Send>(self, body: impl Fn(SimRank) -> R + Sync) -> Vec<R> {
-        let id = Id::new(nccl().unwrap()).unwrap().to_bytes();
+        let id = UniqueId::new(nccl().unwrap()).unwrap().to_bytes();
         let timeouts = Timeouts { init: SOON, step: self.limit, ..Timeouts::default() };
         let groups = brigade_comm::threads(self.mesh.pp * self.mesh.dp, timeouts);
         std::thread::scope(|scope| {
             let body = &body;
             let ranks: Vec<_> = groups
                 .into_iter()
-                .map(|world| scope.spawn(move || body(self.rank(world, Id::from_bytes(id)))))
+                .map(|world| scope.spawn(move || body(self.rank(world, UniqueId::from_bytes(id)))))
                 .collect();
             ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
         })
     }
 
-    fn rank(self, world: Group, id: Id) -> SimRank {
+    fn rank(self, world: Group, id: UniqueId) -> SimRank {
         let Mesh { pp, dp } = self.mesh;
         let (me, size) = (world.rank(), world.size());
         let (replica, stage) = (me / pp, me % pp);
@@ -74,34 +76,35 @@ impl Sim {
         let order = SimOrder::new(self.order, context.clone(), computing.clone(), me);
         let (told, heard) = (world.clone(), world.clone());
         let elsewhere = move || heard.failure().map(|error| error.to_string());
-        let watch = Watch::new(move |reason| told.abort(reason), elsewhere).unwrap();
-        let rank = Rank::new(watch, Box::new(order), context, world.clone());
+        let watchdog = Watchdog::new(move |reason| told.abort(reason), elsewhere).unwrap();
+        let rank = RankState::new(watchdog, Box::new(order), context, world.clone());
 
         let pp_group = world.split("pp", replica as u32, stage as u32).unwrap();
         let dp_group = world.split("dp", stage as u32, replica as u32).unwrap();
         let pp_own = all.split("pp", Some(replica as u32), stage, SOON).unwrap().unwrap();
         let dp_own = all.split("dp", Some(stage as u32), replica, SOON).unwrap().unwrap();
         let notes = dp_group.outside("dp (NCCL)", 0, &(0..dp).collect::<Vec<_>>());
-        let dp_lane = (dp > 1).then(|| Lane::new(&rank, dp_own, notes).unwrap());
-        let (mut out, mut inboxes) = (BTreeMap::new(), BTreeMap::new());
+        let dp_lane = (dp > 1).then(|| CommStream::new(&rank, dp_own, notes).unwrap());
+        let (mut out, mut receive_queues) = (BTreeMap::new(), BTreeMap::new());
         for (color, (from, to)) in directions(pp).into_iter().enumerate() {
             let name = format!("pp {from} to {to}");
             let takes_part = [from, to].contains(&stage).then_some(0);
             let key = if stage == from { SENDER } else { RECEIVER };
             let Some(pair) = pp_own.split(&name, takes_part, key, SOON).unwrap() else { continue };
             let notes = pp_group.outside(&name, color as u64 + 1, &[from, to]);
-            let lane = Lane::new(&rank, pair, notes).unwrap();
+            let comm_stream = CommStream::new(&rank, pair, notes).unwrap();
             if stage == from {
-                out.insert(to, lane);
+                out.insert(to, comm_stream);
             } else {
-                inboxes.insert(from, (Arc::new(lane), Inbox::new(&rank, pp_group.clone(), from)));
+                receive_queues
+                    .insert(from, (Arc::new(comm_stream), ReceiveQueue::new(&rank, pp_group.clone(), from)));
             }
         }
         SimRank {
             stage,
             replica,
             out,
-            inboxes,
+            receive_queues,
             dp: dp_lane,
             pp_group,
             world,

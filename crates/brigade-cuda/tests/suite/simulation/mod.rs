@@ -1,7 +1,7 @@
 //! Ranks as threads, each with a computing stream of its own on the stand-in of its GPU, as Burn's backend has one.
 //!
 //! What is Burn's part in a run is simulated here: the computing stream, its pool of memory and the order between it and
-//! NCCL's streams, as `src/tensors/` makes them. Lanes, inboxes and the watch are the crate's own.
+//! NCCL's streams, as `src/tensors/` makes them. Lanes, receive_queues and the watchdog are the crate's own.
 
 mod computing;
 mod mesh;

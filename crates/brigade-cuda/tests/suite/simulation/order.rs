@@ -4,11 +4,11 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
-use brigade_cuda::{Context, Error, Event, Order, Stream};
+use brigade_cuda::{Context, Error, Event, Stream, StreamOrder};
 use cudarc::driver::sys::CUstream;
 
 use super::computing::Computing;
-use crate::support::{SOON, in_driver};
+use crate::harness::{SOON, in_driver};
 
 /// How the two sides are ordered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,8 +67,8 @@ impl SimOrder {
     }
 }
 
-impl Order for SimOrder {
-    fn after_compute(&self, stream: &Stream) -> Result<(), Error> {
+impl StreamOrder for SimOrder {
+    fn comm_after_compute(&self, stream: &Stream) -> Result<(), Error> {
         match self.kind {
             OrderKind::Host => self.computing.stream.synchronize_within(SOON),
             OrderKind::WholeContext => {
@@ -86,14 +86,14 @@ impl Order for SimOrder {
         }
     }
 
-    fn before_compute(&self, done: &Event) -> Result<(), Error> {
+    fn compute_after_comm(&self, done: &Event) -> Result<(), Error> {
         match self.kind {
             OrderKind::Host => Ok(()),
             _ => self.context.wait_event(done),
         }
     }
 
-    fn is_synchronous(&self) -> bool {
+    fn is_blocking(&self) -> bool {
         self.kind == OrderKind::Host
     }
 }

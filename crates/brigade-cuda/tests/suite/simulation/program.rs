@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use brigade_comm::Pending;
-use brigade_cuda::{Error, InFlight};
+use brigade_cuda::{Error, Work};
 use brigade_plan::{Action, Pass, Pipeline, Program, Release, ScheduleKind, Stage, Task};
 
 use super::computing::{Kernel, Numbers};
@@ -80,15 +80,15 @@ pub struct Step<'a> {
     pub random: u64,
     pub turn: usize,
     pub tapes: BTreeMap<Task, Vec<Vec<Checked>>>,
-    pub inbox: BTreeMap<Key, Posted>,
+    pub receive_queue: BTreeMap<Key, Posted>,
     pub outbox: BTreeMap<Key, Vec<Checked>>,
-    pub sent: VecDeque<(Pending<Vec<u8>>, InFlight)>,
+    pub sent: VecDeque<(Pending<Vec<u8>>, Work)>,
     pub shards: BTreeMap<usize, Buffer>,
-    pub gathering: BTreeMap<usize, (Buffer, InFlight)>,
+    pub gathering: BTreeMap<usize, (Buffer, Work)>,
     pub gathered: BTreeMap<usize, Buffer>,
     /// Sums over the micro-batches, or over those that are reduced.
     pub sums: BTreeMap<usize, Checked>,
-    pub reducing: BTreeMap<usize, (Checked, InFlight)>,
+    pub reducing: BTreeMap<usize, (Checked, Work)>,
 }
 
 /// Runs a step; the error of a rank that leaves is [`LEFT`].
@@ -108,7 +108,7 @@ pub fn pass(sim: &SimRank, plan: Plan, replicas: usize, stages: usize) -> Result
         random: mixed(&[plan.step, sim.world.rank() as u64]),
         turn: 0,
         tapes: BTreeMap::new(),
-        inbox: BTreeMap::new(),
+        receive_queue: BTreeMap::new(),
         outbox: BTreeMap::new(),
         sent: VecDeque::new(),
         shards: BTreeMap::new(),
@@ -146,8 +146,8 @@ impl Step<'_> {
             }
         }
         self.all_sent()?;
-        for (block, (reduced, in_flight)) in std::mem::take(&mut self.reducing) {
-            in_flight.order().map_err(text)?;
+        for (block, (reduced, work)) in std::mem::take(&mut self.reducing) {
+            work.synchronize().map_err(text)?;
             self.kernel(format!("the optimizer of block {block}"), &[reduced], &[]);
         }
         if self.plan.step.is_multiple_of(2) {

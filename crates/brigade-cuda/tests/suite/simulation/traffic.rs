@@ -1,7 +1,6 @@
 //! Messages between stages, as `tensors::messages` and core's interpreter pass them.
 
 use brigade_comm::{DType, Operation as Kind};
-use brigade_cuda::ElementType;
 use brigade_plan::{Pass, Task};
 
 use super::mesh::{RECEIVER, SENDER};
@@ -17,9 +16,9 @@ impl Step<'_> {
         let place = if pass == Pass::Forward { place + 1 } else { place - 1 };
         let message = self.outbox.remove(&(pass, place, task.micro_batch)).unwrap();
         while self.sent.len() >= MOST_UNSENT {
-            let (description, in_flight) = self.sent.pop_front().unwrap();
+            let (description, work) = self.sent.pop_front().unwrap();
             description.wait().map_err(text)?;
-            in_flight.wait().map_err(text)?;
+            work.wait().map_err(text)?;
         }
         let buffers: Vec<Buffer> = message.into_iter().map(|(buffer, _)| buffer).collect();
         let places: Vec<_> = buffers.iter().map(|buffer| buffer.place()).collect();
@@ -29,11 +28,11 @@ impl Step<'_> {
         // The other rank may enqueue its receive before this one's send is.
         self.dawdle();
         let bytes = places.iter().map(|place| place.bytes()).sum();
-        let lane = &self.sim.out[&to];
-        let started = lane.start(Kind::Send, (DType::U8, bytes), Box::new(buffers), |queue| {
+        let comm_stream = &self.sim.out[&to];
+        let started = comm_stream.start(Kind::Send, (DType::U8, bytes), Box::new(buffers), |queue| {
             for place in &places {
                 // SAFETY: it is held until the operation is over.
-                unsafe { queue.send(place.address(), place.bytes(), ElementType::U8, RECEIVER) };
+                unsafe { queue.send(place.address(), place.bytes(), DType::U8, RECEIVER) };
             }
         });
         self.sent.push_back((description, started.map_err(text)?));
@@ -45,32 +44,34 @@ impl Step<'_> {
 
     /// Waits for all sends.
     pub fn all_sent(&mut self) -> Result<(), String> {
-        for (description, in_flight) in std::mem::take(&mut self.sent) {
+        for (description, work) in std::mem::take(&mut self.sent) {
             description.wait().map_err(text)?;
-            in_flight.wait().map_err(text)?;
+            work.wait().map_err(text)?;
         }
         Ok(())
     }
 
     pub fn receive(&mut self, pass: Pass, task: Task, from: usize) {
-        let (lane, inbox) = &self.sim.inboxes[&from];
-        let (lane, pool, computing) = (lane.clone(), self.sim.pool.clone(), self.sim.computing.clone());
-        let posted = inbox.post(move |description| {
+        let (comm_stream, receive_queue) = &self.sim.receive_queues[&from];
+        let (comm_stream, pool, computing) =
+            (comm_stream.clone(), self.sim.pool.clone(), self.sim.computing.clone());
+        let posted = receive_queue.post(move |description| {
             let sizes = description.map_err(text)?;
             let size = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().unwrap()) as usize;
             let buffers: Vec<_> = sizes.chunks(4).map(|bytes| pool.room(size(bytes), &computing)).collect();
             let places: Vec<_> = buffers.iter().map(|buffer| buffer.place()).collect();
             let bytes = places.iter().map(|place| place.bytes()).sum();
-            let started = lane.start(Kind::Recv, (DType::U8, bytes), Box::new(buffers.clone()), |queue| {
-                for place in &places {
-                    // SAFETY: it is held until the operation is over.
-                    unsafe { queue.recv(place.address(), place.bytes(), ElementType::U8, SENDER) };
-                }
-            });
+            let started =
+                comm_stream.start(Kind::Recv, (DType::U8, bytes), Box::new(buffers.clone()), |queue| {
+                    for place in &places {
+                        // SAFETY: it is held until the operation is over.
+                        unsafe { queue.recv(place.address(), place.bytes(), DType::U8, SENDER) };
+                    }
+                });
             Ok((buffers, started.map_err(text)?))
         });
         let key = (pass, self.stage.virtual_stage(task.chunk), task.micro_batch);
-        self.inbox.insert(key, Box::new(posted));
+        self.receive_queue.insert(key, Box::new(posted));
     }
 
     /// What another stage, or another chunk of this rank, has for an action.
@@ -79,8 +80,8 @@ impl Step<'_> {
             return Ok(message);
         }
         let (pass, place, micro_batch) = key;
-        let (buffers, in_flight) = self.inbox.remove(&key).unwrap()().map_err(text)??;
-        in_flight.order().map_err(text)?;
+        let (buffers, work) = self.receive_queue.remove(&key).unwrap()().map_err(text)??;
+        work.synchronize().map_err(text)?;
         let task = Task { chunk: place / self.stage.stages, micro_batch };
         let blocks = self.stage.blocks(task.chunk);
         let numbers = |part| match pass {

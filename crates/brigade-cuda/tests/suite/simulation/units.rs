@@ -1,7 +1,7 @@
 //! What data-parallel ranks share: sums of gradients, and parameters that are gathered ahead of their use.
 
 use brigade_comm::{DType, Operation as Kind, ReduceOp};
-use brigade_cuda::{ElementType, InFlight, Queue};
+use brigade_cuda::{GroupCall, Work};
 use brigade_plan::{Moves, Program, Task};
 
 use super::computing::Numbers;
@@ -12,8 +12,8 @@ impl Step<'_> {
     /// Adds what a backward has found to the sums, and starts their reduction.
     pub fn add(&mut self, block: usize, found: Checked, task: Task) -> Result<(), String> {
         if self.replicas > 1 && self.plan.sharding == Sharding::Full {
-            if let Some((reduced, in_flight)) = self.reducing.remove(&block) {
-                in_flight.order().map_err(text)?;
+            if let Some((reduced, work)) = self.reducing.remove(&block) {
+                work.synchronize().map_err(text)?;
                 self.sum(block, reduced);
             }
             let own = GRADIENT / self.replicas;
@@ -57,11 +57,11 @@ impl Step<'_> {
         self.sums.insert(block, sum);
     }
 
-    pub fn collective(&self, kind: Kind, from: &Buffer, into: &Buffer) -> Result<InFlight, String> {
+    pub fn collective(&self, kind: Kind, from: &Buffer, into: &Buffer) -> Result<Work, String> {
         let memory = Box::new([from.clone(), into.clone()]);
         let (from, into) = (from.place(), into.place());
-        let (send, recv, int, sum) = (from.address(), into.address(), ElementType::I64, ReduceOp::Sum);
-        let enqueue = |queue: &Queue<'_>| {
+        let (send, recv, int, sum) = (from.address(), into.address(), DType::I64, ReduceOp::Sum);
+        let enqueue = |queue: &GroupCall<'_>| {
             // SAFETY: both are held until the operation is over, and are as large as it says.
             unsafe {
                 match kind {
@@ -71,8 +71,8 @@ impl Step<'_> {
                 }
             }
         };
-        let lane = self.sim.dp.as_ref().unwrap();
-        lane.start(kind, (DType::I64, from.bytes()), memory, enqueue).map_err(text)
+        let comm_stream = self.sim.dp.as_ref().unwrap();
+        comm_stream.start(kind, (DType::I64, from.bytes()), memory, enqueue).map_err(text)
     }
 
     /// Starts the gathers of this turn; the block's own parameters, whole, if they are gathered.
@@ -91,8 +91,8 @@ impl Step<'_> {
             let started = self.collective(Kind::AllGather, &self.shards[unit], &into)?;
             self.gathering.insert(*unit, (into, started));
         }
-        if let Some((whole, in_flight)) = self.gathering.remove(&block) {
-            in_flight.order().map_err(text)?;
+        if let Some((whole, work)) = self.gathering.remove(&block) {
+            work.synchronize().map_err(text)?;
             self.gathered.insert(block, whole);
         }
         let numbers = self.numbers(&[3, block as u64]);

@@ -5,8 +5,8 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
-use brigade_comm::ReduceOp;
-use brigade_cuda::{Communicator, Context, ElementType, Error, Id, Queue, Stream, driver, nccl};
+use brigade_comm::{DType, ReduceOp};
+use brigade_cuda::{Communicator, Context, Error, GroupCall, Stream, UniqueId, driver, nccl};
 use libloading::Library;
 
 /// Long enough for a busy machine.
@@ -22,7 +22,7 @@ macro_rules! stand_in_test {
         #[test]
         fn $name() {
             let path = concat!(module_path!(), "::", stringify!($name));
-            $crate::support::run(path, &[$(($setting, $value)),*], || $body);
+            $crate::harness::run(path, &[$(($setting, $value)),*], || $body);
         }
     };
 }
@@ -116,7 +116,7 @@ pub struct Rank {
 
 impl Rank {
     /// Puts an operation into the rank's stream.
-    pub fn enqueue(&self, operation: &str, enqueue: impl FnOnce(&Queue<'_>)) -> Result<(), Error> {
+    pub fn enqueue(&self, operation: &str, enqueue: impl FnOnce(&GroupCall<'_>)) -> Result<(), Error> {
         self.comm.enqueue(operation, &self.stream, self.limit, enqueue)
     }
 
@@ -127,8 +127,8 @@ impl Rank {
     pub unsafe fn all_reduce(&self, buffer: &mut [f32]) -> Result<(), Error> {
         let (address, count) = (at(buffer), buffer.len());
         // SAFETY: the caller vouches for it.
-        let enqueue = |queue: &Queue<'_>| unsafe {
-            queue.all_reduce(address, address, count, ElementType::F32, ReduceOp::Sum);
+        let enqueue = |queue: &GroupCall<'_>| unsafe {
+            queue.all_reduce(address, address, count, DType::F32, ReduceOp::Sum);
         };
         self.enqueue("all_reduce", enqueue)
     }
@@ -136,14 +136,14 @@ impl Rank {
 
 /// Runs `body` on `size` threads, each with its GPU and its communicator of the group "world".
 pub fn world<R: Send>(size: usize, body: impl Fn(Rank) -> R + Sync) -> Vec<R> {
-    let id = Id::new(nccl().unwrap()).unwrap().to_bytes();
+    let id = UniqueId::new(nccl().unwrap()).unwrap().to_bytes();
     std::thread::scope(|scope| {
         let ranks: Vec<_> = (0..size)
             .map(|rank| {
                 let body = &body;
                 scope.spawn(move || {
                     let context = Context::new(rank).unwrap();
-                    let id = Id::from_bytes(id);
+                    let id = UniqueId::from_bytes(id);
                     let comm = Communicator::init(nccl().unwrap(), &context, "world", &id, rank, size, SOON)
                         .unwrap();
                     let stream = Stream::new(&context).unwrap();

@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use brigade_cuda::{Communicator, Context, ElementType, Error, Id, Queue, Stream, Watch, nccl};
+use brigade_comm::DType;
+use brigade_cuda::{Communicator, Context, Error, GroupCall, Stream, UniqueId, Watchdog, nccl};
 
-use crate::support::{Rank, SOON, alone, assert_contains, at, count, ends, eventually, world};
+use crate::harness::{Rank, SOON, alone, assert_contains, at, count, ends, eventually, world};
 
 const SHORT: Duration = Duration::from_millis(200);
 
@@ -15,7 +16,7 @@ fn all_reduce(rank: &Rank, buffer: &mut [f32]) -> Result<(), Error> {
 
 stand_in_test!(a_rank_that_nobody_joins_gives_up, [], {
     let context = Context::new(0).unwrap();
-    let id = Id::new(nccl().unwrap()).unwrap();
+    let id = UniqueId::new(nccl().unwrap()).unwrap();
     let start = Instant::now();
     let error = Communicator::init(nccl().unwrap(), &context, "dp", &id, 0, 2, SHORT).err().unwrap();
     assert!(start.elapsed() >= SHORT);
@@ -79,7 +80,7 @@ stand_in_test!(a_part_of_a_group_that_fails_is_named, [], {
         let mut buffer = [0u8; 4];
         let address = at(&mut buffer);
         // SAFETY: nothing is enqueued.
-        let enqueue = |queue: &Queue<'_>| unsafe { queue.send(address, 4, ElementType::U8, 5) };
+        let enqueue = |queue: &GroupCall<'_>| unsafe { queue.send(address, 4, DType::U8, 5) };
         let text = rank.enqueue("an exchange", enqueue).unwrap_err().to_string();
         assert_contains(
             &text,
@@ -91,7 +92,7 @@ stand_in_test!(a_part_of_a_group_that_fails_is_named, [], {
 
 stand_in_test!(finalizing_that_hangs_is_aborted, ["STAND_IN_FINALIZE" = "hangs"], {
     alone(|rank| {
-        let error = rank.comm.finish(SHORT).unwrap_err();
+        let error = rank.comm.finalize(SHORT).unwrap_err();
         assert_contains(
             &error.to_string(),
             &["closing a communicator on group \"world\" did not end within 0.2 s"],
@@ -167,19 +168,19 @@ stand_in_test!(a_stream_of_another_gpu_is_refused, [], {
     world(2, |rank| {
         let elsewhere = Stream::new(&Context::new(1 - rank.rank).unwrap()).unwrap();
         let text = rank.comm.enqueue("all_reduce", &elsewhere, SOON, |_| ()).unwrap_err().to_string();
-        assert_contains(&text, &["all_reduce", "the stream is not of the GPU of group \"world\""]);
+        assert_contains(&text, &["all_reduce", "the stream does not belong to the GPU of group \"world\""]);
     });
     assert_eq!(ends(), (2, 2, 2, 0));
 });
 
 stand_in_test!(an_abort_during_a_good_end_aborts, ["STAND_IN_FINALIZE" = "hangs"], {
     alone(|rank| {
-        let watch = Watch::new(|_| (), || None).unwrap();
-        watch.register(&rank.comm);
+        let watchdog = Watchdog::new(|_| (), || None).unwrap();
+        watchdog.register(&rank.comm);
         let comm = rank.comm;
-        let finishes = std::thread::spawn(move || comm.finish(SOON));
+        let finishes = std::thread::spawn(move || comm.finalize(SOON));
         eventually("finalizing", || count("finalize") == 1);
-        watch.fail("rank 3 has gone");
+        watchdog.fail("rank 3 has gone");
         assert_eq!(finishes.join().unwrap(), Err(Error::Aborted { reason: "rank 3 has gone".to_owned() }));
     });
     assert_eq!(ends(), (1, 1, 0, 1));
@@ -190,24 +191,24 @@ stand_in_test!(an_abort_and_a_good_end_at_once_are_one_end, ["STAND_IN_POLLS" = 
     alone(|rank| {
         let nccl = nccl().unwrap();
         for round in 0..ROUNDS {
-            let id = Id::new(nccl).unwrap();
+            let id = UniqueId::new(nccl).unwrap();
             let comm = Communicator::init(nccl, &rank.context, "world", &id, 0, 1, SOON).unwrap();
-            let watch = Watch::new(|_| (), || None).unwrap();
-            watch.register(&comm);
-            watch.fail("a race");
+            let watchdog = Watchdog::new(|_| (), || None).unwrap();
+            watchdog.register(&comm);
+            watchdog.fail("a race");
             // Later in each round, so that the abort comes before, during and after.
             let delay = Duration::from_micros(u64::try_from(round).unwrap() * 5);
             let start = Instant::now();
             while start.elapsed() < delay {
                 std::hint::spin_loop();
             }
-            if let Err(error) = comm.finish(SOON) {
+            if let Err(error) = comm.finalize(SOON) {
                 assert_eq!(error, Error::Aborted { reason: "a race".to_owned() });
             }
-            drop(watch);
+            drop(watchdog);
             eventually("one end", || count("destroy") + count("abort") == round + 1);
         }
-        rank.comm.finish(SOON).unwrap();
+        rank.comm.finalize(SOON).unwrap();
     });
     let (made, _, destroyed, aborted) = ends();
     assert_eq!((made, destroyed + aborted), (ROUNDS + 1, ROUNDS + 1));
@@ -217,7 +218,7 @@ stand_in_test!(an_abort_and_a_good_end_at_once_are_one_end, ["STAND_IN_POLLS" = 
 /// Makes a communicator of one rank.
 fn begin() -> Result<Communicator, Error> {
     let nccl = nccl().unwrap();
-    Communicator::begin(nccl, &Context::new(0).unwrap(), "world", &Id::new(nccl).unwrap(), 0, 1)
+    Communicator::begin_init(nccl, &Context::new(0).unwrap(), "world", &UniqueId::new(nccl).unwrap(), 0, 1)
 }
 
 stand_in_test!(settings_that_wait_for_ever_are_refused, ["NCCL_COMM_BLOCKING" = "1"], {
@@ -236,7 +237,7 @@ stand_in_test!(
     settings_that_are_off_are_not,
     ["NCCL_SHM_USE_CUDA_MEMCPY" = "0", "NCCL_COMM_BLOCKING" = ""],
     {
-        begin().unwrap().joined(SOON).unwrap().finish(SOON).unwrap();
+        begin().unwrap().wait_ready(SOON).unwrap().finalize(SOON).unwrap();
         assert_eq!(ends(), (1, 1, 1, 0));
     }
 );

@@ -1,39 +1,38 @@
-//! Waiting by looking again and again, with a deadline.
+//! Polling with growing pauses and a deadline.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// For so long it only lets other threads run: most waits are for a launch, which takes some ten
-/// microseconds.
-const BRIEFLY: Duration = Duration::from_micros(50);
+/// For this long it only yields to other threads: most waits are for a launch, which takes some ten microseconds.
+const YIELD_FOR: Duration = Duration::from_micros(50);
 const SHORTEST_SLEEP: Duration = Duration::from_micros(50);
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 
 /// The pauses of one wait.
-pub(crate) struct Patience {
+pub(crate) struct Backoff {
     start: Instant,
     deadline: Duration,
     sleep: Duration,
 }
 
-impl Patience {
-    /// A wait that began at `start` and may take `deadline`.
+impl Backoff {
+    /// A wait that started at `start` and may take `deadline`.
     pub(crate) fn new(start: Instant, deadline: Duration) -> Self {
         Self { start, deadline, sleep: SHORTEST_SLEEP }
     }
 
-    /// A wait that whoever waits ends.
+    /// A wait that its caller ends.
     pub(crate) fn unlimited() -> Self {
         Self::new(Instant::now(), Duration::MAX)
     }
 
-    /// Pauses, each time longer; false, without a pause, when the time is over.
+    /// Pauses, each time for longer. Returns false, without a pause, once the deadline has passed.
     pub(crate) fn pause(&mut self) -> bool {
         let waited = self.start.elapsed();
         if waited >= self.deadline {
             return false;
         }
-        if waited < BRIEFLY {
+        if waited < YIELD_FOR {
             std::thread::yield_now();
         } else {
             std::thread::sleep(self.sleep.min(self.deadline - waited));
@@ -43,8 +42,7 @@ impl Patience {
     }
 }
 
-/// Locks. State behind these locks is valid between any two statements, so that a holder's panic does not
-/// matter.
+/// Locks a mutex. State behind the crate's locks is valid between any two statements, so a holder's panic does no harm.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

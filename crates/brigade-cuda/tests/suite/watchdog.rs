@@ -1,4 +1,4 @@
-//! The watch: what does not end, fails, or is heard of from elsewhere ends everything, once.
+//! The watchdog: what does not end, fails, or is heard of from elsewhere ends everything, once.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 
 use brigade_comm::flight::{self, Finding, Noted, Record, State};
 use brigade_comm::{DType, Timeouts};
-use brigade_cuda::{Error, Event, Operation, Ticket, Underway, Watch};
+use brigade_cuda::{Error, Event, Watchdog, WatchedWork, WorkHandle, WorkInfo};
 
-use crate::support::{Rank, SOON, alone, assert_contains, ends, eventually, world};
+use crate::harness::{Rank, SOON, alone, assert_contains, ends, eventually, world};
 
 const SHORT: Duration = Duration::from_millis(200);
 
-/// A watch that keeps what it tells, and hears of a failure when `gone` is set.
+/// A watchdog that keeps what it tells, and hears of a failure when `gone` is set.
 struct Watched {
-    watch: Watch,
+    watchdog: Watchdog,
     told: Arc<Mutex<Vec<String>>>,
     gone: Arc<AtomicBool>,
 }
@@ -22,39 +22,39 @@ struct Watched {
 fn watched(rank: &Rank) -> Watched {
     let (told, gone) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
     let (keep, look) = (told.clone(), gone.clone());
-    let watch = Watch::new(
+    let watchdog = Watchdog::new(
         move |reason| keep.lock().unwrap().push(reason.to_owned()),
         move || look.load(SeqCst).then(|| "rank 7 has failed".to_owned()),
     )
     .unwrap();
-    watch.register(&rank.comm);
-    Watched { watch, told, gone }
+    watchdog.register(&rank.comm);
+    Watched { watchdog, told, gone }
 }
 
 /// Begins an all-reduce.
-fn begin(rank: &Rank, watch: &Watch, buffer: &mut [f32], deadline: Duration) -> Ticket {
-    begin_after(rank, watch, buffer, deadline, None, None)
+fn begin(rank: &Rank, watchdog: &Watchdog, buffer: &mut [f32], deadline: Duration) -> WorkHandle {
+    begin_after(rank, watchdog, buffer, deadline, None, None)
 }
 
 fn begin_after(
     rank: &Rank,
-    watch: &Watch,
+    watchdog: &Watchdog,
     buffer: &mut [f32],
     deadline: Duration,
     ready: Option<Arc<Event>>,
     note: Option<Noted>,
-) -> Ticket {
+) -> WorkHandle {
     // SAFETY: callers keep it until the stream is done or aborted.
     unsafe { rank.all_reduce(buffer) }.unwrap();
     let event = Arc::new(Event::new(&rank.context).unwrap());
     rank.stream.record(&event).unwrap();
-    let operation = Operation {
+    let info = WorkInfo {
         name: "all_reduce",
         group: rank.comm.group().to_owned(),
         sequence: 7,
         bytes: size_of_val(buffer),
     };
-    watch.begin(Underway { operation, ready, done: event, deadline, note })
+    watchdog.watch(WatchedWork { info, ready, done: event, deadline, flight_entry: note })
 }
 
 fn aborted(rank: &Rank) -> Option<String> {
@@ -67,18 +67,18 @@ fn aborted(rank: &Rank) -> Option<String> {
 
 stand_in_test!(what_is_done_is_forgotten, [], {
     world(2, |rank| {
-        let Watched { watch, told, .. } = watched(&rank);
+        let Watched { watchdog, told, .. } = watched(&rank);
         let mut buffer = [1.0; 4];
         for _ in 0..5 {
-            let ticket = begin(&rank, &watch, &mut buffer, SOON);
+            let ticket = begin(&rank, &watchdog, &mut buffer, SOON);
             ticket.wait().unwrap();
             assert!(ticket.is_done().unwrap());
         }
         assert_eq!(buffer, [32.0; 4]);
-        eventually("forgetting", || watch.in_flight() == 0);
-        assert_eq!((watch.check(), watch.failure()), (Ok(()), None));
-        rank.comm.finish(SOON).unwrap();
-        drop(watch);
+        eventually("forgetting", || watchdog.in_flight() == 0);
+        assert_eq!((watchdog.check(), watchdog.failure()), (Ok(()), None));
+        rank.comm.finalize(SOON).unwrap();
+        drop(watchdog);
         assert!(told.lock().unwrap().is_empty());
     });
     assert_eq!(ends(), (2, 2, 2, 0));
@@ -86,23 +86,23 @@ stand_in_test!(what_is_done_is_forgotten, [], {
 
 stand_in_test!(a_deadline_names_the_operation_and_aborts, ["STAND_IN_STUCK" = "2"], {
     alone(|rank| {
-        let Watched { watch, told, .. } = watched(&rank);
+        let Watched { watchdog, told, .. } = watched(&rank);
         let mut buffer = [1.0; 4];
-        begin(&rank, &watch, &mut buffer, SOON).wait().unwrap();
-        let ticket = begin(&rank, &watch, &mut buffer, SHORT);
+        begin(&rank, &watchdog, &mut buffer, SOON).wait().unwrap();
+        let ticket = begin(&rank, &watchdog, &mut buffer, SHORT);
         assert!(!ticket.is_done().unwrap());
-        eventually("the failure", || watch.failure().is_some());
-        let text = watch.failure().unwrap().to_string();
+        eventually("the failure", || watchdog.failure().is_some());
+        let text = watchdog.failure().unwrap().to_string();
         assert_contains(
             &text,
             &["all_reduce (number 7, 16 bytes) on group \"world\" did not end within 0.2 s"],
         );
         let aborted = Err(Error::Aborted { reason: text.clone() });
-        assert_eq!((watch.check(), ticket.wait()), (aborted.clone(), aborted.clone()));
+        assert_eq!((watchdog.check(), ticket.wait()), (aborted.clone(), aborted.clone()));
         rank.stream.synchronize_within(SOON).unwrap();
         // SAFETY: nothing is enqueued.
         assert_eq!(unsafe { rank.all_reduce(&mut buffer) }, aborted);
-        drop(watch);
+        drop(watchdog);
         assert_eq!(*told.lock().unwrap(), [text]);
     });
     assert_eq!(ends(), (1, 0, 0, 1));
@@ -110,9 +110,9 @@ stand_in_test!(a_deadline_names_the_operation_and_aborts, ["STAND_IN_STUCK" = "2
 
 stand_in_test!(waiting_on_the_host_ends_at_the_deadline_too, ["STAND_IN_STUCK" = "1"], {
     alone(|rank| {
-        let Watched { watch, .. } = watched(&rank);
+        let Watched { watchdog, .. } = watched(&rank);
         let mut buffer = [1.0; 4];
-        let error = begin(&rank, &watch, &mut buffer, SHORT).wait().unwrap_err();
+        let error = begin(&rank, &watchdog, &mut buffer, SHORT).wait().unwrap_err();
         assert_contains(
             &error.to_string(),
             &["aborted because of an earlier failure", "all_reduce", "0.2 s"],
@@ -124,11 +124,11 @@ stand_in_test!(waiting_on_the_host_ends_at_the_deadline_too, ["STAND_IN_STUCK" =
 
 stand_in_test!(an_asynchronous_error_aborts, ["STAND_IN_ASYNC_ERROR" = "2"], {
     alone(|rank| {
-        let Watched { watch, told, .. } = watched(&rank);
+        let Watched { watchdog, told, .. } = watched(&rank);
         let mut buffer = [1.0; 4];
-        begin(&rank, &watch, &mut buffer, SOON).wait().unwrap();
-        let error = begin(&rank, &watch, &mut buffer, SOON).wait().unwrap_err();
-        let text = watch.failure().unwrap().to_string();
+        begin(&rank, &watchdog, &mut buffer, SOON).wait().unwrap();
+        let error = begin(&rank, &watchdog, &mut buffer, SOON).wait().unwrap_err();
+        let text = watchdog.failure().unwrap().to_string();
         assert_contains(
             &text,
             &["all_reduce (number 7, 16 bytes) on group \"world\"", "ncclRemoteError", "a peer has gone"],
@@ -142,15 +142,15 @@ stand_in_test!(an_asynchronous_error_aborts, ["STAND_IN_ASYNC_ERROR" = "2"], {
 
 stand_in_test!(a_failure_of_this_rank_is_told_once, [], {
     alone(|rank| {
-        let Watched { watch, told, gone } = watched(&rank);
-        watch.fail("the loss is not finite");
-        watch.fail("something later");
+        let Watched { watchdog, told, gone } = watched(&rank);
+        watchdog.fail("the loss is not finite");
+        watchdog.fail("something later");
         gone.store(true, SeqCst);
         let reason = "the loss is not finite".to_owned();
-        assert_eq!(watch.check(), Err(Error::Aborted { reason: reason.clone() }));
+        assert_eq!(watchdog.check(), Err(Error::Aborted { reason: reason.clone() }));
         eventually("the abort", || ends() == (1, 0, 0, 1));
         assert_eq!(aborted(&rank), None);
-        drop(watch);
+        drop(watchdog);
         assert_eq!(*told.lock().unwrap(), [reason]);
     });
     assert_eq!(ends(), (1, 0, 0, 1));
@@ -158,14 +158,14 @@ stand_in_test!(a_failure_of_this_rank_is_told_once, [], {
 
 stand_in_test!(a_failure_elsewhere_ends_the_wait, ["STAND_IN_STUCK" = "1"], {
     alone(|rank| {
-        let Watched { watch, told, gone } = watched(&rank);
+        let Watched { watchdog, told, gone } = watched(&rank);
         let mut buffer = [1.0; 4];
-        let ticket = begin(&rank, &watch, &mut buffer, SOON);
+        let ticket = begin(&rank, &watchdog, &mut buffer, SOON);
         gone.store(true, SeqCst);
         let error = ticket.wait().unwrap_err();
         assert_eq!(error, Error::Aborted { reason: "rank 7 has failed".to_owned() });
         rank.stream.synchronize_within(SOON).unwrap();
-        drop(watch);
+        drop(watchdog);
         assert!(told.lock().unwrap().is_empty());
     });
     assert_eq!(ends(), (1, 0, 0, 1));
@@ -173,9 +173,9 @@ stand_in_test!(a_failure_elsewhere_ends_the_wait, ["STAND_IN_STUCK" = "1"], {
 
 stand_in_test!(what_is_registered_after_the_failure_is_aborted, [], {
     alone(|rank| {
-        let watch = Watch::new(|_| panic!("a test's panic"), || None).unwrap();
-        watch.fail("too late");
-        watch.register(&rank.comm);
+        let watchdog = Watchdog::new(|_| panic!("a test's panic"), || None).unwrap();
+        watchdog.fail("too late");
+        watchdog.register(&rank.comm);
         eventually("the abort", || ends() == (1, 0, 0, 1));
     });
     assert_eq!(ends(), (1, 0, 0, 1));
@@ -184,15 +184,15 @@ stand_in_test!(what_is_registered_after_the_failure_is_aborted, [], {
 // What an operation works on may take as long as it likes to compute.
 stand_in_test!(a_deadline_counts_from_when_the_input_is_there, ["STAND_IN_STUCK" = "1"], {
     alone(|rank| {
-        let Watched { watch, .. } = watched(&rank);
+        let Watched { watchdog, .. } = watched(&rank);
         let (flag, mut buffer) = (AtomicU32::new(0), [1.0; 4]);
         // SAFETY: it lives until the stream is done.
         unsafe { rank.stream.wait_value32(flag.as_ptr() as u64, 1) }.unwrap();
         let ready = Arc::new(Event::new(&rank.context).unwrap());
         rank.stream.record(&ready).unwrap();
-        let ticket = begin_after(&rank, &watch, &mut buffer, SHORT, Some(ready), None);
+        let ticket = begin_after(&rank, &watchdog, &mut buffer, SHORT, Some(ready), None);
         std::thread::sleep(2 * SHORT);
-        assert_eq!((watch.check(), ticket.is_done()), (Ok(()), Ok(false)));
+        assert_eq!((watchdog.check(), ticket.is_done()), (Ok(()), Ok(false)));
         let start = Instant::now();
         flag.store(1, SeqCst);
         assert_contains(&ticket.wait().unwrap_err().to_string(), &["all_reduce", "0.2 s"]);
@@ -210,16 +210,16 @@ stand_in_test!(the_flight_recorder_knows_what_was_missed, [], {
         let group = groups[rank.rank].clone();
         let (told, heard) = (group.clone(), group.clone());
         let heard = move || heard.failure().map(|error| error.to_string());
-        let watch = Watch::new(move |reason| told.abort(reason), heard).unwrap();
-        watch.register(&rank.comm);
+        let watchdog = Watchdog::new(move |reason| told.abort(reason), heard).unwrap();
+        watchdog.register(&rank.comm);
         let notes = group.outside("world (NCCL)", 0, &[0, 1]);
         let mut buffer = [1.0; 4];
         let mut begin = |deadline| {
             let note = notes.begin(brigade_comm::Operation::AllReduce, 16, DType::F32);
-            begin_after(&rank, &watch, &mut buffer, deadline, None, Some(note))
+            begin_after(&rank, &watchdog, &mut buffer, deadline, None, Some(note))
         };
         begin(SOON).wait().unwrap();
-        eventually("forgetting", || watch.in_flight() == 0);
+        eventually("forgetting", || watchdog.in_flight() == 0);
         if rank.rank == 0 {
             begin(SHORT).wait().unwrap_err();
             finished.store(true, SeqCst);

@@ -1,19 +1,19 @@
-//! Libraries that are found at run time and never linked.
+//! Loading functions from libraries that are found at run time and never linked.
 
 use std::ffi::{CStr, c_void};
 
 use libloading::Library;
 
-/// The address of a function, read as a function of type `F`; none if the library lacks it.
+/// A function of the library, as type `F`; none if the library lacks it.
 ///
 /// # Safety
-/// `F` must be the type of an `extern "C"` function pointer with the signature that the library gives `name`.
+/// `F` must be the type of an `extern "C"` function pointer with the signature of `name` in the library.
 pub(crate) unsafe fn symbol<F: Copy>(library: &Library, name: &str) -> Option<F> {
     // SAFETY: the caller vouches for the type.
     unsafe { library.get::<F>(name.as_bytes()) }.ok().map(|symbol| *symbol)
 }
 
-/// The file that holds the code at `address`, or `fallback` if the loader does not know.
+/// The file that contains the code at `address`, or `fallback` if the loader does not know.
 pub(crate) fn file_of(address: *const c_void, fallback: &str) -> String {
     // SAFETY: all-zero is a valid Dl_info, which dladdr only writes.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
@@ -22,7 +22,7 @@ pub(crate) fn file_of(address: *const c_void, fallback: &str) -> String {
     if found == 0 || info.dli_fname.is_null() {
         return fallback.to_owned();
     }
-    // SAFETY: the loader gives a string that lives as long as the library, which is never unloaded.
+    // SAFETY: the loader returns a string that lives as long as the library, which is never unloaded.
     let name = unsafe { CStr::from_ptr(info.dli_fname) }.to_string_lossy();
     match std::fs::canonicalize(name.as_ref()) {
         Ok(path) => path.to_string_lossy().into_owned(),
@@ -33,7 +33,7 @@ pub(crate) fn file_of(address: *const c_void, fallback: &str) -> String {
 /// A C string that a library returned, or `fallback` for null.
 ///
 /// # Safety
-/// `text` must be null or a string that lives through this call.
+/// `text` must be null or a string that stays valid during this call.
 pub(crate) unsafe fn text(text: *const std::ffi::c_char, fallback: &str) -> String {
     if text.is_null() {
         return fallback.to_owned();
@@ -42,9 +42,8 @@ pub(crate) unsafe fn text(text: *const std::ffi::c_char, fallback: &str) -> Stri
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-/// Makes a struct of function pointers, and a function `load` that fills it or names the first function that
-/// is missing.
-macro_rules! table {
+/// Defines a struct of function pointers, with a function `load` that fills it or names the first function that is missing.
+macro_rules! function_table {
     ($(#[$meta:meta])* $name:ident { $($field:ident = $symbol:literal : fn($($arg:ty),*) $(-> $ret:ty)?;)* }) => {
         $(#[$meta])*
         #[derive(Clone, Copy)]
@@ -54,10 +53,10 @@ macro_rules! table {
             fn load(library: &libloading::Library) -> Result<Self, &'static str> {
                 Ok(Self { $(
                     // SAFETY: the types are those of the library's header.
-                    $field: unsafe { $crate::library::symbol(library, $symbol) }.ok_or($symbol)?,
+                    $field: unsafe { $crate::loading::symbol(library, $symbol) }.ok_or($symbol)?,
                 )* })
             }
         }
     };
 }
-pub(crate) use table;
+pub(crate) use function_table;
