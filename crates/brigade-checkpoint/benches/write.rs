@@ -9,35 +9,36 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use brigade_checkpoint::{
-    LocalStorage, PARAMETERS, Parameter, Piece, Snapshot, Staging, State, Storage, Unit, publish, write_rank,
+    LocalStorage, PARAMETERS, ParameterMetadata, RankShard, StagingDir, Storage, TrainState, UnitMetadata,
+    WriteItem, publish, write_shard,
 };
 
 const MIB: usize = 256;
 const ELEMENTS: usize = MIB << 18;
 const ROUNDS: usize = 7;
 
-fn snapshot() -> Snapshot {
+fn shard() -> RankShard {
     let values = (0..ELEMENTS).map(|i| (i % 4093) as f32 * 0.37).collect();
-    Snapshot { pieces: vec![Piece { unit: "model".into(), slot: PARAMETERS.into(), start: 0, values }] }
+    RankShard { items: vec![WriteItem { unit: "model".into(), slot: PARAMETERS.into(), start: 0, values }] }
 }
 
-fn state() -> State {
-    let unit = Unit {
+fn state() -> TrainState {
+    let unit = UnitMetadata {
         name: "model".into(),
         elements: ELEMENTS,
         trainable: true,
-        parameters: vec![Parameter { name: "weight".into(), shape: vec![ELEMENTS], start: 0 }],
+        parameters: vec![ParameterMetadata { name: "weight".into(), shape: vec![ELEMENTS], start: 0 }],
         slots: vec![PARAMETERS.into()],
         scalars: Default::default(),
     };
-    State { units: vec![unit], ..State::default() }
+    TrainState { units: vec![unit], ..TrainState::default() }
 }
 
 /// Seconds of one save, from the first byte to the visible checkpoint. It is removed afterwards.
-fn save(storage: &LocalStorage, snapshot: &Snapshot) -> brigade_checkpoint::Result<Duration> {
-    let staging = Staging::with_token(1, "bench")?;
+fn save(storage: &LocalStorage, shard: &RankShard) -> brigade_checkpoint::Result<Duration> {
+    let staging = StagingDir::with_id(1, "bench")?;
     let began = Instant::now();
-    let entry = write_rank(storage, &staging, 0, snapshot)?;
+    let entry = write_shard(storage, &staging, 0, shard)?;
     publish(storage, &staging, state(), vec![entry])?;
     let took = began.elapsed();
     storage.remove("step-00000001")?;
@@ -67,11 +68,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let place = std::env::var_os("BRIGADE_BENCH_DIR").map_or_else(std::env::temp_dir, Into::into);
     let folder = tempfile::tempdir_in(place)?;
     let storage = LocalStorage::new(folder.path().join("checkpoints"));
-    let snapshot = snapshot();
+    let shard = shard();
     let (mut dds, mut saves) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         dds.push(dd(folder.path())?);
-        saves.push(save(&storage, &snapshot)?);
+        saves.push(save(&storage, &shard)?);
     }
     let (dd, save) = (rate(dds), rate(saves));
     println!("{{\"mebibytes\": {MIB}, \"dd_mib_per_second\": {dd:.1}, \"save_mib_per_second\": {save:.1}}}");

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::cover::Cover;
 use crate::layout::{MANIFEST, rank_file};
-use crate::manifest::{FileEntry, Manifest, VERSION};
-use crate::{Error, Result, Unit};
+use crate::manifest::{FORMAT_VERSION, FileMetadata, Manifest};
+use crate::slot_index::SlotIndex;
+use crate::{Error, Result, UnitMetadata};
 
 /// Digits of a BLAKE3 checksum.
 const BLAKE3_DIGITS: usize = 64;
@@ -14,7 +14,7 @@ const BLAKE3_DIGITS: usize = 64;
 pub(crate) fn check_unit_name(name: &str) -> Result<()> {
     if name.is_empty() || name.chars().any(char::is_control) {
         let allowed = "any text without control characters";
-        return Err(Error::Name { what: "unit", given: name.into(), allowed });
+        return Err(Error::InvalidName { what: "unit", given: name.into(), allowed });
     }
     Ok(())
 }
@@ -23,7 +23,7 @@ pub(crate) fn check_unit_name(name: &str) -> Result<()> {
 pub(crate) fn check_slot_name(name: &str) -> Result<()> {
     if name.is_empty() || name.chars().any(|c| c.is_control() || c == '/') {
         let allowed = "any text without control characters and `/`";
-        return Err(Error::Name { what: "slot", given: name.into(), allowed });
+        return Err(Error::InvalidName { what: "slot", given: name.into(), allowed });
     }
     Ok(())
 }
@@ -32,10 +32,10 @@ impl Manifest {
     /// Checks the manifest against itself: names, sizes, offsets, and that every slot is covered exactly once.
     ///
     /// # Errors
-    /// [`Error::Name`], [`Error::Coverage`], or [`Error::Manifest`] with what is wrong.
+    /// [`Error::InvalidName`], [`Error::Coverage`], or [`Error::InvalidManifest`] with what is wrong.
     pub fn check(&self) -> Result<()> {
-        if self.version != VERSION {
-            return Err(wrong(format!("version {} is not known; known is {VERSION}", self.version)));
+        if self.version != FORMAT_VERSION {
+            return Err(wrong(format!("version {} is not known; known is {FORMAT_VERSION}", self.version)));
         }
         let mut units = BTreeSet::new();
         let mut parameters = BTreeSet::new();
@@ -52,7 +52,7 @@ impl Manifest {
         }
         for pair in self.files.windows(2) {
             if pair[0].rank == pair[1].rank {
-                return Err(Error::Twice { rank: pair[0].rank });
+                return Err(Error::DuplicateRank { rank: pair[0].rank });
             }
             if pair[0].rank > pair[1].rank {
                 return Err(wrong(format!("{} is not in the order of ranks", pair[1].name)));
@@ -62,12 +62,12 @@ impl Manifest {
         if self.files.iter().try_fold(0u64, |sum, file| sum.checked_add(file.bytes)).is_none() {
             return Err(wrong("the files' sizes exceed 64 bits".into()));
         }
-        Cover::of(self).map(|_| ())
+        SlotIndex::of(self).map(|_| ())
     }
 }
 
-fn check_unit(unit: &Unit) -> Result<()> {
-    let Unit { name, elements, .. } = unit;
+fn check_unit(unit: &UnitMetadata) -> Result<()> {
+    let UnitMetadata { name, elements, .. } = unit;
     check_unit_name(name)?;
     if elements.checked_mul(size_of::<f32>()).is_none() {
         return Err(wrong(format!("unit {name:?} has too many elements: {elements}")));
@@ -97,8 +97,8 @@ fn check_unit(unit: &Unit) -> Result<()> {
     Ok(())
 }
 
-fn check_file(file: &FileEntry) -> Result<()> {
-    let FileEntry { name, rank, bytes, .. } = file;
+fn check_file(file: &FileMetadata) -> Result<()> {
+    let FileMetadata { name, rank, bytes, .. } = file;
     if *name != rank_file(*rank) {
         return Err(wrong(format!("the file of rank {rank} is named {name:?}, not {:?}", rank_file(*rank))));
     }
@@ -111,27 +111,27 @@ fn check_file(file: &FileEntry) -> Result<()> {
         return Err(wrong(format!("{name}: {} chunks need 8 hexadecimal digits each", file.chunk_count())));
     }
     let mut next = None;
-    for piece in &file.pieces {
-        let end = (piece.elements as u64).checked_mul(4).and_then(|size| size.checked_add(piece.offset));
-        let follows = next.is_none_or(|next| next == piece.offset);
+    for item in &file.items {
+        let end = (item.elements as u64).checked_mul(4).and_then(|size| size.checked_add(item.offset));
+        let follows = next.is_none_or(|next| next == item.offset);
         match end {
-            Some(end) if piece.elements > 0 && follows && end <= *bytes => next = Some(end),
+            Some(end) if item.elements > 0 && follows && end <= *bytes => next = Some(end),
             _ => {
                 let message = format!(
-                    "{name}: the piece {}/{}/{} ({} elements at byte {}) does not fit behind the one before it \
+                    "{name}: the item {}/{}/{} ({} elements at byte {}) does not fit behind the one before it \
                      in {bytes} bytes",
-                    piece.unit, piece.slot, piece.start, piece.elements, piece.offset
+                    item.unit, item.slot, item.start, item.elements, item.offset
                 );
                 return Err(wrong(message));
             }
         }
     }
     if next.is_some_and(|end| end != *bytes) {
-        return Err(wrong(format!("{name}: bytes behind the last piece belong to nothing")));
+        return Err(wrong(format!("{name}: bytes behind the last item belong to nothing")));
     }
     Ok(())
 }
 
 fn wrong(message: String) -> Error {
-    Error::Manifest { file: MANIFEST.into(), message }
+    Error::InvalidManifest { file: MANIFEST.into(), message }
 }

@@ -56,7 +56,7 @@ pub enum Error {
     },
     /// The URL needs a cargo feature that this build lacks.
     #[error("{url}: this build has no object stores; build with the cargo feature `{feature}`")]
-    Feature {
+    MissingFeature {
         /// The URL as it was given.
         url: String,
         /// The feature of this crate.
@@ -66,7 +66,7 @@ pub enum Error {
     #[error(
         "{url}: {message} (allowed: a folder's path, file:///folder, gs://bucket/prefix, s3://bucket/prefix)"
     )]
-    Url {
+    InvalidUrl {
         /// The URL as it was given.
         url: String,
         /// What is wrong with it.
@@ -74,8 +74,8 @@ pub enum Error {
     },
     /// A name cannot be stored.
     #[error("{what} {given:?} is not allowed: {allowed}")]
-    Name {
-        /// What is named: "unit", "slot", "token".
+    InvalidName {
+        /// What is named: "unit", "slot", "id of a save".
         what: &'static str,
         /// The name as it was given.
         given: String,
@@ -98,7 +98,7 @@ pub enum Error {
     #[error(
         "{file}: its format is version {found}, this build reads up to version {supported}; use a newer build"
     )]
-    Version {
+    UnsupportedVersion {
         /// The manifest.
         file: String,
         /// The version in it.
@@ -108,13 +108,13 @@ pub enum Error {
     },
     /// A manifest contradicts itself or is not one.
     #[error("{file}: {message}")]
-    Manifest {
+    InvalidManifest {
         /// The manifest.
         file: String,
         /// What is wrong.
         message: String,
     },
-    /// The ranks' pieces of a slot leave a gap or overlap.
+    /// The ranks' items of a slot leave a gap or overlap.
     #[error("{unit}/{slot}: elements {}..{} {defect} (the slot has {elements})", range.start, range.end)]
     Coverage {
         /// The unit.
@@ -123,7 +123,7 @@ pub enum Error {
         slot: String,
         /// The elements that are missing or doubled.
         range: Range<usize>,
-        /// "are in no rank's piece" or "are in two pieces".
+        /// "are in no rank's shard" or "are written twice".
         defect: &'static str,
         /// Elements of the slot.
         elements: usize,
@@ -143,13 +143,13 @@ pub enum Error {
     },
     /// A file that the manifest names is not there.
     #[error("{file}: the file is missing")]
-    Missing {
+    MissingFile {
         /// The file.
         file: String,
     },
     /// A file has another size than its rank wrote.
     #[error("{file}: {given} bytes, but its rank wrote {expected}")]
-    Size {
+    SizeMismatch {
         /// The file.
         file: String,
         /// Its size.
@@ -159,7 +159,7 @@ pub enum Error {
     },
     /// A rank reported a file of another save.
     #[error("rank {rank} reported a file of {given}, but {expected} is being published")]
-    Stale {
+    ForeignSave {
         /// The rank.
         rank: usize,
         /// The save that the rank's entry belongs to.
@@ -169,7 +169,7 @@ pub enum Error {
     },
     /// Two entries of one rank.
     #[error("rank {rank} reported its file twice")]
-    Twice {
+    DuplicateRank {
         /// The rank.
         rank: usize,
     },
@@ -177,7 +177,7 @@ pub enum Error {
     #[error(
         "{file}: chunk {chunk} (at byte {offset}) is damaged: crc32c {given:08x}, written was {expected:08x}"
     )]
-    Damaged {
+    ChecksumMismatch {
         /// The file.
         file: String,
         /// The chunk's number.
@@ -191,7 +191,7 @@ pub enum Error {
     },
     /// There is no checkpoint of that step.
     #[error("{location} has no checkpoint of step {step} (there are: {there})")]
-    NoStep {
+    StepNotFound {
         /// Where checkpoints are kept.
         location: String,
         /// The step as it was given.
@@ -201,7 +201,7 @@ pub enum Error {
     },
     /// The checkpoint has no such unit or slot.
     #[error("{checkpoint} has no {unit}/{slot} (there are: {there})")]
-    NoSlot {
+    SlotNotFound {
         /// The checkpoint.
         checkpoint: String,
         /// The unit as it was given.
@@ -216,7 +216,7 @@ pub enum Error {
         "{unit}/{slot}: elements {}..{} into a buffer of {buffer} were asked for; the slot has {elements}",
         range.start, range.end
     )]
-    Range {
+    OutOfRange {
         /// The unit.
         unit: String,
         /// The slot.
@@ -233,15 +233,15 @@ pub enum Error {
 impl Error {
     /// Whether it tells of a checkpoint that is not whole, so that an older one is to be used: not of one that could not
     /// be read now, or not by this build.
-    pub fn is_damage(&self) -> bool {
+    pub fn is_corruption(&self) -> bool {
         matches!(
             self,
-            Self::Manifest { .. }
-                | Self::Missing { .. }
-                | Self::Size { .. }
-                | Self::Damaged { .. }
+            Self::InvalidManifest { .. }
+                | Self::MissingFile { .. }
+                | Self::SizeMismatch { .. }
+                | Self::ChecksumMismatch { .. }
                 | Self::Coverage { .. }
-                | Self::NoSlot { .. }
+                | Self::SlotNotFound { .. }
         )
     }
 

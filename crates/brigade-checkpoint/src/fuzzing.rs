@@ -1,14 +1,14 @@
 //! The parsers of files, for a fuzz runner: whatever the bytes, they neither panic nor allocate beyond their length.
 
-use crate::cover::Cover;
 use crate::header::{self, PREFIX};
 use crate::layout::MANIFEST;
 use crate::manifest::Manifest;
+use crate::slot_index::SlotIndex;
 
 /// Parses a manifest.
 pub fn manifest(bytes: &[u8]) {
     if let Ok(manifest) = Manifest::parse(bytes, MANIFEST) {
-        let _ = Cover::of(&manifest);
+        let _ = SlotIndex::of(&manifest);
     }
 }
 

@@ -2,38 +2,38 @@
 
 use std::fmt::Write;
 
-use crate::manifest::CHUNK;
+use crate::manifest::CHUNK_BYTES;
 
 /// Takes a file's bytes in order.
-pub(crate) struct Hasher {
+pub(crate) struct FileHasher {
     whole: blake3::Hasher,
     chunk: u32,
     chunk_bytes: usize,
     chunks: String,
 }
 
-/// A file's checksums, as [`FileEntry`](crate::FileEntry) has them.
-pub(crate) struct Hashes {
+/// A file's checksums, as [`FileMetadata`](crate::FileMetadata) has them.
+pub(crate) struct FileChecksums {
     /// BLAKE3 of all bytes.
     pub blake3: String,
     /// CRC-32C of each chunk.
     pub chunks: String,
 }
 
-impl Default for Hasher {
+impl Default for FileHasher {
     fn default() -> Self {
         Self { whole: blake3::Hasher::new(), chunk: 0, chunk_bytes: 0, chunks: String::new() }
     }
 }
 
-impl Hasher {
+impl FileHasher {
     pub fn update(&mut self, mut bytes: &[u8]) {
         self.whole.update(bytes);
         while !bytes.is_empty() {
-            let (part, rest) = bytes.split_at(bytes.len().min(CHUNK - self.chunk_bytes));
+            let (part, rest) = bytes.split_at(bytes.len().min(CHUNK_BYTES - self.chunk_bytes));
             self.chunk = crc32c::crc32c_append(self.chunk, part);
             self.chunk_bytes += part.len();
-            if self.chunk_bytes == CHUNK {
+            if self.chunk_bytes == CHUNK_BYTES {
                 self.end_chunk();
             }
             bytes = rest;
@@ -46,10 +46,10 @@ impl Hasher {
         (self.chunk, self.chunk_bytes) = (0, 0);
     }
 
-    pub fn finish(mut self) -> Hashes {
+    pub fn finish(mut self) -> FileChecksums {
         if self.chunk_bytes > 0 {
             self.end_chunk();
         }
-        Hashes { blake3: self.whole.finalize().to_hex().to_string(), chunks: self.chunks }
+        FileChecksums { blake3: self.whole.finalize().to_hex().to_string(), chunks: self.chunks }
     }
 }

@@ -8,20 +8,20 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 
-use crate::manifest::PieceEntry;
+use crate::manifest::ItemMetadata;
 
 /// Bytes of the length in front of the JSON object.
 pub(crate) const PREFIX: usize = 8;
 
 /// Largest JSON object, in bytes: what readers of the format accept.
-pub(crate) const HEADER_LIMIT: u64 = 100_000_000;
+pub(crate) const MAX_HEADER_BYTES: u64 = 100_000_000;
 
 /// The key that holds free text instead of a tensor.
 const METADATA: &str = "__metadata__";
 
 /// A tensor as a header describes it.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Tensor {
+pub(crate) struct TensorInfo {
     /// Name.
     pub name: String,
     /// Element type, such as `F32`.
@@ -29,45 +29,45 @@ pub(crate) struct Tensor {
     /// Size of each dimension.
     pub shape: Vec<u64>,
     /// First byte and one behind the last, counted from the header's end.
-    pub span: [u64; 2],
+    pub data_offsets: [u64; 2],
 }
 
-impl Tensor {
-    /// What a piece looks like in the header of a file whose data begin at byte `data`.
-    pub fn of(piece: &PieceEntry, data: u64) -> Self {
-        let begin = piece.offset.saturating_sub(data);
-        let elements = piece.elements as u64;
-        let span = [begin, begin.saturating_add(elements.saturating_mul(4))];
-        let name = format!("{}/{}/{}", piece.unit, piece.slot, piece.start);
-        Self { name, dtype: "F32".into(), shape: vec![elements], span }
+impl TensorInfo {
+    /// What a item looks like in the header of a file whose data begin at byte `data`.
+    pub fn of(item: &ItemMetadata, data: u64) -> Self {
+        let begin = item.offset.saturating_sub(data);
+        let elements = item.elements as u64;
+        let data_offsets = [begin, begin.saturating_add(elements.saturating_mul(4))];
+        let name = format!("{}/{}/{}", item.unit, item.slot, item.start);
+        Self { name, dtype: "F32".into(), shape: vec![elements], data_offsets }
     }
 }
 
-/// The header of a file that holds `pieces` one after the other. Their offsets are set: from the start of the file.
+/// The header of a file that holds `items` one after the other. Their offsets are set: from the start of the file.
 ///
 /// The JSON object is filled up with spaces, so that the data begin at a multiple of 8.
-pub(crate) fn write(pieces: &mut [PieceEntry]) -> Vec<u8> {
+pub(crate) fn write(items: &mut [ItemMetadata]) -> Vec<u8> {
     let mut header = vec![0; PREFIX];
     header.push(b'{');
     let mut begin = 0;
-    for piece in &mut *pieces {
-        piece.offset = begin;
-        let Tensor { name, dtype, shape, span } = Tensor::of(piece, 0);
+    for item in &mut *items {
+        item.offset = begin;
+        let TensorInfo { name, dtype, shape, data_offsets } = TensorInfo::of(item, 0);
         let comma = if begin == 0 { "" } else { "," };
         let name = serde_json::Value::String(name);
         let tensor = format!(
             "{comma}{name}:{{\"dtype\":\"{dtype}\",\"shape\":{shape:?},\"data_offsets\":[{},{}]}}",
-            span[0], span[1]
+            data_offsets[0], data_offsets[1]
         );
         header.extend_from_slice(tensor.as_bytes());
-        begin = span[1];
+        begin = data_offsets[1];
     }
     header.push(b'}');
     header.resize(header.len().next_multiple_of(8), b' ');
     let length = (header.len() - PREFIX) as u64;
     header[..PREFIX].copy_from_slice(&length.to_le_bytes());
-    for piece in pieces {
-        piece.offset += header.len() as u64;
+    for item in items {
+        item.offset += header.len() as u64;
     }
     header
 }
@@ -75,7 +75,7 @@ pub(crate) fn write(pieces: &mut [PieceEntry]) -> Vec<u8> {
 /// Length of the JSON object, from the file's first 8 bytes and its size.
 pub(crate) fn length(prefix: [u8; PREFIX], file_bytes: u64) -> Result<usize, String> {
     let length = u64::from_le_bytes(prefix);
-    let most = HEADER_LIMIT.min(file_bytes.saturating_sub(PREFIX as u64));
+    let most = MAX_HEADER_BYTES.min(file_bytes.saturating_sub(PREFIX as u64));
     if length > most {
         return Err(format!("the header is said to have {length} bytes, at most {most} are possible"));
     }
@@ -83,20 +83,22 @@ pub(crate) fn length(prefix: [u8; PREFIX], file_bytes: u64) -> Result<usize, Str
 }
 
 /// The tensors of a header's JSON object, by their place; `data_bytes` is what the file holds behind it.
-pub(crate) fn parse(json: &[u8], data_bytes: u64) -> Result<Vec<Tensor>, String> {
-    let Tensors(mut tensors) = serde_json::from_slice(json).map_err(|error| format!("header: {error}"))?;
-    tensors.sort_by_key(|tensor| tensor.span);
+pub(crate) fn parse(json: &[u8], data_bytes: u64) -> Result<Vec<TensorInfo>, String> {
+    let TensorInfos(mut tensors) =
+        serde_json::from_slice(json).map_err(|error| format!("header: {error}"))?;
+    tensors.sort_by_key(|tensor| tensor.data_offsets);
     let mut next = 0;
-    for Tensor { name, dtype, shape, span } in &tensors {
+    for TensorInfo { name, dtype, shape, data_offsets } in &tensors {
         let size = shape.iter().try_fold(1u64, |product, &size| product.checked_mul(size));
-        let bytes = size.and_then(|size| size.checked_mul(4)).and_then(|bytes| bytes.checked_add(span[0]));
-        if dtype != "F32" || bytes != Some(span[1]) || span[0] != next {
+        let bytes =
+            size.and_then(|size| size.checked_mul(4)).and_then(|bytes| bytes.checked_add(data_offsets[0]));
+        if dtype != "F32" || bytes != Some(data_offsets[1]) || data_offsets[0] != next {
             return Err(format!(
                 "header: {name:?} ({dtype}, shape {shape:?}) cannot lie at bytes {}..{} behind byte {next}",
-                span[0], span[1]
+                data_offsets[0], data_offsets[1]
             ));
         }
-        next = span[1];
+        next = data_offsets[1];
     }
     if next != data_bytes {
         return Err(format!("header: its tensors have {next} bytes, the file holds {data_bytes}"));
@@ -105,24 +107,24 @@ pub(crate) fn parse(json: &[u8], data_bytes: u64) -> Result<Vec<Tensor>, String>
 }
 
 /// A header's JSON object; a name that comes twice is an error.
-struct Tensors(Vec<Tensor>);
+struct TensorInfos(Vec<TensorInfo>);
 
-impl<'de> Deserialize<'de> for Tensors {
+impl<'de> Deserialize<'de> for TensorInfos {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(TensorsVisitor)
+        deserializer.deserialize_map(TensorInfosVisitor)
     }
 }
 
-struct TensorsVisitor;
+struct TensorInfosVisitor;
 
-impl<'de> Visitor<'de> for TensorsVisitor {
-    type Value = Tensors;
+impl<'de> Visitor<'de> for TensorInfosVisitor {
+    type Value = TensorInfos;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object of tensors")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Tensors, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<TensorInfos, A::Error> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
         struct Entry {
@@ -139,11 +141,11 @@ impl<'de> Visitor<'de> for TensorsVisitor {
             if name == METADATA {
                 map.next_value::<IgnoredAny>()?;
             } else {
-                let Entry { dtype, shape, data_offsets: span } = map.next_value()?;
-                tensors.push(Tensor { name, dtype, shape, span });
+                let Entry { dtype, shape, data_offsets } = map.next_value()?;
+                tensors.push(TensorInfo { name, dtype, shape, data_offsets });
             }
         }
-        Ok(Tensors(tensors))
+        Ok(TensorInfos(tensors))
     }
 }
 
@@ -153,26 +155,26 @@ mod tests {
 
     use super::*;
 
-    fn piece(unit: &str, start: usize, elements: usize) -> PieceEntry {
-        PieceEntry { unit: unit.into(), slot: "parameters".into(), start, elements, offset: 0 }
+    fn item(unit: &str, start: usize, elements: usize) -> ItemMetadata {
+        ItemMetadata { unit: unit.into(), slot: "parameters".into(), start, elements, offset: 0 }
     }
 
     proptest! {
         #[test]
         fn what_is_written_is_read(names in prop::collection::vec("\\PC{1,12}", 0..6), sizes: [u8; 6]) {
-            let mut pieces: Vec<_> = names
+            let mut items: Vec<_> = names
                 .iter()
                 .zip(sizes)
                 .enumerate()
-                .map(|(start, (name, size))| piece(name, start, usize::from(size) + 1))
+                .map(|(start, (name, size))| item(name, start, usize::from(size) + 1))
                 .collect();
-            let header = write(&mut pieces);
-            let data: usize = pieces.iter().map(|piece| piece.elements * 4).sum();
+            let header = write(&mut items);
+            let data: usize = items.iter().map(|item| item.elements * 4).sum();
             let file = header.len() + data;
             let prefix = header[..PREFIX].try_into().unwrap();
             prop_assert_eq!(length(prefix, file as u64), Ok(header.len() - PREFIX));
             let expected: Vec<_> =
-                pieces.iter().map(|piece| Tensor::of(piece, header.len() as u64)).collect();
+                items.iter().map(|item| TensorInfo::of(item, header.len() as u64)).collect();
             prop_assert_eq!(parse(&header[PREFIX..], data as u64), Ok(expected));
             prop_assert_eq!(header.len() % 8, 0);
         }

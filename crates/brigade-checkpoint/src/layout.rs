@@ -12,60 +12,60 @@ pub const MANIFEST: &str = "manifest.json";
 /// The manifest's checksum, one line as `b3sum` writes and checks it.
 pub const MANIFEST_HASH: &str = "manifest.blake3";
 
-/// Longest token of a save, in characters.
-const TOKEN_LIMIT: usize = 64;
+/// Longest id of a save, in characters.
+const MAX_ID_CHARACTERS: usize = 64;
 
-/// Which save a file belongs to: the step, and a token that no other save has.
+/// Which save a file belongs to: the step, and an id that no other save has.
 ///
 /// One rank makes it and hands it to all others (it can be serialized).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Unchecked")]
-pub struct Staging {
+pub struct StagingDir {
     step: u64,
-    token: String,
+    id: String,
 }
 
 #[derive(Deserialize)]
 struct Unchecked {
     step: u64,
-    token: String,
+    id: String,
 }
 
-impl TryFrom<Unchecked> for Staging {
+impl TryFrom<Unchecked> for StagingDir {
     type Error = Error;
 
     fn try_from(given: Unchecked) -> Result<Self> {
-        Self::with_token(given.step, &given.token)
+        Self::with_id(given.step, &given.id)
     }
 }
 
-impl Staging {
-    /// A new save of `step` (completed training steps), with a random token.
+impl StagingDir {
+    /// A new save of `step` (completed training steps), with a random id.
     ///
     /// # Errors
     /// When the system gives no random bytes.
     pub fn new(step: u64) -> Result<Self> {
         let number = getrandom::u64().map_err(|error| Error::Io {
             operation: "draw",
-            path: "a random token".into(),
+            path: "a random id".into(),
             source: error.into(),
         })?;
-        Ok(Self { step, token: format!("{number:016x}") })
+        Ok(Self { step, id: format!("{number:016x}") })
     }
 
-    /// A new save of `step` with a token of the caller's.
+    /// A new save of `step` with an id of the caller's.
     ///
     /// # Errors
-    /// When the token is empty, longer than 64 characters, or not of `a-z`, `0-9`.
-    pub fn with_token(step: u64, token: &str) -> Result<Self> {
-        if !is_token(token) {
-            return Err(Error::Name {
-                what: "token",
-                given: token.into(),
+    /// When the id is empty, longer than 64 characters, or not of `a-z`, `0-9`.
+    pub fn with_id(step: u64, id: &str) -> Result<Self> {
+        if !is_id(id) {
+            return Err(Error::InvalidName {
+                what: "id of a save",
+                given: id.into(),
                 allowed: "1 to 64 characters of a-z and 0-9",
             });
         }
-        Ok(Self { step, token: token.into() })
+        Ok(Self { step, id: id.into() })
     }
 
     /// Completed training steps.
@@ -74,19 +74,19 @@ impl Staging {
     }
 
     /// What tells this save from others of the same step.
-    pub fn token(&self) -> &str {
-        &self.token
+    pub fn id(&self) -> &str {
+        &self.id
     }
 }
 
-impl fmt::Display for Staging {
+impl fmt::Display for StagingDir {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the save of step {} ({})", self.step, self.token)
+        write!(f, "the save of step {} ({})", self.step, self.id)
     }
 }
 
-fn is_token(text: &str) -> bool {
-    (1..=TOKEN_LIMIT).contains(&text.len())
+fn is_id(text: &str) -> bool {
+    (1..=MAX_ID_CHARACTERS).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
 }
 
@@ -122,14 +122,14 @@ mod tests {
     }
 
     #[test]
-    fn tokens_cannot_leave_the_folder() {
+    fn ids_cannot_leave_the_folder() {
         for bad in ["", "../x", "a/b", "A", "a.b", &"a".repeat(65)] {
-            assert!(Staging::with_token(1, bad).is_err(), "{bad}");
-            let json = format!("{{\"step\":1,\"token\":{bad:?}}}");
-            assert!(serde_json::from_str::<Staging>(&json).is_err(), "{bad}");
+            assert!(StagingDir::with_id(1, bad).is_err(), "{bad}");
+            let json = format!("{{\"step\":1,\"id\":{bad:?}}}");
+            assert!(serde_json::from_str::<StagingDir>(&json).is_err(), "{bad}");
         }
-        let save = Staging::new(7).unwrap();
+        let save = StagingDir::new(7).unwrap();
         let json = serde_json::to_string(&save).unwrap();
-        assert_eq!(serde_json::from_str::<Staging>(&json).unwrap(), save);
+        assert_eq!(serde_json::from_str::<StagingDir>(&json).unwrap(), save);
     }
 }

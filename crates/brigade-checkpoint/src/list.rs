@@ -9,16 +9,16 @@ use crate::{Error, Result};
 
 /// A visible checkpoint.
 #[derive(Debug)]
-pub struct Found {
+pub struct ListedCheckpoint {
     /// Completed training steps.
     pub step: u64,
     /// What is in it, or why it is not whole.
-    pub whole: Result<Summary>,
+    pub summary: Result<CheckpointSummary>,
 }
 
 /// A whole checkpoint in short.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Summary {
+pub struct CheckpointSummary {
     /// Batches of the sampler that were consumed.
     pub position: u64,
     /// When it was published, in seconds since 1970 (UTC).
@@ -35,23 +35,23 @@ pub struct Summary {
 /// no contents. One that a run removes meanwhile is left out.
 ///
 /// # Errors
-/// When the place cannot be listed. What is wrong with a single checkpoint is told in its [`Found`].
-pub fn list(storage: &dyn Storage) -> Result<Vec<Found>> {
+/// When the place cannot be listed. What is wrong with a single checkpoint is told in its [`ListedCheckpoint`].
+pub fn list(storage: &dyn Storage) -> Result<Vec<ListedCheckpoint>> {
     let mut all = Vec::new();
     for published in storage.published()? {
         // What is wrong counts when it is seen twice: a run may be removing or replacing the checkpoint.
         let loaded = load(storage, &published).or_else(|_| load(storage, &find(storage, published.step)?));
-        let whole = loaded.map(|manifest| Summary {
+        let summary = loaded.map(|manifest| CheckpointSummary {
             position: manifest.state.position,
             created: manifest.created,
             files: manifest.files.len(),
             bytes: manifest.bytes(),
             mesh: manifest.state.mesh,
         });
-        if matches!(whole, Err(Error::NoStep { .. })) {
+        if matches!(summary, Err(Error::StepNotFound { .. })) {
             continue;
         }
-        all.push(Found { step: published.step, whole });
+        all.push(ListedCheckpoint { step: published.step, summary });
     }
     Ok(all)
 }
@@ -63,7 +63,11 @@ pub fn list(storage: &dyn Storage) -> Result<Vec<Found>> {
 ///
 /// # Errors
 /// Errors of the storage. What was not removed can be removed by the next call.
-pub fn keep(storage: &dyn Storage, newest: NonZeroUsize, is_kept: impl Fn(u64) -> bool) -> Result<Vec<u64>> {
+pub fn keep_latest(
+    storage: &dyn Storage,
+    newest: NonZeroUsize,
+    is_kept: impl Fn(u64) -> bool,
+) -> Result<Vec<u64>> {
     let (mut whole, mut has_kept) = (0, false);
     let mut removed = Vec::new();
     for published in storage.published()? {

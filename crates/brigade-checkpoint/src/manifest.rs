@@ -5,18 +5,18 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::layout::{MANIFEST, MANIFEST_HASH, Staging};
-use crate::storage::{Published, Storage, read_whole};
-use crate::{Error, Result, Unit};
+use crate::layout::{MANIFEST, MANIFEST_HASH, StagingDir};
+use crate::storage::{CheckpointDir, Storage, read_whole};
+use crate::{Error, Result, UnitMetadata};
 
 /// The format's version that this build writes, and the newest that it reads.
-pub const VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 1;
 
-/// Bytes that one checksum of [`FileEntry::chunks`] covers; the last chunk of a file may be shorter.
-pub const CHUNK: usize = 1 << 20;
+/// Bytes that one checksum of [`FileMetadata::chunks`] covers; the last chunk of a file may be shorter.
+pub const CHUNK_BYTES: usize = 1 << 20;
 
 /// Largest manifest, in bytes.
-pub const MANIFEST_LIMIT: u64 = 256 << 20;
+pub const MAX_MANIFEST_BYTES: u64 = 256 << 20;
 
 /// Characters of a crc32c in hexadecimal.
 const CRC_DIGITS: usize = 8;
@@ -24,7 +24,7 @@ const CRC_DIGITS: usize = 8;
 /// What training knows about itself: the part of a manifest that its caller makes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct State {
+pub struct TrainState {
     /// Batches of the sampler that were consumed; differs from the step where some were skipped.
     pub position: u64,
     /// The mesh that wrote it, such as `pp`, `dp`, `zero`. Loading needs none of it.
@@ -36,7 +36,7 @@ pub struct State {
     /// Counts that go on with the run, such as rollbacks.
     pub counters: BTreeMap<String, u64>,
     /// The units in the model's order.
-    pub units: Vec<Unit>,
+    pub units: Vec<UnitMetadata>,
 }
 
 /// A checkpoint's description: the content of `manifest.json`.
@@ -50,15 +50,15 @@ pub struct Manifest {
     /// When it was published, in seconds since 1970 (UTC).
     pub created: u64,
     /// What training said about itself.
-    pub state: State,
+    pub state: TrainState,
     /// The ranks' files, by rank.
-    pub files: Vec<FileEntry>,
+    pub files: Vec<FileMetadata>,
 }
 
 /// The file of one rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct FileEntry {
+pub struct FileMetadata {
     /// `rank-00003.safetensors`.
     pub name: String,
     /// The rank that wrote it.
@@ -67,16 +67,17 @@ pub struct FileEntry {
     pub bytes: u64,
     /// BLAKE3 of the whole file, 64 hexadecimal digits.
     pub blake3: String,
-    /// CRC-32C of each [`CHUNK`] of the file, 8 hexadecimal digits each, one after the other.
+    /// CRC-32C of each [`CHUNK_BYTES`] of the file, 8 hexadecimal digits each, one after the other.
     pub chunks: String,
-    /// The pieces in the file's order.
-    pub pieces: Vec<PieceEntry>,
+    /// The items in the file's order.
+    #[serde(rename = "pieces")]
+    pub items: Vec<ItemMetadata>,
 }
 
 /// Where a contiguous range of a slot lies in a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct PieceEntry {
+pub struct ItemMetadata {
     /// The unit.
     pub unit: String,
     /// The slot.
@@ -92,17 +93,17 @@ pub struct PieceEntry {
 /// What a rank reports of its file to the rank that publishes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct RankEntry {
+pub struct WriteResult {
     /// The save that it belongs to.
-    pub staging: Staging,
+    pub staging: StagingDir,
     /// The file.
-    pub file: FileEntry,
+    pub file: FileMetadata,
 }
 
-impl FileEntry {
+impl FileMetadata {
     /// Number of chunks.
     pub(crate) fn chunk_count(&self) -> u64 {
-        self.bytes.div_ceil(CHUNK as u64)
+        self.bytes.div_ceil(CHUNK_BYTES as u64)
     }
 
     /// Checksum of a chunk; `None` when there is no such chunk or its digits are not hexadecimal.
@@ -132,39 +133,43 @@ impl Manifest {
     /// Reads `bytes` and checks that they describe a complete checkpoint; `file` names them in errors.
     ///
     /// # Errors
-    /// [`Error::Version`] for a newer format, else [`Error::Manifest`] with what is wrong.
+    /// [`Error::UnsupportedVersion`] for a newer format, else [`Error::InvalidManifest`] with what is wrong.
     pub fn parse(bytes: &[u8], file: &str) -> Result<Self> {
         #[derive(Deserialize)]
         struct Version {
             version: u64,
         }
-        let wrong = |message: String| Error::Manifest { file: file.into(), message };
+        let wrong = |message: String| Error::InvalidManifest { file: file.into(), message };
         let Version { version } = serde_json::from_slice(bytes).map_err(|error| wrong(error.to_string()))?;
-        if version > VERSION.into() {
-            return Err(Error::Version { file: file.into(), found: version, supported: VERSION });
+        if version > FORMAT_VERSION.into() {
+            return Err(Error::UnsupportedVersion {
+                file: file.into(),
+                found: version,
+                supported: FORMAT_VERSION,
+            });
         }
         let manifest: Self = serde_json::from_slice(bytes).map_err(|error| wrong(error.to_string()))?;
         manifest.check().map_err(|error| match error {
-            Error::Manifest { message, .. } => wrong(message),
+            Error::InvalidManifest { message, .. } => wrong(message),
             other => wrong(other.to_string()),
         })?;
         Ok(manifest)
     }
 
     /// Reads the manifest of a folder and compares it with its checksum.
-    pub(crate) fn load(storage: &dyn Storage, published: &Published) -> Result<Self> {
+    pub(crate) fn load(storage: &dyn Storage, published: &CheckpointDir) -> Result<Self> {
         let folder = &published.folder;
         let file = format!("{folder}/{MANIFEST}");
-        let bytes = read_whole(storage, folder, MANIFEST, MANIFEST_LIMIT)?;
+        let bytes = read_whole(storage, folder, MANIFEST, MAX_MANIFEST_BYTES)?;
         let line = hash_line(&bytes);
         if read_whole(storage, folder, MANIFEST_HASH, line.len() as u64)? != line.as_bytes() {
             let message = format!("does not agree with {MANIFEST_HASH}; one of the two is damaged");
-            return Err(Error::Manifest { file, message });
+            return Err(Error::InvalidManifest { file, message });
         }
         let manifest = Self::parse(&bytes, &file)?;
         if manifest.step != published.step {
             let message = format!("is of step {}, its folder of step {}", manifest.step, published.step);
-            return Err(Error::Manifest { file, message });
+            return Err(Error::InvalidManifest { file, message });
         }
         Ok(manifest)
     }

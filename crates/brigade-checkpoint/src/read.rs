@@ -3,21 +3,21 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::chunks::Chunks;
-use crate::cover::Cover;
+use crate::chunks::ChunkReader;
 use crate::layout::step_folder;
 use crate::manifest::Manifest;
-use crate::storage::{Published, Storage};
-use crate::{Error, PARAMETERS, Parameter, Result, Unit};
+use crate::slot_index::SlotIndex;
+use crate::storage::{CheckpointDir, Storage};
+use crate::{Error, PARAMETERS, ParameterMetadata, Result, UnitMetadata};
 
 /// A checkpoint that is open for reading. Threads may share it; they read one after the other.
 #[derive(Debug)]
 pub struct Checkpoint {
     pub(crate) storage: Arc<dyn Storage>,
-    pub(crate) published: Published,
+    pub(crate) published: CheckpointDir,
     pub(crate) manifest: Manifest,
-    cover: Cover,
-    chunks: Mutex<Chunks>,
+    slot_index: SlotIndex,
+    reader: Mutex<ChunkReader>,
 }
 
 impl Checkpoint {
@@ -25,13 +25,13 @@ impl Checkpoint {
     /// Contents are checked when they are read, or all at once by [`verify`](Self::verify).
     ///
     /// # Errors
-    /// [`Error::NoStep`], or what is wrong with it: [`Error::Manifest`], [`Error::Version`], [`Error::Missing`],
-    /// [`Error::Size`]; errors of the storage.
+    /// [`Error::StepNotFound`], or what is wrong with it: [`Error::InvalidManifest`], [`Error::UnsupportedVersion`], [`Error::MissingFile`],
+    /// [`Error::SizeMismatch`]; errors of the storage.
     pub fn open(storage: Arc<dyn Storage>, step: u64) -> Result<Self> {
         let published = find(&*storage, step)?;
         let manifest = load(&*storage, &published)?;
-        let cover = Cover::of(&manifest)?;
-        Ok(Self { storage, published, manifest, cover, chunks: Mutex::default() })
+        let slot_index = SlotIndex::of(&manifest)?;
+        Ok(Self { storage, published, manifest, slot_index, reader: Mutex::default() })
     }
 
     /// What the checkpoint holds.
@@ -43,23 +43,23 @@ impl Checkpoint {
     /// compared. A chunk that several calls need is read once when the calls go through a file in order.
     ///
     /// # Errors
-    /// [`Error::NoSlot`], [`Error::Range`], [`Error::Damaged`] with file, chunk and offset; errors of the storage.
+    /// [`Error::SlotNotFound`], [`Error::OutOfRange`], [`Error::ChecksumMismatch`] with file, chunk and offset; errors of the storage.
     pub fn read(&self, unit: &str, slot: &str, range: Range<usize>, into: &mut [f32]) -> Result<()> {
-        let located = self.cover.slot(unit, slot).ok_or_else(|| self.no_slot(unit, slot))?;
+        let located = self.slot_index.slot(unit, slot).ok_or_else(|| self.no_slot(unit, slot))?;
         let elements = located.last().map_or(0, |last| last.end);
         if range.start > range.end || range.end > elements || into.len() != range.len() {
             let (unit, slot, buffer) = (unit.into(), slot.into(), into.len());
-            return Err(Error::Range { unit, slot, range, buffer, elements });
+            return Err(Error::OutOfRange { unit, slot, range, buffer, elements });
         }
-        let mut chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = located.partition_point(|piece| piece.end <= range.start);
-        for piece in located.iter().skip(first).take_while(|piece| piece.start < range.end) {
-            let (begin, end) = (piece.start.max(range.start), piece.end.min(range.end));
-            let offset = piece.offset + 4 * (begin - piece.start) as u64;
+        let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = located.partition_point(|item| item.end <= range.start);
+        for item in located.iter().skip(first).take_while(|item| item.start < range.end) {
+            let (begin, end) = (item.start.max(range.start), item.end.min(range.end));
+            let offset = item.offset + 4 * (begin - item.start) as u64;
             let values = &mut into[begin - range.start..end - range.start];
             let folder = &self.published.folder;
-            let file = &self.manifest.files[piece.file];
-            chunks.read(&*self.storage, folder, file, offset, bytemuck::cast_slice_mut(values))?;
+            let file = &self.manifest.files[item.file];
+            reader.read(&*self.storage, folder, file, offset, bytemuck::cast_slice_mut(values))?;
         }
         Ok(())
     }
@@ -77,7 +77,7 @@ impl Checkpoint {
             Some(known) => known.slots.iter().map(|slot| format!("{unit}/{slot}")).collect(),
             None => units.iter().map(|unit| unit.name.clone()).collect(),
         };
-        Error::NoSlot {
+        Error::SlotNotFound {
             checkpoint: step_folder(self.manifest.step),
             unit: unit.into(),
             slot: slot.into(),
@@ -87,25 +87,25 @@ impl Checkpoint {
 }
 
 /// The visible checkpoint of a step.
-pub(crate) fn find(storage: &dyn Storage, step: u64) -> Result<Published> {
+pub(crate) fn find(storage: &dyn Storage, step: u64) -> Result<CheckpointDir> {
     let mut published = storage.published()?;
     if let Some(index) = published.iter().position(|published| published.step == step) {
         return Ok(published.swap_remove(index));
     }
     let there: Vec<_> = published.iter().map(|published| published.step.to_string()).collect();
     let there = if there.is_empty() { "none".into() } else { there.join(", ") };
-    Err(Error::NoStep { location: storage.location().into(), step, there })
+    Err(Error::StepNotFound { location: storage.location().into(), step, there })
 }
 
 /// Loads a manifest and compares the files' sizes with it.
-pub(crate) fn load(storage: &dyn Storage, published: &Published) -> Result<Manifest> {
+pub(crate) fn load(storage: &dyn Storage, published: &CheckpointDir) -> Result<Manifest> {
     let manifest = Manifest::load(storage, published)?;
     for file in &manifest.files {
         let name = format!("{}/{}", published.folder, file.name);
-        match storage.open(&published.folder, &file.name)?.map(|source| source.size()) {
-            None => return Err(Error::Missing { file: name }),
+        match storage.open(&published.folder, &file.name)?.map(|reader| reader.size()) {
+            None => return Err(Error::MissingFile { file: name }),
             Some(given) if given != file.bytes => {
-                return Err(Error::Size { file: name, given, expected: file.bytes });
+                return Err(Error::SizeMismatch { file: name, given, expected: file.bytes });
             }
             Some(_) => {}
         }
@@ -118,9 +118,9 @@ pub(crate) fn load(storage: &dyn Storage, published: &Published) -> Result<Manif
 pub struct StoredParameter<'a> {
     checkpoint: &'a Checkpoint,
     /// The unit that it is in.
-    pub unit: &'a Unit,
+    pub unit: &'a UnitMetadata,
     /// Its name, shape and place.
-    pub parameter: &'a Parameter,
+    pub parameter: &'a ParameterMetadata,
 }
 
 impl StoredParameter<'_> {
@@ -137,9 +137,9 @@ impl StoredParameter<'_> {
     /// # Errors
     /// As [`Checkpoint::read`].
     pub fn read_slot(&self, slot: &str) -> Result<Vec<f32>> {
-        let Parameter { start, .. } = *self.parameter;
+        let ParameterMetadata { start, .. } = *self.parameter;
         let end = self.parameter.elements().map_or(usize::MAX, |elements| start.saturating_add(elements));
-        if self.checkpoint.cover.slot(&self.unit.name, slot).is_none() {
+        if self.checkpoint.slot_index.slot(&self.unit.name, slot).is_none() {
             return Err(self.checkpoint.no_slot(&self.unit.name, slot));
         }
         let mut values = vec![0.0; end - start];

@@ -12,13 +12,13 @@ pub use local::LocalStorage;
 #[cfg(feature = "object-store")]
 pub use object::ObjectStorage;
 
-use crate::layout::Staging;
+use crate::layout::StagingDir;
 use crate::{Error, Result};
 
 /// A place for checkpoints. Each checkpoint is a folder of files; `folder` and `name` are as this storage gave them,
 /// or as [`rank_file`](crate::rank_file), [`MANIFEST`](crate::MANIFEST) and [`MANIFEST_HASH`](crate::MANIFEST_HASH).
 ///
-/// A checkpoint is written into the folder of a [`Staging`], where no reader looks; the manifest is written last, and
+/// A checkpoint is written into the folder of a [`StagingDir`], where no reader looks; the manifest is written last, and
 /// then [`publish`](Self::publish) makes it visible, wholly or not at all. A process may die between any two calls
 /// and inside each of them.
 pub trait Storage: fmt::Debug + Send + Sync {
@@ -26,32 +26,32 @@ pub trait Storage: fmt::Debug + Send + Sync {
     fn location(&self) -> &str;
 
     /// The folder that a save writes into.
-    fn folder(&self, staging: &Staging) -> String;
+    fn staging_folder(&self, staging: &StagingDir) -> String;
 
     /// A new file of `bytes` bytes; an existing one is replaced.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::DiskFull`] or [`Error::Object`] with the file.
-    fn create(&self, folder: &str, name: &str, bytes: u64) -> Result<Box<dyn Sink>>;
+    fn create(&self, folder: &str, name: &str, bytes: u64) -> Result<Box<dyn StorageWriter>>;
 
     /// A file for reading; `None` when it is not there.
     ///
     /// # Errors
     /// [`Error::Io`] or [`Error::Object`] with the file.
-    fn open(&self, folder: &str, name: &str) -> Result<Option<Box<dyn Source>>>;
+    fn open(&self, folder: &str, name: &str) -> Result<Option<Box<dyn StorageReader>>>;
 
     /// The visible checkpoints, newest first, one a step. A place that does not exist has none.
     ///
     /// # Errors
     /// [`Error::Io`] or [`Error::Object`].
-    fn published(&self) -> Result<Vec<Published>>;
+    fn published(&self) -> Result<Vec<CheckpointDir>>;
 
     /// Makes a save visible whose files, the manifest last, are all written and finished. A visible checkpoint of the
     /// same step stays until then, and is removed.
     ///
     /// # Errors
     /// [`Error::Io`] or [`Error::Object`]. Either the old checkpoint or the new one is visible then.
-    fn publish(&self, staging: &Staging) -> Result<()>;
+    fn publish(&self, staging: &StagingDir) -> Result<()>;
 
     /// Removes a folder with its files. One that is visible is hidden first, so that it is never visible in part.
     ///
@@ -74,7 +74,7 @@ pub trait Storage: fmt::Debug + Send + Sync {
 
 /// A visible checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Published {
+pub struct CheckpointDir {
     /// Completed training steps.
     pub step: u64,
     /// Its folder.
@@ -82,7 +82,7 @@ pub struct Published {
 }
 
 /// A file that is being written. What is dropped without [`finish`](Self::finish) may be there in part.
-pub trait Sink: Send {
+pub trait StorageWriter: Send {
     /// Appends `bytes`.
     ///
     /// # Errors
@@ -97,7 +97,7 @@ pub trait Sink: Send {
 }
 
 /// A file that is being read.
-pub trait Source: Send {
+pub trait StorageReader: Send {
     /// Its size in bytes.
     fn size(&self) -> u64;
 
@@ -114,14 +114,15 @@ pub trait Source: Send {
 /// flushes files to the disk nor knows the free space, and lays folders out otherwise.
 ///
 /// # Errors
-/// [`Error::Feature`] for a URL in a build without object stores, [`Error::Url`] for another scheme or a bad URL.
+/// [`Error::MissingFeature`] for a URL in a build without object stores, [`Error::InvalidUrl`] for another scheme or a bad URL.
 pub fn open_storage(place: &str) -> Result<Arc<dyn Storage>> {
     match place.split_once("://") {
         None => Ok(Arc::new(LocalStorage::new(Path::new(place)))),
         Some(("file" | "gs" | "s3", _)) => open_url(place),
-        Some((scheme, _)) => {
-            Err(Error::Url { url: place.into(), message: format!("the scheme {scheme:?} is not known") })
-        }
+        Some((scheme, _)) => Err(Error::InvalidUrl {
+            url: place.into(),
+            message: format!("the scheme {scheme:?} is not known"),
+        }),
     }
 }
 
@@ -132,18 +133,21 @@ fn open_url(url: &str) -> Result<Arc<dyn Storage>> {
 
 #[cfg(not(feature = "object-store"))]
 fn open_url(url: &str) -> Result<Arc<dyn Storage>> {
-    Err(Error::Feature { url: url.into(), feature: "object-store" })
+    Err(Error::MissingFeature { url: url.into(), feature: "object-store" })
 }
 
 /// Reads a small file; `limit` bounds what is allocated.
 pub(crate) fn read_whole(storage: &dyn Storage, folder: &str, name: &str, limit: u64) -> Result<Vec<u8>> {
     let file = format!("{folder}/{name}");
-    let source = storage.open(folder, name)?.ok_or_else(|| Error::Missing { file: file.clone() })?;
-    let size = source.size();
+    let reader = storage.open(folder, name)?.ok_or_else(|| Error::MissingFile { file: file.clone() })?;
+    let size = reader.size();
     let Some(length) = usize::try_from(size).ok().filter(|_| size <= limit) else {
-        return Err(Error::Manifest { file, message: format!("{size} bytes; at most {limit} are allowed") });
+        return Err(Error::InvalidManifest {
+            file,
+            message: format!("{size} bytes; at most {limit} are allowed"),
+        });
     };
     let mut bytes = vec![0; length];
-    source.read_at(0, &mut bytes)?;
+    reader.read_at(0, &mut bytes)?;
     Ok(bytes)
 }

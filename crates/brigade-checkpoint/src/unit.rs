@@ -13,7 +13,7 @@ pub const PARAMETERS: &str = "parameters";
 /// One parameter inside a unit's flat buffer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Parameter {
+pub struct ParameterMetadata {
     /// Full path in the model, unique in the checkpoint.
     pub name: String,
     /// Size of each dimension; empty for one value.
@@ -22,7 +22,7 @@ pub struct Parameter {
     pub start: usize,
 }
 
-impl Parameter {
+impl ParameterMetadata {
     /// Number of elements; `None` when it exceeds `usize`.
     pub fn elements(&self) -> Option<usize> {
         self.shape.iter().try_fold(1usize, |product, &size| product.checked_mul(size))
@@ -32,7 +32,7 @@ impl Parameter {
 /// A named flat buffer, the arrays of that length that are kept for it, and its scalars.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Unit {
+pub struct UnitMetadata {
     /// Name, unique in the checkpoint; not empty, no control characters.
     pub name: String,
     /// Length of each of its slots, in elements. Elements that no parameter names are kept like all others.
@@ -40,7 +40,7 @@ pub struct Unit {
     /// Whether training changes it.
     pub trainable: bool,
     /// The parameters by `start`; they do not overlap.
-    pub parameters: Vec<Parameter>,
+    pub parameters: Vec<ParameterMetadata>,
     /// Names of the arrays that are kept: [`PARAMETERS`], and those of the optimizer's state. No `/` inside.
     pub slots: Vec<String>,
     /// Numbers of the optimizer's state, such as how many steps it made.

@@ -3,14 +3,14 @@
 use std::fmt;
 
 use crate::chunks;
-use crate::header::{self, PREFIX, Tensor};
+use crate::header::{self, PREFIX, TensorInfo};
 use crate::layout::MANIFEST;
-use crate::manifest::{CHUNK, FileEntry, Manifest};
+use crate::manifest::{CHUNK_BYTES, FileMetadata, Manifest};
 use crate::read::find;
-use crate::storage::{Published, Source, Storage};
+use crate::storage::{CheckpointDir, Storage, StorageReader};
 use crate::{Checkpoint, Error, Result};
 
-/// Chunks that are read at once.
+/// ChunkReader that are read at once.
 const CHUNKS: usize = 4;
 
 /// What is wrong with a file of a checkpoint.
@@ -32,7 +32,7 @@ impl fmt::Display for Problem {
 /// Returns all that is wrong, at most one problem a file; nothing when the checkpoint is unharmed.
 ///
 /// # Errors
-/// [`Error::NoStep`], also when it was removed meanwhile, or when the place cannot be listed.
+/// [`Error::StepNotFound`], also when it was removed meanwhile, or when the place cannot be listed.
 pub fn verify(storage: &dyn Storage, step: u64) -> Result<Vec<Problem>> {
     loop {
         let published = find(storage, step)?;
@@ -61,8 +61,8 @@ impl Checkpoint {
     }
 }
 
-fn verify_files(storage: &dyn Storage, published: &Published, manifest: &Manifest) -> Vec<Problem> {
-    let problem = |file: &FileEntry| {
+fn verify_files(storage: &dyn Storage, published: &CheckpointDir, manifest: &Manifest) -> Vec<Problem> {
+    let problem = |file: &FileMetadata| {
         let written_as = |hash: &str| manifest.files.iter().find(|other| other.blake3 == hash);
         let message = match verify_file(storage, &published.folder, file) {
             Ok(()) => return None,
@@ -79,22 +79,22 @@ fn verify_files(storage: &dyn Storage, published: &Published, manifest: &Manifes
     manifest.files.iter().filter_map(problem).collect()
 }
 
-fn verify_file(storage: &dyn Storage, folder: &str, file: &FileEntry) -> Result<(), Wrong> {
+fn verify_file(storage: &dyn Storage, folder: &str, file: &FileMetadata) -> Result<(), Wrong> {
     let name = format!("{folder}/{}", file.name);
-    let source = storage.open(folder, &file.name)?.ok_or(Error::Missing { file: name.clone() })?;
-    if source.size() != file.bytes {
-        return Err(Error::Size { file: name, given: source.size(), expected: file.bytes }.into());
+    let reader = storage.open(folder, &file.name)?.ok_or(Error::MissingFile { file: name.clone() })?;
+    if reader.size() != file.bytes {
+        return Err(Error::SizeMismatch { file: name, given: reader.size(), expected: file.bytes }.into());
     }
     let mut whole = blake3::Hasher::new();
     let mut damaged = None;
-    let mut buffer = vec![0; file.bytes.min((CHUNKS * CHUNK) as u64) as usize];
+    let mut buffer = vec![0; file.bytes.min((CHUNKS * CHUNK_BYTES) as u64) as usize];
     let mut at = 0;
     while at < file.bytes {
         let part = (file.bytes - at).min(buffer.len() as u64) as usize;
         let part = &mut buffer[..part];
-        source.read_at(at, part)?;
+        reader.read_at(at, part)?;
         whole.update(part);
-        for (number, bytes) in (at / CHUNK as u64..).zip(part.chunks(CHUNK)) {
+        for (number, bytes) in (at / CHUNK_BYTES as u64..).zip(part.chunks(CHUNK_BYTES)) {
             damaged = damaged.or_else(|| chunks::verify(folder, file, number, bytes).err());
         }
         at += part.len() as u64;
@@ -103,7 +103,7 @@ fn verify_file(storage: &dyn Storage, folder: &str, file: &FileEntry) -> Result<
     if damaged.is_some() || hash != file.blake3 {
         return Err(Wrong::Content { hash, damaged });
     }
-    verify_header(&*source, file)
+    verify_header(&*reader, file)
 }
 
 enum Wrong {
@@ -119,19 +119,19 @@ impl From<Error> for Wrong {
 }
 
 /// Compares what a file says of itself with what the manifest says of it.
-fn verify_header(source: &dyn Source, file: &FileEntry) -> Result<(), Wrong> {
+fn verify_header(reader: &dyn StorageReader, file: &FileMetadata) -> Result<(), Wrong> {
     let mut prefix = [0; PREFIX];
     if file.bytes < PREFIX as u64 {
         return Err(Wrong::Header("the file is too short for a header".into()));
     }
-    source.read_at(0, &mut prefix)?;
+    reader.read_at(0, &mut prefix)?;
     let length = header::length(prefix, file.bytes).map_err(Wrong::Header)?;
     let mut json = vec![0; length];
-    source.read_at(PREFIX as u64, &mut json)?;
+    reader.read_at(PREFIX as u64, &mut json)?;
     let data = (PREFIX + length) as u64;
     let tensors = header::parse(&json, file.bytes - data).map_err(Wrong::Header)?;
-    let pieces = file.pieces.iter().map(|piece| Tensor::of(piece, data));
-    if !pieces.eq(tensors) || file.pieces.first().is_some_and(|first| first.offset != data) {
+    let items = file.items.iter().map(|item| TensorInfo::of(item, data));
+    if !items.eq(tensors) || file.items.first().is_some_and(|first| first.offset != data) {
         return Err(Wrong::Header("its header and the manifest do not agree".into()));
     }
     Ok(())

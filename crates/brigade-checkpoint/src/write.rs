@@ -4,11 +4,12 @@ use std::iter::once;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::check::{check_slot_name, check_unit_name};
-use crate::hash::Hasher;
-use crate::header::{self, HEADER_LIMIT};
-use crate::layout::{MANIFEST, MANIFEST_HASH, Staging, rank_file};
+use crate::hash::FileHasher;
+use crate::header::{self, MAX_HEADER_BYTES};
+use crate::layout::{MANIFEST, MANIFEST_HASH, StagingDir, rank_file};
 use crate::manifest::{
-    FileEntry, MANIFEST_LIMIT, Manifest, PieceEntry, RankEntry, State, VERSION, hash_line,
+    FORMAT_VERSION, FileMetadata, ItemMetadata, MAX_MANIFEST_BYTES, Manifest, TrainState, WriteResult,
+    hash_line,
 };
 use crate::storage::Storage;
 use crate::{Error, Result};
@@ -18,28 +19,28 @@ const PART: usize = 1 << 20;
 
 /// A contiguous range of a slot with its values.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Piece {
+pub struct WriteItem {
     /// The unit.
     pub unit: String,
     /// The slot.
     pub slot: String,
     /// First element in the slot.
     pub start: usize,
-    /// The values; a piece without any is not written.
+    /// The values; a item without any is not written.
     pub values: Vec<f32>,
 }
 
 /// All that one rank writes, in any order.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Snapshot {
-    /// The pieces; no two of them overlap.
-    pub pieces: Vec<Piece>,
+pub struct RankShard {
+    /// The items; no two of them overlap.
+    pub items: Vec<WriteItem>,
 }
 
-impl Snapshot {
+impl RankShard {
     /// Bytes of the values: what the rank's file takes, but for its header.
     pub fn bytes(&self) -> u64 {
-        self.pieces.iter().map(|piece| size_of_val(piece.values.as_slice()) as u64).sum()
+        self.items.iter().map(|item| size_of_val(item.values.as_slice()) as u64).sum()
     }
 }
 
@@ -55,72 +56,73 @@ fn check_space(storage: &dyn Storage, bytes: u64) -> Result<()> {
 
 /// Writes the file of `rank` and flushes it to the disk; a second thread computes the checksums meanwhile.
 ///
-/// The same snapshot gives the same bytes. The result goes to the rank that calls [`publish`]. Whether there is space for
+/// The same shard gives the same bytes. The result goes to the rank that calls [`publish`]. Whether there is space for
 /// this file is checked before; for those of all ranks the caller can compare the sum with
 /// [`free_space`](Storage::free_space) before any of them begins.
 ///
 /// # Errors
-/// [`Error::Name`], [`Error::Coverage`] or [`Error::TooLarge`] for a snapshot that cannot be stored and
+/// [`Error::InvalidName`], [`Error::Coverage`] or [`Error::TooLarge`] for a shard that cannot be stored and
 /// [`Error::NoSpace`], all before anything is written; [`Error::DiskFull`], [`Error::Io`] or [`Error::Object`] while
 /// writing. The save's folder is removed then, with the files of other ranks: no such save can be published.
-pub fn write_rank(
+pub fn write_shard(
     storage: &dyn Storage,
-    staging: &Staging,
+    staging: &StagingDir,
     rank: usize,
-    snapshot: &Snapshot,
-) -> Result<RankEntry> {
-    let pieces = sorted(snapshot)?;
-    let mut entries: Vec<_> = pieces
+    shard: &RankShard,
+) -> Result<WriteResult> {
+    let items = sorted(shard)?;
+    let mut entries: Vec<_> = items
         .iter()
-        .map(|piece| PieceEntry {
-            unit: piece.unit.clone(),
-            slot: piece.slot.clone(),
-            start: piece.start,
-            elements: piece.values.len(),
+        .map(|item| ItemMetadata {
+            unit: item.unit.clone(),
+            slot: item.slot.clone(),
+            start: item.start,
+            elements: item.values.len(),
             offset: 0,
         })
         .collect();
     let header = header::write(&mut entries);
-    if header.len() as u64 > HEADER_LIMIT {
+    if header.len() as u64 > MAX_HEADER_BYTES {
         let (what, given) = ("the header's size in bytes", header.len() as u64);
-        return Err(Error::TooLarge { rank, what, given, limit: HEADER_LIMIT });
+        return Err(Error::TooLarge { rank, what, given, limit: MAX_HEADER_BYTES });
     }
-    let bytes = header.len() as u64 + snapshot.bytes();
+    let bytes = header.len() as u64 + shard.bytes();
     check_space(storage, bytes)?;
 
     let name = rank_file(rank);
     let write = || {
-        let mut sink = storage.create(&storage.folder(staging), &name, bytes)?;
-        parts(&header, &pieces).try_for_each(|part| sink.write(part))?;
-        sink.finish()
+        let mut writer = storage.create(&storage.staging_folder(staging), &name, bytes)?;
+        parts(&header, &items).try_for_each(|part| writer.write(part))?;
+        writer.finish()
     };
     let (written, hashes) = std::thread::scope(|scope| {
         let hashes = scope.spawn(|| {
-            let mut hasher = Hasher::default();
-            parts(&header, &pieces).for_each(|part| hasher.update(part));
+            let mut hasher = FileHasher::default();
+            parts(&header, &items).for_each(|part| hasher.update(part));
             hasher.finish()
         });
         (write(), hashes.join())
     });
     if let Err(error) = written {
         // What failed is what the caller must hear of, not that cleaning up failed, too.
-        let _ = abandon(storage, staging);
+        let _ = abort_save(storage, staging);
         return Err(error);
     }
     let hashes = hashes.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-    let file = FileEntry { name, rank, bytes, blake3: hashes.blake3, chunks: hashes.chunks, pieces: entries };
-    Ok(RankEntry { staging: staging.clone(), file })
+    let file =
+        FileMetadata { name, rank, bytes, blake3: hashes.blake3, chunks: hashes.chunks, items: entries };
+    Ok(WriteResult { staging: staging.clone(), file })
 }
 
-/// The pieces that hold values, by unit, slot and start.
-fn sorted(snapshot: &Snapshot) -> Result<Vec<&Piece>> {
-    let mut pieces: Vec<_> = snapshot.pieces.iter().filter(|piece| !piece.values.is_empty()).collect();
-    pieces.sort_by_key(|piece| (&piece.unit, &piece.slot, piece.start));
-    for piece in &pieces {
-        check_unit_name(&piece.unit)?;
-        check_slot_name(&piece.slot)?;
+/// The items that hold values, by unit, slot and start.
+fn sorted(shard: &RankShard) -> Result<Vec<&WriteItem>> {
+    let mut items: Vec<_> = shard.items.iter().filter(|item| !item.values.is_empty()).collect();
+    items.sort_by_key(|item| (&item.unit, &item.slot, item.start));
+    for item in &items {
+        check_unit_name(&item.unit)?;
+        check_slot_name(&item.slot)?;
     }
-    for pair in pieces.windows(2) {
+    for pair in items.windows(2) {
         let [left, right] = pair else { continue };
         let end = left.start.saturating_add(left.values.len());
         if (&left.unit, &left.slot) == (&right.unit, &right.slot) && right.start < end {
@@ -128,17 +130,17 @@ fn sorted(snapshot: &Snapshot) -> Result<Vec<&Piece>> {
                 unit: left.unit.clone(),
                 slot: left.slot.clone(),
                 range: right.start..end,
-                defect: "are in two pieces of one rank",
+                defect: "are written twice by one rank",
                 elements: end,
             });
         }
     }
-    Ok(pieces)
+    Ok(items)
 }
 
 /// The file's bytes in order.
-fn parts<'a>(header: &'a [u8], pieces: &'a [&Piece]) -> impl Iterator<Item = &'a [u8]> {
-    let values = pieces.iter().flat_map(|piece| bytemuck::cast_slice::<f32, u8>(&piece.values).chunks(PART));
+fn parts<'a>(header: &'a [u8], items: &'a [&WriteItem]) -> impl Iterator<Item = &'a [u8]> {
+    let values = items.iter().flat_map(|item| bytemuck::cast_slice::<f32, u8>(&item.values).chunks(PART));
     once(header).chain(values)
 }
 
@@ -147,22 +149,22 @@ fn parts<'a>(header: &'a [u8], pieces: &'a [&Piece]) -> impl Iterator<Item = &'a
 /// A checkpoint of the same step is replaced; it stays until the new one is whole.
 ///
 /// # Errors
-/// [`Error::Stale`] and [`Error::Twice`] for entries that do not belong together, [`Error::NotShared`] and
-/// [`Error::Size`] when a rank's file is not where this rank looks, [`Error::Coverage`] when pieces leave a gap or
-/// overlap; [`Error::Manifest`] for units that contradict themselves: the save's folder is removed then. While writing
+/// [`Error::ForeignSave`] and [`Error::DuplicateRank`] for entries that do not belong together, [`Error::NotShared`] and
+/// [`Error::SizeMismatch`] when a rank's file is not where this rank looks, [`Error::Coverage`] when items leave a gap or
+/// overlap; [`Error::InvalidManifest`] for units that contradict themselves: the save's folder is removed then. While writing
 /// and renaming, the errors of the storage.
 pub fn publish(
     storage: &dyn Storage,
-    staging: &Staging,
-    state: State,
-    entries: Vec<RankEntry>,
+    staging: &StagingDir,
+    state: TrainState,
+    entries: Vec<WriteResult>,
 ) -> Result<Manifest> {
     let manifest = describe(storage, staging, state, entries);
     let written =
         manifest.and_then(|manifest| write_manifest(storage, staging, &manifest).map(|()| manifest));
     let manifest = written.inspect_err(|_| {
         // What failed is what the caller must hear of, not that cleaning up failed, too.
-        let _ = abandon(storage, staging);
+        let _ = abort_save(storage, staging);
     })?;
     storage.publish(staging)?;
     Ok(manifest)
@@ -170,50 +172,54 @@ pub fn publish(
 
 fn describe(
     storage: &dyn Storage,
-    staging: &Staging,
-    state: State,
-    entries: Vec<RankEntry>,
+    staging: &StagingDir,
+    state: TrainState,
+    entries: Vec<WriteResult>,
 ) -> Result<Manifest> {
-    let folder = storage.folder(staging);
+    let folder = storage.staging_folder(staging);
     let mut files = Vec::with_capacity(entries.len());
-    for RankEntry { staging: given, file } in entries {
+    for WriteResult { staging: given, file } in entries {
         let rank = file.rank;
         if given != *staging {
-            return Err(Error::Stale { rank, given: given.to_string(), expected: staging.to_string() });
+            return Err(Error::ForeignSave { rank, given: given.to_string(), expected: staging.to_string() });
         }
         let name = rank_file(rank);
-        match storage.open(&folder, &name)?.map(|source| source.size()) {
+        match storage.open(&folder, &name)?.map(|reader| reader.size()) {
             None => {
                 let location = storage.location().into();
                 return Err(Error::NotShared { location, rank, file: format!("{folder}/{name}") });
             }
             Some(given) if given != file.bytes => {
-                return Err(Error::Size { file: format!("{folder}/{name}"), given, expected: file.bytes });
+                return Err(Error::SizeMismatch {
+                    file: format!("{folder}/{name}"),
+                    given,
+                    expected: file.bytes,
+                });
             }
             Some(_) => files.push(file),
         }
     }
     files.sort_by_key(|file| file.rank);
     let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-    let manifest = Manifest { version: VERSION, step: staging.step(), created, state, files };
+    let manifest = Manifest { version: FORMAT_VERSION, step: staging.step(), created, state, files };
     manifest.check()?;
     Ok(manifest)
 }
 
-fn write_manifest(storage: &dyn Storage, staging: &Staging, manifest: &Manifest) -> Result<()> {
-    let folder = storage.folder(staging);
+fn write_manifest(storage: &dyn Storage, staging: &StagingDir, manifest: &Manifest) -> Result<()> {
+    let folder = storage.staging_folder(staging);
     let json = serde_json::to_vec(manifest)
-        .map_err(|error| Error::Manifest { file: MANIFEST.into(), message: error.to_string() })?;
-    if json.len() as u64 > MANIFEST_LIMIT {
-        let message = format!("{} bytes; at most {MANIFEST_LIMIT} are allowed", json.len());
-        return Err(Error::Manifest { file: MANIFEST.into(), message });
+        .map_err(|error| Error::InvalidManifest { file: MANIFEST.into(), message: error.to_string() })?;
+    if json.len() as u64 > MAX_MANIFEST_BYTES {
+        let message = format!("{} bytes; at most {MAX_MANIFEST_BYTES} are allowed", json.len());
+        return Err(Error::InvalidManifest { file: MANIFEST.into(), message });
     }
     // What can be written must be readable: settings nested too deeply are found here.
     Manifest::parse(&json, MANIFEST)?;
     for (name, bytes) in [(MANIFEST_HASH, hash_line(&json).as_bytes()), (MANIFEST, &json)] {
-        let mut sink = storage.create(&folder, name, bytes.len() as u64)?;
-        sink.write(bytes)?;
-        sink.finish()?;
+        let mut writer = storage.create(&folder, name, bytes.len() as u64)?;
+        writer.write(bytes)?;
+        writer.finish()?;
     }
     Ok(())
 }
@@ -222,6 +228,6 @@ fn write_manifest(storage: &dyn Storage, staging: &Staging, manifest: &Manifest)
 ///
 /// # Errors
 /// Those of the storage; not when nothing was written.
-pub fn abandon(storage: &dyn Storage, staging: &Staging) -> Result<()> {
-    storage.remove(&storage.folder(staging))
+pub fn abort_save(storage: &dyn Storage, staging: &StagingDir) -> Result<()> {
+    storage.remove(&storage.staging_folder(staging))
 }

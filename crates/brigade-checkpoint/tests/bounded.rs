@@ -5,8 +5,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use brigade_checkpoint::{
-    LocalStorage, MANIFEST, Manifest, PARAMETERS, Parameter, Piece, Snapshot, Staging, State, Unit, fuzzing,
-    publish, rank_file, write_rank,
+    LocalStorage, MANIFEST, Manifest, PARAMETERS, ParameterMetadata, RankShard, StagingDir, TrainState,
+    UnitMetadata, WriteItem, fuzzing, publish, rank_file, write_shard,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -54,18 +54,19 @@ fn assert_bounded(name: &str, parse: fn(&[u8]), bytes: &[u8]) -> Result<(), Test
 fn valid() -> (Vec<u8>, Vec<u8>) {
     let folder = tempfile::tempdir().unwrap();
     let storage = LocalStorage::new(folder.path());
-    let staging = Staging::new(1).unwrap();
-    let piece = |start| Piece { unit: "a".into(), slot: PARAMETERS.into(), start, values: vec![0.5; 5] };
-    let entry = write_rank(&storage, &staging, 0, &Snapshot { pieces: vec![piece(0), piece(5)] }).unwrap();
-    let unit = Unit {
+    let staging = StagingDir::new(1).unwrap();
+    let item = |start| WriteItem { unit: "a".into(), slot: PARAMETERS.into(), start, values: vec![0.5; 5] };
+    let entry = write_shard(&storage, &staging, 0, &RankShard { items: vec![item(0), item(5)] }).unwrap();
+    let unit = UnitMetadata {
         name: "a".into(),
         elements: 10,
         trainable: true,
-        parameters: vec![Parameter { name: "w".into(), shape: vec![2, 5], start: 0 }],
+        parameters: vec![ParameterMetadata { name: "w".into(), shape: vec![2, 5], start: 0 }],
         slots: vec![PARAMETERS.into()],
         scalars: Default::default(),
     };
-    publish(&storage, &staging, State { units: vec![unit], ..State::default() }, vec![entry]).unwrap();
+    publish(&storage, &staging, TrainState { units: vec![unit], ..TrainState::default() }, vec![entry])
+        .unwrap();
     let read = |name: &str| std::fs::read(folder.path().join("step-00000001").join(name)).unwrap();
     (read(MANIFEST), read(&rank_file(0)))
 }

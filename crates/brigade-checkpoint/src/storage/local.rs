@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! <root>/step-00000050/                       a checkpoint
-//! <root>/.step-00000050.partial-<token>/      a save that is not published
+//! <root>/.step-00000050.partial-<id>/      a save that is not published
 //! <root>/step-00000050.old/                   the one that is being replaced: a checkpoint while the other is absent
 //! <root>/.step-00000050.removed/              a checkpoint that is being removed
 //! ```
@@ -15,11 +15,11 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::statvfs;
 
-use super::{Published, Sink, Source, Storage};
-use crate::layout::{Staging, folder_step, step_folder};
+use super::{CheckpointDir, Storage, StorageReader, StorageWriter};
+use crate::layout::{StagingDir, folder_step, step_folder};
 use crate::{Error, Result};
 
-/// Small pieces are gathered up to this many bytes before they are written.
+/// Small items are gathered up to this many bytes before they are written.
 const BUFFER: usize = 1 << 20;
 
 /// Ends the name of a checkpoint that a new one of the same step is replacing.
@@ -85,19 +85,19 @@ impl Storage for LocalStorage {
         &self.location
     }
 
-    fn folder(&self, staging: &Staging) -> String {
-        format!(".{}.partial-{}", step_folder(staging.step()), staging.token())
+    fn staging_folder(&self, staging: &StagingDir) -> String {
+        format!(".{}.partial-{}", step_folder(staging.step()), staging.id())
     }
 
-    fn create(&self, folder: &str, name: &str, _bytes: u64) -> Result<Box<dyn Sink>> {
+    fn create(&self, folder: &str, name: &str, _bytes: u64) -> Result<Box<dyn StorageWriter>> {
         let folder = self.root.join(folder);
         fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
         let path = folder.join(name);
         let file = File::create(&path).map_err(Error::io("create", &path))?;
-        Ok(Box::new(LocalSink { path, written: 0, file: BufWriter::with_capacity(BUFFER, file) }))
+        Ok(Box::new(LocalWriter { path, written: 0, file: BufWriter::with_capacity(BUFFER, file) }))
     }
 
-    fn open(&self, folder: &str, name: &str) -> Result<Option<Box<dyn Source>>> {
+    fn open(&self, folder: &str, name: &str) -> Result<Option<Box<dyn StorageReader>>> {
         let path = self.root.join(folder).join(name);
         let file = match File::open(&path) {
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
@@ -106,10 +106,10 @@ impl Storage for LocalStorage {
             file => file.map_err(Error::io("open", &path))?,
         };
         let size = file.metadata().map_err(Error::io("read the size of", &path))?.len();
-        Ok(Some(Box::new(LocalSource { path, file, size })))
+        Ok(Some(Box::new(LocalReader { path, file, size })))
     }
 
-    fn published(&self) -> Result<Vec<Published>> {
+    fn published(&self) -> Result<Vec<CheckpointDir>> {
         let mut steps = BTreeMap::new();
         for name in self.names()? {
             // Sorted by name, `step-…` comes before `step-….old`.
@@ -117,11 +117,11 @@ impl Storage for LocalStorage {
                 steps.entry(step).or_insert(name);
             }
         }
-        Ok(steps.into_iter().rev().map(|(step, folder)| Published { step, folder }).collect())
+        Ok(steps.into_iter().rev().map(|(step, folder)| CheckpointDir { step, folder }).collect())
     }
 
-    fn publish(&self, staging: &Staging) -> Result<()> {
-        let partial = self.root.join(self.folder(staging));
+    fn publish(&self, staging: &StagingDir) -> Result<()> {
+        let partial = self.root.join(self.staging_folder(staging));
         let name = step_folder(staging.step());
         let (visible, old) = (self.root.join(&name), self.root.join(format!("{name}{OLD}")));
         sync_folder(&partial)?;
@@ -179,13 +179,13 @@ fn sync_folder(folder: &Path) -> Result<()> {
     }
 }
 
-struct LocalSink {
+struct LocalWriter {
     path: PathBuf,
     written: u64,
     file: BufWriter<File>,
 }
 
-impl Sink for LocalSink {
+impl StorageWriter for LocalWriter {
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.file.write_all(bytes).map_err(Error::io_after("write", self.path.display(), self.written))?;
         self.written += bytes.len() as u64;
@@ -199,13 +199,13 @@ impl Sink for LocalSink {
     }
 }
 
-struct LocalSource {
+struct LocalReader {
     path: PathBuf,
     file: File,
     size: u64,
 }
 
-impl Source for LocalSource {
+impl StorageReader for LocalReader {
     fn size(&self) -> u64 {
         self.size
     }

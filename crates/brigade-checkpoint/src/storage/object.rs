@@ -1,11 +1,11 @@
 //! Checkpoints in an object store, through the crate `object_store` and a runtime of its own.
 //!
 //! ```text
-//! <prefix>/step-00000050.<token>/      one save; a checkpoint if, and only if, its manifest.json exists
+//! <prefix>/step-00000050.<id>/      one save; a checkpoint if, and only if, its manifest.json exists
 //! ```
 //!
 //! Object stores cannot rename, but an object appears as a whole or not at all. So saves are told apart by their
-//! token, and the manifest, written last, is what makes one visible. Of several of one step the last one counts.
+//! id, and the manifest, written last, is what makes one visible. Of several of one step the last one counts.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,8 +19,8 @@ use object_store::{ObjectStore, ObjectStoreExt, ObjectStoreScheme, WriteMultipar
 use tokio::runtime::{Builder, Runtime};
 use url::Url;
 
-use super::{Published, Sink, Source, Storage};
-use crate::layout::{MANIFEST, Staging, folder_step, step_folder};
+use super::{CheckpointDir, Storage, StorageReader, StorageWriter};
+use crate::layout::{MANIFEST, StagingDir, folder_step, step_folder};
 use crate::{Error, Result};
 
 /// Longest that one operation may take, retries included.
@@ -57,9 +57,9 @@ impl ObjectStorage {
     /// (`GOOGLE_APPLICATION_CREDENTIALS`, `AWS_ACCESS_KEY_ID`, `AWS_REGION`, `AWS_ENDPOINT`, …).
     ///
     /// # Errors
-    /// [`Error::Url`] for a URL that is none of these, or whose store cannot be set up.
+    /// [`Error::InvalidUrl`] for a URL that is none of these, or whose store cannot be set up.
     pub fn open(url: &str) -> Result<Self> {
-        let wrong = |message: String| Error::Url { url: url.into(), message };
+        let wrong = |message: String| Error::InvalidUrl { url: url.into(), message };
         let parsed: Url = url.parse().map_err(|error| wrong(format!("not a URL: {error}")))?;
         let (scheme, _) = ObjectStoreScheme::parse(&parsed).map_err(|error| wrong(error.to_string()))?;
         match scheme {
@@ -81,7 +81,7 @@ impl ObjectStorage {
     fn in_folder(folder: &std::path::Path, url: &str) -> Result<Self> {
         std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
         let store = LocalFileSystem::new_with_prefix(folder)
-            .map_err(|error| Error::Url { url: url.into(), message: error.to_string() })?
+            .map_err(|error| Error::InvalidUrl { url: url.into(), message: error.to_string() })?
             .with_automatic_cleanup(true);
         Self::new(Arc::new(store), Path::default(), url)
     }
@@ -138,11 +138,11 @@ impl Storage for ObjectStorage {
         &self.location
     }
 
-    fn folder(&self, staging: &Staging) -> String {
-        format!("{}.{}", step_folder(staging.step()), staging.token())
+    fn staging_folder(&self, staging: &StagingDir) -> String {
+        format!("{}.{}", step_folder(staging.step()), staging.id())
     }
 
-    fn create(&self, folder: &str, name: &str, bytes: u64) -> Result<Box<dyn Sink>> {
+    fn create(&self, folder: &str, name: &str, bytes: u64) -> Result<Box<dyn StorageWriter>> {
         let path = self.client.path(folder, name);
         let part = usize::try_from(PART.max(bytes.div_ceil(PARTS))).unwrap_or(usize::MAX);
         let upload = if bytes <= part as u64 {
@@ -151,30 +151,31 @@ impl Storage for ObjectStorage {
             let begun = self.client.wait("write", &path, self.client.store.put_multipart(&path))?;
             Upload::Parts(WriteMultipart::new_with_chunk_size(begun, part))
         };
-        Ok(Box::new(ObjectSink { client: self.client.clone(), path, upload: Some(upload) }))
+        Ok(Box::new(ObjectWriter { client: self.client.clone(), path, upload: Some(upload) }))
     }
 
-    fn open(&self, folder: &str, name: &str) -> Result<Option<Box<dyn Source>>> {
+    fn open(&self, folder: &str, name: &str) -> Result<Option<Box<dyn StorageReader>>> {
         let path = self.client.path(folder, name);
         let found = self.client.find(&path)?;
         Ok(found.map(|found| {
-            Box::new(ObjectSource { client: self.client.clone(), path, size: found.size }) as Box<dyn Source>
+            Box::new(ObjectReader { client: self.client.clone(), path, size: found.size })
+                as Box<dyn StorageReader>
         }))
     }
 
-    fn published(&self) -> Result<Vec<Published>> {
+    fn published(&self) -> Result<Vec<CheckpointDir>> {
         let newest = |(step, same_step): (u64, Vec<Written>)| {
             let first = same_step.into_iter().next().filter(|first| first.order.is_some())?;
-            Some(Published { step, folder: first.folder })
+            Some(CheckpointDir { step, folder: first.folder })
         };
         Ok(self.saves()?.into_iter().rev().filter_map(newest).collect())
     }
 
-    fn publish(&self, staging: &Staging) -> Result<()> {
+    fn publish(&self, staging: &StagingDir) -> Result<()> {
         let same_step = self.saves()?.remove(&staging.step()).unwrap_or_default();
-        let new = self.folder(staging);
+        let new = self.staging_folder(staging);
         if same_step.iter().all(|save| save.folder != new || save.order.is_none()) {
-            return Err(Error::Missing { file: self.client.path(&new, MANIFEST).to_string() });
+            return Err(Error::MissingFile { file: self.client.path(&new, MANIFEST).to_string() });
         }
         let mut others = same_step.into_iter().filter(|save| save.folder != new);
         others.try_for_each(|save| self.remove(&save.folder))
@@ -259,7 +260,7 @@ impl Client {
 }
 
 /// An object that is being written. Parts of one that is dropped before its end are given up.
-struct ObjectSink {
+struct ObjectWriter {
     client: Client,
     path: Path,
     upload: Option<Upload>,
@@ -272,7 +273,7 @@ enum Upload {
     Parts(WriteMultipart),
 }
 
-impl Sink for ObjectSink {
+impl StorageWriter for ObjectWriter {
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         match &mut self.upload {
             Some(Upload::Whole(content)) => content.extend_from_slice(bytes),
@@ -298,7 +299,7 @@ impl Sink for ObjectSink {
     }
 }
 
-impl Drop for ObjectSink {
+impl Drop for ObjectWriter {
     fn drop(&mut self) {
         if let Some(Upload::Parts(upload)) = self.upload.take() {
             // A store forgets unfinished parts by itself at last.
@@ -307,13 +308,13 @@ impl Drop for ObjectSink {
     }
 }
 
-struct ObjectSource {
+struct ObjectReader {
     client: Client,
     path: Path,
     size: u64,
 }
 
-impl Source for ObjectSource {
+impl StorageReader for ObjectReader {
     fn size(&self) -> u64 {
         self.size
     }

@@ -44,7 +44,7 @@ impl Small {
     fn found(&self) -> Vec<String> {
         let found = list(&*self.storage).unwrap();
         assert_eq!(found.len(), 1);
-        if let Err(error) = &found[0].whole {
+        if let Err(error) = &found[0].summary {
             assert!(Checkpoint::open(self.storage.clone(), 1).is_err());
             assert!(!verify(&*self.storage, 1).unwrap().is_empty());
             return vec![error.to_string()];
@@ -157,20 +157,20 @@ fn swapped_files() {
 
 #[test]
 fn files_of_equal_size_that_were_exchanged() {
-    use brigade_checkpoint::{PARAMETERS, Piece, Snapshot, Staging, publish, write_rank};
+    use brigade_checkpoint::{PARAMETERS, RankShard, StagingDir, WriteItem, publish, write_shard};
     for (kind, storage, folder) in kinds() {
         let mut sample = Sample::new(&[8], 4);
         sample.state.units[0].slots = vec![PARAMETERS.into()];
         let values = &sample.values[&("block.0".into(), PARAMETERS.into())];
-        let staging = Staging::with_token(1, "a").unwrap();
-        let piece = |start: usize| Piece {
+        let staging = StagingDir::with_id(1, "a").unwrap();
+        let item = |start: usize| WriteItem {
             unit: "block.0".into(),
             slot: PARAMETERS.into(),
             start,
             values: values[start..start + 4].to_vec(),
         };
         let write = |rank: usize, start| {
-            write_rank(&*storage, &staging, rank, &Snapshot { pieces: vec![piece(start)] }).unwrap()
+            write_shard(&*storage, &staging, rank, &RankShard { items: vec![item(start)] }).unwrap()
         };
         publish(&*storage, &staging, sample.state.clone(), vec![write(0, 0), write(1, 4)]).unwrap();
         let visible = match kind {
@@ -182,7 +182,7 @@ fn files_of_equal_size_that_were_exchanged() {
         let bytes = fs::read(&a).unwrap();
         fs::copy(&b, &a).unwrap();
         fs::write(&b, bytes).unwrap();
-        assert!(list(&*storage).unwrap()[0].whole.is_ok());
+        assert!(list(&*storage).unwrap()[0].summary.is_ok());
         let checkpoint = Checkpoint::open(storage, 1).unwrap();
         let problems: Vec<_> = checkpoint.verify().iter().map(|problem| problem.to_string()).collect();
         let expected = [
@@ -213,9 +213,9 @@ fn a_file_of_another_step() {
     // A whole folder under another step's name.
     fs::rename(&other, small.folder.with_file_name("step-00000005")).unwrap();
     let found = list(&*small.storage).unwrap();
-    let error = found[0].whole.as_ref().unwrap_err().to_string();
+    let error = found[0].summary.as_ref().unwrap_err().to_string();
     assert!(error.contains("is of step 0, its folder of step 5"), "{error}");
-    assert!(found[1].whole.is_ok());
+    assert!(found[1].summary.is_ok());
 }
 
 #[test]

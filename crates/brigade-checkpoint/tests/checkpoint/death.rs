@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use brigade_checkpoint::{
-    Checkpoint, LocalStorage, Result, Staging, Storage, keep, list, publish, remove_stale,
+    Checkpoint, LocalStorage, Result, StagingDir, Storage, keep_latest, list, publish, remove_stale,
 };
 
 use crate::sample::Sample;
@@ -15,16 +15,16 @@ use crate::storages::{Fault, Faulty, kinds};
 /// Every rank writes, one publishes, older ones are removed.
 fn save(storage: &dyn Storage, sample: &Sample, step: u64) -> Result<()> {
     sample.save(storage, step, 2)?;
-    keep(storage, NonZeroUsize::MIN, |_| false)?;
+    keep_latest(storage, NonZeroUsize::MIN, |_| false)?;
     Ok(())
 }
 
 /// The newest checkpoint, which must be one of the two, unharmed; whether it is the new one.
 fn newest(storage: &Arc<dyn Storage>, old: &Sample, new: &Sample, context: &str) -> bool {
     let found = list(&**storage).unwrap();
-    let whole = found.iter().find(|found| found.whole.is_ok());
+    let whole = found.iter().find(|found| found.summary.is_ok());
     let whole = whole.unwrap_or_else(|| panic!("{context}: no whole checkpoint in {found:?}"));
-    assert!(found.iter().all(|found| found.whole.is_ok()), "{context}: visible in part: {found:?}");
+    assert!(found.iter().all(|found| found.summary.is_ok()), "{context}: visible in part: {found:?}");
     let checkpoint = Checkpoint::open(storage.clone(), whole.step).unwrap();
     assert_eq!(checkpoint.verify(), vec![], "{context}");
     let is_new = new.is_in(&checkpoint).unwrap();
@@ -153,7 +153,7 @@ fn removing_never_shows_the_replaced_one() {
     let storage = LocalStorage::new(folder.path());
     old.save(&storage, 1, 1).unwrap();
     rename(folder.path(), "step-00000001", "step-00000001.old");
-    let staging = Staging::new(1).unwrap();
+    let staging = StagingDir::new(1).unwrap();
     let entries = new.write(&storage, &staging, 1).unwrap();
     publish(&storage, &staging, new.state.clone(), entries).unwrap();
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);

@@ -3,7 +3,7 @@
 use std::fs;
 use std::num::NonZeroUsize;
 
-use brigade_checkpoint::{LocalStorage, Staging, Storage, keep, list, remove_after, remove_stale};
+use brigade_checkpoint::{LocalStorage, StagingDir, Storage, keep_latest, list, remove_after, remove_stale};
 
 use crate::sample::Sample;
 use crate::storages::kinds;
@@ -20,9 +20,16 @@ fn the_newest_are_kept() {
             sample.save(&*storage, step, 2).unwrap();
         }
         assert_eq!(steps(&*storage), [100_000_000, 20, 15, 10, 5], "{kind}");
-        assert_eq!(keep(&*storage, NonZeroUsize::new(7).unwrap(), |_| false).unwrap(), Vec::<u64>::new());
-        assert_eq!(keep(&*storage, NonZeroUsize::new(3).unwrap(), |_| false).unwrap(), [10, 5], "{kind}");
-        assert_eq!(keep(&*storage, NonZeroUsize::MIN, |_| false).unwrap(), [20, 15], "{kind}");
+        assert_eq!(
+            keep_latest(&*storage, NonZeroUsize::new(7).unwrap(), |_| false).unwrap(),
+            Vec::<u64>::new()
+        );
+        assert_eq!(
+            keep_latest(&*storage, NonZeroUsize::new(3).unwrap(), |_| false).unwrap(),
+            [10, 5],
+            "{kind}"
+        );
+        assert_eq!(keep_latest(&*storage, NonZeroUsize::MIN, |_| false).unwrap(), [20, 15], "{kind}");
         assert_eq!(steps(&*storage), [100_000_000], "{kind}");
         assert!(storage.unpublished().unwrap().is_empty(), "{kind}");
     }
@@ -36,10 +43,10 @@ fn the_newest_of_a_kind_is_kept_besides() {
             sample.save(&*storage, step, 2).unwrap();
         }
         let tens = |step: u64| step.is_multiple_of(10);
-        assert_eq!(keep(&*storage, NonZeroUsize::new(2).unwrap(), tens).unwrap(), [21, 10], "{kind}");
+        assert_eq!(keep_latest(&*storage, NonZeroUsize::new(2).unwrap(), tens).unwrap(), [21, 10], "{kind}");
         assert_eq!(steps(&*storage), [23, 22, 20], "{kind}");
         sample.save(&*storage, 30, 2).unwrap();
-        assert_eq!(keep(&*storage, NonZeroUsize::MIN, tens).unwrap(), [23, 22, 20], "{kind}");
+        assert_eq!(keep_latest(&*storage, NonZeroUsize::MIN, tens).unwrap(), [23, 22, 20], "{kind}");
     }
 }
 
@@ -65,11 +72,11 @@ fn a_whole_one_is_not_removed_for_a_broken_one() {
         sample.save(&storage, step, 2).unwrap();
     }
     fs::remove_file(folder.path().join("step-00000004/rank-00001.safetensors")).unwrap();
-    assert_eq!(keep(&storage, NonZeroUsize::new(2).unwrap(), |_| false).unwrap(), [1]);
+    assert_eq!(keep_latest(&storage, NonZeroUsize::new(2).unwrap(), |_| false).unwrap(), [1]);
     assert_eq!(steps(&storage), [4, 3, 2]);
     fs::remove_file(folder.path().join("step-00000003/manifest.json")).unwrap();
     fs::remove_file(folder.path().join("step-00000002/manifest.blake3")).unwrap();
-    assert_eq!(keep(&storage, NonZeroUsize::MIN, |_| false).unwrap(), Vec::<u64>::new());
+    assert_eq!(keep_latest(&storage, NonZeroUsize::MIN, |_| false).unwrap(), Vec::<u64>::new());
 }
 
 #[test]
@@ -78,7 +85,7 @@ fn what_dead_writers_left_is_removed() {
     for (kind, storage, _folder) in kinds() {
         sample.save(&*storage, 1, 2).unwrap();
         for step in [1, 2] {
-            let staging = Staging::with_token(step, "dead").unwrap();
+            let staging = StagingDir::with_id(step, "dead").unwrap();
             sample.write(&*storage, &staging, 2).unwrap();
         }
         assert_eq!(steps(&*storage), [1], "{kind}");
@@ -98,6 +105,6 @@ fn other_files_are_let_be() {
     fs::write(folder.path().join("step-00000009"), "a file").unwrap();
     let found = list(&storage).unwrap();
     assert_eq!(found.len(), 1);
-    assert!(found[0].whole.as_ref().unwrap_err().to_string().contains("step-00000009/manifest.json"));
+    assert!(found[0].summary.as_ref().unwrap_err().to_string().contains("step-00000009/manifest.json"));
     assert!(remove_stale(&storage).unwrap().is_empty());
 }

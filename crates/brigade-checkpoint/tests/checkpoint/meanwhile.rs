@@ -53,12 +53,12 @@ fn each(deed: impl Fn() -> Deed, check: impl Fn(&dyn Storage)) {
 
 #[test]
 fn what_a_run_removes_is_not_called_damaged() {
-    each(|| Deed::Remove, |storage| assert!(matches!(verify(storage, 1), Err(Error::NoStep { .. }))));
+    each(|| Deed::Remove, |storage| assert!(matches!(verify(storage, 1), Err(Error::StepNotFound { .. }))));
     each(
         || Deed::Remove,
         |storage| {
             let found = list(storage).unwrap();
-            assert!(found.iter().map(|found| found.step).eq([2]) && found[0].whole.is_ok(), "{found:?}");
+            assert!(found.iter().map(|found| found.step).eq([2]) && found[0].summary.is_ok(), "{found:?}");
         },
     );
 }
@@ -70,7 +70,7 @@ fn what_a_run_replaces_is_read_anew() {
         || Deed::Replace,
         |storage| {
             let found = list(storage).unwrap();
-            assert!(found.len() == 2 && found.iter().all(|found| found.whole.is_ok()), "{found:?}");
+            assert!(found.len() == 2 && found.iter().all(|found| found.summary.is_ok()), "{found:?}");
         },
     );
 }

@@ -1,35 +1,35 @@
 //! What is not a checkpoint is not published.
 
 use brigade_checkpoint::{
-    Error, PARAMETERS, Parameter, Piece, RankEntry, Result, Scalar, Snapshot, Staging, State, Storage, Unit,
-    list, publish, write_rank,
+    Error, PARAMETERS, ParameterMetadata, RankShard, Result, Scalar, StagingDir, Storage, TrainState,
+    UnitMetadata, WriteItem, WriteResult, list, publish, write_shard,
 };
 
 use crate::sample::Sample;
 use crate::storages::kinds;
 
-fn piece(start: usize, elements: usize) -> Piece {
-    Piece { unit: "block.0".into(), slot: PARAMETERS.into(), start, values: vec![1.0; elements] }
+fn item(start: usize, elements: usize) -> WriteItem {
+    WriteItem { unit: "block.0".into(), slot: PARAMETERS.into(), start, values: vec![1.0; elements] }
 }
 
 /// A unit of 10 elements with its parameters alone.
-fn state() -> State {
+fn state() -> TrainState {
     let mut state = Sample::new(&[10], 1).state;
     state.units[0].slots = vec![PARAMETERS.into()];
     state
 }
 
-fn attempt(storage: &dyn Storage, ranks: &[&[Piece]], state: State) -> Result<()> {
-    let staging = Staging::new(1)?;
-    let entries: Result<Vec<RankEntry>> = ranks
+fn attempt(storage: &dyn Storage, ranks: &[&[WriteItem]], state: TrainState) -> Result<()> {
+    let staging = StagingDir::new(1)?;
+    let entries: Result<Vec<WriteResult>> = ranks
         .iter()
         .enumerate()
-        .map(|(rank, pieces)| write_rank(storage, &staging, rank, &Snapshot { pieces: pieces.to_vec() }))
+        .map(|(rank, items)| write_shard(storage, &staging, rank, &RankShard { items: items.to_vec() }))
         .collect();
     publish(storage, &staging, state, entries?).map(|_| ())
 }
 
-fn refused(ranks: &[&[Piece]], state: State) -> String {
+fn refused(ranks: &[&[WriteItem]], state: TrainState) -> String {
     let (_, storage, _folder) = kinds().swap_remove(0);
     let error = attempt(&*storage, ranks, state).unwrap_err();
     assert!(list(&*storage).unwrap().is_empty() && storage.unpublished().unwrap().is_empty());
@@ -38,28 +38,28 @@ fn refused(ranks: &[&[Piece]], state: State) -> String {
 
 #[test]
 fn gaps_and_overlaps() {
-    let cases: [(&[&[Piece]], &str); 8] = [
-        (&[], "block.0/parameters: elements 0..10 are in no rank's piece (the slot has 10)"),
-        (&[&[]], "elements 0..10 are in no rank's piece"),
-        (&[&[piece(0, 4)], &[piece(4, 5)]], "elements 9..10 are in no rank's piece"),
-        (&[&[piece(0, 4)], &[piece(5, 5)]], "elements 4..5 are in no rank's piece"),
-        (&[&[piece(0, 6)], &[piece(4, 6)]], "elements 4..6 are in two pieces"),
-        (&[&[piece(0, 10)], &[piece(0, 10)]], "elements 0..10 are in two pieces"),
-        (&[&[piece(0, 11)]], "elements 10..11 lie behind the slot's end"),
-        (&[&[piece(0, 6), piece(5, 5)]], "elements 5..6 are in two pieces of one rank"),
+    let cases: [(&[&[WriteItem]], &str); 8] = [
+        (&[], "block.0/parameters: elements 0..10 are in no rank's shard (the slot has 10)"),
+        (&[&[]], "elements 0..10 are in no rank's shard"),
+        (&[&[item(0, 4)], &[item(4, 5)]], "elements 9..10 are in no rank's shard"),
+        (&[&[item(0, 4)], &[item(5, 5)]], "elements 4..5 are in no rank's shard"),
+        (&[&[item(0, 6)], &[item(4, 6)]], "elements 4..6 are written twice"),
+        (&[&[item(0, 10)], &[item(0, 10)]], "elements 0..10 are written twice"),
+        (&[&[item(0, 11)]], "elements 10..11 lie past the slot's end"),
+        (&[&[item(0, 6), item(5, 5)]], "elements 5..6 are written twice by one rank"),
     ];
     for (ranks, expected) in cases {
         let message = refused(ranks, state());
         assert!(message.contains(expected), "{message}");
     }
     let (_, storage, _folder) = kinds().swap_remove(0);
-    attempt(&*storage, &[&[piece(4, 6), piece(3, 0)], &[], &[piece(0, 4)]], state()).unwrap();
+    attempt(&*storage, &[&[item(4, 6), item(3, 0)], &[], &[item(0, 4)]], state()).unwrap();
 }
 
 #[test]
 fn units_that_contradict_themselves() {
-    let all: &[&[Piece]] = &[&[piece(0, 10)]];
-    let changed = |change: fn(&mut Unit)| {
+    let all: &[&[WriteItem]] = &[&[item(0, 10)]];
+    let changed = |change: fn(&mut UnitMetadata)| {
         let mut state = state();
         change(&mut state.units[0]);
         refused(all, state)
@@ -79,7 +79,7 @@ fn units_that_contradict_themselves() {
     let message = changed(|unit| unit.elements = usize::MAX);
     assert!(message.contains("too many elements"), "{message}");
     let mut twice = state();
-    twice.units.push(Unit { parameters: vec![], ..twice.units[0].clone() });
+    twice.units.push(UnitMetadata { parameters: vec![], ..twice.units[0].clone() });
     assert!(refused(all, twice).contains("unit \"block.0\" is there twice"));
 }
 
@@ -88,10 +88,10 @@ fn padding_and_scalars_are_kept() {
     let (_, storage, _folder) = kinds().swap_remove(0);
     let mut state = state();
     let unit = &mut state.units[0];
-    unit.parameters = vec![Parameter { name: "scale".into(), shape: vec![], start: 5 }];
+    unit.parameters = vec![ParameterMetadata { name: "scale".into(), shape: vec![], start: 5 }];
     unit.scalars.insert("loss scale".into(), Scalar::Float(f64::NEG_INFINITY));
     unit.scalars.insert("count".into(), Scalar::Int(i64::MIN));
-    attempt(&*storage, &[&[piece(0, 10)]], state.clone()).unwrap();
+    attempt(&*storage, &[&[item(0, 10)]], state.clone()).unwrap();
     let checkpoint = brigade_checkpoint::Checkpoint::open(storage, 1).unwrap();
     assert_eq!(checkpoint.manifest().state, state);
     assert_eq!(checkpoint.parameters().next().unwrap().read().unwrap(), [1.0]);
@@ -100,11 +100,11 @@ fn padding_and_scalars_are_kept() {
 #[test]
 fn names_that_cannot_be_stored() {
     for (unit, slot) in [("", "a"), ("a\n", "a"), ("a", ""), ("a", "b/c")] {
-        let snapshot =
-            Snapshot { pieces: vec![Piece { unit: unit.into(), slot: slot.into(), ..piece(0, 1) }] };
+        let shard =
+            RankShard { items: vec![WriteItem { unit: unit.into(), slot: slot.into(), ..item(0, 1) }] };
         let (_, storage, _folder) = kinds().swap_remove(0);
-        let error = write_rank(&*storage, &Staging::new(1).unwrap(), 0, &snapshot).unwrap_err();
-        assert!(matches!(error, Error::Name { .. }), "{error}");
+        let error = write_shard(&*storage, &StagingDir::new(1).unwrap(), 0, &shard).unwrap_err();
+        assert!(matches!(error, Error::InvalidName { .. }), "{error}");
     }
 }
 
@@ -112,11 +112,11 @@ fn names_that_cannot_be_stored() {
 fn entries_that_do_not_belong_together() {
     let sample = Sample::new(&[10], 1);
     for (kind, storage, _folder) in kinds() {
-        let first = Staging::with_token(1, "first").unwrap();
+        let first = StagingDir::with_id(1, "first").unwrap();
         let stale = sample.write(&*storage, &first, 2).unwrap();
         publish(&*storage, &first, sample.state.clone(), stale.clone()).unwrap();
 
-        let second = Staging::with_token(2, "second").unwrap();
+        let second = StagingDir::with_id(2, "second").unwrap();
         let write = || sample.write(&*storage, &second, 2).unwrap();
         let publish = |entries| publish(&*storage, &second, sample.state.clone(), entries).unwrap_err();
 
@@ -126,19 +126,22 @@ fn entries_that_do_not_belong_together() {
                         but the save of step 2 (second) is being published";
         assert_eq!(error.to_string(), expected, "{kind}");
         let fresh = write();
-        assert!(matches!(publish(vec![fresh[0].clone(), fresh[0].clone()]), Error::Twice { rank: 0 }));
+        assert!(matches!(
+            publish(vec![fresh[0].clone(), fresh[0].clone()]),
+            Error::DuplicateRank { rank: 0 }
+        ));
         let mut fresh = write();
         fresh[1].file.rank = 2;
         let error = publish(fresh).to_string();
         assert!(error.contains("all nodes must see one folder") && error.contains("rank 2"), "{error}");
         let mut fresh = write();
         fresh[1].file.bytes += 4;
-        assert!(matches!(publish(fresh), Error::Size { .. }));
+        assert!(matches!(publish(fresh), Error::SizeMismatch { .. }));
         let mut fresh = write();
         fresh[1].file.name = "../x".into();
         assert!(publish(fresh).to_string().contains("\"../x\", not \"rank-00001.safetensors\""));
         // What a rank reports travels as JSON.
-        let entry: RankEntry = serde_json::from_str(&serde_json::to_string(&stale[0]).unwrap()).unwrap();
+        let entry: WriteResult = serde_json::from_str(&serde_json::to_string(&stale[0]).unwrap()).unwrap();
         assert_eq!(entry, stale[0]);
         assert!(list(&*storage).unwrap().iter().map(|found| found.step).eq([1]));
     }

@@ -5,8 +5,8 @@ use std::fs;
 use std::sync::{Arc, Mutex};
 
 use brigade_checkpoint::{
-    CHUNK, Checkpoint, Error, LocalStorage, MANIFEST, MANIFEST_HASH, PARAMETERS, Staging, list, open_storage,
-    publish, rank_file, write_rank,
+    CHUNK_BYTES, Checkpoint, Error, LocalStorage, MANIFEST, MANIFEST_HASH, PARAMETERS, StagingDir, list,
+    open_storage, publish, rank_file, write_shard,
 };
 use proptest::prelude::*;
 
@@ -23,24 +23,24 @@ proptest! {
         read in prop::collection::vec(any::<u8>(), 0..6),
     ) {
         for (kind, storage, _folder) in kinds() {
-            let staging = Staging::new(50).unwrap();
-            let snapshots = sample.cut(&written.0, written.1);
+            let staging = StagingDir::new(50).unwrap();
+            let shards = sample.cut(&written.0, written.1);
             let mut entries = Vec::new();
             // The last rank is the first to be done.
-            for (rank, snapshot) in snapshots.iter().enumerate().rev() {
-                entries.push(write_rank(&*storage, &staging, rank, snapshot).unwrap());
+            for (rank, shard) in shards.iter().enumerate().rev() {
+                entries.push(write_shard(&*storage, &staging, rank, shard).unwrap());
             }
             publish(&*storage, &staging, sample.state.clone(), entries).unwrap();
 
             let checkpoint = Checkpoint::open(storage, 50).unwrap();
             prop_assert_eq!(&checkpoint.manifest().state, &sample.state, "{}", kind);
             prop_assert_eq!(checkpoint.verify(), vec![]);
-            for snapshot in sample.cut(&read, 3) {
-                for piece in snapshot.pieces {
-                    let mut values = vec![0.0; piece.values.len()];
-                    let range = piece.start..piece.start + values.len();
-                    checkpoint.read(&piece.unit, &piece.slot, range, &mut values).unwrap();
-                    prop_assert_eq!(bits(&values), bits(&piece.values));
+            for shard in sample.cut(&read, 3) {
+                for item in shard.items {
+                    let mut values = vec![0.0; item.values.len()];
+                    let range = item.start..item.start + values.len();
+                    checkpoint.read(&item.unit, &item.slot, range, &mut values).unwrap();
+                    prop_assert_eq!(bits(&values), bits(&item.values));
                 }
             }
         }
@@ -81,18 +81,18 @@ fn files_are_safetensors_and_the_same_each_time() {
     let sample = Sample::new(&[100, 30], 2);
     sample.save(&storage, 1, 3).unwrap();
     sample.save(&storage, 2, 3).unwrap();
-    for (rank, snapshot) in sample.cut(&[40, 150], 3).iter().enumerate() {
+    for (rank, shard) in sample.cut(&[40, 150], 3).iter().enumerate() {
         let read = |step: &str| fs::read(folder.path().join(step).join(rank_file(rank))).unwrap();
         let bytes = read("step-00000001");
         assert_eq!(bytes, read("step-00000002"));
         let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
-        let pieces: Vec<_> = snapshot.pieces.iter().filter(|piece| !piece.values.is_empty()).collect();
-        assert_eq!(tensors.len(), pieces.len());
-        for piece in pieces {
-            let name = format!("{}/{}/{}", piece.unit, piece.slot, piece.start);
+        let items: Vec<_> = shard.items.iter().filter(|item| !item.values.is_empty()).collect();
+        assert_eq!(tensors.len(), items.len());
+        for item in items {
+            let name = format!("{}/{}/{}", item.unit, item.slot, item.start);
             let tensor = tensors.tensor(&name).unwrap();
-            assert_eq!(tensor.shape(), [piece.values.len()]);
-            let values: Vec<u8> = piece.values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            assert_eq!(tensor.shape(), [item.values.len()]);
+            let values: Vec<u8> = item.values.iter().flat_map(|value| value.to_le_bytes()).collect();
             assert_eq!(tensor.data(), values);
         }
     }
@@ -110,8 +110,8 @@ impl Behaviour for Reads {
     fn before_read(&self, name: &str, offset: u64, bytes: usize) {
         if name.starts_with("rank-") {
             let mut reads = self.0.lock().unwrap();
-            for chunk in 0..bytes.div_ceil(CHUNK) as u64 {
-                *reads.entry((name.into(), offset / CHUNK as u64 + chunk)).or_default() += 1;
+            for chunk in 0..bytes.div_ceil(CHUNK_BYTES) as u64 {
+                *reads.entry((name.into(), offset / CHUNK_BYTES as u64 + chunk)).or_default() += 1;
             }
         }
     }
@@ -139,9 +139,9 @@ fn a_reader_reads_each_chunk_at_most_once() {
         }
         let reads = storage.behaviour().0.lock().unwrap();
         assert!(reads.values().all(|&times| times == 1), "{reads:?}");
-        // Each of the 7 ranges may lie in 3 pieces, with parts of chunks around it that were not wanted.
+        // Each of the 7 ranges may lie in 3 items, with parts of chunks around it that were not wanted.
         assert!(
-            reads.len() * CHUNK < wanted + 7 * 3 * 2 * CHUNK,
+            reads.len() * CHUNK_BYTES < wanted + 7 * 3 * 2 * CHUNK_BYTES,
             "{} chunks for {wanted} bytes",
             reads.len()
         );
@@ -170,11 +170,10 @@ fn more_files_than_are_kept_open() {
     let (_, storage, _folder) = kinds().swap_remove(0);
     let sample = Sample::new(&[300, 300], 6);
     let cuts: Vec<_> = (1..=255).collect();
-    let staging = Staging::new(1).unwrap();
-    let snapshots = sample.cut(&cuts, 140);
-    let entries = (0..)
-        .zip(&snapshots)
-        .map(|(rank, snapshot)| write_rank(&*storage, &staging, rank, snapshot).unwrap());
+    let staging = StagingDir::new(1).unwrap();
+    let shards = sample.cut(&cuts, 140);
+    let entries =
+        (0..).zip(&shards).map(|(rank, shard)| write_shard(&*storage, &staging, rank, shard).unwrap());
     publish(&*storage, &staging, sample.state.clone(), entries.collect()).unwrap();
     assert!(sample.is_in(&Checkpoint::open(storage, 1).unwrap()).unwrap());
 }
@@ -206,7 +205,7 @@ fn what_is_not_there_is_said() {
 
 #[test]
 fn places_are_told_apart() {
-    assert!(matches!(open_storage("ftp://x/y").unwrap_err(), Error::Url { .. }));
+    assert!(matches!(open_storage("ftp://x/y").unwrap_err(), Error::InvalidUrl { .. }));
     let local = open_storage("some/folder").unwrap();
     assert_eq!(local.location(), "some/folder");
     #[cfg(not(feature = "object-store"))]

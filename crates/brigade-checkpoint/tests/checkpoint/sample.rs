@@ -1,10 +1,10 @@
-//! Training states of random shapes, cut into ranks' pieces at random.
+//! Training states of random shapes, cut into ranks' items at random.
 
 use std::collections::BTreeMap;
 
 use brigade_checkpoint::{
-    Checkpoint, Manifest, PARAMETERS, Parameter, Piece, RankEntry, Result, Scalar, Snapshot, Staging, State,
-    Storage, Unit, publish, write_rank,
+    Checkpoint, Manifest, PARAMETERS, ParameterMetadata, RankShard, Result, Scalar, StagingDir, Storage,
+    TrainState, UnitMetadata, WriteItem, WriteResult, publish, write_shard,
 };
 use proptest::prelude::*;
 
@@ -14,7 +14,7 @@ pub type Values = BTreeMap<(String, String), Vec<f32>>;
 /// A state with its values.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    pub state: State,
+    pub state: TrainState,
     pub values: Values,
 }
 
@@ -35,12 +35,12 @@ impl Sample {
                 values.insert((name.clone(), (*slot).into()), numbers.collect());
             }
             let (left, right) = (elements / 3, elements - elements / 3);
-            let parameter = |part: &str, shape: Vec<usize>, start| Parameter {
+            let parameter = |part: &str, shape: Vec<usize>, start| ParameterMetadata {
                 name: format!("{name}.{part}"),
                 shape,
                 start,
             };
-            Unit {
+            UnitMetadata {
                 elements,
                 trainable: index % 3 != 2,
                 parameters: vec![
@@ -52,7 +52,7 @@ impl Sample {
                 name,
             }
         });
-        let state = State {
+        let state = TrainState {
             position: 51,
             mesh: [("dp".into(), 4)].into(),
             settings: serde_json::json!({"learning_rate": 3e-4, "name": "x"}),
@@ -63,9 +63,9 @@ impl Sample {
         Self { state, values }
     }
 
-    /// Cuts every slot at the given fractions of 256, and deals the pieces to `ranks` ranks.
-    pub fn cut(&self, cuts: &[u8], ranks: usize) -> Vec<Snapshot> {
-        let mut snapshots = vec![Snapshot::default(); ranks];
+    /// Cuts every slot at the given fractions of 256, and deals the items to `ranks` ranks.
+    pub fn cut(&self, cuts: &[u8], ranks: usize) -> Vec<RankShard> {
+        let mut shards = vec![RankShard::default(); ranks];
         let mut dealt = 0u32;
         for ((unit, slot), values) in &self.values {
             let mut points: Vec<_> = cuts.iter().map(|&cut| usize::from(cut) * values.len() / 256).collect();
@@ -73,28 +73,29 @@ impl Sample {
             points.sort_unstable();
             for pair in points.windows(2) {
                 let values = values[pair[0]..pair[1]].to_vec();
-                let piece = Piece { unit: unit.clone(), slot: slot.clone(), start: pair[0], values };
+                let item = WriteItem { unit: unit.clone(), slot: slot.clone(), start: pair[0], values };
                 let rank = (dealt.wrapping_mul(0x9E37_79B1) >> 16) as usize % ranks;
-                snapshots[rank].pieces.push(piece);
+                shards[rank].items.push(item);
                 dealt += 1;
             }
         }
-        snapshots
+        shards
     }
 
     /// Writes the files of all ranks.
-    pub fn write(&self, storage: &dyn Storage, staging: &Staging, ranks: usize) -> Result<Vec<RankEntry>> {
-        let snapshots = self.cut(&[40, 150], ranks);
-        snapshots
-            .iter()
-            .enumerate()
-            .map(|(rank, snapshot)| write_rank(storage, staging, rank, snapshot))
-            .collect()
+    pub fn write(
+        &self,
+        storage: &dyn Storage,
+        staging: &StagingDir,
+        ranks: usize,
+    ) -> Result<Vec<WriteResult>> {
+        let shards = self.cut(&[40, 150], ranks);
+        shards.iter().enumerate().map(|(rank, shard)| write_shard(storage, staging, rank, shard)).collect()
     }
 
     /// Saves the state as `ranks` ranks do.
     pub fn save(&self, storage: &dyn Storage, step: u64, ranks: usize) -> Result<Manifest> {
-        let staging = Staging::new(step)?;
+        let staging = StagingDir::new(step)?;
         let entries = self.write(storage, &staging, ranks)?;
         publish(storage, &staging, self.state.clone(), entries)
     }

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use brigade_checkpoint::{Checkpoint, Error, LocalStorage, Result, Staging, Storage, list, write_rank};
+use brigade_checkpoint::{Checkpoint, Error, LocalStorage, Result, StagingDir, Storage, list, write_shard};
 
 use crate::sample::Sample;
 use crate::storages::{Behaviour, Custom};
@@ -58,8 +58,8 @@ fn a_disk_that_fills_at_any_byte_leaves_the_old_checkpoint() {
 fn too_little_space_is_found_before_anything_is_written() {
     let folder = tempfile::tempdir().unwrap();
     let storage = Custom::new(Arc::new(LocalStorage::new(folder.path().join("new"))), Free(1000));
-    let snapshot = Sample::new(&[300], 1).cut(&[], 1).remove(0);
-    let error = write_rank(&storage, &Staging::new(1).unwrap(), 0, &snapshot).unwrap_err();
+    let shard = Sample::new(&[300], 1).cut(&[], 1).remove(0);
+    let error = write_shard(&storage, &StagingDir::new(1).unwrap(), 0, &shard).unwrap_err();
     assert!(matches!(error, Error::NoSpace { free: 1000, .. }), "{error}");
     assert!(error.to_string().contains("only 1000 bytes free"), "{error}");
     assert!(!folder.path().join("new").exists());

@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::{io, mem};
 
-use brigade_checkpoint::{Error, LocalStorage, Published, Result, Sink, Source, Staging, Storage};
+use brigade_checkpoint::{
+    CheckpointDir, Error, LocalStorage, Result, StagingDir, Storage, StorageReader, StorageWriter,
+};
 use tempfile::TempDir;
 
 /// A fresh storage of each kind, with what keeps it alive.
@@ -95,27 +97,27 @@ impl Storage for Faulty {
         self.inner.location()
     }
 
-    fn folder(&self, staging: &Staging) -> String {
-        self.inner.folder(staging)
+    fn staging_folder(&self, staging: &StagingDir) -> String {
+        self.inner.staging_folder(staging)
     }
 
-    fn create(&self, folder: &str, name: &str, bytes: u64) -> Result<Box<dyn Sink>> {
+    fn create(&self, folder: &str, name: &str, bytes: u64) -> Result<Box<dyn StorageWriter>> {
         self.plan.pass(name)?;
         let inner = Some(self.inner.create(folder, name, bytes)?);
         Ok(Box::new(FaultySink { inner, plan: self.plan.clone() }))
     }
 
-    fn open(&self, folder: &str, name: &str) -> Result<Option<Box<dyn Source>>> {
+    fn open(&self, folder: &str, name: &str) -> Result<Option<Box<dyn StorageReader>>> {
         self.plan.pass(name)?;
         self.inner.open(folder, name)
     }
 
-    fn published(&self) -> Result<Vec<Published>> {
+    fn published(&self) -> Result<Vec<CheckpointDir>> {
         self.plan.pass("list")?;
         self.inner.published()
     }
 
-    fn publish(&self, staging: &Staging) -> Result<()> {
+    fn publish(&self, staging: &StagingDir) -> Result<()> {
         self.plan.pass("publish")?;
         self.inner.publish(staging)
     }
@@ -137,11 +139,11 @@ impl Storage for Faulty {
 }
 
 struct FaultySink {
-    inner: Option<Box<dyn Sink>>,
+    inner: Option<Box<dyn StorageWriter>>,
     plan: Arc<Plan>,
 }
 
-impl Sink for FaultySink {
+impl StorageWriter for FaultySink {
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         let was_alive = !self.plan.dead.load(Ordering::Relaxed);
         let hit = self.plan.hits();
@@ -212,27 +214,27 @@ impl<B: Behaviour> Storage for Custom<B> {
         self.inner.location()
     }
 
-    fn folder(&self, staging: &Staging) -> String {
-        self.inner.folder(staging)
+    fn staging_folder(&self, staging: &StagingDir) -> String {
+        self.inner.staging_folder(staging)
     }
 
-    fn create(&self, folder: &str, name: &str, bytes: u64) -> Result<Box<dyn Sink>> {
+    fn create(&self, folder: &str, name: &str, bytes: u64) -> Result<Box<dyn StorageWriter>> {
         let (behaviour, written) = (self.behaviour.clone(), self.written.clone());
-        Ok(Box::new(CustomSink { inner: self.inner.create(folder, name, bytes)?, behaviour, written }))
+        Ok(Box::new(CustomWriter { inner: self.inner.create(folder, name, bytes)?, behaviour, written }))
     }
 
-    fn open(&self, folder: &str, name: &str) -> Result<Option<Box<dyn Source>>> {
+    fn open(&self, folder: &str, name: &str) -> Result<Option<Box<dyn StorageReader>>> {
         self.behaviour.before_open(folder, name);
         let inner = self.inner.open(folder, name)?;
         let (behaviour, name) = (self.behaviour.clone(), name.to_owned());
-        Ok(inner.map(|inner| Box::new(CustomSource { inner, behaviour, name }) as Box<dyn Source>))
+        Ok(inner.map(|inner| Box::new(CustomReader { inner, behaviour, name }) as Box<dyn StorageReader>))
     }
 
-    fn published(&self) -> Result<Vec<Published>> {
+    fn published(&self) -> Result<Vec<CheckpointDir>> {
         self.inner.published()
     }
 
-    fn publish(&self, staging: &Staging) -> Result<()> {
+    fn publish(&self, staging: &StagingDir) -> Result<()> {
         self.inner.publish(staging)
     }
 
@@ -249,13 +251,13 @@ impl<B: Behaviour> Storage for Custom<B> {
     }
 }
 
-struct CustomSink<B> {
-    inner: Box<dyn Sink>,
+struct CustomWriter<B> {
+    inner: Box<dyn StorageWriter>,
     behaviour: Arc<B>,
     written: Arc<AtomicU64>,
 }
 
-impl<B: Behaviour> Sink for CustomSink<B> {
+impl<B: Behaviour> StorageWriter for CustomWriter<B> {
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         let before = self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         self.behaviour.before_write(before, bytes)?;
@@ -267,13 +269,13 @@ impl<B: Behaviour> Sink for CustomSink<B> {
     }
 }
 
-struct CustomSource<B> {
-    inner: Box<dyn Source>,
+struct CustomReader<B> {
+    inner: Box<dyn StorageReader>,
     behaviour: Arc<B>,
     name: String,
 }
 
-impl<B: Behaviour> Source for CustomSource<B> {
+impl<B: Behaviour> StorageReader for CustomReader<B> {
     fn size(&self) -> u64 {
         self.inner.size()
     }

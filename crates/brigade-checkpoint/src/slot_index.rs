@@ -8,7 +8,7 @@ use crate::{Error, Result};
 
 /// A contiguous range of a slot in a file.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Located {
+pub(crate) struct ItemLocation {
     /// First element.
     pub start: usize,
     /// One behind the last element.
@@ -21,27 +21,27 @@ pub(crate) struct Located {
 
 /// The ranges of every slot, in order, without gap or overlap.
 #[derive(Debug)]
-pub(crate) struct Cover {
-    slots: BTreeMap<String, BTreeMap<String, Vec<Located>>>,
+pub(crate) struct SlotIndex {
+    slots: BTreeMap<String, BTreeMap<String, Vec<ItemLocation>>>,
 }
 
-impl Cover {
+impl SlotIndex {
     /// Where the manifest's slots lie.
     pub fn of(manifest: &Manifest) -> Result<Self> {
-        let mut slots: BTreeMap<String, BTreeMap<String, Vec<Located>>> = BTreeMap::new();
+        let mut slots: BTreeMap<String, BTreeMap<String, Vec<ItemLocation>>> = BTreeMap::new();
         for unit in &manifest.state.units {
             let named = unit.slots.iter().map(|slot| (slot.clone(), Vec::new())).collect();
             slots.insert(unit.name.clone(), named);
         }
         for (index, file) in manifest.files.iter().enumerate() {
-            for piece in &file.pieces {
-                let slot = slots.get_mut(&piece.unit).and_then(|unit| unit.get_mut(&piece.slot));
-                let (Some(slot), Some(end)) = (slot, piece.start.checked_add(piece.elements)) else {
+            for item in &file.items {
+                let slot = slots.get_mut(&item.unit).and_then(|unit| unit.get_mut(&item.slot));
+                let (Some(slot), Some(end)) = (slot, item.start.checked_add(item.elements)) else {
                     let message =
-                        format!("{} holds {}/{}, which no unit has", file.name, piece.unit, piece.slot);
-                    return Err(Error::Manifest { file: MANIFEST.into(), message });
+                        format!("{} holds {}/{}, which no unit has", file.name, item.unit, item.slot);
+                    return Err(Error::InvalidManifest { file: MANIFEST.into(), message });
                 };
-                slot.push(Located { start: piece.start, end, file: index, offset: piece.offset });
+                slot.push(ItemLocation { start: item.start, end, file: index, offset: item.offset });
             }
         }
         for unit in &manifest.state.units {
@@ -54,30 +54,30 @@ impl Cover {
     }
 
     /// The ranges of a slot, by their start; `None` when there is no such slot.
-    pub fn slot(&self, unit: &str, slot: &str) -> Option<&[Located]> {
+    pub fn slot(&self, unit: &str, slot: &str) -> Option<&[ItemLocation]> {
         Some(self.slots.get(unit)?.get(slot)?)
     }
 }
 
-fn check_slot(unit: &str, slot: &str, elements: usize, located: &[Located]) -> Result<()> {
+fn check_slot(unit: &str, slot: &str, elements: usize, located: &[ItemLocation]) -> Result<()> {
     let bad = |range, defect| {
         Err(Error::Coverage { unit: unit.into(), slot: slot.into(), range, defect, elements })
     };
     let mut covered = 0;
-    for piece in located {
-        if piece.start > covered {
-            return bad(covered..piece.start, "are in no rank's piece");
+    for item in located {
+        if item.start > covered {
+            return bad(covered..item.start, "are in no rank's shard");
         }
-        if piece.start < covered {
-            return bad(piece.start..covered.min(piece.end), "are in two pieces");
+        if item.start < covered {
+            return bad(item.start..covered.min(item.end), "are written twice");
         }
-        if piece.end > elements {
-            return bad(elements.max(piece.start)..piece.end, "lie behind the slot's end");
+        if item.end > elements {
+            return bad(elements.max(item.start)..item.end, "lie past the slot's end");
         }
-        covered = piece.end;
+        covered = item.end;
     }
     if covered < elements {
-        return bad(covered..elements, "are in no rank's piece");
+        return bad(covered..elements, "are in no rank's shard");
     }
     Ok(())
 }
