@@ -46,9 +46,9 @@ pub(crate) fn newest(place: &str) -> anyhow::Result<Result<(u64, RunDescription)
     let storage = open_storage(place)?;
     let mut wrong = Vec::new();
     for found in list(&*storage)? {
-        let opened = found.whole.and_then(|_| Checkpoint::open(storage.clone(), found.step));
+        let opened = found.summary.and_then(|_| Checkpoint::open(storage.clone(), found.step));
         if let Err(error) = &opened
-            && !error.is_damage()
+            && !error.is_corruption()
         {
             bail!("cannot go on from step {}: {error}", found.step);
         }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use brigade_checkpoint::{Staging, Storage};
+use brigade_checkpoint::{StagingDir, Storage};
 use brigade_comm::Group;
 
 use crate::rank::texts;
@@ -25,12 +25,12 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(crate) fn out_of_reach(
     storage: &dyn Storage,
     group: &Group,
-    staging: &Staging,
+    staging: &StagingDir,
 ) -> anyhow::Result<Option<String>> {
     if group.size() == 1 {
         return Ok(None);
     }
-    let folder = storage.folder(staging);
+    let folder = storage.staging_folder(staging);
     let written = (group.rank() == 0).then(|| Written::new(storage, &folder));
     let failure = written.as_ref().and_then(|written| written.failure.clone()).unwrap_or_default();
     let failure = texts(group, &failure)?.swap_remove(0);
@@ -123,7 +123,7 @@ mod tests {
 
     /// The answers of three ranks, the last one with a place of its own.
     fn answers(first: &Path, last: &Path) -> Vec<Option<String>> {
-        let staging = Staging::new(0).unwrap();
+        let staging = StagingDir::new(0).unwrap();
         let ask = |group: Group| {
             let place = if group.rank() == 2 { last } else { first };
             out_of_reach(&LocalStorage::new(place), &group, &staging).unwrap()
@@ -163,7 +163,7 @@ mod tests {
     fn what_a_killed_rank_leaves_is_cleaned_up() {
         let folder = tempfile::tempdir().unwrap();
         let storage = LocalStorage::new(folder.path());
-        let name = storage.folder(&Staging::new(0).unwrap());
+        let name = storage.staging_folder(&StagingDir::new(0).unwrap());
         std::mem::forget(Written::new(&storage, &name));
         assert_eq!(folder.path().read_dir().unwrap().count(), 1);
         assert_eq!(remove_stale(&storage).unwrap(), [name]);

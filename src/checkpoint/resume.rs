@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use brigade_checkpoint::{Checkpoint, State, Storage, Unit, list};
+use brigade_checkpoint::{Checkpoint, Storage, TrainState, UnitMetadata, list};
 use brigade_comm::Group;
 use brigade_core::{Activation, BoxError, Engine, StateReader};
 use serde::Deserialize;
@@ -120,8 +120,8 @@ fn candidates(storage: &Arc<dyn Storage>, group: &Group) -> anyhow::Result<(Vec<
         match list(&**storage) {
             Err(error) => told = format!("!{error}"),
             Ok(all) => {
-                let line = |found: brigade_checkpoint::Found| match found.whole {
-                    Err(error) if !error.is_damage() => {
+                let line = |found: brigade_checkpoint::ListedCheckpoint| match found.summary {
+                    Err(error) if !error.is_corruption() => {
                         format!("!step {}: {error}", found.step).replace('\n', " ") + "\n"
                     }
                     Ok(_) => format!("{}\n", found.step),
@@ -161,10 +161,10 @@ where
 {
     let checkpoint = match Checkpoint::open(storage.clone(), step) {
         Ok(checkpoint) => checkpoint,
-        Err(error) if error.is_damage() => return Tried::Damaged(error.to_string()),
+        Err(error) if error.is_corruption() => return Tried::Damaged(error.to_string()),
         Err(error) => return Tried::Unreadable(error.to_string()),
     };
-    let State { position, facts: saved, counters, settings, .. } = &checkpoint.manifest().state;
+    let TrainState { position, facts: saved, counters, settings, .. } = &checkpoint.manifest().state;
     if RunDescription::deserialize(settings).is_ok_and(|description| description.run != run) {
         return Tried::Foreign;
     }
@@ -182,8 +182,8 @@ where
         Ok(()) => Tried::Restored(point),
         Err(brigade_core::Error::State(why)) => Tried::Other(why),
         Err(brigade_core::Error::Load(error)) => {
-            let is_damage = |error: &brigade_checkpoint::Error| error.is_damage();
-            match error.downcast_ref().is_some_and(is_damage) {
+            let is_corruption = |error: &brigade_checkpoint::Error| error.is_corruption();
+            match error.downcast_ref().is_some_and(is_corruption) {
                 true => Tried::Damaged(error.to_string()),
                 false => Tried::Unreadable(error.to_string()),
             }
@@ -196,11 +196,11 @@ where
 struct Reading<'a>(&'a Checkpoint);
 
 impl StateReader for Reading<'_> {
-    fn unit(&self, name: &str) -> Option<&Unit> {
+    fn unit(&self, name: &str) -> Option<&UnitMetadata> {
         self.units().iter().find(|unit| unit.name == name)
     }
 
-    fn units(&self) -> &[Unit] {
+    fn units(&self) -> &[UnitMetadata] {
         &self.0.manifest().state.units
     }
 

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use brigade_checkpoint::{
-    Checkpoint, Error, RankEntry, Snapshot, Staging, State, Storage, Unit, abandon, keep, publish,
-    remove_after, remove_stale, write_rank,
+    Checkpoint, Error, RankShard, StagingDir, Storage, TrainState, UnitMetadata, WriteResult, abort_save,
+    keep_latest, publish, remove_after, remove_stale, write_shard,
 };
 use brigade_comm::{DType, Group};
 use brigade_report::CheckpointRecord;
@@ -66,15 +66,15 @@ pub(crate) struct Saver {
     group: Group,
     settings: CheckpointSettings,
     /// Tells this process's saves from those of others.
-    token: String,
+    save_id: String,
     save: Option<Save>,
     /// The newest step that this process saved or started from.
     pub(crate) newest: Option<u64>,
 }
 
 struct Save {
-    staging: Staging,
-    state: State,
+    staging: StagingDir,
+    state: TrainState,
     bytes: u64,
     began: Instant,
     stall: Duration,
@@ -126,8 +126,8 @@ impl<T: Send + 'static> Work<T> {
 /// What a rank tells rank 0 of its file.
 #[derive(Debug, Serialize, Deserialize)]
 struct Written {
-    entry: RankEntry,
-    units: Vec<Unit>,
+    entry: WriteResult,
+    units: Vec<UnitMetadata>,
 }
 
 impl Saver {
@@ -136,9 +136,9 @@ impl Saver {
         group: Group,
         settings: CheckpointSettings,
     ) -> anyhow::Result<Self> {
-        let own = Staging::new(0)?.token().to_owned();
-        let token = texts(&group, &own)?.swap_remove(0);
-        Ok(Self { storage, group, settings, token, save: None, newest: None })
+        let own = StagingDir::new(0)?.id().to_owned();
+        let save_id = texts(&group, &own)?.swap_remove(0);
+        Ok(Self { storage, group, settings, save_id, save: None, newest: None })
     }
 
     pub(crate) fn storage(&self) -> &Arc<dyn Storage> {
@@ -148,7 +148,7 @@ impl Saver {
     /// Why this run's checkpoints could not be saved where they are to be, as far as that shows before one is. All ranks call
     /// it and get the same answer.
     pub(crate) fn obstacle(&self) -> anyhow::Result<Option<String>> {
-        out_of_reach(&*self.storage, &self.group, &Staging::with_token(0, &self.token)?)
+        out_of_reach(&*self.storage, &self.group, &StagingDir::with_id(0, &self.save_id)?)
     }
 
     /// Removes what processes left that died while they saved; before the first save.
@@ -175,16 +175,16 @@ impl Saver {
         &mut self,
         step: u64,
         snapshot: brigade_core::Snapshot,
-        state: State,
+        state: TrainState,
         since: Instant,
     ) -> anyhow::Result<()> {
-        let staging = Staging::with_token(step, &self.token)?;
+        let staging = StagingDir::with_id(step, &self.save_id)?;
         let (total, room) = self.room(snapshot.bytes())?;
         let (storage, rank, to) = (self.storage.clone(), self.group.rank(), staging.clone());
         let write = move || {
             room?;
-            let (units, pieces) = snapshot.read()?;
-            Ok(Written { entry: write_rank(&*storage, &to, rank, &Snapshot { pieces })?, units })
+            let (units, items) = snapshot.read()?;
+            Ok(Written { entry: write_shard(&*storage, &to, rank, &RankShard { items })?, units })
         };
         let work = Work::Running(Background::start("checkpoint", write)?);
         let (phase, stall) = (Phase::Writing(work), since.elapsed());
@@ -261,7 +261,7 @@ impl Saver {
             }
             if self.group.rank() == 0 {
                 // What failed is what must be heard of.
-                drop(abandon(&*self.storage, &staging));
+                drop(abort_save(&*self.storage, &staging));
             }
             Ok(Some(Outcome::Failed(reasons.join("; "))))
         };
@@ -307,8 +307,8 @@ impl Saver {
     /// Tells rank 0 of this rank's file. Rank 0 starts to make the checkpoint visible, and then to remove older ones.
     fn hand_over(
         &self,
-        staging: &Staging,
-        state: &State,
+        staging: &StagingDir,
+        state: &TrainState,
         own: Written,
     ) -> anyhow::Result<Option<Work<Option<String>>>> {
         if self.group.rank() != 0 {
@@ -319,7 +319,7 @@ impl Saver {
         let others: Vec<_> =
             (1..self.group.size()).map(|rank| self.group.recv_message(rank, MOST_ENTRY_BYTES)).collect();
         let (mut entries, mut units) = (vec![own.entry], BTreeMap::new());
-        let mut gather = |more: Vec<Unit>| -> anyhow::Result<()> {
+        let mut gather = |more: Vec<UnitMetadata>| -> anyhow::Result<()> {
             for unit in more {
                 let name = unit.name.clone();
                 match units.get(&name) {
@@ -339,7 +339,7 @@ impl Saver {
             entries.push(written.entry);
             gather(written.units)?;
         }
-        let state = State { units: units.into_values().collect(), ..state.clone() };
+        let state = TrainState { units: units.into_values().collect(), ..state.clone() };
         let (storage, staging, settings) = (self.storage.clone(), staging.clone(), self.settings.clone());
         let work = move || {
             refuse_strangers(&storage, &state)?;
@@ -365,9 +365,9 @@ pub(crate) fn refuse_checkpoints(storage: &dyn Storage) -> anyhow::Result<()> {
 }
 
 /// Checks that another run has not begun to save at the same place: each would remove the other's checkpoints.
-fn refuse_strangers(storage: &Arc<dyn Storage>, own: &State) -> anyhow::Result<()> {
+fn refuse_strangers(storage: &Arc<dyn Storage>, own: &TrainState) -> anyhow::Result<()> {
     let run =
-        |state: &State| RunDescription::deserialize(&state.settings).ok().map(|described| described.run);
+        |state: &TrainState| RunDescription::deserialize(&state.settings).ok().map(|described| described.run);
     for published in storage.published()? {
         let there = Checkpoint::open(storage.clone(), published.step);
         if there.is_ok_and(|there| run(&there.manifest().state) != run(own)) {
@@ -385,7 +385,7 @@ fn refuse_strangers(storage: &Arc<dyn Storage>, own: &State) -> anyhow::Result<(
 fn tidy(storage: &dyn Storage, step: u64, settings: &CheckpointSettings) -> brigade_checkpoint::Result<()> {
     remove_after(storage, step)?;
     if let Some(most) = NonZeroUsize::new(settings.keep) {
-        keep(storage, most, |step| settings.is_regular(step))?;
+        keep_latest(storage, most, |step| settings.is_regular(step))?;
     }
     Ok(())
 }

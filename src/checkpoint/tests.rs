@@ -7,7 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use brigade_checkpoint::{
-    LocalStorage, Published, Result, Sink, Source, Staging, State, Storage, remove_stale,
+    CheckpointDir, LocalStorage, Result, StagingDir, Storage, StorageReader, StorageWriter, TrainState,
+    remove_stale,
 };
 use brigade_comm::{Group, Timeouts, threads};
 use brigade_core::{Block, Chain, Engine, EngineSettings, Groups};
@@ -44,19 +45,19 @@ impl Storage for Disk {
     fn location(&self) -> &str {
         self.files.location()
     }
-    fn folder(&self, staging: &Staging) -> String {
-        self.files.folder(staging)
+    fn staging_folder(&self, staging: &StagingDir) -> String {
+        self.files.staging_folder(staging)
     }
-    fn create(&self, folder: &str, name: &str, bytes: u64) -> Result<Box<dyn Sink>> {
+    fn create(&self, folder: &str, name: &str, bytes: u64) -> Result<Box<dyn StorageWriter>> {
         self.files.create(folder, name, bytes)
     }
-    fn open(&self, folder: &str, name: &str) -> Result<Option<Box<dyn Source>>> {
+    fn open(&self, folder: &str, name: &str) -> Result<Option<Box<dyn StorageReader>>> {
         self.files.open(folder, name)
     }
-    fn published(&self) -> Result<Vec<Published>> {
+    fn published(&self) -> Result<Vec<CheckpointDir>> {
         self.files.published()
     }
-    fn publish(&self, staging: &Staging) -> Result<()> {
+    fn publish(&self, staging: &StagingDir) -> Result<()> {
         self.files.publish(staging)
     }
     fn remove(&self, folder: &str) -> Result<()> {
@@ -102,7 +103,7 @@ fn saved(root: &Path, room: impl Fn(u64) -> u64) -> (Vec<(Progress, String)>, u6
     let disk: Arc<dyn Storage> = Arc::new(disk);
     let rank = |group: Group| {
         let mut saver = Saver::new(disk.clone(), group, settings.checkpoint.clone()).unwrap();
-        saver.begin(1, engine().snapshot().unwrap(), State::default(), Instant::now()).unwrap();
+        saver.begin(1, engine().snapshot().unwrap(), TrainState::default(), Instant::now()).unwrap();
         let begin = Instant::now();
         while saver.progress() == Progress::Working {
             assert!(begin.elapsed() < Duration::from_secs(60));

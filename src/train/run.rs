@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use brigade_checkpoint::State;
+use brigade_checkpoint::TrainState;
 use brigade_core::{Activation, Engine, StepReport};
 use brigade_data::{Prefetcher, Sampler};
 use brigade_report::{CheckpointRecord, DeviceMemory, Reporter};
@@ -179,7 +179,7 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
             ("dp", plan.mesh.dp as u64),
             ("zero", u64::from(plan.engine.zero.stage)),
         ];
-        let state = State {
+        let state = TrainState {
             position: self.point.position,
             mesh: BTreeMap::from(mesh.map(|(name, value)| (name.to_owned(), value))),
             settings: self.description.clone(),

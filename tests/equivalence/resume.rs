@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use brigade::checkpoints::{PARAMETERS, Piece, Unit};
+use brigade::checkpoints::{PARAMETERS, UnitMetadata, WriteItem};
 use brigade::core::{BoxError, Error, Groups, StateReader, Zero};
 
 use crate::frozen;
@@ -13,14 +13,14 @@ use crate::row::{Gpt, MIXED, Row};
 /// A state in memory, put together from the pieces of all ranks.
 #[derive(Clone, Debug, Default)]
 pub struct Saved {
-    units: Vec<Unit>,
+    units: Vec<UnitMetadata>,
     slots: BTreeMap<(String, String), Vec<Option<f32>>>,
 }
 
 impl Saved {
-    pub fn of(ranks: Vec<(Vec<Unit>, Vec<Piece>)>) -> Self {
+    pub fn of(ranks: Vec<(Vec<UnitMetadata>, Vec<WriteItem>)>) -> Self {
         let mut saved = Self::default();
-        let units: BTreeMap<String, Unit> =
+        let units: BTreeMap<String, UnitMetadata> =
             ranks.iter().flat_map(|(units, _)| units).map(|unit| (unit.name.clone(), unit.clone())).collect();
         for (unit, piece) in ranks.into_iter().flat_map(|(units, pieces)| {
             let find = move |name: &str| units.iter().find(|unit| unit.name == name).unwrap().clone();
@@ -58,11 +58,11 @@ impl Saved {
 }
 
 impl StateReader for &Saved {
-    fn unit(&self, name: &str) -> Option<&Unit> {
+    fn unit(&self, name: &str) -> Option<&UnitMetadata> {
         self.units.iter().find(|unit| unit.name == name)
     }
 
-    fn units(&self) -> &[Unit] {
+    fn units(&self) -> &[UnitMetadata] {
         &self.units
     }
 
@@ -75,7 +75,7 @@ impl StateReader for &Saved {
     }
 }
 
-pub fn snapshot(engine: &Gpt) -> (Vec<Unit>, Vec<Piece>) {
+pub fn snapshot(engine: &Gpt) -> (Vec<UnitMetadata>, Vec<WriteItem>) {
     let snapshot = engine.snapshot().unwrap();
     let bytes = snapshot.bytes();
     let (units, pieces) = snapshot.read().unwrap();
@@ -196,11 +196,11 @@ fn frozen_parameters_are_saved_too() {
 struct Tracking<'a>(&'a Saved, Vec<(String, String, std::ops::Range<usize>)>);
 
 impl StateReader for Tracking<'_> {
-    fn unit(&self, name: &str) -> Option<&Unit> {
+    fn unit(&self, name: &str) -> Option<&UnitMetadata> {
         self.0.units.iter().find(|unit| unit.name == name)
     }
 
-    fn units(&self) -> &[Unit] {
+    fn units(&self) -> &[UnitMetadata] {
         &self.0.units
     }
 

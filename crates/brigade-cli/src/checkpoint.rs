@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use brigade::checkpoints::{
-    Checkpoint, Error as CheckpointError, Found, Manifest, Storage, Summary, list, open_storage, verify,
+    Checkpoint, CheckpointSummary, Error as CheckpointError, ListedCheckpoint, Manifest, Storage, list,
+    open_storage, verify,
 };
 use brigade::models::save_lazily;
 use brigade::report::size;
@@ -126,10 +127,10 @@ impl OneStep {
         }
         for _ in 0..LOOKS {
             let mut are_all_there = true;
-            for Found { step, whole } in list(&*storage)? {
+            for ListedCheckpoint { step, summary } in list(&*storage)? {
                 // What is wrong counts when it is seen twice: a run may have removed or replaced the checkpoint.
                 let again = |error| if is_gone(&error) || is_damage(&error) { act(step) } else { Err(error) };
-                let tried = whole.map_err(anyhow::Error::from).and_then(|_| act(step).or_else(again));
+                let tried = summary.map_err(anyhow::Error::from).and_then(|_| act(step).or_else(again));
                 match tried {
                     Err(error) if is_gone(&error) => are_all_there = false,
                     Err(error) if is_damage(&error) => {
@@ -151,19 +152,21 @@ impl OneStep {
 
 /// Whether a checkpoint was removed after it had been listed.
 fn is_gone(error: &anyhow::Error) -> bool {
-    let gone = |error: &CheckpointError| matches!(error, CheckpointError::NoStep { .. });
+    let gone = |error: &CheckpointError| matches!(error, CheckpointError::StepNotFound { .. });
     error.chain().any(|cause| cause.downcast_ref().is_some_and(gone))
 }
 
 fn is_damage(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| cause.downcast_ref::<CheckpointError>().is_some_and(CheckpointError::is_damage))
+    error
+        .chain()
+        .any(|cause| cause.downcast_ref::<CheckpointError>().is_some_and(CheckpointError::is_corruption))
 }
 
 fn listed(storage: &Arc<dyn Storage>) -> anyhow::Result<String> {
     let mut text = String::new();
-    for Found { step, whole } in list(&**storage)? {
-        match whole {
-            Ok(Summary { mesh, files, bytes, position, .. }) => {
+    for ListedCheckpoint { step, summary } in list(&**storage)? {
+        match summary {
+            Ok(CheckpointSummary { mesh, files, bytes, position, .. }) => {
                 let behind =
                     if position == step { String::new() } else { format!(", data up to batch {position}") };
                 writeln!(text, "step {step:<8}  {:>8} in {files} files, {}{behind}", size(bytes), on(&mesh))?;
@@ -229,7 +232,7 @@ fn verified(of: &OneStep) -> anyhow::Result<(String, u8)> {
     let (mut text, mut damaged) = (String::new(), 0);
     for step in &steps {
         let problems = match verify(&*storage, *step) {
-            Err(CheckpointError::NoStep { .. }) if of.step.is_none() => {
+            Err(CheckpointError::StepNotFound { .. }) if of.step.is_none() => {
                 writeln!(text, "step {step:<8}  removed meanwhile")?;
                 continue;
             }

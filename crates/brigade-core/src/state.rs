@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use brigade_checkpoint::{PARAMETERS, Parameter, Piece, Unit as SavedUnit};
+use brigade_checkpoint::{PARAMETERS, ParameterMetadata, UnitMetadata as SavedUnit, WriteItem};
 use burn::tensor::Tensor;
 
 use crate::activation::Activation;
@@ -57,7 +57,7 @@ impl Snapshot {
     ///
     /// # Errors
     /// If the optimizer keeps something that cannot be saved, or a tensor cannot be read from its device.
-    pub fn read(self) -> Result<(Vec<SavedUnit>, Vec<Piece>)> {
+    pub fn read(self) -> Result<(Vec<SavedUnit>, Vec<WriteItem>)> {
         let (mut units, mut pieces) = (Vec::new(), Vec::new());
         for UnitPart { mut unit, start, values, state } in self.parts {
             let state = state.map_or_else(|| Ok(SavedState::default()), |state| state.read())?;
@@ -65,7 +65,7 @@ impl Snapshot {
             let values = values.try_into_vec_as::<f32>().map_err(|error| Error::Device(error.to_string()))?;
             slots.insert(PARAMETERS.into(), values);
             (unit.slots, unit.scalars) = (slots.keys().cloned().collect(), scalars);
-            let piece = |(slot, values)| Piece { unit: unit.name.clone(), slot, start, values };
+            let piece = |(slot, values)| WriteItem { unit: unit.name.clone(), slot, start, values };
             pieces.extend(slots.into_iter().map(piece));
             units.push(unit);
         }
@@ -260,7 +260,7 @@ fn read(from: &mut dyn StateReader, unit: &str, slot: &str, range: Range<usize>)
 }
 
 fn saved_unit(name: &str, home: &str, layout: &FlatLayout, trainable: bool) -> SavedUnit {
-    let parameter = |param: &crate::layout::FlatParam| Parameter {
+    let parameter = |param: &crate::layout::FlatParam| ParameterMetadata {
         name: format!("{home}.{}", param.path),
         shape: param.shape.clone(),
         start: param.range.start,

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use brigade_checkpoint::{
-    FileEntry, Manifest, PARAMETERS, Parameter, PieceEntry, Scalar, State, Unit, VERSION, fuzzing, rank_file,
+    FORMAT_VERSION, FileMetadata, ItemMetadata, Manifest, PARAMETERS, ParameterMetadata, Scalar, TrainState,
+    UnitMetadata, fuzzing, rank_file,
 };
 use rand_chacha::ChaCha8Rng;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
@@ -50,24 +51,24 @@ pub const SAFETENSORS: Target = Target {
 /// A checkpoint of some units on some ranks: each unit has two slots, cut in one piece a rank.
 fn manifest(units: usize, ranks: usize) -> Manifest {
     let (name, part) = (|unit| format!("block.{unit}"), 12);
-    let unit = |unit| Unit {
+    let unit = |unit| UnitMetadata {
         name: name(unit),
         elements: part * ranks,
         trainable: unit != 1,
         parameters: vec![
-            Parameter { name: format!("{}.weight", name(unit)), shape: vec![2, part / 4], start: 0 },
-            Parameter { name: format!("{}.bias", name(unit)), shape: vec![], start: part - 1 },
+            ParameterMetadata { name: format!("{}.weight", name(unit)), shape: vec![2, part / 4], start: 0 },
+            ParameterMetadata { name: format!("{}.bias", name(unit)), shape: vec![], start: part - 1 },
         ],
         slots: vec![PARAMETERS.into(), "momentum".into()],
         scalars: [("time".into(), Scalar::Int(5)), ("scale".into(), Scalar::Float(f64::NAN))].into(),
     };
     let file = |rank| {
         let header = 256;
-        let mut pieces = vec![];
+        let mut items = vec![];
         for unit in 0..units {
             for slot in [PARAMETERS, "momentum"] {
-                let offset = header + (pieces.len() * part * 4) as u64;
-                pieces.push(PieceEntry {
+                let offset = header + (items.len() * part * 4) as u64;
+                items.push(ItemMetadata {
                     unit: name(unit),
                     slot: slot.into(),
                     start: part * rank,
@@ -76,17 +77,17 @@ fn manifest(units: usize, ranks: usize) -> Manifest {
                 });
             }
         }
-        FileEntry {
+        FileMetadata {
             name: rank_file(rank),
             rank,
-            bytes: header + (pieces.len() * part * 4) as u64,
+            bytes: header + (items.len() * part * 4) as u64,
             blake3: "0123456789abcdef".repeat(4),
             chunks: "01234567".into(),
-            pieces,
+            items,
         }
     };
     let numbers = |names: [&str; 2]| BTreeMap::from(names.map(|name| (name.to_owned(), 2)));
-    let state = State {
+    let state = TrainState {
         position: 50,
         mesh: numbers(["dp", "pp"]),
         settings: json!({"train": {"steps": 100, "rate": 1e-3}, "stages": [1, [2.5, null]], "name": "gpt"}),
@@ -95,7 +96,7 @@ fn manifest(units: usize, ranks: usize) -> Manifest {
         units: (0..units).map(unit).collect(),
     };
     Manifest {
-        version: VERSION,
+        version: FORMAT_VERSION,
         step: 50,
         created: 1_700_000_000,
         state,

@@ -3,7 +3,9 @@
 use std::fs::{self, File};
 use std::path::Path;
 
-use brigade::checkpoints::{Piece, Snapshot, Staging, State, open_storage, publish, write_rank};
+use brigade::checkpoints::{
+    RankShard, StagingDir, TrainState, WriteItem, open_storage, publish, write_shard,
+};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use crate::place::{Place, Running};
@@ -303,18 +305,18 @@ fn going_on_reads_no_data_again() {
     trained(&place, "a", "--nproc-per-node 1");
     dead_after(&place, "a", 4, "b");
     let saved = checkpoint(&place, "b", 4);
-    let state = State { position: FAR, ..saved.manifest().state.clone() };
-    let mut pieces = Vec::new();
+    let state = TrainState { position: FAR, ..saved.manifest().state.clone() };
+    let mut items = Vec::new();
     for unit in &state.units {
         for slot in &unit.slots {
             let mut values = vec![0.0; unit.elements];
             saved.read(&unit.name, slot, 0..unit.elements, &mut values).unwrap();
-            pieces.push(Piece { unit: unit.name.clone(), slot: slot.clone(), start: 0, values });
+            items.push(WriteItem { unit: unit.name.clone(), slot: slot.clone(), start: 0, values });
         }
     }
     let storage = open_storage(place.path("b/checkpoints").to_str().unwrap()).unwrap();
-    let staging = Staging::new(4).unwrap();
-    let entry = write_rank(&*storage, &staging, 0, &Snapshot { pieces }).unwrap();
+    let staging = StagingDir::new(4).unwrap();
+    let entry = write_shard(&*storage, &staging, 0, &RankShard { items }).unwrap();
     publish(&*storage, &staging, state, vec![entry]).unwrap();
     place.succeed(&mut place.brigade("train --resume b --nproc-per-node 2"));
     let done = place.succeed(&mut place.brigade("checkpoint show b"));

@@ -6,7 +6,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use brigade::checkpoints::{PARAMETERS, Piece, Snapshot, Staging, open_storage, publish, write_rank};
+use brigade::checkpoints::{
+    PARAMETERS, RankShard, StagingDir, WriteItem, open_storage, publish, write_shard,
+};
 use rustix::process::Signal;
 
 use crate::place::{Done, Place, Running};
@@ -319,7 +321,7 @@ fn a_bad_batch_is_left_behind() {
 fn spoil(checkpoints: &Path, place: &Place, token: usize) {
     let saved = checkpoint(place, "a", 4);
     let state = saved.manifest().state.clone();
-    let mut pieces = Vec::new();
+    let mut items = Vec::new();
     for unit in &state.units {
         for slot in &unit.slots {
             let mut values = vec![0.0; unit.elements];
@@ -330,11 +332,11 @@ fn spoil(checkpoints: &Path, place: &Place, token: usize) {
                 let width = table.shape[1];
                 values[table.start + token * width..][..width].fill(f32::NAN);
             }
-            pieces.push(Piece { unit: unit.name.clone(), slot: slot.clone(), start: 0, values });
+            items.push(WriteItem { unit: unit.name.clone(), slot: slot.clone(), start: 0, values });
         }
     }
     let storage = open_storage(checkpoints.to_str().unwrap()).unwrap();
-    let staging = Staging::new(4).unwrap();
-    let entry = write_rank(&*storage, &staging, 0, &Snapshot { pieces }).unwrap();
+    let staging = StagingDir::new(4).unwrap();
+    let entry = write_shard(&*storage, &staging, 0, &RankShard { items }).unwrap();
     publish(&*storage, &staging, state, vec![entry]).unwrap();
 }
