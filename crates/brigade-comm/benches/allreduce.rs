@@ -9,7 +9,7 @@ use std::net::TcpListener;
 use std::process::{Child, Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use brigade_comm::{Error, Group, Join, ReduceOp, Result, Timeouts, Token, Transport, join, threads};
+use brigade_comm::{AuthToken, Error, Group, Join, ReduceOp, Result, Timeouts, Transport, join, threads};
 
 const RANK: &str = "BRIGADE_BENCH_RANK";
 const TOKEN: &str = "BRIGADE_BENCH_TOKEN";
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
 fn parent(transport: &str, ranks: usize) -> ExitCode {
     let start = || -> std::io::Result<bool> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let token = Token::random().map_err(std::io::Error::other)?;
+        let token = AuthToken::random().map_err(std::io::Error::other)?;
         let mut children = Vec::new();
         for rank in 0..ranks {
             let mut command = Command::new(std::env::current_exe()?);
@@ -78,7 +78,7 @@ fn child(role: &str, transport: &str, world_size: usize) -> Result<()> {
         world_size,
         endpoint: format!("127.0.0.1:{port}"),
         listener: None,
-        token: Token::new(std::env::var(TOKEN).unwrap_or_default()),
+        token: AuthToken::new(std::env::var(TOKEN).unwrap_or_default()),
         transport: if transport == "tcp" { Transport::Tcp } else { Transport::SharedMemory },
         timeouts: Timeouts {
             init: Duration::from_secs(30),

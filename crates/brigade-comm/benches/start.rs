@@ -9,7 +9,7 @@ use std::net::TcpListener;
 use std::process::{Child, Command, ExitCode};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use brigade_comm::{Join, ReduceOp, Result, Timeouts, Token, Transport, join, raise_open_files};
+use brigade_comm::{AuthToken, Join, ReduceOp, Result, Timeouts, Transport, join, raise_open_files};
 
 const ROLE: &str = "BRIGADE_BENCH_ROLE";
 const TOKEN: &str = "BRIGADE_BENCH_TOKEN";
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
 fn parent(transport: &str, ranks: usize) -> std::io::Result<bool> {
     raise_open_files();
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-    let token = Token::random().map_err(std::io::Error::other)?;
+    let token = AuthToken::random().map_err(std::io::Error::other)?;
     let start = since_1970().as_micros();
     let mut children = Vec::new();
     for rank in 0..ranks {
@@ -78,7 +78,7 @@ fn child(role: &str, transport: &str, world_size: usize) -> Result<()> {
         world_size,
         endpoint: format!("127.0.0.1:{port}"),
         listener: None,
-        token: Token::new(std::env::var(TOKEN).unwrap_or_default()),
+        token: AuthToken::new(std::env::var(TOKEN).unwrap_or_default()),
         transport: if transport == "tcp" { Transport::Tcp } else { Transport::SharedMemory },
         timeouts: Timeouts::default(),
         restart: 0,

@@ -2,7 +2,7 @@
 
 use crate::dtype::Element;
 
-/// Host memory that is handed to an operation and comes back from [`Pending::wait`](crate::Pending::wait).
+/// Host memory that is handed to an operation and comes back from [`Work::wait`](crate::Work::wait).
 ///
 /// Implemented for `Vec` of every [`Element`]. A foreign owner of memory (a tensor library's storage, a pinned
 /// allocation) implements it on a wrapper; both methods must give the same region, of constant length, for as long

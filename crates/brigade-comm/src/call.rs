@@ -10,7 +10,7 @@ use crate::dtype::{DType, ReduceOp};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
-pub enum Operation {
+pub enum OpType {
     /// Everybody gets the reduction of everybody's buffer.
     AllReduce = 1,
     /// Every rank gets its slice of the reduction.
@@ -33,49 +33,49 @@ pub enum Operation {
     RecvMessage = 10,
 }
 
-impl Operation {
+impl OpType {
     /// Every operation, in wire order.
-    pub const ALL: [Operation; 10] = [
-        Operation::AllReduce,
-        Operation::ReduceScatter,
-        Operation::AllGather,
-        Operation::Gather,
-        Operation::Broadcast,
-        Operation::AllToAll,
-        Operation::Barrier,
-        Operation::Send,
-        Operation::Recv,
-        Operation::RecvMessage,
+    pub const ALL: [OpType; 10] = [
+        OpType::AllReduce,
+        OpType::ReduceScatter,
+        OpType::AllGather,
+        OpType::Gather,
+        OpType::Broadcast,
+        OpType::AllToAll,
+        OpType::Barrier,
+        OpType::Send,
+        OpType::Recv,
+        OpType::RecvMessage,
     ];
 
     /// The name in snake case, as in `all_reduce`.
     pub const fn name(self) -> &'static str {
         match self {
-            Operation::AllReduce => "all_reduce",
-            Operation::ReduceScatter => "reduce_scatter",
-            Operation::AllGather => "all_gather",
-            Operation::Gather => "gather",
-            Operation::Broadcast => "broadcast",
-            Operation::AllToAll => "all_to_all",
-            Operation::Barrier => "barrier",
-            Operation::Send => "send",
-            Operation::Recv => "recv",
-            Operation::RecvMessage => "recv_message",
+            OpType::AllReduce => "all_reduce",
+            OpType::ReduceScatter => "reduce_scatter",
+            OpType::AllGather => "all_gather",
+            OpType::Gather => "gather",
+            OpType::Broadcast => "broadcast",
+            OpType::AllToAll => "all_to_all",
+            OpType::Barrier => "barrier",
+            OpType::Send => "send",
+            OpType::Recv => "recv",
+            OpType::RecvMessage => "recv_message",
         }
     }
 
     /// Whether it is between two ranks alone.
     pub const fn is_transfer(self) -> bool {
-        matches!(self, Operation::Send) || self.is_receive()
+        matches!(self, OpType::Send) || self.is_receive()
     }
 
     /// Whether it takes what a peer sends.
     pub const fn is_receive(self) -> bool {
-        matches!(self, Operation::Recv | Operation::RecvMessage)
+        matches!(self, OpType::Recv | OpType::RecvMessage)
     }
 }
 
-impl fmt::Display for Operation {
+impl fmt::Display for OpType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -85,7 +85,7 @@ impl fmt::Display for Operation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
     /// The operation.
-    pub operation: Operation,
+    pub operation: OpType,
     /// Its number: among the collectives of its group, or among the transfers of its pair and direction, from 0.
     pub sequence: u64,
     /// The type of its elements.
@@ -102,10 +102,10 @@ impl Call {
     /// Whether a peer that called `theirs` takes part in this call.
     pub(crate) fn accepts(&self, theirs: &Call) -> bool {
         let bytes = match self.operation {
-            Operation::RecvMessage => self.bytes.min(theirs.bytes),
+            OpType::RecvMessage => self.bytes.min(theirs.bytes),
             _ => self.bytes,
         };
-        let operation = if self.operation.is_receive() { Operation::Send } else { self.operation };
+        let operation = if self.operation.is_receive() { OpType::Send } else { self.operation };
         *theirs == Call { operation, bytes, ..*self }
     }
 }
@@ -119,13 +119,13 @@ impl fmt::Display for Call {
         if let Some(root) = self.root {
             write!(f, "root {root}, ")?;
         }
-        let bound = if self.operation == Operation::RecvMessage { "at most " } else { "" };
+        let bound = if self.operation == OpType::RecvMessage { "at most " } else { "" };
         write!(f, "{}, {bound}{} bytes)", self.dtype, self.bytes)
     }
 }
 
 /// Version of the messages between ranks. Ranks of different versions refuse each other.
-pub const PROTOCOL_VERSION: u32 = 3;
+pub const PROTOCOL_VERSION: u32 = 4;
 
 /// Bytes of a header on the wire. Also the unit to which the messages of one operation are padded.
 pub(crate) const HEADER_BYTES: usize = 64;
@@ -161,7 +161,7 @@ pub(crate) fn decode(header: &[u8; HEADER_BYTES]) -> Result<(u64, Call), String>
             word(4)
         ));
     }
-    let operation = Operation::ALL.into_iter().find(|operation| *operation as u8 == header[36]);
+    let operation = OpType::ALL.into_iter().find(|operation| *operation as u8 == header[36]);
     let operation =
         operation.ok_or_else(|| format!("a header names the unknown operation {}", header[36]))?;
     let dtype = DType::from_wire(header[37])
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn a_header_survives_the_wire() {
         let call = Call {
-            operation: Operation::Broadcast,
+            operation: OpType::Broadcast,
             sequence: 1 << 40,
             dtype: DType::Bf16,
             reduce: None,

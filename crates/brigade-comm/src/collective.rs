@@ -4,26 +4,26 @@ use std::time::Instant;
 
 use crate::call::{Call, encode};
 use crate::dtype::ReduceOp;
-use crate::engine::Identity;
+use crate::engine::GroupSpec;
 use crate::error::Error;
-use crate::flight::Ticket;
-use crate::in_flight::Underway;
+use crate::flight::EntryId;
+use crate::in_flight::InFlightOp;
 use crate::link::{Channel, Link, PeerLinks, View};
-use crate::pending::Work;
 use crate::plan::Plan;
 use crate::reduce::reduce;
 use crate::stream::{Incoming, Outgoing, STEP_BYTES, Stop};
+use crate::work::OpBuffer;
 
 /// A collective, with the buffer that it works on.
 pub(crate) struct Collective<'a> {
     pub(crate) call: Call,
-    pub(crate) ticket: Ticket,
+    pub(crate) entry_id: EntryId,
     /// When it became the oldest of its group.
     pub(crate) started: Option<Instant>,
     group: u64,
     plan: Plan,
     stage: usize,
-    work: Box<dyn Work + 'a>,
+    buffer: Box<dyn OpBuffer + 'a>,
     /// In the order of the ranks.
     streams: Vec<Streams>,
     /// How many of them are of ranks before this one. A rank turns to the next one first, so that not all turn to the same
@@ -45,26 +45,26 @@ struct Streams {
 
 impl<'a> Collective<'a> {
     pub(crate) fn new(
-        identity: &Identity,
+        spec: &GroupSpec,
         call: Call,
-        ticket: Ticket,
+        entry_id: EntryId,
         started: Option<Instant>,
         plan: Plan,
-        work: Box<dyn Work + 'a>,
+        buffer: Box<dyn OpBuffer + 'a>,
     ) -> Self {
-        let Identity { group, rank: me, .. } = *identity;
+        let GroupSpec { group, rank: me, .. } = *spec;
         let header = encode(group, &call);
         let streams = |peer| Streams { peer, outgoing: Outgoing::new(header), incoming: Incoming::new() };
         let streams: Vec<Streams> = plan.peers().into_iter().map(streams).collect();
         Self {
             call,
-            ticket,
+            entry_id,
             started,
             group,
             final_end: plan.final_at_start(0),
             plan,
             stage: 0,
-            work,
+            buffer,
             before: streams.partition_point(|streams| streams.peer < me),
             linked: streams.is_empty(),
             flushed: streams.is_empty(),
@@ -89,8 +89,8 @@ impl<'a> Collective<'a> {
 
     /// Does what can be done without waiting; says whether that was anything.
     pub(crate) fn advance(&mut self, links: &mut [PeerLinks]) -> Result<bool, Stop> {
-        let Self { plan, stage, work, streams, final_end, .. } = self;
-        let bytes = work.bytes();
+        let Self { plan, stage, buffer, streams, final_end, .. } = self;
+        let bytes = buffer.bytes();
         let mut moved = false;
         for Streams { peer, outgoing, incoming } in in_turn(streams, self.before) {
             let (peer, stage) = (*peer, *stage);
@@ -98,7 +98,7 @@ impl<'a> Collective<'a> {
             moved |= outgoing
                 .advance(link, bytes, *final_end, |index| plan.outbound(stage, peer, index))
                 .map_err(Stop::link(peer))?;
-            moved |= incoming.greet(link, peer, self.group, &self.call)?.is_some();
+            moved |= incoming.read_header(link, peer, self.group, &self.call)?.is_some();
             let (filled, own_end) = incoming
                 .fill(link, bytes, outgoing.frontier(), |index| plan.inbound(stage, peer, index))
                 .map_err(Stop::link(peer))?;
@@ -147,7 +147,7 @@ impl<'a> Collective<'a> {
         let fetched = |peer: usize| links[peer].collective.as_ref().map(Link::peek);
         let inputs: Vec<View<'_>> =
             plan.peers_in(stage).filter_map(fetched).map(|bytes| bytes.first(count)).collect();
-        let own = &mut self.work.bytes()[start..start + count];
+        let own = &mut self.buffer.bytes()[start..start + count];
         let op = self.call.reduce.unwrap_or(ReduceOp::Sum);
         reduce(self.call.dtype, op, plan.place_in(stage), own, &inputs);
         for Streams { peer, incoming, .. } in
@@ -195,17 +195,17 @@ impl<'a> Collective<'a> {
     }
 
     pub(crate) fn complete(self, outcome: Result<(), Error>) {
-        self.work.complete(outcome);
+        self.buffer.complete(outcome);
     }
 }
 
-impl Underway for Collective<'_> {
+impl InFlightOp for Collective<'_> {
     fn call(&self) -> &Call {
         &self.call
     }
 
-    fn ticket(&self) -> Ticket {
-        self.ticket
+    fn entry_id(&self) -> EntryId {
+        self.entry_id
     }
 
     fn started(&self) -> Option<Instant> {
@@ -213,7 +213,7 @@ impl Underway for Collective<'_> {
     }
 
     fn is_awaited(&self) -> bool {
-        self.work.is_awaited()
+        self.buffer.is_awaited()
     }
 
     /// The peers that have not called the operation and, where all have, those of the stage that are furthest from its end.

@@ -10,26 +10,26 @@ use std::time::{Duration, Instant};
 
 use crate::call::Call;
 use crate::collective::Collective;
+use crate::connector::{Connector, LinkSpec, LinkUnavailable};
 use crate::error::Error;
-use crate::fabric::{Fabric, Pair, Unlinked};
 use crate::fault::Fault;
-use crate::flight::{Recorder, Ticket, Waiting};
-use crate::in_flight::{InFlight, Job, Underway, direction};
-use crate::link::{Channel, Doorbell, LinkError};
-use crate::pending::{Borrowed, Work};
+use crate::flight::{EntryId, Recorder, Waiting};
+use crate::in_flight::{InFlight, InFlightOp, QueuedOp, direction};
+use crate::link::{Channel, EventFd, LinkError};
 use crate::plan::Plan;
 use crate::stats::Counters;
 use crate::stream::{Stop, StopReason};
 use crate::sync::{lock, wait};
-use crate::timeouts::Limit;
+use crate::timeouts::OpTimeout;
 use crate::transfer::Transfer;
-use crate::waiter::{Patience, Waiter};
+use crate::waiter::{WaitMode, Waiter};
+use crate::work::{BorrowedBuffer, OpBuffer};
 
 /// The longest sleep between two looks at the deadlines.
 const NAP: Duration = Duration::from_millis(200);
 
 /// Who this rank is in its group.
-pub(crate) struct Identity {
+pub(crate) struct GroupSpec {
     pub(crate) group: u64,
     pub(crate) name: String,
     pub(crate) rank: usize,
@@ -37,7 +37,7 @@ pub(crate) struct Identity {
     pub(crate) members: Vec<usize>,
 }
 
-impl Identity {
+impl GroupSpec {
     pub(crate) fn world_rank(&self) -> usize {
         self.members[self.rank]
     }
@@ -51,29 +51,29 @@ impl Identity {
 /// What all groups of a rank share.
 #[derive(Clone)]
 pub(crate) struct Context {
-    pub(crate) fabric: Arc<dyn Fabric>,
+    pub(crate) connector: Arc<dyn Connector>,
     pub(crate) fault: Arc<Fault>,
     pub(crate) recorder: Arc<Recorder>,
-    pub(crate) limit: Limit,
+    pub(crate) timeout: OpTimeout,
 }
 
 /// The engine of one group with everything that its users share.
-pub(crate) struct Progress {
-    pub(crate) identity: Identity,
+pub(crate) struct ProgressEngine {
+    pub(crate) spec: GroupSpec,
     pub(crate) context: Context,
     pub(crate) counters: Counters,
     /// The group's place in the recorder.
-    place: usize,
-    doorbell: Arc<Doorbell>,
+    group_index: usize,
+    event_fd: Arc<EventFd>,
     spin: bool,
     engine: Mutex<InFlight>,
-    inbox: Mutex<Inbox>,
+    submissions: Mutex<Submissions>,
     submitted: Condvar,
 }
 
 /// What has been called and not yet been taken up by whoever drives the engine.
-struct Inbox {
-    jobs: Vec<Job>,
+struct Submissions {
+    ops: Vec<QueuedOp>,
     /// Operations that are called and not complete.
     outstanding: usize,
     collectives: u64,
@@ -89,33 +89,33 @@ enum Halt {
 }
 
 /// What a collective is called with.
-pub(crate) struct Request {
+pub(crate) struct CollectiveArgs {
     /// Its sequence number is filled in when it is its turn.
     pub(crate) call: Call,
     /// The rank of the root in the group.
     pub(crate) root: usize,
 }
 
-impl Drop for Progress {
+impl Drop for ProgressEngine {
     fn drop(&mut self) {
-        self.context.fabric.leave(self.identity.group, self.identity.world_rank());
+        self.context.connector.leave_group(self.spec.group, self.spec.world_rank());
     }
 }
 
-impl Progress {
-    pub(crate) fn new(identity: Identity, context: Context, place: usize, doorbell: Arc<Doorbell>) -> Self {
-        let size = identity.members.len();
-        let spin = context.fabric.has_core_per_rank();
+impl ProgressEngine {
+    pub(crate) fn new(spec: GroupSpec, context: Context, group_index: usize, event_fd: Arc<EventFd>) -> Self {
+        let size = spec.members.len();
+        let spin = context.connector.has_core_per_rank();
         Self {
-            identity,
+            spec,
             context,
             counters: Counters::default(),
-            place,
-            doorbell,
+            group_index,
+            event_fd,
             spin,
             engine: Mutex::new(InFlight::new(size)),
-            inbox: Mutex::new(Inbox {
-                jobs: Vec::new(),
+            submissions: Mutex::new(Submissions {
+                ops: Vec::new(),
                 outstanding: 0,
                 collectives: 0,
                 transfers: vec![[0; 2]; size],
@@ -127,110 +127,111 @@ impl Progress {
     }
 
     /// Runs a collective on the caller's thread; false if others are before it, so that it has to be queued.
-    pub(crate) fn run_inline(&self, request: &Request, bytes: &mut [u8]) -> Result<bool, Error> {
-        self.fault().check(self.identity.world_rank())?;
+    pub(crate) fn run_inline(&self, args: &CollectiveArgs, bytes: &mut [u8]) -> Result<bool, Error> {
+        self.fault().check(self.spec.world_rank())?;
         let mut engine = match self.engine.try_lock() {
             Ok(engine) => engine,
             Err(TryLockError::Poisoned(engine)) => engine.into_inner(),
             Err(TryLockError::WouldBlock) => return Ok(false),
         };
-        let mut inbox = lock(&self.inbox);
-        if inbox.outstanding > 0 {
+        let mut submissions = lock(&self.submissions);
+        if submissions.outstanding > 0 {
             return Ok(false);
         }
-        inbox.outstanding += 1;
-        let mut collective = self.collective(&mut inbox, request, Box::new(Borrowed(bytes)), true);
-        drop(inbox);
-        let outcome = self.drive(&mut engine, Some(&mut collective), Patience::Caller { spin: self.spin });
+        submissions.outstanding += 1;
+        let mut collective =
+            self.collective(&mut submissions, args, Box::new(BorrowedBuffer(bytes)), true);
+        drop(submissions);
+        let outcome = self.drive(&mut engine, Some(&mut collective), WaitMode::Caller { spin: self.spin });
         self.finish(&collective, outcome.is_ok());
         outcome.map(|()| true)
     }
 
     /// Queues a collective.
-    pub(crate) fn queue_collective(self: &Arc<Self>, request: &Request, work: Box<dyn Work>) {
-        let mut inbox = lock(&self.inbox);
-        let collective = self.collective(&mut inbox, request, work, false);
-        self.submit(inbox, Job::Collective(collective));
+    pub(crate) fn queue_collective(self: &Arc<Self>, args: &CollectiveArgs, buffer: Box<dyn OpBuffer>) {
+        let mut submissions = lock(&self.submissions);
+        let collective = self.collective(&mut submissions, args, buffer, false);
+        self.submit(submissions, QueuedOp::Collective(collective));
     }
 
     /// Queues a send or a receive.
-    pub(crate) fn queue_transfer(self: &Arc<Self>, mut call: Call, peer: usize, work: Box<dyn Work>) {
-        let mut inbox = lock(&self.inbox);
-        let next = &mut inbox.transfers[peer][direction(call.operation)];
+    pub(crate) fn queue_transfer(self: &Arc<Self>, mut call: Call, peer: usize, buffer: Box<dyn OpBuffer>) {
+        let mut submissions = lock(&self.submissions);
+        let next = &mut submissions.transfers[peer][direction(call.operation)];
         call.sequence = *next;
         *next += 1;
-        let Identity { group, members, .. } = &self.identity;
-        let ticket =
-            self.context.recorder.called(self.place, &call, Some(members[peer]), Instant::now(), false);
-        self.submit(inbox, Job::Transfer(Transfer::new(*group, peer, call, ticket, work)));
+        let GroupSpec { group, members, .. } = &self.spec;
+        let entry_id =
+            self.context.recorder.called(self.group_index, &call, Some(members[peer]), Instant::now(), false);
+        self.submit(submissions, QueuedOp::Transfer(Transfer::new(*group, peer, call, entry_id, buffer)));
     }
 
     /// The user has no more handles: the progress thread ends when all that was called is complete.
     pub(crate) fn close(&self) {
-        lock(&self.inbox).closing = true;
+        lock(&self.submissions).closing = true;
         self.submitted.notify_all();
     }
 
     /// A collective; one that `starts` is the oldest of the group.
     fn collective<'a>(
         &self,
-        inbox: &mut Inbox,
-        request: &Request,
-        work: Box<dyn Work + 'a>,
+        submissions: &mut Submissions,
+        args: &CollectiveArgs,
+        buffer: Box<dyn OpBuffer + 'a>,
         starts: bool,
     ) -> Collective<'a> {
-        let Identity { rank, members, .. } = &self.identity;
-        let call = Call { sequence: inbox.collectives, ..request.call };
-        inbox.collectives += 1;
-        let plan = Plan::new(&call, members.len(), *rank, request.root);
+        let GroupSpec { rank, members, .. } = &self.spec;
+        let call = Call { sequence: submissions.collectives, ..args.call };
+        submissions.collectives += 1;
+        let plan = Plan::new(&call, members.len(), *rank, args.root);
         let now = Instant::now();
-        let ticket = self.context.recorder.called(self.place, &call, None, now, starts);
+        let entry_id = self.context.recorder.called(self.group_index, &call, None, now, starts);
         let started = starts.then_some(now);
-        Collective::new(&self.identity, call, ticket, started, plan, work)
+        Collective::new(&self.spec, call, entry_id, started, plan, buffer)
     }
 
-    fn submit(self: &Arc<Self>, mut inbox: std::sync::MutexGuard<'_, Inbox>, job: Job) {
-        inbox.jobs.push(job);
-        inbox.outstanding += 1;
-        if !inbox.has_thread {
+    fn submit(self: &Arc<Self>, mut submissions: std::sync::MutexGuard<'_, Submissions>, op: QueuedOp) {
+        submissions.ops.push(op);
+        submissions.outstanding += 1;
+        if !submissions.has_thread {
             let progress = self.clone();
-            let name = format!("brigade {}", self.identity.name);
+            let name = format!("brigade {}", self.spec.name);
             match std::thread::Builder::new().name(name).spawn(move || progress.run()) {
-                Ok(_) => inbox.has_thread = true,
+                Ok(_) => submissions.has_thread = true,
                 Err(error) => {
                     let reason = error.to_string();
                     let error = Error::System { what: "start a progress thread", reason };
-                    self.fault().raise(self.identity.world_rank(), error.clone());
-                    for job in std::mem::take(&mut inbox.jobs) {
-                        inbox.outstanding -= 1;
-                        self.context.recorder.finished(job.underway().ticket(), false, (0, 0));
-                        job.complete(Err(error.clone()));
+                    self.fault().raise(self.spec.world_rank(), error.clone());
+                    for op in std::mem::take(&mut submissions.ops) {
+                        submissions.outstanding -= 1;
+                        self.context.recorder.finished(op.as_in_flight().entry_id(), false, (0, 0));
+                        op.complete(Err(error.clone()));
                     }
                     return;
                 }
             }
         }
-        drop(inbox);
+        drop(submissions);
         self.submitted.notify_all();
-        self.doorbell.ring();
+        self.event_fd.notify();
     }
 
     /// The progress thread.
     fn run(&self) {
         loop {
-            let mut inbox = lock(&self.inbox);
-            while inbox.outstanding == 0 && !inbox.closing {
-                inbox = wait(&self.submitted, inbox);
+            let mut submissions = lock(&self.submissions);
+            while submissions.outstanding == 0 && !submissions.closing {
+                submissions = wait(&self.submitted, submissions);
             }
-            if inbox.outstanding == 0 {
+            if submissions.outstanding == 0 {
                 return;
             }
-            drop(inbox);
+            drop(submissions);
             let mut engine = lock(&self.engine);
-            let drive = AssertUnwindSafe(|| self.drive(&mut engine, None, Patience::Background));
+            let drive = AssertUnwindSafe(|| self.drive(&mut engine, None, WaitMode::Background));
             if catch_unwind(drive).is_err() {
-                let rank = self.identity.world_rank();
-                let reason = format!("a buffer of group \"{}\" panicked", self.identity.name);
+                let rank = self.spec.world_rank();
+                let reason = format!("a buffer of group \"{}\" panicked", self.spec.name);
                 self.fault().raise(rank, Error::Aborted { rank, reason });
             }
         }
@@ -241,22 +242,22 @@ impl Progress {
         &self,
         engine: &mut InFlight,
         mut inline: Option<&mut Collective<'_>>,
-        patience: Patience,
+        mode: WaitMode,
     ) -> Result<(), Error> {
-        let mut waiter = Waiter::new(patience);
+        let mut waiter = Waiter::new(mode);
         let mut armed = false;
-        let mut answered = self.context.recorder.inquiries();
+        let mut answered = self.context.recorder.status_requests();
         loop {
-            engine.take_up(std::mem::take(&mut lock(&self.inbox).jobs));
-            if let Some(error) = self.fault().error_for(self.identity.world_rank()) {
+            engine.take_up(std::mem::take(&mut lock(&self.submissions).ops));
+            if let Some(error) = self.fault().error_for(self.spec.world_rank()) {
                 self.note_waits(engine, inline.as_deref());
-                for job in engine.clear() {
-                    self.finish(job.underway(), false);
-                    job.complete(Err(error.clone()));
+                for op in engine.clear() {
+                    self.finish(op.as_in_flight(), false);
+                    op.complete(Err(error.clone()));
                 }
                 return Err(error);
             }
-            if std::mem::replace(&mut answered, self.context.recorder.inquiries()) != answered {
+            if std::mem::replace(&mut answered, self.context.recorder.status_requests()) != answered {
                 self.note_waits(engine, inline.as_deref());
             }
             let linked = self.link(engine, inline.as_deref_mut());
@@ -269,7 +270,7 @@ impl Progress {
                     continue;
                 }
                 Err(Halt::Failed(error)) => {
-                    self.fault().raise(self.identity.world_rank(), error);
+                    self.fault().raise(self.spec.world_rank(), error);
                     continue;
                 }
             };
@@ -295,7 +296,7 @@ impl Progress {
                 continue;
             } else {
                 let Some(left) = self.time_left(engine, inline.as_deref()) else { continue };
-                self.doorbell.wait(&engine.awaited(inline.as_deref()), left.min(NAP));
+                self.event_fd.wait(&engine.awaited(inline.as_deref()), left.min(NAP));
             }
             if std::mem::take(&mut armed) {
                 engine.disarm();
@@ -306,12 +307,12 @@ impl Progress {
     /// Fetches the links that what comes first of each queue needs, as far as they have come about; says whether any has.
     fn link(&self, engine: &mut InFlight, inline: Option<&mut Collective<'_>>) -> Result<bool, Halt> {
         let InFlight { links, collectives, transfers } = engine;
-        let Identity { group, name, rank, members } = &self.identity;
+        let GroupSpec { group, name, rank, members } = &self.spec;
         let mut came = false;
         let mut fetch = |peer: usize, channel, call: &Call| {
             let place = links[peer].get_mut(channel);
             if place.is_none() {
-                let pair = Pair {
+                let link_spec = LinkSpec {
                     group: *group,
                     name,
                     members: members.len(),
@@ -319,11 +320,11 @@ impl Progress {
                     peer: members[peer],
                     channel,
                 };
-                *place = self.context.fabric.link(&pair).map_err(|unlinked| match unlinked {
-                    Unlinked::Left => {
+                *place = self.context.connector.link(&link_spec).map_err(|unavailable| match unavailable {
+                    LinkUnavailable::Left => {
                         Halt::Stop(*call, Stop { peer, reason: StopReason::Link(LinkError::Closed) })
                     }
-                    Unlinked::Failed(error) => Halt::Failed(error),
+                    LinkUnavailable::Failed(error) => Halt::Failed(error),
                 })?;
                 came |= place.is_some();
             }
@@ -351,7 +352,7 @@ impl Progress {
             moved |=
                 collective.advance(&mut engine.links).map_err(|stop| Halt::Stop(collective.call, stop))?;
         } else if let Some(collective) = engine.collectives.front_mut() {
-            self.start(&mut collective.started, collective.ticket);
+            self.start(&mut collective.started, collective.entry_id);
             moved |=
                 collective.advance(&mut engine.links).map_err(|stop| Halt::Stop(collective.call, stop))?;
             if let Some(collective) = engine.collectives.pop_front_if(|collective| collective.is_done()) {
@@ -363,7 +364,7 @@ impl Progress {
         for (links, queues) in engine.links.iter_mut().zip(&mut engine.transfers) {
             for (queue, link) in queues.iter_mut().zip([&mut links.outbound, &mut links.inbound]) {
                 let Some(transfer) = queue.front_mut() else { continue };
-                self.start(&mut transfer.started, transfer.ticket);
+                self.start(&mut transfer.started, transfer.entry_id);
                 let Some(link) = link else { continue };
                 moved |= transfer.advance(link).map_err(|stop| Halt::Stop(transfer.call, stop))?;
                 if let Some(transfer) = queue.pop_front_if(|transfer| transfer.is_done()) {
@@ -377,33 +378,33 @@ impl Progress {
     }
 
     /// Notes when an operation became the oldest of its queue.
-    fn start(&self, started: &mut Option<Instant>, ticket: Ticket) {
+    fn start(&self, started: &mut Option<Instant>, entry_id: EntryId) {
         if started.is_none() {
             let now = Instant::now();
             *started = Some(now);
-            self.context.recorder.started(ticket, now);
+            self.context.recorder.started(entry_id, now);
         }
     }
 
     /// Counts an operation as no longer outstanding, before its caller can know.
-    fn finish(&self, operation: &dyn Underway, succeeded: bool) {
+    fn finish(&self, operation: &dyn InFlightOp, succeeded: bool) {
         let traffic = operation.traffic();
-        self.context.recorder.finished(operation.ticket(), succeeded, traffic);
-        lock(&self.inbox).outstanding -= 1;
+        self.context.recorder.finished(operation.entry_id(), succeeded, traffic);
+        lock(&self.submissions).outstanding -= 1;
         if succeeded {
             self.counters.add(operation.call().operation, traffic.0);
         }
     }
 
-    fn left(&self, operation: &dyn Underway, now: Instant) -> Duration {
+    fn left(&self, operation: &dyn InFlightOp, now: Instant) -> Duration {
         let waited = operation.started().map_or(Duration::ZERO, |started| now - started);
-        self.context.limit.now().saturating_sub(waited)
+        self.context.timeout.now().saturating_sub(waited)
     }
 
     /// The time until the first deadline, or nothing once one has passed and has been raised.
     fn time_left(&self, engine: &InFlight, inline: Option<&Collective<'_>>) -> Option<Duration> {
         let now = Instant::now();
-        let mut least = self.context.limit.now();
+        let mut least = self.context.timeout.now();
         for (operation, is_first) in engine.all(inline) {
             if !is_first {
                 continue;
@@ -426,10 +427,10 @@ impl Progress {
             let waiting = Waiting {
                 awaited: operation.is_awaited(),
                 overdue: is_first && self.left(operation, now) == Duration::ZERO,
-                absent: self.identity.members(&absent),
-                stalled: self.identity.members(&stalled),
+                absent: self.spec.members(&absent),
+                stalled: self.spec.members(&stalled),
             };
-            self.context.recorder.waits(operation.ticket(), waiting);
+            self.context.recorder.waits(operation.entry_id(), waiting);
         }
     }
 

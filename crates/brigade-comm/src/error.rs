@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::call::{Call, Operation};
-use crate::files::explained;
+use crate::call::{Call, OpType};
+use crate::open_files::explained;
 
 /// A rank that holds up others.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Suspect {
+pub struct StalledRank {
     /// The rank.
     pub rank: usize,
     /// What it does or does not do, in words that follow its name.
@@ -18,9 +18,9 @@ pub struct Suspect {
 
 /// Who holds up an operation, found by following who waits for whom.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Verdict {
+pub struct Diagnosis {
     /// The ranks at the end of the waits: those that hold up all others. Empty where the ranks wait for each other.
-    pub root: Vec<Suspect>,
+    pub root: Vec<StalledRank>,
     /// What other ranks wait for, in words.
     pub others: Vec<String>,
 }
@@ -40,7 +40,7 @@ pub enum Error {
         /// The group's name.
         group: String,
         /// The operation.
-        operation: Operation,
+        operation: OpType,
         /// What was given and what is allowed.
         reason: String,
     },
@@ -93,9 +93,9 @@ pub enum Error {
     /// An operation did not end in time.
     #[error(
         "{}{}{}",
-        accused(&verdict.root),
+        accused(&diagnosis.root),
         given_up(*rank, group, call, *waited, absent, stalled),
-        meanwhile(&verdict.others)
+        meanwhile(&diagnosis.others)
     )]
     Timeout {
         /// The group's name.
@@ -111,7 +111,7 @@ pub enum Error {
         /// The ranks that did, but then sent or took no more data.
         stalled: Vec<usize>,
         /// What the other ranks said when they were asked.
-        verdict: Box<Verdict>,
+        diagnosis: Box<Diagnosis>,
     },
     /// A peer's operation did not end in time, and it found out because of whom. This is its error.
     #[error("{}{reason}", accused(root))]
@@ -119,7 +119,7 @@ pub enum Error {
         /// The rank that gave up.
         peer: usize,
         /// The ranks that hold up all others; at least one.
-        root: Vec<Suspect>,
+        root: Vec<StalledRank>,
         /// The rest of its error.
         reason: String,
     },
@@ -240,7 +240,7 @@ pub enum Error {
     },
     /// A flight record cannot be written or read.
     #[error("flight record {path}: {reason}")]
-    Flight {
+    FlightRecord {
         /// The file.
         path: String,
         /// What is wrong with it.
@@ -256,8 +256,8 @@ pub enum Error {
     },
 }
 
-fn accused(root: &[Suspect]) -> String {
-    root.iter().map(|Suspect { rank, why }| format!("rank {rank} {why}; ")).collect()
+fn accused(root: &[StalledRank]) -> String {
+    root.iter().map(|StalledRank { rank, why }| format!("rank {rank} {why}; ")).collect()
 }
 
 fn given_up(
@@ -286,10 +286,10 @@ impl Error {
     pub(crate) fn for_others(&self, origin: usize) -> Error {
         match self {
             Error::PeerDied { .. } | Error::PeerFailed { .. } | Error::HeldUp { .. } => self.clone(),
-            Error::Timeout { group, rank, call, waited, absent, stalled, verdict }
-                if !verdict.root.is_empty() =>
+            Error::Timeout { group, rank, call, waited, absent, stalled, diagnosis }
+                if !diagnosis.root.is_empty() =>
             {
-                let Verdict { root, others } = &**verdict;
+                let Diagnosis { root, others } = &**diagnosis;
                 let given_up = given_up(*rank, group, call, *waited, absent, stalled);
                 let reason = given_up + &meanwhile(others);
                 Error::HeldUp { peer: origin, root: root.clone(), reason }
@@ -299,9 +299,9 @@ impl Error {
     }
 
     /// The ranks that a timeout has found to hold up all others.
-    pub(crate) fn root(&self) -> &[Suspect] {
+    pub(crate) fn root(&self) -> &[StalledRank] {
         match self {
-            Error::Timeout { verdict, .. } => &verdict.root,
+            Error::Timeout { diagnosis, .. } => &diagnosis.root,
             Error::HeldUp { root, .. } => root,
             _ => &[],
         }

@@ -1,34 +1,34 @@
 //! How an operation that cannot go on becomes the failure of the world.
 
 use crate::call::Call;
-use crate::engine::Progress;
+use crate::engine::ProgressEngine;
 use crate::error::Error;
-use crate::in_flight::Underway;
+use crate::in_flight::InFlightOp;
 use crate::link::LinkError;
 use crate::stream::{Stop, StopReason};
 
-impl Progress {
+impl ProgressEngine {
     /// Raises the failure of an operation whose deadline has passed, after finding out because of whom.
-    pub(crate) fn expire(&self, operation: &dyn Underway) {
-        let rank = self.identity.world_rank();
-        let verdict = self.context.fabric.inquire(rank);
+    pub(crate) fn expire(&self, operation: &dyn InFlightOp) {
+        let rank = self.spec.world_rank();
+        let diagnosis = self.context.connector.diagnose(rank);
         let (absent, stalled) = operation.missing();
         let error = Error::Timeout {
-            group: self.identity.name.clone(),
+            group: self.spec.name.clone(),
             rank,
             call: Box::new(*operation.call()),
-            waited: self.context.limit.now(),
-            absent: self.identity.members(&absent),
-            stalled: self.identity.members(&stalled),
-            verdict: Box::new(verdict),
+            waited: self.context.timeout.now(),
+            absent: self.spec.members(&absent),
+            stalled: self.spec.members(&stalled),
+            diagnosis: Box::new(diagnosis),
         };
         self.fault().raise(rank, error);
     }
 
     /// Raises the failure of an operation that a peer stopped.
     pub(crate) fn give_up(&self, call: Call, Stop { peer, reason }: Stop) {
-        let rank = self.identity.world_rank();
-        let (peer, group) = (self.identity.members[peer], self.identity.name.clone());
+        let rank = self.spec.world_rank();
+        let (peer, group) = (self.spec.members[peer], self.spec.name.clone());
         let call = Box::new(call);
         match reason {
             StopReason::OtherCall(theirs) => {
@@ -59,7 +59,7 @@ impl Progress {
     fn explain(&self, rank: usize, error: Error) {
         let fault = self.fault();
         if !fault.is_explained() {
-            let error = match self.context.fabric.silent_hub() {
+            let error = match self.context.connector.unresponsive_rank_0() {
                 Some(hub) => Error::HeldUp { peer: rank, root: vec![hub], reason: error.to_string() },
                 None => error,
             };

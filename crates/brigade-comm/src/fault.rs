@@ -4,7 +4,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use crate::error::Error;
-use crate::link::Doorbell;
+use crate::link::EventFd;
 use crate::sync::{lock, wait_until};
 
 /// How long a broken link waits for the control plane to say why it broke.
@@ -22,27 +22,27 @@ pub(crate) struct Failure {
 #[derive(Default)]
 pub(crate) struct Fault {
     first: OnceLock<Failure>,
-    gate: Mutex<Vec<Weak<Doorbell>>>,
+    gate: Mutex<Vec<Weak<EventFd>>>,
     raised: Condvar,
 }
 
 impl Fault {
     /// Registers a doorbell to ring when a failure comes.
-    pub(crate) fn watch(&self, doorbell: &Arc<Doorbell>) {
-        let mut doorbells = lock(&self.gate);
-        doorbells.retain(|old| old.strong_count() > 0);
-        doorbells.push(Arc::downgrade(doorbell));
+    pub(crate) fn watch(&self, event_fd: &Arc<EventFd>) {
+        let mut event_fds = lock(&self.gate);
+        event_fds.retain(|old| old.strong_count() > 0);
+        event_fds.push(Arc::downgrade(event_fd));
         if self.first.get().is_some() {
-            doorbell.ring();
+            event_fd.notify();
         }
     }
 
     /// Raises a failure; only the first one counts.
     pub(crate) fn raise(&self, origin: usize, error: Error) {
-        let doorbells = lock(&self.gate);
+        let event_fds = lock(&self.gate);
         if self.first.set(Failure { origin, error }).is_ok() {
             self.raised.notify_all();
-            doorbells.iter().filter_map(Weak::upgrade).for_each(|doorbell| doorbell.ring());
+            event_fds.iter().filter_map(Weak::upgrade).for_each(|event_fd| event_fd.notify());
         }
     }
 
@@ -60,7 +60,7 @@ impl Fault {
 
     /// Wakes everything that waits.
     pub(crate) fn wake_all(&self) {
-        lock(&self.gate).iter().filter_map(Weak::upgrade).for_each(|doorbell| doorbell.ring());
+        lock(&self.gate).iter().filter_map(Weak::upgrade).for_each(|event_fd| event_fd.notify());
     }
 
     /// The first failure.

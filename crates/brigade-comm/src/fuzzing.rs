@@ -9,12 +9,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::call::{Call, HEADER_BYTES, Operation, decode, encode};
+use crate::call::{Call, HEADER_BYTES, OpType, decode, encode};
 use crate::dtype::DType;
 use crate::flight::Recorder;
-use crate::link::{Doorbell, Link, Segment, SharedLink, segment_bytes};
-use crate::pending::Owned;
+use crate::link::{EventFd, Link, Segment, SharedLink, segment_bytes};
 use crate::transfer::Transfer;
+use crate::work::OwnedBuffer;
 
 pub use crate::join::fuzz::{frame, rendezvous};
 
@@ -35,7 +35,7 @@ pub fn call_header(bytes: &[u8]) {
     let Some((genuine, bytes)) = bytes.split_first() else { return };
     let Some((mut near, mut far)) = pair() else { return };
     let call = Call {
-        operation: Operation::RecvMessage,
+        operation: OpType::RecvMessage,
         sequence: 0,
         dtype: DType::U8,
         reduce: None,
@@ -43,10 +43,10 @@ pub fn call_header(bytes: &[u8]) {
         bytes: MESSAGE_LIMIT,
     };
     let recorder = Recorder::new(0, 2, 0);
-    let place = recorder.register(GROUP, "pair", &[0, 1]);
-    let ticket = recorder.called(place, &call, Some(1), Instant::now(), true);
-    let mut transfer = Transfer::new(GROUP, 1, call, ticket, Owned::message().0);
-    let sent = Call { operation: Operation::Send, bytes: bytes.len() as u64, ..call };
+    let group_index = recorder.register(GROUP, "pair", &[0, 1]);
+    let entry_id = recorder.called(group_index, &call, Some(1), Instant::now(), true);
+    let mut transfer = Transfer::new(GROUP, 1, call, entry_id, OwnedBuffer::message().0);
+    let sent = Call { operation: OpType::Send, bytes: bytes.len() as u64, ..call };
     let header: &[u8] = if genuine % 2 == 0 { &[] } else { &encode(GROUP, &sent) };
     for mut rest in [header, bytes] {
         while !rest.is_empty() {
@@ -69,8 +69,8 @@ pub fn flight(bytes: &[u8]) {
 /// The two ends of a link.
 fn pair() -> Option<(Link, Link)> {
     let segment = Arc::new(Segment::anonymous(segment_bytes(2)).ok()?);
-    let doorbell = Arc::new(Doorbell::new().ok()?);
-    let link = |side| Link::Shared(SharedLink::new(segment.clone(), side, doorbell.clone()));
+    let event_fd = Arc::new(EventFd::new().ok()?);
+    let link = |side| Link::Shared(SharedLink::new(segment.clone(), side, event_fd.clone()));
     Some((link(0), link(1)))
 }
 
@@ -89,17 +89,17 @@ mod tests {
             pair.barrier().unwrap();
             let peer = 1 - pair.rank();
             drop(pair.recv(vec![0u8; 9], DType::U8, peer));
-            let record = group.flight().record();
+            let record = group.flight_recorder().record();
             pair.send(vec![0u8; 9], DType::U8, peer).wait().unwrap();
             group.barrier().unwrap();
-            (record, crate::join::fuzz::messages(&pair.flight().standing()))
+            (record, crate::join::fuzz::messages(&pair.flight_recorder().status()))
         };
         let (records, frames): (Vec<_>, Vec<_>) = std::thread::scope(|scope| {
             let ranks: Vec<_> = groups.iter().map(|group| scope.spawn(|| work(group))).collect();
             ranks.into_iter().map(|rank| rank.join().unwrap()).unzip()
         });
         let call = Call {
-            operation: Operation::Send,
+            operation: OpType::Send,
             sequence: 0,
             dtype: DType::U8,
             reduce: None,

@@ -6,22 +6,22 @@ use std::time::Duration;
 
 use crate::Result;
 use crate::buffer::HostBuffer;
-use crate::call::{Call, Operation};
+use crate::call::{Call, OpType};
 use crate::dtype::{DType, Element, ReduceOp};
-use crate::engine::{Context, Identity, Progress, Request};
+use crate::engine::{CollectiveArgs, Context, GroupSpec, ProgressEngine};
 use crate::error::Error;
-use crate::flight::{Flight, Outside};
-use crate::pending::{Owned, Pending, Work};
+use crate::flight::{ExternalRecorder, FlightRecorder};
 use crate::plan::Plan;
 use crate::stats::Stats;
 use crate::sync::lock;
+use crate::work::{OpBuffer, OwnedBuffer, Work};
 
 /// An ordered set of ranks that communicate. Clones are handles of the same group.
 ///
 /// Every member calls the same collectives in the same order; calls from several threads of one rank must be put in
 /// an order by the caller. Ranks in arguments count within the group; ranks in errors are those of the world.
 ///
-/// Collectives come in two forms. The first takes a buffer and gives a [`Pending`] handle: the operation runs on the
+/// Collectives come in two forms. The first takes a buffer and gives a [`Work`] handle: the operation runs on the
 /// group's progress thread, while the caller computes. The second, `…_in_place`, borrows a slice and returns when it
 /// is done: it runs on the caller's thread unless earlier operations are still in flight.
 #[derive(Clone)]
@@ -29,7 +29,7 @@ pub struct Group(Arc<Member>);
 
 /// One rank's membership.
 struct Member {
-    progress: Arc<Progress>,
+    progress: Arc<ProgressEngine>,
     /// How often the group has been split. Held while it is, so that splits of several threads do not mix.
     splits: Mutex<u64>,
 }
@@ -44,30 +44,30 @@ impl Group {
     /// The group of all ranks.
     pub(crate) fn world(context: Context, members: Vec<usize>) -> Result<Self> {
         let rank = context.recorder.rank;
-        Self::connect(context, Identity { group: 0, name: "world".into(), rank, members })
+        Self::connect(context, GroupSpec { group: 0, name: "world".into(), rank, members })
     }
 
-    fn connect(context: Context, identity: Identity) -> Result<Self> {
-        let doorbell = context.fabric.enter(identity.group, identity.world_rank())?;
-        context.fault.watch(&doorbell);
-        let place = context.recorder.register(identity.group, &identity.name, &identity.members);
-        let progress = Arc::new(Progress::new(identity, context, place, doorbell));
+    fn connect(context: Context, spec: GroupSpec) -> Result<Self> {
+        let event_fd = context.connector.join_group(spec.group, spec.world_rank())?;
+        context.fault.watch(&event_fd);
+        let group_index = context.recorder.register(spec.group, &spec.name, &spec.members);
+        let progress = Arc::new(ProgressEngine::new(spec, context, group_index, event_fd));
         Ok(Self(Arc::new(Member { progress, splits: Mutex::new(0) })))
     }
 
     /// This rank's place in the group.
     pub fn rank(&self) -> usize {
-        self.identity().rank
+        self.spec().rank
     }
 
     /// The number of members.
     pub fn size(&self) -> usize {
-        self.identity().members.len()
+        self.spec().members.len()
     }
 
     /// The name that the group was made with; `world` for the group of all ranks.
     pub fn name(&self) -> &str {
-        &self.identity().name
+        &self.spec().name
     }
 
     /// The rank in the world of the group's rank `rank`.
@@ -75,14 +75,14 @@ impl Group {
     /// # Panics
     /// If `rank` is not below [`size`](Self::size).
     pub fn global_rank(&self, rank: usize) -> usize {
-        self.identity().members[rank]
+        self.spec().members[rank]
     }
 
     /// Makes one new group of all members that give the same `color`, ordered by `key`, then by rank. Every member
     /// calls it, with the same `name` where the color is the same.
     pub fn split(&self, name: &str, color: u32, key: u32) -> Result<Group> {
         let mut splits = lock(&self.0.splits);
-        let Identity { group, rank, members, .. } = self.identity();
+        let GroupSpec { group, rank, members, .. } = self.spec();
         let mut rows = vec![[0i64; 3]; self.size()];
         rows[*rank] = [color.into(), key.into(), hash(0, name.as_bytes()) as i64];
         self.all_gather_in_place(rows.as_flattened_mut())?;
@@ -93,108 +93,108 @@ impl Group {
             let other = members[*other];
             let reason =
                 format!("split by color {color}: this rank names the group \"{name}\", rank {other} another");
-            return Err(self.refuse(Operation::AllGather, reason));
+            return Err(self.refuse(OpType::AllGather, reason));
         }
         let number = hash(hash(*group, &splits.to_le_bytes()), &color.to_le_bytes());
         *splits += 1;
-        let identity = Identity {
+        let spec = GroupSpec {
             group: number,
             name: name.into(),
             rank: chosen.iter().take_while(|member| *member != rank).count(),
             members: chosen.iter().map(|member| members[*member]).collect(),
         };
         let context = &self.0.progress.context;
-        Self::connect(context.clone(), identity)
+        Self::connect(context.clone(), spec)
             .inspect_err(|error| context.fault.raise(members[*rank], error.clone()))
     }
 
     /// Reduces the buffers of all ranks, element by element; every rank gets the result. Any length.
-    pub fn all_reduce<B: HostBuffer>(&self, buffer: B, dtype: DType, op: ReduceOp) -> Pending<B> {
-        self.start(Operation::AllReduce, buffer, dtype, Some(op), None)
+    pub fn all_reduce<B: HostBuffer>(&self, buffer: B, dtype: DType, op: ReduceOp) -> Work<B> {
+        self.start(OpType::AllReduce, buffer, dtype, Some(op), None)
     }
 
     /// Reduces the buffers of all ranks, cut into as many equal slices as there are ranks: slice `rank` of the result
     /// holds the reduced values, the others are unspecified.
-    pub fn reduce_scatter<B: HostBuffer>(&self, buffer: B, dtype: DType, op: ReduceOp) -> Pending<B> {
-        self.start(Operation::ReduceScatter, buffer, dtype, Some(op), None)
+    pub fn reduce_scatter<B: HostBuffer>(&self, buffer: B, dtype: DType, op: ReduceOp) -> Work<B> {
+        self.start(OpType::ReduceScatter, buffer, dtype, Some(op), None)
     }
 
     /// Gives slice `rank` of the buffer, one of as many equal slices as there are ranks, and gets all others.
-    pub fn all_gather<B: HostBuffer>(&self, buffer: B, dtype: DType) -> Pending<B> {
-        self.start(Operation::AllGather, buffer, dtype, None, None)
+    pub fn all_gather<B: HostBuffer>(&self, buffer: B, dtype: DType) -> Work<B> {
+        self.start(OpType::AllGather, buffer, dtype, None, None)
     }
 
     /// Gives slice `rank` of the buffer to `root`, which gets all slices. All ranks' buffers have the same size.
-    pub fn gather<B: HostBuffer>(&self, buffer: B, dtype: DType, root: usize) -> Pending<B> {
-        self.start(Operation::Gather, buffer, dtype, None, Some(root))
+    pub fn gather<B: HostBuffer>(&self, buffer: B, dtype: DType, root: usize) -> Work<B> {
+        self.start(OpType::Gather, buffer, dtype, None, Some(root))
     }
 
     /// Gives the root's buffer to everybody. Any length.
-    pub fn broadcast<B: HostBuffer>(&self, buffer: B, dtype: DType, root: usize) -> Pending<B> {
-        self.start(Operation::Broadcast, buffer, dtype, None, Some(root))
+    pub fn broadcast<B: HostBuffer>(&self, buffer: B, dtype: DType, root: usize) -> Work<B> {
+        self.start(OpType::Broadcast, buffer, dtype, None, Some(root))
     }
 
     /// Of as many equal slices as there are ranks, gives slice p to rank p and gets p's slice `rank` in its place.
-    pub fn all_to_all<B: HostBuffer>(&self, buffer: B, dtype: DType) -> Pending<B> {
-        self.start(Operation::AllToAll, buffer, dtype, None, None)
+    pub fn all_to_all<B: HostBuffer>(&self, buffer: B, dtype: DType) -> Work<B> {
+        self.start(OpType::AllToAll, buffer, dtype, None, None)
     }
 
     /// Sends a buffer to the group's rank `to`, which receives it with [`recv`](Self::recv) or
     /// [`recv_message`](Self::recv_message). Complete when the buffer can be used again; the peer may not have it all
     /// by then. Transfers between two ranks in one direction keep their order; they never wait for collectives or for
     /// other transfers.
-    pub fn send<B: HostBuffer>(&self, buffer: B, dtype: DType, to: usize) -> Pending<B> {
+    pub fn send<B: HostBuffer>(&self, buffer: B, dtype: DType, to: usize) -> Work<B> {
         let bytes = buffer.as_bytes().len();
-        self.transfer(Operation::Send, bytes, dtype, to, Owned::sized(buffer))
+        self.transfer(OpType::Send, bytes, dtype, to, OwnedBuffer::sized(buffer))
     }
 
     /// Fills a buffer with what the group's rank `from` [sends](Self::send), which must have the same type and size.
     /// The [deadline](crate::Timeouts::step) counts from when the earlier receives from that rank are complete.
-    pub fn recv<B: HostBuffer>(&self, buffer: B, dtype: DType, from: usize) -> Pending<B> {
+    pub fn recv<B: HostBuffer>(&self, buffer: B, dtype: DType, from: usize) -> Work<B> {
         let bytes = buffer.as_bytes().len();
-        self.transfer(Operation::Recv, bytes, dtype, from, Owned::sized(buffer))
+        self.transfer(OpType::Recv, bytes, dtype, from, OwnedBuffer::sized(buffer))
     }
 
     /// Gives what the group's rank `from` [sends](Self::send) as [`DType::U8`], of any size up to `limit` bytes. It has
     /// the order and the deadline of a [`recv`](Self::recv). Memory is allocated when the size has come, not when this
     /// is called. A larger buffer, one of another type, or no memory for it is an error on all ranks.
-    pub fn recv_message(&self, from: usize, limit: usize) -> Pending<Vec<u8>> {
-        self.transfer(Operation::RecvMessage, limit, DType::U8, from, Owned::message())
+    pub fn recv_message(&self, from: usize, limit: usize) -> Work<Vec<u8>> {
+        self.transfer(OpType::RecvMessage, limit, DType::U8, from, OwnedBuffer::message())
     }
 
     /// Returns when every rank has called it.
     pub fn barrier(&self) -> Result<()> {
-        self.run::<u8>(Operation::Barrier, &mut vec![0; Plan::barrier_bytes(self.size())], None, None)
+        self.run::<u8>(OpType::Barrier, &mut vec![0; Plan::barrier_bytes(self.size())], None, None)
     }
 
     /// As [`all_reduce`](Self::all_reduce), on a slice, blocking.
     pub fn all_reduce_in_place<T: Element>(&self, slice: &mut [T], op: ReduceOp) -> Result<()> {
-        self.run(Operation::AllReduce, slice, Some(op), None)
+        self.run(OpType::AllReduce, slice, Some(op), None)
     }
 
     /// As [`reduce_scatter`](Self::reduce_scatter), on a slice, blocking.
     pub fn reduce_scatter_in_place<T: Element>(&self, slice: &mut [T], op: ReduceOp) -> Result<()> {
-        self.run(Operation::ReduceScatter, slice, Some(op), None)
+        self.run(OpType::ReduceScatter, slice, Some(op), None)
     }
 
     /// As [`all_gather`](Self::all_gather), on a slice, blocking.
     pub fn all_gather_in_place<T: Element>(&self, slice: &mut [T]) -> Result<()> {
-        self.run(Operation::AllGather, slice, None, None)
+        self.run(OpType::AllGather, slice, None, None)
     }
 
     /// As [`gather`](Self::gather), on a slice, blocking.
     pub fn gather_in_place<T: Element>(&self, slice: &mut [T], root: usize) -> Result<()> {
-        self.run(Operation::Gather, slice, None, Some(root))
+        self.run(OpType::Gather, slice, None, Some(root))
     }
 
     /// As [`broadcast`](Self::broadcast), on a slice, blocking.
     pub fn broadcast_in_place<T: Element>(&self, slice: &mut [T], root: usize) -> Result<()> {
-        self.run(Operation::Broadcast, slice, None, Some(root))
+        self.run(OpType::Broadcast, slice, None, Some(root))
     }
 
     /// As [`all_to_all`](Self::all_to_all), on a slice, blocking.
     pub fn all_to_all_in_place<T: Element>(&self, slice: &mut [T]) -> Result<()> {
-        self.run(Operation::AllToAll, slice, None, None)
+        self.run(OpType::AllToAll, slice, None, None)
     }
 
     /// What this rank has done in this group so far. An all-reduce of L bytes over n ranks counts exactly
@@ -204,9 +204,9 @@ impl Group {
     }
 
     /// The recorder of what this rank does in all its groups.
-    pub fn flight(&self) -> Flight {
+    pub fn flight_recorder(&self) -> FlightRecorder {
         let Context { recorder, fault, .. } = &self.0.progress.context;
-        Flight::new(recorder.clone(), fault.clone())
+        FlightRecorder::new(recorder.clone(), fault.clone())
     }
 
     /// A place in the recorder for what another library runs between this group's ranks at `members` (numbers within the
@@ -214,66 +214,66 @@ impl Group {
     ///
     /// # Panics
     /// If a member is not below [`size`](Self::size).
-    pub fn outside(&self, name: &str, color: u64, members: &[usize]) -> Outside {
-        let number = hash(hash(self.identity().group, name.as_bytes()), &color.to_le_bytes());
+    pub fn external_recorder(&self, name: &str, color: u64, members: &[usize]) -> ExternalRecorder {
+        let number = hash(hash(self.spec().group, name.as_bytes()), &color.to_le_bytes());
         let members: Vec<usize> = members.iter().map(|member| self.global_rank(*member)).collect();
-        Outside::new(self.0.progress.context.recorder.clone(), number, name, &members)
+        ExternalRecorder::new(self.0.progress.context.recorder.clone(), number, name, &members)
     }
 
     /// Gives the operations of all groups of this rank the time of [`Timeouts::init`](crate::Timeouts::init), where that is
     /// longer, until [`warmed_up`](Self::warmed_up): some ranks may wait until others have compiled what they compute with.
     /// All ranks should call it.
     pub fn warm_up(&self) {
-        self.0.progress.context.limit.set_warming_up(true);
+        self.0.progress.context.timeout.set_warming_up(true);
     }
 
     /// From now on the operations of this rank have the time of [`Timeouts::step`](crate::Timeouts::step) again, also those in
     /// flight. To be called when all ranks are known to be that far.
     pub fn warmed_up(&self) {
-        self.0.progress.context.limit.set_warming_up(false);
+        self.0.progress.context.timeout.set_warming_up(false);
     }
 
     /// How long one operation of this rank may take now.
-    pub fn limit(&self) -> Duration {
-        self.0.progress.context.limit.now()
+    pub fn op_timeout(&self) -> Duration {
+        self.0.progress.context.timeout.now()
     }
 
     /// Fails the world on every rank: operations in flight and later ones return an error with this rank and `reason`.
     pub fn abort(&self, reason: &str) {
-        let rank = self.identity().world_rank();
+        let rank = self.spec().world_rank();
         self.0.progress.context.fault.raise(rank, Error::Aborted { rank, reason: reason.into() });
     }
 
     /// The first failure of the world that this rank has heard of, in words for it.
     pub fn failure(&self) -> Option<Error> {
-        self.0.progress.context.fault.error_for(self.identity().world_rank())
+        self.0.progress.context.fault.error_for(self.spec().world_rank())
     }
 
-    fn identity(&self) -> &Identity {
-        &self.0.progress.identity
+    fn spec(&self) -> &GroupSpec {
+        &self.0.progress.spec
     }
 
     fn start<B: HostBuffer>(
         &self,
-        operation: Operation,
+        operation: OpType,
         buffer: B,
         dtype: DType,
         reduce: Option<ReduceOp>,
         root: Option<usize>,
-    ) -> Pending<B> {
+    ) -> Work<B> {
         match self.request(operation, buffer.as_bytes().len(), dtype, reduce, root) {
             Ok(request) => {
-                let (work, pending) = Owned::sized(buffer);
+                let (work, pending) = OwnedBuffer::sized(buffer);
                 self.0.progress.queue_collective(&request, work);
                 pending
             }
-            Err(error) => Pending::failed(error),
+            Err(error) => Work::failed(error),
         }
     }
 
     fn run<T: Element>(
         &self,
-        operation: Operation,
+        operation: OpType,
         slice: &mut [T],
         reduce: Option<ReduceOp>,
         root: Option<usize>,
@@ -281,7 +281,7 @@ impl Group {
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(slice);
         let request = self.request(operation, bytes.len(), T::DTYPE, reduce, root)?;
         if !self.0.progress.run_inline(&request, bytes)? {
-            let (work, pending) = Owned::sized(bytes.to_vec());
+            let (work, pending) = OwnedBuffer::sized(bytes.to_vec());
             self.0.progress.queue_collective(&request, work);
             bytes.copy_from_slice(&pending.wait()?);
         }
@@ -290,12 +290,12 @@ impl Group {
 
     fn transfer<B>(
         &self,
-        operation: Operation,
+        operation: OpType,
         bytes: usize,
         dtype: DType,
         peer: usize,
-        (work, pending): (Box<dyn Work>, Pending<B>),
-    ) -> Pending<B> {
+        (work, pending): (Box<dyn OpBuffer>, Work<B>),
+    ) -> Work<B> {
         let request = self.request(operation, bytes, dtype, None, None);
         let request = request.and_then(|request| match peer {
             peer if peer >= self.size() => {
@@ -312,24 +312,24 @@ impl Group {
                 self.0.progress.queue_transfer(request.call, peer, work);
                 pending
             }
-            Err(error) => Pending::failed(error),
+            Err(error) => Work::failed(error),
         }
     }
 
     /// Checks what can be checked without the other ranks.
     fn request(
         &self,
-        operation: Operation,
+        operation: OpType,
         bytes: usize,
         dtype: DType,
         reduce: Option<ReduceOp>,
         root: Option<usize>,
-    ) -> Result<Request> {
-        let Identity { members, .. } = self.identity();
-        self.0.progress.context.fault.check(self.identity().world_rank())?;
+    ) -> Result<CollectiveArgs> {
+        let GroupSpec { members, .. } = self.spec();
+        self.0.progress.context.fault.check(self.spec().world_rank())?;
         let sliced = matches!(
             operation,
-            Operation::ReduceScatter | Operation::AllGather | Operation::Gather | Operation::AllToAll
+            OpType::ReduceScatter | OpType::AllGather | OpType::Gather | OpType::AllToAll
         );
         let unit = dtype.size() * if sliced { members.len() } else { 1 };
         if !bytes.is_multiple_of(unit) {
@@ -350,12 +350,12 @@ impl Group {
             root: root.map(|root| members[root]),
             bytes: bytes as u64,
         };
-        Ok(Request { call, root: root.unwrap_or(0) })
+        Ok(CollectiveArgs { call, root: root.unwrap_or(0) })
     }
 
     /// Fails the world because of a call that cannot run.
-    fn refuse(&self, operation: Operation, reason: String) -> Error {
-        let rank = self.identity().world_rank();
+    fn refuse(&self, operation: OpType, reason: String) -> Error {
+        let rank = self.spec().world_rank();
         let error = Error::InvalidArgument { rank, group: self.name().into(), operation, reason };
         self.0.progress.context.fault.raise(rank, error.clone());
         error
@@ -364,8 +364,8 @@ impl Group {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        let Identity { name, .. } = &self.progress.identity;
-        let rank = self.progress.identity.world_rank();
+        let GroupSpec { name, .. } = &self.progress.spec;
+        let rank = self.progress.spec.world_rank();
         if std::thread::panicking() {
             let reason = format!("a thread that held group \"{name}\" panicked");
             self.progress.context.fault.raise(rank, Error::Aborted { rank, reason });

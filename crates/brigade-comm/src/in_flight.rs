@@ -6,17 +6,17 @@ use std::time::Instant;
 
 use rustix::event::PollFlags;
 
-use crate::call::{Call, Operation};
+use crate::call::{Call, OpType};
 use crate::collective::Collective;
 use crate::error::Error;
-use crate::flight::Ticket;
+use crate::flight::EntryId;
 use crate::link::{Link, PeerLinks};
 use crate::transfer::Transfer;
 
 /// An operation on its way.
-pub(crate) trait Underway {
+pub(crate) trait InFlightOp {
     fn call(&self) -> &Call;
-    fn ticket(&self) -> Ticket;
+    fn entry_id(&self) -> EntryId;
     /// When it became the first of its queue.
     fn started(&self) -> Option<Instant>;
     /// Whether a thread waits for it.
@@ -29,7 +29,7 @@ pub(crate) trait Underway {
 }
 
 /// An operation that runs in the background.
-pub(crate) enum Job {
+pub(crate) enum QueuedOp {
     Collective(Collective<'static>),
     Transfer(Transfer),
 }
@@ -50,11 +50,11 @@ impl InFlight {
         Self { links, collectives: VecDeque::new(), transfers }
     }
 
-    pub(crate) fn take_up(&mut self, jobs: Vec<Job>) {
-        for job in jobs {
-            match job {
-                Job::Collective(collective) => self.collectives.push_back(collective),
-                Job::Transfer(transfer) => {
+    pub(crate) fn take_up(&mut self, ops: Vec<QueuedOp>) {
+        for op in ops {
+            match op {
+                QueuedOp::Collective(collective) => self.collectives.push_back(collective),
+                QueuedOp::Transfer(transfer) => {
                     self.transfers[transfer.peer][direction(transfer.call.operation)].push_back(transfer);
                 }
             }
@@ -69,21 +69,21 @@ impl InFlight {
     pub(crate) fn all<'a>(
         &'a self,
         inline: Option<&'a Collective<'_>>,
-    ) -> impl Iterator<Item = (&'a dyn Underway, bool)> {
-        let inline = inline.map(|collective| (collective as &dyn Underway, true));
+    ) -> impl Iterator<Item = (&'a dyn InFlightOp, bool)> {
+        let inline = inline.map(|collective| (collective as &dyn InFlightOp, true));
         let collectives =
-            self.collectives.iter().enumerate().map(|(place, job)| (job as &dyn Underway, place == 0));
+            self.collectives.iter().enumerate().map(|(place, op)| (op as &dyn InFlightOp, place == 0));
         let transfers = self.transfers.iter().flatten().flat_map(|queue| {
-            queue.iter().enumerate().map(|(place, job)| (job as &dyn Underway, place == 0))
+            queue.iter().enumerate().map(|(place, op)| (op as &dyn InFlightOp, place == 0))
         });
         inline.into_iter().chain(collectives).chain(transfers)
     }
 
     /// Takes out everything that is in flight.
-    pub(crate) fn clear(&mut self) -> Vec<Job> {
-        let collectives = self.collectives.drain(..).map(Job::Collective);
+    pub(crate) fn clear(&mut self) -> Vec<QueuedOp> {
+        let collectives = self.collectives.drain(..).map(QueuedOp::Collective);
         let transfers = self.transfers.iter_mut().flatten().flat_map(|queue| queue.drain(..));
-        collectives.chain(transfers.map(Job::Transfer)).collect()
+        collectives.chain(transfers.map(QueuedOp::Transfer)).collect()
     }
 
     pub(crate) fn arm(&mut self) {
@@ -114,23 +114,23 @@ impl InFlight {
     }
 }
 
-impl Job {
-    pub(crate) fn underway(&self) -> &dyn Underway {
+impl QueuedOp {
+    pub(crate) fn as_in_flight(&self) -> &dyn InFlightOp {
         match self {
-            Job::Collective(collective) => collective,
-            Job::Transfer(transfer) => transfer,
+            QueuedOp::Collective(collective) => collective,
+            QueuedOp::Transfer(transfer) => transfer,
         }
     }
 
     pub(crate) fn complete(self, outcome: Result<(), Error>) {
         match self {
-            Job::Collective(collective) => collective.complete(outcome),
-            Job::Transfer(transfer) => transfer.complete(outcome),
+            QueuedOp::Collective(collective) => collective.complete(outcome),
+            QueuedOp::Transfer(transfer) => transfer.complete(outcome),
         }
     }
 }
 
 /// The queue of a transfer among those of its peer.
-pub(crate) fn direction(operation: Operation) -> usize {
+pub(crate) fn direction(operation: OpType) -> usize {
     usize::from(operation.is_receive())
 }

@@ -28,7 +28,7 @@
 //!   for. The error names first who holds up all others: a rank that does not answer, or one that is in no operation.
 //! - **What a rank does is recorded**, see [`flight`]; a rank's record outlives its world.
 //! - **Nothing is left behind.** Shared memory is an anonymous file that never has a name in any file system.
-//! - **The wire is not trusted.** Peers prove knowledge of a [`Token`] before anything else is read from them;
+//! - **The wire is not trusted.** Peers prove knowledge of a [`AuthToken`] before anything else is read from them;
 //!   lengths are bounded ([`MAX_FRAME_BYTES`], [`MAX_WORLD_SIZE`], the limit of a [`Group::recv_message`]) before
 //!   anything is allocated. The data that follows is neither encrypted nor signed: use a network that only the run's
 //!   owner can change.
@@ -44,13 +44,12 @@ compile_error!("payloads travel in little-endian order as they lie in memory");
 mod buffer;
 mod call;
 mod collective;
+mod connector;
 mod dtype;
 mod engine;
 mod error;
-mod fabric;
 mod failing;
 mod fault;
-mod files;
 pub mod flight;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -58,7 +57,7 @@ mod group;
 mod in_flight;
 mod join;
 mod link;
-mod pending;
+mod open_files;
 mod plan;
 mod reduce;
 mod stats;
@@ -68,22 +67,23 @@ mod threads;
 mod timeouts;
 mod transfer;
 mod waiter;
+mod work;
 
 pub use buffer::HostBuffer;
-pub use call::{Call, Operation};
+pub use call::{Call, OpType};
 pub use dtype::{DType, Element, ReduceOp};
-pub use error::{Error, Suspect, Verdict};
-pub use files::{RAISE_OPEN_FILES, open_files_of_a_rank, raise_open_files, ranks_within_open_files};
-pub use flight::Flight;
+pub use error::{Diagnosis, Error, StalledRank};
+pub use flight::FlightRecorder;
 pub use group::Group;
 pub use join::{
-    Join, MAX_FRAME_BYTES, MAX_WORLD_SIZE, PROTOCOL_VERSION, Token, Transport, World, allowed_world_size,
+    AuthToken, Join, MAX_FRAME_BYTES, MAX_WORLD_SIZE, PROTOCOL_VERSION, Transport, World, allowed_world_size,
     host_identity, join,
 };
-pub use pending::Pending;
+pub use open_files::{RAISE_OPEN_FILES, open_files_of_a_rank, raise_open_files, ranks_within_open_files};
 pub use stats::{Count, Stats};
 pub use threads::threads;
 pub use timeouts::Timeouts;
+pub use work::Work;
 
 /// What the functions of this crate return.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -37,7 +37,7 @@
 
 use std::ops::Range;
 
-use crate::call::{Call, Operation};
+use crate::call::{Call, OpType};
 use crate::dtype::DType;
 
 /// Bytes after which an all-reduce turns from contributions to results. Part of the protocol.
@@ -105,7 +105,7 @@ pub(crate) struct Plan {
 #[derive(Debug, Clone)]
 struct Stage {
     members: Members,
-    exchange: Exchange,
+    part: SubCollective,
 }
 
 /// Ranks of the group, in order and at equal distances.
@@ -196,32 +196,32 @@ impl Plan {
 
     /// This rank's place among those of a stage.
     pub(crate) fn place_in(&self, stage: usize) -> usize {
-        self.stages[stage].exchange.me
+        self.stages[stage].part.me
     }
 
     /// The offset up to which the own slice is final from a stage's start.
     pub(crate) fn final_at_start(&self, stage: usize) -> usize {
-        self.stages[stage].exchange.final_at_start()
+        self.stages[stage].part.final_at_start()
     }
 
     /// Segment `index` of what goes to `peer` in a stage.
     pub(crate) fn outbound(&self, stage: usize, peer: usize, index: usize) -> Next<Outbound> {
-        self.next(stage, peer, |exchange, peer| exchange.outbound(peer, index))
+        self.next(stage, peer, |part, peer| part.outbound(peer, index))
     }
 
     /// Segment `index` of what comes from `peer` in a stage.
     pub(crate) fn inbound(&self, stage: usize, peer: usize, index: usize) -> Next<Inbound> {
-        self.next(stage, peer, |exchange, peer| exchange.inbound(peer, index))
+        self.next(stage, peer, |part, peer| part.inbound(peer, index))
     }
 
     fn next<T>(
         &self,
         stage: usize,
         peer: usize,
-        segment: impl FnOnce(&Exchange, usize) -> Option<T>,
+        segment: impl FnOnce(&SubCollective, usize) -> Option<T>,
     ) -> Next<T> {
-        let Stage { members, exchange } = &self.stages[stage];
-        match members.place(peer).and_then(|place| segment(exchange, place)) {
+        let Stage { members, part } = &self.stages[stage];
+        match members.place(peer).and_then(|place| segment(part, place)) {
             Some(segment) => Next::Segment(segment),
             None if (stage + 1..self.stages.len()).any(|later| self.is_in(later, peer)) => Next::Later,
             None => Next::End,
@@ -242,37 +242,37 @@ fn on_grid(call: &Call, grid: Grid, me: usize, root: usize) -> Option<Vec<Stage>
     // Of the slices where everybody has one.
     let slice = call.bytes as usize / (rows * columns);
     let stages = match call.operation {
-        Operation::AllReduce => {
-            let scatter = along_row(Operation::ReduceScatter, whole(call));
-            let part = scatter.exchange.slice(column);
+        OpType::AllReduce => {
+            let scatter = along_row(OpType::ReduceScatter, whole(call));
+            let part = scatter.part.slice(column);
             let elements = part.len() / call.dtype.size();
-            let reduce = along_column(Operation::AllReduce, Slices::Even { start: part.start, elements });
-            vec![scatter, reduce, along_row(Operation::AllGather, whole(call))]
+            let reduce = along_column(OpType::AllReduce, Slices::Even { start: part.start, elements });
+            vec![scatter, reduce, along_row(OpType::AllGather, whole(call))]
         }
-        Operation::ReduceScatter => {
+        OpType::ReduceScatter => {
             let mut scatter =
-                along_row(Operation::ReduceScatter, Slices::Spread { start: 0, stride: slice, bytes: slice });
-            (scatter.exchange.blocks, scatter.exchange.block_bytes) = (rows, columns * slice);
+                along_row(OpType::ReduceScatter, Slices::Spread { start: 0, stride: slice, bytes: slice });
+            (scatter.part.blocks, scatter.part.block_bytes) = (rows, columns * slice);
             let own = Slices::Spread { start: column * slice, stride: columns * slice, bytes: slice };
-            vec![scatter, along_column(Operation::ReduceScatter, own)]
+            vec![scatter, along_column(OpType::ReduceScatter, own)]
         }
-        Operation::AllGather => {
+        OpType::AllGather => {
             let start = row * columns * slice;
             let in_row = Slices::Spread { start, stride: slice, bytes: slice };
             let rows = Slices::Spread { start: 0, stride: columns * slice, bytes: columns * slice };
-            vec![along_row(Operation::AllGather, in_row), along_column(Operation::AllGather, rows)]
+            vec![along_row(OpType::AllGather, in_row), along_column(OpType::AllGather, rows)]
         }
-        Operation::Broadcast => {
-            let down = (column == root % columns).then(|| along_column(Operation::Broadcast, whole(call)));
+        OpType::Broadcast => {
+            let down = (column == root % columns).then(|| along_column(OpType::Broadcast, whole(call)));
             // The root of each row stands in the root's column.
-            let mut across = along_row(Operation::Broadcast, whole(call));
-            across.exchange.root = root % columns;
+            let mut across = along_row(OpType::Broadcast, whole(call));
+            across.part.root = root % columns;
             down.into_iter().chain([across]).collect()
         }
         // A byte of each row says that all of it is there.
-        Operation::Barrier => {
+        OpType::Barrier => {
             let bytes = Slices::Spread { start: 0, stride: 1, bytes: 1 };
-            vec![along_row(Operation::Barrier, whole(call)), along_column(Operation::AllGather, bytes)]
+            vec![along_row(OpType::Barrier, whole(call)), along_column(OpType::AllGather, bytes)]
         }
         _ => return None,
     };
@@ -280,16 +280,9 @@ fn on_grid(call: &Call, grid: Grid, me: usize, root: usize) -> Option<Vec<Stage>
 }
 
 impl Stage {
-    fn new(
-        operation: Operation,
-        members: Members,
-        me: usize,
-        root: usize,
-        slices: Slices,
-        call: &Call,
-    ) -> Self {
+    fn new(operation: OpType, members: Members, me: usize, root: usize, slices: Slices, call: &Call) -> Self {
         let place = |rank| members.place(rank).unwrap_or(0);
-        let exchange = Exchange {
+        let part = SubCollective {
             operation,
             ranks: members.count,
             me: place(me),
@@ -299,7 +292,7 @@ impl Stage {
             blocks: 1,
             block_bytes: 0,
         };
-        Self { members, exchange }
+        Self { members, part }
     }
 }
 
@@ -314,8 +307,8 @@ enum Slices {
 
 /// One collective among some ranks, by their places among them.
 #[derive(Debug, Clone)]
-struct Exchange {
-    operation: Operation,
+struct SubCollective {
+    operation: OpType,
     ranks: usize,
     me: usize,
     root: usize,
@@ -331,7 +324,7 @@ enum Piece {
     Result(usize),
 }
 
-impl Exchange {
+impl SubCollective {
     /// The bytes of a rank's slice.
     fn slice(&self, rank: usize) -> Range<usize> {
         match self.slices {
@@ -353,8 +346,8 @@ impl Exchange {
 
     fn final_at_start(&self) -> usize {
         match self.operation {
-            Operation::Broadcast if self.me == self.root => usize::MAX,
-            Operation::AllReduce if self.ranks == 2 => 0,
+            OpType::Broadcast if self.me == self.root => usize::MAX,
+            OpType::AllReduce if self.ranks == 2 => 0,
             _ => self.slice(self.me).start,
         }
     }
@@ -362,18 +355,18 @@ impl Exchange {
     fn outbound(&self, peer: usize, index: usize) -> Option<Outbound> {
         let open = |range| Some(Outbound { range, when_final: false });
         match (self.operation, index) {
-            (Operation::AllReduce, 0) if self.ranks == 2 => open(self.whole()),
-            (Operation::AllReduce, _) if self.ranks > 2 => match self.piece(index)? {
+            (OpType::AllReduce, 0) if self.ranks == 2 => open(self.whole()),
+            (OpType::AllReduce, _) if self.ranks > 2 => match self.piece(index)? {
                 Piece::Contribution(piece) => open(self.cut(peer, piece)),
                 Piece::Result(piece) => Some(Outbound { range: self.cut(self.me, piece), when_final: true }),
             },
-            (Operation::ReduceScatter, block) if block < self.blocks => open(self.slice_in(block, peer)),
-            (Operation::AllToAll, 0) => open(self.slice(peer)),
-            (Operation::AllGather, 0) => open(self.slice(self.me)),
-            (Operation::Gather, 0) if peer == self.root => open(self.slice(self.me)),
-            (Operation::Broadcast, 0) if self.me == self.root => open(self.slice(peer)),
-            (Operation::Broadcast, 1) if self.me == self.root => open(self.slice(self.me)),
-            (Operation::Broadcast, 0) if peer != self.root => {
+            (OpType::ReduceScatter, block) if block < self.blocks => open(self.slice_in(block, peer)),
+            (OpType::AllToAll, 0) => open(self.slice(peer)),
+            (OpType::AllGather, 0) => open(self.slice(self.me)),
+            (OpType::Gather, 0) if peer == self.root => open(self.slice(self.me)),
+            (OpType::Broadcast, 0) if self.me == self.root => open(self.slice(peer)),
+            (OpType::Broadcast, 1) if self.me == self.root => open(self.slice(self.me)),
+            (OpType::Broadcast, 0) if peer != self.root => {
                 Some(Outbound { range: self.slice(self.me), when_final: true })
             }
             _ => None,
@@ -383,20 +376,20 @@ impl Exchange {
     fn inbound(&self, peer: usize, index: usize) -> Option<Inbound> {
         let inbound = |range, purpose| Some(Inbound { range, purpose });
         match (self.operation, index) {
-            (Operation::AllReduce, 0) if self.ranks == 2 => inbound(self.whole(), Use::ReduceAfterSending),
-            (Operation::AllReduce, _) if self.ranks > 2 => match self.piece(index)? {
+            (OpType::AllReduce, 0) if self.ranks == 2 => inbound(self.whole(), Use::ReduceAfterSending),
+            (OpType::AllReduce, _) if self.ranks > 2 => match self.piece(index)? {
                 Piece::Contribution(piece) => inbound(self.cut(self.me, piece), Use::Reduce),
                 Piece::Result(piece) => inbound(self.cut(peer, piece), Use::Fill),
             },
-            (Operation::ReduceScatter, block) if block < self.blocks => {
+            (OpType::ReduceScatter, block) if block < self.blocks => {
                 inbound(self.slice_in(block, self.me), Use::Reduce)
             }
-            (Operation::AllToAll, 0) => inbound(self.slice(peer), Use::FillAfterSending),
-            (Operation::AllGather, 0) => inbound(self.slice(peer), Use::Fill),
-            (Operation::Gather, 0) if self.me == self.root => inbound(self.slice(peer), Use::Fill),
-            (Operation::Broadcast, 0) if peer == self.root => inbound(self.slice(self.me), Use::FillOwn),
-            (Operation::Broadcast, 1) if peer == self.root => inbound(self.slice(peer), Use::Fill),
-            (Operation::Broadcast, 0) if self.me != self.root => inbound(self.slice(peer), Use::Fill),
+            (OpType::AllToAll, 0) => inbound(self.slice(peer), Use::FillAfterSending),
+            (OpType::AllGather, 0) => inbound(self.slice(peer), Use::Fill),
+            (OpType::Gather, 0) if self.me == self.root => inbound(self.slice(peer), Use::Fill),
+            (OpType::Broadcast, 0) if peer == self.root => inbound(self.slice(self.me), Use::FillOwn),
+            (OpType::Broadcast, 1) if peer == self.root => inbound(self.slice(peer), Use::Fill),
+            (OpType::Broadcast, 0) if self.me != self.root => inbound(self.slice(peer), Use::Fill),
             _ => None,
         }
     }

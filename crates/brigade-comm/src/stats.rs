@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::call::Operation;
+use crate::call::OpType;
 
 /// Calls of one operation and what they cost.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -16,21 +16,18 @@ pub struct Count {
 /// Counts per operation of one group on one rank, since the group was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
-    counts: [Count; Operation::ALL.len()],
+    counts: [Count; OpType::ALL.len()],
 }
 
 impl Stats {
     /// The counts of one operation.
-    pub fn of(&self, operation: Operation) -> Count {
+    pub fn of(&self, operation: OpType) -> Count {
         self.counts[operation as usize - 1]
     }
 
     /// The operations that were called at least once, with their counts.
-    pub fn iter(&self) -> impl Iterator<Item = (Operation, Count)> + '_ {
-        Operation::ALL
-            .into_iter()
-            .map(|operation| (operation, self.of(operation)))
-            .filter(|(_, c)| c.calls > 0)
+    pub fn iter(&self) -> impl Iterator<Item = (OpType, Count)> + '_ {
+        OpType::ALL.into_iter().map(|operation| (operation, self.of(operation))).filter(|(_, c)| c.calls > 0)
     }
 
     /// The sum over all operations.
@@ -45,11 +42,11 @@ impl Stats {
 /// The running counters behind [`Stats`].
 #[derive(Default)]
 pub(crate) struct Counters {
-    counters: [(AtomicU64, AtomicU64); Operation::ALL.len()],
+    counters: [(AtomicU64, AtomicU64); OpType::ALL.len()],
 }
 
 impl Counters {
-    pub(crate) fn add(&self, operation: Operation, bytes: u64) {
+    pub(crate) fn add(&self, operation: OpType, bytes: u64) {
         let (calls, sent) = &self.counters[operation as usize - 1];
         calls.fetch_add(1, Ordering::Relaxed);
         sent.fetch_add(bytes, Ordering::Relaxed);

@@ -218,7 +218,7 @@ impl Incoming {
     }
 
     /// Looks for the header and compares it with this rank's call; gives the peer's call when it comes.
-    pub(crate) fn greet(
+    pub(crate) fn read_header(
         &mut self,
         link: &mut Link,
         peer: usize,
@@ -368,7 +368,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     use super::*;
-    use crate::call::{Operation, encode};
+    use crate::call::{OpType, encode};
     use crate::dtype::DType;
     use crate::link::{RING_BYTES, TcpLink};
 
@@ -378,7 +378,7 @@ mod tests {
         let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let mut link = Link::Tcp(TcpLink::new(listener.accept().unwrap().0, RING_BYTES).unwrap());
         let call = Call {
-            operation: Operation::AllReduce,
+            operation: OpType::AllReduce,
             sequence: 0,
             dtype: DType::F32,
             reduce: None,
@@ -389,7 +389,7 @@ mod tests {
             |index| Next::from((index == 0).then_some(Inbound { range: 0..12, purpose: Use::Reduce }));
         let mut incoming = Incoming::new();
         near.write_all(&encode(7, &call)).unwrap();
-        while incoming.greet(&mut link, 0, 7, &call).unwrap().is_none() {}
+        while incoming.read_header(&mut link, 0, 7, &call).unwrap().is_none() {}
         near.write_all(&[1, 2, 3]).unwrap();
         while link.peek().len() == 0 {
             link.fetch().unwrap();

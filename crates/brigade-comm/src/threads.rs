@@ -3,15 +3,15 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
+use crate::connector::{Connector, LinkSpec, LinkUnavailable, has_cores_for};
 use crate::engine::Context;
-use crate::error::{Error, Verdict};
-use crate::fabric::{Fabric, Pair, Unlinked, has_cores_for};
+use crate::error::{Diagnosis, Error};
 use crate::fault::Fault;
-use crate::flight::{Recorder, SETTLE, investigate};
+use crate::flight::{Recorder, STATUS_DELAY, diagnose_stall};
 use crate::group::Group;
-use crate::link::{Channel, Doorbell, Link, Segment, SharedLink, segment_bytes};
+use crate::link::{Channel, EventFd, Link, Segment, SharedLink, segment_bytes};
 use crate::sync::lock;
-use crate::timeouts::{Limit, Timeouts};
+use crate::timeouts::{OpTimeout, Timeouts};
 
 /// Makes a world of `n` ranks for the threads of one process: element r is rank r's group.
 ///
@@ -23,11 +23,14 @@ use crate::timeouts::{Limit, Timeouts};
 pub fn threads(n: usize, timeouts: Timeouts) -> Vec<Group> {
     let recorders: Vec<_> = (0..n).map(|rank| Arc::new(Recorder::new(rank, n, 0))).collect();
     let fault = Arc::new(Fault::default());
-    let fabric =
-        Arc::new(Switchboard { recorders: recorders.clone(), fault: fault.clone(), board: Mutex::default() });
+    let connector = Arc::new(ThreadConnector {
+        recorders: recorders.clone(),
+        fault: fault.clone(),
+        links: Mutex::default(),
+    });
     let ranks = recorders.into_iter().map(|recorder| {
-        let (fabric, fault) = (fabric.clone(), fault.clone());
-        let context = Context { fabric, fault, recorder, limit: Limit::new(timeouts) };
+        let (connector, fault) = (connector.clone(), fault.clone());
+        let context = Context { connector, fault, recorder, timeout: OpTimeout::new(timeouts) };
         match Group::world(context, (0..n).collect()) {
             Ok(group) => group,
             Err(error) => panic!("a world of {n} threads: {error}"),
@@ -37,73 +40,73 @@ pub fn threads(n: usize, timeouts: Timeouts) -> Vec<Group> {
 }
 
 /// Where the two ends of a link find each other.
-struct Switchboard {
+struct ThreadConnector {
     recorders: Vec<Arc<Recorder>>,
     fault: Arc<Fault>,
-    board: Mutex<Board>,
+    links: Mutex<ThreadLinks>,
 }
 
 #[derive(Default)]
-struct Board {
+struct ThreadLinks {
     /// By group and rank.
-    doorbells: HashMap<(u64, usize), Arc<Doorbell>>,
+    event_fds: HashMap<(u64, usize), Arc<EventFd>>,
     /// Ends of links that the other rank has made: by group, the rank that is to take it, the other one, and channel.
     ends: HashMap<(u64, usize, usize, Channel), Link>,
     left: HashSet<(u64, usize)>,
 }
 
-impl Board {
-    fn doorbell(&mut self, group: u64, rank: usize) -> Result<Arc<Doorbell>, Error> {
-        match self.doorbells.get(&(group, rank)) {
-            Some(doorbell) => Ok(doorbell.clone()),
+impl ThreadLinks {
+    fn event_fd(&mut self, group: u64, rank: usize) -> Result<Arc<EventFd>, Error> {
+        match self.event_fds.get(&(group, rank)) {
+            Some(event_fd) => Ok(event_fd.clone()),
             None => {
-                let doorbell = Arc::new(Doorbell::new()?);
-                self.doorbells.insert((group, rank), doorbell.clone());
-                Ok(doorbell)
+                let event_fd = Arc::new(EventFd::new()?);
+                self.event_fds.insert((group, rank), event_fd.clone());
+                Ok(event_fd)
             }
         }
     }
 }
 
-impl Fabric for Switchboard {
-    fn enter(&self, group: u64, rank: usize) -> Result<Arc<Doorbell>, Error> {
-        lock(&self.board).doorbell(group, rank)
+impl Connector for ThreadConnector {
+    fn join_group(&self, group: u64, rank: usize) -> Result<Arc<EventFd>, Error> {
+        lock(&self.links).event_fd(group, rank)
     }
 
     /// What it gave to others stays theirs; who waits for it is told.
-    fn leave(&self, group: u64, rank: usize) {
-        let mut board = lock(&self.board);
-        board.left.insert((group, rank));
-        board.ends.retain(|(of, owner, ..), _| (*of, *owner) != (group, rank));
-        board.doorbells.remove(&(group, rank));
-        let others = board.doorbells.iter().filter(|((of, _), _)| *of == group);
-        others.for_each(|(_, doorbell)| doorbell.ring());
+    fn leave_group(&self, group: u64, rank: usize) {
+        let mut links = lock(&self.links);
+        links.left.insert((group, rank));
+        links.ends.retain(|(of, owner, ..), _| (*of, *owner) != (group, rank));
+        links.event_fds.remove(&(group, rank));
+        let others = links.event_fds.iter().filter(|((of, _), _)| *of == group);
+        others.for_each(|(_, event_fd)| event_fd.notify());
     }
 
     /// Who comes first makes both ends.
-    fn link(&self, pair: &Pair<'_>) -> Result<Option<Link>, Unlinked> {
-        let Pair { group, rank, peer, channel, members, .. } = *pair;
-        let mut board = lock(&self.board);
-        if let Some(link) = board.ends.remove(&(group, rank, peer, channel)) {
+    fn link(&self, link_spec: &LinkSpec<'_>) -> Result<Option<Link>, LinkUnavailable> {
+        let LinkSpec { group, rank, peer, channel, members, .. } = *link_spec;
+        let mut links = lock(&self.links);
+        if let Some(link) = links.ends.remove(&(group, rank, peer, channel)) {
             return Ok(Some(link));
         }
-        if board.left.contains(&(group, peer)) {
-            return Err(Unlinked::Left);
+        if links.left.contains(&(group, peer)) {
+            return Err(LinkUnavailable::Left);
         }
         let segment = Arc::new(Segment::anonymous(segment_bytes(members))?);
-        let (ours, theirs) = (board.doorbell(group, rank)?, board.doorbell(group, peer)?);
+        let (ours, theirs) = (links.event_fd(group, rank)?, links.event_fd(group, peer)?);
         let end = |side, other| Link::Shared(SharedLink::new(segment.clone(), side, other));
-        board.ends.insert((group, peer, rank, channel.at_peer()), end(1, ours));
-        theirs.ring();
+        links.ends.insert((group, peer, rank, channel.at_peer()), end(1, ours));
+        theirs.notify();
         Ok(Some(end(0, theirs)))
     }
 
-    fn inquire(&self, asker: usize) -> Verdict {
-        self.recorders.iter().for_each(|recorder| recorder.inquire());
+    fn diagnose(&self, asker: usize) -> Diagnosis {
+        self.recorders.iter().for_each(|recorder| recorder.request_status());
         self.fault.wake_all();
-        std::thread::sleep(SETTLE);
-        let standings = self.recorders.iter().map(|recorder| recorder.standing()).enumerate().collect();
-        investigate(&standings, asker, &[])
+        std::thread::sleep(STATUS_DELAY);
+        let statuses = self.recorders.iter().map(|recorder| recorder.status()).enumerate().collect();
+        diagnose_stall(&statuses, asker, &[])
     }
 
     fn has_core_per_rank(&self) -> bool {

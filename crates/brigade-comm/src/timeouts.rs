@@ -27,12 +27,12 @@ impl Default for Timeouts {
 
 /// The deadline of one operation, which all groups of a rank share.
 #[derive(Clone)]
-pub(crate) struct Limit {
+pub(crate) struct OpTimeout {
     timeouts: Timeouts,
     warming_up: Arc<AtomicBool>,
 }
 
-impl Limit {
+impl OpTimeout {
     pub(crate) fn new(timeouts: Timeouts) -> Self {
         Self { timeouts, warming_up: Arc::default() }
     }

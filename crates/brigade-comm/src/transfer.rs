@@ -4,22 +4,22 @@ use std::time::Instant;
 
 use crate::call::{Call, encode};
 use crate::error::Error;
-use crate::flight::Ticket;
-use crate::in_flight::Underway;
+use crate::flight::EntryId;
+use crate::in_flight::InFlightOp;
 use crate::link::Link;
-use crate::pending::Work;
 use crate::plan::{Inbound, Next, Outbound, Use};
 use crate::stream::{Incoming, Outgoing, Stop, StopReason};
+use crate::work::OpBuffer;
 
 /// A send or a receive, with its buffer.
 pub(crate) struct Transfer {
     pub(crate) call: Call,
-    pub(crate) ticket: Ticket,
+    pub(crate) entry_id: EntryId,
     pub(crate) peer: usize,
     /// When it became the oldest of its pair and direction.
     pub(crate) started: Option<Instant>,
     group: u64,
-    work: Box<dyn Work>,
+    buffer: Box<dyn OpBuffer>,
     stream: Stream,
 }
 
@@ -30,20 +30,26 @@ enum Stream {
 
 impl Transfer {
     /// `call` says whether it is a send or a receive.
-    pub(crate) fn new(group: u64, peer: usize, call: Call, ticket: Ticket, work: Box<dyn Work>) -> Self {
+    pub(crate) fn new(
+        group: u64,
+        peer: usize,
+        call: Call,
+        entry_id: EntryId,
+        buffer: Box<dyn OpBuffer>,
+    ) -> Self {
         let stream = if call.operation.is_receive() {
             Stream::In(Incoming::new())
         } else {
             Stream::Out { outgoing: Outgoing::new(encode(group, &call)), flushed: false }
         };
-        Self { call, ticket, peer, started: None, group, work, stream }
+        Self { call, entry_id, peer, started: None, group, buffer, stream }
     }
 
     /// Does what can be done without waiting; says whether that was anything.
     pub(crate) fn advance(&mut self, link: &mut Link) -> Result<bool, Stop> {
         match &mut self.stream {
             Stream::Out { outgoing, flushed } => {
-                let bytes = self.work.bytes();
+                let bytes = self.buffer.bytes();
                 let range = 0..bytes.len();
                 let segment = |index| {
                     Next::from((index == 0).then(|| Outbound { range: range.clone(), when_final: false }))
@@ -53,14 +59,14 @@ impl Transfer {
                 Ok(moved)
             }
             Stream::In(incoming) => {
-                let theirs = incoming.greet(link, self.peer, self.group, &self.call)?;
+                let theirs = incoming.read_header(link, self.peer, self.group, &self.call)?;
                 if let Some(theirs) = theirs {
-                    self.work.make_room(theirs.bytes as usize).map_err(|error| {
+                    self.buffer.reserve(theirs.bytes as usize).map_err(|error| {
                         let reason = StopReason::NoMemory(Box::new(theirs), error.to_string());
                         Stop { peer: self.peer, reason }
                     })?;
                 }
-                let bytes = self.work.bytes();
+                let bytes = self.buffer.bytes();
                 let range = 0..bytes.len();
                 let segment = |index| {
                     Next::from((index == 0).then(|| Inbound { range: range.clone(), purpose: Use::Fill }))
@@ -88,17 +94,17 @@ impl Transfer {
     }
 
     pub(crate) fn complete(self, outcome: Result<(), Error>) {
-        self.work.complete(outcome);
+        self.buffer.complete(outcome);
     }
 }
 
-impl Underway for Transfer {
+impl InFlightOp for Transfer {
     fn call(&self) -> &Call {
         &self.call
     }
 
-    fn ticket(&self) -> Ticket {
-        self.ticket
+    fn entry_id(&self) -> EntryId {
+        self.entry_id
     }
 
     fn started(&self) -> Option<Instant> {
@@ -106,7 +112,7 @@ impl Underway for Transfer {
     }
 
     fn is_awaited(&self) -> bool {
-        self.work.is_awaited()
+        self.buffer.is_awaited()
     }
 
     /// The peer, if it has not called its side, and if it has but stopped.
@@ -132,42 +138,42 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::call::Operation;
+    use crate::call::OpType;
     use crate::dtype::{DType, ReduceOp};
     use crate::flight::Recorder;
-    use crate::link::{Doorbell, Segment, SharedLink, segment_bytes};
-    use crate::pending::Owned;
+    use crate::link::{EventFd, Segment, SharedLink, segment_bytes};
+    use crate::work::OwnedBuffer;
 
     const GROUP: u64 = 7;
 
-    fn call(operation: Operation, bytes: u64) -> Call {
+    fn call(operation: OpType, bytes: u64) -> Call {
         Call { operation, sequence: 3, dtype: DType::U8, reduce: None, root: None, bytes }
     }
 
     /// What a receive of a message of at most `limit` bytes makes of a header, and the memory that it has then.
     fn receive(limit: u64, group: u64, theirs: &Call) -> (Result<bool, Stop>, usize) {
         let segment = Arc::new(Segment::anonymous(segment_bytes(2)).unwrap());
-        let doorbell = Arc::new(Doorbell::new().unwrap());
-        let link = |side| Link::Shared(SharedLink::new(segment.clone(), side, doorbell.clone()));
+        let event_fd = Arc::new(EventFd::new().unwrap());
+        let link = |side| Link::Shared(SharedLink::new(segment.clone(), side, event_fd.clone()));
         let (mut near, mut far) = (link(0), link(1));
         let recorder = Recorder::new(0, 2, 0);
-        let place = recorder.register(GROUP, "pair", &[0, 1]);
-        let ticket =
-            recorder.called(place, &call(Operation::RecvMessage, limit), Some(1), Instant::now(), true);
-        let work = Owned::message().0;
-        let mut transfer = Transfer::new(GROUP, 1, call(Operation::RecvMessage, limit), ticket, work);
+        let group_index = recorder.register(GROUP, "pair", &[0, 1]);
+        let entry_id =
+            recorder.called(group_index, &call(OpType::RecvMessage, limit), Some(1), Instant::now(), true);
+        let buffer = OwnedBuffer::message().0;
+        let mut transfer = Transfer::new(GROUP, 1, call(OpType::RecvMessage, limit), entry_id, buffer);
         assert!(!transfer.advance(&mut near).unwrap());
-        assert_eq!((transfer.work.bytes().len(), transfer.awaits()), (0, (true, false)));
+        assert_eq!((transfer.buffer.bytes().len(), transfer.awaits()), (0, (true, false)));
         far.write(&encode(group, theirs)).unwrap();
         far.flush().unwrap();
         let outcome = transfer.advance(&mut near);
-        (outcome, transfer.work.bytes().len())
+        (outcome, transfer.buffer.bytes().len())
     }
 
     #[test]
     fn memory_that_there_is_not_is_an_error() {
         for bytes in [1 << 62, u64::MAX] {
-            let sent = call(Operation::Send, bytes);
+            let sent = call(OpType::Send, bytes);
             match receive(u64::MAX, GROUP, &sent) {
                 (Err(Stop { peer: 1, reason: StopReason::NoMemory(theirs, _) }), 0) => {
                     assert_eq!(*theirs, sent);
@@ -184,13 +190,13 @@ mod tests {
             bytes in prop_oneof![0..400_000u64, any::<u64>()],
             group in prop_oneof![9 => Just(GROUP), 1 => any::<u64>()],
             sequence in prop_oneof![9 => Just(3), 1 => any::<u64>()],
-            operation in prop_oneof![9 => Just(Operation::Send), 1 => proptest::sample::select(&Operation::ALL[..])],
+            operation in prop_oneof![9 => Just(OpType::Send), 1 => proptest::sample::select(&OpType::ALL[..])],
             dtype in prop_oneof![9 => Just(DType::U8), 1 => Just(DType::F32)],
             reduce in prop_oneof![9 => Just(None), 1 => Just(Some(ReduceOp::Sum))],
             root in prop_oneof![9 => Just(None), 1 => Just(Some(0))],
         ) {
             let theirs = Call { operation, sequence, dtype, reduce, root, bytes };
-            let fits = bytes <= limit && group == GROUP && theirs == call(Operation::Send, bytes);
+            let fits = bytes <= limit && group == GROUP && theirs == call(OpType::Send, bytes);
             let (outcome, allocated) = receive(limit, group, &theirs);
             prop_assert_eq!(outcome.is_ok(), fits);
             prop_assert_eq!(allocated as u64, if fits { bytes } else { 0 });

@@ -13,7 +13,7 @@ const YIELD: Duration = Duration::from_micros(60);
 /// What a thread that a caller waits for may do, and one in the background may not: it would take the core from
 /// the computation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Patience {
+pub(crate) enum WaitMode {
     /// Spin, yield, sleep.
     Caller {
         /// Whether every rank of this host has a core.
@@ -25,13 +25,13 @@ pub(crate) enum Patience {
 
 /// One thread's waiting, from the last time that anything moved.
 pub(crate) struct Waiter {
-    patience: Patience,
+    mode: WaitMode,
     idle_since: Option<Instant>,
 }
 
 impl Waiter {
-    pub(crate) fn new(patience: Patience) -> Self {
-        Self { patience, idle_since: None }
+    pub(crate) fn new(mode: WaitMode) -> Self {
+        Self { mode, idle_since: None }
     }
 
     /// Something moved.
@@ -41,7 +41,7 @@ impl Waiter {
 
     /// Waits a little, or says that it is time to sleep.
     pub(crate) fn should_sleep(&mut self) -> bool {
-        let Patience::Caller { spin } = self.patience else { return true };
+        let WaitMode::Caller { spin } = self.mode else { return true };
         let now = Instant::now();
         let idle = now - *self.idle_since.get_or_insert(now);
         let spin = if spin { SPIN } else { Duration::ZERO };

@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use super::rank_status::{Queue, RankStatus, Wait};
 use super::record::{Entry, FirstFailure, Record, State};
-use super::standing::{Queue, Standing, Wait};
-use super::trace::{Cause, follow, seconds};
+use super::wait_graph::{Cause, follow, seconds};
 use crate::call::Call;
 use crate::join::MAX_WORLD_SIZE;
 
 /// What went wrong, in one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Diagnosis {
+pub struct FailureReport {
     /// The kind of fault.
-    pub finding: Finding,
+    pub kind: FailureKind,
     /// The ranks whose fault it is.
     pub ranks: Vec<usize>,
     text: String,
@@ -22,7 +22,7 @@ pub struct Diagnosis {
 /// Kinds of faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Finding {
+pub enum FailureKind {
     /// There are no records.
     NoRecords,
     /// Nothing failed.
@@ -45,7 +45,7 @@ pub enum Finding {
     Failed,
 }
 
-impl fmt::Display for Diagnosis {
+impl fmt::Display for FailureReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
@@ -53,36 +53,37 @@ impl fmt::Display for Diagnosis {
 
 /// Says which rank missed which operation, from the records of as many ranks as have left one. Where records of several
 /// starts of the world lie together, those of the last one count.
-pub fn diagnose(records: &[Record]) -> Diagnosis {
+pub fn diagnose(records: &[Record]) -> FailureReport {
     let restart = records.iter().map(|record| record.restart).max().unwrap_or(0);
     let last = records.iter().filter(|record| record.restart == restart);
     let records: BTreeMap<usize, &Record> = last.map(|record| (record.rank, record)).collect();
     let Some(world_size) = records.values().map(|record| record.world_size).max() else {
-        return diagnosis(Finding::NoRecords, [], "there are no flight records".into());
+        return report(FailureKind::NoRecords, [], "there are no flight records".into());
     };
-    let world = 0..world_size.min(MAX_WORLD_SIZE);
-    let case = Case {
-        standings: records.iter().map(|(rank, record)| (*rank, Standing::of(record))).collect(),
-        missing: world.filter(|rank| !records.contains_key(rank)).collect(),
+    let ranks = 0..world_size.min(MAX_WORLD_SIZE);
+    let world = WorldRecords {
+        statuses: records.iter().map(|(rank, record)| (*rank, RankStatus::of(record))).collect(),
+        missing: ranks.filter(|rank| !records.contains_key(rank)).collect(),
         records,
     };
-    case.mismatch()
-        .or_else(|| case.own_failure())
-        .or_else(|| case.held_up())
-        .unwrap_or_else(|| case.nothing())
+    world
+        .mismatch()
+        .or_else(|| world.own_failure())
+        .or_else(|| world.held_up())
+        .unwrap_or_else(|| world.nothing())
 }
 
 /// The records of one world.
-struct Case<'a> {
+struct WorldRecords<'a> {
     records: BTreeMap<usize, &'a Record>,
-    standings: BTreeMap<usize, Standing>,
+    statuses: BTreeMap<usize, RankStatus>,
     /// The ranks that left no record.
     missing: Vec<usize>,
 }
 
-impl Case<'_> {
+impl WorldRecords<'_> {
     /// Ranks that called different things at the same place of their order.
-    fn mismatch(&self) -> Option<Diagnosis> {
+    fn mismatch(&self) -> Option<FailureReport> {
         let mut collectives: BTreeMap<(u64, u64), Vec<(usize, &Entry)>> = BTreeMap::new();
         let mut sends: BTreeMap<(u64, usize, usize, u64), &Entry> = BTreeMap::new();
         let mut receives = Vec::new();
@@ -125,7 +126,7 @@ impl Case<'_> {
                 if odd.len() == others.len() {
                     odd.extend(others);
                 }
-                return Some(diagnosis(Finding::Mismatch, odd, text));
+                return Some(report(FailureKind::Mismatch, odd, text));
             }
         }
         for (key, receive) in receives {
@@ -134,16 +135,16 @@ impl Case<'_> {
             if receive.state != State::Done && !receive.call.accepts(&send.call) {
                 let what = self.describe(to, receive);
                 let text = format!("rank {to} called {what}, but rank {from} called {}", send.call);
-                return Some(diagnosis(Finding::Mismatch, [to, from], text));
+                return Some(report(FailureKind::Mismatch, [to, from], text));
             }
         }
         None
     }
 
     /// A failure that is not the end of somebody's patience.
-    fn own_failure(&self) -> Option<Diagnosis> {
+    fn own_failure(&self) -> Option<FailureReport> {
         let FirstFailure { rank, root, text } = self.failure()?;
-        let overdue = self.standings.values().flat_map(|standing| &standing.waits);
+        let overdue = self.statuses.values().flat_map(|status| &status.waits);
         if !root.is_empty() || overdue.into_iter().any(|wait| wait.waiting.overdue) {
             return None;
         }
@@ -153,89 +154,94 @@ impl Case<'_> {
         };
         if self.missing.contains(rank) {
             let text = format!("rank {rank} left no record, it was killed or its host is gone{waiting}");
-            return Some(diagnosis(Finding::Gone, [*rank], text));
+            return Some(report(FailureKind::Gone, [*rank], text));
         }
         let text = text.lines().next().unwrap_or_default();
-        Some(diagnosis(Finding::Failed, [*rank], format!("rank {rank} failed first: {text}{waiting}")))
+        Some(report(FailureKind::Failed, [*rank], format!("rank {rank} failed first: {text}{waiting}")))
     }
 
     /// Who held up the others until one of them gave up.
-    fn held_up(&self) -> Option<Diagnosis> {
+    fn held_up(&self) -> Option<FailureReport> {
         let failure = self.failure()?;
-        let accused: Vec<usize> = failure.root.iter().map(|suspect| suspect.rank).collect();
+        let accused: Vec<usize> = failure.root.iter().map(|stalled| stalled.rank).collect();
         let is_accused = |rank: usize| accused.is_empty() || accused.contains(&rank);
         if let Some(cause) = self.cause(|cause| is_accused(cause.rank())) {
-            return Some(self.convict(&cause));
+            return Some(self.explain(&cause));
         }
-        if let Some(suspect) = failure.root.first() {
-            let text = format!("rank {} {}", suspect.rank, suspect.why);
-            let gone = self.missing.contains(&suspect.rank);
-            return Some(diagnosis(if gone { Finding::Gone } else { Finding::Stopped }, accused, text));
+        if let Some(stalled) = failure.root.first() {
+            let text = format!("rank {} {}", stalled.rank, stalled.why);
+            let gone = self.missing.contains(&stalled.rank);
+            return Some(report(
+                if gone { FailureKind::Gone } else { FailureKind::Stopped },
+                accused,
+                text,
+            ));
         }
         let waits: Vec<_> = self
-            .standings
+            .statuses
             .iter()
-            .filter_map(|(rank, standing)| Some((*rank, standing.awaited().next()?)))
+            .filter_map(|(rank, status)| Some((*rank, status.awaited().next()?)))
             .collect();
         let involved: Vec<usize> = waits.iter().map(|(rank, _)| *rank).collect();
         let each: Vec<_> = waits.iter().map(|(rank, wait)| format!("rank {rank} in {}", wait.what)).collect();
         let text = format!("{} wait for each other: {}", ranks(involved.iter().copied()), each.join(", "));
-        (!waits.is_empty()).then(|| diagnosis(Finding::Circle, involved, text))
+        (!waits.is_empty()).then(|| report(FailureKind::Circle, involved, text))
     }
 
-    fn convict(&self, cause: &Cause<'_>) -> Diagnosis {
+    fn explain(&self, cause: &Cause<'_>) -> FailureReport {
         let rank = cause.rank();
         let (waiters, what) = self.waiters(cause);
-        let last = match self.standings.get(&rank).and_then(|standing| standing.last.as_ref()) {
+        let last = match self.statuses.get(&rank).and_then(|status| status.last.as_ref()) {
             Some((last, ago)) => format!("its last was {last}, {} s before", seconds(*ago)),
             None => "it has completed none".into(),
         };
-        let (finding, text) = match cause {
+        let (kind, text) = match cause {
             Cause::Silent { .. } => {
                 let gone = "left no record, it was killed or its host is gone";
-                (Finding::Gone, format!("rank {rank} {gone}; {waiters} waited for it in {what}"))
+                (FailureKind::Gone, format!("rank {rank} {gone}; {waiters} waited for it in {what}"))
             }
             Cause::Missed { wait: Wait { queue: Queue::Receives(..), .. }, .. } => (
-                Finding::Unmatched,
+                FailureKind::Unmatched,
                 format!("rank {rank} never sent what {waiters} waits for in {what}; {last}"),
             ),
             Cause::Missed { wait: Wait { queue: Queue::Sends(..), .. }, .. } => (
-                Finding::Unmatched,
+                FailureKind::Unmatched,
                 format!("rank {rank} never received what {waiters} gives it in {what}; {last}"),
             ),
-            Cause::Missed { .. } => {
-                (Finding::Missed, format!("rank {rank} never called {what}, which {waiters} wait in; {last}"))
-            }
+            Cause::Missed { .. } => (
+                FailureKind::Missed,
+                format!("rank {rank} never called {what}, which {waiters} wait in; {last}"),
+            ),
             Cause::Undelivered { .. } if self.did_not_answer(rank) => (
-                Finding::Stopped,
+                FailureKind::Stopped,
                 format!("rank {rank} did not answer while {waiters} waited in {what}; {last}"),
             ),
             Cause::Undelivered { .. } => {
-                (Finding::Undelivered, format!("what rank {rank} sent did not reach {waiters} in {what}"))
+                (FailureKind::Undelivered, format!("what rank {rank} sent did not reach {waiters} in {what}"))
             }
         };
-        diagnosis(finding, [rank], text)
+        report(kind, [rank], text)
     }
 
-    fn nothing(&self) -> Diagnosis {
+    fn nothing(&self) -> FailureReport {
         match &self.missing[..] {
             [] => {
                 let text = format!("nothing failed in the records of {} ranks", self.records.len());
-                diagnosis(Finding::Nothing, [], text)
+                report(FailureKind::Nothing, [], text)
             }
             missing => {
                 let text = format!(
                     "{} left no record; nothing failed in the others",
                     ranks(missing.iter().copied())
                 );
-                diagnosis(Finding::Gone, missing.iter().copied(), text)
+                report(FailureKind::Gone, missing.iter().copied(), text)
             }
         }
     }
 
     /// Whether the others gave up because of this rank.
     fn did_not_answer(&self, rank: usize) -> bool {
-        self.failure().is_some_and(|failure| failure.root.iter().any(|suspect| suspect.rank == rank))
+        self.failure().is_some_and(|failure| failure.root.iter().any(|stalled| stalled.rank == rank))
     }
 
     /// The first failure, in the words of the rank where it happened if that left a record.
@@ -249,22 +255,22 @@ impl Case<'_> {
     /// An end of the waits that somebody gave up, or of all waits if nobody did.
     fn cause(&self, is_meant: impl Fn(&Cause<'_>) -> bool) -> Option<Cause<'_>> {
         let waits = || {
-            let standings = self.standings.iter();
-            standings.flat_map(|(rank, standing)| standing.waits.iter().map(|wait| (*rank, wait)))
+            let statuses = self.statuses.iter();
+            statuses.flat_map(|(rank, status)| status.waits.iter().map(|wait| (*rank, wait)))
         };
         let overdue: Vec<_> = waits().filter(|(_, wait)| wait.waiting.overdue).collect();
         let from = if overdue.is_empty() { waits().collect() } else { overdue };
-        follow(&self.standings, from).into_iter().find(is_meant)
+        follow(&self.statuses, from).into_iter().find(is_meant)
     }
 
     /// Who waits for a cause, and in what.
     fn waiters(&self, cause: &Cause<'_>) -> (String, String) {
         let (Cause::Silent { wait, .. } | Cause::Missed { wait, .. } | Cause::Undelivered { wait, .. }) =
             cause;
-        let same = |standing: &Standing| {
-            standing.waits.iter().any(|other| (other.queue, other.sequence) == (wait.queue, wait.sequence))
+        let same = |status: &RankStatus| {
+            status.waits.iter().any(|other| (other.queue, other.sequence) == (wait.queue, wait.sequence))
         };
-        let waiters = self.standings.iter().filter(|(_, standing)| same(standing)).map(|(rank, _)| *rank);
+        let waiters = self.statuses.iter().filter(|(_, status)| same(status)).map(|(rank, _)| *rank);
         (ranks(waiters), wait.what.clone())
     }
 
@@ -273,8 +279,8 @@ impl Case<'_> {
     }
 }
 
-fn diagnosis(finding: Finding, ranks: impl IntoIterator<Item = usize>, text: String) -> Diagnosis {
-    Diagnosis { finding, ranks: ranks.into_iter().collect(), text }
+fn report(kind: FailureKind, ranks: impl IntoIterator<Item = usize>, text: String) -> FailureReport {
+    FailureReport { kind, ranks: ranks.into_iter().collect(), text }
 }
 
 /// Ranks in words.

@@ -1,31 +1,31 @@
 //! The flight recorder: what each rank did last, and what can be read from it when a world has failed.
 //!
 //! Every rank notes its operations as it goes: the last [`MAX_OPERATIONS`] of all its groups, and all that are in
-//! flight. [`Group::flight`](crate::Group::flight) gives a handle; [`Flight::write`] makes a file of it, one per rank;
+//! flight. [`Group::flight_recorder`](crate::Group::flight_recorder) gives a handle; [`FlightRecorder::write`] makes a file of it, one per rank;
 //! [`read()`] reads the files, and [`diagnose`] says in one line what they tell together: which rank missed which
 //! operation. It works with what is there: a rank that was killed leaves no file, and what is older than a record is
 //! known by its number alone.
 
 mod diagnosis;
-mod outside;
+mod external;
+mod rank_status;
 mod record;
 mod recorder;
-mod standing;
 mod table;
-mod trace;
+mod wait_graph;
 
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-pub use diagnosis::{Diagnosis, Finding, diagnose};
-pub use outside::{Noted, Outside};
+pub use diagnosis::{FailureReport, FailureKind, diagnose};
+pub use external::{ExternalOp, ExternalRecorder};
+pub(crate) use rank_status::RankStatus;
 pub use record::{Entry, FirstFailure, GroupRecord, Record, State, Transfers, VERSION, Waiting, read};
-pub(crate) use recorder::{Recorder, Ticket};
-pub(crate) use standing::Standing;
+pub(crate) use recorder::{EntryId, Recorder};
 pub use table::table;
-pub(crate) use trace::{investigate, silent};
+pub(crate) use wait_graph::{diagnose_stall, unresponsive};
 
 use crate::Result;
 use crate::fault::Fault;
@@ -40,22 +40,22 @@ pub const MAX_GROUPS: usize = 1024;
 pub const MAX_FILE_BYTES: u64 = 16 << 20;
 
 /// How long whoever drives operations gets to note what they wait for. They only have to wake up.
-pub(crate) const SETTLE: Duration = Duration::from_millis(100);
+pub(crate) const STATUS_DELAY: Duration = Duration::from_millis(100);
 
 /// One rank's recorder. It outlives the group that gave it, and its world. Clones are handles of the same recorder.
 #[derive(Clone)]
-pub struct Flight {
+pub struct FlightRecorder {
     recorder: Arc<Recorder>,
     fault: Arc<Fault>,
 }
 
-impl fmt::Debug for Flight {
+impl fmt::Debug for FlightRecorder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Flight(rank {} of {})", self.recorder.rank, self.recorder.world_size)
+        write!(f, "FlightRecorder(rank {} of {})", self.recorder.rank, self.recorder.world_size)
     }
 }
 
-impl Flight {
+impl FlightRecorder {
     pub(crate) fn new(recorder: Arc<Recorder>, fault: Arc<Fault>) -> Self {
         Self { recorder, fault }
     }
@@ -66,9 +66,9 @@ impl Flight {
         let Self { recorder, fault } = self;
         let mut read = recorder.read();
         if fault.get().is_none() && read.1.iter().any(|entry| entry.finished.is_none()) {
-            recorder.inquire();
+            recorder.request_status();
             fault.wake_all();
-            std::thread::sleep(SETTLE);
+            std::thread::sleep(STATUS_DELAY);
             read = recorder.read();
         }
         let (mut groups, mut entries) = read;
@@ -99,17 +99,17 @@ impl Flight {
     /// Writes [`record`](Self::record) as JSON to a file in a folder that exists. The file is whole or not there.
     ///
     /// # Errors
-    /// [`Error::Flight`](crate::Error::Flight) if it cannot be written.
+    /// [`Error::FlightRecord`](crate::Error::FlightRecord) if it cannot be written.
     pub fn write(&self, path: &Path) -> Result<()> {
         record::write(&self.record(), path)
     }
 }
 
 #[cfg(test)]
-impl Flight {
+impl FlightRecorder {
     /// What the rank would answer if it were asked what it waits for.
-    pub(crate) fn standing(&self) -> Standing {
-        self.recorder.standing()
+    pub(crate) fn status(&self) -> RankStatus {
+        self.recorder.status()
     }
 }
 

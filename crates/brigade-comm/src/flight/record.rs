@@ -10,8 +10,8 @@ use brigade_files::write_whole;
 use serde::{Deserialize, Serialize};
 
 use super::{MAX_FILE_BYTES, MAX_GROUPS, MAX_OPERATIONS};
-use crate::call::{Call, Operation};
-use crate::error::{Error, Suspect};
+use crate::call::{Call, OpType};
+use crate::error::{Error, StalledRank};
 use crate::join::MAX_WORLD_SIZE;
 
 /// Version of the file's format.
@@ -49,7 +49,7 @@ pub struct FirstFailure {
     /// The rank where it happened.
     pub rank: usize,
     /// The ranks that it blames, where it is the end of somebody's patience.
-    pub root: Vec<Suspect>,
+    pub root: Vec<StalledRank>,
     /// Its error on the rank that recorded it.
     pub text: String,
 }
@@ -150,7 +150,7 @@ impl GroupRecord {
             Some(peer) => {
                 let transfers = self.transfers.entry(peer).or_default();
                 let count = match call.operation {
-                    Operation::Send => &mut transfers.sends,
+                    OpType::Send => &mut transfers.sends,
                     _ => &mut transfers.receives,
                 };
                 *count += 1;
@@ -191,7 +191,7 @@ pub(super) fn write(record: &Record, path: &Path) -> Result<(), Error> {
 /// Reads a rank's record. At most [`MAX_FILE_BYTES`] are read, and memory of a small multiple of the file's size is used.
 ///
 /// # Errors
-/// [`Error::Flight`] for a file that cannot be read, is too long, of another [`VERSION`], or not a record.
+/// [`Error::FlightRecord`] for a file that cannot be read, is too long, of another [`VERSION`], or not a record.
 pub fn read(path: &Path) -> Result<Record, Error> {
     let mut bytes = Vec::new();
     File::open(path)
@@ -201,7 +201,7 @@ pub fn read(path: &Path) -> Result<Record, Error> {
 }
 
 fn failed(path: &Path, reason: String) -> Error {
-    Error::Flight { path: path.display().to_string(), reason }
+    Error::FlightRecord { path: path.display().to_string(), reason }
 }
 
 /// Decodes a file's content and checks what the rest of this module relies on.

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime};
 
 use super::MAX_OPERATIONS;
+use super::rank_status::RankStatus;
 use super::record::{Entry, GroupRecord, State, Waiting};
-use super::standing::Standing;
 use crate::call::Call;
 use crate::sync::lock;
 
@@ -22,7 +22,7 @@ pub(crate) struct Recorder {
     pub(crate) began_at: SystemTime,
     notes: Mutex<Notes>,
     /// How often somebody wanted to know what is waited for.
-    inquiries: AtomicU64,
+    status_requests: AtomicU64,
 }
 
 /// What is known at one moment.
@@ -37,7 +37,7 @@ struct Notes {
 
 /// An operation in the recorder, by its id.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Ticket(u64);
+pub(crate) struct EntryId(u64);
 
 impl Recorder {
     pub(crate) fn new(rank: usize, world_size: usize, restart: u32) -> Self {
@@ -50,7 +50,7 @@ impl Recorder {
             began: Instant::now(),
             began_at: SystemTime::now(),
             notes: Mutex::new(notes),
-            inquiries: AtomicU64::new(0),
+            status_requests: AtomicU64::new(0),
         }
     }
 
@@ -69,7 +69,7 @@ impl Recorder {
         peer: Option<usize>,
         now: Instant,
         starts: bool,
-    ) -> Ticket {
+    ) -> EntryId {
         let called = self.micros(now);
         let mut notes = lock(&self.notes);
         let id = notes.calls;
@@ -97,42 +97,43 @@ impl Recorder {
                 }
             }
         }
-        Ticket(id)
+        EntryId(id)
     }
 
     /// It is the oldest of its queue.
-    pub(crate) fn started(&self, ticket: Ticket, now: Instant) {
+    pub(crate) fn started(&self, entry_id: EntryId, now: Instant) {
         let now = self.micros(now);
-        lock(&self.notes).change(ticket, |entry| (entry.state, entry.started) = (State::Started, Some(now)));
+        lock(&self.notes)
+            .change(entry_id, |entry| (entry.state, entry.started) = (State::Started, Some(now)));
     }
 
     /// What it waits for.
-    pub(crate) fn waits(&self, ticket: Ticket, waiting: Waiting) {
-        lock(&self.notes).change(ticket, |entry| entry.waiting = Some(Box::new(waiting)));
+    pub(crate) fn waits(&self, entry_id: EntryId, waiting: Waiting) {
+        lock(&self.notes).change(entry_id, |entry| entry.waiting = Some(Box::new(waiting)));
     }
 
     /// It is complete, or failed, after so many payload bytes sent and received.
-    pub(crate) fn finished(&self, ticket: Ticket, succeeded: bool, (sent, received): (u64, u64)) {
+    pub(crate) fn finished(&self, entry_id: EntryId, succeeded: bool, (sent, received): (u64, u64)) {
         let now = self.micros(Instant::now());
         let mut notes = lock(&self.notes);
-        notes.change(ticket, |entry| {
+        notes.change(entry_id, |entry| {
             entry.state = if succeeded { State::Done } else { State::Failed };
             (entry.finished, entry.sent, entry.received) = (Some(now), sent, received);
         });
         // What failed stays: there is nothing after it.
         if succeeded && !notes.overtaken.is_empty() {
-            notes.overtaken.remove(&ticket.0);
+            notes.overtaken.remove(&entry_id.0);
         }
     }
 
     /// Asks whoever drives operations of this rank to note what they wait for, as soon as they are woken.
-    pub(crate) fn inquire(&self) {
-        self.inquiries.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn request_status(&self) {
+        self.status_requests.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The number of the last inquiry.
-    pub(crate) fn inquiries(&self) -> u64 {
-        self.inquiries.load(Ordering::Relaxed)
+    pub(crate) fn status_requests(&self) -> u64 {
+        self.status_requests.load(Ordering::Relaxed)
     }
 
     /// Microseconds since the world began.
@@ -152,15 +153,15 @@ impl Recorder {
     }
 
     /// Where the rank stands.
-    pub(crate) fn standing(&self) -> Standing {
+    pub(crate) fn status(&self) -> RankStatus {
         let now = self.micros(Instant::now());
         let (groups, entries) = self.read();
-        Standing::new(&groups, &entries, now)
+        RankStatus::new(&groups, &entries, now)
     }
 }
 
 impl Notes {
-    fn change(&mut self, Ticket(id): Ticket, change: impl FnOnce(&mut Entry)) {
+    fn change(&mut self, EntryId(id): EntryId, change: impl FnOnce(&mut Entry)) {
         let place = self.ring.get_mut(id as usize % MAX_OPERATIONS).filter(|entry| entry.id == id);
         if let Some(entry) = place.or_else(|| self.overtaken.get_mut(&id)) {
             change(entry);

@@ -1,7 +1,7 @@
 //! The last operations of each rank, side by side.
 
 use super::record::{Entry, Record};
-use super::trace::seconds;
+use super::wait_graph::seconds;
 
 /// How many ranks stand side by side.
 const COLUMNS: usize = 4;

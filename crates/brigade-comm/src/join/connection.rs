@@ -14,7 +14,7 @@ pub(super) struct Connection {
     pub(super) received: FrameBuffer,
     /// When it last brought something.
     pub(super) heard: Instant,
-    pub(super) said_goodbye: bool,
+    pub(super) is_done: bool,
     pub(super) open: bool,
 }
 

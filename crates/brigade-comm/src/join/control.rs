@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 use rustix::event::PollFlags;
 
 use super::connection::{Connection, deliver};
-use super::inquiry::{Inquiry, VERDICT};
 use super::message::{FrameBuffer, Message};
-use crate::error::{Error, Suspect, Verdict};
+use super::status_query::{StatusQuery, VERDICT};
+use crate::error::{Diagnosis, Error, StalledRank};
 use crate::fault::{Failure, Fault};
-use crate::flight::{Recorder, SETTLE, silent};
-use crate::link::Doorbell;
+use crate::flight::{Recorder, STATUS_DELAY, unresponsive};
+use crate::link::EventFd;
 use crate::sync::{lock, wait_until};
 
 /// Between two signs of life.
@@ -45,16 +45,16 @@ pub(super) struct Shared {
     unreachable: Duration,
     fault: Arc<Fault>,
     recorder: Arc<Recorder>,
-    doorbell: Arc<Doorbell>,
+    event_fd: Arc<EventFd>,
     state: Mutex<State>,
     changed: Condvar,
 }
 
 struct State {
     /// This rank wants to know who holds it up.
-    asks: bool,
+    wants_diagnosis: bool,
     /// Who does.
-    verdict: Option<Verdict>,
+    diagnosis: Option<Diagnosis>,
     /// When rank 0 was last heard of, elsewhere.
     heard: Instant,
     /// This rank is done and wants to leave together with the others.
@@ -74,9 +74,9 @@ impl State {
 
 /// What the thread has to do about who waits for whom.
 #[derive(Default)]
-struct Desk {
+struct StatusQueries {
     /// On rank 0: answers are being collected.
-    inquiry: Option<Inquiry>,
+    query: Option<StatusQuery>,
     /// Elsewhere: when to answer.
     answer_at: Option<Instant>,
 }
@@ -93,19 +93,19 @@ impl Control {
             what: "set up the control connections",
             reason: error.to_string(),
         };
-        let doorbell = Arc::new(Doorbell::new()?);
-        fault.watch(&doorbell);
+        let event_fd = Arc::new(EventFd::new()?);
+        fault.watch(&event_fd);
         let mut connections = Vec::new();
         for (rank, stream) in streams {
             stream.set_nonblocking(true).map_err(failed)?;
             stream.set_nodelay(true).map_err(failed)?;
             socket2::SockRef::from(&stream).set_tcp_user_timeout(Some(unreachable)).map_err(failed)?;
             let (received, heard) = (FrameBuffer::default(), Instant::now());
-            connections.push(Connection { rank, stream, received, heard, said_goodbye: false, open: true });
+            connections.push(Connection { rank, stream, received, heard, is_done: false, open: true });
         }
         let state = State {
-            asks: false,
-            verdict: None,
+            wants_diagnosis: false,
+            diagnosis: None,
             heard: Instant::now(),
             leaving: false,
             complete: false,
@@ -116,7 +116,7 @@ impl Control {
             unreachable,
             fault,
             recorder,
-            doorbell,
+            event_fd,
             state: Mutex::new(state),
             changed: Condvar::new(),
         });
@@ -132,11 +132,11 @@ impl Control {
 
     /// Says goodbye and waits until all ranks have; false when not all did within `wait`.
     pub(super) fn leave(&self, wait: Duration) -> Result<bool, Error> {
-        let Shared { rank, fault, doorbell, state, changed, .. } = &*self.shared;
+        let Shared { rank, fault, event_fd, state, changed, .. } = &*self.shared;
         let deadline = Instant::now() + wait;
         let mut state = lock(state);
         state.leaving = true;
-        doorbell.ring();
+        event_fd.notify();
         let mut in_time = true;
         while !state.complete && in_time {
             fault.check(*rank)?;
@@ -151,7 +151,7 @@ impl Drop for Control {
     fn drop(&mut self) {
         lock(&self.shared.state).stop = true;
         self.shared.changed.notify_all();
-        self.shared.doorbell.ring();
+        self.shared.event_fd.notify();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -160,44 +160,44 @@ impl Drop for Control {
 
 impl Shared {
     /// Asks who holds up this rank. Takes as long as the slowest rank that answers, and a few seconds at most.
-    pub(super) fn inquire(&self) -> Verdict {
+    pub(super) fn diagnose(&self) -> Diagnosis {
         let deadline = Instant::now() + VERDICT;
         let mut state = lock(&self.state);
-        state.asks = true;
-        self.doorbell.ring();
+        state.wants_diagnosis = true;
+        self.event_fd.notify();
         let mut in_time = true;
-        while state.verdict.is_none() && state.is_open() && in_time && self.fault.get().is_none() {
+        while state.diagnosis.is_none() && state.is_open() && in_time && self.fault.get().is_none() {
             (state, in_time) = wait_until(&self.changed, state, deadline);
         }
-        match &state.verdict {
-            Some(verdict) => verdict.clone(),
-            None if self.rank == 0 || in_time => Verdict::default(),
-            None => silent(0, state.heard.elapsed()),
+        match &state.diagnosis {
+            Some(diagnosis) => diagnosis.clone(),
+            None if self.rank == 0 || in_time => Diagnosis::default(),
+            None => unresponsive(0, state.heard.elapsed()),
         }
     }
 
     /// Rank 0, where another rank has not heard of it for so long that it cannot be well.
-    pub(super) fn silent_hub(&self) -> Option<Suspect> {
+    pub(super) fn unresponsive_rank_0(&self) -> Option<StalledRank> {
         let (ago, is_open) = {
             let state = lock(&self.state);
             (state.heard.elapsed(), state.is_open())
         };
         (self.rank != 0 && is_open && ago > SILENT)
-            .then(|| silent(0, ago).root)
+            .then(|| unresponsive(0, ago).root)
             .and_then(|mut root| root.pop())
     }
 
     fn run(&self, mut connections: Vec<Connection>) {
-        let (mut announced, mut said_goodbye) = (false, false);
+        let (mut announced, mut is_done) = (false, false);
         let mut last_ping = Instant::now();
-        let mut desk = Desk::default();
+        let mut queries = StatusQueries::default();
         loop {
-            let (leaving, stop, asks) = {
+            let (leaving, stop, wants_diagnosis) = {
                 let mut state = lock(&self.state);
-                (state.leaving, state.stop, std::mem::take(&mut state.asks))
+                (state.leaving, state.stop, std::mem::take(&mut state.wants_diagnosis))
             };
-            if asks {
-                self.ask(&mut connections, &mut desk, 0);
+            if wants_diagnosis {
+                self.ask(&mut connections, &mut queries, 0);
             }
             if let Some(failure) = self.fault.get().filter(|_| !announced) {
                 announced = true;
@@ -205,13 +205,13 @@ impl Shared {
                 self.changed.notify_all();
             }
             if leaving && !announced {
-                if self.rank == 0 && connections.iter().all(|connection| connection.said_goodbye) {
-                    self.send_all(&mut connections, &Message::Farewell, self.rank);
+                if self.rank == 0 && connections.iter().all(|connection| connection.is_done) {
+                    self.send_all(&mut connections, &Message::AllDone, self.rank);
                     return self.complete();
                 }
-                if self.rank != 0 && !said_goodbye {
-                    said_goodbye = true;
-                    self.send_all(&mut connections, &Message::Goodbye, self.rank);
+                if self.rank != 0 && !is_done {
+                    is_done = true;
+                    self.send_all(&mut connections, &Message::Done, self.rank);
                 }
             }
             if stop {
@@ -220,25 +220,25 @@ impl Shared {
             let open = connections.iter().filter(|connection| connection.open);
             let awaited: Vec<_> = open.map(|c| (c.stream.as_fd(), PollFlags::IN)).collect();
             let mut nap = PING.saturating_sub(last_ping.elapsed());
-            if let Some(inquiry) = &desk.inquiry {
-                nap = nap.min(inquiry.time_left(awaited.len()));
+            if let Some(query) = &queries.query {
+                nap = nap.min(query.time_left(awaited.len()));
             }
-            if let Some(at) = desk.answer_at {
+            if let Some(at) = queries.answer_at {
                 nap = nap.min(at.saturating_duration_since(Instant::now()));
             }
-            self.doorbell.wait(&awaited, nap);
-            let mut asked = Vec::new();
+            self.event_fd.wait(&awaited, nap);
+            let mut requests = Vec::new();
             for connection in connections.iter_mut().filter(|connection| connection.open) {
-                match self.listen(connection, &mut desk) {
-                    Heard::Farewell => return self.complete(),
-                    Heard::Question => asked.push(connection.rank),
-                    Heard::Nothing => {}
+                match self.listen(connection, &mut queries) {
+                    Received::AllDone => return self.complete(),
+                    Received::Question => requests.push(connection.rank),
+                    Received::Nothing => {}
                 }
             }
-            for rank in asked {
-                self.ask(&mut connections, &mut desk, rank);
+            for rank in requests {
+                self.ask(&mut connections, &mut queries, rank);
             }
-            self.answer(&mut connections, &mut desk);
+            self.answer(&mut connections, &mut queries);
             if last_ping.elapsed() >= PING {
                 last_ping = Instant::now();
                 self.send_all(&mut connections, &Message::Ping, self.rank);
@@ -252,50 +252,50 @@ impl Shared {
     }
 
     /// This rank, or on rank 0 another one, wants to know who holds it up.
-    fn ask(&self, connections: &mut [Connection], desk: &mut Desk, asker: usize) {
+    fn ask(&self, connections: &mut [Connection], queries: &mut StatusQueries, asker: usize) {
         if self.rank != 0 {
-            return self.send_all(connections, &Message::Ask, self.rank);
+            return self.send_all(connections, &Message::StatusRequest, self.rank);
         }
-        if desk.inquiry.is_none() {
-            self.recorder.inquire();
+        if queries.query.is_none() {
+            self.recorder.request_status();
             self.fault.wake_all();
-            self.send_all(connections, &Message::Ask, self.rank);
+            self.send_all(connections, &Message::StatusRequest, self.rank);
         }
-        desk.inquiry.get_or_insert_with(Inquiry::new).add_asker(asker);
+        queries.query.get_or_insert_with(StatusQuery::new).add_asker(asker);
     }
 
     /// Gives the answers that are due.
-    fn answer(&self, connections: &mut [Connection], desk: &mut Desk) {
-        if desk.answer_at.is_some_and(|at| at <= Instant::now()) {
-            desk.answer_at = None;
-            self.send_all(connections, &Message::Answer(self.recorder.standing()), self.rank);
+    fn answer(&self, connections: &mut [Connection], queries: &mut StatusQueries) {
+        if queries.answer_at.is_some_and(|at| at <= Instant::now()) {
+            queries.answer_at = None;
+            self.send_all(connections, &Message::Status(self.recorder.status()), self.rank);
         }
         if self.fault.get().is_some() {
             // The news of it say more than any verdict.
-            desk.inquiry = None;
+            queries.query = None;
         }
         let open = || connections.iter().filter(|connection| connection.open);
-        let due = |inquiry: &mut Inquiry| inquiry.time_left(open().count()).is_zero();
-        let Some(inquiry) = desk.inquiry.take_if(due) else { return };
+        let due = |query: &mut StatusQuery| query.time_left(open().count()).is_zero();
+        let Some(query) = queries.query.take_if(due) else { return };
         let heard: Vec<_> = open().map(|connection| (connection.rank, connection.heard)).collect();
-        for (asker, verdict) in inquiry.close(self.recorder.standing(), heard.into_iter()) {
+        for (asker, diagnosis) in query.close(self.recorder.status(), heard.into_iter()) {
             match connections.iter_mut().find(|connection| connection.open && connection.rank == asker) {
-                Some(connection) => deliver(connection, &Message::Verdict(verdict)),
-                None => self.conclude(verdict),
+                Some(connection) => deliver(connection, &Message::Diagnosis(diagnosis)),
+                None => self.set_diagnosis(diagnosis),
             }
         }
     }
 
     /// The answer to this rank's question.
-    fn conclude(&self, verdict: Verdict) {
-        lock(&self.state).verdict = Some(verdict);
+    fn set_diagnosis(&self, diagnosis: Diagnosis) {
+        lock(&self.state).diagnosis = Some(diagnosis);
         self.changed.notify_all();
     }
 
     /// Reads what a connection has for this rank.
-    fn listen(&self, connection: &mut Connection, desk: &mut Desk) -> Heard {
+    fn listen(&self, connection: &mut Connection, queries: &mut StatusQueries) -> Received {
         let mut bytes = [0; 4096];
-        let mut heard = Heard::Nothing;
+        let mut heard = Received::Nothing;
         loop {
             match connection.stream.read(&mut bytes) {
                 Ok(0) => return self.lost(connection, "its control connection closed"),
@@ -318,8 +318,8 @@ impl Shared {
                 match connection.received.next() {
                     Ok(None) => break,
                     Ok(Some(Message::Ping)) => {}
-                    Ok(Some(Message::Goodbye)) => connection.said_goodbye = true,
-                    Ok(Some(Message::Farewell)) if connection.rank == 0 => return Heard::Farewell,
+                    Ok(Some(Message::Done)) => connection.is_done = true,
+                    Ok(Some(Message::AllDone)) if connection.rank == 0 => return Received::AllDone,
                     Ok(Some(Message::Fault { origin, died, root, reason })) => {
                         let error = match died {
                             true => Error::PeerDied { peer: origin, reason },
@@ -328,18 +328,20 @@ impl Shared {
                         };
                         self.fault.raise(origin, error);
                     }
-                    Ok(Some(Message::Ask)) if self.rank == 0 => heard = Heard::Question,
-                    Ok(Some(Message::Ask)) => {
-                        self.recorder.inquire();
+                    Ok(Some(Message::StatusRequest)) if self.rank == 0 => heard = Received::Question,
+                    Ok(Some(Message::StatusRequest)) => {
+                        self.recorder.request_status();
                         self.fault.wake_all();
-                        desk.answer_at = Some(Instant::now() + SETTLE);
+                        queries.answer_at = Some(Instant::now() + STATUS_DELAY);
                     }
-                    Ok(Some(Message::Answer(standing))) if self.rank == 0 => {
-                        if let Some(inquiry) = &mut desk.inquiry {
-                            inquiry.add(connection.rank, standing);
+                    Ok(Some(Message::Status(status))) if self.rank == 0 => {
+                        if let Some(query) = &mut queries.query {
+                            query.add(connection.rank, status);
                         }
                     }
-                    Ok(Some(Message::Verdict(verdict))) if self.rank != 0 => self.conclude(verdict),
+                    Ok(Some(Message::Diagnosis(diagnosis))) if self.rank != 0 => {
+                        self.set_diagnosis(diagnosis)
+                    }
                     Ok(Some(message)) => return self.lost(connection, &format!("it sent {message:?}")),
                     Err(reason) => return self.lost(connection, &reason),
                 }
@@ -347,13 +349,13 @@ impl Shared {
         }
     }
 
-    fn lost(&self, connection: &mut Connection, reason: &str) -> Heard {
+    fn lost(&self, connection: &mut Connection, reason: &str) -> Received {
         connection.open = false;
-        if !connection.said_goodbye {
+        if !connection.is_done {
             let error = Error::PeerDied { peer: connection.rank, reason: reason.into() };
             self.fault.raise(connection.rank, error);
         }
-        Heard::Nothing
+        Received::Nothing
     }
 
     /// Sends to everybody but `except`.
@@ -364,10 +366,10 @@ impl Shared {
 }
 
 /// What a connection has brought that concerns more than itself.
-enum Heard {
+enum Received {
     Nothing,
     /// All ranks are done.
-    Farewell,
+    AllDone,
     /// On rank 0: the other rank wants to know who holds it up.
     Question,
 }

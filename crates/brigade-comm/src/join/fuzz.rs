@@ -6,28 +6,28 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use super::handshake::{Stream, answer, call};
-use super::message::{FrameBuffer, Hello, Message, Place};
-use super::rendezvous::misfit;
+use super::handshake::{Stream, initiate, respond};
+use super::message::{FrameBuffer, Hello, Message, RankAddress};
+use super::rendezvous::mismatch;
 use super::{PROTOCOL_VERSION, Transport};
-use crate::flight::investigate;
-use crate::join::Token;
+use crate::flight::diagnose_stall;
+use crate::join::AuthToken;
 
 /// What comes over a control connection, in pieces whose size the first byte gives: messages in any order, and what rank 0
 /// makes of the answers to an inquiry.
 pub fn frame(bytes: &[u8]) {
     let Some((piece, bytes)) = bytes.split_first() else { return };
-    let (mut buffer, mut standings) = (FrameBuffer::default(), BTreeMap::new());
+    let (mut buffer, mut statuses) = (FrameBuffer::default(), BTreeMap::new());
     for piece in bytes.chunks(usize::from(*piece) + 1) {
         buffer.push(piece);
         loop {
             match buffer.next() {
                 Err(_) => return,
                 Ok(None) => break,
-                Ok(Some(Message::Answer(standing))) => {
-                    standings.insert(standings.len(), standing);
-                    investigate(&standings, 0, &[]);
-                    investigate(&standings, standings.len() - 1, &[]);
+                Ok(Some(Message::Status(status))) => {
+                    statuses.insert(statuses.len(), status);
+                    diagnose_stall(&statuses, 0, &[]);
+                    diagnose_stall(&statuses, statuses.len() - 1, &[]);
                 }
                 Ok(Some(message)) => consider(message),
             }
@@ -44,10 +44,10 @@ pub fn rendezvous(bytes: &[u8]) {
     let _ = near.set_nonblocking(true).and_then(|()| near.write(bytes));
     let _ = near.shutdown(Shutdown::Write);
     let deadline = Instant::now() + Duration::from_secs(10);
-    let (token, mut far) = (Token::new("a token for fuzzing"), Stream::Unix(far));
+    let (token, mut far) = (AuthToken::new("a token for fuzzing"), Stream::Unix(far));
     match state % 3 {
-        0 => drop(answer(&mut far, &token, deadline)),
-        1 => drop(call(&mut far, &token, deadline)),
+        0 => drop(respond(&mut far, &token, deadline)),
+        1 => drop(initiate(&mut far, &token, deadline)),
         _ => {
             if let Ok(message) = far.receive(deadline) {
                 consider(message);
@@ -61,12 +61,12 @@ fn consider(message: Message) {
     match message {
         Message::Join(hello) => {
             let (host, socket) = (String::new(), String::new());
-            let place = Place { host, transport: Transport::Auto, address: None, port: 1, socket };
+            let place = RankAddress { host, transport: Transport::Auto, address: None, port: 1, socket };
             let own = Hello { version: PROTOCOL_VERSION, rank: 0, world_size: 4, restart: 0, place };
-            let _ = misfit(&own, &hello);
+            let _ = mismatch(&own, &hello);
         }
-        Message::Table(table) => {
-            let ranks = table.places.len().min(8);
+        Message::RankTable(table) => {
+            let ranks = table.addresses.len().min(8);
             let pairs = (0..ranks).flat_map(|a| (0..ranks).map(move |b| (a, b)));
             pairs.for_each(|(a, b)| drop(table.share_memory(a, b)));
         }
@@ -76,9 +76,9 @@ fn consider(message: Message) {
 
 /// One frame of each kind of message.
 #[cfg(test)]
-pub(crate) fn messages(standing: &crate::flight::Standing) -> Vec<Vec<u8>> {
-    use super::message::{LinkHello, Table, Use};
-    let place = Place {
+pub(crate) fn messages(status: &crate::flight::RankStatus) -> Vec<Vec<u8>> {
+    use super::message::{LinkHello, LinkUse, RankTable};
+    let place = RankAddress {
         host: "host".into(),
         transport: Transport::Tcp,
         address: None,
@@ -86,21 +86,21 @@ pub(crate) fn messages(standing: &crate::flight::Standing) -> Vec<Vec<u8>> {
         socket: "socket".into(),
     };
     let hello = Hello { version: PROTOCOL_VERSION, rank: 1, world_size: 4, restart: 0, place: place.clone() };
-    let link = LinkHello { world: 3, from: 1, group: 7, r#use: Use::Collective };
-    let root = crate::flight::silent(0, Duration::from_secs(2)).root;
+    let link = LinkHello { world: 3, from: 1, group: 7, r#use: LinkUse::Collective };
+    let root = crate::flight::unresponsive(0, Duration::from_secs(2)).root;
     let messages = [
         Message::Join(hello),
-        Message::Table(Table { world: 3, places: vec![place; 3] }),
+        Message::RankTable(RankTable { world: 3, addresses: vec![place; 3] }),
         Message::Refused { reason: "reason".into(), again: true },
         Message::Link(link),
         Message::Ping,
         Message::Fault { origin: 3, died: false, root, reason: "reason".into() },
-        Message::Ask,
-        Message::Answer(standing.clone()),
-        Message::Answer(standing.clone()),
-        Message::Verdict(crate::flight::silent(1, Duration::ZERO)),
-        Message::Goodbye,
-        Message::Farewell,
+        Message::StatusRequest,
+        Message::Status(status.clone()),
+        Message::Status(status.clone()),
+        Message::Diagnosis(crate::flight::unresponsive(1, Duration::ZERO)),
+        Message::Done,
+        Message::AllDone,
     ];
     messages.iter().map(Message::frame).collect()
 }

@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
+use super::auth_token::{AuthToken, random};
 use super::message::{Message, body_length};
-use super::token::{Token, random};
-use crate::files::{explained, is_out_of_files};
+use crate::open_files::{explained, is_out_of_files};
 
-const WORD: [u8; 8] = *b"BRIGADE1";
+const MAGIC: [u8; 8] = *b"BRIGADE1";
 const NONCE: usize = 32;
-const WELCOME: u8 = 1;
+const ACCEPTED: u8 = 1;
 
 /// A blocking connection of either kind, on which everything has a deadline.
 pub(super) enum Stream {
@@ -31,9 +31,9 @@ pub(super) enum Stream {
 #[derive(Debug)]
 pub(super) enum HandshakeError {
     /// The other side knows another token, or none.
-    Token,
+    WrongToken,
     /// The other side is something else.
-    Stranger(String),
+    UnexpectedPeer(String),
     /// The connection broke or stayed silent.
     Io(io::Error),
 }
@@ -47,8 +47,8 @@ impl From<io::Error> for HandshakeError {
 impl std::fmt::Display for HandshakeError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Token => f.write_str("the tokens differ"),
-            Self::Stranger(text) => f.write_str(text),
+            Self::WrongToken => f.write_str("the tokens differ"),
+            Self::UnexpectedPeer(text) => f.write_str(text),
             Self::Io(error) if error.kind() == ErrorKind::UnexpectedEof => {
                 f.write_str("it closed the connection")
             }
@@ -59,7 +59,7 @@ impl std::fmt::Display for HandshakeError {
 
 impl HandshakeError {
     /// Whether another try may end otherwise. Descriptors that are missing here do not come back by themselves.
-    pub(super) fn may_pass(&self) -> bool {
+    pub(super) fn is_transient(&self) -> bool {
         matches!(self, Self::Io(error) if !is_out_of_files(error))
     }
 }
@@ -113,10 +113,10 @@ impl Stream {
     pub(super) fn receive(&mut self, deadline: Instant) -> Result<Message, HandshakeError> {
         let mut prefix = [0; 4];
         self.read_exact(&mut prefix, deadline)?;
-        let length = body_length(prefix).map_err(HandshakeError::Stranger)?;
+        let length = body_length(prefix).map_err(HandshakeError::UnexpectedPeer)?;
         let mut body = vec![0; length];
         self.read_exact(&mut body, deadline)?;
-        Message::decode(&body).map_err(HandshakeError::Stranger)
+        Message::decode(&body).map_err(HandshakeError::UnexpectedPeer)
     }
 }
 
@@ -129,7 +129,12 @@ fn again(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
-fn seal(token: &Token, role: &str, caller: &[u8; NONCE], callee: &[u8; NONCE]) -> Option<Hmac<Sha256>> {
+fn proof_mac(
+    token: &AuthToken,
+    role: &str,
+    caller: &[u8; NONCE],
+    callee: &[u8; NONCE],
+) -> Option<Hmac<Sha256>> {
     let mut mac = Hmac::<Sha256>::new_from_slice(token.expose().as_bytes()).ok()?;
     mac.update(role.as_bytes());
     mac.update(caller);
@@ -142,49 +147,58 @@ fn nonce() -> Result<[u8; NONCE], HandshakeError> {
 }
 
 /// The caller's side.
-pub(super) fn call(stream: &mut Stream, token: &Token, deadline: Instant) -> Result<(), HandshakeError> {
+pub(super) fn initiate(
+    stream: &mut Stream,
+    token: &AuthToken,
+    deadline: Instant,
+) -> Result<(), HandshakeError> {
     let mine = nonce()?;
-    stream.write_all(&[&WORD[..], &mine].concat(), deadline)?;
+    stream.write_all(&[&MAGIC[..], &mine].concat(), deadline)?;
     let mut word = [0; 8];
     stream.read_exact(&mut word, deadline)?;
-    if word != WORD {
-        return Err(HandshakeError::Stranger("what answers there is not a rank of Brigade".into()));
+    if word != MAGIC {
+        return Err(HandshakeError::UnexpectedPeer("what answers there is not a rank of Brigade".into()));
     }
     let mut theirs = [0; NONCE];
     stream.read_exact(&mut theirs, deadline)?;
-    let proof = seal(token, "caller", &mine, &theirs).ok_or(HandshakeError::Token)?;
+    let proof = proof_mac(token, "caller", &mine, &theirs).ok_or(HandshakeError::WrongToken)?;
     stream.write_all(&proof.finalize().into_bytes(), deadline)?;
-    let mut verdict = [0];
-    stream.read_exact(&mut verdict, deadline)?;
-    if verdict != [WELCOME] {
-        return Err(HandshakeError::Token);
+    let mut reply = [0];
+    stream.read_exact(&mut reply, deadline)?;
+    if reply != [ACCEPTED] {
+        return Err(HandshakeError::WrongToken);
     }
     let mut proof = [0; 32];
     stream.read_exact(&mut proof, deadline)?;
-    let expected = seal(token, "callee", &mine, &theirs).ok_or(HandshakeError::Token)?;
-    expected.verify_slice(&proof).map_err(|_| HandshakeError::Token)
+    let expected = proof_mac(token, "callee", &mine, &theirs).ok_or(HandshakeError::WrongToken)?;
+    expected.verify_slice(&proof).map_err(|_| HandshakeError::WrongToken)
 }
 
 /// The callee's side.
-pub(super) fn answer(stream: &mut Stream, token: &Token, deadline: Instant) -> Result<(), HandshakeError> {
+pub(super) fn respond(
+    stream: &mut Stream,
+    token: &AuthToken,
+    deadline: Instant,
+) -> Result<(), HandshakeError> {
     let mut word = [0; 8];
     stream.read_exact(&mut word, deadline)?;
-    if word != WORD {
-        return Err(HandshakeError::Stranger("what called is not a rank of Brigade".into()));
+    if word != MAGIC {
+        return Err(HandshakeError::UnexpectedPeer("what called is not a rank of Brigade".into()));
     }
     let mut theirs = [0; NONCE];
     stream.read_exact(&mut theirs, deadline)?;
     let mine = nonce()?;
-    stream.write_all(&[&WORD[..], &mine].concat(), deadline)?;
+    stream.write_all(&[&MAGIC[..], &mine].concat(), deadline)?;
     let mut proof = [0; 32];
     stream.read_exact(&mut proof, deadline)?;
-    let expected = seal(token, "caller", &theirs, &mine).ok_or(HandshakeError::Token)?;
+    let expected = proof_mac(token, "caller", &theirs, &mine).ok_or(HandshakeError::WrongToken)?;
     if expected.verify_slice(&proof).is_err() {
         stream.write_all(&[0], deadline)?;
-        return Err(HandshakeError::Token);
+        return Err(HandshakeError::WrongToken);
     }
-    let proof = seal(token, "callee", &theirs, &mine).ok_or(HandshakeError::Token)?.finalize().into_bytes();
-    stream.write_all(&[&[WELCOME][..], &proof].concat(), deadline)?;
+    let proof =
+        proof_mac(token, "callee", &theirs, &mine).ok_or(HandshakeError::WrongToken)?.finalize().into_bytes();
+    stream.write_all(&[&[ACCEPTED][..], &proof].concat(), deadline)?;
     Ok(())
 }
 
@@ -195,23 +209,26 @@ mod tests {
     fn meet(caller: &str, callee: &str) -> (Result<(), HandshakeError>, Result<(), HandshakeError>) {
         let (near, far) = UnixStream::pair().unwrap();
         let deadline = Instant::now() + Duration::from_secs(20);
-        let (caller, callee) = (Token::new(caller), Token::new(callee));
-        let called = std::thread::spawn(move || call(&mut Stream::Unix(near), &caller, deadline));
-        let answered = answer(&mut Stream::Unix(far), &callee, deadline);
+        let (caller, callee) = (AuthToken::new(caller), AuthToken::new(callee));
+        let called = std::thread::spawn(move || initiate(&mut Stream::Unix(near), &caller, deadline));
+        let answered = respond(&mut Stream::Unix(far), &callee, deadline);
         (called.join().unwrap(), answered)
     }
 
     #[test]
     fn equal_tokens_meet_and_others_are_refused() {
         assert!(matches!(meet("secret", "secret"), (Ok(()), Ok(()))));
-        assert!(matches!(meet("secret", "Secret"), (Err(HandshakeError::Token), Err(HandshakeError::Token))));
+        assert!(matches!(
+            meet("secret", "Secret"),
+            (Err(HandshakeError::WrongToken), Err(HandshakeError::WrongToken))
+        ));
     }
 
     #[test]
     fn silence_ends_at_the_deadline() {
         let (_near, far) = UnixStream::pair().unwrap();
         let deadline = Instant::now() + Duration::from_millis(50);
-        let error = answer(&mut Stream::Unix(far), &Token::new("t"), deadline).unwrap_err();
+        let error = respond(&mut Stream::Unix(far), &AuthToken::new("t"), deadline).unwrap_err();
         assert!(matches!(error, HandshakeError::Io(error) if error.kind() == ErrorKind::TimedOut));
     }
 
@@ -220,8 +237,8 @@ mod tests {
         let (mut near, far) = UnixStream::pair().unwrap();
         near.write_all(&[b'G'; 200]).unwrap();
         let deadline = Instant::now() + Duration::from_secs(20);
-        let error = answer(&mut Stream::Unix(far), &Token::new("t"), deadline).unwrap_err();
-        assert!(matches!(error, HandshakeError::Stranger(_)));
+        let error = respond(&mut Stream::Unix(far), &AuthToken::new("t"), deadline).unwrap_err();
+        assert!(matches!(error, HandshakeError::UnexpectedPeer(_)));
         let mut answer = Vec::new();
         let _ = near.read_to_end(&mut answer);
         assert!(answer.is_empty());

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use super::Transport;
-use crate::error::{Suspect, Verdict};
-use crate::flight::Standing;
+use crate::error::{Diagnosis, StalledRank};
+use crate::flight::RankStatus;
 
 /// The longest message that is accepted, in bytes.
 pub const MAX_FRAME_BYTES: usize = 1 << 20;
@@ -24,7 +24,7 @@ pub(super) enum Message {
     /// To rank 0: a rank that wants to join.
     Join(Hello),
     /// From rank 0: everybody is there.
-    Table(Table),
+    RankTable(RankTable),
     /// This connection is not wanted: not `again`, if it is tried once more.
     Refused { reason: String, again: bool },
     /// To a peer: a link for a group.
@@ -32,17 +32,17 @@ pub(super) enum Message {
     /// Keeps the connection busy, so that a lost host is noticed.
     Ping,
     /// Some rank failed; where it gave up waiting, because of the ranks at the `root`.
-    Fault { origin: usize, died: bool, root: Vec<Suspect>, reason: String },
+    Fault { origin: usize, died: bool, root: Vec<StalledRank>, reason: String },
     /// To rank 0: who holds up this rank? From rank 0: what do you wait for?
-    Ask,
+    StatusRequest,
     /// To rank 0: that is what this rank waits for.
-    Answer(Standing),
+    Status(RankStatus),
     /// From rank 0: they hold you up.
-    Verdict(Verdict),
+    Diagnosis(Diagnosis),
     /// To rank 0: this rank is done.
-    Goodbye,
+    Done,
     /// From rank 0: all ranks are done.
-    Farewell,
+    AllDone,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,12 +53,12 @@ pub(super) struct Hello {
     /// Which start of the world it belongs to.
     #[serde(default)]
     pub(super) restart: u32,
-    pub(super) place: Place,
+    pub(super) place: RankAddress,
 }
 
 /// Where a rank can be found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Place {
+pub(super) struct RankAddress {
     /// Its host identity.
     pub(super) host: String,
     pub(super) transport: Transport,
@@ -71,10 +71,10 @@ pub(super) struct Place {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Table {
+pub(super) struct RankTable {
     /// A random number that tells this world from others.
     pub(super) world: u64,
-    pub(super) places: Vec<Place>,
+    pub(super) addresses: Vec<RankAddress>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,22 +82,22 @@ pub(super) struct LinkHello {
     pub(super) world: u64,
     pub(super) from: usize,
     pub(super) group: u64,
-    pub(super) r#use: Use,
+    pub(super) r#use: LinkUse,
 }
 
 /// What a connection between two ranks of a group is for. Over a Unix socket it brings the descriptors of shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Use {
+pub(super) enum LinkUse {
     /// Collectives, in both directions.
     Collective,
     /// What the caller sends to the other alone.
     Transfer,
 }
 
-impl Table {
+impl RankTable {
     /// Whether two ranks share memory, or why they cannot although one of them insists.
     pub(super) fn share_memory(&self, a: usize, b: usize) -> Result<bool, String> {
-        let (left, right) = (&self.places[a], &self.places[b]);
+        let (left, right) = (&self.addresses[a], &self.addresses[b]);
         let same_host = !left.host.is_empty() && left.host == right.host;
         match (left.transport, right.transport) {
             (Transport::Auto, Transport::Auto) => Ok(same_host),
@@ -169,36 +169,36 @@ mod tests {
 
     use super::*;
 
-    fn place(host: &str, transport: Transport) -> Place {
-        Place { host: host.into(), transport, address: None, port: 1, socket: "s".into() }
+    fn place(host: &str, transport: Transport) -> RankAddress {
+        RankAddress { host: host.into(), transport, address: None, port: 1, socket: "s".into() }
     }
 
     #[test]
     fn who_shares_memory() {
         use Transport::{Auto, SharedMemory, Tcp};
-        let places = vec![place("a", Auto), place("a", SharedMemory), place("a", Tcp), place("b", Auto)];
-        let table = Table { world: 0, places };
+        let addresses = vec![place("a", Auto), place("a", SharedMemory), place("a", Tcp), place("b", Auto)];
+        let table = RankTable { world: 0, addresses };
         assert_eq!(table.share_memory(0, 1), Ok(true));
         assert_eq!(table.share_memory(0, 2), Ok(false));
         assert_eq!(table.share_memory(0, 3), Ok(false));
         assert!(table.share_memory(1, 2).is_err());
         assert!(table.share_memory(3, 1).is_err());
-        let hidden = Table { world: 0, places: vec![place("", Auto), place("", Auto)] };
+        let hidden = RankTable { world: 0, addresses: vec![place("", Auto), place("", Auto)] };
         assert_eq!(hidden.share_memory(0, 1), Ok(false));
     }
 
     #[test]
     fn the_largest_table_fits_into_a_frame() {
         let text = "x".repeat(MAX_TEXT_BYTES);
-        let place = Place {
+        let place = RankAddress {
             host: text.clone(),
             transport: Transport::SharedMemory,
             address: Some("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff".parse().unwrap()),
             port: u16::MAX,
             socket: "brigade-0123456789abcdef0123456789abcdef".into(),
         };
-        let table = Table { world: u64::MAX, places: vec![place; MAX_WORLD_SIZE] };
-        assert!(Message::Table(table).frame().len() <= MAX_FRAME_BYTES);
+        let table = RankTable { world: u64::MAX, addresses: vec![place; MAX_WORLD_SIZE] };
+        assert!(Message::RankTable(table).frame().len() <= MAX_FRAME_BYTES);
     }
 
     proptest! {
@@ -207,7 +207,7 @@ mod tests {
             let messages = [
                 Message::Ping,
                 Message::Fault { origin: 3, died: true, root: vec![], reason: "\u{0}\"text\" ä".into() },
-                Message::Farewell,
+                Message::AllDone,
             ];
             let mut bytes: &[u8] = &messages.iter().flat_map(Message::frame).collect::<Vec<_>>();
             let (mut buffer, mut received) = (FrameBuffer::default(), Vec::new());

@@ -1,18 +1,18 @@
 //! A world of processes: rendezvous, control plane, and the links of its groups.
 
-mod caller;
+mod acceptor;
+mod auth_token;
 mod connection;
+mod connector;
 mod control;
 mod descriptors;
+mod dialer;
 pub(crate) mod fuzz;
 mod handshake;
 mod host;
-mod inquiry;
 mod message;
-mod network;
-mod reception;
 mod rendezvous;
-mod token;
+mod status_query;
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, mpsc};
@@ -20,25 +20,25 @@ use std::sync::{Arc, Mutex, mpsc};
 use serde::{Deserialize, Serialize};
 
 pub use crate::call::PROTOCOL_VERSION;
+pub use auth_token::AuthToken;
 pub use host::host_identity;
 pub use message::{MAX_FRAME_BYTES, MAX_WORLD_SIZE};
-pub use token::Token;
 
 use crate::Result;
+use crate::connector::{Connector, LinkSpec, LinkUnavailable};
 use crate::engine::Context;
 use crate::error::Error;
-use crate::fabric::{Fabric, Pair, Unlinked};
 use crate::fault::Fault;
-use crate::files::{explained, raise_open_files, shortage};
 use crate::flight::Recorder;
 use crate::group::Group;
-use crate::link::{Doorbell, Link};
-use crate::timeouts::{Limit, Timeouts};
-use caller::{Caller, Calls};
+use crate::link::{EventFd, Link};
+use crate::open_files::{explained, raise_open_files, shortage};
+use crate::timeouts::{OpTimeout, Timeouts};
+use acceptor::AcceptorThread;
+use connector::ProcessConnector;
 use control::Control;
-use message::{Hello, MAX_TEXT_BYTES, Place, Table};
-use network::Network;
-use reception::Receptionist;
+use dialer::{DialQueue, Dialer};
+use message::{Hello, MAX_TEXT_BYTES, RankAddress, RankTable};
 
 /// What carries the bytes between two ranks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,7 +64,7 @@ pub struct Join {
     /// Rank 0 may be given a socket that already listens at the endpoint.
     pub listener: Option<TcpListener>,
     /// The world's secret.
-    pub token: Token,
+    pub token: AuthToken,
     /// How often the world has been started before, 0 at first. A rank of an earlier start is refused and does not
     /// disturb a later one.
     pub restart: u32,
@@ -86,7 +86,7 @@ pub struct World {
     done: bool,
     // A world of one rank has nobody to talk to.
     control: Option<Control>,
-    _receptionist: Option<Receptionist>,
+    _acceptor_thread: Option<AcceptorThread>,
 }
 
 /// Joins a world: returns once all ranks are there. Two of them connect when they first have something for each other.
@@ -99,48 +99,57 @@ pub fn join(join: Join) -> Result<World> {
     let fault = Arc::new(Fault::default());
     let Join { rank, world_size, restart, timeouts, .. } = join;
     let recorder = Arc::new(Recorder::new(rank, world_size, restart));
-    let limit = Limit::new(timeouts);
+    let timeout = OpTimeout::new(timeouts);
     if world_size == 1 {
-        let context = Context { fabric: Arc::new(Alone), fault: fault.clone(), recorder, limit };
+        let context =
+            Context { connector: Arc::new(SingleRankConnector), fault: fault.clone(), recorder, timeout };
         let group = Group::world(context, vec![0])?;
-        return Ok(World { group, rank, fault, timeouts, done: false, control: None, _receptionist: None });
+        return Ok(World {
+            group,
+            rank,
+            fault,
+            timeouts,
+            done: false,
+            control: None,
+            _acceptor_thread: None,
+        });
     }
     let token = join.token.clone();
     let limit_of_files = raise_open_files();
     if let Some(reason) = shortage(limit_of_files, world_size).filter(|_| rank == 0) {
         return Err(Error::System { what: "connect all ranks", reason });
     }
-    let (receptionist, meeting) = meet(join, fault.clone())?;
-    let Meeting { table, streams, hub } = meeting;
+    let (acceptor_thread, joined) = run_rendezvous(join, fault.clone())?;
+    let Joined { table, streams, rank_0 } = joined;
     let control = Control::start(streams, timeouts.host, fault.clone(), recorder.clone())?;
-    let caller = Caller {
+    let dialer = Dialer {
         rank,
         table,
-        hub,
+        rank_0,
         token,
-        reception: receptionist.reception.clone(),
+        acceptor: acceptor_thread.acceptor.clone(),
         fault: fault.clone(),
         wait: timeouts.init,
-        calls: Mutex::new(Calls::default()),
+        queue: Mutex::new(DialQueue::default()),
     };
-    let network = Network { caller: Arc::new(caller), control: control.shared.clone() };
-    let context = Context { fabric: Arc::new(network), fault: fault.clone(), recorder, limit };
+    let network = ProcessConnector { dialer: Arc::new(dialer), control: control.shared.clone() };
+    let context = Context { connector: Arc::new(network), fault: fault.clone(), recorder, timeout };
     let group = Group::world(context, (0..world_size).collect())
         .inspect_err(|error| fault.raise(rank, error.clone()))?;
-    let (control, receptionist) = (Some(control), Some(receptionist));
-    Ok(World { group, rank, fault, timeouts, done: false, control, _receptionist: receptionist })
+    let (control, acceptor_thread) = (Some(control), Some(acceptor_thread));
+    Ok(World { group, rank, fault, timeouts, done: false, control, _acceptor_thread: acceptor_thread })
 }
 
 /// What the rendezvous gives a rank.
-struct Meeting {
-    table: Table,
+struct Joined {
+    table: RankTable,
     /// The control connections, with the ranks at their other ends.
     streams: Vec<(usize, TcpStream)>,
     /// Rank 0's address.
-    hub: IpAddr,
+    rank_0: IpAddr,
 }
 
-fn meet(join: Join, fault: Arc<Fault>) -> Result<(Receptionist, Meeting)> {
+fn run_rendezvous(join: Join, fault: Arc<Fault>) -> Result<(AcceptorThread, Joined)> {
     let Join { rank, world_size, endpoint, listener, token, restart, transport, timeouts, host } = join;
     let (name, port) = rendezvous::parse_endpoint(&endpoint).unwrap_or(("", 0));
     let listener = match listener {
@@ -151,32 +160,32 @@ fn meet(join: Join, fault: Arc<Fault>) -> Result<(Receptionist, Meeting)> {
         0 => Error::Listen { endpoint: endpoint.clone(), reason: explained(&error) },
         _ => Error::system("listen for other ranks", error),
     })?;
-    let (sender, joiners) = mpsc::channel();
-    let receptionist =
-        Receptionist::start(rank, listener, token.clone(), (rank == 0).then_some(sender), fault)?;
-    let place = Place {
+    let (sender, requests) = mpsc::channel();
+    let acceptor_thread =
+        AcceptorThread::start(rank, listener, token.clone(), (rank == 0).then_some(sender), fault)?;
+    let place = RankAddress {
         host: host.unwrap_or_else(host_identity),
         transport,
         address: None,
-        port: receptionist.port,
-        socket: receptionist.socket.clone(),
+        port: acceptor_thread.port,
+        socket: acceptor_thread.socket.clone(),
     };
     let hello = Hello { version: PROTOCOL_VERSION, rank, world_size, restart, place };
     if rank == 0 {
-        let reception = &receptionist.reception;
-        let (table, streams) = rendezvous::host(&endpoint, hello, &joiners, reception, timeouts.init)?;
-        let (streams, hub) = ((1..).zip(streams).collect(), Ipv4Addr::LOCALHOST.into());
-        return Ok((receptionist, Meeting { table, streams, hub }));
+        let acceptor = &acceptor_thread.acceptor;
+        let (table, streams) = rendezvous::host(&endpoint, hello, &requests, acceptor, timeouts.init)?;
+        let (streams, rank_0) = ((1..).zip(streams).collect(), Ipv4Addr::LOCALHOST.into());
+        return Ok((acceptor_thread, Joined { table, streams, rank_0 }));
     }
-    let (table, stream) = rendezvous::visit(&endpoint, &token, &hello, timeouts.init)?;
-    let hub = stream
+    let (table, stream) = rendezvous::join_rank_0(&endpoint, &token, &hello, timeouts.init)?;
+    let rank_0 = stream
         .peer_addr()
         .map_err(|error| Error::PeerDied {
             peer: 0,
             reason: format!("its control connection broke: {error}"),
         })?
         .ip();
-    Ok((receptionist, Meeting { table, streams: vec![(0, stream)], hub }))
+    Ok((acceptor_thread, Joined { table, streams: vec![(0, stream)], rank_0 }))
 }
 
 /// What a world's size may be, in words for errors about one that is not.
@@ -250,21 +259,21 @@ impl Drop for World {
 }
 
 /// The fabric of a world of one rank.
-struct Alone;
+struct SingleRankConnector;
 
-impl Fabric for Alone {
-    fn enter(&self, _: u64, _: usize) -> Result<Arc<Doorbell>> {
-        Doorbell::new().map(Arc::new)
+impl Connector for SingleRankConnector {
+    fn join_group(&self, _: u64, _: usize) -> Result<Arc<EventFd>> {
+        EventFd::new().map(Arc::new)
     }
 
-    fn leave(&self, _: u64, _: usize) {}
+    fn leave_group(&self, _: u64, _: usize) {}
 
-    fn link(&self, _: &Pair<'_>) -> std::result::Result<Option<Link>, Unlinked> {
+    fn link(&self, _: &LinkSpec<'_>) -> std::result::Result<Option<Link>, LinkUnavailable> {
         Ok(None)
     }
 
-    fn inquire(&self, _: usize) -> crate::error::Verdict {
-        crate::error::Verdict::default()
+    fn diagnose(&self, _: usize) -> crate::error::Diagnosis {
+        crate::error::Diagnosis::default()
     }
 
     fn has_core_per_rank(&self) -> bool {

@@ -5,12 +5,12 @@ use std::net::{IpAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use super::handshake::{HandshakeError, Stream, call};
-use super::message::{Hello, MAX_TEXT_BYTES, Message, Place, Table};
-use super::reception::{INTRODUCTION, Joiner, Reception};
-use super::token::{Token, random};
+use super::acceptor::{Acceptor, HANDSHAKE_TIMEOUT, JoinRequest};
+use super::auth_token::{AuthToken, random};
+use super::handshake::{HandshakeError, Stream, initiate};
+use super::message::{Hello, MAX_TEXT_BYTES, Message, RankAddress, RankTable};
 use crate::error::Error;
-use crate::files::is_out_of_files;
+use crate::open_files::is_out_of_files;
 
 /// How much longer than rank 0 the others wait, so that rank 0 can still tell them who is missing.
 const GRACE: Duration = Duration::from_secs(5);
@@ -45,19 +45,19 @@ pub(super) fn listen(host: &str, port: u16) -> io::Result<TcpListener> {
 /// Connects and proves to know the token, again and again until the deadline. Gives the last failure.
 pub(super) fn reach(
     open: impl Fn(Duration) -> io::Result<Stream>,
-    token: &Token,
+    token: &AuthToken,
     deadline: Instant,
     give_up: impl Fn() -> bool,
 ) -> Result<Stream, HandshakeError> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         let attempt = || {
-            let mut stream = open(left.min(INTRODUCTION))?;
-            call(&mut stream, token, Instant::now() + left.min(INTRODUCTION))?;
+            let mut stream = open(left.min(HANDSHAKE_TIMEOUT))?;
+            initiate(&mut stream, token, Instant::now() + left.min(HANDSHAKE_TIMEOUT))?;
             Ok::<_, HandshakeError>(stream)
         };
         match attempt() {
-            Err(error) if error.may_pass() && Instant::now() + RETRY < deadline && !give_up() => {
+            Err(error) if error.is_transient() && Instant::now() + RETRY < deadline && !give_up() => {
                 std::thread::sleep(RETRY);
             }
             outcome => return outcome,
@@ -69,36 +69,35 @@ pub(super) fn reach(
 pub(super) fn host(
     endpoint: &str,
     own: Hello,
-    joiners: &Receiver<Result<Joiner, Error>>,
-    reception: &Reception,
+    requests: &Receiver<Result<JoinRequest, Error>>,
+    acceptor: &Acceptor,
     wait: Duration,
-) -> Result<(Table, Vec<TcpStream>), Error> {
-    let mut guests = Vec::new();
-    let outcome = gather(endpoint, own, joiners, reception, wait, &mut guests);
-    reception.close_rendezvous();
+) -> Result<(RankTable, Vec<TcpStream>), Error> {
+    let mut joined = Vec::new();
+    let outcome = gather(endpoint, own, requests, acceptor, wait, &mut joined);
+    acceptor.close_rendezvous();
     let deadline = Instant::now() + Duration::from_secs(2);
     let outcome = outcome.and_then(|table| {
-        let frame = Message::Table(table.clone()).frame();
-        for (rank, stream) in &mut guests {
-            stream.write_all(&frame, Instant::now() + INTRODUCTION).map_err(|error| Error::PeerDied {
-                peer: *rank,
-                reason: format!("it left the rendezvous: {error}"),
+        let frame = Message::RankTable(table.clone()).frame();
+        for (rank, stream) in &mut joined {
+            stream.write_all(&frame, Instant::now() + HANDSHAKE_TIMEOUT).map_err(|error| {
+                Error::PeerDied { peer: *rank, reason: format!("it left the rendezvous: {error}") }
             })?;
         }
         Ok(table)
     });
     match outcome {
         Ok(table) => {
-            guests.sort_by_key(|(rank, _)| *rank);
-            let streams = guests.into_iter().filter_map(|(_, stream)| match stream {
+            joined.sort_by_key(|(rank, _)| *rank);
+            let streams = joined.into_iter().filter_map(|(_, stream)| match stream {
                 Stream::Tcp(stream) => Some(stream),
                 Stream::Unix(_) => None,
             });
             Ok((table, streams.collect()))
         }
         Err(error) => {
-            let late = joiners.try_iter().flatten().map(|joiner| (joiner.hello.rank, joiner.stream));
-            for (_, mut stream) in guests.into_iter().chain(late) {
+            let late = requests.try_iter().flatten().map(|request| (request.hello.rank, request.stream));
+            for (_, mut stream) in joined.into_iter().chain(late) {
                 // Who cannot be told finds out by the closed connection.
                 let _ = stream.send(&Message::Refused { reason: error.to_string(), again: false }, deadline);
             }
@@ -107,24 +106,24 @@ pub(super) fn host(
     }
 }
 
-/// Waits until every rank is there and fits. `guests` holds whoever has come, also when it fails.
+/// Waits until every rank is there and fits. `joined` holds whoever has come, also when it fails.
 fn gather(
     endpoint: &str,
     own: Hello,
-    joiners: &Receiver<Result<Joiner, Error>>,
-    reception: &Reception,
+    requests: &Receiver<Result<JoinRequest, Error>>,
+    acceptor: &Acceptor,
     wait: Duration,
-    guests: &mut Vec<(usize, Stream)>,
-) -> Result<Table, Error> {
+    joined: &mut Vec<(usize, Stream)>,
+) -> Result<RankTable, Error> {
     let deadline = Instant::now() + wait;
     let world_size = own.world_size;
-    let mut places: Vec<Option<Place>> = vec![None; world_size];
-    places[0] = Some(own.place.clone());
-    while guests.len() + 1 < world_size {
+    let mut addresses: Vec<Option<RankAddress>> = vec![None; world_size];
+    addresses[0] = Some(own.place.clone());
+    while joined.len() + 1 < world_size {
         let left = deadline.saturating_duration_since(Instant::now());
-        let Ok(joiner) = joiners.recv_timeout(left) else {
-            let missing = (0..world_size).filter(|rank| places[*rank].is_none()).collect();
-            let refused = reception.refused();
+        let Ok(request) = requests.recv_timeout(left) else {
+            let missing = (0..world_size).filter(|rank| addresses[*rank].is_none()).collect();
+            let refused = acceptor.refused();
             return Err(Error::Missing {
                 endpoint: endpoint.into(),
                 waited: wait,
@@ -133,7 +132,7 @@ fn gather(
                 refused,
             });
         };
-        let Joiner { hello, stream, address } = joiner?;
+        let JoinRequest { hello, stream, address } = request?;
         let rank = hello.rank;
         if let Some(reason) = other_start(&own, &hello) {
             let newer = hello.restart > own.restart;
@@ -146,20 +145,22 @@ fn gather(
             }
             continue;
         }
-        guests.push((rank, stream));
-        let misfit = misfit(&own, &hello).or_else(|| {
+        joined.push((rank, stream));
+        let mismatch = mismatch(&own, &hello).or_else(|| {
             let twice = || format!("rank {rank} came twice (the second time from {address})");
-            places[rank].is_some().then(twice)
+            addresses[rank].is_some().then(twice)
         });
-        if let Some(reason) = misfit {
+        if let Some(reason) = mismatch {
             return Err(Error::Rendezvous { endpoint: endpoint.into(), reason });
         }
         let mut place = hello.place;
         place.address = (!address.is_loopback()).then_some(address);
-        places[rank] = Some(place);
+        addresses[rank] = Some(place);
     }
-    let table =
-        Table { world: u64::from_ne_bytes(random()?), places: places.into_iter().flatten().collect() };
+    let table = RankTable {
+        world: u64::from_ne_bytes(random()?),
+        addresses: addresses.into_iter().flatten().collect(),
+    };
     for a in 0..world_size {
         for b in a + 1..world_size {
             let fits = table.share_memory(a, b);
@@ -178,7 +179,10 @@ fn other_start(own: &Hello, Hello { version, rank, restart, .. }: &Hello) -> Opt
 }
 
 /// Why a rank does not fit into rank 0's world.
-pub(super) fn misfit(own: &Hello, Hello { version, rank, world_size, place, .. }: &Hello) -> Option<String> {
+pub(super) fn mismatch(
+    own: &Hello,
+    Hello { version, rank, world_size, place, .. }: &Hello,
+) -> Option<String> {
     if *version != own.version {
         Some(format!("rank {rank} speaks protocol version {version}, rank 0 speaks {}", own.version))
     } else if *world_size != own.world_size {
@@ -193,12 +197,12 @@ pub(super) fn misfit(own: &Hello, Hello { version, rank, world_size, place, .. }
 }
 
 /// The side of every other rank: calls rank 0 and waits until everybody is there. Gives the table and the connection.
-pub(super) fn visit(
+pub(super) fn join_rank_0(
     endpoint: &str,
-    token: &Token,
+    token: &AuthToken,
     hello: &Hello,
     wait: Duration,
-) -> Result<(Table, TcpStream), Error> {
+) -> Result<(RankTable, TcpStream), Error> {
     let Hello { rank, world_size, .. } = *hello;
     let deadline = Instant::now() + wait;
     let unreachable =
@@ -207,7 +211,7 @@ pub(super) fn visit(
     loop {
         let mut stream =
             reach(|left| dial(endpoint, left), token, deadline, || false).map_err(|error| match error {
-                HandshakeError::Token => refused("its token is another one".into()),
+                HandshakeError::WrongToken => refused("its token is another one".into()),
                 HandshakeError::Io(error) if is_out_of_files(&error) => {
                     Error::system("connect to rank 0", error)
                 }
@@ -216,7 +220,7 @@ pub(super) fn visit(
         let told = stream.send(&Message::Join(hello.clone()), deadline);
         told.map_err(|error| unreachable(error.to_string()))?;
         return match stream.receive(deadline + GRACE) {
-            Ok(Message::Table(table)) if table.places.len() == world_size => match stream {
+            Ok(Message::RankTable(table)) if table.addresses.len() == world_size => match stream {
                 Stream::Tcp(stream) => Ok((table, stream)),
                 Stream::Unix(_) => Err(unreachable("it did not answer over TCP".into())),
             },

@@ -1,6 +1,6 @@
 //! Bytes between two ranks: one ordered, reliable stream in each direction, that never blocks.
 
-mod doorbell;
+mod event_fd;
 mod segment;
 mod shared;
 mod tcp;
@@ -10,7 +10,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::event::PollFlags;
 
-pub(crate) use doorbell::Doorbell;
+pub(crate) use event_fd::EventFd;
 pub(crate) use segment::Segment;
 pub(crate) use shared::{SharedLink, segment_bytes};
 pub(crate) use tcp::TcpLink;

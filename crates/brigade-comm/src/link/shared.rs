@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use super::doorbell::Doorbell;
+use super::event_fd::EventFd;
 use super::segment::Segment;
 use super::view::View;
 use super::{LinkError, PUBLISH_BYTES, ring_bytes};
@@ -29,7 +29,7 @@ pub(crate) struct SharedLink {
     /// After how many bytes the peer is told of them.
     publish_bytes: usize,
     side: usize,
-    doorbell: Arc<Doorbell>,
+    event_fd: Arc<EventFd>,
     outbound: Position,
     inbound: Position,
 }
@@ -46,9 +46,9 @@ struct Position {
 }
 
 impl SharedLink {
-    /// Takes side `side` (0 or 1) of a segment of [`segment_bytes`]. Each side is taken once, and `doorbell` is the one that
+    /// Takes side `side` (0 or 1) of a segment of [`segment_bytes`]. Each side is taken once, and `event_fd` is the one that
     /// the other side waits on.
-    pub(crate) fn new(segment: Arc<Segment>, side: usize, doorbell: Arc<Doorbell>) -> Self {
+    pub(crate) fn new(segment: Arc<Segment>, side: usize, event_fd: Arc<EventFd>) -> Self {
         assert!(side < 2 && segment.len() > CONTROL_BYTES);
         let ring_bytes = (segment.len() - CONTROL_BYTES) / 2;
         Self {
@@ -56,7 +56,7 @@ impl SharedLink {
             ring_bytes,
             publish_bytes: PUBLISH_BYTES.min(ring_bytes / 8),
             side,
-            doorbell,
+            event_fd,
             outbound: Position::default(),
             inbound: Position::default(),
         }
@@ -191,7 +191,7 @@ impl SharedLink {
         fence(Ordering::SeqCst);
         let sleeping = self.sleeping(1 - self.side);
         if sleeping.load(Ordering::Relaxed) != 0 && sleeping.swap(0, Ordering::Relaxed) != 0 {
-            self.doorbell.ring();
+            self.event_fd.notify();
         }
     }
 
@@ -233,6 +233,6 @@ impl Drop for SharedLink {
     fn drop(&mut self) {
         self.head(self.side).store(self.outbound.own, Ordering::Release);
         self.closed(self.side).store(1, Ordering::Release);
-        self.doorbell.ring();
+        self.event_fd.notify();
     }
 }

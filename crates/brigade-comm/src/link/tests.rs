@@ -7,8 +7,8 @@ use super::*;
 
 fn shared(members: usize) -> (Link, Link) {
     let segment = Arc::new(Segment::anonymous(segment_bytes(members)).unwrap());
-    let doorbell = Arc::new(Doorbell::new().unwrap());
-    let side = |side| Link::Shared(SharedLink::new(segment.clone(), side, doorbell.clone()));
+    let event_fd = Arc::new(EventFd::new().unwrap());
+    let side = |side| Link::Shared(SharedLink::new(segment.clone(), side, event_fd.clone()));
     (side(0), side(1))
 }
 
@@ -80,8 +80,8 @@ fn the_last_bytes_arrive_before_the_end() {
 #[test]
 fn a_ring_with_impossible_positions_is_corrupt() {
     let segment = Arc::new(Segment::anonymous(segment_bytes(2)).unwrap());
-    let doorbell = Arc::new(Doorbell::new().unwrap());
-    let mut link = SharedLink::new(segment.clone(), 0, doorbell);
+    let event_fd = Arc::new(EventFd::new().unwrap());
+    let mut link = SharedLink::new(segment.clone(), 0, event_fd);
     // SAFETY: it is the segment's, and nothing else uses it now.
     unsafe { segment.start().write_bytes(0xff, 4096) };
     assert!(matches!(link.fetch(), Err(LinkError::Corrupt(_))));

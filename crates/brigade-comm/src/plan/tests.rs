@@ -1,22 +1,22 @@
 use super::*;
 use crate::dtype::ReduceOp;
 
-const COLLECTIVES: [Operation; 6] = [
-    Operation::AllReduce,
-    Operation::ReduceScatter,
-    Operation::AllGather,
-    Operation::Gather,
-    Operation::Broadcast,
-    Operation::AllToAll,
+const COLLECTIVES: [OpType; 6] = [
+    OpType::AllReduce,
+    OpType::ReduceScatter,
+    OpType::AllGather,
+    OpType::Gather,
+    OpType::Broadcast,
+    OpType::AllToAll,
 ];
 
-fn call(operation: Operation, elements: usize) -> Call {
-    let reduces = matches!(operation, Operation::AllReduce | Operation::ReduceScatter);
+fn call(operation: OpType, elements: usize) -> Call {
+    let reduces = matches!(operation, OpType::AllReduce | OpType::ReduceScatter);
     let reduce = reduces.then_some(ReduceOp::Sum);
     Call { operation, sequence: 0, dtype: DType::F32, reduce, root: None, bytes: 4 * elements as u64 }
 }
 
-fn plans(operation: Operation, ranks: usize, root: usize, elements: usize) -> Vec<Plan> {
+fn plans(operation: OpType, ranks: usize, root: usize, elements: usize) -> Vec<Plan> {
     (0..ranks).map(|me| Plan::new(&call(operation, elements), ranks, me, root)).collect()
 }
 
@@ -48,8 +48,7 @@ fn both_ends_of_a_link_expect_the_same_bytes() {
     for operation in COLLECTIVES {
         for ranks in [2, 3, 4, 5, 34, 48] {
             for elements in [0, 1, ranks, 60 * ranks, 100_003 * ranks + 1, 163_840 * ranks] {
-                if elements % ranks != 0 && !matches!(operation, Operation::AllReduce | Operation::Broadcast)
-                {
+                if elements % ranks != 0 && !matches!(operation, OpType::AllReduce | OpType::Broadcast) {
                     continue;
                 }
                 let plans = plans(operation, ranks, ranks - 1, elements);
@@ -71,7 +70,7 @@ fn both_ends_of_a_link_expect_the_same_bytes() {
 fn an_all_reduce_sends_two_parts_in_n_of_the_buffer() {
     for ranks in [2, 3, 4, 5, 6, 34, 40, 64] {
         let elements = 7_000 * ranks;
-        for plan in plans(Operation::AllReduce, ranks, 0, elements) {
+        for plan in plans(OpType::AllReduce, ranks, 0, elements) {
             let sent: usize = plan.peers().into_iter().flat_map(|peer| sent(&plan, peer)).sum();
             assert_eq!(sent, 2 * elements * 4 * (ranks - 1) / ranks);
         }
@@ -86,12 +85,12 @@ fn in_a_large_group_each_rank_has_few_peers() {
         let grid = Grid::of(ranks);
         assert_eq!(grid, (rows > 0).then_some(Grid { rows, columns }), "{ranks}");
         let peers = grid.map_or(ranks - 1, |grid| grid.rows + grid.columns - 2);
-        for operation in [Operation::AllReduce, Operation::ReduceScatter, Operation::AllGather] {
+        for operation in [OpType::AllReduce, OpType::ReduceScatter, OpType::AllGather] {
             assert_eq!(plans(operation, ranks, 0, ranks)[1].peers().len(), peers, "{operation} {ranks}");
         }
     }
     assert_eq!(Grid::of(32), None);
-    let halves = Call { dtype: DType::Bf16, ..call(Operation::AllReduce, 64) };
+    let halves = Call { dtype: DType::Bf16, ..call(OpType::AllReduce, 64) };
     assert_eq!(Plan::new(&halves, 64, 5, 0).peers().len(), 63);
 }
 
@@ -99,12 +98,12 @@ fn in_a_large_group_each_rank_has_few_peers() {
 fn slices_are_a_disjoint_complete_cover() {
     for ranks in 1..=9 {
         for elements in 0..30 {
-            let plan = &plans(Operation::AllReduce, ranks, 0, elements)[0];
-            let exchange = &plan.stages[0].exchange;
+            let plan = &plans(OpType::AllReduce, ranks, 0, elements)[0];
+            let part = &plan.stages[0].part;
             let mut end = 0;
             for rank in 0..ranks {
-                assert_eq!(exchange.slice(rank).start, end);
-                end = exchange.slice(rank).end;
+                assert_eq!(part.slice(rank).start, end);
+                end = part.slice(rank).end;
             }
             assert_eq!(end, elements * 4);
         }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use brigade_comm::{Count, Element, Group, HostBuffer, Operation, ReduceOp, Result};
+use brigade_comm::{Count, Element, Group, HostBuffer, OpType, ReduceOp, Result};
 use half::{bf16, f16};
 
 use crate::worlds::{KINDS, Kind, on_every_transport, run_well};
@@ -255,7 +255,7 @@ fn many_operations_in_flight(kind: Kind) {
             assert!(pending.wait()? == reduced::<f32>(3, ReduceOp::Sum, 1000 * i));
         }
         let pending = group.all_gather(vec![group.rank() as u8; 3], u8::DTYPE);
-        while !pending.is_done() {
+        while !pending.is_completed() {
             std::thread::yield_now();
         }
         pending.wait()?;
@@ -306,7 +306,7 @@ fn blocking_calls_queue_behind_those_in_flight(kind: Kind) {
             let first = group.all_reduce(vec![1.0f32; 50_000], f32::DTYPE, ReduceOp::Sum);
             let mut second = [1.0f32];
             group.all_reduce_in_place(&mut second, ReduceOp::Sum)?;
-            assert!(first.is_done());
+            assert!(first.is_completed());
             assert_eq!(second, [2.0]);
             assert_eq!(first.wait()?, vec![2.0; 50_000]);
         }
@@ -325,12 +325,12 @@ fn statistics_count_what_was_sent(kind: Kind) {
             }
             let parts = (n - 1) as u64;
             let expected = Count { calls: 3, bytes: 3 * 2 * bytes * parts / n as u64 };
-            assert_eq!(group.stats().of(Operation::AllReduce), expected);
+            assert_eq!(group.stats().of(OpType::AllReduce), expected);
             group.all_gather_in_place(&mut slice)?;
             let expected = Count { calls: 1, bytes: bytes * parts / n as u64 };
-            assert_eq!(group.stats().of(Operation::AllGather), expected);
+            assert_eq!(group.stats().of(OpType::AllGather), expected);
             group.barrier()?;
-            assert_eq!(group.stats().of(Operation::Barrier), Count { calls: 1, bytes: 0 });
+            assert_eq!(group.stats().of(OpType::Barrier), Count { calls: 1, bytes: 0 });
             assert_eq!(group.stats().total().calls, 5);
             assert_eq!(group.stats().iter().count(), 3);
             Ok(())

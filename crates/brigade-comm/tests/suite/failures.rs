@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use brigade_comm::{DType, Element, Error, Group, Operation, ReduceOp, Result, Timeouts};
+use brigade_comm::{DType, Element, Error, Group, OpType, ReduceOp, Result, Timeouts};
 
 use crate::worlds::{Kind, PATIENT, SOON, on_every_transport, others_give_up, run};
 
@@ -115,13 +115,13 @@ fn a_rank_that_warms_up_is_waited_for(kind: Kind) {
     let outcomes = run(kind, 2, HASTY, |group| {
         group.warm_up();
         let part = group.split("part", 0, group.rank() as u32)?;
-        assert_eq!(part.limit(), HASTY.init);
+        assert_eq!(part.op_timeout(), HASTY.init);
         if group.rank() == 1 {
             std::thread::sleep(HASTY.step * 2);
         }
         part.barrier()?;
         part.warmed_up();
-        assert_eq!(group.limit(), HASTY.step);
+        assert_eq!(group.op_timeout(), HASTY.step);
         if group.rank() == 1 {
             others_give_up(group);
         }
@@ -285,7 +285,7 @@ fn a_call_that_cannot_be_tells_the_others(kind: Kind) {
         let errors = errors(kind, 2, |group| if group.rank() == 1 { call(group) } else { group.barrier() });
         assert_all_say(&errors, words);
         assert!(
-            matches!(&errors[1], Error::InvalidArgument { operation, .. } if *operation != Operation::Barrier)
+            matches!(&errors[1], Error::InvalidArgument { operation, .. } if *operation != OpType::Barrier)
         );
     }
 }

@@ -4,8 +4,8 @@ use std::fs;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use brigade_comm::flight::{self, Finding, MAX_OPERATIONS, Record, State};
-use brigade_comm::{DType, Error, Group, Operation, ReduceOp, Result, Timeouts};
+use brigade_comm::flight::{self, FailureKind, MAX_OPERATIONS, Record, State};
+use brigade_comm::{DType, Error, Group, OpType, ReduceOp, Result, Timeouts};
 
 use crate::worlds::{Kind, PATIENT, on_every_transport, others_give_up, run};
 
@@ -47,7 +47,7 @@ fn records(
     let records = Mutex::new(Vec::new());
     run(kind, n, timeouts, |group| {
         let outcome = work(group);
-        records.lock().unwrap().push(group.flight().record());
+        records.lock().unwrap().push(group.flight_recorder().record());
         outcome
     });
     let mut records = records.into_inner().unwrap();
@@ -56,10 +56,10 @@ fn records(
 }
 
 #[track_caller]
-fn assert_diagnosis(records: &[Record], finding: Finding, ranks: &[usize], words: &[&str]) {
+fn assert_diagnosis(records: &[Record], kind: FailureKind, ranks: &[usize], words: &[&str]) {
     let diagnosis = flight::diagnose(records);
     let text = diagnosis.to_string();
-    assert!(diagnosis.finding == finding && diagnosis.ranks == ranks, "{diagnosis:?}");
+    assert!(diagnosis.kind == kind && diagnosis.ranks == ranks, "{diagnosis:?}");
     assert!(words.iter().all(|word| text.contains(word)) && text.lines().count() == 1, "{text}");
 }
 
@@ -78,7 +78,7 @@ fn operations_are_recorded(kind: Kind) {
         let names: Vec<_> = record.groups.iter().map(|group| (&group.name[..], &group.members[..])).collect();
         assert_eq!(names, [("world", &[0, 1][..]), ("pair", &[0, 1])]);
         let [gathered, reduced, passed] = &record.entries[..] else { panic!("{record:?}") };
-        assert_eq!((gathered.group, gathered.call.operation), (0, Operation::AllGather));
+        assert_eq!((gathered.group, gathered.call.operation), (0, OpType::AllGather));
         assert_eq!((reduced.group, reduced.call.bytes, reduced.state), (1, 4000, State::Done));
         assert_eq!((reduced.sent, reduced.received), (4000, 4000));
         assert_eq!((passed.peer, passed.call.sequence), (Some(1 - rank), 0));
@@ -89,16 +89,16 @@ fn operations_are_recorded(kind: Kind) {
         }
         assert_eq!((record.groups[1].collectives, record.groups[1].transfers.len()), (1, 1));
     }
-    assert_diagnosis(&records, Finding::Nothing, &[], &["nothing failed", "2 ranks"]);
+    assert_diagnosis(&records, FailureKind::Nothing, &[], &["nothing failed", "2 ranks"]);
 }
 
 fn what_another_library_runs_is_diagnosed(kind: Kind) {
     // Between them, not within the world: nothing of that may be in flight when it fails.
     let all_here = std::sync::Barrier::new(3);
     let records = records(kind, 3, PATIENT, |group| {
-        let outside = group.outside("gpus", 0, &[0, 1, 2]);
-        outside.begin(Operation::AllGather, 8, DType::Bf16).done(true);
-        let reduce = (group.rank() != 1).then(|| outside.begin(Operation::AllReduce, 20, DType::F32));
+        let outside = group.external_recorder("gpus", 0, &[0, 1, 2]);
+        outside.begin(OpType::AllGather, 8, DType::Bf16).done(true);
+        let reduce = (group.rank() != 1).then(|| outside.begin(OpType::AllReduce, 20, DType::F32));
         all_here.wait();
         if group.rank() == 0 {
             reduce.inspect(|reduce| reduce.overdue());
@@ -111,7 +111,7 @@ fn what_another_library_runs_is_diagnosed(kind: Kind) {
     });
     assert!(records[2].failure.as_ref().unwrap().text.contains("late"));
     let missed = "rank 1 never called all_reduce #1 (sum, f32, 20 bytes) of group \"gpus\"";
-    assert_diagnosis(&records, Finding::Missed, &[1], &[missed, "ranks 0, 2 wait in"]);
+    assert_diagnosis(&records, FailureKind::Missed, &[1], &[missed, "ranks 0, 2 wait in"]);
 }
 
 fn a_missed_collective_is_diagnosed(kind: Kind) {
@@ -127,13 +127,13 @@ fn a_missed_collective_is_diagnosed(kind: Kind) {
     let missed = "rank 2 never called all_reduce #1 (sum, f32, 20 bytes) of group \"world\"";
     assert_diagnosis(
         &records,
-        Finding::Missed,
+        FailureKind::Missed,
         &[2],
         &[missed, "ranks 0, 1 wait in", "its last was barrier #0"],
     );
     // Records that are not there change little: those of the others still say who it was.
-    assert_diagnosis(&records[..2], Finding::Gone, &[2], &["rank 2 left no record", "all_reduce #1"]);
-    assert_diagnosis(&records[1..], Finding::Missed, &[2], &[missed, "rank 1 wait"]);
+    assert_diagnosis(&records[..2], FailureKind::Gone, &[2], &["rank 2 left no record", "all_reduce #1"]);
+    assert_diagnosis(&records[1..], FailureKind::Missed, &[2], &[missed, "rank 1 wait"]);
     let table = flight::table(&records, 2);
     let lines: Vec<_> = table.lines().collect();
     assert!(lines.len() == 3 && lines[0].contains("rank 2"), "{table}");
@@ -149,7 +149,7 @@ fn a_missed_send_is_diagnosed(kind: Kind) {
         Ok(())
     });
     let words = ["rank 0 never sent what rank 1 waits for in recv #0 (u8, 9 bytes) from rank 0"];
-    assert_diagnosis(&records, Finding::Unmatched, &[0], &words);
+    assert_diagnosis(&records, FailureKind::Unmatched, &[0], &words);
 }
 
 /// Rank 3 is busy; rank 2 waits for it, rank 1 for rank 2, rank 0 for all of them.
@@ -177,7 +177,7 @@ fn a_chain_of_waits_is_followed_to_its_end(kind: Kind) {
         assert!(text.contains("it is in no operation, since barrier #0"), "{text}");
     }
     let failure = records[0].failure.as_ref().unwrap();
-    assert_eq!(failure.root.iter().map(|suspect| suspect.rank).collect::<Vec<_>>(), [3]);
+    assert_eq!(failure.root.iter().map(|stalled| stalled.rank).collect::<Vec<_>>(), [3]);
     let diagnosis = flight::diagnose(&records);
     assert!(diagnosis.ranks == [3], "{diagnosis}");
 }
@@ -189,7 +189,7 @@ fn another_operation_is_diagnosed(kind: Kind) {
     });
     let diagnosis = flight::diagnose(&records);
     // A rank that comes after two others have quarrelled has called nothing any more.
-    assert!(diagnosis.finding == Finding::Mismatch && diagnosis.ranks.contains(&2), "{diagnosis:?}");
+    assert!(diagnosis.kind == FailureKind::Mismatch && diagnosis.ranks.contains(&2), "{diagnosis:?}");
     let text = diagnosis.to_string();
     assert!(text.contains("barrier #0 (u8, 0 bytes)") && text.contains("all_gather #0"), "{text}");
 }
@@ -204,7 +204,7 @@ fn a_failure_of_its_own_is_diagnosed(kind: Kind) {
         group.barrier()
     });
     let words = ["rank 1 failed first", "the loss is not finite", "ranks 0, 2 waited for it in barrier #1"];
-    assert_diagnosis(&records, Finding::Failed, &[1], &words);
+    assert_diagnosis(&records, FailureKind::Failed, &[1], &words);
 }
 
 fn ranks_that_wait_for_each_other_are_diagnosed(kind: Kind) {
@@ -214,7 +214,7 @@ fn ranks_that_wait_for_each_other_are_diagnosed(kind: Kind) {
     });
     assert!(records[0].failure.as_ref().unwrap().root.is_empty());
     let words = ["ranks 0, 1 wait for each other", "rank 0 in recv #0", "rank 1 in recv #0"];
-    assert_diagnosis(&records, Finding::Circle, &[0, 1], &words);
+    assert_diagnosis(&records, FailureKind::Circle, &[0, 1], &words);
 }
 
 #[test]
@@ -225,11 +225,11 @@ fn the_last_operations_and_those_in_flight_are_kept() {
         for _ in 0..more {
             group.barrier()?;
         }
-        let record = group.flight().record();
+        let record = group.flight_recorder().record();
         assert_eq!(record.entries.len(), MAX_OPERATIONS + usize::from(group.rank() == 0));
         if let Some(old) = old {
             let (first, second) = (&record.entries[0], &record.entries[1]);
-            assert_eq!((first.call.operation, first.state, first.id), (Operation::Recv, State::Started, 0));
+            assert_eq!((first.call.operation, first.state, first.id), (OpType::Recv, State::Started, 0));
             assert!(!first.waiting.as_ref().unwrap().awaited);
             assert_eq!(second.call.sequence, more - MAX_OPERATIONS as u64);
             group.barrier()?;
@@ -239,7 +239,7 @@ fn the_last_operations_and_those_in_flight_are_kept() {
         group.send(vec![0u8; 9], DType::U8, 0).wait().map(drop)
     });
     assert!(records.iter().all(|record| record.entries.len() == MAX_OPERATIONS));
-    assert_diagnosis(&records, Finding::Nothing, &[], &[]);
+    assert_diagnosis(&records, FailureKind::Nothing, &[], &[]);
 }
 
 /// What is older than a record is known by its number alone.
@@ -264,7 +264,7 @@ fn a_record_that_has_wrapped_still_tells() {
     assert!(records[1].entries.iter().all(|entry| entry.group == 0));
     assert_diagnosis(
         &records,
-        Finding::Missed,
+        FailureKind::Missed,
         &[1],
         &["never called barrier #1 (u8, 0 bytes) of group \"pair\""],
     );
@@ -277,7 +277,7 @@ fn a_record_survives_its_file() {
     let path = folder.join("rank-0.json");
     let group = brigade_comm::threads(1, PATIENT).remove(0);
     group.barrier().unwrap();
-    let flight = group.flight();
+    let flight = group.flight_recorder();
     drop(group);
     flight.write(&path).unwrap();
     let record = flight::read(&path).unwrap();
@@ -288,7 +288,10 @@ fn a_record_survives_its_file() {
     let refused = |text: &str, words: &str| {
         fs::write(&path, text).unwrap();
         let error = flight::read(&path).unwrap_err();
-        assert!(matches!(error, Error::Flight { .. }) && error.to_string().contains(words), "{error}");
+        assert!(
+            matches!(error, Error::FlightRecord { .. }) && error.to_string().contains(words),
+            "{error}"
+        );
         assert!(error.to_string().contains("rank-0.json"), "{error}");
     };
     refused(&text.replacen("\"version\":1", "\"version\":9", 1), "format version 9, this program reads 1");
@@ -298,12 +301,12 @@ fn a_record_survives_its_file() {
     refused("", "no flight record");
     refused(&" ".repeat(flight::MAX_FILE_BYTES as usize + 1), "longer than");
     let error = flight.write(&folder.join("nowhere/rank-0.json")).unwrap_err();
-    assert!(matches!(error, Error::Flight { .. }), "{error}");
+    assert!(matches!(error, Error::FlightRecord { .. }), "{error}");
     fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]
 fn no_records_are_no_diagnosis() {
-    assert_diagnosis(&[], Finding::NoRecords, &[], &["no flight records"]);
+    assert_diagnosis(&[], FailureKind::NoRecords, &[], &["no flight records"]);
     assert_eq!(flight::table(&[], 3), "");
 }

@@ -4,10 +4,10 @@
 
 mod collectives;
 mod failures;
-mod files;
 mod flight;
 mod messages;
 mod network;
+mod open_files;
 mod processes;
 mod rendezvous;
 mod worlds;

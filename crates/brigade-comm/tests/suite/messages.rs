@@ -1,6 +1,6 @@
 //! Receives whose size comes with the message.
 
-use brigade_comm::{Count, DType, Element, Operation, ReduceOp};
+use brigade_comm::{Count, DType, Element, OpType, ReduceOp};
 
 use crate::worlds::{Kind, on_every_transport, run_well};
 
@@ -41,7 +41,7 @@ fn messages_are_awaited_before_they_are_sent(kind: Kind) {
         let messages: Vec<_> = sizes.iter().map(|_| group.recv_message(peer, 5 * MIB)).collect();
         // Nobody has sent; collectives do not wait for the receives.
         group.all_reduce_in_place(&mut vec![1.0f32; 100_000], ReduceOp::Sum)?;
-        assert!(messages.iter().all(|message| !message.is_done()));
+        assert!(messages.iter().all(|message| !message.is_completed()));
         group.barrier()?;
         let sent: Vec<_> =
             sizes.iter().map(|size| group.send(content(group.rank(), *size), DType::U8, peer)).collect();
@@ -85,9 +85,9 @@ fn messages_are_counted(kind: Kind) {
         let sent = group.send(content(0, 1000), DType::U8, peer);
         group.recv_message(peer, 2000).wait()?;
         sent.wait()?;
-        assert_eq!(group.stats().of(Operation::RecvMessage), Count { calls: 1, bytes: 0 });
-        assert_eq!(group.stats().of(Operation::Send), Count { calls: 1, bytes: 1000 });
-        assert_eq!(group.stats().of(Operation::Recv), Count::default());
+        assert_eq!(group.stats().of(OpType::RecvMessage), Count { calls: 1, bytes: 0 });
+        assert_eq!(group.stats().of(OpType::Send), Count { calls: 1, bytes: 1000 });
+        assert_eq!(group.stats().of(OpType::Recv), Count::default());
         Ok(())
     });
 }

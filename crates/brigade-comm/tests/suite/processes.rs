@@ -7,7 +7,7 @@ use std::os::fd::{BorrowedFd, RawFd};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use brigade_comm::{DType, Join, ReduceOp, Result, Timeouts, Token, Transport, join};
+use brigade_comm::{AuthToken, DType, Join, ReduceOp, Result, Timeouts, Transport, join};
 use rustix::net::{AddressFamily, getpeername};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -72,7 +72,7 @@ fn child() {
         world_size: world_size.parse().unwrap(),
         endpoint: endpoint.into(),
         listener: None,
-        token: Token::new("children"),
+        token: AuthToken::new("children"),
         transport: if transport == "tcp" { Transport::Tcp } else { Transport::Auto },
         timeouts: Timeouts { step: seconds(step), host: seconds(host), ..PATIENT },
         restart: 0,

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use brigade_comm::{Error, Join, Result, Timeouts, Token, Transport, World, join};
+use brigade_comm::{AuthToken, Error, Join, Result, Timeouts, Transport, World, join};
 
 use crate::worlds::{Kind, PATIENT, SOON, joining, listener};
 
@@ -125,11 +125,11 @@ fn values_that_cannot_be() {
         (Join { rank: 2, listener: None, ..base(1) }, "rank = 2: a number below the world size of 2"),
         (Join { endpoint: "nowhere".into(), ..base(1) }, "endpoint = \"nowhere\": host:port"),
         (Join { endpoint: ":1".into(), ..base(1) }, "endpoint"),
-        (Join { token: Token::new(""), ..base(1) }, "token"),
+        (Join { token: AuthToken::new(""), ..base(1) }, "token"),
         (Join { listener: Some(listener()), ..base(1) }, "listener"),
     ];
-    for (case, words) in cases {
-        let error = join(case).err().unwrap();
+    for (refused, words) in cases {
+        let error = join(refused).err().unwrap();
         assert!(matches!(error, Error::Option { .. }) && error.to_string().contains(words), "{error}");
     }
 }
@@ -137,10 +137,10 @@ fn values_that_cannot_be() {
 #[test]
 fn a_wrong_token_is_refused_and_does_not_disturb_the_others() {
     let at = listener();
-    let stranger = Join { token: Token::new("a guess"), ..joining(Kind::Tcp, 1, 2, &at, PATIENT) };
+    let uninvited = Join { token: AuthToken::new("a guess"), ..joining(Kind::Tcp, 1, 2, &at, PATIENT) };
     std::thread::scope(|scope| {
         let rank_0 = scope.spawn(|| join(joining(Kind::Tcp, 0, 2, &at, PATIENT)));
-        let error = join(stranger).err().unwrap();
+        let error = join(uninvited).err().unwrap();
         assert!(matches!(&error, Error::Refused { rank: 1, .. }), "{error}");
         assert!(!error.to_string().contains("a guess"));
         let rank_1 = join(joining(Kind::Tcp, 1, 2, &at, PATIENT)).unwrap();
@@ -208,7 +208,7 @@ fn a_straggler_of_an_earlier_start_is_refused_and_does_not_disturb() {
         let others = [1, 2].map(|number| scope.spawn(move || join(rank(number, 2))));
         let mut worlds = vec![rank_0.join().unwrap().unwrap()];
         worlds.extend(others.map(|other| other.join().unwrap().unwrap()));
-        assert_eq!(worlds[1].group().flight().record().restart, 2);
+        assert_eq!(worlds[1].group().flight_recorder().record().restart, 2);
         worlds.into_iter().for_each(|world| {
             scope.spawn(|| world.shutdown().unwrap());
         });
@@ -274,8 +274,8 @@ fn a_dropped_world_is_a_failed_rank() {
 
 #[test]
 fn the_token_does_not_show() {
-    let token = Token::random().unwrap();
+    let token = AuthToken::random().unwrap();
     assert_eq!(token.expose().len(), 64);
-    assert_ne!(token, Token::random().unwrap());
+    assert_ne!(token, AuthToken::random().unwrap());
     assert!(!format!("{token:?}").contains(token.expose()));
 }

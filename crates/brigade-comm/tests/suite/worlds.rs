@@ -4,7 +4,7 @@
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use brigade_comm::{Group, Join, Result, Timeouts, Token, Transport, join, threads};
+use brigade_comm::{AuthToken, Group, Join, Result, Timeouts, Transport, join, threads};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -35,7 +35,7 @@ pub fn joining(
         world_size,
         endpoint: listener.local_addr().unwrap().to_string(),
         listener: (rank == 0).then(|| listener.try_clone().unwrap()),
-        token: Token::new("a token for tests"),
+        token: AuthToken::new("a token for tests"),
         transport: match kind {
             Kind::Tcp => Transport::Tcp,
             Kind::SharedMemory => Transport::SharedMemory,

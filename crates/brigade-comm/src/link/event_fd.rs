@@ -8,11 +8,11 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use crate::error::Error;
 
 /// An event descriptor. A ring is remembered until it is heard.
-pub(crate) struct Doorbell {
+pub(crate) struct EventFd {
     event: OwnedFd,
 }
 
-impl Doorbell {
+impl EventFd {
     pub(crate) fn new() -> Result<Self, Error> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| Error::system("make an event descriptor", error))?;
@@ -25,7 +25,7 @@ impl Doorbell {
     }
 
     /// Rings. It cannot fail in a way that matters: a full counter is already ringing.
-    pub(crate) fn ring(&self) {
+    pub(crate) fn notify(&self) {
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }
 
@@ -43,7 +43,7 @@ impl Doorbell {
     }
 }
 
-impl AsFd for Doorbell {
+impl AsFd for EventFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }

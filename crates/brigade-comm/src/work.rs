@@ -10,52 +10,52 @@ use crate::sync::{lock, wait};
 
 /// An operation in flight that holds a buffer. Dropping it does not cancel the operation.
 #[must_use = "an operation's failure is reported by wait()"]
-pub struct Pending<B> {
-    slot: Arc<Slot<B>>,
+pub struct Work<B> {
+    completion: Arc<Completion<B>>,
 }
 
-struct Slot<B> {
+struct Completion<B> {
     outcome: Mutex<Option<Result<B, Error>>>,
     arrived: Condvar,
     awaited: AtomicBool,
 }
 
-impl<B> Slot<B> {
+impl<B> Completion<B> {
     fn new(outcome: Option<Result<B, Error>>) -> Arc<Self> {
         let awaited = AtomicBool::new(false);
         Arc::new(Self { outcome: Mutex::new(outcome), arrived: Condvar::new(), awaited })
     }
 }
 
-impl<B> Pending<B> {
+impl<B> Work<B> {
     /// The handle of an operation that failed before it began.
     pub(crate) fn failed(error: Error) -> Self {
-        Self { slot: Slot::new(Some(Err(error))) }
+        Self { completion: Completion::new(Some(Err(error))) }
     }
 
     /// Waits for the operation and gives the buffer back. The operation's own deadline bounds the wait; a buffer
     /// whose operation failed is dropped.
     pub fn wait(self) -> Result<B, Error> {
-        self.slot.awaited.store(true, Ordering::Relaxed);
-        let mut outcome = lock(&self.slot.outcome);
+        self.completion.awaited.store(true, Ordering::Relaxed);
+        let mut outcome = lock(&self.completion.outcome);
         loop {
             match outcome.take() {
                 Some(outcome) => return outcome,
-                None => outcome = wait(&self.slot.arrived, outcome),
+                None => outcome = wait(&self.completion.arrived, outcome),
             }
         }
     }
 
     /// Whether [`wait`](Self::wait) would return at once.
-    pub fn is_done(&self) -> bool {
-        lock(&self.slot.outcome).is_some()
+    pub fn is_completed(&self) -> bool {
+        lock(&self.completion.outcome).is_some()
     }
 }
 
 /// What an operation in flight works on.
-pub(crate) trait Work: Send {
+pub(crate) trait OpBuffer: Send {
     /// Called once before a receive, with the size that the peer gives and this rank's call accepts.
-    fn make_room(&mut self, bytes: usize) -> Result<(), TryReserveError>;
+    fn reserve(&mut self, bytes: usize) -> Result<(), TryReserveError>;
     fn bytes(&mut self) -> &mut [u8];
     /// Whether a thread waits for the operation.
     fn is_awaited(&self) -> bool;
@@ -63,30 +63,30 @@ pub(crate) trait Work: Send {
 }
 
 /// An owned buffer, with the handle that waits for it.
-pub(crate) struct Owned<B> {
+pub(crate) struct OwnedBuffer<B> {
     buffer: B,
-    make_room: fn(&mut B, usize) -> Result<(), TryReserveError>,
-    slot: Arc<Slot<B>>,
+    reserve: fn(&mut B, usize) -> Result<(), TryReserveError>,
+    completion: Arc<Completion<B>>,
 }
 
-impl<B: HostBuffer> Owned<B> {
+impl<B: HostBuffer> OwnedBuffer<B> {
     /// A buffer that has its size.
-    pub(crate) fn sized(buffer: B) -> (Box<dyn Work>, Pending<B>) {
+    pub(crate) fn sized(buffer: B) -> (Box<dyn OpBuffer>, Work<B>) {
         Self::with(buffer, |_, _| Ok(()))
     }
 
     fn with(
         buffer: B,
-        make_room: fn(&mut B, usize) -> Result<(), TryReserveError>,
-    ) -> (Box<dyn Work>, Pending<B>) {
-        let slot = Slot::new(None);
-        (Box::new(Self { buffer, make_room, slot: slot.clone() }), Pending { slot })
+        reserve: fn(&mut B, usize) -> Result<(), TryReserveError>,
+    ) -> (Box<dyn OpBuffer>, Work<B>) {
+        let completion = Completion::new(None);
+        (Box::new(Self { buffer, reserve, completion: completion.clone() }), Work { completion })
     }
 }
 
-impl Owned<Vec<u8>> {
+impl OwnedBuffer<Vec<u8>> {
     /// A buffer that is allocated when the peer's size is known.
-    pub(crate) fn message() -> (Box<dyn Work>, Pending<Vec<u8>>) {
+    pub(crate) fn message() -> (Box<dyn OpBuffer>, Work<Vec<u8>>) {
         Self::with(Vec::new(), |buffer, bytes| {
             buffer.try_reserve_exact(bytes)?;
             buffer.resize(bytes, 0);
@@ -95,9 +95,9 @@ impl Owned<Vec<u8>> {
     }
 }
 
-impl<B: HostBuffer> Work for Owned<B> {
-    fn make_room(&mut self, bytes: usize) -> Result<(), TryReserveError> {
-        (self.make_room)(&mut self.buffer, bytes)
+impl<B: HostBuffer> OpBuffer for OwnedBuffer<B> {
+    fn reserve(&mut self, bytes: usize) -> Result<(), TryReserveError> {
+        (self.reserve)(&mut self.buffer, bytes)
     }
 
     fn bytes(&mut self) -> &mut [u8] {
@@ -105,21 +105,21 @@ impl<B: HostBuffer> Work for Owned<B> {
     }
 
     fn is_awaited(&self) -> bool {
-        self.slot.awaited.load(Ordering::Relaxed)
+        self.completion.awaited.load(Ordering::Relaxed)
     }
 
     fn complete(self: Box<Self>, outcome: Result<(), Error>) {
-        let Self { buffer, slot, .. } = *self;
-        *lock(&slot.outcome) = Some(outcome.map(|()| buffer));
-        slot.arrived.notify_all();
+        let Self { buffer, completion, .. } = *self;
+        *lock(&completion.outcome) = Some(outcome.map(|()| buffer));
+        completion.arrived.notify_all();
     }
 }
 
 /// A borrowed slice, whose owner drives the operation itself and sees its outcome directly.
-pub(crate) struct Borrowed<'a>(pub(crate) &'a mut [u8]);
+pub(crate) struct BorrowedBuffer<'a>(pub(crate) &'a mut [u8]);
 
-impl Work for Borrowed<'_> {
-    fn make_room(&mut self, _: usize) -> Result<(), TryReserveError> {
+impl OpBuffer for BorrowedBuffer<'_> {
+    fn reserve(&mut self, _: usize) -> Result<(), TryReserveError> {
         Ok(())
     }
 

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::standing::{Queue, Standing, Wait};
-use crate::error::{Suspect, Verdict};
+use super::rank_status::{Queue, RankStatus, Wait};
+use crate::error::{Diagnosis, StalledRank};
 
 /// How many ranks a verdict names, and of how many it says what they wait for.
 const MAX_NAMED: usize = 8;
@@ -20,9 +20,9 @@ pub(super) enum Cause<'a> {
     Undelivered { rank: usize, waiter: usize, wait: &'a Wait },
 }
 
-/// Follows the waits from some of them. Ranks that are not among `standings` say nothing.
+/// Follows the waits from some of them. Ranks that are not among `statuses` say nothing.
 pub(super) fn follow<'a>(
-    standings: &'a BTreeMap<usize, Standing>,
+    statuses: &'a BTreeMap<usize, RankStatus>,
     from: impl IntoIterator<Item = (usize, &'a Wait)>,
 ) -> Vec<Cause<'a>> {
     let mut open: Vec<_> = from.into_iter().collect();
@@ -33,21 +33,21 @@ pub(super) fn follow<'a>(
             continue;
         }
         // One that waits for earlier ones of its queue waits for what the first of them waits for.
-        let first = standings.get(&waiter).and_then(|standing| standing.first(wait.queue)).unwrap_or(wait);
+        let first = statuses.get(&waiter).and_then(|status| status.first(wait.queue)).unwrap_or(wait);
         for rank in first.on().filter(|rank| *rank != waiter) {
-            let Some(standing) = standings.get(&rank) else {
+            let Some(status) = statuses.get(&rank) else {
                 causes.push(Cause::Silent { rank, wait: first });
                 continue;
             };
             let queue = first.queue.counterpart(waiter);
-            if let Some(theirs) = standing.first(queue) {
+            if let Some(theirs) = status.first(queue) {
                 open.push((rank, theirs));
-            } else if standing.has_called(queue, first.sequence) {
+            } else if status.has_called(queue, first.sequence) {
                 undelivered.push(Cause::Undelivered { rank, waiter, wait: first });
-            } else if standing.awaited().next().is_none() {
+            } else if status.awaited().next().is_none() {
                 causes.push(Cause::Missed { rank, waiter, wait: first });
             } else {
-                open.extend(standing.awaited().map(|theirs| (rank, theirs)));
+                open.extend(status.awaited().map(|theirs| (rank, theirs)));
             }
         }
     }
@@ -72,35 +72,35 @@ impl Cause<'_> {
 
 /// Finds who holds up `asker`. A rank that does not answer is the cause whatever else there is; `heard` says how long
 /// ago each of those was last heard of.
-pub(crate) fn investigate(
-    standings: &BTreeMap<usize, Standing>,
+pub(crate) fn diagnose_stall(
+    statuses: &BTreeMap<usize, RankStatus>,
     asker: usize,
     heard: &[(usize, Duration)],
-) -> Verdict {
-    let own = standings.get(&asker).into_iter().flat_map(|standing| &standing.waits);
+) -> Diagnosis {
+    let own = statuses.get(&asker).into_iter().flat_map(|status| &status.waits);
     let mut from: Vec<&Wait> = own.clone().filter(|wait| wait.waiting.overdue).collect();
     if from.is_empty() {
         from = own.filter(|wait| wait.waiting.awaited).collect();
     }
-    let mut root: Vec<Suspect> =
-        heard.iter().map(|(rank, ago)| Suspect { rank: *rank, why: unanswered(*ago) }).collect();
+    let mut root: Vec<StalledRank> =
+        heard.iter().map(|(rank, ago)| StalledRank { rank: *rank, why: unanswered(*ago) }).collect();
     if root.is_empty() {
-        let causes = follow(standings, from.into_iter().map(|wait| (asker, wait)));
-        root = causes.iter().map(|cause| suspect(cause, standings)).collect();
+        let causes = follow(statuses, from.into_iter().map(|wait| (asker, wait)));
+        root = causes.iter().map(|cause| stalled_rank(cause, statuses)).collect();
     }
     root.truncate(MAX_NAMED);
-    let named: BTreeSet<usize> = root.iter().map(|suspect| suspect.rank).chain([asker]).collect();
-    let waiting = standings.iter().filter(|(rank, _)| !named.contains(rank));
-    let others = waiting.filter_map(|(rank, standing)| {
-        let wait = standing.awaited().next()?;
+    let named: BTreeSet<usize> = root.iter().map(|stalled| stalled.rank).chain([asker]).collect();
+    let waiting = statuses.iter().filter(|(rank, _)| !named.contains(rank));
+    let others = waiting.filter_map(|(rank, status)| {
+        let wait = status.awaited().next()?;
         Some(format!("rank {rank} has waited for {} s in {}", seconds(wait.since), wait.what))
     });
-    Verdict { root, others: others.take(MAX_NAMED).collect() }
+    Diagnosis { root, others: others.take(MAX_NAMED).collect() }
 }
 
 /// The verdict where rank 0, which would have asked the others, was last heard of so long ago.
-pub(crate) fn silent(rank: usize, ago: Duration) -> Verdict {
-    Verdict { root: vec![Suspect { rank, why: unanswered(ago) }], others: Vec::new() }
+pub(crate) fn unresponsive(rank: usize, ago: Duration) -> Diagnosis {
+    Diagnosis { root: vec![StalledRank { rank, why: unanswered(ago) }], others: Vec::new() }
 }
 
 fn unanswered(ago: Duration) -> String {
@@ -108,12 +108,12 @@ fn unanswered(ago: Duration) -> String {
     format!("does not answer: its process is stopped or its host is gone (last sign of life {ago} s ago)")
 }
 
-fn suspect(cause: &Cause<'_>, standings: &BTreeMap<usize, Standing>) -> Suspect {
+fn stalled_rank(cause: &Cause<'_>, statuses: &BTreeMap<usize, RankStatus>) -> StalledRank {
     let rank = cause.rank();
     let why = match cause {
         Cause::Silent { wait, .. } => format!("does not answer, but {} waits for it", wait.what),
         Cause::Missed { wait, .. } => {
-            let last = standings.get(&rank).and_then(|standing| standing.last.as_ref());
+            let last = statuses.get(&rank).and_then(|status| status.last.as_ref());
             let idle = match last {
                 Some((last, ago)) => format!("since {last} ended {} s ago", seconds(*ago)),
                 None => "and has completed none".into(),
@@ -124,7 +124,7 @@ fn suspect(cause: &Cause<'_>, standings: &BTreeMap<usize, Standing>) -> Suspect 
             format!("did its part of {}, but nothing of it reaches rank {waiter}", wait.what)
         }
     };
-    Suspect { rank, why }
+    StalledRank { rank, why }
 }
 
 /// Microseconds as seconds, for the eye.
@@ -132,7 +132,7 @@ pub(super) fn seconds(micros: u64) -> String {
     format!("{:.1}", micros as f64 / 1e6)
 }
 
-impl Standing {
+impl RankStatus {
     /// The first operation of a queue that is in flight.
     pub(super) fn first(&self, queue: Queue) -> Option<&Wait> {
         self.waits.iter().filter(|wait| wait.queue == queue).min_by_key(|wait| wait.sequence)

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::record::{Entry, GroupRecord, Record, State, Waiting};
-use crate::call::Operation;
+use crate::call::OpType;
 
 /// How much of a rank's operations is told, so that a message about them stays short.
 const MAX_WAITS: usize = 32;
@@ -11,7 +11,7 @@ const MAX_COUNTS: usize = 256;
 
 /// What a rank waits for, or that it waits for nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Standing {
+pub(crate) struct RankStatus {
     /// What is in flight, oldest first.
     pub(super) waits: Vec<Wait>,
     /// How many operations it has called, by queue.
@@ -50,7 +50,7 @@ impl Queue {
     }
 }
 
-impl Standing {
+impl RankStatus {
     /// Where a rank stands `now`, in microseconds since its world began.
     pub(crate) fn new(groups: &[GroupRecord], entries: &[Entry], now: u64) -> Self {
         let unfinished = entries.iter().filter(|entry| entry.state != State::Done);
@@ -90,7 +90,7 @@ impl Wait {
     fn new(entry: &Entry, groups: &[GroupRecord], now: u64) -> Self {
         let group = groups.get(entry.group).map_or(0, |group| group.number);
         let queue = match (entry.peer, entry.call.operation) {
-            (Some(peer), Operation::Send) => Queue::Sends(group, peer),
+            (Some(peer), OpType::Send) => Queue::Sends(group, peer),
             (Some(peer), _) => Queue::Receives(group, peer),
             (None, _) => Queue::Collectives(group),
         };

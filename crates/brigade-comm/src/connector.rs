@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::error::{Error, Suspect, Verdict};
-use crate::link::{Channel, Doorbell, Link};
+use crate::error::{Diagnosis, Error, StalledRank};
+use crate::link::{Channel, EventFd, Link};
 
 /// A link between two members of a group, as one of them sees it.
-pub(crate) struct Pair<'a> {
+pub(crate) struct LinkSpec<'a> {
     /// The group's number; the same on all members, and of no other group.
     pub(crate) group: u64,
     pub(crate) name: &'a str,
@@ -20,34 +20,34 @@ pub(crate) struct Pair<'a> {
 
 /// Why there will be no link.
 #[derive(Debug)]
-pub(crate) enum Unlinked {
+pub(crate) enum LinkUnavailable {
     /// The peer has let go of the group.
     Left,
     Failed(Error),
 }
 
-impl From<Error> for Unlinked {
+impl From<Error> for LinkUnavailable {
     fn from(error: Error) -> Self {
         Self::Failed(error)
     }
 }
 
 /// Makes the links of groups, each when it is first used, by way of their world.
-pub(crate) trait Fabric: Send + Sync {
+pub(crate) trait Connector: Send + Sync {
     /// Rank `rank` of the world becomes a member of a group. Gives what wakes it, also when a link has come about.
-    fn enter(&self, group: u64, rank: usize) -> Result<Arc<Doorbell>, Error>;
+    fn join_group(&self, group: u64, rank: usize) -> Result<Arc<EventFd>, Error>;
 
     /// Rank `rank` lets go of a group: it makes no more links there.
-    fn leave(&self, group: u64, rank: usize);
+    fn leave_group(&self, group: u64, rank: usize);
 
     /// Gives a link, once, if it has come about. Otherwise it sees to it that it does, without waiting.
-    fn link(&self, pair: &Pair<'_>) -> Result<Option<Link>, Unlinked>;
+    fn link(&self, link_spec: &LinkSpec<'_>) -> Result<Option<Link>, LinkUnavailable>;
 
     /// Asks all ranks what they wait for and finds out who holds up rank `asker` of the world, within seconds.
-    fn inquire(&self, asker: usize) -> Verdict;
+    fn diagnose(&self, asker: usize) -> Diagnosis;
 
     /// The rank that passes on the news of failures, if it has been silent so long that it cannot be well.
-    fn silent_hub(&self) -> Option<Suspect> {
+    fn unresponsive_rank_0(&self) -> Option<StalledRank> {
         None
     }
 

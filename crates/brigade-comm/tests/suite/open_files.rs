@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use brigade_comm::{Join, ReduceOp, Timeouts, Token, Transport, join};
+use brigade_comm::{AuthToken, Join, ReduceOp, Timeouts, Transport, join};
 use rustix::process::{Resource, getrlimit};
 
 use crate::processes::Rank;
@@ -35,7 +35,7 @@ fn child() {
         world_size,
         endpoint: endpoint.into(),
         listener: None,
-        token: Token::new("children"),
+        token: AuthToken::new("children"),
         transport: Transport::Tcp,
         timeouts: Timeouts { init: Duration::from_secs(60), ..Timeouts::default() },
         restart: 0,

@@ -6,9 +6,9 @@ use crate::error::Error;
 
 /// The secret that all ranks of a world share and that nobody else knows.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Token(String);
+pub struct AuthToken(String);
 
-impl Token {
+impl AuthToken {
     /// A given secret. An empty one is refused by [`join`](crate::join).
     pub fn new(secret: impl Into<String>) -> Self {
         Self(secret.into())
@@ -30,9 +30,9 @@ impl Token {
 }
 
 /// Does not show the secret.
-impl fmt::Debug for Token {
+impl fmt::Debug for AuthToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token(…)")
+        f.write_str("AuthToken(…)")
     }
 }
 

@@ -14,21 +14,21 @@ use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 
+use super::auth_token::{AuthToken, random};
 use super::descriptors;
-use super::handshake::{HandshakeError, Stream, answer};
-use super::message::{Hello, LinkHello, MAX_WORLD_SIZE, Message, Use};
-use super::token::{Token, random};
+use super::handshake::{HandshakeError, Stream, respond};
+use super::message::{Hello, LinkHello, LinkUse, MAX_WORLD_SIZE, Message};
 use crate::error::Error;
 use crate::fault::Fault;
-use crate::files::is_out_of_files;
-use crate::link::{Channel, Doorbell, Segment};
+use crate::link::{Channel, EventFd, Segment};
+use crate::open_files::is_out_of_files;
 use crate::sync::lock;
 
 /// How long a connection may take to say who it is.
-pub(super) const INTRODUCTION: Duration = Duration::from_secs(10);
+pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Connections that may be saying who they are at the same time. More are closed, and try again.
-const MAX_INTRODUCTIONS: usize = 256;
+const MAX_HANDSHAKES: usize = 256;
 
 /// Connections that may wait to be taken in. All ranks may call at once; who finds no place tries again a second later.
 const BACKLOG: i32 = MAX_WORLD_SIZE as i32;
@@ -44,24 +44,24 @@ const SHORTAGE: Duration = Duration::from_secs(1);
 const MAX_WAITING: usize = 1 << 16;
 
 /// A rank that wants to join, and its address.
-pub(super) struct Joiner {
+pub(super) struct JoinRequest {
     pub(super) hello: Hello,
     pub(super) stream: Stream,
     pub(super) address: IpAddr,
 }
 
 /// What a link can be made of.
-pub(super) enum Arrival {
+pub(super) enum LinkOutcome {
     Tcp(TcpStream),
     /// A peer's memory.
     Memory {
         segment: OwnedFd,
-        doorbell: OwnedFd,
+        event_fd: OwnedFd,
     },
     /// Memory of this rank, which the peer has taken as well.
     Shared {
         segment: Segment,
-        doorbell: OwnedFd,
+        event_fd: OwnedFd,
     },
     /// The peer was called and has let go of the group.
     Left,
@@ -70,43 +70,43 @@ pub(super) enum Arrival {
 }
 
 /// What a link is for: world, group, the peer's world rank, channel.
-pub(super) type Purpose = (u64, u64, usize, Channel);
+pub(super) type LinkKey = (u64, u64, usize, Channel);
 
 /// A look for a link.
-pub(super) enum Found {
-    Arrival(Arrival),
+pub(super) enum LinkLookup {
+    Ready(LinkOutcome),
     /// It is expected.
-    Nothing,
+    Pending,
     /// It has not been asked for before.
-    First,
+    Unrequested,
 }
 
 /// The groups that this rank is or will be in, and what has come for them.
 #[derive(Default)]
 struct Groups {
-    doorbells: HashMap<u64, Arc<Doorbell>>,
+    event_fds: HashMap<u64, Arc<EventFd>>,
     left: HashSet<u64>,
     /// Nothing where a link is awaited.
-    links: HashMap<Purpose, Option<Arrival>>,
+    links: HashMap<LinkKey, Option<LinkOutcome>>,
 }
 
 /// Where connections wait until they are asked for.
-pub(super) struct Reception {
-    token: Token,
+pub(super) struct Acceptor {
+    token: AuthToken,
     groups: Mutex<Groups>,
     /// Where ranks that join are taken, on rank 0 until the world is complete.
-    joiners: Mutex<Option<Sender<Result<Joiner, Error>>>>,
+    requests: Mutex<Option<Sender<Result<JoinRequest, Error>>>>,
     rank: usize,
     fault: Arc<Fault>,
-    introductions: AtomicUsize,
+    handshakes: AtomicUsize,
     refused: AtomicUsize,
     closing: AtomicBool,
-    doorbell: Doorbell,
+    event_fd: EventFd,
 }
 
 /// The threads behind a reception; they end when it is dropped.
-pub(super) struct Receptionist {
-    pub(super) reception: Arc<Reception>,
+pub(super) struct AcceptorThread {
+    pub(super) acceptor: Arc<Acceptor>,
     /// The TCP port.
     pub(super) port: u16,
     /// The name of the abstract Unix socket.
@@ -114,13 +114,13 @@ pub(super) struct Receptionist {
     thread: Option<JoinHandle<()>>,
 }
 
-impl Receptionist {
+impl AcceptorThread {
     /// Starts to take in connections on a bound listener and on a Unix socket of its own.
     pub(super) fn start(
         rank: usize,
         listener: TcpListener,
-        token: Token,
-        joiners: Option<Sender<Result<Joiner, Error>>>,
+        token: AuthToken,
+        requests: Option<Sender<Result<JoinRequest, Error>>>,
         fault: Arc<Fault>,
     ) -> Result<Self, Error> {
         let failed = |what| move |error: io::Error| Error::system(what, error);
@@ -136,44 +136,44 @@ impl Receptionist {
             .and_then(|()| Ok(rustix::net::listen(&listener, BACKLOG)?))
             .and_then(|()| Ok(rustix::net::listen(&local, BACKLOG)?))
             .map_err(failed("set up a listener"))?;
-        let reception = Arc::new(Reception {
+        let acceptor = Arc::new(Acceptor {
             token,
             groups: Mutex::default(),
-            joiners: Mutex::new(joiners),
+            requests: Mutex::new(requests),
             rank,
             fault,
-            introductions: AtomicUsize::new(0),
+            handshakes: AtomicUsize::new(0),
             refused: AtomicUsize::new(0),
             closing: AtomicBool::new(false),
-            doorbell: Doorbell::new()?,
+            event_fd: EventFd::new()?,
         });
         let thread = std::thread::Builder::new()
-            .name("brigade reception".into())
+            .name("brigade acceptor".into())
             .spawn({
-                let reception = reception.clone();
-                move || reception.run(&listener, &local)
+                let acceptor = acceptor.clone();
+                move || acceptor.run(&listener, &local)
             })
             .map_err(failed("start a thread"))?;
-        Ok(Self { reception, port, socket, thread: Some(thread) })
+        Ok(Self { acceptor, port, socket, thread: Some(thread) })
     }
 }
 
-impl Drop for Receptionist {
+impl Drop for AcceptorThread {
     fn drop(&mut self) {
-        self.reception.closing.store(true, Ordering::Release);
-        self.reception.doorbell.ring();
+        self.acceptor.closing.store(true, Ordering::Release);
+        self.acceptor.event_fd.notify();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
 }
 
-impl Reception {
+impl Acceptor {
     fn run(self: &Arc<Self>, listener: &TcpListener, local: &UnixListener) {
         let listeners = [(listener.as_fd(), PollFlags::IN), (local.as_fd(), PollFlags::IN)];
         let mut refused_since = None;
         while !self.closing.load(Ordering::Acquire) {
-            self.doorbell.wait(&listeners, Duration::from_secs(1));
+            self.event_fd.wait(&listeners, Duration::from_secs(1));
             match self.take_in(listener, local) {
                 Ok(()) => refused_since = None,
                 Err(error) => {
@@ -182,7 +182,7 @@ impl Reception {
                         self.fail(Error::system("take in another rank's connection", error));
                     }
                     // The listeners stay readable: without a pause this would be a busy loop.
-                    self.doorbell.wait(&[], BACK_OFF);
+                    self.event_fd.wait(&[], BACK_OFF);
                 }
             }
         }
@@ -197,7 +197,7 @@ impl Reception {
         let remote = loop {
             match listener.accept() {
                 Ok((stream, address)) => {
-                    self.introduce(Stream::Tcp(stream), address.ip().to_canonical());
+                    self.spawn_handshake(Stream::Tcp(stream), address.ip().to_canonical());
                 }
                 Err(error) => break till_nobody_waits(error),
             }
@@ -208,7 +208,7 @@ impl Reception {
                     // Another user can find the socket, but not use it.
                     let own = rustix::process::getuid();
                     if rustix::net::sockopt::socket_peercred(&stream).is_ok_and(|peer| peer.uid == own) {
-                        self.introduce(Stream::Unix(stream), IpAddr::from([127, 0, 0, 1]));
+                        self.spawn_handshake(Stream::Unix(stream), IpAddr::from([127, 0, 0, 1]));
                     }
                 }
                 Err(error) => break till_nobody_waits(error).and(remote),
@@ -218,59 +218,61 @@ impl Reception {
 
     /// No connection can be taken in any more: tells who waits for one, or the world.
     fn fail(&self, error: Error) {
-        if let Some(joiners) = lock(&self.joiners).take() {
+        if let Some(requests) = lock(&self.requests).take() {
             // Rank 0 has given up waiting.
-            let _ = joiners.send(Err(error.clone()));
+            let _ = requests.send(Err(error.clone()));
         }
         self.fault.raise(self.rank, error);
     }
 
     /// Hears a connection on a thread of its own, so that none can hold up the others.
-    fn introduce(self: &Arc<Self>, stream: Stream, address: IpAddr) {
-        if self.introductions.fetch_add(1, Ordering::Relaxed) < MAX_INTRODUCTIONS {
-            let reception = self.clone();
-            let hear = move || {
-                let outcome = reception.hear(stream, address);
-                if let Err(HandshakeError::Token) = outcome {
-                    reception.refused.fetch_add(1, Ordering::Relaxed);
+    fn spawn_handshake(self: &Arc<Self>, stream: Stream, address: IpAddr) {
+        if self.handshakes.fetch_add(1, Ordering::Relaxed) < MAX_HANDSHAKES {
+            let acceptor = self.clone();
+            let handshake = move || {
+                let outcome = acceptor.handshake(stream, address);
+                if let Err(HandshakeError::WrongToken) = outcome {
+                    acceptor.refused.fetch_add(1, Ordering::Relaxed);
                 }
                 if let Err(error) = outcome {
                     tracing::debug!(%address, %error, "a connection was refused");
                 }
-                reception.introductions.fetch_sub(1, Ordering::Relaxed);
+                acceptor.handshakes.fetch_sub(1, Ordering::Relaxed);
             };
-            if std::thread::Builder::new().name("brigade introduction".into()).spawn(hear).is_ok() {
+            if std::thread::Builder::new().name("brigade handshake".into()).spawn(handshake).is_ok() {
                 return;
             }
         }
-        self.introductions.fetch_sub(1, Ordering::Relaxed);
+        self.handshakes.fetch_sub(1, Ordering::Relaxed);
     }
 
-    fn hear(&self, mut stream: Stream, address: IpAddr) -> Result<(), HandshakeError> {
-        let deadline = Instant::now() + INTRODUCTION;
+    fn handshake(&self, mut stream: Stream, address: IpAddr) -> Result<(), HandshakeError> {
+        let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
         stream.set_blocking()?;
-        answer(&mut stream, &self.token, deadline)?;
+        respond(&mut stream, &self.token, deadline)?;
         match (stream.receive(deadline)?, stream) {
-            (Message::Join(hello), mut stream) => match &*lock(&self.joiners) {
-                Some(joiners) => joiners
-                    .send(Ok(Joiner { hello, stream, address }))
-                    .map_err(|_| HandshakeError::Stranger("the world is no longer forming".into())),
+            (Message::Join(hello), mut stream) => match &*lock(&self.requests) {
+                Some(requests) => requests
+                    .send(Ok(JoinRequest { hello, stream, address }))
+                    .map_err(|_| HandshakeError::UnexpectedPeer("the world is no longer forming".into())),
                 None => {
                     let reason = "the world there is already complete, or this is not rank 0".into();
                     Ok(stream.send(&Message::Refused { reason, again: false }, deadline)?)
                 }
             },
             // Who calls for a group that this rank has left finds out by the closed connection.
-            (Message::Link(hello), Stream::Tcp(stream)) => self.bring(purpose(&hello), Arrival::Tcp(stream)),
+            (Message::Link(hello), Stream::Tcp(stream)) => self.store(key(&hello), LinkOutcome::Tcp(stream)),
             (Message::Link(hello), Stream::Unix(stream)) => {
-                let [segment, doorbell] = descriptors::receive(&stream, deadline)?;
+                let [segment, event_fd] = descriptors::receive(&stream, deadline)?;
                 let own = self
-                    .doorbell(hello.group)
-                    .map_err(|error| HandshakeError::Stranger(error.to_string()))?;
+                    .event_fd(hello.group)
+                    .map_err(|error| HandshakeError::UnexpectedPeer(error.to_string()))?;
                 descriptors::send(&stream, &[own.as_fd()])?;
-                self.bring(purpose(&hello), Arrival::Memory { segment, doorbell })
+                self.store(key(&hello), LinkOutcome::Memory { segment, event_fd })
             }
-            (message, _) => Err(HandshakeError::Stranger(format!("a connection starts with {message:?}"))),
+            (message, _) => {
+                Err(HandshakeError::UnexpectedPeer(format!("a connection starts with {message:?}")))
+            }
         }
     }
 
@@ -278,17 +280,17 @@ impl Reception {
     ///
     /// # Errors
     /// If this rank has left the group, or there are no descriptors.
-    pub(super) fn doorbell(&self, group: u64) -> Result<Arc<Doorbell>, Error> {
+    pub(super) fn event_fd(&self, group: u64) -> Result<Arc<EventFd>, Error> {
         let mut groups = lock(&self.groups);
         if groups.left.contains(&group) {
             return Err(Error::System { what: "make a link", reason: "this rank has left its group".into() });
         }
-        match groups.doorbells.get(&group) {
-            Some(doorbell) => Ok(doorbell.clone()),
+        match groups.event_fds.get(&group) {
+            Some(event_fd) => Ok(event_fd.clone()),
             None => {
-                let doorbell = Arc::new(Doorbell::new()?);
-                groups.doorbells.insert(group, doorbell.clone());
-                Ok(doorbell)
+                let event_fd = Arc::new(EventFd::new()?);
+                groups.event_fds.insert(group, event_fd.clone());
+                Ok(event_fd)
             }
         }
     }
@@ -297,45 +299,46 @@ impl Reception {
     pub(super) fn leave(&self, group: u64) {
         let mut groups = lock(&self.groups);
         groups.left.insert(group);
-        groups.doorbells.remove(&group);
+        groups.event_fds.remove(&group);
         groups.links.retain(|(_, of, ..), _| *of != group);
     }
 
     /// Lays down what a link can be made of, and wakes who may wait for it.
-    pub(super) fn bring(&self, purpose: Purpose, arrival: Arrival) -> Result<(), HandshakeError> {
-        let (_, group, ..) = purpose;
-        let doorbell = self.doorbell(group).map_err(|error| HandshakeError::Stranger(error.to_string()))?;
+    pub(super) fn store(&self, key: LinkKey, outcome: LinkOutcome) -> Result<(), HandshakeError> {
+        let (_, group, ..) = key;
+        let event_fd =
+            self.event_fd(group).map_err(|error| HandshakeError::UnexpectedPeer(error.to_string()))?;
         let mut groups = lock(&self.groups);
         if groups.left.contains(&group) {
-            return Err(HandshakeError::Stranger("this rank has left the link's group".into()));
+            return Err(HandshakeError::UnexpectedPeer("this rank has left the link's group".into()));
         }
         if groups.links.len() >= MAX_WAITING {
-            return Err(HandshakeError::Stranger("too many links wait for their groups".into()));
+            return Err(HandshakeError::UnexpectedPeer("too many links wait for their groups".into()));
         }
-        groups.links.insert(purpose, Some(arrival));
-        doorbell.ring();
+        groups.links.insert(key, Some(outcome));
+        event_fd.notify();
         Ok(())
     }
 
     /// Takes what has come for a link.
-    pub(super) fn find(&self, purpose: &Purpose) -> Found {
+    pub(super) fn find(&self, key: &LinkKey) -> LinkLookup {
         let mut groups = lock(&self.groups);
-        match groups.links.get_mut(purpose).map(Option::take) {
-            Some(Some(arrival)) => {
-                groups.links.remove(purpose);
-                Found::Arrival(arrival)
+        match groups.links.get_mut(key).map(Option::take) {
+            Some(Some(outcome)) => {
+                groups.links.remove(key);
+                LinkLookup::Ready(outcome)
             }
-            Some(None) => Found::Nothing,
+            Some(None) => LinkLookup::Pending,
             None => {
-                groups.links.insert(*purpose, None);
-                Found::First
+                groups.links.insert(*key, None);
+                LinkLookup::Unrequested
             }
         }
     }
 
     /// Takes no more ranks in: the world is complete, or will never be.
     pub(super) fn close_rendezvous(&self) {
-        *lock(&self.joiners) = None;
+        *lock(&self.requests) = None;
     }
 
     /// Whether its world is over.
@@ -350,10 +353,10 @@ impl Reception {
 }
 
 /// What a peer's call is for.
-fn purpose(LinkHello { world, from, group, r#use }: &LinkHello) -> Purpose {
+fn key(LinkHello { world, from, group, r#use }: &LinkHello) -> LinkKey {
     let channel = match r#use {
-        Use::Collective => Channel::Collective,
-        Use::Transfer => Channel::Inbound,
+        LinkUse::Collective => Channel::Collective,
+        LinkUse::Transfer => Channel::Inbound,
     };
     (*world, *group, *from, channel)
 }

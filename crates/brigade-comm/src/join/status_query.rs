@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::error::Verdict;
-use crate::flight::{SETTLE, Standing, investigate};
+use crate::error::Diagnosis;
+use crate::flight::{RankStatus, STATUS_DELAY, diagnose_stall};
 
 /// How long a rank may take to answer.
 const ANSWER: Duration = Duration::from_millis(1500);
@@ -16,15 +16,15 @@ const ANSWER: Duration = Duration::from_millis(1500);
 pub(super) const VERDICT: Duration = Duration::from_millis(3000);
 
 /// An inquiry on rank 0.
-pub(super) struct Inquiry {
+pub(super) struct StatusQuery {
     since: Instant,
     askers: Vec<usize>,
-    standings: BTreeMap<usize, Standing>,
+    statuses: BTreeMap<usize, RankStatus>,
 }
 
-impl Inquiry {
+impl StatusQuery {
     pub(super) fn new() -> Self {
-        Self { since: Instant::now(), askers: Vec::new(), standings: BTreeMap::new() }
+        Self { since: Instant::now(), askers: Vec::new(), statuses: BTreeMap::new() }
     }
 
     /// Another rank wants to know.
@@ -33,28 +33,28 @@ impl Inquiry {
     }
 
     /// A rank has answered.
-    pub(super) fn add(&mut self, rank: usize, standing: Standing) {
-        self.standings.insert(rank, standing);
+    pub(super) fn add(&mut self, rank: usize, status: RankStatus) {
+        self.statuses.insert(rank, status);
     }
 
     /// How long to wait for answers of the other ranks.
     pub(super) fn time_left(&self, others: usize) -> Duration {
-        let wait = if self.standings.len() < others { ANSWER } else { SETTLE };
+        let wait = if self.statuses.len() < others { ANSWER } else { STATUS_DELAY };
         wait.saturating_sub(self.since.elapsed())
     }
 
     /// Ends the inquiry: who holds up each rank that asked. `heard` says when the others were last heard of.
     pub(super) fn close(
         mut self,
-        own: Standing,
+        own: RankStatus,
         heard: impl Iterator<Item = (usize, Instant)>,
-    ) -> Vec<(usize, Verdict)> {
-        let silent: Vec<_> = heard
-            .filter(|(rank, _)| !self.standings.contains_key(rank))
+    ) -> Vec<(usize, Diagnosis)> {
+        let unresponsive: Vec<_> = heard
+            .filter(|(rank, _)| !self.statuses.contains_key(rank))
             .map(|(rank, heard)| (rank, heard.elapsed()))
             .collect();
-        self.standings.insert(0, own);
-        let verdict = |asker| (asker, investigate(&self.standings, asker, &silent));
-        self.askers.iter().copied().map(verdict).collect()
+        self.statuses.insert(0, own);
+        let diagnosis = |asker| (asker, diagnose_stall(&self.statuses, asker, &unresponsive));
+        self.askers.iter().copied().map(diagnosis).collect()
     }
 }
