@@ -51,7 +51,7 @@ pub(crate) fn write_flight(group: &Group, path: &Path) -> anyhow::Result<()> {
         std::fs::create_dir_all(folder)
             .with_context(|| format!("cannot make the folder {}", folder.display()))?;
     }
-    Ok(group.flight().write(path)?)
+    Ok(group.flight_recorder().write(path)?)
 }
 
 /// Tells of what the launcher does about failures.

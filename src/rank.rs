@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use brigade_comm::{Group, Join, Timeouts, Token, World};
+use brigade_comm::{AuthToken, Group, Join, Timeouts, World};
 use brigade_launch::RankInfo;
 
 use crate::settings::{CommSettings, Transport};
@@ -30,7 +30,7 @@ pub(crate) fn join(
         world_size: info.world_size,
         endpoint: info.endpoint.to_string(),
         listener: brigade_launch::inherited_listener()?,
-        token: Token::new(token.as_str()),
+        token: AuthToken::new(token.as_str()),
         transport: match comm.transport {
             Transport::Auto => brigade_comm::Transport::Auto,
             Transport::SharedMemory => brigade_comm::Transport::SharedMemory,

@@ -43,7 +43,7 @@ const OPERATIONS: [Operation; 7] = [
     Operation::AllGather,
     Operation::Broadcast,
     Operation::Send,
-    Operation::Exchange,
+    Operation::AllGatherScalars,
     Operation::Barrier,
 ];
 
@@ -76,7 +76,7 @@ pub(crate) fn share(
     values.extend(device_values(device));
     let told = values.len();
     values.extend([f64::from(news.saving as u8), f64::from(u8::from(news.preempted))]);
-    let all = collectives.exchange(values).wait()?;
+    let all = collectives.all_gather_scalars(values).wait()?;
     let sum = |index: usize| all.iter().map(|values| values[index]).sum::<f64>();
     let most = |index: usize| all.iter().map(|values| values[index]).fold(0.0, f64::max);
     let traffic = OPERATIONS.iter().enumerate().map(|(index, operation)| {

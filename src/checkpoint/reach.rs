@@ -36,7 +36,7 @@ pub(crate) fn out_of_reach(
     let failure = texts(group, &failure)?.swap_remove(0);
     let seen = match group.rank() {
         0 => Ok(()),
-        _ if failure.is_empty() => look(storage, &folder, PATIENCE.min(group.limit() / 4)),
+        _ if failure.is_empty() => look(storage, &folder, PATIENCE.min(group.op_timeout() / 4)),
         _ => Ok(()),
     };
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();

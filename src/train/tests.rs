@@ -138,7 +138,7 @@ fn run(
             files: Vec::new(),
         };
         let trained = session.train(model(), training)?;
-        assert_eq!(world.limit(), Timeouts::default().step);
+        assert_eq!(world.op_timeout(), Timeouts::default().step);
         Ok((trained.model.tensors()?, data.read.load(Ordering::Relaxed)))
     };
     let worlds = threads(ranks, Timeouts::default());

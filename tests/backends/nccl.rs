@@ -2,7 +2,7 @@
 
 use brigade::comm::Group;
 use brigade::core::Mesh;
-use brigade_behaviour::{Behaviour, Suite, Sums, on_ranks};
+use brigade_conformance::{Check, Suite, Sums, on_ranks};
 use brigade_cuda::{NcclOptions, RankGpu};
 
 use crate::backend::is_there;
@@ -13,7 +13,7 @@ fn gpus() -> Option<usize> {
     is_there("cuda", "BRIGADE_REQUIRE_CUDA", gpus > 0).then_some(gpus)
 }
 
-fn with_nccl(group: &Group, synchronous: bool, check: Behaviour) {
+fn with_nccl(group: &Group, synchronous: bool, check: Check) {
     let gpu = RankGpu::open(group.rank(), group.size(), false).unwrap();
     let options = NcclOptions { synchronous, even_alone: true };
     let mesh = Mesh { pp: 1, dp: group.size() };
@@ -24,31 +24,31 @@ fn with_nccl(group: &Group, synchronous: bool, check: Behaviour) {
 }
 
 mod by_events {
-    use super::{Behaviour, gpus, on_ranks, with_nccl};
+    use super::{Check, gpus, on_ranks, with_nccl};
 
-    fn on_all(check: Behaviour) {
+    fn on_all(check: Check) {
         let Some(gpus) = gpus() else { return };
         on_ranks(gpus.min(4), |group| with_nccl(&group, false, check));
     }
 
-    brigade_behaviour::behaviours!(on_all);
+    brigade_conformance::conformance_tests!(on_all);
 }
 
 mod synchronous {
-    use super::{Behaviour, gpus, on_ranks, with_nccl};
+    use super::{Check, gpus, on_ranks, with_nccl};
 
-    fn on_all(check: Behaviour) {
+    fn on_all(check: Check) {
         let Some(gpus) = gpus() else { return };
         on_ranks(gpus.min(4), |group| with_nccl(&group, true, check));
     }
 
-    brigade_behaviour::behaviours!(on_all);
+    brigade_conformance::conformance_tests!(on_all);
 }
 
 mod through_the_host {
-    use super::{Behaviour, Mesh, RankGpu, Suite, gpus, on_ranks};
+    use super::{Check, Mesh, RankGpu, Suite, gpus, on_ranks};
 
-    fn three(check: Behaviour) {
+    fn three(check: Check) {
         if gpus().is_none() {
             return;
         }
@@ -59,5 +59,5 @@ mod through_the_host {
         });
     }
 
-    brigade_behaviour::behaviours!(three);
+    brigade_conformance::conformance_tests!(three);
 }

@@ -27,7 +27,7 @@ fn measured(report: &StepReport) -> Counts {
     let kinds = [parameters, gradients, optimizer, activations].map(|bytes| (bytes.live, bytes.peak));
     let traffic = report.traffic.iter().map(|(operation, sent)| (operation.name(), *sent));
     let mut counts: Counts = KINDS.into_iter().zip(kinds).chain(traffic).collect();
-    counts.remove("exchange");
+    counts.remove("all_gather_scalars");
     counts
 }
 

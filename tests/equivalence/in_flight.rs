@@ -48,8 +48,8 @@ impl Collectives for Counting {
     fn receive(&self, from: usize, device: &Device) -> Pending<Message> {
         self.inner.receive(from, device)
     }
-    fn exchange(&self, values: Vec<f64>) -> PendingValues {
-        self.inner.exchange(values)
+    fn all_gather_scalars(&self, values: Vec<f64>) -> PendingValues {
+        self.inner.all_gather_scalars(values)
     }
     fn barrier(&self) -> Result<()> {
         self.inner.barrier()

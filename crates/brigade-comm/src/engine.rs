@@ -139,8 +139,7 @@ impl ProgressEngine {
             return Ok(false);
         }
         submissions.outstanding += 1;
-        let mut collective =
-            self.collective(&mut submissions, args, Box::new(BorrowedBuffer(bytes)), true);
+        let mut collective = self.collective(&mut submissions, args, Box::new(BorrowedBuffer(bytes)), true);
         drop(submissions);
         let outcome = self.drive(&mut engine, Some(&mut collective), WaitMode::Caller { spin: self.spin });
         self.finish(&collective, outcome.is_ok());
@@ -320,12 +319,13 @@ impl ProgressEngine {
                     peer: members[peer],
                     channel,
                 };
-                *place = self.context.connector.link(&link_spec).map_err(|unavailable| match unavailable {
-                    LinkUnavailable::Left => {
-                        Halt::Stop(*call, Stop { peer, reason: StopReason::Link(LinkError::Closed) })
-                    }
-                    LinkUnavailable::Failed(error) => Halt::Failed(error),
-                })?;
+                *place =
+                    self.context.connector.link(&link_spec).map_err(|unavailable| match unavailable {
+                        LinkUnavailable::Left => {
+                            Halt::Stop(*call, Stop { peer, reason: StopReason::Link(LinkError::Closed) })
+                        }
+                        LinkUnavailable::Failed(error) => Halt::Failed(error),
+                    })?;
                 came |= place.is_some();
             }
             Ok(place.is_some())

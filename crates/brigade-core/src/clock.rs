@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// What a rank waits for: a sum of gradients, parameters, a few numbers, or what a neighbouring stage sends.
-pub const WAITS: [&str; 5] = ["all_reduce", "reduce_scatter", "all_gather", "exchange", "pipeline"];
+pub const WAITS: [&str; 5] = ["all_reduce", "reduce_scatter", "all_gather", "all_gather_scalars", "pipeline"];
 
 /// Time that one rank spent computing and waiting in a step.
 #[derive(Debug, Clone, Default)]

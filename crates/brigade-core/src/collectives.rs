@@ -21,7 +21,7 @@ pub enum Operation {
     /// Point to point.
     Send,
     /// A few numbers from every rank to every rank (losses, counts).
-    Exchange,
+    AllGatherScalars,
     /// Waiting for all.
     Barrier,
 }
@@ -35,7 +35,7 @@ impl Operation {
             Self::AllGather => "all_gather",
             Self::Broadcast => "broadcast",
             Self::Send => "send",
-            Self::Exchange => "exchange",
+            Self::AllGatherScalars => "all_gather_scalars",
             Self::Barrier => "barrier",
         }
     }
@@ -127,7 +127,7 @@ pub trait Collectives: Send + Sync {
     /// with the message.
     fn receive(&self, from: usize, device: &Device) -> Pending<Message>;
     /// Gives every rank the same few numbers of every rank.
-    fn exchange(&self, values: Vec<f64>) -> PendingValues;
+    fn all_gather_scalars(&self, values: Vec<f64>) -> PendingValues;
     /// Waits for all ranks.
     ///
     /// # Errors
@@ -144,9 +144,9 @@ pub trait Collectives: Send + Sync {
 
 /// A group of one rank: every collective is the identity.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Solo;
+pub struct SingleRankGroup;
 
-impl Collectives for Solo {
+impl Collectives for SingleRankGroup {
     fn rank(&self) -> usize {
         0
     }
@@ -171,7 +171,7 @@ impl Collectives for Solo {
     fn receive(&self, from: usize, _device: &Device) -> Pending<Message> {
         Pending::new(move || Err(alone(from)))
     }
-    fn exchange(&self, values: Vec<f64>) -> PendingValues {
+    fn all_gather_scalars(&self, values: Vec<f64>) -> PendingValues {
         Pending::ready(vec![values])
     }
     fn barrier(&self) -> Result<()> {

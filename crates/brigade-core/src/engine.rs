@@ -209,7 +209,15 @@ where
             ties,
         };
         let trained = engine.store.units.len() as f64;
-        if engine.store.groups.pp.exchange(vec![trained]).wait()?.iter().all(|units| units[0] == 0.0) {
+        if engine
+            .store
+            .groups
+            .pp
+            .all_gather_scalars(vec![trained])
+            .wait()?
+            .iter()
+            .all(|units| units[0] == 0.0)
+        {
             return Err(Error::Model("the model has no trainable parameter".into()));
         }
         Ok(engine)
@@ -258,7 +266,11 @@ where
         let Sums { gradients, grad_norm, loss, targets, in_flight } = sums;
         // Until here waits for neighbours are the pipeline's, and so is the wait for the last of them.
         let idle = |what: &str| clock.waits.get(what).copied().unwrap_or_default();
-        let bubble = if self.stage.stages > 1 { idle("pipeline") + idle("exchange") } else { Duration::ZERO };
+        let bubble = if self.stage.stages > 1 {
+            idle("pipeline") + idle("all_gather_scalars")
+        } else {
+            Duration::ZERO
+        };
         if !skipped {
             let scale = clip_factor(grad_norm, self.settings.gradient_clipping);
             self.update(gradients, learning_rate, scale, &mut clock)?;

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::collectives::{Collectives, Solo, Traffic};
+use crate::collectives::{Collectives, SingleRankGroup, Traffic};
 use crate::mesh::Mesh;
 
 /// This rank's groups: all ranks, those of its stage (`dp`), and those of its pipeline (`pp`).
 ///
-/// Its number in `dp` is its data-parallel coordinate, its number in `pp` its stage. A group of one rank is [`Solo`],
+/// Its number in `dp` is its data-parallel coordinate, its number in `pp` its stage. A group of one rank is [`SingleRankGroup`],
 /// and an axis that holds all ranks is the world itself.
 #[derive(Clone)]
 pub struct Groups {
@@ -22,12 +22,12 @@ pub struct Groups {
 impl Groups {
     /// The groups of a mesh without a pipeline.
     pub fn data_parallel(world: Arc<dyn Collectives>) -> Self {
-        Self { dp: world.clone(), world, pp: Arc::new(Solo) }
+        Self { dp: world.clone(), world, pp: Arc::new(SingleRankGroup) }
     }
 
     /// The groups of a process that is alone.
     pub fn alone() -> Self {
-        Self::data_parallel(Arc::new(Solo))
+        Self::data_parallel(Arc::new(SingleRankGroup))
     }
 
     /// The mesh that the groups make.

@@ -84,7 +84,7 @@ impl Total {
         if let Self::Pending(_) = self
             && let Self::Pending(pending) = std::mem::replace(self, Self::Unasked)
         {
-            let values = clock.waiting("exchange", || pending.wait())?;
+            let values = clock.waiting("all_gather_scalars", || pending.wait())?;
             *self = Self::Known(values.iter().map(|values| values[0]).sum());
         }
         Ok(if let Self::Known(total) = self { total.max(1.0) } else { 1.0 })

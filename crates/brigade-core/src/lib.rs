@@ -63,7 +63,8 @@ pub use brigade_plan as plan;
 pub use brigade_plan::CHUNK;
 pub use clock::{Clock, WAITS};
 pub use collectives::{
-    Collectives, Filled, Message, Operation, Pending, PendingTensor, PendingValues, Refillable, Solo, Traffic,
+    Collectives, Filled, Message, Operation, Pending, PendingTensor, PendingValues, Refillable,
+    SingleRankGroup, Traffic,
 };
 pub use diagnose::Culprit;
 pub use engine::{Batch, Engine, EngineSettings, NonFinite, StepReport};

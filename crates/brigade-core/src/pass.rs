@@ -98,7 +98,7 @@ where
         let program = self.program(batches.len(), true)?;
         let valid: usize = batches.iter().map(|batch| batch.valid_targets).sum();
         let total = match self.stage.is_last() {
-            true => Total::Pending(self.store.groups.dp.exchange(vec![valid as f64])),
+            true => Total::Pending(self.store.groups.dp.all_gather_scalars(vec![valid as f64])),
             false => Total::Unasked,
         };
         let mut gradients = Gradients::new(&self.store, self.settings.sum_group, self.memory.gradients);
@@ -119,8 +119,8 @@ where
         let mut words = vec![valid as f64];
         words.extend(losses(&state, batches.len())?);
         words.extend(norm.to_words());
-        let pending = self.store.groups.world.exchange(words);
-        let all = clock.waiting("exchange", || pending.wait())?;
+        let pending = self.store.groups.world.all_gather_scalars(words);
+        let all = clock.waiting("all_gather_scalars", || pending.wait())?;
         let mut norm = ExactSum::default();
         all.iter().for_each(|words| norm.merge(&ExactSum::from_words(&words[words.len() - WORDS..])));
         let (targets, loss) = self.agreed_loss(&all, batches.len());
@@ -170,7 +170,7 @@ where
     /// As [`Engine::step`], and those of the batches.
     pub fn evaluate(&mut self, batches: impl IntoIterator<Item = Batch<I, T>>) -> Result<f64> {
         let batches: Vec<_> = batches.into_iter().collect();
-        let counts = self.store.groups.world.exchange(vec![batches.len() as f64]).wait()?;
+        let counts = self.store.groups.world.all_gather_scalars(vec![batches.len() as f64]).wait()?;
         let count = counts.iter().map(|count| count[0] as usize).max().unwrap_or(0);
         let program = self.program(count, false)?;
         let mut clock = Clock::default();
@@ -178,7 +178,7 @@ where
         let valid: usize = batches.iter().map(|batch| batch.valid_targets).sum();
         let mut words = vec![valid as f64];
         words.extend(losses(&state, count)?);
-        let all = self.store.groups.world.exchange(words).wait()?;
+        let all = self.store.groups.world.all_gather_scalars(words).wait()?;
         let last = self.last_stage(&all);
         let mut sum = PairwiseSum::new();
         for k in 0..count {
@@ -200,7 +200,7 @@ where
         let found = self.program(batches.len(), true).and_then(|program| {
             let total = Total::Known(sums.targets);
             self.run(batches, &program, Purpose::Search(&mut search), total, &mut Clock::default())?;
-            self.store.groups.world.exchange(search.to_words()).wait()
+            self.store.groups.world.all_gather_scalars(search.to_words()).wait()
         });
         let names = |block: usize| self.chain.blocks.get(block).map_or_else(String::new, |b| b.name.clone());
         match found {

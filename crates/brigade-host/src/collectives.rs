@@ -43,7 +43,7 @@ impl HostCollectives {
     fn run(
         &self,
         tensor: Tensor<1>,
-        start: impl FnOnce(Staged, DType) -> brigade_comm::Pending<Staged>,
+        start: impl FnOnce(Staged, DType) -> brigade_comm::Work<Staged>,
         kept: impl FnOnce(Staged) -> Staged + Send + 'static,
     ) -> PendingTensor {
         match self.staging.read(tensor) {
@@ -174,7 +174,7 @@ impl Collectives for HostCollectives {
         Some(Box::new(GatheredInPlace { group, staging, region, bytes, tensor }))
     }
 
-    fn exchange(&self, values: Vec<f64>) -> PendingValues {
+    fn all_gather_scalars(&self, values: Vec<f64>) -> PendingValues {
         let (rank, size, each) = (self.rank(), self.size(), values.len());
         let mut all = vec![0.0f64; each * size];
         all[rank * each..(rank + 1) * each].copy_from_slice(&values);
@@ -193,9 +193,9 @@ impl Collectives for HostCollectives {
 
     /// Exchanges are all-gathers of the group, and are counted apart from those of tensors.
     fn traffic(&self) -> Traffic {
-        use brigade_comm::Operation as Op;
+        use brigade_comm::OpType as Op;
         let exchanged = (self.exchanges.load(Relaxed), self.exchanged_bytes.load(Relaxed));
-        let mut traffic = Traffic::from([(Operation::Exchange, exchanged)]);
+        let mut traffic = Traffic::from([(Operation::AllGatherScalars, exchanged)]);
         for (operation, count) in self.group.stats().iter() {
             let (operation, apart) = match operation {
                 Op::AllReduce => (Operation::AllReduce, (0, 0)),

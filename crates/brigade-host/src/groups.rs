@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use brigade_comm::Group;
-use brigade_core::{Collectives, Groups, Mesh, Solo};
+use brigade_core::{Collectives, Groups, Mesh, SingleRankGroup};
 
 use crate::{HostCollectives, Placement};
 
@@ -41,7 +41,7 @@ pub fn groups(world: &Group, mesh: Mesh, placement: Placement) -> brigade_comm::
     let all: Arc<dyn Collectives> = Arc::new(HostCollectives::new(world.clone(), placement));
     let axis = |group: Option<Group>| -> Arc<dyn Collectives> {
         match group {
-            None => Arc::new(Solo),
+            None => Arc::new(SingleRankGroup),
             Some(group) if group.size() == world.size() => all.clone(),
             Some(group) => Arc::new(HostCollectives::new(group, placement)),
         }

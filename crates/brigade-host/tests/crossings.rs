@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 
-use brigade_behaviour::on_ranks;
+use brigade_conformance::on_ranks;
 use brigade_core::{Collectives, Part};
 use brigade_host::{Crossings, HostCollectives, Placement};
 use burn::tensor::{Bytes, DType, Device, Tensor, TensorData};

@@ -56,7 +56,7 @@ pub struct StepRecord {
     #[serde(deserialize_with = "null_is_nan")]
     pub comm_wait_seconds: f64,
     /// The same by what was waited for: sums of gradients (`all_reduce`, `reduce_scatter`), parameters (`all_gather`),
-    /// a few numbers (`exchange`), an activation or its gradient from a neighbouring stage (`pipeline`).
+    /// a few numbers (`all_gather_scalars`), an activation or its gradient from a neighbouring stage (`pipeline`).
     #[serde(default)]
     pub comm_wait_seconds_by: BTreeMap<String, f64>,
     /// Standing still because of the pipeline, from the start of the step to the end of the last backward of all ranks,

@@ -4,12 +4,12 @@
 
 mod common;
 
-use brigade_behaviour::{Behaviour, Suite, on_ranks};
+use brigade_conformance::{Check, Suite, on_ranks};
 use brigade_core::Mesh;
 use brigade_wgpu::groups;
 use common::device_or_skip;
 
-fn three(check: Behaviour) {
+fn three(check: Check) {
     let Some(device) = device_or_skip() else { return };
     on_ranks(3, |group| {
         let groups = groups(&group, Mesh { pp: 1, dp: 3 }).unwrap();
@@ -17,4 +17,4 @@ fn three(check: Behaviour) {
     });
 }
 
-brigade_behaviour::behaviours!(three);
+brigade_conformance::conformance_tests!(three);

@@ -10,11 +10,11 @@ use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use brigade_behaviour::{
+use brigade_comm::{AuthToken, Join, Timeouts, Transport, join};
+use brigade_conformance::{
     Suite, all_gather_joins_in_rank_order, all_reduce_sums_any_length, messages_go_around_a_ring,
     reduce_scatter_gives_each_its_share, work_and_collectives_take_turns,
 };
-use brigade_comm::{Join, Timeouts, Token, Transport, join};
 use brigade_core::Mesh;
 use common::device_or_skip;
 
@@ -43,7 +43,7 @@ fn child() {
         world_size: RANKS,
         endpoint: endpoint.into(),
         listener: None,
-        token: Token::new("children"),
+        token: AuthToken::new("children"),
         restart: 0,
         transport: Transport::Auto,
         timeouts: Timeouts { init: PATIENCE, step: PATIENCE, ..Timeouts::default() },

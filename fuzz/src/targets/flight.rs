@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use brigade_comm::Suspect;
+use brigade_comm::StalledRank;
 use brigade_comm::flight::{FirstFailure, Record, Waiting, diagnose, read, table};
 use brigade_comm::fuzzing;
 use tempfile::NamedTempFile;
@@ -65,7 +65,7 @@ fn records() -> Vec<Vec<u8>> {
         files.iter().filter_map(|file| serde_json::from_slice(file).ok()).collect();
     let failure = FirstFailure {
         rank: 0,
-        root: vec![Suspect { rank: 1, why: "is in no operation".into() }],
+        root: vec![StalledRank { rank: 1, why: "is in no operation".into() }],
         text: "rank 0 gave up recv #0".into(),
     };
     for record in &mut records {

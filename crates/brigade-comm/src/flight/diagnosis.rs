@@ -171,11 +171,7 @@ impl WorldRecords<'_> {
         if let Some(stalled) = failure.root.first() {
             let text = format!("rank {} {}", stalled.rank, stalled.why);
             let gone = self.missing.contains(&stalled.rank);
-            return Some(report(
-                if gone { FailureKind::Gone } else { FailureKind::Stopped },
-                accused,
-                text,
-            ));
+            return Some(report(if gone { FailureKind::Gone } else { FailureKind::Stopped }, accused, text));
         }
         let waits: Vec<_> = self
             .statuses

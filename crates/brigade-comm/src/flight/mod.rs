@@ -19,7 +19,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-pub use diagnosis::{FailureReport, FailureKind, diagnose};
+pub use diagnosis::{FailureKind, FailureReport, diagnose};
 pub use external::{ExternalOp, ExternalRecorder};
 pub(crate) use rank_status::RankStatus;
 pub use record::{Entry, FirstFailure, GroupRecord, Record, State, Transfers, VERSION, Waiting, read};

@@ -79,7 +79,11 @@ impl Dialer {
     /// DialQueue a peer for a link; what comes of it goes to the reception.
     pub(super) fn request(self: &Arc<Self>, key: LinkKey, link_spec: &LinkSpec<'_>) -> Result<(), Error> {
         let mut queue = lock(&self.queue);
-        queue.waiting.push_back(DialRequest { key, name: link_spec.name.to_owned(), members: link_spec.members });
+        queue.waiting.push_back(DialRequest {
+            key,
+            name: link_spec.name.to_owned(),
+            members: link_spec.members,
+        });
         if queue.threads < MAX_DIALS {
             let dialer = self.clone();
             let thread =

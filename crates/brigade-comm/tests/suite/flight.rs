@@ -288,10 +288,7 @@ fn a_record_survives_its_file() {
     let refused = |text: &str, words: &str| {
         fs::write(&path, text).unwrap();
         let error = flight::read(&path).unwrap_err();
-        assert!(
-            matches!(error, Error::FlightRecord { .. }) && error.to_string().contains(words),
-            "{error}"
-        );
+        assert!(matches!(error, Error::FlightRecord { .. }) && error.to_string().contains(words), "{error}");
         assert!(error.to_string().contains("rank-0.json"), "{error}");
     };
     refused(&text.replacen("\"version\":1", "\"version\":9", 1), "format version 9, this program reads 1");

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use brigade_comm::flight::Outside;
-use brigade_comm::{DType, Operation as Kind};
+use brigade_comm::flight::ExternalRecorder;
+use brigade_comm::{DType, OpType as Kind};
 
 use super::rank::{Endpoint, RankState};
 use super::work::Work;
@@ -18,7 +18,7 @@ use crate::watchdog::{WatchedWork, WorkInfo};
 pub struct CommStream {
     endpoint: Arc<Endpoint>,
     sequence: AtomicU64,
-    flight: Outside,
+    flight: ExternalRecorder,
     rank: Arc<RankState>,
 }
 
@@ -27,7 +27,11 @@ impl CommStream {
     ///
     /// # Errors
     /// If the driver cannot make a stream.
-    pub fn new(rank: &Arc<RankState>, communicator: Communicator, flight: Outside) -> Result<Self, Error> {
+    pub fn new(
+        rank: &Arc<RankState>,
+        communicator: Communicator,
+        flight: ExternalRecorder,
+    ) -> Result<Self, Error> {
         rank.watchdog.register(&communicator);
         let stream = Stream::new(&rank.context)?;
         let endpoint = Arc::new(Endpoint { communicator, stream });

@@ -73,7 +73,7 @@ impl RankState {
 
     /// How long an operation that starts now may take.
     pub(super) fn limit(&self) -> Duration {
-        self.world.limit()
+        self.world.op_timeout()
     }
 
     /// Checks that nothing has failed.

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
 
-use brigade_comm::{Group, Pending};
+use brigade_comm::{Group, Work};
 
 use super::rank::{Progress, RankState};
 use crate::error::Error;
@@ -27,7 +27,7 @@ pub struct ReceiveQueue<T> {
 }
 
 struct Posted<T> {
-    description: Pending<Vec<u8>>,
+    description: Work<Vec<u8>>,
     enqueue: Enqueue<T>,
     slot: Arc<Mutex<Option<T>>>,
 }
@@ -61,7 +61,7 @@ impl<T: Send + 'static> ReceiveQueue<T> {
 impl<T: Send> Progress for ReceiveQueue<T> {
     fn progress(&self) {
         let mut posted = lock(&self.posted);
-        while posted.front().is_some_and(|front| front.description.is_done()) {
+        while posted.front().is_some_and(|front| front.description.is_completed()) {
             if let Some(Posted { description, enqueue, slot }) = posted.pop_front() {
                 *lock(&slot) = Some(enqueue(description.wait()));
             }

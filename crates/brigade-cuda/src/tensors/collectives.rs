@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use brigade_comm::{DType, Group, Operation as Kind, ReduceOp};
+use brigade_comm::{DType, Group, OpType as Kind, ReduceOp};
 use brigade_core::{
     Collectives, Error, Message, Operation, Pending, PendingTensor, PendingValues, Result, Traffic,
 };
@@ -229,9 +229,9 @@ impl Collectives for NcclCollectives {
         }
     }
 
-    fn exchange(&self, values: Vec<f64>) -> PendingValues {
+    fn all_gather_scalars(&self, values: Vec<f64>) -> PendingValues {
         match self.comm_stream.rank().check() {
-            Ok(()) => self.host.exchange(values),
+            Ok(()) => self.host.all_gather_scalars(values),
             Err(error) => PendingValues::new(move || Err(Error::collective(error))),
         }
     }
@@ -244,7 +244,7 @@ impl Collectives for NcclCollectives {
     fn traffic(&self) -> Traffic {
         let mut traffic = lock(&self.traffic).clone();
         let host = self.host.traffic();
-        for operation in [Operation::Exchange, Operation::Barrier] {
+        for operation in [Operation::AllGatherScalars, Operation::Barrier] {
             traffic.insert(operation, host.get(&operation).copied().unwrap_or_default());
         }
         traffic

@@ -44,7 +44,7 @@ impl GroupBuilder {
         let remote_failure = move || look.failure().map(|error| error.to_string());
         let watchdog = Watchdog::new(move |reason| abort.abort(reason), remote_failure)?;
         let rank = RankState::new(watchdog, Box::new(order), gpu.context.clone(), world.clone());
-        Ok(Self { rank, context: gpu.context.clone(), scratch, limit: world.limit() })
+        Ok(Self { rank, context: gpu.context.clone(), scratch, limit: world.op_timeout() })
     }
 
     /// The communicator of all ranks.
@@ -113,7 +113,7 @@ impl GroupBuilder {
             let (Some(communicator), Some((index, (from, to)))) = (split, own) else { continue };
             self.rank.watchdog.register(&communicator);
             self.connect_link(&communicator)?;
-            let flight = group.outside(&name, index as u64 + 1, &[*from, *to]);
+            let flight = group.external_recorder(&name, index as u64 + 1, &[*from, *to]);
             let comm_stream = CommStream::new(&self.rank, communicator, flight)?;
             if key == SENDER {
                 links.to.insert(*to, comm_stream);
@@ -144,7 +144,7 @@ impl GroupBuilder {
         links: PipelineLinks,
     ) -> std::result::Result<Arc<dyn Collectives>, Error> {
         let members: Vec<usize> = (0..group.size()).collect();
-        let flight = group.outside(&format!("{} (NCCL)", group.name()), 0, &members);
+        let flight = group.external_recorder(&format!("{} (NCCL)", group.name()), 0, &members);
         let comm_stream = CommStream::new(&self.rank, communicator, flight)?;
         Ok(Arc::new(NcclCollectives::new(comm_stream, group, links)))
     }

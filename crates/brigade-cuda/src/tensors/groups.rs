@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use brigade_comm::Group;
-use brigade_core::{Collectives, Groups, Mesh, Solo};
+use brigade_core::{Collectives, Groups, Mesh, SingleRankGroup};
 use brigade_host::{Axes, Placement, axes};
 use burn::tensor::{Bytes, DType, Device, TensorData};
 
@@ -49,7 +49,7 @@ pub fn groups(world: &Group, mesh: Mesh, gpu: &RankGpu, options: NcclOptions) ->
     let along = |group: Option<Group>, comm: Option<Communicator>, links: PipelineLinks| match (group, comm) {
         (Some(group), Some(comm)) => builder.collectives(comm, group, links),
         (Some(_), None) => Ok(everyone.clone()),
-        (None, _) => Ok(Arc::new(Solo) as Arc<dyn Collectives>),
+        (None, _) => Ok(Arc::new(SingleRankGroup) as Arc<dyn Collectives>),
     };
     let dp = if world.size() == 1 { everyone.clone() } else { along(dp, dp_comm, PipelineLinks::default())? };
     let pp = along(pp, pp_comm, pp_links)?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use brigade_comm::{DType, Operation};
+use brigade_comm::{DType, OpType};
 use brigade_core::{Error, Message, Part, Result};
 use brigade_host::message::{Description, described};
 use burn::tensor::{Device, Int, Tensor};
@@ -31,7 +31,7 @@ impl Incoming {
         let parts = parts.map(|part| part.map(|part| empty(part, device)).transpose());
         let parts = parts.collect::<Result<Vec<_>>>()?;
         let memory = memory_of(parts.iter().flatten().map(|(flat, _)| flat))?;
-        let work = transfer(comm_stream, Operation::Recv, memory, |call, to, bytes| {
+        let work = transfer(comm_stream, OpType::Recv, memory, |call, to, bytes| {
             // SAFETY: the memory is held until the operation is done.
             unsafe { call.recv(to, bytes, DType::U8, SENDER) }
         })?;
@@ -71,7 +71,7 @@ impl Outgoing {
 
     /// Enqueues the send. The message's description has been sent already.
     pub(super) fn send(self, comm_stream: &CommStream) -> Result<Option<Work>> {
-        transfer(comm_stream, Operation::Send, self.0, |call, from, bytes| {
+        transfer(comm_stream, OpType::Send, self.0, |call, from, bytes| {
             // SAFETY: the memory is held until the operation is done.
             unsafe { call.send(from, bytes, DType::U8, RECEIVER) }
         })
@@ -86,7 +86,7 @@ fn memory_of<'a>(tensors: impl Iterator<Item = &'a FlatTensor>) -> Result<Vec<(D
 /// Enqueues the transfer of a message's tensors as one operation, unless all are empty.
 fn transfer(
     comm_stream: &CommStream,
-    kind: Operation,
+    kind: OpType,
     memory: Vec<(DeviceMemory, usize)>,
     enqueue: impl Fn(&GroupCall<'_>, u64, usize),
 ) -> Result<Option<Work>> {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use brigade_comm::flight::Noted;
+use brigade_comm::flight::ExternalOp;
 
 use crate::driver::Event;
 use crate::error::Error;
@@ -39,7 +39,7 @@ pub struct WatchedWork {
     /// The longest that it may take.
     pub deadline: Duration,
     /// Its entry in the flight recorder.
-    pub flight_entry: Option<Noted>,
+    pub flight_entry: Option<ExternalOp>,
 }
 
 /// A watched operation, with the times that its deadline is judged by.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use brigade_comm::{DType, Operation as Kind, ReduceOp};
+use brigade_comm::{DType, OpType as Kind, ReduceOp};
 use brigade_cuda::GroupCall;
 use brigade_plan::ScheduleKind::{self, GPipe, Interleaved, OneFOneB};
 

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use brigade_comm::flight::{self, Finding, Noted, Record, State};
+use brigade_comm::flight::{self, ExternalOp, FailureKind, Record, State};
 use brigade_comm::{DType, Timeouts};
 use brigade_cuda::{Error, Event, Watchdog, WatchedWork, WorkHandle, WorkInfo};
 
@@ -42,7 +42,7 @@ fn begin_after(
     buffer: &mut [f32],
     deadline: Duration,
     ready: Option<Arc<Event>>,
-    note: Option<Noted>,
+    note: Option<ExternalOp>,
 ) -> WorkHandle {
     // SAFETY: callers keep it until the stream is done or aborted.
     unsafe { rank.all_reduce(buffer) }.unwrap();
@@ -212,10 +212,10 @@ stand_in_test!(the_flight_recorder_knows_what_was_missed, [], {
         let heard = move || heard.failure().map(|error| error.to_string());
         let watchdog = Watchdog::new(move |reason| told.abort(reason), heard).unwrap();
         watchdog.register(&rank.comm);
-        let notes = group.outside("world (NCCL)", 0, &[0, 1]);
+        let notes = group.external_recorder("world (NCCL)", 0, &[0, 1]);
         let mut buffer = [1.0; 4];
         let mut begin = |deadline| {
-            let note = notes.begin(brigade_comm::Operation::AllReduce, 16, DType::F32);
+            let note = notes.begin(brigade_comm::OpType::AllReduce, 16, DType::F32);
             begin_after(&rank, &watchdog, &mut buffer, deadline, None, Some(note))
         };
         begin(SOON).wait().unwrap();
@@ -227,7 +227,7 @@ stand_in_test!(the_flight_recorder_knows_what_was_missed, [], {
         eventually("the failure", || finished.load(SeqCst) && group.failure().is_some());
         rank.comm.abort("over");
         rank.stream.synchronize_within(SOON).unwrap();
-        group.flight().record()
+        group.flight_recorder().record()
     });
     let [missed, missing] = &records[..] else { panic!("{records:?}") };
     let states = |record: &Record| record.entries.iter().map(|entry| entry.state).collect::<Vec<_>>();
@@ -235,6 +235,6 @@ stand_in_test!(the_flight_recorder_knows_what_was_missed, [], {
     let waiting = missed.entries[1].waiting.as_ref().unwrap();
     assert!(waiting.overdue && waiting.absent == [1], "{waiting:?}");
     let diagnosis = flight::diagnose(&records);
-    assert_eq!((diagnosis.finding, &diagnosis.ranks[..]), (Finding::Missed, &[1][..]), "{diagnosis}");
+    assert_eq!((diagnosis.kind, &diagnosis.ranks[..]), (FailureKind::Missed, &[1][..]), "{diagnosis}");
     assert_contains(&diagnosis.to_string(), &["rank 1", "all_reduce #1", "world (NCCL)"]);
 });

@@ -216,11 +216,11 @@ impl Collectives for Faulty {
         })
     }
 
-    fn exchange(&self, mut values: Vec<f64>) -> PendingValues {
+    fn all_gather_scalars(&self, mut values: Vec<f64>) -> PendingValues {
         if self.fault == Fault::Numbers {
             values.iter_mut().for_each(|value| *value = f64::from(*value as f32));
         }
-        let all = self.ranks.exchange(values.clone());
+        let all = self.ranks.all_gather_scalars(values.clone());
         if self.fault != Fault::AfterFailure {
             return all;
         }

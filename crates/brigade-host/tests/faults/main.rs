@@ -8,14 +8,14 @@ mod faulty;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex};
 
-use brigade_behaviour::{ALL, Behaviour, Suite, on_ranks};
+use brigade_conformance::{ALL, Check, Suite, on_ranks};
 use brigade_host::{HostCollectives, Placement};
 use burn::tensor::{Device, FloatDType};
 use faulty::{Fault, Faulty};
 
 /// By check, what it finds, and words of what a rank then says.
 const FAULTS: &[(&str, Fault, &str)] = &[
-    ("a_failure_is_the_end", Fault::AfterFailure, "exchange after a failure"),
+    ("a_failure_is_the_end", Fault::AfterFailure, "all_gather_scalars after a failure"),
     ("a_failure_is_the_end", Fault::Barrier, "barrier after a failure"),
     ("all_gather_joins_in_rank_order", Fault::Order, "elements of each rank in F32: element 0 is"),
     ("all_reduce_sums_any_length", Fault::Sum, "of 100001 in F32 on rank"),
@@ -26,7 +26,6 @@ const FAULTS: &[(&str, Fault, &str)] = &[
     ("barriers_wait_for_all", Fault::Barrier, "s before the last came"),
     ("broadcasts_come_from_any_root", Fault::Root, "1 elements of root 1: element 0 is"),
     ("buffers_are_filled_under_their_views", Fault::Refill, "a view of the buffer: element 0 is"),
-    ("exchanges_give_every_number_to_all", Fault::Numbers, "numbers of rank"),
     ("inputs_keep_their_values", Fault::Alias, "a view of the input: element 0 is"),
     ("messages_go_around_a_ring", Fault::Absent, "number of parts"),
     ("operations_are_waited_for_in_any_order", Fault::Turn, "a sum's number of elements"),
@@ -34,6 +33,7 @@ const FAULTS: &[(&str, Fault, &str)] = &[
     ("receives_may_be_first", Fault::LastFirst, "left: [2, 12, 3]"),
     ("reduce_scatter_gives_each_its_share", Fault::Share, "of 3 in F32 on rank"),
     ("results_stay_on_the_device", Fault::Place, "autodiff of the result"),
+    ("scalars_of_every_rank_reach_all", Fault::Numbers, "numbers of rank"),
     ("traffic_is_counted", Fault::Traffic, "left: (3, "),
     ("two_messages_each_way", Fault::LastFirst, "left: [1000"),
     ("two_messages_each_way", Fault::Rendezvous, "which never receives"),
@@ -42,7 +42,7 @@ const FAULTS: &[(&str, Fault, &str)] = &[
 ];
 
 /// What the ranks of three say that fail a check.
-fn said(check: Behaviour, fault: Fault) -> Vec<String> {
+fn said(check: Check, fault: Fault) -> Vec<String> {
     let (said, receives) = (Mutex::new(Vec::new()), Arc::default());
     let run = || {
         on_ranks(3, |group| {

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use brigade_comm::{Group, Join, Timeouts, Token, Transport, World};
+use brigade_comm::{AuthToken, Group, Join, Timeouts, Transport, World};
 use serde::{Serialize, de::DeserializeOwned};
 
 use self::status::BYTES;
@@ -223,7 +223,7 @@ fn try_to_meet(
         world_size: meeting.nnodes,
         endpoint: meeting.endpoint.clone(),
         listener: meeting.listener.as_ref().map(TcpListener::try_clone).transpose().map_err(system)?,
-        token: Token::new(meeting.token.clone()),
+        token: AuthToken::new(meeting.token.clone()),
         // One that was started again cannot know.
         restart: 0,
         transport: Transport::Tcp,

@@ -83,7 +83,7 @@ impl Sim {
         let dp_group = world.split("dp", stage as u32, replica as u32).unwrap();
         let pp_own = all.split("pp", Some(replica as u32), stage, SOON).unwrap().unwrap();
         let dp_own = all.split("dp", Some(stage as u32), replica, SOON).unwrap().unwrap();
-        let notes = dp_group.outside("dp (NCCL)", 0, &(0..dp).collect::<Vec<_>>());
+        let notes = dp_group.external_recorder("dp (NCCL)", 0, &(0..dp).collect::<Vec<_>>());
         let dp_lane = (dp > 1).then(|| CommStream::new(&rank, dp_own, notes).unwrap());
         let (mut out, mut receive_queues) = (BTreeMap::new(), BTreeMap::new());
         for (color, (from, to)) in directions(pp).into_iter().enumerate() {
@@ -91,7 +91,7 @@ impl Sim {
             let takes_part = [from, to].contains(&stage).then_some(0);
             let key = if stage == from { SENDER } else { RECEIVER };
             let Some(pair) = pp_own.split(&name, takes_part, key, SOON).unwrap() else { continue };
-            let notes = pp_group.outside(&name, color as u64 + 1, &[from, to]);
+            let notes = pp_group.external_recorder(&name, color as u64 + 1, &[from, to]);
             let comm_stream = CommStream::new(&rank, pair, notes).unwrap();
             if stage == from {
                 out.insert(to, comm_stream);

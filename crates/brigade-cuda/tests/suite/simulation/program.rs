@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use brigade_comm::Pending;
 use brigade_cuda::{Error, Work};
 use brigade_plan::{Action, Pass, Pipeline, Program, Release, ScheduleKind, Stage, Task};
 
@@ -82,7 +81,7 @@ pub struct Step<'a> {
     pub tapes: BTreeMap<Task, Vec<Vec<Checked>>>,
     pub receive_queue: BTreeMap<Key, Posted>,
     pub outbox: BTreeMap<Key, Vec<Checked>>,
-    pub sent: VecDeque<(Pending<Vec<u8>>, Work)>,
+    pub sent: VecDeque<(brigade_comm::Work<Vec<u8>>, Work)>,
     pub shards: BTreeMap<usize, Buffer>,
     pub gathering: BTreeMap<usize, (Buffer, Work)>,
     pub gathered: BTreeMap<usize, Buffer>,

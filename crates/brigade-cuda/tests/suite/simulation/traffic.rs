@@ -1,6 +1,6 @@
 //! Messages between stages, as `tensors::messages` and core's interpreter pass them.
 
-use brigade_comm::{DType, Operation as Kind};
+use brigade_comm::{DType, OpType as Kind};
 use brigade_plan::{Pass, Task};
 
 use super::mesh::{RECEIVER, SENDER};

@@ -1,6 +1,6 @@
 //! What data-parallel ranks share: sums of gradients, and parameters that are gathered ahead of their use.
 
-use brigade_comm::{DType, Operation as Kind, ReduceOp};
+use brigade_comm::{DType, OpType as Kind, ReduceOp};
 use brigade_cuda::{GroupCall, Work};
 use brigade_plan::{Moves, Program, Task};
 

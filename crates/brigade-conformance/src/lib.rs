@@ -1,46 +1,46 @@
-//! What [`Collectives`] do on every backend, as checks: one function a behaviour, called on every rank of a group.
+//! What [`Collectives`] do on every backend, as checks: one function for each behaviour, called on every rank of a group.
 //!
 //! A check panics where the collectives do otherwise. None assumes where tensors are or what carries them, and each
 //! holds for any number of ranks from one on; what needs a peer does nothing on a rank that is alone. A backend's tests
 //! instantiate them all:
 //!
 //! ```no_run
-//! # use brigade_core::{Collectives, Solo};
-//! # fn collectives(_: brigade_comm::Group) -> Solo { Solo }
-//! use brigade_behaviour::{Behaviour, Suite, on_ranks};
+//! # use brigade_core::{Collectives, SingleRankGroup};
+//! # fn collectives(_: brigade_comm::Group) -> SingleRankGroup { SingleRankGroup }
+//! use brigade_conformance::{Check, Suite, on_ranks};
 //! use burn::tensor::Device;
 //!
-//! fn three_ranks(check: Behaviour) {
+//! fn three_ranks(check: Check) {
 //!     on_ranks(3, |group| check(&Suite::new(Device::default()), &collectives(group)));
 //! }
 //!
-//! brigade_behaviour::behaviours!(three_ranks);
+//! brigade_conformance::conformance_tests!(three_ranks);
 //! # fn main() {}
 //! ```
 
 // The whole crate is tests.
 #![allow(clippy::unwrap_used)]
 
+mod data_movement;
 mod failures;
 mod messages;
-mod moves;
 mod order;
-mod places;
+mod placement;
 mod ranks;
 mod reductions;
 mod values;
 
+pub use data_movement::{
+    all_gather_joins_in_rank_order, barriers_wait_for_all, broadcasts_come_from_any_root,
+    scalars_of_every_rank_reach_all, traffic_is_counted,
+};
 pub use failures::{a_failure_is_the_end, another_length_is_an_error_on_every_rank};
 pub use messages::{messages_go_around_a_ring, receives_may_be_first, two_messages_each_way};
-pub use moves::{
-    all_gather_joins_in_rank_order, barriers_wait_for_all, broadcasts_come_from_any_root,
-    exchanges_give_every_number_to_all, traffic_is_counted,
-};
 pub use order::{
     operations_are_waited_for_in_any_order, other_threads_make_and_take_tensors,
     what_is_dropped_still_happens, work_and_collectives_take_turns,
 };
-pub use places::{
+pub use placement::{
     buffers_are_filled_under_their_views, inputs_keep_their_values, results_stay_on_the_device,
 };
 pub use ranks::on_ranks;
@@ -52,10 +52,10 @@ use brigade_core::Collectives;
 use burn::tensor::{Device, FloatDType};
 
 /// A check: what one rank does, on its view of the suite and its collectives.
-pub type Behaviour = fn(&Suite, &dyn Collectives);
+pub type Check = fn(&Suite, &dyn Collectives);
 
 /// All checks, by name.
-pub const ALL: &[(&str, Behaviour)] = crate::behaviours!(@list names);
+pub const ALL: &[(&str, Check)] = crate::conformance_tests!(@list names);
 
 /// What a rank's checks are made for.
 #[derive(Debug, Clone)]
@@ -114,14 +114,14 @@ fn apart(is_there: impl Fn(FloatDType) -> bool) -> (Vec<FloatDType>, Vec<FloatDT
     Suite::FLOATS.into_iter().partition(|dtype| is_there(*dtype))
 }
 
-/// Makes a `#[test]` of every behaviour: each calls the given function, of type `fn(`[`Behaviour`]`)`, with its check.
+/// Makes a `#[test]` of every check: each calls the given function, of type `fn(`[`Check`]`)`, with its check.
 #[macro_export]
-macro_rules! behaviours {
+macro_rules! conformance_tests {
     ($run:path) => {
-        $crate::behaviours! { @list tests $run }
+        $crate::conformance_tests! { @list tests $run }
     };
     (@list $form:ident $($run:path)?) => {
-        $crate::behaviours! { @$form $($run)? =>
+        $crate::conformance_tests! { @$form $($run)? =>
             a_failure_is_the_end,
             all_gather_joins_in_rank_order,
             all_reduce_sums_any_length,
@@ -130,7 +130,6 @@ macro_rules! behaviours {
             barriers_wait_for_all,
             broadcasts_come_from_any_root,
             buffers_are_filled_under_their_views,
-            exchanges_give_every_number_to_all,
             inputs_keep_their_values,
             messages_go_around_a_ring,
             operations_are_waited_for_in_any_order,
@@ -138,6 +137,7 @@ macro_rules! behaviours {
             receives_may_be_first,
             reduce_scatter_gives_each_its_share,
             results_stay_on_the_device,
+            scalars_of_every_rank_reach_all,
             traffic_is_counted,
             two_messages_each_way,
             what_is_dropped_still_happens,
@@ -153,7 +153,7 @@ macro_rules! behaviours {
         )+
     };
     (@names => $($name:ident),+ $(,)?) => {
-        &[$((stringify!($name), $crate::$name as $crate::Behaviour)),+]
+        &[$((stringify!($name), $crate::$name as $crate::Check)),+]
     };
 }
 

@@ -47,15 +47,15 @@ pub fn broadcasts_come_from_any_root(suite: &Suite, ranks: &dyn Collectives) {
 }
 
 /// All ranks' numbers come to all, bit by bit.
-pub fn exchanges_give_every_number_to_all(_: &Suite, ranks: &dyn Collectives) {
+pub fn scalars_of_every_rank_reach_all(_: &Suite, ranks: &dyn Collectives) {
     let of = |rank: usize| vec![rank as f64, -0.0, f64::NAN, 1e-310, f64::INFINITY, 0.1 + rank as f64];
     let bits = |numbers: &[f64]| numbers.iter().map(|number| number.to_bits()).collect::<Vec<_>>();
-    let found = ranks.exchange(of(ranks.rank())).wait().unwrap();
+    let found = ranks.all_gather_scalars(of(ranks.rank())).wait().unwrap();
     assert_eq!(found.len(), ranks.size());
     for (rank, found) in found.iter().enumerate() {
         assert_eq!(bits(found), bits(&of(rank)), "numbers of rank {rank}");
     }
-    assert_eq!(ranks.exchange(vec![]).wait().unwrap(), vec![Vec::<f64>::new(); ranks.size()]);
+    assert_eq!(ranks.all_gather_scalars(vec![]).wait().unwrap(), vec![Vec::<f64>::new(); ranks.size()]);
 }
 
 /// No rank leaves a barrier before all have come. Ranks share a clock: they are on one machine.
@@ -67,7 +67,7 @@ pub fn barriers_wait_for_all(_: &Suite, ranks: &dyn Collectives) {
         }
         let came = now();
         ranks.barrier().unwrap();
-        let times = ranks.exchange(vec![came, now()]).wait().unwrap();
+        let times = ranks.all_gather_scalars(vec![came, now()]).wait().unwrap();
         let last = times.iter().map(|times| times[0]).fold(0.0, f64::max);
         let first = times.iter().map(|times| times[1]).fold(f64::INFINITY, f64::min);
         assert!(last <= first, "a rank left {:e} s before the last came", last - first);
@@ -88,7 +88,7 @@ pub fn traffic_is_counted(suite: &Suite, ranks: &dyn Collectives) {
     ranks.reduce_scatter(given(6 * size)).wait().unwrap();
     ranks.all_gather(given(5)).wait().unwrap();
     ranks.broadcast(given(8), 0).wait().unwrap();
-    ranks.exchange(vec![1.0; 3]).wait().unwrap();
+    ranks.all_gather_scalars(vec![1.0; 3]).wait().unwrap();
     ranks.barrier().unwrap();
     let after = ranks.traffic();
     let counted = |operation| {
@@ -100,7 +100,7 @@ pub fn traffic_is_counted(suite: &Suite, ranks: &dyn Collectives) {
     assert_eq!(counted(Operation::AllReduce), (3, 3 * 2 * 4 * 4 * others));
     assert_eq!(counted(Operation::ReduceScatter), (1, 4 * 6 * others));
     assert_eq!(counted(Operation::AllGather), (1, 4 * 5 * others));
-    assert_eq!(counted(Operation::Exchange), (1, 8 * 3 * others));
+    assert_eq!(counted(Operation::AllGatherScalars), (1, 8 * 3 * others));
     assert_eq!(counted(Operation::Broadcast).0, 1);
     assert_eq!(counted(Operation::Barrier).0, 1);
     assert_eq!(counted(Operation::Send), (0, 0));

@@ -16,7 +16,7 @@ pub fn operations_are_waited_for_in_any_order(suite: &Suite, ranks: &dyn Collect
     let given_by = |length: usize| contribution(suite, rank, length, F32);
     for round in 0..3 {
         let reduced = ranks.all_reduce(given_by(10_000));
-        let exchanged = ranks.exchange(vec![rank as f64]);
+        let exchanged = ranks.all_gather_scalars(vec![rank as f64]);
         let gathered = ranks.all_gather(given_by(777));
         let scattered = ranks.reduce_scatter(given_by(50 * size));
         let last = ranks.broadcast(given_by(3000), size - 1);
@@ -54,7 +54,7 @@ pub fn what_is_dropped_still_happens(suite: &Suite, ranks: &dyn Collectives) {
     let given_by = |length: usize| contribution(suite, rank, length, F32);
     for round in 0..3 {
         drop(ranks.all_reduce(given_by(5000)));
-        drop(ranks.exchange(vec![0.0; 4]));
+        drop(ranks.all_gather_scalars(vec![0.0; 4]));
         let pending = ranks.all_reduce(given_by(2000));
         if rank % 2 == round % 2 {
             is_sum(suite, ranks, &values(pending.wait().unwrap(), F32), 0..2000, 2000, F32);

@@ -4,7 +4,7 @@ use brigade_core::{Collectives, Message, Operation, Part};
 use burn::tensor::{FloatDType, Int, Tensor, TensorData};
 
 use crate::Suite;
-use crate::moves::STRANGE;
+use crate::data_movement::STRANGE;
 use crate::values::{contribution, given, same, tensor, values};
 
 /// Whole numbers that a rank sends.

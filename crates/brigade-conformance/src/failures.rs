@@ -40,7 +40,7 @@ pub fn a_failure_is_the_end(suite: &Suite, ranks: &dyn Collectives) {
         ("broadcast", &|| ranks.broadcast(given(), 0).wait().map(drop)),
         ("send", &|| ranks.send(vec![None], next).wait()),
         ("receive", &|| ranks.receive(next, device).wait().map(drop)),
-        ("exchange", &|| ranks.exchange(vec![1.0]).wait().map(drop)),
+        ("all_gather_scalars", &|| ranks.all_gather_scalars(vec![1.0]).wait().map(drop)),
         ("barrier", &|| ranks.barrier()),
     ];
     for (name, call) in calls {
