@@ -70,7 +70,7 @@ fn start(role: &str, soft: usize, hard: usize) -> Rank {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("ulimit -Sn {soft} && ulimit -Hn {hard} && exec \"$0\" \"$@\"")]);
     command.arg(std::env::current_exe().unwrap());
-    command.args(["files::child", "--exact", "--nocapture", "--test-threads=1"]).env(ROLE, role);
+    command.args(["open_files::child", "--exact", "--nocapture", "--test-threads=1"]).env(ROLE, role);
     Rank::new(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap())
 }
 
