@@ -12,25 +12,17 @@
 //! Layers, from the top: this facade runs a program ([`launch`], [`Session`]); [`core`] holds the
 //! strategies; [`models`], [`data`], [`report`] and [`comm`] know nothing of each other.
 
-mod backend;
 mod checkpoint;
-mod claim;
-mod config;
 mod dataset;
-mod describe;
-pub mod doctor;
-mod ending;
-mod explain;
-mod flags;
-mod language;
+mod device;
+mod error;
+mod folder;
+mod language_model;
 pub mod log;
-mod output;
-mod program;
-mod rank;
-mod record;
-mod session;
+mod run;
 mod settings;
 mod train;
+mod world;
 
 pub use brigade_checkpoint as checkpoints;
 pub use brigade_comm as comm;
@@ -39,22 +31,21 @@ pub use brigade_core::plan;
 pub use brigade_core::{Activation, Batch, Block, Chain, Model, Part, initialize};
 pub use brigade_data as data;
 pub use brigade_launch as supervise;
+pub use brigade_launch::exit;
 pub use brigade_models as models;
 pub use brigade_report as report;
 
 pub use checkpoint::RunDescription;
-pub use claim::hold;
-pub use config::{ConfigError, embedded, layered};
-pub use dataset::{Dataset, Samples, Training, samples};
-pub use explain::{explain, tell};
-pub use flags::{Resume, StandardFlags, whole_number};
-pub use language::{LanguageModel, TokenDataset};
-pub use output::{CONFIG_FILE, WEIGHTS_FILE};
-pub use program::{FLIGHT_FOLDER, Program, Role, Usage, exit, launch, resolved};
-pub use session::Session;
+pub use dataset::{Dataset, Samples, TokenDataset, Training, samples};
+pub use device::doctor;
+pub use error::{Usage, explain, tell};
+pub use folder::{FLIGHT_FOLDER, WEIGHTS_FILE, hold};
+pub use language_model::LanguageModel;
+pub use run::{Program, Role, Session, launch};
 pub use settings::{
-    Backend, CHECKPOINT_FOLDER, CheckpointSettings, CollectivesKind, CommSettings, ComputeSettings,
-    ComputeType, MeshSettings, OnFailedSave, OnNonFinite, OptimizerSettings, OutputSettings,
-    PipelineSettings, Plan, ScheduleSettings, SettingError, Settings, TrainSettings, Transport, ZeroSettings,
+    Backend, CHECKPOINT_FOLDER, CONFIG_FILE, CheckpointSettings, CollectivesKind, CommSettings,
+    ComputeSettings, ComputeType, ConfigError, MeshSettings, OnFailedSave, OnNonFinite, OptimizerSettings,
+    OutputSettings, PipelineSettings, Plan, Resume, ScheduleSettings, SettingError, Settings, StandardFlags,
+    TrainSettings, Transport, ZeroSettings, embedded, layered, resolved, whole_number,
 };
 pub use train::Trained;

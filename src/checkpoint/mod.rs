@@ -4,15 +4,15 @@
 //! from the same answers. So no rank waits for a slower disk than its own, and no background thread communicates.
 
 mod background;
-mod compare;
-mod reach;
-mod resume;
+mod compatibility;
+mod restore;
 mod saver;
+mod shared_storage;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use compare::{changes, newest};
-pub(crate) use resume::{Agreed, Point, Resumption, Unfit, restore};
+pub(crate) use compatibility::{changes, newest};
+pub(crate) use restore::{Point, Resumption, restore};
 pub(crate) use saver::{Outcome, Progress, Saver, refuse_checkpoints};
 
 /// What a checkpoint says of its run beside the state of training.

@@ -16,9 +16,9 @@ use serde::{Deserialize, Serialize};
 
 use super::RunDescription;
 use super::background::Background;
-use super::reach::out_of_reach;
-use crate::rank::texts;
+use super::shared_storage::out_of_reach;
 use crate::settings::CheckpointSettings;
+use crate::world::texts;
 
 /// How far a rank is with a save; it is told to the others as a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -94,7 +94,7 @@ pub enum CollectivesKind {
 }
 
 /// What `auto` stands for in a configuration that holds its backend: section, key and value of each such setting.
-pub(crate) fn automatic(config: &Table) -> Vec<(&'static str, &'static str, &'static str)> {
+pub(super) fn automatic(config: &Table) -> Vec<(&'static str, &'static str, &'static str)> {
     let value = |section: &str, key: &str| config.get(section)?.get(key)?.as_str();
     let backend = value("compute", "backend").and_then(|name| Backend::from_str(name, false).ok());
     let Some(backend) = backend else { return Vec::new() };
@@ -158,9 +158,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::config::layered;
-    use crate::flags::StandardFlags;
-    use crate::program::resolved;
+    use crate::settings::{StandardFlags, layered, resolved};
 
     /// The settings of a run with these of `--backend` and `--set`, over the configuration of an earlier one.
     fn run(before: Option<&Settings>, backend: Backend, sets: &[&str]) -> Settings {

@@ -5,9 +5,11 @@
 
 mod backend;
 mod checkpoint;
+mod flags;
+mod layers;
 mod optimizer;
+mod parallelism;
 mod plan;
-mod spread;
 
 use std::path::PathBuf;
 
@@ -15,12 +17,17 @@ use brigade_core::ScheduleKind;
 use brigade_core::plan::{ScheduleError, SplitError};
 use serde::{Deserialize, Serialize};
 
+pub(crate) use backend::settled;
 pub use backend::{Backend, CollectivesKind, ComputeType};
-pub(crate) use backend::{automatic, settled};
 pub use checkpoint::{CHECKPOINT_FOLDER, CheckpointSettings, OnFailedSave, OnNonFinite};
+pub use flags::{Resume, StandardFlags, whole_number};
+pub use layers::{ConfigError, embedded, layered, resolved};
 pub use optimizer::OptimizerSettings;
+pub use parallelism::{ComputeSettings, MeshSettings, PipelineSettings, ZeroSettings};
 pub use plan::Plan;
-pub use spread::{ComputeSettings, MeshSettings, PipelineSettings, ZeroSettings};
+
+/// The resolved configuration of a run, in its folder.
+pub const CONFIG_FILE: &str = "config.toml";
 
 /// A setting that cannot be: what was given, what is allowed, and the option's full name.
 #[derive(Debug, Clone, thiserror::Error)]

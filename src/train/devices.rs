@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use brigade_core::Float;
 use brigade_report::{NumberType, peak_flops};
 
-use crate::rank::texts;
-use crate::session::Session;
+use crate::run::Session;
 use crate::settings::Backend;
+use crate::world::texts;
 
 /// The devices of all ranks.
 #[derive(Debug, Clone, PartialEq)]

@@ -4,11 +4,11 @@ use brigade_core::Activation;
 use brigade_report::Summary;
 
 use crate::dataset::Dataset;
-use crate::describe::say;
-use crate::session::Session;
+use crate::run::Session;
 
 use super::Trained;
-use super::run::Run;
+use super::describe::say;
+use super::steps::Run;
 
 impl<D: Dataset, O: Activation> Run<'_, D, O> {
     pub(super) fn finish(mut self) -> anyhow::Result<Trained<D::Input, O>> {

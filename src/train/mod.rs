@@ -1,9 +1,11 @@
 //! The training loop of one rank.
 
+mod describe;
 mod devices;
 mod finish;
-mod run;
 mod start;
+mod step_stats;
+mod steps;
 #[cfg(test)]
 mod tests;
 mod validate;
@@ -12,8 +14,8 @@ mod weights;
 use brigade_core::{Activation, Chain, Engine, EngineSettings, Model};
 
 use crate::dataset::{Dataset, Training};
-use crate::session::Session;
-use run::Run;
+use crate::run::Session;
+use steps::Run;
 
 /// A finished run.
 pub struct Trained<I, O> {

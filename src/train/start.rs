@@ -10,12 +10,12 @@ use brigade_files::write_whole;
 use brigade_models::Names;
 use brigade_report::{Compute, ConsoleMode, Reporter, ReporterOptions};
 
-use crate::backend;
-use crate::checkpoint::{Resumption, RunDescription, Saver, Unfit, refuse_checkpoints, restore};
+use crate::checkpoint::{Resumption, RunDescription, Saver, refuse_checkpoints, restore};
 use crate::dataset::{Dataset, Training};
-use crate::output;
-use crate::program::FLIGHT_FOLDER;
-use crate::session::{Beginning, Session};
+use crate::device;
+use crate::error::Unfit;
+use crate::folder::{self, FLIGHT_FOLDER};
+use crate::run::{Beginning, Session};
 use crate::settings::{CheckpointSettings, OnFailedSave, settled};
 
 use super::devices::Devices;
@@ -104,16 +104,16 @@ impl Session {
         let devices = self.devices()?;
         let begin = || -> anyhow::Result<Reporter> {
             if !self.replaces() {
-                output::refuse_earlier(&self.out, &self.config)?;
+                folder::refuse_earlier(&self.out, &self.config)?;
             }
             if resumption.is_none() && !self.settings.output.overwrite {
                 refuse_checkpoints(&**saver.storage())?;
             }
-            output::write_config(&self.out, &self.config)?;
+            folder::write_config(&self.out, &self.config)?;
             let reporter = self.reporter(training, resumption, introduction, devices)?;
             // Those of a run that goes on are its own, and stay until there are others.
             if resumption.is_none() && self.replaces() {
-                output::remove_weights(&self.out)?;
+                folder::remove_weights(&self.out)?;
             }
             let flight = self.out.join(FLIGHT_FOLDER);
             if self.beginning == Beginning::Fresh && flight.exists() {
@@ -144,7 +144,7 @@ impl Session {
         introduction: &[String],
         devices: Devices,
     ) -> anyhow::Result<Reporter> {
-        let about_devices = [devices.introduction(), backend::advice(&self.settings)];
+        let about_devices = [devices.introduction(), device::advice(&self.settings)];
         let options = ReporterOptions {
             total_steps: self.settings.train.steps,
             log_every: self.settings.output.log_every,

@@ -13,14 +13,13 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 
-use crate::backend::Processor;
 use crate::dataset::{Dataset, Training};
-use crate::flags::StandardFlags;
-use crate::program::{Program, resolved};
-use crate::session::{Beginning, Preempted, Session};
-use crate::settings::{OnNonFinite, Settings};
+use crate::device::Processor;
+use crate::error::Preempted;
+use crate::run::{Beginning, Program, Session};
+use crate::settings::{OnNonFinite, Settings, StandardFlags, resolved};
 
-use super::run::READ_AHEAD;
+use super::steps::READ_AHEAD;
 
 const SAMPLES: usize = 64;
 

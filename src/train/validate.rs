@@ -6,7 +6,7 @@ use brigade_core::{Activation, Engine};
 use brigade_data::EvaluationBatches;
 
 use crate::dataset::Dataset;
-use crate::session::Session;
+use crate::run::Session;
 
 impl Session {
     /// Mean loss over the validation samples, each read by the ranks of one pipeline.

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use brigade_core::{Activation, Engine};
 use brigade_models::{Names, WeightsWriter};
 
-use crate::output::WEIGHTS_FILE;
-use crate::session::Session;
+use crate::folder::WEIGHTS_FILE;
+use crate::run::Session;
 
 impl Session {
     /// Writes the file of weights on rank 0, block by block, from wherever they are.

@@ -10,11 +10,8 @@ use anyhow::{Context, bail};
 use brigade_files::write_whole;
 
 use crate::checkpoint::changes;
-use crate::program::resolved;
-use crate::settings::CHECKPOINT_FOLDER;
+use crate::settings::{CHECKPOINT_FOLDER, CONFIG_FILE, resolved};
 
-/// The resolved configuration of a run.
-pub const CONFIG_FILE: &str = "config.toml";
 /// The weights at the end of a run.
 pub const WEIGHTS_FILE: &str = "model.safetensors";
 

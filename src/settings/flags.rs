@@ -7,8 +7,7 @@ use std::str::FromStr;
 use brigade_core::plan::ScheduleKind as PipelineKind;
 use brigade_launch::LaunchArgs;
 
-use crate::output::CONFIG_FILE;
-use crate::settings::{Backend, CollectivesKind, SettingError, Settings, Transport};
+use super::{Backend, CONFIG_FILE, CollectivesKind, SettingError, Settings, Transport};
 
 /// What `--resume` names.
 #[derive(Debug, Clone, PartialEq, Eq)]

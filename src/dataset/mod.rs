@@ -1,11 +1,17 @@
 //! What is trained on.
 
-use std::marker::PhantomData;
+mod function;
+mod tokens;
+
 use std::sync::Arc;
 
 use brigade_core::{Activation, Batch};
 use brigade_models::Names;
 use burn::tensor::Device;
+
+pub use function::{Samples, samples};
+pub use tokens::TokenDataset;
+pub(crate) use tokens::ids;
 
 /// Samples by number. Which rank reads which sample at which step is Brigade's concern.
 pub trait Dataset: Send + Sync + 'static {
@@ -36,47 +42,6 @@ pub trait Dataset: Send + Sync + 'static {
     /// Targets in one sample: the sequence length of a language model, 1 for a classifier.
     fn targets_per_sample(&self) -> usize {
         1
-    }
-}
-
-/// Samples that are computed, or held in memory: see [`samples`].
-pub struct Samples<F, I, T> {
-    len: usize,
-    batch: F,
-    types: PhantomData<fn() -> (I, T)>,
-}
-
-/// A dataset of `len` samples, each with one target, from one function: from the numbers of a
-/// micro-batch's samples to input and target on the rank's device. It runs on the thread that
-/// trains; where reading takes time, or targets are masked, implement [`Dataset`].
-pub fn samples<F, I, T>(len: usize, batch: F) -> Samples<F, I, T>
-where
-    F: Fn(&[usize], &Device) -> (I, T) + Send + Sync + 'static,
-{
-    Samples { len, batch, types: PhantomData }
-}
-
-impl<F, I, T> Dataset for Samples<F, I, T>
-where
-    F: Fn(&[usize], &Device) -> (I, T) + Send + Sync + 'static,
-    I: Activation + Clone,
-    T: Clone + 'static,
-{
-    type Item = usize;
-    type Input = I;
-    type Target = T;
-
-    fn len(&self) -> usize {
-        self.len
-    }
-
-    fn get(&self, index: usize) -> anyhow::Result<usize> {
-        Ok(index)
-    }
-
-    fn batch(&self, items: Vec<usize>, device: &Device) -> Batch<I, T> {
-        let (input, target) = (self.batch)(&items, device);
-        Batch { input, target, valid_targets: items.len() }
     }
 }
 

@@ -1,47 +1,7 @@
-//! A rank's way into its world.
-
-use std::time::Duration;
+//! What all ranks must agree on, and texts that they exchange.
 
 use anyhow::{Context, bail};
-use brigade_comm::{AuthToken, Group, Join, Timeouts, World};
-use brigade_launch::RankInfo;
-
-use crate::settings::{CommSettings, Transport};
-
-/// Lets a test, or a cluster with unusual networking, say which ranks share a host.
-const HOST_ID: &str = "BRIGADE_HOST_ID";
-
-pub(crate) fn timeouts(comm: &CommSettings) -> Timeouts {
-    Timeouts {
-        init: Duration::from_secs_f64(comm.init_timeout_seconds),
-        step: Duration::from_secs_f64(comm.train_timeout_seconds),
-        host: Duration::from_secs_f64(comm.host_timeout_seconds),
-    }
-}
-
-/// Joins the world that the launcher or the cluster described.
-pub(crate) fn join(
-    info: &RankInfo,
-    token: brigade_launch::Token,
-    comm: &CommSettings,
-) -> anyhow::Result<World> {
-    let world = brigade_comm::join(Join {
-        rank: info.rank,
-        world_size: info.world_size,
-        endpoint: info.endpoint.to_string(),
-        listener: brigade_launch::inherited_listener()?,
-        token: AuthToken::new(token.as_str()),
-        transport: match comm.transport {
-            Transport::Auto => brigade_comm::Transport::Auto,
-            Transport::SharedMemory => brigade_comm::Transport::SharedMemory,
-            Transport::Tcp => brigade_comm::Transport::Tcp,
-        },
-        timeouts: timeouts(comm),
-        host: std::env::var(HOST_ID).ok(),
-        restart: brigade_launch::restart_count()?,
-    });
-    world.with_context(|| format!("rank {} cannot join its world", info.rank))
-}
+use brigade_comm::Group;
 
 /// The part of a configuration that all ranks must share. Where results, caches and text lie may differ
 /// from host to host; that the text is the same is compared by its content.

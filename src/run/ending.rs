@@ -7,10 +7,8 @@ use anyhow::Context;
 use brigade_comm::Group;
 use brigade_launch::{Event, exit, interrupt};
 
-use crate::checkpoint::{Agreed, Unfit};
-use crate::explain::{explain, tell};
-use crate::program::{Usage, launched_in};
-use crate::session::{Interrupted, Preempted};
+use super::run_folder::launched_in;
+use crate::error::{Agreed, Interrupted, Preempted, Unfit, Usage, explain, tell};
 use crate::settings::SettingError;
 
 /// Exit code of a rank that panicked, as Rust's own; the launcher turns it into 1.

@@ -9,8 +9,8 @@ use brigade_core::{Activation, BoxError, Engine, StateReader};
 use serde::Deserialize;
 
 use super::RunDescription;
-
-use crate::rank::texts;
+use crate::error::{Agreed, Unfit};
+use crate::world::texts;
 
 /// How far a run has come.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -31,16 +31,6 @@ impl Point {
         BTreeMap::from([(NONFINITE.into(), self.nonfinite)])
     }
 }
-
-/// What ends a run on all ranks alike.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct Agreed(pub String);
-
-/// A checkpoint is not of this run; all ranks say so.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct Unfit(pub String);
 
 /// Where a run goes on.
 pub(crate) struct Resumption {

@@ -1,4 +1,4 @@
-//! Backends: which device a rank computes on, and how the ranks' tensors meet.
+//! The backends: which device a rank computes on, and how the ranks' tensors meet.
 
 use std::ffi::OsString;
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use brigade_checkpoint::{StagingDir, Storage};
 use brigade_comm::Group;
 
-use crate::rank::texts;
+use crate::world::texts;
 
 /// The file that rank 0 writes and the others look for. A save that died is cleaned up with it.
 const FILE: &str = "reach";

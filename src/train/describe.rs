@@ -9,7 +9,8 @@ use brigade_core::{Activation, Chain, EngineSettings, Float, Recompute};
 use brigade_data::Sampler;
 
 use crate::dataset::Dataset;
-use crate::session::{DryRun, Session};
+use crate::error::DryRun;
+use crate::run::Session;
 use crate::settings::{Backend, Plan};
 
 impl Session {

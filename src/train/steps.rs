@@ -10,13 +10,14 @@ use brigade_core::{Activation, Engine, StepReport};
 use brigade_data::{Prefetcher, Sampler};
 use brigade_report::{CheckpointRecord, DeviceMemory, Reporter};
 
-use crate::checkpoint::{Agreed, Outcome, Point, Saver, restore};
+use crate::checkpoint::{Outcome, Point, Saver, restore};
 use crate::dataset::{Dataset, Training};
-use crate::record::{News, Shares, record, share};
-use crate::session::{Preempted, Session};
+use crate::error::{Agreed, Preempted};
+use crate::run::Session;
 use crate::settings::{OnFailedSave, OnNonFinite};
 
 use super::Trained;
+use super::step_stats::{News, Shares, record, share};
 
 /// Steps that are read ahead of the one that trains.
 pub(super) const READ_AHEAD: usize = 4;

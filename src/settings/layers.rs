@@ -2,8 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use serde::{Serialize, de::DeserializeOwned};
 use toml::{Table, Value};
+
+use super::backend::automatic;
 
 /// What is wrong with a configuration.
 #[derive(Debug, thiserror::Error)]
@@ -94,6 +97,20 @@ pub fn embedded<C: Default + Serialize + DeserializeOwned>(text: &str) -> Result
     let known = config.clone();
     apply(&mut config, text.parse().map_err(|e: toml::de::Error| value_error(origin, &e))?, &known, origin)?;
     Value::Table(config).try_into().map_err(|e| value_error(origin, &e))
+}
+
+/// A configuration as TOML, with comments that say what each `auto` in it stands for.
+///
+/// # Errors
+/// If it cannot be written as TOML.
+pub fn resolved<C: Serialize>(config: &C) -> anyhow::Result<String> {
+    let mut text = toml::to_string(config).context("the configuration cannot be written as TOML")?;
+    let table: Table = text.parse().unwrap_or_default();
+    let backend = table.get("compute").and_then(|section| section.get("backend")?.as_str());
+    for (section, key, value) in automatic(&table) {
+        text += &format!("# {section}.{key}: auto is {value} on {}\n", backend.unwrap_or_default());
+    }
+    Ok(text)
 }
 
 fn check<C: DeserializeOwned>(config: &Table, origin: &str) -> Result<(), ConfigError> {

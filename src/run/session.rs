@@ -12,35 +12,11 @@ use brigade_launch::interrupt::{Interrupt, InterruptKind};
 use brigade_report::DeviceMemory;
 use burn::tensor::Device;
 
-use crate::backend::Processor;
-use crate::program::Program;
+use super::program::Program;
+use super::run_folder::Beginning;
+use crate::device::Processor;
+use crate::error::Interrupted;
 use crate::settings::{Plan, Settings};
-
-/// A signal ended the run.
-#[derive(Debug, thiserror::Error)]
-#[error("interrupted")]
-pub(crate) struct Interrupted;
-
-/// The machine is about to be taken away; all ranks saved and leave.
-#[derive(Debug, thiserror::Error)]
-#[error("preempted")]
-pub(crate) struct Preempted;
-
-/// How a run begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Beginning {
-    /// From the first step; in place of an earlier run's results only where the settings allow it.
-    Fresh,
-    /// From the newest checkpoint.
-    Resume,
-    /// From the newest checkpoint if there is any.
-    ResumeIfThere,
-}
-
-/// The run was described, not run.
-#[derive(Debug, thiserror::Error)]
-#[error("dry run")]
-pub(crate) struct DryRun;
 
 /// A rank in its world, ready to train.
 pub struct Session {
@@ -172,7 +148,7 @@ impl Session {
     /// # Errors
     /// If a rank's text differs from rank 0's, on every rank, or if a rank failed.
     pub fn same(&mut self, what: &str, text: &str) -> anyhow::Result<()> {
-        crate::rank::same(&self.group, what, text)?;
+        crate::world::same(&self.group, what, text)?;
         self.facts.insert(what.to_owned(), text.to_owned());
         Ok(())
     }

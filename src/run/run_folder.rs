@@ -1,29 +1,22 @@
 //! Who may write into a run's folder, and which run it is.
 
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use brigade_checkpoint::open_storage;
-use rustix::io::{FdFlags, fcntl_setfd};
 
+use super::program::Program;
 use crate::checkpoint::{changes, newest, refuse_checkpoints};
-use crate::explain::tell;
-use crate::flags::Resume;
-use crate::output;
-use crate::program::Program;
-use crate::session::Beginning;
-use crate::settings::Settings;
+use crate::error::tell;
+use crate::folder::{self, hold};
+use crate::settings::{Resume, Settings};
+
+/// Names the run's folder to the ranks that the launcher starts.
+pub(crate) const RUN_DIR: &str = "BRIGADE_RUN_DIR";
 
 /// Names the run to the ranks that the launcher starts.
 pub(crate) const RUN_ID: &str = "BRIGADE_RUN_ID";
-
-/// Locked by the run that is at work in a folder; it stays there, empty.
-const LOCK_FILE: &str = ".brigade.lock";
-
-/// How long a run that was killed may still hold its folder: its ranks end after their launcher.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A run's folder and the place of its checkpoints, held against other runs until this is dropped and the ranks have ended.
 pub(crate) struct Claim {
@@ -38,7 +31,7 @@ impl Claim {
     /// under the lock. What is set otherwise than before is told.
     pub(crate) fn of(program: &Program<'_>) -> anyhow::Result<Self> {
         let Settings { output, checkpoint, .. } = program.settings;
-        let dir = output::folder(&output.dir, program.name)?;
+        let dir = folder::folder(&output.dir, program.name)?;
         let place = checkpoint.place(&dir);
         let mut held: Vec<File> = hold(&dir, "--out")?.into_iter().collect();
         if !checkpoint.dir.is_empty() && !place.contains("://") {
@@ -47,7 +40,7 @@ impl Claim {
         let run = match (&program.flags.resume, going_on(program, &place)?) {
             (None, _) if output.overwrite => None,
             (None, _) => {
-                output::refuse_earlier(&dir, &program.config)?;
+                folder::refuse_earlier(&dir, &program.config)?;
                 refuse_checkpoints(&*open_storage(&place)?)?;
                 None
             }
@@ -58,7 +51,7 @@ impl Claim {
                 Some(found.run)
             }
             (Some(Resume::Auto), Err(_)) => {
-                output::refuse_other(&dir, &program.config)?;
+                folder::refuse_other(&dir, &program.config)?;
                 None
             }
             (Some(Resume::From(dir)), Err(why)) => {
@@ -81,6 +74,22 @@ impl Claim {
     pub(crate) fn for_logs(dir: PathBuf) -> Self {
         Self { dir, run: String::new(), _held: Vec::new() }
     }
+}
+
+/// How a run begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Beginning {
+    /// From the first step; in place of an earlier run's results only where the settings allow it.
+    Fresh,
+    /// From the newest checkpoint.
+    Resume,
+    /// From the newest checkpoint if there is any.
+    ResumeIfThere,
+}
+
+/// The folder of results, in a rank that Brigade's launcher started.
+pub(crate) fn launched_in() -> Option<PathBuf> {
+    std::env::var_os(RUN_DIR).map(PathBuf::from)
 }
 
 /// How the ranks of a run begin, when they are started for the `restart`th time again.
@@ -136,53 +145,4 @@ fn hold_apart(place: &Path, dir: &Path) -> anyhow::Result<Option<File>> {
         return Ok(None);
     }
     hold(place, OPTION)
-}
-
-/// Locks a run's folder, or that of its checkpoints, which `option` names, until the file is closed here and in all child
-/// processes, which inherit it. A file system without locks goes without.
-///
-/// # Errors
-/// If somebody else has held it for five seconds, or the lock cannot be made.
-pub fn hold(folder: &Path, option: &str) -> anyhow::Result<Option<File>> {
-    let path = folder.join(LOCK_FILE);
-    // Open for writing: network file systems lock no other files.
-    let file = File::options().create(true).append(true).open(&path);
-    let file = file.with_context(|| format!("{option} {}: cannot write {LOCK_FILE}", folder.display()))?;
-    let begin = Instant::now();
-    loop {
-        match file.try_lock() {
-            Ok(()) => break,
-            Err(TryLockError::WouldBlock) if begin.elapsed() < PATIENCE => {
-                std::thread::sleep(Duration::from_millis(50));
-            }
-            Err(TryLockError::WouldBlock) => {
-                bail!(
-                    "{option} {}: another run is at work in this folder, or stopped there",
-                    folder.display()
-                )
-            }
-            Err(TryLockError::Error(_)) => return Ok(None),
-        }
-    }
-    fcntl_setfd(&file, FdFlags::empty()).context("handing the folder's lock to the ranks")?;
-    Ok(Some(file))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_folder_has_one_run_at_a_time() {
-        let folder = tempfile::tempdir().unwrap();
-        let held = hold(folder.path(), "--out").unwrap().unwrap();
-        let waits = std::thread::spawn({
-            let folder = folder.path().to_owned();
-            move || hold(&folder, "--out").unwrap().is_some()
-        });
-        std::thread::sleep(Duration::from_millis(100));
-        assert!(!waits.is_finished());
-        drop(held);
-        assert!(waits.join().unwrap());
-    }
 }
