@@ -1,4 +1,4 @@
-//! A trained language model's scores for the next token.
+//! Inference with a trained language model.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use brigade_models::gpt::{self, GptConfig};
 use brigade_models::load_safetensors;
 use burn::tensor::{Device, Int, Tensor};
 
-use crate::dataset::ids;
+use crate::dataset::token_tensor;
 
 /// A trained language model, for inference on this process's CPU.
 pub struct LanguageModel {
@@ -22,7 +22,7 @@ impl LanguageModel {
     /// Reads the weights of a GPT-2 of this shape.
     ///
     /// # Errors
-    /// If the shape is not a model, or the file is not whole or of another model.
+    /// If the shape is invalid, or the file is damaged or of another model.
     pub fn load(shape: &GptConfig, weights: &Path) -> anyhow::Result<Self> {
         let device = brigade_cpu::device();
         let mut chain = shape.chain(0, &device)?;
@@ -32,18 +32,18 @@ impl LanguageModel {
         Ok(Self { chain: chain.valid(), context, vocabulary, device })
     }
 
-    /// One score (logit) for each token of the vocabulary: how likely it comes after `tokens`, of
-    /// which the model sees the last ones, as many as it has positions.
+    /// The logits of the token after `tokens`, one for each token of the vocabulary. The model sees as many of the last tokens as
+    /// it has positions.
     ///
     /// # Errors
-    /// If `tokens` is empty or holds one that is outside the model's vocabulary, or the device fails.
-    pub fn scores(&self, tokens: &[u32]) -> anyhow::Result<Vec<f32>> {
+    /// If `tokens` is empty or has a token outside the model's vocabulary, or if the device fails.
+    pub fn next_token_logits(&self, tokens: &[u32]) -> anyhow::Result<Vec<f32>> {
         let seen = &tokens[tokens.len().saturating_sub(self.context)..];
-        let last = seen.len().checked_sub(1).context("a model needs at least one token to go on from")?;
+        let last = seen.len().checked_sub(1).context("a model needs at least one token to continue")?;
         if let Some(token) = seen.iter().find(|token| **token as usize >= self.vocabulary) {
             bail!("token {token} is outside the model's vocabulary of {}", self.vocabulary);
         }
-        let logits = self.chain.predict(ids(seen.iter(), [1, seen.len()], &self.device))?;
-        logits.narrow(0, last, 1).try_into_vec_as::<f32>().context("cannot read the model's scores")
+        let logits = self.chain.predict(token_tensor(seen.iter(), [1, seen.len()], &self.device))?;
+        logits.narrow(0, last, 1).try_into_vec_as::<f32>().context("cannot read the model's logits")
     }
 }

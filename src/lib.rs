@@ -30,7 +30,7 @@ pub use brigade_core as core;
 pub use brigade_core::plan;
 pub use brigade_core::{Activation, Batch, Block, Chain, Model, Part, initialize};
 pub use brigade_data as data;
-pub use brigade_launch as supervise;
+pub use brigade_launch as launcher;
 pub use brigade_launch::exit;
 pub use brigade_models as models;
 pub use brigade_report as report;
@@ -38,14 +38,15 @@ pub use brigade_report as report;
 pub use checkpoint::RunDescription;
 pub use dataset::{Dataset, Samples, TokenDataset, Training, samples};
 pub use device::doctor;
-pub use error::{Usage, explain, tell};
-pub use folder::{FLIGHT_FOLDER, WEIGHTS_FILE, hold};
+pub use error::{UsageError, format_error, print_stderr};
+pub use folder::{FLIGHT_FOLDER, WEIGHTS_FILE, lock_folder};
 pub use language_model::LanguageModel;
 pub use run::{Program, Role, Session, launch};
 pub use settings::{
-    Backend, CHECKPOINT_FOLDER, CONFIG_FILE, CheckpointSettings, CollectivesKind, CommSettings,
+    Backend, CHECKPOINT_FOLDER, CONFIG_FILE, CheckpointSettings, CollectivesBackend, CommSettings,
     ComputeSettings, ComputeType, ConfigError, MeshSettings, OnFailedSave, OnNonFinite, OptimizerSettings,
-    OutputSettings, PipelineSettings, Plan, Resume, ScheduleSettings, SettingError, Settings, StandardFlags,
-    TrainSettings, Transport, ZeroSettings, embedded, layered, resolved, whole_number,
+    OutputSettings, PipelineSettings, Resume, RunPlan, ScheduleSettings, SettingError, Settings,
+    StandardFlags, TrainSettings, Transport, ZeroSettings, config_to_toml, merge_config, parse_defaults,
+    parse_whole_number,
 };
 pub use train::Trained;

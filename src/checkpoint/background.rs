@@ -1,10 +1,10 @@
-//! Work on a thread of its own, asked for its end without waiting.
+//! Work on a background thread that can be polled.
 
 use std::thread::{Builder, JoinHandle};
 
 use anyhow::{Context, anyhow};
 
-/// A function that runs in the background. Dropping it lets it run to its end.
+/// A function that runs on a thread of its own. Dropping this lets it run to its end.
 pub(super) struct Background<T>(JoinHandle<anyhow::Result<T>>);
 
 impl<T: Send + 'static> Background<T> {
@@ -20,7 +20,7 @@ impl<T: Send + 'static> Background<T> {
         self.0.is_finished()
     }
 
-    /// What it gave; a panic is an error.
+    /// Waits for its result; a panic is an error.
     pub(super) fn finish(self) -> anyhow::Result<T> {
         let panicked = |panic: Box<dyn std::any::Any + Send>| {
             let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());

@@ -1,4 +1,4 @@
-//! Whether a configuration can go on from a checkpoint, and in what it differs.
+//! Whether a run can resume from a checkpoint with another configuration, and what differs.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +7,9 @@ use brigade_checkpoint::{Checkpoint, list, open_storage};
 use serde_json::Value;
 
 use super::RunDescription;
-use crate::settings::settled;
+use crate::settings::resolve_auto;
 
-/// Settings of which a run cannot change its mind: they decide what its state means and which data come next.
+/// Settings that must not change when a run resumes: they decide what its state means and which data come next.
 const FIXED: [&str; 7] = [
     "model.",
     "data.tokenizer",
@@ -20,7 +20,7 @@ const FIXED: [&str; 7] = [
     "optimizer.name",
 ];
 
-/// Settings that have nothing to do with what is computed.
+/// Settings that do not affect what is computed; changes of them are not listed.
 const FREE: [&str; 13] = [
     "output.",
     "checkpoint.keep",
@@ -37,24 +37,24 @@ const FREE: [&str; 13] = [
     "data.cache_dir",
 ];
 
-/// The newest checkpoint at a place that can be opened: its step and what it says of its run. Without any, what is wrong
+/// The newest checkpoint at a location that can be opened: its step and its run's description. The inner error says what is wrong
 /// with those that are there.
 ///
 /// # Errors
-/// If the place cannot be read.
-pub(crate) fn newest(place: &str) -> anyhow::Result<Result<(u64, RunDescription), String>> {
-    let storage = open_storage(place)?;
+/// If the location cannot be read.
+pub(crate) fn newest(location: &str) -> anyhow::Result<Result<(u64, RunDescription), String>> {
+    let storage = open_storage(location)?;
     let mut wrong = Vec::new();
     for found in list(&*storage)? {
         let opened = found.summary.and_then(|_| Checkpoint::open(storage.clone(), found.step));
         if let Err(error) = &opened
             && !error.is_corruption()
         {
-            bail!("cannot go on from step {}: {error}", found.step);
+            bail!("cannot resume from step {}: {error}", found.step);
         }
         let described = opened.map_err(|error| error.to_string()).and_then(|checkpoint| {
             serde_json::from_value(checkpoint.manifest().state.settings.clone())
-                .map_err(|error| format!("it does not say what run it is of: {error}"))
+                .map_err(|error| format!("its description of the run cannot be read: {error}"))
         });
         match described {
             Ok(run) => return Ok(Ok((found.step, run))),
@@ -62,18 +62,18 @@ pub(crate) fn newest(place: &str) -> anyhow::Result<Result<(u64, RunDescription)
         }
     }
     Ok(Err(match wrong.is_empty() {
-        true => format!("{place} holds no checkpoint"),
-        false => format!("{place} holds no whole checkpoint: {}", wrong.join("; ")),
+        true => format!("{location} holds no checkpoint"),
+        false => format!("{location} holds no whole checkpoint: {}", wrong.join("; ")),
     }))
 }
 
-/// The settings that differ from those of the checkpoint of `step`, one a line, where the run may go on with them. What is
-/// `auto` counts as what it stands for, as in checkpoints: on another backend it may differ.
+/// The settings that differ from those of the checkpoint of `step`, one per line, if the run may resume with them. An `auto` is
+/// compared by what it stands for, as it is saved in checkpoints, and so may differ on another backend.
 ///
 /// # Errors
-/// If it cannot go on with them; the message names the first such setting.
+/// If the run cannot resume with them; the message names the first such setting.
 pub(crate) fn changes(step: u64, before: &Value, config: &str) -> anyhow::Result<Vec<String>> {
-    let now = settled(config.parse()?);
+    let now = resolve_auto(config.parse()?);
     let (mut old, mut new) = (BTreeMap::new(), BTreeMap::new());
     flatten(before, String::new(), &mut old);
     flatten(&serde_json::to_value(now)?, String::new(), &mut new);
@@ -84,8 +84,8 @@ pub(crate) fn changes(step: u64, before: &Value, config: &str) -> anyhow::Result
         let both_files = key == "data.tokenizer" && is_path(was) && is_path(value);
         if starts(&FIXED, key) && !both_files {
             bail!(
-                "{key} = {value} is not possible: the run is to go on from step {step}, where it is {was}; start a new run, or leave \
-                 it as it is"
+                "{key} = {value} is not possible: the run resumes from step {step}, where it is {was}; start a new run, or do not \
+                 change it"
             );
         }
         if !starts(&FREE, key) {
@@ -95,7 +95,7 @@ pub(crate) fn changes(step: u64, before: &Value, config: &str) -> anyhow::Result
     Ok(lines)
 }
 
-/// Whether a tokenizer is a file, whose place may change; its content is compared by itself.
+/// Whether a tokenizer is a file: its path may change, because its content is compared separately.
 fn is_path(value: &Value) -> bool {
     value.as_str().is_some_and(|text| text != "bytes" && !text.starts_with("bpe:"))
 }
@@ -125,14 +125,14 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_from_another_backend_is_listed_with_it() {
+    fn settings_that_follow_from_the_backend_are_listed_with_it() {
         let auto = |backend: &str| {
             format!(
                 "[compute]\nbackend = \"{backend}\"\ndtype = \"auto\"\n[comm]\ncollectives = \"auto\"\ntransport = \"tcp\""
             )
         };
         let change = |before: &str, now: &str| {
-            let before = settled(before.parse().unwrap());
+            let before = resolve_auto(before.parse().unwrap());
             changes(5, &serde_json::to_value(before).unwrap(), now).unwrap()
         };
         let line = |key: &str, was: &str, is: &str| format!("{key}: \"{was}\" before, now \"{is}\"");
@@ -151,13 +151,13 @@ mod tests {
     }
 
     #[test]
-    fn what_may_change_is_listed_and_what_may_not_is_named() {
+    fn changes_are_listed_or_refused_by_name() {
         assert!(compare("[model]\nwidth = 64\n[output]\nlog_every = 7").unwrap().is_empty());
         assert_eq!(compare("[train]\nsteps = 9").unwrap(), ["train.steps: 5 before, now 9"]);
         for (now, said) in [
             (
                 "[model]\nwidth = 32",
-                "model.width = 32 is not possible: the run is to go on from step 5, where it is 64",
+                "model.width = 32 is not possible: the run resumes from step 5, where it is 64",
             ),
             ("[data]\ntokenizer = \"bytes\"", "data.tokenizer = \"bytes\" is not possible"),
         ] {

@@ -1,7 +1,7 @@
-//! Checkpoints of a run: when they are saved, and how a run goes on from them.
+//! Checkpoints of a run: when they are saved, and how a run resumes from them.
 //!
-//! Ranks act on a save together: at the end of each step all tell each other how far they are, and take the same next step
-//! from the same answers. So no rank waits for a slower disk than its own, and no background thread communicates.
+//! Ranks save together. At the end of each step they gather how far each of them is with its save, and all decide the same next
+//! action from that. So no rank waits for a slower disk than its own, and no background thread communicates.
 
 mod background;
 mod compatibility;
@@ -12,16 +12,16 @@ mod shared_storage;
 mod tests;
 
 pub(crate) use compatibility::{changes, newest};
-pub(crate) use restore::{Point, Resumption, restore};
-pub(crate) use saver::{Outcome, Progress, Saver, refuse_checkpoints};
+pub(crate) use restore::{Restored, RunProgress, restore};
+pub(crate) use saver::{SaveOutcome, SaveProgress, Saver, refuse_checkpoints};
 
-/// What a checkpoint says of its run beside the state of training.
+/// The description of its run that a checkpoint contains besides the state of training.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub struct RunDescription {
-    /// Tells the run from others; it stays when the run goes on.
+    /// Identifies the run; a resumed run keeps it.
     pub run: String,
-    /// The resolved configuration, with what each `auto` stood for.
+    /// The resolved configuration, with every `auto` replaced by what it stood for.
     pub configuration: serde_json::Value,
-    /// For each parameter, its name in a file of weights.
+    /// The name of each parameter in a file of weights.
     pub file_names: std::collections::BTreeMap<String, String>,
 }

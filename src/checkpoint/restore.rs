@@ -1,4 +1,4 @@
-//! Going on from a checkpoint, all ranks from the same one.
+//! Resuming from a checkpoint, all ranks from the same one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,60 +9,61 @@ use brigade_core::{Activation, BoxError, Engine, StateReader};
 use serde::Deserialize;
 
 use super::RunDescription;
-use crate::error::{Agreed, Unfit};
-use crate::world::texts;
+use crate::error::{AgreedError, IncompatibleCheckpoint};
+use crate::world::all_gather_text;
 
 /// How far a run has come.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Point {
+pub(crate) struct RunProgress {
     /// Steps done.
     pub step: u64,
-    /// Batches of data consumed: more than steps, where some were left behind by going back.
+    /// Batches of data consumed: more than `step` once batches were skipped or rolled back.
     pub position: u64,
-    /// Steps that were skipped or gone back from, because something was not finite.
+    /// Steps that were skipped or rolled back because a value was not finite.
     pub nonfinite: u64,
 }
 
-/// The counter of [`Point::nonfinite`] in a checkpoint.
+/// The counter of [`RunProgress::nonfinite`] in a checkpoint.
 const NONFINITE: &str = "nonfinite";
 
-impl Point {
+impl RunProgress {
     pub(crate) fn counters(self) -> BTreeMap<String, u64> {
         BTreeMap::from([(NONFINITE.into(), self.nonfinite)])
     }
 }
 
-/// Where a run goes on.
-pub(crate) struct Resumption {
-    pub point: Point,
-    /// Newer checkpoints that are damaged, with what is wrong.
+/// A run that was restored from a checkpoint.
+pub(crate) struct Restored {
+    pub progress: RunProgress,
+    /// Newer checkpoints that were passed over as damaged, and why.
     pub damaged: Vec<String>,
 }
 
-/// How a rank fared with a checkpoint.
-enum Tried {
-    Restored(Point),
-    /// It is another run's.
-    Foreign,
+/// What came of a rank's attempt to restore a checkpoint.
+enum RestoreOutcome {
+    Restored(RunProgress),
+    /// It belongs to another run.
+    OtherRun,
     Damaged(String),
     /// It could not be read now, or not by this build.
     Unreadable(String),
     /// It is of another model or other data.
-    Other(String),
+    Incompatible(String),
 }
 
-/// Restores the newest checkpoint of `run` that all ranks find whole in what they need of it, those first whose step
-/// `is_preferred`; none where there is none at all. All ranks call it together.
+/// Restores the newest checkpoint of `run` whose needed parts are whole on all ranks, trying steps that are `is_preferred`
+/// first; `None` if there is no checkpoint. All ranks call it together.
 ///
 /// # Errors
-/// [`Unfit`], if it is another model's or another data set's; [`Agreed`], if all are damaged; if ranks cannot talk.
+/// [`CheckpointUsageError::Incompatible`] if it is of another model or data set, [`AgreedError`] if all are damaged, and any error
+/// of the communication between ranks.
 pub(crate) fn restore<I, O, T>(
     engine: &mut Engine<I, O, T>,
     storage: &Arc<dyn Storage>,
     group: &Group,
     (run, facts): (&str, &BTreeMap<String, String>),
     is_preferred: impl Fn(u64) -> bool,
-) -> anyhow::Result<Option<Resumption>>
+) -> anyhow::Result<Option<Restored>>
 where
     I: Activation + Clone,
     O: Activation,
@@ -71,28 +72,33 @@ where
     let (mut candidates, mut damaged) = candidates(storage, group)?;
     candidates.sort_by_key(|step| !is_preferred(*step));
     for step in candidates {
-        let tried = attempt(engine, storage, step, run, facts);
-        let word = match &tried {
-            Tried::Restored(_) => String::new(),
-            Tried::Foreign => "foreign".into(),
-            Tried::Unreadable(why) => format!("unreadable {why}"),
-            Tried::Damaged(why) => format!("damaged {why}"),
-            Tried::Other(why) => format!("other {why}"),
+        let outcome = try_restore(engine, storage, step, run, facts);
+        let own = match &outcome {
+            RestoreOutcome::Restored(_) => String::new(),
+            RestoreOutcome::OtherRun => "other-run".into(),
+            RestoreOutcome::Unreadable(why) => format!("unreadable {why}"),
+            RestoreOutcome::Damaged(why) => format!("damaged {why}"),
+            RestoreOutcome::Incompatible(why) => format!("incompatible {why}"),
         };
-        let words = texts(group, &word)?;
-        let found = |kind: &str| words.iter().find_map(|word| word.strip_prefix(kind).map(str::to_owned));
-        if let Some(why) = found("other ") {
+        let all = all_gather_text(group, &own)?;
+        let found = |kind: &str| all.iter().find_map(|text| text.strip_prefix(kind).map(str::to_owned));
+        if let Some(why) = found("incompatible ") {
             let location = storage.location();
-            return Err(Unfit(format!("cannot go on from step {step} of {location}: {why}")).into());
+            return Err(CheckpointUsageError::Incompatible(format!(
+                "cannot go on from step {step} of {location}: {why}"
+            ))
+            .into());
         }
         if let Some(why) = found("unreadable ") {
-            return Err(Agreed(format!("cannot read step {step} of {}: {why}", storage.location())).into());
+            return Err(
+                AgreedError(format!("cannot read step {step} of {}: {why}", storage.location())).into()
+            );
         }
-        if found("foreign").is_some() {
+        if found("other-run").is_some() {
             continue;
         }
-        match (tried, found("damaged ")) {
-            (Tried::Restored(point), None) => return Ok(Some(Resumption { point, damaged })),
+        match (outcome, found("damaged ")) {
+            (RestoreOutcome::Restored(progress), None) => return Ok(Some(Restored { progress, damaged })),
             (_, why) => damaged.push(format!("the checkpoint of step {step}: {}", why.unwrap_or_default())),
         }
     }
@@ -100,15 +106,15 @@ where
         return Ok(None);
     }
     let location = storage.location();
-    Err(Agreed(format!("{location} holds no whole checkpoint: {}", damaged.join("; "))).into())
+    Err(AgreedError(format!("{location} holds no whole checkpoint: {}", damaged.join("; "))).into())
 }
 
-/// The steps of the checkpoints that rank 0 sees, newest first, and what it sees to be wrong with others.
+/// The steps of the checkpoints that rank 0 sees, newest first, and what is wrong with the damaged ones.
 fn candidates(storage: &Arc<dyn Storage>, group: &Group) -> anyhow::Result<(Vec<u64>, Vec<String>)> {
-    let mut told = String::new();
+    let mut listing = String::new();
     if group.rank() == 0 {
         match list(&**storage) {
-            Err(error) => told = format!("!{error}"),
+            Err(error) => listing = format!("!{error}"),
             Ok(all) => {
                 let line = |found: brigade_checkpoint::ListedCheckpoint| match found.summary {
                     Err(error) if !error.is_corruption() => {
@@ -119,16 +125,16 @@ fn candidates(storage: &Arc<dyn Storage>, group: &Group) -> anyhow::Result<(Vec<
                         format!("the checkpoint of step {}: {error}\n", found.step).replace('\n', " ") + "\n"
                     }
                 };
-                told = all.into_iter().map(line).collect();
+                listing = all.into_iter().map(line).collect();
             }
         }
     }
-    let told = texts(group, &told)?.swap_remove(0);
-    if let Some(why) = told.lines().find_map(|line| line.strip_prefix('!')) {
-        return Err(Agreed(format!("{}: {why}", storage.location())).into());
+    let listing = all_gather_text(group, &listing)?.swap_remove(0);
+    if let Some(why) = listing.lines().find_map(|line| line.strip_prefix('!')) {
+        return Err(AgreedError(format!("{}: {why}", storage.location())).into());
     }
     let (mut steps, mut damaged) = (Vec::new(), Vec::new());
-    for line in told.lines() {
+    for line in listing.lines() {
         match line.trim().parse() {
             Ok(step) => steps.push(step),
             Err(_) => damaged.push(line.trim().to_owned()),
@@ -137,13 +143,13 @@ fn candidates(storage: &Arc<dyn Storage>, group: &Group) -> anyhow::Result<(Vec<
     Ok((steps, damaged))
 }
 
-fn attempt<I, O, T>(
+fn try_restore<I, O, T>(
     engine: &mut Engine<I, O, T>,
     storage: &Arc<dyn Storage>,
     step: u64,
     run: &str,
     facts: &BTreeMap<String, String>,
-) -> Tried
+) -> RestoreOutcome
 where
     I: Activation + Clone,
     O: Activation,
@@ -151,41 +157,43 @@ where
 {
     let checkpoint = match Checkpoint::open(storage.clone(), step) {
         Ok(checkpoint) => checkpoint,
-        Err(error) if error.is_corruption() => return Tried::Damaged(error.to_string()),
-        Err(error) => return Tried::Unreadable(error.to_string()),
+        Err(error) if error.is_corruption() => return RestoreOutcome::Damaged(error.to_string()),
+        Err(error) => return RestoreOutcome::Unreadable(error.to_string()),
     };
     let TrainState { position, facts: saved, counters, settings, .. } = &checkpoint.manifest().state;
     if RunDescription::deserialize(settings).is_ok_and(|description| description.run != run) {
-        return Tried::Foreign;
+        return RestoreOutcome::OtherRun;
     }
     for (what, here) in facts {
         match saved.get(what) {
             Some(there) if there != here => {
-                return Tried::Other(format!("its {what} was another: {there} there, {here} here"));
+                return RestoreOutcome::Incompatible(format!(
+                    "its {what} was another: {there} there, {here} here"
+                ));
             }
             _ => {}
         }
     }
     let nonfinite = counters.get(NONFINITE).copied().unwrap_or_default();
-    let point = Point { step, position: *position, nonfinite };
-    match engine.restore(step, &mut Reading(&checkpoint)) {
-        Ok(()) => Tried::Restored(point),
-        Err(brigade_core::Error::State(why)) => Tried::Other(why),
+    let progress = RunProgress { step, position: *position, nonfinite };
+    match engine.restore(step, &mut CheckpointReader(&checkpoint)) {
+        Ok(()) => RestoreOutcome::Restored(progress),
+        Err(brigade_core::Error::State(why)) => RestoreOutcome::Incompatible(why),
         Err(brigade_core::Error::Load(error)) => {
             let is_corruption = |error: &brigade_checkpoint::Error| error.is_corruption();
             match error.downcast_ref().is_some_and(is_corruption) {
-                true => Tried::Damaged(error.to_string()),
-                false => Tried::Unreadable(error.to_string()),
+                true => RestoreOutcome::Damaged(error.to_string()),
+                false => RestoreOutcome::Unreadable(error.to_string()),
             }
         }
-        Err(error) => Tried::Unreadable(error.to_string()),
+        Err(error) => RestoreOutcome::Unreadable(error.to_string()),
     }
 }
 
 /// A checkpoint as the engine reads it.
-struct Reading<'a>(&'a Checkpoint);
+struct CheckpointReader<'a>(&'a Checkpoint);
 
-impl StateReader for Reading<'_> {
+impl StateReader for CheckpointReader<'_> {
     fn unit(&self, name: &str) -> Option<&UnitMetadata> {
         self.units().iter().find(|unit| unit.name == name)
     }

@@ -1,4 +1,4 @@
-//! Saving: one rank's part in it.
+//! Saving a checkpoint: one rank's part.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -16,16 +16,16 @@ use serde::{Deserialize, Serialize};
 
 use super::RunDescription;
 use super::background::Background;
-use super::shared_storage::out_of_reach;
+use super::shared_storage::storage_not_shared;
 use crate::settings::CheckpointSettings;
-use crate::world::texts;
+use crate::world::all_gather_text;
 
-/// How far a rank is with a save; it is told to the others as a number.
+/// How far a rank is with a save; ranks exchange it as a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Progress {
-    /// There is none, or it is others' turn.
+pub(crate) enum SaveProgress {
+    /// No save is under way, or only other ranks have work to do.
     Idle = 0,
-    /// Its thread is at work.
+    /// Its thread is working.
     Working = 1,
     /// Its thread is done.
     Done = 2,
@@ -33,7 +33,7 @@ pub(crate) enum Progress {
     Failed = 3,
 }
 
-impl Progress {
+impl SaveProgress {
     pub(crate) fn from_number(number: f64) -> Self {
         [Self::Idle, Self::Working, Self::Done]
             .into_iter()
@@ -44,28 +44,28 @@ impl Progress {
 
 /// How a save ended, on all ranks alike.
 #[derive(Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum SaveOutcome {
     Saved {
         record: CheckpointRecord,
-        /// Why other checkpoints that should be gone are not; on rank 0.
-        untidy: Option<String>,
+        /// On rank 0: why older checkpoints could not be removed.
+        cleanup_error: Option<String>,
     },
-    /// It left no trace; the text says why, with the rank.
+    /// Nothing of it is left; the text says why, with the rank.
     Failed(String),
 }
 
-/// Longest description of a rank's file.
+/// Largest message about a rank's file.
 const MOST_ENTRY_BYTES: usize = 1 << 28;
 
-/// How long a rank that waits for a save leaves the others without a word.
-const WORD: Duration = Duration::from_millis(250);
+/// How often ranks that wait for a save exchange how far they are.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Saves checkpoints together with the other ranks; one at a time.
+/// Saves checkpoints together with the other ranks, one at a time.
 pub(crate) struct Saver {
     storage: Arc<dyn Storage>,
     group: Group,
     settings: CheckpointSettings,
-    /// Tells this process's saves from those of others.
+    /// Identifies the saves of this world.
     save_id: String,
     save: Option<Save>,
     /// The newest step that this process saved or started from.
@@ -84,7 +84,7 @@ struct Save {
 enum Phase {
     /// Each rank writes its file.
     Writing(Work<Written>),
-    /// Rank 0 makes it visible; the others have nothing to do.
+    /// Rank 0 publishes the checkpoint; the others have nothing to do.
     Publishing(Option<Work<Option<String>>>),
 }
 
@@ -94,7 +94,7 @@ enum Work<T> {
 }
 
 impl<T: Send + 'static> Work<T> {
-    fn progress(&mut self) -> Progress {
+    fn progress(&mut self) -> SaveProgress {
         if matches!(self, Self::Running(work) if work.is_done()) {
             let before = std::mem::replace(self, Self::Ended(Err(anyhow!("it was lost"))));
             if let Self::Running(work) = before {
@@ -102,9 +102,9 @@ impl<T: Send + 'static> Work<T> {
             }
         }
         match self {
-            Self::Running(_) => Progress::Working,
-            Self::Ended(Ok(_)) => Progress::Done,
-            Self::Ended(Err(_)) => Progress::Failed,
+            Self::Running(_) => SaveProgress::Working,
+            Self::Ended(Ok(_)) => SaveProgress::Done,
+            Self::Ended(Err(_)) => SaveProgress::Failed,
         }
     }
 
@@ -123,7 +123,7 @@ impl<T: Send + 'static> Work<T> {
     }
 }
 
-/// What a rank tells rank 0 of its file.
+/// What rank 0 needs to know of a rank's file.
 #[derive(Debug, Serialize, Deserialize)]
 struct Written {
     entry: WriteResult,
@@ -137,7 +137,7 @@ impl Saver {
         settings: CheckpointSettings,
     ) -> anyhow::Result<Self> {
         let own = StagingDir::new(0)?.id().to_owned();
-        let save_id = texts(&group, &own)?.swap_remove(0);
+        let save_id = all_gather_text(&group, &own)?.swap_remove(0);
         Ok(Self { storage, group, settings, save_id, save: None, newest: None })
     }
 
@@ -145,20 +145,19 @@ impl Saver {
         &self.storage
     }
 
-    /// Why this run's checkpoints could not be saved where they are to be, as far as that shows before one is. All ranks call
-    /// it and get the same answer.
-    pub(crate) fn obstacle(&self) -> anyhow::Result<Option<String>> {
-        out_of_reach(&*self.storage, &self.group, &StagingDir::with_id(0, &self.save_id)?)
+    /// Whether the ranks share the storage: what is wrong with it, if anything. All ranks call it and get the same answer.
+    pub(crate) fn storage_problem(&self) -> anyhow::Result<Option<String>> {
+        storage_not_shared(&*self.storage, &self.group, &StagingDir::with_id(0, &self.save_id)?)
     }
 
-    /// Removes what processes left that died while they saved; before the first save.
-    pub(crate) fn clean(&self) -> anyhow::Result<()> {
+    /// Removes what processes left that died while saving; before the first save.
+    pub(crate) fn remove_unfinished(&self) -> anyhow::Result<()> {
         remove_stale(&*self.storage)?;
         Ok(())
     }
 
-    /// Removes all checkpoints: those of an earlier run that this one replaces.
-    pub(crate) fn clear(&self) -> anyhow::Result<()> {
+    /// Removes all checkpoints of the earlier run that this one replaces.
+    pub(crate) fn remove_all(&self) -> anyhow::Result<()> {
         let published = self.storage.published()?;
         published.iter().try_for_each(|published| self.storage.remove(&published.folder))?;
         Ok(())
@@ -170,7 +169,8 @@ impl Saver {
         every > 0 && (last || step.is_multiple_of(every)) && self.newest != Some(step)
     }
 
-    /// Starts to save. All ranks call it, when no save is under way. `state` is the same on all; the units are put in. `since`: when training stood still for it.
+    /// Starts to save; all ranks call it together while no save is under way. `state` is the same on all ranks, without units.
+    /// Training has been stalled for the save since `since`.
     pub(crate) fn begin(
         &mut self,
         step: u64,
@@ -179,10 +179,10 @@ impl Saver {
         since: Instant,
     ) -> anyhow::Result<()> {
         let staging = StagingDir::with_id(step, &self.save_id)?;
-        let (total, room) = self.room(snapshot.bytes())?;
+        let (total, fits) = self.check_free_space(snapshot.bytes())?;
         let (storage, rank, to) = (self.storage.clone(), self.group.rank(), staging.clone());
         let write = move || {
-            room?;
+            fits?;
             let (units, items) = snapshot.read()?;
             Ok(Written { entry: write_shard(&*storage, &to, rank, &RankShard { items })?, units })
         };
@@ -201,48 +201,49 @@ impl Saver {
         }
     }
 
-    /// The bytes of all ranks together, and whether they fit where this rank writes, as far as that is known. No rank has
-    /// begun to write when another one looks at the free space.
-    fn room(&self, bytes: u64) -> anyhow::Result<(u64, anyhow::Result<()>)> {
+    /// The bytes of all ranks together, and whether they fit into the free space, as far as it is known. All ranks look at the
+    /// free space before any of them writes.
+    fn check_free_space(&self, bytes: u64) -> anyhow::Result<(u64, anyhow::Result<()>)> {
         let mut all = vec![0.0f64; 2 * self.group.size()];
         let own = 2 * self.group.rank();
-        // No answer is no reason not to try.
+        // If the free space is unknown, the save is tried.
         let free = self.storage.free_space().ok().flatten();
         (all[own], all[own + 1]) = (bytes as f64, free.map_or(f64::INFINITY, |free| free as f64));
         self.group.all_gather_in_place(&mut all)?;
         let total = all.iter().step_by(2).sum::<f64>();
         let least = all.iter().skip(1).step_by(2).copied().fold(f64::INFINITY, f64::min);
         let (needed, location) = (total as u64, self.storage.location().into());
-        let room = match total > least {
+        let fits = match total > least {
             true => Err(Error::NoSpace { location, needed, free: least as u64 }.into()),
             false => Ok(()),
         };
-        Ok((needed, room))
+        Ok((needed, fits))
     }
 
-    /// How far this rank is.
-    pub(crate) fn progress(&mut self) -> Progress {
-        let Some(save) = &mut self.save else { return Progress::Idle };
+    /// How far this rank is with the save.
+    pub(crate) fn progress(&mut self) -> SaveProgress {
+        let Some(save) = &mut self.save else { return SaveProgress::Idle };
         match &mut save.phase {
             Phase::Writing(work) => work.progress(),
             Phase::Publishing(Some(work)) => work.progress(),
-            Phase::Publishing(None) => Progress::Idle,
+            Phase::Publishing(None) => SaveProgress::Idle,
         }
     }
 
-    /// Takes the next step of a save that follows from how far all ranks are.
+    /// Continues the save, given how far all ranks are; returns its outcome once it has ended.
     ///
     /// # Errors
-    /// If the save takes too long, or ranks cannot talk.
-    pub(crate) fn advance(&mut self, all: &[Progress]) -> anyhow::Result<Option<Outcome>> {
+    /// If the save takes too long, or communication between ranks fails.
+    pub(crate) fn advance(&mut self, all: &[SaveProgress]) -> anyhow::Result<Option<SaveOutcome>> {
         let Some(save) = self.save.take() else { return Ok(None) };
-        if all.contains(&Progress::Working) {
+        if all.contains(&SaveProgress::Working) {
             let limit = self.settings.timeout_seconds;
             if save.began.elapsed().as_secs_f64() > limit {
-                let slow: Vec<_> = (0..all.len()).filter(|rank| all[*rank] == Progress::Working).collect();
+                let slow: Vec<_> =
+                    (0..all.len()).filter(|rank| all[*rank] == SaveProgress::Working).collect();
                 bail!(
-                    "the checkpoint of step {} is not written after {limit} s (checkpoint.timeout_seconds): rank {slow:?} still \
-                     writes to {}",
+                    "the checkpoint of step {} is not saved after {limit} s (checkpoint.timeout_seconds): ranks {slow:?} are still \
+                     writing to {}",
                     save.staging.step(),
                     self.storage.location()
                 );
@@ -250,26 +251,26 @@ impl Saver {
             self.save = Some(save);
             return Ok(None);
         }
-        let failed = all.contains(&Progress::Failed);
+        let failed = all.contains(&SaveProgress::Failed);
         let Save { staging, state, bytes, began, stall, phase } = save;
-        let fail = |work: String| -> anyhow::Result<Option<Outcome>> {
-            let texts = texts(&self.group, &work)?;
+        let fail = |work: String| -> anyhow::Result<Option<SaveOutcome>> {
+            let texts = all_gather_text(&self.group, &work)?;
             let reasons = texts.iter().enumerate().filter(|(_, text)| !text.is_empty());
             let mut reasons: Vec<_> = reasons.map(|(rank, text)| format!("rank {rank}: {text}")).collect();
             if reasons.len() > 1 && texts.iter().all(|text| *text == texts[0]) {
                 reasons = vec![texts[0].clone()];
             }
             if self.group.rank() == 0 {
-                // What failed is what must be heard of.
+                // The failure of the save is reported, not that of the cleanup.
                 drop(abort_save(&*self.storage, &staging));
             }
-            Ok(Some(Outcome::Failed(reasons.join("; "))))
+            Ok(Some(SaveOutcome::Failed(reasons.join("; "))))
         };
         match phase {
             Phase::Writing(work) if failed => fail(work.failure()),
             Phase::Publishing(work) if failed => fail(work.map_or(String::new(), |work| work.failure())),
             Phase::Writing(Work::Ended(Ok(written))) => {
-                let work = self.hand_over(&staging, &state, written)?;
+                let work = self.collect_entries(&staging, &state, written)?;
                 let phase = Phase::Publishing(work);
                 self.save = Some(Save { staging, state, bytes, began, stall, phase });
                 Ok(None)
@@ -280,23 +281,23 @@ impl Saver {
                 self.newest = Some(step);
                 let (stall_seconds, seconds) = (stall.as_secs_f64(), began.elapsed().as_secs_f64());
                 let record = CheckpointRecord { step, stall_seconds, bytes, seconds };
-                Ok(Some(Outcome::Saved { record, untidy: work.and_then(Work::value).flatten() }))
+                Ok(Some(SaveOutcome::Saved { record, cleanup_error: work.and_then(Work::value).flatten() }))
             }
         }
     }
 
-    /// Waits until the save that is under way has ended, all ranks together; `alive` is called again and again.
-    pub(crate) fn settle(&mut self, alive: impl Fn()) -> anyhow::Result<Option<Outcome>> {
+    /// Waits for the save under way, if any; all ranks call it together. `alive` is called periodically.
+    pub(crate) fn wait(&mut self, alive: impl Fn()) -> anyhow::Result<Option<SaveOutcome>> {
         while self.save.is_some() {
             alive();
-            let until = Instant::now() + WORD;
-            while self.progress() == Progress::Working && Instant::now() < until {
+            let until = Instant::now() + POLL_INTERVAL;
+            while self.progress() == SaveProgress::Working && Instant::now() < until {
                 std::thread::sleep(Duration::from_millis(1));
             }
             let mut all = vec![0.0f64; self.group.size()];
             all[self.group.rank()] = f64::from(self.progress() as u8);
             self.group.all_gather_in_place(&mut all)?;
-            let all: Vec<_> = all.into_iter().map(Progress::from_number).collect();
+            let all: Vec<_> = all.into_iter().map(SaveProgress::from_number).collect();
             if let Some(outcome) = self.advance(&all)? {
                 return Ok(Some(outcome));
             }
@@ -304,8 +305,8 @@ impl Saver {
         Ok(None)
     }
 
-    /// Tells rank 0 of this rank's file. Rank 0 starts to make the checkpoint visible, and then to remove older ones.
-    fn hand_over(
+    /// Sends the entry of this rank's file to rank 0, which then starts to publish the checkpoint and to remove older ones.
+    fn collect_entries(
         &self,
         staging: &StagingDir,
         state: &TrainState,
@@ -324,7 +325,7 @@ impl Saver {
                 let name = unit.name.clone();
                 match units.get(&name) {
                     Some(known) if *known != unit => {
-                        bail!("ranks disagree on what there is to save of `{name}`: {known:?} and {unit:?}")
+                        bail!("ranks disagree on the contents of `{name}`: {known:?} and {unit:?}")
                     }
                     Some(_) => {}
                     None => drop(units.insert(name, unit)),
@@ -335,44 +336,44 @@ impl Saver {
         gather(own.units)?;
         for (index, message) in others.into_iter().enumerate() {
             let written: Written = serde_json::from_slice(&message.wait()?)
-                .with_context(|| format!("what rank {} says of its file", index + 1))?;
+                .with_context(|| format!("the message of rank {} about its file", index + 1))?;
             entries.push(written.entry);
             gather(written.units)?;
         }
         let state = TrainState { units: units.into_values().collect(), ..state.clone() };
         let (storage, staging, settings) = (self.storage.clone(), staging.clone(), self.settings.clone());
         let work = move || {
-            refuse_strangers(&storage, &state)?;
+            refuse_other_runs(&storage, &state)?;
             publish(&*storage, &staging, state.clone(), entries)?;
-            // It took its time to reach the disk: another run may have begun meanwhile.
-            refuse_strangers(&storage, &state)?;
-            Ok(tidy(&*storage, staging.step(), &settings).err().map(|error| error.to_string()))
+            // Publishing may have taken long: another run may have started meanwhile.
+            refuse_other_runs(&storage, &state)?;
+            Ok(remove_replaced(&*storage, staging.step(), &settings).err().map(|error| error.to_string()))
         };
         Ok(Some(Work::Running(Background::start("checkpoint", work)?)))
     }
 }
 
-/// Refuses a place that holds checkpoints, where a run is to begin that may not replace them.
+/// Refuses a location with checkpoints, for a new run that may not replace them.
 pub(crate) fn refuse_checkpoints(storage: &dyn Storage) -> anyhow::Result<()> {
     if storage.published()?.is_empty() {
         return Ok(());
     }
     bail!(
-        "{} holds checkpoints of an earlier run; give another place, --resume to go on from them, or --overwrite to \
+        "{} holds checkpoints of an earlier run; give another location, --resume to continue that run, or --overwrite to \
          replace them",
         storage.location()
     )
 }
 
-/// Checks that another run has not begun to save at the same place: each would remove the other's checkpoints.
-fn refuse_strangers(storage: &Arc<dyn Storage>, own: &TrainState) -> anyhow::Result<()> {
+/// Checks that no other run saves at the same location: each would remove the other's checkpoints.
+fn refuse_other_runs(storage: &Arc<dyn Storage>, own: &TrainState) -> anyhow::Result<()> {
     let run =
         |state: &TrainState| RunDescription::deserialize(&state.settings).ok().map(|described| described.run);
     for published in storage.published()? {
         let there = Checkpoint::open(storage.clone(), published.step);
         if there.is_ok_and(|there| run(&there.manifest().state) != run(own)) {
             bail!(
-                "{} holds checkpoints of another run by now; give each run a place of its own",
+                "{} now holds checkpoints of another run; give each run a location of its own",
                 storage.location()
             );
         }
@@ -380,9 +381,13 @@ fn refuse_strangers(storage: &Arc<dyn Storage>, own: &TrainState) -> anyhow::Res
     Ok(())
 }
 
-/// Removes what the new checkpoint of `step` replaces: those of later steps, which are of a line that the run left or were
-/// passed over as damaged, and all but the newest, of which one is always what a rollback would go back to.
-fn tidy(storage: &dyn Storage, step: u64, settings: &CheckpointSettings) -> brigade_checkpoint::Result<()> {
+/// Removes the checkpoints that the new one of `step` replaces: those of later steps, which were rolled back or passed over as
+/// damaged, and all but the newest, while always keeping one that a rollback can restore.
+fn remove_replaced(
+    storage: &dyn Storage,
+    step: u64,
+    settings: &CheckpointSettings,
+) -> brigade_checkpoint::Result<()> {
     remove_after(storage, step)?;
     if let Some(most) = NonZeroUsize::new(settings.keep) {
         keep_latest(storage, most, |step| settings.is_regular(step))?;

@@ -1,4 +1,4 @@
-//! Ranks that save together on a disk that is just large enough, or not.
+//! Ranks that save together on a disk that is just large enough, or too small.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::Tensor;
 
-use super::{Progress, Saver};
+use super::{SaveProgress, Saver};
 use crate::settings::Settings;
 
 const RANKS: usize = 8;
 
-/// A disk with room for so many bytes. Each look at the free space takes longer than the one before, so that whoever looks
-/// first can write meanwhile.
+/// A disk of limited size. Each query of the free space takes longer than the one before, so that the first rank could write
+/// meanwhile.
 #[derive(Debug)]
 struct Disk {
     files: LocalStorage,
@@ -86,8 +86,8 @@ impl Block for Layer {
     }
 }
 
-/// Has each rank write a file of its own; how each came out, with the bytes of all.
-fn saved(root: &Path, room: impl Fn(u64) -> u64) -> (Vec<(Progress, String)>, u64) {
+/// Lets each rank save; returns how each ended, and the bytes written.
+fn saved(root: &Path, room: impl Fn(u64) -> u64) -> (Vec<(SaveProgress, String)>, u64) {
     let settings = Settings::default();
     let engine = || {
         let layer = Layer { linear: LinearConfig::new(64, 64).init(&brigade_cpu::device().autodiff()) };
@@ -105,7 +105,7 @@ fn saved(root: &Path, room: impl Fn(u64) -> u64) -> (Vec<(Progress, String)>, u6
         let mut saver = Saver::new(disk.clone(), group, settings.checkpoint.clone()).unwrap();
         saver.begin(1, engine().snapshot().unwrap(), TrainState::default(), Instant::now()).unwrap();
         let begin = Instant::now();
-        while saver.progress() == Progress::Working {
+        while saver.progress() == SaveProgress::Working {
             assert!(begin.elapsed() < Duration::from_secs(60));
             thread::sleep(Duration::from_millis(1));
         }
@@ -126,7 +126,7 @@ fn saved(root: &Path, room: impl Fn(u64) -> u64) -> (Vec<(Progress, String)>, u6
 fn what_fits_is_saved_however_many_write_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let (ends, written) = saved(folder.path(), |needed| needed);
-    assert!(ends.iter().all(|(progress, _)| *progress == Progress::Done), "{ends:?}");
+    assert!(ends.iter().all(|(progress, _)| *progress == SaveProgress::Done), "{ends:?}");
     assert!(written > 0);
 }
 
@@ -135,7 +135,7 @@ fn what_does_not_fit_is_refused_before_any_rank_writes() {
     let folder = tempfile::tempdir().unwrap();
     let (ends, written) = saved(folder.path(), |needed| needed / 2);
     for (progress, why) in &ends {
-        assert!(*progress == Progress::Failed && why.contains("a checkpoint needs"), "{ends:?}");
+        assert!(*progress == SaveProgress::Failed && why.contains("a checkpoint needs"), "{ends:?}");
     }
     assert_eq!(written, 0);
 }

@@ -7,16 +7,16 @@ use burn::tensor::Device;
 
 use super::Dataset;
 
-/// Samples that are computed, or held in memory: see [`samples`].
+/// The dataset that [`samples`] makes.
 pub struct Samples<F, I, T> {
     len: usize,
     batch: F,
     types: PhantomData<fn() -> (I, T)>,
 }
 
-/// A dataset of `len` samples, each with one target, from one function: from the numbers of a
-/// micro-batch's samples to input and target on the rank's device. It runs on the thread that
-/// trains; where reading takes time, or targets are masked, implement [`Dataset`].
+/// A dataset of `len` samples with one target each, from one function that turns the indices of a micro-batch's samples into
+/// input and target on the rank's device. It runs on the training thread; if reading takes time, or targets are masked,
+/// implement [`Dataset`] instead.
 pub fn samples<F, I, T>(len: usize, batch: F) -> Samples<F, I, T>
 where
     F: Fn(&[usize], &Device) -> (I, T) + Send + Sync + 'static,

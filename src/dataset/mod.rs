@@ -1,4 +1,4 @@
-//! What is trained on.
+//! The data to train on.
 
 mod function;
 mod tokens;
@@ -11,21 +11,21 @@ use burn::tensor::Device;
 
 pub use function::{Samples, samples};
 pub use tokens::TokenDataset;
-pub(crate) use tokens::ids;
+pub(crate) use tokens::token_tensor;
 
-/// Samples by number. Which rank reads which sample at which step is Brigade's concern.
+/// A map-style dataset: samples by index. Brigade decides which rank reads which sample at which step.
 pub trait Dataset: Send + Sync + 'static {
-    /// A sample as it is read, on reading-ahead threads.
+    /// A sample as [`get`](Self::get) reads it, on prefetching threads.
     type Item: Send + 'static;
-    /// What the model's first block takes.
+    /// The input of the model's first block.
     type Input: Activation + Clone;
-    /// What the loss takes beside the model's output.
+    /// The loss's second argument, beside the model's output.
     type Target: Clone;
 
     /// Number of samples.
     fn len(&self) -> usize;
 
-    /// Whether there is no sample.
+    /// Whether there are no samples.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -33,10 +33,10 @@ pub trait Dataset: Send + Sync + 'static {
     /// Reads one sample; `index` is below [`len`](Self::len).
     ///
     /// # Errors
-    /// Whatever goes wrong; it ends the run.
+    /// Any error ends the run.
     fn get(&self, index: usize) -> anyhow::Result<Self::Item>;
 
-    /// Joins samples to a micro-batch on the rank's device.
+    /// Collates samples into a micro-batch on the rank's device.
     fn batch(&self, items: Vec<Self::Item>, device: &Device) -> Batch<Self::Input, Self::Target>;
 
     /// Targets in one sample: the sequence length of a language model, 1 for a classifier.
@@ -45,7 +45,7 @@ pub trait Dataset: Send + Sync + 'static {
     }
 }
 
-/// What [`Session::train`](crate::Session::train) needs beside the model.
+/// What [`Session::train`](crate::Session::train) needs besides the model.
 pub struct Training<D> {
     /// Samples to train on.
     pub train: Arc<D>,
@@ -53,9 +53,9 @@ pub struct Training<D> {
     pub validation: Option<Arc<D>>,
     /// The parameters' names in the file of weights.
     pub names: Names,
-    /// Floating-point operations of forward and backward for one target, for the rate in reports.
+    /// Floating-point operations of forward and backward per target, for TFLOP/s and MFU in reports.
     pub flops_per_target: Option<f64>,
-    /// Files that belong to the results (a tokenizer, say), by name; rank 0 writes them when training begins.
+    /// Files that belong to the results (a tokenizer, say), by name; rank 0 writes them into the run's folder when training begins.
     pub files: Vec<(String, Vec<u8>)>,
 }
 

@@ -7,8 +7,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 
 use super::Dataset;
 
-/// Sequences of tokens to train a language model on: inputs `[batch, sequence]`, and for each the
-/// token that follows it.
+/// Sequences of tokens to train a language model on: inputs `[batch, sequence]`, and as target of each token the next one.
 #[derive(Debug, Clone)]
 pub struct TokenDataset(TokenSequences);
 
@@ -41,8 +40,11 @@ impl Dataset for TokenDataset {
             Tensor::from_data(TensorData::new(mask, shape), device)
         });
         Batch {
-            input: ids(items.iter().flat_map(|item| &item.inputs), shape, device),
-            target: Targets { tokens: ids(items.iter().flat_map(|item| &item.targets), shape, device), mask },
+            input: token_tensor(items.iter().flat_map(|item| &item.inputs), shape, device),
+            target: Targets {
+                tokens: token_tensor(items.iter().flat_map(|item| &item.targets), shape, device),
+                mask,
+            },
             valid_targets,
         }
     }

@@ -1,4 +1,4 @@
-//! What a machine has for running ranks, for people who look for what is missing.
+//! What a machine offers for running ranks, and what is missing.
 
 use std::path::Path;
 
@@ -11,11 +11,11 @@ use crate::settings::Backend;
 const GIB: f64 = (1u64 << 30) as f64;
 const MIB: u64 = 1 << 20;
 
-/// NCCL's ranks of one host exchange data through files there of some 10 MB each. Docker's default is 64 MiB.
+/// NCCL ranks on one host exchange data through files in shared memory of about 10 MB each. Docker's default is 64 MiB.
 const SHARED_MEMORY_WANTED: u64 = 256 * MIB;
 
-/// Looks at what this program was built for, at this host, and at its GPUs: for a world of `world_size` ranks, or of one
-/// for each core of this host. It never fails: what is missing is a finding with advice.
+/// Checks this program's backends, this host, and its GPUs for a world of `world_size` ranks (by default, one per core of this
+/// host). It never fails: whatever is missing is a finding with advice.
 pub fn examine(world_size: Option<usize>) -> Vec<Finding> {
     let world_size = world_size.unwrap_or_else(cores);
     let host = [
@@ -34,16 +34,12 @@ pub fn examine(world_size: Option<usize>) -> Vec<Finding> {
 }
 
 fn backends() -> Finding {
-    let text = format!(
-        "{}; used where --backend is left out: {}",
-        Backend::built(),
-        Backend::Auto.resolved().name()
-    );
+    let text = format!("{}; default of --backend: {}", Backend::built(), Backend::Auto.resolved().name());
     let finding = Finding::good("backends of this program", text);
     match Backend::Cuda.is_built() || Backend::Wgpu.is_built() {
         true => finding,
         false => finding.with_advice(
-            "GPUs are looked at by a program built for them: cargo xtask dist --backend cuda (or wgpu)",
+            "only a program built for GPUs looks for them: cargo xtask dist --backend cuda (or wgpu)",
         ),
     }
 }
@@ -58,7 +54,7 @@ fn processor() -> Finding {
     Finding::good("host", format!("{} cores, {:.1} GiB of memory", cores(), bytes / GIB))
 }
 
-/// Memory in files, which only NCCL uses: what Brigade's own ranks share has no file.
+/// Shared memory in files, which only NCCL uses: Brigade's own shared memory is anonymous.
 fn shared_memory(path: &Path, has_nccl: bool) -> Finding {
     let name = path.to_string_lossy();
     let (text, free) = match rustix::fs::statvfs(path) {
@@ -73,15 +69,15 @@ fn shared_memory(path: &Path, has_nccl: bool) -> Finding {
         false if has_nccl => Finding::bad(
             name,
             text,
-            "NCCL's ranks of one host need it: make it larger (docker run --shm-size=1g), or remove what is left over there",
+            "NCCL ranks on one host need it: enlarge it (docker run --shm-size=1g), or remove leftover files there",
         ),
         false => Finding::good(name, text).with_advice(
-            "only NCCL would need more: what ranks share otherwise is not there, but counts as memory of their container",
+            "only NCCL would need more; Brigade's own shared memory is not here and counts as memory of the container",
         ),
     }
 }
 
-/// Every rank raises its limit to the hard one, so that is what counts.
+/// Every rank raises its soft limit to the hard limit, so the hard limit counts.
 fn open_files(limit: Rlimit, world_size: usize) -> Finding {
     let name = "open files (ulimit -Hn)";
     let Some(files) = limit.maximum else { return Finding::good(name, "unlimited") };
@@ -107,7 +103,7 @@ fn locked_memory(limit: Rlimit) -> Finding {
     }
 }
 
-/// What wgpu finds.
+/// The adapters that wgpu finds.
 #[cfg(feature = "wgpu")]
 fn adapters() -> Vec<Finding> {
     if brigade_wgpu::adapters().is_empty() {
@@ -151,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn it_says_what_the_program_is_for() {
+    fn the_first_findings_are_the_backends_and_the_host() {
         let findings = examine(None);
         assert!(findings[0].text.starts_with("cpu"), "{:?}", findings[0]);
         assert!(findings[1].text.contains("cores"), "{:?}", findings[1]);

@@ -1,4 +1,4 @@
-//! The backends: which device a rank computes on, and how the ranks' tensors meet.
+//! The backends: which device a rank computes on, and by which process groups its tensors travel.
 
 use std::ffi::OsString;
 
@@ -9,22 +9,22 @@ use brigade_report::DeviceMemory;
 use burn::tensor::{Device, FloatDType};
 
 #[cfg(feature = "cuda")]
-use crate::settings::CollectivesKind;
+use crate::settings::CollectivesBackend;
 use crate::settings::{Backend, Settings};
 
-/// Streams that share a hardware queue wait for each other; NCCL's operations must not. CUDA reads it when it is
+/// Gives each stream a hardware queue of its own, so that NCCL's operations wait for no others. CUDA reads it when it is
 /// initialised.
 #[cfg(feature = "cuda")]
 const QUEUES: (&str, &str) = ("CUDA_DEVICE_MAX_CONNECTIONS", "32");
 
-/// Set, it makes a rank that is alone go through NCCL all the same, to measure what that costs.
+/// If set, even a single rank uses NCCL, to measure its overhead.
 #[cfg(feature = "cuda")]
 const NCCL_ALONE: &str = "BRIGADE_NCCL_ALONE";
 
-/// What a rank computes on.
-pub(crate) struct Processor {
+/// The device of a rank.
+pub(crate) struct RankDevice {
     pub device: Device,
-    /// Its model, where that is known.
+    /// Its model, if known.
     pub name: Option<String>,
     kind: Kind,
 }
@@ -37,21 +37,21 @@ enum Kind {
     Wgpu,
 }
 
-impl Processor {
-    /// The CPU: also where a run is only described.
+impl RankDevice {
+    /// The CPU; dry runs use it on every backend.
     pub(crate) fn cpu() -> Self {
         Self { device: brigade_cpu::device(), name: None, kind: Kind::Cpu }
     }
 
-    /// The device of a rank, which computes in the number types of the settings.
+    /// Opens the device of a rank and checks that it supports the number types of the settings.
     ///
     /// # Errors
-    /// If there is none for it; a [`SettingError`](crate::SettingError) if it lacks a number type.
+    /// If there is no device for the rank; a [`SettingError`](crate::SettingError) if it lacks a number type.
     pub(crate) fn open(settings: &Settings, info: &RankInfo) -> anyhow::Result<Self> {
-        let processor = Self::of(settings, info)?;
-        let name = processor.name.as_deref().unwrap_or("the CPU");
-        settings.compute.check_types(name, || processor.device.supports_dtype(FloatDType::BF16))?;
-        Ok(processor)
+        let device = Self::of(settings, info)?;
+        let name = device.name.as_deref().unwrap_or("the CPU");
+        settings.compute.check_types(name, || device.device.supports_dtype(FloatDType::BF16))?;
+        Ok(device)
     }
 
     #[cfg_attr(not(any(feature = "cuda", feature = "wgpu")), expect(unused_variables))]
@@ -59,8 +59,11 @@ impl Processor {
         match settings.compute.backend {
             #[cfg(feature = "cuda")]
             Backend::Cuda => {
-                let gpu =
-                    brigade_cuda::RankGpu::open(info.local_rank, info.local_world_size, shares(settings))?;
+                let gpu = brigade_cuda::RankGpu::open(
+                    info.local_rank,
+                    info.local_world_size,
+                    share_gpus(settings),
+                )?;
                 let (device, name) = (gpu.device(), Some(gpu.gpu().name.clone()));
                 Ok(Self { device, name, kind: Kind::Cuda(gpu) })
             }
@@ -80,13 +83,13 @@ impl Processor {
     #[cfg_attr(not(feature = "cuda"), expect(unused_variables))]
     pub(crate) fn groups(&self, world: &Group, mesh: Mesh, settings: &Settings) -> anyhow::Result<Groups> {
         if !matches!(self.kind, Kind::Cpu) {
-            // What computes is compiled and tuned in the first step.
+            // The first step compiles and tunes kernels.
             world.warm_up();
         }
         match &self.kind {
             Kind::Cpu => Ok(brigade_cpu::groups(world, mesh)?),
             #[cfg(feature = "cuda")]
-            Kind::Cuda(gpu) if !shares(settings) => {
+            Kind::Cuda(gpu) if !share_gpus(settings) => {
                 let options = brigade_cuda::NcclOptions {
                     synchronous: settings.comm.synchronous,
                     even_alone: std::env::var_os(NCCL_ALONE).is_some(),
@@ -100,7 +103,7 @@ impl Processor {
         }
     }
 
-    /// What this process's tensors take of the device's memory now; none on the CPU, and where the device does not tell.
+    /// The device memory that this process's tensors use now; `None` on the CPU, and if the device does not report it.
     pub(crate) fn memory(&self) -> Option<DeviceMemory> {
         let total = match &self.kind {
             #[cfg(feature = "cuda")]
@@ -115,15 +118,15 @@ impl Processor {
 
 /// Whether several ranks may share a GPU.
 #[cfg(feature = "cuda")]
-fn shares(settings: &Settings) -> bool {
-    settings.collectives() == CollectivesKind::Host
+fn share_gpus(settings: &Settings) -> bool {
+    settings.collectives() == CollectivesBackend::Host
 }
 
-/// How many ranks a node has room for: its cores, or its GPUs.
+/// How many ranks a node can run: as many as it has cores or GPUs.
 ///
 /// # Errors
-/// If the backend finds none.
-pub(crate) fn room(backend: Backend) -> anyhow::Result<usize> {
+/// If the backend finds no device.
+pub(crate) fn max_ranks_per_node(backend: Backend) -> anyhow::Result<usize> {
     match backend {
         #[cfg(feature = "cuda")]
         Backend::Cuda => Ok(brigade_cuda::gpu_count()?.max(1)),
@@ -133,24 +136,24 @@ pub(crate) fn room(backend: Backend) -> anyhow::Result<usize> {
     }
 }
 
-/// Checks, before any rank starts, that this node can hold so many ranks of a world.
+/// Checks, before any rank starts, that this node can run `ranks` ranks of a world.
 ///
 /// # Errors
 /// If a driver, a library or a device is missing.
 #[cfg_attr(not(feature = "cuda"), expect(unused_variables))]
 #[cfg_attr(not(any(feature = "cuda", feature = "wgpu")), expect(clippy::unnecessary_wraps))]
-pub(crate) fn check(settings: &Settings, ranks: usize, world: usize) -> anyhow::Result<()> {
+pub(crate) fn check_node(settings: &Settings, ranks: usize, world: usize) -> anyhow::Result<()> {
     match settings.compute.backend {
         #[cfg(feature = "cuda")]
-        Backend::Cuda => Ok(brigade_cuda::check_gpus(ranks, world, shares(settings))?),
+        Backend::Cuda => Ok(brigade_cuda::check_gpus(ranks, world, share_gpus(settings))?),
         #[cfg(feature = "wgpu")]
         Backend::Wgpu if brigade_wgpu::adapters().is_empty() => Err(brigade_wgpu::Error::NoAdapter.into()),
         _ => Ok(()),
     }
 }
 
-/// What the ranks' environment has more than the launcher's, where nobody set it.
-pub(crate) fn environment(backend: Backend) -> Vec<(OsString, OsString)> {
+/// Variables that the launcher adds to the ranks' environment unless they are set already.
+pub(crate) fn rank_environment(backend: Backend) -> Vec<(OsString, OsString)> {
     let variables: &[(&str, &str)] = match backend {
         #[cfg(feature = "cuda")]
         Backend::Cuda => &[QUEUES],
@@ -162,10 +165,10 @@ pub(crate) fn environment(backend: Backend) -> Vec<(OsString, OsString)> {
     unset.map(|(name, value)| (name.into(), value.into())).collect()
 }
 
-/// Sets in a rank, before its backend is used, what concerns the whole process: how its heap is kept, and what [`environment`]
-/// gives only to ranks that Brigade's launcher starts, as far as that still counts. A program that has started threads goes
-/// without; [`advice`] says where that matters.
-pub(crate) fn prepare(backend: Backend) {
+/// Configures the process of a rank before its backend is used: its allocator, and the variables that [`rank_environment`]
+/// sets only for ranks of Brigade's own launcher, if it is not too late for them. It does nothing in a program that has started
+/// threads; [`environment_advice`] tells the user where that matters.
+pub(crate) fn prepare_process(backend: Backend) {
     if !is_only_thread() {
         return;
     }
@@ -184,11 +187,11 @@ pub(crate) fn prepare(backend: Backend) {
     }
 }
 
-/// What should have been set before the program started.
+/// A note on variables that should have been set before the program started.
 #[cfg_attr(not(feature = "cuda"), expect(unused_variables))]
-pub(crate) fn advice(settings: &Settings) -> Option<String> {
+pub(crate) fn environment_advice(settings: &Settings) -> Option<String> {
     #[cfg(feature = "cuda")]
-    if settings.collectives() == CollectivesKind::Nccl && std::env::var_os(QUEUES.0).is_none() {
+    if settings.collectives() == CollectivesBackend::Nccl && std::env::var_os(QUEUES.0).is_none() {
         let (name, value) = QUEUES;
         return Some(format!(
             "note: {name} is not set, and this program had threads before it could set it; start it with {name}={value}, so \
@@ -198,7 +201,7 @@ pub(crate) fn advice(settings: &Settings) -> Option<String> {
     None
 }
 
-/// Whether this process has no thread but the one that asks. Without `/proc` it is not known, and so denied.
+/// Whether the caller is the process's only thread; `false` if that is unknown because there is no `/proc`.
 fn is_only_thread() -> bool {
     std::fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() == 1)
 }

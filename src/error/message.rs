@@ -1,10 +1,10 @@
-//! Errors in words, and saying them.
+//! Errors as text, and text on standard error.
 
 use std::fmt::Display;
 use std::io::Write;
 
-/// An error and its causes in one line. A cause is left out where the message before it quotes it.
-pub fn explain(error: &anyhow::Error) -> String {
+/// An error and its causes on one line. A cause that an earlier message already quotes is left out.
+pub fn format_error(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
         if !text.contains(&cause) {
@@ -15,9 +15,8 @@ pub fn explain(error: &anyhow::Error) -> String {
     text
 }
 
-/// Writes a line to standard error. Where nobody can read it (a full disk, a closed pipe) the program
-/// goes on to its own end.
-pub fn tell(text: impl Display) {
+/// Prints a line on standard error. If that fails (a full disk, a closed pipe), the program carries on.
+pub fn print_stderr(text: impl Display) {
     drop(writeln!(std::io::stderr(), "{text}"));
 }
 
@@ -33,11 +32,11 @@ mod tests {
     }
 
     #[test]
-    fn each_cause_is_told_once() {
+    fn each_cause_is_printed_once() {
         let full = || std::io::Error::other("disk full");
         let error = anyhow::Error::from(Quoting { source: full() }).context("saving");
-        assert_eq!(explain(&error), "saving: a.txt: disk full");
+        assert_eq!(format_error(&error), "saving: a.txt: disk full");
         let error = Err::<(), _>(full()).context("saving").unwrap_err();
-        assert_eq!(explain(&error), "saving: disk full");
+        assert_eq!(format_error(&error), "saving: disk full");
     }
 }

@@ -2,34 +2,43 @@
 
 mod message;
 
-pub use message::{explain, tell};
+pub use message::{format_error, print_stderr};
 
 /// A mistake of the user, found before training: exit code 2.
 #[derive(Debug, thiserror::Error)]
-#[error("{}", explain(.0))]
-pub struct Usage(pub anyhow::Error);
+#[error("{}", format_error(.0))]
+pub struct UsageError(pub anyhow::Error);
 
 /// A signal ended the run.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted")]
 pub(crate) struct Interrupted;
 
-/// The machine is about to be taken away; all ranks saved and leave.
+/// The machine is about to be taken away; all ranks have saved and exit.
 #[derive(Debug, thiserror::Error)]
 #[error("preempted")]
 pub(crate) struct Preempted;
 
-/// The run was described, not run.
+/// A dry run has printed its description.
 #[derive(Debug, thiserror::Error)]
 #[error("dry run")]
 pub(crate) struct DryRun;
 
-/// What ends a run on all ranks alike.
+/// A failure that all ranks agreed on: each ends with it, at the same point.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct Agreed(pub String);
+pub(crate) struct AgreedError(pub String);
 
-/// A checkpoint is not of this run; all ranks say so.
+/// The run cannot resume from the checkpoint, or cannot save where it is told to; all ranks end with it, and with exit code 2.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct Unfit(pub String);
+pub(crate) enum CheckpointUsageError {
+    /// The checkpoint is of another model, other data or other settings.
+    #[error("{0}")]
+    Incompatible(String),
+    /// There is no checkpoint to resume from.
+    #[error("{0} holds no checkpoint")]
+    Missing(String),
+    /// The ranks do not share the storage.
+    #[error("{0}")]
+    NotShared(String),
+}

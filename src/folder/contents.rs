@@ -1,7 +1,7 @@
-//! The folder of a run's results.
+//! The files in a run's folder.
 //!
-//! A run first creates its folder if need be, locks it, and is refused or not; nothing that is there changes. Only when all
-//! ranks are ready to train are earlier results replaced.
+//! A run first creates its folder if needed, locks it, and may be refused; nothing in it changes before that. Earlier results
+//! are replaced only when all ranks are ready to train.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -10,22 +10,21 @@ use anyhow::{Context, bail};
 use brigade_files::write_whole;
 
 use crate::checkpoint::changes;
-use crate::settings::{CHECKPOINT_FOLDER, CONFIG_FILE, resolved};
+use crate::settings::{CHECKPOINT_FOLDER, CONFIG_FILE, config_to_toml};
 
 /// The weights at the end of a run.
 pub const WEIGHTS_FILE: &str = "model.safetensors";
 
-/// Finds and creates the folder of a run. `dir` empty makes a new one, `runs/<name>-<number>`.
-pub(crate) fn folder(dir: &Path, name: &str) -> anyhow::Result<PathBuf> {
+/// Creates the folder of a run if needed. An empty `dir` stands for a new folder `runs/<name>-<number>`.
+pub(crate) fn create_folder(dir: &Path, name: &str) -> anyhow::Result<PathBuf> {
     if dir.as_os_str().is_empty() {
-        return new_folder(name);
+        return next_folder(name);
     }
     std::fs::create_dir_all(dir).with_context(|| format!("--out {}", dir.display()))?;
     Ok(dir.to_owned())
 }
 
-/// Refuses a folder with a finished run, or one that could not have been this one, where a run is to begin anew that may
-/// have been begun there before.
+/// Refuses a folder with a finished run or a run of another configuration, where `--resume auto` found no checkpoint.
 pub(crate) fn refuse_other(dir: &Path, config: &str) -> anyhow::Result<()> {
     let before = std::fs::read_to_string(dir.join(CONFIG_FILE)).ok();
     let before = before.and_then(|text| text.parse::<toml::Table>().ok());
@@ -34,15 +33,15 @@ pub(crate) fn refuse_other(dir: &Path, config: &str) -> anyhow::Result<()> {
     if is_other || dir.join(WEIGHTS_FILE).exists() {
         let what = if is_other { "a run of another configuration" } else { "a finished run" };
         bail!(
-            "--out {} holds {what}, without checkpoints to go on from; give another folder, or --overwrite",
+            "--out {} holds {what} and no checkpoint to resume from; give another folder, or --overwrite",
             dir.display()
         );
     }
     Ok(())
 }
 
-/// Writes the configuration of a run that begins in its folder. The file says nothing of the folder itself, so that it can
-/// be given back for a run elsewhere.
+/// Writes the run's configuration into its folder, without the name of the folder itself, so that the file can be used for a
+/// run elsewhere.
 pub(crate) fn write_config(dir: &Path, config: &str) -> anyhow::Result<()> {
     let file = dir.join(CONFIG_FILE);
     write_whole(&file, portable(config).as_bytes())
@@ -66,7 +65,7 @@ fn portable(config: &str) -> String {
     if let Some(output) = table.get_mut("output").and_then(toml::Value::as_table_mut) {
         output.remove("dir");
     }
-    resolved(&table).unwrap_or_else(|_| config.to_owned())
+    config_to_toml(&table).unwrap_or_else(|_| config.to_owned())
 }
 
 /// Refuses a folder that holds another run's results or configuration.
@@ -81,20 +80,20 @@ pub(crate) fn refuse_earlier(dir: &Path, config: &str) -> anyhow::Result<()> {
         None => return Ok(()),
     };
     bail!(
-        "--out {} holds {what}; give another folder, --resume to go on with it, or --overwrite to replace it",
+        "--out {} holds {what}; give another folder, --resume to continue it, or --overwrite to replace it",
         dir.display()
     )
 }
 
-/// Whether the folder of checkpoints holds more than what a process left that died while it saved.
+/// Whether the folder of checkpoints holds more than the leftovers of a process that died while saving.
 fn holds_checkpoints(dir: &Path) -> bool {
     let Ok(entries) = std::fs::read_dir(dir.join(CHECKPOINT_FOLDER)) else { return true };
     entries.flatten().any(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."))
 }
 
-/// Makes `runs/<name>-1`, or the first number that is free. The folder is made by the call that
-/// finds it missing, so that two runs never share one.
-fn new_folder(name: &str) -> anyhow::Result<PathBuf> {
+/// Creates `runs/<name>-1`, or the first number that is free. `create_dir` fails if the folder is there, so two runs never
+/// share one.
+fn next_folder(name: &str) -> anyhow::Result<PathBuf> {
     let runs = Path::new("runs");
     std::fs::create_dir_all(runs).with_context(|| format!("cannot make the folder {}", runs.display()))?;
     for number in 1..100_000 {
@@ -115,11 +114,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_this_runs_is_refused() {
+    fn results_of_another_run_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().join("a");
         let text = |file: &str| std::fs::read_to_string(dir.join(file)).unwrap();
-        assert_eq!(folder(&dir, "x").unwrap(), dir);
+        assert_eq!(create_folder(&dir, "x").unwrap(), dir);
         write_config(&dir, "a = 1\n[output]\ndir = \"x\"\n").unwrap();
         assert_eq!(text(CONFIG_FILE), "a = 1\n\n[output]\n");
         let error = refuse_earlier(&dir, "a = 3").unwrap_err().to_string();

@@ -7,18 +7,18 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use rustix::io::{FdFlags, fcntl_setfd};
 
-/// Locked by the run that is at work in a folder; it stays there, empty.
+/// Locked by the run that uses the folder; the file stays there, empty.
 const LOCK_FILE: &str = ".brigade.lock";
 
-/// How long a run that was killed may still hold its folder: its ranks end after their launcher.
+/// How long a killed run may still hold the lock: its ranks end after their launcher.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Locks a run's folder, or that of its checkpoints, which `option` names, until the file is closed here and in all child
-/// processes, which inherit it. A file system without locks goes without.
+/// Locks a run's folder, or the folder of its checkpoints, until the file is closed here and in all child processes, which
+/// inherit it. `option` names the folder's option in errors. `None` if the file system has no locks.
 ///
 /// # Errors
-/// If somebody else has held it for five seconds, or the lock cannot be made.
-pub fn hold(folder: &Path, option: &str) -> anyhow::Result<Option<File>> {
+/// If another process holds the lock for five seconds, or the file cannot be created.
+pub fn lock_folder(folder: &Path, option: &str) -> anyhow::Result<Option<File>> {
     let path = folder.join(LOCK_FILE);
     // Open for writing: network file systems lock no other files.
     let file = File::options().create(true).append(true).open(&path);
@@ -50,10 +50,10 @@ mod tests {
     #[test]
     fn a_folder_has_one_run_at_a_time() {
         let folder = tempfile::tempdir().unwrap();
-        let held = hold(folder.path(), "--out").unwrap().unwrap();
+        let held = lock_folder(folder.path(), "--out").unwrap().unwrap();
         let waits = std::thread::spawn({
             let folder = folder.path().to_owned();
-            move || hold(&folder, "--out").unwrap().is_some()
+            move || lock_folder(&folder, "--out").unwrap().is_some()
         });
         std::thread::sleep(Duration::from_millis(100));
         assert!(!waits.is_finished());

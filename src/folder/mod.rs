@@ -1,11 +1,11 @@
-//! The folder of a run's results.
+//! The folder of a run's results: its files and its lock.
 
 mod contents;
 mod lock;
 
 pub use contents::WEIGHTS_FILE;
-pub(crate) use contents::{folder, refuse_earlier, refuse_other, remove_weights, write_config};
-pub use lock::hold;
+pub(crate) use contents::{create_folder, refuse_earlier, refuse_other, remove_weights, write_config};
+pub use lock::lock_folder;
 
-/// The folder in a run's folder with what each rank did last, after a failure.
+/// The folder of flight records in a run's folder: what each rank did last before a failure.
 pub const FLIGHT_FOLDER: &str = "flight";

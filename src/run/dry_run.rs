@@ -1,18 +1,18 @@
-//! A dry run: it describes the run instead of training.
+//! A dry run: the run is described instead of trained.
 
 use anyhow::Context;
 use brigade_comm::Group;
 use brigade_launch::{Detected, exit, interrupt};
 
 use super::program::{Program, Role, usage};
-use super::run_folder::goes_on;
+use super::run_folder::resume_step;
 use super::session::Session;
-use crate::device::Processor;
-use crate::error::{DryRun, tell};
+use crate::device::RankDevice;
+use crate::error::{DryRun, print_stderr};
 use crate::world::timeouts;
 
 impl Program<'_> {
-    /// Runs the body with a session that describes the run instead of training.
+    /// Runs the body with a session that describes the run and stops.
     pub(super) fn dry_run<P>(
         &self,
         detected: &Detected,
@@ -30,11 +30,11 @@ impl Program<'_> {
         let group: Group = group.context("a group of one rank")?;
         let out = self.settings.output.dir.clone();
         let interrupt = interrupt::Interrupt::detached();
-        let processor = Processor::cpu();
-        let mut session = Session::new(self, processor, group, plan, out, detected.to_string(), interrupt)?;
-        session.describe_only();
-        if let Some(step) = goes_on(self).map_err(usage)? {
-            tell(format_args!("goes on from the checkpoint of step {step}"));
+        let device = RankDevice::cpu();
+        let mut session = Session::new(self, device, group, plan, out, detected.to_string(), interrupt)?;
+        session.is_dry_run = true;
+        if let Some(step) = resume_step(self).map_err(usage)? {
+            print_stderr(format_args!("would resume from the checkpoint of step {step}"));
         }
         match body(&mut session, prepared) {
             Err(error) if error.is::<DryRun>() => Ok(exit::DONE),

@@ -11,5 +11,5 @@ mod session;
 
 pub use launch::launch;
 pub use program::{Program, Role};
-pub(crate) use run_folder::Beginning;
+pub(crate) use run_folder::StartFrom;
 pub use session::Session;

@@ -1,76 +1,78 @@
-//! The process that stands for a node: it checks, prepares, starts the ranks, and watches over them.
+//! The launcher of a node: it checks the settings, prepares the data, starts the ranks and supervises them.
 
 use std::ffi::OsString;
 use std::time::Duration;
 
 use anyhow::Context;
-use brigade_launch::{Detected, Launch, NodeInfo, Outcome, Source};
+use brigade_launch::{Detected, LaunchConfig, NodeInfo, Outcome, Source};
 
-use super::ending::{announce, said_why};
+use super::ending::{print_event, printed_its_error};
 use super::program::{Program, Role, environment, usage};
-use super::run_folder::{Claim, RUN_DIR, RUN_ID};
+use super::run_folder::{RUN_DIR, RUN_ID, RunFolder};
 use crate::device;
-use crate::error::tell;
-use crate::folder::{self, FLIGHT_FOLDER};
+use crate::error::print_stderr;
+use crate::folder::{FLIGHT_FOLDER, create_folder};
 use crate::settings::Settings;
 use crate::world::timeouts;
 
-/// How much longer than an operation's deadline a rank may be stopped: ranks that wait for it come first, as they also know
-/// in which operation.
-const VERDICT: Duration = Duration::from_secs(3);
+/// How much longer than an operation's deadline a rank may be stopped before the launcher reports it. Ranks that wait for it
+/// report first, because they also know in which operation.
+const STOPPED_GRACE: Duration = Duration::from_secs(3);
 
 impl Program<'_> {
-    pub(super) fn launch<P>(
+    /// Starts this node's ranks and waits for them.
+    pub(super) fn launch_ranks<P>(
         &self,
         node: &NodeInfo,
         prepare: impl FnOnce(Role) -> anyhow::Result<P>,
     ) -> anyhow::Result<u8> {
         self.settings.check_backend().map_err(|error| usage(error.into()))?;
         let nproc = self.ranks_per_node(node).map_err(usage)?;
-        let by_itself = matches!(node.source, Source::Alone | Source::Flags) && node.overridden.is_none();
-        if !by_itself && !self.flags.quiet {
-            tell(Detected::Node(node.clone()));
+        let is_default =
+            matches!(node.source, Source::Standalone | Source::Flags) && node.overridden.is_none();
+        if !is_default && !self.flags.quiet {
+            print_stderr(Detected::Node(node.clone()));
         }
         let prepared = || {
             let token = Detected::Node(node.clone()).token(&environment)?;
             self.plan(nproc.saturating_mul(node.nnodes))?;
-            device::check(self.settings, nproc, nproc * node.nnodes)?;
+            device::check_node(self.settings, nproc, nproc * node.nnodes)?;
             prepare(Role::Launcher)?;
             let Settings { output, .. } = self.settings;
-            // Node 0 holds rank 0, which writes the results; the other nodes keep only their logs.
-            let claim = match node.node_rank {
-                0 => Claim::of(self)?,
-                _ => Claim::for_logs(folder::folder(&output.dir, self.name)?),
+            // Node 0 has rank 0, which writes the results; the other nodes only have logs.
+            let folder = match node.node_rank {
+                0 => RunFolder::lock(self)?,
+                _ => RunFolder::for_logs(create_folder(&output.dir, self.name)?),
             };
             let program = std::env::current_exe().context("cannot find this program's own file")?;
-            Ok((token, claim, program))
+            Ok((token, folder, program))
         };
-        let (token, claim, program) = prepared().map_err(usage)?;
-        let dir = claim.dir.clone();
-        let mut launch = Launch::local(program, nproc, token, dir.join("logs"))
+        let (token, folder, program) = prepared().map_err(usage)?;
+        let dir = folder.dir.clone();
+        let mut launch = LaunchConfig::local(program, nproc, token, dir.join("logs"))
             .on_node(node)
             .with_flags(&self.flags.world);
         let timeouts = timeouts(&self.settings.comm);
         (launch.init_timeout, launch.host_timeout) = (timeouts.init, timeouts.host);
-        launch.stopped_timeout = timeouts.step + VERDICT;
-        launch.holds_signals = true;
+        launch.stopped_timeout = timeouts.step + STOPPED_GRACE;
+        launch.blocks_signals = true;
         launch.args = std::env::args_os().skip(1).collect();
         launch.env =
-            vec![(RUN_DIR.into(), OsString::from(&dir)), (RUN_ID.into(), OsString::from(&claim.run))];
-        launch.env.extend(device::environment(self.settings.compute.backend));
-        let outcome = brigade_launch::launch(&launch, &mut announce)?;
-        drop(claim);
+            vec![(RUN_DIR.into(), OsString::from(&dir)), (RUN_ID.into(), OsString::from(&folder.run))];
+        launch.env.extend(device::rank_environment(self.settings.compute.backend));
+        let outcome = brigade_launch::launch(&launch, &mut print_event)?;
+        drop(folder);
         match &outcome {
             Outcome::Done | Outcome::Preempted { .. } => {}
             Outcome::Failed(failure)
                 if node.node_rank == 0
                     && failure.root.rank == 0
                     && failure.panic.is_empty()
-                    && said_why(failure) => {}
-            other => tell(format_args!("brigade: {other}")),
+                    && printed_its_error(failure) => {}
+            other => print_stderr(format_args!("brigade: {other}")),
         }
         if matches!(outcome, Outcome::Failed(_)) && dir.join(FLIGHT_FOLDER).exists() {
-            tell(format_args!("what each rank did last: brigade inspect flight {}", dir.display()));
+            print_stderr(format_args!("what each rank did last: brigade inspect flight {}", dir.display()));
         }
         Ok(outcome.exit_code())
     }

@@ -1,40 +1,41 @@
-//! A program that trains, as its command line describes it.
+//! A training program as its command line describes it.
 
 use brigade_core::plan::{CutTensor, Inside};
 use brigade_launch::{Detected, NodeInfo};
 
 use crate::device;
-use crate::error::Usage;
-use crate::settings::{Plan, Settings, StandardFlags};
+use crate::error::UsageError;
+use crate::settings::{RunPlan, Settings, StandardFlags};
 
-/// What a process is in a run.
+/// The role of a process in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// It starts the ranks of a node and watches over them.
+    /// It starts the ranks of a node and supervises them.
     Launcher,
-    /// It is a rank that Brigade's launcher started: the launcher has prepared everything already.
+    /// It is a rank that Brigade's launcher started; the launcher has prepared everything already.
     LaunchedRank,
-    /// It is a rank that somebody else started (torchrun, Slurm, MPI, …).
+    /// It is a rank that another launcher started (torchrun, Slurm, MPI, …).
     JoinedRank {
-        /// Its number in the world.
+        /// Its rank in the world.
         rank: usize,
     },
 }
 
-/// A run as the command line describes it.
+/// A training program: its name, flags and settings, and what is known of its model before a rank starts.
+/// [`Program::run`] starts the ranks, or is one of them; [`launch`](crate::launch) does all of it for a model of your own.
 pub struct Program<'a> {
-    /// Its name, for the folder of results where none is given.
+    /// Its name, used for the folder of results if none is given.
     pub name: &'a str,
     /// The standard flags.
     pub flags: &'a StandardFlags,
-    /// The settings, flags laid over.
+    /// The settings, with the flags applied.
     pub settings: &'a Settings,
-    /// The whole resolved configuration as TOML; all ranks must have the same.
+    /// The whole resolved configuration as TOML, which must be the same on all ranks.
     pub config: String,
-    /// Targets in one sample (sequence length), to turn a warm-up in tokens into steps.
+    /// Targets in one sample (the sequence length), which turns a warm-up in tokens into one in steps.
     pub targets_per_sample: usize,
-    /// Relative costs of the model's blocks, where they are known before a rank starts: whether they can be
-    /// cut into stages as the settings say is then checked before, too.
+    /// Relative costs of the model's blocks, or empty if unknown. With them, the split into pipeline stages is checked before a
+    /// rank starts.
     pub costs: Vec<f64>,
     /// The tensors that go into each block, where they are known, to say what they take.
     pub cuts: Vec<Vec<CutTensor>>,
@@ -43,12 +44,13 @@ pub struct Program<'a> {
 }
 
 impl Program<'_> {
-    pub(super) fn detected(&self) -> anyhow::Result<Detected> {
+    /// Whether this process is a node's launcher or a rank, from flags and environment.
+    pub(super) fn detect(&self) -> anyhow::Result<Detected> {
         Ok(brigade_launch::detect(&self.flags.world, &environment)?)
     }
 
-    /// Ranks on each node: as told, or to fill the mesh, or one per core or GPU as far as stages and batch divide, but enough
-    /// for one rank a stage.
+    /// Ranks on each node: as given, or as many as the mesh needs, or one per core or GPU as far as stages and batch divide, but at
+    /// least one rank per stage.
     pub(super) fn ranks_per_node(&self, node: &NodeInfo) -> anyhow::Result<usize> {
         let Settings { mesh, train, .. } = self.settings;
         if let Some(ranks) = node.nproc_per_node {
@@ -62,14 +64,15 @@ impl Program<'_> {
         };
         Ok(match mesh.dp.saturating_mul(mesh.pp) {
             0 => {
-                let room = device::room(self.settings.compute.backend)?;
-                (1..=room).rev().find(fits).unwrap_or(pp.div_ceil(node.nnodes))
+                let most = device::max_ranks_per_node(self.settings.compute.backend)?;
+                (1..=most).rev().find(fits).unwrap_or(pp.div_ceil(node.nnodes))
             }
             ranks => ranks.div_ceil(node.nnodes),
         })
     }
 
-    pub(super) fn plan(&self, world: usize) -> anyhow::Result<Plan> {
+    /// Checks the settings for a world of this size, and the split into stages if costs are known.
+    pub(super) fn plan(&self, world: usize) -> anyhow::Result<RunPlan> {
         let plan = self.settings.plan(world, self.targets_per_sample)?;
         if !self.costs.is_empty() {
             plan.split(&self.costs)?;
@@ -79,7 +82,7 @@ impl Program<'_> {
 }
 
 pub(super) fn usage(error: anyhow::Error) -> anyhow::Error {
-    Usage(error).into()
+    UsageError(error).into()
 }
 
 pub(super) fn environment(name: &str) -> Option<String> {

@@ -1,4 +1,4 @@
-//! Who may write into a run's folder, and which run it is.
+//! The folder of a run: which run may write there, and how it starts.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -8,125 +8,126 @@ use brigade_checkpoint::open_storage;
 
 use super::program::Program;
 use crate::checkpoint::{changes, newest, refuse_checkpoints};
-use crate::error::tell;
-use crate::folder::{self, hold};
+use crate::error::print_stderr;
+use crate::folder::{create_folder, lock_folder, refuse_earlier, refuse_other};
 use crate::settings::{Resume, Settings};
 
-/// Names the run's folder to the ranks that the launcher starts.
+/// The variable that names the run's folder to the ranks that the launcher starts.
 pub(crate) const RUN_DIR: &str = "BRIGADE_RUN_DIR";
 
-/// Names the run to the ranks that the launcher starts.
+/// The variable that names the run to them.
 pub(crate) const RUN_ID: &str = "BRIGADE_RUN_ID";
 
-/// A run's folder and the place of its checkpoints, held against other runs until this is dropped and the ranks have ended.
-pub(crate) struct Claim {
+/// A run's folder and where its checkpoints are, locked against other runs until this is dropped and the ranks have ended.
+pub(crate) struct RunFolder {
     pub dir: PathBuf,
-    /// Tells this run's checkpoints from those of others. A run that goes on is the same run.
+    /// Identifies the checkpoints of this run. A resumed run keeps its id.
     pub run: String,
-    _held: Vec<File>,
+    _locks: Vec<File>,
 }
 
-impl Claim {
-    /// Finds the folder of results, for a new run or one that goes on, and locks it; what the run is to do there is decided
-    /// under the lock. What is set otherwise than before is told.
-    pub(crate) fn of(program: &Program<'_>) -> anyhow::Result<Self> {
+impl RunFolder {
+    /// Finds the folder of results of a new or resumed run, locks it, and only then decides what the run may do there. Prints
+    /// which settings a resumed run changes.
+    pub(crate) fn lock(program: &Program<'_>) -> anyhow::Result<Self> {
         let Settings { output, checkpoint, .. } = program.settings;
-        let dir = folder::folder(&output.dir, program.name)?;
-        let place = checkpoint.place(&dir);
-        let mut held: Vec<File> = hold(&dir, "--out")?.into_iter().collect();
-        if !checkpoint.dir.is_empty() && !place.contains("://") {
-            held.extend(hold_apart(Path::new(&place), &dir)?);
+        let dir = create_folder(&output.dir, program.name)?;
+        let location = checkpoint.location(&dir);
+        let mut locks: Vec<File> = lock_folder(&dir, "--out")?.into_iter().collect();
+        if !checkpoint.dir.is_empty() && !location.contains("://") {
+            locks.extend(lock_checkpoints(Path::new(&location), &dir)?);
         }
-        let run = match (&program.flags.resume, going_on(program, &place)?) {
+        let run = match (&program.flags.resume, find_checkpoint(program, &location)?) {
             (None, _) if output.overwrite => None,
             (None, _) => {
-                folder::refuse_earlier(&dir, &program.config)?;
-                refuse_checkpoints(&*open_storage(&place)?)?;
+                refuse_earlier(&dir, &program.config)?;
+                refuse_checkpoints(&*open_storage(&location)?)?;
                 None
             }
             (Some(_), Ok(found)) => {
                 for change in found.changes.iter().filter(|_| !program.flags.quiet) {
-                    tell(format_args!("changed: {change}"));
+                    print_stderr(format_args!("changed: {change}"));
                 }
                 Some(found.run)
             }
             (Some(Resume::Auto), Err(_)) => {
-                folder::refuse_other(&dir, &program.config)?;
+                refuse_other(&dir, &program.config)?;
                 None
             }
             (Some(Resume::From(dir)), Err(why)) => {
                 bail!(
-                    "--resume {}: {why}; --resume auto --out {0} begins anew where there is none",
+                    "--resume {}: {why}; --resume auto --out {0} starts a new run if there is none to resume",
                     dir.display()
                 )
             }
         };
         let run = run.map_or_else(|| getrandom::u64().map(|number| format!("{number:016x}")), Ok);
-        Ok(Self { dir, run: run.context("no random number for the run's name")?, _held: held })
+        Ok(Self { dir, run: run.context("no random number for the run's id")?, _locks: locks })
     }
 
-    /// What the launcher has claimed for a rank.
-    pub(crate) fn given(dir: PathBuf) -> Self {
-        Self { dir, run: std::env::var(RUN_ID).unwrap_or_default(), _held: Vec::new() }
+    /// The folder that the launcher has locked for its ranks.
+    pub(crate) fn from_launcher(dir: PathBuf) -> Self {
+        Self { dir, run: std::env::var(RUN_ID).unwrap_or_default(), _locks: Vec::new() }
     }
 
-    /// A folder of a process that writes no results.
+    /// The folder of a process that writes no results, only logs.
     pub(crate) fn for_logs(dir: PathBuf) -> Self {
-        Self { dir, run: String::new(), _held: Vec::new() }
+        Self { dir, run: String::new(), _locks: Vec::new() }
     }
 }
 
-/// How a run begins.
+/// Where a run starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Beginning {
-    /// From the first step; in place of an earlier run's results only where the settings allow it.
-    Fresh,
-    /// From the newest checkpoint.
-    Resume,
-    /// From the newest checkpoint if there is any.
-    ResumeIfThere,
+pub(crate) enum StartFrom {
+    /// The first step; earlier results are replaced only if the settings allow it.
+    Scratch,
+    /// The newest checkpoint.
+    Checkpoint,
+    /// The newest checkpoint, or the first step if there is none.
+    CheckpointIfAny,
 }
 
 /// The folder of results, in a rank that Brigade's launcher started.
-pub(crate) fn launched_in() -> Option<PathBuf> {
+pub(crate) fn launcher_folder() -> Option<PathBuf> {
     std::env::var_os(RUN_DIR).map(PathBuf::from)
 }
 
-/// How the ranks of a run begin, when they are started for the `restart`th time again.
-pub(crate) fn beginning(program: &Program<'_>, restart: u32) -> Beginning {
+/// Where the ranks start from, after the launcher has restarted them `restart` times.
+pub(crate) fn start_from(program: &Program<'_>, restart: u32) -> StartFrom {
     match (&program.flags.resume, restart) {
-        (None, 0) => Beginning::Fresh,
-        (Some(Resume::From(_)), 0) => Beginning::Resume,
-        _ => Beginning::ResumeIfThere,
+        (None, 0) => StartFrom::Scratch,
+        (Some(Resume::From(_)), 0) => StartFrom::Checkpoint,
+        _ => StartFrom::CheckpointIfAny,
     }
 }
 
-/// The step from which a run would go on, where it is to.
+/// The step that `--resume` would resume from; `None` for a new run.
 ///
 /// # Errors
-/// If it cannot.
-pub(crate) fn goes_on(program: &Program<'_>) -> anyhow::Result<Option<u64>> {
+/// If it cannot be resumed.
+pub(crate) fn resume_step(program: &Program<'_>) -> anyhow::Result<Option<u64>> {
     let Settings { output, checkpoint, .. } = program.settings;
-    match (&program.flags.resume, going_on(program, &checkpoint.place(&output.dir))?) {
+    match (&program.flags.resume, find_checkpoint(program, &checkpoint.location(&output.dir))?) {
         (None, _) | (Some(Resume::Auto), Err(_)) => Ok(None),
         (Some(_), Ok(found)) => Ok(Some(found.step)),
         (Some(Resume::From(dir)), Err(why)) => bail!("--resume {}: {why}", dir.display()),
     }
 }
 
-/// What a run goes on from.
+/// The checkpoint that a run resumes from.
 struct Found {
     step: u64,
     run: String,
     changes: Vec<String>,
 }
 
-/// Finds the newest checkpoint that `--resume` means and compares it with the settings; else why there is none.
-fn going_on(program: &Program<'_>, place: &str) -> anyhow::Result<Result<Found, String>> {
+/// Finds the newest checkpoint for `--resume` and compares its configuration with this one; the inner error says why there is
+/// none.
+fn find_checkpoint(program: &Program<'_>, location: &str) -> anyhow::Result<Result<Found, String>> {
     if program.flags.resume.is_none() {
         return Ok(Err(String::new()));
     }
-    Ok(match newest(place)? {
+    Ok(match newest(location)? {
         Ok((step, description)) => Ok(Found {
             step,
             changes: changes(step, &description.configuration, &program.config)?,
@@ -136,13 +137,13 @@ fn going_on(program: &Program<'_>, place: &str) -> anyhow::Result<Result<Found, 
     })
 }
 
-/// Locks the place of checkpoints, where that is not the run's folder itself, which is locked already.
-fn hold_apart(place: &Path, dir: &Path) -> anyhow::Result<Option<File>> {
+/// Locks the folder of checkpoints, unless it is the run's folder, which is locked already.
+fn lock_checkpoints(location: &Path, dir: &Path) -> anyhow::Result<Option<File>> {
     const OPTION: &str = "checkpoint.dir";
-    std::fs::create_dir_all(place).with_context(|| format!("{OPTION} = {}", place.display()))?;
-    let same = || Ok::<_, std::io::Error>(place.canonicalize()? == dir.canonicalize()?);
-    if same().with_context(|| format!("{OPTION} = {}", place.display()))? {
+    std::fs::create_dir_all(location).with_context(|| format!("{OPTION} = {}", location.display()))?;
+    let same = || Ok::<_, std::io::Error>(location.canonicalize()? == dir.canonicalize()?);
+    if same().with_context(|| format!("{OPTION} = {}", location.display()))? {
         return Ok(None);
     }
-    hold(place, OPTION)
+    lock_folder(location, OPTION)
 }

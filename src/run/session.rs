@@ -1,4 +1,4 @@
-//! One rank's part in a run.
+//! A rank in its world.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,18 +13,18 @@ use brigade_report::DeviceMemory;
 use burn::tensor::Device;
 
 use super::program::Program;
-use super::run_folder::Beginning;
-use crate::device::Processor;
+use super::run_folder::StartFrom;
+use crate::device::RankDevice;
 use crate::error::Interrupted;
-use crate::settings::{Plan, Settings};
+use crate::settings::{RunPlan, Settings};
 
-/// A rank in its world, ready to train.
+/// A rank in its world, ready to train. [`launch`](crate::launch) and [`Program::run`](crate::Program::run) hand one to each rank.
 pub struct Session {
     group: Group,
     groups: Groups,
-    processor: Processor,
+    device: RankDevice,
     pub(crate) settings: Settings,
-    pub(crate) plan: Plan,
+    pub(crate) plan: RunPlan,
     pub(crate) out: PathBuf,
     pub(crate) world: String,
     pub(crate) quiet: bool,
@@ -34,35 +34,35 @@ pub struct Session {
     pub(crate) cuts: Vec<Vec<CutTensor>>,
     /// What each block needs inside, and the loss, where that is known.
     pub(crate) insides: Vec<Inside>,
-    /// Whether the run is only to be described.
-    pub(crate) dry: bool,
-    pub(crate) beginning: Beginning,
-    /// Tells this run's checkpoints from those of others.
+    /// Whether the run is described instead of trained.
+    pub(crate) is_dry_run: bool,
+    pub(crate) start_from: StartFrom,
+    /// Identifies this run's checkpoints.
     pub(crate) run: String,
-    /// How often the launcher has started the ranks again.
+    /// How often the launcher has restarted the ranks.
     pub(crate) restart: u32,
-    /// Tells the launcher what this rank is at.
+    /// Reports to the launcher what this rank is doing.
     pub(crate) heartbeat: HeartbeatSender,
-    /// What all ranks have in common and a checkpoint must have, too: see [`same`](Self::same).
+    /// Texts that all ranks and the run's checkpoints have in common: see [`check_same`](Self::check_same).
     pub(crate) facts: BTreeMap<String, String>,
     interrupt: Interrupt,
 }
 
 impl Session {
-    /// A rank of the plan's mesh, or a process that is alone and only describes the run.
+    /// A rank of the plan's mesh, or the only process of a dry run.
     pub(crate) fn new(
         program: &Program<'_>,
-        processor: Processor,
+        device: RankDevice,
         group: Group,
-        plan: Plan,
+        plan: RunPlan,
         out: PathBuf,
         world: String,
         interrupt: Interrupt,
     ) -> anyhow::Result<Self> {
         Ok(Self {
-            groups: processor.groups(&group, plan.mesh, program.settings)?,
+            groups: device.groups(&group, plan.mesh, program.settings)?,
             group,
-            processor,
+            device,
             settings: program.settings.clone(),
             plan,
             out,
@@ -71,8 +71,8 @@ impl Session {
             config: program.config.clone(),
             cuts: program.cuts.clone(),
             insides: program.insides.clone(),
-            dry: false,
-            beginning: Beginning::Fresh,
+            is_dry_run: false,
+            start_from: StartFrom::Scratch,
             run: String::new(),
             restart: 0,
             heartbeat: HeartbeatSender::from_environment(),
@@ -81,33 +81,29 @@ impl Session {
         })
     }
 
-    pub(crate) fn describe_only(&mut self) {
-        self.dry = true;
-    }
-
-    /// This rank's number in the world.
+    /// This process's rank in the world.
     pub fn rank(&self) -> usize {
         self.group.rank()
     }
 
     /// Number of ranks in the world.
-    pub fn size(&self) -> usize {
+    pub fn world_size(&self) -> usize {
         self.group.size()
     }
 
-    /// The device that this rank's model is to be built for.
+    /// The device to build this rank's model on.
     pub fn device(&self) -> Device {
-        self.processor.device.clone()
+        self.device.device.clone()
     }
 
-    /// The model of the device, where it is known.
+    /// The device's model, if it is known.
     pub(crate) fn device_name(&self) -> Option<String> {
-        self.processor.name.clone()
+        self.device.name.clone()
     }
 
-    /// What this process's tensors take of the device's memory now; none on the CPU, and where the device does not tell.
+    /// The device memory that this process's tensors use now; `None` on the CPU, and if the device does not report it.
     pub(crate) fn device_memory(&self) -> Option<DeviceMemory> {
-        self.processor.memory()
+        self.device.memory()
     }
 
     /// The seed of the run.
@@ -115,14 +111,14 @@ impl Session {
         self.settings.train.seed
     }
 
-    /// All settings. What is `auto` in them follows from the backend: [`Settings::collectives`],
+    /// All settings. Values that are `auto` follow from the backend: see [`Settings::collectives`] and
     /// [`ComputeSettings::float`](crate::ComputeSettings::float).
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
     /// The folder of the run's results; only rank 0 writes there.
-    pub fn out(&self) -> &Path {
+    pub fn output_dir(&self) -> &Path {
         &self.out
     }
 
@@ -141,34 +137,34 @@ impl Session {
         self.groups.clone()
     }
 
-    /// Checks that `text` is the same on all ranks, which all call it: what a run takes from files that may
-    /// differ from host to host. It is saved with checkpoints, and compared again when a run goes on from one. `what`
-    /// names it in the error.
+    /// Checks that `text` is the same on all ranks; all ranks call it. It is meant for what a run reads from files that may
+    /// differ from host to host. The text is saved with checkpoints and compared again when a run resumes; `what` names it in
+    /// the error.
     ///
     /// # Errors
-    /// If a rank's text differs from rank 0's, on every rank, or if a rank failed.
-    pub fn same(&mut self, what: &str, text: &str) -> anyhow::Result<()> {
-        crate::world::same(&self.group, what, text)?;
+    /// On every rank, if any rank's text differs from rank 0's; or if a rank failed.
+    pub fn check_same(&mut self, what: &str, text: &str) -> anyhow::Result<()> {
+        crate::world::check_same(&self.group, what, text)?;
         self.facts.insert(what.to_owned(), text.to_owned());
         Ok(())
     }
 
-    /// What a checkpoint must have to be one of this run.
+    /// The run's id and facts, which a checkpoint must match to belong to this run.
     pub(crate) fn identity(&self) -> (&str, &BTreeMap<String, String>) {
         (&self.run, &self.facts)
     }
 
-    /// Training is prepared: until it [begins](Self::begins) there is nothing to lose by an end.
-    pub(crate) fn prepares(&self) {
+    /// From now until [`mark_started`](Self::mark_started) the process may end at once on a signal: nothing would be lost.
+    pub(crate) fn mark_preparing(&self) {
         self.interrupt.mark_preparing();
     }
 
-    /// Training begins, or other work: there is something to lose from now on.
-    pub(crate) fn begins(&self) {
+    /// From now on a signal must not end the process at once: work would be lost.
+    pub(crate) fn mark_started(&self) {
         self.interrupt.mark_training();
     }
 
-    /// Fails once Ctrl-C came.
+    /// Fails after Ctrl-C.
     pub(crate) fn check_interrupt(&self) -> anyhow::Result<()> {
         if self.interrupt.kind() == Some(InterruptKind::Stop) { Err(Interrupted.into()) } else { Ok(()) }
     }

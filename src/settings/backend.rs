@@ -1,4 +1,4 @@
-//! Settings of where a rank computes, and by what tensors travel.
+//! Settings of the device that a rank computes on, and of the collectives' backend.
 
 use brigade_core::Float;
 use clap::ValueEnum;
@@ -7,19 +7,19 @@ use toml::Table;
 
 use super::{SettingError, Settings};
 
-/// What a rank computes on.
+/// The backend that a rank computes on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 #[value(rename_all = "snake_case")]
 pub enum Backend {
-    /// What the program was built for: CUDA if it can, else wgpu, else the CPU. What the machine has plays no part.
+    /// The best backend that the program was built for: CUDA, else wgpu, else the CPU. It does not depend on the machine.
     #[default]
     Auto,
-    /// Cores of the CPU, one a rank.
+    /// CPU cores, one per rank.
     Cpu,
-    /// NVIDIA GPUs, one a rank.
+    /// NVIDIA GPUs, one per rank.
     Cuda,
-    /// GPUs of any make, through Vulkan: ranks need Linux.
+    /// GPUs of any vendor, through Vulkan; Linux only.
     Wgpu,
 }
 
@@ -43,26 +43,26 @@ impl Backend {
         }
     }
 
-    /// The names of those that this program was built for.
+    /// The names of the backends that this program was built for.
     pub(crate) fn built() -> String {
         let built = [Self::Cpu, Self::Cuda, Self::Wgpu].into_iter().filter(|backend| backend.is_built());
         built.map(Self::name).collect::<Vec<_>>().join(", ")
     }
 
-    /// What `auto` is in this program.
+    /// The backend that `auto` stands for in this program.
     pub fn resolved(self) -> Self {
         let best = || [Self::Cuda, Self::Wgpu].into_iter().find(|backend| backend.is_built());
         if self == Self::Auto { best().unwrap_or(Self::Cpu) } else { self }
     }
 
-    /// The number type of parameters and activations where none was chosen: bf16 where hardware multiplies it faster.
+    /// The number type that `auto` stands for: bf16 where hardware multiplies it faster.
     pub(super) fn float(self) -> Float {
         if self.resolved() == Self::Cuda { Float::Bf16 } else { Float::F32 }
     }
 
-    /// By what tensors travel where nothing was chosen.
-    fn collectives(self) -> CollectivesKind {
-        if self.resolved() == Self::Cuda { CollectivesKind::Nccl } else { CollectivesKind::Host }
+    /// The collectives' backend that `auto` stands for.
+    fn collectives(self) -> CollectivesBackend {
+        if self.resolved() == Self::Cuda { CollectivesBackend::Nccl } else { CollectivesBackend::Host }
     }
 }
 
@@ -79,22 +79,22 @@ pub enum ComputeType {
     Bf16,
 }
 
-/// By what tensors travel between ranks.
+/// The library that runs the collectives over tensors, as PyTorch's backend of a process group.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 #[value(rename_all = "snake_case")]
-pub enum CollectivesKind {
-    /// NCCL on CUDA, host memory elsewhere.
+pub enum CollectivesBackend {
+    /// NCCL on CUDA, `host` elsewhere.
     #[default]
     Auto,
-    /// NCCL, from device memory to device memory.
+    /// NCCL, directly between GPUs.
     Nccl,
-    /// Through host memory: several ranks may then share a GPU.
+    /// Brigade's own collectives in host memory; several ranks may then share a GPU.
     Host,
 }
 
-/// What `auto` stands for in a configuration that holds its backend: section, key and value of each such setting.
-pub(super) fn automatic(config: &Table) -> Vec<(&'static str, &'static str, &'static str)> {
+/// The settings that are `auto` in a configuration with a resolved backend, and what they stand for: section, key and value.
+pub(super) fn auto_values(config: &Table) -> Vec<(&'static str, &'static str, &'static str)> {
     let value = |section: &str, key: &str| config.get(section)?.get(key)?.as_str();
     let backend = value("compute", "backend").and_then(|name| Backend::from_str(name, false).ok());
     let Some(backend) = backend else { return Vec::new() };
@@ -102,14 +102,14 @@ pub(super) fn automatic(config: &Table) -> Vec<(&'static str, &'static str, &'st
         Float::F32 => "f32",
         Float::Bf16 => "bf16",
     };
-    let collectives = if backend.collectives() == CollectivesKind::Nccl { "nccl" } else { "host" };
+    let collectives = if backend.collectives() == CollectivesBackend::Nccl { "nccl" } else { "host" };
     let all = [("compute", "dtype", dtype), ("comm", "collectives", collectives)];
     all.into_iter().filter(|(section, key, _)| value(section, key) == Some("auto")).collect()
 }
 
-/// A configuration in which each `auto` is replaced by what it stands for.
-pub(crate) fn settled(mut config: Table) -> Table {
-    for (section, key, value) in automatic(&config) {
+/// Replaces each `auto` in a configuration by what it stands for.
+pub(crate) fn resolve_auto(mut config: Table) -> Table {
+    for (section, key, value) in auto_values(&config) {
         if let Some(slot) = config.get_mut(section).and_then(|section| section.get_mut(key)) {
             *slot = value.into();
         }
@@ -118,22 +118,22 @@ pub(crate) fn settled(mut config: Table) -> Table {
 }
 
 impl Settings {
-    /// Replaces what could mean something else to another program or in another folder: the backend and paths. What follows
-    /// from the backend stays `auto`, and so follows the one that a run goes on on.
+    /// Replaces values that would mean something else in another program or folder: the backend and paths. Settings that follow
+    /// from the backend stay `auto`, so that a run that resumes on another backend gets that backend's values.
     pub(crate) fn resolve(&mut self) {
         self.compute.backend = self.compute.backend.resolved();
         self.checkpoint.resolve();
     }
 
-    /// By what tensors travel: NCCL or host memory.
-    pub fn collectives(&self) -> CollectivesKind {
+    /// The collectives' backend, resolved: NCCL or host memory.
+    pub fn collectives(&self) -> CollectivesBackend {
         match self.comm.collectives {
-            CollectivesKind::Auto => self.compute.backend.collectives(),
+            CollectivesBackend::Auto => self.compute.backend.collectives(),
             chosen => chosen,
         }
     }
 
-    /// Checks that the program has the backend, and the backend the collectives.
+    /// Checks that the program was built for the backend, and that the backend has the collectives.
     pub(crate) fn check_backend(&self) -> Result<(), SettingError> {
         let backend = self.compute.backend;
         if !backend.is_built() {
@@ -144,9 +144,11 @@ impl Settings {
             );
             return Err(SettingError::new("compute.backend (--backend)", backend.name(), allowed));
         }
-        if self.comm.collectives == CollectivesKind::Nccl && backend.resolved() != Backend::Cuda {
-            let allowed =
-                format!("NCCL moves CUDA tensors; on {} it must be host or auto", backend.resolved().name());
+        if self.comm.collectives == CollectivesBackend::Nccl && backend.resolved() != Backend::Cuda {
+            let allowed = format!(
+                "NCCL works on CUDA tensors; on {} it must be host or auto",
+                backend.resolved().name()
+            );
             return Err(SettingError::new("comm.collectives (--collectives)", "nccl", allowed));
         }
         Ok(())
@@ -158,25 +160,25 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::settings::{StandardFlags, layered, resolved};
+    use crate::settings::{StandardFlags, config_to_toml, merge_config};
 
     /// The settings of a run with these of `--backend` and `--set`, over the configuration of an earlier one.
     fn run(before: Option<&Settings>, backend: Backend, sets: &[&str]) -> Settings {
         let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), before.map_or(String::new(), |before| resolved(before).unwrap()))
+        std::fs::write(file.path(), before.map_or(String::new(), |before| config_to_toml(before).unwrap()))
             .unwrap();
         let sets: Vec<String> = sets.iter().map(ToString::to_string).collect();
-        let mut settings = layered(&Settings::default(), &[file.path()], &sets).unwrap();
+        let mut settings = merge_config(&Settings::default(), &[file.path()], &sets).unwrap();
         StandardFlags { backend: Some(backend), ..StandardFlags::default() }.apply(&mut settings);
         settings
     }
 
-    fn meaning(settings: &Settings) -> (Float, CollectivesKind) {
+    fn meaning(settings: &Settings) -> (Float, CollectivesBackend) {
         (settings.compute.float(), settings.collectives())
     }
 
-    const ON_CUDA: (Float, CollectivesKind) = (Float::Bf16, CollectivesKind::Nccl);
-    const ELSEWHERE: (Float, CollectivesKind) = (Float::F32, CollectivesKind::Host);
+    const ON_CUDA: (Float, CollectivesBackend) = (Float::Bf16, CollectivesBackend::Nccl);
+    const ELSEWHERE: (Float, CollectivesBackend) = (Float::F32, CollectivesBackend::Host);
 
     #[test]
     fn auto_is_what_the_backend_does_best() {
@@ -189,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn auto_follows_the_backend_that_a_run_goes_on_on() {
+    fn auto_follows_the_backend_that_a_run_resumes_on() {
         let (cpu, cuda) = (run(None, Backend::Cpu, &[]), run(None, Backend::Cuda, &[]));
         assert_eq!(meaning(&run(Some(&cpu), Backend::Cuda, &[])), ON_CUDA);
         let on_cpu = run(Some(&cuda), Backend::Cpu, &[]);
@@ -198,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_chosen_stays_and_is_checked() {
+    fn chosen_values_stay_and_are_checked() {
         let host = run(None, Backend::Cpu, &["compute.dtype=f32", "comm.collectives=host"]);
         assert_eq!(meaning(&run(Some(&host), Backend::Cuda, &[])), ELSEWHERE);
         let nccl = run(None, Backend::Cuda, &["comm.collectives=nccl", "compute.dtype=bf16"]);
@@ -207,31 +209,31 @@ mod tests {
         let message = on_cpu.check_backend().unwrap_err().to_string();
         assert!(message.contains("(--collectives) = nccl") && message.contains("host or auto"), "{message}");
         let given = run(Some(&nccl), Backend::Cpu, &["comm.collectives=auto"]);
-        assert_eq!(meaning(&given), (Float::Bf16, CollectivesKind::Host));
+        assert_eq!(meaning(&given), (Float::Bf16, CollectivesBackend::Host));
         given.check_backend().unwrap();
     }
 
     #[test]
-    fn a_configuration_says_what_auto_stands_for() {
+    fn a_configuration_explains_auto() {
         for (backend, dtype, collectives) in [(Backend::Cpu, "f32", "host"), (Backend::Cuda, "bf16", "nccl")]
         {
-            let text = resolved(&run(None, backend, &[])).unwrap();
+            let text = config_to_toml(&run(None, backend, &[])).unwrap();
             for (key, value) in [("compute.dtype", dtype), ("comm.collectives", collectives)] {
                 let line = format!("\n# {key}: auto is {value} on {}\n", backend.name());
                 assert!(text.contains(&line), "{line:?} is not in {text}");
             }
-            let config = settled(text.parse().unwrap());
+            let config = resolve_auto(text.parse().unwrap());
             assert_eq!(config["compute"]["dtype"].as_str(), Some(dtype));
             assert_eq!(config["comm"]["collectives"].as_str(), Some(collectives));
         }
-        let text =
-            resolved(&run(None, Backend::Cuda, &["compute.dtype=f32", "comm.collectives=host"])).unwrap();
+        let text = config_to_toml(&run(None, Backend::Cuda, &["compute.dtype=f32", "comm.collectives=host"]))
+            .unwrap();
         assert!(!text.contains("auto is"), "{text}");
     }
 
     #[cfg(not(feature = "cuda"))]
     #[test]
-    fn a_backend_that_is_missing_is_told_with_those_that_are_there() {
+    fn a_missing_backend_is_an_error_that_lists_the_others() {
         let message = run(None, Backend::Cuda, &[]).check_backend().unwrap_err().to_string();
         let start = "compute.backend (--backend) = cuda is not possible: this program is built for cpu";
         assert!(message.starts_with(start) && message.contains("feature `cuda`"), "{message}");

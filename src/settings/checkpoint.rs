@@ -1,4 +1,4 @@
-//! Settings of checkpoints, and of what else a run survives.
+//! Settings of checkpoints, and of the reaction to failures.
 
 use std::path::Path;
 
@@ -11,9 +11,9 @@ pub enum OnNonFinite {
     /// End the run; the message names rank, step and block.
     #[default]
     Stop,
-    /// Leave weights and optimizer as they are and go on with the next step.
+    /// Leave weights and optimizer unchanged and continue with the next step.
     Skip,
-    /// Go back to the newest checkpoint, and on from there with the data that come after the bad batch.
+    /// Roll back to the newest checkpoint and continue with the data after the bad batch.
     Rollback,
 }
 
@@ -24,7 +24,7 @@ pub enum OnFailedSave {
     /// End the run with a message.
     #[default]
     Stop,
-    /// Say so, of metrics and events once, and try again at the next one. A run still begins only where both can be written.
+    /// Warn (about metrics and events only once) and try again at the next one. A run still starts only if both can be written.
     Continue,
 }
 
@@ -32,18 +32,18 @@ pub enum OnFailedSave {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CheckpointSettings {
-    /// Steps between checkpoints; with any, there is one at the end, too. 0 saves only when a signal announces that the
-    /// machine is taken away.
+    /// Steps between checkpoints, with another one at the end. 0 saves only on preemption, when a signal announces that the
+    /// machine will be taken away.
     pub every: u64,
-    /// Newest checkpoints that stay; 0 keeps all.
+    /// How many of the newest checkpoints to keep; 0 keeps all.
     pub keep: usize,
-    /// Folder, or URL of an object store; empty is `checkpoints` in the run's folder. All nodes must reach it.
+    /// Folder, or URL of an object store; empty stands for `checkpoints` in the run's folder. All nodes must share it.
     pub dir: String,
-    /// Whether training goes on while a checkpoint is written.
+    /// Whether training continues while a checkpoint is written.
     pub asynchronous: bool,
     /// `stop` or `continue`: what to do when a checkpoint cannot be saved, or metrics and events cannot be written.
     pub on_failure: OnFailedSave,
-    /// Longest time that a save may take, in seconds.
+    /// Timeout of a save, in seconds.
     pub timeout_seconds: f64,
 }
 
@@ -64,7 +64,7 @@ impl Default for CheckpointSettings {
 pub const CHECKPOINT_FOLDER: &str = "checkpoints";
 
 impl CheckpointSettings {
-    /// Makes the folder mean the same wherever the configuration is read again.
+    /// Makes the path absolute, so that it means the same wherever the configuration is read again.
     pub(crate) fn resolve(&mut self) {
         if !(self.dir.is_empty() || self.dir.contains("://"))
             && let Ok(absolute) = std::path::absolute(&self.dir)
@@ -73,13 +73,13 @@ impl CheckpointSettings {
         }
     }
 
-    /// Whether a checkpoint of this step is one that a run saves whatever interrupts it.
+    /// Whether the checkpoint of this step is a regular one, not one saved because of an interruption.
     pub(crate) fn is_regular(&self, step: u64) -> bool {
         step.is_multiple_of(self.every.max(1))
     }
 
-    /// Where the checkpoints of the run in `out` are: a path or a URL.
-    pub fn place(&self, out: &Path) -> String {
+    /// Where the checkpoints of the run in the folder `out` are: a path or a URL.
+    pub fn location(&self, out: &Path) -> String {
         match self.dir.as_str() {
             "" => out.join(CHECKPOINT_FOLDER).to_string_lossy().into_owned(),
             given => given.to_owned(),

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use brigade_core::plan::ScheduleKind as PipelineKind;
 use brigade_launch::LaunchArgs;
 
-use super::{Backend, CONFIG_FILE, CollectivesKind, SettingError, Settings, Transport};
+use super::{Backend, CONFIG_FILE, CollectivesBackend, SettingError, Settings, Transport};
 
 /// What `--resume` names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +31,7 @@ impl FromStr for Resume {
 ///
 /// # Errors
 /// If it is none, or too large for the type.
-pub fn whole_number<T: FromStr>(text: &str) -> Result<T, String> {
+pub fn parse_whole_number<T: FromStr>(text: &str) -> Result<T, String> {
     let is_whole = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let allowed = if is_whole { "it is too large" } else { "it must be a whole number of at least 0" };
     text.parse().map_err(|_| allowed.into())
@@ -48,22 +48,22 @@ pub struct StandardFlags {
     pub backend: Option<Backend>,
     /// By what tensors travel between ranks [default: NCCL on CUDA, else host].
     #[arg(long, value_enum)]
-    pub collectives: Option<CollectivesKind>,
+    pub collectives: Option<CollectivesBackend>,
     /// Data-parallel ranks [default: all ranks].
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole_number::<usize>)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub dp: Option<usize>,
     /// Pipeline stages [default: 1].
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole_number::<usize>)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub pp: Option<usize>,
     /// What data-parallel ranks keep only their share of: 0 nothing, 1 optimizer state, 2 gradients too,
     /// 3 parameters too [default: 0].
-    #[arg(long, value_name = "STAGE", allow_negative_numbers = true, value_parser = whole_number::<u8>)]
+    #[arg(long, value_name = "STAGE", allow_negative_numbers = true, value_parser = parse_whole_number::<u8>)]
     pub zero: Option<u8>,
     /// How micro-batches go through pipeline stages: gpipe, 1f1b or interleaved-1f1b [default: 1f1b].
     #[arg(long, value_name = "NAME")]
     pub schedule: Option<PipelineKind>,
     /// Chunks of blocks per pipeline stage, for interleaving [default: 1].
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole_number::<usize>)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub chunks: Option<usize>,
     /// Activations to compute again instead of keeping them: none, all, every-2, … [default: none].
     #[arg(long, value_name = "WHICH")]
@@ -72,22 +72,22 @@ pub struct StandardFlags {
     #[arg(long, value_enum)]
     pub transport: Option<Transport>,
     /// Optimizer steps.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole_number::<u64>)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     pub steps: Option<u64>,
     /// Samples that go through the model at once on a rank.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole_number::<usize>)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub micro_batch_size: Option<usize>,
     /// Samples per step over all ranks.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole_number::<usize>)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub global_batch_size: Option<usize>,
     /// Seed of weights and of the order of data.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole_number::<u64>)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     pub seed: Option<u64>,
     /// Steps between checkpoints; 0 for none but when a signal announces the end of the machine.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole_number::<u64>)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     pub checkpoint_every: Option<u64>,
     /// Newest checkpoints that stay; 0 for all.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole_number::<usize>)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub keep: Option<usize>,
     /// Folder for results [default: a new one under runs/].
     #[arg(long, value_name = "DIR")]

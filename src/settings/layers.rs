@@ -1,4 +1,4 @@
-//! Settings in layers: defaults, then a file, then `--set`.
+//! Configurations in layers: defaults, then TOML files, then `--set`.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use anyhow::Context;
 use serde::{Serialize, de::DeserializeOwned};
 use toml::{Table, Value};
 
-use super::backend::automatic;
+use super::backend::auto_values;
 
 /// What is wrong with a configuration.
 #[derive(Debug, thiserror::Error)]
@@ -35,17 +35,17 @@ pub enum ConfigError {
         /// What is allowed.
         allowed: String,
     },
-    /// A key is unknown.
+    /// There is no such setting.
     #[error("{origin}: there is no setting `{key}`{}", nearest.as_ref().map_or(String::new(), |n| format!("; did you mean `{n}`?")))]
     Unknown {
         /// The file or flag.
         origin: String,
         /// The key.
         key: String,
-        /// The known key that is most like it.
+        /// The most similar key that exists.
         nearest: Option<String>,
     },
-    /// A value is of another kind than the setting.
+    /// A value has the wrong type.
     #[error("{origin}: {message}")]
     Value {
         /// The file or flag.
@@ -55,13 +55,13 @@ pub enum ConfigError {
     },
 }
 
-/// The configuration `defaults`, changed by TOML files and by `--set section.key=value` in that
-/// order. A value of `--set` is TOML, or else taken as a string.
+/// Merges TOML files and then `--set section.key=value` over the configuration `defaults`. A value of `--set` is parsed as
+/// TOML; if it is not TOML, it is a string.
 ///
 /// # Errors
-/// If the file or a `--set` cannot be read, names a setting that does not exist, or gives a value
-/// of the wrong kind; nothing is ignored.
-pub fn layered<C: Serialize + DeserializeOwned>(
+/// If a file or a `--set` cannot be read, names a setting that does not exist, or gives a value of the wrong type; nothing is
+/// ignored.
+pub fn merge_config<C: Serialize + DeserializeOwned>(
     defaults: &C,
     files: &[&Path],
     sets: &[String],
@@ -87,11 +87,11 @@ pub fn layered<C: Serialize + DeserializeOwned>(
     Value::Table(config).try_into().map_err(|e| value_error("the configuration", &e))
 }
 
-/// A configuration from TOML text that is part of the program; what it leaves out has its default.
+/// A configuration from TOML text in the program; settings that it leaves out have their default.
 ///
 /// # Errors
-/// As [`layered`].
-pub fn embedded<C: Default + Serialize + DeserializeOwned>(text: &str) -> Result<C, ConfigError> {
+/// As [`merge_config`].
+pub fn parse_defaults<C: Default + Serialize + DeserializeOwned>(text: &str) -> Result<C, ConfigError> {
     let origin = "the program's own defaults";
     let mut config = Table::try_from(C::default()).map_err(|e| value_error(origin, &e))?;
     let known = config.clone();
@@ -99,15 +99,15 @@ pub fn embedded<C: Default + Serialize + DeserializeOwned>(text: &str) -> Result
     Value::Table(config).try_into().map_err(|e| value_error(origin, &e))
 }
 
-/// A configuration as TOML, with comments that say what each `auto` in it stands for.
+/// A configuration as TOML, with comments on what each `auto` in it stands for.
 ///
 /// # Errors
 /// If it cannot be written as TOML.
-pub fn resolved<C: Serialize>(config: &C) -> anyhow::Result<String> {
+pub fn config_to_toml<C: Serialize>(config: &C) -> anyhow::Result<String> {
     let mut text = toml::to_string(config).context("the configuration cannot be written as TOML")?;
     let table: Table = text.parse().unwrap_or_default();
     let backend = table.get("compute").and_then(|section| section.get("backend")?.as_str());
-    for (section, key, value) in automatic(&table) {
+    for (section, key, value) in auto_values(&table) {
         text += &format!("# {section}.{key}: auto is {value} on {}\n", backend.unwrap_or_default());
     }
     Ok(text)
@@ -145,7 +145,7 @@ fn parse_set(set: &str) -> Result<Table, ConfigError> {
     }
 }
 
-/// Lays `layer` over `config`; every key must stand in `known`.
+/// Merges `layer` into `config`; every key must be in `known`.
 fn apply(config: &mut Table, layer: Table, known: &Table, origin: &str) -> Result<(), ConfigError> {
     fn walk(
         config: &mut Table,
@@ -162,7 +162,7 @@ fn apply(config: &mut Table, layer: Table, known: &Table, origin: &str) -> Resul
                     let message = format!("`{full}` is a section; set one of its keys");
                     return Err(ConfigError::Value { origin: origin.to_owned(), message });
                 }
-                // A whole number is a fine value for a setting that is not whole.
+                // A float setting accepts an integer.
                 (Some(slot @ Value::Float(_)), Value::Integer(whole)) => *slot = Value::Float(whole as f64),
                 (Some(slot), value) => {
                     if std::mem::discriminant(slot) != std::mem::discriminant(&value) {
@@ -201,7 +201,7 @@ fn names(table: &Table, prefix: &str, all: &mut Vec<String>) {
     }
 }
 
-/// The known name that is most like `given`, by its last part as well as whole.
+/// The known name most similar to `given`, by its last part as well as whole.
 fn nearest(given: &str, all: &[String]) -> Option<String> {
     let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
     let likeness = |name: &String| {
@@ -218,14 +218,14 @@ mod tests {
     use crate::settings::Settings;
 
     fn set(sets: &[&str]) -> Result<Settings, ConfigError> {
-        layered(&Settings::default(), &[], &sets.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>())
+        merge_config(&Settings::default(), &[], &sets.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>())
     }
 
     #[test]
     fn later_layers_win_and_values_are_toml() {
         let folder = std::env::temp_dir().join(format!("brigade-config-{}", std::process::id()));
         std::fs::write(&folder, "[train]\nsteps = 5\nseed = 3\n[optimizer]\nname = \"sgd\"\n").unwrap();
-        let config: Settings = layered(
+        let config: Settings = merge_config(
             &Settings::default(),
             &[&folder],
             &["train.steps=7".into(), "optimizer.learning_rate=1".into()],
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named_with_what_is_near() {
+    fn mistakes_are_named_with_the_nearest_setting() {
         let message = |s: &str| set(&[s]).unwrap_err().to_string();
         assert_eq!(
             message("optimizer.learning_rat=1"),

@@ -1,7 +1,7 @@
-//! What a run is told: every setting of training that is not the model's or the data's own.
+//! The settings of a run: everything that is not particular to the model or the data.
 //!
-//! The same structure is read from a TOML file, changed by flags, written back resolved into the
-//! run's folder, and compared between ranks.
+//! The same structure is read from TOML files, overridden by `--set` and flags, written into the run's folder once resolved,
+//! and compared between ranks.
 
 mod backend;
 mod checkpoint;
@@ -17,11 +17,11 @@ use brigade_core::ScheduleKind;
 use brigade_core::plan::{ScheduleError, SplitError};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use backend::settled;
-pub use backend::{Backend, CollectivesKind, ComputeType};
+pub(crate) use backend::resolve_auto;
+pub use backend::{Backend, CollectivesBackend, ComputeType};
 pub use checkpoint::{CHECKPOINT_FOLDER, CheckpointSettings, OnFailedSave, OnNonFinite};
-pub use flags::{Resume, StandardFlags, whole_number};
-pub use layers::{ConfigError, embedded, layered, resolved};
+pub use flags::{Resume, StandardFlags, parse_whole_number};
+pub use layers::{ConfigError, config_to_toml, merge_config, parse_defaults};
 pub use optimizer::OptimizerSettings;
 pub use parallelism::{ComputeSettings, MeshSettings, PipelineSettings, ZeroSettings};
 pub use plan::Plan;
@@ -29,23 +29,23 @@ pub use plan::Plan;
 /// The resolved configuration of a run, in its folder.
 pub const CONFIG_FILE: &str = "config.toml";
 
-/// A setting that cannot be: what was given, what is allowed, and the option's full name.
+/// An invalid setting: what was given, what is allowed, and the option's full name.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum SettingError {
-    /// A value out of its range, or one that does not fit others.
+    /// A value that is out of range, or does not fit other settings.
     #[error("{option} = {given} is not possible: {allowed}")]
     Value {
-        /// Full name of the option, as in a file, with its flag if it has one.
+        /// Full name of the option, with its flag if it has one.
         option: &'static str,
         /// What was given.
         given: String,
         /// What is allowed.
         allowed: String,
     },
-    /// There is no such schedule of a pipeline.
+    /// The pipeline schedule is impossible.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
-    /// The model cannot be cut so.
+    /// The model cannot be split into these stages.
     #[error(transparent)]
     Split(#[from] SplitError),
 }
@@ -64,19 +64,19 @@ pub struct Settings {
     pub train: TrainSettings,
     /// The optimizer.
     pub optimizer: OptimizerSettings,
-    /// How the learning rate changes.
+    /// The learning-rate schedule.
     pub schedule: ScheduleSettings,
-    /// How the ranks are arranged.
+    /// The device mesh.
     pub mesh: MeshSettings,
     /// What is sharded over the data-parallel ranks.
     pub zero: ZeroSettings,
-    /// How micro-batches go through the pipeline's stages.
+    /// The pipeline schedule and stages.
     pub pipeline: PipelineSettings,
-    /// Number types, and what is computed again instead of kept.
+    /// Backend, number types and activation checkpointing.
     pub compute: ComputeSettings,
     /// When checkpoints are saved, and where.
     pub checkpoint: CheckpointSettings,
-    /// How they talk.
+    /// Communication between ranks.
     pub comm: CommSettings,
     /// Where results go.
     pub output: OutputSettings,
@@ -88,22 +88,22 @@ pub struct Settings {
 pub struct TrainSettings {
     /// Optimizer steps.
     pub steps: u64,
-    /// Seed of weights and of the order of data.
+    /// Seed of the initial weights and of the order of data.
     pub seed: u64,
     /// Sequences (or samples) that go through the model at once on a rank.
     pub micro_batch_size: usize,
     /// Sequences (or samples) per step over all ranks; ranks accumulate micro-batches to reach it.
     pub global_batch_size: usize,
-    /// Global-norm clipping; 0 turns it off.
+    /// Gradients are clipped to this global norm; 0 turns clipping off.
     pub gradient_clipping: f64,
     /// Steps between validations; 0 validates only at the end.
     pub validate_every: u64,
-    /// Most sequences (or samples) that one validation reads; 0 reads all.
+    /// At most this many sequences (or samples) are read per validation; 0 reads all.
     pub validation_samples: usize,
     /// What to do when loss or gradient norm is not finite: `stop`, `skip` (the step), or `rollback` (to the newest
     /// checkpoint, and past the bad batch).
     pub on_nonfinite: OnNonFinite,
-    /// Most steps of a run that may be skipped or rolled back from; 0 for any number.
+    /// At most this many steps of a run may be skipped or rolled back; 0 sets no limit.
     pub nonfinite_limit: u64,
 }
 
@@ -129,11 +129,11 @@ impl Default for TrainSettings {
 pub struct ScheduleSettings {
     /// `constant`, `linear`, `cosine` or `wsd`.
     pub name: ScheduleKind,
-    /// Steps over which the rate rises to its peak.
+    /// Warm-up steps, over which the learning rate rises to its peak.
     pub warmup_steps: u64,
     /// The same in tokens (or samples); at most one of the two may be set.
     pub warmup_tokens: u64,
-    /// Lowest rate, as a part of the peak.
+    /// Lowest learning rate, as a fraction of the peak.
     pub min_ratio: f64,
     /// Steps of the decay at the end (`wsd`).
     pub decay_steps: u64,
@@ -145,7 +145,7 @@ impl Default for ScheduleSettings {
     }
 }
 
-/// How ranks of different processes exchange bytes.
+/// How ranks of different processes send bytes to each other.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 #[value(rename_all = "snake_case")]
@@ -164,25 +164,25 @@ pub enum Transport {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CommSettings {
-    /// `auto`, `nccl` or `host`: by what tensors travel.
-    pub collectives: CollectivesKind,
-    /// Whether the host waits for each of NCCL's operations, to find errors of order: slow, with the same numbers.
+    /// `auto`, `nccl` or `host`: the library of the collectives over tensors.
+    pub collectives: CollectivesBackend,
+    /// Whether the host waits for each of NCCL's operations, to debug their order: slow, with the same results.
     pub synchronous: bool,
     /// `auto`, `shared_memory` or `tcp`.
     pub transport: Transport,
-    /// Longest wait for all ranks to come up, in seconds.
+    /// Timeout for all ranks to start, in seconds.
     pub init_timeout_seconds: f64,
-    /// Longest wait inside a step, in seconds. The first step on a GPU has `init_timeout_seconds` where that is longer.
+    /// Timeout of an operation within a step, in seconds. For the first step on a GPU it is `init_timeout_seconds`, if that is longer.
     pub train_timeout_seconds: f64,
-    /// How long another host may be out of reach before its ranks count as lost, in seconds. What is mended within half of
-    /// that is survived; the end of a process is noticed at once.
+    /// How long another host may be unreachable before its ranks count as lost, in seconds. Interruptions of up to half of that are
+    /// survived; the end of a process is noticed at once.
     pub host_timeout_seconds: f64,
 }
 
 impl Default for CommSettings {
     fn default() -> Self {
         Self {
-            collectives: CollectivesKind::Auto,
+            collectives: CollectivesBackend::Auto,
             synchronous: false,
             transport: Transport::Auto,
             init_timeout_seconds: 300.0,
@@ -198,13 +198,12 @@ impl Default for CommSettings {
 pub struct OutputSettings {
     /// The run's folder; empty makes a new one under `runs/`.
     pub dir: PathBuf,
-    /// Whether results that are there already may be replaced. It is said anew for each run
-    /// (`--overwrite`), and neither read from a configuration nor written to one.
+    /// Whether earlier results may be replaced (`--overwrite`). It is neither read from a configuration nor written to one.
     #[serde(skip)]
     pub overwrite: bool,
-    /// Steps between lines where there is no terminal.
+    /// Steps between lines of output when there is no terminal.
     pub log_every: u64,
-    /// TFLOP/s that one device could do at best, of which MFU is a part; 0 takes it from a table, by the device's name.
+    /// Peak TFLOP/s of one device, for MFU; 0 looks it up by the device's name.
     pub peak_tflops: f64,
 }
 
@@ -218,13 +217,12 @@ impl OutputSettings {
     /// Checks what does not depend on other settings.
     ///
     /// # Errors
-    /// If the peak is no number, or below 0.
+    /// If the peak is not a number, or below 0.
     pub fn check(&self) -> Result<(), SettingError> {
         if self.peak_tflops.is_finite() && self.peak_tflops >= 0.0 {
             return Ok(());
         }
-        let allowed =
-            "it must be a number of at least 0, the TFLOP/s of one device; 0 takes it from the device's name";
+        let allowed = "it must be a number of at least 0, the peak TFLOP/s of one device; 0 looks it up by the device's name";
         Err(SettingError::new("output.peak_tflops (--peak-tflops)", self.peak_tflops, allowed))
     }
 }

@@ -16,9 +16,9 @@ pub struct OptimizerSettings {
     pub name: String,
     /// Peak learning rate, at `base_batch_size` if it is scaled with the batch.
     pub learning_rate: f64,
-    /// `none`, `linear` or `sqrt`: how the rate follows the global batch.
+    /// `none`, `linear` or `sqrt`: how the learning rate scales with the global batch size.
     pub learning_rate_scaling: LearningRateScaling,
-    /// The global batch for which `learning_rate` was chosen; 0 is the run's own.
+    /// The global batch size that `learning_rate` was tuned for; 0 is the run's own.
     pub base_batch_size: usize,
     /// Weight decay; biases and norms have none.
     pub weight_decay: f32,
@@ -61,7 +61,7 @@ impl OptimizerSettings {
     /// The optimizer.
     ///
     /// # Errors
-    /// If the name is not one of an elementwise optimizer; the message says why for those that are known.
+    /// If it is not an elementwise optimizer; for well-known ones the message says why.
     pub fn factory(&self) -> Result<OptimizerFactory, SettingError> {
         let pair = [self.weight_decay, 0.0];
         Ok(match self.name.as_str() {

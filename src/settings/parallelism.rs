@@ -1,4 +1,4 @@
-//! Settings of how a model is spread over ranks.
+//! Settings of the mesh, ZeRO, the pipeline, number types and activation checkpointing.
 
 use brigade_core::plan::ScheduleKind as PipelineKind;
 use brigade_core::{Float, Recompute, ReduceEvery, Reshard, Zero};
@@ -13,7 +13,7 @@ use super::backend::{Backend, ComputeType};
 pub struct MeshSettings {
     /// Pipeline stages.
     pub pp: usize,
-    /// Data-parallel ranks; 0 is as many as there are.
+    /// Data-parallel ranks; 0 uses all ranks.
     pub dp: usize,
 }
 
@@ -27,17 +27,17 @@ impl Default for MeshSettings {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ZeroSettings {
-    /// What each data-parallel rank keeps only its share of: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too.
+    /// What is sharded over the data-parallel ranks: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too.
     pub stage: u8,
-    /// Stage 3: how many blocks ahead parameters are gathered.
+    /// Stage 3: how many blocks ahead parameters are all-gathered.
     pub prefetch: usize,
-    /// Stage 3: `default`, `always` or `never`: when gathered parameters are freed.
+    /// Stage 3: `default`, `always` or `never`: whether parameters are resharded (freed) after the forward pass.
     pub reshard_after_forward: Reshard,
-    /// Stage 3: whether gathered parameters stay for all micro-batches of a step.
+    /// Stage 3: whether parameters stay gathered for all micro-batches of a step.
     pub keep_gathered: bool,
-    /// Stages 2 and 3: `micro_batch` or `step`: when gradients are summed over the ranks.
+    /// Stages 2 and 3: `micro_batch` or `step`: how often gradients are reduce-scattered.
     pub reduce_every: ReduceEvery,
-    /// Whether optimizer state and fp32 masters are kept, and stepped, in the host's memory, where that is not the device's.
+    /// Whether optimizer state and fp32 master weights are kept and updated on the CPU (for devices with memory of their own).
     pub offload_optimizer: bool,
 }
 
@@ -54,9 +54,9 @@ impl Default for ZeroSettings {
 pub struct PipelineSettings {
     /// `gpipe`, `1f1b` or `interleaved-1f1b`.
     pub schedule: PipelineKind,
-    /// Chunks of blocks per stage (interleaving).
+    /// Model chunks per stage, for interleaved schedules.
     pub chunks: usize,
-    /// Blocks in each of the pp x chunks parts of the model; empty to balance them by cost.
+    /// Number of blocks in each of the pp x chunks parts of the model; empty balances them by cost.
     pub stages: Vec<usize>,
 }
 
@@ -70,15 +70,16 @@ impl Default for PipelineSettings {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ComputeSettings {
-    /// `auto`, `cpu`, `cuda` or `wgpu`: what a rank computes on.
+    /// `auto`, `cpu`, `cuda` or `wgpu`: the backend that a rank computes on.
     pub backend: Backend,
-    /// `auto`, `f32` or `bf16`: parameters and activations in forward and backward. Masters and optimizer are f32.
+    /// `auto`, `f32` or `bf16`: number type of parameters and activations in forward and backward. Master weights and optimizer
+    /// state are f32.
     pub dtype: ComputeType,
-    /// `f32` or `bf16`: gradients while they are summed over ranks. With `bf16`, weights are other bits on another number of
-    /// data-parallel ranks.
+    /// `f32` or `bf16`: number type in which gradients are summed over ranks. With `bf16`, the weights' last bits depend on the
+    /// number of data-parallel ranks.
     pub reduce_dtype: Float,
-    /// Activations that are computed again in the backward pass instead of kept: `none`, `all`, or `every-2`, `every-3`, …
-    /// block.
+    /// Activation checkpointing: which blocks are computed again in the backward pass instead of saving their activations: `none`,
+    /// `all`, `every-2` (every second), `every-3`, …
     pub recompute: String,
 }
 
@@ -103,7 +104,7 @@ impl ComputeSettings {
         }
     }
 
-    /// Checks the number types on a device, of which it says whether it computes in bf16.
+    /// Checks that a device supports the number types.
     pub(crate) fn check_types(&self, device: &str, has_bf16: impl Fn() -> bool) -> Result<(), SettingError> {
         let types = [("compute.dtype", self.float()), ("compute.reduce_dtype", self.reduce_dtype)];
         let bf16 = types.into_iter().find(|(_, float)| *float == Float::Bf16);
@@ -134,14 +135,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bf16_is_for_devices_that_have_it() {
+    fn bf16_needs_a_device_that_has_it() {
         let settings = |dtype, reduce_dtype| ComputeSettings {
             backend: Backend::Wgpu,
             dtype,
             reduce_dtype,
             ..ComputeSettings::default()
         };
-        settings(ComputeType::Auto, Float::F32).check_types("a GPU", || panic!("nobody needs it")).unwrap();
+        settings(ComputeType::Auto, Float::F32).check_types("a GPU", || panic!("not asked for f32")).unwrap();
         for (dtype, reduce, option) in [
             (ComputeType::Bf16, Float::F32, "compute.dtype"),
             (ComputeType::F32, Float::Bf16, "compute.reduce_dtype"),

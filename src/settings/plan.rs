@@ -1,4 +1,4 @@
-//! Settings that were checked against each other and the number of ranks.
+//! Settings checked against each other and against the number of ranks.
 
 use brigade_comm::{MAX_WORLD_SIZE, allowed_world_size};
 use brigade_core::plan::{Pipeline, ScheduleError, ScheduleKind as PipelineKind, split};
@@ -6,36 +6,36 @@ use brigade_core::{EngineSettings, Mesh, NonFinite, Precision, Schedule, Schedul
 
 use super::{OnNonFinite, ScheduleSettings, SettingError, Settings};
 
-/// The largest whole number that a TOML file holds.
+/// The largest integer of a TOML file.
 const LARGEST: u64 = i64::MAX as u64;
 
-/// Pipeline stages, and chunks on one of them, at most.
+/// Most pipeline stages, and most chunks on one of them.
 const MOST_STAGES: u64 = ScheduleError::MOST_STAGES as u64;
 
-/// Settings that were checked against the number of ranks.
+/// Settings that were checked and resolved for a number of ranks: see [`Settings::plan`].
 #[derive(Debug, Clone)]
-pub struct Plan {
-    /// The ranks as a grid.
+pub struct RunPlan {
+    /// The device mesh.
     pub mesh: Mesh,
-    /// Micro-batches that each rank adds up in a step.
-    pub accumulation: usize,
+    /// Micro-batches that each rank accumulates per step.
+    pub gradient_accumulation_steps: usize,
     /// Peak learning rate.
     pub learning_rate: f64,
-    /// Why it is that.
+    /// How it was derived.
     pub learning_rate_reason: String,
-    /// The step's settings; the split of the blocks is empty where it is to be balanced.
+    /// The engine's settings; its split of the blocks is empty if it is to be balanced.
     pub engine: EngineSettings,
-    /// The schedule, its warm-up in steps.
+    /// The learning-rate schedule, with its warm-up in steps.
     pub schedule: Schedule,
 }
 
 impl Settings {
-    /// Checks all settings for a world of `world` ranks, before any of them starts.
-    /// `tokens_per_sample` (sequence length, or 1) turns a warm-up in tokens into steps.
+    /// Checks all settings for a world of `world` ranks, before any rank starts. `tokens_per_sample` (the sequence length, or 1)
+    /// turns a warm-up in tokens into one in steps.
     ///
     /// # Errors
-    /// At the first setting that is out of its range or does not fit the others.
-    pub fn plan(&self, world: usize, tokens_per_sample: usize) -> Result<Plan, SettingError> {
+    /// The first setting that is out of range or does not fit the others.
+    pub fn plan(&self, world: usize, tokens_per_sample: usize) -> Result<RunPlan, SettingError> {
         let Self { train, optimizer, schedule, mesh, comm, .. } = self;
         if !(1..=MAX_WORLD_SIZE).contains(&world) {
             let option = "the ranks of all nodes (--nproc-per-node)";
@@ -138,9 +138,9 @@ impl Settings {
         let base = if optimizer.base_batch_size == 0 { global } else { optimizer.base_batch_size };
         let (learning_rate, learning_rate_reason) =
             optimizer.learning_rate_scaling.resolve(optimizer.learning_rate, global, base);
-        Ok(Plan {
+        Ok(RunPlan {
             mesh,
-            accumulation,
+            gradient_accumulation_steps: accumulation,
             learning_rate,
             learning_rate_reason,
             schedule: schedule.resolve(train.steps, global * tokens_per_sample.max(1))?,
@@ -148,7 +148,7 @@ impl Settings {
         })
     }
 
-    /// The settings of the step, for `stages` pipeline stages and `micro_batches` on each rank.
+    /// The engine's settings for `stages` pipeline stages and `micro_batches` per rank and step.
     fn engine(&self, stages: usize, micro_batches: usize) -> Result<EngineSettings, SettingError> {
         let Self { train, zero, pipeline, compute, .. } = self;
         if zero.stage > 3 {
@@ -188,11 +188,11 @@ impl Settings {
     }
 }
 
-impl Plan {
-    /// Checks that a model whose blocks have these costs can be cut as the settings say, and cuts it.
+impl RunPlan {
+    /// Splits a model whose blocks have these costs into the parts of the pipeline: the number of blocks in each.
     ///
     /// # Errors
-    /// If a part would be empty, or a split by hand does not fit the model.
+    /// If a part would be empty, or `pipeline.stages` does not fit the model.
     pub fn split(&self, costs: &[f64]) -> Result<Vec<usize>, SettingError> {
         let (given, parts) = (&self.engine.split, self.mesh.pp * self.engine.chunks);
         Ok(split(given, costs, parts)?)

@@ -1,4 +1,4 @@
-//! What a run says of itself: before it begins, and instead of beginning.
+//! Descriptions of a run: the lines before it starts, and the text of a dry run.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -11,25 +11,25 @@ use brigade_data::Sampler;
 use crate::dataset::Dataset;
 use crate::error::DryRun;
 use crate::run::Session;
-use crate::settings::{Backend, Plan};
+use crate::settings::{Backend, RunPlan};
 
 impl Session {
-    /// In a dry run, prints the resolved configuration, the mesh and the model's blocks, and fails
-    /// with an error that ends the body; else it does nothing. [`Session::train`] begins with it; a
-    /// body calls it before work that a dry run is to leave out.
+    /// In a dry run, prints the resolved configuration, the mesh and the model's blocks, and returns an error that ends the
+    /// body; otherwise it does nothing. [`Session::train`] calls it first; call it yourself before work that a dry run should
+    /// skip.
     ///
     /// # Errors
     /// In a dry run.
-    pub fn describe<I: Activation, O: Activation>(&self, chain: &Chain<I, O>) -> anyhow::Result<()> {
-        if !self.dry {
+    pub fn stop_if_dry_run<I: Activation, O: Activation>(&self, chain: &Chain<I, O>) -> anyhow::Result<()> {
+        if !self.is_dry_run {
             return Ok(());
         }
-        say(&self.description(&self.config, chain));
+        print_stdout(&self.description(&self.config, chain));
         Err(DryRun.into())
     }
 
-    /// Tells what is about to be trained, and how it is spread.
-    pub(crate) fn introduce<I: Activation, O: Activation, D: Dataset>(
+    /// Lines on what is about to be trained, and how.
+    pub(crate) fn summary_lines<I: Activation, O: Activation, D: Dataset>(
         &self,
         chain: &Chain<I, O>,
         train: &Arc<D>,
@@ -50,28 +50,28 @@ impl Session {
             "global batch {} = dp {} x {} micro-batches of {}; learning rate {} ({})",
             settings.global_batch_size,
             plan.mesh.dp,
-            plan.accumulation,
+            plan.gradient_accumulation_steps,
             settings.micro_batch_size,
             plan.learning_rate,
             plan.learning_rate_reason
         ));
         if plan.schedule.warmup_steps > settings.steps {
             lines.push(format!(
-                "note: the warm-up of {} steps is longer than the run of {}; the peak learning rate is never reached",
+                "note: the warm-up of {} steps is longer than the run of {} steps; the peak learning rate is never reached",
                 plan.schedule.warmup_steps, settings.steps
             ));
         }
         let on_cpu = self.settings.compute.backend == Backend::Cpu;
-        if let Some(why) = same_bits_need(plan).filter(|_| on_cpu) {
+        if let Some(why) = bit_equality_condition(plan).filter(|_| on_cpu) {
             lines.push(format!(
-                "note: weights are the same bits on another number of data-parallel ranks only where {why}"
+                "note: the weights are the same to the bit on another number of data-parallel ranks only if {why}"
             ));
         }
-        lines.extend(self.spread(chain));
+        lines.extend(self.parallelism_lines(chain));
         lines
     }
 
-    /// What a rank of each stage keeps and sends, as arithmetic.
+    /// The memory and traffic of a rank of each stage, computed in advance.
     fn footprint<I: Activation, O: Activation>(&self, chain: &Chain<I, O>) -> anyhow::Result<Footprint> {
         let plan = &self.plan;
         let EngineSettings { zero, schedule, chunks, recompute, precision, offload, .. } = &plan.engine;
@@ -84,7 +84,7 @@ impl Session {
             split: plan.split(&chain.costs())?,
             schedule: *schedule,
             chunks: *chunks,
-            micro_batches: plan.accumulation,
+            micro_batches: plan.gradient_accumulation_steps,
             zero_stage: zero.stage,
             release: zero.release(plan.mesh.pp),
             prefetch: zero.prefetch,
@@ -100,8 +100,8 @@ impl Session {
         })?)
     }
 
-    /// How the model is spread: which blocks each stage holds, and what is sharded.
-    fn spread<I: Activation, O: Activation>(&self, chain: &Chain<I, O>) -> Vec<String> {
+    /// Which blocks each pipeline stage has, and what ZeRO shards.
+    fn parallelism_lines<I: Activation, O: Activation>(&self, chain: &Chain<I, O>) -> Vec<String> {
         let plan = &self.plan;
         let mut lines = Vec::new();
         if let (true, Ok(split)) = (plan.mesh.pp * plan.engine.chunks > 1, plan.split(&chain.costs())) {
@@ -138,23 +138,27 @@ impl Session {
         let _ = writeln!(text, "\n# world: {}", self.world);
         let _ =
             writeln!(text, "# mesh: pp {} x dp {} = {} ranks", plan.mesh.pp, plan.mesh.dp, plan.mesh.world());
-        let _ = writeln!(text, "# each rank adds up {} micro-batches a step", plan.accumulation);
+        let _ = writeln!(
+            text,
+            "# gradient accumulation: {} micro-batches per rank and step",
+            plan.gradient_accumulation_steps
+        );
         let _ = writeln!(text, "# learning rate: {} ({})", plan.learning_rate, plan.learning_rate_reason);
-        for line in self.spread(chain) {
+        for line in self.parallelism_lines(chain) {
             let _ = writeln!(text, "# {line}");
         }
         match self.footprint(chain) {
             Ok(footprint) => {
                 let _ = writeln!(
                     text,
-                    "# bytes of each rank at most (activations are those between blocks), and what it sends in a step:"
+                    "# peak bytes of each rank (activations are those between blocks), and what it sends per step:"
                 );
                 for line in footprint.render().lines() {
                     let _ = writeln!(text, "#   {line}");
                 }
             }
             Err(error) => {
-                let _ = writeln!(text, "# bytes of each rank: unknown, {error}");
+                let _ = writeln!(text, "# bytes of each rank: unknown, because {error}");
             }
         }
         for (name, parameters) in chain.parameters_by_block() {
@@ -165,26 +169,26 @@ impl Session {
     }
 }
 
-/// What must be for the weights to be the same on another number of data-parallel ranks; none if it is.
-fn same_bits_need(plan: &Plan) -> Option<&'static str> {
+/// The condition for the weights to be the same to the bit on another number of data-parallel ranks; `None` if it is met.
+fn bit_equality_condition(plan: &RunPlan) -> Option<&'static str> {
     let (dp, each) = (plan.mesh.dp, plan.engine.zero.reduces_each_micro_batch());
     match () {
         () if dp == 1 => None,
         () if plan.engine.precision.reduce != Float::F32 => {
             Some("sums between ranks are fp32 (compute.reduce_dtype = \"f32\")")
         }
-        () if each && !dp.is_power_of_two() && plan.accumulation > 1 => {
+        () if each && !dp.is_power_of_two() && plan.gradient_accumulation_steps > 1 => {
             Some("the number of data-parallel ranks is a power of two")
         }
-        () if !each && !plan.accumulation.is_power_of_two() => {
-            Some("each rank's micro-batches are a power of two")
+        () if !each && !plan.gradient_accumulation_steps.is_power_of_two() => {
+            Some("the number of micro-batches per rank is a power of two")
         }
         () => None,
     }
 }
 
-/// Prints; a reader that has gone away, as `head` does, is no reason to end a run.
-pub(crate) fn say(text: &str) {
+/// Prints to standard output; the run continues even if nobody reads it any more (`| head`).
+pub(crate) fn print_stdout(text: &str) {
     drop(std::io::stdout().write_all(text.as_bytes()));
 }
 
@@ -196,20 +200,20 @@ mod tests {
     use crate::settings::Settings;
 
     #[test]
-    fn what_gives_other_bits_is_said() {
+    fn other_bits_on_another_mesh_are_announced() {
         let need = |dp: usize, batch: usize, stage: u8, reduce_dtype: Float| {
             let mut settings = Settings::default();
             (settings.train.micro_batch_size, settings.train.global_batch_size) = (1, batch);
             settings.zero.stage = stage;
             settings.compute.reduce_dtype = reduce_dtype;
-            same_bits_need(&settings.plan(dp, 1).unwrap())
+            bit_equality_condition(&settings.plan(dp, 1).unwrap())
         };
         for stage in 0..4 {
             assert_eq!(need(1, 3, stage, Float::Bf16), None, "nothing is summed between ranks");
             assert_eq!(need(2, 8, stage, Float::F32), None);
             assert!(need(2, 8, stage, Float::Bf16).unwrap().contains("compute.reduce_dtype"));
         }
-        assert!(need(2, 6, 0, Float::F32).unwrap().contains("each rank's micro-batches"));
+        assert!(need(2, 6, 0, Float::F32).unwrap().contains("micro-batches per rank"));
         assert!(need(3, 6, 3, Float::F32).unwrap().contains("number of data-parallel ranks"));
         assert_eq!(need(2, 6, 3, Float::F32), None);
     }

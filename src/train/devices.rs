@@ -1,4 +1,4 @@
-//! What the ranks compute on, as reports tell it.
+//! The devices of all ranks, for reports.
 
 use std::collections::BTreeMap;
 
@@ -7,22 +7,22 @@ use brigade_report::{NumberType, peak_flops};
 
 use crate::run::Session;
 use crate::settings::Backend;
-use crate::world::texts;
+use crate::world::all_gather_text;
 
 /// The devices of all ranks.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Devices {
-    /// Their names and numbers (`8 x NVIDIA H100 80GB HBM3`); none on the CPU.
+    /// Their number and names (`8 x NVIDIA H100 80GB HBM3`); `None` on the CPU.
     pub names: Option<String>,
-    /// Operations per second that one could do at best, the mean over the ranks; none unless it is known of all.
+    /// Peak FLOP/s of one device, the mean over the ranks; `None` unless it is known for all.
     pub peak_flops: Option<f64>,
-    /// The number type of products, in words.
+    /// The number type of products, for messages.
     number: &'static str,
 }
 
-/// The number types in which products of `float` may be computed; the first that a device has is the one. Burn's CUDA
-/// kernels multiply f32 as TF32 where tensor cores take that, and nothing can tell them not to.
-fn numbers(backend: Backend, float: Float) -> &'static [NumberType] {
+/// The number types in which products of `float` may be computed; a device uses the first that it supports. Burn's CUDA kernels
+/// multiply f32 as TF32 on tensor cores, and this cannot be turned off.
+fn number_types(backend: Backend, float: Float) -> &'static [NumberType] {
     match (float, backend) {
         (Float::F32, Backend::Cuda) => &[NumberType::Tf32, NumberType::F32],
         (Float::F32, _) => &[NumberType::F32],
@@ -30,23 +30,23 @@ fn numbers(backend: Backend, float: Float) -> &'static [NumberType] {
     }
 }
 
-/// The number type of a device's products, and how many it can do in a second; none where it is not known.
+/// The number type of a device's products, and its peak FLOP/s in it; `None` if unknown.
 fn peak(name: &str, numbers: &[NumberType]) -> Option<(NumberType, f64)> {
     numbers.iter().find_map(|number| Some((*number, peak_flops(name, *number)?)))
 }
 
 impl Session {
-    /// Hears of all ranks' devices; all ranks call it.
+    /// Gathers the devices of all ranks; all ranks call it.
     pub(super) fn devices(&self) -> anyhow::Result<Devices> {
-        let names = texts(self.group(), &self.device_name().unwrap_or_default())?;
+        let names = all_gather_text(self.group(), &self.device_name().unwrap_or_default())?;
         let compute = &self.settings.compute;
-        let numbers = numbers(compute.backend, compute.float());
+        let numbers = number_types(compute.backend, compute.float());
         Ok(Devices::new(&names, numbers, self.settings.output.peak_tflops))
     }
 }
 
 impl Devices {
-    /// Of one name a rank, empty where there is none. `peak_tflops` is that of each device, 0 for what their names say.
+    /// From the device name of each rank, empty if it has none. `peak_tflops` is that of each device; 0 looks it up by name.
     fn new(names: &[String], numbers: &[NumberType], peak_tflops: f64) -> Self {
         let peaks = || names.iter().map(|name| Some(peak(name, numbers)?.1)).sum::<Option<f64>>();
         let rounds = names.iter().any(|name| peak(name, numbers).is_some_and(|(n, _)| n == NumberType::Tf32));
@@ -68,14 +68,14 @@ impl Devices {
         Self { names: (!texts.is_empty()).then(|| texts.join(", ")), peak_flops: peak, number }
     }
 
-    /// A line about them; none on the CPU.
-    pub fn introduction(&self) -> Option<String> {
+    /// A line about them; `None` on the CPU.
+    pub fn summary_line(&self) -> Option<String> {
         let names = self.names.as_ref()?;
         let number = self.number;
         Some(match self.peak_flops {
-            Some(peak) => format!("{names}; each at most {:.1} TFLOP/s in {number}", peak / 1e12),
+            Some(peak) => format!("{names}; peak of each {:.1} TFLOP/s in {number}", peak / 1e12),
             None => format!(
-                "{names}; without MFU, as their peak in {number} is not known (--peak-tflops N gives it)"
+                "{names}; no MFU, because their peak in {number} is unknown (--peak-tflops N sets it)"
             ),
         })
     }
@@ -92,8 +92,8 @@ mod tests {
         peak_tflops: f64,
     ) -> (Option<f64>, Option<String>) {
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
-        let devices = Devices::new(&names, numbers(backend, float), peak_tflops);
-        (devices.peak_flops, devices.introduction())
+        let devices = Devices::new(&names, number_types(backend, float), peak_tflops);
+        (devices.peak_flops, devices.summary_line())
     }
 
     fn devices(names: &[&str], float: Float, peak_tflops: f64) -> (Option<f64>, Option<String>) {
@@ -106,7 +106,7 @@ mod tests {
     fn the_peak_comes_from_the_names_and_the_number_type() {
         let (peak, text) = devices(&[H100; 8], Float::Bf16, 0.0);
         assert_eq!(peak, Some(989.4e12));
-        assert_eq!(text.as_deref(), Some("8 x NVIDIA H100 80GB HBM3; each at most 989.4 TFLOP/s in bf16"));
+        assert_eq!(text.as_deref(), Some("8 x NVIDIA H100 80GB HBM3; peak of each 989.4 TFLOP/s in bf16"));
         let (peak, text) = devices(&[H100, "NVIDIA A100-SXM4-80GB"], Float::Bf16, 0.0);
         assert_eq!(peak, Some(650.7e12), "the mean of 989.4 and 312");
         assert!(
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(peak, Some(494.7e12));
         assert_eq!(
             text.as_deref(),
-            Some("2 x NVIDIA H100 80GB HBM3; each at most 494.7 TFLOP/s in f32, whose products are TF32")
+            Some("2 x NVIDIA H100 80GB HBM3; peak of each 494.7 TFLOP/s in f32, whose products are TF32")
         );
         let (peak, text) = devices(&["Tesla T4"], Float::F32, 0.0);
         assert_eq!(peak, Some(8.1e12));
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_is_not_known_has_no_peak_but_the_one_that_is_given() {
+    fn an_unknown_device_has_no_peak_but_the_given_one() {
         let (peak, text) = devices(&[H100, "Some GPU"], Float::Bf16, 0.0);
         assert_eq!(peak, None);
         assert!(text.is_some_and(|text| text.contains("--peak-tflops")));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_processor_is_not_told_of_and_has_a_peak_only_if_given() {
+    fn a_cpu_has_no_line_and_a_peak_only_if_given() {
         assert_eq!(devices(&["", ""], Float::F32, 0.0), (None, None));
         assert_eq!(devices(&["", ""], Float::F32, 0.5), (Some(0.5e12), None));
     }

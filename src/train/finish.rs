@@ -3,37 +3,68 @@
 use brigade_core::Activation;
 use brigade_report::Summary;
 
+use crate::checkpoint::SaveOutcome;
 use crate::dataset::Dataset;
+use crate::error::{AgreedError, Preempted};
 use crate::run::Session;
 
 use super::Trained;
-use super::describe::say;
+use super::describe::print_stdout;
 use super::steps::Run;
 
 impl<D: Dataset, O: Activation> Run<'_, D, O> {
+    /// Writes the weights and the summary after the last step.
     pub(super) fn finish(mut self) -> anyhow::Result<Trained<D::Input, O>> {
         self.session.heartbeat.send("writing the weights");
         let written = self.session.write_weights(&self.engine, &self.training.names);
-        // Neither waits for the other to succeed: weights and last checkpoint may lie on different disks.
-        let settled = self.settle();
+        // Weights and last checkpoint may be on different disks: each is written even if the other fails.
+        let saved = self.wait_for_save();
         let path = written?;
-        settled?;
+        saved?;
         if let Some(mut reporter) = self.reporter {
             for record in &self.saved {
                 reporter.checkpoint(record)?;
             }
             reporter.wrote(path);
-            self.session.summarize(reporter.finish());
+            self.session.print_summary(reporter.finish());
         }
         let Self { engine, loss, validation_loss, .. } = self;
         Ok(Trained { model: engine.into_chain(), loss, validation_loss })
     }
+
+    /// Saves and ends, because the machine is about to be taken away.
+    pub(super) fn exit_preempted(mut self) -> anyhow::Result<Trained<D::Input, O>> {
+        // Even if an earlier save fails, this one is tried.
+        match self.saver.wait(|| {})? {
+            Some(SaveOutcome::Failed(why)) => {
+                self.note(&format!("the previous checkpoint could not be saved: {why}"))
+            }
+            outcome => self.save_ended(outcome)?,
+        }
+        if self.saver.newest != Some(self.progress.step) {
+            self.save()?;
+        }
+        self.wait_for_save()?;
+        if self.saver.newest != Some(self.progress.step) {
+            let why = "the run was preempted and could not save a checkpoint";
+            return Err(AgreedError(why.into()).into());
+        }
+        let step = self.progress.step;
+        self.note(&format!("preempted after step {step}, which is saved; --resume continues from there"));
+        if let Some(mut reporter) = self.reporter {
+            for record in &self.saved {
+                reporter.checkpoint(record)?;
+            }
+            self.session.print_summary(reporter.finish());
+        }
+        Err(Preempted.into())
+    }
 }
 
 impl Session {
-    pub(super) fn summarize(&self, summary: Summary) {
+    fn print_summary(&self, summary: Summary) {
         if !self.quiet {
-            say(&format!("{summary}\n"));
+            print_stdout(&format!("{summary}\n"));
         }
     }
 }

@@ -3,6 +3,7 @@
 mod describe;
 mod devices;
 mod finish;
+mod saving;
 mod start;
 mod step_stats;
 mod steps;
@@ -17,24 +18,24 @@ use crate::dataset::{Dataset, Training};
 use crate::run::Session;
 use steps::Run;
 
-/// A finished run.
+/// The result of a finished run.
 pub struct Trained<I, O> {
-    /// The model with its trained weights. Where pipeline stages or ZeRO-3 leave each rank with a part of it, asking it
-    /// for values or predictions is an error; the run's file of weights is whole always.
+    /// The trained model. Under pipeline stages or ZeRO-3 a rank has only a part of it, and reading values or predicting is an
+    /// error; the run's file of weights is always complete.
     pub model: Chain<I, O>,
-    /// Mean loss over the last global batch; NaN where the run had ended before it was resumed.
+    /// Mean loss over the last global batch; NaN if a run was resumed that had no steps left.
     pub loss: f64,
-    /// Mean loss over the validation samples, where there are any.
+    /// Mean loss over the validation samples, if there are any.
     pub validation_loss: Option<f64>,
 }
 
 impl Session {
-    /// Trains a model on this rank together with all others, from the start or a checkpoint to the end of the run. Rank 0
-    /// writes metrics and weights into the run's folder and shows progress.
+    /// Trains a model on all ranks together, from scratch or from a checkpoint to the end of the run. Rank 0 writes metrics and
+    /// weights into the run's folder and shows progress.
     ///
     /// # Errors
-    /// Whatever ends a run early: data that cannot be read, a loss that is not finite, a rank that
-    /// failed, a full disk, an interruption.
+    /// Whatever ends a run early: data that cannot be read, a loss that is not finite, a failed rank, a full disk, an
+    /// interruption.
     pub fn train<D, O>(
         &mut self,
         model: Model<D::Input, O, D::Target>,
@@ -44,28 +45,28 @@ impl Session {
         D: Dataset,
         O: Activation,
     {
-        self.describe(model.chain())?;
-        self.prepares();
+        self.stop_if_dry_run(model.chain())?;
+        self.mark_preparing();
         let split = self.plan.split(&model.chain().costs())?;
         let sizes = format!(
             "{} samples to train on, {} to validate on",
             training.train.len(),
             training.validation.as_ref().map_or(0, |v| v.len())
         );
-        self.same("dataset", &sizes)?;
+        self.check_same("dataset", &sizes)?;
         let sampler = self.sampler(&training)?;
         let shapes = model.chain().shapes();
-        let mut introduction = self.introduction(model.chain(), &training, &sampler);
+        let mut summary = self.run_summary(model.chain(), &training, &sampler);
         let optimizer = self.settings.optimizer.factory()?;
         let engine_settings = EngineSettings { split, ..self.plan.engine.clone() };
         self.heartbeat.send("making the model");
         let mut engine = Engine::new(model, self.seed(), &optimizer, self.groups(), engine_settings)?;
         let mut saver = self.saver()?;
-        introduction.extend(self.obstacle(&saver)?);
+        summary.extend(self.check_storage(&saver)?);
         let description = self.run_description(&shapes, &training.names)?;
-        let resumption = self.restored(&mut engine, &mut saver)?;
-        let reporter = self.begin(&saver, &training, resumption.as_ref(), &introduction)?;
-        let point = resumption.map(|resumption| resumption.point).unwrap_or_default();
+        let restored = self.restore(&mut engine, &mut saver)?;
+        let reporter = self.begin(&saver, &training, restored.as_ref(), &summary)?;
+        let progress = restored.map(|restored| restored.progress).unwrap_or_default();
         Run {
             description,
             session: self,
@@ -74,12 +75,12 @@ impl Session {
             reporter,
             training,
             sampler,
-            point,
+            progress,
             loss: f64::NAN,
             validation_loss: None,
             saved: Vec::new(),
             device_peak: 0,
         }
-        .finished()
+        .train()
     }
 }

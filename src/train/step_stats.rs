@@ -1,4 +1,4 @@
-//! What all ranks tell each other of a step, and the record that becomes of it.
+//! Figures of a step, gathered from all ranks, and the record of the step.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,34 +6,34 @@ use std::time::Duration;
 use brigade_core::{Bytes, Collectives, Operation, StepReport, Traffic, WAITS};
 use brigade_report::{CheckpointRecord, DeviceMemory, MemoryRecord, StepRecord};
 
-use crate::checkpoint::Progress;
+use crate::checkpoint::SaveProgress;
 
-/// What a rank tells the others beside its figures.
-pub(crate) struct News {
-    /// How far it is with saving a checkpoint.
-    pub saving: Progress,
-    /// Whether a signal told it that its machine is about to be taken away.
+/// The status of a rank after a step, on which all ranks base their next action.
+pub(crate) struct StepStatus {
+    /// How far the rank is with saving a checkpoint.
+    pub saving: SaveProgress,
+    /// Whether it received a signal that its machine is about to be taken away.
     pub preempted: bool,
 }
 
-/// What each rank tells the others of its step.
-pub(crate) struct Shares {
+/// Figures and status of a step over all ranks.
+pub(crate) struct StepStats {
     /// How far each rank is with saving a checkpoint.
-    pub saving: Vec<Progress>,
-    /// Whether any rank is about to lose its machine.
+    pub saving: Vec<SaveProgress>,
+    /// Whether any rank's machine is about to be taken away.
     pub preempted: bool,
     /// Longest step of any rank.
     step_seconds: f64,
-    /// Means over the ranks, in the order of [`share`].
+    /// Means over the ranks, in the order of [`gather`].
     seconds: [f64; 6],
     /// Means over the ranks, by what was waited for.
     waits: [f64; WAITS.len()],
-    /// The largest of any rank.
+    /// Maxima over the ranks.
     peak_rss_bytes: u64,
     in_flight: u64,
     memory: MemoryRecord,
     device_memory: Option<DeviceMemory>,
-    /// Calls of the world, and the bytes of all ranks.
+    /// Calls of collectives by a rank, and the bytes that all ranks sent.
     traffic: Traffic,
 }
 
@@ -47,15 +47,16 @@ const OPERATIONS: [Operation; 7] = [
     Operation::Barrier,
 ];
 
-/// Exchanges what this rank has of a step; all ranks call it. `device` is the memory of its device, if that has its own.
-pub(crate) fn share(
+/// Gathers the figures of a step from all ranks, which all call it. `device` is the memory of this rank's device, if it has its
+/// own.
+pub(crate) fn gather(
     collectives: &dyn Collectives,
     report: &StepReport,
     data_wait: Duration,
     step: Duration,
     device: Option<DeviceMemory>,
-    news: News,
-) -> anyhow::Result<Shares> {
+    status: StepStatus,
+) -> anyhow::Result<StepStats> {
     let clock = &report.clock;
     let seconds =
         [clock.forward, clock.backward, clock.optimizer, data_wait, clock.comm_wait(), report.bubble];
@@ -74,17 +75,17 @@ pub(crate) fn share(
     }
     let device_memory = values.len();
     values.extend(device_values(device));
-    let told = values.len();
-    values.extend([f64::from(news.saving as u8), f64::from(u8::from(news.preempted))]);
+    let status_start = values.len();
+    values.extend([f64::from(status.saving as u8), f64::from(u8::from(status.preempted))]);
     let all = collectives.all_gather_scalars(values).wait()?;
     let sum = |index: usize| all.iter().map(|values| values[index]).sum::<f64>();
     let most = |index: usize| all.iter().map(|values| values[index]).fold(0.0, f64::max);
     let traffic = OPERATIONS.iter().enumerate().map(|(index, operation)| {
         (*operation, (most(counts + 2 * index) as u64, sum(counts + 2 * index + 1) as u64))
     });
-    Ok(Shares {
-        saving: all.iter().map(|values| Progress::from_number(values[told])).collect(),
-        preempted: most(told + 1) > 0.0,
+    Ok(StepStats {
+        saving: all.iter().map(|values| SaveProgress::from_number(values[status_start])).collect(),
+        preempted: most(status_start + 1) > 0.0,
         step_seconds: most(0),
         seconds: std::array::from_fn(|index| sum(means + index) / all.len() as f64),
         waits: std::array::from_fn(|index| sum(means + seconds.len() + index) / all.len() as f64),
@@ -102,13 +103,13 @@ pub(crate) fn share(
         },
         device_memory: all
             .iter()
-            .filter_map(|values| device_of(&values[device_memory..told]))
+            .filter_map(|values| device_of(&values[device_memory..status_start]))
             .reduce(DeviceMemory::most),
         traffic: traffic.filter(|(_, (calls, _))| *calls > 0).collect(),
     })
 }
 
-/// A device's memory as numbers; what there is not is NaN.
+/// A device's memory as numbers; missing ones are NaN.
 fn device_values(memory: Option<DeviceMemory>) -> [f64; 4] {
     memory.map_or([f64::NAN; 4], |DeviceMemory { in_use, reserved, reserved_peak, total }| {
         let total = total.map_or(f64::NAN, |total| total as f64);
@@ -121,15 +122,15 @@ fn device_of(values: &[f64]) -> Option<DeviceMemory> {
     Some(DeviceMemory { in_use: bytes(0)?, reserved: bytes(1)?, reserved_peak: bytes(2)?, total: bytes(3) })
 }
 
-/// The step of the whole world.
+/// The record of the step of all ranks.
 pub(crate) fn record(
     report: &StepReport,
     learning_rate: f64,
-    shares: &Shares,
+    stats: &StepStats,
     validation_loss: Option<f64>,
     checkpoint: Option<CheckpointRecord>,
 ) -> StepRecord {
-    let [forward, backward, optimizer, data_wait, comm_wait, bubble] = shares.seconds;
+    let [forward, backward, optimizer, data_wait, comm_wait, bubble] = stats.seconds;
     let collectives: BTreeMap<String, brigade_report::Collective> = shares
         .traffic
         .iter()
@@ -144,8 +145,8 @@ pub(crate) fn record(
         learning_rate,
         skipped: report.skipped,
         tokens: report.targets,
-        tokens_per_second: report.targets as f64 / shares.step_seconds,
-        step_seconds: shares.step_seconds,
+        tokens_per_second: report.targets as f64 / stats.step_seconds,
+        step_seconds: stats.step_seconds,
         forward_seconds: forward,
         backward_seconds: backward,
         optimizer_seconds: optimizer,
@@ -153,21 +154,21 @@ pub(crate) fn record(
         comm_wait_seconds: comm_wait,
         comm_wait_seconds_by: WAITS
             .into_iter()
-            .zip(shares.waits)
+            .zip(stats.waits)
             .filter(|(_, seconds)| *seconds > 0.0)
             .map(|(what, seconds)| (what.to_owned(), seconds))
             .collect(),
         bubble_seconds: bubble,
-        micro_batches_in_flight: shares.in_flight,
-        // The reporter knows what a token takes, and fills these in.
+        micro_batches_in_flight: stats.in_flight,
+        // The reporter knows the FLOPs of a token and fills these in.
         tflops: None,
         mfu_percent: None,
-        memory: shares.memory,
-        device_memory: shares.device_memory,
+        memory: stats.memory,
+        device_memory: stats.device_memory,
         comm_bytes: collectives.values().map(|c| c.bytes).sum(),
         comm_calls: collectives.values().map(|c| c.calls).sum(),
         collectives,
-        peak_rss_bytes: shares.peak_rss_bytes,
+        peak_rss_bytes: stats.peak_rss_bytes,
         validation_loss,
         checkpoint,
     }
@@ -200,8 +201,8 @@ mod tests {
         }
     }
 
-    /// What each rank of a world hears of the devices' memory, if these are the ranks' own.
-    fn heard(own: &[Option<DeviceMemory>]) -> Vec<Option<DeviceMemory>> {
+    /// The device memory that each rank of a world records, given that of each rank.
+    fn recorded(own: &[Option<DeviceMemory>]) -> Vec<Option<DeviceMemory>> {
         let worlds = threads(own.len(), Timeouts::default());
         thread::scope(|scope| {
             let ranks: Vec<_> = worlds
@@ -211,11 +212,11 @@ mod tests {
                     scope.spawn(move || {
                         let mesh = Mesh::new(group.size(), 1, group.size()).unwrap();
                         let world: Arc<dyn Collectives> = brigade_cpu::groups(&group, mesh).unwrap().world;
-                        let news = News { saving: Progress::Idle, preempted: false };
+                        let status = StepStatus { saving: SaveProgress::Idle, preempted: false };
                         let second = Duration::from_secs(1);
                         let report = report();
-                        let shares = share(world.as_ref(), &report, second, second, *device, news).unwrap();
-                        record(&report, 0.0, &shares, None, None).device_memory
+                        let stats = gather(world.as_ref(), &report, second, second, *device, status).unwrap();
+                        record(&report, 0.0, &stats, None, None).device_memory
                     })
                 })
                 .collect();
@@ -224,13 +225,13 @@ mod tests {
     }
 
     #[test]
-    fn all_ranks_hear_of_the_fullest_device() {
+    fn all_ranks_record_the_fullest_device() {
         let memory = |in_use, reserved, reserved_peak, total| {
             Some(DeviceMemory { in_use, reserved, reserved_peak, total })
         };
         let own = [memory(5, 6, 9, Some(80)), memory(4, 7, 8, Some(40))];
-        assert_eq!(heard(&own), [memory(5, 7, 9, Some(40)); 2]);
-        assert_eq!(heard(&[memory(0, 1, 1 << 40, None), None]), [memory(0, 1, 1 << 40, None); 2]);
-        assert_eq!(heard(&[None, None]), [None; 2]);
+        assert_eq!(recorded(&own), [memory(5, 7, 9, Some(40)); 2]);
+        assert_eq!(recorded(&[memory(0, 1, 1 << 40, None), None]), [memory(0, 1, 1 << 40, None); 2]);
+        assert_eq!(recorded(&[None, None]), [None; 2]);
     }
 }

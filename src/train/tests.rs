@@ -14,10 +14,10 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 
 use crate::dataset::{Dataset, Training};
-use crate::device::Processor;
+use crate::device::RankDevice;
 use crate::error::Preempted;
-use crate::run::{Beginning, Program, Session};
-use crate::settings::{OnNonFinite, Settings, StandardFlags, resolved};
+use crate::run::{Program, Session, StartFrom};
+use crate::settings::{OnNonFinite, Settings, StandardFlags, config_to_toml};
 
 use super::steps::READ_AHEAD;
 
@@ -97,7 +97,7 @@ fn sampler() -> Sampler {
 fn run(
     out: &Path,
     settings: &Settings,
-    beginning: Beginning,
+    start_from: StartFrom,
     ranks: usize,
     data: impl Fn(usize, Interrupt) -> Poisoned + Sync,
 ) -> anyhow::Result<(Vec<NamedTensor>, u64)> {
@@ -109,7 +109,7 @@ fn run(
             name: "test",
             flags: &flags,
             settings,
-            config: resolved(settings)?,
+            config: config_to_toml(settings)?,
             targets_per_sample: 1,
             costs: Vec::new(),
             cuts: Vec::new(),
@@ -120,14 +120,14 @@ fn run(
         world.warm_up();
         let mut session = Session::new(
             &program,
-            Processor::cpu(),
+            RankDevice::cpu(),
             group,
             plan,
             out.to_owned(),
             "test".into(),
             interrupt.clone(),
         )?;
-        session.beginning = beginning;
+        session.start_from = start_from;
         let data = Arc::new(data(number, interrupt));
         let training = Training {
             train: data.clone(),
@@ -174,12 +174,13 @@ fn poisoned(positions: &[u64]) -> impl Fn(usize, Interrupt) -> Poisoned + Sync {
 }
 
 #[test]
-fn a_run_goes_back_to_its_checkpoint_and_past_the_bad_batch() {
+fn a_run_rolls_back_and_continues_after_the_bad_batch() {
     for ranks in [1, 2] {
         let folder = tempfile::tempdir().unwrap();
         let settings = settings(8);
         // The sixth batch is bad: back to step 4, and on with the seventh; of the next ones the tenth is bad, too.
-        let (weights, _) = run(folder.path(), &settings, Beginning::Fresh, ranks, poisoned(&[5, 9])).unwrap();
+        let (weights, _) =
+            run(folder.path(), &settings, StartFrom::Scratch, ranks, poisoned(&[5, 9])).unwrap();
         assert_eq!(weights, trained_on(&[0, 1, 2, 3, 6, 7, 10, 11], &settings));
         let metrics = std::fs::read_to_string(folder.path().join("metrics.jsonl")).unwrap();
         let step = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["step"].as_u64();
@@ -188,17 +189,18 @@ fn a_run_goes_back_to_its_checkpoint_and_past_the_bad_batch() {
 }
 
 #[test]
-fn there_is_a_limit_to_going_back_and_something_to_go_back_to() {
+fn rollbacks_have_a_limit_and_need_a_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let mut limited = settings(8);
     limited.train.nonfinite_limit = 1;
-    let error = run(folder.path(), &limited, Beginning::Fresh, 2, poisoned(&[5, 9])).unwrap_err().to_string();
-    assert!(error.contains("for the 2th time") || error.contains("2 times"), "{error}");
+    let error =
+        run(folder.path(), &limited, StartFrom::Scratch, 2, poisoned(&[5, 9])).unwrap_err().to_string();
+    assert!(error.contains("2 times in this run"), "{error}");
     assert!(error.contains("train.nonfinite_limit = 1"), "{error}");
     let folder = tempfile::tempdir().unwrap();
     let error =
-        run(folder.path(), &settings(8), Beginning::Fresh, 1, poisoned(&[1])).unwrap_err().to_string();
-    assert!(error.contains("step 2") && error.contains("no checkpoint yet to go back to"), "{error}");
+        run(folder.path(), &settings(8), StartFrom::Scratch, 1, poisoned(&[1])).unwrap_err().to_string();
+    assert!(error.contains("step 2") && error.contains("no checkpoint yet to roll back to"), "{error}");
 }
 
 /// Trains 12 steps with an interruption when the sample of the ninth batch is read (ahead); gives the weights, the step of
@@ -211,17 +213,17 @@ fn interrupted(bad: &[u64], settings: &Settings) -> (Vec<NamedTensor>, u64, u64)
         signal_at: (rank == 1).then_some((sample_of(8), interrupt)),
         ..Poisoned::default()
     };
-    let end = run(folder.path(), settings, Beginning::Fresh, 2, data).unwrap_err();
+    let end = run(folder.path(), settings, StartFrom::Scratch, 2, data).unwrap_err();
     assert!(end.is::<Preempted>(), "{end:#}");
     let storage = brigade_checkpoint::LocalStorage::new(folder.path().join("checkpoints"));
     let step = brigade_checkpoint::list(&storage).unwrap()[0].step;
     assert!((3..12).contains(&step), "{step}");
-    let (weights, read) = run(folder.path(), settings, Beginning::Resume, 1, poisoned(bad)).unwrap();
+    let (weights, read) = run(folder.path(), settings, StartFrom::Checkpoint, 1, poisoned(bad)).unwrap();
     (weights, step, read)
 }
 
 #[test]
-fn a_preempted_run_goes_on_where_it_was_and_reads_nothing_again() {
+fn a_preempted_run_resumes_where_it_was_and_reads_nothing_again() {
     let settings = settings(12);
     let (weights, step, read) = interrupted(&[], &settings);
     assert_eq!(weights, trained_on(&(0..12).collect::<Vec<_>>(), &settings));
@@ -234,7 +236,7 @@ fn a_preempted_run_goes_on_where_it_was_and_reads_nothing_again() {
 }
 
 #[test]
-fn a_run_goes_back_as_far_as_it_would_have_without_an_interruption() {
+fn a_run_rolls_back_as_far_as_without_an_interruption() {
     let settings = settings(12);
     let (weights, ..) = interrupted(&[5], &settings);
     let positions: Vec<u64> = [0, 1, 2, 3].into_iter().chain(6..14).collect();
@@ -246,24 +248,24 @@ fn skipped_steps_stay_skipped() {
     let folder = tempfile::tempdir().unwrap();
     let mut skipping = settings(6);
     skipping.train.on_nonfinite = OnNonFinite::Skip;
-    let (weights, _) = run(folder.path(), &skipping, Beginning::Fresh, 2, poisoned(&[3])).unwrap();
+    let (weights, _) = run(folder.path(), &skipping, StartFrom::Scratch, 2, poisoned(&[3])).unwrap();
     let again = tempfile::tempdir().unwrap();
     let halfway = |rank: usize, interrupt: Interrupt| Poisoned {
         bad: vec![sample_of(3)],
         signal_at: (rank == 1).then(|| (sample_of(3), interrupt)),
         ..Poisoned::default()
     };
-    assert!(run(again.path(), &skipping, Beginning::Fresh, 2, halfway).unwrap_err().is::<Preempted>());
-    let (resumed, _) = run(again.path(), &skipping, Beginning::ResumeIfThere, 2, poisoned(&[3])).unwrap();
+    assert!(run(again.path(), &skipping, StartFrom::Scratch, 2, halfway).unwrap_err().is::<Preempted>());
+    let (resumed, _) = run(again.path(), &skipping, StartFrom::CheckpointIfAny, 2, poisoned(&[3])).unwrap();
     assert_eq!(resumed, weights);
 }
 
 #[test]
-fn rates_are_of_one_rank_and_a_processor_has_no_memory_of_its_own() {
+fn rates_are_per_rank_and_a_cpu_has_no_device_memory() {
     let folder = tempfile::tempdir().unwrap();
     let mut settings = settings(3);
     settings.output.peak_tflops = 0.5;
-    run(folder.path(), &settings, Beginning::Fresh, 2, poisoned(&[])).unwrap();
+    run(folder.path(), &settings, StartFrom::Scratch, 2, poisoned(&[])).unwrap();
     let metrics = std::fs::read_to_string(folder.path().join("metrics.jsonl")).unwrap();
     assert_eq!(metrics.lines().count(), 3);
     for line in metrics.lines() {

@@ -9,7 +9,7 @@ use crate::folder::WEIGHTS_FILE;
 use crate::run::Session;
 
 impl Session {
-    /// Writes the file of weights on rank 0, block by block, from wherever they are.
+    /// Writes the file of weights on rank 0, block by block, from the ranks that have them.
     pub(super) fn write_weights<I, O, T>(
         &self,
         engine: &Engine<I, O, T>,
@@ -22,7 +22,7 @@ impl Session {
     {
         let path = self.out.join(WEIGHTS_FILE);
         let named = engine.shapes().into_iter().map(|(name, shape)| ((names.to_file)(&name), shape));
-        // What fails here must not keep rank 0 from giving and taking what the others do.
+        // If writing fails, rank 0 must still take part in the collectives.
         let mut writer = (self.rank() == 0).then(|| WeightsWriter::create(&path, named));
         engine.collect(0, |tensor| {
             if let Some(Ok(open)) = &mut writer

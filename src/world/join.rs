@@ -1,4 +1,4 @@
-//! A rank's way into its world.
+//! Joining the world.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use brigade_launch::RankInfo;
 
 use crate::settings::{CommSettings, Transport};
 
-/// Lets a test, or a cluster with unusual networking, say which ranks share a host.
+/// Overrides, for tests and clusters with unusual networking, which ranks share a host.
 const HOST_ID: &str = "BRIGADE_HOST_ID";
 
 pub(crate) fn timeouts(comm: &CommSettings) -> Timeouts {

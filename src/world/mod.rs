@@ -1,7 +1,7 @@
-//! The world of ranks: how a rank joins it, and what all must agree on.
+//! The world of ranks: how a rank joins it, and what all ranks must have in common.
 
 mod agreement;
 mod join;
 
-pub(crate) use agreement::{same, same_configuration, texts};
+pub(crate) use agreement::{all_gather_text, check_same, check_same_configuration};
 pub(crate) use join::{join, timeouts};

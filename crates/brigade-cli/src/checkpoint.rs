@@ -15,7 +15,8 @@ use brigade::checkpoints::{
 use brigade::models::save_lazily;
 use brigade::report::size;
 use brigade::{
-    CHECKPOINT_FOLDER, CONFIG_FILE, RunDescription, Usage, WEIGHTS_FILE, exit, explain, whole_number,
+    CHECKPOINT_FOLDER, CONFIG_FILE, RunDescription, UsageError, WEIGHTS_FILE, exit, format_error,
+    parse_whole_number,
 };
 use clap::{Args, Subcommand};
 
@@ -65,7 +66,7 @@ struct OneStep {
     #[command(flatten)]
     place: Place,
     /// The checkpoint of this step [default: the newest that is whole; verify: all].
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole_number::<u64>)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     step: Option<u64>,
 }
 
@@ -108,12 +109,12 @@ impl Place {
     fn open(&self) -> anyhow::Result<Arc<dyn Storage>> {
         let place = self.resolved();
         if !place.contains("://") && !Path::new(&place).is_dir() {
-            return Err(Usage(anyhow::anyhow!(
+            return Err(UsageError(anyhow::anyhow!(
                 "{place} is no folder; give a run's folder, or that of its checkpoints"
             ))
             .into());
         }
-        Ok(open_storage(&place).map_err(anyhow::Error::from).map_err(Usage)?)
+        Ok(open_storage(&place).map_err(anyhow::Error::from).map_err(UsageError)?)
     }
 }
 
@@ -129,12 +130,16 @@ impl OneStep {
             let mut are_all_there = true;
             for ListedCheckpoint { step, summary } in list(&*storage)? {
                 // What is wrong counts when it is seen twice: a run may have removed or replaced the checkpoint.
-                let again = |error| if is_gone(&error) || is_damage(&error) { act(step) } else { Err(error) };
+                let again =
+                    |error| if is_gone(&error) || is_corruption(&error) { act(step) } else { Err(error) };
                 let tried = summary.map_err(anyhow::Error::from).and_then(|_| act(step).or_else(again));
                 match tried {
                     Err(error) if is_gone(&error) => are_all_there = false,
-                    Err(error) if is_damage(&error) => {
-                        brigade::tell(format_args!("passed over step {step}: {}", explain(&error)));
+                    Err(error) if is_corruption(&error) => {
+                        brigade::print_stderr(format_args!(
+                            "passed over step {step}: {}",
+                            format_error(&error)
+                        ));
                     }
                     done => return done,
                 }
@@ -156,7 +161,7 @@ fn is_gone(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| cause.downcast_ref().is_some_and(gone))
 }
 
-fn is_damage(error: &anyhow::Error) -> bool {
+fn is_corruption(error: &anyhow::Error) -> bool {
     error
         .chain()
         .any(|cause| cause.downcast_ref::<CheckpointError>().is_some_and(CheckpointError::is_corruption))
@@ -254,7 +259,7 @@ fn consolidated(args: &ConsolidateArgs) -> anyhow::Result<String> {
     let to = args.to.clone().unwrap_or_else(|| Path::new(&args.of.place.place).join(WEIGHTS_FILE));
     let is_there = || {
         let why = "is there already; give another file by --to, or --overwrite";
-        anyhow::Error::from(Usage(anyhow::anyhow!("{} {why}", to.display())))
+        anyhow::Error::from(UsageError(anyhow::anyhow!("{} {why}", to.display())))
     };
     if to.exists() && !args.overwrite {
         return Err(is_there());
@@ -262,7 +267,7 @@ fn consolidated(args: &ConsolidateArgs) -> anyhow::Result<String> {
     // A run at its end writes such a file, too: what it has must not be replaced by what it had.
     let beside = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let _held = match args.overwrite && beside.join(CONFIG_FILE).exists() {
-        true => brigade::hold(beside, "--to").map_err(Usage)?,
+        true => brigade::lock_folder(beside, "--to").map_err(UsageError)?,
         false => None,
     };
     args.of.with(|checkpoint| written(checkpoint, &to, args.overwrite)).map_err(|error| {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use brigade::data::{Layout, Tokenizer, TokenizerSpec};
 use brigade::models::gpt::GptConfig;
-use brigade::{Settings, layered};
+use brigade::{Settings, merge_config};
 use serde::{Deserialize, Serialize};
 
 /// The file whose values a run has where nothing else is said; it names every setting.
@@ -56,7 +56,7 @@ impl Config {
     /// The values of `configs/gpt-tiny.toml`, changed by files and by `--set`.
     pub fn read(files: &[&Path], sets: &[String]) -> anyhow::Result<Self> {
         let defaults: Self = toml::from_str(DEFAULTS).context("configs/gpt-tiny.toml")?;
-        Ok(layered(&defaults, files, sets)?)
+        Ok(merge_config(&defaults, files, sets)?)
     }
 
     /// Fills in what follows from other values, so that the configuration means the same wherever it
@@ -148,7 +148,7 @@ mod tests {
         assert!(Path::new(&config.data.sources[0]).is_absolute());
         assert_eq!(config.model.shape.vocabulary, 4096);
         let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), brigade::resolved(&config).unwrap()).unwrap();
+        std::fs::write(file.path(), brigade::config_to_toml(&config).unwrap()).unwrap();
         let mut again = Config::read(&[file.path()], &[]).unwrap();
         again.resolve().unwrap();
         assert_eq!(again, config);

@@ -64,7 +64,7 @@ fn cache_dir(data: &DataSection) -> anyhow::Result<PathBuf> {
 fn describe(prepared: &Prepared, validate_every: u64) {
     let summary = &prepared.summary;
     let counts = &summary.counts;
-    brigade::tell(format_args!(
+    brigade::print_stderr(format_args!(
         "{}: {} files, {:.1} MiB; {} tokens to train on, {} to validate on; vocabulary {}{}",
         summary.corpus,
         summary.files,
@@ -75,10 +75,10 @@ fn describe(prepared: &Prepared, validate_every: u64) {
         if summary.from_cache { " (from the cache)" } else { "" }
     ));
     for note in &counts.notes {
-        brigade::tell(format_args!("note: {note}"));
+        brigade::print_stderr(format_args!("note: {note}"));
     }
     if validate_every > 0 && prepared.validation.is_empty() {
-        brigade::tell(format_args!(
+        brigade::print_stderr(format_args!(
             "note: there is no text to validate on (data.validation_fraction), so no validation loss"
         ));
     }
@@ -103,7 +103,7 @@ impl Progress for Shown {
     fn start(&self, total: u64, what: &str) {
         // Work without a known end is waiting for another process: there is nothing to draw but the fact.
         if total == 0 && self.show != ConsoleMode::Quiet {
-            brigade::tell(format_args!("{what}"));
+            brigade::print_stderr(format_args!("{what}"));
         }
         let shown = (total >= WORTH_SHOWING).then(|| ByteProgress::start(self.show, total, what));
         self.with(|phase| *phase = shown);

@@ -6,11 +6,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use brigade::data::Tokenizer;
-use brigade::{CONFIG_FILE, LanguageModel, Usage, WEIGHTS_FILE, exit, whole_number};
+use brigade::{CONFIG_FILE, LanguageModel, UsageError, WEIGHTS_FILE, exit, parse_whole_number};
 use clap::Args;
 
 use crate::config::Config;
-use crate::sampling::Sampler;
+use crate::sampling::TokenSampler;
 use crate::train::TOKENIZER_FILE;
 
 pub const EXAMPLES: &str = "\
@@ -34,16 +34,16 @@ pub struct GenerateArgs {
     )]
     prompt: String,
     /// Most tokens to print; the end of a text ends it earlier.
-    #[arg(long, value_name = "N", default_value_t = 200, allow_negative_numbers = true, value_parser = whole_number::<usize>)]
+    #[arg(long, value_name = "N", default_value_t = 200, allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     tokens: usize,
     /// Below 1 more likely, above 1 more surprising; 0 takes the most likely token each time.
     #[arg(long, value_name = "T", default_value_t = 0.8, value_parser = temperature, allow_negative_numbers = true)]
     temperature: f64,
     /// Draw from this many of the most likely tokens; 0 draws from all.
-    #[arg(long, value_name = "K", default_value_t = 50, allow_negative_numbers = true, value_parser = whole_number::<usize>)]
+    #[arg(long, value_name = "K", default_value_t = 50, allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     top_k: usize,
     /// The same seed gives the same text.
-    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true, value_parser = whole_number::<u64>)]
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     seed: u64,
 }
 
@@ -53,7 +53,7 @@ fn temperature(text: &str) -> Result<f64, String> {
 }
 
 pub fn run(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
-    let Run { model, tokenizer } = Run::open(&args.out).map_err(Usage)?;
+    let Run { model, tokenizer } = Run::open(&args.out).map_err(UsageError)?;
     let end = tokenizer.end_of_text();
     let mut tokens = tokenizer.encode(&args.prompt)?;
     // A document begins where another one ended.
@@ -62,12 +62,12 @@ pub fn run(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
         tokens.push(end);
     }
     let mut printed = Printed::default();
-    let mut sampler = Sampler::new(args.seed, args.temperature, args.top_k);
+    let mut sampler = TokenSampler::new(args.seed, args.temperature, args.top_k);
     for _ in 0..args.tokens {
         if !printed.show(&tokenizer.decode(&tokens[unseen..])?, false)? {
             return Ok(ExitCode::from(exit::DONE));
         }
-        let scores = model.scores(&tokens)?;
+        let logits = model.next_token_logits(&tokens)?;
         // The model may have room for more tokens than the tokenizer has.
         let next = sampler.choose(scores.get(..tokenizer.vocabulary_size()).unwrap_or(&scores))?;
         if next == end {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
 use brigade::comm::flight::{self, Record};
-use brigade::{FLIGHT_FOLDER, Usage, exit};
+use brigade::{FLIGHT_FOLDER, UsageError, exit};
 use clap::{Args, Subcommand};
 
 use crate::output::print;
@@ -56,7 +56,8 @@ pub fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
 fn records(dir: &Path) -> anyhow::Result<Vec<Record>> {
     let inside = dir.join(FLIGHT_FOLDER);
     let dir = if inside.is_dir() { inside } else { dir.to_owned() };
-    let entries = std::fs::read_dir(&dir).with_context(|| format!("{}", dir.display())).map_err(Usage)?;
+    let entries =
+        std::fs::read_dir(&dir).with_context(|| format!("{}", dir.display())).map_err(UsageError)?;
     let mut files = Vec::new();
     for entry in entries {
         files.push(entry?.path());
@@ -71,14 +72,14 @@ fn records(dir: &Path) -> anyhow::Result<Vec<Record>> {
             "{} holds no flight records (rank-0.json, …); ranks write them when a run fails, but not when they are killed",
             dir.display()
         );
-        return Err(Usage(nothing).into());
+        return Err(UsageError(nothing).into());
     }
     let (mut records, mut first) = (Vec::new(), None);
     for file in &files {
         match flight::read(file) {
             Ok(record) => records.push(record),
             Err(error) => {
-                brigade::tell(format_args!("passed over {error}"));
+                brigade::print_stderr(format_args!("passed over {error}"));
                 first.get_or_insert(error);
             }
         }

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use brigade::Usage;
-use brigade::supervise::{self, Detected, Event, ExitReason, LaunchArgs, LaunchConfig, Outcome};
+use brigade::UsageError;
+use brigade::launcher::{self, Detected, Event, ExitReason, LaunchArgs, LaunchConfig, Outcome};
 use clap::Args;
 use tempfile::TempDir;
 
@@ -32,19 +32,19 @@ pub struct CommandArgs {
 }
 
 pub fn run(args: CommandArgs) -> anyhow::Result<ExitCode> {
-    let outcome = watch(args).map_err(|error| match error.downcast_ref::<supervise::Error>() {
+    let outcome = watch(args).map_err(|error| match error.downcast_ref::<launcher::Error>() {
         Some(known) if known.exit_code() != brigade::exit::USAGE => error,
-        _ => Usage(error).into(),
+        _ => UsageError(error).into(),
     })?;
     if !matches!(outcome, Outcome::Done | Outcome::Preempted { .. }) {
-        brigade::tell(format_args!("brigade: {outcome}"));
+        brigade::print_stderr(format_args!("brigade: {outcome}"));
     }
     Ok(ExitCode::from(outcome.exit_code()))
 }
 
 fn watch(args: CommandArgs) -> anyhow::Result<Outcome> {
     let environment = |name: &str| std::env::var(name).ok();
-    let detected = supervise::detect(&args.world, &environment)?;
+    let detected = launcher::detect(&args.world, &environment)?;
     let Detected::Node(node) = &detected else {
         bail!(
             "this process is itself a rank already ({detected}); start the program directly, or give --standalone"
@@ -64,7 +64,7 @@ fn watch(args: CommandArgs) -> anyhow::Result<Outcome> {
     let mut launch =
         LaunchConfig::local(program, ranks, token, logs.path()).on_node(node).with_flags(&args.world);
     launch.args = words.collect();
-    let outcome = supervise::launch(&launch, &mut announce)?;
+    let outcome = launcher::launch(&launch, &mut announce)?;
     if let (Outcome::Failed(_), Logs::Temporary(folder)) = (&outcome, logs) {
         // The report names the logs in it.
         drop(folder.keep());
@@ -92,10 +92,10 @@ impl Logs {
 fn announce(event: Event) {
     match event {
         Event::Exited(end) if matches!(end.reason, ExitReason::Signal(_)) && !end.stopped_by_launcher => {
-            brigade::tell(format_args!("brigade: {end}"))
+            brigade::print_stderr(format_args!("brigade: {end}"))
         }
         Event::Restarting { number, of, failure } => {
-            brigade::tell(format_args!(
+            brigade::print_stderr(format_args!(
                 "brigade: {failure}\nbrigade: starting again, restart {number} of {of}"
             ));
         }

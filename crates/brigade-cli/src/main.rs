@@ -21,8 +21,8 @@ mod train;
 
 use std::process::ExitCode;
 
-use brigade::supervise::interrupt;
-use brigade::{Usage, exit, explain};
+use brigade::launcher::interrupt;
+use brigade::{UsageError, exit, format_error};
 use clap::{Parser, Subcommand};
 
 /// Trains models on many workers, to the same weights on any number of them.
@@ -75,7 +75,7 @@ fn main() -> ExitCode {
         Command::Generate(args) => generate::run(&args),
     };
     result.unwrap_or_else(|error| {
-        brigade::tell(format_args!("brigade: {}", explain(&error)));
-        ExitCode::from(if error.is::<Usage>() { exit::USAGE } else { exit::FAILED })
+        brigade::print_stderr(format_args!("brigade: {}", format_error(&error)));
+        ExitCode::from(if error.is::<UsageError>() { exit::USAGE } else { exit::FAILED })
     })
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use brigade::plan::{Pipeline, ScheduleKind};
-use brigade::{Usage, exit, whole_number};
+use brigade::{UsageError, exit, parse_whole_number};
 use brigade_files::write_whole;
 use clap::{Args, Subcommand};
 
@@ -38,16 +38,16 @@ enum PlanCommand {
 #[derive(Debug, Args)]
 struct ScheduleArgs {
     /// Pipeline ranks.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole_number::<usize>)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pp: usize,
     /// Micro-batches of a step: global batch / (data-parallel ranks x micro-batch size).
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole_number::<usize>)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     micro_batches: usize,
     /// gpipe, 1f1b or interleaved-1f1b.
     #[arg(long, value_name = "NAME", default_value_t)]
     schedule: ScheduleKind,
     /// Chunks of the model on each rank, for interleaving.
-    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = whole_number::<usize>)]
+    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     chunks: usize,
     /// How many forwards a backward takes.
     #[arg(long, value_name = "X", default_value_t = 2.0, allow_negative_numbers = true)]
@@ -62,7 +62,7 @@ struct ScheduleArgs {
 
 pub fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let PlanCommand::Schedule(args) = &args.command;
-    let (text, svg) = schedule(args).map_err(Usage)?;
+    let (text, svg) = schedule(args).map_err(UsageError)?;
     if let Some((path, svg)) = args.svg.as_deref().zip(svg) {
         draw(path, &svg).with_context(|| format!("--svg {}: cannot write it", path.display()))?;
     }

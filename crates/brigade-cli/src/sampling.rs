@@ -5,13 +5,13 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 /// Draws tokens; the same seed and scores give the same tokens.
-pub struct Sampler {
+pub struct TokenSampler {
     generator: ChaCha8Rng,
     temperature: f64,
     top_k: usize,
 }
 
-impl Sampler {
+impl TokenSampler {
     /// Scores are divided by `temperature` (0 always takes the best token), and only the `top_k` best
     /// tokens are drawn from (0: all).
     pub fn new(seed: u64, temperature: f64, top_k: usize) -> Self {
@@ -60,7 +60,7 @@ mod tests {
     const SCORES: [f32; 4] = [0.0, 3.0, 3.0, f32::NEG_INFINITY];
 
     fn counts(temperature: f64, top_k: usize) -> [usize; 4] {
-        let mut sampler = Sampler::new(1, temperature, top_k);
+        let mut sampler = TokenSampler::new(1, temperature, top_k);
         let mut counts = [0; 4];
         (0..2000).for_each(|_| counts[sampler.choose(&SCORES).unwrap() as usize] += 1);
         counts
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn the_seed_decides() {
         let draw = |seed| {
-            let mut sampler = Sampler::new(seed, 1.0, 0);
+            let mut sampler = TokenSampler::new(seed, 1.0, 0);
             (0..50).map(|_| sampler.choose(&SCORES).unwrap()).collect::<Vec<_>>()
         };
         assert_eq!(draw(3), draw(3));
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn broken_scores_are_an_error() {
-        assert!(Sampler::new(0, 1.0, 0).choose(&[0.0, f32::NAN]).is_err());
-        assert!(Sampler::new(0, 1.0, 0).choose(&[]).is_err());
+        assert!(TokenSampler::new(0, 1.0, 0).choose(&[0.0, f32::NAN]).is_err());
+        assert!(TokenSampler::new(0, 1.0, 0).choose(&[]).is_err());
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use brigade::models::gpt::{self, GptConfig};
 use brigade::report::ConsoleMode;
-use brigade::{Program, Role, StandardFlags, TokenDataset, Training, Usage};
+use brigade::{Program, Role, StandardFlags, TokenDataset, Training, UsageError};
 use clap::Args;
 
 use crate::config::Config;
@@ -48,7 +48,7 @@ impl TrainArgs {
 }
 
 pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
-    let config = resolved(args).map_err(Usage)?;
+    let config = resolved(args).map_err(UsageError)?;
     let flags = &args.standard;
     let shape = &config.model.shape;
     let (micro_batch, value_bytes) =
@@ -57,7 +57,7 @@ pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
         name: &args.name(),
         flags,
         settings: &config.settings,
-        config: brigade::resolved(&config)?,
+        config: brigade::config_to_toml(&config)?,
         targets_per_sample: shape.sequence_length,
         costs: shape.costs()?,
         cuts: shape.cuts(micro_batch, value_bytes),
@@ -71,11 +71,11 @@ pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
     };
     Ok(program.run(prepare, |session, prepared| {
         let model = shape.model(session.seed(), &session.device())?;
-        session.describe(model.chain())?;
+        session.stop_if_dry_run(model.chain())?;
         let prepared = prepared.context("the data was not prepared")?;
         // Its name is made of the text's content, which may differ from host to host.
         let entry = prepared.summary.cache_entry.file_name().unwrap_or_default();
-        session.same("text (or tokenizer)", &entry.to_string_lossy())?;
+        session.check_same("text (or tokenizer)", &entry.to_string_lossy())?;
         let validation = (!prepared.validation.is_empty()).then_some(prepared.validation);
         let training = Training {
             train: Arc::new(TokenDataset::new(prepared.train)),

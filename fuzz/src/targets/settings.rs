@@ -1,7 +1,7 @@
 //! The TOML configuration, `--set`, and what is checked before a run.
 
 use brigade::plan::ScheduleError;
-use brigade::{Settings, embedded, layered};
+use brigade::{Settings, merge_config, parse_defaults};
 
 use crate::target::{Bound, Limit, Target, lines};
 
@@ -72,12 +72,12 @@ fn planned(settings: &Settings) -> bool {
 fn with_settings(input: &[u8], mut then: impl FnMut(&Settings)) -> Option<()> {
     let text = String::from_utf8_lossy(input);
     let (file, sets) = text.split_once(SETS).unwrap_or((&text, ""));
-    let read = embedded::<Settings>(file).map_err(|error| error.to_string()).ok();
+    let read = parse_defaults::<Settings>(file).map_err(|error| error.to_string()).ok();
     read.iter().for_each(&mut then);
     if !sets.is_empty() {
         let sets: Vec<String> = sets.lines().map(str::to_owned).collect();
         let below = read.clone().unwrap_or_default();
-        then(&layered(&below, &[], &sets).map_err(|error| error.to_string()).ok()?);
+        then(&merge_config(&below, &[], &sets).map_err(|error| error.to_string()).ok()?);
     }
     read.map(drop)
 }

@@ -48,6 +48,6 @@ fn asked(input: &[u8]) -> Option<Vec<f32>> {
     let mut file = NamedTempFile::new().ok()?;
     file.write_all(&input[line + 1..]).ok()?;
     let model = LanguageModel::load(&shape, file.path()).ok()?;
-    model.scores(&[0, 1, 70_000]).err()?;
-    model.scores(&[0, 1]).ok()
+    model.next_token_logits(&[0, 1, 70_000]).err()?;
+    model.next_token_logits(&[0, 1]).ok()
 }

@@ -36,7 +36,7 @@ fn every_mesh_goes_on_from_the_checkpoint_of_every_mesh() {
             dead_after(&place, &saved.to_string(), 4, &name);
             let done = place.succeed(&mut place.brigade(&format!("train --resume {name} {mesh}")));
             assert!(
-                done.err.contains("going on from the checkpoint of step 4"),
+                done.err.contains("resuming from the checkpoint of step 4"),
                 "{from} on {mesh}: {}",
                 done.err
             );
@@ -101,7 +101,7 @@ fn a_damaged_checkpoint_is_passed_over_and_named() {
         let done = place.succeed(&mut place.brigade(&format!("train --resume {name}")));
         let passed = done.err.lines().find(|line| line.contains("passed over")).unwrap_or_default();
         assert!(passed.contains("step 8") && passed.contains(file), "{what}: {}", done.err);
-        assert!(done.err.contains("going on from the checkpoint of step 4"), "{what}: {}", done.err);
+        assert!(done.err.contains("resuming from the checkpoint of step 4"), "{what}: {}", done.err);
         same_end(&place, &name, "whole");
         let done = verify();
         assert_eq!(done.code, Some(0), "{what}: {}", done.out);
@@ -137,7 +137,7 @@ fn keeping_one_never_keeps_a_damaged_one() {
     }
     fs::remove_file(place.path("a/model.safetensors")).unwrap();
     let done = place.succeed(&mut place.brigade("train --resume a --keep 1 --steps 8"));
-    assert!(done.err.contains("going on from the checkpoint of step 4"), "{}", done.err);
+    assert!(done.err.contains("resuming from the checkpoint of step 4"), "{}", done.err);
     let done = place.succeed(&mut place.brigade("checkpoint verify a"));
     assert_eq!(done.out.split_whitespace().collect::<Vec<_>>(), ["step", "8", "whole"]);
 }
@@ -234,7 +234,7 @@ fn other_text_is_refused() {
     let done = place.run(&mut place.brigade("train --resume b --nproc-per-node 2"));
     assert_eq!(done.code, Some(2), "{}", done.err);
     assert!(
-        done.err.contains("cannot go on from step 4")
+        done.err.contains("cannot resume from step 4")
             && done.err.contains("its text (or tokenizer) was another"),
         "{}",
         done.err
@@ -282,14 +282,14 @@ fn auto_begins_goes_on_and_leaves_a_finished_run_as_it_is() {
         place.train(&format!("--nproc-per-node 2 --checkpoint-every 4 --keep 0 --resume auto --out {out}"))
     };
     let done = place.succeed(&mut auto("b"));
-    assert!(!done.err.contains("going on"), "{}", done.err);
+    assert!(!done.err.contains("resuming"), "{}", done.err);
     same_end(&place, "b", "a");
     let done = place.succeed(&mut auto("b"));
-    assert!(done.err.contains("going on from the checkpoint of step 10"), "{}", done.err);
+    assert!(done.err.contains("resuming from the checkpoint of step 10"), "{}", done.err);
     same_end(&place, "b", "a");
     dead_after(&place, "a", 8, "c");
     let done = place.succeed(&mut auto("c"));
-    assert!(done.err.contains("going on from the checkpoint of step 8"), "{}", done.err);
+    assert!(done.err.contains("resuming from the checkpoint of step 8"), "{}", done.err);
     same_end(&place, "c", "a");
     // A run that died before its first checkpoint begins again.
     dead_after(&place, "a", 0, "d");

@@ -85,7 +85,7 @@ fn a_run_does_not_save_among_the_checkpoints_of_another() {
     fs::rename(place.path("other/checkpoints/step-00000007"), place.path("ext/step-00000007")).unwrap();
     let done = running.wait();
     assert_eq!(done.code, Some(1), "{}", done.err);
-    assert!(done.err.contains("holds checkpoints of another run by now"), "{}", done.err);
+    assert!(done.err.contains("now holds checkpoints of another run"), "{}", done.err);
     let verified = place.succeed(&mut place.brigade("checkpoint verify ext --step 7"));
     assert!(verified.out.starts_with("step 7 "), "{}", verified.out);
 }
@@ -115,7 +115,7 @@ fn a_dry_run_says_where_it_goes_on_and_what_it_cannot() {
     let place = Place::new();
     trained(&place, "a", "--nproc-per-node 1");
     let done = place.succeed(&mut place.brigade("train --resume a --dry-run"));
-    assert!(done.err.contains("goes on from the checkpoint of step 10"), "{}", done.err);
+    assert!(done.err.contains("would resume from the checkpoint of step 10"), "{}", done.err);
     let done = place.run(&mut place.brigade("train --resume a --dry-run --set model.width=32"));
     assert_eq!(done.code, Some(2), "{}", done.err);
     assert!(done.err.contains("model.width = 32 is not possible"), "{}", done.err);

@@ -18,7 +18,7 @@ fn a_run_goes_on_from_an_object_store() {
     place.succeed(&mut place.brigade(&format!("checkpoint verify {url}")));
     let resumed = place
         .succeed(&mut place.brigade("train --resume a --steps 10 --nproc-per-node 2 --dp 2 --pp 1 --zero 3"));
-    assert!(resumed.err.contains("going on from the checkpoint of step 6"), "{}", resumed.err);
+    assert!(resumed.err.contains("resuming from the checkpoint of step 6"), "{}", resumed.err);
     place.succeed(&mut place.train(&format!("{constant} --nproc-per-node 1 --out constant")));
     same_end(&place, "a", "constant");
 

@@ -215,7 +215,7 @@ fn a_dry_run_says_everything_and_touches_nothing() {
         "learning_rate = 0.0003",
         "vocabulary = 257",
         "# mesh: pp 1 x dp 2 = 2 ranks",
-        "# each rank adds up 2 micro",
+        "# gradient accumulation: 2 micro",
     ] {
         assert!(done.out.contains(line), "{line} in {}", done.out);
     }

@@ -47,7 +47,7 @@ fn a_preempted_run_saves_and_goes_on_to_the_same_weights() {
         assert_eq!(done.code, Some(75), "{}", done.err);
         all_gone(&ranks);
         let step = newest(&place, "a").unwrap();
-        assert!(done.err.contains(&format!("leaving after step {step}, saved")), "{}", done.err);
+        assert!(done.err.contains(&format!("preempted after step {step}, which is saved")), "{}", done.err);
         assert!(!place.path("a/model.safetensors").exists() && !place.path("a/flight").exists());
         assert_eq!(place.succeed(&mut place.brigade("checkpoint verify a")).out.lines().count(), 1);
 
@@ -102,7 +102,7 @@ fn killed_ranks_are_started_again_and_reach_the_same_weights() {
     ] {
         assert!(done.err.contains(part), "{part}: {}", done.err);
     }
-    let goes_on = done.err.lines().filter(|line| line.starts_with("going on from the checkpoint of step "));
+    let goes_on = done.err.lines().filter(|line| line.starts_with("resuming from the checkpoint of step "));
     assert_eq!(goes_on.count(), 2, "{}", done.err);
     all_gone(&killed);
     same_end(&place, "a", "whole");
@@ -178,7 +178,7 @@ fn a_killed_launcher_takes_its_ranks_along() {
     place.succeed(&mut place.brigade("checkpoint verify a"));
     let step = newest(&place, "a").unwrap();
     let done = place.succeed(&mut place.brigade(&format!("train --resume a --steps {}", step + 2)));
-    assert!(done.err.contains(&format!("going on from the checkpoint of step {step}")), "{}", done.err);
+    assert!(done.err.contains(&format!("resuming from the checkpoint of step {step}")), "{}", done.err);
 }
 
 /// Runs a training whose checkpoints go to a small file system of its own, which nobody else sees; copies them to `kept`.
@@ -283,7 +283,7 @@ fn numbers_that_stay_infinite_end_the_run_at_the_limit() {
     let line = "--nproc-per-node 2 --set optimizer.learning_rate=1e30 --set train.on_nonfinite=rollback --checkpoint-every 4";
     let done = place.run(&mut place.train(&format!("{line} --out b")));
     assert_eq!(done.code, Some(1), "{}", done.err);
-    assert!(said(&done)[0].contains("there is no checkpoint yet to go back to"), "{}", done.err);
+    assert!(said(&done)[0].contains("there is no checkpoint yet to roll back to"), "{}", done.err);
 }
 
 /// One letter stands in one place of the text, and its embedding is not a number: one batch of an epoch is bad.

@@ -99,7 +99,7 @@ fn nodes_without_a_shared_folder_are_told_before_they_train() {
     // A run that saves none goes on, and says it.
     let [first, _] = nodes(["--out c --checkpoint-every 0", "--out d --checkpoint-every 0"]);
     assert_eq!(first.code, Some(0), "{}", first.err);
-    assert!(first.err.contains("checkpoints need one place for all nodes"), "{}", first.err);
+    assert!(first.err.contains("checkpoints need a location that all nodes share"), "{}", first.err);
 }
 
 /// A rank of one node dies, then a whole launcher, which somebody starts again: all nodes go on from the newest
