@@ -1,16 +1,149 @@
 //! **Brigade**: distributed training for [Burn](https://burn.dev).
 //!
-//! List your model's [blocks](Block), say what its loss is, implement [`Dataset`], and call
-//! [`launch`]: the program then takes the standard flags (`--nproc-per-node`, `--dp`,
-//! `--global-batch-size`, `--set optimizer.learning_rate=1e-3`, …), starts its ranks or joins those
-//! that a cluster started, and trains. On the CPU the resulting weights are the same, to the bit,
-//! on any number of ranks and any transport, as long as global batch and micro-batch size are the
-//! same and each rank's number of micro-batches is a power of two.
+//! A model that trains on one CPU core trains on many ranks without being rewritten: data parallelism, pipeline stages and
+//! ZeRO sharding on one mesh, chosen by flags. On CPUs the weights are the same to the bit on every mesh, as long as global
+//! batch, micro-batch size and seed are the same and the number of micro-batches per rank is a power of two.
 //!
-//! The example `own_model` in the repository trains a small classifier this way.
+//! ```no_run
+//! use brigade::{Block, Chain, Training, launch, samples};
+//! use burn::{nn, prelude::*};
 //!
-//! Layers, from the top: this facade runs a program ([`launch`], [`Session`]); [`core`] holds the
-//! strategies; [`models`], [`data`], [`report`] and [`comm`] know nothing of each other.
+//! #[derive(Module, Debug)]
+//! struct Layer(nn::Linear);
+//!
+//! impl Block for Layer {
+//!     type Input = Tensor<2>;
+//!     type Output = Tensor<2>;
+//!     fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+//!         self.0.forward(x).tanh()
+//!     }
+//! }
+//!
+//! fn main() -> std::process::ExitCode {
+//!     launch("train = { steps = 100, global_batch_size = 64, micro_batch_size = 16 }", |session| {
+//!         let layer = |i, o| Layer(nn::LinearConfig::new(i, o).init(&session.device()));
+//!         // The loss is a sum; Brigade divides it by the number of targets in the global batch.
+//!         let model = Chain::new()
+//!             .then("hidden", layer(2, 32))
+//!             .then("head", layer(32, 1))
+//!             .loss(|output: Tensor<2>, target: Tensor<2>| (output - target).square().sum());
+//!         let data = samples(4096, |indices, device| {
+//!             let x: Vec<f32> = indices.iter().map(|i| *i as f32 / 4096.0).collect();
+//!             let x = Tensor::<1>::from_data(&x[..], device).reshape([-1, 1]);
+//!             (Tensor::cat(vec![x.clone(), x.clone().square()], 1), x.sin())
+//!         });
+//!         session.train(model, Training::on(data))?;
+//!         Ok(())
+//!     })
+//! }
+//! ```
+//!
+//! `./program` trains on this machine, `./program --nproc-per-node 4 --pp 2` on two pipeline stages of two replicas each, and
+//! `./program --help` lists the flags. The rest of this page leads to the six things to do next.
+//!
+//! # Bring a model
+//!
+//! A model is a [`Chain`] of [`Block`]s, each a Burn module: the output of one is the input of the next. Blocks are what is
+//! split into pipeline stages, sharded by ZeRO and checkpointed, so a transformer has one per layer. Blocks know nothing of
+//! ranks. `Chain::loss` adds the loss and makes it a [`Model`]. [`models`] has a GPT-2 to start from and reads and writes
+//! safetensors with Hugging Face's names; [`LanguageModel`] runs the trained one.
+//!
+//! # Bring data
+//!
+//! Implement [`Dataset`]: a length, a function that reads one sample by index, and one that collates samples into a
+//! [`Batch`]. Brigade shuffles, decides which rank reads which sample, and prefetches on a thread. For data in memory a
+//! function is enough: see [`samples`]. For text, [`data`] tokenizes files and [`TokenDataset`] serves the tokens.
+//!
+//! ```no_run
+//! # use brigade::{Batch, Dataset};
+//! # use burn::prelude::*;
+//! struct Table(Vec<[f32; 3]>);
+//!
+//! impl Dataset for Table {
+//!     type Item = [f32; 3];
+//!     type Input = Tensor<2>;
+//!     type Target = Tensor<2>;
+//!
+//!     fn len(&self) -> usize {
+//!         self.0.len()
+//!     }
+//!
+//!     fn get(&self, index: usize) -> anyhow::Result<[f32; 3]> {
+//!         Ok(self.0[index])
+//!     }
+//!
+//!     fn batch(&self, items: Vec<[f32; 3]>, device: &Device) -> Batch<Tensor<2>, Tensor<2>> {
+//!         let rows = Tensor::<1>::from_data(&items.concat()[..], device).reshape([-1, 3]);
+//!         let (input, target) = (rows.clone().narrow(1, 0, 2), rows.narrow(1, 2, 1));
+//!         Batch { input, target, valid_targets: items.len() }
+//!     }
+//! }
+//! ```
+//!
+//! [`Training`] joins the data with what else a run needs: validation data, names of parameters in the file of weights,
+//! FLOPs per target.
+//!
+//! # Configure
+//!
+//! [`Settings`] has every setting; `launch` takes defaults as TOML, and users override them with `--set` and flags
+//! ([`StandardFlags`]). [`Settings::plan`] checks everything against the number of ranks before any of them starts.
+//!
+//! ```no_run
+//! use brigade::{Settings, merge_config, parse_defaults};
+//!
+//! # fn main() -> anyhow::Result<()> {
+//! let defaults: Settings = parse_defaults("optimizer = { name = \"lion\", learning_rate = 1e-4 }")?;
+//! let settings = merge_config(&defaults, &[], &["train.steps=500".into(), "mesh.pp=2".into()])?;
+//! let plan = settings.plan(8, 1)?;
+//! assert_eq!((plan.mesh.pp, plan.mesh.dp), (2, 4));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Launch over ranks
+//!
+//! [`launch`] is the whole `main` of a program: it starts one process per core or GPU and supervises them, or joins the world
+//! if torchrun, Slurm, Kubernetes or MPI started it. `body` gets a [`Session`]: this process's rank, its device, and
+//! [`Session::train`]. A program with its own command line, data to prepare, or costs of blocks known in advance uses
+//! [`Program`] instead. [`launcher`] has the launcher itself, [`comm`] the process groups, and `BRIGADE_LOG` says what is
+//! logged ([`log`]).
+//!
+//! # Checkpoint and resume
+//!
+//! `--checkpoint-every N` saves sharded checkpoints, `--resume DIR` continues from the newest one on any mesh, and
+//! `--max-restarts N` does so after failures. [`CheckpointSettings`] has the options; [`checkpoints`] reads what was saved:
+//!
+//! ```no_run
+//! # fn main() -> anyhow::Result<()> {
+//! let storage = brigade::checkpoints::open_storage("runs/a/checkpoints")?;
+//! for found in brigade::checkpoints::list(&*storage)? {
+//!     println!("step {}: whole: {}", found.step, found.whole.is_ok());
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Read metrics and inspect
+//!
+//! Rank 0 writes `metrics.jsonl` and TensorBoard event files into the run's folder, one [`StepRecord`](report::StepRecord) per
+//! step: losses, tokens per second, MFU, where the time went, memory, traffic. After a failure `flight/` has the last
+//! operations of each rank, which `brigade inspect flight` compares; `brigade doctor` and [`doctor`] check a machine.
+//!
+//! ```no_run
+//! # fn main() -> anyhow::Result<()> {
+//! for line in std::fs::read_to_string("runs/a/metrics.jsonl")?.lines() {
+//!     let step: brigade::report::StepRecord = serde_json::from_str(line)?;
+//!     println!("step {}: loss {:.3}, {:.0} tokens/s", step.step, step.loss, step.tokens_per_second);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Layers
+//!
+//! This crate runs programs. Below it, [`core`] has the training step and its strategies, [`plan`] the schedules and the
+//! arithmetic of memory and traffic; [`models`], [`data`], [`checkpoints`], [`report`], [`launcher`] and [`comm`] know nothing
+//! of each other.
 
 mod checkpoint;
 mod dataset;

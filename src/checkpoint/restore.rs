@@ -9,7 +9,7 @@ use brigade_core::{Activation, BoxError, Engine, StateReader};
 use serde::Deserialize;
 
 use super::RunDescription;
-use crate::error::{AgreedError, IncompatibleCheckpoint};
+use crate::error::{AgreedError, CheckpointUsageError};
 use crate::world::all_gather_text;
 
 /// How far a run has come.

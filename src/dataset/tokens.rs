@@ -55,7 +55,7 @@ impl Dataset for TokenDataset {
 }
 
 /// Tokens as a tensor.
-pub(crate) fn ids<'a>(
+pub(crate) fn token_tensor<'a>(
     tokens: impl Iterator<Item = &'a u32>,
     shape: [usize; 2],
     device: &Device,

@@ -24,7 +24,7 @@ pub use flags::{Resume, StandardFlags, parse_whole_number};
 pub use layers::{ConfigError, config_to_toml, merge_config, parse_defaults};
 pub use optimizer::OptimizerSettings;
 pub use parallelism::{ComputeSettings, MeshSettings, PipelineSettings, ZeroSettings};
-pub use plan::Plan;
+pub use plan::RunPlan;
 
 /// The resolved configuration of a run, in its folder.
 pub const CONFIG_FILE: &str = "config.toml";

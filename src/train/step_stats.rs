@@ -131,7 +131,7 @@ pub(crate) fn record(
     checkpoint: Option<CheckpointRecord>,
 ) -> StepRecord {
     let [forward, backward, optimizer, data_wait, comm_wait, bubble] = stats.seconds;
-    let collectives: BTreeMap<String, brigade_report::Collective> = shares
+    let collectives: BTreeMap<String, brigade_report::Collective> = stats
         .traffic
         .iter()
         .map(|(operation, (calls, bytes))| {
