@@ -117,7 +117,7 @@
 //! # fn main() -> anyhow::Result<()> {
 //! let storage = brigade::checkpoints::open_storage("runs/a/checkpoints")?;
 //! for found in brigade::checkpoints::list(&*storage)? {
-//!     println!("step {}: whole: {}", found.step, found.whole.is_ok());
+//!     println!("step {}: whole: {}", found.step, found.summary.is_ok());
 //! }
 //! # Ok(())
 //! # }

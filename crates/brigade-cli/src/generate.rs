@@ -69,7 +69,7 @@ pub fn run(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
         }
         let logits = model.next_token_logits(&tokens)?;
         // The model may have room for more tokens than the tokenizer has.
-        let next = sampler.choose(scores.get(..tokenizer.vocabulary_size()).unwrap_or(&scores))?;
+        let next = sampler.choose(logits.get(..tokenizer.vocabulary_size()).unwrap_or(&logits))?;
         if next == end {
             break;
         }
