@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::peer::Peer;
+use super::runner::Peer;
 use crate::cargo;
 
 /// A load above this disturbs the figures.

@@ -6,24 +6,23 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::samples::{Samples, Unit};
-use super::table::{Goal, Row, Section, Table};
-use super::{Bench, STEPS, lines, metrics, results, train};
+use crate::bench::page::{Goal, Row, Samples, Section, Table, Unit, steady};
+use crate::bench::runner::{Runner, STEPS, json_lines, metrics, results, train};
 
 pub const TITLE: &str = "Start, and waiting for data";
 
 /// Between two looks at the metrics: the error of the time.
 const POLL: Duration = Duration::from_millis(5);
 
-pub fn measure(bench: &Bench) -> Result<Section> {
+pub fn measure(runner: &Runner) -> Result<Section> {
     let line = train("start", [1, 2], 8, 4, STEPS);
     let [mut first_line, mut before_it, mut waits] = <[Samples; 3]>::default();
-    for run in 1..=bench.runs {
-        let seconds = first_record(bench, "start", &line)?;
-        bench.progress(run, "first step", Unit::Seconds.show(seconds));
+    for run in 1..=runner.runs {
+        let seconds = first_record(runner, "start", &line)?;
+        runner.progress(run, "first step", Unit::Seconds.show(seconds));
         let steps = metrics(&results("start"))?;
         let step =
-            lines::numbers(&steps, "step_seconds").first().copied().context("a step without a time")?;
+            json_lines::numbers(&steps, "step_seconds").first().copied().context("a step without a time")?;
         first_line.0.push(seconds);
         before_it.0.push(seconds - step);
         waits.0.push(data_wait(&steps).context("too few steps")?);
@@ -56,9 +55,9 @@ pub fn measure(bench: &Bench) -> Result<Section> {
 }
 
 /// Seconds from the start of a run until it has recorded a step. Waits for its end, too.
-fn first_record(bench: &Bench, name: &str, line: &str) -> Result<f64> {
+fn first_record(runner: &Runner, name: &str, line: &str) -> Result<f64> {
     let path = results(name).join("metrics.jsonl");
-    let mut child = bench.start_training(name, line)?;
+    let mut child = runner.start_training(name, line)?;
     let seconds = loop {
         let ended = child.ended()?.is_some();
         if has_a_line(&path) {
@@ -84,7 +83,7 @@ fn data_wait(steps: &[Value]) -> Option<f64> {
         .iter()
         .filter_map(|step| Some(100.0 * step["data_wait_seconds"].as_f64()? / step["step_seconds"].as_f64()?))
         .collect();
-    lines::steady(&shares)
+    steady(&shares)
 }
 
 #[cfg(test)]
@@ -95,8 +94,8 @@ mod tests {
     fn the_share_of_waiting_is_of_steps_after_the_warm_up() {
         let step = |wait: f64| format!("{{\"step\":1,\"step_seconds\":0.5,\"data_wait_seconds\":{wait}}}\n");
         let text: String = [0.4, 0.1, 0.001, 0.002, 0.003].map(step).concat();
-        assert_eq!(data_wait(&lines::objects(&text)), Some(0.4));
-        assert_eq!(data_wait(&lines::objects(&step(0.1))), None);
+        assert_eq!(data_wait(&json_lines::objects(&text)), Some(0.4));
+        assert_eq!(data_wait(&json_lines::objects(&step(0.1))), None);
     }
 
     #[test]

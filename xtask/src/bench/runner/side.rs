@@ -4,9 +4,8 @@ use anyhow::{Result, ensure};
 use serde_json::Value;
 
 use super::peer::Kind;
-use super::samples::{Samples, Unit};
-use super::table::{Goal, Row};
-use super::{Bench, lines};
+use super::{Runner, json_lines};
+use crate::bench::page::{Goal, Row, Samples, Unit, steady};
 
 pub struct Side {
     name: String,
@@ -28,12 +27,12 @@ impl Side {
     }
 
     /// Runs once more, and gives the steps that were recorded. A peer that fails leaves a note.
-    pub fn run(&mut self, bench: &Bench, run: u32, notes: &mut Vec<String>) -> Result<Vec<Value>> {
+    pub fn run(&mut self, runner: &Runner, run: u32, notes: &mut Vec<String>) -> Result<Vec<Value>> {
         let steps = match self.peer {
-            None => bench.steps(&self.name, &self.line)?,
-            Some(kind) => bench.peer(kind, &self.name, &self.line, notes)?,
+            None => runner.steps(&self.name, &self.line)?,
+            Some(kind) => runner.peer(kind, &self.name, &self.line, notes)?,
         };
-        let rate = lines::steady(&lines::numbers(&steps, "tokens_per_second"));
+        let rate = steady(&json_lines::numbers(&steps, "tokens_per_second"));
         ensure!(
             rate.is_some() || self.peer.is_some(),
             "`{}` recorded {} steps; more are needed",
@@ -41,20 +40,26 @@ impl Side {
             steps.len()
         );
         if let Some(rate) = rate {
-            bench.progress(run, &self.name, Unit::TokensPerSecond.show(rate));
+            runner.progress(run, &self.name, Unit::TokensPerSecond.show(rate));
             self.rates.0.push(rate);
         }
         Ok(steps)
     }
 
     /// This side's rate over another's, and the least that it should be.
-    pub fn beside(&self, other: &Self, bench: &Bench, measure: impl Into<String>, goal: Option<f64>) -> Row {
+    pub fn beside(
+        &self,
+        other: &Self,
+        runner: &Runner,
+        measure: impl Into<String>,
+        goal: Option<f64>,
+    ) -> Row {
         let ratio = self.rates.over(&other.rates);
-        let cells = [self, other].map(|side| side.cell(bench));
+        let cells = [self, other].map(|side| side.cell(runner));
         Row::beside(measure, cells, ratio, goal.and_then(|goal| Goal::at_least(ratio, goal)))
     }
 
-    fn cell(&self, bench: &Bench) -> String {
-        self.rates.cell(Unit::TokensPerSecond, self.peer.map_or("", |kind| bench.absent(kind)))
+    fn cell(&self, runner: &Runner) -> String {
+        self.rates.cell(Unit::TokensPerSecond, self.peer.map_or("", |kind| runner.absent(kind)))
     }
 }

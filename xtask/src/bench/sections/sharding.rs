@@ -2,10 +2,8 @@
 
 use anyhow::Result;
 
-use super::peer::Kind;
-use super::side::Side;
-use super::table::{Section, Table};
-use super::{Bench, STEPS, train};
+use crate::bench::page::{Section, Table};
+use crate::bench::runner::{Kind, Runner, STEPS, Side, train};
 
 pub const TITLE: &str = "Sharding";
 
@@ -30,7 +28,7 @@ struct Stage {
     deepspeed: Side,
 }
 
-pub fn measure(bench: &Bench) -> Result<Section> {
+pub fn measure(runner: &Runner) -> Result<Section> {
     let mut whole = brigade("zero-0", "--zero 0");
     let mut stages = [1, 2, 3].map(|stage| Stage {
         measure: format!("ZeRO-{stage}"),
@@ -50,26 +48,26 @@ pub fn measure(bench: &Bench) -> Result<Section> {
     let mut variants = VARIANTS.map(|(name, measure, flags)| (measure, brigade(name, flags)));
 
     let mut notes = Vec::new();
-    for run in 1..=bench.runs {
-        whole.run(bench, run, &mut notes)?;
+    for run in 1..=runner.runs {
+        whole.run(runner, run, &mut notes)?;
         for stage in &mut stages {
-            stage.brigade.run(bench, run, &mut notes)?;
-            stage.deepspeed.run(bench, run, &mut notes)?;
+            stage.brigade.run(runner, run, &mut notes)?;
+            stage.deepspeed.run(runner, run, &mut notes)?;
         }
-        fsdp.run(bench, run, &mut notes)?;
+        fsdp.run(runner, run, &mut notes)?;
         for (_, variant) in &mut variants {
-            variant.run(bench, run, &mut notes)?;
+            variant.run(runner, run, &mut notes)?;
         }
     }
 
-    let beside_fsdp = |stage: &Stage| stage.brigade.beside(&fsdp, bench, &stage.measure, Some(PEERS_GOAL));
+    let beside_fsdp = |stage: &Stage| stage.brigade.beside(&fsdp, runner, &stage.measure, Some(PEERS_GOAL));
     let beside_deepspeed =
-        |stage: &Stage| stage.brigade.beside(&stage.deepspeed, bench, &stage.measure, Some(PEERS_GOAL));
-    let beside_whole = |stage: &Stage| stage.brigade.beside(&whole, bench, &stage.measure, Some(OWN_GOAL));
+        |stage: &Stage| stage.brigade.beside(&stage.deepspeed, runner, &stage.measure, Some(PEERS_GOAL));
+    let beside_whole = |stage: &Stage| stage.brigade.beside(&whole, runner, &stage.measure, Some(OWN_GOAL));
     let beside_whole = stages
         .iter()
         .map(beside_whole)
-        .chain(variants.iter().map(|(measure, variant)| variant.beside(&whole, bench, *measure, None)));
+        .chain(variants.iter().map(|(measure, variant)| variant.beside(&whole, runner, *measure, None)));
     let tables = vec![
         Table::beside("PyTorch FSDP2", stages.iter().map(beside_fsdp).collect()),
         Table::beside("DeepSpeed, same stage", stages.iter().map(beside_deepspeed).collect()),

@@ -2,11 +2,6 @@
 
 use serde_json::Value;
 
-use super::samples::median;
-
-/// Steps at the start of a run that do not count.
-pub const WARM_UP: usize = 2;
-
 /// The JSON objects among other output, one a line.
 pub fn objects(text: &str) -> Vec<Value> {
     text.lines().filter_map(|line| serde_json::from_str(line.trim()).ok()).filter(Value::is_object).collect()
@@ -15,11 +10,6 @@ pub fn objects(text: &str) -> Vec<Value> {
 /// One field of all lines that have it as a number.
 pub fn numbers(lines: &[Value], field: &str) -> Vec<f64> {
     lines.iter().filter_map(|line| line[field].as_f64()).collect()
-}
-
-/// The median of the steps after the warm-up; none if there are no more.
-pub fn steady(steps: &[f64]) -> Option<f64> {
-    median(steps.get(WARM_UP..)?)
 }
 
 #[cfg(test)]
@@ -41,13 +31,10 @@ mod tests {
         assert_eq!(lines.len(), 4);
         let rates = numbers(&lines, "tokens_per_second");
         assert_eq!(rates, [1077.9, 2275.6, 2560.0, 2497.6]);
-        assert_eq!(steady(&rates), Some((2560.0 + 2497.6) / 2.0));
     }
 
     #[test]
-    fn a_run_that_is_too_short_has_no_figure() {
-        assert_eq!(steady(&[1.0, 2.0]), None);
-        assert_eq!(steady(&[1.0]), None);
+    fn what_is_no_figure_is_left_out() {
         assert!(numbers(&objects(r#"{"loss":null,"step":1}"#), "loss").is_empty());
         assert!(objects("{\"cut\": ").is_empty());
     }

@@ -7,11 +7,9 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::machine::cores;
-use super::peer::Kind;
-use super::samples::{Samples, Unit};
-use super::table::{Goal, Row, Section, Table};
-use super::{Bench, lines};
+use crate::bench::machine::cores;
+use crate::bench::page::{Goal, Row, Samples, Section, Table, Unit};
+use crate::bench::runner::{Kind, Runner, json_lines};
 
 pub const TITLE: &str = "All-reduce";
 
@@ -25,9 +23,9 @@ const LEFT_BEHIND: &str = "deepspeed_allreduce_buffer_";
 
 /// Figures of one side by size: microseconds, or gigabytes per second.
 #[derive(Debug, Default)]
-struct Side(BTreeMap<u64, Samples>);
+struct BySize(BTreeMap<u64, Samples>);
 
-impl Side {
+impl BySize {
     /// Adds one run.
     fn add(&mut self, lines: &[Value]) {
         for line in lines {
@@ -50,7 +48,7 @@ fn size(bytes: u64) -> String {
     if bytes < 1 << 20 { format!("{} KiB", bytes >> 10) } else { format!("{} MiB", bytes >> 20) }
 }
 
-pub fn measure(bench: &Bench) -> Result<Section> {
+pub fn measure(runner: &Runner) -> Result<Section> {
     let own = |transport: &str, ranks: usize| {
         format!("cargo bench -p brigade-comm --bench allreduce -- --transport {transport} --ranks {ranks}")
     };
@@ -60,36 +58,39 @@ pub fn measure(bench: &Bench) -> Result<Section> {
     let deepspeed = "LOCAL_SIZE=2 torchrun --standalone --nproc-per-node 2 benches/peers/deepspeed_bench.py --stage allreduce";
 
     let mut notes = Vec::new();
-    let mut own_sides: [Side; 3] = Default::default();
-    let [mut gloo_side, mut deepspeed_side] = [Side::default(), Side::default()];
-    for run in 1..=bench.runs {
-        for (side, line) in own_sides.iter_mut().zip(&brigade) {
-            bench.progress(run, "all-reduce", line);
-            let end = bench.start("all-reduce", line)?.finish()?;
+    let mut own: [BySize; 3] = Default::default();
+    let [mut gloo_figures, mut deepspeed_figures] = [BySize::default(), BySize::default()];
+    for run in 1..=runner.runs {
+        for (side, line) in own.iter_mut().zip(&brigade) {
+            runner.progress(run, "all-reduce", line);
+            let end = runner.start("all-reduce", line)?.finish()?;
             end.succeeded()?;
-            let found = lines::objects(&end.stdout);
+            let found = json_lines::objects(&end.stdout);
             ensure!(
                 SIZES.iter().all(|size| found.iter().any(|line| line["bytes"] == *size)),
                 "`{line}` left out sizes"
             );
             side.add(&found);
         }
-        bench.progress(run, "all-reduce", "gloo, DeepSpeed");
-        gloo_side.add(&bench.peer(Kind::Torch, "gloo", gloo, &mut notes)?);
+        runner.progress(run, "all-reduce", "gloo, DeepSpeed");
+        gloo_figures.add(&runner.peer(Kind::Torch, "gloo", gloo, &mut notes)?);
         let before = buffers(Path::new(SHARED_MEMORY))?;
-        let found = bench.peer(Kind::DeepSpeed, "deepspeed", deepspeed, &mut notes);
+        let found = runner.peer(Kind::DeepSpeed, "deepspeed", deepspeed, &mut notes);
         remove_new(Path::new(SHARED_MEMORY), &before)?;
-        deepspeed_side.add(&found?);
+        deepspeed_figures.add(&found?);
     }
 
-    let [shared, tcp, crowded] = &own_sides;
-    let absent = bench.absent(Kind::DeepSpeed);
-    let rows = |ours: &Side, theirs: &Side, absent, goal: fn(u64, Option<f64>) -> Option<Goal>| {
+    let [shared, tcp, crowded] = &own;
+    let absent = runner.absent(Kind::DeepSpeed);
+    let rows = |ours: &BySize, theirs: &BySize, absent, goal: fn(u64, Option<f64>) -> Option<Goal>| {
         SIZES.map(|bytes| row(bytes, &ours.at(bytes), &theirs.at(bytes), absent, goal)).into()
     };
     let tables = vec![
-        Table::beside("DeepSpeed shared memory", rows(shared, &deepspeed_side, absent, shared_memory_goal)),
-        Table::beside("gloo", rows(tcp, &gloo_side, bench.absent(Kind::Torch), tcp_goal)),
+        Table::beside(
+            "DeepSpeed shared memory",
+            rows(shared, &deepspeed_figures, absent, shared_memory_goal),
+        ),
+        Table::beside("gloo", rows(tcp, &gloo_figures, runner.absent(Kind::Torch), tcp_goal)),
         Table::beside("2 ranks", vec![crowd_row(many, crowded, shared)]),
     ];
     let [shm, tcp, crowd] = brigade;
@@ -129,9 +130,9 @@ fn tcp_goal(bytes: u64, ratio: Option<f64>) -> Option<Goal> {
 }
 
 /// More ranks than cores share the same memory bandwidth; half of it may go to taking turns.
-fn crowd_row(ranks: usize, crowd: &Side, pair: &Side) -> Row {
+fn crowd_row(ranks: usize, crowd: &BySize, pair: &BySize) -> Row {
     let bytes = 1 << 20;
-    let all = |side: &Side, ranks: usize| {
+    let all = |side: &BySize, ranks: usize| {
         Samples(side.at(bytes).0.iter().map(|rate| rate * ranks as f64).collect())
     };
     let (crowd, pair) = (all(crowd, ranks), all(pair, 2));
@@ -165,9 +166,9 @@ mod tests {
     const OWN: &str = r#"{"mode": "brigade shm", "world": 2, "bytes": 4096, "micros": 8.4, "bus_gb_per_second": 0.488}
 {"mode": "brigade shm", "world": 2, "bytes": 1048576, "micros": 140.0, "bus_gb_per_second": 7.490}"#;
 
-    fn side(text: &str) -> Side {
-        let mut side = Side::default();
-        side.add(&lines::objects(text));
+    fn side(text: &str) -> BySize {
+        let mut side = BySize::default();
+        side.add(&json_lines::objects(text));
         side
     }
 

@@ -1,7 +1,15 @@
 //! Figures of several runs.
 
-/// The median; of an even number the mean of the middle two. None of nothing, or of what is not a number.
-pub fn median(values: &[f64]) -> Option<f64> {
+/// Steps at the start of a run that do not count.
+pub const WARM_UP: usize = 2;
+
+/// The median of the steps after the warm-up; none if there are no more.
+pub fn steady(steps: &[f64]) -> Option<f64> {
+    median(steps.get(WARM_UP..)?)
+}
+
+/// The median; of an even number of values the mean of the middle two. None if there is no value, or one is not finite.
+fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let middle = sorted.len() / 2;
@@ -86,6 +94,13 @@ mod tests {
         assert_eq!(median(&[9.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(&[4.0, 1.0, 2.0, 9.0]), Some(3.0));
         assert_eq!(median(&[1.0, f64::NAN, 2.0]), None);
+    }
+
+    #[test]
+    fn a_run_that_is_too_short_has_no_figure() {
+        assert_eq!(steady(&[1.0, 1.0, 2.0, 4.0]), Some(3.0));
+        assert_eq!(steady(&[1.0, 2.0]), None);
+        assert_eq!(steady(&[1.0]), None);
     }
 
     #[test]

@@ -1,13 +1,22 @@
-//! The sections of the page, by the names under which they can be chosen.
+//! The sections of the page.
+
+mod all_reduce;
+mod memory;
+mod pipeline;
+mod saving;
+mod sharding;
+mod start;
+mod together;
+mod tokens;
 
 use anyhow::Result;
 
-use super::table::Section;
-use super::{Bench, all_reduce, memory, pipeline, saving, sharding, start, together, tokens};
+use crate::bench::page::Section;
+use crate::bench::runner::Runner;
 
-/// A section. Its order here is that of the page.
+/// A section, by the name that `--only` takes. Their order here is that of the page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Part {
+pub enum SectionName {
     /// Tokens per second of data parallelism and of one process.
     Tokens,
     /// Two ranks of one run, against two runs.
@@ -26,7 +35,7 @@ pub enum Part {
     Start,
 }
 
-impl Part {
+impl SectionName {
     pub fn title(self) -> &'static str {
         match self {
             Self::Tokens => tokens::TITLE,
@@ -40,16 +49,16 @@ impl Part {
         }
     }
 
-    pub fn measure(self, bench: &Bench) -> Result<Section> {
+    pub fn measure(self, runner: &Runner) -> Result<Section> {
         match self {
-            Self::Tokens => tokens::measure(bench),
-            Self::Together => together::measure(bench),
-            Self::Sharding => sharding::measure(bench),
-            Self::Pipeline => pipeline::measure(bench),
-            Self::Memory => memory::measure(bench),
-            Self::Saving => saving::measure(bench),
-            Self::AllReduce => all_reduce::measure(bench),
-            Self::Start => start::measure(bench),
+            Self::Tokens => tokens::measure(runner),
+            Self::Together => together::measure(runner),
+            Self::Sharding => sharding::measure(runner),
+            Self::Pipeline => pipeline::measure(runner),
+            Self::Memory => memory::measure(runner),
+            Self::Saving => saving::measure(runner),
+            Self::AllReduce => all_reduce::measure(runner),
+            Self::Start => start::measure(runner),
         }
     }
 

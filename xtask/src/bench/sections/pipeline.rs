@@ -5,11 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::peer::Kind;
-use super::samples::{Samples, Unit};
-use super::side::Side;
-use super::table::{Goal, Row, Section, Table};
-use super::{Bench, STEPS, lines, train};
+use crate::bench::page::{Goal, Row, Samples, Section, Table, Unit, steady};
+use crate::bench::runner::{Kind, Runner, STEPS, Side, json_lines, train};
 
 pub const TITLE: &str = "Pipeline";
 
@@ -54,8 +51,8 @@ struct Deep {
     seconds: Samples,
 }
 
-pub fn measure(bench: &Bench) -> Result<Section> {
-    let default = default_split(bench)?;
+pub fn measure(runner: &Runner) -> Result<Section> {
+    let default = default_split(runner)?;
     let splits = SPLITS.iter().map(|split| (*split).to_owned()).chain([default.clone()]);
     let splits: BTreeSet<String> = splits.collect();
     let mut cuts: Vec<_> = splits.iter().map(|split| Cut::of_gpt_13m(split, *split == default)).collect();
@@ -68,17 +65,17 @@ pub fn measure(bench: &Bench) -> Result<Section> {
     let mut deep = [4, 2].map(Deep::new);
 
     let mut notes = Vec::new();
-    for run in 1..=bench.runs {
+    for run in 1..=runner.runs {
         for cut in &mut cuts {
-            cut.train(bench, run, &mut notes)?;
+            cut.train(runner, run, &mut notes)?;
         }
-        torch.run(bench, run, &mut notes)?;
-        equal.train(bench, run, &mut notes)?;
+        torch.run(runner, run, &mut notes)?;
+        equal.train(runner, run, &mut notes)?;
         for cut in cuts.iter_mut().chain([&mut equal]) {
-            cut.time_stages(bench, run)?;
+            cut.time_stages(runner, run)?;
         }
         for deep in &mut deep {
-            deep.time(bench, run)?;
+            deep.time(runner, run)?;
         }
     }
 
@@ -86,7 +83,7 @@ pub fn measure(bench: &Bench) -> Result<Section> {
     cuts.sort_by(|a, b| rate(b).total_cmp(&rate(a)));
     let speed = cuts.iter().enumerate().map(|(place, cut)| {
         let goal = (place == 0).then_some(GOAL);
-        cut.trained.beside(&torch, bench, &cut.measure, goal)
+        cut.trained.beside(&torch, runner, &cut.measure, goal)
     });
     let bubbles = cuts.iter().enumerate().map(|(place, cut)| cut.bubble_row(place == 0));
     let bubbles = bubbles.chain([equal.bubble_row(true)]).collect();
@@ -130,7 +127,7 @@ pub fn measure(bench: &Bench) -> Result<Section> {
              optimizer and waiting, in the stage that has most of it; the other shares are means over the stages. Where \
              cores are fewer than stages (here are {}), a stage that loses its core may do so in any of these \
              parts, and the time until it has one again counts there; therefore the same on 2 stages, too.",
-            super::machine::cores()
+            crate::bench::machine::cores()
         ),
         commands,
         tables,
@@ -139,9 +136,9 @@ pub fn measure(bench: &Bench) -> Result<Section> {
 }
 
 /// How the model is cut where nobody says how.
-fn default_split(bench: &Bench) -> Result<String> {
+fn default_split(runner: &Runner) -> Result<String> {
     let line = format!("{THREADS} {} --steps 1", shape(4096));
-    let found = threads(bench, &line)?;
+    let found = threads(runner, &line)?;
     let counts = found.first().and_then(|line| line["stages"].as_array());
     let counts = counts.with_context(|| format!("`{line}` named no stages"))?;
     Ok(counts.iter().map(Value::to_string).collect::<Vec<_>>().join(","))
@@ -156,10 +153,10 @@ fn shape(vocabulary: usize) -> String {
 }
 
 /// The steps of each stage of a run of `benches/pipeline.rs`.
-fn threads(bench: &Bench, line: &str) -> Result<Vec<Value>> {
-    let end = bench.start("pipeline-threads", line)?.finish()?;
+fn threads(runner: &Runner, line: &str) -> Result<Vec<Value>> {
+    let end = runner.start("pipeline-threads", line)?.finish()?;
     end.succeeded()?;
-    Ok(lines::objects(&end.stdout))
+    Ok(json_lines::objects(&end.stdout))
 }
 
 impl Cut {
@@ -187,15 +184,15 @@ impl Cut {
         }
     }
 
-    fn train(&mut self, bench: &Bench, run: u32, notes: &mut Vec<String>) -> Result<()> {
-        let steps = self.trained.run(bench, run, notes)?;
-        let bubble = lines::steady(&steps.iter().filter_map(bubble).collect::<Vec<_>>());
+    fn train(&mut self, runner: &Runner, run: u32, notes: &mut Vec<String>) -> Result<()> {
+        let steps = self.trained.run(runner, run, notes)?;
+        let bubble = steady(&steps.iter().filter_map(bubble).collect::<Vec<_>>());
         self.bubble.0.push(bubble.with_context(|| format!("`{}` recorded no bubble", self.trained.line))?);
         Ok(())
     }
 
-    fn time_stages(&mut self, bench: &Bench, run: u32) -> Result<()> {
-        let found = threads(bench, &self.threads)?;
+    fn time_stages(&mut self, runner: &Runner, run: u32) -> Result<()> {
+        let found = threads(runner, &self.threads)?;
         let seconds = by_stage(&found, computing);
         for (stage, samples) in self.compute.iter_mut().enumerate() {
             let seconds = seconds.get(stage).copied().flatten();
@@ -203,7 +200,7 @@ impl Cut {
         }
         let seconds = self.compute.each_ref().map(|samples| samples.0.last().map(|s| Unit::Seconds.show(*s)));
         let seconds: Vec<_> = seconds.into_iter().flatten().collect();
-        bench.progress(run, &format!("{} compute", self.measure), seconds.join(", "));
+        runner.progress(run, &format!("{} compute", self.measure), seconds.join(", "));
         Ok(())
     }
 
@@ -234,8 +231,8 @@ impl Deep {
         Self { stages, line, bookkeeping, computing, waiting, seconds }
     }
 
-    fn time(&mut self, bench: &Bench, run: u32) -> Result<()> {
-        let found = threads(bench, &self.line)?;
+    fn time(&mut self, runner: &Runner, run: u32) -> Result<()> {
+        let found = threads(runner, &self.line)?;
         let of = |part: fn(&Value) -> Option<f64>| -> Result<Vec<f64>> {
             let figures: Option<Vec<f64>> = by_stage(&found, part).into_iter().collect();
             figures
@@ -245,7 +242,7 @@ impl Deep {
         let most = |figures: Vec<f64>| figures.into_iter().fold(f64::NEG_INFINITY, f64::max);
         let mean = |figures: Vec<f64>| figures.iter().sum::<f64>() / figures.len() as f64;
         let bookkeeping = most(of(|step| share(step["bookkeeping"].as_f64()?, step))?);
-        bench.progress(
+        runner.progress(
             run,
             &format!("bookkeeping on {} stages", self.stages),
             Unit::Percent.show(bookkeeping),
@@ -294,7 +291,7 @@ fn by_stage(steps: &[Value], part: impl Fn(&Value) -> Option<f64>) -> Vec<Option
             stages.entry(rank).or_default().push(figure);
         }
     }
-    stages.values().map(|figures| lines::steady(figures)).collect()
+    stages.values().map(|figures| steady(figures)).collect()
 }
 
 #[cfg(test)]

@@ -2,24 +2,22 @@
 
 use anyhow::{Context, Result};
 
-use super::samples::{Samples, Unit};
-use super::side::Side;
-use super::table::{Goal, Row, Section, Table};
-use super::{Bench, STEPS, lines, metrics, results, train};
+use crate::bench::page::{Goal, Row, Samples, Section, Table, Unit, steady};
+use crate::bench::runner::{Runner, STEPS, Side, json_lines, metrics, results, train};
 
 pub const TITLE: &str = "The cost of working together";
 
 const GOAL: f64 = 0.96;
 
-pub fn measure(bench: &Bench) -> Result<Section> {
+pub fn measure(runner: &Runner) -> Result<Section> {
     let mut together = Side::brigade("together", train("together", [1, 2], 8, 4, STEPS));
     let alone = ["alone-a", "alone-b"].map(|name| (name, train(name, [1, 1], 4, 4, STEPS)));
     let mut two_runs = Samples::default();
     let mut notes = Vec::new();
-    for run in 1..=bench.runs {
-        together.run(bench, run, &mut notes)?;
-        let rate = at_once(bench, &alone)?;
-        bench.progress(run, "2 runs of 1 rank at once", Unit::TokensPerSecond.show(rate));
+    for run in 1..=runner.runs {
+        together.run(runner, run, &mut notes)?;
+        let rate = at_once(runner, &alone)?;
+        runner.progress(run, "2 runs of 1 rank at once", Unit::TokensPerSecond.show(rate));
         two_runs.0.push(rate);
     }
     let ratio = together.rates.over(&two_runs);
@@ -37,16 +35,15 @@ pub fn measure(bench: &Bench) -> Result<Section> {
 }
 
 /// The tokens per second of several runs at the same time, added up.
-fn at_once(bench: &Bench, runs: &[(&str, String)]) -> Result<f64> {
+fn at_once(runner: &Runner, runs: &[(&str, String)]) -> Result<f64> {
     let started: Vec<_> =
-        runs.iter().map(|(name, line)| bench.start_training(name, line)).collect::<Result<_>>()?;
+        runs.iter().map(|(name, line)| runner.start_training(name, line)).collect::<Result<_>>()?;
     for child in started {
         child.finish()?.succeeded()?;
     }
     let rates = runs.iter().map(|(name, _)| {
-        let rates = lines::numbers(&metrics(&results(name))?, "tokens_per_second");
-        lines::steady(&rates)
-            .with_context(|| format!("{name} recorded {} steps; more are needed", rates.len()))
+        let rates = json_lines::numbers(&metrics(&results(name))?, "tokens_per_second");
+        steady(&rates).with_context(|| format!("{name} recorded {} steps; more are needed", rates.len()))
     });
     rates.sum()
 }

@@ -2,10 +2,8 @@
 
 use anyhow::Result;
 
-use super::peer::Kind;
-use super::side::Side;
-use super::table::{Section, Table};
-use super::{Bench, STEPS, train};
+use crate::bench::page::{Section, Table};
+use crate::bench::runner::{Kind, Runner, STEPS, Side, train};
 
 pub const TITLE: &str = "Tokens per second";
 
@@ -20,7 +18,7 @@ struct Pair {
     goal: Option<f64>,
 }
 
-pub fn measure(bench: &Bench) -> Result<Section> {
+pub fn measure(runner: &Runner) -> Result<Section> {
     let ddp = format!(
         "torchrun --standalone --nproc-per-node 2 benches/peers/torch_bench.py --mode ddp --steps {STEPS}"
     );
@@ -40,13 +38,13 @@ pub fn measure(bench: &Bench) -> Result<Section> {
         },
     ];
     let mut notes = Vec::new();
-    for run in 1..=bench.runs {
+    for run in 1..=runner.runs {
         for pair in &mut pairs {
-            pair.brigade.run(bench, run, &mut notes)?;
-            pair.torch.run(bench, run, &mut notes)?;
+            pair.brigade.run(runner, run, &mut notes)?;
+            pair.torch.run(runner, run, &mut notes)?;
         }
     }
-    let row = |pair: &Pair| pair.brigade.beside(&pair.torch, bench, pair.measure, pair.goal);
+    let row = |pair: &Pair| pair.brigade.beside(&pair.torch, runner, pair.measure, pair.goal);
     Ok(Section {
         title: TITLE,
         text: "Training the 13-million-parameter GPT of `configs/gpt-13m.toml` with 8 sequences of 256 tokens a step, \

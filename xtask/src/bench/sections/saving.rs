@@ -3,9 +3,8 @@
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::samples::{Samples, Unit};
-use super::table::{Goal, Row, Section, Table};
-use super::{Bench, lines, train};
+use crate::bench::page::{Goal, Row, Samples, Section, Table, Unit, WARM_UP, steady};
+use crate::bench::runner::{Runner, json_lines, train};
 
 pub const TITLE: &str = "Checkpoints";
 
@@ -13,29 +12,30 @@ pub const TITLE: &str = "Checkpoints";
 const STEPS: usize = 12;
 const EVERY: usize = 4;
 
-pub fn measure(bench: &Bench) -> Result<Section> {
+pub fn measure(runner: &Runner) -> Result<Section> {
     let plain = train("not-saving", [1, 2], 8, 4, STEPS);
     let saving = train("saving", [1, 2], 8, 4, STEPS)
         .replace("--checkpoint-every 0", &format!("--checkpoint-every {EVERY} --keep 1"));
     let write = "cargo bench -p brigade-checkpoint --bench write";
     let [mut stalls, mut speed, mut plain_speed, mut memory, mut plain_memory, mut ours, mut dd] =
         <[Samples; 7]>::default();
-    for run in 1..=bench.runs {
-        let steps = bench.steps("saving", &saving)?;
+    for run in 1..=runner.runs {
+        let steps = runner.steps("saving", &saving)?;
         let stall = stall(&steps).context("the run saved nothing")?;
-        bench.progress(run, "stall", Unit::Percent.show(stall));
+        runner.progress(run, "stall", Unit::Percent.show(stall));
         stalls.0.push(stall);
         speed.0.extend(tokens_per_second(&steps));
         memory.0.extend(peak(&steps));
-        let steps = bench.steps("not-saving", &plain)?;
+        let steps = runner.steps("not-saving", &plain)?;
         plain_speed.0.extend(tokens_per_second(&steps));
         plain_memory.0.extend(peak(&steps));
-        let end = bench.start("write", write)?.finish()?;
+        let end = runner.start("write", write)?.finish()?;
         end.succeeded()?;
-        let figures = lines::objects(&end.stdout).pop().context("the bench `write` printed no figures")?;
+        let figures =
+            json_lines::objects(&end.stdout).pop().context("the bench `write` printed no figures")?;
         ours.0.extend(figures["save_mib_per_second"].as_f64());
         dd.0.extend(figures["dd_mib_per_second"].as_f64());
-        bench.progress(run, "written beside dd", ours.over(&dd).unwrap_or(f64::NAN));
+        runner.progress(run, "written beside dd", ours.over(&dd).unwrap_or(f64::NAN));
     }
     let beside = |measure: &str, ours: &Samples, theirs: &Samples, unit, goal| {
         Row::beside(measure, [ours.cell(unit, ""), theirs.cell(unit, "")], ours.over(theirs), goal)
@@ -77,7 +77,7 @@ pub fn measure(bench: &Bench) -> Result<Section> {
 
 /// The longest stall of a run, in percent of its median step.
 fn stall(steps: &[Value]) -> Option<f64> {
-    let step = lines::steady(&lines::numbers(steps, "step_seconds"))?;
+    let step = steady(&json_lines::numbers(steps, "step_seconds"))?;
     let stalls = steps.iter().filter_map(|step| step["checkpoint"]["stall_seconds"].as_f64());
     stalls
         .fold(None, |longest: Option<f64>, stall| Some(longest.map_or(stall, |longest| longest.max(stall))))
@@ -86,8 +86,8 @@ fn stall(steps: &[Value]) -> Option<f64> {
 
 /// Of all steps after the warm-up together.
 fn tokens_per_second(steps: &[Value]) -> Option<f64> {
-    let steady = steps.get(lines::WARM_UP..)?;
-    let sum = |field: &str| lines::numbers(steady, field).iter().sum::<f64>();
+    let steady = steps.get(WARM_UP..)?;
+    let sum = |field: &str| json_lines::numbers(steady, field).iter().sum::<f64>();
     Some(sum("tokens") / sum("step_seconds"))
 }
 
@@ -104,7 +104,7 @@ mod tests {
         let text = "{\"step_seconds\": 0.5, \"tokens\": 8, \"peak_rss_bytes\": 1048576}\n".repeat(5)
             + "{\"step_seconds\": 0.5, \"tokens\": 8, \"peak_rss_bytes\": 2097152, \"checkpoint\": {\"stall_seconds\": 0.01}}\n\
                {\"step_seconds\": 0.5, \"tokens\": 8, \"peak_rss_bytes\": 2097152, \"checkpoint\": {\"stall_seconds\": 0.02}}\n";
-        let steps = lines::objects(&text);
+        let steps = json_lines::objects(&text);
         assert_eq!(stall(&steps), Some(4.0));
         assert_eq!((tokens_per_second(&steps), peak(&steps)), (Some(16.0), Some(2.0)));
         assert_eq!(stall(&steps[..5]), None);

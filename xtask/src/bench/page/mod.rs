@@ -1,6 +1,10 @@
 //! The page that the figures are written to.
 
+mod samples;
+
 use std::fmt::Write;
+
+pub use samples::{Samples, Unit, WARM_UP, steady};
 
 /// One thing that was measured.
 pub struct Section {
@@ -86,7 +90,7 @@ impl Page<'_> {
              Of a training run, the median step after the first {} counts. To repeat it, set up the peers as \
              `benches/peers/README.md` says, leave the machine alone, and run:\n\n\
              ```sh\ncargo xtask bench {only}--peer-python .venv-torch/bin/python\n```\n\n| | |\n|---|---|\n",
-            super::lines::WARM_UP
+            WARM_UP
         );
         for (name, value) in self.machine {
             let _ = writeln!(page, "| {name} | {value} |");

@@ -3,9 +3,8 @@
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::samples::{Samples, Unit};
-use super::table::{Goal, Row, Section, Table};
-use super::{Bench, train};
+use crate::bench::page::{Goal, Row, Samples, Section, Table, Unit};
+use crate::bench::runner::{Runner, train};
 
 pub const TITLE: &str = "Memory";
 
@@ -32,14 +31,14 @@ struct Case {
     figures: [Samples; COLUMNS.len()],
 }
 
-pub fn measure(bench: &Bench) -> Result<Section> {
+pub fn measure(runner: &Runner) -> Result<Section> {
     let mut cases: Vec<_> =
         RANKS.iter().flat_map(|ranks| (0..=3).map(|stage| Case::new(*ranks, stage))).collect();
-    for run in 1..=bench.runs {
+    for run in 1..=runner.runs {
         for case in &mut cases {
-            let steps = bench.steps(&case.name, &case.line)?;
+            let steps = runner.steps(&case.name, &case.line)?;
             case.add(steps.last().context("a run without a step")?)?;
-            bench.progress(run, &case.name, case.figures[0].cell(Unit::Mebibytes, ""));
+            runner.progress(run, &case.name, case.figures[0].cell(Unit::Mebibytes, ""));
         }
     }
     let columns = COLUMNS.map(|(column, _)| column);
