@@ -65,12 +65,12 @@ impl Goal {
 
 const DASH: &str = "–";
 
-/// All there is to say.
+/// Everything on the page.
 pub struct Page<'a> {
     pub machine: &'a [(&'static str, String)],
     pub runs: u32,
     pub sections: &'a [Section],
-    /// Where not all sections are there: the option that chose these, and the titles of the others.
+    /// If only some sections were measured: the option that chose these, and the titles of the others.
     pub only: Option<(String, Vec<&'static str>)>,
 }
 
@@ -127,7 +127,7 @@ impl Row {
         Self { measure: measure.into(), cells: vec![brigade, other, ratio], goal }
     }
 
-    /// Figures that stand beside no other's.
+    /// Figures that are compared with nothing.
     pub fn of(measure: impl Into<String>, cells: impl Into<Vec<String>>, goal: Option<Goal>) -> Self {
         Self { measure: measure.into(), cells: cells.into(), goal }
     }

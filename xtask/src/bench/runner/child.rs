@@ -1,4 +1,4 @@
-//! A measured process: output in files, a limit on its time, and no process left behind.
+//! A measured process: its output goes to files, its time is limited, and no process outlives the benchmark.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Between two looks at whether a child has ended: too seldom to disturb what is measured.
+/// How often a child is polled: too seldom to disturb what is measured.
 const POLL: Duration = Duration::from_millis(20);
-/// From asking a child to end until it is killed; torchrun and Brigade end their ranks in between.
+/// Time between SIGTERM and SIGKILL; torchrun and Brigade end their ranks in between.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// A running process. Dropped before its end, it is ended.
+/// A running process. Dropping it ends it.
 pub struct Child {
     process: std::process::Child,
     name: String,
@@ -104,7 +104,7 @@ impl Drop for Child {
 
 impl End {
     /// # Errors
-    /// If the process ended with another exit code than 0; the message holds its last words.
+    /// If the process ended with another exit code than 0; the message holds the last lines of its output.
     pub fn succeeded(&self) -> Result<()> {
         if !self.status.success() {
             bail!("{} ended with {}:\n{}", self.name, self.status, self.last_lines());

@@ -136,7 +136,7 @@ impl Runner {
         self.peer.as_ref().is_some_and(|peer| peer.has(kind))
     }
 
-    /// What stands in the cells of a peer that has no figures.
+    /// The text for cells of a peer that has no figures.
     pub fn absent(&self, kind: Kind) -> &'static str {
         if self.has(kind) { "failed" } else { "not installed" }
     }

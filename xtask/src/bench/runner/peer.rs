@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::cargo;
 
-/// Prints who it is, as JSON. Reads the packages' records instead of loading them, which takes seconds.
+/// Prints the versions as JSON. Reads the packages' metadata, because importing them takes seconds.
 const PROBE: &str = r#"
 import importlib.metadata, json, platform, sys
 def version(package):
@@ -20,7 +20,7 @@ print(json.dumps(dict(executable=sys.executable, python=platform.python_version(
                       torch=version("torch"), deepspeed=version("deepspeed"))))
 "#;
 
-/// Who Brigade is compared with.
+/// What Brigade is compared with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Torch,

@@ -10,7 +10,7 @@ pub const TITLE: &str = "Memory";
 
 /// Data-parallel ranks.
 const RANKS: [usize; 3] = [1, 2, 4];
-/// What is allocated once is allocated by the first step; what is freed and taken again, by the second.
+/// The first step allocates what lives as long as the run, the second what each step frees and allocates again.
 const STEPS: usize = 3;
 /// The columns, and the fields of `metrics.jsonl` that they show.
 const COLUMNS: [(&str, &str); 5] = [

@@ -1,4 +1,4 @@
-//! Pipelines: two stages against PyTorch's, how long they stand still, and what the interpreter costs.
+//! Pipelines: two stages against PyTorch's, how long stages are idle, and what the interpreter costs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,15 +20,15 @@ const STAGES: usize = 2;
 const MICRO_BATCHES: usize = 4;
 /// Of stages that take equally long: (p - 1)/(m + p - 1), in percent.
 const BUBBLE: f64 = 100.0 * (STAGES - 1) as f64 / (MICRO_BATCHES + STAGES - 1) as f64;
-/// Ways to cut the 8 blocks of gpt-13m (embedding, 6 layers, head).
+/// Ways to split the 8 blocks of gpt-13m (embedding, 6 layers, head).
 const SPLITS: [&str; 2] = ["4,4", "5,3"];
 /// A vocabulary that makes the head so cheap that halves of the layers are halves of the work.
 const BYTES: usize = 257;
-/// Stages as threads, with the heap of a rank that `brigade` starts: one, and of huge pages.
+/// Stages as threads, with the heap of a rank that `brigade` starts: a single arena, of huge pages.
 const THREADS: &str = "GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1 cargo bench -p brigade --bench pipeline --";
 
-/// One model and one way to cut it in two.
-struct Cut {
+/// One model and one way to split it into two stages.
+struct Split {
     measure: String,
     /// As processes.
     trained: Side,
@@ -55,8 +55,9 @@ pub fn measure(runner: &Runner) -> Result<Section> {
     let default = default_split(runner)?;
     let splits = SPLITS.iter().map(|split| (*split).to_owned()).chain([default.clone()]);
     let splits: BTreeSet<String> = splits.collect();
-    let mut cuts: Vec<_> = splits.iter().map(|split| Cut::of_gpt_13m(split, *split == default)).collect();
-    let mut equal = Cut::of_equal_work();
+    let mut measured: Vec<_> =
+        splits.iter().map(|split| Split::of_gpt_13m(split, *split == default)).collect();
+    let mut equal = Split::of_equal_work();
     let torch = format!(
         "torchrun --standalone --nproc-per-node {STAGES} benches/peers/torch_bench.py --mode pp \
          --micro-batches {MICRO_BATCHES} --steps {STEPS}"
@@ -66,26 +67,26 @@ pub fn measure(runner: &Runner) -> Result<Section> {
 
     let mut notes = Vec::new();
     for run in 1..=runner.runs {
-        for cut in &mut cuts {
-            cut.train(runner, run, &mut notes)?;
+        for split in &mut measured {
+            split.train(runner, run, &mut notes)?;
         }
         torch.run(runner, run, &mut notes)?;
         equal.train(runner, run, &mut notes)?;
-        for cut in cuts.iter_mut().chain([&mut equal]) {
-            cut.time_stages(runner, run)?;
+        for split in measured.iter_mut().chain([&mut equal]) {
+            split.time_stages(runner, run)?;
         }
         for deep in &mut deep {
             deep.time(runner, run)?;
         }
     }
 
-    let rate = |cut: &Cut| cut.trained.rates.median().unwrap_or(0.0);
-    cuts.sort_by(|a, b| rate(b).total_cmp(&rate(a)));
-    let speed = cuts.iter().enumerate().map(|(place, cut)| {
+    let rate = |split: &Split| split.trained.rates.median().unwrap_or(0.0);
+    measured.sort_by(|a, b| rate(b).total_cmp(&rate(a)));
+    let speed = measured.iter().enumerate().map(|(place, split)| {
         let goal = (place == 0).then_some(GOAL);
-        cut.trained.beside(&torch, runner, &cut.measure, goal)
+        split.trained.beside(&torch, runner, &split.measure, goal)
     });
-    let bubbles = cuts.iter().enumerate().map(|(place, cut)| cut.bubble_row(place == 0));
+    let bubbles = measured.iter().enumerate().map(|(place, split)| split.bubble_row(place == 0));
     let bubbles = bubbles.chain([equal.bubble_row(true)]).collect();
     let tables = vec![
         Table::beside("PyTorch", speed.collect()),
@@ -105,8 +106,8 @@ pub fn measure(runner: &Runner) -> Result<Section> {
         ),
     ];
     let mut commands = Vec::new();
-    for cut in &cuts {
-        commands.extend([cut.trained.line.clone(), cut.threads.clone()]);
+    for split in &measured {
+        commands.extend([split.trained.line.clone(), split.threads.clone()]);
     }
     commands.extend([torch.line, equal.trained.line, equal.threads]);
     commands.extend(deep.map(|deep| deep.line));
@@ -115,14 +116,14 @@ pub fn measure(runner: &Runner) -> Result<Section> {
         text: format!(
             "First, the training above on {STAGES} stages of one thread with {MICRO_BATCHES} micro-batches of 2 sequences and \
              1F1B, against PyTorch's `Schedule1F1B` over gloo with 3 layers on each stage. The goal is for the fastest \
-             way to cut the 8 blocks (embedding, 6 layers, head).\n\n\
+             way to split the 8 blocks (embedding, 6 layers, head).\n\n\
              Second, the bubble of the same runs: `bubble_seconds` (mean over the ranks) over `step_seconds` without \
-             `optimizer_seconds` and `data_wait_seconds`; that is what ranks stand still between the start of a step \
-             and the end of the last backward. The formula holds for stages that take equally long, and 8 blocks have \
-             no such cut, since the head is neither nothing nor a layer; what each stage computes (forward and backward \
+             `optimizer_seconds` and `data_wait_seconds`; that is how long ranks are idle between the start of a step \
+             and the end of the last backward. The formula holds for stages that take equally long. No split of these 8 blocks \
+             is equal, because the head costs less than a layer but is not free; what each stage computes (forward and backward \
              of a step) is measured with stages as threads of one process. The last row is the same model with a \
-             vocabulary of {BYTES}, whose head is next to nothing, so that its halves are equal.\n\n\
-             Third, what a step costs beside its computation: 48 blocks (46 layers of width 64) on 4 stages as threads, 8 \
+             vocabulary of {BYTES}, whose head costs next to nothing, so that its halves are equal.\n\n\
+             Third, what a step costs besides its computation: 48 blocks (46 layers of width 64) on 4 stages as threads, 8 \
              micro-batches of 2 sequences of 64 tokens. Bookkeeping is what is left of a step without forward, backward, \
              optimizer and waiting, in the stage that has most of it; the other shares are means over the stages. Where \
              cores are fewer than stages (here are {}), a stage that loses its core may do so in any of these \
@@ -135,7 +136,7 @@ pub fn measure(runner: &Runner) -> Result<Section> {
     })
 }
 
-/// How the model is cut where nobody says how.
+/// The split that is used where none is configured.
 fn default_split(runner: &Runner) -> Result<String> {
     let line = format!("{THREADS} {} --steps 1", shape(4096));
     let found = threads(runner, &line)?;
@@ -159,7 +160,7 @@ fn threads(runner: &Runner, line: &str) -> Result<Vec<Value>> {
     Ok(json_lines::objects(&end.stdout))
 }
 
-impl Cut {
+impl Split {
     fn of_gpt_13m(split: &str, is_default: bool) -> Self {
         let measure = match is_default {
             true => format!("{} blocks, the default", split.replace(',', " and ")),
@@ -320,19 +321,20 @@ mod tests {
 
     #[test]
     fn only_the_equal_halves_have_another_vocabulary() {
-        let (cut, equal) = (Cut::of_gpt_13m("5,3", true), Cut::of_equal_work());
-        assert_eq!(cut.measure, "5 and 3 blocks, the default");
+        let (split, equal) = (Split::of_gpt_13m("5,3", true), Split::of_equal_work());
+        assert_eq!(split.measure, "5 and 3 blocks, the default");
         assert!(
-            cut.trained
+            split
+                .trained
                 .line
                 .contains("--nproc-per-node 2 --pp 2 --dp 1 --global-batch-size 8 --micro-batch-size 2")
         );
         assert!(
-            cut.trained.line.ends_with("/pipeline-5-3 --set pipeline.stages=[5,3]"),
+            split.trained.line.ends_with("/pipeline-5-3 --set pipeline.stages=[5,3]"),
             "{}",
-            cut.trained.line
+            split.trained.line
         );
-        assert!(cut.threads.contains("--vocabulary 4096 ") && equal.threads.contains("--vocabulary 257 "));
+        assert!(split.threads.contains("--vocabulary 4096 ") && equal.threads.contains("--vocabulary 257 "));
         assert!(equal.trained.line.ends_with("--set model.vocabulary=257 --set data.tokenizer=bytes"));
     }
 }

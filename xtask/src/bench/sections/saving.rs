@@ -65,8 +65,8 @@ pub fn measure(runner: &Runner) -> Result<Section> {
     Ok(Section {
         title: TITLE,
         text: format!(
-            "`gpt-13m` on two ranks, {STEPS} steps with a checkpoint after every {EVERY}th: how long training stands still for \
-             one (the longest of a run), and what writing beside training costs. Then a checkpoint of one rank, from the first \
+            "`gpt-13m` on two ranks, {STEPS} steps with a checkpoint after every {EVERY}th: how long training stalls for \
+             one (the longest stall of a run), and what writing while training costs. Then a checkpoint of one rank, from the first \
              byte until it is visible and on the disk, in turns with `dd`."
         ),
         commands: vec![saving, plain, write.into()],

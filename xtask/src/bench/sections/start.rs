@@ -11,7 +11,7 @@ use crate::bench::runner::{Runner, STEPS, json_lines, metrics, results, train};
 
 pub const TITLE: &str = "Start, and waiting for data";
 
-/// Between two looks at the metrics: the error of the time.
+/// How often the metrics are polled, and so the error of the time.
 const POLL: Duration = Duration::from_millis(5);
 
 pub fn measure(runner: &Runner) -> Result<Section> {

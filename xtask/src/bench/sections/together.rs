@@ -1,4 +1,4 @@
-//! What it costs two ranks to be one run: against two runs that know nothing of each other.
+//! What working together costs two ranks: one run of two ranks against two independent runs.
 
 use anyhow::{Context, Result};
 
