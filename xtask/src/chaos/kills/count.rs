@@ -1,10 +1,10 @@
-//! What was killed, and what came of it.
+//! What was killed, and how the runs ended.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::draw::Victim;
-use super::folder::Activity;
+use super::plan::Victim;
+use crate::chaos::run::Activity;
 
 /// Counts over all runs. `Display` gives a table.
 #[derive(Debug, Default)]
@@ -12,13 +12,13 @@ pub struct Counts {
     kills: BTreeMap<(Victim, Activity), u32>,
     /// Runs that finished as they should.
     pub runs: u32,
-    /// Commands that started or went on with a run.
+    /// Commands that started or resumed a run.
     pub starts: u32,
-    /// Those that went on from a checkpoint.
+    /// Those that resumed from a checkpoint.
     pub resumes: u32,
     /// Times that the launcher itself started ranks again.
     pub restarts: u32,
-    /// Checkpoints of which every byte was right.
+    /// Checkpoints of which every byte was verified.
     pub verified: usize,
 }
 
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kills_stand_by_victim_and_activity() {
+    fn kills_are_counted_by_victim_and_activity() {
         let mut counts = Counts::default();
         counts.killed(Victim::Rank, Activity::Writing);
         counts.killed(Victim::Rank, Activity::Writing);

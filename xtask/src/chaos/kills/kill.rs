@@ -1,81 +1,80 @@
-//! Waiting for an instant, and killing.
+//! Waiting for a moment, and killing.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::draw::{Aim, Draw, Plan, Victim};
-use super::folder::{Activity, Before, Folder, steps};
-use super::processes::{kill, ranks};
-use super::reference::STEPS;
-use super::start::Start;
+use super::plan::{KillPlan, Moment, Victim};
+use crate::chaos::choices::Choices;
+use crate::chaos::process::{RunningCommand, kill, ranks};
+use crate::chaos::run::{Activity, Before, RunDir, STEPS, count_steps};
 
-/// Between two looks at the folder: a save takes milliseconds.
-const LOOK: Duration = Duration::from_micros(100);
+/// How often the directory is read: a save takes milliseconds.
+const POLL: Duration = Duration::from_micros(100);
 
 /// A kill that was carried out.
 pub struct Killed {
     pub during: Activity,
     pub at: Instant,
-    /// The ranks that there were.
+    /// The ranks that were running.
     pub ranks: Vec<u32>,
     /// The newest checkpoint just before.
     pub newest: Option<u64>,
 }
 
-/// Waits as planned and kills. `None` if the run was over before.
-pub fn carry_out(
-    plan: Plan,
-    start: &mut Start,
-    folder: &Folder,
+/// Waits as planned and kills. `None` if the run ended first.
+pub fn kill_as_planned(
+    plan: KillPlan,
+    command: &mut RunningCommand,
+    folder: &RunDir,
     before: &Before,
-    draw: &mut Draw,
+    choices: &mut Choices,
 ) -> Result<Option<Killed>> {
-    while !has_come(plan.aim, folder, before) {
-        if start.ended()?.is_some() {
+    while !has_come(plan.moment, folder, before) {
+        if command.ended()?.is_some() {
             return Ok(None);
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL);
     }
     let until = Instant::now() + plan.delay;
     while Instant::now() < until {
-        if start.ended()?.is_some() {
+        if command.ended()?.is_some() {
             return Ok(None);
         }
         std::thread::sleep(until.saturating_duration_since(Instant::now()).min(Duration::from_millis(2)));
     }
-    let mut there = ranks(start.pid());
-    while there.is_empty() && plan.victim == Victim::Rank {
-        if start.ended()?.is_some() {
+    let mut running = ranks(command.pid());
+    while running.is_empty() && plan.victim == Victim::Rank {
+        if command.ended()?.is_some() {
             return Ok(None);
         }
-        std::thread::sleep(LOOK);
-        there = ranks(start.pid());
+        std::thread::sleep(POLL);
+        running = ranks(command.pid());
     }
     let newest = folder.names().newest();
-    let rank = draw.one(&there);
+    let rank = choices.one(&running);
     let hit = match plan.victim {
         Victim::Rank => rank.is_some_and(kill),
-        Victim::Launcher => kill(start.pid()),
-        Victim::Both => kill(start.pid()) | rank.is_some_and(kill),
+        Victim::Launcher => kill(command.pid()),
+        Victim::Both => kill(command.pid()) | rank.is_some_and(kill),
     };
     let (during, at) = (folder.activity(before, STEPS), Instant::now());
-    Ok(hit.then_some(Killed { during, at, ranks: there, newest }))
+    Ok(hit.then_some(Killed { during, at, ranks: running, newest }))
 }
 
-fn has_come(aim: Aim, folder: &Folder, before: &Before) -> bool {
+fn has_come(moment: Moment, folder: &RunDir, before: &Before) -> bool {
     let names = || folder.names();
-    match aim {
-        Aim::Start | Aim::Anywhere => true,
-        Aim::Writing => names().partial().is_some_and(|partial| !before.names.has(partial)),
-        Aim::Publishing => names()
+    match moment {
+        Moment::Start | Moment::Anywhere => true,
+        Moment::Writing => names().partial().is_some_and(|partial| !before.names.has(partial)),
+        Moment::Publishing => names()
             .partial()
             .is_some_and(|partial| folder.has_manifest(partial) && !before.names.has(partial)),
-        Aim::Removing => names().newest() > before.newest,
-        Aim::End => {
+        Moment::Removing => names().newest() > before.newest,
+        Moment::End => {
             before.newest == Some(STEPS)
                 || names().newest() == Some(STEPS)
-                || steps(&folder.metrics()) >= STEPS
+                || count_steps(&folder.metrics()) >= STEPS
         }
     }
 }

@@ -1,14 +1,10 @@
-//! What is killed, and when.
+//! What is killed, and when: chosen at random.
 
 use std::time::Duration;
 
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
+use crate::chaos::choices::Choices;
 
-/// The choices of one run.
-pub struct Draw(ChaCha8Rng);
-
-/// Who is killed.
+/// Which processes are killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Victim {
     /// One of the ranks.
@@ -19,77 +15,59 @@ pub enum Victim {
     Both,
 }
 
-/// What is waited for before the drawn time begins.
+/// The event after which the random delay begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Aim {
-    /// Nothing: within the time that a start takes.
+pub enum Moment {
+    /// None: the delay is within the time that a start takes.
     Start,
-    /// Nothing: at any time.
+    /// None: at any time.
     Anywhere,
     /// A save has begun to be written.
     Writing,
     /// The manifest of a save is being written: it is about to be visible.
     Publishing,
-    /// A checkpoint has become visible, so that an older one goes.
+    /// A checkpoint has become visible, so that an older one is removed.
     Removing,
     /// The last step is done.
     End,
 }
 
-/// One kill as it was drawn.
+/// One kill as it was chosen.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct KillPlan {
     pub victim: Victim,
-    pub aim: Aim,
+    pub moment: Moment,
     pub delay: Duration,
 }
 
-/// Aims with their shares, in percent, and the longest time after them, in microseconds.
-const AIMS: [(Aim, u64, u64); 6] = [
-    (Aim::Start, 10, 80_000),
-    (Aim::Anywhere, 15, 1_000_000),
-    (Aim::Writing, 35, 6_000),
-    (Aim::Publishing, 15, 2_000),
-    (Aim::Removing, 10, 2_000),
-    (Aim::End, 15, 20_000),
+/// Moments with their shares, in percent, and the longest time after them, in microseconds.
+const MOMENTS: [(Moment, u64, u64); 6] = [
+    (Moment::Start, 10, 80_000),
+    (Moment::Anywhere, 15, 1_000_000),
+    (Moment::Writing, 35, 6_000),
+    (Moment::Publishing, 15, 2_000),
+    (Moment::Removing, 10, 2_000),
+    (Moment::End, 15, 20_000),
 ];
 
-impl Draw {
-    /// The choices of the run of a number.
-    pub fn new(seed: u64, run: u32) -> Self {
-        let mut generator = ChaCha8Rng::seed_from_u64(seed);
-        generator.set_stream(run.into());
-        Self(generator)
-    }
-
-    /// A number below `end`, which is not 0.
-    pub fn below(&mut self, end: u64) -> u64 {
-        self.0.next_u64() % end.max(1)
-    }
-
-    /// One of some things.
-    pub fn one<T: Copy>(&mut self, of: &[T]) -> Option<T> {
-        let index = self.below(of.len() as u64);
-        of.get(index as usize).copied()
-    }
-
-    /// The next kill; of a rank only, where the launcher is to see to the rest.
-    pub fn kill(&mut self, only_ranks: bool) -> Plan {
-        let victim = match self.below(3) {
+impl KillPlan {
+    /// The next kill; of ranks only, if the launcher is to restart them.
+    pub fn choose(choices: &mut Choices, only_ranks: bool) -> Self {
+        let victim = match choices.below(3) {
             0 if !only_ranks => Victim::Launcher,
             1 if !only_ranks => Victim::Both,
             _ => Victim::Rank,
         };
-        let mut share = self.below(100);
-        let (aim, _, most) = AIMS
+        let mut share = choices.below(100);
+        let (moment, _, most) = MOMENTS
             .into_iter()
             .find(|(_, percent, _)| {
                 let hit = share < *percent;
                 share = share.saturating_sub(*percent);
                 hit
             })
-            .unwrap_or(AIMS[0]);
-        Plan { victim, aim, delay: Duration::from_micros(self.below(most)) }
+            .unwrap_or(MOMENTS[0]);
+        Self { victim, moment, delay: Duration::from_micros(choices.below(most)) }
     }
 }
 
@@ -98,22 +76,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_is_drawn_alike_each_time_and_not_like_others() {
+    fn choices_depend_on_seed_and_run_alone() {
         let plans = |run| {
-            let mut draw = Draw::new(7, run);
+            let mut choices = Choices::new(7, run);
             (0..300)
-                .map(|_| draw.kill(false))
-                .map(|plan| (plan.victim, plan.aim as u8, plan.delay))
+                .map(|_| KillPlan::choose(&mut choices, false))
+                .map(|plan| (plan.victim, plan.moment as u8, plan.delay))
                 .collect::<Vec<_>>()
         };
         assert_eq!(plans(3), plans(3));
         assert_ne!(plans(3), plans(4));
-        assert_eq!(AIMS.iter().map(|(_, percent, _)| percent).sum::<u64>(), 100);
-        for (aim, percent, _) in AIMS {
-            let hits = plans(1).iter().filter(|(_, drawn, _)| *drawn == aim as u8).count() as u64;
-            assert!(hits > percent && hits < 6 * percent, "{aim:?}: {hits} of 300");
+        assert_eq!(MOMENTS.iter().map(|(_, percent, _)| percent).sum::<u64>(), 100);
+        for (moment, percent, _) in MOMENTS {
+            let hits = plans(1).iter().filter(|(_, chosen, _)| *chosen == moment as u8).count() as u64;
+            assert!(hits > percent && hits < 6 * percent, "{moment:?}: {hits} of 300");
         }
-        let mut draw = Draw::new(0, 0);
-        assert!((0..100).all(|_| draw.kill(true).victim == Victim::Rank));
+        let mut choices = Choices::new(0, 0);
+        assert!((0..100).all(|_| KillPlan::choose(&mut choices, true).victim == Victim::Rank));
     }
 }

@@ -1,4 +1,4 @@
-//! A command of `brigade` that may take only so long.
+//! A command of `brigade` with a limit on its time.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::processes;
+use super::table;
 
-/// Longer than anything here takes on a busy machine.
+/// Longer than any command takes on a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
-/// Between two looks at whether it has ended.
+/// How often it is polled.
 const POLL: Duration = Duration::from_millis(2);
 
-/// A running command. Dropped before its end, it is killed.
-pub struct Start {
+/// A running command. Dropping it kills it.
+pub struct RunningCommand {
     child: Child,
     line: String,
     output: File,
@@ -24,16 +24,16 @@ pub struct Start {
 }
 
 /// How a command ended.
-pub struct End {
+pub struct Ended {
     pub status: ExitStatus,
     /// What it printed.
     pub text: String,
 }
 
-impl Start {
+impl RunningCommand {
     /// Starts `brigade` with the words of a line, in a folder.
-    pub fn new(brigade: &Path, folder: &Path, line: &str) -> Result<Self> {
-        let output = tempfile::tempfile().context("no file for what a command prints")?;
+    pub fn start(brigade: &Path, folder: &Path, line: &str) -> Result<Self> {
+        let output = tempfile::tempfile().context("cannot make a temporary file for a command's output")?;
         let [out, err] = [output.try_clone(), output.try_clone()];
         let mut command = Command::new(brigade);
         command.args(line.split_whitespace()).current_dir(folder);
@@ -60,10 +60,10 @@ impl Start {
     }
 
     /// Waits for its end.
-    pub fn finish(mut self) -> Result<End> {
+    pub fn finish(mut self) -> Result<Ended> {
         loop {
             if let Some(status) = self.ended()? {
-                return Ok(End { status, text: self.text()? });
+                return Ok(Ended { status, text: self.text()? });
             }
             std::thread::sleep(POLL);
         }
@@ -71,14 +71,14 @@ impl Start {
 
     fn text(&self) -> Result<String> {
         let mut bytes = vec![0; self.output.metadata()?.len() as usize];
-        self.output.read_exact_at(&mut bytes, 0).context("cannot read what a command printed")?;
+        self.output.read_exact_at(&mut bytes, 0).context("cannot read a command's output")?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 }
 
-impl Drop for Start {
+impl Drop for RunningCommand {
     fn drop(&mut self) {
-        if matches!(self.child.try_wait(), Ok(None)) && processes::kill(self.child.id()) {
+        if matches!(self.child.try_wait(), Ok(None)) && table::kill(self.child.id()) {
             let _ = self.child.wait();
         }
     }

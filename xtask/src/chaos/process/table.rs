@@ -1,4 +1,4 @@
-//! The processes of a run, as `/proc` shows them.
+//! The process table, from `/proc`.
 
 use std::fs;
 use std::path::Path;
@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long processes may live on after a kill.
+/// How long processes may outlive a kill.
 const GONE: Duration = Duration::from_secs(5);
-/// Between two looks at what is left.
+/// How often the table is read.
 const POLL: Duration = Duration::from_millis(5);
 
 fn all() -> impl Iterator<Item = u32> {
@@ -29,22 +29,22 @@ pub fn ranks(launcher: u32) -> Vec<u32> {
     ranks
 }
 
-/// Kills a process; whether it was there.
+/// Kills a process. Whether it existed.
 pub fn kill(pid: u32) -> bool {
     Pid::from_raw(pid.cast_signed()).is_some_and(|pid| kill_process(pid, Signal::KILL).is_ok())
 }
 
-/// Waits until no process works in a folder.
+/// Waits until no process has a folder as its working directory.
 ///
 /// # Errors
-/// If it is later than 5 s after `since`.
-pub fn all_gone(folder: &Path, since: Instant) -> Result<()> {
+/// If that takes until 5 s after `since`.
+pub fn wait_until_gone(folder: &Path, since: Instant) -> Result<()> {
     let works = |pid: &u32| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd == folder);
     loop {
         let left: Vec<_> = all().filter(works).collect();
         ensure!(
             since.elapsed() < GONE,
-            "5 s after the kill there are, or were until now, the processes {left:?}"
+            "5 s after the kill these processes are still running, or ended only just now: {left:?}"
         );
         if left.is_empty() {
             return Ok(());
@@ -65,10 +65,10 @@ mod tests {
         let folder = folder.path().canonicalize().unwrap();
         let mut child = Command::new("sleep").arg("60").current_dir(&folder).spawn().unwrap();
         assert!(ranks(std::process::id()).contains(&child.id()));
-        assert!(all_gone(&folder, Instant::now().checked_sub(GONE).unwrap()).is_err());
+        assert!(wait_until_gone(&folder, Instant::now().checked_sub(GONE).unwrap()).is_err());
         assert!(kill(child.id()));
         child.wait().unwrap();
-        all_gone(&folder, Instant::now()).unwrap();
+        wait_until_gone(&folder, Instant::now()).unwrap();
         assert!(!kill(child.id()));
     }
 }

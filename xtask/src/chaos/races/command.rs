@@ -1,16 +1,16 @@
-//! What a user may start.
+//! Commands that a user may start.
 
-use crate::chaos::draw::Draw;
+use crate::chaos::choices::Choices;
 
 /// Names of files whose ends look like extensions.
 const NAMES: [&str; 3] = ["w.5", "w.10", "w"];
 
 /// A command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deed {
+pub enum UserCommand {
     /// Begins a run.
     Train,
-    /// Begins a run, or goes on with it.
+    /// Begins a run, or resumes it.
     Resume,
     /// Writes the weights of the newest checkpoint into a file, or into that of a finished run.
     Consolidate { to: Option<&'static str>, overwrite: bool },
@@ -24,15 +24,15 @@ pub enum Deed {
     Picture,
 }
 
-impl Deed {
-    pub fn draw(draw: &mut Draw) -> Self {
-        match draw.below(12) {
+impl UserCommand {
+    pub fn choose(choices: &mut Choices) -> Self {
+        match choices.below(12) {
             0 | 1 => Self::Train,
             2..=4 => Self::Resume,
-            5..=7 => Self::Consolidate { to: draw.one(&NAMES), overwrite: draw.below(2) == 0 },
-            8 => Self::Consolidate { to: None, overwrite: draw.below(2) == 0 },
+            5..=7 => Self::Consolidate { to: choices.one(&NAMES), overwrite: choices.below(2) == 0 },
+            8 => Self::Consolidate { to: None, overwrite: choices.below(2) == 0 },
             9 => Self::Verify,
-            10 if draw.below(2) == 0 => Self::List,
+            10 if choices.below(2) == 0 => Self::List,
             10 => Self::Picture,
             _ => Self::Generate,
         }

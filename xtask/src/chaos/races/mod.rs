@@ -1,11 +1,12 @@
 //! Commands that race for one folder.
 //!
-//! A round starts two or four commands in one folder within 300 ms, and kills one of them now and then. After it: each
-//! command's exit code is one that what it found allows, no checkpoint and no finished run is lost, every checkpoint is
-//! whole, and every file of weights is that of a step. A folder is used until its run has finished and some rounds longer.
+//! A round starts two or four commands in one folder within 300 ms, and sometimes kills one of them. Afterwards each command's
+//! exit code must agree with the state of the folder, no checkpoint and no finished run may be lost, every checkpoint must be
+//! whole, and every file of weights must be that of a step. A folder is used until its run has finished, and for some rounds
+//! after that.
 
-mod deed;
-mod judge;
+mod check;
+mod command;
 mod state;
 
 use std::collections::BTreeMap;
@@ -15,14 +16,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::draw::Draw;
-use super::folder::Folder;
-use super::mesh::{self, Mesh};
-use super::processes::{all_gone, kill, ranks};
-use super::reference::{EVERY, KEEP, RACE_STEPS, REFERENCE, Reference, settings};
+use super::choices::Choices;
+use super::process::{Ended, RunningCommand, kill, ranks, wait_until_gone};
 use super::remove;
-use super::start::{End, Start};
-use deed::Deed;
+use super::run::mesh::{self, Mesh};
+use super::run::{EVERY, KEEP, RACE_STEPS, REFERENCE, Reference, RunDir, settings};
+use command::UserCommand;
 use state::State;
 
 /// The folder that all commands of a round share.
@@ -34,7 +33,7 @@ const KILL_AFTER: u64 = 200_000;
 /// Most rounds in the folder of a finished run.
 const AFTER_END: u64 = 4;
 
-/// What was done. `Display` gives a table.
+/// Counts over all rounds. `Display` gives a table.
 #[derive(Default)]
 pub struct Counts {
     commands: BTreeMap<(&'static str, String), u32>,
@@ -54,10 +53,10 @@ impl fmt::Display for Counts {
 }
 
 /// A command that was started, and how it ended.
-struct Raced {
-    deed: Deed,
+struct Outcome {
+    command: UserCommand,
     killed: bool,
-    end: End,
+    end: Ended,
 }
 
 /// What all rounds have in common.
@@ -70,30 +69,30 @@ struct Races<'a> {
     meshes: Vec<Mesh>,
 }
 
-/// Does so many rounds.
+/// Runs this number of rounds.
 pub fn run(brigade: &Path, folder: &Path, seed: u64, rounds: u32) -> Result<Counts> {
     let reference = Reference::train(brigade, folder, RACE_STEPS)?;
     let mut races = Races { brigade, folder, reference, steps: BTreeMap::new(), meshes: mesh::up_to(2) };
     for step in (EVERY..=RACE_STEPS).step_by(EVERY as usize) {
         let file = format!("step-{step}");
-        races.must(&format!("checkpoint consolidate {REFERENCE} --step {step} --to {file}"))?;
+        races.expect_success(&format!("checkpoint consolidate {REFERENCE} --step {step} --to {file}"))?;
         races.steps.insert(step, std::fs::read(folder.join(file))?);
     }
     let mut counts = Counts::default();
     let mut after_end = 0;
     for number in 0..rounds {
-        let mut draw = Draw::new(seed, number);
-        let is_finished = races.round(&mut draw, &mut counts).with_context(|| {
-            format!("round {number}; again: cargo xtask chaos --seed {seed} --races {}", number + 1)
+        let mut choices = Choices::new(seed, number);
+        let is_finished = races.round(&mut choices, &mut counts).with_context(|| {
+            format!("round {number}; to repeat it: cargo xtask chaos --seed {seed} --races {}", number + 1)
         })?;
         counts.rounds += 1;
         after_end += u64::from(is_finished);
-        if after_end > draw.below(AFTER_END) {
+        if after_end > choices.below(AFTER_END) {
             races.end(&mut counts).with_context(|| format!("after round {number}"))?;
             after_end = 0;
         }
         if number % 20 == 19 {
-            eprintln!("{} of {rounds} rounds have ended as they should", number + 1);
+            eprintln!("{} of {rounds} rounds ended as they should", number + 1);
         }
     }
     races.end(&mut counts)?;
@@ -101,75 +100,76 @@ pub fn run(brigade: &Path, folder: &Path, seed: u64, rounds: u32) -> Result<Coun
 }
 
 impl Races<'_> {
-    fn must(&self, line: &str) -> Result<()> {
-        let end = Start::new(self.brigade, self.folder, line)?.finish()?;
+    fn expect_success(&self, line: &str) -> Result<()> {
+        let end = RunningCommand::start(self.brigade, self.folder, line)?.finish()?;
         ensure!(end.status.success(), "`brigade {line}` ended with {}:\n{}", end.status, end.text);
         Ok(())
     }
 
-    fn run(&self) -> Folder {
-        Folder(self.folder.join(RUN))
+    fn run(&self) -> RunDir {
+        RunDir(self.folder.join(RUN))
     }
 
     fn state(&self) -> Result<State> {
         State::of(self.folder, &self.run())
     }
 
-    /// Starts commands at once and judges what came of them. Whether the run has finished.
-    fn round(&self, draw: &mut Draw, counts: &mut Counts) -> Result<bool> {
+    /// Starts commands at once and checks how they ended. Whether the run has finished.
+    fn round(&self, choices: &mut Choices, counts: &mut Counts) -> Result<bool> {
         let before = self.state()?;
         let mut started = Vec::new();
-        let many = if draw.below(2) == 0 { 2 } else { 4 };
+        let many = if choices.below(2) == 0 { 2 } else { 4 };
         for _ in 0..many {
-            let deed = Deed::draw(draw);
-            let mesh = draw.one(&self.meshes).context("there is no mesh")?;
-            let line = deed.line(RUN, &format!("{} {}", settings(RACE_STEPS, KEEP), mesh.flags));
-            started.push((deed, Start::new(self.brigade, self.folder, &line)?));
-            std::thread::sleep(Duration::from_micros(draw.below(APART / many)));
+            let command = UserCommand::choose(choices);
+            let mesh = choices.one(&self.meshes).context("there is no mesh")?;
+            let line = command.line(RUN, &format!("{} {}", settings(RACE_STEPS, KEEP), mesh.flags));
+            started.push((command, RunningCommand::start(self.brigade, self.folder, &line)?));
+            std::thread::sleep(Duration::from_micros(choices.below(APART / many)));
         }
         let mut victim = None;
-        if draw.below(3) == 0 {
-            std::thread::sleep(Duration::from_micros(draw.below(KILL_AFTER)));
-            let mut at_work = Vec::new();
+        if choices.below(3) == 0 {
+            std::thread::sleep(Duration::from_micros(choices.below(KILL_AFTER)));
+            let mut running = Vec::new();
             for (index, (_, start)) in started.iter_mut().enumerate() {
-                at_work.extend(start.ended()?.is_none().then_some(index));
+                running.extend(start.ended()?.is_none().then_some(index));
             }
-            if let Some(index) = draw.one(&at_work) {
-                let (deed, start) = &started[index];
-                let ranks = if deed.trains() && draw.below(2) == 0 { ranks(start.pid()) } else { Vec::new() };
-                if kill(draw.one(&ranks).unwrap_or(start.pid())) {
+            if let Some(index) = choices.one(&running) {
+                let (command, start) = &started[index];
+                let ranks =
+                    if command.trains() && choices.below(2) == 0 { ranks(start.pid()) } else { Vec::new() };
+                if kill(choices.one(&ranks).unwrap_or(start.pid())) {
                     victim = Some(index);
                     counts.kills += 1;
                 }
             }
         }
-        let mut raced = Vec::new();
-        for (index, (deed, start)) in started.into_iter().enumerate() {
+        let mut outcomes = Vec::new();
+        for (index, (command, start)) in started.into_iter().enumerate() {
             let end = start.finish()?;
-            *counts.commands.entry((deed.name(), end.status.to_string())).or_default() += 1;
-            raced.push(Raced { deed, killed: victim == Some(index), end });
+            *counts.commands.entry((command.name(), end.status.to_string())).or_default() += 1;
+            outcomes.push(Outcome { command, killed: victim == Some(index), end });
         }
-        all_gone(self.folder, Instant::now())?;
+        wait_until_gone(self.folder, Instant::now())?;
         let after = self.state()?;
-        judge::round(&raced, &before, &after, &self.reference, &self.steps).with_context(|| {
-            let told = raced.iter().map(|raced| {
-                let killed = if raced.killed { ", killed" } else { "" };
-                format!("{:?}{killed}: {}\n{}", raced.deed, raced.end.status, raced.end.text)
+        check::round(&outcomes, &before, &after, &self.reference, &self.steps).with_context(|| {
+            let listed = outcomes.iter().map(|outcome| {
+                let killed = if outcome.killed { ", killed" } else { "" };
+                format!("{:?}{killed}: {}\n{}", outcome.command, outcome.end.status, outcome.end.text)
             });
-            told.collect::<String>()
+            listed.collect::<String>()
         })?;
         if after.newest.is_some() {
-            self.must(&format!("checkpoint verify {RUN}"))?;
+            self.expect_success(&format!("checkpoint verify {RUN}"))?;
         }
         Ok(after.is_finished(&self.reference))
     }
 
     /// Lets the run finish, compares it, and removes everything.
     fn end(&self, counts: &mut Counts) -> Result<()> {
-        self.must(&format!(
+        self.expect_success(&format!(
             "train {} {} --resume auto --out {RUN}",
             settings(RACE_STEPS, KEEP),
-            mesh::ALONE.flags
+            mesh::SINGLE.flags
         ))?;
         self.reference.compare(&self.run())?;
         counts.finished += 1;

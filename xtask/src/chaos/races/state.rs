@@ -6,10 +6,9 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use crate::chaos::folder::{Folder, TEXT};
-use crate::chaos::reference::{Reference, WEIGHTS};
+use crate::chaos::run::{Reference, RunDir, TEXT, WEIGHTS};
 
-/// A moment at which no command runs.
+/// The folder at a moment when no command runs.
 pub struct State {
     /// Whether a run has begun.
     pub begun: bool,
@@ -21,7 +20,7 @@ pub struct State {
 }
 
 impl State {
-    pub fn of(folder: &Path, run: &Folder) -> Result<Self> {
+    pub fn of(folder: &Path, run: &RunDir) -> Result<Self> {
         let mut contents = BTreeMap::new();
         for name in files(folder)? {
             contents.insert(name.clone(), fs::read(folder.join(name))?);
@@ -39,7 +38,7 @@ impl State {
     }
 }
 
-/// The files that commands of a round have written, beside the run.
+/// The files that commands of a round have written next to the run.
 pub fn files(folder: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(folder)? {

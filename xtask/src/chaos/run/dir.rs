@@ -1,4 +1,4 @@
-//! The folder of a run, seen from outside: how far it is, and what is going on.
+//! The directory of a run: how far training has come, and what is going on.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,8 +8,8 @@ use anyhow::{Context, Result, ensure};
 /// Text to train on.
 pub const TEXT: &str = "text.txt";
 
-/// Makes the folder of all runs, with the text; its path is the one that processes in it have.
-pub fn make(folder: &Path) -> Result<PathBuf> {
+/// Makes the folder of all runs, with the text, and gives its path as `/proc` shows it for processes that work there.
+pub fn make_root(folder: &Path) -> Result<PathBuf> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let line = |n: u64| format!("{n} squared is {}, and the bucket goes on to number {}.\n", n * n, n + 1);
     let file = folder.join(TEXT);
@@ -35,11 +35,11 @@ pub enum Activity {
     End,
 }
 
-/// A run's folder.
+/// A run's directory.
 #[derive(Clone, Debug)]
-pub struct Folder(pub PathBuf);
+pub struct RunDir(pub PathBuf);
 
-/// The names in the folder of checkpoints, at one instant.
+/// The names in the directory of checkpoints at one instant.
 #[derive(Clone, Debug, Default)]
 pub struct Names(Vec<String>);
 
@@ -69,7 +69,7 @@ impl Names {
         self.0.iter().any(|name| name.ends_with(".removed") || name.ends_with(".old"))
     }
 
-    /// Everything that is no visible checkpoint.
+    /// Everything but visible checkpoints.
     pub fn others(&self) -> Vec<&str> {
         let others = self
             .0
@@ -79,7 +79,7 @@ impl Names {
     }
 }
 
-impl Folder {
+impl RunDir {
     pub fn file(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
@@ -99,7 +99,7 @@ impl Folder {
         self.file("checkpoints").join(partial).join("manifest.json").exists()
     }
 
-    /// What is going on in a run that looked like `before` when it was started; `last` is its last step.
+    /// What is going on in a run that looked like `before` when it started; `last` is its last step.
     pub fn activity(&self, before: &Before, last: u64) -> Activity {
         let names = self.names();
         match names.partial() {
@@ -109,23 +109,23 @@ impl Folder {
             None => {}
         }
         let metrics = self.metrics();
-        let done = steps(&metrics);
+        let done = count_steps(&metrics);
         match () {
             () if before.newest == Some(last) || names.newest() == Some(last) => Activity::End,
-            // Lines of steps that are done again are cut off when training begins.
+            // Lines of steps that are repeated are cut off when training begins.
             () if metrics == before.metrics || done <= before.newest.unwrap_or(0) => Activity::Start,
             () if done >= last => Activity::End,
             () => Activity::Training,
         }
     }
 
-    /// What there is now.
+    /// The present state.
     pub fn before(&self) -> Before {
         Before { names: self.names(), newest: self.names().newest(), metrics: self.metrics() }
     }
 }
 
-/// What there was when a run was started.
+/// The state when a run was started.
 #[derive(Clone, Debug, Default)]
 pub struct Before {
     pub names: Names,
@@ -134,21 +134,21 @@ pub struct Before {
 }
 
 /// The number of whole lines.
-pub fn steps(metrics: &[u8]) -> u64 {
+pub fn count_steps(metrics: &[u8]) -> u64 {
     metrics.iter().filter(|byte| **byte == b'\n').count() as u64
 }
 
 /// Step and loss of each line.
 ///
 /// # Errors
-/// If a line is no record of a step, or steps are not 1, 2, 3, …
+/// If a line is not the record of a step, or steps are not 1, 2, 3, …
 pub fn losses(metrics: &[u8]) -> Result<Vec<serde_json::Value>> {
-    let text = std::str::from_utf8(metrics).context("metrics.jsonl is no text")?;
+    let text = std::str::from_utf8(metrics).context("metrics.jsonl is not text")?;
     let mut losses = Vec::new();
     for (line, step) in text.lines().zip(1..) {
         let record: serde_json::Value =
             serde_json::from_str(line).with_context(|| format!("metrics.jsonl, line {step}: {line}"))?;
-        ensure!(record["step"] == step, "metrics.jsonl, line {step}: it is of step {}", record["step"]);
+        ensure!(record["step"] == step, "metrics.jsonl, line {step} has step {}", record["step"]);
         losses.push(record["loss"].clone());
     }
     Ok(losses)
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn what_is_going_on_shows_in_the_folder() {
         let dir = tempfile::tempdir().unwrap();
-        let folder = Folder(dir.path().into());
+        let folder = RunDir(dir.path().into());
         let now = || folder.activity(&Before::default(), 3);
         assert_eq!(now(), Activity::Start);
         fs::write(folder.file("metrics.jsonl"), "{}\n").unwrap();

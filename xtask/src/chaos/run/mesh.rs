@@ -17,8 +17,8 @@ const ALL: [Mesh; 5] = [
     Mesh { ranks: 4, flags: "--nproc-per-node 4 --pp 2 --dp 2 --zero 1" },
 ];
 
-/// One process: what every mesh must equal.
-pub const ALONE: Mesh = ALL[0];
+/// One process, which every mesh must equal.
+pub const SINGLE: Mesh = ALL[0];
 
 /// The meshes of at most so many ranks.
 pub fn up_to(ranks: u32) -> Vec<Mesh> {

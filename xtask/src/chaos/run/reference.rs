@@ -6,23 +6,23 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::folder::{Folder, TEXT, losses};
-use super::mesh::ALONE;
-use super::start::Start;
+use super::dir::{RunDir, TEXT, losses};
+use super::mesh::SINGLE;
+use crate::chaos::process::RunningCommand;
 
 /// Steps of a run.
 pub const STEPS: u64 = 120;
 /// Steps of a run that commands race for.
 pub const RACE_STEPS: u64 = 24;
-/// Steps between checkpoints: short, so that a good part of a run's time goes into them.
+/// Steps between checkpoints: few, so that a run spends much of its time saving.
 pub const EVERY: u64 = 4;
-/// Checkpoints that stay.
+/// Checkpoints that are kept.
 pub const KEEP: usize = 2;
 pub const WEIGHTS: &str = "model.safetensors";
 /// The folder of the run that is never killed.
 pub const REFERENCE: &str = "reference";
 
-/// What all runs must end with.
+/// What every run must end with.
 pub struct Reference {
     pub weights: Vec<u8>,
     losses: Vec<Value>,
@@ -40,13 +40,13 @@ pub fn settings(steps: u64, keep: usize) -> String {
 impl Reference {
     /// Trains once, on one rank, and keeps all checkpoints.
     pub fn train(brigade: &Path, folder: &Path, steps: u64) -> Result<Self> {
-        let line = format!("train {} {} --out {REFERENCE}", settings(steps, 0), ALONE.flags);
-        let end = Start::new(brigade, folder, &line)?.finish()?;
+        let line = format!("train {} {} --out {REFERENCE}", settings(steps, 0), SINGLE.flags);
+        let end = RunningCommand::start(brigade, folder, &line)?.finish()?;
         ensure!(end.status.success(), "`brigade {line}` ended with {}:\n{}", end.status, end.text);
-        Self::of(&Folder(folder.join(REFERENCE)))
+        Self::of(&RunDir(folder.join(REFERENCE)))
     }
 
-    fn of(run: &Folder) -> Result<Self> {
+    fn of(run: &RunDir) -> Result<Self> {
         let file = run.file(WEIGHTS);
         let weights = fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
         Ok(Self { weights, losses: losses(&run.metrics())? })
@@ -54,7 +54,7 @@ impl Reference {
 
     /// # Errors
     /// If a finished run has other weights or losses, or something left of a save.
-    pub fn compare(&self, run: &Folder) -> Result<()> {
+    pub fn compare(&self, run: &RunDir) -> Result<()> {
         let Self { weights, losses } = Self::of(run)?;
         let differs = weights.iter().zip(&self.weights).position(|(a, b)| a != b);
         ensure!(
@@ -73,7 +73,7 @@ impl Reference {
         let names = run.names();
         ensure!(
             names.others().is_empty(),
-            "saves are left in the folder of checkpoints: {:?}",
+            "partial saves are left in the directory of checkpoints: {:?}",
             names.others()
         );
         // A run that was killed after its last save and before the removals that follow has nothing more to save.

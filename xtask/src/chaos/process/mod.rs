@@ -1,0 +1,7 @@
+//! Commands of `brigade` as processes.
+
+mod command;
+mod table;
+
+pub use command::{Ended, RunningCommand};
+pub use table::{kill, ranks, wait_until_gone};
