@@ -66,7 +66,7 @@ impl Program<'_> {
             Outcome::Done | Outcome::Preempted { .. } => {}
             Outcome::Failed(failure)
                 if node.node_rank == 0
-                    && failure.root.rank == 0
+                    && failure.root_cause.rank == 0
                     && failure.panic.is_empty()
                     && printed_its_error(failure) => {}
             other => print_stderr(format_args!("brigade: {other}")),

@@ -75,7 +75,7 @@ impl Session {
             start_from: StartFrom::Scratch,
             run: String::new(),
             restart: 0,
-            heartbeat: HeartbeatSender::from_environment(),
+            heartbeat: HeartbeatSender::from_env(),
             facts: BTreeMap::new(),
             interrupt,
         })

@@ -2,11 +2,13 @@
 
 use std::{path::PathBuf, str::FromStr, time::Duration};
 
-use brigade_comm::allowed_world_size;
+use brigade_comm::{MAX_WORLD_SIZE, allowed_world_size};
 
 use crate::{
-    DEFAULT_MASTER_PORT, DEFAULT_RDZV_PORT, Endpoint, Error, MAX_WORLD_SIZE, Result, endpoint::port_from,
-    restart::MAX_RESTARTS,
+    endpoint::{DEFAULT_MASTER_PORT, DEFAULT_RDZV_PORT, Endpoint},
+    error::{Error, Result},
+    parse::{count, host_timeout, node_count, port, seconds},
+    rank::restart::MAX_RESTARTS,
 };
 
 /// How many ranks to start on a node.
@@ -40,44 +42,6 @@ impl FromStr for NprocPerNode {
                 .map_err(|range| format!("use auto, cpu or {range}; {}", allowed_world_size())),
         }
     }
-}
-
-/// A decimal number within bounds, or a description of the bounds.
-pub(crate) fn count(text: &str, least: usize, most: usize) -> Result<usize, String> {
-    let number = text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok()).flatten();
-    number.filter(|n| (least..=most).contains(n)).ok_or_else(|| format!("a number from {least} to {most}"))
-}
-
-/// A number of nodes: `N`, or torchrun's `MIN:MAX` with both equal.
-pub(crate) fn node_count(text: &str) -> Result<usize, String> {
-    let (least, most) = text.split_once(':').unwrap_or((text, text));
-    let nodes = |text| {
-        count(text, 1, MAX_WORLD_SIZE)
-            .map_err(|range| format!("{range}, each with at least a rank; {}", allowed_world_size()))
-    };
-    let (least, most) = (nodes(least)?, nodes(most)?);
-    if least != most {
-        return Err("a world has a fixed number of nodes; MIN:MAX is not supported".into());
-    }
-    Ok(least)
-}
-
-fn port(text: &str) -> Result<u16, String> {
-    port_from(text).ok_or_else(|| "a port is a number from 1 to 65535".into())
-}
-
-/// A number of seconds, with or without a fraction.
-pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
-    let number = text.bytes().all(|b| b.is_ascii_digit() || b == b'.').then(|| text.parse().ok()).flatten();
-    let duration = number.filter(|seconds| *seconds <= 1e9).map(Duration::try_from_secs_f64);
-    duration.and_then(Result::ok).ok_or_else(|| "a number of seconds from 0 to 1000000000".into())
-}
-
-/// Less than a second may pass between two signs of life of a host that is well.
-fn host_timeout(text: &str) -> Result<Duration, String> {
-    let allowed = Duration::from_secs(1)..=Duration::from_secs(1_000_000);
-    let given = seconds(text).ok().filter(|given| allowed.contains(given));
-    given.ok_or_else(|| "a number of seconds from 1 to 1000000".into())
 }
 
 fn restarts(text: &str) -> Result<u32, String> {

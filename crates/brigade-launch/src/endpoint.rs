@@ -2,6 +2,13 @@
 
 use std::{fmt, net::Ipv6Addr, str::FromStr};
 
+use crate::parse::port;
+
+/// Default port of `--master-port` and `MASTER_PORT`, as torchrun's.
+pub const DEFAULT_MASTER_PORT: u16 = 29500;
+/// Default port of `--rdzv-endpoint`, as torchrun's.
+pub const DEFAULT_RDZV_PORT: u16 = 29400;
+
 /// Where rank 0 waits for the others. Written `host:port`; an IPv6 address stands in brackets.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Endpoint {
@@ -29,7 +36,7 @@ impl Endpoint {
     /// Reads `host:port`, or `host` alone with the given port.
     pub fn parse(text: &str, default_port: u16) -> Result<Self, String> {
         let bracketed_end = text.starts_with('[').then(|| text.find(']')).flatten();
-        let (host, port) = match bracketed_end {
+        let (host, digits) = match bracketed_end {
             Some(end) => match &text[end + 1..] {
                 "" => (&text[..=end], None),
                 rest => (&text[..=end], Some(rest.strip_prefix(':').ok_or("use [address]:port")?)),
@@ -37,10 +44,7 @@ impl Endpoint {
             None if text.matches(':').count() > 1 => (text, None),
             None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
         };
-        let port = match port {
-            None => default_port,
-            Some(digits) => port_from(digits).ok_or("a port is a number from 1 to 65535")?,
-        };
+        let port = digits.map_or(Ok(default_port), port)?;
         Self::new(host, port)
     }
 
@@ -48,11 +52,6 @@ impl Endpoint {
     pub fn is_loopback(&self) -> bool {
         self.host == "localhost" || self.host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
     }
-}
-
-/// A port written in decimal, 1 to 65535.
-pub(crate) fn port_from(digits: &str) -> Option<u16> {
-    digits.parse().ok().filter(|port| *port != 0 && digits.bytes().all(|b| b.is_ascii_digit()))
 }
 
 impl fmt::Display for Endpoint {
@@ -67,9 +66,9 @@ impl fmt::Display for Endpoint {
 impl FromStr for Endpoint {
     type Err = String;
 
-    /// Reads `host:port`; the port defaults to [`DEFAULT_RDZV_PORT`](crate::DEFAULT_RDZV_PORT).
+    /// Reads `host:port`; the port defaults to [`DEFAULT_RDZV_PORT`].
     fn from_str(text: &str) -> Result<Self, String> {
-        Self::parse(text, crate::DEFAULT_RDZV_PORT)
+        Self::parse(text, DEFAULT_RDZV_PORT)
     }
 }
 

@@ -2,7 +2,12 @@
 
 use clap::{Args, Command, FromArgMatches};
 
-use crate::{LaunchArgs, detect, interrupt, restart};
+use crate::{
+    args::LaunchArgs,
+    environment::{Detected, detect},
+    interrupt,
+    rank::{heartbeat, restart},
+};
 
 /// What a line's first byte stands for: a variable, or a flag.
 pub const NAMES: [&str; 46] = [
@@ -74,13 +79,12 @@ pub fn environment(data: &[u8]) {
     };
     let matches = LaunchArgs::augment_args(Command::new("program")).try_get_matches_from(words);
     let args = matches.and_then(|matches| LaunchArgs::from_arg_matches(&matches)).unwrap_or_default();
-    let describe =
-        |found: crate::Detected| (found.to_string(), found.source().to_string(), found.token(&env));
+    let describe = |found: Detected| (found.to_string(), found.source().to_string(), found.token(&env));
     drop(detect(&args, &env).map(describe).map_err(|error| (error.exit_code(), error.to_string())));
     drop((
         restart::read(&env),
         interrupt::preemption_grace(&env),
-        crate::heartbeat::parse(&env("BRIGADE_HEARTBEAT_FD").unwrap_or_default()),
+        heartbeat::parse(&env("BRIGADE_HEARTBEAT_FD").unwrap_or_default()),
     ));
 }
 

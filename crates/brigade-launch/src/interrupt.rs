@@ -21,7 +21,12 @@ use signal_hook::{
     low_level,
 };
 
-use crate::{Error, LAUNCHED_VARIABLE, Result, args::seconds, exit};
+use crate::{
+    environment::LAUNCHED_VARIABLE,
+    error::{Error, Result},
+    exit,
+    parse::seconds,
+};
 
 /// How long a rank may go on after the signal to stop before the process is ended: shorter than the
 /// launcher's [`GRACE`](crate::DEFAULT_GRACE_PERIOD), so that a rank ends by itself.
@@ -184,7 +189,7 @@ pub fn exit_on_signal() -> Result<()> {
 }
 
 /// Signals are the launcher's from now on.
-pub(crate) fn hand_signals_to_launcher() {
+pub(crate) fn hand_over_to_launcher() {
     LEAVES.store(false, Ordering::SeqCst);
     unblock_signals();
 }

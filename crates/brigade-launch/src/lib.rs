@@ -59,37 +59,34 @@ mod error;
 pub mod exit;
 #[doc(hidden)]
 pub mod fuzzing;
-pub mod heartbeat;
-mod inherited_fd;
 pub mod interrupt;
-mod listener;
-mod nodes;
-mod restart;
-mod supervisor;
+mod launcher;
+mod parse;
+mod rank;
 mod token;
 
 pub use args::{LaunchArgs, NprocPerNode};
 pub use brigade_comm::MAX_WORLD_SIZE;
-pub use endpoint::Endpoint;
-pub use environment::{Detected, NodeInfo, RankInfo, Source, detect};
+pub use endpoint::{DEFAULT_MASTER_PORT, DEFAULT_RDZV_PORT, Endpoint};
+pub use environment::{Detected, LAUNCHED_VARIABLE, NodeInfo, RankInfo, Source, detect};
 pub use error::{Error, Result};
-pub use heartbeat::HeartbeatSender;
-pub use listener::inherited_listener;
-pub use restart::{MAX_RESTARTS, RESTART_VARIABLE, restart_count};
-pub use supervisor::{
-    DEFAULT_GRACE_PERIOD, DEFAULT_HEARTBEAT_TIMEOUT, DEFAULT_HOST_TIMEOUT, DEFAULT_INIT_TIMEOUT,
-    DEFAULT_RESTART_DELAY, DEFAULT_STOPPED_TIMEOUT, Event, ExitReason, LaunchConfig, NodeFailure, OtherRank,
-    Outcome, ROOT_CAUSE_WINDOW, RankExit, RankFailure, StoppedRank, launch,
+pub use launcher::{
+    config::{
+        DEFAULT_GRACE_PERIOD, DEFAULT_HEARTBEAT_TIMEOUT, DEFAULT_HOST_TIMEOUT, DEFAULT_INIT_TIMEOUT,
+        DEFAULT_RESTART_DELAY, DEFAULT_STOPPED_TIMEOUT, LaunchConfig,
+    },
+    deadlines::ROOT_CAUSE_WINDOW,
+    launch,
+    outcome::{
+        Outcome,
+        event::Event,
+        failure::{NodeFailure, OtherRank, RankFailure, StoppedRank},
+        rank_exit::{ExitReason, RankExit},
+    },
+};
+pub use rank::{
+    heartbeat::{self, HeartbeatSender},
+    listener::{LISTENER_VARIABLE, inherited_listener},
+    restart::{MAX_RESTARTS, RESTART_VARIABLE, restart_count},
 };
 pub use token::Token;
-
-/// Default port of `--master-port` and `MASTER_PORT`, as torchrun's.
-pub const DEFAULT_MASTER_PORT: u16 = 29500;
-/// Default port of `--rdzv-endpoint`, as torchrun's.
-pub const DEFAULT_RDZV_PORT: u16 = 29400;
-
-/// Set to `1` for every rank that [`launch`] starts. Such a process is a rank whatever its flags say, so a
-/// program can start itself again with its own arguments.
-pub const LAUNCHED_VARIABLE: &str = "BRIGADE_LAUNCHED";
-/// The number of the file descriptor, in rank 0, of the listening socket that the launcher bound.
-pub const LISTENER_VARIABLE: &str = "BRIGADE_RDZV_FD";

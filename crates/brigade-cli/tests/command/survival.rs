@@ -161,7 +161,7 @@ fn a_silent_rank_ends_the_run() {
     let done = running.wait();
     assert_eq!(done.code, Some(1), "{}", done.err);
     assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
-    assert!(done.err.contains("rank 1 has not moved for 2 s"), "{}", done.err);
+    assert!(done.err.contains("rank 1 has sent no heartbeat for 2 s"), "{}", done.err);
     all_gone(&ranks);
 }
 

@@ -7,10 +7,16 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::{Detected, NodeInfo, Source, variables::Variables};
-use brigade_comm::allowed_world_size;
+use brigade_comm::{MAX_WORLD_SIZE, allowed_world_size};
 
-use crate::{DEFAULT_MASTER_PORT, Endpoint, Error, MAX_WORLD_SIZE, Result};
+use super::{
+    detected::{Detected, NodeInfo, Source},
+    variables::Variables,
+};
+use crate::{
+    endpoint::{DEFAULT_MASTER_PORT, Endpoint},
+    error::{Error, Result},
+};
 
 /// The longest description that is read, in bytes.
 const MAX_BYTES: usize = 16 << 20;

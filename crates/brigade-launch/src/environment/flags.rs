@@ -1,7 +1,10 @@
 //! The command line as the source.
 
-use super::{Detected, NodeInfo, Source, within_bounds};
-use crate::{Error, LaunchArgs, NprocPerNode, Result};
+use super::detected::{Detected, NodeInfo, Source, within_bounds};
+use crate::{
+    args::{LaunchArgs, NprocPerNode},
+    error::{Error, Result},
+};
 
 /// The node that the flags describe.
 pub fn read(args: &LaunchArgs, overridden: Option<Source>) -> Result<Detected> {

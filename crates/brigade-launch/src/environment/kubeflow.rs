@@ -1,7 +1,14 @@
 //! Kubeflow's `PET_*`: torchrun's flags as variables.
 
-use super::{Detected, NodeInfo, Source, variables::Variables};
-use crate::{Error, NprocPerNode, Result, args::node_count};
+use super::{
+    detected::{Detected, NodeInfo, Source},
+    variables::Variables,
+};
+use crate::{
+    args::NprocPerNode,
+    error::{Error, Result},
+    parse::node_count,
+};
 
 const HINT: &str = "with several nodes set PET_NNODES, PET_NODE_RANK and PET_MASTER_ADDR together";
 

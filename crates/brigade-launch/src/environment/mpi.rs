@@ -1,7 +1,15 @@
 //! Ranks that `mpirun` or `mpiexec` started.
 
-use super::{Detected, RankInfo, Source, variables::Variables};
-use crate::{DEFAULT_MASTER_PORT, Endpoint, MAX_WORLD_SIZE, Result};
+use brigade_comm::MAX_WORLD_SIZE;
+
+use super::{
+    detected::{Detected, RankInfo, Source},
+    variables::Variables,
+};
+use crate::{
+    endpoint::{DEFAULT_MASTER_PORT, Endpoint},
+    error::Result,
+};
 
 struct Names {
     rank: &'static str,

@@ -1,7 +1,12 @@
 //! `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and their kin.
 
-use super::{Detected, NodeInfo, RankInfo, Source, variables::Variables};
-use crate::{Error, MAX_WORLD_SIZE, Result};
+use brigade_comm::MAX_WORLD_SIZE;
+
+use super::{
+    detected::{Detected, NodeInfo, RankInfo, Source},
+    variables::Variables,
+};
+use crate::error::{Error, Result};
 
 const SET: [&str; 3] = ["RANK", "WORLD_SIZE", "MASTER_ADDR"];
 const HINT: &str = "set RANK, WORLD_SIZE and MASTER_ADDR together, or none of them";

@@ -1,6 +1,10 @@
 //! Reading numbers and addresses from the environment.
 
-use crate::{DEFAULT_MASTER_PORT, Endpoint, Error, Result, args::count, endpoint::port_from};
+use crate::{
+    endpoint::{DEFAULT_MASTER_PORT, Endpoint},
+    error::{Error, Result},
+    parse::{count, port},
+};
 
 /// The environment. An empty variable counts as not set.
 #[derive(Clone, Copy)]
@@ -45,7 +49,7 @@ impl Variables<'_> {
     /// A port, if the variable is set.
     pub fn port(self, name: &str) -> Result<Option<u16>> {
         let parse = |text: String| {
-            port_from(&text).ok_or_else(|| Error::variable(name, &text, "it must be a port from 1 to 65535"))
+            port(&text).map_err(|_| Error::variable(name, &text, "it must be a port from 1 to 65535"))
         };
         self.get(name).map(parse).transpose()
     }

@@ -2,68 +2,88 @@
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
-use brigade_comm::allowed_world_size;
+use brigade_comm::{MAX_WORLD_SIZE, allowed_world_size};
 
-use super::{
-    DEFAULT_GRACE_PERIOD, DEFAULT_HEARTBEAT_TIMEOUT, DEFAULT_HOST_TIMEOUT, DEFAULT_INIT_TIMEOUT,
-    DEFAULT_RESTART_DELAY, DEFAULT_STOPPED_TIMEOUT,
-};
 use crate::{
-    Endpoint, Error, LaunchArgs, MAX_RESTARTS, MAX_WORLD_SIZE, NodeInfo, Result, Token,
+    args::LaunchArgs,
+    endpoint::Endpoint,
+    environment::NodeInfo,
+    error::{Error, Result},
     interrupt::DEFAULT_PREEMPTION_GRACE,
+    rank::restart::MAX_RESTARTS,
+    token::Token,
 };
 
-/// The ranks of one node to start.
+/// Default of [`LaunchConfig::grace_period`].
+pub const DEFAULT_GRACE_PERIOD: Duration = Duration::from_millis(1500);
+
+/// Default of [`LaunchConfig::heartbeat_timeout`].
+pub const DEFAULT_HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// Default of [`LaunchConfig::stopped_timeout`]: that of an operation between ranks, so that a rank which is alone and stopped is
+/// noticed as soon as one for which others wait.
+pub const DEFAULT_STOPPED_TIMEOUT: Duration = Duration::from_secs(100);
+
+/// Default of [`LaunchConfig::host_timeout`].
+pub const DEFAULT_HOST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Default of [`LaunchConfig::init_timeout`].
+pub const DEFAULT_INIT_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Default of [`LaunchConfig::restart_delay`].
+pub const DEFAULT_RESTART_DELAY: Duration = Duration::from_secs(1);
+
+/// The ranks to start on one node.
 ///
 /// Each rank runs `program args…` with the launcher's environment, `env`, and `RANK LOCAL_RANK WORLD_SIZE
 /// LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT BRIGADE_TOKEN BRIGADE_LAUNCHED=1
 /// BRIGADE_RESTART_COUNT TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS BRIGADE_PREEMPTION_GRACE
-/// BRIGADE_HEARTBEAT_FD`; standard input is empty. The rank `r` of the node is rank `node_rank * nproc + r`
+/// BRIGADE_HEARTBEAT_FD`; standard input is empty. Local rank `r` is rank `node_rank * nproc + r`
 /// of the world, so all nodes need the same `nproc`.
 #[derive(Debug, Clone)]
 pub struct LaunchConfig {
-    /// The program: a path, or a name that is looked for in `PATH`.
+    /// The program: a path, or a name to look up in `PATH`.
     pub program: OsString,
     /// Its arguments.
     pub args: Vec<OsString>,
-    /// Variables to set besides.
+    /// Further variables to set.
     pub env: Vec<(OsString, OsString)>,
-    /// Whether the program calls [`interrupt::install`](crate::interrupt::install): its ranks then begin with signals
-    /// [held back](crate::interrupt::block_signals), so that none ends them before.
+    /// Whether the program calls [`interrupt::install`](crate::interrupt::install): its ranks then start with signals
+    /// [blocked](crate::interrupt::block_signals), so that none ends them before that call.
     pub blocks_signals: bool,
-    /// Ranks on this node. With those of all nodes they are at most [`MAX_WORLD_SIZE`].
+    /// Ranks on this node. Over all nodes there are at most [`MAX_WORLD_SIZE`].
     pub nproc: usize,
     /// Nodes, at least one.
     pub nnodes: usize,
     /// This node's number, below `nnodes`.
     pub node_rank: usize,
-    /// On a single node: where rank 0 waits; `None` takes a free port of 127.0.0.1. On several nodes: where the
+    /// On a single node: where rank 0 waits for the others; `None` takes a free port of 127.0.0.1. On several nodes: where the
     /// nodes' launchers meet; the ranks get a free port of node 0's host, a new one at each start.
     pub endpoint: Option<Endpoint>,
-    /// The world's secret.
+    /// The secret by which the world's ranks authenticate each other.
     pub token: Token,
-    /// Where the logs go, one file `rank-<r>.log` each; made if missing, files in it are overwritten. A
-    /// restarted rank writes on in its file, after a line that says which start this is.
+    /// The folder of the logs, one file `rank-<r>.log` each; made if missing, files in it are overwritten. A
+    /// restarted rank appends to its file, after a line with the number of the restart.
     pub log_dir: PathBuf,
     /// Also print the output of ranks other than 0, each line with `[rank r]` before it.
     pub tee: bool,
     /// How long after SIGINT a rank may go on before it is killed.
-    pub grace: Duration,
-    /// How often the world is started again after a failure, 0 to [`MAX_RESTARTS`]. On several nodes node 0's
+    pub grace_period: Duration,
+    /// How often the ranks are restarted after a failure, 0 to [`MAX_RESTARTS`]. On several nodes node 0's
     /// number counts.
     pub max_restarts: u32,
-    /// Between a failure and the next start, so that a world that fails at once does not spin.
+    /// Between a failure and the restart, so that ranks that fail at once are not restarted in a busy loop.
     pub restart_delay: Duration,
-    /// How long after SIGTERM or SIGUSR1 the ranks may take to save a checkpoint and leave.
+    /// How long after SIGTERM or SIGUSR1 the ranks may take to save a checkpoint and exit.
     pub preemption_grace: Duration,
-    /// How long a rank that has a [`HeartbeatSender`](crate::HeartbeatSender) may be silent; `None` for ever.
+    /// How long a rank that has sent a [heartbeat](crate::HeartbeatSender) may go without another; `None` for ever.
     pub heartbeat_timeout: Option<Duration>,
-    /// How long a rank that has a [`HeartbeatSender`](crate::HeartbeatSender) may be stopped by a signal (SIGSTOP, SIGTSTP).
+    /// How long a rank that has sent a [heartbeat](crate::HeartbeatSender) may be stopped by a signal (SIGSTOP, SIGTSTP).
     pub stopped_timeout: Duration,
     /// On several nodes: how long their launchers wait for each other, at the start and for one that is lost.
     pub init_timeout: Duration,
     /// On several nodes: how long another node may be out of reach, or its launcher stopped, before it counts as lost. As TCP
-    /// doubles its pauses between retries, what is mended within half of that is survived.
+    /// doubles its pauses between retries, an interruption of up to half of this is survived.
     pub host_timeout: Duration,
 }
 
@@ -87,7 +107,7 @@ impl LaunchConfig {
             token,
             log_dir: log_dir.into(),
             tee: false,
-            grace: DEFAULT_GRACE_PERIOD,
+            grace_period: DEFAULT_GRACE_PERIOD,
             max_restarts: 0,
             restart_delay: DEFAULT_RESTART_DELAY,
             preemption_grace: DEFAULT_PREEMPTION_GRACE,
@@ -103,8 +123,7 @@ impl LaunchConfig {
         Self { nnodes: node.nnodes, node_rank: node.node_rank, endpoint: node.endpoint.clone(), ..self }
     }
 
-    /// The same with what the flags say of logs, restarts and deadlines. Where they say nothing, nothing
-    /// changes.
+    /// The same with the flags for logs, restarts and deadlines applied. A flag that is not given changes nothing.
     pub fn with_flags(mut self, flags: &LaunchArgs) -> Self {
         self.tee |= flags.tee;
         self.max_restarts = flags.max_restarts.unwrap_or(self.max_restarts);
@@ -119,11 +138,11 @@ impl LaunchConfig {
         self
     }
 
-    pub(super) fn first_rank(&self) -> usize {
+    pub(crate) fn first_rank(&self) -> usize {
         self.node_rank * self.nproc
     }
 
-    pub(super) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         let within = |field, value: usize, least: usize, most: usize| match (least..=most).contains(&value) {
             true => Ok(()),
             false => {

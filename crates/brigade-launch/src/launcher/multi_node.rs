@@ -1,4 +1,4 @@
-//! The starts of a world on several nodes, whose launchers agree on each of them.
+//! The starts and restarts of a world on several nodes, whose launchers agree on each of them.
 
 use std::{
     net::TcpListener,
@@ -7,27 +7,28 @@ use std::{
 };
 
 use super::{
-    LaunchConfig, ended_by,
-    event::{Event, Message},
-    failure::NodeFailure,
-    host_name, next_between_rounds,
-    outcome::{Outcome, signal_name},
-    process::{RankZero, Start},
-    report::{Decision, decide},
-    round::{Finished, Round},
-    start_ranks,
-    terminal::Terminal,
+    config::LaunchConfig,
+    listener,
+    message::{Message, receive_between_restarts},
+    node_group::{NodeDescription, NodeEvent, NodeGroup, NodeGroupConfig, NodeState, NodeStatus, StopCause},
+    outcome::{
+        Outcome,
+        decision::{Decision, decide, decide_without_others},
+        event::Event,
+        failure::NodeFailure,
+        rank_exit::signal_name,
+        report::LostNode,
+    },
+    process::{RankZero, StartInfo, Terminal},
+    worker_group::{WorkerGroup, WorkerGroupResult, start_ranks},
 };
 use crate::{
-    Endpoint, Error, Result,
+    endpoint::Endpoint,
+    error::{Error, Result},
     interrupt::InterruptKind,
-    listener,
-    nodes::{
-        LostNode, NodeDescription, NodeEvent, NodeGroup, NodeGroupConfig, NodeState, NodeStatus, StopCause,
-    },
 };
 
-/// How much longer than the launchers' own deadline this one waits for news of them.
+/// How much longer than the launchers' own deadline this one waits to hear from them.
 const MARGIN: Duration = Duration::from_secs(10);
 
 /// How long the launchers may take to leave together.
@@ -35,6 +36,7 @@ const LEAVE: Duration = Duration::from_secs(10);
 
 pub fn run(
     launch: &LaunchConfig,
+    host: String,
     sender: Sender<Message>,
     messages: Receiver<Message>,
     on_event: &mut dyn FnMut(Event),
@@ -47,9 +49,17 @@ pub fn run(
         0 => Some(listener::bind(Some(&endpoint), launch.nnodes)?.0),
         _ => None,
     };
-    let (host, hosts) = (host_name(), vec![]);
-    let node =
-        Node { launch, sender, messages, endpoint, listener, host, hosts, max_restarts: 0, nodes: None };
+    let node = Node {
+        launch,
+        sender,
+        messages,
+        endpoint,
+        listener,
+        host,
+        hosts: vec![],
+        max_restarts: 0,
+        node_group: None,
+    };
     node.run(on_event)
 }
 
@@ -60,79 +70,88 @@ struct Node<'a> {
     messages: Receiver<Message>,
     /// Where the launchers meet.
     endpoint: Endpoint,
-    /// On node 0, bound to the endpoint from the first to the last moment.
+    /// On node 0, bound to the endpoint throughout.
     listener: Option<TcpListener>,
     host: String,
     /// The names of all hosts.
     hosts: Vec<String>,
     max_restarts: u32,
-    /// The others, while this node is in touch with them.
-    nodes: Option<NodeGroup>,
+    /// The group of all launchers, while this one is a member.
+    node_group: Option<NodeGroup>,
 }
 
-/// What came out of waiting for the others.
-enum Gathered<T> {
+/// The result of waiting for the other nodes.
+enum Waited<T> {
     Ready(T),
     /// A launcher got a signal.
     Ended(Outcome),
     Lost(LostNode),
 }
 
-/// What the start of a round needs.
-struct Go {
-    start: Start,
+/// What starting the ranks needs.
+struct ReadyStart {
+    start: StartInfo,
     listener: Option<TcpListener>,
     epoch: Instant,
 }
 
 impl Node<'_> {
     fn run(mut self, on_event: &mut dyn FnMut(Event)) -> Result<Outcome> {
-        let mut number = 0;
+        let mut restart_count = 0;
         let mut failed: Option<Outcome> = None;
         loop {
-            if self.nodes.is_none() {
-                match self.meet(number, failed.is_some())? {
-                    Gathered::Ready(agreed) => number = agreed,
-                    Gathered::Ended(outcome) => return Ok(outcome),
-                    Gathered::Lost(lost) => return self.never_met(failed, lost),
+            if self.node_group.is_none() {
+                match self.join(restart_count, failed.is_some())? {
+                    Waited::Ready(agreed) => restart_count = agreed,
+                    Waited::Ended(outcome) => return Ok(outcome),
+                    Waited::Lost(lost) => return self.join_failed(failed, lost),
                 }
             }
-            let decision = match self.gather(number)? {
-                Gathered::Ready(go) => {
-                    let finished = self.round(go, on_event)?;
-                    if finished.lost.is_some() {
-                        self.nodes = None;
+            let decision = match self.wait_until_ready(restart_count)? {
+                Waited::Ready(ready) => {
+                    let WorkerGroupResult { mut reports, lost } = self.run_ranks(ready, on_event)?;
+                    if lost.is_some() {
+                        self.node_group = None;
                     }
-                    decide(finished, &self.hosts, number)
+                    match (lost, reports.pop()) {
+                        (Some(lost), Some(own)) => {
+                            decide_without_others(own, lost, &self.hosts, restart_count)
+                        }
+                        (_, last) => {
+                            reports.extend(last);
+                            decide(reports, restart_count)
+                        }
+                    }
                 }
-                Gathered::Ended(outcome) => return Ok(outcome),
-                Gathered::Lost(lost) => {
-                    self.nodes = None;
+                Waited::Ended(outcome) => return Ok(outcome),
+                Waited::Lost(lost) => {
+                    self.node_group = None;
                     let host = lost.node.and_then(|node| self.hosts.get(node).cloned());
                     let LostNode { node, reason, after } = lost;
-                    let lost = NodeFailure { node, host, reason, after, restarts: number, others: vec![] };
+                    let lost =
+                        NodeFailure { node, host, reason, after, restarts: restart_count, others: vec![] };
                     Decision { outcome: Outcome::NodeLost(lost), may_restart: true }
                 }
             };
             let Decision { outcome, may_restart } = decision;
-            if !may_restart || number >= self.max_restarts {
+            if !may_restart || restart_count >= self.max_restarts {
                 self.leave(StopCause::None);
                 return Ok(outcome);
             }
-            number += 1;
+            restart_count += 1;
             let (of, failure) = (self.max_restarts, Box::new(outcome.clone()));
-            on_event(Event::Restarting { number, of, failure });
+            on_event(Event::Restarting { number: restart_count, of, failure });
             failed = Some(outcome);
         }
     }
 
-    /// Gets in touch with the others. Gives the number of the round that comes next, which a launcher that was
+    /// Joins the other launchers. Returns the number of restarts, which a launcher that was
     /// started again does not know by itself.
-    fn meet(&mut self, number: u32, again: bool) -> Result<Gathered<u32>> {
+    fn join(&mut self, restart_count: u32, is_rejoin: bool) -> Result<Waited<u32>> {
         let system = |source| Error::System { operation: "share the socket of the rendezvous", source };
         let LaunchConfig { nnodes, node_rank, nproc, max_restarts, init_timeout, host_timeout, .. } =
             *self.launch;
-        let meeting = NodeGroupConfig {
+        let config = NodeGroupConfig {
             node: node_rank,
             nnodes,
             endpoint: self.endpoint.to_string(),
@@ -140,26 +159,32 @@ impl Node<'_> {
             token: self.launch.token.as_str().to_owned(),
             timeout: init_timeout,
             host_timeout,
-            again,
-            description: NodeDescription { host: self.host.clone(), nproc, max_restarts, round: number },
+            is_rejoin,
+            description: NodeDescription { host: self.host.clone(), nproc, max_restarts, restart_count },
         };
-        let nodes = NodeGroup::start(meeting, self.sender.clone())?;
+        let sender = self.sender.clone();
+        // The launcher may have stopped listening.
+        let send = move |event| drop(sender.send(Message::Node(event)));
+        let node_group = NodeGroup::start(config, send)?;
         let deadline = Instant::now() + init_timeout + MARGIN;
         loop {
-            let lost = |reason| Ok(Gathered::Lost(LostNode { node: None, reason, after: None }));
-            match next_between_rounds(&self.messages, deadline) {
+            let lost = |reason: String| Ok(Waited::Lost(LostNode::unknown(reason)));
+            match receive_between_restarts(&self.messages, deadline) {
                 Some(Message::Signal(signal)) => {
-                    return Ok(Gathered::Ended(ended_by(signal_name(signal), InterruptKind::of(signal))));
+                    return Ok(Waited::Ended(Outcome::without_ranks(
+                        signal_name(signal),
+                        InterruptKind::of(signal),
+                    )));
                 }
                 Some(Message::Node(NodeEvent::Joined(descriptions))) => {
-                    self.nodes = Some(nodes);
-                    // All see the same, so that they leave together.
+                    self.node_group = Some(node_group);
+                    // All launchers see the same, so they leave together.
                     check_alike(&descriptions, node_rank).inspect_err(|_| self.leave(StopCause::None))?;
                     self.max_restarts =
                         descriptions.first().map_or(0, |description| description.max_restarts);
                     self.hosts = descriptions.iter().map(|description| description.host.clone()).collect();
-                    return Ok(Gathered::Ready(
-                        descriptions.iter().map(|description| description.round).max().unwrap_or(0),
+                    return Ok(Waited::Ready(
+                        descriptions.iter().map(|description| description.restart_count).max().unwrap_or(0),
                     ));
                 }
                 Some(Message::Node(NodeEvent::JoinFailed(error))) => return lost(error.to_string()),
@@ -169,7 +194,7 @@ impl Node<'_> {
         }
     }
 
-    fn never_met(&self, failed: Option<Outcome>, lost: LostNode) -> Result<Outcome> {
+    fn join_failed(&self, failed: Option<Outcome>, lost: LostNode) -> Result<Outcome> {
         match failed {
             Some(Outcome::NodeLost(before)) => {
                 let reason = format!("{}; then no launcher took its place: {}", before.reason, lost.reason);
@@ -183,112 +208,112 @@ impl Node<'_> {
         }
     }
 
-    /// Waits until all nodes are ready for the round.
-    fn gather(&mut self, number: u32) -> Result<Gathered<Go>> {
+    /// Waits until all nodes are ready to start their ranks.
+    fn wait_until_ready(&mut self, restart_count: u32) -> Result<Waited<ReadyStart>> {
         let LaunchConfig { node_rank, init_timeout, restart_delay, .. } = *self.launch;
-        let begin = Instant::now() + if number > 0 { restart_delay } else { Duration::ZERO };
+        let begin = Instant::now() + if restart_count > 0 { restart_delay } else { Duration::ZERO };
         let deadline = begin + init_timeout;
         let mut socket: Option<(TcpListener, u16)> = None;
         let mut published = false;
         loop {
             if !published && Instant::now() >= begin {
                 socket = match node_rank {
-                    0 => Some(listener::bind_anywhere(&self.endpoint)?),
+                    0 => Some(listener::bind_free_port(&self.endpoint)?),
                     _ => None,
                 };
                 let port = socket.as_ref().map_or(0, |(_, port)| *port);
                 self.publish(NodeStatus {
                     state: NodeState::Ready,
                     cause: StopCause::None,
-                    round: number,
+                    restart_count,
                     port,
                 });
                 published = true;
             }
             let until = if published { deadline } else { begin };
-            match next_between_rounds(&self.messages, until) {
+            match receive_between_restarts(&self.messages, until) {
                 Some(Message::Signal(signal)) => {
                     let kind = InterruptKind::of(signal);
                     self.leave(StopCause::Requested(kind, signal));
-                    return Ok(Gathered::Ended(ended_by(signal_name(signal), kind)));
+                    return Ok(Waited::Ended(Outcome::without_ranks(signal_name(signal), kind)));
                 }
-                Some(Message::Node(NodeEvent::Lost(lost))) => return Ok(Gathered::Lost(lost)),
-                Some(Message::Node(NodeEvent::Statuses(at, table))) => {
-                    if let Some(gone) = self.somebody_left(&table) {
+                Some(Message::Node(NodeEvent::Lost(lost))) => return Ok(Waited::Lost(lost)),
+                Some(Message::Node(NodeEvent::Statuses(at, statuses))) => {
+                    if let Some(gone) = self.leaving_node(&statuses) {
                         return Ok(gone);
                     }
-                    if table.iter().all(|status| status.state == NodeState::Ready) {
-                        let port = table.first().map_or(0, |status| status.port);
+                    if statuses.iter().all(|status| status.state == NodeState::Ready) {
+                        let port = statuses.first().map_or(0, |status| status.port);
                         let endpoint = Endpoint { host: self.endpoint.host.clone(), port };
-                        let start = Start { round: number, max_restarts: self.max_restarts, endpoint };
+                        let start = StartInfo { restart_count, max_restarts: self.max_restarts, endpoint };
                         let listener = socket.take().map(|(listener, _)| listener);
-                        return Ok(Gathered::Ready(Go { start, listener, epoch: at }));
+                        return Ok(Waited::Ready(ReadyStart { start, listener, epoch: at }));
                     }
                 }
                 Some(_) => {}
                 None if published => {
                     let reason = format!("not all nodes were ready within {} s", init_timeout.as_secs_f64());
-                    return Ok(Gathered::Lost(LostNode { node: None, reason, after: None }));
+                    return Ok(Waited::Lost(LostNode::unknown(reason)));
                 }
                 None => {}
             }
         }
     }
 
-    /// Another launcher that does not go on with this round.
-    fn somebody_left(&mut self, table: &[NodeStatus]) -> Option<Gathered<Go>> {
+    /// What to do if another launcher leaves instead of starting its ranks.
+    fn leaving_node(&mut self, statuses: &[NodeStatus]) -> Option<Waited<ReadyStart>> {
         let (node, status) =
-            table.iter().enumerate().find(|(_, status)| status.state == NodeState::Leaving)?;
+            statuses.iter().enumerate().find(|(_, status)| status.state == NodeState::Leaving)?;
         match status.cause {
             StopCause::Requested(kind, signal) => {
                 self.leave(status.cause);
-                let by = format!("{} on node {node}", signal_name(signal));
-                Some(Gathered::Ended(ended_by(by, kind)))
+                let source = format!("{} on node {node}", signal_name(signal));
+                Some(Waited::Ended(Outcome::without_ranks(source, kind)))
             }
             _ => {
                 let reason = "its launcher has ended".into();
-                Some(Gathered::Lost(LostNode { node: Some(node), reason, after: None }))
+                Some(Waited::Lost(LostNode { node: Some(node), reason, after: None }))
             }
         }
     }
 
-    fn round(&self, go: Go, on_event: &mut dyn FnMut(Event)) -> Result<Finished> {
-        let Go { start, listener, epoch } = go;
+    fn run_ranks(&self, ready: ReadyStart, on_event: &mut dyn FnMut(Event)) -> Result<WorkerGroupResult> {
+        let ReadyStart { start, listener, epoch } = ready;
         let zero = listener.map(|listener| RankZero { listener, terminal: Terminal::open() });
         let started = start_ranks(self.launch, &start, zero, &self.sender, on_event);
         let (ranks, terminal) = started.inspect_err(|error| {
-            if let Some(nodes) = &self.nodes {
-                nodes.abort(&error.to_string());
+            if let Some(node_group) = &self.node_group {
+                node_group.abort(&error.to_string());
             }
         })?;
-        let round = Round {
+        let group = WorkerGroup {
             launch: self.launch,
-            number: start.round,
+            restart_count: start.restart_count,
             epoch,
             host: &self.host,
             messages: &self.messages,
-            nodes: self.nodes.as_ref(),
+            node_group: self.node_group.as_ref(),
             on_event,
             ranks,
             terminal,
         };
-        Ok(round.run())
+        Ok(group.run())
     }
 
     fn publish(&self, status: NodeStatus) {
-        if let Some(nodes) = &self.nodes {
-            nodes.publish(status, None);
+        if let Some(node_group) = &self.node_group {
+            node_group.publish(status, None);
         }
     }
 
     /// Leaves together with the others; another signal leaves at once.
     fn leave(&mut self, cause: StopCause) {
-        self.publish(NodeStatus { state: NodeState::Leaving, cause, round: 0, port: 0 });
+        self.publish(NodeStatus { state: NodeState::Leaving, cause, restart_count: 0, port: 0 });
         let deadline = Instant::now() + LEAVE;
-        while self.nodes.is_some() {
-            match next_between_rounds(&self.messages, deadline) {
+        while self.node_group.is_some() {
+            match receive_between_restarts(&self.messages, deadline) {
                 Some(Message::Node(NodeEvent::Left | NodeEvent::Lost(_)) | Message::Signal(_)) | None => {
-                    self.nodes = None;
+                    self.node_group = None;
                 }
                 Some(_) => {}
             }

@@ -16,16 +16,16 @@ use signal_hook::{
     iterator::{Handle, Signals},
 };
 
-use super::event::Message;
+use super::message::Message;
 use crate::interrupt::{self, is_ignored};
 
 /// Forwards signals as messages until dropped. While nothing forwards them they have their default effect, or none in a
-/// process that was to [leave at once](interrupt::exit_on_signal): its end is near.
+/// process that called [`exit_on_signal`](interrupt::exit_on_signal): it is about to end.
 pub struct SignalForwarder(Handle);
 
-/// The number of forwardings, and the signals that have been taken over.
+/// The number of forwarders, and the signals that have been taken over.
 static ACTIVE: Mutex<(usize, Vec<i32>)> = Mutex::new((0, Vec::new()));
-/// True while there is no forwarding: the handlers then do what the system would do without them.
+/// True while there is no forwarder: the handlers then do what the system would do without them.
 static DEFAULT: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
 impl SignalForwarder {
@@ -49,7 +49,7 @@ impl SignalForwarder {
         })?;
         active.0 += 1;
         DEFAULT.store(false, Ordering::SeqCst);
-        interrupt::hand_signals_to_launcher();
+        interrupt::hand_over_to_launcher();
         Ok(Self(handle))
     }
 }

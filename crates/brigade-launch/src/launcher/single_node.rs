@@ -1,4 +1,4 @@
-//! The starts of a world on one node.
+//! The starts and restarts of a world on one node.
 
 use std::{
     sync::mpsc::{Receiver, Sender},
@@ -6,46 +6,58 @@ use std::{
 };
 
 use super::{
-    LaunchConfig, ended_by,
-    event::{Event, Message},
-    host_name, next_between_rounds,
-    outcome::{Outcome, signal_name},
-    process::{RankZero, Start},
-    report::decide,
-    round::Round,
-    start_ranks,
-    terminal::Terminal,
+    config::LaunchConfig,
+    listener,
+    message::{Message, receive_between_restarts},
+    outcome::{
+        Outcome,
+        decision::{Decision, decide},
+        event::Event,
+        rank_exit::signal_name,
+    },
+    process::{RankZero, StartInfo, Terminal},
+    worker_group::{WorkerGroup, start_ranks},
 };
-use crate::{Result, interrupt::InterruptKind, listener};
+use crate::{error::Result, interrupt::InterruptKind};
 
 pub fn run(
     launch: &LaunchConfig,
+    host: &str,
     sender: &Sender<Message>,
     messages: &Receiver<Message>,
     on_event: &mut dyn FnMut(Event),
 ) -> Result<Outcome> {
-    let host = host_name();
     let max_restarts = launch.max_restarts;
-    let mut number = 0;
+    let mut restart_count = 0;
     loop {
         let (listener, endpoint) = listener::bind(launch.endpoint.as_ref(), 1)?;
         let zero = RankZero { listener, terminal: Terminal::open() };
-        let start = Start { round: number, max_restarts, endpoint };
+        let start = StartInfo { restart_count, max_restarts, endpoint };
         let epoch = Instant::now();
         let (ranks, terminal) = start_ranks(launch, &start, Some(zero), sender, on_event)?;
-        let (host, nodes) = (host.as_str(), None);
-        let round = Round { launch, number, epoch, host, messages, nodes, on_event, ranks, terminal };
-        let decision = decide(round.run(), &[], number);
-        if !decision.may_restart || number >= max_restarts {
-            return Ok(decision.outcome);
+        let node_group = None;
+        let group = WorkerGroup {
+            launch,
+            restart_count,
+            epoch,
+            host,
+            messages,
+            node_group,
+            on_event,
+            ranks,
+            terminal,
+        };
+        let Decision { outcome, may_restart } = decide(group.run().reports, restart_count);
+        if !may_restart || restart_count >= max_restarts {
+            return Ok(outcome);
         }
-        number += 1;
-        let failure = Box::new(decision.outcome);
-        on_event(Event::Restarting { number, of: max_restarts, failure });
+        restart_count += 1;
+        let failure = Box::new(outcome);
+        on_event(Event::Restarting { number: restart_count, of: max_restarts, failure });
         if let Some(Message::Signal(signal)) =
-            next_between_rounds(messages, Instant::now() + launch.restart_delay)
+            receive_between_restarts(messages, Instant::now() + launch.restart_delay)
         {
-            return Ok(ended_by(signal_name(signal), InterruptKind::of(signal)));
+            return Ok(Outcome::without_ranks(signal_name(signal), InterruptKind::of(signal)));
         }
     }
 }

@@ -1,9 +1,8 @@
-//! A rank's signs of life.
+//! Heartbeats of a rank.
 //!
-//! The launcher hands each rank a pipe. What the training loop says into it has no other effect than that the
-//! launcher knows where the rank is, and that a rank which falls silent is stuck: waiting for a disk that
-//! does not answer, spinning in a loop, stopped. Deadlines of collectives cannot see that, they only name
-//! who did not come.
+//! The launcher hands each rank a pipe. The training loop writes into it what it is about to do, so the launcher knows where
+//! the rank is, and that a rank without heartbeats is stuck: waiting for a disk that does not answer, spinning in a loop,
+//! stopped. Deadlines of collectives cannot tell; they only name who did not arrive.
 
 use std::{
     fs::File,
@@ -21,42 +20,42 @@ use rustix::{
     time::{ClockId, clock_gettime},
 };
 
-use crate::inherited_fd;
+use super::inherited_fd;
 
-/// The heart's pipe, as `descriptor:inode`; set by the launcher.
+/// The pipe for heartbeats, as `descriptor:inode`; set by the launcher.
 pub const HEARTBEAT_VARIABLE: &str = "BRIGADE_HEARTBEAT_FD";
 
-/// Longer words are cut, in bytes. With time and newline a beat stays below what a pipe takes whole.
+/// Longer messages are cut, in bytes. With time and newline a heartbeat stays below what a pipe takes whole.
 pub const MAX_MESSAGE_BYTES: usize = 200;
 
-/// How often the same word is said again.
+/// How often the same message is sent again.
 const REPEAT: Duration = Duration::from_millis(100);
 
 /// Tells the launcher where this rank is. Costs about a microsecond, never waits and never fails.
 #[derive(Debug, Default)]
-pub struct HeartbeatSender(Option<Mutex<SenderState>>);
+pub struct HeartbeatSender(Option<Mutex<Connection>>);
 
 #[derive(Debug)]
-struct SenderState {
+struct Connection {
     pipe: File,
-    word: String,
-    said: Instant,
+    last_message: String,
+    sent: Instant,
 }
 
 impl HeartbeatSender {
-    /// The heart that the launcher gave this process. It beats silently in a process without one: a rank that
+    /// The sender for the pipe that the launcher gave this process. Heartbeats go nowhere in a process without one: a rank that
     /// something else started, a process that a rank started (the pipe is not inherited further), and at the
     /// second call.
     ///
     /// The descriptor is taken only if it is the very pipe that the variable names, by its inode.
-    pub fn from_environment() -> Self {
+    pub fn from_env() -> Self {
         static TAKEN: AtomicBool = AtomicBool::new(false);
         let Ok(value) = std::env::var(HEARTBEAT_VARIABLE) else { return Self::default() };
         let Some((fd, inode)) = parse(&value) else { return Self::default() };
         if TAKEN.swap(true, Ordering::SeqCst) {
             return Self::default();
         }
-        // SAFETY: the pipe with this inode is the launcher's for this process, and TAKEN lets nobody take it a second time.
+        // SAFETY: the launcher opened the pipe with this inode for this process, and TAKEN lets nobody take it a second time.
         match unsafe { inherited_fd::take(fd, |pipe| prepare(pipe, inode)) } {
             Ok(pipe) => Self::new(File::from(pipe)),
             Err(_) => Self::default(),
@@ -64,24 +63,24 @@ impl HeartbeatSender {
     }
 
     fn new(pipe: File) -> Self {
-        Self(Some(Mutex::new(SenderState { pipe, word: String::new(), said: Instant::now() })))
+        Self(Some(Mutex::new(Connection { pipe, last_message: String::new(), sent: Instant::now() })))
     }
 
     /// Says that the rank is alive and what it is about to do, such as `step 12: forward`. The launcher shows
-    /// the last word of a rank that falls silent, so say it *before* what may take long. A newline counts as a
-    /// blank; what exceeds [`MAX_MESSAGE_BYTES`] bytes is cut. The same word is written every 100 ms at most.
-    pub fn send(&self, word: &str) {
-        let Some(beating) = &self.0 else { return };
-        let mut beating = beating.lock().unwrap_or_else(PoisonError::into_inner);
-        let word = &word[..word.floor_char_boundary(MAX_MESSAGE_BYTES)];
-        if beating.word == word && beating.said.elapsed() < REPEAT {
+    /// the last message of a rank that stops sending, so send it *before* what may take long. A newline counts as a
+    /// blank; what exceeds [`MAX_MESSAGE_BYTES`] is cut. The same message is written every 100 ms at most.
+    pub fn send(&self, message: &str) {
+        let Some(connection) = &self.0 else { return };
+        let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let message = &message[..message.floor_char_boundary(MAX_MESSAGE_BYTES)];
+        if connection.last_message == message && connection.sent.elapsed() < REPEAT {
             return;
         }
-        let line = format!("{} {}\n", now_nanos(), word.replace('\n', " "));
+        let line = format!("{} {}\n", now_nanos(), message.replace('\n', " "));
         // A full pipe means that the launcher does not run; a broken one that it is gone.
-        if beating.pipe.write(line.as_bytes()).is_ok() {
-            beating.said = Instant::now();
-            word.clone_into(&mut beating.word);
+        if connection.pipe.write(line.as_bytes()).is_ok() {
+            connection.sent = Instant::now();
+            message.clone_into(&mut connection.last_message);
         }
     }
 }
@@ -118,7 +117,7 @@ mod tests {
 
     use super::*;
 
-    fn heart() -> (HeartbeatSender, File) {
+    fn sender() -> (HeartbeatSender, File) {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         let inode = fstat(&writer).unwrap().st_ino;
         assert!(prepare(&writer, inode + 1).is_err() && prepare(&reader, inode).is_err());
@@ -127,27 +126,27 @@ mod tests {
     }
 
     #[test]
-    fn says_each_new_word_and_repeats_the_same_one_rarely() {
-        let (heart, mut pipe) = heart();
+    fn sends_each_new_message_and_repeats_the_same_one_rarely() {
+        let (sender, mut pipe) = sender();
         for step in 0..50 {
-            (0..20).for_each(|_| heart.send(&format!("step {step}")));
+            (0..20).for_each(|_| sender.send(&format!("step {step}")));
         }
-        heart.send(&"ü\n".repeat(300));
-        drop(heart);
+        sender.send(&"ü\n".repeat(300));
+        drop(sender);
         let mut text = String::new();
         pipe.read_to_string(&mut text).unwrap();
-        let words: Vec<&str> = text.lines().map(|line| line.split_once(' ').unwrap().1).collect();
-        assert!((51..=70).contains(&words.len()), "{}", words.len());
-        assert!(words.contains(&"step 49") && words.last().unwrap().starts_with("ü ü"));
+        let messages: Vec<&str> = text.lines().map(|line| line.split_once(' ').unwrap().1).collect();
+        assert!((51..=70).contains(&messages.len()), "{}", messages.len());
+        assert!(messages.contains(&"step 49") && messages.last().unwrap().starts_with("ü ü"));
         assert!(text.lines().all(|line| line.len() <= MAX_MESSAGE_BYTES + 21));
     }
 
     #[test]
-    fn never_waits_for_a_reader_and_outlives_it() {
-        let (heart, pipe) = heart();
-        (0..10_000).for_each(|step| heart.send(&format!("step {step} of a launcher that does not read")));
+    fn never_waits_for_a_reader_and_goes_on_without_one() {
+        let (sender, pipe) = sender();
+        (0..10_000).for_each(|step| sender.send(&format!("step {step} of a launcher that does not read")));
         drop(pipe);
-        heart.send("on");
+        sender.send("on");
         HeartbeatSender::default().send("nobody listens");
     }
 

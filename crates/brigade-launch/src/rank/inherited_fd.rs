@@ -1,26 +1,26 @@
-//! Descriptors that the launcher left open for this process, whose numbers variables of the environment name.
+//! File descriptors that the launcher left open for this process, and whose numbers environment variables name.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
-/// The descriptor with a number, if `is_meant` says that it is the one that the launcher left: asked of a copy, since the
-/// number may stand for nothing here, or for something that is closed at any moment. It is not inherited further.
+/// Takes over the descriptor with this number, if `check` accepts it as the one that the launcher left. What is checked is a
+/// copy, since the number may be of no open descriptor, or of one that another thread may close. It is not inherited further.
 ///
 /// # Safety
-/// Nothing else in this process owns a descriptor of which `is_meant` says so.
+/// Nothing else in this process owns a descriptor that `check` accepts.
 pub(crate) unsafe fn take(
     number: RawFd,
-    is_meant: impl FnOnce(&OwnedFd) -> io::Result<()>,
+    check: impl FnOnce(&OwnedFd) -> io::Result<()>,
 ) -> io::Result<OwnedFd> {
-    // SAFETY: takes numbers only; it fails where the first one is of nothing that is open.
+    // SAFETY: takes numbers only; it fails where the first one is of no open descriptor.
     let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) };
     if copy < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: just made, and known to nobody else.
+    // SAFETY: just made, and nothing else has it.
     let copy = unsafe { OwnedFd::from_raw_fd(copy) };
-    is_meant(&copy)?;
-    // SAFETY: it is open, since it is the one that was meant, and by the caller's word nobody else owns it.
+    check(&copy)?;
+    // SAFETY: it is open, since `check` accepted it, and the caller says that nothing else owns it.
     drop(unsafe { OwnedFd::from_raw_fd(number) });
     Ok(copy)
 }
@@ -35,10 +35,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_meant_changes_hands_and_nothing_else_is_touched() {
-        // Far above what is given out while tests run side by side.
+    fn only_the_accepted_descriptor_is_taken() {
+        // Far above the numbers in use while tests run side by side.
         let closed = 100_000;
-        // SAFETY: nothing is said to be meant.
+        // SAFETY: nothing is accepted.
         let error = unsafe { take(closed, |_| panic!("there is nothing to ask about")) }.unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EBADF));
 
@@ -53,7 +53,7 @@ mod tests {
         rustix::io::write(&taken, b", then taken").unwrap();
         drop(taken);
         let mut text = String::new();
-        // It ends, so no copy is left behind.
+        // Reading ends, so no copy is left open.
         std::fs::File::from(reader).read_to_string(&mut text).unwrap();
         assert_eq!(text, "still open, then taken");
     }

@@ -1,19 +1,22 @@
-//! Which start of the world this is.
+//! How often the ranks were restarted.
 
-use crate::{Error, Result, args::count};
+use crate::{
+    error::{Error, Result},
+    parse::count,
+};
 
-/// How often the world was started again before, as the launcher tells its ranks.
+/// How often the ranks were restarted before, as the launcher tells them.
 pub const RESTART_VARIABLE: &str = "BRIGADE_RESTART_COUNT";
 
 /// The most restarts that `--max-restarts` allows.
 pub const MAX_RESTARTS: u32 = 1_000_000;
 
-/// How often the world of this rank was started again before: 0 at the first start, and in a rank that
-/// something else than Brigade's launcher started. All ranks of a world get the same number, on all nodes;
+/// How often the ranks of this world were restarted before: 0 at the first start, and in a rank that
+/// something other than Brigade's launcher started. All ranks of a world get the same number, on all nodes;
 /// torchrun's `TORCHELASTIC_RESTART_COUNT` may differ between nodes and is not read.
 ///
 /// # Errors
-/// If `BRIGADE_RESTART_COUNT` is no number up to [`MAX_RESTARTS`].
+/// If `BRIGADE_RESTART_COUNT` is not a number up to [`MAX_RESTARTS`].
 pub fn restart_count() -> Result<u32> {
     read(&|name| std::env::var(name).ok())
 }

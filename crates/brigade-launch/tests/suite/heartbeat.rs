@@ -11,17 +11,17 @@ use crate::{
     worlds::{becomes, failure, launcher, log, pids, run, runs, shell},
 };
 
-const ROLE: &str = "heart::beating_process";
+const ROLE: &str = "heartbeat::sending_process";
 
-/// Not a test by itself: rank 1 hangs at the first start, the others beat on while they wait for it, as in a
+/// Not a test by itself: rank 1 hangs at the first start, the others go on sending heartbeats while they wait for it, as in a
 /// collective that is tried again and again; at the second start all are done at once.
 #[test]
-fn beating_process() {
+fn sending_process() {
     if !has_role(ROLE) {
         return;
     }
-    let heart = HeartbeatSender::from_environment();
-    heart.send("step 1: forward");
+    let heartbeat = HeartbeatSender::from_env();
+    heartbeat.send("step 1: forward");
     if let Ok(dir) = env::var("DIR") {
         std::fs::write(
             format!("{dir}/pid.{}", env::var("RANK").unwrap()),
@@ -33,33 +33,36 @@ fn beating_process() {
         return;
     }
     if env::var("RANK").unwrap() == "1" {
-        heart.send("step 2: reading data");
+        heartbeat.send("step 2: reading data");
         thread::sleep(PATIENCE * 2);
     }
     loop {
         thread::sleep(Duration::from_millis(50));
-        heart.send("step 2: all-reduce");
+        heartbeat.send("step 2: all-reduce");
     }
 }
 
 #[test]
-fn a_rank_that_falls_silent_is_the_failure() {
+fn a_rank_that_sends_no_heartbeat_is_the_failure() {
     let dir = TempDir::new().unwrap();
     let mut what = shell(&becomes(ROLE), 2, dir.path());
     what.heartbeat_timeout = Some(Duration::from_millis(1500));
     let failure = failure(run(&what).0);
     assert!(
-        matches!(failure.root.reason, ExitReason::HeartbeatTimeout(silence) if silence >= Duration::from_millis(1500))
+        matches!(failure.root_cause.reason, ExitReason::HeartbeatTimeout(silence) if silence >= Duration::from_millis(1500))
     );
     let report = failure.to_string();
     let first = report.lines().next().unwrap();
-    assert!(first.starts_with("rank 1 has not moved for "), "{report}");
-    assert!(first.ends_with("its last word was `step 2: reading data`"), "{report}");
-    assert!(report.lines().last().unwrap().contains("its last word was `step 2: all-reduce`"), "{report}");
+    assert!(first.starts_with("rank 1 has sent no heartbeat for "), "{report}");
+    assert!(first.ends_with("the last one said `step 2: reading data`"), "{report}");
+    assert!(
+        report.lines().last().unwrap().contains("its last heartbeat said `step 2: all-reduce`"),
+        "{report}"
+    );
 }
 
 #[test]
-fn a_silent_world_is_started_again() {
+fn a_world_without_heartbeats_is_restarted() {
     let dir = TempDir::new().unwrap();
     let mut what = shell(&becomes(ROLE), 3, dir.path());
     what.heartbeat_timeout = Some(Duration::from_millis(1000));
@@ -71,7 +74,7 @@ fn a_silent_world_is_started_again() {
 }
 
 #[test]
-fn who_has_never_beaten_may_be_silent() {
+fn a_rank_that_never_sent_a_heartbeat_may_be_silent() {
     let dir = TempDir::new().unwrap();
     let mut what = shell("sleep 1.2", 1, dir.path());
     what.heartbeat_timeout = Some(Duration::from_millis(300));
@@ -92,7 +95,7 @@ fn a_rank_that_is_alone_and_stopped_is_the_failure() {
     kill_process(Pid::from_raw(pids[0].parse().unwrap()).unwrap(), Signal::STOP).unwrap();
     let (code, said) = end(child);
     assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("rank 0 has not moved for "), "{said}");
+    assert!(said.contains("rank 0 has sent no heartbeat for "), "{said}");
     assert!(said.contains("likely cause: rank 0 has been stopped by SIGSTOP (19) for "), "{said}");
 }
 

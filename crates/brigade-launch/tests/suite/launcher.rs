@@ -79,10 +79,10 @@ fn an_exit_code_ends_the_run_and_is_reported() {
         assert_eq!(outcome.exit_code(), launcher_code);
         let report = outcome.to_string();
         let failure = failure(outcome);
-        assert_eq!((failure.root.rank, failure.root.reason), (1, ExitReason::Code(code)));
+        assert_eq!((failure.root_cause.rank, failure.root_cause.reason), (1, ExitReason::Code(code)));
         assert!(report.starts_with(&format!("rank 1 failed: exit code {code}")), "{report}");
         assert!(report.contains("no such file") && report.contains("rank-1.log"), "{report}");
-        let other = failure.others[0].end;
+        let other = failure.others[0].exit;
         assert_eq!((other.rank, other.reason, other.stopped_by_launcher), (0, ExitReason::Signal(2), true));
     }
 }
@@ -95,7 +95,7 @@ fn a_killed_rank_is_blamed_before_its_witness() {
         while kill -0 $(cat "$DIR/pid.1") 2>/dev/null; do sleep 0.02; done
         echo rank 1 is gone; exit 1"#;
     let failure = failure(run(&shell(script, 3, dir.path())).0);
-    assert_eq!((failure.root.rank, failure.root.reason), (1, ExitReason::Signal(9)));
+    assert_eq!((failure.root_cause.rank, failure.root_cause.reason), (1, ExitReason::Signal(9)));
     assert!(failure.to_string().starts_with("rank 1 failed: killed by SIGKILL (9)"), "{failure}");
 }
 
@@ -105,11 +105,11 @@ fn a_rank_that_ignores_sigint_is_killed() {
     let script = r#"if test $RANK = 1; then until test -e "$DIR/ready"; do sleep 0.02; done; exit 3; fi
         trap '' INT; touch "$DIR/ready"; while :; do sleep 0.1; done"#;
     let mut what = shell(script, 2, dir.path());
-    what.grace = Duration::from_millis(200);
+    what.grace_period = Duration::from_millis(200);
     let (outcome, events) = run(&what);
     assert!(events.iter().any(|event| matches!(event, Event::Killed { ranks } if ranks == &[0])));
     let failure = failure(outcome);
-    assert_eq!((failure.root.rank, failure.others[0].end.reason), (1, ExitReason::Signal(9)));
+    assert_eq!((failure.root_cause.rank, failure.others[0].exit.reason), (1, ExitReason::Signal(9)));
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn the_listening_socket_and_the_token_reach_the_ranks() {
     assert_eq!(outcome, Outcome::Done, "{outcome}");
     what.env.push(("TEST_PANIC".into(), "2".into()));
     let failure = failure(run(&what).0);
-    assert_eq!((failure.root.rank, failure.root.reason), (2, ExitReason::Code(101)));
+    assert_eq!((failure.root_cause.rank, failure.root_cause.reason), (2, ExitReason::Code(101)));
     assert!(failure.panic[0].contains("panicked at") && failure.panic[1].contains("layer 3"), "{failure}");
     assert!(failure.to_string().starts_with("rank 2 failed: panic, exit code 101"), "{failure}");
 }

@@ -1,10 +1,10 @@
 //! The launcher with real processes: this test binary starts itself as launcher and as rank, and `sh` as ranks.
 #![allow(clippy::unwrap_used)]
 
-mod heart;
+mod heartbeat;
 mod interrupt;
 mod launcher;
-mod nodes;
+mod multi_node;
 mod preemption;
 mod process;
 mod restart;

@@ -108,10 +108,7 @@ fn a_rank_that_leaves_preempted_takes_the_others_along() {
     let script = format!("if test $RANK = 1; then exit 75; fi; {}", becomes(ROLE));
     let (code, said) = end(launcher(&script, 2, dir.path()).spawn().unwrap());
     // A rank that is preempted before it can save is ended by the signal itself.
-    assert!(
-        matches!(code, Some(75 | 130)) && said.contains("rank 1, which left with exit code 75"),
-        "{said}"
-    );
+    assert!(matches!(code, Some(75 | 130)) && said.contains("rank 1, which exited with code 75"), "{said}");
 }
 
 #[test]

@@ -70,7 +70,7 @@ fn restarts_are_counted_and_the_last_failure_is_reported() {
     assert_eq!((restarts(&events), outcome.exit_code()), (vec![1, 2], 1));
     assert_eq!(std::fs::read_to_string(dir.path().join("starts")).unwrap(), "again\n".repeat(3));
     let failure = failure(outcome);
-    assert_eq!((failure.restarts, failure.root.reason), (2, ExitReason::Code(3)));
+    assert_eq!((failure.restarts, failure.root_cause.reason), (2, ExitReason::Code(3)));
     assert!(failure.to_string().contains("(after 2 restarts)"), "{failure}");
 }
 

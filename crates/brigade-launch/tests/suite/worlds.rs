@@ -104,7 +104,7 @@ fn launcher_process() {
     }
     what.tee = env::var("TEST_TEE").is_ok();
     what.blocks_signals = env::var("TEST_HOLDS").is_ok();
-    what.grace = seconds("TEST_GRACE").unwrap_or(what.grace);
+    what.grace_period = seconds("TEST_GRACE").unwrap_or(what.grace_period);
     what.preemption_grace = seconds("TEST_PREEMPTION_GRACE").unwrap_or(what.preemption_grace);
     what.heartbeat_timeout = seconds("TEST_HEARTBEAT").or(what.heartbeat_timeout);
     what.stopped_timeout = seconds("TEST_STOPPED").unwrap_or(what.stopped_timeout);

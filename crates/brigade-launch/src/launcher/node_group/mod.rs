@@ -1,87 +1,36 @@
-//! The launchers of a world's nodes among themselves.
+//! The group of the launchers of all nodes.
 //!
 //! They form a small world of their own, one rank each, with node 0 as its rank 0. In lockstep, every [`TICK`],
-//! they exchange a [`NodeStatus`] each; so all see the same tables in the same order and decide alike without asking
-//! each other. A launcher that dies, is stopped or cut off for [`NodeGroupConfig::host_timeout`] fails the next tick of all others.
+//! they all-gather a [`NodeStatus`]; so all see the same statuses in the same order and come to the same decisions without
+//! asking each other. A launcher that dies, is stopped or cut off for [`NodeGroupConfig::host_timeout`] fails the next tick of
+//! all others.
 
+mod event;
+mod gather;
+mod join;
 mod status;
 
 use std::{
-    io,
-    net::TcpListener,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc::Sender},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
-use brigade_comm::{AuthToken, Group, Join, Timeouts, Transport, World};
-use serde::{Serialize, de::DeserializeOwned};
+use brigade_comm::{Group, World};
 
-use self::status::BYTES;
-pub use self::status::{NodeDescription, NodeState, NodeStatus, StopCause};
-use crate::{
-    Error, Result,
-    supervisor::{Message, NodeReport},
+use self::join::join;
+pub use self::{
+    event::NodeEvent,
+    join::NodeGroupConfig,
+    status::{NodeDescription, NodeState, NodeStatus, StopCause},
 };
+use super::outcome::report::{LostNode, NodeReport};
+use crate::error::{Error, Result};
 
-/// Between two exchanges.
+/// Between two exchanges of statuses.
 pub const TICK: Duration = Duration::from_millis(250);
 
-/// Between two tries to meet.
-const RETRY: Duration = Duration::from_millis(200);
-
-/// How much longer than [`NodeGroupConfig::host_timeout`] a launcher that was started again is refused by a node 0 that has not
-/// noticed yet that its predecessor is gone.
-const REFUSALS: Duration = Duration::from_secs(5);
-
-/// The longest text that a launcher takes from another, in bytes.
-const MAX_TEXT: usize = 16 << 20;
-
-/// What the other launchers have to say.
-pub enum NodeEvent {
-    /// All launchers are there; what each of them said.
-    Joined(Vec<NodeDescription>),
-    /// They did not all come.
-    JoinFailed(brigade_comm::Error),
-    /// The statuses of all nodes, and when they had come. That is the same moment everywhere, but for the time of a
-    /// message.
-    Statuses(Instant, Vec<NodeStatus>),
-    /// All nodes' ranks have ended: what each node reports.
-    Reports(Vec<NodeReport>),
-    /// All launchers wanted to leave and did.
-    Left,
-    /// A launcher is gone. Nothing comes after this.
-    Lost(LostNode),
-}
-
-/// A node whose launcher is gone.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LostNode {
-    pub node: Option<usize>,
-    pub reason: String,
-    /// When, since the ranks were started.
-    pub after: Option<Duration>,
-}
-
-/// Where and how the launchers meet.
-pub struct NodeGroupConfig {
-    pub node: usize,
-    pub nnodes: usize,
-    pub endpoint: String,
-    /// Node 0's socket at the endpoint.
-    pub listener: Option<TcpListener>,
-    pub token: String,
-    pub timeout: Duration,
-    /// How long a launcher may keep the others waiting, or be out of reach, before it counts as lost. One that died is
-    /// noticed at once.
-    pub host_timeout: Duration,
-    /// Whether they have met before: what goes wrong is then tried again until the timeout, as launchers come and
-    /// go.
-    pub again: bool,
-    pub description: NodeDescription,
-}
-
-/// This launcher among the others. Dropped, it tells them that it is gone, unless all have left.
+/// This launcher as a member of the group. Dropping it tells the others that it is gone, unless all have left.
 pub struct NodeGroup {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -89,23 +38,23 @@ pub struct NodeGroup {
 
 #[derive(Default)]
 struct Shared {
-    /// What the next tick tells, and this node's report once its ranks have ended.
+    /// The status for the next tick, and this node's report once its ranks have exited.
     own: Mutex<(NodeStatus, Vec<u8>)>,
-    /// Set once the launchers have met.
+    /// Set once the launchers have joined.
     group: OnceLock<Group>,
 }
 
 impl NodeGroup {
-    /// Starts the thread that meets the others and exchanges statuses with them. What it learns goes to `sender`.
-    pub fn start(meeting: NodeGroupConfig, sender: Sender<Message>) -> Result<Self> {
+    /// Starts the thread that joins the others and exchanges statuses with them. What it learns goes to `send`.
+    pub fn start(config: NodeGroupConfig, send: impl Fn(NodeEvent) + Send + 'static) -> Result<Self> {
         let shared = Arc::new(Shared::default());
-        let exchange = Exchange { shared: Arc::clone(&shared), sender };
-        let started = thread::Builder::new().name("nodes".into()).spawn(move || exchange.run(meeting));
+        let member = Member { shared: Arc::clone(&shared), send };
+        let started = thread::Builder::new().name("node-group".into()).spawn(move || member.run(config));
         let thread = started.map_err(|source| Error::System { operation: "start a thread", source })?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Sets what the next tick tells the others; with `NodeState::Finished` goes this node's report.
+    /// Sets the status for the next tick; `NodeState::Finished` comes with this node's report.
     pub fn publish(&self, status: NodeStatus, report: Option<&NodeReport>) {
         let mut own = self.shared.own();
         own.0 = status;
@@ -115,7 +64,7 @@ impl NodeGroup {
         }
     }
 
-    /// Tells the others why this launcher goes.
+    /// Tells the others why this launcher leaves.
     pub fn abort(&self, reason: &str) {
         if let Some(group) = self.shared.group.get() {
             group.abort(reason);
@@ -125,12 +74,12 @@ impl NodeGroup {
 
 impl Drop for NodeGroup {
     fn drop(&mut self) {
-        // While they have not met, nothing ends the thread but the deadline of the meeting, or the process.
+        // Before they have joined, only the deadline ends the thread, or the end of the process.
         if self.shared.group.get().is_some()
             && let Some(thread) = self.thread.take()
         {
             self.abort("its launcher has ended");
-            // It has nothing to say any more.
+            // It has nothing more to send.
             drop(thread.join());
         }
     }
@@ -142,147 +91,63 @@ impl Shared {
     }
 }
 
-/// The thread.
-struct Exchange {
+/// The thread of the group.
+struct Member<F> {
     shared: Arc<Shared>,
-    sender: Sender<Message>,
+    send: F,
 }
 
-impl Exchange {
-    fn run(self, meeting: NodeGroupConfig) {
-        let news = match meet(&meeting) {
+impl<F: Fn(NodeEvent)> Member<F> {
+    fn run(self, config: NodeGroupConfig) {
+        let event = match join(&config) {
             Err(error) => NodeEvent::JoinFailed(error),
             Ok((world, descriptions)) => {
                 // The thread runs once.
                 drop(self.shared.group.set(world.group().clone()));
-                self.tell(NodeEvent::Joined(descriptions));
-                match self.ticks(world) {
+                (self.send)(NodeEvent::Joined(descriptions));
+                match self.exchange_statuses(world) {
                     Ok(()) => NodeEvent::Left,
-                    Err(error) => NodeEvent::Lost(lost(error)),
+                    Err(error) => NodeEvent::Lost(lost_node(error)),
                 }
             }
         };
-        self.tell(news);
+        (self.send)(event);
     }
 
-    fn tell(&self, news: NodeEvent) {
-        // The supervisor may have stopped listening.
-        drop(self.sender.send(Message::Node(news)));
-    }
-
-    /// Ends when all leave. Nobody listens at the endpoint any more when the supervisor hears of the end.
-    fn ticks(&self, world: World) -> brigade_comm::Result<()> {
+    /// Ends when all leave. When the launcher learns of that, nobody listens at the endpoint any more.
+    fn exchange_statuses(&self, world: World) -> brigade_comm::Result<()> {
         let group = world.group();
         let mut reported = None;
         loop {
             thread::sleep(TICK);
             let status = self.shared.own().0;
-            let table = tick(group, status)?;
-            let all =
-                |state| table.iter().all(|status| status.state == state && status.round == table[0].round);
-            let (ended, leaving) = (all(NodeState::Finished), all(NodeState::Leaving));
-            let round = table[0].round;
-            self.tell(NodeEvent::Statuses(Instant::now(), table));
+            let statuses = gather::statuses(group, status)?;
+            let restart_count = statuses[0].restart_count;
+            let all = |state| {
+                statuses.iter().all(|status| status.state == state && status.restart_count == restart_count)
+            };
+            let (finished, leaving) = (all(NodeState::Finished), all(NodeState::Leaving));
+            (self.send)(NodeEvent::Statuses(Instant::now(), statuses));
             if leaving {
                 return world.shutdown();
             }
-            if ended && reported != Some(round) {
-                reported = Some(round);
+            if finished && reported != Some(restart_count) {
+                reported = Some(restart_count);
                 let report = self.shared.own().1.clone();
-                self.tell(NodeEvent::Reports(exchange(group, report)?));
+                (self.send)(NodeEvent::Reports(gather::values(group, report)?));
             }
         }
     }
 }
 
-/// Meets the other launchers.
-fn meet(meeting: &NodeGroupConfig) -> brigade_comm::Result<(World, Vec<NodeDescription>)> {
-    let begin = Instant::now();
-    let refusals = meeting.host_timeout + REFUSALS;
-    let patience = if meeting.again { meeting.timeout } else { refusals.min(meeting.timeout) };
-    loop {
-        match try_to_meet(meeting, meeting.timeout.saturating_sub(begin.elapsed())) {
-            Err(error) if begin.elapsed() + RETRY < patience && may_pass(&error, meeting.again) => {
-                thread::sleep(RETRY);
-            }
-            met => return met,
-        }
-    }
-}
-
-fn try_to_meet(
-    meeting: &NodeGroupConfig,
-    init: Duration,
-) -> brigade_comm::Result<(World, Vec<NodeDescription>)> {
-    let system = |error: io::Error| brigade_comm::Error::System {
-        what: "share the socket of the rendezvous",
-        reason: error.to_string(),
-    };
-    let world = brigade_comm::join(Join {
-        rank: meeting.node,
-        world_size: meeting.nnodes,
-        endpoint: meeting.endpoint.clone(),
-        listener: meeting.listener.as_ref().map(TcpListener::try_clone).transpose().map_err(system)?,
-        token: AuthToken::new(meeting.token.clone()),
-        // One that was started again cannot know.
-        restart: 0,
-        transport: Transport::Tcp,
-        timeouts: Timeouts { init, step: meeting.host_timeout, host: meeting.host_timeout },
-        host: None,
-    })?;
-    let text = serde_json::to_vec(&meeting.description).unwrap_or_default();
-    let descriptions = exchange(world.group(), text)?;
-    Ok((world, descriptions))
-}
-
-/// Whether the next try to meet may go better: a node 0 that is about to notice a loss refuses newcomers, and
-/// launchers may come and die while the others still wait.
-fn may_pass(error: &brigade_comm::Error, again: bool) -> bool {
-    use brigade_comm::Error as E;
-    match error {
-        E::Refused { reason, .. } => !reason.contains("token"),
-        E::PeerDied { .. } | E::PeerFailed { .. } | E::Connect { .. } => true,
-        E::Rendezvous { .. } => again,
-        _ => false,
-    }
-}
-
-/// One exchange of statuses.
-fn tick(group: &Group, status: NodeStatus) -> brigade_comm::Result<Vec<NodeStatus>> {
-    let mut bytes = vec![0u8; group.size() * BYTES];
-    bytes[group.rank() * BYTES..][..BYTES].copy_from_slice(&status.encode());
-    group.all_gather_in_place(&mut bytes)?;
-    bytes.chunks_exact(BYTES).enumerate().map(|(node, bytes)| read(node, NodeStatus::decode(bytes))).collect()
-}
-
-/// Gives everybody's text to everybody, as what it stands for.
-fn exchange<T: Serialize + DeserializeOwned>(group: &Group, own: Vec<u8>) -> brigade_comm::Result<Vec<T>> {
-    let mut sizes = vec![0i64; group.size()];
-    sizes[group.rank()] = i64::try_from(own.len()).unwrap_or(i64::MAX);
-    group.all_gather_in_place(&mut sizes)?;
-    let text = |(node, size): (usize, i64)| {
-        let size = read(node, usize::try_from(size).ok().filter(|size| (1..=MAX_TEXT).contains(size)))?;
-        let mut text = if node == group.rank() { own.clone() } else { vec![0; size] };
-        group.broadcast_in_place(&mut text, node)?;
-        read(node, serde_json::from_slice(&text).ok())
-    };
-    sizes.into_iter().enumerate().map(text).collect()
-}
-
-/// What a launcher sent, or who sent what cannot be read.
-fn read<T>(node: usize, found: Option<T>) -> brigade_comm::Result<T> {
-    let reason = "it sent something that this launcher cannot read; is it another version?".into();
-    found.ok_or(brigade_comm::Error::PeerFailed { peer: node, reason })
-}
-
-/// Which node is gone, in the words of nodes.
-fn lost(error: brigade_comm::Error) -> LostNode {
+/// Which node is gone. A launcher's rank is its node.
+fn lost_node(error: brigade_comm::Error) -> LostNode {
     use brigade_comm::Error as E;
     let (node, reason) = match error {
         E::PeerDied { peer, reason } => (Some(peer), reason),
         E::PeerFailed { peer, reason } => match reason.strip_prefix(&format!("rank {peer} aborted: ")) {
             Some(why) => (Some(peer), why.to_owned()),
-            // What another launcher noticed: its text names who it misses.
+            // What another launcher noticed: its text names the one that it misses.
             None => (None, format!("launcher {peer} says: {reason} (a launcher's rank is its node)")),
         },
         E::Timeout { absent, stalled, waited, .. } => {

@@ -1,21 +1,21 @@
-//! What each launcher tells the others at every tick, in a fixed number of bytes.
+//! The status that each launcher sends to the others at every tick, in a fixed number of bytes.
 
 use serde::{Deserialize, Serialize};
 
 use crate::interrupt::InterruptKind;
 
-/// How far a node is.
+/// What a node is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum NodeState {
-    /// It has just met the others.
+    /// It has just joined the others.
     #[default]
     Joined = 0,
     /// It can start its ranks.
     Ready = 1,
     /// Its ranks run.
     Running = 2,
-    /// Its ranks have ended and its report is there.
+    /// Its ranks have exited and its report is ready.
     Finished = 3,
     /// It wants to leave, together with the others.
     Leaving = 4,
@@ -24,22 +24,22 @@ pub enum NodeState {
 /// Why a node wants all ranks to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum StopCause {
-    /// It does not.
+    /// It does not want that.
     #[default]
     None,
     /// One of its ranks failed.
     Failed,
-    /// Its launcher got this signal; 0 for a rank that left with the exit code of preemption.
+    /// Its launcher got this signal; 0 stands for a rank that exited with the code of preemption.
     Requested(InterruptKind, i32),
 }
 
-/// What a launcher tells the others.
+/// The status of one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NodeStatus {
     pub state: NodeState,
     pub cause: StopCause,
-    /// How often the world was started again before.
-    pub round: u32,
+    /// How often the ranks were restarted before.
+    pub restart_count: u32,
     /// From node 0: the port of the ranks' rendezvous.
     pub port: u16,
 }
@@ -56,7 +56,7 @@ impl NodeStatus {
             StopCause::Requested(InterruptKind::Preempt, signal) => (3, signal),
         };
         let mut bytes = [self.state as u8, cause, signal.to_le_bytes()[0], 0, 0, 0, 0, 0, 0];
-        bytes[3..7].copy_from_slice(&self.round.to_le_bytes());
+        bytes[3..7].copy_from_slice(&self.restart_count.to_le_bytes());
         bytes[7..].copy_from_slice(&self.port.to_le_bytes());
         bytes
     }
@@ -79,19 +79,24 @@ impl NodeStatus {
             3 => StopCause::Requested(InterruptKind::Preempt, signal.into()),
             _ => return None,
         };
-        Some(Self { state, cause, round: u32::from_le_bytes([a, b, c, d]), port: u16::from_le_bytes([e, f]) })
+        Some(Self {
+            state,
+            cause,
+            restart_count: u32::from_le_bytes([a, b, c, d]),
+            port: u16::from_le_bytes([e, f]),
+        })
     }
 }
 
-/// What a launcher tells the others when it meets them.
+/// What a launcher tells the others when it joins them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeDescription {
     /// The name of its host.
     pub host: String,
     pub nproc: usize,
     pub max_restarts: u32,
-    /// How often the world was started again before, as far as it knows.
-    pub round: u32,
+    /// How often the ranks were restarted before, as far as it knows.
+    pub restart_count: u32,
 }
 
 #[cfg(test)]
@@ -99,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_survives_its_way() {
+    fn a_status_is_decoded_as_it_was_encoded() {
         let causes = [
             StopCause::None,
             StopCause::Failed,
@@ -110,7 +115,7 @@ mod tests {
             [NodeState::Joined, NodeState::Ready, NodeState::Running, NodeState::Finished, NodeState::Leaving]
         {
             for cause in causes {
-                let status = NodeStatus { state, cause, round: 70_000, port: 65_000 };
+                let status = NodeStatus { state, cause, restart_count: 70_000, port: 65_000 };
                 assert_eq!(NodeStatus::decode(&status.encode()), Some(status));
             }
         }

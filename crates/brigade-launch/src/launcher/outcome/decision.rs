@@ -1,156 +1,127 @@
-//! What each node knows of a start of the world when its ranks have ended, and what follows from all of it.
-
-use std::path::PathBuf;
-
-use serde::{Deserialize, Serialize};
+//! The outcome that follows from what all nodes report, and whether a restart may help.
 
 use super::{
-    failure::{NodeFailure, OtherRank, RankFailure, StoppedRank},
-    outcome::{ExitReason, Outcome, RankExit, root_cause},
-    round::Finished,
+    Outcome,
+    failure::{NodeFailure, RankFailure},
+    rank_exit::{ExitReason, RankExit},
+    report::{LostNode, NodeReport, RankReport},
 };
-use crate::{exit, interrupt::InterruptKind, nodes::LostNode};
+use crate::{exit, interrupt::InterruptKind};
 
-/// Who told the ranks to end before any of them failed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StopRequest {
-    pub kind: InterruptKind,
-    /// The signal's name, or the rank that left first.
-    pub by: String,
-}
-
-/// What one node knows.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct NodeReport {
-    pub node: usize,
-    pub host: String,
-    pub stop_request: Option<StopRequest>,
-    /// Whether its launcher got a signal at any time.
-    pub signalled: bool,
-    pub ranks: Vec<RankReport>,
-    /// Of the rank that this node alone would blame: the world's is one of them.
-    pub root: Option<RootCause>,
-    pub stopped: Vec<StoppedRank>,
-}
-
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct RankReport {
-    pub other: OtherRank,
-    pub panicked: bool,
-}
-
-/// What is shown of the rank to blame.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct RootCause {
-    pub rank: usize,
-    pub panic: Vec<String>,
-    pub last_lines: Vec<String>,
-    pub log: PathBuf,
-}
-
-/// How a start of the world ended.
+/// How one start of the ranks ended.
 pub struct Decision {
     pub outcome: Outcome,
-    /// Whether starting it again can help.
+    /// Whether starting the ranks again can help.
     pub may_restart: bool,
 }
 
 impl Decision {
-    fn last(outcome: Outcome) -> Self {
+    fn is_final(outcome: Outcome) -> Self {
         Self { outcome, may_restart: false }
     }
 }
 
-/// The outcome of the `restarts`-th restart.
-pub fn decide(finished: Finished, hosts: &[String], restarts: u32) -> Decision {
-    let Finished { mut reports, lost } = finished;
-    match (lost, reports.pop()) {
-        (Some(lost), Some(own)) => decide_without_others(own, lost, hosts, restarts),
-        (_, last) => {
-            reports.extend(last);
-            decide_with_all(reports, restarts)
-        }
-    }
-}
-
-/// All nodes have the same reports and come to the same decision.
-fn decide_with_all(reports: Vec<NodeReport>, restarts: u32) -> Decision {
+/// The outcome once all nodes have reported, after `restarts` restarts. All nodes have the same reports and come to the same
+/// decision.
+pub fn decide(reports: Vec<NodeReport>, restarts: u32) -> Decision {
     let nnodes = reports.len();
     let mut ranks: Vec<(usize, &RankReport)> = Vec::new();
     for (at, report) in reports.iter().enumerate() {
         ranks.extend(report.ranks.iter().map(|rank| (at, rank)));
     }
-    ranks.sort_by_key(|(_, rank)| (rank.other.end.after, rank.other.end.rank));
-    let ends = || ranks.iter().map(|(_, rank)| rank.other.end).collect::<Vec<RankExit>>();
-    let stop_request = |kind| {
+    ranks.sort_by_key(|(_, report)| (report.rank.exit.after, report.rank.exit.rank));
+    let exits = || ranks.iter().map(|(_, report)| report.rank.exit).collect::<Vec<RankExit>>();
+    let requested = |kind| {
         let requests = reports.iter().filter_map(|report| report.stop_request.as_ref());
-        requests.filter(|request| request.kind == kind).map(|request| request.by.clone()).next()
+        requests.filter(|request| request.kind == kind).map(|request| request.source.clone()).next()
     };
-    if let Some(signal) = stop_request(InterruptKind::Stop) {
-        return Decision::last(Outcome::Interrupted { signal, ends: ends() });
+    if let Some(signal) = requested(InterruptKind::Stop) {
+        return Decision::is_final(Outcome::Interrupted { signal, exits: exits() });
     }
-    let panicked = |rank| ranks.iter().any(|(_, one)| one.other.end.rank == rank && one.panicked);
-    let preempted = stop_request(InterruptKind::Preempt);
-    let Some(index) = root_cause(ranks.iter().map(|(_, rank)| &rank.other.end), panicked) else {
+    let panicked = |rank| ranks.iter().any(|(_, report)| report.rank.exit.rank == rank && report.panicked);
+    let preempted = requested(InterruptKind::Preempt);
+    let Some(index) = root_cause(ranks.iter().map(|(_, report)| &report.rank.exit), panicked) else {
         let signal = preempted.unwrap_or_default();
-        return Decision::last(match () {
-            () if ends().iter().all(|end| end.reason.is_success()) => Outcome::Done,
-            () if ends().iter().all(left_in_order) => Outcome::Preempted { signal, ends: ends() },
-            () => Outcome::Interrupted { signal, ends: ends() },
+        return Decision::is_final(match () {
+            () if exits().iter().all(|exit| exit.reason.is_success()) => Outcome::Done,
+            () if exits().iter().all(RankExit::is_clean) => Outcome::Preempted { signal, exits: exits() },
+            () => Outcome::Interrupted { signal, exits: exits() },
         });
     };
     let (at, root) = ranks[index];
     let report = &reports[at];
-    let detail = report.root.clone().unwrap_or_default();
+    let detail = report.root_cause.clone().unwrap_or_default();
     let others =
-        ranks.iter().enumerate().filter(|(i, _)| *i != index).map(|(_, (_, rank))| rank.other.clone());
+        ranks.iter().enumerate().filter(|(i, _)| *i != index).map(|(_, (_, report))| report.rank.clone());
     let failure = RankFailure {
-        root: root.other.end,
+        root_cause: root.rank.exit,
         node: report.node,
         host: report.host.clone(),
         nnodes,
         restarts,
         panic: detail.panic,
         last_lines: detail.last_lines,
-        last_heartbeat: root.other.last_heartbeat.clone(),
+        last_heartbeat: root.rank.last_heartbeat.clone(),
         log: detail.log,
-        stopped: reports.iter().flat_map(|report| report.stopped.iter().copied()).collect(),
+        stopped_ranks: reports.iter().flat_map(|report| report.stopped_ranks.iter().copied()).collect(),
         others: others.collect(),
     };
     let may_restart = preempted.is_none()
         && !reports.iter().any(|report| report.signalled)
-        && !matches!(failure.root.reason, ExitReason::Code(code) if never_restarts(code))
-        && !ends().iter().any(|end| end.reason == ExitReason::Unkillable);
+        && !matches!(failure.root_cause.reason, ExitReason::Code(code) if forbids_restart(code))
+        && !exits().iter().any(|exit| exit.reason == ExitReason::Unkillable);
     Decision { outcome: Outcome::Failed(failure), may_restart }
 }
 
-/// The outcome for a node that knows only of its own ranks, as it has lost the others. Where its ranks were done
-/// or had left in order by themselves, so had those of the others: a world ends together.
-fn decide_without_others(report: NodeReport, lost: LostNode, hosts: &[String], restarts: u32) -> Decision {
-    let by_itself =
-        report.ranks.iter().all(|rank| !rank.other.end.stopped_by_launcher && left_in_order(&rank.other.end));
-    if by_itself || report.stop_request.as_ref().is_some_and(|request| request.kind == InterruptKind::Stop) {
-        return decide_with_all(vec![report], restarts);
+/// The outcome for a node that knows only its own ranks, because it has lost the others. If its ranks exited cleanly
+/// by themselves, so did those of the others: all ranks finish together.
+pub fn decide_without_others(
+    report: NodeReport,
+    lost: LostNode,
+    hosts: &[String],
+    restarts: u32,
+) -> Decision {
+    let by_themselves = report
+        .ranks
+        .iter()
+        .all(|report| !report.rank.exit.stopped_by_launcher && report.rank.exit.is_clean());
+    let request = report.stop_request.as_ref();
+    if by_themselves || request.is_some_and(|request| request.kind == InterruptKind::Stop) {
+        return decide(vec![report], restarts);
     }
-    let stuck = report.ranks.iter().any(|rank| rank.other.end.reason == ExitReason::Unkillable);
-    let may_restart = report.stop_request.is_none() && !report.signalled && !stuck;
+    let unkillable = report.ranks.iter().any(|report| report.rank.exit.reason == ExitReason::Unkillable);
+    let may_restart = request.is_none() && !report.signalled && !unkillable;
     let outcome = Outcome::NodeLost(NodeFailure {
         node: lost.node,
         host: lost.node.and_then(|node| hosts.get(node).cloned()),
         reason: lost.reason,
         after: lost.after,
         restarts,
-        others: report.ranks.into_iter().map(|rank| rank.other).collect(),
+        others: report.ranks.into_iter().map(|report| report.rank).collect(),
     });
     Decision { outcome, may_restart }
 }
 
-fn left_in_order(end: &RankExit) -> bool {
-    end.reason.is_success() || end.reason.is_preempted()
+/// The failed rank that is the root cause, as an index into `exits`, which are in order of time.
+///
+/// Only ranks that failed by themselves count. One that was killed, panicked, sent no heartbeat, or says with its exit
+/// code what happened (2: wrong usage, 130: interrupted) goes before one that exited with another error.
+pub fn root_cause<'a>(
+    exits: impl Iterator<Item = &'a RankExit>,
+    panicked: impl Fn(usize) -> bool,
+) -> Option<usize> {
+    const RUST_PANIC: i32 = 101;
+    let is_specific = |exit: &RankExit| match exit.reason {
+        ExitReason::Signal(_) | ExitReason::HeartbeatTimeout(_) => true,
+        ExitReason::Code(code) => matches!(code, 2 | 130 | RUST_PANIC) || panicked(exit.rank),
+        ExitReason::Unkillable => false,
+    };
+    let failures = exits.enumerate().filter(|(_, exit)| !exit.stopped_by_launcher && !exit.is_clean());
+    failures.min_by_key(|(_, exit)| !is_specific(exit)).map(|(index, _)| index)
 }
 
-/// Wrong usage stays wrong, and who interrupts or preempts a rank does not want it back.
-fn never_restarts(code: i32) -> bool {
+/// Wrong usage stays wrong, and whoever interrupts or preempts a rank does not want it back.
+fn forbids_restart(code: i32) -> bool {
     [exit::USAGE, exit::PREEMPTED, exit::INTERRUPTED].map(i32::from).contains(&code)
 }
 
@@ -159,74 +130,90 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::launcher::outcome::{
+        failure::OtherRank,
+        report::{RootCause, StopRequest},
+    };
+
+    fn exit(rank: usize, reason: ExitReason, stopped_by_launcher: bool) -> RankExit {
+        RankExit { rank, reason, after: Duration::from_millis(1500), stopped_by_launcher }
+    }
+
+    #[test]
+    fn the_root_cause_goes_before_what_it_caused() {
+        let (one, kill) = (ExitReason::Code(1), ExitReason::Signal(9));
+        let root = |exits: &[RankExit]| root_cause(exits.iter(), |rank| rank == 7).map(|i| exits[i].rank);
+        assert_eq!(root(&[exit(3, one, false), exit(1, one, false)]), Some(3));
+        assert_eq!(root(&[exit(3, one, false), exit(1, kill, false)]), Some(1));
+        assert_eq!(root(&[exit(3, one, false), exit(1, kill, true)]), Some(3));
+        assert_eq!(root(&[exit(3, one, false), exit(7, one, false)]), Some(7));
+        let silent = ExitReason::HeartbeatTimeout(Duration::ZERO);
+        assert_eq!(root(&[exit(3, one, false), exit(5, silent, false)]), Some(5));
+        let panicked = ExitReason::Code(101);
+        assert_eq!(root(&[exit(3, one, false), exit(1, panicked, false), exit(2, kill, false)]), Some(1));
+        assert_eq!(root(&[exit(0, ExitReason::Code(0), false), exit(1, kill, true)]), None);
+        assert_eq!(root(&[exit(0, ExitReason::Code(75), false)]), None);
+    }
 
     fn report(
         node: usize,
         stop_request: Option<StopRequest>,
-        ends: &[(usize, i32, u64, bool)],
+        exits: &[(usize, i32, u64, bool)],
     ) -> NodeReport {
         let rank = |&(rank, code, millis, stopped_by_launcher): &(usize, i32, u64, bool)| {
             let after = Duration::from_millis(millis);
-            let end = RankExit { rank, reason: ExitReason::Code(code), after, stopped_by_launcher };
-            RankReport { other: OtherRank { end, said: None, last_heartbeat: None }, panicked: false }
+            let exit = RankExit { rank, reason: ExitReason::Code(code), after, stopped_by_launcher };
+            RankReport { rank: OtherRank { exit, error_line: None, last_heartbeat: None }, panicked: false }
         };
         let detail = RootCause {
-            rank: ends[0].0,
+            rank: exits[0].0,
             last_lines: vec![format!("of node {node}")],
             ..RootCause::default()
         };
-        let ranks = ends.iter().map(rank).collect();
+        let ranks = exits.iter().map(rank).collect();
         NodeReport {
             node,
             host: format!("h{node}"),
             stop_request,
             signalled: false,
             ranks,
-            root: Some(detail),
-            stopped: vec![],
+            root_cause: Some(detail),
+            stopped_ranks: vec![],
         }
     }
 
     fn stop_request(kind: InterruptKind) -> Option<StopRequest> {
-        Some(StopRequest { kind, by: "a signal".into() })
+        Some(StopRequest { kind, source: "a signal".into() })
     }
 
     #[test]
-    fn the_first_failure_of_all_nodes_is_the_worlds() {
+    fn the_first_failure_of_all_nodes_is_the_root_cause() {
         let reports = vec![report(0, None, &[(0, 1, 1200, false)]), report(1, None, &[(1, 3, 1100, false)])];
-        let Decision { outcome: Outcome::Failed(failure), may_restart } = decide_with_all(reports, 2) else {
+        let Decision { outcome: Outcome::Failed(failure), may_restart } = decide(reports, 2) else {
             panic!()
         };
         assert!(may_restart);
-        assert_eq!((failure.root.rank, failure.node, failure.host.as_str()), (1, 1, "h1"));
-        assert_eq!((failure.last_lines[0].as_str(), failure.others[0].end.rank), ("of node 1", 0));
+        assert_eq!((failure.root_cause.rank, failure.node, failure.host.as_str()), (1, 1, "h1"));
+        assert_eq!((failure.last_lines[0].as_str(), failure.others[0].exit.rank), ("of node 1", 0));
         assert!(failure.to_string().contains("on node 1 (h1) (after 2 restarts)"), "{failure}");
     }
 
     #[test]
-    fn only_what_may_go_better_is_started_again() {
+    fn only_what_a_restart_can_mend_is_restarted() {
         for (code, again) in [(1, true), (3, true), (101, true), (2, false), (130, false)] {
-            assert_eq!(
-                decide_with_all(vec![report(0, None, &[(0, code, 1, false)])], 0).may_restart,
-                again,
-                "{code}"
-            );
+            assert_eq!(decide(vec![report(0, None, &[(0, code, 1, false)])], 0).may_restart, again, "{code}");
         }
-        let decision =
-            decide_with_all(vec![report(0, stop_request(InterruptKind::Preempt), &[(0, 1, 1, false)])], 0);
+        let decision = decide(vec![report(0, stop_request(InterruptKind::Preempt), &[(0, 1, 1, false)])], 0);
         assert!(!decision.may_restart && decision.outcome.exit_code() == 1);
         let signalled = NodeReport { signalled: true, ..report(0, None, &[(0, 1, 1, false)]) };
-        assert!(
-            !decide_with_all(vec![signalled], 0).may_restart,
-            "whoever presses Ctrl-C late means it, too"
-        );
+        assert!(!decide(vec![signalled], 0).may_restart, "whoever presses Ctrl-C late means it, too");
     }
 
     #[test]
     fn preempted_is_who_left_in_order_everywhere() {
-        let code = |stop_request, ends: &[(usize, i32, u64, bool)]| {
+        let code = |stop_request, exits: &[(usize, i32, u64, bool)]| {
             let done = report(1, None, &[(9, 0, 1, false)]);
-            decide_with_all(vec![report(0, stop_request, ends), done], 0).outcome.exit_code()
+            decide(vec![report(0, stop_request, exits), done], 0).outcome.exit_code()
         };
         assert_eq!(code(stop_request(InterruptKind::Preempt), &[(0, 75, 1, false), (1, 75, 1, false)]), 75);
         assert_eq!(code(stop_request(InterruptKind::Preempt), &[(0, 0, 1, false)]), 0);

@@ -1,10 +1,10 @@
-//! Why a run failed, for people to read: the first failure first, then what the others saw of it.
+//! Why a run failed, as a report to read: the root cause first, then how the other ranks ended.
 
 use std::{fmt, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use super::outcome::{ExitReason, RankExit, signal_name};
+use super::rank_exit::{ExitReason, RankExit, signal_name};
 
 /// Other ranks that a report shows at most.
 const SHOWN_OTHERS: usize = 32;
@@ -12,27 +12,27 @@ const SHOWN_OTHERS: usize = 32;
 /// Why a run failed. `Display` gives the whole report: cause first, then the other ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RankFailure {
-    /// The rank that failed first.
-    pub root: RankExit,
+    /// The exit of the rank that failed first.
+    pub root_cause: RankExit,
     /// The number of its node.
     pub node: usize,
     /// The name of its host.
     pub host: String,
     /// The number of nodes.
     pub nnodes: usize,
-    /// How often the world had been started again before.
+    /// How often the ranks had been restarted before.
     pub restarts: u32,
     /// The text of its panic, if it panicked.
     pub panic: Vec<String>,
     /// The last lines of its output.
     pub last_lines: Vec<String>,
-    /// The last word of its [`HeartbeatSender`](crate::HeartbeatSender), if it said one.
+    /// The message of its last [heartbeat](crate::HeartbeatSender), if it sent any.
     pub last_heartbeat: Option<String>,
     /// Its log, on its host.
     pub log: PathBuf,
-    /// Ranks that somebody had stopped when the run failed, which may be why the others failed.
-    pub stopped: Vec<StoppedRank>,
-    /// The other ranks of all nodes, in the order in which they ended.
+    /// Ranks that were stopped by a signal when the run failed, which may be why the others failed.
+    pub stopped_ranks: Vec<StoppedRank>,
+    /// The other ranks of all nodes, in the order in which they exited.
     pub others: Vec<OtherRank>,
 }
 
@@ -59,22 +59,22 @@ impl fmt::Display for StoppedRank {
     }
 }
 
-/// A rank that was not to blame.
+/// A rank that is not the root cause.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OtherRank {
-    /// How it ended.
-    pub end: RankExit,
-    /// The last line of its output that tells of an error; where none does, its last line.
-    pub said: Option<String>,
-    /// The last word of its [`HeartbeatSender`](crate::HeartbeatSender), if it said one.
+    /// Its exit.
+    pub exit: RankExit,
+    /// The last line of its output that reports an error; where none does, its last line.
+    pub error_line: Option<String>,
+    /// The message of its last [heartbeat](crate::HeartbeatSender), if it sent any.
     pub last_heartbeat: Option<String>,
 }
 
 impl fmt::Display for OtherRank {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.end.fmt(f)?;
-        if let Some(said) = self.said.as_ref().filter(|_| !self.end.reason.is_success()) {
-            write!(f, ", said: {said}")?;
+        self.exit.fmt(f)?;
+        if let Some(line) = self.error_line.as_ref().filter(|_| !self.exit.reason.is_success()) {
+            write!(f, ", said: {line}")?;
         }
         Ok(())
     }
@@ -82,13 +82,13 @@ impl fmt::Display for OtherRank {
 
 impl fmt::Display for RankFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { root, .. } = self;
-        let silent = matches!(root.reason, ExitReason::HeartbeatTimeout(_));
+        let Self { root_cause: root, .. } = self;
+        let is_silent = matches!(root.reason, ExitReason::HeartbeatTimeout(_));
         match root.reason {
             ExitReason::HeartbeatTimeout(silence) => {
-                write!(f, "rank {} has not moved for {} s", root.rank, silence.as_secs())?;
-                if let Some(word) = &self.last_heartbeat {
-                    write!(f, "; its last word was `{word}`")?;
+                write!(f, "rank {} has sent no heartbeat for {} s", root.rank, silence.as_secs())?;
+                if let Some(message) = &self.last_heartbeat {
+                    write!(f, "; the last one said `{message}`")?;
                 }
             }
             reason => {
@@ -101,20 +101,20 @@ impl fmt::Display for RankFailure {
             write!(f, " on node {} ({})", self.node, self.host)?;
         }
         write_restarts(f, self.restarts)?;
-        for stopped in &self.stopped {
+        for stopped in &self.stopped_ranks {
             write!(f, "\n  likely cause: {stopped}")?;
         }
         for line in &self.panic {
             write!(f, "\n    {line}")?;
         }
         match self.last_lines.is_empty() {
-            true => write!(f, "\n  it wrote nothing (log {})", self.log.display())?,
+            true => write!(f, "\n  it printed nothing (log {})", self.log.display())?,
             false => write!(f, "\n  the last lines of {}:", self.log.display())?,
         }
         for line in &self.last_lines {
             write!(f, "\n    {line}")?;
         }
-        write_others(f, &self.others, silent)
+        write_others(f, &self.others, is_silent)
     }
 }
 
@@ -129,9 +129,9 @@ pub struct NodeFailure {
     pub reason: String,
     /// When, since the ranks of all nodes were started; `None` if they were not running.
     pub after: Option<Duration>,
-    /// How often the world had been started again before.
+    /// How often the ranks had been restarted before.
     pub restarts: u32,
-    /// The ranks of this node, in the order in which they ended.
+    /// The ranks of this node, in the order in which they exited.
     pub others: Vec<OtherRank>,
 }
 
@@ -140,7 +140,7 @@ impl fmt::Display for NodeFailure {
         match (self.node, &self.host) {
             (Some(node), Some(host)) => write!(f, "node {node} ({host}) is lost")?,
             (Some(node), None) => write!(f, "node {node} is lost")?,
-            (None, _) => f.write_str("the nodes' launchers lost each other")?,
+            (None, _) => f.write_str("the launchers of the nodes lost each other")?,
         }
         if let Some(after) = self.after {
             write!(f, " after {:.1} s", after.as_secs_f64())?;
@@ -160,11 +160,11 @@ fn write_restarts(f: &mut fmt::Formatter<'_>, restarts: u32) -> fmt::Result {
 }
 
 /// One line each; with the last words of the hearts where these tell who waited for whom.
-fn write_others(f: &mut fmt::Formatter<'_>, others: &[OtherRank], with_words: bool) -> fmt::Result {
+fn write_others(f: &mut fmt::Formatter<'_>, others: &[OtherRank], with_heartbeats: bool) -> fmt::Result {
     for other in others.iter().take(SHOWN_OTHERS) {
         write!(f, "\n  {other}")?;
-        if let Some(word) = other.last_heartbeat.as_ref().filter(|_| with_words) {
-            write!(f, ", its last word was `{word}`")?;
+        if let Some(message) = other.last_heartbeat.as_ref().filter(|_| with_heartbeats) {
+            write!(f, ", its last heartbeat said `{message}`")?;
         }
     }
     match others.len().saturating_sub(SHOWN_OTHERS) {
@@ -177,18 +177,18 @@ fn write_others(f: &mut fmt::Formatter<'_>, others: &[OtherRank], with_words: bo
 mod tests {
     use super::*;
 
-    fn end(rank: usize, reason: ExitReason, stopped_by_launcher: bool) -> RankExit {
+    fn exit(rank: usize, reason: ExitReason, stopped_by_launcher: bool) -> RankExit {
         RankExit { rank, reason, after: Duration::from_millis(1500), stopped_by_launcher }
     }
 
     fn failure() -> RankFailure {
-        let other = |rank, said: &str| OtherRank {
-            end: end(rank, ExitReason::Code(1), true),
-            said: Some(said.into()),
+        let other = |rank, line: &str| OtherRank {
+            exit: exit(rank, ExitReason::Code(1), true),
+            error_line: Some(line.into()),
             last_heartbeat: Some("step 3: all-reduce".into()),
         };
         RankFailure {
-            root: end(1, ExitReason::Signal(9), false),
+            root_cause: exit(1, ExitReason::Signal(9), false),
             node: 0,
             host: "a".into(),
             nnodes: 1,
@@ -197,7 +197,7 @@ mod tests {
             last_lines: vec!["step 3".into()],
             last_heartbeat: None,
             log: "runs/a/rank-1.log".into(),
-            stopped: vec![],
+            stopped_ranks: vec![],
             others: vec![other(0, "rank 1 died")],
         }
     }
@@ -212,13 +212,13 @@ mod tests {
     }
 
     #[test]
-    fn the_report_tells_node_restarts_stopped_ranks_and_last_words() {
+    fn the_report_has_node_restarts_stopped_ranks_and_last_heartbeats() {
         let failure = RankFailure {
-            root: end(1, ExitReason::HeartbeatTimeout(Duration::from_secs(600)), false),
+            root_cause: exit(1, ExitReason::HeartbeatTimeout(Duration::from_secs(600)), false),
             nnodes: 2,
             restarts: 2,
             last_heartbeat: Some("step 3: reading data".into()),
-            stopped: vec![StoppedRank { rank: 1, signal: 19, duration: Duration::from_millis(14_200) }],
+            stopped_ranks: vec![StoppedRank { rank: 1, signal: 19, duration: Duration::from_millis(14_200) }],
             ..failure()
         };
         let text = failure.to_string();
@@ -226,11 +226,11 @@ mod tests {
         assert_eq!(
             lines.next(),
             Some(
-                "rank 1 has not moved for 600 s; its last word was `step 3: reading data` on node 0 (a) (after 2 restarts)"
+                "rank 1 has sent no heartbeat for 600 s; the last one said `step 3: reading data` on node 0 (a) (after 2 restarts)"
             )
         );
         assert_eq!(lines.next(), Some("  likely cause: rank 1 has been stopped by SIGSTOP (19) for 14.2 s"));
-        assert!(text.ends_with("its last word was `step 3: all-reduce`"), "{text}");
+        assert!(text.ends_with("its last heartbeat said `step 3: all-reduce`"), "{text}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Whether a rank lives: what its heart says, and whether somebody has stopped it.
+//! Whether a rank is alive: its heartbeats, and whether a signal has stopped it.
 
 use std::{
     fs::File,
@@ -13,30 +13,29 @@ use rustix::{
     process::{Pid, WaitId, WaitIdOptions, waitid},
 };
 
-use super::failure::StoppedRank;
-use crate::heartbeat::now_nanos;
+use crate::{launcher::outcome::failure::StoppedRank, rank::heartbeat::now_nanos};
 
-/// How often hearts are listened to.
+/// How often heartbeats are read.
 pub const TICK: Duration = Duration::from_millis(200);
 
-/// The most silence that one look can count. A launcher that was stopped itself knows nothing of the time
+/// The most silence that one poll can add. A launcher that was stopped itself knows nothing about the time in
 /// between.
-const LONGEST_LOOK: Duration = Duration::from_secs(1);
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long a rank must have been stopped to be named: debuggers and job control do it for a moment.
-const NOTICED: Duration = Duration::from_secs(2);
+/// How long a rank must have been stopped to be reported: debuggers and job control stop processes for a moment.
+const MIN_REPORTED_STOP: Duration = Duration::from_secs(2);
 
-/// Memory for a beat that has not come whole.
-const MAX_PART: usize = 4096;
+/// Bytes of a heartbeat that has not arrived completely.
+const MAX_PARTIAL: usize = 4096;
 
-/// The launcher's side of one rank's heart.
+/// The launcher's end of one rank's pipe for heartbeats.
 pub struct HeartbeatMonitor {
     pipe: File,
-    part: Vec<u8>,
-    /// The last word, once there was one.
-    word: Option<String>,
-    /// When it was said, by the monotonic clock.
-    said: u64,
+    partial: Vec<u8>,
+    /// The last message, once there was one.
+    message: Option<String>,
+    /// When it was sent, in nanoseconds of the monotonic clock.
+    sent: u64,
     silence: Duration,
     stopped: Option<(i32, Instant)>,
 }
@@ -45,7 +44,7 @@ pub struct HeartbeatMonitor {
 pub struct HeartbeatPipe(OwnedFd);
 
 impl HeartbeatPipe {
-    /// The value of [`HEARTBEAT_VARIABLE`](crate::heartbeat::HEARTBEAT_VARIABLE).
+    /// The value of [`HEARTBEAT_VARIABLE`](crate::rank::heartbeat::HEARTBEAT_VARIABLE).
     pub fn variable(&self) -> io::Result<String> {
         use std::os::fd::AsRawFd;
         Ok(format!("{}:{}", self.0.as_raw_fd(), fstat(&self.0)?.st_ino))
@@ -60,61 +59,61 @@ impl HeartbeatMonitor {
     pub fn new() -> io::Result<(Self, HeartbeatPipe)> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
         fcntl_setfl(&reader, OFlags::RDONLY | OFlags::NONBLOCK)?;
-        let (part, silence) = (vec![], Duration::ZERO);
-        let pulse = Self { pipe: reader.into(), part, word: None, said: 0, silence, stopped: None };
-        Ok((pulse, HeartbeatPipe(writer)))
+        let (partial, silence) = (vec![], Duration::ZERO);
+        let monitor = Self { pipe: reader.into(), partial, message: None, sent: 0, silence, stopped: None };
+        Ok((monitor, HeartbeatPipe(writer)))
     }
 
-    /// Takes in what the heart has said since the last look, which was `elapsed` ago, and whether the process is
-    /// stopped now.
-    pub fn look(&mut self, pid: Option<Pid>, elapsed: Duration) {
+    /// Reads the heartbeats since the last poll, which was `elapsed` ago, and whether the process is stopped now.
+    pub fn poll(&mut self, pid: Option<Pid>, elapsed: Duration) {
         self.stopped = match (stopping_signal(pid), self.stopped) {
             (None, _) => None,
             (Some(signal), Some((before, since))) if before == signal => Some((signal, since)),
             (Some(signal), _) => Some((signal, Instant::now())),
         };
-        match self.listen() {
+        match self.read_all() {
             true => self.silence = Duration::ZERO,
-            false => self.silence += elapsed.min(LONGEST_LOOK),
+            false => self.silence += elapsed.min(MAX_POLL_INTERVAL),
         }
     }
 
-    /// Reads all beats that are there; true if there was one.
-    fn listen(&mut self) -> bool {
-        let mut beaten = false;
+    /// Reads all heartbeats that are there; true if there was one.
+    fn read_all(&mut self) -> bool {
+        let mut any = false;
         let mut bytes = [0; 4096];
         // What is not there yet, or never comes any more, is an error or nothing.
         while let Ok(n @ 1..) = self.pipe.read(&mut bytes) {
-            self.part.extend_from_slice(&bytes[..n]);
-            if let Some(end) = self.part.iter().rposition(|byte| *byte == b'\n') {
-                let start = self.part[..end].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-                let line = String::from_utf8_lossy(&self.part[start..end]).into_owned();
-                self.part.drain(..=end);
-                if let Some((said, word)) = line.split_once(' ') {
-                    self.said = said.parse().unwrap_or_else(|_| now_nanos());
-                    self.word = Some(word.to_owned());
-                    beaten = true;
+            self.partial.extend_from_slice(&bytes[..n]);
+            if let Some(end) = self.partial.iter().rposition(|byte| *byte == b'\n') {
+                let start =
+                    self.partial[..end].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+                let line = String::from_utf8_lossy(&self.partial[start..end]).into_owned();
+                self.partial.drain(..=end);
+                if let Some((sent, message)) = line.split_once(' ') {
+                    self.sent = sent.parse().unwrap_or_else(|_| now_nanos());
+                    self.message = Some(message.to_owned());
+                    any = true;
                 }
             }
-            if self.part.len() > MAX_PART {
-                self.part.clear();
+            if self.partial.len() > MAX_PARTIAL {
+                self.partial.clear();
             }
         }
-        beaten
+        any
     }
 
-    /// The last word, if the heart has ever beaten.
-    pub fn last_heartbeat(&self) -> Option<&str> {
-        self.word.as_deref()
+    /// The message of the last heartbeat, if there was any.
+    pub fn last_message(&self) -> Option<&str> {
+        self.message.as_deref()
     }
 
-    /// How long ago the last word was said, if the heart has been silent for `timeout`.
+    /// How long ago the last heartbeat was sent, if there has been none for `timeout`.
     pub fn silent_for(&self, timeout: Duration) -> Option<Duration> {
-        let silent = self.word.is_some() && self.silence >= timeout;
-        silent.then(|| Duration::from_nanos(now_nanos().saturating_sub(self.said)))
+        let silent = self.message.is_some() && self.silence >= timeout;
+        silent.then(|| Duration::from_nanos(now_nanos().saturating_sub(self.sent)))
     }
 
-    /// Whether somebody has stopped the rank.
+    /// Whether a signal has stopped the rank.
     pub fn is_stopped(&self) -> bool {
         self.stopped.is_some()
     }
@@ -128,11 +127,11 @@ impl HeartbeatMonitor {
     pub fn stopped(&self, rank: usize) -> Option<StoppedRank> {
         let (signal, since) = self.stopped?;
         let duration = since.elapsed();
-        (duration >= NOTICED).then_some(StoppedRank { rank, signal, duration })
+        (duration >= MIN_REPORTED_STOP).then_some(StoppedRank { rank, signal, duration })
     }
 }
 
-/// The signal that has stopped the process, if it is stopped now. Nothing is taken from who else waits for it.
+/// The signal that has stopped the process, if it is stopped now. Other waits for the process are not affected.
 fn stopping_signal(pid: Option<Pid>) -> Option<i32> {
     let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     waitid(WaitId::Pid(pid?), options).ok().flatten()?.stopping_signal()
@@ -145,31 +144,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_silence_from_the_first_beat_on_and_keeps_the_last_word() {
-        let (mut pulse, pipe) = HeartbeatMonitor::new().unwrap();
+    fn counts_silence_from_the_first_heartbeat_on_and_keeps_the_last_message() {
+        let (mut monitor, pipe) = HeartbeatMonitor::new().unwrap();
         let mut pipe = File::from(pipe.0);
         let second = Duration::from_secs(1);
-        (0..5).for_each(|_| pulse.look(None, second));
-        assert_eq!((pulse.silent_for(second), pulse.last_heartbeat()), (None, None));
+        (0..5).for_each(|_| monitor.poll(None, second));
+        assert_eq!((monitor.silent_for(second), monitor.last_message()), (None, None));
         pipe.write_all(b"7 load\n8 step 1\n9 st").unwrap();
-        pulse.look(None, second);
-        assert_eq!((pulse.last_heartbeat(), pulse.silence, pulse.said), (Some("step 1"), Duration::ZERO, 8));
+        monitor.poll(None, second);
+        assert_eq!(
+            (monitor.last_message(), monitor.silence, monitor.sent),
+            (Some("step 1"), Duration::ZERO, 8)
+        );
         pipe.write_all(b"ep 2\n").unwrap();
-        pulse.look(None, second);
-        assert_eq!(pulse.last_heartbeat(), Some("step 2"));
-        (0..2).for_each(|_| pulse.look(None, Duration::from_secs(1000)));
-        assert!(pulse.silent_for(3 * second).is_none(), "a launcher that did not look counts one second");
-        assert!(pulse.silent_for(2 * second).unwrap() > second);
+        monitor.poll(None, second);
+        assert_eq!(monitor.last_message(), Some("step 2"));
+        (0..2).for_each(|_| monitor.poll(None, Duration::from_secs(1000)));
+        assert!(monitor.silent_for(3 * second).is_none(), "a launcher that did not look counts one second");
+        assert!(monitor.silent_for(2 * second).unwrap() > second);
         drop(pipe);
-        pulse.look(None, second);
-        assert!(pulse.silent_for(3 * second).is_some());
+        monitor.poll(None, second);
+        assert!(monitor.silent_for(3 * second).is_some());
     }
 
     #[test]
-    fn takes_no_memory_for_what_is_no_beat() {
-        let (mut pulse, pipe) = HeartbeatMonitor::new().unwrap();
+    fn takes_no_memory_for_what_is_no_heartbeat() {
+        let (mut monitor, pipe) = HeartbeatMonitor::new().unwrap();
         File::from(pipe.0).write_all(&[b'x'; 60_000]).unwrap();
-        pulse.look(None, TICK);
-        assert!(pulse.part.len() <= MAX_PART && pulse.last_heartbeat().is_none());
+        monitor.poll(None, TICK);
+        assert!(monitor.partial.len() <= MAX_PARTIAL && monitor.last_message().is_none());
     }
 }

@@ -11,11 +11,11 @@ use std::{
 use super::lines::Lines;
 use crate::{Error, Result};
 
-/// Lines of a rank's output that a report shows at most.
+/// The most lines of a rank's output that a report shows.
 const LAST_LINES: usize = 12;
-/// Lines of a panic's text that a report shows at most.
+/// The most lines of a panic's text that a report shows.
 const PANIC_LINES: usize = 6;
-/// Bytes of a line that a report shows at most.
+/// The most bytes of a line that a report shows.
 const SHOWN_BYTES: usize = 500;
 
 /// The log of one rank, `<log_dir>/rank-<r>.log`: standard output and standard error, line by line, in order
@@ -33,7 +33,7 @@ struct State {
 }
 
 impl Log {
-    /// Makes the log, or goes on with it where `separator` says which start of the world comes now.
+    /// Makes the log, or appends to it if there is a `separator`, the line that names the restart.
     pub fn create(folder: &Path, rank: usize, separator: Option<&str>) -> Result<Self> {
         let path = folder.join(format!("rank-{rank}.log"));
         let failed = |path: &Path| {
@@ -62,17 +62,18 @@ impl Log {
         (state.panic.clone(), state.last.iter().cloned().collect())
     }
 
-    /// The last line that tells of an error; where none does, the last one that is not blank.
-    pub fn said(&self) -> Option<String> {
+    /// The last line that reports an error; where none does, the last one that is not blank.
+    pub fn error_line(&self) -> Option<String> {
         let state = self.lock();
-        let telling = |line: &&String| line.starts_with("brigade: ") || line.to_lowercase().contains("error");
+        let is_error =
+            |line: &&String| line.starts_with("brigade: ") || line.to_lowercase().contains("error");
         let not_blank = |line: &&String| !line.trim().is_empty();
         let last = || state.last.iter().rev();
-        let found = state.panic.get(1).or_else(|| last().find(telling)).or_else(|| last().find(not_blank));
+        let found = state.panic.get(1).or_else(|| last().find(is_error)).or_else(|| last().find(not_blank));
         found.map(|line| line.strip_prefix("brigade: ").unwrap_or(line).trim().to_owned())
     }
 
-    /// Adds a line. The first error (a full disk) is returned; after it the lines are only remembered.
+    /// Adds a line. The first error (a full disk) is returned; after it the lines are only kept for the report.
     fn add(&self, line: &[u8]) -> io::Result<()> {
         let mut state = self.lock();
         let shown = String::from_utf8_lossy(&line[..line.len().min(SHOWN_BYTES)]).into_owned();
@@ -116,7 +117,7 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// Writes and flushes. A terminal that is gone is no reason to end a run, so errors are dropped.
+    /// Writes and flushes. Errors are dropped: a run goes on without its terminal.
     fn write(self, bytes: &[u8]) {
         let written = match self {
             Self::Out => {
@@ -129,7 +130,7 @@ impl Stream {
     }
 }
 
-/// What the launcher prints of a rank's output.
+/// How much of a rank's output the launcher prints.
 pub enum Echo {
     /// Nothing.
     None,
@@ -139,9 +140,9 @@ pub enum Echo {
     Lines(Stream, usize),
 }
 
-/// Copies a rank's stream until its end. `lost` is called once if the log cannot be written any more; the
-/// stream is still read then, so that the rank does not block.
-pub fn pump(mut source: impl Read, log: &Log, echo: &Echo, mut lost: impl FnMut(io::Error)) {
+/// Copies a rank's stream until its end. `lost` is called once if the log can no longer be written; the
+/// stream is still read, so that the rank does not block.
+pub fn copy_output(mut source: impl Read, log: &Log, echo: &Echo, mut lost: impl FnMut(io::Error)) {
     let mut lines = Lines::default();
     let mut emit = |line: &[u8]| {
         if let Echo::Lines(stream, rank) = echo {
@@ -174,29 +175,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keeps_the_log_the_last_lines_and_the_first_panic() {
+    fn keeps_the_last_lines_and_the_first_panic() {
         let folder = tempfile::tempdir().unwrap();
         let log = Log::create(&folder.path().join("deep/logs"), 3, None).unwrap();
         let text: String = (0..20).map(|i| format!("line {i}\n")).collect::<String>()
             + "thread 'main' (7) panicked at src/a.rs:1:2:\nthe reason\nnote: run with `RUST_BACKTRACE=1`\nend";
-        pump(text.as_bytes(), &log, &Echo::None, |error| panic!("{error}"));
+        copy_output(text.as_bytes(), &log, &Echo::None, |error| panic!("{error}"));
         assert_eq!(fs::read_to_string(log.path()).unwrap(), text + "\n");
         let (panic, last) = log.excerpt();
         assert_eq!(panic, ["thread 'main' (7) panicked at src/a.rs:1:2:", "the reason"]);
         assert_eq!((last.len(), last.last().unwrap().as_str()), (LAST_LINES, "end"));
-        assert_eq!(log.said().unwrap(), "the reason");
+        assert_eq!(log.error_line().unwrap(), "the reason");
     }
 
     #[test]
-    fn a_restarted_rank_writes_on() {
+    fn a_restarted_rank_appends_to_its_log() {
         let folder = tempfile::tempdir().unwrap();
         for (separator, text) in
             [(None, "old\n"), (None, "a\nError: b\nc\n"), (Some("--- 1"), "brigade: d\n \n")]
         {
             let log = Log::create(folder.path(), 0, separator).unwrap();
-            pump(text.as_bytes(), &log, &Echo::None, |error| panic!("{error}"));
+            copy_output(text.as_bytes(), &log, &Echo::None, |error| panic!("{error}"));
             let said = ["old", "Error: b", "d"];
-            assert!(said.contains(&log.said().unwrap().as_str()), "{:?}", log.said());
+            assert!(said.contains(&log.error_line().unwrap().as_str()), "{:?}", log.error_line());
         }
         let text = fs::read_to_string(folder.path().join("rank-0.log")).unwrap();
         assert_eq!(text, "a\nError: b\nc\n--- 1\nbrigade: d\n \n");
@@ -204,12 +205,12 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_full_disk_is_said_once_and_the_stream_is_read_to_its_end() {
+    fn a_full_disk_is_reported_once_and_the_stream_is_read_to_its_end() {
         let folder = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink("/dev/full", folder.path().join("rank-0.log")).unwrap();
         let log = Log::create(folder.path(), 0, None).unwrap();
         let mut errors = vec![];
-        pump(&b"a\nb\nc\n"[..], &log, &Echo::None, |error| errors.push(error.kind()));
+        copy_output(&b"a\nb\nc\n"[..], &log, &Echo::None, |error| errors.push(error.kind()));
         assert_eq!(errors, [io::ErrorKind::StorageFull]);
         assert_eq!(log.excerpt().1, ["a", "b", "c"]);
     }

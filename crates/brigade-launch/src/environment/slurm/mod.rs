@@ -1,7 +1,17 @@
 //! Tasks that Slurm's `srun` started.
 
-use super::{Detected, NodeInfo, RankInfo, Source, hostlist, variables::Variables};
-use crate::{Endpoint, Error, MAX_WORLD_SIZE, Result};
+mod hostlist;
+
+use brigade_comm::MAX_WORLD_SIZE;
+
+use super::{
+    detected::{Detected, NodeInfo, RankInfo, Source},
+    variables::Variables,
+};
+use crate::{
+    endpoint::Endpoint,
+    error::{Error, Result},
+};
 
 const SET: [&str; 1] = ["SLURM_PROCID"];
 const HINT: &str = "start the ranks with srun, or give --standalone for a world on this machine alone";

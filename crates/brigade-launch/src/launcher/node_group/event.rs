@@ -1,0 +1,22 @@
+//! What a launcher learns from the others.
+
+use std::time::Instant;
+
+use super::status::{NodeDescription, NodeStatus};
+use crate::launcher::outcome::report::{LostNode, NodeReport};
+
+pub enum NodeEvent {
+    /// All launchers have joined; what each of them is like.
+    Joined(Vec<NodeDescription>),
+    /// They did not all join.
+    JoinFailed(brigade_comm::Error),
+    /// The statuses of all nodes, and when they arrived. That is the same moment everywhere, up to the travel time of a
+    /// message.
+    Statuses(Instant, Vec<NodeStatus>),
+    /// The ranks of all nodes have exited: what each node reports.
+    Reports(Vec<NodeReport>),
+    /// All launchers wanted to leave and did.
+    Left,
+    /// A launcher is gone. Nothing comes after this.
+    Lost(LostNode),
+}

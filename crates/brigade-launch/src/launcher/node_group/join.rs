@@ -1,0 +1,88 @@
+//! How a launcher joins the launchers of the other nodes.
+
+use std::{
+    io,
+    net::TcpListener,
+    thread,
+    time::{Duration, Instant},
+};
+
+use brigade_comm::{AuthToken, Join, Timeouts, Transport, World};
+
+use super::{gather, status::NodeDescription};
+
+/// Between two tries to join.
+const RETRY: Duration = Duration::from_millis(200);
+
+/// How much longer than [`NodeGroupConfig::host_timeout`] a node 0 that has not noticed the loss of a launcher may refuse its
+/// replacement.
+const REFUSALS: Duration = Duration::from_secs(5);
+
+/// Where and how the launchers meet.
+pub struct NodeGroupConfig {
+    pub node: usize,
+    pub nnodes: usize,
+    pub endpoint: String,
+    /// Node 0's socket at the endpoint.
+    pub listener: Option<TcpListener>,
+    pub token: String,
+    pub timeout: Duration,
+    /// How long a launcher may keep the others waiting, or be out of reach, before it counts as lost. One that died is
+    /// noticed at once.
+    pub host_timeout: Duration,
+    /// Whether they have been joined before: what goes wrong is then tried again until the timeout, as launchers come and
+    /// go.
+    pub is_rejoin: bool,
+    pub description: NodeDescription,
+}
+
+/// Joins the other launchers, trying again while that may help.
+pub fn join(config: &NodeGroupConfig) -> brigade_comm::Result<(World, Vec<NodeDescription>)> {
+    let begin = Instant::now();
+    let refusals = config.host_timeout + REFUSALS;
+    let patience = if config.is_rejoin { config.timeout } else { refusals.min(config.timeout) };
+    loop {
+        match try_once(config, config.timeout.saturating_sub(begin.elapsed())) {
+            Err(error)
+                if begin.elapsed() + RETRY < patience && may_succeed_later(&error, config.is_rejoin) =>
+            {
+                thread::sleep(RETRY);
+            }
+            joined => return joined,
+        }
+    }
+}
+
+fn try_once(config: &NodeGroupConfig, init: Duration) -> brigade_comm::Result<(World, Vec<NodeDescription>)> {
+    let system = |error: io::Error| brigade_comm::Error::System {
+        what: "share the socket of the rendezvous",
+        reason: error.to_string(),
+    };
+    let world = brigade_comm::join(Join {
+        rank: config.node,
+        world_size: config.nnodes,
+        endpoint: config.endpoint.clone(),
+        listener: config.listener.as_ref().map(TcpListener::try_clone).transpose().map_err(system)?,
+        token: AuthToken::new(config.token.clone()),
+        // A launcher that was started again cannot know the number of restarts.
+        restart: 0,
+        transport: Transport::Tcp,
+        timeouts: Timeouts { init, step: config.host_timeout, host: config.host_timeout },
+        host: None,
+    })?;
+    let json = serde_json::to_vec(&config.description).unwrap_or_default();
+    let descriptions = gather::values(world.group(), json)?;
+    Ok((world, descriptions))
+}
+
+/// Whether the next try may succeed: a node 0 that has not yet noticed a loss refuses newcomers, and
+/// launchers may start and die while the others still wait.
+fn may_succeed_later(error: &brigade_comm::Error, is_rejoin: bool) -> bool {
+    use brigade_comm::Error as E;
+    match error {
+        E::Refused { reason, .. } => !reason.contains("token"),
+        E::PeerDied { .. } | E::PeerFailed { .. } | E::Connect { .. } => true,
+        E::Rendezvous { .. } => is_rejoin,
+        _ => false,
+    }
+}

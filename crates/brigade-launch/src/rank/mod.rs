@@ -1,0 +1,6 @@
+//! What a process uses that is a rank: its heartbeats, the rendezvous socket, and how often the ranks were restarted.
+
+pub mod heartbeat;
+mod inherited_fd;
+pub mod listener;
+pub mod restart;
