@@ -1,9 +1,9 @@
 //! The parsers of files, for a fuzz runner: whatever the bytes, they neither panic nor allocate beyond their length.
 
-use crate::header::{self, PREFIX};
-use crate::layout::MANIFEST;
-use crate::manifest::Manifest;
-use crate::slot_index::SlotIndex;
+use crate::format::header::{self, PREFIX};
+use crate::format::manifest::Manifest;
+use crate::format::names::MANIFEST;
+use crate::format::slot_index::SlotIndex;
 
 /// Parses a manifest.
 pub fn manifest(bytes: &[u8]) {

@@ -59,34 +59,26 @@
 #[cfg(target_endian = "big")]
 compile_error!("files hold little-endian numbers, which are written and read as they are in memory");
 
-mod check;
-mod chunks;
 mod error;
+mod format;
 #[doc(hidden)]
 pub mod fuzzing;
-mod hash;
-mod header;
-mod layout;
-mod list;
-mod manifest;
 mod read;
-mod slot_index;
+mod retention;
 mod storage;
-mod unit;
-mod verify;
 mod write;
 
 pub use error::{Error, Result};
-pub use layout::{MANIFEST, MANIFEST_HASH, StagingDir, rank_file};
-pub use list::{CheckpointSummary, ListedCheckpoint, keep_latest, list, remove_after, remove_stale};
-pub use manifest::{
+pub use format::manifest::{
     CHUNK_BYTES, FORMAT_VERSION, FileMetadata, ItemMetadata, MAX_MANIFEST_BYTES, Manifest, TrainState,
-    WriteResult,
 };
-pub use read::{Checkpoint, StoredParameter};
+pub use format::names::{MANIFEST, MANIFEST_HASH, rank_file};
+pub use format::unit::{PARAMETERS, ParameterMetadata, Scalar, UnitMetadata};
+pub use read::{Checkpoint, CheckpointSummary, ListedCheckpoint, Problem, StoredParameter, list, verify};
+pub use retention::{keep_latest, remove_after, remove_stale};
 #[cfg(feature = "object-store")]
 pub use storage::ObjectStorage;
-pub use storage::{CheckpointDir, LocalStorage, Storage, StorageReader, StorageWriter, open_storage};
-pub use unit::{PARAMETERS, ParameterMetadata, Scalar, UnitMetadata};
-pub use verify::{Problem, verify};
-pub use write::{RankShard, WriteItem, abort_save, publish, write_shard};
+pub use storage::{
+    CheckpointDir, LocalStorage, StagingDir, Storage, StorageReader, StorageWriter, open_storage,
+};
+pub use write::{RankShard, WriteItem, WriteResult, abort_save, publish, write_shard};

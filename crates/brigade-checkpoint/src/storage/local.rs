@@ -15,9 +15,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::statvfs;
 
-use super::{CheckpointDir, Storage, StorageReader, StorageWriter};
-use crate::layout::{StagingDir, folder_step, step_folder};
-use crate::{Error, Result};
+use super::{CheckpointDir, StagingDir, Storage, StorageReader, StorageWriter};
+use crate::error::{Error, Result};
+use crate::format::names::{folder_step, step_folder};
 
 /// Small items are gathered up to this many bytes before they are written.
 const BUFFER: usize = 1 << 20;

@@ -19,9 +19,9 @@ use object_store::{ObjectStore, ObjectStoreExt, ObjectStoreScheme, WriteMultipar
 use tokio::runtime::{Builder, Runtime};
 use url::Url;
 
-use super::{CheckpointDir, Storage, StorageReader, StorageWriter};
-use crate::layout::{MANIFEST, StagingDir, folder_step, step_folder};
-use crate::{Error, Result};
+use super::{CheckpointDir, StagingDir, Storage, StorageReader, StorageWriter};
+use crate::error::{Error, Result};
+use crate::format::names::{MANIFEST, folder_step, step_folder};
 
 /// Longest that one operation may take, retries included.
 const DEADLINE: Duration = Duration::from_secs(300);

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::manifest::CHUNK_BYTES;
+use super::manifest::CHUNK_BYTES;
 
 /// Takes a file's bytes in order.
 pub(crate) struct FileHasher {

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use crate::layout::{MANIFEST, rank_file};
-use crate::manifest::{FORMAT_VERSION, FileMetadata, Manifest};
-use crate::slot_index::SlotIndex;
-use crate::{Error, Result, UnitMetadata};
+use super::manifest::{FORMAT_VERSION, FileMetadata, Manifest};
+use super::names::{MANIFEST, rank_file};
+use super::slot_index::SlotIndex;
+use super::unit::UnitMetadata;
+use crate::error::{Error, Result};
 
 /// Digits of a BLAKE3 checksum.
 const BLAKE3_DIGITS: usize = 64;

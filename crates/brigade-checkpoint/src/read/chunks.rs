@@ -3,9 +3,9 @@
 use std::fmt;
 use std::ops::Range;
 
-use crate::manifest::{CHUNK_BYTES, FileMetadata};
+use crate::error::{Error, Result};
+use crate::format::manifest::{CHUNK_BYTES, FileMetadata};
 use crate::storage::{Storage, StorageReader};
-use crate::{Error, Result};
 
 /// Files that are kept open, each with the chunk that was last read in part.
 const KEPT: usize = 128;

@@ -8,7 +8,7 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 
-use crate::manifest::ItemMetadata;
+use super::manifest::ItemMetadata;
 
 /// Bytes of the length in front of the JSON object.
 pub(crate) const PREFIX: usize = 8;

@@ -1,18 +1,17 @@
 //! Writing: each rank its file, one rank the manifest.
 
 use std::iter::once;
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::check::{check_slot_name, check_unit_name};
-use crate::hash::FileHasher;
-use crate::header::{self, MAX_HEADER_BYTES};
-use crate::layout::{MANIFEST, MANIFEST_HASH, StagingDir, rank_file};
-use crate::manifest::{
-    FORMAT_VERSION, FileMetadata, ItemMetadata, MAX_MANIFEST_BYTES, Manifest, TrainState, WriteResult,
-    hash_line,
-};
-use crate::storage::Storage;
-use crate::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+use super::abort::abort_save;
+use crate::error::{Error, Result};
+use crate::format::checksums::FileHasher;
+use crate::format::header::{self, MAX_HEADER_BYTES};
+use crate::format::manifest::{FileMetadata, ItemMetadata};
+use crate::format::names::rank_file;
+use crate::format::validate::{check_slot_name, check_unit_name};
+use crate::storage::{StagingDir, Storage};
 
 /// Data are handed to the storage and to the checksums in parts of this many bytes.
 const PART: usize = 1 << 20;
@@ -42,6 +41,16 @@ impl RankShard {
     pub fn bytes(&self) -> u64 {
         self.items.iter().map(|item| size_of_val(item.values.as_slice()) as u64).sum()
     }
+}
+
+/// What a rank reports of its file to the rank that publishes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WriteResult {
+    /// The save that it belongs to.
+    pub staging: StagingDir,
+    /// The file.
+    pub file: FileMetadata,
 }
 
 /// Checks that `bytes` more fit into the storage, where its free space is known.
@@ -142,92 +151,4 @@ fn sorted(shard: &RankShard) -> Result<Vec<&WriteItem>> {
 fn parts<'a>(header: &'a [u8], items: &'a [&WriteItem]) -> impl Iterator<Item = &'a [u8]> {
     let values = items.iter().flat_map(|item| bytemuck::cast_slice::<f32, u8>(&item.values).chunks(PART));
     once(header).chain(values)
-}
-
-/// Makes a save visible that all ranks have written, and returns its manifest. One rank calls this.
-///
-/// A checkpoint of the same step is replaced; it stays until the new one is whole.
-///
-/// # Errors
-/// [`Error::ForeignSave`] and [`Error::DuplicateRank`] for entries that do not belong together, [`Error::NotShared`] and
-/// [`Error::SizeMismatch`] when a rank's file is not where this rank looks, [`Error::Coverage`] when items leave a gap or
-/// overlap; [`Error::InvalidManifest`] for units that contradict themselves: the save's folder is removed then. While writing
-/// and renaming, the errors of the storage.
-pub fn publish(
-    storage: &dyn Storage,
-    staging: &StagingDir,
-    state: TrainState,
-    entries: Vec<WriteResult>,
-) -> Result<Manifest> {
-    let manifest = describe(storage, staging, state, entries);
-    let written =
-        manifest.and_then(|manifest| write_manifest(storage, staging, &manifest).map(|()| manifest));
-    let manifest = written.inspect_err(|_| {
-        // What failed is what the caller must hear of, not that cleaning up failed, too.
-        let _ = abort_save(storage, staging);
-    })?;
-    storage.publish(staging)?;
-    Ok(manifest)
-}
-
-fn describe(
-    storage: &dyn Storage,
-    staging: &StagingDir,
-    state: TrainState,
-    entries: Vec<WriteResult>,
-) -> Result<Manifest> {
-    let folder = storage.staging_folder(staging);
-    let mut files = Vec::with_capacity(entries.len());
-    for WriteResult { staging: given, file } in entries {
-        let rank = file.rank;
-        if given != *staging {
-            return Err(Error::ForeignSave { rank, given: given.to_string(), expected: staging.to_string() });
-        }
-        let name = rank_file(rank);
-        match storage.open(&folder, &name)?.map(|reader| reader.size()) {
-            None => {
-                let location = storage.location().into();
-                return Err(Error::NotShared { location, rank, file: format!("{folder}/{name}") });
-            }
-            Some(given) if given != file.bytes => {
-                return Err(Error::SizeMismatch {
-                    file: format!("{folder}/{name}"),
-                    given,
-                    expected: file.bytes,
-                });
-            }
-            Some(_) => files.push(file),
-        }
-    }
-    files.sort_by_key(|file| file.rank);
-    let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-    let manifest = Manifest { version: FORMAT_VERSION, step: staging.step(), created, state, files };
-    manifest.check()?;
-    Ok(manifest)
-}
-
-fn write_manifest(storage: &dyn Storage, staging: &StagingDir, manifest: &Manifest) -> Result<()> {
-    let folder = storage.staging_folder(staging);
-    let json = serde_json::to_vec(manifest)
-        .map_err(|error| Error::InvalidManifest { file: MANIFEST.into(), message: error.to_string() })?;
-    if json.len() as u64 > MAX_MANIFEST_BYTES {
-        let message = format!("{} bytes; at most {MAX_MANIFEST_BYTES} are allowed", json.len());
-        return Err(Error::InvalidManifest { file: MANIFEST.into(), message });
-    }
-    // What can be written must be readable: settings nested too deeply are found here.
-    Manifest::parse(&json, MANIFEST)?;
-    for (name, bytes) in [(MANIFEST_HASH, hash_line(&json).as_bytes()), (MANIFEST, &json)] {
-        let mut writer = storage.create(&folder, name, bytes.len() as u64)?;
-        writer.write(bytes)?;
-        writer.finish()?;
-    }
-    Ok(())
-}
-
-/// Removes what was written of a save that will not be published, when no rank writes any more.
-///
-/// # Errors
-/// Those of the storage; not when nothing was written.
-pub fn abort_save(storage: &dyn Storage, staging: &StagingDir) -> Result<()> {
-    storage.remove(&storage.staging_folder(staging))
 }

@@ -3,12 +3,14 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::chunks::ChunkReader;
-use crate::layout::step_folder;
-use crate::manifest::Manifest;
-use crate::slot_index::SlotIndex;
+use super::chunks::ChunkReader;
+use super::load::{find, load};
+use crate::error::{Error, Result};
+use crate::format::manifest::Manifest;
+use crate::format::names::step_folder;
+use crate::format::slot_index::SlotIndex;
+use crate::format::unit::{PARAMETERS, ParameterMetadata, UnitMetadata};
 use crate::storage::{CheckpointDir, Storage};
-use crate::{Error, PARAMETERS, ParameterMetadata, Result, UnitMetadata};
 
 /// A checkpoint that is open for reading. Threads may share it; they read one after the other.
 #[derive(Debug)]
@@ -84,33 +86,6 @@ impl Checkpoint {
             there: names.join(", "),
         }
     }
-}
-
-/// The visible checkpoint of a step.
-pub(crate) fn find(storage: &dyn Storage, step: u64) -> Result<CheckpointDir> {
-    let mut published = storage.published()?;
-    if let Some(index) = published.iter().position(|published| published.step == step) {
-        return Ok(published.swap_remove(index));
-    }
-    let there: Vec<_> = published.iter().map(|published| published.step.to_string()).collect();
-    let there = if there.is_empty() { "none".into() } else { there.join(", ") };
-    Err(Error::StepNotFound { location: storage.location().into(), step, there })
-}
-
-/// Loads a manifest and compares the files' sizes with it.
-pub(crate) fn load(storage: &dyn Storage, published: &CheckpointDir) -> Result<Manifest> {
-    let manifest = Manifest::load(storage, published)?;
-    for file in &manifest.files {
-        let name = format!("{}/{}", published.folder, file.name);
-        match storage.open(&published.folder, &file.name)?.map(|reader| reader.size()) {
-            None => return Err(Error::MissingFile { file: name }),
-            Some(given) if given != file.bytes => {
-                return Err(Error::SizeMismatch { file: name, given, expected: file.bytes });
-            }
-            Some(_) => {}
-        }
-    }
-    Ok(manifest)
 }
 
 /// A parameter in a checkpoint.

@@ -3,6 +3,7 @@
 mod local;
 #[cfg(feature = "object-store")]
 mod object;
+mod staging;
 
 use std::fmt;
 use std::path::Path;
@@ -11,9 +12,9 @@ use std::sync::Arc;
 pub use local::LocalStorage;
 #[cfg(feature = "object-store")]
 pub use object::ObjectStorage;
+pub use staging::StagingDir;
 
-use crate::layout::StagingDir;
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// A place for checkpoints. Each checkpoint is a folder of files; `folder` and `name` are as this storage gave them,
 /// or as [`rank_file`](crate::rank_file), [`MANIFEST`](crate::MANIFEST) and [`MANIFEST_HASH`](crate::MANIFEST_HASH).
@@ -134,20 +135,4 @@ fn open_url(url: &str) -> Result<Arc<dyn Storage>> {
 #[cfg(not(feature = "object-store"))]
 fn open_url(url: &str) -> Result<Arc<dyn Storage>> {
     Err(Error::MissingFeature { url: url.into(), feature: "object-store" })
-}
-
-/// Reads a small file; `limit` bounds what is allocated.
-pub(crate) fn read_whole(storage: &dyn Storage, folder: &str, name: &str, limit: u64) -> Result<Vec<u8>> {
-    let file = format!("{folder}/{name}");
-    let reader = storage.open(folder, name)?.ok_or_else(|| Error::MissingFile { file: file.clone() })?;
-    let size = reader.size();
-    let Some(length) = usize::try_from(size).ok().filter(|_| size <= limit) else {
-        return Err(Error::InvalidManifest {
-            file,
-            message: format!("{size} bytes; at most {limit} are allowed"),
-        });
-    };
-    let mut bytes = vec![0; length];
-    reader.read_at(0, &mut bytes)?;
-    Ok(bytes)
 }

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::layout::{MANIFEST, MANIFEST_HASH, StagingDir};
-use crate::storage::{CheckpointDir, Storage, read_whole};
-use crate::{Error, Result, UnitMetadata};
+use super::names::MANIFEST;
+use super::unit::UnitMetadata;
+use crate::error::{Error, Result};
 
 /// The format's version that this build writes, and the newest that it reads.
 pub const FORMAT_VERSION: u32 = 1;
@@ -90,16 +90,6 @@ pub struct ItemMetadata {
     pub offset: u64,
 }
 
-/// What a rank reports of its file to the rank that publishes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WriteResult {
-    /// The save that it belongs to.
-    pub staging: StagingDir,
-    /// The file.
-    pub file: FileMetadata,
-}
-
 impl FileMetadata {
     /// Number of chunks.
     pub(crate) fn chunk_count(&self) -> u64 {
@@ -153,24 +143,6 @@ impl Manifest {
             Error::InvalidManifest { message, .. } => wrong(message),
             other => wrong(other.to_string()),
         })?;
-        Ok(manifest)
-    }
-
-    /// Reads the manifest of a folder and compares it with its checksum.
-    pub(crate) fn load(storage: &dyn Storage, published: &CheckpointDir) -> Result<Self> {
-        let folder = &published.folder;
-        let file = format!("{folder}/{MANIFEST}");
-        let bytes = read_whole(storage, folder, MANIFEST, MAX_MANIFEST_BYTES)?;
-        let line = hash_line(&bytes);
-        if read_whole(storage, folder, MANIFEST_HASH, line.len() as u64)? != line.as_bytes() {
-            let message = format!("does not agree with {MANIFEST_HASH}; one of the two is damaged");
-            return Err(Error::InvalidManifest { file, message });
-        }
-        let manifest = Self::parse(&bytes, &file)?;
-        if manifest.step != published.step {
-            let message = format!("is of step {}, its folder of step {}", manifest.step, published.step);
-            return Err(Error::InvalidManifest { file, message });
-        }
         Ok(manifest)
     }
 }

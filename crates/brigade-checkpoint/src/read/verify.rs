@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-use crate::chunks;
-use crate::header::{self, PREFIX, TensorInfo};
-use crate::layout::MANIFEST;
-use crate::manifest::{CHUNK_BYTES, FileMetadata, Manifest};
-use crate::read::find;
+use super::load::{find, load_manifest};
+use super::{Checkpoint, chunks};
+use crate::error::{Error, Result};
+use crate::format::header::{self, PREFIX, TensorInfo};
+use crate::format::manifest::{CHUNK_BYTES, FileMetadata, Manifest};
+use crate::format::names::MANIFEST;
 use crate::storage::{CheckpointDir, Storage, StorageReader};
-use crate::{Checkpoint, Error, Result};
 
 /// ChunkReader that are read at once.
 const CHUNKS: usize = 4;
@@ -36,7 +36,7 @@ impl fmt::Display for Problem {
 pub fn verify(storage: &dyn Storage, step: u64) -> Result<Vec<Problem>> {
     loop {
         let published = find(storage, step)?;
-        let manifest = Manifest::load(storage, &published);
+        let manifest = load_manifest(storage, &published);
         let problems = match &manifest {
             Ok(manifest) => verify_files(storage, &published, manifest),
             Err(error) => vec![Problem { file: MANIFEST.into(), message: error.to_string() }],
@@ -45,7 +45,7 @@ pub fn verify(storage: &dyn Storage, step: u64) -> Result<Vec<Problem>> {
             return Ok(problems);
         }
         // A run that is at work may have removed it meanwhile, or replaced it by another of the same step.
-        let again = Manifest::load(storage, &find(storage, step)?);
+        let again = load_manifest(storage, &find(storage, step)?);
         match (&manifest, &again) {
             (Ok(before), Ok(now)) if before != now => {}
             (Err(_), Ok(_)) => {}

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::layout::MANIFEST;
-use crate::manifest::Manifest;
-use crate::{Error, Result};
+use super::manifest::Manifest;
+use super::names::MANIFEST;
+use crate::error::{Error, Result};
 
 /// A contiguous range of a slot in a file.
 #[derive(Clone, Copy, Debug)]

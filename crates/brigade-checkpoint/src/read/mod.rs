@@ -1,0 +1,12 @@
+//! Loading: opening a checkpoint, reading any range of it, checking every byte of it, and listing what there is.
+
+mod checkpoint;
+mod chunks;
+mod list;
+mod load;
+mod verify;
+
+pub use checkpoint::{Checkpoint, StoredParameter};
+pub use list::{CheckpointSummary, ListedCheckpoint, list};
+pub(crate) use load::load;
+pub use verify::{Problem, verify};
