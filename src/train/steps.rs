@@ -136,7 +136,11 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
         let (data, sampler): (Arc<D>, _) = (self.training.train.clone(), self.sampler.clone());
         let read = move |position: u64| -> anyhow::Result<Vec<Vec<D::Item>>> {
             let samples = |number: &usize| {
-                sampler.numbered(position, *number)?.into_iter().map(|index| data.get(index)).collect()
+                sampler
+                    .global_micro_batch(position, *number)?
+                    .into_iter()
+                    .map(|index| data.get(index))
+                    .collect()
             };
             numbers.iter().map(samples).collect()
         };

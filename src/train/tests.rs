@@ -157,7 +157,7 @@ fn trained_on(positions: &[u64], settings: &Settings) -> Vec<NamedTensor> {
     let mut engine = Engine::new(model(), 0, &optimizer, Groups::alone(), engine).unwrap();
     let data = Poisoned::default();
     for (step, position) in positions.iter().enumerate() {
-        let rows = (0..4).map(|k| sampler().numbered(*position, k).unwrap());
+        let rows = (0..4).map(|k| sampler().global_micro_batch(*position, k).unwrap());
         let batches = rows.map(|items| data.batch(items, &brigade_cpu::device())).collect();
         engine.step(batches, plan.learning_rate * plan.schedule.factor(step as u64)).unwrap();
     }
@@ -165,7 +165,7 @@ fn trained_on(positions: &[u64], settings: &Settings) -> Vec<NamedTensor> {
 }
 
 fn sample_of(position: u64) -> usize {
-    sampler().numbered(position, 2).unwrap()[0]
+    sampler().global_micro_batch(position, 2).unwrap()[0]
 }
 
 fn poisoned(positions: &[u64]) -> impl Fn(usize, Interrupt) -> Poisoned + Sync {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use brigade_core::{Activation, Engine};
-use brigade_data::EvaluationBatches;
+use brigade_data::ValidationSampler;
 
 use crate::dataset::Dataset;
 use crate::run::Session;
@@ -25,19 +25,11 @@ impl Session {
             most => most.min(data.len()),
         };
         let (dp_rank, dp) = (self.plan.mesh.dp_rank(self.rank()), self.plan.mesh.dp);
-        let rows = EvaluationBatches::new(samples, settings.micro_batch_size, dp)?;
+        let sampler = ValidationSampler::new(samples, settings.micro_batch_size, dp)?;
         let device = self.device();
         let mut batches = Vec::new();
-        for step in 0..rows.steps() {
-            let items: Vec<_> = rows
-                .batch(step, dp_rank)?
-                .into_iter()
-                .flatten()
-                .map(|index| data.get(index))
-                .collect::<Result<_, _>>()?;
-            if !items.is_empty() {
-                batches.push(items);
-            }
+        for samples in sampler.for_rank(dp_rank)?.flatten() {
+            batches.push(samples.map(|index| data.get(index)).collect::<Result<Vec<_>, _>>()?);
         }
         Ok(engine.evaluate(batches.into_iter().enumerate().map(|(index, items)| {
             self.heartbeat.send(&format!("validating, micro-batch {index}"));

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use brigade::data::{Layout, Tokenizer, TokenizerSpec};
+use brigade::data::{SequenceLayout, Tokenizer, TokenizerSpec};
 use brigade::models::gpt::GptConfig;
 use brigade::{Settings, merge_config};
 use serde::{Deserialize, Serialize};
@@ -45,7 +45,7 @@ pub struct DataSection {
     pub sources: Vec<String>,
     pub tokenizer: TokenizerSpec,
     pub validation_fraction: f64,
-    pub layout: Layout,
+    pub layout: SequenceLayout,
     /// Most bytes of the locked dependencies' sources; other sources are read whole.
     pub max_bytes: u64,
     /// Where tokens are kept; empty is the user's cache folder.

@@ -4,15 +4,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, bail};
-use brigade::data::{Corpus, Prepare, Prepared, Progress, prepare};
+use brigade::data::{Corpus, PrepareOptions, PreparedData, Progress, prepare};
 use brigade::report::{ByteProgress, ConsoleMode};
 
 use crate::config::{Config, DataSection};
 
-/// Finds the corpus of a run tokenised in the cache, or tokenises it.
-pub fn prepared(config: &Config, show: ConsoleMode) -> anyhow::Result<Prepared> {
+/// Finds the corpus of a run tokenized in the cache, or tokenizes it.
+pub fn prepared(config: &Config, show: ConsoleMode) -> anyhow::Result<PreparedData> {
     let Config { data, model, settings } = config;
-    let mut work = Prepare::new(corpus(data)?, cache_dir(data)?);
+    let mut work = PrepareOptions::new(corpus(data)?, cache_dir(data)?);
     work.tokenizer = data.tokenizer.clone();
     work.sequence_length = model.shape.sequence_length;
     work.layout = data.layout;
@@ -61,7 +61,7 @@ fn cache_dir(data: &DataSection) -> anyhow::Result<PathBuf> {
     }
 }
 
-fn describe(prepared: &Prepared, validate_every: u64) {
+fn describe(prepared: &PreparedData, validate_every: u64) {
     let summary = &prepared.summary;
     let counts = &summary.counts;
     brigade::print_stderr(format_args!(

@@ -36,7 +36,7 @@ pub enum Error {
     },
     /// A file or folder of the corpus does not exist.
     #[error("data: {} does not exist", path.display())]
-    Missing {
+    NotFound {
         /// The path as it was given.
         path: PathBuf,
     },
@@ -58,7 +58,7 @@ pub enum Error {
     },
     /// A file was named whose kind is not known.
     #[error("data: {} has an extension that is not known (known: {allowed})", path.display())]
-    Extension {
+    UnknownExtension {
         /// The file.
         path: PathBuf,
         /// The extensions that are read.
@@ -109,9 +109,9 @@ pub enum Error {
         /// The columns with their types.
         columns: String,
     },
-    /// A file changed while it was being tokenised.
+    /// A file changed while it was being tokenized.
     #[error("data: {} changed while it was being read; start again when nothing writes to it", path.display())]
-    Changed {
+    ChangedWhileReading {
         /// The file.
         path: PathBuf,
     },
@@ -128,7 +128,7 @@ pub enum Error {
     },
     /// A setting has a value that is not allowed.
     #[error("{option} = {given} is not allowed: {allowed}")]
-    Setting {
+    InvalidSetting {
         /// The option's name.
         option: &'static str,
         /// The value that was given.
@@ -154,7 +154,7 @@ pub enum Error {
     },
     /// Another process held the cache for too long.
     #[error(
-        "waited {waited_seconds:.0} s for {} (lock_timeout) while process {holder} tokenises the same text",
+        "waited {waited_seconds:.0} s for {} (lock_timeout) while process {holder} tokenizes the same text",
         path.display()
     )]
     LockTimeout {
@@ -238,17 +238,17 @@ impl Error {
     pub fn is_usage(&self) -> bool {
         matches!(
             self,
-            Self::Missing { .. }
+            Self::NotFound { .. }
                 | Self::Glob { .. }
                 | Self::NoFiles { .. }
-                | Self::Extension { .. }
+                | Self::UnknownExtension { .. }
                 | Self::EmptyCorpus { .. }
                 | Self::NotUtf8 { .. }
                 | Self::Jsonl { .. }
                 | Self::Parquet { .. }
                 | Self::ParquetColumn { .. }
                 | Self::Dependencies { .. }
-                | Self::Setting { .. }
+                | Self::InvalidSetting { .. }
                 | Self::Tokenizer { .. }
                 | Self::Indivisible { .. }
         )
@@ -256,7 +256,7 @@ impl Error {
 }
 
 /// Runs a library that panics on some damaged files; here that is an error like any other.
-pub(crate) fn guarded<T, E: Display>(
+pub(crate) fn catch_panics<T, E: Display>(
     read: impl FnOnce() -> std::result::Result<T, E>,
 ) -> std::result::Result<T, String> {
     match catch_unwind(AssertUnwindSafe(read)) {

@@ -2,15 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::corpus::pieces;
+use crate::corpus::chunks;
 use crate::{Corpus, Result, Tokenizer};
 
 /// Reads the documents of a file by its extension; how many there are.
 pub fn documents(path: &Path) -> Result<usize> {
     let mut documents = 0;
     for file in Corpus::from_sources(&[PathBuf::from(path).to_string_lossy().into_owned()]).files()? {
-        for piece in pieces(&file)? {
-            documents += usize::from(piece?.ends_document);
+        for chunk in chunks(&file)? {
+            documents += usize::from(chunk?.ends_document);
         }
     }
     Ok(documents)

@@ -16,11 +16,11 @@
 //! - **No token is lost.** A split's last window is padded, and padding and prompts are marked as not valid.
 //!
 //! ```no_run
-//! use brigade_data::{Corpus, NoProgress, Prefetcher, Prepare, Sampler, prepare};
+//! use brigade_data::{Corpus, NoProgress, Prefetcher, PrepareOptions, Sampler, prepare};
 //!
 //! # fn main() -> brigade_data::Result<()> {
 //! let corpus = Corpus::from_sources(&["books/".into(), "notes/*.jsonl".into()]);
-//! let prepared = prepare(&Prepare::new(corpus, "cache"), &NoProgress)?;
+//! let prepared = prepare(&PrepareOptions::new(corpus, "cache"), &NoProgress)?;
 //! // 16 sequences a step, in micro-batches of 4; this is rank 0 of 2, so it has micro-batches 0 and 1.
 //! let sampler = Sampler::new(prepared.train.len(), 7, 16, 4)?;
 //! let train = prepared.train;
@@ -33,28 +33,22 @@
 //! # }
 //! ```
 
-mod cache;
 mod corpus;
+mod dataset;
 mod error;
 #[doc(hidden)]
 pub mod fuzzing;
-mod parallel;
-mod permutation;
 mod prefetch;
 mod prepare;
 mod progress;
-mod sampler;
-mod sequences;
-mod token_file;
+mod sampling;
 mod tokenizer;
 
 pub use corpus::{Corpus, DEFAULT_CORPUS_BYTES, TEXT_EXTENSIONS};
+pub use dataset::{Sequence, SequenceLayout, TokenFile, TokenSequences, TokenWriter};
 pub use error::{Error, Result};
-pub use permutation::Permutation;
 pub use prefetch::{DEFAULT_PREFETCH_DEADLINE, Prefetcher};
-pub use prepare::{Counts, Prepare, Prepared, Summary, prepare};
+pub use prepare::{DataCounts, DataSummary, PrepareOptions, PreparedData, prepare};
 pub use progress::{NoProgress, Progress};
-pub use sampler::{EvaluationBatches, Sampler};
-pub use sequences::{Layout, Sequence, TokenSequences};
-pub use token_file::{TokenFile, TokenWriter};
+pub use sampling::{Permutation, Sampler, ValidationSampler};
 pub use tokenizer::{END_OF_TEXT, Encoder, TRAINING_SAMPLE_BYTES, Tokenizer, TokenizerSpec};

@@ -7,16 +7,16 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use brigade_data::{Corpus, NoProgress, Prepare, Prepared, prepare};
+use brigade_data::{Corpus, NoProgress, PrepareOptions, PreparedData, prepare};
 
 const FOLDER: &str = "BRIGADE_DATA_TEST_FOLDER";
 
-fn run(folder: &Path) -> Prepared {
+fn run(folder: &Path) -> PreparedData {
     let corpus = Corpus::from_sources(&[folder.join("data.jsonl").display().to_string()]);
-    let settings = Prepare {
+    let settings = PrepareOptions {
         tokenizer: "bpe:400".parse().unwrap(),
         lock_timeout: Duration::from_secs(60),
-        ..Prepare::new(corpus, folder.join("cache"))
+        ..PrepareOptions::new(corpus, folder.join("cache"))
     };
     prepare(&settings, &NoProgress).unwrap()
 }

@@ -65,7 +65,7 @@ fn check_space(storage: &dyn Storage, bytes: u64) -> Result<()> {
 
 /// Writes the file of `rank` and flushes it to the disk; a second thread computes the checksums meanwhile.
 ///
-/// The same shard gives the same bytes. The result goes to the rank that calls [`publish`]. Whether there is space for
+/// The same shard gives the same bytes. The result goes to the rank that calls [`publish`](crate::publish). Whether there is space for
 /// this file is checked before; for those of all ranks the caller can compare the sum with
 /// [`free_space`](Storage::free_space) before any of them begins.
 ///

@@ -1,4 +1,4 @@
-//! Reading the documents of a file as a stream of pieces.
+//! Reading the documents of a file as a stream of chunks.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -10,16 +10,16 @@ use super::files::{Format, SourceFile};
 use super::parquet;
 use crate::{Error, Result};
 
-/// Documents are read in pieces of about this many bytes, so that memory is bounded and one large document is tokenised by
+/// Documents are read in chunks of about this many bytes, so that memory is bounded and one large document is tokenized by
 /// all cores.
-const PIECE_BYTES: usize = 128 << 10;
+const CHUNK_BYTES: usize = 128 << 10;
 
 /// A part of a document.
 ///
-/// Pieces end before white space that follows something else: no word of GPT-2's splitting spans that place, so byte-level
+/// TextChunks end before white space that follows something else: no word of GPT-2's splitting spans that place, so byte-level
 /// tokenizers give the same tokens as for the whole document.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct TextChunk {
     pub(crate) text: String,
     /// It belongs to the prompt.
     pub(crate) masked: bool,
@@ -29,16 +29,16 @@ pub(crate) struct Piece {
     pub(crate) source_bytes: u64,
 }
 
-/// A stream of pieces.
-pub(crate) type Pieces = Box<dyn Iterator<Item = Result<Piece>>>;
+/// A stream of chunks.
+pub(crate) type TextChunks = Box<dyn Iterator<Item = Result<TextChunk>>>;
 
 /// The documents of `file`, in order.
-pub(crate) fn pieces(file: &SourceFile) -> Result<Pieces> {
+pub(crate) fn chunks(file: &SourceFile) -> Result<TextChunks> {
     let path = file.path.clone();
     let opened = File::open(&path).map_err(|source| Error::io("open", &path, source))?;
     Ok(match file.format {
         Format::Text => {
-            Box::new(TextPieces { path, file: opened, buffer: Vec::new(), offset: 0, done: false })
+            Box::new(TextFileChunks { path, file: opened, buffer: Vec::new(), offset: 0, done: false })
         }
         Format::Jsonl => {
             let lines = Lines { path, reader: BufReader::new(opened), line: 0, offset: 0 };
@@ -55,32 +55,32 @@ pub(super) struct Document {
     pub(super) source_bytes: u64,
 }
 
-/// Cuts a document in pieces; an error stays what it is.
-fn of_document(document: Result<Document>) -> Vec<Result<Piece>> {
+/// Cuts a document in chunks; an error stays what it is.
+fn of_document(document: Result<Document>) -> Vec<Result<TextChunk>> {
     let document = match document {
         Ok(document) => document,
         Err(error) => return vec![Err(error)],
     };
-    let mut pieces = Vec::new();
+    let mut chunks = Vec::new();
     for (text, masked) in
         document.prompt.map(|prompt| (prompt, true)).into_iter().chain([(document.text, false)])
     {
         let mut rest = text.as_str();
         while !rest.is_empty() {
-            let end = if rest.len() <= PIECE_BYTES { rest.len() } else { cut(rest, PIECE_BYTES) };
+            let end = if rest.len() <= CHUNK_BYTES { rest.len() } else { cut(rest, CHUNK_BYTES) };
             let (text, left) = rest.split_at(end);
-            pieces.push(Piece { text: text.into(), masked, ends_document: false, source_bytes: 0 });
+            chunks.push(TextChunk { text: text.into(), masked, ends_document: false, source_bytes: 0 });
             rest = left;
         }
     }
-    if pieces.is_empty() {
-        pieces.push(Piece { text: String::new(), masked: false, ends_document: true, source_bytes: 0 });
+    if chunks.is_empty() {
+        chunks.push(TextChunk { text: String::new(), masked: false, ends_document: true, source_bytes: 0 });
     }
-    if let Some(last) = pieces.last_mut() {
+    if let Some(last) = chunks.last_mut() {
         last.ends_document = true;
         last.source_bytes = document.source_bytes;
     }
-    pieces.into_iter().map(Ok).collect()
+    chunks.into_iter().map(Ok).collect()
 }
 
 /// The last place at or below `limit` before white space that follows something else; where there is none, the last between
@@ -98,7 +98,7 @@ fn cut(text: &str, limit: usize) -> usize {
 }
 
 /// A text file as one document.
-struct TextPieces {
+struct TextFileChunks {
     path: PathBuf,
     file: File,
     buffer: Vec<u8>,
@@ -107,22 +107,22 @@ struct TextPieces {
     done: bool,
 }
 
-impl Iterator for TextPieces {
-    type Item = Result<Piece>;
+impl Iterator for TextFileChunks {
+    type Item = Result<TextChunk>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.done {
             return None;
         }
-        let piece = self.read_piece();
-        self.done = piece.as_ref().map_or(true, |piece| piece.ends_document);
-        Some(piece)
+        let chunk = self.read_chunk();
+        self.done = chunk.as_ref().map_or(true, |chunk| chunk.ends_document);
+        Some(chunk)
     }
 }
 
-impl TextPieces {
-    fn read_piece(&mut self) -> Result<Piece> {
-        let wanted = (PIECE_BYTES - self.buffer.len().min(PIECE_BYTES)) as u64;
+impl TextFileChunks {
+    fn read_chunk(&mut self) -> Result<TextChunk> {
+        let wanted = (CHUNK_BYTES - self.buffer.len().min(CHUNK_BYTES)) as u64;
         let read = self.file.by_ref().take(wanted).read_to_end(&mut self.buffer);
         let at_end = (read.map_err(|source| Error::io("read", &self.path, source))? as u64) < wanted;
         let valid = match std::str::from_utf8(&self.buffer) {
@@ -135,7 +135,7 @@ impl TextPieces {
                         offset: self.offset + valid as u64,
                     });
                 }
-                // A character goes on in the next piece.
+                // A character goes on in the next chunk.
                 std::str::from_utf8(&self.buffer[..valid]).unwrap_or_default()
             }
         };
@@ -143,7 +143,7 @@ impl TextPieces {
         let text = valid[..end].to_string();
         self.buffer.drain(..end);
         self.offset += end as u64;
-        Ok(Piece { text, masked: false, ends_document: at_end, source_bytes: end as u64 })
+        Ok(TextChunk { text, masked: false, ends_document: at_end, source_bytes: end as u64 })
     }
 }
 

@@ -72,7 +72,7 @@ pub(super) fn source_files(sources: &[String]) -> Result<Vec<SourceFile>> {
         match path.exists() {
             true => named(path, &mut files)?,
             false if is_glob(source) => globbed(source, &mut files)?,
-            false => return Err(Error::Missing { path: path.into() }),
+            false => return Err(Error::NotFound { path: path.into() }),
         }
     }
     let mut seen = HashSet::new();
@@ -100,7 +100,7 @@ fn named(path: &Path, files: &mut Vec<SourceFile>) -> Result<()> {
         return Err(Error::io("read", path, source));
     }
     let format =
-        Format::of(path).ok_or_else(|| Error::Extension { path: path.into(), allowed: allowed() })?;
+        Format::of(path).ok_or_else(|| Error::UnknownExtension { path: path.into(), allowed: allowed() })?;
     files.push(SourceFile { path: path.into(), format });
     Ok(())
 }

@@ -7,7 +7,7 @@ mod parquet;
 
 use std::path::{Path, PathBuf};
 
-pub(crate) use documents::{Piece, pieces};
+pub(crate) use documents::{TextChunk, chunks};
 pub(crate) use files::SourceFile;
 pub use files::TEXT_EXTENSIONS;
 use files::source_files;

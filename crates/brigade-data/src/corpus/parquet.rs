@@ -9,7 +9,7 @@ use parquet::data_type::ByteArray;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 
 use super::documents::Document;
-use crate::error::guarded;
+use crate::error::catch_panics;
 use crate::{Error, Result};
 
 const COLUMN: &str = "text";
@@ -19,7 +19,7 @@ const BATCH_ROWS: usize = 64;
 
 /// The values of the column `text`, in order; rows without a value are skipped.
 pub(super) fn texts(path: PathBuf, file: File) -> Result<impl Iterator<Item = Result<Document>>> {
-    let reader = guarded(|| SerializedFileReader::new(file));
+    let reader = catch_panics(|| SerializedFileReader::new(file));
     let reader = reader.map_err(|message| Error::Parquet { path: path.clone(), message })?;
     let schema = reader.metadata().file_metadata().schema_descr_ptr();
     let is_text = |column: &parquet::schema::types::ColumnDescPtr| {
@@ -56,7 +56,7 @@ impl Iterator for Texts {
             if let Some(value) = self.ready.next() {
                 return Some(self.document(&value));
             }
-            match guarded(|| self.read_batch()) {
+            match catch_panics(|| self.read_batch()) {
                 Ok(true) => {}
                 Ok(false) => return None,
                 Err(message) => {

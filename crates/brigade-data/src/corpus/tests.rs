@@ -17,11 +17,11 @@ fn read(corpus: &Corpus) -> Result<Vec<(String, String)>> {
     let mut documents = Vec::new();
     for file in corpus.files()? {
         let mut document = (String::new(), String::new());
-        for piece in pieces(&file)? {
-            let piece = piece?;
-            let part = if piece.masked { &mut document.0 } else { &mut document.1 };
-            part.push_str(&piece.text);
-            if piece.ends_document {
+        for chunk in chunks(&file)? {
+            let chunk = chunk?;
+            let part = if chunk.masked { &mut document.0 } else { &mut document.1 };
+            part.push_str(&chunk.text);
+            if chunk.ends_document {
                 documents.push(std::mem::take(&mut document));
             }
         }

@@ -1,16 +1,16 @@
-//! Tokenising a corpus into a folder.
+//! Tokenizing a corpus into a folder.
 
 use std::path::Path;
 
-use super::{COUNTS_FILE, Checked, Counts, Prepare, TOKENIZER_FILE, TRAIN, VALIDATION};
-use crate::cache::{HashedFile, write_synced};
-use crate::corpus::{Piece, pieces};
-use crate::parallel::ordered_map;
-use crate::permutation::mix_pair;
+use super::{COUNTS_FILE, DataCounts, PrepareOptions, StoredCounts, TOKENIZER_FILE, TRAIN, VALIDATION};
+use crate::corpus::{TextChunk, chunks};
+use crate::prepare::cache::{HashedFile, write_synced};
+use crate::prepare::parallel::ordered_map;
+use crate::sampling::mix_pair;
 use crate::tokenizer::Encoder;
 use crate::{Error, Progress, Result, TRAINING_SAMPLE_BYTES, TokenWriter, Tokenizer, TokenizerSpec};
 
-/// Text that is held at once while tokenising.
+/// Text that is held at once while tokenizing.
 const BATCH_BYTES: usize = 8 << 20;
 
 /// A file gives at most this much to the tokenizer's sample, or its even share where the files are few.
@@ -18,14 +18,14 @@ const SAMPLE_FILE_BYTES: u64 = 128 << 10;
 
 /// Writes an entry of the cache into `folder`.
 pub(super) fn entry(
-    settings: &Prepare,
+    settings: &PrepareOptions,
     given: Option<Tokenizer>,
     files: &[HashedFile],
     threads: usize,
     folder: &Path,
     progress: &dyn Progress,
 ) -> Result<()> {
-    let mut counts = Counts::default();
+    let mut counts = DataCounts::default();
     let tokenizer = match (given, &settings.tokenizer) {
         (Some(tokenizer), _) => tokenizer,
         (None, TokenizerSpec::Bpe(size)) => trained(*size, settings, files, &mut counts, progress)?,
@@ -34,17 +34,17 @@ pub(super) fn entry(
     write_synced(&folder.join(TOKENIZER_FILE), tokenizer.json().as_bytes())?;
 
     let mut splits = Splits::create(settings, &tokenizer, folder)?;
-    progress.start(files.iter().map(|file| file.stamp.size).sum(), "tokenising");
-    tokenise(&tokenizer, files, threads, &mut splits, &mut counts, progress)?;
+    progress.start(files.iter().map(|file| file.stamp.size).sum(), "tokenizing");
+    tokenize(&tokenizer, files, threads, &mut splits, &mut counts, progress)?;
     progress.finish();
     splits.balance(settings, files.len(), &mut counts)?;
     splits.finish(&mut counts)?;
     if let Some(changed) = files.iter().find(|file| !file.is_unchanged()) {
-        return Err(Error::Changed { path: changed.file.path.clone() });
+        return Err(Error::ChangedWhileReading { path: changed.file.path.clone() });
     }
     let tokenizer_hash = blake3::hash(tokenizer.json().as_bytes()).to_hex().to_string();
     let path = folder.join(COUNTS_FILE);
-    let counts = serde_json::to_vec_pretty(&Checked { tokenizer_hash, counts })
+    let counts = serde_json::to_vec_pretty(&StoredCounts { tokenizer_hash, counts })
         .map_err(|error| Error::io("write", &path, error.into()))?;
     write_synced(&path, &counts)
 }
@@ -52,9 +52,9 @@ pub(super) fn entry(
 /// BPE from the beginnings of files all over the corpus, in an order that a hash of their position gives.
 fn trained(
     size: usize,
-    settings: &Prepare,
+    settings: &PrepareOptions,
     files: &[HashedFile],
-    counts: &mut Counts,
+    counts: &mut DataCounts,
     progress: &dyn Progress,
 ) -> Result<Tokenizer> {
     let mut order: Vec<usize> = (0..files.len()).collect();
@@ -65,8 +65,8 @@ fn trained(
     let (mut texts, mut total) = (Vec::new(), 0);
     'files: for index in order {
         let mut from_file = 0;
-        for piece in pieces(&files[index].file)? {
-            let text = piece?.text;
+        for chunk in chunks(&files[index].file)? {
+            let text = chunk?.text;
             let bytes = text.len() as u64;
             from_file += bytes;
             total += bytes;
@@ -95,22 +95,22 @@ fn trained(
     Ok(tokenizer)
 }
 
-/// Reads batches of pieces, encodes each batch on all threads, and writes it in order.
-fn tokenise(
+/// Reads batches of chunks, encodes each batch on all threads, and writes it in order.
+fn tokenize(
     tokenizer: &Tokenizer,
     files: &[HashedFile],
     threads: usize,
     splits: &mut Splits,
-    counts: &mut Counts,
+    counts: &mut DataCounts,
     progress: &dyn Progress,
 ) -> Result<()> {
     let mut encoders: Vec<Encoder> = (0..threads).map(|_| tokenizer.encoder()).collect();
     let (mut batch, mut bytes) = (Vec::new(), 0);
     for file in files {
-        for piece in pieces(&file.file)? {
-            let piece = piece?;
-            bytes += piece.text.len();
-            batch.push(piece);
+        for chunk in chunks(&file.file)? {
+            let chunk = chunk?;
+            bytes += chunk.text.len();
+            batch.push(chunk);
             if bytes >= BATCH_BYTES {
                 counts.text_bytes += bytes as u64;
                 encode_batch(&mut encoders, &batch, splits, progress)?;
@@ -125,17 +125,17 @@ fn tokenise(
 
 fn encode_batch(
     encoders: &mut [Encoder],
-    batch: &[Piece],
+    batch: &[TextChunk],
     splits: &mut Splits,
     progress: &dyn Progress,
 ) -> Result<()> {
-    let encoded = ordered_map(encoders, batch, |encoder, piece| {
-        let mut ids = Vec::with_capacity(piece.text.len() / 2);
-        encoder.encode(&piece.text, &mut ids).map(|()| ids)
+    let encoded = ordered_map(encoders, batch, |encoder, chunk| {
+        let mut ids = Vec::with_capacity(chunk.text.len() / 2);
+        encoder.encode(&chunk.text, &mut ids).map(|()| ids)
     });
-    for (piece, ids) in batch.iter().zip(encoded) {
-        splits.push(&ids?, piece)?;
-        progress.advance(piece.source_bytes);
+    for (chunk, ids) in batch.iter().zip(encoded) {
+        splits.push(&ids?, chunk)?;
+        progress.advance(chunk.source_bytes);
     }
     Ok(())
 }
@@ -154,7 +154,7 @@ struct Splits {
 }
 
 impl Splits {
-    fn create(settings: &Prepare, tokenizer: &Tokenizer, folder: &Path) -> Result<Self> {
+    fn create(settings: &PrepareOptions, tokenizer: &Tokenizer, folder: &Path) -> Result<Self> {
         let vocabulary_size = tokenizer.vocabulary_size();
         Ok(Self {
             train: TokenWriter::create(folder, TRAIN, vocabulary_size)?,
@@ -167,14 +167,14 @@ impl Splits {
         })
     }
 
-    /// Adds a piece of the document at hand. Documents without a token are skipped. The first document is always for
+    /// Adds a chunk of the document at hand. Documents without a token are skipped. The first document is always for
     /// training, so that there is something to train on.
-    fn push(&mut self, ids: &[u32], piece: &Piece) -> Result<()> {
+    fn push(&mut self, ids: &[u32], chunk: &TextChunk) -> Result<()> {
         let for_validation = self.documents > 0 && mix_pair(self.seed, self.documents) < self.threshold;
         let split = if for_validation { &mut self.validation } else { &mut self.train };
-        split.push(ids, piece.masked)?;
+        split.push(ids, chunk.masked)?;
         self.in_document += ids.len() as u64;
-        if piece.ends_document && self.in_document > 0 {
+        if chunk.ends_document && self.in_document > 0 {
             split.push(&[self.end_of_text], false)?;
             split.end_document();
             self.documents += 1;
@@ -185,7 +185,7 @@ impl Splits {
 
     /// Sees to it that neither split is empty where both are wanted: moves the last document to validation, or the end
     /// of the only one.
-    fn balance(&mut self, settings: &Prepare, files: usize, counts: &mut Counts) -> Result<()> {
+    fn balance(&mut self, settings: &PrepareOptions, files: usize, counts: &mut DataCounts) -> Result<()> {
         let Some(last) = self.train.last_document() else {
             return Err(Error::EmptyCorpus { corpus: settings.corpus.describe(), files });
         };
@@ -216,7 +216,7 @@ impl Splits {
         Ok(())
     }
 
-    fn finish(self, counts: &mut Counts) -> Result<()> {
+    fn finish(self, counts: &mut DataCounts) -> Result<()> {
         counts.train_documents = self.train.document_count();
         counts.validation_documents = self.validation.document_count();
         counts.train_tokens = self.train.token_count();

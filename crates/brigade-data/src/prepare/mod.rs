@@ -1,6 +1,8 @@
 //! From a corpus to token files, once.
 
 mod build;
+mod cache;
+mod parallel;
 #[cfg(test)]
 mod tests;
 
@@ -10,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::cache::{HashedFile, Lock, Place, hashed_files};
-use crate::parallel::thread_count;
-use crate::token_file::{FORMAT_VERSION, TokenFile};
-use crate::{Corpus, Error, Layout, Progress, Result, TokenSequences, Tokenizer, TokenizerSpec};
+use self::cache::{CacheEntry, FileLock, HashedFile, hashed_files};
+use self::parallel::thread_count;
+use crate::dataset::{FORMAT_VERSION, TokenFile};
+use crate::{Corpus, Error, Progress, Result, SequenceLayout, TokenSequences, Tokenizer, TokenizerSpec};
 
 /// The version of what an entry of the cache holds for the same content and settings: a change of the tokenizing, of
 /// the sample or of the split needs another number.
@@ -26,7 +28,7 @@ const VALIDATION: &str = "validation";
 
 /// What to prepare, and how.
 #[derive(Debug, Clone)]
-pub struct Prepare {
+pub struct PrepareOptions {
     /// Where the text comes from.
     pub corpus: Corpus,
     /// How text becomes tokens.
@@ -34,20 +36,20 @@ pub struct Prepare {
     /// T, the number of tokens in a sequence.
     pub sequence_length: usize,
     /// How documents become sequences.
-    pub layout: Layout,
+    pub layout: SequenceLayout,
     /// The part of the documents that is kept for validation, at least 0 and below 1; 0 keeps none.
     pub validation_fraction: f64,
     /// Chooses which documents those are.
     pub split_seed: u64,
     /// The folder of the cache; it is made where it does not exist.
     pub cache_dir: PathBuf,
-    /// How many threads tokenise; 0 is one a core. The result does not depend on it.
+    /// How many threads tokenize; 0 is one a core. The result does not depend on it.
     pub threads: usize,
-    /// How long another process that tokenises the same text is waited for.
+    /// How long another process that tokenizes the same text is waited for.
     pub lock_timeout: Duration,
 }
 
-impl Prepare {
+impl PrepareOptions {
     /// Prepares `corpus` with a cache in `cache_dir`, and otherwise with the default settings: `bpe:4096`, packed
     /// sequences of 256 tokens, 5% of the documents for validation, all cores, half an hour of waiting.
     pub fn new(corpus: Corpus, cache_dir: impl Into<PathBuf>) -> Self {
@@ -55,7 +57,7 @@ impl Prepare {
             corpus,
             tokenizer: TokenizerSpec::default(),
             sequence_length: 256,
-            layout: Layout::default(),
+            layout: SequenceLayout::default(),
             validation_fraction: 0.05,
             split_seed: 0,
             cache_dir: cache_dir.into(),
@@ -68,11 +70,11 @@ impl Prepare {
         if !(0.0..1.0).contains(&self.validation_fraction) {
             let allowed = "it must be at least 0 and below 1".into();
             let given = self.validation_fraction.to_string();
-            return Err(Error::Setting { option: "validation_fraction", given, allowed });
+            return Err(Error::InvalidSetting { option: "validation_fraction", given, allowed });
         }
         if self.sequence_length == 0 {
             let allowed = "it must be at least 1".into();
-            return Err(Error::Setting { option: "sequence_length", given: "0".into(), allowed });
+            return Err(Error::InvalidSetting { option: "sequence_length", given: "0".into(), allowed });
         }
         Ok(())
     }
@@ -80,14 +82,14 @@ impl Prepare {
     /// The entry under its lock: as another process has just made it, or made here (then false).
     fn wait_or_build(
         &self,
-        place: &Place,
+        place: &CacheEntry,
         given: Option<Tokenizer>,
         files: &[HashedFile],
         threads: usize,
         progress: &dyn Progress,
-    ) -> Result<(Entry, bool)> {
+    ) -> Result<(CachedData, bool)> {
         let _lock = self.lock(place, progress)?;
-        let error = match Entry::open(&place.folder()) {
+        let error = match CachedData::open(&place.folder()) {
             Ok(entry) => return Ok((entry, true)),
             Err(error) => error,
         };
@@ -95,14 +97,14 @@ impl Prepare {
             tracing::warn!("building the token cache again: {error}");
         }
         place.build(|folder| build::entry(self, given, files, threads, folder, progress))?;
-        Ok((Entry::open(&place.folder())?, false))
+        Ok((CachedData::open(&place.folder())?, false))
     }
 
-    fn lock(&self, place: &Place, progress: &dyn Progress) -> Result<Lock> {
+    fn lock(&self, place: &CacheEntry, progress: &dyn Progress) -> Result<FileLock> {
         let mut waited = false;
-        let lock = Lock::acquire(&place.lock_path(), self.lock_timeout, || {
+        let lock = FileLock::acquire(&place.lock_path(), self.lock_timeout, || {
             waited = true;
-            progress.start(0, "waiting for another process to tokenise the same text");
+            progress.start(0, "waiting for another process to tokenize the same text");
         });
         if waited {
             progress.finish();
@@ -126,13 +128,13 @@ impl Prepare {
     }
 }
 
-/// Finds the tokenised corpus in the cache, or makes it. Of several processes that ask for the same at once, one makes
+/// Finds the tokenized corpus in the cache, or makes it. Of several processes that ask for the same at once, one makes
 /// it and the others wait.
 ///
 /// # Errors
 /// What is wrong with the settings, the corpus or the tokenizer file; [`Error::DiskFull`], [`Error::Io`];
-/// [`Error::LockTimeout`]; [`Error::Changed`] where a file is written to meanwhile.
-pub fn prepare(settings: &Prepare, progress: &dyn Progress) -> Result<Prepared> {
+/// [`Error::LockTimeout`]; [`Error::ChangedWhileReading`] where a file is written to meanwhile.
+pub fn prepare(settings: &PrepareOptions, progress: &dyn Progress) -> Result<PreparedData> {
     let begin = Instant::now();
     settings.check()?;
     let cache = &settings.cache_dir;
@@ -143,8 +145,8 @@ pub fn prepare(settings: &Prepare, progress: &dyn Progress) -> Result<Prepared> 
     };
     let threads = thread_count(settings.threads);
     let files = hashed_files(&settings.corpus, cache, threads, progress)?;
-    let place = Place::new(cache, settings.key(&files, given.as_ref()));
-    let (entry, from_cache) = match Entry::open(&place.folder()) {
+    let place = CacheEntry::new(cache, settings.key(&files, given.as_ref()));
+    let (entry, from_cache) = match CachedData::open(&place.folder()) {
         Ok(entry) => (entry, true),
         Err(_) => settings.wait_or_build(&place, given, &files, threads, progress)?,
     };
@@ -153,7 +155,7 @@ pub fn prepare(settings: &Prepare, progress: &dyn Progress) -> Result<Prepared> 
 
 /// A corpus that is ready to train on.
 #[derive(Debug, Clone)]
-pub struct Prepared {
+pub struct PreparedData {
     /// Made or read for this corpus.
     pub tokenizer: Tokenizer,
     /// What to train on; at least one sequence.
@@ -161,12 +163,12 @@ pub struct Prepared {
     /// What to validate on; empty where the validation fraction is 0 or there is too little text.
     pub validation: TokenSequences,
     /// What was found and done, in numbers.
-    pub summary: Summary,
+    pub summary: DataSummary,
 }
 
 /// What a corpus holds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Summary {
+pub struct DataSummary {
     /// The corpus in a few words.
     pub corpus: String,
     /// The tokenizer as it was asked for.
@@ -177,8 +179,8 @@ pub struct Summary {
     pub files: usize,
     /// Their size together.
     pub file_bytes: u64,
-    /// What was counted while tokenising.
-    pub counts: Counts,
+    /// What was counted while tokenizing.
+    pub counts: DataCounts,
     /// The number of sequences to train on.
     pub train_sequences: usize,
     /// The number of sequences to validate on.
@@ -191,9 +193,9 @@ pub struct Summary {
     pub seconds: f64,
 }
 
-/// What was counted while tokenising.
+/// What was counted while tokenizing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
+pub struct DataCounts {
     /// Bytes of text, prompts included.
     pub text_bytes: u64,
     /// Documents to train on.
@@ -213,18 +215,18 @@ pub struct Counts {
 }
 
 /// An entry of the cache, opened and checked.
-struct Entry {
+struct CachedData {
     tokenizer: Tokenizer,
     train: TokenFile,
     validation: TokenFile,
-    counts: Counts,
+    counts: DataCounts,
 }
 
-impl Entry {
+impl CachedData {
     fn open(folder: &Path) -> Result<Self> {
         let counts_path = folder.join(COUNTS_FILE);
         let counts = std::fs::read(&counts_path).map_err(|source| Error::io("read", &counts_path, source))?;
-        let counts: Checked = serde_json::from_slice(&counts)
+        let counts: StoredCounts = serde_json::from_slice(&counts)
             .map_err(|error| Error::TokenFile { path: counts_path.clone(), message: error.to_string() })?;
         let tokenizer = Tokenizer::from_file(&folder.join(TOKENIZER_FILE))?;
         if blake3::hash(tokenizer.json().as_bytes()).to_hex().as_str() != counts.tokenizer_hash {
@@ -244,17 +246,17 @@ impl Entry {
 
     fn prepared(
         self,
-        settings: &Prepare,
+        settings: &PrepareOptions,
         files: &[HashedFile],
         cache_entry: PathBuf,
         from_cache: bool,
         begin: Instant,
-    ) -> Result<Prepared> {
+    ) -> Result<PreparedData> {
         let end = self.tokenizer.end_of_text();
         let sequences =
             |file| TokenSequences::new(Arc::new(file), settings.sequence_length, settings.layout, end);
         let (train, validation) = (sequences(self.train)?, sequences(self.validation)?);
-        let summary = Summary {
+        let summary = DataSummary {
             corpus: settings.corpus.describe(),
             tokenizer: settings.tokenizer.to_string(),
             vocabulary_size: self.tokenizer.vocabulary_size(),
@@ -267,13 +269,13 @@ impl Entry {
             from_cache,
             seconds: begin.elapsed().as_secs_f64(),
         };
-        Ok(Prepared { tokenizer: self.tokenizer, train, validation, summary })
+        Ok(PreparedData { tokenizer: self.tokenizer, train, validation, summary })
     }
 }
 
 /// The counts with the checksum of the tokenizer beside them.
 #[derive(Serialize, Deserialize)]
-struct Checked {
+struct StoredCounts {
     tokenizer_hash: String,
-    counts: Counts,
+    counts: DataCounts,
 }

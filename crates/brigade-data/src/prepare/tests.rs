@@ -28,16 +28,16 @@ impl Bench {
         self.folder.path().join("cache")
     }
 
-    fn settings(&self, tokenizer: &str) -> Prepare {
+    fn settings(&self, tokenizer: &str) -> PrepareOptions {
         let corpus = Corpus::from_sources(&[self.data().display().to_string()]);
-        Prepare {
+        PrepareOptions {
             tokenizer: tokenizer.parse().unwrap(),
             sequence_length: 16,
-            ..Prepare::new(corpus, self.cache())
+            ..PrepareOptions::new(corpus, self.cache())
         }
     }
 
-    fn run(&self, tokenizer: &str) -> Prepared {
+    fn run(&self, tokenizer: &str) -> PreparedData {
         prepare(&self.settings(tokenizer), &NoProgress).unwrap()
     }
 
@@ -51,7 +51,7 @@ impl Bench {
 }
 
 /// The texts of a split's documents.
-fn documents(prepared: &Prepared, split: &TokenSequences) -> Vec<String> {
+fn documents(prepared: &PreparedData, split: &TokenSequences) -> Vec<String> {
     let file = split.tokens();
     let read = |index| {
         let range = file.document(index);
@@ -68,7 +68,8 @@ fn every_document_is_in_exactly_one_split_in_order() {
     let bench = Bench::new(200);
     for tokenizer in ["bytes", "bpe:300"] {
         let prepared =
-            prepare(&Prepare { validation_fraction: 0.2, ..bench.settings(tokenizer) }, &NoProgress).unwrap();
+            prepare(&PrepareOptions { validation_fraction: 0.2, ..bench.settings(tokenizer) }, &NoProgress)
+                .unwrap();
         let (train, validation) =
             (documents(&prepared, &prepared.train), documents(&prepared, &prepared.validation));
         let all: Vec<String> =
@@ -87,7 +88,7 @@ fn every_document_is_in_exactly_one_split_in_order() {
 #[test]
 fn the_result_does_not_depend_on_threads_and_the_second_time_comes_from_the_cache() {
     let bench = Bench::new(500);
-    let first = prepare(&Prepare { threads: 1, ..bench.settings("bpe:400") }, &NoProgress).unwrap();
+    let first = prepare(&PrepareOptions { threads: 1, ..bench.settings("bpe:400") }, &NoProgress).unwrap();
     assert!(!first.summary.from_cache);
     let second = bench.run("bpe:400");
     assert!(second.summary.from_cache);
@@ -95,7 +96,7 @@ fn the_result_does_not_depend_on_threads_and_the_second_time_comes_from_the_cach
     let read = |name| fs::read(first.summary.cache_entry.join(name)).unwrap();
     let before = ["train.bin", "train.idx", "validation.bin", "tokenizer.json"].map(read);
     fs::remove_dir_all(bench.cache()).unwrap();
-    prepare(&Prepare { threads: 4, ..bench.settings("bpe:400") }, &NoProgress).unwrap();
+    prepare(&PrepareOptions { threads: 4, ..bench.settings("bpe:400") }, &NoProgress).unwrap();
     assert_eq!(["train.bin", "train.idx", "validation.bin", "tokenizer.json"].map(read), before);
 }
 
@@ -106,15 +107,17 @@ fn the_key_follows_the_content_and_the_settings_and_not_the_path() {
     let moved = bench.folder.path().join("moved.jsonl");
     fs::copy(bench.data(), &moved).unwrap();
     let corpus = Corpus::from_sources(&[moved.display().to_string()]);
-    let same = prepare(&Prepare { corpus, ..bench.settings("bytes") }, &NoProgress).unwrap();
+    let same = prepare(&PrepareOptions { corpus, ..bench.settings("bytes") }, &NoProgress).unwrap();
     assert!(same.summary.from_cache && same.summary.cache_entry == first);
     // The same size, another content, a moment later.
     let content = fs::read_to_string(bench.data()).unwrap().replace("document 7 ", "document 8 ");
     fs::write(bench.data(), content).unwrap();
     assert!(!bench.run("bytes").summary.from_cache);
-    let other_seed = prepare(&Prepare { split_seed: 1, ..bench.settings("bytes") }, &NoProgress).unwrap();
+    let other_seed =
+        prepare(&PrepareOptions { split_seed: 1, ..bench.settings("bytes") }, &NoProgress).unwrap();
     assert!(!other_seed.summary.from_cache);
-    let longer = prepare(&Prepare { sequence_length: 32, ..bench.settings("bytes") }, &NoProgress).unwrap();
+    let longer =
+        prepare(&PrepareOptions { sequence_length: 32, ..bench.settings("bytes") }, &NoProgress).unwrap();
     assert!(longer.summary.from_cache);
 }
 
@@ -163,7 +166,7 @@ fn a_build_that_fails_leaves_no_entry() {
     assert!(bench.entries().is_empty());
 }
 
-/// Counts the phases that tokenise.
+/// DataCounts the phases that tokenize.
 #[derive(Default)]
 struct Phases(Mutex<Vec<(String, u64, u64)>>);
 
@@ -191,7 +194,7 @@ fn of_several_at_once_one_builds_and_the_others_use_its_result() {
     });
     assert_eq!(built.iter().filter(|&&built| built).count(), 1);
     let phases = phases.0.into_inner().unwrap();
-    assert_eq!(phases.iter().filter(|(what, ..)| what == "tokenising").count(), 1);
+    assert_eq!(phases.iter().filter(|(what, ..)| what == "tokenizing").count(), 1);
     assert_eq!(bench.entries().len(), 1);
 }
 
@@ -200,8 +203,8 @@ fn waiting_for_another_builder_ends_at_the_deadline() {
     let bench = Bench::new(5);
     let entry = bench.run("bytes").summary.cache_entry;
     fs::remove_dir_all(&entry).unwrap();
-    let lock = Lock::try_acquire(&entry.with_extension("lock")).unwrap().unwrap();
-    let settings = Prepare { lock_timeout: Duration::from_millis(50), ..bench.settings("bytes") };
+    let lock = FileLock::try_acquire(&entry.with_extension("lock")).unwrap().unwrap();
+    let settings = PrepareOptions { lock_timeout: Duration::from_millis(50), ..bench.settings("bytes") };
     let error = prepare(&settings, &NoProgress).unwrap_err();
     assert!(matches!(error, Error::LockTimeout { .. }), "{error}");
     drop(lock);
@@ -215,21 +218,23 @@ fn progress_comes_to_the_total() {
     prepare(&bench.settings("bytes"), &phases).unwrap();
     let size = fs::metadata(bench.data()).unwrap().len();
     let phases = phases.0.into_inner().unwrap();
-    assert_eq!(phases, [("reading".into(), size, size), ("tokenising".into(), size, size)]);
+    assert_eq!(phases, [("reading".into(), size, size), ("tokenizing".into(), size, size)]);
 }
 
 #[test]
 fn two_documents_give_one_to_each_split() {
     let bench = Bench::new(2);
     let prepared =
-        prepare(&Prepare { validation_fraction: 1e-9, ..bench.settings("bytes") }, &NoProgress).unwrap();
+        prepare(&PrepareOptions { validation_fraction: 1e-9, ..bench.settings("bytes") }, &NoProgress)
+            .unwrap();
     assert_eq!(documents(&prepared, &prepared.train), ["document 0 says 0"]);
     assert_eq!(documents(&prepared, &prepared.validation), ["document 1 says 31"]);
     let most =
-        prepare(&Prepare { validation_fraction: 0.999, ..bench.settings("bytes") }, &NoProgress).unwrap();
+        prepare(&PrepareOptions { validation_fraction: 0.999, ..bench.settings("bytes") }, &NoProgress)
+            .unwrap();
     assert_eq!(documents(&most, &most.train), ["document 0 says 0"]);
-    let none =
-        prepare(&Prepare { validation_fraction: 0.0, ..bench.settings("bytes") }, &NoProgress).unwrap();
+    let none = prepare(&PrepareOptions { validation_fraction: 0.0, ..bench.settings("bytes") }, &NoProgress)
+        .unwrap();
     assert!(none.validation.is_empty() && none.train.tokens().document_count() == 2);
 }
 
@@ -238,7 +243,8 @@ fn the_end_of_a_single_document_validates() {
     let bench = Bench::new(0);
     fs::write(bench.data(), "{\"text\":\"0123456789\"}").unwrap();
     let prepared =
-        prepare(&Prepare { validation_fraction: 0.3, ..bench.settings("bytes") }, &NoProgress).unwrap();
+        prepare(&PrepareOptions { validation_fraction: 0.3, ..bench.settings("bytes") }, &NoProgress)
+            .unwrap();
     assert_eq!(documents(&prepared, &prepared.train), ["0123456"]);
     assert_eq!(documents(&prepared, &prepared.validation), ["789"]);
     assert!(prepared.summary.counts.notes[0].contains("one document"), "{:?}", prepared.summary.counts.notes);
@@ -252,7 +258,11 @@ fn the_end_of_a_single_document_validates() {
 fn prompts_are_masked() {
     let bench = Bench::new(0);
     fs::write(bench.data(), "{\"prompt\":\"ab\",\"text\":\"cd\"}\n{\"text\":\"e\"}\n").unwrap();
-    let settings = Prepare { layout: Layout::Documents, validation_fraction: 0.0, ..bench.settings("bytes") };
+    let settings = PrepareOptions {
+        layout: SequenceLayout::Documents,
+        validation_fraction: 0.0,
+        ..bench.settings("bytes")
+    };
     let prepared = prepare(&settings, &NoProgress).unwrap();
     let sequence = prepared.train.get(0);
     assert_eq!(sequence.targets[..4], [b'b'.into(), b'c'.into(), b'd'.into(), 256]);
@@ -293,10 +303,10 @@ fn a_tokenizer_file_is_used_as_it_is() {
 fn wrong_settings_are_refused() {
     let bench = Bench::new(3);
     for fraction in [-0.1, 1.0, f64::NAN] {
-        let settings = Prepare { validation_fraction: fraction, ..bench.settings("bytes") };
+        let settings = PrepareOptions { validation_fraction: fraction, ..bench.settings("bytes") };
         let error = prepare(&settings, &NoProgress).unwrap_err();
-        assert!(matches!(error, Error::Setting { option: "validation_fraction", .. }), "{error}");
+        assert!(matches!(error, Error::InvalidSetting { option: "validation_fraction", .. }), "{error}");
     }
-    let settings = Prepare { sequence_length: 0, ..bench.settings("bytes") };
+    let settings = PrepareOptions { sequence_length: 0, ..bench.settings("bytes") };
     assert!(prepare(&settings, &NoProgress).unwrap_err().to_string().starts_with("sequence_length = 0"));
 }

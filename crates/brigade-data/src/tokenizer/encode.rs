@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use tokenizers::Model;
 
-use super::words::{letters, words};
-use super::{Route, Tokenizer};
+use super::pre_tokenizer::{bytes_to_unicode, pre_tokenize};
+use super::{EncodingMethod, Tokenizer};
 use crate::Result;
-use crate::error::guarded;
+use crate::error::catch_panics;
 
 /// Words that are remembered. Text repeats itself: a few ten thousand words make up nearly all of it.
 const MAX_WORDS: usize = 1 << 16;
@@ -32,15 +32,15 @@ impl Encoder {
     /// # Errors
     /// [`Error::Tokenizer`](crate::Error::Tokenizer) where the library fails.
     pub fn encode(&mut self, text: &str, ids: &mut Vec<u32>) -> Result<()> {
-        match self.tokenizer.inner.route {
-            Route::Bytes => ids.extend(text.bytes().map(u32::from)),
-            Route::Words => {
-                for word in words(text) {
+        match self.tokenizer.inner.encoding {
+            EncodingMethod::Bytes => ids.extend(text.bytes().map(u32::from)),
+            EncodingMethod::Words => {
+                for word in pre_tokenize(text) {
                     self.encode_word(word, ids)?;
                 }
             }
-            Route::Library => {
-                let encoding = guarded(|| self.tokenizer.inner.library.encode_fast(text, false));
+            EncodingMethod::Library => {
+                let encoding = catch_panics(|| self.tokenizer.inner.library.encode_fast(text, false));
                 ids.extend(encoding.map_err(|message| self.tokenizer.error(message))?.get_ids());
             }
         }
@@ -52,7 +52,8 @@ impl Encoder {
             ids.extend(known);
             return Ok(());
         }
-        let tokens = guarded(|| self.tokenizer.inner.library.get_model().tokenize(&letters(word)));
+        let tokens =
+            catch_panics(|| self.tokenizer.inner.library.get_model().tokenize(&bytes_to_unicode(word)));
         let tokens = tokens.map_err(|message| self.tokenizer.error(message))?;
         let start = ids.len();
         ids.extend(tokens.iter().map(|token| token.id));

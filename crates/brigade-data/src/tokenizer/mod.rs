@@ -1,9 +1,9 @@
 //! Text to token ids and back.
 
 mod encode;
+mod pre_tokenizer;
 mod spec;
 mod train;
-mod words;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 pub use encode::Encoder;
 pub use spec::TokenizerSpec;
 
-use crate::error::guarded;
+use crate::error::catch_panics;
 use crate::{Error, Result};
 
 /// The token that ends a text, in the tokenizers that are made here.
@@ -39,14 +39,14 @@ struct Inner {
     name: String,
     json: String,
     library: tokenizers::Tokenizer,
-    route: Route,
+    encoding: EncodingMethod,
     end_of_text: u32,
     vocabulary_size: usize,
 }
 
 /// How text is encoded; the results are those of the library, only sooner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Route {
+enum EncodingMethod {
     /// Bytes are ids.
     Bytes,
     /// Words as GPT-2 has them, each encoded by the model once.
@@ -90,7 +90,8 @@ impl Tokenizer {
 
     pub(crate) fn from_json(name: &str, json: String) -> Result<Self> {
         let refuse = |message: String| Error::Tokenizer { tokenizer: name.into(), message };
-        let mut library = guarded(|| tokenizers::Tokenizer::from_bytes(json.as_bytes())).map_err(refuse)?;
+        let mut library =
+            catch_panics(|| tokenizers::Tokenizer::from_bytes(json.as_bytes())).map_err(refuse)?;
         if let ModelWrapper::BPE(model) = library.get_model()
             && model.dropout.is_some_and(|dropout| dropout > 0.0)
         {
@@ -106,8 +107,8 @@ impl Tokenizer {
             refuse(format!("it has no end-of-text token; one of {} is needed", END_OF_TEXT_NAMES.join(" ")))
         })?;
         let vocabulary_size = library.get_vocab(true).into_values().max().map_or(0, |id| id as usize + 1);
-        let route = choose_route(&library, vocabulary_size);
-        let inner = Inner { name: name.into(), json, library, route, end_of_text, vocabulary_size };
+        let encoding = choose_encoding(&library, vocabulary_size);
+        let inner = Inner { name: name.into(), json, library, encoding, end_of_text, vocabulary_size };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -160,7 +161,7 @@ impl Tokenizer {
                 self.error(format!("id {id} is outside the vocabulary of {}", self.inner.vocabulary_size))
             );
         }
-        guarded(|| self.inner.library.decode(ids, false)).map_err(|message| self.error(message))
+        catch_panics(|| self.inner.library.decode(ids, false)).map_err(|message| self.error(message))
     }
 
     fn error(&self, message: String) -> Error {
@@ -179,7 +180,7 @@ impl std::fmt::Debug for Tokenizer {
 }
 
 /// The fastest way that gives the library's results.
-fn choose_route(library: &tokenizers::Tokenizer, vocabulary_size: usize) -> Route {
+fn choose_encoding(library: &tokenizers::Tokenizer, vocabulary_size: usize) -> EncodingMethod {
     let gpt2_words = matches!(
         library.get_pre_tokenizer(),
         Some(PreTokenizerWrapper::ByteLevel(bytes)) if bytes.use_regex && !bytes.add_prefix_space
@@ -187,10 +188,16 @@ fn choose_route(library: &tokenizers::Tokenizer, vocabulary_size: usize) -> Rout
     let plain = library.get_normalizer().is_none()
         && library.get_added_tokens_decoder().values().all(|token| token.special);
     if !(gpt2_words && plain && matches!(library.get_model(), ModelWrapper::BPE(_))) {
-        return Route::Library;
+        return EncodingMethod::Library;
     }
-    let is_byte = |byte: u8| library.token_to_id(&words::letter(byte).to_string()) == Some(u32::from(byte));
-    if vocabulary_size == 257 && (0..=255).all(is_byte) { Route::Bytes } else { Route::Words }
+    let is_byte = |byte: u8| {
+        library.token_to_id(&pre_tokenizer::byte_to_unicode(byte).to_string()) == Some(u32::from(byte))
+    };
+    if vocabulary_size == 257 && (0..=255).all(is_byte) {
+        EncodingMethod::Bytes
+    } else {
+        EncodingMethod::Words
+    }
 }
 
 #[cfg(test)]

@@ -37,7 +37,8 @@ impl FromStr for TokenizerSpec {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let refuse = |allowed: String| Error::Setting { option: "tokenizer", given: text.into(), allowed };
+        let refuse =
+            |allowed: String| Error::InvalidSetting { option: "tokenizer", given: text.into(), allowed };
         if text == "bytes" {
             return Ok(Self::Bytes);
         }

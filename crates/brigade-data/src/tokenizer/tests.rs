@@ -28,7 +28,7 @@ fn training_twice_gives_the_same_bytes() {
 #[test]
 fn bpe_has_the_size_that_was_asked_for_and_shortens_text() {
     assert_eq!(BPE.vocabulary_size(), 600);
-    assert_eq!(BPE.inner.route, Route::Words);
+    assert_eq!(BPE.inner.encoding, EncodingMethod::Words);
     assert_eq!(BPE.decode(&[BPE.end_of_text()]).unwrap(), END_OF_TEXT);
     assert!(BPE.encode(SAMPLE).unwrap().len() < SAMPLE.len() / 2);
 }
@@ -37,7 +37,7 @@ fn bpe_has_the_size_that_was_asked_for_and_shortens_text() {
 fn bytes_are_their_own_ids() {
     assert_eq!(BYTES.encode("aé").unwrap(), [0x61, 0xc3, 0xa9]);
     assert_eq!((BYTES.vocabulary_size(), BYTES.end_of_text()), (257, 256));
-    assert_eq!(BYTES.inner.route, Route::Bytes);
+    assert_eq!(BYTES.inner.encoding, EncodingMethod::Bytes);
     assert_eq!(BYTES.decode(&[0x61, 256, 0xff, 0x62]).unwrap(), "a<|endoftext|>\u{fffd}b");
 }
 
@@ -58,7 +58,7 @@ fn a_file_brings_the_tokenizer_back() {
         tokenizer.save(&path).unwrap();
         let read = Tokenizer::from_file(&path).unwrap();
         assert_eq!(read.json(), tokenizer.json());
-        assert_eq!(read.inner.route, tokenizer.inner.route);
+        assert_eq!(read.inner.encoding, tokenizer.inner.encoding);
         assert_eq!(read.encode(SAMPLE).unwrap(), tokenizer.encode(SAMPLE).unwrap());
     }
 }

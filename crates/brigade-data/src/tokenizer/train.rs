@@ -6,7 +6,7 @@ use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{AddedToken, Trainer};
 
-use super::words::{letter, letters, words};
+use super::pre_tokenizer::{byte_to_unicode, bytes_to_unicode, pre_tokenize};
 use super::{END_OF_TEXT, Tokenizer};
 use crate::{Error, Result};
 
@@ -15,7 +15,7 @@ const MIN_PAIR_COUNT: u64 = 2;
 
 /// Every byte is the token of its own number; 256 ends a text.
 pub(super) fn byte_level() -> Result<Tokenizer> {
-    let tokens = (0..=255u8).map(|byte| letter(byte).to_string()).chain([END_OF_TEXT.to_string()]);
+    let tokens = (0..=255u8).map(|byte| byte_to_unicode(byte).to_string()).chain([END_OF_TEXT.to_string()]);
     let vocabulary: Vec<(String, u32)> = tokens.zip(0..).collect();
     let model =
         BPE::builder().vocab_and_merges(vocabulary.into_iter().collect::<Vocabulary>(), Vec::new()).build();
@@ -35,7 +35,7 @@ pub(super) fn bpe(size: usize, texts: &[String]) -> Result<Tokenizer> {
         .build();
     let mut model = BPE::default();
     trainer
-        .feed(texts.iter(), |text| Ok(words(text).map(letters).collect()))
+        .feed(texts.iter(), |text| Ok(pre_tokenize(text).map(bytes_to_unicode).collect()))
         .and_then(|()| trainer.train(&mut model))
         .map_err(|error| failed(&name, error))?;
     assemble(&name, model)

@@ -33,8 +33,8 @@ impl TokenFile {
     /// [`Error::TokenFile`] where anything does not fit; [`Error::Io`].
     pub fn open(folder: &Path, name: &str) -> Result<Self> {
         let (tokens_path, index_path) = paths(folder, name);
-        let tokens = Part { bytes: map(&tokens_path)?, path: tokens_path };
-        let index = Part { bytes: map(&index_path)?, path: index_path };
+        let tokens = MappedFile { bytes: map(&tokens_path)?, path: tokens_path };
+        let index = MappedFile { bytes: map(&index_path)?, path: index_path };
         tokens.check(TOKENS_MAGIC)?;
         index.check(INDEX_MAGIC)?;
 
@@ -166,12 +166,12 @@ impl TokenFile {
 }
 
 /// One of the two files, before it is trusted.
-struct Part {
+struct MappedFile {
     path: PathBuf,
     bytes: Mmap,
 }
 
-impl Part {
+impl MappedFile {
     fn check(&self, magic: &[u8; 8]) -> Result<()> {
         if self.bytes.len() < HEADER_BYTES {
             return Err(self.error(format!("{} bytes are too few", self.bytes.len())));

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::token_file::TokenFile;
+use crate::dataset::TokenFile;
 use crate::{Error, Result};
 
 /// How documents become sequences of T tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Layout {
+pub enum SequenceLayout {
     /// All documents in a row, with an end-of-text token after each, cut in windows of T + 1 tokens that overlap by one:
     /// every token but the first is a target exactly once. The last window is padded.
     #[default]
@@ -21,14 +21,14 @@ pub enum Layout {
     Documents,
 }
 
-impl FromStr for Layout {
+impl FromStr for SequenceLayout {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
         match text {
             "packed" => Ok(Self::Packed),
             "documents" => Ok(Self::Documents),
-            _ => Err(Error::Setting {
+            _ => Err(Error::InvalidSetting {
                 option: "layout",
                 given: text.into(),
                 allowed: "it is \"packed\" or \"documents\"".into(),
@@ -37,7 +37,7 @@ impl FromStr for Layout {
     }
 }
 
-impl std::fmt::Display for Layout {
+impl std::fmt::Display for SequenceLayout {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Packed => "packed",
@@ -73,7 +73,7 @@ impl Sequence {
 pub struct TokenSequences {
     file: Arc<TokenFile>,
     sequence_length: usize,
-    layout: Layout,
+    layout: SequenceLayout,
     end_of_text: u32,
 }
 
@@ -81,16 +81,16 @@ impl TokenSequences {
     /// The sequences of `sequence_length` tokens (T) in `file`, padded with `end_of_text`.
     ///
     /// # Errors
-    /// [`Error::Setting`] where T is 0.
+    /// [`Error::InvalidSetting`] where T is 0.
     pub fn new(
         file: Arc<TokenFile>,
         sequence_length: usize,
-        layout: Layout,
+        layout: SequenceLayout,
         end_of_text: u32,
     ) -> Result<Self> {
         if sequence_length == 0 {
             let allowed = "it must be at least 1".into();
-            return Err(Error::Setting { option: "sequence_length", given: "0".into(), allowed });
+            return Err(Error::InvalidSetting { option: "sequence_length", given: "0".into(), allowed });
         }
         Ok(Self { file, sequence_length, layout, end_of_text })
     }
@@ -98,8 +98,8 @@ impl TokenSequences {
     /// The number of sequences.
     pub fn len(&self) -> usize {
         match self.layout {
-            Layout::Packed => self.file.len().saturating_sub(1).div_ceil(self.sequence_length),
-            Layout::Documents => self.file.document_count(),
+            SequenceLayout::Packed => self.file.len().saturating_sub(1).div_ceil(self.sequence_length),
+            SequenceLayout::Documents => self.file.document_count(),
         }
     }
 
@@ -147,8 +147,8 @@ impl TokenSequences {
     /// The tokens that sequence `index` covers: at most T + 1.
     fn window(&self, index: usize) -> Range<usize> {
         let (start, end) = match self.layout {
-            Layout::Packed => (index * self.sequence_length, self.file.len()),
-            Layout::Documents => {
+            SequenceLayout::Packed => (index * self.sequence_length, self.file.len()),
+            SequenceLayout::Documents => {
                 let document = self.file.document(index);
                 (document.start, document.end)
             }
@@ -160,12 +160,12 @@ impl TokenSequences {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::token_file::TokenWriter;
+    use crate::dataset::TokenWriter;
 
     const END: u32 = 99;
 
     /// Documents [1 2 3 END] with a masked prompt [1 2], [4 END], [5 6 7 8 9 END].
-    fn sequences(length: usize, layout: Layout) -> TokenSequences {
+    fn sequences(length: usize, layout: SequenceLayout) -> TokenSequences {
         let folder = tempfile::tempdir().unwrap();
         let mut writer = TokenWriter::create(folder.path(), "train", 100).unwrap();
         writer.push(&[1, 2], true).unwrap();
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn packed_windows_cover_every_target_once() {
-        let sequences = sequences(4, Layout::Packed);
+        let sequences = sequences(4, SequenceLayout::Packed);
         assert_eq!(sequences.len(), 3);
         let first = sequences.get(0);
         assert_eq!(first.inputs, [1, 2, 3, END]);
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn one_window_a_document() {
-        let sequences = sequences(3, Layout::Documents);
+        let sequences = sequences(3, SequenceLayout::Documents);
         assert_eq!(sequences.len(), 3);
         let short = sequences.get(1);
         assert_eq!(short.inputs, [4, END, END]);
@@ -212,16 +212,16 @@ mod tests {
 
     #[test]
     fn a_length_of_one_works() {
-        let sequences = sequences(1, Layout::Packed);
+        let sequences = sequences(1, SequenceLayout::Packed);
         assert_eq!(sequences.len(), 11);
         assert_eq!((sequences.get(3).inputs, sequences.get(3).targets), (vec![END], vec![4]));
     }
 
     #[test]
     fn layouts_have_names() {
-        for layout in [Layout::Packed, Layout::Documents] {
-            assert_eq!(layout.to_string().parse::<Layout>().unwrap(), layout);
+        for layout in [SequenceLayout::Packed, SequenceLayout::Documents] {
+            assert_eq!(layout.to_string().parse::<SequenceLayout>().unwrap(), layout);
         }
-        assert!("stacked".parse::<Layout>().unwrap_err().to_string().contains("stacked"));
+        assert!("stacked".parse::<SequenceLayout>().unwrap_err().to_string().contains("stacked"));
     }
 }

@@ -12,11 +12,11 @@ const INTERVAL: Duration = Duration::from_millis(20);
 
 /// An exclusive lock on a file, held until it is dropped or its process dies. The file stays.
 #[derive(Debug)]
-pub(crate) struct Lock {
+pub(crate) struct FileLock {
     _file: File,
 }
 
-impl Lock {
+impl FileLock {
     /// The lock if nobody holds it.
     pub(crate) fn try_acquire(path: &Path) -> Result<Option<Self>> {
         let failed = |source| Error::io("lock", path, source);
@@ -81,12 +81,12 @@ mod tests {
     fn waiting_ends_at_the_deadline_and_names_the_holder() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("k.lock");
-        let lock = Lock::try_acquire(&path).unwrap().unwrap();
+        let lock = FileLock::try_acquire(&path).unwrap().unwrap();
         let mut waits = 0;
-        let error = Lock::acquire(&path, Duration::from_millis(60), || waits += 1).unwrap_err();
+        let error = FileLock::acquire(&path, Duration::from_millis(60), || waits += 1).unwrap_err();
         assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
         assert_eq!(waits, 1);
         drop(lock);
-        Lock::acquire(&path, Duration::ZERO, || panic!("nothing to wait for")).unwrap();
+        FileLock::acquire(&path, Duration::ZERO, || panic!("nothing to wait for")).unwrap();
     }
 }

@@ -6,7 +6,7 @@
 //! permutation's cycle returns to its start, this ends, after fewer than 4 rounds on average, and is a bijection on
 //! `0..len`.
 //!
-//! The round function is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number
+//! The round function is the finalizer of SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number
 //! Generators", 2014; constants by David Stafford, variant 13), in which every input bit changes every output bit
 //! with a probability near one half.
 
@@ -17,7 +17,7 @@ const ROUNDS: usize = 8;
 /// The golden ratio in 64 bits: an odd increment whose multiples differ in all bits.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The finaliser of SplitMix64: a bijection of 64 bits that mixes them well.
+/// The finalizer of SplitMix64: a bijection of 64 bits that mixes them well.
 pub(crate) fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,7 +1,7 @@
 //! Which sequences a rank reads at a step: arithmetic, no state.
 
-use crate::permutation::Permutation;
-use crate::{Error, Result};
+use super::permutation::Permutation;
+use crate::error::{Error, Result};
 
 /// Chooses the sequences of every batch of a run.
 ///
@@ -25,7 +25,7 @@ impl Sampler {
     /// sequences in a micro-batch of one rank.
     ///
     /// # Errors
-    /// [`Error::Setting`] where a number is 0; [`Error::Indivisible`] where the global batch is not a multiple of
+    /// [`Error::InvalidSetting`] where a number is 0; [`Error::Indivisible`] where the global batch is not a multiple of
     /// the micro-batch.
     pub fn new(len: usize, seed: u64, global_batch: usize, micro_batch: usize) -> Result<Self> {
         at_least_one("training sequences", len)?;
@@ -63,7 +63,7 @@ impl Sampler {
         let micro_batches = self.micro_batches(dp_size)?;
         in_range("dp rank", dp_rank as u64, dp_size as u64)?;
         in_range("micro-batch", k as u64, micro_batches as u64)?;
-        self.numbered(step, dp_rank * micro_batches + k)
+        self.global_micro_batch(step, dp_rank * micro_batches + k)
     }
 
     /// The sequences of micro-batch `number` of the global batch of `step`, in row order: rows
@@ -71,7 +71,7 @@ impl Sampler {
     ///
     /// # Errors
     /// [`Error::OutOfRange`] where there is no such micro-batch.
-    pub fn numbered(&self, step: u64, number: usize) -> Result<Vec<usize>> {
+    pub fn global_micro_batch(&self, step: u64, number: usize) -> Result<Vec<usize>> {
         in_range("micro-batch", number as u64, (self.global_batch / self.micro_batch) as u64)?;
         Ok(self.rows(step, number * self.micro_batch, self.micro_batch))
     }
@@ -117,55 +117,16 @@ fn epoch_of(position: u128, len: u64) -> u64 {
     (position / u128::from(len)) as u64
 }
 
-/// Every sequence of a data set once, in order, in micro-batches over the data-parallel ranks.
-///
-/// Row j of rank r at evaluation step s holds sequence `(s·n + r)·b + j`, for n ranks and micro-batches of b rows. All
-/// ranks take the same number of steps; rows past the end are `None`, to be filled with padding that does not count.
-#[derive(Debug, Clone)]
-pub struct EvaluationBatches {
-    len: usize,
-    micro_batch: usize,
-    dp_size: usize,
-}
-
-impl EvaluationBatches {
-    /// Batches over `len` sequences (0 gives no steps) for `dp_size` ranks and micro-batches of `micro_batch` rows.
-    ///
-    /// # Errors
-    /// [`Error::Setting`] where `micro_batch` or `dp_size` is 0.
-    pub fn new(len: usize, micro_batch: usize, dp_size: usize) -> Result<Self> {
-        at_least_one("micro_batch_size", micro_batch)?;
-        at_least_one("data-parallel size", dp_size)?;
-        Ok(Self { len, micro_batch, dp_size })
-    }
-
-    /// How many steps every rank takes.
-    pub fn steps(&self) -> usize {
-        self.len.div_ceil(self.micro_batch.saturating_mul(self.dp_size))
-    }
-
-    /// The rows of `dp_rank` at evaluation step `step`; `None` is padding.
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`] where the step or the rank does not exist.
-    pub fn batch(&self, step: usize, dp_rank: usize) -> Result<Vec<Option<usize>>> {
-        in_range("evaluation step", step as u64, self.steps() as u64)?;
-        in_range("dp rank", dp_rank as u64, self.dp_size as u64)?;
-        let first = (step * self.dp_size + dp_rank) * self.micro_batch;
-        Ok((first..first + self.micro_batch)
-            .map(|index| Some(index).filter(|&index| index < self.len))
-            .collect())
-    }
-}
-
-fn at_least_one(option: &'static str, given: usize) -> Result<()> {
+pub(super) fn at_least_one(option: &'static str, given: usize) -> Result<()> {
     match given {
-        0 => Err(Error::Setting { option, given: "0".into(), allowed: "it must be at least 1".into() }),
+        0 => {
+            Err(Error::InvalidSetting { option, given: "0".into(), allowed: "it must be at least 1".into() })
+        }
         _ => Ok(()),
     }
 }
 
-fn in_range(what: &'static str, given: u64, count: u64) -> Result<()> {
+pub(super) fn in_range(what: &'static str, given: u64, count: u64) -> Result<()> {
     if given < count { Ok(()) } else { Err(Error::OutOfRange { what, given, count }) }
 }
 
@@ -213,23 +174,6 @@ mod tests {
                 }
                 prop_assert_eq!(&rows, &sampler.global_batch(step));
             }
-        }
-
-        #[test]
-        fn evaluation_reads_every_sequence_once(
-            len in 0usize..200, micro_batch in 1usize..6, dp_size in 1usize..6,
-        ) {
-            let batches = EvaluationBatches::new(len, micro_batch, dp_size).unwrap();
-            let mut read = Vec::new();
-            for step in 0..batches.steps() {
-                for rank in 0..dp_size {
-                    let batch = batches.batch(step, rank).unwrap();
-                    prop_assert_eq!(batch.len(), micro_batch);
-                    read.extend(batch.into_iter().flatten());
-                }
-            }
-            prop_assert_eq!(read, (0..len).collect::<Vec<_>>());
-            prop_assert!(batches.batch(batches.steps(), 0).is_err());
         }
     }
 

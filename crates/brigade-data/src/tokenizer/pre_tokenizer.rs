@@ -26,7 +26,7 @@ static LETTERS: LazyLock<[char; 256]> = LazyLock::new(|| {
 });
 
 /// The words of `text`, in order; together they are the whole text.
-pub(super) fn words(text: &str) -> impl Iterator<Item = &str> {
+pub(super) fn pre_tokenize(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
         // The pattern matches any character, so only the end of the text has no match.
@@ -40,13 +40,13 @@ pub(super) fn words(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// The letter that stands for `byte`.
-pub(super) fn letter(byte: u8) -> char {
+pub(super) fn byte_to_unicode(byte: u8) -> char {
     LETTERS[usize::from(byte)]
 }
 
 /// A word in the letters that stand for its bytes.
-pub(super) fn letters(word: &str) -> String {
-    word.bytes().map(letter).collect()
+pub(super) fn bytes_to_unicode(word: &str) -> String {
+    word.bytes().map(byte_to_unicode).collect()
 }
 
 #[cfg(test)]
@@ -64,8 +64,8 @@ mod tests {
     }
 
     fn check(text: &str) {
-        assert_eq!(words(text).map(letters).collect::<Vec<_>>(), reference(text), "{text:?}");
-        assert_eq!(words(text).collect::<String>(), text);
+        assert_eq!(pre_tokenize(text).map(bytes_to_unicode).collect::<Vec<_>>(), reference(text), "{text:?}");
+        assert_eq!(pre_tokenize(text).collect::<String>(), text);
     }
 
     #[test]

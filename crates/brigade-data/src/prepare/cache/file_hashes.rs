@@ -11,7 +11,7 @@ use brigade_files::write_whole;
 use serde::{Deserialize, Serialize};
 
 use crate::corpus::SourceFile;
-use crate::parallel::ordered_map;
+use crate::prepare::parallel::ordered_map;
 use crate::{Corpus, Error, Progress, Result};
 
 /// A file that was changed less than this ago is not remembered: another change may leave its size and time alike.
@@ -21,19 +21,19 @@ const SETTLED: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct HashedFile {
     pub(crate) file: SourceFile,
-    pub(crate) stamp: Stamp,
+    pub(crate) stamp: FileStamp,
     pub(crate) hash: String,
 }
 
 /// What changes when a file does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Stamp {
+pub(crate) struct FileStamp {
     pub(crate) size: u64,
     modified_seconds: i64,
     modified_nanoseconds: i64,
 }
 
-impl Stamp {
+impl FileStamp {
     fn of(metadata: &Metadata) -> Self {
         Self {
             size: metadata.len(),
@@ -51,12 +51,12 @@ impl Stamp {
 impl HashedFile {
     /// Whether the file still has the size and time that it had when it was read.
     pub(crate) fn is_unchanged(&self) -> bool {
-        fs::metadata(&self.file.path).is_ok_and(|metadata| Stamp::of(&metadata) == self.stamp)
+        fs::metadata(&self.file.path).is_ok_and(|metadata| FileStamp::of(&metadata) == self.stamp)
     }
 }
 
 #[derive(Serialize, Deserialize)]
-struct Memo {
+struct RememberedHashes {
     identity: Option<String>,
     files: Vec<HashedFile>,
 }
@@ -70,7 +70,8 @@ pub(crate) fn hashed_files(
 ) -> Result<Vec<HashedFile>> {
     let name = blake3::hash(format!("{corpus:?}").as_bytes()).to_hex();
     let path = cache.join(format!("{}.memo", &name[..32]));
-    let memo: Option<Memo> = fs::read(&path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let memo: Option<RememberedHashes> =
+        fs::read(&path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
     let identity = corpus.stable_identity();
     let (same_list, remembered) = match memo {
         Some(memo) => (identity.is_some() && memo.identity == identity, memo.files),
@@ -80,11 +81,11 @@ pub(crate) fn hashed_files(
         return Ok(remembered);
     }
 
-    let stamped: Vec<(SourceFile, Stamp)> = corpus
+    let stamped: Vec<(SourceFile, FileStamp)> = corpus
         .files()?
         .into_iter()
         .map(|file| match fs::metadata(&file.path) {
-            Ok(metadata) => Ok((file, Stamp::of(&metadata))),
+            Ok(metadata) => Ok((file, FileStamp::of(&metadata))),
             Err(source) => Err(Error::io("read", &file.path, source)),
         })
         .collect::<Result<_>>()?;
@@ -111,7 +112,7 @@ fn remember(path: &Path, identity: Option<String>, files: &[HashedFile]) {
     let settled: Vec<HashedFile> = files.iter().filter(|file| file.stamp.is_settled(now)).cloned().collect();
     // The list itself is only remembered whole.
     let identity = identity.filter(|_| settled.len() == files.len());
-    let memo = serde_json::to_vec(&Memo { identity, files: settled }).map_err(io::Error::other);
+    let memo = serde_json::to_vec(&RememberedHashes { identity, files: settled }).map_err(io::Error::other);
     if let Err(error) = memo.and_then(|memo| write_whole(path, &memo)) {
         tracing::warn!("the files' contents cannot be remembered: {}: {error}", path.display());
     }

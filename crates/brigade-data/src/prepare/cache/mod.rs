@@ -1,4 +1,4 @@
-//! The folder of tokenised corpora.
+//! The folder of tokenized corpora.
 //!
 //! ```text
 //! <cache>/<key>/            a whole entry
@@ -9,26 +9,26 @@
 //!
 //! Locks go with their process, so a folder `<key>.building` whose lock is free has a dead writer and is removed.
 
+mod file_hashes;
 mod lock;
-mod memo;
 
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-pub(crate) use lock::Lock;
-pub(crate) use memo::{HashedFile, hashed_files};
+pub(crate) use file_hashes::{HashedFile, hashed_files};
+pub(crate) use lock::FileLock;
 
 use crate::{Error, Result};
 
 /// Where one entry of the cache lies and is built.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
+pub(crate) struct CacheEntry {
     cache: PathBuf,
     key: String,
 }
 
-impl Place {
+impl CacheEntry {
     /// The place of `key` in `cache`, which exists.
     pub(crate) fn new(cache: &Path, key: String) -> Self {
         Self { cache: cache.into(), key }
@@ -76,7 +76,7 @@ impl Place {
             };
             let other = Self { cache: self.cache.clone(), key: key.into() };
             // This entry's lock is the caller's.
-            let free = key == self.key || Lock::try_acquire(&other.lock_path())?.is_some();
+            let free = key == self.key || FileLock::try_acquire(&other.lock_path())?.is_some();
             if free {
                 tracing::warn!("removing {}, left by a process that died", path.display());
                 remove_folder(&path)?;
@@ -112,8 +112,8 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn place(cache: &Path, key: &str) -> Place {
-        Place::new(cache, key.into())
+    fn place(cache: &Path, key: &str) -> CacheEntry {
+        CacheEntry::new(cache, key.into())
     }
 
     #[test]
@@ -135,7 +135,7 @@ mod tests {
             fs::create_dir(place(cache.path(), key).building()).unwrap();
         }
         let alive = place(cache.path(), "alive");
-        let _lock = Lock::acquire(&alive.lock_path(), Duration::from_secs(5), || {}).unwrap();
+        let _lock = FileLock::acquire(&alive.lock_path(), Duration::from_secs(5), || {}).unwrap();
         let own = place(cache.path(), "own");
         own.build(|folder| write_synced(&folder.join("whole"), b"x")).unwrap();
         assert!(own.folder().join("whole").is_file());

@@ -1,0 +1,10 @@
+//! Which samples each rank reads: pure functions of seed, step and rank.
+
+mod permutation;
+mod sampler;
+mod validation;
+
+pub use permutation::Permutation;
+pub(crate) use permutation::mix_pair;
+pub use sampler::Sampler;
+pub use validation::ValidationSampler;
