@@ -6,6 +6,7 @@ mod backends;
 mod chaos;
 mod checkpoints;
 mod claims;
+mod documents;
 mod endings;
 mod equality;
 mod first_moments;
