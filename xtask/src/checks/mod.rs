@@ -1,11 +1,11 @@
 //! `cargo xtask ci`: every check that a change must pass.
 
 mod adapter;
+#[cfg(test)]
+mod documents;
 mod list;
 #[cfg(test)]
 mod promises;
-#[cfg(test)]
-mod readme;
 mod table;
 
 use std::process::Command;
