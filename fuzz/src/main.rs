@@ -4,25 +4,23 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
-use brigade_fuzz::corpus::payloads;
-use brigade_fuzz::input::Inputs;
-use brigade_fuzz::memory::Counting;
-use brigade_fuzz::minimise::minimise;
+use brigade_fuzz::input::{Inputs, MOST_TRIES, minimise, payloads};
+use brigade_fuzz::run::memory::Counting;
+use brigade_fuzz::run::watch::{Ended, Notes, TIME_LIMIT, watch};
 use brigade_fuzz::run::{Failure, run};
+use brigade_fuzz::run::{Fault, check};
+use brigade_fuzz::run::{memory, report};
 use brigade_fuzz::target::Target;
 use brigade_fuzz::targets::{ALL, named};
-use brigade_fuzz::trial::{Fault, trial};
-use brigade_fuzz::watch::{End, Numbers, PATIENCE, watch};
-use brigade_fuzz::{memory, report};
 use clap::Parser;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// How often a smaller input is tried where each try starts a process.
+/// How many smaller inputs are tried if each try starts a process.
 const MOST_PROCESSES: usize = 100;
 
-/// Feed damaged input to every parser of other people's bytes, and report what breaks.
+/// Feed damaged input to every parser of bytes from outside, and report what breaks.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask fuzz", bin_name = "cargo xtask fuzz")]
 struct Args {
@@ -38,7 +36,7 @@ struct Args {
     /// Run one target once, on the content of this file.
     #[arg(long, value_name = "PATH")]
     file: Option<PathBuf>,
-    /// Run one target in this process, and note each number here.
+    /// Run one target in this process, and note each input's number in this file.
     #[arg(long, value_name = "PATH", hide = true, conflicts_with = "file")]
     worker: Option<PathBuf>,
 }
@@ -50,17 +48,17 @@ fn target_named(name: &str) -> Result<&'static Target, String> {
 
 fn main() -> Result<ExitCode> {
     let mut args = Args::parse();
-    let sound = if let Some(file) = &args.file {
-        again(only(&args.targets, "--file")?, file)?
+    let passed = if let Some(file) = &args.file {
+        run_file(only(&args.targets, "--file")?, file)?
     } else if let Some(numbers) = &args.worker {
-        work(only(&args.targets, "--worker")?, &args, numbers)?
+        run_worker(only(&args.targets, "--worker")?, &args, numbers)?
     } else {
         if args.targets.is_empty() {
             args.targets = ALL.iter().collect();
         }
         all(&args)?
     };
-    Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn only(targets: &[&'static Target], flag: &str) -> Result<&'static Target> {
@@ -72,32 +70,35 @@ fn only(targets: &[&'static Target], flag: &str) -> Result<&'static Target> {
 fn all(args: &Args) -> Result<bool> {
     let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
     let numbers = folder.path().join("number");
-    let mut sound = true;
+    let mut passed = true;
     println!("{}", report::heading());
     for target in &args.targets {
         let mut worker = this_program(target)?;
         worker.arg("--worker").arg(&numbers);
         worker.args(["--inputs", &args.inputs.to_string(), "--seed", &args.seed.to_string()]);
-        let (number, fault) = match watch(&mut worker, &numbers, PATIENCE)? {
-            End::Exited(0) => continue,
-            // It has said why.
-            End::Exited(1) => {
-                sound = false;
+        let (number, fault) = match watch(&mut worker, &numbers, TIME_LIMIT)? {
+            Ended::Exited(0) => continue,
+            // It has printed why.
+            Ended::Exited(1) => {
+                passed = false;
                 continue;
             }
-            End::Exited(code) => bail!("the worker of {} ended with exit code {code}", target.name),
-            End::Killed { number, signal } => (number, Fault::Died { how: format!("signal {signal}") }),
-            End::Stuck { number } => (number, Fault::Stuck { seconds: PATIENCE.as_secs() }),
+            Ended::Exited(code) => bail!("the worker of {} ended with exit code {code}", target.name),
+            Ended::Killed { number, signal } => (number, Fault::Died { how: format!("signal {signal}") }),
+            Ended::TimedOut { number } => (number, Fault::TimedOut { seconds: TIME_LIMIT.as_secs() }),
         };
-        sound = false;
+        passed = false;
         let mut input = Inputs::new(target, payloads(target)?, args.seed).get(number);
         if matches!(fault, Fault::Died { .. }) {
             let path = folder.path().join("input");
             input = minimise(&input, MOST_PROCESSES, |smaller| dies(target, smaller, &path).unwrap_or(false));
         }
-        println!("{}", report::keep(&report::folder(), target.name, &Failure { number, input, fault })?);
+        println!(
+            "{}",
+            report::save_failure(&report::folder(), target.name, &Failure { number, input, fault })?
+        );
     }
-    Ok(sound)
+    Ok(passed)
 }
 
 fn this_program(target: &Target) -> Result<Command> {
@@ -111,13 +112,13 @@ fn dies(target: &Target, input: &[u8], path: &Path) -> Result<bool> {
     std::fs::write(path, input)?;
     let mut command = this_program(target)?;
     command.arg("--file").arg(path).stdout(Stdio::null()).stderr(Stdio::null());
-    Ok(matches!(watch(&mut command, path, PATIENCE)?, End::Killed { .. }))
+    Ok(matches!(watch(&mut command, path, TIME_LIMIT)?, Ended::Killed { .. }))
 }
 
 /// Runs a target in this process and prints its line; whether nothing failed.
-fn work(target: &Target, args: &Args, numbers: &Path) -> Result<bool> {
+fn run_worker(target: &Target, args: &Args, numbers: &Path) -> Result<bool> {
     let mut numbers =
-        Numbers::create(numbers).with_context(|| format!("cannot write {}", numbers.display()))?;
+        Notes::create(numbers).with_context(|| format!("cannot write {}", numbers.display()))?;
     let inputs = Inputs::new(target, payloads(target)?, args.seed);
     let mut unnoted = None;
     let outcome =
@@ -127,26 +128,23 @@ fn work(target: &Target, args: &Args, numbers: &Path) -> Result<bool> {
     }
     println!("{}", report::line(target.name, &outcome));
     let Some(mut failure) = outcome.failure else { return Ok(true) };
-    failure.input = minimise(&failure.input, brigade_fuzz::minimise::MOST_TRIES, |smaller| {
+    failure.input = minimise(&failure.input, MOST_TRIES, |smaller| {
         let noted = numbers.note(failure.number).is_ok();
-        noted && trial(target, smaller).is_err_and(|fault| fault.is_like(&failure.fault))
+        noted && check(target, smaller).is_err_and(|fault| fault.is_like(&failure.fault))
     });
-    if let Err(fault) = trial(target, &failure.input) {
+    if let Err(fault) = check(target, &failure.input) {
         failure.fault = fault;
     }
-    println!("{}", report::keep(&report::folder(), target.name, &failure)?);
+    println!("{}", report::save_failure(&report::folder(), target.name, &failure)?);
     Ok(false)
 }
 
 /// Runs a target on one file; whether it passed.
-fn again(target: &Target, file: &Path) -> Result<bool> {
+fn run_file(target: &Target, file: &Path) -> Result<bool> {
     let input = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
-    match trial(target, &input) {
-        Ok(memory::Used { largest, at_once, in_total }) => {
-            println!(
-                "{}: passed; largest {largest}, at once {at_once}, in total {in_total} bytes",
-                target.name
-            );
+    match check(target, &input) {
+        Ok(memory::Used { largest, peak, total }) => {
+            println!("{}: passed; largest {largest}, peak {peak}, total {total} bytes", target.name);
             Ok(true)
         }
         Err(fault) => {

@@ -2,31 +2,31 @@
 
 use rand_chacha::ChaCha8Rng;
 
-/// A parser of other people's bytes.
+/// A parser of bytes from outside the process.
 #[derive(Debug, Clone, Copy)]
 pub struct Target {
     /// Its name on the command line, and that of its folder in `corpus`.
     pub name: &'static str,
-    /// The parser, with what is made of what it reads.
+    /// The parser, and what the program does with its result.
     pub run: fn(&[u8]),
-    /// Whether an input says something; see the target for what exactly. Used for the share in the table alone.
+    /// Whether an input parses; each target says what that means. Only for the share in the table.
     pub parsed: fn(&[u8]) -> bool,
     /// The memory that it may use.
     pub bound: Bound,
     /// Valid payloads.
     pub payloads: fn() -> Vec<Vec<u8>>,
-    /// Makes an input of payloads: adds what must fit them (lengths, and what comes first), so that a changed payload
-    /// gets as far as an unchanged one.
+    /// Makes an input of payloads: adds the headers and lengths that must match them, so that a changed payload gets as far
+    /// into the parser as an unchanged one.
     pub envelope: fn(&mut ChaCha8Rng, &[Vec<u8>]) -> Vec<u8>,
 }
 
 /// The memory that one input may make a parser use, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Bound {
-    /// At any time.
-    pub at_once: Limit,
-    /// All requests together.
-    pub in_total: Limit,
+    /// At any one time.
+    pub peak: Limit,
+    /// All allocations together.
+    pub total: Limit,
 }
 
 /// A number of bytes that grows with the input's length.
@@ -45,7 +45,7 @@ impl Limit {
     }
 }
 
-/// The [`Target::envelope`] of what is a payload by itself.
+/// The [`Target::envelope`] of an input that is one payload.
 pub fn bare(_: &mut ChaCha8Rng, payloads: &[Vec<u8>]) -> Vec<u8> {
     payloads.first().cloned().unwrap_or_default()
 }

@@ -1,14 +1,12 @@
 //! A short run of each target, and the runner on targets that are broken on purpose.
 
-use brigade_fuzz::corpus::payloads;
-use brigade_fuzz::input::Inputs;
-use brigade_fuzz::memory::Counting;
-use brigade_fuzz::minimise::{MOST_TRIES, minimise};
-use brigade_fuzz::report::keep;
+use brigade_fuzz::input::{Inputs, MOST_TRIES, minimise, payloads};
+use brigade_fuzz::run::memory::Counting;
+use brigade_fuzz::run::report::save_failure;
 use brigade_fuzz::run::{Failure, Outcome, run};
+use brigade_fuzz::run::{Fault, check};
 use brigade_fuzz::target::{Bound, Limit, Target, bare};
 use brigade_fuzz::targets::{ALL, named};
-use brigade_fuzz::trial::{Fault, trial};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -23,9 +21,9 @@ macro_rules! targets {
         $(
             #[test]
             fn $name() {
-                let outcome = short(named(stringify!($name)).unwrap(), 20_000);
+                let outcome = short(named(stringify!($name)).unwrap(), 5_000);
                 assert_eq!(outcome.failure, None);
-                assert!(outcome.used.in_total > 0, "the allocator counts");
+                assert!(outcome.used.total > 0, "the allocator counts");
                 assert!(outcome.parsed > 0.05 && outcome.parsed < 0.95, "{} parsed", outcome.parsed);
             }
         )*
@@ -85,10 +83,7 @@ const PLANTED: Target = Target {
     name: "planted",
     run: |_| (),
     parsed: |_| true,
-    bound: Bound {
-        at_once: Limit { fixed: 1024, per_byte: 4 },
-        in_total: Limit { fixed: 4096, per_byte: 16 },
-    },
+    bound: Bound { peak: Limit { fixed: 1024, per_byte: 4 }, total: Limit { fixed: 4096, per_byte: 16 } },
     payloads: || vec![b"{\"length\":12,\"sum\":34}".to_vec()],
     envelope: bare,
 };
@@ -103,10 +98,10 @@ fn announced(input: &[u8]) -> Option<u32> {
 fn found(target: &Target) -> Failure {
     let failure = short(target, 20_000).failure.expect("the fault is found");
     let input = minimise(&failure.input, MOST_TRIES, |smaller| {
-        trial(target, smaller).is_err_and(|fault| fault.is_like(&failure.fault))
+        check(target, smaller).is_err_and(|fault| fault.is_like(&failure.fault))
     });
     assert!(input.len() <= failure.input.len());
-    Failure { fault: trial(target, &input).expect_err("it still fails"), input, ..failure }
+    Failure { fault: check(target, &input).expect_err("it still fails"), input, ..failure }
 }
 
 #[test]
@@ -120,7 +115,7 @@ fn a_planted_panic_is_found_and_kept() {
     assert!(failure.input.len() <= 15, "{}", String::from_utf8_lossy(&failure.input));
 
     let folder = tempfile::tempdir().unwrap();
-    let said = keep(folder.path(), "planted", &failure).unwrap();
+    let said = save_failure(folder.path(), "planted", &failure).unwrap();
     let name = said.rsplit_once('/').unwrap().1;
     assert!(said.contains("cargo xtask fuzz --target planted --file fuzz/failures/planted-"), "{said}");
     assert_eq!(std::fs::read(folder.path().join(name)).unwrap(), failure.input);
@@ -128,12 +123,12 @@ fn a_planted_panic_is_found_and_kept() {
 
 #[test]
 fn planted_allocations_are_found() {
-    let at_once = found(&Target {
+    let peak = found(&Target {
         run: |input| drop(vec![1u8; announced(input).unwrap_or(0) as usize % (1 << 20)]),
         ..PLANTED
     });
-    assert!(matches!(at_once.fault, Fault::AtOnce { used, allowed } if used > allowed), "{}", at_once.fault);
-    let in_total = found(&Target {
+    assert!(matches!(peak.fault, Fault::PeakMemory { used, allowed } if used > allowed), "{}", peak.fault);
+    let total = found(&Target {
         run: |input| {
             for _ in 0..announced(input).unwrap_or(0) % (1 << 16) {
                 drop(std::hint::black_box(vec![1u8; 100]));
@@ -141,9 +136,5 @@ fn planted_allocations_are_found() {
         },
         ..PLANTED
     });
-    assert!(
-        matches!(in_total.fault, Fault::InTotal { used, allowed } if used > allowed),
-        "{}",
-        in_total.fault
-    );
+    assert!(matches!(total.fault, Fault::TotalMemory { used, allowed } if used > allowed), "{}", total.fault);
 }

@@ -45,7 +45,7 @@ enum Command {
     Bench(bench::Args),
     /// Kill training at random instants, hundreds of times, and check that nothing is ever lost.
     Chaos(chaos::Args),
-    /// Feed damaged input to every parser of other people's bytes, and report what breaks.
+    /// Feed damaged input to every parser of bytes from outside, and report what breaks.
     #[command(disable_help_flag = true)]
     Fuzz {
         /// Flags of the runner; `--help` lists them.

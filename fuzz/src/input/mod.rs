@@ -1,10 +1,17 @@
 //! The inputs of a target, by number.
 
+mod corpus;
+mod minimise;
+mod mutate;
+
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::mutate::mutate;
 use crate::target::Target;
+use mutate::mutate;
+
+pub use corpus::payloads;
+pub use minimise::{MOST_TRIES, minimise};
 
 /// The longest input, in bytes.
 pub const LONGEST: usize = 1 << 14;
@@ -26,12 +33,13 @@ impl Inputs {
         Self { envelope: target.envelope, payloads, rng }
     }
 
-    /// How many of the first inputs are the payloads as they are.
+    /// How many of the first inputs are unchanged payloads.
     pub fn valid(&self) -> u64 {
         self.payloads.len() as u64
     }
 
-    /// An input: first each payload as it is, then one in sixteen random bytes, and all others changed payloads.
+    /// The input with this number: first each payload unchanged; of the rest, one in sixteen is random bytes and all others are
+    /// changed payloads.
     pub fn get(&self, number: u64) -> Vec<u8> {
         let mut rng = self.rng.clone();
         rng.set_stream(number);
@@ -52,7 +60,7 @@ impl Inputs {
         input
     }
 
-    /// A payload with up to six changes; few are more likely, as they leave most of it valid.
+    /// A payload with up to six changes. Few are more likely, because they leave most of it valid.
     fn changed(&self, rng: &mut ChaCha8Rng) -> Vec<u8> {
         let mut payload = self.payloads[rng.random_range(0..self.payloads.len())].clone();
         let most = rng.random_range(1..=6);

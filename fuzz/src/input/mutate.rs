@@ -5,7 +5,7 @@ use std::ops::Range;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
-/// Numbers at the edges of what types hold, as text.
+/// Notes at the edges of what types hold, as text.
 const NUMBERS: [&str; 20] = [
     "0",
     "1",

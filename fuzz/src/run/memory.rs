@@ -1,4 +1,4 @@
-//! How much memory a piece of code asks for: an allocator that counts, by thread.
+//! How much memory a piece of code allocates: an allocator that counts for each thread.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -7,15 +7,15 @@ use std::cell::Cell;
 #[derive(Debug)]
 pub struct Counting;
 
-/// What a piece of code asked for, in bytes.
+/// What a piece of code allocated, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Used {
-    /// The largest request.
+    /// The largest allocation.
     pub largest: u64,
-    /// The most that it held at once.
-    pub at_once: u64,
-    /// The sum of all requests, those to grow with their new size.
-    pub in_total: u64,
+    /// The most that it held at one time.
+    pub peak: u64,
+    /// The sum of all allocations; a reallocation counts with its new size.
+    pub total: u64,
 }
 
 impl Used {
@@ -23,8 +23,8 @@ impl Used {
     pub fn max(self, other: Self) -> Self {
         Self {
             largest: self.largest.max(other.largest),
-            at_once: self.at_once.max(other.at_once),
-            in_total: self.in_total.max(other.in_total),
+            peak: self.peak.max(other.peak),
+            total: self.total.max(other.total),
         }
     }
 }
@@ -37,15 +37,14 @@ struct Counts {
     used: Used,
 }
 
-const NOTHING: Counts =
-    Counts { counting: false, held: 0, used: Used { largest: 0, at_once: 0, in_total: 0 } };
+const NOTHING: Counts = Counts { counting: false, held: 0, used: Used { largest: 0, peak: 0, total: 0 } };
 
 thread_local! {
     // Neither allocated on first use nor dropped, so that the allocator can use it at any time.
     static COUNTS: Cell<Counts> = const { Cell::new(NOTHING) };
 }
 
-/// Runs `work` and gives what it asked for on this thread: nothing at all where [`Counting`] is not installed. A panic
+/// Runs `work` and gives what it allocated on this thread: nothing where [`Counting`] is not installed. A panic
 /// leaves the counting on until the next call.
 pub fn measure<T>(work: impl FnOnce() -> T) -> (T, Used) {
     COUNTS.set(Counts { counting: true, ..NOTHING });
@@ -60,8 +59,8 @@ fn took(bytes: usize, instead_of: usize) {
         let size = bytes as u64;
         counts.held += bytes as i64 - instead_of as i64;
         counts.used.largest = counts.used.largest.max(size);
-        counts.used.at_once = counts.used.at_once.max(counts.held.max(0) as u64);
-        counts.used.in_total = counts.used.in_total.saturating_add(size);
+        counts.used.peak = counts.used.peak.max(counts.held.max(0) as u64);
+        counts.used.total = counts.used.total.saturating_add(size);
         COUNTS.set(counts);
     }
 }

@@ -1,16 +1,22 @@
 //! Runs a target on many inputs.
 
+pub mod memory;
+pub mod report;
+mod trial;
+pub mod watch;
+
 use std::time::Instant;
 
 use crate::input::Inputs;
-use crate::memory::Used;
 use crate::target::Target;
-use crate::trial::{Fault, trial};
+use memory::Used;
 
-/// Of how many inputs one is looked at for the share that parsed.
+pub use trial::{Fault, check};
+
+/// One in so many inputs is sampled for the share that parsed.
 const SAMPLED: u64 = 8;
 
-/// What came of a target.
+/// How a target's run ended.
 #[derive(Debug, Clone)]
 pub struct Outcome {
     /// Inputs that ran.
@@ -36,7 +42,7 @@ pub struct Failure {
     pub fault: Fault,
 }
 
-/// Runs a target on the inputs 0 to `count`, up to the first that fails. `begin` is told each number before it runs.
+/// Runs a target on the inputs 0 to `count`, up to the first that fails. Calls `begin` with each number before it runs.
 pub fn run(target: &Target, inputs: &Inputs, count: u64, mut begin: impl FnMut(u64)) -> Outcome {
     let start = Instant::now();
     let (mut parsed, mut sampled, mut ran) = (0u64, 0u64, 0);
@@ -45,7 +51,7 @@ pub fn run(target: &Target, inputs: &Inputs, count: u64, mut begin: impl FnMut(u
         begin(number);
         let input = inputs.get(number);
         ran += 1;
-        match trial(target, &input) {
+        match check(target, &input) {
             Ok(this) => used = used.max(this),
             Err(fault) => {
                 failure = Some(Failure { number, input, fault });

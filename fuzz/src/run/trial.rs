@@ -1,11 +1,11 @@
-//! One input, and what is wrong with how it was taken.
+//! One input, and how the parser failed on it.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Once;
 
-use crate::memory::{Used, measure};
+use super::memory::{Used, measure};
 use crate::target::Target;
 
 /// What a parser must not do.
@@ -16,18 +16,18 @@ pub enum Fault {
         /// The panic's text and place.
         text: String,
     },
-    /// It held more memory at once than its bound.
-    AtOnce {
+    /// It held more memory at one time than its bound.
+    PeakMemory {
         /// Bytes that it held.
         used: u64,
         /// Bytes that it may hold.
         allowed: u64,
     },
-    /// It asked for more memory in total than its bound.
-    InTotal {
-        /// Bytes that it asked for.
+    /// It allocated more memory in total than its bound.
+    TotalMemory {
+        /// Bytes that it allocated.
         used: u64,
-        /// Bytes that it may ask for.
+        /// Bytes that it may allocate.
         allowed: u64,
     },
     /// The process ended.
@@ -35,9 +35,9 @@ pub enum Fault {
         /// How.
         how: String,
     },
-    /// There was no answer.
-    Stuck {
-        /// How long it was waited for, in seconds.
+    /// It did not return in time.
+    TimedOut {
+        /// The time limit in seconds.
         seconds: u64,
     },
 }
@@ -53,14 +53,14 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Panic { text } => write!(f, "it panicked: {text}"),
-            Self::AtOnce { used, allowed } => {
+            Self::PeakMemory { used, allowed } => {
                 write!(f, "it held {used} bytes at once; {allowed} are allowed")
             }
-            Self::InTotal { used, allowed } => {
-                write!(f, "it asked for {used} bytes in total; {allowed} are allowed")
+            Self::TotalMemory { used, allowed } => {
+                write!(f, "it allocated {used} bytes in total; {allowed} are allowed")
             }
             Self::Died { how } => write!(f, "the process ended: {how}"),
-            Self::Stuck { seconds } => write!(f, "no answer in {seconds} s"),
+            Self::TimedOut { seconds } => write!(f, "it did not return within {seconds} s"),
         }
     }
 }
@@ -69,15 +69,15 @@ impl fmt::Display for Fault {
 ///
 /// # Errors
 /// The first [`Fault`].
-pub fn trial(target: &Target, input: &[u8]) -> Result<Used, Fault> {
+pub fn check(target: &Target, input: &[u8]) -> Result<Used, Fault> {
     let (outcome, used) = measure(|| caught(|| (target.run)(input)));
     outcome.map_err(|text| Fault::Panic { text })?;
-    let (at_once, in_total) = (target.bound.at_once.of(input.len()), target.bound.in_total.of(input.len()));
-    if used.at_once > at_once {
-        return Err(Fault::AtOnce { used: used.at_once, allowed: at_once });
+    let (peak, total) = (target.bound.peak.of(input.len()), target.bound.total.of(input.len()));
+    if used.peak > peak {
+        return Err(Fault::PeakMemory { used: used.peak, allowed: peak });
     }
-    if used.in_total > in_total {
-        return Err(Fault::InTotal { used: used.in_total, allowed: in_total });
+    if used.total > total {
+        return Err(Fault::TotalMemory { used: used.total, allowed: total });
     }
     Ok(used)
 }

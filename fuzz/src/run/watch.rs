@@ -1,4 +1,4 @@
-//! Runs a target in a process of its own, so that its end or its silence is a finding, too.
+//! Runs a target in a process of its own, so that a crash or a hang is a finding as well.
 
 use std::fs::{self, File};
 use std::io;
@@ -9,15 +9,15 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// How long one input may take.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// Between two looks at the worker.
-const LOOK: Duration = Duration::from_millis(20);
+/// How often the worker is polled.
+const POLL: Duration = Duration::from_millis(20);
 
 /// How a worker ended.
 #[derive(Debug, PartialEq, Eq)]
-pub enum End {
-    /// By itself, with this exit code.
+pub enum Ended {
+    /// With this exit code.
     Exited(i32),
     /// By a signal.
     Killed {
@@ -26,26 +26,26 @@ pub enum End {
         /// The signal.
         signal: i32,
     },
-    /// It was killed, because one input took longer than the patience.
-    Stuck {
+    /// It was killed because one input took longer than the time limit.
+    TimedOut {
         /// The input.
         number: u64,
     },
 }
 
-/// Where a worker notes the number of the input that it is about to run, and of the trial, so that each note differs from
-/// the one before.
+/// Where a worker notes the number of the input that it is about to run, with a count, so that each note differs from the one
+/// before.
 #[derive(Debug)]
-pub struct Numbers {
+pub struct Notes {
     file: File,
     trials: u64,
 }
 
-impl Numbers {
+impl Notes {
     /// A worker's notes at a path.
     ///
     /// # Errors
-    /// If there can be no such file.
+    /// If the file cannot be made.
     pub fn create(path: &Path) -> io::Result<Self> {
         Ok(Self { file: File::create(path)?, trials: 0 })
     }
@@ -66,32 +66,32 @@ fn number(note: &[u8]) -> u64 {
     note.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-/// Starts a worker and waits until it ends, or notes nothing at `path` for longer than `patience`.
+/// Starts a worker and waits until it ends, or notes nothing at `path` for longer than `limit`.
 ///
 /// # Errors
 /// If it cannot be started or waited for.
-pub fn watch(worker: &mut Command, path: &Path, patience: Duration) -> io::Result<End> {
+pub fn watch(worker: &mut Command, path: &Path, limit: Duration) -> io::Result<Ended> {
     let mut child = worker.spawn()?;
     let noted = || fs::read(path).unwrap_or_default();
     let (mut last, mut since) = (noted(), Instant::now());
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(match (status.code(), status.signal()) {
-                (Some(code), _) => End::Exited(code),
+                (Some(code), _) => Ended::Exited(code),
                 (None, signal) => {
-                    End::Killed { number: number(&noted()), signal: signal.unwrap_or_default() }
+                    Ended::Killed { number: number(&noted()), signal: signal.unwrap_or_default() }
                 }
             });
         }
         let note = noted();
         if note != last {
             (last, since) = (note, Instant::now());
-        } else if since.elapsed() > patience {
+        } else if since.elapsed() > limit {
             child.kill()?;
             child.wait()?;
-            return Ok(End::Stuck { number: number(&last) });
+            return Ok(Ended::TimedOut { number: number(&last) });
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL);
     }
 }
 
@@ -99,17 +99,17 @@ pub fn watch(worker: &mut Command, path: &Path, patience: Duration) -> io::Resul
 mod tests {
     use super::*;
 
-    fn shell(script: &str, patience: Duration) -> End {
+    fn shell(script: &str, limit: Duration) -> Ended {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("number");
-        Numbers::create(&path).unwrap().note(7).unwrap();
-        watch(Command::new("sh").args(["-c", script]), &path, patience).unwrap()
+        Notes::create(&path).unwrap().note(7).unwrap();
+        watch(Command::new("sh").args(["-c", script]), &path, limit).unwrap()
     }
 
     #[test]
     fn every_end_is_told_from_the_others() {
-        assert_eq!(shell("exit 3", PATIENCE), End::Exited(3));
-        assert_eq!(shell("kill -ABRT $$", PATIENCE), End::Killed { number: 7, signal: 6 });
-        assert_eq!(shell("exec sleep 60", Duration::from_millis(100)), End::Stuck { number: 7 });
+        assert_eq!(shell("exit 3", TIME_LIMIT), Ended::Exited(3));
+        assert_eq!(shell("kill -ABRT $$", TIME_LIMIT), Ended::Killed { number: 7, signal: 6 });
+        assert_eq!(shell("exec sleep 60", Duration::from_millis(100)), Ended::TimedOut { number: 7 });
     }
 }

@@ -24,8 +24,8 @@ pub const MANIFEST: Target = Target {
     run: fuzzing::manifest,
     parsed: |input| Manifest::parse(input, brigade_checkpoint::MANIFEST).is_ok(),
     bound: Bound {
-        at_once: Limit { fixed: 64 << 10, per_byte: 192 },
-        in_total: Limit { fixed: 64 << 10, per_byte: 512 },
+        peak: Limit { fixed: 64 << 10, per_byte: 192 },
+        total: Limit { fixed: 64 << 10, per_byte: 512 },
     },
     payloads: || [manifest(1, 1), manifest(3, 2)].iter().filter_map(|m| serde_json::to_vec(m).ok()).collect(),
     envelope: bare,
@@ -39,8 +39,8 @@ pub const SAFETENSORS: Target = Target {
     run: fuzzing::safetensors_header,
     parsed: |input| SafeTensors::deserialize(input).is_ok(),
     bound: Bound {
-        at_once: Limit { fixed: 64 << 10, per_byte: 16 },
-        in_total: Limit { fixed: 64 << 10, per_byte: 64 },
+        peak: Limit { fixed: 64 << 10, per_byte: 16 },
+        total: Limit { fixed: 64 << 10, per_byte: 64 },
     },
     payloads: || {
         vec![header(&[("block.0/parameters/0", 6)]), header(&[("a/b/0", 1), ("a/b/1", 300), ("ä/c/0", 7)])]

@@ -25,8 +25,8 @@ pub const JSONL: Target = Target {
     },
     parsed: |input| documents(".jsonl", input).is_some_and(|documents| documents > 0),
     bound: Bound {
-        at_once: Limit { fixed: 64 << 10, per_byte: 16 },
-        in_total: Limit { fixed: 256 << 10, per_byte: 256 },
+        peak: Limit { fixed: 64 << 10, per_byte: 16 },
+        total: Limit { fixed: 256 << 10, per_byte: 256 },
     },
     payloads: || {
         let rows: [&[u8]; 4] = [
@@ -51,8 +51,8 @@ pub const PARQUET: Target = Target {
     },
     parsed: |input| documents(".parquet", input).is_some_and(|documents| documents > 0),
     bound: Bound {
-        at_once: Limit { fixed: 256 << 20, per_byte: 1024 },
-        in_total: Limit { fixed: 512 << 20, per_byte: 4096 },
+        peak: Limit { fixed: 256 << 20, per_byte: 1024 },
+        total: Limit { fixed: 512 << 20, per_byte: 4096 },
     },
     payloads: || {
         let kinds = [Compression::UNCOMPRESSED, Compression::SNAPPY, Compression::GZIP(GzipLevel::default())];
@@ -72,8 +72,8 @@ pub const TOKENIZER: Target = Target {
     },
     parsed: |input| tokenized(input).is_some(),
     bound: Bound {
-        at_once: Limit { fixed: 4 << 20, per_byte: 1024 },
-        in_total: Limit { fixed: 16 << 20, per_byte: 8192 },
+        peak: Limit { fixed: 4 << 20, per_byte: 1024 },
+        total: Limit { fixed: 16 << 20, per_byte: 8192 },
     },
     payloads: || {
         let texts = ["fn main() { let x = 1; }\n".repeat(20)];

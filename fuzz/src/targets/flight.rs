@@ -21,8 +21,8 @@ pub const FLIGHT: Target = Target {
     run: fuzzing::flight,
     parsed: |input| stored(input).is_some(),
     bound: Bound {
-        at_once: Limit { fixed: 64 << 10, per_byte: 16 },
-        in_total: Limit { fixed: 256 << 10, per_byte: 256 },
+        peak: Limit { fixed: 64 << 10, per_byte: 16 },
+        total: Limit { fixed: 256 << 10, per_byte: 256 },
     },
     payloads: records,
     envelope: bare,
@@ -41,8 +41,8 @@ pub const DIAGNOSIS: Target = Target {
     },
     parsed: |input| input.split(|byte| *byte == b'\n').take(MOST_RECORDS).any(|line| stored(line).is_some()),
     bound: Bound {
-        at_once: Limit { fixed: 64 << 10, per_byte: 16 },
-        in_total: Limit { fixed: 256 << 10, per_byte: 256 },
+        peak: Limit { fixed: 64 << 10, per_byte: 16 },
+        total: Limit { fixed: 256 << 10, per_byte: 256 },
     },
     payloads: records,
     envelope: lines,

@@ -23,8 +23,8 @@ pub const ENVIRONMENT: Target = Target {
         matches!((alone, found), (Ok(alone), Ok(found)) if alone != found)
     },
     bound: Bound {
-        at_once: Limit { fixed: 128 << 10, per_byte: 64 },
-        in_total: Limit { fixed: 256 << 10, per_byte: 512 },
+        peak: Limit { fixed: 128 << 10, per_byte: 64 },
+        total: Limit { fixed: 256 << 10, per_byte: 512 },
     },
     payloads: || WORLDS.iter().map(|world| payload(world)).collect(),
     envelope: lines,

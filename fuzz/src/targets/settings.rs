@@ -22,8 +22,8 @@ pub const SETTINGS: Target = Target {
     },
     parsed: |input| with_settings(input, |_| ()).is_some(),
     bound: Bound {
-        at_once: Limit { fixed: 64 << 10, per_byte: 256 },
-        in_total: Limit { fixed: 256 << 10, per_byte: 4096 },
+        peak: Limit { fixed: 64 << 10, per_byte: 256 },
+        total: Limit { fixed: 256 << 10, per_byte: 4096 },
     },
     payloads,
     envelope: lines,
@@ -46,8 +46,8 @@ pub const PLAN: Target = Target {
         parsed
     },
     bound: Bound {
-        at_once: Limit { fixed: 512 * ScheduleError::MOST_TASKS as u64, per_byte: 256 },
-        in_total: Limit { fixed: 2048 * ScheduleError::MOST_TASKS as u64, per_byte: 4096 },
+        peak: Limit { fixed: 512 * ScheduleError::MOST_TASKS as u64, per_byte: 256 },
+        total: Limit { fixed: 2048 * ScheduleError::MOST_TASKS as u64, per_byte: 4096 },
     },
     payloads,
     envelope: lines,

@@ -20,8 +20,8 @@ pub const WEIGHTS: Target = Target {
     },
     parsed: |input| asked(input).is_some(),
     bound: Bound {
-        at_once: Limit { fixed: 64 << 20, per_byte: 256 },
-        in_total: Limit { fixed: 256 << 20, per_byte: 4096 },
+        peak: Limit { fixed: 64 << 20, per_byte: 256 },
+        total: Limit { fixed: 256 << 20, per_byte: 4096 },
     },
     payloads: || SHAPES.iter().filter_map(|shape| payload(shape)).collect(),
     envelope: bare,

@@ -19,8 +19,8 @@ pub const FRAME: Target = Target {
     run: fuzzing::frame,
     parsed: |input| input.split_first().is_some_and(|(_, frames)| begins_with_frame(frames)),
     bound: Bound {
-        at_once: Limit { fixed: 64 << 10, per_byte: 64 },
-        in_total: Limit { fixed: 128 << 10, per_byte: 128 },
+        peak: Limit { fixed: 64 << 10, per_byte: 64 },
+        total: Limit { fixed: 128 << 10, per_byte: 128 },
     },
     payloads: Vec::new,
     envelope: |rng, payloads| {
@@ -43,8 +43,8 @@ pub const RENDEZVOUS: Target = Target {
         None => false,
     },
     bound: Bound {
-        at_once: Limit { fixed: MAX_FRAME_BYTES as u64 + (64 << 10), per_byte: 64 },
-        in_total: Limit { fixed: MAX_FRAME_BYTES as u64 + (64 << 10), per_byte: 256 },
+        peak: Limit { fixed: MAX_FRAME_BYTES as u64 + (64 << 10), per_byte: 64 },
+        total: Limit { fixed: MAX_FRAME_BYTES as u64 + (64 << 10), per_byte: 256 },
     },
     payloads: || {
         let called = [WORD, &[7; 32], &[9; 32]].concat();
@@ -82,8 +82,8 @@ pub const HEADER: Target = Target {
         input.split_first().is_some_and(|(first, rest)| first % 2 == 1 || rest.starts_with(&genuine[..8]))
     },
     bound: Bound {
-        at_once: Limit { fixed: fuzzing::MESSAGE_LIMIT + (384 << 10), per_byte: 16 },
-        in_total: Limit { fixed: fuzzing::MESSAGE_LIMIT + (384 << 10), per_byte: 64 },
+        peak: Limit { fixed: fuzzing::MESSAGE_LIMIT + (384 << 10), per_byte: 16 },
+        total: Limit { fixed: fuzzing::MESSAGE_LIMIT + (384 << 10), per_byte: 64 },
     },
     payloads: Vec::new,
     envelope: |rng: &mut ChaCha8Rng, payloads| {
