@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use brigade_files::write_whole;
+use brigade_files::write_atomic;
 
 use crate::checkpoint::changes;
 use crate::settings::{CHECKPOINT_FOLDER, CONFIG_FILE, config_to_toml};
@@ -44,7 +44,7 @@ pub(crate) fn refuse_other(dir: &Path, config: &str) -> anyhow::Result<()> {
 /// run elsewhere.
 pub(crate) fn write_config(dir: &Path, config: &str) -> anyhow::Result<()> {
     let file = dir.join(CONFIG_FILE);
-    write_whole(&file, portable(config).as_bytes())
+    write_atomic(&file, portable(config).as_bytes())
         .with_context(|| format!("cannot write {}", file.display()))
 }
 

@@ -6,7 +6,7 @@ use anyhow::Context;
 use brigade_checkpoint::open_storage;
 use brigade_core::{Activation, Chain, Engine};
 use brigade_data::Sampler;
-use brigade_files::write_whole;
+use brigade_files::write_atomic;
 use brigade_models::Names;
 use brigade_report::{Compute, ConsoleMode, Reporter, ReporterOptions};
 
@@ -166,7 +166,7 @@ impl Session {
         };
         for (name, content) in &training.files {
             let path = self.out.join(name);
-            write_whole(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
+            write_atomic(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
             reporter.wrote(path);
         }
         summary.iter().chain(about_devices.iter().flatten()).for_each(|line| reporter.note(line));

@@ -1,9 +1,11 @@
 //! `cargo xtask dist`: a binary to carry to another machine.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
+use brigade_files::{AtomicFile, write_atomic};
 
 use crate::backend::Backend;
 use crate::cargo;
@@ -60,15 +62,24 @@ impl Dist {
         std::fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
         let binary = out.join(name);
         // A file that is being run cannot be written to, but another can take its name.
-        let aside = out.join(format!("{name}.part"));
-        let bytes = std::fs::copy(program, &aside)
-            .and_then(|bytes| std::fs::rename(&aside, &binary).map(|()| bytes))
+        let bytes = replace_program(program, &binary)
             .with_context(|| format!("cannot write {}", binary.display()))?;
         let checksum = out.join(format!("{name}.sha256"));
         let line = output(Command::new("sha256sum").arg(name).current_dir(out))?;
-        std::fs::write(&checksum, line).with_context(|| format!("cannot write {}", checksum.display()))?;
+        write_atomic(&checksum, line.as_bytes())
+            .with_context(|| format!("cannot write {}", checksum.display()))?;
         Ok(Self { binary, checksum, bytes, needed })
     }
+}
+
+/// Copies a program with its permissions; the size in bytes.
+fn replace_program(program: &Path, target: &Path) -> std::io::Result<u64> {
+    let mut source = File::open(program)?;
+    let mut copy = AtomicFile::create(target)?;
+    let bytes = std::io::copy(&mut source, &mut copy)?;
+    copy.file().set_permissions(source.metadata()?.permissions())?;
+    copy.commit()?;
+    Ok(bytes)
 }
 
 fn refuse(program: &Path, needed: &[String]) -> Result<()> {

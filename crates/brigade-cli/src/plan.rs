@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use brigade::plan::{Pipeline, ScheduleKind};
 use brigade::{UsageError, exit, parse_whole_number};
-use brigade_files::write_whole;
+use brigade_files::write_atomic;
 use clap::{Args, Subcommand};
 
 use crate::output::print;
@@ -88,5 +88,5 @@ fn draw(path: &Path, svg: &str) -> std::io::Result<()> {
     if fs::symlink_metadata(path).is_ok_and(|there| !there.is_file()) {
         return fs::write(path, svg);
     }
-    write_whole(path, svg.as_bytes())
+    write_atomic(path, svg.as_bytes())
 }

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use brigade_files::WholeFile;
+use brigade_files::AtomicFile;
 use serde::Deserialize;
 
 use crate::{Error, Result, StepRecord};
@@ -76,16 +76,16 @@ pub(crate) fn append(file: &mut File, bytes: &[u8]) -> io::Result<()> {
 /// Removes the lines of later steps than `last_step`, and a last line that was cut short; gives the file to go on
 /// writing to. A line whose step cannot be read goes the way of the line before it.
 ///
-/// What stays is a [`WholeFile`]: whatever happens, the file is as before or as after. A process that still has the former file open no longer reaches the new one.
+/// What stays is an [`AtomicFile`]: whatever happens, the file is as before or as after. A process that still has the former file open no longer reaches the new one.
 fn cut(path: &Path, last_step: u64) -> Result<File> {
     let lines = File::open(path).map_err(Error::file("read", path))?;
-    let mut kept = WholeFile::create(path).map_err(Error::file("replace", path))?;
+    let mut kept = AtomicFile::create(path).map_err(Error::file("replace", path))?;
     copy(path, lines, &mut kept, last_step)?;
-    kept.publish().map_err(Error::file("replace", path))
+    kept.commit().map_err(Error::file("replace", path))
 }
 
 /// Copies the lines that stay.
-fn copy(path: &Path, lines: File, kept: &mut WholeFile, last_step: u64) -> Result<()> {
+fn copy(path: &Path, lines: File, kept: &mut AtomicFile, last_step: u64) -> Result<()> {
     /// The part of a line that says where it belongs.
     #[derive(Deserialize)]
     struct Numbered {

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use brigade_files::write_whole;
+use brigade_files::write_atomic;
 use serde::{Deserialize, Serialize};
 
 use super::{MAX_FILE_BYTES, MAX_GROUPS, MAX_OPERATIONS};
@@ -185,7 +185,7 @@ impl fmt::Display for State {
 /// Writes a record so that the file is either whole or not there.
 pub(super) fn write(record: &Record, path: &Path) -> Result<(), Error> {
     let bytes = serde_json::to_vec(record).map_err(io::Error::from);
-    bytes.and_then(|bytes| write_whole(path, &bytes)).map_err(|error| failed(path, error.to_string()))
+    bytes.and_then(|bytes| write_atomic(path, &bytes)).map_err(|error| failed(path, error.to_string()))
 }
 
 /// Reads a rank's record. At most [`MAX_FILE_BYTES`] are read, and memory of a small multiple of the file's size is used.

@@ -8,7 +8,7 @@ mod train;
 use std::path::Path;
 use std::sync::Arc;
 
-use brigade_files::write_whole;
+use brigade_files::write_atomic;
 use tokenizers::models::ModelWrapper;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 
@@ -117,7 +117,7 @@ impl Tokenizer {
     /// # Errors
     /// [`Error::Io`], [`Error::DiskFull`].
     pub fn save(&self, path: &Path) -> Result<()> {
-        write_whole(path, self.inner.json.as_bytes())
+        write_atomic(path, self.inner.json.as_bytes())
             .map_err(|source| Error::io("write tokenizer", path, source))
     }
 

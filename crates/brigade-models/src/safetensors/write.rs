@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use brigade_core::{BoxError, Error, NamedTensor};
-use brigade_files::WholeFile;
+use brigade_files::AtomicFile;
 use safetensors::tensor::{Metadata, TensorInfo};
 use safetensors::{Dtype, SafeTensorError};
 
@@ -43,7 +43,7 @@ pub fn save_lazily(
     for (index, (name, _)) in tensors.iter().enumerate() {
         writer.write_values(name, &read(index).map_err(Error::Load)?)?;
     }
-    if replaces { writer.finish() } else { writer.end(WholeFile::publish_new) }
+    if replaces { writer.finish() } else { writer.end(AtomicFile::commit_new) }
 }
 
 /// Writes a file of weights in fp32 from tensors that come one after the other: in any order, none kept in memory, each to
@@ -51,7 +51,7 @@ pub fn save_lazily(
 /// the old one, and it is removed if the writer is dropped.
 pub struct WeightsWriter {
     path: PathBuf,
-    file: WholeFile,
+    file: AtomicFile,
     /// By name in the file, those that are still to come.
     missing: BTreeMap<String, Place>,
 }
@@ -91,7 +91,7 @@ impl WeightsWriter {
             (name, Place { shape, bytes: header.len() + start..header.len() + end })
         };
         let missing = infos.into_iter().map(place).collect();
-        let file = WholeFile::create(path);
+        let file = AtomicFile::create(path);
         let file = file.and_then(|file| file.file().write_all_at(&header, 0).map(|()| file));
         Ok(Self { path: path.to_owned(), file: file.map_err(|source| io(path, source))?, missing })
     }
@@ -124,15 +124,15 @@ impl WeightsWriter {
     /// # Errors
     /// If that fails, or a tensor was not written.
     pub fn finish(self) -> Result<(), WeightsError> {
-        self.end(WholeFile::publish)
+        self.end(AtomicFile::commit)
     }
 
-    fn end(self, publish: fn(WholeFile) -> std::io::Result<File>) -> Result<(), WeightsError> {
+    fn end(self, commit: fn(AtomicFile) -> std::io::Result<File>) -> Result<(), WeightsError> {
         let Self { path, file, missing } = self;
         if let Some((name, _)) = missing.first_key_value() {
             return Err(wrong(&path, name, "was not written"));
         }
-        publish(file).map(drop).map_err(|source| io(&path, source))
+        commit(file).map(drop).map_err(|source| io(&path, source))
     }
 }
 

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use brigade_files::write_whole;
+use brigade_files::write_atomic;
 use serde::{Deserialize, Serialize};
 
 use crate::corpus::SourceFile;
@@ -113,7 +113,7 @@ fn remember(path: &Path, identity: Option<String>, files: &[HashedFile]) {
     // The list itself is only remembered whole.
     let identity = identity.filter(|_| settled.len() == files.len());
     let memo = serde_json::to_vec(&RememberedHashes { identity, files: settled }).map_err(io::Error::other);
-    if let Err(error) = memo.and_then(|memo| write_whole(path, &memo)) {
+    if let Err(error) = memo.and_then(|memo| write_atomic(path, &memo)) {
         tracing::warn!("the files' contents cannot be remembered: {}: {error}", path.display());
     }
 }

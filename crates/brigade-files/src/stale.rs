@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use super::{RANDOM, SUFFIX};
+use super::{RANDOM_CHARACTERS, SUFFIX};
 
 /// Removes the files in `folder` that began to be written under names with this beginning and have no writer any more. What
 /// cannot be listed, opened or locked stays.
@@ -26,5 +26,7 @@ pub(super) fn remove(folder: &Path, prefix: &OsStr) {
 fn is_part(name: &OsStr, prefix: &OsStr) -> bool {
     let random = name.as_bytes().strip_prefix(prefix.as_bytes());
     let random = random.and_then(|rest| rest.strip_suffix(SUFFIX.as_bytes()));
-    random.is_some_and(|random| random.len() == RANDOM && random.iter().all(u8::is_ascii_alphanumeric))
+    random.is_some_and(|random| {
+        random.len() == RANDOM_CHARACTERS && random.iter().all(u8::is_ascii_alphanumeric)
+    })
 }

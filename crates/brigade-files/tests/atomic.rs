@@ -8,7 +8,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use brigade_files::{WholeFile, write_whole};
+use brigade_files::{AtomicFile, write_atomic};
 
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap();
@@ -23,10 +23,10 @@ fn a_file_appears_whole_with_the_permissions_of_any_other() {
     let (target, plain) = (folder.path().join("a"), folder.path().join("plain"));
     File::create(&plain).unwrap();
     fs::write(&target, "before").unwrap();
-    let mut file = WholeFile::create(&target).unwrap();
+    let mut file = AtomicFile::create(&target).unwrap();
     file.write_all(b"after").unwrap();
     assert_eq!(fs::read(&target).unwrap(), b"before");
-    let mut file = file.publish().unwrap();
+    let mut file = file.commit().unwrap();
     file.write_all(b"wards").unwrap();
     assert_eq!(fs::read(&target).unwrap(), b"afterwards");
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode();
@@ -35,18 +35,18 @@ fn a_file_appears_whole_with_the_permissions_of_any_other() {
 }
 
 #[test]
-fn what_is_not_published_leaves_nothing() {
+fn what_is_not_committed_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("a");
-    let mut file = WholeFile::create(&target).unwrap();
+    let mut file = AtomicFile::create(&target).unwrap();
     file.write_all(b"half").unwrap();
     assert_eq!(names(folder.path()).len(), 1);
     drop(file);
     assert!(names(folder.path()).is_empty());
     // The target becomes something that cannot be replaced while the file is written.
-    let file = WholeFile::create(&target).unwrap();
+    let file = AtomicFile::create(&target).unwrap();
     fs::create_dir(&target).unwrap();
-    assert!(file.publish().is_err());
+    assert!(file.commit().is_err());
     assert_eq!(names(folder.path()), ["a"]);
 }
 
@@ -56,19 +56,19 @@ fn targets_of_any_name_and_kind() {
     let at = |name: &str| folder.path().join(name);
     let long = "x".repeat(255);
     for name in ["w.5", ".hidden", "w", long.as_str()] {
-        write_whole(&at(name), name.as_bytes()).unwrap();
+        write_atomic(&at(name), name.as_bytes()).unwrap();
     }
     assert_eq!(names(folder.path()), [".hidden", "w", "w.5", long.as_str()]);
     symlink(at("w"), at("link")).unwrap();
-    write_whole(&at("link"), b"new").unwrap();
+    write_atomic(&at("link"), b"new").unwrap();
     assert!(at("link").symlink_metadata().unwrap().is_file());
     assert_eq!(fs::read(at("w")).unwrap(), b"w", "a link is replaced, not followed");
     for refused in [Path::new("/dev/null"), folder.path()] {
-        let error = write_whole(refused, b"x").unwrap_err().to_string();
+        let error = write_atomic(refused, b"x").unwrap_err().to_string();
         assert_eq!(error, "it is there and no regular file");
     }
-    assert!(write_whole(Path::new("/"), b"x").is_err() && write_whole(Path::new(".."), b"x").is_err());
-    assert!(write_whole(&at("none/a"), b"x").is_err());
+    assert!(write_atomic(Path::new("/"), b"x").is_err() && write_atomic(Path::new(".."), b"x").is_err());
+    assert!(write_atomic(&at("none/a"), b"x").is_err());
     assert!(!Path::new("/dev/null").symlink_metadata().unwrap().is_file());
 }
 
@@ -78,11 +78,11 @@ fn writers_of_one_folder_share_nothing() {
     let write = |writer: u8| {
         for round in 0..50_u8 {
             let target = folder.path().join(["w.5", "w.10", "w"][usize::from(writer) % 3]);
-            let mut file = WholeFile::create(&target).unwrap();
+            let mut file = AtomicFile::create(&target).unwrap();
             for _ in 0..20 {
                 file.write_all(&[writer, round]).unwrap();
             }
-            file.publish().unwrap();
+            file.commit().unwrap();
             let read = fs::read(&target).unwrap();
             let mine = usize::from(read[0]) % 3 == usize::from(writer) % 3;
             assert!(mine && read == read[..2].repeat(20), "{read:?}");
@@ -101,7 +101,7 @@ const KILLED: &str = "BRIGADE_TEST_KILLED_WRITER";
 #[test]
 fn what_a_killed_writer_left_is_removed_and_what_is_being_written_stays() {
     if let Some(target) = std::env::var_os(KILLED) {
-        let mut file = WholeFile::create(Path::new(&target)).unwrap();
+        let mut file = AtomicFile::create(Path::new(&target)).unwrap();
         file.write_all(b"half").unwrap();
         rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
     }
@@ -114,12 +114,12 @@ fn what_a_killed_writer_left_is_removed_and_what_is_being_written_stays() {
     }
     let others = [".w.part", ".w.1234567.part", ".w.1234567+.part", ".w.12345678.parts"];
     others.iter().for_each(|name| fs::write(folder.path().join(name), "").unwrap());
-    let live = WholeFile::create(&target).unwrap();
+    let live = AtomicFile::create(&target).unwrap();
     assert_eq!(names(folder.path()).len(), 1 + others.len() + 1, "of the killed, the other target's stays");
-    write_whole(&target, b"whole").unwrap();
-    live.publish().unwrap();
+    write_atomic(&target, b"whole").unwrap();
+    live.commit().unwrap();
     assert_eq!(fs::read(&target).unwrap(), b"");
-    write_whole(&folder.path().join("w.abcdefgh"), b"").unwrap();
+    write_atomic(&folder.path().join("w.abcdefgh"), b"").unwrap();
     let mut left: Vec<_> = [&others[..], &["w", "w.abcdefgh"]].concat();
     left.sort_unstable();
     assert_eq!(names(folder.path()), left);
@@ -144,14 +144,14 @@ fn a_disk_that_fills_keeps_nothing_but_what_was_there() {
             return;
         }
         let target = folder.path().join("a");
-        write_whole(&target, b"before").unwrap();
-        let error = write_whole(&target, &[0; 300 << 10]).unwrap_err();
+        write_atomic(&target, b"before").unwrap();
+        let error = write_atomic(&target, &[0; 300 << 10]).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
         assert_eq!(
             (fs::read(&target).unwrap(), names(folder.path())),
             (b"before".to_vec(), vec!["a".into()])
         );
-        write_whole(&target, &[0; 200 << 10]).unwrap();
+        write_atomic(&target, &[0; 200 << 10]).unwrap();
     };
     // The mount ends with the thread.
     std::thread::scope(|scope| scope.spawn(test).join()).unwrap();
@@ -162,15 +162,15 @@ fn what_is_there_is_replaced_only_if_it_may_be() {
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("a");
     let part = |content: &[u8]| {
-        let mut file = WholeFile::create(&target).unwrap();
+        let mut file = AtomicFile::create(&target).unwrap();
         file.write_all(content).unwrap();
         file
     };
     let (first, second) = (part(b"first"), part(b"second"));
-    first.publish_new().unwrap();
-    assert_eq!(second.publish_new().unwrap_err().kind(), std::io::ErrorKind::AlreadyExists);
+    first.commit_new().unwrap();
+    assert_eq!(second.commit_new().unwrap_err().kind(), std::io::ErrorKind::AlreadyExists);
     assert_eq!(fs::read(&target).unwrap(), b"first");
-    part(b"third").publish().unwrap();
+    part(b"third").commit().unwrap();
     assert_eq!(fs::read(&target).unwrap(), b"third");
     assert_eq!(names(folder.path()), ["a"]);
 }
