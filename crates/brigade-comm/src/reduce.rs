@@ -230,7 +230,9 @@ number!(U8, 1, u8, 0,
     load |cell: [u8; 1]| cell[0], store |value: u8| [value],
     sum |l: u8, r: u8| l.wrapping_add(r), max |l: u8, r: u8| l.max(r));
 
-/// Binary16 to binary32 without branches or calls, so that loops over it vectorise. Shifting exponent and fraction
+/// Binary16 to binary32 without branches or calls, so that loops over it vectorize. `half` asks what the processor can do at
+/// every value, which takes seven times as long, and its conversions of slices want aligned buffers of their own; a test
+/// holds the two equal. Shifting exponent and fraction
 /// into place leaves the exponent too small by the difference of the biases; multiplying by 2^112 corrects that,
 /// and makes normal numbers of the subnormal ones on the way.
 #[inline(always)]
