@@ -7,15 +7,15 @@ use tracing_subscriber::EnvFilter;
 /// What is logged, in the directives of [`EnvFilter`]: `BRIGADE_LOG=brigade=debug,wgpu=info`.
 const VARIABLE: &str = "BRIGADE_LOG";
 
-/// Brigade's own warnings; those of what it is built on are many.
+/// Brigade's own warnings; the libraries below it have too many.
 const DEFAULT: &str = "brigade=warn";
 
-/// What is logged where nothing but errors is to be printed.
+/// What is logged under `--quiet`.
 const QUIET: &str = "brigade=error";
 
-/// Writes what Brigade's crates warn of, or only their errors, to standard error, if the program has no subscriber of its own;
-/// the variable `BRIGADE_LOG` says what is written instead. Colours are for terminals, unless `NO_COLOR` is set.
-/// [`launch`](crate::launch) begins with it.
+/// Writes warnings of Brigade's crates, or only their errors, to standard error, unless the program has a subscriber of its own.
+/// The variable `BRIGADE_LOG` can select something else. Colours are for terminals, unless `NO_COLOR` is set.
+/// [`launch`](crate::launch) calls this first.
 pub fn init(quiet: bool) {
     let wanted = std::env::var(VARIABLE).unwrap_or_else(|_| if quiet { QUIET } else { DEFAULT }.to_owned());
     let colours =
@@ -23,6 +23,6 @@ pub fn init(quiet: bool) {
     let filter = EnvFilter::builder().parse_lossy(wanted);
     let subscriber =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours);
-    // Where there is a subscriber, it stays.
+    // A subscriber that is already there stays.
     drop(subscriber.without_time().with_target(false).try_init());
 }

@@ -26,18 +26,18 @@ impl FromStr for Resume {
     }
 }
 
-/// Parses a flag's whole number; the error says what is allowed. The flag needs `allow_negative_numbers`, or else a negative
-/// number is taken for another flag.
+/// Parses a whole number given to a flag; the error says what is allowed. The flag needs `allow_negative_numbers`, otherwise
+/// clap takes a negative number for another flag.
 ///
 /// # Errors
-/// If it is none, or too large for the type.
+/// If the text is not a whole number of at least 0, or too large for the type.
 pub fn parse_whole_number<T: FromStr>(text: &str) -> Result<T, String> {
     let is_whole = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let allowed = if is_whole { "it is too large" } else { "it must be a whole number of at least 0" };
     text.parse().map_err(|_| allowed.into())
 }
 
-/// The standard flags. Where a flag and a setting mean the same, the flag wins.
+/// The standard flags. A flag overrides the setting that it stands for.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct StandardFlags {
     /// How ranks are started or found.
@@ -46,7 +46,7 @@ pub struct StandardFlags {
     /// What ranks compute on [default: what the program was built for].
     #[arg(long, value_enum)]
     pub backend: Option<Backend>,
-    /// By what tensors travel between ranks [default: NCCL on CUDA, else host].
+    /// How tensors travel between ranks [default: NCCL on CUDA, else host].
     #[arg(long, value_enum)]
     pub collectives: Option<CollectivesBackend>,
     /// Data-parallel ranks [default: all ranks].
@@ -55,17 +55,17 @@ pub struct StandardFlags {
     /// Pipeline stages [default: 1].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub pp: Option<usize>,
-    /// What data-parallel ranks keep only their share of: 0 nothing, 1 optimizer state, 2 gradients too,
-    /// 3 parameters too [default: 0].
+    /// What is sharded over data-parallel ranks: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too
+    /// [default: 0].
     #[arg(long, value_name = "STAGE", allow_negative_numbers = true, value_parser = parse_whole_number::<u8>)]
     pub zero: Option<u8>,
-    /// How micro-batches go through pipeline stages: gpipe, 1f1b or interleaved-1f1b [default: 1f1b].
+    /// Pipeline schedule: gpipe, 1f1b or interleaved-1f1b [default: 1f1b].
     #[arg(long, value_name = "NAME")]
     pub schedule: Option<PipelineKind>,
-    /// Chunks of blocks per pipeline stage, for interleaving [default: 1].
+    /// Model chunks per pipeline stage, for interleaving [default: 1].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub chunks: Option<usize>,
-    /// Activations to compute again instead of keeping them: none, all, every-2, … [default: none].
+    /// Activation checkpointing, that is, blocks to compute again in the backward pass: none, all, every-2, … [default: none].
     #[arg(long, value_name = "WHICH")]
     pub recompute: Option<String>,
     /// What carries bytes between ranks.
@@ -80,29 +80,29 @@ pub struct StandardFlags {
     /// Samples per step over all ranks.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub global_batch_size: Option<usize>,
-    /// Seed of weights and of the order of data.
+    /// Seed of the initial weights and of the order of data.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     pub seed: Option<u64>,
-    /// Steps between checkpoints; 0 for none but when a signal announces the end of the machine.
+    /// Steps between checkpoints; 0 saves only on preemption (SIGTERM, SIGUSR1).
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     pub checkpoint_every: Option<u64>,
-    /// Newest checkpoints that stay; 0 for all.
+    /// How many of the newest checkpoints to keep; 0 keeps all.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub keep: Option<usize>,
     /// Folder for results [default: a new one under runs/].
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// TFLOP/s that one device could do at best, of which MFU is a part [default: from a table, by the device's name].
+    /// Peak TFLOP/s of one device, for MFU [default: from a table, by the device's name].
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub peak_tflops: Option<f64>,
-    /// Replace results that --out holds already.
+    /// Replace earlier results in --out.
     #[arg(long)]
     pub overwrite: bool,
-    /// Go on with the run in this folder from its newest checkpoint, with its configuration, on the same mesh or another.
-    /// `auto`: with that in --out, if there is one.
+    /// Resume the run in this folder from its newest checkpoint, with its configuration, on the same mesh or another.
+    /// `auto`: the run in --out, if there is one.
     #[arg(long, value_name = "DIR|auto", conflicts_with = "overwrite")]
     pub resume: Option<Resume>,
-    /// Set any setting by its full name; may be given several times.
+    /// Override any setting by its full name; can be given several times.
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     pub sets: Vec<String>,
     /// Print nothing but errors.
@@ -114,7 +114,7 @@ pub struct StandardFlags {
 }
 
 impl StandardFlags {
-    /// The configuration of the run that is to go on, which lies between the defaults and everything that is given anew.
+    /// The configuration of the run to resume. It overrides the defaults, and files and flags of this command override it.
     ///
     /// # Errors
     /// If there is no such run, or `--out` names another folder.
@@ -142,7 +142,7 @@ impl StandardFlags {
         }
     }
 
-    /// Lays the flags over settings.
+    /// Overrides settings by the flags.
     pub fn apply(&self, settings: &mut Settings) {
         fn lay<T: Clone>(flag: &Option<T>, setting: &mut T) {
             if let Some(value) = flag {
