@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::call::{Call, OpType};
+use crate::op::call::{Call, OpType};
 use crate::open_files::explained;
 
 /// A rank that holds up others.

@@ -4,7 +4,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use crate::error::Error;
-use crate::link::EventFd;
+use crate::link::event_fd::EventFd;
 use crate::sync::{lock, wait_until};
 
 /// How long a broken link waits for the control plane to say why it broke.

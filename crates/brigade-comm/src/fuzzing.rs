@@ -9,12 +9,16 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::call::{Call, HEADER_BYTES, OpType, decode, encode};
-use crate::dtype::DType;
 use crate::flight::Recorder;
-use crate::link::{EventFd, Link, Segment, SharedLink, segment_bytes};
-use crate::transfer::Transfer;
-use crate::work::OwnedBuffer;
+use crate::link::endpoint::Link;
+use crate::link::event_fd::EventFd;
+use crate::link::segment::Segment;
+use crate::link::shared::{SharedLink, segment_bytes};
+use crate::op::call::{Call, OpType};
+use crate::op::dtype::DType;
+use crate::op::header::{HEADER_BYTES, decode, encode};
+use crate::progress::operation::transfer::Transfer;
+use crate::progress::operation::work::OwnedBuffer;
 
 pub use crate::join::fuzz::{frame, rendezvous};
 

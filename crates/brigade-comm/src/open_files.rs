@@ -13,7 +13,7 @@ const EACH: u64 = 3;
 const BESIDES: u64 = 128;
 
 /// Raises this process's limit of open files to the highest that it may set itself, for itself and for the processes that it
-/// starts from now on. [`join`](crate::join) calls it. Gives the limit; none where there is none.
+/// starts from now on. [`join`](crate::join()) calls it. Gives the limit; none where there is none.
 pub fn raise_open_files() -> Option<u64> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum && setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).is_ok() {

@@ -6,8 +6,8 @@ use std::fmt;
 use super::rank_status::{Queue, RankStatus, Wait};
 use super::record::{Entry, FirstFailure, Record, State};
 use super::wait_graph::{Cause, follow, seconds};
-use crate::call::Call;
-use crate::join::MAX_WORLD_SIZE;
+use crate::limits::MAX_WORLD_SIZE;
+use crate::op::call::Call;
 
 /// What went wrong, in one line.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use super::record::Waiting;
 use super::recorder::{EntryId, Recorder};
-use crate::call::{Call, OpType};
-use crate::dtype::{DType, ReduceOp};
+use crate::op::call::{Call, OpType};
+use crate::op::dtype::{DType, ReduceOp};
 
 /// Notes what another library, as NCCL, runs between the ranks of a group, so that the flight recorder names it, too.
 ///

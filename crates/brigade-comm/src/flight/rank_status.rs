@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::record::{Entry, GroupRecord, Record, State, Waiting};
-use crate::call::OpType;
+use crate::op::call::OpType;
 
 /// How much of a rank's operations is told, so that a message about them stays short.
 const MAX_WAITS: usize = 32;

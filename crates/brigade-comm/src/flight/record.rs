@@ -10,9 +10,9 @@ use brigade_files::write_atomic;
 use serde::{Deserialize, Serialize};
 
 use super::{MAX_FILE_BYTES, MAX_GROUPS, MAX_OPERATIONS};
-use crate::call::{Call, OpType};
 use crate::error::{Error, StalledRank};
-use crate::join::MAX_WORLD_SIZE;
+use crate::limits::MAX_WORLD_SIZE;
+use crate::op::call::{Call, OpType};
 
 /// Version of the file's format.
 pub const VERSION: u32 = 1;

@@ -8,7 +8,7 @@ use std::time::{Instant, SystemTime};
 use super::MAX_OPERATIONS;
 use super::rank_status::RankStatus;
 use super::record::{Entry, GroupRecord, State, Waiting};
-use crate::call::Call;
+use crate::op::call::Call;
 use crate::sync::lock;
 
 /// One rank's recorder, for all its groups. An operation costs two short locks that nobody else wants and nothing is

@@ -6,12 +6,14 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use super::handshake::{Stream, initiate, respond};
-use super::message::{FrameBuffer, Hello, Message, RankAddress};
-use super::rendezvous::mismatch;
-use super::{PROTOCOL_VERSION, Transport};
+use super::wire::handshake::Stream;
+use super::wire::message::{FrameBuffer, Hello, Message, RankAddress};
 use crate::flight::diagnose_stall;
-use crate::join::AuthToken;
+use crate::join::rendezvous::rank_0::mismatch;
+use crate::join::wire::auth_token::AuthToken;
+use crate::join::wire::handshake::{initiate, respond};
+use crate::op::header::PROTOCOL_VERSION;
+use crate::transport::Transport;
 
 /// What comes over a control connection, in pieces whose size the first byte gives: messages in any order, and what rank 0
 /// makes of the answers to an inquiry.
@@ -77,7 +79,7 @@ fn consider(message: Message) {
 /// One frame of each kind of message.
 #[cfg(test)]
 pub(crate) fn messages(status: &crate::flight::RankStatus) -> Vec<Vec<u8>> {
-    use super::message::{LinkHello, LinkUse, RankTable};
+    use super::wire::message::{LinkHello, LinkUse, RankTable};
     let place = RankAddress {
         host: "host".into(),
         transport: Transport::Tcp,

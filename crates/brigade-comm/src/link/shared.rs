@@ -9,10 +9,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use super::event_fd::EventFd;
-use super::segment::Segment;
-use super::view::View;
-use super::{LinkError, PUBLISH_BYTES, ring_bytes};
+use crate::link::error::LinkError;
+use crate::link::event_fd::EventFd;
+use crate::link::rings::{PUBLISH_BYTES, ring_bytes};
+use crate::link::segment::Segment;
+use crate::op::view::View;
 
 const CONTROL_BYTES: usize = 4096;
 const LINE: usize = 128;

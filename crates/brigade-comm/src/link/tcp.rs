@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::event::PollFlags;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
-use super::LinkError;
 use crate::error::Error;
+use crate::link::error::LinkError;
 
 /// Writes up to this size are gathered, so that a header, a small payload and its padding leave together.
 const SMALL_BYTES: usize = 8 << 10;

@@ -1,9 +1,18 @@
 //! Both kinds of link carry any stream of writes and reads unchanged.
 
+use crate::link::endpoint::Link;
+use crate::link::error::LinkError;
+use crate::link::event_fd::EventFd;
+use crate::link::rings::RING_BYTES;
+use crate::link::rings::ring_bytes;
+use crate::link::segment::Segment;
+use crate::link::shared::SharedLink;
+use crate::link::shared::segment_bytes;
+use crate::link::tcp::TcpLink;
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 
-use super::*;
+use super::rings::ALL_RINGS_BYTES;
 
 fn shared(members: usize) -> (Link, Link) {
     let segment = Arc::new(Segment::anonymous(segment_bytes(members)).unwrap());

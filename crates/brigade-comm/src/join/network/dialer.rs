@@ -1,0 +1,171 @@
+//! DialQueue other ranks for links, on threads of its own: a rank that is slow to answer holds up nobody who does not need it.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, TcpStream};
+use std::os::fd::AsFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::error::Error;
+use crate::fault::Fault;
+use crate::join::network::acceptor::Acceptor;
+use crate::join::network::descriptors;
+use crate::join::network::pending_links::{LinkKey, LinkOutcome};
+use crate::join::wire::auth_token::AuthToken;
+use crate::join::wire::handshake::HANDSHAKE_TIMEOUT;
+use crate::join::wire::handshake::{HandshakeError, Stream};
+use crate::join::wire::message::{LinkHello, LinkUse, Message, RankTable};
+use crate::join::wire::reach::reach;
+use crate::link::channel::Channel;
+use crate::link::connector::LinkSpec;
+use crate::link::segment::Segment;
+use crate::link::shared::segment_bytes;
+use crate::open_files::is_out_of_files;
+use crate::sync::lock;
+
+/// DialQueue at the same time.
+const MAX_DIALS: usize = 4;
+
+/// What a rank knows about how to reach the others.
+pub(in crate::join) struct Dialer {
+    pub(in crate::join) rank: usize,
+    pub(in crate::join) table: RankTable,
+    /// Rank 0's address, as this rank reached it.
+    pub(in crate::join) rank_0: IpAddr,
+    pub(in crate::join) token: AuthToken,
+    pub(in crate::join) acceptor: Arc<Acceptor>,
+    pub(in crate::join) fault: Arc<Fault>,
+    pub(in crate::join) wait: Duration,
+    pub(in crate::join) queue: Mutex<DialQueue>,
+}
+
+/// DialQueue that are still to be made.
+#[derive(Default)]
+pub(in crate::join) struct DialQueue {
+    waiting: VecDeque<DialRequest>,
+    threads: usize,
+}
+
+/// A call for a link.
+struct DialRequest {
+    key: LinkKey,
+    name: String,
+    members: usize,
+}
+
+/// Why a call brought no link.
+enum Failed {
+    Handshake(HandshakeError),
+    Own(Error),
+}
+
+impl From<HandshakeError> for Failed {
+    fn from(error: HandshakeError) -> Self {
+        Self::Handshake(error)
+    }
+}
+
+impl From<std::io::Error> for Failed {
+    fn from(error: std::io::Error) -> Self {
+        Self::Handshake(HandshakeError::Io(error))
+    }
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Self::Own(error)
+    }
+}
+
+impl Dialer {
+    /// DialQueue a peer for a link; what comes of it goes to the reception.
+    pub(in crate::join) fn request(
+        self: &Arc<Self>,
+        key: LinkKey,
+        link_spec: &LinkSpec<'_>,
+    ) -> Result<(), Error> {
+        let mut queue = lock(&self.queue);
+        queue.waiting.push_back(DialRequest {
+            key,
+            name: link_spec.name.to_owned(),
+            members: link_spec.members,
+        });
+        if queue.threads < MAX_DIALS {
+            let dialer = self.clone();
+            let thread =
+                std::thread::Builder::new().name("brigade dialer".into()).spawn(move || dialer.run());
+            match thread {
+                Ok(_) => queue.threads += 1,
+                Err(error) if queue.threads == 0 => return Err(Error::system("start a thread", error)),
+                Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes calls until there are none left.
+    fn run(&self) {
+        loop {
+            let mut queue = lock(&self.queue);
+            let Some(dial) = queue.waiting.pop_front() else {
+                queue.threads -= 1;
+                return;
+            };
+            drop(queue);
+            let arrival = self.dial(&dial).unwrap_or_else(|failed| match failed {
+                Failed::Own(error) => LinkOutcome::Failed(error),
+                Failed::Handshake(HandshakeError::Io(error)) if is_out_of_files(&error) => {
+                    LinkOutcome::Failed(Error::system("connect to another rank", error))
+                }
+                Failed::Handshake(error) => LinkOutcome::Failed(Error::Connect {
+                    group: dial.name,
+                    rank: self.rank,
+                    peer: dial.key.2,
+                    waited: self.wait,
+                    reason: error.to_string(),
+                }),
+            });
+            if let Err(error) = self.acceptor.links.store(dial.key, arrival) {
+                tracing::debug!(%error, "a link comes too late");
+            }
+        }
+    }
+
+    fn dial(&self, dial: &DialRequest) -> Result<LinkOutcome, Failed> {
+        let (world, group, peer, channel) = dial.key;
+        let deadline = Instant::now() + self.wait;
+        let mut stream = self.reach(peer, deadline)?;
+        let r#use = if channel == Channel::Collective { LinkUse::Collective } else { LinkUse::Transfer };
+        stream.send(&Message::Link(LinkHello { world, from: self.rank, group, r#use }), deadline)?;
+        let stream = match stream {
+            Stream::Tcp(stream) => return Ok(LinkOutcome::Tcp(stream)),
+            Stream::Unix(stream) => stream,
+        };
+        let (segment, file) = Segment::file(segment_bytes(dial.members))?;
+        descriptors::send(&stream, &[file.as_fd(), self.acceptor.links.event_fd(group)?.as_fd()])?;
+        match descriptors::receive(&stream, deadline.min(Instant::now() + HANDSHAKE_TIMEOUT)) {
+            Ok([event_fd]) => Ok(LinkOutcome::Shared { segment, event_fd }),
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(LinkOutcome::Left),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Connects to a peer by the socket that the two have in common.
+    fn reach(&self, peer: usize, deadline: Instant) -> Result<Stream, HandshakeError> {
+        let place = &self.table.addresses[peer];
+        let shares_memory =
+            self.table.share_memory(self.rank, peer).map_err(HandshakeError::UnexpectedPeer)?;
+        let dial = |left| {
+            if shares_memory {
+                let address = SocketAddr::from_abstract_name(&place.socket)?;
+                return UnixStream::connect_addr(&address).map(Stream::Unix);
+            }
+            let address = (place.address.unwrap_or(self.rank_0), place.port).into();
+            TcpStream::connect_timeout(&address, left).map(Stream::Tcp)
+        };
+        let give_up = || self.fault.get().is_some() || self.acceptor.is_closing();
+        reach(dial, &self.token, deadline, give_up)
+    }
+}

@@ -1,0 +1,132 @@
+//! What has come for the links of groups, until it is asked for.
+
+use std::collections::{HashMap, HashSet};
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+
+use crate::error::Error;
+use crate::join::wire::handshake::HandshakeError;
+use crate::join::wire::message::{LinkHello, LinkUse};
+use crate::link::channel::Channel;
+use crate::link::event_fd::EventFd;
+use crate::link::segment::Segment;
+use crate::sync::lock;
+
+/// Links that may wait for their group.
+const MAX_WAITING: usize = 1 << 16;
+
+/// What a link can be made of.
+pub(in crate::join) enum LinkOutcome {
+    Tcp(TcpStream),
+    /// A peer's memory.
+    Memory {
+        segment: OwnedFd,
+        event_fd: OwnedFd,
+    },
+    /// Memory of this rank, which the peer has taken as well.
+    Shared {
+        segment: Segment,
+        event_fd: OwnedFd,
+    },
+    /// The peer was called and has let go of the group.
+    Left,
+    /// The peer could not be called.
+    Failed(Error),
+}
+
+/// What a link is for: world, group, the peer's world rank, channel.
+pub(in crate::join) type LinkKey = (u64, u64, usize, Channel);
+
+/// A look for a link.
+pub(in crate::join) enum LinkLookup {
+    Ready(LinkOutcome),
+    /// It is expected.
+    Pending,
+    /// It has not been asked for before.
+    Unrequested,
+}
+
+/// The groups that this rank is or will be in, and what has come for them.
+#[derive(Default)]
+struct Groups {
+    event_fds: HashMap<u64, Arc<EventFd>>,
+    left: HashSet<u64>,
+    /// Nothing where a link is awaited.
+    links: HashMap<LinkKey, Option<LinkOutcome>>,
+}
+
+/// What has come for the links of all groups of this rank.
+#[derive(Default)]
+pub(in crate::join) struct PendingLinks(Mutex<Groups>);
+
+impl PendingLinks {
+    /// What wakes this rank in a group, from the first time that the group is heard of.
+    ///
+    /// # Errors
+    /// If this rank has left the group, or there are no descriptors.
+    pub(in crate::join) fn event_fd(&self, group: u64) -> Result<Arc<EventFd>, Error> {
+        let mut groups = lock(&self.0);
+        if groups.left.contains(&group) {
+            return Err(Error::System { what: "make a link", reason: "this rank has left its group".into() });
+        }
+        match groups.event_fds.get(&group) {
+            Some(event_fd) => Ok(event_fd.clone()),
+            None => {
+                let event_fd = Arc::new(EventFd::new()?);
+                groups.event_fds.insert(group, event_fd.clone());
+                Ok(event_fd)
+            }
+        }
+    }
+
+    /// Makes no more links of a group.
+    pub(in crate::join) fn leave(&self, group: u64) {
+        let mut groups = lock(&self.0);
+        groups.left.insert(group);
+        groups.event_fds.remove(&group);
+        groups.links.retain(|(_, of, ..), _| *of != group);
+    }
+
+    /// Lays down what a link can be made of, and wakes who may wait for it.
+    pub(in crate::join) fn store(&self, key: LinkKey, outcome: LinkOutcome) -> Result<(), HandshakeError> {
+        let (_, group, ..) = key;
+        let event_fd =
+            self.event_fd(group).map_err(|error| HandshakeError::UnexpectedPeer(error.to_string()))?;
+        let mut groups = lock(&self.0);
+        if groups.left.contains(&group) {
+            return Err(HandshakeError::UnexpectedPeer("this rank has left the link's group".into()));
+        }
+        if groups.links.len() >= MAX_WAITING {
+            return Err(HandshakeError::UnexpectedPeer("too many links wait for their groups".into()));
+        }
+        groups.links.insert(key, Some(outcome));
+        event_fd.notify();
+        Ok(())
+    }
+
+    /// Takes what has come for a link.
+    pub(in crate::join) fn find(&self, key: &LinkKey) -> LinkLookup {
+        let mut groups = lock(&self.0);
+        match groups.links.get_mut(key).map(Option::take) {
+            Some(Some(outcome)) => {
+                groups.links.remove(key);
+                LinkLookup::Ready(outcome)
+            }
+            Some(None) => LinkLookup::Pending,
+            None => {
+                groups.links.insert(*key, None);
+                LinkLookup::Unrequested
+            }
+        }
+    }
+}
+
+/// What a peer's call is for.
+pub(in crate::join) fn key(LinkHello { world, from, group, r#use }: &LinkHello) -> LinkKey {
+    let channel = match r#use {
+        LinkUse::Collective => Channel::Collective,
+        LinkUse::Transfer => Channel::Inbound,
+    };
+    (*world, *group, *from, channel)
+}

@@ -1,0 +1,66 @@
+//! What a process joins a world with.
+
+use std::net::TcpListener;
+
+use super::rendezvous::endpoint::parse_endpoint;
+use super::wire::message::MAX_TEXT_BYTES;
+use crate::Result;
+use crate::error::Error;
+use crate::join::wire::auth_token::AuthToken;
+use crate::limits::{MAX_WORLD_SIZE, allowed_world_size};
+use crate::timeouts::Timeouts;
+use crate::transport::Transport;
+
+/// What a process gives to become a rank of a world.
+#[derive(Debug)]
+pub struct Join {
+    /// This rank, below `world_size`.
+    pub rank: usize,
+    /// The number of ranks, from 1 to [`MAX_WORLD_SIZE`].
+    pub world_size: usize,
+    /// `host:port` where rank 0 listens and the others find it.
+    pub endpoint: String,
+    /// Rank 0 may be given a socket that already listens at the endpoint.
+    pub listener: Option<TcpListener>,
+    /// The world's secret.
+    pub token: AuthToken,
+    /// How often the world has been started before, 0 at first. A rank of an earlier start is refused and does not
+    /// disturb a later one.
+    pub restart: u32,
+    /// How this rank talks to the others.
+    pub transport: Transport,
+    /// The world's deadlines.
+    pub timeouts: Timeouts,
+    /// Instead of [`host_identity`](crate::host_identity), to make ranks on one host behave as if they were on several.
+    pub host: Option<String>,
+}
+
+/// Checks what can be checked before anything is started.
+pub(super) fn check(join: &Join) -> Result<()> {
+    let refuse = |option, given: String, allowed: String| Err(Error::Option { option, given, allowed });
+    if !(1..=MAX_WORLD_SIZE).contains(&join.world_size) {
+        return refuse("world_size", join.world_size.to_string(), allowed_world_size());
+    }
+    if join.rank >= join.world_size {
+        let allowed = format!("a number below the world size of {} is allowed", join.world_size);
+        return refuse("rank", join.rank.to_string(), allowed);
+    }
+    if parse_endpoint(&join.endpoint).is_none() {
+        let allowed = "host:port is allowed, as in 10.0.0.1:29400 or [::1]:29400";
+        return refuse("endpoint", format!("\"{}\"", join.endpoint), allowed.into());
+    }
+    if join.token.expose().is_empty() {
+        return refuse("token", "\"\"".into(), "a secret of at least one character is needed".into());
+    }
+    if join.listener.is_some() && join.rank != 0 {
+        let allowed = format!("only rank 0 may be given one, this is rank {}", join.rank);
+        return refuse("listener", "a socket".into(), allowed);
+    }
+    match &join.host {
+        Some(host) if host.len() > MAX_TEXT_BYTES => {
+            let allowed = format!("at most {MAX_TEXT_BYTES} bytes are allowed");
+            refuse("host", format!("{} bytes", host.len()), allowed)
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,55 @@
+//! The other ranks' side of the rendezvous.
+
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use super::endpoint::dial;
+use crate::error::Error;
+use crate::join::wire::auth_token::AuthToken;
+use crate::join::wire::handshake::{HandshakeError, Stream};
+use crate::join::wire::message::{Hello, Message, RankTable};
+use crate::join::wire::reach::{RETRY, reach};
+use crate::open_files::is_out_of_files;
+
+/// How much longer than rank 0 the others wait, so that rank 0 can still tell them who is missing.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// The side of every other rank: calls rank 0 and waits until everybody is there. Gives the table and the connection.
+pub(in crate::join) fn join_rank_0(
+    endpoint: &str,
+    token: &AuthToken,
+    hello: &Hello,
+    wait: Duration,
+) -> Result<(RankTable, TcpStream), Error> {
+    let Hello { rank, world_size, .. } = *hello;
+    let deadline = Instant::now() + wait;
+    let unreachable =
+        |reason: String| Error::Unreachable { rank, endpoint: endpoint.into(), waited: wait, reason };
+    let refused = |reason| Error::Refused { rank, endpoint: endpoint.into(), reason };
+    loop {
+        let mut stream =
+            reach(|left| dial(endpoint, left), token, deadline, || false).map_err(|error| match error {
+                HandshakeError::WrongToken => refused("its token is another one".into()),
+                HandshakeError::Io(error) if is_out_of_files(&error) => {
+                    Error::system("connect to rank 0", error)
+                }
+                error => unreachable(error.to_string()),
+            })?;
+        let told = stream.send(&Message::Join(hello.clone()), deadline);
+        told.map_err(|error| unreachable(error.to_string()))?;
+        return match stream.receive(deadline + GRACE) {
+            Ok(Message::RankTable(table)) if table.addresses.len() == world_size => match stream {
+                Stream::Tcp(stream) => Ok((table, stream)),
+                Stream::Unix(_) => Err(unreachable("it did not answer over TCP".into())),
+            },
+            // Rank 0's place is still taken by that of an earlier start.
+            Ok(Message::Refused { again: true, .. }) if Instant::now() + RETRY < deadline => {
+                std::thread::sleep(RETRY);
+                continue;
+            }
+            Ok(Message::Refused { reason, .. }) => Err(refused(reason)),
+            Ok(message) => Err(unreachable(format!("it answered with {message:?}"))),
+            Err(error) => Err(unreachable(format!("no word from it since it was reached: {error}"))),
+        };
+    }
+}

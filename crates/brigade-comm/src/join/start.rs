@@ -1,0 +1,124 @@
+//! How a process becomes a rank: rendezvous, control plane, group of all ranks.
+
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
+use std::sync::{Arc, Mutex, mpsc};
+
+use super::control::thread::Control;
+use super::host_identity::host_identity;
+use super::network::connector::ProcessConnector;
+use super::options::{Join, check};
+use super::rendezvous::endpoint::{listen, parse_endpoint};
+use super::rendezvous::{other_ranks, rank_0};
+use super::single_rank::SingleRankConnector;
+use super::wire::message::{Hello, RankAddress, RankTable};
+use super::world::World;
+use crate::Result;
+use crate::error::Error;
+use crate::fault::Fault;
+use crate::flight::Recorder;
+use crate::group::handle::Group;
+use crate::join::network::acceptor::AcceptorThread;
+use crate::join::network::dialer::{DialQueue, Dialer};
+use crate::op::header::PROTOCOL_VERSION;
+use crate::open_files::{explained, raise_open_files, shortage};
+use crate::progress::context::Context;
+use crate::timeouts::OpTimeout;
+
+/// Joins a world: returns once all ranks are there. Two of them connect when they first have something for each other.
+///
+/// # Errors
+/// [`Error::Option`] for values that cannot be; [`Error::Listen`], [`Error::Unreachable`], [`Error::Missing`],
+/// [`Error::Rendezvous`], [`Error::Refused`] and [`Error::Connect`] for what goes wrong on the way.
+pub fn join(join: Join) -> Result<World> {
+    check(&join)?;
+    let fault = Arc::new(Fault::default());
+    let Join { rank, world_size, restart, timeouts, .. } = join;
+    let recorder = Arc::new(Recorder::new(rank, world_size, restart));
+    let timeout = OpTimeout::new(timeouts);
+    if world_size == 1 {
+        let context =
+            Context { connector: Arc::new(SingleRankConnector), fault: fault.clone(), recorder, timeout };
+        let group = Group::world(context, vec![0])?;
+        return Ok(World {
+            group,
+            rank,
+            fault,
+            timeouts,
+            done: false,
+            control: None,
+            _acceptor_thread: None,
+        });
+    }
+    let token = join.token.clone();
+    let limit_of_files = raise_open_files();
+    if let Some(reason) = shortage(limit_of_files, world_size).filter(|_| rank == 0) {
+        return Err(Error::System { what: "connect all ranks", reason });
+    }
+    let (acceptor_thread, joined) = run_rendezvous(join, fault.clone())?;
+    let Joined { table, streams, rank_0 } = joined;
+    let control = Control::start(streams, timeouts.host, fault.clone(), recorder.clone())?;
+    let dialer = Dialer {
+        rank,
+        table,
+        rank_0,
+        token,
+        acceptor: acceptor_thread.acceptor.clone(),
+        fault: fault.clone(),
+        wait: timeouts.init,
+        queue: Mutex::new(DialQueue::default()),
+    };
+    let network = ProcessConnector { dialer: Arc::new(dialer), control: control.plane.clone() };
+    let context = Context { connector: Arc::new(network), fault: fault.clone(), recorder, timeout };
+    let group = Group::world(context, (0..world_size).collect())
+        .inspect_err(|error| fault.raise(rank, error.clone()))?;
+    let (control, acceptor_thread) = (Some(control), Some(acceptor_thread));
+    Ok(World { group, rank, fault, timeouts, done: false, control, _acceptor_thread: acceptor_thread })
+}
+
+/// What the rendezvous gives a rank.
+struct Joined {
+    table: RankTable,
+    /// The control connections, with the ranks at their other ends.
+    streams: Vec<(usize, TcpStream)>,
+    /// Rank 0's address.
+    rank_0: IpAddr,
+}
+
+fn run_rendezvous(join: Join, fault: Arc<Fault>) -> Result<(AcceptorThread, Joined)> {
+    let Join { rank, world_size, endpoint, listener, token, restart, transport, timeouts, host } = join;
+    let (name, port) = parse_endpoint(&endpoint).unwrap_or(("", 0));
+    let listener = match listener {
+        Some(listener) => Ok(listener),
+        None => listen(name, if rank == 0 { port } else { 0 }),
+    };
+    let listener = listener.map_err(|error| match rank {
+        0 => Error::Listen { endpoint: endpoint.clone(), reason: explained(&error) },
+        _ => Error::system("listen for other ranks", error),
+    })?;
+    let (sender, requests) = mpsc::channel();
+    let acceptor_thread =
+        AcceptorThread::start(rank, listener, token.clone(), (rank == 0).then_some(sender), fault)?;
+    let place = RankAddress {
+        host: host.unwrap_or_else(host_identity),
+        transport,
+        address: None,
+        port: acceptor_thread.port,
+        socket: acceptor_thread.socket.clone(),
+    };
+    let hello = Hello { version: PROTOCOL_VERSION, rank, world_size, restart, place };
+    if rank == 0 {
+        let acceptor = &acceptor_thread.acceptor;
+        let (table, streams) = rank_0::serve(&endpoint, hello, &requests, acceptor, timeouts.init)?;
+        let (streams, rank_0) = ((1..).zip(streams).collect(), Ipv4Addr::LOCALHOST.into());
+        return Ok((acceptor_thread, Joined { table, streams, rank_0 }));
+    }
+    let (table, stream) = other_ranks::join_rank_0(&endpoint, &token, &hello, timeouts.init)?;
+    let rank_0 = stream
+        .peer_addr()
+        .map_err(|error| Error::PeerDied {
+            peer: 0,
+            reason: format!("its control connection broke: {error}"),
+        })?
+        .ip();
+    Ok((acceptor_thread, Joined { table, streams: vec![(0, stream)], rank_0 }))
+}

@@ -1,0 +1,6 @@
+//! What processes say to each other outside of operations: who they are, and messages in JSON.
+
+pub(super) mod auth_token;
+pub(super) mod handshake;
+pub(super) mod message;
+pub(super) mod reach;

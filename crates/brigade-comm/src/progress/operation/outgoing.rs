@@ -1,0 +1,128 @@
+//! How far the outgoing direction of one link is in one operation.
+
+use super::stage::padding;
+use crate::link::endpoint::Link;
+use crate::link::error::LinkError;
+use crate::op::header::HEADER_BYTES;
+use crate::op::plan::segment::{Next, Outbound};
+use crate::progress::operation::stage::{STEP_BYTES, Stage};
+
+/// The outgoing direction.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    header: [u8; HEADER_BYTES],
+    stage: Stage,
+    segment: usize,
+    offset: usize,
+    payload: u64,
+    blocked: bool,
+    /// Nothing is left before the plan's next stage.
+    rests: bool,
+    frontier: usize,
+}
+
+impl Outgoing {
+    pub(crate) fn new(header: [u8; HEADER_BYTES]) -> Self {
+        let stage = Stage::Header(0);
+        Self { header, stage, segment: 0, offset: 0, payload: 0, blocked: false, rests: false, frontier: 0 }
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.stage == Stage::Done
+    }
+
+    /// Whether nothing is left to do before the plan's next stage.
+    pub(crate) fn rests(&self) -> bool {
+        self.rests || self.is_done()
+    }
+
+    /// Turns to the plan's next stage.
+    pub(crate) fn next_stage(&mut self) {
+        if matches!(self.stage, Stage::Header(_) | Stage::Payload) {
+            (self.segment, self.offset, self.frontier, self.rests) = (0, 0, 0, false);
+        }
+    }
+
+    /// Whether it stopped because the link was full.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.blocked
+    }
+
+    /// Payload bytes sent so far.
+    pub(crate) fn payload(&self) -> u64 {
+        self.payload
+    }
+
+    /// The offset in the buffer up to which the first segment has been sent.
+    pub(crate) fn frontier(&self) -> usize {
+        self.frontier
+    }
+
+    /// Sends what the link takes, and of the own slice only what lies before `final_end`. Says whether anything moved.
+    pub(crate) fn advance(
+        &mut self,
+        link: &mut Link,
+        bytes: &[u8],
+        final_end: usize,
+        segments: impl Fn(usize) -> Next<Outbound>,
+    ) -> Result<bool, LinkError> {
+        let mut moved = 0;
+        self.blocked = false;
+        loop {
+            let written = match self.stage {
+                Stage::Header(done) => {
+                    let written = link.write(&self.header[done..])?;
+                    self.stage = match done + written {
+                        HEADER_BYTES => Stage::Payload,
+                        done => Stage::Header(done),
+                    };
+                    written
+                }
+                Stage::Payload => {
+                    let Outbound { range, when_final } = match segments(self.segment) {
+                        Next::Segment(segment) => segment,
+                        Next::Later => {
+                            self.frontier = usize::MAX;
+                            self.rests = true;
+                            return Ok(moved > 0);
+                        }
+                        Next::End => {
+                            self.stage = padding(self.payload);
+                            self.frontier = usize::MAX;
+                            continue;
+                        }
+                    };
+                    let start = range.start + self.offset;
+                    if start == range.end {
+                        (self.segment, self.offset) = (self.segment + 1, 0);
+                        continue;
+                    }
+                    let end = if when_final { range.end.min(final_end) } else { range.end };
+                    if end <= start || moved >= STEP_BYTES {
+                        return Ok(moved > 0);
+                    }
+                    let written = link.write(&bytes[start..end.min(start + STEP_BYTES)])?;
+                    self.offset += written;
+                    self.payload += written as u64;
+                    self.frontier = start + written;
+                    written
+                }
+                Stage::Padding(0) => {
+                    self.stage = Stage::Done;
+                    continue;
+                }
+                Stage::Padding(left) => {
+                    let written = link.write(&[0; HEADER_BYTES][..left])?;
+                    self.stage = Stage::Padding(left - written);
+                    written
+                }
+                Stage::Done => return Ok(moved > 0),
+            };
+            if written == 0 {
+                self.blocked = true;
+                return Ok(moved > 0);
+            }
+            moved += written;
+        }
+    }
+}

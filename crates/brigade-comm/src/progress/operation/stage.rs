@@ -1,0 +1,23 @@
+//! The bytes of an operation on a link: a header, the segments of its plan, and zeros up to a multiple of the header's
+//! size.
+
+use crate::op::header::HEADER_BYTES;
+
+/// Bytes that a step moves at most in one direction of a link, before it looks at the others.
+pub(super) const STEP_BYTES: usize = 64 << 10;
+
+/// How far one direction of one link is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// This many bytes of the header are done.
+    Header(usize),
+    Payload,
+    /// This many bytes of padding are left.
+    Padding(usize),
+    Done,
+}
+
+/// The padding after so many bytes of payload.
+pub(super) fn padding(payload: u64) -> Stage {
+    Stage::Padding((payload.wrapping_neg() % HEADER_BYTES as u64) as usize)
+}
