@@ -1,4 +1,4 @@
-//! What this host has for running on GPUs, for people who look for what is missing.
+//! What this host has for running on GPUs, for `brigade doctor`.
 
 use brigade_report::Finding;
 
@@ -9,14 +9,14 @@ use crate::nccl::{NCCL_FILE, nccl};
 
 const GIB: f64 = (1u64 << 30) as f64;
 
-/// What an error says is missing.
+/// The finding for something that is missing.
 fn missing(name: &str, error: &Error) -> Finding {
     match error {
         Error::DriverInit { path, name: result, code, text, advice } => {
             Finding::bad(name, format!("does not initialise: {result} ({code}), {text} ({path})"), advice)
         }
         Error::NoNccl { found, advice } => Finding::bad(name, found, advice),
-        // The others' texts say after a colon what to do.
+        // Other messages give their advice after a colon.
         other => match other.to_string().split_once(": ") {
             Some((found, advice)) => Finding::bad(name, found, advice),
             None => Finding::bad(name, other.to_string(), "see nvidia-smi"),
@@ -24,8 +24,8 @@ fn missing(name: &str, error: &Error) -> Finding {
     }
 }
 
-/// Looks at the driver, the GPUs, NCCL, and the settings that matter to them. It never fails: what
-/// is missing is a finding with advice.
+/// Examines the driver, the GPUs, NCCL, and the settings that affect them. It never fails: anything that is missing becomes a
+/// finding with advice.
 pub fn examine() -> Vec<Finding> {
     let mut findings = Vec::new();
     match driver() {
@@ -52,8 +52,8 @@ fn examine_driver(driver: &Driver, findings: &mut Vec<Finding>) {
     findings.push(match driver.has_context_events() {
         true => found,
         false => found.with_advice(
-            "Without the context events of CUDA 12.5 (driver 555), communication cannot run beside computation: update \
-             the driver",
+            "Without the context events of CUDA 12.5 (driver 555), communication cannot overlap computation: update the \
+             driver",
         ),
     });
     let gpus = match driver.gpus() {
@@ -76,7 +76,7 @@ fn examine_driver(driver: &Driver, findings: &mut Vec<Finding>) {
     }
 }
 
-/// One row for each GPU: `1` where it can reach the other's memory directly.
+/// One row for each GPU: `1` where it can access the other's memory directly.
 fn peers(driver: &Driver, count: usize) -> Finding {
     let mut rows = Vec::new();
     let mut all = true;
@@ -99,13 +99,13 @@ fn peers(driver: &Driver, count: usize) -> Finding {
     match all {
         true => found,
         false => found.with_advice(
-            "GPUs that cannot reach each other (0) exchange data through host memory, which is slower; in a virtual \
-             machine, or with PCIe access control, that is usual",
+            "GPUs that cannot access each other's memory (0) exchange data through host memory, which is slower; this is \
+             usual in virtual machines, and with PCIe access control",
         ),
     }
 }
 
-/// The variables that change what is found here, or what NCCL does.
+/// The environment variables that affect the driver or NCCL.
 fn environment(variables: impl Iterator<Item = (String, String)>) -> Finding {
     const NAMES: [&str; 4] =
         ["CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "CUDA_DEVICE_MAX_CONNECTIONS", NCCL_FILE];
@@ -115,7 +115,7 @@ fn environment(variables: impl Iterator<Item = (String, String)>) -> Finding {
     let refused = found.iter().find_map(|(name, value)| refusal(name, value));
     let found: Vec<_> = found.iter().map(|(name, value)| format!("{name}={value}")).collect();
     if found.is_empty() {
-        return Finding::good("environment", "nothing set that matters");
+        return Finding::good("environment", "no relevant variable is set");
     }
     let empty = found.iter().any(|setting| setting == "CUDA_VISIBLE_DEVICES=");
     let text = found.join(" ");
@@ -133,11 +133,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_variables_that_matter_are_shown_in_order() {
+    fn only_relevant_variables_are_shown_in_order() {
         let set = |pairs: &[(&str, &str)]| {
             environment(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
         };
-        assert_eq!(set(&[("HOME", "/root")]).text, "nothing set that matters");
+        assert_eq!(set(&[("HOME", "/root")]).text, "no relevant variable is set");
         let found = set(&[("NCCL_DEBUG", "INFO"), ("HOME", "/root"), ("CUDA_VISIBLE_DEVICES", "0")]);
         assert_eq!(found.text, "CUDA_VISIBLE_DEVICES=0 NCCL_DEBUG=INFO");
         assert!(!set(&[("CUDA_VISIBLE_DEVICES", "")]).ok);

@@ -1,16 +1,15 @@
-//! What can go wrong below tensors, said so that the reader knows what was found and what to do.
+//! The errors of this crate. Each says what was found and what to do about it.
 
 use std::time::Duration;
 
-/// A failure of a GPU, its driver or NCCL. Cloned freely: the first failure of a rank is the answer to all
-/// later calls.
+/// A failure of a GPU, its driver or NCCL. It can be cloned, because every call after a rank's first failure returns that failure.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// `libcuda` is not installed, or the loader does not find it.
     #[error(
-        "found no NVIDIA driver: the loader finds no libcuda.so or libcuda.so.1. Install the driver on this host; in a \
-         container, start it with its GPUs (docker run --gpus all); elsewhere, put the library's folder on \
+        "found no NVIDIA driver: the loader finds neither libcuda.so nor libcuda.so.1. Install the driver on this host; start \
+         a container with its GPUs (docker run --gpus all); if the library is in another folder, add that to \
          LD_LIBRARY_PATH"
     )]
     NoDriver,
@@ -23,12 +22,12 @@ pub enum Error {
         name: String,
         /// Its number.
         code: i32,
-        /// The driver's words for it.
+        /// The driver's description of it.
         text: String,
         /// What to do.
         advice: String,
     },
-    /// The driver is of before CUDA 12.0.
+    /// The driver is older than CUDA 12.0.
     #[error(
         "the NVIDIA driver ({path}) supports CUDA {found}, but at least {needed} is needed: update the driver (525 or \
          later for CUDA 12.0)"
@@ -38,13 +37,13 @@ pub enum Error {
         path: String,
         /// The newest CUDA version that it supports.
         found: String,
-        /// The oldest that will do.
+        /// The oldest version that works.
         needed: String,
     },
-    /// A library that is new enough by its version, but lacks a function.
+    /// A library whose version is new enough, but which lacks a function.
     #[error(
-        "{library} {version} ({path}) lacks the function {symbol}: install an unchanged build of {library} {needed} or \
-         later"
+        "{library} {version} ({path}) lacks the function {symbol}: install an unmodified build of {library}, \
+         version {needed} or later"
     )]
     MissingSymbol {
         /// Which library, as in `NCCL`.
@@ -58,31 +57,31 @@ pub enum Error {
         /// The oldest version that has it.
         needed: String,
     },
-    /// No NCCL was found, or what `BRIGADE_NCCL` names cannot be loaded.
+    /// No NCCL was found, or the file that `BRIGADE_NCCL` names cannot be loaded.
     #[error("{found}. {advice}")]
     NoNccl {
-        /// What was tried, and what the loader said.
+        /// What was tried, and what the loader reported.
         found: String,
         /// What to do.
         advice: String,
     },
-    /// NCCL cannot split communicators or make them without blocking.
+    /// NCCL is too old to split communicators, or to make them without blocking.
     #[error(
         "NCCL {found} ({path}) is too old: at least {needed} is needed. Install a newer one (pip install \
-         nvidia-nccl-cu12, or the package libnccl2), or name its file in BRIGADE_NCCL"
+         nvidia-nccl-cu12, or the package libnccl2), or set BRIGADE_NCCL to its file"
     )]
     NcclTooOld {
         /// Its file.
         path: String,
         /// Its version.
         found: String,
-        /// The oldest that will do.
+        /// The oldest version that works.
         needed: String,
     },
     /// A node has fewer GPUs than ranks.
     #[error(
-        "local rank {local_rank} of {local_size} has no GPU: this node shows {visible} GPU{} ({visibility}). {}",
-        plural(*visible), too_few_advice(*visible)
+        "local rank {local_rank} of {local_size} has no GPU: {visible} GPU{} {} visible on this node ({visibility}). {}",
+        plural(*visible), if *visible == 1 { "is" } else { "are" }, too_few_advice(*visible)
     )]
     TooFewGpus {
         /// The rank's index among those of its node.
@@ -91,12 +90,12 @@ pub enum Error {
         local_size: usize,
         /// How many GPUs the process sees.
         visible: usize,
-        /// The setting that says which, as in `CUDA_VISIBLE_DEVICES=0,1`.
+        /// The setting that selects them, as in `CUDA_VISIBLE_DEVICES=0,1`.
         visibility: String,
     },
-    /// Two ranks chose one GPU; NCCL refuses that.
+    /// Two ranks have the same GPU, which NCCL refuses.
     #[error(
-        "ranks {first} and {second} both run on GPU {uuid}; NCCL needs a GPU for each: start fewer ranks, \
+        "ranks {first} and {second} both run on GPU {uuid}, but NCCL needs a GPU for each rank: start fewer ranks, \
          make more GPUs visible, or use --collectives host"
     )]
     SharedGpu {
@@ -107,7 +106,7 @@ pub enum Error {
         /// The GPU.
         uuid: String,
     },
-    /// A call of the driver failed.
+    /// A call to the driver failed.
     #[error("{operation}: the driver's {call} failed with {name} ({code}): {text}")]
     Driver {
         /// The function.
@@ -116,12 +115,12 @@ pub enum Error {
         name: String,
         /// Its number.
         code: i32,
-        /// The driver's words for it.
+        /// The driver's description of it.
         text: String,
         /// What it was called for.
         operation: String,
     },
-    /// A call of NCCL failed, or an operation that it had begun.
+    /// A call to NCCL failed, or an operation that it had started.
     #[error("{operation} on group \"{group}\": {call} failed with {name}: {text}")]
     Nccl {
         /// The function that returned the error.
@@ -135,10 +134,10 @@ pub enum Error {
         /// The group's name.
         group: String,
     },
-    /// An operation did not end in time.
+    /// An operation did not finish before its deadline.
     #[error(
-        "{operation} on group \"{group}\" did not end within {} s: another rank of the group has not called it, has \
-         ended, or cannot be reached (NCCL_DEBUG=INFO shows the connections)",
+        "{operation} on group \"{group}\" did not finish within {} s: another rank of the group has not called it, has \
+         exited, or cannot be reached (NCCL_DEBUG=INFO shows the connections)",
         waited.as_secs_f64()
     )]
     Deadline {
@@ -146,39 +145,39 @@ pub enum Error {
         operation: String,
         /// The group's name.
         group: String,
-        /// The time that it had.
+        /// How long it was given.
         waited: Duration,
     },
-    /// What was to be computed on the GPU failed.
+    /// A computation on the GPU failed.
     #[error("computing on the GPU failed: {reason}")]
     Compute {
-        /// What Burn says.
+        /// Burn's error.
         reason: String,
     },
-    /// A call that came after the first failure.
+    /// A call after the first failure.
     #[error("aborted because of an earlier failure: {reason}")]
     Aborted {
         /// The text of that failure.
         reason: String,
     },
-    /// Something that no GPU could do.
+    /// An invalid argument or setting.
     #[error("{operation}: {reason}")]
     InvalidArgument {
-        /// What was asked for.
+        /// What was attempted.
         operation: String,
         /// What was given and what is allowed.
         reason: String,
     },
-    /// The system has no thread left.
-    #[error("cannot start the thread that watches operations: {reason}")]
+    /// The system cannot start another thread.
+    #[error("cannot start the watchdog's thread: {reason}")]
     NoThread {
-        /// The system's answer.
+        /// The system's error.
         reason: String,
     },
 }
 
 impl Error {
-    /// Its text as the reason for what follows it.
+    /// Its text, as the reason of an [`Aborted`](Self::Aborted) that follows from it.
     pub(crate) fn reason(&self) -> String {
         match self {
             Self::Aborted { reason } => reason.clone(),
@@ -187,13 +186,13 @@ impl Error {
     }
 }
 
-/// What to do where a node has a rank more than GPUs.
+/// What to do on a node with more ranks than GPUs.
 fn too_few_advice(visible: usize) -> String {
     match visible {
-        0 => "Make its GPUs visible; nvidia-smi lists those that the driver sees".into(),
+        0 => "Make its GPUs visible; nvidia-smi lists those that the driver finds".into(),
         n => format!(
-            "Start at most {n} rank{} on this node (--nproc-per-node), make more GPUs visible, or let ranks share them by \
-             --collectives host",
+            "Start at most {n} rank{} on this node (--nproc-per-node), make more GPUs visible, or let ranks share them \
+             with --collectives host",
             plural(n)
         ),
     }

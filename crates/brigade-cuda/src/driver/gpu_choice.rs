@@ -60,7 +60,7 @@ mod tests {
         assert_eq!((check_gpu_count(1, 1), check_gpu_count(2, 4)), (Ok(()), Ok(())));
         for visible in [1, 3] {
             let text = check_gpu_count(4, visible).unwrap_err().to_string();
-            let said = [format!("local rank {visible} of 4"), format!("shows {visible} GPU")];
+            let said = [format!("local rank {visible} of 4"), format!("{visible} GPU")];
             assert!(said.iter().all(|part| text.contains(part)), "{text}");
         }
     }
@@ -83,11 +83,14 @@ mod tests {
     fn too_few_gpus_say_what_is_visible() {
         assert_eq!(gpu_for(1, 3, 2), Ok(1));
         let message = gpu_for(3, 4, 2).unwrap_err().to_string();
-        assert!(message.starts_with("local rank 3 of 4 has no GPU: this node shows 2 GPUs ("), "{message}");
+        assert!(
+            message.starts_with("local rank 3 of 4 has no GPU: 2 GPUs are visible on this node ("),
+            "{message}"
+        );
         assert!(message.contains("CUDA_VISIBLE_DEVICES") && message.contains("at most 2 ranks"), "{message}");
-        assert!(message.ends_with("or let ranks share them by --collectives host"), "{message}");
+        assert!(message.ends_with("or let ranks share them with --collectives host"), "{message}");
         let message = gpu_for(0, 1, 0).unwrap_err().to_string();
-        assert!(message.contains("shows 0 GPUs") && message.contains("nvidia-smi"), "{message}");
+        assert!(message.contains("0 GPUs are visible") && message.contains("nvidia-smi"), "{message}");
         assert!(!message.contains("at most"), "{message}");
     }
 

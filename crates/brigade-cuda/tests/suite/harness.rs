@@ -1,22 +1,22 @@
-//! Building the stand-ins, running a test in a process of its own, and ranks as threads.
+//! Compiles the stand-ins, runs a test in a process of its own, and runs ranks as threads.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, OnceLock, mpsc};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use brigade_comm::{DType, ReduceOp};
 use brigade_cuda::{Communicator, Context, Error, GroupCall, Stream, UniqueId, driver, nccl};
 use libloading::Library;
 
-/// Long enough for a busy machine.
-pub const SOON: Duration = Duration::from_secs(10);
+/// Long enough for a busy machine. No test that passes waits for so long.
+pub const SOON: Duration = Duration::from_secs(30);
 
 const CHILD: &str = "STAND_IN_CHILD";
-const CHILD_ENDS: Duration = Duration::from_secs(60);
+const CHILD_TIMEOUT: Duration = Duration::from_secs(150);
 
-/// A test that runs in a process of its own. Settings are environment variables of the stand-ins, and
-/// `libraries`: `both` (the default), `driver`, `none` or `without_split`, for what the loader finds.
+/// A test that runs in a process of its own. Its settings are environment variables of the stand-ins, and `libraries`, which
+/// selects what the loader finds: `both` (the default), `driver`, `none` or `without_split`.
 macro_rules! stand_in_test {
     ($name:ident, [$($setting:literal = $value:expr),*], $body:block) => {
         #[test]
@@ -27,7 +27,7 @@ macro_rules! stand_in_test {
     };
 }
 
-/// Runs `body` in this process if it is the child, else starts it.
+/// Runs `body` if this process is the child; otherwise starts the child and waits for it.
 pub fn run(path: &str, settings: &[(&str, &str)], body: impl FnOnce()) {
     if std::env::var_os(CHILD).is_some() {
         return body();
@@ -50,92 +50,107 @@ pub fn run(path: &str, settings: &[(&str, &str)], body: impl FnOnce()) {
             }
         }
     }
-    command.env(CHILD, "1").env("LD_LIBRARY_PATH", folder().join(libraries));
+    command.env(CHILD, "1").env("LD_LIBRARY_PATH", compiled().join(libraries));
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let id = child.id();
-    let (tell, told) = mpsc::channel();
-    let waits = std::thread::spawn(move || tell.send(child.wait_with_output()));
-    let output = told.recv_timeout(CHILD_ENDS).unwrap_or_else(|_| {
+    let (sender, receiver) = mpsc::channel();
+    let waiter = std::thread::spawn(move || sender.send(child.wait_with_output()));
+    let output = receiver.recv_timeout(CHILD_TIMEOUT).unwrap_or_else(|_| {
         let pid = rustix::process::Pid::from_raw(i32::try_from(id).unwrap()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-        panic!("{name} has not ended within {CHILD_ENDS:?}");
+        panic!("{name} has not finished within {CHILD_TIMEOUT:?}");
     });
-    waits.join().unwrap().unwrap();
+    waiter.join().unwrap().unwrap();
     let output = output.unwrap();
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && out.contains("1 passed"), "{}\n{out}\n{err}", output.status);
-    // For people who run the parent with --nocapture.
+    // Shown if the parent runs with --nocapture.
     print!("{out}");
 }
 
-/// Compiles the stand-ins, once in a process. They stay in the target folder.
-fn folder() -> &'static Path {
+/// The folder of the compiled stand-ins, a subfolder for each value of `libraries`. They stay in the target folder, and are
+/// compiled again if their sources or this program are newer.
+fn compiled() -> &'static Path {
     const CUDA: &[&str] = &["cuda.c"];
     const NCCL: &[&str] = &["nccl.c", "nccl_work.c"];
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("stand_in");
-        let libraries = [
-            ("both", CUDA, "libcuda.so", ""),
-            ("both", NCCL, "libnccl.so.2", ""),
-            ("driver", CUDA, "libcuda.so", ""),
-            ("without_split", CUDA, "libcuda.so", ""),
-            ("without_split", NCCL, "libnccl.so.2", "-DncclCommSplit=notCommSplit"),
-            ("none", &[], "", ""),
-        ];
-        for (kind, sources, library, define) in libraries {
-            let folder = folder.join(kind);
-            std::fs::create_dir_all(&folder).unwrap();
-            if sources.is_empty() {
-                continue;
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("stand_ins");
+        let newest = sources().map(|path| modified(&path).unwrap()).max().unwrap();
+        std::fs::create_dir_all(folder.join("none")).unwrap();
+        for (kind, sources, library, flags) in [
+            ("both", CUDA, "libcuda.so", None),
+            ("both", NCCL, "libnccl.so.2", None),
+            ("driver", CUDA, "libcuda.so", None),
+            ("without_split", CUDA, "libcuda.so", None),
+            ("without_split", NCCL, "libnccl.so.2", Some("-DncclCommSplit=notCommSplit")),
+        ] {
+            let library = folder.join(kind).join(library);
+            if modified(&library).is_none_or(|compiled| compiled <= newest) {
+                compile(&library, sources, flags);
             }
-            let aside = folder.join(format!("{library}.{}", std::process::id()));
-            let mut command = Command::new("cc");
-            command.args(["-O1", "-shared", "-fPIC", "-pthread", "-Wall", "-Werror", "-o"]).arg(&aside);
-            let stand_in = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stand_in");
-            command.args(sources.iter().map(|source| stand_in.join(source)));
-            command.args((!define.is_empty()).then_some(define)).arg("-ldl");
-            let output = command.output().unwrap();
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-            std::fs::rename(aside, folder.join(library)).unwrap();
         }
         folder
     })
 }
 
+const STAND_INS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stand_ins");
+
+/// Everything that the compiled stand-ins depend on.
+fn sources() -> impl Iterator<Item = PathBuf> {
+    let files = std::fs::read_dir(STAND_INS).unwrap().map(|entry| entry.unwrap().path());
+    files.chain([std::env::current_exe().unwrap()])
+}
+
+fn modified(path: &Path) -> Option<SystemTime> {
+    std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok()
+}
+
+/// Compiles a library. Several processes may do so at once: each renames its own result into place.
+fn compile(library: &Path, sources: &[&str], flags: Option<&str>) {
+    std::fs::create_dir_all(library.parent().unwrap()).unwrap();
+    let aside = library.with_extension(std::process::id().to_string());
+    let mut command = Command::new("cc");
+    command.args(["-O1", "-shared", "-fPIC", "-pthread", "-Wall", "-Werror", "-o"]).arg(&aside);
+    command.args(sources.iter().map(|source| Path::new(STAND_INS).join(source)));
+    let output = command.args(flags).arg("-ldl").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    std::fs::rename(aside, library).unwrap();
+}
+
 /// One rank of a world of threads.
-pub struct Rank {
+pub struct TestRank {
     pub rank: usize,
     pub size: usize,
     pub context: Arc<Context>,
     pub stream: Stream,
     pub comm: Communicator,
-    /// How long an operation may take to get into the stream.
+    /// How long it may take to enqueue an operation.
     pub limit: Duration,
 }
 
-impl Rank {
-    /// Puts an operation into the rank's stream.
+impl TestRank {
+    /// Enqueues an operation on the rank's stream.
     pub fn enqueue(&self, operation: &str, enqueue: impl FnOnce(&GroupCall<'_>)) -> Result<(), Error> {
         self.comm.enqueue(operation, &self.stream, self.limit, enqueue)
     }
 
-    /// Puts an all-reduce into the rank's stream that adds in place.
+    /// Enqueues an in-place all-reduce on the rank's stream.
     ///
     /// # Safety
     /// The buffer must live until the stream is done.
     pub unsafe fn all_reduce(&self, buffer: &mut [f32]) -> Result<(), Error> {
-        let (address, count) = (at(buffer), buffer.len());
+        let (address, count) = (address(buffer), buffer.len());
         // SAFETY: the caller vouches for it.
-        let enqueue = |queue: &GroupCall<'_>| unsafe {
-            queue.all_reduce(address, address, count, DType::F32, ReduceOp::Sum);
+        let enqueue = |call: &GroupCall<'_>| unsafe {
+            call.all_reduce(address, address, count, DType::F32, ReduceOp::Sum);
         };
         self.enqueue("all_reduce", enqueue)
     }
 }
 
-/// Runs `body` on `size` threads, each with its GPU and its communicator of the group "world".
-pub fn world<R: Send>(size: usize, body: impl Fn(Rank) -> R + Sync) -> Vec<R> {
+/// Runs `body` on `size` threads, each a rank with its own GPU and a communicator of the group "world".
+pub fn world<R: Send>(size: usize, body: impl Fn(TestRank) -> R + Sync) -> Vec<R> {
     let id = UniqueId::new(nccl().unwrap()).unwrap().to_bytes();
     std::thread::scope(|scope| {
         let ranks: Vec<_> = (0..size)
@@ -147,7 +162,7 @@ pub fn world<R: Send>(size: usize, body: impl Fn(Rank) -> R + Sync) -> Vec<R> {
                     let comm = Communicator::init(nccl().unwrap(), &context, "world", &id, rank, size, SOON)
                         .unwrap();
                     let stream = Stream::new(&context).unwrap();
-                    body(Rank { rank, size, context, stream, comm, limit: SOON })
+                    body(TestRank { rank, size, context, stream, comm, limit: SOON })
                 })
             })
             .collect();
@@ -156,16 +171,16 @@ pub fn world<R: Send>(size: usize, body: impl Fn(Rank) -> R + Sync) -> Vec<R> {
 }
 
 /// The only rank of a world of one.
-pub fn alone<R: Send>(body: impl Fn(Rank) -> R + Sync) -> R {
+pub fn alone<R: Send>(body: impl Fn(TestRank) -> R + Sync) -> R {
     world(1, body).pop().unwrap()
 }
 
-/// How often the stand-in of NCCL has seen something.
+/// How often the stand-in for NCCL has seen something.
 pub fn count(what: &str) -> i64 {
     ask(nccl().unwrap().path(), "stand_in_count", what)
 }
 
-/// How many of something the stand-in of the driver has.
+/// How many objects of a kind the stand-in for the driver has.
 pub fn live(what: &str) -> i64 {
     ask(driver().unwrap().path(), "stand_in_live", what)
 }
@@ -181,20 +196,20 @@ fn ask(library: &str, function: &str, what: &str) -> i64 {
     }
 }
 
-/// A function of the stand-in of the driver.
+/// A function of the stand-in for the driver.
 ///
 /// # Safety
 /// `F` must be its type.
 pub unsafe fn in_driver<F: Copy>(function: &str) -> F {
     static LIBRARY: OnceLock<Library> = OnceLock::new();
-    // SAFETY: the stand-in is loaded already, and stays.
+    // SAFETY: the stand-in is loaded already, and stays loaded.
     let library = LIBRARY.get_or_init(|| unsafe { Library::new(driver().unwrap().path()) }.unwrap());
     // SAFETY: the caller vouches for the type.
     *unsafe { library.get::<F>(function.as_bytes()) }.unwrap()
 }
 
-/// (made, finalized, destroyed, aborted) communicators; none of them misused.
-pub fn ends() -> (i64, i64, i64, i64) {
+/// How many communicators were made, finalized, destroyed and aborted. Fails if any was misused.
+pub fn communicator_counts() -> (i64, i64, i64, i64) {
     assert_eq!(count("misuse"), 0);
     (count("init"), count("finalize"), count("destroy"), count("abort"))
 }
@@ -203,7 +218,7 @@ pub fn ends() -> (i64, i64, i64, i64) {
 pub fn eventually(what: &str, condition: impl Fn() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < SOON, "{what} does not come true");
+        assert!(start.elapsed() < SOON, "{what} has not happened within {SOON:?}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -214,7 +229,7 @@ pub fn assert_contains(text: &str, parts: &[&str]) {
     }
 }
 
-/// An address as the driver and NCCL take it.
-pub fn at<T>(buffer: &mut [T]) -> u64 {
+/// The address of a buffer, for the driver and NCCL.
+pub fn address<T>(buffer: &mut [T]) -> u64 {
     buffer.as_mut_ptr() as u64
 }

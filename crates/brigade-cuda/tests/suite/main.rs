@@ -1,9 +1,8 @@
-//! All of the crate on hosts without GPUs, with stand-ins for the driver and for NCCL (`tests/stand_in/`).
-//! They prove which calls are made, in which order, and what becomes of the answers; not how NVIDIA's
-//! libraries behave.
+//! The crate below its tensors, on hosts without GPUs, over stand-ins for the driver and NCCL (`tests/stand_ins/`). These tests show
+//! which calls are made, in which order, and what happens with the results; not how NVIDIA's libraries behave.
 //!
-//! Both libraries are looked for once in a process, so each test runs in a process of its own: it starts
-//! itself again with the stand-ins in the loader's path and with what they are told to do.
+//! Both libraries are loaded once in a process. So each test runs in a process of its own: it starts itself again with the
+//! stand-ins in the loader's path, and their settings in the environment.
 #![allow(clippy::unwrap_used)]
 
 #[macro_use]

@@ -13,7 +13,7 @@ stand_in_test!(it_is_found_by_its_name, [], {
 stand_in_test!(
     the_named_file_comes_first,
     [
-        "BRIGADE_NCCL" = concat!(env!("CARGO_TARGET_TMPDIR"), "/stand_in/both/libnccl.so.2"),
+        "BRIGADE_NCCL" = concat!(env!("CARGO_TARGET_TMPDIR"), "/stand_ins/both/libnccl.so.2"),
         "libraries" = "driver"
     ],
     {

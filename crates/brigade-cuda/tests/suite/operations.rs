@@ -7,7 +7,7 @@ use brigade_comm::ReduceOp::{self, Max, Sum};
 use brigade_cuda::{Error, GroupCall};
 use half::{bf16, f16};
 
-use crate::harness::{Rank, SOON, alone, assert_contains, at, ends, world};
+use crate::harness::{SOON, TestRank, address, alone, assert_contains, communicator_counts, world};
 
 const COUNT: usize = 5;
 
@@ -17,7 +17,7 @@ fn value(rank: usize, i: usize) -> f64 {
 }
 
 fn all_reduce<T: Copy + PartialEq + std::fmt::Debug>(
-    rank: &Rank,
+    rank: &TestRank,
     element: DType,
     op: ReduceOp,
     from: impl Fn(f64) -> T,
@@ -25,9 +25,9 @@ fn all_reduce<T: Copy + PartialEq + std::fmt::Debug>(
     let mut send: Vec<T> = (0..COUNT).map(|i| from(value(rank.rank, i))).collect();
     let mut recv = vec![from(0.0); COUNT];
     assert_eq!(size_of::<T>(), element.size());
-    let (sent, received) = (at(&mut send), at(&mut recv));
+    let (sent, received) = (address(&mut send), address(&mut recv));
     // SAFETY: both live until the stream is done.
-    let enqueue = |queue: &GroupCall<'_>| unsafe { queue.all_reduce(sent, received, COUNT, element, op) };
+    let enqueue = |call: &GroupCall<'_>| unsafe { call.all_reduce(sent, received, COUNT, element, op) };
     rank.enqueue("all_reduce", enqueue).unwrap();
     rank.stream.synchronize_within(SOON).unwrap();
     let ranks = 0..rank.size;
@@ -38,7 +38,7 @@ fn all_reduce<T: Copy + PartialEq + std::fmt::Debug>(
     assert_eq!(recv, expected.collect::<Vec<_>>(), "{element:?}, {op}");
 }
 
-fn every_type(rank: &Rank) {
+fn every_type(rank: &TestRank) {
     for op in [Sum, Max] {
         all_reduce(rank, DType::F32, op, |x| x as f32);
         all_reduce(rank, DType::F64, op, |x| x);
@@ -49,16 +49,16 @@ fn every_type(rank: &Rank) {
     }
 }
 
-fn the_other_collectives(rank: &Rank) {
+fn the_other_collectives(rank: &TestRank) {
     let (me, size) = (rank.rank, rank.size);
     let whole = |r: usize| (0..size * COUNT).map(move |i| value(r, i) as f32);
     let mut send: Vec<f32> = whole(me).collect();
     let (mut part, mut all) = (vec![0f32; COUNT], vec![0f32; size * COUNT]);
     let (mut same, root) = (send.clone(), size - 1);
-    let (a, b, c, d) = (at(&mut send), at(&mut part), at(&mut all), at(&mut same));
-    let scatter = |queue: &GroupCall<'_>| unsafe { queue.reduce_scatter(a, b, COUNT, DType::F32, Sum) };
-    let gather = |queue: &GroupCall<'_>| unsafe { queue.all_gather(b, c, COUNT, DType::F32) };
-    let broadcast = |queue: &GroupCall<'_>| unsafe { queue.broadcast(d, d, COUNT, DType::F32, root) };
+    let (a, b, c, d) = (address(&mut send), address(&mut part), address(&mut all), address(&mut same));
+    let scatter = |call: &GroupCall<'_>| unsafe { call.reduce_scatter(a, b, COUNT, DType::F32, Sum) };
+    let gather = |call: &GroupCall<'_>| unsafe { call.all_gather(b, c, COUNT, DType::F32) };
+    let broadcast = |call: &GroupCall<'_>| unsafe { call.broadcast(d, d, COUNT, DType::F32, root) };
     // SAFETY, above: all live until the stream is done.
     rank.enqueue("reduce_scatter", scatter).unwrap();
     rank.enqueue("all_gather", gather).unwrap();
@@ -73,15 +73,15 @@ fn the_other_collectives(rank: &Rank) {
 }
 
 /// Both directions at once, in a ring; a rank alone sends to itself.
-fn a_ring(rank: &Rank) {
+fn a_ring(rank: &TestRank) {
     let (next, before) = ((rank.rank + 1) % rank.size, (rank.rank + rank.size - 1) % rank.size);
     let mut send = vec![rank.rank as u8; 7];
     let mut recv = vec![99u8; 7];
-    let (from, into) = (at(&mut send), at(&mut recv));
+    let (from, into) = (address(&mut send), address(&mut recv));
     // SAFETY: both live until the stream is done.
-    let enqueue = |queue: &GroupCall<'_>| unsafe {
-        queue.recv(into, 7, DType::U8, before);
-        queue.send(from, 7, DType::U8, next);
+    let enqueue = |call: &GroupCall<'_>| unsafe {
+        call.recv(into, 7, DType::U8, before);
+        call.send(from, 7, DType::U8, next);
     };
     rank.enqueue("a ring", enqueue).unwrap();
     rank.stream.synchronize_within(SOON).unwrap();
@@ -98,7 +98,7 @@ fn everything(size: usize) {
         rank.comm.finalize(SOON).unwrap();
     });
     let size = size as i64;
-    assert_eq!(ends(), (size, size, size, 0));
+    assert_eq!(communicator_counts(), (size, size, size, 0));
 }
 
 stand_in_test!(one_rank, ["STAND_IN_GPUS" = "1"], { everything(1) });
@@ -112,18 +112,18 @@ stand_in_test!(calls_that_are_long_in_progress, ["STAND_IN_GPUS" = "3", "STAND_I
 stand_in_test!(one_rank_sends_and_another_receives, [], {
     world(2, |rank| {
         let mut buffer = [rank.rank as i64 + 1; 3];
-        let address = at(&mut buffer);
+        let address = address(&mut buffer);
         // SAFETY: it lives until the stream is done.
-        let enqueue = |queue: &GroupCall<'_>| match rank.rank {
-            0 => unsafe { queue.send(address, 3, DType::I64, 1) },
-            _ => unsafe { queue.recv(address, 3, DType::I64, 0) },
+        let enqueue = |call: &GroupCall<'_>| match rank.rank {
+            0 => unsafe { call.send(address, 3, DType::I64, 1) },
+            _ => unsafe { call.recv(address, 3, DType::I64, 0) },
         };
         rank.enqueue("a transfer", enqueue).unwrap();
         rank.stream.synchronize_within(SOON).unwrap();
         assert_eq!(buffer, [1; 3]);
         rank.comm.finalize(SOON).unwrap();
     });
-    assert_eq!(ends(), (2, 2, 2, 0));
+    assert_eq!(communicator_counts(), (2, 2, 2, 0));
 });
 
 fn groups_are_split_off() {
@@ -137,9 +137,9 @@ fn groups_are_split_off() {
             // The higher rank has the lower key.
             assert_eq!((outer.rank(), outer.size()), (1 - rank.rank / 2, 2));
             let (mut send, mut recv) = ([rank.rank as f32], [-1.0f32; 2]);
-            let (from, into) = (at(&mut send), at(&mut recv));
+            let (from, into) = (address(&mut send), address(&mut recv));
             // SAFETY: both live until the stream is done.
-            let enqueue = |queue: &GroupCall<'_>| unsafe { queue.all_gather(from, into, 1, DType::F32) };
+            let enqueue = |call: &GroupCall<'_>| unsafe { call.all_gather(from, into, 1, DType::F32) };
             outer.enqueue("all_gather", &rank.stream, SOON, enqueue).unwrap();
             rank.stream.synchronize_within(SOON).unwrap();
             assert_eq!(recv, [2.0, 0.0]);
@@ -148,7 +148,7 @@ fn groups_are_split_off() {
         each.finalize(SOON).unwrap();
         rank.comm.finalize(SOON).unwrap();
     });
-    assert_eq!(ends(), (8, 8, 8, 0));
+    assert_eq!(communicator_counts(), (8, 8, 8, 0));
 }
 
 stand_in_test!(splits, ["STAND_IN_GPUS" = "3"], { groups_are_split_off() });
@@ -170,5 +170,5 @@ stand_in_test!(impossible_ranks_and_colours_are_refused, [], {
         assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
         rank.comm.finalize(SOON).unwrap();
     });
-    assert_eq!(ends(), (1, 1, 1, 0));
+    assert_eq!(communicator_counts(), (1, 1, 1, 0));
 });

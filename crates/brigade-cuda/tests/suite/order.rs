@@ -7,7 +7,7 @@ use brigade_comm::DType;
 use brigade_comm::ReduceOp::Sum;
 use brigade_cuda::{Error, Event, GroupCall, Stream};
 
-use crate::harness::{SOON, alone, at, ends, eventually, world};
+use crate::harness::{SOON, address, alone, communicator_counts, eventually, world};
 
 /// What must not happen is looked for so long.
 const A_WHILE: Duration = Duration::from_millis(30);
@@ -18,9 +18,9 @@ stand_in_test!(an_event_comes_after_the_operation_before_it, ["STAND_IN_POLLS" =
             let (mut send, mut recv) = ([round as f32; 4], [-1.0f32; 4]);
             let event = Event::new(&rank.context).unwrap();
             assert!(event.is_done().unwrap());
-            let (from, into) = (at(&mut send), at(&mut recv));
+            let (from, into) = (address(&mut send), address(&mut recv));
             // SAFETY: both live until the event is done.
-            let enqueue = |queue: &GroupCall<'_>| unsafe { queue.all_reduce(from, into, 4, DType::F32, Sum) };
+            let enqueue = |call: &GroupCall<'_>| unsafe { call.all_reduce(from, into, 4, DType::F32, Sum) };
             rank.enqueue("all_reduce", enqueue).unwrap();
             rank.stream.record(&event).unwrap();
             eventually("the event", || event.is_done().unwrap());
@@ -28,7 +28,7 @@ stand_in_test!(an_event_comes_after_the_operation_before_it, ["STAND_IN_POLLS" =
         }
         rank.comm.finalize(SOON).unwrap();
     });
-    assert_eq!(ends(), (2, 2, 2, 0));
+    assert_eq!(communicator_counts(), (2, 2, 2, 0));
 });
 
 stand_in_test!(a_stream_waits_for_another_ones_event, [], {
@@ -36,10 +36,10 @@ stand_in_test!(a_stream_waits_for_another_ones_event, [], {
         let second = Stream::new(&rank.context).unwrap();
         let (mut send, mut sum, mut all) = ([1i64; 2], [0i64; 2], [0i64; 4]);
         let event = Event::new(&rank.context).unwrap();
-        let (a, b, c) = (at(&mut send), at(&mut sum), at(&mut all));
+        let (a, b, c) = (address(&mut send), address(&mut sum), address(&mut all));
         // SAFETY: all live until the second stream is done.
-        let reduce = |queue: &GroupCall<'_>| unsafe { queue.all_reduce(a, b, 2, DType::I64, Sum) };
-        let gather = |queue: &GroupCall<'_>| unsafe { queue.all_gather(b, c, 2, DType::I64) };
+        let reduce = |call: &GroupCall<'_>| unsafe { call.all_reduce(a, b, 2, DType::I64, Sum) };
+        let gather = |call: &GroupCall<'_>| unsafe { call.all_gather(b, c, 2, DType::I64) };
         rank.enqueue("all_reduce", reduce).unwrap();
         rank.stream.record(&event).unwrap();
         second.wait_event(&event).unwrap();
@@ -54,11 +54,11 @@ stand_in_test!(a_stream_waits_for_a_value, [], {
     alone(|rank| {
         let flag = AtomicU32::new(u32::MAX);
         let (mut send, mut recv) = ([3u8; 4], [0u8; 4]);
-        let (from, into) = (at(&mut send), at(&mut recv));
+        let (from, into) = (address(&mut send), address(&mut recv));
         // SAFETY: all live until the stream is done. The counter wraps around: 1 comes after its largest
         // value.
         unsafe { rank.stream.wait_value32(flag.as_ptr() as u64, 1) }.unwrap();
-        let enqueue = |queue: &GroupCall<'_>| unsafe { queue.all_reduce(from, into, 4, DType::U8, Sum) };
+        let enqueue = |call: &GroupCall<'_>| unsafe { call.all_reduce(from, into, 4, DType::U8, Sum) };
         rank.enqueue("all_reduce", enqueue).unwrap();
         std::thread::sleep(A_WHILE);
         assert!(!rank.stream.is_done().unwrap());
@@ -95,6 +95,6 @@ stand_in_test!(a_context_waits_for_an_event, [], {
     });
 });
 
-fn event(rank: &crate::harness::Rank) -> Event {
+fn event(rank: &crate::harness::TestRank) -> Event {
     Event::new(&rank.context).unwrap()
 }

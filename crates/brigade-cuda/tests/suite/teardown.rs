@@ -5,11 +5,13 @@ use std::time::{Duration, Instant};
 use brigade_comm::DType;
 use brigade_cuda::{Communicator, Context, Error, GroupCall, Stream, UniqueId, Watchdog, nccl};
 
-use crate::harness::{Rank, SOON, alone, assert_contains, at, count, ends, eventually, world};
+use crate::harness::{
+    SOON, TestRank, address, alone, assert_contains, communicator_counts, count, eventually, world,
+};
 
 const SHORT: Duration = Duration::from_millis(200);
 
-fn all_reduce(rank: &Rank, buffer: &mut [f32]) -> Result<(), Error> {
+fn all_reduce(rank: &TestRank, buffer: &mut [f32]) -> Result<(), Error> {
     // SAFETY: callers keep it until the stream is done or aborted.
     unsafe { rank.all_reduce(buffer) }
 }
@@ -20,8 +22,8 @@ stand_in_test!(a_rank_that_nobody_joins_gives_up, [], {
     let start = Instant::now();
     let error = Communicator::init(nccl().unwrap(), &context, "dp", &id, 0, 2, SHORT).err().unwrap();
     assert!(start.elapsed() >= SHORT);
-    assert_contains(&error.to_string(), &["joining a group on group \"dp\" did not end within 0.2 s"]);
-    assert_eq!(ends(), (1, 0, 0, 1));
+    assert_contains(&error.to_string(), &["joining a group on group \"dp\" did not finish within 0.2 s"]);
+    assert_eq!(communicator_counts(), (1, 0, 0, 1));
 });
 
 stand_in_test!(an_operation_that_stays_in_progress_gives_up, ["STAND_IN_UNSETTLED" = "2"], {
@@ -30,9 +32,9 @@ stand_in_test!(an_operation_that_stays_in_progress_gives_up, ["STAND_IN_UNSETTLE
         let mut buffer = [1.0; 4];
         all_reduce(&rank, &mut buffer).unwrap();
         let error = all_reduce(&rank, &mut buffer).unwrap_err();
-        assert_contains(&error.to_string(), &["all_reduce on group \"world\" did not end within 0.2 s"]);
+        assert_contains(&error.to_string(), &["all_reduce on group \"world\" did not finish within 0.2 s"]);
     });
-    assert_eq!(ends(), (1, 0, 0, 1));
+    assert_eq!(communicator_counts(), (1, 0, 0, 1));
 });
 
 // NCCL connects ranks when they first do something together; the host of one waits for that of the other.
@@ -41,11 +43,14 @@ stand_in_test!(a_first_operation_that_nobody_joins_gives_up, ["STAND_IN_CONNECTS
         0 => {
             rank.limit = SHORT;
             let error = all_reduce(&rank, &mut [1.0; 4]).unwrap_err();
-            assert_contains(&error.to_string(), &["all_reduce on group \"world\" did not end within 0.2 s"]);
+            assert_contains(
+                &error.to_string(),
+                &["all_reduce on group \"world\" did not finish within 0.2 s"],
+            );
         }
         _ => rank.comm.abort("over"),
     });
-    assert_eq!(ends(), (2, 0, 0, 2));
+    assert_eq!(communicator_counts(), (2, 0, 0, 2));
 });
 
 // NCCL goes on to write where it was told to.
@@ -55,12 +60,12 @@ stand_in_test!(a_split_that_not_all_ranks_join_gives_up, [], {
             let error = rank.comm.split("dp", Some(0), 0, SHORT).err().unwrap();
             assert_contains(
                 &error.to_string(),
-                &["splitting off group \"dp\" on group \"world\" did not end within 0.2 s"],
+                &["splitting off group \"dp\" on group \"world\" did not finish within 0.2 s"],
             );
         }
         rank.comm.abort("over");
     });
-    assert_eq!(ends(), (2, 0, 0, 2));
+    assert_eq!(communicator_counts(), (2, 0, 0, 2));
 });
 
 stand_in_test!(a_call_that_fails_is_named, ["STAND_IN_CALL_FAILS" = "2"], {
@@ -72,22 +77,22 @@ stand_in_test!(a_call_that_fails_is_named, ["STAND_IN_CALL_FAILS" = "2"], {
             ["all_reduce on group \"world\": ncclAllReduce", "ncclInternalError", "operation 2 was told"];
         assert_contains(&text, &parts);
     });
-    assert_eq!(ends(), (1, 0, 0, 1));
+    assert_eq!(communicator_counts(), (1, 0, 0, 1));
 });
 
 stand_in_test!(a_part_of_a_group_that_fails_is_named, [], {
     alone(|rank| {
         let mut buffer = [0u8; 4];
-        let address = at(&mut buffer);
+        let address = address(&mut buffer);
         // SAFETY: nothing is enqueued.
-        let enqueue = |queue: &GroupCall<'_>| unsafe { queue.send(address, 4, DType::U8, 5) };
+        let enqueue = |call: &GroupCall<'_>| unsafe { call.send(address, 4, DType::U8, 5) };
         let text = rank.enqueue("an exchange", enqueue).unwrap_err().to_string();
         assert_contains(
             &text,
             &["an exchange on group \"world\": ncclSend", "ncclInvalidArgument", "no rank 5 of 1"],
         );
     });
-    assert_eq!(ends(), (1, 0, 0, 1));
+    assert_eq!(communicator_counts(), (1, 0, 0, 1));
 });
 
 stand_in_test!(finalizing_that_hangs_is_aborted, ["STAND_IN_FINALIZE" = "hangs"], {
@@ -95,15 +100,15 @@ stand_in_test!(finalizing_that_hangs_is_aborted, ["STAND_IN_FINALIZE" = "hangs"]
         let error = rank.comm.finalize(SHORT).unwrap_err();
         assert_contains(
             &error.to_string(),
-            &["closing a communicator on group \"world\" did not end within 0.2 s"],
+            &["closing a communicator on group \"world\" did not finish within 0.2 s"],
         );
     });
-    assert_eq!(ends(), (1, 1, 0, 1));
+    assert_eq!(communicator_counts(), (1, 1, 0, 1));
 });
 
 stand_in_test!(dropping_ends_in_good_order, [], {
     world(2, |rank| drop(rank.comm));
-    assert_eq!(ends(), (2, 2, 2, 0));
+    assert_eq!(communicator_counts(), (2, 2, 2, 0));
 });
 
 stand_in_test!(dropping_by_a_panic_aborts, [], {
@@ -115,7 +120,7 @@ stand_in_test!(dropping_by_a_panic_aborts, [], {
         });
         panics.join().unwrap_err();
     });
-    assert_eq!(ends(), (1, 0, 0, 1));
+    assert_eq!(communicator_counts(), (1, 0, 0, 1));
 });
 
 stand_in_test!(an_abort_ends_the_waits_of_another_thread, ["STAND_IN_UNSETTLED" = "1"], {
@@ -133,7 +138,7 @@ stand_in_test!(an_abort_ends_the_waits_of_another_thread, ["STAND_IN_UNSETTLED" 
         assert!(start.elapsed() < SOON);
         rank.comm.abort("again");
     });
-    assert_eq!(ends(), (1, 0, 0, 1));
+    assert_eq!(communicator_counts(), (1, 0, 0, 1));
 });
 
 stand_in_test!(an_abort_frees_a_stream, ["STAND_IN_STUCK" = "1"], {
@@ -144,7 +149,7 @@ stand_in_test!(an_abort_frees_a_stream, ["STAND_IN_STUCK" = "1"], {
         rank.comm.abort("stuck");
         rank.stream.synchronize_within(SOON).unwrap();
     });
-    assert_eq!(ends(), (2, 0, 0, 2));
+    assert_eq!(communicator_counts(), (2, 0, 0, 2));
 });
 
 // An abort gives up waiting for a call of another thread after two seconds.
@@ -160,7 +165,7 @@ stand_in_test!(
                 assert!(fails.join().unwrap().is_err());
             });
         });
-        assert_eq!(ends(), (1, 0, 0, 1));
+        assert_eq!(communicator_counts(), (1, 0, 0, 1));
     }
 );
 
@@ -170,7 +175,7 @@ stand_in_test!(a_stream_of_another_gpu_is_refused, [], {
         let text = rank.comm.enqueue("all_reduce", &elsewhere, SOON, |_| ()).unwrap_err().to_string();
         assert_contains(&text, &["all_reduce", "the stream does not belong to the GPU of group \"world\""]);
     });
-    assert_eq!(ends(), (2, 2, 2, 0));
+    assert_eq!(communicator_counts(), (2, 2, 2, 0));
 });
 
 stand_in_test!(an_abort_during_a_good_end_aborts, ["STAND_IN_FINALIZE" = "hangs"], {
@@ -183,7 +188,7 @@ stand_in_test!(an_abort_during_a_good_end_aborts, ["STAND_IN_FINALIZE" = "hangs"
         watchdog.fail("rank 3 has gone");
         assert_eq!(finishes.join().unwrap(), Err(Error::Aborted { reason: "rank 3 has gone".to_owned() }));
     });
-    assert_eq!(ends(), (1, 1, 0, 1));
+    assert_eq!(communicator_counts(), (1, 1, 0, 1));
 });
 
 stand_in_test!(an_abort_and_a_good_end_at_once_are_one_end, ["STAND_IN_POLLS" = "6"], {
@@ -210,7 +215,7 @@ stand_in_test!(an_abort_and_a_good_end_at_once_are_one_end, ["STAND_IN_POLLS" = 
         }
         rank.comm.finalize(SOON).unwrap();
     });
-    let (made, _, destroyed, aborted) = ends();
+    let (made, _, destroyed, aborted) = communicator_counts();
     assert_eq!((made, destroyed + aborted), (ROUNDS + 1, ROUNDS + 1));
     println!("{destroyed} destroyed, {aborted} aborted");
 });
@@ -224,13 +229,13 @@ fn begin() -> Result<Communicator, Error> {
 stand_in_test!(settings_that_wait_for_ever_are_refused, ["NCCL_COMM_BLOCKING" = "1"], {
     let text = begin().err().unwrap().to_string();
     assert_contains(&text, &["NCCL_COMM_BLOCKING=1", "no deadline", "unset it"]);
-    assert_eq!(ends(), (0, 0, 0, 0));
+    assert_eq!(communicator_counts(), (0, 0, 0, 0));
 });
 
 stand_in_test!(such_settings_of_a_file_are_refused, ["STAND_IN_FILE" = "NCCL_P2P_USE_CUDA_MEMCPY=1"], {
     let text = begin().err().unwrap().to_string();
     assert_contains(&text, &["NCCL_P2P_USE_CUDA_MEMCPY=1", "NCCL_CONF_FILE", "/etc/nccl.conf"]);
-    assert_eq!(ends(), (1, 0, 0, 1));
+    assert_eq!(communicator_counts(), (1, 0, 0, 1));
 });
 
 stand_in_test!(
@@ -238,6 +243,6 @@ stand_in_test!(
     ["NCCL_SHM_USE_CUDA_MEMCPY" = "0", "NCCL_COMM_BLOCKING" = ""],
     {
         begin().unwrap().wait_ready(SOON).unwrap().finalize(SOON).unwrap();
-        assert_eq!(ends(), (1, 1, 1, 0));
+        assert_eq!(communicator_counts(), (1, 1, 1, 0));
     }
 );

@@ -8,7 +8,7 @@ use brigade_comm::flight::{self, ExternalOp, FailureKind, Record, State};
 use brigade_comm::{DType, Timeouts};
 use brigade_cuda::{Error, Event, Watchdog, WatchedWork, WorkHandle, WorkInfo};
 
-use crate::harness::{Rank, SOON, alone, assert_contains, ends, eventually, world};
+use crate::harness::{SOON, TestRank, alone, assert_contains, communicator_counts, eventually, world};
 
 const SHORT: Duration = Duration::from_millis(200);
 
@@ -19,7 +19,7 @@ struct Watched {
     gone: Arc<AtomicBool>,
 }
 
-fn watched(rank: &Rank) -> Watched {
+fn watched(rank: &TestRank) -> Watched {
     let (told, gone) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
     let (keep, look) = (told.clone(), gone.clone());
     let watchdog = Watchdog::new(
@@ -32,12 +32,12 @@ fn watched(rank: &Rank) -> Watched {
 }
 
 /// Begins an all-reduce.
-fn begin(rank: &Rank, watchdog: &Watchdog, buffer: &mut [f32], deadline: Duration) -> WorkHandle {
+fn begin(rank: &TestRank, watchdog: &Watchdog, buffer: &mut [f32], deadline: Duration) -> WorkHandle {
     begin_after(rank, watchdog, buffer, deadline, None, None)
 }
 
 fn begin_after(
-    rank: &Rank,
+    rank: &TestRank,
     watchdog: &Watchdog,
     buffer: &mut [f32],
     deadline: Duration,
@@ -57,7 +57,7 @@ fn begin_after(
     watchdog.watch(WatchedWork { info, ready, done: event, deadline, flight_entry: note })
 }
 
-fn aborted(rank: &Rank) -> Option<String> {
+fn aborted(rank: &TestRank) -> Option<String> {
     match rank.comm.async_error() {
         Err(Error::Aborted { reason }) => Some(reason),
         // A communicator that is closed has no errors left; its calls say why.
@@ -81,7 +81,7 @@ stand_in_test!(what_is_done_is_forgotten, [], {
         drop(watchdog);
         assert!(told.lock().unwrap().is_empty());
     });
-    assert_eq!(ends(), (2, 2, 2, 0));
+    assert_eq!(communicator_counts(), (2, 2, 2, 0));
 });
 
 stand_in_test!(a_deadline_names_the_operation_and_aborts, ["STAND_IN_STUCK" = "2"], {
@@ -95,7 +95,7 @@ stand_in_test!(a_deadline_names_the_operation_and_aborts, ["STAND_IN_STUCK" = "2
         let text = watchdog.failure().unwrap().to_string();
         assert_contains(
             &text,
-            &["all_reduce (number 7, 16 bytes) on group \"world\" did not end within 0.2 s"],
+            &["all_reduce (number 7, 16 bytes) on group \"world\" did not finish within 0.2 s"],
         );
         let aborted = Err(Error::Aborted { reason: text.clone() });
         assert_eq!((watchdog.check(), ticket.wait()), (aborted.clone(), aborted.clone()));
@@ -105,7 +105,7 @@ stand_in_test!(a_deadline_names_the_operation_and_aborts, ["STAND_IN_STUCK" = "2
         drop(watchdog);
         assert_eq!(*told.lock().unwrap(), [text]);
     });
-    assert_eq!(ends(), (1, 0, 0, 1));
+    assert_eq!(communicator_counts(), (1, 0, 0, 1));
 });
 
 stand_in_test!(waiting_on_the_host_ends_at_the_deadline_too, ["STAND_IN_STUCK" = "1"], {
@@ -119,7 +119,7 @@ stand_in_test!(waiting_on_the_host_ends_at_the_deadline_too, ["STAND_IN_STUCK" =
         );
         rank.stream.synchronize_within(SOON).unwrap();
     });
-    assert_eq!(ends(), (1, 0, 0, 1));
+    assert_eq!(communicator_counts(), (1, 0, 0, 1));
 });
 
 stand_in_test!(an_asynchronous_error_aborts, ["STAND_IN_ASYNC_ERROR" = "2"], {
@@ -137,7 +137,7 @@ stand_in_test!(an_asynchronous_error_aborts, ["STAND_IN_ASYNC_ERROR" = "2"], {
         rank.stream.synchronize_within(SOON).unwrap();
         eventually("the callback", || told.lock().unwrap().len() == 1);
     });
-    assert_eq!(ends(), (1, 0, 0, 1));
+    assert_eq!(communicator_counts(), (1, 0, 0, 1));
 });
 
 stand_in_test!(a_failure_of_this_rank_is_told_once, [], {
@@ -148,12 +148,12 @@ stand_in_test!(a_failure_of_this_rank_is_told_once, [], {
         gone.store(true, SeqCst);
         let reason = "the loss is not finite".to_owned();
         assert_eq!(watchdog.check(), Err(Error::Aborted { reason: reason.clone() }));
-        eventually("the abort", || ends() == (1, 0, 0, 1));
+        eventually("the abort", || communicator_counts() == (1, 0, 0, 1));
         assert_eq!(aborted(&rank), None);
         drop(watchdog);
         assert_eq!(*told.lock().unwrap(), [reason]);
     });
-    assert_eq!(ends(), (1, 0, 0, 1));
+    assert_eq!(communicator_counts(), (1, 0, 0, 1));
 });
 
 stand_in_test!(a_failure_elsewhere_ends_the_wait, ["STAND_IN_STUCK" = "1"], {
@@ -168,7 +168,7 @@ stand_in_test!(a_failure_elsewhere_ends_the_wait, ["STAND_IN_STUCK" = "1"], {
         drop(watchdog);
         assert!(told.lock().unwrap().is_empty());
     });
-    assert_eq!(ends(), (1, 0, 0, 1));
+    assert_eq!(communicator_counts(), (1, 0, 0, 1));
 });
 
 stand_in_test!(what_is_registered_after_the_failure_is_aborted, [], {
@@ -176,9 +176,9 @@ stand_in_test!(what_is_registered_after_the_failure_is_aborted, [], {
         let watchdog = Watchdog::new(|_| panic!("a test's panic"), || None).unwrap();
         watchdog.fail("too late");
         watchdog.register(&rank.comm);
-        eventually("the abort", || ends() == (1, 0, 0, 1));
+        eventually("the abort", || communicator_counts() == (1, 0, 0, 1));
     });
-    assert_eq!(ends(), (1, 0, 0, 1));
+    assert_eq!(communicator_counts(), (1, 0, 0, 1));
 });
 
 // What an operation works on may take as long as it likes to compute.
@@ -199,7 +199,7 @@ stand_in_test!(a_deadline_counts_from_when_the_input_is_there, ["STAND_IN_STUCK"
         assert!(start.elapsed() >= SHORT, "{:?}", start.elapsed());
         rank.stream.synchronize_within(SOON).unwrap();
     });
-    assert_eq!(ends(), (1, 0, 0, 1));
+    assert_eq!(communicator_counts(), (1, 0, 0, 1));
 });
 
 stand_in_test!(the_flight_recorder_knows_what_was_missed, [], {

@@ -9,9 +9,9 @@ use brigade_cuda::{
     CommStream, Communicator, Context, RankState, ReceiveQueue, UniqueId, Watchdog, Work, nccl,
 };
 
-use super::computing::Computing;
+use super::compute_stream::ComputeStream;
+use super::memory_pool::{Buffer, Pool};
 use super::order::{OrderKind, SimOrder};
-use super::pool::{Buffer, Pool};
 use crate::harness::SOON;
 
 /// Ranks along each axis. RankState `replica * pp + stage` of the world is one of both.
@@ -47,7 +47,7 @@ pub struct SimRank {
     pub pp_group: Group,
     pub world: Group,
     pub pool: Pool,
-    pub computing: Arc<Computing>,
+    pub computing: Arc<ComputeStream>,
 }
 
 impl Sim {
@@ -71,7 +71,7 @@ impl Sim {
         let (me, size) = (world.rank(), world.size());
         let (replica, stage) = (me / pp, me % pp);
         let context = Context::new(me).unwrap();
-        let computing = Arc::new(Computing::new(&context));
+        let computing = Arc::new(ComputeStream::new(&context));
         let all = Communicator::init(nccl().unwrap(), &context, "world", &id, me, size, SOON).unwrap();
         let order = SimOrder::new(self.order, context.clone(), computing.clone(), me);
         let (told, heard) = (world.clone(), world.clone());

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use brigade_cuda::{Context, Error, Event, Stream, StreamOrder};
 use cudarc::driver::sys::CUstream;
 
-use super::computing::Computing;
+use super::compute_stream::ComputeStream;
 use crate::harness::{SOON, in_driver};
 
 /// How the two sides are ordered.
@@ -25,7 +25,7 @@ pub enum OrderKind {
 pub struct SimOrder {
     pub kind: OrderKind,
     pub context: Arc<Context>,
-    pub computing: Arc<Computing>,
+    pub computing: Arc<ComputeStream>,
     /// The GPU's number.
     pub gpu: usize,
     counter: &'static AtomicU32,
@@ -33,7 +33,7 @@ pub struct SimOrder {
 }
 
 impl SimOrder {
-    pub fn new(kind: OrderKind, context: Arc<Context>, computing: Arc<Computing>, gpu: usize) -> Self {
+    pub fn new(kind: OrderKind, context: Arc<Context>, computing: Arc<ComputeStream>, gpu: usize) -> Self {
         // It starts before its largest value, and is never given back: a stream that is late finds it.
         let start = u32::MAX - 20;
         let counter = Box::leak(Box::new(AtomicU32::new(start)));

@@ -2,8 +2,8 @@
 
 use brigade_plan::Task;
 
-use super::computing::Numbers;
-use super::program::Step;
+use super::compute_stream::Numbers;
+use super::step::Step;
 
 impl Step<'_> {
     /// The input of block `block`.
@@ -25,13 +25,13 @@ impl Step<'_> {
     }
 
     pub fn numbers(&self, of: &[u64]) -> Numbers {
-        let hash = mixed(of) ^ mixed(&[self.plan.step, 7]);
+        let hash = hash(of) ^ hash(&[self.plan.step, 7]);
         Numbers { first: (hash >> 24) as i64, step: (hash & 0xff) as i64 + 1 }
     }
 }
 
 /// A number that differs where any of the given ones does.
-pub fn mixed(numbers: &[u64]) -> u64 {
+pub fn hash(numbers: &[u64]) -> u64 {
     numbers.iter().fold(0x9e37_79b9_7f4a_7c15, |state: u64, number| {
         let mut next = (state ^ number).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         next ^= next >> 29;

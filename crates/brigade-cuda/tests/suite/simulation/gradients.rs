@@ -4,9 +4,9 @@ use brigade_comm::{DType, OpType as Kind, ReduceOp};
 use brigade_cuda::{GroupCall, Work};
 use brigade_plan::{Moves, Program, Task};
 
-use super::computing::Numbers;
-use super::pool::Buffer;
-use super::program::{Checked, GRADIENT, Sharding, Step, text};
+use super::compute_stream::Numbers;
+use super::memory_pool::Buffer;
+use super::step::{Checked, GRADIENT, Sharding, Step, text};
 
 impl Step<'_> {
     /// Adds what a backward has found to the sums, and starts their reduction.
@@ -19,7 +19,7 @@ impl Step<'_> {
             let own = GRADIENT / self.replicas;
             let all = self.over_replicas(|replica| self.gradient(block, task, replica));
             let part = Numbers { first: all.at(own * self.sim.replica), ..all };
-            let reduced = self.rooms(&[own], |_| part).remove(0);
+            let reduced = self.buffers(&[own], |_| part).remove(0);
             let started = self.collective(Kind::ReduceScatter, &found.0, &reduced.0)?;
             self.reducing.insert(block, (reduced, started));
             return Ok(());
@@ -36,7 +36,7 @@ impl Step<'_> {
             let into = if block.is_multiple_of(2) {
                 sum.clone()
             } else {
-                self.rooms(&[GRADIENT], |_| all).remove(0).0
+                self.buffers(&[GRADIENT], |_| all).remove(0).0
             };
             let started = self.collective(Kind::AllReduce, &sum, &into)?;
             self.reducing.insert(block, ((into, all), started));
@@ -49,7 +49,7 @@ impl Step<'_> {
         let sum = match self.sums.remove(&block) {
             None => found,
             Some(sum) => {
-                let into = self.rooms(&[found.0.place().elements()], |_| sum.1.plus(found.1));
+                let into = self.buffers(&[found.0.place().elements()], |_| sum.1.plus(found.1));
                 self.kernel(format!("sum of block {block}"), &[sum, found], &into);
                 into.into_iter().next().unwrap()
             }
@@ -61,13 +61,13 @@ impl Step<'_> {
         let memory = Box::new([from.clone(), into.clone()]);
         let (from, into) = (from.place(), into.place());
         let (send, recv, int, sum) = (from.address(), into.address(), DType::I64, ReduceOp::Sum);
-        let enqueue = |queue: &GroupCall<'_>| {
+        let enqueue = |call: &GroupCall<'_>| {
             // SAFETY: both are held until the operation is over, and are as large as it says.
             unsafe {
                 match kind {
-                    Kind::AllGather => queue.all_gather(send, recv, from.elements(), int),
-                    Kind::ReduceScatter => queue.reduce_scatter(send, recv, into.elements(), int, sum),
-                    _ => queue.all_reduce(send, recv, from.elements(), int, sum),
+                    Kind::AllGather => call.all_gather(send, recv, from.elements(), int),
+                    Kind::ReduceScatter => call.reduce_scatter(send, recv, into.elements(), int, sum),
+                    _ => call.all_reduce(send, recv, from.elements(), int, sum),
                 }
             }
         };
@@ -76,18 +76,18 @@ impl Step<'_> {
     }
 
     /// Starts the gathers of this turn; the block's own parameters, whole, if they are gathered.
-    pub fn before_turn(&mut self, block: usize, program: &Program) -> Result<Option<Checked>, String> {
+    pub fn before_block(&mut self, block: usize, program: &Program) -> Result<Option<Checked>, String> {
         let Some(Moves { gather, .. }) = program.moves.get(self.turn) else { return Ok(None) };
         for unit in gather {
             let own = GRADIENT / self.replicas;
             let whole = self.numbers(&[3, *unit as u64]);
             let part = Numbers { first: whole.at(own * self.sim.replica), ..whole };
             if !self.shards.contains_key(unit) {
-                let shard = self.rooms(&[own], |_| part);
+                let shard = self.buffers(&[own], |_| part);
                 self.kernel(format!("parameters of block {unit}"), &[], &shard);
                 self.shards.insert(*unit, shard[0].0.clone());
             }
-            let into = self.rooms(&[GRADIENT], |_| whole).remove(0).0;
+            let into = self.buffers(&[GRADIENT], |_| whole).remove(0).0;
             let started = self.collective(Kind::AllGather, &self.shards[unit], &into)?;
             self.gathering.insert(*unit, (into, started));
         }
@@ -99,7 +99,7 @@ impl Step<'_> {
         Ok(self.gathered.get(&block).map(|whole| (whole.clone(), numbers)))
     }
 
-    pub fn after_turn(&mut self, program: &Program) {
+    pub fn after_block(&mut self, program: &Program) {
         if let Some(Moves { release, .. }) = program.moves.get(self.turn) {
             release.iter().for_each(|unit| drop(self.gathered.remove(unit)));
         }

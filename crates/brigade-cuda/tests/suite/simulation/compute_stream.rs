@@ -8,7 +8,7 @@ use std::time::Duration;
 use brigade_cuda::{Context, Stream};
 use cudarc::driver::sys::CUstream;
 
-use super::pool::Place;
+use super::memory_pool::Address;
 use crate::harness::in_driver;
 
 /// What memory must hold: element `i` is `first + i * step`.
@@ -29,7 +29,7 @@ impl Numbers {
 }
 
 /// A stream, and what its work has found.
-pub struct Computing {
+pub struct ComputeStream {
     pub stream: Stream,
     found: Arc<Found>,
 }
@@ -44,14 +44,14 @@ pub struct Found {
 /// One kernel: what it reads must hold what is said; then it writes.
 pub struct Kernel {
     pub name: String,
-    pub reads: Vec<(Place, Numbers)>,
-    pub writes: Vec<(Place, Numbers)>,
+    pub reads: Vec<(Address, Numbers)>,
+    pub writes: Vec<(Address, Numbers)>,
     pub takes: Duration,
 }
 
 type Launch = unsafe extern "C" fn(CUstream, unsafe extern "C" fn(*mut c_void), *mut c_void) -> c_int;
 
-impl Computing {
+impl ComputeStream {
     pub fn new(context: &Arc<Context>) -> Self {
         Self { stream: Stream::new(context).unwrap(), found: Arc::default() }
     }
@@ -86,7 +86,7 @@ impl Computing {
 }
 
 impl Found {
-    fn check(&self, name: &str, when: &str, index: usize, (place, numbers): (Place, Numbers)) {
+    fn check(&self, name: &str, when: &str, index: usize, (place, numbers): (Address, Numbers)) {
         let read = place.read();
         self.checked.fetch_add(1, SeqCst);
         if let Some(at) = read.iter().enumerate().position(|(at, value)| *value != numbers.at(at)) {

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use super::computing::Computing;
+use super::compute_stream::ComputeStream;
 
 /// What memory holds when it is handed out.
 pub const POISON: i64 = -0x5a5a_5a5a_5a5a;
@@ -29,7 +29,7 @@ pub type Buffer = Arc<Memory>;
 
 impl Pool {
     /// Memory of `elements` numbers, whose content the computing stream spoils.
-    pub fn room(&self, elements: usize, computing: &Computing) -> Buffer {
+    pub fn allocate(&self, elements: usize, computing: &ComputeStream) -> Buffer {
         let mut free = self.0.lock().unwrap();
         let found = free.iter().rposition(|block| block.elements == elements);
         let block = found.map_or_else(
@@ -48,8 +48,8 @@ impl Pool {
 }
 
 impl Memory {
-    pub fn place(&self) -> Place {
-        Place(self.block)
+    pub fn place(&self) -> Address {
+        Address(self.block)
     }
 }
 
@@ -61,9 +61,9 @@ impl Drop for Memory {
 
 /// Where memory is, for what runs in a stream.
 #[derive(Clone, Copy)]
-pub struct Place(Block);
+pub struct Address(Block);
 
-impl Place {
+impl Address {
     pub fn address(self) -> u64 {
         self.0.address
     }

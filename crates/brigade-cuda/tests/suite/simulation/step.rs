@@ -7,10 +7,10 @@ use std::time::Duration;
 use brigade_cuda::{Error, Work};
 use brigade_plan::{Action, Pass, Pipeline, Program, Release, ScheduleKind, Stage, Task};
 
-use super::computing::{Kernel, Numbers};
+use super::compute_stream::{Kernel, Numbers};
+use super::memory_pool::Buffer;
 use super::mesh::{Incoming, SimRank};
-use super::pool::Buffer;
-use super::values::mixed;
+use super::values::hash;
 
 /// Blocks of a virtual stage.
 const BLOCKS: usize = 2;
@@ -18,8 +18,8 @@ const BLOCKS: usize = 2;
 const PARTS: [usize; 2] = [64, 32];
 pub const GRADIENT: usize = 64;
 
-/// The error of a rank that leaves.
-pub const LEFT: &str = "left";
+/// The error of a rank that exit.
+pub const EXITED: &str = "exited";
 
 /// What data-parallel ranks share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub struct Plan {
     pub takes: Duration,
     /// The step's number, from which all values and delays follow.
     pub step: u64,
-    pub leaves: Option<Leaves>,
+    pub exit: Option<RankExit>,
     pub compiles: Option<Compiles>,
 }
 
@@ -56,7 +56,7 @@ pub struct Compiles {
 
 /// A rank that does not reach the end of a step.
 #[derive(Debug, Clone, Copy)]
-pub struct Leaves {
+pub struct RankExit {
     /// Its number in the world.
     pub rank: usize,
     pub step: u64,
@@ -79,8 +79,8 @@ pub struct Step<'a> {
     pub random: u64,
     pub turn: usize,
     pub tapes: BTreeMap<Task, Vec<Vec<Checked>>>,
-    pub receive_queue: BTreeMap<Key, Posted>,
-    pub outbox: BTreeMap<Key, Vec<Checked>>,
+    pub posted: BTreeMap<Key, Posted>,
+    pub outgoing: BTreeMap<Key, Vec<Checked>>,
     pub sent: VecDeque<(brigade_comm::Work<Vec<u8>>, Work)>,
     pub shards: BTreeMap<usize, Buffer>,
     pub gathering: BTreeMap<usize, (Buffer, Work)>,
@@ -90,8 +90,8 @@ pub struct Step<'a> {
     pub reducing: BTreeMap<usize, (Checked, Work)>,
 }
 
-/// Runs a step; the error of a rank that leaves is [`LEFT`].
-pub fn pass(sim: &SimRank, plan: Plan, replicas: usize, stages: usize) -> Result<(), String> {
+/// Runs a step; the error of a rank that exit is [`EXITED`].
+pub fn run_step(sim: &SimRank, plan: Plan, replicas: usize, stages: usize) -> Result<(), String> {
     let pipeline = Pipeline::new(plan.schedule, stages, plan.chunks, plan.micro_batches).unwrap();
     let stage = Stage::new(sim.stage, stages, &vec![BLOCKS; stages * plan.chunks]);
     let blocks = BLOCKS * stages * plan.chunks;
@@ -104,11 +104,11 @@ pub fn pass(sim: &SimRank, plan: Plan, replicas: usize, stages: usize) -> Result
         plan,
         stage,
         replicas,
-        random: mixed(&[plan.step, sim.world.rank() as u64]),
+        random: hash(&[plan.step, sim.world.rank() as u64]),
         turn: 0,
         tapes: BTreeMap::new(),
-        receive_queue: BTreeMap::new(),
-        outbox: BTreeMap::new(),
+        posted: BTreeMap::new(),
+        outgoing: BTreeMap::new(),
         sent: VecDeque::new(),
         shards: BTreeMap::new(),
         gathering: BTreeMap::new(),
@@ -117,7 +117,7 @@ pub fn pass(sim: &SimRank, plan: Plan, replicas: usize, stages: usize) -> Result
         reducing: BTreeMap::new(),
     };
     let result = step.run(&program);
-    if result.as_ref().is_err_and(|error| error == LEFT) && plan.leaves.is_some_and(|leaves| leaves.hangs) {
+    if result.as_ref().is_err_and(|error| error == EXITED) && plan.exit.is_some_and(|exit| exit.hangs) {
         std::mem::forget(step);
     }
     result
@@ -131,10 +131,10 @@ impl Step<'_> {
         }
         for (index, action) in program.actions.iter().enumerate() {
             let (rank, now) = (self.sim.world.rank(), self.plan.step);
-            if self.plan.leaves.is_some_and(|at| (at.rank, at.step, at.action) == (rank, now, index)) {
-                return Err(LEFT.to_owned());
+            if self.plan.exit.is_some_and(|at| (at.rank, at.step, at.action) == (rank, now, index)) {
+                return Err(EXITED.to_owned());
             }
-            self.dawdle();
+            self.random_delay();
             match *action {
                 Action::Forward(task) => self.forward(task, program)?,
                 Action::Backward(task) => self.backward(task, program)?,
@@ -159,7 +159,7 @@ impl Step<'_> {
         let place = self.stage.virtual_stage(task.chunk);
         let blocks = self.stage.blocks(task.chunk);
         let mut parts = if place == 0 {
-            let data = self.rooms(&PARTS, |part| self.activation(0, part, task));
+            let data = self.buffers(&PARTS, |part| self.activation(0, part, task));
             self.kernel("data".to_owned(), &[], &data);
             data
         } else {
@@ -168,15 +168,15 @@ impl Step<'_> {
         let mut tape = Vec::new();
         for block in blocks {
             let mut reads = parts.clone();
-            reads.extend(self.before_turn(block, program)?);
-            let output = self.rooms(&PARTS, |part| self.activation(block + 1, part, task));
+            reads.extend(self.before_block(block, program)?);
+            let output = self.buffers(&PARTS, |part| self.activation(block + 1, part, task));
             self.kernel(format!("forward of block {block}, {task}"), &reads, &output);
             tape.push(std::mem::replace(&mut parts, output));
-            self.after_turn(program);
+            self.after_block(program);
         }
         self.tapes.insert(task, tape);
         if place < self.stage.last_virtual_stage() {
-            self.outbox.insert((Pass::Forward, place + 1, task.micro_batch), parts);
+            self.outgoing.insert((Pass::Forward, place + 1, task.micro_batch), parts);
         }
         Ok(())
     }
@@ -186,7 +186,7 @@ impl Step<'_> {
         let blocks = self.stage.blocks(task.chunk);
         let mut tape = self.tapes.remove(&task).unwrap();
         let mut upstream = if place == self.stage.last_virtual_stage() {
-            let loss = self.rooms(&[GRADIENT], |_| self.upstream(blocks.end, task));
+            let loss = self.buffers(&[GRADIENT], |_| self.upstream(blocks.end, task));
             self.kernel("loss".to_owned(), &[], &loss);
             loss
         } else {
@@ -195,24 +195,24 @@ impl Step<'_> {
         for block in blocks.rev() {
             let mut reads = tape.pop().unwrap();
             reads.append(&mut upstream);
-            reads.extend(self.before_turn(block, program)?);
-            upstream = self.rooms(&[GRADIENT], |_| self.upstream(block, task));
-            let found = self.rooms(&[GRADIENT], |_| self.gradient(block, task, self.sim.replica));
+            reads.extend(self.before_block(block, program)?);
+            upstream = self.buffers(&[GRADIENT], |_| self.upstream(block, task));
+            let found = self.buffers(&[GRADIENT], |_| self.gradient(block, task, self.sim.replica));
             let writes: Vec<_> = upstream.iter().chain(&found).cloned().collect();
             self.kernel(format!("backward of block {block}, {task}"), &reads, &writes);
             drop((reads, writes));
             found.into_iter().try_for_each(|found| self.add(block, found, task))?;
-            self.after_turn(program);
+            self.after_block(program);
         }
         if place > 0 {
-            self.outbox.insert((Pass::Backward, place - 1, task.micro_batch), upstream);
+            self.outgoing.insert((Pass::Backward, place - 1, task.micro_batch), upstream);
         }
         Ok(())
     }
 
-    pub fn rooms(&self, sizes: &[usize], numbers: impl Fn(usize) -> Numbers) -> Vec<Checked> {
+    pub fn buffers(&self, sizes: &[usize], numbers: impl Fn(usize) -> Numbers) -> Vec<Checked> {
         let room = |(part, elements): (usize, &usize)| {
-            (self.sim.pool.room(*elements, &self.sim.computing), numbers(part))
+            (self.sim.pool.allocate(*elements, &self.sim.computing), numbers(part))
         };
         sizes.iter().enumerate().map(room).collect()
     }
@@ -228,7 +228,7 @@ impl Step<'_> {
     }
 
     /// In a third of the steps the host is ahead, in a third it is behind, else either.
-    pub fn dawdle(&mut self) {
+    pub fn random_delay(&mut self) {
         let chance = self.chance();
         if match self.plan.step % 3 {
             0 => false,
@@ -240,7 +240,7 @@ impl Step<'_> {
     }
 
     fn chance(&mut self) -> f64 {
-        self.random = mixed(&[self.random, 1]);
+        self.random = hash(&[self.random, 1]);
         (self.random >> 11) as f64 / (1u64 << 53) as f64
     }
 }

@@ -3,19 +3,19 @@
 use brigade_comm::{DType, OpType as Kind};
 use brigade_plan::{Pass, Task};
 
+use super::memory_pool::Buffer;
 use super::mesh::{RECEIVER, SENDER};
-use super::pool::Buffer;
-use super::program::{Checked, Key, Step, text};
+use super::step::{Checked, Key, Step, text};
 
 /// As the interpreter's.
-const MOST_UNSENT: usize = 2;
+const MAX_SENDS: usize = 2;
 
 impl Step<'_> {
     pub fn send(&mut self, pass: Pass, task: Task, to: usize) -> Result<(), String> {
         let place = self.stage.virtual_stage(task.chunk);
         let place = if pass == Pass::Forward { place + 1 } else { place - 1 };
-        let message = self.outbox.remove(&(pass, place, task.micro_batch)).unwrap();
-        while self.sent.len() >= MOST_UNSENT {
+        let message = self.outgoing.remove(&(pass, place, task.micro_batch)).unwrap();
+        while self.sent.len() >= MAX_SENDS {
             let (description, work) = self.sent.pop_front().unwrap();
             description.wait().map_err(text)?;
             work.wait().map_err(text)?;
@@ -26,13 +26,13 @@ impl Step<'_> {
             places.iter().flat_map(|place| (place.elements() as u32).to_le_bytes()).collect::<Vec<u8>>();
         let description = self.sim.pp_group.send(sizes, DType::U8, to);
         // The other rank may enqueue its receive before this one's send is.
-        self.dawdle();
+        self.random_delay();
         let bytes = places.iter().map(|place| place.bytes()).sum();
         let comm_stream = &self.sim.out[&to];
-        let started = comm_stream.start(Kind::Send, (DType::U8, bytes), Box::new(buffers), |queue| {
+        let started = comm_stream.start(Kind::Send, (DType::U8, bytes), Box::new(buffers), |call| {
             for place in &places {
                 // SAFETY: it is held until the operation is over.
-                unsafe { queue.send(place.address(), place.bytes(), DType::U8, RECEIVER) };
+                unsafe { call.send(place.address(), place.bytes(), DType::U8, RECEIVER) };
             }
         });
         self.sent.push_back((description, started.map_err(text)?));
@@ -58,29 +58,30 @@ impl Step<'_> {
         let posted = receive_queue.post(move |description| {
             let sizes = description.map_err(text)?;
             let size = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().unwrap()) as usize;
-            let buffers: Vec<_> = sizes.chunks(4).map(|bytes| pool.room(size(bytes), &computing)).collect();
+            let buffers: Vec<_> =
+                sizes.chunks(4).map(|bytes| pool.allocate(size(bytes), &computing)).collect();
             let places: Vec<_> = buffers.iter().map(|buffer| buffer.place()).collect();
             let bytes = places.iter().map(|place| place.bytes()).sum();
             let started =
-                comm_stream.start(Kind::Recv, (DType::U8, bytes), Box::new(buffers.clone()), |queue| {
+                comm_stream.start(Kind::Recv, (DType::U8, bytes), Box::new(buffers.clone()), |call| {
                     for place in &places {
                         // SAFETY: it is held until the operation is over.
-                        unsafe { queue.recv(place.address(), place.bytes(), DType::U8, SENDER) };
+                        unsafe { call.recv(place.address(), place.bytes(), DType::U8, SENDER) };
                     }
                 });
             Ok((buffers, started.map_err(text)?))
         });
         let key = (pass, self.stage.virtual_stage(task.chunk), task.micro_batch);
-        self.receive_queue.insert(key, Box::new(posted));
+        self.posted.insert(key, Box::new(posted));
     }
 
     /// What another stage, or another chunk of this rank, has for an action.
     pub fn incoming(&mut self, key: Key) -> Result<Vec<Checked>, String> {
-        if let Some(message) = self.outbox.remove(&key) {
+        if let Some(message) = self.outgoing.remove(&key) {
             return Ok(message);
         }
         let (pass, place, micro_batch) = key;
-        let (buffers, work) = self.receive_queue.remove(&key).unwrap()().map_err(text)??;
+        let (buffers, work) = self.posted.remove(&key).unwrap()().map_err(text)??;
         work.synchronize().map_err(text)?;
         let task = Task { chunk: place / self.stage.stages, micro_batch };
         let blocks = self.stage.blocks(task.chunk);
