@@ -102,7 +102,7 @@ mod tests {
         let (first, second, uuid) = found(&["1", "2", "3", "2", "1"]).unwrap();
         assert_eq!((first, second, uuid.as_str()), (1, 3, "2"));
         let message = Error::SharedGpu { first, second, uuid }.to_string();
-        assert!(message.starts_with("ranks 1 and 3 both run on GPU 2;"), "{message}");
+        assert!(message.starts_with("ranks 1 and 3 both run on GPU 2,"), "{message}");
         assert!(message.contains("--collectives host"), "{message}");
     }
 }

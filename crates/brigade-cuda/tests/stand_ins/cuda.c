@@ -1,10 +1,13 @@
-// A stand-in for libcuda on hosts without GPUs. "Memory of the GPU" is the process's own; a stream is a
-// thread that runs what it is given, in order and later. It proves in which order this project calls the
-// driver and what it does with the answers. It proves nothing about NVIDIA's driver.
+// A stand-in for libcuda on hosts without GPUs. The GPU's memory is the process's own. A stream is a thread that runs its tasks in
+// order, and with a delay. It shows in which order this project calls the driver and what it does with the results, and nothing
+// about NVIDIA's driver.
 //
-// Settings, from the environment: STAND_IN_DRIVER (version, 12080), STAND_IN_INIT (the result of cuInit, 0),
-// STAND_IN_GPUS (2), STAND_IN_SAME_UUID (all GPUs have one), STAND_IN_LATE (the most microseconds that a stream takes to
-// begin its next piece of work; without it, 300 each time).
+// Settings, from the environment, with their defaults:
+//   STAND_IN_DRIVER     the version (12080)
+//   STAND_IN_INIT       the result of cuInit (0)
+//   STAND_IN_GPUS       the number of GPUs (2)
+//   STAND_IN_SAME_UUID  if set, all GPUs have the same UUID
+//   STAND_IN_LATE       the longest delay of a stream before a task, in microseconds (without it, 300 before each)
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -19,7 +22,7 @@ static long setting(const char *name, long otherwise) {
     return text ? atol(text) : otherwise;
 }
 
-// ---- What happened, for tests ----
+// ---- Counters, for tests ----
 
 static long live_streams, live_events, retained;
 
@@ -31,52 +34,52 @@ long stand_in_live(const char *what) {
 
 static void count(long *counter, long by) { __atomic_add_fetch(counter, by, __ATOMIC_SEQ_CST); }
 
-// ---- Streams and events. One lock for all. They are never freed, so that late work finds them; a stream's
-// thread ends when it is destroyed and has nothing left to do. ----
+// ---- Streams and events. One lock for all. They are never freed, since late tasks may still use them; a stream's thread ends when
+// the stream is destroyed and has no tasks left. ----
 
 typedef struct Task { void (*run)(void *); void *argument; struct Task *next; } Task;
 typedef struct Stream {
     struct Context *context;
     Task *first, **last;
     int busy, destroyed;
-    pthread_cond_t given;
-    unsigned jitter;  // the state of its generator of delays
+    pthread_cond_t pushed;
+    unsigned jitter;  // the state of its random delays
     struct Stream *next;
 } Stream;
 typedef struct Event { struct Context *context; unsigned long recorded, done; } Event;
 typedef struct Context { int device; Stream *streams; } Context;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t reached = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t fired = PTHREAD_COND_INITIALIZER;
 static Context contexts[64];
 static unsigned seed = 1;
 
-// Delays of streams that are made from now on.
+// Seeds the delays of streams that are created from now on.
 void stand_in_seed(unsigned number) { __atomic_store_n(&seed, number * 2654435761u + 1, __ATOMIC_SEQ_CST); }
 
-// Late enough that a missing wait shows.
-static void dawdle(Stream *stream, long late) {
+// Long enough that a missing wait shows.
+static void delay_task(Stream *stream, long late) {
     if (late < 0) { usleep(300); return; }
     stream->jitter = stream->jitter * 1664525u + 1013904223u;
-    // Most often soon, sometimes late.
+    // Mostly short, sometimes long.
     unsigned long part = stream->jitter >> 16;
     unsigned long delay = (part * part >> 16) * late >> 16;
     if (delay) usleep(delay);
 }
 
-static void *serve(void *argument) {
+static void *run_stream(void *argument) {
     Stream *stream = argument;
     long late = setting("STAND_IN_LATE", -1);
     pthread_mutex_lock(&lock);
     for (;;) {
-        while (!stream->first && !stream->destroyed) pthread_cond_wait(&stream->given, &lock);
+        while (!stream->first && !stream->destroyed) pthread_cond_wait(&stream->pushed, &lock);
         Task *task = stream->first;
         if (!task) break;
         stream->first = task->next;
         if (!stream->first) stream->last = &stream->first;
         stream->busy = 1;
         pthread_mutex_unlock(&lock);
-        dawdle(stream, late);
+        delay_task(stream, late);
         task->run(task->argument);
         free(task);
         pthread_mutex_lock(&lock);
@@ -92,37 +95,38 @@ static void push(Stream *stream, void (*run)(void *), void *argument) {
     task->argument = argument;
     *stream->last = task;
     stream->last = &task->next;
-    pthread_cond_signal(&stream->given);
+    pthread_cond_signal(&stream->pushed);
 }
 
-// For the stand-in of NCCL.
+// For the stand-in for NCCL.
 void stand_in_enqueue(void *stream, void (*run)(void *), void *argument) {
     pthread_mutex_lock(&lock);
     push(stream, run, argument);
     pthread_mutex_unlock(&lock);
 }
 
-typedef struct Mark { Event *event; unsigned long number; } Mark;
+// One recording of an event.
+typedef struct Recording { Event *event; unsigned long number; } Recording;
 
-static Mark *mark(Event *event) {
-    Mark *made = malloc(sizeof *made);
-    *made = (Mark){event, event->recorded};
+static Recording *last_recording(Event *event) {
+    Recording *made = malloc(sizeof *made);
+    *made = (Recording){event, event->recorded};
     return made;
 }
 
-static void reach(void *argument) {
-    Mark *at = argument;
+static void fire(void *argument) {
+    Recording *at = argument;
     pthread_mutex_lock(&lock);
     if (at->event->done < at->number) at->event->done = at->number;
-    pthread_cond_broadcast(&reached);
+    pthread_cond_broadcast(&fired);
     pthread_mutex_unlock(&lock);
     free(at);
 }
 
-static void await_mark(void *argument) {
-    Mark *at = argument;
+static void await_event(void *argument) {
+    Recording *at = argument;
     pthread_mutex_lock(&lock);
-    while (at->event->done < at->number) pthread_cond_wait(&reached, &lock);
+    while (at->event->done < at->number) pthread_cond_wait(&fired, &lock);
     pthread_mutex_unlock(&lock);
     free(at);
 }
@@ -140,7 +144,7 @@ static void await_value(void *argument) {
 static __thread Context *stack[16];
 static __thread int depth;
 
-// For the stand-in of NCCL, which takes the calling thread's GPU too.
+// For the stand-in for NCCL, which also uses the GPU of the calling thread.
 void *stand_in_current(void) { return depth ? stack[depth - 1] : NULL; }
 
 int cuCtxPushCurrent_v2(Context *context) { stack[depth++] = context; return 0; }
@@ -170,10 +174,10 @@ int cuStreamCreateWithPriority(Stream **stream, unsigned flags, int priority) {
     Stream *made = calloc(1, sizeof *made);
     made->context = context;
     made->last = &made->first;
-    pthread_cond_init(&made->given, NULL);
+    pthread_cond_init(&made->pushed, NULL);
     made->jitter = __atomic_add_fetch(&seed, 0x9e3779b9u, __ATOMIC_SEQ_CST);
     pthread_t thread;
-    pthread_create(&thread, NULL, serve, made);
+    pthread_create(&thread, NULL, run_stream, made);
     pthread_detach(thread);
     pthread_mutex_lock(&lock);
     made->next = context->streams;
@@ -189,7 +193,7 @@ int cuStreamDestroy_v2(Stream *stream) {
     while (*at != stream) at = &(*at)->next;
     *at = stream->next;
     stream->destroyed = 1;
-    pthread_cond_signal(&stream->given);
+    pthread_cond_signal(&stream->pushed);
     pthread_mutex_unlock(&lock);
     count(&live_streams, -1);
     return 0;
@@ -208,7 +212,7 @@ int cuStreamQuery(Stream *stream) {
 int cuStreamWaitEvent(Stream *stream, Event *event, unsigned flags) {
     if (flags) return INVALID_VALUE;
     pthread_mutex_lock(&lock);
-    push(stream, await_mark, mark(event));
+    push(stream, await_event, last_recording(event));
     pthread_mutex_unlock(&lock);
     return 0;
 }
@@ -219,21 +223,21 @@ int cuStreamWaitValue32_v2(Stream *stream, uint64_t address, uint32_t value, uns
     stand_in_enqueue(stream, await_value, wanted);
     return 0;
 }
-// All later work of the GPU waits, that of NCCL's streams too.
+// All later work of the GPU waits, including that on NCCL's streams.
 int cuCtxWaitEvent(Context *context, Event *event) {
     pthread_mutex_lock(&lock);
-    for (Stream *stream = context->streams; stream; stream = stream->next) push(stream, await_mark, mark(event));
+    for (Stream *stream = context->streams; stream; stream = stream->next) push(stream, await_event, last_recording(event));
     pthread_mutex_unlock(&lock);
     return 0;
 }
 
-// The event comes after all that any stream of the context was given, NCCL's streams too.
-typedef struct Everything { Mark *mark; int streams; } Everything;
+// The event fires after all tasks of all streams of the context, including NCCL's.
+typedef struct ContextRecording { Recording *recording; int streams; } ContextRecording;
 
-static void reach_all(void *argument) {
-    Everything *all = argument;
+static void fire_after_all(void *argument) {
+    ContextRecording *all = argument;
     if (__atomic_sub_fetch(&all->streams, 1, __ATOMIC_SEQ_CST)) return;
-    reach(all->mark);
+    fire(all->recording);
     free(all);
 }
 
@@ -241,11 +245,11 @@ int cuCtxRecordEvent(Context *context, Event *event) {
     if (event->context != context) return INVALID_CONTEXT;
     pthread_mutex_lock(&lock);
     event->recorded++;
-    Everything *all = malloc(sizeof *all);
-    *all = (Everything){mark(event), 0};
+    ContextRecording *all = malloc(sizeof *all);
+    *all = (ContextRecording){last_recording(event), 0};
     for (Stream *stream = context->streams; stream; stream = stream->next) all->streams++;
-    for (Stream *stream = context->streams; stream; stream = stream->next) push(stream, reach_all, all);
-    if (!context->streams) event->done = event->recorded, free(all->mark), free(all);
+    for (Stream *stream = context->streams; stream; stream = stream->next) push(stream, fire_after_all, all);
+    if (!context->streams) event->done = event->recorded, free(all->recording), free(all);
     pthread_mutex_unlock(&lock);
     return 0;
 }
@@ -263,7 +267,7 @@ int cuEventRecord(Event *event, Stream *stream) {
     if (event->context != stream->context) return INVALID_CONTEXT;
     pthread_mutex_lock(&lock);
     event->recorded++;
-    push(stream, reach, mark(event));
+    push(stream, fire, last_recording(event));
     pthread_mutex_unlock(&lock);
     return 0;
 }
@@ -274,7 +278,7 @@ int cuEventQuery(Event *event) {
     return done ? 0 : NOT_READY;
 }
 
-// The first version: drivers of before 12.8 have no other.
+// The first version of this function: drivers before 12.8 have no other.
 int cuEventElapsedTime(float *milliseconds, Event *start, Event *end) {
     (void)start, (void)end;
     *milliseconds = 1.5f;
@@ -316,5 +320,5 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
     *value = attribute == 75 ? 9 : 0;
     return 0;
 }
-// Each GPU reaches the next one's memory, but the last one reaches none.
+// Each GPU can access the next one's memory, and the last one none.
 int cuDeviceCanAccessPeer(int *can, int from, int to) { *can = to == from + 1; return 0; }

@@ -1,21 +1,20 @@
-// A stand-in for NCCL on hosts without GPUs. Ranks are threads of one process, each on a "GPU" of the
-// stand-in driver; operations run on its streams, over the process's own memory, adding in rank order. It is
-// strict about the order of calls: a call on a communicator that has not settled, or has ended, fails and is
-// counted as misuse. It proves in which order this project calls NCCL and what it does with the answers. It
-// proves nothing about NVIDIA's library.
+// A stand-in for NCCL on hosts without GPUs. Ranks are threads of one process, each on a "GPU" of the stand-in for the driver.
+// Operations run on its streams, over the process's own memory, and add in rank order. It is strict about the order of calls: a
+// call on a communicator whose last call is still in progress, or which has ended, fails and counts as misuse. It shows in which
+// order this project calls NCCL and what it does with the results, and nothing about NVIDIA's library.
 //
-// Settings, from the environment; an operation's number counts from 1 on each communicator:
+// Settings, from the environment, with their defaults; operations are numbered from 1 on each communicator:
 //   STAND_IN_NCCL         the version code (22703)
-//   STAND_IN_FILE         NAME=VALUE, what NCCL's files say
-//   STAND_IN_POLLS        how often a call is found in progress before it has effect (2)
-//   STAND_IN_STUCK        the number of the operation that never ends on its stream
-//   STAND_IN_UNSETTLED    the number of the operation that stays in progress
-//   STAND_IN_ASYNC_ERROR  the number of the operation that never ends and later makes an asynchronous error
+//   STAND_IN_FILE         NAME=VALUE, the content of NCCL's configuration file
+//   STAND_IN_POLLS        how often a call is found in progress before it takes effect (2)
+//   STAND_IN_STUCK        the number of the operation that never finishes on its stream
+//   STAND_IN_IN_PROGRESS  the number of the operation whose call stays in progress
+//   STAND_IN_ASYNC_ERROR  the number of the operation that never finishes and later causes an asynchronous error
 //   STAND_IN_CALL_FAILS   the number of the operation whose call fails
-//   STAND_IN_LAST_ERROR   how long the text of an error takes, in milliseconds (0)
+//   STAND_IN_LAST_ERROR   how long ncclGetLastError takes, in milliseconds (0)
 //   STAND_IN_FINALIZE     "hangs": finalizing stays in progress
-//   STAND_IN_CONNECTS     the first operation of a communicator stays in progress until all of its ranks have called one, as
-//                         NCCL connects ranks when they first need it
+//   STAND_IN_CONNECTS     if set, the first operation of a communicator stays in progress until all of its ranks have called one,
+//                         as in NCCL, which connects ranks when they first need it
 #include <dlfcn.h>
 #include <limits.h>
 #include <pthread.h>
@@ -31,7 +30,7 @@
 
 pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static Room *rooms;
+static Group *groups;
 char last_error[256];
 static long finalizes, destroys, aborts, misuses, inits, failures;
 void (*enqueue)(void *, void (*)(void *), void *);
@@ -72,24 +71,24 @@ static __thread int group_depth;
 static __thread Comm *group_comm;
 static __thread Comm *begun;
 
-// The thread may begin something with another communicator.
-static void join(Comm *comm) {
+// The calling thread may now start a call on another communicator.
+static void release_thread(Comm *comm) {
     if (comm->begun) *comm->begun = NULL;
     comm->begun = NULL;
 }
 
-static int settled(Comm *comm) {
+static int completed(Comm *comm) {
     if (comm->ended) return misuse("a call on a communicator that has ended");
-    if (comm->polls) return misuse("a call before the last one has settled");
-    join(comm);
+    if (comm->polls) return misuse("a call while the last one is in progress");
+    release_thread(comm);
     return SUCCESS;
 }
 
 static int usable(Comm *comm) {
-    int code = settled(comm);
+    int code = completed(comm);
     if (!code && comm->finalizing) code = misuse("a call on a communicator that is finalized");
-    // A look for errors is not enough for NCCL of before 2.26.
-    if (!code && begun) code = misuse("a call before the thread's last one, of another communicator, was seen to have settled");
+    // Before 2.26, NCCL needs more than a query of the error.
+    if (!code && begun) code = misuse("a call while the thread's last one, on another communicator, has not been seen to complete");
     return code;
 }
 
@@ -98,18 +97,18 @@ static void begin(Comm *comm) {
     if (setting("STAND_IN_NCCL", NEWEST) < 22600) begun = comm, comm->begun = &begun;
 }
 
-static int put(Comm *comm, Op op) {
+static int add_operation(Comm *comm, Op op) {
     pthread_mutex_lock(&lock);
     int code = usable(comm);
     comm->operations++;
     if (!code && comm->operations == setting("STAND_IN_CALL_FAILS", 0)) {
-        snprintf(last_error, sizeof last_error, "stand-in: operation %ld was told to fail", comm->operations);
+        snprintf(last_error, sizeof last_error, "stand-in: operation %ld is set to fail", comm->operations);
         failures++;
         code = INTERNAL_ERROR;
     }
     if (!code && !current()) code = misuse("an operation on a thread without a GPU");
-    if (!code && (op.peer < 0 || op.peer >= comm->room->size)) {
-        snprintf(last_error, sizeof last_error, "stand-in: no rank %d of %d", op.peer, comm->room->size);
+    if (!code && (op.peer < 0 || op.peer >= comm->group->size)) {
+        snprintf(last_error, sizeof last_error, "stand-in: no rank %d of %d", op.peer, comm->group->size);
         code = INVALID_ARGUMENT;
     }
     if (!code) {
@@ -117,14 +116,14 @@ static int put(Comm *comm, Op op) {
         if (comm->operations == setting("STAND_IN_ASYNC_ERROR", 0)) {
             comm->stuck = comm->fails = 1;
         }
-        if (!comm->connects) comm->connects = 1, comm->room->connected++;
+        if (!comm->connects) comm->connects = 1, comm->group->connected++;
         Op *made = malloc(sizeof *made);
         *made = op;
         *comm->last = made;
         comm->last = &made->next;
         if (group_depth) group_comm = comm;
         else begin(comm), code = IN_PROGRESS;
-        if (comm->operations == setting("STAND_IN_UNSETTLED", 0)) comm->polls = INT_MAX;
+        if (comm->operations == setting("STAND_IN_IN_PROGRESS", 0)) comm->polls = INT_MAX;
     }
     pthread_mutex_unlock(&lock);
     return code;
@@ -145,22 +144,22 @@ int ncclGroupEnd(void) {
 }
 
 int ncclAllReduce(const void *from, void *to, size_t count, int type, int reduction, Comm *comm, void *stream) {
-    return put(comm, (Op){ALL_REDUCE, from, to, count, type, reduction, 0, stream, NULL});
+    return add_operation(comm, (Op){ALL_REDUCE, from, to, count, type, reduction, 0, stream, NULL});
 }
 int ncclReduceScatter(const void *from, void *to, size_t count, int type, int reduction, Comm *comm, void *stream) {
-    return put(comm, (Op){REDUCE_SCATTER, from, to, count, type, reduction, 0, stream, NULL});
+    return add_operation(comm, (Op){REDUCE_SCATTER, from, to, count, type, reduction, 0, stream, NULL});
 }
 int ncclAllGather(const void *from, void *to, size_t count, int type, Comm *comm, void *stream) {
-    return put(comm, (Op){ALL_GATHER, from, to, count, type, 0, 0, stream, NULL});
+    return add_operation(comm, (Op){ALL_GATHER, from, to, count, type, 0, 0, stream, NULL});
 }
 int ncclBroadcast(const void *from, void *to, size_t count, int type, int root, Comm *comm, void *stream) {
-    return put(comm, (Op){BROADCAST, from, to, count, type, 0, root, stream, NULL});
+    return add_operation(comm, (Op){BROADCAST, from, to, count, type, 0, root, stream, NULL});
 }
 int ncclSend(const void *from, size_t count, int type, int peer, Comm *comm, void *stream) {
-    return put(comm, (Op){SEND, from, NULL, count, type, 0, peer, stream, NULL});
+    return add_operation(comm, (Op){SEND, from, NULL, count, type, 0, peer, stream, NULL});
 }
 int ncclRecv(void *to, size_t count, int type, int peer, Comm *comm, void *stream) {
-    return put(comm, (Op){RECV, NULL, to, count, type, 0, peer, stream, NULL});
+    return add_operation(comm, (Op){RECV, NULL, to, count, type, 0, peer, stream, NULL});
 }
 
 int ncclGetVersion(int *version) { *version = (int)setting("STAND_IN_NCCL", NEWEST); return SUCCESS; }
@@ -174,7 +173,7 @@ int ncclGetUniqueId(Id *id) {
 const char *ncclGetLastError(Comm *comm) {
     usleep((useconds_t)setting("STAND_IN_LAST_ERROR", 0) * 1000);
     pthread_mutex_lock(&lock);
-    if (comm->ended) misuse("a look at the error of a communicator that has ended");
+    if (comm->ended) misuse("a query of the last error of a communicator that has ended");
     pthread_mutex_unlock(&lock);
     return last_error;
 }
@@ -182,15 +181,15 @@ const char *ncclGetErrorString(int code) {
     return code == REMOTE_ERROR ? "remote process exited or there was a network error" : "stand-in: an error";
 }
 
-static Comm *new_comm(Room *room, int rank) {
+static Comm *new_comm(Group *group, int rank) {
     Comm *comm = calloc(1, sizeof *comm);
-    *comm = (Comm){.room = room, .rank = rank};
+    *comm = (Comm){.group = group, .rank = rank};
     comm->last = &comm->pending;
     inits++;
     return comm;
 }
 
-// As NCCL does with its files when it begins.
+// As NCCL does with its configuration files when it starts.
 static void read_file(void) {
     char name[128] = "";
     const char *file = getenv("STAND_IN_FILE"), *value = file ? strchr(file, '=') : NULL;
@@ -206,15 +205,15 @@ int ncclCommInitRankConfig(Comm **comm, int size, Id id, int rank, Config *confi
     int code = IN_PROGRESS;
     if (!find_driver() || !current()) code = CUDA_ERROR;
     else {
-        Room *room = rooms;
-        while (room && memcmp(&room->id, &id, sizeof id)) room = room->next;
-        if (!room) {
-            room = calloc(1, sizeof *room);
-            *room = (Room){.id = id, .size = size, .next = rooms};
-            rooms = room;
+        Group *group = groups;
+        while (group && memcmp(&group->id, &id, sizeof id)) group = group->next;
+        if (!group) {
+            group = calloc(1, sizeof *group);
+            *group = (Group){.id = id, .size = size, .next = groups};
+            groups = group;
         }
-        room->joined++;
-        *comm = new_comm(room, rank);
+        group->joined++;
+        *comm = new_comm(group, rank);
         begin(*comm);
         read_file();
     }
@@ -222,56 +221,56 @@ int ncclCommInitRankConfig(Comm **comm, int size, Id id, int rank, Config *confi
     return code;
 }
 
-// Each colour's ranks in order of key, then rank.
-static void make_children(Room *room) {
-    for (int leader = 0; leader < room->size; leader++) {
-        if (room->colors[leader] < 0 || room->children[leader]) continue;
-        Room *made = calloc(1, sizeof *made);
+// Makes a group of the ranks of each colour, in order of key, then rank.
+static void make_children(Group *group) {
+    for (int leader = 0; leader < group->size; leader++) {
+        if (group->colors[leader] < 0 || group->children[leader]) continue;
+        Group *made = calloc(1, sizeof *made);
         int members[RANKS];
-        for (int rank = 0; rank < room->size; rank++)
-            if (room->colors[rank] == room->colors[leader]) {
+        for (int rank = 0; rank < group->size; rank++)
+            if (group->colors[rank] == group->colors[leader]) {
                 int at = made->size++;
-                for (; at && room->keys[members[at - 1]] > room->keys[rank]; at--) members[at] = members[at - 1];
+                for (; at && group->keys[members[at - 1]] > group->keys[rank]; at--) members[at] = members[at - 1];
                 members[at] = rank;
             }
         made->joined = made->size;
-        for (int at = 0; at < made->size; at++) room->children[members[at]] = new_comm(made, at);
+        for (int at = 0; at < made->size; at++) group->children[members[at]] = new_comm(made, at);
     }
-    room->answered = room->size;
+    group->splits_pending = group->size;
     pthread_cond_broadcast(&changed);
 }
 
-// A split's thread: it writes where it was told to when all ranks have asked, also after an abort.
-static void *answer(void *argument) {
+// The thread of a split. It writes the result once all ranks have called, even after an abort.
+static void *finish_split(void *argument) {
     Comm *comm = argument;
-    Room *room = comm->room;
+    Group *group = comm->group;
     usleep(3000);
     pthread_mutex_lock(&lock);
-    while (!room->answered && !comm->aborted) pthread_cond_wait(&changed, &lock);
-    *comm->slot = room->answered ? room->children[comm->rank] : NULL;
+    while (!group->splits_pending && !comm->aborted) pthread_cond_wait(&changed, &lock);
+    *comm->slot = group->splits_pending ? group->children[comm->rank] : NULL;
     comm->slot = NULL;
-    if (room->answered && !--room->answered) room->asked = 0;
+    if (group->splits_pending && !--group->splits_pending) group->splits_called = 0;
     pthread_mutex_unlock(&lock);
     return NULL;
 }
 
-// As NCCL's, it says at once that it succeeded.
+// Like NCCL's, it reports success at once.
 int ncclCommSplit(Comm *comm, int color, int key, Comm **slot, Config *config) {
     if (config->magic != 0xcafebeef) return INVALID_ARGUMENT;
     pthread_mutex_lock(&lock);
     int code = usable(comm);
     if (!code) {
-        Room *room = comm->room;
-        while (room->answered) pthread_mutex_unlock(&lock), usleep(100), pthread_mutex_lock(&lock);
+        Group *group = comm->group;
+        while (group->splits_pending) pthread_mutex_unlock(&lock), usleep(100), pthread_mutex_lock(&lock);
         *slot = NULL;
         comm->slot = slot;
-        room->colors[comm->rank] = color;
-        room->keys[comm->rank] = key;
-        room->children[comm->rank] = NULL;
+        group->colors[comm->rank] = color;
+        group->keys[comm->rank] = key;
+        group->children[comm->rank] = NULL;
         begin(comm);
-        if (++room->asked == room->size) make_children(room);
+        if (++group->splits_called == group->size) make_children(group);
         pthread_t thread;
-        pthread_create(&thread, NULL, answer, comm);
+        pthread_create(&thread, NULL, finish_split, comm);
         pthread_detach(thread);
     }
     pthread_mutex_unlock(&lock);
@@ -280,23 +279,23 @@ int ncclCommSplit(Comm *comm, int color, int key, Comm **slot, Config *config) {
 
 static int attribute(Comm *comm, int *into, int value) {
     pthread_mutex_lock(&lock);
-    int code = settled(comm);
+    int code = completed(comm);
     *into = value;
     pthread_mutex_unlock(&lock);
     return code;
 }
-int ncclCommCount(Comm *comm, int *size) { return attribute(comm, size, comm->room->size); }
+int ncclCommCount(Comm *comm, int *size) { return attribute(comm, size, comm->group->size); }
 int ncclCommUserRank(Comm *comm, int *rank) { return attribute(comm, rank, comm->rank); }
 
 int ncclCommGetAsyncError(Comm *comm, int *error) {
     pthread_mutex_lock(&lock);
     int code = SUCCESS;
-    Room *room = comm->room;
-    int waits = room->joined < room->size || comm->slot
-        || (comm->pending && room->connected < room->size && getenv("STAND_IN_CONNECTS"))
-        || (comm->finalizing && (room->finalized < room->size || getenv("STAND_IN_FINALIZE")));
+    Group *group = comm->group;
+    int waits = group->joined < group->size || comm->slot
+        || (comm->pending && group->connected < group->size && getenv("STAND_IN_CONNECTS"))
+        || (comm->finalizing && (group->finalized < group->size || getenv("STAND_IN_FINALIZE")));
     *error = IN_PROGRESS;
-    if (comm->ended) code = misuse("a look at a communicator that has ended");
+    if (comm->ended) code = misuse("a query of a communicator that has ended");
     else if (comm->error) *error = comm->error;
     else if (comm->polls && comm->polls != INT_MAX && !(comm->polls == 1 && waits) && !--comm->polls) {
         if (comm->pending) {
@@ -316,7 +315,7 @@ int ncclCommFinalize(Comm *comm) {
     if (!code) {
         finalizes++;
         comm->finalizing = 1;
-        comm->room->finalized++;
+        comm->group->finalized++;
         begin(comm);
         code = IN_PROGRESS;
     }
@@ -340,7 +339,7 @@ int ncclCommAbort(Comm *comm) {
     int code = comm->ended ? misuse("aborted after its end") :
                !current() ? misuse("aborted on a thread without a GPU") : SUCCESS;
     aborts++;
-    join(comm);
+    release_thread(comm);
     comm->ended = comm->aborted = 1;
     pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&lock);

@@ -1,4 +1,4 @@
-// What the parts of the stand-in for NCCL share.
+// Declarations that the parts of the stand-in for NCCL share.
 #pragma GCC visibility push(hidden)
 
 enum { SUCCESS, CUDA_ERROR, SYSTEM_ERROR, INTERNAL_ERROR, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, IN_PROGRESS };
@@ -20,43 +20,44 @@ typedef struct Op {
     struct Op *next;
 } Op;
 
-// It is read where the sender has it, when the receiver takes it.
+// Its data stays in the sender's memory until the receiver copies it.
 typedef struct Message { int from, to; const void *data; size_t bytes; int taken; struct Message *next; } Message;
 
-// What ranks of a communicator share.
-typedef struct Room {
+// The state that the ranks of a communicator share.
+typedef struct Group {
     Id id;
     int size, joined, finalized, connected;
-    // The collective that is being met for, and how many were.
-    Op *offers[RANKS];
-    int offered;
-    unsigned long met;
+    // The collective that is under way: the operation of each rank that has got to it, and how many have; and the number of
+    // collectives that are done.
+    Op *contributions[RANKS];
+    int contributed;
+    unsigned long generation;
     Message *messages;
-    // The split that is being met for.
-    int colors[RANKS], keys[RANKS], asked, answered;
+    // The split that is under way.
+    int colors[RANKS], keys[RANKS], splits_called, splits_pending;
     struct Comm *children[RANKS];
-    struct Room *next;
-} Room;
+    struct Group *next;
+} Group;
 
 typedef struct Comm {
-    Room *room;
+    Group *group;
     int rank;
-    int polls;  // in progress for so many looks more
+    int polls;  // how many more times it is found in progress
     int aborted, ended, error, finalizing, stuck, fails, connects;
     long operations;
-    Op *pending, **last;  // in progress: not in a stream yet
-    struct Comm **slot;   // where a split puts what it makes; none when it has
-    struct Comm **begun;  // where the thread of the last call keeps it
+    Op *pending, **last;  // called, but not on a stream yet
+    struct Comm **slot;   // where a split writes its result; NULL once it has
+    struct Comm **begun;  // the thread-local variable of the last call's thread that points here
 } Comm;
 
 extern pthread_mutex_t lock;
 extern pthread_cond_t changed;
 extern char last_error[256];
-// Of the stand-in of the driver.
+// From the stand-in for the driver.
 extern void (*enqueue)(void *, void (*)(void *), void *);
 extern void *(*current)(void);
 
-// Puts operations of one communicator into their stream.
+// Enqueues the operations of one communicator on their stream.
 void launch(Comm *comm, Op *ops);
 
 #pragma GCC visibility pop

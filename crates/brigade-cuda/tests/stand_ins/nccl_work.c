@@ -1,4 +1,4 @@
-// The stand-in for NCCL: what its operations do when their streams get to them.
+// The stand-in for NCCL: its operations, as they run on streams.
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -14,14 +14,14 @@ static size_t size_of(int type) {
     return type == UINT8_TYPE ? 1 : type == HALF_TYPE || type == BRAIN_TYPE ? 2 : type == FLOAT_TYPE ? 4 : 8;
 }
 
-static float wide(uint16_t brain) {
+static float bf16_to_float(uint16_t brain) {
     uint32_t bits = (uint32_t)brain << 16;
     float value;
     memcpy(&value, &bits, 4);
     return value;
 }
 
-static uint16_t narrow(float value) {
+static uint16_t float_to_bf16(float value) {
     uint32_t bits;
     memcpy(&bits, &value, 4);
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
@@ -42,88 +42,88 @@ static void combine(void *into, const void *from, size_t count, int type, int re
         case DOUBLE_TYPE: COMBINE(double) break;
         default:
             for (size_t i = 0; i < count; i++) {
-                float a = wide(((uint16_t *)into)[i]), b = wide(((const uint16_t *)from)[i]);
-                ((uint16_t *)into)[i] = narrow(reduction == MAX_OP ? (b > a ? b : a) : a + b);
+                float a = bf16_to_float(((uint16_t *)into)[i]), b = bf16_to_float(((const uint16_t *)from)[i]);
+                ((uint16_t *)into)[i] = float_to_bf16(reduction == MAX_OP ? (b > a ? b : a) : a + b);
             }
     }
 }
 
-// The last rank that comes does the work of all.
-static void work(Room *room) {
-    Op *first = room->offers[0];
+// Computes the results of all ranks, on the stream of the last one that gets there.
+static void work(Group *group) {
+    Op *first = group->contributions[0];
     size_t bytes = first->count * size_of(first->type);
-    size_t total = first->kind == REDUCE_SCATTER || first->kind == ALL_GATHER ? bytes * room->size : bytes;
+    size_t total = first->kind == REDUCE_SCATTER || first->kind == ALL_GATHER ? bytes * group->size : bytes;
     char *result = malloc(total + 1);
     switch (first->kind) {
         case ALL_REDUCE:
         case REDUCE_SCATTER:
             memcpy(result, first->from, total);
-            for (int rank = 1; rank < room->size; rank++)
-                combine(result, room->offers[rank]->from, total / size_of(first->type), first->type, first->reduction);
+            for (int rank = 1; rank < group->size; rank++)
+                combine(result, group->contributions[rank]->from, total / size_of(first->type), first->type, first->reduction);
             break;
         case ALL_GATHER:
-            for (int rank = 0; rank < room->size; rank++)
-                memcpy(result + rank * bytes, room->offers[rank]->from, bytes);
+            for (int rank = 0; rank < group->size; rank++)
+                memcpy(result + rank * bytes, group->contributions[rank]->from, bytes);
             break;
-        case BROADCAST: memcpy(result, room->offers[first->peer]->from, bytes); break;
+        case BROADCAST: memcpy(result, group->contributions[first->peer]->from, bytes); break;
     }
-    for (int rank = 0; rank < room->size; rank++) {
-        Op *op = room->offers[rank];
+    for (int rank = 0; rank < group->size; rank++) {
+        Op *op = group->contributions[rank];
         if (op->kind == REDUCE_SCATTER) memcpy(op->to, result + rank * bytes, bytes);
         else memcpy(op->to, result, total);
     }
     free(result);
 }
 
-// ---- What runs on streams ----
+// ---- Tasks of streams ----
 
 typedef struct Launch { Comm *comm; Op *ops; int stuck, fails; } Launch;
 
 static void collective(Comm *comm, Op *op) {
-    Room *room = comm->room;
-    while (room->offers[comm->rank] && !comm->aborted) pthread_cond_wait(&changed, &lock);
+    Group *group = comm->group;
+    while (group->contributions[comm->rank] && !comm->aborted) pthread_cond_wait(&changed, &lock);
     if (comm->aborted) return;
-    unsigned long met = room->met;
-    room->offers[comm->rank] = op;
-    if (++room->offered == room->size) {
-        work(room);
-        memset(room->offers, 0, sizeof room->offers);
-        room->offered = 0;
-        room->met++;
+    unsigned long generation = group->generation;
+    group->contributions[comm->rank] = op;
+    if (++group->contributed == group->size) {
+        work(group);
+        memset(group->contributions, 0, sizeof group->contributions);
+        group->contributed = 0;
+        group->generation++;
         pthread_cond_broadcast(&changed);
     }
-    while (room->met == met && !comm->aborted) pthread_cond_wait(&changed, &lock);
-    if (room->met == met) room->offers[comm->rank] = NULL, room->offered--;
+    while (group->generation == generation && !comm->aborted) pthread_cond_wait(&changed, &lock);
+    if (group->generation == generation) group->contributions[comm->rank] = NULL, group->contributed--;
 }
 
-static Message **message(Room *room, int from, int to) {
-    for (Message **at = &room->messages; *at; at = &(*at)->next)
+static Message **message(Group *group, int from, int to) {
+    for (Message **at = &group->messages; *at; at = &(*at)->next)
         if ((*at)->from == from && (*at)->to == to) return at;
     return NULL;
 }
 
-static void take_back(Room *room, Message *message) {
-    for (Message **at = &room->messages; *at; at = &(*at)->next)
+static void withdraw(Group *group, Message *message) {
+    for (Message **at = &group->messages; *at; at = &(*at)->next)
         if (*at == message) { *at = message->next; return; }
 }
 
 static void run(void *argument) {
     Launch *launch = argument;
     Comm *comm = launch->comm;
-    Room *room = comm->room;
+    Group *group = comm->group;
     Message *sent[64];
     int sends = 0;
-    if (launch->fails) usleep(20000);  // the call has settled long before
+    if (launch->fails) usleep(20000);  // long after the call has completed
     pthread_mutex_lock(&lock);
     if (launch->fails) {
         comm->error = REMOTE_ERROR;
         snprintf(last_error, sizeof last_error, "stand-in: a peer has gone");
     }
     while (launch->stuck && !comm->aborted) pthread_cond_wait(&changed, &lock);
-    // All sends are offered before the first receive, so that both directions run at once.
+    // All sends are contributed before the first receive, so that both directions run at once.
     for (Op *op = launch->ops; op && !comm->aborted; op = op->next) {
         if (op->kind != SEND) continue;
-        Message *made = calloc(1, sizeof *made), **end = &room->messages;
+        Message *made = calloc(1, sizeof *made), **end = &group->messages;
         *made = (Message){comm->rank, op->peer, op->from, op->count * size_of(op->type), 0, NULL};
         while (*end) end = &(*end)->next;
         *end = made;
@@ -134,7 +134,7 @@ static void run(void *argument) {
         if (op->kind == SEND) continue;
         if (op->kind != RECV) { collective(comm, op); continue; }
         Message **found = NULL;
-        while (!comm->aborted && !(found = message(room, op->peer, comm->rank))) pthread_cond_wait(&changed, &lock);
+        while (!comm->aborted && !(found = message(group, op->peer, comm->rank))) pthread_cond_wait(&changed, &lock);
         if (!found) break;
         Message *taken = *found;
         *found = taken->next;
@@ -144,7 +144,7 @@ static void run(void *argument) {
     }
     for (int i = 0; i < sends; i++) {
         while (!sent[i]->taken && !comm->aborted) pthread_cond_wait(&changed, &lock);
-        if (!sent[i]->taken) take_back(room, sent[i]);
+        if (!sent[i]->taken) withdraw(group, sent[i]);
         free(sent[i]);
     }
     pthread_mutex_unlock(&lock);

@@ -1,4 +1,4 @@
-//! What `examine` says.
+//! The findings of `examine`.
 
 use brigade_cuda::examine;
 use brigade_report::Finding;
@@ -9,7 +9,7 @@ fn finding<'a>(findings: &'a [Finding], name: &str) -> &'a Finding {
     findings.iter().find(|finding| finding.name == name).unwrap()
 }
 
-stand_in_test!(all_that_is_there_is_shown, ["STAND_IN_GPUS" = "3", "NCCL_DEBUG" = "WARN"], {
+stand_in_test!(everything_that_is_found_is_shown, ["STAND_IN_GPUS" = "3", "NCCL_DEBUG" = "WARN"], {
     let findings = examine();
     for finding in &findings {
         println!("{finding:?}");
@@ -26,7 +26,7 @@ stand_in_test!(all_that_is_there_is_shown, ["STAND_IN_GPUS" = "3", "NCCL_DEBUG" 
 });
 
 stand_in_test!(
-    what_is_missing_comes_with_advice,
+    what_is_missing_is_shown_with_advice,
     ["STAND_IN_INIT" = "100", "BRIGADE_NCCL" = "/nowhere", "CUDA_VISIBLE_DEVICES" = ""],
     {
         let findings = examine();
@@ -42,9 +42,16 @@ stand_in_test!(
     }
 );
 
-stand_in_test!(an_older_driver_is_good_with_advice, ["STAND_IN_DRIVER" = "12020", "STAND_IN_GPUS" = "1"], {
-    let findings = examine();
-    let driver = finding(&findings, "driver");
-    assert!(driver.ok && driver.advice.as_ref().is_some_and(|advice| advice.contains("12.5")), "{driver:?}");
-    assert!(findings.iter().all(|finding| finding.name != "direct access between GPUs"));
-});
+stand_in_test!(
+    an_older_driver_is_good_but_comes_with_advice,
+    ["STAND_IN_DRIVER" = "12020", "STAND_IN_GPUS" = "1"],
+    {
+        let findings = examine();
+        let driver = finding(&findings, "driver");
+        assert!(
+            driver.ok && driver.advice.as_ref().is_some_and(|advice| advice.contains("12.5")),
+            "{driver:?}"
+        );
+        assert!(findings.iter().all(|finding| finding.name != "direct access between GPUs"));
+    }
+);

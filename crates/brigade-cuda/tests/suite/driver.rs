@@ -1,4 +1,4 @@
-//! What is found of the driver and its GPUs.
+//! The driver and its GPUs.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ stand_in_test!(an_old_driver_is_refused, ["STAND_IN_DRIVER" = "11040"], {
     assert_contains(&text, &["both/libcuda.so", "supports CUDA 11.4", "at least 12.0", "update the driver"]);
 });
 
-stand_in_test!(no_gpu_is_said, ["STAND_IN_INIT" = "100", "CUDA_VISIBLE_DEVICES" = "-1"], {
+stand_in_test!(no_gpu_is_reported, ["STAND_IN_INIT" = "100", "CUDA_VISIBLE_DEVICES" = "-1"], {
     let text = driver().err().unwrap().to_string();
     assert_contains(
         &text,
@@ -38,7 +38,7 @@ stand_in_test!(no_gpu_is_said, ["STAND_IN_INIT" = "100", "CUDA_VISIBLE_DEVICES" 
     );
 });
 
-stand_in_test!(a_mismatch_is_said, ["STAND_IN_INIT" = "803"], {
+stand_in_test!(a_mismatch_is_reported, ["STAND_IN_INIT" = "803"], {
     let text = driver().err().unwrap().to_string();
     assert_contains(
         &text,
@@ -46,11 +46,11 @@ stand_in_test!(a_mismatch_is_said, ["STAND_IN_INIT" = "803"], {
     );
 });
 
-stand_in_test!(an_unknown_result_is_said, ["STAND_IN_INIT" = "123456"], {
+stand_in_test!(an_unknown_result_is_reported, ["STAND_IN_INIT" = "123456"], {
     assert_contains(&driver().err().unwrap().to_string(), &["an unknown CUresult (123456)", "nvidia-smi"]);
 });
 
-stand_in_test!(without_a_library_it_says_so, ["libraries" = "none"], {
+stand_in_test!(a_missing_library_is_reported, ["libraries" = "none"], {
     match driver() {
         Err(error) => {
             assert_eq!(error, Error::NoDriver);
@@ -60,7 +60,7 @@ stand_in_test!(without_a_library_it_says_so, ["libraries" = "none"], {
     }
 });
 
-stand_in_test!(a_gpu_that_is_not_there_is_named, ["STAND_IN_GPUS" = "1"], {
+stand_in_test!(a_gpu_that_does_not_exist_is_named, ["STAND_IN_GPUS" = "1"], {
     let text = Context::new(3).err().unwrap().to_string();
     assert_contains(
         &text,
@@ -75,7 +75,7 @@ stand_in_test!(an_older_driver_has_no_context_events, ["STAND_IN_DRIVER" = "1204
     assert_contains(&text, &["CUDA 12.4", "needs 12.5"]);
 });
 
-stand_in_test!(what_is_made_is_given_back, [], {
+stand_in_test!(everything_that_is_made_is_freed, [], {
     let context = Context::new(0).unwrap();
     let stream = Stream::new(&context).unwrap();
     let event = Arc::new(Event::new(&context).unwrap());
@@ -86,9 +86,9 @@ stand_in_test!(what_is_made_is_given_back, [], {
     assert_eq!((live("streams"), live("events"), live("contexts")), (0, 0, 0));
 });
 
-// Burn's backend measures times, to choose between kernels, by this function of cudarc: of CUDA 13 it takes one that drivers of
-// before 12.8 lack, and panics.
-stand_in_test!(times_are_measured_as_every_driver_can, ["STAND_IN_DRIVER" = "12000"], {
+// Burn's backend times kernels, to choose between them, with this function of cudarc. Its variant for CUDA 13 needs a function that
+// drivers before 12.8 lack, and panics without it.
+stand_in_test!(kernels_are_timed_with_a_function_that_every_driver_has, ["STAND_IN_DRIVER" = "12000"], {
     // SAFETY: the stand-in does not look at the events.
     let elapsed =
         unsafe { cudarc::driver::result::event::elapsed(std::ptr::null_mut(), std::ptr::null_mut()) };

@@ -1,4 +1,4 @@
-//! The results of every operation, and communicators that are split.
+//! The results of every operation, and of splitting communicators.
 
 use std::time::Duration;
 
@@ -11,23 +11,23 @@ use crate::harness::{SOON, TestRank, address, alone, assert_contains, communicat
 
 const COUNT: usize = 5;
 
-/// What rank r has at place i.
+/// The element of a rank at index i.
 fn value(rank: usize, i: usize) -> f64 {
     (10 * rank + i + 1) as f64
 }
 
 fn all_reduce<T: Copy + PartialEq + std::fmt::Debug>(
     rank: &TestRank,
-    element: DType,
+    dtype: DType,
     op: ReduceOp,
     from: impl Fn(f64) -> T,
 ) {
     let mut send: Vec<T> = (0..COUNT).map(|i| from(value(rank.rank, i))).collect();
     let mut recv = vec![from(0.0); COUNT];
-    assert_eq!(size_of::<T>(), element.size());
+    assert_eq!(size_of::<T>(), dtype.size());
     let (sent, received) = (address(&mut send), address(&mut recv));
     // SAFETY: both live until the stream is done.
-    let enqueue = |call: &GroupCall<'_>| unsafe { call.all_reduce(sent, received, COUNT, element, op) };
+    let enqueue = |call: &GroupCall<'_>| unsafe { call.all_reduce(sent, received, COUNT, dtype, op) };
     rank.enqueue("all_reduce", enqueue).unwrap();
     rank.stream.synchronize_within(SOON).unwrap();
     let ranks = 0..rank.size;
@@ -35,7 +35,7 @@ fn all_reduce<T: Copy + PartialEq + std::fmt::Debug>(
         Sum => from(ranks.clone().map(|r| value(r, i)).sum()),
         Max => from(value(rank.size - 1, i)),
     });
-    assert_eq!(recv, expected.collect::<Vec<_>>(), "{element:?}, {op}");
+    assert_eq!(recv, expected.collect::<Vec<_>>(), "{dtype:?}, {op}");
 }
 
 fn every_type(rank: &TestRank) {
@@ -72,7 +72,7 @@ fn the_other_collectives(rank: &TestRank) {
     assert_eq!(same, expected);
 }
 
-/// Both directions at once, in a ring; a rank alone sends to itself.
+/// Around a ring, sending and receiving at once. A single rank sends to itself.
 fn a_ring(rank: &TestRank) {
     let (next, before) = ((rank.rank + 1) % rank.size, (rank.rank + rank.size - 1) % rank.size);
     let mut send = vec![rank.rank as u8; 7];
@@ -105,7 +105,7 @@ stand_in_test!(one_rank, ["STAND_IN_GPUS" = "1"], { everything(1) });
 
 stand_in_test!(three_ranks, ["STAND_IN_GPUS" = "3"], { everything(3) });
 
-stand_in_test!(calls_that_are_long_in_progress, ["STAND_IN_GPUS" = "3", "STAND_IN_POLLS" = "40"], {
+stand_in_test!(calls_that_stay_in_progress_for_long, ["STAND_IN_GPUS" = "3", "STAND_IN_POLLS" = "40"], {
     everything(3)
 });
 
@@ -126,7 +126,7 @@ stand_in_test!(one_rank_sends_and_another_receives, [], {
     assert_eq!(communicator_counts(), (2, 2, 2, 0));
 });
 
-fn groups_are_split_off() {
+fn communicators_are_split() {
     world(3, |rank| {
         let color = (rank.rank != 1).then_some(7);
         let outer = rank.comm.split("outer", color, 10 - rank.rank, SOON).unwrap();
@@ -151,10 +151,10 @@ fn groups_are_split_off() {
     assert_eq!(communicator_counts(), (8, 8, 8, 0));
 }
 
-stand_in_test!(splits, ["STAND_IN_GPUS" = "3"], { groups_are_split_off() });
+stand_in_test!(splits, ["STAND_IN_GPUS" = "3"], { communicators_are_split() });
 
 stand_in_test!(splits_of_an_older_nccl, ["STAND_IN_GPUS" = "3", "STAND_IN_NCCL" = "21903"], {
-    groups_are_split_off()
+    communicators_are_split()
 });
 
 stand_in_test!(impossible_ranks_and_colours_are_refused, [], {

@@ -1,4 +1,4 @@
-//! Operations run in streams: later, and in the order that events and values say.
+//! Operations run on streams, asynchronously, in the order that events and values impose.
 
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -9,10 +9,10 @@ use brigade_cuda::{Error, Event, GroupCall, Stream};
 
 use crate::harness::{SOON, address, alone, communicator_counts, eventually, world};
 
-/// What must not happen is looked for so long.
+/// How long to watch for something that must not happen.
 const A_WHILE: Duration = Duration::from_millis(30);
 
-stand_in_test!(an_event_comes_after_the_operation_before_it, ["STAND_IN_POLLS" = "10"], {
+stand_in_test!(an_event_fires_after_the_operation_before_it, ["STAND_IN_POLLS" = "10"], {
     world(2, |rank| {
         for round in 0..20 {
             let (mut send, mut recv) = ([round as f32; 4], [-1.0f32; 4]);
@@ -31,7 +31,7 @@ stand_in_test!(an_event_comes_after_the_operation_before_it, ["STAND_IN_POLLS" =
     assert_eq!(communicator_counts(), (2, 2, 2, 0));
 });
 
-stand_in_test!(a_stream_waits_for_another_ones_event, [], {
+stand_in_test!(a_stream_waits_for_an_event_of_another, [], {
     world(2, |rank| {
         let second = Stream::new(&rank.context).unwrap();
         let (mut send, mut sum, mut all) = ([1i64; 2], [0i64; 2], [0i64; 4]);
@@ -55,8 +55,7 @@ stand_in_test!(a_stream_waits_for_a_value, [], {
         let flag = AtomicU32::new(u32::MAX);
         let (mut send, mut recv) = ([3u8; 4], [0u8; 4]);
         let (from, into) = (address(&mut send), address(&mut recv));
-        // SAFETY: all live until the stream is done. The counter wraps around: 1 comes after its largest
-        // value.
+        // SAFETY: all live until the stream is done. The counter wraps: 1 comes after its largest value.
         unsafe { rank.stream.wait_value32(flag.as_ptr() as u64, 1) }.unwrap();
         let enqueue = |call: &GroupCall<'_>| unsafe { call.all_reduce(from, into, 4, DType::U8, Sum) };
         rank.enqueue("all_reduce", enqueue).unwrap();
@@ -64,7 +63,7 @@ stand_in_test!(a_stream_waits_for_a_value, [], {
         assert!(!rank.stream.is_done().unwrap());
         let error = rank.stream.synchronize_within(A_WHILE).unwrap_err();
         assert!(matches!(error, Error::Deadline { waited: A_WHILE, .. }), "{error}");
-        // SAFETY: written only by the stream, which waits.
+        // SAFETY: only the stream writes to it, which waits.
         assert_eq!(unsafe { std::ptr::read_volatile(&raw const recv) }, [0; 4]);
         flag.store(2, SeqCst);
         rank.stream.synchronize_within(SOON).unwrap();
@@ -75,15 +74,15 @@ stand_in_test!(a_stream_waits_for_a_value, [], {
 
 stand_in_test!(a_context_waits_for_an_event, [], {
     alone(|rank| {
-        let computing = Stream::new(&rank.context).unwrap();
+        let compute = Stream::new(&rank.context).unwrap();
         let (flag, before, after) = (AtomicU32::new(0), event(&rank), event(&rank));
         let communicated = event(&rank);
         // SAFETY: it lives until the stream is done.
         unsafe { rank.stream.wait_value32(flag.as_ptr() as u64, 1) }.unwrap();
         rank.stream.record(&communicated).unwrap();
-        computing.record(&before).unwrap();
+        compute.record(&before).unwrap();
         rank.context.wait_event(&communicated).unwrap();
-        computing.record(&after).unwrap();
+        compute.record(&after).unwrap();
         eventually("what was enqueued before", || before.is_done().unwrap());
         std::thread::sleep(A_WHILE);
         assert!(!after.is_done().unwrap());

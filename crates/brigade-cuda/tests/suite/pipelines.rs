@@ -98,10 +98,10 @@ impl Case {
                         sim.world.warmed_up();
                     }
                 }
-                sim.computing.stream.synchronize_within(SOON).map_err(|error| error.to_string())
+                sim.compute.stream.synchronize_within(SOON).map_err(|error| error.to_string())
             };
             let result = run();
-            let (checked, wrong) = sim.computing.found();
+            let (checked, wrong) = sim.compute.found();
             let ended = Instant::now();
             if result == Err(EXITED.to_owned()) && self.plan.exit.is_some_and(|exit| exit.hangs) {
                 std::mem::forget(sim);
@@ -285,7 +285,7 @@ stand_in_test!(the_second_step_may_not_take_longer, ["STAND_IN_GPUS" = "2"], {
 stand_in_test!(all_fail_if_one_rank_fails_after_it_started_an_operation, ["STAND_IN_DRIVER" = "12040"], {
     let sim = Sim { mesh: Mesh { pp: 1, dp: 2 }, order: OrderKind::Counter, limit: SOON };
     sim.run(|rank| {
-        let memory = rank.pool.allocate(4, &rank.computing);
+        let memory = rank.pool.allocate(4, &rank.compute);
         let address = memory.place().address();
         let enqueue = |call: &GroupCall<'_>| {
             // SAFETY: it is held until the operation is done.

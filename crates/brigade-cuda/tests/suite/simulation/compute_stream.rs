@@ -1,4 +1,4 @@
-//! The stream that a rank computes on, whose work is host functions of the stand-in.
+//! The stream that a rank computes on. Its kernels are host functions that the stand-in runs.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -11,7 +11,7 @@ use cudarc::driver::sys::CUstream;
 use super::memory_pool::Address;
 use crate::harness::in_driver;
 
-/// What memory must hold: element `i` is `first + i * step`.
+/// The expected content of memory: element `i` is `first + i * step`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Numbers {
     pub first: i64,
@@ -28,20 +28,20 @@ impl Numbers {
     }
 }
 
-/// A stream, and what its work has found.
+/// A stream, and what its kernels have found.
 pub struct ComputeStream {
     pub stream: Stream,
     found: Arc<Found>,
 }
 
-/// What was looked at in the stream.
+/// The reads that kernels have checked.
 #[derive(Default)]
 pub struct Found {
     wrong: Mutex<Vec<String>>,
     checked: AtomicUsize,
 }
 
-/// One kernel: what it reads must hold what is said; then it writes.
+/// A kernel: checks that its inputs hold what they should, then writes its outputs.
 pub struct Kernel {
     pub name: String,
     pub reads: Vec<(Address, Numbers)>,
@@ -56,11 +56,11 @@ impl ComputeStream {
         Self { stream: Stream::new(context).unwrap(), found: Arc::default() }
     }
 
-    /// Gives the stream a function to run.
+    /// Enqueues a function.
     pub fn run(&self, work: impl FnOnce() + Send + 'static) {
         let work: Box<dyn FnOnce() + Send> = Box::new(work);
         let work = Box::into_raw(Box::new(work));
-        // SAFETY: the function is of this type, and takes the box once.
+        // SAFETY: the function has this type, and takes the box once.
         let code = unsafe { in_driver::<Launch>("cuLaunchHostFunc")(self.stream.raw(), call, work.cast()) };
         assert_eq!(code, 0);
     }
@@ -79,7 +79,7 @@ impl ComputeStream {
         });
     }
 
-    /// How many reads were checked until now, and what was wrong.
+    /// How many reads have been checked so far, and what was wrong.
     pub fn found(&self) -> (usize, Vec<String>) {
         (self.found.checked.load(SeqCst), self.found.wrong.lock().unwrap().clone())
     }
@@ -99,7 +99,7 @@ impl Found {
 }
 
 unsafe extern "C" fn call(work: *mut c_void) {
-    // SAFETY: what `run` made, once.
+    // SAFETY: made by `run`, and passed here once.
     let work = unsafe { Box::from_raw(work.cast::<Box<dyn FnOnce() + Send>>()) };
     work();
 }

@@ -1,4 +1,4 @@
-//! What data-parallel ranks share: sums of gradients, and parameters that are gathered ahead of their use.
+//! Collectives between data-parallel ranks: sums of gradients, and parameters that are gathered ahead of their use.
 
 use brigade_comm::{DType, OpType as Kind, ReduceOp};
 use brigade_cuda::{GroupCall, Work};
@@ -9,7 +9,7 @@ use super::memory_pool::Buffer;
 use super::step::{Checked, GRADIENT, Sharding, Step, text};
 
 impl Step<'_> {
-    /// Adds what a backward has found to the sums, and starts their reduction.
+    /// Accumulates the gradient of a backward, and starts the reduction when it is due.
     pub fn add(&mut self, block: usize, found: Checked, task: Task) -> Result<(), String> {
         if self.replicas > 1 && self.plan.sharding == Sharding::Full {
             if let Some((reduced, work)) = self.reducing.remove(&block) {
@@ -32,7 +32,7 @@ impl Step<'_> {
                     self.over_replicas(|replica| self.gradient(block, Task { micro_batch, ..task }, replica))
                 })
                 .fold(Numbers { first: 0, step: 0 }, Numbers::plus);
-            // In its place, and not.
+            // For every other block in place.
             let into = if block.is_multiple_of(2) {
                 sum.clone()
             } else {
@@ -44,7 +44,7 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Adds on the GPU, into other memory.
+    /// Adds on the GPU, into new memory.
     pub fn sum(&mut self, block: usize, found: Checked) {
         let sum = match self.sums.remove(&block) {
             None => found,
@@ -62,7 +62,7 @@ impl Step<'_> {
         let (from, into) = (from.place(), into.place());
         let (send, recv, int, sum) = (from.address(), into.address(), DType::I64, ReduceOp::Sum);
         let enqueue = |call: &GroupCall<'_>| {
-            // SAFETY: both are held until the operation is over, and are as large as it says.
+            // SAFETY: both are held until the operation is done, and are as large as it needs.
             unsafe {
                 match kind {
                     Kind::AllGather => call.all_gather(send, recv, from.elements(), int),
@@ -75,7 +75,7 @@ impl Step<'_> {
         comm_stream.start(kind, (DType::I64, from.bytes()), memory, enqueue).map_err(text)
     }
 
-    /// Starts the gathers of this turn; the block's own parameters, whole, if they are gathered.
+    /// Starts the all-gathers that are due before a block runs. Returns the block's own parameters, if they were gathered.
     pub fn before_block(&mut self, block: usize, program: &Program) -> Result<Option<Checked>, String> {
         let Some(Moves { gather, .. }) = program.moves.get(self.turn) else { return Ok(None) };
         for unit in gather {

@@ -1,35 +1,35 @@
-//! Memory that is handed out again as soon as nothing on the host holds it, as cubecl's pools do.
+//! A memory pool that reuses memory as soon as nothing on the host owns it, as cubecl's do.
 
 use std::sync::{Arc, Mutex};
 
 use super::compute_stream::ComputeStream;
 
-/// What memory holds when it is handed out.
+/// The content of newly allocated memory.
 pub const POISON: i64 = -0x5a5a_5a5a_5a5a;
 
-/// Memory of one GPU. The last that came back is handed out first, so that a use that is not ordered shows.
+/// Free memory of one GPU. The last that was freed is reused first, so that a missing order between streams shows.
 #[derive(Clone, Default)]
 pub struct Pool(Arc<Mutex<Vec<Block>>>);
 
-/// An allocation, which is never given back: a stream that is late finds it.
+/// An allocation. It is never returned to the system, since a delayed stream may still use it.
 #[derive(Clone, Copy)]
 struct Block {
     address: u64,
     elements: usize,
 }
 
-/// A piece of memory, held by the host. What is in streams does not hold it.
+/// Memory that the host owns. What streams run does not own it.
 pub struct Memory {
     block: Block,
     pool: Pool,
 }
 
-/// A handle of memory.
+/// Shared ownership of memory.
 pub type Buffer = Arc<Memory>;
 
 impl Pool {
-    /// Memory of `elements` numbers, whose content the computing stream spoils.
-    pub fn allocate(&self, elements: usize, computing: &ComputeStream) -> Buffer {
+    /// Allocates memory for `elements` numbers, which the compute stream fills with [`POISON`].
+    pub fn allocate(&self, elements: usize, compute: &ComputeStream) -> Buffer {
         let mut free = self.0.lock().unwrap();
         let found = free.iter().rposition(|block| block.elements == elements);
         let block = found.map_or_else(
@@ -42,7 +42,7 @@ impl Pool {
         drop(free);
         let buffer = Arc::new(Memory { block, pool: self.clone() });
         let place = buffer.place();
-        computing.run(move || place.fill(|_| POISON));
+        compute.run(move || place.fill(|_| POISON));
         buffer
     }
 }
@@ -59,7 +59,7 @@ impl Drop for Memory {
     }
 }
 
-/// Where memory is, for what runs in a stream.
+/// The address and size of memory, for what runs on a stream.
 #[derive(Clone, Copy)]
 pub struct Address(Block);
 
@@ -78,7 +78,7 @@ impl Address {
 
     pub fn fill(self, value: impl Fn(usize) -> i64) {
         for at in 0..self.0.elements {
-            // SAFETY: allocations of this size are never given back. That nothing else writes there is what is tested.
+            // SAFETY: allocations of this size are never freed. That nothing else writes to them is what is tested.
             unsafe { (self.0.address as *mut i64).add(at).write_volatile(value(at)) };
         }
     }

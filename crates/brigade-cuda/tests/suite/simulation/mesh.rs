@@ -1,4 +1,4 @@
-//! The ranks of a mesh, their groups and comm_streams, made as `tensors::groups` makes them.
+//! The ranks of a mesh, with groups and communication streams made as `tensors::groups` makes them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,30 +14,30 @@ use super::memory_pool::{Buffer, Pool};
 use super::order::{OrderKind, SimOrder};
 use crate::harness::SOON;
 
-/// Ranks along each axis. RankState `replica * pp + stage` of the world is one of both.
+/// Ranks along each axis. Rank `replica * pp + stage` of the world is stage `stage` of replica `replica`.
 #[derive(Debug, Clone, Copy)]
 pub struct Mesh {
     pub pp: usize,
     pub dp: usize,
 }
 
-/// How a world is made.
+/// The parameters of a world.
 #[derive(Debug, Clone, Copy)]
 pub struct Sim {
     pub mesh: Mesh,
     pub order: OrderKind,
-    /// The longest that an operation may take.
+    /// The deadline of an operation.
     pub limit: Duration,
 }
 
-/// A message that was received, or is being.
+/// A message that was received or is being received.
 pub type Incoming = Result<(Vec<Buffer>, Work), String>;
 
-/// The numbers of a direction's ends.
+/// The ranks of a link's communicator.
 pub const SENDER: usize = 0;
 pub const RECEIVER: usize = 1;
 
-/// One rank. It is dropped from the top down: comm_streams before what they need.
+/// One rank. Its fields are dropped in order: communication streams before what they need.
 pub struct SimRank {
     pub stage: usize,
     pub replica: usize,
@@ -47,11 +47,11 @@ pub struct SimRank {
     pub pp_group: Group,
     pub world: Group,
     pub pool: Pool,
-    pub computing: Arc<ComputeStream>,
+    pub compute: Arc<ComputeStream>,
 }
 
 impl Sim {
-    /// Runs `body` as every rank of the mesh, each a thread.
+    /// Runs `body` as each rank of the mesh, on a thread each.
     pub fn run<R: Send>(self, body: impl Fn(SimRank) -> R + Sync) -> Vec<R> {
         let id = UniqueId::new(nccl().unwrap()).unwrap().to_bytes();
         let timeouts = Timeouts { init: SOON, step: self.limit, ..Timeouts::default() };
@@ -71,12 +71,12 @@ impl Sim {
         let (me, size) = (world.rank(), world.size());
         let (replica, stage) = (me / pp, me % pp);
         let context = Context::new(me).unwrap();
-        let computing = Arc::new(ComputeStream::new(&context));
+        let compute = Arc::new(ComputeStream::new(&context));
         let all = Communicator::init(nccl().unwrap(), &context, "world", &id, me, size, SOON).unwrap();
-        let order = SimOrder::new(self.order, context.clone(), computing.clone(), me);
-        let (told, heard) = (world.clone(), world.clone());
-        let elsewhere = move || heard.failure().map(|error| error.to_string());
-        let watchdog = Watchdog::new(move |reason| told.abort(reason), elsewhere).unwrap();
+        let order = SimOrder::new(self.order, context.clone(), compute.clone(), me);
+        let (abort, look) = (world.clone(), world.clone());
+        let remote_failure = move || look.failure().map(|error| error.to_string());
+        let watchdog = Watchdog::new(move |reason| abort.abort(reason), remote_failure).unwrap();
         let rank = RankState::new(watchdog, Box::new(order), context, world.clone());
 
         let pp_group = world.split("pp", replica as u32, stage as u32).unwrap();
@@ -86,7 +86,7 @@ impl Sim {
         let notes = dp_group.external_recorder("dp (NCCL)", 0, &(0..dp).collect::<Vec<_>>());
         let dp_lane = (dp > 1).then(|| CommStream::new(&rank, dp_own, notes).unwrap());
         let (mut out, mut receive_queues) = (BTreeMap::new(), BTreeMap::new());
-        for (color, (from, to)) in directions(pp).into_iter().enumerate() {
+        for (color, (from, to)) in links(pp).into_iter().enumerate() {
             let name = format!("pp {from} to {to}");
             let takes_part = [from, to].contains(&stage).then_some(0);
             let key = if stage == from { SENDER } else { RECEIVER };
@@ -109,13 +109,13 @@ impl Sim {
             pp_group,
             world,
             pool: Pool::default(),
-            computing,
+            compute,
         }
     }
 }
 
-/// Both ways between neighbours on a ring.
-fn directions(size: usize) -> Vec<(usize, usize)> {
+/// The links between neighbours on a ring, in both directions.
+fn links(size: usize) -> Vec<(usize, usize)> {
     let mut all: Vec<_> =
         (0..size).flat_map(|rank| [(rank, (rank + 1) % size), ((rank + 1) % size, rank)]).collect();
     all.retain(|(from, to)| from != to);

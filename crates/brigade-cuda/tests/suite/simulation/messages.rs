@@ -7,7 +7,7 @@ use super::memory_pool::Buffer;
 use super::mesh::{RECEIVER, SENDER};
 use super::step::{Checked, Key, Step, text};
 
-/// As the interpreter's.
+/// As in the interpreter.
 const MAX_SENDS: usize = 2;
 
 impl Step<'_> {
@@ -25,13 +25,13 @@ impl Step<'_> {
         let sizes =
             places.iter().flat_map(|place| (place.elements() as u32).to_le_bytes()).collect::<Vec<u8>>();
         let description = self.sim.pp_group.send(sizes, DType::U8, to);
-        // The other rank may enqueue its receive before this one's send is.
+        // The other rank may enqueue its receive before this one enqueues its send.
         self.random_delay();
         let bytes = places.iter().map(|place| place.bytes()).sum();
         let comm_stream = &self.sim.out[&to];
         let started = comm_stream.start(Kind::Send, (DType::U8, bytes), Box::new(buffers), |call| {
             for place in &places {
-                // SAFETY: it is held until the operation is over.
+                // SAFETY: it is held until the operation is done.
                 unsafe { call.send(place.address(), place.bytes(), DType::U8, RECEIVER) };
             }
         });
@@ -53,19 +53,18 @@ impl Step<'_> {
 
     pub fn receive(&mut self, pass: Pass, task: Task, from: usize) {
         let (comm_stream, receive_queue) = &self.sim.receive_queues[&from];
-        let (comm_stream, pool, computing) =
-            (comm_stream.clone(), self.sim.pool.clone(), self.sim.computing.clone());
+        let (comm_stream, pool, compute) =
+            (comm_stream.clone(), self.sim.pool.clone(), self.sim.compute.clone());
         let posted = receive_queue.post(move |description| {
             let sizes = description.map_err(text)?;
             let size = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().unwrap()) as usize;
-            let buffers: Vec<_> =
-                sizes.chunks(4).map(|bytes| pool.allocate(size(bytes), &computing)).collect();
+            let buffers: Vec<_> = sizes.chunks(4).map(|bytes| pool.allocate(size(bytes), &compute)).collect();
             let places: Vec<_> = buffers.iter().map(|buffer| buffer.place()).collect();
             let bytes = places.iter().map(|place| place.bytes()).sum();
             let started =
                 comm_stream.start(Kind::Recv, (DType::U8, bytes), Box::new(buffers.clone()), |call| {
                     for place in &places {
-                        // SAFETY: it is held until the operation is over.
+                        // SAFETY: it is held until the operation is done.
                         unsafe { call.recv(place.address(), place.bytes(), DType::U8, SENDER) };
                     }
                 });
@@ -75,7 +74,7 @@ impl Step<'_> {
         self.posted.insert(key, Box::new(posted));
     }
 
-    /// What another stage, or another chunk of this rank, has for an action.
+    /// The input of an action, from another stage or another chunk of this rank.
     pub fn incoming(&mut self, key: Key) -> Result<Vec<Checked>, String> {
         if let Some(message) = self.outgoing.remove(&key) {
             return Ok(message);

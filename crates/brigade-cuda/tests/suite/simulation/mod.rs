@@ -1,7 +1,7 @@
-//! Ranks as threads, each with a computing stream of its own on the stand-in of its GPU, as Burn's backend has one.
+//! Ranks as threads, each with a compute stream of its own on the stand-in for its GPU, as in Burn's backend.
 //!
-//! What is Burn's part in a run is simulated here: the computing stream, its pool of memory and the order between it and
-//! NCCL's streams, as `src/tensors/` makes them. Lanes, receive_queues and the watchdog are the crate's own.
+//! Burn's part in a run is simulated: the compute stream, its memory pool, and the order between it and NCCL's streams, as
+//! `src/tensors/` makes it. Communication streams, receive queues and the watchdog are the crate's own.
 
 mod compute_stream;
 mod gradients;

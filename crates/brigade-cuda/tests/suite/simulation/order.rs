@@ -1,4 +1,4 @@
-//! Orders between the computing stream and NCCL's.
+//! Orders between the compute stream and NCCL's.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -10,14 +10,14 @@ use cudarc::driver::sys::CUstream;
 use super::compute_stream::ComputeStream;
 use crate::harness::{SOON, in_driver};
 
-/// How the two sides are ordered.
+/// How the streams are ordered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OrderKind {
-    /// As Brigade does it with Burn: a counter that the computing stream writes, and events that the context waits for.
+    /// As Brigade does it with Burn: a counter that the compute stream writes, and events that the context waits for.
     Counter,
-    /// The host waits, each time.
+    /// The host blocks in each operation.
     Host,
-    /// An event of all that the context was given, NCCL's own operations too.
+    /// An event of everything that the context was given, including NCCL's own operations.
     WholeContext,
 }
 
@@ -25,7 +25,7 @@ pub enum OrderKind {
 pub struct SimOrder {
     pub kind: OrderKind,
     pub context: Arc<Context>,
-    pub computing: Arc<ComputeStream>,
+    pub compute: Arc<ComputeStream>,
     /// The GPU's number.
     pub gpu: usize,
     counter: &'static AtomicU32,
@@ -33,14 +33,14 @@ pub struct SimOrder {
 }
 
 impl SimOrder {
-    pub fn new(kind: OrderKind, context: Arc<Context>, computing: Arc<ComputeStream>, gpu: usize) -> Self {
-        // It starts before its largest value, and is never given back: a stream that is late finds it.
+    pub fn new(kind: OrderKind, context: Arc<Context>, compute: Arc<ComputeStream>, gpu: usize) -> Self {
+        // It starts just below its largest value, so that it wraps. It is never freed, since a delayed stream may still read it.
         let start = u32::MAX - 20;
         let counter = Box::leak(Box::new(AtomicU32::new(start)));
-        Self { kind, context, computing, gpu, counter, value: Mutex::new(start) }
+        Self { kind, context, compute, gpu, counter, value: Mutex::new(start) }
     }
 
-    /// `cuCtxRecordEvent`, and a wait for it: the crate itself has no use for that.
+    /// `cuCtxRecordEvent`, and a wait for it, which the crate itself does not use.
     fn after_context(&self, stream: &Stream) {
         type Retain = unsafe extern "C" fn(*mut *mut c_void, c_int) -> c_int;
         type Release = unsafe extern "C" fn(c_int) -> c_int;
@@ -51,7 +51,7 @@ impl SimOrder {
         type Wait = unsafe extern "C" fn(CUstream, *mut c_void, u32) -> c_int;
         let (mut context, mut event) = (std::ptr::null_mut(), std::ptr::null_mut());
         let gpu = c_int::try_from(self.gpu).unwrap();
-        // SAFETY: the stand-in has these functions, of these types; its events are never given back.
+        // SAFETY: the stand-in has these functions, of these types; its events are never freed.
         let codes = unsafe {
             [
                 in_driver::<Retain>("cuDevicePrimaryCtxRetain")(&mut context, gpu),
@@ -70,7 +70,7 @@ impl SimOrder {
 impl StreamOrder for SimOrder {
     fn comm_after_compute(&self, stream: &Stream) -> Result<(), Error> {
         match self.kind {
-            OrderKind::Host => self.computing.stream.synchronize_within(SOON),
+            OrderKind::Host => self.compute.stream.synchronize_within(SOON),
             OrderKind::WholeContext => {
                 self.after_context(stream);
                 Ok(())
@@ -79,8 +79,8 @@ impl StreamOrder for SimOrder {
                 let mut value = self.value.lock().unwrap();
                 *value = value.wrapping_add(1);
                 let (counter, next) = (self.counter, *value);
-                self.computing.run(move || counter.store(next, SeqCst));
-                // SAFETY: the counter is never given back.
+                self.compute.run(move || counter.store(next, SeqCst));
+                // SAFETY: the counter is never freed.
                 unsafe { stream.wait_value32(self.counter.as_ptr() as u64, next) }
             }
         }

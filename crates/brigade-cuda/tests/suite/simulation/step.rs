@@ -1,5 +1,5 @@
-//! One training step of one rank: a program of `brigade-plan`, run as `brigade_core`'s interpreter runs it, with kernels that
-//! check what they read in the place of blocks.
+//! One training step of one rank: a schedule of `brigade-plan`, run as the interpreter of `brigade-core` runs it, but with kernels
+//! that check their inputs in place of blocks.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -12,21 +12,21 @@ use super::memory_pool::Buffer;
 use super::mesh::{Incoming, SimRank};
 use super::values::hash;
 
-/// Blocks of a virtual stage.
+/// Blocks per virtual stage.
 const BLOCKS: usize = 2;
-/// Numbers in each part of an activation, and in a gradient. Most are equal, so that memory goes from one to the other.
+/// Elements of each part of an activation, and of a gradient. Most are equal, so that memory is reused among them.
 const PARTS: [usize; 2] = [64, 32];
 pub const GRADIENT: usize = 64;
 
-/// The error of a rank that exit.
+/// The error of a rank that exits early.
 pub const EXITED: &str = "exited";
 
-/// What data-parallel ranks share.
+/// How data-parallel ranks divide parameters and gradients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sharding {
     /// Each unit's gradients are summed over the ranks after the last micro-batch, while earlier blocks compute.
     Whole,
-    /// Parameters are gathered ahead of each use, and each micro-batch's gradients are summed and scattered.
+    /// Parameters are gathered ahead of each use, and each micro-batch's gradients are reduce-scattered.
     Full,
 }
 
@@ -37,36 +37,36 @@ pub struct Plan {
     pub chunks: usize,
     pub micro_batches: usize,
     pub sharding: Sharding,
-    /// Each send is waited for at once: the hardest that a schedule must bear.
+    /// Whether the host waits for each send at once, the hardest case for a schedule.
     pub sends_block: bool,
-    /// The longest that a kernel takes.
+    /// The longest time that a kernel takes.
     pub takes: Duration,
-    /// The step's number, from which all values and delays follow.
+    /// The step's number, which determines all values and delays.
     pub step: u64,
     pub exit: Option<RankExit>,
     pub compiles: Option<Compiles>,
 }
 
-/// What rank 0 compiles before it begins a step.
+/// How long rank 0 compiles before a step.
 #[derive(Debug, Clone, Copy)]
 pub struct Compiles {
     pub step: u64,
     pub takes: Duration,
 }
 
-/// A rank that does not reach the end of a step.
+/// A rank that exits in the middle of a step.
 #[derive(Debug, Clone, Copy)]
 pub struct RankExit {
     /// Its number in the world.
     pub rank: usize,
     pub step: u64,
-    /// It goes before this one of its actions.
+    /// The index of the first action that it does not run.
     pub action: usize,
-    /// Whether all that it holds stays as it is; else it is dropped.
+    /// Whether it leaves everything as it is; otherwise everything is dropped.
     pub hangs: bool,
 }
 
-/// A buffer, and what it will hold when the computing stream gets there.
+/// A buffer, and what it will hold once the compute stream gets there.
 pub type Checked = (Buffer, Numbers);
 pub type Key = (Pass, usize, usize);
 type Posted = Box<dyn FnOnce() -> Result<Incoming, Error>>;
@@ -85,12 +85,12 @@ pub struct Step<'a> {
     pub shards: BTreeMap<usize, Buffer>,
     pub gathering: BTreeMap<usize, (Buffer, Work)>,
     pub gathered: BTreeMap<usize, Buffer>,
-    /// Sums over the micro-batches, or over those that are reduced.
+    /// Sums over the micro-batches, or over those that have been reduced.
     pub sums: BTreeMap<usize, Checked>,
     pub reducing: BTreeMap<usize, (Checked, Work)>,
 }
 
-/// Runs a step; the error of a rank that exit is [`EXITED`].
+/// Runs a step. The error of a rank that exits early is [`EXITED`].
 pub fn run_step(sim: &SimRank, plan: Plan, replicas: usize, stages: usize) -> Result<(), String> {
     let pipeline = Pipeline::new(plan.schedule, stages, plan.chunks, plan.micro_batches).unwrap();
     let stage = Stage::new(sim.stage, stages, &vec![BLOCKS; stages * plan.chunks]);
@@ -212,7 +212,7 @@ impl Step<'_> {
 
     pub fn buffers(&self, sizes: &[usize], numbers: impl Fn(usize) -> Numbers) -> Vec<Checked> {
         let room = |(part, elements): (usize, &usize)| {
-            (self.sim.pool.allocate(*elements, &self.sim.computing), numbers(part))
+            (self.sim.pool.allocate(*elements, &self.sim.compute), numbers(part))
         };
         sizes.iter().enumerate().map(room).collect()
     }
@@ -224,10 +224,10 @@ impl Step<'_> {
         let (name, reads, writes) =
             (format!("step {}: {name}", self.plan.step), places(reads), places(writes));
         let takes = self.plan.takes.mul_f64(self.chance().powi(3));
-        self.sim.computing.launch(Kernel { name, reads, writes, takes });
+        self.sim.compute.launch(Kernel { name, reads, writes, takes });
     }
 
-    /// In a third of the steps the host is ahead, in a third it is behind, else either.
+    /// In a third of the steps the host runs ahead, in a third it lags behind, in the others it does either.
     pub fn random_delay(&mut self) {
         let chance = self.chance();
         if match self.plan.step % 3 {

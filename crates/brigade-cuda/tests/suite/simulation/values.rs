@@ -1,4 +1,6 @@
-//! The values of a step: each follows from what it is, so that one in the wrong place shows.
+//! The values of a step. Each is derived from what it stands for, so that one in the wrong place shows.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use brigade_plan::Task;
 
@@ -30,12 +32,9 @@ impl Step<'_> {
     }
 }
 
-/// A number that differs where any of the given ones does.
+/// A number that is different whenever one of these is.
 pub fn hash(numbers: &[u64]) -> u64 {
-    numbers.iter().fold(0x9e37_79b9_7f4a_7c15, |state: u64, number| {
-        let mut next = (state ^ number).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        next ^= next >> 29;
-        next = next.wrapping_mul(0x94d0_49bb_1331_11eb);
-        next ^ (next >> 32)
-    })
+    let mut hasher = DefaultHasher::new();
+    numbers.hash(&mut hasher);
+    hasher.finish()
 }
