@@ -131,7 +131,7 @@ pub(crate) fn max_ranks_per_node(backend: Backend) -> anyhow::Result<usize> {
         #[cfg(feature = "cuda")]
         Backend::Cuda => Ok(brigade_cuda::gpu_count()?.max(1)),
         #[cfg(feature = "wgpu")]
-        Backend::Wgpu => Ok(brigade_wgpu::room().max(1)),
+        Backend::Wgpu => Ok(brigade_wgpu::adapter_count().max(1)),
         _ => Ok(std::thread::available_parallelism().map_or(1, usize::from)),
     }
 }

@@ -1,7 +1,7 @@
-//! The CPU backend: Burn's Flex device, the process's heap, and collectives in host memory.
+//! The CPU backend: Burn's Flex device, settings of the heap, and collectives in host memory.
 //!
-//! A rank computes on one thread; ranks, not threads inside operations, fill the cores. Burn's
-//! feature `rayon` is therefore off, and its SIMD paths, chosen at run time, are on.
+//! A rank computes on one thread: cores are filled by ranks, not by threads inside operations. So Burn's feature `rayon` is off. Its
+//! SIMD code, which it selects at run time, is on.
 
 mod heap;
 
@@ -17,7 +17,7 @@ pub fn device() -> Device {
     Device::flex()
 }
 
-/// This rank's groups along the axes of a mesh over all ranks of `world`, which all call it together.
+/// This rank's groups along the axes of a mesh over all ranks of `world`. All ranks call it together.
 ///
 /// # Errors
 /// If a group cannot be connected, or a rank failed.

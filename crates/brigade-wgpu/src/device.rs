@@ -5,14 +5,14 @@ use std::sync::{Mutex, PoisonError};
 use burn::tensor::wgpu::{WgpuBackend, WgpuInitError};
 use burn::tensor::{Device, DeviceKind};
 
-use crate::adapters::{Adapter, Api, adapters};
-use crate::choice::{choose, usable};
+use crate::adapter_choice::{choose, usable};
+use crate::adapters::{Adapter, GraphicsApi, adapters};
 use crate::error::Error;
 
-/// The device of the node's rank `local_rank`, opened, and the adapter that it is.
+/// Opens the device of local rank `local_rank`. Returns its adapter, too.
 ///
-/// Discrete GPUs come first, then integrated ones, then those of virtual machines; drivers in software only where there
-/// is no GPU. Ranks beyond the number of adapters share them in turn if all are of one kind.
+/// Discrete GPUs come first, then integrated ones, then those of virtual machines; software drivers are used only if there is no
+/// GPU. Ranks beyond the number of adapters start again at the first, if all adapters are of one kind.
 ///
 /// # Errors
 /// [`Error::NoAdapter`], [`Error::TooFewAdapters`], or [`Error::Open`] if the driver refuses.
@@ -21,24 +21,24 @@ pub fn device(local_rank: usize) -> Result<(Device, &'static Adapter), Error> {
     Ok((open(adapter)?, adapter))
 }
 
-/// How many ranks of this node can have an adapter of their own; 0 if there is none.
-pub fn room() -> usize {
+/// The number of adapters that ranks of this node may use.
+pub fn adapter_count() -> usize {
     usable(adapters()).len()
 }
 
-/// Opens an adapter, or gives the device that it was opened as before.
+/// Opens an adapter, or returns the device if it is open already.
 fn open(adapter: &Adapter) -> Result<Device, Error> {
     static OPENED: Mutex<Vec<(DeviceKind, Device)>> = Mutex::new(Vec::new());
     let kind = adapter.device_kind();
-    // Held while a device is opened, so that ranks that are threads open each once.
+    // Locked while a device is opened, so that ranks that are threads open each device once.
     let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, device)) = opened.iter().find(|(other, _)| *other == kind) {
         return Ok(device.clone());
     }
     let api = match adapter.api {
-        Api::Vulkan => WgpuBackend::Vulkan,
-        Api::Metal => WgpuBackend::Metal,
-        Api::Dx12 => WgpuBackend::Dx12,
+        GraphicsApi::Vulkan => WgpuBackend::Vulkan,
+        GraphicsApi::Metal => WgpuBackend::Metal,
+        GraphicsApi::Dx12 => WgpuBackend::Dx12,
     };
     let device = Device::wgpu_options().graphics_api(api).device_kind(kind.clone()).init();
     let refused =
@@ -52,7 +52,7 @@ fn open(adapter: &Adapter) -> Result<Device, Error> {
 mod tests {
     use super::*;
 
-    /// Burn counts adapters as they are listed. Without an adapter there is nothing to see.
+    /// Burn must count adapters in the order in which they are listed. Without an adapter, this checks nothing.
     #[test]
     fn each_adapter_is_opened_as_itself_and_once() {
         for adapter in adapters() {

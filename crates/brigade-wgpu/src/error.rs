@@ -1,34 +1,33 @@
 //! The errors of this crate.
 
-/// Why a rank has no device.
+/// Why a rank cannot use a device.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// wgpu finds no adapter.
     #[error(
-        "wgpu finds no adapter on this machine, neither a GPU nor a driver in software: install the GPU's Vulkan \
-         driver, or to compute in software a Vulkan driver such as lavapipe (Debian and Ubuntu: mesa-vulkan-drivers); in a \
-         container the driver must be inside, with its file in /usr/share/vulkan/icd.d or \
-         named in VK_ICD_FILENAMES"
+        "wgpu finds no adapter on this machine, neither a GPU nor a software driver: install the GPU's Vulkan driver, or \
+         lavapipe to compute in software (mesa-vulkan-drivers on Debian and Ubuntu); in a container, the driver must be \
+         installed inside it, with its file in /usr/share/vulkan/icd.d or named in VK_ICD_FILENAMES"
     )]
     NoAdapter,
-    /// More ranks on a node than it has adapters, which are of several kinds.
+    /// A node has more ranks than adapters, and these are of several kinds.
     #[error(
-        "rank {local_rank} of this node has no adapter of its own: there are {}; adapters are shared only where all \
-         are of one kind, for the slowest would hold up the others: start at most {} ranks on this node",
+        "local rank {local_rank} has no adapter of its own: this node has {}; ranks share adapters only if all are of one \
+         kind, since the slowest would hold up the others: start at most {} ranks on this node (--nproc-per-node)",
         found.join(", "), found.len()
     )]
     TooFewAdapters {
-        /// The rank's number on its node.
+        /// The local rank.
         local_rank: usize,
         /// The adapters, described.
         found: Vec<String>,
     },
-    /// An adapter that is there cannot be used.
+    /// An adapter cannot be opened.
     #[error("cannot open {adapter}: {reason}")]
     Open {
         /// The adapter, described.
         adapter: String,
-        /// What wgpu says.
+        /// wgpu's error.
         reason: String,
     },
 }

@@ -1,13 +1,13 @@
-//! The behaviour of collectives on ranks that are threads and share one adapter: sums have the bits of one process.
+//! Collectives between ranks that are threads and share one adapter: sums have the same bits as in one process.
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
+mod adapter;
 
+use adapter::device_or_skip;
 use brigade_conformance::{Check, Suite, on_ranks};
 use brigade_core::Mesh;
 use brigade_wgpu::groups;
-use common::device_or_skip;
 
 fn three(check: Check) {
     let Some(device) = device_or_skip() else { return };

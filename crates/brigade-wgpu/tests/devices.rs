@@ -2,22 +2,22 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
+mod adapter;
 
-use brigade_wgpu::room;
+use adapter::device_or_skip;
+use brigade_wgpu::adapter_count;
 use burn::tensor::{Device, Tensor};
-use common::device_or_skip;
 
 #[test]
-fn a_device_is_the_adapter_that_it_is_said_to_be() {
+fn a_device_is_opened_on_the_adapter_that_is_returned_with_it() {
     if device_or_skip().is_none() {
         return;
     }
     let (device, adapter) = brigade_wgpu::device(0).unwrap();
     println!("{adapter}: {device:?}");
     assert_eq!(device.identity().unwrap().name, adapter.name);
-    let shared = brigade_wgpu::device(room() - 1).unwrap();
-    assert_eq!((&shared.0, shared.1) == (&device, adapter), room() == 1);
+    let shared = brigade_wgpu::device(adapter_count() - 1).unwrap();
+    assert_eq!((&shared.0, shared.1) == (&device, adapter), adapter_count() == 1);
 }
 
 /// Bytes of tensors that live, and bytes taken of the device.
@@ -28,7 +28,7 @@ fn memory(device: &Device) -> (u64, u64) {
 }
 
 #[test]
-fn memory_is_in_use_while_a_tensor_lives_and_reserved_until_it_is_given_back() {
+fn memory_is_in_use_while_a_tensor_lives_and_reserved_until_it_is_freed() {
     let Some(device) = device_or_skip() else { return };
     let before = memory(&device);
     let bytes: u64 = 64 << 20;

@@ -1,28 +1,28 @@
-//! The behaviour of collectives on ranks that are processes and share one adapter: this test's own binary, started again
-//! with a role in its environment.
+//! Collectives between ranks that are processes and share one adapter. Each process is this test's own binary, started with a role
+//! in its environment.
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
+mod adapter;
 
 use std::net::TcpListener;
 use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use adapter::device_or_skip;
 use brigade_comm::{AuthToken, Join, Timeouts, Transport, join};
 use brigade_conformance::{
     Suite, all_gather_joins_in_rank_order, all_reduce_sums_any_length, messages_go_around_a_ring,
     reduce_scatter_gives_each_its_share, work_and_collectives_take_turns,
 };
 use brigade_core::Mesh;
-use common::device_or_skip;
 
 const RANK: &str = "BRIGADE_TEST_RANK";
 const RANKS: usize = 2;
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 
-/// A process that is ended when the test ends, however it ends.
+/// A process that is killed when the test ends, however it ends.
 struct Rank(Child);
 
 impl Drop for Rank {
@@ -32,7 +32,7 @@ impl Drop for Rank {
     }
 }
 
-/// What each process does.
+/// The body of each process.
 #[test]
 fn child() {
     let Ok(role) = std::env::var(RANK) else { return };
@@ -46,7 +46,7 @@ fn child() {
         token: AuthToken::new("children"),
         restart: 0,
         transport: Transport::Auto,
-        timeouts: Timeouts { init: PATIENCE, step: PATIENCE, ..Timeouts::default() },
+        timeouts: Timeouts { init: TIMEOUT, step: TIMEOUT, ..Timeouts::default() },
         host: None,
     })
     .unwrap();
@@ -71,7 +71,7 @@ fn two_processes_share_an_adapter() {
     if std::env::var(RANK).is_ok() || device_or_skip().is_none() {
         return;
     }
-    // Free a moment ago; nobody else looks for a port in the meantime, but if somebody took it, the test says so.
+    // This port was free a moment ago. If another program takes it meanwhile, the test fails and says so.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let start = |rank: usize| {
         let mut command = Command::new(std::env::current_exe().unwrap());
@@ -79,9 +79,9 @@ fn two_processes_share_an_adapter() {
         Rank(command.spawn().unwrap())
     };
     let mut ranks: Vec<Rank> = (0..RANKS).map(start).collect();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while let Some(rank) = ranks.iter_mut().position(|rank| rank.0.try_wait().unwrap().is_none()) {
-        assert!(Instant::now() < deadline, "rank {rank} still runs after {PATIENCE:?}");
+        assert!(Instant::now() < deadline, "rank {rank} still runs after {TIMEOUT:?}");
         thread::sleep(Duration::from_millis(20));
     }
     for (number, rank) in ranks.iter_mut().enumerate() {

@@ -3,7 +3,7 @@
 use brigade_wgpu::{Error, device};
 use burn::tensor::Device;
 
-/// The first adapter's device, or nothing, said so, where there is no adapter. With `BRIGADE_REQUIRE_WGPU=1` that fails.
+/// The first adapter's device. Without an adapter it prints so and returns none, or fails if `BRIGADE_REQUIRE_WGPU=1`.
 pub fn device_or_skip() -> Option<Device> {
     match device(0) {
         Ok((device, _)) => Some(device),

@@ -1,20 +1,20 @@
 //! Which adapter a rank takes.
 
-use crate::adapters::{Adapter, Kind};
+use crate::adapters::{Adapter, AdapterKind};
 use crate::error::Error;
 
-/// Those of the adapters that ranks take, best first: GPUs, or what computes in software where there is no GPU.
+/// The adapters that ranks may use, best first: GPUs, or software drivers if there is no GPU.
 pub(crate) fn usable(adapters: &[Adapter]) -> Vec<&Adapter> {
     let mut usable: Vec<&Adapter> = adapters.iter().collect();
-    if usable.iter().any(|adapter| adapter.kind != Kind::Software) {
-        usable.retain(|adapter| adapter.kind != Kind::Software);
+    if usable.iter().any(|adapter| adapter.kind != AdapterKind::Software) {
+        usable.retain(|adapter| adapter.kind != AdapterKind::Software);
     }
-    // Stable: within a kind, the API's order stays.
+    // The sort is stable: within a kind, the API's order remains.
     usable.sort_by_key(|adapter| adapter.kind);
     usable
 }
 
-/// The adapter of the node's rank `local_rank`: see [`device`](crate::device).
+/// The adapter of local rank `local_rank`; see [`device`](crate::device).
 pub(crate) fn choose(adapters: &[Adapter], local_rank: usize) -> Result<&Adapter, Error> {
     let usable = usable(adapters);
     let (Some(first), Some(last)) = (usable.first(), usable.last()) else { return Err(Error::NoAdapter) };
@@ -28,12 +28,12 @@ pub(crate) fn choose(adapters: &[Adapter], local_rank: usize) -> Result<&Adapter
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Api;
+    use crate::GraphicsApi;
 
-    fn machine(kinds: &[Kind]) -> Vec<Adapter> {
+    fn machine(kinds: &[AdapterKind]) -> Vec<Adapter> {
         let of = |i: usize| Adapter {
             name: format!("adapter {i}"),
-            api: Api::Vulkan,
+            api: GraphicsApi::Vulkan,
             kind: kinds[i],
             index: kinds[..i].iter().filter(|kind| **kind == kinds[i]).count(),
         };
@@ -42,7 +42,7 @@ mod tests {
 
     #[test]
     fn ranks_take_the_best_first_and_share_only_equals() {
-        use Kind::{Discrete as D, Integrated as I, Software as S, Virtual as V};
+        use AdapterKind::{Discrete as D, Integrated as I, Software as S, Virtual as V};
         for (kinds, ranks) in [
             (&[D][..], vec![Some(0), Some(0), Some(0)]),
             (&[D, D], vec![Some(0), Some(1), Some(0), Some(1)]),
@@ -61,12 +61,12 @@ mod tests {
     }
 
     #[test]
-    fn refusals_say_what_to_do() {
+    fn errors_say_what_to_do() {
         let none = choose(&[], 0).unwrap_err().to_string();
         assert!(none.contains("Vulkan driver") && none.contains("mesa-vulkan-drivers"), "{none}");
-        let mixed = machine(&[Kind::Integrated, Kind::Discrete]);
+        let mixed = machine(&[AdapterKind::Integrated, AdapterKind::Discrete]);
         let few = choose(&mixed, 2).unwrap_err().to_string();
-        assert!(few.contains("rank 2") && few.contains("at most 2 ranks"), "{few}");
+        assert!(few.contains("local rank 2") && few.contains("at most 2 ranks"), "{few}");
         assert!(
             few.contains("adapter 1 (discrete GPU, Vulkan), adapter 0 (integrated GPU, Vulkan)"),
             "{few}"
