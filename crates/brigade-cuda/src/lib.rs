@@ -58,7 +58,7 @@ pub use doctor::examine;
 pub use driver::{Context, Driver, Event, Gpu, Stream, check_gpu_count, driver, gpu_for, shared_gpu};
 pub use error::Error;
 pub use nccl::{Communicator, GroupCall, NCCL_FILE, Nccl, UniqueId, nccl};
-pub use stream::{CommStream, RankState, ReceiveQueue, StreamOrder, Work};
+pub use stream::{CommStream, NcclWork, RankState, ReceiveQueue, StreamOrder};
 pub use watchdog::{Watchdog, WatchedWork, WorkHandle, WorkInfo};
 
 #[cfg(feature = "tensors")]

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use brigade_comm::flight::ExternalRecorder;
-use brigade_comm::{DType, OpType as Kind};
+use brigade_comm::{DType, OpType};
 
+use super::nccl_work::NcclWork;
 use super::rank::{Endpoint, RankState};
-use super::work::Work;
 use crate::driver::{Event, Stream};
 use crate::error::Error;
 use crate::nccl::{Communicator, GroupCall};
@@ -57,11 +57,11 @@ impl CommStream {
     /// If it cannot be enqueued. Then this rank has failed, and the others learn of it.
     pub fn start(
         &self,
-        kind: Kind,
+        kind: OpType,
         (dtype, bytes): (DType, usize),
         memory: Box<dyn Send>,
         enqueue: impl FnOnce(&GroupCall<'_>),
-    ) -> Result<Work, Error> {
+    ) -> Result<NcclWork, Error> {
         let rank = &self.rank;
         rank.check()?;
         if !kind.is_receive() {
@@ -96,7 +96,7 @@ impl CommStream {
         drop(enqueueing);
         match started {
             Ok((done, handle)) => {
-                let work = Work::new(rank.clone(), done, handle, memory);
+                let work = NcclWork::new(rank.clone(), done, handle, memory);
                 if rank.order.is_blocking() && !kind.is_transfer() {
                     work.block_host()?;
                 }

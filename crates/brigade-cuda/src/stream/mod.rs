@@ -2,13 +2,13 @@
 //! computes.
 
 mod comm_stream;
+mod nccl_work;
 mod order;
 mod rank;
 mod receive_queue;
-mod work;
 
 pub use comm_stream::CommStream;
+pub use nccl_work::NcclWork;
 pub use order::StreamOrder;
 pub use rank::RankState;
 pub use receive_queue::ReceiveQueue;
-pub use work::Work;

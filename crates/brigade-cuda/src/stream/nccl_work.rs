@@ -7,9 +7,9 @@ use crate::driver::Event;
 use crate::error::Error;
 use crate::watchdog::WorkHandle;
 
-/// An operation that was enqueued and can be waited for, as PyTorch's `Work`. It owns the memory that the operation uses until
+/// An operation that was enqueued and can be waited for, as PyTorch's `WorkNCCL`. It owns the memory that the operation uses until
 /// everything that is computed later runs after the operation.
-pub struct Work {
+pub struct NcclWork {
     rank: Arc<RankState>,
     done: Arc<Event>,
     handle: WorkHandle,
@@ -17,7 +17,7 @@ pub struct Work {
     memory: Option<Box<dyn Send>>,
 }
 
-impl Work {
+impl NcclWork {
     pub(super) fn new(
         rank: Arc<RankState>,
         done: Arc<Event>,
@@ -63,7 +63,7 @@ impl Work {
     }
 }
 
-impl Drop for Work {
+impl Drop for NcclWork {
     fn drop(&mut self) {
         let Some(memory) = self.memory.take() else { return };
         if self.block_compute().is_err() {

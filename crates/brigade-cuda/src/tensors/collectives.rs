@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use brigade_comm::{DType, Group, OpType as Kind, ReduceOp};
+use brigade_comm::{DType, Group, OpType, ReduceOp};
 use brigade_core::{
     Collectives, Error, Message, Operation, Pending, PendingTensor, PendingValues, Result, Traffic,
 };
@@ -14,7 +14,7 @@ use burn::tensor::{Device, Tensor};
 use super::flat_tensor::FlatTensor;
 use super::messages::{Incoming, Outgoing};
 use crate::polling::lock;
-use crate::{CommStream, GroupCall, ReceiveQueue, Work};
+use crate::{CommStream, GroupCall, NcclWork, ReceiveQueue};
 
 /// A group's collectives from GPU to GPU. A few bytes at a time (scalars, barriers, descriptions of messages) go through the host.
 ///
@@ -78,10 +78,10 @@ impl NcclCollectives {
             let (send, bytes) = (from.address, input.bytes());
             memory.push(from);
             let kind = match operation {
-                Operation::ReduceScatter => Kind::ReduceScatter,
-                Operation::AllGather => Kind::AllGather,
-                Operation::Broadcast => Kind::Broadcast,
-                _ => Kind::AllReduce,
+                Operation::ReduceScatter => OpType::ReduceScatter,
+                Operation::AllGather => OpType::AllGather,
+                Operation::Broadcast => OpType::Broadcast,
+                _ => OpType::AllReduce,
             };
             let buffers = Buffers { send, recv, dtype };
             let enqueue = |group_call: &GroupCall<'_>| enqueue(group_call, buffers);
@@ -206,7 +206,7 @@ impl Collectives for NcclCollectives {
                 let rank = self.comm_stream.rank().clone();
                 Pending::new(move || {
                     rank.fail_on_error(description.wait()).map_err(Error::collective)?;
-                    work.map_or(Ok(()), Work::wait).map_err(Error::collective)
+                    work.map_or(Ok(()), NcclWork::wait).map_err(Error::collective)
                 })
             }
             Err(error) => Pending::new(self.failed(error)),

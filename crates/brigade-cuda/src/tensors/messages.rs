@@ -8,7 +8,7 @@ use brigade_host::message::{Description, described};
 use burn::tensor::{Device, Int, Tensor};
 
 use super::flat_tensor::{DeviceMemory, FlatTensor};
-use crate::{CommStream, GroupCall, Work};
+use crate::{CommStream, GroupCall, NcclWork};
 
 /// The sender's rank in a link's communicator, and the receiver's.
 pub(super) const SENDER: usize = 0;
@@ -16,7 +16,7 @@ pub(super) const RECEIVER: usize = 1;
 
 /// A message that the GPU is receiving.
 pub(super) struct Incoming {
-    work: Option<Work>,
+    work: Option<NcclWork>,
     parts: Vec<Option<(FlatTensor, Description)>>,
 }
 
@@ -70,7 +70,7 @@ impl Outgoing {
     }
 
     /// Enqueues the send. The message's description has been sent already.
-    pub(super) fn send(self, comm_stream: &CommStream) -> Result<Option<Work>> {
+    pub(super) fn send(self, comm_stream: &CommStream) -> Result<Option<NcclWork>> {
         transfer(comm_stream, OpType::Send, self.0, |call, from, bytes| {
             // SAFETY: the memory is held until the operation is done.
             unsafe { call.send(from, bytes, DType::U8, RECEIVER) }
@@ -89,7 +89,7 @@ fn transfer(
     kind: OpType,
     memory: Vec<(DeviceMemory, usize)>,
     enqueue: impl Fn(&GroupCall<'_>, u64, usize),
-) -> Result<Option<Work>> {
+) -> Result<Option<NcclWork>> {
     if memory.is_empty() {
         return Ok(None);
     }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use brigade_comm::{DType, OpType as Kind, ReduceOp};
+use brigade_comm::{DType, OpType, ReduceOp};
 use brigade_cuda::GroupCall;
 use brigade_plan::ScheduleKind::{self, GPipe, Interleaved, OneFOneB};
 
@@ -292,8 +292,9 @@ stand_in_test!(all_fail_if_one_rank_fails_after_it_started_an_operation, ["STAND
             unsafe { call.all_reduce(address, address, 4, DType::I64, ReduceOp::Sum) }
         };
         let comm_stream = rank.dp.as_ref().unwrap();
-        let work =
-            comm_stream.start(Kind::AllReduce, (DType::I64, 32), Box::new(memory.clone()), enqueue).unwrap();
+        let work = comm_stream
+            .start(OpType::AllReduce, (DType::I64, 32), Box::new(memory.clone()), enqueue)
+            .unwrap();
         if rank.replica == 0 {
             assert_contains(&work.synchronize().unwrap_err().to_string(), &["12.5 or later"]);
             eventually("its failure", || rank.world.failure().is_some());

@@ -133,11 +133,7 @@ stand_in_test!(an_asynchronous_error_aborts, ["STAND_IN_ASYNC_ERROR" = "2"], {
         let text = watchdog.failure().unwrap().to_string();
         assert_contains(
             &text,
-            &[
-                "all_reduce (number 7, 16 bytes) on group \"world\"",
-                "ncclRemoteError",
-                "a peer has gone",
-            ],
+            &["all_reduce (number 7, 16 bytes) on group \"world\"", "ncclRemoteError", "a peer has gone"],
         );
         assert_eq!(error, Error::Aborted { reason: text });
         rank.stream.synchronize_within(SOON).unwrap();

@@ -1,7 +1,7 @@
 //! Collectives between data-parallel ranks: sums of gradients, and parameters that are gathered ahead of their use.
 
-use brigade_comm::{DType, OpType as Kind, ReduceOp};
-use brigade_cuda::{GroupCall, Work};
+use brigade_comm::{DType, OpType, ReduceOp};
+use brigade_cuda::{GroupCall, NcclWork};
 use brigade_plan::{Moves, Program, Task};
 
 use super::compute_stream::Numbers;
@@ -20,7 +20,7 @@ impl Step<'_> {
             let all = self.over_replicas(|replica| self.gradient(block, task, replica));
             let part = Numbers { first: all.at(own * self.sim.replica), ..all };
             let reduced = self.buffers(&[own], |_| part).remove(0);
-            let started = self.collective(Kind::ReduceScatter, &found.0, &reduced.0)?;
+            let started = self.collective(OpType::ReduceScatter, &found.0, &reduced.0)?;
             self.reducing.insert(block, (reduced, started));
             return Ok(());
         }
@@ -38,7 +38,7 @@ impl Step<'_> {
             } else {
                 self.buffers(&[GRADIENT], |_| all).remove(0).0
             };
-            let started = self.collective(Kind::AllReduce, &sum, &into)?;
+            let started = self.collective(OpType::AllReduce, &sum, &into)?;
             self.reducing.insert(block, ((into, all), started));
         }
         Ok(())
@@ -57,7 +57,7 @@ impl Step<'_> {
         self.sums.insert(block, sum);
     }
 
-    pub fn collective(&self, kind: Kind, from: &Buffer, into: &Buffer) -> Result<Work, String> {
+    pub fn collective(&self, kind: OpType, from: &Buffer, into: &Buffer) -> Result<NcclWork, String> {
         let memory = Box::new([from.clone(), into.clone()]);
         let (from, into) = (from.place(), into.place());
         let (send, recv, int, sum) = (from.address(), into.address(), DType::I64, ReduceOp::Sum);
@@ -65,8 +65,8 @@ impl Step<'_> {
             // SAFETY: both are held until the operation is done, and are as large as it needs.
             unsafe {
                 match kind {
-                    Kind::AllGather => call.all_gather(send, recv, from.elements(), int),
-                    Kind::ReduceScatter => call.reduce_scatter(send, recv, into.elements(), int, sum),
+                    OpType::AllGather => call.all_gather(send, recv, from.elements(), int),
+                    OpType::ReduceScatter => call.reduce_scatter(send, recv, into.elements(), int, sum),
                     _ => call.all_reduce(send, recv, from.elements(), int, sum),
                 }
             }
@@ -88,7 +88,7 @@ impl Step<'_> {
                 self.shards.insert(*unit, shard[0].0.clone());
             }
             let into = self.buffers(&[GRADIENT], |_| whole).remove(0).0;
-            let started = self.collective(Kind::AllGather, &self.shards[unit], &into)?;
+            let started = self.collective(OpType::AllGather, &self.shards[unit], &into)?;
             self.gathering.insert(*unit, (into, started));
         }
         if let Some((whole, work)) = self.gathering.remove(&block) {

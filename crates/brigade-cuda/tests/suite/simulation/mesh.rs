@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use brigade_comm::{Group, Timeouts};
 use brigade_cuda::{
-    CommStream, Communicator, Context, RankState, ReceiveQueue, UniqueId, Watchdog, Work, nccl,
+    CommStream, Communicator, Context, NcclWork, RankState, ReceiveQueue, UniqueId, Watchdog, nccl,
 };
 
 use super::compute_stream::ComputeStream;
@@ -31,7 +31,7 @@ pub struct Sim {
 }
 
 /// A message that was received or is being received.
-pub type Incoming = Result<(Vec<Buffer>, Work), String>;
+pub type Incoming = Result<(Vec<Buffer>, NcclWork), String>;
 
 /// The ranks of a link's communicator.
 pub const SENDER: usize = 0;

@@ -1,6 +1,6 @@
 //! Messages between stages, as `tensors::messages` and core's interpreter pass them.
 
-use brigade_comm::{DType, OpType as Kind};
+use brigade_comm::{DType, OpType};
 use brigade_plan::{Pass, Task};
 
 use super::memory_pool::Buffer;
@@ -29,7 +29,7 @@ impl Step<'_> {
         self.random_delay();
         let bytes = places.iter().map(|place| place.bytes()).sum();
         let comm_stream = &self.sim.out[&to];
-        let started = comm_stream.start(Kind::Send, (DType::U8, bytes), Box::new(buffers), |call| {
+        let started = comm_stream.start(OpType::Send, (DType::U8, bytes), Box::new(buffers), |call| {
             for place in &places {
                 // SAFETY: it is held until the operation is done.
                 unsafe { call.send(place.address(), place.bytes(), DType::U8, RECEIVER) };
@@ -62,7 +62,7 @@ impl Step<'_> {
             let places: Vec<_> = buffers.iter().map(|buffer| buffer.place()).collect();
             let bytes = places.iter().map(|place| place.bytes()).sum();
             let started =
-                comm_stream.start(Kind::Recv, (DType::U8, bytes), Box::new(buffers.clone()), |call| {
+                comm_stream.start(OpType::Recv, (DType::U8, bytes), Box::new(buffers.clone()), |call| {
                     for place in &places {
                         // SAFETY: it is held until the operation is done.
                         unsafe { call.recv(place.address(), place.bytes(), DType::U8, SENDER) };

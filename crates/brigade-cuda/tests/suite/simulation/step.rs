@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use brigade_cuda::{Error, Work};
+use brigade_comm::Work;
+use brigade_cuda::{Error, NcclWork};
 use brigade_plan::{Action, Pass, Pipeline, Program, Release, ScheduleKind, Stage, Task};
 
 use super::compute_stream::{Kernel, Numbers};
@@ -81,13 +82,13 @@ pub struct Step<'a> {
     pub tapes: BTreeMap<Task, Vec<Vec<Checked>>>,
     pub posted: BTreeMap<Key, Posted>,
     pub outgoing: BTreeMap<Key, Vec<Checked>>,
-    pub sent: VecDeque<(brigade_comm::Work<Vec<u8>>, Work)>,
+    pub sent: VecDeque<(Work<Vec<u8>>, NcclWork)>,
     pub shards: BTreeMap<usize, Buffer>,
-    pub gathering: BTreeMap<usize, (Buffer, Work)>,
+    pub gathering: BTreeMap<usize, (Buffer, NcclWork)>,
     pub gathered: BTreeMap<usize, Buffer>,
     /// Sums over the micro-batches, or over those that have been reduced.
     pub sums: BTreeMap<usize, Checked>,
-    pub reducing: BTreeMap<usize, (Checked, Work)>,
+    pub reducing: BTreeMap<usize, (Checked, NcclWork)>,
 }
 
 /// Runs a step. The error of a rank that exits early is [`EXITED`].
