@@ -10,7 +10,7 @@ use crate::error::Error;
 
 const EVENT_DISABLE_TIMING: u32 = 2;
 
-/// An event: fires once everything that it was recorded after is done.
+/// An event: it completes once everything that it was recorded after is done.
 pub struct Event {
     context: Arc<Context>,
     pub(super) raw: CUevent,

@@ -25,7 +25,7 @@ const DROP_DEADLINE: Duration = Duration::from_secs(2);
 /// A rank's membership in a group of ranks, each with its own GPU, that run collectives through NCCL.
 ///
 /// Operations are enqueued on a stream, and run when it gets to them. All ranks of the group must enqueue the same operations in
-/// the same order. A method returns once its operation is in the stream, so that an event that is recorded next fires after it.
+/// the same order. A method returns once its operation is in the stream, so that an event that is recorded next completes after it.
 ///
 /// Methods may be called from any thread; each waits until the one before has been enqueued. After any error the communicator
 /// cannot be used any more, and dropping it aborts it.

@@ -9,13 +9,21 @@ use brigade_core::Collectives;
 use super::burn_order::{BurnOrder, MAX_CONNECTIONS, SyncMode};
 use super::collectives::{NcclCollectives, PipelineLinks};
 use super::flat_tensor::DeviceMemory;
-use super::groups::NcclOptions;
 use super::messages::{RECEIVER, SENDER};
 use super::rank_gpu::RankGpu;
 use crate::{
     CommStream, Communicator, Context, Error, RankState, ReceiveQueue, Stream, UniqueId, Watchdog, nccl,
     shared_gpu,
 };
+
+/// How NCCL is used.
+#[derive(Debug, Clone, Copy)]
+pub struct NcclOptions {
+    /// Whether the host blocks in each operation, as with PyTorch's `TORCH_NCCL_BLOCKING_WAIT`: slow, with the same results.
+    pub synchronous: bool,
+    /// Whether even a group of one rank goes through NCCL, to measure what that costs.
+    pub even_alone: bool,
+}
 
 /// A failure of a GPU, of NCCL, or of the ranks' agreement over the network.
 pub(super) type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;

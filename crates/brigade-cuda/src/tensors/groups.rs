@@ -8,18 +8,9 @@ use brigade_host::{Axes, Placement, axes};
 use burn::tensor::{Bytes, DType, Device, TensorData};
 
 use super::collectives::PipelineLinks;
-use super::group_builder::{GroupBuilder, Result};
+use super::group_builder::{GroupBuilder, NcclOptions, Result};
 use super::rank_gpu::RankGpu;
 use crate::Communicator;
-
-/// How NCCL is used.
-#[derive(Debug, Clone, Copy)]
-pub struct NcclOptions {
-    /// Whether the host blocks in each operation, as with PyTorch's `TORCH_NCCL_BLOCKING_WAIT`: slow, with the same results.
-    pub synchronous: bool,
-    /// Whether even a group of one rank goes through NCCL, to measure what that costs.
-    pub even_alone: bool,
-}
 
 /// This rank's groups along the axes of a mesh over all ranks of `world`. All ranks call it together, each with a GPU of its own.
 /// Each wait has the [deadline](Group::limit) that `world` sets.

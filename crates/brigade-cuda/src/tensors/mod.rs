@@ -9,5 +9,6 @@ mod messages;
 mod rank_gpu;
 
 pub use collectives::NcclCollectives;
-pub use groups::{NcclOptions, groups, host_groups};
+pub use group_builder::NcclOptions;
+pub use groups::{groups, host_groups};
 pub use rank_gpu::{RankGpu, check_gpus, gpu_count};

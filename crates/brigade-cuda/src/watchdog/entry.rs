@@ -32,9 +32,9 @@ impl fmt::Display for WorkInfo {
 pub struct WatchedWork {
     /// What it is.
     pub info: WorkInfo,
-    /// Fires when the operation's input is ready, which is when its time starts. Without one, it starts at once.
+    /// Completes when the operation's input is ready, which is when its time starts. Without one, it starts at once.
     pub ready: Option<Arc<Event>>,
-    /// Fires when the operation is done.
+    /// Completes when the operation is done.
     pub done: Arc<Event>,
     /// The longest that it may take.
     pub deadline: Duration,

@@ -2,7 +2,7 @@
 //! `ProcessGroupNCCL` does.
 //!
 //! A kernel of NCCL waits for other ranks on the GPU, where nothing can time out. So every operation is handed to the watchdog
-//! together with an event that fires after it. The first failure, on this rank or another, aborts all communicators.
+//! together with an event that completes after it. The first failure, on this rank or another, aborts all communicators.
 
 mod entry;
 mod monitor;
@@ -117,7 +117,7 @@ impl WorkHandle {
     /// # Errors
     /// [`Error::Aborted`] after the first failure of any operation; [`Error::Driver`].
     pub fn is_done(&self) -> Result<bool, Error> {
-        // The event of an aborted operation fires, too.
+        // The event of an aborted operation completes, too.
         let done = self.entry.work.done.is_done();
         self.monitor.check()?;
         done

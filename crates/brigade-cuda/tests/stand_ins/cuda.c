@@ -50,7 +50,7 @@ typedef struct Event { struct Context *context; unsigned long recorded, done; } 
 typedef struct Context { int device; Stream *streams; } Context;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t fired = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t completed = PTHREAD_COND_INITIALIZER;
 static Context contexts[64];
 static unsigned seed = 1;
 
@@ -114,11 +114,11 @@ static Recording *last_recording(Event *event) {
     return made;
 }
 
-static void fire(void *argument) {
+static void complete(void *argument) {
     Recording *at = argument;
     pthread_mutex_lock(&lock);
     if (at->event->done < at->number) at->event->done = at->number;
-    pthread_cond_broadcast(&fired);
+    pthread_cond_broadcast(&completed);
     pthread_mutex_unlock(&lock);
     free(at);
 }
@@ -126,7 +126,7 @@ static void fire(void *argument) {
 static void await_event(void *argument) {
     Recording *at = argument;
     pthread_mutex_lock(&lock);
-    while (at->event->done < at->number) pthread_cond_wait(&fired, &lock);
+    while (at->event->done < at->number) pthread_cond_wait(&completed, &lock);
     pthread_mutex_unlock(&lock);
     free(at);
 }
@@ -231,13 +231,13 @@ int cuCtxWaitEvent(Context *context, Event *event) {
     return 0;
 }
 
-// The event fires after all tasks of all streams of the context, including NCCL's.
+// The event completes after all tasks of all streams of the context, including NCCL's.
 typedef struct ContextRecording { Recording *recording; int streams; } ContextRecording;
 
-static void fire_after_all(void *argument) {
+static void complete_after_all(void *argument) {
     ContextRecording *all = argument;
     if (__atomic_sub_fetch(&all->streams, 1, __ATOMIC_SEQ_CST)) return;
-    fire(all->recording);
+    complete(all->recording);
     free(all);
 }
 
@@ -248,7 +248,7 @@ int cuCtxRecordEvent(Context *context, Event *event) {
     ContextRecording *all = malloc(sizeof *all);
     *all = (ContextRecording){last_recording(event), 0};
     for (Stream *stream = context->streams; stream; stream = stream->next) all->streams++;
-    for (Stream *stream = context->streams; stream; stream = stream->next) push(stream, fire_after_all, all);
+    for (Stream *stream = context->streams; stream; stream = stream->next) push(stream, complete_after_all, all);
     if (!context->streams) event->done = event->recorded, free(all->recording), free(all);
     pthread_mutex_unlock(&lock);
     return 0;
@@ -267,7 +267,7 @@ int cuEventRecord(Event *event, Stream *stream) {
     if (event->context != stream->context) return INVALID_CONTEXT;
     pthread_mutex_lock(&lock);
     event->recorded++;
-    push(stream, fire, last_recording(event));
+    push(stream, complete, last_recording(event));
     pthread_mutex_unlock(&lock);
     return 0;
 }

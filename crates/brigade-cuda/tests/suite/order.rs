@@ -12,7 +12,7 @@ use crate::harness::{SOON, address, alone, communicator_counts, eventually, worl
 /// How long to watch for something that must not happen.
 const A_WHILE: Duration = Duration::from_millis(30);
 
-stand_in_test!(an_event_fires_after_the_operation_before_it, ["STAND_IN_POLLS" = "10"], {
+stand_in_test!(an_event_completes_after_the_operation_before_it, ["STAND_IN_POLLS" = "10"], {
     world(2, |rank| {
         for round in 0..20 {
             let (mut send, mut recv) = ([round as f32; 4], [-1.0f32; 4]);
