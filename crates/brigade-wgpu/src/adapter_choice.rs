@@ -14,7 +14,7 @@ pub(crate) fn usable(adapters: &[Adapter]) -> Vec<&Adapter> {
     usable
 }
 
-/// The adapter of local rank `local_rank`; see [`device`](crate::device).
+/// The adapter of local rank `local_rank`; see `device`.
 pub(crate) fn choose(adapters: &[Adapter], local_rank: usize) -> Result<&Adapter, Error> {
     let usable = usable(adapters);
     let (Some(first), Some(last)) = (usable.first(), usable.last()) else { return Err(Error::NoAdapter) };
