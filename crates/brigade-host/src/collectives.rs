@@ -1,19 +1,19 @@
-//! Collectives over tensors, staged through host memory.
+//! Collectives over tensors, through host memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use brigade_comm::{DType, Group, HostBuffer, ReduceOp};
+use brigade_comm::{DType, Group, ReduceOp};
 use brigade_core::{
-    Collectives, Error, Filled, Message, Operation, Pending, PendingTensor, PendingValues, Refillable,
-    Result, Traffic,
+    Collectives, Error, Message, Operation, Pending, PendingTensor, PendingValues, Refillable, Result,
+    Traffic,
 };
-use burn::tensor::{DType as TensorDType, Device, FloatDType, Tensor, TensorData};
+use burn::tensor::{Device, FloatDType, Tensor};
 
+use crate::copies::{Copier, DeviceCopies, HostTensor};
 use crate::message;
-use crate::place::Placement;
-use crate::region::Region;
-use crate::staging::{Crossings, Staged, Staging};
+use crate::placement::Placement;
+use crate::resident_buffer::ResidentBuffer;
 
 /// The longest message between stages that a rank takes, in bytes.
 const LONGEST_MESSAGE: usize = 16 << 30;
@@ -22,89 +22,40 @@ const LONGEST_MESSAGE: usize = 16 << 30;
 /// owned is moved in and out of the operation without a copy; others are read from their device first.
 pub struct HostCollectives {
     group: Group,
-    staging: Arc<Staging>,
-    exchanges: AtomicU64,
-    exchanged_bytes: AtomicU64,
+    copier: Arc<Copier>,
+    scalar_gathers: AtomicU64,
+    scalar_bytes: AtomicU64,
 }
 
 impl HostCollectives {
     /// Collectives of a group, for tensors that are there.
     pub fn new(group: Group, placement: Placement) -> Self {
-        let staging = Arc::new(Staging::new(placement));
-        Self { group, staging, exchanges: AtomicU64::new(0), exchanged_bytes: AtomicU64::new(0) }
+        let copier = Arc::new(Copier::new(placement));
+        Self { group, copier, scalar_gathers: AtomicU64::new(0), scalar_bytes: AtomicU64::new(0) }
     }
 
     /// What these collectives have moved between the device and the host so far.
-    pub fn crossings(&self) -> Crossings {
-        self.staging.crossings()
+    pub fn device_copies(&self) -> DeviceCopies {
+        self.copier.device_copies()
     }
 
     /// Reads a tensor, starts an operation on it, and makes a tensor of what is `kept` of the result.
     fn run(
         &self,
         tensor: Tensor<1>,
-        start: impl FnOnce(Staged, DType) -> brigade_comm::Work<Staged>,
-        kept: impl FnOnce(Staged) -> Staged + Send + 'static,
+        start: impl FnOnce(HostTensor, DType) -> brigade_comm::Work<HostTensor>,
+        kept: impl FnOnce(HostTensor) -> HostTensor + Send + 'static,
     ) -> PendingTensor {
-        match self.staging.read(tensor) {
-            Ok(staged) => {
-                let dtype = staged.dtype;
-                let (pending, staging) = (start(staged, dtype), self.staging.clone());
-                PendingTensor::new(
-                    move || Ok(staging.write(kept(pending.wait().map_err(Error::collective)?))),
-                )
+        match self.copier.tensor_to_host(tensor) {
+            Ok(host_tensor) => {
+                let dtype = host_tensor.dtype;
+                let (pending, copier) = (start(host_tensor, dtype), self.copier.clone());
+                PendingTensor::new(move || {
+                    Ok(copier.tensor_to_device(kept(pending.wait().map_err(Error::collective)?)))
+                })
             }
             Err(error) => PendingTensor::new(move || Err(error)),
         }
-    }
-}
-
-/// A flat buffer that all ranks' shards are gathered into, in one place.
-struct GatheredInPlace {
-    group: Group,
-    staging: Arc<Staging>,
-    region: Region,
-    bytes: usize,
-    /// The buffer's first tensor: it lasts, so that no other one is ever alone with the memory.
-    tensor: Tensor<1>,
-}
-
-impl Refillable for GatheredInPlace {
-    fn tensor(&self) -> Tensor<1> {
-        self.tensor.clone()
-    }
-
-    unsafe fn fill(self: Box<Self>, shard: Tensor<1>) -> Pending<Box<dyn Filled>> {
-        let staged = match self.staging.read(shard) {
-            Ok(staged) => staged,
-            Err(error) => return Pending::new(move || Err(error)),
-        };
-        let slice = staged.bytes.len();
-        if slice * self.group.size() != self.bytes {
-            let text = format!("shards of {slice} bytes do not fill a buffer of {} bytes", self.bytes);
-            return Pending::new(move || Err(Error::collective(text)));
-        }
-        // SAFETY: the caller vouches that nobody reads it, and nobody else writes it: this buffer comes back only with the result.
-        let mut writer = unsafe { self.region.writer(self.bytes) };
-        let start = self.group.rank() * slice;
-        writer.as_bytes_mut()[start..start + slice].copy_from_slice(&staged.bytes);
-        let gathered = self.group.all_gather(writer, staged.dtype);
-        Pending::new(move || {
-            gathered.wait().map(drop).map_err(Error::collective)?;
-            Ok(self as Box<dyn Filled>)
-        })
-    }
-}
-
-impl Filled for GatheredInPlace {
-    fn tensor(&self) -> Tensor<1> {
-        self.tensor.clone()
-    }
-
-    unsafe fn release(self: Box<Self>) -> Box<dyn Refillable> {
-        // SAFETY: the caller vouches that nobody reads it, and nobody writes it: it is filled.
-        unsafe { self.region.release() };
-        self
     }
 }
 
@@ -118,37 +69,41 @@ impl Collectives for HostCollectives {
     }
 
     fn all_reduce(&self, tensor: Tensor<1>) -> PendingTensor {
-        let start = |staged, dtype| self.group.all_reduce(staged, dtype, ReduceOp::Sum);
-        self.run(tensor, start, |staged| staged)
+        let start = |host_tensor, dtype| self.group.all_reduce(host_tensor, dtype, ReduceOp::Sum);
+        self.run(tensor, start, |host_tensor| host_tensor)
     }
 
     fn reduce_scatter(&self, tensor: Tensor<1>) -> PendingTensor {
-        let (rank, size, placement) = (self.rank(), self.size(), self.staging.placement);
-        let start = |staged, dtype| self.group.reduce_scatter(staged, dtype, ReduceOp::Sum);
-        self.run(tensor, start, move |mut staged| {
-            let share = staged.bytes.len() / size;
-            staged.bytes = placement.part(staged.bytes, rank * share..(rank + 1) * share);
-            staged
+        let (rank, size, placement) = (self.rank(), self.size(), self.copier.placement);
+        let start = |host_tensor, dtype| self.group.reduce_scatter(host_tensor, dtype, ReduceOp::Sum);
+        self.run(tensor, start, move |mut host_tensor| {
+            let share = host_tensor.bytes.len() / size;
+            host_tensor.bytes = placement.part(host_tensor.bytes, rank * share..(rank + 1) * share);
+            host_tensor
         })
     }
 
     fn all_gather(&self, tensor: Tensor<1>) -> PendingTensor {
         let (rank, size) = (self.rank(), self.size());
-        let start = |staged: Staged, dtype| {
-            let share = staged.bytes.len();
-            let mut whole = self.staging.placement.buffer(&staged.device, share * size);
-            whole[rank * share..(rank + 1) * share].copy_from_slice(&staged.bytes);
-            self.group.all_gather(staged.with_bytes(whole), dtype)
+        let start = |host_tensor: HostTensor, dtype| {
+            let share = host_tensor.bytes.len();
+            let mut whole = self.copier.placement.buffer(&host_tensor.device, share * size);
+            whole[rank * share..(rank + 1) * share].copy_from_slice(&host_tensor.bytes);
+            self.group.all_gather(host_tensor.with_bytes(whole), dtype)
         };
-        self.run(tensor, start, |staged| staged)
+        self.run(tensor, start, |host_tensor| host_tensor)
     }
 
     fn broadcast(&self, tensor: Tensor<1>, root: usize) -> PendingTensor {
-        self.run(tensor, |staged, dtype| self.group.broadcast(staged, dtype, root), |staged| staged)
+        self.run(
+            tensor,
+            |host_tensor, dtype| self.group.broadcast(host_tensor, dtype, root),
+            |host_tensor| host_tensor,
+        )
     }
 
     fn send(&self, message: Message, to: usize) -> Pending<()> {
-        match message::encode(message, &self.staging) {
+        match message::encode(message, &self.copier) {
             Ok(bytes) => {
                 let sent = self.group.send(bytes, DType::U8, to);
                 Pending::new(move || sent.wait().map(drop).map_err(Error::collective))
@@ -159,27 +114,22 @@ impl Collectives for HostCollectives {
 
     fn receive(&self, from: usize, device: &Device) -> Pending<Message> {
         let received = self.group.recv_message(from, LONGEST_MESSAGE);
-        let (staging, device) = (self.staging.clone(), device.clone());
-        Pending::new(move || message::decode(received.wait().map_err(Error::collective)?, &device, &staging))
+        let (copier, device) = (self.copier.clone(), device.clone());
+        Pending::new(move || message::decode(received.wait().map_err(Error::collective)?, &device, &copier))
     }
 
     fn refillable(&self, shard: usize, dtype: FloatDType, device: &Device) -> Option<Box<dyn Refillable>> {
-        let Placement::Host = self.staging.placement else { return None };
-        let dtype = TensorDType::from(dtype);
-        let (length, bytes) = (shard * self.size(), shard * self.size() * dtype.size());
-        let region = Region::new(bytes).ok()?;
-        let data = TensorData::from_bytes(region.bytes(bytes), [length], dtype);
-        let tensor = Tensor::from_data(data, (device, dtype));
-        let (group, staging) = (self.group.clone(), self.staging.clone());
-        Some(Box::new(GatheredInPlace { group, staging, region, bytes, tensor }))
+        let Placement::Host = self.copier.placement else { return None };
+        let buffer = ResidentBuffer::new(self.group.clone(), self.copier.clone(), shard, dtype, device)?;
+        Some(Box::new(buffer))
     }
 
     fn all_gather_scalars(&self, values: Vec<f64>) -> PendingValues {
         let (rank, size, each) = (self.rank(), self.size(), values.len());
         let mut all = vec![0.0f64; each * size];
         all[rank * each..(rank + 1) * each].copy_from_slice(&values);
-        self.exchanges.fetch_add(1, Relaxed);
-        self.exchanged_bytes.fetch_add((each * size_of::<f64>() * (size - 1)) as u64, Relaxed);
+        self.scalar_gathers.fetch_add(1, Relaxed);
+        self.scalar_bytes.fetch_add((each * size_of::<f64>() * (size - 1)) as u64, Relaxed);
         let pending = self.group.all_gather(all, DType::F64);
         PendingValues::new(move || {
             let all = pending.wait().map_err(Error::collective)?;
@@ -191,16 +141,16 @@ impl Collectives for HostCollectives {
         self.group.barrier().map_err(Error::collective)
     }
 
-    /// Exchanges are all-gathers of the group, and are counted apart from those of tensors.
+    /// Gathers of scalars are all-gathers of the group, and are counted separately from those of tensors.
     fn traffic(&self) -> Traffic {
         use brigade_comm::OpType as Op;
-        let exchanged = (self.exchanges.load(Relaxed), self.exchanged_bytes.load(Relaxed));
-        let mut traffic = Traffic::from([(Operation::AllGatherScalars, exchanged)]);
+        let scalars = (self.scalar_gathers.load(Relaxed), self.scalar_bytes.load(Relaxed));
+        let mut traffic = Traffic::from([(Operation::AllGatherScalars, scalars)]);
         for (operation, count) in self.group.stats().iter() {
             let (operation, apart) = match operation {
                 Op::AllReduce => (Operation::AllReduce, (0, 0)),
                 Op::ReduceScatter => (Operation::ReduceScatter, (0, 0)),
-                Op::AllGather => (Operation::AllGather, exchanged),
+                Op::AllGather => (Operation::AllGather, scalars),
                 Op::Broadcast => (Operation::Broadcast, (0, 0)),
                 Op::Send => (Operation::Send, (0, 0)),
                 Op::Barrier => (Operation::Barrier, (0, 0)),

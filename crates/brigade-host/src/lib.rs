@@ -1,20 +1,21 @@
-//! Collectives over tensors of any device, staged through host memory: what the CPU, wgpu, and CUDA
-//! without NCCL share.
+//! Collectives over tensors of any device, through host memory: what the CPU, wgpu, and CUDA without NCCL share.
 //!
-//! - A tensor is read from its device, the ranks' bytes are exchanged by [`brigade_comm`], and the result goes back
-//!   where the tensor was: each way once, and of what a rank keeps alone ([`Crossings`]). Where tensors *are* host memory ([`Placement::Host`]), one that is whole and solely owned is
-//!   moved in and out without a copy.
-//! - Sums are taken per element, pairwise in rank order: the same bits whatever the device, for the same addends.
+//! - A tensor is copied from its device to the host, a process group of [`brigade_comm`] communicates the bytes, and the
+//!   result is copied back: one copy each way, and back only the part that the rank keeps ([`DeviceCopies`]). Where tensors
+//!   already *are* in host memory ([`Placement::Host`]), a tensor that is whole and solely owned is moved in and out without
+//!   a copy.
+//! - Sums are taken per element, pairwise in rank order: equal addends give equal bits on every device.
 //! - Every operation has the deadline of its group, and fails as the group fails.
 
 mod collectives;
+mod copies;
 mod groups;
 pub mod message;
-mod place;
-mod region;
-mod staging;
+mod pages;
+mod placement;
+mod resident_buffer;
 
 pub use collectives::HostCollectives;
+pub use copies::DeviceCopies;
 pub use groups::{Axes, axes, groups};
-pub use place::Placement;
-pub use staging::Crossings;
+pub use placement::Placement;

@@ -6,7 +6,7 @@
 use brigade_core::{Error, Message, Part, Result};
 use burn::tensor::{DType, Device};
 
-use crate::staging::Staging;
+use crate::copies::Copier;
 
 /// Types that travel, by their number in a description.
 const TYPES: [DType; 8] =
@@ -25,12 +25,12 @@ const MOST_DIMENSIONS: usize = 16;
 ///
 /// # Errors
 /// If a tensor cannot be read from its device, or is of a type that does not travel.
-pub(crate) fn encode(message: Message, staging: &Staging) -> Result<Vec<u8>> {
+pub(crate) fn encode(message: Message, copier: &Copier) -> Result<Vec<u8>> {
     let description = describe(&message)?;
     let payload = message.iter().flatten().map(Part::bytes).sum::<usize>();
     let mut bytes = Vec::with_capacity(payload + description.len());
     for part in message.into_iter().flatten() {
-        bytes.extend_from_slice(&staging.read_part(part)?);
+        bytes.extend_from_slice(&copier.part_to_host(part)?);
     }
     bytes.extend_from_slice(&description);
     Ok(bytes)
@@ -40,14 +40,14 @@ pub(crate) fn encode(message: Message, staging: &Staging) -> Result<Vec<u8>> {
 ///
 /// # Errors
 /// If the bytes are none.
-pub(crate) fn decode(mut bytes: Vec<u8>, device: &Device, staging: &Staging) -> Result<Message> {
+pub(crate) fn decode(mut bytes: Vec<u8>, device: &Device, copier: &Copier) -> Result<Message> {
     let (descriptions, payload) = read(&bytes)
         .filter(|(parts, payload)| total(parts) == Some(*payload))
         .ok_or_else(|| damaged(&bytes))?;
     bytes.truncate(payload);
     let lengths: Vec<usize> = descriptions.iter().flatten().map(Description::bytes).collect();
-    let mut parts = staging.placement.parts(bytes, &lengths).into_iter();
-    let mut part = |is: Description| parts.next().map(|bytes| staging.write_part(bytes, is, device));
+    let mut parts = copier.placement.parts(bytes, &lengths).into_iter();
+    let mut part = |is: Description| parts.next().map(|bytes| copier.part_to_device(bytes, is, device));
     Ok(descriptions.into_iter().map(|found| found.and_then(&mut part)).collect())
 }
 
@@ -172,11 +172,11 @@ mod tests {
     }
 
     fn encode(message: Message) -> Result<Vec<u8>> {
-        super::encode(message, &Staging::new(Placement::Host))
+        super::encode(message, &Copier::new(Placement::Host))
     }
 
     fn decode(bytes: Vec<u8>, placement: Placement) -> Result<Message> {
-        super::decode(bytes, &Device::flex(), &Staging::new(placement))
+        super::decode(bytes, &Device::flex(), &Copier::new(placement))
     }
 
     fn sample() -> Message {

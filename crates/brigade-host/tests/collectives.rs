@@ -19,7 +19,7 @@ mod in_host_memory {
 }
 
 /// As on a device with memory of its own, whose values are copied in and out.
-mod staged {
+mod on_a_device {
     use super::{Check, Placement, check_on};
 
     fn four(check: Check) {

@@ -9,7 +9,7 @@ use std::slice::{from_raw_parts, from_raw_parts_mut};
 
 use brigade_conformance::on_ranks;
 use brigade_core::{Collectives, Part};
-use brigade_host::{Crossings, HostCollectives, Placement};
+use brigade_host::{DeviceCopies, HostCollectives, Placement};
 use burn::tensor::{Bytes, DType, Device, Tensor, TensorData};
 use cubecl_environment::bytes::{
     AccessError, AccessPolicy, AllocationController, AllocationProperty, Reader, Writer,
@@ -73,7 +73,7 @@ fn tensor(elements: usize) -> (Tensor<1>, usize) {
 
 /// What an operation did.
 struct Seen {
-    crossed: Crossings,
+    copied: DeviceCopies,
     /// Bytes of the buffers that the placement was asked for.
     asked: usize,
     /// Address of the given tensor and of the result.
@@ -86,14 +86,17 @@ fn seen(
     elements: usize,
     run: impl Fn(&HostCollectives, Tensor<1>) -> Tensor<1>,
 ) -> Seen {
-    let (before, asked) = (collectives.crossings(), ASKED.get());
+    let (before, asked) = (collectives.device_copies(), ASKED.get());
     let (given, address) = tensor(elements);
     let data = run(collectives, given).into_data();
-    let after = collectives.crossings();
+    let after = collectives.device_copies();
     let less = |after: (u64, u64), before: (u64, u64)| (after.0 - before.0, after.1 - before.1);
-    let crossed = Crossings { down: less(after.down, before.down), up: less(after.up, before.up) };
+    let copied = DeviceCopies {
+        device_to_host: less(after.device_to_host, before.device_to_host),
+        host_to_device: less(after.host_to_device, before.host_to_device),
+    };
     let addresses = (address, data.as_bytes().as_ptr().addr());
-    Seen { crossed, asked: ASKED.get() - asked, addresses, property: data.bytes().property() }
+    Seen { copied, asked: ASKED.get() - asked, addresses, property: data.bytes().property() }
 }
 
 type Run = fn(&HostCollectives, Tensor<1>) -> Tensor<1>;
@@ -124,20 +127,23 @@ const OPERATIONS: [(&str, Run, usize, usize); 5] = [
 ];
 
 #[test]
-fn values_cross_once_each_way() {
+fn values_are_copied_once_each_way() {
     for placement in [Placement::Host, DEVICE] {
         on_ranks(RANKS, |group| {
             let collectives = HostCollectives::new(group, placement);
             for (name, run, given, gets) in OPERATIONS {
-                let expected = Crossings { down: (1, 4 * given as u64), up: (1, 4 * gets as u64) };
-                assert_eq!(seen(&collectives, given, run).crossed, expected, "{name} with {placement:?}");
+                let expected = DeviceCopies {
+                    device_to_host: (1, 4 * given as u64),
+                    host_to_device: (1, 4 * gets as u64),
+                };
+                assert_eq!(seen(&collectives, given, run).copied, expected, "{name} with {placement:?}");
             }
         });
     }
 }
 
 #[test]
-fn every_part_of_a_message_crosses_once() {
+fn every_part_of_a_message_is_copied_once() {
     on_ranks(2, |group| {
         let collectives = HostCollectives::new(group, DEVICE);
         let peer = 1 - collectives.rank();
@@ -145,7 +151,10 @@ fn every_part_of_a_message_crosses_once() {
         let sent = collectives.send(parts.to_vec(), peer);
         drop(collectives.receive(peer, &Device::flex()).wait().unwrap());
         sent.wait().unwrap();
-        assert_eq!(collectives.crossings(), Crossings { down: (3, 4 * 507), up: (3, 4 * 507) });
+        assert_eq!(
+            collectives.device_copies(),
+            DeviceCopies { device_to_host: (3, 4 * 507), host_to_device: (3, 4 * 507) }
+        );
     });
 }
 

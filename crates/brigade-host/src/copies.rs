@@ -1,4 +1,4 @@
-//! Tensors as bytes on the host, and back: nothing else in this crate moves a tensor's values.
+//! Copies of tensors from the device to the host and back. Nothing else in this crate moves a tensor's values.
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -9,39 +9,39 @@ use burn::tensor::{Bytes, DType as TensorDType, Device, Tensor, TensorData};
 use cubecl_environment::bytes::Reader;
 
 use crate::message::Description;
-use crate::place::Placement;
+use crate::placement::Placement;
 
-/// What has crossed between a device and the host: tensors, and their bytes. Where tensors are host memory, what was handed
-/// over.
+/// Copies between a device and the host: their number, and their bytes. Where tensors already are in host memory, the tensors
+/// that were handed over.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Crossings {
+pub struct DeviceCopies {
     /// From the device to the host.
-    pub down: (u64, u64),
+    pub device_to_host: (u64, u64),
     /// From the host to the device.
-    pub up: (u64, u64),
+    pub host_to_device: (u64, u64),
 }
 
-/// Where tensors cross.
+/// Copies tensors, and counts the copies.
 #[derive(Debug)]
-pub(crate) struct Staging {
+pub(crate) struct Copier {
     pub(crate) placement: Placement,
-    down: Count,
-    up: Count,
+    to_host: CopyCounter,
+    to_device: CopyCounter,
 }
 
-impl Staging {
+impl Copier {
     pub(crate) fn new(placement: Placement) -> Self {
-        Self { placement, down: Count::default(), up: Count::default() }
+        Self { placement, to_host: CopyCounter::default(), to_device: CopyCounter::default() }
     }
 
-    pub(crate) fn crossings(&self) -> Crossings {
-        Crossings { down: self.down.read(), up: self.up.read() }
+    pub(crate) fn device_copies(&self) -> DeviceCopies {
+        DeviceCopies { device_to_host: self.to_host.read(), host_to_device: self.to_device.read() }
     }
 
     /// Reads a tensor from its device; one of host memory that is whole and solely owned is moved.
-    pub(crate) fn read(&self, tensor: Tensor<1>) -> Result<Staged> {
+    pub(crate) fn tensor_to_host(&self, tensor: Tensor<1>) -> Result<HostTensor> {
         let device = tensor.device();
-        let (bytes, of) = self.down(tensor.try_into_data())?;
+        let (bytes, of) = self.to_host(tensor.try_into_data())?;
         let dtype = match of {
             TensorDType::F32 | TensorDType::Flex32 => DType::F32,
             TensorDType::F64 => DType::F64,
@@ -52,42 +52,42 @@ impl Staging {
                 return Err(Error::Device(text));
             }
         };
-        Ok(Staged { bytes, dtype, of, device })
+        Ok(HostTensor { bytes, dtype, of, device })
     }
 
     /// Reads a tensor of a message.
-    pub(crate) fn read_part(&self, part: Part) -> Result<Bytes> {
+    pub(crate) fn part_to_host(&self, part: Part) -> Result<Bytes> {
         let (bytes, _) = match part {
-            Part::Float(flat, _) => self.down(flat.try_into_data()),
-            Part::Int(flat, _) => self.down(flat.try_into_data()),
+            Part::Float(flat, _) => self.to_host(flat.try_into_data()),
+            Part::Int(flat, _) => self.to_host(flat.try_into_data()),
         }?;
         Ok(bytes)
     }
 
     /// Writes a tensor to its device; host memory is moved.
-    pub(crate) fn write(&self, Staged { bytes, of, device, .. }: Staged) -> Tensor<1> {
-        Tensor::from_data(self.up(bytes, of), (&device, of))
+    pub(crate) fn tensor_to_device(&self, HostTensor { bytes, of, device, .. }: HostTensor) -> Tensor<1> {
+        Tensor::from_data(self.to_device(bytes, of), (&device, of))
     }
 
     /// Writes a tensor of a message.
-    pub(crate) fn write_part(&self, bytes: Bytes, is: Description, device: &Device) -> Part {
-        let data = self.up(bytes, is.dtype);
+    pub(crate) fn part_to_device(&self, bytes: Bytes, is: Description, device: &Device) -> Part {
+        let data = self.to_device(bytes, is.dtype);
         match is.is_float() {
             true => Part::Float(Tensor::from_data(data, (device, is.dtype)), is.shape),
             false => Part::Int(Tensor::from_data(data, (device, is.dtype)), is.shape),
         }
     }
 
-    fn down(&self, data: Result<TensorData, impl Display>) -> Result<(Bytes, TensorDType)> {
+    fn to_host(&self, data: Result<TensorData, impl Display>) -> Result<(Bytes, TensorDType)> {
         let (bytes, _, dtype) = data.map_err(device_error)?.into_parts();
         // Until somebody looks, bytes of a device may still be there alone.
         bytes.read(Reader::new()).map_err(device_error)?;
-        self.down.add(bytes.len());
+        self.to_host.add(bytes.len());
         Ok((bytes, dtype))
     }
 
-    fn up(&self, bytes: Bytes, dtype: TensorDType) -> TensorData {
-        self.up.add(bytes.len());
+    fn to_device(&self, bytes: Bytes, dtype: TensorDType) -> TensorData {
+        self.to_device.add(bytes.len());
         let length = bytes.len() / dtype.size();
         TensorData::from_bytes(bytes, [length], dtype)
     }
@@ -98,9 +98,9 @@ fn device_error(error: impl Display) -> Error {
 }
 
 #[derive(Debug, Default)]
-struct Count(AtomicU64, AtomicU64);
+struct CopyCounter(AtomicU64, AtomicU64);
 
-impl Count {
+impl CopyCounter {
     fn add(&self, bytes: usize) {
         self.0.fetch_add(1, Relaxed);
         self.1.fetch_add(bytes as u64, Relaxed);
@@ -112,7 +112,7 @@ impl Count {
 }
 
 /// A tensor's bytes on the host, with what it takes to make it a tensor again.
-pub(crate) struct Staged {
+pub(crate) struct HostTensor {
     pub(crate) bytes: Bytes,
     /// The type of its elements, for the transport.
     pub(crate) dtype: DType,
@@ -120,13 +120,13 @@ pub(crate) struct Staged {
     pub(crate) device: Device,
 }
 
-impl Staged {
+impl HostTensor {
     pub(crate) fn with_bytes(self, bytes: Bytes) -> Self {
         Self { bytes, ..self }
     }
 }
 
-impl HostBuffer for Staged {
+impl HostBuffer for HostTensor {
     fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }

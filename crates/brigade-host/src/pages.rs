@@ -8,14 +8,14 @@ use burn::tensor::Bytes;
 use cubecl_environment::bytes::{AccessError, AccessPolicy, AllocationController, AllocationProperty};
 use memmap2::{MmapMut, MmapOptions, MmapRaw, UncheckedAdvice};
 
-/// A run of pages of its own. Tensors read it through [`Region::bytes`], a collective writes it through
-/// [`Region::writer`], and [`Region::release`] gives its pages back.
+/// A run of pages of its own. Tensors read it through [`Pages::bytes`], a collective writes it through
+/// [`Pages::writer`], and [`Pages::free`] frees its pages.
 ///
 /// Tensors are read by whoever holds them. So what changes the memory under them is `unsafe`, and whoever does that keeps
-/// readers, writer and release apart.
-pub(crate) struct Region(Arc<MmapRaw>);
+/// readers, writer and free apart.
+pub(crate) struct Pages(Arc<MmapRaw>);
 
-impl Region {
+impl Pages {
     pub(crate) fn new(bytes: usize) -> std::io::Result<Self> {
         let map: MmapMut = MmapOptions::new().len(bytes.max(1)).map_anon()?;
         // Pages come anew with every fill, so fewer and larger ones are cheaper; where there are none, small ones do.
@@ -34,7 +34,7 @@ impl Region {
     /// The first `length` bytes, to be written.
     ///
     /// # Safety
-    /// While the writer lives, nobody reads tensors of the region, and there is no other writer and no release.
+    /// While the writer lives, nobody reads tensors of the region, and there is no other writer and no free.
     pub(crate) unsafe fn writer(&self, length: usize) -> Writer {
         Writer { map: self.0.clone(), length: length.min(self.0.len()) }
     }
@@ -43,7 +43,7 @@ impl Region {
     ///
     /// # Safety
     /// Nobody reads tensors of the region meanwhile, and there is no writer.
-    pub(crate) unsafe fn release(&self) {
+    pub(crate) unsafe fn free(&self) {
         // SAFETY: the map is anonymous and private, so its pages stay valid and turn into zeros; the caller vouches that
         // nobody holds a reference to them. Where the system refuses, the pages just stay.
         drop(unsafe { self.0.unchecked_advise(UncheckedAdvice::DontNeed) });
@@ -69,7 +69,7 @@ impl AllocationController for View {
     }
 
     fn memory(&self, _: AccessPolicy) -> Result<&[MaybeUninit<u8>], AccessError> {
-        // SAFETY: the map lives as long as `self`, and whoever writes it or gives its pages back vouches that it is not read.
+        // SAFETY: the map lives as long as `self`, and whoever writes it or frees its pages vouches that it is not read.
         Ok(unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), self.0.len()) })
     }
 
@@ -103,27 +103,27 @@ mod tests {
 
     #[test]
     fn views_see_what_is_written_and_operations_never_write() {
-        let region = Region::new(4096 * 4).unwrap();
+        let pages = Pages::new(4096 * 4).unwrap();
         let fill = |value: f32| {
             // SAFETY: this thread does nothing else meanwhile, and no other has a tensor of the region.
-            let mut writer = unsafe { region.writer(4096 * 4) };
+            let mut writer = unsafe { pages.writer(4096 * 4) };
             writer.as_bytes_mut().as_chunks_mut::<4>().0.iter_mut().for_each(|b| *b = value.to_le_bytes());
         };
         fill(1.0);
         let device = Device::flex();
         let whole: Tensor<1> =
-            Tensor::from_data(TensorData::from_bytes(region.bytes(4096 * 4), [4096], DType::F32), &device);
+            Tensor::from_data(TensorData::from_bytes(pages.bytes(4096 * 4), [4096], DType::F32), &device);
         let view = whole.clone().slice(100..110).reshape([2, 5]);
         assert_eq!(view.clone().sum().into_scalar::<f32>(), 10.0);
         // SAFETY: as above.
-        unsafe { region.release() };
+        unsafe { pages.free() };
         assert_eq!(view.clone().sum().into_scalar::<f32>(), 0.0);
         fill(3.0);
         assert_eq!(view.clone().sum().into_scalar::<f32>(), 30.0);
         let doubled = view.mul_scalar(2.0);
         assert_eq!(doubled.sum().into_scalar::<f32>(), 60.0);
         // SAFETY: as above.
-        assert_eq!(unsafe { region.writer(4) }.as_bytes(), 3.0f32.to_le_bytes());
+        assert_eq!(unsafe { pages.writer(4) }.as_bytes(), 3.0f32.to_le_bytes());
         assert_eq!(whole.slice(0..1).into_scalar::<f32>(), 3.0);
     }
 }

@@ -1,0 +1,77 @@
+//! An unsharded buffer in host memory: gathered in place, without moving the tensors that view it.
+
+use std::sync::Arc;
+
+use brigade_comm::{Group, HostBuffer};
+use brigade_core::{Error, Filled, Pending, Refillable};
+use burn::tensor::{DType as TensorDType, Device, FloatDType, Tensor, TensorData};
+
+use crate::copies::Copier;
+use crate::pages::Pages;
+
+/// A flat buffer that all ranks' shards are gathered into, always in the same memory.
+pub(crate) struct ResidentBuffer {
+    group: Group,
+    copier: Arc<Copier>,
+    pages: Pages,
+    bytes: usize,
+    /// The buffer's first tensor: it lasts, so that no other one is ever alone with the memory.
+    tensor: Tensor<1>,
+}
+
+impl ResidentBuffer {
+    /// A buffer for the group's shards of `shard` elements each. Nothing where the system has no memory for it.
+    pub(crate) fn new(
+        group: Group,
+        copier: Arc<Copier>,
+        shard: usize,
+        dtype: FloatDType,
+        device: &Device,
+    ) -> Option<Self> {
+        let dtype = TensorDType::from(dtype);
+        let (length, bytes) = (shard * group.size(), shard * group.size() * dtype.size());
+        let pages = Pages::new(bytes).ok()?;
+        let data = TensorData::from_bytes(pages.bytes(bytes), [length], dtype);
+        let tensor = Tensor::from_data(data, (device, dtype));
+        Some(Self { group, copier, pages, bytes, tensor })
+    }
+}
+
+impl Refillable for ResidentBuffer {
+    fn tensor(&self) -> Tensor<1> {
+        self.tensor.clone()
+    }
+
+    unsafe fn fill(self: Box<Self>, shard: Tensor<1>) -> Pending<Box<dyn Filled>> {
+        let host_tensor = match self.copier.tensor_to_host(shard) {
+            Ok(host_tensor) => host_tensor,
+            Err(error) => return Pending::new(move || Err(error)),
+        };
+        let slice = host_tensor.bytes.len();
+        if slice * self.group.size() != self.bytes {
+            let text = format!("shards of {slice} bytes do not fill a buffer of {} bytes", self.bytes);
+            return Pending::new(move || Err(Error::collective(text)));
+        }
+        // SAFETY: the caller vouches that nobody reads it, and nobody else writes it: this buffer comes back only with the result.
+        let mut writer = unsafe { self.pages.writer(self.bytes) };
+        let start = self.group.rank() * slice;
+        writer.as_bytes_mut()[start..start + slice].copy_from_slice(&host_tensor.bytes);
+        let gathered = self.group.all_gather(writer, host_tensor.dtype);
+        Pending::new(move || {
+            gathered.wait().map(drop).map_err(Error::collective)?;
+            Ok(self as Box<dyn Filled>)
+        })
+    }
+}
+
+impl Filled for ResidentBuffer {
+    fn tensor(&self) -> Tensor<1> {
+        self.tensor.clone()
+    }
+
+    unsafe fn release(self: Box<Self>) -> Box<dyn Refillable> {
+        // SAFETY: the caller vouches that nobody reads it, and nobody writes it: it is filled.
+        unsafe { self.pages.free() };
+        self
+    }
+}
