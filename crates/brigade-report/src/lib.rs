@@ -14,26 +14,22 @@
 //! - Progress goes to standard error alone; output that is gone (a closed pipe) does not end a run.
 //! - Nothing here reads a tensor or speaks to another rank.
 
-mod bytes;
-mod compute;
 mod console;
 mod error;
-mod events;
-mod finding;
-mod jsonl;
-mod memory;
-mod peak;
+mod machine;
+mod metrics_file;
 mod record;
 mod reporter;
 mod summary;
+mod tensorboard;
 
-pub use bytes::ByteProgress;
-pub use compute::Compute;
-pub use console::{ConsoleMode, line, size};
+pub use console::{ConsoleMode, byte_progress::ByteProgress, line, size};
 pub use error::{Error, Result};
-pub use finding::Finding;
-pub use memory::peak_rss_bytes;
-pub use peak::{NumberType, peak_flops};
-pub use record::{CheckpointRecord, Collective, DeviceMemory, MemoryRecord, StepRecord};
+pub use machine::{
+    finding::Finding,
+    memory::peak_rss_bytes,
+    peak_flops::{NumberType, peak_flops},
+};
+pub use record::{CheckpointRecord, Collective, DeviceMemory, MemoryRecord, StepRecord, compute::Compute};
 pub use reporter::{METRICS_FILE, Reporter, ReporterOptions};
 pub use summary::Summary;

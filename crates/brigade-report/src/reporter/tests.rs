@@ -96,7 +96,7 @@ fn an_earlier_run_is_safe() {
     let no_events = ReporterOptions { overwrite: true, tensorboard: false, ..quiet };
     let second = Reporter::create(folder.path(), no_events).unwrap();
     assert_eq!(second.finish().files, [folder.path().join(METRICS_FILE)]);
-    assert_eq!(events::existing(folder.path()).unwrap(), Vec::<PathBuf>::new());
+    assert_eq!(tensorboard::existing(folder.path()).unwrap(), Vec::<PathBuf>::new());
     assert_eq!(fs::read(folder.path().join(METRICS_FILE)).unwrap(), b"");
 }
 
@@ -198,7 +198,7 @@ fn a_run_goes_on_where_it_was_saved() {
         .checkpoint(&CheckpointRecord { step: 7, bytes: 1 << 20, ..CheckpointRecord::default() })
         .unwrap();
 
-    let files = events::existing(folder.path()).unwrap();
+    let files = tensorboard::existing(folder.path()).unwrap();
     assert_eq!(files.len(), 2, "the first event file stays");
     let summary = reporter.finish();
     assert_eq!(summary.files, [folder.path().join(METRICS_FILE), files[1].clone()]);
@@ -219,5 +219,5 @@ fn a_folder_without_metrics_is_filled() {
     reporter.step(&StepRecord { step: 4, ..StepRecord::default() }).unwrap();
     reporter.rewind(u64::MAX).unwrap();
     assert_eq!(steps_in(&out), [4]);
-    assert!(events::existing(&out).unwrap().is_empty());
+    assert!(tensorboard::existing(&out).unwrap().is_empty());
 }

@@ -1,5 +1,7 @@
 //! What one step leaves behind.
 
+pub mod compute;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize};

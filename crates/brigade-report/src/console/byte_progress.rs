@@ -10,7 +10,7 @@ use std::{
 
 use indicatif::ProgressBar;
 
-use crate::console::{ConsoleMode, bar, print};
+use super::{ConsoleMode, bar, print};
 
 /// Progress over a known number of bytes, e.g. while a corpus is tokenized. Several threads may advance it.
 ///

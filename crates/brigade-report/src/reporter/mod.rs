@@ -10,9 +10,9 @@ use std::{
 use crate::{
     CheckpointRecord, Compute, ConsoleMode, Error, Result, StepRecord, Summary,
     console::Console,
-    events::{self, EventFile},
-    jsonl::JsonLines,
+    metrics_file::JsonLines,
     summary::Totals,
+    tensorboard::{self, EventFile},
 };
 
 /// The name of the file with one JSON object a step.
@@ -90,7 +90,7 @@ impl Reporter {
         output: Box<dyn Write + Send>,
     ) -> Result<Self> {
         fs::create_dir_all(out_dir).map_err(Error::file("create", out_dir))?;
-        let earlier = events::existing(out_dir)?;
+        let earlier = tensorboard::existing(out_dir)?;
         match earlier.first() {
             Some(path) if !options.overwrite => return Err(Error::Exists { path: path.clone() }),
             _ => {}
@@ -123,7 +123,7 @@ impl Reporter {
         let metrics = JsonLines::resume(out_dir.join(METRICS_FILE), last_step)?;
         let mut events = None;
         if options.tensorboard {
-            let file = events.insert(EventFile::create(out_dir, &events::existing(out_dir)?)?);
+            let file = events.insert(EventFile::create(out_dir, &tensorboard::existing(out_dir)?)?);
             file.start_at(last_step.saturating_add(1))?;
         }
         Ok(Self::begin(metrics, events, options, Some(last_step), output))

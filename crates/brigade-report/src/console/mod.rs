@@ -1,5 +1,7 @@
 //! Progress for a person to look at, on standard error.
 
+pub mod byte_progress;
+
 use std::{
     io::{self, IsTerminal, Write},
     time::Duration,

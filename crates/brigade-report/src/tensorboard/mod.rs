@@ -17,7 +17,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use crate::{CheckpointRecord, Error, Result, StepRecord, jsonl::append, record::gib};
+use crate::{CheckpointRecord, Error, Result, StepRecord, metrics_file::append, record::gib};
 
 /// What every event file's name begins with.
 const PREFIX: &str = "events.out.tfevents.";
