@@ -25,7 +25,7 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
             for record in &self.saved {
                 reporter.checkpoint(record)?;
             }
-            reporter.wrote(path);
+            reporter.add_file(path);
             self.session.print_summary(reporter.finish());
         }
         let Self { engine, loss, validation_loss, .. } = self;

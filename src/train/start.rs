@@ -167,7 +167,7 @@ impl Session {
         for (name, content) in &training.files {
             let path = self.out.join(name);
             write_atomic(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
-            reporter.wrote(path);
+            reporter.add_file(path);
         }
         summary.iter().chain(about_devices.iter().flatten()).for_each(|line| reporter.note(line));
         if let Some(Restored { progress, damaged }) = restored {

@@ -1,18 +1,23 @@
-//! Metrics of a run, kept by rank 0: `metrics.jsonl`, TensorBoard event files, progress on the terminal, a
+//! Metrics of a run, which rank 0 writes: `metrics.jsonl`, TensorBoard event files, progress on the terminal, and a
 //! summary.
 //!
 //! The training loop makes a [`StepRecord`] a step and hands it to a [`Reporter`], which does everything
-//! else. [`ByteProgress`] shows how far a pass over data has come, [`Finding`] says what a machine has or lacks.
+//! else. [`ByteProgress`] shows the progress of a pass over data, a [`Finding`] says what a machine has or lacks.
+//!
+//! - `record`: what is known about a step; `machine`: memory, and what a device can do at best.
+//! - `metrics_file`, `tensorboard`: the two kinds of files.
+//! - `console`: lines and progress bars; `summary`: what is printed at the end.
+//! - `reporter`: all of these for one run.
 //!
 //! # Invariants
 //! - A step that was reported is in the files before [`Reporter::step`] returns; a file that cannot be
 //!   written is an error that names it.
-//! - `metrics.jsonl` is valid JSON whatever the numbers are: what is not finite is written as `null`.
-//! - An earlier run's files are not touched unless [`ReporterOptions::overwrite`] is set. A run that is continued
-//!   ([`Reporter::resume`]) or goes back ([`Reporter::rewind`]) loses the lines of the steps that it does again, and
+//! - `metrics.jsonl` is valid JSON whatever the numbers are: a number that is not finite is written as `null`.
+//! - An earlier run's files are not touched unless [`ReporterOptions::overwrite`] is set. A run that is resumed
+//!   ([`Reporter::resume`]) or rolled back ([`Reporter::rewind`]) loses the lines of the steps that will run again, and
 //!   no others; at any instant `metrics.jsonl` is the file before or the file after.
-//! - Progress goes to standard error alone; output that is gone (a closed pipe) does not end a run.
-//! - Nothing here reads a tensor or speaks to another rank.
+//! - Progress goes only to standard error; a run goes on when nobody reads its output (a closed pipe).
+//! - Nothing here reads a tensor or communicates with another rank.
 
 mod console;
 mod error;
@@ -23,8 +28,9 @@ mod reporter;
 mod summary;
 mod tensorboard;
 
-pub use console::{ConsoleMode, byte_progress::ByteProgress, line, size};
+pub use console::{byte_progress::ByteProgress, line::line, mode::ConsoleMode};
 pub use error::{Error, Result};
+pub use indicatif::{HumanBytes, HumanCount};
 pub use machine::{
     finding::Finding,
     memory::peak_rss_bytes,

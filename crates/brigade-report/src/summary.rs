@@ -1,23 +1,21 @@
-//! What is said at the end of a run.
+//! The summary at the end of a run.
 
-use std::{fmt, path::PathBuf};
+use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
 
-use crate::{
-    CheckpointRecord, DeviceMemory, StepRecord,
-    console::{grouped, readable, size},
-    record::{gib, percent},
-};
+use indicatif::{FormattedDuration, HumanBytes, HumanCount, HumanFloatCount};
 
-/// A run in a few numbers, those of this process alone. `Display` gives the lines to print.
+use crate::record::{CheckpointRecord, DeviceMemory, StepRecord, percent};
+
+/// A run in a few numbers, counted in this process alone. `Display` gives the lines to print.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Summary {
     /// Steps that were reported, also those that were undone.
     pub steps: u64,
     /// What the ranks computed on, where that is known (`8 x NVIDIA H100 80GB HBM3`).
     pub devices: Option<String>,
-    /// The step after which this process went on; nothing if it began at the first.
+    /// The step after which this process resumed; none if it started with the first.
     pub resumed_at: Option<u64>,
-    /// How often the run's processes were started again before these.
+    /// How often the ranks were restarted before.
     pub restarts: u32,
     /// Steps that were reported, then undone by [`Reporter::rewind`](crate::Reporter::rewind).
     pub undone_steps: u64,
@@ -29,6 +27,10 @@ pub struct Summary {
     pub last_loss: Option<f64>,
     /// The last validation loss that was measured, at a step that was not undone.
     pub validation_loss: Option<f64>,
+    /// The last value of each named metric, at a step that was not undone.
+    pub metrics: BTreeMap<String, f64>,
+    /// The same of the validation data.
+    pub validation_metrics: BTreeMap<String, f64>,
     /// Median of the steps' tokens per second.
     pub median_tokens_per_second: Option<f64>,
     /// Median of the steps' TFLOP/s of one rank, where known.
@@ -47,7 +49,7 @@ pub struct Summary {
     pub checkpoints: u64,
     /// Mean size of a checkpoint, in bytes; 0 without any.
     pub checkpoint_bytes: u64,
-    /// Share of `seconds` that training stood still for checkpoints, in percent.
+    /// Share of `seconds` that training was interrupted for checkpoints, in percent.
     pub checkpoint_stall_percent: f64,
     /// Time from the creation of the reporter to its end, in seconds.
     pub seconds: f64,
@@ -64,11 +66,34 @@ pub struct Totals {
     mfu_percents: Vec<f64>,
     /// Step, loss and validation loss of the steps that were not undone.
     losses: Vec<(u64, f64, Option<f64>)>,
+    metrics: Series,
+    validation_metrics: Series,
     checkpoint_bytes: u128,
     checkpoint_stall_seconds: f64,
     step_seconds: f64,
     data_wait_seconds: f64,
     comm_wait_seconds: f64,
+}
+
+/// The values of named metrics, each with its step, of the steps that were not undone.
+#[derive(Default)]
+struct Series(BTreeMap<String, Vec<(u64, f64)>>);
+
+impl Series {
+    fn add(&mut self, step: u64, metrics: &BTreeMap<String, f64>) {
+        for (name, value) in metrics {
+            self.0.entry(name.clone()).or_default().push((step, *value));
+        }
+    }
+
+    fn rewind(&mut self, step: u64) {
+        self.0.values_mut().for_each(|values| values.retain(|(number, _)| *number <= step));
+    }
+
+    fn last(self) -> BTreeMap<String, f64> {
+        let last = |(name, values): (String, Vec<(u64, f64)>)| Some((name, values.last()?.1));
+        self.0.into_iter().filter_map(last).collect()
+    }
 }
 
 impl Totals {
@@ -92,6 +117,8 @@ impl Totals {
         self.data_wait_seconds += record.data_wait_seconds;
         self.comm_wait_seconds += record.comm_wait_seconds;
         self.losses.push((record.step, record.loss, record.validation_loss));
+        self.metrics.add(record.step, &record.metrics);
+        self.validation_metrics.add(record.step, &record.validation_metrics);
         record.checkpoint.iter().for_each(|checkpoint| self.add_checkpoint(checkpoint));
     }
 
@@ -101,11 +128,13 @@ impl Totals {
         self.checkpoint_stall_seconds += checkpoint.stall_seconds;
     }
 
-    /// What comes after this step counts as time spent, but its losses no longer stand.
+    /// Later steps still count as time spent, but no longer with their losses and metrics.
     pub fn rewind(&mut self, step: u64) {
         let before = self.losses.len();
         self.losses.retain(|(number, ..)| *number <= step);
         self.summary.undone_steps += (before - self.losses.len()) as u64;
+        self.metrics.rewind(step);
+        self.validation_metrics.rewind(step);
     }
 
     pub fn finish(mut self, seconds: f64, files: Vec<PathBuf>) -> Summary {
@@ -114,6 +143,8 @@ impl Totals {
             first_loss: self.losses.first().map(|(_, loss, _)| *loss),
             last_loss: self.losses.last().map(|(_, loss, _)| *loss),
             validation_loss: self.losses.iter().rev().find_map(|(.., loss)| *loss),
+            metrics: self.metrics.last(),
+            validation_metrics: self.validation_metrics.last(),
             checkpoint_bytes: self.checkpoint_bytes.checked_div(checkpoints).unwrap_or(0) as u64,
             checkpoint_stall_percent: percent(self.checkpoint_stall_seconds, seconds),
             median_tokens_per_second: median(&mut self.rates),
@@ -128,6 +159,14 @@ impl Totals {
     }
 }
 
+/// `7.3 s`, or hours, minutes and seconds from a minute on. (`HumanDuration` would round to one unit.)
+fn elapsed(seconds: f64) -> String {
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(duration) if seconds >= 60.0 => FormattedDuration(duration).to_string(),
+        _ => format!("{seconds:.1} s"),
+    }
+}
+
 /// The middle value, or the mean of the two middle ones.
 fn median(values: &mut [f64]) -> Option<f64> {
     values.sort_by(f64::total_cmp);
@@ -138,15 +177,14 @@ fn median(values: &mut [f64]) -> Option<f64> {
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let loss = |loss: Option<f64>| loss.map_or("-".into(), |loss| format!("{loss:.4}"));
-        let seconds = self.seconds;
-        let (steps, tokens) = (grouped(self.steps), readable(self.tokens as f64));
-        write!(f, "steps         {steps} ({tokens} tokens) in {seconds:.1} s")?;
+        let (steps, tokens) = (HumanCount(self.steps), HumanCount(self.tokens));
+        write!(f, "steps         {steps} ({tokens} tokens) in {}", elapsed(self.seconds))?;
         if let Some(step) = self.resumed_at {
             write!(f, ", resumed at step {step}")?;
         }
         writeln!(f)?;
         if self.undone_steps > 0 {
-            writeln!(f, "undone        {} of these steps", grouped(self.undone_steps))?;
+            writeln!(f, "undone        {} of these steps", HumanCount(self.undone_steps))?;
         }
         if self.restarts > 0 {
             writeln!(f, "restarts      {}", self.restarts)?;
@@ -155,7 +193,15 @@ impl fmt::Display for Summary {
         if self.validation_loss.is_some() {
             writeln!(f, "validation    {}", loss(self.validation_loss))?;
         }
-        let rate = self.median_tokens_per_second.map_or("-".into(), |rate| grouped(rate.round() as u64));
+        for (name, value) in &self.metrics {
+            writeln!(f, "{name:<13} {}", HumanFloatCount(*value))?;
+        }
+        for (name, value) in &self.validation_metrics {
+            writeln!(f, "{name:<13} {} (validation)", HumanFloatCount(*value))?;
+        }
+        let rate = self
+            .median_tokens_per_second
+            .map_or("-".into(), |rate| HumanCount(rate.round() as u64).to_string());
         writeln!(f, "tokens/s      {rate} (median)")?;
         if let Some(tflops) = self.median_tflops {
             let mfu = self.median_mfu_percent.map_or(String::new(), |mfu| format!(", MFU {mfu:.1}%"));
@@ -173,20 +219,20 @@ impl fmt::Display for Summary {
             let (s, each) = if self.checkpoints == 1 { ("", "") } else { ("s", " each") };
             writeln!(
                 f,
-                "saved         {} checkpoint{s}, {}{each}, stalls {:.1}% of the time",
-                grouped(self.checkpoints),
-                size(self.checkpoint_bytes),
+                "saved         {} checkpoint{s}, {}{each}, interrupted training for {:.1}% of the time",
+                HumanCount(self.checkpoints),
+                HumanBytes(self.checkpoint_bytes),
                 self.checkpoint_stall_percent
             )?;
         }
         if let Some(memory) = self.device_memory {
-            write!(f, "device memory {:.2} GiB", gib(memory.reserved_peak))?;
+            write!(f, "device memory {}", HumanBytes(memory.reserved_peak))?;
             if let (Some(total), Some(part)) = (memory.total, memory.peak_percent()) {
-                write!(f, " of {:.2} GiB ({part:.1}%)", gib(total))?;
+                write!(f, " of {} ({part:.1}%)", HumanBytes(total))?;
             }
             writeln!(f, " on the fullest device")?;
         }
-        write!(f, "peak memory   {:.2} GiB in the largest rank", gib(self.peak_rss_bytes))?;
+        write!(f, "peak memory   {} in the largest rank", HumanBytes(self.peak_rss_bytes))?;
         for (i, file) in self.files.iter().enumerate() {
             write!(f, "\n{:<14}{}", if i == 0 { "files" } else { "" }, file.display())?;
         }
@@ -220,6 +266,8 @@ mod tests {
                 comm_wait_seconds: 0.1,
                 peak_rss_bytes: 1 << 30,
                 validation_loss: (i == 1).then_some(4.25),
+                metrics: BTreeMap::from([("accuracy".to_owned(), 0.1 * i as f64)]),
+                validation_metrics: BTreeMap::from([("accuracy".to_owned(), 0.125)]),
                 ..StepRecord::default()
             });
         }
@@ -227,9 +275,11 @@ mod tests {
             totals.finish(7.0, vec!["runs/a/metrics.jsonl".into(), "runs/a/model.safetensors".into()]);
         assert_eq!(
             summary.to_string(),
-            "steps         3 (3.00k tokens) in 7.0 s\n\
+            "steps         3 (3,000 tokens) in 7.0 s\n\
              loss          5.0000 -> 3.5000\n\
              validation    4.2500\n\
+             accuracy      0.2\n\
+             accuracy      0.125 (validation)\n\
              tokens/s      1,000 (median)\n\
              TFLOP/s       0.500 a device (median)\n\
              waiting       data 1.0%, other ranks 5.0%\n\
@@ -307,20 +357,41 @@ mod tests {
             "{text}"
         );
         assert!(
-            text.contains("\nsaved         3 checkpoints, 31 MiB each, stalls 0.1% of the time\n"),
+            text.contains(
+                "\nsaved         3 checkpoints, 31.33 MiB each, interrupted training for 0.1% of the time\n"
+            ),
             "{text}"
         );
         let one = Summary { checkpoints: 1, checkpoint_bytes: 3 << 29, ..Summary::default() }.to_string();
-        assert!(one.contains("saved         1 checkpoint, 1.5 GiB, stalls 0.0% of the time"), "{one}");
+        assert!(
+            one.contains("saved         1 checkpoint, 1.50 GiB, interrupted training for 0.0% of the time"),
+            "{one}"
+        );
     }
 
     #[test]
     fn losses_that_were_undone_no_longer_stand() {
-        let mut totals = Totals::default();
-        totals.add(&StepRecord { step: 5, validation_loss: Some(1.0), ..StepRecord::default() });
-        totals.rewind(4);
-        let summary = totals.finish(1.0, vec![]);
+        let metrics = |value| BTreeMap::from([("accuracy".to_owned(), value)]);
+        let after = |last_step| {
+            let mut totals = Totals::default();
+            totals.add(&StepRecord { step: 4, loss: 2.0, metrics: metrics(0.25), ..StepRecord::default() });
+            totals.add(&StepRecord {
+                step: 5,
+                validation_loss: Some(1.0),
+                metrics: metrics(0.75),
+                validation_metrics: metrics(0.5),
+                ..StepRecord::default()
+            });
+            totals.rewind(last_step);
+            totals.finish(1.0, vec![])
+        };
+        let summary = after(3);
         assert_eq!((summary.first_loss, summary.last_loss, summary.validation_loss), (None, None, None));
-        assert_eq!((summary.steps, summary.undone_steps), (1, 1));
+        assert_eq!((summary.steps, summary.undone_steps, summary.metrics), (2, 2, BTreeMap::new()));
+        let summary = after(4);
+        assert_eq!((summary.last_loss, summary.metrics), (Some(2.0), metrics(0.25)));
+        assert_eq!(summary.validation_metrics, BTreeMap::new());
+        let summary = after(5);
+        assert_eq!((summary.metrics, summary.validation_metrics), (metrics(0.75), metrics(0.5)));
     }
 }

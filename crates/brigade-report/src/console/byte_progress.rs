@@ -1,4 +1,4 @@
-//! How far a pass over data has come.
+//! Progress of a pass over data.
 
 use std::{
     io::{self, Write},
@@ -8,13 +8,13 @@ use std::{
     },
 };
 
-use indicatif::ProgressBar;
+use indicatif::{HumanBytes, ProgressBar};
 
-use super::{ConsoleMode, bar, print};
+use super::mode::{ConsoleMode, bar, print};
 
 /// Progress over a known number of bytes, e.g. while a corpus is tokenized. Several threads may advance it.
 ///
-/// On a terminal it is a bar with speed and time left; else a line at each tenth.
+/// On a terminal it is a bar with speed and time left, elsewhere a line at each tenth.
 pub struct ByteProgress {
     label: String,
     total: u64,
@@ -30,12 +30,12 @@ enum Show {
 }
 
 impl ByteProgress {
-    /// Begins, on standard error.
+    /// Starts, on standard error.
     pub fn start(mode: ConsoleMode, total: u64, label: impl Into<String>) -> Self {
         Self::start_on(mode, total, label, Box::new(io::stderr()))
     }
 
-    /// Begins; plain lines go to `output`.
+    /// Starts; plain lines go to `output`.
     pub fn start_on(
         mode: ConsoleMode,
         total: u64,
@@ -65,14 +65,14 @@ impl ByteProgress {
         }
     }
 
-    /// All is done: the bar goes away, or a last line says how much it was.
+    /// Ends: the bar is removed, or a last line says how many bytes there were.
     pub fn finish(self) {
         match &self.show {
             Show::Bar(bar) => bar.finish_and_clear(),
             Show::Lines(lines) => {
-                let done = mib(self.done.load(Ordering::Relaxed));
+                let done = HumanBytes(self.done.load(Ordering::Relaxed));
                 let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
-                print(&mut lines.0, &format!("{}: done, {done:.1} MiB", self.label));
+                print(&mut lines.0, &format!("{}: done, {done}", self.label));
             }
             Show::Nothing => {}
         }
@@ -81,17 +81,13 @@ impl ByteProgress {
     fn print_tenth(&self, lines: &Mutex<(Box<dyn Write + Send>, u64)>, done: u64) {
         let tenth = if self.total == 0 { 0 } else { (u128::from(done) * 10 / u128::from(self.total)) as u64 };
         let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
-        // The last tenth is `finish`'s to tell.
+        // `finish` prints the last tenth.
         if tenth > lines.1 && tenth < 10 {
             lines.1 = tenth;
-            let (done, total) = (mib(done), mib(self.total));
-            print(&mut lines.0, &format!("{}: {}% ({done:.1} of {total:.1} MiB)", self.label, tenth * 10));
+            let (done, total) = (HumanBytes(done), HumanBytes(self.total));
+            print(&mut lines.0, &format!("{}: {}% ({done} of {total})", self.label, tenth * 10));
         }
     }
-}
-
-fn mib(bytes: u64) -> f64 {
-    bytes as f64 / f64::from(1 << 20)
 }
 
 #[cfg(test)]
@@ -113,8 +109,8 @@ mod tests {
         let text = output.text();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 10, "{text}");
-        assert!(lines[4].starts_with("tokenizing: 50% (2.0 of 4.0 MiB)"), "{text}");
-        assert_eq!(lines[9], "tokenizing: done, 4.0 MiB");
+        assert!(lines[4].starts_with("tokenizing: 50% (2.00 MiB of 4.00 MiB)"), "{text}");
+        assert_eq!(lines[9], "tokenizing: done, 4.00 MiB");
     }
 
     #[test]
@@ -124,6 +120,6 @@ mod tests {
         empty.advance(5);
         empty.finish();
         ByteProgress::start_on(ConsoleMode::Quiet, 1, "y", Box::new(output.clone())).advance(1);
-        assert_eq!(output.text(), "x: done, 0.0 MiB\n");
+        assert_eq!(output.text(), "x: done, 5 B\n");
     }
 }

@@ -1,6 +1,6 @@
-//! How much of the devices a step used.
+//! How much of what the devices can do a step used.
 
-use crate::{StepRecord, record::percent};
+use super::{StepRecord, percent};
 
 /// What is known about the arithmetic of a step. The columns that hang on it appear only when it is known.
 #[derive(Debug, Clone, Copy, PartialEq)]

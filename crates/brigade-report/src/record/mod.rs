@@ -1,4 +1,4 @@
-//! What one step leaves behind.
+//! The record of one step.
 
 pub mod compute;
 
@@ -17,6 +17,10 @@ pub struct StepRecord {
     /// Mean loss per target token of the global batch.
     #[serde(deserialize_with = "null_is_nan")]
     pub loss: f64,
+    /// Further values of the global batch, by name: sums that were added over all ranks (`valid_targets`), or the mean of
+    /// such a sum per valid target (`accuracy`, the share of valid targets that the model ranks first).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "nulls_are_nan")]
+    pub metrics: BTreeMap<String, f64>,
     /// Global norm of the gradient, before clipping.
     #[serde(deserialize_with = "null_is_nan")]
     pub grad_norm: f64,
@@ -61,11 +65,11 @@ pub struct StepRecord {
     /// a few numbers (`all_gather_scalars`), an activation or its gradient from a neighbouring stage (`pipeline`).
     #[serde(default)]
     pub comm_wait_seconds_by: BTreeMap<String, f64>,
-    /// Standing still because of the pipeline, from the start of the step to the end of the last backward of all ranks,
+    /// Idle time because of the pipeline, from the start of the step to the end of the last backward of all ranks,
     /// in seconds, mean over the ranks.
     #[serde(default, deserialize_with = "null_is_nan")]
     pub bubble_seconds: f64,
-    /// Most micro-batches between forward and backward on a rank, of one chunk of blocks each.
+    /// The most micro-batches between forward and backward on a rank, each of one chunk of blocks.
     #[serde(default)]
     pub micro_batches_in_flight: u64,
     /// Payload bytes that all ranks sent in the collectives of the step itself; what gathers this record, and
@@ -76,7 +80,7 @@ pub struct StepRecord {
     /// The same by collective (`all_reduce`, `all_gather`, …).
     #[serde(default)]
     pub collectives: BTreeMap<String, Collective>,
-    /// What tensors are for, in bytes.
+    /// Bytes of tensors, by what they are for.
     #[serde(flatten)]
     pub memory: MemoryRecord,
     /// Memory of the devices, where ranks compute on devices with memory of their own.
@@ -87,36 +91,39 @@ pub struct StepRecord {
     /// Mean loss per target token of the validation data, at steps that measured it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation_loss: Option<f64>,
-    /// A checkpoint whose files were found whole on disk at this step; it may hold an earlier one.
+    /// As `metrics`, of the validation data, at steps that measured it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "nulls_are_nan")]
+    pub validation_metrics: BTreeMap<String, f64>,
+    /// A checkpoint that became complete during this step; it may be of an earlier step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointRecord>,
 }
 
-/// One checkpoint, once it is whole.
+/// One checkpoint, once it is complete.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct CheckpointRecord {
-    /// The step after which training goes on from it.
+    /// The step that it was saved after.
     pub step: u64,
-    /// How long training stood still for it, in seconds, on the rank that stood longest.
+    /// How long training was interrupted for it, in seconds, on the rank that waited longest.
     #[serde(deserialize_with = "null_is_nan")]
     pub stall_seconds: f64,
     /// Bytes that all ranks wrote.
     pub bytes: u64,
-    /// From the beginning of the save until it was whole, in seconds.
+    /// From the beginning of the save until it was complete, in seconds.
     #[serde(deserialize_with = "null_is_nan")]
     pub seconds: f64,
 }
 
-/// Bytes of tensors by what they are for, on the rank that holds most of a kind; at the end of the step, and the most
+/// Bytes of tensors by what they are for, on the rank that holds most of each kind: at the end of the step, and the most
 /// so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MemoryRecord {
-    /// Parameters: whole, shards, gathered, fp32 masters.
+    /// Parameters: whole, sharded, gathered, fp32 masters.
     pub parameter_bytes: u64,
     /// The most of them so far.
     pub parameter_bytes_peak: u64,
-    /// Gradients: being added up, on their way, and reduced.
+    /// Gradients: being accumulated, being communicated, and reduced.
     pub gradient_bytes: u64,
     /// The most of them so far.
     pub gradient_bytes_peak: u64,
@@ -124,7 +131,7 @@ pub struct MemoryRecord {
     pub optimizer_bytes: u64,
     /// The most of it so far.
     pub optimizer_bytes_peak: u64,
-    /// What micro-batches in flight keep at the cuts between blocks.
+    /// Activations that micro-batches in flight keep at the boundaries of blocks.
     pub activation_bytes: u64,
     /// The most of it so far.
     pub activation_bytes_peak: u64,
@@ -139,25 +146,25 @@ pub struct Collective {
     pub bytes: u64,
 }
 
-/// What tensors take of a device's memory, in bytes: of one rank's, or the most of any rank's. Old files have none.
+/// Memory of a device, in bytes: of one rank's device, or the most of any rank's. Old files have none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceMemory {
-    /// Of tensors that live at the end of the step.
+    /// Used by tensors that are alive at the end of the step.
     #[serde(rename = "device_memory_bytes")]
     pub in_use: u64,
-    /// Taken of the device at the end of the step: what is in use, and what is kept for tensors to come.
+    /// Taken from the device at the end of the step: what is in use, and what is cached for later tensors.
     #[serde(rename = "device_memory_reserved_bytes")]
     pub reserved: u64,
     /// The most reserved at the end of any step so far.
     #[serde(rename = "device_memory_reserved_bytes_peak")]
     pub reserved_peak: u64,
-    /// What the device has, or the smallest device; none where it does not say.
+    /// What the device has, or the smallest device; none where the device does not say.
     #[serde(rename = "device_memory_total_bytes", default, skip_serializing_if = "Option::is_none")]
     pub total: Option<u64>,
 }
 
 impl DeviceMemory {
-    /// The most of each, of the smaller device that says what it has.
+    /// The most of each, and the smaller total.
     #[must_use]
     pub fn most(self, other: Self) -> Self {
         let total = self.total.into_iter().chain(other.total).min();
@@ -178,6 +185,11 @@ impl DeviceMemory {
 /// JSON has no NaN and no infinity.
 fn null_is_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
+}
+
+fn nulls_are_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, f64>, D::Error> {
+    let values = BTreeMap::<String, Option<f64>>::deserialize(deserializer)?;
+    Ok(values.into_iter().map(|(name, value)| (name, value.unwrap_or(f64::NAN))).collect())
 }
 
 impl StepRecord {
@@ -220,6 +232,23 @@ mod tests {
         assert!(!text.contains("validation_loss") && !text.contains("checkpoint"));
         let back: StepRecord = serde_json::from_str(&text).unwrap();
         assert!(back.loss.is_nan() && back.grad_norm.is_nan());
+    }
+
+    #[test]
+    fn named_metrics_come_back_as_they_went() {
+        let metrics = BTreeMap::from([("accuracy".to_owned(), 0.25), ("valid_targets".to_owned(), 4096.0)]);
+        let validation_metrics = BTreeMap::from([("accuracy".to_owned(), 1.0 / 3.0)]);
+        let record = StepRecord { step: 2, metrics, validation_metrics, ..StepRecord::default() };
+        let text = serde_json::to_string(&record).unwrap();
+        assert!(text.contains(r#""metrics":{"accuracy":0.25,"valid_targets":4096.0}"#), "{text}");
+        assert!(text.contains(r#""validation_metrics":{"accuracy":0.3333333333333333}"#), "{text}");
+        assert_eq!(serde_json::from_str::<StepRecord>(&text).unwrap(), record);
+        let infinite = BTreeMap::from([("accuracy".to_owned(), f64::INFINITY)]);
+        let text = serde_json::to_string(&StepRecord { metrics: infinite, ..record }).unwrap();
+        assert!(text.contains(r#""metrics":{"accuracy":null}"#), "{text}");
+        assert!(serde_json::from_str::<StepRecord>(&text).unwrap().metrics["accuracy"].is_nan());
+        let none = serde_json::to_string(&StepRecord::default()).unwrap();
+        assert!(!none.contains("metrics"), "{none}");
     }
 
     #[test]

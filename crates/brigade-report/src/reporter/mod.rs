@@ -1,4 +1,4 @@
-//! The one thing that a training loop speaks to.
+//! The interface of this crate for a training loop.
 
 use std::{
     fs,
@@ -8,11 +8,12 @@ use std::{
 };
 
 use crate::{
-    CheckpointRecord, Compute, ConsoleMode, Error, Result, StepRecord, Summary,
-    console::Console,
+    console::{mode::ConsoleMode, steps::Console},
+    error::{Error, Result},
     metrics_file::JsonLines,
-    summary::Totals,
-    tensorboard::{self, EventFile},
+    record::{CheckpointRecord, StepRecord, compute::Compute},
+    summary::{Summary, Totals},
+    tensorboard::event_file::{EventFile, existing},
 };
 
 /// The name of the file with one JSON object a step.
@@ -27,19 +28,19 @@ pub struct ReporterOptions {
     pub log_every: u64,
     /// How progress is shown.
     pub console: ConsoleMode,
-    /// What is known for the columns TFLOP/s and MFU.
+    /// What TFLOP/s and MFU are computed from.
     pub compute: Compute,
-    /// What the ranks compute on, where that is known (`8 x NVIDIA H100 80GB HBM3`); the summary tells.
+    /// What the ranks compute on, where that is known (`8 x NVIDIA H100 80GB HBM3`); for the summary.
     pub devices: Option<String>,
     /// Whether to write a TensorBoard event file.
     pub tensorboard: bool,
-    /// Whether an earlier run's metrics and event files in the folder are replaced. A run that is continued keeps them
+    /// Whether an earlier run's metrics and event files in the folder are replaced. A run that is resumed keeps them
     /// in any case.
     pub overwrite: bool,
-    /// Whether a run goes on where a file cannot be written while it is under way (a full disk): it is said once, and tried
-    /// again with each step. Otherwise that is an error.
+    /// Whether a run goes on if a file cannot be written later on (a full disk): a note says so once, and each step tries
+    /// again. Otherwise that is an error.
     pub goes_on: bool,
-    /// How often the run's processes were started again before these; the summary tells.
+    /// How often the ranks were restarted before; for the summary.
     pub restart: u32,
 }
 
@@ -70,10 +71,10 @@ pub struct Reporter {
     steps: u64,
     started: Instant,
     goes_on: bool,
-    /// A file could not be written, and that was said.
-    is_told: bool,
-    /// The step after which all that was written is to go and could not yet; nothing is written until then.
-    undone: Option<u64>,
+    /// A file could not be written, and a note said so.
+    has_warned: bool,
+    /// The step after which everything written is still to be removed, because that failed; until it succeeds nothing is written.
+    pending_rewind: Option<u64>,
 }
 
 impl Reporter {
@@ -90,7 +91,7 @@ impl Reporter {
         output: Box<dyn Write + Send>,
     ) -> Result<Self> {
         fs::create_dir_all(out_dir).map_err(Error::file("create", out_dir))?;
-        let earlier = tensorboard::existing(out_dir)?;
+        let earlier = existing(out_dir)?;
         match earlier.first() {
             Some(path) if !options.overwrite => return Err(Error::Exists { path: path.clone() }),
             _ => {}
@@ -103,10 +104,10 @@ impl Reporter {
         Ok(Self::begin(metrics, events, options, None, output))
     }
 
-    /// Continues the run in a folder after its step `last_step`; makes the folder and the files that are missing.
+    /// Resumes the run in a folder after its step `last_step`; makes the folder and the files that are missing.
     ///
     /// `metrics.jsonl` loses the lines of later steps, and a last line that was cut short; a line without a readable
-    /// step stays or goes with the line before it. Event files stay, and a new one tells TensorBoard to drop its points
+    /// step is kept or removed with the line before it. Event files stay, and a new one tells TensorBoard to drop its points
     /// from step `last_step + 1` on.
     pub fn resume(out_dir: &Path, options: ReporterOptions, last_step: u64) -> Result<Self> {
         Self::resume_on(out_dir, options, last_step, Box::new(io::stderr()))
@@ -123,7 +124,7 @@ impl Reporter {
         let metrics = JsonLines::resume(out_dir.join(METRICS_FILE), last_step)?;
         let mut events = None;
         if options.tensorboard {
-            let file = events.insert(EventFile::create(out_dir, &tensorboard::existing(out_dir)?)?);
+            let file = events.insert(EventFile::create(out_dir, &existing(out_dir)?)?);
             file.start_at(last_step.saturating_add(1))?;
         }
         Ok(Self::begin(metrics, events, options, Some(last_step), output))
@@ -153,19 +154,19 @@ impl Reporter {
             steps: 0,
             started,
             goes_on,
-            is_told: false,
-            undone: None,
+            has_warned: false,
+            pending_rewind: None,
         }
     }
 
     /// Writes and shows a step, with its TFLOP/s and MFU where they are known.
     pub fn step(&mut self, record: &StepRecord) -> Result<()> {
         let record = self.compute.rate(record);
-        let written = self.undo().and_then(|()| self.metrics.write(&record));
-        self.settle(written)?;
-        if self.undone.is_none() {
+        let written = self.try_rewind().and_then(|()| self.metrics.write(&record));
+        self.tolerate(written)?;
+        if self.pending_rewind.is_none() {
             let written = self.events.as_mut().map_or(Ok(()), |events| events.write(&record));
-            self.settle(written)?;
+            self.tolerate(written)?;
         }
         self.console.step(&record, self.steps == 0);
         self.totals.add(&record);
@@ -173,62 +174,61 @@ impl Reporter {
         Ok(())
     }
 
-    /// Writes a checkpoint that was whole only after the last step was reported: into the event file, and the summary.
-    /// All others come with the step at which they were whole.
+    /// Reports a checkpoint that became complete only after the last step was reported: for the event file and the summary.
+    /// All others come with the step during which they became complete.
     pub fn checkpoint(&mut self, checkpoint: &CheckpointRecord) -> Result<()> {
         let written = self.events.as_mut().map_or(Ok(()), |events| events.write_checkpoint(checkpoint));
-        self.settle(written)?;
+        self.tolerate(written)?;
         self.totals.add_checkpoint(checkpoint);
         Ok(())
     }
 
-    /// Goes back to the end of a step: what was written of later steps is removed from `metrics.jsonl`, and TensorBoard
-    /// told to drop it. The time spent on them still counts in the summary.
+    /// Rolls back to the end of a step: later steps are removed from `metrics.jsonl`, and TensorBoard is told to drop them. The
+    /// time spent on them still counts in the summary.
     pub fn rewind(&mut self, step: u64) -> Result<()> {
-        self.undone = Some(self.undone.map_or(step, |earlier| earlier.min(step)));
-        let undone = self.undo();
-        self.settle(undone)?;
+        self.pending_rewind = Some(self.pending_rewind.map_or(step, |earlier| earlier.min(step)));
+        let rewound = self.try_rewind();
+        self.tolerate(rewound)?;
         self.console.rewind(step);
         self.totals.rewind(step);
         Ok(())
     }
 
-    /// Removes the steps that are to go, if there are any.
-    fn undo(&mut self) -> Result<()> {
-        if let Some(step) = self.undone {
+    /// Removes the steps of a rewind that is still pending.
+    fn try_rewind(&mut self) -> Result<()> {
+        if let Some(step) = self.pending_rewind {
             self.metrics.rewind(step)?;
             self.events.as_mut().map_or(Ok(()), |events| events.start_at(step.saturating_add(1)))?;
-            self.undone = None;
+            self.pending_rewind = None;
         }
         Ok(())
     }
 
-    /// Lets the run go on after a failure, if it is to.
-    fn settle(&mut self, written: Result<()>) -> Result<()> {
+    /// Lets the run go on after a failure to write, if it may.
+    fn tolerate(&mut self, written: Result<()>) -> Result<()> {
         match written {
             Err(error) if self.goes_on => {
-                if !self.is_told {
-                    self.console
-                        .note(&format!("{error}; the run goes on, and what it writes there has gaps"));
+                if !self.has_warned {
+                    self.console.note(&format!("{error}; the run goes on, and its metrics will have gaps"));
                 }
-                self.is_told = true;
+                self.has_warned = true;
                 Ok(())
             }
             written => written,
         }
     }
 
-    /// Shows a line of text, above the progress bar if there is one. Nothing if quiet.
+    /// Shows a line of text, above the progress bar if there is one. Shows nothing if quiet.
     pub fn note(&mut self, text: &str) {
         self.console.note(text);
     }
 
-    /// Adds a file that somebody else wrote to the summary's list.
-    pub fn wrote(&mut self, path: impl Into<PathBuf>) {
+    /// Adds a file that the caller wrote to the summary's list.
+    pub fn add_file(&mut self, path: impl Into<PathBuf>) {
         self.files.push(path.into());
     }
 
-    /// Takes the progress bar away and adds everything up. The summary is the caller's to print.
+    /// Removes the progress bar and adds everything up. The caller prints the summary.
     pub fn finish(mut self) -> Summary {
         self.console.finish();
         self.totals.finish(self.started.elapsed().as_secs_f64(), self.files)

@@ -46,7 +46,7 @@ fn a_run_from_first_to_last_step() {
         let written = fs::read_to_string(out.join(METRICS_FILE)).unwrap();
         assert_eq!(written.lines().count() as u64, step, "each step is on disk at once");
     }
-    reporter.wrote(out.join("model.safetensors"));
+    reporter.add_file(out.join("model.safetensors"));
     let summary = reporter.finish();
     assert_eq!((summary.steps, summary.tokens), (7, 70));
     assert_eq!((summary.first_loss, summary.last_loss), (Some(7.0), Some(1.0)));
@@ -96,7 +96,7 @@ fn an_earlier_run_is_safe() {
     let no_events = ReporterOptions { overwrite: true, tensorboard: false, ..quiet };
     let second = Reporter::create(folder.path(), no_events).unwrap();
     assert_eq!(second.finish().files, [folder.path().join(METRICS_FILE)]);
-    assert_eq!(tensorboard::existing(folder.path()).unwrap(), Vec::<PathBuf>::new());
+    assert_eq!(existing(folder.path()).unwrap(), Vec::<PathBuf>::new());
     assert_eq!(fs::read(folder.path().join(METRICS_FILE)).unwrap(), b"");
 }
 
@@ -198,7 +198,7 @@ fn a_run_goes_on_where_it_was_saved() {
         .checkpoint(&CheckpointRecord { step: 7, bytes: 1 << 20, ..CheckpointRecord::default() })
         .unwrap();
 
-    let files = tensorboard::existing(folder.path()).unwrap();
+    let files = existing(folder.path()).unwrap();
     assert_eq!(files.len(), 2, "the first event file stays");
     let summary = reporter.finish();
     assert_eq!(summary.files, [folder.path().join(METRICS_FILE), files[1].clone()]);
@@ -219,5 +219,5 @@ fn a_folder_without_metrics_is_filled() {
     reporter.step(&StepRecord { step: 4, ..StepRecord::default() }).unwrap();
     reporter.rewind(u64::MAX).unwrap();
     assert_eq!(steps_in(&out), [4]);
-    assert!(tensorboard::existing(&out).unwrap().is_empty());
+    assert!(existing(&out).unwrap().is_empty());
 }

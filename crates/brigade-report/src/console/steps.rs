@@ -1,0 +1,112 @@
+//! Progress of the steps of a run.
+
+use std::io::Write;
+
+use indicatif::ProgressBar;
+
+use super::{
+    line::{bar_message, line},
+    mode::{ConsoleMode, bar, print},
+};
+use crate::record::StepRecord;
+
+/// Shows the steps of a run.
+pub struct Console {
+    show: Show,
+    total_steps: u64,
+    every: u64,
+}
+
+enum Show {
+    Bar(ProgressBar, Box<dyn Write + Send>),
+    Lines(Box<dyn Write + Send>),
+    Nothing,
+}
+
+impl Console {
+    /// Lines go to `output`; a bar goes to standard error. `done` steps of `total_steps` were done before; `every` is
+    /// the number of steps between plain lines.
+    pub fn new(
+        mode: ConsoleMode,
+        done: u64,
+        total_steps: u64,
+        every: u64,
+        output: Box<dyn Write + Send>,
+    ) -> Self {
+        let template = "step {pos}/{len} [{wide_bar}] eta {eta} {msg}";
+        let show = match mode {
+            ConsoleMode::Quiet => Show::Nothing,
+            _ if mode.draws_bar() => Show::Bar(bar(done, total_steps, template), output),
+            _ => Show::Lines(output),
+        };
+        Self { show, total_steps, every: every.max(1) }
+    }
+
+    /// Shows a step: on the bar; or as a line if it is the first, the last, one in `every`, or has a
+    /// validation loss.
+    pub fn step(&mut self, record: &StepRecord, is_first: bool) {
+        let (step, measured) = (record.step, record.validation_loss.is_some());
+        match &mut self.show {
+            Show::Bar(bar, output) => {
+                bar.set_message(bar_message(record));
+                bar.set_position(step);
+                if measured {
+                    above(bar, output, &line(record, self.total_steps));
+                }
+            }
+            Show::Lines(output) => {
+                if is_first || measured || step == self.total_steps || step.is_multiple_of(self.every) {
+                    print(output, &line(record, self.total_steps));
+                }
+            }
+            Show::Nothing => {}
+        }
+    }
+
+    /// Sets the bar back to a step. Lines need nothing.
+    pub fn rewind(&mut self, step: u64) {
+        if let Show::Bar(bar, _) = &self.show {
+            bar.set_position(step);
+        }
+    }
+
+    /// Shows a line of text.
+    pub fn note(&mut self, text: &str) {
+        match &mut self.show {
+            Show::Bar(bar, output) => above(bar, output, text),
+            Show::Lines(output) => print(output, text),
+            Show::Nothing => {}
+        }
+    }
+
+    /// Takes the bar away.
+    pub fn finish(&mut self) {
+        if let Show::Bar(bar, _) = &self.show {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// Writes a line above the bar, with a newline of its own, so that the two stay apart in a log that has both.
+fn above(bar: &ProgressBar, output: &mut dyn Write, text: &str) {
+    bar.suspend(|| print(output, text));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn a_bar_starts_where_the_run_does_and_goes_back() {
+        let bar = bar(60, 100, "{pos}");
+        assert_eq!((bar.position(), bar.per_sec()), (60, 0.0), "earlier steps say nothing about the speed");
+        let show = Show::Bar(bar.clone(), Box::new(io::sink()));
+        let mut console = Console { show, total_steps: 100, every: 1 };
+        console.step(&StepRecord { step: 61, ..StepRecord::default() }, true);
+        assert_eq!(bar.position(), 61);
+        console.rewind(40);
+        assert_eq!(bar.position(), 40);
+    }
+}
