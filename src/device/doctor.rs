@@ -4,15 +4,13 @@ use std::path::Path;
 
 use brigade_comm::{MAX_WORLD_SIZE, RAISE_OPEN_FILES, open_files_of_a_rank, ranks_within_open_files};
 pub use brigade_report::Finding;
+use brigade_report::HumanBytes;
 use rustix::process::{Resource, Rlimit, getrlimit};
 
 use crate::settings::Backend;
 
-const GIB: f64 = (1u64 << 30) as f64;
-const MIB: u64 = 1 << 20;
-
 /// NCCL ranks on one host exchange data through files in shared memory of about 10 MB each. Docker's default is 64 MiB.
-const SHARED_MEMORY_WANTED: u64 = 256 * MIB;
+const SHARED_MEMORY_WANTED: u64 = 256 << 20;
 
 /// Checks this program's backends, this host, and its GPUs for a world of `world_size` ranks (by default, one per core of this
 /// host). It never fails: whatever is missing is a finding with advice.
@@ -50,8 +48,8 @@ fn cores() -> usize {
 
 fn processor() -> Finding {
     let memory = rustix::system::sysinfo();
-    let bytes = memory.totalram as f64 * f64::from(memory.mem_unit);
-    Finding::good("host", format!("{} cores, {:.1} GiB of memory", cores(), bytes / GIB))
+    let bytes = HumanBytes(memory.totalram as u64 * u64::from(memory.mem_unit));
+    Finding::good("host", format!("{} cores, {bytes} of memory", cores()))
 }
 
 /// Shared memory in files, which only NCCL uses: Brigade's own shared memory is anonymous.
@@ -60,7 +58,7 @@ fn shared_memory(path: &Path, has_nccl: bool) -> Finding {
     let (text, free) = match rustix::fs::statvfs(path) {
         Ok(stat) => {
             let (size, free) = (stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize);
-            (format!("{} MiB, {} MiB free", size / MIB, free / MIB), free)
+            (format!("{}, {} free", HumanBytes(size), HumanBytes(free)), free)
         }
         Err(error) => (error.to_string(), 0),
     };
@@ -97,7 +95,7 @@ fn locked_memory(limit: Rlimit) -> Finding {
     let name = "locked memory (ulimit -l)";
     match limit.current {
         None => Finding::good(name, "unlimited"),
-        Some(bytes) => Finding::good(name, format!("{} KiB", bytes / 1024)).with_advice(
+        Some(bytes) => Finding::good(name, HumanBytes(bytes).to_string()).with_advice(
             "NCCL over InfiniBand needs more: ulimit -l unlimited (docker run --ulimit memlock=-1)",
         ),
     }

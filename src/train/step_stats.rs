@@ -141,6 +141,7 @@ pub(crate) fn record(
     StepRecord {
         step: report.step,
         loss: report.loss,
+        metrics: BTreeMap::new(),
         grad_norm: report.grad_norm,
         learning_rate,
         skipped: report.skipped,
@@ -170,6 +171,7 @@ pub(crate) fn record(
         collectives,
         peak_rss_bytes: stats.peak_rss_bytes,
         validation_loss,
+        validation_metrics: BTreeMap::new(),
         checkpoint,
     }
 }

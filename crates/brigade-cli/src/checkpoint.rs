@@ -13,13 +13,15 @@ use brigade::checkpoints::{
     open_storage, verify,
 };
 use brigade::models::save_lazily;
-use brigade::report::size;
+use brigade::report::HumanBytes;
 use brigade::{
     CHECKPOINT_FOLDER, CONFIG_FILE, RunDescription, UsageError, WEIGHTS_FILE, exit, format_error,
     parse_whole_number,
 };
 use clap::{Args, Subcommand};
+use comfy_table::{Cell, CellAlignment, Row};
 
+use crate::columns::columns;
 use crate::output::print;
 
 pub const EXAMPLES: &str = "\
@@ -168,21 +170,29 @@ fn is_corruption(error: &anyhow::Error) -> bool {
 }
 
 fn listed(storage: &Arc<dyn Storage>) -> anyhow::Result<String> {
-    let mut text = String::new();
+    let mut rows = Vec::new();
     for ListedCheckpoint { step, summary } in list(&**storage)? {
         match summary {
             Ok(CheckpointSummary { mesh, files, bytes, position, .. }) => {
                 let behind =
                     if position == step { String::new() } else { format!(", data up to batch {position}") };
-                writeln!(text, "step {step:<8}  {:>8} in {files} files, {}{behind}", size(bytes), on(&mesh))?;
+                let rest = format!("in {files} files, {}{behind}", on(&mesh));
+                rows.push(vec![Cell::new(format!("step {step}")), size(bytes), Cell::new(rest)]);
             }
-            Err(error) => writeln!(text, "step {step:<8}  not whole: {error}")?,
+            Err(error) => {
+                let rest = format!("not whole: {error}");
+                rows.push(vec![Cell::new(format!("step {step}")), Cell::new(""), Cell::new(rest)]);
+            }
         }
     }
-    if text.is_empty() {
-        writeln!(text, "{} holds no checkpoint", storage.location())?;
+    if rows.is_empty() {
+        return Ok(format!("{} holds no checkpoint\n", storage.location()));
     }
-    Ok(text)
+    Ok(columns(rows.into_iter().map(Row::from)))
+}
+
+fn size(bytes: u64) -> Cell {
+    Cell::new(HumanBytes(bytes)).set_alignment(CellAlignment::Right)
 }
 
 fn on(mesh: &BTreeMap<String, u64>) -> String {
@@ -203,9 +213,10 @@ fn shown(checkpoint: &Checkpoint) -> anyhow::Result<String> {
         writeln!(text, "{what:<15} {count}")?;
     }
     writeln!(text, "files")?;
-    for file in files {
-        writeln!(text, "  {:<26} {:>8}  blake3 {}", file.name, size(file.bytes), file.blake3)?;
-    }
+    text += &columns(files.iter().map(|file| {
+        let name = Cell::new(format!("  {}", file.name));
+        Row::from(vec![name, size(file.bytes), Cell::new(format!("blake3 {}", file.blake3))])
+    }));
     writeln!(text, "units")?;
     for unit in &state.units {
         let scalars: Vec<_> = unit

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, bail};
 use brigade::data::{Corpus, PrepareOptions, PreparedData, Progress, prepare};
-use brigade::report::{ByteProgress, ConsoleMode};
+use brigade::report::{ByteProgress, ConsoleMode, HumanBytes, HumanCount};
 
 use crate::config::{Config, DataSection};
 
@@ -65,12 +65,12 @@ fn describe(prepared: &PreparedData, validate_every: u64) {
     let summary = &prepared.summary;
     let counts = &summary.counts;
     brigade::print_stderr(format_args!(
-        "{}: {} files, {:.1} MiB; {} tokens to train on, {} to validate on; vocabulary {}{}",
+        "{}: {} files, {}; {} tokens to train on, {} to validate on; vocabulary {}{}",
         summary.corpus,
         summary.files,
-        summary.file_bytes as f64 / f64::from(1 << 20),
-        counts.train_tokens,
-        counts.validation_tokens,
+        HumanBytes(summary.file_bytes),
+        HumanCount(counts.train_tokens),
+        HumanCount(counts.validation_tokens),
         summary.vocabulary_size,
         if summary.from_cache { " (from the cache)" } else { "" }
     ));

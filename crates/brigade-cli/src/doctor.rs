@@ -6,7 +6,9 @@ use brigade::comm::{MAX_WORLD_SIZE, allowed_world_size};
 use brigade::doctor::{Finding, examine};
 use brigade::exit;
 use clap::Args;
+use comfy_table::Row;
 
+use crate::columns::columns;
 use crate::output::print;
 
 pub const EXAMPLES: &str = "\
@@ -36,17 +38,13 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
 
 /// One line for each finding, with what to do below it.
 fn table(findings: &[Finding]) -> String {
-    let width = findings.iter().map(|finding| finding.name.chars().count()).max().unwrap_or(0);
-    let line = |finding: &Finding| {
-        let Finding { name, text, ok, advice } = finding;
-        let mark = if *ok { "ok     " } else { "MISSING" };
-        let mut line = format!("{mark}  {name:<width$}  {text}\n");
-        if let Some(advice) = advice {
-            line += &format!("{:9}{:width$}  -> {advice}\n", "", "");
-        }
-        line
-    };
-    findings.iter().map(line).collect()
+    let rows = findings.iter().flat_map(|Finding { name, text, ok, advice }| {
+        let mark = if *ok { "ok" } else { "MISSING" };
+        let finding = Row::from(vec![mark, name, text]);
+        let advice = advice.as_ref().map(|advice| Row::from(vec!["", "", &format!("-> {advice}")]));
+        std::iter::once(finding).chain(advice)
+    });
+    columns(rows)
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 //!   2 wrong usage, 75 preempted with all saved, 130 interrupted.
 
 mod checkpoint;
+mod columns;
 mod config;
 mod corpus;
 mod doctor;

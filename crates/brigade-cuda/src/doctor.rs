@@ -1,13 +1,11 @@
 //! What this host has for running on GPUs, for `brigade doctor`.
 
-use brigade_report::Finding;
+use brigade_report::{Finding, HumanBytes};
 
 use crate::driver::{Driver, Gpu, driver};
 use crate::error::Error;
 use crate::nccl::refusal;
 use crate::nccl::{NCCL_FILE, nccl};
-
-const GIB: f64 = (1u64 << 30) as f64;
 
 /// The finding for something that is missing.
 fn missing(name: &str, error: &Error) -> Finding {
@@ -66,9 +64,8 @@ fn examine_driver(driver: &Driver, findings: &mut Vec<Finding>) {
     }
     findings.extend(gpus.iter().map(|gpu| {
         let Gpu { name, uuid, pci_bus_id, total_memory, compute_capability: (major, minor), .. } = gpu;
-        let memory = *total_memory as f64 / GIB;
-        let text =
-            format!("{name}, {memory:.1} GiB, compute capability {major}.{minor}, {uuid}, {pci_bus_id}");
+        let memory = HumanBytes(*total_memory as u64);
+        let text = format!("{name}, {memory}, compute capability {major}.{minor}, {uuid}, {pci_bus_id}");
         Finding::good(format!("GPU {}", gpu.index), text)
     }));
     if gpus.len() > 1 {

@@ -17,7 +17,7 @@ stand_in_test!(everything_that_is_found_is_shown, ["STAND_IN_GPUS" = "3", "NCCL_
     }
     assert_contains(&finding(&findings, "driver").text, &["CUDA 12.8", "libcuda.so"]);
     let gpu = finding(&findings, "GPU 2");
-    assert_contains(&gpu.text, &["Stand-in 2", "80.0 GiB", "9.0", "GPU-33333333-", "0000:03:00.0"]);
+    assert_contains(&gpu.text, &["Stand-in 2", "80.00 GiB", "9.0", "GPU-33333333-", "0000:03:00.0"]);
     let peers = finding(&findings, "direct access between GPUs");
     assert_eq!(peers.text, "0: - 1 0; 1: 0 - 1; 2: 0 0 -");
     assert!(peers.advice.is_some());
