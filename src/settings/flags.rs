@@ -136,7 +136,7 @@ impl StandardFlags {
                 }
             }
             Some(Resume::Auto) if self.out.is_none() => {
-                wrong(&"auto".into(), "it goes on with the run in --out, which must be given".into())
+                wrong(&"auto".into(), "it resumes the run in --out, which must be given".into())
             }
             _ => Ok(None),
         }

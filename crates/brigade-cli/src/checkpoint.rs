@@ -28,13 +28,13 @@ pub const EXAMPLES: &str = "\
 Examples:
   brigade checkpoint list runs/a
   brigade checkpoint show runs/a --step 50
-  brigade checkpoint verify runs/a                        every byte of every checkpoint
+  brigade checkpoint verify runs/a                        reads and checks every byte
   brigade checkpoint consolidate runs/a --to model.safetensors
 
 A place is a run's folder, the folder of its checkpoints, or the URL of one (gs://, s3://, in a build with object stores).
-Exit codes: 0 whole, 1 damaged or not readable, 2 wrong usage.";
+Exit codes: 0 complete, 1 damaged or not readable, 2 wrong usage.";
 
-/// How often the checkpoints of a run that removes some are listed anew.
+/// How often to list the checkpoints again if a run removes some meanwhile.
 const LOOKS: usize = 20;
 
 #[derive(Debug, Args)]
@@ -48,7 +48,7 @@ pub struct CheckpointArgs {
 enum CheckpointCommand {
     /// List the checkpoints of a run, newest first.
     List(Place),
-    /// Show what a checkpoint holds: step, mesh, data, parameters.
+    /// Show what a checkpoint contains: step, mesh, data, parameters.
     Show(OneStep),
     /// Read every byte of a run's checkpoints and compare it with its checksum.
     Verify(OneStep),
@@ -67,7 +67,7 @@ struct Place {
 struct OneStep {
     #[command(flatten)]
     place: Place,
-    /// The checkpoint of this step [default: the newest that is whole; verify: all].
+    /// The checkpoint of this step [default: the newest complete one; verify: all].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     step: Option<u64>,
 }
@@ -79,7 +79,7 @@ struct ConsolidateArgs {
     /// The file to write [default: model.safetensors in the run's folder].
     #[arg(long, value_name = "FILE")]
     to: Option<PathBuf>,
-    /// Replace a file that is there.
+    /// Replace an existing file.
     #[arg(long)]
     overwrite: bool,
 }
@@ -96,7 +96,7 @@ pub fn run(args: &CheckpointArgs) -> anyhow::Result<ExitCode> {
 }
 
 impl Place {
-    /// Where checkpoints are: where the run's configuration says, in the run's folder, or there itself.
+    /// Where the checkpoints are: where the run's configuration says, else in the run's folder, else in `place` itself.
     fn resolved(&self) -> String {
         let config = std::fs::read_to_string(Path::new(&self.place).join(CONFIG_FILE)).unwrap_or_default();
         let config = config.parse::<toml::Table>().unwrap_or_default();
@@ -121,7 +121,7 @@ impl Place {
 }
 
 impl OneStep {
-    /// Does something with the checkpoint of the step, or else with the newest that is whole in all that is read of it.
+    /// Does something with the checkpoint of the step or, without one, with the newest whose parts can all be read.
     fn with<T>(&self, act: impl Fn(&Checkpoint) -> anyhow::Result<T>) -> anyhow::Result<T> {
         let storage = self.place.open()?;
         let act = |step| act(&Checkpoint::open(storage.clone(), step)?);
@@ -131,7 +131,7 @@ impl OneStep {
         for _ in 0..LOOKS {
             let mut are_all_there = true;
             for ListedCheckpoint { step, summary } in list(&*storage)? {
-                // What is wrong counts when it is seen twice: a run may have removed or replaced the checkpoint.
+                // A problem counts only if it is seen twice: a run may have removed or replaced the checkpoint.
                 let again =
                     |error| if is_gone(&error) || is_corruption(&error) { act(step) } else { Err(error) };
                 let tried = summary.map_err(anyhow::Error::from).and_then(|_| act(step).or_else(again));
@@ -275,7 +275,7 @@ fn consolidated(args: &ConsolidateArgs) -> anyhow::Result<String> {
     if to.exists() && !args.overwrite {
         return Err(is_there());
     }
-    // A run at its end writes such a file, too: what it has must not be replaced by what it had.
+    // A run that ends writes this file, too, and its newer weights must not be replaced by older ones.
     let beside = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let _held = match args.overwrite && beside.join(CONFIG_FILE).exists() {
         true => brigade::lock_folder(beside, "--to").map_err(UsageError)?,

@@ -8,8 +8,7 @@ use brigade::models::gpt::GptConfig;
 use brigade::{Settings, merge_config};
 use serde::{Deserialize, Serialize};
 
-/// The file whose values a run has where nothing else is said; it names every setting.
-/// A link to `configs/gpt-tiny.toml`: what is published has a copy.
+/// The defaults, which name every setting. The file is a link to `configs/gpt-tiny.toml`; the published package has a copy.
 const DEFAULTS: &str = include_str!("gpt-tiny.toml");
 
 /// Everything that decides what a run computes.
@@ -41,14 +40,14 @@ pub enum ModelName {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataSection {
-    /// Files, folders and globs; none is the Rust sources of Brigade's locked dependencies.
+    /// Files, folders and globs; empty for the Rust sources of Brigade's locked dependencies.
     pub sources: Vec<String>,
     pub tokenizer: TokenizerSpec,
     pub validation_fraction: f64,
     pub layout: SequenceLayout,
-    /// Most bytes of the locked dependencies' sources; other sources are read whole.
+    /// How many bytes of the locked dependencies' sources to use at most; other sources are read completely.
     pub max_bytes: u64,
-    /// Where tokens are kept; empty is the user's cache folder.
+    /// Where tokens are cached; empty for the user's cache folder.
     pub cache_dir: PathBuf,
 }
 
@@ -59,8 +58,8 @@ impl Config {
         Ok(merge_config(&defaults, files, sets)?)
     }
 
-    /// Fills in what follows from other values, so that the configuration means the same wherever it
-    /// is read again, and checks model and tokenizer against each other.
+    /// Fills in values that follow from others, so that the configuration means the same wherever it is read again, and checks
+    /// that model and tokenizer fit.
     pub fn resolve(&mut self) -> anyhow::Result<()> {
         for source in &mut self.data.sources {
             *source = absolute(Path::new(source))?.to_string_lossy().into_owned();
@@ -89,8 +88,8 @@ impl Config {
     }
 }
 
-/// The most ids that the tokenizer can have. It is known without reading any text, so that a model's
-/// shape does not depend on the corpus.
+/// The largest number of ids that the tokenizer can have. It is known without reading any text, so a model's shape does not
+/// depend on the corpus.
 fn largest_vocabulary(tokenizer: &TokenizerSpec) -> anyhow::Result<usize> {
     Ok(match tokenizer {
         TokenizerSpec::Bytes => Tokenizer::bytes()?.vocabulary_size(),

@@ -1,4 +1,4 @@
-//! Where text comes from and where its tokens are kept, and how the work on them is shown.
+//! Where text comes from, where its tokens are cached, and how progress is shown.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -9,7 +9,7 @@ use brigade::report::{ByteProgress, ConsoleMode, HumanBytes, HumanCount};
 
 use crate::config::{Config, DataSection};
 
-/// Finds the corpus of a run tokenized in the cache, or tokenizes it.
+/// The tokens of a run's corpus, from the cache if they are there.
 pub fn prepared(config: &Config, show: ConsoleMode) -> anyhow::Result<PreparedData> {
     let Config { data, model, settings } = config;
     let mut work = PrepareOptions::new(corpus(data)?, cache_dir(data)?);
@@ -31,8 +31,8 @@ fn corpus(data: &DataSection) -> anyhow::Result<Corpus> {
     }
 }
 
-/// The workspace with the lock file: the one that this program was built in, or else the one around
-/// the current folder.
+/// The workspace with the lock file: the one in which this program was built, else the one that contains the current
+/// folder.
 fn workspace() -> anyhow::Result<PathBuf> {
     let built_in = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).map(Path::to_owned);
     let here = std::env::current_dir().unwrap_or_default();
@@ -40,7 +40,7 @@ fn workspace() -> anyhow::Result<PathBuf> {
     let found = built_in.into_iter().chain(around).find(|folder| folder.join("Cargo.lock").is_file());
     found.with_context(|| {
         let here = here.display();
-        format!("no Cargo.lock in {here} or above says whose sources to read; give text with --data")
+        format!("there is no Cargo.lock in {here} or above, so no sources of dependencies to train on; give text with --data")
     })
 }
 
@@ -84,7 +84,7 @@ fn describe(prepared: &PreparedData, validate_every: u64) {
     }
 }
 
-/// A phase over less text than this is over before it can be watched.
+/// Phases with less text than this end before anyone could watch them.
 const WORTH_SHOWING: u64 = 1 << 20;
 
 /// Shows phases of preparation one after the other.
@@ -101,7 +101,7 @@ impl Shown {
 
 impl Progress for Shown {
     fn start(&self, total: u64, what: &str) {
-        // Work without a known end is waiting for another process: there is nothing to draw but the fact.
+        // Work of unknown length means waiting for another process: there is no progress to draw.
         if total == 0 && self.show != ConsoleMode::Quiet {
             brigade::print_stderr(format_args!("{what}"));
         }

@@ -13,13 +13,13 @@ use crate::output::print;
 
 pub const EXAMPLES: &str = "\
 Examples:
-  brigade doctor                 what this machine has for training; exit code 1 if something is missing
-  brigade doctor --world-size 512      whether it is enough for a rank of so large a world
+  brigade doctor                 what this machine offers for training; exit code 1 if something is missing
+  brigade doctor --world-size 512      whether that is enough for so large a world
   cargo xtask dist --backend cuda && dist/brigade-* doctor      the same with GPUs, driver and NCCL";
 
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// Ranks of the world that this machine is to take part in [default: one for each of its cores].
+    /// Ranks of the world that this machine will take part in [default: one per core].
     #[arg(long, value_name = "N", value_parser = world_size)]
     world_size: Option<usize>,
 }
@@ -36,7 +36,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(if ok { exit::DONE } else { exit::FAILED }))
 }
 
-/// One line for each finding, with what to do below it.
+/// One line per finding, with advice below it.
 fn table(findings: &[Finding]) -> String {
     let rows = findings.iter().flat_map(|Finding { name, text, ok, advice }| {
         let mark = if *ok { "ok" } else { "MISSING" };

@@ -24,7 +24,7 @@ pub struct GenerateArgs {
     /// Folder of a finished run.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Text to go on from [default: the beginning of a document].
+    /// Text to continue [default: the beginning of a document].
     #[arg(
         long,
         value_name = "TEXT",
@@ -33,10 +33,10 @@ pub struct GenerateArgs {
         allow_hyphen_values = true
     )]
     prompt: String,
-    /// Most tokens to print; the end of a text ends it earlier.
+    /// How many tokens to print at most; the model may end its text earlier.
     #[arg(long, value_name = "N", default_value_t = 200, allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     tokens: usize,
-    /// Below 1 more likely, above 1 more surprising; 0 takes the most likely token each time.
+    /// Below 1 prefers likely tokens, above 1 surprising ones; 0 always takes the most likely token.
     #[arg(long, value_name = "T", default_value_t = 0.8, value_parser = temperature, allow_negative_numbers = true)]
     temperature: f64,
     /// Draw from this many of the most likely tokens; 0 draws from all.
@@ -56,7 +56,7 @@ pub fn run(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
     let Run { model, tokenizer } = Run::open(&args.out).map_err(UsageError)?;
     let end = tokenizer.end_of_text();
     let mut tokens = tokenizer.encode(&args.prompt)?;
-    // A document begins where another one ended.
+    // A document begins after the end of another one.
     let unseen = usize::from(tokens.is_empty());
     if unseen == 1 {
         tokens.push(end);
@@ -68,7 +68,7 @@ pub fn run(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(exit::DONE));
         }
         let logits = model.next_token_logits(&tokens)?;
-        // The model may have room for more tokens than the tokenizer has.
+        // The model may have more token ids than the tokenizer.
         let next = sampler.choose(logits.get(..tokenizer.vocabulary_size()).unwrap_or(&logits))?;
         if next == end {
             break;
@@ -79,7 +79,7 @@ pub fn run(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(exit::DONE))
 }
 
-/// What a run has left in its folder.
+/// What `generate` reads from a run's folder.
 struct Run {
     model: LanguageModel,
     tokenizer: Tokenizer,
@@ -114,13 +114,13 @@ impl Run {
     }
 }
 
-/// Text as it grows on standard output.
+/// Text that grows on standard output.
 #[derive(Default)]
 struct Printed(String);
 
 impl Printed {
-    /// Prints what `text` has more than was printed, and at the end the rest and a new line. Until
-    /// then a character whose bytes are not all there yet is held back. False if nobody reads any more.
+    /// Prints the part of `text` that is new, and a newline at the end. Before the end, a character whose bytes are not all
+    /// there yet is held back. Returns false if nobody is reading any more.
     fn show(&mut self, text: &str, end: bool) -> anyhow::Result<bool> {
         let whole = if end { text } else { text.trim_end_matches(char::REPLACEMENT_CHARACTER) };
         let new = whole.strip_prefix(&self.0).unwrap_or_default();

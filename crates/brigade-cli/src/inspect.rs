@@ -15,7 +15,7 @@ Examples:
   brigade inspect flight runs/a                 which rank missed which operation, in one line
   brigade inspect flight runs/a/flight --verbose    and the last operations of each rank";
 
-/// Operations of each rank in the table.
+/// How many operations of each rank the table shows.
 const LINES: usize = 12;
 
 #[derive(Debug, Args)]
@@ -27,7 +27,7 @@ pub struct InspectArgs {
 
 #[derive(Debug, Subcommand)]
 enum InspectCommand {
-    /// Say from the ranks' flight records which of them missed which operation.
+    /// Compare the ranks' flight records, and say which rank missed which operation.
     #[command(after_help = EXAMPLES)]
     Flight(FlightArgs),
 }

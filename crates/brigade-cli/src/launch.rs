@@ -16,10 +16,10 @@ Examples:
   brigade launch --nproc-per-node 8 --nnodes 2 --node-rank 0 --rdzv-endpoint host:29400 -- ./train
 
 Each rank finds RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT and BRIGADE_TOKEN
-in its environment. Rank 0's output is shown, that of all is kept in --log-dir (where none is given, in a temporary
-folder, which stays only if a rank fails). Several nodes need the same BRIGADE_TOKEN.
-If a rank fails, all are ended, and with --max-restarts started again. SIGTERM and SIGUSR1 reach the ranks as SIGTERM; those that
-leave with 75 have saved what they need.
+in its environment. Rank 0's output is shown; the output of all ranks goes to --log-dir (without it, to a temporary
+folder that stays only if a rank fails). Several nodes need the same BRIGADE_TOKEN.
+If a rank fails, all ranks are ended, and with --max-restarts started again. SIGTERM and SIGUSR1 reach the ranks as SIGTERM;
+a rank that exits with 75 has saved what it needs.
 Exit codes: 0 all ranks are done, 1 a rank failed, 2 wrong usage, 75 preempted, 130 interrupted.";
 
 #[derive(Debug, Args)]
@@ -66,16 +66,16 @@ fn watch(args: CommandArgs) -> anyhow::Result<Outcome> {
     launch.args = words.collect();
     let outcome = launcher::launch(&launch, &mut announce)?;
     if let (Outcome::Failed(_), Logs::Temporary(folder)) = (&outcome, logs) {
-        // The report names the logs in it.
+        // The report names the logs in this folder.
         drop(folder.keep());
     }
     Ok(outcome)
 }
 
-/// Where the ranks' output is kept.
+/// Where the ranks' output goes.
 enum Logs {
     Given(PathBuf),
-    /// It goes away with this value.
+    /// Removed when this is dropped.
     Temporary(TempDir),
 }
 
@@ -88,7 +88,7 @@ impl Logs {
     }
 }
 
-/// Says at once which rank was killed, before the others tell what they miss, and when all start again.
+/// Says at once which rank was killed, before the others report what they miss, and when all start again.
 fn announce(event: Event) {
     match event {
         Event::Exited(end) if matches!(end.reason, ExitReason::Signal(_)) && !end.stopped_by_launcher => {

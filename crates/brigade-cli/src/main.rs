@@ -1,10 +1,10 @@
 //! The `brigade` command: trains a GPT, starts the ranks of any program, samples text from a run.
 //!
 //! - The command is a user of the library: it knows files, flags and text, and no tensors.
-//! - One configuration holds everything that decides a run's weights. What is left out has the value
-//!   of `configs/gpt-tiny.toml`; a file wins over it, `--set` over the file, a flag over `--set`.
-//! - The resolved configuration goes into the run's folder, and gives the same weights again.
-//! - Whatever can be found wrong is found before a rank starts. Exit codes: 0 done, 1 failed run,
+//! - One configuration holds everything that decides a run's weights. Its defaults are in `configs/gpt-tiny.toml`; a file
+//!   overrides them, `--set` overrides the file, and flags override `--set`.
+//! - The resolved configuration is stored in the run's folder; training with it gives the same weights again.
+//! - Whatever can be checked is checked before a rank starts. Exit codes: 0 done, 1 failed run,
 //!   2 wrong usage, 75 preempted with all saved, 130 interrupted.
 
 mod checkpoint;
@@ -40,21 +40,21 @@ enum Command {
     /// Train a GPT on text.
     #[command(after_help = train::EXAMPLES)]
     Train(train::TrainArgs),
-    /// Start the ranks of any program, as torchrun does, and watch over them.
+    /// Start the ranks of any program, as torchrun does, and supervise them.
     #[command(after_help = launch::EXAMPLES)]
     Launch(launch::CommandArgs),
     /// Show what a configuration will do.
     #[command(after_help = plan::EXAMPLES)]
     Plan(plan::PlanArgs),
-    /// List, check and put together the checkpoints of a run.
+    /// List, verify and consolidate the checkpoints of a run.
     #[command(after_help = checkpoint::EXAMPLES)]
     Checkpoint(checkpoint::CheckpointArgs),
-    /// Show what this machine has for training, and what is missing.
+    /// Show what this machine offers for training, and what is missing.
     #[command(after_help = doctor::EXAMPLES)]
     Doctor(doctor::DoctorArgs),
     /// Find out why a run failed.
     Inspect(inspect::InspectArgs),
-    /// Print text that a trained model goes on with.
+    /// Let a trained model continue a text.
     #[command(after_help = generate::EXAMPLES)]
     Generate(generate::GenerateArgs),
 }

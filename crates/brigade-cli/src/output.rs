@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Write};
 
 use anyhow::Context;
 
-/// Prints a text. Whoever reads it may leave early.
+/// Prints a text. It is not an error if the reader stops reading early (`| head`).
 pub fn print(text: &str) -> anyhow::Result<()> {
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {

@@ -18,7 +18,7 @@ Examples:
   brigade plan schedule --pp 4 --micro-batches 8 --schedule gpipe --svg timeline.svg
   brigade plan schedule --pp 2 --micro-batches 4 --schedule interleaved-1f1b --chunks 2 --actions";
 
-/// Characters of a row of the table.
+/// The width of the table, in characters.
 const WIDTH: usize = 100;
 
 #[derive(Debug, Args)]
@@ -30,7 +30,7 @@ pub struct PlanArgs {
 
 #[derive(Debug, Subcommand)]
 enum PlanCommand {
-    /// Show what each rank of a pipeline does when, how much of it is idle, and how much it keeps.
+    /// Show what each rank of a pipeline does and when, how long it is idle, and how much it keeps.
     #[command(after_help = EXAMPLES)]
     Schedule(ScheduleArgs),
 }
@@ -49,10 +49,10 @@ struct ScheduleArgs {
     /// Chunks of the model on each rank, for interleaving.
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     chunks: usize,
-    /// How many forwards a backward takes.
+    /// How long a backward takes, in forwards.
     #[arg(long, value_name = "X", default_value_t = 2.0, allow_negative_numbers = true)]
     backward_ratio: f64,
-    /// List every action too, with sends, receives and reductions.
+    /// Also list every action, with sends, receives and reductions.
     #[arg(long)]
     actions: bool,
     /// Draw the timeline into this file.
@@ -70,7 +70,7 @@ pub fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(exit::DONE))
 }
 
-/// The text, and the picture where one is wanted.
+/// The text, and the picture if one is wanted.
 fn schedule(args: &ScheduleArgs) -> anyhow::Result<(String, Option<String>)> {
     let pipeline = Pipeline::new(args.schedule, args.pp, args.chunks, args.micro_batches)?;
     let (summary, table) = (pipeline.summary(args.backward_ratio)?, pipeline.table(WIDTH)?);
@@ -83,7 +83,7 @@ fn schedule(args: &ScheduleArgs) -> anyhow::Result<(String, Option<String>)> {
     Ok((text, svg))
 }
 
-/// Writes the picture. What is there and no file (a device, a pipe) is written to.
+/// Writes the picture. A device or a pipe is written to, not replaced.
 fn draw(path: &Path, svg: &str) -> std::io::Result<()> {
     if fs::symlink_metadata(path).is_ok_and(|there| !there.is_file()) {
         return fs::write(path, svg);

@@ -24,7 +24,7 @@ impl TokenSampler {
             bail!("the model's scores are not numbers; its weights are broken");
         }
         let mut best: Vec<(u32, f64)> = (0..).zip(scores.iter().map(|score| f64::from(*score))).collect();
-        // The earlier of two equal tokens comes first, so that nothing is left to chance.
+        // Of two equal tokens the earlier comes first, so that the order is fixed.
         best.sort_by(|(a, x), (b, y)| y.total_cmp(x).then(a.cmp(b)));
         let Some(&(first, highest)) = best.first() else { bail!("the model has no tokens") };
         if self.temperature == 0.0 {

@@ -19,13 +19,13 @@ pub const TOKENIZER_FILE: &str = "tokenizer.json";
 pub const EXAMPLES: &str = "\
 Examples:
   brigade train                                       configs/gpt-tiny.toml on as many ranks as there are cores
-  brigade train --data corpus/ --out runs/a           text of your own: .txt, .md, source code, .jsonl, .parquet
+  brigade train --data corpus/ --out runs/a           your own text: .txt, .md, source code, .jsonl, .parquet
   brigade train --config configs/gpt-13m.toml --nproc-per-node 4 --dp 4 --steps 20
   brigade train --set optimizer.learning_rate=3e-4 --set schedule.name=wsd
   brigade train --dry-run                             all settings with their values
 
-What is left out has the value of configs/gpt-tiny.toml, which explains each setting. --config wins over it,
---set over the file, flags over --set.";
+Defaults are in configs/gpt-tiny.toml, which explains each setting. --config overrides them, --set overrides --config,
+and flags override --set.";
 
 #[derive(Debug, Args)]
 pub struct TrainArgs {
@@ -64,7 +64,7 @@ pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
         insides: shape.insides(micro_batch, value_bytes),
     };
     let prepare = |role| {
-        // One process tells of it, and the others find the result in the cache.
+        // One process shows it; the others find the result in the cache.
         let tells = !flags.quiet && matches!(role, Role::Launcher | Role::JoinedRank { rank: 0 });
         let show = if tells { ConsoleMode::Auto } else { ConsoleMode::Quiet };
         (!flags.dry_run).then(|| corpus::prepared(&config, show)).transpose()
@@ -73,7 +73,7 @@ pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
         let model = shape.model(session.seed(), &session.device())?;
         session.stop_if_dry_run(model.chain())?;
         let prepared = prepared.context("the data was not prepared")?;
-        // Its name is made of the text's content, which may differ from host to host.
+        // The cache entry is named after the text's content, which may differ from host to host.
         let entry = prepared.summary.cache_entry.file_name().unwrap_or_default();
         session.check_same("text (or tokenizer)", &entry.to_string_lossy())?;
         let validation = (!prepared.validation.is_empty()).then_some(prepared.validation);
