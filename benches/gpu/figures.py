@@ -1,25 +1,25 @@
-"""What run.sh reads off a run of Brigade, as JSON lines; and the table that becomes of all lines. Needs Python 3.8, no packages.
+"""Reads the figures of runs as JSON lines, and makes the table of all lines, for run.sh. Needs Python 3.8 and no packages.
 
     python benches/gpu/figures.py steps RUN key=value …        # medians of a run's metrics.jsonl
-    python benches/gpu/figures.py losses RUN REFERENCE …       # how far two runs' losses are apart
-    python benches/gpu/figures.py memory RUN PLAN …            # what a run held beside what `--dry-run` said
-    python benches/gpu/figures.py tests LOG …                  # what a program of tests printed, compute-sanitizer too
+    python benches/gpu/figures.py losses RUN REFERENCE …       # how far the losses of two runs are apart
+    python benches/gpu/figures.py memory RUN PLAN …            # the memory of a run, and as `--dry-run` planned it
+    python benches/gpu/figures.py tests LOG …                  # the results of a program of tests and of compute-sanitizer
     python benches/gpu/figures.py kernels LOG TABLE.csv …      # time by kernel, from CubeCL's lines between those of the steps
-    python benches/gpu/figures.py line key=value …             # nothing but what is given
-    python benches/gpu/figures.py table raw.jsonl              # the page, in Markdown
+    python benches/gpu/figures.py line key=value …             # only the given fields
+    python benches/gpu/figures.py table raw.jsonl              # the table, in Markdown
 
-What is given as key=value goes into each line. A RUN is the folder of `--out`.
+The fields key=value are added to each line. RUN is a folder of `--out`.
 """
 import csv, json, os, re, statistics, sys
 
 WARM_UP = int(os.environ.get("WARM_UP", "5"))
-"""Steps at the start of a run that do not count: kernels are compiled and tuned in them."""
+"""The steps at the start of a run that do not count, because kernels are compiled and tuned in them."""
 
 UNITS = {unit: 1024**power for power, unit in enumerate(["B", "KiB", "MiB", "GiB", "TiB"])}
 SECONDS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}
 
 TOLERANCE = {"f32": 1e-3, "bf16": 2e-2}
-"""How far a loss may be from the reference's, as a part of it, by what blocks compute in. A GPU multiplies f32 as TF32."""
+"""How far a loss may be from the reference, relative to it, by the type that blocks compute in. A GPU multiplies f32 as TF32."""
 
 
 def metrics(run):
@@ -33,12 +33,12 @@ def median(steps, field):
 
 
 def steps(run):
-    """Medians after the warm-up; of a shorter run those of its last step."""
+    """Medians over the steps after the warm-up, or the figures of the last step if there are none."""
     lines = metrics(run)
     steady = lines[WARM_UP:] or lines[-1:]
     medians = {field: median(steady, field) for field in ["step_seconds", "tokens_per_second", "tflops", "mfu_percent"]}
     last = lines[-1]
-    # MFU is the TFLOP/s as a part of this.
+    # MFU is relative to this.
     peak = 100 * medians["tflops"] / medians["mfu_percent"] if medians["mfu_percent"] else None
     return dict(
         steps=len(steady), **medians, peak_tflops=peak,
@@ -49,7 +49,7 @@ def steps(run):
 
 
 def losses(run, reference):
-    """Relative distances of the losses: step by step, of the means of ten steps each, and (`tail`) of the last tenth's mean."""
+    """Relative differences between the losses: step by step, of the means of ten steps each, and (`tail`) of the mean of the last tenth."""
     pairs = [(a["loss"], b["loss"]) for a, b in zip(metrics(run), metrics(reference))]
     if any(a is None or b is None for a, b in pairs):
         sys.exit("figures.py: a loss is not finite")
@@ -67,22 +67,22 @@ def losses(run, reference):
 
 
 def planned(path):
-    """The bytes that `--dry-run` says a rank holds together, and those of them inside blocks (0 if it does not say)."""
+    """The bytes that a rank needs in total according to `--dry-run`, and those of them inside blocks (0 if unknown)."""
     with open(path) as file:
         text = file.read()
     size = rf"([\d.]+) ({'|'.join(UNITS)})\b"
     total, inside = re.search(rf"^(.*)\btogether\s+{size}", text, re.MULTILINE), re.search(rf"inside blocks[^\d\n]*{size}", text)
     if not total:
-        sys.exit(f"figures.py: {path} names no bytes")
+        sys.exit(f"figures.py: {path} has no total in bytes")
     together = float(total[2]) * UNITS[total[3]]
-    # The total has one decimal, of GiB as a rule; what stands before it in the line are smaller units, and so more exact.
+    # The total has one decimal, usually of GiB; the numbers before it in the line have smaller units, so they are more exact.
     parts = sum(float(number) * UNITS[unit] for number, unit in re.findall(size, total[1]))
     exact = abs(parts - together) <= 0.06 * UNITS[total[3]]
     return round(parts if exact else together), round(float(inside[1]) * UNITS[inside[2]]) if inside else 0
 
 
 def memory(run, plan):
-    """The plan's bytes of one rank; what the run counted tensor by tensor, and the plan of that; and the device's peak."""
+    """The planned bytes of one rank; those that the run counted tensor by tensor, and the plan of these; and the device's peak."""
     last, (together, inside) = metrics(run)[-1], planned(plan)
     counted = sum(last[f"{kind}_bytes_peak"] for kind in ["parameter", "gradient", "optimizer", "activation"])
     return dict(planned_bytes=together, planned_counted_bytes=together - inside, counted_bytes=counted,
@@ -90,7 +90,7 @@ def memory(run, plan):
 
 
 def tests(log):
-    """How many tests passed, which failed, whether the last one ended, and what compute-sanitizer found."""
+    """How many tests passed, which failed, whether the program finished, and how many errors compute-sanitizer found."""
     with open(log, errors="replace") as file:
         text = file.read()
     result = re.search(r"^test result: \w+\. (\d+) passed; (\d+) failed", text, re.MULTILINE)
@@ -101,7 +101,7 @@ def tests(log):
 
 
 def kernels(log, table):
-    """Time by kernel of one step, without the first two, in which kernels are tuned: a CSV file, the longest first."""
+    """Writes the time by kernel of a step to a CSV file, longest first. Leaves out the first two steps, in which kernels are tuned."""
     steps, totals = [], {}
     with open(log, encoding="utf-8", errors="replace") as file:
         for line in file:
@@ -109,7 +109,7 @@ def kernels(log, table):
             launch = re.match(r"\| ([\d.]+)(s|ms|µs|ns) *\| ([^|].*)", line)
             if step:
                 steps.append(int(step[1]))
-                # What comes after the last step is no part of one.
+                # Launches after the last step do not belong to one.
                 ended = {name: list(sums) for name, sums in totals.items()}
             elif launch and steps and steps[-1] >= 2:
                 sums = totals.setdefault(launch[3].strip(), [0, 0.0])
@@ -117,7 +117,7 @@ def kernels(log, table):
                 sums[1] += float(launch[1]) * SECONDS[launch[2]]
     count = steps[-1] - 2 if steps else 0
     if count < 1 or not ended:
-        sys.exit(f"figures.py: {log} has no kernels between the lines of its steps")
+        sys.exit(f"figures.py: {log} has no kernels between the lines of steps")
     seconds = sum(sums[1] for sums in ended.values())
     with open(table, "w", newline="") as file:
         writer = csv.writer(file)
@@ -128,7 +128,7 @@ def kernels(log, table):
 
 
 class Page:
-    """Rows of the table, from the last line of each name."""
+    """The rows of the table, from the newest line of each name."""
 
     def __init__(self, lines):
         self.lines, self.rows = lines, []
@@ -140,12 +140,12 @@ class Page:
         return (self.all(row, **fields) or [None])[-1]
 
     def largest(self):
-        """Brigade's newest result of the largest micro-batch that was ever measured."""
+        """Brigade's newest result with the largest micro-batch that was measured."""
         most = max((line["micro_batch"] for line in self.all("peers", name="brigade")), default=None)
         return self.one("peers", name="brigade", micro_batch=most)
 
     def peer(self, mode):
-        """PyTorch's result; if it was cut short, the largest size that was tried and fits."""
+        """PyTorch's result, or if it was cut short, the largest size that was found to fit."""
         tried = [line for line in self.all("peers", name="torch trial", mode=mode) if line["fits"]]
         largest = max(tried, key=lambda line: line["micro_batch"], default=None)
         return self.one("peers", name=f"torch {mode}") or (largest and {**largest, "name": f"torch {mode} (a trial of few steps)"})
@@ -158,18 +158,18 @@ class Page:
         self.rows.append([what, here, beside, ratio, goal, {None: "–", True: "yes", False: "**no**"}[met]])
 
     def apart(self, what, line):
-        """A row of two runs' losses."""
-        self.add(f"losses, {what}: the last; distance at most, and of means of ten steps", f"{line['last_loss']:.4f}",
+        """Adds a row with the losses of two runs."""
+        self.add(f"losses, {what}: the last; largest difference, also of means of ten steps", f"{line['last_loss']:.4f}",
                  f"{line['last_loss_reference']:.4f}", f"{share(line['most'])}, {share(line['most_of_ten'])}",
                  f"≤ {share(line['tolerance'])} at most", line["most"] <= line["tolerance"])
 
     def tests(self, what, line, goal, clean):
-        """A row of a program of tests; one that ran none proves nothing."""
-        failed = ", ".join(line["failed"]) or ("none" if line["ended"] else "it did not end")
+        """Adds a row with the results of a program of tests. If it ran none, the goal is missed."""
+        failed = ", ".join(line["failed"]) or ("none" if line["ended"] else "did not finish")
         self.add(f"{what} passed; failed", str(line["passed"]), failed, "–", goal, clean and line["passed"] > 0)
 
     def ratio(self, what, here, beside, show, goal=None, least=True):
-        """A row of two figures; nothing if one is missing."""
+        """Adds a row with two figures, unless one is missing."""
         if here is None or beside is None:
             return
         ratio = here / beside
@@ -211,9 +211,9 @@ def table(path):
     for held in filter(None, [page.one("memory", name=f"dp {ranks}") for ranks in [1, 2]]):
         what = f"ZeRO-3, recomputed, {held['name']}"
         ratio = held["device_bytes"] / held["planned_bytes"]
-        page.add(f"{what}: most bytes of the device for a rank, and planned", gib(held["device_bytes"]), gib(held["planned_bytes"]),
+        page.add(f"{what}: peak memory of the device per rank, and planned", gib(held["device_bytes"]), gib(held["planned_bytes"]),
                  f"{ratio:.3f}", "within 10%", abs(ratio - 1) <= 0.1)
-        page.ratio(f"{what}: counted tensor by tensor, and planned without what is inside blocks",
+        page.ratio(f"{what}: counted tensor by tensor, and planned without the inside of blocks",
                    held["counted_bytes"], held["planned_counted_bytes"], gib)
     for line in filter(None, [page.one("losses", name=name) for name in ["bf16", "f32"]]):
         page.apart(f"{line['steps']} steps in {line['dtype']}, and f32 on the CPU", line)
@@ -250,7 +250,7 @@ def table(path):
     if sides:
         text += ["", "| GPT-2 124M | micro-batch | step | tokens/s | MFU | peak memory |", "|---|---:|---:|---:|---:|---:|"]
     for line in sides:
-        # Both sides by one number: what Brigade takes the device's peak to be.
+        # Both sides relative to the same number: the device's peak as Brigade knows it.
         mfu = 100 * line["tflops"] / peak if peak and line.get("tflops") else None
         text.append(f"| {line['name']} | {line['micro_batch']} | {time(line['step_seconds'])} | {line['tokens_per_second']:,.0f} | "
                     f"{'–' if mfu is None else f'{mfu:.1f}%'} | {gib(line.get('peak_reserved_bytes', line.get('peak_bytes')))} |")
@@ -263,7 +263,7 @@ def table(path):
 
 
 def value(text):
-    """Whole numbers and truths as such, and all else as text."""
+    """A whole number or a truth value if the text is one, or else the text."""
     if text in ("true", "false"):
         return text == "true"
     return int(text) if re.fullmatch(r"-?\d{1,15}", text) else text

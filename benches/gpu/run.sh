@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Measures Brigade and PyTorch on one GPU, in one go, on a machine that needs no network and no compiler.
+# Measures Brigade and PyTorch on one GPU, in one go, on a machine that needs neither a network nor a compiler.
 #
 #     benches/gpu/run.sh BRIGADE PYTHON OUT [ROW…]
 #
-# BRIGADE is the binary of `cargo xtask dist --backend cuda`, PYTHON a Python 3.8 or newer, with torch for the rows that
-# need it, OUT a folder. Rows: see the end of this file; none are all. OUT gets gpu.md (the table), raw.jsonl (all
-# figures) and log.txt; figures of an earlier call stay, so that rows can be measured a few at a time.
+# BRIGADE is the binary of `cargo xtask dist --backend cuda`, PYTHON is Python 3.8 or newer (with torch for the rows that need it),
+# and OUT a folder. Without a ROW, all are measured; the end of this file lists them. OUT gets gpu.md (the table), raw.jsonl (all
+# figures) and log.txt. Figures of earlier calls are kept, so that rows can be measured a few at a time.
 # README.md beside this file says what each row proves, and lists the variables.
 set -euo pipefail
 
@@ -15,7 +15,7 @@ if [ $# -lt 3 ]; then
 fi
 brigade=$(realpath "$1")
 python=$2
-[ -x "$brigade" ] || { echo "run.sh: $1 is no program" >&2; exit 2; }
+[ -x "$brigade" ] || { echo "run.sh: $1 is not a program" >&2; exit 2; }
 mkdir -p "$3"
 out=$(realpath "$3")
 shift 3
@@ -23,13 +23,13 @@ shift 3
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here/../.."
-backend=${BACKEND:-cuda}                    # cpu only tries the script
+backend=${BACKEND:-cuda}                    # cpu: only tries the script
 config=${CONFIG:-configs/gpt2-124m.toml}
-text=${TEXT:-crates}                        # what is trained on: a file or a folder, read as bytes
-steps=${STEPS:-20}                          # those that count
-export WARM_UP=${WARM_UP:-5}                # those before
-micro_batch=${MICRO_BATCH:-16}              # of rows that do not look for the largest
-runs=${RUNS:-3}                             # of each side, in turns
+text=${TEXT:-crates}                        # the training data: a file or a folder, read as bytes
+steps=${STEPS:-20}                          # measured
+export WARM_UP=${WARM_UP:-5}                # before those
+micro_batch=${MICRO_BATCH:-16}              # of rows that do not search for the largest
+runs=${RUNS:-3}                             # of each side, alternating
 limit=${LIMIT:-600}                         # seconds that one command may take
 log=$out/log.txt raw=$out/raw.jsonl
 work=$(mktemp -d)
@@ -40,10 +40,10 @@ figures() { "$python" "$here/figures.py" "$@"; }
 record() { figures "$@" | tee -a "$raw"; }
 say() { printf '%s\n' "$*" | tee -a "$log" >&2; }
 skip() { record line "row=$row" name=skipped "why=$*" >/dev/null; say "$row: skipped: $*"; }
-# By SIGINT: SIGTERM would have Brigade save a checkpoint first.
+# With SIGINT, since SIGTERM would make Brigade save a checkpoint first.
 limited() { timeout --signal=INT --kill-after=10 "$limit" "$@"; }
 
-# train NAME STEPS FLAGS…: a run of which $work/NAME holds the results.
+# train NAME STEPS FLAGS…: a run, with its results in $work/NAME.
 train() {
     local name=$1 count=$2
     shift 2
@@ -59,7 +59,7 @@ train() {
     }
 }
 
-# gpt2 NAME STEPS MICRO_BATCH FLAGS…: the model of $config, on $ranks ranks (1) with $micro_batches micro-batches each (1).
+# gpt2 NAME STEPS MICRO_BATCH FLAGS…: trains the model of $config on $ranks ranks (1) with $micro_batches micro-batches each (1).
 gpt2() {
     local name=$1 count=$2 size=$3 ranks=${ranks:-1}
     shift 3
@@ -67,8 +67,8 @@ gpt2() {
         --micro-batch-size "$size" --global-batch-size $((size * ranks * ${micro_batches:-1})) "$@"
 }
 
-# The largest micro-batch that fits, as torch_gpt2.py finds it; a size at which the run fails does not fit. A new size has
-# kernels tuned and compiled, which takes longer than the steps: so a trial is a whole run, and the last that fits is the result.
+# The largest micro-batch that fits, searched as in torch_gpt2.py; a size does not fit if the run fails. Compiling and tuning kernels
+# for a new size takes longer than the steps, so each trial is a whole run, and the last one that fits is the result.
 fits() {
     local why=
     if gpt2 trial $((WARM_UP + steps)) "$1"; then
@@ -83,7 +83,7 @@ fits() {
 largest() {
     local size=${FIRST:-8} most=${MOST:-512} gap least
     until fits "$size"; do
-        [ "$size" -gt 1 ] || { say "$row: not even one sequence can be trained on"; return 1; }
+        [ "$size" -gt 1 ] || { say "$row: not even a micro-batch of one sequence fits"; return 1; }
         size=$((size / 2))
     done
     if [ "$size" -eq "${FIRST:-8}" ]; then
@@ -113,10 +113,10 @@ row_torch() {
             say "$row: torch_gpt2.py --mode $mode ended with $?; see $log"
             ok=false
         }
-        # To compile takes long: the next search begins where this one ended.
+        # Compiling takes long, so the next search starts where this one ended.
         first=$(sed -n 's/^{"kind": "result".*"micro_batch": \([0-9]*\),.*/\1/p' "$found")
         first=${first:-8}
-        # The rows of both sides stand together in the table.
+        # The table shows both sides together.
         sed "s/^{\"kind\": \"trial\"/{\"row\": \"peers\", \"name\": \"torch trial\"/
              s/^{\"kind\": \"result\"/{\"row\": \"peers\", \"name\": \"torch $mode\"/" "$found" | tee -a "$raw"
     done
@@ -134,11 +134,11 @@ row_nccl() {
 }
 
 row_blocks() {
-    [ -n "${BLOCKS_BENCH:-}" ] || { skip "BLOCKS_BENCH names no program"; return; }
+    [ -n "${BLOCKS_BENCH:-}" ] || { skip "BLOCKS_BENCH is not set to a program"; return; }
     local mode i
     for ((i = 0; i < runs; i++)); do
         for mode in blocks "one graph"; do
-            # shellcheck disable=SC2086 # It may hold flags.
+            # shellcheck disable=SC2086 # It may contain flags.
             limited $BLOCKS_BENCH "${mode// /-}" "$micro_batch" $((WARM_UP + steps)) >"$work/blocks.jsonl" 2>>"$log"
             tail -n "$steps" "$work/blocks.jsonl" | sed "s/^{/{\"row\": \"blocks\", \"name\": \"$mode\", \"run\": $i, /" | tee -a "$raw"
         done
@@ -148,7 +148,7 @@ row_blocks() {
 row_memory() {
     local ranks size flags
     for ranks in 1 2; do
-        # The ranks share the GPU, and so its memory.
+        # The ranks share the GPU and its memory.
         size=$((micro_batch > ranks ? micro_batch / ranks : 1))
         flags=(--dp "$ranks" --zero 3 --recompute all)
         [ "$ranks" -eq 1 ] || flags+=(--collectives host)
@@ -160,10 +160,10 @@ row_memory() {
 
 row_losses() {
     local reference=${REFERENCE:-} type count
-    [ -f "$reference/config.toml" ] || { skip "REFERENCE names no folder of a run on the CPU"; return; }
+    [ -f "$reference/config.toml" ] || { skip "REFERENCE is not the folder of a run on the CPU"; return; }
     count=$(wc -l <"$reference/metrics.jsonl")
     for type in bf16 f32; do
-        # The file names the text by its absolute path on the reference's machine.
+        # The file has the text's absolute path on the machine of the reference.
         train losses "$count" --config "$reference/config.toml" --data "$text" --nproc-per-node 1 --dp 1 --pp 1 --zero 0 \
             --collectives "$([ "$backend" = cuda ] && echo nccl || echo host)" --set "compute.dtype=$type"
         record losses "$work/losses" "$reference" row=losses "name=$type"
@@ -185,18 +185,18 @@ row_shared() {
 row_bits() {
     local sums=() name
     for name in first second; do
-        # At the full rate: in a warm-up of thousands of steps the weights hardly move, whatever the gradients are.
+        # At the full learning rate: in a warm-up of thousands of steps the weights hardly change, whatever the gradients are.
         gpt2 $name 10 "$micro_batch" --set schedule.warmup_steps=0 --set schedule.warmup_tokens=0
         sums+=("$(sha256sum <"$work/$name/model.safetensors" | cut -d ' ' -f 1)")
     done
     record line row=bits name=twice "first=${sums[0]}" "second=${sums[1]}"
 }
 
-# tests FILTER COMMAND…: those tests of $BACKENDS_TEST, by a command if one is given. A test that finds no GPU fails.
+# tests FILTER COMMAND…: runs those tests of $BACKENDS_TEST, with COMMAND before it if given. A test that finds no GPU fails.
 tests() {
     local filter=$1 code=0
     shift
-    # shellcheck disable=SC2086 # It may name several.
+    # shellcheck disable=SC2086 # The filter may have several words.
     BRIGADE_REQUIRE_CUDA=1 limited "$@" "$BACKENDS_TEST" --test-threads 1 $filter >"$work/tests.log" 2>&1 || code=$?
     cat "$work/tests.log" >>"$log"
     record tests "$work/tests.log" "row=$row" name=tests "code=$code"
@@ -204,25 +204,25 @@ tests() {
 }
 
 row_tests() {
-    [ -x "${BACKENDS_TEST:-}" ] || { skip "BACKENDS_TEST names no program"; return; }
+    [ -x "${BACKENDS_TEST:-}" ] || { skip "BACKENDS_TEST is not set to a program"; return; }
     tests "${TESTS_FILTER:-}"
 }
 
 row_sanitizer() {
-    [ -x "${BACKENDS_TEST:-}" ] || { skip "BACKENDS_TEST names no program"; return; }
-    command -v compute-sanitizer >/dev/null || { skip "there is no compute-sanitizer"; return; }
-    # Tests that train are about numbers, and take much longer there.
+    [ -x "${BACKENDS_TEST:-}" ] || { skip "BACKENDS_TEST is not set to a program"; return; }
+    command -v compute-sanitizer >/dev/null || { skip "compute-sanitizer is not installed"; return; }
+    # Tests that train check numbers, and take much longer under the sanitizer.
     tests "${SANITIZER_FILTER:-nccl::by_events}" compute-sanitizer --tool memcheck --target-processes all --error-exitcode 86
-    grep -q 'ERROR SUMMARY: 0 errors' "$work/tests.log" || { say "$row: its log says nowhere ERROR SUMMARY: 0 errors"; return 1; }
+    grep -q 'ERROR SUMMARY: 0 errors' "$work/tests.log" || { say "$row: its log does not contain ERROR SUMMARY: 0 errors"; return 1; }
 }
 
-# Gradients go through NCCL, block by block, while the last micro-batch's backward computes.
+# Gradients go through NCCL, block by block, during the backward of the last micro-batch.
 row_profile() {
     export BRIGADE_NCCL_ALONE=1
     local micro_batches=4 place=$work/profiled
     mkdir -p "$place"
     if command -v nsys >/dev/null; then
-        # `limited` runs what $brigade names, with nsys before it.
+        # A program for $brigade that runs it under nsys.
         printf '#!/bin/sh\nexec nsys profile --trace cuda,nvtx,osrt --force-overwrite true --output "%s" "%s" "$@"\n' \
             "$out/step" "$brigade" >"$place/brigade"
         chmod +x "$place/brigade"
@@ -231,8 +231,8 @@ row_profile() {
         record line row=profile name=nsys file=step.nsys-rep
         return
     fi
-    [ "$backend" != cpu ] || { skip "there is no nsys, and the CPU's operations are no kernels"; return; }
-    # CubeCL reads its settings from the current folder. Its lines come between those of Brigade's steps.
+    [ "$backend" != cpu ] || { skip "nsys is not installed, and without a GPU there are no kernels"; return; }
+    # CubeCL reads its settings from the current folder. Its lines appear between those of Brigade's steps.
     printf '[profiling.logger]\nlevel = "basic"\nstderr = true\n' >"$place/cubecl.toml"
     config=$(realpath "$config") text=$(realpath "$text")
     cd "$place"
@@ -242,7 +242,7 @@ row_profile() {
 
 row=machine
 gpu=$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null | head -n 1) || gpu="none"
-# Brigade looks for NCCL itself; the one that torch brings is what it is compared with.
+# Brigade would find NCCL itself, but is to use the same one as torch, which it is compared with.
 if [ -z "${BRIGADE_NCCL:-}" ]; then
     nccl=$("$python" -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + "/lib/libnccl.so.2")' 2>/dev/null) || nccl=
     [ ! -f "$nccl" ] || export BRIGADE_NCCL=$nccl
@@ -256,18 +256,18 @@ record line row=machine name=machine "GPU, driver, memory=$gpu" "program=$(basen
 all=(peers torch nccl blocks memory losses shared bits tests sanitizer profile)
 [ $# -gt 0 ] || set -- "${all[@]}"
 for row in "$@"; do
-    declare -F "row_$row" >/dev/null || { say "run.sh: there is no row $row; there are ${all[*]}"; exit 2; }
+    declare -F "row_$row" >/dev/null || { say "run.sh: unknown row $row; the rows are ${all[*]}"; exit 2; }
 done
 failed=()
 for row in "$@"; do
     say "== $row"
-    # In a process of its own, so that a failure ends the row and not the others.
+    # In a process of its own, so that a failure ends only this row.
     set +e
     (set -e; "row_$row")
     code=$?
     set -e
     [ $code -eq 0 ] || failed+=("$row")
-    # After each row: whoever started this may end it at any time.
+    # After each row, since this may be interrupted at any time.
     if figures table "$raw" >"$work/gpu.md"; then cp "$work/gpu.md" "$out"; else failed+=("the table after $row"); fi
 done
 [ ! -f "$out/gpu.md" ] || cat "$out/gpu.md"

@@ -140,7 +140,7 @@ pub enum Error {
          exited, or cannot be reached (NCCL_DEBUG=INFO shows the connections)",
         waited.as_secs_f64()
     )]
-    Deadline {
+    Timeout {
         /// The operation.
         operation: String,
         /// The group's name.

@@ -11,14 +11,14 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 /// The pauses of one wait.
 pub(crate) struct Backoff {
     start: Instant,
-    deadline: Duration,
+    timeout: Duration,
     sleep: Duration,
 }
 
 impl Backoff {
-    /// A wait that started at `start` and may take `deadline`.
-    pub(crate) fn new(start: Instant, deadline: Duration) -> Self {
-        Self { start, deadline, sleep: SHORTEST_SLEEP }
+    /// A wait that started at `start` and may take `timeout`.
+    pub(crate) fn new(start: Instant, timeout: Duration) -> Self {
+        Self { start, timeout, sleep: SHORTEST_SLEEP }
     }
 
     /// A wait that its caller ends.
@@ -29,13 +29,13 @@ impl Backoff {
     /// Pauses, each time for longer. Returns false, without a pause, once the deadline has passed.
     pub(crate) fn pause(&mut self) -> bool {
         let waited = self.start.elapsed();
-        if waited >= self.deadline {
+        if waited >= self.timeout {
             return false;
         }
         if waited < YIELD_FOR {
             std::thread::yield_now();
         } else {
-            std::thread::sleep(self.sleep.min(self.deadline - waited));
+            std::thread::sleep(self.sleep.min(self.timeout - waited));
             self.sleep = (self.sleep * 2).min(LONGEST_SLEEP);
         }
         true

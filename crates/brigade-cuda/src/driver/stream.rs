@@ -116,15 +116,15 @@ impl Stream {
     /// Waits until everything that was enqueued is done.
     ///
     /// # Errors
-    /// [`Error::Deadline`] after `deadline`; [`Error::Driver`].
-    pub fn synchronize_within(&self, deadline: Duration) -> Result<(), Error> {
-        let mut backoff = Backoff::new(Instant::now(), deadline);
+    /// [`Error::Timeout`] after `timeout`; [`Error::Driver`].
+    pub fn synchronize_within(&self, timeout: Duration) -> Result<(), Error> {
+        let mut backoff = Backoff::new(Instant::now(), timeout);
         while !self.is_done()? {
             if !backoff.pause() {
-                return Err(Error::Deadline {
+                return Err(Error::Timeout {
                     operation: "waiting for a stream".to_owned(),
                     group: "this rank".to_owned(),
-                    waited: deadline,
+                    waited: timeout,
                 });
             }
         }

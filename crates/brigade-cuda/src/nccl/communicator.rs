@@ -20,7 +20,7 @@ const JOINING: &str = "joining a group";
 const SPLIT_NOCOLOR: c_int = -1;
 
 /// How long a communicator that is dropped without [`Communicator::finalize`] may take to finalize.
-const DROP_DEADLINE: Duration = Duration::from_secs(2);
+const DROP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A rank's membership in a group of ranks, each with its own GPU, that run collectives through NCCL.
 ///
@@ -39,7 +39,7 @@ impl Communicator {
     /// Joins the group that `id` names, as `rank` of `size`, on the GPU of `context`. `group` is its name in messages.
     ///
     /// # Errors
-    /// [`Error::Nccl`], [`Error::Deadline`]; [`Error::InvalidArgument`] if there is no such rank, or NCCL is configured so that
+    /// [`Error::Nccl`], [`Error::Timeout`]; [`Error::InvalidArgument`] if there is no such rank, or NCCL is configured so that
     /// communicators would wait forever.
     pub fn init(
         nccl: &'static Nccl,
@@ -48,9 +48,9 @@ impl Communicator {
         id: &UniqueId,
         rank: usize,
         size: usize,
-        deadline: Duration,
+        timeout: Duration,
     ) -> Result<Self, Error> {
-        Self::begin_init(nccl, context, group, id, rank, size)?.wait_ready(deadline)
+        Self::begin_init(nccl, context, group, id, rank, size)?.wait_ready(timeout)
     }
 
     /// Starts what [`init`](Self::init) does; [`wait_ready`](Self::wait_ready) waits for it. In between it can be registered
@@ -93,9 +93,9 @@ impl Communicator {
     /// Waits until all ranks have joined.
     ///
     /// # Errors
-    /// [`Error::Nccl`], [`Error::Deadline`], [`Error::Aborted`].
-    pub fn wait_ready(self, deadline: Duration) -> Result<Self, Error> {
-        self.handle.wait_ready(JOINING, "ncclCommInitRankConfig", Instant::now(), deadline)?;
+    /// [`Error::Nccl`], [`Error::Timeout`], [`Error::Aborted`].
+    pub fn wait_ready(self, timeout: Duration) -> Result<Self, Error> {
+        self.handle.wait_ready(JOINING, "ncclCommInitRankConfig", Instant::now(), timeout)?;
         Ok(self)
     }
 
@@ -103,15 +103,15 @@ impl Communicator {
     /// must call it. `group` is the new group's name in messages.
     ///
     /// # Errors
-    /// [`Error::Nccl`], [`Error::Deadline`], [`Error::Aborted`].
+    /// [`Error::Nccl`], [`Error::Timeout`], [`Error::Aborted`].
     pub fn split(
         &self,
         group: &str,
         color: Option<u32>,
         key: usize,
-        deadline: Duration,
+        timeout: Duration,
     ) -> Result<Option<Self>, Error> {
-        self.split_with(group, color, key, deadline, None)
+        self.split_with(group, color, key, timeout, None)
     }
 
     /// As [`split`](Self::split); kernels of the new group use at most `max_ctas` thread blocks of the GPU.
@@ -123,10 +123,10 @@ impl Communicator {
         group: &str,
         color: Option<u32>,
         key: usize,
-        deadline: Duration,
+        timeout: Duration,
         max_ctas: u32,
     ) -> Result<Option<Self>, Error> {
-        self.split_with(group, color, key, deadline, Some(max_ctas))
+        self.split_with(group, color, key, timeout, Some(max_ctas))
     }
 
     fn split_with(
@@ -134,7 +134,7 @@ impl Communicator {
         group: &str,
         color: Option<u32>,
         key: usize,
-        deadline: Duration,
+        timeout: Duration,
         max_ctas: Option<u32>,
     ) -> Result<Option<Self>, Error> {
         let operation = format!("splitting off group \"{group}\"");
@@ -148,7 +148,7 @@ impl Communicator {
         let slot: *mut ncclComm_t = Box::into_raw(Box::new(std::ptr::null_mut()));
         let nccl = self.handle.nccl;
         let start = Instant::now();
-        self.handle.run(&operation, "ncclCommSplit", deadline, |raw| {
+        self.handle.run(&operation, "ncclCommSplit", timeout, |raw| {
             // SAFETY: the communicator is alive, and the slot is freed only after NCCL has written it.
             match unsafe { (nccl.functions.split)(raw, c_color, c_key, slot, &mut config(max_ctas)) } {
                 // NCCL returns this at once, when the split has only started.
@@ -168,7 +168,7 @@ impl Communicator {
         }
         let handle = Arc::new(CommHandle::new(nccl, self.handle.context.clone(), group.to_owned(), raw));
         let mut this = Self { handle, rank: 0, size: 0 };
-        this.handle.wait_ready(&operation, "ncclCommSplit", start, deadline)?;
+        this.handle.wait_ready(&operation, "ncclCommSplit", start, timeout)?;
         this.rank = this.handle.query("ncclCommUserRank", nccl.functions.user_rank)?;
         this.size = this.handle.query("ncclCommCount", nccl.functions.count)?;
         Ok(Some(this))
@@ -191,15 +191,15 @@ impl Communicator {
 
     /// Enqueues the calls that `enqueue` makes on `stream`, which must belong to this rank's GPU, as one operation whose parts
     /// run concurrently: sends and receives in both directions do not wait for each other. `operation` names it in messages.
-    /// `deadline` limits how long it takes to enqueue, for which NCCL may first have to connect ranks.
+    /// `timeout` limits how long it takes to enqueue, for which NCCL may first have to connect ranks.
     ///
     /// # Errors
-    /// [`Error::Nccl`], [`Error::Deadline`], [`Error::Aborted`]; [`Error::InvalidArgument`] if the stream belongs to another GPU.
+    /// [`Error::Nccl`], [`Error::Timeout`], [`Error::Aborted`]; [`Error::InvalidArgument`] if the stream belongs to another GPU.
     pub fn enqueue(
         &self,
         operation: &str,
         stream: &Stream,
-        deadline: Duration,
+        timeout: Duration,
         enqueue: impl FnOnce(&GroupCall<'_>),
     ) -> Result<(), Error> {
         if !self.handle.context.is_same_gpu(stream.context()) {
@@ -207,7 +207,7 @@ impl Communicator {
             return Err(Error::InvalidArgument { operation: operation.to_owned(), reason });
         }
         let functions = &self.handle.nccl.functions;
-        self.handle.run(operation, "ncclGroupEnd", deadline, |raw| {
+        self.handle.run(operation, "ncclGroupEnd", timeout, |raw| {
             // SAFETY: takes nothing; every start is followed by an end on the same thread.
             match unsafe { (functions.group_start)() } {
                 SUCCESS => {}
@@ -230,13 +230,13 @@ impl Communicator {
         self.handle.check_async_error("checking for asynchronous errors")
     }
 
-    /// Leaves the group once everything that was enqueued is done, as all ranks should. If that takes longer than `deadline`, or
+    /// Leaves the group once everything that was enqueued is done, as all ranks should. If that takes longer than `timeout`, or
     /// fails, the communicator is aborted.
     ///
     /// # Errors
-    /// [`Error::Nccl`], [`Error::Deadline`], [`Error::Aborted`].
-    pub fn finalize(self, deadline: Duration) -> Result<(), Error> {
-        self.handle.finalize(deadline)
+    /// [`Error::Nccl`], [`Error::Timeout`], [`Error::Aborted`].
+    pub fn finalize(self, timeout: Duration) -> Result<(), Error> {
+        self.handle.finalize(timeout)
     }
 
     /// Ends it at once, from any thread, even while others are inside its methods: those and all later calls return
@@ -259,7 +259,7 @@ impl Drop for Communicator {
             self.handle.abort("a thread panicked");
         } else if self.handle.has_failed() {
             self.handle.abort("an earlier operation failed");
-        } else if let Err(error) = self.handle.finalize(DROP_DEADLINE) {
+        } else if let Err(error) = self.handle.finalize(DROP_TIMEOUT) {
             tracing::warn!("{error}");
         }
     }

@@ -71,14 +71,14 @@ impl CommHandle {
         &self,
         operation: &str,
         call: &'static str,
-        deadline: Duration,
+        timeout: Duration,
         make: impl FnOnce(ncclComm_t) -> Result<ResultCode, (&'static str, ResultCode)>,
     ) -> Result<(), Error> {
         let _turn = lock(&self.turn);
         let start = Instant::now();
         match self.call(operation, call, make)? {
             SUCCESS => Ok(()),
-            _ => self.wait_ready(operation, call, start, deadline),
+            _ => self.wait_ready(operation, call, start, timeout),
         }
     }
 
@@ -88,14 +88,14 @@ impl CommHandle {
         operation: &str,
         call: &'static str,
         start: Instant,
-        deadline: Duration,
+        timeout: Duration,
     ) -> Result<(), Error> {
-        let mut backoff = Backoff::new(start, deadline);
+        let mut backoff = Backoff::new(start, timeout);
         while self.call(operation, call, |raw| self.async_error(raw))? == IN_PROGRESS {
             if !backoff.pause() {
                 self.failed.store(true, SeqCst);
                 let (operation, group) = (operation.to_owned(), self.group.clone());
-                return Err(Error::Deadline { operation, group, waited: deadline });
+                return Err(Error::Timeout { operation, group, waited: timeout });
             }
         }
         // Up to 2.25, NCCL releases what its thread has used of this thread only in a call other than a query of the error; an
@@ -195,14 +195,14 @@ impl CommHandle {
         Err(Error::Aborted { reason })
     }
 
-    /// Finalizes and destroys it once everything that was enqueued has run. If that takes longer than `deadline`, or fails, it is
+    /// Finalizes and destroys it once everything that was enqueued has run. If that takes longer than `timeout`, or fails, it is
     /// aborted.
-    pub(super) fn finalize(&self, deadline: Duration) -> Result<(), Error> {
+    pub(super) fn finalize(&self, timeout: Duration) -> Result<(), Error> {
         if self.state.compare_exchange(OPEN, ENDING, SeqCst, SeqCst).is_err() {
             return self.check_open();
         }
         let finalize = self.nccl.functions.finalize;
-        let finalized = self.run("closing a communicator", "ncclCommFinalize", deadline, |raw| {
+        let finalized = self.run("closing a communicator", "ncclCommFinalize", timeout, |raw| {
             // SAFETY: the communicator is alive, and only this thread may end it.
             Ok(unsafe { finalize(raw) })
         });

@@ -69,12 +69,12 @@ impl CommStream {
         }
         let Endpoint { communicator, stream } = &*self.endpoint;
         let enqueueing = lock(&rank.enqueueing);
-        let deadline = rank.limit();
+        let timeout = rank.op_timeout();
         let start = || {
             rank.order.comm_after_compute(stream)?;
             let (ready, done) = (Event::new(&rank.context)?, Event::new(&rank.context)?);
             stream.record(&ready)?;
-            communicator.enqueue(kind.name(), stream, deadline, enqueue)?;
+            communicator.enqueue(kind.name(), stream, timeout, enqueue)?;
             stream.record(&done)?;
             let done = Arc::new(done);
             let info = WorkInfo {
@@ -87,7 +87,7 @@ impl CommStream {
                 info,
                 ready: Some(Arc::new(ready)),
                 done: done.clone(),
-                deadline,
+                timeout,
                 flight_entry: Some(self.flight.begin(kind, bytes as u64, dtype)),
             });
             Ok((done, handle))

@@ -59,8 +59,8 @@ impl Drop for RankState {
 }
 
 impl RankState {
-    /// A rank of `world`. An operation may take [the time which that allows](Group::limit) to get into its stream, and as long
-    /// again once its input is ready.
+    /// A rank of `world`. An operation may take the world's [timeout](Group::op_timeout) to get into its stream, and as long again
+    /// once its input is ready.
     pub fn new(
         watchdog: Watchdog,
         order: Box<dyn StreamOrder>,
@@ -72,7 +72,7 @@ impl RankState {
     }
 
     /// How long an operation that starts now may take.
-    pub(super) fn limit(&self) -> Duration {
+    pub(super) fn op_timeout(&self) -> Duration {
         self.world.op_timeout()
     }
 
@@ -110,7 +110,7 @@ impl RankState {
     /// Waits on the host until `ready` returns a value, and meanwhile enqueues every receive whose size has become known.
     pub(super) fn wait_until<T>(&self, ready: impl Fn() -> Result<Option<T>, Error>) -> Result<T, Error> {
         // Whatever is waited for has a deadline of its own; this one is the backstop for what nothing else ends.
-        let mut backoff = Backoff::new(Instant::now(), self.limit().saturating_mul(4));
+        let mut backoff = Backoff::new(Instant::now(), self.op_timeout().saturating_mul(4));
         loop {
             self.progress();
             if let Some(value) = ready()? {

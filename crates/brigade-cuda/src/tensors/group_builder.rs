@@ -38,7 +38,7 @@ pub(super) struct GroupBuilder {
     context: Arc<Context>,
     /// A little memory to connect ranks with.
     scratch: DeviceMemory,
-    limit: Duration,
+    timeout: Duration,
 }
 
 impl GroupBuilder {
@@ -52,7 +52,7 @@ impl GroupBuilder {
         let remote_failure = move || look.failure().map(|error| error.to_string());
         let watchdog = Watchdog::new(move |reason| abort.abort(reason), remote_failure)?;
         let rank = RankState::new(watchdog, Box::new(order), gpu.context.clone(), world.clone());
-        Ok(Self { rank, context: gpu.context.clone(), scratch, limit: world.op_timeout() })
+        Ok(Self { rank, context: gpu.context.clone(), scratch, timeout: world.op_timeout() })
     }
 
     /// The communicator of all ranks.
@@ -66,7 +66,7 @@ impl GroupBuilder {
             Communicator::begin_init(nccl, &gpu.context, world.name(), &id, world.rank(), world.size())?;
         // So that the failure of another rank ends the wait.
         self.rank.watchdog.register(&all);
-        let all = all.wait_ready(self.limit)?;
+        let all = all.wait_ready(self.timeout)?;
         self.connect(&all)?;
         Ok(all)
     }
@@ -81,7 +81,7 @@ impl GroupBuilder {
         key: usize,
     ) -> std::result::Result<Option<Communicator>, Error> {
         let Some(group) = axis.filter(|group| group.size() < world.size()) else { return Ok(None) };
-        let own = all.split(group.name(), Some(color as u32), key, self.limit)?;
+        let own = all.split(group.name(), Some(color as u32), key, self.timeout)?;
         if let Some(own) = &own {
             self.rank.watchdog.register(own);
             self.connect(own)?;
@@ -93,11 +93,11 @@ impl GroupBuilder {
     fn connect(&self, communicator: &Communicator) -> std::result::Result<(), Error> {
         let stream = Stream::new(&self.context)?;
         let place = self.scratch.address;
-        communicator.enqueue("connecting", &stream, self.limit, |call| {
+        communicator.enqueue("connecting", &stream, self.timeout, |call| {
             // SAFETY: the scratch memory has at least this many elements, and nothing else touches it until the stream is done.
             unsafe { call.all_reduce(place, place, 32, DType::F32, ReduceOp::Sum) }
         })?;
-        stream.synchronize_within(self.limit)
+        stream.synchronize_within(self.timeout)
     }
 
     /// The links to and from the neighbours in a pipeline. Each is a communicator of two ranks with a stream of its own, so that
@@ -117,7 +117,7 @@ impl GroupBuilder {
                 }
                 None => (None, String::new(), 0),
             };
-            let split = all.split_with_max_ctas(&name, color, key, self.limit, LINK_MAX_CTAS)?;
+            let split = all.split_with_max_ctas(&name, color, key, self.timeout, LINK_MAX_CTAS)?;
             let (Some(communicator), Some((index, (from, to)))) = (split, own) else { continue };
             self.rank.watchdog.register(&communicator);
             self.connect_link(&communicator)?;
@@ -137,11 +137,11 @@ impl GroupBuilder {
         let stream = Stream::new(&self.context)?;
         let place = self.scratch.address;
         // SAFETY: as in `connect`.
-        communicator.enqueue("connecting", &stream, self.limit, |call| match communicator.rank() {
+        communicator.enqueue("connecting", &stream, self.timeout, |call| match communicator.rank() {
             SENDER => unsafe { call.send(place, 64, DType::U8, RECEIVER) },
             _ => unsafe { call.recv(place, 64, DType::U8, SENDER) },
         })?;
-        stream.synchronize_within(self.limit)
+        stream.synchronize_within(self.timeout)
     }
 
     /// The collectives of a group that `communicator` connects.

@@ -13,7 +13,7 @@ use super::rank_gpu::RankGpu;
 use crate::Communicator;
 
 /// This rank's groups along the axes of a mesh over all ranks of `world`. All ranks call it together, each with a GPU of its own.
-/// Each wait has the [deadline](Group::limit) that `world` sets.
+/// Each wait has the [timeout](Group::op_timeout) of `world`.
 ///
 /// # Errors
 /// If two ranks have the same GPU, a communicator cannot be made, or a rank failed.

@@ -37,7 +37,7 @@ pub struct WatchedWork {
     /// Completes when the operation is done.
     pub done: Arc<Event>,
     /// The longest that it may take.
-    pub deadline: Duration,
+    pub timeout: Duration,
     /// Its entry in the flight recorder.
     pub flight_entry: Option<ExternalOp>,
 }
@@ -62,17 +62,17 @@ impl Entry {
             (Some(_), Some(since)) => *since,
             (Some(ready), None) if ready.is_done()? => *self.ready.get_or_init(Instant::now),
             // The input is not being computed.
-            (Some(_), None) => return Ok(self.enqueued.elapsed() >= self.work.deadline.saturating_mul(4)),
+            (Some(_), None) => return Ok(self.enqueued.elapsed() >= self.work.timeout.saturating_mul(4)),
         };
-        Ok(since.elapsed() >= self.work.deadline)
+        Ok(since.elapsed() >= self.work.timeout)
     }
 
     /// The error of an operation whose deadline has passed.
     pub(super) fn overdue(&self) -> Error {
-        let WatchedWork { info, deadline, flight_entry, .. } = &self.work;
+        let WatchedWork { info, timeout, flight_entry, .. } = &self.work;
         if let Some(flight_entry) = flight_entry {
             flight_entry.overdue();
         }
-        Error::Deadline { operation: info.to_string(), group: info.group.clone(), waited: *deadline }
+        Error::Timeout { operation: info.to_string(), group: info.group.clone(), waited: *timeout }
     }
 }

@@ -126,13 +126,13 @@ pub struct TestRank {
     pub stream: Stream,
     pub comm: Communicator,
     /// How long it may take to enqueue an operation.
-    pub limit: Duration,
+    pub timeout: Duration,
 }
 
 impl TestRank {
     /// Enqueues an operation on the rank's stream.
     pub fn enqueue(&self, operation: &str, enqueue: impl FnOnce(&GroupCall<'_>)) -> Result<(), Error> {
-        self.comm.enqueue(operation, &self.stream, self.limit, enqueue)
+        self.comm.enqueue(operation, &self.stream, self.timeout, enqueue)
     }
 
     /// Enqueues an in-place all-reduce on the rank's stream.
@@ -162,7 +162,7 @@ pub fn world<R: Send>(size: usize, body: impl Fn(TestRank) -> R + Sync) -> Vec<R
                     let comm = Communicator::init(nccl().unwrap(), &context, "world", &id, rank, size, SOON)
                         .unwrap();
                     let stream = Stream::new(&context).unwrap();
-                    body(TestRank { rank, size, context, stream, comm, limit: SOON })
+                    body(TestRank { rank, size, context, stream, comm, timeout: SOON })
                 })
             })
             .collect();

@@ -62,7 +62,7 @@ stand_in_test!(a_stream_waits_for_a_value, [], {
         std::thread::sleep(A_WHILE);
         assert!(!rank.stream.is_done().unwrap());
         let error = rank.stream.synchronize_within(A_WHILE).unwrap_err();
-        assert!(matches!(error, Error::Deadline { waited: A_WHILE, .. }), "{error}");
+        assert!(matches!(error, Error::Timeout { waited: A_WHILE, .. }), "{error}");
         // SAFETY: only the stream writes to it, which waits.
         assert_eq!(unsafe { std::ptr::read_volatile(&raw const recv) }, [0; 4]);
         flag.store(2, SeqCst);

@@ -22,7 +22,7 @@ struct Case {
 
 impl Case {
     fn new(schedule: ScheduleKind, pp: usize, micro_batches: usize) -> Self {
-        let sim = Sim { mesh: Mesh { pp, dp: 1 }, order: OrderKind::Counter, limit: SOON };
+        let sim = Sim { mesh: Mesh { pp, dp: 1 }, order: OrderKind::Counter, timeout: SOON };
         let plan = Plan {
             schedule,
             chunks: if schedule == Interleaved { 2 } else { 1 },
@@ -55,7 +55,7 @@ impl Case {
 
     /// Rank 0 compiles for twice the deadline before `step`.
     fn compiling(mut self, step: u64) -> Self {
-        self.plan.compiles = Some(Compiles { step, takes: self.sim.limit * 2 });
+        self.plan.compiles = Some(Compiles { step, takes: self.sim.timeout * 2 });
         self
     }
 
@@ -66,16 +66,16 @@ impl Case {
 
     /// Shortens the deadline, but to several times what a whole run of two steps takes now, so that operations meet it easily even
     /// on a loaded machine.
-    fn with_short_limit(mut self) -> Self {
+    fn with_short_timeout(mut self) -> Self {
         let case = Self {
-            sim: Sim { limit: SOON, ..self.sim },
+            sim: Sim { timeout: SOON, ..self.sim },
             plan: Plan { compiles: None, ..self.plan },
             steps: 2,
         };
         let start = Instant::now();
         case.succeeds();
-        let limit = (start.elapsed() * 4).clamp(Duration::from_millis(700), SOON / 4);
-        self.sim.limit = Duration::from_millis(limit.as_millis() as u64);
+        let timeout = (start.elapsed() * 4).clamp(Duration::from_millis(700), SOON / 4);
+        self.sim.timeout = Duration::from_millis(timeout.as_millis() as u64);
         self
     }
 
@@ -144,7 +144,7 @@ impl Case {
             // The first step, the deadline, and the time until the other ranks learn of it;
             // the deadline grows with the load of the machine.
             assert!(
-                ended - start < self.sim.limit * 8 + Duration::from_secs(5),
+                ended - start < self.sim.timeout * 8 + Duration::from_secs(5),
                 "rank {rank}: {:?}",
                 ended - start
             );
@@ -221,13 +221,13 @@ stand_in_test!(
     an_event_of_the_whole_context_would_deadlock,
     ["STAND_IN_GPUS" = "2", "STAND_IN_LATE" = "400"],
     {
-        let case = Case::new(OneFOneB, 2, 8).with_short_limit().ordered(OrderKind::WholeContext);
-        let deadline = format!("did not finish within {} s", case.sim.limit.as_secs_f64());
+        let case = Case::new(OneFOneB, 2, 8).with_short_timeout().ordered(OrderKind::WholeContext);
+        let timeout = format!("did not finish within {} s", case.sim.timeout.as_secs_f64());
         for Outcome { result, .. } in case.outcomes() {
             let error = result.unwrap_err();
             println!("{error}");
             assert!(["send (number", "recv (number"].iter().any(|name| error.contains(name)), "{error}");
-            assert!(error.contains(&deadline), "{error}");
+            assert!(error.contains(&timeout), "{error}");
         }
     }
 );
@@ -236,26 +236,26 @@ stand_in_test!(
 const IN_THE_MIDDLE: RankExit = RankExit { rank: 1, step: 1, action: 7, hangs: false };
 
 pipelines! {
-    all_fail_if_a_rank_returns_early: Case::new(OneFOneB, 3, 6).with_short_limit().fails(IN_THE_MIDDLE);
+    all_fail_if_a_rank_returns_early: Case::new(OneFOneB, 3, 6).with_short_timeout().fails(IN_THE_MIDDLE);
     all_fail_if_a_rank_hangs:
-        Case::new(OneFOneB, 3, 6).with_short_limit().fails(RankExit { hangs: true, ..IN_THE_MIDDLE });
+        Case::new(OneFOneB, 3, 6).with_short_timeout().fails(RankExit { hangs: true, ..IN_THE_MIDDLE });
     all_fail_if_the_first_stage_hangs: Case::new(Interleaved, 3, 6)
-        .with_short_limit()
+        .with_short_timeout()
         .fails(RankExit { rank: 0, hangs: true, ..IN_THE_MIDDLE });
     all_fail_if_a_replica_hangs: Case::new(OneFOneB, 2, 4)
         .over(2, Sharding::Full)
-        .with_short_limit()
+        .with_short_timeout()
         .fails(RankExit { rank: 3, hangs: true, ..IN_THE_MIDDLE });
     all_fail_if_a_replica_hangs_and_the_host_blocks: Case::new(OneFOneB, 2, 4)
         .over(2, Sharding::Full)
         .ordered(OrderKind::Host)
-        .with_short_limit()
+        .with_short_timeout()
         .fails(RankExit { rank: 3, hangs: true, ..IN_THE_MIDDLE });
 }
 
 // In the first step, the others wait until a rank has compiled its kernels.
 stand_in_test!(the_first_step_may_take_longer, ["STAND_IN_GPUS" = "4"], {
-    Case::new(OneFOneB, 2, 4).over(2, Sharding::Whole).with_short_limit().compiling(0).steps(3).succeeds();
+    Case::new(OneFOneB, 2, 4).over(2, Sharding::Whole).with_short_timeout().compiling(0).steps(3).succeeds();
 });
 
 stand_in_test!(
@@ -264,7 +264,7 @@ stand_in_test!(
     {
         Case::new(OneFOneB, 1, 4)
             .over(2, Sharding::Whole)
-            .with_short_limit()
+            .with_short_timeout()
             .compiling(0)
             .steps(3)
             .succeeds();
@@ -272,18 +272,18 @@ stand_in_test!(
 );
 
 stand_in_test!(the_second_step_may_not_take_longer, ["STAND_IN_GPUS" = "2"], {
-    let case = Case::new(OneFOneB, 1, 4).over(2, Sharding::Whole).with_short_limit().compiling(1);
-    let deadline = format!("did not finish within {} s", case.sim.limit.as_secs_f64());
+    let case = Case::new(OneFOneB, 1, 4).over(2, Sharding::Whole).with_short_timeout().compiling(1);
+    let timeout = format!("did not finish within {} s", case.sim.timeout.as_secs_f64());
     let outcomes = case.steps(3).outcomes();
     let error = outcomes[1].result.as_ref().unwrap_err();
     // The barrier after the first step may be overdue first.
-    let nccl = error.contains("all_reduce (number") && error.contains(&deadline);
+    let nccl = error.contains("all_reduce (number") && error.contains(&timeout);
     assert!(nccl || error.contains("gave up barrier"), "{error}");
 });
 
 // This driver cannot make a context wait.
 stand_in_test!(all_fail_if_one_rank_fails_after_it_started_an_operation, ["STAND_IN_DRIVER" = "12040"], {
-    let sim = Sim { mesh: Mesh { pp: 1, dp: 2 }, order: OrderKind::Counter, limit: SOON };
+    let sim = Sim { mesh: Mesh { pp: 1, dp: 2 }, order: OrderKind::Counter, timeout: SOON };
     sim.run(|rank| {
         let memory = rank.pool.allocate(4, &rank.compute);
         let address = memory.place().address();

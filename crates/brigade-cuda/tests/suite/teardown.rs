@@ -31,7 +31,7 @@ stand_in_test!(an_operation_that_stays_in_progress_times_out, ["STAND_IN_IN_PROG
     alone(|mut rank| {
         let mut buffer = [1.0; 4];
         all_reduce(&rank, &mut buffer).unwrap();
-        rank.limit = SHORT;
+        rank.timeout = SHORT;
         let error = all_reduce(&rank, &mut buffer).unwrap_err();
         assert_contains(&error.to_string(), &["all_reduce on group \"world\" did not finish within 0.2 s"]);
     });
@@ -42,7 +42,7 @@ stand_in_test!(an_operation_that_stays_in_progress_times_out, ["STAND_IN_IN_PROG
 stand_in_test!(a_first_operation_that_nobody_joins_times_out, ["STAND_IN_CONNECTS" = "1"], {
     world(2, |mut rank| match rank.rank {
         0 => {
-            rank.limit = SHORT;
+            rank.timeout = SHORT;
             let error = all_reduce(&rank, &mut [1.0; 4]).unwrap_err();
             assert_contains(
                 &error.to_string(),

@@ -33,15 +33,15 @@ fn watched(rank: &TestRank) -> Watched {
 }
 
 /// Starts an all-reduce.
-fn start(rank: &TestRank, watchdog: &Watchdog, buffer: &mut [f32], deadline: Duration) -> WorkHandle {
-    start_after(rank, watchdog, buffer, deadline, None, None)
+fn start(rank: &TestRank, watchdog: &Watchdog, buffer: &mut [f32], timeout: Duration) -> WorkHandle {
+    start_after(rank, watchdog, buffer, timeout, None, None)
 }
 
 fn start_after(
     rank: &TestRank,
     watchdog: &Watchdog,
     buffer: &mut [f32],
-    deadline: Duration,
+    timeout: Duration,
     ready: Option<Arc<Event>>,
     flight_entry: Option<ExternalOp>,
 ) -> WorkHandle {
@@ -55,7 +55,7 @@ fn start_after(
         sequence: 7,
         bytes: size_of_val(buffer),
     };
-    watchdog.watch(WatchedWork { info, ready, done: event, deadline, flight_entry })
+    watchdog.watch(WatchedWork { info, ready, done: event, timeout, flight_entry })
 }
 
 fn aborted(rank: &TestRank) -> Option<String> {
@@ -217,9 +217,9 @@ stand_in_test!(the_flight_recorder_shows_which_rank_missed_an_operation, [], {
         watchdog.register(&rank.comm);
         let flight = group.external_recorder("world (NCCL)", 0, &[0, 1]);
         let mut buffer = [1.0; 4];
-        let mut start = |deadline| {
+        let mut start = |timeout| {
             let entry = flight.begin(brigade_comm::OpType::AllReduce, 16, DType::F32);
-            start_after(&rank, &watchdog, &mut buffer, deadline, None, Some(entry))
+            start_after(&rank, &watchdog, &mut buffer, timeout, None, Some(entry))
         };
         start(SOON).wait().unwrap();
         eventually("the removal", || watchdog.in_flight() == 0);

@@ -27,7 +27,7 @@ pub struct Sim {
     pub mesh: Mesh,
     pub order: OrderKind,
     /// The deadline of an operation.
-    pub limit: Duration,
+    pub timeout: Duration,
 }
 
 /// A message that was received or is being received.
@@ -54,7 +54,7 @@ impl Sim {
     /// Runs `body` as each rank of the mesh, on a thread each.
     pub fn run<R: Send>(self, body: impl Fn(SimRank) -> R + Sync) -> Vec<R> {
         let id = UniqueId::new(nccl().unwrap()).unwrap().to_bytes();
-        let timeouts = Timeouts { init: SOON, step: self.limit, ..Timeouts::default() };
+        let timeouts = Timeouts { init: SOON, step: self.timeout, ..Timeouts::default() };
         let groups = brigade_comm::threads(self.mesh.pp * self.mesh.dp, timeouts);
         std::thread::scope(|scope| {
             let body = &body;
