@@ -2,10 +2,10 @@
 
     python benches/gpu/torch_gpt2.py --mode compile                   # the largest micro-batch that fits
     python benches/gpu/torch_gpt2.py --mode eager --micro-batch 32
-    python benches/gpu/torch_gpt2.py --device cpu --tiny              # only to see that the script works
+    python benches/gpu/torch_gpt2.py --device cpu --tiny              # only checks that the script works
 
 fp32 parameters under bf16 autocast, fused AdamW, clipping at 1, causal scaled_dot_product_attention, tied head, sequences
-of 1024, one micro-batch a step. Prints JSON lines: one for each size that was tried, then the result.
+of 1024, one micro-batch per step. Prints JSON lines: one for each size that it tries, then the result.
 """
 import argparse, gc, json, math, platform, statistics, subprocess, sys, time
 import torch, torch.nn as nn, torch.nn.functional as F
@@ -16,10 +16,10 @@ p.add_argument("--micro-batch", type=int, default=0, help="sequences in a step; 
 p.add_argument("--first", type=int, default=8, help="the first size to try")
 p.add_argument("--most", type=int, default=512, help="the largest size to try")
 p.add_argument("--steps", type=int, default=20)
-p.add_argument("--warm-up", type=int, default=5, help="steps before, which do not count")
+p.add_argument("--warm-up", type=int, default=5, help="steps before those, which are not measured")
 p.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
-p.add_argument("--tiny", action="store_true", help="another model, of no interest but that it is small")
-p.add_argument("--peak-tflops", type=float, default=0, help="bf16 of the GPU at best, as Brigade says when it starts; 0: no MFU")
+p.add_argument("--tiny", action="store_true", help="a tiny model, to check the script")
+p.add_argument("--peak-tflops", type=float, default=0, help="the GPU's peak in bf16, as Brigade prints when it starts; 0: no MFU")
 # The shape of configs/gpt2-124m.toml.
 for name, value in dict(vocabulary=50257, sequence=1024, width=768, layers=12, heads=12).items():
     p.add_argument(f"--{name}", type=int, default=value)
@@ -45,7 +45,7 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """From tokens and targets to the mean loss, so that a compiler sees the loss, too."""
+    """Maps tokens and targets to the mean loss, so that a compiler sees the loss, too."""
 
     def __init__(self):
         super().__init__()
@@ -71,7 +71,7 @@ def synchronize():
 
 
 def train(rows, steps, warm_up):
-    """Seconds of each step after the warm-up, the loss of the last, the number of parameters, the peaks of memory."""
+    """The seconds of each step after the warm-up, the last loss, the number of parameters, and the peaks of memory."""
     torch.manual_seed(0)
     model = Gpt().to(a.device)
     decayed = [parameter for parameter in model.parameters() if parameter.dim() == 2]
@@ -97,12 +97,12 @@ def train(rows, steps, warm_up):
 
 
 def measure(rows, steps, warm_up):
-    """What `train` gives, or None if there is not enough memory; nothing of it stays behind."""
+    """The result of `train`, or None if there is not enough memory. Frees all memory either way."""
     done, why = None, ""
     try:
         done = train(rows, steps, warm_up)
     except RuntimeError as error:
-        # A compiler wraps the error. Only its text is kept: the error holds the frames, and so the tensors.
+        # A compiler wraps the error. Keep only its text, since the error refers to the frames, and so to the tensors.
         if not isinstance(error, torch.OutOfMemoryError) and "out of memory" not in str(error):
             raise
         why = str(error).splitlines()[0]
@@ -161,7 +161,7 @@ if not done:
     sys.exit(f"torch_gpt2.py: {rows} sequences do not fit into memory: {why}")
 seconds, loss, parameters, memory = done
 median = statistics.median(seconds)
-# 6·N + 12·L·h·seq, as brigade: N with the head, which is the token table, without the table of positions.
+# 6·N + 12·L·h·seq, as in Brigade: N includes the head, which is the token table, but not the table of positions.
 flops = 6 * (parameters - a.sequence * a.width) + 12 * a.layers * a.width * a.sequence
 name = torch.cuda.get_device_name(0) if CUDA else platform.processor() or platform.machine()
 tflops = flops * rows * a.sequence / median / 1e12
