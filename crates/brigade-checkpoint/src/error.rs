@@ -1,4 +1,4 @@
-//! What can go wrong, in words that name the file, the rank, the unit or the setting.
+//! Errors, which name the file, the rank, the unit or the setting.
 
 use std::fmt;
 use std::io;
@@ -15,7 +15,7 @@ pub enum Error {
     /// The system refused an operation on a file or folder.
     #[error("cannot {operation} {path}: {source}")]
     Io {
-        /// What was tried, as a verb: "read", "write", "rename".
+        /// The operation, as a verb: "read", "write", "rename".
         operation: &'static str,
         /// The file or folder.
         path: String,
@@ -37,17 +37,17 @@ pub enum Error {
     /// There is not enough free space; nothing was written.
     #[error("a checkpoint needs {needed} bytes, but {location} has only {free} bytes free")]
     NoSpace {
-        /// Where checkpoints are kept.
+        /// Where the checkpoints are.
         location: String,
-        /// Bytes that are to be written.
+        /// Bytes to write.
         needed: u64,
-        /// Bytes that are free to this user.
+        /// Bytes that are free for this user.
         free: u64,
     },
     /// An object store refused an operation.
     #[error("cannot {operation} {path}: {message}")]
     Object {
-        /// What was tried, as a verb.
+        /// The operation, as a verb.
         operation: &'static str,
         /// The object or prefix.
         path: String,
@@ -62,7 +62,7 @@ pub enum Error {
         /// The feature of this crate.
         feature: &'static str,
     },
-    /// The URL names no place that checkpoints can be kept in.
+    /// The URL is not one of a supported storage.
     #[error(
         "{url}: {message} (allowed: a folder's path, file:///folder, gs://bucket/prefix, s3://bucket/prefix)"
     )]
@@ -75,7 +75,7 @@ pub enum Error {
     /// A name cannot be stored.
     #[error("{what} {given:?} is not allowed: {allowed}")]
     InvalidName {
-        /// What is named: "unit", "slot", "id of a save".
+        /// What has the name: "unit", "slot", "id of a save".
         what: &'static str,
         /// The name as it was given.
         given: String,
@@ -94,7 +94,7 @@ pub enum Error {
         /// What is allowed.
         limit: u64,
     },
-    /// The file is written in a format that is newer than this build.
+    /// The file has a newer format than this build can read.
     #[error(
         "{file}: its format is version {found}, this build reads up to version {supported}; use a newer build"
     )]
@@ -134,20 +134,20 @@ pub enum Error {
          all nodes must see one folder (a shared file system or an object store)"
     )]
     NotShared {
-        /// Where checkpoints are kept.
+        /// Where the checkpoints are.
         location: String,
         /// The rank.
         rank: usize,
         /// Its file.
         file: String,
     },
-    /// A file that the manifest names is not there.
+    /// A file that the manifest names does not exist.
     #[error("{file}: the file is missing")]
     MissingFile {
         /// The file.
         file: String,
     },
-    /// A file has another size than its rank wrote.
+    /// A file does not have the size that its rank wrote.
     #[error("{file}: {given} bytes, but its rank wrote {expected}")]
     SizeMismatch {
         /// The file.
@@ -173,7 +173,7 @@ pub enum Error {
         /// The rank.
         rank: usize,
     },
-    /// Bytes of a file are not those that were written.
+    /// A file's bytes are not those that were written.
     #[error(
         "{file}: chunk {chunk} (at byte {offset}) is damaged: crc32c {given:08x}, written was {expected:08x}"
     )]
@@ -192,7 +192,7 @@ pub enum Error {
     /// There is no checkpoint of that step.
     #[error("{location} has no checkpoint of step {step} (there are: {there})")]
     StepNotFound {
-        /// Where checkpoints are kept.
+        /// Where the checkpoints are.
         location: String,
         /// The step as it was given.
         step: u64,
@@ -231,8 +231,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether it tells of a checkpoint that is not whole, so that an older one is to be used: not of one that could not
-    /// be read now, or not by this build.
+    /// Whether the checkpoint is damaged, so that an older one should be used; false if it just could not be read now, or not by
+    /// this build.
     pub fn is_corruption(&self) -> bool {
         matches!(
             self,

@@ -1,8 +1,8 @@
 //! Sharded checkpoints of training state: each rank writes what it owns, and any other mesh reads what it needs.
 //!
-//! The state is a list of [`UnitMetadata`]s: named flat buffers of `f32`, each with several arrays of that length (the slots:
-//! parameters, optimizer state) and scalars. A rank writes [`WriteItem`]s, contiguous ranges of slots. Nothing here knows
-//! tensors, meshes or schedules.
+//! The state is a list of units ([`UnitMetadata`]): named flat buffers of `f32`, each with several arrays of that length (its
+//! slots: parameters, optimizer state) and scalars. A rank writes [`WriteItem`]s, contiguous ranges of slots. This crate knows
+//! neither tensors nor meshes nor schedules.
 //!
 //! ```text
 //! step-00000050/rank-00000.safetensors   the items of rank 0, each a tensor `<unit>/<slot>/<start>` of F32
@@ -11,16 +11,16 @@
 //! step-00000050/manifest.blake3          the manifest's checksum, as `b3sum` writes it
 //! ```
 //!
-//! What holds, wherever the checkpoints are kept:
+//! Invariants, for every kind of storage:
 //!
-//! - **Visible means whole.** A save is written where no reader looks, flushed to the disk, and becomes visible by one
-//!   step of the storage. A process that dies at any instant leaves the old checkpoint or the new one.
+//! - **Visible means complete.** A save is written where no reader looks, flushed to the disk, and becomes visible by one
+//!   operation of the storage. A process that dies at any instant leaves the old checkpoint or the new one.
 //! - **Every element exactly once.** A save whose items leave a gap or overlap is not published.
-//! - **Nothing is read unchecked.** Each [`CHUNK_BYTES`] has a checksum of its own, so that a range is checked without reading
-//!   the rest. Damage is told with file, chunk and offset.
+//! - **Nothing is read unchecked.** Every [`CHUNK_BYTES`] have a checksum of their own, so that a range can be checked without
+//!   reading the rest. An error names the file, chunk and offset that are damaged.
 //! - **Bytes from outside are not trusted.** Sizes are checked against the real files before anything is allocated.
-//! - **The same shard gives the same files.** Only the manifest tells the time.
-//! - **The older goes last.** A checkpoint is removed only when newer ones are whole.
+//! - **The same shard gives the same file.** Only the manifest contains the time.
+//! - **Older checkpoints are removed last**, when newer ones are complete.
 //!
 //! ```
 //! use brigade_checkpoint::*;

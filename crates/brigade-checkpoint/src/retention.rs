@@ -6,10 +6,10 @@ use crate::error::Result;
 use crate::read::load;
 use crate::storage::Storage;
 
-/// Removes all checkpoints that are older than the `newest` newest whole ones, but for the newest whole one whose step
-/// `is_kept`, and returns the steps of those that are gone.
+/// Removes all checkpoints that are older than the `newest` newest complete ones, except the newest complete one whose step
+/// `is_kept`, and returns the steps of those it removed.
 ///
-/// Older means of a smaller step. With fewer whole ones nothing is removed; what is not whole does not count.
+/// Older means of a smaller step. If there are fewer complete ones, nothing is removed; incomplete ones do not count.
 ///
 /// # Errors
 /// Errors of the storage. What was not removed can be removed by the next call.
@@ -34,7 +34,7 @@ pub fn keep_latest(
     Ok(removed)
 }
 
-/// Removes all checkpoints of later steps than `step`, which a run left that went back from them, and returns their steps.
+/// Removes all checkpoints of later steps than `step`, left by a run that rolled back, and returns their steps.
 ///
 /// # Errors
 /// Errors of the storage. What was not removed can be removed by the next call.
@@ -43,7 +43,7 @@ pub fn remove_after(storage: &dyn Storage, step: u64) -> Result<Vec<u64>> {
     later.map(|published| storage.remove(&published.folder).map(|()| published.step)).collect()
 }
 
-/// Removes what writers left that died: saves that were never published, and removals that were not finished.
+/// Removes the leftovers of writers that died: saves that were never published, and removals that were not finished.
 /// Returns the folders. No save may be in progress.
 ///
 /// # Errors

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::manifest::CHUNK_BYTES;
 
-/// Takes a file's bytes in order.
+/// Computes the checksums of a file from its bytes, given in order.
 pub(crate) struct FileHasher {
     whole: blake3::Hasher,
     chunk: u32,
@@ -12,7 +12,7 @@ pub(crate) struct FileHasher {
     chunks: String,
 }
 
-/// A file's checksums, as [`FileMetadata`](crate::FileMetadata) has them.
+/// A file's checksums, as in [`FileMetadata`](crate::FileMetadata).
 pub(crate) struct FileChecksums {
     /// BLAKE3 of all bytes.
     pub blake3: String,

@@ -28,12 +28,12 @@ pub(crate) struct TensorInfo {
     pub dtype: String,
     /// Size of each dimension.
     pub shape: Vec<u64>,
-    /// First byte and one behind the last, counted from the header's end.
+    /// First byte, and one past the last, counted from the end of the header.
     pub data_offsets: [u64; 2],
 }
 
 impl TensorInfo {
-    /// What a item looks like in the header of a file whose data begin at byte `data`.
+    /// The entry of an item in the header of a file whose data begin at byte `data`.
     pub fn of(item: &ItemMetadata, data: u64) -> Self {
         let begin = item.offset.saturating_sub(data);
         let elements = item.elements as u64;
@@ -43,9 +43,9 @@ impl TensorInfo {
     }
 }
 
-/// The header of a file that holds `items` one after the other. Their offsets are set: from the start of the file.
+/// The header of a file that contains `items` one after the other. Sets their offsets, counted from the start of the file.
 ///
-/// The JSON object is filled up with spaces, so that the data begin at a multiple of 8.
+/// The JSON object is padded with spaces, so that the data begin at a multiple of 8.
 pub(crate) fn write(items: &mut [ItemMetadata]) -> Vec<u8> {
     let mut header = vec![0; PREFIX];
     header.push(b'{');
@@ -82,7 +82,7 @@ pub(crate) fn length(prefix: [u8; PREFIX], file_bytes: u64) -> Result<usize, Str
     usize::try_from(length).map_err(|_| format!("a header of {length} bytes does not fit into memory"))
 }
 
-/// The tensors of a header's JSON object, by their place; `data_bytes` is what the file holds behind it.
+/// The tensors of a header's JSON object, by their offset; `data_bytes` is the size of the data after it.
 pub(crate) fn parse(json: &[u8], data_bytes: u64) -> Result<Vec<TensorInfo>, String> {
     let TensorInfos(mut tensors) =
         serde_json::from_slice(json).map_err(|error| format!("header: {error}"))?;
@@ -106,7 +106,7 @@ pub(crate) fn parse(json: &[u8], data_bytes: u64) -> Result<Vec<TensorInfo>, Str
     Ok(tensors)
 }
 
-/// A header's JSON object; a name that comes twice is an error.
+/// A header's JSON object; a duplicate name is an error.
 struct TensorInfos(Vec<TensorInfo>);
 
 impl<'de> Deserialize<'de> for TensorInfos {

@@ -1,4 +1,4 @@
-//! The manifest: what a checkpoint holds and where, and how to tell that it is unharmed.
+//! The manifest: what a checkpoint contains and where, with checksums.
 
 use std::collections::BTreeMap;
 
@@ -21,19 +21,19 @@ pub const MAX_MANIFEST_BYTES: u64 = 256 << 20;
 /// Characters of a crc32c in hexadecimal.
 const CRC_DIGITS: usize = 8;
 
-/// What training knows about itself: the part of a manifest that its caller makes.
+/// The state of training: the part of a manifest that the caller provides.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrainState {
-    /// Batches of the sampler that were consumed; differs from the step where some were skipped.
+    /// Batches of the sampler that were consumed; differs from the step if some were skipped.
     pub position: u64,
     /// The mesh that wrote it, such as `pp`, `dp`, `zero`. Loading needs none of it.
     pub mesh: BTreeMap<String, u64>,
     /// The run's resolved configuration.
     pub settings: Value,
-    /// What must not change when a run goes on: hashes of data, tokenizer, and the like.
+    /// What must be the same when a run resumes: hashes of data, tokenizer, and the like.
     pub facts: BTreeMap<String, String>,
-    /// Counts that go on with the run, such as rollbacks.
+    /// Counters that continue when a run resumes, such as rollbacks.
     pub counters: BTreeMap<String, u64>,
     /// The units in the model's order.
     pub units: Vec<UnitMetadata>,
@@ -49,7 +49,7 @@ pub struct Manifest {
     pub step: u64,
     /// When it was published, in seconds since 1970 (UTC).
     pub created: u64,
-    /// What training said about itself.
+    /// The state of training.
     pub state: TrainState,
     /// The ranks' files, by rank.
     pub files: Vec<FileMetadata>,

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 pub(crate) struct ItemLocation {
     /// First element.
     pub start: usize,
-    /// One behind the last element.
+    /// One past the last element.
     pub end: usize,
     /// Index in [`Manifest::files`].
     pub file: usize,

@@ -1,4 +1,4 @@
-//! Units: named flat buffers of `f32` and what belongs to them.
+//! Units: named flat buffers of `f32`, with their arrays and scalars.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,7 +18,7 @@ pub struct ParameterMetadata {
     pub name: String,
     /// Size of each dimension; empty for one value.
     pub shape: Vec<usize>,
-    /// The first element's place in the flat buffer.
+    /// Offset of its first element in the flat buffer.
     pub start: usize,
 }
 
@@ -29,29 +29,29 @@ impl ParameterMetadata {
     }
 }
 
-/// A named flat buffer, the arrays of that length that are kept for it, and its scalars.
+/// A named flat buffer, its arrays of that length, and its scalars.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UnitMetadata {
     /// Name, unique in the checkpoint; not empty, no control characters.
     pub name: String,
-    /// Length of each of its slots, in elements. Elements that no parameter names are kept like all others.
+    /// Length of each of its slots, in elements. Elements that belong to no parameter are stored, too.
     pub elements: usize,
     /// Whether training changes it.
     pub trainable: bool,
     /// The parameters by `start`; they do not overlap.
     pub parameters: Vec<ParameterMetadata>,
-    /// Names of the arrays that are kept: [`PARAMETERS`], and those of the optimizer's state. No `/` inside.
+    /// Names of its arrays: [`PARAMETERS`], and those of the optimizer's state. No name contains `/`.
     pub slots: Vec<String>,
-    /// Numbers of the optimizer's state, such as how many steps it made.
+    /// Numbers of the optimizer's state, such as its step count.
     #[serde(default)]
     pub scalars: BTreeMap<String, Scalar>,
 }
 
-/// A number that comes back with the same bits.
+/// A number that is read back with the same bits.
 ///
-/// In JSON an integer is written without, a float with a point or exponent. What JSON has no number for (NaN,
-/// infinities) is written as its 64 bits: `"0x7ff8000000000000"`.
+/// In JSON a float has a point or an exponent, and an integer has neither. NaN and infinities, for which JSON has no number, are
+/// written as their 64 bits: `"0x7ff8000000000000"`.
 #[derive(Clone, Copy, Debug)]
 pub enum Scalar {
     /// An integer.

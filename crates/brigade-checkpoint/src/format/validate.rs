@@ -1,4 +1,4 @@
-//! What every manifest must fulfil, whether it is about to be written or was read.
+//! Checks of every manifest, before it is written and after it is read.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 /// Digits of a BLAKE3 checksum.
 const BLAKE3_DIGITS: usize = 64;
 
-/// What may be the name of a unit.
+/// Checks the name of a unit.
 pub(crate) fn check_unit_name(name: &str) -> Result<()> {
     if name.is_empty() || name.chars().any(char::is_control) {
         let allowed = "any text without control characters";
@@ -20,7 +20,7 @@ pub(crate) fn check_unit_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// What may be the name of a slot.
+/// Checks the name of a slot.
 pub(crate) fn check_slot_name(name: &str) -> Result<()> {
     if name.is_empty() || name.chars().any(|c| c.is_control() || c == '/') {
         let allowed = "any text without control characters and `/`";

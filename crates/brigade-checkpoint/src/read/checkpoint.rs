@@ -1,4 +1,4 @@
-//! Reading: any range of any slot, whatever ranks wrote it.
+//! Reading any range of any slot, whichever ranks wrote it.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,11 +23,11 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens the checkpoint of `step`, whose manifest, checksum of the manifest and sizes of files must be right.
-    /// Contents are checked when they are read, or all at once by [`verify`](Self::verify).
+    /// Opens the checkpoint of `step` and checks its manifest, the manifest's checksum and the sizes of files. Contents are checked
+    /// when they are read, or all at once by [`verify`](Self::verify).
     ///
     /// # Errors
-    /// [`Error::StepNotFound`], or what is wrong with it: [`Error::InvalidManifest`], [`Error::UnsupportedVersion`], [`Error::MissingFile`],
+    /// [`Error::StepNotFound`], or what is wrong with the checkpoint: [`Error::InvalidManifest`], [`Error::UnsupportedVersion`], [`Error::MissingFile`],
     /// [`Error::SizeMismatch`]; errors of the storage.
     pub fn open(storage: Arc<dyn Storage>, step: u64) -> Result<Self> {
         let published = find(&*storage, step)?;
@@ -36,13 +36,13 @@ impl Checkpoint {
         Ok(Self { storage, published, manifest, slot_index, reader: Mutex::default() })
     }
 
-    /// What the checkpoint holds.
+    /// What the checkpoint contains.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// Fills `into` with the elements `range` of a slot. Only the chunks that hold them are read, and their checksums
-    /// compared. A chunk that several calls need is read once when the calls go through a file in order.
+    /// Fills `into` with the elements `range` of a slot. Reads and checks only the chunks that contain them. A chunk that several
+    /// calls need is read once if the calls go through a file in order.
     ///
     /// # Errors
     /// [`Error::SlotNotFound`], [`Error::OutOfRange`], [`Error::ChecksumMismatch`] with file, chunk and offset; errors of the storage.
@@ -94,7 +94,7 @@ pub struct StoredParameter<'a> {
     checkpoint: &'a Checkpoint,
     /// The unit that it is in.
     pub unit: &'a UnitMetadata,
-    /// Its name, shape and place.
+    /// Its name, shape and offset.
     pub parameter: &'a ParameterMetadata,
 }
 

@@ -7,13 +7,13 @@ use crate::error::{Error, Result};
 use crate::format::manifest::{CHUNK_BYTES, FileMetadata};
 use crate::storage::{Storage, StorageReader};
 
-/// Files that are kept open, each with the chunk that was last read in part.
+/// How many files are kept open, each with the chunk that was last read in part.
 const KEPT: usize = 128;
 
-/// Whole chunks are read straight to where they are wanted, at most this many at once.
+/// Whole chunks are read directly into the caller's buffer, at most this many at once.
 const RUN: usize = 16;
 
-/// OpenFile files with their last chunks, the most recently used last.
+/// Open files with their last chunks, the most recently used last.
 #[derive(Default)]
 pub(crate) struct ChunkReader {
     open: Vec<OpenFile>,
@@ -96,7 +96,7 @@ impl ChunkReader {
 }
 
 impl OpenFile {
-    /// A verified chunk: the kept one, or it is read and kept.
+    /// A verified chunk: the cached one, or else it is read and cached.
     fn chunk(&mut self, folder: &str, file: &FileMetadata, chunk: u64) -> Result<&[u8]> {
         let (number, mut bytes) = self.last.take().unwrap_or_default();
         if number != chunk || bytes.is_empty() {

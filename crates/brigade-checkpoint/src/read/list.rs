@@ -1,4 +1,4 @@
-//! Which checkpoints there are, and which of them are kept.
+//! Listing checkpoints.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +11,11 @@ use crate::storage::Storage;
 pub struct ListedCheckpoint {
     /// Completed training steps.
     pub step: u64,
-    /// What is in it, or why it is not whole.
+    /// Its summary, or why it is not complete.
     pub summary: Result<CheckpointSummary>,
 }
 
-/// A whole checkpoint in short.
+/// The summary of a complete checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckpointSummary {
     /// Batches of the sampler that were consumed.
@@ -26,19 +26,19 @@ pub struct CheckpointSummary {
     pub mesh: BTreeMap<String, u64>,
     /// Number of ranks' files.
     pub files: usize,
-    /// Their size together.
+    /// Their total size.
     pub bytes: u64,
 }
 
-/// All visible checkpoints, newest first. It is cheap: manifests, their checksums and the sizes of files are checked,
-/// no contents. One that a run removes meanwhile is left out.
+/// All visible checkpoints, newest first. This is cheap: it checks manifests, their checksums and the sizes of files, but no
+/// contents. A checkpoint that a run removes meanwhile is left out.
 ///
 /// # Errors
-/// When the place cannot be listed. What is wrong with a single checkpoint is told in its [`ListedCheckpoint`].
+/// If the storage cannot be listed. A problem of a single checkpoint is in its [`ListedCheckpoint`].
 pub fn list(storage: &dyn Storage) -> Result<Vec<ListedCheckpoint>> {
     let mut all = Vec::new();
     for published in storage.published()? {
-        // What is wrong counts when it is seen twice: a run may be removing or replacing the checkpoint.
+        // A problem counts only if it is seen twice: a run may be removing or replacing the checkpoint.
         let loaded = load(storage, &published).or_else(|_| load(storage, &find(storage, published.step)?));
         let summary = loaded.map(|manifest| CheckpointSummary {
             position: manifest.state.position,

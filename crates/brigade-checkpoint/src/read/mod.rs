@@ -1,4 +1,4 @@
-//! Loading: opening a checkpoint, reading any range of it, checking every byte of it, and listing what there is.
+//! Loading: opening a checkpoint, reading any range of it, verifying it, and listing all checkpoints.
 
 mod checkpoint;
 mod chunks;

@@ -10,7 +10,7 @@ use crate::format::manifest::{CHUNK_BYTES, FileMetadata, Manifest};
 use crate::format::names::MANIFEST;
 use crate::storage::{CheckpointDir, Storage, StorageReader};
 
-/// ChunkReader that are read at once.
+/// How many chunks are read at once.
 const CHUNKS: usize = 4;
 
 /// What is wrong with a file of a checkpoint.
@@ -28,11 +28,11 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Reads every file of the checkpoint of `step` wholly, and compares sizes, checksums and headers with the manifest.
-/// Returns all that is wrong, at most one problem a file; nothing when the checkpoint is unharmed.
+/// Reads every byte of the checkpoint of `step` and compares sizes, checksums and headers with the manifest. Returns the
+/// problems, at most one per file; none if the checkpoint is intact.
 ///
 /// # Errors
-/// [`Error::StepNotFound`], also when it was removed meanwhile, or when the place cannot be listed.
+/// [`Error::StepNotFound`], also if it was removed meanwhile; errors of the storage.
 pub fn verify(storage: &dyn Storage, step: u64) -> Result<Vec<Problem>> {
     loop {
         let published = find(storage, step)?;
@@ -44,7 +44,7 @@ pub fn verify(storage: &dyn Storage, step: u64) -> Result<Vec<Problem>> {
         if problems.is_empty() {
             return Ok(problems);
         }
-        // A run that is at work may have removed it meanwhile, or replaced it by another of the same step.
+        // A running training may have removed it meanwhile, or replaced it by another of the same step.
         let again = load_manifest(storage, &find(storage, step)?);
         match (&manifest, &again) {
             (Ok(before), Ok(now)) if before != now => {}
@@ -55,7 +55,7 @@ pub fn verify(storage: &dyn Storage, step: u64) -> Result<Vec<Problem>> {
 }
 
 impl Checkpoint {
-    /// As [`verify`] does, for a checkpoint that is open.
+    /// Like [`verify`], for an open checkpoint.
     pub fn verify(&self) -> Vec<Problem> {
         verify_files(&*self.storage, &self.published, &self.manifest)
     }
@@ -118,7 +118,7 @@ impl From<Error> for Wrong {
     }
 }
 
-/// Compares what a file says of itself with what the manifest says of it.
+/// Compares a file's header with its entry in the manifest.
 fn verify_header(reader: &dyn StorageReader, file: &FileMetadata) -> Result<(), Wrong> {
     let mut prefix = [0; PREFIX];
     if file.bytes < PREFIX as u64 {

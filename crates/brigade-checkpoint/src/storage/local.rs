@@ -3,7 +3,7 @@
 //! ```text
 //! <root>/step-00000050/                       a checkpoint
 //! <root>/.step-00000050.partial-<id>/      a save that is not published
-//! <root>/step-00000050.old/                   the one that is being replaced: a checkpoint while the other is absent
+//! <root>/step-00000050.old/                   the one that is being replaced; it counts as a checkpoint while the other is absent
 //! <root>/.step-00000050.removed/              a checkpoint that is being removed
 //! ```
 
@@ -19,7 +19,7 @@ use super::{CheckpointDir, StagingDir, Storage, StorageReader, StorageWriter};
 use crate::error::{Error, Result};
 use crate::format::names::{folder_step, step_folder};
 
-/// Small items are gathered up to this many bytes before they are written.
+/// Small items are collected up to this many bytes before they are written.
 const BUFFER: usize = 1 << 20;
 
 /// Ends the name of a checkpoint that a new one of the same step is replacing.
@@ -30,7 +30,7 @@ const REMOVED: &str = ".removed";
 
 /// Checkpoints in a folder. All nodes of a run must see the same folder.
 ///
-/// Files are read at offsets, never mapped: a file that is cut off while it is read is an error, not a signal.
+/// Files are read at offsets, never mapped, so a file that is truncated meanwhile is an error and not a signal.
 #[derive(Debug)]
 pub struct LocalStorage {
     root: PathBuf,
@@ -139,7 +139,7 @@ impl Storage for LocalStorage {
 
     fn remove(&self, folder: &str) -> Result<()> {
         if folder_step(folder).is_some() {
-            // Else the one that it replaced would become visible again.
+            // Otherwise the one that it replaced would become visible again.
             self.discard(&format!("{folder}{OLD}"))?;
         }
         if folder.starts_with('.') { self.delete(folder) } else { self.discard(folder) }
@@ -168,7 +168,7 @@ impl Storage for LocalStorage {
     }
 }
 
-/// Flushes the names in a folder to the disk. File systems that cannot are let be.
+/// Flushes the names in a folder to the disk, if the file system supports it.
 fn sync_folder(folder: &Path) -> Result<()> {
     let synced = File::open(folder).and_then(|file| file.sync_all());
     match synced {

@@ -1,4 +1,4 @@
-//! Where checkpoints are kept: what a local folder and an object store can both do.
+//! Where checkpoints are stored: the operations that local folders and object stores have in common.
 
 mod local;
 #[cfg(feature = "object-store")]
@@ -20,10 +20,10 @@ use crate::error::{Error, Result};
 /// or as [`rank_file`](crate::rank_file), [`MANIFEST`](crate::MANIFEST) and [`MANIFEST_HASH`](crate::MANIFEST_HASH).
 ///
 /// A checkpoint is written into the folder of a [`StagingDir`], where no reader looks; the manifest is written last, and
-/// then [`publish`](Self::publish) makes it visible, wholly or not at all. A process may die between any two calls
-/// and inside each of them.
+/// then [`publish`](Self::publish) makes it visible, completely or not at all. A process may die between any two calls
+/// and within each of them.
 pub trait Storage: fmt::Debug + Send + Sync {
-    /// The place in words: a path or a URL.
+    /// The location as text: a path or a URL.
     fn location(&self) -> &str;
 
     /// The folder that a save writes into.
@@ -35,29 +35,29 @@ pub trait Storage: fmt::Debug + Send + Sync {
     /// [`Error::Io`], [`Error::DiskFull`] or [`Error::Object`] with the file.
     fn create(&self, folder: &str, name: &str, bytes: u64) -> Result<Box<dyn StorageWriter>>;
 
-    /// A file for reading; `None` when it is not there.
+    /// A file for reading; `None` if it does not exist.
     ///
     /// # Errors
     /// [`Error::Io`] or [`Error::Object`] with the file.
     fn open(&self, folder: &str, name: &str) -> Result<Option<Box<dyn StorageReader>>>;
 
-    /// The visible checkpoints, newest first, one a step. A place that does not exist has none.
+    /// The visible checkpoints, newest first, one per step. A location that does not exist has none.
     ///
     /// # Errors
     /// [`Error::Io`] or [`Error::Object`].
     fn published(&self) -> Result<Vec<CheckpointDir>>;
 
-    /// Makes a save visible whose files, the manifest last, are all written and finished. A visible checkpoint of the
-    /// same step stays until then, and is removed.
+    /// Makes a save visible. All its files must be finished, the manifest last. A visible checkpoint of the same step stays until
+    /// then, and is removed.
     ///
     /// # Errors
     /// [`Error::Io`] or [`Error::Object`]. Either the old checkpoint or the new one is visible then.
     fn publish(&self, staging: &StagingDir) -> Result<()>;
 
-    /// Removes a folder with its files. One that is visible is hidden first, so that it is never visible in part.
+    /// Removes a folder with its files. A visible one is hidden first, so that it is never partly visible.
     ///
     /// # Errors
-    /// [`Error::Io`] or [`Error::Object`]; not when there is no such folder.
+    /// [`Error::Io`] or [`Error::Object`]. It is no error if there is no such folder.
     fn remove(&self, folder: &str) -> Result<()>;
 
     /// Folders that no reader sees: saves that were never published, removals that were not finished.
@@ -66,7 +66,7 @@ pub trait Storage: fmt::Debug + Send + Sync {
     /// [`Error::Io`] or [`Error::Object`].
     fn unpublished(&self) -> Result<Vec<String>>;
 
-    /// Bytes that are free to this user, where that is known.
+    /// Bytes that are free for this user, if known.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -82,7 +82,7 @@ pub struct CheckpointDir {
     pub folder: String,
 }
 
-/// A file that is being written. What is dropped without [`finish`](Self::finish) may be there in part.
+/// A file that is being written. If it is dropped without [`finish`](Self::finish), a part of it may remain.
 pub trait StorageWriter: Send {
     /// Appends `bytes`.
     ///
@@ -90,7 +90,7 @@ pub trait StorageWriter: Send {
     /// [`Error::Io`], [`Error::DiskFull`] or [`Error::Object`] with the file.
     fn write(&mut self, bytes: &[u8]) -> Result<()>;
 
-    /// Ends the file. When this returns, its content survives a loss of power.
+    /// Ends the file. After this returns, its content survives a power failure.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::DiskFull`] or [`Error::Object`] with the file.
@@ -111,8 +111,8 @@ pub trait StorageReader: Send {
 
 /// The storage at a folder's path, or at a URL (`file://`, `gs://`, `s3://`, by the feature `object-store`).
 ///
-/// A path is the better choice for a local folder: `file://` goes through the object store's client, which neither
-/// flushes files to the disk nor knows the free space, and lays folders out otherwise.
+/// For a local folder, use a path: `file://` goes through the object store's client, which neither flushes files to the disk
+/// nor knows the free space, and has another folder layout.
 ///
 /// # Errors
 /// [`Error::MissingFeature`] for a URL in a build without object stores, [`Error::InvalidUrl`] for another scheme or a bad URL.

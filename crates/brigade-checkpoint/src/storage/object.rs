@@ -4,8 +4,8 @@
 //! <prefix>/step-00000050.<id>/      one save; a checkpoint if, and only if, its manifest.json exists
 //! ```
 //!
-//! Object stores cannot rename, but an object appears as a whole or not at all. So saves are told apart by their
-//! id, and the manifest, written last, is what makes one visible. Of several of one step the last one counts.
+//! Object stores cannot rename, but an object appears completely or not at all. So each save has an id of its own, and the
+//! manifest, written last, makes it visible. Of several saves of one step, the last one counts.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,16 +23,16 @@ use super::{CheckpointDir, StagingDir, Storage, StorageReader, StorageWriter};
 use crate::error::{Error, Result};
 use crate::format::names::{MANIFEST, folder_step, step_folder};
 
-/// Longest that one operation may take, retries included.
+/// How long one operation may take, including retries.
 const DEADLINE: Duration = Duration::from_secs(300);
 
 /// Smallest part of an upload, in bytes.
 const PART: u64 = 8 << 20;
 
-/// Parts of an upload that are on their way at once.
+/// How many parts of an upload are sent at once.
 const PARALLEL: usize = 8;
 
-/// Object stores allow 10,000 parts; some are left for sizes that do not divide.
+/// Object stores allow 10,000 parts; this leaves some for rounding.
 const PARTS: u64 = 9_000;
 
 /// Largest range of one request, in bytes: small enough for a client's timeout on a slow line.
@@ -70,7 +70,7 @@ impl ObjectStorage {
             }
             _ => return Err(wrong("this object store is not supported".into())),
         }
-        // Variables whose names or values are not text cannot be meant.
+        // Variables that are not text cannot be options.
         let variables = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
         let (store, prefix) =
@@ -114,7 +114,7 @@ impl ObjectStorage {
             let Some(step) = folder_step(step) else { continue };
             let manifest = self.client.find(&self.client.path(folder, MANIFEST))?;
             let order = manifest.map(|found| (found.last_modified.timestamp_micros(), folder.to_owned()));
-            // In a file system a folder stays when its last object goes.
+            // In a file system, a folder stays when its last object is removed.
             if order.is_none() && self.client.objects(folder)?.is_empty() {
                 continue;
             }
@@ -127,7 +127,7 @@ impl ObjectStorage {
     }
 }
 
-/// A save; the one of a step that comes first in the order of `order`, downwards, counts.
+/// A save; of several of one step, the first in descending order of `order` counts.
 struct Written {
     order: Option<(i64, String)>,
     folder: String,
@@ -216,7 +216,7 @@ impl Client {
         self.prefix.clone().join(folder).join(name)
     }
 
-    /// Runs an operation to its end, or to the deadline.
+    /// Runs an operation until it ends, or until the deadline.
     fn wait<T, E: fmt::Display>(
         &self,
         operation: &'static str,
@@ -248,7 +248,7 @@ impl Client {
         Ok(listed.objects.into_iter().map(|object| object.location).collect())
     }
 
-    /// Deletes an object, if it is there.
+    /// Deletes an object, if it exists.
     fn delete(&self, path: &Path) -> Result<()> {
         self.wait("remove", path, async {
             match self.store.delete(path).await {
@@ -259,7 +259,7 @@ impl Client {
     }
 }
 
-/// An object that is being written. Parts of one that is dropped before its end are given up.
+/// An object that is being written. If it is dropped before its end, the upload is aborted.
 struct ObjectWriter {
     client: Client,
     path: Path,
@@ -269,7 +269,7 @@ struct ObjectWriter {
 enum Upload {
     /// A small object, which is sent at once.
     Whole(Vec<u8>),
-    /// A large one, in parts, several of which are on their way at once.
+    /// A large one, in parts, several of which are sent at once.
     Parts(WriteMultipart),
 }
 
@@ -302,7 +302,7 @@ impl StorageWriter for ObjectWriter {
 impl Drop for ObjectWriter {
     fn drop(&mut self) {
         if let Some(Upload::Parts(upload)) = self.upload.take() {
-            // A store forgets unfinished parts by itself at last.
+            // A store removes unfinished parts by itself eventually.
             let _ = self.client.wait("give up", &self.path, upload.abort());
         }
     }

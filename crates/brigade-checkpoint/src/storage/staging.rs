@@ -9,9 +9,9 @@ use crate::error::{Error, Result};
 /// Longest id of a save, in characters.
 const MAX_ID_CHARACTERS: usize = 64;
 
-/// Which save a file belongs to: the step, and an id that no other save has.
+/// Identifies a save: its step, and an id that no other save has.
 ///
-/// One rank makes it and hands it to all others (it can be serialized).
+/// One rank creates it and sends it to all others (it can be serialized).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Unchecked")]
 pub struct StagingDir {
@@ -47,7 +47,7 @@ impl StagingDir {
         Ok(Self { step, id: format!("{number:016x}") })
     }
 
-    /// A new save of `step` with an id of the caller's.
+    /// A new save of `step` with the given id.
     ///
     /// # Errors
     /// When the id is empty, longer than 64 characters, or not of `a-z`, `0-9`.
@@ -67,7 +67,7 @@ impl StagingDir {
         self.step
     }
 
-    /// What tells this save from others of the same step.
+    /// Distinguishes this save from others of the same step.
     pub fn id(&self) -> &str {
         &self.id
     }

@@ -11,7 +11,7 @@ use crate::storage::{StagingDir, Storage};
 
 /// Makes a save visible that all ranks have written, and returns its manifest. One rank calls this.
 ///
-/// A checkpoint of the same step is replaced; it stays until the new one is whole.
+/// A checkpoint of the same step is replaced; it stays until the new one is complete.
 ///
 /// # Errors
 /// [`Error::ForeignSave`] and [`Error::DuplicateRank`] for entries that do not belong together, [`Error::NotShared`] and
@@ -28,7 +28,7 @@ pub fn publish(
     let written =
         manifest.and_then(|manifest| write_manifest(storage, staging, &manifest).map(|()| manifest));
     let manifest = written.inspect_err(|_| {
-        // What failed is what the caller must hear of, not that cleaning up failed, too.
+        // The caller gets this failure, even if cleaning up fails, too.
         let _ = abort_save(storage, staging);
     })?;
     storage.publish(staging)?;

@@ -1,4 +1,4 @@
-//! Writing: each rank its file, one rank the manifest.
+//! Writing a rank's file.
 
 use std::iter::once;
 
@@ -13,7 +13,7 @@ use crate::format::names::rank_file;
 use crate::format::validate::{check_slot_name, check_unit_name};
 use crate::storage::{StagingDir, Storage};
 
-/// Data are handed to the storage and to the checksums in parts of this many bytes.
+/// Data go to the storage and to the checksums in parts of this many bytes.
 const PART: usize = 1 << 20;
 
 /// A contiguous range of a slot with its values.
@@ -25,11 +25,11 @@ pub struct WriteItem {
     pub slot: String,
     /// First element in the slot.
     pub start: usize,
-    /// The values; a item without any is not written.
+    /// The values; an item without values is not written.
     pub values: Vec<f32>,
 }
 
-/// All that one rank writes, in any order.
+/// Everything that one rank writes, in any order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RankShard {
     /// The items; no two of them overlap.
@@ -37,13 +37,13 @@ pub struct RankShard {
 }
 
 impl RankShard {
-    /// Bytes of the values: what the rank's file takes, but for its header.
+    /// Bytes of the values: the size of the rank's file without its header.
     pub fn bytes(&self) -> u64 {
         self.items.iter().map(|item| size_of_val(item.values.as_slice()) as u64).sum()
     }
 }
 
-/// What a rank reports of its file to the rank that publishes.
+/// A rank's report on its file to the rank that publishes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WriteResult {
@@ -53,7 +53,7 @@ pub struct WriteResult {
     pub file: FileMetadata,
 }
 
-/// Checks that `bytes` more fit into the storage, where its free space is known.
+/// Checks that `bytes` more fit into the storage, if its free space is known.
 fn check_space(storage: &dyn Storage, bytes: u64) -> Result<()> {
     match storage.free_space()? {
         Some(free) if free < bytes => {
@@ -113,7 +113,7 @@ pub fn write_shard(
         (write(), hashes.join())
     });
     if let Err(error) = written {
-        // What failed is what the caller must hear of, not that cleaning up failed, too.
+        // The caller gets this failure, even if cleaning up fails, too.
         let _ = abort_save(storage, staging);
         return Err(error);
     }

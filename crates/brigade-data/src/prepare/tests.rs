@@ -166,7 +166,7 @@ fn a_build_that_fails_leaves_no_entry() {
     assert!(bench.entries().is_empty());
 }
 
-/// DataCounts the phases that tokenize.
+/// Counts the phases that tokenize.
 #[derive(Default)]
 struct Phases(Mutex<Vec<(String, u64, u64)>>);
 

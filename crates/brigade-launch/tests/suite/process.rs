@@ -1,4 +1,4 @@
-//! NprocPerNode that tests start, wait for and signal.
+//! Processes that tests start, wait for and signal.
 
 use std::{
     env,
