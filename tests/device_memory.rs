@@ -41,13 +41,13 @@ fn settings() -> EngineSettings {
 fn planned(units: Vec<brigade::core::plan::UnitSize>, dp: usize) -> u64 {
     let configuration = Configuration {
         units,
-        cuts: SHAPE.cuts(SEQUENCES, 4),
-        insides: SHAPE.insides(SEQUENCES, 4),
+        boundary_activations: SHAPE.boundary_activations(SEQUENCES, 4),
+        saved_activations: SHAPE.saved_activations(SEQUENCES, 4),
         split: vec![SHAPE.layers + 2],
         dp,
         micro_batches: 2,
         zero_stage: 3,
-        release: settings().zero.release(1),
+        reshard: settings().zero.reshard_policy(1),
         prefetch: settings().zero.prefetch,
         recompute_every: 1,
         ..Configuration::default()

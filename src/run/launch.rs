@@ -85,8 +85,8 @@ pub fn launch(defaults: &str, body: impl FnOnce(&mut Session) -> anyhow::Result<
         config,
         targets_per_sample: 1,
         costs: Vec::new(),
-        cuts: Vec::new(),
-        insides: Vec::new(),
+        boundary_activations: Vec::new(),
+        saved_activations: Vec::new(),
     };
     program.run(|_| Ok(()), |session, ()| body(session))
 }

@@ -1,6 +1,6 @@
 //! A training program as its command line describes it.
 
-use brigade_core::plan::{CutTensor, Inside};
+use brigade_core::plan::{BoundaryTensor, SavedActivations};
 use brigade_launch::{Detected, NodeInfo};
 
 use crate::device;
@@ -38,9 +38,9 @@ pub struct Program<'a> {
     /// rank starts.
     pub costs: Vec<f64>,
     /// The tensors that go into each block, where they are known, to say what they take.
-    pub cuts: Vec<Vec<CutTensor>>,
+    pub boundary_activations: Vec<Vec<BoundaryTensor>>,
     /// What each block needs inside, and the loss, where that is known.
-    pub insides: Vec<Inside>,
+    pub saved_activations: Vec<SavedActivations>,
 }
 
 impl Program<'_> {

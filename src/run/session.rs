@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use brigade_comm::Group;
-use brigade_core::plan::{CutTensor, Inside};
+use brigade_core::plan::{BoundaryTensor, SavedActivations};
 use brigade_core::{Collectives, Groups};
 use brigade_launch::HeartbeatSender;
 use brigade_launch::interrupt::{Interrupt, InterruptKind};
@@ -31,9 +31,9 @@ pub struct Session {
     /// The whole resolved configuration, as TOML.
     pub(crate) config: String,
     /// The tensors that go into each block, where they are known.
-    pub(crate) cuts: Vec<Vec<CutTensor>>,
+    pub(crate) boundary_activations: Vec<Vec<BoundaryTensor>>,
     /// What each block needs inside, and the loss, where that is known.
-    pub(crate) insides: Vec<Inside>,
+    pub(crate) saved_activations: Vec<SavedActivations>,
     /// Whether the run is described instead of trained.
     pub(crate) is_dry_run: bool,
     pub(crate) start_from: StartFrom,
@@ -69,8 +69,8 @@ impl Session {
             world,
             quiet: program.flags.quiet,
             config: program.config.clone(),
-            cuts: program.cuts.clone(),
-            insides: program.insides.clone(),
+            boundary_activations: program.boundary_activations.clone(),
+            saved_activations: program.saved_activations.clone(),
             is_dry_run: false,
             start_from: StartFrom::Scratch,
             run: String::new(),

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use brigade_core::plan::ScheduleKind as PipelineKind;
+use brigade_core::plan::PipelineScheduleKind;
 use brigade_launch::LaunchArgs;
 
 use super::{Backend, CONFIG_FILE, CollectivesBackend, SettingError, Settings, Transport};
@@ -61,7 +61,7 @@ pub struct StandardFlags {
     pub zero: Option<u8>,
     /// Pipeline schedule: gpipe, 1f1b or interleaved-1f1b [default: 1f1b].
     #[arg(long, value_name = "NAME")]
-    pub schedule: Option<PipelineKind>,
+    pub schedule: Option<PipelineScheduleKind>,
     /// Model chunks per pipeline stage, for interleaving [default: 1].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub chunks: Option<usize>,

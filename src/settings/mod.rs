@@ -13,7 +13,7 @@ mod plan;
 
 use std::path::PathBuf;
 
-use brigade_core::ScheduleKind;
+use brigade_core::LrSchedulerKind;
 use brigade_core::plan::{ScheduleError, SplitError};
 use serde::{Deserialize, Serialize};
 
@@ -128,7 +128,7 @@ impl Default for TrainSettings {
 #[serde(deny_unknown_fields, default)]
 pub struct ScheduleSettings {
     /// `constant`, `linear`, `cosine` or `wsd`.
-    pub name: ScheduleKind,
+    pub name: LrSchedulerKind,
     /// Warm-up steps, over which the learning rate rises to its peak.
     pub warmup_steps: u64,
     /// The same in tokens (or samples); at most one of the two may be set.
@@ -141,7 +141,13 @@ pub struct ScheduleSettings {
 
 impl Default for ScheduleSettings {
     fn default() -> Self {
-        Self { name: ScheduleKind::Cosine, warmup_steps: 0, warmup_tokens: 0, min_ratio: 0.1, decay_steps: 0 }
+        Self {
+            name: LrSchedulerKind::Cosine,
+            warmup_steps: 0,
+            warmup_tokens: 0,
+            min_ratio: 0.1,
+            decay_steps: 0,
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Settings of the mesh, ZeRO, the pipeline, number types and activation checkpointing.
 
-use brigade_core::plan::ScheduleKind as PipelineKind;
-use brigade_core::{Float, Recompute, ReduceEvery, Reshard, Zero};
+use brigade_core::plan::PipelineScheduleKind;
+use brigade_core::{Float, Recompute, ReduceEvery, ReshardAfterForward, Zero};
 use serde::{Deserialize, Serialize};
 
 use super::SettingError;
@@ -32,7 +32,7 @@ pub struct ZeroSettings {
     /// Stage 3: how many blocks ahead parameters are all-gathered.
     pub prefetch: usize,
     /// Stage 3: `default`, `always` or `never`: whether parameters are resharded (freed) after the forward pass.
-    pub reshard_after_forward: Reshard,
+    pub reshard_after_forward: ReshardAfterForward,
     /// Stage 3: whether parameters stay gathered for all micro-batches of a step.
     pub keep_gathered: bool,
     /// Stages 2 and 3: `micro_batch` or `step`: how often gradients are reduce-scattered.
@@ -53,7 +53,7 @@ impl Default for ZeroSettings {
 #[serde(deny_unknown_fields, default)]
 pub struct PipelineSettings {
     /// `gpipe`, `1f1b` or `interleaved-1f1b`.
-    pub schedule: PipelineKind,
+    pub schedule: PipelineScheduleKind,
     /// Model chunks per stage, for interleaved schedules.
     pub chunks: usize,
     /// Number of blocks in each of the pp x chunks parts of the model; empty balances them by cost.
@@ -62,7 +62,7 @@ pub struct PipelineSettings {
 
 impl Default for PipelineSettings {
     fn default() -> Self {
-        Self { schedule: PipelineKind::default(), chunks: 1, stages: Vec::new() }
+        Self { schedule: PipelineScheduleKind::default(), chunks: 1, stages: Vec::new() }
     }
 }
 

@@ -1,8 +1,8 @@
 //! Settings checked against each other and against the number of ranks.
 
 use brigade_comm::{MAX_WORLD_SIZE, allowed_world_size};
-use brigade_core::plan::{Pipeline, ScheduleError, ScheduleKind as PipelineKind, split};
-use brigade_core::{EngineSettings, Mesh, NonFinite, Precision, Schedule, ScheduleKind, Zero};
+use brigade_core::plan::{Pipeline, PipelineScheduleKind, ScheduleError, split};
+use brigade_core::{EngineSettings, LrScheduler, LrSchedulerKind, Mesh, NonFinite, Precision, Zero};
 
 use super::{OnNonFinite, ScheduleSettings, SettingError, Settings};
 
@@ -26,7 +26,7 @@ pub struct RunPlan {
     /// The engine's settings; its split of the blocks is empty if it is to be balanced.
     pub engine: EngineSettings,
     /// The learning-rate schedule, with its warm-up in steps.
-    pub schedule: Schedule,
+    pub schedule: LrScheduler,
 }
 
 impl Settings {
@@ -159,7 +159,7 @@ impl Settings {
             return Err(SettingError::new("zero.prefetch", zero.prefetch, "it must be at most 1000 blocks"));
         }
         if stages.max(pipeline.chunks) > 1
-            || pipeline.schedule == PipelineKind::Interleaved
+            || pipeline.schedule == PipelineScheduleKind::Interleaved
             || pipeline.chunks == 0
         {
             Pipeline::new(pipeline.schedule, stages, pipeline.chunks, micro_batches)?;
@@ -207,13 +207,13 @@ impl ScheduleSettings {
         }
         let warmup_steps = self.warmup_steps.max(self.warmup_tokens.div_ceil(tokens_per_step as u64));
         let decay_steps = match (self.name, self.decay_steps) {
-            (ScheduleKind::Wsd, 0) => total_steps.div_ceil(10),
+            (LrSchedulerKind::Wsd, 0) => total_steps.div_ceil(10),
             (_, steps) => steps,
         };
         if decay_steps > total_steps {
             let allowed = format!("it must be at most train.steps = {total_steps}");
             return Err(SettingError::new("schedule.decay_steps", decay_steps, allowed));
         }
-        Ok(Schedule { kind: self.name, warmup_steps, total_steps, min_ratio: self.min_ratio, decay_steps })
+        Ok(LrScheduler { kind: self.name, warmup_steps, total_steps, min_ratio: self.min_ratio, decay_steps })
     }
 }

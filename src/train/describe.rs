@@ -77,8 +77,8 @@ impl Session {
         let EngineSettings { zero, schedule, chunks, recompute, precision, offload, .. } = &plan.engine;
         Ok(Footprint::of(&Configuration {
             units: chain.units()?,
-            cuts: self.cuts.clone(),
-            insides: self.insides.clone(),
+            boundary_activations: self.boundary_activations.clone(),
+            saved_activations: self.saved_activations.clone(),
             pp: plan.mesh.pp,
             dp: plan.mesh.dp,
             split: plan.split(&chain.costs())?,
@@ -86,7 +86,7 @@ impl Session {
             chunks: *chunks,
             micro_batches: plan.gradient_accumulation_steps,
             zero_stage: zero.stage,
-            release: zero.release(plan.mesh.pp),
+            reshard: zero.reshard_policy(plan.mesh.pp),
             prefetch: zero.prefetch,
             reduce_each_micro_batch: zero.reduces_each_micro_batch(),
             recompute_every: match recompute {

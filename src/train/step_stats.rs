@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use brigade_core::{Bytes, Collectives, Operation, StepReport, Traffic, WAITS};
+use brigade_core::{Bytes, CollectiveKind, Collectives, StepReport, Traffic, WAITS};
 use brigade_report::{CheckpointRecord, DeviceMemory, MemoryRecord, StepRecord};
 
 use crate::checkpoint::SaveProgress;
@@ -37,14 +37,14 @@ pub(crate) struct StepStats {
     traffic: Traffic,
 }
 
-const OPERATIONS: [Operation; 7] = [
-    Operation::AllReduce,
-    Operation::ReduceScatter,
-    Operation::AllGather,
-    Operation::Broadcast,
-    Operation::Send,
-    Operation::AllGatherScalars,
-    Operation::Barrier,
+const OPERATIONS: [CollectiveKind; 7] = [
+    CollectiveKind::AllReduce,
+    CollectiveKind::ReduceScatter,
+    CollectiveKind::AllGather,
+    CollectiveKind::Broadcast,
+    CollectiveKind::Send,
+    CollectiveKind::AllGatherScalars,
+    CollectiveKind::Barrier,
 ];
 
 /// Gathers the figures of a step from all ranks, which all call it. `device` is the memory of this rank's device, if it has its

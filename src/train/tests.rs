@@ -112,8 +112,8 @@ fn run(
             config: config_to_toml(settings)?,
             targets_per_sample: 1,
             costs: Vec::new(),
-            cuts: Vec::new(),
-            insides: Vec::new(),
+            boundary_activations: Vec::new(),
+            saved_activations: Vec::new(),
         };
         let (interrupt, number) = (Interrupt::detached(), group.rank());
         let world = group.clone();

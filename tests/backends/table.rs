@@ -1,6 +1,6 @@
 //! The table: meshes of up to eight ranks, every ZeRO stage, and what else changes a step.
 
-use brigade::core::plan::ScheduleKind;
+use brigade::core::plan::PipelineScheduleKind;
 use brigade::core::{Groups, Recompute, Zero};
 use brigade::models::gpt::Gelu;
 use burn::tensor::{Device, FloatDType};
@@ -139,10 +139,10 @@ fn on_two_stages() {
     let base = Row { pp: 2, ..row() };
     follow(&[
         base.clone(),
-        Row { schedule: ScheduleKind::GPipe, tied: true, ..base.clone() },
-        Row { schedule: ScheduleKind::Interleaved, chunks: 2, masked: true, ..base.clone() },
+        Row { schedule: PipelineScheduleKind::GPipe, tied: true, ..base.clone() },
+        Row { schedule: PipelineScheduleKind::Interleaved, chunks: 2, masked: true, ..base.clone() },
         Row { recompute: Recompute::Every(1), clipping: Some(0.05), ..base.clone() },
-        Row { optimizer: "sgd", tied: true, schedule: ScheduleKind::Interleaved, chunks: 2, ..base },
+        Row { optimizer: "sgd", tied: true, schedule: PipelineScheduleKind::Interleaved, chunks: 2, ..base },
     ]);
 }
 
@@ -153,7 +153,13 @@ fn on_two_stages_of_data_parallel_ranks() {
         Row { masked: true, ..base.clone() },
         Row { zero: zero(1), tied: true, clipping: Some(0.05), ..base.clone() },
         Row { zero: zero(2), recompute: Recompute::Every(2), optimizer: "sgd", ..base.clone() },
-        Row { zero: zero(3), schedule: ScheduleKind::Interleaved, chunks: 2, tied: true, ..base.clone() },
+        Row {
+            zero: zero(3),
+            schedule: PipelineScheduleKind::Interleaved,
+            chunks: 2,
+            tied: true,
+            ..base.clone()
+        },
         Row { dp: 4, zero: zero(3), ..base },
     ]);
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use brigade::core::plan::{Configuration, Footprint, ScheduleKind, StageFootprint, balanced};
+use brigade::core::plan::{Configuration, Footprint, PipelineScheduleKind, StageFootprint, balanced};
 use brigade::core::{
     Batch, Block, Chain, Engine, EngineSettings, Float, Groups, Memory, OptimizerFactory, Precision,
     Recompute, ReduceEvery, Reshard, StepReport, Zero,
@@ -62,8 +62,8 @@ fn configuration(row: &Row) -> Configuration {
     };
     Configuration {
         units: chain.units().unwrap(),
-        cuts: shape.cuts(sequences, row.precision.compute.bytes()),
-        insides: Vec::new(),
+        boundary_activations: shape.boundary_activations(sequences, row.precision.compute.bytes()),
+        saved_activations: Vec::new(),
         pp: row.pp,
         dp: row.dp,
         split,
@@ -71,7 +71,7 @@ fn configuration(row: &Row) -> Configuration {
         chunks: row.chunks,
         micro_batches: row.micro_batches,
         zero_stage: row.zero.stage,
-        release: row.zero.release(row.pp),
+        reshard: row.zero.reshard_policy(row.pp),
         prefetch: row.zero.prefetch,
         reduce_each_micro_batch: row.zero.reduces_each_micro_batch(),
         recompute_every: match row.recompute {
@@ -144,9 +144,11 @@ fn on_three_stages() {
 
 #[test]
 fn under_any_schedule() {
-    for (schedule, chunks) in
-        [(ScheduleKind::GPipe, 1), (ScheduleKind::OneFOneB, 1), (ScheduleKind::Interleaved, 2)]
-    {
+    for (schedule, chunks) in [
+        (PipelineScheduleKind::GPipe, 1),
+        (PipelineScheduleKind::OneFOneB, 1),
+        (PipelineScheduleKind::Interleaved, 2),
+    ] {
         for pp in [1, 2, 3] {
             for recompute in [Recompute::None, Recompute::Every(1), Recompute::Every(2)] {
                 for (stage, tied) in [(0, false), (0, true), (2, true), (3, true)] {

@@ -1,6 +1,6 @@
 //! A row: a small GPT, its data, and how it is trained.
 
-use brigade::core::plan::ScheduleKind;
+use brigade::core::plan::PipelineScheduleKind;
 use brigade::core::{
     Batch, Engine, EngineSettings, Float, Groups, NamedTensor, NonFinite, OptimizerFactory, Precision,
     Recompute, StepReport, Zero,
@@ -37,7 +37,7 @@ pub struct Row {
     pub optimizer: &'static str,
     pub on_nonfinite: NonFinite,
     pub zero: Zero,
-    pub schedule: ScheduleKind,
+    pub schedule: PipelineScheduleKind,
     pub chunks: usize,
     pub split: Vec<usize>,
     pub recompute: Recompute,
@@ -62,7 +62,7 @@ impl Default for Row {
             optimizer: "adamw",
             on_nonfinite: NonFinite::Stop,
             zero: Zero::default(),
-            schedule: ScheduleKind::OneFOneB,
+            schedule: PipelineScheduleKind::OneFOneB,
             chunks: 1,
             split: Vec::new(),
             recompute: Recompute::None,
@@ -92,7 +92,7 @@ impl Row {
             dp: 1,
             micro_batches: self.micro_batches * self.dp,
             zero: Zero::default(),
-            schedule: ScheduleKind::OneFOneB,
+            schedule: PipelineScheduleKind::OneFOneB,
             chunks: 1,
             split: Vec::new(),
             recompute: Recompute::None,

@@ -1,6 +1,6 @@
 //! The table: every mesh of up to eight ranks, every ZeRO stage, every schedule, 1 and 4 micro-batches.
 
-use brigade::core::plan::ScheduleKind;
+use brigade::core::plan::PipelineScheduleKind;
 use brigade::core::{Recompute, Zero};
 
 use crate::mesh::equals_one_process;
@@ -11,15 +11,17 @@ use crate::row::Row;
 fn rows(pp: usize, dp: usize) -> Vec<Row> {
     let mut rows = Vec::new();
     for stage in 0..4 {
-        for (schedule, chunks) in
-            [(ScheduleKind::GPipe, 1), (ScheduleKind::OneFOneB, 1), (ScheduleKind::Interleaved, 2)]
-        {
+        for (schedule, chunks) in [
+            (PipelineScheduleKind::GPipe, 1),
+            (PipelineScheduleKind::OneFOneB, 1),
+            (PipelineScheduleKind::Interleaved, 2),
+        ] {
             for (micro_batches, tied) in [(1, false), (1, true), (4, false), (4, true)] {
                 let zero = Zero { stage, ..Zero::default() };
                 // Interleaving takes micro-batches in groups of pp, and sums want powers of two.
                 let micro_batches = match schedule {
-                    ScheduleKind::Interleaved if pp == 3 && dp > 1 && stage < 2 => continue,
-                    ScheduleKind::Interleaved => micro_batches.max(pp).next_multiple_of(pp),
+                    PipelineScheduleKind::Interleaved if pp == 3 && dp > 1 && stage < 2 => continue,
+                    PipelineScheduleKind::Interleaved => micro_batches.max(pp).next_multiple_of(pp),
                     _ => micro_batches,
                 };
                 let turn = rows.len() / 2 + stage as usize + pp;
@@ -76,7 +78,7 @@ fn the_table_has_every_combination() {
     assert_eq!(rows.len(), 12, "meshes of up to eight ranks, at most four along an axis");
     let rows: Vec<Row> = rows.into_iter().flat_map(|(pp, dp)| super::table::rows(pp, dp)).collect();
     for stage in 0..4 {
-        for schedule in ScheduleKind::ALL {
+        for schedule in PipelineScheduleKind::ALL {
             let of = |tied: bool, again: bool| {
                 let found = |row: &&Row| {
                     row.zero.stage == stage

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use brigade::plan::{Pipeline, ScheduleKind};
+use brigade::plan::{Pipeline, PipelineScheduleKind};
 use brigade::{UsageError, exit, parse_whole_number};
 use brigade_files::write_atomic;
 use clap::{Args, Subcommand};
@@ -45,7 +45,7 @@ struct ScheduleArgs {
     micro_batches: usize,
     /// gpipe, 1f1b or interleaved-1f1b.
     #[arg(long, value_name = "NAME", default_value_t)]
-    schedule: ScheduleKind,
+    schedule: PipelineScheduleKind,
     /// Chunks of the model on each rank, for interleaving.
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     chunks: usize,

@@ -60,8 +60,8 @@ pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
         config: brigade::config_to_toml(&config)?,
         targets_per_sample: shape.sequence_length,
         costs: shape.costs()?,
-        cuts: shape.cuts(micro_batch, value_bytes),
-        insides: shape.insides(micro_batch, value_bytes),
+        boundary_activations: shape.boundary_activations(micro_batch, value_bytes),
+        saved_activations: shape.saved_activations(micro_batch, value_bytes),
     };
     let prepare = |role| {
         // One process shows it; the others find the result in the cache.

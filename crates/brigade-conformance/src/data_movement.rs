@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use brigade_core::{Collectives, Operation};
+use brigade_core::{CollectiveKind, Collectives};
 use burn::tensor::FloatDType;
 
 use crate::Suite;
@@ -97,11 +97,11 @@ pub fn traffic_is_counted(suite: &Suite, ranks: &dyn Collectives) {
         (calls - calls_before, bytes - bytes_before)
     };
     let others = size as u64 - 1;
-    assert_eq!(counted(Operation::AllReduce), (3, 3 * 2 * 4 * 4 * others));
-    assert_eq!(counted(Operation::ReduceScatter), (1, 4 * 6 * others));
-    assert_eq!(counted(Operation::AllGather), (1, 4 * 5 * others));
-    assert_eq!(counted(Operation::AllGatherScalars), (1, 8 * 3 * others));
-    assert_eq!(counted(Operation::Broadcast).0, 1);
-    assert_eq!(counted(Operation::Barrier).0, 1);
-    assert_eq!(counted(Operation::Send), (0, 0));
+    assert_eq!(counted(CollectiveKind::AllReduce), (3, 3 * 2 * 4 * 4 * others));
+    assert_eq!(counted(CollectiveKind::ReduceScatter), (1, 4 * 6 * others));
+    assert_eq!(counted(CollectiveKind::AllGather), (1, 4 * 5 * others));
+    assert_eq!(counted(CollectiveKind::AllGatherScalars), (1, 8 * 3 * others));
+    assert_eq!(counted(CollectiveKind::Broadcast).0, 1);
+    assert_eq!(counted(CollectiveKind::Barrier).0, 1);
+    assert_eq!(counted(CollectiveKind::Send), (0, 0));
 }

@@ -1,6 +1,6 @@
 //! Messages from one rank to another.
 
-use brigade_core::{Collectives, Message, Operation, Part};
+use brigade_core::{CollectiveKind, Collectives, Message, Part};
 use burn::tensor::{FloatDType, Int, Tensor, TensorData};
 
 use crate::Suite;
@@ -74,7 +74,7 @@ pub fn messages_go_around_a_ring(suite: &Suite, ranks: &dyn Collectives) {
     let sent = ranks.send(vec![], next);
     assert!(ranks.receive(before, &suite.device).wait().unwrap().is_empty());
     sent.wait().unwrap();
-    assert_eq!(ranks.traffic()[&Operation::Send].0, 4);
+    assert_eq!(ranks.traffic()[&CollectiveKind::Send].0, 4);
 }
 
 /// A receive that was started before the other side sends gets the message, and the next one the next.

@@ -65,19 +65,19 @@ pub fn buffers_are_filled_under_their_views(suite: &Suite, ranks: &dyn Collectiv
     let (dtype, size) = (FloatDType::F32, ranks.size());
     let all =
         |salt: usize| (0..size).flat_map(move |rank| given(rank + salt, 2048, dtype)).collect::<Vec<_>>();
-    let Some(mut buffer) = ranks.refillable(2048, dtype, &suite.device) else { return };
+    let Some(mut buffer) = ranks.unsharded_buffer(2048, dtype, &suite.device) else { return };
     let view = buffer.tensor().slice(2000..2048 * size - 10);
     for salt in [0, 3, 6] {
         let shard = contribution(suite, ranks.rank() + salt, 2048, dtype);
         // SAFETY: the buffer's tensors are this function's, and it reads them only when the buffer is filled.
-        let filled = unsafe { buffer.fill(shard) }.wait().unwrap();
+        let filled = unsafe { buffer.all_gather(shard) }.wait().unwrap();
         same(&values(filled.tensor(), dtype), &all(salt), "the buffer");
         same(&values(view.clone(), dtype), &all(salt)[2000..2048 * size - 10], "a view of the buffer");
         // SAFETY: as above.
-        buffer = unsafe { filled.release() };
+        buffer = unsafe { filled.reshard() };
     }
     // SAFETY: as above.
-    let wrong = unsafe { buffer.fill(contribution(suite, 0, 4000, dtype)) };
+    let wrong = unsafe { buffer.all_gather(contribution(suite, 0, 4000, dtype)) };
     let wrong = wrong.wait().err().unwrap().to_string();
     assert!(wrong.contains("do not fill"), "{wrong}");
 }

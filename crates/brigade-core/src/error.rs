@@ -1,8 +1,8 @@
 //! The errors of this crate.
 
-use brigade_plan::SplitError;
+use std::fmt;
 
-use crate::diagnose::Culprit;
+use brigade_plan::SplitError;
 
 /// An error of another layer, such as a transport, passed through unchanged.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -56,7 +56,7 @@ pub enum Error {
     },
     /// The loss or the gradient norm is not finite; the optimizer has not touched the weights.
     #[error(
-        "step {step}: {what} is not finite ({value}): {culprit}; the weights are those of the step before"
+        "step {step}: {what} is not finite ({value}): {location}; the weights are those of the step before"
     )]
     NonFinite {
         /// The step, counted from 1.
@@ -66,8 +66,35 @@ pub enum Error {
         /// The value.
         value: f64,
         /// Where it was first seen.
-        culprit: Culprit,
+        location: NonFiniteLocation,
     },
+}
+
+/// The first place, in the order of ranks, micro-batches and the pass through the blocks, where a
+/// value was not finite.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NonFiniteLocation {
+    /// The rank; none if every rank's own values are finite and only their sum is not.
+    pub rank: Option<usize>,
+    /// The rank's micro-batch, counted from 0.
+    pub micro_batch: usize,
+    /// Name of the block.
+    pub block: String,
+    /// `output` in the forward pass, `loss`, or `gradient` in the backward pass.
+    pub place: &'static str,
+}
+
+impl fmt::Display for NonFiniteLocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.rank {
+            Some(rank) => write!(
+                f,
+                "first seen on rank {rank}, micro-batch {}, in the {} of block `{}`",
+                self.micro_batch, self.place, self.block
+            ),
+            None => write!(f, "every rank's own values are finite, their sum over the ranks overflows"),
+        }
+    }
 }
 
 impl From<SplitError> for Error {

@@ -23,61 +23,30 @@
 //! - **Keys are paths.** Everything that crosses a process is keyed by block name and parameter
 //!   path, never by Burn's parameter ids, which are random per process.
 
-mod accumulate;
-mod activation;
-mod block;
-mod clock;
-mod collect;
-mod collectives;
-mod diagnose;
-mod engine;
+mod dist;
 mod error;
-mod exact;
-mod flat;
-mod gradients;
-mod groups;
-mod initialize;
-mod interpreter;
-mod layout;
-mod learning_rate;
-mod memory;
-mod mesh;
+mod metrics;
 mod model;
-mod norm;
-mod optimizer;
-mod optimizer_state;
-mod pass;
-mod passengers;
-mod piece;
+mod optim;
+mod sharding;
 mod state;
-mod store;
-mod tape;
-mod ties;
-mod unit;
-mod zero;
+mod step;
 
-pub use accumulate::PairwiseSum;
-pub use activation::{Activation, Part, Parts};
-pub use block::Block;
 pub use brigade_plan as plan;
 pub use brigade_plan::CHUNK;
-pub use clock::{Clock, WAITS};
-pub use collectives::{
-    Collectives, Filled, Message, Operation, Pending, PendingTensor, PendingValues, Refillable,
-    SingleRankGroup, Traffic,
+pub use dist::{
+    CollectiveKind, Collectives, Groups, Mesh, Message, Pending, PendingTensor, PendingValues,
+    ReshardedBuffer, SingleRankGroup, Traffic, UnshardedBuffer,
 };
-pub use diagnose::Culprit;
-pub use engine::{Batch, Engine, EngineSettings, NonFinite, StepReport};
-pub use error::{BoxError, Error, Result};
-pub use groups::Groups;
-pub use initialize::{initialize, keyed_seed};
-pub use layout::{FlatLayout, FlatParam};
-pub use learning_rate::{LearningRateScaling, Schedule, ScheduleKind};
-pub use memory::{Bytes, Memory};
-pub use mesh::Mesh;
-pub use model::{Chain, Model, NamedTensor};
-pub use norm::clip_factor;
-pub use optimizer::{Elementwise, FlatOptimizer, OptimizerFactory};
-pub use optimizer_state::{FlatState, SavedState};
+pub use error::{BoxError, Error, NonFiniteLocation, Result};
+pub use metrics::{Bytes, Clock, Memory, WAITS};
+pub use model::{
+    Activation, Block, Chain, Float, Model, NamedTensor, Part, Parts, Precision, initialize, keyed_seed,
+};
+pub use optim::{
+    Elementwise, FlatOptimizer, FlatState, LearningRateScaling, LrScheduler, LrSchedulerKind,
+    OptimizerFactory, SavedState, clip_factor,
+};
+pub use sharding::{FlatLayout, FlatParam, ReduceEvery, ReshardAfterForward, Zero};
 pub use state::{Snapshot, StateReader};
-pub use zero::{Float, Precision, Recompute, ReduceEvery, Reshard, Zero};
+pub use step::{Batch, Engine, EngineSettings, NonFinite, PairwiseSum, Recompute, StepReport};

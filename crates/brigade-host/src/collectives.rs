@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use brigade_comm::{DType, Group, ReduceOp};
 use brigade_core::{
-    Collectives, Error, Message, Operation, Pending, PendingTensor, PendingValues, Refillable, Result,
-    Traffic,
+    CollectiveKind, Collectives, Error, Message, Pending, PendingTensor, PendingValues, ReshardedBuffer,
+    Result, Traffic,
 };
 use burn::tensor::{Device, FloatDType, Tensor};
 
@@ -118,7 +118,12 @@ impl Collectives for HostCollectives {
         Pending::new(move || message::decode(received.wait().map_err(Error::collective)?, &device, &copier))
     }
 
-    fn refillable(&self, shard: usize, dtype: FloatDType, device: &Device) -> Option<Box<dyn Refillable>> {
+    fn unsharded_buffer(
+        &self,
+        shard: usize,
+        dtype: FloatDType,
+        device: &Device,
+    ) -> Option<Box<dyn ReshardedBuffer>> {
         let Placement::Host = self.copier.placement else { return None };
         let buffer = ResidentBuffer::new(self.group.clone(), self.copier.clone(), shard, dtype, device)?;
         Some(Box::new(buffer))
@@ -145,15 +150,15 @@ impl Collectives for HostCollectives {
     fn traffic(&self) -> Traffic {
         use brigade_comm::OpType as Op;
         let scalars = (self.scalar_gathers.load(Relaxed), self.scalar_bytes.load(Relaxed));
-        let mut traffic = Traffic::from([(Operation::AllGatherScalars, scalars)]);
+        let mut traffic = Traffic::from([(CollectiveKind::AllGatherScalars, scalars)]);
         for (operation, count) in self.group.stats().iter() {
             let (operation, apart) = match operation {
-                Op::AllReduce => (Operation::AllReduce, (0, 0)),
-                Op::ReduceScatter => (Operation::ReduceScatter, (0, 0)),
-                Op::AllGather => (Operation::AllGather, scalars),
-                Op::Broadcast => (Operation::Broadcast, (0, 0)),
-                Op::Send => (Operation::Send, (0, 0)),
-                Op::Barrier => (Operation::Barrier, (0, 0)),
+                Op::AllReduce => (CollectiveKind::AllReduce, (0, 0)),
+                Op::ReduceScatter => (CollectiveKind::ReduceScatter, (0, 0)),
+                Op::AllGather => (CollectiveKind::AllGather, scalars),
+                Op::Broadcast => (CollectiveKind::Broadcast, (0, 0)),
+                Op::Send => (CollectiveKind::Send, (0, 0)),
+                Op::Barrier => (CollectiveKind::Barrier, (0, 0)),
                 _ => continue,
             };
             let counted = (count.calls.saturating_sub(apart.0), count.bytes.saturating_sub(apart.1));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use brigade_comm::{Group, HostBuffer};
-use brigade_core::{Error, Filled, Pending, Refillable};
+use brigade_core::{Error, Pending, ReshardedBuffer, UnshardedBuffer};
 use burn::tensor::{DType as TensorDType, Device, FloatDType, Tensor, TensorData};
 
 use crate::copies::Copier;
@@ -37,12 +37,12 @@ impl ResidentBuffer {
     }
 }
 
-impl Refillable for ResidentBuffer {
+impl ReshardedBuffer for ResidentBuffer {
     fn tensor(&self) -> Tensor<1> {
         self.tensor.clone()
     }
 
-    unsafe fn fill(self: Box<Self>, shard: Tensor<1>) -> Pending<Box<dyn Filled>> {
+    unsafe fn all_gather(self: Box<Self>, shard: Tensor<1>) -> Pending<Box<dyn UnshardedBuffer>> {
         let host_tensor = match self.copier.tensor_to_host(shard) {
             Ok(host_tensor) => host_tensor,
             Err(error) => return Pending::new(move || Err(error)),
@@ -59,17 +59,17 @@ impl Refillable for ResidentBuffer {
         let gathered = self.group.all_gather(writer, host_tensor.dtype);
         Pending::new(move || {
             gathered.wait().map(drop).map_err(Error::collective)?;
-            Ok(self as Box<dyn Filled>)
+            Ok(self as Box<dyn UnshardedBuffer>)
         })
     }
 }
 
-impl Filled for ResidentBuffer {
+impl UnshardedBuffer for ResidentBuffer {
     fn tensor(&self) -> Tensor<1> {
         self.tensor.clone()
     }
 
-    unsafe fn release(self: Box<Self>) -> Box<dyn Refillable> {
+    unsafe fn reshard(self: Box<Self>) -> Box<dyn ReshardedBuffer> {
         // SAFETY: the caller vouches that nobody reads it, and nobody writes it: it is filled.
         unsafe { self.pages.free() };
         self

@@ -4,7 +4,7 @@
 //! Blocks: `embedding`, `h.0` … `h.{layers-1}`, `head`. Parameters carry Hugging Face's GPT-2 names
 //! in files ([`names`]); linear weights are `[in, out]`, as that project's `Conv1D` keeps them.
 
-use brigade_core::plan::{CutTensor, Inside};
+use brigade_core::plan::{BoundaryTensor, SavedActivations};
 use brigade_core::{Block, Chain, Model};
 use burn::module::{Module, Param};
 use burn::nn::{LayerNorm, LayerNormConfig, Linear};
@@ -152,12 +152,18 @@ impl GptConfig {
 
     /// The tensors that go into each block, for micro-batches of so many sequences and activations of so many bytes
     /// a value.
-    pub fn cuts(&self, micro_batch_size: usize, value_bytes: usize) -> Vec<Vec<CutTensor>> {
+    pub fn boundary_activations(
+        &self,
+        micro_batch_size: usize,
+        value_bytes: usize,
+    ) -> Vec<Vec<BoundaryTensor>> {
         let tokens = (micro_batch_size as u64).saturating_mul(self.sequence_length as u64);
         let token_bytes = size_of::<i32>() as u64;
         let stream = (self.width as u64).saturating_mul(value_bytes as u64);
-        let ids = CutTensor { bytes: tokens.saturating_mul(token_bytes), dimensions: 2, has_gradient: false };
-        let residual = CutTensor { bytes: tokens.saturating_mul(stream), dimensions: 3, has_gradient: true };
+        let ids =
+            BoundaryTensor { bytes: tokens.saturating_mul(token_bytes), dimensions: 2, has_gradient: false };
+        let residual =
+            BoundaryTensor { bytes: tokens.saturating_mul(stream), dimensions: 3, has_gradient: true };
         std::iter::once(vec![ids]).chain((0..=self.layers).map(|_| vec![residual])).collect()
     }
 
@@ -166,7 +172,7 @@ impl GptConfig {
     /// Counted are the tensors that Burn's autodiff keeps, and those that are there at once at the two heights of each
     /// backward, in multiples of the residual stream, of the attention's scores, of the logits and of the weights. Attention
     /// keeps scores of all positions.
-    pub fn insides(&self, micro_batch_size: usize, value_bytes: usize) -> Vec<Inside> {
+    pub fn saved_activations(&self, micro_batch_size: usize, value_bytes: usize) -> Vec<SavedActivations> {
         // What is too much to count stays so.
         let product = |sizes: &[usize]| sizes.iter().fold(1u64, |all, size| all.saturating_mul(*size as u64));
         let sum = |terms: &[(u64, u64)]| {
@@ -184,17 +190,17 @@ impl GptConfig {
             Gelu::Gelu => 8,
             Gelu::GeluTanh => 16,
         };
-        let kept = sum(&[(11 + feed_forward, stream), (3, scores)]);
+        let saved = sum(&[(11 + feed_forward, stream), (3, scores)]);
         let heights =
-            [sum(&[(1, kept), (5, stream), (8, square)]), sum(&[(5, scores), (9, stream), (9, square)])];
-        let layer = Inside { kept, peak: heights[0].max(heights[1]), output: stream };
-        let embedding = Inside { kept: 0, peak: sum(&[(2, stream), (1, table)]), output: stream };
-        let head = Inside {
-            kept: sum(&[(4, stream)]),
+            [sum(&[(1, saved), (5, stream), (8, square)]), sum(&[(5, scores), (9, stream), (9, square)])];
+        let layer = SavedActivations { saved, peak: heights[0].max(heights[1]), output: stream };
+        let embedding = SavedActivations { saved: 0, peak: sum(&[(2, stream), (1, table)]), output: stream };
+        let head = SavedActivations {
+            saved: sum(&[(4, stream)]),
             peak: sum(&[(5, stream), (1, logits), (2, table)]),
             output: logits,
         };
-        let loss = Inside { kept: probabilities, peak: sum(&[(3, probabilities)]), output: 0 };
+        let loss = SavedActivations { saved: probabilities, peak: sum(&[(3, probabilities)]), output: 0 };
         let layers = std::iter::repeat_n(layer, self.layers);
         std::iter::once(embedding).chain(layers).chain([head, loss]).collect()
     }

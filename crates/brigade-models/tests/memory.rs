@@ -66,8 +66,8 @@ fn measured_and_planned(shape: &GptConfig, recompute: Recompute) -> (f64, f64) {
     assert_eq!(shape.costs().unwrap(), engine.chain().costs(), "also without a device");
     let configuration = Configuration {
         units: engine.chain().units().unwrap(),
-        cuts: shape.cuts(SEQUENCES, 4),
-        insides: shape.insides(SEQUENCES, 4),
+        boundary_activations: shape.boundary_activations(SEQUENCES, 4),
+        saved_activations: shape.saved_activations(SEQUENCES, 4),
         split: vec![shape.layers + 2],
         micro_batches: 2,
         recompute_every: usize::from(recompute != Recompute::None),

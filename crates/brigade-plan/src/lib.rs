@@ -6,16 +6,18 @@
 //! nor transports.
 
 mod footprint;
-mod residency;
 mod schedule;
 mod split;
 mod stage;
+mod unshard;
 
 pub use footprint::{
-    Amount, CHUNK, Configuration, CutTensor, Footprint, FootprintError, Inside, MemoryFootprint, REDUCING,
-    Sent, StageFootprint, StepTraffic, UnitSize,
+    Amount, BoundaryTensor, CHUNK, Configuration, Footprint, FootprintError, MemoryFootprint, REDUCING,
+    SavedActivations, Sent, StageFootprint, StepTraffic, UnitSize,
 };
-pub use residency::{Moves, Release, Turn, most_gathered, residency};
-pub use schedule::{Action, Pass, Pipeline, ScheduleError, ScheduleKind, Span, Task, Timeline, formula};
+pub use schedule::{
+    Action, Pass, Pipeline, PipelineScheduleKind, ScheduleError, Span, Task, Timeline, formula,
+};
 pub use split::{SplitError, balanced, by_hand, ranges, split};
-pub use stage::{Program, Stage};
+pub use stage::{Stage, StageSchedule};
+pub use unshard::{BlockRun, ReshardPolicy, UnshardStep, most_unsharded, unshard_plan};

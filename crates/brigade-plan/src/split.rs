@@ -15,7 +15,7 @@ pub struct SplitError {
 }
 
 /// Cuts blocks of these costs into `stages` runs of neighbours so that the dearest run is as cheap as
-/// it can be; among such cuts, the one whose runs end as early as possible. No run is empty.
+/// it can be; among such boundary_activations, the one whose runs end as early as possible. No run is empty.
 ///
 /// # Errors
 /// If there are fewer blocks than stages.

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use crate::residency::{Moves, Release, Turn, residency};
 use crate::schedule::{Action, Pipeline, Task};
 use crate::split::ranges;
+use crate::unshard::{BlockRun, ReshardPolicy, UnshardStep, unshard_plan};
 
 /// A rank's chunks of blocks, and its place in the pipeline.
 #[derive(Debug, Clone)]
@@ -62,39 +62,39 @@ impl Stage {
 
 /// What a rank does in one pass over its micro-batches.
 #[derive(Debug)]
-pub struct Program {
+pub struct StageSchedule {
     /// In order.
     pub actions: Vec<Action>,
-    /// For each turn of a block, in the order of the actions: which units to gather and to free.
-    pub moves: Vec<Moves>,
+    /// For each run of a block, in the order of the actions: which units to gather and to free.
+    pub unshard_plan: Vec<UnshardStep>,
 }
 
-impl Program {
+impl StageSchedule {
     /// What `stage` does in `pipeline`. `units`: the units of parameters that each block reads, as far as they are
     /// gathered where they are used; empty lists where nothing is ever gathered.
     pub fn new(
         stage: &Stage,
         pipeline: &Pipeline,
         units: &[Vec<usize>],
-        release: Release,
+        reshard: ReshardPolicy,
         prefetch: usize,
     ) -> Self {
         let actions = pipeline.actions(stage.rank).to_vec();
         let trains = actions.iter().any(|action| matches!(action, Action::Backward(_)));
-        let turn = |block: usize, in_flight| Turn { units: units[block].clone(), in_flight };
-        let mut turns = Vec::new();
+        let run = |block: usize, in_flight| BlockRun { units: units[block].clone(), in_flight };
+        let mut runs = Vec::new();
         for action in &actions {
             match action {
                 Action::Forward(Task { chunk, .. }) => {
-                    turns.extend(stage.blocks(*chunk).map(|block| turn(block, i32::from(trains))));
+                    runs.extend(stage.blocks(*chunk).map(|block| run(block, i32::from(trains))));
                 }
                 Action::Backward(Task { chunk, .. }) => {
-                    turns.extend(stage.blocks(*chunk).rev().map(|block| turn(block, -1)));
+                    runs.extend(stage.blocks(*chunk).rev().map(|block| run(block, -1)));
                 }
                 _ => {}
             }
         }
-        let moves = if turns.is_empty() { Vec::new() } else { residency(&turns, release, prefetch) };
-        Self { actions, moves }
+        let unshard_plan = if runs.is_empty() { Vec::new() } else { unshard_plan(&runs, reshard, prefetch) };
+        Self { actions, unshard_plan }
     }
 }

@@ -1,7 +1,7 @@
 //! Schedules that are not made here: what the checks find, and a zero-bubble schedule.
 
 use Action::{Backward, BackwardInput, BackwardWeights, Forward, Receive, Reduce, Send};
-use brigade_plan::{Action, Pass, Pipeline, ScheduleError, ScheduleKind, Task};
+use brigade_plan::{Action, Pass, Pipeline, PipelineScheduleKind, ScheduleError, Task};
 
 fn task(micro_batch: usize) -> Task {
     Task { chunk: 0, micro_batch }
@@ -17,7 +17,7 @@ fn receive(pass: Pass, micro_batch: usize, from: usize) -> Action {
 
 /// Two stages, two micro-batches, 1F1B, after a change to the lists.
 fn changed(change: impl FnOnce(&mut [Vec<Action>])) -> Result<Pipeline, ScheduleError> {
-    let pipeline = Pipeline::new(ScheduleKind::OneFOneB, 2, 1, 2)?;
+    let pipeline = Pipeline::new(PipelineScheduleKind::OneFOneB, 2, 1, 2)?;
     let mut actions: Vec<_> = (0..2).map(|rank| pipeline.actions(rank).to_vec()).collect();
     change(&mut actions);
     Pipeline::from_actions(2, 1, 2, actions)
@@ -207,7 +207,7 @@ fn zero_bubble() -> Vec<Vec<Action>> {
 #[test]
 fn a_backward_in_two_halves_is_measured() {
     let pipeline = Pipeline::from_actions(2, 1, 2, zero_bubble()).unwrap();
-    let plain = Pipeline::new(ScheduleKind::OneFOneB, 2, 1, 2).unwrap();
+    let plain = Pipeline::new(PipelineScheduleKind::OneFOneB, 2, 1, 2).unwrap();
     assert!(pipeline.bubble_fraction(2.0).unwrap() < plain.bubble_fraction(2.0).unwrap());
     // One unit at the end of the first rank's warm-up, one before the second rank starts: of 2 x 7.
     assert!((pipeline.bubble_fraction(2.0).unwrap() - 2.0 / 14.0).abs() < 1e-12);

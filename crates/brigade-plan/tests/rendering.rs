@@ -1,14 +1,14 @@
 //! Schedules as text and as pictures.
 
-use brigade_plan::{Pipeline, ScheduleKind};
+use brigade_plan::{Pipeline, PipelineScheduleKind};
 
-fn pipeline(kind: ScheduleKind, stages: usize, chunks: usize, micro_batches: usize) -> Pipeline {
+fn pipeline(kind: PipelineScheduleKind, stages: usize, chunks: usize, micro_batches: usize) -> Pipeline {
     Pipeline::new(kind, stages, chunks, micro_batches).expect("it is allowed")
 }
 
 #[test]
 fn the_table_of_gpipe() {
-    let gpipe = pipeline(ScheduleKind::GPipe, 3, 1, 4);
+    let gpipe = pipeline(PipelineScheduleKind::GPipe, 3, 1, 4);
     insta::assert_snapshot!(gpipe.summary(2.0).unwrap(), @"gpipe: 3 stages of 1 chunk, 4 micro-batches, bubble 33.3% (by formula 33.3%)");
     insta::assert_snapshot!(gpipe.table(100).unwrap(), @r"
     one column an action: F forward, B backward, with micro-batch
@@ -23,7 +23,7 @@ fn the_table_of_gpipe() {
 
 #[test]
 fn the_table_of_1f1b() {
-    let plain = pipeline(ScheduleKind::OneFOneB, 4, 1, 8);
+    let plain = pipeline(PipelineScheduleKind::OneFOneB, 4, 1, 8);
     insta::assert_snapshot!(plain.summary(2.0).unwrap(), @"1f1b: 4 stages of 1 chunk, 8 micro-batches, bubble 27.3% (by formula 27.3%)");
     insta::assert_snapshot!(plain.table(100).unwrap(), @r"
     one column an action: F forward, B backward, with micro-batch
@@ -39,7 +39,7 @@ fn the_table_of_1f1b() {
 
 #[test]
 fn the_table_of_interleaved_1f1b() {
-    let interleaved = pipeline(ScheduleKind::Interleaved, 2, 2, 4);
+    let interleaved = pipeline(PipelineScheduleKind::Interleaved, 2, 2, 4);
     insta::assert_snapshot!(interleaved.summary(2.0).unwrap(), @"interleaved-1f1b: 2 stages of 2 chunks, 4 micro-batches, bubble 11.1% (by formula 11.1%)");
     insta::assert_snapshot!(interleaved.table(70).unwrap(), @r"
     one column an action: F forward, B backward, with micro-batch.chunk
@@ -72,7 +72,7 @@ fn the_table_of_an_evaluation() {
 
 #[test]
 fn a_long_table_is_shown_at_its_ends() {
-    let long = pipeline(ScheduleKind::OneFOneB, 2, 1, 40);
+    let long = pipeline(PipelineScheduleKind::OneFOneB, 2, 1, 40);
     insta::assert_snapshot!(long.table(60).unwrap(), @r"
     one column an action: F forward, B backward, with micro-batch
 
@@ -99,17 +99,17 @@ fn a_long_table_is_shown_at_its_ends() {
     rank 1 B38 F39 B39 .
     ");
     for width in [80, 100, 200] {
-        let table = pipeline(ScheduleKind::Interleaved, 16, 4, 64).table(width).unwrap();
+        let table = pipeline(PipelineScheduleKind::Interleaved, 16, 4, 64).table(width).unwrap();
         let longest = table.lines().map(str::len).max().unwrap();
         assert!(longest <= width, "{longest} of {width}");
     }
-    let narrowest = pipeline(ScheduleKind::OneFOneB, 2, 1, 1).table(0).unwrap();
+    let narrowest = pipeline(PipelineScheduleKind::OneFOneB, 2, 1, 1).table(0).unwrap();
     assert!(narrowest.contains("slot   0\nrank 0 F0\n"), "{narrowest}");
 }
 
 #[test]
 fn the_list_of_all_actions() {
-    insta::assert_snapshot!(pipeline(ScheduleKind::OneFOneB, 2, 1, 2).listing(), @r"
+    insta::assert_snapshot!(pipeline(PipelineScheduleKind::OneFOneB, 2, 1, 2).listing(), @r"
     rank 0
       receive gradient 0.0 from 1
       forward 0.0
@@ -135,16 +135,16 @@ fn the_list_of_all_actions() {
 
 #[test]
 fn the_timeline() {
-    insta::assert_snapshot!(pipeline(ScheduleKind::OneFOneB, 2, 1, 2).svg(2.0).unwrap());
+    insta::assert_snapshot!(pipeline(PipelineScheduleKind::OneFOneB, 2, 1, 2).svg(2.0).unwrap());
 }
 
 #[test]
 fn a_timeline_holds_every_action_once() {
     for (kind, stages, chunks, micro_batches) in [
-        (ScheduleKind::GPipe, 1, 1, 1),
-        (ScheduleKind::OneFOneB, 4, 1, 8),
-        (ScheduleKind::Interleaved, 4, 3, 8),
-        (ScheduleKind::Interleaved, 16, 4, 64),
+        (PipelineScheduleKind::GPipe, 1, 1, 1),
+        (PipelineScheduleKind::OneFOneB, 4, 1, 8),
+        (PipelineScheduleKind::Interleaved, 4, 3, 8),
+        (PipelineScheduleKind::Interleaved, 16, 4, 64),
     ] {
         let svg = pipeline(kind, stages, chunks, micro_batches).svg(1.5).unwrap();
         assert_eq!(svg.matches("<title>").count(), 2 * stages * chunks * micro_batches, "{kind}");
@@ -155,7 +155,7 @@ fn a_timeline_holds_every_action_once() {
         }
     }
     for ratio in [0.001, 1000.0] {
-        let svg = pipeline(ScheduleKind::OneFOneB, 2, 1, 40).svg(ratio).unwrap();
+        let svg = pipeline(PipelineScheduleKind::OneFOneB, 2, 1, 40).svg(ratio).unwrap();
         assert_eq!(svg.matches("<title>").count(), 160, "{ratio}");
     }
     assert!(Pipeline::forward_only(2, 1, 0).svg(2.0).unwrap().ends_with("</svg>\n"));

@@ -1,6 +1,6 @@
 //! What must hold of every schedule, over every shape up to 16 stages, 4 chunks and 64 micro-batches.
 
-use brigade_plan::{Action, Pipeline, ScheduleKind, formula};
+use brigade_plan::{Action, Pipeline, PipelineScheduleKind, formula};
 use proptest::prelude::*;
 
 const STAGES: usize = 16;
@@ -8,12 +8,12 @@ const CHUNKS: usize = 4;
 const MICRO_BATCHES: usize = 64;
 
 /// Every training schedule up to the bounds.
-fn schedules() -> impl Iterator<Item = (ScheduleKind, Pipeline)> {
+fn schedules() -> impl Iterator<Item = (PipelineScheduleKind, Pipeline)> {
     let shapes = (1..=STAGES).flat_map(|stages| (1..=MICRO_BATCHES).map(move |batches| (stages, batches)));
     shapes.flat_map(|(stages, batches)| {
-        let plain = [(ScheduleKind::GPipe, 1), (ScheduleKind::OneFOneB, 1)];
+        let plain = [(PipelineScheduleKind::GPipe, 1), (PipelineScheduleKind::OneFOneB, 1)];
         let most = if batches.is_multiple_of(stages) { CHUNKS } else { 1 };
-        let interleaved = (2..=most).map(|chunks| (ScheduleKind::Interleaved, chunks));
+        let interleaved = (2..=most).map(|chunks| (PipelineScheduleKind::Interleaved, chunks));
         let pipeline = move |(kind, chunks)| {
             (kind, Pipeline::new(kind, stages, chunks, batches).expect("it is allowed"))
         };
@@ -118,9 +118,11 @@ fn evaluation_pipelines_any_number_of_micro_batches() {
 
 #[test]
 fn a_pipeline_of_one_rank_exchanges_nothing() {
-    for (kind, chunks) in
-        [(ScheduleKind::GPipe, 1), (ScheduleKind::OneFOneB, 1), (ScheduleKind::Interleaved, 3)]
-    {
+    for (kind, chunks) in [
+        (PipelineScheduleKind::GPipe, 1),
+        (PipelineScheduleKind::OneFOneB, 1),
+        (PipelineScheduleKind::Interleaved, 3),
+    ] {
         let pipeline = Pipeline::new(kind, 1, chunks, 4).unwrap();
         let transfer = |action: &Action| matches!(action, Action::Send { .. } | Action::Receive { .. });
         assert!(!pipeline.actions(0).iter().any(transfer), "{kind}");
@@ -150,9 +152,9 @@ proptest! {
         ratio in 0.2..5.0,
     ) {
         for (kind, chunks, micro_batches) in [
-            (ScheduleKind::GPipe, 1, batches),
-            (ScheduleKind::OneFOneB, 1, batches),
-            (ScheduleKind::Interleaved, chunks, groups * stages),
+            (PipelineScheduleKind::GPipe, 1, batches),
+            (PipelineScheduleKind::OneFOneB, 1, batches),
+            (PipelineScheduleKind::Interleaved, chunks, groups * stages),
         ] {
             let pipeline = Pipeline::new(kind, stages, chunks, micro_batches).unwrap();
             prop_assert_eq!(pipeline.check(), Ok(()));

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use brigade_comm::{DType, Group, OpType, ReduceOp};
 use brigade_core::{
-    Collectives, Error, Message, Operation, Pending, PendingTensor, PendingValues, Result, Traffic,
+    CollectiveKind, Collectives, Error, Message, Pending, PendingTensor, PendingValues, Result, Traffic,
 };
 use brigade_host::message::describe;
 use brigade_host::{HostCollectives, Placement};
@@ -54,7 +54,7 @@ impl NcclCollectives {
     /// only owner of its memory.
     fn run(
         &self,
-        operation: Operation,
+        operation: CollectiveKind,
         tensor: Tensor<1>,
         elements: usize,
         in_place: bool,
@@ -78,9 +78,9 @@ impl NcclCollectives {
             let (send, bytes) = (from.address, input.bytes());
             memory.push(from);
             let kind = match operation {
-                Operation::ReduceScatter => OpType::ReduceScatter,
-                Operation::AllGather => OpType::AllGather,
-                Operation::Broadcast => OpType::Broadcast,
+                CollectiveKind::ReduceScatter => OpType::ReduceScatter,
+                CollectiveKind::AllGather => OpType::AllGather,
+                CollectiveKind::Broadcast => OpType::Broadcast,
                 _ => OpType::AllReduce,
             };
             let buffers = Buffers { send, recv, dtype };
@@ -104,7 +104,7 @@ impl NcclCollectives {
         move || Err(error)
     }
 
-    fn count(&self, operation: Operation, bytes: usize) {
+    fn count(&self, operation: CollectiveKind, bytes: usize) {
         let mut traffic = lock(&self.traffic);
         let count = traffic.entry(operation).or_default();
         *count = (count.0 + 1, count.1 + bytes as u64);
@@ -127,11 +127,11 @@ impl Collectives for NcclCollectives {
 
     fn all_reduce(&self, tensor: Tensor<1>) -> PendingTensor {
         let (elements, bytes) = extent(&tensor);
-        self.count(Operation::AllReduce, 2 * self.half(bytes));
+        self.count(CollectiveKind::AllReduce, 2 * self.half(bytes));
         if elements == 0 {
             return PendingTensor::ready(tensor);
         }
-        self.run(Operation::AllReduce, tensor, elements, true, |call, Buffers { send, recv, dtype }| {
+        self.run(CollectiveKind::AllReduce, tensor, elements, true, |call, Buffers { send, recv, dtype }| {
             // SAFETY: both have `elements` elements, and are held until the operation is done.
             unsafe { call.all_reduce(send, recv, elements, dtype, ReduceOp::Sum) }
         })
@@ -144,11 +144,11 @@ impl Collectives for NcclCollectives {
             let text = format!("reduce_scatter of {elements} elements over {} ranks", self.size());
             return PendingTensor::new(self.failed(Error::collective(text)));
         }
-        self.count(Operation::ReduceScatter, self.half(bytes));
+        self.count(CollectiveKind::ReduceScatter, self.half(bytes));
         if elements == 0 {
             return PendingTensor::ready(tensor);
         }
-        self.run(Operation::ReduceScatter, tensor, own, false, |call, Buffers { send, recv, dtype }| {
+        self.run(CollectiveKind::ReduceScatter, tensor, own, false, |call, Buffers { send, recv, dtype }| {
             // SAFETY: the input has `own` elements for each rank and the output has `own`; both are held until the operation
             // is done.
             unsafe { call.reduce_scatter(send, recv, own, dtype, ReduceOp::Sum) }
@@ -157,12 +157,12 @@ impl Collectives for NcclCollectives {
 
     fn all_gather(&self, tensor: Tensor<1>) -> PendingTensor {
         let (elements, bytes) = extent(&tensor);
-        self.count(Operation::AllGather, bytes * (self.size() - 1));
+        self.count(CollectiveKind::AllGather, bytes * (self.size() - 1));
         if elements == 0 {
             return PendingTensor::ready(tensor);
         }
         self.run(
-            Operation::AllGather,
+            CollectiveKind::AllGather,
             tensor,
             elements * self.size(),
             false,
@@ -177,7 +177,7 @@ impl Collectives for NcclCollectives {
     fn broadcast(&self, tensor: Tensor<1>, root: usize) -> PendingTensor {
         let (elements, bytes) = extent(&tensor);
         let sent = if root == self.rank() { bytes * (self.size() - 1) } else { 0 };
-        self.count(Operation::Broadcast, sent);
+        self.count(CollectiveKind::Broadcast, sent);
         if root >= self.size() {
             let text = format!("broadcast from rank {root}: the group has {} ranks", self.size());
             return PendingTensor::new(self.failed(Error::collective(text)));
@@ -185,7 +185,7 @@ impl Collectives for NcclCollectives {
         if elements == 0 {
             return PendingTensor::ready(tensor);
         }
-        self.run(Operation::Broadcast, tensor, elements, true, |call, Buffers { send, recv, dtype }| {
+        self.run(CollectiveKind::Broadcast, tensor, elements, true, |call, Buffers { send, recv, dtype }| {
             // SAFETY: both have `elements` elements, and are held until the operation is done.
             unsafe { call.broadcast(send, recv, elements, dtype, root) }
         })
@@ -194,7 +194,7 @@ impl Collectives for NcclCollectives {
     /// From GPU to GPU to neighbours in the pipeline, and through the host to other ranks.
     fn send(&self, message: Message, to: usize) -> Pending<()> {
         let Some(comm_stream) = self.links.to.get(&to) else { return self.host.send(message, to) };
-        self.count(Operation::Send, message.iter().flatten().map(brigade_core::Part::bytes).sum());
+        self.count(CollectiveKind::Send, message.iter().flatten().map(brigade_core::Part::bytes).sum());
         let start = || {
             let description = describe(&message)?;
             let outgoing = Outgoing::new(message)?;
@@ -244,7 +244,7 @@ impl Collectives for NcclCollectives {
     fn traffic(&self) -> Traffic {
         let mut traffic = lock(&self.traffic).clone();
         let host = self.host.traffic();
-        for operation in [Operation::AllGatherScalars, Operation::Barrier] {
+        for operation in [CollectiveKind::AllGatherScalars, CollectiveKind::Barrier] {
             traffic.insert(operation, host.get(&operation).copied().unwrap_or_default());
         }
         traffic

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use brigade_comm::{DType, OpType, ReduceOp};
 use brigade_cuda::GroupCall;
-use brigade_plan::ScheduleKind::{self, GPipe, Interleaved, OneFOneB};
+use brigade_plan::PipelineScheduleKind::{self, GPipe, Interleaved, OneFOneB};
 
 use crate::harness::{SOON, assert_contains, count, eventually, in_driver};
 use crate::simulation::{Compiles, EXITED, Mesh, OrderKind, Plan, RankExit, Sharding, Sim, run_step};
@@ -21,7 +21,7 @@ struct Case {
 }
 
 impl Case {
-    fn new(schedule: ScheduleKind, pp: usize, micro_batches: usize) -> Self {
+    fn new(schedule: PipelineScheduleKind, pp: usize, micro_batches: usize) -> Self {
         let sim = Sim { mesh: Mesh { pp, dp: 1 }, order: OrderKind::Counter, timeout: SOON };
         let plan = Plan {
             schedule,

@@ -6,8 +6,8 @@ use std::thread;
 use std::time::Duration;
 
 use brigade_core::{
-    Collectives, Filled, Message, Operation, Pending, PendingTensor, PendingValues, Refillable, Result,
-    Traffic,
+    CollectiveKind, Collectives, Message, Pending, PendingTensor, PendingValues, ReshardedBuffer, Result,
+    Traffic, UnshardedBuffer,
 };
 use brigade_host::HostCollectives;
 use burn::tensor::{Bytes, Device, FloatDType, Tensor};
@@ -234,14 +234,19 @@ impl Collectives for Faulty {
 
     fn traffic(&self) -> Traffic {
         let mut traffic = self.ranks.traffic();
-        if let (Fault::Traffic, Some(count)) = (self.fault, traffic.get_mut(&Operation::AllReduce)) {
+        if let (Fault::Traffic, Some(count)) = (self.fault, traffic.get_mut(&CollectiveKind::AllReduce)) {
             count.1 /= 2;
         }
         traffic
     }
 
-    fn refillable(&self, shard: usize, dtype: FloatDType, device: &Device) -> Option<Box<dyn Refillable>> {
-        let buffer = self.ranks.refillable(shard, dtype, device)?;
+    fn unsharded_buffer(
+        &self,
+        shard: usize,
+        dtype: FloatDType,
+        device: &Device,
+    ) -> Option<Box<dyn ReshardedBuffer>> {
+        let buffer = self.ranks.unsharded_buffer(shard, dtype, device)?;
         if self.fault != Fault::Refill {
             return Some(buffer);
         }
@@ -256,31 +261,31 @@ struct Elsewhere<B: ?Sized> {
     tensor: Tensor<1>,
 }
 
-impl Refillable for Elsewhere<dyn Refillable> {
+impl ReshardedBuffer for Elsewhere<dyn ReshardedBuffer> {
     fn tensor(&self) -> Tensor<1> {
         self.tensor.clone()
     }
 
-    unsafe fn fill(self: Box<Self>, shard: Tensor<1>) -> Pending<Box<dyn Filled>> {
+    unsafe fn all_gather(self: Box<Self>, shard: Tensor<1>) -> Pending<Box<dyn UnshardedBuffer>> {
         // SAFETY: the caller's.
-        let filled = unsafe { self.buffer.fill(shard) }.wait();
+        let filled = unsafe { self.buffer.all_gather(shard) }.wait();
         Pending::new(|| {
             filled.map(|buffer| {
                 let tensor = moved(buffer.tensor());
-                Box::new(Elsewhere { buffer, tensor }) as Box<dyn Filled>
+                Box::new(Elsewhere { buffer, tensor }) as Box<dyn UnshardedBuffer>
             })
         })
     }
 }
 
-impl Filled for Elsewhere<dyn Filled> {
+impl UnshardedBuffer for Elsewhere<dyn UnshardedBuffer> {
     fn tensor(&self) -> Tensor<1> {
         self.tensor.clone()
     }
 
-    unsafe fn release(self: Box<Self>) -> Box<dyn Refillable> {
+    unsafe fn reshard(self: Box<Self>) -> Box<dyn ReshardedBuffer> {
         // SAFETY: the caller's.
-        let buffer = unsafe { self.buffer.release() };
+        let buffer = unsafe { self.buffer.reshard() };
         Box::new(Elsewhere { buffer, tensor: self.tensor })
     }
 }

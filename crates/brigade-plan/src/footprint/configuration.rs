@@ -2,10 +2,10 @@
 
 use thiserror::Error;
 
-use super::inside::Inside;
-use crate::residency::Release;
-use crate::schedule::{Pipeline, ScheduleError, ScheduleKind};
+use super::sizes::{BoundaryTensor, SavedActivations, UnitSize};
+use crate::schedule::{Pipeline, PipelineScheduleKind, ScheduleError};
 use crate::split::{SplitError, by_hand};
+use crate::unshard::ReshardPolicy;
 
 /// Elements per chunk of a flat buffer: the unit in which norms are summed, and of which shard boundaries are
 /// multiples.
@@ -17,28 +17,6 @@ const MOST_AHEAD: usize = 1000;
 /// Most blocks of a model.
 const MOST_BLOCKS: usize = 1 << 20;
 
-/// Parameters in one flat buffer: those of a block, or one that several blocks share.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UnitSize {
-    /// Number of elements, without padding.
-    pub elements: usize,
-    /// The block that owns the parameters; its stage sums their gradients and steps them.
-    pub home: usize,
-    /// The blocks that read the parameters, in order; the home is the first of them.
-    pub users: Vec<usize>,
-}
-
-/// One tensor of the activation between two blocks, for one micro-batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CutTensor {
-    /// Its size in bytes.
-    pub bytes: u64,
-    /// Its number of dimensions.
-    pub dimensions: usize,
-    /// Whether a gradient flows back through it, of the same size: not through integers.
-    pub has_gradient: bool,
-}
-
 /// The configuration of a run, as far as its cost depends on it. The default is one rank with plain fp32 AdamW,
 /// one micro-batch, and a model without blocks, which is refused.
 #[derive(Debug, Clone, PartialEq)]
@@ -47,9 +25,9 @@ pub struct Configuration {
     pub units: Vec<UnitSize>,
     /// The tensors that go into each block; none for a block where they are not known, which then count as nothing.
     /// Empty where none are known.
-    pub cuts: Vec<Vec<CutTensor>>,
+    pub boundary_activations: Vec<Vec<BoundaryTensor>>,
     /// What each block needs inside, and then the loss. Empty where that is not known, which then counts as nothing.
-    pub insides: Vec<Inside>,
+    pub saved_activations: Vec<SavedActivations>,
     /// Pipeline stages.
     pub pp: usize,
     /// Data-parallel ranks of each stage.
@@ -57,7 +35,7 @@ pub struct Configuration {
     /// Number of blocks in each of the `pp · chunks` parts of the model, in order.
     pub split: Vec<usize>,
     /// The schedule of the pipeline; without effect where there is one stage with one chunk.
-    pub schedule: ScheduleKind,
+    pub schedule: PipelineScheduleKind,
     /// Chunks of blocks per stage.
     pub chunks: usize,
     /// Micro-batches of a rank in a step.
@@ -65,7 +43,7 @@ pub struct Configuration {
     /// 0 to 3: nothing, optimizer state, gradients too, parameters too are sharded over the data-parallel ranks.
     pub zero_stage: u8,
     /// ZeRO-3: when gathered parameters are freed.
-    pub release: Release,
+    pub reshard: ReshardPolicy,
     /// ZeRO-3: how many blocks ahead parameters are gathered.
     pub prefetch: usize,
     /// ZeRO-2 and ZeRO-3: whether gradients are summed over the ranks at every micro-batch, or once a step.
@@ -79,7 +57,7 @@ pub struct Configuration {
     pub reduce_bytes: usize,
     /// Bytes of optimizer state per element: 8 for Adam and AdamW.
     pub optimizer_bytes: usize,
-    /// Whether the optimizer's state and the fp32 values that it steps are kept on another device than the blocks'.
+    /// Whether the optimizer's state and the fp32 values that it steps are saved on another device than the blocks'.
     pub offload: bool,
 }
 
@@ -87,16 +65,16 @@ impl Default for Configuration {
     fn default() -> Self {
         Self {
             units: Vec::new(),
-            cuts: Vec::new(),
-            insides: Vec::new(),
+            boundary_activations: Vec::new(),
+            saved_activations: Vec::new(),
             pp: 1,
             dp: 1,
             split: Vec::new(),
-            schedule: ScheduleKind::default(),
+            schedule: PipelineScheduleKind::default(),
             chunks: 1,
             micro_batches: 1,
             zero_stage: 0,
-            release: Release::AfterUseUnlessNext,
+            reshard: ReshardPolicy::AfterUseUnlessNext,
             prefetch: 1,
             reduce_each_micro_batch: true,
             recompute_every: 0,
@@ -138,7 +116,7 @@ fn setting(
 }
 
 impl Configuration {
-    /// Whether units are cut into shards, one for each data-parallel rank.
+    /// Whether units are boundary into shards, one for each data-parallel rank.
     pub(super) fn is_sharded(&self) -> bool {
         self.zero_stage >= 1 && self.dp > 1
     }
@@ -153,7 +131,7 @@ impl Configuration {
         self.zero_stage >= 3 && self.dp > 1
     }
 
-    /// Elements of a unit's whole buffer, padded where it is cut into shards, and of a rank's own part.
+    /// Elements of a unit's whole buffer, padded where it is boundary into shards, and of a rank's own part.
     pub(super) fn lengths(&self, elements: usize) -> (usize, usize) {
         if self.is_sharded() {
             let whole = elements.next_multiple_of(CHUNK * self.dp);
@@ -169,13 +147,13 @@ impl Configuration {
     }
 
     /// The tensors that go into a block, as far as they are known.
-    pub(super) fn cut(&self, block: usize) -> &[CutTensor] {
-        self.cuts.get(block).map_or(&[], Vec::as_slice)
+    pub(super) fn boundary(&self, block: usize) -> &[BoundaryTensor] {
+        self.boundary_activations.get(block).map_or(&[], Vec::as_slice)
     }
 
     /// The schedule that runs.
-    pub(super) fn kind(&self) -> ScheduleKind {
-        if self.pp == 1 && self.chunks == 1 { ScheduleKind::default() } else { self.schedule }
+    pub(super) fn kind(&self) -> PipelineScheduleKind {
+        if self.pp == 1 && self.chunks == 1 { PipelineScheduleKind::default() } else { self.schedule }
     }
 
     /// Checks everything, and makes the pipeline.
@@ -187,14 +165,14 @@ impl Configuration {
             return Err(setting("sum of pipeline.stages", blocks, allowed));
         }
         by_hand(&self.split, blocks, self.pp * self.chunks)?;
-        if !self.cuts.is_empty() && self.cuts.len() != blocks {
+        if !self.boundary_activations.is_empty() && self.boundary_activations.len() != blocks {
             let allowed = format!("the model has {blocks} blocks; each needs its tensors, or none of them");
-            return Err(setting("number of cuts", self.cuts.len(), allowed));
+            return Err(setting("number of boundary activations", self.boundary_activations.len(), allowed));
         }
-        if !self.insides.is_empty() && self.insides.len() != blocks + 1 {
+        if !self.saved_activations.is_empty() && self.saved_activations.len() != blocks + 1 {
             let allowed =
                 format!("the model has {blocks} blocks, and a loss; each needs its own, or none of them");
-            return Err(setting("number of insides", self.insides.len(), allowed));
+            return Err(setting("number of saved activations", self.saved_activations.len(), allowed));
         }
         if self.dp == 0 {
             return Err(setting("mesh.dp (--dp)", self.dp, "at least 1 is needed"));
@@ -233,12 +211,14 @@ impl Configuration {
             let padded = unit.elements as f64 + CHUNK as f64 * self.dp as f64;
             padded * (16.0 * unit.users.len() as f64 * passes + self.optimizer_bytes as f64)
         };
-        let tensor = |tensor: &CutTensor| tensor.bytes as f64 + 16.0 + 8.0 * tensor.dimensions as f64;
+        let tensor = |tensor: &BoundaryTensor| tensor.bytes as f64 + 16.0 + 8.0 * tensor.dimensions as f64;
         let units: f64 = self.units.iter().map(unit).sum();
-        let tensors: f64 = self.cuts.iter().flatten().map(tensor).sum();
-        let inside = |inside: &Inside| inside.kept as f64 + inside.peak as f64 + inside.output as f64;
-        let insides: f64 = self.insides.iter().map(inside).sum();
-        let (bytes, most) = (units + 4.0 * passes * (tensors + insides), i64::MAX as f64);
+        let tensors: f64 = self.boundary_activations.iter().flatten().map(tensor).sum();
+        let saved_activations = |saved_activations: &SavedActivations| {
+            saved_activations.saved as f64 + saved_activations.peak as f64 + saved_activations.output as f64
+        };
+        let saved_activations: f64 = self.saved_activations.iter().map(saved_activations).sum();
+        let (bytes, most) = (units + 4.0 * passes * (tensors + saved_activations), i64::MAX as f64);
         if bytes < most {
             return Ok(());
         }

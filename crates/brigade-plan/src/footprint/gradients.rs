@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::holding::{Held, Holding};
+use super::stage_units::{StageUnit, StageUnits};
 use crate::schedule::Action;
 
 /// Most sums over the ranks that are on their way at once where each micro-batch is summed: each holds a whole
@@ -37,16 +37,18 @@ struct Gradients {
 /// Bytes of gradients on a rank: when all are summed, and at most.
 ///
 /// A unit's gradient of a micro-batch is complete in the backward of its owner, the first block that reads it.
-pub(super) fn gradients(holding: &Holding<'_>) -> (u64, u64) {
-    let mut gradients = Gradients::new(&holding.units);
-    for action in &holding.program.actions {
+pub(super) fn gradients(stage_units: &StageUnits<'_>) -> (u64, u64) {
+    let mut gradients = Gradients::new(&stage_units.units);
+    for action in &stage_units.schedule.actions {
         let Action::Backward(task) = action else { continue };
-        for block in holding.stage.blocks(task.chunk).rev() {
-            for unit in holding.by_block[block].iter().filter(|unit| holding.units[**unit].home == block) {
-                if holding.configuration.sums_each_micro_batch() {
+        for block in stage_units.stage.blocks(task.chunk).rev() {
+            for unit in
+                stage_units.by_block[block].iter().filter(|unit| stage_units.units[**unit].home == block)
+            {
+                if stage_units.configuration.sums_each_micro_batch() {
                     gradients.reduce_at_once(*unit);
                 } else {
-                    gradients.add(*unit, holding.configuration.micro_batches);
+                    gradients.add(*unit, stage_units.configuration.micro_batches);
                 }
             }
         }
@@ -58,8 +60,8 @@ pub(super) fn gradients(holding: &Holding<'_>) -> (u64, u64) {
 }
 
 impl Gradients {
-    fn new(units: &[Held]) -> Self {
-        let slot = |held: &Held| {
+    fn new(units: &[StageUnit]) -> Self {
+        let slot = |held: &StageUnit| {
             let bytes = |elements: usize| BYTES * elements as u64;
             Slot { whole: bytes(held.length), own: bytes(held.own), terms: 0, own_terms: 0 }
         };

@@ -1,32 +1,15 @@
 //! Bytes that a rank holds.
 
+use super::activations::saved_activations;
 use super::configuration::Configuration;
 use super::gradients::gradients;
-use super::holding::{Held, Holding};
-use super::inside::inside;
-use crate::residency::most_gathered;
+use super::sizes::Amount;
+use super::stage_units::{StageUnit, StageUnits};
 use crate::schedule::{Action, formula};
+use crate::unshard::most_unsharded;
 
 /// Bytes of a master value, and of a gradient.
 const FP32: u64 = 4;
-
-/// Bytes of one kind on one rank.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Amount {
-    /// The plain formula: no padding, nothing on its way, the stage's parameters divided evenly over the ranks.
-    pub formula: u64,
-    /// At the end of a step.
-    pub live: u64,
-    /// At most.
-    pub peak: u64,
-}
-
-impl Amount {
-    /// What is held at most beyond the formula.
-    pub fn working_set(&self) -> u64 {
-        self.peak.saturating_sub(self.formula)
-    }
-}
 
 /// What a rank's tensors are for, in bytes. Ψ are the elements that the stage's blocks read, each shared parameter
 /// once, and Ψₛ those of them that the stage steps: all but shared parameters that another stage owns.
@@ -44,54 +27,55 @@ pub struct MemoryFootprint {
     pub gradients: Amount,
     /// The optimizer's state. Formula for 8 bytes an element: `8Ψₛ`, sharded `8Ψₛ/dp`.
     pub optimizer: Amount,
-    /// At the cuts between blocks: the inputs of the blocks and the outputs of chunks whose graphs are kept, of all
+    /// At the boundaries between blocks: the inputs of the blocks and the outputs of chunks whose graphs are kept, of all
     /// micro-batches in flight. Its formula is the most in flight times the largest chunk's.
-    pub activations: Amount,
-    /// Inside the blocks and the loss: what their graphs keep, of all micro-batches in flight, and what the one that runs
-    /// needs, as far as [`Configuration::insides`] tells.
-    pub inside: Amount,
+    pub boundary_activations: Amount,
+    /// Inside the blocks and the loss: what their graphs keep, of all micro-batches in flight, and what the block that runs
+    /// needs, as far as [`Configuration::saved_activations`] tells.
+    pub saved_activations: Amount,
 }
 
 impl MemoryFootprint {
     /// The peaks together. They need not come at the same time: it is an upper bound.
     pub fn peak(&self) -> u64 {
-        let Self { parameters, gradients, optimizer, activations, inside } = self;
-        parameters.peak + gradients.peak + optimizer.peak + activations.peak + inside.peak
+        let Self { parameters, gradients, optimizer, boundary_activations, saved_activations } = self;
+        parameters.peak + gradients.peak + optimizer.peak + boundary_activations.peak + saved_activations.peak
     }
 }
 
-pub(super) fn memory(holding: &Holding<'_>) -> MemoryFootprint {
-    let configuration = holding.configuration;
-    let all: u64 = holding.units.iter().map(|unit| unit.elements as u64).sum();
-    let stepped = sum_stepped(holding, |unit| unit.elements);
+pub(super) fn memory(stage_units: &StageUnits<'_>) -> MemoryFootprint {
+    let configuration = stage_units.configuration;
+    let all: u64 = stage_units.units.iter().map(|unit| unit.elements as u64).sum();
+    let stepped = sum_stepped(stage_units, |unit| unit.elements);
     let shards = if configuration.is_sharded() { configuration.dp as u64 } else { 1 };
     let state = configuration.optimizer_bytes as u64;
 
-    let parameters = parameters(holding, all, stepped, shards);
-    let (live, peak) = gradients(holding);
+    let parameters = parameters(stage_units, all, stepped, shards);
+    let (live, peak) = gradients(stage_units);
     let gradient_shards = if configuration.sums_each_micro_batch() { shards } else { 1 };
     let gradients = Amount { formula: (FP32 * stepped).div_ceil(gradient_shards), live, peak };
     // The state has no padding: the first rank's shard has the least of it.
-    let state_elements = sum_stepped(holding, |unit| unit.own.min(unit.elements));
+    let state_elements = sum_stepped(stage_units, |unit| unit.own.min(unit.elements));
     let optimizer = Amount {
         formula: (state * stepped).div_ceil(shards),
         live: state * state_elements,
         peak: state * state_elements,
     };
-    let (activations, inside) = (activations(holding), inside(holding));
-    MemoryFootprint { parameters, gradients, optimizer, activations, inside }
+    let (boundary_activations, saved_activations) =
+        (boundary_activations(stage_units), saved_activations(stage_units));
+    MemoryFootprint { parameters, gradients, optimizer, boundary_activations, saved_activations }
 }
 
 /// The elements of the units that the stage steps.
-fn sum_stepped(holding: &Holding<'_>, elements: impl Fn(&Held) -> usize) -> u64 {
-    holding.units.iter().filter(|unit| unit.is_stepped).map(|unit| elements(unit) as u64).sum()
+fn sum_stepped(stage_units: &StageUnits<'_>, elements: impl Fn(&StageUnit) -> usize) -> u64 {
+    stage_units.units.iter().filter(|unit| unit.is_stepped).map(|unit| elements(unit) as u64).sum()
 }
 
-fn parameters(holding: &Holding<'_>, all: u64, stepped: u64, shards: u64) -> Amount {
-    let configuration = holding.configuration;
+fn parameters(stage_units: &StageUnits<'_>, all: u64, stepped: u64, shards: u64) -> Amount {
+    let configuration = stage_units.configuration;
     let (compute, gathers) = (configuration.compute_bytes as u64, configuration.gathers());
     let has_masters = compute != FP32 || configuration.offload;
-    let held = |unit: &Held| {
+    let held = |unit: &StageUnit| {
         let own = match unit.is_stepped {
             true if gathers || has_masters => FP32 * unit.own as u64,
             false if gathers => compute * unit.own as u64,
@@ -105,35 +89,35 @@ fn parameters(holding: &Holding<'_>, all: u64, stepped: u64, shards: u64) -> Amo
         false if has_masters => compute * all + (FP32 * stepped).div_ceil(shards),
         false => compute * all,
     };
-    let live = holding.units.iter().map(held).sum();
-    let lengths: Vec<usize> = holding.units.iter().map(|unit| unit.length).collect();
-    let gathered = compute * most_gathered(&holding.program.moves, &lengths) as u64;
+    let live = stage_units.units.iter().map(held).sum();
+    let lengths: Vec<usize> = stage_units.units.iter().map(|unit| unit.length).collect();
+    let gathered = compute * most_unsharded(&stage_units.schedule.unshard_plan, &lengths) as u64;
     Amount { formula, live, peak: live + gathered }
 }
 
-fn activations(holding: &Holding<'_>) -> Amount {
-    let configuration = holding.configuration;
-    let bytes = |block: usize| configuration.cut(block).iter().map(|tensor| tensor.bytes).sum::<u64>();
-    let kept = |chunk: usize| {
-        let blocks = holding.stage.blocks(chunk);
+fn boundary_activations(stage_units: &StageUnits<'_>) -> Amount {
+    let configuration = stage_units.configuration;
+    let bytes = |block: usize| configuration.boundary(block).iter().map(|tensor| tensor.bytes).sum::<u64>();
+    let saved = |chunk: usize| {
+        let blocks = stage_units.stage.blocks(chunk);
         // The graph of a chunk's last block holds its output; the loss takes the model's.
-        let is_last = holding.stage.virtual_stage(chunk) == holding.stage.last_virtual_stage();
+        let is_last = stage_units.stage.virtual_stage(chunk) == stage_units.stage.last_virtual_stage();
         let keeps_output = !is_last && !configuration.recomputes(blocks.end - 1);
         let output = if keeps_output { bytes(blocks.end) } else { 0 };
         blocks.map(bytes).sum::<u64>() + output
     };
-    let kept: Vec<u64> = (0..configuration.chunks).map(kept).collect();
+    let saved: Vec<u64> = (0..configuration.chunks).map(saved).collect();
     let (mut live, mut peak) = (0, 0);
-    for action in &holding.program.actions {
+    for action in &stage_units.schedule.actions {
         match action {
-            Action::Forward(task) => live += kept[task.chunk],
-            Action::Backward(task) => live -= kept[task.chunk],
+            Action::Forward(task) => live += saved[task.chunk],
+            Action::Backward(task) => live -= saved[task.chunk],
             _ => {}
         }
         peak = peak.max(live);
     }
     let Configuration { pp, chunks, micro_batches, .. } = *configuration;
-    let rank = holding.stage.rank;
+    let rank = stage_units.stage.rank;
     let in_flight = formula::peak_in_flight(configuration.kind(), pp, chunks, micro_batches, rank) as u64;
-    Amount { formula: in_flight * kept.iter().max().copied().unwrap_or(0), live, peak }
+    Amount { formula: in_flight * saved.iter().max().copied().unwrap_or(0), live, peak }
 }

@@ -1,21 +1,22 @@
 //! What a configuration costs each rank: bytes that it holds, calls and bytes that it sends in a step.
 //!
-//! - The numbers are those that a run counts. They come from performing each stage's [`Program`](crate::Program)
+//! - The numbers are those that a run counts. They come from performing each stage's [`StageSchedule`](crate::StageSchedule)
 //!   on paper, with the rules of the training step for what is held when.
 //! - Beside them stand the formulas of the ZeRO paper (Rajbhandari et al. 2020, "ZeRO: memory optimizations toward
 //!   training trillion parameter models"). What a stage holds beyond its formula is its working set.
 //! - The data-parallel ranks of a stage are alike, but for remainders of at most a few elements per unit. Where they
 //!   differ, the numbers are the largest rank's, which is the first.
-//! - What blocks need inside them ([`Inside`]) is as the model tells it; a run does not count that, but its device does.
+//! - What blocks need inside them ([`SavedActivations`]) is as the model tells it; a run does not count that, but its device does.
 //! - What is not here: parameters that are not trained, what the optimizer needs while it steps, a shared parameter's
 //!   gradient on its way to the block that owns it, exchanges of a few numbers (losses, norms).
 
+mod activations;
 mod configuration;
 mod gradients;
-mod holding;
-mod inside;
 mod memory;
 mod render;
+mod sizes;
+mod stage_units;
 mod traffic;
 
 #[cfg(test)]
@@ -23,13 +24,13 @@ mod tests;
 
 use std::ops::Range;
 
-pub use configuration::{CHUNK, Configuration, CutTensor, FootprintError, UnitSize};
+pub use configuration::{CHUNK, Configuration, FootprintError};
 pub use gradients::REDUCING;
-pub use inside::Inside;
-pub use memory::{Amount, MemoryFootprint};
+pub use memory::MemoryFootprint;
+pub use sizes::{Amount, BoundaryTensor, SavedActivations, UnitSize};
 pub use traffic::{Sent, StepTraffic};
 
-use holding::Holding;
+use stage_units::StageUnits;
 
 /// The cost of a configuration, stage by stage.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,11 +73,11 @@ impl Footprint {
     pub fn of(configuration: &Configuration) -> Result<Self, FootprintError> {
         let pipeline = configuration.checked()?;
         let stage = |rank| {
-            let holding = Holding::new(configuration, &pipeline, rank);
+            let stage_units = StageUnits::new(configuration, &pipeline, rank);
             StageFootprint {
-                blocks: (0..configuration.chunks).map(|chunk| holding.stage.blocks(chunk)).collect(),
-                memory: memory::memory(&holding),
-                traffic: traffic::traffic(&holding),
+                blocks: (0..configuration.chunks).map(|chunk| stage_units.stage.blocks(chunk)).collect(),
+                memory: memory::memory(&stage_units),
+                traffic: traffic::traffic(&stage_units),
             }
         };
         Ok(Self { stages: (0..configuration.pp).map(stage).collect() })

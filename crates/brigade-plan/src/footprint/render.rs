@@ -40,7 +40,8 @@ fn blocks(stage: &StageFootprint) -> String {
 }
 
 fn memory_cells(memory: &MemoryFootprint) -> Vec<String> {
-    let MemoryFootprint { parameters, gradients, optimizer, activations, inside } = memory;
+    let MemoryFootprint { parameters, gradients, optimizer, boundary_activations, saved_activations } =
+        memory;
     let besides = |extra: u64, what: &str| match extra {
         0 => String::new(),
         _ => format!(" (+ {} {what})", bytes(extra)),
@@ -52,8 +53,8 @@ fn memory_cells(memory: &MemoryFootprint) -> Vec<String> {
         format!("parameters {}{gathered}", bytes(parameters.live)),
         format!("gradients {}{working_set}", bytes(gradients.formula)),
         format!("optimizer {}", bytes(optimizer.peak)),
-        format!("activations {}", known(activations)),
-        format!("inside blocks {}", known(inside)),
+        format!("boundary activations {}", known(boundary_activations)),
+        format!("saved activations {}", known(saved_activations)),
         format!("together {}", bytes(memory.peak())),
     ]
 }

@@ -1,7 +1,8 @@
 //! Calls and bytes that a rank sends in a step.
 
-use super::configuration::{Configuration, CutTensor, UnitSize};
-use super::holding::Holding;
+use super::configuration::Configuration;
+use super::sizes::{BoundaryTensor, UnitSize};
+use super::stage_units::StageUnits;
 use crate::schedule::{Action, Pass, Task};
 
 /// Bytes that a message between stages has at its end: the length of its description.
@@ -32,7 +33,7 @@ pub struct StepTraffic {
     pub reduce_scatter: Sent,
     /// Parameters, from shards: after the optimizer's step, or under ZeRO-3 before their use.
     pub all_gather: Sent,
-    /// Messages between stages: activations forward; their gradients backward, and with them, at each cut between the
+    /// Messages between stages: activations forward; their gradients backward, and with them, at each boundary between the
     /// block that owns a shared parameter and the last one that reads it, the parameter's whole gradient; the new values
     /// of shared parameters to the other stages that read them. A message describes its tensors; those bytes count.
     pub send: Sent,
@@ -63,14 +64,14 @@ impl Sent {
     }
 }
 
-pub(super) fn traffic(holding: &Holding<'_>) -> StepTraffic {
-    let configuration = holding.configuration;
+pub(super) fn traffic(stage_units: &StageUnits<'_>) -> StepTraffic {
+    let configuration = stage_units.configuration;
     let ranks = configuration.dp as u64;
     let (compute, reduce) = (configuration.compute_bytes as u64, configuration.reduce_bytes as u64);
     let mut traffic = StepTraffic::default();
     if ranks > 1 {
         let sums = if configuration.sums_each_micro_batch() { configuration.micro_batches as u64 } else { 1 };
-        for unit in holding.units.iter().filter(|unit| unit.is_stepped) {
+        for unit in stage_units.units.iter().filter(|unit| unit.is_stepped) {
             let (length, own) = (unit.length as u64, unit.own as u64);
             if configuration.is_sharded() {
                 traffic.reduce_scatter.add(sums, reduce * own * (ranks - 1));
@@ -80,42 +81,43 @@ pub(super) fn traffic(holding: &Holding<'_>) -> StepTraffic {
                 traffic.all_reduce.add(sums, reduce * (length - slice + slice * (ranks - 1)));
             }
         }
-        for (unit, calls) in holding.units.iter().zip(gathers(holding)) {
+        for (unit, calls) in stage_units.units.iter().zip(gathers(stage_units)) {
             traffic.all_gather.add(calls, compute * unit.own as u64 * (ranks - 1));
         }
     }
-    traffic.send = sends(holding);
+    traffic.send = sends(stage_units);
     traffic
 }
 
 /// How often each unit is gathered in a step.
-fn gathers(holding: &Holding<'_>) -> Vec<u64> {
-    let after_the_step = u64::from(holding.configuration.is_sharded() && !holding.configuration.gathers());
-    let mut gathers = vec![after_the_step; holding.units.len()];
-    for unit in holding.program.moves.iter().flat_map(|moves| &moves.gather) {
+fn gathers(stage_units: &StageUnits<'_>) -> Vec<u64> {
+    let after_the_step =
+        u64::from(stage_units.configuration.is_sharded() && !stage_units.configuration.gathers());
+    let mut gathers = vec![after_the_step; stage_units.units.len()];
+    for unit in stage_units.schedule.unshard_plan.iter().flat_map(|step| &step.unshard) {
         gathers[*unit] += 1;
     }
     gathers
 }
 
 /// Messages to other stages.
-fn sends(holding: &Holding<'_>) -> Sent {
-    let configuration = holding.configuration;
+fn sends(stage_units: &StageUnits<'_>) -> Sent {
+    let configuration = stage_units.configuration;
     let mut sent = Sent::default();
-    for action in &holding.program.actions {
+    for action in &stage_units.schedule.actions {
         if let Action::Send { pass, task: Task { chunk, .. }, .. } = action {
-            let blocks = holding.stage.blocks(*chunk);
+            let blocks = stage_units.stage.blocks(*chunk);
             let bytes = match pass {
-                Pass::Forward => activation(Pass::Forward, configuration.cut(blocks.end)),
+                Pass::Forward => activation(Pass::Forward, configuration.boundary(blocks.end)),
                 Pass::Backward => {
-                    let gradient = activation(Pass::Backward, configuration.cut(blocks.start));
+                    let gradient = activation(Pass::Backward, configuration.boundary(blocks.start));
                     gradient + riding(configuration, blocks.start)
                 }
             };
             sent.add(1, bytes);
         }
     }
-    for unit in holding.units.iter().filter(|unit| unit.is_stepped) {
+    for unit in stage_units.units.iter().filter(|unit| unit.is_stepped) {
         let values = configuration.compute_bytes as u64 * unit.own as u64;
         sent.add(unit.other_readers as u64, LENGTH + tensor(values, 1));
     }
@@ -123,12 +125,12 @@ fn sends(holding: &Holding<'_>) -> Sent {
 }
 
 /// The bytes of a message with an activation or its gradients; 0 where it is not known.
-fn activation(pass: Pass, cut: &[CutTensor]) -> u64 {
-    let part = |part: &CutTensor| match pass {
+fn activation(pass: Pass, boundary: &[BoundaryTensor]) -> u64 {
+    let part = |part: &BoundaryTensor| match pass {
         Pass::Backward if !part.has_gradient => ABSENT,
         _ => tensor(part.bytes, part.dimensions),
     };
-    if cut.is_empty() { 0 } else { LENGTH + cut.iter().map(part).sum::<u64>() }
+    if boundary.is_empty() { 0 } else { LENGTH + boundary.iter().map(part).sum::<u64>() }
 }
 
 /// The bytes of the shared parameters' gradients that ride along where the gradient of a block's input is sent.

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::ScheduleKind;
+use super::PipelineScheduleKind;
 
 /// Why there is no such schedule.
 #[derive(Debug, Clone, PartialEq, Error)]
@@ -31,7 +31,7 @@ pub enum ScheduleError {
     )]
     Chunks {
         /// The schedule.
-        kind: ScheduleKind,
+        kind: PipelineScheduleKind,
         /// The chunks that were asked for.
         chunks: usize,
     },

@@ -1,6 +1,6 @@
 //! What is known in closed form about schedules whose transfers take no time.
 
-use super::ScheduleKind;
+use super::PipelineScheduleKind;
 
 /// The share of a step in which a rank computes nothing: `(p - 1) / (v m + p - 1)` with `p` stages of `v`
 /// chunks and `m` micro-batches. It does not depend on how much longer a backward takes than a forward.
@@ -21,7 +21,7 @@ pub fn bubble_fraction(stages: usize, chunks: usize, micro_batches: usize) -> f6
 /// Narayanan et al. 2021, sections 2.2.1 and 2.2.2; the last is the warm-up of Megatron-LM's
 /// implementation and the forward after it. 0 where there is no such rank.
 pub fn peak_in_flight(
-    kind: ScheduleKind,
+    kind: PipelineScheduleKind,
     stages: usize,
     chunks: usize,
     micro_batches: usize,
@@ -29,9 +29,9 @@ pub fn peak_in_flight(
 ) -> usize {
     let Some(ranks_after) = stages.checked_sub(rank + 1) else { return 0 };
     match kind {
-        ScheduleKind::GPipe => micro_batches,
-        ScheduleKind::OneFOneB => micro_batches.min(ranks_after + 1),
-        ScheduleKind::Interleaved => {
+        PipelineScheduleKind::GPipe => micro_batches,
+        PipelineScheduleKind::OneFOneB => micro_batches.min(ranks_after + 1),
+        PipelineScheduleKind::Interleaved => {
             (chunks * micro_batches).min(2 * ranks_after + chunks.saturating_sub(1) * stages + 1)
         }
     }

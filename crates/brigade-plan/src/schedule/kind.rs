@@ -13,7 +13,7 @@ use super::ScheduleError;
 /// underscores, so that torchtitan's `GPipe`, `1F1B` and `Interleaved1F1B` are taken too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "&'static str")]
-pub enum ScheduleKind {
+pub enum PipelineScheduleKind {
     /// All forwards, then all backwards (Huang et al. 2019, GPipe).
     GPipe,
     /// One forward, one backward, after a warm-up that fills the pipeline (Narayanan et al. 2019,
@@ -25,7 +25,7 @@ pub enum ScheduleKind {
     Interleaved,
 }
 
-impl ScheduleKind {
+impl PipelineScheduleKind {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::GPipe, Self::OneFOneB, Self::Interleaved];
 
@@ -39,13 +39,13 @@ impl ScheduleKind {
     }
 }
 
-impl fmt::Display for ScheduleKind {
+impl fmt::Display for PipelineScheduleKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
 }
 
-impl FromStr for ScheduleKind {
+impl FromStr for PipelineScheduleKind {
     type Err = ScheduleError;
 
     fn from_str(given: &str) -> Result<Self, ScheduleError> {
@@ -57,7 +57,7 @@ impl FromStr for ScheduleKind {
     }
 }
 
-impl TryFrom<String> for ScheduleKind {
+impl TryFrom<String> for PipelineScheduleKind {
     type Error = ScheduleError;
 
     fn try_from(given: String) -> Result<Self, ScheduleError> {
@@ -65,8 +65,8 @@ impl TryFrom<String> for ScheduleKind {
     }
 }
 
-impl From<ScheduleKind> for &'static str {
-    fn from(kind: ScheduleKind) -> Self {
+impl From<PipelineScheduleKind> for &'static str {
+    fn from(kind: PipelineScheduleKind) -> Self {
         kind.name()
     }
 }

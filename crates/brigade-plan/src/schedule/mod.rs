@@ -25,7 +25,7 @@ mod transfers;
 
 pub use action::{Action, Pass, Task};
 pub use error::ScheduleError;
-pub use kind::ScheduleKind;
+pub use kind::PipelineScheduleKind;
 pub use simulate::{Span, Timeline};
 
 use shape::Shape;
@@ -39,7 +39,7 @@ pub struct Pipeline {
     pub chunks: usize,
     /// Micro-batches of the step.
     pub micro_batches: usize,
-    kind: Option<ScheduleKind>,
+    kind: Option<PipelineScheduleKind>,
     actions: Vec<Vec<Action>>,
 }
 
@@ -55,7 +55,7 @@ impl Pipeline {
     /// # Errors
     /// Where a number is 0 or does not go with the schedule; the text names the nearest that does.
     pub fn new(
-        kind: ScheduleKind,
+        kind: PipelineScheduleKind,
         stages: usize,
         chunks: usize,
         micro_batches: usize,
@@ -72,11 +72,11 @@ impl Pipeline {
             return Err(ScheduleError::Zero { option });
         }
         match kind {
-            ScheduleKind::GPipe | ScheduleKind::OneFOneB if chunks > 1 => {
+            PipelineScheduleKind::GPipe | PipelineScheduleKind::OneFOneB if chunks > 1 => {
                 return Err(ScheduleError::Chunks { kind, chunks });
             }
-            ScheduleKind::Interleaved if chunks == 1 => return Err(ScheduleError::OneChunk),
-            ScheduleKind::Interleaved if !micro_batches.is_multiple_of(stages) => {
+            PipelineScheduleKind::Interleaved if chunks == 1 => return Err(ScheduleError::OneChunk),
+            PipelineScheduleKind::Interleaved if !micro_batches.is_multiple_of(stages) => {
                 return Err(ScheduleError::Groups { micro_batches, stages });
             }
             _ => {}
@@ -116,7 +116,7 @@ impl Pipeline {
         pipeline.check().map(|()| pipeline)
     }
 
-    fn of(shape: Shape, kind: Option<ScheduleKind>, actions: Vec<Vec<Action>>) -> Self {
+    fn of(shape: Shape, kind: Option<PipelineScheduleKind>, actions: Vec<Vec<Action>>) -> Self {
         let Shape { stages, chunks, micro_batches } = shape;
         Self { stages, chunks, micro_batches, kind, actions }
     }
@@ -126,7 +126,7 @@ impl Pipeline {
     }
 
     /// The schedule's name; `None` for a pass without a backward and a schedule of one's own.
-    pub fn kind(&self) -> Option<ScheduleKind> {
+    pub fn kind(&self) -> Option<PipelineScheduleKind> {
         self.kind
     }
 

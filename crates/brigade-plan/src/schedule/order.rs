@@ -5,7 +5,7 @@
 //! and backwards each come in an order that is the same on all ranks.
 
 use super::shape::Shape;
-use super::{Action, ScheduleKind, Task};
+use super::{Action, PipelineScheduleKind, Task};
 
 /// The forwards of a rank: micro-batches in groups of `stages`, each group through one chunk after the
 /// other. With one chunk that is the order of the micro-batches.
@@ -22,7 +22,7 @@ pub(super) fn forwards(shape: Shape) -> Vec<Task> {
 }
 
 /// What `rank` computes, in order.
-pub(super) fn computes(kind: ScheduleKind, shape: Shape, rank: usize) -> Vec<Action> {
+pub(super) fn computes(kind: PipelineScheduleKind, shape: Shape, rank: usize) -> Vec<Action> {
     let forwards = forwards(shape);
     let last_chunk = shape.chunks - 1;
     let backwards = forwards.iter().map(|task| Task { chunk: last_chunk - task.chunk, ..*task });
@@ -40,13 +40,13 @@ pub(super) fn computes(kind: ScheduleKind, shape: Shape, rank: usize) -> Vec<Act
 }
 
 /// Forwards before the first pair of a forward and a backward.
-fn warm_up(kind: ScheduleKind, shape: Shape, rank: usize) -> usize {
+fn warm_up(kind: PipelineScheduleKind, shape: Shape, rank: usize) -> usize {
     let ranks_after = shape.stages - rank - 1;
     match kind {
-        ScheduleKind::GPipe => shape.micro_batches,
-        ScheduleKind::OneFOneB => ranks_after,
+        PipelineScheduleKind::GPipe => shape.micro_batches,
+        PipelineScheduleKind::OneFOneB => ranks_after,
         // Narayanan et al. 2021, section 2.2, as Megatron-LM counts it: twice the way to the last rank, and
         // all chunks but the last of the first group.
-        ScheduleKind::Interleaved => 2 * ranks_after + (shape.chunks - 1) * shape.stages,
+        PipelineScheduleKind::Interleaved => 2 * ranks_after + (shape.chunks - 1) * shape.stages,
     }
 }

@@ -2,7 +2,7 @@
 
 use brigade_comm::{DType, OpType, ReduceOp};
 use brigade_cuda::{GroupCall, NcclWork};
-use brigade_plan::{Moves, Program, Task};
+use brigade_plan::{StageSchedule, Task, UnshardStep};
 
 use super::compute_stream::Numbers;
 use super::memory_pool::Buffer;
@@ -76,9 +76,13 @@ impl Step<'_> {
     }
 
     /// Starts the all-gathers that are due before a block runs. Returns the block's own parameters, if they were gathered.
-    pub fn before_block(&mut self, block: usize, program: &Program) -> Result<Option<Checked>, String> {
-        let Some(Moves { gather, .. }) = program.moves.get(self.turn) else { return Ok(None) };
-        for unit in gather {
+    pub fn before_block(
+        &mut self,
+        block: usize,
+        schedule: &StageSchedule,
+    ) -> Result<Option<Checked>, String> {
+        let Some(UnshardStep { unshard, .. }) = schedule.unshard_plan.get(self.turn) else { return Ok(None) };
+        for unit in unshard {
             let own = GRADIENT / self.replicas;
             let whole = self.numbers(&[3, *unit as u64]);
             let part = Numbers { first: whole.at(own * self.sim.replica), ..whole };
@@ -99,9 +103,9 @@ impl Step<'_> {
         Ok(self.gathered.get(&block).map(|whole| (whole.clone(), numbers)))
     }
 
-    pub fn after_block(&mut self, program: &Program) {
-        if let Some(Moves { release, .. }) = program.moves.get(self.turn) {
-            release.iter().for_each(|unit| drop(self.gathered.remove(unit)));
+    pub fn after_block(&mut self, schedule: &StageSchedule) {
+        if let Some(UnshardStep { reshard, .. }) = schedule.unshard_plan.get(self.turn) {
+            reshard.iter().for_each(|unit| drop(self.gathered.remove(unit)));
         }
         self.turn += 1;
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use brigade_comm::Work;
 use brigade_cuda::{Error, NcclWork};
-use brigade_plan::{Action, Pass, Pipeline, Program, Release, ScheduleKind, Stage, Task};
+use brigade_plan::{Action, Pass, Pipeline, PipelineScheduleKind, ReshardPolicy, Stage, StageSchedule, Task};
 
 use super::compute_stream::{Kernel, Numbers};
 use super::memory_pool::Buffer;
@@ -34,7 +34,7 @@ pub enum Sharding {
 /// A step.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    pub schedule: ScheduleKind,
+    pub schedule: PipelineScheduleKind,
     pub chunks: usize,
     pub micro_batches: usize,
     pub sharding: Sharding,
@@ -99,7 +99,7 @@ pub fn run_step(sim: &SimRank, plan: Plan, replicas: usize, stages: usize) -> Re
     let sharded = replicas > 1 && plan.sharding == Sharding::Full;
     let units: Vec<Vec<usize>> =
         (0..blocks).map(|block| if sharded { vec![block] } else { Vec::new() }).collect();
-    let program = Program::new(&stage, &pipeline, &units, Release::AfterUseUnlessNext, 1);
+    let schedule = StageSchedule::new(&stage, &pipeline, &units, ReshardPolicy::AfterUseUnlessNext, 1);
     let mut step = Step {
         sim,
         plan,
@@ -117,7 +117,7 @@ pub fn run_step(sim: &SimRank, plan: Plan, replicas: usize, stages: usize) -> Re
         sums: BTreeMap::new(),
         reducing: BTreeMap::new(),
     };
-    let result = step.run(&program);
+    let result = step.run(&schedule);
     if result.as_ref().is_err_and(|error| error == EXITED) && plan.exit.is_some_and(|exit| exit.hangs) {
         std::mem::forget(step);
     }
@@ -125,20 +125,20 @@ pub fn run_step(sim: &SimRank, plan: Plan, replicas: usize, stages: usize) -> Re
 }
 
 impl Step<'_> {
-    fn run(&mut self, program: &Program) -> Result<(), String> {
+    fn run(&mut self, schedule: &StageSchedule) -> Result<(), String> {
         let now = self.plan.step;
         if let Some(compiles) = self.plan.compiles.filter(|at| at.step == now && self.sim.world.rank() == 0) {
             std::thread::sleep(compiles.takes);
         }
-        for (index, action) in program.actions.iter().enumerate() {
+        for (index, action) in schedule.actions.iter().enumerate() {
             let (rank, now) = (self.sim.world.rank(), self.plan.step);
             if self.plan.exit.is_some_and(|at| (at.rank, at.step, at.action) == (rank, now, index)) {
                 return Err(EXITED.to_owned());
             }
             self.random_delay();
             match *action {
-                Action::Forward(task) => self.forward(task, program)?,
-                Action::Backward(task) => self.backward(task, program)?,
+                Action::Forward(task) => self.forward(task, schedule)?,
+                Action::Backward(task) => self.backward(task, schedule)?,
                 Action::Send { pass, task, to } => self.send(pass, task, to)?,
                 Action::Receive { pass, task, from } => self.receive(pass, task, from),
                 Action::Reduce { .. } => {}
@@ -156,7 +156,7 @@ impl Step<'_> {
         Ok(())
     }
 
-    fn forward(&mut self, task: Task, program: &Program) -> Result<(), String> {
+    fn forward(&mut self, task: Task, schedule: &StageSchedule) -> Result<(), String> {
         let place = self.stage.virtual_stage(task.chunk);
         let blocks = self.stage.blocks(task.chunk);
         let mut parts = if place == 0 {
@@ -169,11 +169,11 @@ impl Step<'_> {
         let mut tape = Vec::new();
         for block in blocks {
             let mut reads = parts.clone();
-            reads.extend(self.before_block(block, program)?);
+            reads.extend(self.before_block(block, schedule)?);
             let output = self.buffers(&PARTS, |part| self.activation(block + 1, part, task));
             self.kernel(format!("forward of block {block}, {task}"), &reads, &output);
             tape.push(std::mem::replace(&mut parts, output));
-            self.after_block(program);
+            self.after_block(schedule);
         }
         self.tapes.insert(task, tape);
         if place < self.stage.last_virtual_stage() {
@@ -182,7 +182,7 @@ impl Step<'_> {
         Ok(())
     }
 
-    fn backward(&mut self, task: Task, program: &Program) -> Result<(), String> {
+    fn backward(&mut self, task: Task, schedule: &StageSchedule) -> Result<(), String> {
         let place = self.stage.virtual_stage(task.chunk);
         let blocks = self.stage.blocks(task.chunk);
         let mut tape = self.tapes.remove(&task).unwrap();
@@ -196,14 +196,14 @@ impl Step<'_> {
         for block in blocks.rev() {
             let mut reads = tape.pop().unwrap();
             reads.append(&mut upstream);
-            reads.extend(self.before_block(block, program)?);
+            reads.extend(self.before_block(block, schedule)?);
             upstream = self.buffers(&[GRADIENT], |_| self.upstream(block, task));
             let found = self.buffers(&[GRADIENT], |_| self.gradient(block, task, self.sim.replica));
             let writes: Vec<_> = upstream.iter().chain(&found).cloned().collect();
             self.kernel(format!("backward of block {block}, {task}"), &reads, &writes);
             drop((reads, writes));
             found.into_iter().try_for_each(|found| self.add(block, found, task))?;
-            self.after_block(program);
+            self.after_block(schedule);
         }
         if place > 0 {
             self.outgoing.insert((Pass::Backward, place - 1, task.micro_batch), upstream);

@@ -1,8 +1,8 @@
 //! Footprints against the tables, and against counts by hand.
 
 use super::{blocks, hidden, only, stages, tied, tokens};
-use crate::footprint::{Configuration, Inside, MemoryFootprint, Sent};
-use crate::{Release, ScheduleKind};
+use crate::footprint::{Configuration, MemoryFootprint, SavedActivations, Sent};
+use crate::{PipelineScheduleKind, ReshardPolicy};
 
 #[test]
 fn the_wire_is_as_the_table_says() {
@@ -21,7 +21,7 @@ fn the_wire_is_as_the_table_says() {
             })
         };
         let stage = |zero_stage| Configuration { zero_stage, ..base.clone() };
-        let zero3 = |release| Configuration { release, ..stage(3) };
+        let zero3 = |reshard| Configuration { reshard, ..stage(3) };
         assert_eq!(sent(stage(0)), [(2, 6), (0, 0), (0, 0)]);
         assert_eq!(sent(stage(1)), [(0, 0), (1, 6), (1, 6)]);
         assert_eq!(sent(stage(2)), [(0, 0), (4, 24), (1, 6)]);
@@ -29,10 +29,10 @@ fn the_wire_is_as_the_table_says() {
             sent(Configuration { reduce_each_micro_batch: false, ..stage(2) }),
             [(0, 0), (1, 6), (1, 6)]
         );
-        assert_eq!(sent(zero3(Release::AfterUse)), [(0, 0), (4, 24), (8, 48)]);
-        assert_eq!(sent(zero3(Release::AfterBackward)), [(0, 0), (4, 24), (4, 24)]);
-        assert_eq!(sent(zero3(Release::AfterStep)), [(0, 0), (4, 24), (1, 6)]);
-        let once = Configuration { micro_batches: 1, ..zero3(Release::AfterUse) };
+        assert_eq!(sent(zero3(ReshardPolicy::AfterUse)), [(0, 0), (4, 24), (8, 48)]);
+        assert_eq!(sent(zero3(ReshardPolicy::AfterBackward)), [(0, 0), (4, 24), (4, 24)]);
+        assert_eq!(sent(zero3(ReshardPolicy::AfterStep)), [(0, 0), (4, 24), (1, 6)]);
+        let once = Configuration { micro_batches: 1, ..zero3(ReshardPolicy::AfterUse) };
         assert_eq!(sent(once), [(0, 0), (1, 6), (2, 12)], "3Ψ");
         let [full, half] = [4, 2].map(|bytes| {
             only(&Configuration { compute_bytes: bytes, reduce_bytes: bytes, ..stage(1) }).traffic.bytes()
@@ -45,7 +45,7 @@ fn the_wire_is_as_the_table_says() {
 fn the_memory_is_as_the_table_says() {
     let (ranks, size) = (4, 256 * 4 * 5);
     let psi = 6 * size as u64;
-    let base = Configuration { dp: ranks, release: Release::AfterUse, ..blocks(&[size; 6]) };
+    let base = Configuration { dp: ranks, reshard: ReshardPolicy::AfterUse, ..blocks(&[size; 6]) };
     for (zero_stage, parameters, gradients, optimizer) in [
         (0, 4 * psi, 4 * psi, 8 * psi),
         (1, 4 * psi, 4 * psi, 2 * psi),
@@ -119,51 +119,60 @@ fn padding_counts_where_it_is_held_and_sent() {
 
 #[test]
 fn activations_are_the_cuts_of_what_is_in_flight() {
-    let (cut, input) = (hidden().bytes, tokens().bytes);
+    let (boundary, input) = (hidden().bytes, tokens().bytes);
     let peaks = |configuration: &Configuration| -> Vec<u64> {
-        stages(configuration).iter().map(|stage| stage.memory.activations.peak).collect()
+        stages(configuration).iter().map(|stage| stage.memory.boundary_activations.peak).collect()
     };
     let mut configuration = tied();
-    assert_eq!(peaks(&configuration), [2 * (input + 3 * cut), 3 * cut]);
-    configuration.schedule = ScheduleKind::GPipe;
-    assert_eq!(peaks(&configuration), [4 * (input + 3 * cut), 4 * 3 * cut]);
+    assert_eq!(peaks(&configuration), [2 * (input + 3 * boundary), 3 * boundary]);
+    configuration.schedule = PipelineScheduleKind::GPipe;
+    assert_eq!(peaks(&configuration), [4 * (input + 3 * boundary), 4 * 3 * boundary]);
     configuration.recompute_every = 1;
-    assert_eq!(peaks(&configuration), [4 * (input + 2 * cut), 4 * 3 * cut]);
-    assert!(stages(&configuration).iter().all(|s| s.memory.activations.formula == s.memory.activations.peak));
+    assert_eq!(peaks(&configuration), [4 * (input + 2 * boundary), 4 * 3 * boundary]);
+    assert!(
+        stages(&configuration)
+            .iter()
+            .all(|s| s.memory.boundary_activations.formula == s.memory.boundary_activations.peak)
+    );
     // Chunks of blocks 0, 1-2 and 3, 4-5: rank 0 has most, five, after its fifth forward.
-    let chunks =
-        Configuration { schedule: ScheduleKind::Interleaved, chunks: 2, split: vec![1, 2, 1, 2], ..tied() };
+    let chunks = Configuration {
+        schedule: PipelineScheduleKind::Interleaved,
+        chunks: 2,
+        split: vec![1, 2, 1, 2],
+        ..tied()
+    };
     assert_eq!(stages(&chunks)[0].blocks, [0..1, 3..4]);
-    assert_eq!(peaks(&chunks)[0], 3 * (input + cut) + 2 * 2 * cut);
-    assert_eq!(peaks(&Configuration { cuts: Vec::new(), ..tied() }), [0, 0]);
+    assert_eq!(peaks(&chunks)[0], 3 * (input + boundary) + 2 * 2 * boundary);
+    assert_eq!(peaks(&Configuration { boundary_activations: Vec::new(), ..tied() }), [0, 0]);
 }
 
 #[test]
 fn inside_blocks_is_what_graphs_keep_and_what_the_one_that_runs_needs() {
-    let block = |kept, peak, output| Inside { kept, peak, output };
+    let block = |saved, peak, output| SavedActivations { saved, peak, output };
     // Blocks 0 to 5, and the loss.
-    let insides: Vec<Inside> =
+    let saved_activations: Vec<SavedActivations> =
         (0..6).map(|index| block(10 + index, 100, 1000)).chain([block(7, 50, 0)]).collect();
     let peaks = |configuration: &Configuration| -> Vec<u64> {
-        stages(configuration).iter().map(|stage| stage.memory.inside.peak).collect()
+        stages(configuration).iter().map(|stage| stage.memory.saved_activations.peak).collect()
     };
-    let configuration = Configuration { insides, ..tied() };
+    let configuration = Configuration { saved_activations, ..tied() };
     // Two micro-batches in flight on the first stage, of which the first runs its last block; one on the second, whose last
     // block has more than the loss.
-    let kept = |blocks: std::ops::Range<u64>| blocks.map(|index| 10 + index).sum::<u64>();
-    assert_eq!(peaks(&configuration), [kept(0..3) + kept(0..2) + 100, kept(3..5) + 100]);
+    let saved = |blocks: std::ops::Range<u64>| blocks.map(|index| 10 + index).sum::<u64>();
+    assert_eq!(peaks(&configuration), [saved(0..3) + saved(0..2) + 100, saved(3..5) + 100]);
     // The last block's output is there once more, be it for the loss or for the block itself.
     let again = Configuration { recompute_every: 1, ..configuration.clone() };
     assert_eq!(peaks(&again), [100 + 1000, 100 + 1000]);
     let large_loss = |peak| {
-        let mut insides = configuration.insides.clone();
-        insides[6].peak = peak;
-        Configuration { insides, ..configuration.clone() }
+        let mut saved_activations = configuration.saved_activations.clone();
+        saved_activations[6].peak = peak;
+        Configuration { saved_activations, ..configuration.clone() }
     };
-    assert_eq!(peaks(&large_loss(200))[1], kept(3..6) + 200);
+    assert_eq!(peaks(&large_loss(200))[1], saved(3..6) + 200);
     assert_eq!(peaks(&Configuration { recompute_every: 1, ..large_loss(200) })[1], 200 + 1000);
-    let formulas = stages(&configuration).iter().map(|stage| stage.memory.inside.formula).collect::<Vec<_>>();
-    assert_eq!(formulas, [2 * kept(0..3) + 90, kept(3..6) + 7 + 87]);
+    let formulas =
+        stages(&configuration).iter().map(|stage| stage.memory.saved_activations.formula).collect::<Vec<_>>();
+    assert_eq!(formulas, [2 * saved(0..3) + 90, saved(3..6) + 7 + 87]);
     assert_eq!(peaks(&tied()), [0, 0]);
 }
 
@@ -196,7 +205,7 @@ fn stages_send_activations_gradients_and_what_they_share() {
     near.units[1].users = vec![0, 2];
     assert_eq!(stages(&near)[1].traffic.send.bytes, 4 * tensor, "readers on the owner's stage send nothing");
     let mut masked = tied();
-    masked.cuts[3].push(tokens());
+    masked.boundary_activations[3].push(tokens());
     let gradients = stages(&masked)[1].traffic.send.bytes;
     assert_eq!(gradients, 4 * (tensor + 1 + riding(4 * 4096)), "a part without a gradient takes a byte");
 }

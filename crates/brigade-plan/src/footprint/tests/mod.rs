@@ -4,7 +4,7 @@ mod by_hand;
 mod properties;
 mod texts;
 
-use super::{Configuration, CutTensor, Footprint, StageFootprint, UnitSize};
+use super::{BoundaryTensor, Configuration, Footprint, StageFootprint, UnitSize};
 
 /// Blocks of so many elements each, on one stage.
 fn blocks(elements: &[usize]) -> Configuration {
@@ -26,12 +26,12 @@ fn only(configuration: &Configuration) -> StageFootprint {
 }
 
 /// The tensor between the layers of a transformer: 2 sequences of 8 tokens of width 16, in fp32.
-fn hidden() -> CutTensor {
-    CutTensor { bytes: 4 * 2 * 8 * 16, dimensions: 3, has_gradient: true }
+fn hidden() -> BoundaryTensor {
+    BoundaryTensor { bytes: 4 * 2 * 8 * 16, dimensions: 3, has_gradient: true }
 }
 
-fn tokens() -> CutTensor {
-    CutTensor { bytes: 4 * 2 * 8, dimensions: 2, has_gradient: false }
+fn tokens() -> BoundaryTensor {
+    BoundaryTensor { bytes: 4 * 2 * 8, dimensions: 2, has_gradient: false }
 }
 
 /// Embedding, layers and head, whose weight is the embedding's, over two stages.
@@ -39,7 +39,7 @@ fn tied() -> Configuration {
     let mut configuration = blocks(&[1000, 5000, 5000, 5000, 5000, 100]);
     configuration.units.insert(1, UnitSize { elements: 4096, home: 0, users: vec![0, 5] });
     Configuration {
-        cuts: vec![
+        boundary_activations: vec![
             vec![tokens()],
             vec![hidden()],
             vec![hidden()],

@@ -3,11 +3,15 @@
 use proptest::prelude::*;
 
 use super::{hidden, stages};
-use crate::footprint::{Configuration, Inside, MemoryFootprint, StageFootprint, UnitSize};
-use crate::{Release, ScheduleKind};
+use crate::footprint::{Configuration, MemoryFootprint, SavedActivations, StageFootprint, UnitSize};
+use crate::{PipelineScheduleKind, ReshardPolicy};
 
-const RELEASES: [Release; 4] =
-    [Release::AfterUse, Release::AfterUseUnlessNext, Release::AfterBackward, Release::AfterStep];
+const RELEASES: [ReshardPolicy; 4] = [
+    ReshardPolicy::AfterUse,
+    ReshardPolicy::AfterUseUnlessNext,
+    ReshardPolicy::AfterBackward,
+    ReshardPolicy::AfterStep,
+];
 
 prop_compose! {
     /// Any configuration that can be, with units that are shared at random.
@@ -15,10 +19,10 @@ prop_compose! {
         (pp, chunks, dp) in (1usize..4, 1usize..3, 1usize..5),
         split in prop::collection::vec(1usize..4, 6),
         units in prop::collection::vec((1usize..5000, prop::collection::vec(0usize..100, 1..3)), 1..9),
-        (groups, zero_stage, release, prefetch) in (1usize..4, 0u8..4, prop::sample::select(&RELEASES[..]), 0usize..4),
+        (groups, zero_stage, reshard, prefetch) in (1usize..4, 0u8..4, prop::sample::select(&RELEASES[..]), 0usize..4),
         (each, recompute_every, gpipe, offload) in (any::<bool>(), 0usize..3, any::<bool>(), any::<bool>()),
         (compute, reduce) in (1usize..3, 1usize..3),
-        insides in prop::collection::vec((0u64..1000, 0u64..1000, 0u64..1000), 19),
+        saved_activations in prop::collection::vec((0u64..1000, 0u64..1000, 0u64..1000), 19),
     ) -> Configuration {
         let split = split[..pp * chunks].to_vec();
         let blocks: usize = split.iter().sum();
@@ -29,17 +33,17 @@ prop_compose! {
             UnitSize { elements, home: users[0], users }
         };
         let schedule = match chunks {
-            1 if gpipe => ScheduleKind::GPipe,
-            1 => ScheduleKind::OneFOneB,
-            _ => ScheduleKind::Interleaved,
+            1 if gpipe => PipelineScheduleKind::GPipe,
+            1 => PipelineScheduleKind::OneFOneB,
+            _ => PipelineScheduleKind::Interleaved,
         };
         Configuration {
             units: units.into_iter().map(unit).collect(),
-            cuts: vec![vec![hidden()]; blocks],
-            insides: insides[..=blocks].iter().map(|&(kept, more, output)| Inside { kept, peak: kept + more, output }).collect(),
+            boundary_activations: vec![vec![hidden()]; blocks],
+            saved_activations: saved_activations[..=blocks].iter().map(|&(saved, more, output)| SavedActivations { saved, peak: saved + more, output }).collect(),
             pp, dp, split, schedule, chunks,
             micro_batches: groups * pp,
-            zero_stage, release, prefetch, recompute_every,
+            zero_stage, reshard, prefetch, recompute_every,
             reduce_each_micro_batch: each,
             compute_bytes: 2 * compute,
             reduce_bytes: 2 * reduce,
@@ -53,11 +57,11 @@ proptest! {
     #[test]
     fn nothing_is_below_its_formula(configuration in configurations()) {
         for stage in stages(&configuration) {
-            let MemoryFootprint { parameters, gradients, optimizer, activations, inside } = stage.memory;
+            let MemoryFootprint { parameters, gradients, optimizer, boundary_activations, saved_activations } = stage.memory;
             for amount in [parameters, gradients, optimizer] {
                 prop_assert!(amount.formula <= amount.peak && amount.live <= amount.peak, "{amount:?}");
             }
-            for amount in [activations, inside] {
+            for amount in [boundary_activations, saved_activations] {
                 prop_assert!(amount.peak <= amount.formula && amount.live == 0, "{amount:?}");
             }
             prop_assert!(parameters.formula <= parameters.live && optimizer.live == optimizer.peak);
@@ -79,8 +83,8 @@ proptest! {
     #[test]
     fn two_parts_of_a_model_cost_what_both_do(configuration in configurations(), cut in any::<prop::sample::Index>()) {
         let (left, right) = configuration.units.split_at(cut.index(configuration.units.len()));
-        // Without cuts, so that no part sends activations.
-        let of = |units: &[UnitSize]| stages(&Configuration { units: units.to_vec(), cuts: Vec::new(), ..configuration.clone() });
+        // Without boundary activations, so that no part sends activations.
+        let of = |units: &[UnitSize]| stages(&Configuration { units: units.to_vec(), boundary_activations: Vec::new(), ..configuration.clone() });
         let nothing = of(&[]);
         for (((both, left), right), nothing) in of(&configuration.units).iter().zip(of(left)).zip(of(right)).zip(nothing) {
             let (b, l, r) = (both.memory, left.memory, right.memory);

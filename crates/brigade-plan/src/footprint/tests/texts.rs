@@ -14,7 +14,7 @@ fn a_configuration_that_cannot_be_is_refused() {
     insta::assert_snapshot!(text(&|c| c.dp = 0), @"mesh.dp (--dp) = 0 is not possible: at least 1 is needed");
     insta::assert_snapshot!(text(&|c| c.compute_bytes = 3), @"bytes of compute.dtype = 3 is not possible: it must be 2 or 4");
     insta::assert_snapshot!(text(&|c| c.prefetch = usize::MAX), @"zero.prefetch = 18446744073709551615 is not possible: it must be at most 1000 blocks");
-    insta::assert_snapshot!(text(&|c| c.cuts.truncate(2)), @"number of cuts = 2 is not possible: the model has 6 blocks; each needs its tensors, or none of them");
+    insta::assert_snapshot!(text(&|c| c.boundary_activations.truncate(2)), @"number of boundary activations = 2 is not possible: the model has 6 blocks; each needs its tensors, or none of them");
     insta::assert_snapshot!(text(&|c| c.units[1].users = vec![5, 0]), @"users of unit 1 = [5, 0] is not possible: they must be in order, of 6 blocks, and begin with the home, 0");
     insta::assert_snapshot!(text(&|c| c.units[1].users = vec![0, 6]), @"users of unit 1 = [0, 6] is not possible: they must be in order, of 6 blocks, and begin with the home, 0");
     insta::assert_snapshot!(text(&|c| c.units[1].users = vec![5]), @"users of unit 1 = [5] is not possible: they must be in order, of 6 blocks, and begin with the home, 0");
@@ -37,16 +37,17 @@ fn the_text_has_a_few_lines_for_each_stage() {
     let configuration = Configuration { zero_stage: 3, units: configuration.units, ..tied() };
     insta::assert_snapshot!(Footprint::of(&configuration).unwrap().render(), @r"
     stage 0: blocks 0-2
-      memory  parameters 11.4 MiB (+ 18.3 MiB gathered)  gradients 11.4 MiB (+ 21.7 MiB working set)  optimizer 22.9 MiB  activations 6.1 KiB  inside blocks unknown  together 85.8 MiB
+      memory  parameters 11.4 MiB (+ 18.3 MiB gathered)  gradients 11.4 MiB (+ 21.7 MiB working set)  optimizer 22.9 MiB  boundary activations 6.1 KiB  saved activations unknown  together 85.8 MiB
       sends   reduce_scatter 45.8 MiB in 16 calls  all_gather 71.0 MiB in 25 calls  send 5.7 MiB in 5 calls
     stage 1: blocks 3-5
-      memory  parameters 10.3 MiB (+ 16.0 MiB gathered)  gradients 4.6 MiB (+ 13.7 MiB working set)   optimizer 9.2 MiB   activations 3.0 KiB  inside blocks unknown  together 53.8 MiB
+      memory  parameters 10.3 MiB (+ 16.0 MiB gathered)  gradients 4.6 MiB (+ 13.7 MiB working set)   optimizer 9.2 MiB   boundary activations 3.0 KiB  saved activations unknown  together 53.8 MiB
       sends   reduce_scatter 18.3 MiB in 12 calls  all_gather 52.7 MiB in 21 calls  send 45.8 MiB in 4 calls
     ");
-    let alone = Configuration { pp: 1, dp: 1, split: vec![6], cuts: Vec::new(), ..configuration };
+    let alone =
+        Configuration { pp: 1, dp: 1, split: vec![6], boundary_activations: Vec::new(), ..configuration };
     insta::assert_snapshot!(Footprint::of(&alone).unwrap().render(), @r"
     stage 0: blocks 0-5
-      memory  parameters 32.1 MiB  gradients 32.1 MiB (+ 32.1 MiB working set)  optimizer 64.1 MiB  activations unknown  inside blocks unknown  together 160.3 MiB
+      memory  parameters 32.1 MiB  gradients 32.1 MiB (+ 32.1 MiB working set)  optimizer 64.1 MiB  boundary activations unknown  saved activations unknown  together 160.3 MiB
       sends   nothing
     ");
 }

@@ -1,0 +1,97 @@
+//! What the strategies ask of a backend: collectives over flat tensors.
+
+use std::collections::BTreeMap;
+
+use burn::tensor::{Device, FloatDType, Tensor};
+
+use crate::dist::buffers::ReshardedBuffer;
+use crate::dist::pending::{Pending, PendingTensor, PendingValues};
+use crate::error::Result;
+use crate::model::activation::Part;
+
+/// A collective, for counting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CollectiveKind {
+    /// Sum over all ranks, given to all.
+    AllReduce,
+    /// Sum over all ranks, each keeping its shard.
+    ReduceScatter,
+    /// All shards to all ranks.
+    AllGather,
+    /// One rank's tensor to all.
+    Broadcast,
+    /// Point to point.
+    Send,
+    /// A few numbers from every rank to every rank (losses, counts).
+    AllGatherScalars,
+    /// Waiting for all.
+    Barrier,
+}
+
+impl CollectiveKind {
+    /// Its name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce => "all_reduce",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::AllGather => "all_gather",
+            Self::Broadcast => "broadcast",
+            Self::Send => "send",
+            Self::AllGatherScalars => "all_gather_scalars",
+            Self::Barrier => "barrier",
+        }
+    }
+}
+
+/// Calls and payload bytes that one rank sent, by collective.
+pub type Traffic = BTreeMap<CollectiveKind, (u64, u64)>;
+
+/// What travels between two stages: the tensors of an activation, or the gradients of its parts, of
+/// which some may not exist.
+pub type Message = Vec<Option<Part>>;
+
+/// The collectives of one group of ranks, over one-dimensional float tensors of the rank's device.
+///
+/// All ranks of the group call the same operations with the same lengths in the same order. Each
+/// call starts its operation and returns at once; operations run in the order of the calls.
+/// Sums are taken per element, pairwise in rank order by doubling strides, the pattern of
+/// [`crate::PairwiseSum`].
+pub trait Collectives: Send + Sync {
+    /// This rank's number in the group.
+    fn rank(&self) -> usize;
+    /// Number of ranks in the group.
+    fn size(&self) -> usize;
+    /// Sums a tensor of any length over the ranks; all get the sum.
+    fn all_reduce(&self, tensor: Tensor<1>) -> PendingTensor;
+    /// Sums a tensor of `size · n` elements over the ranks; rank `r` gets elements `r·n .. (r+1)·n`.
+    fn reduce_scatter(&self, tensor: Tensor<1>) -> PendingTensor;
+    /// Joins every rank's `n` elements to one tensor of `size · n`, in rank order.
+    fn all_gather(&self, tensor: Tensor<1>) -> PendingTensor;
+    /// Gives all ranks the tensor of rank `root`; the others pass one of the same length.
+    fn broadcast(&self, tensor: Tensor<1>, root: usize) -> PendingTensor;
+    /// Starts to send a message to a rank that receives it with [`receive`](Self::receive); the
+    /// result comes when the message has left.
+    fn send(&self, message: Message, to: usize) -> Pending<()>;
+    /// Starts to receive the next message of a rank, as tensors of `device`. Shapes and types come
+    /// with the message.
+    fn receive(&self, from: usize, device: &Device) -> Pending<Message>;
+    /// Gives every rank the same few numbers of every rank.
+    fn all_gather_scalars(&self, values: Vec<f64>) -> PendingValues;
+    /// Waits for all ranks.
+    ///
+    /// # Errors
+    /// As [`PendingTensor::wait`].
+    fn barrier(&self) -> Result<()>;
+    /// Calls and bytes since the group began.
+    fn traffic(&self) -> Traffic;
+    /// A buffer for `size` shards of `shard` elements each, all in one place; none where the
+    /// backend's memory cannot do that.
+    fn unsharded_buffer(
+        &self,
+        _shard: usize,
+        _dtype: FloatDType,
+        _device: &Device,
+    ) -> Option<Box<dyn ReshardedBuffer>> {
+        None
+    }
+}

@@ -1,0 +1,15 @@
+//! The ranks: the mesh that they form, its groups, and what a group can do.
+
+mod buffers;
+mod collectives;
+mod groups;
+mod mesh;
+mod pending;
+mod single_rank;
+
+pub use buffers::{ReshardedBuffer, UnshardedBuffer};
+pub use collectives::{CollectiveKind, Collectives, Message, Traffic};
+pub use groups::Groups;
+pub use mesh::Mesh;
+pub use pending::{Pending, PendingTensor, PendingValues};
+pub use single_rank::SingleRankGroup;

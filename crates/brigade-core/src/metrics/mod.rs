@@ -1,0 +1,7 @@
+//! What a rank measures of itself: where its time went, and what its memory is for.
+
+mod clock;
+mod memory;
+
+pub use clock::{Clock, WAITS};
+pub use memory::{Bytes, Memory};

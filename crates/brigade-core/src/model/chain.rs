@@ -1,0 +1,319 @@
+//! A model as an ordered list of blocks, with ties between parameters and a loss.
+
+use std::collections::BTreeSet;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use burn::tensor::{Device, Tensor, TensorData};
+
+use crate::error::{BoxError, Error, Result};
+use crate::model::activation::{Activation, Parts, flatten, restore};
+use crate::model::block::{Block, Erased, NamedBlock};
+
+/// A whole parameter with its name, on the host.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NamedTensor {
+    /// `block.path`, as in `layers.0.attention.qkv.weight`.
+    pub name: String,
+    /// Values and shape.
+    pub data: TensorData,
+}
+
+/// Blocks in a row, from input `I` to output `O`; the compiler checks that neighbours fit.
+///
+/// ```
+/// # use brigade_core::{Block, Chain};
+/// # use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Tensor}};
+/// # #[derive(Module, Debug)]
+/// # struct Layer { linear: Linear }
+/// # impl Block for Layer {
+/// #     type Input = Tensor<2>;
+/// #     type Output = Tensor<2>;
+/// #     fn forward(&self, x: Tensor<2>) -> Tensor<2> { self.linear.forward(x) }
+/// # }
+/// # let device = Device::default();
+/// # let layer = |a, b| Layer { linear: LinearConfig::new(a, b).init(&device) };
+/// let model = Chain::new()
+///     .then("hidden", layer(4, 8))
+///     .then("head", layer(8, 2))
+///     .loss(|output: Tensor<2>, target: Tensor<2>| (output - target).square().sum());
+/// assert_eq!(model.chain().parameters(), 4 * 8 + 8 + 8 * 2 + 2);
+/// ```
+pub struct Chain<I, O> {
+    pub(crate) blocks: Vec<NamedBlock>,
+    pub(crate) ties: Vec<(String, String)>,
+    /// Where values come from that are not initial ones.
+    source: Option<Arc<Source>>,
+    /// Whether some values are on other ranks.
+    is_part: bool,
+    types: PhantomData<fn(I) -> O>,
+}
+
+/// Gives a parameter's values, flattened in row-major order, by full name and shape; none to leave it alone.
+type Source = dyn Fn(&str, &[usize]) -> Result<Option<Vec<f32>>, BoxError> + Send + Sync;
+
+impl<I: Activation> Default for Chain<I, I> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<I: Activation> Chain<I, I> {
+    /// An empty chain; its first block decides the model's input.
+    pub fn new() -> Self {
+        Self { blocks: Vec::new(), ties: Vec::new(), source: None, is_part: false, types: PhantomData }
+    }
+}
+
+impl<I: Activation, O: Activation> Chain<I, O> {
+    /// Appends a block under a name that no other block has.
+    pub fn then<B: Block<Input = O>>(mut self, name: impl Into<String>, block: B) -> Chain<I, B::Output> {
+        self.blocks.push(NamedBlock { name: name.into(), block: Box::new(Erased::new(block)) });
+        Chain {
+            blocks: self.blocks,
+            ties: self.ties,
+            source: self.source,
+            is_part: self.is_part,
+            types: PhantomData,
+        }
+    }
+
+    /// Shares one parameter between two blocks: `follower` (`block.path`) reads the values of
+    /// `owner`, and its gradient is added to the owner's, micro-batch by micro-batch.
+    pub fn tie(mut self, follower: impl Into<String>, owner: impl Into<String>) -> Self {
+        self.ties.push((follower.into(), owner.into()));
+        self
+    }
+
+    /// Completes the model with its loss: from the last block's output and a batch's target to the
+    /// **sum** (shape `[1]`) of the losses over the valid targets, not their mean. Brigade divides
+    /// by the number of valid targets of the whole global batch.
+    pub fn loss<T>(self, loss: impl Fn(O, T) -> Tensor<1> + Send + Sync + 'static) -> Model<I, O, T> {
+        Model { chain: self, loss: Arc::new(loss) }
+    }
+
+    /// Number of values in all parameters; a shared one counts once.
+    pub fn parameters(&self) -> usize {
+        self.parameters_by_block().iter().map(|(_, count)| count).sum()
+    }
+
+    /// Name and number of parameter values of each block, in order; a shared parameter counts
+    /// with its owner.
+    pub fn parameters_by_block(&self) -> Vec<(String, usize)> {
+        let followers: BTreeSet<&str> = self.ties.iter().map(|(follower, _)| follower.as_str()).collect();
+        self.blocks
+            .iter()
+            .map(|NamedBlock { name, block }| {
+                let own = block
+                    .shapes()
+                    .into_iter()
+                    .filter(|(path, _)| !followers.contains(format!("{name}.{path}").as_str()));
+                (name.clone(), own.map(|(_, shape)| shape.iter().product::<usize>()).sum())
+            })
+            .collect()
+    }
+
+    /// Full names of the parameters that have no values of their own but those of another one.
+    pub fn followers(&self) -> BTreeSet<String> {
+        self.ties.iter().map(|(follower, _)| follower.clone()).collect()
+    }
+
+    /// Gives every parameter without a value its own: from where [`load`](Self::load) said, or else its
+    /// initial one, see [`crate::initialize`].
+    ///
+    /// # Errors
+    /// If the list of blocks or a tie is wrong, or values cannot be loaded.
+    pub fn initialize(&mut self, seed: u64) -> Result<()> {
+        self.check_names()?;
+        let ties = self.resolved_ties()?;
+        for index in 0..self.blocks.len() {
+            self.initialize_block(index, seed)?;
+        }
+        self.source = None;
+        self.apply_ties(&ties);
+        Ok(())
+    }
+
+    /// Says where parameters take their values from when they are first needed, block by block: the closure
+    /// gives the values, flattened in row-major order, for a full name (`block.path`) and shape, or none to
+    /// leave the parameter alone. Followers of ties are not asked for.
+    ///
+    /// Values that are there already are replaced when [`initialize`](Self::initialize) is called or training begins.
+    pub fn load(
+        &mut self,
+        values: impl Fn(&str, &[usize]) -> Result<Option<Vec<f32>>, BoxError> + Send + Sync + 'static,
+    ) {
+        self.source = Some(Arc::new(values));
+    }
+
+    /// Names and shapes of all parameters, block by block, in the order of paths; nothing gets a value.
+    pub fn shapes(&self) -> Vec<(String, Vec<usize>)> {
+        let blocks = self.blocks.iter();
+        let shapes = blocks.flat_map(|NamedBlock { name, block }| {
+            block.shapes().into_iter().map(move |(path, shape)| (format!("{name}.{path}"), shape))
+        });
+        shapes.collect()
+    }
+
+    /// Relative costs of the blocks, in order: see [`Block::cost`].
+    pub fn costs(&self) -> Vec<f64> {
+        self.blocks.iter().map(|named| named.block.cost()).collect()
+    }
+
+    /// The device of the parameters, without autodiff.
+    pub(crate) fn device(&self) -> Result<Device> {
+        let device = self.blocks.iter().find_map(|named| named.block.device());
+        let none =
+            || Error::Model("the model has no parameters, so nothing says which device it is on".into());
+        Ok(device.ok_or_else(none)?.inner())
+    }
+
+    /// All values that this rank needs have been loaded.
+    pub(crate) fn finish_loading(&mut self, is_part: bool) {
+        (self.source, self.is_part) = (None, is_part);
+    }
+
+    /// Gives one block's parameters their values.
+    pub(crate) fn initialize_block(&mut self, index: usize, seed: u64) -> Result<()> {
+        let followers = self.followers();
+        let NamedBlock { name, block } = &mut self.blocks[index];
+        if let (Some(source), Some(device)) = (&self.source, block.device()) {
+            let (shapes, device, mut failed) = (block.shapes(), device.inner(), None);
+            block.replace(&mut |path| {
+                let (full, shape) = (format!("{name}.{path}"), shapes.get(path)?);
+                if followers.contains(&full) {
+                    return None;
+                }
+                match source(&full, shape) {
+                    Ok(found) => found.map(|found| {
+                        let length = found.len();
+                        (Tensor::from_data(TensorData::new(found, [length]), &device), shape.clone())
+                    }),
+                    Err(error) => {
+                        failed.get_or_insert(error);
+                        None
+                    }
+                }
+            });
+            if let Some(error) = failed {
+                return Err(Error::Load(error));
+            }
+        }
+        block.initialize(seed, name);
+        Ok(())
+    }
+
+    /// All parameters but followers of ties, on the host, in the order of blocks and paths.
+    ///
+    /// # Errors
+    /// If a tensor cannot be read from its device, or a tie is wrong.
+    pub fn tensors(&self) -> Result<Vec<NamedTensor>> {
+        self.check_whole()?;
+        let ties = self.resolved_ties()?;
+        let mut tensors = Vec::new();
+        for (index, NamedBlock { name, block }) in self.blocks.iter().enumerate() {
+            for (path, value) in block.values() {
+                if !ties.iter().any(|tie| tie.follower == (index, path.clone())) {
+                    tensors.push(NamedTensor {
+                        name: format!("{name}.{path}"),
+                        data: to_host(value.flat, &value.shape)?,
+                    });
+                }
+            }
+        }
+        Ok(tensors)
+    }
+
+    /// A copy of the chain without autodiff, for inference: [`Chain::predict`] on it records no graph.
+    pub fn valid(&self) -> Self {
+        let blocks = self.blocks.iter().map(|b| NamedBlock { name: b.name.clone(), block: b.block.valid() });
+        Self {
+            blocks: blocks.collect(),
+            ties: self.ties.clone(),
+            source: self.source.clone(),
+            is_part: self.is_part,
+            types: PhantomData,
+        }
+    }
+
+    /// Runs all blocks.
+    ///
+    /// # Errors
+    /// If a block was given what it does not take.
+    pub fn predict(&self, input: I) -> Result<O> {
+        self.check_whole()?;
+        let parts = forward_all(&self.blocks, flatten(input))?;
+        restore_output(&self.blocks, parts)
+    }
+
+    /// Checks that all values are here.
+    fn check_whole(&self) -> Result<()> {
+        let missing = match self.source {
+            Some(_) => "values of the model are still to be loaded; call `initialize` first",
+            None if self.is_part => {
+                "this rank holds a part of the model, other ranks the rest (pipeline stages, ZeRO-3); the run's file of weights has all"
+            }
+            None => return Ok(()),
+        };
+        Err(Error::Model(missing.into()))
+    }
+
+    pub(crate) fn check_names(&self) -> Result<()> {
+        if self.blocks.is_empty() {
+            return Err(Error::Model("the model has no blocks".into()));
+        }
+        let mut seen = BTreeSet::new();
+        match self.blocks.iter().find(|block| !seen.insert(&block.name)) {
+            Some(block) => {
+                Err(Error::Model(format!("two blocks are named `{}`; each needs its own name", block.name)))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// Copies a flattened tensor to the host under its shape.
+pub(crate) fn to_host(flat: Tensor<1>, shape: &[usize]) -> Result<TensorData> {
+    let values = flat.try_into_vec_as::<f32>().map_err(|error| Error::Device(error.to_string()))?;
+    Ok(TensorData::new(values, shape.to_vec()))
+}
+
+pub(crate) fn forward_all(blocks: &[NamedBlock], input: Parts) -> Result<Parts> {
+    blocks.iter().try_fold(input, |parts, NamedBlock { name, block }| block.forward(name, parts))
+}
+
+/// The last block's output with its type.
+pub(crate) fn restore_output<O: Activation>(blocks: &[NamedBlock], parts: Parts) -> Result<O> {
+    let given = parts.describe();
+    restore(parts).ok_or_else(|| Error::Activation {
+        block: format!("the loss, after `{}`", blocks.last().map_or("", |b| &b.name)),
+        expected: O::describe(),
+        given,
+    })
+}
+
+/// The loss of a model: from output and target to the sum over valid targets, shape `[1]`.
+pub(crate) type Loss<O, T> = Arc<dyn Fn(O, T) -> Tensor<1> + Send + Sync>;
+
+/// A chain of blocks with its loss: what Brigade trains.
+pub struct Model<I, O, T> {
+    pub(crate) chain: Chain<I, O>,
+    pub(crate) loss: Loss<O, T>,
+}
+
+impl<I: Activation, O: Activation, T> Model<I, O, T> {
+    /// The blocks.
+    pub fn chain(&self) -> &Chain<I, O> {
+        &self.chain
+    }
+
+    /// The blocks, to initialise or load them.
+    pub fn chain_mut(&mut self) -> &mut Chain<I, O> {
+        &mut self.chain
+    }
+
+    /// The blocks alone, for inference.
+    pub fn into_chain(self) -> Chain<I, O> {
+        self.chain
+    }
+}

@@ -1,0 +1,15 @@
+//! What is trained: blocks, what flows between them, their parameters and the ties between these.
+
+pub(crate) mod activation;
+pub(crate) mod block;
+pub(crate) mod chain;
+pub(crate) mod initialization;
+pub(crate) mod parameters;
+mod precision;
+pub(crate) mod ties;
+
+pub use activation::{Activation, Part, Parts};
+pub use block::Block;
+pub use chain::{Chain, Model, NamedTensor};
+pub use initialization::{initialize, keyed_seed};
+pub use precision::{Float, Precision};

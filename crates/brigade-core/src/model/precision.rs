@@ -1,0 +1,40 @@
+//! The types of numbers.
+
+use serde::{Deserialize, Serialize};
+
+/// Number types. Master weights, the optimizer and sums of gradients over micro-batches are always fp32.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Float {
+    /// 32 bits.
+    #[default]
+    F32,
+    /// 16 bits: bfloat16.
+    Bf16,
+}
+
+impl Float {
+    pub(crate) fn dtype(self) -> burn::tensor::FloatDType {
+        match self {
+            Self::F32 => burn::tensor::FloatDType::F32,
+            Self::Bf16 => burn::tensor::FloatDType::BF16,
+        }
+    }
+
+    /// Bytes of one value.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::Bf16 => 2,
+        }
+    }
+}
+
+/// Mixed precision.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Precision {
+    /// Parameters and activations in forward and backward.
+    pub compute: Float,
+    /// Gradients while they are summed over ranks.
+    pub reduce: Float,
+}

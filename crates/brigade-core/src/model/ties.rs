@@ -1,0 +1,95 @@
+//! Parameters that blocks share.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::error::{Error, Result};
+use crate::model::activation::Activation;
+use crate::model::chain::Chain;
+
+/// A parameter that has no values of its own but those of another one.
+#[derive(Debug, Clone)]
+pub(crate) struct Tie {
+    /// (index of block, path) that reads the shared values.
+    pub follower: (usize, String),
+    /// (index of block, path) that owns them.
+    pub owner: (usize, String),
+}
+
+/// A parameter that other blocks read too.
+#[derive(Debug, Clone)]
+pub(crate) struct Shared {
+    /// `block.path` of the owner.
+    pub name: String,
+    /// The owner's block.
+    pub owner: usize,
+    /// The last block that reads it.
+    pub last_reader: usize,
+}
+
+impl<I: Activation, O: Activation> Chain<I, O> {
+    /// The shared parameters, by owner.
+    pub(crate) fn shared(&self, ties: &[Tie]) -> Vec<Shared> {
+        let owners: BTreeSet<&(usize, String)> = ties.iter().map(|tie| &tie.owner).collect();
+        let shared = |owner: &(usize, String)| {
+            let readers = ties.iter().filter(|tie| tie.owner == *owner).map(|tie| tie.follower.0);
+            let name = format!("{}.{}", self.blocks[owner.0].name, owner.1);
+            Shared { name, owner: owner.0, last_reader: readers.max().unwrap_or(owner.0) }
+        };
+        owners.into_iter().map(shared).collect()
+    }
+
+    pub(crate) fn resolved_ties(&self) -> Result<Vec<Tie>> {
+        let shapes: Vec<_> = self.blocks.iter().map(|b| b.block.shapes()).collect();
+        let find = |full: &str| {
+            let place = self.blocks.iter().enumerate().find_map(|(index, block)| {
+                let path = full.strip_prefix(&block.name)?.strip_prefix('.')?;
+                shapes[index].contains_key(path).then(|| (index, path.to_owned()))
+            });
+            place.ok_or_else(|| {
+                let known: Vec<String> = self
+                    .blocks
+                    .iter()
+                    .zip(&shapes)
+                    .flat_map(|(b, shapes)| shapes.keys().map(|path| format!("{}.{path}", b.name)))
+                    .collect();
+                Error::Model(format!(
+                    "tie: there is no parameter `{full}`; the model has {}",
+                    known.join(", ")
+                ))
+            })
+        };
+        let chained = self.ties.iter().find(|(_, owner)| self.ties.iter().any(|(other, _)| other == owner));
+        if let Some((follower, owner)) = chained {
+            return Err(Error::Model(format!(
+                "tie: `{follower}` cannot share the values of `{owner}`, which itself shares those of another parameter; name that one"
+            )));
+        }
+        self.ties
+            .iter()
+            .map(|(follower, owner)| {
+                let tie = Tie { follower: find(follower)?, owner: find(owner)? };
+                let shape = |(block, path): &(usize, String)| &shapes[*block][path];
+                if shape(&tie.follower) != shape(&tie.owner) || tie.follower == tie.owner {
+                    return Err(Error::Model(format!(
+                        "tie: `{follower}` {:?} cannot share the values of `{owner}` {:?}: the shapes must be equal and the parameters two",
+                        shape(&tie.follower),
+                        shape(&tie.owner)
+                    )));
+                }
+                Ok(tie)
+            })
+            .collect()
+    }
+
+    /// Gives followers the values of their owners.
+    pub(crate) fn apply_ties(&mut self, ties: &[Tie]) {
+        for tie in ties {
+            let mut values: BTreeMap<_, _> = self.blocks[tie.owner.0].block.values();
+            if let Some(value) = values.remove(&tie.owner.1) {
+                self.blocks[tie.follower.0].block.replace(&mut |path| {
+                    (path == tie.follower.1).then(|| (value.flat.clone(), value.shape.clone()))
+                });
+            }
+        }
+    }
+}

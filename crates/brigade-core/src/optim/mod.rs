@@ -1,0 +1,17 @@
+//! Optimizers on flat buffers, their state, learning rates, and the gradient norm.
+
+mod exact_sum;
+mod learning_rate;
+mod norm;
+mod optimizer;
+mod optimizer_state;
+mod tile;
+
+pub use learning_rate::{LearningRateScaling, LrScheduler, LrSchedulerKind};
+pub use norm::clip_factor;
+pub use optimizer::{Elementwise, FlatOptimizer, OptimizerFactory};
+pub use optimizer_state::{FlatState, SavedState};
+
+pub(crate) use exact_sum::{ExactSum, WORDS};
+pub(crate) use norm::{exact_sum, squares};
+pub(crate) use tile::tile;

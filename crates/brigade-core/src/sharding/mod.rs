@@ -1,0 +1,10 @@
+//! Where parameters are: the units they form, each in one flat buffer, whole or in shards.
+
+pub(crate) mod layout;
+pub(crate) mod store;
+pub(crate) mod unit;
+mod whole_buffer;
+pub(crate) mod zero;
+
+pub use layout::{FlatLayout, FlatParam};
+pub use zero::{ReduceEvery, ReshardAfterForward, Zero};

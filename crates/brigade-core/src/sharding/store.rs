@@ -1,0 +1,319 @@
+//! The parameters of one rank: whole, or sharded and gathered where they are used.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
+
+use crate::dist::Groups;
+use crate::dist::Pending;
+use crate::error::{Error, Result};
+use crate::metrics::Bytes;
+use crate::metrics::Clock;
+use crate::model::Precision;
+use crate::model::activation::Part;
+use crate::model::block::NamedBlock;
+use crate::model::parameters::NewValue;
+use crate::model::ties::Shared;
+use crate::sharding::unit::Unit;
+use crate::sharding::whole_buffer::WholeBuffer;
+use crate::sharding::zero::Zero;
+
+/// One unit on this rank.
+pub(crate) struct StoredUnit {
+    pub unit: Unit,
+    /// Elements of the whole buffer, padded so that shards are equal.
+    pub length: usize,
+    /// The elements that this rank reduces, steps and keeps.
+    pub own: Range<usize>,
+    /// Whether the own elements are updated here; another stage owns the unit where this one only reads it.
+    pub is_updated: bool,
+    /// The own elements, where the whole buffer does not hold them: in fp32 where they are stepped here.
+    own_values: Option<Tensor<1>>,
+    whole: WholeBuffer,
+}
+
+/// All units that this rank's blocks read.
+pub(crate) struct ParameterStore {
+    pub units: Vec<StoredUnit>,
+    /// For each block of the model, the pipeline rank that holds it.
+    pub holders: Vec<usize>,
+    /// The model's shared parameters.
+    pub shared: Vec<Shared>,
+    /// For each block of the model, the units that it reads here; empty for blocks of other ranks.
+    pub by_block: Vec<Vec<usize>>,
+    pub groups: Groups,
+    pub zero: Zero,
+    pub precision: Precision,
+    pub device: Device,
+    /// Where own values are kept and stepped, where that is not the device.
+    pub offload: Option<Device>,
+    /// For each block of the model, whether its parameters are views of buffers that are there. A graph knows its
+    /// parameters, so a block whose graph is kept must not be given others.
+    pub bound: Vec<bool>,
+    /// Bytes of parameters that are not trained.
+    pub frozen_bytes: u64,
+    pub bytes: Bytes,
+}
+
+impl ParameterStore {
+    /// The parameters that a block before `cut` owns, and that one behind it reads.
+    pub(crate) fn shared_across(&self, cut: usize) -> impl DoubleEndedIterator<Item = &Shared> {
+        self.shared.iter().filter(move |shared| shared.owner < cut && shared.last_reader >= cut)
+    }
+
+    /// The pipeline rank that holds a block.
+    pub(crate) fn stage_of(&self, block: usize) -> usize {
+        self.holders[block]
+    }
+
+    /// Whether units are cut into shards, one for each data-parallel rank.
+    pub(crate) fn is_sharded(&self) -> bool {
+        self.zero.shards_optimizer() && self.groups.dp.size() > 1
+    }
+
+    /// Whether parameters are whole only where they are used.
+    pub(crate) fn unshards_on_use(&self) -> bool {
+        self.zero.shards_parameters() && self.groups.dp.size() > 1
+    }
+
+    /// Whether a gathered buffer can be freed while graphs still view it. Where it cannot, a graph
+    /// that is kept keeps it alive.
+    pub(crate) fn reshards_under_graphs(&self) -> bool {
+        self.units.iter().all(|stored| stored.whole.is_in_place())
+    }
+
+    /// Where own elements are updated: on the device, or on the one that they are offloaded to.
+    pub(crate) fn update_device(&self) -> &Device {
+        self.offload.as_ref().unwrap_or(&self.device)
+    }
+
+    /// Adds a unit with its whole values (fp32, not padded). `is_updated`: not where another stage owns it.
+    pub(crate) fn add(&mut self, unit: Unit, values: Tensor<1>, is_updated: bool) -> Result<()> {
+        let (rank, ranks) = (self.groups.dp.rank(), self.groups.dp.size());
+        let (length, own) = match self.is_sharded() {
+            true => (unit.layout.padded_len(ranks), unit.layout.shard(rank, ranks)),
+            false => (unit.layout.len(), 0..unit.layout.len()),
+        };
+        let compute = self.precision.compute.dtype();
+        let padding = Tensor::zeros([length - unit.layout.len()], (&self.device, DType::F32));
+        let values = if length > unit.layout.len() { Tensor::cat(vec![values, padding], 0) } else { values };
+        let updated_apart = compute != FloatDType::F32 || self.offload.is_some();
+        let apart = self.unshards_on_use() || (is_updated && updated_apart);
+        let own_values = apart.then(|| compact(values.clone().slice(own.clone()))).transpose()?;
+        let own_values = match (is_updated, &self.offload) {
+            (true, Some(host)) => own_values.map(|values| values.to_device(host)),
+            (true, None) => own_values,
+            (false, _) => own_values.map(|values| cast(values, compute)),
+        };
+        let whole = match self.unshards_on_use() {
+            false => WholeBuffer::Whole(cast(values, compute)),
+            true => match self.groups.dp.unsharded_buffer(own.len(), compute, &self.device) {
+                Some(buffer) => WholeBuffer::Resharded(buffer),
+                None => WholeBuffer::Absent,
+            },
+        };
+        for user in unit.users.iter().filter(|user| self.holders[user.block] == self.groups.pp.rank()) {
+            self.by_block[user.block].push(self.units.len());
+        }
+        self.units.push(StoredUnit { unit, length, own, is_updated, own_values, whole });
+        self.count();
+        Ok(())
+    }
+
+    /// The own elements of a unit: in fp32 where it is stepped here.
+    pub(crate) fn own_values(&self, unit: usize) -> Result<Tensor<1>> {
+        let stored = &self.units[unit];
+        match (&stored.own_values, &stored.whole) {
+            (Some(values), _) => Ok(values.clone()),
+            (None, WholeBuffer::Whole(whole)) => Ok(whole.clone().slice(stored.own.clone())),
+            _ => Err(Error::Model(format!("the parameters of `{}` are not there", stored.unit.name))),
+        }
+    }
+
+    /// New own elements as the blocks' device and type need them.
+    fn to_compute(&self, values: Tensor<1>) -> Tensor<1> {
+        cast(values.to_device(&self.device), self.precision.compute.dtype())
+    }
+
+    /// Replaces the own elements after a step, and starts to make the whole buffer of them where it is kept.
+    pub(crate) fn set_own_values(&mut self, unit: usize, values: Tensor<1>) {
+        if self.units[unit].own_values.is_some() {
+            self.units[unit].own_values = Some(values.clone());
+        }
+        if !self.unshards_on_use() {
+            let (sharded, values) = (self.is_sharded(), self.to_compute(values));
+            self.units[unit].whole = match sharded {
+                true => WholeBuffer::Gathering(self.groups.dp.all_gather(values)),
+                false => WholeBuffer::Whole(values),
+            };
+        }
+    }
+
+    /// Takes saved values, without padding: of the own elements where parameters are gathered for use, else of all.
+    pub(crate) fn restore_values(&mut self, unit: usize, values: Vec<f32>) -> Result<()> {
+        let gathers = self.unshards_on_use();
+        let device = if self.units[unit].is_updated { self.update_device() } else { &self.device }.clone();
+        let (compute, stored) = (self.precision.compute.dtype(), &mut self.units[unit]);
+        let mut values = values;
+        values.resize(if gathers { stored.own.len() } else { stored.length }, 0.0);
+        let own = if gathers { 0..stored.own.len() } else { stored.own.clone() };
+        let length = values.len();
+        let values = Tensor::from_data(TensorData::new(values, [length]), (&device, DType::F32));
+        if stored.own_values.is_some() {
+            let own = if own.len() == length { values.clone() } else { compact(values.clone().slice(own))? };
+            stored.own_values = Some(if stored.is_updated { own } else { cast(own, compute) });
+        }
+        match gathers {
+            true => stored.whole.reshard()?,
+            false => stored.whole = WholeBuffer::Whole(cast(values.to_device(&self.device), compute)),
+        }
+        self.count();
+        Ok(())
+    }
+
+    /// Starts to send new own elements to the stages that read a unit without stepping it.
+    pub(crate) fn send_tied_weights(&self, unit: usize, values: &Tensor<1>) -> Vec<Pending<()>> {
+        let users = self.units[unit].unit.users.iter().map(|user| self.holders[user.block]);
+        let readers: BTreeSet<usize> = users.filter(|stage| *stage != self.groups.pp.rank()).collect();
+        let send = |reader: usize| {
+            let flat = self.to_compute(values.clone());
+            let shape = vec![flat.dims()[0]];
+            self.groups.pp.send(vec![Some(Part::Float(flat, shape))], reader)
+        };
+        readers.into_iter().map(send).collect()
+    }
+
+    /// Receives the new own elements of the units that other stages step.
+    pub(crate) fn receive_tied_weights(&mut self, clock: &mut Clock) -> Result<()> {
+        for unit in 0..self.units.len() {
+            let stored = &self.units[unit];
+            if stored.is_updated {
+                continue;
+            }
+            let pending = self.groups.pp.receive(self.stage_of(stored.unit.home), &self.device);
+            match clock.waiting("pipeline", || pending.wait())?.pop() {
+                Some(Some(Part::Float(flat, _))) if flat.dims()[0] == stored.own.len() => {
+                    self.set_own_values(unit, flat);
+                }
+                _ => {
+                    let name = &stored.unit.name;
+                    return Err(Error::Model(format!(
+                        "a stage sent something else than the values of `{name}`"
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts to gather a unit.
+    pub(crate) fn unshard(&mut self, unit: usize) {
+        let Some(own) = self.units[unit].own_values.clone().map(|values| self.to_compute(values)) else {
+            return;
+        };
+        let whole = &mut self.units[unit].whole;
+        *whole = match std::mem::replace(whole, WholeBuffer::Absent) {
+            // SAFETY: only blocks and their graphs hold tensors of the buffer, and `Block` says that they are read in a block's
+            // turn alone. None of a block that reads this unit begins before `wait_all_gather` has waited for it.
+            WholeBuffer::Resharded(buffer) => WholeBuffer::Unsharding(unsafe { buffer.all_gather(own) }),
+            WholeBuffer::Absent => WholeBuffer::Gathering(self.groups.dp.all_gather(own)),
+            other => other,
+        };
+        self.count();
+    }
+
+    /// Waits until the units of a block are there.
+    pub(crate) fn wait_all_gather(&mut self, block: usize, clock: &mut Clock) -> Result<()> {
+        for unit in &self.by_block[block] {
+            let whole = &mut self.units[*unit].whole;
+            match std::mem::replace(whole, WholeBuffer::Absent) {
+                WholeBuffer::Gathering(pending) => {
+                    *whole = WholeBuffer::Whole(clock.waiting("all_gather", || pending.wait())?);
+                }
+                WholeBuffer::Unsharding(pending) => {
+                    *whole = WholeBuffer::Unsharded(clock.waiting("all_gather", || pending.wait())?);
+                }
+                other => *whole = other,
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees a gathered unit.
+    pub(crate) fn reshard(&mut self, unit: usize, blocks: &mut [NamedBlock]) -> Result<()> {
+        let stored = &mut self.units[unit];
+        stored.whole.reshard()?;
+        if !stored.whole.is_in_place() {
+            for user in &stored.unit.users {
+                if !self.by_block[user.block].contains(&unit) {
+                    continue;
+                }
+                self.bound[user.block] = false;
+                let nothing = |path: &str| {
+                    let (_, target) = user.params.iter().find(|(own, _)| own == path)?;
+                    let param = stored.unit.layout.param(target)?;
+                    Some((Tensor::empty([0], &self.device), vec![0; param.shape.len()]))
+                };
+                blocks[user.block].block.replace(&mut { nothing });
+            }
+        }
+        self.count();
+        Ok(())
+    }
+
+    /// Makes a block's parameters views of the flat buffers that are there.
+    pub(crate) fn bind_parameters(&mut self, index: usize, block: &mut NamedBlock) {
+        let mut values: BTreeMap<&str, NewValue> = BTreeMap::new();
+        for unit in &self.by_block[index] {
+            let StoredUnit { unit, whole, .. } = &self.units[*unit];
+            let Some(whole) = whole.view() else { continue };
+            for user in unit.users.iter().filter(|user| user.block == index) {
+                for (path, target) in &user.params {
+                    if let Some(param) = unit.layout.param(target) {
+                        values.insert(path, (unit.layout.view(&whole, param), param.shape.clone()));
+                    }
+                }
+            }
+        }
+        block.block.replace(&mut |path| values.remove(path));
+        let is_there = |unit: &usize| self.units[*unit].whole.view().is_some();
+        self.bound[index] = self.by_block[index].iter().all(is_there);
+    }
+
+    /// Whether a block's parameters are emptied in their place, so that its output must not view them.
+    pub(crate) fn reshards_block_in_place(&self, block: usize) -> bool {
+        self.by_block[block].iter().any(|unit| self.units[*unit].whole.is_in_place())
+    }
+
+    /// A unit's whole values without padding, gathered from all ranks of the stage.
+    pub(crate) fn whole_values(&self, unit: usize) -> Result<Tensor<1>> {
+        let own = self.own_values(unit)?.to_device(&self.device);
+        let whole = if self.is_sharded() { self.groups.dp.all_gather(own).wait()? } else { own };
+        Ok(whole.slice(0..self.units[unit].unit.layout.len()))
+    }
+
+    fn count(&mut self) {
+        let size = self.precision.compute.bytes();
+        let unit = |stored: &StoredUnit| {
+            let own_size = if stored.is_updated { 4 } else { size };
+            let own = stored.own_values.as_ref().map_or(0, |_| stored.own.len() * own_size);
+            let whole = if stored.whole.takes_memory() { stored.length * size } else { 0 };
+            (own + whole) as u64
+        };
+        self.bytes.set(self.frozen_bytes + self.units.iter().map(unit).sum::<u64>());
+    }
+}
+
+pub(crate) fn cast(tensor: Tensor<1>, dtype: FloatDType) -> Tensor<1> {
+    if tensor.dtype() == dtype.into() { tensor } else { tensor.cast(dtype) }
+}
+
+/// The same values in memory of their own, of their size.
+pub(crate) fn compact(tensor: Tensor<1>) -> Result<Tensor<1>> {
+    let (device, dtype) = (tensor.device(), tensor.dtype());
+    let shared = tensor.clone();
+    let data = tensor.try_into_data().map_err(|error| Error::Device(error.to_string()))?;
+    drop(shared);
+    Ok(Tensor::from_data(data, (&device, dtype)))
+}

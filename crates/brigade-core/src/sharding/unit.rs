@@ -1,0 +1,115 @@
+//! Units: what is gathered, reduced and stepped as one flat buffer.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use brigade_plan::UnitSize;
+use burn::tensor::{Device, Tensor};
+
+use crate::error::Result;
+use crate::model::activation::Activation;
+use crate::model::block::NamedBlock;
+use crate::model::chain::Chain;
+use crate::model::ties::Tie;
+use crate::sharding::layout::FlatLayout;
+
+/// Parameters in one flat buffer: those of a block, or one that several blocks share.
+///
+/// A shared (tied) parameter is a unit of its own, because the blocks that read it may stand on
+/// different stages. One of them owns it: there it is stepped. Its gradient is summed over the blocks within each
+/// micro-batch: see [`crate::model::Chain::tie`].
+#[derive(Debug, Clone)]
+pub(crate) struct Unit {
+    /// The block's name, or the shared parameter's full name.
+    pub name: String,
+    /// The block that owns the parameters; the layout's paths are of this block.
+    pub home: usize,
+    pub layout: FlatLayout,
+    /// The blocks that read the parameters, in order.
+    pub users: Vec<User>,
+}
+
+/// How a block reads a unit.
+#[derive(Debug, Clone)]
+pub(crate) struct User {
+    pub block: usize,
+    /// Path in the block, and path in the unit's layout.
+    pub params: Vec<(String, String)>,
+}
+
+impl Unit {
+    /// The units of one block's own parameters. `shapes` holds the trainable ones.
+    pub(crate) fn of_block(
+        block: usize,
+        name: &str,
+        shapes: &BTreeMap<String, Vec<usize>>,
+        ties: &[Tie],
+    ) -> Vec<Self> {
+        let is_follower = |path: &str| ties.iter().any(|tie| tie.follower == (block, path.to_owned()));
+        let shared: BTreeSet<&str> =
+            ties.iter().filter(|tie| tie.owner.0 == block).map(|tie| tie.owner.1.as_str()).collect();
+        let own: Vec<&String> =
+            shapes.keys().filter(|path| !is_follower(path) && !shared.contains(path.as_str())).collect();
+        let unit = |name: String, paths: &[&String], users: Vec<User>| Self {
+            name,
+            home: block,
+            layout: FlatLayout::new(paths.iter().map(|path| ((*path).clone(), shapes[*path].clone()))),
+            users,
+        };
+        let mut units = Vec::new();
+        if !own.is_empty() {
+            let params = own.iter().map(|path| ((*path).clone(), (*path).clone())).collect();
+            units.push(unit(name.to_owned(), &own, vec![User { block, params }]));
+        }
+        for path in shapes.keys().filter(|path| shared.contains(path.as_str())) {
+            let mut users = BTreeMap::from([(block, vec![(path.clone(), path.clone())])]);
+            for tie in ties.iter().filter(|tie| tie.owner == (block, path.clone())) {
+                users.entry(tie.follower.0).or_default().push((tie.follower.1.clone(), path.clone()));
+            }
+            let users = users.into_iter().map(|(block, params)| User { block, params }).collect();
+            units.push(unit(format!("{name}.{path}"), &[path], users));
+        }
+        units
+    }
+
+    /// Packs a user's gradients to the unit's flat buffer of `length` elements.
+    pub(crate) fn pack(
+        &self,
+        user: &User,
+        gradients: &mut BTreeMap<String, Tensor<1>>,
+        length: usize,
+        device: &Device,
+    ) -> Tensor<1> {
+        let mut found: BTreeMap<String, Tensor<1>> = BTreeMap::new();
+        for (path, target) in &user.params {
+            if let Some(gradient) = gradients.remove(path) {
+                let sum = match found.remove(target) {
+                    Some(before) => before + gradient,
+                    None => gradient,
+                };
+                found.insert(target.clone(), sum);
+            }
+        }
+        self.layout.pack(found, length, device)
+    }
+}
+
+impl<I: Activation, O: Activation> Chain<I, O> {
+    /// The flat buffers that the parameters make, block by block, as [`brigade_plan::Footprint`] takes them. All
+    /// parameters count as trained: one that is frozen is in no flat buffer in truth.
+    ///
+    /// # Errors
+    /// If a tie is wrong.
+    pub fn units(&self) -> Result<Vec<UnitSize>> {
+        let ties = self.resolved_ties()?;
+        let size = |Unit { layout, home, users, .. }: Unit| UnitSize {
+            elements: layout.len(),
+            home,
+            users: users.iter().map(|user| user.block).collect(),
+        };
+        let blocks = self.blocks.iter().enumerate();
+        let units = blocks.flat_map(|(index, NamedBlock { name, block })| {
+            Unit::of_block(index, name, &block.shapes(), &ties)
+        });
+        Ok(units.map(size).collect())
+    }
+}

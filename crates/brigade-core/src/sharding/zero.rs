@@ -1,0 +1,109 @@
+//! What is sharded over the data-parallel ranks, and when.
+
+use brigade_plan::ReshardPolicy;
+use serde::{Deserialize, Serialize};
+
+/// When the parameters that ZeRO-3 gathered for a block's forward are freed; the names are FSDP's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReshardAfterForward {
+    /// Without a pipeline: after use, unless the next block in turn needs them. Under a pipeline, where a
+    /// block is used once a micro-batch: as `never`.
+    #[default]
+    Default,
+    /// After every use: the least memory, two gathers a micro-batch.
+    Always,
+    /// After the backward: one gather a micro-batch, or fewer where micro-batches overlap.
+    Never,
+}
+
+/// When ZeRO-2 and ZeRO-3 sum gradients over the ranks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReduceEvery {
+    /// At every micro-batch, so that no rank ever holds a whole gradient of more than a block.
+    #[default]
+    MicroBatch,
+    /// Once a step: less traffic, whole gradients until then.
+    Step,
+}
+
+/// Sharding over the data-parallel ranks (Rajbhandari et al., "ZeRO: memory optimizations toward
+/// training trillion parameter models", 2020).
+///
+/// | stage | parameters | gradients | optimizer state |
+/// |---|---|---|---|
+/// | 0 | whole | whole | whole |
+/// | 1 | whole | whole | shard |
+/// | 2 | whole | shard | shard |
+/// | 3 | shard | shard | shard |
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Zero {
+    /// 0 to 3.
+    pub stage: u8,
+    /// ZeRO-3: how many blocks ahead parameters are gathered.
+    pub prefetch: usize,
+    /// ZeRO-3: when gathered parameters are freed.
+    pub reshard_after_forward: ReshardAfterForward,
+    /// ZeRO-3: gathered parameters stay for all micro-batches of a step; wins over `reshard_after_forward`.
+    pub keep_gathered: bool,
+    /// ZeRO-2 and ZeRO-3: when gradients are summed over the ranks.
+    pub reduce_every: ReduceEvery,
+}
+
+impl Default for Zero {
+    fn default() -> Self {
+        Self {
+            stage: 0,
+            prefetch: 1,
+            reshard_after_forward: ReshardAfterForward::Default,
+            keep_gathered: false,
+            reduce_every: ReduceEvery::MicroBatch,
+        }
+    }
+}
+
+impl Zero {
+    /// Whether each rank keeps the optimizer's state of its shard alone.
+    pub fn shards_optimizer(&self) -> bool {
+        self.stage >= 1
+    }
+
+    /// Whether each micro-batch's gradients are summed over the ranks at once.
+    pub fn reduces_each_micro_batch(&self) -> bool {
+        self.stage >= 2 && self.reduce_every == ReduceEvery::MicroBatch
+    }
+
+    /// Whether parameters are whole only where they are used.
+    pub fn shards_parameters(&self) -> bool {
+        self.stage >= 3
+    }
+
+    /// The number within the global batch of micro-batch `k` of data-parallel rank `rank`, of `ranks` with `count`
+    /// micro-batches each.
+    ///
+    /// Sums are taken over this number, pairwise. A rank that adds its micro-batches first has neighbours; where each
+    /// micro-batch is summed over the ranks first, those are neighbours: so what is added first is a subtree of the
+    /// global sum either way (for powers of two), and the result has the same bits.
+    ///
+    /// ```
+    /// use brigade_core::Zero;
+    /// let ddp = Zero::default();
+    /// assert_eq!([0, 1].map(|k| ddp.micro_batch_number(1, 2, k, 2)), [2, 3]);
+    /// let zero3 = Zero { stage: 3, ..ddp };
+    /// assert_eq!([0, 1].map(|k| zero3.micro_batch_number(1, 2, k, 2)), [1, 3]);
+    /// ```
+    pub fn micro_batch_number(&self, rank: usize, ranks: usize, k: usize, count: usize) -> usize {
+        if self.reduces_each_micro_batch() { k * ranks + rank } else { rank * count + k }
+    }
+
+    /// When gathered parameters are freed, in a pipeline of `stages`.
+    pub fn reshard_policy(&self, stages: usize) -> ReshardPolicy {
+        match self.reshard_after_forward {
+            _ if self.keep_gathered => ReshardPolicy::AfterStep,
+            ReshardAfterForward::Always => ReshardPolicy::AfterUse,
+            ReshardAfterForward::Default if stages == 1 => ReshardPolicy::AfterUseUnlessNext,
+            ReshardAfterForward::Default | ReshardAfterForward::Never => ReshardPolicy::AfterBackward,
+        }
+    }
+}

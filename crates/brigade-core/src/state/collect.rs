@@ -1,0 +1,144 @@
+//! Whole tensors on one rank, from wherever they are, one block after the other.
+
+use burn::tensor::Tensor;
+
+use crate::dist::Message;
+use crate::error::Result;
+use crate::metrics::Clock;
+use crate::model::activation::{Activation, Part};
+use crate::model::chain::{NamedTensor, to_host};
+use crate::step::engine::{Batch, Engine};
+
+impl<I, O, T> Engine<I, O, T>
+where
+    I: Activation + Clone,
+    O: Activation,
+    T: Clone,
+{
+    /// Gives rank `root` of the world all parameters but followers of ties, in fp32, block by block, as
+    /// arguments of `sink`. All ranks call it together; on the others `sink` is not called. No rank holds
+    /// more than a block at a time on account of it.
+    ///
+    /// # Errors
+    /// If a collective fails, and those of `sink`.
+    pub fn collect(&self, root: usize, sink: impl FnMut(NamedTensor) -> Result<()>) -> Result<()> {
+        self.collect_by(root, true, |unit| self.store.whole_values(unit).map(Some), sink)
+    }
+
+    /// Names and shapes of what [`collect`](Self::collect) gives, in its order.
+    pub fn shapes(&self) -> Vec<(String, Vec<usize>)> {
+        let blocks = self.chain.blocks.iter().enumerate();
+        let shapes = blocks.flat_map(|(block, named)| {
+            let shape =
+                move |path: &String| (format!("{}.{path}", named.name), self.shapes[block][path].clone());
+            self.own_paths(block).map(shape)
+        });
+        shapes.collect()
+    }
+
+    /// All parameters on rank `root`, as [`collect`](Self::collect) gives them; nothing on the others.
+    ///
+    /// # Errors
+    /// As [`collect`](Self::collect).
+    pub fn tensors(&self, root: usize) -> Result<Vec<NamedTensor>> {
+        let mut tensors = Vec::new();
+        self.collect(root, |tensor| {
+            tensors.push(tensor);
+            Ok(())
+        })?;
+        Ok(tensors)
+    }
+
+    /// The loss of a step on these micro-batches, and on rank `root` the gradients that it would use, by parameter
+    /// name: summed over all ranks, before clipping. Nothing is updated. All ranks call it together.
+    ///
+    /// # Errors
+    /// As [`Engine::step`], but for values that are not finite.
+    pub fn gradients(&mut self, batches: &[Batch<I, T>], root: usize) -> Result<(f64, Vec<NamedTensor>)> {
+        let sums = self.sums(batches, &mut Clock::default())?;
+        let mut named = Vec::new();
+        let whole = |unit: usize| {
+            let Some(own) = sums.gradients[unit].clone() else { return Ok(None) };
+            let whole =
+                if self.store.is_sharded() { self.store.groups.dp.all_gather(own).wait()? } else { own };
+            Ok(Some(whole))
+        };
+        self.collect_by(root, false, whole, |tensor| {
+            named.push(tensor);
+            Ok(())
+        })?;
+        Ok((sums.loss, named))
+    }
+
+    fn collect_by(
+        &self,
+        root: usize,
+        frozen: bool,
+        whole: impl Fn(usize) -> Result<Option<Tensor<1>>>,
+        mut sink: impl FnMut(NamedTensor) -> Result<()>,
+    ) -> Result<()> {
+        let groups = &self.store.groups;
+        let (root_stage, root_dp) = (root / groups.dp.size(), root % groups.dp.size());
+        let is_root = groups.world.rank() == root;
+        for (block, named) in self.chain.blocks.iter().enumerate() {
+            let holder = self.stage.holder(block);
+            let message = match self.stage.holds(block) {
+                true => self.whole_block(block, frozen, &whole)?,
+                false if is_root => groups.pp.receive(holder, &self.store.device).wait()?,
+                false => continue,
+            };
+            if is_root {
+                for (path, part) in self.own_paths(block).zip(message) {
+                    if let Some(Part::Float(flat, shape)) = part {
+                        sink(NamedTensor {
+                            name: format!("{}.{path}", named.name),
+                            data: to_host(flat, &shape)?,
+                        })?;
+                    }
+                }
+            } else if groups.dp.rank() == root_dp && holder != root_stage {
+                groups.pp.send(message, root_stage).wait()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Paths of a block's parameters that have values of their own.
+    pub(crate) fn own_paths(&self, block: usize) -> impl Iterator<Item = &String> {
+        let is_follower =
+            move |path: &str| self.ties.iter().any(|tie| tie.follower.0 == block && tie.follower.1 == path);
+        self.shapes[block].keys().filter(move |path| !is_follower(path))
+    }
+
+    /// One tensor for each of [`own_paths`](Self::own_paths).
+    fn whole_block(
+        &self,
+        block: usize,
+        frozen: bool,
+        whole: &impl Fn(usize) -> Result<Option<Tensor<1>>>,
+    ) -> Result<Message> {
+        let mut found = std::collections::BTreeMap::new();
+        for unit in &self.store.by_block[block] {
+            let stored = &self.store.units[*unit];
+            if stored.unit.home != block {
+                continue;
+            }
+            if let Some(flat) = whole(*unit)? {
+                for param in stored.unit.layout.params() {
+                    found.insert(param.path.clone(), stored.unit.layout.view(&flat, param));
+                }
+            }
+        }
+        if frozen {
+            for (path, value) in self.chain.blocks[block].block.values() {
+                if !value.trainable {
+                    found.entry(path).or_insert(value.flat);
+                }
+            }
+        }
+        let part = |path: &String| {
+            found.remove(path).map(|flat| Part::Float(flat, self.shapes[block][path].clone()))
+        };
+        Ok(self.own_paths(block).map(part).collect())
+    }
+}

@@ -1,0 +1,357 @@
+//! The training step of one rank: the schedule's actions, sums over ranks, the optimizer.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use brigade_plan::{PipelineScheduleKind, Stage, StageSchedule, split};
+use burn::tensor::{Device, Tensor};
+use serde::{Deserialize, Serialize};
+
+use crate::dist::Groups;
+use crate::dist::Traffic;
+use crate::error::{Error, Result};
+use crate::metrics::Clock;
+use crate::metrics::{Bytes, Memory};
+use crate::model::Precision;
+use crate::model::activation::Activation;
+use crate::model::chain::{Chain, Loss, Model};
+use crate::model::ties::Tie;
+use crate::optim::OptimizerFactory;
+use crate::optim::clip_factor;
+use crate::sharding::store::ParameterStore;
+use crate::sharding::zero::Zero;
+use crate::step::initialization::Initialization;
+use crate::step::recompute::Recompute;
+use crate::step::update::Update;
+
+/// One micro-batch of a rank.
+#[derive(Debug, Clone)]
+pub struct Batch<I, T> {
+    /// What the first block takes.
+    pub input: I,
+    /// What the loss takes beside the model's output.
+    pub target: T,
+    /// Number of targets that count in the loss (tokens that are not masked, samples).
+    pub valid_targets: usize,
+}
+
+/// What to do when the loss or the gradient norm is not finite.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NonFinite {
+    /// End the run; the message names rank, step and block.
+    #[default]
+    Stop,
+    /// Leave weights and optimizer as they are and go on with the next step; also where no target
+    /// of the global batch is valid.
+    Skip,
+}
+
+/// Settings of the step. The default is plain data parallelism in fp32.
+#[derive(Debug, Clone)]
+pub struct EngineSettings {
+    /// Global-norm clipping: gradients of a larger norm are scaled down to it.
+    pub gradient_clipping: Option<f64>,
+    /// What to do when the loss or the gradient norm is not finite.
+    pub on_nonfinite: NonFinite,
+    /// What is sharded over the data-parallel ranks.
+    pub zero: Zero,
+    /// The schedule of the pipeline; without effect where there is one stage with one chunk.
+    pub schedule: PipelineScheduleKind,
+    /// Chunks of blocks per pipeline stage (interleaving).
+    pub chunks: usize,
+    /// Number of blocks in each of the `stages · chunks` parts of the model, in order; empty to balance by cost.
+    pub split: Vec<usize>,
+    /// Which blocks are run again in the backward pass.
+    pub recompute: Recompute,
+    /// Number types.
+    pub precision: Precision,
+    /// Keeps the optimizer's state and fp32 masters on this device, and steps them there: the host's, where the
+    /// blocks' device is another one.
+    pub offload: Option<Device>,
+    /// In a process without data-parallel peers: sums the gradients of so many neighbouring micro-batches
+    /// first, as that many ranks do which sum each micro-batch at once ([`crate::ReduceEvery`]). It makes one
+    /// process the reference for them where their number is no power of two.
+    pub sum_group: usize,
+}
+
+impl Default for EngineSettings {
+    fn default() -> Self {
+        Self {
+            gradient_clipping: None,
+            on_nonfinite: NonFinite::Stop,
+            zero: Zero::default(),
+            schedule: PipelineScheduleKind::default(),
+            chunks: 1,
+            split: Vec::new(),
+            recompute: Recompute::None,
+            precision: Precision::default(),
+            offload: None,
+            sum_group: 1,
+        }
+    }
+}
+
+/// What one step did. Loss, norm, targets and whether it was skipped are equal on all ranks, to the bit.
+#[derive(Debug, Clone)]
+pub struct StepReport {
+    /// The step, counted from 1.
+    pub step: u64,
+    /// Mean loss over the valid targets of the global batch.
+    pub loss: f64,
+    /// Global gradient norm before clipping.
+    pub grad_norm: f64,
+    /// Valid targets in the global batch.
+    pub targets: u64,
+    /// Whether the optimizer was left out because something was not finite.
+    pub skipped: bool,
+    /// Where this rank's time went.
+    pub clock: Clock,
+    /// The time from the step's start to the end of all ranks' last backward in which this rank stood still
+    /// because of the pipeline: it waited for a neighbouring stage, or for the other stages to finish.
+    pub bubble: Duration,
+    /// Most micro-batches that were between forward and backward on this rank, chunk by chunk.
+    pub in_flight: usize,
+    /// Bytes that this rank holds.
+    pub memory: Memory,
+    /// Calls and bytes that this rank sent in this step.
+    pub traffic: Traffic,
+}
+
+/// What forward and backward over the global batch gave. All but the gradients is equal on all ranks,
+/// to the bit.
+pub(crate) struct Sums {
+    /// Of the own elements of each unit; none for those that another stage owns.
+    pub gradients: Vec<Option<Tensor<1>>>,
+    pub grad_norm: f64,
+    pub loss: f64,
+    pub targets: f64,
+    /// Most micro-batches between forward and backward on this rank.
+    pub in_flight: usize,
+}
+
+/// Trains one rank's part of a model, together with the other ranks of a mesh.
+///
+/// A rank runs its stage's blocks on its micro-batches in the order of a schedule, sums gradients over its
+/// data-parallel peers, steps its part of the parameters, and gives the others what they need of them.
+pub struct Engine<I, O, T> {
+    pub(crate) chain: Chain<I, O>,
+    pub(crate) loss: Loss<O, T>,
+    pub(crate) store: ParameterStore,
+    pub(crate) update: Update,
+    pub(crate) stage: Stage,
+    pub(crate) settings: EngineSettings,
+    pub(crate) step: u64,
+    pub(crate) memory: Memory,
+    pub(crate) schedules: BTreeMap<(usize, bool), Arc<StageSchedule>>,
+    pub(crate) shapes: Vec<BTreeMap<String, Vec<usize>>>,
+    pub(crate) ties: Vec<Tie>,
+}
+
+impl<I, O, T> Engine<I, O, T>
+where
+    I: Activation + Clone,
+    O: Activation,
+    T: Clone,
+{
+    /// Takes a model: gives the parameters of this rank's blocks their initial values from (`seed`, path)
+    /// where they have none, one block after the other, and keeps of each what this rank is to hold.
+    ///
+    /// # Errors
+    /// If the model has no blocks, two of one name, a wrong tie, nothing to train, or cannot be split so.
+    pub fn new(
+        model: Model<I, O, T>,
+        seed: u64,
+        optimizer: &OptimizerFactory,
+        groups: Groups,
+        settings: EngineSettings,
+    ) -> Result<Self> {
+        let Model { mut chain, loss } = model;
+        chain.check_names()?;
+        let (ties, mesh) = (chain.resolved_ties()?, groups.mesh());
+        if let Some(tie) = ties.iter().find(|tie| tie.owner.0 > tie.follower.0) {
+            return Err(Error::Model(format!(
+                "tie: the owner `{}` must stand in the same block as its follower `{}` or an earlier one",
+                tie.owner.1, tie.follower.1
+            )));
+        }
+        let split = split(&settings.split, &chain.costs(), mesh.pp * settings.chunks.max(1))?;
+        let stage = Stage::new(groups.pp.rank(), mesh.pp, &split);
+        let blocks = chain.blocks.len();
+        let shapes = chain.blocks.iter().map(|named| named.block.shapes()).collect();
+        let mut store = ParameterStore {
+            units: Vec::new(),
+            holders: (0..blocks).map(|block| stage.holder(block)).collect(),
+            shared: chain.shared(&ties),
+            bound: vec![false; blocks],
+            by_block: vec![Vec::new(); blocks],
+            groups,
+            zero: settings.zero,
+            precision: settings.precision,
+            device: chain.device()?,
+            offload: settings.offload.clone(),
+            frozen_bytes: 0,
+            bytes: Bytes::default(),
+        };
+        let mut update = Update::new(optimizer.clone());
+        let mut frozen = BTreeSet::new();
+        for index in 0..blocks {
+            let lends = ties.iter().any(|tie| tie.owner.0 == index && stage.holds(tie.follower.0));
+            if stage.holds(index) || lends {
+                let mut initialization = Initialization {
+                    chain: &mut chain,
+                    store: &mut store,
+                    update: &mut update,
+                    ties: &ties,
+                    frozen_owners: &mut frozen,
+                };
+                initialization.block(index, seed)?;
+            }
+        }
+        chain.finish_loading(mesh.pp > 1 || store.unshards_on_use());
+        for index in (0..blocks).filter(|index| stage.holds(*index)) {
+            store.bind_parameters(index, &mut chain.blocks[index]);
+        }
+        let engine = Self {
+            chain,
+            loss,
+            store,
+            update,
+            stage,
+            settings: EngineSettings { split, ..settings },
+            step: 0,
+            memory: Memory::default(),
+            schedules: BTreeMap::new(),
+            shapes,
+            ties,
+        };
+        let trained = engine.store.units.len() as f64;
+        if engine
+            .store
+            .groups
+            .pp
+            .all_gather_scalars(vec![trained])
+            .wait()?
+            .iter()
+            .all(|units| units[0] == 0.0)
+        {
+            return Err(Error::Model("the model has no trainable parameter".into()));
+        }
+        Ok(engine)
+    }
+
+    /// The model with the values of the last step. Where pipeline stages or ZeRO-3 leave this rank with a part of it,
+    /// it gives no values: see [`collect`](Self::collect).
+    pub fn chain(&self) -> &Chain<I, O> {
+        &self.chain
+    }
+
+    /// As [`chain`](Self::chain).
+    pub fn into_chain(self) -> Chain<I, O> {
+        self.chain
+    }
+
+    /// Number of blocks in each part of the pipeline.
+    pub fn split(&self) -> &[usize] {
+        &self.settings.split
+    }
+
+    /// Bytes that this rank holds.
+    pub fn memory(&self) -> Memory {
+        Memory { parameters: self.store.bytes, ..self.memory }
+    }
+
+    /// Runs one step on this rank's micro-batches. Ranks of the same pipeline are given the same ones; of them
+    /// the first stage uses the inputs, the last one the targets.
+    ///
+    /// # Errors
+    /// If a collective fails, a block refuses its input, no target is valid, or (unless it is to be
+    /// skipped) something is not finite; the weights are then those of the step before.
+    pub fn step(&mut self, batches: Vec<Batch<I, T>>, learning_rate: f64) -> Result<StepReport> {
+        self.step += 1;
+        let before = self.store.groups.traffic();
+        let mut clock = Clock::default();
+        let sums = self.sums(&batches, &mut clock)?;
+        let skips = self.settings.on_nonfinite == NonFinite::Skip;
+        if sums.targets == 0.0 && !skips {
+            return Err(Error::NoTargets { step: self.step });
+        }
+        let skipped = sums.targets == 0.0 || !(sums.loss.is_finite() && sums.grad_norm.is_finite());
+        if skipped && !skips {
+            return Err(self.not_finite(&batches, &sums));
+        }
+        let Sums { gradients, grad_norm, loss, targets, in_flight } = sums;
+        // Until here waits for neighbours are the pipeline's, and so is the wait for the last of them.
+        let idle = |what: &str| clock.waits.get(what).copied().unwrap_or_default();
+        let bubble = if self.stage.stages > 1 {
+            idle("pipeline") + idle("all_gather_scalars")
+        } else {
+            Duration::ZERO
+        };
+        if !skipped {
+            let scale = clip_factor(grad_norm, self.settings.gradient_clipping);
+            self.update(gradients, learning_rate, scale, &mut clock)?;
+        }
+        Ok(StepReport {
+            step: self.step,
+            loss: if targets == 0.0 { f64::NAN } else { loss },
+            grad_norm,
+            targets: targets as u64,
+            skipped,
+            bubble,
+            in_flight,
+            memory: self.memory(),
+            clock,
+            traffic: difference(self.store.groups.traffic(), &before),
+        })
+    }
+
+    /// Steps what this rank owns, and gives the others what they need of it.
+    fn update(
+        &mut self,
+        gradients: Vec<Option<Tensor<1>>>,
+        learning_rate: f64,
+        scale: Option<f64>,
+        clock: &mut Clock,
+    ) -> Result<()> {
+        let started = Instant::now();
+        let waited = clock.comm_wait();
+        let mut sent = Vec::new();
+        for (unit, gradient) in gradients.into_iter().enumerate() {
+            let values = self.store.own_values(unit)?;
+            let Some(gradient) = gradient else { continue };
+            let Some(values) = self.update.step(unit, learning_rate, values, gradient, scale) else {
+                continue;
+            };
+            sent.extend(self.store.send_tied_weights(unit, &values));
+            self.store.set_own_values(unit, values);
+        }
+        self.store.receive_tied_weights(clock)?;
+        for pending in sent {
+            clock.waiting("pipeline", || pending.wait())?;
+        }
+        if !self.store.unshards_on_use() {
+            for index in (0..self.chain.blocks.len()).filter(|index| self.stage.holds(*index)) {
+                self.store.wait_all_gather(index, clock)?;
+                self.store.bind_parameters(index, &mut self.chain.blocks[index]);
+            }
+        }
+        if self.memory.optimizer.live == 0 {
+            self.memory.optimizer.set(self.update.state_bytes());
+        }
+        clock.optimizer += started.elapsed().saturating_sub(clock.comm_wait() - waited);
+        Ok(())
+    }
+}
+
+fn difference(after: Traffic, before: &Traffic) -> Traffic {
+    after
+        .into_iter()
+        .map(|(operation, (calls, bytes))| {
+            let (calls_before, bytes_before) = before.get(&operation).copied().unwrap_or_default();
+            (operation, (calls.saturating_sub(calls_before), bytes.saturating_sub(bytes_before)))
+        })
+        .filter(|(_, (calls, _))| *calls > 0)
+        .collect()
+}

@@ -1,0 +1,399 @@
+//! The interpreter: runs a rank's list of actions. It knows no schedule by name.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Instant;
+
+use brigade_plan::{Action, Pass, Stage, StageSchedule, Task, UnshardStep};
+use burn::tensor::Tensor;
+
+use crate::dist::{Message, Pending, PendingValues};
+use crate::error::{Error, Result};
+use crate::metrics::Bytes;
+use crate::metrics::Clock;
+use crate::model::Float;
+use crate::model::activation::{Activation, Part, Parts, flatten};
+use crate::model::block::NamedBlock;
+use crate::model::chain::{Loss, restore_output};
+use crate::sharding::store::{ParameterStore, cast, compact};
+use crate::step::engine::Batch;
+use crate::step::gradients::Gradients;
+use crate::step::non_finite::NonFiniteCheck;
+use crate::step::recompute::Recompute;
+use crate::step::tape::{Tape, Upstream, leaves, predict};
+use crate::step::tied_gradients::TiedGradients;
+
+/// Most messages to other stages that may be on their way at once: further ones wait for the first to have left, so
+/// that a stage does not run ahead of a slower one by more than what receives were posted for.
+const MOST_UNSENT: usize = 2;
+
+/// What a pass is for.
+pub(crate) enum PassMode<'a> {
+    /// Gradients, to be summed.
+    Train(&'a mut Gradients),
+    /// Losses only: nothing is kept for a backward.
+    Evaluate,
+    /// Looks for values that are not finite; gradients are checked and dropped.
+    CheckFinite(&'a mut NonFiniteCheck),
+}
+
+/// What waits for an action: a place of the pipeline and a micro-batch.
+type Key = (Pass, usize, usize);
+
+/// One pass of a rank over its micro-batches.
+pub(crate) struct Interpreter<'a, I, O, T> {
+    pub blocks: &'a mut [NamedBlock],
+    pub store: &'a mut ParameterStore,
+    pub stage: &'a Stage,
+    pub loss: &'a Loss<O, T>,
+    pub recompute: Recompute,
+    /// The micro-batches; in an evaluation fewer than the schedule has, where other ranks have more.
+    pub batches: &'a [Batch<I, T>],
+    pub mode: PassMode<'a>,
+    pub clock: &'a mut Clock,
+    pub state: State,
+}
+
+/// What the interpreter holds between actions.
+#[derive(Default)]
+pub(crate) struct State {
+    /// Valid targets of the global batch: on its way, then known. Only the last stage asks.
+    pub total: TargetCount,
+    /// Loss of each micro-batch, where this rank knows it: divided, if anything divides it.
+    pub losses: BTreeMap<usize, Tensor<1>>,
+    /// Tensors at the cuts between blocks, in bytes.
+    pub activations: Bytes,
+    /// Most micro-batches (of a chunk each) between forward and backward.
+    pub most_in_flight: usize,
+    tapes: BTreeMap<Task, Tape>,
+    received: BTreeMap<Key, Pending<Message>>,
+    to_send: BTreeMap<Key, Message>,
+    sent: VecDeque<Pending<()>>,
+    block_runs: usize,
+}
+
+/// A number that all ranks of the last stage ask each other for at the start and need at the first backward.
+#[derive(Default)]
+pub(crate) enum TargetCount {
+    #[default]
+    Unasked,
+    Pending(PendingValues),
+    Known(f64),
+}
+
+impl TargetCount {
+    /// The sum, or 1 where nothing was asked for or nothing is valid: there is nothing to divide then.
+    fn divisor(&mut self, clock: &mut Clock) -> Result<f64> {
+        if let Self::Pending(_) = self
+            && let Self::Pending(pending) = std::mem::replace(self, Self::Unasked)
+        {
+            let values = clock.waiting("all_gather_scalars", || pending.wait())?;
+            *self = Self::Known(values.iter().map(|values| values[0]).sum());
+        }
+        Ok(if let Self::Known(total) = self { total.max(1.0) } else { 1.0 })
+    }
+}
+
+impl State {
+    pub(crate) fn new(total: TargetCount) -> Self {
+        Self { total, ..Self::default() }
+    }
+}
+
+impl<I, O, T> Interpreter<'_, I, O, T>
+where
+    I: Activation + Clone,
+    O: Activation,
+    T: Clone,
+{
+    /// Runs the schedule to its end.
+    pub(crate) fn run(&mut self, schedule: &StageSchedule) -> Result<()> {
+        for (index, action) in schedule.actions.iter().enumerate() {
+            match *action {
+                Action::Forward(task) => self.forward(task, schedule)?,
+                Action::Backward(task) => {
+                    let chunk = task.chunk;
+                    let last = schedule.actions[index + 1..]
+                        .iter()
+                        .all(|later| !matches!(later, Action::Backward(task) if task.chunk == chunk));
+                    self.backward(task, last, schedule)?;
+                }
+                Action::Send { pass, task, to } => self.send(pass, task, to)?,
+                Action::Receive { pass, task, from } => {
+                    let key = self.needed_by(pass, task);
+                    if self.takes_part(task) {
+                        let pending = self.store.groups.pp.receive(from, &self.store.device);
+                        self.state.received.insert(key, pending);
+                    }
+                }
+                Action::Reduce { chunk } => self.reduce(chunk),
+                Action::BackwardInput(_) | Action::BackwardWeights(_) => {
+                    return Err(Error::Model(format!("the interpreter cannot run {action:?} yet")));
+                }
+            }
+        }
+        for pending in std::mem::take(&mut self.state.sent) {
+            self.clock.waiting("pipeline", || pending.wait())?;
+        }
+        Ok(())
+    }
+
+    /// Whether this rank has a micro-batch of this number; in an evaluation it may only help to gather.
+    fn takes_part(&self, task: Task) -> bool {
+        task.micro_batch < self.batches.len()
+    }
+
+    fn needed_by(&self, pass: Pass, task: Task) -> Key {
+        (pass, self.stage.virtual_stage(task.chunk), task.micro_batch)
+    }
+
+    fn forward(&mut self, task: Task, schedule: &StageSchedule) -> Result<()> {
+        let place = self.stage.virtual_stage(task.chunk);
+        let takes_part = self.takes_part(task);
+        let mut parts = match place {
+            _ if !takes_part => Parts::default(),
+            0 => self.model_input(task.micro_batch),
+            _ => activation(self.incoming((Pass::Forward, place, task.micro_batch))?)?,
+        };
+        let mut tape = Tape::default();
+        for index in self.stage.blocks(task.chunk) {
+            self.before_block(index, schedule)?;
+            if takes_part {
+                let started = Instant::now();
+                let block = &self.blocks[index];
+                parts = match self.mode {
+                    PassMode::Evaluate => predict(block.block.as_ref(), &block.name, parts)?,
+                    PassMode::Train(_) | PassMode::CheckFinite(_) => {
+                        let input = if index == 0 { parts } else { leaves(&parts) };
+                        tape.forward(block, input, self.recompute.applies_to(index) || self.must_recompute())?
+                    }
+                };
+                parts = self.apart_from_buffers(index, parts)?;
+                if let PassMode::CheckFinite(check) = &mut self.mode {
+                    check.output(task.micro_batch, index, &parts)?;
+                }
+                self.clock.forward += started.elapsed();
+                if index + 1 == self.blocks.len() {
+                    self.compute_loss(task, &mut tape, &parts)?;
+                }
+            }
+            self.after_block(schedule)?;
+        }
+        if !takes_part {
+            return Ok(());
+        }
+        if place < self.stage.last_virtual_stage() {
+            let message = parts.0.into_iter().map(Some).collect();
+            self.state.to_send.insert((Pass::Forward, place + 1, task.micro_batch), message);
+        }
+        if !matches!(self.mode, PassMode::Evaluate) {
+            self.state.tapes.insert(task, tape);
+            self.state.most_in_flight = self.state.most_in_flight.max(self.state.tapes.len());
+            self.count();
+        }
+        Ok(())
+    }
+
+    /// Computes the loss, in fp32, from the model's output.
+    fn compute_loss(&mut self, task: Task, tape: &mut Tape, output: &Parts) -> Result<()> {
+        let started = Instant::now();
+        let (input, leaves) = match self.mode {
+            PassMode::Evaluate => (output.clone(), None),
+            PassMode::Train(_) | PassMode::CheckFinite(_) => tape.loss_input(output),
+        };
+        let input = input.map_floats(|flat| cast(flat, burn::tensor::FloatDType::F32));
+        let target = self.batches[task.micro_batch].target.clone();
+        let loss = (self.loss)(restore_output(self.blocks, input)?, target);
+        self.clock.forward += started.elapsed();
+        if let PassMode::Evaluate = self.mode {
+            self.state.losses.insert(task.micro_batch, loss.inner());
+            return Ok(());
+        }
+        if let PassMode::CheckFinite(check) = &mut self.mode {
+            check.loss(task.micro_batch, self.blocks.len() - 1, &loss)?;
+        }
+        tape.set_loss(loss.clone(), leaves);
+        let divisor = self.state.total.divisor(self.clock)?;
+        self.state.losses.insert(task.micro_batch, loss.inner().div_scalar(divisor));
+        Ok(())
+    }
+
+    fn backward(&mut self, task: Task, last: bool, schedule: &StageSchedule) -> Result<()> {
+        let place = self.stage.virtual_stage(task.chunk);
+        let Some(mut tape) = self.state.tapes.remove(&task) else {
+            return Err(Error::Model(format!("{task:?} has no forward before its backward")));
+        };
+        let (mut upstream, mut tied) = match place == self.stage.last_virtual_stage() {
+            true => (Upstream::new(), TiedGradients::new()),
+            false => {
+                let message = self.incoming((Pass::Backward, place, task.micro_batch))?;
+                let end = self.stage.blocks(task.chunk).end;
+                self.check_gradients(&message, &tape.output_shapes, end - 1)?;
+                TiedGradients::receive(gradients(message), self.store.shared_across(end))
+            }
+        };
+        let divisor = self.state.total.divisor(self.clock)?;
+        for index in self.stage.blocks(task.chunk).rev() {
+            self.before_block(index, schedule)?;
+            let (started, waited) = (Instant::now(), self.clock.comm_wait());
+            let mut found = tape.backward(&self.blocks[index], divisor, &mut upstream)?;
+            if let PassMode::CheckFinite(check) = &mut self.mode {
+                check.gradient(task.micro_batch, index, found.values())?;
+            }
+            if let PassMode::Train(gradients) = &mut self.mode {
+                for unit in &self.store.by_block[index] {
+                    let stored = &self.store.units[*unit];
+                    let sum = tied.accumulate(stored, index, &mut found, &self.store.device);
+                    if let Some(sum) = sum {
+                        gradients.add(self.store, *unit, sum, self.clock)?;
+                        if last {
+                            gradients.complete(self.store, *unit);
+                        }
+                    }
+                }
+            }
+            let waited = self.clock.comm_wait() - waited;
+            self.clock.backward += started.elapsed().saturating_sub(waited);
+            self.after_block(schedule)?;
+        }
+        if place > 0 {
+            let start = self.stage.blocks(task.chunk).start;
+            let riding = tied.send(self.store.shared_across(start));
+            let upstream = upstream.into_iter().zip(tape.input_shapes).map(gradient_part);
+            let message = upstream.chain(riding).collect();
+            self.state.to_send.insert((Pass::Backward, place - 1, task.micro_batch), message);
+        }
+        self.count();
+        Ok(())
+    }
+
+    /// Starts the sums over the ranks that did not begin within the chunk's last backward.
+    fn reduce(&mut self, chunk: usize) {
+        if let PassMode::Train(gradients) = &mut self.mode {
+            for block in self.stage.blocks(chunk).rev() {
+                let owned = |unit: &&usize| self.store.units[**unit].unit.home == block;
+                for unit in self.store.by_block[block].iter().filter(owned) {
+                    gradients.complete(self.store, *unit);
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, pass: Pass, task: Task, to: usize) -> Result<()> {
+        let place = self.stage.virtual_stage(task.chunk);
+        let place = if pass == Pass::Forward { place + 1 } else { place.saturating_sub(1) };
+        if let Some(message) = self.state.to_send.remove(&(pass, place, task.micro_batch)) {
+            // No schedule needs a send to leave later than the next ones are made; what waits here is memory.
+            while self.state.sent.len() >= MOST_UNSENT {
+                if let Some(pending) = self.state.sent.pop_front() {
+                    self.clock.waiting("pipeline", || pending.wait())?;
+                }
+            }
+            self.state.sent.push_back(self.store.groups.pp.send(message, to));
+        }
+        Ok(())
+    }
+
+    /// What another stage, or another chunk of this rank, has for an action.
+    fn incoming(&mut self, key: Key) -> Result<Message> {
+        if let Some(message) = self.state.to_send.remove(&key) {
+            return Ok(message);
+        }
+        match self.state.received.remove(&key) {
+            Some(pending) => self.clock.waiting("pipeline", || pending.wait()),
+            None => Err(Error::Model(format!("the schedule has no receive for {key:?}"))),
+        }
+    }
+
+    /// Checks that the gradients of a block's output have the output's shapes.
+    fn check_gradients(&self, message: &Message, shapes: &[Vec<usize>], block: usize) -> Result<()> {
+        let fits = |(part, shape): (&Option<Part>, &Vec<usize>)| match part {
+            Some(Part::Float(_, given)) => given == shape,
+            Some(Part::Int(..)) => false,
+            None => true,
+        };
+        if message.len() >= shapes.len() && message.iter().zip(shapes).all(fits) {
+            return Ok(());
+        }
+        let given = Parts(message.iter().flatten().cloned().collect()).describe();
+        Err(Error::Activation {
+            block: format!("{}, going backward", self.blocks[block].name),
+            expected: format!("the gradient of its output of shapes {shapes:?}"),
+            given,
+        })
+    }
+
+    fn model_input(&self, micro_batch: usize) -> Parts {
+        let parts = flatten(self.batches[micro_batch].input.clone());
+        match self.store.precision.compute {
+            Float::F32 => parts,
+            compute => parts.map_floats(|flat| cast(flat, compute.dtype())),
+        }
+    }
+
+    /// A graph that is kept would keep gathered parameters that are to be freed.
+    fn must_recompute(&self) -> bool {
+        use brigade_plan::ReshardPolicy::{AfterUse, AfterUseUnlessNext};
+        let policy = self.store.zero.reshard_policy(self.stage.stages);
+        self.store.unshards_on_use()
+            && !self.store.reshards_under_graphs()
+            && matches!(policy, AfterUse | AfterUseUnlessNext)
+    }
+
+    fn before_block(&mut self, block: usize, schedule: &StageSchedule) -> Result<()> {
+        if !self.store.unshards_on_use() {
+            return Ok(());
+        }
+        if let Some(UnshardStep { unshard, .. }) = schedule.unshard_plan.get(self.state.block_runs) {
+            unshard.iter().for_each(|unit| self.store.unshard(*unit));
+        }
+        self.store.wait_all_gather(block, self.clock)?;
+        if !self.store.bound[block] {
+            self.store.bind_parameters(block, &mut self.blocks[block]);
+        }
+        Ok(())
+    }
+
+    fn after_block(&mut self, schedule: &StageSchedule) -> Result<()> {
+        if self.store.unshards_on_use()
+            && let Some(UnshardStep { reshard, .. }) = schedule.unshard_plan.get(self.state.block_runs)
+        {
+            reshard.iter().try_for_each(|unit| self.store.reshard(*unit, self.blocks))?;
+        }
+        self.state.block_runs += 1;
+        Ok(())
+    }
+
+    /// Copies an output that may view parameters which are about to be emptied in their place.
+    fn apart_from_buffers(&self, block: usize, parts: Parts) -> Result<Parts> {
+        if !self.store.reshards_block_in_place(block) {
+            return Ok(parts);
+        }
+        let part = |part| match part {
+            Part::Float(flat, shape) => Ok(Part::Float(compact(flat)?, shape)),
+            int => Ok(int),
+        };
+        parts.0.into_iter().map(part).collect::<Result<_>>().map(Parts)
+    }
+
+    fn count(&mut self) {
+        let live = self.state.tapes.values().map(Tape::bytes).sum();
+        self.state.activations.set(live);
+    }
+}
+
+fn activation(message: Message) -> Result<Parts> {
+    let parts: Option<Vec<Part>> = message.into_iter().collect();
+    parts.map(Parts).ok_or_else(|| Error::Model("a stage sent an activation with a part missing".into()))
+}
+
+fn gradients(message: Message) -> Upstream {
+    let gradient = |part| match part {
+        Some(Part::Float(flat, _)) => Some(flat),
+        _ => None,
+    };
+    message.into_iter().map(gradient).collect()
+}
+
+fn gradient_part((gradient, shape): (Option<Tensor<1>>, Vec<usize>)) -> Option<Part> {
+    gradient.map(|flat| Part::Float(flat, shape))
+}

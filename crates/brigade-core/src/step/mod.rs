@@ -1,0 +1,17 @@
+//! The training step of one rank: forward and backward by a schedule, the reduction of gradients, the update.
+
+pub(crate) mod accumulation;
+pub(crate) mod engine;
+mod gradients;
+mod initialization;
+mod interpreter;
+mod non_finite;
+mod pass;
+mod recompute;
+mod tape;
+mod tied_gradients;
+mod update;
+
+pub use accumulation::PairwiseSum;
+pub use engine::{Batch, Engine, EngineSettings, NonFinite, StepReport};
+pub use recompute::Recompute;

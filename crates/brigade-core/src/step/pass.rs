@@ -1,0 +1,217 @@
+//! One pass of all ranks over the global batch, and what they learn from it together.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use brigade_plan::Pipeline;
+use burn::tensor::Tensor;
+
+use crate::error::{Error, Result};
+use crate::metrics::Clock;
+use crate::model::activation::Activation;
+use crate::optim::tile;
+use crate::optim::{ExactSum, WORDS};
+use crate::optim::{exact_sum, squares};
+use crate::step::accumulation::PairwiseSum;
+use crate::step::engine::{Batch, Engine, Sums};
+use crate::step::gradients::Gradients;
+use crate::step::interpreter::{Interpreter, PassMode, State, TargetCount};
+use crate::step::non_finite::{NonFiniteCheck, first};
+use brigade_plan::StageSchedule;
+
+impl<I, O, T> Engine<I, O, T>
+where
+    I: Activation + Clone,
+    O: Activation,
+    T: Clone,
+{
+    /// What this rank does with `count` micro-batches.
+    fn schedule(&mut self, count: usize, trains: bool) -> Result<Arc<StageSchedule>> {
+        if let Some(schedule) = self.schedules.get(&(count, trains)) {
+            return Ok(schedule.clone());
+        }
+        let (stages, chunks) = (self.stage.stages, self.stage.chunks());
+        let pipeline = match trains {
+            true if stages * chunks == 1 => Pipeline::new(Default::default(), 1, 1, count),
+            true => Pipeline::new(self.settings.schedule, stages, chunks, count),
+            false => Ok(Pipeline::forward_only(stages, chunks, count)),
+        };
+        let pipeline = pipeline.map_err(|error| Error::Model(error.to_string()))?;
+        let policy = match trains {
+            true => self.settings.zero.reshard_policy(stages),
+            false => brigade_plan::ReshardPolicy::AfterUseUnlessNext,
+        };
+        let units = if self.store.unshards_on_use() {
+            &self.store.by_block
+        } else {
+            &vec![Vec::new(); self.shapes.len()]
+        };
+        // An evaluation gathers no more at once than a step, whose first and last blocks are never needed together.
+        let prefetch = if trains { self.settings.zero.prefetch } else { 0 };
+        let schedule = StageSchedule::new(&self.stage, &pipeline, units, policy, prefetch);
+        let schedule = Arc::new(schedule);
+        self.schedules.insert((count, trains), schedule.clone());
+        Ok(schedule)
+    }
+
+    fn run(
+        &mut self,
+        batches: &[Batch<I, T>],
+        schedule: &StageSchedule,
+        mode: PassMode<'_>,
+        total: TargetCount,
+        clock: &mut Clock,
+    ) -> Result<State> {
+        let mut interpreter = Interpreter {
+            blocks: &mut self.chain.blocks,
+            store: &mut self.store,
+            stage: &self.stage,
+            loss: &self.loss,
+            recompute: self.settings.recompute,
+            batches,
+            mode,
+            clock,
+            state: State::new(total),
+        };
+        interpreter.run(schedule)?;
+        Ok(interpreter.state)
+    }
+
+    /// Forward and backward over this rank's micro-batches, and the sums over all ranks.
+    pub(crate) fn sums(&mut self, batches: &[Batch<I, T>], clock: &mut Clock) -> Result<Sums> {
+        if batches.is_empty() {
+            return Err(Error::Setting {
+                option: "micro-batches of a step",
+                given: "0".into(),
+                allowed: "each rank needs at least one".into(),
+            });
+        }
+        let schedule = self.schedule(batches.len(), true)?;
+        let valid: usize = batches.iter().map(|batch| batch.valid_targets).sum();
+        let total = match self.stage.is_last() {
+            true => TargetCount::Pending(self.store.groups.dp.all_gather_scalars(vec![valid as f64])),
+            false => TargetCount::Unasked,
+        };
+        let mut gradients = Gradients::new(&self.store, self.settings.sum_group, self.memory.gradients);
+        let state = self.run(batches, &schedule, PassMode::Train(&mut gradients), total, clock)?;
+        let peak = self.memory.activations.peak.max(state.activations.peak);
+        self.memory.activations = crate::metrics::Bytes { peak, ..state.activations };
+        let (gradients, bytes) = gradients.finish(&self.store, clock)?;
+        self.memory.gradients = bytes;
+
+        let started = Instant::now();
+        let at_once = tile(&self.store.device);
+        let found =
+            gradients.iter().enumerate().filter_map(|(unit, gradient)| Some((unit, gradient.as_ref()?)));
+        let chunks = found.flat_map(|(unit, gradient)| squares(&self.counted_once(unit, gradient), at_once));
+        let norm = exact_sum(chunks.collect())?;
+        clock.optimizer += started.elapsed();
+
+        let mut words = vec![valid as f64];
+        words.extend(losses(&state, batches.len())?);
+        words.extend(norm.to_words());
+        let pending = self.store.groups.world.all_gather_scalars(words);
+        let all = clock.waiting("all_gather_scalars", || pending.wait())?;
+        let mut norm = ExactSum::default();
+        all.iter().for_each(|words| norm.merge(&ExactSum::from_words(&words[words.len() - WORDS..])));
+        let (targets, loss) = self.agreed_loss(&all, batches.len());
+        let in_flight = state.most_in_flight;
+        Ok(Sums { gradients, grad_norm: norm.value().sqrt(), loss, targets, in_flight })
+    }
+
+    /// The part of a gradient whose squares this rank counts: what other ranks hold as well, one counts.
+    fn counted_once(&self, unit: usize, gradient: &Tensor<1>) -> Tensor<1> {
+        if self.store.is_sharded() {
+            return gradient.clone();
+        }
+        let dp = &self.store.groups.dp;
+        let [length] = gradient.dims();
+        let share = self.store.units[unit].unit.layout.shard(dp.rank(), dp.size());
+        gradient.clone().slice(share.start.min(length)..share.end.min(length))
+    }
+
+    /// Valid targets and mean loss of the global batch, from what each rank of the last stage has.
+    fn agreed_loss(&self, all: &[Vec<f64>], count: usize) -> (f64, f64) {
+        let dp = self.store.groups.dp.size();
+        let last = self.last_stage(all);
+        let mut numbered: Vec<(usize, f32)> = Vec::new();
+        for (rank, words) in last.iter().enumerate() {
+            for k in 0..count {
+                let number = self.settings.zero.micro_batch_number(rank, dp, k, count);
+                numbered.push((number, words[1 + k] as f32));
+            }
+        }
+        numbered.sort_by_key(|(number, _)| *number);
+        let mut loss = PairwiseSum::new();
+        numbered.into_iter().for_each(|(_, share)| loss.push(share, |a, b| a + b));
+        (last.iter().map(|words| words[0]).sum(), f64::from(loss.finish(|a, b| a + b).unwrap_or(0.0)))
+    }
+
+    /// The words of the ranks that hold the model's last block, in the order of their data-parallel rank.
+    fn last_stage<'w>(&self, all: &'w [Vec<f64>]) -> &'w [Vec<f64>] {
+        let dp = self.store.groups.dp.size();
+        let stage = self.stage.holder(self.shapes.len() - 1);
+        &all[stage * dp..(stage + 1) * dp]
+    }
+
+    /// Mean loss over the valid targets of all ranks' batches, without training. All ranks call it
+    /// together, those of the same pipeline with the same batches; one that has no batch passes none.
+    ///
+    /// # Errors
+    /// As [`Engine::step`], and those of the batches.
+    pub fn evaluate(&mut self, batches: impl IntoIterator<Item = Batch<I, T>>) -> Result<f64> {
+        let batches: Vec<_> = batches.into_iter().collect();
+        let counts = self.store.groups.world.all_gather_scalars(vec![batches.len() as f64]).wait()?;
+        let count = counts.iter().map(|count| count[0] as usize).max().unwrap_or(0);
+        let schedule = self.schedule(count, false)?;
+        let mut clock = Clock::default();
+        let state = self.run(&batches, &schedule, PassMode::Evaluate, TargetCount::Unasked, &mut clock)?;
+        let valid: usize = batches.iter().map(|batch| batch.valid_targets).sum();
+        let mut words = vec![valid as f64];
+        words.extend(losses(&state, count)?);
+        let all = self.store.groups.world.all_gather_scalars(words).wait()?;
+        let last = self.last_stage(&all);
+        let mut sum = PairwiseSum::new();
+        for k in 0..count {
+            last.iter().for_each(|words| sum.push(words[1 + k], |a, b| a + b));
+        }
+        let valid: f64 = last.iter().map(|words| words[0]).sum();
+        Ok(sum.finish(|a, b| a + b).unwrap_or(0.0) / valid)
+    }
+
+    /// Runs the step's micro-batches again, without reducing anything, and agrees with the others on the
+    /// first place that is not finite. The weights are still those of the failed step, so the search
+    /// sees what the step saw.
+    pub(crate) fn not_finite(&mut self, batches: &[Batch<I, T>], sums: &Sums) -> Error {
+        let (what, value) = match sums.loss.is_finite() {
+            true => ("the gradient norm", sums.grad_norm),
+            false => ("the loss", sums.loss),
+        };
+        let mut check = NonFiniteCheck::default();
+        let found = self.schedule(batches.len(), true).and_then(|schedule| {
+            let total = TargetCount::Known(sums.targets);
+            self.run(batches, &schedule, PassMode::CheckFinite(&mut check), total, &mut Clock::default())?;
+            self.store.groups.world.all_gather_scalars(check.to_words()).wait()
+        });
+        let names = |block: usize| self.chain.blocks.get(block).map_or_else(String::new, |b| b.name.clone());
+        match found {
+            Ok(all) => {
+                let location = first(&all, self.store.groups.dp.size(), names);
+                Error::NonFinite { step: self.step, what, value, location }
+            }
+            Err(error) => error,
+        }
+    }
+}
+
+/// The loss of each of `count` micro-batches; 0 where this rank does not know it.
+fn losses(state: &State, count: usize) -> Result<Vec<f64>> {
+    let loss = |k: usize| match state.losses.get(&k) {
+        Some(loss) => {
+            let values = loss.clone().try_into_vec_as::<f32>().map_err(|e| Error::Device(e.to_string()))?;
+            Ok(f64::from(values[0]))
+        }
+        None => Ok(0.0),
+    };
+    (0..count).map(loss).collect()
+}

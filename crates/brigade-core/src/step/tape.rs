@@ -1,0 +1,149 @@
+//! One micro-batch through a chunk of blocks, each in an autodiff graph of its own.
+
+use std::collections::BTreeMap;
+
+use burn::tensor::Tensor;
+
+use crate::error::Result;
+use crate::model::activation::{Part, Parts};
+use crate::model::block::AnyBlock;
+use crate::model::block::NamedBlock;
+
+/// Gradients of an activation's parts; none where no gradient flows.
+pub(crate) type Upstream = Vec<Option<Tensor<1>>>;
+
+/// What a block's backward needs: its input, as leaves of its graph, and its output in that graph, or
+/// none if the block is to be run again.
+struct Record {
+    input: Parts,
+    output: Option<Parts>,
+}
+
+/// The records of one forward pass through a chunk, consumed by the backward pass from the last block
+/// to the first.
+#[derive(Default)]
+pub(crate) struct Tape {
+    records: Vec<Record>,
+    /// Shapes of the parts that went into the first block.
+    pub input_shapes: Vec<Vec<usize>>,
+    /// Shapes of the parts that came out of the last block.
+    pub output_shapes: Vec<Vec<usize>>,
+    /// The model's loss, and its graph's leaves where it has a graph of its own.
+    loss: Option<(Tensor<1>, Option<Parts>)>,
+}
+
+impl Tape {
+    /// Runs a block forward; its output goes into the next block as [`leaves`]. With `again` its graph is
+    /// dropped, and the block will be run again in the backward pass. (Run without a graph, some of Burn's operations
+    /// give other last bits.)
+    pub(crate) fn forward(&mut self, block: &NamedBlock, input: Parts, again: bool) -> Result<Parts> {
+        let output = block.block.forward(&block.name, input.clone())?;
+        let cut = inner(&output);
+        let shapes = |parts: &Parts| parts.0.iter().map(|part| part.shape().to_vec()).collect();
+        if self.records.is_empty() {
+            self.input_shapes = shapes(&input);
+        }
+        self.output_shapes = shapes(&cut);
+        if again {
+            drop(output);
+            block.block.free_dropped_graphs();
+            self.records.push(Record { input: inner(&input), output: None });
+        } else {
+            self.records.push(Record { input, output: Some(output) });
+        }
+        Ok(cut)
+    }
+
+    /// What the loss is computed from: the last block's output in that block's graph, or leaves of a new
+    /// one. It is to be handed back with [`set_loss`](Self::set_loss).
+    pub(crate) fn loss_input(&mut self, output: &Parts) -> (Parts, Option<Parts>) {
+        match self.records.last_mut().and_then(|record| record.output.take()) {
+            Some(output) => (output, None),
+            None => {
+                let leaves = leaves(output);
+                (leaves.clone(), Some(leaves))
+            }
+        }
+    }
+
+    pub(crate) fn set_loss(&mut self, loss: Tensor<1>, leaves: Option<Parts>) {
+        self.loss = Some((loss, leaves));
+    }
+
+    /// Backward of the last block that is left: from the loss, or from the gradient of its output.
+    /// Gives the parameters' gradients by path, and leaves the input's gradient in `upstream`.
+    ///
+    /// The gradient `g` of an output `y` enters as the backward of `sum(y · g)`, whose derivative
+    /// by `y` is exactly `g`.
+    pub(crate) fn backward(
+        &mut self,
+        block: &NamedBlock,
+        targets: f64,
+        upstream: &mut Upstream,
+    ) -> Result<BTreeMap<String, Tensor<1>>> {
+        let Some(Record { mut input, output }) = self.records.pop() else { return Ok(BTreeMap::new()) };
+        let mut root = None;
+        match self.loss.take() {
+            Some((loss, None)) => root = Some(loss.div_scalar(targets)),
+            Some((loss, Some(leaves))) => {
+                let loss = loss.div_scalar(targets);
+                if loss.is_tracked() {
+                    let mut gradients = loss.backward();
+                    *upstream = gradients_of(leaves, &mut gradients);
+                }
+            }
+            None => {}
+        }
+        let output = match output {
+            Some(output) => output,
+            None if root.is_some() => Parts::default(),
+            None => {
+                input = leaves(&input);
+                block.block.forward(&block.name, input.clone())?
+            }
+        };
+        let above = std::mem::take(upstream);
+        let root = root.or_else(|| {
+            let terms =
+                output.0.into_iter().zip(above).filter_map(|(part, gradient)| match (part, gradient) {
+                    (Part::Float(y, _), Some(gradient)) if y.is_tracked() => Some((y * gradient).sum()),
+                    _ => None,
+                });
+            terms.reduce(|a, b| a + b)
+        });
+        let Some(root) = root.filter(Tensor::is_tracked) else { return Ok(BTreeMap::new()) };
+        let mut gradients = root.backward();
+        *upstream = gradients_of(input, &mut gradients);
+        Ok(block.block.take_gradients(&mut gradients))
+    }
+
+    /// Bytes of what it keeps at the cuts between blocks.
+    pub(crate) fn bytes(&self) -> u64 {
+        let inputs: u64 = self.records.iter().map(|record| record.input.bytes()).sum();
+        let output = self.records.last().and_then(|record| record.output.as_ref());
+        inputs + output.map_or(0, Parts::bytes)
+    }
+}
+
+fn gradients_of(leaves: Parts, gradients: &mut burn::tensor::Gradients) -> Upstream {
+    let gradient = |part| match part {
+        Part::Float(leaf, _) => Tensor::grad_remove(&leaf, gradients),
+        Part::Int(..) => None,
+    };
+    leaves.0.into_iter().map(gradient).collect()
+}
+
+/// The same values without a graph.
+pub(crate) fn inner(parts: &Parts) -> Parts {
+    parts.map_floats(Tensor::inner)
+}
+
+/// The same values as leaves of a new graph.
+pub(crate) fn leaves(parts: &Parts) -> Parts {
+    parts.map_floats(|flat| flat.inner().autodiff().require_grad())
+}
+
+/// A model's parts of one block, without a graph.
+pub(crate) fn predict(block: &dyn AnyBlock, name: &str, input: Parts) -> Result<Parts> {
+    block.valid().forward(name, inner(&input))
+}

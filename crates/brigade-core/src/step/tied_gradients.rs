@@ -1,0 +1,79 @@
+//! Gradients of shared parameters on their way, within the backward pass of a micro-batch, to the block that owns them.
+
+use std::collections::BTreeMap;
+
+use burn::tensor::{Device, Tensor};
+
+use crate::model::activation::Part;
+use crate::model::ties::Shared;
+use crate::sharding::store::StoredUnit;
+use crate::step::tape::Upstream;
+
+/// What blocks behind the current one found for parameters that blocks before it own, one whole buffer each.
+///
+/// A block that reads a shared parameter adds its gradient to what rides along; the owner takes it. Between stages they
+/// ride in the message that carries the activation's gradient. So a shared parameter's gradient is one sum a
+/// micro-batch, in the order of the backward pass, wherever the blocks stand, and costs no traffic where they stand
+/// together.
+#[derive(Default)]
+pub(crate) struct TiedGradients(BTreeMap<String, Tensor<1>>);
+
+impl TiedGradients {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes the tied off a message from the stage behind: its last parts, one for each of `shared`.
+    pub(crate) fn receive<'a>(
+        mut upstream: Upstream,
+        shared: impl DoubleEndedIterator<Item = &'a Shared>,
+    ) -> (Upstream, Self) {
+        let mut riding = BTreeMap::new();
+        for shared in shared.rev() {
+            if let Some(Some(gradient)) = upstream.pop() {
+                riding.insert(shared.name.clone(), gradient);
+            }
+        }
+        (upstream, Self(riding))
+    }
+
+    /// The parts to append to the message to the stage before.
+    pub(crate) fn send<'a>(
+        mut self,
+        shared: impl Iterator<Item = &'a Shared>,
+    ) -> impl Iterator<Item = Option<Part>> {
+        shared.map(move |shared| {
+            let flat = self.0.remove(&shared.name)?;
+            let shape = vec![flat.dims()[0]];
+            Some(Part::Float(flat, shape))
+        })
+    }
+
+    /// A block's gradients for one of the units that it reads: the unit's owner gets the sum of all that was found for
+    /// it; from others it rides on.
+    pub(crate) fn accumulate(
+        &mut self,
+        stored: &StoredUnit,
+        block: usize,
+        found: &mut BTreeMap<String, Tensor<1>>,
+        device: &Device,
+    ) -> Option<Tensor<1>> {
+        let user = stored.unit.users.iter().find(|user| user.block == block)?;
+        let is_owner = block == stored.unit.home;
+        let has_some = user.params.iter().any(|(path, _)| found.contains_key(path));
+        let riding = self.0.remove(&stored.unit.name);
+        let own = (has_some || (is_owner && riding.is_none()))
+            .then(|| stored.unit.pack(user, found, stored.length, device));
+        let sum = match (own, riding) {
+            (Some(own), Some(riding)) => Some(own + riding),
+            (own, riding) => own.or(riding),
+        };
+        if is_owner {
+            return sum;
+        }
+        if let Some(sum) = sum {
+            self.0.insert(stored.unit.name.clone(), sum);
+        }
+        None
+    }
+}

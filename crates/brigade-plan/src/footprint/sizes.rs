@@ -1,0 +1,53 @@
+//! Sizes of what a model is made of, and of what a rank holds.
+
+/// Parameters in one flat buffer: those of a block, or one that several blocks share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnitSize {
+    /// Number of elements, without padding.
+    pub elements: usize,
+    /// The block that owns the parameters; its stage sums their gradients and steps them.
+    pub home: usize,
+    /// The blocks that read the parameters, in order; the home is the first of them.
+    pub users: Vec<usize>,
+}
+
+/// One tensor of the activation between two blocks, for one micro-batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BoundaryTensor {
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// Its number of dimensions.
+    pub dimensions: usize,
+    /// Whether a gradient flows back through it, of the same size: not through integers.
+    pub has_gradient: bool,
+}
+
+/// What a block, or the loss, needs for one micro-batch beside its input and its parameters, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SavedActivations {
+    /// What its autodiff graph keeps from its forward to its backward, without its output.
+    pub saved: u64,
+    /// The most that it holds at once, in its forward or its backward: what is saved, the gradients of its output, of its
+    /// input and of its parameters, and what its operations need on the way.
+    pub peak: u64,
+    /// Its output. Where the block is run again, that is there once more.
+    pub output: u64,
+}
+
+/// Bytes of one kind on one rank.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Amount {
+    /// The plain formula: no padding, nothing on its way, the stage's parameters divided evenly over the ranks.
+    pub formula: u64,
+    /// At the end of a step.
+    pub live: u64,
+    /// At most.
+    pub peak: u64,
+}
+
+impl Amount {
+    /// What is held at most beyond the formula.
+    pub fn working_set(&self) -> u64 {
+        self.peak.saturating_sub(self.formula)
+    }
+}

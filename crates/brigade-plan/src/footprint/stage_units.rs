@@ -1,0 +1,65 @@
+//! The units and the schedule of one pipeline stage.
+
+use std::collections::BTreeSet;
+
+use super::configuration::Configuration;
+use crate::schedule::Pipeline;
+use crate::stage::{Stage, StageSchedule};
+
+/// What every rank of one stage has.
+pub(super) struct StageUnits<'a> {
+    pub configuration: &'a Configuration,
+    pub stage: Stage,
+    pub schedule: StageSchedule,
+    /// The units that the stage's blocks read.
+    pub units: Vec<StageUnit>,
+    /// For each block of the model, which of [`units`](Self::units) it reads; empty for blocks of other stages.
+    pub by_block: Vec<Vec<usize>>,
+}
+
+/// One unit on a stage.
+pub(super) struct StageUnit {
+    /// The block that owns it.
+    pub home: usize,
+    /// Elements without padding.
+    pub elements: usize,
+    /// Elements of the whole buffer.
+    pub length: usize,
+    /// Elements of a rank's own part of it.
+    pub own: usize,
+    /// Whether the stage steps the unit; if not, another one sends it new values.
+    pub is_stepped: bool,
+    /// Other stages that read it.
+    pub other_readers: usize,
+}
+
+impl<'a> StageUnits<'a> {
+    /// What stage `rank` has. The configuration is one that passed its check.
+    pub fn new(configuration: &'a Configuration, pipeline: &Pipeline, rank: usize) -> Self {
+        let stage = Stage::new(rank, configuration.pp, &configuration.split);
+        let blocks: usize = configuration.split.iter().sum();
+        let holders: Vec<usize> = (0..blocks).map(|block| stage.holder(block)).collect();
+        let (mut units, mut by_block) = (Vec::new(), vec![Vec::new(); blocks]);
+        for unit in &configuration.units {
+            let readers: BTreeSet<usize> = unit.users.iter().map(|user| holders[*user]).collect();
+            if !readers.contains(&rank) {
+                continue;
+            }
+            let here = unit.users.iter().filter(|user| holders[**user] == rank);
+            here.for_each(|user| by_block[*user].push(units.len()));
+            let (length, own) = configuration.lengths(unit.elements);
+            units.push(StageUnit {
+                home: unit.home,
+                elements: unit.elements,
+                length,
+                own,
+                is_stepped: holders[unit.home] == rank,
+                other_readers: readers.len() - 1,
+            });
+        }
+        let gathered = if configuration.gathers() { &by_block } else { &vec![Vec::new(); blocks] };
+        let Configuration { reshard, prefetch, .. } = *configuration;
+        let schedule = StageSchedule::new(&stage, pipeline, gathered, reshard, prefetch);
+        Self { configuration, stage, schedule, units, by_block }
+    }
+}
