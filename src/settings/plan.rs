@@ -200,7 +200,7 @@ impl RunPlan {
 }
 
 impl ScheduleSettings {
-    fn resolve(&self, total_steps: u64, tokens_per_step: usize) -> Result<Schedule, SettingError> {
+    fn resolve(&self, total_steps: u64, tokens_per_step: usize) -> Result<LrScheduler, SettingError> {
         if self.warmup_steps > 0 && self.warmup_tokens > 0 {
             let allowed = format!("set this or schedule.warmup_steps (now {}), not both", self.warmup_steps);
             return Err(SettingError::new("schedule.warmup_tokens", self.warmup_tokens, allowed));

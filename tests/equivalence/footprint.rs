@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use brigade::core::plan::{Configuration, Footprint, PipelineScheduleKind, StageFootprint, balanced};
 use brigade::core::{
     Batch, Block, Chain, Engine, EngineSettings, Float, Groups, Memory, OptimizerFactory, Precision,
-    Recompute, ReduceEvery, Reshard, StepReport, Zero,
+    Recompute, ReduceEvery, ReshardAfterForward, StepReport, Zero,
 };
 use brigade::models::gpt::{Gelu, GptConfig};
 use burn::module::Module;
@@ -33,7 +33,7 @@ fn measured(report: &StepReport) -> Counts {
 
 fn planned(stage: &StageFootprint) -> Counts {
     let memory = stage.memory;
-    let kinds = [memory.parameters, memory.gradients, memory.optimizer, memory.activations];
+    let kinds = [memory.parameters, memory.gradients, memory.optimizer, memory.boundary_activations];
     let kinds = kinds.map(|amount| (amount.live, amount.peak));
     let used = stage.traffic.by_operation().into_iter().filter(|(_, sent)| sent.calls > 0);
     KINDS.into_iter().zip(kinds).chain(used.map(|(name, sent)| (name, (sent.calls, sent.bytes)))).collect()
@@ -165,10 +165,10 @@ fn under_any_schedule() {
 #[test]
 fn with_parameters_that_come_and_go() {
     for (reshard_after_forward, keep_gathered) in [
-        (Reshard::Default, false),
-        (Reshard::Always, false),
-        (Reshard::Never, false),
-        (Reshard::Default, true),
+        (ReshardAfterForward::Default, false),
+        (ReshardAfterForward::Always, false),
+        (ReshardAfterForward::Never, false),
+        (ReshardAfterForward::Default, true),
     ] {
         for prefetch in [0, 1, 3] {
             for (pp, micro_batches) in [(1, 1), (1, 4), (2, 4), (3, 2)] {
@@ -259,7 +259,7 @@ fn the_table_of_zero_in_numbers() {
                 1 => 2 * (BLOCK - BLOCK / dp),
                 _ => 2 * BLOCK,
             };
-            let zero = Zero { reshard_after_forward: Reshard::Always, ..zero(stage) };
+            let zero = Zero { reshard_after_forward: ReshardAfterForward::Always, ..zero(stage) };
             for report in step(dp as usize, m, zero, false) {
                 let Memory { parameters: p, gradients: g, optimizer: o, .. } = report.memory;
                 let what = format!("ZeRO-{stage}, dp {dp}, {m} micro-batches");

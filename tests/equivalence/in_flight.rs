@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use brigade::core::{
-    Collectives, Groups, Message, Pending, PendingTensor, PendingValues, Reshard, Result, Traffic, Zero,
+    Collectives, Groups, Message, Pending, PendingTensor, PendingValues, ReshardAfterForward, Result,
+    Traffic, Zero,
 };
 use burn::tensor::{Device, Tensor};
 
@@ -80,7 +81,9 @@ fn few_messages_are_on_their_way_at_once() {
 /// run again.
 #[test]
 fn a_backend_that_cannot_empty_buffers_in_their_place() {
-    for reshard_after_forward in [Reshard::Default, Reshard::Always, Reshard::Never] {
+    for reshard_after_forward in
+        [ReshardAfterForward::Default, ReshardAfterForward::Always, ReshardAfterForward::Never]
+    {
         for (pp, tied, keep_gathered) in [(1, true, false), (2, true, false), (2, false, true)] {
             let zero = Zero { stage: 3, reshard_after_forward, keep_gathered, ..Zero::default() };
             let row = Row { pp, dp: 2, micro_batches: 2, tied, zero, ..Row::default() };

@@ -12,8 +12,8 @@ mod row;
 mod table;
 
 use brigade::core::{
-    Batch, Error, Float, Groups, NamedTensor, NonFinite, Precision, Recompute, ReduceEvery, Reshard,
-    StepReport, Zero,
+    Batch, Error, Float, Groups, NamedTensor, NonFinite, Precision, Recompute, ReduceEvery,
+    ReshardAfterForward, StepReport, Zero,
 };
 use brigade::models::gpt::Targets;
 use burn::tensor::Tensor;
@@ -59,7 +59,9 @@ fn seven_blocks_on_three_stages() {
 
 #[test]
 fn parameters_come_and_go_as_set() {
-    for reshard_after_forward in [Reshard::Default, Reshard::Always, Reshard::Never] {
+    for reshard_after_forward in
+        [ReshardAfterForward::Default, ReshardAfterForward::Always, ReshardAfterForward::Never]
+    {
         for (keep_gathered, prefetch) in [(false, 0), (false, 1), (false, 3), (true, 1)] {
             for reduce_every in [ReduceEvery::MicroBatch, ReduceEvery::Step] {
                 let zero = Zero { stage: 3, prefetch, reshard_after_forward, keep_gathered, reduce_every };
