@@ -1,4 +1,4 @@
-//! What can go wrong, in words that name the file, the line or the option.
+//! Errors, which name the file, the line or the option.
 
 use std::any::Any;
 use std::fmt::Display;
@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 /// The result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why data could not be read, prepared, sampled or handed over.
+/// Why data could not be read, prepared, sampled or prefetched.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The system refused an operation on a file or folder.
     #[error("cannot {operation} {}: {source}", path.display())]
     Io {
-        /// What was tried, as a verb: "read", "write", "rename".
+        /// The operation, as a verb: "read", "write", "rename".
         operation: &'static str,
         /// The file or folder.
         path: PathBuf,
@@ -48,7 +48,7 @@ pub enum Error {
         /// What is wrong with it.
         message: String,
     },
-    /// A folder or glob holds no file of a known kind.
+    /// A folder or glob contains no file of a known kind.
     #[error("data: {given:?} matches no file that can be read as text (known: {allowed})")]
     NoFiles {
         /// The source as it was given.
@@ -56,7 +56,7 @@ pub enum Error {
         /// The extensions that are read.
         allowed: String,
     },
-    /// A file was named whose kind is not known.
+    /// A named file has an unknown kind.
     #[error("data: {} has an extension that is not known (known: {allowed})", path.display())]
     UnknownExtension {
         /// The file.
@@ -64,7 +64,7 @@ pub enum Error {
         /// The extensions that are read.
         allowed: String,
     },
-    /// The corpus holds no text.
+    /// The corpus contains no text.
     #[error("data: no text in {corpus} ({files} files read)")]
     EmptyCorpus {
         /// The corpus in words.
@@ -121,7 +121,7 @@ pub enum Error {
         manifest_dir.display()
     )]
     Dependencies {
-        /// The folder that was looked in.
+        /// The folder that was searched.
         manifest_dir: PathBuf,
         /// What is missing.
         message: String,
@@ -160,9 +160,9 @@ pub enum Error {
     LockTimeout {
         /// The lock file.
         path: PathBuf,
-        /// How long was waited.
+        /// How long it waited.
         waited_seconds: f64,
-        /// The process that holds it, as it wrote itself into the lock file.
+        /// The process that holds it, from the lock file.
         holder: String,
     },
     /// The global batch is not a multiple of micro-batch size × data-parallel size.
@@ -171,7 +171,7 @@ pub enum Error {
          size {dp_size} = {unit}; the nearest that work: {nearest}"
     )]
     Indivisible {
-        /// Sequences a step over all ranks.
+        /// Sequences per step over all ranks.
         global_batch: usize,
         /// Sequences in one micro-batch of one rank.
         micro_batch: usize,
@@ -182,7 +182,7 @@ pub enum Error {
         /// Global batch sizes that work.
         nearest: String,
     },
-    /// A rank or a micro-batch was asked for that does not exist.
+    /// There is no such rank or micro-batch.
     #[error("{what} {given} does not exist: there are {count}")]
     OutOfRange {
         /// What was asked for: "dp rank", "micro-batch", "evaluation step".
@@ -213,7 +213,7 @@ pub enum Error {
     PrefetchTimeout {
         /// The step.
         step: u64,
-        /// How long was waited.
+        /// How long it waited.
         waited_seconds: f64,
     },
     /// A prefetcher was asked for more after a failure.
@@ -234,7 +234,7 @@ impl Error {
         }
     }
 
-    /// True where the user's settings or data are at fault, rather than the machine or a failure at run time.
+    /// Whether the user's settings or data are at fault, rather than the machine or a failure at run time.
     pub fn is_usage(&self) -> bool {
         matches!(
             self,
@@ -255,7 +255,7 @@ impl Error {
     }
 }
 
-/// Runs a library that panics on some damaged files; here that is an error like any other.
+/// Runs a library that panics on some damaged files, and turns a panic into an error.
 pub(crate) fn catch_panics<T, E: Display>(
     read: impl FnOnce() -> std::result::Result<T, E>,
 ) -> std::result::Result<T, String> {
@@ -265,7 +265,7 @@ pub(crate) fn catch_panics<T, E: Display>(
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| text.to_string());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())

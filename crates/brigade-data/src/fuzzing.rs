@@ -1,11 +1,11 @@
-//! The parsers of files, for a fuzz runner: whatever the bytes, they do not panic.
+//! The parsers of files, for a fuzz runner: they must not panic, whatever the bytes.
 
 use std::path::{Path, PathBuf};
 
 use crate::corpus::chunks;
 use crate::{Corpus, Result, Tokenizer};
 
-/// Reads the documents of a file by its extension; how many there are.
+/// Reads the documents of a file by its extension, and returns their number.
 pub fn documents(path: &Path) -> Result<usize> {
     let mut documents = 0;
     for file in Corpus::from_sources(&[PathBuf::from(path).to_string_lossy().into_owned()]).files()? {
@@ -16,7 +16,7 @@ pub fn documents(path: &Path) -> Result<usize> {
     Ok(documents)
 }
 
-/// Reads a `tokenizer.json`, and takes a text there and back; how many tokens it has.
+/// Reads a `tokenizer.json`, encodes and decodes a text with it, and returns the number of tokens.
 pub fn tokenizer(json: &str, text: &str) -> Result<usize> {
     let tokenizer = Tokenizer::from_json("tokenizer.json", json.to_owned())?;
     let ids = tokenizer.encode(text)?;

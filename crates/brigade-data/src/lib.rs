@@ -1,19 +1,19 @@
-//! From text to batches of tokens: corpora, tokenizers, memory-mapped token files, the sampler, reading ahead.
+//! From text to batches of tokens: corpora, tokenizers, memory-mapped token files, the sampler, prefetching.
 //!
 //! ```text
 //! Corpus ──prepare──▶ token files ──▶ TokenSequences ──Sampler──▶ which rows a rank reads ──Prefetcher──▶ step
 //! ```
 //!
-//! What holds here, whatever the machine, the number of threads and the number of ranks:
+//! Invariants, on any machine, with any number of threads and ranks:
 //!
-//! - **Same content, same tokens.** Documents are read, split and written in the corpus's own order. Threads change
-//!   only how long it takes. The cache key is made of contents and settings, never of paths or times.
-//! - **A cache entry is whole or absent.** It is written aside, synced and renamed; one process builds, others wait
-//!   for a bounded time. An entry that does not match its checksums is built again.
+//! - **Same content, same tokens.** Documents are read, split and written in the order of the corpus; the number of threads
+//!   changes only the time it takes. The cache key is made from contents and settings, never from paths or times.
+//! - **A cache entry is complete or absent.** It is written under another name, flushed and renamed. One process builds it while
+//!   others wait for a bounded time. An entry that does not match its checksums is built again.
 //! - **The sampler has no state.** Which sequence a row of a batch holds is a function of (seed, step, row). It does
-//!   not depend on the number of ranks, and every sequence comes exactly once an epoch.
+//!   not depend on the number of ranks, and every sequence comes exactly once per epoch.
 //! - **Bytes from disk are not trusted.** Lengths are checked against the file before anything is allocated or read.
-//! - **No token is lost.** A split's last window is padded, and padding and prompts are marked as not valid.
+//! - **No token is lost.** A split's last window is padded, and padding and prompts are marked as invalid targets.
 //!
 //! ```no_run
 //! use brigade_data::{Corpus, NoProgress, Prefetcher, PrepareOptions, Sampler, prepare};

@@ -1,4 +1,4 @@
-//! Reading ahead: the batches of coming steps are made while the present one is trained on.
+//! Prefetching: threads prepare the batches of the next steps during the current one.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::error::panic_text;
 use crate::{Error, Result};
 
-/// How long [`Prefetcher::next`] waits for a step unless another time is set.
+/// How long [`Prefetcher::next`] waits for a step by default.
 pub const DEFAULT_PREFETCH_DEADLINE: Duration = Duration::from_secs(100);
 
 /// How long a dropped prefetcher waits for a producer that is in the middle of a step.
@@ -18,8 +18,8 @@ type ProducerError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Makes the values of steps `start`, `start + 1`, … ahead of their use, on threads of its own.
 ///
-/// At most `depth` values are made and not yet taken. Values come in the order of the steps, whichever thread made
-/// them. A step that fails ends the sequence: its error comes in its turn, after the values of the steps before it.
+/// At most `depth` values wait to be taken. They come in the order of the steps, whichever thread made them. A step that fails
+/// ends the sequence: its error comes after the values of the steps before it.
 pub struct Prefetcher<T> {
     shared: Arc<Shared<T>>,
     deadline: Duration,
@@ -27,9 +27,9 @@ pub struct Prefetcher<T> {
 
 struct Shared<T> {
     state: Mutex<State<T>>,
-    /// Something was made, or a thread ended.
+    /// A value was made, or a thread ended.
     made: Condvar,
-    /// Something was taken, or all threads are to stop.
+    /// A value was taken, or all threads must stop.
     taken: Condvar,
     depth: u64,
 }
@@ -48,7 +48,7 @@ impl<T: Send + 'static> Prefetcher<T> {
     /// `start` on, by calling `producer` with the step.
     ///
     /// # Errors
-    /// [`Error::Io`] where the system gives no thread.
+    /// [`Error::Io`] if a thread cannot be started.
     pub fn new<E: Into<ProducerError>>(
         start: u64,
         depth: usize,
@@ -93,7 +93,7 @@ impl<T: Send + 'static> Prefetcher<T> {
         self
     }
 
-    /// The value of the next step, and how long it was waited for.
+    /// The value of the next step, and how long this call waited for it.
     ///
     /// # Errors
     /// [`Error::Producer`] or [`Error::ProducerPanic`] where the step failed, [`Error::PrefetchEnded`] after that;

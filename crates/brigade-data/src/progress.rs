@@ -1,17 +1,17 @@
-//! How long work reports how far it is.
+//! How long-running work reports its progress.
 
 /// Receives the progress of long work; the caller draws the bar.
 ///
-/// Calls of [`Progress::advance`] may come from several threads at once. A phase that fails does not finish.
+/// [`Progress::advance`] may be called from several threads at once. A phase that fails does not finish.
 pub trait Progress: Sync {
-    /// A phase begins: `total` bytes of `what`. A `total` of 0 means that the end is not known, for example while
-    /// another process is waited for.
+    /// A phase begins: `total` bytes of `what`. A `total` of 0 means that the length is unknown, for example while
+    /// waiting for another process.
     fn start(&self, total: u64, what: &str);
 
-    /// `bytes` more are done.
+    /// `bytes` more bytes are done.
     fn advance(&self, bytes: u64);
 
-    /// The phase that was started last is over.
+    /// The latest phase is over.
     fn finish(&self);
 }
 

@@ -1,15 +1,15 @@
-//! Files that are whole or absent: the one way in which Brigade writes a file that somebody reads.
+//! Files that are complete or absent. Brigade writes every file that somebody reads in this way.
 //!
-//! An [`AtomicFile`] is written beside its target, as `.<name>.<8 random characters>.part`, brought to the disk, and takes
-//! the target's name by one rename.
+//! An [`AtomicFile`] is written beside its target, as `.<name>.<8 random characters>.part`, flushed to the disk, and
+//! renamed to the target.
 //!
 //! # Invariants
-//! - **Readers** find all of the new file or what was there before, whatever happens to the writer.
-//! - **Writers** share nothing, also of one target: the last to commit wins.
-//! - **Nothing stays** of a file that is dropped before it is committed. What a killed process left is removed by the next
-//!   writer of the same target. A writer locks what it writes (`flock`), and its end unlocks it; what is locked is never
-//!   touched. On a file system without locks leftovers stay; on one whose locks do not reach other machines, a writer there
-//!   may be taken for dead by one here, and its [`commit`](AtomicFile::commit) fails.
+//! - **Readers** find the complete new file or the previous one, whatever happens to the writer.
+//! - **Writers** share nothing, not even writers of one target: the last to commit wins.
+//! - **Nothing remains** of a file that is dropped before it is committed. The leftovers of a killed process are removed by the
+//!   next writer of the same target. A writer locks its file (`flock`) until it ends, and locked files are never touched. On a
+//!   file system without locks, leftovers stay; if locks do not reach other machines, a writer there may be taken for dead by one
+//!   here, and its [`commit`](AtomicFile::commit) fails.
 
 mod stale;
 
@@ -22,19 +22,19 @@ use std::path::{Path, PathBuf};
 
 use tempfile::{Builder, NamedTempFile, PersistError};
 
-/// Random characters in the name of a file that is being written.
+/// How many random characters are in the name of a file that is being written.
 const RANDOM_CHARACTERS: usize = 8;
 
-/// Ends the name of a file that is being written.
+/// The end of the name of a file that is being written.
 const SUFFIX: &str = ".part";
 
-/// Bytes of the target's name in it: names are 255 bytes long at most.
+/// How many bytes of the target's name are in it: names have at most 255 bytes.
 const MAX_NAME_BYTES: usize = 200;
 
-/// How often a new file may be taken for a leftover by other writers, who look in the moment before it is locked.
+/// How often other writers may take a new file for a leftover, because they look just before it is locked.
 const MAX_TRIES: usize = 100;
 
-/// A file that is being written and does not have its name yet. Dropping it removes it.
+/// A file that is being written and does not have its name yet. Dropping this removes the file.
 #[derive(Debug)]
 pub struct AtomicFile {
     part: NamedTempFile,
@@ -42,10 +42,10 @@ pub struct AtomicFile {
 }
 
 impl AtomicFile {
-    /// Starts a file with the permissions of any new one. What is at `target` stays until [`commit`](Self::commit).
+    /// Creates a file with the permissions of any new file. A file at `target` stays until [`commit`](Self::commit).
     ///
     /// # Errors
-    /// If the file cannot be made, or `target` is there and nothing that a file may replace (a folder, a device).
+    /// If the file cannot be created, or `target` is something that a file must not replace (a folder, a device).
     pub fn create(target: &Path) -> io::Result<Self> {
         if fs::symlink_metadata(target).is_ok_and(|there| !there.is_file() && !there.is_symlink()) {
             return Err(io::Error::new(ErrorKind::AlreadyExists, "it is there and no regular file"));
@@ -62,7 +62,7 @@ impl AtomicFile {
             match part.as_file().try_lock() {
                 Ok(()) if part.as_file().metadata()?.nlink() == 0 => {}
                 Err(TryLockError::WouldBlock) => {}
-                // A file system without locks goes without.
+                // Without locks if the file system has none.
                 Ok(()) | Err(TryLockError::Error(_)) => return Ok(Self { part, target: target.to_owned() }),
             }
         }
@@ -74,18 +74,18 @@ impl AtomicFile {
         self.part.as_file()
     }
 
-    /// Brings the file to the disk and gives it its name; whatever had it is replaced. The file may be written to further.
+    /// Flushes the file to the disk and renames it to the target, replacing any file there. The file may still be written to.
     ///
     /// # Errors
-    /// If that fails; then nothing stays of the file, but where only its new name could not be brought to the disk.
+    /// If that fails. Nothing remains of the file then, unless only its new name could not be flushed to the disk.
     pub fn commit(self) -> io::Result<File> {
         self.commit_by(NamedTempFile::persist)
     }
 
-    /// The same, where nothing has the name.
+    /// Like [`commit`](Self::commit), but does not replace anything.
     ///
     /// # Errors
-    /// [`ErrorKind::AlreadyExists`] if something has, which stays as it is; as [`commit`](Self::commit).
+    /// [`ErrorKind::AlreadyExists`] if there is something at the target, which stays as it is; else as [`commit`](Self::commit).
     pub fn commit_new(self) -> io::Result<File> {
         self.commit_by(NamedTempFile::persist_noclobber)
     }
@@ -114,17 +114,17 @@ impl Write for AtomicFile {
     }
 }
 
-/// Writes a file of this content.
+/// Writes a file with this content.
 ///
 /// # Errors
-/// As those of [`AtomicFile`].
+/// As for [`AtomicFile`].
 pub fn write_atomic(target: &Path, content: &[u8]) -> io::Result<()> {
     let mut file = AtomicFile::create(target)?;
     file.write_all(content)?;
     file.commit().map(drop)
 }
 
-/// Where a target is written aside: its folder, and how names there begin.
+/// Where a target's new file is written: its folder, and the beginning of its name.
 fn part_prefix(target: &Path) -> io::Result<(&Path, OsString)> {
     let name =
         target.file_name().ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "it names no file"))?;
@@ -133,7 +133,7 @@ fn part_prefix(target: &Path) -> io::Result<(&Path, OsString)> {
     Ok((folder, OsString::from_vec([b".", name, b"."].concat())))
 }
 
-/// Brings the names in a folder to the disk. File systems that cannot are let be.
+/// Flushes the names in a folder to the disk, if the file system supports it.
 fn sync_folder(folder: &Path) -> io::Result<()> {
     match File::open(folder).and_then(|folder| folder.sync_all()) {
         Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => Ok(()),

@@ -1,4 +1,4 @@
-//! What killed writers left.
+//! Leftovers of killed writers.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -7,14 +7,14 @@ use std::path::Path;
 
 use super::{RANDOM_CHARACTERS, SUFFIX};
 
-/// Removes the files in `folder` that began to be written under names with this beginning and have no writer any more. What
-/// cannot be listed, opened or locked stays.
+/// Removes the unfinished files in `folder` whose names begin like this and whose writers have ended. Files that cannot be listed,
+/// opened or locked stay.
 pub(super) fn remove(folder: &Path, prefix: &OsStr) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let is_part =
             is_part(&entry.file_name(), prefix) && entry.file_type().is_ok_and(|kind| kind.is_file());
         let opened = is_part.then(|| File::options().read(true).write(true).open(entry.path()));
-        // Held until the name is gone, so that nobody begins to write there. No name is ever used twice.
+        // Held until the name is removed, so that nobody starts to write there. No name is ever used twice.
         if let Some(Ok(file)) = opened
             && file.try_lock().is_ok()
         {

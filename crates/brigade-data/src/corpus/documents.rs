@@ -16,14 +16,14 @@ const CHUNK_BYTES: usize = 128 << 10;
 
 /// A part of a document.
 ///
-/// TextChunks end before white space that follows something else: no word of GPT-2's splitting spans that place, so byte-level
+/// Chunks end before white space that follows something else. No word in GPT-2's splitting spans such a place, so byte-level
 /// tokenizers give the same tokens as for the whole document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TextChunk {
     pub(crate) text: String,
-    /// It belongs to the prompt.
+    /// Whether it belongs to the prompt.
     pub(crate) masked: bool,
-    /// It is the last of its document.
+    /// Whether it is the last of its document.
     pub(crate) ends_document: bool,
     /// How many bytes of the file it stands for, for the progress bar.
     pub(crate) source_bytes: u64,
@@ -55,7 +55,7 @@ pub(super) struct Document {
     pub(super) source_bytes: u64,
 }
 
-/// Cuts a document in chunks; an error stays what it is.
+/// Cuts a document into chunks; errors are passed on.
 fn of_document(document: Result<Document>) -> Vec<Result<TextChunk>> {
     let document = match document {
         Ok(document) => document,
@@ -83,7 +83,7 @@ fn of_document(document: Result<Document>) -> Vec<Result<TextChunk>> {
     chunks.into_iter().map(Ok).collect()
 }
 
-/// The last place at or below `limit` before white space that follows something else; where there is none, the last between
+/// The last place at or below `limit` before white space that follows something else; if there is none, the last place between
 /// two characters.
 fn cut(text: &str, limit: usize) -> usize {
     let limit = text.floor_char_boundary(limit);
@@ -135,7 +135,7 @@ impl TextFileChunks {
                         offset: self.offset + valid as u64,
                     });
                 }
-                // A character goes on in the next chunk.
+                // A character continues in the next chunk.
                 std::str::from_utf8(&self.buffer[..valid]).unwrap_or_default()
             }
         };
@@ -201,7 +201,7 @@ fn parse_line(path: &Path, line: u64, offset: u64, bytes: &[u8]) -> Result<Docum
     Ok(Document { prompt: parsed.prompt, text: parsed.text, source_bytes: bytes.len() as u64 })
 }
 
-/// What a line of JSON is that is no object, as far as its beginning tells.
+/// What a line of JSON that is not an object seems to be, judging by its beginning.
 fn other_than_object(text: &str) -> Option<&'static str> {
     match text.trim_start().bytes().next()? {
         b'[' => Some("an array"),

@@ -20,15 +20,15 @@ pub const TEXT_EXTENSIONS: &[&str] = &[
     "proto", "wgsl", "glsl",
 ];
 
-/// How a file holds documents.
+/// How a file contains documents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Format {
     /// The file is one document.
     Text,
-    /// A line is a document.
+    /// Every line is a document.
     Jsonl,
-    /// A row is a document.
+    /// Every row is a document.
     Parquet,
 }
 
@@ -51,11 +51,11 @@ pub(crate) struct SourceFile {
     pub(crate) format: Format,
 }
 
-/// What a file or folder is, under whatever name it is reached: device and inode.
+/// Identifies a file or folder under any of its names: device and inode.
 type Identity = (u64, u64);
 
-/// How often a pattern may come to files that it came to before, for each that is new: links that lead in a circle are
-/// followed 40 times, and several of them in all orders.
+/// How often a pattern may find files again, for each new one that it finds: links that form a circle are followed 40 times, and
+/// several of them in all orders.
 const MOST_REPEATED: usize = 1000;
 
 fn identity(path: &Path) -> Result<Identity> {
@@ -68,7 +68,7 @@ pub(super) fn source_files(sources: &[String]) -> Result<Vec<SourceFile>> {
     let mut files = Vec::new();
     for source in sources {
         let path = Path::new(source);
-        // A name that exists is that file, also where it looks like a pattern.
+        // An existing name means that file, even if it looks like a pattern.
         match path.exists() {
             true => named(path, &mut files)?,
             false if is_glob(source) => globbed(source, &mut files)?,
@@ -108,7 +108,7 @@ fn named(path: &Path, files: &mut Vec<SourceFile>) -> Result<()> {
 fn globbed(pattern: &str, files: &mut Vec<SourceFile>) -> Result<()> {
     let malformed = |message: String| Error::Glob { pattern: pattern.into(), message };
     let matches = glob::glob(pattern).map_err(|error| malformed(error.to_string()))?;
-    // Of several paths to a file the one through the fewest folders.
+    // Of several paths to a file, the one through the fewest folders.
     let (mut shortest, mut repeated) = (HashMap::<Identity, PathBuf>::new(), 0);
     for path in matches {
         let path = path.map_err(|error| {
@@ -116,7 +116,7 @@ fn globbed(pattern: &str, files: &mut Vec<SourceFile>) -> Result<()> {
             Error::io("list", folder, error.into())
         })?;
         let identity = match identity(&path) {
-            // A link that leads nowhere is no file.
+            // A dangling link is not a file.
             Err(_) if path.is_symlink() => continue,
             known => known?,
         };
@@ -147,7 +147,7 @@ fn globbed(pattern: &str, files: &mut Vec<SourceFile>) -> Result<()> {
     if files.len() > before { Ok(()) } else { Err(no_files(pattern)) }
 }
 
-/// The known files in `folder` and below it, sorted by name in each folder.
+/// The files of known kinds in `folder` and below it, sorted by name in each folder.
 fn walk(folder: &Path, files: &mut Vec<SourceFile>) -> Result<()> {
     let failed = |source| Error::io("list", folder, source);
     let mut entries =

@@ -11,7 +11,7 @@ use crate::{Error, Result};
 /// The platform that this program was built for.
 const TARGET: &str = env!("BRIGADE_DATA_TARGET");
 
-/// Larger files are tables and bindings that programs made.
+/// Larger files are generated tables and bindings.
 const MAX_FILE_BYTES: u64 = 256 << 10;
 
 /// A dependency's name and version, and the folder of its sources.
@@ -20,7 +20,7 @@ struct Package {
     root: PathBuf,
 }
 
-/// The lock file, the platform and the size: what the choice of files depends on.
+/// What the choice of files depends on: the lock file, the platform and the size.
 pub(super) fn identity(manifest_dir: &Path, max_bytes: u64) -> Option<String> {
     let lock = fs::read(lock_file(manifest_dir)?).ok()?;
     Some(format!("{} {TARGET} {max_bytes} {}", manifest_dir.display(), blake3::hash(&lock)))
@@ -76,10 +76,10 @@ fn order(package: &Package, path: &Path) -> [u8; 16] {
     std::array::from_fn(|index| hash.as_bytes()[index])
 }
 
-/// The dependencies that cargo names, or where it cannot, those in the lock file whose sources are on this machine.
+/// The dependencies that cargo names or, if it cannot, those in the lock file whose sources are on this machine.
 ///
-/// Cargo gives no answer offline as long as one package was never downloaded, and a build downloads only what it
-/// builds: no development dependencies, for example.
+/// Offline, cargo gives no answer if any package was never downloaded, and a build downloads only what it builds: no development
+/// dependencies, for example.
 fn packages(manifest_dir: &Path) -> Result<Vec<Package>> {
     let manifest = manifest_dir.join("Cargo.toml");
     if !manifest.is_file() {
@@ -142,7 +142,7 @@ fn registry_folders() -> Vec<PathBuf> {
     folders
 }
 
-/// The lock file of the workspace that `manifest_dir` lies in.
+/// The lock file of the workspace that contains `manifest_dir`.
 fn lock_file(manifest_dir: &Path) -> Option<PathBuf> {
     let folder = fs::canonicalize(manifest_dir).ok()?;
     folder.ancestors().map(|folder| folder.join("Cargo.lock")).find(|lock| lock.is_file())

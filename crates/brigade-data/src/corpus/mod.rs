@@ -14,7 +14,7 @@ use files::source_files;
 
 use crate::Result;
 
-/// How much text [`Corpus::locked_dependencies`] takes unless another size is given: 16 MiB.
+/// How much text [`Corpus::locked_dependencies`] usually takes: 16 MiB.
 pub const DEFAULT_CORPUS_BYTES: u64 = 16 << 20;
 
 /// A corpus: which files hold the text. Nothing is read before [`prepare`](crate::prepare()).
@@ -36,18 +36,18 @@ impl Corpus {
     /// program was built for: real text on any machine that has built the workspace, without a download.
     ///
     /// Files are taken in the order of a hash of package and path until `max_bytes` is reached, so the subset is a mix of
-    /// many packages and the same wherever the lock file and the platform are the same. Files above 256 KiB (tables
-    /// and bindings made by programs), empty ones, and those that are not UTF-8 are left out.
+    /// many packages and the same wherever the lock file and the platform are the same. Files above 256 KiB
+    /// (generated tables and bindings), empty files, and files that are not UTF-8 are left out.
     pub fn locked_dependencies(manifest_dir: impl Into<PathBuf>, max_bytes: u64) -> Self {
         Self { origin: Origin::Locked { manifest_dir: manifest_dir.into(), max_bytes } }
     }
 
-    /// Files, folders or globs, in this order. A folder gives all files in it and below it whose extension is known
+    /// Files, folders or globs, in this order. A folder stands for all files in it and below it with a known extension
     /// ([`TEXT_EXTENSIONS`], `jsonl`, `parquet`), sorted by path, without hidden ones and without following links to
-    /// folders; a glob likewise gives the known ones among its matches. A file that is found twice counts once.
+    /// folders; a glob stands for its matches with a known extension. A file that is found twice counts once.
     ///
-    /// JSONL lines are objects with a string `text`, and if wanted a string `prompt` that comes before it and is
-    /// masked from the loss. Parquet files have a column `text` of strings or byte arrays.
+    /// JSONL lines are objects with a string `text`, and optionally a string `prompt`, which comes before it and is masked from
+    /// the loss. Parquet files have a column `text` of strings or byte arrays.
     pub fn from_sources(sources: &[String]) -> Self {
         Self { origin: Origin::Sources(sources.to_vec()) }
     }
@@ -65,8 +65,8 @@ impl Corpus {
         }
     }
 
-    /// Text that changes when the list of files may have changed for a reason other than the files themselves; `None`
-    /// where only looking at the file system can tell.
+    /// Text that changes whenever the list of files may change for another reason than the files themselves; `None` if only the file
+    /// system can tell.
     pub(crate) fn stable_identity(&self) -> Option<String> {
         match &self.origin {
             Origin::Locked { manifest_dir, max_bytes } => locked::identity(manifest_dir, *max_bytes),

@@ -14,7 +14,7 @@ use crate::{Error, Result};
 
 const COLUMN: &str = "text";
 
-/// Rows that are read at once.
+/// How many rows are read at once.
 const BATCH_ROWS: usize = 64;
 
 /// The values of the column `text`, in order; rows without a value are skipped.
@@ -71,7 +71,7 @@ impl Iterator for Texts {
 }
 
 impl Texts {
-    /// Reads the next rows, from the next row group where one is used up; false at the end of the file.
+    /// Reads the next rows, if need be from the next row group; returns false at the end of the file.
     fn read_batch(&mut self) -> parquet::errors::Result<bool> {
         let Some(ColumnReader::ByteArrayColumnReader(reader)) = &mut self.group else {
             if self.next_group >= self.reader.num_row_groups() {

@@ -1,4 +1,4 @@
-//! Token files, and the sequences that they hold.
+//! Token files, and their sequences.
 
 mod sequences;
 mod token_file;

@@ -1,4 +1,4 @@
-//! Token files as a data set of sequences of one length.
+//! Token files as a dataset of sequences of one length.
 
 use std::ops::Range;
 use std::str::FromStr;
@@ -13,11 +13,11 @@ use crate::{Error, Result};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SequenceLayout {
-    /// All documents in a row, with an end-of-text token after each, cut in windows of T + 1 tokens that overlap by one:
+    /// All documents joined, with an end-of-text token after each, and cut into windows of T + 1 tokens that overlap by one:
     /// every token but the first is a target exactly once. The last window is padded.
     #[default]
     Packed,
-    /// One window a document (with its end-of-text token), cut at T targets, padded where it is shorter.
+    /// One window per document (with its end-of-text token), cut after T targets or padded.
     Documents,
 }
 
@@ -58,7 +58,7 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// A row in which nothing counts: fills the places of a batch that has too few sequences.
+    /// A row without valid targets, to fill a batch that has too few sequences.
     pub fn padding(length: usize, end_of_text: u32) -> Self {
         Self {
             inputs: vec![end_of_text; length],

@@ -1,4 +1,4 @@
-//! Which sequences a rank reads at a step: arithmetic, no state.
+//! Which sequences a rank reads in a step: arithmetic without state.
 
 use super::permutation::Permutation;
 use crate::error::{Error, Result};
@@ -7,8 +7,8 @@ use crate::error::{Error, Result};
 ///
 /// The run reads positions 0, 1, 2, … one global batch after another: row `i` of step `s` is position
 /// `p = s·G + i`, with G the global batch. Position p lies in epoch `p / len` and holds sequence
-/// `permute(seed, epoch, p % len)`, see [`Permutation`]. So every sequence comes exactly once an epoch, no batch is
-/// short (a batch may span two epochs), and resuming a run needs nothing but the step.
+/// `permute(seed, epoch, p % len)`, see [`Permutation`]. So every sequence comes exactly once per epoch, no batch is
+/// short (a batch may span two epochs), and resuming a run needs only the step.
 ///
 /// On a mesh with m micro-batches of b rows a rank, row `(r·m + k)·b + j` of the global batch is row j of micro-batch
 /// k on data-parallel rank r. The global batch itself does not depend on the mesh.
@@ -21,7 +21,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// A sampler over `len` sequences, with `global_batch` sequences a step over all ranks and `micro_batch`
+    /// A sampler over `len` sequences, with `global_batch` sequences per step over all ranks and `micro_batch`
     /// sequences in a micro-batch of one rank.
     ///
     /// # Errors
@@ -86,7 +86,7 @@ impl Sampler {
         epoch_of(self.position(step, 0), self.len)
     }
 
-    /// How many epochs are behind a run after `steps` steps, as a fraction: 1.5 is one and a half.
+    /// How many epochs a run has read after `steps` steps, as a fraction: 1.5 is one and a half.
     pub fn epochs_after(&self, steps: u64) -> f64 {
         steps as f64 * self.global_batch as f64 / self.len as f64
     }

@@ -1,4 +1,4 @@
-//! Encoding, with a memory for words.
+//! Encoding, with a cache of words.
 
 use std::collections::HashMap;
 
@@ -9,13 +9,13 @@ use super::{EncodingMethod, Tokenizer};
 use crate::Result;
 use crate::error::catch_panics;
 
-/// Words that are remembered. Text repeats itself: a few ten thousand words make up nearly all of it.
+/// How many words are cached. Text repeats itself: some ten thousand words make up nearly all of it.
 const MAX_WORDS: usize = 1 << 16;
 
-/// Longer words are not remembered.
+/// Longer words are not cached.
 const MAX_WORD_BYTES: usize = 48;
 
-/// Encodes texts one after another and remembers their words; the ids do not depend on what was encoded before.
+/// Encodes texts one after another and caches their words; the ids do not depend on earlier texts.
 #[derive(Debug)]
 pub struct Encoder {
     tokenizer: Tokenizer,

@@ -21,15 +21,15 @@ use crate::{Error, Result};
 /// The token that ends a text, in the tokenizers that are made here.
 pub const END_OF_TEXT: &str = "<|endoftext|>";
 
-/// BPE is trained on at most about this many bytes of the corpus: parts of files from all over it.
+/// BPE is trained on at most about this many bytes: parts of files from all over the corpus.
 pub const TRAINING_SAMPLE_BYTES: u64 = 8 << 20;
 
-/// What the token that ends a text is called in the files of well-known models, the most telling first.
+/// Names of the end-of-text token in the files of well-known models, in order of preference.
 const END_OF_TEXT_NAMES: [&str; 6] = [END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "[EOS]"];
 
 /// A tokenizer with a known end-of-text token. Cloning it is cheap.
 ///
-/// Special tokens are never read from text: a document that spells `<|endoftext|>` does not end there.
+/// Text is never read as special tokens: a document that contains `<|endoftext|>` does not end there.
 #[derive(Clone)]
 pub struct Tokenizer {
     inner: Arc<Inner>,
@@ -44,14 +44,14 @@ struct Inner {
     vocabulary_size: usize,
 }
 
-/// How text is encoded; the results are those of the library, only sooner.
+/// How text is encoded; the results are the library's, but faster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum EncodingMethod {
     /// Bytes are ids.
     Bytes,
-    /// Words as GPT-2 has them, each encoded by the model once.
+    /// GPT-2's words, each encoded by the model once.
     Words,
-    /// All by the library.
+    /// Everything by the library.
     Library,
 }
 
@@ -126,7 +126,7 @@ impl Tokenizer {
         &self.inner.json
     }
 
-    /// The number of ids: all are below it. A model's vocabulary must be at least as large.
+    /// The number of ids; all ids are below it. A model's vocabulary must be at least as large.
     pub fn vocabulary_size(&self) -> usize {
         self.inner.vocabulary_size
     }
@@ -136,7 +136,7 @@ impl Tokenizer {
         self.inner.end_of_text
     }
 
-    /// The ids of `text`, without an end of text. For many texts an [`Encoder`] is faster.
+    /// The ids of `text`, without an end-of-text token. For many texts an [`Encoder`] is faster.
     ///
     /// # Errors
     /// [`Error::Tokenizer`] where the library fails.
@@ -146,7 +146,7 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// An encoder that remembers words: one for each thread.
+    /// An encoder that caches words; use one per thread.
     pub fn encoder(&self) -> Encoder {
         Encoder::new(self.clone())
     }
@@ -179,7 +179,7 @@ impl std::fmt::Debug for Tokenizer {
     }
 }
 
-/// The fastest way that gives the library's results.
+/// The fastest encoding that gives the library's results.
 fn choose_encoding(library: &tokenizers::Tokenizer, vocabulary_size: usize) -> EncodingMethod {
     let gpt2_words = matches!(
         library.get_pre_tokenizer(),

@@ -1,9 +1,9 @@
-//! GPT-2's way to cut text into words, and its letters for bytes.
+//! How GPT-2 cuts text into words, and its letters for bytes.
 //!
 //! The pattern is that of the GPT-2 release (`encoder.py`):
-//! `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`. Its one look-ahead says that white
-//! space before a word keeps its last character for the word's token. That is done by hand here, so that an automaton without
-//! backtracking can do the rest; the result is the same, many times faster.
+//! `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`. Its only look-ahead makes the last character of
+//! white space before a word part of the word's token. This is done by hand here, so that an automaton without backtracking can do
+//! the rest; the result is the same, many times faster.
 
 use std::sync::LazyLock;
 

@@ -1,4 +1,4 @@
-//! Which tokenizer a run asks for.
+//! The tokenizer that a run asks for.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Making tokenizers: the 256 bytes, and BPE from a sample of text.
+//! Making tokenizers: one for bytes, and BPE trained on a sample of text.
 
 use tokenizers::decoders::DecoderWrapper;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
@@ -10,10 +10,10 @@ use super::pre_tokenizer::{byte_to_unicode, bytes_to_unicode, pre_tokenize};
 use super::{END_OF_TEXT, Tokenizer};
 use crate::{Error, Result};
 
-/// A pair of tokens that occurs less often becomes no token.
+/// A pair of tokens that occurs less often does not become a token.
 const MIN_PAIR_COUNT: u64 = 2;
 
-/// Every byte is the token of its own number; 256 ends a text.
+/// Every byte is the token with its own number; 256 ends a text.
 pub(super) fn byte_level() -> Result<Tokenizer> {
     let tokens = (0..=255u8).map(|byte| byte_to_unicode(byte).to_string()).chain([END_OF_TEXT.to_string()]);
     let vocabulary: Vec<(String, u32)> = tokens.zip(0..).collect();
@@ -23,7 +23,7 @@ pub(super) fn byte_level() -> Result<Tokenizer> {
 }
 
 /// Byte-level BPE of at most `size` tokens, from `texts`. The same texts give the same tokenizer, byte for byte:
-/// counts do not depend on the order of counting, and ties between pairs go to the tokens that are older.
+/// counts do not depend on the order of counting, and among pairs with equal counts the older tokens win.
 pub(super) fn bpe(size: usize, texts: &[String]) -> Result<Tokenizer> {
     let name = format!("bpe:{size}");
     let mut trainer = BpeTrainer::builder()

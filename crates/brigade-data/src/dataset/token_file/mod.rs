@@ -21,7 +21,7 @@
 //!                    …  R pairs of u64: masked tokens, start and end, ascending and apart
 //! ```
 //!
-//! Files are only ever written to a new name, so a map of one stays valid until its last user drops it.
+//! Files are only ever written under a new name, so a map of one stays valid until its last user drops it.
 
 mod read;
 mod write;

@@ -9,8 +9,8 @@ use memmap2::Mmap;
 use super::{FORMAT_VERSION, HASH_BYTES, HEADER_BYTES, INDEX_MAGIC, TOKENS_MAGIC, bytes_per_token, paths};
 use crate::{Error, Result};
 
-/// Tokens are compared with their checksum on opening up to this many bytes; larger files only in size and index, so
-/// that opening one stays fast.
+/// When a file is opened, tokens of up to this many bytes are checked against their checksum. For larger files only size and
+/// index are checked, so that opening one stays fast.
 const CHECKED_TOKEN_BYTES: usize = 256 << 20;
 
 /// The tokens of one split, in memory maps that all ranks of a host share.
@@ -74,7 +74,7 @@ impl TokenFile {
         self.len
     }
 
-    /// Whether the split holds nothing.
+    /// Whether the split is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -165,7 +165,7 @@ impl TokenFile {
     }
 }
 
-/// One of the two files, before it is trusted.
+/// One of the two files, not checked yet.
 struct MappedFile {
     path: PathBuf,
     bytes: Mmap,
@@ -222,7 +222,7 @@ fn array<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
 
 fn map(path: &Path) -> Result<Mmap> {
     let file = File::open(path).map_err(|source| Error::io("open", path, source))?;
-    // SAFETY: cache files are written under another name, renamed when complete, and never changed in place after that; whoever
+    // SAFETY: cache files are written under another name, renamed when complete, and never changed in place after that; anyone who
     // else writes into the cache's folder must keep to that, too. One that is cut short under a run ends it by SIGBUS: memory
     // that there is not is never read.
     unsafe { Mmap::map(&file) }.map_err(|source| Error::io("map", path, source))

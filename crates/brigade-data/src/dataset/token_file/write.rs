@@ -49,7 +49,7 @@ impl TokenWriter {
         Ok(writer)
     }
 
-    /// Adds tokens to the document at hand; `masked` ones are no targets.
+    /// Adds tokens to the current document; `masked` ones are not targets.
     ///
     /// # Errors
     /// [`Error::TokenFile`] where an id is outside the vocabulary; [`Error::Io`], [`Error::DiskFull`].
@@ -74,7 +74,7 @@ impl TokenWriter {
         Ok(())
     }
 
-    /// Ends the document at hand; a document without tokens is none.
+    /// Ends the current document; a document without tokens is skipped.
     pub fn end_document(&mut self) {
         if self.len > self.last_start() {
             self.starts.push(self.len);
@@ -101,7 +101,7 @@ impl TokenWriter {
         self.starts.len().checked_sub(2).map(|last| self.starts[last])
     }
 
-    /// Takes back all tokens from `start` on. Documents that end after it are open again.
+    /// Takes back all tokens from `start` on. Documents that ended after it are open again.
     pub(crate) fn take_tail(&mut self, start: u64) -> Result<Tail> {
         self.file.flush().map_err(|source| Error::io("write", &self.tokens_path, source))?;
         let width = bytes_per_token(self.vocabulary_size);
@@ -137,7 +137,7 @@ impl TokenWriter {
         self.push(&tail.tokens[done..], false)
     }
 
-    /// Completes both files and brings them to the disk.
+    /// Completes both files and flushes them to the disk.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::DiskFull`].
@@ -184,7 +184,7 @@ impl TokenWriter {
         Ok(index)
     }
 
-    /// Read back from the file, so that what is checked later is what was written.
+    /// Read back from the file, so that the checksum is that of what was written.
     fn hash_of_tokens(&self) -> Result<blake3::Hash> {
         let mut hasher = blake3::Hasher::new();
         let mut buffer = vec![0; 1 << 18];
