@@ -4,6 +4,7 @@
 
 mod backend;
 mod bench;
+mod book;
 mod cargo;
 mod chaos;
 mod checks;
@@ -41,6 +42,8 @@ enum Command {
     Ci,
     /// Build a binary to carry to another machine, with its checksum.
     Dist(dist::Args),
+    /// Test the code and the commands of the book in docs/book, and build it.
+    Book(book::Args),
     /// Measure Brigade beside PyTorch and DeepSpeed on this machine and write a table.
     Bench(bench::Args),
     /// Kill training at random instants, hundreds of times, and check that nothing is ever lost.
@@ -62,6 +65,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::run(&args),
         Command::Ci => checks::run(),
         Command::Dist(args) => dist::run(&args),
+        Command::Book(args) => book::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Chaos(args) => chaos::run(&args),
         Command::Fuzz { args } => fuzz::run(&args),

@@ -23,6 +23,7 @@ pub struct Config {
 /// `[model]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelSection {
+    /// The kind of model: `gpt2`.
     pub name: ModelName,
     /// Its `vocabulary` may be 0, the size of the tokenizer, until the configuration is resolved.
     #[serde(flatten)]
@@ -42,8 +43,11 @@ pub enum ModelName {
 pub struct DataSection {
     /// Files, folders and globs; empty for the Rust sources of Brigade's locked dependencies.
     pub sources: Vec<String>,
+    /// `bytes`, `bpe:<vocabulary>` (trained on the text itself), or the path of a `tokenizer.json`.
     pub tokenizer: TokenizerSpec,
+    /// The share of documents set aside for validation, from 0 to below 1.
     pub validation_fraction: f64,
+    /// `packed` (all documents joined and cut into sequences) or `documents` (each sequence starts with a new document).
     pub layout: SequenceLayout,
     /// How many bytes of the locked dependencies' sources to use at most; other sources are read completely.
     pub max_bytes: u64,

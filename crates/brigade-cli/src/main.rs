@@ -17,6 +17,8 @@ mod inspect;
 mod launch;
 mod output;
 mod plan;
+#[cfg(test)]
+mod reference;
 mod sampling;
 mod train;
 

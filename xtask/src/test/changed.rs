@@ -17,8 +17,13 @@ const OF_ALL: [&str; 6] =
     ["Cargo.toml", "Cargo.lock", "rust-toolchain.toml", ".cargo", ".config", "clippy.toml"];
 
 /// Files outside the crates that read them in tests.
-const READ_BY: [(&str, &str); 4] =
-    [("configs", "brigade-cli"), ("docs", "xtask"), ("examples", "brigade"), ("README.md", "brigade")];
+const READ_BY: [(&str, &str); 5] = [
+    ("configs", "brigade-cli"),
+    ("docs", "brigade-cli"),
+    ("docs", "xtask"),
+    ("README.md", "brigade-book"),
+    ("README.md", "brigade-cli"),
+];
 
 /// Folders of the crate in the workspace's root; it owns nothing else there.
 const OF_ROOT: [&str; 3] = ["src", "tests", "examples"];
@@ -98,7 +103,7 @@ mod tests {
         );
         assert_eq!(changed(&["src/lib.rs", "tests/equivalence/main.rs"]), these(&["brigade"]));
         assert_eq!(changed(&["configs/gpt-tiny.toml"]), these(&["brigade-cli"]));
-        assert_eq!(changed(&["docs/failures.md"]), these(&["xtask"]));
+        assert_eq!(changed(&["docs/book/src/failures.md"]), these(&["brigade-book", "brigade-cli", "xtask"]));
         assert_eq!(changed(&["LICENSE-MIT", ".gitignore", "benches/gpu/run.sh"]), these(&[]));
         assert_eq!(changed(&["src/lib.rs", "Cargo.lock"]), Changed::All("Cargo.lock".into()));
         // Manifests of crates are their own.

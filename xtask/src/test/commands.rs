@@ -43,7 +43,8 @@ impl Runner {
         if cargo::has("nextest") { Self::Nextest } else { Self::Cargo }
     }
 
-    fn command(self) -> Command {
+    /// Cargo with its subcommand.
+    pub fn command(self) -> Command {
         cargo::command(match self {
             Self::Nextest => &["nextest", "run"],
             Self::Cargo => &["test"],

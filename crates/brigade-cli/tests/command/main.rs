@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod backends;
+mod book;
 mod chaos;
 mod checkpoints;
 mod claims;
