@@ -187,9 +187,9 @@ pipelines! {
 }
 
 pipelines! {
-    the_host_waits_with_one_f_one_b: Case::new(OneFOneB, 3, 6).ordered(OrderKind::Host).succeeds();
-    the_host_waits_with_interleaving: Case::new(Interleaved, 2, 4).ordered(OrderKind::Host).succeeds();
-    the_host_waits_with_two_by_two: Case::new(Interleaved, 2, 4).over(2, Sharding::Full).ordered(OrderKind::Host).succeeds();
+    the_host_blocks_with_one_f_one_b: Case::new(OneFOneB, 3, 6).ordered(OrderKind::Host).succeeds();
+    the_host_blocks_with_interleaving: Case::new(Interleaved, 2, 4).ordered(OrderKind::Host).succeeds();
+    the_host_blocks_with_two_by_two: Case::new(Interleaved, 2, 4).over(2, Sharding::Full).ordered(OrderKind::Host).succeeds();
 }
 
 // With replicas that gather parameters, hosts that wait for every send could wait for each other: a receive runs after what was
