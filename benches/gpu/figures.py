@@ -67,25 +67,25 @@ def losses(run, reference):
 
 
 def planned(path):
-    """The bytes that a rank needs in total according to `--dry-run`, and those of them inside blocks (0 if unknown)."""
+    """The bytes that a rank needs in total according to `--dry-run`, and those of them of saved activations (0 if unknown)."""
     with open(path) as file:
         text = file.read()
     size = rf"([\d.]+) ({'|'.join(UNITS)})\b"
-    total, inside = re.search(rf"^(.*)\btogether\s+{size}", text, re.MULTILINE), re.search(rf"inside blocks[^\d\n]*{size}", text)
+    total, saved = re.search(rf"^(.*)\btogether\s+{size}", text, re.MULTILINE), re.search(rf"saved activations\s+{size}", text)
     if not total:
         sys.exit(f"figures.py: {path} has no total in bytes")
     together = float(total[2]) * UNITS[total[3]]
     # The total has one decimal, usually of GiB; the numbers before it in the line have smaller units, so they are more exact.
     parts = sum(float(number) * UNITS[unit] for number, unit in re.findall(size, total[1]))
     exact = abs(parts - together) <= 0.06 * UNITS[total[3]]
-    return round(parts if exact else together), round(float(inside[1]) * UNITS[inside[2]]) if inside else 0
+    return round(parts if exact else together), round(float(saved[1]) * UNITS[saved[2]]) if saved else 0
 
 
 def memory(run, plan):
     """The planned bytes of one rank; those that the run counted tensor by tensor, and the plan of these; and the device's peak."""
-    last, (together, inside) = metrics(run)[-1], planned(plan)
+    last, (together, saved) = metrics(run)[-1], planned(plan)
     counted = sum(last[f"{kind}_bytes_peak"] for kind in ["parameter", "gradient", "optimizer", "activation"])
-    return dict(planned_bytes=together, planned_counted_bytes=together - inside, counted_bytes=counted,
+    return dict(planned_bytes=together, planned_counted_bytes=together - saved, counted_bytes=counted,
                 device_bytes=last.get("device_memory_reserved_bytes_peak") or last["peak_rss_bytes"])
 
 
@@ -213,7 +213,7 @@ def table(path):
         ratio = held["device_bytes"] / held["planned_bytes"]
         page.add(f"{what}: peak memory of the device per rank, and planned", gib(held["device_bytes"]), gib(held["planned_bytes"]),
                  f"{ratio:.3f}", "within 10%", abs(ratio - 1) <= 0.1)
-        page.ratio(f"{what}: counted tensor by tensor, and planned without the inside of blocks",
+        page.ratio(f"{what}: counted tensor by tensor, and planned without saved activations",
                    held["counted_bytes"], held["planned_counted_bytes"], gib)
     for line in filter(None, [page.one("losses", name=name) for name in ["bf16", "f32"]]):
         page.apart(f"{line['steps']} steps in {line['dtype']}, and f32 on the CPU", line)
