@@ -20,17 +20,13 @@ pub(crate) fn timeouts(comm: &CommSettings) -> Timeouts {
 }
 
 /// Joins the world that the launcher or the cluster described.
-pub(crate) fn join(
-    info: &RankInfo,
-    token: brigade_launch::Token,
-    comm: &CommSettings,
-) -> anyhow::Result<World> {
+pub(crate) fn join(info: &RankInfo, token: AuthToken, comm: &CommSettings) -> anyhow::Result<World> {
     let world = brigade_comm::join(Join {
         rank: info.rank,
         world_size: info.world_size,
         endpoint: info.endpoint.to_string(),
         listener: brigade_launch::inherited_listener()?,
-        token: AuthToken::new(token.as_str()),
+        token,
         transport: match comm.transport {
             Transport::Auto => brigade_comm::Transport::Auto,
             Transport::SharedMemory => brigade_comm::Transport::SharedMemory,

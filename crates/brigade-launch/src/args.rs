@@ -53,7 +53,7 @@ fn restarts(text: &str) -> Result<u32, String> {
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
 #[command(next_help_heading = "World")]
 pub struct LaunchArgs {
-    /// Ranks to start on this node: a number, or `auto`/`cpu` for one a core.
+    /// Ranks to start on this node: a number, or `auto`/`cpu` for one per core.
     #[arg(long, value_name = "N|auto|cpu", allow_negative_numbers = true)]
     pub nproc_per_node: Option<NprocPerNode>,
     /// Nodes of the world; start the same command on each with its own --node-rank.
@@ -71,16 +71,16 @@ pub struct LaunchArgs {
     /// The port that belongs to --master-addr [default: 29500].
     #[arg(long, value_name = "PORT", allow_negative_numbers = true, value_parser = port)]
     pub master_port: Option<u16>,
-    /// Start a world on this machine alone, whatever the environment says.
+    /// Start a world on this machine alone, ignoring the environment.
     #[arg(long, conflicts_with_all = ["nnodes", "node_rank", "rdzv_endpoint", "master_addr", "master_port"])]
     pub standalone: bool,
     /// Start the ranks of all nodes again when one fails, up to N times [default: 0]. Node 0's number counts.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = restarts)]
     pub max_restarts: Option<u32>,
-    /// End a rank that has said nothing of its progress for so long; 0 for never [default: 600].
+    /// Kill a rank that has sent no heartbeat for so long, and fail; 0 for never [default: 600].
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
     pub heartbeat_timeout: Option<Duration>,
-    /// How long another node may be out of reach before it counts as lost; half of it is survived for certain [default: 30].
+    /// How long another node may be out of reach before it counts as lost; interruptions of up to half of that are survived [default: 30].
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = host_timeout)]
     pub host_timeout: Option<Duration>,
     /// How long ranks may take to save a checkpoint after SIGTERM or SIGUSR1 [default: 30].
@@ -95,7 +95,7 @@ pub struct LaunchArgs {
 }
 
 impl LaunchArgs {
-    /// The name of a flag that says where this process stands in a world, if one is given. Such a flag goes
+    /// The name of a flag that describes the world, if one is given. Such a flag goes
     /// before everything in the environment.
     pub(crate) fn topology_flag(&self) -> Option<&'static str> {
         [

@@ -1,4 +1,4 @@
-//! What can be wrong before the ranks run.
+//! What can go wrong before the ranks run.
 
 use std::{io, path::PathBuf};
 
@@ -7,7 +7,7 @@ use crate::exit;
 /// Shorthand for this crate's results.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can be wrong before the ranks run. How a run that did start ended is an [`Outcome`](crate::Outcome).
+/// What can go wrong before the ranks run. How a run that did start ended is an [`Outcome`](crate::Outcome).
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// An environment variable has a value that makes no sense.
@@ -50,16 +50,16 @@ pub enum Error {
         /// Why.
         reason: &'static str,
     },
-    /// Several nodes, or ranks that another launcher started, have no common secret.
+    /// Several nodes, or ranks that another launcher started, have no common token.
     #[error(
-        "BRIGADE_TOKEN is not set: {why}, and they recognise each other by it. Set it to the same secret everywhere, \
+        "BRIGADE_TOKEN is not set: {why}, and they authenticate each other by it. Set it to the same secret everywhere, \
          e.g. export BRIGADE_TOKEN=$(od -An -tx1 -N32 /dev/urandom | tr -d ' \\n')"
     )]
     NoToken {
         /// Who needs it.
         why: String,
     },
-    /// `BRIGADE_TOKEN` cannot be a secret. The value is not shown.
+    /// `BRIGADE_TOKEN` cannot be a token. The value is not shown.
     #[error("BRIGADE_TOKEN is not valid: it has {found}; allowed are 16 to 256 visible ASCII characters")]
     BadToken {
         /// What is wrong with it.
@@ -67,8 +67,8 @@ pub enum Error {
     },
     /// The system gave no random numbers for the token.
     #[error("the system gave no random numbers for the token: {0}")]
-    Random(getrandom::Error),
-    /// The description of the launch makes no sense.
+    Random(brigade_comm::Error),
+    /// The configuration of the launch makes no sense.
     #[error("cannot launch: {field} is {value}; {allowed}")]
     LaunchConfig {
         /// The field of [`LaunchConfig`](crate::LaunchConfig).
@@ -86,7 +86,7 @@ pub enum Error {
         /// The reason, e.g. that the port is in use.
         source: io::Error,
     },
-    /// The listening socket that the launcher promised is not there.
+    /// The listening socket of the launcher is missing.
     #[error("BRIGADE_RDZV_FD={value:?} is not the launcher's listening socket: {reason}")]
     Listener {
         /// The variable's value.
@@ -104,7 +104,7 @@ pub enum Error {
     },
     /// The launchers of several nodes did not find each other.
     #[error(
-        "node {node} cannot meet the launchers of the other nodes at {endpoint} (each launcher is a rank there): {reason}"
+        "node {node} cannot join the launchers of the other nodes at {endpoint} (each launcher is a rank there): {reason}"
     )]
     NodeRendezvous {
         /// This node.
@@ -114,7 +114,7 @@ pub enum Error {
         /// What went wrong.
         reason: String,
     },
-    /// A rank's process cannot be started. Ranks that had been started were ended.
+    /// A rank's process cannot be started. Ranks that had been started were killed.
     #[error("cannot start rank {rank}: {program}: {source}")]
     Start {
         /// The rank.
@@ -124,7 +124,7 @@ pub enum Error {
         /// The reason.
         source: io::Error,
     },
-    /// The system refused something else that supervising needs.
+    /// The system refused something else that the launcher needs.
     #[error("cannot {operation}: {source}")]
     System {
         /// What was tried.

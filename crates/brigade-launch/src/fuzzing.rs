@@ -9,7 +9,7 @@ use crate::{
     rank::{heartbeat, restart},
 };
 
-/// What a line's first byte stands for: a variable, or a flag.
+/// What the first byte of a line chooses: a variable or a flag.
 pub const NAMES: [&str; 46] = [
     "RANK",
     "LOCAL_RANK",

@@ -28,11 +28,11 @@ use crate::{
     parse::seconds,
 };
 
-/// How long a rank may go on after the signal to stop before the process is ended: shorter than the
-/// launcher's [`GRACE`](crate::DEFAULT_GRACE_PERIOD), so that a rank ends by itself.
-pub const GRACE: Duration = Duration::from_secs(1);
+/// How long a rank may go on after SIGINT before the process exits: shorter than the
+/// launcher's [grace period](crate::DEFAULT_GRACE_PERIOD), so that a rank exits by itself.
+pub const GRACE_PERIOD: Duration = Duration::from_secs(1);
 
-/// How long a preempted rank may take to save and leave, where nothing else is said: as long as Kubernetes
+/// How long a preempted rank may take to save and exit by default: as long as Kubernetes
 /// leaves between SIGTERM and SIGKILL.
 pub const DEFAULT_PREEMPTION_GRACE: Duration = Duration::from_secs(30);
 
@@ -41,22 +41,22 @@ pub const DEFAULT_PREEMPTION_GRACE: Duration = Duration::from_secs(30);
 pub const PREEMPTION_GRACE_VARIABLE: &str = "BRIGADE_PREEMPTION_GRACE";
 
 /// The signals that end a run.
-const ENDS: [i32; 4] = [SIGINT, SIGTERM, SIGUSR1, SIGHUP];
+const END_SIGNALS: [i32; 4] = [SIGINT, SIGTERM, SIGUSR1, SIGHUP];
 
 /// What a signal asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum InterruptKind {
-    /// SIGINT: end now, within [`GRACE`], with [`exit::INTERRUPTED`].
+    /// SIGINT: exit within [`GRACE_PERIOD`] with [`exit::INTERRUPTED`].
     Stop = 1,
-    /// SIGTERM or SIGUSR1: save a checkpoint and leave with [`exit::PREEMPTED`].
+    /// SIGTERM or SIGUSR1: save a checkpoint and exit with [`exit::PREEMPTED`].
     Preempt = 2,
 }
 
-/// What this process was told by signals. Clones share it.
+/// The signals that this process has received. Clones share it.
 ///
-/// It is about this process alone: other ranks may have got the signal earlier, later, or not at all. A
-/// training loop that leaves its world lets all ranks know, between two steps.
+/// It is about this process alone: other ranks may have received the signal earlier, later, or not at all. A
+/// training loop tells all ranks between two steps that it will stop.
 #[derive(Debug, Clone, Default)]
 pub struct Interrupt(Arc<Received>);
 
@@ -69,7 +69,7 @@ struct Received {
 }
 
 impl InterruptKind {
-    /// What a signal that is to end the run asks for.
+    /// What a signal that ends a run asks for.
     pub(crate) fn of(signal: i32) -> Self {
         match signal {
             SIGTERM | SIGUSR1 => Self::Preempt,
@@ -79,7 +79,7 @@ impl InterruptKind {
 }
 
 impl Interrupt {
-    /// What the first signal asked for, once one came.
+    /// What the first signal asked for, once there was one.
     pub fn kind(&self) -> Option<InterruptKind> {
         match self.0.kind.load(Ordering::Relaxed) {
             0 => None,
@@ -88,7 +88,7 @@ impl Interrupt {
         }
     }
 
-    /// True once a signal came, whatever it asked for.
+    /// True once there was a signal, whatever it asked for.
     pub fn is_set(&self) -> bool {
         self.kind().is_some()
     }
@@ -98,8 +98,8 @@ impl Interrupt {
         Self::default()
     }
 
-    /// Until [`mark_training`](Self::mark_training) there is nothing to lose: a preempted process whose grace is over leaves with
-    /// [`exit::PREEMPTED`], not with [`exit::FAILED`].
+    /// Until [`mark_training`](Self::mark_training) there is nothing to lose: a preempted process exits with
+    /// [`exit::PREEMPTED`] at the end of its grace period, not with [`exit::FAILED`].
     pub fn mark_preparing(&self) {
         self.0.is_preparing.store(true, Ordering::SeqCst);
     }
@@ -109,29 +109,29 @@ impl Interrupt {
         self.0.is_preparing.store(false, Ordering::SeqCst);
     }
 
-    /// Sets the flag, as SIGINT would, but without the end of the process after [`GRACE`].
+    /// Sets the flag, as SIGINT would, but the process does not exit after [`GRACE_PERIOD`].
     pub fn set(&self) {
         self.record(InterruptKind::Stop);
     }
 
-    /// Sets the flag, as SIGTERM would, but without the end of the process after the grace.
+    /// Sets the flag, as SIGTERM would, but the process does not exit after the grace period.
     pub fn preempt(&self) {
         self.record(InterruptKind::Preempt);
     }
 
-    /// True if nothing was noted before. Makes no system call and takes no lock.
+    /// True if there was no signal before. Makes no system call and takes no lock.
     fn record(&self, kind: InterruptKind) -> bool {
         self.0.kind.compare_exchange(0, kind as u8, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 }
 
-/// Holds back SIGINT, SIGTERM, SIGUSR1 and SIGHUP to this thread and to those that it starts. What comes meanwhile comes to
-/// [`install`], [`exit_on_signal`], [`launch`](crate::launch) or [`unblock_signals`].
+/// Blocks SIGINT, SIGTERM, SIGUSR1 and SIGHUP in this thread and in those that it starts. A signal that arrives meanwhile is
+/// delivered after [`install`], [`exit_on_signal`], [`launch`](crate::launch) or [`unblock_signals`].
 pub fn block_signals() {
     set_mask(libc::SIG_BLOCK);
 }
 
-/// Ends [`block_signals`]: what has come takes effect.
+/// Ends [`block_signals`]: pending signals are delivered.
 pub fn unblock_signals() {
     set_mask(libc::SIG_UNBLOCK);
 }
@@ -141,7 +141,7 @@ fn set_mask(how: i32) {
     unsafe {
         let mut signals: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut signals);
-        for signal in ENDS {
+        for signal in END_SIGNALS {
             libc::sigaddset(&raw mut signals, signal);
         }
         libc::pthread_sigmask(how, &raw const signals, ptr::null_mut());
@@ -149,28 +149,28 @@ fn set_mask(how: i32) {
 }
 
 /// Whether a signal ends a process that has nothing to save.
-static LEAVES: AtomicBool = AtomicBool::new(false);
-/// Whether this process has ever said so.
-static LEFT: AtomicBool = AtomicBool::new(false);
+static EXITS_ON_SIGNAL: AtomicBool = AtomicBool::new(false);
+/// Whether [`exit_on_signal`] was ever called.
+static HANDLERS_INSTALLED: AtomicBool = AtomicBool::new(false);
 
-/// What a process says that is preempted before anything has begun.
+/// What a process prints that is preempted before the first step.
 const NOTHING_LOST: &[u8] = b"brigade: preempted before the first step; nothing is lost, start it again\n";
 
-/// This process is no rank and has nothing to save: until [`launch`](crate::launch) takes them over, signals end it at once,
-/// with [`exit::PREEMPTED`] for SIGTERM and SIGUSR1 and [`exit::INTERRUPTED`] for the others. One that was ignored from the
-/// start stays so.
+/// For a process that is no rank and has nothing to save: until [`launch`](crate::launch) takes over the signals, they end the
+/// process at once, with [`exit::PREEMPTED`] for SIGTERM and SIGUSR1 and [`exit::INTERRUPTED`] for the others. A signal that was
+/// ignored from the start stays ignored.
 ///
 /// # Errors
 /// If the system refuses.
 pub fn exit_on_signal() -> Result<()> {
-    LEAVES.store(true, Ordering::SeqCst);
-    if !LEFT.swap(true, Ordering::SeqCst) {
-        for signal in ENDS.into_iter().filter(|signal| !is_ignored(*signal)) {
+    EXITS_ON_SIGNAL.store(true, Ordering::SeqCst);
+    if !HANDLERS_INSTALLED.swap(true, Ordering::SeqCst) {
+        for signal in END_SIGNALS.into_iter().filter(|signal| !is_ignored(*signal)) {
             let handler = move || {
-                if LEAVES.load(Ordering::SeqCst) {
+                if EXITS_ON_SIGNAL.load(Ordering::SeqCst) {
                     let code = match InterruptKind::of(signal) {
                         InterruptKind::Preempt => {
-                            // Nobody may be reading any more.
+                            // Nobody may read it any more.
                             let _ = rustix::io::write(rustix::stdio::stderr(), NOTHING_LOST);
                             exit::PREEMPTED
                         }
@@ -188,15 +188,15 @@ pub fn exit_on_signal() -> Result<()> {
     Ok(())
 }
 
-/// Signals are the launcher's from now on.
+/// From now on the launcher handles the signals.
 pub(crate) fn hand_over_to_launcher() {
-    LEAVES.store(false, Ordering::SeqCst);
+    EXITS_ON_SIGNAL.store(false, Ordering::SeqCst);
     unblock_signals();
 }
 
 /// Whether signals have their default effect where nobody forwards them.
 pub(crate) fn have_default_effect() -> bool {
-    !LEFT.load(Ordering::SeqCst)
+    !HANDLERS_INSTALLED.load(Ordering::SeqCst)
 }
 
 pub(crate) fn is_ignored(signal: i32) -> bool {
@@ -208,19 +208,19 @@ pub(crate) fn is_ignored(signal: i32) -> bool {
 }
 
 /// Takes over SIGINT, SIGTERM and SIGUSR1 of this process, once; later calls return the same flag. Signals that were
-/// [held back](block_signals) count.
+/// [blocked](block_signals) are delivered.
 ///
-/// - SIGINT: [`GRACE`] later the process exits with [`exit::INTERRUPTED`] wherever it is, without unwinding
+/// - SIGINT: [`GRACE_PERIOD`] later the process exits with [`exit::INTERRUPTED`] wherever it is, without unwinding
 ///   or flushing.
-/// - SIGTERM, SIGUSR1: after the grace of preemption ([`PREEMPTION_GRACE_VARIABLE`], by default
-///   [`DEFAULT_PREEMPTION_GRACE`]) the process says on standard error that nothing was saved in time and exits with
-///   [`exit::FAILED`]; where it still [prepares](Interrupt::mark_preparing), with [`exit::PREEMPTED`].
+/// - SIGTERM, SIGUSR1: after the grace period of preemption ([`PREEMPTION_GRACE_VARIABLE`], by default
+///   [`DEFAULT_PREEMPTION_GRACE`]) the process prints that nothing was saved in time and exits with
+///   [`exit::FAILED`]; while it is still [preparing](Interrupt::mark_preparing), with [`exit::PREEMPTED`].
 /// - A second signal makes it exit with [`exit::INTERRUPTED`] at once. But a rank that Brigade's launcher
-///   started takes any number of SIGTERM and SIGUSR1 as one: a cluster that signals every process of a job
-///   reaches it twice, directly and through the launcher, and it is the launcher that counts.
+///   started treats any number of SIGTERM and SIGUSR1 as one: a cluster that signals every process of a job
+///   reaches it twice, directly and through the launcher, and only the launcher counts signals.
 ///
 /// # Errors
-/// If the variable is no number of seconds, or the system refuses.
+/// If the variable is not a number of seconds, or the system refuses.
 pub fn install() -> Result<Interrupt> {
     static INSTALLED: Mutex<Option<Interrupt>> = Mutex::new(None);
     let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -236,7 +236,7 @@ pub fn install() -> Result<Interrupt> {
     Ok(interrupt)
 }
 
-/// The grace of preemption that the environment asks for.
+/// The grace period of preemption that the environment asks for.
 pub(crate) fn preemption_grace(env: &dyn Fn(&str) -> Option<String>) -> Result<Duration> {
     match env(PREEMPTION_GRACE_VARIABLE).filter(|text| !text.is_empty()) {
         None => Ok(DEFAULT_PREEMPTION_GRACE),
@@ -261,17 +261,17 @@ fn take_over(grace: Duration, launched: bool) -> io::Result<Interrupt> {
         unsafe { low_level::register(signal, handler)? };
     }
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1])?;
-    let told = interrupt.clone();
+    let received = interrupt.clone();
     thread::Builder::new().name("interrupt".into()).spawn(move || {
         signals.forever().next();
-        match told.kind() {
+        match received.kind() {
             Some(InterruptKind::Preempt) => {
                 thread::sleep(grace);
-                if told.0.is_preparing.load(Ordering::SeqCst) {
+                if received.0.is_preparing.load(Ordering::SeqCst) {
                     drop(io::stderr().write_all(NOTHING_LOST));
                     low_level::exit(exit::PREEMPTED.into());
                 }
-                // Nobody may be reading any more.
+                // Nobody may read it any more.
                 drop(writeln!(
                     io::stderr(),
                     "brigade: preempted, but not saved within the {} s of grace",
@@ -280,7 +280,7 @@ fn take_over(grace: Duration, launched: bool) -> io::Result<Interrupt> {
                 low_level::exit(exit::FAILED.into());
             }
             _ => {
-                thread::sleep(GRACE);
+                thread::sleep(GRACE_PERIOD);
                 low_level::exit(exit::INTERRUPTED.into());
             }
         }

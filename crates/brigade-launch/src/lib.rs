@@ -1,18 +1,17 @@
-//! Finds the world that a process belongs to, or starts and supervises one.
+//! Finds the world that a process belongs to, or launches one and monitors its ranks.
 //!
-//! - [`detect`] reads the flags ([`LaunchArgs`]) and the environment and answers with a [`Detected`]: this
-//!   process *is* a rank ([`RankInfo`]), or it stands for a node and is to start that node's ranks
-//!   ([`NodeInfo`]).
-//! - [`launch`] starts the ranks of a node as processes, keeps their logs, starts all of them again after a
-//!   failure, and returns when all of them have ended for good. On several nodes the launchers do so together.
-//! - In a rank: [`interrupt::install`] gives a flag that signals set (end, or save and leave), and a bound on
-//!   how long the rank may go on after; [`HeartbeatSender`] tells the launcher where the rank is; [`restart_count`] says
-//!   which start of the world this is; [`inherited_listener`] takes over, in rank 0, the rendezvous socket that
+//! - [`detect`] reads the flags ([`LaunchArgs`]) and the environment and returns a [`Detected`]: this
+//!   process *is* a rank ([`RankInfo`]), or it is to start the ranks of a node ([`NodeInfo`]).
+//! - [`launch`] is what TorchElastic's agent is: it starts the ranks of a node as processes, writes their logs, restarts all of
+//!   them after a failure, and returns when they have exited for good. On several nodes the launchers do so together.
+//! - In a rank: [`interrupt::install`] returns a flag that signals set (stop, or save and exit), and limits
+//!   how long the rank may go on afterwards; [`HeartbeatSender`] tells the launcher where the rank is; [`restart_count`] says
+//!   how often the ranks were restarted; [`inherited_listener`] takes over, in rank 0, the rendezvous socket that
 //!   the launcher has bound.
 //!
 //! A program that starts itself once for each rank:
 //! ```no_run
-//! use brigade_launch::{Detected, LaunchConfig, LaunchArgs, detect, launch};
+//! use brigade_launch::{Detected, LaunchArgs, LaunchConfig, detect, launch};
 //!
 //! let env = |name: &str| std::env::var(name).ok();
 //! let found = detect(&LaunchArgs::default(), &env)?;
@@ -34,25 +33,26 @@
 //! ```
 //!
 //! # Invariants
-//! - A variable or option that is there but makes no sense is an error that names it; it is never skipped in
+//! - A variable or option that is set but makes no sense is an error that names it; it is never skipped in
 //!   favour of the next source.
-//! - The precedence of sources is fixed (see [`detect`]) and the answer says which one was used.
-//! - All nodes come to the same decisions: their launchers exchange what they know in lockstep and decide from
-//!   the same tables by the same rules. No decision hangs on what only one of them has seen.
+//! - The precedence of sources is fixed (see [`detect`]) and the result says which one was used.
+//! - All nodes come to the same decisions: their launchers exchange what they know in lockstep and apply
+//!   the same rules to the same statuses. No decision depends on what only one of them has seen.
 //! - No process outlives [`launch`]: each rank leads a process group of its own, which is killed before the
 //!   rank's process id is given back to the system. On Linux the ranks also die with a launcher that is
 //!   killed.
-//! - Of several failed ranks the report blames the first in time, on whatever node, except that a rank that was
-//!   killed, panicked or fell silent goes before one that merely exited with an error within [`ROOT_CAUSE_WINDOW`] of the first failure (most
-//!   likely because its peer was gone).
-//! - Every wait has a deadline except the one for the ranks themselves to finish; and a rank with a [`HeartbeatSender`] has
-//!   one in its silence.
-//! - SIGTERM to a rank means one thing only: save and leave. To end a rank the launcher uses SIGINT and SIGKILL.
-//! - This crate knows no tensors, and of communicators only the one that its launchers have among themselves.
+//! - Of several failed ranks the report names the first in time as the root cause, on whatever node, except that a rank that
+//!   was killed, panicked or sent no heartbeat goes before one that merely exited with an error within [`ROOT_CAUSE_WINDOW`] of
+//!   the first failure (most likely because its peer was gone).
+//! - Every wait has a deadline except the one for the ranks themselves to finish; a rank with a [`HeartbeatSender`] must send a
+//!   heartbeat within [`LaunchConfig::heartbeat_timeout`].
+//! - SIGTERM to a rank means one thing only: save and exit. To stop a rank the launcher uses SIGINT and SIGKILL.
+//! - This crate knows no tensors, and of communicators only the one between the launchers.
 //!
-//! Unix only; what is particular to Linux says so.
+//! Unix only; behaviour that only Linux has is documented as such.
 
 mod args;
+mod auth_token;
 mod endpoint;
 mod environment;
 mod error;
@@ -63,10 +63,10 @@ pub mod interrupt;
 mod launcher;
 mod parse;
 mod rank;
-mod token;
 
 pub use args::{LaunchArgs, NprocPerNode};
-pub use brigade_comm::MAX_WORLD_SIZE;
+pub use auth_token::{TOKEN_VARIABLE, parse_token};
+pub use brigade_comm::{AuthToken, MAX_WORLD_SIZE};
 pub use endpoint::{DEFAULT_MASTER_PORT, DEFAULT_RDZV_PORT, Endpoint};
 pub use environment::{Detected, LAUNCHED_VARIABLE, NodeInfo, RankInfo, Source, detect};
 pub use error::{Error, Result};
@@ -89,4 +89,3 @@ pub use rank::{
     listener::{LISTENER_VARIABLE, inherited_listener},
     restart::{MAX_RESTARTS, RESTART_VARIABLE, restart_count},
 };
-pub use token::Token;

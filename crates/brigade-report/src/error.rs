@@ -1,20 +1,20 @@
-//! What can be wrong with the files of a report.
+//! What can go wrong with the files of a report.
 
 use std::{io, path::PathBuf};
 
 /// Shorthand for this crate's results.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can be wrong with the files of a report.
+/// What can go wrong with the files of a report.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The folder has an earlier run's metrics.
-    #[error("{path} is there already; give --overwrite to replace it, or another --out folder")]
+    /// The folder holds the metrics of an earlier run.
+    #[error("{path} exists already; give --overwrite to replace it, or another --out folder")]
     Exists {
         /// The file.
         path: PathBuf,
     },
-    /// A file or folder cannot be made, read, written or replaced (e.g. the disk is full).
+    /// A file or folder cannot be created, read, written or replaced (e.g. the disk is full).
     #[error("cannot {operation} {path}: {source}")]
     File {
         /// `create`, `read`, `write`, `replace` or `remove`.

@@ -1,4 +1,4 @@
-//! One JSON object a line, in order of steps.
+//! `metrics.jsonl`: one JSON object a line, in order of steps.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -9,9 +9,12 @@ use std::{
 use brigade_files::AtomicFile;
 use serde::Deserialize;
 
-use crate::{Error, Result, StepRecord};
+use crate::{
+    error::{Error, Result},
+    record::StepRecord,
+};
 
-/// A file with one JSON object a line. Each line is written with one call and unbuffered, so it is whole and
+/// A file with one JSON object a line. Each line is written with one unbuffered call, so it is complete and
 /// can be read at once.
 pub struct JsonLines {
     path: PathBuf,
@@ -19,7 +22,7 @@ pub struct JsonLines {
 }
 
 impl JsonLines {
-    /// Makes the file; one that is there already is an error unless it may be overwritten.
+    /// Creates the file. It is an error if there is one already, unless it may be overwritten.
     pub fn create(path: PathBuf, overwrite: bool) -> Result<Self> {
         let mut options = OpenOptions::new();
         match overwrite {
@@ -33,7 +36,7 @@ impl JsonLines {
         }
     }
 
-    /// Continues the file after a step, without the lines that [`cut`] removes; makes it if it is missing.
+    /// Continues the file after a step, without the lines that [`cut`] removes; creates it if it is missing.
     pub fn resume(path: PathBuf, last_step: u64) -> Result<Self> {
         if fs::exists(&path).map_err(Error::file("read", &path))? {
             let file = cut(&path, last_step)?;
@@ -63,7 +66,7 @@ impl JsonLines {
     }
 }
 
-/// Writes at a file's end, all or nothing: what follows a part could not be read.
+/// Appends all or nothing: after a partial line or record a reader could not go on.
 pub(crate) fn append(file: &mut File, bytes: &[u8]) -> io::Result<()> {
     let end = file.stream_position();
     file.write_all(bytes).inspect_err(|_| {
@@ -73,8 +76,8 @@ pub(crate) fn append(file: &mut File, bytes: &[u8]) -> io::Result<()> {
     })
 }
 
-/// Removes the lines of later steps than `last_step`, and a last line that was cut short; gives the file to go on
-/// writing to. A line whose step cannot be read goes the way of the line before it.
+/// Removes the lines of later steps than `last_step`, and a last line that was cut short; returns the file for
+/// further lines. A line whose step cannot be read is kept or removed with the line before it.
 ///
 /// What stays is an [`AtomicFile`]: whatever happens, the file is as before or as after. A process that still has the former file open no longer reaches the new one.
 fn cut(path: &Path, last_step: u64) -> Result<File> {
@@ -84,9 +87,9 @@ fn cut(path: &Path, last_step: u64) -> Result<File> {
     kept.commit().map_err(Error::file("replace", path))
 }
 
-/// Copies the lines that stay.
+/// Copies the lines that are kept.
 fn copy(path: &Path, lines: File, kept: &mut AtomicFile, last_step: u64) -> Result<()> {
-    /// The part of a line that says where it belongs.
+    /// The part of a line that has its step.
     #[derive(Deserialize)]
     struct Numbered {
         step: u64,
@@ -118,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_come_back_as_they_went() {
+    fn lines_are_read_as_they_were_written() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.jsonl");
         let mut lines = JsonLines::create(path.clone(), false).unwrap();
@@ -142,7 +145,7 @@ mod tests {
         assert!(message.contains("write /dev/full") && message.contains("No space left"), "{message}");
     }
 
-    /// What is left of a text after resuming at a step, with the folder's number of files.
+    /// What remains of a text after resuming at a step, with the number of files in the folder.
     fn resumed(text: &str, last_step: u64) -> (String, usize) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.jsonl");
@@ -152,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_a_step_goes_the_way_of_the_one_before() {
+    fn a_line_without_a_step_is_treated_as_the_one_before() {
         let text = "# by hand\n{\"step\":1}\n\n{\"note\":\"x\"}\n{\"step\":2,\"st\n{\"step\":3}\n{\"step\":\"4\"}\n{\"ste";
         let kept = |n: usize| text.split_inclusive('\n').take(n).collect::<String>();
         let expected = [1, 5, 5, 7, 7].map(|n| (kept(n), 1));
@@ -160,14 +163,14 @@ mod tests {
     }
 
     #[test]
-    fn only_a_newline_was_missing() {
+    fn a_last_line_without_a_newline_is_kept_if_it_is_json() {
         assert_eq!(resumed("{\"step\":1}\n{\"step\":2}", 2).0, "{\"step\":1}\n{\"step\":2}\n");
         assert_eq!(resumed("{\"step\":1}\n{\"step\":2}", 1).0, "{\"step\":1}\n");
         assert_eq!(resumed("{\"step\":1}\n\0\0\0", 1).0, "{\"step\":1}\n");
     }
 
     #[test]
-    fn what_cannot_be_cut_is_named_and_left() {
+    fn a_file_that_cannot_be_cut_is_named_and_unchanged() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.jsonl");
         fs::create_dir(&path).unwrap();

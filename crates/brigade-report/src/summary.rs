@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn adds_up_and_reads_well() {
+    fn totals_are_shown() {
         let mut totals = Totals::default();
         for (i, loss) in [5.0, 4.0, 3.5].into_iter().enumerate() {
             totals.add(&StepRecord {
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_told_where_there_are_any() {
+    fn devices_are_shown_where_there_are_any() {
         let mut totals = Totals::new(None, 0, Some("8 x NVIDIA H100 80GB HBM3".into()));
         for (peak, rate) in [(30, 390.0), (41, 412.3), (35, 420.0)] {
             totals.add(&StepRecord {
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_continued_run_says_what_it_did() {
+    fn a_resumed_run_shows_restarts_and_undone_steps() {
         let mut totals = Totals::new(Some(50), 2, None);
         for step in [51, 52, 53, 52] {
             if step == 52 && totals.summary.steps == 3 {
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_that_were_undone_no_longer_stand() {
+    fn losses_and_metrics_of_undone_steps_do_not_count() {
         let metrics = |value| BTreeMap::from([("accuracy".to_owned(), value)]);
         let after = |last_step| {
             let mut totals = Totals::default();

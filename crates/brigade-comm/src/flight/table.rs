@@ -1,4 +1,4 @@
-//! The last operations of each rank, side by side.
+//! The last operations of each rank, side by side. Own code, as a transport needs no library for tables.
 
 use super::record::{Entry, Record};
 use super::wait_graph::seconds;

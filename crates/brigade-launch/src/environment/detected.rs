@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use brigade_comm::{MAX_WORLD_SIZE, allowed_world_size};
+use brigade_comm::{AuthToken, MAX_WORLD_SIZE, allowed_world_size};
 
 use crate::{
+    auth_token::token_from_env,
     endpoint::Endpoint,
     error::{Error, Result},
-    token::Token,
 };
 
 /// Where the answer of [`detect`](crate::detect) comes from. `Display` names the variables that were read.
@@ -33,7 +33,7 @@ pub enum Source {
     Pmi,
     /// Slurm.
     Slurm,
-    /// Nothing: this process is alone.
+    /// No launcher: a world on this machine alone.
     Standalone,
 }
 
@@ -70,23 +70,23 @@ pub struct RankInfo {
     pub node_rank: Option<usize>,
     /// Where rank 0 waits for the others.
     pub endpoint: Endpoint,
-    /// Who said so.
+    /// Where this information comes from.
     pub source: Source,
 }
 
-/// This process stands for a node and is to start the ranks of that node.
+/// This process is to start the ranks of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeInfo {
     /// The number of nodes.
     pub nnodes: usize,
     /// This node's number, below `nnodes`.
     pub node_rank: usize,
-    /// Ranks to start on this node; `None` where nobody said, so that the caller decides.
+    /// Ranks to start on this node; `None` where the source does not say, so that the caller decides.
     pub nproc_per_node: Option<usize>,
     /// Where rank 0 waits for the others. `None` on a single node: the launcher takes a free port of the
     /// loopback address.
     pub endpoint: Option<Endpoint>,
-    /// Who said so.
+    /// Where this information comes from.
     pub source: Source,
     /// A source in the environment that the command line overrode.
     pub overridden: Option<Source>,
@@ -102,25 +102,25 @@ pub enum Detected {
 }
 
 impl Detected {
-    /// The secret of this world: `BRIGADE_TOKEN`, or a fresh one where this process alone hands it out (a
-    /// single node, or a world of one rank). A world that spans nodes or was started by somebody else needs
+    /// The token of this world: `BRIGADE_TOKEN`, or a random one where only this process hands it out (a
+    /// single node, or a world of one rank). A world that spans nodes or was started by something else needs
     /// `BRIGADE_TOKEN`.
-    pub fn token(&self, env: &dyn Fn(&str) -> Option<String>) -> Result<Token> {
-        if let Some(token) = Token::from_env(env)? {
+    pub fn token(&self, env: &dyn Fn(&str) -> Option<String>) -> Result<AuthToken> {
+        if let Some(token) = token_from_env(env)? {
             return Ok(token);
         }
         match self {
             Self::Rank(rank) if rank.world_size > 1 => Err(Error::NoToken {
-                why: format!("the {} ranks were started by something else than Brigade", rank.world_size),
+                why: format!("the {} ranks were started by something other than Brigade", rank.world_size),
             }),
             Self::Node(node) if node.nnodes > 1 => {
                 Err(Error::NoToken { why: format!("the ranks run on {} nodes", node.nnodes) })
             }
-            _ => Token::random(),
+            _ => AuthToken::random().map_err(Error::Random),
         }
     }
 
-    /// Who said so.
+    /// Where this information comes from.
     pub fn source(&self) -> Source {
         match self {
             Self::Rank(rank) => rank.source,

@@ -25,7 +25,7 @@ pub const LAUNCHED_VARIABLE: &str = "BRIGADE_LAUNCHED";
 
 /// Finds out which world this process belongs to.
 ///
-/// The first of these that is there decides; if it is malformed or incomplete, that is an error. An empty
+/// The first of these that is present decides; if it is malformed or incomplete, that is an error. An empty
 /// variable counts as not set.
 ///
 /// 1. Brigade's own launcher (`BRIGADE_LAUNCHED=1`)
@@ -35,13 +35,13 @@ pub const LAUNCHED_VARIABLE: &str = "BRIGADE_LAUNCHED";
 /// 5. `CLUSTER_SPEC`; where it is empty, `NNODES` with `RANK` but without `WORLD_SIZE`
 /// 6. `TF_CONFIG`
 /// 7. `OMPI_*`, `PMI_*`
-/// 8. `SLURM_PROCID` and its kin
+/// 8. `SLURM_PROCID` and related variables
 /// 9. nothing: this machine alone
 ///
-/// `--nproc-per-node` is an explicit flag too, with two refinements that keep it from tearing a world apart.
+/// `--nproc-per-node` is an explicit flag too, with two refinements, so that it does not split a world.
 /// Where a source gives *nodes* (`PET_*`, `CLUSTER_SPEC`, `TF_CONFIG`, and Slurm with one task a node), it
-/// says how many ranks to start on each. Where a source gives *ranks* and as many per node as the flag asks
-/// for, the flag only repeats it.
+/// says how many ranks to start on each. Where a source gives *ranks*, and as many per node as the flag asks
+/// for, the flag changes nothing.
 pub fn detect(args: &LaunchArgs, env: &dyn Fn(&str) -> Option<String>) -> Result<Detected> {
     let env = Variables(env);
     if env.get(LAUNCHED_VARIABLE).as_deref() == Some("1") {
@@ -71,7 +71,7 @@ pub fn detect(args: &LaunchArgs, env: &dyn Fn(&str) -> Option<String>) -> Result
     }
 }
 
-/// The first source that is there, whether or not it makes sense.
+/// The first source that is present, whether or not it makes sense.
 fn present(env: Variables) -> Option<Source> {
     let has = |name: &str| env.get(name).is_some();
     let nodes_only = has("RANK") && has("NNODES") && !has("WORLD_SIZE");

@@ -227,11 +227,11 @@ fn malformed_variables_are_named_with_value_and_range() {
 #[test]
 fn a_token_is_made_only_where_nobody_else_needs_it() {
     let none = |_: &str| None;
-    assert_eq!(find("").unwrap().token(&none).unwrap().as_str().len(), 64);
+    assert_eq!(find("").unwrap().token(&none).unwrap().expose().len(), 64);
     for set in [TORCHRUN, KUBEFLOW, SLURM] {
         let message = find(set).unwrap().token(&none).unwrap_err().to_string();
         assert!(message.contains("export BRIGADE_TOKEN="), "{message}");
     }
     let set = |name: &str| (name == "BRIGADE_TOKEN").then(|| "0123456789abcdef".to_owned());
-    assert_eq!(find(TORCHRUN).unwrap().token(&set).unwrap().as_str(), "0123456789abcdef");
+    assert_eq!(find(TORCHRUN).unwrap().token(&set).unwrap().expose(), "0123456789abcdef");
 }

@@ -1,4 +1,4 @@
-//! `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and their kin.
+//! `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and related variables.
 
 use brigade_comm::MAX_WORLD_SIZE;
 

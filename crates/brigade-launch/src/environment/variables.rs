@@ -33,7 +33,7 @@ impl Variables<'_> {
         self.get(name).map(parse).transpose()
     }
 
-    /// The value, or an error that says which variable promised it.
+    /// The value, or an error that names it and a variable of its set that is there.
     pub fn need<T>(self, value: Option<T>, name: &str, among: &[&str], hint: &str) -> Result<T> {
         value.ok_or_else(|| Error::Incomplete {
             present: among

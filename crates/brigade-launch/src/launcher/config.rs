@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
-use brigade_comm::{MAX_WORLD_SIZE, allowed_world_size};
+use brigade_comm::{AuthToken, MAX_WORLD_SIZE, allowed_world_size};
 
 use crate::{
     args::LaunchArgs,
@@ -11,7 +11,6 @@ use crate::{
     error::{Error, Result},
     interrupt::DEFAULT_PREEMPTION_GRACE,
     rank::restart::MAX_RESTARTS,
-    token::Token,
 };
 
 /// Default of [`LaunchConfig::grace_period`].
@@ -61,7 +60,7 @@ pub struct LaunchConfig {
     /// nodes' launchers meet; the ranks get a free port of node 0's host, a new one at each start.
     pub endpoint: Option<Endpoint>,
     /// The secret by which the world's ranks authenticate each other.
-    pub token: Token,
+    pub token: AuthToken,
     /// The folder of the logs, one file `rank-<r>.log` each; made if missing, files in it are overwritten. A
     /// restarted rank appends to its file, after a line with the number of the restart.
     pub log_dir: PathBuf,
@@ -92,7 +91,7 @@ impl LaunchConfig {
     pub fn local(
         program: impl Into<OsString>,
         nproc: usize,
-        token: Token,
+        token: AuthToken,
         log_dir: impl Into<PathBuf>,
     ) -> Self {
         Self {

@@ -156,7 +156,7 @@ impl Node<'_> {
             nnodes,
             endpoint: self.endpoint.to_string(),
             listener: self.listener.as_ref().map(TcpListener::try_clone).transpose().map_err(system)?,
-            token: self.launch.token.as_str().to_owned(),
+            token: self.launch.token.clone(),
             timeout: init_timeout,
             host_timeout,
             is_rejoin,

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use brigade_launch::{Event, ExitReason, LaunchConfig, Outcome, Token, inherited_listener, launch};
+use brigade_launch::{AuthToken, Event, ExitReason, LaunchConfig, Outcome, inherited_listener, launch};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
@@ -125,7 +125,7 @@ fn what_a_rank_started_ends_with_it() {
 #[test]
 fn a_program_that_is_not_there_is_named() {
     let dir = TempDir::new().unwrap();
-    let what = LaunchConfig::local("/nowhere/program", 2, Token::random().unwrap(), dir.path());
+    let what = LaunchConfig::local("/nowhere/program", 2, AuthToken::random().unwrap(), dir.path());
     let message = launch(&what, &mut |_| {}).unwrap_err().to_string();
     assert!(message.contains("rank 0") && message.contains("/nowhere/program"), "{message}");
     let message = launch(&shell("", 0, dir.path()), &mut |_| {}).unwrap_err().to_string();

@@ -7,12 +7,14 @@ use std::{
     time::Duration,
 };
 
-use brigade_launch::{Event, LaunchConfig, NodeInfo, Outcome, RankFailure, Source, Token, launch};
+use brigade_launch::{
+    AuthToken, Event, LaunchConfig, NodeInfo, Outcome, RankFailure, Source, launch, parse_token,
+};
 
 use crate::process::{has_role, itself, wait_until};
 
 pub fn shell(script: &str, nproc: usize, dir: &Path) -> LaunchConfig {
-    let mut launch = LaunchConfig::local("sh", nproc, Token::random().unwrap(), dir.join("logs"));
+    let mut launch = LaunchConfig::local("sh", nproc, AuthToken::random().unwrap(), dir.join("logs"));
     launch.args = vec!["-c".into(), script.into()];
     launch.env = vec![("DIR".into(), dir.into()), ("SELF".into(), env::current_exe().unwrap().into())];
     launch
@@ -122,7 +124,7 @@ fn launcher_process() {
             source: Source::Flags,
             overridden: None,
         });
-        what.token = Token::new(env::var("BRIGADE_TOKEN").unwrap()).unwrap();
+        what.token = parse_token(&env::var("BRIGADE_TOKEN").unwrap()).unwrap();
     }
     let outcome = launch(&what, &mut |event| match event {
         Event::Interrupted { signal } | Event::Preempted { signal } => eprintln!("got {signal}"),

@@ -1,30 +1,30 @@
-//! What was found of a machine, for people who look for what is missing.
+//! What was found on a machine, for a list of what it has and lacks.
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// What was looked at, as in `driver`.
+    /// What was checked, such as `driver`.
     pub name: String,
     /// What was found.
     pub text: String,
-    /// Whether that will do.
+    /// Whether that is enough.
     pub ok: bool,
-    /// What to do, if it will not or could be better.
+    /// What to do if it is not enough, or could be better.
     pub advice: Option<String>,
 }
 
 impl Finding {
-    /// What will do.
+    /// A check that succeeded.
     pub fn good(name: impl Into<String>, text: impl Into<String>) -> Self {
         Self { name: name.into(), text: text.into(), ok: true, advice: None }
     }
 
-    /// What is missing or too little.
+    /// Something that is missing, or not enough.
     pub fn bad(name: impl Into<String>, text: impl Into<String>, advice: impl Into<String>) -> Self {
         Self { name: name.into(), text: text.into(), ok: false, advice: Some(advice.into()) }
     }
 
-    /// The same with what could be done.
+    /// The same with advice.
     pub fn with_advice(self, advice: impl Into<String>) -> Self {
         Self { advice: Some(advice.into()), ..self }
     }

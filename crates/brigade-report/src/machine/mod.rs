@@ -1,4 +1,4 @@
-//! The machine that a rank runs on: its memory, what its device can do at best, and what was found of it.
+//! The machine that a rank runs on: its memory, the peak of its device, and findings about it.
 
 pub mod finding;
 pub mod memory;

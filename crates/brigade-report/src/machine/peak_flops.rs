@@ -1,4 +1,4 @@
-//! What a device can do at best, by its name.
+//! The peak FLOP/s of a device, by its name.
 
 /// The type of the numbers that are multiplied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,13 +13,13 @@ pub enum NumberType {
     Bf16,
 }
 
-/// Floating-point operations per second that one device can do at best on dense data, i.e. without the sparsity of which
-/// data sheets often speak; none where the device is not in the table, or has no tensor cores for such numbers.
+/// The most floating-point operations per second that one device can do on dense data, i.e. without the sparsity that
+/// data sheets often assume; `None` if the device is not in the table, or has no tensor cores for such numbers.
 ///
-/// `device` is the name that the CUDA driver reports (`NVIDIA H100 80GB HBM3`). It must be known as a whole: a name with any
-/// further word (`Laptop`, `Ti`, `MIG 1g.5gb`) is another device, and not guessed.
+/// `device` is the name that the CUDA driver reports (`NVIDIA H100 80GB HBM3`). Every word of it must be known: a name with a
+/// further word (`Laptop`, `Ti`, `MIG 1g.5gb`) is another device, for which nothing is guessed.
 ///
-/// Tensor cores add up in f32, as training does; GeForce devices do half of what they could with f16 sums.
+/// Tensor cores accumulate in f32, as in training; GeForce devices then reach half of what they do with f16 accumulation.
 ///
 /// # Sources
 /// NVIDIA's data sheets of A2, A10, A30, A40, A100, H100, H200, GH200, L4, L40, L40S, T4, V100 and V100S, of HGX B200 and
@@ -47,13 +47,13 @@ pub fn peak_flops(device: &str, number: NumberType) -> Option<f64> {
     Some(tflops * 1e12)
 }
 
-/// Words that say nothing about which device it is.
+/// Words that do not tell devices apart.
 const MAKER: [&str; 3] = ["NVIDIA", "TESLA", "GEFORCE"];
 
 struct Device {
     /// Words that a name must have.
     name: &'static str,
-    /// Words that it may have besides.
+    /// Further words that it may have.
     details: &'static str,
     /// TFLOP/s.
     f32: f64,

@@ -2,17 +2,17 @@
 
 use super::{StepRecord, percent};
 
-/// What is known about the arithmetic of a step. The columns that hang on it appear only when it is known.
+/// What is known about the arithmetic of a step. The columns that depend on it appear only if it is known.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Compute {
     /// Floating-point operations per token, forward and backward: `6·N + 12·L·h·seq` for a transformer with
     /// `N` parameters, `L` layers of width `h`, and sequences of length `seq`. The caller decides whether `N`
     /// counts the embedding, and says so.
     pub flops_per_token: Option<f64>,
-    /// Ranks of the world, of one device each, which share the operations of a step.
+    /// Ranks of the world, with one device each, which share the operations of a step.
     pub ranks: usize,
-    /// Operations per second that one device could do at best, e.g. by [`peak_flops`](crate::peak_flops); where devices
-    /// differ, their mean.
+    /// The most operations per second that one device can do, e.g. by [`peak_flops`](crate::peak_flops); the mean if devices
+    /// differ.
     pub peak_flops: Option<f64>,
 }
 

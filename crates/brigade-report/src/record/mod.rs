@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 /// One step of a run: a line of `metrics.jsonl`, whose field names these are.
 ///
-/// Numbers are of the whole world; the caller gathers them. A number that is not finite is written as
+/// Numbers describe the whole world; the caller gathers them. A number that is not finite is written as
 /// `null`, and read back as NaN.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepRecord {
@@ -27,7 +27,7 @@ pub struct StepRecord {
     /// The learning rate of this step.
     #[serde(deserialize_with = "null_is_nan")]
     pub learning_rate: f64,
-    /// Whether the optimizer was left out: something was not finite, or no target was valid.
+    /// Whether the optimizer step was skipped: something was not finite, or no target was valid.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub skipped: bool,
     /// Target tokens (or samples) that counted in this step's loss.
@@ -39,7 +39,7 @@ pub struct StepRecord {
     /// [`Reporter`](crate::Reporter) sets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tflops: Option<f64>,
-    /// The same in percent of what the device could do at best (model FLOPs utilization), where that is known. The
+    /// The same in percent of the device's peak (model FLOPs utilization), where that is known. The
     /// [`Reporter`](crate::Reporter) sets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mfu_percent: Option<f64>,
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn named_metrics_come_back_as_they_went() {
+    fn named_metrics_are_read_as_they_were_written() {
         let metrics = BTreeMap::from([("accuracy".to_owned(), 0.25), ("valid_targets".to_owned(), 4096.0)]);
         let validation_metrics = BTreeMap::from([("accuracy".to_owned(), 1.0 / 3.0)]);
         let record = StepRecord { step: 2, metrics, validation_metrics, ..StepRecord::default() };
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_comes_back_as_it_went() {
+    fn a_checkpoint_is_read_as_it_was_written() {
         let checkpoint =
             CheckpointRecord { step: 50, stall_seconds: 0.1, bytes: 1 << 40, seconds: 1.0 / 3.0 };
         let record = StepRecord { step: 53, checkpoint: Some(checkpoint), ..StepRecord::default() };
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_a_device_comes_back_as_it_went() {
+    fn memory_of_a_device_is_read_as_it_was_written() {
         let memory = DeviceMemory { in_use: 3, reserved: 4, reserved_peak: 5, total: Some(7) };
         let record = StepRecord { device_memory: Some(memory), ..StepRecord::default() };
         let text = serde_json::to_string(&record).unwrap();

@@ -84,7 +84,7 @@ fn rates_and_devices_are_in_the_files_the_lines_and_the_summary() {
 }
 
 #[test]
-fn an_earlier_run_is_safe() {
+fn an_earlier_run_is_not_overwritten() {
     let folder = tempfile::tempdir().unwrap();
     let quiet = ReporterOptions { console: ConsoleMode::Quiet, ..options() };
     let mut first = Reporter::create(folder.path(), quiet.clone()).unwrap();
@@ -174,7 +174,7 @@ fn steps_in(out: &Path) -> Vec<u64> {
 }
 
 #[test]
-fn a_run_goes_on_where_it_was_saved() {
+fn a_resumed_run_continues_its_files() {
     let folder = tempfile::tempdir().unwrap();
     let report = |reporter: &mut Reporter, steps: std::ops::RangeInclusive<u64>| {
         for step in steps {
@@ -211,7 +211,7 @@ fn a_run_goes_on_where_it_was_saved() {
 }
 
 #[test]
-fn a_folder_without_metrics_is_filled() {
+fn a_folder_without_metrics_gets_them() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("runs/a");
     let quiet = ReporterOptions { console: ConsoleMode::Quiet, tensorboard: false, ..options() };

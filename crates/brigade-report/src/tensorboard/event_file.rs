@@ -17,7 +17,7 @@ use crate::{
     record::{CheckpointRecord, StepRecord},
 };
 
-/// What every event file's name begins with.
+/// The beginning of every event file's name.
 const PREFIX: &str = "events.out.tfevents.";
 
 /// The event files in a folder, in order of their names.
@@ -31,16 +31,15 @@ pub fn existing(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// An event file, `events.out.tfevents.<seconds>.<host>.<process id>`. Each event is written with one call and
-/// unbuffered.
+/// An event file, `events.out.tfevents.<seconds>.<host>.<process id>`. Each event is written with one unbuffered call.
 pub struct EventFile {
     path: PathBuf,
     file: File,
 }
 
 impl EventFile {
-    /// Makes a new file in the folder and writes the version record. Its name comes after those of earlier files, also
-    /// where they are from this second or from a host whose clock is ahead.
+    /// Creates a new file in the folder and writes the version record. Its name sorts after those of earlier files, even
+    /// if these are from this second or from a host whose clock is ahead.
     pub fn create(folder: &Path, earlier: &[PathBuf]) -> Result<Self> {
         let time = now();
         let latest = earlier.iter().filter_map(|path| seconds(path)).max();
@@ -92,7 +91,7 @@ fn seconds(path: &Path) -> Option<u64> {
     path.file_name()?.to_str()?.strip_prefix(PREFIX)?.split('.').next()?.parse().ok()
 }
 
-/// This machine's name, as far as it can stand in a file name.
+/// This machine's name, with the characters that a file name may have.
 fn host() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let fit = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') { c } else { '-' };

@@ -5,7 +5,7 @@
 //! `tensorflow/core/lib/io/record_writer.h`, `tensorflow/core/util/event.proto` and
 //! `tensorflow/core/framework/summary.proto`.
 //!
-//! TensorBoard reads a folder's files one after the other, in order of their names. Where steps are done again, an event
+//! TensorBoard reads a folder's files one after the other, in order of their names. Where steps run again, an event
 //! announces that (`SessionLog` with status `START`): on reading it TensorBoard drops all points of its step and later ones
 //! (`_CheckForRestartAndMaybePurge` in `tensorboard/backend/event_processing/event_accumulator.py`). Its newer loader
 //! (`tensorboard/data/server/`) drops them curve by curve instead, when an earlier step comes.

@@ -25,7 +25,7 @@ pub struct NodeGroupConfig {
     pub endpoint: String,
     /// Node 0's socket at the endpoint.
     pub listener: Option<TcpListener>,
-    pub token: String,
+    pub token: AuthToken,
     pub timeout: Duration,
     /// How long a launcher may keep the others waiting, or be out of reach, before it counts as lost. One that died is
     /// noticed at once.
@@ -63,7 +63,7 @@ fn try_once(config: &NodeGroupConfig, init: Duration) -> brigade_comm::Result<(W
         world_size: config.nnodes,
         endpoint: config.endpoint.clone(),
         listener: config.listener.as_ref().map(TcpListener::try_clone).transpose().map_err(system)?,
-        token: AuthToken::new(config.token.clone()),
+        token: config.token.clone(),
         // A launcher that was started again cannot know the number of restarts.
         restart: 0,
         transport: Transport::Tcp,

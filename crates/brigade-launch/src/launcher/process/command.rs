@@ -16,12 +16,12 @@ use rustix::{
 
 use super::terminal::Terminal;
 use crate::{
+    auth_token::TOKEN_VARIABLE,
     endpoint::Endpoint,
     environment::LAUNCHED_VARIABLE,
     interrupt::PREEMPTION_GRACE_VARIABLE,
     launcher::config::LaunchConfig,
     rank::{listener::LISTENER_VARIABLE, restart::RESTART_VARIABLE},
-    token::Token,
 };
 
 /// Which start of the ranks this is, and where they meet.
@@ -54,7 +54,7 @@ pub fn rank_command(launch: &LaunchConfig, local_rank: usize, start: &StartInfo)
     ] {
         command.env(name, value.to_string());
     }
-    command.env("MASTER_ADDR", &start.endpoint.host).env(Token::VARIABLE, launch.token.as_str());
+    command.env("MASTER_ADDR", &start.endpoint.host).env(TOKEN_VARIABLE, launch.token.expose());
     command.env(PREEMPTION_GRACE_VARIABLE, launch.preemption_grace.as_secs_f64().to_string());
     command.stdin(Stdio::null()).process_group(0);
     command

@@ -135,7 +135,7 @@ fn an_independent_reader_finds_what_was_written() {
 }
 
 #[test]
-fn steps_that_are_done_again_are_announced() {
+fn steps_that_run_again_are_announced() {
     let folder = tempfile::tempdir().unwrap();
     let ahead = folder.path().join(format!("{PREFIX}{}.zebra.1.v2", now().as_secs() + 1000));
     for path in [&ahead, &folder.path().join(format!("{PREFIX}x")), &folder.path().join("metrics.jsonl")] {
@@ -159,7 +159,7 @@ fn steps_that_are_done_again_are_announced() {
 }
 
 #[test]
-fn a_checkpoint_stands_at_its_own_step() {
+fn a_checkpoint_is_written_at_its_own_step() {
     let folder = tempfile::tempdir().unwrap();
     let mut file = EventFile::create(folder.path(), &[]).unwrap();
     let checkpoint = CheckpointRecord { step: 50, stall_seconds: 0.25, bytes: 31 << 20, seconds: 1.5 };
