@@ -10,7 +10,7 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// The result of this crate's operations.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong while a model is prepared or trained.
+/// Errors of preparing or training a model.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A collective failed; the source names operation, group, sequence and peer.
@@ -19,14 +19,14 @@ pub enum Error {
     /// A tensor could not be read from or written to its device.
     #[error("cannot move a tensor between device and host: {0}")]
     Device(String),
-    /// What a block was given does not fit its input type.
+    /// A block's input does not have its input type.
     #[error("block `{block}` expects {expected} as its input, but was given {given}")]
     Activation {
         /// Name of the block.
         block: String,
-        /// What the block's input type takes.
+        /// The block's input type.
         expected: String,
-        /// What came.
+        /// The input.
         given: String,
     },
     /// The values of a parameter cannot be loaded.
@@ -35,7 +35,7 @@ pub enum Error {
     /// The model's list of blocks cannot be trained.
     #[error("{0}")]
     Model(String),
-    /// State cannot be saved, or taken back.
+    /// State cannot be saved or restored.
     #[error("{0}")]
     State(String),
     /// A setting is out of its range.
@@ -48,7 +48,7 @@ pub enum Error {
         /// What is allowed.
         allowed: String,
     },
-    /// A batch holds no valid target in the whole world, so there is nothing to learn from.
+    /// The global batch has no valid target, so there is nothing to learn from.
     #[error("step {step}: the global batch holds no valid target (all are masked)")]
     NoTargets {
         /// The step, counted from 1.
@@ -74,7 +74,7 @@ pub enum Error {
 /// value was not finite.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NonFiniteLocation {
-    /// The rank; none if every rank's own values are finite and only their sum is not.
+    /// The rank; `None` if every rank's own values are finite and only their sum is not.
     pub rank: Option<usize>,
     /// The rank's micro-batch, counted from 0.
     pub micro_batch: usize,
@@ -104,8 +104,8 @@ impl From<SplitError> for Error {
 }
 
 impl Error {
-    /// Whether every rank of the group ends with this same error at this same point, because it was
-    /// decided from values that all have.
+    /// Whether every rank of the group ends with the same error at the same point, because it was decided from values that all of
+    /// them have.
     pub fn is_agreed(&self) -> bool {
         matches!(self, Self::NoTargets { .. } | Self::NonFinite { .. } | Self::Setting { .. })
     }

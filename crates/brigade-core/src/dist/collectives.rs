@@ -1,4 +1,4 @@
-//! What the strategies ask of a backend: collectives over flat tensors.
+//! The operations that strategies need from a backend: collectives over flat tensors.
 
 use std::collections::BTreeMap;
 
@@ -9,22 +9,22 @@ use crate::dist::pending::{Pending, PendingTensor, PendingValues};
 use crate::error::Result;
 use crate::model::activation::Part;
 
-/// A collective, for counting.
+/// A kind of collective, for counting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CollectiveKind {
-    /// Sum over all ranks, given to all.
+    /// The sum over all ranks, on every rank.
     AllReduce,
-    /// Sum over all ranks, each keeping its shard.
+    /// The sum over all ranks, of which each rank gets its shard.
     ReduceScatter,
-    /// All shards to all ranks.
+    /// All shards, on every rank.
     AllGather,
-    /// One rank's tensor to all.
+    /// One rank's tensor, on every rank.
     Broadcast,
     /// Point to point.
     Send,
-    /// A few numbers from every rank to every rank (losses, counts).
+    /// A few numbers of every rank, on every rank (losses, counts).
     AllGatherScalars,
-    /// Waiting for all.
+    /// Waiting for all ranks.
     Barrier,
 }
 
@@ -46,8 +46,7 @@ impl CollectiveKind {
 /// Calls and payload bytes that one rank sent, by collective.
 pub type Traffic = BTreeMap<CollectiveKind, (u64, u64)>;
 
-/// What travels between two stages: the tensors of an activation, or the gradients of its parts, of
-/// which some may not exist.
+/// A message between two stages: the tensors of an activation, or the gradients of its parts, some of which may not exist.
 pub type Message = Vec<Option<Part>>;
 
 /// The collectives of one group of ranks, over one-dimensional float tensors of the rank's device.
@@ -65,12 +64,12 @@ pub trait Collectives: Send + Sync {
     fn all_reduce(&self, tensor: Tensor<1>) -> PendingTensor;
     /// Sums a tensor of `size · n` elements over the ranks; rank `r` gets elements `r·n .. (r+1)·n`.
     fn reduce_scatter(&self, tensor: Tensor<1>) -> PendingTensor;
-    /// Joins every rank's `n` elements to one tensor of `size · n`, in rank order.
+    /// Concatenates every rank's `n` elements to one tensor of `size · n`, in rank order.
     fn all_gather(&self, tensor: Tensor<1>) -> PendingTensor;
     /// Gives all ranks the tensor of rank `root`; the others pass one of the same length.
     fn broadcast(&self, tensor: Tensor<1>, root: usize) -> PendingTensor;
-    /// Starts to send a message to a rank that receives it with [`receive`](Self::receive); the
-    /// result comes when the message has left.
+    /// Starts to send a message to a rank that receives it with [`receive`](Self::receive). The operation is finished when the
+    /// message has been sent.
     fn send(&self, message: Message, to: usize) -> Pending<()>;
     /// Starts to receive the next message of a rank, as tensors of `device`. Shapes and types come
     /// with the message.
@@ -84,8 +83,7 @@ pub trait Collectives: Send + Sync {
     fn barrier(&self) -> Result<()>;
     /// Calls and bytes since the group began.
     fn traffic(&self) -> Traffic;
-    /// A buffer for `size` shards of `shard` elements each, all in one place; none where the
-    /// backend's memory cannot do that.
+    /// A buffer for `size` shards of `shard` elements each, at one address; `None` if the backend cannot provide one.
     fn unsharded_buffer(
         &self,
         _shard: usize,

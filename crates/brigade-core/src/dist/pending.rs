@@ -1,25 +1,25 @@
-//! Operations that were started and not yet waited for.
+//! Operations in flight.
 
 use burn::tensor::Tensor;
 
 use crate::error::Result;
 
-/// Something on its way: the operation was started, and [`wait`](Self::wait) gives its result.
+/// An operation in flight, whose result [`wait`](Self::wait) returns.
 pub struct Pending<T>(Box<dyn FnOnce() -> Result<T> + Send>);
 
-/// A tensor on its way.
+/// An operation that gives a tensor.
 pub type PendingTensor = Pending<Tensor<1>>;
 
-/// Numbers on their way from every rank: one list per rank, in rank order.
+/// An all-gather of scalars: one list per rank, in rank order.
 pub type PendingValues = Pending<Vec<Vec<f64>>>;
 
 impl<T: Send + 'static> Pending<T> {
-    /// From a closure that waits.
+    /// From a closure that waits for the result.
     pub fn new(wait: impl FnOnce() -> Result<T> + Send + 'static) -> Self {
         Self(Box::new(wait))
     }
 
-    /// A result that is there already.
+    /// A finished operation.
     pub fn ready(result: T) -> Self {
         Self::new(move || Ok(result))
     }

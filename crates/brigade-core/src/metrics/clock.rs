@@ -11,11 +11,11 @@ pub const WAITS: [&str; 5] = ["all_reduce", "reduce_scatter", "all_gather", "all
 pub struct Clock {
     /// In forward passes, without the waits.
     pub forward: Duration,
-    /// In backward passes, running forward again, and accumulating gradients, without the waits.
+    /// In backward passes, recomputed forward passes, and accumulating gradients, without the waits.
     pub backward: Duration,
-    /// In the optimizer, the norm, and handing new weights to the blocks, without the waits.
+    /// In the optimizer, the norm, and binding new parameters to the blocks, without the waits.
     pub optimizer: Duration,
-    /// Standing still, by what for: one of [`WAITS`].
+    /// Waiting, by what for: one of [`WAITS`].
     pub waits: BTreeMap<&'static str, Duration>,
 }
 

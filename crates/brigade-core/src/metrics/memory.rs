@@ -1,11 +1,11 @@
 //! Bytes that a rank holds, by what they are for.
 
-/// Live bytes of one kind, and the most there were.
+/// Live bytes of one kind, and their peak.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Bytes {
     /// At the end of the last step.
     pub live: u64,
-    /// The most at any time since the engine began.
+    /// The peak since the engine was created.
     pub peak: u64,
 }
 
@@ -18,16 +18,16 @@ impl Bytes {
 
 /// What a rank's tensors are for, in bytes.
 ///
-/// Counted are the tensors that the engine holds. What an operation needs while it runs is not; nor,
-/// under activations, is what the autodiff graph of a block keeps besides the block's input and output.
+/// This counts the tensors that the engine holds. It counts neither temporary tensors of operations nor, under activations, what
+/// the autodiff graph of a block keeps besides the block's input and output.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Memory {
     /// Parameters: whole buffers, shards, gathered buffers, fp32 masters.
     pub parameters: Bytes,
-    /// Gradients: being accumulated, on their way, and reduced.
+    /// Gradients: being accumulated, being reduced, and reduced.
     pub gradients: Bytes,
     /// The optimizer's state.
     pub optimizer: Bytes,
-    /// What micro-batches in flight keep at the cuts between blocks.
+    /// Boundary activations of micro-batches in flight.
     pub activations: Bytes,
 }

@@ -1,4 +1,4 @@
-//! What a rank measures of itself: where its time went, and what its memory is for.
+//! A rank's measurements of itself: where its time went, and what its memory is for.
 
 mod clock;
 mod memory;

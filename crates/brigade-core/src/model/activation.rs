@@ -1,4 +1,4 @@
-//! What flows between blocks, with its types erased and restored.
+//! Activations: the tensors that flow between blocks, with their types erased and restored.
 
 use burn::tensor::{Bool, Int, Tensor};
 
@@ -43,7 +43,7 @@ impl Parts {
         format!("({})", self.0.iter().map(Part::describe).collect::<Vec<_>>().join(", "))
     }
 
-    /// The same parts, their float tensors changed.
+    /// The same parts with changed float tensors.
     pub(crate) fn map_floats(&self, change: impl Fn(Tensor<1>) -> Tensor<1>) -> Self {
         let part = |part: &Part| match part {
             Part::Float(flat, shape) => Part::Float(change(flat.clone()), shape.clone()),
@@ -58,7 +58,7 @@ impl Parts {
     }
 }
 
-/// What can flow from one block to the next: a tensor of any rank and kind, or a tuple of such.
+/// What can flow from one block to the next: a tensor of any rank and kind, or a tuple of them.
 ///
 /// Implement it for a structure of your own by listing its tensors in a fixed order:
 ///
@@ -87,7 +87,7 @@ impl Parts {
 pub trait Activation: Sized + Send + 'static {
     /// Appends this activation's tensors, flattened.
     fn into_parts(self, parts: &mut Vec<Part>);
-    /// Takes this activation's tensors back, in the same order; none if kind, rank or number differ.
+    /// Takes this activation's tensors, in the same order; `None` if kind, rank or number differ.
     fn from_parts(parts: &mut std::vec::IntoIter<Part>) -> Option<Self>;
     /// Kinds and ranks in words, for messages.
     fn describe() -> String;
@@ -100,7 +100,7 @@ pub(crate) fn flatten<A: Activation>(activation: A) -> Parts {
     Parts(parts)
 }
 
-/// Restores an activation; none if the parts are not exactly those of `A`.
+/// Restores an activation; `None` if the parts are not exactly those of `A`.
 pub(crate) fn restore<A: Activation>(parts: Parts) -> Option<A> {
     let mut parts = parts.0.into_iter();
     let activation = A::from_parts(&mut parts)?;

@@ -1,4 +1,4 @@
-//! The block: the unit that a model is cut into.
+//! The block: the part into which a model is cut.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,9 @@ use crate::model::parameters::{self, NewValue, ParamValue};
 
 /// A Burn module that maps one activation to the next: an embedding, a transformer layer, a head.
 ///
-/// It knows nothing of ranks. Its forward must be a pure function of its input and parameters: a
-/// block may be run again to recompute its activations, and runs in several processes at once.
-/// Parameters are read in forward and in the backward of what it computed, and nowhere else: between
-/// these, ZeRO-3 gives their memory back and writes it anew under every handle that was kept.
+/// It knows nothing of ranks. Its forward must be a pure function of its input and parameters, because a block may run again to
+/// recompute its activations, and runs in several processes at once. Parameters may be read only in the forward and in its
+/// backward: in between, ZeRO-3 frees their memory and writes to it again, under any handle that was kept.
 ///
 /// ```
 /// use brigade_core::Block;
@@ -37,14 +36,14 @@ use crate::model::parameters::{self, NewValue, ParamValue};
 /// }
 /// ```
 pub trait Block: Module + 'static {
-    /// What flows in.
+    /// The input.
     type Input: Activation;
-    /// What flows out.
+    /// The output.
     type Output: Activation;
     /// Runs the block.
     fn forward(&self, input: Self::Input) -> Self::Output;
-    /// What one forward pass costs, in any unit that all blocks of a model share: multiplications per
-    /// sample, say. Pipeline stages are balanced by it. Without it, the number of parameter values.
+    /// The cost of one forward pass, in any unit that all blocks of a model share, such as multiplications per sample. Pipeline
+    /// stages are balanced by it. By default it is the number of parameter values.
     fn cost(&self) -> f64 {
         self.num_params() as f64
     }
@@ -64,7 +63,7 @@ pub(crate) trait AnyBlock: Send {
     fn take_gradients(&self, gradients: &mut Gradients) -> BTreeMap<String, Tensor<1>>;
     fn replace(&mut self, values: &mut dyn FnMut(&str) -> Option<NewValue>);
     fn initialize(&mut self, seed: u64, name: &str);
-    /// Frees what autodiff keeps of this block's graphs that were dropped.
+    /// Frees what autodiff still keeps of this block's dropped graphs.
     fn free_dropped_graphs(&self);
     fn train(&mut self);
     fn device(&self) -> Option<Device>;
@@ -72,7 +71,7 @@ pub(crate) trait AnyBlock: Send {
     fn valid(&self) -> Box<dyn AnyBlock>;
 }
 
-/// The module stands in an option only so that mapping, which consumes it, can run in place.
+/// The module is in an option only so that mapping, which consumes it, can run in place.
 pub(crate) struct Erased<B>(Option<B>);
 
 impl<B: Block> Erased<B> {

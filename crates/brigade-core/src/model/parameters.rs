@@ -36,7 +36,7 @@ fn flatten<const D: usize>(tensor: Tensor<D>) -> Tensor<1> {
     tensor.reshape([elements])
 }
 
-/// All float parameters of a module by path. Parameters that have no value yet get one.
+/// All float parameters of a module by path. Parameters without a value get one.
 pub(crate) fn values<M: Module>(module: &M) -> BTreeMap<String, ParamValue> {
     #[derive(Default)]
     struct Values(Path, BTreeMap<String, ParamValue>);
@@ -82,8 +82,8 @@ pub(crate) fn shapes<M: Module>(module: &M) -> BTreeMap<String, Vec<usize>> {
     visitor.1
 }
 
-/// Removes the gradients of a module's parameters from `gradients`, flattened, by path; a parameter
-/// that took no part in the loss is missing.
+/// Removes the gradients of a module's parameters from `gradients`, flattened, by path. A parameter that did not contribute to the
+/// loss is missing.
 pub(crate) fn take_gradients<M: Module>(
     module: &M,
     gradients: &mut Gradients,
@@ -107,8 +107,8 @@ pub(crate) fn take_gradients<M: Module>(
     visitor.2
 }
 
-/// Runs the backward of one value of a module's first tracked parameter. All graphs of a module hang together by its
-/// parameters, and autodiff frees what was dropped of them only when a backward runs through them.
+/// Runs the backward of one value of a module's first tracked parameter. All graphs of a module are connected through its
+/// parameters, and autodiff frees dropped parts of them only when a backward runs through them.
 pub(crate) fn touch<M: Module>(module: &M) {
     #[derive(Default)]
     struct Touch(bool);
@@ -127,9 +127,8 @@ pub(crate) fn touch<M: Module>(module: &M) {
 /// New values for a parameter: flattened, with the shape to give them.
 pub(crate) type NewValue = (Tensor<1>, Vec<usize>);
 
-/// Maps a module's float parameters by path. The closure gives a parameter's new values, or none to
-/// keep it; whether it is trained stays as it is. Another number of dimensions than the parameter
-/// has leaves it as it was.
+/// Maps a module's float parameters by path. The closure returns a parameter's new values, or `None` to keep it. Whether it is
+/// trained does not change. New values with another number of dimensions are ignored.
 pub(crate) fn replace<M: Module>(module: M, values: &mut dyn FnMut(&str) -> Option<NewValue>) -> M {
     struct Replace<'a>(Path, &'a mut dyn FnMut(&str) -> Option<NewValue>);
     impl ModuleMapper for Replace<'_> {

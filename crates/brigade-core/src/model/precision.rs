@@ -1,4 +1,4 @@
-//! The types of numbers.
+//! Number types.
 
 use serde::{Deserialize, Serialize};
 

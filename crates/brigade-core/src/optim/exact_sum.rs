@@ -1,7 +1,7 @@
-//! Exact sums of non-negative numbers: what is added without rounding has no order.
+//! Exact sums of non-negative numbers, which do not depend on the order of addition.
 
-/// A sum of non-negative `f32` values without rounding, so that neither the order of the terms nor
-/// how they are spread over ranks changes a bit of it.
+/// A sum of non-negative `f32` values without rounding. Neither the order of the terms nor their distribution over ranks changes
+/// a bit of it.
 ///
 /// A fixed-point number of 384 bits that counts units of 2^-149, the smallest `f32`; it holds 2^107
 /// times the largest. (The idea: Kulisch, "Computer arithmetic and validity", 2008.)
@@ -14,7 +14,7 @@ pub(crate) struct ExactSum {
 
 const LIMBS: usize = 6;
 
-/// Numbers that carry a sum between ranks: 32 bits each, then whether it is spoiled.
+/// The numbers that represent a sum between ranks: 32 bits each, then whether it is spoiled.
 pub(crate) const WORDS: usize = 2 * LIMBS + 1;
 
 impl ExactSum {
@@ -50,7 +50,7 @@ impl ExactSum {
         }
     }
 
-    /// The sum, or not a number if a term was none.
+    /// The sum; NaN if it is spoiled.
     pub(crate) fn value(&self) -> f64 {
         if self.spoiled {
             return f64::NAN;

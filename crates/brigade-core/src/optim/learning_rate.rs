@@ -4,17 +4,17 @@ use std::f64::consts::PI;
 
 use serde::{Deserialize, Serialize};
 
-/// How the rate falls after warm-up.
+/// How the learning rate falls after the warm-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LrSchedulerKind {
-    /// It stays.
+    /// Not at all.
     Constant,
-    /// On a straight line to the minimum at the last step.
+    /// Linearly to the minimum at the last step.
     Linear,
-    /// On half a cosine to the minimum (Loshchilov and Hutter, "SGDR", 2017, without restarts).
+    /// Along half a cosine to the minimum (Loshchilov and Hutter, "SGDR", 2017, without restarts).
     Cosine,
-    /// Warm-up, stable, decay: it stays, then falls on a straight line over the last `decay_steps`
+    /// Warm-up, stable, decay: constant, then linearly over the last `decay_steps`
     /// (Hu et al., "MiniCPM", 2024).
     Wsd,
 }
@@ -32,9 +32,9 @@ pub enum LrSchedulerKind {
 pub struct LrScheduler {
     /// The shape after warm-up.
     pub kind: LrSchedulerKind,
-    /// Steps over which the rate rises on a straight line, reaching the peak at the last of them.
+    /// Steps over which the rate rises linearly, to reach the peak at the last of them.
     pub warmup_steps: u64,
-    /// Steps of the whole run; from there on the factor is `min_ratio` (but for `Constant`).
+    /// Steps of the whole run; after them the factor is `min_ratio` (except for `Constant`).
     pub total_steps: u64,
     /// The lowest factor, from 0 to 1.
     pub min_ratio: f64,
@@ -69,22 +69,21 @@ impl LrScheduler {
     }
 }
 
-/// How the peak rate follows the global batch.
+/// How the peak learning rate scales with the global batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LearningRateScaling {
     /// Not at all.
     None,
-    /// In proportion (Goyal et al., "Accurate, Large Minibatch SGD", 2017): for SGD.
+    /// Proportionally (Goyal et al., "Accurate, Large Minibatch SGD", 2017): for SGD.
     Linear,
     /// With the square root (Malladi et al., "On the SDEs and Scaling Rules for Adaptive Gradient
-    /// Algorithms", 2022): for Adam and its kin.
+    /// Algorithms", 2022): for Adam and similar optimizers.
     Sqrt,
 }
 
 impl LearningRateScaling {
-    /// The peak rate for `global_batch`, given the `rate` that was tuned at `base_batch`, and the
-    /// reason in words.
+    /// The peak rate for `global_batch`, given the `rate` that was tuned for `base_batch`, and an explanation.
     ///
     /// ```
     /// use brigade_core::LearningRateScaling;

@@ -1,4 +1,4 @@
-//! The global gradient norm, whose bits no mesh changes, and clipping by it.
+//! The global gradient norm, which has the same bits on any mesh, and clipping by it.
 
 use brigade_plan::CHUNK;
 use burn::tensor::Tensor;
@@ -6,9 +6,9 @@ use burn::tensor::Tensor;
 use crate::error::{Error, Result};
 use crate::optim::exact_sum::ExactSum;
 
-/// The squares of a flat gradient, summed: each chunk of [`CHUNK`] elements in fp32, the last one padded with zeros;
-/// `at_once` elements, whole chunks, at a time. A shard, being whole chunks, gives the same numbers for its chunks as
-/// the whole buffer does.
+/// Sums of squares of a flat gradient: one per chunk of [`CHUNK`] elements, in fp32, the last chunk padded with zeros. It processes
+/// `at_once` elements (whole chunks) at a time. A shard consists of whole chunks, so it gives the same numbers for its chunks
+/// as the whole buffer does.
 pub(crate) fn squares(gradient: &Tensor<1>, at_once: usize) -> Vec<Tensor<1>> {
     let [len] = gradient.dims();
     let starts = (0..len).step_by(at_once);
@@ -26,8 +26,8 @@ pub(crate) fn squares(gradient: &Tensor<1>, at_once: usize) -> Vec<Tensor<1>> {
     sums.collect()
 }
 
-/// The sum of all chunks, without rounding, so that the sum of all shards' is that of the whole. The device is waited for
-/// once.
+/// The sum of all chunks, without rounding, so that the sums of all shards add up to that of the whole buffer. It waits for the
+/// device once.
 ///
 /// # Errors
 /// If the sums cannot be read from it.
@@ -41,7 +41,7 @@ pub(crate) fn exact_sum(chunks: Vec<Tensor<1>>) -> Result<ExactSum> {
 }
 
 /// The factor that brings a gradient of norm `norm` down to `limit`: `limit / (norm + 1e-6)` where
-/// that is below 1, as PyTorch's `clip_grad_norm_` has it; none where nothing is to be scaled.
+/// that is below 1, as in PyTorch's `clip_grad_norm_`; `None` if nothing needs scaling.
 pub fn clip_factor(norm: f64, limit: Option<f64>) -> Option<f64> {
     limit.map(|limit| limit / (norm + 1e-6)).filter(|factor| *factor < 1.0)
 }

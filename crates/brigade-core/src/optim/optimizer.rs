@@ -12,11 +12,11 @@ use crate::optim::optimizer_state::{FlatState, SavedState, SegmentState, Segment
 use crate::optim::tile::tile;
 use crate::sharding::layout::{FlatLayout, Segment};
 
-/// An optimizer whose step treats every element alike and alone, so that a flat buffer or any
-/// piece of it gives the same numbers as the parameters one by one.
+/// An optimizer that treats every element in the same way, independently of the others, so that a flat buffer or any part of it
+/// gives the same numbers as the parameters one by one.
 ///
-/// Not implemented for Muon (works on matrices), LAMB and Adafactor (need each parameter's own
-/// statistics): these would give other numbers on a flat buffer than on the parameters.
+/// Not implemented for Muon (works on matrices), LAMB and Adafactor (need statistics of each parameter): on a flat buffer these
+/// would give other numbers than on the parameters.
 pub trait Elementwise: Optimizer {}
 
 impl Elementwise for AdaGrad {}
@@ -29,7 +29,7 @@ impl Elementwise for Sgd {}
 
 /// An optimizer with its state for one part of a flat buffer.
 pub trait FlatOptimizer: Send {
-    /// The part's next values. `scale` multiplies the gradient first (clipping).
+    /// The part's new values. `scale` multiplies the gradient first (clipping).
     fn step(
         &mut self,
         learning_rate: f64,
@@ -38,21 +38,21 @@ pub trait FlatOptimizer: Send {
         scale: Option<f64>,
     ) -> Tensor<1>;
 
-    /// Bytes of the state, as it is now.
+    /// Bytes of the current state.
     fn state_bytes(&self) -> u64;
 
-    /// The state as it is now, of those elements of the buffer that stand in `range`. It copies no array (but one segment's,
-    /// once, to know the sizes): what it refers to stays as it is while the optimizer goes on.
+    /// The current state of the elements of the buffer in `range`. It copies no array (except one segment's, once, to learn the
+    /// sizes), and does not change when the optimizer continues.
     fn state(&self, range: Range<usize>) -> Box<dyn FlatState>;
 
-    /// Goes on from a saved state, which holds the elements of this optimizer's part that are no padding.
+    /// Continues from a saved state, which has the elements of this optimizer's part without padding.
     ///
     /// # Errors
-    /// If the state is that of another kind of optimizer.
+    /// If the state belongs to another kind of optimizer.
     fn restore(&mut self, saved: &SavedState, device: &Device) -> Result<()>;
 }
 
-/// Makes the optimizer of each block.
+/// Makes the optimizer of each unit.
 #[derive(Clone)]
 pub struct OptimizerFactory(Arc<Build>);
 
@@ -80,7 +80,7 @@ impl OptimizerFactory {
         }))
     }
 
-    /// The optimizer, on a device, of a part of a flat buffer: the whole of it, or a shard, which may reach into the padding.
+    /// The optimizer, on a device, of a part of a flat buffer: all of it, or a shard, which may reach into the padding.
     pub fn build(&self, layout: &FlatLayout, part: Range<usize>, device: &Device) -> Box<dyn FlatOptimizer> {
         (self.0)(layout, part, device)
     }
@@ -92,14 +92,14 @@ struct Segmented<O: Optimizer> {
     part: Range<usize>,
     segments: Vec<Segment>,
     states: Vec<Option<O::State<1>>>,
-    /// The bytes of the arrays of so many elements, once there are any.
+    /// The bytes of the arrays of so many elements, once they exist.
     size: OnceCell<(usize, usize)>,
 }
 
 impl<O: Optimizer> Segmented<O> {
-    /// The bytes of the arrays of `elements`. To count them copies one segment's, so that is done once.
+    /// The bytes of the arrays of `elements`. Counting copies the arrays of one segment, so it is done only once.
     fn bytes_of(&self, elements: usize) -> u64 {
-        // All segments' states have the same tensors per element: one small segment's are counted.
+        // All segments have the same tensors per element, so counting those of one small segment is enough.
         let counted = || {
             let states =
                 self.segments.iter().zip(&self.states).filter_map(|(s, state)| Some((s, state.as_ref()?)));

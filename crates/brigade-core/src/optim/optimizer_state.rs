@@ -1,4 +1,4 @@
-//! An optimizer's state as named arrays over a flat buffer and named numbers, whatever pieces it is kept in.
+//! An optimizer's state as named arrays over a flat buffer and named numbers, however it is split into segments.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,20 +9,20 @@ use burn::tensor::{Device, TensorData};
 
 use crate::error::{Error, Result};
 
-/// A moment's state of one unit's optimizer, to be read later.
+/// The state of one unit's optimizer at one moment, to be read later.
 pub trait FlatState: Send {
     /// Bytes of the arrays.
     fn bytes(&self) -> u64;
 
-    /// The arrays, each with one value an element of the buffer, and the numbers beside them, copied to the host; both
-    /// empty where there is no state yet.
+    /// The arrays, with one value per element of the buffer, and the numbers, copied to the host; both are empty if there is no
+    /// state yet.
     ///
     /// # Errors
-    /// If the optimizer keeps something that is no array over the elements, or a number that cannot be saved.
+    /// If the optimizer's state has something other than arrays over the elements and numbers that can be saved.
     fn read(self: Box<Self>) -> Result<SavedState>;
 }
 
-/// A state that was saved: arrays over the elements of one rank's part of a unit, and numbers.
+/// A saved state: arrays over the elements of one rank's part of a unit, and numbers.
 #[derive(Debug, Clone, Default)]
 pub struct SavedState {
     /// The arrays by name.
@@ -32,7 +32,7 @@ pub struct SavedState {
 }
 
 impl SavedState {
-    /// The state of one segment of the part; none where the optimizer had none yet.
+    /// The state of one segment of the part; `None` if the optimizer had none yet.
     pub(crate) fn segment<S: RecordState>(&self, part: Range<usize>, device: &Device) -> Result<Option<S>> {
         if self.slots.is_empty() && self.scalars.is_empty() {
             return Ok(None);
@@ -58,7 +58,7 @@ impl SavedState {
             let names: Vec<_> = self.slots.keys().chain(self.scalars.keys()).map(String::as_str).collect();
             names.join(", ")
         };
-        // What this optimizer would not keep is another one's.
+        // State that this optimizer would not have belongs to another one.
         let known = state.as_ref().map(flattened);
         let is_known = |name: &String| {
             known.as_ref().is_some_and(|known| {
@@ -75,13 +75,13 @@ impl SavedState {
     }
 }
 
-/// The state of one segment, and the elements of it that are wanted.
+/// The state of one segment, and which of its elements are wanted.
 pub(crate) struct SegmentState<S> {
     pub part: Range<usize>,
     pub state: S,
 }
 
-/// The states of a part's segments, which all have the same names and numbers, for they are stepped together.
+/// The states of a part's segments. They have the same names and numbers, because they are stepped together.
 pub(crate) struct SegmentStates<S> {
     pub segments: Vec<SegmentState<S>>,
     pub bytes: u64,

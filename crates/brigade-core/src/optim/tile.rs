@@ -1,17 +1,17 @@
-//! How much of a flat buffer an elementwise pass takes at once.
+//! How much of a flat buffer an elementwise pass processes at once.
 
 use brigade_plan::CHUNK;
 use burn::tensor::Device;
 
-/// Where a processor computes: few enough elements that many passes over them stay in a core's cache.
+/// On a CPU: few enough elements to stay in a core's cache over many passes.
 const CACHED: usize = 128 * CHUNK;
 
-/// Where a GPU does: enough elements that starting a kernel costs little beside running it, and few enough that what passes
-/// make in between is small beside a model.
+/// On a GPU: enough elements that launching a kernel costs little compared with running it, and few enough that temporary tensors
+/// are small compared with a model.
 const LAUNCHED: usize = 128 * CACHED;
 
-/// Elements that an elementwise pass on this device takes at once: whole chunks. It changes no bit.
+/// How many elements an elementwise pass on this device processes at once: whole chunks. It changes no bit of the result.
 pub(crate) fn tile(device: &Device) -> usize {
-    // Burn tells of pools of memory where kernels are launched.
+    // Only devices that launch kernels report memory pools.
     if device.memory_pool_usage().is_some() { LAUNCHED } else { CACHED }
 }

@@ -1,4 +1,4 @@
-//! Where each parameter of a block stands in the block's flat buffer.
+//! Where each parameter of a block is in the block's flat buffer.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,13 +13,13 @@ pub struct FlatParam {
     pub path: String,
     /// Shape of the parameter.
     pub shape: Vec<usize>,
-    /// Its elements' place in the flat buffer.
+    /// The range of its elements in the flat buffer.
     pub range: Range<usize>,
-    /// Whether weight decay applies: not to biases and norms, that is to parameters of rank below 2.
+    /// Whether weight decay applies: not to biases and norms, that is, parameters of rank below 2.
     pub decay: bool,
 }
 
-/// A run of neighbouring elements of a flat buffer that the optimizer treats alike.
+/// A range of a flat buffer whose elements the optimizer treats alike.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub range: Range<usize>,
@@ -87,8 +87,8 @@ impl FlatLayout {
         index * each..(index + 1) * each
     }
 
-    /// Joins one-dimensional tensors, one per path, to a flat buffer, and pads it with zeros to `length`
-    /// elements. A path that is missing (a parameter that took no part in the loss) stands as zeros.
+    /// Concatenates one-dimensional tensors, one per path, to a flat buffer, and pads it with zeros to `length` elements. A missing path
+    /// (a parameter that did not contribute to the loss) becomes zeros.
     pub fn pack(
         &self,
         mut tensors: BTreeMap<String, Tensor<1>>,
@@ -113,8 +113,7 @@ impl FlatLayout {
         flat.clone().slice(param.range.clone())
     }
 
-    /// Runs of alike elements, none longer than `longest`, that cover the parameters within `part` of
-    /// the buffer in order.
+    /// The segments that cover the parameters within `part` of the buffer in order, none longer than `longest`.
     pub(crate) fn segments(&self, part: Range<usize>, longest: usize) -> Vec<Segment> {
         let mut runs: Vec<Segment> = Vec::new();
         for param in &self.params {

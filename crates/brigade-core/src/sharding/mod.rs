@@ -1,4 +1,4 @@
-//! Where parameters are: the units they form, each in one flat buffer, whole or in shards.
+//! Where parameters are: in units, each of which is one flat buffer, whole or in shards.
 
 pub(crate) mod layout;
 pub(crate) mod store;

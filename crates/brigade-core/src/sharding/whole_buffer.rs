@@ -1,4 +1,4 @@
-//! A unit's whole buffer, in whatever state of unsharding it is.
+//! A unit's whole buffer, unsharded or not.
 
 use burn::tensor::Tensor;
 
@@ -14,21 +14,21 @@ pub(crate) enum WholeBuffer {
     Gathering(PendingTensor),
     /// In a tensor of its own.
     Whole(Tensor<1>),
-    /// Given back, in its place of memory, under the views that blocks hold.
+    /// Freed, but with its address kept for the views that blocks hold.
     Resharded(Box<dyn ReshardedBuffer>),
-    /// Being gathered in its place.
+    /// Being gathered at its address.
     Unsharding(Pending<Box<dyn UnshardedBuffer>>),
-    /// Gathered in its place.
+    /// Gathered at its address.
     Unsharded(Box<dyn UnshardedBuffer>),
 }
 
 impl WholeBuffer {
-    /// Whether it is gathered and given back in one place of memory.
+    /// Whether it is gathered and freed at one address.
     pub(crate) fn is_in_place(&self) -> bool {
         matches!(self, Self::Resharded(_) | Self::Unsharding(_) | Self::Unsharded(_))
     }
 
-    /// A tensor of the buffer that blocks may view: also where its memory is given back but keeps its place.
+    /// A tensor of the buffer that blocks may view, even if its memory is freed and only its address is kept.
     pub(crate) fn view(&self) -> Option<Tensor<1>> {
         match self {
             Self::Whole(tensor) => Some(tensor.clone()),
@@ -38,12 +38,12 @@ impl WholeBuffer {
         }
     }
 
-    /// Whether it takes memory now, or will as soon as it has been gathered.
+    /// Whether it uses memory now, or will once it has been gathered.
     pub(crate) fn takes_memory(&self) -> bool {
         !matches!(self, Self::Absent | Self::Resharded(_))
     }
 
-    /// Frees what was gathered. A gather under way is waited for first, since it writes to the buffer until then.
+    /// Frees the gathered buffer. It first waits for an all-gather in flight, which still writes to the buffer.
     pub(crate) fn reshard(&mut self) -> Result<()> {
         *self = match std::mem::replace(self, Self::Absent) {
             Self::Unsharding(pending) => Self::resharded(pending.wait()?),

@@ -3,17 +3,16 @@
 use brigade_plan::ReshardPolicy;
 use serde::{Deserialize, Serialize};
 
-/// When the parameters that ZeRO-3 gathered for a block's forward are freed; the names are FSDP's.
+/// When ZeRO-3 frees the parameters that it gathered for a block's forward; the names are FSDP's.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReshardAfterForward {
-    /// Without a pipeline: after use, unless the next block in turn needs them. Under a pipeline, where a
-    /// block is used once a micro-batch: as `never`.
+    /// Without a pipeline: after use, unless the same block is used next. In a pipeline: like `never`.
     #[default]
     Default,
-    /// After every use: the least memory, two gathers a micro-batch.
+    /// After every use: least memory, two all-gathers per micro-batch.
     Always,
-    /// After the backward: one gather a micro-batch, or fewer where micro-batches overlap.
+    /// After the backward: one all-gather per micro-batch, or fewer if micro-batches overlap.
     Never,
 }
 
@@ -21,10 +20,10 @@ pub enum ReshardAfterForward {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReduceEvery {
-    /// At every micro-batch, so that no rank ever holds a whole gradient of more than a block.
+    /// After every micro-batch, so that no rank ever holds more than one block's whole gradient.
     #[default]
     MicroBatch,
-    /// Once a step: less traffic, whole gradients until then.
+    /// Once per step: less traffic, but whole gradients until then.
     Step,
 }
 
@@ -45,7 +44,7 @@ pub struct Zero {
     pub prefetch: usize,
     /// ZeRO-3: when gathered parameters are freed.
     pub reshard_after_forward: ReshardAfterForward,
-    /// ZeRO-3: gathered parameters stay for all micro-batches of a step; wins over `reshard_after_forward`.
+    /// ZeRO-3: parameters stay gathered for all micro-batches of a step; overrides `reshard_after_forward`.
     pub keep_gathered: bool,
     /// ZeRO-2 and ZeRO-3: when gradients are summed over the ranks.
     pub reduce_every: ReduceEvery,
@@ -64,7 +63,7 @@ impl Default for Zero {
 }
 
 impl Zero {
-    /// Whether each rank keeps the optimizer's state of its shard alone.
+    /// Whether each rank keeps only the optimizer's state of its shard.
     pub fn shards_optimizer(&self) -> bool {
         self.stage >= 1
     }
@@ -74,17 +73,17 @@ impl Zero {
         self.stage >= 2 && self.reduce_every == ReduceEvery::MicroBatch
     }
 
-    /// Whether parameters are whole only where they are used.
+    /// Whether parameters are whole only while they are used.
     pub fn shards_parameters(&self) -> bool {
         self.stage >= 3
     }
 
-    /// The number within the global batch of micro-batch `k` of data-parallel rank `rank`, of `ranks` with `count`
-    /// micro-batches each.
+    /// The index in the global batch of micro-batch `k` of data-parallel rank `rank`, for `ranks` ranks with `count` micro-batches
+    /// each.
     ///
-    /// Sums are taken over this number, pairwise. A rank that adds its micro-batches first has neighbours; where each
-    /// micro-batch is summed over the ranks first, those are neighbours: so what is added first is a subtree of the
-    /// global sum either way (for powers of two), and the result has the same bits.
+    /// Sums are taken pairwise over this index. If a rank adds its own micro-batches first, those are neighbours; if each micro-batch
+    /// is summed over the ranks first, those of the ranks are neighbours. Either way, what is added first is a subtree of the
+    /// global sum (for powers of two), and the result has the same bits.
     ///
     /// ```
     /// use brigade_core::Zero;

@@ -1,4 +1,4 @@
-//! Whole tensors on one rank, from wherever they are, one block after the other.
+//! Collecting whole tensors on one rank, one block after the other.
 
 use burn::tensor::Tensor;
 
@@ -15,9 +15,8 @@ where
     O: Activation,
     T: Clone,
 {
-    /// Gives rank `root` of the world all parameters but followers of ties, in fp32, block by block, as
-    /// arguments of `sink`. All ranks call it together; on the others `sink` is not called. No rank holds
-    /// more than a block at a time on account of it.
+    /// Calls `sink` on rank `root` of the world with all parameters except followers of ties, in fp32, block by block. All ranks call
+    /// this together; on the others, `sink` is not called. No rank holds more than one block at a time for it.
     ///
     /// # Errors
     /// If a collective fails, and those of `sink`.
@@ -25,7 +24,7 @@ where
         self.collect_by(root, true, |unit| self.store.whole_values(unit).map(Some), sink)
     }
 
-    /// Names and shapes of what [`collect`](Self::collect) gives, in its order.
+    /// Names and shapes of what [`collect`](Self::collect) passes on, in the same order.
     pub fn shapes(&self) -> Vec<(String, Vec<usize>)> {
         let blocks = self.chain.blocks.iter().enumerate();
         let shapes = blocks.flat_map(|(block, named)| {
@@ -36,7 +35,7 @@ where
         shapes.collect()
     }
 
-    /// All parameters on rank `root`, as [`collect`](Self::collect) gives them; nothing on the others.
+    /// All parameters on rank `root`, as by [`collect`](Self::collect); an empty list on the others.
     ///
     /// # Errors
     /// As [`collect`](Self::collect).
@@ -49,11 +48,11 @@ where
         Ok(tensors)
     }
 
-    /// The loss of a step on these micro-batches, and on rank `root` the gradients that it would use, by parameter
-    /// name: summed over all ranks, before clipping. Nothing is updated. All ranks call it together.
+    /// The loss of a step on these micro-batches and, on rank `root`, the gradients that the step would use, by parameter name: summed
+    /// over all ranks, before clipping. It updates nothing. All ranks call it together.
     ///
     /// # Errors
-    /// As [`Engine::step`], but for values that are not finite.
+    /// As [`Engine::step`], except for values that are not finite.
     pub fn gradients(&mut self, batches: &[Batch<I, T>], root: usize) -> Result<(f64, Vec<NamedTensor>)> {
         let sums = self.sums(batches, &mut Clock::default())?;
         let mut named = Vec::new();
