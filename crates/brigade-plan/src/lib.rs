@@ -1,9 +1,8 @@
-//! What a configuration will do, as arithmetic: which actions each rank of a pipeline performs in
-//! which order, which blocks it holds, when it has which parameters, how many bytes it keeps and sends.
+//! What a configuration will do, computed in advance: the actions of each rank of a pipeline and their order, the blocks it
+//! holds, when parameters are gathered and freed, and how many bytes it holds and sends.
 //!
-//! Nothing here runs: everything is a pure function of a few numbers, so that it can be printed,
-//! drawn, checked by properties, and be the same on every rank. This crate knows neither tensors
-//! nor transports.
+//! Nothing runs here. Everything is a pure function of a few numbers, so it can be printed, drawn and checked by properties, and it
+//! is the same on every rank. This crate knows neither tensors nor transports.
 
 mod footprint;
 mod schedule;

@@ -1,8 +1,8 @@
-//! Which blocks a stage holds.
+//! How a model is split into stages.
 
 use std::ops::Range;
 
-/// A split that cannot be.
+/// An impossible split.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{option} = {given} is not possible: {allowed}")]
 pub struct SplitError {
@@ -14,8 +14,8 @@ pub struct SplitError {
     pub allowed: String,
 }
 
-/// Cuts blocks of these costs into `stages` runs of neighbours so that the dearest run is as cheap as
-/// it can be; among such boundary_activations, the one whose runs end as early as possible. No run is empty.
+/// Splits blocks of these costs into `stages` runs of neighbours so that the most expensive run is as cheap as possible; among such
+/// splits, it chooses the one whose runs end as early as possible. No run is empty.
 ///
 /// # Errors
 /// If there are fewer blocks than stages.
@@ -58,7 +58,7 @@ pub fn balanced(costs: &[f64], stages: usize) -> Result<Vec<usize>, SplitError> 
     Ok(counts)
 }
 
-/// The number of blocks in each of `stages` parts: as given, or balanced by cost where nothing is.
+/// The number of blocks in each of `stages` parts: as given, or balanced by cost.
 ///
 /// # Errors
 /// As [`by_hand`] and [`balanced`].
@@ -70,10 +70,10 @@ pub fn split(given: &[usize], costs: &[f64], stages: usize) -> Result<Vec<usize>
     Ok(given.to_vec())
 }
 
-/// Checks a split that was given by hand: as many stages as there are, none empty, no block left out.
+/// Checks a split that was given by hand: the right number of stages, none empty, no block left out.
 ///
 /// # Errors
-/// Where it is otherwise.
+/// If it is not so.
 pub fn by_hand(counts: &[usize], blocks: usize, stages: usize) -> Result<(), SplitError> {
     let error =
         |allowed: String| SplitError { option: "pipeline.stages", given: format!("{counts:?}"), allowed };
@@ -95,7 +95,7 @@ pub fn by_hand(counts: &[usize], blocks: usize, stages: usize) -> Result<(), Spl
     Ok(())
 }
 
-/// The blocks of each stage, from how many each has.
+/// The blocks of each stage, from their numbers of blocks.
 pub fn ranges(counts: &[usize]) -> Vec<Range<usize>> {
     counts
         .iter()

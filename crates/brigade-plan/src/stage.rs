@@ -1,4 +1,4 @@
-//! The blocks of one rank, and what it does with them in a step.
+//! The blocks of one pipeline rank, and its actions in a step.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use crate::schedule::{Action, Pipeline, Task};
 use crate::split::ranges;
 use crate::unshard::{BlockRun, ReshardPolicy, UnshardStep, unshard_plan};
 
-/// A rank's chunks of blocks, and its place in the pipeline.
+/// A pipeline rank's chunks of blocks, and its position.
 #[derive(Debug, Clone)]
 pub struct Stage {
     /// The rank along `pp`.
@@ -70,8 +70,8 @@ pub struct StageSchedule {
 }
 
 impl StageSchedule {
-    /// What `stage` does in `pipeline`. `units`: the units of parameters that each block reads, as far as they are
-    /// gathered where they are used; empty lists where nothing is ever gathered.
+    /// What `stage` does in `pipeline`. `units`: for each block, the units that it reads and that must be gathered for it; empty lists
+    /// if nothing is ever gathered.
     pub fn new(
         stage: &Stage,
         pipeline: &Pipeline,

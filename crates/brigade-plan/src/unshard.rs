@@ -1,15 +1,15 @@
-//! When sharded parameters are whole on a rank.
+//! When sharded parameters are gathered and freed on a rank.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// When a unit of parameters that was gathered is freed again (ZeRO-3).
+/// When a gathered unit of parameters is freed again (ZeRO-3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ReshardPolicy {
     /// After each use.
     AfterUse,
-    /// After each use, unless the very next block needs it too: the last block's backward follows its forward.
+    /// After each use, unless the next block needs it, too, as when the last block's backward follows its forward.
     AfterUseUnlessNext,
-    /// When no micro-batch is between its forward and its backward any more.
+    /// When no micro-batch is between its forward and its backward.
     AfterBackward,
     /// After the last use of the step.
     AfterStep,
@@ -20,8 +20,8 @@ pub enum ReshardPolicy {
 pub struct BlockRun {
     /// The units that the block reads.
     pub units: Vec<usize>,
-    /// How many micro-batches are between forward and backward after it: +1 for a forward that a
-    /// backward follows, -1 for a backward, 0 in an evaluation.
+    /// How it changes the number of micro-batches between forward and backward: +1 for a forward that a backward follows, -1 for a
+    /// backward, 0 in an evaluation.
     pub in_flight: i32,
 }
 
@@ -34,11 +34,11 @@ pub struct UnshardStep {
     pub reshard: Vec<usize>,
 }
 
-/// Plans gathering and freeing for the runs of a step: a unit is gathered `prefetch` runs before it
-/// is needed, or as soon after its last release as that is possible.
+/// Plans gathering and freeing for the runs of a step: a unit is gathered `prefetch` runs before it is needed, or as soon as
+/// possible after it was last freed.
 ///
-/// At the start and at the end no unit is gathered. All ranks that share the units run the same runs
-/// and so gather in the same order.
+/// At the start and at the end no unit is gathered. All ranks that share the units have the same runs, so they gather in the same
+/// order.
 pub fn unshard_plan(runs: &[BlockRun], policy: ReshardPolicy, prefetch: usize) -> Vec<UnshardStep> {
     let resharded = resharded(runs, policy);
     let mut present: BTreeSet<usize> = BTreeSet::new();
@@ -48,7 +48,7 @@ pub fn unshard_plan(runs: &[BlockRun], policy: ReshardPolicy, prefetch: usize) -
         let ahead = (now + prefetch).min(runs.len() - 1);
         for run in now..=ahead {
             for unit in &runs[run].units {
-                // What is to be freed before then cannot be gathered for then yet.
+                // A unit that will be freed before then cannot be gathered for then yet.
                 let freed_before = resharded[now..run].iter().any(|freed| freed.contains(unit));
                 if !freed_before && present.insert(*unit) {
                     unshard.push(*unit);

@@ -1,12 +1,12 @@
-//! Bytes that a rank needs saved_activations its blocks, while it computes.
+//! Bytes of activations that a rank's blocks save and need while it computes.
 
 use super::configuration::Configuration;
 use super::sizes::{Amount, SavedActivations};
 use super::stage_units::StageUnits;
 use crate::schedule::{Action, formula};
 
-/// What the blocks need inside: graphs that are kept, of all micro-batches in flight, and what the one that runs needs.
-/// Its formula has the most of each, at the same time.
+/// What the blocks need inside: the graphs that are kept for all micro-batches in flight, and what the running block needs. The
+/// formula assumes that both are at their peak at the same time.
 pub(super) fn saved_activations(stage_units: &StageUnits<'_>) -> Amount {
     let configuration = stage_units.configuration;
     let Configuration { pp, chunks, micro_batches, .. } = *configuration;
@@ -36,7 +36,7 @@ pub(super) fn saved_activations(stage_units: &StageUnits<'_>) -> Amount {
 struct Part {
     /// What its graph keeps until its backward.
     saved: u64,
-    /// What its backward needs besides.
+    /// What its backward needs in addition.
     working: u64,
 }
 
@@ -51,7 +51,7 @@ fn parts(stage_units: &StageUnits<'_>, chunk: usize) -> Vec<Part> {
     let has_loss = stage_units.stage.virtual_stage(chunk) == stage_units.stage.last_virtual_stage();
     let loss = has_loss.then(|| {
         let SavedActivations { saved, peak, .. } = known(blocks.end);
-        // What a block that is run again gave is saved for the loss alone.
+        // The output of a recomputed block is saved only for the loss.
         let again = if configuration.recomputes(blocks.end - 1) { known(blocks.end - 1).output } else { 0 };
         Part { saved: saved + again, working: peak.saturating_sub(saved) }
     });

@@ -11,10 +11,10 @@ use crate::unshard::ReshardPolicy;
 /// multiples.
 pub const CHUNK: usize = 256;
 
-/// Most blocks that parameters are gathered ahead.
+/// How many blocks ahead parameters may be gathered at most.
 const MOST_AHEAD: usize = 1000;
 
-/// Most blocks of a model.
+/// How many blocks a model may have at most.
 const MOST_BLOCKS: usize = 1 << 20;
 
 /// The configuration of a run, as far as its cost depends on it. The default is one rank with plain fp32 AdamW,
@@ -23,10 +23,9 @@ const MOST_BLOCKS: usize = 1 << 20;
 pub struct Configuration {
     /// The model's parameters.
     pub units: Vec<UnitSize>,
-    /// The tensors that go into each block; none for a block where they are not known, which then count as nothing.
-    /// Empty where none are known.
+    /// The tensors that go into each block, or none if they are unknown; unknown ones count as nothing. Empty if none are known.
     pub boundary_activations: Vec<Vec<BoundaryTensor>>,
-    /// What each block needs inside, and then the loss. Empty where that is not known, which then counts as nothing.
+    /// What each block saves for the backward, and then the loss. Empty if unknown, and then counted as nothing.
     pub saved_activations: Vec<SavedActivations>,
     /// Pipeline stages.
     pub pp: usize,
@@ -34,7 +33,7 @@ pub struct Configuration {
     pub dp: usize,
     /// Number of blocks in each of the `pp · chunks` parts of the model, in order.
     pub split: Vec<usize>,
-    /// The schedule of the pipeline; without effect where there is one stage with one chunk.
+    /// The pipeline schedule; without effect if there is one stage with one chunk.
     pub schedule: PipelineScheduleKind,
     /// Chunks of blocks per stage.
     pub chunks: usize,
@@ -46,10 +45,10 @@ pub struct Configuration {
     pub reshard: ReshardPolicy,
     /// ZeRO-3: how many blocks ahead parameters are gathered.
     pub prefetch: usize,
-    /// ZeRO-2 and ZeRO-3: whether gradients are summed over the ranks at every micro-batch, or once a step.
+    /// ZeRO-2 and ZeRO-3: whether gradients are reduced after every micro-batch, or once per step.
     pub reduce_each_micro_batch: bool,
-    /// `k` where every k-th block, beginning with the k-th, is run again in its backward: 1 is all, 0 none. It is all
-    /// where gathered parameters are freed after use by a backend that cannot free them under a graph.
+    /// Activation checkpointing: `k` if every k-th block is recomputed in the backward, so 1 is all and 0 none. It must be all if
+    /// gathered parameters are freed after use by a backend that cannot free them under a graph.
     pub recompute_every: usize,
     /// Bytes of an element of parameters in forward and backward: 4, or 2 with fp32 masters.
     pub compute_bytes: usize,
@@ -57,7 +56,7 @@ pub struct Configuration {
     pub reduce_bytes: usize,
     /// Bytes of optimizer state per element: 8 for Adam and AdamW.
     pub optimizer_bytes: usize,
-    /// Whether the optimizer's state and the fp32 values that it steps are saved on another device than the blocks'.
+    /// Whether the optimizer's state and its master weights are on another device than the blocks.
     pub offload: bool,
 }
 
@@ -89,13 +88,13 @@ impl Default for Configuration {
 /// Why there is no footprint.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum FootprintError {
-    /// The schedule cannot be.
+    /// The schedule is impossible.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
-    /// The split cannot be.
+    /// The split is impossible.
     #[error(transparent)]
     Split(#[from] SplitError),
-    /// Another part of the configuration cannot be.
+    /// Another part of the configuration is invalid.
     #[error("{option} = {given} is not possible: {allowed}")]
     Setting {
         /// Full name of the option, or the part of the configuration.
@@ -116,22 +115,22 @@ fn setting(
 }
 
 impl Configuration {
-    /// Whether units are boundary into shards, one for each data-parallel rank.
+    /// Whether units are split into shards, one for each data-parallel rank.
     pub(super) fn is_sharded(&self) -> bool {
         self.zero_stage >= 1 && self.dp > 1
     }
 
-    /// Whether each micro-batch's gradients are summed over the ranks at once, into shards.
+    /// Whether each micro-batch's gradients are reduce-scattered at once.
     pub(super) fn sums_each_micro_batch(&self) -> bool {
         self.is_sharded() && self.zero_stage >= 2 && self.reduce_each_micro_batch
     }
 
-    /// Whether parameters are whole only where they are used.
+    /// Whether parameters are whole only while they are used.
     pub(super) fn gathers(&self) -> bool {
         self.zero_stage >= 3 && self.dp > 1
     }
 
-    /// Elements of a unit's whole buffer, padded where it is boundary into shards, and of a rank's own part.
+    /// Elements of a unit's whole buffer, padded if it is split into shards, and of a rank's own part.
     pub(super) fn lengths(&self, elements: usize) -> (usize, usize) {
         if self.is_sharded() {
             let whole = elements.next_multiple_of(CHUNK * self.dp);
@@ -141,7 +140,7 @@ impl Configuration {
         }
     }
 
-    /// Whether a block is run again in its backward.
+    /// Whether a block is recomputed in its backward.
     pub(super) fn recomputes(&self, block: usize) -> bool {
         self.recompute_every > 0 && (block + 1).is_multiple_of(self.recompute_every)
     }
@@ -151,7 +150,7 @@ impl Configuration {
         self.boundary_activations.get(block).map_or(&[], Vec::as_slice)
     }
 
-    /// The schedule that runs.
+    /// The schedule in effect.
     pub(super) fn kind(&self) -> PipelineScheduleKind {
         if self.pp == 1 && self.chunks == 1 { PipelineScheduleKind::default() } else { self.schedule }
     }

@@ -1,12 +1,11 @@
-//! Gradients on their way from micro-batches to the optimizer, as numbers of buffers.
+//! Gradients between the micro-batches and the optimizer, as numbers of buffers.
 
 use std::collections::VecDeque;
 
 use super::stage_units::{StageUnit, StageUnits};
 use crate::schedule::Action;
 
-/// Most sums over the ranks that are on their way at once where each micro-batch is summed: each holds a whole
-/// gradient of one unit.
+/// How many reductions are in flight at once if each micro-batch is reduced: each holds a whole gradient of one unit.
 pub const REDUCING: usize = 2;
 
 /// Bytes of an element of a gradient that is held.
@@ -19,22 +18,22 @@ struct Slot {
     whole: u64,
     /// Bytes of a rank's own part of it.
     own: u64,
-    /// Micro-batches in the sum of whole buffers, which no other rank has a part in yet.
+    /// Micro-batches in this rank's sum of whole buffers.
     terms: usize,
-    /// Terms in the sum of own parts, which are sums over the ranks.
+    /// Terms in the sum of own parts, each of which is a sum over the ranks.
     own_terms: usize,
 }
 
 struct Gradients {
     /// One for each unit of the stage; those that it does not step stay empty.
     slots: Vec<Slot>,
-    /// The units whose sums over the ranks are on their way, oldest first.
+    /// The units whose reductions are in flight, oldest first.
     reducing: VecDeque<usize>,
     live: u64,
     peak: u64,
 }
 
-/// Bytes of gradients on a rank: when all are summed, and at most.
+/// Bytes of gradients on a rank: when all are reduced, and at the peak.
 ///
 /// A unit's gradient of a micro-batch is complete in the backward of its owner, the first block that reads it.
 pub(super) fn gradients(stage_units: &StageUnits<'_>) -> (u64, u64) {
@@ -68,7 +67,7 @@ impl Gradients {
         Self { slots: units.iter().map(slot).collect(), reducing: VecDeque::new(), live: 0, peak: 0 }
     }
 
-    /// A micro-batch's gradient goes to the other ranks, as soon as there is room on the way.
+    /// A micro-batch's gradient is reduced, once few enough reductions are in flight.
     fn reduce_at_once(&mut self, unit: usize) {
         while self.reducing.len() >= REDUCING
             && let Some(oldest) = self.reducing.pop_front()
@@ -79,7 +78,7 @@ impl Gradients {
         self.grow(self.slots[unit].whole, 0);
     }
 
-    /// A micro-batch's gradient is added up; the last one's sum goes to the other ranks.
+    /// A micro-batch's gradient is accumulated; after the last one, the sum is reduced.
     fn add(&mut self, unit: usize, micro_batches: usize) {
         let Slot { whole, terms, .. } = self.slots[unit];
         self.slots[unit].terms += 1;
@@ -90,7 +89,7 @@ impl Gradients {
         }
     }
 
-    /// A sum over the ranks has come.
+    /// A reduction has finished.
     fn settle(&mut self, unit: usize) {
         let Slot { whole, own, own_terms, .. } = self.slots[unit];
         self.slots[unit].own_terms += 1;
@@ -103,7 +102,7 @@ impl Gradients {
     }
 }
 
-/// The buffers that a pairwise sum of so many terms keeps: sums of 1, 2, 4, ... terms, as in the binary number.
+/// How many buffers a pairwise sum of so many terms keeps: sums of 1, 2, 4, … terms, one per binary digit that is 1.
 fn partial_sums(terms: usize) -> u64 {
     u64::from(terms.count_ones())
 }

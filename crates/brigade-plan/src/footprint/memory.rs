@@ -19,24 +19,24 @@ pub struct MemoryFootprint {
     /// 2 bytes in compute `2Ψ + 4Ψₛ`, sharded `2Ψ + 4Ψₛ/dp`, under ZeRO-3 `4Ψₛ/dp` and `2/dp` for the others. The
     /// masters `4Ψₛ`, or `4Ψₛ/dp`, are there too where the optimizer is offloaded: they are on its device then.
     ///
-    /// The peak has besides what is gathered at once.
+    /// The peak also has what is gathered at once.
     pub parameters: Amount,
     /// Gradients, in fp32. Formula: `4Ψₛ`, or `4Ψₛ/dp` where each micro-batch's are summed over the ranks.
     ///
-    /// The peak has besides the partial sums of a pairwise sum over micro-batches, and whole buffers on their way.
+    /// The peak also has the partial sums of a pairwise sum over micro-batches, and whole buffers in flight.
     pub gradients: Amount,
     /// The optimizer's state. Formula for 8 bytes an element: `8Ψₛ`, sharded `8Ψₛ/dp`.
     pub optimizer: Amount,
-    /// At the boundaries between blocks: the inputs of the blocks and the outputs of chunks whose graphs are kept, of all
+    /// Boundary activations: the inputs of the blocks and the outputs of chunks whose graphs are kept, of all
     /// micro-batches in flight. Its formula is the most in flight times the largest chunk's.
     pub boundary_activations: Amount,
-    /// Inside the blocks and the loss: what their graphs keep, of all micro-batches in flight, and what the block that runs
-    /// needs, as far as [`Configuration::saved_activations`] tells.
+    /// Saved activations of the blocks and the loss: what their graphs keep for all micro-batches in flight, and what the running
+    /// block needs, as far as [`Configuration::saved_activations`] says.
     pub saved_activations: Amount,
 }
 
 impl MemoryFootprint {
-    /// The peaks together. They need not come at the same time: it is an upper bound.
+    /// The sum of the peaks. They need not coincide, so it is an upper bound.
     pub fn peak(&self) -> u64 {
         let Self { parameters, gradients, optimizer, boundary_activations, saved_activations } = self;
         parameters.peak + gradients.peak + optimizer.peak + boundary_activations.peak + saved_activations.peak

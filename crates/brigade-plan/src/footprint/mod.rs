@@ -1,14 +1,15 @@
 //! What a configuration costs each rank: bytes that it holds, calls and bytes that it sends in a step.
 //!
-//! - The numbers are those that a run counts. They come from performing each stage's [`StageSchedule`](crate::StageSchedule)
-//!   on paper, with the rules of the training step for what is held when.
-//! - Beside them stand the formulas of the ZeRO paper (Rajbhandari et al. 2020, "ZeRO: memory optimizations toward
+//! - The numbers are those that a run counts. They come from simulating each stage's [`StageSchedule`](crate::StageSchedule) with
+//!   the training step's rules for what is held when.
+//! - Next to them are the formulas of the ZeRO paper (Rajbhandari et al. 2020, "ZeRO: memory optimizations toward
 //!   training trillion parameter models"). What a stage holds beyond its formula is its working set.
-//! - The data-parallel ranks of a stage are alike, but for remainders of at most a few elements per unit. Where they
-//!   differ, the numbers are the largest rank's, which is the first.
-//! - What blocks need inside them ([`SavedActivations`]) is as the model tells it; a run does not count that, but its device does.
-//! - What is not here: parameters that are not trained, what the optimizer needs while it steps, a shared parameter's
-//!   gradient on its way to the block that owns it, exchanges of a few numbers (losses, norms).
+//! - The data-parallel ranks of a stage are alike, except for remainders of a few elements per unit. If they differ, the numbers are
+//!   those of the largest rank, which is the first.
+//! - What blocks save for the backward ([`SavedActivations`]) comes from the model. A run does not count it, but its device's memory
+//!   does.
+//! - Not included: parameters that are not trained, temporary tensors of the optimizer, gradients of tied weights in transfer, and
+//!   all-gathers of scalars (losses, norms).
 
 mod activations;
 mod configuration;
@@ -54,7 +55,7 @@ impl Footprint {
     /// The cost of a configuration.
     ///
     /// # Errors
-    /// If there is no such configuration: sizes that do not go together, a schedule that does not run.
+    /// If the configuration is impossible: sizes that do not match, a schedule that cannot run.
     ///
     /// ```
     /// use brigade_plan::{Configuration, Footprint, UnitSize};

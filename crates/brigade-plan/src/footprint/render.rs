@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::{Amount, Footprint, MemoryFootprint, Sent, StageFootprint};
 
 impl Footprint {
-    /// A few lines for each stage: its blocks; the memory of a rank, by formula or between steps, with what comes on top
-    /// at most; and what a rank sends in a step. The lines of all stages have the same columns.
+    /// A few lines per stage: its blocks; the memory of a rank, by formula or between steps, and how much more it is at the peak; and
+    /// what a rank sends in a step. The lines of all stages have the same columns.
     ///
     /// ```
     /// use brigade_plan::{Configuration, Footprint, UnitSize};

@@ -1,4 +1,4 @@
-//! Sizes of what a model is made of, and of what a rank holds.
+//! Sizes of a model's parts, and of what a rank holds.
 
 /// Parameters in one flat buffer: those of a block, or one that several blocks share.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,35 +18,35 @@ pub struct BoundaryTensor {
     pub bytes: u64,
     /// Its number of dimensions.
     pub dimensions: usize,
-    /// Whether a gradient flows back through it, of the same size: not through integers.
+    /// Whether a gradient of the same size flows back through it; false for integers.
     pub has_gradient: bool,
 }
 
-/// What a block, or the loss, needs for one micro-batch beside its input and its parameters, in bytes.
+/// What a block, or the loss, needs for one micro-batch in addition to its input and its parameters, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SavedActivations {
     /// What its autodiff graph keeps from its forward to its backward, without its output.
     pub saved: u64,
-    /// The most that it holds at once, in its forward or its backward: what is saved, the gradients of its output, of its
-    /// input and of its parameters, and what its operations need on the way.
+    /// Its peak, in its forward or its backward: what is saved, the gradients of its output, of its input and of its parameters, and
+    /// temporary tensors of its operations.
     pub peak: u64,
-    /// Its output. Where the block is run again, that is there once more.
+    /// Its output. If the block is recomputed, there are two of it.
     pub output: u64,
 }
 
 /// Bytes of one kind on one rank.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Amount {
-    /// The plain formula: no padding, nothing on its way, the stage's parameters divided evenly over the ranks.
+    /// The plain formula: no padding, no operations in flight, the stage's parameters divided evenly over the ranks.
     pub formula: u64,
     /// At the end of a step.
     pub live: u64,
-    /// At most.
+    /// At the peak.
     pub peak: u64,
 }
 
 impl Amount {
-    /// What is held at most beyond the formula.
+    /// The peak minus the formula.
     pub fn working_set(&self) -> u64 {
         self.peak.saturating_sub(self.formula)
     }

@@ -34,7 +34,7 @@ pub(super) struct StageUnit {
 }
 
 impl<'a> StageUnits<'a> {
-    /// What stage `rank` has. The configuration is one that passed its check.
+    /// What stage `rank` has. The configuration must have passed its check.
     pub fn new(configuration: &'a Configuration, pipeline: &Pipeline, rank: usize) -> Self {
         let stage = Stage::new(rank, configuration.pp, &configuration.split);
         let blocks: usize = configuration.split.iter().sum();

@@ -5,13 +5,13 @@ use super::sizes::{BoundaryTensor, UnitSize};
 use super::stage_units::StageUnits;
 use crate::schedule::{Action, Pass, Task};
 
-/// Bytes that a message between stages has at its end: the length of its description.
+/// Bytes at the end of a message between stages: the length of its description.
 const LENGTH: u64 = 4;
 
 /// Bytes of the description of a tensor in a message, and of each of its dimensions.
 const DESCRIPTION: (u64, u64) = (2, 8);
 
-/// Bytes of the description of a tensor that is not there.
+/// Bytes of the description of a missing tensor.
 const ABSENT: u64 = 1;
 
 /// Calls of one operation, and the payload bytes that a rank sends in them.
@@ -19,15 +19,15 @@ const ABSENT: u64 = 1;
 pub struct Sent {
     /// Calls in a step.
     pub calls: u64,
-    /// Bytes to other ranks, all calls together.
+    /// Bytes to other ranks, over all calls.
     pub bytes: u64,
 }
 
-/// What a rank sends in a step, by operation; nothing in a group of one rank. Of `n` ranks each sends
-/// `2 L (n-1)/n` bytes to sum `L` bytes for all of them, and `L (n-1)/n` to sum them into shards or to gather them.
+/// What a rank sends in a step, by operation; nothing in a group of one rank. Each of `n` ranks sends `2 L (n-1)/n` bytes to
+/// all-reduce `L` bytes, and `L (n-1)/n` to reduce-scatter or to all-gather them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StepTraffic {
-    /// Gradients that every rank gets whole.
+    /// Gradients of which every rank gets the whole sum.
     pub all_reduce: Sent,
     /// Gradients of which every rank gets its shard.
     pub reduce_scatter: Sent,
@@ -124,7 +124,7 @@ fn sends(stage_units: &StageUnits<'_>) -> Sent {
     sent
 }
 
-/// The bytes of a message with an activation or its gradients; 0 where it is not known.
+/// The bytes of a message with an activation or its gradients; 0 if unknown.
 fn activation(pass: Pass, boundary: &[BoundaryTensor]) -> u64 {
     let part = |part: &BoundaryTensor| match pass {
         Pass::Backward if !part.has_gradient => ABSENT,
@@ -133,7 +133,7 @@ fn activation(pass: Pass, boundary: &[BoundaryTensor]) -> u64 {
     if boundary.is_empty() { 0 } else { LENGTH + boundary.iter().map(part).sum::<u64>() }
 }
 
-/// The bytes of the shared parameters' gradients that ride along where the gradient of a block's input is sent.
+/// The bytes of the tied weights' gradients that are sent together with the gradient of a block's input.
 fn riding(configuration: &Configuration, block: usize) -> u64 {
     let crosses =
         |unit: &&UnitSize| unit.home < block && unit.users.last().is_some_and(|last| *last >= block);

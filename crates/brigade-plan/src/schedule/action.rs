@@ -1,4 +1,4 @@
-//! What a rank does in a step, one thing at a time.
+//! Actions: the entries of a stage schedule.
 
 use std::fmt;
 
@@ -11,36 +11,36 @@ pub struct Task {
     pub micro_batch: usize,
 }
 
-/// What travels between two stages.
+/// What is sent between two stages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Pass {
-    /// An activation, to the stage after.
+    /// An activation, to the next stage.
     Forward,
-    /// The gradient of an activation, to the stage before.
+    /// The gradient of an activation, to the previous stage.
     Backward,
 }
 
-/// One entry of a rank's list. Tasks are always numbered as the rank that performs the action numbers them.
+/// One entry of a stage schedule. Tasks have the numbers that they have on the rank that performs the action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Run the chunk forward on the micro-batch.
     Forward(Task),
     /// Run the chunk backward: the gradients of its input and of its weights.
     Backward(Task),
-    /// The first half of a backward: the gradient of the input alone, which the stage before waits for.
+    /// The first half of a backward: the gradient of the input, which the previous stage waits for.
     BackwardInput(Task),
     /// The second half of a backward: the gradients of the weights.
     BackwardWeights(Task),
-    /// Send what `pass` of `task` yielded to another rank; does not wait for its arrival.
+    /// Send the result of `pass` of `task` to another rank; does not wait for its arrival.
     Send {
         /// `Forward`: the output of `task`. `Backward`: the gradient of the input of `task`.
         pass: Pass,
         /// What was computed.
         task: Task,
-        /// The pipeline rank that takes it.
+        /// The pipeline rank that receives it.
         to: usize,
     },
-    /// Ask for what `pass` of `task` starts from; does not wait for its arrival, `pass` of `task` does.
+    /// Start to receive what `pass` of `task` needs; `pass` of `task` waits for its arrival.
     Receive {
         /// `Forward`: the input of `task`. `Backward`: the gradient of the output of `task`.
         pass: Pass,
@@ -57,8 +57,8 @@ pub enum Action {
 }
 
 impl Action {
-    /// The pass that this action runs through the model and hands on; `None` for transfers, reductions
-    /// and the half of a backward that no other stage waits for.
+    /// The pass whose result another stage may wait for; `None` for transfers, reductions and the half of a backward that no other stage
+    /// waits for.
     pub(super) fn pass(self) -> Option<(Pass, Task)> {
         match self {
             Self::Forward(task) => Some((Pass::Forward, task)),
@@ -67,9 +67,8 @@ impl Action {
         }
     }
 
-    /// The letter and the numbers that tables and timelines show: `F3`, or `F3.1` for micro-batch 3 of
-    /// chunk 1 where there are several `chunks`. `B` is a backward, `I` and `W` its halves. Empty for
-    /// what is no computing.
+    /// The label in tables and timelines: `F3`, or `F3.1` for micro-batch 3 of chunk 1 if there are several `chunks`. `B` is a backward,
+    /// `I` and `W` are its halves. Empty for actions that do not compute.
     pub(super) fn label(self, chunks: usize) -> String {
         let (letter, task) = match self {
             Self::Forward(task) => ('F', task),

@@ -1,8 +1,8 @@
-//! In which order a rank computes.
+//! The order of a rank's forwards and backwards.
 //!
-//! All schedules here are one: a rank runs some forwards to warm up, then one forward and one backward
-//! in turn, then the backwards that are left. They differ in how long the warm-up is, and forwards
-//! and backwards each come in an order that is the same on all ranks.
+//! All schedules here have one form: a rank runs some forwards to warm up, then forwards and backwards in turn, then the remaining
+//! backwards. They differ in the length of the warm-up. Forwards come in an order that is the same on all ranks, and so do
+//! backwards.
 
 use super::shape::Shape;
 use super::{Action, PipelineScheduleKind, Task};
@@ -45,7 +45,7 @@ fn warm_up(kind: PipelineScheduleKind, shape: Shape, rank: usize) -> usize {
     match kind {
         PipelineScheduleKind::GPipe => shape.micro_batches,
         PipelineScheduleKind::OneFOneB => ranks_after,
-        // Narayanan et al. 2021, section 2.2, as Megatron-LM counts it: twice the way to the last rank, and
+        // Narayanan et al. 2021, section 2.2, as Megatron-LM counts it: twice the distance to the last rank, and
         // all chunks but the last of the first group.
         PipelineScheduleKind::Interleaved => 2 * ranks_after + (shape.chunks - 1) * shape.stages,
     }
