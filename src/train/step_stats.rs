@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use brigade_core::{Bytes, CollectiveKind, Collectives, StepReport, Traffic, WAITS};
+use brigade_core::{Bytes, CollectiveKind, Collectives, Evaluation, StepReport, Traffic, WAITS};
 use brigade_report::{CheckpointRecord, DeviceMemory, MemoryRecord, StepRecord};
 
 use crate::checkpoint::SaveProgress;
@@ -127,7 +127,7 @@ pub(crate) fn record(
     report: &StepReport,
     learning_rate: f64,
     stats: &StepStats,
-    validation_loss: Option<f64>,
+    validation: Option<Evaluation>,
     checkpoint: Option<CheckpointRecord>,
 ) -> StepRecord {
     let [forward, backward, optimizer, data_wait, comm_wait, bubble] = stats.seconds;
@@ -141,7 +141,7 @@ pub(crate) fn record(
     StepRecord {
         step: report.step,
         loss: report.loss,
-        metrics: BTreeMap::new(),
+        metrics: report.metrics.clone(),
         grad_norm: report.grad_norm,
         learning_rate,
         skipped: report.skipped,
@@ -170,8 +170,8 @@ pub(crate) fn record(
         comm_calls: collectives.values().map(|c| c.calls).sum(),
         collectives,
         peak_rss_bytes: stats.peak_rss_bytes,
-        validation_loss,
-        validation_metrics: BTreeMap::new(),
+        validation_loss: validation.as_ref().map(|validation| validation.loss),
+        validation_metrics: validation.map(|validation| validation.metrics).unwrap_or_default(),
         checkpoint,
     }
 }
@@ -192,6 +192,7 @@ mod tests {
         StepReport {
             step: 1,
             loss: 0.0,
+            metrics: BTreeMap::new(),
             grad_norm: 0.0,
             targets: 1,
             skipped: false,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use brigade_core::{Activation, Engine, StepReport};
+use brigade_core::{Activation, Engine, Evaluation, StepReport};
 use brigade_data::{Prefetcher, Sampler};
 use brigade_report::{CheckpointRecord, DeviceMemory, Reporter};
 
@@ -66,11 +66,11 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
             self.progress.step += 1;
             self.loss = report.loss;
             let last = self.progress.step == self.session.settings.train.steps;
-            let validation_loss = self.validate_if_due(last)?;
+            let validation = self.validate_if_due(last)?;
             // The step is recorded before a checkpoint is saved from which the run would continue after it.
             if let Some(reporter) = &mut self.reporter {
                 let checkpoint = (!self.saved.is_empty()).then(|| self.saved.remove(0));
-                reporter.step(&record(&report, learning_rate, &stats, validation_loss, checkpoint))?;
+                reporter.step(&record(&report, learning_rate, &stats, validation, checkpoint))?;
             }
             if self.saver.is_due(self.progress.step, last) {
                 self.save()?;
@@ -110,14 +110,14 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
         gather(self.session.collectives().as_ref(), report, data_wait, step, device, status)
     }
 
-    fn validate_if_due(&mut self, last: bool) -> anyhow::Result<Option<f64>> {
+    fn validate_if_due(&mut self, last: bool) -> anyhow::Result<Option<Evaluation>> {
         let every = self.session.settings.train.validate_every;
         let due = last || (every > 0 && self.progress.step.is_multiple_of(every));
         let Some(data) = self.training.validation.clone().filter(|_| due) else { return Ok(None) };
         self.send_heartbeat("validating");
-        let loss = self.session.validate(&mut self.engine, &data)?;
-        self.validation_loss = Some(loss);
-        Ok(Some(loss))
+        let validation = self.session.validate(&mut self.engine, &data)?;
+        self.validation_loss = Some(validation.loss);
+        Ok(Some(validation))
     }
 
     pub(super) fn note(&mut self, text: &str) {

@@ -2,19 +2,20 @@
 
 use std::sync::Arc;
 
-use brigade_core::{Activation, Engine};
+use brigade_core::{Activation, Engine, Evaluation};
 use brigade_data::ValidationSampler;
 
 use crate::dataset::Dataset;
 use crate::run::Session;
 
 impl Session {
-    /// Mean loss over the validation samples, each read by the ranks of one pipeline.
+    /// Loss and metrics over the validation samples, each read by the ranks of one pipeline. One micro-batch at a time is on
+    /// a rank's device, and ranks that need neither inputs nor targets read none.
     pub(super) fn validate<D, O>(
         &self,
         engine: &mut Engine<D::Input, O, D::Target>,
         data: &Arc<D>,
-    ) -> anyhow::Result<f64>
+    ) -> anyhow::Result<Evaluation>
     where
         D: Dataset,
         O: Activation,
@@ -27,13 +28,11 @@ impl Session {
         let (dp_rank, dp) = (self.plan.mesh.dp_rank(self.rank()), self.plan.mesh.dp);
         let sampler = ValidationSampler::new(samples, settings.micro_batch_size, dp)?;
         let device = self.device();
-        let mut batches = Vec::new();
-        for samples in sampler.for_rank(dp_rank)?.flatten() {
-            batches.push(samples.map(|index| data.get(index)).collect::<Result<Vec<_>, _>>()?);
-        }
-        Ok(engine.evaluate(batches.into_iter().enumerate().map(|(index, items)| {
+        let micro_batches: Vec<_> = sampler.for_rank(dp_rank)?.flatten().collect();
+        Ok(engine.evaluate(micro_batches.len(), |index| {
             self.heartbeat.send(&format!("validating, micro-batch {index}"));
-            data.batch(items, &device)
-        }))?)
+            let items = micro_batches[index].clone().map(|sample| data.get(sample));
+            Ok(data.batch(items.collect::<Result<Vec<_>, _>>()?, &device))
+        })?)
     }
 }

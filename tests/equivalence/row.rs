@@ -2,8 +2,8 @@
 
 use brigade::core::plan::PipelineScheduleKind;
 use brigade::core::{
-    Batch, Engine, EngineSettings, Float, Groups, NamedTensor, NonFinite, OptimizerFactory, Precision,
-    Recompute, StepReport, Zero,
+    Batch, Engine, EngineSettings, Evaluation, Float, Groups, NamedTensor, NonFinite, OptimizerFactory,
+    Precision, Recompute, StepReport, Zero,
 };
 use brigade::models::gpt::{Gelu, GptConfig, Targets};
 use burn::optim::{AdamWConfig, LionConfig, SgdConfig, momentum::MomentumConfig};
@@ -80,7 +80,7 @@ pub struct Outcome {
     /// Of the first step; on rank 0.
     pub gradients: Vec<NamedTensor>,
     pub weights: Vec<NamedTensor>,
-    pub validation: f64,
+    pub validation: Evaluation,
 }
 
 impl Row {
@@ -145,7 +145,7 @@ impl Row {
             offload: self.offload.then(brigade_cpu::device),
             sum_group: self.sum_group,
         };
-        let model = config.model(5, &self.device).unwrap();
+        let model = config.model(5, &self.device).unwrap().metric("target_logit", target_logits);
         Engine::new(model, 5, &self.optimizer(), groups, settings)
     }
 
@@ -184,8 +184,9 @@ impl Row {
         let (_, gradients) = engine.gradients(&self.batches(0, &groups), 0).unwrap();
         let reports =
             (0..self.steps).map(|step| engine.step(self.batches(step, &groups), RATE).unwrap()).collect();
-        let own = (0..VALIDATION).filter(|index| index % groups.dp.size() == groups.dp.rank());
-        let validation = engine.evaluate(own.map(|index| self.batch(99, index))).unwrap();
+        let own: Vec<_> =
+            (0..VALIDATION).filter(|index| index % groups.dp.size() == groups.dp.rank()).collect();
+        let validation = engine.evaluate(own.len(), |k| Ok(self.batch(99, own[k]))).unwrap();
         let mut weights = Vec::new();
         for root in 0..ranks {
             let tensors = engine.tensors(root).unwrap();
@@ -195,6 +196,14 @@ impl Row {
         }
         Outcome { reports, gradients, weights, validation }
     }
+}
+
+/// The sum of the logits of the valid targets: numbers of either sign, of which no two meshes add up the same ones first.
+fn target_logits(logits: Tensor<2>, targets: Targets) -> Tensor<1> {
+    let rows = logits.dims()[0];
+    let chosen = logits.gather(1, targets.tokens.reshape([rows, 1])).reshape([rows]);
+    let valid = targets.mask.map_or_else(|| chosen.ones_like(), |mask| mask.reshape([rows]));
+    (chosen * valid).sum_dim(0)
 }
 
 /// bf16 in forward and backward.

@@ -49,4 +49,4 @@ pub use optim::{
 };
 pub use sharding::{FlatLayout, FlatParam, ReduceEvery, ReshardAfterForward, Zero};
 pub use state::{Snapshot, StateReader};
-pub use step::{Batch, Engine, EngineSettings, NonFinite, PairwiseSum, Recompute, StepReport};
+pub use step::{Batch, Engine, EngineSettings, Evaluation, NonFinite, PairwiseSum, Recompute, StepReport};

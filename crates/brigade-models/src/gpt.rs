@@ -205,7 +205,8 @@ impl GptConfig {
         std::iter::once(embedding).chain(layers).chain([head, loss]).collect()
     }
 
-    /// The model with its loss, ready to train: [`GptConfig::chain`] and the cross entropy of the next token.
+    /// The model with its loss, ready to train: [`GptConfig::chain`] and the cross entropy of the next token, with the share of
+    /// tokens that it predicts best as the metric [`ACCURACY`].
     ///
     /// # Errors
     /// As [`GptConfig::check`].
@@ -214,7 +215,7 @@ impl GptConfig {
         seed: u64,
         device: &Device,
     ) -> Result<Model<Tensor<2, Int>, Tensor<2>, Targets>, ShapeError> {
-        Ok(self.chain(seed, device)?.loss(cross_entropy))
+        Ok(self.chain(seed, device)?.loss(cross_entropy).metric(ACCURACY, correct_predictions))
     }
 }
 
@@ -357,6 +358,21 @@ pub fn cross_entropy(logits: Tensor<2>, targets: Targets) -> Tensor<1> {
     };
     // Not `sum`, whose kernels on GPUs add up in an order that changes from run to run.
     counted.sum_dim(0).neg()
+}
+
+/// The metric's name: the share of valid targets to which the model gives the highest logit.
+pub const ACCURACY: &str = "next_token_accuracy";
+
+/// The number of valid targets (shape `[1]`) whose logit is the highest of their row. `logits`: `[rows, vocabulary]`.
+pub fn correct_predictions(logits: Tensor<2>, targets: Targets) -> Tensor<1> {
+    let [rows, _] = logits.dims();
+    let highest = logits.clone().max_dim(1);
+    let correct = logits.gather(1, targets.tokens.reshape([rows, 1])).equal(highest).float().reshape([rows]);
+    let counted = match targets.mask {
+        Some(mask) => correct * mask.reshape([rows]),
+        None => correct,
+    };
+    counted.sum_dim(0)
 }
 
 /// Hugging Face's names of GPT-2's parameters.

@@ -89,7 +89,7 @@ impl<I: Activation, O: Activation> Chain<I, O> {
     /// **sum** (shape `[1]`) of the losses over the valid targets, not their mean. Brigade divides
     /// by the number of valid targets of the whole global batch.
     pub fn loss<T>(self, loss: impl Fn(O, T) -> Tensor<1> + Send + Sync + 'static) -> Model<I, O, T> {
-        Model { chain: self, loss: Arc::new(loss) }
+        Model { chain: self, loss: Arc::new(loss), metrics: Vec::new() }
     }
 
     /// Number of values in all parameters; a shared one counts once.
@@ -299,9 +299,28 @@ pub(crate) type Loss<O, T> = Arc<dyn Fn(O, T) -> Tensor<1> + Send + Sync>;
 pub struct Model<I, O, T> {
     pub(crate) chain: Chain<I, O>,
     pub(crate) loss: Loss<O, T>,
+    pub(crate) metrics: Vec<Metric<O, T>>,
+}
+
+/// A named sum beside the loss.
+pub(crate) struct Metric<O, T> {
+    pub name: String,
+    pub sum: Loss<O, T>,
 }
 
 impl<I: Activation, O: Activation, T> Model<I, O, T> {
+    /// Adds a metric: from the last block's output and a batch's target to a **sum** (shape `[1]`) over the valid targets, as
+    /// the [loss](Chain::loss) is one. Steps and evaluations report it divided by the number of valid targets of the whole
+    /// global batch, with the same bits on any mesh: the ranks' sums are added without rounding. No gradient flows through it.
+    pub fn metric(
+        mut self,
+        name: impl Into<String>,
+        sum: impl Fn(O, T) -> Tensor<1> + Send + Sync + 'static,
+    ) -> Self {
+        self.metrics.push(Metric { name: name.into(), sum: Arc::new(sum) });
+        self
+    }
+
     /// The blocks.
     pub fn chain(&self) -> &Chain<I, O> {
         &self.chain

@@ -15,7 +15,7 @@ use crate::metrics::Clock;
 use crate::metrics::{Bytes, Memory};
 use crate::model::Precision;
 use crate::model::activation::Activation;
-use crate::model::chain::{Chain, Loss, Model};
+use crate::model::chain::{Chain, Loss, Metric, Model};
 use crate::model::ties::Tie;
 use crate::optim::OptimizerFactory;
 use crate::optim::clip_factor;
@@ -93,6 +93,17 @@ impl Default for EngineSettings {
     }
 }
 
+/// What an evaluation found. It is equal on all ranks, to the bit.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Evaluation {
+    /// Mean loss over the valid targets.
+    pub loss: f64,
+    /// The model's [metrics](Model::metric), by name: means over the same targets.
+    pub metrics: BTreeMap<String, f64>,
+    /// Valid targets of all batches.
+    pub targets: u64,
+}
+
 /// What one step did. Loss, norm, targets and whether it was skipped are equal on all ranks, to the bit.
 #[derive(Debug, Clone)]
 pub struct StepReport {
@@ -100,6 +111,8 @@ pub struct StepReport {
     pub step: u64,
     /// Mean loss over the valid targets of the global batch.
     pub loss: f64,
+    /// The model's [metrics](Model::metric), by name: means over the same targets.
+    pub metrics: BTreeMap<String, f64>,
     /// Global gradient norm before clipping.
     pub grad_norm: f64,
     /// Valid targets in the global batch.
@@ -126,6 +139,7 @@ pub(crate) struct Sums {
     pub gradients: Vec<Option<Tensor<1>>>,
     pub grad_norm: f64,
     pub loss: f64,
+    pub metrics: BTreeMap<String, f64>,
     pub targets: f64,
     /// Most micro-batches between forward and backward on this rank.
     pub in_flight: usize,
@@ -138,6 +152,7 @@ pub(crate) struct Sums {
 pub struct Engine<I, O, T> {
     pub(crate) chain: Chain<I, O>,
     pub(crate) loss: Loss<O, T>,
+    pub(crate) metrics: Vec<Metric<O, T>>,
     pub(crate) store: ParameterStore,
     pub(crate) update: Update,
     pub(crate) stage: Stage,
@@ -167,7 +182,7 @@ where
         groups: Groups,
         settings: EngineSettings,
     ) -> Result<Self> {
-        let Model { mut chain, loss } = model;
+        let Model { mut chain, loss, metrics } = model;
         chain.check_names()?;
         let (ties, mesh) = (chain.resolved_ties()?, groups.mesh());
         if let Some(tie) = ties.iter().find(|tie| tie.owner.0 > tie.follower.0) {
@@ -216,6 +231,7 @@ where
         let engine = Self {
             chain,
             loss,
+            metrics,
             store,
             update,
             stage,
@@ -281,7 +297,7 @@ where
         if skipped && !skips {
             return Err(self.not_finite(&batches, &sums));
         }
-        let Sums { gradients, grad_norm, loss, targets, in_flight } = sums;
+        let Sums { gradients, grad_norm, loss, metrics, targets, in_flight } = sums;
         // Until here waits for neighbours are the pipeline's, and so is the wait for the last of them.
         let idle = |what: &str| clock.waits.get(what).copied().unwrap_or_default();
         let bubble = if self.stage.stages > 1 {
@@ -296,6 +312,7 @@ where
         Ok(StepReport {
             step: self.step,
             loss: if targets == 0.0 { f64::NAN } else { loss },
+            metrics,
             grad_norm,
             targets: targets as u64,
             skipped,

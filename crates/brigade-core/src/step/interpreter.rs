@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
 use brigade_plan::{Action, Pass, Stage, StageSchedule, Task, UnshardStep};
-use burn::tensor::Tensor;
+use burn::tensor::{FloatDType, Tensor};
 
 use crate::dist::{Message, Pending, PendingValues};
 use crate::error::{Error, Result};
@@ -13,10 +13,10 @@ use crate::metrics::Clock;
 use crate::model::Float;
 use crate::model::activation::{Activation, Part, Parts, flatten};
 use crate::model::block::NamedBlock;
-use crate::model::chain::{Loss, restore_output};
+use crate::model::chain::{Loss, Metric, restore_output};
 use crate::sharding::store::{ParameterStore, cast, compact};
-use crate::step::engine::Batch;
 use crate::step::gradients::Gradients;
+use crate::step::micro_batches::MicroBatches;
 use crate::step::non_finite::NonFiniteCheck;
 use crate::step::recompute::Recompute;
 use crate::step::tape::{Tape, Upstream, leaves, predict};
@@ -45,9 +45,10 @@ pub(crate) struct Interpreter<'a, I, O, T> {
     pub store: &'a mut ParameterStore,
     pub stage: &'a Stage,
     pub loss: &'a Loss<O, T>,
+    pub metrics: &'a [Metric<O, T>],
     pub recompute: Recompute,
     /// The micro-batches; in an evaluation fewer than the schedule has, where other ranks have more.
-    pub batches: &'a [Batch<I, T>],
+    pub batches: &'a mut dyn MicroBatches<I, T>,
     pub mode: PassMode<'a>,
     pub clock: &'a mut Clock,
     pub state: State,
@@ -60,6 +61,8 @@ pub(crate) struct State {
     pub total: TargetCount,
     /// Loss of each micro-batch, where this rank knows it: divided, if anything divides it.
     pub losses: BTreeMap<usize, Tensor<1>>,
+    /// The metrics of each micro-batch, where this rank computes the loss.
+    pub metrics: BTreeMap<usize, Vec<Tensor<1>>>,
     /// Tensors at the cuts between blocks, in bytes.
     pub activations: Bytes,
     /// Most micro-batches (of a chunk each) between forward and backward.
@@ -139,7 +142,7 @@ where
 
     /// Whether this rank has a micro-batch of this number; in an evaluation it may only help to gather.
     fn takes_part(&self, task: Task) -> bool {
-        task.micro_batch < self.batches.len()
+        task.micro_batch < self.batches.count()
     }
 
     fn needed_by(&self, pass: Pass, task: Task) -> Key {
@@ -151,7 +154,7 @@ where
         let takes_part = self.takes_part(task);
         let mut parts = match place {
             _ if !takes_part => Parts::default(),
-            0 => self.model_input(task.micro_batch),
+            0 => self.model_input(task.micro_batch)?,
             _ => activation(self.incoming((Pass::Forward, place, task.micro_batch))?)?,
         };
         let mut tape = Tape::default();
@@ -200,8 +203,16 @@ where
             PassMode::Evaluate => (output.clone(), None),
             PassMode::Train(_) | PassMode::CheckFinite(_) => tape.loss_input(output),
         };
-        let input = input.map_floats(|flat| cast(flat, burn::tensor::FloatDType::F32));
-        let target = self.batches[task.micro_batch].target.clone();
+        let input = input.map_floats(|flat| cast(flat, FloatDType::F32));
+        let target = self.batches.target(task.micro_batch)?;
+        if !matches!(self.mode, PassMode::CheckFinite(_)) && !self.metrics.is_empty() {
+            let output = output.map_floats(|flat| cast(flat, FloatDType::F32));
+            let value = |metric: &Metric<O, T>| {
+                Ok((metric.sum)(restore_output(self.blocks, output.clone())?, target.clone()).inner())
+            };
+            let values = self.metrics.iter().map(value).collect::<Result<_>>()?;
+            self.state.metrics.insert(task.micro_batch, values);
+        }
         let loss = (self.loss)(restore_output(self.blocks, input)?, target);
         self.clock.forward += started.elapsed();
         if let PassMode::Evaluate = self.mode {
@@ -322,12 +333,12 @@ where
         })
     }
 
-    fn model_input(&self, micro_batch: usize) -> Parts {
-        let parts = flatten(self.batches[micro_batch].input.clone());
-        match self.store.precision.compute {
+    fn model_input(&mut self, micro_batch: usize) -> Result<Parts> {
+        let parts = flatten(self.batches.input(micro_batch)?);
+        Ok(match self.store.precision.compute {
             Float::F32 => parts,
             compute => parts.map_floats(|flat| cast(flat, compute.dtype())),
-        }
+        })
     }
 
     /// A graph that is kept would keep gathered parameters that are to be freed.

@@ -5,6 +5,8 @@ pub(crate) mod engine;
 mod gradients;
 mod initialization;
 mod interpreter;
+mod metric_sums;
+mod micro_batches;
 mod non_finite;
 mod pass;
 mod recompute;
@@ -13,5 +15,5 @@ mod tied_gradients;
 mod update;
 
 pub use accumulation::PairwiseSum;
-pub use engine::{Batch, Engine, EngineSettings, NonFinite, StepReport};
+pub use engine::{Batch, Engine, EngineSettings, Evaluation, NonFinite, StepReport};
 pub use recompute::Recompute;

@@ -1,21 +1,24 @@
 //! One pass of all ranks over the global batch, and what they learn from it together.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use brigade_plan::Pipeline;
 use burn::tensor::Tensor;
 
-use crate::error::{Error, Result};
+use crate::error::{BoxError, Error, Result};
 use crate::metrics::Clock;
 use crate::model::activation::Activation;
 use crate::optim::tile;
 use crate::optim::{ExactSum, WORDS};
 use crate::optim::{exact_sum, squares};
 use crate::step::accumulation::PairwiseSum;
-use crate::step::engine::{Batch, Engine, Sums};
+use crate::step::engine::{Batch, Engine, Evaluation, Sums};
 use crate::step::gradients::Gradients;
 use crate::step::interpreter::{Interpreter, PassMode, State, TargetCount};
+use crate::step::metric_sums::MetricSums;
+use crate::step::micro_batches::{Given, Loaded, MicroBatches};
 use crate::step::non_finite::{NonFiniteCheck, first};
 use brigade_plan::StageSchedule;
 
@@ -56,7 +59,7 @@ where
 
     fn run(
         &mut self,
-        batches: &[Batch<I, T>],
+        batches: &mut dyn MicroBatches<I, T>,
         schedule: &StageSchedule,
         mode: PassMode<'_>,
         total: TargetCount,
@@ -67,6 +70,7 @@ where
             store: &mut self.store,
             stage: &self.stage,
             loss: &self.loss,
+            metrics: &self.metrics,
             recompute: self.settings.recompute,
             batches,
             mode,
@@ -93,7 +97,8 @@ where
             false => TargetCount::Unasked,
         };
         let mut gradients = Gradients::new(&self.store, self.settings.sum_group, self.memory.gradients);
-        let state = self.run(batches, &schedule, PassMode::Train(&mut gradients), total, clock)?;
+        let state =
+            self.run(&mut Given(batches), &schedule, PassMode::Train(&mut gradients), total, clock)?;
         let peak = self.memory.activations.peak.max(state.activations.peak);
         self.memory.activations = crate::metrics::Bytes { peak, ..state.activations };
         let (gradients, bytes) = gradients.finish(&self.store, clock)?;
@@ -109,14 +114,18 @@ where
 
         let mut words = vec![valid as f64];
         words.extend(losses(&state, batches.len())?);
+        let mut metrics = MetricSums::new(self.metrics.len());
+        metrics.add(&state.metrics)?;
+        words.extend(metrics.words());
         words.extend(norm.to_words());
         let pending = self.store.groups.world.all_gather_scalars(words);
         let all = clock.waiting("all_gather_scalars", || pending.wait())?;
         let mut norm = ExactSum::default();
         all.iter().for_each(|words| norm.merge(&ExactSum::from_words(&words[words.len() - WORDS..])));
         let (targets, loss) = self.agreed_loss(&all, batches.len());
+        let metrics = self.agreed_metrics(&all, batches.len(), targets);
         let in_flight = state.most_in_flight;
-        Ok(Sums { gradients, grad_norm: norm.value().sqrt(), loss, targets, in_flight })
+        Ok(Sums { gradients, grad_norm: norm.value().sqrt(), loss, metrics, targets, in_flight })
     }
 
     /// The part of a gradient whose squares this rank counts: what other ranks hold as well, one counts.
@@ -147,6 +156,14 @@ where
         (last.iter().map(|words| words[0]).sum(), f64::from(loss.finish(|a, b| a + b).unwrap_or(0.0)))
     }
 
+    /// The means of the model's metrics, from what each rank of the last stage has behind its `count` losses.
+    fn agreed_metrics(&self, all: &[Vec<f64>], count: usize, targets: f64) -> BTreeMap<String, f64> {
+        let mut sums = MetricSums::new(self.metrics.len());
+        let range = 1 + count..1 + count + MetricSums::words_of(self.metrics.len());
+        self.last_stage(all).iter().for_each(|words| sums.merge(&words[range.clone()]));
+        sums.means(self.metrics.iter().map(|metric| metric.name.as_str()), targets)
+    }
+
     /// The words of the ranks that hold the model's last block, in the order of their data-parallel rank.
     fn last_stage<'w>(&self, all: &'w [Vec<f64>]) -> &'w [Vec<f64>] {
         let dp = self.store.groups.dp.size();
@@ -154,29 +171,39 @@ where
         &all[stage * dp..(stage + 1) * dp]
     }
 
-    /// Mean loss over the valid targets of all ranks' batches, without training. All ranks call it
-    /// together, those of the same pipeline with the same batches; one that has no batch passes none.
+    /// Loss and metrics over all ranks' batches, without training. All ranks call it together, those of the same pipeline
+    /// with the same batches. This rank has `count` of them, or none; `load` makes one of them, shortly before it is used,
+    /// and not on stages that need neither inputs nor targets.
     ///
     /// # Errors
-    /// As [`Engine::step`], and those of the batches.
-    pub fn evaluate(&mut self, batches: impl IntoIterator<Item = Batch<I, T>>) -> Result<f64> {
-        let batches: Vec<_> = batches.into_iter().collect();
-        let counts = self.store.groups.world.all_gather_scalars(vec![batches.len() as f64]).wait()?;
-        let count = counts.iter().map(|count| count[0] as usize).max().unwrap_or(0);
-        let schedule = self.schedule(count, false)?;
+    /// As [`Engine::step`], and those of `load`.
+    pub fn evaluate(
+        &mut self,
+        count: usize,
+        mut load: impl FnMut(usize) -> Result<Batch<I, T>, BoxError>,
+    ) -> Result<Evaluation> {
+        let counts = self.store.groups.world.all_gather_scalars(vec![count as f64]).wait()?;
+        let most = counts.iter().map(|count| count[0] as usize).max().unwrap_or(0);
+        let schedule = self.schedule(most, false)?;
         let mut clock = Clock::default();
-        let state = self.run(&batches, &schedule, PassMode::Evaluate, TargetCount::Unasked, &mut clock)?;
-        let valid: usize = batches.iter().map(|batch| batch.valid_targets).sum();
-        let mut words = vec![valid as f64];
-        words.extend(losses(&state, count)?);
+        let mut batches = Loaded::new(count, self.stage.is_last(), &mut load);
+        let state =
+            self.run(&mut batches, &schedule, PassMode::Evaluate, TargetCount::Unasked, &mut clock)?;
+        let mut words = vec![batches.valid_targets as f64];
+        words.extend(losses(&state, most)?);
+        let mut metrics = MetricSums::new(self.metrics.len());
+        metrics.add(&state.metrics)?;
+        words.extend(metrics.words());
         let all = self.store.groups.world.all_gather_scalars(words).wait()?;
         let last = self.last_stage(&all);
         let mut sum = PairwiseSum::new();
-        for k in 0..count {
+        for k in 0..most {
             last.iter().for_each(|words| sum.push(words[1 + k], |a, b| a + b));
         }
-        let valid: f64 = last.iter().map(|words| words[0]).sum();
-        Ok(sum.finish(|a, b| a + b).unwrap_or(0.0) / valid)
+        let targets: f64 = last.iter().map(|words| words[0]).sum();
+        let metrics = self.agreed_metrics(&all, most, targets);
+        let loss = sum.finish(|a, b| a + b).unwrap_or(0.0) / targets;
+        Ok(Evaluation { loss, metrics, targets: targets as u64 })
     }
 
     /// Runs the step's micro-batches again, without reducing anything, and agrees with the others on the
@@ -190,7 +217,13 @@ where
         let mut check = NonFiniteCheck::default();
         let found = self.schedule(batches.len(), true).and_then(|schedule| {
             let total = TargetCount::Known(sums.targets);
-            self.run(batches, &schedule, PassMode::CheckFinite(&mut check), total, &mut Clock::default())?;
+            self.run(
+                &mut Given(batches),
+                &schedule,
+                PassMode::CheckFinite(&mut check),
+                total,
+                &mut Clock::default(),
+            )?;
             self.store.groups.world.all_gather_scalars(check.to_words()).wait()
         });
         let names = |block: usize| self.chain.blocks.get(block).map_or_else(String::new, |b| b.name.clone());
