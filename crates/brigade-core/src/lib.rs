@@ -34,15 +34,14 @@ mod step;
 
 pub use brigade_plan as plan;
 pub use brigade_plan::CHUNK;
+pub use brigade_random::keyed_seed;
 pub use dist::{
     CollectiveKind, Collectives, Groups, Mesh, Message, Pending, PendingTensor, PendingValues,
     ReshardedBuffer, SingleRankGroup, Traffic, UnshardedBuffer,
 };
 pub use error::{BoxError, Error, NonFiniteLocation, Result};
 pub use metrics::{Bytes, Clock, Memory, WAITS};
-pub use model::{
-    Activation, Block, Chain, Float, Model, NamedTensor, Part, Parts, Precision, initialize, keyed_seed,
-};
+pub use model::{Activation, Block, Chain, Float, Model, NamedTensor, Part, Parts, Precision, initialize};
 pub use optim::{
     Elementwise, FlatOptimizer, FlatState, LearningRateScaling, LrScheduler, LrSchedulerKind,
     OptimizerFactory, SavedState, clip_factor,

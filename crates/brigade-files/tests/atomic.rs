@@ -128,33 +128,14 @@ fn what_a_killed_writer_left_is_removed_and_what_is_being_written_stays() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_disk_that_fills_keeps_nothing_but_what_was_there() {
-    use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
-    use rustix::thread::{UnshareFlags, unshare_unsafe};
-
-    let folder = tempfile::tempdir().unwrap();
-    let small_disk = || {
-        // SAFETY: only mounts are the thread's own from here on; files stay shared.
-        unsafe { unshare_unsafe(UnshareFlags::NEWNS)? };
-        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
-        mount("brigade-test", folder.path(), "tmpfs", MountFlags::empty(), c"size=256k")
-    };
-    let test = || {
-        if let Err(error) = small_disk() {
-            println!("skipped: no file system can be mounted here ({error})");
-            return;
-        }
-        let target = folder.path().join("a");
+    brigade_testing::on_small_disk(256, |folder| {
+        let target = folder.join("a");
         write_atomic(&target, b"before").unwrap();
         let error = write_atomic(&target, &[0; 300 << 10]).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
-        assert_eq!(
-            (fs::read(&target).unwrap(), names(folder.path())),
-            (b"before".to_vec(), vec!["a".into()])
-        );
+        assert_eq!((fs::read(&target).unwrap(), names(folder)), (b"before".to_vec(), vec!["a".into()]));
         write_atomic(&target, &[0; 200 << 10]).unwrap();
-    };
-    // The mount ends with the thread.
-    std::thread::scope(|scope| scope.spawn(test).join()).unwrap();
+    });
 }
 
 #[test]

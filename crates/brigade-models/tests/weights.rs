@@ -107,22 +107,8 @@ fn a_file_that_is_not_whole_leaves_nothing_and_says_what_is_wrong() {
 #[cfg(target_os = "linux")]
 #[test]
 fn the_disk_needs_room_for_one_file_and_a_full_one_keeps_the_former() {
-    use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
-    use rustix::thread::{UnshareFlags, unshare_unsafe};
-
-    let folder = tempfile::tempdir().unwrap();
-    let small_disk = || {
-        // SAFETY: only mounts are the thread's own from here on; files stay shared.
-        unsafe { unshare_unsafe(UnshareFlags::NEWNS)? };
-        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
-        mount("brigade-test", folder.path(), "tmpfs", MountFlags::empty(), c"size=1m")
-    };
-    let test = || {
-        if let Err(error) = small_disk() {
-            println!("skipped: no file system can be mounted here ({error})");
-            return;
-        }
-        let path = folder.path().join("model.safetensors");
+    brigade_testing::on_small_disk(1024, |folder| {
+        let path = folder.join("model.safetensors");
         let large = |count: usize| {
             let part = |name: &str| NamedTensor {
                 name: name.into(),
@@ -136,9 +122,7 @@ fn the_disk_needs_room_for_one_file_and_a_full_one_keeps_the_former() {
         let WeightsError::Io { source, .. } = &error else { panic!("{error}") };
         assert_eq!(source.kind(), std::io::ErrorKind::StorageFull);
         assert!(error.to_string().contains("model.safetensors"), "{error}");
-        assert_eq!(names_in(folder.path()), ["model.safetensors"]);
+        assert_eq!(names_in(folder), ["model.safetensors"]);
         assert_eq!(std::fs::read(&path).unwrap(), expected(&large(768 << 10)));
-    };
-    // The mount ends with the thread.
-    std::thread::scope(|scope| scope.spawn(test).join()).unwrap();
+    });
 }

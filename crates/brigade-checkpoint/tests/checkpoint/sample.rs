@@ -6,6 +6,7 @@ use brigade_checkpoint::{
     Checkpoint, Manifest, PARAMETERS, ParameterMetadata, RankShard, Result, Scalar, StagingDir, Storage,
     TrainState, UnitMetadata, WriteItem, WriteResult, publish, write_shard,
 };
+use brigade_random::keyed;
 use proptest::prelude::*;
 
 /// The values of every slot: by unit and slot.
@@ -19,18 +20,18 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Units of the given lengths; all values differ, and those of different `seed`s, too.
+    /// Units of the given lengths; the values are random bits, others for another `seed`.
     pub fn new(lengths: &[usize], seed: u32) -> Self {
         let mut values = Values::new();
-        let mut next = seed.wrapping_mul(0x9E37_79B9);
+        let mut drawn = 0;
         let units = lengths.iter().enumerate().map(|(index, &elements)| {
             let name = format!("block.{index}");
             let slots: &[&str] =
                 if index % 3 == 2 { &[PARAMETERS] } else { &[PARAMETERS, "moment_1", "moment_2"] };
             for slot in slots {
                 let numbers = (0..elements).map(|_| {
-                    next = next.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                    f32::from_bits(next)
+                    drawn += 1;
+                    f32::from_bits(keyed(seed.into(), drawn) as u32)
                 });
                 values.insert((name.clone(), (*slot).into()), numbers.collect());
             }
@@ -66,7 +67,7 @@ impl Sample {
     /// Cuts every slot at the given fractions of 256, and deals the items to `ranks` ranks.
     pub fn cut(&self, cuts: &[u8], ranks: usize) -> Vec<RankShard> {
         let mut shards = vec![RankShard::default(); ranks];
-        let mut dealt = 0u32;
+        let mut dealt = 0;
         for ((unit, slot), values) in &self.values {
             let mut points: Vec<_> = cuts.iter().map(|&cut| usize::from(cut) * values.len() / 256).collect();
             points.extend([0, values.len()]);
@@ -74,7 +75,7 @@ impl Sample {
             for pair in points.windows(2) {
                 let values = values[pair[0]..pair[1]].to_vec();
                 let item = WriteItem { unit: unit.clone(), slot: slot.clone(), start: pair[0], values };
-                let rank = (dealt.wrapping_mul(0x9E37_79B1) >> 16) as usize % ranks;
+                let rank = keyed(0, dealt) as usize % ranks;
                 shards[rank].items.push(item);
                 dealt += 1;
             }

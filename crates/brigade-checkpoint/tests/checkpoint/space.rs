@@ -84,22 +84,8 @@ impl Behaviour for Silent {}
 #[cfg(target_os = "linux")]
 #[test]
 fn a_real_disk_that_fills() {
-    use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
-    use rustix::thread::{UnshareFlags, unshare_unsafe};
-
-    let folder = tempfile::tempdir().unwrap();
-    let small_disk = || {
-        // SAFETY: only mounts are the thread's own from here on; files stay shared.
-        unsafe { unshare_unsafe(UnshareFlags::NEWNS)? };
-        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
-        mount("brigade-test", folder.path(), "tmpfs", MountFlags::empty(), c"size=256k")
-    };
-    let test = || {
-        if let Err(error) = small_disk() {
-            println!("skipped: no file system can be mounted here ({error})");
-            return;
-        }
-        let storage: Arc<dyn Storage> = Arc::new(LocalStorage::new(folder.path().join("checkpoints")));
+    brigade_testing::on_small_disk(256, |folder| {
+        let storage: Arc<dyn Storage> = Arc::new(LocalStorage::new(folder.join("checkpoints")));
         let old = Sample::new(&[5_000], 1);
         old.save(&*storage, 1, 1).unwrap();
         let new = Sample::new(&[20_000], 2);
@@ -110,7 +96,5 @@ fn a_real_disk_that_fills() {
         assert!(storage.unpublished().unwrap().is_empty());
         assert!(old.is_in(&Checkpoint::open(storage.clone(), 1).unwrap()).unwrap());
         old.save(&*storage, 2, 1).unwrap();
-    };
-    // The mount ends with the thread.
-    std::thread::scope(|scope| scope.spawn(test).join()).unwrap();
+    });
 }

@@ -1,9 +1,10 @@
 //! Groups of ranks and what they can do together.
 
-use crate::group::number::hash;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+use brigade_random::keyed_bytes;
 
 use crate::Result;
 use crate::error::Error;
@@ -186,7 +187,7 @@ impl Group {
     /// # Panics
     /// If a member is not below [`size`](Self::size).
     pub fn external_recorder(&self, name: &str, color: u64, members: &[usize]) -> ExternalRecorder {
-        let number = hash(hash(self.spec().group, name.as_bytes()), &color.to_le_bytes());
+        let number = keyed_bytes(keyed_bytes(self.spec().group, name.as_bytes()), &color.to_le_bytes());
         let members: Vec<usize> = members.iter().map(|member| self.global_rank(*member)).collect();
         ExternalRecorder::new(self.0.progress.context.recorder.clone(), number, name, &members)
     }

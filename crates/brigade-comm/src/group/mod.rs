@@ -2,6 +2,5 @@
 
 mod calls;
 pub(crate) mod handle;
-mod number;
 mod split;
 pub(crate) mod threads;

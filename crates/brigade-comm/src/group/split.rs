@@ -1,7 +1,8 @@
 //! Groups of some of a group's ranks.
 
+use brigade_random::keyed_bytes;
+
 use super::handle::Group;
-use super::number::hash;
 use crate::Result;
 use crate::op::call::OpType;
 use crate::progress::context::GroupSpec;
@@ -14,7 +15,7 @@ impl Group {
         let mut splits = lock(&self.0.splits);
         let GroupSpec { group, rank, members, .. } = self.spec();
         let mut rows = vec![[0i64; 3]; self.size()];
-        rows[*rank] = [color.into(), key.into(), hash(0, name.as_bytes()) as i64];
+        rows[*rank] = [color.into(), key.into(), keyed_bytes(0, name.as_bytes()) as i64];
         self.all_gather_in_place(rows.as_flattened_mut())?;
         let mut chosen: Vec<usize> =
             (0..rows.len()).filter(|member| rows[*member][0] == i64::from(color)).collect();
@@ -25,7 +26,7 @@ impl Group {
                 format!("split by color {color}: this rank names the group \"{name}\", rank {other} another");
             return Err(self.refuse(OpType::AllGather, reason));
         }
-        let number = hash(hash(*group, &splits.to_le_bytes()), &color.to_le_bytes());
+        let number = keyed_bytes(keyed_bytes(*group, &splits.to_le_bytes()), &color.to_le_bytes());
         *splits += 1;
         let spec = GroupSpec {
             group: number,

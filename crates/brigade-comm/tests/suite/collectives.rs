@@ -28,8 +28,7 @@ trait Sample: Element + PartialEq + std::fmt::Debug {
 }
 
 fn noise(rank: usize, i: usize) -> u64 {
-    let x = (rank as u64 * 0x9e37_79b9 + i as u64 + 1).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    (x ^ x >> 29).wrapping_mul(0x94d0_49bb_1331_11eb) >> 11
+    brigade_random::keyed(rank as u64, i as u64) >> 11
 }
 
 /// The invariant, word for word.

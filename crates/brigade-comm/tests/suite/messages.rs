@@ -14,7 +14,7 @@ on_every_transport!(
 const MIB: usize = 1 << 20;
 
 fn content(from: usize, size: usize) -> Vec<u8> {
-    (0..size).map(|i| ((i + 31 * from + size).wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+    (0..size).map(|i| brigade_random::keyed((from << 32 | size) as u64, i as u64) as u8).collect()
 }
 
 fn messages_of_any_size_arrive_in_order(kind: Kind) {

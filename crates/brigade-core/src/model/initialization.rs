@@ -2,22 +2,10 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use brigade_random::keyed_seed;
 use burn::module::Module;
 
 use crate::model::parameters;
-
-/// A 64-bit seed for one mode of one run: FNV-1a over the text, mixed with the run's seed by
-/// the finalizer of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number
-/// generators", 2014).
-pub fn keyed_seed(seed: u64, key: &str) -> u64 {
-    let hash = key.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    let mut x = hash ^ seed.wrapping_add(0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
-}
 
 /// Gives every parameter of a module that has no value yet its initial value, drawn by its own
 /// initializer from a generator seeded by (`seed`, `prefix` + path). Parameters that have values

@@ -11,5 +11,5 @@ pub(crate) mod ties;
 pub use activation::{Activation, Part, Parts};
 pub use block::Block;
 pub use chain::{Chain, Model, NamedTensor};
-pub use initialization::{initialize, keyed_seed};
+pub use initialization::initialize;
 pub use precision::{Float, Precision};

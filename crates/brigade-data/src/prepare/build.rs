@@ -1,12 +1,14 @@
 //! Tokenizing a corpus into a folder.
 
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use brigade_random::keyed;
 
 use super::{COUNTS_FILE, DataCounts, PrepareOptions, StoredCounts, TOKENIZER_FILE, TRAIN, VALIDATION};
 use crate::corpus::{TextChunk, chunks};
 use crate::prepare::cache::{HashedFile, write_synced};
-use crate::prepare::parallel::ordered_map;
-use crate::sampling::mix_pair;
+use crate::prepare::parallel::Workers;
 use crate::tokenizer::Encoder;
 use crate::{Error, Progress, Result, TRAINING_SAMPLE_BYTES, TokenWriter, Tokenizer, TokenizerSpec};
 
@@ -21,7 +23,7 @@ pub(super) fn entry(
     settings: &PrepareOptions,
     given: Option<Tokenizer>,
     files: &[HashedFile],
-    threads: usize,
+    workers: &Workers,
     folder: &Path,
     progress: &dyn Progress,
 ) -> Result<()> {
@@ -35,7 +37,7 @@ pub(super) fn entry(
 
     let mut splits = Splits::create(settings, &tokenizer, folder)?;
     progress.start(files.iter().map(|file| file.stamp.size).sum(), "tokenizing");
-    tokenize(&tokenizer, files, threads, &mut splits, &mut counts, progress)?;
+    tokenize(&tokenizer, files, workers, &mut splits, &mut counts, progress)?;
     progress.finish();
     splits.balance(settings, files.len(), &mut counts)?;
     splits.finish(&mut counts)?;
@@ -58,7 +60,7 @@ fn trained(
     progress: &dyn Progress,
 ) -> Result<Tokenizer> {
     let mut order: Vec<usize> = (0..files.len()).collect();
-    order.sort_unstable_by_key(|&index| (mix_pair(0, index as u64), index));
+    order.sort_unstable_by_key(|&index| (keyed(0, index as u64), index));
     let share = (TRAINING_SAMPLE_BYTES / files.len().max(1) as u64).max(SAMPLE_FILE_BYTES);
     let available: u64 = files.iter().map(|file| file.stamp.size.min(share)).sum();
     progress.start(available.min(TRAINING_SAMPLE_BYTES), "training the tokenizer");
@@ -99,12 +101,12 @@ fn trained(
 fn tokenize(
     tokenizer: &Tokenizer,
     files: &[HashedFile],
-    threads: usize,
+    workers: &Workers,
     splits: &mut Splits,
     counts: &mut DataCounts,
     progress: &dyn Progress,
 ) -> Result<()> {
-    let mut encoders: Vec<Encoder> = (0..threads).map(|_| tokenizer.encoder()).collect();
+    let encoders = Encoders { tokenizer, idle: Mutex::default() };
     let (mut batch, mut bytes) = (Vec::new(), 0);
     for file in files {
         for chunk in chunks(&file.file)? {
@@ -113,31 +115,47 @@ fn tokenize(
             batch.push(chunk);
             if bytes >= BATCH_BYTES {
                 counts.text_bytes += bytes as u64;
-                encode_batch(&mut encoders, &batch, splits, progress)?;
+                encode_batch(workers, &encoders, &batch, splits, progress)?;
                 batch.clear();
                 bytes = 0;
             }
         }
     }
     counts.text_bytes += bytes as u64;
-    encode_batch(&mut encoders, &batch, splits, progress)
+    encode_batch(workers, &encoders, &batch, splits, progress)
 }
 
 fn encode_batch(
-    encoders: &mut [Encoder],
+    workers: &Workers,
+    encoders: &Encoders,
     batch: &[TextChunk],
     splits: &mut Splits,
     progress: &dyn Progress,
 ) -> Result<()> {
-    let encoded = ordered_map(encoders, batch, |encoder, chunk| {
-        let mut ids = Vec::with_capacity(chunk.text.len() / 2);
-        encoder.encode(&chunk.text, &mut ids).map(|()| ids)
-    });
+    let encoded = workers.map(batch, |chunk| encoders.encode(&chunk.text));
     for (chunk, ids) in batch.iter().zip(encoded) {
         splits.push(&ids?, chunk)?;
         progress.advance(chunk.source_bytes);
     }
     Ok(())
+}
+
+/// Encoders that keep the words they know from one text to the next: as many as texts are encoded at once.
+struct Encoders<'a> {
+    tokenizer: &'a Tokenizer,
+    idle: Mutex<Vec<Encoder>>,
+}
+
+impl Encoders<'_> {
+    fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = idle().pop();
+        let mut encoder = known.unwrap_or_else(|| self.tokenizer.encoder());
+        let mut ids = Vec::with_capacity(text.len() / 2);
+        encoder.encode(text, &mut ids)?;
+        idle().push(encoder);
+        Ok(ids)
+    }
 }
 
 /// The two splits while documents are dealt out to them.
@@ -170,7 +188,7 @@ impl Splits {
     /// Adds a chunk of the document at hand. Documents without a token are skipped. The first document is always for
     /// training, so that there is something to train on.
     fn push(&mut self, ids: &[u32], chunk: &TextChunk) -> Result<()> {
-        let for_validation = self.documents > 0 && mix_pair(self.seed, self.documents) < self.threshold;
+        let for_validation = self.documents > 0 && keyed(self.seed, self.documents) < self.threshold;
         let split = if for_validation { &mut self.validation } else { &mut self.train };
         split.push(ids, chunk.masked)?;
         self.in_document += ids.len() as u64;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use self::cache::{CacheEntry, FileLock, HashedFile, hashed_files};
-use self::parallel::thread_count;
+use self::parallel::Workers;
 use crate::dataset::{FORMAT_VERSION, TokenFile};
 use crate::{Corpus, Error, Progress, Result, SequenceLayout, TokenSequences, Tokenizer, TokenizerSpec};
 
@@ -85,7 +85,7 @@ impl PrepareOptions {
         place: &CacheEntry,
         given: Option<Tokenizer>,
         files: &[HashedFile],
-        threads: usize,
+        workers: &Workers,
         progress: &dyn Progress,
     ) -> Result<(CachedData, bool)> {
         let _lock = self.lock(place, progress)?;
@@ -96,7 +96,7 @@ impl PrepareOptions {
         if place.folder().exists() {
             tracing::warn!("building the token cache again: {error}");
         }
-        place.build(|folder| build::entry(self, given, files, threads, folder, progress))?;
+        place.build(|folder| build::entry(self, given, files, workers, folder, progress))?;
         Ok((CachedData::open(&place.folder())?, false))
     }
 
@@ -143,12 +143,12 @@ pub fn prepare(settings: &PrepareOptions, progress: &dyn Progress) -> Result<Pre
         TokenizerSpec::File(path) => Some(Tokenizer::from_file(path)?),
         TokenizerSpec::Bytes | TokenizerSpec::Bpe(_) => None,
     };
-    let threads = thread_count(settings.threads);
-    let files = hashed_files(&settings.corpus, cache, threads, progress)?;
+    let workers = Workers::start(settings.threads)?;
+    let files = hashed_files(&settings.corpus, cache, &workers, progress)?;
     let place = CacheEntry::new(cache, settings.key(&files, given.as_ref()));
     let (entry, from_cache) = match CachedData::open(&place.folder()) {
         Ok(entry) => (entry, true),
-        Err(_) => settings.wait_or_build(&place, given, &files, threads, progress)?,
+        Err(_) => settings.wait_or_build(&place, given, &files, &workers, progress)?,
     };
     entry.prepared(settings, &files, place.folder(), from_cache, begin)
 }

@@ -1,56 +1,61 @@
-//! An ordered parallel map.
+//! An ordered parallel map on threads of our own.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use rayon::iter::{IndexedParallelIterator, IntoParallelRefIterator, ParallelIterator};
+use rayon::{ThreadPool, ThreadPoolBuilder};
 
-/// The number of threads that `requested` stands for: 0 means one a core.
-pub(crate) fn thread_count(requested: usize) -> usize {
-    match requested {
-        0 => std::thread::available_parallelism().map_or(1, |cores| cores.get()),
-        threads => threads,
-    }
+use crate::error::{Error, Result};
+
+/// Threads that work on one list of items at a time. They are a pool of their own, so that the number of threads that was
+/// asked for is kept, and what others do on the process's global pool neither waits for this work nor delays it.
+pub(crate) struct Workers {
+    pool: ThreadPool,
 }
 
-/// `work(worker, item)` for every item, one thread per worker; the results stand in the order of the items.
-///
-/// A worker is state that one thread keeps from item to item, such as a cache.
-pub(crate) fn ordered_map<W: Send, T: Sync, R: Send>(
-    workers: &mut [W],
-    items: &[T],
-    work: impl Fn(&mut W, &T) -> R + Sync,
-) -> Vec<R> {
-    let next = AtomicUsize::new(0);
-    let done = Mutex::new(Vec::with_capacity(items.len()));
-    std::thread::scope(|scope| {
-        for worker in workers.iter_mut().take(items.len()) {
-            scope.spawn(|| {
-                loop {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(item) = items.get(index) else { break };
-                    let result = work(worker, item);
-                    done.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push((index, result));
-                }
-            });
+impl Workers {
+    /// Starts `threads` threads; 0 means one for each core.
+    pub(crate) fn start(threads: usize) -> Result<Self> {
+        let threads = match threads {
+            0 => std::thread::available_parallelism().map_or(1, |cores| cores.get()),
+            threads => threads,
+        };
+        let named =
+            ThreadPoolBuilder::new().num_threads(threads).thread_name(|index| format!("prepare-{index}"));
+        match named.build() {
+            Ok(pool) => Ok(Self { pool }),
+            Err(error) => {
+                Err(Error::io("start threads for", "the preparation of data", std::io::Error::other(error)))
+            }
         }
-    });
-    let mut done = done.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
-    done.sort_unstable_by_key(|(index, _)| *index);
-    done.into_iter().map(|(_, result)| result).collect()
+    }
+
+    /// `work(item)` for every item; the results have the order of the items.
+    pub(crate) fn map<T: Sync, R: Send>(&self, items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+        self.pool.install(|| items.par_iter().with_max_len(1).map(&work).collect())
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+    use std::sync::{Barrier, Mutex};
+
     use super::*;
 
     #[test]
-    fn results_stand_in_the_order_of_the_items() {
+    fn results_have_the_order_of_the_items() {
         let items: Vec<u64> = (0..1000).collect();
-        let mut calls = [0u64; 3];
-        let doubled = ordered_map(&mut calls, &items, |calls, item| {
-            *calls += 1;
-            item * 2
-        });
+        let doubled = Workers::start(3).unwrap().map(&items, |item| item * 2);
         assert_eq!(doubled, (0..1000).map(|item| item * 2).collect::<Vec<u64>>());
-        assert_eq!(calls.iter().sum::<u64>(), 1000);
+    }
+
+    #[test]
+    fn as_many_threads_work_as_were_asked_for() {
+        let (all, threads) = (Barrier::new(3), Mutex::new(HashSet::new()));
+        // Each item waits until all are being worked on.
+        Workers::start(3).unwrap().map(&[(); 3], |()| {
+            all.wait();
+            threads.lock().unwrap().insert(std::thread::current().id());
+        });
+        assert_eq!(threads.into_inner().unwrap().len(), 3);
     }
 }

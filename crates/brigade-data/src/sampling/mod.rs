@@ -5,6 +5,5 @@ mod sampler;
 mod validation;
 
 pub use permutation::Permutation;
-pub(crate) use permutation::mix_pair;
 pub use sampler::Sampler;
 pub use validation::ValidationSampler;

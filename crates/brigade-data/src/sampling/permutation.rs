@@ -6,30 +6,15 @@
 //! permutation's cycle returns to its start, this ends, after fewer than 4 rounds on average, and is a bijection on
 //! `0..len`.
 //!
-//! The round function is the finalizer of SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number
-//! Generators", 2014; constants by David Stafford, variant 13), in which every input bit changes every output bit
-//! with a probability near one half.
+//! The round function is [`brigade_random::mix`].
+
+use brigade_random::{keyed, mix};
 
 /// Feistel rounds. Four suffice for a strong pseudo-random permutation of large domains (Luby and Rackoff, 1988);
 /// small domains need more.
 const ROUNDS: usize = 8;
 
-/// The golden ratio in 64 bits: an odd increment whose multiples differ in all bits.
-const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
-
-/// The finalizer of SplitMix64: a bijection of 64 bits that mixes them well.
-pub(crate) fn mix(mut x: u64) -> u64 {
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
-}
-
-/// A hash of a pair: different pairs (`seed`, `value`) give unrelated results.
-pub(crate) fn mix_pair(seed: u64, value: u64) -> u64 {
-    mix(mix(seed.wrapping_add(GOLDEN)).wrapping_add(value.wrapping_mul(GOLDEN)))
-}
-
-/// A bijection on `0..len`, one of many that (`seed`, `stream`) chooses from.
+/// A bijection on `0..len`, one of many that (`seed`, `epoch`) chooses from.
 #[derive(Debug, Clone)]
 pub struct Permutation {
     len: u64,
@@ -38,14 +23,14 @@ pub struct Permutation {
 }
 
 impl Permutation {
-    /// The permutation of `0..len` for this `seed` and `stream` (for the sampler: the epoch).
-    pub fn new(len: u64, seed: u64, stream: u64) -> Self {
+    /// The permutation of `0..len` for this `seed` and `epoch`.
+    pub fn new(len: u64, seed: u64, epoch: u64) -> Self {
         let bits = u64::BITS - len.saturating_sub(1).leading_zeros();
-        let key = mix_pair(seed, stream);
+        let key = keyed(seed, epoch);
         Self {
             len,
             half_bits: bits.div_ceil(2).max(1),
-            keys: std::array::from_fn(|round| mix_pair(key, round as u64)),
+            keys: std::array::from_fn(|round| keyed(key, round as u64)),
         }
     }
 

@@ -103,26 +103,12 @@ fn an_earlier_run_is_not_overwritten() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_ends_the_run_or_leaves_gaps() {
-    use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
-    use rustix::thread::{UnshareFlags, unshare_unsafe};
-
-    let folder = tempfile::tempdir().unwrap();
-    let small_disk = || {
-        // SAFETY: only mounts are the thread's own from here on; files stay shared.
-        unsafe { unshare_unsafe(UnshareFlags::NEWNS)? };
-        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
-        mount("brigade-test", folder.path(), "tmpfs", MountFlags::empty(), c"size=64k")
-    };
-    let test = || {
-        if let Err(error) = small_disk() {
-            println!("skipped: no file system can be mounted here ({error})");
-            return;
-        }
+    brigade_testing::on_small_disk(64, |folder| {
         for goes_on in [false, true] {
             let shown = Shared::default();
             let options = ReporterOptions { goes_on, overwrite: true, log_every: 100, ..options() };
-            let mut reporter = Reporter::create_on(folder.path(), options, Box::new(shown.clone())).unwrap();
-            let filler = folder.path().join("filler");
+            let mut reporter = Reporter::create_on(folder, options, Box::new(shown.clone())).unwrap();
+            let filler = folder.join("filler");
             let mut step = 0;
             let mut report = |reporter: &mut Reporter| {
                 step += 1;
@@ -138,7 +124,7 @@ fn a_full_disk_ends_the_run_or_leaves_gaps() {
             fs::remove_file(&filler).unwrap();
             report(&mut reporter).unwrap();
             assert_eq!(shown.text().matches("No space left").count(), usize::from(goes_on), "said once");
-            let steps = steps_in(folder.path());
+            let steps = steps_in(folder);
             assert_eq!(steps.last(), Some(&step), "whole lines on both sides of the gap");
             assert!((steps.len() as u64) < step, "there is a gap");
             if goes_on {
@@ -149,13 +135,11 @@ fn a_full_disk_ends_the_run_or_leaves_gaps() {
                 (3..6).for_each(|step| reporter.step(&redone(step)).unwrap());
                 fs::remove_file(&filler).unwrap();
                 (6..8).for_each(|step| reporter.step(&redone(step)).unwrap());
-                let steps = steps_in(folder.path());
+                let steps = steps_in(folder);
                 assert!(steps.is_sorted_by(|a, b| a < b) && steps.ends_with(&[6, 7]), "{steps:?}");
             }
         }
-    };
-    // The mount ends with the thread.
-    std::thread::scope(|scope| scope.spawn(test).join()).unwrap();
+    });
 }
 
 #[test]

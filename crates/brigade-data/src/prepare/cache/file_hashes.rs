@@ -11,7 +11,7 @@ use brigade_files::write_atomic;
 use serde::{Deserialize, Serialize};
 
 use crate::corpus::SourceFile;
-use crate::prepare::parallel::ordered_map;
+use crate::prepare::parallel::Workers;
 use crate::{Corpus, Error, Progress, Result};
 
 /// A file that was changed less than this ago is not remembered: another change may leave its size and time alike.
@@ -65,7 +65,7 @@ struct RememberedHashes {
 pub(crate) fn hashed_files(
     corpus: &Corpus,
     cache: &Path,
-    threads: usize,
+    workers: &Workers,
     progress: &dyn Progress,
 ) -> Result<Vec<HashedFile>> {
     let name = blake3::hash(format!("{corpus:?}").as_bytes()).to_hex();
@@ -93,7 +93,7 @@ pub(crate) fn hashed_files(
         remembered.iter().map(|known| (known.file.path.as_path(), known)).collect();
     let total = stamped.iter().map(|(_, stamp)| stamp.size).sum();
     progress.start(total, "reading");
-    let hashed = ordered_map(&mut vec![(); threads], &stamped, |(), (file, stamp)| {
+    let hashed = workers.map(&stamped, |(file, stamp)| {
         let known =
             known.get(file.path.as_path()).filter(|known| known.stamp == *stamp && known.file == *file);
         let hash = known.map_or_else(|| content_hash(&file.path), |known| Ok(known.hash.clone()))?;
@@ -131,7 +131,11 @@ mod tests {
     use crate::NoProgress;
 
     fn read(corpus: &Corpus, cache: &Path) -> Vec<String> {
-        hashed_files(corpus, cache, 2, &NoProgress).unwrap().into_iter().map(|file| file.hash).collect()
+        hashed_files(corpus, cache, &Workers::start(2).unwrap(), &NoProgress)
+            .unwrap()
+            .into_iter()
+            .map(|file| file.hash)
+            .collect()
     }
 
     fn age(path: &Path, seconds: u64) {
