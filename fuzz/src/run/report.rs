@@ -11,7 +11,7 @@ pub fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("failures")
 }
 
-/// The table's first line.
+/// The table's first line. Columns are of fixed width, as lines are printed while later targets still run.
 pub fn heading() -> String {
     format!(
         "{:<12} {:>10} {:>8} {:>9} {:>12} {:>12} {:>12}",

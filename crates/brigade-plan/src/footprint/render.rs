@@ -72,7 +72,7 @@ fn sends_cells(stage: &StageFootprint) -> Vec<String> {
     cells
 }
 
-/// Rows of text whose cells begin in the same columns.
+/// Rows of text whose cells begin in the same columns. Own code, as this crate is arithmetic and needs no library for tables.
 fn aligned(rows: Vec<Vec<String>>) -> Vec<String> {
     let cells = |column: usize| rows.iter().filter_map(move |row| row.get(column));
     let width = |column: usize| cells(column).map(String::len).max().unwrap_or(0);
@@ -83,7 +83,7 @@ fn aligned(rows: Vec<Vec<String>>) -> Vec<String> {
     rows.iter().map(row).collect()
 }
 
-/// A size in the largest binary unit that it fills.
+/// A size in the largest binary unit that it fills. Own code for the same reason.
 fn bytes(size: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let filled = (size.max(1).ilog2() / 10) as usize;

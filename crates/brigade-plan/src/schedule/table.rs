@@ -100,6 +100,7 @@ impl Pipeline {
     }
 }
 
+/// One row. Own code, as no library for tables continues long rows below and leaves out their middle.
 fn line(text: &mut String, name: &str, names: usize, cells: impl Iterator<Item: AsRef<str>>, cell: usize) {
     let mut line = format!("{name:names$}");
     for content in cells {

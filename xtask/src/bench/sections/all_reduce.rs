@@ -44,6 +44,7 @@ fn unit(bytes: u64) -> Unit {
     if bytes <= SMALL { Unit::Microseconds } else { Unit::GigabytesPerSecond }
 }
 
+/// A power of two, without the decimals of `HumanBytes`.
 fn size(bytes: u64) -> String {
     if bytes < 1 << 20 { format!("{} KiB", bytes >> 10) } else { format!("{} MiB", bytes >> 20) }
 }
