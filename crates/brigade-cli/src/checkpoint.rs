@@ -31,11 +31,11 @@ Examples:
   brigade checkpoint verify runs/a                        reads and checks every byte
   brigade checkpoint consolidate runs/a --to model.safetensors
 
-A place is a run's folder, the folder of its checkpoints, or the URL of one (gs://, s3://, in a build with object stores).
-Exit codes: 0 complete, 1 damaged or not readable, 2 wrong usage.";
+A location is a run's folder, the folder of its checkpoints, or its URL (gs://, s3://, in a build with object stores).
+Exit codes: 0 whole, 1 damaged or unreadable, 2 wrong usage.";
 
-/// How often to list the checkpoints again if a run removes some meanwhile.
-const LOOKS: usize = 20;
+/// How often checkpoints are listed again if the run removes some meanwhile.
+const MAX_LISTINGS: usize = 20;
 
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true)]
@@ -47,27 +47,27 @@ pub struct CheckpointArgs {
 #[derive(Debug, Subcommand)]
 enum CheckpointCommand {
     /// List the checkpoints of a run, newest first.
-    List(Place),
-    /// Show what a checkpoint contains: step, mesh, data, parameters.
+    List(Location),
+    /// Show what a checkpoint contains: step, mesh, position in the data, parameters.
     Show(OneStep),
-    /// Read every byte of a run's checkpoints and compare it with its checksum.
+    /// Read every byte of a run's checkpoints and compare checksums.
     Verify(OneStep),
     /// Write the weights of a checkpoint into one file, reading one parameter at a time.
     Consolidate(ConsolidateArgs),
 }
 
 #[derive(Debug, Args)]
-struct Place {
+struct Location {
     /// A run's folder, or where its checkpoints are.
-    #[arg(value_name = "PLACE")]
-    place: String,
+    #[arg(value_name = "LOCATION")]
+    location: String,
 }
 
 #[derive(Debug, Args)]
 struct OneStep {
     #[command(flatten)]
-    place: Place,
-    /// The checkpoint of this step [default: the newest complete one; verify: all].
+    location: Location,
+    /// The checkpoint of this step [default: the newest whole one; verify: all].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     step: Option<u64>,
 }
@@ -86,7 +86,7 @@ struct ConsolidateArgs {
 
 pub fn run(args: &CheckpointArgs) -> anyhow::Result<ExitCode> {
     let (text, code) = match &args.command {
-        CheckpointCommand::List(place) => (listed(&place.open()?)?, exit::DONE),
+        CheckpointCommand::List(location) => (listed(&location.open()?)?, exit::DONE),
         CheckpointCommand::Show(of) => (of.with(shown)?, exit::DONE),
         CheckpointCommand::Verify(of) => verified(of)?,
         CheckpointCommand::Consolidate(args) => (consolidated(args)?, exit::DONE),
@@ -95,43 +95,43 @@ pub fn run(args: &CheckpointArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-impl Place {
-    /// Where the checkpoints are: where the run's configuration says, else in the run's folder, else in `place` itself.
+impl Location {
+    /// Where the checkpoints are: where the run's configuration says, in the run's folder, or the location itself.
     fn resolved(&self) -> String {
-        let config = std::fs::read_to_string(Path::new(&self.place).join(CONFIG_FILE)).unwrap_or_default();
+        let config = std::fs::read_to_string(Path::new(&self.location).join(CONFIG_FILE)).unwrap_or_default();
         let config = config.parse::<toml::Table>().unwrap_or_default();
         let set = config.get("checkpoint").and_then(|section| section.get("dir")?.as_str());
         if let Some(dir) = set.filter(|dir| !dir.is_empty()) {
             return dir.to_owned();
         }
-        let inside = Path::new(&self.place).join(CHECKPOINT_FOLDER);
-        if inside.is_dir() { inside.to_string_lossy().into_owned() } else { self.place.clone() }
+        let inside = Path::new(&self.location).join(CHECKPOINT_FOLDER);
+        if inside.is_dir() { inside.to_string_lossy().into_owned() } else { self.location.clone() }
     }
 
     fn open(&self) -> anyhow::Result<Arc<dyn Storage>> {
-        let place = self.resolved();
-        if !place.contains("://") && !Path::new(&place).is_dir() {
+        let location = self.resolved();
+        if !location.contains("://") && !Path::new(&location).is_dir() {
             return Err(UsageError(anyhow::anyhow!(
-                "{place} is no folder; give a run's folder, or that of its checkpoints"
+                "{location} is not a folder; give a run's folder, or that of its checkpoints"
             ))
             .into());
         }
-        Ok(open_storage(&place).map_err(anyhow::Error::from).map_err(UsageError)?)
+        Ok(open_storage(&location).map_err(anyhow::Error::from).map_err(UsageError)?)
     }
 }
 
 impl OneStep {
-    /// Does something with the checkpoint of the step or, without one, with the newest whose parts can all be read.
+    /// Runs `act` on the checkpoint of the step, or else on the newest one in which all that `act` reads is whole.
     fn with<T>(&self, act: impl Fn(&Checkpoint) -> anyhow::Result<T>) -> anyhow::Result<T> {
-        let storage = self.place.open()?;
+        let storage = self.location.open()?;
         let act = |step| act(&Checkpoint::open(storage.clone(), step)?);
         if let Some(step) = self.step {
             return act(step);
         }
-        for _ in 0..LOOKS {
+        for _ in 0..MAX_LISTINGS {
             let mut are_all_there = true;
             for ListedCheckpoint { step, summary } in list(&*storage)? {
-                // A problem counts only if it is seen twice: a run may have removed or replaced the checkpoint.
+                // An error counts if it occurs twice: the run may have removed or replaced the checkpoint meanwhile.
                 let again =
                     |error| if is_gone(&error) || is_corruption(&error) { act(step) } else { Err(error) };
                 let tried = summary.map_err(anyhow::Error::from).and_then(|_| act(step).or_else(again));
@@ -151,7 +151,7 @@ impl OneStep {
             }
         }
         bail!(
-            "the run in {} removes its checkpoints faster than they are read; give one that stays by --step, or try again",
+            "the run in {} removes its checkpoints faster than they are read; choose one that stays with --step, or try again",
             storage.location()
         )
     }
@@ -174,9 +174,9 @@ fn listed(storage: &Arc<dyn Storage>) -> anyhow::Result<String> {
     for ListedCheckpoint { step, summary } in list(&**storage)? {
         match summary {
             Ok(CheckpointSummary { mesh, files, bytes, position, .. }) => {
-                let behind =
+                let data =
                     if position == step { String::new() } else { format!(", data up to batch {position}") };
-                let rest = format!("in {files} files, {}{behind}", on(&mesh));
+                let rest = format!("in {files} files, {}{data}", on(&mesh));
                 rows.push(vec![Cell::new(format!("step {step}")), size(bytes), Cell::new(rest)]);
             }
             Err(error) => {
@@ -240,7 +240,7 @@ fn shown(checkpoint: &Checkpoint) -> anyhow::Result<String> {
 }
 
 fn verified(of: &OneStep) -> anyhow::Result<(String, u8)> {
-    let storage = of.place.open()?;
+    let storage = of.location.open()?;
     let steps = match of.step {
         Some(step) => vec![step],
         None => list(&*storage)?.into_iter().map(|found| found.step).collect(),
@@ -267,15 +267,15 @@ fn verified(of: &OneStep) -> anyhow::Result<(String, u8)> {
 }
 
 fn consolidated(args: &ConsolidateArgs) -> anyhow::Result<String> {
-    let to = args.to.clone().unwrap_or_else(|| Path::new(&args.of.place.place).join(WEIGHTS_FILE));
+    let to = args.to.clone().unwrap_or_else(|| Path::new(&args.of.location.location).join(WEIGHTS_FILE));
     let is_there = || {
-        let why = "is there already; give another file by --to, or --overwrite";
+        let why = "is there already; give another file with --to, or --overwrite";
         anyhow::Error::from(UsageError(anyhow::anyhow!("{} {why}", to.display())))
     };
     if to.exists() && !args.overwrite {
         return Err(is_there());
     }
-    // A run that ends writes this file, too, and its newer weights must not be replaced by older ones.
+    // A run writes this file at its end: newer weights must not be replaced by older ones.
     let beside = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let _held = match args.overwrite && beside.join(CONFIG_FILE).exists() {
         true => brigade::lock_folder(beside, "--to").map_err(UsageError)?,
@@ -291,7 +291,7 @@ fn consolidated(args: &ConsolidateArgs) -> anyhow::Result<String> {
 fn written(checkpoint: &Checkpoint, to: &Path, replaces: bool) -> anyhow::Result<String> {
     let Manifest { step, state, .. } = checkpoint.manifest();
     let run: RunDescription = serde_json::from_value(state.settings.clone())
-        .with_context(|| format!("what the checkpoint of step {step} says of its run"))?;
+        .with_context(|| format!("the description of the run in the checkpoint of step {step}"))?;
     let parameters: Vec<_> = checkpoint.parameters().collect();
     let named = parameters.iter().map(|stored| {
         let name = &stored.parameter.name;

@@ -1,4 +1,4 @@
-//! The configuration of `brigade train`: model, data, and the settings that every program has.
+//! The configuration of `brigade train`: model, data, and the settings of every training program.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,8 @@ use brigade::models::gpt::GptConfig;
 use brigade::{Settings, merge_config};
 use serde::{Deserialize, Serialize};
 
-/// The defaults, which name every setting. The file is a link to `configs/gpt-tiny.toml`; the published package has a copy.
+/// The file of default values; it names every setting.
+/// A link to `configs/gpt-tiny.toml`: what is published has a copy.
 const DEFAULTS: &str = include_str!("gpt-tiny.toml");
 
 /// Everything that decides what a run computes.
@@ -25,7 +26,7 @@ pub struct Config {
 pub struct ModelSection {
     /// The kind of model: `gpt2`.
     pub name: ModelName,
-    /// Its `vocabulary` may be 0, the size of the tokenizer, until the configuration is resolved.
+    /// Until the configuration is resolved, its `vocabulary` may be 0, which stands for the size of the tokenizer.
     #[serde(flatten)]
     pub shape: GptConfig,
 }
@@ -41,7 +42,7 @@ pub enum ModelName {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataSection {
-    /// Files, folders and globs; empty for the Rust sources of Brigade's locked dependencies.
+    /// Files, folders and globs; if empty, the Rust sources of Brigade's locked dependencies.
     pub sources: Vec<String>,
     /// `bytes`, `bpe:<vocabulary>` (trained on the text itself), or the path of a `tokenizer.json`.
     pub tokenizer: TokenizerSpec,
@@ -49,21 +50,21 @@ pub struct DataSection {
     pub validation_fraction: f64,
     /// `packed` (all documents joined and cut into sequences) or `documents` (each sequence starts with a new document).
     pub layout: SequenceLayout,
-    /// How many bytes of the locked dependencies' sources to use at most; other sources are read completely.
+    /// At most this many bytes of the locked dependencies' sources are read; other sources are read whole.
     pub max_bytes: u64,
-    /// Where tokens are cached; empty for the user's cache folder.
+    /// The folder of the token cache; empty stands for the user's cache folder.
     pub cache_dir: PathBuf,
 }
 
 impl Config {
-    /// The values of `configs/gpt-tiny.toml`, changed by files and by `--set`.
+    /// The values of `configs/gpt-tiny.toml`, overridden by files and by `--set`.
     pub fn read(files: &[&Path], sets: &[String]) -> anyhow::Result<Self> {
         let defaults: Self = toml::from_str(DEFAULTS).context("configs/gpt-tiny.toml")?;
         Ok(merge_config(&defaults, files, sets)?)
     }
 
     /// Fills in values that follow from others, so that the configuration means the same wherever it is read again, and checks
-    /// that model and tokenizer fit.
+    /// model and tokenizer against each other.
     pub fn resolve(&mut self) -> anyhow::Result<()> {
         for source in &mut self.data.sources {
             *source = absolute(Path::new(source))?.to_string_lossy().into_owned();
@@ -92,8 +93,8 @@ impl Config {
     }
 }
 
-/// The largest number of ids that the tokenizer can have. It is known without reading any text, so a model's shape does not
-/// depend on the corpus.
+/// The most ids that the tokenizer can have. It is known without reading any text, so that the model's shape does not depend
+/// on the corpus.
 fn largest_vocabulary(tokenizer: &TokenizerSpec) -> anyhow::Result<usize> {
     Ok(match tokenizer {
         TokenizerSpec::Bytes => Tokenizer::bytes()?.vocabulary_size(),

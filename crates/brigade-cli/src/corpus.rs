@@ -1,4 +1,4 @@
-//! Where text comes from, where its tokens are cached, and how progress is shown.
+//! The corpus of `brigade train`: its text, the cache of its tokens, and the progress of tokenizing.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -17,7 +17,7 @@ pub fn prepared(config: &Config, show: ConsoleMode) -> anyhow::Result<PreparedDa
     work.sequence_length = model.shape.sequence_length;
     work.layout = data.layout;
     work.validation_fraction = data.validation_fraction;
-    let prepared = prepare(&work, &Shown { show, phase: Mutex::new(None) })?;
+    let prepared = prepare(&work, &PhaseProgress { show, phase: Mutex::new(None) })?;
     if show != ConsoleMode::Quiet {
         describe(&prepared, settings.train.validate_every);
     }
@@ -31,7 +31,7 @@ fn corpus(data: &DataSection) -> anyhow::Result<Corpus> {
     }
 }
 
-/// The workspace with the lock file: the one in which this program was built, else the one that contains the current
+/// The workspace whose lock file lists the dependencies: the one that this program was built in, or else the one of the current
 /// folder.
 fn workspace() -> anyhow::Result<PathBuf> {
     let built_in = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).map(Path::to_owned);
@@ -40,7 +40,9 @@ fn workspace() -> anyhow::Result<PathBuf> {
     let found = built_in.into_iter().chain(around).find(|folder| folder.join("Cargo.lock").is_file());
     found.with_context(|| {
         let here = here.display();
-        format!("there is no Cargo.lock in {here} or above, so no sources of dependencies to train on; give text with --data")
+        format!(
+            "there is no Cargo.lock in {here} or above it, so no dependencies to read; give text with --data"
+        )
     })
 }
 
@@ -56,7 +58,7 @@ fn cache_dir(data: &DataSection) -> anyhow::Result<PathBuf> {
     match variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache"))) {
         Some(folder) => Ok(folder.join("brigade")),
         None => bail!(
-            "there is no folder for tokens: set data.cache_dir, BRIGADE_CACHE_DIR, XDG_CACHE_HOME or HOME"
+            "there is no folder for the token cache: set data.cache_dir, BRIGADE_CACHE_DIR, XDG_CACHE_HOME or HOME"
         ),
     }
 }
@@ -79,29 +81,29 @@ fn describe(prepared: &PreparedData, validate_every: u64) {
     }
     if validate_every > 0 && prepared.validation.is_empty() {
         brigade::print_stderr(format_args!(
-            "note: there is no text to validate on (data.validation_fraction), so no validation loss"
+            "note: there is no validation text (data.validation_fraction), so there will be no validation loss"
         ));
     }
 }
 
-/// Phases with less text than this end before anyone could watch them.
+/// Phases over less text than this show no progress: they are over at once.
 const WORTH_SHOWING: u64 = 1 << 20;
 
-/// Shows phases of preparation one after the other.
-struct Shown {
+/// Shows the phases of preparation, one after the other.
+struct PhaseProgress {
     show: ConsoleMode,
     phase: Mutex<Option<ByteProgress>>,
 }
 
-impl Shown {
+impl PhaseProgress {
     fn with<R>(&self, act: impl FnOnce(&mut Option<ByteProgress>) -> R) -> R {
         act(&mut self.phase.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Progress for Shown {
+impl Progress for PhaseProgress {
     fn start(&self, total: u64, what: &str) {
-        // Work of unknown length means waiting for another process: there is no progress to draw.
+        // Without a total, it waits for another process: only the message is shown.
         if total == 0 && self.show != ConsoleMode::Quiet {
             brigade::print_stderr(format_args!("{what}"));
         }

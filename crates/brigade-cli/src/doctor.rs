@@ -13,13 +13,13 @@ use crate::output::print;
 
 pub const EXAMPLES: &str = "\
 Examples:
-  brigade doctor                 what this machine offers for training; exit code 1 if something is missing
-  brigade doctor --world-size 512      whether that is enough for so large a world
-  cargo xtask dist --backend cuda && dist/brigade-* doctor      the same with GPUs, driver and NCCL";
+  brigade doctor                      check this machine; exit code 1 if something is missing
+  brigade doctor --world-size 512     check it for a world of 512 ranks
+  cargo xtask dist --backend cuda && dist/brigade-* doctor     check GPUs, driver and NCCL, too";
 
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// Ranks of the world that this machine will take part in [default: one per core].
+    /// Ranks of the world that this machine will be part of [default: one per core of this machine].
     #[arg(long, value_name = "N", value_parser = world_size)]
     world_size: Option<usize>,
 }
@@ -36,7 +36,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(if ok { exit::DONE } else { exit::FAILED }))
 }
 
-/// One line per finding, with advice below it.
+/// One line per finding, with its advice below it.
 fn table(findings: &[Finding]) -> String {
     let rows = findings.iter().flat_map(|Finding { name, text, ok, advice }| {
         let mark = if *ok { "ok" } else { "MISSING" };
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn advice_stands_below_what_it_is_for() {
+    fn advice_is_below_its_finding() {
         let finding = |name: &str, ok, advice: Option<&str>| Finding {
             name: name.into(),
             text: "found".into(),

@@ -33,13 +33,13 @@ pub struct GenerateArgs {
         allow_hyphen_values = true
     )]
     prompt: String,
-    /// How many tokens to print at most; the model may end its text earlier.
+    /// Number of tokens to generate; generation stops earlier at the end of a document.
     #[arg(long, value_name = "N", default_value_t = 200, allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     tokens: usize,
-    /// Below 1 prefers likely tokens, above 1 surprising ones; 0 always takes the most likely token.
+    /// Sampling temperature: likelier text below 1, more surprising text above 1; 0 always takes the most likely token.
     #[arg(long, value_name = "T", default_value_t = 0.8, value_parser = temperature, allow_negative_numbers = true)]
     temperature: f64,
-    /// Draw from this many of the most likely tokens; 0 draws from all.
+    /// Sample from this many of the most likely tokens; 0 samples from all.
     #[arg(long, value_name = "K", default_value_t = 50, allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     top_k: usize,
     /// The same seed gives the same text.
@@ -53,39 +53,39 @@ fn temperature(text: &str) -> Result<f64, String> {
 }
 
 pub fn run(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
-    let Run { model, tokenizer } = Run::open(&args.out).map_err(UsageError)?;
+    let FinishedRun { model, tokenizer } = FinishedRun::open(&args.out).map_err(UsageError)?;
     let end = tokenizer.end_of_text();
     let mut tokens = tokenizer.encode(&args.prompt)?;
-    // A document begins after the end of another one.
+    // The end-of-text token separates documents, so a document begins after one.
     let unseen = usize::from(tokens.is_empty());
     if unseen == 1 {
         tokens.push(end);
     }
-    let mut printed = Printed::default();
+    let mut output = StreamedText::default();
     let mut sampler = TokenSampler::new(args.seed, args.temperature, args.top_k);
     for _ in 0..args.tokens {
-        if !printed.show(&tokenizer.decode(&tokens[unseen..])?, false)? {
+        if !output.show(&tokenizer.decode(&tokens[unseen..])?, false)? {
             return Ok(ExitCode::from(exit::DONE));
         }
         let logits = model.next_token_logits(&tokens)?;
-        // The model may have more token ids than the tokenizer.
+        // The model's vocabulary may be larger than the tokenizer's.
         let next = sampler.choose(logits.get(..tokenizer.vocabulary_size()).unwrap_or(&logits))?;
         if next == end {
             break;
         }
         tokens.push(next);
     }
-    printed.show(&tokenizer.decode(&tokens[unseen..])?, true)?;
+    output.show(&tokenizer.decode(&tokens[unseen..])?, true)?;
     Ok(ExitCode::from(exit::DONE))
 }
 
-/// What `generate` reads from a run's folder.
-struct Run {
+/// The model and tokenizer of a finished run.
+struct FinishedRun {
     model: LanguageModel,
     tokenizer: Tokenizer,
 }
 
-impl Run {
+impl FinishedRun {
     fn open(folder: &Path) -> anyhow::Result<Self> {
         if !folder.is_dir() {
             bail!("--out {}: there is no such folder; give the folder of a finished run", folder.display());
@@ -105,7 +105,7 @@ impl Run {
         let (ids, vocabulary) = (tokenizer.vocabulary_size(), shape.vocabulary);
         if ids > vocabulary {
             bail!(
-                "{} has {ids} token ids, the model of {} takes {vocabulary} (model.vocabulary): they belong to different runs",
+                "{} has {ids} token ids, but the model of {} has {vocabulary} (model.vocabulary): they belong to different runs",
                 path.display(),
                 config.display()
             );
@@ -114,13 +114,13 @@ impl Run {
     }
 }
 
-/// Text that grows on standard output.
+/// Text streamed to standard output.
 #[derive(Default)]
-struct Printed(String);
+struct StreamedText(String);
 
-impl Printed {
-    /// Prints the part of `text` that is new, and a newline at the end. Before the end, a character whose bytes are not all
-    /// there yet is held back. Returns false if nobody is reading any more.
+impl StreamedText {
+    /// Prints the part of `text` that was not printed yet; at the end also the rest and a newline. Until then, a character whose
+    /// bytes are incomplete is held back. `false` if nobody reads any more.
     fn show(&mut self, text: &str, end: bool) -> anyhow::Result<bool> {
         let whole = if end { text } else { text.trim_end_matches(char::REPLACEMENT_CHARACTER) };
         let new = whole.strip_prefix(&self.0).unwrap_or_default();

@@ -12,10 +12,10 @@ use crate::output::print;
 
 pub const EXAMPLES: &str = "\
 Examples:
-  brigade inspect flight runs/a                 which rank missed which operation, in one line
-  brigade inspect flight runs/a/flight --verbose    and the last operations of each rank";
+  brigade inspect flight runs/a               which rank missed which operation, in one line
+  brigade inspect flight runs/a --verbose     also the last operations of each rank";
 
-/// How many operations of each rank the table shows.
+/// Operations per rank in the table.
 const LINES: usize = 12;
 
 #[derive(Debug, Args)]
@@ -27,7 +27,7 @@ pub struct InspectArgs {
 
 #[derive(Debug, Subcommand)]
 enum InspectCommand {
-    /// Compare the ranks' flight records, and say which rank missed which operation.
+    /// Compare the ranks' flight records: which rank missed which operation.
     #[command(after_help = EXAMPLES)]
     Flight(FlightArgs),
 }
@@ -37,7 +37,7 @@ struct FlightArgs {
     /// The folder of a run that failed, or of its flight records.
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// Show the last operations of each rank, too.
+    /// Also show the last operations of each rank.
     #[arg(long, short)]
     verbose: bool,
 }
@@ -69,7 +69,7 @@ fn records(dir: &Path) -> anyhow::Result<Vec<Record>> {
     files.sort();
     if files.is_empty() {
         let nothing = anyhow!(
-            "{} holds no flight records (rank-0.json, …); ranks write them when a run fails, but not when they are killed",
+            "{} holds no flight records (rank-0.json, …); ranks write them when a run fails, but a killed rank cannot",
             dir.display()
         );
         return Err(UsageError(nothing).into());

@@ -16,10 +16,10 @@ Examples:
   brigade launch --nproc-per-node 8 --nnodes 2 --node-rank 0 --rdzv-endpoint host:29400 -- ./train
 
 Each rank finds RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT and BRIGADE_TOKEN
-in its environment. Rank 0's output is shown; the output of all ranks goes to --log-dir (without it, to a temporary
-folder that stays only if a rank fails). Several nodes need the same BRIGADE_TOKEN.
-If a rank fails, all ranks are ended, and with --max-restarts started again. SIGTERM and SIGUSR1 reach the ranks as SIGTERM;
-a rank that exits with 75 has saved what it needs.
+in its environment. Rank 0's output is shown; the output of every rank is saved in --log-dir (by default a temporary
+folder that is kept only if a rank fails). Several nodes need the same BRIGADE_TOKEN.
+If a rank fails, all ranks are ended, and restarted with --max-restarts. SIGTERM and SIGUSR1 reach the ranks as SIGTERM; a rank
+that exits with 75 has saved its state.
 Exit codes: 0 all ranks are done, 1 a rank failed, 2 wrong usage, 75 preempted, 130 interrupted.";
 
 #[derive(Debug, Args)]
@@ -32,7 +32,7 @@ pub struct CommandArgs {
 }
 
 pub fn run(args: CommandArgs) -> anyhow::Result<ExitCode> {
-    let outcome = watch(args).map_err(|error| match error.downcast_ref::<launcher::Error>() {
+    let outcome = launch_ranks(args).map_err(|error| match error.downcast_ref::<launcher::Error>() {
         Some(known) if known.exit_code() != brigade::exit::USAGE => error,
         _ => UsageError(error).into(),
     })?;
@@ -42,12 +42,12 @@ pub fn run(args: CommandArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(outcome.exit_code()))
 }
 
-fn watch(args: CommandArgs) -> anyhow::Result<Outcome> {
+fn launch_ranks(args: CommandArgs) -> anyhow::Result<Outcome> {
     let environment = |name: &str| std::env::var(name).ok();
     let detected = launcher::detect(&args.world, &environment)?;
     let Detected::Node(node) = &detected else {
         bail!(
-            "this process is itself a rank already ({detected}); start the program directly, or give --standalone"
+            "this process is itself a rank already ({detected}); run the program directly, or give --standalone"
         );
     };
     let token = detected.token(&environment)?;
@@ -64,18 +64,18 @@ fn watch(args: CommandArgs) -> anyhow::Result<Outcome> {
     let mut launch =
         LaunchConfig::local(program, ranks, token, logs.path()).on_node(node).with_flags(&args.world);
     launch.args = words.collect();
-    let outcome = launcher::launch(&launch, &mut announce)?;
+    let outcome = launcher::launch(&launch, &mut print_event)?;
     if let (Outcome::Failed(_), Logs::Temporary(folder)) = (&outcome, logs) {
-        // The report names the logs in this folder.
+        // The error message names the logs in it.
         drop(folder.keep());
     }
     Ok(outcome)
 }
 
-/// Where the ranks' output goes.
+/// The folder of the ranks' logs.
 enum Logs {
     Given(PathBuf),
-    /// Removed when this is dropped.
+    /// Removed with this value.
     Temporary(TempDir),
 }
 
@@ -88,8 +88,8 @@ impl Logs {
     }
 }
 
-/// Says at once which rank was killed, before the others report what they miss, and when all start again.
-fn announce(event: Event) {
+/// Reports a killed rank at once, before the other ranks report what they miss, and restarts.
+fn print_event(event: Event) {
     match event {
         Event::Exited(end) if matches!(end.reason, ExitReason::Signal(_)) && !end.stopped_by_launcher => {
             brigade::print_stderr(format_args!("brigade: {end}"))

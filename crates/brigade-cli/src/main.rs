@@ -1,11 +1,11 @@
-//! The `brigade` command: trains a GPT, starts the ranks of any program, samples text from a run.
+//! The `brigade` command: trains a GPT, starts the ranks of any program, generates text, and inspects runs.
 //!
-//! - The command is a user of the library: it knows files, flags and text, and no tensors.
-//! - One configuration holds everything that decides a run's weights. Its defaults are in `configs/gpt-tiny.toml`; a file
+//! - The command is a user of the library: it handles files, flags and text, and no tensors.
+//! - One configuration has everything that decides a run's weights. Its defaults are in `configs/gpt-tiny.toml`; a file
 //!   overrides them, `--set` overrides the file, and flags override `--set`.
-//! - The resolved configuration is stored in the run's folder; training with it gives the same weights again.
-//! - Whatever can be checked is checked before a rank starts. Exit codes: 0 done, 1 failed run,
-//!   2 wrong usage, 75 preempted with all saved, 130 interrupted.
+//! - The resolved configuration is written into the run's folder; training with it again gives the same weights.
+//! - Mistakes are found before a rank starts, as far as possible. Exit codes: 0 done, 1 failed, 2 wrong usage, 75 preempted with
+//!   a checkpoint saved, 130 interrupted.
 
 mod checkpoint;
 mod columns;
@@ -28,7 +28,7 @@ use brigade::launcher::interrupt;
 use brigade::{UsageError, exit, format_error};
 use clap::{Parser, Subcommand};
 
-/// Trains models on many workers, to the same weights on any number of them.
+/// Trains models on many ranks, to the same weights on any number of them.
 #[derive(Debug, Parser)]
 #[command(name = "brigade", version, arg_required_else_help = true, max_term_width = 110)]
 struct Cli {
@@ -37,7 +37,7 @@ struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
-#[expect(clippy::large_enum_variant, reason = "there is one of them")]
+#[expect(clippy::large_enum_variant, reason = "there is only one value of it")]
 enum Command {
     /// Train a GPT on text.
     #[command(after_help = train::EXAMPLES)]
@@ -45,18 +45,18 @@ enum Command {
     /// Start the ranks of any program, as torchrun does, and supervise them.
     #[command(after_help = launch::EXAMPLES)]
     Launch(launch::CommandArgs),
-    /// Show what a configuration will do.
+    /// Show what a configuration will do, before it runs.
     #[command(after_help = plan::EXAMPLES)]
     Plan(plan::PlanArgs),
     /// List, verify and consolidate the checkpoints of a run.
     #[command(after_help = checkpoint::EXAMPLES)]
     Checkpoint(checkpoint::CheckpointArgs),
-    /// Show what this machine offers for training, and what is missing.
+    /// Check this machine: what it has for training, and what is missing.
     #[command(after_help = doctor::EXAMPLES)]
     Doctor(doctor::DoctorArgs),
     /// Find out why a run failed.
     Inspect(inspect::InspectArgs),
-    /// Let a trained model continue a text.
+    /// Generate text with a trained model.
     #[command(after_help = generate::EXAMPLES)]
     Generate(generate::GenerateArgs),
 }

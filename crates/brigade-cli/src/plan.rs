@@ -18,7 +18,7 @@ Examples:
   brigade plan schedule --pp 4 --micro-batches 8 --schedule gpipe --svg timeline.svg
   brigade plan schedule --pp 2 --micro-batches 4 --schedule interleaved-1f1b --chunks 2 --actions";
 
-/// The width of the table, in characters.
+/// Characters per row of the table.
 const WIDTH: usize = 100;
 
 #[derive(Debug, Args)]
@@ -30,14 +30,14 @@ pub struct PlanArgs {
 
 #[derive(Debug, Subcommand)]
 enum PlanCommand {
-    /// Show what each rank of a pipeline does and when, how long it is idle, and how much it keeps.
+    /// Show what each rank of a pipeline does when, the bubble, and the micro-batches in flight.
     #[command(after_help = EXAMPLES)]
     Schedule(ScheduleArgs),
 }
 
 #[derive(Debug, Args)]
 struct ScheduleArgs {
-    /// Pipeline ranks.
+    /// Pipeline stages.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pp: usize,
     /// Micro-batches of a step: global batch / (data-parallel ranks x micro-batch size).
@@ -46,10 +46,10 @@ struct ScheduleArgs {
     /// gpipe, 1f1b or interleaved-1f1b.
     #[arg(long, value_name = "NAME", default_value_t)]
     schedule: PipelineScheduleKind,
-    /// Chunks of the model on each rank, for interleaving.
+    /// Model chunks per stage, for interleaved schedules.
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     chunks: usize,
-    /// How long a backward takes, in forwards.
+    /// Time of a backward pass in units of a forward pass.
     #[arg(long, value_name = "X", default_value_t = 2.0, allow_negative_numbers = true)]
     backward_ratio: f64,
     /// Also list every action, with sends, receives and reductions.
@@ -64,13 +64,13 @@ pub fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let PlanCommand::Schedule(args) = &args.command;
     let (text, svg) = schedule(args).map_err(UsageError)?;
     if let Some((path, svg)) = args.svg.as_deref().zip(svg) {
-        draw(path, &svg).with_context(|| format!("--svg {}: cannot write it", path.display()))?;
+        write_svg(path, &svg).with_context(|| format!("--svg {}: cannot write it", path.display()))?;
     }
     print(&text)?;
     Ok(ExitCode::from(exit::DONE))
 }
 
-/// The text, and the picture if one is wanted.
+/// The text, and the SVG if it is asked for.
 fn schedule(args: &ScheduleArgs) -> anyhow::Result<(String, Option<String>)> {
     let pipeline = Pipeline::new(args.schedule, args.pp, args.chunks, args.micro_batches)?;
     let (summary, table) = (pipeline.summary(args.backward_ratio)?, pipeline.table(WIDTH)?);
@@ -83,8 +83,8 @@ fn schedule(args: &ScheduleArgs) -> anyhow::Result<(String, Option<String>)> {
     Ok((text, svg))
 }
 
-/// Writes the picture. A device or a pipe is written to, not replaced.
-fn draw(path: &Path, svg: &str) -> std::io::Result<()> {
+/// Writes the SVG. A target that is not a file (a device, a pipe) is written to directly.
+fn write_svg(path: &Path, svg: &str) -> std::io::Result<()> {
     if fs::symlink_metadata(path).is_ok_and(|there| !there.is_file()) {
         return fs::write(path, svg);
     }

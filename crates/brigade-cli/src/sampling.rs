@@ -1,10 +1,10 @@
-//! Choosing the next token from a model's scores.
+//! Sampling the next token from logits.
 
 use anyhow::bail;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// Draws tokens; the same seed and scores give the same tokens.
+/// Samples tokens; the same seed and logits give the same tokens.
 pub struct TokenSampler {
     generator: ChaCha8Rng,
     temperature: f64,
@@ -12,19 +12,19 @@ pub struct TokenSampler {
 }
 
 impl TokenSampler {
-    /// Scores are divided by `temperature` (0 always takes the best token), and only the `top_k` best
-    /// tokens are drawn from (0: all).
+    /// Logits are divided by `temperature` (0 always takes the most likely token), and only the `top_k` most likely tokens are
+    /// sampled from (0: all).
     pub fn new(seed: u64, temperature: f64, top_k: usize) -> Self {
         Self { generator: ChaCha8Rng::seed_from_u64(seed), temperature, top_k }
     }
 
-    /// The index of one of the scores, by softmax over those that remain.
-    pub fn choose(&mut self, scores: &[f32]) -> anyhow::Result<u32> {
-        if scores.iter().any(|score| score.is_nan()) {
-            bail!("the model's scores are not numbers; its weights are broken");
+    /// Samples an index of `logits`, by the softmax over the `top_k` of them.
+    pub fn choose(&mut self, logits: &[f32]) -> anyhow::Result<u32> {
+        if logits.iter().any(|logit| logit.is_nan()) {
+            bail!("the model's logits are not numbers; its weights are broken");
         }
-        let mut best: Vec<(u32, f64)> = (0..).zip(scores.iter().map(|score| f64::from(*score))).collect();
-        // Of two equal tokens the earlier comes first, so that the order is fixed.
+        let mut best: Vec<(u32, f64)> = (0..).zip(logits.iter().map(|logit| f64::from(*logit))).collect();
+        // Ties are broken by index, so that the order is deterministic.
         best.sort_by(|(a, x), (b, y)| y.total_cmp(x).then(a.cmp(b)));
         let Some(&(first, highest)) = best.first() else { bail!("the model has no tokens") };
         if self.temperature == 0.0 {
@@ -33,7 +33,7 @@ impl TokenSampler {
         if self.top_k > 0 {
             best.truncate(self.top_k);
         }
-        let weights = best.iter().map(|(_, score)| ((score - highest) / self.temperature).exp());
+        let weights = best.iter().map(|(_, logit)| ((logit - highest) / self.temperature).exp());
         let sums: Vec<f64> = weights
             .scan(0.0, |sum, weight| {
                 Some({
@@ -57,12 +57,12 @@ impl TokenSampler {
 mod tests {
     use super::*;
 
-    const SCORES: [f32; 4] = [0.0, 3.0, 3.0, f32::NEG_INFINITY];
+    const LOGITS: [f32; 4] = [0.0, 3.0, 3.0, f32::NEG_INFINITY];
 
     fn counts(temperature: f64, top_k: usize) -> [usize; 4] {
         let mut sampler = TokenSampler::new(1, temperature, top_k);
         let mut counts = [0; 4];
-        (0..2000).for_each(|_| counts[sampler.choose(&SCORES).unwrap() as usize] += 1);
+        (0..2000).for_each(|_| counts[sampler.choose(&LOGITS).unwrap() as usize] += 1);
         counts
     }
 
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_token_without_chance() {
+    fn the_most_likely_token_at_temperature_0() {
         assert_eq!(counts(0.0, 0), [0, 2000, 0, 0]);
         assert_eq!(counts(1.0, 1), [0, 2000, 0, 0]);
     }
@@ -86,14 +86,14 @@ mod tests {
     fn the_seed_decides() {
         let draw = |seed| {
             let mut sampler = TokenSampler::new(seed, 1.0, 0);
-            (0..50).map(|_| sampler.choose(&SCORES).unwrap()).collect::<Vec<_>>()
+            (0..50).map(|_| sampler.choose(&LOGITS).unwrap()).collect::<Vec<_>>()
         };
         assert_eq!(draw(3), draw(3));
         assert_ne!(draw(3), draw(4));
     }
 
     #[test]
-    fn broken_scores_are_an_error() {
+    fn logits_that_are_not_numbers_are_an_error() {
         assert!(TokenSampler::new(0, 1.0, 0).choose(&[0.0, f32::NAN]).is_err());
         assert!(TokenSampler::new(0, 1.0, 0).choose(&[]).is_err());
     }

@@ -18,14 +18,14 @@ pub const TOKENIZER_FILE: &str = "tokenizer.json";
 
 pub const EXAMPLES: &str = "\
 Examples:
-  brigade train                                       configs/gpt-tiny.toml on as many ranks as there are cores
+  brigade train                                       configs/gpt-tiny.toml on one rank per core
   brigade train --data corpus/ --out runs/a           your own text: .txt, .md, source code, .jsonl, .parquet
   brigade train --config configs/gpt-13m.toml --nproc-per-node 4 --dp 4 --steps 20
   brigade train --set optimizer.learning_rate=3e-4 --set schedule.name=wsd
-  brigade train --dry-run                             all settings with their values
+  brigade train --dry-run                             show all settings, the mesh and the memory it needs
 
-Defaults are in configs/gpt-tiny.toml, which explains each setting. --config overrides them, --set overrides --config,
-and flags override --set.";
+Defaults are in configs/gpt-tiny.toml, which explains each setting. --config overrides them, --set overrides the
+file, and flags override --set.";
 
 #[derive(Debug, Args)]
 pub struct TrainArgs {
@@ -64,16 +64,16 @@ pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
         saved_activations: shape.saved_activations(micro_batch, value_bytes),
     };
     let prepare = |role| {
-        // One process shows it; the others find the result in the cache.
-        let tells = !flags.quiet && matches!(role, Role::Launcher | Role::JoinedRank { rank: 0 });
-        let show = if tells { ConsoleMode::Auto } else { ConsoleMode::Quiet };
+        // Only one process shows progress; the others find the tokens in the cache.
+        let shows = !flags.quiet && matches!(role, Role::Launcher | Role::JoinedRank { rank: 0 });
+        let show = if shows { ConsoleMode::Auto } else { ConsoleMode::Quiet };
         (!flags.dry_run).then(|| corpus::prepared(&config, show)).transpose()
     };
     Ok(program.run(prepare, |session, prepared| {
         let model = shape.model(session.seed(), &session.device())?;
         session.stop_if_dry_run(model.chain())?;
         let prepared = prepared.context("the data was not prepared")?;
-        // The cache entry is named after the text's content, which may differ from host to host.
+        // The entry's name is a hash of the text, which may differ from host to host.
         let entry = prepared.summary.cache_entry.file_name().unwrap_or_default();
         session.check_same("text (or tokenizer)", &entry.to_string_lossy())?;
         let validation = (!prepared.validation.is_empty()).then_some(prepared.validation);
@@ -101,8 +101,8 @@ fn resolved(args: &TrainArgs) -> anyhow::Result<Config> {
     Ok(config)
 }
 
-/// `6·N + 12·L·h·seq`: forward and backward for one token. N counts the head, which multiplies, but not
-/// the tables of tokens and positions, which are only looked up.
+/// FLOPs of forward and backward per token: `6·N + 12·L·h·seq`. N counts the head, which is a product, but not the embeddings of
+/// tokens and positions, which are only looked up.
 fn flops_per_target(shape: &GptConfig, parameters: usize) -> f64 {
     let GptConfig { vocabulary, sequence_length, width, layers, tied_head, .. } = *shape;
     let tables = sequence_length * width + if tied_head { 0 } else { vocabulary * width };

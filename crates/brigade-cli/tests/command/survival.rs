@@ -256,6 +256,44 @@ fn weights_that_cannot_be_written_do_not_take_the_last_checkpoint_along() {
     }
 }
 
+/// `brigade train` where no file can grow beyond that of the weights: metrics and events reach the limit in the middle of the
+/// run, as they would on a full disk, and the weights still fit.
+fn with_limited_files(place: &Place, line: &str, bytes: u64) -> Done {
+    let train = place.train(line);
+    let mut command = Command::new("sh");
+    // Without the signal, writing beyond the limit is an error. The limit is in units of 512 bytes.
+    let script = format!("trap '' XFSZ; ulimit -f {}; exec \"$@\"", bytes.div_ceil(512));
+    command.args(["-c", &script, "sh"]).arg(train.get_program()).args(train.get_args());
+    command.current_dir(place.path("")).env_clear();
+    command.envs(train.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    place.run(&mut command)
+}
+
+#[test]
+fn metrics_that_cannot_be_written_end_the_run_or_leave_gaps() {
+    let place = Place::new();
+    let line = "--nproc-per-node 1 --steps 100";
+    place.succeed(&mut place.train(&format!("{line} --out whole")));
+    let size = |file: &str| fs::metadata(place.path(file)).unwrap().len();
+    let most = size("whole/model.safetensors");
+    assert!(size("whole/metrics.jsonl") > most + 512, "metrics reach the limit");
+
+    let failed = "cannot write";
+    let done = with_limited_files(&place, &format!("{line} --out a"), most);
+    assert_eq!(done.code, Some(1), "{}", done.err);
+    assert!(said(&done)[0].contains(failed) && said(&done)[0].contains("File too large"), "{}", done.err);
+    assert!(!place.path("a/model.safetensors").exists());
+
+    let line = format!("{line} --set checkpoint.on_failure=continue --out b");
+    let done = with_limited_files(&place, &line, most);
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    assert_eq!(done.err.matches("File too large").count(), 1, "said once: {}", done.err);
+    assert_eq!(place.read("b/model.safetensors"), place.read("whole/model.safetensors"));
+    let steps: Vec<_> = place.metrics("b").iter().map(|step| step["step"].as_u64().unwrap()).collect();
+    assert!(steps.len() > 10 && steps.len() < 100, "{steps:?}");
+    assert!(steps.is_sorted_by(|a, b| a < b), "whole lines, in order: {steps:?}");
+}
+
 #[test]
 fn numbers_that_stay_infinite_end_the_run_at_the_limit() {
     let place = Place::new();
@@ -265,7 +303,7 @@ fn numbers_that_stay_infinite_end_the_run_at_the_limit() {
     let done = place.run(&mut place.brigade(&format!("{line} --set train.nonfinite_limit=2")));
     assert_eq!(done.code, Some(1), "{}", done.err);
     assert_eq!(
-        done.err.matches("back to the checkpoint of step 4, and on with the data after").count(),
+        done.err.matches("rolled back to the checkpoint of step 4, continuing with the data after").count(),
         2,
         "{}",
         done.err
@@ -301,7 +339,7 @@ fn a_bad_batch_is_left_behind() {
     spoil(&place.path("a/checkpoints"), &place, usize::from(b'Z'));
     let done = place.succeed(&mut place.brigade("train --resume a --nproc-per-node 2"));
     assert_eq!(
-        done.err.matches("loss or gradient norm not finite; back to the checkpoint").count(),
+        done.err.matches("loss or gradient norm not finite; rolled back to the checkpoint").count(),
         1,
         "{}",
         done.err

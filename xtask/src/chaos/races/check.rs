@@ -103,7 +103,7 @@ fn check_command(
             before.newest.is_none() && (said("holds no checkpoint") || said("holds no whole checkpoint"))
         }
         (UserCommand::Consolidate { .. } | UserCommand::Verify | UserCommand::List, 2) => {
-            !before.begun && said("is no folder")
+            !before.begun && said("is not a folder")
         }
         (UserCommand::Generate, 0) => after.weights.is_some(),
         (UserCommand::Generate, 2) => {
