@@ -1,13 +1,15 @@
 //! One seed, one run: the bytes of the weights on any number of ranks and any transport.
 
+use serde_json::Value;
+
 use crate::place::Place;
 
-/// The weights and the losses of a run.
-fn outcome(place: &Place, name: &str, line: &str) -> (Vec<u8>, Vec<(f64, f64)>) {
+/// The weights of a run, and of each step what does not depend on the mesh.
+fn outcome(place: &Place, name: &str, line: &str) -> (Vec<u8>, Vec<Vec<Value>>) {
+    const SAME: [&str; 5] = ["loss", "grad_norm", "metrics", "validation_loss", "validation_metrics"];
     place.succeed(&mut place.train(&format!("{line} --out {name}")));
-    let number = |record: &serde_json::Value, key: &str| record[key].as_f64().unwrap();
-    let losses = place.metrics(name).iter().map(|r| (number(r, "loss"), number(r, "grad_norm"))).collect();
-    (place.read(&format!("{name}/model.safetensors")), losses)
+    let steps = place.metrics(name).into_iter().map(|record| SAME.map(|key| record[key].clone()).to_vec());
+    (place.read(&format!("{name}/model.safetensors")), steps.collect())
 }
 
 /// Four micro-batches a step on one rank, two on each of two, one on each of four.
@@ -18,8 +20,8 @@ fn same_on_all_meshes(place: &Place, line: &str) {
         for transport in ["shared_memory", "tcp"] {
             let name = format!("{transport}-{ranks}");
             let line = format!("{line} --nproc-per-node {ranks} --dp {ranks} --transport {transport}");
-            let (weights, losses) = outcome(place, &name, &line);
-            assert_eq!(losses, reference.1, "{name} {line}");
+            let (weights, steps) = outcome(place, &name, &line);
+            assert_eq!(steps, reference.1, "{name} {line}");
             assert!(weights == reference.0, "{name} {line}: other weights");
         }
     }
@@ -46,15 +48,12 @@ fn documents_with_masked_prompts_and_a_head_of_its_own() {
     assert!(tokens.windows(2).any(|pair| pair[0] != pair[1]), "{tokens:?}");
 }
 
-/// Stages, shards and both, as processes: the weights of one process, and its losses and validation losses.
+/// Stages, shards and both, as processes: the weights of one process, its losses and metrics, also of validation.
 #[test]
 fn composed_meshes() {
     let place = Place::new();
     let reference = outcome(&place, "alone", "--nproc-per-node 1");
-    let validated = |run: &str| -> Vec<_> {
-        place.metrics(run).iter().filter_map(|record| record["validation_loss"].as_f64()).collect()
-    };
-    assert_eq!(validated("alone").len(), 3);
+    assert_eq!(reference.1.iter().filter(|step| step[3].is_f64() && step[4].is_object()).count(), 3);
     for (number, mesh) in [
         "--nproc-per-node 2 --zero 1",
         "--nproc-per-node 2 --zero 3 --recompute all --transport tcp",
@@ -68,10 +67,9 @@ fn composed_meshes() {
     .enumerate()
     {
         let name = format!("mesh-{number}");
-        let (weights, losses) = outcome(&place, &name, mesh);
-        assert_eq!(losses, reference.1, "{mesh}");
+        let (weights, steps) = outcome(&place, &name, mesh);
+        assert_eq!(steps, reference.1, "{mesh}");
         assert!(weights == reference.0, "{mesh}: other weights");
-        assert_eq!(validated(&name), validated("alone"), "{mesh}");
     }
     place.succeed(&mut place.brigade("generate --out mesh-5 --prompt fn --tokens 5"));
 }
@@ -82,4 +80,26 @@ fn another_seed_is_another_run() {
     let [a, b] =
         [1, 2].map(|seed| outcome(&place, &format!("{seed}"), &format!("--seed {seed} --nproc-per-node 1")));
     assert!(a.0 != b.0 && a.1 != b.1);
+}
+
+/// Six of eight sequences of 16 tokens are validation's: three micro-batches, which no two ranks share evenly.
+#[test]
+fn accuracy_and_valid_targets_are_recorded_shown_and_summed_up() {
+    let place = Place::new();
+    let done = place.succeed(&mut place.train("--nproc-per-node 2 --steps 30 --out a"));
+    let records = place.metrics("a");
+    for record in &records {
+        let (metrics, tokens) = (&record["metrics"], record["tokens"].as_f64().unwrap());
+        assert_eq!(metrics["valid_targets"].as_f64(), Some(tokens));
+        let correct = metrics["accuracy"].as_f64().unwrap() * tokens;
+        assert!((0.0..=tokens).contains(&correct) && (correct - correct.round()).abs() < 1e-6, "{record}");
+    }
+    let accuracy = |of: &Value, metrics: &str| of[metrics]["accuracy"].as_f64().unwrap();
+    let [first, last] = [&records[0], records.last().unwrap()];
+    assert!(accuracy(last, "metrics") > accuracy(first, "metrics"), "it learns: {first} {last}");
+    assert_eq!(last["validation_metrics"]["valid_targets"].as_f64(), Some(6.0 * 16.0));
+    assert!((0.0..=1.0).contains(&accuracy(last, "validation_metrics")), "{last}");
+    for text in [&done.out, &done.err] {
+        assert!(text.contains("accuracy") && text.contains("valid_targets"), "{text}");
+    }
 }

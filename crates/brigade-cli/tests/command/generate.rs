@@ -75,6 +75,6 @@ fn a_tokenizer_of_another_run_is_refused() {
     let done = place.run(&mut place.brigade("generate --out a"));
     assert_eq!(done.code, Some(2), "{}", done.err);
     let told =
-        ["a/tokenizer.json has ", " token ids, the model of a/config.toml takes 257 (model.vocabulary)"];
+        ["a/tokenizer.json has ", " token ids, but the model of a/config.toml has 257 (model.vocabulary)"];
     assert!(told.iter().all(|part| done.err.contains(part)), "{}", done.err);
 }
