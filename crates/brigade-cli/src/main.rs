@@ -7,26 +7,22 @@
 //! - Mistakes are found before a rank starts, as far as possible. Exit codes: 0 done, 1 failed, 2 wrong usage, 75 preempted with
 //!   a checkpoint saved, 130 interrupted.
 
-mod checkpoint;
 mod columns;
+mod commands;
 mod config;
 mod corpus;
-mod doctor;
-mod generate;
-mod inspect;
-mod launch;
 mod output;
-mod plan;
 #[cfg(test)]
 mod reference;
 mod sampling;
-mod train;
 
 use std::process::ExitCode;
 
 use brigade::launcher::interrupt;
 use brigade::{UsageError, exit, format_error};
 use clap::{Parser, Subcommand};
+
+use commands::{checkpoint, doctor, generate, inspect, launch, plan, train};
 
 /// Trains models on many ranks, to the same weights on any number of them.
 #[derive(Debug, Parser)]

@@ -11,7 +11,7 @@ use clap::Args;
 
 use crate::config::Config;
 use crate::sampling::TokenSampler;
-use crate::train::TOKENIZER_FILE;
+use super::train::TOKENIZER_FILE;
 
 pub const EXAMPLES: &str = "\
 Examples:

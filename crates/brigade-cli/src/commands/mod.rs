@@ -1,0 +1,9 @@
+//! The subcommands.
+
+pub mod checkpoint;
+pub mod doctor;
+pub mod generate;
+pub mod inspect;
+pub mod launch;
+pub mod plan;
+pub mod train;
