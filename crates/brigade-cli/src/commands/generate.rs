@@ -9,9 +9,9 @@ use brigade::data::Tokenizer;
 use brigade::{CONFIG_FILE, LanguageModel, UsageError, WEIGHTS_FILE, exit, parse_whole_number};
 use clap::Args;
 
+use super::train::TOKENIZER_FILE;
 use crate::config::Config;
 use crate::sampling::TokenSampler;
-use super::train::TOKENIZER_FILE;
 
 pub const EXAMPLES: &str = "\
 Examples:
