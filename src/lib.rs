@@ -45,7 +45,7 @@
 //!
 //! A model is a [`Chain`] of [`Block`]s, each a Burn module: the output of one is the input of the next. Blocks are what is
 //! split into pipeline stages, sharded by ZeRO and checkpointed, so a transformer has one per layer. Blocks know nothing of
-//! ranks. `Chain::loss` adds the loss and makes it a [`Model`]. [`models`] has a GPT-2 to start from and reads and writes
+//! ranks. `Chain::loss` adds the loss and makes it a [`Model`], and `Model::metric` adds metrics such as the accuracy. [`models`] has a GPT-2 to start from and reads and writes
 //! safetensors with Hugging Face's names; [`LanguageModel`] runs the trained one.
 //!
 //! # Bring data

@@ -127,7 +127,7 @@ impl StandardFlags {
                 match (&self.out, file.exists()) {
                     (Some(out), _) if out != dir => wrong(
                         dir,
-                        format!("a run goes on in its own folder; leave out --out {}", out.display()),
+                        format!("a run resumes in its own folder; leave out --out {}", out.display()),
                     ),
                     (_, false) => {
                         wrong(dir, format!("it must be the folder of a run; it holds no {CONFIG_FILE}"))

@@ -209,7 +209,7 @@ fn interrupted(bad: &[u64], settings: &Settings) -> (Vec<NamedTensor>, u64, u64)
     let folder = tempfile::tempdir().unwrap();
     let data = |rank: usize, interrupt: Interrupt| Poisoned {
         bad: bad.iter().map(|position| sample_of(*position)).collect(),
-        // Only one rank is told.
+        // Only one rank receives the signal.
         signal_at: (rank == 1).then_some((sample_of(8), interrupt)),
         ..Poisoned::default()
     };
