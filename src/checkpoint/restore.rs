@@ -85,7 +85,7 @@ where
         if let Some(why) = found("incompatible ") {
             let location = storage.location();
             return Err(CheckpointUsageError::Incompatible(format!(
-                "cannot go on from step {step} of {location}: {why}"
+                "cannot resume from step {step} of {location}: {why}"
             ))
             .into());
         }

@@ -8,6 +8,9 @@ use brigade_report::{CheckpointRecord, DeviceMemory, MemoryRecord, StepRecord};
 
 use crate::checkpoint::SaveProgress;
 
+/// The metric of the number of valid targets.
+const VALID_TARGETS: &str = "valid_targets";
+
 /// The status of a rank after a step, on which all ranks base their next action.
 pub(crate) struct StepStatus {
     /// How far the rank is with saving a checkpoint.
@@ -141,7 +144,7 @@ pub(crate) fn record(
     StepRecord {
         step: report.step,
         loss: report.loss,
-        metrics: report.metrics.clone(),
+        metrics: with_valid_targets(report.metrics.clone(), report.targets),
         grad_norm: report.grad_norm,
         learning_rate,
         skipped: report.skipped,
@@ -171,9 +174,17 @@ pub(crate) fn record(
         collectives,
         peak_rss_bytes: stats.peak_rss_bytes,
         validation_loss: validation.as_ref().map(|validation| validation.loss),
-        validation_metrics: validation.map(|validation| validation.metrics).unwrap_or_default(),
+        validation_metrics: validation
+            .map(|validation| with_valid_targets(validation.metrics, validation.targets))
+            .unwrap_or_default(),
         checkpoint,
     }
+}
+
+/// Adds the number of valid targets, which the metrics of a model are means over.
+fn with_valid_targets(mut metrics: BTreeMap<String, f64>, targets: u64) -> BTreeMap<String, f64> {
+    metrics.insert(VALID_TARGETS.to_owned(), targets as f64);
+    metrics
 }
 
 #[cfg(test)]

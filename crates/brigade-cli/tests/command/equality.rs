@@ -91,15 +91,15 @@ fn accuracy_and_valid_targets_are_recorded_shown_and_summed_up() {
     for record in &records {
         let (metrics, tokens) = (&record["metrics"], record["tokens"].as_f64().unwrap());
         assert_eq!(metrics["valid_targets"].as_f64(), Some(tokens));
-        let correct = metrics["accuracy"].as_f64().unwrap() * tokens;
+        let correct = metrics["next_token_accuracy"].as_f64().unwrap() * tokens;
         assert!((0.0..=tokens).contains(&correct) && (correct - correct.round()).abs() < 1e-6, "{record}");
     }
-    let accuracy = |of: &Value, metrics: &str| of[metrics]["accuracy"].as_f64().unwrap();
+    let accuracy = |of: &Value, metrics: &str| of[metrics]["next_token_accuracy"].as_f64().unwrap();
     let [first, last] = [&records[0], records.last().unwrap()];
     assert!(accuracy(last, "metrics") > accuracy(first, "metrics"), "it learns: {first} {last}");
     assert_eq!(last["validation_metrics"]["valid_targets"].as_f64(), Some(6.0 * 16.0));
     assert!((0.0..=1.0).contains(&accuracy(last, "validation_metrics")), "{last}");
     for text in [&done.out, &done.err] {
-        assert!(text.contains("accuracy") && text.contains("valid_targets"), "{text}");
+        assert!(text.contains("next_token_accuracy") && text.contains("valid_targets"), "{text}");
     }
 }
