@@ -17,8 +17,8 @@ use crate::link::shared::{SharedLink, segment_bytes};
 use crate::op::call::{Call, OpType};
 use crate::op::dtype::DType;
 use crate::op::header::{HEADER_BYTES, decode, encode};
+use crate::process_group::work::OwnedBuffer;
 use crate::progress::operation::transfer::Transfer;
-use crate::progress::operation::work::OwnedBuffer;
 
 pub use crate::join::fuzz::{frame, rendezvous};
 

@@ -14,9 +14,10 @@ use crate::op::call::OpType;
 use crate::op::dtype::{DType, Element, ReduceOp};
 use crate::op::plan::Plan;
 use crate::op::stats::Stats;
+use crate::process_group::OpArgs;
+use crate::process_group::work::{OwnedBuffer, Work};
 use crate::progress::context::{Context, GroupSpec};
 use crate::progress::engine::ProgressEngine;
-use crate::progress::operation::work::{OwnedBuffer, Work};
 
 /// An ordered set of ranks that communicate. Clones are handles of the same group.
 ///
@@ -82,33 +83,37 @@ impl Group {
 
     /// Reduces the buffers of all ranks, element by element; every rank gets the result. Any length.
     pub fn all_reduce<B: HostBuffer>(&self, buffer: B, dtype: DType, op: ReduceOp) -> Work<B> {
-        self.start(OpType::AllReduce, buffer, dtype, Some(op), None)
+        let args = OpArgs { reduce: Some(op), ..OpArgs::new(OpType::AllReduce, dtype) };
+        self.launch(args, OwnedBuffer::sized(buffer))
     }
 
     /// Reduces the buffers of all ranks, cut into as many equal slices as there are ranks: slice `rank` of the result
     /// holds the reduced values, the others are unspecified.
     pub fn reduce_scatter<B: HostBuffer>(&self, buffer: B, dtype: DType, op: ReduceOp) -> Work<B> {
-        self.start(OpType::ReduceScatter, buffer, dtype, Some(op), None)
+        let args = OpArgs { reduce: Some(op), ..OpArgs::new(OpType::ReduceScatter, dtype) };
+        self.launch(args, OwnedBuffer::sized(buffer))
     }
 
     /// Gives slice `rank` of the buffer, one of as many equal slices as there are ranks, and gets all others.
     pub fn all_gather<B: HostBuffer>(&self, buffer: B, dtype: DType) -> Work<B> {
-        self.start(OpType::AllGather, buffer, dtype, None, None)
+        self.launch(OpArgs::new(OpType::AllGather, dtype), OwnedBuffer::sized(buffer))
     }
 
     /// Gives slice `rank` of the buffer to `root`, which gets all slices. All ranks' buffers have the same size.
     pub fn gather<B: HostBuffer>(&self, buffer: B, dtype: DType, root: usize) -> Work<B> {
-        self.start(OpType::Gather, buffer, dtype, None, Some(root))
+        let args = OpArgs { root: Some(root), ..OpArgs::new(OpType::Gather, dtype) };
+        self.launch(args, OwnedBuffer::sized(buffer))
     }
 
     /// Gives the root's buffer to everybody. Any length.
     pub fn broadcast<B: HostBuffer>(&self, buffer: B, dtype: DType, root: usize) -> Work<B> {
-        self.start(OpType::Broadcast, buffer, dtype, None, Some(root))
+        let args = OpArgs { root: Some(root), ..OpArgs::new(OpType::Broadcast, dtype) };
+        self.launch(args, OwnedBuffer::sized(buffer))
     }
 
     /// Of as many equal slices as there are ranks, gives slice p to rank p and gets p's slice `rank` in its place.
     pub fn all_to_all<B: HostBuffer>(&self, buffer: B, dtype: DType) -> Work<B> {
-        self.start(OpType::AllToAll, buffer, dtype, None, None)
+        self.launch(OpArgs::new(OpType::AllToAll, dtype), OwnedBuffer::sized(buffer))
     }
 
     /// Sends a buffer to the group's rank `to`, which receives it with [`recv`](Self::recv) or
@@ -116,22 +121,23 @@ impl Group {
     /// by then. Transfers between two ranks in one direction keep their order; they never wait for collectives or for
     /// other transfers.
     pub fn send<B: HostBuffer>(&self, buffer: B, dtype: DType, to: usize) -> Work<B> {
-        let bytes = buffer.as_bytes().len();
-        self.transfer(OpType::Send, bytes, dtype, to, OwnedBuffer::sized(buffer))
+        let args = OpArgs { peer: Some(to), ..OpArgs::new(OpType::Send, dtype) };
+        self.launch(args, OwnedBuffer::sized(buffer))
     }
 
     /// Fills a buffer with what the group's rank `from` [sends](Self::send), which must have the same type and size.
     /// The [deadline](crate::Timeouts::step) counts from when the earlier receives from that rank are complete.
     pub fn recv<B: HostBuffer>(&self, buffer: B, dtype: DType, from: usize) -> Work<B> {
-        let bytes = buffer.as_bytes().len();
-        self.transfer(OpType::Recv, bytes, dtype, from, OwnedBuffer::sized(buffer))
+        let args = OpArgs { peer: Some(from), ..OpArgs::new(OpType::Recv, dtype) };
+        self.launch(args, OwnedBuffer::sized(buffer))
     }
 
     /// Gives what the group's rank `from` [sends](Self::send) as [`DType::U8`], of any size up to `limit` bytes. It has
     /// the order and the deadline of a [`recv`](Self::recv). Memory is allocated when the size has come, not when this
     /// is called. A larger buffer, one of another type, or no memory for it is an error on all ranks.
     pub fn recv_message(&self, from: usize, limit: usize) -> Work<Vec<u8>> {
-        self.transfer(OpType::RecvMessage, limit, DType::U8, from, OwnedBuffer::message())
+        let args = OpArgs { peer: Some(from), limit, ..OpArgs::new(OpType::RecvMessage, DType::U8) };
+        self.launch(args, OwnedBuffer::message())
     }
 
     /// Returns when every rank has called it.

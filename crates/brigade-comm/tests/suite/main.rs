@@ -8,6 +8,7 @@ mod flight;
 mod messages;
 mod network;
 mod open_files;
+mod process_groups;
 mod processes;
 mod rendezvous;
 mod worlds;

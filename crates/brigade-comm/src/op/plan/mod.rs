@@ -94,6 +94,18 @@ impl Plan {
         peers
     }
 
+    /// Bytes of the buffer that this rank sends, to each rank that they go to.
+    pub(crate) fn payload(&self) -> u64 {
+        let sent = |stage: usize, peer: usize| {
+            let segments = (0..).map_while(move |index| match self.outbound(stage, peer, index) {
+                Next::Segment(segment) => Some(segment.range.len() as u64),
+                Next::Later | Next::End => None,
+            });
+            segments.sum::<u64>()
+        };
+        (0..self.stages()).flat_map(|stage| self.peers_in(stage).map(move |peer| sent(stage, peer))).sum()
+    }
+
     /// The other ranks that take part in a stage, in order.
     pub(crate) fn peers_in(&self, stage: usize) -> impl DoubleEndedIterator<Item = usize> + Clone {
         self.stages[stage].members.ranks().filter(|peer| *peer != self.me)

@@ -12,12 +12,12 @@ use crate::op::header::encode;
 use crate::op::plan::Plan;
 use crate::op::reduce::reduce;
 use crate::op::view::View;
+use crate::process_group::work::OpBuffer;
 use crate::progress::operation::in_flight_op::InFlightOp;
 use crate::progress::operation::incoming::Incoming;
 use crate::progress::operation::outgoing::Outgoing;
 use crate::progress::operation::stage::STEP_BYTES;
 use crate::progress::operation::stop::Stop;
-use crate::progress::operation::work::OpBuffer;
 
 /// A collective, with the buffer that it works on.
 pub(crate) struct Collective<'a> {

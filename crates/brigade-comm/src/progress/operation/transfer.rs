@@ -9,11 +9,11 @@ use crate::op::call::Call;
 use crate::op::header::encode;
 use crate::op::plan::segment::InboundUse;
 use crate::op::plan::segment::{Inbound, Next, Outbound};
+use crate::process_group::work::OpBuffer;
 use crate::progress::operation::in_flight_op::InFlightOp;
 use crate::progress::operation::incoming::Incoming;
 use crate::progress::operation::outgoing::Outgoing;
 use crate::progress::operation::stop::{Stop, StopReason};
-use crate::progress::operation::work::OpBuffer;
 
 /// A send or a receive, with its buffer.
 pub(crate) struct Transfer {
@@ -150,7 +150,7 @@ mod tests {
     use crate::link::shared::{SharedLink, segment_bytes};
     use crate::op::call::OpType;
     use crate::op::dtype::{DType, ReduceOp};
-    use crate::progress::operation::work::OwnedBuffer;
+    use crate::process_group::work::OwnedBuffer;
 
     const GROUP: u64 = 7;
 

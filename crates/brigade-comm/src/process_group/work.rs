@@ -1,17 +1,26 @@
-//! Handles of operations in flight.
+//! Handles of operations in flight, and the buffers that engines work on.
 
 use std::collections::TryReserveError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
 
 use crate::error::Error;
 use crate::op::buffer::HostBuffer;
-use crate::sync::{lock, wait};
+use crate::sync::{lock, wait, wait_until};
 
 /// An operation in flight that holds a buffer. Dropping it does not cancel the operation.
 #[must_use = "an operation's failure is reported by wait()"]
 pub struct Work<B> {
     completion: Arc<Completion<B>>,
+    driver: Option<Arc<dyn Driver>>,
+}
+
+/// Makes progress for an engine that has no thread for it: whoever waits for an operation calls it again and again.
+pub trait Driver: Send + Sync {
+    /// Does what can be done without blocking, and fails what has passed its deadline. Gives how long the caller may sleep
+    /// before the next call; it wakes up earlier when its operation completes.
+    fn poll(&self) -> Duration;
 }
 
 struct Completion<B> {
@@ -20,45 +29,70 @@ struct Completion<B> {
     awaited: AtomicBool,
 }
 
-impl<B> Completion<B> {
-    fn new(outcome: Option<Result<B, Error>>) -> Arc<Self> {
-        let awaited = AtomicBool::new(false);
-        Arc::new(Self { outcome: Mutex::new(outcome), arrived: Condvar::new(), awaited })
-    }
-}
-
 impl<B> Work<B> {
-    /// The handle of an operation that failed before it began.
-    pub(crate) fn failed(error: Error) -> Self {
-        Self { completion: Completion::new(Some(Err(error))) }
+    /// Makes whoever waits drive the engine.
+    pub(crate) fn driven_by(self, driver: Option<Arc<dyn Driver>>) -> Self {
+        Self { driver, ..self }
     }
 
     /// Waits for the operation and gives the buffer back. The operation's own deadline bounds the wait; a buffer
     /// whose operation failed is dropped.
+    ///
+    /// # Errors
+    /// If the operation failed.
     pub fn wait(self) -> Result<B, Error> {
-        self.completion.awaited.store(true, Ordering::Relaxed);
-        let mut outcome = lock(&self.completion.outcome);
+        let Self { completion, driver } = &self;
+        completion.awaited.store(true, Ordering::Relaxed);
+        let mut outcome = lock(&completion.outcome);
         loop {
-            match outcome.take() {
-                Some(outcome) => return outcome,
-                None => outcome = wait(&self.completion.arrived, outcome),
+            if let Some(outcome) = outcome.take() {
+                return outcome;
             }
+            outcome = match driver {
+                None => wait(&completion.arrived, outcome),
+                Some(driver) => {
+                    drop(outcome);
+                    let sleep = driver.poll();
+                    let outcome = lock(&completion.outcome);
+                    match outcome.is_some() {
+                        true => outcome,
+                        false => wait_until(&completion.arrived, outcome, Instant::now() + sleep).0,
+                    }
+                }
+            };
         }
     }
 
     /// Whether [`wait`](Self::wait) would return at once.
     pub fn is_completed(&self) -> bool {
+        if let Some(driver) = &self.driver
+            && lock(&self.completion.outcome).is_none()
+        {
+            driver.poll();
+        }
         lock(&self.completion.outcome).is_some()
     }
 }
 
-/// What an operation in flight works on.
-pub(crate) trait OpBuffer: Send {
-    /// Called once before a receive, with the size that the peer gives and this rank's call accepts.
+/// The buffer of an operation, as an engine sees it.
+pub trait OpBuffer: Send {
+    /// Makes room for a message. Called at most once, before a [`RecvMessage`](crate::OpType::RecvMessage) is filled, with
+    /// the size that the peer gives and this rank's call accepts.
+    ///
+    /// # Errors
+    /// If there is no memory for it.
     fn reserve(&mut self, bytes: usize) -> Result<(), TryReserveError>;
+
+    /// The size of the memory, in bytes.
+    fn size(&self) -> usize;
+
+    /// The memory: the same region each time, but that [`reserve`](Self::reserve) changes its size.
     fn bytes(&mut self) -> &mut [u8];
+
     /// Whether a thread waits for the operation.
     fn is_awaited(&self) -> bool;
+
+    /// Gives the buffer back, or the reason why the operation failed.
     fn complete(self: Box<Self>, outcome: Result<(), Error>);
 }
 
@@ -79,8 +113,13 @@ impl<B: HostBuffer> OwnedBuffer<B> {
         buffer: B,
         reserve: fn(&mut B, usize) -> Result<(), TryReserveError>,
     ) -> (Box<dyn OpBuffer>, Work<B>) {
-        let completion = Completion::new(None);
-        (Box::new(Self { buffer, reserve, completion: completion.clone() }), Work { completion })
+        let completion = Arc::new(Completion {
+            outcome: Mutex::new(None),
+            arrived: Condvar::new(),
+            awaited: AtomicBool::new(false),
+        });
+        let owned = Self { buffer, reserve, completion: completion.clone() };
+        (Box::new(owned), Work { completion, driver: None })
     }
 }
 
@@ -98,6 +137,10 @@ impl OwnedBuffer<Vec<u8>> {
 impl<B: HostBuffer> OpBuffer for OwnedBuffer<B> {
     fn reserve(&mut self, bytes: usize) -> Result<(), TryReserveError> {
         (self.reserve)(&mut self.buffer, bytes)
+    }
+
+    fn size(&self) -> usize {
+        self.buffer.as_bytes().len()
     }
 
     fn bytes(&mut self) -> &mut [u8] {
@@ -121,6 +164,10 @@ pub(crate) struct BorrowedBuffer<'a>(pub(crate) &'a mut [u8]);
 impl OpBuffer for BorrowedBuffer<'_> {
     fn reserve(&mut self, _: usize) -> Result<(), TryReserveError> {
         Ok(())
+    }
+
+    fn size(&self) -> usize {
+        self.0.len()
     }
 
     fn bytes(&mut self) -> &mut [u8] {

@@ -1,0 +1,81 @@
+//! The arguments of an operation, and what can be checked of them without the other ranks.
+
+use crate::op::call::{Call, OpType};
+use crate::op::dtype::{DType, ReduceOp};
+
+/// One operation of a rank, without its buffer. Ranks count within the group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpArgs {
+    /// The operation.
+    pub op_type: OpType,
+    /// The type of the buffer's elements.
+    pub dtype: DType,
+    /// The reduction, for an all-reduce and a reduce-scatter.
+    pub reduce: Option<ReduceOp>,
+    /// The root, for a broadcast and a gather.
+    pub root: Option<usize>,
+    /// The other rank, for a send and both kinds of receive.
+    pub peer: Option<usize>,
+    /// The largest message that a [`OpType::RecvMessage`] takes, in bytes.
+    pub limit: usize,
+}
+
+impl OpArgs {
+    /// An operation without reduction, root and peer.
+    pub fn new(op_type: OpType, dtype: DType) -> Self {
+        Self { op_type, dtype, reduce: None, root: None, peer: None, limit: 0 }
+    }
+
+    /// The call that the other ranks must agree with, on a buffer of so many bytes of rank `rank` of a group whose members
+    /// have these world ranks; its sequence number is still to be filled in.
+    ///
+    /// # Errors
+    /// In words, if no group could run it.
+    pub fn call(&self, bytes: usize, rank: usize, members: &[usize]) -> Result<Call, String> {
+        let Self { op_type, dtype, reduce, root, peer, limit } = *self;
+        let bytes = if op_type == OpType::RecvMessage { limit } else { bytes };
+        let size = members.len();
+        let sliced =
+            matches!(op_type, OpType::ReduceScatter | OpType::AllGather | OpType::Gather | OpType::AllToAll);
+        let unit = dtype.size() * if sliced { size } else { 1 };
+        if !bytes.is_multiple_of(unit) {
+            let shape = if sliced { format!(" in {size} equal slices") } else { String::new() };
+            return Err(format!(
+                "{bytes} bytes are given, a multiple of {unit} is needed for {dtype}{shape}"
+            ));
+        }
+        let is_reduced = matches!(op_type, OpType::AllReduce | OpType::ReduceScatter);
+        let has_root = matches!(op_type, OpType::Broadcast | OpType::Gather);
+        for (what, given, needed) in [
+            ("a reduction", reduce.is_some(), is_reduced),
+            ("a root", root.is_some(), has_root),
+            ("a peer", peer.is_some(), op_type.is_transfer()),
+        ] {
+            if given != needed {
+                return Err(match needed {
+                    true => format!("{what} is needed, none is given"),
+                    false => format!("{what} is given, none is allowed"),
+                });
+            }
+        }
+        match (root, peer) {
+            (Some(root), _) if root >= size => {
+                Err(format!("root {root} is given, the group has {size} ranks"))
+            }
+            (_, Some(peer)) if peer >= size => {
+                Err(format!("peer {peer} is given, the group has {size} ranks"))
+            }
+            (_, Some(peer)) if peer == rank => {
+                Err(format!("peer {peer} is given, which is the caller itself"))
+            }
+            _ => Ok(Call {
+                operation: op_type,
+                sequence: 0,
+                dtype,
+                reduce,
+                root: root.map(|root| members[root]),
+                bytes: bytes as u64,
+            }),
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! The operations of a process group, for any buffer.
+
+use super::work::{OpBuffer, OwnedBuffer, Work};
+use super::{OpArgs, ProcessGroup};
+use crate::op::buffer::HostBuffer;
+use crate::op::call::OpType;
+use crate::op::dtype::{DType, ReduceOp};
+
+impl dyn ProcessGroup + '_ {
+    /// Reduces the buffers of all ranks, element by element; every rank gets the result. Any length.
+    pub fn all_reduce<B: HostBuffer>(&self, buffer: B, dtype: DType, op: ReduceOp) -> Work<B> {
+        let args = OpArgs { reduce: Some(op), ..OpArgs::new(OpType::AllReduce, dtype) };
+        self.launch(args, OwnedBuffer::sized(buffer))
+    }
+
+    /// Reduces the buffers of all ranks, cut into as many equal slices as there are ranks: slice `rank` of the result
+    /// holds the reduced values, the others are unspecified.
+    pub fn reduce_scatter<B: HostBuffer>(&self, buffer: B, dtype: DType, op: ReduceOp) -> Work<B> {
+        let args = OpArgs { reduce: Some(op), ..OpArgs::new(OpType::ReduceScatter, dtype) };
+        self.launch(args, OwnedBuffer::sized(buffer))
+    }
+
+    /// Gives slice `rank` of the buffer, one of as many equal slices as there are ranks, and gets all others.
+    pub fn all_gather<B: HostBuffer>(&self, buffer: B, dtype: DType) -> Work<B> {
+        self.launch(OpArgs::new(OpType::AllGather, dtype), OwnedBuffer::sized(buffer))
+    }
+
+    /// Gives the root's buffer to everybody. Any length.
+    pub fn broadcast<B: HostBuffer>(&self, buffer: B, dtype: DType, root: usize) -> Work<B> {
+        let args = OpArgs { root: Some(root), ..OpArgs::new(OpType::Broadcast, dtype) };
+        self.launch(args, OwnedBuffer::sized(buffer))
+    }
+
+    /// Gathers some numbers of every rank, the same number of them on each: rank r's are at r times that number.
+    pub fn all_gather_scalars(&self, values: &[f64]) -> Work<Vec<f64>> {
+        let (rank, each) = (self.rank(), values.len());
+        let mut all = vec![0.0; each * self.size()];
+        all[rank * each..(rank + 1) * each].copy_from_slice(values);
+        self.all_gather(all, DType::F64)
+    }
+
+    /// Sends a buffer to rank `to`. Complete when the buffer can be used again; the peer may not have it all by then.
+    /// Transfers between two ranks in one direction keep their order; they never wait for collectives or for other
+    /// transfers.
+    pub fn send<B: HostBuffer>(&self, buffer: B, dtype: DType, to: usize) -> Work<B> {
+        let args = OpArgs { peer: Some(to), ..OpArgs::new(OpType::Send, dtype) };
+        self.launch(args, OwnedBuffer::sized(buffer))
+    }
+
+    /// Fills a buffer with what rank `from` sends, which must have the same type and size.
+    pub fn recv<B: HostBuffer>(&self, buffer: B, dtype: DType, from: usize) -> Work<B> {
+        let args = OpArgs { peer: Some(from), ..OpArgs::new(OpType::Recv, dtype) };
+        self.launch(args, OwnedBuffer::sized(buffer))
+    }
+
+    /// Gives what rank `from` sends as [`DType::U8`], of any size up to `limit` bytes. Memory is allocated
+    /// when the size is known.
+    pub fn recv_message(&self, from: usize, limit: usize) -> Work<Vec<u8>> {
+        let args = OpArgs { peer: Some(from), limit, ..OpArgs::new(OpType::RecvMessage, DType::U8) };
+        self.launch(args, OwnedBuffer::message())
+    }
+
+    fn launch<B>(&self, args: OpArgs, (buffer, work): (Box<dyn OpBuffer>, Work<B>)) -> Work<B> {
+        self.start(args, buffer);
+        work.driven_by(self.driver())
+    }
+}
