@@ -43,7 +43,7 @@ pub use order::{
 pub use placement::{
     buffers_are_filled_under_their_views, inputs_keep_their_values, results_stay_on_the_device,
 };
-pub use ranks::on_ranks;
+pub use ranks::{on_ranks, on_ranks_in_memory};
 pub use reductions::{
     all_reduce_sums_any_length, all_reduce_takes_views, reduce_scatter_gives_each_its_share,
 };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use brigade_comm::{DType, Group, ReduceOp};
+use brigade_comm::{DType, ProcessGroup, ReduceOp};
 use brigade_core::{
     CollectiveKind, Collectives, Error, Message, Pending, PendingTensor, PendingValues, ReshardedBuffer,
     Result, Traffic,
@@ -18,28 +18,33 @@ use crate::resident_buffer::ResidentBuffer;
 /// The longest message between stages that a rank takes, in bytes.
 const LONGEST_MESSAGE: usize = 16 << 30;
 
-/// A group's collectives for tensors of any device. A tensor in host memory that is whole and solely
-/// owned is moved in and out of the operation without a copy; others are read from their device first.
+/// A process group's collectives for tensors of any device. A tensor in host memory that is whole and solely owned is moved
+/// in and out of the operation without a copy; others are copied to the host first.
 pub struct HostCollectives {
-    group: Group,
+    group: Arc<dyn ProcessGroup>,
     copier: Arc<Copier>,
     scalar_gathers: AtomicU64,
     scalar_bytes: AtomicU64,
 }
 
 impl HostCollectives {
-    /// Collectives of a group, for tensors that are there.
-    pub fn new(group: Group, placement: Placement) -> Self {
+    /// Collectives of a group of any engine, for tensors in the given place.
+    pub fn new(group: impl ProcessGroup + 'static, placement: Placement) -> Self {
         let copier = Arc::new(Copier::new(placement));
-        Self { group, copier, scalar_gathers: AtomicU64::new(0), scalar_bytes: AtomicU64::new(0) }
+        Self {
+            group: Arc::new(group),
+            copier,
+            scalar_gathers: AtomicU64::new(0),
+            scalar_bytes: AtomicU64::new(0),
+        }
     }
 
-    /// What these collectives have moved between the device and the host so far.
+    /// The copies between the device and the host so far.
     pub fn device_copies(&self) -> DeviceCopies {
         self.copier.device_copies()
     }
 
-    /// Reads a tensor, starts an operation on it, and makes a tensor of what is `kept` of the result.
+    /// Copies a tensor to the host, starts an operation on it, and makes a tensor of the part of the result that `kept` gives.
     fn run(
         &self,
         tensor: Tensor<1>,
@@ -130,12 +135,10 @@ impl Collectives for HostCollectives {
     }
 
     fn all_gather_scalars(&self, values: Vec<f64>) -> PendingValues {
-        let (rank, size, each) = (self.rank(), self.size(), values.len());
-        let mut all = vec![0.0f64; each * size];
-        all[rank * each..(rank + 1) * each].copy_from_slice(&values);
+        let (size, each) = (self.size(), values.len());
         self.scalar_gathers.fetch_add(1, Relaxed);
         self.scalar_bytes.fetch_add((each * size_of::<f64>() * (size - 1)) as u64, Relaxed);
-        let pending = self.group.all_gather(all, DType::F64);
+        let pending = self.group.all_gather_scalars(&values);
         PendingValues::new(move || {
             let all = pending.wait().map_err(Error::collective)?;
             Ok((0..size).map(|rank| all[rank * each..(rank + 1) * each].to_vec()).collect())

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use brigade_comm::{Group, HostBuffer};
+use brigade_comm::{HostBuffer, ProcessGroup};
 use brigade_core::{Error, Pending, ReshardedBuffer, UnshardedBuffer};
 use burn::tensor::{DType as TensorDType, Device, FloatDType, Tensor, TensorData};
 
@@ -11,7 +11,7 @@ use crate::pages::Pages;
 
 /// A flat buffer that all ranks' shards are gathered into, always in the same memory.
 pub(crate) struct ResidentBuffer {
-    group: Group,
+    group: Arc<dyn ProcessGroup>,
     copier: Arc<Copier>,
     pages: Pages,
     bytes: usize,
@@ -22,7 +22,7 @@ pub(crate) struct ResidentBuffer {
 impl ResidentBuffer {
     /// A buffer for the group's shards of `shard` elements each. Nothing where the system has no memory for it.
     pub(crate) fn new(
-        group: Group,
+        group: Arc<dyn ProcessGroup>,
         copier: Arc<Copier>,
         shard: usize,
         dtype: FloatDType,

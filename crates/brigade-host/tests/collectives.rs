@@ -1,40 +1,144 @@
-//! The behaviour of collectives, on Flex: sums have the bits of one process.
+//! The conformance suite on Flex, over each engine of process groups. Sums have the bits of one process.
 
-use brigade_conformance::{Check, Suite, on_ranks};
-use brigade_host::{HostCollectives, Placement};
-use burn::tensor::Device;
+#![allow(clippy::unwrap_used)]
 
-fn check_on(ranks: usize, placement: Placement, check: Check) {
-    on_ranks(ranks, |group| check(&Suite::new(Device::flex()), &HostCollectives::new(group, placement)));
-}
+use std::sync::Mutex;
 
-mod in_host_memory {
-    use super::{Check, Placement, check_on};
+use brigade_comm::ProcessGroup;
+use brigade_conformance::{Check, Suite, on_ranks, on_ranks_in_memory};
+use brigade_core::{Collectives, Mesh};
+use brigade_host::{HostCollectives, Placement, groups};
+use burn::tensor::{Device, FloatDType, Tensor};
 
-    fn three(check: Check) {
-        check_on(3, Placement::Host, check);
+/// Byte streams between the ranks, driven by a thread of each group.
+mod over_streams {
+    use super::{Check, HostCollectives, Placement, Suite, on_ranks};
+    use burn::tensor::Device;
+
+    fn check_on(ranks: usize, placement: Placement, check: Check) {
+        on_ranks(ranks, |group| check(&Suite::new(Device::flex()), &HostCollectives::new(group, placement)));
     }
 
-    brigade_conformance::conformance_tests!(three);
-}
+    mod in_host_memory {
+        use super::{Check, Placement, check_on};
 
-/// As on a device with memory of its own, whose values are copied in and out.
-mod on_a_device {
-    use super::{Check, Placement, check_on};
+        fn three(check: Check) {
+            check_on(3, Placement::Host, check);
+        }
 
-    fn four(check: Check) {
-        check_on(4, Placement::DEVICE, check);
+        brigade_conformance::conformance_tests!(three);
     }
 
-    brigade_conformance::conformance_tests!(four);
-}
+    /// As on a device with memory of its own, whose values are copied in and out.
+    mod on_a_device {
+        use super::{Check, Placement, check_on};
 
-mod alone {
-    use super::{Check, Placement, check_on};
+        fn four(check: Check) {
+            check_on(4, Placement::DEVICE, check);
+        }
 
-    fn one(check: Check) {
-        check_on(1, Placement::Host, check);
+        brigade_conformance::conformance_tests!(four);
     }
 
-    brigade_conformance::conformance_tests!(one);
+    mod alone {
+        use super::{Check, Placement, check_on};
+
+        fn one(check: Check) {
+            check_on(1, Placement::Host, check);
+        }
+
+        brigade_conformance::conformance_tests!(one);
+    }
+}
+
+/// Buffers that the ranks exchange in memory, without streams, descriptors or threads for progress.
+mod in_memory {
+    use super::{Check, HostCollectives, Placement, Suite, on_ranks_in_memory};
+    use burn::tensor::Device;
+
+    fn check_on(ranks: usize, placement: Placement, check: Check) {
+        on_ranks_in_memory(ranks, |group| {
+            check(&Suite::new(Device::flex()), &HostCollectives::new(group, placement));
+        });
+    }
+
+    mod in_host_memory {
+        use super::{Check, Placement, check_on};
+
+        fn three(check: Check) {
+            check_on(3, Placement::Host, check);
+        }
+
+        brigade_conformance::conformance_tests!(three);
+    }
+
+    mod on_a_device {
+        use super::{Check, Placement, check_on};
+
+        fn four(check: Check) {
+            check_on(4, Placement::DEVICE, check);
+        }
+
+        brigade_conformance::conformance_tests!(four);
+    }
+
+    mod alone {
+        use super::{Check, Placement, check_on};
+
+        fn one(check: Check) {
+            check_on(1, Placement::Host, check);
+        }
+
+        brigade_conformance::conformance_tests!(one);
+    }
+}
+
+/// Values whose sum depends on the order of the additions.
+fn given(rank: usize, dtype: FloatDType) -> Tensor<1> {
+    let values: Vec<f32> =
+        (0..50_000).map(|i| ((rank * 7919 + i * 104_729) % 1013) as f32 * 0.1 + 1e-3).collect();
+    Tensor::<1>::from_floats(&values[..], &Device::flex()).cast(dtype)
+}
+
+/// The bits of an all-reduce and a reduce-scatter on each rank.
+fn bits(group: impl ProcessGroup + 'static) -> Vec<Vec<u8>> {
+    let ranks = HostCollectives::new(group, Placement::Host);
+    let (rank, size) = (ranks.rank(), ranks.size());
+    let sums = [FloatDType::F32, FloatDType::BF16].map(|dtype| {
+        let all = ranks.all_reduce(given(rank, dtype)).wait().unwrap();
+        let share = ranks.reduce_scatter(given(rank, dtype).slice(0..49_980 / size * size)).wait().unwrap();
+        [all, share].map(|sum| sum.into_data().as_bytes().to_vec())
+    });
+    sums.into_iter().flatten().collect()
+}
+
+#[test]
+fn engines_give_equal_bits() {
+    for size in [2, 3, 5] {
+        let found: [Mutex<Vec<(usize, Vec<Vec<u8>>)>>; 2] = Default::default();
+        on_ranks(size, |group| found[0].lock().unwrap().push((group.rank(), bits(group))));
+        on_ranks_in_memory(size, |group| found[1].lock().unwrap().push((group.rank(), bits(group))));
+        let [streams, memory] = found.map(|found| {
+            let mut found = found.into_inner().unwrap();
+            found.sort();
+            found
+        });
+        assert!(streams.len() == size && streams == memory, "{size} ranks");
+    }
+}
+
+#[test]
+fn any_engine_has_the_groups_of_a_mesh() {
+    on_ranks_in_memory(4, |world| {
+        let rank = world.rank();
+        let groups = groups(&world, Mesh { pp: 2, dp: 2 }, Placement::Host).unwrap();
+        let members = |group: &dyn Collectives| {
+            let found = group.all_gather_scalars(vec![rank as f64]).wait().unwrap();
+            found.into_iter().map(|values| values[0] as usize).collect::<Vec<_>>()
+        };
+        let (stage, replica) = (rank / 2, rank % 2);
+        assert_eq!(members(&*groups.dp), [2 * stage, 2 * stage + 1]);
+        assert_eq!(members(&*groups.pp), [replica, 2 + replica]);
+        assert_eq!(members(&*groups.world), [0, 1, 2, 3]);
+    });
 }
