@@ -116,8 +116,10 @@ fn bits(group: impl ProcessGroup + 'static) -> Vec<Vec<u8>> {
 fn engines_give_equal_bits() {
     for size in [2, 3, 5] {
         let found: [Mutex<Vec<(usize, Vec<Vec<u8>>)>>; 2] = Default::default();
-        on_ranks(size, |group| found[0].lock().unwrap().push((group.rank(), bits(group))));
-        on_ranks_in_memory(size, |group| found[1].lock().unwrap().push((group.rank(), bits(group))));
+        let record =
+            |engine: usize, rank: usize, bits: Vec<Vec<u8>>| found[engine].lock().unwrap().push((rank, bits));
+        on_ranks(size, |group| record(0, group.rank(), bits(group)));
+        on_ranks_in_memory(size, |group| record(1, group.rank(), bits(group)));
         let [streams, memory] = found.map(|found| {
             let mut found = found.into_inner().unwrap();
             found.sort();
