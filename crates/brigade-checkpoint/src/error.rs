@@ -175,7 +175,7 @@ pub enum Error {
     },
     /// A file's bytes are not those that were written.
     #[error(
-        "{file}: chunk {chunk} (at byte {offset}) is damaged: crc32c {given:08x}, written was {expected:08x}"
+        "{file}: chunk {chunk} (at byte {offset}) is damaged: its crc32c is {given:08x}, but {expected:08x} was written"
     )]
     ChecksumMismatch {
         /// The file.
@@ -213,7 +213,7 @@ pub enum Error {
     },
     /// A range lies outside a slot, or does not fit the buffer.
     #[error(
-        "{unit}/{slot}: elements {}..{} into a buffer of {buffer} were asked for; the slot has {elements}",
+        "{unit}/{slot}: cannot read elements {}..{} into a buffer of {buffer}; the slot has {elements}",
         range.start, range.end
     )]
     OutOfRange {
@@ -221,7 +221,7 @@ pub enum Error {
         unit: String,
         /// The slot.
         slot: String,
-        /// The elements that were asked for.
+        /// The requested elements.
         range: Range<usize>,
         /// Elements of the buffer that was given.
         buffer: usize,

@@ -45,7 +45,7 @@ impl TensorInfo {
 
 /// The header of a file that contains `items` one after the other. Sets their offsets, counted from the start of the file.
 ///
-/// The JSON object is padded with spaces, so that the data begin at a multiple of 8.
+/// The JSON object is padded with spaces, so that the data start at a multiple of 8.
 pub(crate) fn write(items: &mut [ItemMetadata]) -> Vec<u8> {
     let mut header = vec![0; PREFIX];
     header.push(b'{');
@@ -136,7 +136,7 @@ impl<'de> Visitor<'de> for TensorInfosVisitor {
         let mut tensors = Vec::new();
         while let Some(name) = map.next_key::<String>()? {
             if !names.insert(name.clone()) {
-                return Err(A::Error::custom(format_args!("{name:?} is there twice")));
+                return Err(A::Error::custom(format_args!("{name:?} appears twice")));
             }
             if name == METADATA {
                 map.next_value::<IgnoredAny>()?;

@@ -43,11 +43,11 @@ impl Manifest {
         for unit in &self.state.units {
             check_unit(unit)?;
             if !units.insert(&unit.name) {
-                return Err(wrong(format!("unit {:?} is there twice", unit.name)));
+                return Err(wrong(format!("unit {:?} appears twice", unit.name)));
             }
             for parameter in &unit.parameters {
                 if !parameters.insert(&parameter.name) {
-                    return Err(wrong(format!("parameter {:?} is there twice", parameter.name)));
+                    return Err(wrong(format!("parameter {:?} appears twice", parameter.name)));
                 }
             }
         }
@@ -77,7 +77,7 @@ fn check_unit(unit: &UnitMetadata) -> Result<()> {
     for slot in &unit.slots {
         check_slot_name(slot)?;
         if !slots.insert(slot) {
-            return Err(wrong(format!("slot {name}/{slot} is there twice")));
+            return Err(wrong(format!("slot {name}/{slot} appears twice")));
         }
     }
     let mut free = 0;
@@ -119,7 +119,7 @@ fn check_file(file: &FileMetadata) -> Result<()> {
             Some(end) if item.elements > 0 && follows && end <= *bytes => next = Some(end),
             _ => {
                 let message = format!(
-                    "{name}: the item {}/{}/{} ({} elements at byte {}) does not fit behind the one before it \
+                    "{name}: the item {}/{}/{} ({} elements at byte {}) does not follow the item before it \
                      in {bytes} bytes",
                     item.unit, item.slot, item.start, item.elements, item.offset
                 );
@@ -128,7 +128,7 @@ fn check_file(file: &FileMetadata) -> Result<()> {
         }
     }
     if next.is_some_and(|end| end != *bytes) {
-        return Err(wrong(format!("{name}: bytes behind the last item belong to nothing")));
+        return Err(wrong(format!("{name}: there are bytes after the last item")));
     }
     Ok(())
 }

@@ -39,7 +39,7 @@ pub(super) fn load_manifest(storage: &dyn Storage, published: &CheckpointDir) ->
     let bytes = read_whole(storage, folder, MANIFEST, MAX_MANIFEST_BYTES)?;
     let line = hash_line(&bytes);
     if read_whole(storage, folder, MANIFEST_HASH, line.len() as u64)? != line.as_bytes() {
-        let message = format!("does not agree with {MANIFEST_HASH}; one of the two is damaged");
+        let message = format!("does not match {MANIFEST_HASH}; one of the two is damaged");
         return Err(Error::InvalidManifest { file, message });
     }
     let manifest = Manifest::parse(&bytes, &file)?;

@@ -71,7 +71,7 @@ fn verify_files(storage: &dyn Storage, published: &CheckpointDir, manifest: &Man
             Err(Wrong::Content { hash, damaged }) => match (written_as(&hash), damaged) {
                 (Some(other), _) => format!("it holds what was written as {}", other.name),
                 (None, Some(damaged)) => damaged.to_string(),
-                (None, None) => format!("its BLAKE3 checksum is {hash}, written was {}", file.blake3),
+                (None, None) => format!("its BLAKE3 checksum is {hash}, but {} was written", file.blake3),
             },
         };
         Some(Problem { file: file.name.clone(), message })
@@ -132,7 +132,7 @@ fn verify_header(reader: &dyn StorageReader, file: &FileMetadata) -> Result<(), 
     let tensors = header::parse(&json, file.bytes - data).map_err(Wrong::Header)?;
     let items = file.items.iter().map(|item| TensorInfo::of(item, data));
     if !items.eq(tensors) || file.items.first().is_some_and(|first| first.offset != data) {
-        return Err(Wrong::Header("its header and the manifest do not agree".into()));
+        return Err(Wrong::Header("its header contradicts the manifest".into()));
     }
     Ok(())
 }

@@ -69,9 +69,9 @@ fn units_that_contradict_themselves() {
     let message = changed(|unit| unit.parameters[1].shape = vec![usize::MAX, 2]);
     assert!(message.contains("leaves unit \"block.0\""), "{message}");
     let message = changed(|unit| unit.parameters[1].name = "block.0.weight".into());
-    assert!(message.contains("\"block.0.weight\" is there twice"), "{message}");
+    assert!(message.contains("\"block.0.weight\" appears twice"), "{message}");
     let message = changed(|unit| unit.slots.push(PARAMETERS.into()));
-    assert!(message.contains("is there twice"), "{message}");
+    assert!(message.contains("appears twice"), "{message}");
     let message = changed(|unit| unit.slots.push("a/b".into()));
     assert!(message.contains("slot \"a/b\" is not allowed"), "{message}");
     let message = changed(|unit| unit.name = "other".into());
@@ -80,7 +80,7 @@ fn units_that_contradict_themselves() {
     assert!(message.contains("too many elements"), "{message}");
     let mut twice = state();
     twice.units.push(UnitMetadata { parameters: vec![], ..twice.units[0].clone() });
-    assert!(refused(all, twice).contains("unit \"block.0\" is there twice"));
+    assert!(refused(all, twice).contains("unit \"block.0\" appears twice"));
 }
 
 #[test]
