@@ -48,7 +48,7 @@ impl AtomicFile {
     /// If the file cannot be created, or `target` is something that a file must not replace (a folder, a device).
     pub fn create(target: &Path) -> io::Result<Self> {
         if fs::symlink_metadata(target).is_ok_and(|there| !there.is_file() && !there.is_symlink()) {
-            return Err(io::Error::new(ErrorKind::AlreadyExists, "it is there and no regular file"));
+            return Err(io::Error::new(ErrorKind::AlreadyExists, "it exists and is not a regular file"));
         }
         let (folder, prefix) = part_prefix(target)?;
         stale::remove(folder, &prefix);
@@ -126,8 +126,9 @@ pub fn write_atomic(target: &Path, content: &[u8]) -> io::Result<()> {
 
 /// Where a target's new file is written: its folder, and the beginning of its name.
 fn part_prefix(target: &Path) -> io::Result<(&Path, OsString)> {
-    let name =
-        target.file_name().ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "it names no file"))?;
+    let name = target
+        .file_name()
+        .ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "it does not name a file"))?;
     let name = &name.as_bytes()[..name.len().min(MAX_NAME_BYTES)];
     let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     Ok((folder, OsString::from_vec([b".", name, b"."].concat())))

@@ -65,7 +65,7 @@ fn targets_of_any_name_and_kind() {
     assert_eq!(fs::read(at("w")).unwrap(), b"w", "a link is replaced, not followed");
     for refused in [Path::new("/dev/null"), folder.path()] {
         let error = write_atomic(refused, b"x").unwrap_err().to_string();
-        assert_eq!(error, "it is there and no regular file");
+        assert_eq!(error, "it exists and is not a regular file");
     }
     assert!(write_atomic(Path::new("/"), b"x").is_err() && write_atomic(Path::new(".."), b"x").is_err());
     assert!(write_atomic(&at("none/a"), b"x").is_err());
