@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::link::event_fd::EventFd;
 use crate::sync::{lock, wait_until};
 
-/// How long a broken link waits for the control plane to say why it broke.
+/// How long to wait for the control plane to say why a link broke.
 const EXPLANATION: Duration = Duration::from_millis(500);
 
 /// A failure and the world rank where it happened.
@@ -27,7 +27,7 @@ pub(crate) struct Fault {
 }
 
 impl Fault {
-    /// Registers a doorbell to ring when a failure comes.
+    /// Registers an event fd that is notified of a failure.
     pub(crate) fn watch(&self, event_fd: &Arc<EventFd>) {
         let mut event_fds = lock(&self.gate);
         event_fds.retain(|old| old.strong_count() > 0);
@@ -46,8 +46,8 @@ impl Fault {
         }
     }
 
-    /// Whether there is a failure, for which it waits a moment: a link that broke may have done so because of one whose
-    /// news are still on their way here.
+    /// Whether there is a failure. Waits a moment for one: a link may have broken because of a failure that this rank has not
+    /// heard of yet.
     pub(crate) fn is_explained(&self) -> bool {
         let deadline = Instant::now() + EXPLANATION;
         let mut guard = lock(&self.gate);
@@ -68,7 +68,7 @@ impl Fault {
         self.first.get()
     }
 
-    /// The first failure in the words for `rank`: its own error, or the peer's.
+    /// The first failure as `rank` reports it: as its own error, or as a peer's.
     pub(crate) fn error_for(&self, rank: usize) -> Option<Error> {
         self.first.get().map(|Failure { origin, error }| match *origin == rank {
             true => error.clone(),

@@ -1,4 +1,4 @@
-//! Locks that a panicking thread cannot take away from the others.
+//! Locks that survive a thread's panic.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

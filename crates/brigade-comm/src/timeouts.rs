@@ -10,12 +10,12 @@ pub struct Timeouts {
     /// From the call of [`join`](crate::join()) until all ranks are there; also the time that
     /// [`Group::split`](crate::Group::split) may take to connect. 300 s by default.
     pub init: Duration,
-    /// For one operation, from the moment it is the oldest unfinished one of its kind in its group. 100 s by default. While a
-    /// rank [warms up](crate::Group::warm_up), `init` holds where it is longer.
+    /// For one operation, from the moment when it is the oldest unfinished one of its kind in its group. 100 s by default. While a
+    /// rank [warms up](crate::Group::warm_up), `init` applies if it is longer.
     pub step: Duration,
     /// How long another host may be out of reach before its ranks count as lost. 30 s by default. TCP doubles its pauses
-    /// between retries, so what is mended within half of that is survived. The end of a process is noticed at once, and one
-    /// that is stopped has the time of `step`.
+    /// between retries, so an outage of up to half that time is survived. The end of a process is noticed at once, and a
+    /// stopped process has the time of `step`.
     pub host: Duration,
 }
 

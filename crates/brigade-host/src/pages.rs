@@ -1,4 +1,4 @@
-//! Memory that is given back and filled again while tensors that view it live.
+//! Memory that is freed and filled again while tensors that view it live.
 
 use std::mem::MaybeUninit;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What the records of a failed world tell together.
+//! What the records of a failed world say together.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -51,8 +51,8 @@ impl fmt::Display for FailureReport {
     }
 }
 
-/// Says which rank missed which operation, from the records of as many ranks as have left one. Where records of several
-/// starts of the world lie together, those of the last one count.
+/// Finds out which rank missed which operation, from the records that there are. If they come from several starts of the
+/// world, only those of the last one count.
 pub fn diagnose(records: &[Record]) -> FailureReport {
     let restart = records.iter().map(|record| record.restart).max().unwrap_or(0);
     let last = records.iter().filter(|record| record.restart == restart);
@@ -94,7 +94,7 @@ impl WorldRecords<'_> {
                 match entry.peer {
                     None => {
                         let calls = collectives.entry((group.number, sequence)).or_default();
-                        // One of each rank; a file may hold anything.
+                        // Only one per rank: a file can contain anything.
                         if calls.last().is_none_or(|(known, _)| known != rank) {
                             calls.push((*rank, entry));
                         }
@@ -141,7 +141,7 @@ impl WorldRecords<'_> {
         None
     }
 
-    /// A failure that is not the end of somebody's patience.
+    /// A failure that is not a timeout.
     fn own_failure(&self) -> Option<FailureReport> {
         let FirstFailure { rank, root, text } = self.failure()?;
         let overdue = self.statuses.values().flat_map(|status| &status.waits);
@@ -160,7 +160,7 @@ impl WorldRecords<'_> {
         Some(report(FailureKind::Failed, [*rank], format!("rank {rank} failed first: {text}{waiting}")))
     }
 
-    /// Who held up the others until one of them gave up.
+    /// The rank that held up the others until one of them timed out.
     fn held_up(&self) -> Option<FailureReport> {
         let failure = self.failure()?;
         let accused: Vec<usize> = failure.root.iter().map(|stalled| stalled.rank).collect();
@@ -235,12 +235,12 @@ impl WorldRecords<'_> {
         }
     }
 
-    /// Whether the others gave up because of this rank.
+    /// Whether the others timed out because of this rank.
     fn did_not_answer(&self, rank: usize) -> bool {
         self.failure().is_some_and(|failure| failure.root.iter().any(|stalled| stalled.rank == rank))
     }
 
-    /// The first failure, in the words of the rank where it happened if that left a record.
+    /// The first failure, as recorded by the rank where it happened if there is a record of it.
     fn failure(&self) -> Option<&FirstFailure> {
         let mut known =
             self.records.values().filter_map(|record| Some((record.rank, record.failure.as_ref()?)));
@@ -248,7 +248,7 @@ impl WorldRecords<'_> {
         first_hand.or_else(|| known.next()).map(|(_, failure)| failure)
     }
 
-    /// An end of the waits that somebody gave up, or of all waits if nobody did.
+    /// A cause of the operations that timed out, or of all waits if none did.
     fn cause(&self, is_meant: impl Fn(&Cause<'_>) -> bool) -> Option<Cause<'_>> {
         let waits = || {
             let statuses = self.statuses.iter();
@@ -259,7 +259,7 @@ impl WorldRecords<'_> {
         follow(&self.statuses, from).into_iter().find(is_meant)
     }
 
-    /// Who waits for a cause, and in what.
+    /// Which ranks wait because of this cause, and in which operation.
     fn waiters(&self, cause: &Cause<'_>) -> (String, String) {
         let (Cause::Silent { wait, .. } | Cause::Missed { wait, .. } | Cause::Undelivered { wait, .. }) =
             cause;
@@ -279,7 +279,7 @@ fn report(kind: FailureKind, ranks: impl IntoIterator<Item = usize>, text: Strin
     FailureReport { kind, ranks: ranks.into_iter().collect(), text }
 }
 
-/// Ranks in words.
+/// Formats a list of ranks.
 fn ranks(ranks: impl Iterator<Item = usize>) -> String {
     let ranks: Vec<String> = ranks.map(|rank| rank.to_string()).collect();
     match &ranks[..] {

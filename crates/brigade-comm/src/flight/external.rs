@@ -1,4 +1,4 @@
-//! Operations that another library runs between the ranks of a group, in the recorder.
+//! Records the operations that another library runs between the ranks of a group.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,9 +9,9 @@ use super::recorder::{EntryId, Recorder};
 use crate::op::call::{Call, OpType};
 use crate::op::dtype::{DType, ReduceOp};
 
-/// Notes what another library, as NCCL, runs between the ranks of a group, so that the flight recorder names it, too.
+/// Records what another library, such as NCCL, runs between the ranks of a group, so that the flight recorder can name it.
 ///
-/// Its operations are numbered apart from the group's own, in the order in which they are noted, which must be the same on
+/// These operations have sequence numbers of their own, in the order in which they are recorded, which must be the same on
 /// all ranks.
 pub struct ExternalRecorder {
     recorder: Arc<Recorder>,
@@ -34,7 +34,7 @@ impl ExternalRecorder {
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
         let reduce = reduces.then_some(ReduceOp::Sum);
         let call = Call { operation, sequence, dtype, reduce, root: None, bytes };
-        // Transfers are noted in a group of two.
+        // Transfers are recorded in a group of two ranks.
         let peer = operation.is_transfer().then(|| self.others.first().copied()).flatten();
         let entry_id = self.recorder.called(self.group_index, &call, peer, Instant::now(), true);
         let waiting = Waiting { awaited: true, absent: self.others.clone(), ..Waiting::default() };
@@ -51,7 +51,7 @@ pub struct ExternalOp {
 }
 
 impl ExternalOp {
-    /// Its time is over: what comes next is because of it.
+    /// Its deadline has passed: the failure that follows is due to it.
     pub fn overdue(&self) {
         self.recorder.waits(self.entry_id, Waiting { overdue: true, ..self.waiting.clone() });
     }

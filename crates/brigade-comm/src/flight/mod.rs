@@ -1,10 +1,9 @@
-//! The flight recorder: what each rank did last, and what can be read from it when a world has failed.
+//! The flight recorder: the last operations of each rank, and what they say when a world has failed.
 //!
-//! Every rank notes its operations as it goes: the last [`MAX_OPERATIONS`] of all its groups, and all that are in
-//! flight. [`Group::flight_recorder`](crate::Group::flight_recorder) gives a handle; [`FlightRecorder::write`] makes a file of it, one per rank;
-//! [`read()`] reads the files, and [`diagnose`] says in one line what they tell together: which rank missed which
-//! operation. It works with what is there: a rank that was killed leaves no file, and what is older than a record is
-//! known by its number alone.
+//! Every rank records its operations: the last [`MAX_OPERATIONS`] of all its groups, and all that are in flight.
+//! [`Group::flight_recorder`](crate::Group::flight_recorder) gives a handle, and [`FlightRecorder::write`] writes one file per
+//! rank. [`read()`] reads the files, and [`diagnose`] says in one line which rank missed which operation. Missing records are
+//! no obstacle: a rank that was killed leaves no file, and of operations older than a record only the number is known.
 
 mod diagnosis;
 mod external;
@@ -30,16 +29,16 @@ pub(crate) use wait_graph::{diagnose_stall, unresponsive};
 use crate::Result;
 use crate::fault::Fault;
 
-/// How many operations a rank's record keeps: the last ones, and besides as many older ones that are in flight.
+/// How many operations a rank's record keeps: the last ones, and up to as many older ones that are still in flight.
 pub const MAX_OPERATIONS: usize = 2000;
 
-/// How many groups a record keeps: the newest.
+/// How many groups a record keeps; older ones are dropped.
 pub const MAX_GROUPS: usize = 1024;
 
 /// The longest file that is read, in bytes.
 pub const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// How long whoever drives operations gets to note what they wait for. They only have to wake up.
+/// How long the threads that drive operations have to record what they wait for. They only have to wake up.
 pub(crate) const STATUS_DELAY: Duration = Duration::from_millis(100);
 
 /// One rank's recorder. It outlives the group that gave it, and its world. Clones are handles of the same recorder.
@@ -60,7 +59,7 @@ impl FlightRecorder {
         Self { recorder, fault }
     }
 
-    /// What this rank did last. While nothing has failed and operations are in flight, it takes a tenth of a second to
+    /// The last operations of this rank. If nothing has failed and operations are in flight, this takes a tenth of a second, to
     /// find out what they wait for.
     pub fn record(&self) -> Record {
         let Self { recorder, fault } = self;
@@ -96,7 +95,7 @@ impl FlightRecorder {
         }
     }
 
-    /// Writes [`record`](Self::record) as JSON to a file in a folder that exists. The file is whole or not there.
+    /// Writes [`record`](Self::record) as JSON to a file in a folder that exists. The file is complete or absent.
     ///
     /// # Errors
     /// [`Error::FlightRecord`](crate::Error::FlightRecord) if it cannot be written.
@@ -107,13 +106,13 @@ impl FlightRecorder {
 
 #[cfg(test)]
 impl FlightRecorder {
-    /// What the rank would answer if it were asked what it waits for.
+    /// The status that the rank would report.
     pub(crate) fn status(&self) -> RankStatus {
         self.recorder.status()
     }
 }
 
-/// Arbitrary bytes in the place of a file, with all that is made of it.
+/// Reads arbitrary bytes as a file, and uses everything that comes of it.
 pub(crate) fn fuzz(bytes: &[u8]) {
     if let Ok(record) = record::parse(bytes) {
         let mut other = record.clone();

@@ -1,11 +1,11 @@
-//! Where a rank stands, as far as others need to know it to find out what holds up the world.
+//! The status of a rank, as far as others need it to find out what holds up the world.
 
 use serde::{Deserialize, Serialize};
 
 use super::record::{Entry, GroupRecord, Record, State, Waiting};
 use crate::op::call::OpType;
 
-/// How much of a rank's operations is told, so that a message about them stays short.
+/// How many operations and counts a status has at most, so that the message stays short.
 const MAX_WAITS: usize = 32;
 const MAX_COUNTS: usize = 256;
 
@@ -31,7 +31,7 @@ pub(super) struct Wait {
     pub(super) waiting: Waiting,
 }
 
-/// What operations are in one order with each other, by group, with the other world rank of a transfer.
+/// A sequence of operations that are ordered among each other: of a group and, for transfers, with another world rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) enum Queue {
     Collectives(u64),
@@ -40,7 +40,7 @@ pub(super) enum Queue {
 }
 
 impl Queue {
-    /// The queue on `peer` that fits this one on `rank`.
+    /// The peer's queue that corresponds to this one on `rank`.
     pub(super) fn counterpart(self, rank: usize) -> Self {
         match self {
             Queue::Sends(group, _) => Queue::Receives(group, rank),
@@ -51,11 +51,11 @@ impl Queue {
 }
 
 impl RankStatus {
-    /// Where a rank stands `now`, in microseconds since its world began.
+    /// The status of a rank at `now`, in microseconds since its world began.
     pub(crate) fn new(groups: &[GroupRecord], entries: &[Entry], now: u64) -> Self {
         let unfinished = entries.iter().filter(|entry| entry.state != State::Done);
         let mut waits: Vec<Wait> = unfinished.map(|entry| Wait::new(entry, groups, now)).collect();
-        // What somebody waits for tells most.
+        // The operations that somebody is waiting for say most.
         waits.sort_by_key(|wait| (!wait.waiting.awaited, std::cmp::Reverse(wait.since)));
         waits.truncate(MAX_WAITS);
         let mut calls = Vec::new();
@@ -75,7 +75,7 @@ impl RankStatus {
         Self { waits, calls, last }
     }
 
-    /// Where the rank of a record stood when that was made.
+    /// The rank's status when its record was made.
     pub(super) fn of(record: &Record) -> Self {
         Self::new(&record.groups, &record.entries, record.recorded)
     }

@@ -48,7 +48,7 @@ pub struct Record {
 pub struct FirstFailure {
     /// The rank where it happened.
     pub rank: usize,
-    /// The ranks that it blames, where it is the end of somebody's patience.
+    /// The stalled ranks that caused it, if it is a timeout.
     pub root: Vec<StalledRank>,
     /// Its error on the rank that recorded it.
     pub text: String,
@@ -57,7 +57,7 @@ pub struct FirstFailure {
 /// A group that a rank is in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupRecord {
-    /// A number that all members know it by.
+    /// Its number, which is the same on all members.
     pub number: u64,
     /// Its name.
     pub name: String,
@@ -101,7 +101,7 @@ pub struct Entry {
     pub sent: u64,
     /// Payload bytes received. Counted when it ends.
     pub received: u64,
-    /// What it waited for when that was last asked, which a failure does.
+    /// What it was waiting for at the last status request; a failure makes one.
     pub waiting: Option<Box<Waiting>>,
 }
 
@@ -122,7 +122,7 @@ pub enum State {
 /// What an operation waited for.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiting {
-    /// Whether a thread of the rank waited for it; others run while the rank computes.
+    /// Whether a thread of the rank was waiting for it; if not, it ran while the rank computed.
     pub awaited: bool,
     /// Whether its deadline had passed.
     pub overdue: bool,
@@ -160,7 +160,7 @@ impl GroupRecord {
 }
 
 impl Entry {
-    /// The operation in words, for a reader who knows the rank.
+    /// Describes the operation to a reader who knows the rank.
     pub(super) fn describe(&self, groups: &[GroupRecord]) -> String {
         let name = groups.get(self.group).map_or("?", |group| &group.name);
         let direction = if self.call.operation.is_receive() { "from" } else { "to" };
@@ -182,7 +182,7 @@ impl fmt::Display for State {
     }
 }
 
-/// Writes a record so that the file is either whole or not there.
+/// Writes a record so that the file is either complete or absent.
 pub(super) fn write(record: &Record, path: &Path) -> Result<(), Error> {
     let bytes = serde_json::to_vec(record).map_err(io::Error::from);
     bytes.and_then(|bytes| write_atomic(path, &bytes)).map_err(|error| failed(path, error.to_string()))

@@ -1,4 +1,4 @@
-//! Notes what a rank does while it does it.
+//! Records what a rank does as it happens.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -11,8 +11,8 @@ use super::record::{Entry, GroupRecord, State, Waiting};
 use crate::op::call::Call;
 use crate::sync::lock;
 
-/// One rank's recorder, for all its groups. An operation costs two short locks that nobody else wants and nothing is
-/// allocated for it. It has cache lines of its own: in a world of threads, the next one is another rank's.
+/// One rank's recorder, for all its groups. An operation costs two short, uncontended locks and no allocation. The recorder
+/// has cache lines of its own, because in a world of threads its neighbour in memory belongs to another rank.
 #[repr(align(128))]
 pub(crate) struct Recorder {
     pub(crate) rank: usize,
@@ -21,11 +21,11 @@ pub(crate) struct Recorder {
     began: Instant,
     pub(crate) began_at: SystemTime,
     notes: Mutex<Notes>,
-    /// How often somebody wanted to know what is waited for.
+    /// How often a status was requested.
     status_requests: AtomicU64,
 }
 
-/// What is known at one moment.
+/// What has been recorded so far.
 struct Notes {
     groups: Vec<GroupRecord>,
     calls: u64,
@@ -54,7 +54,7 @@ impl Recorder {
         }
     }
 
-    /// Notes a group that this rank is in, and gives its place.
+    /// Records a group that this rank is in, and returns its index.
     pub(crate) fn register(&self, number: u64, name: &str, members: &[usize]) -> usize {
         let mut notes = lock(&self.notes);
         notes.groups.push(GroupRecord::new(number, name, members));
@@ -120,18 +120,18 @@ impl Recorder {
             entry.state = if succeeded { State::Done } else { State::Failed };
             (entry.finished, entry.sent, entry.received) = (Some(now), sent, received);
         });
-        // What failed stays: there is nothing after it.
+        // An operation that failed stays: nothing comes after it.
         if succeeded && !notes.overtaken.is_empty() {
             notes.overtaken.remove(&entry_id.0);
         }
     }
 
-    /// Asks whoever drives operations of this rank to note what they wait for, as soon as they are woken.
+    /// Asks the threads that drive this rank's operations to record what they wait for, as soon as they wake up.
     pub(crate) fn request_status(&self) {
         self.status_requests.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The number of the last inquiry.
+    /// The number of status requests so far.
     pub(crate) fn status_requests(&self) -> u64 {
         self.status_requests.load(Ordering::Relaxed)
     }
@@ -152,7 +152,7 @@ impl Recorder {
         (notes.groups.clone(), entries)
     }
 
-    /// Where the rank stands.
+    /// The rank's status.
     pub(crate) fn status(&self) -> RankStatus {
         let now = self.micros(Instant::now());
         let (groups, entries) = self.read();

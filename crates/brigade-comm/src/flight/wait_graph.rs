@@ -1,4 +1,4 @@
-//! Follows who waits for whom to where it ends.
+//! Follows the waits between ranks to their causes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -6,21 +6,21 @@ use std::time::Duration;
 use super::rank_status::{Queue, RankStatus, Wait};
 use crate::error::{Diagnosis, StalledRank};
 
-/// How many ranks a verdict names, and of how many it says what they wait for.
+/// How many stalled ranks, and how many waits of other ranks, a diagnosis lists at most.
 const MAX_NAMED: usize = 8;
 
-/// An end of the waits.
+/// Why ranks wait: an end of the wait graph.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Cause<'a> {
-    /// The rank says nothing.
+    /// The rank has not reported its status.
     Silent { rank: usize, wait: &'a Wait },
-    /// The rank is in no operation and has not called the one that is waited for.
+    /// The rank is in no operation, and has not called the one that others wait for.
     Missed { rank: usize, waiter: usize, wait: &'a Wait },
-    /// The rank has done its part, but the waiter has not got it.
+    /// The rank has done its part, but the data has not reached the waiter.
     Undelivered { rank: usize, waiter: usize, wait: &'a Wait },
 }
 
-/// Follows the waits from some of them. Ranks that are not among `statuses` say nothing.
+/// Follows the waits, starting `from` some of them. Ranks without an entry in `statuses` have not reported.
 pub(super) fn follow<'a>(
     statuses: &'a BTreeMap<usize, RankStatus>,
     from: impl IntoIterator<Item = (usize, &'a Wait)>,
@@ -32,7 +32,7 @@ pub(super) fn follow<'a>(
         if !seen.insert((waiter, wait.queue, wait.sequence)) {
             continue;
         }
-        // One that waits for earlier ones of its queue waits for what the first of them waits for.
+        // An operation behind others in its queue waits for what the first of them waits for.
         let first = statuses.get(&waiter).and_then(|status| status.first(wait.queue)).unwrap_or(wait);
         for rank in first.on().filter(|rank| *rank != waiter) {
             let Some(status) = statuses.get(&rank) else {
@@ -70,8 +70,8 @@ impl Cause<'_> {
     }
 }
 
-/// Finds who holds up `asker`. A rank that does not answer is the cause whatever else there is; `heard` says how long
-/// ago each of those was last heard of.
+/// Finds the ranks that hold up `asker`. A rank that does not answer is always the cause; `heard` lists those, with the time
+/// since their last message.
 pub(crate) fn diagnose_stall(
     statuses: &BTreeMap<usize, RankStatus>,
     asker: usize,
@@ -98,7 +98,7 @@ pub(crate) fn diagnose_stall(
     Diagnosis { root, others: others.take(MAX_NAMED).collect() }
 }
 
-/// The verdict where rank 0, which would have asked the others, was last heard of so long ago.
+/// The diagnosis if a rank's last message is so long ago: rank 0's, which should have asked the others.
 pub(crate) fn unresponsive(rank: usize, ago: Duration) -> Diagnosis {
     Diagnosis { root: vec![StalledRank { rank, why: unanswered(ago) }], others: Vec::new() }
 }
@@ -127,7 +127,7 @@ fn stalled_rank(cause: &Cause<'_>, statuses: &BTreeMap<usize, RankStatus>) -> St
     StalledRank { rank, why }
 }
 
-/// Microseconds as seconds, for the eye.
+/// Formats microseconds as seconds.
 pub(super) fn seconds(micros: u64) -> String {
     format!("{:.1}", micros as f64 / 1e6)
 }
@@ -138,7 +138,7 @@ impl RankStatus {
         self.waits.iter().filter(|wait| wait.queue == queue).min_by_key(|wait| wait.sequence)
     }
 
-    /// What the rank's threads wait for.
+    /// The operations that the rank's threads are waiting for.
     pub(super) fn awaited(&self) -> impl Iterator<Item = &Wait> {
         self.waits.iter().filter(|wait| wait.waiting.awaited)
     }

@@ -21,8 +21,8 @@ use crate::progress::engine::ProgressEngine;
 
 /// An ordered set of ranks that communicate. Clones are handles of the same group.
 ///
-/// Every member calls the same collectives in the same order; calls from several threads of one rank must be put in
-/// an order by the caller. Ranks in arguments count within the group; ranks in errors are those of the world.
+/// Every member calls the same collectives in the same order; the caller must
+/// order calls from several threads of one rank. Ranks in arguments count within the group; ranks in errors are those of the world.
 ///
 /// Collectives come in two forms. The first takes a buffer and gives a [`Work`] handle: the operation runs on the
 /// group's progress thread, while the caller computes. The second, `…_in_place`, borrows a slice and returns when it
@@ -58,7 +58,7 @@ impl Group {
         Ok(Self(Arc::new(Member { progress, splits: Mutex::new(0) })))
     }
 
-    /// This rank's place in the group.
+    /// This rank's number in the group.
     pub fn rank(&self) -> usize {
         self.spec().rank
     }
@@ -187,8 +187,8 @@ impl Group {
         FlightRecorder::new(recorder.clone(), fault.clone())
     }
 
-    /// A place in the recorder for what another library runs between this group's ranks at `members` (numbers within the
-    /// group, in the same order on all of them). `name` is its name there, and `color` tells it from others of this group.
+    /// A recorder for the operations that another library runs between this group's ranks at `members` (numbers within the
+    /// group, in the same order on all of them). `name` is its name in the records, and `color` distinguishes it from others of this group.
     ///
     /// # Panics
     /// If a member is not below [`size`](Self::size).
@@ -198,20 +198,20 @@ impl Group {
         ExternalRecorder::new(self.0.progress.context.recorder.clone(), number, name, &members)
     }
 
-    /// Gives the operations of all groups of this rank the time of [`Timeouts::init`](crate::Timeouts::init), where that is
-    /// longer, until [`warmed_up`](Self::warmed_up): some ranks may wait until others have compiled what they compute with.
-    /// All ranks should call it.
+    /// Gives the operations of all groups of this rank the longer [`Timeouts::init`](crate::Timeouts::init) until
+    /// [`warmed_up`](Self::warmed_up), because some ranks may wait for others that still compile their kernels. All ranks
+    /// should call it.
     pub fn warm_up(&self) {
         self.0.progress.context.timeout.set_warming_up(true);
     }
 
-    /// From now on the operations of this rank have the time of [`Timeouts::step`](crate::Timeouts::step) again, also those in
-    /// flight. To be called when all ranks are known to be that far.
+    /// Ends the time of [`warm_up`](Self::warm_up): from now on [`Timeouts::step`](crate::Timeouts::step) applies again, also to
+    /// operations in flight. Call it when all ranks are known to have warmed up.
     pub fn warmed_up(&self) {
         self.0.progress.context.timeout.set_warming_up(false);
     }
 
-    /// How long one operation of this rank may take now.
+    /// The current deadline of one operation of this rank.
     pub fn op_timeout(&self) -> Duration {
         self.0.progress.context.timeout.now()
     }
@@ -222,7 +222,7 @@ impl Group {
         self.0.progress.context.fault.raise(rank, Error::Aborted { rank, reason: reason.into() });
     }
 
-    /// The first failure of the world that this rank has heard of, in words for it.
+    /// The first failure of the world that this rank knows of, from its point of view.
     pub fn failure(&self) -> Option<Error> {
         self.0.progress.context.fault.error_for(self.spec().world_rank())
     }

@@ -43,7 +43,7 @@ pub fn threads(n: usize, timeouts: Timeouts) -> Vec<Group> {
     ranks.collect()
 }
 
-/// Where the two ends of a link find each other.
+/// Connects groups of threads: both ends of a link are handed over here.
 struct ThreadConnector {
     recorders: Vec<Arc<Recorder>>,
     fault: Arc<Fault>,
@@ -77,7 +77,7 @@ impl Connector for ThreadConnector {
         lock(&self.links).event_fd(group, rank)
     }
 
-    /// What it gave to others stays theirs; who waits for it is told.
+    /// The ends that it has made for others stay theirs; ranks that wait for it are woken.
     fn leave_group(&self, group: u64, rank: usize) {
         let mut links = lock(&self.links);
         links.left.insert((group, rank));
@@ -87,7 +87,7 @@ impl Connector for ThreadConnector {
         others.for_each(|(_, event_fd)| event_fd.notify());
     }
 
-    /// Who comes first makes both ends.
+    /// The first of the two ranks makes both ends.
     fn link(&self, link_spec: &LinkSpec<'_>) -> Result<Option<Link>, LinkUnavailable> {
         let LinkSpec { group, rank, peer, channel, members, .. } = *link_spec;
         let mut links = lock(&self.links);

@@ -15,8 +15,8 @@ use crate::join::wire::handshake::{initiate, respond};
 use crate::op::header::PROTOCOL_VERSION;
 use crate::transport::Transport;
 
-/// What comes over a control connection, in pieces whose size the first byte gives: messages in any order, and what rank 0
-/// makes of the answers to an inquiry.
+/// Bytes of a control connection, in pieces whose size the first byte gives: messages in any order, and rank 0's diagnosis of
+/// the statuses among them.
 pub fn frame(bytes: &[u8]) {
     let Some((piece, bytes)) = bytes.split_first() else { return };
     let (mut buffer, mut statuses) = (FrameBuffer::default(), BTreeMap::new());
@@ -37,12 +37,12 @@ pub fn frame(bytes: &[u8]) {
     }
 }
 
-/// What comes over a new connection. The first byte says to whom: one that answers, one that called, or one whose peer
-/// has proved that it knows the token.
+/// Bytes of a new connection. The first byte chooses who reads them: the side that accepted, the side that connected, or a
+/// rank whose peer has already proved that it knows the token.
 pub fn rendezvous(bytes: &[u8]) {
     let Some((state, bytes)) = bytes.split_first() else { return };
     let Ok((mut near, far)) = UnixStream::pair() else { return };
-    // What does not fit into the socket is not sent: there is nobody to make room.
+    // Bytes that do not fit into the socket are not sent, because nobody reads them.
     let _ = near.set_nonblocking(true).and_then(|()| near.write(bytes));
     let _ = near.shutdown(Shutdown::Write);
     let deadline = Instant::now() + Duration::from_secs(10);
@@ -58,7 +58,7 @@ pub fn rendezvous(bytes: &[u8]) {
     }
 }
 
-/// What a rank does with a message before it believes it.
+/// What a rank does with a message that it has not validated yet.
 fn consider(message: Message) {
     match message {
         Message::Join(hello) => {

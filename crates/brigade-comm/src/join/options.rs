@@ -11,7 +11,7 @@ use crate::limits::{MAX_WORLD_SIZE, allowed_world_size};
 use crate::timeouts::Timeouts;
 use crate::transport::Transport;
 
-/// What a process gives to become a rank of a world.
+/// What a process needs to become a rank of a world.
 #[derive(Debug)]
 pub struct Join {
     /// This rank, below `world_size`.

@@ -24,11 +24,11 @@ use crate::open_files::{explained, raise_open_files, shortage};
 use crate::progress::context::Context;
 use crate::timeouts::OpTimeout;
 
-/// Joins a world: returns once all ranks are there. Two of them connect when they first have something for each other.
+/// Joins a world, and returns once all ranks have joined. Two ranks connect when they first communicate.
 ///
 /// # Errors
-/// [`Error::Option`] for values that cannot be; [`Error::Listen`], [`Error::Unreachable`], [`Error::Missing`],
-/// [`Error::Rendezvous`], [`Error::Refused`] and [`Error::Connect`] for what goes wrong on the way.
+/// [`Error::Option`] for values that are not allowed; [`Error::Listen`], [`Error::Unreachable`], [`Error::Missing`],
+/// [`Error::Rendezvous`], [`Error::Refused`] and [`Error::Connect`] for failures during the rendezvous.
 pub fn join(join: Join) -> Result<World> {
     check(&join)?;
     let fault = Arc::new(Fault::default());

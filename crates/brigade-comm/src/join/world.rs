@@ -18,7 +18,7 @@ pub struct World {
     pub(super) fault: Arc<Fault>,
     pub(super) timeouts: Timeouts,
     pub(super) done: bool,
-    // A world of one rank has nobody to talk to.
+    // A world of one rank has no control plane.
     pub(super) control: Option<Control>,
     pub(super) _acceptor_thread: Option<AcceptorThread>,
 }
@@ -29,8 +29,8 @@ impl World {
         &self.group
     }
 
-    /// Waits until every rank has called it, and leaves. Operations on sub-groups and transfers must have been waited
-    /// for. When it returns without an error, all ranks have done all their work.
+    /// Waits until every rank has called it, and leaves. Wait for all operations on sub-groups and all transfers before. When it
+    /// returns without an error, all ranks have finished their work.
     pub fn shutdown(mut self) -> Result<()> {
         self.group.barrier()?;
         if let Some(control) = &self.control

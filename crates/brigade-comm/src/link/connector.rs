@@ -20,10 +20,10 @@ pub(crate) struct LinkSpec<'a> {
     pub(crate) channel: Channel,
 }
 
-/// Why there will be no link.
+/// Why there is no link.
 #[derive(Debug)]
 pub(crate) enum LinkUnavailable {
-    /// The peer has let go of the group.
+    /// The peer has left the group.
     Left,
     Failed(Error),
 }
@@ -34,21 +34,21 @@ impl From<Error> for LinkUnavailable {
     }
 }
 
-/// Makes the links of groups, each when it is first used, by way of their world.
+/// Makes the links of groups, each when it is first used.
 pub(crate) trait Connector: Send + Sync {
-    /// Rank `rank` of the world becomes a member of a group. Gives what wakes it, also when a link has come about.
+    /// Rank `rank` of the world becomes a member of a group. Returns the event fd that wakes it, also when a link is ready.
     fn join_group(&self, group: u64, rank: usize) -> Result<Arc<EventFd>, Error>;
 
-    /// Rank `rank` lets go of a group: it makes no more links there.
+    /// Rank `rank` leaves a group: it makes no more links there.
     fn leave_group(&self, group: u64, rank: usize);
 
-    /// Gives a link, once, if it has come about. Otherwise it sees to it that it does, without waiting.
+    /// Returns a link, once, if it is ready. Otherwise starts to make it, without waiting.
     fn link(&self, link_spec: &LinkSpec<'_>) -> Result<Option<Link>, LinkUnavailable>;
 
-    /// Asks all ranks what they wait for and finds out who holds up rank `asker` of the world, within seconds.
+    /// Asks all ranks what they wait for, and finds out within seconds which of them hold up rank `asker` of the world.
     fn diagnose(&self, asker: usize) -> Diagnosis;
 
-    /// The rank that passes on the news of failures, if it has been silent so long that it cannot be well.
+    /// Rank 0, which passes on failures, if its last message is so long ago that it must have stalled.
     fn unresponsive_rank_0(&self) -> Option<StalledRank> {
         None
     }

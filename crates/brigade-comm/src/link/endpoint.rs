@@ -60,7 +60,7 @@ impl Link {
         each!(self, link => link.consume(count))
     }
 
-    /// Asks the peer to ring this rank's doorbell from now on; bytes that came before must be looked for once more.
+    /// Asks the peer to notify this rank from now on; look once more for bytes that came before.
     pub(crate) fn arm(&mut self) {
         if let Link::Shared(link) = self {
             link.arm();
@@ -74,7 +74,7 @@ impl Link {
         }
     }
 
-    /// What to poll in order to read or write more, where it is not the doorbell.
+    /// What to poll in order to read or write more, if it is not the event fd.
     pub(crate) fn poll_for(&self, read: bool, write: bool) -> Option<(BorrowedFd<'_>, PollFlags)> {
         match self {
             Link::Shared(_) => None,

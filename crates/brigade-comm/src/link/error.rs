@@ -3,10 +3,10 @@
 /// Why a link cannot go on.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum LinkError {
-    /// The peer let go of it.
+    /// The peer closed it.
     Closed,
     /// The connection broke.
     Broken(String),
-    /// What the peer wrote cannot be.
+    /// The peer's positions are invalid.
     Corrupt(&'static str),
 }

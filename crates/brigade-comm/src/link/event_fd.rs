@@ -7,7 +7,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::error::Error;
 
-/// An event descriptor. A ring is remembered until it is heard.
+/// An event descriptor. A notification stays pending until a wait sees it.
 pub(crate) struct EventFd {
     event: OwnedFd,
 }
@@ -19,17 +19,17 @@ impl EventFd {
         Ok(Self { event })
     }
 
-    /// The doorbell of another process.
+    /// The event descriptor of another process.
     pub(crate) fn from_peer(event: OwnedFd) -> Self {
         Self { event }
     }
 
-    /// Rings. It cannot fail in a way that matters: a full counter is already ringing.
+    /// Notifies the waiter. This cannot fail in a way that matters: a full counter already notifies.
     pub(crate) fn notify(&self) {
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }
 
-    /// Waits for a ring or for one of `others`, at most for `limit`.
+    /// Waits for a notification or for one of `others`, at most for `limit`.
     pub(crate) fn wait(&self, others: &[(BorrowedFd<'_>, PollFlags)], limit: Duration) {
         let mut fds = Vec::with_capacity(others.len() + 1);
         fds.push(PollFd::new(&self.event, PollFlags::IN));

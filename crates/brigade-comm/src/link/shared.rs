@@ -27,7 +27,7 @@ pub(crate) fn segment_bytes(members: usize) -> usize {
 pub(crate) struct SharedLink {
     segment: Arc<Segment>,
     ring_bytes: usize,
-    /// After how many bytes the peer is told of them.
+    /// After how many bytes positions are published to the peer.
     publish_bytes: usize,
     side: usize,
     event_fd: Arc<EventFd>,
@@ -35,7 +35,7 @@ pub(crate) struct SharedLink {
     inbound: Position,
 }
 
-/// Where this side stands in one ring.
+/// This side's position in one ring.
 #[derive(Default)]
 struct Position {
     /// This side's own end: the writer's head or the reader's tail.
@@ -186,7 +186,7 @@ impl SharedLink {
         self.wake();
     }
 
-    /// Rings if the peer sleeps. The fences here and in `arm` make sure that either the peer sees what was just
+    /// Notifies the peer if it sleeps. The fences here and in `arm` make sure that either the peer sees what was just
     /// published, or this side sees that the peer is going to sleep.
     fn wake(&self) {
         fence(Ordering::SeqCst);

@@ -46,7 +46,7 @@ pub(crate) struct ProgressEngine {
     pub(super) submitted: Condvar,
 }
 
-/// Why nothing in flight can go on.
+/// Why the operations in flight cannot go on.
 enum Halt {
     Stop(Call, Stop),
     Failed(Error),
@@ -176,7 +176,7 @@ impl ProgressEngine {
                 if !waiter.should_sleep() {
                     continue;
                 }
-                // Look once more after peers have been asked to ring.
+                // Look once more after peers have been asked to notify.
                 engine.arm();
                 armed = true;
                 continue;
@@ -190,7 +190,7 @@ impl ProgressEngine {
         }
     }
 
-    /// Fetches the links that what comes first of each queue needs, as far as they have come about; says whether any has.
+    /// Gets the links that the first operation of each queue needs, if they are ready. Returns whether any was.
     fn link(&self, engine: &mut InFlight, inline: Option<&mut Collective<'_>>) -> Result<bool, Halt> {
         let InFlight { links, collectives, transfers } = engine;
         let GroupSpec { group, name, rank, members } = &self.spec;
@@ -264,7 +264,7 @@ impl ProgressEngine {
         Ok(moved)
     }
 
-    /// Notes when an operation became the oldest of its queue.
+    /// Records when an operation became the oldest of its queue.
     fn start(&self, started: &mut Option<Instant>, entry_id: EntryId) {
         if started.is_none() {
             let now = Instant::now();
@@ -273,7 +273,7 @@ impl ProgressEngine {
         }
     }
 
-    /// Counts an operation as no longer outstanding, before its caller can know.
+    /// Counts an operation as complete, before its caller learns of it.
     fn finish(&self, operation: &dyn InFlightOp, succeeded: bool) {
         let traffic = operation.traffic();
         self.context.recorder.finished(operation.entry_id(), succeeded, traffic);
@@ -288,7 +288,7 @@ impl ProgressEngine {
         self.context.timeout.now().saturating_sub(waited)
     }
 
-    /// The time until the first deadline, or nothing once one has passed and has been raised.
+    /// The time until the first deadline; none if one has passed, which has been raised.
     fn time_left(&self, engine: &InFlight, inline: Option<&Collective<'_>>) -> Option<Duration> {
         let now = Instant::now();
         let mut least = self.context.timeout.now();
@@ -306,7 +306,7 @@ impl ProgressEngine {
         Some(least)
     }
 
-    /// Notes what everything in flight waits for.
+    /// Records what every operation in flight waits for.
     fn note_waits(&self, engine: &InFlight, inline: Option<&Collective<'_>>) {
         let now = Instant::now();
         for (operation, is_first) in engine.all(inline) {

@@ -8,7 +8,7 @@ use crate::progress::operation::in_flight_op::InFlightOp;
 use crate::progress::operation::stop::{Stop, StopReason};
 
 impl ProgressEngine {
-    /// Raises the failure of an operation whose deadline has passed, after finding out because of whom.
+    /// Raises the failure of an operation whose deadline has passed, after finding out which rank caused it.
     pub(crate) fn expire(&self, operation: &dyn InFlightOp) {
         let rank = self.spec.world_rank();
         let diagnosis = self.context.connector.diagnose(rank);
@@ -54,8 +54,8 @@ impl ProgressEngine {
         }
     }
 
-    /// Raises the failure of a connection that ended, unless news of the reason come. Those come by way of rank 0: where
-    /// that is silent, the peer has most likely ended because of it.
+    /// Raises the failure of a connection that ended, unless the reason becomes known. Rank 0 passes on failures; if it is
+    /// unresponsive, the peer has most likely ended because of it.
     fn explain(&self, rank: usize, error: Error) {
         let fault = self.fault();
         if !fault.is_explained() {

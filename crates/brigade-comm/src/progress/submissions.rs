@@ -14,7 +14,7 @@ pub(super) struct Submissions {
     pub(super) closing: bool,
 }
 
-/// What a collective is called with.
+/// A collective's call, checked.
 pub(crate) struct CollectiveArgs {
     /// Its sequence number is filled in when it is its turn.
     pub(crate) call: Call,

@@ -1,17 +1,17 @@
-//! How a thread waits when nothing moves: briefly on its core, then without it.
+//! How a thread waits when there is no progress: it spins and yields briefly, then it sleeps.
 
 use std::time::{Duration, Instant};
 
-/// How long a waiting thread keeps its core, where there is one for every rank of the host. Short, because cores that
-/// do other work as well may have put two ranks on one.
+/// How long a waiting thread spins, if there is a core for every rank of the host. Short, because the system may still have put
+/// two ranks on one core.
 const SPIN: Duration = Duration::from_micros(2);
 
-/// How long it then offers its core to others again and again before it sleeps. A core that nobody else wants comes
-/// back within a microsecond.
+/// How long it then yields its core again and again before it sleeps. A core that nobody else needs comes back within a
+/// microsecond.
 const YIELD: Duration = Duration::from_micros(60);
 
-/// What a thread that a caller waits for may do, and one in the background may not: it would take the core from
-/// the computation.
+/// How a thread may wait. A caller may spin; a thread in the background may not, because it would take the core from the
+/// computation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WaitMode {
     /// Spin, yield, sleep.
@@ -23,7 +23,7 @@ pub(crate) enum WaitMode {
     Background,
 }
 
-/// One thread's waiting, from the last time that anything moved.
+/// One thread's wait since the last progress.
 pub(crate) struct Waiter {
     mode: WaitMode,
     idle_since: Option<Instant>,
@@ -34,12 +34,12 @@ impl Waiter {
         Self { mode, idle_since: None }
     }
 
-    /// Something moved.
+    /// There was progress.
     pub(crate) fn reset(&mut self) {
         self.idle_since = None;
     }
 
-    /// Waits a little, or says that it is time to sleep.
+    /// Waits a little, or returns true if it is time to sleep.
     pub(crate) fn should_sleep(&mut self) -> bool {
         let WaitMode::Caller { spin } = self.mode else { return true };
         let now = Instant::now();

@@ -12,7 +12,7 @@ pub(in crate::join) struct Connection {
     pub(in crate::join) rank: usize,
     pub(in crate::join) stream: TcpStream,
     pub(in crate::join) received: FrameBuffer,
-    /// When it last brought something.
+    /// When the last message came.
     pub(in crate::join) heard: Instant,
     pub(in crate::join) is_done: bool,
     pub(in crate::join) open: bool,
@@ -22,9 +22,9 @@ pub(in crate::join) struct Connection {
 pub(in crate::join) fn deliver(connection: &mut Connection, message: &Message) {
     match send(&mut connection.stream, &message.frame()) {
         Ok(()) => {}
-        // A full buffer shows that the peer has been stopped for long; it needs no more pings.
+        // A full buffer means that the peer has been stopped for long; it needs no more pings.
         Err(error) if error.kind() == ErrorKind::WouldBlock && *message == Message::Ping => {}
-        // Reading will tell how it ended, and what it said last.
+        // Reading shows how it ended, and what was sent last.
         Err(error) => tracing::debug!(rank = connection.rank, %error, "cannot send a control message"),
     }
 }

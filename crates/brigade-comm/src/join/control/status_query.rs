@@ -1,7 +1,7 @@
-//! Who waits for whom, asked through the control plane.
+//! Queries of what each rank waits for, over the control plane.
 //!
-//! A rank whose operation is overdue asks rank 0, which asks everybody, follows the waits and answers. Every rank's
-//! control thread answers, also while the rank computes; one that does not is stopped, or its host is gone.
+//! A rank whose operation has timed out asks rank 0, which asks all ranks, follows the waits and answers. Every rank's control
+//! thread answers, even while the rank computes; a rank that does not answer is stopped, or its host is gone.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -12,10 +12,10 @@ use crate::flight::{RankStatus, STATUS_DELAY, diagnose_stall};
 /// How long a rank may take to answer.
 const ANSWER: Duration = Duration::from_millis(1500);
 
-/// How long rank 0 may take to give its verdict, before it counts as silent itself.
+/// How long rank 0 may take for its diagnosis, before it counts as unresponsive itself.
 pub(in crate::join) const VERDICT: Duration = Duration::from_millis(3000);
 
-/// An inquiry on rank 0.
+/// A status query on rank 0.
 pub(in crate::join) struct StatusQuery {
     since: Instant,
     askers: Vec<usize>,
@@ -27,7 +27,7 @@ impl StatusQuery {
         Self { since: Instant::now(), askers: Vec::new(), statuses: BTreeMap::new() }
     }
 
-    /// Another rank wants to know.
+    /// Another rank wants a diagnosis too.
     pub(in crate::join) fn add_asker(&mut self, rank: usize) {
         self.askers.push(rank);
     }
@@ -37,13 +37,13 @@ impl StatusQuery {
         self.statuses.insert(rank, status);
     }
 
-    /// How long to wait for answers of the other ranks.
+    /// How long to wait for the other ranks' answers.
     pub(in crate::join) fn time_left(&self, others: usize) -> Duration {
         let wait = if self.statuses.len() < others { ANSWER } else { STATUS_DELAY };
         wait.saturating_sub(self.since.elapsed())
     }
 
-    /// Ends the inquiry: who holds up each rank that asked. `heard` says when the others were last heard of.
+    /// Ends the query with a diagnosis for each rank that asked. `heard` says when the others' last messages came.
     pub(in crate::join) fn close(
         mut self,
         own: RankStatus,

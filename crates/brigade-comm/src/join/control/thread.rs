@@ -1,7 +1,4 @@
-//! The control plane: one connection between rank 0 and every other rank, open from the rendezvous to the end.
-//!
-//! It carries the news of the first failure to everybody, and the question who waits for whom. A connection that closes
-//! before its rank said goodbye means that the rank is dead.
+//! The thread of the control plane.
 
 use std::io::{ErrorKind, Read};
 use std::net::TcpStream;
@@ -21,11 +18,11 @@ use crate::join::wire::message::{FrameBuffer, Message};
 use crate::link::event_fd::EventFd;
 use crate::sync::{lock, wait_until};
 
-/// Between two signs of life.
+/// The time between two pings.
 const PING: Duration = Duration::from_millis(400);
 
-/// Rank 0 counts as silent where a connection to another rank has closed, if nothing came from it for so long: about as long as a rank that
-/// ended because of it has waited for its answer.
+/// How long rank 0 may send nothing before it counts as unresponsive, when a connection to another rank has closed: about as
+/// long as a rank that ended because of it has waited for its answer.
 const SILENT: Duration = VERDICT.saturating_sub(PING);
 
 /// The longest text of a failure that is passed on, in bytes.
@@ -37,11 +34,11 @@ pub(in crate::join) struct Control {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the control plane's thread shares with those that ask it.
+/// What the control plane's thread shares with the engines of the groups.
 pub(in crate::join) struct ControlPlane {
     rank: usize,
-    /// How long a host may leave bytes unacknowledged before it counts as lost. A process that is merely stopped does
-    /// not come under this: its host still acknowledges.
+    /// How long a host may leave bytes unacknowledged before it counts as lost. A process that is merely stopped is
+    /// not affected, because its host still acknowledges.
     unreachable: Duration,
     fault: Arc<Fault>,
     recorder: Arc<Recorder>,
@@ -51,28 +48,28 @@ pub(in crate::join) struct ControlPlane {
 }
 
 struct State {
-    /// This rank wants to know who holds it up.
+    /// This rank wants a diagnosis of what holds it up.
     wants_diagnosis: bool,
-    /// Who does.
+    /// The diagnosis.
     diagnosis: Option<Diagnosis>,
-    /// When rank 0 was last heard of, elsewhere.
+    /// On other ranks: when rank 0's last message came.
     heard: Instant,
     /// This rank is done and wants to leave together with the others.
     leaving: bool,
     /// All ranks are done.
     complete: bool,
-    /// The thread is to end, come what may.
+    /// The thread must end.
     stop: bool,
 }
 
 impl State {
-    /// Whether there is somebody to ask and to hear of.
+    /// Whether there are still ranks to communicate with.
     fn is_open(&self) -> bool {
         !self.complete && !self.stop
     }
 }
 
-/// What the thread has to do about who waits for whom.
+/// Status queries that the thread is working on.
 #[derive(Default)]
 struct StatusQueries {
     /// On rank 0: answers are being collected.
@@ -82,7 +79,7 @@ struct StatusQueries {
 }
 
 impl Control {
-    /// Starts to watch over the connections: from rank 0 to every other rank, or from another rank to rank 0.
+    /// Starts to monitor the connections: from rank 0 to every other rank, or from another rank to rank 0.
     pub(in crate::join) fn start(
         streams: Vec<(usize, TcpStream)>,
         unreachable: Duration,
@@ -130,7 +127,7 @@ impl Control {
         Ok(Self { plane, thread: Some(thread) })
     }
 
-    /// Says goodbye and waits until all ranks have; false when not all did within `wait`.
+    /// Reports that this rank is done, and waits until all ranks are; false if they are not within `wait`.
     pub(in crate::join) fn leave(&self, wait: Duration) -> Result<bool, Error> {
         let ControlPlane { rank, fault, event_fd, state, changed, .. } = &*self.plane;
         let deadline = Instant::now() + wait;
@@ -147,7 +144,7 @@ impl Control {
 }
 
 impl Drop for Control {
-    /// Ends the thread, which first passes on a failure that it has not yet passed on.
+    /// Ends the thread, after it has passed on any failure.
     fn drop(&mut self) {
         lock(&self.plane.state).stop = true;
         self.plane.changed.notify_all();
@@ -159,7 +156,7 @@ impl Drop for Control {
 }
 
 impl ControlPlane {
-    /// Asks who holds up this rank. Takes as long as the slowest rank that answers, and a few seconds at most.
+    /// Finds out what holds up this rank. Takes as long as the slowest rank that answers, and a few seconds at most.
     pub(in crate::join) fn diagnose(&self) -> Diagnosis {
         let deadline = Instant::now() + VERDICT;
         let mut state = lock(&self.state);
@@ -176,7 +173,7 @@ impl ControlPlane {
         }
     }
 
-    /// Rank 0, where another rank has not heard of it for so long that it cannot be well.
+    /// Rank 0, if its last message is so long ago that it must have stalled.
     pub(in crate::join) fn unresponsive_rank_0(&self) -> Option<StalledRank> {
         let (ago, is_open) = {
             let state = lock(&self.state);
@@ -251,7 +248,7 @@ impl ControlPlane {
         self.changed.notify_all();
     }
 
-    /// This rank, or on rank 0 another one, wants to know who holds it up.
+    /// Requests a diagnosis for this rank or, on rank 0, for another one.
     fn ask(&self, connections: &mut [Connection], queries: &mut StatusQueries, asker: usize) {
         if self.rank != 0 {
             return self.send_all(connections, &Message::StatusRequest, self.rank);
@@ -264,14 +261,14 @@ impl ControlPlane {
         queries.query.get_or_insert_with(StatusQuery::new).add_asker(asker);
     }
 
-    /// Gives the answers that are due.
+    /// Sends the answers that are due.
     fn answer(&self, connections: &mut [Connection], queries: &mut StatusQueries) {
         if queries.answer_at.is_some_and(|at| at <= Instant::now()) {
             queries.answer_at = None;
             self.send_all(connections, &Message::Status(self.recorder.status()), self.rank);
         }
         if self.fault.get().is_some() {
-            // The news of it say more than any verdict.
+            // The failure says more than any diagnosis.
             queries.query = None;
         }
         let open = || connections.iter().filter(|connection| connection.open);
@@ -292,7 +289,7 @@ impl ControlPlane {
         self.changed.notify_all();
     }
 
-    /// Reads what a connection has for this rank.
+    /// Reads what has arrived on a connection.
     fn listen(&self, connection: &mut Connection, queries: &mut StatusQueries) -> Received {
         let mut bytes = [0; 4096];
         let mut heard = Received::Nothing;
@@ -365,12 +362,12 @@ impl ControlPlane {
     }
 }
 
-/// What a connection has brought that concerns more than itself.
+/// A message that concerns more than its connection.
 enum Received {
     Nothing,
     /// All ranks are done.
     AllDone,
-    /// On rank 0: the other rank wants to know who holds it up.
+    /// On rank 0: the other rank wants a diagnosis.
     Question,
 }
 

@@ -1,4 +1,4 @@
-//! Takes in connections: those of ranks that join, and those that become links.
+//! Accepts connections: from ranks that join, and those that become links.
 
 use crate::join::network::pending_links::LinkOutcome;
 use crate::join::network::pending_links::PendingLinks;
@@ -28,17 +28,18 @@ use crate::link::event_fd::EventFd;
 use crate::open_files::is_out_of_files;
 use crate::sync::lock;
 
-/// Connections that may be saying who they are at the same time. More are closed, and try again.
+/// Handshakes at the same time. Further connections are closed, and their ranks try again.
 const MAX_HANDSHAKES: usize = 256;
 
-/// Connections that may wait to be taken in. All ranks may call at once; who finds no place tries again a second later.
+/// Connections that may wait to be accepted. All ranks may connect at once; a rank that finds the queue full tries again a
+/// second later.
 const BACKLOG: i32 = MAX_WORLD_SIZE as i32;
 
-/// How long after a connection could not be taken in the next try comes.
+/// How long to wait after a connection could not be accepted.
 const BACK_OFF: Duration = Duration::from_millis(50);
 
-/// How long there may be no descriptors for connections, before the world fails: strangers, and other parts of the program,
-/// may hold some for a moment.
+/// How long descriptors may be short before the world fails: connections of other programs, and other parts of this one, may
+/// hold some for a moment.
 const SHORTAGE: Duration = Duration::from_secs(1);
 
 /// A rank that wants to join, and its address.
@@ -48,11 +49,11 @@ pub(in crate::join) struct JoinRequest {
     pub(in crate::join) address: IpAddr,
 }
 
-/// Where connections wait until they are asked for.
+/// Accepts connections, and keeps those of links until their group asks for them.
 pub(in crate::join) struct Acceptor {
     token: AuthToken,
     pub(in crate::join) links: PendingLinks,
-    /// Where ranks that join are taken, on rank 0 until the world is complete.
+    /// On rank 0 until the world is complete: where join requests go.
     requests: Mutex<Option<Sender<Result<JoinRequest, Error>>>>,
     rank: usize,
     fault: Arc<Fault>,
@@ -62,7 +63,7 @@ pub(in crate::join) struct Acceptor {
     event_fd: EventFd,
 }
 
-/// The threads behind a reception; they end when it is dropped.
+/// The thread of an acceptor; it ends when this is dropped.
 pub(in crate::join) struct AcceptorThread {
     pub(in crate::join) acceptor: Arc<Acceptor>,
     /// The TCP port.
@@ -73,7 +74,7 @@ pub(in crate::join) struct AcceptorThread {
 }
 
 impl AcceptorThread {
-    /// Starts to take in connections on a bound listener and on a Unix socket of its own.
+    /// Starts to accept connections on a bound listener and on a Unix socket of its own.
     pub(in crate::join) fn start(
         rank: usize,
         listener: TcpListener,
@@ -146,7 +147,7 @@ impl Acceptor {
         }
     }
 
-    /// Takes in whoever waits, until nobody does.
+    /// Accepts all connections that are waiting.
     fn take_in(self: &Arc<Self>, listener: &TcpListener, local: &UnixListener) -> io::Result<()> {
         let till_nobody_waits = |error: io::Error| match error.kind() {
             ErrorKind::WouldBlock => Ok(()),
@@ -174,7 +175,7 @@ impl Acceptor {
         }
     }
 
-    /// No connection can be taken in any more: tells who waits for one, or the world.
+    /// Reports that no connection can be accepted any more: to rank 0's rendezvous, and to the world.
     fn fail(&self, error: Error) {
         if let Some(requests) = lock(&self.requests).take() {
             // Rank 0 has given up waiting.
@@ -183,7 +184,7 @@ impl Acceptor {
         self.fault.raise(self.rank, error);
     }
 
-    /// Hears a connection on a thread of its own, so that none can hold up the others.
+    /// Runs a connection's handshake on a thread of its own, so that none can hold up the others.
     fn spawn_handshake(self: &Arc<Self>, stream: Stream, address: IpAddr) {
         if self.handshakes.fetch_add(1, Ordering::Relaxed) < MAX_HANDSHAKES {
             let acceptor = self.clone();
@@ -218,7 +219,7 @@ impl Acceptor {
                     Ok(stream.send(&Message::Refused { reason, again: false }, deadline)?)
                 }
             },
-            // Who calls for a group that this rank has left finds out by the closed connection.
+            // A peer that connects for a group that this rank has left learns so from the closed connection.
             (Message::Link(hello), Stream::Tcp(stream)) => {
                 self.links.store(key(&hello), LinkOutcome::Tcp(stream))
             }
@@ -237,7 +238,7 @@ impl Acceptor {
         }
     }
 
-    /// Takes no more ranks in: the world is complete, or will never be.
+    /// Accepts no more ranks: the world is complete, or has failed to form.
     pub(in crate::join) fn close_rendezvous(&self) {
         *lock(&self.requests) = None;
     }

@@ -15,7 +15,7 @@ use crate::link::segment::Segment;
 use crate::link::shared::{SharedLink, segment_bytes};
 use crate::link::tcp::TcpLink;
 
-/// A rank's way to the others.
+/// Connects a rank's groups to other processes.
 pub(in crate::join) struct ProcessConnector {
     pub(in crate::join) dialer: Arc<Dialer>,
     pub(in crate::join) control: Arc<ControlPlane>,
@@ -30,8 +30,8 @@ impl Connector for ProcessConnector {
         self.dialer.acceptor.links.leave(group);
     }
 
-    /// Who sends calls for a transfer, so that it waits for nothing that the receiver does. Of a collective, which both
-    /// take part in, the higher rank calls.
+    /// The sender connects for transfers, so that it does not depend on what the receiver does. For collectives, which both
+    /// take part in, the higher rank connects.
     fn link(&self, link_spec: &LinkSpec<'_>) -> Result<Option<Link>, LinkUnavailable> {
         let LinkSpec { group, rank, peer, channel, members, .. } = *link_spec;
         let key = (self.dialer.table.world, group, peer, channel);

@@ -1,4 +1,4 @@
-//! Hands file descriptors to another process.
+//! Sends file descriptors to another process.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

@@ -1,4 +1,4 @@
-//! DialQueue other ranks for links, on threads of its own: a rank that is slow to answer holds up nobody who does not need it.
+//! Connects to other ranks for links, on threads of its own: a rank that is slow to answer holds up only those who need it.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, TcpStream};
@@ -25,14 +25,14 @@ use crate::link::shared::segment_bytes;
 use crate::open_files::is_out_of_files;
 use crate::sync::lock;
 
-/// DialQueue at the same time.
+/// Connection attempts at the same time.
 const MAX_DIALS: usize = 4;
 
-/// What a rank knows about how to reach the others.
+/// Connects to other ranks, by what this rank knows about them.
 pub(in crate::join) struct Dialer {
     pub(in crate::join) rank: usize,
     pub(in crate::join) table: RankTable,
-    /// Rank 0's address, as this rank reached it.
+    /// Rank 0's address, as seen from this rank.
     pub(in crate::join) rank_0: IpAddr,
     pub(in crate::join) token: AuthToken,
     pub(in crate::join) acceptor: Arc<Acceptor>,
@@ -41,21 +41,21 @@ pub(in crate::join) struct Dialer {
     pub(in crate::join) queue: Mutex<DialQueue>,
 }
 
-/// DialQueue that are still to be made.
+/// Connections that are still to be made.
 #[derive(Default)]
 pub(in crate::join) struct DialQueue {
     waiting: VecDeque<DialRequest>,
     threads: usize,
 }
 
-/// A call for a link.
+/// A request to connect to a peer for a link.
 struct DialRequest {
     key: LinkKey,
     name: String,
     members: usize,
 }
 
-/// Why a call brought no link.
+/// Why there is no connection.
 enum Failed {
     Handshake(HandshakeError),
     Own(Error),
@@ -80,7 +80,7 @@ impl From<Error> for Failed {
 }
 
 impl Dialer {
-    /// DialQueue a peer for a link; what comes of it goes to the reception.
+    /// Connects to a peer for a link, in the background; the outcome goes to the pending links.
     pub(in crate::join) fn request(
         self: &Arc<Self>,
         key: LinkKey,
@@ -105,7 +105,7 @@ impl Dialer {
         Ok(())
     }
 
-    /// Makes calls until there are none left.
+    /// Connects until the queue is empty.
     fn run(&self) {
         loop {
             let mut queue = lock(&self.queue);

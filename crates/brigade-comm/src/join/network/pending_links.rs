@@ -1,4 +1,4 @@
-//! What has come for the links of groups, until it is asked for.
+//! Connections for the links of groups, until their group asks for them.
 
 use std::collections::{HashMap, HashSet};
 use std::net::TcpStream;
@@ -16,7 +16,7 @@ use crate::sync::lock;
 /// Links that may wait for their group.
 const MAX_WAITING: usize = 1 << 16;
 
-/// What a link can be made of.
+/// The outcome of connecting to a peer, or of a peer's connection: what a link is made of, or why there is none.
 pub(in crate::join) enum LinkOutcome {
     Tcp(TcpStream),
     /// A peer's memory.
@@ -24,21 +24,21 @@ pub(in crate::join) enum LinkOutcome {
         segment: OwnedFd,
         event_fd: OwnedFd,
     },
-    /// Memory of this rank, which the peer has taken as well.
+    /// This rank's memory, which the peer has mapped as well.
     Shared {
         segment: Segment,
         event_fd: OwnedFd,
     },
-    /// The peer was called and has let go of the group.
+    /// The peer has left the group.
     Left,
-    /// The peer could not be called.
+    /// The peer could not be reached.
     Failed(Error),
 }
 
 /// What a link is for: world, group, the peer's world rank, channel.
 pub(in crate::join) type LinkKey = (u64, u64, usize, Channel);
 
-/// A look for a link.
+/// The answer to a request for a link.
 pub(in crate::join) enum LinkLookup {
     Ready(LinkOutcome),
     /// It is expected.
@@ -47,21 +47,21 @@ pub(in crate::join) enum LinkLookup {
     Unrequested,
 }
 
-/// The groups that this rank is or will be in, and what has come for them.
+/// The groups that this rank is or will be in, and the connections for them.
 #[derive(Default)]
 struct Groups {
     event_fds: HashMap<u64, Arc<EventFd>>,
     left: HashSet<u64>,
-    /// Nothing where a link is awaited.
+    /// None where a link has been requested and has not come yet.
     links: HashMap<LinkKey, Option<LinkOutcome>>,
 }
 
-/// What has come for the links of all groups of this rank.
+/// The connections for the links of all groups of this rank.
 #[derive(Default)]
 pub(in crate::join) struct PendingLinks(Mutex<Groups>);
 
 impl PendingLinks {
-    /// What wakes this rank in a group, from the first time that the group is heard of.
+    /// The event fd that wakes this rank in a group; created when the group is first mentioned.
     ///
     /// # Errors
     /// If this rank has left the group, or there are no descriptors.
@@ -88,7 +88,7 @@ impl PendingLinks {
         groups.links.retain(|(_, of, ..), _| *of != group);
     }
 
-    /// Lays down what a link can be made of, and wakes who may wait for it.
+    /// Stores the outcome for a link, and wakes the group.
     pub(in crate::join) fn store(&self, key: LinkKey, outcome: LinkOutcome) -> Result<(), HandshakeError> {
         let (_, group, ..) = key;
         let event_fd =
@@ -105,7 +105,7 @@ impl PendingLinks {
         Ok(())
     }
 
-    /// Takes what has come for a link.
+    /// Takes the outcome for a link, if there is one.
     pub(in crate::join) fn find(&self, key: &LinkKey) -> LinkLookup {
         let mut groups = lock(&self.0);
         match groups.links.get_mut(key).map(Option::take) {
@@ -122,7 +122,7 @@ impl PendingLinks {
     }
 }
 
-/// What a peer's call is for.
+/// The link that a peer's connection is for.
 pub(in crate::join) fn key(LinkHello { world, from, group, r#use }: &LinkHello) -> LinkKey {
     let channel = match r#use {
         LinkUse::Collective => Channel::Collective,

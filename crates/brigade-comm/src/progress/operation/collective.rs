@@ -31,8 +31,8 @@ pub(crate) struct Collective<'a> {
     buffer: Box<dyn OpBuffer + 'a>,
     /// In the order of the ranks.
     streams: Vec<Streams>,
-    /// How many of them are of ranks before this one. A rank turns to the next one first, so that not all turn to the same
-    /// one at once.
+    /// How many of them belong to ranks before this one. Each rank starts with the rank after it, so that not all start with the
+    /// same one.
     before: usize,
     /// The offset in the buffer up to which this rank's own slice is final.
     final_end: usize,
@@ -41,7 +41,7 @@ pub(crate) struct Collective<'a> {
     flushed: bool,
 }
 
-/// What goes to a peer, and what comes from it.
+/// Both directions of the link to a peer.
 struct Streams {
     peer: usize,
     outgoing: Outgoing,
@@ -77,7 +77,7 @@ impl<'a> Collective<'a> {
         }
     }
 
-    /// Fetches the links to its peers that are not there.
+    /// Gets the missing links to its peers.
     pub(crate) fn link<E>(
         &mut self,
         fetch: &mut impl FnMut(usize, Channel, &Call) -> Result<bool, E>,
@@ -92,7 +92,7 @@ impl<'a> Collective<'a> {
         Ok(())
     }
 
-    /// Does what can be done without waiting; says whether that was anything.
+    /// Does what can be done without waiting. Returns whether there was progress.
     pub(crate) fn advance(&mut self, links: &mut [PeerLinks]) -> Result<bool, Stop> {
         let Self { plan, stage, buffer, streams, final_end, .. } = self;
         let bytes = buffer.bytes();
@@ -122,7 +122,7 @@ impl<'a> Collective<'a> {
         Ok(moved)
     }
 
-    /// Reduces what has come from all peers of the stage.
+    /// Reduces what has arrived from all peers of the stage.
     fn reduce(&mut self, links: &mut [PeerLinks]) -> Result<bool, Stop> {
         let Self { plan, stage, streams, .. } = self;
         let stage = *stage;
@@ -139,7 +139,7 @@ impl<'a> Collective<'a> {
                 .reducible(link, outgoing.frontier(), self.call.dtype.size(), segment)
                 .map_err(Stop::link(peer))?;
             let Some(range) = range else {
-                // Nothing is reduced before it has all contributions; the other links are looked at all the same.
+                // Nothing is reduced before all contributions are there, but the other links are still read.
                 count = 0;
                 continue;
             };

@@ -49,7 +49,7 @@ impl Transfer {
         Self { call, entry_id, peer, started: None, group, buffer, stream }
     }
 
-    /// Does what can be done without waiting; says whether that was anything.
+    /// Does what can be done without waiting. Returns whether there was progress.
     pub(crate) fn advance(&mut self, link: &mut Link) -> Result<bool, Stop> {
         match &mut self.stream {
             Stream::Out { outgoing, flushed } => {
