@@ -7,7 +7,6 @@ mod book;
 mod chaos;
 mod checkpoints;
 mod claims;
-mod documents;
 mod endings;
 mod equality;
 mod first_moments;
