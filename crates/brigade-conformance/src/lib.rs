@@ -51,13 +51,13 @@ pub use reductions::{
 use brigade_core::Collectives;
 use burn::tensor::{Device, FloatDType};
 
-/// A check: what one rank does, on its view of the suite and its collectives.
+/// A check, as one rank runs it on its collectives.
 pub type Check = fn(&Suite, &dyn Collectives);
 
 /// All checks, by name.
 pub const ALL: &[(&str, Check)] = crate::conformance_tests!(@list names);
 
-/// What a rank's checks are made for.
+/// What a rank's checks run on.
 #[derive(Debug, Clone)]
 pub struct Suite {
     /// The device of the rank's tensors.
@@ -66,13 +66,13 @@ pub struct Suite {
     pub floats: Vec<FloatDType>,
     /// The others: nothing is checked in them.
     pub left_out: Vec<FloatDType>,
-    /// What sums are held to.
+    /// What sums must equal.
     pub sums: Sums,
     /// Whether lengths that differ between ranks are found; else what happens then is not checked.
     pub finds_mismatches: bool,
 }
 
-/// What sums over the ranks are held to.
+/// What sums over the ranks must equal.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Sums {
     /// The bits of [`PairwiseSum`](brigade_core::PairwiseSum) in fp32, rounded once to the tensor's type.
@@ -86,8 +86,8 @@ impl Suite {
     /// The types that the suite has values of.
     pub const FLOATS: [FloatDType; 3] = [FloatDType::F32, FloatDType::BF16, FloatDType::F16];
 
-    /// Exact sums of every type that the device computes in, and mismatches found. The types that are left out are said on
-    /// stdout.
+    /// Requires exact sums of every type that the device computes in, and that mismatches are found. Prints the types that are
+    /// left out.
     pub fn new(device: Device) -> Self {
         let (floats, left_out) = apart(|dtype| device.supports_dtype(dtype));
         if !left_out.is_empty() {

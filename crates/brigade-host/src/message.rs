@@ -1,30 +1,30 @@
 //! Messages between stages as bytes.
 //!
-//! The tensors' bytes stand one after the other; a description of each follows, then its length. The payload comes
-//! first so that a message of one tensor becomes that tensor without a copy.
+//! The tensors' bytes come one after the other, then a description of each tensor, then the description's length. The payload
+//! comes first, so that a message of one tensor becomes that tensor without a copy.
 
 use brigade_core::{Error, Message, Part, Result};
 use burn::tensor::{DType, Device};
 
 use crate::copies::Copier;
 
-/// Types that travel, by their number in a description.
+/// The element types that can be sent, by their number in a description.
 const TYPES: [DType; 8] =
     [DType::F32, DType::F64, DType::F16, DType::BF16, DType::I64, DType::I32, DType::U8, DType::I8];
 
 /// The number of a part that does not exist.
 const ABSENT: u8 = u8::MAX;
 
-/// Bytes of a length at the end.
+/// Bytes of the length at the end.
 const LENGTH: usize = size_of::<u32>();
 
-/// A description's most dimensions.
+/// The most dimensions that a description can have.
 const MOST_DIMENSIONS: usize = 16;
 
 /// A message as bytes.
 ///
 /// # Errors
-/// If a tensor cannot be read from its device, or is of a type that does not travel.
+/// If a tensor cannot be read from its device, or is of a type that cannot be sent.
 pub(crate) fn encode(message: Message, copier: &Copier) -> Result<Vec<u8>> {
     let description = describe(&message)?;
     let payload = message.iter().flatten().map(Part::bytes).sum::<usize>();
@@ -36,7 +36,7 @@ pub(crate) fn encode(message: Message, copier: &Copier) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The message that [`encode`] made these bytes of, as tensors of `device`.
+/// Decodes what [`encode`] made, into tensors of `device`.
 ///
 /// # Errors
 /// If the bytes are none.
@@ -51,10 +51,10 @@ pub(crate) fn decode(mut bytes: Vec<u8>, device: &Device, copier: &Copier) -> Re
     Ok(descriptions.into_iter().map(|found| found.and_then(&mut part)).collect())
 }
 
-/// What a message's tensors are, without their values: what goes before tensors that travel by another way.
+/// Describes a message's tensors without their values, for tensors whose values are sent by other means.
 ///
 /// # Errors
-/// If a tensor is of a type that does not travel.
+/// If a tensor is of a type that cannot be sent.
 pub fn describe(message: &Message) -> Result<Vec<u8>> {
     let mut description = Vec::with_capacity(message.len() * (2 + 8 * MOST_DIMENSIONS) + LENGTH);
     for part in message {
@@ -68,7 +68,7 @@ pub fn describe(message: &Message) -> Result<Vec<u8>> {
         };
         let number = TYPES.iter().position(|travels| *travels == dtype);
         let number = number
-            .ok_or_else(|| Error::Device(format!("tensors of {dtype:?} do not travel between stages")))?;
+            .ok_or_else(|| Error::Device(format!("tensors of {dtype:?} cannot be sent between stages")))?;
         description.extend([number as u8, shape.len() as u8]);
         shape.iter().for_each(|size| description.extend((*size as u64).to_le_bytes()));
     }
@@ -91,7 +91,7 @@ fn damaged(bytes: &[u8]) -> Error {
     Error::collective(format!("a message of {} bytes between stages is damaged", bytes.len()))
 }
 
-/// What a tensor of a message is.
+/// The type and shape of a tensor in a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
     /// The type of its elements.
@@ -117,7 +117,7 @@ impl Description {
     }
 }
 
-/// Bytes of the values of all parts; none if there cannot be so many.
+/// Bytes of the values of all parts; none if the number overflows.
 fn total(parts: &[Option<Description>]) -> Option<usize> {
     parts.iter().flatten().try_fold(0usize, |total, part| {
         let elements = part.shape.iter().try_fold(1usize, |product, size| product.checked_mul(*size))?;
@@ -125,7 +125,7 @@ fn total(parts: &[Option<Description>]) -> Option<usize> {
     })
 }
 
-/// The parts that the end of `bytes` describes, and the number of bytes before; none if it is damaged.
+/// The parts that the end of `bytes` describes, and the number of bytes before it; none if it is damaged.
 fn read(bytes: &[u8]) -> Option<(Vec<Option<Description>>, usize)> {
     let (before, length) = bytes.split_last_chunk::<LENGTH>()?;
     let start = before.len().checked_sub(u32::from_le_bytes(*length) as usize)?;

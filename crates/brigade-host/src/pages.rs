@@ -8,11 +8,11 @@ use burn::tensor::Bytes;
 use cubecl_environment::bytes::{AccessError, AccessPolicy, AllocationController, AllocationProperty};
 use memmap2::{MmapMut, MmapOptions, MmapRaw, UncheckedAdvice};
 
-/// A run of pages of its own. Tensors read it through [`Pages::bytes`], a collective writes it through
-/// [`Pages::writer`], and [`Pages::free`] frees its pages.
+/// Memory pages of their own. Tensors read them through [`Pages::bytes`], a collective writes them through
+/// [`Pages::writer`], and [`Pages::free`] returns them to the system.
 ///
-/// Tensors are read by whoever holds them. So what changes the memory under them is `unsafe`, and whoever does that keeps
-/// readers, writer and free apart.
+/// Anybody who holds a tensor may read it. So everything that changes the memory is `unsafe`, and its caller makes sure that
+/// reading, writing and freeing never overlap.
 pub(crate) struct Pages(Arc<MmapRaw>);
 
 impl Pages {
@@ -50,8 +50,8 @@ impl Pages {
     }
 }
 
-/// A tensor's view of a region. It never gives write access; operations ask for it only on a tensor that is the sole one
-/// of its memory, so whoever hands such tensors out keeps one.
+/// A tensor's view of the pages. It never gives write access. Operations ask for it only if a tensor is the sole owner of its
+/// memory, so whoever hands out such tensors keeps one.
 struct View(Arc<MmapRaw>);
 
 impl AllocationController for View {

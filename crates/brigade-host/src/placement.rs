@@ -1,4 +1,4 @@
-//! Where a backend's tensors are, as the host sees it.
+//! Where a backend's tensors are.
 
 use std::ops::Range;
 
@@ -7,21 +7,21 @@ use burn::tensor::{Bytes, Device};
 /// Where the elements of any type may begin, in bytes.
 const ALIGNMENT: usize = size_of::<u64>();
 
-/// Where a backend's tensors are, as the host sees it.
+/// Where a backend's tensors are.
 #[derive(Debug, Clone, Copy)]
 pub enum Placement {
     /// In host memory: tensors can be views of memory that collectives write.
     Host,
     /// In memory of a device's own.
     Device {
-        /// Gives a zeroed buffer of that many bytes on the host that the device copies from quickly: pinned, where there is such
-        /// memory. Gathers are made in it; other results are written from where their values were read to.
+        /// Makes a zeroed buffer of that many bytes on the host that the device copies from quickly: pinned memory, where there is
+        /// any. All-gathers use it; other results are copied back from the memory that their values were copied to.
         buffer: fn(&Device, usize) -> Bytes,
     },
 }
 
 impl Placement {
-    /// A device whose driver knows no special host memory.
+    /// A device without pinned host memory.
     pub const DEVICE: Self = Self::Device { buffer: |_, bytes| plain(bytes) };
 
     pub(crate) fn buffer(self, device: &Device, bytes: usize) -> Bytes {
@@ -31,8 +31,8 @@ impl Placement {
         }
     }
 
-    /// A part of memory that was read to, for a tensor of its own: on its way to a device the memory itself, which is what the
-    /// device copies from best; as the memory of a tensor a copy, which does not keep the rest alive.
+    /// A part of host memory, for a tensor of its own. For a device it is a view, which the device copies from fastest; in host
+    /// memory it is a copy, which does not keep the rest alive.
     pub(crate) fn part(self, whole: Bytes, part: Range<usize>) -> Bytes {
         if part == (0..whole.len()) {
             return whole;
@@ -43,7 +43,7 @@ impl Placement {
         }
     }
 
-    /// As [`part`](Self::part), for parts of these lengths that follow each other up to the end.
+    /// As [`part`](Self::part), for consecutive parts of these lengths, up to the end.
     pub(crate) fn parts(self, whole: Vec<u8>, lengths: &[usize]) -> Vec<Bytes> {
         if let [_] = lengths {
             return vec![owned(whole)];
