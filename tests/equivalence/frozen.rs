@@ -1,7 +1,8 @@
 //! Parameters that are not trained, by themselves and shared, on any mesh.
 
 use brigade::core::{
-    Batch, Block, Chain, Engine, EngineSettings, Groups, Model, NamedTensor, OptimizerFactory, Zero,
+    Batch, Block, Chain, Engine, EngineSettings, Groups, Model, NamedTensor, OptimizerFactory, Precision,
+    Zero,
 };
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
@@ -10,6 +11,7 @@ use burn::tensor::{Tensor, TensorData, activation::tanh};
 
 use crate::mesh::{on_threads, same_bits};
 use crate::resume::Saved;
+use crate::row::MIXED;
 
 #[derive(Module, Debug)]
 struct Layer {
@@ -48,10 +50,10 @@ fn batch(number: usize) -> Batch<Tensor<2>, Tensor<2>> {
 
 type Layers = Engine<Tensor<2>, Tensor<2>, Tensor<2>>;
 
-fn engine(groups: Groups, stage: u8) -> (Layers, Zero) {
+fn engine(groups: Groups, stage: u8, precision: Precision) -> (Layers, Zero) {
     let adamw = AdamWConfig::new().with_epsilon(1e-8).with_weight_decay(0.0).build();
     let zero = Zero { stage, ..Zero::default() };
-    let settings = EngineSettings { zero, ..EngineSettings::default() };
+    let settings = EngineSettings { zero, precision, ..EngineSettings::default() };
     let optimizer = OptimizerFactory::new(adamw.clone(), adamw);
     (Engine::new(model(), 3, &optimizer, groups, settings).unwrap(), zero)
 }
@@ -63,8 +65,8 @@ fn step(engine: &mut Layers, zero: Zero, groups: &Groups, step: usize) {
     engine.step(numbers.map(|number| batch(4 * step + number)).collect(), 1e-2).unwrap();
 }
 
-fn trained(groups: Groups, stage: u8) -> (Vec<NamedTensor>, Vec<NamedTensor>) {
-    let (mut engine, zero) = engine(groups.clone(), stage);
+fn trained(groups: Groups, stage: u8, precision: Precision) -> (Vec<NamedTensor>, Vec<NamedTensor>) {
+    let (mut engine, zero) = engine(groups.clone(), stage, precision);
     let before = engine.tensors(0).unwrap();
     (0..3).for_each(|number| step(&mut engine, zero, &groups, number));
     (before, engine.tensors(0).unwrap())
@@ -74,13 +76,13 @@ fn trained(groups: Groups, stage: u8) -> (Vec<NamedTensor>, Vec<NamedTensor>) {
 /// never stopped.
 pub fn goes_on(from: (usize, usize), to: (usize, usize), stage: u8) {
     let saved = on_threads(from.0, from.1, |groups| {
-        let (mut engine, zero) = engine(groups.clone(), stage);
+        let (mut engine, zero) = engine(groups.clone(), stage, Precision::default());
         step(&mut engine, zero, &groups, 0);
         engine.snapshot().unwrap().read().unwrap()
     });
     let saved = Saved::of(saved).with_frozen(0.25);
     let frozen = |groups: Groups| {
-        let (mut engine, zero) = engine(groups.clone(), stage);
+        let (mut engine, zero) = engine(groups.clone(), stage, Precision::default());
         engine.restore(1, &mut &saved).unwrap();
         (1..3).for_each(|number| step(&mut engine, zero, &groups, number));
         engine.tensors(0).unwrap()
@@ -96,7 +98,7 @@ pub fn goes_on(from: (usize, usize), to: (usize, usize), stage: u8) {
 
 #[test]
 fn frozen_parameters_stay_and_are_shared() {
-    let (before, after) = trained(Groups::alone(), 0);
+    let (before, after) = trained(Groups::alone(), 0, Precision::default());
     let names: Vec<_> = after.iter().map(|tensor| tensor.name.as_str()).collect();
     assert_eq!(
         names,
@@ -111,11 +113,39 @@ fn frozen_parameters_stay_and_are_shared() {
     );
     same_bits(&after[..2], &before[..2], "the frozen layer");
     assert!((2..6).all(|index| after[index].data.as_bytes() != before[index].data.as_bytes()));
+    on_every_mesh(&before, &after, Precision::default());
+}
+
+fn on_every_mesh(before: &[NamedTensor], after: &[NamedTensor], precision: Precision) {
     for (pp, dp) in [(1, 2), (2, 1), (2, 2), (4, 1), (3, 2), (1, 4)] {
         for stage in 0..4 {
-            let outcomes = on_threads(pp, dp, |groups| trained(groups, stage));
-            same_bits(&outcomes[0].0, &before, &format!("at first, pp {pp} x dp {dp}, ZeRO-{stage}"));
-            same_bits(&outcomes[0].1, &after, &format!("trained, pp {pp} x dp {dp}, ZeRO-{stage}"));
+            let outcomes = on_threads(pp, dp, |groups| trained(groups, stage, precision));
+            let what = |when: &str| format!("{when}, pp {pp} x dp {dp}, ZeRO-{stage}, {precision:?}");
+            same_bits(&outcomes[0].0, before, &what("at first"));
+            same_bits(&outcomes[0].1, after, &what("trained"));
         }
+    }
+}
+
+#[test]
+fn frozen_parameters_take_the_compute_type() {
+    let (before, after) = trained(Groups::alone(), 0, MIXED);
+    let in_bf16 = |tensor: &NamedTensor| tensor.data.iter::<f32>().all(|value| value.to_bits() & 0xffff == 0);
+    assert_eq!(before.iter().map(in_bf16).collect::<Vec<_>>(), [true, true, false, false, false, false]);
+    same_bits(&after[..2], &before[..2], "the frozen layer");
+    on_every_mesh(&before, &after, MIXED);
+}
+
+#[test]
+fn frozen_parameters_are_sharded() {
+    // Six units (a, its shared weight, b, its shared weight, c, d) of one chunk of 256 elements on each of four ranks, the
+    // first two frozen, and nothing gathered between steps.
+    for (precision, bytes) in [(Precision::default(), 256 * 6 * 4), (MIXED, 256 * (2 * 2 + 4 * 4))] {
+        let live = on_threads(1, 4, |groups| {
+            let (mut engine, zero) = engine(groups.clone(), 3, precision);
+            step(&mut engine, zero, &groups, 0);
+            engine.memory().parameters.live
+        });
+        assert_eq!(live, [bytes; 4], "{precision:?}");
     }
 }

@@ -40,7 +40,9 @@ impl Saved {
 
     /// The same with other values of the parameters that are not trained.
     pub fn with_frozen(mut self, value: f32) -> Self {
-        let frozen = self.slots.iter_mut().filter(|((unit, _), _)| unit.ends_with(":frozen"));
+        let names: Vec<_> =
+            self.units.iter().filter(|unit| !unit.trainable).map(|unit| unit.name.clone()).collect();
+        let frozen = self.slots.iter_mut().filter(|((unit, _), _)| names.contains(unit));
         let count = frozen.map(|(_, values)| values.fill(Some(value))).count();
         assert!(count > 0, "something is frozen");
         self

@@ -26,11 +26,18 @@ pub(crate) struct StoredUnit {
     pub length: usize,
     /// The elements that this rank reduces, steps and keeps.
     pub own: Range<usize>,
-    /// Whether the own elements are updated here; another stage owns the unit where this one only reads it.
-    pub is_updated: bool,
+    /// Whether this rank's stage owns the unit; where it does not, another stage does, and this one only reads it.
+    pub is_owned: bool,
     /// The own elements, where the whole buffer does not hold them: in fp32 where they are stepped here.
     own_values: Option<Tensor<1>>,
     whole: WholeBuffer,
+}
+
+impl StoredUnit {
+    /// Whether the own elements are updated here.
+    pub(crate) fn is_updated(&self) -> bool {
+        self.is_owned && self.unit.trainable
+    }
 }
 
 /// All units that this rank's blocks read.
@@ -51,8 +58,6 @@ pub(crate) struct ParameterStore {
     /// For each block of the model, whether its parameters are views of buffers that are there. A graph knows its
     /// parameters, so a block whose graph is kept must not be given others.
     pub bound: Vec<bool>,
-    /// Bytes of parameters that are not trained.
-    pub frozen_bytes: u64,
     pub bytes: Bytes,
 }
 
@@ -88,8 +93,9 @@ impl ParameterStore {
         self.offload.as_ref().unwrap_or(&self.device)
     }
 
-    /// Adds a unit with its whole values (fp32, not padded). `is_updated`: not where another stage owns it.
-    pub(crate) fn add(&mut self, unit: Unit, values: Tensor<1>, is_updated: bool) -> Result<()> {
+    /// Adds a unit with its whole values (fp32, not padded). `is_owned`: whether by this stage, not by another one.
+    pub(crate) fn add(&mut self, unit: Unit, values: Tensor<1>, is_owned: bool) -> Result<()> {
+        let is_updated = is_owned && unit.trainable;
         let (rank, ranks) = (self.groups.dp.rank(), self.groups.dp.size());
         let (length, own) = match self.is_sharded() {
             true => (unit.layout.padded_len(ranks), unit.layout.shard(rank, ranks)),
@@ -116,7 +122,7 @@ impl ParameterStore {
         for user in unit.users.iter().filter(|user| self.holders[user.block] == self.groups.pp.rank()) {
             self.by_block[user.block].push(self.units.len());
         }
-        self.units.push(StoredUnit { unit, length, own, is_updated, own_values, whole });
+        self.units.push(StoredUnit { unit, length, own, is_owned, own_values, whole });
         self.count();
         Ok(())
     }
@@ -153,7 +159,7 @@ impl ParameterStore {
     /// Takes saved values, without padding: of the own elements where parameters are gathered for use, else of all.
     pub(crate) fn restore_values(&mut self, unit: usize, values: Vec<f32>) -> Result<()> {
         let gathers = self.unshards_on_use();
-        let device = if self.units[unit].is_updated { self.update_device() } else { &self.device }.clone();
+        let device = if self.units[unit].is_updated() { self.update_device() } else { &self.device }.clone();
         let (compute, stored) = (self.precision.compute.dtype(), &mut self.units[unit]);
         let mut values = values;
         values.resize(if gathers { stored.own.len() } else { stored.length }, 0.0);
@@ -162,7 +168,7 @@ impl ParameterStore {
         let values = Tensor::from_data(TensorData::new(values, [length]), (&device, DType::F32));
         if stored.own_values.is_some() {
             let own = if own.len() == length { values.clone() } else { compact(values.clone().slice(own))? };
-            stored.own_values = Some(if stored.is_updated { own } else { cast(own, compute) });
+            stored.own_values = Some(if stored.is_updated() { own } else { cast(own, compute) });
         }
         match gathers {
             true => stored.whole.reshard()?,
@@ -188,7 +194,7 @@ impl ParameterStore {
     pub(crate) fn receive_tied_weights(&mut self, clock: &mut Clock) -> Result<()> {
         for unit in 0..self.units.len() {
             let stored = &self.units[unit];
-            if stored.is_updated {
+            if stored.is_owned || !stored.unit.trainable {
                 continue;
             }
             let pending = self.groups.pp.receive(self.stage_of(stored.unit.home), &self.device);
@@ -296,12 +302,12 @@ impl ParameterStore {
     fn count(&mut self) {
         let size = self.precision.compute.bytes();
         let unit = |stored: &StoredUnit| {
-            let own_size = if stored.is_updated { 4 } else { size };
+            let own_size = if stored.is_updated() { 4 } else { size };
             let own = stored.own_values.as_ref().map_or(0, |_| stored.own.len() * own_size);
             let whole = if stored.whole.takes_memory() { stored.length * size } else { 0 };
             (own + whole) as u64
         };
-        self.bytes.set(self.frozen_bytes + self.units.iter().map(unit).sum::<u64>());
+        self.bytes.set(self.units.iter().map(unit).sum::<u64>());
     }
 }
 

@@ -24,6 +24,8 @@ pub(crate) struct Unit {
     /// The block that owns the parameters; the layout's paths are of this block.
     pub home: usize,
     pub layout: FlatLayout,
+    /// Whether training changes the parameters; else they have no gradient and no optimizer state.
+    pub trainable: bool,
     /// The blocks that read the parameters, in order.
     pub users: Vec<User>,
 }
@@ -37,11 +39,12 @@ pub(crate) struct User {
 }
 
 impl Unit {
-    /// The units of one block's own parameters. `shapes` holds the trainable ones.
+    /// The units of one block's own parameters. `shapes` holds the trainable ones, or those that are not.
     pub(crate) fn of_block(
         block: usize,
         name: &str,
         shapes: &BTreeMap<String, Vec<usize>>,
+        trainable: bool,
         ties: &[Tie],
     ) -> Vec<Self> {
         let is_follower = |path: &str| ties.iter().any(|tie| tie.follower == (block, path.to_owned()));
@@ -53,12 +56,14 @@ impl Unit {
             name,
             home: block,
             layout: FlatLayout::new(paths.iter().map(|path| ((*path).clone(), shapes[*path].clone()))),
+            trainable,
             users,
         };
         let mut units = Vec::new();
         if !own.is_empty() {
             let params = own.iter().map(|path| ((*path).clone(), (*path).clone())).collect();
-            units.push(unit(name.to_owned(), &own, vec![User { block, params }]));
+            let name = if trainable { name.to_owned() } else { format!("{name}:frozen") };
+            units.push(unit(name, &own, vec![User { block, params }]));
         }
         for path in shapes.keys().filter(|path| shared.contains(path.as_str())) {
             let mut users = BTreeMap::from([(block, vec![(path.clone(), path.clone())])]);
@@ -108,7 +113,7 @@ impl<I: Activation, O: Activation> Chain<I, O> {
         };
         let blocks = self.blocks.iter().enumerate();
         let units = blocks.flat_map(|(index, NamedBlock { name, block })| {
-            Unit::of_block(index, name, &block.shapes(), &ties)
+            Unit::of_block(index, name, &block.shapes(), true, &ties)
         });
         Ok(units.map(size).collect())
     }

@@ -21,7 +21,7 @@ where
     /// # Errors
     /// If a collective fails, and those of `sink`.
     pub fn collect(&self, root: usize, sink: impl FnMut(NamedTensor) -> Result<()>) -> Result<()> {
-        self.collect_by(root, true, |unit| self.store.whole_values(unit).map(Some), sink)
+        self.collect_by(root, |unit| self.store.whole_values(unit).map(Some), sink)
     }
 
     /// Names and shapes of what [`collect`](Self::collect) passes on, in the same order.
@@ -62,7 +62,7 @@ where
                 if self.store.is_sharded() { self.store.groups.dp.all_gather(own).wait()? } else { own };
             Ok(Some(whole))
         };
-        self.collect_by(root, false, whole, |tensor| {
+        self.collect_by(root, whole, |tensor| {
             named.push(tensor);
             Ok(())
         })?;
@@ -72,7 +72,6 @@ where
     fn collect_by(
         &self,
         root: usize,
-        frozen: bool,
         whole: impl Fn(usize) -> Result<Option<Tensor<1>>>,
         mut sink: impl FnMut(NamedTensor) -> Result<()>,
     ) -> Result<()> {
@@ -82,7 +81,7 @@ where
         for (block, named) in self.chain.blocks.iter().enumerate() {
             let holder = self.stage.holder(block);
             let message = match self.stage.holds(block) {
-                true => self.whole_block(block, frozen, &whole)?,
+                true => self.whole_block(block, &whole)?,
                 false if is_root => groups.pp.receive(holder, &self.store.device).wait()?,
                 false => continue,
             };
@@ -113,7 +112,6 @@ where
     fn whole_block(
         &self,
         block: usize,
-        frozen: bool,
         whole: &impl Fn(usize) -> Result<Option<Tensor<1>>>,
     ) -> Result<Message> {
         let mut found = std::collections::BTreeMap::new();
@@ -125,13 +123,6 @@ where
             if let Some(flat) = whole(*unit)? {
                 for param in stored.unit.layout.params() {
                     found.insert(param.path.clone(), stored.unit.layout.view(&flat, param));
-                }
-            }
-        }
-        if frozen {
-            for (path, value) in self.chain.blocks[block].block.values() {
-                if !value.trainable {
-                    found.entry(path).or_insert(value.flat);
                 }
             }
         }

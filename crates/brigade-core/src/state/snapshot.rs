@@ -79,8 +79,8 @@ where
     O: Activation,
     T: Clone,
 {
-    /// What this rank is to save: of each unit that its stage steps, an equal share of the elements for each data-parallel
-    /// rank, whoever keeps them; and of the parameters that are not trained, all on the first of these ranks.
+    /// What this rank is to save: of each unit that its stage owns, an equal share of the elements for each data-parallel
+    /// rank, whoever keeps them. Of units that are not trained, only values are saved.
     ///
     /// # Errors
     /// If this rank has no values of a unit.
@@ -88,7 +88,7 @@ where
         let (rank, ranks) = (self.store.groups.dp.rank(), self.store.groups.dp.size());
         let mut parts = Vec::new();
         for (index, stored) in self.store.units.iter().enumerate() {
-            if !stored.is_updated {
+            if !stored.is_owned {
                 continue;
             }
             let layout = &stored.unit.layout;
@@ -100,16 +100,13 @@ where
             let own = self.store.own_values(index)?;
             let values = own.slice(share.start - stored.own.start..share.end - stored.own.start);
             let state = self.update.state(index, share.clone());
-            let unit = saved_unit(&stored.unit.name, &self.chain.blocks[stored.unit.home].name, layout, true);
+            let unit = saved_unit(
+                &stored.unit.name,
+                &self.chain.blocks[stored.unit.home].name,
+                layout,
+                stored.unit.trainable,
+            );
             parts.push(UnitPart { unit, start: share.start, values, state });
-        }
-        for block in (0..self.chain.blocks.len()).filter(|block| self.stage.holds(*block) && rank == 0) {
-            let Some(unit) = self.frozen_unit(block) else { continue };
-            let mut found = self.chain.blocks[block].block.values();
-            let names = unit.parameters.iter().filter_map(|parameter| self.path_of(block, &parameter.name));
-            let values: Vec<_> =
-                names.filter_map(|path| found.remove(path)).map(|value| value.flat).collect();
-            parts.push(UnitPart { unit, start: 0, values: Tensor::cat(values, 0), state: None });
         }
         Ok(Snapshot { parts })
     }
@@ -128,9 +125,6 @@ where
         for index in order {
             self.restore_unit(index, from)?;
         }
-        for block in 0..self.chain.blocks.len() {
-            self.restore_frozen(block, from)?;
-        }
         for index in (0..self.chain.blocks.len()).filter(|index| self.stage.holds(*index)) {
             self.store.bind_parameters(index, &mut self.chain.blocks[index]);
         }
@@ -145,7 +139,12 @@ where
         let (name, length) = (stored.unit.name.clone(), stored.unit.layout.len());
         let own = stored.own.start.min(length)..stored.own.end.min(length);
         let kept = if self.store.unshards_on_use() { own.clone() } else { 0..length };
-        let is_updated = stored.is_updated;
+        if !stored.unit.trainable {
+            let home = &self.chain.blocks[stored.unit.home].name;
+            let values = read_frozen(from, home, &stored.unit.layout, kept)?;
+            return self.store.restore_values(index, values);
+        }
+        let is_updated = stored.is_updated();
         let Some(SavedUnit { mut slots, scalars, .. }) = from.unit(&name).cloned() else {
             return Err(Error::State(format!("`{name}` is not in the checkpoint")));
         };
@@ -194,12 +193,16 @@ where
         }
         for stored in &self.store.units {
             let home = &self.chain.blocks[stored.unit.home].name;
-            let unit = saved_unit(&stored.unit.name, home, &stored.unit.layout, true);
-            let same = from.unit(&unit.name).is_some_and(|saved| {
-                saved.parameters == unit.parameters
-                    && saved.trainable
-                    && saved.slots.iter().any(|slot| slot == PARAMETERS)
-            });
+            let unit = saved_unit(&stored.unit.name, home, &stored.unit.layout, stored.unit.trainable);
+            let has_values = |saved: &SavedUnit| saved.slots.iter().any(|slot| slot == PARAMETERS);
+            let same = match unit.trainable {
+                true => from.unit(&unit.name).is_some_and(|saved| {
+                    saved.parameters == unit.parameters && saved.trainable && has_values(saved)
+                }),
+                false => unit.parameters.iter().all(|parameter| {
+                    frozen_parameter(from, &parameter.name).is_some_and(|(saved, _)| has_values(saved))
+                }),
+            };
             if !same {
                 return Err(Error::State(format!(
                     "the trained parameters of `{}` are not those of the checkpoint: another part of them is frozen or shared",
@@ -209,49 +212,42 @@ where
         }
         Ok(())
     }
+}
 
-    /// The parameters of a block that are not trained and have values of their own, as a unit.
-    fn frozen_unit(&self, block: usize) -> Option<SavedUnit> {
-        let named = &self.chain.blocks[block];
-        let mut values = named.block.values();
-        values.retain(|_, value| !value.trainable);
-        let own = self.own_paths(block).filter(|path| values.contains_key(*path));
-        let layout = FlatLayout::new(own.map(|path| (path.clone(), self.shapes[block][path].clone())));
-        if layout.is_empty() {
-            return None;
+/// The unit that holds a parameter which was not trained when it was saved, and the parameter's place in it.
+fn frozen_parameter<'a>(
+    from: &'a dyn StateReader,
+    name: &str,
+) -> Option<(&'a SavedUnit, &'a ParameterMetadata)> {
+    let frozen = from.units().iter().filter(|unit| !unit.trainable);
+    frozen
+        .flat_map(|unit| unit.parameters.iter().map(move |found| (unit, found)))
+        .find(|(_, found)| found.name == name)
+}
+
+/// Some elements of a unit that is not trained, parameter by parameter: they need not have been saved as one unit.
+fn read_frozen(
+    from: &mut dyn StateReader,
+    home: &str,
+    layout: &FlatLayout,
+    range: Range<usize>,
+) -> Result<Vec<f32>> {
+    let mut values = Vec::with_capacity(range.len());
+    for param in layout.params() {
+        let part = param.range.start.max(range.start)..param.range.end.min(range.end);
+        if part.is_empty() {
+            continue;
         }
-        Some(saved_unit(&format!("{}:frozen", named.name), &named.name, &layout, false))
+        let name = format!("{home}.{}", param.path);
+        let Some((unit, start)) =
+            frozen_parameter(from, &name).map(|(unit, found)| (unit.name.clone(), found.start))
+        else {
+            return Err(Error::State(format!("`{name}` is not in the checkpoint")));
+        };
+        let first = start + part.start - param.range.start;
+        values.extend(read(from, &unit, PARAMETERS, first..first + part.len())?);
     }
-
-    /// A parameter's path in its block.
-    fn path_of<'a>(&self, block: usize, full: &'a str) -> Option<&'a str> {
-        full.strip_prefix(&self.chain.blocks[block].name)?.strip_prefix('.')
-    }
-
-    /// Gives a block's parameters that are not trained, and what reads them on this rank, their saved values.
-    fn restore_frozen(&mut self, block: usize, from: &mut dyn StateReader) -> Result<()> {
-        let name = format!("{}:frozen", self.chain.blocks[block].name);
-        let Some(saved) = from.unit(&name).cloned() else { return Ok(()) };
-        for parameter in &saved.parameters {
-            let Some(path) = self.path_of(block, &parameter.name).map(str::to_owned) else { continue };
-            let readers = self.ties.iter().filter(|tie| tie.owner == (block, path.clone()));
-            let mut readers: Vec<_> = readers.map(|tie| tie.follower.clone()).collect();
-            readers.push((block, path));
-            readers.retain(|(block, _)| self.stage.holds(*block));
-            if readers.is_empty() {
-                continue;
-            }
-            let elements: usize = parameter.shape.iter().product();
-            let values = read(from, &name, PARAMETERS, parameter.start..parameter.start + elements)?;
-            let flat = Tensor::from_floats(values.as_slice(), &self.store.device);
-            for (block, path) in readers {
-                self.chain.blocks[block]
-                    .block
-                    .replace(&mut |own| (own == path).then(|| (flat.clone(), parameter.shape.clone())));
-            }
-        }
-        Ok(())
-    }
+    Ok(values)
 }
 
 fn read(from: &mut dyn StateReader, unit: &str, slot: &str, range: Range<usize>) -> Result<Vec<f32>> {

@@ -1,6 +1,6 @@
 //! The training step of one rank: the schedule's actions, sums over ranks, the optimizer.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -206,21 +206,14 @@ where
             precision: settings.precision,
             device: chain.device()?,
             offload: settings.offload.clone(),
-            frozen_bytes: 0,
             bytes: Bytes::default(),
         };
         let mut update = Update::new(optimizer.clone());
-        let mut frozen = BTreeSet::new();
         for index in 0..blocks {
             let lends = ties.iter().any(|tie| tie.owner.0 == index && stage.holds(tie.follower.0));
             if stage.holds(index) || lends {
-                let mut initialization = Initialization {
-                    chain: &mut chain,
-                    store: &mut store,
-                    update: &mut update,
-                    ties: &ties,
-                    frozen_owners: &mut frozen,
-                };
+                let mut initialization =
+                    Initialization { chain: &mut chain, store: &mut store, update: &mut update, ties: &ties };
                 initialization.block(index, seed)?;
             }
         }
@@ -242,7 +235,7 @@ where
             shapes,
             ties,
         };
-        let trained = engine.store.units.len() as f64;
+        let trained = engine.store.units.iter().filter(|stored| stored.unit.trainable).count() as f64;
         if engine
             .store
             .groups

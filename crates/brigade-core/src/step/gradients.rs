@@ -35,7 +35,7 @@ struct Slot {
 impl Gradients {
     /// `group`: see [`crate::EngineSettings::sum_group`]. `peak`: of earlier steps.
     pub(crate) fn new(store: &ParameterStore, group: usize, peak: Bytes) -> Self {
-        let updated = store.units.iter().enumerate().filter(|(_, stored)| stored.is_updated);
+        let updated = store.units.iter().enumerate().filter(|(_, stored)| stored.is_updated());
         let slot = |(unit, stored): (usize, &StoredUnit)| Slot {
             unit,
             whole: Grouped::default(),

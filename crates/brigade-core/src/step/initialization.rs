@@ -1,7 +1,5 @@
 //! How an engine begins: parameters get their values, block by block, and move into the parameter store.
 
-use std::collections::BTreeSet;
-
 use burn::tensor::Tensor;
 
 use crate::error::Result;
@@ -18,8 +16,6 @@ pub(crate) struct Initialization<'a, I, O> {
     pub store: &'a mut ParameterStore,
     pub update: &'a mut Update,
     pub ties: &'a [Tie],
-    /// Shared parameters that are not trained: their followers keep copies.
-    pub frozen_owners: &'a mut BTreeSet<(usize, String)>,
 }
 
 impl<I: Activation, O: Activation> Initialization<'_, I, O> {
@@ -28,49 +24,33 @@ impl<I: Activation, O: Activation> Initialization<'_, I, O> {
     pub(crate) fn block(&mut self, index: usize, seed: u64) -> Result<()> {
         self.chain.initialize_block(index, seed)?;
         let (store, ties) = (&mut *self.store, self.ties);
-        let is_here = |block: usize| store.holders[block] == store.groups.pp.rank();
-        let here = is_here(index);
+        let holders = store.holders.clone();
+        let stage = store.groups.pp.rank();
+        let here = holders[index] == stage;
         let named = &mut self.chain.blocks[index];
         named.block.train();
         let values = named.block.values();
-        let trainable = values.iter().filter(|(_, value)| value.trainable);
-        let shapes = trainable.map(|(path, value)| (path.clone(), value.shape.clone())).collect();
-        let units = Unit::of_block(index, &named.name, &shapes, ties);
-        let used = |unit: &Unit| unit.users.iter().any(|user| is_here(user.block));
-        for unit in units.into_iter().filter(used).collect::<Vec<_>>() {
-            let values = |path: &str| values[path].flat.clone();
-            let flat = unit.layout.params().iter().map(|param| (param.path.clone(), values(&param.path)));
-            let flat = unit.layout.pack(flat.collect(), unit.layout.len(), &store.device);
-            store.add(unit, flat, here)?;
-            if let Some(stored) = store.units.last() {
-                self.update.add(stored, store.update_device());
+        let used = |unit: &Unit| unit.users.iter().any(|user| holders[user.block] == stage);
+        for trainable in [true, false] {
+            let shapes = values.iter().filter(|(_, value)| value.trainable == trainable);
+            let shapes = shapes.map(|(path, value)| (path.clone(), value.shape.clone())).collect();
+            let units = Unit::of_block(index, &named.name, &shapes, trainable, ties);
+            for unit in units.into_iter().filter(used) {
+                let values = |path: &str| values[path].flat.clone();
+                let flat = unit.layout.params().iter().map(|param| (param.path.clone(), values(&param.path)));
+                let flat = unit.layout.pack(flat.collect(), unit.layout.len(), &store.device);
+                store.add(unit, flat, here)?;
+                if let Some(stored) = store.units.last() {
+                    self.update.add(stored, store.update_device());
+                }
             }
         }
-        for (path, value) in values.iter().filter(|(_, value)| !value.trainable) {
-            if ties.iter().any(|tie| tie.owner.0 == index && tie.owner.1 == *path) {
-                self.frozen_owners.insert((index, path.clone()));
-            }
-            if here {
-                store.frozen_bytes += 4 * value.shape.iter().product::<usize>() as u64;
-            }
-        }
-        // What is in the store is handed out from there; a block of another stage keeps nothing.
+        // Blocks are given their parameters from the store.
         let device = store.device.clone();
         named.block.replace(&mut |path| {
             let value = values.get(path)?;
-            let tie = ties.iter().find(|tie| tie.follower.0 == index && tie.follower.1 == path);
-            let keeps = match tie {
-                Some(tie) => self.frozen_owners.contains(&tie.owner),
-                None => !value.trainable,
-            };
-            (!(here && keeps)).then(|| (Tensor::empty([0], &device), vec![0; value.shape.len()]))
+            Some((Tensor::empty([0], &device), vec![0; value.shape.len()]))
         });
-        for tie in ties.iter().filter(|tie| tie.owner.0 == index && self.frozen_owners.contains(&tie.owner)) {
-            let value = &values[&tie.owner.1];
-            self.chain.blocks[tie.follower.0].block.replace(&mut |path| {
-                (path == tie.follower.1).then(|| (value.flat.clone(), value.shape.clone()))
-            });
-        }
         Ok(())
     }
 }

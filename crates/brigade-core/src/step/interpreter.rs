@@ -253,6 +253,9 @@ where
             if let PassMode::Train(gradients) = &mut self.mode {
                 for unit in &self.store.by_block[index] {
                     let stored = &self.store.units[*unit];
+                    if !stored.unit.trainable {
+                        continue;
+                    }
                     let sum = tied.accumulate(stored, index, &mut found, &self.store.device);
                     if let Some(sum) = sum {
                         gradients.add(self.store, *unit, sum, self.clock)?;

@@ -23,7 +23,7 @@ impl Update {
     /// Makes the optimizer of the next unit, on `device`, if the unit is updated here.
     pub(crate) fn add(&mut self, stored: &StoredUnit, device: &Device) {
         let build = || self.factory.build(&stored.unit.layout, stored.own.clone(), device);
-        self.optimizers.push(stored.is_updated.then(build));
+        self.optimizers.push(stored.is_updated().then(build));
     }
 
     /// The own elements' next values; `scale` multiplies the gradient first. None where the unit is not updated here.
