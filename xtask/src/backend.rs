@@ -31,8 +31,8 @@ impl Backend {
         }
     }
 
-    /// What flags of `brigade train` ask for. With a value that is not known the program is built for the CPU, and refuses
-    /// it in its own words.
+    /// The backend that flags of `brigade train` ask for. With an unknown value the program is built for the CPU, and refuses
+    /// the value itself.
     pub fn asked_for(args: &[OsString]) -> Self {
         let mut own = args.iter().take_while(|arg| *arg != "--").map(|arg| arg.to_string_lossy());
         let flag = own.find(|arg| arg == "--backend" || arg.starts_with("--backend="));

@@ -15,7 +15,7 @@ pub const FEATURES: &str = "brigade-cli/object-store";
 pub const WORKSPACE: [&str; 7] =
     ["--workspace", "--exclude", "brigade-cuda", "--exclude", "brigade-wgpu", "--features", FEATURES];
 
-/// A command failed, and has said why itself: this program ends as it did.
+/// A command failed and has printed why: this program ends with its exit code.
 #[derive(Debug)]
 pub struct Failed(pub ExitStatus);
 
@@ -72,7 +72,7 @@ pub fn run(command: &mut Command) -> Result<()> {
     if status.success() { Ok(()) } else { Err(Failed(status).into()) }
 }
 
-/// Builds with cargo's own output on the terminal, and gives the executable, wherever the configuration puts it.
+/// Builds with cargo's output on the terminal, and gives the path of the executable, wherever cargo is configured to put it.
 ///
 /// # Errors
 /// [`Failed`] if it does not compile.
@@ -101,7 +101,7 @@ pub fn locked<'a>(lock: &'a str, package: &str) -> Option<&'a str> {
     rest.split('"').next()
 }
 
-/// A cargo command as one would type it.
+/// A cargo command as it would be typed.
 pub fn shown(command: &Command) -> String {
     let mut line = String::new();
     for (name, value) in command.get_envs() {

@@ -112,7 +112,7 @@ fn libraries(text: &str) -> Vec<String> {
     lines.filter_map(|line| Some(line.split_once('[')?.1.strip_suffix(']')?.to_owned())).collect()
 }
 
-/// The target that cargo builds for where it is told of no other.
+/// The target that cargo builds for by default.
 fn host() -> Result<String> {
     let text = output(Command::new(cargo::program()).arg("-vV"))?;
     let host = text.lines().find_map(|line| line.strip_prefix("host: "));
@@ -184,7 +184,7 @@ Dynamic section at offset 0x6f3d0 contains 30 entries:
     }
 
     #[test]
-    fn what_is_no_program_is_refused() {
+    fn a_file_that_is_no_program_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("text");
         std::fs::write(&file, "no program").unwrap();

@@ -9,7 +9,7 @@ use crate::cargo;
 /// The crates whose code is `unsafe` and needs neither Burn nor a GPU.
 const CRATES: [&str; 2] = ["brigade-comm", "brigade-launch"];
 
-/// Runs the unit tests of these crates, in which memory is used wrongly if anywhere, under AddressSanitizer.
+/// Runs the unit tests of these crates under AddressSanitizer.
 pub fn run() -> Result<()> {
     let on_glibc = cfg!(all(target_os = "linux", target_env = "gnu"));
     ensure!(on_glibc, "sanitize needs Linux with glibc, where Rust's own sanitizer runtime works");
@@ -19,12 +19,12 @@ pub fn run() -> Result<()> {
 fn command() -> Command {
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let mut command = cargo::command(&["test", "--lib", "--target-dir", "target/sanitize"]);
-    // With a target, build scripts and macros are built as always.
+    // With a target, build scripts and macros are built without the sanitizer.
     command.args(["--target", &target]);
     command.args(CRATES.iter().flat_map(|name| ["-p", name]));
-    // The stable compiler has sanitizers, but lets only itself ask for them.
+    // The stable compiler contains sanitizers, but allows them only with this variable.
     command.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", "-Zsanitizer=address");
-    // What lives as long as the process is no leak, and tests ask for memory that there is not.
+    // Memory that lives as long as the process is no leak, and some tests ask for more memory than there is.
     command.env("ASAN_OPTIONS", "detect_leaks=0:allocator_may_return_null=1");
     command
 }

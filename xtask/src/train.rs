@@ -9,8 +9,8 @@ use anyhow::{Context, Result};
 
 use crate::backend::Backend;
 
-/// Builds the release binary, for the backend that the flags ask for, and becomes it, so that signals and exit codes
-/// are its own.
+/// Builds the release binary, for the backend that the flags ask for, and becomes it, so that signals reach it and its exit code
+/// is this command's.
 pub fn run(args: &[OsString]) -> Result<Infallible> {
     let program = Backend::asked_for(args).build("release")?;
     let error = Command::new(&program).arg("train").args(args).exec();

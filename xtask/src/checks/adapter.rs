@@ -3,10 +3,10 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-/// Variables that name the drivers to use, and no others; the first one counts.
+/// Variables that name the only drivers to use; the first one that is set counts.
 const VARIABLES: [&str; 2] = ["VK_DRIVER_FILES", "VK_ICD_FILENAMES"];
 
-/// Where else the Vulkan loader finds manifests of drivers.
+/// Where the Vulkan loader finds manifests of drivers otherwise.
 const FOLDERS: [&str; 3] = ["/etc/vulkan/icd.d", "/usr/local/share/vulkan/icd.d", "/usr/share/vulkan/icd.d"];
 
 /// Whether the Vulkan loader would find a manifest of lavapipe.

@@ -26,7 +26,7 @@ struct Check {
 
 enum Work {
     Run(Command),
-    /// Why it cannot be done here.
+    /// Why it cannot run here.
     Skip(&'static str),
 }
 
@@ -38,7 +38,7 @@ pub fn run() -> Result<()> {
             "cargo {subcommand} does not run; install it with `rustup component add {component}`"
         );
     }
-    // Drivers of Vulkan complain where there is none.
+    // Vulkan's drivers print warnings without one.
     let folder = match std::env::var_os("XDG_RUNTIME_DIR") {
         Some(_) => None,
         None => Some(tempfile::tempdir().context("cannot make a temporary folder")?),

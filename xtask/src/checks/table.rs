@@ -1,17 +1,17 @@
-//! What became of the checks.
+//! The outcomes of the checks.
 
 use std::fmt::Write;
 
-/// What became of one.
+/// The outcome of one check.
 #[derive(Debug, Clone, Copy)]
 pub enum Outcome {
     /// After so many seconds.
     Passed(f64),
     /// After so many seconds.
     Failed(f64),
-    /// Why it cannot be done here.
+    /// Why it cannot run here.
     Skipped(&'static str),
-    /// Another one failed before.
+    /// An earlier check failed.
     NotRun,
 }
 
