@@ -2,23 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod backends;
-mod book;
-mod chaos;
-mod checkpoints;
-mod claims;
-mod endings;
-mod equality;
-mod first_moments;
-mod generate;
-mod launch;
-#[cfg(feature = "object-store")]
-mod object_store;
-mod place;
-mod plan;
-mod processes;
-mod results;
-mod runs;
-mod survival;
-mod worlds;
-mod wrong_input;
+mod failures;
+mod setup;
+mod subcommands;
+mod training;
+
+use setup::{place, processes, runs};

@@ -1,0 +1,9 @@
+//! The other subcommands, checkpoints, and the commands that README and book show.
+
+mod book;
+mod checkpoints;
+mod generate;
+mod launch;
+#[cfg(feature = "object-store")]
+mod object_store;
+mod plan;

@@ -1,0 +1,6 @@
+//! `brigade train` where all goes well, and input that it refuses.
+
+mod backends;
+mod equality;
+mod results;
+mod wrong_input;
