@@ -1,25 +1,24 @@
-//! The strategies that spread the training of a Burn model over ranks.
+//! The strategies that distribute the training of a Burn model over ranks.
 //!
-//! A model is a list of [blocks](Block), each run in an autodiff graph of its own; the parameters
-//! of a block live in one [flat buffer](FlatLayout), whole or in [shards](Zero). An [`Engine`] runs a
-//! rank's share of a training step: the actions that a [schedule](plan::Pipeline) lists for its stage, and
-//! talks to the other ranks of the mesh through [`Collectives`], a trait that a backend crate implements.
-//! This crate knows neither devices nor transports, and models know nothing of this crate's
-//! parallelism.
+//! A model is a list of [blocks](Block), and each runs in an autodiff graph of its own. A block's parameters are in one
+//! [flat buffer](FlatLayout), whole or in [shards](Zero). An [`Engine`] runs a rank's share of a training step, that is, the
+//! actions that a [schedule](plan::Pipeline) lists for its stage. It communicates with the other ranks of the mesh through
+//! [`Collectives`], a trait that a backend crate implements. This crate knows neither devices nor transports, and models know
+//! nothing of parallelism.
 //!
 //! Invariants:
 //! - **Order of sums.** Gradients and losses are added pairwise over the global index of the
 //!   micro-batch ([`PairwiseSum`]): inside a rank first, then over ranks in the same pattern
-//!   ([`Collectives::all_reduce`]). With a power-of-two number of micro-batches per rank both
-//!   trees are one tree over the global batch, so the sum has the same bits on any number of ranks.
-//!   Where each micro-batch is summed over the ranks at once, the ranks' micro-batches are
-//!   [numbered](Zero::micro_batch_number) so that the same holds for a power of two of ranks.
-//! - **One order of communication.** What a rank sends and gathers, and when, follows from its list of actions
-//!   before the step begins, never from timing.
-//! - **One division.** A block's loss is a sum over valid targets, divided once, before backward,
-//!   by the number of valid targets in the global batch; nothing is scaled afterwards but by clipping.
-//! - **Same decisions everywhere.** Whatever ranks decide by (norm, loss, skipping a step) is
-//!   computed from values that are equal to the bit on all of them.
+//!   ([`Collectives::all_reduce`]). With a power-of-two number of micro-batches per rank, both
+//!   trees form one tree over the global batch, so the sum has the same bits on any number of ranks. If each micro-batch is summed
+//!   over the ranks at once, micro-batches are [numbered](Zero::micro_batch_number) so that the same holds for power-of-two
+//!   numbers of ranks.
+//! - **One order of communication.** What a rank sends and gathers, and when, is derived from its list of actions before the step
+//!   begins, never from timing.
+//! - **One division.** A micro-batch's loss is a sum over valid targets, divided once, before the backward, by the number of valid
+//!   targets in the global batch. After that, only clipping scales anything.
+//! - **Same decisions everywhere.** Ranks decide (to clip, to skip a step, to stop) only by values that are equal to the bit on all
+//!   of them.
 //! - **Keys are paths.** Everything that crosses a process is keyed by block name and parameter
 //!   path, never by Burn's parameter ids, which are random per process.
 

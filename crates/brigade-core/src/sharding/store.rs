@@ -1,4 +1,4 @@
-//! The parameters of one rank: whole, or sharded and gathered where they are used.
+//! The parameters of one rank: whole, or sharded and gathered when they are used.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -53,7 +53,7 @@ pub(crate) struct ParameterStore {
     pub zero: Zero,
     pub precision: Precision,
     pub device: Device,
-    /// Where own values are kept and stepped, where that is not the device.
+    /// Where own values are kept and stepped, if not on the device.
     pub offload: Option<Device>,
     /// For each block of the model, whether its parameters are views of buffers that are there. A graph knows its
     /// parameters, so a block whose graph is kept must not be given others.
@@ -72,18 +72,17 @@ impl ParameterStore {
         self.holders[block]
     }
 
-    /// Whether units are cut into shards, one for each data-parallel rank.
+    /// Whether units are split into shards, one for each data-parallel rank.
     pub(crate) fn is_sharded(&self) -> bool {
         self.zero.shards_optimizer() && self.groups.dp.size() > 1
     }
 
-    /// Whether parameters are whole only where they are used.
+    /// Whether parameters are whole only while they are used.
     pub(crate) fn unshards_on_use(&self) -> bool {
         self.zero.shards_parameters() && self.groups.dp.size() > 1
     }
 
-    /// Whether a gathered buffer can be freed while graphs still view it. Where it cannot, a graph
-    /// that is kept keeps it alive.
+    /// Whether a gathered buffer can be freed while graphs still view it. If not, any graph that is kept keeps it alive.
     pub(crate) fn reshards_under_graphs(&self) -> bool {
         self.units.iter().all(|stored| stored.whole.is_in_place())
     }

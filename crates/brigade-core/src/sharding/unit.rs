@@ -1,4 +1,4 @@
-//! Units: what is gathered, reduced and stepped as one flat buffer.
+//! Units: flat buffers of parameters that are gathered, reduced and stepped as one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,8 +14,8 @@ use crate::sharding::layout::FlatLayout;
 
 /// Parameters in one flat buffer: those of a block, or one that several blocks share.
 ///
-/// A shared (tied) parameter is a unit of its own, because the blocks that read it may stand on
-/// different stages. One of them owns it: there it is stepped. Its gradient is summed over the blocks within each
+/// A shared (tied) parameter is a unit of its own, because the blocks that read it may be on different stages. The stage of the
+/// block that owns it steps it. Its gradient is summed over the blocks within each
 /// micro-batch: see [`crate::model::Chain::tie`].
 #[derive(Debug, Clone)]
 pub(crate) struct Unit {

@@ -1,7 +1,7 @@
-//! The state of training as ranges of flat buffers: what a rank saves of it, and how it goes on from what was saved.
+//! The state of training as ranges of flat buffers: what a rank saves, and how it restores a saved state.
 //!
-//! A unit's values and its optimizer's arrays are saved under the unit's name, which no mesh changes, in ranges that any
-//! mesh can be made of again. Parameters that are not trained are units of their own.
+//! A unit's values and its optimizer's arrays are saved under the unit's name, which no mesh changes, in ranges from
+//! which any mesh can assemble its own. Parameters that are not trained are units of their own.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use crate::optim::{FlatState, SavedState};
 use crate::sharding::layout::FlatLayout;
 use crate::step::engine::Engine;
 
-/// Where saved state is read from.
+/// Reads saved state.
 pub trait StateReader {
     /// What was saved under a unit's name.
     fn unit(&self, name: &str) -> Option<&SavedUnit>;
@@ -30,8 +30,8 @@ pub trait StateReader {
     fn read(&mut self, unit: &str, slot: &str, start: usize, values: &mut [f32]) -> Result<(), BoxError>;
 }
 
-/// What one rank saves of a moment. To take it copies nothing: it holds on to tensors, which training replaces and does not
-/// change. They are copied to the host once, on whatever thread reads them.
+/// What one rank saves of the state at one moment. Taking it copies nothing: it keeps handles to tensors, which training replaces
+/// but does not change. They are copied to the host once, on the thread that reads them.
 pub struct Snapshot {
     parts: Vec<UnitPart>,
 }
@@ -111,8 +111,8 @@ where
         Ok(Snapshot { parts })
     }
 
-    /// Goes on from what was saved after `step`, on whatever mesh that was. No rank waits for another one. After an
-    /// error values are mixed: training can go on only from another state that is restored wholly.
+    /// Restores the state that was saved after `step`, on whatever mesh. No rank waits for another one. After an error, values are
+    /// mixed: training can continue only after another state has been restored completely.
     ///
     /// # Errors
     /// [`Error::State`] if what was saved is not of this model and optimizer, before anything is read, with the first difference;
