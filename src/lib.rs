@@ -9,19 +9,21 @@
 //! use burn::{nn, prelude::*};
 //!
 //! #[derive(Module, Debug)]
-//! struct Layer(nn::Linear);
+//! struct Layer {
+//!     linear: nn::Linear,
+//! }
 //!
 //! impl Block for Layer {
 //!     type Input = Tensor<2>;
 //!     type Output = Tensor<2>;
 //!     fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-//!         self.0.forward(x).tanh()
+//!         self.linear.forward(x).tanh()
 //!     }
 //! }
 //!
 //! fn main() -> std::process::ExitCode {
 //!     launch("train = { steps = 100, global_batch_size = 64, micro_batch_size = 16 }", |session| {
-//!         let layer = |i, o| Layer(nn::LinearConfig::new(i, o).init(&session.device()));
+//!         let layer = |i, o| Layer { linear: nn::LinearConfig::new(i, o).init(&session.device()) };
 //!         // The loss is a sum; Brigade divides it by the number of targets in the global batch.
 //!         let model = Chain::new()
 //!             .then("hidden", layer(2, 32))

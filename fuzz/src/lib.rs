@@ -10,7 +10,7 @@
 //! in C++ and a program to install. On the stable compiler, which is all that CI has, `bolero` generates random bytes and
 //! replays a corpus; it neither mutates valid examples, without which a frame, a Parquet file or a tokenizer is refused at its
 //! first bytes, nor bounds the memory of a single input, which is what most of our targets check. The
-//! [targets](targets) are plain functions of bytes, so that such an engine can call them, too.
+//! [`targets`] are plain functions of bytes, so that such an engine can call them, too.
 //!
 //! # Invariants
 //! - **An input is a function of seed, target and number.** Nothing that an earlier input did changes a later one, so that a
