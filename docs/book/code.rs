@@ -33,7 +33,6 @@ pages! {
 }
 
 #[test]
-#[expect(clippy::unwrap_used, reason = "a test")]
 fn every_page_is_here() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
     for entry in std::fs::read_dir(folder).unwrap() {
