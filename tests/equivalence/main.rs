@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod context;
 mod footprint;
 mod frozen;
 mod in_flight;

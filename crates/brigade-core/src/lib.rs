@@ -40,7 +40,9 @@ pub use dist::{
 };
 pub use error::{BoxError, Error, NonFiniteLocation, Result};
 pub use metrics::{Bytes, Clock, Memory, WAITS};
-pub use model::{Activation, Block, Chain, Float, Model, NamedTensor, Part, Parts, Precision, initialize};
+pub use model::{
+    Activation, Block, Chain, Float, ForwardContext, Model, NamedTensor, Part, Parts, Precision, initialize,
+};
 pub use optim::{
     Elementwise, FlatOptimizer, FlatState, LearningRateScaling, LrScheduler, LrSchedulerKind,
     OptimizerFactory, SavedState, clip_factor,

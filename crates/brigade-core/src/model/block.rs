@@ -7,6 +7,7 @@ use burn::tensor::{Device, Gradients, Tensor};
 
 use crate::error::{Error, Result};
 use crate::model::activation::{Activation, Parts, flatten, restore};
+use crate::model::context::ForwardContext;
 use crate::model::initialization::initialize;
 use crate::model::parameters::{self, NewValue, ParamValue};
 
@@ -42,6 +43,11 @@ pub trait Block: Module + 'static {
     type Output: Activation;
     /// Runs the block.
     fn forward(&self, input: Self::Input) -> Self::Output;
+    /// Runs the block where it must know the step, the micro-batch, or whether it is trained. It is what training and
+    /// evaluation call; by default it is [`forward`](Self::forward).
+    fn forward_with(&self, input: Self::Input, _context: &ForwardContext<'_>) -> Self::Output {
+        self.forward(input)
+    }
     /// The cost of one forward pass, in any unit that all blocks of a model share, such as multiplications per sample. Pipeline
     /// stages are balanced by it. By default it is the number of parameter values.
     fn cost(&self) -> f64 {
@@ -57,7 +63,7 @@ pub(crate) struct NamedBlock {
 
 /// A block with its types erased.
 pub(crate) trait AnyBlock: Send {
-    fn forward(&self, name: &str, input: Parts) -> Result<Parts>;
+    fn forward(&self, input: Parts, context: &ForwardContext<'_>) -> Result<Parts>;
     fn shapes(&self) -> BTreeMap<String, Vec<usize>>;
     fn values(&self) -> BTreeMap<String, ParamValue>;
     fn take_gradients(&self, gradients: &mut Gradients) -> BTreeMap<String, Tensor<1>>;
@@ -92,14 +98,14 @@ impl<B: Block> Erased<B> {
 }
 
 impl<B: Block> AnyBlock for Erased<B> {
-    fn forward(&self, name: &str, input: Parts) -> Result<Parts> {
+    fn forward(&self, input: Parts, context: &ForwardContext<'_>) -> Result<Parts> {
         let given = input.describe();
         let input = restore::<B::Input>(input).ok_or_else(|| Error::Activation {
-            block: name.to_owned(),
+            block: context.block.to_owned(),
             expected: B::Input::describe(),
             given,
         })?;
-        Ok(flatten(self.block().forward(input)))
+        Ok(flatten(self.block().forward_with(input, context)))
     }
 
     fn shapes(&self) -> BTreeMap<String, Vec<usize>> {

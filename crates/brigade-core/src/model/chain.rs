@@ -9,6 +9,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use crate::error::{BoxError, Error, Result};
 use crate::model::activation::{Activation, Parts, flatten, restore};
 use crate::model::block::{Block, Erased, NamedBlock};
+use crate::model::context::ForwardContext;
 
 /// A whole parameter with its name, on the host.
 #[derive(Debug, Clone, PartialEq)]
@@ -279,7 +280,9 @@ pub(crate) fn to_host(flat: Tensor<1>, shape: &[usize]) -> Result<TensorData> {
 }
 
 pub(crate) fn forward_all(blocks: &[NamedBlock], input: Parts) -> Result<Parts> {
-    blocks.iter().try_fold(input, |parts, NamedBlock { name, block }| block.forward(name, parts))
+    blocks.iter().try_fold(input, |parts, NamedBlock { name, block }| {
+        block.forward(parts, &ForwardContext::inference(name))
+    })
 }
 
 /// The last block's output with its type.

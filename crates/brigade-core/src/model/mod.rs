@@ -3,6 +3,7 @@
 pub(crate) mod activation;
 pub(crate) mod block;
 pub(crate) mod chain;
+pub(crate) mod context;
 pub(crate) mod initialization;
 pub(crate) mod parameters;
 mod precision;
@@ -11,5 +12,6 @@ pub(crate) mod ties;
 pub use activation::{Activation, Part, Parts};
 pub use block::Block;
 pub use chain::{Chain, Model, NamedTensor};
+pub use context::ForwardContext;
 pub use initialization::initialize;
 pub use precision::{Float, Precision};

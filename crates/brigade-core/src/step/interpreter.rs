@@ -19,7 +19,7 @@ use crate::step::gradients::Gradients;
 use crate::step::micro_batches::MicroBatches;
 use crate::step::non_finite::NonFiniteCheck;
 use crate::step::recompute::Recompute;
-use crate::step::tape::{Tape, Upstream, leaves, predict};
+use crate::step::tape::{Place, Tape, Upstream, leaves, predict};
 use crate::step::tied_gradients::TiedGradients;
 
 /// Most messages to other stages that may be on their way at once: further ones wait for the first to have left, so
@@ -47,6 +47,9 @@ pub(crate) struct Interpreter<'a, I, O, T> {
     pub loss: &'a Loss<O, T>,
     pub metrics: &'a [Metric<O, T>],
     pub recompute: Recompute,
+    /// The seed of the run, and the step.
+    pub seed: u64,
+    pub step: u64,
     /// The micro-batches; in an evaluation fewer than the schedule has, where other ranks have more.
     pub batches: &'a mut dyn MicroBatches<I, T>,
     pub mode: PassMode<'a>,
@@ -145,6 +148,18 @@ where
         task.micro_batch < self.batches.count()
     }
 
+    /// Where in training the pass of this rank's micro-batch stands. In an evaluation ranks take turns.
+    fn place_of(&self, micro_batch: usize) -> Place {
+        let (rank, ranks) = (self.store.groups.dp.rank(), self.store.groups.dp.size());
+        let training = !matches!(self.mode, PassMode::Evaluate);
+        let count = self.batches.count();
+        let number = match training {
+            true => self.store.zero.micro_batch_number(rank, ranks, micro_batch, count),
+            false => micro_batch * ranks + rank,
+        };
+        Place { seed: self.seed, step: self.step, micro_batch: number, training }
+    }
+
     fn needed_by(&self, pass: Pass, task: Task) -> Key {
         (pass, self.stage.virtual_stage(task.chunk), task.micro_batch)
     }
@@ -158,16 +173,18 @@ where
             _ => activation(self.incoming((Pass::Forward, place, task.micro_batch))?)?,
         };
         let mut tape = Tape::default();
+        let at = self.place_of(task.micro_batch);
         for index in self.stage.blocks(task.chunk) {
             self.before_block(index, schedule)?;
             if takes_part {
                 let started = Instant::now();
                 let block = &self.blocks[index];
                 parts = match self.mode {
-                    PassMode::Evaluate => predict(block.block.as_ref(), &block.name, parts)?,
+                    PassMode::Evaluate => predict(block, parts, at)?,
                     PassMode::Train(_) | PassMode::CheckFinite(_) => {
                         let input = if index == 0 { parts } else { leaves(&parts) };
-                        tape.forward(block, input, self.recompute.applies_to(index) || self.must_recompute())?
+                        let again = self.recompute.applies_to(index) || self.must_recompute();
+                        tape.forward(block, input, again, at)?
                     }
                 };
                 parts = self.apart_from_buffers(index, parts)?;

@@ -72,6 +72,8 @@ where
             loss: &self.loss,
             metrics: &self.metrics,
             recompute: self.settings.recompute,
+            seed: self.seed,
+            step: self.step,
             batches,
             mode,
             clock,

@@ -6,17 +6,35 @@ use burn::tensor::Tensor;
 
 use crate::error::Result;
 use crate::model::activation::{Part, Parts};
-use crate::model::block::AnyBlock;
 use crate::model::block::NamedBlock;
+use crate::model::context::ForwardContext;
 
 /// Gradients of an activation's parts; none where no gradient flows.
 pub(crate) type Upstream = Vec<Option<Tensor<1>>>;
+
+/// Where in training a pass through blocks stands.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    pub seed: u64,
+    pub step: u64,
+    /// Within the global batch.
+    pub micro_batch: usize,
+    pub training: bool,
+}
+
+impl Place {
+    fn context<'a>(&self, block: &'a str) -> ForwardContext<'a> {
+        let Self { seed, step, micro_batch, training } = *self;
+        ForwardContext { seed, step, micro_batch, block, training }
+    }
+}
 
 /// What a block's backward needs: its input, as leaves of its graph, and its output in that graph, or
 /// none if the block is to be run again.
 struct Record {
     input: Parts,
     output: Option<Parts>,
+    place: Place,
 }
 
 /// The records of one forward pass through a chunk, consumed by the backward pass from the last block
@@ -36,8 +54,14 @@ impl Tape {
     /// Runs a block forward; its output goes into the next block as [`leaves`]. With `again` its graph is
     /// dropped, and the block will be run again in the backward pass. (Run without a graph, some of Burn's operations
     /// give other last bits.)
-    pub(crate) fn forward(&mut self, block: &NamedBlock, input: Parts, again: bool) -> Result<Parts> {
-        let output = block.block.forward(&block.name, input.clone())?;
+    pub(crate) fn forward(
+        &mut self,
+        block: &NamedBlock,
+        input: Parts,
+        again: bool,
+        place: Place,
+    ) -> Result<Parts> {
+        let output = block.block.forward(input.clone(), &place.context(&block.name))?;
         let cut = inner(&output);
         let shapes = |parts: &Parts| parts.0.iter().map(|part| part.shape().to_vec()).collect();
         if self.records.is_empty() {
@@ -47,9 +71,9 @@ impl Tape {
         if again {
             drop(output);
             block.block.free_dropped_graphs();
-            self.records.push(Record { input: inner(&input), output: None });
+            self.records.push(Record { input: inner(&input), output: None, place });
         } else {
-            self.records.push(Record { input, output: Some(output) });
+            self.records.push(Record { input, output: Some(output), place });
         }
         Ok(cut)
     }
@@ -81,7 +105,9 @@ impl Tape {
         targets: f64,
         upstream: &mut Upstream,
     ) -> Result<BTreeMap<String, Tensor<1>>> {
-        let Some(Record { mut input, output }) = self.records.pop() else { return Ok(BTreeMap::new()) };
+        let Some(Record { mut input, output, place }) = self.records.pop() else {
+            return Ok(BTreeMap::new());
+        };
         let mut root = None;
         match self.loss.take() {
             Some((loss, None)) => root = Some(loss.div_scalar(targets)),
@@ -99,7 +125,7 @@ impl Tape {
             None if root.is_some() => Parts::default(),
             None => {
                 input = leaves(&input);
-                block.block.forward(&block.name, input.clone())?
+                block.block.forward(input.clone(), &place.context(&block.name))?
             }
         };
         let above = std::mem::take(upstream);
@@ -144,6 +170,6 @@ pub(crate) fn leaves(parts: &Parts) -> Parts {
 }
 
 /// A model's parts of one block, without a graph.
-pub(crate) fn predict(block: &dyn AnyBlock, name: &str, input: Parts) -> Result<Parts> {
-    block.valid().forward(name, inner(&input))
+pub(crate) fn predict(block: &NamedBlock, input: Parts, place: Place) -> Result<Parts> {
+    block.block.valid().forward(inner(&input), &place.context(&block.name))
 }

@@ -1,0 +1,43 @@
+//! Where in a run a block's forward pass stands.
+
+use brigade_random::keyed_seed;
+
+/// What a block may know of the forward pass that it is run in, beside its input: see
+/// [`Block::forward_with`](crate::Block::forward_with).
+///
+/// It is a function of the place in training alone: the same on every mesh and schedule, when the block is run again in the
+/// backward pass (activation checkpointing), and after a resume.
+///
+/// ```
+/// use brigade_core::ForwardContext;
+///
+/// let context = ForwardContext { seed: 7, step: 3, micro_batch: 2, block: "layers.0", training: true };
+/// assert_eq!(context.random_seed(), ForwardContext { ..context }.random_seed());
+/// assert_ne!(context.random_seed(), ForwardContext { step: 4, ..context }.random_seed());
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ForwardContext<'a> {
+    /// The seed of the run.
+    pub seed: u64,
+    /// The step, counted from 1; in an evaluation that of the last step.
+    pub step: u64,
+    /// The number of the micro-batch within the global batch, counted from 0; in an evaluation within all ranks'
+    /// micro-batches.
+    pub micro_batch: usize,
+    /// The name of the block.
+    pub block: &'a str,
+    /// Whether a backward pass follows. It does not in an evaluation or a prediction.
+    pub training: bool,
+}
+
+impl<'a> ForwardContext<'a> {
+    /// The context of a prediction.
+    pub(crate) fn inference(block: &'a str) -> Self {
+        Self { seed: 0, step: 0, micro_batch: 0, block, training: false }
+    }
+
+    /// The seed of what the block draws in this pass: it differs in each step, micro-batch and block.
+    pub fn random_seed(&self) -> u64 {
+        keyed_seed(self.seed, &format!("{}/{}/{}", self.block, self.step, self.micro_batch))
+    }
+}
