@@ -112,10 +112,13 @@ fn bits(group: impl ProcessGroup + 'static) -> Vec<Vec<u8>> {
     sums.into_iter().flatten().collect()
 }
 
+/// A rank, and the bytes of each of its results.
+type RankBits = (usize, Vec<Vec<u8>>);
+
 #[test]
 fn engines_give_equal_bits() {
     for size in [2, 3, 5] {
-        let found: [Mutex<Vec<(usize, Vec<Vec<u8>>)>>; 2] = Default::default();
+        let found: [Mutex<Vec<RankBits>>; 2] = Default::default();
         let record =
             |engine: usize, rank: usize, bits: Vec<Vec<u8>>| found[engine].lock().unwrap().push((rank, bits));
         on_ranks(size, |group| record(0, group.rank(), bits(group)));
