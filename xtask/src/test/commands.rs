@@ -221,7 +221,11 @@ mod tests {
     #[test]
     fn crates_with_burn_are_built_as_in_the_workspace() {
         let packages = "-p brigade-models -p brigade-cli --features brigade-cli/object-store";
-        let targets = "--lib --test memory --test pytorch --test weights";
+        let workspace = Workspace::read().unwrap();
+        let models = workspace.find("models").unwrap();
+        assert!(models.tests.contains(&"weights".to_owned()), "{:?}", models.tests);
+        let targets = targets(&[models]).join(" ");
+        assert!(targets.starts_with("--lib --test "), "{targets}");
         assert_eq!(
             shown(Runner::Nextest, &["brigade-models"], &[], &[]),
             [format!("cargo nextest run {packages} {targets}"), format!("cargo test --doc {packages}")]
