@@ -26,7 +26,7 @@ pub(crate) struct Segment {
     pub decay: bool,
 }
 
-/// The layout of a block's flat buffer: all trainable parameters in path order, without gaps.
+/// The layout of a unit's flat buffer: its parameters in path order, without gaps.
 ///
 /// ```
 /// use brigade_core::FlatLayout;
@@ -61,7 +61,7 @@ impl FlatLayout {
         self.len
     }
 
-    /// Whether the block has no trainable parameter.
+    /// Whether the unit has no parameter.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

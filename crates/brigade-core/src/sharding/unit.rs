@@ -100,7 +100,7 @@ impl Unit {
 
 impl<I: Activation, O: Activation> Chain<I, O> {
     /// The flat buffers that the parameters make, block by block, as [`brigade_plan::Footprint`] takes them. All
-    /// parameters count as trained: one that is frozen is in no flat buffer in truth.
+    /// parameters count as trained: a frozen one has no gradient and no optimizer state in truth.
     ///
     /// # Errors
     /// If a tie is wrong.
