@@ -44,9 +44,10 @@ impl World {
         let Some(state) = groups.get_mut(&group) else { return };
         let failure = state.leave(rank);
         let over = if state.is_over() { groups.remove(&group) } else { None };
-        drop(groups);
         let Some((rank, error)) = failure else { return };
-        self.fail(rank, error);
+        self.fault.raise(rank, error);
+        drop(groups);
+        self.clear();
         self.end(over.map(|mut state| state.clear()).unwrap_or_default());
     }
 
@@ -106,7 +107,8 @@ impl World {
     ) {
         let posted = Posted { call, buffer, since: Instant::now() };
         let mut groups = lock(&self.groups);
-        // A failure comes before it ends what is in flight, under the same lock; so nothing is left behind here.
+        // What is called after a failure never completes: a mismatch is raised under the lock that found it. And a failure is
+        // raised before it ends what is in flight, so that nothing is left behind here.
         let failed = groups.get(&group).and_then(|state| self.fault.error_for(state.members()[rank]));
         let state = match (failed, groups.get_mut(&group)) {
             (None, Some(state)) => state,
@@ -125,8 +127,9 @@ impl World {
         match next {
             Next::Wait => {}
             Next::Fail(error) => {
+                self.fault.raise(world_rank, error);
                 drop(groups);
-                self.fail(world_rank, error);
+                self.clear();
             }
             Next::Copied(buffer) => {
                 state.counters(rank).add(OpType::Send, buffer.size() as u64);
@@ -148,8 +151,9 @@ impl World {
                 if !ours.accepts(&theirs) {
                     let error = state.mismatch((to, ours), (from, theirs));
                     let (receiver, sender) = (state.members()[to], state.members()[from]);
+                    self.fault.raise(receiver, error);
                     drop(groups);
-                    self.fail(receiver, error);
+                    self.clear();
                     receive.buffer.complete(self.check(receiver));
                     if let Sent::Waiting(Posted { buffer, .. }) = sent {
                         buffer.complete(self.check(sender));
