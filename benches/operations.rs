@@ -1,59 +1,93 @@
-//! Times training steps of one rank on the shape of `peers/torch_bench.py`, part by part.
+//! Operations of one rank on the CPU: a training step and its parts.
 //!
-//!     cargo bench --bench step -- [rows] [steps] [default-heap]
+//!     cargo bench --bench operations
+//!     cargo bench --bench operations -- --save-baseline before      then: -- --baseline before
 //!
-//! `default-heap` leaves the allocator as it is, to see what keeping the heap gains.
-//!
-//! Prints one JSON line a step, in the format of the peer's script, with the parts of the step beside.
+//! With `BRIGADE_BENCH_DEFAULT_HEAP=1` the allocator's settings stay as they are, which shows what keeping the heap gains.
 
-use std::time::Instant;
-
-use brigade::core::{Batch, Engine, EngineSettings, Groups, OptimizerFactory};
+use brigade::core::{Batch, Engine, EngineSettings, Groups, OptimizerFactory, Recompute};
 use brigade::models::gpt::{Gelu, GptConfig, Targets};
+use burn::nn::LinearConfig;
 use burn::optim::AdamWConfig;
-use burn::tensor::{Int, Tensor, TensorData};
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use criterion::{BenchmarkId, Criterion, Throughput};
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut numbers = std::env::args().skip(1).filter_map(|argument| argument.parse::<usize>().ok());
-    let (rows, steps) = (numbers.next().unwrap_or(8), numbers.next().unwrap_or(8));
-    if !std::env::args().any(|argument| argument == "default-heap") {
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+const SEQUENCE_LENGTH: usize = 128;
+
+fn config() -> GptConfig {
+    GptConfig {
+        vocabulary: 1024,
+        sequence_length: SEQUENCE_LENGTH,
+        width: 128,
+        layers: 4,
+        heads: 4,
+        tied_head: false,
+        activation: Gelu::Gelu,
+    }
+}
+
+fn batch(rows: usize, device: &Device) -> Batch<Tensor<2, Int>, Targets> {
+    let count = rows * SEQUENCE_LENGTH;
+    let tokens: Vec<i64> = (0..count).map(|i| (i * 7919 % 1024) as i64).collect();
+    let tokens = Tensor::<2, Int>::from_data(TensorData::new(tokens, [rows, SEQUENCE_LENGTH]), device);
+    Batch { input: tokens.clone(), target: Targets { tokens, mask: None }, valid_targets: count }
+}
+
+/// A whole training step, by the number of micro-batches of one sequence, and with activation checkpointing.
+fn step(criterion: &mut Criterion, device: &Device) -> Outcome {
+    let adamw = AdamWConfig::new().with_epsilon(1e-8);
+    let optimizer = OptimizerFactory::new(adamw.clone().build(), adamw.build());
+    let mut group = criterion.benchmark_group("step");
+    group.sample_size(20);
+    for (name, recompute) in [("saved activations", Recompute::None), ("recomputed", Recompute::Every(1))] {
+        for micro_batches in [1, 4] {
+            let settings = EngineSettings { recompute, ..EngineSettings::default() };
+            let model = config().model(0, device)?;
+            let mut engine = Engine::new(model, 0, &optimizer, Groups::alone(), settings)?;
+            group.throughput(Throughput::Elements((micro_batches * SEQUENCE_LENGTH) as u64));
+            group.bench_function(BenchmarkId::new(name, micro_batches), |bencher| {
+                bencher.iter(|| {
+                    let batches = vec![batch(1, device); micro_batches];
+                    engine.step(batches, 1e-3).map(|report| report.loss).expect("the step works")
+                });
+            });
+        }
+    }
+    group.finish();
+    Ok(())
+}
+
+/// A product with the weights of a layer, forward, and forward with backward.
+fn linear(criterion: &mut Criterion, device: &Device) {
+    let mut group = criterion.benchmark_group("linear");
+    for width in [128, 512] {
+        group.throughput(Throughput::Elements(2 * (SEQUENCE_LENGTH * width * width) as u64));
+        let input = Tensor::<2>::ones([SEQUENCE_LENGTH, width], device);
+        let layer = LinearConfig::new(width, width).init(device);
+        group.bench_function(BenchmarkId::new("forward", width), |bencher| {
+            bencher.iter(|| layer.forward(input.clone()).into_data());
+        });
+        let device = device.clone().autodiff();
+        let layer = LinearConfig::new(width, width).init(&device);
+        let input = Tensor::<2>::ones([SEQUENCE_LENGTH, width], &device).require_grad();
+        group.bench_function(BenchmarkId::new("forward and backward", width), |bencher| {
+            bencher.iter(|| layer.forward(input.clone()).sum().backward());
+        });
+    }
+    group.finish();
+}
+
+fn main() -> Outcome {
+    if std::env::var_os("BRIGADE_BENCH_DEFAULT_HEAP").is_none() {
         // SAFETY: nothing has started a thread yet.
         unsafe { brigade_cpu::keep_heap() };
     }
     let device = brigade_cpu::device();
-    let config = GptConfig {
-        vocabulary: 4096,
-        sequence_length: 256,
-        width: 384,
-        layers: 6,
-        heads: 6,
-        tied_head: false,
-        activation: Gelu::Gelu,
-    };
-    let adamw = AdamWConfig::new().with_epsilon(1e-8);
-    let optimizer = OptimizerFactory::new(
-        adamw.clone().with_weight_decay(0.01).build(),
-        adamw.with_weight_decay(0.0).build(),
-    );
-    let model = config.model(0, &device)?;
-    let mut engine = Engine::new(model, 0, &optimizer, Groups::alone(), EngineSettings::default())?;
-    let tokens: Vec<i64> = (0..rows * 256).map(|i| (i * 7919 % 4096) as i64).collect();
-    let tokens = Tensor::<2, Int>::from_data(TensorData::new(tokens, [rows, 256]), &device);
-    for step in 0..steps {
-        let started = Instant::now();
-        let target = Targets { tokens: tokens.clone(), mask: None };
-        let batch = Batch { input: tokens.clone(), target, valid_targets: rows * 256 };
-        let report = engine.step(vec![batch], 1e-3)?;
-        let seconds = started.elapsed().as_secs_f64();
-        println!(
-            "{{\"mode\": \"brigade step\", \"world\": 1, \"step\": {step}, \"seconds\": {seconds:.4}, \"tokens_per_second\": {:.1}, \
-             \"forward\": {:.4}, \"backward\": {:.4}, \"optimizer\": {:.4}, \"loss\": {:.6}}}",
-            (rows * 256) as f64 / seconds,
-            report.clock.forward.as_secs_f64(),
-            report.clock.backward.as_secs_f64(),
-            report.clock.optimizer.as_secs_f64(),
-            report.loss
-        );
-    }
+    let mut criterion = Criterion::default().configure_from_args();
+    linear(&mut criterion, &device);
+    step(&mut criterion, &device)?;
+    criterion.final_summary();
     Ok(())
 }

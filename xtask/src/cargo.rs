@@ -10,10 +10,10 @@ use anyhow::{Context, Result};
 /// What is off by default and built for tests, too.
 pub const FEATURES: &str = "brigade-cli/object-store";
 
-/// Everything but the backends of GPUs: they take minutes to build, and would turn on what they need of shared
-/// dependencies in all that is built beside them. Always with the same features, so that Burn is built once.
-pub const WORKSPACE: [&str; 7] =
-    ["--workspace", "--exclude", "brigade-cuda", "--exclude", "brigade-wgpu", "--features", FEATURES];
+/// Everything but tensors on GPUs: their backends take minutes to build, and would turn on what they need of shared
+/// dependencies in all that is built beside them. Always with the same features, so that Burn is built once. Of brigade-cuda
+/// it builds what lies below its tensors.
+pub const WORKSPACE: [&str; 5] = ["--workspace", "--exclude", "brigade-wgpu", "--features", FEATURES];
 
 /// A command failed and has printed why: this program ends with its exit code.
 #[derive(Debug)]

@@ -6,11 +6,9 @@ use super::{Check, Work};
 use crate::cargo;
 use crate::test::Runner;
 
-/// The backends of GPUs, with the code that is there only for them.
-const CUDA: [&str; 8] =
-    ["-p", "brigade-cuda", "-p", "brigade", "-p", "brigade-cli", "--features", "brigade-cli/cuda"];
-const WGPU: [&str; 8] =
-    ["-p", "brigade-wgpu", "-p", "brigade", "-p", "brigade-cli", "--features", "brigade-cli/wgpu"];
+/// Everything there is, for what needs no linking. One set of features for all of it, so that Burn is checked once.
+const EVERYTHING: [&str; 3] =
+    ["--workspace", "--features", "brigade-cli/object-store,brigade-cli/cuda,brigade-cli/wgpu"];
 
 /// Tests of brigade-wgpu, and of training. One command, so that Burn is built once for them.
 const WGPU_TESTS: &str = "-p brigade-wgpu -p brigade --features brigade/wgpu --lib --test collectives --test devices \
@@ -29,13 +27,12 @@ pub struct Machine<'a> {
 pub fn checks(machine: &Machine<'_>) -> Vec<Check> {
     let mut checks = vec![
         Check::new("format", &[&["fmt", "--all", "--check"]]),
-        Check::clippy("clippy", &[&cargo::WORKSPACE]),
-        Check::documentation("documentation", &[&cargo::WORKSPACE]),
-        // Type checks alone: DOCS_RS leaves LLVM out, and nothing is linked.
-        Check::clippy("clippy of CUDA", &[&CUDA]).env("DOCS_RS", "1"),
-        Check::documentation("documentation of CUDA", &[&CUDA]).env("DOCS_RS", "1"),
-        // Without Burn, against a stand-in of the driver and of NCCL.
-        machine.tests("tests of NCCL's order", &[&["-p", "brigade-cuda", "--no-default-features"]]),
+        // DOCS_RS leaves LLVM out, which CUDA's backend links.
+        Check::new("clippy", &[&["clippy"], &EVERYTHING, &["--all-targets", "--", "-D", "warnings"]])
+            .env("DOCS_RS", "1"),
+        Check::new("documentation", &[&["doc"], &EVERYTHING, &["--no-deps"]])
+            .env("DOCS_RS", "1")
+            .env("RUSTDOCFLAGS", "-D warnings"),
         machine.tests("tests", &[&cargo::WORKSPACE]),
     ];
     if machine.runner == Runner::Nextest {
@@ -43,7 +40,7 @@ pub fn checks(machine: &Machine<'_>) -> Vec<Check> {
         checks.push(Check::new("tests in documentation", &args));
     }
     if machine.software_adapter {
-        checks.extend(machine.wgpu());
+        checks.push(machine.wgpu());
     } else {
         checks.push(Check::skipped("wgpu", "no software adapter (mesa-vulkan-drivers)"));
     }
@@ -54,14 +51,13 @@ pub fn checks(machine: &Machine<'_>) -> Vec<Check> {
 }
 
 impl Machine<'_> {
-    fn wgpu(&self) -> [Check; 2] {
+    fn wgpu(&self) -> Check {
         let args: Vec<&str> = WGPU_TESTS.split_whitespace().collect();
         let tests = self.tests("tests of wgpu", &[&args]).env("BRIGADE_REQUIRE_WGPU", "1");
-        let tests = match self.runtime_dir {
+        match self.runtime_dir {
             Some(folder) => tests.env("XDG_RUNTIME_DIR", &folder.to_string_lossy()),
             None => tests,
-        };
-        [Check::clippy("clippy of wgpu", &[&WGPU]), tests]
+        }
     }
 
     fn tests(&self, name: &'static str, args: &[&[&str]]) -> Check {
@@ -80,16 +76,6 @@ impl Check {
 
     fn skipped(name: &'static str, why: &'static str) -> Self {
         Self { name, work: Work::Skip(why) }
-    }
-
-    fn clippy(name: &'static str, args: &[&[&str]]) -> Self {
-        let ends: [&[&str]; 2] = [&["clippy"], &["--all-targets", "--", "-D", "warnings"]];
-        Self::new(name, &[&ends[..1], args, &ends[1..]].concat())
-    }
-
-    fn documentation(name: &'static str, args: &[&[&str]]) -> Self {
-        let ends: [&[&str]; 2] = [&["doc"], &["--no-deps"]];
-        Self::new(name, &[&ends[..1], args, &ends[1..]].concat()).env("RUSTDOCFLAGS", "-D warnings")
     }
 
     /// The same with a variable of its own.
@@ -114,25 +100,19 @@ mod tests {
         checks(machine).iter().map(|check| (check.name, show(check))).collect()
     }
 
-    const EACH: &str =
-        "--workspace --exclude brigade-cuda --exclude brigade-wgpu --features brigade-cli/object-store";
-    const CUDA: &str = "-p brigade-cuda -p brigade -p brigade-cli --features brigade-cli/cuda";
+    const EACH: &str = "--workspace --exclude brigade-wgpu --features brigade-cli/object-store";
+    const EVERYTHING: &str =
+        "--workspace --features brigade-cli/object-store,brigade-cli/cuda,brigade-cli/wgpu";
 
     #[test]
     fn commands_are_shown_as_typed() {
         let machine = Machine { runner: Runner::Nextest, software_adapter: false, runtime_dir: None };
         let expected = [
             ("format", "cargo fmt --all --check".to_owned()),
-            ("clippy", format!("cargo clippy {EACH} --all-targets -- -D warnings")),
-            ("documentation", format!("RUSTDOCFLAGS=\"-D warnings\" cargo doc {EACH} --no-deps")),
-            ("clippy of CUDA", format!("DOCS_RS=1 cargo clippy {CUDA} --all-targets -- -D warnings")),
+            ("clippy", format!("DOCS_RS=1 cargo clippy {EVERYTHING} --all-targets -- -D warnings")),
             (
-                "documentation of CUDA",
-                format!("DOCS_RS=1 RUSTDOCFLAGS=\"-D warnings\" cargo doc {CUDA} --no-deps"),
-            ),
-            (
-                "tests of NCCL's order",
-                "cargo nextest run -p brigade-cuda --no-default-features --profile ci".to_owned(),
+                "documentation",
+                format!("DOCS_RS=1 RUSTDOCFLAGS=\"-D warnings\" cargo doc {EVERYTHING} --no-deps"),
             ),
             ("tests", format!("cargo nextest run {EACH} --profile ci")),
             ("tests in documentation", format!("cargo test --doc {EACH} --no-fail-fast")),
@@ -148,13 +128,7 @@ mod tests {
         let shown = shown(&machine);
         let tests: Vec<_> =
             shown.iter().filter(|(name, _)| name.starts_with("tests")).map(|(_, line)| line).collect();
-        assert_eq!(
-            tests,
-            [
-                "cargo test -p brigade-cuda --no-default-features --no-fail-fast",
-                &format!("cargo test {EACH} --no-fail-fast"),
-            ]
-        );
+        assert_eq!(tests, [&format!("cargo test {EACH} --no-fail-fast")]);
     }
 
     #[test]
@@ -163,21 +137,14 @@ mod tests {
         let machine = Machine { runner: Runner::Nextest, software_adapter: true, runtime_dir: Some(folder) };
         let lines = shown(&machine);
         let required = "BRIGADE_REQUIRE_WGPU=1 XDG_RUNTIME_DIR=/tmp/a cargo nextest run";
-        let expected = [
-            (
-                "clippy of wgpu",
-                "cargo clippy -p brigade-wgpu -p brigade -p brigade-cli --features brigade-cli/wgpu --all-targets -- -D warnings"
-                    .to_owned(),
+        let expected = (
+            "tests of wgpu",
+            format!(
+                "{required} -p brigade-wgpu -p brigade --features brigade/wgpu --lib --test collectives --test devices \
+                 --test processes --test backends --test device_memory --profile ci"
             ),
-            (
-                "tests of wgpu",
-                format!(
-                    "{required} -p brigade-wgpu -p brigade --features brigade/wgpu --lib --test collectives \
-                     --test devices --test processes --test backends --test device_memory --profile ci"
-                ),
-            ),
-        ];
-        assert_eq!(lines[lines.len() - 3..lines.len() - 1], expected);
+        );
+        assert_eq!(lines[lines.len() - 2], expected);
         let own = Machine { runtime_dir: None, ..machine };
         assert!(shown(&own).iter().all(|(_, line)| !line.contains("XDG_RUNTIME_DIR")));
     }

@@ -11,16 +11,14 @@ use crate::cargo;
 /// workspace is built: Burn is not built a second time for the tests of one crate.
 const PROGRAM: &str = "brigade-cli";
 
-/// Crates of GPUs: what chooses their tests that need neither a GPU nor a driver of one.
-const GPUS: [(&str, &[&str]); 2] = [
-    ("brigade-cuda", &["-p", "brigade-cuda", "--no-default-features"]),
-    ("brigade-wgpu", &["-p", "brigade-wgpu"]),
-];
+/// The crate whose tests need other features of Burn than all others, and a driver of Vulkan: it is tested alone, and when
+/// it is named or has changed.
+const WGPU: &str = "brigade-wgpu";
 
 /// Which tests run.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Selection<'a> {
-    /// All but those of GPUs.
+    /// All but those of wgpu and of GPUs.
     All,
     Crates {
         /// All tests of these.
@@ -91,11 +89,9 @@ fn some(
     dependents: &BTreeSet<&str>,
     with_documentation: bool,
 ) -> Vec<Command> {
-    let is_of_gpu = |name: &str| GPUS.iter().any(|(gpu, _)| *gpu == name);
-    // What a GPU's crate depends on is tested without it; when it changes itself, it is tested on its own.
     let chosen = |names: &BTreeSet<&str>| -> Vec<&Crate> {
         let crates = workspace.crates.iter().filter(|it| names.contains(it.name.as_str()));
-        crates.filter(|it| !is_of_gpu(&it.name)).collect()
+        crates.filter(|it| it.name != WGPU).collect()
     };
     let (whole_crates, dependent_crates) = (chosen(whole), chosen(dependents));
     let mut commands = Vec::new();
@@ -120,9 +116,9 @@ fn some(
             commands.push(documentation);
         }
     }
-    for (_, arguments) in GPUS.iter().filter(|(name, _)| whole.contains(name)) {
+    if whole.contains(WGPU) {
         let mut tests = runner.command();
-        tests.args(*arguments);
+        tests.args(["-p", WGPU]);
         commands.push(tests);
     }
     commands
@@ -172,8 +168,7 @@ mod tests {
     use super::*;
 
     /// Every package but those of GPUs.
-    const EACH: &str =
-        "--workspace --exclude brigade-cuda --exclude brigade-wgpu --features brigade-cli/object-store";
+    const EACH: &str = "--workspace --exclude brigade-wgpu --features brigade-cli/object-store";
 
     fn shown(runner: Runner, whole: &[&str], dependents: &[&str], args: &[&str]) -> Vec<String> {
         let workspace = Workspace::read().unwrap();
@@ -214,7 +209,11 @@ mod tests {
         assert_eq!(shown(Runner::Nextest, &["xtask"], &[], &[]), ["cargo nextest run -p xtask"]);
         assert_eq!(
             shown(Runner::Nextest, &["brigade-cuda"], &[], &[]),
-            ["cargo nextest run -p brigade-cuda --no-default-features"]
+            ["cargo nextest run -p brigade-cuda", "cargo test --doc -p brigade-cuda"]
+        );
+        assert_eq!(
+            shown(Runner::Nextest, &["brigade-wgpu"], &[], &[]),
+            ["cargo nextest run -p brigade-wgpu"]
         );
     }
 
