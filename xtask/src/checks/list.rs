@@ -10,6 +10,10 @@ use crate::test::Runner;
 const EVERYTHING: [&str; 3] =
     ["--workspace", "--features", "brigade-cli/object-store,brigade-cli/cuda,brigade-cli/wgpu"];
 
+/// What has documentation. With examples, cargo gives dependencies the features that they have for tests, so that it takes
+/// those that clippy has checked.
+const DOCUMENTED: [&str; 5] = ["--no-deps", "--lib", "--examples", "--bin", "xtask"];
+
 /// Tests of brigade-wgpu, and of training. One command, so that Burn is built once for them.
 const WGPU_TESTS: &str = "-p brigade-wgpu -p brigade --features brigade/wgpu --lib --test collectives --test devices \
                           --test processes --test backends --test device_memory";
@@ -30,7 +34,7 @@ pub fn checks(machine: &Machine<'_>) -> Vec<Check> {
         // DOCS_RS leaves LLVM out, which CUDA's backend links.
         Check::new("clippy", &[&["clippy"], &EVERYTHING, &["--all-targets", "--", "-D", "warnings"]])
             .env("DOCS_RS", "1"),
-        Check::new("documentation", &[&["doc"], &EVERYTHING, &["--no-deps"]])
+        Check::new("documentation", &[&["doc"], &EVERYTHING, &DOCUMENTED])
             .env("DOCS_RS", "1")
             .env("RUSTDOCFLAGS", "-D warnings"),
         machine.tests("tests", &[&cargo::WORKSPACE]),
@@ -112,7 +116,9 @@ mod tests {
             ("clippy", format!("DOCS_RS=1 cargo clippy {EVERYTHING} --all-targets -- -D warnings")),
             (
                 "documentation",
-                format!("DOCS_RS=1 RUSTDOCFLAGS=\"-D warnings\" cargo doc {EVERYTHING} --no-deps"),
+                format!(
+                    "DOCS_RS=1 RUSTDOCFLAGS=\"-D warnings\" cargo doc {EVERYTHING} --no-deps --lib --examples --bin xtask"
+                ),
             ),
             ("tests", format!("cargo nextest run {EACH} --profile ci")),
             ("tests in documentation", format!("cargo test --doc {EACH} --no-fail-fast")),
