@@ -234,6 +234,14 @@ fn differing_calls_are_errors_on_all_ranks(engine: Engine) {
         group.all_reduce(vec![0.0f32; length], DType::F32, ReduceOp::Sum).wait().map(drop)
     });
     assert_all_say(&told, &["all_reduce #1 (sum, f32, 44 bytes)", "all_reduce #1 (sum, f32, 40 bytes)"]);
+    // Ranks that call while another finds the mismatch fail as well.
+    for _ in 0..50 {
+        let told = errors(engine, 6, |group| {
+            let length = if group.rank() == 5 { 10 } else { 11 };
+            group.all_reduce(vec![0.0f32; length], DType::F32, ReduceOp::Sum).wait().map(drop)
+        });
+        assert_all_say(&told, &["44 bytes", "40 bytes"]);
+    }
     let told =
         errors(engine, 2, |group| group.broadcast(vec![0u8], DType::U8, group.rank()).wait().map(drop));
     assert_all_say(&told, &["root 0", "root 1"]);
