@@ -1,27 +1,23 @@
-//! Whole runs on threads, with data that are not always finite.
+//! Data that are not always finite, and interruptions between them.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
 
-use brigade_comm::{Timeouts, threads};
+use brigade_comm::Timeouts;
 use brigade_core::{Batch, Block, Chain, Engine, EngineSettings, Groups, NamedTensor};
-use brigade_data::Sampler;
 use brigade_launch::interrupt::Interrupt;
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 
 use crate::dataset::{Dataset, Training};
-use crate::device::RankDevice;
 use crate::error::Preempted;
-use crate::run::{Program, Session, StartFrom};
-use crate::settings::{OnNonFinite, Settings, StandardFlags, config_to_toml};
+use crate::run::StartFrom;
+use crate::settings::{OnNonFinite, Settings};
 
-use super::steps::READ_AHEAD;
-
-const SAMPLES: usize = 64;
+use super::{SAMPLES, on_ranks, sampler};
+use crate::train::steps::READ_AHEAD;
 
 #[derive(Module, Debug)]
 struct Layer {
@@ -89,11 +85,7 @@ fn settings(steps: u64) -> Settings {
     settings
 }
 
-fn sampler() -> Sampler {
-    Sampler::new(SAMPLES, 0, 4, 1).unwrap()
-}
-
-/// Runs on `ranks` data-parallel ranks; gives rank 0's weights, and how it ended.
+/// Runs on `ranks` data-parallel ranks; gives rank 0's weights, and how often it read a sample.
 fn run(
     out: &Path,
     settings: &Settings,
@@ -101,34 +93,8 @@ fn run(
     ranks: usize,
     data: impl Fn(usize, Interrupt) -> Poisoned + Sync,
 ) -> anyhow::Result<(Vec<NamedTensor>, u64)> {
-    let flags = StandardFlags { quiet: true, ..StandardFlags::default() };
-    std::fs::create_dir_all(out)?;
-    let rank = |group: brigade_comm::Group| {
-        let plan = settings.plan(ranks, 1)?;
-        let program = Program {
-            name: "test",
-            flags: &flags,
-            settings,
-            config: config_to_toml(settings)?,
-            targets_per_sample: 1,
-            costs: Vec::new(),
-            boundary_activations: Vec::new(),
-            saved_activations: Vec::new(),
-        };
-        let (interrupt, number) = (Interrupt::detached(), group.rank());
-        let world = group.clone();
-        world.warm_up();
-        let mut session = Session::new(
-            &program,
-            RankDevice::cpu(),
-            group,
-            plan,
-            out.to_owned(),
-            "test".into(),
-            interrupt.clone(),
-        )?;
-        session.start_from = start_from;
-        let data = Arc::new(data(number, interrupt));
+    on_ranks(ranks, out, settings, start_from, |mut session, interrupt| {
+        let data = Arc::new(data(session.rank(), interrupt));
         let training = Training {
             train: data.clone(),
             validation: None,
@@ -137,16 +103,9 @@ fn run(
             files: Vec::new(),
         };
         let trained = session.train(model(), training)?;
-        assert_eq!(world.op_timeout(), Timeouts::default().step);
+        assert_eq!(session.group().op_timeout(), Timeouts::default().step);
         Ok((trained.model.tensors()?, data.read.load(Ordering::Relaxed)))
-    };
-    let worlds = threads(ranks, Timeouts::default());
-    let mut ends: Vec<anyhow::Result<_>> = thread::scope(|scope| {
-        let rank = &rank;
-        let started: Vec<_> = worlds.into_iter().map(|group| scope.spawn(move || rank(group))).collect();
-        started.into_iter().map(|thread| thread.join().unwrap()).collect()
-    });
-    ends.swap_remove(0)
+    })
 }
 
 /// The weights after steps on the batches of these positions, one process.

@@ -1,0 +1,66 @@
+//! Whole runs of the training loop, their ranks as threads.
+
+mod bad_batches;
+mod other_meshes;
+
+use std::path::Path;
+use std::thread;
+
+use brigade_comm::{Group, Timeouts, threads};
+use brigade_data::Sampler;
+use brigade_launch::interrupt::Interrupt;
+
+use crate::device::RankDevice;
+use crate::run::{Program, Session, StartFrom};
+use crate::settings::{Settings, StandardFlags, config_to_toml};
+
+const SAMPLES: usize = 64;
+
+/// The order in which runs read their samples: four in a step, one at a time.
+fn sampler() -> Sampler {
+    Sampler::new(SAMPLES, 0, 4, 1).unwrap()
+}
+
+/// Runs each rank's part of a run; gives what rank 0's gives. The interrupt is that rank's.
+fn on_ranks<R: Send>(
+    ranks: usize,
+    out: &Path,
+    settings: &Settings,
+    start_from: StartFrom,
+    part: impl Fn(Session, Interrupt) -> anyhow::Result<R> + Sync,
+) -> anyhow::Result<R> {
+    let flags = StandardFlags { quiet: true, ..StandardFlags::default() };
+    std::fs::create_dir_all(out)?;
+    let rank = |group: Group| {
+        let program = Program {
+            name: "test",
+            flags: &flags,
+            settings,
+            config: config_to_toml(settings)?,
+            targets_per_sample: 1,
+            costs: Vec::new(),
+            boundary_activations: Vec::new(),
+            saved_activations: Vec::new(),
+        };
+        let interrupt = Interrupt::detached();
+        group.warm_up();
+        let mut session = Session::new(
+            &program,
+            RankDevice::cpu(),
+            group,
+            settings.plan(ranks, 1)?,
+            out.to_owned(),
+            "test".into(),
+            interrupt.clone(),
+        )?;
+        session.start_from = start_from;
+        part(session, interrupt)
+    };
+    let worlds = threads(ranks, Timeouts::default());
+    let mut ends: Vec<anyhow::Result<R>> = thread::scope(|scope| {
+        let rank = &rank;
+        let started: Vec<_> = worlds.into_iter().map(|group| scope.spawn(move || rank(group))).collect();
+        started.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    ends.swap_remove(0)
+}
