@@ -8,7 +8,7 @@ use brigade_core::plan::{BoundaryTensor, SavedActivations};
 use brigade_core::{Block, Chain, Model};
 use burn::module::{Module, Param};
 use burn::nn::{LayerNorm, LayerNormConfig, Linear};
-use burn::tensor::activation::{gelu, gelu_approximate, log_softmax, softmax};
+use burn::tensor::activation::{gelu, gelu_approximate, softmax};
 use burn::tensor::module::embedding;
 use burn::tensor::{DType, Device, Int, Tensor};
 use serde::{Deserialize, Serialize};
@@ -215,7 +215,7 @@ impl GptConfig {
         seed: u64,
         device: &Device,
     ) -> Result<Model<Tensor<2, Int>, Tensor<2>, Targets>, ShapeError> {
-        Ok(self.chain(seed, device)?.loss(cross_entropy).metric(ACCURACY, correct_predictions))
+        Ok(self.chain(seed, device)?.loss_with_metrics([ACCURACY], cross_entropy))
     }
 }
 
@@ -346,33 +346,29 @@ pub struct Targets {
     pub mask: Option<Tensor<2>>,
 }
 
-/// The sum over valid targets of the cross entropy, in nats, shape `[1]`.
-///
-/// `logits`: `[batch · sequence, vocabulary]`.
-pub fn cross_entropy(logits: Tensor<2>, targets: Targets) -> Tensor<1> {
-    let [rows, _] = logits.dims();
-    let chosen = log_softmax(logits, 1).gather(1, targets.tokens.reshape([rows, 1])).reshape([rows]);
-    let counted = match targets.mask {
-        Some(mask) => chosen * mask.reshape([rows]),
-        None => chosen,
-    };
-    // Not `sum`, whose kernels on GPUs add up in an order that changes from run to run.
-    counted.sum_dim(0).neg()
-}
-
 /// The metric's name: the share of valid targets to which the model gives the highest logit.
 pub const ACCURACY: &str = "next_token_accuracy";
 
-/// The number of valid targets (shape `[1]`) whose logit is the highest of their row. `logits`: `[rows, vocabulary]`.
-pub fn correct_predictions(logits: Tensor<2>, targets: Targets) -> Tensor<1> {
+/// The sum over valid targets of the cross entropy, in nats, and the number of those whose logit is the highest of their row,
+/// each of shape `[1]`.
+///
+/// `logits`: `[batch · sequence, vocabulary]`. The highest logits, which the logarithm of the softmax needs in any case, decide
+/// both, so that the second costs no further pass over the logits.
+pub fn cross_entropy(logits: Tensor<2>, targets: Targets) -> (Tensor<1>, [Tensor<1>; 1]) {
     let [rows, _] = logits.dims();
-    let highest = logits.clone().max_dim(1);
-    let correct = logits.gather(1, targets.tokens.reshape([rows, 1])).equal(highest).float().reshape([rows]);
-    let counted = match targets.mask {
-        Some(mask) => correct * mask.reshape([rows]),
-        None => correct,
+    let tokens = targets.tokens.reshape([rows, 1]);
+    let highest = logits.clone().detach().max_dim(1);
+    let correct = logits.clone().detach().gather(1, tokens.clone()).equal(highest.clone()).float();
+    let shifted = logits - highest;
+    let log_probabilities = shifted.clone() - shifted.exp().sum_dim(1).log();
+    let chosen = log_probabilities.gather(1, tokens);
+    let mask = targets.mask.map(|mask| mask.reshape([rows]));
+    // Not `sum`, whose kernels on GPUs add up in an order that changes from run to run.
+    let sum = |values: Tensor<2>| {
+        let values = values.reshape([rows]);
+        mask.iter().fold(values, |values, mask| values * mask.clone()).sum_dim(0)
     };
-    counted.sum_dim(0)
+    (sum(chosen).neg(), [sum(correct)])
 }
 
 /// Hugging Face's names of GPT-2's parameters.

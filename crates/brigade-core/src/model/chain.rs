@@ -90,7 +90,23 @@ impl<I: Activation, O: Activation> Chain<I, O> {
     /// **sum** (shape `[1]`) of the losses over the valid targets, not their mean. Brigade divides
     /// by the number of valid targets of the whole global batch.
     pub fn loss<T>(self, loss: impl Fn(O, T) -> Tensor<1> + Send + Sync + 'static) -> Model<I, O, T> {
-        Model { chain: self, loss: Arc::new(loss), metrics: Vec::new() }
+        let loss = move |output, target| (loss(output, target), Vec::new());
+        Model { chain: self, loss: Arc::new(loss), names: Vec::new(), metrics: Vec::new() }
+    }
+
+    /// As [`loss`](Self::loss), from a function that gives the sums of metrics as well: those that cost little where the loss
+    /// is computed, and a pass over the output elsewhere. They are what [`Model::metric`] says.
+    pub fn loss_with_metrics<T, const N: usize>(
+        self,
+        names: [&str; N],
+        loss: impl Fn(O, T) -> (Tensor<1>, [Tensor<1>; N]) + Send + Sync + 'static,
+    ) -> Model<I, O, T> {
+        let loss = move |output, target| {
+            let (loss, sums) = loss(output, target);
+            (loss, sums.into())
+        };
+        let names = names.map(str::to_owned).into();
+        Model { chain: self, loss: Arc::new(loss), names, metrics: Vec::new() }
     }
 
     /// Number of values in all parameters; a shared one counts once.
@@ -295,20 +311,20 @@ pub(crate) fn restore_output<O: Activation>(blocks: &[NamedBlock], parts: Parts)
     })
 }
 
-/// The loss of a model: from output and target to the sum over valid targets, shape `[1]`.
-pub(crate) type Loss<O, T> = Arc<dyn Fn(O, T) -> Tensor<1> + Send + Sync>;
+/// The loss of a model: from output and target to the sum over valid targets, shape `[1]`, and to the sums of the metrics that
+/// it computes, each of shape `[1]`.
+pub(crate) type Loss<O, T> = Arc<dyn Fn(O, T) -> (Tensor<1>, Vec<Tensor<1>>) + Send + Sync>;
+
+/// A metric of its own: from output and target to a sum over valid targets, shape `[1]`.
+pub(crate) type Metric<O, T> = Arc<dyn Fn(O, T) -> Tensor<1> + Send + Sync>;
 
 /// A chain of blocks with its loss: what Brigade trains.
 pub struct Model<I, O, T> {
     pub(crate) chain: Chain<I, O>,
     pub(crate) loss: Loss<O, T>,
+    /// The names of all metrics: those of the loss, then the others.
+    pub(crate) names: Vec<String>,
     pub(crate) metrics: Vec<Metric<O, T>>,
-}
-
-/// A named sum beside the loss.
-pub(crate) struct Metric<O, T> {
-    pub name: String,
-    pub sum: Loss<O, T>,
 }
 
 impl<I: Activation, O: Activation, T> Model<I, O, T> {
@@ -320,7 +336,8 @@ impl<I: Activation, O: Activation, T> Model<I, O, T> {
         name: impl Into<String>,
         sum: impl Fn(O, T) -> Tensor<1> + Send + Sync + 'static,
     ) -> Self {
-        self.metrics.push(Metric { name: name.into(), sum: Arc::new(sum) });
+        self.names.push(name.into());
+        self.metrics.push(Arc::new(sum));
         self
     }
 

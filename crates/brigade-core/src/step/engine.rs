@@ -152,6 +152,7 @@ pub(crate) struct Sums {
 pub struct Engine<I, O, T> {
     pub(crate) chain: Chain<I, O>,
     pub(crate) loss: Loss<O, T>,
+    pub(crate) metric_names: Vec<String>,
     pub(crate) metrics: Vec<Metric<O, T>>,
     pub(crate) store: ParameterStore,
     pub(crate) update: Update,
@@ -183,7 +184,7 @@ where
         groups: Groups,
         settings: EngineSettings,
     ) -> Result<Self> {
-        let Model { mut chain, loss, metrics } = model;
+        let Model { mut chain, loss, names: metric_names, metrics } = model;
         chain.check_names()?;
         let (ties, mesh) = (chain.resolved_ties()?, groups.mesh());
         if let Some(tie) = ties.iter().find(|tie| tie.owner.0 > tie.follower.0) {
@@ -225,6 +226,7 @@ where
         let engine = Self {
             chain,
             loss,
+            metric_names,
             metrics,
             store,
             update,

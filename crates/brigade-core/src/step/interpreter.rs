@@ -19,7 +19,7 @@ use crate::step::gradients::Gradients;
 use crate::step::micro_batches::MicroBatches;
 use crate::step::non_finite::NonFiniteCheck;
 use crate::step::recompute::Recompute;
-use crate::step::tape::{Place, Tape, Upstream, leaves, predict};
+use crate::step::tape::{Place, Tape, Upstream, inner, leaves, predict};
 use crate::step::tied_gradients::TiedGradients;
 
 /// Most messages to other stages that may be on their way at once: further ones wait for the first to have left, so
@@ -222,15 +222,17 @@ where
         };
         let input = input.map_floats(|flat| cast(flat, FloatDType::F32));
         let target = self.batches.target(task.micro_batch)?;
-        if !matches!(self.mode, PassMode::CheckFinite(_)) && !self.metrics.is_empty() {
-            let output = output.map_floats(|flat| cast(flat, FloatDType::F32));
-            let value = |metric: &Metric<O, T>| {
-                Ok((metric.sum)(restore_output(self.blocks, output.clone())?, target.clone()).inner())
-            };
-            let values = self.metrics.iter().map(value).collect::<Result<_>>()?;
-            self.state.metrics.insert(task.micro_batch, values);
+        // A metric's own pass over the output has no graph.
+        let apart = (!self.metrics.is_empty()).then(|| (inner(&input), target.clone()));
+        let (loss, mut sums) = (self.loss)(restore_output(self.blocks, input)?, target);
+        if !matches!(self.mode, PassMode::CheckFinite(_)) {
+            if let Some((output, target)) = apart {
+                for metric in self.metrics {
+                    sums.push(metric(restore_output(self.blocks, output.clone())?, target.clone()));
+                }
+            }
+            self.state.metrics.insert(task.micro_batch, sums.into_iter().map(Tensor::inner).collect());
         }
-        let loss = (self.loss)(restore_output(self.blocks, input)?, target);
         self.clock.forward += started.elapsed();
         if let PassMode::Evaluate = self.mode {
             self.state.losses.insert(task.micro_batch, loss.inner());

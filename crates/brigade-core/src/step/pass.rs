@@ -116,7 +116,7 @@ where
 
         let mut words = vec![valid as f64];
         words.extend(losses(&state, batches.len())?);
-        let mut metrics = MetricSums::new(self.metrics.len());
+        let mut metrics = MetricSums::new(self.metric_names.len());
         metrics.add(&state.metrics)?;
         words.extend(metrics.words());
         words.extend(norm.to_words());
@@ -160,10 +160,10 @@ where
 
     /// The means of the model's metrics, from what each rank of the last stage has behind its `count` losses.
     fn agreed_metrics(&self, all: &[Vec<f64>], count: usize, targets: f64) -> BTreeMap<String, f64> {
-        let mut sums = MetricSums::new(self.metrics.len());
-        let range = 1 + count..1 + count + MetricSums::words_of(self.metrics.len());
+        let mut sums = MetricSums::new(self.metric_names.len());
+        let range = 1 + count..1 + count + MetricSums::words_of(self.metric_names.len());
         self.last_stage(all).iter().for_each(|words| sums.merge(&words[range.clone()]));
-        sums.means(self.metrics.iter().map(|metric| metric.name.as_str()), targets)
+        sums.means(self.metric_names.iter().map(String::as_str), targets)
     }
 
     /// The words of the ranks that hold the model's last block, in the order of their data-parallel rank.
@@ -193,7 +193,7 @@ where
             self.run(&mut batches, &schedule, PassMode::Evaluate, TargetCount::Unasked, &mut clock)?;
         let mut words = vec![batches.valid_targets as f64];
         words.extend(losses(&state, most)?);
-        let mut metrics = MetricSums::new(self.metrics.len());
+        let mut metrics = MetricSums::new(self.metric_names.len());
         metrics.add(&state.metrics)?;
         words.extend(metrics.words());
         let all = self.store.groups.world.all_gather_scalars(words).wait()?;
