@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use brigade::comm::{Timeouts, threads};
 use brigade::core::plan::PipelineScheduleKind;
-use brigade::core::{Batch, Engine, EngineSettings, Groups, Mesh, OptimizerFactory};
+use brigade::core::{Batch, Engine, EngineSettings, Groups, Mesh, OptimizerFactory, PP};
 use brigade::models::gpt::{Gelu, GptConfig, Targets};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Int, Tensor, TensorData};
@@ -48,7 +48,7 @@ fn stage(
     let tokens: Vec<i64> = (0..LENGTH).map(|i| (i * 7919 % 256) as i64).collect();
     let tokens = Tensor::<2, Int>::from_data(TensorData::new(tokens, [1, LENGTH]), &device);
     for steps in asked {
-        groups.world.barrier()?;
+        groups.world().barrier()?;
         let started = Instant::now();
         for _ in 0..steps {
             let target = Targets { tokens: tokens.clone(), mask: None };
@@ -90,7 +90,7 @@ fn main() {
                 let (settings, answer) = (settings.clone(), answer.clone());
                 asked.push(ask);
                 scope.spawn(move || {
-                    let mesh = Mesh { pp: STAGES, dp: 1 };
+                    let mesh = Mesh::new(STAGES, [(PP, STAGES)]).unwrap();
                     let groups = brigade_cpu::groups(&world, mesh).expect("the mesh fits");
                     stage(&groups, settings, &questions, &answer).expect("the stage trains");
                 });

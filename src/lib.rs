@@ -97,7 +97,7 @@
 //! let defaults: Settings = parse_defaults("optimizer = { name = \"lion\", learning_rate = 1e-4 }")?;
 //! let settings = merge_config(&defaults, &[], &["train.steps=500".into(), "mesh.pp=2".into()])?;
 //! let plan = settings.plan(8, 1)?;
-//! assert_eq!((plan.mesh.pp, plan.mesh.dp), (2, 4));
+//! assert_eq!((plan.mesh.size("pp"), plan.mesh.size("dp")), (2, 4));
 //! # Ok(())
 //! # }
 //! ```

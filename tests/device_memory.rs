@@ -9,7 +9,7 @@
 mod backend;
 
 use brigade::core::plan::{Configuration, Footprint};
-use brigade::core::{Batch, Engine, EngineSettings, Groups, OptimizerFactory, Recompute, Zero};
+use brigade::core::{Batch, DATA, Engine, EngineSettings, Groups, OptimizerFactory, Recompute, Zero};
 use brigade::models::gpt::{Gelu, GptConfig, Targets};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -71,7 +71,7 @@ fn taken_and_planned(device: &Device, groups: &Groups) -> (f64, f64) {
     let optimizer = OptimizerFactory::new(adamw.clone(), adamw);
     let model = SHAPE.model(1, device).unwrap();
     let mut engine = Engine::new(model, 1, &optimizer, groups.clone(), settings()).unwrap();
-    let planned = planned(engine.chain().units().unwrap(), groups.dp.size());
+    let planned = planned(engine.chain().units().unwrap(), groups.over(&DATA).size());
     for _ in 0..2 {
         engine.step(vec![batch(), batch()], 1e-3).unwrap();
     }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use brigade::comm::{Timeouts, threads};
 use brigade::core::plan::balanced;
-use brigade::core::{Batch, Engine, EngineSettings, Groups, Mesh, OptimizerFactory, StepReport};
+use brigade::core::{Batch, Engine, EngineSettings, Groups, Mesh, OptimizerFactory, PP, StepReport};
 use brigade::models::gpt::{Gelu, GptConfig, Targets};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Int, Tensor, TensorData};
@@ -72,7 +72,7 @@ fn main() -> Outcome<()> {
     let split = &if options.stages.is_empty() { balanced(&costs, pp)? } else { options.stages.clone() };
     let stages = thread::scope(|scope| {
         let start = |world| {
-            scope.spawn(move || options.run(config, split, brigade_cpu::groups(&world, Mesh { pp, dp: 1 })?))
+            scope.spawn(move || options.run(config, split, brigade_cpu::groups(&world, Mesh::new(pp, [(PP, pp)])?)?))
         };
         let ranks: Vec<_> = threads(pp, Timeouts::default()).into_iter().map(start).collect();
         let end = |rank: thread::ScopedJoinHandle<'_, _>| {
@@ -118,7 +118,7 @@ impl Options {
             let target = Targets { tokens: tokens.clone(), mask: None };
             let batch = Batch { input: tokens.clone(), target, valid_targets: targets };
             let batches = vec![batch; self.micro_batches];
-            groups.world.barrier()?;
+            groups.world().barrier()?;
             let started = Instant::now();
             let report = engine.step(batches, 1e-3)?;
             steps.push(Step { seconds: started.elapsed(), report });

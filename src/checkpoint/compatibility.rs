@@ -10,13 +10,14 @@ use super::RunDescription;
 use crate::settings::resolve_auto;
 
 /// Settings that must not change when a run resumes: they decide what its state means and which data come next.
-const FIXED: [&str; 7] = [
+const FIXED: [&str; 8] = [
     "model.",
     "data.tokenizer",
     "data.validation_fraction",
     "data.layout",
     "train.seed",
     "train.global_batch_size",
+    "train.sync_every",
     "optimizer.name",
 ];
 

@@ -60,7 +60,7 @@ impl Session {
         interrupt: Interrupt,
     ) -> anyhow::Result<Self> {
         Ok(Self {
-            groups: device.groups(&group, plan.mesh, program.settings)?,
+            groups: device.groups(&group, plan.mesh.clone(), program.settings)?,
             group,
             device,
             settings: program.settings.clone(),
@@ -129,7 +129,7 @@ impl Session {
 
     /// The world's collectives over tensors.
     pub fn collectives(&self) -> Arc<dyn Collectives> {
-        self.groups.world.clone()
+        self.groups.world().clone()
     }
 
     /// This rank's groups along the axes of the mesh.

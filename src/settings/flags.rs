@@ -80,6 +80,9 @@ pub struct StandardFlags {
     /// Samples per step over all ranks.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub global_batch_size: Option<usize>,
+    /// Steps from one update to the next; in the others ranks only add up gradients.
+    #[arg(long, value_name = "K", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
+    pub sync_every: Option<usize>,
     /// Seed of the initial weights and of the order of data.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     pub seed: Option<u64>,
@@ -161,6 +164,7 @@ impl StandardFlags {
         lay(&self.steps, &mut settings.train.steps);
         lay(&self.micro_batch_size, &mut settings.train.micro_batch_size);
         lay(&self.global_batch_size, &mut settings.train.global_batch_size);
+        lay(&self.sync_every, &mut settings.train.sync_every);
         lay(&self.seed, &mut settings.train.seed);
         lay(&self.checkpoint_every, &mut settings.checkpoint.every);
         lay(&self.keep, &mut settings.checkpoint.keep);

@@ -86,7 +86,7 @@ pub struct Settings {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TrainSettings {
-    /// Optimizer steps.
+    /// Steps: passes over a global batch.
     pub steps: u64,
     /// Seed of the initial weights and of the order of data.
     pub seed: u64,
@@ -94,6 +94,9 @@ pub struct TrainSettings {
     pub micro_batch_size: usize,
     /// Sequences (or samples) per step over all ranks; ranks accumulate micro-batches to reach it.
     pub global_batch_size: usize,
+    /// Steps from one update to the next: in the others, ranks add up gradients without summing them over the ranks, as in
+    /// PyTorch's `no_sync`, and metrics, validation and checkpoints wait for the update.
+    pub sync_every: usize,
     /// Gradients are clipped to this global norm; 0 turns clipping off.
     pub gradient_clipping: f64,
     /// Steps between validations; 0 validates only at the end.
@@ -114,6 +117,7 @@ impl Default for TrainSettings {
             seed: 0,
             micro_batch_size: 4,
             global_batch_size: 8,
+            sync_every: 1,
             gradient_clipping: 1.0,
             validate_every: 0,
             validation_samples: 0,

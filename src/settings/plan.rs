@@ -1,8 +1,12 @@
 //! Settings checked against each other and against the number of ranks.
 
+use std::sync::Arc;
+
 use brigade_comm::{MAX_WORLD_SIZE, allowed_world_size};
 use brigade_core::plan::{Pipeline, PipelineScheduleKind, ScheduleError, split};
-use brigade_core::{EngineSettings, LrScheduler, LrSchedulerKind, Mesh, NonFinite, Precision, Zero};
+use brigade_core::{
+    DP, EngineSettings, LrScheduler, LrSchedulerKind, Mesh, NonFinite, PP, Precision, Synchronous, Zero,
+};
 
 use super::{OnNonFinite, ScheduleSettings, SettingError, Settings};
 
@@ -46,6 +50,7 @@ impl Settings {
             ("train.micro_batch_size (--micro-batch-size)", train.micro_batch_size as u64),
             ("train.global_batch_size (--global-batch-size)", train.global_batch_size as u64),
             ("mesh.pp (--pp)", mesh.pp as u64),
+            ("train.sync_every (--sync-every)", train.sync_every as u64),
         ];
         if let Some((option, given)) = positive.into_iter().find(|(_, value)| *value == 0) {
             return Err(SettingError::new(option, given, "it must be at least 1"));
@@ -54,6 +59,7 @@ impl Settings {
         let bounded = [
             ("train.micro_batch_size (--micro-batch-size)", train.micro_batch_size as u64, most),
             ("train.global_batch_size (--global-batch-size)", train.global_batch_size as u64, most),
+            ("train.sync_every (--sync-every)", train.sync_every as u64, most),
             ("mesh.dp (--dp)", mesh.dp as u64, most),
             ("mesh.pp (--pp)", mesh.pp as u64, MOST_STAGES),
             ("pipeline.chunks (--chunks)", self.pipeline.chunks as u64, MOST_STAGES),
@@ -79,10 +85,22 @@ impl Settings {
                 "it must be a number above 0",
             ));
         }
+        let every = train.sync_every as u64;
+        let between_updates = [
+            ("train.steps (--steps)", train.steps),
+            ("train.validate_every", train.validate_every),
+            ("checkpoint.every (--checkpoint-every)", self.checkpoint.every),
+        ];
+        if let Some((option, given)) = between_updates.into_iter().find(|(_, steps)| !steps.is_multiple_of(every)) {
+            let (below, above) = (given / every * every, given.div_ceil(every) * every);
+            let near = if below == 0 { above.to_string() } else { format!("{below} or {above}") };
+            let allowed = format!("it must be a multiple of train.sync_every = {every}; the nearest is {near}");
+            return Err(SettingError::new(option, given, allowed));
+        }
         self.check_backend()?;
         self.output.check()?;
         let dp = if mesh.dp == 0 { (world / mesh.pp).max(1) } else { mesh.dp };
-        let mesh = Mesh::new(world, mesh.pp, dp).map_err(|error| match error {
+        let mesh = Mesh::new(world, [(PP, mesh.pp), (DP, dp)]).map_err(|error| match error {
             brigade_core::Error::Setting { option, given, allowed } => {
                 SettingError::Value { option, given, allowed }
             }
@@ -102,7 +120,7 @@ impl Settings {
             ));
         }
         let accumulation = global / together;
-        let engine = self.engine(mesh.pp, accumulation)?;
+        let engine = self.engine(mesh.size(PP), accumulation)?;
         let finite = [
             ("optimizer.learning_rate", optimizer.learning_rate),
             ("optimizer.weight_decay", f64::from(optimizer.weight_decay)),
@@ -183,6 +201,7 @@ impl Settings {
             recompute: compute.recompute()?,
             precision: Precision { compute: compute.float(), reduce: compute.reduce_dtype },
             offload: zero.offload_optimizer.then(brigade_cpu::device),
+            strategy: Arc::new(Synchronous { every: train.sync_every }),
             ..EngineSettings::default()
         })
     }
@@ -194,7 +213,7 @@ impl RunPlan {
     /// # Errors
     /// If a part would be empty, or `pipeline.stages` does not fit the model.
     pub fn split(&self, costs: &[f64]) -> Result<Vec<usize>, SettingError> {
-        let (given, parts) = (&self.engine.split, self.mesh.pp * self.engine.chunks);
+        let (given, parts) = (&self.engine.split, self.mesh.size(PP) * self.engine.chunks);
         Ok(split(given, costs, parts)?)
     }
 }

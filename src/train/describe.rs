@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::sync::Arc;
 
 use brigade_core::plan::{Configuration, Footprint, ranges};
-use brigade_core::{Activation, Chain, EngineSettings, Float, Recompute};
+use brigade_core::{Activation, Chain, DP, EngineSettings, Float, PP, Recompute};
 use brigade_data::Sampler;
 
 use crate::dataset::Dataset;
@@ -37,7 +37,7 @@ impl Session {
     ) -> Vec<String> {
         let mut lines = Vec::new();
         let (plan, settings) = (&self.plan, &self.settings.train);
-        lines.push(format!("{}; mesh pp {} x dp {}", self.world, plan.mesh.pp, plan.mesh.dp));
+        lines.push(format!("{}; mesh pp {} x dp {}", self.world, plan.mesh.size(PP), plan.mesh.size(DP)));
         lines.push(format!(
             "{} parameters in {} blocks; {} samples, {:.2} epochs in {} steps",
             chain.parameters(),
@@ -49,12 +49,15 @@ impl Session {
         lines.push(format!(
             "global batch {} = dp {} x {} micro-batches of {}; learning rate {} ({})",
             settings.global_batch_size,
-            plan.mesh.dp,
+            plan.mesh.size(DP),
             plan.gradient_accumulation_steps,
             settings.micro_batch_size,
             plan.learning_rate,
             plan.learning_rate_reason
         ));
+        if settings.sync_every > 1 {
+            lines.push(format!("an update after every {} steps, whose gradients are added up", settings.sync_every));
+        }
         if plan.schedule.warmup_steps > settings.steps {
             lines.push(format!(
                 "note: the warm-up of {} steps is longer than the run of {} steps; the peak learning rate is never reached",
@@ -79,14 +82,14 @@ impl Session {
             units: chain.units()?,
             boundary_activations: self.boundary_activations.clone(),
             saved_activations: self.saved_activations.clone(),
-            pp: plan.mesh.pp,
-            dp: plan.mesh.dp,
+            pp: plan.mesh.size(PP),
+            dp: plan.mesh.size(DP),
             split: plan.split(&chain.costs())?,
             schedule: *schedule,
             chunks: *chunks,
             micro_batches: plan.gradient_accumulation_steps,
             zero_stage: zero.stage,
-            reshard: zero.reshard_policy(plan.mesh.pp),
+            reshard: zero.reshard_policy(plan.mesh.size(PP)),
             prefetch: zero.prefetch,
             reduce_each_micro_batch: zero.reduces_each_micro_batch(),
             recompute_every: match recompute {
@@ -104,7 +107,7 @@ impl Session {
     fn parallelism_lines<I: Activation, O: Activation>(&self, chain: &Chain<I, O>) -> Vec<String> {
         let plan = &self.plan;
         let mut lines = Vec::new();
-        if let (true, Ok(split)) = (plan.mesh.pp * plan.engine.chunks > 1, plan.split(&chain.costs())) {
+        if let (true, Ok(split)) = (plan.mesh.size(PP) * plan.engine.chunks > 1, plan.split(&chain.costs())) {
             let blocks = chain.parameters_by_block();
             let names = ranges(&split).into_iter().map(|range| match range.len() {
                 1 => blocks[range.start].0.clone(),
@@ -114,7 +117,7 @@ impl Session {
             lines.push(format!(
                 "pipeline {}: {} stages, blocks {split:?}: {}",
                 plan.engine.schedule,
-                plan.mesh.pp,
+                plan.mesh.size(PP),
                 names.join(" | ")
             ));
         }
@@ -126,7 +129,7 @@ impl Session {
                 "optimizer state, gradients and parameters",
             ];
             let what = what[usize::from(plan.engine.zero.stage.min(3))];
-            lines.push(format!("ZeRO-{}: {what} in {} shards", plan.engine.zero.stage, plan.mesh.dp));
+            lines.push(format!("ZeRO-{}: {what} in {} shards", plan.engine.zero.stage, plan.mesh.size(DP)));
         }
         lines
     }
@@ -137,7 +140,7 @@ impl Session {
         let mut text = format!("{}\n", config.trim_end());
         let _ = writeln!(text, "\n# world: {}", self.world);
         let _ =
-            writeln!(text, "# mesh: pp {} x dp {} = {} ranks", plan.mesh.pp, plan.mesh.dp, plan.mesh.world());
+            writeln!(text, "# mesh: pp {} x dp {} = {} ranks", plan.mesh.size(PP), plan.mesh.size(DP), plan.mesh.world());
         let _ = writeln!(
             text,
             "# gradient accumulation: {} micro-batches per rank and step",
@@ -171,17 +174,18 @@ impl Session {
 
 /// The condition for the weights to be the same to the bit on another number of data-parallel ranks; `None` if it is met.
 fn bit_equality_condition(plan: &RunPlan) -> Option<&'static str> {
-    let (dp, each) = (plan.mesh.dp, plan.engine.zero.reduces_each_micro_batch());
+    let (dp, each) = (plan.mesh.size(DP), plan.engine.zero.reduces_each_micro_batch());
+    let micro_batches = plan.gradient_accumulation_steps * plan.engine.strategy.period();
     match () {
         () if dp == 1 => None,
         () if plan.engine.precision.reduce != Float::F32 => {
             Some("sums between ranks are fp32 (compute.reduce_dtype = \"f32\")")
         }
-        () if each && !dp.is_power_of_two() && plan.gradient_accumulation_steps > 1 => {
+        () if each && !dp.is_power_of_two() && micro_batches > 1 => {
             Some("the number of data-parallel ranks is a power of two")
         }
-        () if !each && !plan.gradient_accumulation_steps.is_power_of_two() => {
-            Some("the number of micro-batches per rank is a power of two")
+        () if !each && !micro_batches.is_power_of_two() => {
+            Some("the number of micro-batches per rank and update is a power of two")
         }
         () => None,
     }

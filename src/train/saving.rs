@@ -1,6 +1,5 @@
 //! Saving checkpoints between steps, and rolling back to one.
 
-use std::collections::BTreeMap;
 use std::time::Instant;
 
 use brigade_checkpoint::TrainState;
@@ -21,14 +20,11 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
         let since = Instant::now();
         self.wait_for_save()?;
         let Session { plan, facts, .. } = self.session;
-        let mesh = [
-            ("pp", plan.mesh.pp as u64),
-            ("dp", plan.mesh.dp as u64),
-            ("zero", u64::from(plan.engine.zero.stage)),
-        ];
+        let axes = plan.mesh.axes().iter().map(|axis| (axis.name, axis.size as u64));
+        let mesh = axes.chain([("zero", u64::from(plan.engine.zero.stage))]);
         let state = TrainState {
             position: self.progress.position,
-            mesh: BTreeMap::from(mesh.map(|(name, value)| (name.to_owned(), value))),
+            mesh: mesh.map(|(name, value)| (name.to_owned(), value)).collect(),
             settings: self.description.clone(),
             facts: facts.clone(),
             counters: self.progress.counters(),

@@ -224,8 +224,8 @@ mod tests {
                 .zip(own)
                 .map(|(group, device)| {
                     scope.spawn(move || {
-                        let mesh = Mesh::new(group.size(), 1, group.size()).unwrap();
-                        let world: Arc<dyn Collectives> = brigade_cpu::groups(&group, mesh).unwrap().world;
+                        let mesh = Mesh::data_parallel(group.size());
+                        let world = brigade_cpu::groups(&group, mesh).unwrap().world().clone();
                         let status = StepStatus { saving: SaveProgress::Idle, preempted: false };
                         let second = Duration::from_secs(1);
                         let report = report();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use brigade_core::{Activation, Engine, Evaluation, StepReport};
+use brigade_core::{Activation, Batch, DATA, Engine, Evaluation, StepReport};
 use brigade_data::{Prefetcher, Sampler};
 use brigade_report::{CheckpointRecord, DeviceMemory, Reporter};
 
@@ -49,9 +49,15 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
         while self.progress.step < self.session.settings.train.steps {
             self.session.check_interrupt()?;
             let started = Instant::now();
-            self.send_heartbeat("waiting for data");
-            let (items, data_wait) = reader.next().context("reading data")?;
-            self.send_heartbeat("training");
+            let (mut items, mut data_wait) = self.read(&mut reader)?;
+            while !self.engine.synchronizes() {
+                let batches = self.batches(items);
+                self.engine.accumulate(batches)?;
+                self.progress.position += 1;
+                self.progress.step += 1;
+                let (next, waited) = self.read(&mut reader)?;
+                (items, data_wait) = (next, data_wait + waited);
+            }
             let (report, learning_rate) = self.step(items)?;
             let stats = self.gather(&report, data_wait, started.elapsed())?;
             // All ranks have computed a step.
@@ -88,9 +94,21 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
         self.session.heartbeat.send(&format!("step {}: {what}", self.progress.step + 1));
     }
 
-    fn step(&mut self, items: Vec<Vec<D::Item>>) -> anyhow::Result<(StepReport, f64)> {
+    /// This rank's samples of the next step, and how long it waited for them.
+    fn read(&self, reader: &mut Reader<D>) -> anyhow::Result<(Vec<Vec<D::Item>>, Duration)> {
+        self.send_heartbeat("waiting for data");
+        let read = reader.next().context("reading data")?;
+        self.send_heartbeat("training");
+        Ok(read)
+    }
+
+    fn batches(&self, items: Vec<Vec<D::Item>>) -> Vec<Batch<D::Input, D::Target>> {
         let device = self.session.device();
-        let batches = items.into_iter().map(|items| self.training.train.batch(items, &device)).collect();
+        items.into_iter().map(|items| self.training.train.batch(items, &device)).collect()
+    }
+
+    fn step(&mut self, items: Vec<Vec<D::Item>>) -> anyhow::Result<(StepReport, f64)> {
+        let batches = self.batches(items);
         let plan = &self.session.plan;
         let learning_rate = plan.learning_rate * plan.schedule.factor(self.progress.step);
         Ok((self.engine.step(batches, learning_rate)?, learning_rate))
@@ -130,19 +148,20 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
     fn read_from(&self, position: u64) -> anyhow::Result<Reader<D>> {
         let plan = &self.session.plan;
         let (zero, count) = (plan.engine.zero, plan.gradient_accumulation_steps);
-        let (dp_rank, dp) = (plan.mesh.dp_rank(self.session.rank()), plan.mesh.dp);
-        let numbers: Vec<usize> =
-            (0..count).map(|k| zero.micro_batch_number(dp_rank, dp, k, count)).collect();
+        let (mesh, rank) = (plan.mesh.clone(), self.session.rank());
+        let (every, in_a_step) = (self.session.settings.train.sync_every, count * mesh.size_over(&DATA));
         let (data, sampler): (Arc<D>, _) = (self.training.train.clone(), self.sampler.clone());
         let read = move |position: u64| -> anyhow::Result<Vec<Vec<D::Item>>> {
-            let samples = |number: &usize| {
-                sampler
-                    .global_micro_batch(position, *number)?
-                    .into_iter()
-                    .map(|index| data.get(index))
-                    .collect()
+            // The micro-batches between two updates are numbered together.
+            let steps = (position % every as u64) as usize;
+            let first = position - steps as u64;
+            let samples = |k: usize| {
+                let number = zero.micro_batch_number(&mesh, rank, steps * count + k, every * count);
+                let position = first + (number / in_a_step) as u64;
+                let samples = sampler.global_micro_batch(position, number % in_a_step)?;
+                samples.into_iter().map(|index| data.get(index)).collect()
             };
-            numbers.iter().map(samples).collect()
+            (0..count).map(samples).collect()
         };
         Ok(Prefetcher::new(position, READ_AHEAD, 1, read)?)
     }

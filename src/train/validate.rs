@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use brigade_core::{Activation, Engine, Evaluation};
+use brigade_core::{Activation, DATA, Engine, Evaluation};
 use brigade_data::ValidationSampler;
 
 use crate::dataset::Dataset;
@@ -25,7 +25,7 @@ impl Session {
             0 => data.len(),
             most => most.min(data.len()),
         };
-        let (dp_rank, dp) = (self.plan.mesh.dp_rank(self.rank()), self.plan.mesh.dp);
+        let (dp_rank, dp) = (self.plan.mesh.position(self.rank(), &DATA), self.plan.mesh.size_over(&DATA));
         let sampler = ValidationSampler::new(samples, settings.micro_batch_size, dp)?;
         let device = self.device();
         let micro_batches: Vec<_> = sampler.for_rank(dp_rank)?.flatten().collect();

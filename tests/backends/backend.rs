@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use brigade::comm::{Group, Timeouts, threads};
-use brigade::core::{Float, Groups, Mesh};
+use brigade::core::{DP, Float, Groups, Mesh, PP};
 use burn::tensor::Device;
 
 /// Kernels are compiled when they are first used, all ranks' on one thread.
@@ -127,7 +127,7 @@ impl Backend {
             let run = &run;
             let start = |world: Group| {
                 scope.spawn(move || {
-                    let (device, groups) = (self.open)(&world, Mesh { pp, dp });
+                    let (device, groups) = (self.open)(&world, Mesh::new(pp * dp, [(PP, pp), (DP, dp)]).unwrap());
                     run(device, groups)
                 })
             };

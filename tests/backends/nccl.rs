@@ -16,11 +16,11 @@ fn gpus() -> Option<usize> {
 fn with_nccl(group: &Group, synchronous: bool, check: Check) {
     let gpu = RankGpu::open(group.rank(), group.size(), false).unwrap();
     let options = NcclOptions { synchronous, even_alone: true };
-    let mesh = Mesh { pp: 1, dp: group.size() };
+    let mesh = Mesh::data_parallel(group.size());
     let groups = brigade_cuda::groups(group, mesh, &gpu, options).unwrap();
     let suite = Suite::new(gpu.device()).requiring(&Suite::FLOATS);
     let suite = Suite { sums: Sums::Within(4.0), finds_mismatches: false, ..suite };
-    check(&suite, &*groups.world);
+    check(&suite, &**groups.world());
 }
 
 mod by_events {
@@ -54,8 +54,8 @@ mod through_the_host {
         }
         on_ranks(3, |group| {
             let gpu = RankGpu::open(group.rank(), group.size(), true).unwrap();
-            let groups = brigade_cuda::host_groups(&group, Mesh { pp: 1, dp: 3 }).unwrap();
-            check(&Suite::new(gpu.device()).requiring(&Suite::FLOATS), &*groups.world);
+            let groups = brigade_cuda::host_groups(&group, Mesh::data_parallel(3)).unwrap();
+            check(&Suite::new(gpu.device()).requiring(&Suite::FLOATS), &**groups.world());
         });
     }
 

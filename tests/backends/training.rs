@@ -1,6 +1,6 @@
 //! A GPT that learns on a backend, and how its losses follow the CPU's.
 
-use brigade::core::{Batch, Engine, EngineSettings, Float, Groups, OptimizerFactory, Zero};
+use brigade::core::{Batch, DATA, Engine, EngineSettings, Float, Groups, OptimizerFactory, Zero};
 use brigade::models::gpt::{Gelu, GptConfig, Targets};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -48,7 +48,7 @@ fn losses(device: &Device, groups: &Groups) -> Vec<f64> {
         let target = Targets { tokens: tokens(1), mask: None };
         Batch { input: tokens(0), target, valid_targets: SEQUENCES * SEQUENCE }
     };
-    let rank = groups.dp.rank();
+    let rank = groups.over(&DATA).rank();
     let step = |step: usize| {
         let batches = (0..2).map(|k| micro_batch(step, 2 * k + rank)).collect();
         let rate = 3e-3 * ((step + 1) as f64 / 5.0).min(1.0);

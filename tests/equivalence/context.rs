@@ -2,7 +2,7 @@
 
 use brigade::core::plan::PipelineScheduleKind;
 use brigade::core::{
-    Batch, Block, Chain, Engine, EngineSettings, ForwardContext, Groups, NamedTensor, OptimizerFactory,
+    DATA,     Batch, Block, Chain, Engine, EngineSettings, ForwardContext, Groups, NamedTensor, OptimizerFactory,
     Recompute, Zero,
 };
 use burn::module::Module;
@@ -60,11 +60,12 @@ fn train(groups: Groups, settings: EngineSettings, seed: u64) -> (Vec<u64>, Vec<
     let optimizer = OptimizerFactory::new(adamw.clone(), adamw);
     let zero = settings.zero;
     let mut engine = Engine::new(model, seed, &optimizer, groups.clone(), settings).unwrap();
-    let (rank, ranks) = (groups.dp.rank(), groups.dp.size());
+    let data = groups.over(&DATA);
+    let (rank, ranks) = (data.rank(), data.size());
     let count = 4 / ranks;
     let mut losses = Vec::new();
     for step in 0..2 {
-        let numbers = (0..count).map(|k| zero.micro_batch_number(rank, ranks, k, count));
+        let numbers = (0..count).map(|k| zero.micro_batch_number(groups.mesh(), groups.world().rank(), k, count));
         let report = engine.step(numbers.map(|number| batch(4 * step + number)).collect(), 1e-2).unwrap();
         losses.push(report.loss.to_bits());
     }

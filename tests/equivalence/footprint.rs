@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use brigade::core::plan::{Configuration, Footprint, PipelineScheduleKind, StageFootprint, balanced};
 use brigade::core::{
-    Batch, Block, Chain, Engine, EngineSettings, Float, Groups, Memory, OptimizerFactory, Precision,
+    DATA, PP,     Batch, Block, Chain, Engine, EngineSettings, Float, Groups, Memory, OptimizerFactory, Precision,
     Recompute, ReduceEvery, ReshardAfterForward, StepReport, Zero,
 };
 use brigade::models::gpt::{Gelu, GptConfig};
@@ -93,7 +93,7 @@ fn is_as_planned(row: &Row) {
     let ranks = on_threads(row.pp, row.dp, |groups| {
         let mut engine = row.engine(groups.clone()).unwrap();
         let reports = (0..STEPS).map(|step| engine.step(row.batches(step, &groups), 1e-2).unwrap());
-        (groups.pp.rank(), groups.dp.rank(), reports.collect::<Vec<_>>())
+        (groups.over(&[PP]).rank(), groups.over(&DATA).rank(), reports.collect::<Vec<_>>())
     });
     let mut states = vec![0; row.pp];
     for (stage, replica, reports) in &ranks {

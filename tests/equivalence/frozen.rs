@@ -1,7 +1,7 @@
 //! Parameters that are not trained, by themselves and shared, on any mesh.
 
 use brigade::core::{
-    Batch, Block, Chain, Engine, EngineSettings, Groups, Model, NamedTensor, OptimizerFactory, Precision,
+    DATA,     Batch, Block, Chain, Engine, EngineSettings, Groups, Model, NamedTensor, OptimizerFactory, Precision,
     Zero,
 };
 use burn::module::Module;
@@ -59,9 +59,8 @@ fn engine(groups: Groups, stage: u8, precision: Precision) -> (Layers, Zero) {
 }
 
 fn step(engine: &mut Layers, zero: Zero, groups: &Groups, step: usize) {
-    let (rank, ranks) = (groups.dp.rank(), groups.dp.size());
-    let count = 4 / ranks;
-    let numbers = (0..count).map(|k| zero.micro_batch_number(rank, ranks, k, count));
+    let count = 4 / groups.over(&DATA).size();
+    let numbers = (0..count).map(|k| zero.micro_batch_number(groups.mesh(), groups.world().rank(), k, count));
     engine.step(numbers.map(|number| batch(4 * step + number)).collect(), 1e-2).unwrap();
 }
 

@@ -180,7 +180,7 @@ type Step = (Result<StepReport, Error>, Vec<NamedTensor>, Vec<NamedTensor>);
 fn poisoned(pp: usize, on_nonfinite: NonFinite) -> Vec<Step> {
     on_threads(pp, 2, |groups| {
         let row = Row { pp, dp: 2, micro_batches: 2, masked: true, on_nonfinite, ..Row::default() };
-        let rank = groups.world.rank();
+        let rank = groups.world().rank();
         let mut engine = row.engine(groups.clone()).unwrap();
         let before = engine.tensors(0).unwrap();
         let mut batches = row.batches(0, &groups);

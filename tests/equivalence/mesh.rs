@@ -3,17 +3,21 @@
 use std::thread;
 
 use brigade::comm::{Timeouts, threads};
-use brigade::core::{Groups, Mesh, NamedTensor};
+use brigade::core::{DP, Groups, Mesh, NamedTensor, PP, REPLICATE};
 
 use crate::row::{Outcome, Row, STEPS};
 
 pub fn on_threads<R: Send>(pp: usize, dp: usize, run: impl Fn(Groups) -> R + Sync) -> Vec<R> {
-    let worlds = threads(pp * dp, Timeouts::default());
+    on_mesh(&Mesh::new(pp * dp, [(PP, pp), (DP, dp)]).unwrap(), run)
+}
+
+pub fn on_mesh<R: Send>(mesh: &Mesh, run: impl Fn(Groups) -> R + Sync) -> Vec<R> {
+    let worlds = threads(mesh.world(), Timeouts::default());
     thread::scope(|scope| {
         let run = &run;
         let start = |world| {
             scope.spawn(move || {
-                let groups = brigade_cpu::groups(&world, Mesh { pp, dp }).unwrap();
+                let groups = brigade_cpu::groups(&world, mesh.clone()).unwrap();
                 run(groups)
             })
         };
@@ -36,7 +40,9 @@ pub fn same_bits(a: &[NamedTensor], b: &[NamedTensor], what: &str) {
 pub fn equals_one_process(row: &Row) -> Vec<Outcome> {
     let reference = row.reference().run(Groups::alone());
     assert!(reference.reports[STEPS as usize - 1].loss < reference.reports[0].loss * 1.5, "it trains");
-    let outcomes = on_threads(row.pp, row.dp, |groups| row.run(groups));
+    let ranks = row.pp * row.replicate * row.dp;
+    let mesh = Mesh::new(ranks, [(PP, row.pp), (REPLICATE, row.replicate), (DP, row.dp)]).unwrap();
+    let outcomes = on_mesh(&mesh, |groups| row.run(groups));
     for (rank, outcome) in outcomes.iter().enumerate() {
         let what = |part: &str| format!("{part} on rank {rank} of {row:?}");
         for (a, b) in outcome.reports.iter().zip(&reference.reports) {

@@ -1,9 +1,11 @@
 //! A row: a small GPT, its data, and how it is trained.
 
+use std::sync::Arc;
+
 use brigade::core::plan::PipelineScheduleKind;
 use brigade::core::{
-    Batch, Engine, EngineSettings, Evaluation, Float, Groups, NamedTensor, NonFinite, OptimizerFactory,
-    Precision, Recompute, StepReport, Zero,
+    Batch, DATA, Engine, EngineSettings, Evaluation, Float, Groups, NamedTensor, NonFinite, OptimizerFactory,
+    Precision, Recompute, StepReport, Synchronous, Zero,
 };
 use brigade::models::gpt::{Gelu, GptConfig, Targets};
 use burn::optim::{AdamWConfig, LionConfig, SgdConfig, momentum::MomentumConfig};
@@ -27,6 +29,8 @@ pub struct Row {
     pub device: Device,
     pub pp: usize,
     pub dp: usize,
+    /// Replicas of the `dp` ranks.
+    pub replicate: usize,
     /// On each data-parallel rank.
     pub micro_batches: usize,
     pub layers: usize,
@@ -44,6 +48,7 @@ pub struct Row {
     pub precision: Precision,
     pub offload: bool,
     pub sum_group: usize,
+    pub sync_every: usize,
     pub steps: u64,
 }
 
@@ -53,6 +58,7 @@ impl Default for Row {
             device: brigade_cpu::device(),
             pp: 1,
             dp: 1,
+            replicate: 1,
             micro_batches: 4,
             layers: 3,
             tied: false,
@@ -69,6 +75,7 @@ impl Default for Row {
             precision: Precision::default(),
             offload: false,
             sum_group: 1,
+            sync_every: 1,
             steps: STEPS,
         }
     }
@@ -90,7 +97,8 @@ impl Row {
         Self {
             pp: 1,
             dp: 1,
-            micro_batches: self.micro_batches * self.dp,
+            replicate: 1,
+            micro_batches: self.micro_batches * self.dp * self.replicate,
             zero: Zero::default(),
             schedule: PipelineScheduleKind::OneFOneB,
             chunks: 1,
@@ -144,6 +152,7 @@ impl Row {
             precision: self.precision,
             offload: self.offload.then(brigade_cpu::device),
             sum_group: self.sum_group,
+            strategy: Arc::new(Synchronous { every: self.sync_every }),
         };
         let model = config.model(5, &self.device).unwrap().metric("target_logit", target_logits);
         Engine::new(model, 5, &self.optimizer(), groups, settings)
@@ -173,19 +182,31 @@ impl Row {
     }
 
     pub fn batches(&self, step: u64, groups: &Groups) -> Vec<TokenBatch> {
-        let (rank, ranks, count) = (groups.dp.rank(), groups.dp.size(), self.micro_batches);
-        let numbers = (0..count).map(|k| self.zero.micro_batch_number(rank, ranks, k, count));
-        numbers.map(|number| self.batch(step, number)).collect()
+        let (every, count) = (self.sync_every as u64, self.micro_batches);
+        let (update, before) = (step / every, (step % every) as usize * count);
+        let (mesh, rank, all) = (groups.mesh(), groups.world().rank(), self.sync_every * count);
+        let numbers = (0..count).map(|k| self.zero.micro_batch_number(mesh, rank, before + k, all));
+        numbers.map(|number| self.batch(update, number)).collect()
     }
 
     pub fn run(&self, groups: Groups) -> Outcome {
-        let (rank, ranks) = (groups.world.rank(), groups.world.size());
+        let (rank, ranks) = (groups.world().rank(), groups.world().size());
         let mut engine = self.engine(groups.clone()).unwrap();
-        let (_, gradients) = engine.gradients(&self.batches(0, &groups), 0).unwrap();
-        let reports =
-            (0..self.steps).map(|step| engine.step(self.batches(step, &groups), RATE).unwrap()).collect();
-        let own: Vec<_> =
-            (0..VALIDATION).filter(|index| index % groups.dp.size() == groups.dp.rank()).collect();
+        let gradients = match self.sync_every {
+            1 => engine.gradients(&self.batches(0, &groups), 0).unwrap().1,
+            _ => Vec::new(),
+        };
+        let reports = (0..self.steps).filter_map(|step| {
+            let batches = self.batches(step, &groups);
+            if engine.synchronizes() {
+                return Some(engine.step(batches, RATE).unwrap());
+            }
+            engine.accumulate(batches).unwrap();
+            None
+        });
+        let reports = reports.collect();
+        let data = groups.over(&DATA);
+        let own: Vec<_> = (0..VALIDATION).filter(|index| index % data.size() == data.rank()).collect();
         let validation = engine.evaluate(own.len(), |k| Ok(self.batch(99, own[k]))).unwrap();
         let mut weights = Vec::new();
         for root in 0..ranks {

@@ -35,8 +35,8 @@ pub use brigade_plan as plan;
 pub use brigade_plan::CHUNK;
 pub use brigade_random::keyed_seed;
 pub use dist::{
-    CollectiveKind, Collectives, Groups, Mesh, Message, Pending, PendingTensor, PendingValues,
-    ReshardedBuffer, SingleRankGroup, Traffic, UnshardedBuffer,
+    Axis, CollectiveKind, Collectives, DATA, DP, Groups, Mesh, Message, PP, Pending, PendingTensor,
+    PendingValues, REPLICATE, ReshardedBuffer, SingleRankGroup, Traffic, UnshardedBuffer,
 };
 pub use error::{BoxError, Error, NonFiniteLocation, Result};
 pub use metrics::{Bytes, Clock, Memory, WAITS};
@@ -49,4 +49,7 @@ pub use optim::{
 };
 pub use sharding::{FlatLayout, FlatParam, ReduceEvery, ReshardAfterForward, Zero};
 pub use state::{Snapshot, StateReader};
-pub use step::{Batch, Engine, EngineSettings, Evaluation, NonFinite, PairwiseSum, Recompute, StepReport};
+pub use step::{
+    Batch, DataParallel, Engine, EngineSettings, Evaluation, NonFinite, PairwiseSum, Recompute, ReducedUnit,
+    Reduction, StepReport, Strategy, Synchronous, Update,
+};

@@ -2,46 +2,13 @@
 
 use std::sync::Arc;
 
-use brigade_comm::{Group, ProcessGroup};
-use brigade_core::{Collectives, Groups, Mesh, SingleRankGroup};
+use brigade_comm::ProcessGroup;
+use brigade_core::{Collectives, Groups, Mesh};
 
 use crate::{HostCollectives, Placement};
 
-/// A rank's groups along the axes of a mesh; none along an axis of one rank, and the world's where an axis holds all.
-pub struct Axes<G = Group> {
-    /// The ranks of this rank's stage.
-    pub dp: Option<G>,
-    /// The ranks of this rank's pipeline.
-    pub pp: Option<G>,
-}
-
-/// Splits the group of all ranks along the axes of a mesh; all ranks call it together. A process that is alone, and only
-/// describes a larger mesh, has no groups.
-///
-/// # Errors
-/// If a group cannot be connected, or a rank failed.
-pub fn axes(world: &Group, mesh: Mesh) -> brigade_comm::Result<Axes> {
-    let split = |name: &str, color, key| world.split(name, color, key);
-    split_axes(world, (world.rank(), world.size()), mesh, split)
-}
-
-fn split_axes<G: Clone>(
-    world: &G,
-    (rank, size): (usize, usize),
-    mesh: Mesh,
-    split: impl Fn(&str, u32, u32) -> brigade_comm::Result<G>,
-) -> brigade_comm::Result<Axes<G>> {
-    let axis = |name: &str, length: usize, color: usize, key: usize| match length {
-        _ if length == 1 || size == 1 => Ok(None),
-        _ if length == size => Ok(Some(world.clone())),
-        _ => split(&format!("{name} {color}"), color as u32, key as u32).map(Some),
-    };
-    let (stage, replica) = (mesh.pp_rank(rank), mesh.dp_rank(rank));
-    Ok(Axes { dp: axis("stage", mesh.dp, stage, replica)?, pp: axis("pipeline", mesh.pp, replica, stage)? })
-}
-
-/// This rank's collectives along the axes of a mesh over all ranks of `world`, which all call it together, for tensors
-/// that are where `placement` says. Any engine will do.
+/// This rank's collectives along all axes of a mesh over the ranks of `world`, which all call it together, for tensors
+/// that are where `placement` says. Any engine will do. A process that is alone, and only describes a larger mesh, has none.
 ///
 /// # Errors
 /// If a group cannot be connected, or a rank failed.
@@ -51,15 +18,38 @@ pub fn groups<G: ProcessGroup + Clone + 'static>(
     placement: Placement,
 ) -> brigade_comm::Result<Groups> {
     let world: Arc<dyn ProcessGroup> = Arc::new(world.clone());
-    let split = |name: &str, color, key| world.split(name, color, key);
-    let Axes { dp, pp } = split_axes(&world, (world.rank(), world.size()), mesh, split)?;
     let all: Arc<dyn Collectives> = Arc::new(HostCollectives::new(world.clone(), placement));
-    let axis = |group: Option<Arc<dyn ProcessGroup>>| -> Arc<dyn Collectives> {
-        match group {
-            None => Arc::new(SingleRankGroup),
-            Some(group) if group.size() == world.size() => all.clone(),
-            Some(group) => Arc::new(HostCollectives::new(group, placement)),
-        }
-    };
-    Ok(Groups { dp: axis(dp), pp: axis(pp), world: all })
+    if world.size() == 1 {
+        return Ok(Groups::data_parallel(all));
+    }
+    let rank = world.rank();
+    Groups::new(mesh.clone(), all, |axes| {
+        let SubgroupArgs { name, color, key } = subgroup(&mesh, rank, axes);
+        let group = world.split(&name, color, key)?;
+        Ok(Arc::new(HostCollectives::new(group, placement)) as Arc<dyn Collectives>)
+    })
+}
+
+/// What a rank gives to the split of the world that makes its group along some axes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SubgroupArgs {
+    /// The group's name, for messages: its axes, and where it stands along the others.
+    pub name: String,
+    /// The number of the group among those along the same axes.
+    pub color: u32,
+    /// The rank's number in the group.
+    pub key: u32,
+}
+
+/// The arguments of the split that makes a rank's group along some axes of a mesh.
+pub fn subgroup(mesh: &Mesh, rank: usize, axes: &[&'static str]) -> SubgroupArgs {
+    let others = mesh.complement(axes);
+    let place = others.iter().filter(|axis| mesh.size(axis) > 1);
+    let place: Vec<String> =
+        place.map(|axis| format!("{axis} {}", mesh.coordinate(rank, axis))).collect();
+    SubgroupArgs {
+        name: format!("{} of {}", axes.join(" x "), place.join(", ")),
+        color: mesh.position(rank, &others) as u32,
+        key: mesh.position(rank, axes) as u32,
+    }
 }

@@ -17,5 +17,5 @@ mod resident_buffer;
 
 pub use collectives::HostCollectives;
 pub use copies::DeviceCopies;
-pub use groups::{Axes, axes, groups};
+pub use groups::{SubgroupArgs, groups, subgroup};
 pub use placement::Placement;

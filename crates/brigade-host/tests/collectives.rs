@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use brigade_comm::ProcessGroup;
 use brigade_conformance::{Check, Suite, on_ranks, on_ranks_in_memory};
-use brigade_core::{Collectives, Mesh};
+use brigade_core::{Collectives, DP, Mesh, PP};
 use brigade_host::{HostCollectives, Placement, groups};
 use burn::tensor::{Device, FloatDType, Tensor};
 
@@ -136,14 +136,14 @@ fn engines_give_equal_bits() {
 fn any_engine_has_the_groups_of_a_mesh() {
     on_ranks_in_memory(4, |world| {
         let rank = world.rank();
-        let groups = groups(&world, Mesh { pp: 2, dp: 2 }, Placement::Host).unwrap();
+        let groups = groups(&world, Mesh::new(4, [(PP, 2), (DP, 2)]).unwrap(), Placement::Host).unwrap();
         let members = |group: &dyn Collectives| {
             let found = group.all_gather_scalars(vec![rank as f64]).wait().unwrap();
             found.into_iter().map(|values| values[0] as usize).collect::<Vec<_>>()
         };
         let (stage, replica) = (rank / 2, rank % 2);
-        assert_eq!(members(&*groups.dp), [2 * stage, 2 * stage + 1]);
-        assert_eq!(members(&*groups.pp), [replica, 2 + replica]);
-        assert_eq!(members(&*groups.world), [0, 1, 2, 3]);
+        assert_eq!(members(&*groups.over(&[DP])), [2 * stage, 2 * stage + 1]);
+        assert_eq!(members(&*groups.over(&[PP])), [replica, 2 + replica]);
+        assert_eq!(members(&**groups.world()), [0, 1, 2, 3]);
     });
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use brigade_comm::{Timeouts, threads};
-use brigade_core::{Batch, Engine, EngineSettings, Groups, Mesh, NamedTensor, OptimizerFactory, Zero};
+use brigade_core::{Batch, Engine, DATA, DP, EngineSettings, Groups, Mesh, PP, NamedTensor, OptimizerFactory, Zero};
 use brigade_models::gpt::{Gelu, GptConfig, Targets, names};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -174,14 +174,14 @@ fn a_composed_mesh_follows_pytorch() {
             let reference = &reference;
             scope.spawn(move || {
                 let device = Device::default();
-                let groups = brigade_cpu::groups(&world, Mesh { pp: 2, dp: 2 }).unwrap();
+                let groups = brigade_cpu::groups(&world, Mesh::new(4, [(PP, 2), (DP, 2)]).unwrap()).unwrap();
                 let zero = Zero { stage: 3, ..Zero::default() };
                 let settings = EngineSettings { zero, ..EngineSettings::default() };
                 let mut engine = reference.engine_of(&device, groups.clone(), settings);
                 let steps = reference.numbers("losses").into_iter().zip(reference.numbers("gradient_norms"));
                 for (step, (loss, norm)) in steps.enumerate() {
                     let batches = reference.batches(step, 1, &device).into_iter().enumerate();
-                    let own = batches.filter(|(number, _)| number % 2 == groups.dp.rank());
+                    let own = batches.filter(|(number, _)| number % 2 == groups.over(&DATA).rank());
                     let report = engine.step(own.map(|(_, batch)| batch).collect(), 1e-2).unwrap();
                     close(report.loss, loss, 1e-4, "loss");
                     close(report.grad_norm, norm, 1e-4, "gradient norm");

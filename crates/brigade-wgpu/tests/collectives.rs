@@ -12,8 +12,8 @@ use brigade_wgpu::groups;
 fn three(check: Check) {
     let Some(device) = device_or_skip() else { return };
     on_ranks(3, |group| {
-        let groups = groups(&group, Mesh { pp: 1, dp: 3 }).unwrap();
-        check(&Suite::new(device.clone()), &*groups.world);
+        let groups = groups(&group, Mesh::data_parallel(3)).unwrap();
+        check(&Suite::new(device.clone()), &**groups.world());
     });
 }
 

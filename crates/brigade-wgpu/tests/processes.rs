@@ -51,7 +51,7 @@ fn child() {
     })
     .unwrap();
     let (device, _) = brigade_wgpu::device(rank).unwrap();
-    let groups = brigade_wgpu::groups(world.group(), Mesh { pp: 1, dp: RANKS }).unwrap();
+    let groups = brigade_wgpu::groups(world.group(), Mesh::data_parallel(RANKS)).unwrap();
     let suite = Suite::new(device);
     for check in [
         all_reduce_sums_any_length,
@@ -60,7 +60,7 @@ fn child() {
         messages_go_around_a_ring,
         work_and_collectives_take_turns,
     ] {
-        check(&suite, &*groups.world);
+        check(&suite, &**groups.world());
     }
     drop(groups);
     world.shutdown().unwrap();

@@ -6,24 +6,47 @@ use crate::dist::collectives::{Collectives, Traffic};
 use crate::dist::mesh::Mesh;
 use crate::dist::single_rank::SingleRankGroup;
 
-/// This rank's groups: all ranks, those of its stage (`dp`), and those of its pipeline (`pp`).
+/// A set of a mesh's axes, in the mesh's order.
+type Axes = Vec<&'static str>;
+
+/// This rank's groups: all ranks, and those along every set of the mesh's axes.
 ///
-/// Its number in `dp` is its data-parallel coordinate, its number in `pp` its stage. A group of one rank is [`SingleRankGroup`],
-/// and an axis that holds all ranks is the world itself.
+/// A rank's number in a group is its [position](Mesh::position) along the group's axes. A group of one rank is
+/// [`SingleRankGroup`], and axes that hold all ranks have the world's group itself.
 #[derive(Clone)]
 pub struct Groups {
-    /// All ranks.
-    pub world: Arc<dyn Collectives>,
-    /// The ranks that hold the same blocks and run other micro-batches.
-    pub dp: Arc<dyn Collectives>,
-    /// The ranks that hold the other blocks for the same micro-batches.
-    pub pp: Arc<dyn Collectives>,
+    mesh: Mesh,
+    world: Arc<dyn Collectives>,
+    /// Along axes of one rank.
+    single: Arc<dyn Collectives>,
+    /// Those of [`Mesh::subsets`].
+    subgroups: Vec<(Axes, Arc<dyn Collectives>)>,
 }
 
 impl Groups {
-    /// The groups of a mesh without a pipeline.
+    /// The groups of a mesh, of which `subgroup` makes those of each of its [subsets](Mesh::subsets).
+    ///
+    /// # Errors
+    /// Those of `subgroup`.
+    pub fn new<E>(
+        mesh: Mesh,
+        world: Arc<dyn Collectives>,
+        mut subgroup: impl FnMut(&[&'static str]) -> Result<Arc<dyn Collectives>, E>,
+    ) -> Result<Self, E> {
+        let made = mesh.subsets().into_iter().map(|axes| subgroup(&axes).map(|group| (axes, group)));
+        let subgroups = made.collect::<Result<_, E>>()?;
+        Ok(Self { mesh, world, single: Arc::new(SingleRankGroup), subgroups })
+    }
+
+    /// The groups of a mesh of the one axis [`DP`](crate::DP).
     pub fn data_parallel(world: Arc<dyn Collectives>) -> Self {
-        Self { dp: world.clone(), world, pp: Arc::new(SingleRankGroup) }
+        let single = Arc::new(SingleRankGroup);
+        Self { mesh: Mesh::data_parallel(world.size()), world, single, subgroups: Vec::new() }
+    }
+
+    /// The groups of a process that is alone, all of which are `world`: to measure what its collectives cost by themselves.
+    pub fn alone_through(world: Arc<dyn Collectives>) -> Self {
+        Self { single: world.clone(), ..Self::data_parallel(world) }
     }
 
     /// The groups of a process that is alone.
@@ -31,22 +54,44 @@ impl Groups {
         Self::data_parallel(Arc::new(SingleRankGroup))
     }
 
-    /// The mesh that the groups make.
-    pub fn mesh(&self) -> Mesh {
-        Mesh { pp: self.pp.size(), dp: self.dp.size() }
+    /// The mesh that the ranks make.
+    pub fn mesh(&self) -> &Mesh {
+        &self.mesh
+    }
+
+    /// All ranks.
+    pub fn world(&self) -> &Arc<dyn Collectives> {
+        &self.world
+    }
+
+    /// This rank's group along any axes: the ranks that differ from it along these alone.
+    pub fn over(&self, axes: &[&str]) -> Arc<dyn Collectives> {
+        let long = |name: &str| axes.contains(&name) && self.mesh.size(name) > 1;
+        let wanted: Axes = self.mesh.axes().iter().map(|axis| axis.name).filter(|name| long(name)).collect();
+        if wanted.is_empty() {
+            return self.single.clone();
+        }
+        let found = self.subgroups.iter().find(|(axes, _)| *axes == wanted);
+        found.map_or_else(|| self.world.clone(), |(_, group)| group.clone())
+    }
+
+    /// The same groups, each as `wrap` gives it back, which is also told the group's axes: all of them for the world.
+    pub fn map(self, mut wrap: impl FnMut(&[&'static str], Arc<dyn Collectives>) -> Arc<dyn Collectives>) -> Self {
+        let all: Axes = self.mesh.axes().iter().map(|axis| axis.name).collect();
+        let world = wrap(&all, self.world);
+        let wrapped = self.subgroups.into_iter().map(|(axes, group)| {
+            let group = wrap(&axes, group);
+            (axes, group)
+        });
+        Self { mesh: self.mesh, single: self.single, world, subgroups: wrapped.collect() }
     }
 
     /// Calls and bytes of all groups since they began.
     pub fn traffic(&self) -> Traffic {
         let mut traffic = self.world.traffic();
-        for axis in [&self.dp, &self.pp] {
-            if Arc::ptr_eq(axis, &self.world) {
-                continue;
-            }
-            for (operation, (calls, bytes)) in axis.traffic() {
-                let sum = traffic.entry(operation).or_default();
-                *sum = (sum.0 + calls, sum.1 + bytes);
-            }
+        for (operation, (calls, bytes)) in self.subgroups.iter().flat_map(|(_, group)| group.traffic()) {
+            let sum = traffic.entry(operation).or_default();
+            *sum = (sum.0 + calls, sum.1 + bytes);
         }
         traffic
     }

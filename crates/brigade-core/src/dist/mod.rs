@@ -4,12 +4,14 @@ mod buffers;
 mod collectives;
 mod groups;
 mod mesh;
+mod parallel_groups;
 mod pending;
 mod single_rank;
 
 pub use buffers::{ReshardedBuffer, UnshardedBuffer};
 pub use collectives::{CollectiveKind, Collectives, Message, Traffic};
 pub use groups::Groups;
-pub use mesh::Mesh;
+pub(crate) use parallel_groups::ParallelGroups;
+pub use mesh::{Axis, DATA, DP, Mesh, PP, REPLICATE};
 pub use pending::{Pending, PendingTensor, PendingValues};
 pub use single_rank::SingleRankGroup;

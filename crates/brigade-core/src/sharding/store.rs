@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use brigade_plan::CHUNK;
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 
-use crate::dist::Groups;
+use crate::dist::ParallelGroups;
 use crate::dist::Pending;
 use crate::error::{Error, Result};
 use crate::metrics::Bytes;
@@ -26,6 +27,8 @@ pub(crate) struct StoredUnit {
     pub length: usize,
     /// The elements that this rank reduces, steps and keeps.
     pub own: Range<usize>,
+    /// Those of them that it alone counts and saves: the ranks that have the same elements divide them among themselves.
+    pub counted: Range<usize>,
     /// Whether this rank's stage owns the unit; where it does not, another stage does, and this one only reads it.
     pub is_owned: bool,
     /// The own elements, where the whole buffer does not hold them: in fp32 where they are stepped here.
@@ -49,7 +52,7 @@ pub(crate) struct ParameterStore {
     pub shared: Vec<Shared>,
     /// For each block of the model, the units that it reads here; empty for blocks of other ranks.
     pub by_block: Vec<Vec<usize>>,
-    pub groups: Groups,
+    pub groups: ParallelGroups,
     pub zero: Zero,
     pub precision: Precision,
     pub device: Device,
@@ -72,14 +75,14 @@ impl ParameterStore {
         self.holders[block]
     }
 
-    /// Whether units are split into shards, one for each data-parallel rank.
+    /// Whether units are split into shards.
     pub(crate) fn is_sharded(&self) -> bool {
-        self.zero.shards_optimizer() && self.groups.dp.size() > 1
+        self.groups.shard.size() > 1
     }
 
     /// Whether parameters are whole only while they are used.
     pub(crate) fn unshards_on_use(&self) -> bool {
-        self.zero.shards_parameters() && self.groups.dp.size() > 1
+        self.zero.shards_parameters() && self.is_sharded()
     }
 
     /// Whether a gathered buffer can be freed while graphs still view it. If not, any graph that is kept keeps it alive.
@@ -95,11 +98,12 @@ impl ParameterStore {
     /// Adds a unit with its whole values (fp32, not padded). `is_owned`: whether by this stage, not by another one.
     pub(crate) fn add(&mut self, unit: Unit, values: Tensor<1>, is_owned: bool) -> Result<()> {
         let is_updated = is_owned && unit.trainable;
-        let (rank, ranks) = (self.groups.dp.rank(), self.groups.dp.size());
+        let (rank, ranks) = (self.groups.shard.rank(), self.groups.shard.size());
         let (length, own) = match self.is_sharded() {
             true => (unit.layout.padded_len(ranks), unit.layout.shard(rank, ranks)),
             false => (unit.layout.len(), 0..unit.layout.len()),
         };
+        let counted = part(&own, self.groups.replicate.rank(), self.groups.replicate.size());
         let compute = self.precision.compute.dtype();
         let padding = Tensor::zeros([length - unit.layout.len()], (&self.device, DType::F32));
         let values = if length > unit.layout.len() { Tensor::cat(vec![values, padding], 0) } else { values };
@@ -113,7 +117,7 @@ impl ParameterStore {
         };
         let whole = match self.unshards_on_use() {
             false => WholeBuffer::Whole(cast(values, compute)),
-            true => match self.groups.dp.unsharded_buffer(own.len(), compute, &self.device) {
+            true => match self.groups.shard.unsharded_buffer(own.len(), compute, &self.device) {
                 Some(buffer) => WholeBuffer::Resharded(buffer),
                 None => WholeBuffer::Absent,
             },
@@ -121,7 +125,7 @@ impl ParameterStore {
         for user in unit.users.iter().filter(|user| self.holders[user.block] == self.groups.pp.rank()) {
             self.by_block[user.block].push(self.units.len());
         }
-        self.units.push(StoredUnit { unit, length, own, is_owned, own_values, whole });
+        self.units.push(StoredUnit { unit, length, own, counted, is_owned, own_values, whole });
         self.count();
         Ok(())
     }
@@ -149,7 +153,7 @@ impl ParameterStore {
         if !self.unshards_on_use() {
             let (sharded, values) = (self.is_sharded(), self.to_compute(values));
             self.units[unit].whole = match sharded {
-                true => WholeBuffer::Gathering(self.groups.dp.all_gather(values)),
+                true => WholeBuffer::Gathering(self.groups.shard.all_gather(values)),
                 false => WholeBuffer::Whole(values),
             };
         }
@@ -222,7 +226,7 @@ impl ParameterStore {
             // SAFETY: only blocks and their graphs hold tensors of the buffer, and `Block` says that they are read in a block's
             // turn alone. None of a block that reads this unit begins before `wait_all_gather` has waited for it.
             WholeBuffer::Resharded(buffer) => WholeBuffer::Unsharding(unsafe { buffer.all_gather(own) }),
-            WholeBuffer::Absent => WholeBuffer::Gathering(self.groups.dp.all_gather(own)),
+            WholeBuffer::Absent => WholeBuffer::Gathering(self.groups.shard.all_gather(own)),
             other => other,
         };
         self.count();
@@ -294,7 +298,7 @@ impl ParameterStore {
     /// A unit's whole values without padding, gathered from all ranks of the stage.
     pub(crate) fn whole_values(&self, unit: usize) -> Result<Tensor<1>> {
         let own = self.own_values(unit)?.to_device(&self.device);
-        let whole = if self.is_sharded() { self.groups.dp.all_gather(own).wait()? } else { own };
+        let whole = if self.is_sharded() { self.groups.shard.all_gather(own).wait()? } else { own };
         Ok(whole.slice(0..self.units[unit].unit.layout.len()))
     }
 
@@ -308,6 +312,13 @@ impl ParameterStore {
         };
         self.bytes.set(self.units.iter().map(unit).sum::<u64>());
     }
+}
+
+/// One of `parts` equal parts of a range, in whole chunks; the last ones may be shorter, or empty.
+fn part(range: &Range<usize>, index: usize, parts: usize) -> Range<usize> {
+    let each = range.len().next_multiple_of(CHUNK * parts) / parts;
+    let at = |index: usize| (range.start + index * each).min(range.end);
+    at(index)..at(index + 1)
 }
 
 pub(crate) fn cast(tensor: Tensor<1>, dtype: FloatDType) -> Tensor<1> {

@@ -3,6 +3,8 @@
 use brigade_plan::ReshardPolicy;
 use serde::{Deserialize, Serialize};
 
+use crate::dist::{DATA, DP, Mesh};
+
 /// When ZeRO-3 frees the parameters that it gathered for a block's forward; the names are FSDP's.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -78,22 +80,23 @@ impl Zero {
         self.stage >= 3
     }
 
-    /// The index in the global batch of micro-batch `k` of data-parallel rank `rank`, for `ranks` ranks with `count` micro-batches
-    /// each.
+    /// The index in the global batch of micro-batch `k` of a rank of the mesh, where each has `count` micro-batches.
     ///
     /// Sums are taken pairwise over this index. If a rank adds its own micro-batches first, those are neighbours; if each micro-batch
-    /// is summed over the ranks first, those of the ranks are neighbours. Either way, what is added first is a subtree of the
-    /// global sum (for powers of two), and the result has the same bits.
+    /// is summed over the sharding ranks first, those of the ranks are neighbours, and replicas are added last. Either way, what is
+    /// added first is a subtree of the global sum (for powers of two), and the result has the same bits.
     ///
     /// ```
-    /// use brigade_core::Zero;
-    /// let ddp = Zero::default();
-    /// assert_eq!([0, 1].map(|k| ddp.micro_batch_number(1, 2, k, 2)), [2, 3]);
+    /// use brigade_core::{Mesh, Zero};
+    /// let (ddp, mesh) = (Zero::default(), Mesh::data_parallel(2));
+    /// assert_eq!([0, 1].map(|k| ddp.micro_batch_number(&mesh, 1, k, 2)), [2, 3]);
     /// let zero3 = Zero { stage: 3, ..ddp };
-    /// assert_eq!([0, 1].map(|k| zero3.micro_batch_number(1, 2, k, 2)), [1, 3]);
+    /// assert_eq!([0, 1].map(|k| zero3.micro_batch_number(&mesh, 1, k, 2)), [1, 3]);
     /// ```
-    pub fn micro_batch_number(&self, rank: usize, ranks: usize, k: usize, count: usize) -> usize {
-        if self.reduces_each_micro_batch() { k * ranks + rank } else { rank * count + k }
+    pub fn micro_batch_number(&self, mesh: &Mesh, rank: usize, k: usize, count: usize) -> usize {
+        let (data, dp) = (mesh.position(rank, &DATA), mesh.size(DP));
+        let summed_first = if self.reduces_each_micro_batch() { dp } else { 1 };
+        (data / summed_first * count + k) * summed_first + data % summed_first
     }
 
     /// When gathered parameters are freed, in a pipeline of `stages`.

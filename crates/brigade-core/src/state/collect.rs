@@ -2,7 +2,7 @@
 
 use burn::tensor::Tensor;
 
-use crate::dist::Message;
+use crate::dist::{DATA, Message, PP};
 use crate::error::Result;
 use crate::metrics::Clock;
 use crate::model::activation::{Activation, Part};
@@ -49,17 +49,18 @@ where
     }
 
     /// The loss of a step on these micro-batches and, on rank `root`, the gradients that the step would use, by parameter name: summed
-    /// over all ranks, before clipping. It updates nothing. All ranks call it together.
+    /// over all ranks, before clipping. It updates nothing, and drops what was [accumulated](Engine::accumulate). All ranks call it together.
     ///
     /// # Errors
     /// As [`Engine::step`], except for values that are not finite.
     pub fn gradients(&mut self, batches: &[Batch<I, T>], root: usize) -> Result<(f64, Vec<NamedTensor>)> {
+        self.forget_accumulated();
         let sums = self.sums(batches, &mut Clock::default())?;
         let mut named = Vec::new();
         let whole = |unit: usize| {
             let Some(own) = sums.gradients[unit].clone() else { return Ok(None) };
             let whole =
-                if self.store.is_sharded() { self.store.groups.dp.all_gather(own).wait()? } else { own };
+                if self.store.is_sharded() { self.store.groups.shard.all_gather(own).wait()? } else { own };
             Ok(Some(whole))
         };
         self.collect_by(root, whole, |tensor| {
@@ -76,7 +77,7 @@ where
         mut sink: impl FnMut(NamedTensor) -> Result<()>,
     ) -> Result<()> {
         let groups = &self.store.groups;
-        let (root_stage, root_dp) = (root / groups.dp.size(), root % groups.dp.size());
+        let (root_stage, root_data) = (groups.mesh().coordinate(root, PP), groups.mesh().position(root, &DATA));
         let is_root = groups.world.rank() == root;
         for (block, named) in self.chain.blocks.iter().enumerate() {
             let holder = self.stage.holder(block);
@@ -94,7 +95,7 @@ where
                         })?;
                     }
                 }
-            } else if groups.dp.rank() == root_dp && holder != root_stage {
+            } else if groups.data.rank() == root_data && holder != root_stage {
                 groups.pp.send(message, root_stage).wait()?;
             }
         }

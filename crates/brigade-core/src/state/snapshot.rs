@@ -41,14 +41,20 @@ struct UnitPart {
     unit: SavedUnit,
     start: usize,
     values: Tensor<1>,
-    state: Option<Box<dyn FlatState>>,
+    /// The reduction's and the update's state.
+    reduction: Option<Box<dyn FlatState>>,
+    update: Option<Box<dyn FlatState>>,
 }
+
+/// What stands before the names of the arrays that a [reduction](crate::Reduction) keeps.
+const REDUCTION: &str = "reduction.";
 
 impl Snapshot {
     /// Bytes of all values.
     pub fn bytes(&self) -> u64 {
         let bytes = |part: &UnitPart| {
-            4 * part.values.dims()[0] as u64 + part.state.as_ref().map_or(0, |state| state.bytes())
+            let states = [&part.reduction, &part.update].into_iter().flatten();
+            4 * part.values.dims()[0] as u64 + states.map(|state| state.bytes()).sum::<u64>()
         };
         self.parts.iter().map(bytes).sum()
     }
@@ -59,9 +65,11 @@ impl Snapshot {
     /// If the optimizer keeps something that cannot be saved, or a tensor cannot be read from its device.
     pub fn read(self) -> Result<(Vec<SavedUnit>, Vec<WriteItem>)> {
         let (mut units, mut pieces) = (Vec::new(), Vec::new());
-        for UnitPart { mut unit, start, values, state } in self.parts {
-            let state = state.map_or_else(|| Ok(SavedState::default()), |state| state.read())?;
-            let SavedState { mut slots, scalars } = state;
+        for UnitPart { mut unit, start, values, reduction, update } in self.parts {
+            let read = |state: Option<Box<dyn FlatState>>| state.map_or_else(|| Ok(SavedState::default()), |state| state.read());
+            let SavedState { mut slots, scalars } = read(update)?;
+            let kept = read(reduction)?.slots.into_iter();
+            slots.extend(kept.map(|(name, values)| (format!("{REDUCTION}{name}"), values)));
             let values = values.try_into_vec_as::<f32>().map_err(|error| Error::Device(error.to_string()))?;
             slots.insert(PARAMETERS.into(), values);
             (unit.slots, unit.scalars) = (slots.keys().cloned().collect(), scalars);
@@ -85,28 +93,27 @@ where
     /// # Errors
     /// If this rank has no values of a unit.
     pub fn snapshot(&self) -> Result<Snapshot> {
-        let (rank, ranks) = (self.store.groups.dp.rank(), self.store.groups.dp.size());
         let mut parts = Vec::new();
         for (index, stored) in self.store.units.iter().enumerate() {
             if !stored.is_owned {
                 continue;
             }
             let layout = &stored.unit.layout;
-            let share = layout.shard(rank, ranks);
-            let share = share.start.min(layout.len())..share.end.min(layout.len());
+            let share = stored.counted.start.min(layout.len())..stored.counted.end.min(layout.len());
             if share.is_empty() {
                 continue;
             }
             let own = self.store.own_values(index)?;
             let values = own.slice(share.start - stored.own.start..share.end - stored.own.start);
-            let state = self.update.state(index, share.clone());
+            let reduction = self.reduction.state(index, share.clone());
+            let update = self.update.state(index, share.clone());
             let unit = saved_unit(
                 &stored.unit.name,
                 &self.chain.blocks[stored.unit.home].name,
                 layout,
                 stored.unit.trainable,
             );
-            parts.push(UnitPart { unit, start: share.start, values, state });
+            parts.push(UnitPart { unit, start: share.start, values, reduction, update });
         }
         Ok(Snapshot { parts })
     }
@@ -129,6 +136,7 @@ where
             self.store.bind_parameters(index, &mut self.chain.blocks[index]);
         }
         self.step = step;
+        self.forget_accumulated();
         self.memory.optimizer.set(self.update.state_bytes());
         Ok(())
     }
@@ -150,15 +158,23 @@ where
         };
         slots.retain(|slot| is_updated || slot == PARAMETERS);
         slots.sort();
-        let (mut values, mut state) = (Vec::new(), SavedState { scalars, ..SavedState::default() });
+        let (mut values, mut update) = (Vec::new(), SavedState { scalars, ..SavedState::default() });
+        let mut reduction = SavedState::default();
         for slot in slots {
-            match slot == PARAMETERS {
-                true => values = read(from, &name, &slot, kept.clone())?,
-                false => drop(state.slots.insert(slot.clone(), read(from, &name, &slot, own.clone())?)),
+            if slot == PARAMETERS {
+                values = read(from, &name, &slot, kept.clone())?;
+                continue;
             }
+            let found = read(from, &name, &slot, own.clone())?;
+            match slot.strip_prefix(REDUCTION) {
+                Some(own) => reduction.slots.insert(own.to_owned(), found),
+                None => update.slots.insert(slot, found),
+            };
         }
         if is_updated {
-            self.update.restore(index, &name, &state, self.store.update_device())?;
+            let restored = self.update.restore(index, &update, self.store.update_device());
+            let restored = restored.and_then(|()| self.reduction.restore(index, &reduction));
+            restored.map_err(|error| Error::State(format!("`{name}`: {error}")))?;
         }
         self.store.restore_values(index, values)
     }

@@ -8,8 +8,7 @@ use brigade_plan::{PipelineScheduleKind, Stage, StageSchedule, split};
 use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
-use crate::dist::Groups;
-use crate::dist::Traffic;
+use crate::dist::{DP, Groups, Mesh, PP, ParallelGroups, REPLICATE, Traffic};
 use crate::error::{Error, Result};
 use crate::metrics::Clock;
 use crate::metrics::{Bytes, Memory};
@@ -23,7 +22,8 @@ use crate::sharding::store::ParameterStore;
 use crate::sharding::zero::Zero;
 use crate::step::initialization::Initialization;
 use crate::step::recompute::Recompute;
-use crate::step::update::Update;
+use crate::step::strategy::{DataParallel, ReducedUnit, Reduction, Strategy, Synchronous, Update};
+use crate::step::window::Window;
 
 /// One micro-batch of a rank.
 #[derive(Debug, Clone)]
@@ -48,7 +48,7 @@ pub enum NonFinite {
     Skip,
 }
 
-/// Settings of the step. The default is plain data parallelism in fp32.
+/// Settings of the step. The default is plain data parallelism in fp32, with an update in each step.
 #[derive(Debug, Clone)]
 pub struct EngineSettings {
     /// Global-norm clipping: gradients of a larger norm are scaled down to it.
@@ -74,6 +74,8 @@ pub struct EngineSettings {
     /// first, as that many ranks do which sum each micro-batch at once ([`crate::ReduceEvery`]). It makes one
     /// process the reference for them where their number is no power of two.
     pub sum_group: usize,
+    /// How ranks that run different micro-batches train together.
+    pub strategy: Arc<dyn Strategy>,
 }
 
 impl Default for EngineSettings {
@@ -89,6 +91,7 @@ impl Default for EngineSettings {
             precision: Precision::default(),
             offload: None,
             sum_group: 1,
+            strategy: Arc::new(Synchronous::default()),
         }
     }
 }
@@ -104,7 +107,7 @@ pub struct Evaluation {
     pub targets: u64,
 }
 
-/// What one step did. Loss, norm, targets and whether it was skipped are equal on all ranks, to the bit.
+/// What one step did, together with those before it that only [accumulated](Engine::accumulate) gradients. Loss, norm, targets and whether it was skipped are equal on all ranks, to the bit.
 #[derive(Debug, Clone)]
 pub struct StepReport {
     /// The step, counted from 1.
@@ -141,21 +144,26 @@ pub(crate) struct Sums {
     pub loss: f64,
     pub metrics: BTreeMap<String, f64>,
     pub targets: f64,
+    /// What the gradients are still to be divided by: the targets, where nobody knew their number before the backward.
+    pub divisor: Option<f64>,
     /// Most micro-batches between forward and backward on this rank.
     pub in_flight: usize,
 }
 
 /// Trains one rank's part of a model, together with the other ranks of a mesh.
 ///
-/// A rank runs its stage's blocks on its micro-batches in the order of a schedule, sums gradients over its
-/// data-parallel peers, steps its part of the parameters, and gives the others what they need of them.
+/// A rank runs its stage's blocks on its micro-batches in the order of a schedule, reduces gradients together with the ranks that run
+/// other micro-batches, updates its part of the parameters, and gives the others what they need of them. A [`Strategy`] makes
+/// the second and the third part.
 pub struct Engine<I, O, T> {
     pub(crate) chain: Chain<I, O>,
     pub(crate) loss: Loss<O, T>,
     pub(crate) metric_names: Vec<String>,
     pub(crate) metrics: Vec<Metric<O, T>>,
     pub(crate) store: ParameterStore,
-    pub(crate) update: Update,
+    pub(crate) reduction: Box<dyn Reduction>,
+    pub(crate) update: Box<dyn Update>,
+    pub(crate) window: Window,
     pub(crate) stage: Stage,
     pub(crate) settings: EngineSettings,
     pub(crate) seed: u64,
@@ -186,16 +194,18 @@ where
     ) -> Result<Self> {
         let Model { mut chain, loss, names: metric_names, metrics } = model;
         chain.check_names()?;
-        let (ties, mesh) = (chain.resolved_ties()?, groups.mesh());
+        let (ties, mesh) = (chain.resolved_ties()?, groups.mesh().clone());
+        check_order(&mesh)?;
         if let Some(tie) = ties.iter().find(|tie| tie.owner.0 > tie.follower.0) {
             return Err(Error::Model(format!(
                 "tie: the owner `{}` must stand in the same block as its follower `{}` or an earlier one",
                 tie.owner.1, tie.follower.1
             )));
         }
-        let split = split(&settings.split, &chain.costs(), mesh.pp * settings.chunks.max(1))?;
-        let stage = Stage::new(groups.pp.rank(), mesh.pp, &split);
+        let split = split(&settings.split, &chain.costs(), mesh.size(PP) * settings.chunks.max(1))?;
+        let stage = Stage::new(mesh.coordinate(groups.world().rank(), PP), mesh.size(PP), &split);
         let blocks = chain.blocks.len();
+        let groups = ParallelGroups::new(groups, &settings.zero);
         let shapes = chain.blocks.iter().map(|named| named.block.shapes()).collect();
         let mut store = ParameterStore {
             units: Vec::new(),
@@ -210,20 +220,35 @@ where
             offload: settings.offload.clone(),
             bytes: Bytes::default(),
         };
-        let mut update = Update::new(optimizer.clone());
+        let data = DataParallel {
+            shard: store.groups.shard.clone(),
+            replicate: store.groups.replicate.clone(),
+            zero: settings.zero,
+            dtype: settings.precision.reduce.dtype(),
+            sum_group: settings.sum_group,
+        };
+        let mut update = settings.strategy.update(optimizer.clone(), data.clone());
         for index in 0..blocks {
             let lends = ties.iter().any(|tie| tie.owner.0 == index && stage.holds(tie.follower.0));
             if stage.holds(index) || lends {
                 let mut initialization =
-                    Initialization { chain: &mut chain, store: &mut store, update: &mut update, ties: &ties };
+                    Initialization { chain: &mut chain, store: &mut store, update: &mut *update, ties: &ties };
                 initialization.block(index, seed)?;
             }
         }
-        chain.finish_loading(mesh.pp > 1 || store.unshards_on_use());
+        chain.finish_loading(mesh.size(PP) > 1 || store.unshards_on_use());
         for index in (0..blocks).filter(|index| stage.holds(*index)) {
             store.bind_parameters(index, &mut chain.blocks[index]);
         }
+        let units = store.units.iter().map(|stored| ReducedUnit {
+            elements: stored.length,
+            own: stored.own.clone(),
+            is_updated: stored.is_updated(),
+        });
+        let reduction = settings.strategy.reduction(units.collect(), data);
         let engine = Self {
+            reduction,
+            window: Window::default(),
             chain,
             loss,
             metric_names,
@@ -275,16 +300,36 @@ where
         Memory { parameters: self.store.bytes, ..self.memory }
     }
 
+    /// Whether the next step synchronizes: whether it is one of [`step`](Self::step), or else of
+    /// [`accumulate`](Self::accumulate).
+    pub fn synchronizes(&self) -> bool {
+        self.settings.strategy.synchronizes(self.step + 1)
+    }
+
+    /// Runs one step without an update: adds this rank's gradients up, as PyTorch's `no_sync` does, and learns nothing from other
+    /// replicas. Its loss is part of the next [`step`](Self::step)'s report. Ranks are given micro-batches as for that, and each
+    /// time as many.
+    ///
+    /// # Errors
+    /// If the step [synchronizes](Self::synchronizes), or a block refuses its input.
+    pub fn accumulate(&mut self, batches: Vec<Batch<I, T>>) -> Result<()> {
+        self.check_kind(false)?;
+        let (mut clock, traffic) = self.begin_step();
+        self.pass(&batches, &mut clock)?;
+        (self.window.clock, self.window.traffic_before) = (clock, Some(traffic));
+        Ok(())
+    }
+
     /// Runs one step on this rank's micro-batches. Ranks of the same pipeline are given the same ones; of them
     /// the first stage uses the inputs, the last one the targets.
     ///
     /// # Errors
     /// If a collective fails, a block refuses its input, no target is valid, or (unless it is to be
-    /// skipped) something is not finite; the weights are then those of the step before.
+    /// skipped) something is not finite; the weights are then those of the step before. If the step does not
+    /// [synchronize](Self::synchronizes).
     pub fn step(&mut self, batches: Vec<Batch<I, T>>, learning_rate: f64) -> Result<StepReport> {
-        self.step += 1;
-        let before = self.store.groups.traffic();
-        let mut clock = Clock::default();
+        self.check_kind(true)?;
+        let (mut clock, before) = self.begin_step();
         let sums = self.sums(&batches, &mut clock)?;
         let skips = self.settings.on_nonfinite == NonFinite::Skip;
         if sums.targets == 0.0 && !skips {
@@ -294,7 +339,7 @@ where
         if skipped && !skips {
             return Err(self.not_finite(&batches, &sums));
         }
-        let Sums { gradients, grad_norm, loss, metrics, targets, in_flight } = sums;
+        let Sums { gradients, grad_norm, loss, metrics, targets, divisor, in_flight } = sums;
         // Until here waits for neighbours are the pipeline's, and so is the wait for the last of them.
         let idle = |what: &str| clock.waits.get(what).copied().unwrap_or_default();
         let bubble = if self.stage.stages > 1 {
@@ -303,7 +348,11 @@ where
             Duration::ZERO
         };
         if !skipped {
-            let scale = clip_factor(grad_norm, self.settings.gradient_clipping);
+            let clip = clip_factor(grad_norm, self.settings.gradient_clipping);
+            let scale = match divisor {
+                None => clip,
+                Some(divisor) => Some(clip.unwrap_or(1.0) / divisor),
+            };
             self.update(gradients, learning_rate, scale, &mut clock)?;
         }
         Ok(StepReport {
@@ -319,6 +368,23 @@ where
             clock,
             traffic: difference(self.store.groups.traffic(), &before),
         })
+    }
+
+    /// Counts a step; gives the clock and the traffic since the last update.
+    fn begin_step(&mut self) -> (Clock, Traffic) {
+        self.step += 1;
+        let traffic = self.window.traffic_before.take().unwrap_or_else(|| self.store.groups.traffic());
+        (std::mem::take(&mut self.window.clock), traffic)
+    }
+
+    /// Checks that the next step is to be one that synchronizes, or one that does not.
+    fn check_kind(&self, synchronizes: bool) -> Result<()> {
+        if self.synchronizes() == synchronizes {
+            return Ok(());
+        }
+        let (next, right) = (self.step + 1, if synchronizes { "accumulate" } else { "step" });
+        let kind = if synchronizes { "does not synchronize" } else { "synchronizes" };
+        Err(Error::Model(format!("step {next} {kind}: it is one of `Engine::{right}`")))
     }
 
     /// Steps what this rank owns, and gives the others what they need of it.
@@ -338,6 +404,7 @@ where
             let Some(values) = self.update.step(unit, learning_rate, values, gradient, scale) else {
                 continue;
             };
+            let values = clock.waiting("all_reduce", || values.wait())?;
             sent.extend(self.store.send_tied_weights(unit, &values));
             self.store.set_own_values(unit, values);
         }
@@ -356,6 +423,17 @@ where
         }
         clock.optimizer += started.elapsed().saturating_sub(clock.comm_wait() - waited);
         Ok(())
+    }
+}
+
+/// Checks that replicas stand before shards, since sums over shards are taken first.
+fn check_order(mesh: &Mesh) -> Result<()> {
+    let place = |name: &str| mesh.axes().iter().position(|axis| axis.name == name && axis.size > 1);
+    match (place(REPLICATE), place(DP)) {
+        (Some(replicate), Some(dp)) if replicate > dp => Err(Error::Model(format!(
+            "the mesh's axis `{REPLICATE}` stands behind `{DP}`; it must stand before it, so that the ranks of a shard are neighbours"
+        ))),
+        _ => Ok(()),
     }
 }
 

@@ -8,13 +8,13 @@ use crate::model::chain::Chain;
 use crate::model::ties::Tie;
 use crate::sharding::store::ParameterStore;
 use crate::sharding::unit::Unit;
-use crate::step::update::Update;
+use crate::step::strategy::Update;
 
 /// The move of a model's values into the store, block by block.
 pub(crate) struct Initialization<'a, I, O> {
     pub chain: &'a mut Chain<I, O>,
     pub store: &'a mut ParameterStore,
-    pub update: &'a mut Update,
+    pub update: &'a mut dyn Update,
     pub ties: &'a [Tie],
 }
 
@@ -41,7 +41,8 @@ impl<I: Activation, O: Activation> Initialization<'_, I, O> {
                 let flat = unit.layout.pack(flat.collect(), unit.layout.len(), &store.device);
                 store.add(unit, flat, here)?;
                 if let Some(stored) = store.units.last() {
-                    self.update.add(stored, store.update_device());
+                    let own = stored.is_updated().then(|| stored.own.clone());
+                    self.update.add(&stored.unit.layout, own, store.update_device());
                 }
             }
         }

@@ -15,10 +15,10 @@ use crate::model::activation::{Activation, Part, Parts, flatten};
 use crate::model::block::NamedBlock;
 use crate::model::chain::{Loss, Metric, restore_output};
 use crate::sharding::store::{ParameterStore, cast, compact};
-use crate::step::gradients::Gradients;
 use crate::step::micro_batches::MicroBatches;
 use crate::step::non_finite::NonFiniteCheck;
 use crate::step::recompute::Recompute;
+use crate::step::strategy::Reduction;
 use crate::step::tape::{Place, Tape, Upstream, inner, leaves, predict};
 use crate::step::tied_gradients::TiedGradients;
 
@@ -28,8 +28,8 @@ const MOST_UNSENT: usize = 2;
 
 /// What a pass is for.
 pub(crate) enum PassMode<'a> {
-    /// Gradients, to be summed.
-    Train(&'a mut Gradients),
+    /// Gradients, to be summed; `completes` with those of earlier steps, or there are more to come.
+    Train { reduction: &'a mut dyn Reduction, completes: bool },
     /// Losses only: nothing is kept for a backward.
     Evaluate,
     /// Looks for values that are not finite; gradients are checked and dropped.
@@ -47,9 +47,12 @@ pub(crate) struct Interpreter<'a, I, O, T> {
     pub loss: &'a Loss<O, T>,
     pub metrics: &'a [Metric<O, T>],
     pub recompute: Recompute,
-    /// The seed of the run, and the step.
+    /// The seed of the run, and the step; of several steps with one update, the last.
     pub seed: u64,
     pub step: u64,
+    /// This rank's micro-batches between two updates, and how many of them were before this pass.
+    pub per_update: usize,
+    pub before: usize,
     /// The micro-batches; in an evaluation fewer than the schedule has, where other ranks have more.
     pub batches: &'a mut dyn MicroBatches<I, T>,
     pub mode: PassMode<'a>,
@@ -150,12 +153,14 @@ where
 
     /// Where in training the pass of this rank's micro-batch stands. In an evaluation ranks take turns.
     fn place_of(&self, micro_batch: usize) -> Place {
-        let (rank, ranks) = (self.store.groups.dp.rank(), self.store.groups.dp.size());
+        let groups = &self.store.groups;
         let training = !matches!(self.mode, PassMode::Evaluate);
-        let count = self.batches.count();
         let number = match training {
-            true => self.store.zero.micro_batch_number(rank, ranks, micro_batch, count),
-            false => micro_batch * ranks + rank,
+            true => {
+                let (mesh, rank, own) = (groups.mesh(), groups.world.rank(), self.before + micro_batch);
+                self.store.zero.micro_batch_number(mesh, rank, own, self.per_update)
+            }
+            false => micro_batch * groups.data.size() + groups.data.rank(),
         };
         Place { seed: self.seed, step: self.step, micro_batch: number, training }
     }
@@ -181,7 +186,7 @@ where
                 let block = &self.blocks[index];
                 parts = match self.mode {
                     PassMode::Evaluate => predict(block, parts, at)?,
-                    PassMode::Train(_) | PassMode::CheckFinite(_) => {
+                    PassMode::Train { .. } | PassMode::CheckFinite(_) => {
                         let input = if index == 0 { parts } else { leaves(&parts) };
                         let again = self.recompute.applies_to(index) || self.must_recompute();
                         tape.forward(block, input, again, at)?
@@ -218,7 +223,7 @@ where
         let started = Instant::now();
         let (input, leaves) = match self.mode {
             PassMode::Evaluate => (output.clone(), None),
-            PassMode::Train(_) | PassMode::CheckFinite(_) => tape.loss_input(output),
+            PassMode::Train { .. } | PassMode::CheckFinite(_) => tape.loss_input(output),
         };
         let input = input.map_floats(|flat| cast(flat, FloatDType::F32));
         let target = self.batches.target(task.micro_batch)?;
@@ -269,7 +274,7 @@ where
             if let PassMode::CheckFinite(check) = &mut self.mode {
                 check.gradient(task.micro_batch, index, found.values())?;
             }
-            if let PassMode::Train(gradients) = &mut self.mode {
+            if let PassMode::Train { reduction, completes } = &mut self.mode {
                 for unit in &self.store.by_block[index] {
                     let stored = &self.store.units[*unit];
                     if !stored.unit.trainable {
@@ -277,9 +282,9 @@ where
                     }
                     let sum = tied.accumulate(stored, index, &mut found, &self.store.device);
                     if let Some(sum) = sum {
-                        gradients.add(self.store, *unit, sum, self.clock)?;
-                        if last {
-                            gradients.complete(self.store, *unit);
+                        reduction.add(*unit, sum, self.clock)?;
+                        if last && *completes {
+                            reduction.complete(*unit);
                         }
                     }
                 }
@@ -301,11 +306,11 @@ where
 
     /// Starts the sums over the ranks that did not begin within the chunk's last backward.
     fn reduce(&mut self, chunk: usize) {
-        if let PassMode::Train(gradients) = &mut self.mode {
+        if let PassMode::Train { reduction, completes: true } = &mut self.mode {
             for block in self.stage.blocks(chunk).rev() {
                 let owned = |unit: &&usize| self.store.units[**unit].unit.home == block;
                 for unit in self.store.by_block[block].iter().filter(owned) {
-                    gradients.complete(self.store, *unit);
+                    reduction.complete(*unit);
                 }
             }
         }

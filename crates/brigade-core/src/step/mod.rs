@@ -2,7 +2,6 @@
 
 pub(crate) mod accumulation;
 pub(crate) mod engine;
-mod gradients;
 mod initialization;
 mod interpreter;
 mod metric_sums;
@@ -10,10 +9,12 @@ mod micro_batches;
 mod non_finite;
 mod pass;
 mod recompute;
+pub(crate) mod strategy;
 mod tape;
 mod tied_gradients;
-mod update;
+mod window;
 
 pub use accumulation::PairwiseSum;
 pub use engine::{Batch, Engine, EngineSettings, Evaluation, NonFinite, StepReport};
 pub use recompute::Recompute;
+pub use strategy::{DataParallel, ReducedUnit, Reduction, Strategy, Synchronous, Update};

@@ -2,6 +2,7 @@
 
 use burn::tensor::Tensor;
 
+use crate::dist::{DATA, Mesh};
 use crate::error::{Error, NonFiniteLocation, Result};
 use crate::model::activation::{Part, Parts};
 
@@ -62,8 +63,8 @@ impl NonFiniteCheck {
     }
 }
 
-/// The first find of all ranks; `dp` is the number of data-parallel ranks.
-pub(crate) fn first(all: &[Vec<f64>], dp: usize, names: impl Fn(usize) -> String) -> NonFiniteLocation {
+/// The first find of all ranks of a mesh.
+pub(crate) fn first(all: &[Vec<f64>], mesh: &Mesh, names: impl Fn(usize) -> String) -> NonFiniteLocation {
     let finds = all.iter().enumerate().filter(|(_, words)| words[0] == 1.0);
     // In the backward pass a gradient goes bad at the last block first.
     let order = |words: &[f64]| {
@@ -71,7 +72,7 @@ pub(crate) fn first(all: &[Vec<f64>], dp: usize, names: impl Fn(usize) -> String
         [words[1], words[2], along]
     };
     let first = finds.min_by(|(a, left), (b, right)| {
-        (a % dp).cmp(&(b % dp)).then_with(|| {
+        mesh.position(*a, &DATA).cmp(&mesh.position(*b, &DATA)).then_with(|| {
             order(left)
                 .iter()
                 .zip(order(right))

@@ -7,6 +7,7 @@ use std::time::Instant;
 use brigade_plan::Pipeline;
 use burn::tensor::Tensor;
 
+use crate::dist::PP;
 use crate::error::{BoxError, Error, Result};
 use crate::metrics::Clock;
 use crate::model::activation::Activation;
@@ -15,11 +16,12 @@ use crate::optim::{ExactSum, WORDS};
 use crate::optim::{exact_sum, squares};
 use crate::step::accumulation::PairwiseSum;
 use crate::step::engine::{Batch, Engine, Evaluation, Sums};
-use crate::step::gradients::Gradients;
 use crate::step::interpreter::{Interpreter, PassMode, State, TargetCount};
 use crate::step::metric_sums::MetricSums;
 use crate::step::micro_batches::{Given, Loaded, MicroBatches};
 use crate::step::non_finite::{NonFiniteCheck, first};
+use crate::step::strategy::Reduction;
+use crate::step::window::{Window, losses};
 use brigade_plan::StageSchedule;
 
 impl<I, O, T> Engine<I, O, T>
@@ -57,14 +59,18 @@ where
         Ok(schedule)
     }
 
-    fn run(
-        &mut self,
-        batches: &mut dyn MicroBatches<I, T>,
+    /// Runs a schedule; this rank had `before` micro-batches since the last update.
+    fn run<'s>(
+        &'s mut self,
+        batches: &'s mut (dyn MicroBatches<I, T> + 's),
         schedule: &StageSchedule,
-        mode: PassMode<'_>,
+        mode: impl FnOnce(&'s mut dyn Reduction) -> PassMode<'s>,
         total: TargetCount,
-        clock: &mut Clock,
+        before: usize,
+        clock: &'s mut Clock,
     ) -> Result<State> {
+        let (strategy, mode) = (&self.settings.strategy, mode(&mut *self.reduction));
+        let update = (self.step..).find(|step| strategy.synchronizes(*step)).unwrap_or(self.step);
         let mut interpreter = Interpreter {
             blocks: &mut self.chain.blocks,
             store: &mut self.store,
@@ -73,7 +79,9 @@ where
             metrics: &self.metrics,
             recompute: self.settings.recompute,
             seed: self.seed,
-            step: self.step,
+            step: if let PassMode::Evaluate = mode { self.step } else { update },
+            per_update: strategy.period() * batches.count(),
+            before,
             batches,
             mode,
             clock,
@@ -83,28 +91,45 @@ where
         Ok(interpreter.state)
     }
 
-    /// Forward and backward over this rank's micro-batches, and the sums over all ranks.
-    pub(crate) fn sums(&mut self, batches: &[Batch<I, T>], clock: &mut Clock) -> Result<Sums> {
-        if batches.is_empty() {
-            return Err(Error::Setting {
-                option: "micro-batches of a step",
-                given: "0".into(),
-                allowed: "each rank needs at least one".into(),
-            });
+    /// Forward and backward over this rank's micro-batches: the first part of the current step.
+    pub(crate) fn pass(&mut self, batches: &[Batch<I, T>], clock: &mut Clock) -> Result<()> {
+        let result = self.window.check(batches.len()).and_then(|()| self.try_pass(batches, clock));
+        if result.is_err() {
+            self.forget_accumulated();
         }
+        result
+    }
+
+    fn try_pass(&mut self, batches: &[Batch<I, T>], clock: &mut Clock) -> Result<()> {
         let schedule = self.schedule(batches.len(), true)?;
-        let valid: usize = batches.iter().map(|batch| batch.valid_targets).sum();
-        let total = match self.stage.is_last() {
-            true => TargetCount::Pending(self.store.groups.dp.all_gather_scalars(vec![valid as f64])),
+        let valid = batches.iter().map(|batch| batch.valid_targets).sum();
+        // Over several steps, nobody knows the number of targets before the last backward.
+        let total = match self.stage.is_last() && self.settings.strategy.period() == 1 {
+            true => TargetCount::Pending(self.store.groups.data.all_gather_scalars(vec![valid as f64])),
             false => TargetCount::Unasked,
         };
-        let mut gradients = Gradients::new(&self.store, self.settings.sum_group, self.memory.gradients);
-        let state =
-            self.run(&mut Given(batches), &schedule, PassMode::Train(&mut gradients), total, clock)?;
+        let completes = self.settings.strategy.synchronizes(self.step);
+        let (mode, before) = (|reduction| PassMode::Train { reduction, completes }, self.window.count);
+        let state = self.run(&mut Given(batches), &schedule, mode, total, before, clock)?;
         let peak = self.memory.activations.peak.max(state.activations.peak);
         self.memory.activations = crate::metrics::Bytes { peak, ..state.activations };
-        let (gradients, bytes) = gradients.finish(&self.store, clock)?;
-        self.memory.gradients = bytes;
+        self.memory.gradients = self.reduction.bytes();
+        self.window.add(batches.len(), valid, state);
+        Ok(())
+    }
+
+    /// Drops the gradients and losses since the last update.
+    pub(crate) fn forget_accumulated(&mut self) {
+        self.reduction.reset();
+        self.window = Window::default();
+    }
+
+    /// Forward and backward over this rank's micro-batches, and the sums over all ranks: the first two parts of the current step.
+    pub(crate) fn sums(&mut self, batches: &[Batch<I, T>], clock: &mut Clock) -> Result<Sums> {
+        self.pass(batches, clock)?;
+        let window = std::mem::take(&mut self.window);
+        let gradients = self.reduction.finish(clock)?;
+        self.memory.gradients = self.reduction.bytes();
 
         let started = Instant::now();
         let at_once = tile(&self.store.device);
@@ -114,63 +139,61 @@ where
         let norm = exact_sum(chunks.collect())?;
         clock.optimizer += started.elapsed();
 
-        let mut words = vec![valid as f64];
-        words.extend(losses(&state, batches.len())?);
+        let mut words = vec![window.valid_targets as f64];
+        words.extend(window.losses()?);
         let mut metrics = MetricSums::new(self.metric_names.len());
-        metrics.add(&state.metrics)?;
+        metrics.add(&window.metrics)?;
         words.extend(metrics.words());
         words.extend(norm.to_words());
         let pending = self.store.groups.world.all_gather_scalars(words);
         let all = clock.waiting("all_gather_scalars", || pending.wait())?;
         let mut norm = ExactSum::default();
         all.iter().for_each(|words| norm.merge(&ExactSum::from_words(&words[words.len() - WORDS..])));
-        let (targets, loss) = self.agreed_loss(&all, batches.len());
-        let metrics = self.agreed_metrics(&all, batches.len(), targets);
-        let in_flight = state.most_in_flight;
-        Ok(Sums { gradients, grad_norm: norm.value().sqrt(), loss, metrics, targets, in_flight })
+        let (targets, loss) = self.agreed_loss(&all, window.count);
+        let metrics = self.agreed_metrics(&all, window.count, targets);
+        let divisor = (self.settings.strategy.period() > 1 && targets > 0.0).then_some(targets);
+        let by = divisor.unwrap_or(1.0);
+        let (grad_norm, loss) = (norm.value().sqrt() / by, loss / by);
+        let in_flight = window.in_flight;
+        Ok(Sums { gradients, grad_norm, loss, metrics, targets, divisor, in_flight })
     }
 
     /// The part of a gradient whose squares this rank counts: what other ranks hold as well, one counts.
     fn counted_once(&self, unit: usize, gradient: &Tensor<1>) -> Tensor<1> {
-        if self.store.is_sharded() {
-            return gradient.clone();
-        }
-        let dp = &self.store.groups.dp;
-        let [length] = gradient.dims();
-        let share = self.store.units[unit].unit.layout.shard(dp.rank(), dp.size());
-        gradient.clone().slice(share.start.min(length)..share.end.min(length))
+        let stored = &self.store.units[unit];
+        let (own, counted) = (&stored.own, &stored.counted);
+        gradient.clone().slice(counted.start - own.start..counted.end - own.start)
     }
 
-    /// Valid targets and mean loss of the global batch, from what each rank of the last stage has.
+    /// Valid targets and the sum of the losses of the global batch, from what each rank of the last stage has.
     fn agreed_loss(&self, all: &[Vec<f64>], count: usize) -> (f64, f64) {
-        let dp = self.store.groups.dp.size();
+        let (mesh, mut numbered) = (self.store.groups.mesh(), Vec::new());
         let last = self.last_stage(all);
-        let mut numbered: Vec<(usize, f32)> = Vec::new();
-        for (rank, words) in last.iter().enumerate() {
+        for (rank, words) in &last {
             for k in 0..count {
-                let number = self.settings.zero.micro_batch_number(rank, dp, k, count);
+                let number = self.settings.zero.micro_batch_number(mesh, *rank, k, count);
                 numbered.push((number, words[1 + k] as f32));
             }
         }
         numbered.sort_by_key(|(number, _)| *number);
         let mut loss = PairwiseSum::new();
         numbered.into_iter().for_each(|(_, share)| loss.push(share, |a, b| a + b));
-        (last.iter().map(|words| words[0]).sum(), f64::from(loss.finish(|a, b| a + b).unwrap_or(0.0)))
+        let targets = last.iter().map(|(_, words)| words[0]).sum();
+        (targets, f64::from(loss.finish(|a, b| a + b).unwrap_or(0.0)))
     }
 
     /// The means of the model's metrics, from what each rank of the last stage has behind its `count` losses.
     fn agreed_metrics(&self, all: &[Vec<f64>], count: usize, targets: f64) -> BTreeMap<String, f64> {
         let mut sums = MetricSums::new(self.metric_names.len());
         let range = 1 + count..1 + count + MetricSums::words_of(self.metric_names.len());
-        self.last_stage(all).iter().for_each(|words| sums.merge(&words[range.clone()]));
+        self.last_stage(all).iter().for_each(|(_, words)| sums.merge(&words[range.clone()]));
         sums.means(self.metric_names.iter().map(String::as_str), targets)
     }
 
-    /// The words of the ranks that hold the model's last block, in the order of their data-parallel rank.
-    fn last_stage<'w>(&self, all: &'w [Vec<f64>]) -> &'w [Vec<f64>] {
-        let dp = self.store.groups.dp.size();
-        let stage = self.stage.holder(self.shapes.len() - 1);
-        &all[stage * dp..(stage + 1) * dp]
+    /// The ranks that hold the model's last block, with their words, in the order of their place along the data axes.
+    fn last_stage<'w>(&self, all: &'w [Vec<f64>]) -> Vec<(usize, &'w Vec<f64>)> {
+        let (mesh, stage) = (self.store.groups.mesh(), self.stage.holder(self.shapes.len() - 1));
+        all.iter().enumerate().filter(|(rank, _)| mesh.coordinate(*rank, PP) == stage).collect()
     }
 
     /// Loss and metrics over all ranks' batches, without training. All ranks call it together, those of the same pipeline
@@ -190,9 +213,9 @@ where
         let mut clock = Clock::default();
         let mut batches = Loaded::new(count, self.stage.is_last(), &mut load);
         let state =
-            self.run(&mut batches, &schedule, PassMode::Evaluate, TargetCount::Unasked, &mut clock)?;
+            self.run(&mut batches, &schedule, |_| PassMode::Evaluate, TargetCount::Unasked, 0, &mut clock)?;
         let mut words = vec![batches.valid_targets as f64];
-        words.extend(losses(&state, most)?);
+        words.extend(losses(&state.losses, most)?);
         let mut metrics = MetricSums::new(self.metric_names.len());
         metrics.add(&state.metrics)?;
         words.extend(metrics.words());
@@ -200,9 +223,9 @@ where
         let last = self.last_stage(&all);
         let mut sum = PairwiseSum::new();
         for k in 0..most {
-            last.iter().for_each(|words| sum.push(words[1 + k], |a, b| a + b));
+            last.iter().for_each(|(_, words)| sum.push(words[1 + k], |a, b| a + b));
         }
-        let targets: f64 = last.iter().map(|words| words[0]).sum();
+        let targets: f64 = last.iter().map(|(_, words)| words[0]).sum();
         let metrics = self.agreed_metrics(&all, most, targets);
         let loss = sum.finish(|a, b| a + b).unwrap_or(0.0) / targets;
         Ok(Evaluation { loss, metrics, targets: targets as u64 })
@@ -218,35 +241,23 @@ where
         };
         let mut check = NonFiniteCheck::default();
         let found = self.schedule(batches.len(), true).and_then(|schedule| {
-            let total = TargetCount::Known(sums.targets);
-            self.run(
-                &mut Given(batches),
-                &schedule,
-                PassMode::CheckFinite(&mut check),
-                total,
-                &mut Clock::default(),
-            )?;
+            let total = match sums.divisor {
+                None => TargetCount::Known(sums.targets),
+                Some(_) => TargetCount::Unasked,
+            };
+            let before = (self.settings.strategy.period() - 1) * batches.len();
+            let (found, clock) = (&mut check, &mut Clock::default());
+            let mut batches = Given(batches);
+            self.run(&mut batches, &schedule, move |_| PassMode::CheckFinite(found), total, before, clock)?;
             self.store.groups.world.all_gather_scalars(check.to_words()).wait()
         });
         let names = |block: usize| self.chain.blocks.get(block).map_or_else(String::new, |b| b.name.clone());
         match found {
             Ok(all) => {
-                let location = first(&all, self.store.groups.dp.size(), names);
+                let location = first(&all, self.store.groups.mesh(), names);
                 Error::NonFinite { step: self.step, what, value, location }
             }
             Err(error) => error,
         }
     }
-}
-
-/// The loss of each of `count` micro-batches; 0 where this rank does not know it.
-fn losses(state: &State, count: usize) -> Result<Vec<f64>> {
-    let loss = |k: usize| match state.losses.get(&k) {
-        Some(loss) => {
-            let values = loss.clone().try_into_vec_as::<f32>().map_err(|e| Error::Device(e.to_string()))?;
-            Ok(f64::from(values[0]))
-        }
-        None => Ok(0.0),
-    };
-    (0..count).map(loss).collect()
 }

@@ -71,21 +71,12 @@ impl GroupBuilder {
         Ok(all)
     }
 
-    /// The communicator of an axis, unless that contains all ranks. All ranks must call it.
-    pub(super) fn axis(
-        &self,
-        all: &Communicator,
-        world: &Group,
-        axis: Option<&Group>,
-        color: usize,
-        key: usize,
-    ) -> std::result::Result<Option<Communicator>, Error> {
-        let Some(group) = axis.filter(|group| group.size() < world.size()) else { return Ok(None) };
-        let own = all.split(group.name(), Some(color as u32), key, self.timeout)?;
-        if let Some(own) = &own {
-            self.rank.watchdog.register(own);
-            self.connect(own)?;
-        }
+    /// The communicator of a group, by a split of that of all ranks. All ranks must call it.
+    pub(super) fn split(&self, all: &Communicator, group: &Group, color: u32, key: u32) -> Result<Communicator> {
+        let own = all.split(group.name(), Some(color), key as usize, self.timeout)?;
+        let own = own.ok_or_else(|| format!("NCCL made no communicator for the group {}", group.name()))?;
+        self.rank.watchdog.register(&own);
+        self.connect(&own)?;
         Ok(own)
     }
 

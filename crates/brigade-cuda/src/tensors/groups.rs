@@ -1,18 +1,15 @@
 //! The groups of a mesh, over NCCL or through host memory.
 
-use std::sync::Arc;
-
 use brigade_comm::Group;
-use brigade_core::{Collectives, Groups, Mesh, SingleRankGroup};
-use brigade_host::{Axes, Placement, axes};
+use brigade_core::{Error, Groups, Mesh, PP};
+use brigade_host::{Placement, SubgroupArgs, subgroup};
 use burn::tensor::{Bytes, DType, Device, TensorData};
 
 use super::collectives::PipelineLinks;
 use super::group_builder::{GroupBuilder, NcclOptions, Result};
 use super::rank_gpu::RankGpu;
-use crate::Communicator;
 
-/// This rank's groups along the axes of a mesh over all ranks of `world`. All ranks call it together, each with a GPU of its own.
+/// This rank's groups along all axes of a mesh over the ranks of `world`. All ranks call it together, each with a GPU of its own.
 /// Each wait has the [timeout](Group::op_timeout) of `world`.
 ///
 /// # Errors
@@ -23,28 +20,27 @@ pub fn groups(world: &Group, mesh: Mesh, gpu: &RankGpu, options: NcclOptions) ->
     }
     let builder = GroupBuilder::new(world, gpu, options)?;
     let world_comm = builder.join(world, gpu)?;
-    let Axes { dp, pp } = axes(world, mesh)?;
-    let (stage, replica) = (mesh.pp_rank(world.rank()), mesh.dp_rank(world.rank()));
-    let dp_comm = builder.axis(&world_comm, world, dp.as_ref(), stage, replica)?;
-    let pp_comm = builder.axis(&world_comm, world, pp.as_ref(), replica, stage)?;
-    let links = match &pp {
-        Some(group) => builder.links(pp_comm.as_ref().unwrap_or(&world_comm), group)?,
-        None => PipelineLinks::default(),
+    if world.size() == 1 {
+        let alone = builder.collectives(world_comm, world.clone(), PipelineLinks::default())?;
+        return Ok(Groups::alone_through(alone));
+    }
+    let mut subgroups = Vec::new();
+    for axes in mesh.subsets() {
+        let SubgroupArgs { name, color, key } = subgroup(&mesh, world.rank(), &axes);
+        let group = world.split(&name, color, key)?;
+        let comm = builder.split(&world_comm, &group, color, key)?;
+        let links = if axes == [PP] { builder.links(&comm, &group)? } else { PipelineLinks::default() };
+        subgroups.push(builder.collectives(comm, group, links)?);
+    }
+    // A pipeline of all ranks shares the world's communicator, and its links.
+    let links = match mesh.size(PP) == world.size() {
+        true => builder.links(&world_comm, world)?,
+        false => PipelineLinks::default(),
     };
-    // An axis that contains all ranks shares the world's communicator, and its links.
-    let (world_links, pp_links) = match &pp {
-        Some(group) if group.size() == world.size() => (links, PipelineLinks::default()),
-        _ => (PipelineLinks::default(), links),
-    };
-    let everyone = builder.collectives(world_comm, world.clone(), world_links)?;
-    let along = |group: Option<Group>, comm: Option<Communicator>, links: PipelineLinks| match (group, comm) {
-        (Some(group), Some(comm)) => builder.collectives(comm, group, links),
-        (Some(_), None) => Ok(everyone.clone()),
-        (None, _) => Ok(Arc::new(SingleRankGroup) as Arc<dyn Collectives>),
-    };
-    let dp = if world.size() == 1 { everyone.clone() } else { along(dp, dp_comm, PipelineLinks::default())? };
-    let pp = along(pp, pp_comm, pp_links)?;
-    Ok(Groups { dp, pp, world: everyone })
+    let everyone = builder.collectives(world_comm, world.clone(), links)?;
+    let mut subgroups = subgroups.into_iter();
+    let missing = || Error::Model("a mesh has more groups than sets of axes".into());
+    Ok(Groups::new(mesh, everyone, |_| subgroups.next().ok_or_else(missing))?)
 }
 
 /// The groups of a mesh through host memory, with which ranks may share a GPU.

@@ -1,0 +1,143 @@
+//! What makes the second and the third part of a step: the reduction of gradients, and the update.
+//!
+//! The first part, forward and backward, is a [schedule](brigade_plan::StageSchedule), and replaced by another schedule.
+
+mod optimizers;
+mod synchronous;
+
+use std::fmt::Debug;
+use std::ops::Range;
+use std::sync::Arc;
+
+use burn::tensor::{Device, FloatDType, Tensor};
+
+use crate::dist::{Collectives, PendingTensor};
+use crate::error::{Error, Result};
+use crate::metrics::{Bytes, Clock};
+use crate::optim::{FlatState, OptimizerFactory, SavedState};
+use crate::sharding::layout::FlatLayout;
+use crate::sharding::zero::Zero;
+
+pub use synchronous::Synchronous;
+
+/// How ranks that run different micro-batches train one model together: it makes the second and the third part of their steps.
+/// [`Synchronous`] is plain data parallelism and ZeRO.
+pub trait Strategy: Debug + Send + Sync {
+    /// Whether step `step`, counted from 1, ends with an update, for which gradients are reduced. The others only add gradients
+    /// up ([`Engine::accumulate`](crate::Engine::accumulate)). It must be the same on all ranks.
+    fn synchronizes(&self, step: u64) -> bool;
+
+    /// Steps from one that synchronizes to the next.
+    fn period(&self) -> usize;
+
+    /// The second part: what becomes of the gradients of the rank's micro-batches.
+    fn reduction(&self, units: Vec<ReducedUnit>, data: DataParallel) -> Box<dyn Reduction>;
+
+    /// The third part: what becomes of the parameters.
+    fn update(&self, optimizer: OptimizerFactory, data: DataParallel) -> Box<dyn Update> {
+        let _ = data;
+        Box::new(optimizers::Optimizers::new(optimizer))
+    }
+}
+
+/// What a rank has in common with those that run other micro-batches.
+#[derive(Clone)]
+pub struct DataParallel {
+    /// The ranks that a unit's elements are divided among: with ZeRO those along [`DP`](crate::DP), else the rank alone.
+    pub shard: Arc<dyn Collectives>,
+    /// The ranks that have the same elements.
+    pub replicate: Arc<dyn Collectives>,
+    /// What is sharded.
+    pub zero: Zero,
+    /// The number type in which gradients are summed over the ranks.
+    pub dtype: FloatDType,
+    /// See [`EngineSettings::sum_group`](crate::EngineSettings::sum_group).
+    pub sum_group: usize,
+}
+
+/// A flat buffer of parameters, as a [`Reduction`] sees it.
+#[derive(Debug, Clone)]
+pub struct ReducedUnit {
+    /// Elements of the whole buffer, padded so that shards are equal.
+    pub elements: usize,
+    /// Those that this rank updates.
+    pub own: Range<usize>,
+    /// Whether it updates them: not if they are frozen, or another pipeline stage does.
+    pub is_updated: bool,
+}
+
+/// The second part of a step: from gradients of micro-batches to the gradient of the elements that this rank updates. Units are
+/// numbered as in the list that it was made with.
+pub trait Reduction: Send {
+    /// Adds a micro-batch's gradient of a unit: the whole buffer. Micro-batches come in the same order for every unit.
+    ///
+    /// # Errors
+    /// If a collective fails.
+    fn add(&mut self, unit: usize, gradient: Tensor<1>, clock: &mut Clock) -> Result<()>;
+
+    /// All gradients of a unit have been added, up to a step that [synchronizes](Strategy::synchronizes): sums over the ranks can
+    /// begin. It may be called again without effect.
+    fn complete(&mut self, unit: usize);
+
+    /// Ends a step that synchronizes: waits, and gives each unit's gradient of the own elements, in fp32; none where the unit is
+    /// not updated here.
+    ///
+    /// # Errors
+    /// If a collective fails.
+    fn finish(&mut self, clock: &mut Clock) -> Result<Vec<Option<Tensor<1>>>>;
+
+    /// Drops what has been added since the last step that synchronized.
+    fn reset(&mut self);
+
+    /// Bytes of gradients.
+    fn bytes(&self) -> Bytes;
+
+    /// What it keeps from one update to the next of a unit's elements in `range`, which are own ones: arrays with one value per
+    /// element, which a checkpoint holds beside the optimizer's. By default there is nothing.
+    fn state(&self, unit: usize, range: Range<usize>) -> Option<Box<dyn FlatState>> {
+        let _ = (unit, range);
+        None
+    }
+
+    /// Takes what was saved of a unit's own elements, without padding; what has no slots if nothing was.
+    ///
+    /// # Errors
+    /// If it is not of this reduction.
+    fn restore(&mut self, unit: usize, saved: &SavedState) -> Result<()> {
+        let _ = unit;
+        match saved.slots.keys().next() {
+            Some(slot) => Err(Error::State(format!("`{slot}` belongs to another strategy"))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The third part of a step: from the reduced gradients to new values of the elements that this rank updates.
+pub trait Update: Send {
+    /// Adds the next unit: its layout, and the range of the own elements, which are updated on `device`; none if the unit is not
+    /// updated here.
+    fn add(&mut self, layout: &FlatLayout, own: Option<Range<usize>>, device: &Device);
+
+    /// Begins to make the own elements' next values; `scale` multiplies the gradient first. None where the unit is not updated
+    /// here. Where it communicates, all ranks of a group come here for the same units in the same order.
+    fn step(
+        &mut self,
+        unit: usize,
+        learning_rate: f64,
+        values: Tensor<1>,
+        gradient: Tensor<1>,
+        scale: Option<f64>,
+    ) -> Option<PendingTensor>;
+
+    /// Bytes of all that is kept.
+    fn state_bytes(&self) -> u64;
+
+    /// What is kept of a unit's elements in `range`; none where the unit is not updated here.
+    fn state(&self, unit: usize, range: Range<usize>) -> Option<Box<dyn FlatState>>;
+
+    /// Takes what was saved of a unit's own elements, without padding.
+    ///
+    /// # Errors
+    /// If it is not of this optimizer.
+    fn restore(&mut self, unit: usize, saved: &SavedState, device: &Device) -> Result<()>;
+}

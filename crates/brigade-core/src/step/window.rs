@@ -1,0 +1,70 @@
+//! What a rank knows of the steps since the last update.
+
+use std::collections::BTreeMap;
+
+use burn::tensor::Tensor;
+
+use crate::dist::Traffic;
+use crate::error::{Error, Result};
+use crate::metrics::Clock;
+use crate::step::interpreter::State;
+
+/// The micro-batches of a rank since the last update, numbered from 0.
+#[derive(Default)]
+pub(crate) struct Window {
+    /// How many there were, in how many passes.
+    pub count: usize,
+    passes: usize,
+    /// Valid targets of them.
+    pub valid_targets: usize,
+    /// The loss of each, where this rank knows it.
+    losses: BTreeMap<usize, Tensor<1>>,
+    /// The metrics of each, where this rank computes the loss.
+    pub metrics: BTreeMap<usize, Vec<Tensor<1>>>,
+    /// Most micro-batches between forward and backward.
+    pub in_flight: usize,
+    /// Where this rank's time went.
+    pub clock: Clock,
+    /// The traffic before the first step.
+    pub traffic_before: Option<Traffic>,
+}
+
+impl Window {
+    /// Checks that the next pass has as many micro-batches as those before it, and at least one.
+    pub(crate) fn check(&self, count: usize) -> Result<()> {
+        let allowed = match self.count.checked_div(self.passes) {
+            None if count > 0 => return Ok(()),
+            None => "each rank needs at least one".to_owned(),
+            Some(before) if before == count => return Ok(()),
+            Some(before) => format!("the steps before the next update had {before}"),
+        };
+        Err(Error::Setting { option: "micro-batches of a step", given: count.to_string(), allowed })
+    }
+
+    /// Adds what a pass found.
+    pub(crate) fn add(&mut self, count: usize, valid_targets: usize, state: State) {
+        let before = self.count;
+        self.losses.extend(state.losses.into_iter().map(|(index, loss)| (before + index, loss)));
+        self.metrics.extend(state.metrics.into_iter().map(|(index, values)| (before + index, values)));
+        self.in_flight = self.in_flight.max(state.most_in_flight);
+        (self.count, self.passes) = (before + count, self.passes + 1);
+        self.valid_targets += valid_targets;
+    }
+
+    /// The loss of each micro-batch; 0 where this rank does not know it.
+    pub(crate) fn losses(&self) -> Result<Vec<f64>> {
+        losses(&self.losses, self.count)
+    }
+}
+
+/// The loss of each of `count` micro-batches; 0 where this rank does not know it.
+pub(crate) fn losses(known: &BTreeMap<usize, Tensor<1>>, count: usize) -> Result<Vec<f64>> {
+    let loss = |k: usize| match known.get(&k) {
+        Some(loss) => {
+            let values = loss.clone().try_into_vec_as::<f32>().map_err(|e| Error::Device(e.to_string()))?;
+            Ok(f64::from(values[0]))
+        }
+        None => Ok(0.0),
+    };
+    (0..count).map(loss).collect()
+}
