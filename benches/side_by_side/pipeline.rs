@@ -72,7 +72,9 @@ fn main() -> Outcome<()> {
     let split = &if options.stages.is_empty() { balanced(&costs, pp)? } else { options.stages.clone() };
     let stages = thread::scope(|scope| {
         let start = |world| {
-            scope.spawn(move || options.run(config, split, brigade_cpu::groups(&world, Mesh::new(pp, [(PP, pp)])?)?))
+            scope.spawn(move || {
+                options.run(config, split, brigade_cpu::groups(&world, Mesh::new(pp, [(PP, pp)])?)?)
+            })
         };
         let ranks: Vec<_> = threads(pp, Timeouts::default()).into_iter().map(start).collect();
         let end = |rank: thread::ScopedJoinHandle<'_, _>| {

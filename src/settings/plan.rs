@@ -91,10 +91,13 @@ impl Settings {
             ("train.validate_every", train.validate_every),
             ("checkpoint.every (--checkpoint-every)", self.checkpoint.every),
         ];
-        if let Some((option, given)) = between_updates.into_iter().find(|(_, steps)| !steps.is_multiple_of(every)) {
+        if let Some((option, given)) =
+            between_updates.into_iter().find(|(_, steps)| !steps.is_multiple_of(every))
+        {
             let (below, above) = (given / every * every, given.div_ceil(every) * every);
             let near = if below == 0 { above.to_string() } else { format!("{below} or {above}") };
-            let allowed = format!("it must be a multiple of train.sync_every = {every}; the nearest is {near}");
+            let allowed =
+                format!("it must be a multiple of train.sync_every = {every}; the nearest is {near}");
             return Err(SettingError::new(option, given, allowed));
         }
         self.check_backend()?;

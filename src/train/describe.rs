@@ -56,7 +56,10 @@ impl Session {
             plan.learning_rate_reason
         ));
         if settings.sync_every > 1 {
-            lines.push(format!("an update after every {} steps, whose gradients are added up", settings.sync_every));
+            lines.push(format!(
+                "an update after every {} steps, whose gradients are added up",
+                settings.sync_every
+            ));
         }
         if plan.schedule.warmup_steps > settings.steps {
             lines.push(format!(
@@ -139,8 +142,13 @@ impl Session {
         let plan = &self.plan;
         let mut text = format!("{}\n", config.trim_end());
         let _ = writeln!(text, "\n# world: {}", self.world);
-        let _ =
-            writeln!(text, "# mesh: pp {} x dp {} = {} ranks", plan.mesh.size(PP), plan.mesh.size(DP), plan.mesh.world());
+        let _ = writeln!(
+            text,
+            "# mesh: pp {} x dp {} = {} ranks",
+            plan.mesh.size(PP),
+            plan.mesh.size(DP),
+            plan.mesh.world()
+        );
         let _ = writeln!(
             text,
             "# gradient accumulation: {} micro-batches per rank and step",

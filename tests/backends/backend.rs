@@ -127,7 +127,8 @@ impl Backend {
             let run = &run;
             let start = |world: Group| {
                 scope.spawn(move || {
-                    let (device, groups) = (self.open)(&world, Mesh::new(pp * dp, [(PP, pp), (DP, dp)]).unwrap());
+                    let (device, groups) =
+                        (self.open)(&world, Mesh::new(pp * dp, [(PP, pp), (DP, dp)]).unwrap());
                     run(device, groups)
                 })
             };

@@ -2,7 +2,7 @@
 
 use brigade::core::plan::PipelineScheduleKind;
 use brigade::core::{
-    DATA,     Batch, Block, Chain, Engine, EngineSettings, ForwardContext, Groups, NamedTensor, OptimizerFactory,
+    Batch, Block, Chain, DATA, Engine, EngineSettings, ForwardContext, Groups, NamedTensor, OptimizerFactory,
     Recompute, Zero,
 };
 use burn::module::Module;
@@ -65,7 +65,8 @@ fn train(groups: Groups, settings: EngineSettings, seed: u64) -> (Vec<u64>, Vec<
     let count = 4 / ranks;
     let mut losses = Vec::new();
     for step in 0..2 {
-        let numbers = (0..count).map(|k| zero.micro_batch_number(groups.mesh(), groups.world().rank(), k, count));
+        let numbers =
+            (0..count).map(|k| zero.micro_batch_number(groups.mesh(), groups.world().rank(), k, count));
         let report = engine.step(numbers.map(|number| batch(4 * step + number)).collect(), 1e-2).unwrap();
         losses.push(report.loss.to_bits());
     }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use brigade::core::plan::{Configuration, Footprint, PipelineScheduleKind, StageFootprint, balanced};
 use brigade::core::{
-    DATA, PP,     Batch, Block, Chain, Engine, EngineSettings, Float, Groups, Memory, OptimizerFactory, Precision,
-    Recompute, ReduceEvery, ReshardAfterForward, StepReport, Zero,
+    Batch, Block, Chain, DATA, Engine, EngineSettings, Float, Groups, Memory, OptimizerFactory, PP,
+    Precision, Recompute, ReduceEvery, ReshardAfterForward, StepReport, Zero,
 };
 use brigade::models::gpt::{Gelu, GptConfig};
 use burn::module::Module;

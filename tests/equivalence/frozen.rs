@@ -1,8 +1,8 @@
 //! Parameters that are not trained, by themselves and shared, on any mesh.
 
 use brigade::core::{
-    DATA,     Batch, Block, Chain, Engine, EngineSettings, Groups, Model, NamedTensor, OptimizerFactory, Precision,
-    Zero,
+    Batch, Block, Chain, DATA, Engine, EngineSettings, Groups, Model, NamedTensor, OptimizerFactory,
+    Precision, Zero,
 };
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};

@@ -66,9 +66,8 @@ fn few_messages_are_on_their_way_at_once() {
     let most = on_threads(row.pp, row.dp, |groups| {
         let most = Arc::new(AtomicUsize::new(0));
         let unsent = Arc::new(AtomicUsize::new(0));
-        let groups = groups.map(|_, inner| {
-            Arc::new(Counting { inner, unsent: unsent.clone(), most: most.clone() })
-        });
+        let groups =
+            groups.map(|_, inner| Arc::new(Counting { inner, unsent: unsent.clone(), most: most.clone() }));
         let mut engine = row.engine(groups.clone()).unwrap();
         engine.step(row.batches(0, &groups), 1e-3).unwrap();
         let trained = most.swap(0, SeqCst);
@@ -90,12 +89,13 @@ fn a_backend_that_cannot_empty_buffers_in_their_place() {
             let zero = Zero { stage: 3, reshard_after_forward, keep_gathered, ..Zero::default() };
             let row = Row { pp, dp: 2, micro_batches: 2, tied, zero, ..Row::default() };
             let reference = row.reference().run(Groups::alone());
-            let outcomes = on_threads(pp, 2, |groups| {
-                let count = Arc::new(AtomicUsize::new(0));
-                row.run(groups.map(|_, inner| {
-                    Arc::new(Counting { inner, unsent: count.clone(), most: count.clone() })
-                }))
-            });
+            let outcomes =
+                on_threads(pp, 2, |groups| {
+                    let count = Arc::new(AtomicUsize::new(0));
+                    row.run(groups.map(|_, inner| {
+                        Arc::new(Counting { inner, unsent: count.clone(), most: count.clone() })
+                    }))
+                });
             for outcome in outcomes {
                 assert_eq!(outcome.validation, reference.validation);
                 same_bits(&outcome.weights, &reference.weights, &format!("weights of {row:?}"));

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod axes;
 mod context;
 mod footprint;
 mod frozen;
@@ -10,6 +11,7 @@ mod in_flight;
 mod mesh;
 mod resume;
 mod row;
+mod strategy;
 mod table;
 
 use brigade::core::{

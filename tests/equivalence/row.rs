@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use brigade::core::plan::PipelineScheduleKind;
 use brigade::core::{
-    Batch, DATA, Engine, EngineSettings, Evaluation, Float, Groups, NamedTensor, NonFinite, OptimizerFactory,
-    Precision, Recompute, StepReport, Synchronous, Zero,
+    Batch, DATA, DP, Engine, EngineSettings, Evaluation, Float, Groups, Mesh, NamedTensor, NonFinite,
+    OptimizerFactory, PP, Precision, REPLICATE, Recompute, StepReport, Strategy, Synchronous, Zero,
 };
 use brigade::models::gpt::{Gelu, GptConfig, Targets};
 use burn::optim::{AdamWConfig, LionConfig, SgdConfig, momentum::MomentumConfig};
@@ -48,7 +48,7 @@ pub struct Row {
     pub precision: Precision,
     pub offload: bool,
     pub sum_group: usize,
-    pub sync_every: usize,
+    pub strategy: Arc<dyn Strategy>,
     pub steps: u64,
 }
 
@@ -75,7 +75,7 @@ impl Default for Row {
             precision: Precision::default(),
             offload: false,
             sum_group: 1,
-            sync_every: 1,
+            strategy: Arc::new(Synchronous::default()),
             steps: STEPS,
         }
     }
@@ -152,7 +152,7 @@ impl Row {
             precision: self.precision,
             offload: self.offload.then(brigade_cpu::device),
             sum_group: self.sum_group,
-            strategy: Arc::new(Synchronous { every: self.sync_every }),
+            strategy: self.strategy.clone(),
         };
         let model = config.model(5, &self.device).unwrap().metric("target_logit", target_logits);
         Engine::new(model, 5, &self.optimizer(), groups, settings)
@@ -182,29 +182,36 @@ impl Row {
     }
 
     pub fn batches(&self, step: u64, groups: &Groups) -> Vec<TokenBatch> {
-        let (every, count) = (self.sync_every as u64, self.micro_batches);
+        let (every, count) = (self.strategy.period() as u64, self.micro_batches);
         let (update, before) = (step / every, (step % every) as usize * count);
-        let (mesh, rank, all) = (groups.mesh(), groups.world().rank(), self.sync_every * count);
+        let (mesh, rank, all) = (groups.mesh(), groups.world().rank(), self.strategy.period() * count);
         let numbers = (0..count).map(|k| self.zero.micro_batch_number(mesh, rank, before + k, all));
         numbers.map(|number| self.batch(update, number)).collect()
+    }
+
+    /// Makes a step, and gives its report if it makes an update.
+    pub fn step(&self, engine: &mut Gpt, step: u64, groups: &Groups) -> Option<StepReport> {
+        let batches = self.batches(step, groups);
+        if engine.synchronizes() {
+            return Some(engine.step(batches, RATE).unwrap());
+        }
+        engine.accumulate(batches).unwrap();
+        None
+    }
+
+    pub fn mesh(&self) -> Mesh {
+        let axes = [(PP, self.pp), (REPLICATE, self.replicate), (DP, self.dp)];
+        Mesh::new(self.pp * self.replicate * self.dp, axes).unwrap()
     }
 
     pub fn run(&self, groups: Groups) -> Outcome {
         let (rank, ranks) = (groups.world().rank(), groups.world().size());
         let mut engine = self.engine(groups.clone()).unwrap();
-        let gradients = match self.sync_every {
+        let gradients = match self.strategy.period() {
             1 => engine.gradients(&self.batches(0, &groups), 0).unwrap().1,
             _ => Vec::new(),
         };
-        let reports = (0..self.steps).filter_map(|step| {
-            let batches = self.batches(step, &groups);
-            if engine.synchronizes() {
-                return Some(engine.step(batches, RATE).unwrap());
-            }
-            engine.accumulate(batches).unwrap();
-            None
-        });
-        let reports = reports.collect();
+        let reports = (0..self.steps).filter_map(|step| self.step(&mut engine, step, &groups)).collect();
         let data = groups.over(&DATA);
         let own: Vec<_> = (0..VALIDATION).filter(|index| index % data.size() == data.rank()).collect();
         let validation = engine.evaluate(own.len(), |k| Ok(self.batch(99, own[k]))).unwrap();

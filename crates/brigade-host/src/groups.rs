@@ -45,8 +45,7 @@ pub struct SubgroupArgs {
 pub fn subgroup(mesh: &Mesh, rank: usize, axes: &[&'static str]) -> SubgroupArgs {
     let others = mesh.complement(axes);
     let place = others.iter().filter(|axis| mesh.size(axis) > 1);
-    let place: Vec<String> =
-        place.map(|axis| format!("{axis} {}", mesh.coordinate(rank, axis))).collect();
+    let place: Vec<String> = place.map(|axis| format!("{axis} {}", mesh.coordinate(rank, axis))).collect();
     SubgroupArgs {
         name: format!("{} of {}", axes.join(" x "), place.join(", ")),
         color: mesh.position(rank, &others) as u32,

@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use brigade_comm::{Timeouts, threads};
-use brigade_core::{Batch, Engine, DATA, DP, EngineSettings, Groups, Mesh, PP, NamedTensor, OptimizerFactory, Zero};
+use brigade_core::{
+    Batch, DATA, DP, Engine, EngineSettings, Groups, Mesh, NamedTensor, OptimizerFactory, PP, Zero,
+};
 use brigade_models::gpt::{Gelu, GptConfig, Targets, names};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};

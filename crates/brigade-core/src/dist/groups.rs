@@ -76,7 +76,10 @@ impl Groups {
     }
 
     /// The same groups, each as `wrap` gives it back, which is also told the group's axes: all of them for the world.
-    pub fn map(self, mut wrap: impl FnMut(&[&'static str], Arc<dyn Collectives>) -> Arc<dyn Collectives>) -> Self {
+    pub fn map(
+        self,
+        mut wrap: impl FnMut(&[&'static str], Arc<dyn Collectives>) -> Arc<dyn Collectives>,
+    ) -> Self {
         let all: Axes = self.mesh.axes().iter().map(|axis| axis.name).collect();
         let world = wrap(&all, self.world);
         let wrapped = self.subgroups.into_iter().map(|(axes, group)| {

@@ -109,7 +109,9 @@ impl Mesh {
     pub fn subsets(&self) -> Vec<Vec<&'static str>> {
         let long: Vec<&'static str> = self.axes.iter().filter(|a| a.size > 1).map(|a| a.name).collect();
         let chosen = |bits: usize| (0..long.len()).filter(move |index| bits >> index & 1 == 1);
-        (1..(1usize << long.len()).saturating_sub(1)).map(|bits| chosen(bits).map(|i| long[i]).collect()).collect()
+        (1..(1usize << long.len()).saturating_sub(1))
+            .map(|bits| chosen(bits).map(|i| long[i]).collect())
+            .collect()
     }
 
     /// The mesh's other axes.
@@ -145,7 +147,8 @@ fn wrong_size(world: usize, axes: &[Axis]) -> Error {
         Some((last, outer)) => {
             let mut left = world;
             let settings = outer.iter().map(|axis| {
-                let divisor = (1..=axis.size.max(1)).rev().find(|size| left.is_multiple_of(*size)).unwrap_or(1);
+                let divisor =
+                    (1..=axis.size.max(1)).rev().find(|size| left.is_multiple_of(*size)).unwrap_or(1);
                 left /= divisor;
                 format!("--{} {divisor} ", axis.name)
             });
@@ -208,7 +211,11 @@ mod tests {
         let error = |world, axes: &[(&'static str, usize)]| {
             Mesh::new(world, axes.iter().copied()).unwrap_err().to_string()
         };
-        assert!(error(4, &[(PP, 2), (DP, 3)]).contains("with pp 2 set --dp 2"), "{}", error(4, &[(PP, 2), (DP, 3)]));
+        assert!(
+            error(4, &[(PP, 2), (DP, 3)]).contains("with pp 2 set --dp 2"),
+            "{}",
+            error(4, &[(PP, 2), (DP, 3)])
+        );
         assert!(error(4, &[(PP, 3), (DP, 1)]).contains("set --pp 2 --dp 2"));
         assert!(error(0, &[(DP, 0)]).contains("world size, 0"));
         assert!(error(4, &[(DP, 2), (DP, 2)]).contains("two axes"));

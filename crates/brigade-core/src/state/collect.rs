@@ -77,7 +77,8 @@ where
         mut sink: impl FnMut(NamedTensor) -> Result<()>,
     ) -> Result<()> {
         let groups = &self.store.groups;
-        let (root_stage, root_data) = (groups.mesh().coordinate(root, PP), groups.mesh().position(root, &DATA));
+        let (root_stage, root_data) =
+            (groups.mesh().coordinate(root, PP), groups.mesh().position(root, &DATA));
         let is_root = groups.world.rank() == root;
         for (block, named) in self.chain.blocks.iter().enumerate() {
             let holder = self.stage.holder(block);

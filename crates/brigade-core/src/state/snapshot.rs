@@ -66,7 +66,9 @@ impl Snapshot {
     pub fn read(self) -> Result<(Vec<SavedUnit>, Vec<WriteItem>)> {
         let (mut units, mut pieces) = (Vec::new(), Vec::new());
         for UnitPart { mut unit, start, values, reduction, update } in self.parts {
-            let read = |state: Option<Box<dyn FlatState>>| state.map_or_else(|| Ok(SavedState::default()), |state| state.read());
+            let read = |state: Option<Box<dyn FlatState>>| {
+                state.map_or_else(|| Ok(SavedState::default()), |state| state.read())
+            };
             let SavedState { mut slots, scalars } = read(update)?;
             let kept = read(reduction)?.slots.into_iter();
             slots.extend(kept.map(|(name, values)| (format!("{REDUCTION}{name}"), values)));

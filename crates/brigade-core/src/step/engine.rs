@@ -231,8 +231,12 @@ where
         for index in 0..blocks {
             let lends = ties.iter().any(|tie| tie.owner.0 == index && stage.holds(tie.follower.0));
             if stage.holds(index) || lends {
-                let mut initialization =
-                    Initialization { chain: &mut chain, store: &mut store, update: &mut *update, ties: &ties };
+                let mut initialization = Initialization {
+                    chain: &mut chain,
+                    store: &mut store,
+                    update: &mut *update,
+                    ties: &ties,
+                };
                 initialization.block(index, seed)?;
             }
         }

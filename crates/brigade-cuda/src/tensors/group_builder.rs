@@ -72,7 +72,13 @@ impl GroupBuilder {
     }
 
     /// The communicator of a group, by a split of that of all ranks. All ranks must call it.
-    pub(super) fn split(&self, all: &Communicator, group: &Group, color: u32, key: u32) -> Result<Communicator> {
+    pub(super) fn split(
+        &self,
+        all: &Communicator,
+        group: &Group,
+        color: u32,
+        key: u32,
+    ) -> Result<Communicator> {
         let own = all.split(group.name(), Some(color), key as usize, self.timeout)?;
         let own = own.ok_or_else(|| format!("NCCL made no communicator for the group {}", group.name()))?;
         self.rank.watchdog.register(&own);

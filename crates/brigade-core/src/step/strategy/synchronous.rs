@@ -160,9 +160,8 @@ impl AllReduce {
     }
 
     fn live(&self) -> u64 {
-        let kept = |slot: &Slot| {
-            slot.whole.kept() * slot.unit.elements + slot.own.kept() * slot.unit.own.len()
-        };
+        let kept =
+            |slot: &Slot| slot.whole.kept() * slot.unit.elements + slot.own.kept() * slot.unit.own.len();
         let kept: usize = self.slots.iter().map(kept).sum();
         let moving = self.scattering.iter().map(|(unit, _)| self.slots[*unit].unit.elements);
         let reducing = self.reducing.iter().map(|(unit, _)| self.slots[*unit].unit.own.len());
