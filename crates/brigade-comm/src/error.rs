@@ -151,7 +151,7 @@ pub enum Error {
         /// What `rank` was doing.
         call: Box<Call>,
     },
-    /// This rank called [`Group::abort`](crate::Group::abort), or dropped its world without shutting it down.
+    /// This rank called [`abort`](crate::ProcessGroup::abort), or dropped its world without shutting it down.
     #[error("rank {rank} aborted: {reason}")]
     Aborted {
         /// The rank that aborted.

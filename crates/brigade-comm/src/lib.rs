@@ -31,7 +31,7 @@
 //! - **What a rank does is recorded**, see [`flight`]; a rank's record outlives its world.
 //! - **Nothing is left behind.** Shared memory is an anonymous file without a name in any file system.
 //! - **Bytes from the network are not trusted.** A peer proves that it knows the [`AuthToken`] before anything else is read
-//!   from it, and lengths are checked ([`MAX_FRAME_BYTES`], [`MAX_WORLD_SIZE`], the limit of a [`Group::recv_message`])
+//!   from it, and lengths are checked ([`MAX_FRAME_BYTES`], [`MAX_WORLD_SIZE`], the limit of a receive of unknown size)
 //!   before memory is allocated. The payload is neither encrypted nor signed: use a network that only the run's owner can
 //!   change.
 //!

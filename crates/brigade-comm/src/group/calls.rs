@@ -8,18 +8,13 @@ use crate::Result;
 use crate::error::Error;
 use crate::op::call::OpType;
 use crate::op::dtype::{Element, ReduceOp};
+use crate::op::plan::Plan;
 use crate::op::stats::Stats;
-use crate::process_group::work::{OpBuffer, OwnedBuffer, Work};
+use crate::process_group::work::{OpBuffer, OwnedBuffer};
 use crate::process_group::{OpArgs, ProcessGroup};
 use crate::progress::submissions::CollectiveArgs;
 
 impl Group {
-    /// Starts an operation on a buffer of the caller.
-    pub(super) fn launch<B>(&self, args: OpArgs, (buffer, work): (Box<dyn OpBuffer>, Work<B>)) -> Work<B> {
-        self.start(args, buffer);
-        work
-    }
-
     /// Runs a collective on a slice: on this thread, or after the operations that are still in flight.
     pub(super) fn run<T: Element>(
         &self,
@@ -59,15 +54,15 @@ impl Group {
 
 impl ProcessGroup for Group {
     fn rank(&self) -> usize {
-        self.rank()
+        self.spec().rank
     }
 
     fn size(&self) -> usize {
-        self.size()
+        self.spec().members.len()
     }
 
     fn name(&self) -> &str {
-        self.name()
+        &self.spec().name
     }
 
     fn start(&self, args: OpArgs, buffer: Box<dyn OpBuffer>) {
@@ -81,7 +76,7 @@ impl ProcessGroup for Group {
     }
 
     fn barrier(&self) -> Result<()> {
-        self.barrier()
+        self.run::<u8>(OpType::Barrier, &mut vec![0; Plan::barrier_bytes(self.size())], None, None)
     }
 
     fn split(&self, name: &str, color: u32, key: u32) -> Result<Arc<dyn ProcessGroup>> {
@@ -89,18 +84,19 @@ impl ProcessGroup for Group {
     }
 
     fn stats(&self) -> Stats {
-        self.stats()
+        self.0.progress.counters.read()
     }
 
     fn op_timeout(&self) -> Duration {
-        self.op_timeout()
+        self.0.progress.context.timeout.now()
     }
 
     fn failure(&self) -> Option<Error> {
-        self.failure()
+        self.0.progress.context.fault.error_for(self.spec().world_rank())
     }
 
     fn abort(&self, reason: &str) {
-        self.abort(reason);
+        let rank = self.spec().world_rank();
+        self.0.progress.context.fault.raise(rank, Error::Aborted { rank, reason: reason.into() });
     }
 }

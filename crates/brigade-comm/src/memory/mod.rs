@@ -13,6 +13,7 @@ mod state;
 mod world;
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -39,13 +40,13 @@ pub fn in_memory(n: usize, timeouts: Timeouts) -> Vec<MemoryGroup> {
 }
 
 /// One rank's membership in a group whose ranks are threads that exchange buffers in memory. Clones are handles of the same
-/// membership. Its operations are those of [`dyn ProcessGroup`](ProcessGroup).
+/// membership. It dereferences to [`ProcessGroup`], whose operations it has.
 #[derive(Clone)]
 pub struct MemoryGroup(Arc<Member>);
 
 struct Member {
     side: Arc<Side>,
-    /// How often the group has been split. Held while it is, so that splits of several threads do not mix.
+    /// How often the group has been split. Held while it is, so that splits by several threads do not mix.
     splits: Mutex<u64>,
 }
 
@@ -62,6 +63,14 @@ struct Side {
 impl fmt::Debug for MemoryGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "MemoryGroup(\"{}\", rank {} of {})", self.name(), self.rank(), self.size())
+    }
+}
+
+impl Deref for MemoryGroup {
+    type Target = dyn ProcessGroup;
+
+    fn deref(&self) -> &Self::Target {
+        self
     }
 }
 
@@ -144,8 +153,7 @@ impl ProcessGroup for MemoryGroup {
         let Side { world, group, rank, members, .. } = &*self.0.side;
         let mut rows = vec![0; 3 * members.len()];
         rows[3 * rank..3 * (rank + 1)].copy_from_slice(&row(name, color, key));
-        let this: &dyn ProcessGroup = self;
-        let rows = this.all_gather(rows, DType::I64).wait()?;
+        let rows = self.all_gather(rows, DType::I64).wait()?;
         let chosen = chosen(rows.as_chunks().0, *rank, members, name);
         let chosen = chosen.map_err(|reason| self.refuse(OpType::AllGather, reason))?;
         let number = group_number(*group, *splits, color);

@@ -25,10 +25,21 @@ impl dyn ProcessGroup + '_ {
         self.launch(OpArgs::new(OpType::AllGather, dtype), OwnedBuffer::sized(buffer))
     }
 
+    /// Gives slice `rank` of the buffer to `root`, which gets all slices. All ranks' buffers have the same size.
+    pub fn gather<B: HostBuffer>(&self, buffer: B, dtype: DType, root: usize) -> Work<B> {
+        let args = OpArgs { root: Some(root), ..OpArgs::new(OpType::Gather, dtype) };
+        self.launch(args, OwnedBuffer::sized(buffer))
+    }
+
     /// Gives the root's buffer to everybody. Any length.
     pub fn broadcast<B: HostBuffer>(&self, buffer: B, dtype: DType, root: usize) -> Work<B> {
         let args = OpArgs { root: Some(root), ..OpArgs::new(OpType::Broadcast, dtype) };
         self.launch(args, OwnedBuffer::sized(buffer))
+    }
+
+    /// Of as many equal slices as there are ranks, gives slice p to rank p and gets p's slice `rank` in its place.
+    pub fn all_to_all<B: HostBuffer>(&self, buffer: B, dtype: DType) -> Work<B> {
+        self.launch(OpArgs::new(OpType::AllToAll, dtype), OwnedBuffer::sized(buffer))
     }
 
     /// Gathers some numbers of every rank, the same number of them on each: rank r's are at r times that number.
@@ -39,22 +50,24 @@ impl dyn ProcessGroup + '_ {
         self.all_gather(all, DType::F64)
     }
 
-    /// Sends a buffer to rank `to`. Complete when the buffer can be used again; the peer may not have it all by then.
-    /// Transfers between two ranks in one direction keep their order; they never wait for collectives or for other
-    /// transfers.
+    /// Sends a buffer to rank `to`, which receives it with `recv` or `recv_message`. Complete when the buffer can be used
+    /// again; the peer may not have it all by then. Transfers between two ranks in one direction keep their order; they never
+    /// wait for collectives or for other transfers.
     pub fn send<B: HostBuffer>(&self, buffer: B, dtype: DType, to: usize) -> Work<B> {
         let args = OpArgs { peer: Some(to), ..OpArgs::new(OpType::Send, dtype) };
         self.launch(args, OwnedBuffer::sized(buffer))
     }
 
-    /// Fills a buffer with what rank `from` sends, which must have the same type and size.
+    /// Fills a buffer with what rank `from` sends, which must have the same type and size. The
+    /// [deadline](crate::Timeouts::step) counts from when the earlier receives from that rank are complete.
     pub fn recv<B: HostBuffer>(&self, buffer: B, dtype: DType, from: usize) -> Work<B> {
         let args = OpArgs { peer: Some(from), ..OpArgs::new(OpType::Recv, dtype) };
         self.launch(args, OwnedBuffer::sized(buffer))
     }
 
-    /// Gives what rank `from` sends as [`DType::U8`], of any size up to `limit` bytes. Memory is allocated
-    /// when the size is known.
+    /// Gives what rank `from` sends as [`DType::U8`], of any size up to `limit` bytes, in the order and with the deadline of a
+    /// `recv`. Memory is allocated when the size has come, not when this is called. A larger buffer, one of another type, or no
+    /// memory for it is an error on all ranks.
     pub fn recv_message(&self, from: usize, limit: usize) -> Work<Vec<u8>> {
         let args = OpArgs { peer: Some(from), limit, ..OpArgs::new(OpType::RecvMessage, DType::U8) };
         self.launch(args, OwnedBuffer::message())

@@ -22,8 +22,8 @@ use crate::op::stats::Stats;
 
 /// An ordered set of ranks that communicate, as one of them sees it.
 ///
-/// Operations with a buffer are started with [`start`](Self::start); `dyn ProcessGroup` has a method for each of them,
-/// which takes any [`HostBuffer`](crate::HostBuffer) and gives a [`Work`]. Every engine keeps the
+/// Operations with a buffer are started with [`start`](Self::start); `dyn ProcessGroup` has a method for each of them, which takes
+/// any [`HostBuffer`](crate::HostBuffer) and gives a [`Work`]. The groups of this crate dereference to it. Every engine keeps the
 /// [crate's invariants](crate): the order of sums, the order of operations, deadlines, and mismatches that are errors on
 /// every rank.
 pub trait ProcessGroup: Send + Sync {
@@ -33,7 +33,7 @@ pub trait ProcessGroup: Send + Sync {
     /// The number of ranks.
     fn size(&self) -> usize;
 
-    /// The group's name, for errors.
+    /// The name that the group was made with; `world` for the group of all ranks.
     fn name(&self) -> &str;
 
     /// Starts an operation, without waiting for other ranks. The engine keeps the buffer until it
@@ -59,16 +59,17 @@ pub trait ProcessGroup: Send + Sync {
     /// If ranks disagree, or a rank failed.
     fn split(&self, name: &str, color: u32, key: u32) -> Result<Arc<dyn ProcessGroup>>;
 
-    /// What this rank has done in this group so far.
+    /// What this rank has done in this group so far. An all-reduce of L bytes over n ranks counts exactly 2·L·(n−1)/n sent bytes
+    /// where n divides the number of elements.
     fn stats(&self) -> Stats;
 
-    /// How long one operation may take now.
+    /// The current deadline of one operation of this rank.
     fn op_timeout(&self) -> Duration;
 
-    /// The first failure of the world that this rank knows of.
+    /// The first failure of the world that this rank knows of, from its point of view.
     fn failure(&self) -> Option<Error>;
 
-    /// Fails the world on every rank.
+    /// Fails the world on every rank: operations in flight and later ones return an error with this rank and `reason`.
     fn abort(&self, reason: &str);
 }
 

@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use brigade_comm::{DType, Element, Error, Group, OpType, ReduceOp, Result, Timeouts};
+use brigade_comm::{DType, Element, Error, Group, OpType, ReduceOp, Result};
 
-use crate::worlds::{Kind, PATIENT, SOON, on_every_transport, others_give_up, run};
+use crate::errors::{assert_all_say, errors_soon, says};
+use crate::worlds::{HASTY, Kind, PATIENT, SOON, on_every_transport, others_give_up, run};
 
 on_every_transport!(
     another_size_is_an_error_on_all_ranks,
@@ -27,23 +28,7 @@ on_every_transport!(
 
 /// The ranks' errors; none of them may have taken long.
 fn errors(kind: Kind, n: usize, work: impl Fn(&Group) -> Result<()> + Sync) -> Vec<Error> {
-    let start = Instant::now();
-    let errors = run(kind, n, PATIENT, work).into_iter().map(|outcome| outcome.unwrap_err()).collect();
-    assert!(start.elapsed() < SOON, "took {:?}", start.elapsed());
-    errors
-}
-
-/// Whether an error is this one first hand, or the news of it.
-fn says(error: &Error, words: &[&str]) -> bool {
-    let text = error.to_string();
-    words.iter().all(|word| text.contains(word))
-}
-
-#[track_caller]
-fn assert_all_say(errors: &[Error], words: &[&str]) {
-    for (rank, error) in errors.iter().enumerate() {
-        assert!(says(error, words), "rank {rank} says: {error}");
-    }
+    errors_soon(|| run(kind, n, PATIENT, work))
 }
 
 fn another_size_is_an_error_on_all_ranks(kind: Kind) {
@@ -86,8 +71,6 @@ fn another_type_or_root_or_reduction_is_an_error_on_all_ranks(kind: Kind) {
     });
     assert_all_say(&told, &["sum", "max"]);
 }
-
-const HASTY: Timeouts = Timeouts { step: Duration::from_millis(1500), ..PATIENT };
 
 /// A barrier that a loaded machine may take its time for.
 fn together(group: &Group) -> Result<()> {

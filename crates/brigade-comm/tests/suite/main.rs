@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "all of this is tests")]
 
 mod collectives;
+mod errors;
 mod failures;
 mod flight;
 mod messages;

@@ -22,6 +22,9 @@ pub const PATIENT: Timeouts = Timeouts { init: PATIENCE, step: PATIENCE, host: P
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Deadlines to wait for. Only what must pass them has them.
+pub const HASTY: Timeouts = Timeouts { step: Duration::from_millis(1500), ..PATIENT };
+
 /// What rank `rank` joins with; rank 0 gets the listener.
 pub fn joining(
     kind: Kind,

@@ -59,7 +59,7 @@ impl Drop for RankState {
 }
 
 impl RankState {
-    /// A rank of `world`. An operation may take the world's [timeout](Group::op_timeout) to get into its stream, and as long again
+    /// A rank of `world`. An operation may take the world's [timeout](brigade_comm::ProcessGroup::op_timeout) to get into its stream, and as long again
     /// once its input is ready.
     pub fn new(
         watchdog: Watchdog,

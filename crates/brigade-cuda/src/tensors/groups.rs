@@ -10,7 +10,7 @@ use super::group_builder::{GroupBuilder, NcclOptions, Result};
 use super::rank_gpu::RankGpu;
 
 /// This rank's groups along all axes of a mesh over the ranks of `world`. All ranks call it together, each with a GPU of its own.
-/// Each wait has the [timeout](Group::op_timeout) of `world`.
+/// Each wait has the [timeout](brigade_comm::ProcessGroup::op_timeout) of `world`.
 ///
 /// # Errors
 /// If two ranks have the same GPU, a communicator cannot be made, or a rank failed.
