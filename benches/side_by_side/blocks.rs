@@ -1,9 +1,9 @@
 //! What an autodiff graph for each block costs: the same GPT, trained by the block engine and by plain Burn in one graph.
 //!
-//!     cargo bench --bench blocks -- blocks|one-graph [rows] [steps] [tiny]
+//!     cargo bench --bench blocks -- [--tiny] blocks|one-graph [rows] [steps]
 //!     cargo bench --features cuda --bench blocks -- …      on the first GPU (or wgpu)
 //!
-//! The shape is that of `configs/gpt2-124m.toml` with a head of its own, in fp32 (`tiny`: 4 layers of width 128, to try it). Both sides do the same
+//! The shape is that of `configs/gpt2-124m.toml` with a head of its own, in fp32 (`--tiny`: 4 layers of width 128, to try it). Both sides do the same
 //! operations, from the embedding to the clipped gradient, and wait for the device at the end of a step; but the engine steps flat buffers, in its
 //! pieces, and plain Burn one parameter after the other. Prints one JSON line a step; `benches/gpu/run.sh` lets the two take turns.
 
@@ -16,27 +16,48 @@ use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, L
 use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
 use burn::tensor::activation::{gelu, log_softmax, softmax};
 use burn::tensor::{Device, Int, Tensor, TensorData};
+use clap::{Parser, ValueEnum};
 
 const RATE: f64 = 1e-4;
 
 /// Gradients of a larger norm are scaled down to it.
 const CLIPPING: Option<f64> = Some(1.0);
 
+/// Trains the same GPT by the block engine or by plain Burn in one graph.
+#[derive(Debug, Parser)]
+struct Options {
+    /// What trains it.
+    mode: Mode,
+    /// Sequences in a step.
+    #[arg(default_value_t = 1)]
+    rows: usize,
+    #[arg(default_value_t = 8)]
+    steps: usize,
+    /// A tiny model, to try it.
+    #[arg(long)]
+    tiny: bool,
+    /// Added by cargo.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Mode {
+    Blocks,
+    OneGraph,
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
-    let mut numbers = arguments.iter().filter_map(|argument| argument.parse::<usize>().ok());
-    let (rows, steps) = (numbers.next().unwrap_or(1), numbers.next().unwrap_or(8));
-    let tiny = arguments.iter().any(|argument| argument == "tiny");
+    let Options { mode, rows, steps, tiny, .. } = Options::parse();
     let config = if tiny { shape(512, 64, 128, 4, 4) } else { shape(50257, 1024, 768, 12, 12) };
     let device = device();
     let tokens: Vec<i64> =
         (0..rows * config.sequence_length).map(|i| (i * 7919 % config.vocabulary) as i64).collect();
     let tokens = TensorData::new(tokens, [rows, config.sequence_length]);
     let tokens = Tensor::<2, Int>::from_data(tokens, &device);
-    match arguments.first().map(String::as_str) {
-        Some("blocks") => blocks(&config, &device, tokens, steps),
-        Some("one-graph") => one_graph(&config, &device, tokens, steps),
-        other => Err(format!("the first argument is blocks or one-graph, not {other:?}").into()),
+    match mode {
+        Mode::Blocks => blocks(&config, &device, tokens, steps),
+        Mode::OneGraph => one_graph(&config, &device, tokens, steps),
     }
 }
 

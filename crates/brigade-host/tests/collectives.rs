@@ -10,88 +10,42 @@ use brigade_core::{Collectives, DP, Mesh, PP};
 use brigade_host::{HostCollectives, Placement, groups};
 use burn::tensor::{Device, FloatDType, Tensor};
 
-/// Byte streams between the ranks, driven by a thread of each group.
-mod over_streams {
-    use super::{Check, HostCollectives, Placement, Suite, on_ranks};
-    use burn::tensor::Device;
+/// The suite on an engine of which this starts the ranks: on three in host memory, on four as on devices with memory of their
+/// own, whose values are copied in and out, and on one that is alone.
+macro_rules! on_engine {
+    ($engine:ident, $on_ranks:path) => {
+        mod $engine {
+            use super::*;
 
-    fn check_on(ranks: usize, placement: Placement, check: Check) {
-        on_ranks(ranks, |group| check(&Suite::new(Device::flex()), &HostCollectives::new(group, placement)));
-    }
+            fn check_on(ranks: usize, placement: Placement, check: Check) {
+                $on_ranks(ranks, |group| {
+                    check(&Suite::new(Device::flex()), &HostCollectives::new(group, placement));
+                });
+            }
 
-    mod in_host_memory {
-        use super::{Check, Placement, check_on};
-
-        fn three(check: Check) {
-            check_on(3, Placement::Host, check);
+            on_engine! { @ranks in_host_memory: 3, Placement::Host }
+            on_engine! { @ranks on_a_device: 4, Placement::DEVICE }
+            on_engine! { @ranks alone: 1, Placement::Host }
         }
+    };
+    (@ranks $name:ident: $ranks:literal, $placement:expr) => {
+        mod $name {
+            use super::*;
 
-        brigade_conformance::conformance_tests!(three);
-    }
+            fn run(check: Check) {
+                check_on($ranks, $placement, check);
+            }
 
-    /// As on a device with memory of its own, whose values are copied in and out.
-    mod on_a_device {
-        use super::{Check, Placement, check_on};
-
-        fn four(check: Check) {
-            check_on(4, Placement::DEVICE, check);
+            brigade_conformance::conformance_tests!(run);
         }
-
-        brigade_conformance::conformance_tests!(four);
-    }
-
-    mod alone {
-        use super::{Check, Placement, check_on};
-
-        fn one(check: Check) {
-            check_on(1, Placement::Host, check);
-        }
-
-        brigade_conformance::conformance_tests!(one);
-    }
+    };
 }
 
-/// Buffers that the ranks exchange in memory, without streams, descriptors or threads for progress.
-mod in_memory {
-    use super::{Check, HostCollectives, Placement, Suite, on_ranks_in_memory};
-    use burn::tensor::Device;
+// Byte streams between the ranks, driven by a thread of each group.
+on_engine!(over_streams, on_ranks);
 
-    fn check_on(ranks: usize, placement: Placement, check: Check) {
-        on_ranks_in_memory(ranks, |group| {
-            check(&Suite::new(Device::flex()), &HostCollectives::new(group, placement));
-        });
-    }
-
-    mod in_host_memory {
-        use super::{Check, Placement, check_on};
-
-        fn three(check: Check) {
-            check_on(3, Placement::Host, check);
-        }
-
-        brigade_conformance::conformance_tests!(three);
-    }
-
-    mod on_a_device {
-        use super::{Check, Placement, check_on};
-
-        fn four(check: Check) {
-            check_on(4, Placement::DEVICE, check);
-        }
-
-        brigade_conformance::conformance_tests!(four);
-    }
-
-    mod alone {
-        use super::{Check, Placement, check_on};
-
-        fn one(check: Check) {
-            check_on(1, Placement::Host, check);
-        }
-
-        brigade_conformance::conformance_tests!(one);
-    }
-}
+// Buffers that the ranks exchange in memory, without streams, descriptors or threads for progress.
+on_engine!(in_memory, on_ranks_in_memory);
 
 /// Values whose sum depends on the order of the additions.
 fn given(rank: usize, dtype: FloatDType) -> Tensor<1> {
