@@ -156,6 +156,8 @@ mod language_model;
 pub mod log;
 mod run;
 mod settings;
+#[cfg(test)]
+mod test_model;
 mod train;
 mod world;
 

@@ -11,13 +11,11 @@ use brigade_checkpoint::{
     remove_stale,
 };
 use brigade_comm::{Group, Timeouts, threads};
-use brigade_core::{Block, Chain, Engine, EngineSettings, Groups};
-use burn::module::Module;
-use burn::nn::{Linear, LinearConfig};
-use burn::tensor::Tensor;
+use brigade_core::{Engine, EngineSettings, Groups};
 
 use super::{SaveProgress, Saver};
 use crate::settings::Settings;
+use crate::test_model::layers;
 
 const RANKS: usize = 8;
 
@@ -73,28 +71,14 @@ impl Storage for Disk {
     }
 }
 
-#[derive(Module, Debug)]
-struct Layer {
-    linear: Linear,
-}
-
-impl Block for Layer {
-    type Input = Tensor<2>;
-    type Output = Tensor<2>;
-    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-        self.linear.forward(x)
-    }
-}
-
 /// Lets each rank save; returns how each ended, and the bytes written.
 fn saved(root: &Path, room: impl Fn(u64) -> u64) -> (Vec<(SaveProgress, String)>, u64) {
     let settings = Settings::default();
     let engine = || {
-        let layer = Layer { linear: LinearConfig::new(64, 64).init(&brigade_cpu::device().autodiff()) };
-        let model = Chain::new().then("a", layer).loss(|y: Tensor<2>, t: Tensor<2>| (y - t).square().sum());
         let optimizer = settings.optimizer.factory().unwrap();
         let plan = settings.plan(1, 1).unwrap();
-        Engine::new(model, 0, &optimizer, Groups::alone(), EngineSettings { ..plan.engine }).unwrap()
+        Engine::new(layers(64, &["a"]), 0, &optimizer, Groups::alone(), EngineSettings { ..plan.engine })
+            .unwrap()
     };
     let all = RANKS as u64 * engine().snapshot().unwrap().bytes();
     // Headers of files come on top.

@@ -2,17 +2,14 @@
 
 use brigade::core::plan::PipelineScheduleKind;
 use brigade::core::{
-    Batch, Block, Chain, DATA, Engine, EngineSettings, ForwardContext, Groups, NamedTensor, OptimizerFactory,
-    Recompute, Zero,
+    Block, Chain, DATA, Engine, EngineSettings, ForwardContext, Groups, NamedTensor, Recompute, Zero,
 };
 use burn::module::Module;
-use burn::nn::{Linear, LinearConfig};
-use burn::optim::AdamWConfig;
+use burn::nn::Linear;
 use burn::tensor::{Tensor, TensorData, activation::tanh};
 
+use crate::layers::{WIDTH, adamw, batch, linear, squared_error, step};
 use crate::mesh::{on_threads, same_bits};
-
-const WIDTH: usize = 6;
 
 /// A layer that drops some of its outputs in training, by a mask of its own from the context's seed.
 #[derive(Module, Debug)]
@@ -41,35 +38,17 @@ impl Block for Dropping {
     }
 }
 
-fn batch(number: usize) -> Batch<Tensor<2>, Tensor<2>> {
-    let values = |salt: usize| {
-        let values: Vec<f32> =
-            (0..3 * WIDTH).map(|i| (((i + salt) * (number + 3) * 7919 % 101) as f32 - 50.0) / 50.0).collect();
-        Tensor::from_data(TensorData::new(values, [3, WIDTH]), &brigade_cpu::device())
-    };
-    Batch { input: values(0), target: values(7), valid_targets: 3 }
-}
-
 /// Losses of two steps and of an evaluation, and the weights.
 fn train(groups: Groups, settings: EngineSettings, seed: u64) -> (Vec<u64>, Vec<NamedTensor>) {
-    let layer =
-        || Dropping { linear: LinearConfig::new(WIDTH, WIDTH).init(&brigade_cpu::device().autodiff()) };
+    let layer = || Dropping { linear: linear() };
     let model = (0..4).fold(Chain::new(), |chain, index| chain.then(format!("layers.{index}"), layer()));
-    let model = model.loss(|output: Tensor<2>, target: Tensor<2>| (output - target).square().sum());
-    let adamw = AdamWConfig::new().with_epsilon(1e-8).with_weight_decay(0.0).build();
-    let optimizer = OptimizerFactory::new(adamw.clone(), adamw);
     let zero = settings.zero;
-    let mut engine = Engine::new(model, seed, &optimizer, groups.clone(), settings).unwrap();
+    let mut engine =
+        Engine::new(model.loss(squared_error), seed, &adamw(), groups.clone(), settings).unwrap();
+    let mut losses: Vec<_> =
+        (0..2).map(|number| step(&mut engine, zero, &groups, number).loss.to_bits()).collect();
     let data = groups.over(&DATA);
     let (rank, ranks) = (data.rank(), data.size());
-    let count = 4 / ranks;
-    let mut losses = Vec::new();
-    for step in 0..2 {
-        let numbers =
-            (0..count).map(|k| zero.micro_batch_number(groups.mesh(), groups.world().rank(), k, count));
-        let report = engine.step(numbers.map(|number| batch(4 * step + number)).collect(), 1e-2).unwrap();
-        losses.push(report.loss.to_bits());
-    }
     let own: Vec<_> = (0..4).filter(|index| index % ranks == rank).collect();
     losses.push(engine.evaluate(own.len(), |k| Ok(batch(own[k]))).unwrap().loss.to_bits());
     (losses, engine.tensors(0).unwrap())

@@ -4,15 +4,14 @@ use std::collections::BTreeMap;
 
 use brigade::core::plan::{Configuration, Footprint, PipelineScheduleKind, StageFootprint, balanced};
 use brigade::core::{
-    Batch, Block, Chain, DATA, Engine, EngineSettings, Float, Groups, Memory, OptimizerFactory, PP,
-    Precision, Recompute, ReduceEvery, ReshardAfterForward, StepReport, Zero,
+    Batch, Chain, DATA, Engine, EngineSettings, Float, Groups, Memory, PP, Precision, Recompute, ReduceEvery,
+    ReshardAfterForward, StepReport, Zero,
 };
 use brigade::models::gpt::{Gelu, GptConfig};
-use burn::module::Module;
-use burn::nn::{Linear, LinearConfig};
-use burn::optim::AdamWConfig;
+use burn::nn::LinearConfig;
 use burn::tensor::Tensor;
 
+use crate::layers::{Layer, adamw, squared_error};
 use crate::mesh::on_threads;
 use crate::row::{MIXED, Row, STEPS};
 
@@ -201,21 +200,7 @@ fn with_fewer_bits_and_masters() {
     }
 }
 
-/// A block of 4 KiB of parameters, of which any shard of up to four is whole chunks.
-#[derive(Module, Debug)]
-struct Layer {
-    linear: Linear,
-}
-
-impl Block for Layer {
-    type Input = Tensor<2>;
-    type Output = Tensor<2>;
-
-    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
-        self.linear.forward(input)
-    }
-}
-
+/// The parameters of a block in [`step`]; any shard of up to four is whole chunks.
 const BLOCK: u64 = 4 << 10;
 
 /// One step of four layers on `dp` ranks; tied, the last layer has the first one's parameters.
@@ -225,11 +210,8 @@ fn step(dp: usize, micro_batches: u64, zero: Zero, tied: bool) -> Vec<StepReport
         let layer = || Layer { linear: LinearConfig::new(32, 32).with_bias(false).init(&device) };
         let chain = Chain::new().then("0", layer()).then("1", layer()).then("2", layer()).then("3", layer());
         let chain = if tied { chain.tie("3.linear.weight", "0.linear.weight") } else { chain };
-        let model = chain.loss(|output: Tensor<2>, target: Tensor<2>| (output - target).square().sum());
-        let adamw = AdamWConfig::new().build();
-        let optimizer = OptimizerFactory::new(adamw.clone(), adamw);
         let settings = EngineSettings { zero, ..EngineSettings::default() };
-        let mut engine = Engine::new(model, 5, &optimizer, groups, settings).unwrap();
+        let mut engine = Engine::new(chain.loss(squared_error), 5, &adamw(), groups, settings).unwrap();
         let row = Tensor::<2>::ones([1, 32], &device);
         let batch = |_| Batch { input: row.clone(), target: row.clone(), valid_targets: 1 };
         engine.step((0..micro_batches).map(batch).collect(), 1e-2).unwrap()

@@ -1,34 +1,17 @@
 //! Parameters that are not trained, by themselves and shared, on any mesh.
 
-use brigade::core::{
-    Batch, Block, Chain, DATA, Engine, EngineSettings, Groups, Model, NamedTensor, OptimizerFactory,
-    Precision, Zero,
-};
+use brigade::core::{Chain, Engine, EngineSettings, Groups, Model, NamedTensor, Precision, Zero};
 use burn::module::Module;
-use burn::nn::{Linear, LinearConfig};
-use burn::optim::AdamWConfig;
-use burn::tensor::{Tensor, TensorData, activation::tanh};
+use burn::tensor::Tensor;
 
+use crate::layers::{Layer, Layers, adamw, linear, squared_error, step};
 use crate::mesh::{on_threads, same_bits};
 use crate::resume::Saved;
 use crate::row::MIXED;
 
-#[derive(Module, Debug)]
-struct Layer {
-    linear: Linear,
-}
-
-impl Block for Layer {
-    type Input = Tensor<2>;
-    type Output = Tensor<2>;
-    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-        tanh(self.linear.forward(x))
-    }
-}
-
 /// Four layers: the first is frozen, the third reads the first's weight, the fourth the second's.
 fn model() -> Model<Tensor<2>, Tensor<2>, Tensor<2>> {
-    let layer = || Layer { linear: LinearConfig::new(6, 6).init(&brigade_cpu::device().autodiff()) };
+    let layer = || Layer { linear: linear() };
     Chain::new()
         .then("a", layer().no_grad())
         .then("b", layer())
@@ -36,38 +19,19 @@ fn model() -> Model<Tensor<2>, Tensor<2>, Tensor<2>> {
         .then("d", layer())
         .tie("c.linear.weight", "a.linear.weight")
         .tie("d.linear.weight", "b.linear.weight")
-        .loss(|output: Tensor<2>, target: Tensor<2>| (output - target).square().sum())
+        .loss(squared_error)
 }
-
-fn batch(number: usize) -> Batch<Tensor<2>, Tensor<2>> {
-    let values = |salt: usize| {
-        let values: Vec<f32> =
-            (0..18).map(|i| (((i + salt) * (number + 3) * 7919 % 101) as f32 - 50.0) / 50.0).collect();
-        Tensor::from_data(TensorData::new(values, [3, 6]), &brigade_cpu::device())
-    };
-    Batch { input: values(0), target: values(7), valid_targets: 3 }
-}
-
-type Layers = Engine<Tensor<2>, Tensor<2>, Tensor<2>>;
 
 fn engine(groups: Groups, stage: u8, precision: Precision) -> (Layers, Zero) {
-    let adamw = AdamWConfig::new().with_epsilon(1e-8).with_weight_decay(0.0).build();
     let zero = Zero { stage, ..Zero::default() };
     let settings = EngineSettings { zero, precision, ..EngineSettings::default() };
-    let optimizer = OptimizerFactory::new(adamw.clone(), adamw);
-    (Engine::new(model(), 3, &optimizer, groups, settings).unwrap(), zero)
-}
-
-fn step(engine: &mut Layers, zero: Zero, groups: &Groups, step: usize) {
-    let count = 4 / groups.over(&DATA).size();
-    let numbers = (0..count).map(|k| zero.micro_batch_number(groups.mesh(), groups.world().rank(), k, count));
-    engine.step(numbers.map(|number| batch(4 * step + number)).collect(), 1e-2).unwrap();
+    (Engine::new(model(), 3, &adamw(), groups, settings).unwrap(), zero)
 }
 
 fn trained(groups: Groups, stage: u8, precision: Precision) -> (Vec<NamedTensor>, Vec<NamedTensor>) {
     let (mut engine, zero) = engine(groups.clone(), stage, precision);
     let before = engine.tensors(0).unwrap();
-    (0..3).for_each(|number| step(&mut engine, zero, &groups, number));
+    (0..3).for_each(|number| drop(step(&mut engine, zero, &groups, number)));
     (before, engine.tensors(0).unwrap())
 }
 
@@ -83,7 +47,7 @@ pub fn goes_on(from: (usize, usize), to: (usize, usize), stage: u8) {
     let frozen = |groups: Groups| {
         let (mut engine, zero) = engine(groups.clone(), stage, Precision::default());
         engine.restore(1, &mut &saved).unwrap();
-        (1..3).for_each(|number| step(&mut engine, zero, &groups, number));
+        (1..3).for_each(|number| drop(step(&mut engine, zero, &groups, number)));
         engine.tensors(0).unwrap()
     };
     let what = format!("from {from:?} to {to:?}, ZeRO-{stage}");

@@ -8,6 +8,7 @@ mod context;
 mod footprint;
 mod frozen;
 mod in_flight;
+mod layers;
 mod mesh;
 mod resume;
 mod row;

@@ -5,39 +5,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use brigade_comm::Timeouts;
-use brigade_core::{Batch, Block, Chain, Engine, EngineSettings, Groups, NamedTensor};
+use brigade_core::{Batch, Engine, EngineSettings, Groups, NamedTensor};
 use brigade_launch::interrupt::Interrupt;
-use burn::module::Module;
-use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 
 use crate::dataset::{Dataset, Training};
 use crate::error::Preempted;
 use crate::run::StartFrom;
 use crate::settings::{OnNonFinite, Settings};
+use crate::test_model::{Layers, layers};
 
 use super::{SAMPLES, on_ranks, sampler};
 use crate::train::steps::READ_AHEAD;
 
-#[derive(Module, Debug)]
-struct Layer {
-    linear: Linear,
-}
-
-impl Block for Layer {
-    type Input = Tensor<2>;
-    type Output = Tensor<2>;
-    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-        self.linear.forward(x)
-    }
-}
-
-fn model() -> brigade_core::Model<Tensor<2>, Tensor<2>, Tensor<2>> {
-    let layer = || Layer { linear: LinearConfig::new(3, 3).init(&brigade_cpu::device().autodiff()) };
-    Chain::new()
-        .then("a", layer())
-        .then("b", layer())
-        .loss(|y: Tensor<2>, t: Tensor<2>| (y - t).square().sum())
+fn model() -> Layers {
+    layers(3, &["a", "b"])
 }
 
 /// Samples of which some are not finite. Counts how often one was read, and sends a signal when a certain one is.

@@ -3,10 +3,10 @@
 
 use std::path::Path;
 
-use brigade_core::{Block, Chain, ForwardContext, Model, NamedTensor, initialize};
+use brigade_core::{Block, ForwardContext, NamedTensor, initialize};
 use brigade_launch::interrupt::Interrupt;
 use burn::module::Module;
-use burn::nn::{Linear, LinearConfig};
+use burn::nn::Linear;
 use burn::tensor::{Device, Tensor, TensorData, activation::tanh};
 
 use super::{SAMPLES, on_ranks, sampler};
@@ -15,24 +15,12 @@ use crate::error::Preempted;
 use crate::folder::WEIGHTS_FILE;
 use crate::run::StartFrom;
 use crate::settings::Settings;
+use crate::test_model::{Layers, linear, model};
 
 const WIDTH: usize = 6;
 
-type Layers = Model<Tensor<2>, Tensor<2>, Tensor<2>>;
-
-fn linear() -> Linear {
-    LinearConfig::new(WIDTH, WIDTH).init(&brigade_cpu::device().autodiff())
-}
-
-/// Four blocks with the names `0` to `3`.
-fn model<B>(block: impl Fn(String) -> B) -> Layers
-where
-    B: Block<Input = Tensor<2>, Output = Tensor<2>>,
-{
-    let names = (0..4).map(|number| number.to_string());
-    let chain = names.fold(Chain::new(), |chain, name| chain.then(name.clone(), block(name)));
-    chain.loss(|output: Tensor<2>, target: Tensor<2>| (output - target).square().sum())
-}
+/// The blocks of a model.
+const BLOCKS: [&str; 4] = ["0", "1", "2", "3"];
 
 /// Input and target of these samples.
 fn batch(numbers: &[usize], device: &Device) -> (Tensor<2>, Tensor<2>) {
@@ -127,11 +115,12 @@ impl Block for Adapted {
 /// The frozen values of the models that resume are others: those of the run are in its checkpoints.
 #[test]
 fn frozen_parameters_stay_as_they_are() {
-    let base = |seed: u64, name: &str| initialize(linear(), seed, name).no_grad();
-    let adapted = |seed| move || model(|name| Adapted { base: base(seed, &name), adapter: linear() });
+    let base = |seed: u64, name: &str| initialize(linear(WIDTH), seed, name).no_grad();
+    let block = move |seed, name: &str| Adapted { base: base(seed, name), adapter: linear(WIDTH) };
+    let adapted = |seed| move || model(&BLOCKS, |name| block(seed, name));
     let weights = ends_as_one_process(adapted(1), adapted(2));
     let mut frozen = 0;
-    for block in ["0", "1", "2", "3"] {
+    for block in BLOCKS {
         let Linear { weight, bias } = base(1, block);
         let [weight, bias] = [weight.val().into_data(), bias.unwrap().val().into_data()];
         for (name, value) in [("weight", weight), ("bias", bias)] {
@@ -167,6 +156,6 @@ impl Block for Dropping {
 
 #[test]
 fn masks_are_drawn_as_if_the_run_had_not_stopped() {
-    let dropping = || model(|_| Dropping { linear: linear() });
+    let dropping = || model(&BLOCKS, |_| Dropping { linear: linear(WIDTH) });
     ends_as_one_process(dropping, dropping);
 }
