@@ -71,7 +71,7 @@ pub struct StageSchedule {
 
 impl StageSchedule {
     /// What `stage` does in `pipeline`. `units`: for each block, the units that it reads and that must be gathered for it; empty lists
-    /// if nothing is ever gathered.
+    /// if nothing is ever gathered. The second half of a backward reads no parameters, so it is no run of a block.
     pub fn new(
         stage: &Stage,
         pipeline: &Pipeline,
@@ -80,7 +80,7 @@ impl StageSchedule {
         prefetch: usize,
     ) -> Self {
         let actions = pipeline.actions(stage.rank).to_vec();
-        let trains = actions.iter().any(|action| matches!(action, Action::Backward(_)));
+        let trains = pipeline.trains();
         let run = |block: usize, in_flight| BlockRun { units: units[block].clone(), in_flight };
         let mut runs = Vec::new();
         for action in &actions {
@@ -88,7 +88,7 @@ impl StageSchedule {
                 Action::Forward(Task { chunk, .. }) => {
                     runs.extend(stage.blocks(*chunk).map(|block| run(block, i32::from(trains))));
                 }
-                Action::Backward(Task { chunk, .. }) => {
+                Action::Backward(Task { chunk, .. }) | Action::BackwardInput(Task { chunk, .. }) => {
                     runs.extend(stage.blocks(*chunk).rev().map(|block| run(block, -1)));
                 }
                 _ => {}

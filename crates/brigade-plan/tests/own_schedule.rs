@@ -1,7 +1,9 @@
 //! Schedules that are not made here: what the checks find, and a zero-bubble schedule.
 
 use Action::{Backward, BackwardInput, BackwardWeights, Forward, Receive, Reduce, Send};
-use brigade_plan::{Action, Pass, Pipeline, PipelineScheduleKind, ScheduleError, Task};
+use brigade_plan::{
+    Action, Pass, Pipeline, PipelineScheduleKind, ReshardPolicy, ScheduleError, Stage, StageSchedule, Task,
+};
 
 fn task(micro_batch: usize) -> Task {
     Task { chunk: 0, micro_batch }
@@ -65,7 +67,7 @@ fn what_is_missing_is_found() {
     );
     assert_eq!(
         fault(|lists| lists.iter_mut().for_each(Vec::clear)),
-        (0, "a forward is missing".into()),
+        (0, "forward 0.0 is missing".into()),
         "an empty step is not a step"
     );
     assert_eq!(fault(|lists| lists[0].truncate(8)).1, "the reduction of chunk 0 is missing");
@@ -227,7 +229,45 @@ fn a_wrong_half_is_found() {
     let error = changed(|list| list.swap(8, 9));
     assert!(error.ends_with("backward-weights 1.0 comes where the turn of micro-batch 0 is"), "{error}");
     let error = changed(|list| {
+        list.swap(3, 6);
+        list.swap(2, 5);
+    });
+    assert!(error.ends_with("backward-input 1.0 comes where the turn of micro-batch 0 is"), "{error}");
+    let error = changed(|list| {
         list.truncate(8);
     });
-    assert!(error.ends_with("a backward is missing"), "{error}");
+    assert!(error.ends_with("the second half of backward 0.0 is missing"), "{error}");
+}
+
+#[test]
+fn parameters_are_gathered_for_the_first_half_alone() {
+    let plain = Pipeline::new(PipelineScheduleKind::OneFOneB, 2, 1, 2).unwrap();
+    let halves = |action: &Action| match *action {
+        Backward(task) => vec![BackwardInput(task), BackwardWeights(task)],
+        other => vec![other],
+    };
+    let rank = |rank| {
+        let mut list: Vec<Action> = plain.actions(rank).iter().flat_map(halves).collect();
+        // The message leaves before the second half.
+        for at in 1..list.len() {
+            if matches!((list[at - 1], list[at]), (BackwardWeights(_), Send { .. })) {
+                list.swap(at - 1, at);
+            }
+        }
+        list
+    };
+    let split = Pipeline::from_actions(2, 1, 2, vec![rank(0), rank(1)]).unwrap();
+    let units: Vec<Vec<usize>> = (0..5).map(|block| vec![block % 3]).collect();
+    for policy in [
+        ReshardPolicy::AfterUse,
+        ReshardPolicy::AfterUseUnlessNext,
+        ReshardPolicy::AfterBackward,
+        ReshardPolicy::AfterStep,
+    ] {
+        for rank in 0..2 {
+            let stage = Stage::new(rank, 2, &[2, 3]);
+            let plan = |pipeline| StageSchedule::new(&stage, pipeline, &units, policy, 1).unshard_plan;
+            assert_eq!(plan(&split), plan(&plain), "{policy:?}");
+        }
+    }
 }

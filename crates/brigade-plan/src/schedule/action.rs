@@ -27,9 +27,10 @@ pub enum Action {
     Forward(Task),
     /// Run the chunk backward: the gradients of its input and of its weights.
     Backward(Task),
-    /// The first half of a backward: the gradient of the input, which the previous stage waits for.
+    /// The first half of a backward: the gradient of the input, which the previous stage waits for (`B` in Qi et al. 2023,
+    /// "Zero Bubble Pipeline Parallelism").
     BackwardInput(Task),
-    /// The second half of a backward: the gradients of the weights.
+    /// The second half of a backward: the gradients of the weights (`W` there). It reads no parameters.
     BackwardWeights(Task),
     /// Send the result of `pass` of `task` to another rank; does not wait for its arrival.
     Send {

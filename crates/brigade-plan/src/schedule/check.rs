@@ -1,7 +1,7 @@
 //! What must hold of every schedule.
 
 use super::simulate::{Sends, simulate};
-use super::{Action, Pass, Pipeline, ScheduleError};
+use super::{Action, Pass, Pipeline, ScheduleError, Task};
 
 impl Pipeline {
     /// Whether there is a list for each rank, and they run a step: every forward and backward of every
@@ -28,7 +28,7 @@ impl Pipeline {
     /// What can be seen on one rank's list alone.
     fn check_rank(&self, rank: usize, actions: &[Action]) -> Result<(), String> {
         let mut posted: usize = 0;
-        let mut backwards = vec![0; self.chunks];
+        let (mut inputs, mut backwards) = (vec![0; self.chunks], vec![0; self.chunks]);
         let mut due = None;
         for &action in actions {
             if let Some(last) = due {
@@ -47,19 +47,20 @@ impl Pipeline {
             if posted > Self::MOST_POSTED {
                 return Err(format!("{action} is posted with {} others unused", Self::MOST_POSTED));
             }
-            if let Some((pass, task)) = action.pass()
-                && self.shape().sender(pass, rank, task).is_some()
-            {
-                posted = posted.saturating_sub(1);
-            }
-            if let Some(task) = action.frees()
-                && let Some(next) = backwards.get_mut(task.chunk)
-            {
-                if task.micro_batch != *next {
-                    return Err(format!("{action} comes where the turn of micro-batch {next} is"));
+            if let Some((pass, task)) = action.pass() {
+                if self.shape().sender(pass, rank, task).is_some() {
+                    posted = posted.saturating_sub(1);
                 }
-                *next += 1;
-                due = (*next == self.micro_batches).then_some(task);
+                if pass == Pass::Backward {
+                    take_turn(&mut inputs, action, task)?;
+                }
+            }
+            if let Some(task) = action.frees() {
+                if inputs.get(task.chunk).is_some_and(|next| task.micro_batch >= *next) {
+                    return Err(format!("{action} comes before its first half"));
+                }
+                let done = take_turn(&mut backwards, action, task)?;
+                due = (done == Some(self.micro_batches)).then_some(task);
             }
         }
         match due {
@@ -67,4 +68,14 @@ impl Pipeline {
             None => Ok(()),
         }
     }
+}
+
+/// Counts an action of a chunk that comes in the order of the micro-batches: how many of them there were.
+fn take_turn(done: &mut [usize], action: Action, task: Task) -> Result<Option<usize>, String> {
+    let Some(next) = done.get_mut(task.chunk) else { return Ok(None) };
+    if task.micro_batch != *next {
+        return Err(format!("{action} comes where the turn of micro-batch {next} is"));
+    }
+    *next += 1;
+    Ok(Some(*next))
 }

@@ -49,7 +49,7 @@ impl Pipeline {
     }
 
     /// Whether anything runs backward.
-    pub(super) fn trains(&self) -> bool {
+    pub fn trains(&self) -> bool {
         self.actions.iter().flatten().any(|action| action.frees().is_some())
     }
 }

@@ -3,8 +3,9 @@
 //! - The model is cut into `stages * chunks` virtual stages of consecutive blocks. Virtual stage
 //!   `chunk * stages + rank` is the rank's chunk; activations go to the next virtual stage, gradients to
 //!   the one before. Two virtual stages on the same rank hand over without a message.
-//! - Every chunk runs every micro-batch forward once and backward once, and its backwards come in the
-//!   order of the micro-batches, so that its gradients add up in that order.
+//! - Every chunk runs every micro-batch forward once and backward once, at once or in two halves. Its
+//!   backwards come in the order of the micro-batches, and so does each half, so that its gradients add up
+//!   in that order.
 //! - All messages from one rank to another, activations and gradients alike, are received in the order
 //!   of their sending.
 //! - No rank ever waits for one that waits for it, even if a send waited until its receive is posted.

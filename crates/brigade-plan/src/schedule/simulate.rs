@@ -259,11 +259,19 @@ impl<C: Fn(Action) -> f64> Run<C> {
         let trains = self.ranks.iter().any(|rank| rank.backward.contains(&true));
         for (number, rank) in self.ranks.iter().enumerate() {
             let fault = |fault: &str| Err(ScheduleError::Fault { rank: number, fault: fault.into() });
-            if rank.forward.contains(&false) {
-                return fault("a forward is missing");
+            let missing = |done: &[bool]| {
+                let index = done.iter().position(|done| !done)?;
+                let Shape { micro_batches, .. } = self.shape;
+                Some(Task { chunk: index / micro_batches, micro_batch: index % micro_batches })
+            };
+            if let Some(task) = missing(&rank.forward) {
+                return fault(&format!("forward {task} is missing"));
             }
-            if trains && (rank.backward.contains(&false) || rank.weights.contains(&false)) {
-                return fault("a backward is missing");
+            if let Some(task) = missing(&rank.backward).filter(|_| trains) {
+                return fault(&format!("backward {task} is missing"));
+            }
+            if let Some(task) = missing(&rank.weights).filter(|_| trains) {
+                return fault(&format!("the second half of backward {task} is missing"));
             }
             if !rank.awaited.is_empty() {
                 return fault("it asks for a message that it does not use");
