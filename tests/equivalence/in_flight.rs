@@ -12,15 +12,23 @@ use burn::tensor::{Device, Tensor};
 use crate::mesh::{on_threads, same_bits};
 use crate::row::Row;
 
-/// Collectives that count the messages which were sent and not waited for yet.
-struct Counting {
+/// Collectives that count the messages which were sent, and of those the ones that were not waited for yet.
+pub struct Counting {
     inner: Arc<dyn Collectives>,
+    sent: Arc<AtomicUsize>,
     unsent: Arc<AtomicUsize>,
     most: Arc<AtomicUsize>,
 }
 
+impl Counting {
+    pub fn new(inner: Arc<dyn Collectives>, sent: Arc<AtomicUsize>) -> Self {
+        Self { inner, sent, unsent: Arc::default(), most: Arc::default() }
+    }
+}
+
 impl Collectives for Counting {
     fn send(&self, message: Message, to: usize) -> Pending<()> {
+        self.sent.fetch_add(1, SeqCst);
         self.most.fetch_max(self.unsent.fetch_add(1, SeqCst) + 1, SeqCst);
         let (sent, unsent) = (self.inner.send(message, to), self.unsent.clone());
         Pending::new(move || {
@@ -64,10 +72,10 @@ impl Collectives for Counting {
 fn few_messages_are_on_their_way_at_once() {
     let row = Row { pp: 2, micro_batches: 32, ..Row::default() };
     let most = on_threads(row.pp, row.dp, |groups| {
-        let most = Arc::new(AtomicUsize::new(0));
-        let unsent = Arc::new(AtomicUsize::new(0));
-        let groups =
-            groups.map(|_, inner| Arc::new(Counting { inner, unsent: unsent.clone(), most: most.clone() }));
+        let (unsent, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let groups = groups.map(|_, inner| {
+            Arc::new(Counting { inner, sent: Arc::default(), unsent: unsent.clone(), most: most.clone() })
+        });
         let mut engine = row.engine(groups.clone()).unwrap();
         engine.step(row.batches(0, &groups), 1e-3).unwrap();
         let trained = most.swap(0, SeqCst);
@@ -89,13 +97,9 @@ fn a_backend_that_cannot_empty_buffers_in_their_place() {
             let zero = Zero { stage: 3, reshard_after_forward, keep_gathered, ..Zero::default() };
             let row = Row { pp, dp: 2, micro_batches: 2, tied, zero, ..Row::default() };
             let reference = row.reference().run(Groups::alone());
-            let outcomes =
-                on_threads(pp, 2, |groups| {
-                    let count = Arc::new(AtomicUsize::new(0));
-                    row.run(groups.map(|_, inner| {
-                        Arc::new(Counting { inner, unsent: count.clone(), most: count.clone() })
-                    }))
-                });
+            let outcomes = on_threads(pp, 2, |groups| {
+                row.run(groups.map(|_, inner| Arc::new(Counting::new(inner, Arc::default()))))
+            });
             for outcome in outcomes {
                 assert_eq!(outcome.validation, reference.validation);
                 same_bits(&outcome.weights, &reference.weights, &format!("weights of {row:?}"));

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod axes;
+mod backward_halves;
 mod context;
 mod footprint;
 mod frozen;

@@ -41,7 +41,8 @@ pub use dist::{
 pub use error::{BoxError, Error, NonFiniteLocation, Result};
 pub use metrics::{Bytes, Clock, Memory, WAITS};
 pub use model::{
-    Activation, Block, Chain, Float, ForwardContext, Model, NamedTensor, Part, Parts, Precision, initialize,
+    Activation, Block, Chain, Float, ForwardContext, Model, NamedTensor, ParameterGradients, Part, Parts,
+    Precision, SplitForward, initialize,
 };
 pub use optim::{
     Elementwise, FlatOptimizer, FlatState, LearningRateScaling, LrScheduler, LrSchedulerKind,

@@ -10,12 +10,14 @@ use crate::model::activation::{Activation, Parts, flatten, restore};
 use crate::model::context::ForwardContext;
 use crate::model::initialization::initialize;
 use crate::model::parameters::{self, NewValue, ParamValue};
+use crate::model::split_forward::{ErasedBackwardWeights, SplitForward};
 
 /// A Burn module that maps one activation to the next: an embedding, a transformer layer, a head.
 ///
 /// It knows nothing of ranks. Its forward must be a pure function of its input and parameters, because a block may run again to
 /// recompute its activations, and runs in several processes at once. Parameters may be read only in the forward and in its
-/// backward: in between, ZeRO-3 frees their memory and writes to it again, under any handle that was kept.
+/// backward (of a [split](Self::forward_split) one in the first half): in between, ZeRO-3 frees their memory and writes to it again,
+/// under any handle that was kept.
 ///
 /// ```
 /// use brigade_core::Block;
@@ -44,9 +46,46 @@ pub trait Block: Module + 'static {
     /// Runs the block.
     fn forward(&self, input: Self::Input) -> Self::Output;
     /// Runs the block where it must know the step, the micro-batch, or whether it is trained. It is what training and
-    /// evaluation call; by default it is [`forward`](Self::forward).
+    /// evaluation call, training through [`forward_split`](Self::forward_split); by default it is [`forward`](Self::forward).
     fn forward_with(&self, input: Self::Input, _context: &ForwardContext<'_>) -> Self::Output {
         self.forward(input)
+    }
+    /// Runs the block in training, and may offer a backward in two halves: the gradient of the input first, which the stage before
+    /// waits for, and the gradients of the parameters when there is time. Pipeline schedules with such halves have less idle time.
+    /// By default it is [`forward_with`](Self::forward_with), and the backward is done at once.
+    ///
+    /// The output has the bits of [`forward_with`](Self::forward_with). A block offers the halves always or never. They are done one
+    /// right after the other where the schedule has a backward in one piece, and where the block shares a parameter with
+    /// another one, so the gradients have the same bits under any schedule.
+    ///
+    /// ```
+    /// use brigade_core::{Block, ForwardContext, ParameterGradients, SplitForward};
+    /// use burn::module::{Module, Param};
+    /// use burn::tensor::Tensor;
+    ///
+    /// #[derive(Module, Debug)]
+    /// struct Product {
+    ///     weight: Param<Tensor<2>>,
+    /// }
+    ///
+    /// impl Block for Product {
+    ///     type Input = Tensor<2>;
+    ///     type Output = Tensor<2>;
+    ///
+    ///     fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+    ///         x.matmul(self.weight.val())
+    ///     }
+    ///
+    ///     fn forward_split(&self, x: Tensor<2>, _: &ForwardContext<'_>) -> SplitForward<Tensor<2>> {
+    ///         let kept = x.clone().inner();
+    ///         SplitForward::new(x.matmul(self.weight.val().detach()), |gradient| {
+    ///             ParameterGradients::new().with("weight", kept.transpose().matmul(gradient))
+    ///         })
+    ///     }
+    /// }
+    /// ```
+    fn forward_split(&self, input: Self::Input, context: &ForwardContext<'_>) -> SplitForward<Self::Output> {
+        self.forward_with(input, context).into()
     }
     /// The cost of one forward pass, in any unit that all blocks of a model share, such as multiplications per sample. Pipeline
     /// stages are balanced by it. By default it is the number of parameter values.
@@ -64,6 +103,12 @@ pub(crate) struct NamedBlock {
 /// A block with its types erased.
 pub(crate) trait AnyBlock: Send {
     fn forward(&self, input: Parts, context: &ForwardContext<'_>) -> Result<Parts>;
+    /// As training runs it; with what computes the gradients of parameters that the output's graph leaves out.
+    fn forward_split(
+        &self,
+        input: Parts,
+        context: &ForwardContext<'_>,
+    ) -> Result<(Parts, Option<ErasedBackwardWeights>)>;
     fn shapes(&self) -> BTreeMap<String, Vec<usize>>;
     fn values(&self) -> BTreeMap<String, ParamValue>;
     fn take_gradients(&self, gradients: &mut Gradients) -> BTreeMap<String, Tensor<1>>;
@@ -97,15 +142,32 @@ impl<B: Block> Erased<B> {
     }
 }
 
+fn restore_input<A: Activation>(input: Parts, block: &str) -> Result<A> {
+    let given = input.describe();
+    restore(input).ok_or_else(|| Error::Activation {
+        block: block.to_owned(),
+        expected: A::describe(),
+        given,
+    })
+}
+
 impl<B: Block> AnyBlock for Erased<B> {
     fn forward(&self, input: Parts, context: &ForwardContext<'_>) -> Result<Parts> {
-        let given = input.describe();
-        let input = restore::<B::Input>(input).ok_or_else(|| Error::Activation {
-            block: context.block.to_owned(),
-            expected: B::Input::describe(),
-            given,
-        })?;
+        let input = restore_input(input, context.block)?;
         Ok(flatten(self.block().forward_with(input, context)))
+    }
+
+    fn forward_split(
+        &self,
+        input: Parts,
+        context: &ForwardContext<'_>,
+    ) -> Result<(Parts, Option<ErasedBackwardWeights>)> {
+        let input = restore_input(input, context.block)?;
+        let SplitForward { output, backward_weights } = self.block().forward_split(input, context);
+        let erased = backward_weights.map(|backward_weights| -> ErasedBackwardWeights {
+            Box::new(move |gradient| restore::<B::Output>(gradient).map(backward_weights))
+        });
+        Ok((flatten(output), erased))
     }
 
     fn shapes(&self) -> BTreeMap<String, Vec<usize>> {

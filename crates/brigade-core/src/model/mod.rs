@@ -7,6 +7,7 @@ pub(crate) mod context;
 pub(crate) mod initialization;
 pub(crate) mod parameters;
 mod precision;
+pub(crate) mod split_forward;
 pub(crate) mod ties;
 
 pub use activation::{Activation, Part, Parts};
@@ -15,3 +16,4 @@ pub use chain::{Chain, Model, NamedTensor};
 pub use context::ForwardContext;
 pub use initialization::initialize;
 pub use precision::{Float, Precision};
+pub use split_forward::{ParameterGradients, SplitForward};

@@ -7,6 +7,7 @@ mod interpreter;
 mod metric_sums;
 mod micro_batches;
 mod non_finite;
+mod own_schedule;
 mod pass;
 mod recompute;
 pub(crate) mod strategy;

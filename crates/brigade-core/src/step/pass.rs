@@ -42,6 +42,14 @@ where
             false => Ok(Pipeline::forward_only(stages, chunks, count)),
         };
         let pipeline = pipeline.map_err(|error| Error::Model(error.to_string()))?;
+        let schedule = Arc::new(self.stage_schedule(&pipeline));
+        self.schedules.insert((count, trains), schedule.clone());
+        Ok(schedule)
+    }
+
+    /// This rank's part of a pipeline.
+    pub(crate) fn stage_schedule(&self, pipeline: &Pipeline) -> StageSchedule {
+        let (stages, trains) = (self.stage.stages, pipeline.trains());
         let policy = match trains {
             true => self.settings.zero.reshard_policy(stages),
             false => brigade_plan::ReshardPolicy::AfterUseUnlessNext,
@@ -53,10 +61,7 @@ where
         };
         // An evaluation gathers no more at once than a step, whose first and last blocks are never needed together.
         let prefetch = if trains { self.settings.zero.prefetch } else { 0 };
-        let schedule = StageSchedule::new(&self.stage, &pipeline, units, policy, prefetch);
-        let schedule = Arc::new(schedule);
-        self.schedules.insert((count, trains), schedule.clone());
-        Ok(schedule)
+        StageSchedule::new(&self.stage, pipeline, units, policy, prefetch)
     }
 
     /// Runs a schedule; this rank had `before` micro-batches since the last update.

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use burn::tensor::Tensor;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::activation::{Part, Parts};
 use crate::model::block::NamedBlock;
 use crate::model::context::ForwardContext;
+use crate::model::split_forward::{ErasedBackwardWeights, ParameterGradients};
 
 /// Gradients of an activation's parts; none where no gradient flows.
 pub(crate) type Upstream = Vec<Option<Tensor<1>>>;
@@ -34,7 +35,52 @@ impl Place {
 struct Record {
     input: Parts,
     output: Option<Parts>,
+    /// Of a block that offers its backward in two halves.
+    weights: Option<ErasedBackwardWeights>,
     place: Place,
+}
+
+/// What a block's backward found for its parameters, by path.
+#[derive(Default)]
+pub(crate) struct BlockGradients {
+    /// What the graph led to.
+    pub now: BTreeMap<String, Tensor<1>>,
+    /// What is still to be computed, where the block offers its backward in two halves.
+    pub later: Option<WeightsHalf>,
+}
+
+/// The second half of a block's backward, ready to run.
+pub(crate) struct WeightsHalf {
+    weights: ErasedBackwardWeights,
+    /// The gradient of the block's output; none where none flows.
+    gradient: Option<Parts>,
+    /// Of that gradient, and of the block's input.
+    pub bytes: u64,
+}
+
+impl WeightsHalf {
+    fn new(weights: ErasedBackwardWeights, input: &Parts, output: &Parts, upstream: &Upstream) -> Self {
+        let gradient = |(part, gradient): (&Part, &Option<Tensor<1>>)| match (part, gradient) {
+            (Part::Float(_, shape), Some(gradient)) => Part::Float(gradient.clone(), shape.clone()),
+            (Part::Float(y, shape), None) => Part::Float(y.clone().inner().zeros_like(), shape.clone()),
+            (int, _) => int.clone(),
+        };
+        let flows = upstream.iter().any(Option::is_some);
+        let gradient = flows.then(|| Parts(output.0.iter().zip(upstream).map(gradient).collect()));
+        let bytes = input.bytes() + gradient.as_ref().map_or(0, Parts::bytes);
+        Self { weights, gradient, bytes }
+    }
+
+    /// Computes the gradients. `block`: its name, for errors.
+    pub(crate) fn run(self, block: &str) -> Result<ParameterGradients> {
+        let Some(gradient) = self.gradient else { return Ok(ParameterGradients::default()) };
+        let given = gradient.describe();
+        (self.weights)(gradient).ok_or_else(|| Error::Activation {
+            block: format!("{block}, in the second half of its backward"),
+            expected: "the gradient of its output".into(),
+            given,
+        })
+    }
 }
 
 /// The records of one forward pass through a chunk, consumed by the backward pass from the last block
@@ -61,7 +107,7 @@ impl Tape {
         again: bool,
         place: Place,
     ) -> Result<Parts> {
-        let output = block.block.forward(input.clone(), &place.context(&block.name))?;
+        let (output, weights) = block.block.forward_split(input.clone(), &place.context(&block.name))?;
         let cut = inner(&output);
         let shapes = |parts: &Parts| parts.0.iter().map(|part| part.shape().to_vec()).collect();
         if self.records.is_empty() {
@@ -69,19 +115,21 @@ impl Tape {
         }
         self.output_shapes = shapes(&cut);
         if again {
-            drop(output);
+            drop((output, weights));
             block.block.free_dropped_graphs();
-            self.records.push(Record { input: inner(&input), output: None, place });
+            self.records.push(Record { input: inner(&input), output: None, weights: None, place });
         } else {
-            self.records.push(Record { input, output: Some(output), place });
+            self.records.push(Record { input, output: Some(output), weights, place });
         }
         Ok(cut)
     }
 
     /// What the loss is computed from: the last block's output in that block's graph, or leaves of a new
-    /// one. It is to be handed back with [`set_loss`](Self::set_loss).
+    /// one, where that block is run again or its second half needs the output's gradient. It is to be handed back with
+    /// [`set_loss`](Self::set_loss).
     pub(crate) fn loss_input(&mut self, output: &Parts) -> (Parts, Option<Parts>) {
-        match self.records.last_mut().and_then(|record| record.output.take()) {
+        let at_once = self.records.last_mut().filter(|record| record.weights.is_none());
+        match at_once.and_then(|record| record.output.take()) {
             Some(output) => (output, None),
             None => {
                 let leaves = leaves(output);
@@ -95,7 +143,8 @@ impl Tape {
     }
 
     /// Backward of the last block that is left: from the loss, or from the gradient of its output.
-    /// Gives the parameters' gradients by path, and leaves the input's gradient in `upstream`.
+    /// Gives the parameters' gradients by path, and leaves the input's gradient in `upstream`. Of a block that offers its
+    /// backward in two halves this is the first one.
     ///
     /// The gradient `g` of an output `y` enters as the backward of `sum(y · g)`, whose derivative
     /// by `y` is exactly `g`.
@@ -104,9 +153,9 @@ impl Tape {
         block: &NamedBlock,
         targets: f64,
         upstream: &mut Upstream,
-    ) -> Result<BTreeMap<String, Tensor<1>>> {
-        let Some(Record { mut input, output, place }) = self.records.pop() else {
-            return Ok(BTreeMap::new());
+    ) -> Result<BlockGradients> {
+        let Some(Record { mut input, output, mut weights, place }) = self.records.pop() else {
+            return Ok(BlockGradients::default());
         };
         let mut root = None;
         match self.loss.take() {
@@ -125,10 +174,14 @@ impl Tape {
             None if root.is_some() => Parts::default(),
             None => {
                 input = leaves(&input);
-                block.block.forward(input.clone(), &place.context(&block.name))?
+                let context = place.context(&block.name);
+                let (output, of_weights) = block.block.forward_split(input.clone(), &context)?;
+                weights = of_weights;
+                output
             }
         };
         let above = std::mem::take(upstream);
+        let later = weights.map(|weights| WeightsHalf::new(weights, &input, &output, &above));
         let root = root.or_else(|| {
             let terms =
                 output.0.into_iter().zip(above).filter_map(|(part, gradient)| match (part, gradient) {
@@ -137,10 +190,12 @@ impl Tape {
                 });
             terms.reduce(|a, b| a + b)
         });
-        let Some(root) = root.filter(Tensor::is_tracked) else { return Ok(BTreeMap::new()) };
+        let Some(root) = root.filter(Tensor::is_tracked) else {
+            return Ok(BlockGradients { now: BTreeMap::new(), later });
+        };
         let mut gradients = root.backward();
         *upstream = gradients_of(input, &mut gradients);
-        Ok(block.block.take_gradients(&mut gradients))
+        Ok(BlockGradients { now: block.block.take_gradients(&mut gradients), later })
     }
 
     /// Bytes of what it keeps at the cuts between blocks.

@@ -1,5 +1,7 @@
 //! The interpreter: runs a rank's list of actions. It knows no schedule by name.
 
+mod backward;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
@@ -19,8 +21,8 @@ use crate::step::micro_batches::MicroBatches;
 use crate::step::non_finite::NonFiniteCheck;
 use crate::step::recompute::Recompute;
 use crate::step::strategy::Reduction;
-use crate::step::tape::{Place, Tape, Upstream, inner, leaves, predict};
-use crate::step::tied_gradients::TiedGradients;
+use crate::step::tape::{Place, Tape, inner, leaves, predict};
+use backward::{Deferred, Halves};
 
 /// Most messages to other stages that may be on their way at once: further ones wait for the first to have left, so
 /// that a stage does not run ahead of a slower one by more than what receives were posted for.
@@ -69,11 +71,13 @@ pub(crate) struct State {
     pub losses: BTreeMap<usize, Tensor<1>>,
     /// The metrics of each micro-batch, where this rank computes the loss.
     pub metrics: BTreeMap<usize, Vec<Tensor<1>>>,
-    /// Tensors at the cuts between blocks, in bytes.
+    /// Tensors at the cuts between blocks, and the gradients that second halves of backwards wait with, in bytes.
     pub activations: Bytes,
     /// Most micro-batches (of a chunk each) between forward and backward.
     pub most_in_flight: usize,
     tapes: BTreeMap<Task, Tape>,
+    /// Of each task between the halves of its backward, the blocks whose gradients are not added up yet.
+    deferred: BTreeMap<Task, Vec<Deferred>>,
     received: BTreeMap<Key, Pending<Message>>,
     to_send: BTreeMap<Key, Message>,
     sent: VecDeque<Pending<()>>,
@@ -116,16 +120,12 @@ where
 {
     /// Runs the schedule to its end.
     pub(crate) fn run(&mut self, schedule: &StageSchedule) -> Result<()> {
-        for (index, action) in schedule.actions.iter().enumerate() {
+        for action in &schedule.actions {
             match *action {
                 Action::Forward(task) => self.forward(task, schedule)?,
-                Action::Backward(task) => {
-                    let chunk = task.chunk;
-                    let last = schedule.actions[index + 1..]
-                        .iter()
-                        .all(|later| !matches!(later, Action::Backward(task) if task.chunk == chunk));
-                    self.backward(task, last, schedule)?;
-                }
+                Action::Backward(task) => self.backward(task, Halves::Both, schedule)?,
+                Action::BackwardInput(task) => self.backward(task, Halves::Input, schedule)?,
+                Action::BackwardWeights(task) => self.backward_weights(task)?,
                 Action::Send { pass, task, to } => self.send(pass, task, to)?,
                 Action::Receive { pass, task, from } => {
                     let key = self.needed_by(pass, task);
@@ -135,9 +135,6 @@ where
                     }
                 }
                 Action::Reduce { chunk } => self.reduce(chunk),
-                Action::BackwardInput(_) | Action::BackwardWeights(_) => {
-                    return Err(Error::Model(format!("the interpreter cannot run {action:?} yet")));
-                }
             }
         }
         for pending in std::mem::take(&mut self.state.sent) {
@@ -212,7 +209,8 @@ where
         }
         if !matches!(self.mode, PassMode::Evaluate) {
             self.state.tapes.insert(task, tape);
-            self.state.most_in_flight = self.state.most_in_flight.max(self.state.tapes.len());
+            let in_flight = self.state.tapes.len() + self.state.deferred.len();
+            self.state.most_in_flight = self.state.most_in_flight.max(in_flight);
             self.count();
         }
         Ok(())
@@ -252,70 +250,6 @@ where
         Ok(())
     }
 
-    fn backward(&mut self, task: Task, last: bool, schedule: &StageSchedule) -> Result<()> {
-        let place = self.stage.virtual_stage(task.chunk);
-        let Some(mut tape) = self.state.tapes.remove(&task) else {
-            return Err(Error::Model(format!("{task:?} has no forward before its backward")));
-        };
-        let (mut upstream, mut tied) = match place == self.stage.last_virtual_stage() {
-            true => (Upstream::new(), TiedGradients::new()),
-            false => {
-                let message = self.incoming((Pass::Backward, place, task.micro_batch))?;
-                let end = self.stage.blocks(task.chunk).end;
-                self.check_gradients(&message, &tape.output_shapes, end - 1)?;
-                TiedGradients::receive(gradients(message), self.store.shared_across(end))
-            }
-        };
-        let divisor = self.state.total.divisor(self.clock)?;
-        for index in self.stage.blocks(task.chunk).rev() {
-            self.before_block(index, schedule)?;
-            let (started, waited) = (Instant::now(), self.clock.comm_wait());
-            let mut found = tape.backward(&self.blocks[index], divisor, &mut upstream)?;
-            if let PassMode::CheckFinite(check) = &mut self.mode {
-                check.gradient(task.micro_batch, index, found.values())?;
-            }
-            if let PassMode::Train { reduction, completes } = &mut self.mode {
-                for unit in &self.store.by_block[index] {
-                    let stored = &self.store.units[*unit];
-                    if !stored.unit.trainable {
-                        continue;
-                    }
-                    let sum = tied.accumulate(stored, index, &mut found, &self.store.device);
-                    if let Some(sum) = sum {
-                        reduction.add(*unit, sum, self.clock)?;
-                        if last && *completes {
-                            reduction.complete(*unit);
-                        }
-                    }
-                }
-            }
-            let waited = self.clock.comm_wait() - waited;
-            self.clock.backward += started.elapsed().saturating_sub(waited);
-            self.after_block(schedule)?;
-        }
-        if place > 0 {
-            let start = self.stage.blocks(task.chunk).start;
-            let riding = tied.send(self.store.shared_across(start));
-            let upstream = upstream.into_iter().zip(tape.input_shapes).map(gradient_part);
-            let message = upstream.chain(riding).collect();
-            self.state.to_send.insert((Pass::Backward, place - 1, task.micro_batch), message);
-        }
-        self.count();
-        Ok(())
-    }
-
-    /// Starts the sums over the ranks that did not begin within the chunk's last backward.
-    fn reduce(&mut self, chunk: usize) {
-        if let PassMode::Train { reduction, completes: true } = &mut self.mode {
-            for block in self.stage.blocks(chunk).rev() {
-                let owned = |unit: &&usize| self.store.units[**unit].unit.home == block;
-                for unit in self.store.by_block[block].iter().filter(owned) {
-                    reduction.complete(*unit);
-                }
-            }
-        }
-    }
-
     fn send(&mut self, pass: Pass, task: Task, to: usize) -> Result<()> {
         let place = self.stage.virtual_stage(task.chunk);
         let place = if pass == Pass::Forward { place + 1 } else { place.saturating_sub(1) };
@@ -340,24 +274,6 @@ where
             Some(pending) => self.clock.waiting("pipeline", || pending.wait()),
             None => Err(Error::Model(format!("the schedule has no receive for {key:?}"))),
         }
-    }
-
-    /// Checks that the gradients of a block's output have the output's shapes.
-    fn check_gradients(&self, message: &Message, shapes: &[Vec<usize>], block: usize) -> Result<()> {
-        let fits = |(part, shape): (&Option<Part>, &Vec<usize>)| match part {
-            Some(Part::Float(_, given)) => given == shape,
-            Some(Part::Int(..)) => false,
-            None => true,
-        };
-        if message.len() >= shapes.len() && message.iter().zip(shapes).all(fits) {
-            return Ok(());
-        }
-        let given = Parts(message.iter().flatten().cloned().collect()).describe();
-        Err(Error::Activation {
-            block: format!("{}, going backward", self.blocks[block].name),
-            expected: format!("the gradient of its output of shapes {shapes:?}"),
-            given,
-        })
     }
 
     fn model_input(&mut self, micro_batch: usize) -> Result<Parts> {
@@ -414,24 +330,13 @@ where
     }
 
     fn count(&mut self) {
-        let live = self.state.tapes.values().map(Tape::bytes).sum();
-        self.state.activations.set(live);
+        let kept: u64 = self.state.tapes.values().map(Tape::bytes).sum();
+        let deferred: u64 = self.state.deferred.values().flatten().map(Deferred::bytes).sum();
+        self.state.activations.set(kept + deferred);
     }
 }
 
 fn activation(message: Message) -> Result<Parts> {
     let parts: Option<Vec<Part>> = message.into_iter().collect();
     parts.map(Parts).ok_or_else(|| Error::Model("a stage sent an activation with a part missing".into()))
-}
-
-fn gradients(message: Message) -> Upstream {
-    let gradient = |part| match part {
-        Some(Part::Float(flat, _)) => Some(flat),
-        _ => None,
-    };
-    message.into_iter().map(gradient).collect()
-}
-
-fn gradient_part((gradient, shape): (Option<Tensor<1>>, Vec<usize>)) -> Option<Part> {
-    gradient.map(|flat| Part::Float(flat, shape))
 }

@@ -1,0 +1,216 @@
+//! Backwards, at once or in two halves: the message to the stage before, and the gradients of the parameters.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use brigade_plan::{Pass, StageSchedule, Task};
+use burn::tensor::Tensor;
+
+use super::{Interpreter, PassMode};
+use crate::dist::Message;
+use crate::error::{Error, Result};
+use crate::model::activation::{Activation, Part, Parts};
+use crate::step::tape::{BlockGradients, Upstream};
+use crate::step::tied_gradients::TiedGradients;
+
+/// What of a backward is done now.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Halves {
+    Both,
+    Input,
+}
+
+/// A block between the halves of its backward.
+pub(super) struct Deferred {
+    block: usize,
+    found: BlockGradients,
+}
+
+impl Deferred {
+    /// Bytes that it holds until its second half.
+    pub fn bytes(&self) -> u64 {
+        let BlockGradients { now, later } = &self.found;
+        let now: usize = now.values().map(|flat| flat.dims()[0] * flat.dtype().size()).sum();
+        now as u64 + later.as_ref().map_or(0, |later| later.bytes)
+    }
+}
+
+impl<I, O, T> Interpreter<'_, I, O, T>
+where
+    I: Activation + Clone,
+    O: Activation,
+    T: Clone,
+{
+    /// Runs a chunk backward and makes the message to the stage before ready. With [`Halves::Input`] the second halves of
+    /// blocks that offer them wait for [`backward_weights`](Self::backward_weights).
+    pub(super) fn backward(&mut self, task: Task, halves: Halves, schedule: &StageSchedule) -> Result<()> {
+        let place = self.stage.virtual_stage(task.chunk);
+        let Some(mut tape) = self.state.tapes.remove(&task) else {
+            return Err(Error::Model(format!("{task:?} has no forward before its backward")));
+        };
+        let (mut upstream, mut tied) = match place == self.stage.last_virtual_stage() {
+            true => (Upstream::new(), TiedGradients::new()),
+            false => {
+                let message = self.incoming((Pass::Backward, place, task.micro_batch))?;
+                let end = self.stage.blocks(task.chunk).end;
+                self.check_gradients(&message, &tape.output_shapes, end - 1)?;
+                TiedGradients::receive(gradients(message), self.store.shared_across(end))
+            }
+        };
+        let divisor = self.state.total.divisor(self.clock)?;
+        let mut deferred = Vec::new();
+        for index in self.stage.blocks(task.chunk).rev() {
+            self.before_block(index, schedule)?;
+            let (started, waited) = (Instant::now(), self.clock.comm_wait());
+            let found = tape.backward(&self.blocks[index], divisor, &mut upstream)?;
+            if halves == Halves::Input && found.later.is_some() && !self.is_tied(index) {
+                deferred.push(Deferred { block: index, found });
+            } else {
+                self.add_gradients(task, index, found, &mut tied)?;
+            }
+            let waited = self.clock.comm_wait() - waited;
+            self.clock.backward += started.elapsed().saturating_sub(waited);
+            self.after_block(schedule)?;
+        }
+        if place > 0 {
+            let start = self.stage.blocks(task.chunk).start;
+            let riding = tied.send(self.store.shared_across(start));
+            upstream.resize(tape.input_shapes.len(), None);
+            let upstream = upstream.into_iter().zip(tape.input_shapes).map(gradient_part);
+            let message = upstream.chain(riding).collect();
+            self.state.to_send.insert((Pass::Backward, place - 1, task.micro_batch), message);
+        }
+        if halves == Halves::Input {
+            self.state.deferred.insert(task, deferred);
+        }
+        self.count();
+        Ok(())
+    }
+
+    /// Runs the second halves that a chunk's [`backward`](Self::backward) has left.
+    pub(super) fn backward_weights(&mut self, task: Task) -> Result<()> {
+        let Some(deferred) = self.state.deferred.remove(&task) else {
+            return Err(Error::Model(format!(
+                "{task:?} has no first half before the second of its backward"
+            )));
+        };
+        let (started, waited) = (Instant::now(), self.clock.comm_wait());
+        for Deferred { block, found } in deferred {
+            self.add_gradients(task, block, found, &mut TiedGradients::new())?;
+        }
+        let waited = self.clock.comm_wait() - waited;
+        self.clock.backward += started.elapsed().saturating_sub(waited);
+        self.count();
+        Ok(())
+    }
+
+    /// Whether a block shares a parameter with another one: the gradients of tied weights ride with the message to the stage
+    /// before, so its second half cannot wait.
+    fn is_tied(&self, block: usize) -> bool {
+        self.store.by_block[block].iter().any(|unit| self.store.units[*unit].unit.users.len() > 1)
+    }
+
+    /// Adds a block's gradients of one micro-batch, all of them, and runs its second half for that. The sums over the ranks begin with
+    /// the last micro-batch.
+    fn add_gradients(
+        &mut self,
+        task: Task,
+        block: usize,
+        found: BlockGradients,
+        tied: &mut TiedGradients,
+    ) -> Result<()> {
+        let BlockGradients { now: mut found, later } = found;
+        if let Some(later) = later {
+            for (path, (flat, shape)) in later.run(&self.blocks[block].name)?.0 {
+                self.check_shape(block, &path, &shape)?;
+                let sum = match found.remove(&path) {
+                    Some(before) => before + flat,
+                    None => flat,
+                };
+                found.insert(path, sum);
+            }
+        }
+        if let PassMode::CheckFinite(check) = &mut self.mode {
+            check.gradient(task.micro_batch, block, found.values())?;
+        }
+        if let PassMode::Train { reduction, completes } = &mut self.mode {
+            let is_last = task.micro_batch + 1 == self.batches.count();
+            for unit in &self.store.by_block[block] {
+                let stored = &self.store.units[*unit];
+                if !stored.unit.trainable {
+                    continue;
+                }
+                let sum = tied.accumulate(stored, block, &mut found, &self.store.device);
+                if let Some(sum) = sum {
+                    reduction.add(*unit, sum, self.clock)?;
+                    if is_last && *completes {
+                        reduction.complete(*unit);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that a block has a parameter of this path and shape.
+    fn check_shape(&self, block: usize, path: &str, given: &[usize]) -> Result<()> {
+        let units = self.store.by_block[block].iter().map(|unit| &self.store.units[*unit].unit);
+        let known: BTreeMap<&str, &[usize]> = units
+            .flat_map(|unit| {
+                let users = unit.users.iter().filter(|user| user.block == block);
+                users.flat_map(|user| &user.params).filter_map(|(path, target)| {
+                    Some((path.as_str(), unit.layout.param(target)?.shape.as_slice()))
+                })
+            })
+            .collect();
+        if known.get(path).is_some_and(|shape| *shape == given) {
+            return Ok(());
+        }
+        Err(Error::Model(format!(
+            "block `{}` gives a gradient {given:?} for `{path}` in the second half of its backward; its parameters are {known:?}",
+            self.blocks[block].name
+        )))
+    }
+
+    /// Checks that the gradients of a block's output have the output's shapes.
+    fn check_gradients(&self, message: &Message, shapes: &[Vec<usize>], block: usize) -> Result<()> {
+        let fits = |(part, shape): (&Option<Part>, &Vec<usize>)| match part {
+            Some(Part::Float(_, given)) => given == shape,
+            Some(Part::Int(..)) => false,
+            None => true,
+        };
+        if message.len() >= shapes.len() && message.iter().zip(shapes).all(fits) {
+            return Ok(());
+        }
+        let given = Parts(message.iter().flatten().cloned().collect()).describe();
+        Err(Error::Activation {
+            block: format!("{}, going backward", self.blocks[block].name),
+            expected: format!("the gradient of its output of shapes {shapes:?}"),
+            given,
+        })
+    }
+
+    /// Starts the sums over the ranks that did not begin within the chunk's last backward.
+    pub(super) fn reduce(&mut self, chunk: usize) {
+        if let PassMode::Train { reduction, completes: true } = &mut self.mode {
+            for block in self.stage.blocks(chunk).rev() {
+                let owned = |unit: &&usize| self.store.units[**unit].unit.home == block;
+                for unit in self.store.by_block[block].iter().filter(owned) {
+                    reduction.complete(*unit);
+                }
+            }
+        }
+    }
+}
+
+fn gradients(message: Message) -> Upstream {
+    let gradient = |part| match part {
+        Some(Part::Float(flat, _)) => Some(flat),
+        _ => None,
+    };
+    message.into_iter().map(gradient).collect()
+}
+
+fn gradient_part((gradient, shape): (Option<Tensor<1>>, Vec<usize>)) -> Option<Part> {
+    gradient.map(|flat| Part::Float(flat, shape))
+}

@@ -1,0 +1,44 @@
+//! A training schedule that is given as a list of actions.
+
+use std::sync::Arc;
+
+use brigade_plan::Pipeline;
+
+use crate::error::{Error, Result};
+use crate::model::activation::Activation;
+use crate::step::engine::Engine;
+
+impl<I, O, T> Engine<I, O, T>
+where
+    I: Activation + Clone,
+    O: Activation,
+    T: Clone,
+{
+    /// Trains by a schedule of one's own from now on, in steps of as many micro-batches a rank as it has; steps of another number
+    /// go by [`EngineSettings::schedule`](crate::EngineSettings::schedule). All ranks are given the same one. Weights, losses and
+    /// norms have the same bits under any schedule.
+    ///
+    /// # Errors
+    /// If it has not the stages and chunks of this engine, does not pass [`Pipeline::check`], or has no backward.
+    pub fn use_schedule(&mut self, pipeline: &Pipeline) -> Result<()> {
+        let wrong = |given: String, allowed: String| {
+            Err(Error::Setting { option: "the schedule given to Engine::use_schedule", given, allowed })
+        };
+        let shape = |stages, chunks| format!("{stages} stages with {chunks} chunks of blocks each");
+        let (stages, chunks) = (self.stage.stages, self.stage.chunks());
+        if (pipeline.stages, pipeline.chunks) != (stages, chunks) {
+            let allowed = format!("the mesh has {}", shape(stages, chunks));
+            return wrong(shape(pipeline.stages, pipeline.chunks), allowed);
+        }
+        let given = || format!("{} micro-batches", pipeline.micro_batches);
+        if let Err(error) = pipeline.check() {
+            return wrong(given(), error.to_string());
+        }
+        if !pipeline.trains() {
+            return wrong(given(), "they must be run backward, too".into());
+        }
+        let schedule = Arc::new(self.stage_schedule(pipeline));
+        self.schedules.insert((pipeline.micro_batches, true), schedule);
+        Ok(())
+    }
+}
