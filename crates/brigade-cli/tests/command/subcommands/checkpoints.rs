@@ -49,6 +49,29 @@ fn every_mesh_goes_on_from_the_checkpoint_of_every_mesh() {
     }
 }
 
+#[test]
+fn runs_with_steps_without_an_update_go_on_on_other_meshes() {
+    let place = Place::new();
+    for (number, mesh) in MESHES.iter().enumerate() {
+        let name = number.to_string();
+        trained(&place, &name, &format!("{mesh} --sync-every 2"));
+        same_end(&place, &name, "0");
+        assert_eq!(place.metrics(&name).len(), 5, "a record for each update");
+    }
+    for (saved, loaded) in [(0, 1), (1, 2), (2, 3), (3, 0)] {
+        let name = format!("{saved}-{loaded}");
+        dead_after(&place, &saved.to_string(), 4, &name);
+        place.succeed(&mut place.brigade(&format!("train --resume {name} {}", MESHES[loaded])));
+        same_end(&place, &name, "0");
+    }
+    let steps =
+        |name| place.metrics(name).iter().map(|record| record["step"].as_u64().unwrap()).collect::<Vec<_>>();
+    assert_eq!(steps("0"), [2, 4, 6, 8, 10]);
+    let tokens: Vec<u64> =
+        place.metrics("0").iter().map(|record| record["tokens"].as_u64().unwrap()).collect();
+    assert!(tokens.iter().all(|count| *count == 2 * 8 * 16), "those of both steps: {tokens:?}");
+}
+
 /// Harms a folder of a checkpoint, so that it shows in a file.
 type Harm = fn(&Path);
 
@@ -197,6 +220,7 @@ fn what_may_not_change_is_named_and_nothing_is_touched() {
     for (line, field) in [
         ("--set model.width=32", "model.width = 32"),
         ("--set model.layers=3", "model.layers = 3"),
+        ("--sync-every 2", "train.sync_every = 2"),
         ("--set data.tokenizer=bpe:300 --set model.vocabulary=0", "data.tokenizer = \"bpe:300\""),
         ("--seed 3", "train.seed = 3"),
         ("--global-batch-size 16", "train.global_batch_size = 16"),

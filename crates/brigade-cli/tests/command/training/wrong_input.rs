@@ -99,6 +99,11 @@ fn settings() {
         ("--set optimizer.name=muon", ["optimizer.name = muon", "use adamw, adam, sgd or lion"]),
         ("--set model.heads=3", ["model.heads = 3", "model.width = 16"]),
         ("--set data.validation_fraction=1.5", ["validation_fraction = 1.5", "below 1"]),
+        ("--sync-every 0", ["train.sync_every (--sync-every) = 0", "at least 1"]),
+        (
+            "--sync-every 3",
+            ["train.steps (--steps) = 10", "a multiple of train.sync_every = 3; the nearest is 9 or 12"],
+        ),
         ("--steps 0", ["train.steps (--steps) = 0", "at least 1"]),
         ("--out tiny.toml", ["--out tiny.toml", ""]),
     ] {
