@@ -26,7 +26,7 @@ impl LanguageModel {
     pub fn load(shape: &GptConfig, weights: &Path) -> anyhow::Result<Self> {
         let device = brigade_cpu::device();
         let mut chain = shape.chain(0, &device)?;
-        load_safetensors(weights, &mut chain, &gpt::names())?;
+        load_safetensors(weights, &mut chain, &gpt::mapping())?;
         chain.initialize(0)?;
         let GptConfig { sequence_length: context, vocabulary, .. } = *shape;
         Ok(Self { chain: chain.valid(), context, vocabulary, device })

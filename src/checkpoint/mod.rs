@@ -22,6 +22,6 @@ pub struct RunDescription {
     pub run: String,
     /// The resolved configuration, with every `auto` replaced by what it stood for.
     pub configuration: serde_json::Value,
-    /// The name of each parameter in a file of weights.
-    pub file_names: std::collections::BTreeMap<String, String>,
+    /// Where each parameter is in a file of weights.
+    pub file_names: std::collections::BTreeMap<String, brigade_models::Stored>,
 }

@@ -6,7 +6,7 @@ mod tokens;
 use std::sync::Arc;
 
 use brigade_core::{Activation, Batch};
-use brigade_models::Names;
+use brigade_models::WeightsMapping;
 use burn::tensor::Device;
 
 pub use function::{Samples, samples};
@@ -51,8 +51,8 @@ pub struct Training<D> {
     pub train: Arc<D>,
     /// Samples to validate on.
     pub validation: Option<Arc<D>>,
-    /// The parameters' names in the file of weights.
-    pub names: Names,
+    /// Where the parameters are in the file of weights.
+    pub mapping: WeightsMapping,
     /// Floating-point operations of forward and backward per target, for TFLOP/s and MFU in reports.
     pub flops_per_target: Option<f64>,
     /// Files that belong to the results (a tokenizer, say), by name; rank 0 writes them into the run's folder when training begins.
@@ -65,7 +65,7 @@ impl<D: Dataset> Training<D> {
         Self {
             train: Arc::new(train),
             validation: None,
-            names: Names::default(),
+            mapping: WeightsMapping::default(),
             flops_per_target: None,
             files: Vec::new(),
         }

@@ -16,7 +16,7 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
     /// Writes the weights and the summary after the last step.
     pub(super) fn finish(mut self) -> anyhow::Result<Trained<D::Input, O>> {
         self.session.heartbeat.send("writing the weights");
-        let written = self.session.write_weights(&self.engine, &self.training.names);
+        let written = self.session.write_weights(&self.engine, &self.training.mapping);
         // Weights and last checkpoint may be on different disks: each is written even if the other fails.
         let saved = self.wait_for_save();
         let path = written?;

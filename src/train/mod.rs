@@ -55,7 +55,6 @@ impl Session {
         );
         self.check_same("dataset", &sizes)?;
         let sampler = self.sampler(&training)?;
-        let shapes = model.chain().shapes();
         let mut summary = self.run_summary(model.chain(), &training, &sampler);
         let optimizer = self.settings.optimizer.factory()?;
         let engine_settings = EngineSettings { split, ..self.plan.engine.clone() };
@@ -63,7 +62,7 @@ impl Session {
         let mut engine = Engine::new(model, self.seed(), &optimizer, self.groups(), engine_settings)?;
         let mut saver = self.saver()?;
         summary.extend(self.check_storage(&saver)?);
-        let description = self.run_description(&shapes, &training.names)?;
+        let description = self.run_description(&engine.shapes(), &training.mapping)?;
         let restored = self.restore(&mut engine, &mut saver)?;
         let reporter = self.begin(&saver, &training, restored.as_ref(), &summary)?;
         let progress = restored.map(|restored| restored.progress).unwrap_or_default();

@@ -7,14 +7,14 @@ use brigade_checkpoint::open_storage;
 use brigade_core::{Activation, Chain, Engine};
 use brigade_data::Sampler;
 use brigade_files::write_atomic;
-use brigade_models::Names;
+use brigade_models::{WeightsMapping, WeightsWriter};
 use brigade_report::{Compute, ConsoleMode, Reporter, ReporterOptions};
 
 use crate::checkpoint::{Restored, RunDescription, Saver, refuse_checkpoints, restore};
 use crate::dataset::{Dataset, Training};
 use crate::device;
 use crate::error::CheckpointUsageError;
-use crate::folder::{self, FLIGHT_FOLDER};
+use crate::folder::{self, FLIGHT_FOLDER, WEIGHTS_FILE};
 use crate::run::{Session, StartFrom};
 use crate::settings::{CheckpointSettings, OnFailedSave, SettingError, resolve_auto};
 
@@ -182,14 +182,18 @@ impl Session {
     }
 
     /// The description of this run for its checkpoints.
+    ///
+    /// # Errors
+    /// If the parameters cannot make up a file of weights.
     pub(super) fn run_description(
         &self,
         shapes: &[(String, Vec<usize>)],
-        names: &Names,
+        mapping: &WeightsMapping,
     ) -> anyhow::Result<serde_json::Value> {
         let config = resolve_auto(self.config.parse()?);
+        WeightsWriter::check(&self.out.join(WEIGHTS_FILE), mapping.parameters(shapes.iter().cloned()))?;
         let file_names: BTreeMap<_, _> =
-            shapes.iter().map(|(name, _)| (name.clone(), (names.to_file)(name))).collect();
+            shapes.iter().map(|(name, _)| (name.clone(), mapping.stored(name))).collect();
         let (run, configuration) = (self.run.clone(), serde_json::to_value(config)?);
         Ok(serde_json::to_value(RunDescription { run, configuration, file_names })?)
     }

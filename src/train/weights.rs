@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use brigade_core::{Activation, Engine};
-use brigade_models::{Names, WeightsWriter};
+use brigade_models::{WeightsMapping, WeightsWriter};
 
 use crate::folder::WEIGHTS_FILE;
 use crate::run::Session;
@@ -13,7 +13,7 @@ impl Session {
     pub(super) fn write_weights<I, O, T>(
         &self,
         engine: &Engine<I, O, T>,
-        names: &Names,
+        mapping: &WeightsMapping,
     ) -> anyhow::Result<PathBuf>
     where
         I: Activation + Clone,
@@ -21,12 +21,12 @@ impl Session {
         T: Clone,
     {
         let path = self.out.join(WEIGHTS_FILE);
-        let named = engine.shapes().into_iter().map(|(name, shape)| ((names.to_file)(&name), shape));
         // If writing fails, rank 0 must still take part in the collectives.
-        let mut writer = (self.rank() == 0).then(|| WeightsWriter::create(&path, named));
+        let mut writer =
+            (self.rank() == 0).then(|| WeightsWriter::create(&path, mapping.parameters(engine.shapes())));
         engine.collect(0, |tensor| {
             if let Some(Ok(open)) = &mut writer
-                && let Err(error) = open.write(&tensor, names)
+                && let Err(error) = open.write(&tensor)
             {
                 writer = Some(Err(error));
             }

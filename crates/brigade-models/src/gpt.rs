@@ -2,7 +2,7 @@
 //! Unsupervised Multitask Learners", 2019).
 //!
 //! Blocks: `embedding`, `h.0` … `h.{layers-1}`, `head`. Parameters carry Hugging Face's GPT-2 names
-//! in files ([`names`]); linear weights are `[in, out]`, as that project's `Conv1D` keeps them.
+//! in files ([`mapping`]); linear weights are `[in, out]`, as that project's `Conv1D` keeps them.
 
 use brigade_core::plan::{BoundaryTensor, SavedActivations};
 use brigade_core::{Block, Chain, Model};
@@ -14,7 +14,7 @@ use burn::tensor::{DType, Device, Int, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::initial::normal;
-use crate::safetensors::Names;
+use crate::safetensors::WeightsMapping;
 
 /// The activation of the feed-forward layer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -371,17 +371,15 @@ pub fn cross_entropy(logits: Tensor<2>, targets: Targets) -> (Tensor<1>, [Tensor
     (sum(chosen).neg(), [sum(correct)])
 }
 
-/// Hugging Face's names of GPT-2's parameters.
-pub fn names() -> Names {
-    Names {
-        to_file: |name| {
-            let name = name.strip_prefix("embedding.").or_else(|| name.strip_prefix("head.")).unwrap_or(name);
-            let name = name.replace(".gamma", ".weight").replace(".beta", ".bias");
-            match name.as_str() {
-                "wte" | "wpe" | "lm_head" => name + ".weight",
-                _ => name,
-            }
-        },
-        optional_prefix: "transformer.",
-    }
+/// Where Hugging Face's files have GPT-2's parameters.
+pub fn mapping() -> WeightsMapping {
+    WeightsMapping::default()
+        .rule("embedding.wte", "wte.weight")
+        .rule("embedding.wpe", "wpe.weight")
+        .rule("h.*.*.gamma", "h.*.*.weight")
+        .rule("h.*.*.beta", "h.*.*.bias")
+        .rule("head.ln_f.gamma", "ln_f.weight")
+        .rule("head.ln_f.beta", "ln_f.bias")
+        .rule("head.lm_head", "lm_head.weight")
+        .with_optional_prefix("transformer.")
 }

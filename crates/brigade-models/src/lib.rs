@@ -9,5 +9,6 @@ mod initial;
 mod safetensors;
 
 pub use self::safetensors::{
-    Names, WeightsError, WeightsWriter, load_safetensors, save_lazily, save_safetensors,
+    Stored, StoredParameter, WeightsError, WeightsMapping, WeightsWriter, load_safetensors, save_lazily,
+    save_safetensors,
 };

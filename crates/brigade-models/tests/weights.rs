@@ -6,7 +6,9 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use brigade_core::NamedTensor;
-use brigade_models::{Names, WeightsError, WeightsWriter, save_lazily, save_safetensors};
+use brigade_models::{
+    StoredParameter, WeightsError, WeightsMapping, WeightsWriter, save_lazily, save_safetensors,
+};
 use burn::tensor::TensorData;
 use safetensors::{Dtype, tensor::TensorView};
 
@@ -24,8 +26,9 @@ fn tensors(first: f32) -> Vec<NamedTensor> {
     ]
 }
 
-fn shapes(tensors: &[NamedTensor]) -> Vec<(String, Vec<usize>)> {
-    tensors.iter().map(|tensor| (tensor.name.clone(), tensor.data.shape().to_vec())).collect()
+fn parameters(tensors: &[NamedTensor]) -> Vec<StoredParameter> {
+    let shape = |tensor: &NamedTensor| (tensor.name.clone(), tensor.data.shape().to_vec());
+    WeightsMapping::default().parameters(tensors.iter().map(shape)).collect()
 }
 
 /// The file as the library makes it.
@@ -52,13 +55,13 @@ fn the_bytes_are_those_of_the_library_in_whatever_order_tensors_come() {
     let mut tensors = tensors(0.5);
     for _ in 0..tensors.len() {
         tensors.rotate_left(1);
-        save_safetensors(&path, &tensors, &Names::default()).unwrap();
+        save_safetensors(&path, &tensors, &WeightsMapping::default()).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), expected(&tensors));
         let values = |index: usize| Ok(tensors[index].data.as_slice::<f32>().unwrap().to_vec());
-        save_lazily(&path, true, &shapes(&tensors), values).unwrap();
+        save_lazily(&path, true, &parameters(&tensors), values).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), expected(&tensors));
     }
-    save_safetensors(&path, &[], &Names::default()).unwrap();
+    save_safetensors(&path, &[], &WeightsMapping::default()).unwrap();
     assert_eq!(std::fs::read(&path).unwrap(), expected(&[]));
 }
 
@@ -69,10 +72,10 @@ fn writers_at_once_share_nothing() {
     let contents = [1.0, 2.0, 3.0, 4.0].map(tensors);
     let begun = paths.iter().zip(&contents);
     let mut writers: Vec<_> =
-        begun.map(|(path, tensors)| WeightsWriter::create(path, shapes(tensors)).unwrap()).collect();
+        begun.map(|(path, tensors)| WeightsWriter::create(path, parameters(tensors)).unwrap()).collect();
     for index in 0..contents[0].len() {
         for (writer, tensors) in writers.iter_mut().zip(&contents) {
-            writer.write(&tensors[index], &Names::default()).unwrap();
+            writer.write(&tensors[index]).unwrap();
         }
     }
     for ((writer, path), tensors) in writers.into_iter().zip(&paths).zip(&contents) {
@@ -87,19 +90,20 @@ fn a_file_that_is_not_whole_leaves_nothing_and_says_what_is_wrong() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("w");
     let tensors = tensors(0.0);
-    let mut writer = WeightsWriter::create(&path, shapes(&tensors)).unwrap();
-    writer.write(&tensors[1], &Names::default()).unwrap();
-    let twice = writer.write(&tensors[1], &Names::default()).unwrap_err().to_string();
-    assert!(twice.contains("tensor `h.10.b` is none of the file's, or was there before"), "{twice}");
+    let mut writer = WeightsWriter::create(&path, parameters(&tensors)).unwrap();
+    writer.write(&tensors[1]).unwrap();
+    let twice = writer.write(&tensors[1]).unwrap_err().to_string();
+    assert!(twice.contains("parameter `h.10.b` is none of the file's, or was there before"), "{twice}");
     let other = NamedTensor { name: "wte.weight".into(), data: TensorData::new(vec![1.0f32; 4], [2, 2]) };
-    let other = writer.write(&other, &Names::default()).unwrap_err().to_string();
-    assert!(other.contains("tensor `wte.weight` has 4 values for the shape [5, 3]"), "{other}");
+    let other = writer.write(&other).unwrap_err().to_string();
+    assert!(other.contains("parameter `wte.weight` has 4 values for the shape [5, 3]"), "{other}");
     let missing = writer.finish().unwrap_err().to_string();
-    assert!(missing.contains("tensor `h.9.b` was not written"), "{missing}");
-    let twice = [shapes(&tensors), shapes(&tensors)].concat();
+    assert!(missing.contains("parameter `h.9.b` was not written"), "{missing}");
+    let twice = [parameters(&tensors), parameters(&tensors)].concat();
     let twice = WeightsWriter::create(&path, twice).err().unwrap().to_string();
-    assert!(twice.contains("tensor `wte.weight` is there twice"), "{twice}");
-    let unread = save_lazily(&path, true, &shapes(&tensors), |_| Err("no such range".into())).unwrap_err();
+    assert!(twice.contains("parameter `wte.weight` is there twice"), "{twice}");
+    let unread =
+        save_lazily(&path, true, &parameters(&tensors), |_| Err("no such range".into())).unwrap_err();
     assert!(unread.to_string().contains("no such range"), "{unread}");
     assert!(names_in(folder.path()).is_empty());
 }
@@ -117,8 +121,8 @@ fn the_disk_needs_room_for_one_file_and_a_full_one_keeps_the_former() {
             [part("b"), part("a")]
         };
         // Three quarters of the disk: there is no room for a second copy.
-        save_safetensors(&path, &large(768 << 10), &Names::default()).unwrap();
-        let error = save_safetensors(&path, &large(512 << 10), &Names::default()).unwrap_err();
+        save_safetensors(&path, &large(768 << 10), &WeightsMapping::default()).unwrap();
+        let error = save_safetensors(&path, &large(512 << 10), &WeightsMapping::default()).unwrap_err();
         let WeightsError::Io { source, .. } = &error else { panic!("{error}") };
         assert_eq!(source.kind(), std::io::ErrorKind::StorageFull);
         assert!(error.to_string().contains("model.safetensors"), "{error}");

@@ -37,7 +37,7 @@ fn payload(shape: &str) -> Option<Vec<u8>> {
     let mut chain = config.chain(1, &brigade_cpu::device()).ok()?;
     chain.initialize(1).ok()?;
     let file = NamedTempFile::new().ok()?;
-    save_safetensors(file.path(), &chain.tensors().ok()?, &gpt::names()).ok()?;
+    save_safetensors(file.path(), &chain.tensors().ok()?, &gpt::mapping()).ok()?;
     Some([shape.as_bytes(), b"\n", &std::fs::read(file.path()).ok()?].concat())
 }
 

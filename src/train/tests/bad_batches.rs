@@ -80,7 +80,7 @@ fn run(
         let training = Training {
             train: data.clone(),
             validation: None,
-            names: Default::default(),
+            mapping: Default::default(),
             flops_per_target: Some(1e6),
             files: Vec::new(),
         };

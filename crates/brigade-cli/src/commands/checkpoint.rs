@@ -12,7 +12,7 @@ use brigade::checkpoints::{
     Checkpoint, CheckpointSummary, Error as CheckpointError, ListedCheckpoint, Manifest, Storage, list,
     open_storage, verify,
 };
-use brigade::models::save_lazily;
+use brigade::models::{Stored, StoredParameter, save_lazily};
 use brigade::report::HumanBytes;
 use brigade::{
     CHECKPOINT_FOLDER, CONFIG_FILE, RunDescription, UsageError, WEIGHTS_FILE, exit, format_error,
@@ -295,7 +295,8 @@ fn written(checkpoint: &Checkpoint, to: &Path, replaces: bool) -> anyhow::Result
     let parameters: Vec<_> = checkpoint.parameters().collect();
     let named = parameters.iter().map(|stored| {
         let name = &stored.parameter.name;
-        (run.file_names.get(name).unwrap_or(name).clone(), stored.parameter.shape.clone())
+        let in_file = run.file_names.get(name).cloned().unwrap_or_else(|| Stored::tensor(name));
+        StoredParameter { name: name.clone(), shape: stored.parameter.shape.clone(), stored: in_file }
     });
     save_lazily(to, replaces, &named.collect::<Vec<_>>(), |index| Ok(parameters[index].read()?))?;
     Ok(format!("{}: {} tensors of step {step}\n", to.display(), parameters.len()))

@@ -80,7 +80,7 @@ pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
         let training = Training {
             train: Arc::new(TokenDataset::new(prepared.train)),
             validation: validation.map(|sequences| Arc::new(TokenDataset::new(sequences))),
-            names: gpt::names(),
+            mapping: gpt::mapping(),
             flops_per_target: Some(flops_per_target(shape, model.chain().parameters())),
             files: vec![(TOKENIZER_FILE.into(), prepared.tokenizer.json().into())],
         };

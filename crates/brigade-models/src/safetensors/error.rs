@@ -1,0 +1,79 @@
+//! What can go wrong with files of weights.
+
+use std::path::PathBuf;
+
+use super::mapping::Stored;
+
+/// What can go wrong with a file of weights.
+#[derive(Debug, thiserror::Error)]
+pub enum WeightsError {
+    /// The file cannot be read or written.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is not a safetensors file.
+    #[error("{path} is not a whole safetensors file: {source}")]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: safetensors::SafeTensorError,
+    },
+    /// A parameter of the model is not in the file.
+    #[error("{path} has no tensor `{name}`; is it another model? It has {found} tensors, first {first}")]
+    Missing {
+        /// The file.
+        path: PathBuf,
+        /// The tensor looked for.
+        name: String,
+        /// How many tensors the file has.
+        found: usize,
+        /// The first of them.
+        first: String,
+    },
+    /// A tensor has another shape or type than the parameter.
+    #[error("{path}: tensor `{name}` is {found}, the model needs {needed}")]
+    Mismatch {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+        /// Its type and shape.
+        found: String,
+        /// What the model needs.
+        needed: String,
+    },
+    /// A parameter cannot be stored as the mapping says.
+    #[error("{path}: the parameter `{name}` {shape:?} cannot be stored as {stored}: {problem}")]
+    Mapping {
+        /// The file.
+        path: PathBuf,
+        /// The parameter.
+        name: String,
+        /// Its shape.
+        shape: Vec<usize>,
+        /// Where it was to be in the file.
+        stored: Stored,
+        /// Why that is impossible.
+        problem: String,
+    },
+    /// What is to be written does not make up the file.
+    #[error("{path}: {what} `{name}` {problem}")]
+    Unwritable {
+        /// The file.
+        path: PathBuf,
+        /// A parameter of the model, or a tensor of the file.
+        what: &'static str,
+        /// Its name.
+        name: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The model could not give or take its values.
+    #[error(transparent)]
+    Model(#[from] brigade_core::Error),
+}
