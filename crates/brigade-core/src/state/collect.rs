@@ -7,7 +7,8 @@ use crate::error::Result;
 use crate::metrics::Clock;
 use crate::model::activation::{Activation, Part};
 use crate::model::chain::{NamedTensor, to_host};
-use crate::step::engine::{Batch, Engine};
+use crate::step::engine::Engine;
+use crate::step::forward_backward::micro_batches::Batch;
 
 impl<I, O, T> Engine<I, O, T>
 where

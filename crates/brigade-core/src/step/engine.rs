@@ -4,136 +4,25 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use brigade_plan::{PipelineScheduleKind, Stage, StageSchedule, split};
-use burn::tensor::{Device, Tensor};
-use serde::{Deserialize, Serialize};
+use brigade_plan::{Stage, StageSchedule, split};
+use burn::tensor::Tensor;
 
 use crate::dist::{DP, Groups, Mesh, PP, ParallelGroups, REPLICATE, Traffic};
 use crate::error::{Error, Result};
 use crate::metrics::Clock;
 use crate::metrics::{Bytes, Memory};
-use crate::model::Precision;
 use crate::model::activation::Activation;
 use crate::model::chain::{Chain, Loss, Metric, Model};
 use crate::model::ties::Tie;
 use crate::optim::OptimizerFactory;
 use crate::optim::clip_factor;
 use crate::sharding::store::ParameterStore;
-use crate::sharding::zero::Zero;
+use crate::step::forward_backward::micro_batches::Batch;
 use crate::step::initialization::Initialization;
-use crate::step::recompute::Recompute;
-use crate::step::strategy::{DataParallel, ReducedUnit, Reduction, Strategy, Synchronous, Update};
+use crate::step::report::StepReport;
+use crate::step::settings::{EngineSettings, NonFinite};
+use crate::step::strategy::{DataParallel, ReducedUnit, Reduction, Update};
 use crate::step::window::Window;
-
-/// One micro-batch of a rank.
-#[derive(Debug, Clone)]
-pub struct Batch<I, T> {
-    /// What the first block takes.
-    pub input: I,
-    /// What the loss takes beside the model's output.
-    pub target: T,
-    /// Number of targets that count in the loss (tokens that are not masked, samples).
-    pub valid_targets: usize,
-}
-
-/// What to do when the loss or the gradient norm is not finite.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum NonFinite {
-    /// End the run; the message names rank, step and block.
-    #[default]
-    Stop,
-    /// Leave weights and optimizer as they are and go on with the next step; also where no target
-    /// of the global batch is valid.
-    Skip,
-}
-
-/// Settings of the step. The default is plain data parallelism in fp32, with an update in each step.
-#[derive(Debug, Clone)]
-pub struct EngineSettings {
-    /// Global-norm clipping: gradients of a larger norm are scaled down to it.
-    pub gradient_clipping: Option<f64>,
-    /// What to do when the loss or the gradient norm is not finite.
-    pub on_nonfinite: NonFinite,
-    /// What is sharded over the data-parallel ranks.
-    pub zero: Zero,
-    /// The schedule of the pipeline; without effect where there is one stage with one chunk.
-    pub schedule: PipelineScheduleKind,
-    /// Chunks of blocks per pipeline stage (interleaving).
-    pub chunks: usize,
-    /// Number of blocks in each of the `stages · chunks` parts of the model, in order; empty to balance by cost.
-    pub split: Vec<usize>,
-    /// Which blocks are run again in the backward pass.
-    pub recompute: Recompute,
-    /// Number types.
-    pub precision: Precision,
-    /// Keeps the optimizer's state and fp32 masters on this device, and steps them there: the host's, where the
-    /// blocks' device is another one.
-    pub offload: Option<Device>,
-    /// In a process without data-parallel peers: sums the gradients of so many neighbouring micro-batches
-    /// first, as that many ranks do which sum each micro-batch at once ([`crate::ReduceEvery`]). It makes one
-    /// process the reference for them where their number is no power of two.
-    pub sum_group: usize,
-    /// How ranks that run different micro-batches train together.
-    pub strategy: Arc<dyn Strategy>,
-}
-
-impl Default for EngineSettings {
-    fn default() -> Self {
-        Self {
-            gradient_clipping: None,
-            on_nonfinite: NonFinite::Stop,
-            zero: Zero::default(),
-            schedule: PipelineScheduleKind::default(),
-            chunks: 1,
-            split: Vec::new(),
-            recompute: Recompute::None,
-            precision: Precision::default(),
-            offload: None,
-            sum_group: 1,
-            strategy: Arc::new(Synchronous::default()),
-        }
-    }
-}
-
-/// What an evaluation found. It is equal on all ranks, to the bit.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Evaluation {
-    /// Mean loss over the valid targets.
-    pub loss: f64,
-    /// The model's [metrics](Model::metric), by name: means over the same targets.
-    pub metrics: BTreeMap<String, f64>,
-    /// Valid targets of all batches.
-    pub targets: u64,
-}
-
-/// What one step did, together with those before it that only [accumulated](Engine::accumulate) gradients. Loss, norm, targets and whether it was skipped are equal on all ranks, to the bit.
-#[derive(Debug, Clone)]
-pub struct StepReport {
-    /// The step, counted from 1.
-    pub step: u64,
-    /// Mean loss over the valid targets of the global batch.
-    pub loss: f64,
-    /// The model's [metrics](Model::metric), by name: means over the same targets.
-    pub metrics: BTreeMap<String, f64>,
-    /// Global gradient norm before clipping.
-    pub grad_norm: f64,
-    /// Valid targets in the global batch.
-    pub targets: u64,
-    /// Whether the optimizer was left out because something was not finite.
-    pub skipped: bool,
-    /// Where this rank's time went.
-    pub clock: Clock,
-    /// The time from the step's start to the end of all ranks' last backward in which this rank stood still
-    /// because of the pipeline: it waited for a neighbouring stage, or for the other stages to finish.
-    pub bubble: Duration,
-    /// Most micro-batches that were between forward and backward on this rank, chunk by chunk.
-    pub in_flight: usize,
-    /// Bytes that this rank holds.
-    pub memory: Memory,
-    /// Calls and bytes that this rank sent in this step.
-    pub traffic: Traffic,
-}
 
 /// What forward and backward over the global batch gave. All but the gradients is equal on all ranks,
 /// to the bit.
@@ -153,7 +42,7 @@ pub(crate) struct Sums {
 /// Trains one rank's part of a model, together with the other ranks of a mesh.
 ///
 /// A rank runs its stage's blocks on its micro-batches in the order of a schedule, reduces gradients together with the ranks that run
-/// other micro-batches, updates its part of the parameters, and gives the others what they need of them. A [`Strategy`] makes
+/// other micro-batches, updates its part of the parameters, and gives the others what they need of them. A [`Strategy`](crate::Strategy) makes
 /// the second and the third part.
 pub struct Engine<I, O, T> {
     pub(crate) chain: Chain<I, O>,

@@ -2,20 +2,20 @@
 
 pub(crate) mod accumulation;
 pub(crate) mod engine;
+pub(crate) mod forward_backward;
 mod initialization;
-mod interpreter;
 mod metric_sums;
-mod micro_batches;
-mod non_finite;
 mod own_schedule;
 mod pass;
-mod recompute;
+pub(crate) mod report;
+pub(crate) mod settings;
 pub(crate) mod strategy;
-mod tape;
-mod tied_gradients;
 mod window;
 
 pub use accumulation::PairwiseSum;
-pub use engine::{Batch, Engine, EngineSettings, Evaluation, NonFinite, StepReport};
-pub use recompute::Recompute;
+pub use engine::Engine;
+pub use forward_backward::micro_batches::Batch;
+pub use forward_backward::recompute::Recompute;
+pub use report::{Evaluation, StepReport};
+pub use settings::{EngineSettings, NonFinite};
 pub use strategy::{DataParallel, ReducedUnit, Reduction, Strategy, Synchronous, Update};

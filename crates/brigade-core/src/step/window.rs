@@ -7,7 +7,7 @@ use burn::tensor::Tensor;
 use crate::dist::Traffic;
 use crate::error::{Error, Result};
 use crate::metrics::Clock;
-use crate::step::interpreter::State;
+use crate::step::forward_backward::interpreter::State;
 
 /// The micro-batches of a rank since the last update, numbered from 0.
 #[derive(Default)]

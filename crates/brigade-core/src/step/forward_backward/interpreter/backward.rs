@@ -10,8 +10,8 @@ use super::{Interpreter, PassMode};
 use crate::dist::Message;
 use crate::error::{Error, Result};
 use crate::model::activation::{Activation, Part, Parts};
-use crate::step::tape::{BlockGradients, Upstream};
-use crate::step::tied_gradients::TiedGradients;
+use crate::step::forward_backward::tape::{BlockGradients, Upstream};
+use crate::step::forward_backward::tied_gradients::TiedGradients;
 
 /// What of a backward is done now.
 #[derive(Clone, Copy, PartialEq, Eq)]

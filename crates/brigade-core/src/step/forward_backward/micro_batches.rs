@@ -3,7 +3,17 @@
 use std::collections::BTreeMap;
 
 use crate::error::{BoxError, Error, Result};
-use crate::step::engine::Batch;
+
+/// One micro-batch of a rank.
+#[derive(Debug, Clone)]
+pub struct Batch<I, T> {
+    /// What the first block takes.
+    pub input: I,
+    /// What the loss takes beside the model's output.
+    pub target: T,
+    /// Number of targets that count in the loss (tokens that are not masked, samples).
+    pub valid_targets: usize,
+}
 
 /// A rank's micro-batches of one pass.
 pub(crate) trait MicroBatches<I, T> {

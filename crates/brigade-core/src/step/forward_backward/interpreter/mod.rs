@@ -17,11 +17,11 @@ use crate::model::activation::{Activation, Part, Parts, flatten};
 use crate::model::block::NamedBlock;
 use crate::model::chain::{Loss, Metric, restore_output};
 use crate::sharding::store::{ParameterStore, cast, compact};
-use crate::step::micro_batches::MicroBatches;
-use crate::step::non_finite::NonFiniteCheck;
-use crate::step::recompute::Recompute;
+use crate::step::forward_backward::micro_batches::MicroBatches;
+use crate::step::forward_backward::non_finite::NonFiniteCheck;
+use crate::step::forward_backward::recompute::Recompute;
+use crate::step::forward_backward::tape::{Place, Tape, inner, leaves, predict};
 use crate::step::strategy::Reduction;
-use crate::step::tape::{Place, Tape, inner, leaves, predict};
 use backward::{Deferred, Halves};
 
 /// Most messages to other stages that may be on their way at once: further ones wait for the first to have left, so

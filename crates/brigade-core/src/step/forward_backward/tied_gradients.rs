@@ -7,7 +7,7 @@ use burn::tensor::{Device, Tensor};
 use crate::model::activation::Part;
 use crate::model::ties::Shared;
 use crate::sharding::store::StoredUnit;
-use crate::step::tape::Upstream;
+use crate::step::forward_backward::tape::Upstream;
 
 /// What blocks behind the current one found for parameters that blocks before it own, one whole buffer each.
 ///

@@ -1,0 +1,8 @@
+//! The first part of a step: a rank's micro-batches forward and backward, by a schedule.
+
+pub(crate) mod interpreter;
+pub(crate) mod micro_batches;
+pub(crate) mod non_finite;
+pub(crate) mod recompute;
+mod tape;
+mod tied_gradients;

@@ -1,0 +1,72 @@
+//! Settings of an engine.
+
+use std::sync::Arc;
+
+use brigade_plan::PipelineScheduleKind;
+use burn::tensor::Device;
+use serde::{Deserialize, Serialize};
+
+use crate::model::Precision;
+use crate::sharding::zero::Zero;
+use crate::step::forward_backward::recompute::Recompute;
+use crate::step::strategy::{Strategy, Synchronous};
+
+/// What to do when the loss or the gradient norm is not finite.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NonFinite {
+    /// End the run; the message names rank, step and block.
+    #[default]
+    Stop,
+    /// Leave weights and optimizer as they are and go on with the next step; also where no target
+    /// of the global batch is valid.
+    Skip,
+}
+
+/// Settings of the step. The default is plain data parallelism in fp32, with an update in each step.
+#[derive(Debug, Clone)]
+pub struct EngineSettings {
+    /// Global-norm clipping: gradients of a larger norm are scaled down to it.
+    pub gradient_clipping: Option<f64>,
+    /// What to do when the loss or the gradient norm is not finite.
+    pub on_nonfinite: NonFinite,
+    /// What is sharded over the data-parallel ranks.
+    pub zero: Zero,
+    /// The schedule of the pipeline; without effect where there is one stage with one chunk.
+    pub schedule: PipelineScheduleKind,
+    /// Chunks of blocks per pipeline stage (interleaving).
+    pub chunks: usize,
+    /// Number of blocks in each of the `stages · chunks` parts of the model, in order; empty to balance by cost.
+    pub split: Vec<usize>,
+    /// Which blocks are run again in the backward pass.
+    pub recompute: Recompute,
+    /// Number types.
+    pub precision: Precision,
+    /// Keeps the optimizer's state and fp32 masters on this device, and steps them there: the host's, where the
+    /// blocks' device is another one.
+    pub offload: Option<Device>,
+    /// In a process without data-parallel peers: sums the gradients of so many neighbouring micro-batches
+    /// first, as that many ranks do which sum each micro-batch at once ([`crate::ReduceEvery`]). It makes one
+    /// process the reference for them where their number is no power of two.
+    pub sum_group: usize,
+    /// How ranks that run different micro-batches train together.
+    pub strategy: Arc<dyn Strategy>,
+}
+
+impl Default for EngineSettings {
+    fn default() -> Self {
+        Self {
+            gradient_clipping: None,
+            on_nonfinite: NonFinite::Stop,
+            zero: Zero::default(),
+            schedule: PipelineScheduleKind::default(),
+            chunks: 1,
+            split: Vec::new(),
+            recompute: Recompute::None,
+            precision: Precision::default(),
+            offload: None,
+            sum_group: 1,
+            strategy: Arc::new(Synchronous::default()),
+        }
+    }
+}
