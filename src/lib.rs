@@ -165,7 +165,10 @@ pub use brigade_checkpoint as checkpoints;
 pub use brigade_comm as comm;
 pub use brigade_core as core;
 pub use brigade_core::plan;
-pub use brigade_core::{Activation, Batch, Block, Chain, ForwardContext, Model, Part, initialize};
+pub use brigade_core::{
+    Activation, Batch, Block, Chain, ForwardContext, Model, ParameterGradients, Part, SplitForward,
+    initialize,
+};
 pub use brigade_data as data;
 pub use brigade_launch as launcher;
 pub use brigade_launch::exit;

@@ -10,8 +10,9 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Int, Tensor, activation::tanh, module::linear};
 
-use super::Second::{After, AtOnce};
-use super::{Case, ROWS, WIDTH, batch, in_halves};
+use super::schedules::Second::{After, AtOnce};
+use super::schedules::in_halves;
+use super::{Case, ROWS, WIDTH, batch};
 use crate::mesh::same_bits;
 
 #[test]

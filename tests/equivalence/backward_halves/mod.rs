@@ -2,13 +2,13 @@
 //! does both at once, whatever the mesh and however long the second halves wait.
 
 mod contract;
+mod schedules;
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use brigade::core::plan::{Action, Pass, Pipeline, PipelineScheduleKind, Task};
+use brigade::core::plan::{Pipeline, PipelineScheduleKind};
 use brigade::core::{
     Batch, Block, Chain, DATA, Engine, EngineSettings, ForwardContext, Groups, NamedTensor, OptimizerFactory,
     PP, ParameterGradients, Recompute, ReduceEvery, ReshardAfterForward, SplitForward, Synchronous, Zero,
@@ -21,6 +21,8 @@ use burn::tensor::{Tensor, TensorData, activation::tanh, module::linear};
 use crate::in_flight::Counting;
 use crate::mesh::{on_threads, same_bits};
 use crate::row::MIXED;
+use schedules::Second::{self, After, AtOnce, ZbH1};
+use schedules::in_halves;
 
 const WIDTH: usize = 6;
 const ROWS: usize = 3;
@@ -75,20 +77,6 @@ fn dense(splits: bool, bias: bool) -> Dense {
 }
 
 type Layers = Engine<Tensor<2>, Tensor<2>, Tensor<2>>;
-
-/// When the second halves run.
-#[derive(Clone, Copy, Debug)]
-enum Second {
-    /// With the first ones: backwards in one piece.
-    AtOnce,
-    /// When so many more first ones of the rank were run.
-    After(usize),
-    /// When as many were run as there are ranks before this one (ZB-H1 of Qi et al. 2023): on every rank as much is in flight as
-    /// in 1F1B on the first one.
-    ZbH1,
-}
-
-use Second::{After, AtOnce, ZbH1};
 
 /// What is trained, and how.
 #[derive(Clone, Debug)]
@@ -173,53 +161,6 @@ fn batch(number: usize) -> Batch<Tensor<2>, Tensor<2>> {
     };
     let target = if number == 5 { values(7).zeros_like() } else { values(7) };
     Batch { input: values(0), target, valid_targets: ROWS }
-}
-
-/// The same schedule with backwards in two halves.
-fn in_halves(plain: &Pipeline, second: Second) -> Pipeline {
-    let delay = |rank: usize| match second {
-        AtOnce => None,
-        After(delay) => Some(delay),
-        ZbH1 => Some(rank),
-    };
-    let of_rank = |rank: usize| {
-        let actions = plain.actions(rank);
-        let Some(delay) = delay(rank) else { return actions.to_vec() };
-        let (mut list, mut waiting) = (Vec::new(), VecDeque::new());
-        let release = |list: &mut Vec<Action>, waiting: &mut VecDeque<Task>, delay: usize| {
-            while waiting.len() > delay
-                && let Some(task) = waiting.pop_front()
-            {
-                list.push(Action::BackwardWeights(task));
-                if task.micro_batch + 1 == plain.micro_batches {
-                    list.push(Action::Reduce { chunk: task.chunk });
-                }
-            }
-        };
-        for (at, action) in actions.iter().enumerate() {
-            match *action {
-                Action::Backward(task) => {
-                    list.push(Action::BackwardInput(task));
-                    waiting.push_back(task);
-                    let sends =
-                        matches!(actions.get(at + 1), Some(Action::Send { pass: Pass::Backward, .. }));
-                    if !sends {
-                        release(&mut list, &mut waiting, delay);
-                    }
-                }
-                Action::Send { pass: Pass::Backward, .. } => {
-                    list.push(*action);
-                    release(&mut list, &mut waiting, delay);
-                }
-                Action::Reduce { .. } => {}
-                other => list.push(other),
-            }
-        }
-        release(&mut list, &mut waiting, 0);
-        list
-    };
-    let lists = (0..plain.stages).map(of_rank).collect();
-    Pipeline::from_actions(plain.stages, plain.chunks, plain.micro_batches, lists).unwrap()
 }
 
 /// Runs a case on a mesh, and compares every rank with one process that runs each backward at once.
