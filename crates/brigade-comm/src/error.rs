@@ -1,4 +1,4 @@
-//! What can go wrong, said so that the reader knows which rank to look at.
+//! What can go wrong. Each message tells the reader which rank to look at.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub struct Diagnosis {
 
 /// A failure. All ranks in it are ranks of the world, also where the operation ran in a sub-group.
 ///
-/// Every variant can reach a rank in one of two ways: first hand, or as [`Error::PeerFailed`] or [`Error::HeldUp`] with
+/// Every variant can reach a rank in one of two ways: directly, or as [`Error::PeerFailed`] or [`Error::HeldUp`] with
 /// the text of the rank that failed first.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -113,7 +113,7 @@ pub enum Error {
         /// What the other ranks said when they were asked.
         diagnosis: Box<Diagnosis>,
     },
-    /// A peer's operation did not end in time, and it found out because of whom. This is its error.
+    /// A peer's operation did not end in time, and the peer found out which ranks held it up. This is its error.
     #[error("{}{reason}", accused(root))]
     HeldUp {
         /// The rank that gave up.
@@ -139,7 +139,7 @@ pub enum Error {
         /// Its error.
         reason: String,
     },
-    /// A peer let go of the group while this rank still waited for it.
+    /// A peer left the group while this rank still waited for it.
     #[error("group \"{group}\": rank {peer} has left, but rank {rank} waits for it in {call}")]
     PeerLeft {
         /// The group's name.
@@ -159,7 +159,7 @@ pub enum Error {
         /// The reason it gave.
         reason: String,
     },
-    /// A member of [`Join`](crate::Join) has a value that it cannot have.
+    /// A member of [`Join`](crate::Join) has a value that is not allowed.
     #[error("{option} = {given}: {allowed}")]
     Option {
         /// The member's name.
@@ -206,12 +206,12 @@ pub enum Error {
         /// Connections that were refused because they did not know the token.
         refused: usize,
     },
-    /// The ranks do not fit together: numbers, sizes, versions, transports.
+    /// The ranks do not fit together: their numbers, world sizes, versions or transports differ.
     #[error("the world at {endpoint} cannot start: {reason}")]
     Rendezvous {
         /// The address of the rendezvous.
         endpoint: String,
-        /// What does not fit, with the ranks that it concerns.
+        /// What does not fit, and on which ranks.
         reason: String,
     },
     /// The other side of a new connection does not accept this rank.
@@ -246,7 +246,7 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
-    /// The operating system does not give what is needed.
+    /// The operating system refuses what is needed.
     #[error("cannot {what}: {reason}")]
     System {
         /// What was asked for.
@@ -298,7 +298,7 @@ impl Error {
         }
     }
 
-    /// The ranks that a timeout has found to hold up all others.
+    /// The ranks that, by a timeout's diagnosis, hold up all others.
     pub(crate) fn root(&self) -> &[StalledRank] {
         match self {
             Error::Timeout { diagnosis, .. } => &diagnosis.root,

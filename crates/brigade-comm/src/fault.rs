@@ -17,7 +17,7 @@ pub(crate) struct Failure {
     pub(crate) error: Error,
 }
 
-/// Holds the first failure and wakes everything that waits when it comes. Shared by all ranks of a world of
+/// Holds the first failure and, when there is one, wakes everything that waits. Shared by all ranks of a world of
 /// threads, one per process otherwise.
 #[derive(Default)]
 pub(crate) struct Fault {

@@ -1,6 +1,6 @@
-//! Entries for fuzzers: each feeds arbitrary bytes to the decoders that meet the bytes of others.
+//! Entries for fuzzers: each feeds arbitrary bytes to the decoders that read bytes from outside.
 //!
-//! None of them panics, and what one allocates at a time is bounded: messages and what is made of them by 16 times
+//! None of them panics, and what each allocates at a time is bounded: messages, and what is made of them, by 16 times
 //! [`MAX_FRAME_BYTES`], headers by the limit of the receive (here [`MESSAGE_LIMIT`]), flight records by 16
 //! times the input, which is at most [`MAX_FILE_BYTES`](crate::flight::MAX_FILE_BYTES).
 //!

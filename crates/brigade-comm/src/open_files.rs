@@ -9,7 +9,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// group and of one more that spans it.
 const EACH: u64 = 3;
 
-/// Descriptors that a rank has besides: its program's, its logs, its listeners, what wakes its groups.
+/// Other descriptors of a rank: those of its program, its logs, its listeners and its groups' event fds.
 const BESIDES: u64 = 128;
 
 /// Raises this process's limit of open files to the highest that it may set itself, for itself and for the processes that it
@@ -41,7 +41,7 @@ pub(crate) fn is_out_of_files(error: &io::Error) -> bool {
     [Errno::MFILE, Errno::NFILE].map(|errno| Some(errno.raw_os_error())).contains(&error.raw_os_error())
 }
 
-/// An error in words; where there are no descriptors left, with which limit that is and what to do.
+/// Describes an error; if there are no descriptors left, with the limit that was reached and what to do.
 pub(crate) fn explained(error: &io::Error) -> String {
     if !is_out_of_files(error) {
         return error.to_string();
@@ -57,7 +57,7 @@ pub(crate) fn explained(error: &io::Error) -> String {
     )
 }
 
-/// Why a limit is too low for rank 0's connections to all others alone, if it is.
+/// Why a limit is too low, if rank 0's connections to all others alone exceed it.
 pub(crate) fn shortage(limit: Option<u64>, world_size: usize) -> Option<String> {
     let limit = limit.filter(|limit| *limit < world_size as u64 + BESIDES / 4)?;
     let need = open_files_of_a_rank(world_size);

@@ -7,15 +7,15 @@ use std::time::Duration;
 /// The deadlines of a world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
-    /// From the call of [`join`](crate::join()) until all ranks are there; also the time that
+    /// From the call of [`join`](crate::join()) until all ranks have joined; also how long
     /// [`Group::split`](crate::Group::split) may take to connect. 300 s by default.
     pub init: Duration,
     /// For one operation, from the moment when it is the oldest unfinished one of its kind in its group. 100 s by default. While a
     /// rank [warms up](crate::Group::warm_up), `init` applies if it is longer.
     pub step: Duration,
     /// How long another host may be out of reach before its ranks count as lost. 30 s by default. TCP doubles its pauses
-    /// between retries, so an outage of up to half that time is survived. The end of a process is noticed at once, and a
-    /// stopped process has the time of `step`.
+    /// between retries, so an outage of up to half that time is survived. A process that ends is noticed at once; one that is
+    /// stopped is given the time of `step`.
     pub host: Duration,
 }
 
@@ -41,7 +41,7 @@ impl OpTimeout {
         self.warming_up.store(warming_up, Relaxed);
     }
 
-    /// As it is now.
+    /// The current deadline.
     pub(crate) fn now(&self) -> Duration {
         let Timeouts { init, step, .. } = self.timeouts;
         if self.warming_up.load(Relaxed) { init.max(step) } else { step }

@@ -30,7 +30,7 @@ pub fn all_gather_joins_in_rank_order(suite: &Suite, ranks: &dyn Collectives) {
     same(&all, &STRANGE.repeat(ranks.size()), "strange values");
 }
 
-/// The root's values come to all, whoever is the root.
+/// The root's values reach all ranks, whichever rank is the root.
 pub fn broadcasts_come_from_any_root(suite: &Suite, ranks: &dyn Collectives) {
     for dtype in suite.floats.iter().copied() {
         for root in 0..ranks.size() {
@@ -46,7 +46,7 @@ pub fn broadcasts_come_from_any_root(suite: &Suite, ranks: &dyn Collectives) {
     same(&values(found, FloatDType::F32), &STRANGE, "strange values");
 }
 
-/// All ranks' numbers come to all, bit by bit.
+/// All ranks' numbers reach all ranks, bit by bit.
 pub fn scalars_of_every_rank_reach_all(_: &Suite, ranks: &dyn Collectives) {
     let of = |rank: usize| vec![rank as f64, -0.0, f64::NAN, 1e-310, f64::INFINITY, 0.1 + rank as f64];
     let bits = |numbers: &[f64]| numbers.iter().map(|number| number.to_bits()).collect::<Vec<_>>();
@@ -58,7 +58,7 @@ pub fn scalars_of_every_rank_reach_all(_: &Suite, ranks: &dyn Collectives) {
     assert_eq!(ranks.all_gather_scalars(vec![]).wait().unwrap(), vec![Vec::<f64>::new(); ranks.size()]);
 }
 
-/// No rank leaves a barrier before all have come. Ranks share a clock: they are on one machine.
+/// No rank leaves a barrier before all have entered it. Ranks share a clock: they are on one machine.
 pub fn barriers_wait_for_all(_: &Suite, ranks: &dyn Collectives) {
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
     for late in 0..ranks.size() {

@@ -8,7 +8,7 @@ use burn::tensor::FloatDType;
 use crate::Suite;
 use crate::values::contribution;
 
-/// An all-reduce in which the last rank has one element more; its error. Nothing where that is not found.
+/// The error of an all-reduce in which the last rank has one element more; none where that is not detected.
 fn mismatch(suite: &Suite, ranks: &dyn Collectives) -> Option<String> {
     if !suite.finds_mismatches || ranks.size() == 1 {
         return None;

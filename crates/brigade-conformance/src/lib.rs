@@ -1,7 +1,7 @@
 //! What [`Collectives`] do on every backend, as checks: one function for each behaviour, called on every rank of a group.
 //!
-//! A check panics where the collectives do otherwise. None assumes where tensors are or what carries them, and each
-//! holds for any number of ranks from one on; what needs a peer does nothing on a rank that is alone. A backend's tests
+//! A check panics if the collectives behave differently. None assumes where tensors are or what carries them, and each holds
+//! for any number of ranks, including one; what needs a peer does nothing on a rank that is alone. A backend's tests
 //! instantiate them all:
 //!
 //! ```no_run
@@ -64,11 +64,11 @@ pub struct Suite {
     pub device: Device,
     /// The types that are summed and moved: those of [`FLOATS`](Self::FLOATS) that the device computes in.
     pub floats: Vec<FloatDType>,
-    /// The others: nothing is checked in them.
+    /// The other types, in which nothing is checked.
     pub left_out: Vec<FloatDType>,
     /// What sums must equal.
     pub sums: Sums,
-    /// Whether lengths that differ between ranks are found; else what happens then is not checked.
+    /// Whether lengths that differ between ranks are detected; if not, what happens then is not checked.
     pub finds_mismatches: bool,
 }
 
@@ -77,7 +77,7 @@ pub struct Suite {
 pub enum Sums {
     /// The bits of [`PairwiseSum`](brigade_core::PairwiseSum) in fp32, rounded once to the tensor's type.
     Exact,
-    /// A difference from the exact sum of so many times the type's epsilon times the sum of magnitudes. All ranks
+    /// The exact sum, up to this many times the type's epsilon times the sum of magnitudes. All ranks
     /// still have the same bits.
     Within(f64),
 }
@@ -109,7 +109,7 @@ impl Suite {
     }
 }
 
-/// The suite's types that there are, and those that there are not.
+/// The suite's types that are supported, and those that are not.
 fn apart(is_there: impl Fn(FloatDType) -> bool) -> (Vec<FloatDType>, Vec<FloatDType>) {
     Suite::FLOATS.into_iter().partition(|dtype| is_there(*dtype))
 }

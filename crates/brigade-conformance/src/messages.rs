@@ -58,7 +58,7 @@ fn is_message(suite: &Suite, found: Message, rank: usize, length: usize) {
     }
 }
 
-/// Every rank sends to the next, then receives from the one before; each in its own size.
+/// Every rank sends to the next, then receives from the one before; each message has its own size.
 pub fn messages_go_around_a_ring(suite: &Suite, ranks: &dyn Collectives) {
     let (rank, size) = (ranks.rank(), ranks.size());
     if size == 1 {
@@ -77,7 +77,7 @@ pub fn messages_go_around_a_ring(suite: &Suite, ranks: &dyn Collectives) {
     assert_eq!(ranks.traffic()[&CollectiveKind::Send].0, 4);
 }
 
-/// A receive that was started before the other side sends gets the message, and the next one the next.
+/// A receive that was started before the other side sends gets that message, and the next receive the next one.
 pub fn receives_may_be_first(suite: &Suite, ranks: &dyn Collectives) {
     let (rank, size) = (ranks.rank(), ranks.size());
     if size == 1 {
@@ -97,7 +97,7 @@ pub fn receives_may_be_first(suite: &Suite, ranks: &dyn Collectives) {
 pub fn two_messages_each_way(suite: &Suite, ranks: &dyn Collectives) {
     let (rank, size) = (ranks.rank(), ranks.size());
     let peer = rank ^ 1;
-    // The last rank of an odd number has nobody.
+    // With an odd number of ranks, the last one has no partner.
     if peer >= size {
         return;
     }

@@ -48,7 +48,7 @@ pub fn operations_are_waited_for_in_any_order(suite: &Suite, ranks: &dyn Collect
     }
 }
 
-/// An operation that one rank, or no rank, waits for takes place all the same, and what follows is right.
+/// An operation that one rank, or no rank, waits for still takes place, and what follows is correct.
 pub fn what_is_dropped_still_happens(suite: &Suite, ranks: &dyn Collectives) {
     let (rank, size) = (ranks.rank(), ranks.size());
     let given_by = |length: usize| contribution(suite, rank, length, F32);
@@ -72,7 +72,7 @@ pub fn what_is_dropped_still_happens(suite: &Suite, ranks: &dyn Collectives) {
     }
 }
 
-/// Results of work that the device may not have done yet are summed, and sums are worked with at once.
+/// Results of work that the device may not have done yet are summed, and sums are used at once.
 pub fn work_and_collectives_take_turns(suite: &Suite, ranks: &dyn Collectives) {
     const SIDE: usize = 128;
     const MODULUS: f32 = 97.0;

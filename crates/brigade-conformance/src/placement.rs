@@ -24,7 +24,7 @@ pub fn inputs_keep_their_values(suite: &Suite, ranks: &dyn Collectives) {
             same(&values(kept.clone(), dtype), &exact, "the input while the operation runs");
             let result = pending.wait().unwrap();
             same(&values(view.clone(), dtype), &exact[500..600], "a view of the input");
-            // What is done to the result changes the input as little.
+            // Changes to the result do not change the input either.
             drop(result.mul_scalar(2.0));
             same(&values(kept.clone(), dtype), &exact, "the input after the operation");
         }
@@ -32,7 +32,7 @@ pub fn inputs_keep_their_values(suite: &Suite, ranks: &dyn Collectives) {
         let sum = ranks.all_reduce(kept).wait().unwrap();
         is_sum(suite, ranks, &values(sum, dtype), 0..length, length, dtype);
         same(&values(view, dtype), &exact[500..600], "a view of an input that was given away");
-        // Nobody else has this one, and it is the result of work.
+        // This one has no other handle, and is computed by work that may still be under way.
         let owned = contribution(suite, rank, length, dtype).mul_scalar(1.0);
         let sum = ranks.all_reduce(owned).wait().unwrap();
         is_sum(suite, ranks, &values(sum, dtype), 0..length, length, dtype);
@@ -52,7 +52,7 @@ pub fn results_stay_on_the_device(suite: &Suite, ranks: &dyn Collectives) {
     for (result, value) in results.into_iter().zip([size, size, 1, 1]) {
         let result = result.wait().unwrap();
         assert_eq!(result.device(), suite.device);
-        // Equality of devices does not tell.
+        // Comparing devices would not show it.
         assert_eq!(result.device().is_autodiff(), suite.device.is_autodiff(), "autodiff of the result");
         let length = result.dims()[0];
         let together = result + tensor(&vec![0.5; length], FloatDType::F32, &suite.device);
@@ -60,7 +60,8 @@ pub fn results_stay_on_the_device(suite: &Suite, ranks: &dyn Collectives) {
     }
 }
 
-/// A buffer that can be emptied and filled again shows its values in every view; where there is none, none is checked.
+/// A buffer that can be emptied and filled again shows its values in every view. Where there is no such buffer, nothing is
+/// checked.
 pub fn buffers_are_filled_under_their_views(suite: &Suite, ranks: &dyn Collectives) {
     let (dtype, size) = (FloatDType::F32, ranks.size());
     let all =

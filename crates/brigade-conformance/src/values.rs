@@ -1,4 +1,4 @@
-//! What ranks bring, what comes of it, and how tensors are made of it and read.
+//! What ranks contribute, what the results must be, and how tensors are made and read.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use half::{bf16, f16};
 
 use crate::{Suite, Sums};
 
-/// What rank `rank` brings: values of that type whose sum over the ranks depends on the order of addition.
+/// What rank `rank` contributes: values of that type whose sum over the ranks depends on the order of addition.
 pub(crate) fn given(rank: usize, length: usize, dtype: FloatDType) -> Vec<f32> {
     let spread: f32 = if dtype == FloatDType::F32 { 1000.0 } else { 8.0 };
     let scale = spread.powi((rank % 4) as i32);

@@ -80,7 +80,7 @@ impl Copier {
 
     fn to_host(&self, data: Result<TensorData, impl Display>) -> Result<(Bytes, TensorDType)> {
         let (bytes, _, dtype) = data.map_err(device_error)?.into_parts();
-        // Until somebody looks, bytes of a device may still be there alone.
+        // Until they are read, a device's bytes may exist on the device only.
         bytes.read(Reader::new()).map_err(device_error)?;
         self.to_host.add(bytes.len());
         Ok((bytes, dtype))

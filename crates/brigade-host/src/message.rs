@@ -39,7 +39,7 @@ pub(crate) fn encode(message: Message, copier: &Copier) -> Result<Vec<u8>> {
 /// Decodes what [`encode`] made, into tensors of `device`.
 ///
 /// # Errors
-/// If the bytes are none.
+/// If the bytes are not a message.
 pub(crate) fn decode(mut bytes: Vec<u8>, device: &Device, copier: &Copier) -> Result<Message> {
     let (descriptions, payload) = read(&bytes)
         .filter(|(parts, payload)| total(parts) == Some(*payload))

@@ -8,8 +8,8 @@ use burn::tensor::Bytes;
 use cubecl_environment::bytes::{AccessError, AccessPolicy, AllocationController, AllocationProperty};
 use memmap2::{MmapMut, MmapOptions, MmapRaw, UncheckedAdvice};
 
-/// Memory pages of their own. Tensors read them through [`Pages::bytes`], a collective writes them through
-/// [`Pages::writer`], and [`Pages::free`] returns them to the system.
+/// A region of memory pages of its own. Tensors read it through [`Pages::bytes`], a collective writes it through
+/// [`Pages::writer`], and [`Pages::free`] returns the pages to the system.
 ///
 /// Anybody who holds a tensor may read it. So everything that changes the memory is `unsafe`, and its caller makes sure that
 /// reading, writing and freeing never overlap.
@@ -18,7 +18,7 @@ pub(crate) struct Pages(Arc<MmapRaw>);
 impl Pages {
     pub(crate) fn new(bytes: usize) -> std::io::Result<Self> {
         let map: MmapMut = MmapOptions::new().len(bytes.max(1)).map_anon()?;
-        // Pages come anew with every fill, so fewer and larger ones are cheaper; where there are none, small ones do.
+        // Every fill gets its pages anew, so fewer and larger ones are cheaper; where the system has none, small ones will do.
         #[cfg(target_os = "linux")]
         drop(map.advise(memmap2::Advice::HugePage));
         Ok(Self(Arc::new(MmapRaw::from(map))))

@@ -62,7 +62,7 @@ impl Placement {
     }
 }
 
-/// A vector's own memory, where its address is one of elements: `Bytes::from_bytes_vec` would copy it at any.
+/// A vector's own memory, if its address is aligned for elements; `Bytes::from_bytes_vec` would copy it in any case.
 fn owned(bytes: Vec<u8>) -> Bytes {
     match bytes.as_ptr().addr().is_multiple_of(ALIGNMENT) {
         true => Bytes::from_elems(bytes),

@@ -15,7 +15,7 @@ pub(crate) struct ResidentBuffer {
     copier: Arc<Copier>,
     pages: Pages,
     bytes: usize,
-    /// The buffer's first tensor: it lasts, so that no other one is ever alone with the memory.
+    /// The buffer's first tensor. It lives as long as the buffer, so that no other tensor is ever the memory's sole owner.
     tensor: Tensor<1>,
 }
 

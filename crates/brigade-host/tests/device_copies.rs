@@ -55,7 +55,7 @@ fn pinned(bytes: usize) -> Bytes {
     unsafe { Bytes::from_controller(memory, bytes) }
 }
 
-/// A device that is read into pinned memory, and that has a buffer of it for who asks.
+/// A device that is read into pinned memory, and that provides buffers of it on request.
 const DEVICE: Placement = Placement::Device {
     buffer: |_, bytes| {
         ASKED.set(ASKED.get() + bytes);

@@ -65,7 +65,7 @@ pub enum Error {
         /// What is wrong with it.
         found: String,
     },
-    /// The system gave no random numbers for the token.
+    /// The system provided no random numbers for the token.
     #[error("the system gave no random numbers for the token: {0}")]
     Random(brigade_comm::Error),
     /// The configuration of the launch makes no sense.

@@ -1,7 +1,7 @@
 //! Signals to a rank: Ctrl-C ends it, SIGTERM and SIGUSR1 announce that its machine is about to be taken away.
 //!
-//! A program that may be a rank or start some calls [`block_signals`] first of all, so that no signal ends it before it knows which:
-//! a rank calls [`install`], any other process [`exit_on_signal`] until it has something to save.
+//! A program that may be a rank, or may start ranks, calls [`block_signals`] first of all, so that no signal ends it before
+//! it knows which it is: a rank calls [`install`], any other process [`exit_on_signal`] until it has something to save.
 
 use std::{
     io::{self, Write},
@@ -55,7 +55,7 @@ pub enum InterruptKind {
 
 /// The signals that this process has received. Clones share it.
 ///
-/// It is about this process alone: other ranks may have received the signal earlier, later, or not at all. A
+/// It concerns this process alone: other ranks may have received the signal earlier, later, or not at all. A
 /// training loop tells all ranks between two steps that it will stop.
 #[derive(Debug, Clone, Default)]
 pub struct Interrupt(Arc<Received>);
@@ -153,10 +153,10 @@ static EXITS_ON_SIGNAL: AtomicBool = AtomicBool::new(false);
 /// Whether [`exit_on_signal`] was ever called.
 static HANDLERS_INSTALLED: AtomicBool = AtomicBool::new(false);
 
-/// What a process prints that is preempted before the first step.
+/// What a process that is preempted before the first step prints.
 const NOTHING_LOST: &[u8] = b"brigade: preempted before the first step; nothing is lost, start it again\n";
 
-/// For a process that is no rank and has nothing to save: until [`launch`](crate::launch) takes over the signals, they end the
+/// For a process that is not a rank and has nothing to save: until [`launch`](crate::launch) takes over the signals, they end the
 /// process at once, with [`exit::PREEMPTED`] for SIGTERM and SIGUSR1 and [`exit::INTERRUPTED`] for the others. A signal that was
 /// ignored from the start stays ignored.
 ///

@@ -150,8 +150,8 @@ impl GptConfig {
         Ok(std::iter::once(width).chain(layers).chain([self.vocabulary as f64 * width]).collect())
     }
 
-    /// The tensors that go into each block, for micro-batches of so many sequences and activations of so many bytes
-    /// a value.
+    /// The tensors that go into each block, for micro-batches of `micro_batch_size` sequences and activations of
+    /// `value_bytes` bytes per value.
     pub fn boundary_activations(
         &self,
         micro_batch_size: usize,
@@ -167,13 +167,14 @@ impl GptConfig {
         std::iter::once(vec![ids]).chain((0..=self.layers).map(|_| vec![residual])).collect()
     }
 
-    /// What each block needs inside, and the loss, for micro-batches of so many sequences and values of so many bytes.
+    /// What each block and the loss need inside, for micro-batches of `micro_batch_size` sequences and `value_bytes` bytes
+    /// per value.
     ///
-    /// Counted are the tensors that Burn's autodiff keeps, and those that are there at once at the two heights of each
-    /// backward, in multiples of the residual stream, of the attention's scores, of the logits and of the weights. Attention
-    /// keeps scores of all positions.
+    /// This counts the tensors that Burn's autodiff keeps, and those that exist at once at the two peaks of each backward, in
+    /// multiples of the residual stream, of the attention's scores, of the logits and of the weights. Attention keeps scores
+    /// of all positions.
     pub fn saved_activations(&self, micro_batch_size: usize, value_bytes: usize) -> Vec<SavedActivations> {
-        // What is too much to count stays so.
+        // What is too large to count stays at the largest number.
         let product = |sizes: &[usize]| sizes.iter().fold(1u64, |all, size| all.saturating_mul(*size as u64));
         let sum = |terms: &[(u64, u64)]| {
             terms.iter().fold(0u64, |all, (times, bytes)| all.saturating_add(times.saturating_mul(*bytes)))
@@ -184,7 +185,7 @@ impl GptConfig {
         let logits = product(&[value_bytes, micro_batch_size, length, self.vocabulary]);
         let table = product(&[value_bytes, self.vocabulary, width]);
         let square = product(&[value_bytes, width, width]);
-        // In fp32, whatever the logits are.
+        // In fp32, whatever the type of the logits.
         let probabilities = product(&[size_of::<f32>(), micro_batch_size, length, self.vocabulary]);
         let feed_forward = match self.activation {
             Gelu::Gelu => 8,
@@ -291,8 +292,8 @@ impl Attention {
     }
 }
 
-/// `[1, 1, length, length]`: 0 where a position may look, minus infinity at later positions. It is made on the device: to
-/// bring it there would take longer than to make it.
+/// `[1, 1, length, length]`: 0 where a position may look, minus infinity at later positions. It is made on the device,
+/// because copying it there would take longer.
 fn causal_mask(length: usize, device: &Device, dtype: DType) -> Tensor<4> {
     let device = device.clone().inner();
     let positions = Tensor::<1, Int>::arange(0..length as i64, &device);

@@ -2,7 +2,7 @@
 //! summary.
 //!
 //! The training loop makes a [`StepRecord`] a step and hands it to a [`Reporter`], which does everything
-//! else. [`ByteProgress`] shows the progress of a pass over data, a [`Finding`] says what a machine has or lacks.
+//! else. [`ByteProgress`] shows the progress of a pass over data, and a [`Finding`] says what a machine has or lacks.
 //!
 //! - `record`: what is known about a step; `machine`: memory, and what a device can do at best.
 //! - `metrics_file`, `tensorboard`: the two kinds of files.

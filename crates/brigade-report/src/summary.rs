@@ -9,7 +9,7 @@ use crate::record::{CheckpointRecord, DeviceMemory, StepRecord, percent};
 /// A run in a few numbers, counted in this process alone. `Display` gives the lines to print.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Summary {
-    /// Steps that were reported, also those that were undone.
+    /// Steps that were reported, including those that were undone.
     pub steps: u64,
     /// What the ranks computed on, where that is known (`8 x NVIDIA H100 80GB HBM3`).
     pub devices: Option<String>,

@@ -1,4 +1,4 @@
-//! What the records of a failed world say together.
+//! What the records of a failed world, taken together, say.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -29,9 +29,9 @@ pub enum FailureKind {
     Nothing,
     /// A rank left no record: it was killed, or its host is gone.
     Gone,
-    /// A rank called something else than the others.
+    /// A rank called something other than the others did.
     Mismatch,
-    /// A rank never called an operation that others wait in.
+    /// A rank never called an operation that others are waiting in.
     Missed,
     /// A rank never sent what another waits for, or never received what another sends.
     Unmatched,

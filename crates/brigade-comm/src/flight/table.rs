@@ -1,4 +1,5 @@
-//! The last operations of each rank, side by side. Own code, as a transport needs no library for tables.
+//! The last operations of each rank, side by side. It is written here so that a transport does not depend on a library for
+//! tables.
 
 use super::record::{Entry, Record};
 use super::wait_graph::seconds;

@@ -1,4 +1,4 @@
-//! From a call to an operation of the engine.
+//! Turns calls into operations of the engine.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -77,7 +77,7 @@ impl Connector for ThreadConnector {
         lock(&self.links).event_fd(group, rank)
     }
 
-    /// The ends that it has made for others stay theirs; ranks that wait for it are woken.
+    /// Ends that it has made for other ranks remain theirs; ranks that wait for it are woken.
     fn leave_group(&self, group: u64, rank: usize) {
         let mut links = lock(&self.links);
         links.left.insert((group, rank));

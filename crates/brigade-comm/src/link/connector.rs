@@ -48,7 +48,7 @@ pub(crate) trait Connector: Send + Sync {
     /// Asks all ranks what they wait for, and finds out within seconds which of them hold up rank `asker` of the world.
     fn diagnose(&self, asker: usize) -> Diagnosis;
 
-    /// Rank 0, which passes on failures, if its last message is so long ago that it must have stalled.
+    /// Rank 0, which passes on failures, if it has been silent for so long that it must have stalled.
     fn unresponsive_rank_0(&self) -> Option<StalledRank> {
         None
     }

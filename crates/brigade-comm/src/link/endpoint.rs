@@ -27,7 +27,7 @@ macro_rules! each {
 }
 
 impl Link {
-    /// Takes bytes to send and says how many; 0 when the link is full.
+    /// Takes bytes to send and returns how many it took; 0 when the link is full.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<usize, LinkError> {
         each!(self, link => link.write(bytes))
     }
@@ -37,7 +37,7 @@ impl Link {
         each!(self, link => link.flush())
     }
 
-    /// Moves received bytes to `into` and says how many; 0 when there are none.
+    /// Moves received bytes to `into` and returns how many; 0 when there are none.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> Result<usize, LinkError> {
         each!(self, link => link.read(into))
     }

@@ -36,7 +36,7 @@ impl Segment {
         Ok((Self::map(&file, bytes)?, file))
     }
 
-    /// Maps what another process made with [`file`](Self::file), if it is that.
+    /// Maps what another process made with [`file`](Self::file), after checking that it is such a file.
     pub(crate) fn open(file: &OwnedFd, bytes: usize) -> Result<Self, Error> {
         let what = "open a peer's shared memory";
         let seals = fcntl_get_seals(file).map_err(|error| failed(what)(error.into()))?;

@@ -3,7 +3,7 @@
 //!
 //! Every rank hands its buffer over. The last rank to call a collective finds all buffers there, and computes the result in
 //! them on its own thread, with the arithmetic that the other engine uses; a transfer is copied by the rank that comes
-//! second. There is no thread for progress: deadlines are looked at by who waits.
+//! second. There is no thread for progress: whoever waits looks at the deadlines.
 //!
 //! `state` holds what has been handed over, `world` is what the ranks share, `execute` moves the bytes.
 
@@ -50,7 +50,7 @@ struct Member {
     splits: Mutex<u64>,
 }
 
-/// What is needed to act for a rank of a group.
+/// What is needed to act on behalf of a rank of a group.
 struct Side {
     world: Arc<World>,
     group: u64,

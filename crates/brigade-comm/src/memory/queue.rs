@@ -51,7 +51,7 @@ impl Queue {
         Self { sends: VecDeque::new(), receives: VecDeque::new(), called: [0; 2], progressed: now }
     }
 
-    /// Adds a send or a receive. Gives a sender's buffer that is needed no more.
+    /// Adds a send or a receive. Returns a sender's buffer that is no longer needed.
     pub(super) fn post(&mut self, mut posted: Posted) -> Option<Box<dyn OpBuffer>> {
         let called = &mut self.called[usize::from(posted.call.operation != OpType::Send)];
         posted.call.sequence = *called;

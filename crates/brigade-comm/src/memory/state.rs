@@ -28,7 +28,7 @@ pub(super) struct GroupState {
     name: String,
     /// The world ranks of the members.
     members: Vec<usize>,
-    /// From the oldest that is not complete on.
+    /// In call order, from the oldest that is not complete.
     collectives: VecDeque<Vec<Option<Posted>>>,
     /// How many collectives are complete.
     completed: u64,
@@ -111,7 +111,7 @@ impl GroupState {
         }
     }
 
-    /// A rank calls nothing any more. Gives the failure of a rank that still waits for it.
+    /// A rank makes no more calls. Returns the failure of a rank that still waits for it.
     pub(super) fn leave(&mut self, rank: usize) -> Option<(usize, Error)> {
         self.left[rank] = true;
         for slots in self.collectives.iter().filter(|slots| slots[rank].is_none()) {
@@ -138,7 +138,7 @@ impl GroupState {
         self.left.iter().all(|left| *left)
     }
 
-    /// How long a rank may still wait for its oldest operations, or the failure of one whose time is over.
+    /// How long a rank may still wait for its oldest operations, or the failure of one whose deadline has passed.
     pub(super) fn time_left(&self, rank: usize, limit: Duration) -> Result<Duration, Error> {
         let now = Instant::now();
         let collective = self.collectives.front().and_then(|slots| {

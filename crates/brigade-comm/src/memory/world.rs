@@ -38,7 +38,7 @@ impl World {
         lock(&self.groups).entry(group).or_insert_with(|| GroupState::new(name, members));
     }
 
-    /// A rank calls nothing in a group any more.
+    /// A rank makes no more calls in a group.
     pub(super) fn leave_group(&self, group: u64, rank: usize) {
         let mut groups = lock(&self.groups);
         let Some(state) = groups.get_mut(&group) else { return };
@@ -83,7 +83,7 @@ impl World {
         }
     }
 
-    /// Looks at the deadlines of a rank's operations; gives the time until the next look.
+    /// Checks the deadlines of a rank's operations; returns the time until the next check.
     pub(super) fn poll(&self, group: u64, rank: usize, world_rank: usize) -> Duration {
         let limit = self.timeout.now();
         let left = lock(&self.groups).get(&group).map_or(Ok(limit), |state| state.time_left(rank, limit));
@@ -116,7 +116,7 @@ impl World {
                 drop(groups);
                 return posted.buffer.complete(Err(error));
             }
-            // A group is there as long as one of its members is.
+            // A group exists as long as one of its members does.
             (None, None) => return,
         };
         let next = match peer {

@@ -6,7 +6,7 @@ use crate::op::dtype::Element;
 ///
 /// Implemented for `Vec` of every [`Element`]. A foreign owner of memory (a tensor library's storage, a pinned
 /// allocation) implements it on a wrapper; both methods must give the same region, of constant length, for as long
-/// as the value lives. The bytes need no alignment: the element type is told to the operation separately.
+/// as the value lives. The bytes need no alignment: the element type is passed to the operation separately.
 pub trait HostBuffer: Send + 'static {
     /// The memory, for reading.
     fn as_bytes(&self) -> &[u8];

@@ -230,11 +230,10 @@ number!(U8, 1, u8, 0,
     load |cell: [u8; 1]| cell[0], store |value: u8| [value],
     sum |l: u8, r: u8| l.wrapping_add(r), max |l: u8, r: u8| l.max(r));
 
-/// Binary16 to binary32 without branches or calls, so that loops over it vectorize. `half` asks what the processor can do at
-/// every value, which takes seven times as long, and its conversions of slices want aligned buffers of their own; a test
-/// holds the two equal. Shifting exponent and fraction
-/// into place leaves the exponent too small by the difference of the biases; multiplying by 2^112 corrects that,
-/// and makes normal numbers of the subnormal ones on the way.
+/// Binary16 to binary32 without branches or calls, so that loops over it vectorize. `half` asks for every value what the
+/// processor can do, which takes seven times as long, and its conversions of slices want aligned buffers of their own; a test
+/// holds the two equal. Shifting exponent and fraction into place leaves the exponent too small by the difference of the
+/// biases; multiplying by 2^112 corrects that, and makes normal numbers of the subnormal ones on the way.
 #[inline(always)]
 fn widen_f16(half: u16) -> f32 {
     let shifted = (u32::from(half) & 0x7fff) << 13;

@@ -3,8 +3,7 @@
 use std::marker::PhantomData;
 
 /// Bytes that a peer may have written, and that another process could write still, although the rules of a ring forbid it. So
-/// nothing here borrows them: what is needed of them is copied out. A peer that breaks the rules thereby sends other bytes
-/// than it meant to, and that is all.
+/// nothing here borrows them: what is needed is copied out. A peer that breaks the rules only sends other bytes than it meant to.
 #[derive(Clone, Copy)]
 pub(crate) struct View<'a> {
     start: *const u8,

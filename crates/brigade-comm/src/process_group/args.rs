@@ -1,4 +1,4 @@
-//! The arguments of an operation, and what can be checked of them without the other ranks.
+//! The arguments of an operation, and the checks that need no other rank.
 
 use crate::op::call::{Call, OpType};
 use crate::op::dtype::{DType, ReduceOp};
@@ -30,7 +30,7 @@ impl OpArgs {
     /// have these world ranks; its sequence number is still to be filled in.
     ///
     /// # Errors
-    /// In words, if no group could run it.
+    /// What is wrong, in words, if no group could run it.
     pub fn call(&self, bytes: usize, rank: usize, members: &[usize]) -> Result<Call, String> {
         let Self { op_type, dtype, reduce, root, peer, limit } = *self;
         let bytes = if op_type == OpType::RecvMessage { limit } else { bytes };

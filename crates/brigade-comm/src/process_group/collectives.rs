@@ -42,7 +42,7 @@ impl dyn ProcessGroup + '_ {
         self.launch(OpArgs::new(OpType::AllToAll, dtype), OwnedBuffer::sized(buffer))
     }
 
-    /// Gathers some numbers of every rank, the same number of them on each: rank r's are at r times that number.
+    /// Gathers a few numbers from every rank, equally many from each: rank r's begin at r times their count.
     pub fn all_gather_scalars(&self, values: &[f64]) -> Work<Vec<f64>> {
         let (rank, each) = (self.rank(), values.len());
         let mut all = vec![0.0; each * self.size()];
@@ -66,7 +66,7 @@ impl dyn ProcessGroup + '_ {
     }
 
     /// Gives what rank `from` sends as [`DType::U8`], of any size up to `limit` bytes, in the order and with the deadline of a
-    /// `recv`. Memory is allocated when the size has come, not when this is called. A larger buffer, one of another type, or no
+    /// `recv`. Memory is allocated when the size is known, not when this is called. A larger buffer, one of another type, or no
     /// memory for it is an error on all ranks.
     pub fn recv_message(&self, from: usize, limit: usize) -> Work<Vec<u8>> {
         let args = OpArgs { peer: Some(from), limit, ..OpArgs::new(OpType::RecvMessage, DType::U8) };

@@ -1,4 +1,4 @@
-//! A process group as a trait: what an engine offers to those who communicate through it.
+//! A process group as a trait: what an engine offers to the code that communicates through it.
 //!
 //! An engine moves bytes between ranks. This crate has two: [`Group`](crate::Group), over byte streams, with a thread of its
 //! own for progress; and [`MemoryGroup`](crate::MemoryGroup), for the threads of one process, which exchange buffers in

@@ -1,11 +1,11 @@
-//! Which ranks a new group has: the part of a split that needs no communication but one all-gather.
+//! Which ranks a new group has. This part of a split communicates by one all-gather and nothing else.
 
 use brigade_random::keyed_bytes;
 
-/// What each rank says of itself: its color, its key, and a keyed hash of the name that it gives.
+/// What each rank contributes: its color, its key, and a keyed hash of the name that it gives.
 pub(crate) type SplitRow = [i64; 3];
 
-/// What a rank says of itself.
+/// What this rank contributes.
 pub(crate) fn row(name: &str, color: u32, key: u32) -> SplitRow {
     [color.into(), key.into(), keyed_bytes(0, name.as_bytes()) as i64]
 }

@@ -86,7 +86,7 @@ pub trait OpBuffer: Send {
     /// The size of the memory, in bytes.
     fn size(&self) -> usize;
 
-    /// The memory: the same region each time, but that [`reserve`](Self::reserve) changes its size.
+    /// The memory: the same region each time, except that [`reserve`](Self::reserve) changes its size.
     fn bytes(&mut self) -> &mut [u8];
 
     /// Whether a thread waits for the operation.

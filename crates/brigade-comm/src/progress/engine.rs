@@ -123,7 +123,7 @@ impl ProgressEngine {
         }
     }
 
-    /// Drives the engine until `inline` is complete, or everything where there is none.
+    /// Drives the engine until `inline` is complete; without one, until everything is.
     fn drive(
         &self,
         engine: &mut InFlight,
@@ -288,7 +288,7 @@ impl ProgressEngine {
         self.context.timeout.now().saturating_sub(waited)
     }
 
-    /// The time until the first deadline; none if one has passed, which has been raised.
+    /// The time until the first deadline; none if one has passed, which then has failed the world.
     fn time_left(&self, engine: &InFlight, inline: Option<&Collective<'_>>) -> Option<Duration> {
         let now = Instant::now();
         let mut least = self.context.timeout.now();

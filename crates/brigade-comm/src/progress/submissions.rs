@@ -6,7 +6,7 @@ use crate::progress::in_flight::QueuedOp;
 /// What has been called and not yet been taken up by whoever drives the engine.
 pub(super) struct Submissions {
     pub(super) ops: Vec<QueuedOp>,
-    /// Operations that are called and not complete.
+    /// Operations that have been called and are not complete.
     pub(super) outstanding: usize,
     pub(super) collectives: u64,
     pub(super) transfers: Vec<[u64; 2]>,

@@ -72,7 +72,7 @@ fn another_type_or_root_or_reduction_is_an_error_on_all_ranks(kind: Kind) {
     assert_all_say(&told, &["sum", "max"]);
 }
 
-/// A barrier that a loaded machine may take its time for.
+/// A barrier that a loaded machine may be slow to complete.
 fn together(group: &Group) -> Result<()> {
     group.warm_up();
     group.barrier()?;

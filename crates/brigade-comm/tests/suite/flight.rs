@@ -1,4 +1,4 @@
-//! What ranks record, and what their records tell when something went wrong.
+//! What ranks record, and what their records show when something went wrong.
 
 use std::fs;
 use std::sync::Mutex;
@@ -131,7 +131,7 @@ fn a_missed_collective_is_diagnosed(kind: Kind) {
         &[2],
         &[missed, "ranks 0, 1 wait in", "its last was barrier #0"],
     );
-    // Records that are not there change little: those of the others still say who it was.
+    // Missing records change little: those of the other ranks still show which rank it was.
     assert_diagnosis(&records[..2], FailureKind::Gone, &[2], &["rank 2 left no record", "all_reduce #1"]);
     assert_diagnosis(&records[1..], FailureKind::Missed, &[2], &[missed, "rank 1 wait"]);
     let table = flight::table(&records, 2);
@@ -159,7 +159,7 @@ fn a_chain_of_waits_is_followed_to_its_end(kind: Kind) {
         group.warm_up();
         group.barrier()?;
         group.warmed_up();
-        // What is posted ahead is nothing that the rank waits for.
+        // A receive that is posted ahead is nothing that the rank waits for.
         let ahead = (group.rank() == 3).then(|| group.recv_message(0, 5));
         let outcome = match group.rank() {
             0 => group.all_reduce_in_place(&mut [0u8; 3], ReduceOp::Max),
@@ -188,7 +188,7 @@ fn another_operation_is_diagnosed(kind: Kind) {
         _ => group.all_gather_in_place(&mut [0u8; 3]),
     });
     let diagnosis = flight::diagnose(&records);
-    // A rank that comes after two others have quarrelled has called nothing any more.
+    // A rank that arrives after two others have disagreed makes no call any more.
     assert!(diagnosis.kind == FailureKind::Mismatch && diagnosis.ranks.contains(&2), "{diagnosis:?}");
     let text = diagnosis.to_string();
     assert!(text.contains("barrier #0 (u8, 0 bytes)") && text.contains("all_gather #0"), "{text}");

@@ -22,7 +22,7 @@ fn messages_of_any_size_arrive_in_order(kind: Kind) {
         let (rank, n) = (group.rank(), group.size());
         let (next, previous) = ((rank + 1) % n, (rank + n - 1) % n);
         let sizes = [0, 1, 5 * MIB, 63, 0, 64, 65, 300_000];
-        // Exactly as much as comes, and as much as there can be.
+        // Exactly as much as arrives, and as much as there can be.
         for limit in [0, usize::MAX] {
             let sent = sizes.map(|size| group.send(content(rank, size), DType::U8, next));
             for size in sizes {

@@ -13,7 +13,7 @@ use crate::worlds::{Kind, listener, run_well};
 
 const ROLE: &str = "BRIGADE_TEST_FILES";
 
-/// What each child does: joins, as rank 0 with few descriptors left to take, and prints what came of it.
+/// What each child does: joins, as rank 0 with few descriptors left to take, and prints the outcome.
 #[test]
 fn child() {
     let Ok(role) = std::env::var(ROLE) else { return };

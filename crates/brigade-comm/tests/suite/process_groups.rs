@@ -315,7 +315,7 @@ fn a_rank_that_leaves_is_missed(engine: Engine) {
         _ => Some(group.barrier().unwrap_err()),
     });
     assert_all_say(&told.into_iter().flatten().collect::<Vec<_>>(), &["rank 2 has left", "barrier #0"]);
-    // Also by a handle that outlives its group.
+    // The same for a handle that outlives its group.
     let told = run(engine, 2, PATIENT, |group| {
         let message = (group.rank() == 1).then(|| group.recv_message(0, 9));
         drop(group);

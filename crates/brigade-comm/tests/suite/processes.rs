@@ -15,9 +15,9 @@ use crate::worlds::{PATIENT, SOON};
 
 const RANK: &str = "BRIGADE_TEST_RANK";
 
-/// The deadline of an operation: beyond anything that is to be noticed without it.
+/// The deadline of an operation: longer than it takes to notice anything without it.
 pub const STEP_SECONDS: u64 = 100;
-/// The same where it is to be noticed by the deadline.
+/// The same, where the deadline is what notices it.
 const HASTY_SECONDS: u64 = 3;
 
 /// A process that is killed when the test ends, however it ends.

@@ -1,4 +1,4 @@
-//! How worlds come about, and how they do not.
+//! How worlds form, and how they fail to.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,7 +10,7 @@ use crate::worlds::{Kind, PATIENT, SOON, joining, listener};
 
 const SHORT: Timeouts = Timeouts { init: Duration::from_secs(3), ..PATIENT };
 
-/// Lets ranks join at the same time and gives what came of it.
+/// Lets ranks join at the same time and returns the outcomes.
 fn join_all(joins: Vec<Join>) -> Vec<Result<World>> {
     std::thread::scope(|scope| {
         let ranks: Vec<_> = joins.into_iter().map(|rank| scope.spawn(move || join(rank))).collect();

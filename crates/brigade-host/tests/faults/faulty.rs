@@ -35,7 +35,7 @@ pub enum Fault {
     Alias,
     /// Results are tensors with autodiff.
     Place,
-    /// A buffer is filled in new memory, where no view looks.
+    /// A buffer is filled in new memory, which no view shows.
     Refill,
     /// The first wait gets the result of the first operation, whichever it is for.
     Turn,

@@ -19,8 +19,8 @@ pub const DEFAULT_GRACE_PERIOD: Duration = Duration::from_millis(1500);
 /// Default of [`LaunchConfig::heartbeat_timeout`].
 pub const DEFAULT_HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Default of [`LaunchConfig::stopped_timeout`]: that of an operation between ranks, so that a rank which is alone and stopped is
-/// noticed as soon as one for which others wait.
+/// Default of [`LaunchConfig::stopped_timeout`]: that of an operation between ranks, so that a rank that is alone and stopped
+/// is noticed as soon as one that others wait for.
 pub const DEFAULT_STOPPED_TIMEOUT: Duration = Duration::from_secs(100);
 
 /// Default of [`LaunchConfig::host_timeout`].

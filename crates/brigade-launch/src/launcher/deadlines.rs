@@ -1,4 +1,4 @@
-//! How long each part of ending a run may take, and that the parts together keep what is promised.
+//! How long each part of ending a run may take. Together the parts keep the promised limits.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ pub const ROOT_CAUSE_WINDOW: Duration = Duration::from_millis(300);
 /// How long a killed process may take to disappear.
 pub const KILL_WAIT: Duration = Duration::from_secs(1);
 
-/// How much sooner a preempted rank ends itself than the launcher kills it, so that it can say why it exits.
+/// How much earlier a preempted rank ends itself than the launcher would kill it, so that it can say why it exits.
 pub const PREEMPTION_MARGIN: Duration = Duration::from_secs(1);
 
 /// How long the other ranks may go on after a rank that died of the preemption signal itself: it had no time to save, or

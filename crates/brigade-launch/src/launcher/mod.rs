@@ -51,7 +51,7 @@ use crate::{Error, Result};
 ///   ranks get SIGTERM and have [`LaunchConfig::preemption_grace`] to save and to exit with 75. A second signal
 ///   kills them at once. (A signal that was ignored from the start stays ignored.) Ranks are in process groups of
 ///   their own, so that Ctrl-C in a terminal reaches only the launcher and no process twice; Ctrl-Z stops and `fg`
-///   continues the ranks with the launcher. After the return the signals have their default effect again,
+///   continues the ranks with the launcher. After it returns, signals have their default effect again,
 ///   or none in a process that called [`exit_on_signal`](crate::interrupt::exit_on_signal).
 /// - **A killed launcher.** On Linux the kernel kills the ranks with it (not what a rank itself has started).
 ///

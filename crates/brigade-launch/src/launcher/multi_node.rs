@@ -88,7 +88,7 @@ enum Waited<T> {
     Lost(LostNode),
 }
 
-/// What starting the ranks needs.
+/// What is needed to start the ranks.
 struct ReadyStart {
     start: StartInfo,
     listener: Option<TcpListener>,

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
 /// Takes over the descriptor with this number, if `check` accepts it as the one that the launcher left. What is checked is a
-/// copy, since the number may be of no open descriptor, or of one that another thread may close. It is not inherited further.
+/// copy, since the number may belong to no open descriptor, or to one that another thread may close. It is not inherited further.
 ///
 /// # Safety
 /// Nothing else in this process owns a descriptor that `check` accepts.
@@ -12,7 +12,7 @@ pub(crate) unsafe fn take(
     number: RawFd,
     check: impl FnOnce(&OwnedFd) -> io::Result<()>,
 ) -> io::Result<OwnedFd> {
-    // SAFETY: takes numbers only; it fails where the first one is of no open descriptor.
+    // SAFETY: takes numbers only; it fails if the first one belongs to no open descriptor.
     let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) };
     if copy < 0 {
         return Err(io::Error::last_os_error());

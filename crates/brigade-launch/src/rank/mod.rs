@@ -1,4 +1,4 @@
-//! What a process uses that is a rank: its heartbeats, the rendezvous socket, and how often the ranks were restarted.
+//! What a process that is a rank uses: its heartbeats, the rendezvous socket, and how often the ranks were restarted.
 
 pub mod heartbeat;
 mod inherited_fd;

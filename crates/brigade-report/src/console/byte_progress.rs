@@ -55,7 +55,7 @@ impl ByteProgress {
         Self { label, total, done: AtomicU64::new(0), show }
     }
 
-    /// This many more bytes are done.
+    /// Advances by this many bytes.
     pub fn advance(&self, bytes: u64) {
         let done = self.done.fetch_add(bytes, Ordering::Relaxed) + bytes;
         match &self.show {

@@ -28,7 +28,7 @@ impl ConsoleMode {
     }
 }
 
-/// A progress bar on standard error that moves between two steps, too. The time left is estimated from what comes
+/// A progress bar on standard error that also moves between two steps. The time left is estimated from what comes
 /// after `begin`.
 pub fn bar(begin: u64, total: u64, template: &str) -> ProgressBar {
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());

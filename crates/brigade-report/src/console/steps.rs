@@ -63,7 +63,7 @@ impl Console {
         }
     }
 
-    /// Sets the bar back to a step. Lines need nothing.
+    /// Sets the bar back to a step. Plain lines need nothing.
     pub fn rewind(&mut self, step: u64) {
         if let Show::Bar(bar, _) = &self.show {
             bar.set_position(step);

@@ -53,7 +53,7 @@ const MAKER: [&str; 3] = ["NVIDIA", "TESLA", "GEFORCE"];
 struct Device {
     /// Words that a name must have.
     name: &'static str,
-    /// Further words that it may have.
+    /// Further words that its name may have.
     details: &'static str,
     /// TFLOP/s.
     f32: f64,

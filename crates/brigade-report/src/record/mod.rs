@@ -176,7 +176,7 @@ impl DeviceMemory {
         }
     }
 
-    /// The most reserved so far, in percent of what the device has.
+    /// The most reserved so far, in percent of the device's memory.
     pub fn peak_percent(&self) -> Option<f64> {
         self.total.map(|total| percent(self.reserved_peak as f64, total as f64))
     }

@@ -128,7 +128,7 @@ fn a_full_disk_ends_the_run_or_leaves_gaps() {
             assert_eq!(steps.last(), Some(&step), "whole lines on both sides of the gap");
             assert!((steps.len() as u64) < step, "there is a gap");
             if goes_on {
-                // Steps that are done again leave a gap, too, and no line twice.
+                // Steps that run again also leave a gap, and no line appears twice.
                 fs::write(&filler, vec![0; 64 << 10]).unwrap_err();
                 reporter.rewind(2).unwrap();
                 let redone = |step| StepRecord { step, ..StepRecord::default() };

@@ -1,6 +1,7 @@
 //! The few protocol buffers of TensorBoard that are written, and the TFRecord around them.
 //!
-//! Own code, since four messages with fixed fields need no generated types, and so no compiler of protocol buffers to build.
+//! They are written by hand: four messages with fixed fields need no generated types, and building needs no protocol buffer
+//! compiler.
 
 use std::{borrow::Cow, time::Duration};
 

@@ -22,7 +22,7 @@ pub(in crate::join) struct Connection {
 pub(in crate::join) fn deliver(connection: &mut Connection, message: &Message) {
     match send(&mut connection.stream, &message.frame()) {
         Ok(()) => {}
-        // A full buffer means that the peer has been stopped for long; it needs no more pings.
+        // A full buffer means that the peer has been stopped for a long time; it needs no more pings.
         Err(error) if error.kind() == ErrorKind::WouldBlock && *message == Message::Ping => {}
         // Reading shows how it ended, and what was sent last.
         Err(error) => tracing::debug!(rank = connection.rank, %error, "cannot send a control message"),

@@ -1,4 +1,4 @@
-//! Queries of what each rank waits for, over the control plane.
+//! Asks each rank, over the control plane, what it is waiting for.
 //!
 //! A rank whose operation has timed out asks rank 0, which asks all ranks, follows the waits and answers. Every rank's control
 //! thread answers, even while the rank computes; a rank that does not answer is stopped, or its host is gone.

@@ -173,7 +173,7 @@ impl ControlPlane {
         }
     }
 
-    /// Rank 0, if its last message is so long ago that it must have stalled.
+    /// Rank 0, if it has been silent for so long that it must have stalled.
     pub(in crate::join) fn unresponsive_rank_0(&self) -> Option<StalledRank> {
         let (ago, is_open) = {
             let state = lock(&self.state);
@@ -355,7 +355,7 @@ impl ControlPlane {
         Received::Nothing
     }
 
-    /// Sends to everybody but `except`.
+    /// Sends to all ranks but `except`.
     fn send_all(&self, connections: &mut [Connection], message: &Message, except: usize) {
         let others = connections.iter_mut().filter(|connection| connection.open && connection.rank != except);
         others.for_each(|connection| deliver(connection, message));

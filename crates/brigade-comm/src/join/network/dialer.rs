@@ -1,4 +1,4 @@
-//! Connects to other ranks for links, on threads of its own: a rank that is slow to answer holds up only those who need it.
+//! Connects to other ranks for links, on threads of its own: a rank that is slow to answer holds up only what needs it.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, TcpStream};

@@ -1,4 +1,4 @@
-//! How the ranks of a world find each other: everybody calls rank 0, which tells everybody about everybody.
+//! How the ranks of a world find each other: every rank calls rank 0, which then tells all ranks where the others are.
 
 pub(super) mod endpoint;
 pub(super) mod other_ranks;

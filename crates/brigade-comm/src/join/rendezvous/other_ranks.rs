@@ -14,7 +14,7 @@ use crate::open_files::is_out_of_files;
 /// How much longer than rank 0 the others wait, so that rank 0 can still tell them who is missing.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// The side of every other rank: calls rank 0 and waits until everybody is there. Gives the table and the connection.
+/// The side of every other rank: calls rank 0 and waits until all ranks have joined. Returns the table and the connection.
 pub(in crate::join) fn join_rank_0(
     endpoint: &str,
     token: &AuthToken,

@@ -13,7 +13,7 @@ use crate::join::wire::message::{Hello, MAX_TEXT_BYTES, Message, RankAddress, Ra
 /// How long a rank of another start may take to hear that it is refused.
 const REFUSAL: Duration = Duration::from_secs(1);
 
-/// Rank 0's side: waits for all others and tells them. Gives the table and the connections to ranks 1, 2, ….
+/// Rank 0's side: waits for all other ranks and sends them the table. Returns it, with the connections to ranks 1, 2, ….
 pub(in crate::join) fn serve(
     endpoint: &str,
     own: Hello,
@@ -54,7 +54,7 @@ pub(in crate::join) fn serve(
     }
 }
 
-/// Waits until every rank is there and fits. `joined` holds whoever has come, also when it fails.
+/// Waits until every rank has joined and fits. `joined` holds the ranks that have joined, even if this fails.
 fn collect(
     endpoint: &str,
     own: Hello,
@@ -118,7 +118,7 @@ fn collect(
     Ok(table)
 }
 
-/// Says so if a rank belongs to another start of the world than rank 0.
+/// An error if a rank belongs to another start of the world than rank 0.
 fn other_start(own: &Hello, Hello { version, rank, restart, .. }: &Hello) -> Option<String> {
     (*version == own.version && *restart != own.restart).then(|| {
         let own = own.restart;

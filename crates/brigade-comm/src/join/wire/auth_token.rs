@@ -17,7 +17,7 @@ impl AuthToken {
     /// A new secret of 256 random bits, in hexadecimal.
     ///
     /// # Errors
-    /// If the system gives no random numbers.
+    /// If the system provides no random numbers.
     pub fn random() -> Result<Self, Error> {
         let bytes: [u8; 32] = random()?;
         Ok(Self(bytes.iter().map(|byte| format!("{byte:02x}")).collect()))

@@ -1,4 +1,4 @@
-//! How two processes convince each other that they know the token, without telling it.
+//! How two processes convince each other that they know the token, without revealing it.
 //!
 //! The caller sends a fixed word and a random number; the callee answers with the same word and a number of its own.
 //! The caller sends the HMAC-SHA256 of both under the token, labelled with its role; the callee compares it in
@@ -30,7 +30,7 @@ pub(in crate::join) enum Stream {
     Unix(UnixStream),
 }
 
-/// Why a connection did not come about.
+/// Why a connection could not be made.
 #[derive(Debug)]
 pub(in crate::join) enum HandshakeError {
     /// The other side knows another token, or none.
@@ -61,7 +61,7 @@ impl std::fmt::Display for HandshakeError {
 }
 
 impl HandshakeError {
-    /// Whether another try may end otherwise. Descriptors that are missing here do not come back by themselves.
+    /// Whether another try may succeed. Descriptors that this process lacks do not come back by themselves.
     pub(in crate::join) fn is_transient(&self) -> bool {
         matches!(self, Self::Io(error) if !is_out_of_files(error))
     }

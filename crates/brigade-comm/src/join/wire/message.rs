@@ -17,9 +17,9 @@ pub(in crate::join) const MAX_TEXT_BYTES: usize = 256;
 pub(in crate::join) enum Message {
     /// To rank 0: a rank that wants to join.
     Join(Hello),
-    /// From rank 0: everybody is there.
+    /// From rank 0: all ranks have joined.
     RankTable(RankTable),
-    /// This connection is not wanted: not `again`, if it is tried once more.
+    /// This connection is refused; `again` says whether another try may be accepted.
     Refused { reason: String, again: bool },
     /// To a peer: a link for a group.
     Link(LinkHello),
@@ -29,9 +29,9 @@ pub(in crate::join) enum Message {
     Fault { origin: usize, died: bool, root: Vec<StalledRank>, reason: String },
     /// To rank 0: who holds up this rank? From rank 0: what do you wait for?
     StatusRequest,
-    /// To rank 0: that is what this rank waits for.
+    /// To rank 0: what this rank waits for.
     Status(RankStatus),
-    /// From rank 0: they hold you up.
+    /// From rank 0: who holds up the receiver.
     Diagnosis(Diagnosis),
     /// To rank 0: this rank is done.
     Done,
@@ -139,7 +139,7 @@ pub(in crate::join) struct FrameBuffer {
 }
 
 impl FrameBuffer {
-    /// Adds what arrived. Call [`next`](Self::next) until it gives nothing before adding more.
+    /// Adds what arrived. Call [`next`](Self::next) until it returns nothing before adding more.
     pub(in crate::join) fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }

@@ -1,4 +1,4 @@
-//! What processes say to each other outside of operations: who they are, and messages in JSON.
+//! What processes send each other outside of operations: who they are, and messages in JSON.
 
 pub(super) mod auth_token;
 pub(super) mod handshake;

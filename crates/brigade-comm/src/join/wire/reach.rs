@@ -7,10 +7,10 @@ use super::handshake::Stream;
 use crate::join::wire::auth_token::AuthToken;
 use crate::join::wire::handshake::{HANDSHAKE_TIMEOUT, HandshakeError, initiate};
 
-/// Between two tries to reach somebody.
+/// The pause between two tries.
 pub(in crate::join) const RETRY: Duration = Duration::from_millis(50);
 
-/// Connects and proves to know the token, again and again until the deadline. Gives the last failure.
+/// Connects and proves to know the token, trying again until the deadline. Returns the last failure.
 pub(in crate::join) fn reach(
     open: impl Fn(Duration) -> io::Result<Stream>,
     token: &AuthToken,

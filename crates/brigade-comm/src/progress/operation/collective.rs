@@ -167,7 +167,7 @@ impl<'a> Collective<'a> {
         Ok(true)
     }
 
-    /// Turns to the next stage once everything of this one is done.
+    /// Moves on to the next stage once this one is complete.
     fn turn_to_next_stage(&mut self) -> bool {
         let Self { plan, stage, streams, .. } = self;
         let is_last = *stage + 1 == plan.stages();

@@ -1,11 +1,11 @@
-//! What is asked of every operation in flight.
+//! What every operation in flight can be asked.
 
 use std::time::Instant;
 
 use crate::flight::EntryId;
 use crate::op::call::Call;
 
-/// An operation on its way.
+/// An operation in flight.
 pub(crate) trait InFlightOp {
     fn call(&self) -> &Call;
     fn entry_id(&self) -> EntryId;
@@ -13,8 +13,8 @@ pub(crate) trait InFlightOp {
     fn started(&self) -> Option<Instant>;
     /// Whether a thread waits for it.
     fn is_awaited(&self) -> bool;
-    /// The ranks of the group that have not called it, and those that have but from which something is missing. Only
-    /// known of the first of a queue.
+    /// The ranks of the group that have not called it, and those that have but from which something is missing. Known only
+    /// for the first operation of a queue.
     fn missing(&self) -> (Vec<usize>, Vec<usize>);
     /// Payload bytes sent and received so far.
     fn traffic(&self) -> (u64, u64);

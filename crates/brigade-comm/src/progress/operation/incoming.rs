@@ -1,4 +1,4 @@
-//! How far the incoming direction of one link is in one operation.
+//! How far one operation has come in the incoming direction of one link.
 
 use std::ops::Range;
 
@@ -37,7 +37,7 @@ impl Incoming {
         self.rests || self.is_done()
     }
 
-    /// Turns to the plan's next stage.
+    /// Moves on to the plan's next stage.
     pub(crate) fn next_stage(&mut self) {
         if matches!(self.stage, Stage::Header(_) | Stage::Payload) {
             (self.segment, self.offset, self.rests) = (0, 0, false);
@@ -59,7 +59,7 @@ impl Incoming {
         self.starved
     }
 
-    /// Looks for the header and compares it with this rank's call; gives the peer's call when it comes.
+    /// Looks for the header and compares it with this rank's call; returns the peer's call once it has arrived.
     pub(crate) fn read_header(
         &mut self,
         link: &mut Link,
@@ -90,8 +90,8 @@ impl Incoming {
         Ok(Some(theirs))
     }
 
-    /// Moves bytes that fill parts of the buffer to their place, where they must wait for sending only before `sent`.
-    /// Says whether anything moved, and up to where the own slice became final.
+    /// Moves bytes that fill parts of the buffer to their place; where what is there must be sent first, only as far as
+    /// `sent`. Returns whether anything moved, and how far this rank's own slice has become final.
     pub(crate) fn fill(
         &mut self,
         link: &mut Link,

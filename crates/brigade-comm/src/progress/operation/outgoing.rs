@@ -1,4 +1,4 @@
-//! How far the outgoing direction of one link is in one operation.
+//! How far one operation has come in the outgoing direction of one link.
 
 use super::stage::padding;
 use crate::link::endpoint::Link;
@@ -36,7 +36,7 @@ impl Outgoing {
         self.rests || self.is_done()
     }
 
-    /// Turns to the plan's next stage.
+    /// Moves on to the plan's next stage.
     pub(crate) fn next_stage(&mut self) {
         if matches!(self.stage, Stage::Header(_) | Stage::Payload) {
             (self.segment, self.offset, self.frontier, self.rests) = (0, 0, 0, false);
@@ -58,7 +58,7 @@ impl Outgoing {
         self.frontier
     }
 
-    /// Sends what the link takes, and of the own slice only what lies before `final_end`. Says whether anything moved.
+    /// Sends what the link accepts; of this rank's own slice, only what lies before `final_end`. Returns whether anything moved.
     pub(crate) fn advance(
         &mut self,
         link: &mut Link,

@@ -6,7 +6,7 @@ use crate::op::header::HEADER_BYTES;
 /// Bytes that a step moves at most in one direction of a link, before it looks at the others.
 pub(super) const STEP_BYTES: usize = 64 << 10;
 
-/// How far one direction of one link is.
+/// How far one direction of one link has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
     /// This many bytes of the header are done.

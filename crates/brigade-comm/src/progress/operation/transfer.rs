@@ -158,7 +158,7 @@ mod tests {
         Call { operation, sequence: 3, dtype: DType::U8, reduce: None, root: None, bytes }
     }
 
-    /// What a receive of a message of at most `limit` bytes makes of a header, and the memory that it has then.
+    /// How a receive of a message of at most `limit` bytes reacts to a header, and how much memory it has then.
     fn receive(limit: u64, group: u64, theirs: &Call) -> (Result<bool, Stop>, usize) {
         let segment = Arc::new(Segment::anonymous(segment_bytes(2)).unwrap());
         let event_fd = Arc::new(EventFd::new().unwrap());

@@ -6,7 +6,7 @@ use super::status::{NodeDescription, NodeStatus};
 use crate::launcher::outcome::report::{LostNode, NodeReport};
 
 pub enum NodeEvent {
-    /// All launchers have joined; what each of them is like.
+    /// All launchers have joined; what each of them reported.
     Joined(Vec<NodeDescription>),
     /// They did not all join.
     JoinFailed(brigade_comm::Error),

@@ -30,8 +30,7 @@ pub struct NodeGroupConfig {
     /// How long a launcher may keep the others waiting, or be out of reach, before it counts as lost. One that died is
     /// noticed at once.
     pub host_timeout: Duration,
-    /// Whether they have been joined before: what goes wrong is then tried again until the timeout, as launchers come and
-    /// go.
+    /// Whether this launcher has joined before. If so, failures are retried until the timeout, since launchers come and go.
     pub is_rejoin: bool,
     pub description: NodeDescription,
 }

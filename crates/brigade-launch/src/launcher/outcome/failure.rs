@@ -159,7 +159,7 @@ fn write_restarts(f: &mut fmt::Formatter<'_>, restarts: u32) -> fmt::Result {
     }
 }
 
-/// One line each; with the last words of the hearts where these tell who waited for whom.
+/// One line each, with the last heartbeats where these show who waited for whom.
 fn write_others(f: &mut fmt::Formatter<'_>, others: &[OtherRank], with_heartbeats: bool) -> fmt::Result {
     for other in others.iter().take(SHOWN_OTHERS) {
         write!(f, "\n  {other}")?;

@@ -70,7 +70,7 @@ pub fn redirect(command: &mut Command, terminal: Option<&(Terminal, OwnedFd)>) -
     Ok(())
 }
 
-/// Asks the kernel to kill this process when the launcher is gone, also if it is gone already. On systems other
+/// Asks the kernel to kill this process when the launcher is gone, even if it is gone already. On systems other
 /// than Linux the ranks find out by themselves, as their peers' connections close.
 pub fn die_with(launcher: Pid) -> io::Result<()> {
     #[cfg(target_os = "linux")]

@@ -77,11 +77,11 @@ impl HeartbeatMonitor {
         }
     }
 
-    /// Reads all heartbeats that are there; true if there was one.
+    /// Reads all heartbeats that have arrived; true if there was one.
     fn read_all(&mut self) -> bool {
         let mut any = false;
         let mut bytes = [0; 4096];
-        // What is not there yet, or never comes any more, is an error or nothing.
+        // Bytes that have not arrived yet, or never will, read as an error or as nothing.
         while let Ok(n @ 1..) = self.pipe.read(&mut bytes) {
             self.partial.extend_from_slice(&bytes[..n]);
             if let Some(end) = self.partial.iter().rposition(|byte| *byte == b'\n') {

@@ -40,7 +40,7 @@ impl Lines {
     }
 }
 
-/// What of a line can still be seen at its end.
+/// The part of a line that is still visible at its end.
 fn visible(line: &[u8]) -> Vec<u8> {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let from = line.iter().rposition(|byte| *byte == b'\r').map_or(0, |at| at + 1);

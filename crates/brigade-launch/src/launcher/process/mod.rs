@@ -110,7 +110,7 @@ impl RankProcess {
         let program = launch.program.to_string_lossy().into_owned();
         let failed = |source| Error::Start { rank, program, source };
         let terminal = zero.and_then(|zero| zero.terminal.as_ref());
-        // What is held back is inherited_fd; the launcher hears of its own signals on other threads.
+        // Blocked signals are inherited; the launcher receives its own on other threads.
         if launch.blocks_signals {
             interrupt::block_signals();
         }
@@ -190,7 +190,7 @@ impl RankProcess {
     /// Sends a signal to the rank and all that it started, unless it has been reaped.
     pub fn signal(&self, signal: Signal) {
         if let Some(group) = self.group.filter(|_| self.exit.is_none()) {
-            // The only error left is that nobody is there any more.
+            // The only error left is that no process is there any more.
             let _ = kill_process_group(group, signal);
         }
     }

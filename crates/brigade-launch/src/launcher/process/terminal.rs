@@ -53,7 +53,7 @@ impl Terminal {
     pub fn copy_size(&self) {
         let size = if self.out { tcgetwinsize(io::stdout()) } else { tcgetwinsize(io::stderr()) };
         if let Ok(size) = size {
-            // Only the width of a progress bar hangs on it.
+            // Only the width of a progress bar depends on it.
             let _ = tcsetwinsize(&self.launcher_side, size);
         }
     }

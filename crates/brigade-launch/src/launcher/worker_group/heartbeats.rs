@@ -6,8 +6,8 @@ use super::{phase::Phase, supervisor::Supervisor};
 use crate::launcher::{config::LaunchConfig, process::HeartbeatMonitor};
 
 impl Supervisor<'_> {
-    /// Reads the heartbeats. Where a rank has sent none, or has been stopped, for too long, the root cause is a rank that a
-    /// signal has stopped, as the others wait for it, else the one that has sent none for longest.
+    /// Reads the heartbeats. If a rank has sent none, or has been stopped, for too long, the root cause is a rank that a
+    /// signal has stopped, since the others wait for it; if there is none, the rank that has been silent for longest.
     pub(super) fn poll_heartbeats(&mut self) {
         let now = Instant::now();
         let elapsed = now - std::mem::replace(&mut self.last_poll, now);
