@@ -30,8 +30,8 @@ where
     let io = |source| WeightsError::Io { path: path.to_owned(), source };
     let file = File::open(path).map_err(io)?;
     // SAFETY: the map is read only here, and files of weights are written aside and renamed, never changed in place; whoever else
-    // writes one must keep to that, too, until it is loaded. One that is cut short meanwhile ends the process by SIGBUS: memory
-    // that there is not is never read.
+    // writes one must keep to that, too, until it is loaded. One that is cut short meanwhile ends the process by SIGBUS; nothing
+    // outside the map is read.
     let map = unsafe { Mmap::map(&file) }.map_err(io)?;
     let file = WeightsFile { path: path.to_owned(), map, mapping: mapping.clone() };
     let followers = chain.followers();
