@@ -191,7 +191,6 @@ fn with_valid_targets(mut metrics: BTreeMap<String, f64>, targets: u64) -> BTree
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use std::sync::Arc;
     use std::thread;
 
     use brigade_comm::{Timeouts, threads};
