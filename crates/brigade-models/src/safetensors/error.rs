@@ -57,7 +57,7 @@ pub enum WeightsError {
         /// Its shape.
         shape: Vec<usize>,
         /// Where it was to be in the file.
-        stored: Stored,
+        stored: Box<Stored>,
         /// Why that is impossible.
         problem: String,
     },

@@ -66,7 +66,7 @@ pub(super) fn pieces(
             path: path.to_owned(),
             name: name.to_owned(),
             shape: shape.to_vec(),
-            stored: stored.clone(),
+            stored: Box::new(stored.clone()),
             problem,
         }),
     }
