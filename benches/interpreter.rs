@@ -90,8 +90,8 @@ fn main() {
                 let (settings, answer) = (settings.clone(), answer.clone());
                 asked.push(ask);
                 scope.spawn(move || {
-                    let mesh = Mesh::new(STAGES, [(PP, STAGES)]).unwrap();
-                    let groups = brigade_cpu::groups(&world, mesh).expect("the mesh fits");
+                    let mesh = Mesh::new(STAGES, [(PP, STAGES)]).expect("a pipeline of all ranks");
+                    let groups = brigade_cpu::groups(&world, mesh).expect("the ranks connect");
                     stage(&groups, settings, &questions, &answer).expect("the stage trains");
                 });
             }
