@@ -194,10 +194,6 @@ where
 struct CheckpointReader<'a>(&'a Checkpoint);
 
 impl StateReader for CheckpointReader<'_> {
-    fn unit(&self, name: &str) -> Option<&UnitMetadata> {
-        self.units().iter().find(|unit| unit.name == name)
-    }
-
     fn units(&self) -> &[UnitMetadata] {
         &self.0.manifest().state.units
     }

@@ -48,6 +48,13 @@ impl Saved {
         self
     }
 
+    /// The same without the numbers that the optimizer keeps of a unit.
+    pub fn without_scalars(mut self, name: &str) -> Self {
+        let unit = self.units.iter_mut().find(|unit| unit.name == name).unwrap();
+        assert!(!std::mem::take(&mut unit.scalars).is_empty(), "{name} has some");
+        self
+    }
+
     fn bits(&self) -> BTreeMap<&(String, String), Vec<u32>> {
         let bits = |values: &Vec<Option<f32>>| values.iter().map(|value| value.unwrap().to_bits()).collect();
         self.slots.iter().map(|(name, values)| (name, bits(values))).collect()
@@ -60,10 +67,6 @@ impl Saved {
 }
 
 impl StateReader for &Saved {
-    fn unit(&self, name: &str) -> Option<&UnitMetadata> {
-        self.units.iter().find(|unit| unit.name == name)
-    }
-
     fn units(&self) -> &[UnitMetadata] {
         &self.units
     }
@@ -203,10 +206,6 @@ fn frozen_parameters_are_saved_too() {
 struct Tracking<'a>(&'a Saved, Vec<(String, String, std::ops::Range<usize>)>);
 
 impl StateReader for Tracking<'_> {
-    fn unit(&self, name: &str) -> Option<&UnitMetadata> {
-        self.0.units.iter().find(|unit| unit.name == name)
-    }
-
     fn units(&self) -> &[UnitMetadata] {
         &self.0.units
     }

@@ -1,6 +1,8 @@
 //! The state of training, saved and restored, and whole tensors on one rank.
 
 mod collect;
+mod saved;
 mod snapshot;
 
-pub use snapshot::{Snapshot, StateReader};
+pub use saved::StateReader;
+pub use snapshot::Snapshot;

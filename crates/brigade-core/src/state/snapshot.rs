@@ -1,34 +1,20 @@
 //! The state of training as ranges of flat buffers: what a rank saves, and how it restores a saved state.
 //!
 //! A unit's values and its optimizer's arrays are saved under the unit's name, which no mesh changes, in ranges from
-//! which any mesh can assemble its own. Parameters that are not trained are units of their own.
+//! which any mesh can assemble its own. Parameters that are not trained, or kept in fp32, are units of their own, in whatever type
+//! the others compute. What was saved is found by parameter, so a model may group them in another way than before.
 
-use std::collections::BTreeMap;
-use std::ops::Range;
+use std::collections::{BTreeMap, BTreeSet};
 
 use brigade_checkpoint::{PARAMETERS, ParameterMetadata, UnitMetadata as SavedUnit, WriteItem};
 use burn::tensor::Tensor;
 
-use crate::error::{BoxError, Error, Result};
+use crate::error::{Error, Result};
 use crate::model::activation::Activation;
 use crate::optim::{FlatState, SavedState};
 use crate::sharding::layout::FlatLayout;
+use crate::state::saved::{SavedParameters, StateReader};
 use crate::step::engine::Engine;
-
-/// Reads saved state.
-pub trait StateReader {
-    /// What was saved under a unit's name.
-    fn unit(&self, name: &str) -> Option<&SavedUnit>;
-
-    /// All units that were saved.
-    fn units(&self) -> &[SavedUnit];
-
-    /// Fills `values` with the elements of a slot from `start` on.
-    ///
-    /// # Errors
-    /// If they cannot be read, or are not what was written.
-    fn read(&mut self, unit: &str, slot: &str, start: usize, values: &mut [f32]) -> Result<(), BoxError>;
-}
 
 /// What one rank saves of the state at one moment. Taking it copies nothing: it keeps handles to tensors, which training replaces
 /// but does not change. They are copied to the host once, on the thread that reads them.
@@ -127,12 +113,13 @@ where
     /// [`Error::State`] if what was saved is not of this model and optimizer, before anything is read, with the first difference;
     /// [`Error::Load`] if something cannot be read.
     pub fn restore(&mut self, step: u64, from: &mut dyn StateReader) -> Result<()> {
-        self.check(from)?;
+        let saved = SavedParameters::new(from);
+        self.check(&saved)?;
         // As they are sorted in files: what is read goes through each file once.
         let mut order: Vec<usize> = (0..self.store.units.len()).collect();
         order.sort_by(|a, b| self.store.units[*a].unit.name.cmp(&self.store.units[*b].unit.name));
         for index in order {
-            self.restore_unit(index, from)?;
+            self.restore_unit(index, &saved, from)?;
         }
         for index in (0..self.chain.blocks.len()).filter(|index| self.stage.holds(*index)) {
             self.store.bind_parameters(index, &mut self.chain.blocks[index]);
@@ -144,33 +131,35 @@ where
     }
 
     /// Gives a unit what this rank keeps of it: its values, and the optimizer's state of the own elements.
-    fn restore_unit(&mut self, index: usize, from: &mut dyn StateReader) -> Result<()> {
+    fn restore_unit(
+        &mut self,
+        index: usize,
+        saved: &SavedParameters,
+        from: &mut dyn StateReader,
+    ) -> Result<()> {
         let stored = &self.store.units[index];
-        let (name, length) = (stored.unit.name.clone(), stored.unit.layout.len());
+        let (layout, length) = (&stored.unit.layout, stored.unit.layout.len());
         let own = stored.own.start.min(length)..stored.own.end.min(length);
         let kept = if self.store.unshards_on_use() { own.clone() } else { 0..length };
-        if !stored.unit.trainable {
-            let home = &self.chain.blocks[stored.unit.home].name;
-            let values = read_frozen(from, home, &stored.unit.layout, kept)?;
-            return self.store.restore_values(index, values);
-        }
         let is_updated = stored.is_updated();
-        let Some(SavedUnit { mut slots, scalars, .. }) = from.unit(&name).cloned() else {
+        let block = self.chain.blocks[stored.unit.home].name.as_str();
+        let name = &stored.unit.name;
+        let Some(SavedUnit { slots, scalars, .. }) = saved.unit(block, layout, stored.unit.trainable) else {
             return Err(Error::State(format!("`{name}` is not in the checkpoint")));
         };
-        slots.retain(|slot| is_updated || slot == PARAMETERS);
+        let mut slots: Vec<_> = slots.iter().filter(|slot| is_updated || *slot == PARAMETERS).collect();
         slots.sort();
-        let (mut values, mut update) = (Vec::new(), SavedState { scalars, ..SavedState::default() });
-        let mut reduction = SavedState::default();
+        let mut update = SavedState { scalars: scalars.clone(), ..SavedState::default() };
+        let (mut values, mut reduction) = (Vec::new(), SavedState::default());
         for slot in slots {
             if slot == PARAMETERS {
-                values = read(from, &name, &slot, kept.clone())?;
+                values = saved.read(from, (block, layout), slot, kept.clone())?;
                 continue;
             }
-            let found = read(from, &name, &slot, own.clone())?;
+            let found = saved.read(from, (block, layout), slot, own.clone())?;
             match slot.strip_prefix(REDUCTION) {
                 Some(own) => reduction.slots.insert(own.to_owned(), found),
-                None => update.slots.insert(slot, found),
+                None => update.slots.insert(slot.clone(), found),
             };
         }
         if is_updated {
@@ -182,18 +171,18 @@ where
     }
 
     /// Compares what was saved with this model.
-    fn check(&self, from: &dyn StateReader) -> Result<()> {
-        let saved = from.units().iter().flat_map(|unit| &unit.parameters);
-        let mut saved: BTreeMap<&str, &[usize]> =
-            saved.map(|parameter| (parameter.name.as_str(), parameter.shape.as_slice())).collect();
+    fn check(&self, saved: &SavedParameters) -> Result<()> {
+        let mut unknown: BTreeSet<&str> = saved.names().collect();
         for (block, named) in self.chain.blocks.iter().enumerate() {
             for path in self.own_paths(block) {
-                let (name, shape) = (format!("{}.{path}", named.name), self.shapes[block][path].as_slice());
-                match saved.remove(name.as_str()) {
-                    Some(there) if there == shape => {}
-                    Some(there) => {
+                let (name, shape) = (format!("{}.{path}", named.name), &self.shapes[block][path]);
+                unknown.remove(name.as_str());
+                match saved.find(&name) {
+                    Some((_, there)) if there.shape == *shape => {}
+                    Some((_, there)) => {
                         return Err(Error::State(format!(
-                            "the model's parameter `{name}` has the shape {shape:?}, but {there:?} in the checkpoint"
+                            "the model's parameter `{name}` has the shape {shape:?}, but {:?} in the checkpoint",
+                            there.shape
                         )));
                     }
                     None => {
@@ -204,74 +193,23 @@ where
                 }
             }
         }
-        if let Some((name, shape)) = saved.first_key_value() {
+        if let Some((_, there)) = unknown.first().and_then(|name| saved.find(name)) {
+            let ParameterMetadata { name, shape, .. } = there;
             return Err(Error::State(format!(
                 "the checkpoint's parameter `{name}` {shape:?} is not in the model"
             )));
         }
         for stored in &self.store.units {
-            let home = &self.chain.blocks[stored.unit.home].name;
-            let unit = saved_unit(&stored.unit.name, home, &stored.unit.layout, stored.unit.trainable);
-            let has_values = |saved: &SavedUnit| saved.slots.iter().any(|slot| slot == PARAMETERS);
-            let same = match unit.trainable {
-                true => from.unit(&unit.name).is_some_and(|saved| {
-                    saved.parameters == unit.parameters && saved.trainable && has_values(saved)
-                }),
-                false => unit.parameters.iter().all(|parameter| {
-                    frozen_parameter(from, &parameter.name).is_some_and(|(saved, _)| has_values(saved))
-                }),
-            };
-            if !same {
+            let (unit, block) = (&stored.unit, &self.chain.blocks[stored.unit.home].name);
+            if saved.unit(block, &unit.layout, unit.trainable).is_none() {
                 return Err(Error::State(format!(
-                    "the trained parameters of `{}` are not those of the checkpoint: another part of them is frozen or shared",
+                    "the parameters of `{}` are not those of the checkpoint: others of them are frozen, or they were saved with different states of the optimizer",
                     unit.name
                 )));
             }
         }
         Ok(())
     }
-}
-
-/// The unit that holds a parameter which was not trained when it was saved, and the parameter's place in it.
-fn frozen_parameter<'a>(
-    from: &'a dyn StateReader,
-    name: &str,
-) -> Option<(&'a SavedUnit, &'a ParameterMetadata)> {
-    let frozen = from.units().iter().filter(|unit| !unit.trainable);
-    frozen
-        .flat_map(|unit| unit.parameters.iter().map(move |found| (unit, found)))
-        .find(|(_, found)| found.name == name)
-}
-
-/// Some elements of a unit that is not trained, parameter by parameter: they need not have been saved as one unit.
-fn read_frozen(
-    from: &mut dyn StateReader,
-    home: &str,
-    layout: &FlatLayout,
-    range: Range<usize>,
-) -> Result<Vec<f32>> {
-    let mut values = Vec::with_capacity(range.len());
-    for param in layout.params() {
-        let part = param.range.start.max(range.start)..param.range.end.min(range.end);
-        if part.is_empty() {
-            continue;
-        }
-        let name = format!("{home}.{}", param.path);
-        let Some((unit, start)) =
-            frozen_parameter(from, &name).map(|(unit, found)| (unit.name.clone(), found.start))
-        else {
-            return Err(Error::State(format!("`{name}` is not in the checkpoint")));
-        };
-        let first = start + part.start - param.range.start;
-        values.extend(read(from, &unit, PARAMETERS, first..first + part.len())?);
-    }
-    Ok(values)
-}
-
-fn read(from: &mut dyn StateReader, unit: &str, slot: &str, range: Range<usize>) -> Result<Vec<f32>> {
-    let mut values = vec![0.0; range.len()];
-    from.read(unit, slot, range.start, &mut values).map_err(Error::Load)?;
-    Ok(values)
 }
 
 fn saved_unit(name: &str, home: &str, layout: &FlatLayout, trainable: bool) -> SavedUnit {

@@ -1,0 +1,100 @@
+//! What was saved, by parameter: parameters need not be grouped to units as they were when they were saved.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use brigade_checkpoint::{PARAMETERS, ParameterMetadata, UnitMetadata as SavedUnit};
+
+use crate::error::{BoxError, Error, Result};
+use crate::sharding::layout::FlatLayout;
+
+/// Reads saved state.
+pub trait StateReader {
+    /// All units that were saved.
+    fn units(&self) -> &[SavedUnit];
+
+    /// Fills `values` with the elements of a slot from `start` on.
+    ///
+    /// # Errors
+    /// If they cannot be read, or are not what was written.
+    fn read(&mut self, unit: &str, slot: &str, start: usize, values: &mut [f32]) -> Result<(), BoxError>;
+}
+
+/// Where each parameter was saved.
+pub(super) struct SavedParameters {
+    units: Vec<SavedUnit>,
+    /// By name, the numbers of the unit and of the parameter in it.
+    places: BTreeMap<String, (usize, usize)>,
+}
+
+impl SavedParameters {
+    pub(super) fn new(from: &dyn StateReader) -> Self {
+        let units = from.units().to_vec();
+        let places = units.iter().enumerate().flat_map(|(unit, saved)| {
+            let parameters = saved.parameters.iter().enumerate();
+            parameters.map(move |(parameter, found)| (found.name.clone(), (unit, parameter)))
+        });
+        Self { places: places.collect(), units }
+    }
+
+    pub(super) fn find(&self, name: &str) -> Option<(&SavedUnit, &ParameterMetadata)> {
+        let (unit, parameter) = self.places.get(name)?;
+        let unit = &self.units[*unit];
+        Some((unit, &unit.parameters[*parameter]))
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.places.keys().map(String::as_str)
+    }
+
+    /// The first of the units in which a block's parameters of `layout` were saved. All of them must have been trained, or not,
+    /// and the optimizer's state of all be of one kind.
+    pub(super) fn unit(&self, block: &str, layout: &FlatLayout, trainable: bool) -> Option<&SavedUnit> {
+        let found = layout.params().iter().map(|param| self.find(&format!("{block}.{}", param.path)));
+        let units: Vec<&SavedUnit> = found.map(|found| Some(found?.0)).collect::<Option<_>>()?;
+        let (first, rest) = units.split_first()?;
+        let slots = |unit: &SavedUnit| unit.slots.iter().cloned().collect::<BTreeSet<_>>();
+        let alike = |unit: &&&SavedUnit| slots(unit) == slots(first) && unit.scalars == first.scalars;
+        let all_alike =
+            !trainable || rest.iter().filter(|unit| unit.name != first.name).all(|unit| alike(&unit));
+        let fits = |unit: &&SavedUnit| {
+            unit.trainable == trainable && unit.slots.iter().any(|slot| slot == PARAMETERS)
+        };
+        (all_alike && units.iter().all(fits)).then_some(*first)
+    }
+
+    /// Reads the elements of a slot in `range` of a layout; neighbours that were saved as neighbours at once.
+    pub(super) fn read(
+        &self,
+        from: &mut dyn StateReader,
+        (block, layout): (&str, &FlatLayout),
+        slot: &str,
+        range: Range<usize>,
+    ) -> Result<Vec<f32>> {
+        let mut parts: Vec<(&str, Range<usize>)> = Vec::new();
+        for param in layout.params() {
+            let part = param.range.start.max(range.start)..param.range.end.min(range.end);
+            if part.is_empty() {
+                continue;
+            }
+            let name = format!("{block}.{}", param.path);
+            let (unit, found) =
+                self.find(&name).ok_or_else(|| Error::State(format!("`{name}` is not in the checkpoint")))?;
+            let start = found.start + part.start - param.range.start;
+            match parts.last_mut() {
+                Some((last, elements)) if *last == unit.name && elements.end == start => {
+                    elements.end += part.len();
+                }
+                _ => parts.push((&unit.name, start..start + part.len())),
+            }
+        }
+        let mut values = vec![0.0; range.len()];
+        let mut rest = values.as_mut_slice();
+        for (unit, elements) in parts {
+            let (part, behind) = rest.split_at_mut(elements.len());
+            from.read(unit, slot, elements.start, part).map_err(Error::Load)?;
+            rest = behind;
+        }
+        Ok(values)
+    }
+}
