@@ -86,30 +86,38 @@ fn configuration(row: &Row) -> Configuration {
 
 /// Runs a row, and compares what each rank counts in each step with the plan.
 fn is_as_planned(row: &Row) {
-    let configuration = configuration(row);
-    let plan = Footprint::of(&configuration).unwrap();
-    let whole = Footprint::of(&Configuration { dp: 1, ..configuration }).unwrap();
     let ranks = on_threads(row.pp, row.dp, |groups| {
         let mut engine = row.engine(groups.clone()).unwrap();
         let reports = (0..STEPS).map(|step| engine.step(row.batches(step, &groups), 1e-2).unwrap());
         (groups.over(&[PP]).rank(), groups.over(&DATA).rank(), reports.collect::<Vec<_>>())
     });
-    let mut states = vec![0; row.pp];
-    for (stage, replica, reports) in &ranks {
+    counts_are_as_planned(configuration(row), &ranks, &format!("{row:?}"));
+}
+
+/// Compares what the ranks counted, each with its stage and its place among the stage's ranks, with the plan.
+pub fn counts_are_as_planned(
+    configuration: Configuration,
+    ranks: &[(usize, usize, Vec<StepReport>)],
+    what: &str,
+) {
+    let plan = Footprint::of(&configuration).unwrap();
+    let copies = if configuration.zero_stage > 0 { 1 } else { configuration.dp as u64 };
+    let mut states = vec![0; configuration.pp];
+    let whole = Footprint::of(&Configuration { dp: 1, ..configuration }).unwrap();
+    for (stage, replica, reports) in ranks {
         states[*stage] += reports[0].memory.optimizer.live;
         for report in reports {
             let (mut counts, mut planned) = (measured(report), planned(&plan.stages[*stage]));
             if *replica > 0 {
                 // What of a shard is padding has no state: the plan gives the first rank's, which has the most.
                 let most = planned.remove("optimizer");
-                assert!(counts.remove("optimizer") <= most, "stage {stage}, replica {replica} of {row:?}");
+                assert!(counts.remove("optimizer") <= most, "stage {stage}, replica {replica} of {what}");
             }
-            assert_eq!(counts, planned, "stage {stage}, replica {replica} of {row:?}");
+            assert_eq!(counts, planned, "stage {stage}, replica {replica} of {what}");
         }
     }
-    let copies = if row.zero.shards_optimizer() { 1 } else { row.dp as u64 };
     let state = |stage: &StageFootprint| copies * stage.memory.optimizer.live;
-    assert_eq!(states, whole.stages.iter().map(state).collect::<Vec<_>>(), "states of all ranks of {row:?}");
+    assert_eq!(states, whole.stages.iter().map(state).collect::<Vec<_>>(), "states of all ranks of {what}");
 }
 
 fn zero(stage: u8) -> Zero {

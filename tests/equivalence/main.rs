@@ -9,6 +9,7 @@ mod context;
 mod footprint;
 mod frozen;
 mod in_flight;
+mod keep_in_f32;
 mod layers;
 mod mesh;
 mod resume;

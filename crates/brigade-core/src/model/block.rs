@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::model::activation::{Activation, Parts, flatten, restore};
 use crate::model::context::ForwardContext;
 use crate::model::initialization::initialize;
-use crate::model::parameters::{self, NewValue, ParamValue};
+use crate::model::parameters::{self, NewValue, ParamValue, ParameterSpec};
 use crate::model::split_forward::{ErasedBackwardWeights, SplitForward};
 
 /// A Burn module that maps one activation to the next: an embedding, a transformer layer, a head.
@@ -87,6 +87,13 @@ pub trait Block: Module + 'static {
     fn forward_split(&self, input: Self::Input, context: &ForwardContext<'_>) -> SplitForward<Self::Output> {
         self.forward_with(input, context).into()
     }
+    /// Whether the parameter of this path, such as `norm.gamma`, stays fp32 in forward and backward where others compute in bf16:
+    /// for parameters that rounding hurts, such as those of norms and routers. The block gets it as fp32, but its input as
+    /// bf16, and casts as it needs. A parameter that several blocks share must be kept by all of them, or by none. In a
+    /// run in fp32 it changes nothing but the order of some sums.
+    fn keep_in_f32(&self, _path: &str) -> bool {
+        false
+    }
     /// The cost of one forward pass, in any unit that all blocks of a model share, such as multiplications per sample. Pipeline
     /// stages are balanced by it. By default it is the number of parameter values.
     fn cost(&self) -> f64 {
@@ -110,6 +117,7 @@ pub(crate) trait AnyBlock: Send {
         context: &ForwardContext<'_>,
     ) -> Result<(Parts, Option<ErasedBackwardWeights>)>;
     fn shapes(&self) -> BTreeMap<String, Vec<usize>>;
+    fn specs(&self) -> BTreeMap<String, ParameterSpec>;
     fn values(&self) -> BTreeMap<String, ParamValue>;
     fn take_gradients(&self, gradients: &mut Gradients) -> BTreeMap<String, Tensor<1>>;
     fn replace(&mut self, values: &mut dyn FnMut(&str) -> Option<NewValue>);
@@ -172,6 +180,10 @@ impl<B: Block> AnyBlock for Erased<B> {
 
     fn shapes(&self) -> BTreeMap<String, Vec<usize>> {
         parameters::shapes(self.block())
+    }
+
+    fn specs(&self) -> BTreeMap<String, ParameterSpec> {
+        parameters::specs(self.block(), |path| self.block().keep_in_f32(path))
     }
 
     fn values(&self) -> BTreeMap<String, ParamValue> {

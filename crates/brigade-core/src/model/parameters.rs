@@ -5,13 +5,20 @@ use std::collections::BTreeMap;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Gradients, Tensor};
 
-/// One float parameter of a module.
+/// The values of one float parameter of a module.
 pub(crate) struct ParamValue {
-    /// The values, flattened, without autodiff.
+    /// Flattened, without autodiff.
     pub flat: Tensor<1>,
+    pub shape: Vec<usize>,
+}
+
+/// What is known of a parameter whether or not it has values.
+pub(crate) struct ParameterSpec {
     pub shape: Vec<usize>,
     /// Whether training changes it.
     pub trainable: bool,
+    /// See [`crate::Block::keep_in_f32`].
+    pub keep_in_f32: bool,
 }
 
 #[derive(Default)]
@@ -49,11 +56,7 @@ pub(crate) fn values<M: Module>(module: &M) -> BTreeMap<String, ParamValue> {
         }
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             let value = param.base();
-            let value = ParamValue {
-                trainable: value.is_require_grad(),
-                shape: value.dims().to_vec(),
-                flat: flatten(value.inner()),
-            };
+            let value = ParamValue { shape: value.dims().to_vec(), flat: flatten(value.inner()) };
             self.1.insert(self.0.join(), value);
         }
     }
@@ -80,6 +83,38 @@ pub(crate) fn shapes<M: Module>(module: &M) -> BTreeMap<String, Vec<usize>> {
     let mut visitor = Shapes::default();
     module.visit(&mut visitor);
     visitor.1
+}
+
+/// The specifications of all float parameters by path, without giving a value to those that have none yet.
+pub(crate) fn specs<M: Module>(
+    module: &M,
+    keep_in_f32: impl Fn(&str) -> bool,
+) -> BTreeMap<String, ParameterSpec> {
+    struct Specs<F>(Path, F, BTreeMap<String, ParameterSpec>);
+    impl<F: Fn(&str) -> bool> ModuleVisitor for Specs<F> {
+        fn enter_module(&mut self, name: &str, _: &str) {
+            self.0.enter(name);
+        }
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.0.exit();
+        }
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let path = self.0.join();
+            let (trainable, keep_in_f32) = (is_trainable(param), (self.1)(&path));
+            let spec = ParameterSpec { shape: param.lazy_shape().to_vec(), trainable, keep_in_f32 };
+            self.2.insert(path, spec);
+        }
+    }
+    let mut visitor = Specs(Path::default(), keep_in_f32, BTreeMap::new());
+    module.visit(&mut visitor);
+    visitor.2
+}
+
+/// Whether training changes a parameter. Burn says so only of values, so a stand-in of one element takes the place of one
+/// that may still be missing.
+fn is_trainable<const D: usize>(param: &Param<Tensor<D>>) -> bool {
+    let value = Tensor::<D>::empty([1; D], &param.lazy_device());
+    param.clone().transform_for_load(value, param.id).train().base().is_require_grad()
 }
 
 /// Removes the gradients of a module's parameters from `gradients`, flattened, by path. A parameter that did not contribute to the
@@ -174,4 +209,47 @@ pub(crate) fn for_each_lazy<M: Module>(module: M, visit: &mut dyn FnMut(&str, &m
         }
     }
     module.map(&mut Each(Path::default(), visit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::module::ParamId;
+    use burn::nn::{LinearConfig, conv::Conv2dConfig};
+    use burn::tensor::{Device, Shape};
+
+    #[test]
+    fn a_parameter_is_known_to_be_frozen_before_it_has_a_value() {
+        let never = |device: Device, require_grad| {
+            let draw = |_: &Device, _| -> Tensor<2> { panic!("nothing may be drawn") };
+            Param::<Tensor<2>>::uninitialized(
+                ParamId::new(),
+                draw,
+                device,
+                require_grad,
+                Shape::from([1usize << 40, 1 << 20]),
+            )
+        };
+        for device in [Device::default(), Device::default().autodiff()] {
+            assert!(is_trainable(&never(device.clone(), true)));
+            assert!(!is_trainable(&never(device.clone(), false)));
+            assert!(!is_trainable(&never(device.clone(), true).set_require_grad(false)));
+            let linear = || LinearConfig::new(2, 3).init(&device);
+            let (linear, frozen) = (linear(), linear().no_grad());
+            let with_values = |linear: &burn::nn::Linear| drop(linear.weight.val());
+            for known in [false, true] {
+                if known {
+                    with_values(&linear);
+                    with_values(&frozen);
+                }
+                assert!(is_trainable(&linear.weight) && !is_trainable(&frozen.weight));
+                assert_eq!(linear.weight.is_initialized(), known);
+            }
+            let found =
+                specs(&Conv2dConfig::new([1, 2], [3, 3]).init(&device).no_grad(), |path| path == "bias");
+            let summary: Vec<_> =
+                found.iter().map(|(path, spec)| (path.as_str(), spec.trainable, spec.keep_in_f32)).collect();
+            assert_eq!(summary, [("bias", false, true), ("weight", false, false)]);
+        }
+    }
 }

@@ -33,7 +33,8 @@ impl Float {
 /// Mixed precision.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Precision {
-    /// Parameters and activations in forward and backward.
+    /// Parameters and activations in forward and backward, but for parameters that a block
+    /// [keeps in fp32](crate::Block::keep_in_f32).
     pub compute: Float,
     /// Gradients while they are summed over ranks.
     pub reduce: Float,

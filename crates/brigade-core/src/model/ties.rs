@@ -39,18 +39,18 @@ impl<I: Activation, O: Activation> Chain<I, O> {
     }
 
     pub(crate) fn resolved_ties(&self) -> Result<Vec<Tie>> {
-        let shapes: Vec<_> = self.blocks.iter().map(|b| b.block.shapes()).collect();
+        let specs: Vec<_> = self.blocks.iter().map(|b| b.block.specs()).collect();
         let find = |full: &str| {
             let place = self.blocks.iter().enumerate().find_map(|(index, block)| {
                 let path = full.strip_prefix(&block.name)?.strip_prefix('.')?;
-                shapes[index].contains_key(path).then(|| (index, path.to_owned()))
+                specs[index].contains_key(path).then(|| (index, path.to_owned()))
             });
             place.ok_or_else(|| {
                 let known: Vec<String> = self
                     .blocks
                     .iter()
-                    .zip(&shapes)
-                    .flat_map(|(b, shapes)| shapes.keys().map(|path| format!("{}.{path}", b.name)))
+                    .zip(&specs)
+                    .flat_map(|(b, specs)| specs.keys().map(|path| format!("{}.{path}", b.name)))
                     .collect();
                 Error::Model(format!(
                     "tie: there is no parameter `{full}`; the model has {}",
@@ -68,12 +68,18 @@ impl<I: Activation, O: Activation> Chain<I, O> {
             .iter()
             .map(|(follower, owner)| {
                 let tie = Tie { follower: find(follower)?, owner: find(owner)? };
-                let shape = |(block, path): &(usize, String)| &shapes[*block][path];
+                let spec = |(block, path): &(usize, String)| &specs[*block][path];
+                let shape = |place: &(usize, String)| &spec(place).shape;
                 if shape(&tie.follower) != shape(&tie.owner) || tie.follower == tie.owner {
                     return Err(Error::Model(format!(
                         "tie: `{follower}` {:?} cannot share the values of `{owner}` {:?}: the shapes must be equal and the parameters two",
                         shape(&tie.follower),
                         shape(&tie.owner)
+                    )));
+                }
+                if spec(&tie.follower).keep_in_f32 != spec(&tie.owner).keep_in_f32 {
+                    return Err(Error::Model(format!(
+                        "tie: `{follower}` cannot share the values of `{owner}`: one of the blocks keeps them in fp32 (`keep_in_f32`), the other does not"
                     )));
                 }
                 Ok(tie)

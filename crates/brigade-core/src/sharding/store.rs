@@ -11,11 +11,11 @@ use crate::dist::Pending;
 use crate::error::{Error, Result};
 use crate::metrics::Bytes;
 use crate::metrics::Clock;
-use crate::model::Precision;
 use crate::model::activation::Part;
 use crate::model::block::NamedBlock;
 use crate::model::parameters::NewValue;
 use crate::model::ties::Shared;
+use crate::model::{Float, Precision};
 use crate::sharding::unit::Unit;
 use crate::sharding::whole_buffer::WholeBuffer;
 use crate::sharding::zero::Zero;
@@ -104,7 +104,7 @@ impl ParameterStore {
             false => (unit.layout.len(), 0..unit.layout.len()),
         };
         let counted = part(&own, self.groups.replicate.rank(), self.groups.replicate.size());
-        let compute = self.precision.compute.dtype();
+        let compute = self.compute(&unit).dtype();
         let padding = Tensor::zeros([length - unit.layout.len()], (&self.device, DType::F32));
         let values = if length > unit.layout.len() { Tensor::cat(vec![values, padding], 0) } else { values };
         let updated_apart = compute != FloatDType::F32 || self.offload.is_some();
@@ -140,9 +140,14 @@ impl ParameterStore {
         }
     }
 
-    /// New own elements as the blocks' device and type need them.
-    fn to_compute(&self, values: Tensor<1>) -> Tensor<1> {
-        cast(values.to_device(&self.device), self.precision.compute.dtype())
+    /// The type of a unit in forward and backward.
+    fn compute(&self, unit: &Unit) -> Float {
+        if unit.keep_in_f32 { Float::F32 } else { self.precision.compute }
+    }
+
+    /// New own elements of a unit as the blocks' device and type need them.
+    fn to_compute(&self, unit: usize, values: Tensor<1>) -> Tensor<1> {
+        cast(values.to_device(&self.device), self.compute(&self.units[unit].unit).dtype())
     }
 
     /// Replaces the own elements after a step, and starts to make the whole buffer of them where it is kept.
@@ -151,7 +156,7 @@ impl ParameterStore {
             self.units[unit].own_values = Some(values.clone());
         }
         if !self.unshards_on_use() {
-            let (sharded, values) = (self.is_sharded(), self.to_compute(values));
+            let (sharded, values) = (self.is_sharded(), self.to_compute(unit, values));
             self.units[unit].whole = match sharded {
                 true => WholeBuffer::Gathering(self.groups.shard.all_gather(values)),
                 false => WholeBuffer::Whole(values),
@@ -163,7 +168,8 @@ impl ParameterStore {
     pub(crate) fn restore_values(&mut self, unit: usize, values: Vec<f32>) -> Result<()> {
         let gathers = self.unshards_on_use();
         let device = if self.units[unit].is_updated() { self.update_device() } else { &self.device }.clone();
-        let (compute, stored) = (self.precision.compute.dtype(), &mut self.units[unit]);
+        let compute = self.compute(&self.units[unit].unit).dtype();
+        let stored = &mut self.units[unit];
         let mut values = values;
         values.resize(if gathers { stored.own.len() } else { stored.length }, 0.0);
         let own = if gathers { 0..stored.own.len() } else { stored.own.clone() };
@@ -186,7 +192,7 @@ impl ParameterStore {
         let users = self.units[unit].unit.users.iter().map(|user| self.holders[user.block]);
         let readers: BTreeSet<usize> = users.filter(|stage| *stage != self.groups.pp.rank()).collect();
         let send = |reader: usize| {
-            let flat = self.to_compute(values.clone());
+            let flat = self.to_compute(unit, values.clone());
             let shape = vec![flat.dims()[0]];
             self.groups.pp.send(vec![Some(Part::Float(flat, shape))], reader)
         };
@@ -218,7 +224,8 @@ impl ParameterStore {
 
     /// Starts to gather a unit.
     pub(crate) fn unshard(&mut self, unit: usize) {
-        let Some(own) = self.units[unit].own_values.clone().map(|values| self.to_compute(values)) else {
+        let Some(own) = self.units[unit].own_values.clone().map(|values| self.to_compute(unit, values))
+        else {
             return;
         };
         let whole = &mut self.units[unit].whole;
@@ -303,8 +310,8 @@ impl ParameterStore {
     }
 
     fn count(&mut self) {
-        let size = self.precision.compute.bytes();
         let unit = |stored: &StoredUnit| {
+            let size = self.compute(&stored.unit).bytes();
             let own_size = if stored.is_updated() { 4 } else { size };
             let own = stored.own_values.as_ref().map_or(0, |_| stored.own.len() * own_size);
             let whole = if stored.whole.takes_memory() { stored.length * size } else { 0 };

@@ -1,6 +1,6 @@
 //! Units: flat buffers of parameters that are gathered, reduced and stepped as one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use brigade_plan::UnitSize;
 use burn::tensor::{Device, Tensor};
@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::model::activation::Activation;
 use crate::model::block::NamedBlock;
 use crate::model::chain::Chain;
+use crate::model::parameters::ParameterSpec;
 use crate::model::ties::Tie;
 use crate::sharding::layout::FlatLayout;
 
@@ -26,6 +27,9 @@ pub(crate) struct Unit {
     pub layout: FlatLayout,
     /// Whether training changes the parameters; else they have no gradient and no optimizer state.
     pub trainable: bool,
+    /// Whether they are fp32 in forward and backward, in whatever type the others are. Such parameters are a unit of their own
+    /// also where all are fp32, so that checkpoints do not depend on the type.
+    pub keep_in_f32: bool,
     /// The blocks that read the parameters, in order.
     pub users: Vec<User>,
 }
@@ -39,39 +43,45 @@ pub(crate) struct User {
 }
 
 impl Unit {
-    /// The units of one block's own parameters. `shapes` holds the trainable ones, or those that are not.
+    /// The units of one block's own parameters: one of those that are alike, and one of each that is shared.
     pub(crate) fn of_block(
         block: usize,
         name: &str,
-        shapes: &BTreeMap<String, Vec<usize>>,
-        trainable: bool,
+        specs: &BTreeMap<String, ParameterSpec>,
         ties: &[Tie],
     ) -> Vec<Self> {
         let is_follower = |path: &str| ties.iter().any(|tie| tie.follower == (block, path.to_owned()));
-        let shared: BTreeSet<&str> =
-            ties.iter().filter(|tie| tie.owner.0 == block).map(|tie| tie.owner.1.as_str()).collect();
-        let own: Vec<&String> =
-            shapes.keys().filter(|path| !is_follower(path) && !shared.contains(path.as_str())).collect();
-        let unit = |name: String, paths: &[&String], users: Vec<User>| Self {
-            name,
-            home: block,
-            layout: FlatLayout::new(paths.iter().map(|path| ((*path).clone(), shapes[*path].clone()))),
-            trainable,
-            users,
-        };
+        let is_shared = |path: &str| ties.iter().any(|tie| tie.owner == (block, path.to_owned()));
         let mut units = Vec::new();
-        if !own.is_empty() {
-            let params = own.iter().map(|path| ((*path).clone(), (*path).clone())).collect();
-            let name = if trainable { name.to_owned() } else { format!("{name}:frozen") };
-            units.push(unit(name, &own, vec![User { block, params }]));
-        }
-        for path in shapes.keys().filter(|path| shared.contains(path.as_str())) {
-            let mut users = BTreeMap::from([(block, vec![(path.clone(), path.clone())])]);
-            for tie in ties.iter().filter(|tie| tie.owner == (block, path.clone())) {
-                users.entry(tie.follower.0).or_default().push((tie.follower.1.clone(), path.clone()));
+        for (trainable, keep_in_f32, kind) in
+            [(true, false, ""), (true, true, ":f32"), (false, false, ":frozen"), (false, true, ":frozen:f32")]
+        {
+            let alike = |spec: &ParameterSpec| spec.trainable == trainable && spec.keep_in_f32 == keep_in_f32;
+            let alike = specs.iter().filter(|(path, spec)| alike(spec) && !is_follower(path));
+            let (shared, own): (Vec<_>, Vec<_>) =
+                alike.map(|(path, _)| path).partition(|path| is_shared(path));
+            let unit = |name: String, paths: &[&String], users: Vec<User>| Self {
+                name,
+                home: block,
+                layout: FlatLayout::new(
+                    paths.iter().map(|path| ((*path).clone(), specs[*path].shape.clone())),
+                ),
+                trainable,
+                keep_in_f32,
+                users,
+            };
+            if !own.is_empty() {
+                let params = own.iter().map(|path| ((*path).clone(), (*path).clone())).collect();
+                units.push(unit(format!("{name}{kind}"), &own, vec![User { block, params }]));
             }
-            let users = users.into_iter().map(|(block, params)| User { block, params }).collect();
-            units.push(unit(format!("{name}.{path}"), &[path], users));
+            for path in shared {
+                let mut users = BTreeMap::from([(block, vec![(path.clone(), path.clone())])]);
+                for tie in ties.iter().filter(|tie| tie.owner == (block, path.clone())) {
+                    users.entry(tie.follower.0).or_default().push((tie.follower.1.clone(), path.clone()));
+                }
+                let users = users.into_iter().map(|(block, params)| User { block, params }).collect();
+                units.push(unit(format!("{name}.{path}"), &[path], users));
+            }
         }
         units
     }
@@ -99,21 +109,23 @@ impl Unit {
 }
 
 impl<I: Activation, O: Activation> Chain<I, O> {
-    /// The flat buffers that the parameters make, block by block, as [`brigade_plan::Footprint`] takes them. All
-    /// parameters count as trained: a frozen one has no gradient and no optimizer state in truth.
+    /// The flat buffers that the parameters make, block by block, as [`brigade_plan::Footprint`] takes them. Nothing gets a
+    /// value.
     ///
     /// # Errors
     /// If a tie is wrong.
     pub fn units(&self) -> Result<Vec<UnitSize>> {
         let ties = self.resolved_ties()?;
-        let size = |Unit { layout, home, users, .. }: Unit| UnitSize {
+        let size = |Unit { layout, home, users, trainable, keep_in_f32, .. }: Unit| UnitSize {
             elements: layout.len(),
             home,
             users: users.iter().map(|user| user.block).collect(),
+            trainable,
+            keep_in_f32,
         };
         let blocks = self.blocks.iter().enumerate();
         let units = blocks.flat_map(|(index, NamedBlock { name, block })| {
-            Unit::of_block(index, name, &block.shapes(), true, &ties)
+            Unit::of_block(index, name, &block.specs(), &ties)
         });
         Ok(units.map(size).collect())
     }

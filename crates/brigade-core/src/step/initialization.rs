@@ -31,19 +31,14 @@ impl<I: Activation, O: Activation> Initialization<'_, I, O> {
         named.block.train();
         let values = named.block.values();
         let used = |unit: &Unit| unit.users.iter().any(|user| holders[user.block] == stage);
-        for trainable in [true, false] {
-            let shapes = values.iter().filter(|(_, value)| value.trainable == trainable);
-            let shapes = shapes.map(|(path, value)| (path.clone(), value.shape.clone())).collect();
-            let units = Unit::of_block(index, &named.name, &shapes, trainable, ties);
-            for unit in units.into_iter().filter(used) {
-                let values = |path: &str| values[path].flat.clone();
-                let flat = unit.layout.params().iter().map(|param| (param.path.clone(), values(&param.path)));
-                let flat = unit.layout.pack(flat.collect(), unit.layout.len(), &store.device);
-                store.add(unit, flat, here)?;
-                if let Some(stored) = store.units.last() {
-                    let own = stored.is_updated().then(|| stored.own.clone());
-                    self.update.add(&stored.unit.layout, own, store.update_device());
-                }
+        for unit in Unit::of_block(index, &named.name, &named.block.specs(), ties).into_iter().filter(used) {
+            let values = |path: &str| values[path].flat.clone();
+            let flat = unit.layout.params().iter().map(|param| (param.path.clone(), values(&param.path)));
+            let flat = unit.layout.pack(flat.collect(), unit.layout.len(), &store.device);
+            store.add(unit, flat, here)?;
+            if let Some(stored) = store.units.last() {
+                let own = stored.is_updated().then(|| stored.own.clone());
+                self.update.add(&stored.unit.layout, own, store.update_device());
             }
         }
         // Blocks are given their parameters from the store.

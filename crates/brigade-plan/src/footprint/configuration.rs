@@ -11,6 +11,9 @@ use crate::unshard::ReshardPolicy;
 /// multiples.
 pub const CHUNK: usize = 256;
 
+/// Bytes of a value in fp32: of masters, gradients, and parameters that are kept in it.
+pub(super) const FP32: u64 = 4;
+
 /// How many blocks ahead parameters may be gathered at most.
 const MOST_AHEAD: usize = 1000;
 
@@ -50,7 +53,8 @@ pub struct Configuration {
     /// Activation checkpointing: `k` if every k-th block is recomputed in the backward, so 1 is all and 0 none. It must be all if
     /// gathered parameters are freed after use by a backend that cannot free them under a graph.
     pub recompute_every: usize,
-    /// Bytes of an element of parameters in forward and backward: 4, or 2 with fp32 masters.
+    /// Bytes of an element of parameters in forward and backward, but for those that are kept in fp32: 4, or 2 with fp32
+    /// masters.
     pub compute_bytes: usize,
     /// Bytes of an element of a gradient while it is summed over ranks: 4 or 2.
     pub reduce_bytes: usize,
@@ -138,6 +142,11 @@ impl Configuration {
         } else {
             (elements, elements)
         }
+    }
+
+    /// Bytes of an element of a unit in forward and backward.
+    pub(super) fn compute_bytes(&self, unit: &UnitSize) -> u64 {
+        if unit.keep_in_f32 { FP32 } else { self.compute_bytes as u64 }
     }
 
     /// Whether a block is recomputed in its backward.

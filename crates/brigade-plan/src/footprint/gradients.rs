@@ -41,9 +41,11 @@ pub(super) fn gradients(stage_units: &StageUnits<'_>) -> (u64, u64) {
     for action in &stage_units.schedule.actions {
         let Action::Backward(task) = action else { continue };
         for block in stage_units.stage.blocks(task.chunk).rev() {
-            for unit in
-                stage_units.by_block[block].iter().filter(|unit| stage_units.units[**unit].home == block)
-            {
+            let is_complete = |unit: &&usize| {
+                let unit = &stage_units.units[**unit];
+                unit.is_stepped && unit.home == block
+            };
+            for unit in stage_units.by_block[block].iter().filter(is_complete) {
                 if stage_units.configuration.sums_each_micro_batch() {
                     gradients.reduce_at_once(*unit);
                 } else {

@@ -1,23 +1,22 @@
 //! Bytes that a rank holds.
 
 use super::activations::saved_activations;
-use super::configuration::Configuration;
+use super::configuration::{Configuration, FP32};
 use super::gradients::gradients;
 use super::sizes::Amount;
 use super::stage_units::{StageUnit, StageUnits};
 use crate::schedule::{Action, formula};
 use crate::unshard::most_unsharded;
 
-/// Bytes of a master value, and of a gradient.
-const FP32: u64 = 4;
-
 /// What a rank's tensors are for, in bytes. Ψ are the elements that the stage's blocks read, each shared parameter
-/// once, and Ψₛ those of them that the stage steps: all but shared parameters that another stage owns.
+/// once, and Ψₛ those of them that the stage steps: all but those that are not trained, and shared parameters that another stage
+/// owns.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemoryFootprint {
     /// Parameters: whole buffers, shards, gathered buffers, fp32 masters. Formula: `4Ψ`, under ZeRO-3 `4Ψ/dp`; with
     /// 2 bytes in compute `2Ψ + 4Ψₛ`, sharded `2Ψ + 4Ψₛ/dp`, under ZeRO-3 `4Ψₛ/dp` and `2/dp` for the others. The
-    /// masters `4Ψₛ`, or `4Ψₛ/dp`, are there too where the optimizer is offloaded: they are on its device then.
+    /// masters `4Ψₛ`, or `4Ψₛ/dp`, are there too where the optimizer is offloaded: they are on its device then. What is kept in
+    /// fp32 counts as if 4 bytes were in compute.
     ///
     /// The peak also has what is gathered at once.
     pub parameters: Amount,
@@ -45,12 +44,11 @@ impl MemoryFootprint {
 
 pub(super) fn memory(stage_units: &StageUnits<'_>) -> MemoryFootprint {
     let configuration = stage_units.configuration;
-    let all: u64 = stage_units.units.iter().map(|unit| unit.elements as u64).sum();
     let stepped = sum_stepped(stage_units, |unit| unit.elements);
     let shards = if configuration.is_sharded() { configuration.dp as u64 } else { 1 };
     let state = configuration.optimizer_bytes as u64;
 
-    let parameters = parameters(stage_units, all, stepped, shards);
+    let parameters = parameters(stage_units, shards);
     let (live, peak) = gradients(stage_units);
     let gradient_shards = if configuration.sums_each_micro_batch() { shards } else { 1 };
     let gradients = Amount { formula: (FP32 * stepped).div_ceil(gradient_shards), live, peak };
@@ -71,27 +69,24 @@ fn sum_stepped(stage_units: &StageUnits<'_>, elements: impl Fn(&StageUnit) -> us
     stage_units.units.iter().filter(|unit| unit.is_stepped).map(|unit| elements(unit) as u64).sum()
 }
 
-fn parameters(stage_units: &StageUnits<'_>, all: u64, stepped: u64, shards: u64) -> Amount {
+fn parameters(stage_units: &StageUnits<'_>, shards: u64) -> Amount {
     let configuration = stage_units.configuration;
-    let (compute, gathers) = (configuration.compute_bytes as u64, configuration.gathers());
-    let has_masters = compute != FP32 || configuration.offload;
-    let held = |unit: &StageUnit| {
-        let own = match unit.is_stepped {
-            true if gathers || has_masters => FP32 * unit.own as u64,
-            false if gathers => compute * unit.own as u64,
-            _ => 0,
-        };
-        let whole = if gathers { 0 } else { compute * unit.length as u64 };
-        own + whole
+    let gathers = configuration.gathers();
+    let has_masters = |unit: &StageUnit| unit.compute_bytes != FP32 || configuration.offload;
+    // Bytes of an element of the own part, where it is held apart from the whole buffer, and of that one.
+    let own = |unit: &StageUnit| match unit.is_stepped {
+        true if gathers || has_masters(unit) => FP32,
+        false if gathers => unit.compute_bytes,
+        _ => 0,
     };
-    let formula = match gathers {
-        true => (FP32 * stepped + compute * (all - stepped)).div_ceil(shards),
-        false if has_masters => compute * all + (FP32 * stepped).div_ceil(shards),
-        false => compute * all,
-    };
-    let live = stage_units.units.iter().map(held).sum();
-    let lengths: Vec<usize> = stage_units.units.iter().map(|unit| unit.length).collect();
-    let gathered = compute * most_unsharded(&stage_units.schedule.unshard_plan, &lengths) as u64;
+    let whole = |unit: &StageUnit| if gathers { 0 } else { unit.compute_bytes };
+    let sum = |bytes: &dyn Fn(&StageUnit) -> u64| stage_units.units.iter().map(bytes).sum::<u64>();
+    let formula = sum(&|unit| whole(unit) * unit.elements as u64)
+        + sum(&|unit| own(unit) * unit.elements as u64).div_ceil(shards);
+    let live = sum(&|unit| own(unit) * unit.own as u64 + whole(unit) * unit.length as u64);
+    let gathered = |unit: &StageUnit| unit.compute_bytes as usize * unit.length;
+    let gathered: Vec<usize> = stage_units.units.iter().map(gathered).collect();
+    let gathered = most_unsharded(&stage_units.schedule.unshard_plan, &gathered) as u64;
     Amount { formula, live, peak: live + gathered }
 }
 

@@ -8,7 +8,7 @@
 //!   those of the largest rank, which is the first.
 //! - What blocks save for the backward ([`SavedActivations`]) comes from the model. A run does not count it, but its device's memory
 //!   does.
-//! - Not included: parameters that are not trained, temporary tensors of the optimizer, gradients of tied weights in transfer, and
+//! - Not included: temporary tensors of the optimizer, gradients of tied weights in transfer, and
 //!   all-gathers of scalars (losses, norms).
 
 mod activations;
@@ -60,7 +60,7 @@ impl Footprint {
     /// ```
     /// use brigade_plan::{Configuration, Footprint, UnitSize};
     /// let configuration = Configuration {
-    ///     units: (0..4).map(|block| UnitSize { elements: 1 << 20, home: block, users: vec![block] }).collect(),
+    ///     units: (0..4).map(|block| UnitSize::trained(1 << 20, vec![block])).collect(),
     ///     split: vec![4],
     ///     dp: 2,
     ///     zero_stage: 1,

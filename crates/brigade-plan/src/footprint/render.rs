@@ -10,7 +10,7 @@ impl Footprint {
     ///
     /// ```
     /// use brigade_plan::{Configuration, Footprint, UnitSize};
-    /// let units = vec![UnitSize { elements: 1 << 18, home: 0, users: vec![0] }];
+    /// let units = vec![UnitSize::trained(1 << 18, vec![0])];
     /// let configuration = Configuration { units, split: vec![1], dp: 2, ..Configuration::default() };
     /// let text = Footprint::of(&configuration)?.render();
     /// assert!(text.contains("all_reduce 1.0 MiB in 1 call"), "{text}");

@@ -9,6 +9,18 @@ pub struct UnitSize {
     pub home: usize,
     /// The blocks that read the parameters, in order; the home is the first of them.
     pub users: Vec<usize>,
+    /// Whether training changes the parameters. If not, they have neither gradients nor optimizer state.
+    pub trainable: bool,
+    /// Whether they are fp32 in forward and backward, whatever [`compute_bytes`](super::Configuration::compute_bytes) is.
+    pub keep_in_f32: bool,
+}
+
+impl UnitSize {
+    /// Trained parameters that these blocks, at least one, read in the type of the computation.
+    pub fn trained(elements: usize, users: Vec<usize>) -> Self {
+        let home = users.first().copied().unwrap_or(0);
+        Self { elements, home, users, trainable: true, keep_in_f32: false }
+    }
 }
 
 /// One tensor of the activation between two blocks, for one micro-batch.

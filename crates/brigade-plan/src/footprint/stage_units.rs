@@ -27,7 +27,11 @@ pub(super) struct StageUnit {
     pub length: usize,
     /// Elements of a rank's own part of it.
     pub own: usize,
-    /// Whether the stage steps the unit; if not, another one sends it new values.
+    /// Bytes of an element in forward and backward.
+    pub compute_bytes: u64,
+    /// Whether training changes the unit.
+    pub trainable: bool,
+    /// Whether the stage steps the unit; if not, another one sends it new values, or it has none.
     pub is_stepped: bool,
     /// Other stages that read it.
     pub other_readers: usize,
@@ -53,7 +57,9 @@ impl<'a> StageUnits<'a> {
                 elements: unit.elements,
                 length,
                 own,
-                is_stepped: holders[unit.home] == rank,
+                compute_bytes: configuration.compute_bytes(unit),
+                trainable: unit.trainable,
+                is_stepped: unit.trainable && holders[unit.home] == rank,
                 other_readers: readers.len() - 1,
             });
         }

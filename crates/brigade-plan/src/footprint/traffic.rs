@@ -2,7 +2,7 @@
 
 use super::configuration::Configuration;
 use super::sizes::{BoundaryTensor, UnitSize};
-use super::stage_units::StageUnits;
+use super::stage_units::{StageUnit, StageUnits};
 use crate::schedule::{Action, Pass, Task};
 
 /// Bytes at the end of a message between stages: the length of its description.
@@ -67,7 +67,7 @@ impl Sent {
 pub(super) fn traffic(stage_units: &StageUnits<'_>) -> StepTraffic {
     let configuration = stage_units.configuration;
     let ranks = configuration.dp as u64;
-    let (compute, reduce) = (configuration.compute_bytes as u64, configuration.reduce_bytes as u64);
+    let reduce = configuration.reduce_bytes as u64;
     let mut traffic = StepTraffic::default();
     if ranks > 1 {
         let sums = if configuration.sums_each_micro_batch() { configuration.micro_batches as u64 } else { 1 };
@@ -82,7 +82,7 @@ pub(super) fn traffic(stage_units: &StageUnits<'_>) -> StepTraffic {
             }
         }
         for (unit, calls) in stage_units.units.iter().zip(gathers(stage_units)) {
-            traffic.all_gather.add(calls, compute * unit.own as u64 * (ranks - 1));
+            traffic.all_gather.add(calls, unit.compute_bytes * unit.own as u64 * (ranks - 1));
         }
     }
     traffic.send = sends(stage_units);
@@ -93,7 +93,8 @@ pub(super) fn traffic(stage_units: &StageUnits<'_>) -> StepTraffic {
 fn gathers(stage_units: &StageUnits<'_>) -> Vec<u64> {
     let after_the_step =
         u64::from(stage_units.configuration.is_sharded() && !stage_units.configuration.gathers());
-    let mut gathers = vec![after_the_step; stage_units.units.len()];
+    let after_the_step = |unit: &StageUnit| if unit.trainable { after_the_step } else { 0 };
+    let mut gathers: Vec<u64> = stage_units.units.iter().map(after_the_step).collect();
     for unit in stage_units.schedule.unshard_plan.iter().flat_map(|step| &step.unshard) {
         gathers[*unit] += 1;
     }
@@ -118,7 +119,7 @@ fn sends(stage_units: &StageUnits<'_>) -> Sent {
         }
     }
     for unit in stage_units.units.iter().filter(|unit| unit.is_stepped) {
-        let values = configuration.compute_bytes as u64 * unit.own as u64;
+        let values = unit.compute_bytes * unit.own as u64;
         sent.add(unit.other_readers as u64, LENGTH + tensor(values, 1));
     }
     sent
@@ -137,9 +138,11 @@ fn activation(pass: Pass, boundary: &[BoundaryTensor]) -> u64 {
 fn riding(configuration: &Configuration, block: usize) -> u64 {
     let crosses =
         |unit: &&UnitSize| unit.home < block && unit.users.last().is_some_and(|last| *last >= block);
-    let whole = |unit: &UnitSize| configuration.lengths(unit.elements).0 as u64;
-    let crossing = configuration.units.iter().filter(crosses);
-    crossing.map(|unit| tensor(configuration.compute_bytes as u64 * whole(unit), 1)).sum()
+    let gradient = |unit: &UnitSize| match unit.trainable {
+        true => tensor(configuration.compute_bytes(unit) * configuration.lengths(unit.elements).0 as u64, 1),
+        false => ABSENT,
+    };
+    configuration.units.iter().filter(crosses).map(gradient).sum()
 }
 
 fn tensor(bytes: u64, dimensions: usize) -> u64 {

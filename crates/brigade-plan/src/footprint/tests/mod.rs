@@ -8,7 +8,7 @@ use super::{BoundaryTensor, Configuration, Footprint, StageFootprint, UnitSize};
 
 /// Blocks of so many elements each, on one stage.
 fn blocks(elements: &[usize]) -> Configuration {
-    let unit = |(home, elements): (usize, &usize)| UnitSize { elements: *elements, home, users: vec![home] };
+    let unit = |(home, elements): (usize, &usize)| UnitSize::trained(*elements, vec![home]);
     Configuration {
         units: elements.iter().enumerate().map(unit).collect(),
         split: vec![elements.len()],
@@ -37,7 +37,7 @@ fn tokens() -> BoundaryTensor {
 /// Embedding, layers and head, whose weight is the embedding's, over two stages.
 fn tied() -> Configuration {
     let mut configuration = blocks(&[1000, 5000, 5000, 5000, 5000, 100]);
-    configuration.units.insert(1, UnitSize { elements: 4096, home: 0, users: vec![0, 5] });
+    configuration.units.insert(1, UnitSize::trained(4096, vec![0, 5]));
     Configuration {
         boundary_activations: vec![
             vec![tokens()],

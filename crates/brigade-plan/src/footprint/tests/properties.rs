@@ -18,7 +18,10 @@ prop_compose! {
     fn configurations()(
         (pp, chunks, dp) in (1usize..4, 1usize..3, 1usize..5),
         split in prop::collection::vec(1usize..4, 6),
-        units in prop::collection::vec((1usize..5000, prop::collection::vec(0usize..100, 1..3)), 1..9),
+        units in prop::collection::vec(
+            ((1usize..5000, prop::collection::vec(0usize..100, 1..3)), (prop::bool::weighted(0.8), prop::bool::weighted(0.2))),
+            1..9,
+        ),
         (groups, zero_stage, reshard, prefetch) in (1usize..4, 0u8..4, prop::sample::select(&RELEASES[..]), 0usize..4),
         (each, recompute_every, gpipe, offload) in (any::<bool>(), 0usize..3, any::<bool>(), any::<bool>()),
         (compute, reduce) in (1usize..3, 1usize..3),
@@ -26,11 +29,11 @@ prop_compose! {
     ) -> Configuration {
         let split = split[..pp * chunks].to_vec();
         let blocks: usize = split.iter().sum();
-        let unit = |(elements, users): (usize, Vec<usize>)| {
+        let unit = |((elements, users), (trainable, keep_in_f32)): ((usize, Vec<usize>), (bool, bool))| {
             let mut users: Vec<usize> = users.into_iter().map(|user| user % blocks).collect();
             users.sort();
             users.dedup();
-            UnitSize { elements, home: users[0], users }
+            UnitSize { trainable, keep_in_f32, ..UnitSize::trained(elements, users) }
         };
         let schedule = match chunks {
             1 if gpipe => PipelineScheduleKind::GPipe,

@@ -33,7 +33,7 @@ fn a_configuration_that_cannot_be_is_refused() {
 #[test]
 fn the_text_has_a_few_lines_for_each_stage() {
     let mut configuration = blocks(&[600_000, 1_200_000, 1_200_000, 1_200_000, 1_200_000, 3000]);
-    configuration.units.insert(1, UnitSize { elements: 3_000_000, home: 0, users: vec![0, 5] });
+    configuration.units.insert(1, UnitSize::trained(3_000_000, vec![0, 5]));
     let configuration = Configuration { zero_stage: 3, units: configuration.units, ..tied() };
     insta::assert_snapshot!(Footprint::of(&configuration).unwrap().render(), @r"
     stage 0: blocks 0-2
