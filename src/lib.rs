@@ -82,7 +82,7 @@
 //! }
 //! ```
 //!
-//! [`Training`] joins the data with what else a run needs: validation data, names of parameters in the file of weights,
+//! [`Training`] joins the data with what else a run needs: validation data, the mapping of parameters in the file of weights,
 //! FLOPs per target.
 //!
 //! # Configure

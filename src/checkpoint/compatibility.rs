@@ -78,6 +78,8 @@ pub(crate) fn changes(step: u64, before: &Value, config: &str) -> anyhow::Result
     let (mut old, mut new) = (BTreeMap::new(), BTreeMap::new());
     flatten(before, String::new(), &mut old);
     flatten(&serde_json::to_value(now)?, String::new(), &mut new);
+    // Runs of before this setting made an update in each step.
+    old.entry("train.sync_every".into()).or_insert_with(|| 1.into());
     let starts = |names: &[&str], key: &str| names.iter().any(|name| key.starts_with(name));
     let mut lines = Vec::new();
     for (key, value) in &new {

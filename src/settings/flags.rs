@@ -71,7 +71,7 @@ pub struct StandardFlags {
     /// What carries bytes between ranks.
     #[arg(long, value_enum)]
     pub transport: Option<Transport>,
-    /// Optimizer steps.
+    /// Steps: passes over a global batch.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     pub steps: Option<u64>,
     /// Samples that go through the model at once on a rank.
@@ -80,7 +80,7 @@ pub struct StandardFlags {
     /// Samples per step over all ranks.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub global_batch_size: Option<usize>,
-    /// Steps from one update to the next; in the others ranks only add up gradients.
+    /// Steps from one update to the next; steps without an update only add up gradients.
     #[arg(long, value_name = "K", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub sync_every: Option<usize>,
     /// Seed of the initial weights and of the order of data.

@@ -94,8 +94,9 @@ pub struct TrainSettings {
     pub micro_batch_size: usize,
     /// Sequences (or samples) per step over all ranks; ranks accumulate micro-batches to reach it.
     pub global_batch_size: usize,
-    /// Steps from one update to the next: in the others, ranks add up gradients without summing them over the ranks, as in
-    /// PyTorch's `no_sync`, and metrics, validation and checkpoints wait for the update.
+    /// Steps from one update to the next. Steps without an update only add up gradients, as in PyTorch's `no_sync`: data-parallel
+    /// ranks reduce nothing (ZeRO-2 and 3 do, unless `zero.reduce_every` is `step`; ZeRO-3 gathers parameters), and metrics,
+    /// validation, checkpoints and preemption wait for the update.
     pub sync_every: usize,
     /// Gradients are clipped to this global norm; 0 turns clipping off.
     pub gradient_clipping: f64,

@@ -156,9 +156,11 @@ impl Settings {
             return Err(SettingError::new("comm.host_timeout_seconds (--host-timeout)", host, allowed));
         }
         optimizer.factory()?;
-        let base = if optimizer.base_batch_size == 0 { global } else { optimizer.base_batch_size };
+        // What an update is made of.
+        let batch = global * train.sync_every;
+        let base = if optimizer.base_batch_size == 0 { batch } else { optimizer.base_batch_size };
         let (learning_rate, learning_rate_reason) =
-            optimizer.learning_rate_scaling.resolve(optimizer.learning_rate, global, base);
+            optimizer.learning_rate_scaling.resolve(optimizer.learning_rate, batch, base);
         Ok(RunPlan {
             mesh,
             gradient_accumulation_steps: accumulation,

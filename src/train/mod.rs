@@ -23,7 +23,7 @@ pub struct Trained<I, O> {
     /// The trained model. Under pipeline stages or ZeRO-3 a rank has only a part of it, and reading values or predicting is an
     /// error; the run's file of weights is always complete.
     pub model: Chain<I, O>,
-    /// Mean loss over the last global batch; NaN if a run was resumed that had no steps left.
+    /// Mean loss over the global batches of the last update; NaN if a run was resumed that had no steps left.
     pub loss: f64,
     /// Mean loss over the validation samples, if there are any.
     pub validation_loss: Option<f64>,

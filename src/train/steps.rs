@@ -55,6 +55,7 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
                 self.engine.accumulate(batches)?;
                 self.progress.position += 1;
                 self.progress.step += 1;
+                self.session.check_interrupt()?;
                 let (next, waited) = self.read(&mut reader)?;
                 (items, data_wait) = (next, data_wait + waited);
             }

@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use brigade::core::{
-    Bytes, Clock, DataParallel, Error, FlatState, Groups, ReduceEvery, ReducedUnit, Reduction, Result,
-    SavedState, Strategy, Synchronous, Zero,
+    Bytes, Clock, DataParallel, Error, FlatState, Groups, NonFinite, ReduceEvery, ReducedUnit, Reduction,
+    Result, SavedState, Strategy, Synchronous, Zero,
 };
 use burn::tensor::{FloatDType, Tensor};
 
@@ -90,10 +90,10 @@ fn a_step_of_the_other_kind_is_an_error() {
     let groups = Groups::alone();
     let mut engine = row.engine(groups.clone()).unwrap();
     let told = engine.step(row.batches(0, &groups), 1e-2).unwrap_err().to_string();
-    assert!(told.contains("step 1 does not synchronize") && told.contains("accumulate"), "{told}");
+    assert!(told.contains("step 1 makes no update") && told.contains("Engine::accumulate"), "{told}");
     engine.accumulate(row.batches(0, &groups)).unwrap();
     let told = engine.accumulate(row.batches(1, &groups)).unwrap_err().to_string();
-    assert!(told.contains("step 2 synchronizes"), "{told}");
+    assert!(told.contains("step 2 makes an update"), "{told}");
     let mut fewer = row.batches(1, &groups);
     fewer.pop();
     let told = engine.step(fewer, 1e-2).unwrap_err().to_string();
@@ -119,9 +119,10 @@ impl Strategy for Rounding {
         1
     }
     fn reduction(&self, units: Vec<ReducedUnit>, data: DataParallel) -> Box<dyn Reduction> {
-        let lost = units.iter().map(|_| None).collect();
+        let lost: Vec<_> = units.iter().map(|_| None).collect();
         let own = units.iter().map(|unit| unit.own.clone()).collect();
-        Box::new(RoundingReduction { inner: Synchronous::default().reduction(units, data), own, lost })
+        let inner = Synchronous::default().reduction(units, data);
+        Box::new(RoundingReduction { inner, own, next: lost.clone(), lost })
     }
 }
 
@@ -129,6 +130,8 @@ struct RoundingReduction {
     inner: Box<dyn Reduction>,
     own: Vec<Range<usize>>,
     lost: Vec<Option<Tensor<1>>>,
+    /// What is lost if the gradients make an update.
+    next: Vec<Option<Tensor<1>>>,
 }
 
 impl Reduction for RoundingReduction {
@@ -139,17 +142,20 @@ impl Reduction for RoundingReduction {
         self.inner.complete(unit);
     }
     fn finish(&mut self, clock: &mut Clock) -> Result<Vec<Option<Tensor<1>>>> {
-        let round = |(exact, lost): (Option<Tensor<1>>, &mut Option<Tensor<1>>)| {
-            let exact = exact?;
-            let exact = match lost.take() {
-                Some(lost) => exact + lost,
-                None => exact,
-            };
-            let rounded = exact.clone().cast(FloatDType::BF16).cast(FloatDType::F32);
-            *lost = Some(exact - rounded.clone());
-            Some(rounded)
-        };
-        Ok(self.inner.finish(clock)?.into_iter().zip(&mut self.lost).map(round).collect())
+        let mut rounded = self.inner.finish(clock)?;
+        for ((gradient, lost), next) in rounded.iter_mut().zip(&self.lost).zip(&mut self.next) {
+            let Some(exact) = gradient.take() else { continue };
+            let exact = lost.iter().fold(exact, |exact, lost| exact + lost.clone());
+            let result = exact.clone().cast(FloatDType::BF16).cast(FloatDType::F32);
+            *next = Some(exact - result.clone());
+            *gradient = Some(result);
+        }
+        Ok(rounded)
+    }
+    fn commit(&mut self, updates: bool) {
+        if updates {
+            self.lost = self.next.clone();
+        }
     }
     fn reset(&mut self) {
         self.inner.reset();
@@ -203,4 +209,68 @@ fn state_of_another_strategy_is_refused() {
     let mut plain = Row::default().engine(Groups::alone()).unwrap();
     let told = plain.restore(1, &mut &saved).unwrap_err().to_string();
     assert!(told.contains("`lost` belongs to another strategy"), "{told}");
+}
+
+#[test]
+fn a_skipped_step_changes_no_state_of_a_strategy() {
+    let row =
+        Row { strategy: Arc::new(Rounding), on_nonfinite: NonFinite::Skip, masked: true, ..Row::default() };
+    let groups = Groups::alone();
+    let [mut skipping, mut plain] = [0; 2].map(|_| row.engine(groups.clone()).unwrap());
+    skipping.step(row.batches(0, &groups), 1e-2).unwrap();
+    plain.step(row.batches(0, &groups), 1e-2).unwrap();
+    let mut bad = row.batches(1, &groups);
+    bad[1].target.mask = bad[1].target.mask.take().map(|mask| mask * f32::INFINITY);
+    assert!(skipping.step(bad, 1e-2).unwrap().skipped);
+    for step in 2..4 {
+        let [a, b] =
+            [&mut skipping, &mut plain].map(|engine| engine.step(row.batches(step, &groups), 1e-2).unwrap());
+        assert_eq!(a.loss.to_bits(), b.loss.to_bits());
+    }
+    same_bits(&skipping.tensors(0).unwrap(), &plain.tensors(0).unwrap(), "weights");
+}
+
+#[test]
+fn gradients_between_updates_are_those_of_their_batches() {
+    let [plain, added_up] =
+        [every(1), every(2)].map(|strategy| Row { strategy, masked: true, ..Row::default() });
+    let groups = Groups::alone();
+    let batches = plain.batches(3, &groups);
+    let mut engines = [&plain, &added_up].map(|row| row.engine(groups.clone()).unwrap());
+    engines[1].accumulate(batches.clone()).unwrap();
+    let [(loss, exact), (same, divided)] =
+        engines.each_mut().map(|engine| engine.gradients(&batches, 0).unwrap());
+    assert!((loss - same).abs() < 1e-6);
+    assert_eq!(exact.len(), divided.len());
+    for (exact, divided) in exact.iter().zip(&divided) {
+        let [exact, divided] = [exact, divided].map(|tensor| tensor.data.as_slice::<f32>().unwrap());
+        assert!(exact.iter().zip(divided).all(|(a, b)| (a - b).abs() <= 1e-5 * (1.0 + a.abs())));
+    }
+}
+
+#[test]
+fn no_state_is_saved_or_taken_back_between_updates() {
+    let row = Row { strategy: every(2), ..Row::default() };
+    let groups = Groups::alone();
+    let mut engine = row.engine(groups.clone()).unwrap();
+    let saved = crate::resume::Saved::of(vec![crate::resume::snapshot(&engine)]);
+    engine.accumulate(row.batches(0, &groups)).unwrap();
+    let told = engine.snapshot().err().unwrap().to_string();
+    assert!(told.contains("step 1 made no update"), "{told}");
+    let told = engine.restore(3, &mut &saved).unwrap_err().to_string();
+    assert!(told.contains("a multiple of 2"), "{told}");
+}
+
+#[test]
+fn after_a_step_that_failed_the_next_update_begins_anew() {
+    let row = Row { strategy: every(3), ..Row::default() };
+    let groups = Groups::alone();
+    let [mut failed, mut plain] = [0; 2].map(|_| row.engine(groups.clone()).unwrap());
+    failed.accumulate(row.batches(0, &groups)).unwrap();
+    assert!(failed.accumulate(Vec::new()).is_err());
+    for step in 0..3 {
+        let [a, b] = [&mut failed, &mut plain].map(|engine| row.step(engine, step, &groups));
+        assert_eq!(a.is_some(), b.is_some());
+    }
+    same_bits(&failed.tensors(0).unwrap(), &plain.tensors(0).unwrap(), "weights");
 }

@@ -74,8 +74,10 @@ pub enum Error {
 /// value was not finite.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NonFiniteLocation {
-    /// The rank; `None` if every rank's own values are finite and only their sum is not.
+    /// The rank; `None` if no rank's own values of this step are other than finite.
     pub rank: Option<usize>,
+    /// Whether the gradients are those of this step alone, so that only their sum can be other than finite where no rank is named.
+    pub one_step: bool,
     /// The rank's micro-batch, counted from 0.
     pub micro_batch: usize,
     /// Name of the block.
@@ -92,7 +94,10 @@ impl fmt::Display for NonFiniteLocation {
                 "first seen on rank {rank}, micro-batch {}, in the {} of block `{}`",
                 self.micro_batch, self.place, self.block
             ),
-            None => write!(f, "every rank's own values are finite, their sum over the ranks overflows"),
+            None if self.one_step => {
+                write!(f, "every rank's own values are finite, their sum over the ranks overflows")
+            }
+            None => write!(f, "not seen in this step, but in an earlier one of this update, or in their sum"),
         }
     }
 }

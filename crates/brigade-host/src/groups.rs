@@ -47,7 +47,7 @@ pub fn subgroup(mesh: &Mesh, rank: usize, axes: &[&'static str]) -> SubgroupArgs
     let place = others.iter().filter(|axis| mesh.size(axis) > 1);
     let place: Vec<String> = place.map(|axis| format!("{axis} {}", mesh.coordinate(rank, axis))).collect();
     SubgroupArgs {
-        name: format!("{} of {}", axes.join(" x "), place.join(", ")),
+        name: format!("{} at {}", axes.join(" x "), place.join(", ")),
         color: mesh.position(rank, &others) as u32,
         key: mesh.position(rank, axes) as u32,
     }

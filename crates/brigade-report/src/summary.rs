@@ -66,6 +66,8 @@ pub struct Totals {
     mfu_percents: Vec<f64>,
     /// Step, loss and validation loss of the steps that were not undone.
     losses: Vec<(u64, f64, Option<f64>)>,
+    /// The step of the last record; an update may have several steps.
+    last: u64,
     metrics: Series,
     validation_metrics: Series,
     checkpoint_bytes: u128,
@@ -99,12 +101,13 @@ impl Series {
 impl Totals {
     pub fn new(resumed_at: Option<u64>, restarts: u32, devices: Option<String>) -> Self {
         let summary = Summary { resumed_at, restarts, devices, ..Summary::default() };
-        Self { summary, ..Self::default() }
+        Self { last: resumed_at.unwrap_or(0), summary, ..Self::default() }
     }
 
     pub fn add(&mut self, record: &StepRecord) {
         let summary = &mut self.summary;
-        summary.steps += 1;
+        summary.steps += record.step.saturating_sub(self.last);
+        self.last = record.step;
         summary.tokens += record.tokens;
         summary.peak_rss_bytes = summary.peak_rss_bytes.max(record.peak_rss_bytes);
         if let Some(memory) = record.device_memory {
@@ -130,9 +133,9 @@ impl Totals {
 
     /// Later steps still count as time spent, but no longer with their losses and metrics.
     pub fn rewind(&mut self, step: u64) {
-        let before = self.losses.len();
         self.losses.retain(|(number, ..)| *number <= step);
-        self.summary.undone_steps += (before - self.losses.len()) as u64;
+        self.summary.undone_steps += self.last.saturating_sub(step);
+        self.last = self.last.min(step);
         self.metrics.rewind(step);
         self.validation_metrics.rewind(step);
     }

@@ -135,14 +135,16 @@ fn wrong_size(world: usize, axes: &[Axis]) -> Error {
         let axes: Vec<String> = axes.iter().map(|axis| format!("{} {}", axis.name, axis.size)).collect();
         axes.join(" x ")
     };
-    let names = |separator: &str, prefix: &str| {
-        let names: Vec<String> = axes.iter().map(|axis| format!("{prefix}{}", axis.name)).collect();
-        names.join(separator)
+    let names: Vec<&str> = axes.iter().map(|axis| axis.name).collect();
+    // The command has flags for these alone.
+    let option = |axis: &Axis| match [PP, DP].contains(&axis.name) {
+        true => format!("--{}", axis.name),
+        false => axis.name.to_owned(),
     };
     let nearest = match axes.split_last() {
         Some((last, outer)) if !outer.is_empty() && world.is_multiple_of(product(outer)) => {
             let outer: Vec<_> = outer.iter().map(|axis| Axis { size: axis.size.max(1), ..*axis }).collect();
-            format!("with {} set --{} {}", text(&outer), last.name, world / product(&outer))
+            format!("with {} set {} {}", text(&outer), option(last), world / product(&outer))
         }
         Some((last, outer)) => {
             let mut left = world;
@@ -150,10 +152,10 @@ fn wrong_size(world: usize, axes: &[Axis]) -> Error {
                 let divisor =
                     (1..=axis.size.max(1)).rev().find(|size| left.is_multiple_of(*size)).unwrap_or(1);
                 left /= divisor;
-                format!("--{} {divisor} ", axis.name)
+                format!("{} {divisor} ", option(axis))
             });
             let settings: String = settings.collect();
-            format!("set {settings}--{} {left}", last.name)
+            format!("set {settings}{} {left}", option(last))
         }
         None => "give at least one axis".into(),
     };
@@ -162,7 +164,7 @@ fn wrong_size(world: usize, axes: &[Axis]) -> Error {
         given: text(axes),
         allowed: format!(
             "{} must be the world size, {world}; {nearest}, or start {} ranks (--nproc-per-node)",
-            names(" x ", ""),
+            names.join(" x "),
             product(axes)
         ),
     }

@@ -19,9 +19,9 @@ use brigade_random::keyed_seed;
 pub struct ForwardContext<'a> {
     /// The seed of the run.
     pub seed: u64,
-    /// The step, counted from 1; in an evaluation that of the last step.
+    /// The step, counted from 1: where an update has several steps, the last of them; in an evaluation that of the last step.
     pub step: u64,
-    /// The number of the micro-batch within the global batch, counted from 0; in an evaluation within all ranks'
+    /// The number of the micro-batch among those of the update (the global batch, or several), counted from 0; in an evaluation within all ranks'
     /// micro-batches.
     pub micro_batch: usize,
     /// The name of the block.

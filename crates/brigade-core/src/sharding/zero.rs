@@ -25,7 +25,7 @@ pub enum ReduceEvery {
     /// After every micro-batch, so that no rank ever holds more than one block's whole gradient.
     #[default]
     MicroBatch,
-    /// Once per step: less traffic, but whole gradients until then.
+    /// Once per update: less traffic, but whole gradients until then.
     Step,
 }
 

@@ -57,9 +57,11 @@ where
     pub fn gradients(&mut self, batches: &[Batch<I, T>], root: usize) -> Result<(f64, Vec<NamedTensor>)> {
         self.forget_accumulated();
         let sums = self.sums(batches, &mut Clock::default())?;
+        self.reduction.commit(false);
         let mut named = Vec::new();
         let whole = |unit: usize| {
             let Some(own) = sums.gradients[unit].clone() else { return Ok(None) };
+            let own = sums.divisor.map_or_else(|| own.clone(), |divisor| own.clone().div_scalar(divisor));
             let whole =
                 if self.store.is_sharded() { self.store.groups.shard.all_gather(own).wait()? } else { own };
             Ok(Some(whole))

@@ -56,8 +56,12 @@ impl Snapshot {
                 state.map_or_else(|| Ok(SavedState::default()), |state| state.read())
             };
             let SavedState { mut slots, scalars } = read(update)?;
-            let kept = read(reduction)?.slots.into_iter();
-            slots.extend(kept.map(|(name, values)| (format!("{REDUCTION}{name}"), values)));
+            let kept = read(reduction)?;
+            if let Some(number) = kept.scalars.keys().next() {
+                let what = "a strategy's reduction keeps arrays over the elements alone";
+                return Err(Error::State(format!("`{number}` cannot be saved: {what}")));
+            }
+            slots.extend(kept.slots.into_iter().map(|(name, values)| (format!("{REDUCTION}{name}"), values)));
             let values = values.try_into_vec_as::<f32>().map_err(|error| Error::Device(error.to_string()))?;
             slots.insert(PARAMETERS.into(), values);
             (unit.slots, unit.scalars) = (slots.keys().cloned().collect(), scalars);
@@ -79,8 +83,14 @@ where
     /// rank, whoever keeps them. Of units that are not trained, only values are saved.
     ///
     /// # Errors
-    /// If this rank has no values of a unit.
+    /// If this rank has no values of a unit, or gradients have been [accumulated](Engine::accumulate) since the last update.
     pub fn snapshot(&self) -> Result<Snapshot> {
+        if self.window.count > 0 {
+            return Err(Error::State(format!(
+                "step {} made no update, and the gradients since the last one cannot be saved; save after an update",
+                self.step
+            )));
+        }
         let mut parts = Vec::new();
         for (index, stored) in self.store.units.iter().enumerate() {
             if !stored.is_owned {
@@ -115,6 +125,12 @@ where
     pub fn restore(&mut self, step: u64, from: &mut dyn StateReader) -> Result<()> {
         let saved = SavedParameters::new(from);
         self.check(&saved)?;
+        if step > 0 && !self.settings.strategy.synchronizes(step) {
+            let period = self.settings.strategy.period();
+            return Err(Error::State(format!(
+                "step {step} makes no update: with one in {period} steps, a state is that after a multiple of {period}"
+            )));
+        }
         // As they are sorted in files: what is read goes through each file once.
         let mut order: Vec<usize> = (0..self.store.units.len()).collect();
         order.sort_by(|a, b| self.store.units[*a].unit.name.cmp(&self.store.units[*b].unit.name));

@@ -84,7 +84,7 @@ where
         let Model { mut chain, loss, names: metric_names, metrics } = model;
         chain.check_names()?;
         let (ties, mesh) = (chain.resolved_ties()?, groups.mesh().clone());
-        check_order(&mesh)?;
+        check_mesh(&mesh, groups.world().size())?;
         if let Some(tie) = ties.iter().find(|tie| tie.owner.0 > tie.follower.0) {
             return Err(Error::Model(format!(
                 "tie: the owner `{}` must stand in the same block as its follower `{}` or an earlier one",
@@ -200,15 +200,16 @@ where
     }
 
     /// Runs one step without an update: adds this rank's gradients up, as PyTorch's `no_sync` does, and learns nothing from other
-    /// replicas. Its loss is part of the next [`step`](Self::step)'s report. Ranks are given micro-batches as for that, and each
-    /// time as many.
+    /// replicas. Its loss is part of the next [`step`](Self::step)'s report. A rank is given as many micro-batches in each step up to
+    /// that one.
     ///
     /// # Errors
-    /// If the step [synchronizes](Self::synchronizes), or a block refuses its input.
+    /// If the step [synchronizes](Self::synchronizes), a block refuses its input, a collective fails (those of the pipeline, and of
+    /// ZeRO-2 and 3), or the number of micro-batches is another one. The gradients since the last update are then dropped.
     pub fn accumulate(&mut self, batches: Vec<Batch<I, T>>) -> Result<()> {
         self.check_kind(false)?;
         let (mut clock, traffic) = self.begin_step();
-        self.pass(&batches, &mut clock)?;
+        self.pass(&batches, false, &mut clock)?;
         (self.window.clock, self.window.traffic_before) = (clock, Some(traffic));
         Ok(())
     }
@@ -225,10 +226,11 @@ where
         let (mut clock, before) = self.begin_step();
         let sums = self.sums(&batches, &mut clock)?;
         let skips = self.settings.on_nonfinite == NonFinite::Skip;
+        let skipped = sums.targets == 0.0 || !(sums.loss.is_finite() && sums.grad_norm.is_finite());
+        self.reduction.commit(!skipped);
         if sums.targets == 0.0 && !skips {
             return Err(Error::NoTargets { step: self.step });
         }
-        let skipped = sums.targets == 0.0 || !(sums.loss.is_finite() && sums.grad_norm.is_finite());
         if skipped && !skips {
             return Err(self.not_finite(&batches, &sums));
         }
@@ -275,9 +277,11 @@ where
         if self.synchronizes() == synchronizes {
             return Ok(());
         }
-        let (next, right) = (self.step + 1, if synchronizes { "accumulate" } else { "step" });
-        let kind = if synchronizes { "does not synchronize" } else { "synchronizes" };
-        Err(Error::Model(format!("step {next} {kind}: it is one of `Engine::{right}`")))
+        let next = self.step + 1;
+        Err(Error::Model(match synchronizes {
+            true => format!("step {next} makes no update; call `Engine::accumulate` for it"),
+            false => format!("step {next} makes an update; call `Engine::step` for it"),
+        }))
     }
 
     /// Steps what this rank owns, and gives the others what they need of it.
@@ -319,8 +323,24 @@ where
     }
 }
 
-/// Checks that replicas stand before shards, since sums over shards are taken first.
-fn check_order(mesh: &Mesh) -> Result<()> {
+/// Checks that the ranks make the mesh, that the engine knows its axes, and that replicas stand before shards, since sums over
+/// shards are taken first.
+fn check_mesh(mesh: &Mesh, ranks: usize) -> Result<()> {
+    if mesh.world() != ranks {
+        return Err(Error::Model(format!(
+            "the mesh has {} ranks, the group of all ranks {ranks}",
+            mesh.world()
+        )));
+    }
+    let known = [PP, REPLICATE, DP];
+    if let Some(axis) = mesh.axes().iter().find(|axis| axis.size > 1 && !known.contains(&axis.name)) {
+        return Err(Error::Model(format!(
+            "the engine has no use for the mesh's axis `{}` of {} ranks; those it knows are {}",
+            axis.name,
+            axis.size,
+            known.join(", ")
+        )));
+    }
     let place = |name: &str| mesh.axes().iter().position(|axis| axis.name == name && axis.size > 1);
     match (place(REPLICATE), place(DP)) {
         (Some(replicate), Some(dp)) if replicate > dp => Err(Error::Model(format!(

@@ -24,10 +24,10 @@ where
         let wrong = |given: String, allowed: String| {
             Err(Error::Setting { option: "the schedule given to Engine::use_schedule", given, allowed })
         };
-        let shape = |stages, chunks| format!("{stages} stages with {chunks} chunks of blocks each");
+        let shape = |stages, chunks| format!("stages: {stages}, chunks of blocks on each: {chunks}");
         let (stages, chunks) = (self.stage.stages, self.stage.chunks());
         if (pipeline.stages, pipeline.chunks) != (stages, chunks) {
-            let allowed = format!("the mesh has {}", shape(stages, chunks));
+            let allowed = format!("the engine has {}", shape(stages, chunks));
             return wrong(shape(pipeline.stages, pipeline.chunks), allowed);
         }
         let given = || format!("{} micro-batches", pipeline.micro_batches);
@@ -35,7 +35,7 @@ where
             return wrong(given(), error.to_string());
         }
         if !pipeline.trains() {
-            return wrong(given(), "they must be run backward, too".into());
+            return wrong(given(), "a schedule of training runs them backward as well".into());
         }
         let schedule = Arc::new(self.stage_schedule(pipeline));
         self.schedules.insert((pipeline.micro_batches, true), schedule);

@@ -77,7 +77,11 @@ where
         clock: &'s mut Clock,
     ) -> Result<State> {
         let (strategy, mode) = (&self.settings.strategy, mode(&mut *self.reduction));
-        let update = (self.step..).find(|step| strategy.synchronizes(*step)).unwrap_or(self.step);
+        let mut steps = self.step..self.step + strategy.period() as u64;
+        let step = match mode {
+            PassMode::Evaluate => self.step,
+            _ => steps.find(|step| strategy.synchronizes(*step)).unwrap_or(self.step),
+        };
         let mut interpreter = Interpreter {
             blocks: &mut self.chain.blocks,
             store: &mut self.store,
@@ -86,7 +90,7 @@ where
             metrics: &self.metrics,
             recompute: self.settings.recompute,
             seed: self.seed,
-            step: if let PassMode::Evaluate = mode { self.step } else { update },
+            step,
             per_update: strategy.period() * batches.count(),
             before,
             batches,
@@ -98,16 +102,21 @@ where
         Ok(interpreter.state)
     }
 
-    /// Forward and backward over this rank's micro-batches: the first part of the current step.
-    pub(crate) fn pass(&mut self, batches: &[Batch<I, T>], clock: &mut Clock) -> Result<()> {
-        let result = self.window.check(batches.len()).and_then(|()| self.try_pass(batches, clock));
+    /// Forward and backward over this rank's micro-batches: the first part of the current step. `completes`: whether an update
+    /// follows.
+    pub(crate) fn pass(&mut self, batches: &[Batch<I, T>], completes: bool, clock: &mut Clock) -> Result<()> {
+        let result = self.window.check(batches.len()).and_then(|()| self.try_pass(batches, completes, clock));
         if result.is_err() {
             self.forget_accumulated();
+            // The next step is the first after an update, as nothing is left of those since.
+            while self.step > 0 && !self.settings.strategy.synchronizes(self.step) {
+                self.step -= 1;
+            }
         }
         result
     }
 
-    fn try_pass(&mut self, batches: &[Batch<I, T>], clock: &mut Clock) -> Result<()> {
+    fn try_pass(&mut self, batches: &[Batch<I, T>], completes: bool, clock: &mut Clock) -> Result<()> {
         let schedule = self.schedule(batches.len(), true)?;
         let valid = batches.iter().map(|batch| batch.valid_targets).sum();
         // Over several steps, nobody knows the number of targets before the last backward.
@@ -115,7 +124,6 @@ where
             true => TargetCount::Pending(self.store.groups.data.all_gather_scalars(vec![valid as f64])),
             false => TargetCount::Unasked,
         };
-        let completes = self.settings.strategy.synchronizes(self.step);
         let (mode, before) = (|reduction| PassMode::Train { reduction, completes }, self.window.count);
         let state = self.run(&mut Given(batches), &schedule, mode, total, before, clock)?;
         let peak = self.memory.activations.peak.max(state.activations.peak);
@@ -133,7 +141,7 @@ where
 
     /// Forward and backward over this rank's micro-batches, and the sums over all ranks: the first two parts of the current step.
     pub(crate) fn sums(&mut self, batches: &[Batch<I, T>], clock: &mut Clock) -> Result<Sums> {
-        self.pass(batches, clock)?;
+        self.pass(batches, true, clock)?;
         let window = std::mem::take(&mut self.window);
         let gradients = self.reduction.finish(clock)?;
         self.memory.gradients = self.reduction.bytes();
@@ -261,7 +269,8 @@ where
         let names = |block: usize| self.chain.blocks.get(block).map_or_else(String::new, |b| b.name.clone());
         match found {
             Ok(all) => {
-                let location = first(&all, self.store.groups.mesh(), names);
+                let is_all = self.settings.strategy.period() == 1;
+                let location = first(&all, self.store.groups.mesh(), is_all, names);
                 Error::NonFinite { step: self.step, what, value, location }
             }
             Err(error) => error,

@@ -36,7 +36,7 @@ impl Window {
             None if count > 0 => return Ok(()),
             None => "each rank needs at least one".to_owned(),
             Some(before) if before == count => return Ok(()),
-            Some(before) => format!("the steps before the next update had {before}"),
+            Some(before) => format!("the earlier steps of this update had {before}"),
         };
         Err(Error::Setting { option: "micro-batches of a step", given: count.to_string(), allowed })
     }

@@ -15,6 +15,8 @@ pub struct Console {
     show: Show,
     total_steps: u64,
     every: u64,
+    /// The last step that was told of.
+    last: u64,
 }
 
 enum Show {
@@ -39,13 +41,14 @@ impl Console {
             _ if mode.draws_bar() => Show::Bar(bar(done, total_steps, template), output),
             _ => Show::Lines(output),
         };
-        Self { show, total_steps, every: every.max(1) }
+        Self { show, total_steps, every: every.max(1), last: done }
     }
 
-    /// Shows a step: on the bar; or as a line if it is the first, the last, one in `every`, or has a
-    /// validation loss.
+    /// Shows a step: on the bar; or as a line if it is the first, the last, has a validation loss, or is the first after another
+    /// `every` steps, which is each multiple of them where there is a record of every step.
     pub fn step(&mut self, record: &StepRecord, is_first: bool) {
         let (step, measured) = (record.step, record.validation_loss.is_some());
+        let is_due = step / self.every != std::mem::replace(&mut self.last, step) / self.every;
         match &mut self.show {
             Show::Bar(bar, output) => {
                 bar.set_message(bar_message(record));
@@ -55,7 +58,7 @@ impl Console {
                 }
             }
             Show::Lines(output) => {
-                if is_first || measured || step == self.total_steps || step.is_multiple_of(self.every) {
+                if is_first || measured || step == self.total_steps || is_due {
                     print(output, &line(record, self.total_steps));
                 }
             }
@@ -65,6 +68,7 @@ impl Console {
 
     /// Sets the bar back to a step. Plain lines need nothing.
     pub fn rewind(&mut self, step: u64) {
+        self.last = self.last.min(step);
         if let Show::Bar(bar, _) = &self.show {
             bar.set_position(step);
         }

@@ -63,8 +63,13 @@ impl NonFiniteCheck {
     }
 }
 
-/// The first find of all ranks of a mesh.
-pub(crate) fn first(all: &[Vec<f64>], mesh: &Mesh, names: impl Fn(usize) -> String) -> NonFiniteLocation {
+/// The first find of all ranks of a mesh. `one_step`: whether no earlier step has a part in the update.
+pub(crate) fn first(
+    all: &[Vec<f64>],
+    mesh: &Mesh,
+    one_step: bool,
+    names: impl Fn(usize) -> String,
+) -> NonFiniteLocation {
     let finds = all.iter().enumerate().filter(|(_, words)| words[0] == 1.0);
     // In the backward pass a gradient goes bad at the last block first.
     let order = |words: &[f64]| {
@@ -83,11 +88,14 @@ pub(crate) fn first(all: &[Vec<f64>], mesh: &Mesh, names: impl Fn(usize) -> Stri
     match first {
         Some((rank, words)) => NonFiniteLocation {
             rank: Some(rank),
+            one_step,
             micro_batch: words[1] as usize,
             block: names(words[3] as usize),
             place: PLACES.get(words[2] as usize).copied().unwrap_or("output"),
         },
-        None => NonFiniteLocation { rank: None, micro_batch: 0, block: String::new(), place: PLACES[2] },
+        None => {
+            NonFiniteLocation { rank: None, one_step, micro_batch: 0, block: String::new(), place: PLACES[2] }
+        }
     }
 }
 

@@ -86,6 +86,12 @@ pub trait Reduction: Send {
     /// If a collective fails.
     fn finish(&mut self, clock: &mut Clock) -> Result<Vec<Option<Tensor<1>>>>;
 
+    /// Says what became of the gradients that [`finish`](Self::finish) gave: whether they made an update, or the step was skipped. What is
+    /// kept from one update to the next changes only now, and only with an update. By default nothing is kept.
+    fn commit(&mut self, updates: bool) {
+        let _ = updates;
+    }
+
     /// Drops what has been added since the last step that synchronized.
     fn reset(&mut self);
 
@@ -93,7 +99,7 @@ pub trait Reduction: Send {
     fn bytes(&self) -> Bytes;
 
     /// What it keeps from one update to the next of a unit's elements in `range`, which are own ones: arrays with one value per
-    /// element, which a checkpoint holds beside the optimizer's. By default there is nothing.
+    /// element, and no plain numbers. A checkpoint holds them beside the optimizer's. By default there is nothing.
     fn state(&self, unit: usize, range: Range<usize>) -> Option<Box<dyn FlatState>> {
         let _ = (unit, range);
         None

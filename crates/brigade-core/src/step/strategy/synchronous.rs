@@ -19,8 +19,8 @@ use crate::step::strategy::{DataParallel, ReducedUnit, Reduction, Strategy};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Synchronous {
     /// Only every so many steps; in the others a rank adds gradients up without telling other replicas, as in PyTorch's `no_sync`.
-    /// (ZeRO-2 and ZeRO-3 speak to the ranks that share an element's gradient, if they [reduce](crate::ReduceEvery) each
-    /// micro-batch.) The update is that of all these steps' micro-batches.
+    /// (ZeRO-2 and ZeRO-3 still reduce-scatter, if they [reduce](crate::ReduceEvery) each micro-batch, and ZeRO-3 gathers
+    /// parameters in every step.) The update is that of all these steps' micro-batches.
     pub every: usize,
 }
 
