@@ -91,6 +91,7 @@ impl Session {
             schedule: *schedule,
             chunks: *chunks,
             micro_batches: plan.gradient_accumulation_steps,
+            sync_every: plan.engine.strategy.period(),
             zero_stage: zero.stage,
             reshard: zero.reshard_policy(plan.mesh.size(PP)),
             prefetch: zero.prefetch,
@@ -154,15 +155,19 @@ impl Session {
             "# gradient accumulation: {} micro-batches per rank and step",
             plan.gradient_accumulation_steps
         );
+        if plan.engine.strategy.period() > 1 {
+            let _ = writeln!(text, "# update: every {} steps", plan.engine.strategy.period());
+        }
         let _ = writeln!(text, "# learning rate: {} ({})", plan.learning_rate, plan.learning_rate_reason);
         for line in self.parallelism_lines(chain) {
             let _ = writeln!(text, "# {line}");
         }
         match self.footprint(chain) {
             Ok(footprint) => {
+                let per = if plan.engine.strategy.period() > 1 { "update" } else { "step" };
                 let _ = writeln!(
                     text,
-                    "# peak bytes of each rank (activations are those between blocks), and what it sends per step:"
+                    "# peak bytes of each rank (activations are those between blocks), and what it sends per {per}:"
                 );
                 for line in footprint.render().lines() {
                     let _ = writeln!(text, "#   {line}");

@@ -1,11 +1,12 @@
 //! What every rank counts in a step, bytes that it holds and bytes that it sends, is what the plan says: exactly.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use brigade::core::plan::{Configuration, Footprint, PipelineScheduleKind, StageFootprint, balanced};
 use brigade::core::{
     Batch, Chain, DATA, Engine, EngineSettings, Float, Groups, Memory, PP, Precision, Recompute, ReduceEvery,
-    ReshardAfterForward, StepReport, Zero,
+    ReshardAfterForward, StepReport, Strategy, Synchronous, Zero,
 };
 use brigade::models::gpt::{Gelu, GptConfig};
 use burn::nn::LinearConfig;
@@ -69,6 +70,7 @@ fn configuration(row: &Row) -> Configuration {
         schedule: row.schedule,
         chunks: row.chunks,
         micro_batches: row.micro_batches,
+        sync_every: row.strategy.period(),
         zero_stage: row.zero.stage,
         reshard: row.zero.reshard_policy(row.pp),
         prefetch: row.zero.prefetch,
@@ -88,7 +90,7 @@ fn configuration(row: &Row) -> Configuration {
 fn is_as_planned(row: &Row) {
     let ranks = on_threads(row.pp, row.dp, |groups| {
         let mut engine = row.engine(groups.clone()).unwrap();
-        let reports = (0..STEPS).map(|step| engine.step(row.batches(step, &groups), 1e-2).unwrap());
+        let reports = (0..row.steps).filter_map(|step| row.step(&mut engine, step, &groups));
         (groups.over(&[PP]).rank(), groups.over(&DATA).rank(), reports.collect::<Vec<_>>())
     });
     counts_are_as_planned(configuration(row), &ranks, &format!("{row:?}"));
@@ -130,6 +132,20 @@ fn on_meshes(pp: usize) {
             for (micro_batches, tied) in [(1, false), (1, true), (4, false), (4, true)] {
                 is_as_planned(&Row { pp, dp, micro_batches, tied, zero: zero(stage), ..Row::default() });
             }
+        }
+    }
+}
+
+#[test]
+fn with_several_steps_up_to_an_update() {
+    let strategy: Arc<dyn Strategy> = Arc::new(Synchronous { every: 3 });
+    for (pp, dp, tied) in [(1, 2, false), (2, 2, true), (1, 1, false)] {
+        for (stage, reduce_every) in [0, 1, 2, 3].into_iter().flat_map(|stage| {
+            [ReduceEvery::MicroBatch, ReduceEvery::Step].map(|reduce_every| (stage, reduce_every))
+        }) {
+            let zero = Zero { reduce_every, ..zero(stage) };
+            let (strategy, micro_batches) = (strategy.clone(), if pp == 1 { 1 } else { 2 });
+            is_as_planned(&Row { pp, dp, tied, micro_batches, zero, strategy, steps: 6, ..Row::default() });
         }
     }
 }

@@ -141,7 +141,7 @@ impl ParameterStore {
     }
 
     /// The type of a unit in forward and backward.
-    fn compute(&self, unit: &Unit) -> Float {
+    pub(crate) fn compute(&self, unit: &Unit) -> Float {
         if unit.keep_in_f32 { Float::F32 } else { self.precision.compute }
     }
 

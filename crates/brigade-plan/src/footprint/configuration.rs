@@ -42,13 +42,15 @@ pub struct Configuration {
     pub chunks: usize,
     /// Micro-batches of a rank in a step.
     pub micro_batches: usize,
+    /// Steps from one update to the next; what is held and sent is that of all of them.
+    pub sync_every: usize,
     /// 0 to 3: nothing, optimizer state, gradients too, parameters too are sharded over the data-parallel ranks.
     pub zero_stage: u8,
     /// ZeRO-3: when gathered parameters are freed.
     pub reshard: ReshardPolicy,
     /// ZeRO-3: how many blocks ahead parameters are gathered.
     pub prefetch: usize,
-    /// ZeRO-2 and ZeRO-3: whether gradients are reduced after every micro-batch, or once per step.
+    /// ZeRO-2 and ZeRO-3: whether gradients are reduced after every micro-batch, or once per update.
     pub reduce_each_micro_batch: bool,
     /// Activation checkpointing: `k` if every k-th block is recomputed in the backward, so 1 is all and 0 none. It must be all if
     /// gathered parameters are freed after use by a backend that cannot free them under a graph.
@@ -76,6 +78,7 @@ impl Default for Configuration {
             schedule: PipelineScheduleKind::default(),
             chunks: 1,
             micro_batches: 1,
+            sync_every: 1,
             zero_stage: 0,
             reshard: ReshardPolicy::AfterUseUnlessNext,
             prefetch: 1,
@@ -193,6 +196,9 @@ impl Configuration {
             let allowed = format!("it must be at most {MOST_AHEAD} blocks");
             return Err(setting("zero.prefetch", self.prefetch, allowed));
         }
+        if self.sync_every == 0 {
+            return Err(setting("train.sync_every".into(), self.sync_every, "it must be at least 1"));
+        }
         let widths = [("compute.dtype", self.compute_bytes), ("compute.reduce_dtype", self.reduce_bytes)];
         for (option, bytes) in widths {
             if ![2, 4].contains(&bytes) {
@@ -214,7 +220,7 @@ impl Configuration {
 
     /// Checks that all bytes of the result can be counted, by a generous bound.
     fn check_size(&self) -> Result<(), FootprintError> {
-        let passes = 64.0 + self.micro_batches as f64 * self.chunks as f64;
+        let passes = 64.0 + self.sync_every as f64 * self.micro_batches as f64 * self.chunks as f64;
         let unit = |unit: &UnitSize| {
             let padded = unit.elements as f64 + CHUNK as f64 * self.dp as f64;
             padded * (16.0 * unit.users.len() as f64 * passes + self.optimizer_bytes as f64)

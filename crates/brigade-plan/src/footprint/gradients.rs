@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::configuration::Configuration;
 use super::stage_units::{StageUnit, StageUnits};
 use crate::schedule::Action;
 
@@ -38,7 +39,8 @@ struct Gradients {
 /// A unit's gradient of a micro-batch is complete in the backward of its owner, the first block that reads it.
 pub(super) fn gradients(stage_units: &StageUnits<'_>) -> (u64, u64) {
     let mut gradients = Gradients::new(&stage_units.units);
-    for action in &stage_units.schedule.actions {
+    let Configuration { micro_batches, sync_every, .. } = *stage_units.configuration;
+    for action in (0..sync_every).flat_map(|_| &stage_units.schedule.actions) {
         let Action::Backward(task) = action else { continue };
         for block in stage_units.stage.blocks(task.chunk).rev() {
             let is_complete = |unit: &&usize| {
@@ -49,7 +51,7 @@ pub(super) fn gradients(stage_units: &StageUnits<'_>) -> (u64, u64) {
                 if stage_units.configuration.sums_each_micro_batch() {
                     gradients.reduce_at_once(*unit);
                 } else {
-                    gradients.add(*unit, stage_units.configuration.micro_batches);
+                    gradients.add(*unit, micro_batches * sync_every);
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Calls and bytes that a rank sends in a step.
+//! Calls and bytes that a rank sends in a step, or in all steps up to an update.
 
 use super::configuration::Configuration;
 use super::sizes::{BoundaryTensor, UnitSize};
@@ -17,13 +17,13 @@ const ABSENT: u64 = 1;
 /// Calls of one operation, and the payload bytes that a rank sends in them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sent {
-    /// Calls in a step.
+    /// Calls up to an update.
     pub calls: u64,
     /// Bytes to other ranks, over all calls.
     pub bytes: u64,
 }
 
-/// What a rank sends in a step, by operation; nothing in a group of one rank. Each of `n` ranks sends `2 L (n-1)/n` bytes to
+/// What a rank sends in a step, or in all steps up to an update, by operation; nothing in a group of one rank. Each of `n` ranks sends `2 L (n-1)/n` bytes to
 /// all-reduce `L` bytes, and `L (n-1)/n` to reduce-scatter or to all-gather them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StepTraffic {
@@ -68,9 +68,14 @@ pub(super) fn traffic(stage_units: &StageUnits<'_>) -> StepTraffic {
     let configuration = stage_units.configuration;
     let ranks = configuration.dp as u64;
     let reduce = configuration.reduce_bytes as u64;
+    let steps = configuration.sync_every as u64;
     let mut traffic = StepTraffic::default();
     if ranks > 1 {
-        let sums = if configuration.sums_each_micro_batch() { configuration.micro_batches as u64 } else { 1 };
+        let sums = if configuration.sums_each_micro_batch() {
+            configuration.micro_batches as u64 * steps
+        } else {
+            1
+        };
         for unit in stage_units.units.iter().filter(|unit| unit.is_stepped) {
             let (length, own) = (unit.length as u64, unit.own as u64);
             if configuration.is_sharded() {
@@ -89,14 +94,14 @@ pub(super) fn traffic(stage_units: &StageUnits<'_>) -> StepTraffic {
     traffic
 }
 
-/// How often each unit is gathered in a step.
+/// How often each unit is gathered up to an update.
 fn gathers(stage_units: &StageUnits<'_>) -> Vec<u64> {
     let after_the_step =
         u64::from(stage_units.configuration.is_sharded() && !stage_units.configuration.gathers());
     let after_the_step = |unit: &StageUnit| if unit.trainable { after_the_step } else { 0 };
     let mut gathers: Vec<u64> = stage_units.units.iter().map(after_the_step).collect();
     for unit in stage_units.schedule.unshard_plan.iter().flat_map(|step| &step.unshard) {
-        gathers[*unit] += 1;
+        gathers[*unit] += stage_units.configuration.sync_every as u64;
     }
     gathers
 }
@@ -115,7 +120,7 @@ fn sends(stage_units: &StageUnits<'_>) -> Sent {
                     gradient + riding(configuration, blocks.start)
                 }
             };
-            sent.add(1, bytes);
+            sent.add(configuration.sync_every as u64, bytes);
         }
     }
     for unit in stage_units.units.iter().filter(|unit| unit.is_stepped) {

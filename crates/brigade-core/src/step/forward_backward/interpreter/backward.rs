@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use brigade_plan::{Pass, StageSchedule, Task};
-use burn::tensor::Tensor;
+use burn::tensor::{FloatDType, Tensor};
 
 use super::{Interpreter, PassMode};
 use crate::dist::Message;
 use crate::error::{Error, Result};
 use crate::model::activation::{Activation, Part, Parts};
+use crate::sharding::store::cast;
 use crate::step::forward_backward::tape::{BlockGradients, Upstream};
 use crate::step::forward_backward::tied_gradients::TiedGradients;
 
@@ -122,7 +123,7 @@ where
         let BlockGradients { now: mut found, later } = found;
         if let Some(later) = later {
             for (path, (flat, shape)) in later.run(&self.blocks[block].name)?.0 {
-                self.check_shape(block, &path, &shape)?;
+                let flat = cast(flat, self.dtype_of(block, &path, &shape)?);
                 let sum = match found.remove(&path) {
                     Some(before) => before + flat,
                     None => flat,
@@ -152,20 +153,23 @@ where
         Ok(())
     }
 
-    /// Checks that a block has a parameter of this path and shape.
-    fn check_shape(&self, block: usize, path: &str, given: &[usize]) -> Result<()> {
+    /// The number type that a block's parameter of this path and shape has in forward and backward.
+    fn dtype_of(&self, block: usize, path: &str, given: &[usize]) -> Result<FloatDType> {
         let units = self.store.by_block[block].iter().map(|unit| &self.store.units[*unit].unit);
-        let known: BTreeMap<&str, &[usize]> = units
+        let known: BTreeMap<&str, (&[usize], FloatDType)> = units
             .flat_map(|unit| {
                 let users = unit.users.iter().filter(|user| user.block == block);
                 users.flat_map(|user| &user.params).filter_map(|(path, target)| {
-                    Some((path.as_str(), unit.layout.param(target)?.shape.as_slice()))
+                    let shape = unit.layout.param(target)?.shape.as_slice();
+                    Some((path.as_str(), (shape, self.store.compute(unit).dtype())))
                 })
             })
             .collect();
-        if known.get(path).is_some_and(|shape| *shape == given) {
-            return Ok(());
+        if let Some((_, dtype)) = known.get(path).filter(|(shape, _)| *shape == given) {
+            return Ok(*dtype);
         }
+        let known: BTreeMap<&str, &[usize]> =
+            known.into_iter().map(|(path, (shape, _))| (path, shape)).collect();
         Err(Error::Model(format!(
             "block `{}` gives a gradient {given:?} for `{path}` in the second half of its backward; its parameters are {known:?}",
             self.blocks[block].name
