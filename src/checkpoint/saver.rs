@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use brigade_checkpoint::{
-    Checkpoint, Error, RankShard, StagingDir, Storage, TrainState, UnitMetadata, WriteResult, abort_save,
-    keep_latest, publish, remove_after, remove_stale, write_shard,
+    Checkpoint, CheckpointDir, Error, RankShard, StagingDir, Storage, TrainState, UnitMetadata, WriteResult,
+    abort_save, keep_latest, publish, remove_after, remove_stale, write_shard,
 };
 use brigade_comm::{DType, Group};
 use brigade_report::CheckpointRecord;
@@ -346,8 +346,10 @@ impl Saver {
             refuse_other_runs(&storage, &state)?;
             publish(&*storage, &staging, state.clone(), entries)?;
             // Publishing may have taken long: another run may have started meanwhile.
-            refuse_other_runs(&storage, &state)?;
-            Ok(remove_replaced(&*storage, staging.step(), &settings).err().map(|error| error.to_string()))
+            let own = refuse_other_runs(&storage, &state)?;
+            Ok(remove_replaced(&*storage, &own, staging.step(), &settings)
+                .err()
+                .map(|error| error.to_string()))
         };
         Ok(Some(Work::Running(Background::start("checkpoint", work)?)))
     }
@@ -365,11 +367,12 @@ pub(crate) fn refuse_checkpoints(storage: &dyn Storage) -> anyhow::Result<()> {
     )
 }
 
-/// Checks that no other run saves at the same location: each would remove the other's checkpoints.
-fn refuse_other_runs(storage: &Arc<dyn Storage>, own: &TrainState) -> anyhow::Result<()> {
+/// Checks that no other run saves at the same location: each would remove the other's checkpoints. Gives those that are there.
+fn refuse_other_runs(storage: &Arc<dyn Storage>, own: &TrainState) -> anyhow::Result<Vec<CheckpointDir>> {
     let run =
         |state: &TrainState| RunDescription::deserialize(&state.settings).ok().map(|described| described.run);
-    for published in storage.published()? {
+    let found = storage.published()?;
+    for published in &found {
         let there = Checkpoint::open(storage.clone(), published.step);
         if there.is_ok_and(|there| run(&there.manifest().state) != run(own)) {
             bail!(
@@ -378,19 +381,21 @@ fn refuse_other_runs(storage: &Arc<dyn Storage>, own: &TrainState) -> anyhow::Re
             );
         }
     }
-    Ok(())
+    Ok(found)
 }
 
-/// Removes the checkpoints that the new one of `step` replaces: those of later steps, which were rolled back or passed over as
+/// Of this run's checkpoints, removes those that the new one of `step` replaces: those of later steps, which were rolled back or passed over as
 /// damaged, and all but the newest, while always keeping one that a rollback can restore.
 fn remove_replaced(
     storage: &dyn Storage,
+    own: &[CheckpointDir],
     step: u64,
     settings: &CheckpointSettings,
 ) -> brigade_checkpoint::Result<()> {
-    remove_after(storage, step)?;
+    remove_after(storage, own, step)?;
     if let Some(most) = NonZeroUsize::new(settings.keep) {
-        keep_latest(storage, most, |step| settings.is_regular(step))?;
+        let kept: Vec<CheckpointDir> = own.iter().filter(|own| own.step <= step).cloned().collect();
+        keep_latest(storage, &kept, most, |step| settings.is_regular(step))?;
     }
     Ok(())
 }

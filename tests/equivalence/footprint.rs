@@ -14,7 +14,7 @@ use burn::tensor::Tensor;
 
 use crate::layers::{Layer, adamw, squared_error};
 use crate::mesh::on_threads;
-use crate::row::{MIXED, Row, STEPS};
+use crate::row::{MIXED, Row};
 
 /// The width of a row's model.
 const WIDTH: usize = 12;

@@ -4,25 +4,27 @@ use std::num::NonZeroUsize;
 
 use crate::error::Result;
 use crate::read::load;
-use crate::storage::Storage;
+use crate::storage::{CheckpointDir, Storage};
 
-/// Removes all checkpoints that are older than the `newest` newest complete ones, except the newest complete one whose step
-/// `is_kept`, and returns the steps of those it removed.
+/// Of the checkpoints in `published`, newest first, removes all that are older than the `newest` newest complete ones, except the
+/// newest complete one whose step `is_kept`, and returns the steps of those it removed.
 ///
-/// Older means of a smaller step. If there are fewer complete ones, nothing is removed; incomplete ones do not count.
+/// Older means of a smaller step. If there are fewer complete ones, nothing is removed; incomplete ones do not count. What has
+/// been published since that list was made stays.
 ///
 /// # Errors
 /// Errors of the storage. What was not removed can be removed by the next call.
 pub fn keep_latest(
     storage: &dyn Storage,
+    published: &[CheckpointDir],
     newest: NonZeroUsize,
     is_kept: impl Fn(u64) -> bool,
 ) -> Result<Vec<u64>> {
     let (mut whole, mut has_kept) = (0, false);
     let mut removed = Vec::new();
-    for published in storage.published()? {
+    for published in published {
         let (counts, wanted) = (whole < newest.get(), !has_kept && is_kept(published.step));
-        let is_whole = (counts || wanted) && load(storage, &published).is_ok();
+        let is_whole = (counts || wanted) && load(storage, published).is_ok();
         if is_whole {
             whole += usize::from(counts);
             has_kept |= wanted;
@@ -34,12 +36,13 @@ pub fn keep_latest(
     Ok(removed)
 }
 
-/// Removes all checkpoints of later steps than `step`, left by a run that rolled back, and returns their steps.
+/// Of the checkpoints in `published`, removes all of later steps than `step`, left by a run that rolled back, and returns their
+/// steps.
 ///
 /// # Errors
 /// Errors of the storage. What was not removed can be removed by the next call.
-pub fn remove_after(storage: &dyn Storage, step: u64) -> Result<Vec<u64>> {
-    let later = storage.published()?.into_iter().filter(|published| published.step > step);
+pub fn remove_after(storage: &dyn Storage, published: &[CheckpointDir], step: u64) -> Result<Vec<u64>> {
+    let later = published.iter().filter(|published| published.step > step);
     later.map(|published| storage.remove(&published.folder).map(|()| published.step)).collect()
 }
 

@@ -260,6 +260,7 @@ mod tests {
         let mut totals = Totals::default();
         for (i, loss) in [5.0, 4.0, 3.5].into_iter().enumerate() {
             totals.add(&StepRecord {
+                step: i as u64 + 1,
                 loss,
                 tflops: Some(0.5),
                 tokens: 1000,
@@ -376,7 +377,7 @@ mod tests {
     fn losses_and_metrics_of_undone_steps_do_not_count() {
         let metrics = |value| BTreeMap::from([("accuracy".to_owned(), value)]);
         let after = |last_step| {
-            let mut totals = Totals::default();
+            let mut totals = Totals::new(Some(3), 0, None);
             totals.add(&StepRecord { step: 4, loss: 2.0, metrics: metrics(0.25), ..StepRecord::default() });
             totals.add(&StepRecord {
                 step: 5,

@@ -25,7 +25,7 @@ fn a_schedule_that_does_not_fit_is_refused() {
     let error = refused(Case::new(false, After(1)).pipeline(2, 4));
     assert_eq!(
         error,
-        "the schedule given to Engine::use_schedule = 2 stages with 1 chunks of blocks each is not possible: the mesh has 1 stages with 1 chunks of blocks each"
+        "the schedule given to Engine::use_schedule = stages: 2, chunks of blocks on each: 1 is not possible: the engine has stages: 1, chunks of blocks on each: 1"
     );
     let error = refused(Pipeline::forward_only(1, 1, 4));
     assert!(error.contains("run backward"), "{error}");

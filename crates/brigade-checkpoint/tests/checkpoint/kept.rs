@@ -21,15 +21,21 @@ fn the_newest_are_kept() {
         }
         assert_eq!(steps(&*storage), [100_000_000, 20, 15, 10, 5], "{kind}");
         assert_eq!(
-            keep_latest(&*storage, NonZeroUsize::new(7).unwrap(), |_| false).unwrap(),
+            keep_latest(&*storage, &storage.published().unwrap(), NonZeroUsize::new(7).unwrap(), |_| false)
+                .unwrap(),
             Vec::<u64>::new()
         );
         assert_eq!(
-            keep_latest(&*storage, NonZeroUsize::new(3).unwrap(), |_| false).unwrap(),
+            keep_latest(&*storage, &storage.published().unwrap(), NonZeroUsize::new(3).unwrap(), |_| false)
+                .unwrap(),
             [10, 5],
             "{kind}"
         );
-        assert_eq!(keep_latest(&*storage, NonZeroUsize::MIN, |_| false).unwrap(), [20, 15], "{kind}");
+        assert_eq!(
+            keep_latest(&*storage, &storage.published().unwrap(), NonZeroUsize::MIN, |_| false).unwrap(),
+            [20, 15],
+            "{kind}"
+        );
         assert_eq!(steps(&*storage), [100_000_000], "{kind}");
         assert!(storage.unpublished().unwrap().is_empty(), "{kind}");
     }
@@ -43,10 +49,19 @@ fn the_newest_of_a_kind_is_kept_besides() {
             sample.save(&*storage, step, 2).unwrap();
         }
         let tens = |step: u64| step.is_multiple_of(10);
-        assert_eq!(keep_latest(&*storage, NonZeroUsize::new(2).unwrap(), tens).unwrap(), [21, 10], "{kind}");
+        assert_eq!(
+            keep_latest(&*storage, &storage.published().unwrap(), NonZeroUsize::new(2).unwrap(), tens)
+                .unwrap(),
+            [21, 10],
+            "{kind}"
+        );
         assert_eq!(steps(&*storage), [23, 22, 20], "{kind}");
         sample.save(&*storage, 30, 2).unwrap();
-        assert_eq!(keep_latest(&*storage, NonZeroUsize::MIN, tens).unwrap(), [23, 22, 20], "{kind}");
+        assert_eq!(
+            keep_latest(&*storage, &storage.published().unwrap(), NonZeroUsize::MIN, tens).unwrap(),
+            [23, 22, 20],
+            "{kind}"
+        );
     }
 }
 
@@ -57,8 +72,12 @@ fn what_a_run_went_back_from_is_removed() {
         for step in [5, 10, 15, 20] {
             sample.save(&*storage, step, 2).unwrap();
         }
-        assert_eq!(remove_after(&*storage, 20).unwrap(), Vec::<u64>::new(), "{kind}");
-        assert_eq!(remove_after(&*storage, 10).unwrap(), [20, 15], "{kind}");
+        assert_eq!(
+            remove_after(&*storage, &storage.published().unwrap(), 20).unwrap(),
+            Vec::<u64>::new(),
+            "{kind}"
+        );
+        assert_eq!(remove_after(&*storage, &storage.published().unwrap(), 10).unwrap(), [20, 15], "{kind}");
         assert_eq!(steps(&*storage), [10, 5], "{kind}");
     }
 }
@@ -72,11 +91,18 @@ fn a_whole_one_is_not_removed_for_a_broken_one() {
         sample.save(&storage, step, 2).unwrap();
     }
     fs::remove_file(folder.path().join("step-00000004/rank-00001.safetensors")).unwrap();
-    assert_eq!(keep_latest(&storage, NonZeroUsize::new(2).unwrap(), |_| false).unwrap(), [1]);
+    assert_eq!(
+        keep_latest(&storage, &storage.published().unwrap(), NonZeroUsize::new(2).unwrap(), |_| false)
+            .unwrap(),
+        [1]
+    );
     assert_eq!(steps(&storage), [4, 3, 2]);
     fs::remove_file(folder.path().join("step-00000003/manifest.json")).unwrap();
     fs::remove_file(folder.path().join("step-00000002/manifest.blake3")).unwrap();
-    assert_eq!(keep_latest(&storage, NonZeroUsize::MIN, |_| false).unwrap(), Vec::<u64>::new());
+    assert_eq!(
+        keep_latest(&storage, &storage.published().unwrap(), NonZeroUsize::MIN, |_| false).unwrap(),
+        Vec::<u64>::new()
+    );
 }
 
 #[test]

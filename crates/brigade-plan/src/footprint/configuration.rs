@@ -197,7 +197,7 @@ impl Configuration {
             return Err(setting("zero.prefetch", self.prefetch, allowed));
         }
         if self.sync_every == 0 {
-            return Err(setting("train.sync_every".into(), self.sync_every, "it must be at least 1"));
+            return Err(setting("train.sync_every", self.sync_every, "it must be at least 1"));
         }
         let widths = [("compute.dtype", self.compute_bytes), ("compute.reduce_dtype", self.reduce_bytes)];
         for (option, bytes) in widths {

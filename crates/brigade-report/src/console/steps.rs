@@ -107,7 +107,7 @@ mod tests {
         let bar = bar(60, 100, "{pos}");
         assert_eq!((bar.position(), bar.per_sec()), (60, 0.0), "earlier steps say nothing about the speed");
         let show = Show::Bar(bar.clone(), Box::new(io::sink()));
-        let mut console = Console { show, total_steps: 100, every: 1 };
+        let mut console = Console { show, total_steps: 100, every: 1, last: 0 };
         console.step(&StepRecord { step: 61, ..StepRecord::default() }, true);
         assert_eq!(bar.position(), 61);
         console.rewind(40);
