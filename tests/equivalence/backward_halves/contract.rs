@@ -28,7 +28,7 @@ fn a_schedule_that_does_not_fit_is_refused() {
         "the schedule given to Engine::use_schedule = stages: 2, chunks of blocks on each: 1 is not possible: the engine has stages: 1, chunks of blocks on each: 1"
     );
     let error = refused(Pipeline::forward_only(1, 1, 4));
-    assert!(error.contains("run backward"), "{error}");
+    assert!(error.contains("runs them backward"), "{error}");
     let mut other = Case::new(false, After(1)).pipeline(1, 4);
     other.micro_batches = 3;
     let error = refused(other);
