@@ -148,7 +148,7 @@ impl Configuration {
     }
 
     /// Bytes of an element of a unit in forward and backward.
-    pub(super) fn compute_bytes(&self, unit: &UnitSize) -> u64 {
+    pub(super) fn bytes_per_value(&self, unit: &UnitSize) -> u64 {
         if unit.keep_in_f32 { FP32 } else { self.compute_bytes as u64 }
     }
 

@@ -11,7 +11,7 @@ pub struct UnitSize {
     pub users: Vec<usize>,
     /// Whether training changes the parameters. If not, they have neither gradients nor optimizer state.
     pub trainable: bool,
-    /// Whether they are fp32 in forward and backward, whatever [`compute_bytes`](super::Configuration::compute_bytes) is.
+    /// Whether they are fp32 in forward and backward, whatever [`Configuration::compute_bytes`](super::Configuration::compute_bytes) is.
     pub keep_in_f32: bool,
 }
 

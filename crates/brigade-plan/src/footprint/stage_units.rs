@@ -57,7 +57,7 @@ impl<'a> StageUnits<'a> {
                 elements: unit.elements,
                 length,
                 own,
-                compute_bytes: configuration.compute_bytes(unit),
+                compute_bytes: configuration.bytes_per_value(unit),
                 trainable: unit.trainable,
                 is_stepped: unit.trainable && holders[unit.home] == rank,
                 other_readers: readers.len() - 1,

@@ -144,7 +144,9 @@ fn riding(configuration: &Configuration, block: usize) -> u64 {
     let crosses =
         |unit: &&UnitSize| unit.home < block && unit.users.last().is_some_and(|last| *last >= block);
     let gradient = |unit: &UnitSize| match unit.trainable {
-        true => tensor(configuration.compute_bytes(unit) * configuration.lengths(unit.elements).0 as u64, 1),
+        true => {
+            tensor(configuration.bytes_per_value(unit) * configuration.lengths(unit.elements).0 as u64, 1)
+        }
         false => ABSENT,
     };
     configuration.units.iter().filter(crosses).map(gradient).sum()
