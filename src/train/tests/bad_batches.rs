@@ -12,7 +12,7 @@ use burn::tensor::{Device, Tensor};
 use crate::dataset::{Dataset, Training};
 use crate::error::Preempted;
 use crate::run::StartFrom;
-use crate::settings::{OnNonFinite, Settings};
+use crate::settings::{OnNonFinite, Settings, TrainSettings};
 use crate::test_model::{Layers, layers};
 
 use super::{SAMPLES, on_ranks, sampler};
@@ -100,7 +100,11 @@ fn trained_on(positions: &[u64], settings: &Settings) -> Vec<NamedTensor> {
     for (step, position) in positions.iter().enumerate() {
         let rows = (0..4).map(|k| sampler().global_micro_batch(*position, k).unwrap());
         let batches = rows.map(|items| data.batch(items, &brigade_cpu::device())).collect();
-        engine.step(batches, plan.learning_rate * plan.schedule.factor(step as u64)).unwrap();
+        if engine.synchronizes() {
+            engine.step(batches, plan.learning_rate * plan.schedule.factor(step as u64)).unwrap();
+        } else {
+            engine.accumulate(batches).unwrap();
+        }
     }
     engine.tensors(0).unwrap()
 }
@@ -127,6 +131,27 @@ fn a_run_rolls_back_and_continues_after_the_bad_batch() {
         let step = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["step"].as_u64();
         assert_eq!(metrics.lines().map(step).collect::<Vec<_>>(), (1..=8).map(Some).collect::<Vec<_>>());
     }
+}
+
+#[test]
+fn a_bad_batch_in_any_step_takes_its_update_with_it() {
+    // Samples below 7 are part of others' rows.
+    let spoils_one = |position: &u64| sample_of(*position) >= 7;
+    let mut parities = [false; 2];
+    for bad in (2..8).filter(spoils_one) {
+        parities[(bad % 2) as usize] = true;
+        let update = bad - bad % 2;
+        let good: Vec<u64> = (0..update).chain(update + 2..10).collect();
+        for ranks in [1, 2] {
+            let folder = tempfile::tempdir().unwrap();
+            let settings =
+                Settings { train: TrainSettings { sync_every: 2, ..settings(8).train }, ..settings(8) };
+            let (weights, _) =
+                run(folder.path(), &settings, StartFrom::Scratch, ranks, poisoned(&[bad])).unwrap();
+            assert_eq!(weights, trained_on(&good, &settings), "{ranks} ranks, batch {bad}");
+        }
+    }
+    assert_eq!(parities, [true; 2], "the first and the last step of an update");
 }
 
 #[test]
