@@ -71,7 +71,7 @@ fn main() -> std::process::ExitCode {
         let model = Chain::new().then("hidden", hidden).then("head", head).loss(loss);
         let trained = session.train(model, Training::on(samples(512, spirals)))?;
         let plain = plain(session.settings(), &session.device().autodiff()).tensors()?;
-        match trained.model.tensors() {
+        match trained.model().tensors() {
             Ok(ours) => println!("rank {}: the weights of plain Burn: {}", session.rank(), ours == plain),
             Err(part) => println!("rank {}: {part}", session.rank()),
         }

@@ -14,7 +14,7 @@ use super::steps::Run;
 
 impl<D: Dataset, O: Activation> Run<'_, D, O> {
     /// Writes the weights and the summary after the last step.
-    pub(super) fn finish(mut self) -> anyhow::Result<Trained<D::Input, O>> {
+    pub(super) fn finish(mut self) -> anyhow::Result<Trained<D::Input, O, D::Target>> {
         self.session.heartbeat.send("writing the weights");
         let written = self.session.write_weights(&self.engine, &self.training.mapping);
         // Weights and last checkpoint may be on different disks: each is written even if the other fails.
@@ -25,15 +25,15 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
             for record in &self.saved {
                 reporter.checkpoint(record)?;
             }
-            reporter.add_file(path);
+            reporter.add_file(path.clone());
             self.session.print_summary(reporter.finish());
         }
         let Self { engine, loss, validation_loss, .. } = self;
-        Ok(Trained { model: engine.into_chain(), loss, validation_loss })
+        Ok(Trained::new(engine, loss, validation_loss, path))
     }
 
     /// Saves and ends, because the machine is about to be taken away.
-    pub(super) fn exit_preempted(mut self) -> anyhow::Result<Trained<D::Input, O>> {
+    pub(super) fn exit_preempted(mut self) -> anyhow::Result<Trained<D::Input, O, D::Target>> {
         // Even if an earlier save fails, this one is tried.
         match self.saver.wait(|| {})? {
             Some(SaveOutcome::Failed(why)) => {

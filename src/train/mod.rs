@@ -9,25 +9,17 @@ mod step_stats;
 mod steps;
 #[cfg(test)]
 mod tests;
+mod trained;
 mod validate;
 mod weights;
 
-use brigade_core::{Activation, Chain, Engine, EngineSettings, Model};
+use brigade_core::{Activation, Engine, EngineSettings, Model};
 
 use crate::dataset::{Dataset, Training};
 use crate::run::Session;
 use steps::Run;
 
-/// The result of a finished run.
-pub struct Trained<I, O> {
-    /// The trained model. Under pipeline stages or ZeRO-3 a rank has only a part of it, and reading values or predicting is an
-    /// error; the run's file of weights is always complete.
-    pub model: Chain<I, O>,
-    /// Mean loss over the global batches of the last update; NaN if a run was resumed that had no steps left.
-    pub loss: f64,
-    /// Mean loss over the validation samples, if there are any.
-    pub validation_loss: Option<f64>,
-}
+pub use trained::Trained;
 
 impl Session {
     /// Trains a model on all ranks together, from scratch or from a checkpoint to the end of the run. Rank 0 writes metrics and
@@ -40,7 +32,7 @@ impl Session {
         &mut self,
         model: Model<D::Input, O, D::Target>,
         training: Training<D>,
-    ) -> anyhow::Result<Trained<D::Input, O>>
+    ) -> anyhow::Result<Trained<D::Input, O, D::Target>>
     where
         D: Dataset,
         O: Activation,

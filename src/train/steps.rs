@@ -43,7 +43,7 @@ type Reader<D> = Prefetcher<Vec<Vec<<D as Dataset>::Item>>>;
 
 impl<D: Dataset, O: Activation> Run<'_, D, O> {
     /// Trains until the last step, or until the machine is taken away.
-    pub(super) fn train(mut self) -> anyhow::Result<Trained<D::Input, O>> {
+    pub(super) fn train(mut self) -> anyhow::Result<Trained<D::Input, O, D::Target>> {
         let mut reader = self.read_from(self.progress.position)?;
         self.session.mark_started();
         while self.progress.step < self.session.settings.train.steps {

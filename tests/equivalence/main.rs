@@ -12,6 +12,7 @@ mod in_flight;
 mod keep_in_f32;
 mod layers;
 mod mesh;
+mod predict;
 mod resume;
 mod row;
 mod strategy;

@@ -86,7 +86,7 @@ fn run(
         };
         let trained = session.train(model(), training)?;
         assert_eq!(session.group().op_timeout(), Timeouts::default().step);
-        Ok((trained.model.tensors()?, data.read.load(Ordering::Relaxed)))
+        Ok((trained.model().tensors()?, data.read.load(Ordering::Relaxed)))
     })
 }
 

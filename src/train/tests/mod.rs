@@ -2,6 +2,7 @@
 
 mod bad_batches;
 mod other_meshes;
+mod predictions;
 
 use std::path::Path;
 use std::thread;

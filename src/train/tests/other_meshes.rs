@@ -69,7 +69,7 @@ fn train(
             batch(numbers, device)
         });
         let trained = session.train(model(), Training::on(data))?;
-        if pp * dp == 1 { Ok(trained.model.tensors()?) } else { Ok(Vec::new()) }
+        if pp * dp == 1 { Ok(trained.model().tensors()?) } else { Ok(Vec::new()) }
     })
 }
 

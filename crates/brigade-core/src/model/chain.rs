@@ -1,15 +1,16 @@
 //! A model as an ordered list of blocks, with ties between parameters and a loss.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use crate::error::{BoxError, Error, Result};
 use crate::model::activation::{Activation, Parts, flatten, restore};
 use crate::model::block::{Block, Erased, NamedBlock};
 use crate::model::context::ForwardContext;
+use crate::model::ties::Tie;
 
 /// A whole parameter with its name, on the host.
 #[derive(Debug, Clone, PartialEq)]
@@ -251,6 +252,28 @@ impl<I: Activation, O: Activation> Chain<I, O> {
             is_part: self.is_part,
             types: PhantomData,
         }
+    }
+
+    /// A copy for inference, as of [`valid`](Self::valid), whose parameters have these values; followers of `ties` have their
+    /// owners'.
+    pub(crate) fn with_values(
+        &self,
+        mut values: BTreeMap<String, TensorData>,
+        ties: &[Tie],
+        device: &Device,
+    ) -> Self {
+        let mut chain = self.valid();
+        for NamedBlock { name, block } in &mut chain.blocks {
+            block.replace(&mut |path| {
+                let data = values.remove(&format!("{name}.{path}"))?;
+                let (bytes, shape, dtype) = data.into_parts();
+                let flat = TensorData::from_bytes(bytes, [shape.num_elements()], dtype);
+                Some((Tensor::from_data(flat, (device, DType::F32)), shape.to_vec()))
+            });
+        }
+        chain.apply_ties(ties);
+        chain.finish_loading(false);
+        chain
     }
 
     /// Runs all blocks.

@@ -1,12 +1,14 @@
 //! Collecting whole tensors on one rank, one block after the other.
 
-use burn::tensor::Tensor;
+use std::collections::BTreeMap;
+
+use burn::tensor::{Tensor, TensorData};
 
 use crate::dist::{DATA, Message, PP};
 use crate::error::Result;
 use crate::metrics::Clock;
 use crate::model::activation::{Activation, Part};
-use crate::model::chain::{NamedTensor, to_host};
+use crate::model::chain::{Chain, NamedTensor, to_host};
 use crate::step::engine::Engine;
 use crate::step::forward_backward::micro_batches::Batch;
 
@@ -47,6 +49,21 @@ where
             Ok(())
         })?;
         Ok(tensors)
+    }
+
+    /// The whole model for inference on rank `root`, with values in fp32 and without autodiff; none on the others. All ranks call
+    /// this together. Rank `root` then holds the whole model beside its own part.
+    ///
+    /// # Errors
+    /// As [`collect`](Self::collect).
+    pub fn whole_chain(&self, root: usize) -> Result<Option<Chain<I, O>>> {
+        let mut values: BTreeMap<String, TensorData> = BTreeMap::new();
+        self.collect(root, |NamedTensor { name, data }| {
+            values.insert(name, data);
+            Ok(())
+        })?;
+        let is_root = self.store.groups.world.rank() == root;
+        Ok(is_root.then(|| self.chain.with_values(values, &self.ties, &self.store.device)))
     }
 
     /// The loss of a step on these micro-batches and, on rank `root`, the gradients that the step would use, by parameter name: summed
@@ -119,7 +136,7 @@ where
         block: usize,
         whole: &impl Fn(usize) -> Result<Option<Tensor<1>>>,
     ) -> Result<Message> {
-        let mut found = std::collections::BTreeMap::new();
+        let mut found = BTreeMap::new();
         for unit in &self.store.by_block[block] {
             let stored = &self.store.units[*unit];
             if stored.unit.home != block {

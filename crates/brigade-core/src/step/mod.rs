@@ -7,6 +7,7 @@ mod initialization;
 mod metric_sums;
 mod own_schedule;
 mod pass;
+mod predict;
 pub(crate) mod report;
 pub(crate) mod settings;
 pub(crate) mod strategy;

@@ -33,7 +33,7 @@ where
     T: Clone,
 {
     /// What this rank does with `count` micro-batches.
-    fn schedule(&mut self, count: usize, trains: bool) -> Result<Arc<StageSchedule>> {
+    pub(crate) fn schedule(&mut self, count: usize, trains: bool) -> Result<Arc<StageSchedule>> {
         if let Some(schedule) = self.schedules.get(&(count, trains)) {
             return Ok(schedule.clone());
         }
@@ -67,7 +67,7 @@ where
     }
 
     /// Runs a schedule; this rank had `before` micro-batches since the last update.
-    fn run<'s>(
+    pub(crate) fn run<'s>(
         &'s mut self,
         batches: &'s mut (dyn MicroBatches<I, T> + 's),
         schedule: &StageSchedule,
@@ -79,8 +79,10 @@ where
         let (strategy, mode) = (&self.settings.strategy, mode(&mut *self.reduction));
         let mut steps = self.step..self.step + strategy.period() as u64;
         let step = match mode {
-            PassMode::Evaluate => self.step,
-            _ => steps.find(|step| strategy.synchronizes(*step)).unwrap_or(self.step),
+            PassMode::Train { .. } | PassMode::CheckFinite(_) => {
+                steps.find(|step| strategy.synchronizes(*step)).unwrap_or(self.step)
+            }
+            PassMode::Evaluate | PassMode::Predict(_) => self.step,
         };
         let mut interpreter = Interpreter {
             blocks: &mut self.chain.blocks,

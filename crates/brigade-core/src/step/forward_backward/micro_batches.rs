@@ -40,6 +40,21 @@ impl<I: Clone, T: Clone> MicroBatches<I, T> for Given<'_, I, T> {
     }
 }
 
+/// One input without a target, for a pass that asks for no loss.
+pub(crate) struct InputAlone<I>(pub Option<I>);
+
+impl<I, T> MicroBatches<I, T> for InputAlone<I> {
+    fn count(&self) -> usize {
+        1
+    }
+    fn input(&mut self, _: usize) -> Result<I> {
+        self.0.take().ok_or_else(|| Error::Model("the schedule takes one input twice".into()))
+    }
+    fn target(&mut self, _: usize) -> Result<T> {
+        Err(Error::Model("the schedule asks for the target of a prediction".into()))
+    }
+}
+
 /// Micro-batches that are loaded when they are needed, and dropped after.
 pub(crate) struct Loaded<'a, I, T> {
     count: usize,

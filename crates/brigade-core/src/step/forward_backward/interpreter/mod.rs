@@ -34,8 +34,20 @@ pub(crate) enum PassMode<'a> {
     Train { reduction: &'a mut dyn Reduction, completes: bool },
     /// Losses only: nothing is kept for a backward.
     Evaluate,
+    /// The model's output only, in fp32, on the ranks that run its last block.
+    Predict(&'a mut Option<Parts>),
     /// Looks for values that are not finite; gradients are checked and dropped.
     CheckFinite(&'a mut NonFiniteCheck),
+}
+
+impl PassMode<'_> {
+    /// Whether blocks run as in training, with a backward after the forward.
+    pub(crate) fn has_backward(&self) -> bool {
+        match self {
+            Self::Train { .. } | Self::CheckFinite(_) => true,
+            Self::Evaluate | Self::Predict(_) => false,
+        }
+    }
 }
 
 /// What waits for an action: a place of the pipeline and a micro-batch.
@@ -151,7 +163,7 @@ where
     /// Where in training the pass of this rank's micro-batch stands. In an evaluation ranks take turns.
     fn place_of(&self, micro_batch: usize) -> Place {
         let groups = &self.store.groups;
-        let training = !matches!(self.mode, PassMode::Evaluate);
+        let training = self.mode.has_backward();
         let number = match training {
             true => {
                 let (mesh, rank, own) = (groups.mesh(), groups.world.rank(), self.before + micro_batch);
@@ -182,7 +194,7 @@ where
                 let started = Instant::now();
                 let block = &self.blocks[index];
                 parts = match self.mode {
-                    PassMode::Evaluate => predict(block, parts, at)?,
+                    PassMode::Evaluate | PassMode::Predict(_) => predict(block, parts, at)?,
                     PassMode::Train { .. } | PassMode::CheckFinite(_) => {
                         let input = if index == 0 { parts } else { leaves(&parts) };
                         let again = self.recompute.applies_to(index) || self.must_recompute();
@@ -207,7 +219,7 @@ where
             let message = parts.0.into_iter().map(Some).collect();
             self.state.to_send.insert((Pass::Forward, place + 1, task.micro_batch), message);
         }
-        if !matches!(self.mode, PassMode::Evaluate) {
+        if self.mode.has_backward() {
             self.state.tapes.insert(task, tape);
             let in_flight = self.state.tapes.len() + self.state.deferred.len();
             self.state.most_in_flight = self.state.most_in_flight.max(in_flight);
@@ -216,14 +228,18 @@ where
         Ok(())
     }
 
-    /// Computes the loss, in fp32, from the model's output.
+    /// Computes the loss, in fp32, from the model's output, where the pass is not for that output alone.
     fn compute_loss(&mut self, task: Task, tape: &mut Tape, output: &Parts) -> Result<()> {
         let started = Instant::now();
-        let (input, leaves) = match self.mode {
-            PassMode::Evaluate => (output.clone(), None),
-            PassMode::Train { .. } | PassMode::CheckFinite(_) => tape.loss_input(output),
+        let (input, leaves) = match self.mode.has_backward() {
+            true => tape.loss_input(output),
+            false => (output.clone(), None),
         };
         let input = input.map_floats(|flat| cast(flat, FloatDType::F32));
+        if let PassMode::Predict(found) = &mut self.mode {
+            **found = Some(input);
+            return Ok(());
+        }
         let target = self.batches.target(task.micro_batch)?;
         // A metric's own pass over the output has no graph.
         let apart = (!self.metrics.is_empty()).then(|| (inner(&input), target.clone()));
@@ -336,7 +352,7 @@ where
     }
 }
 
-fn activation(message: Message) -> Result<Parts> {
+pub(crate) fn activation(message: Message) -> Result<Parts> {
     let parts: Option<Vec<Part>> = message.into_iter().collect();
     parts.map(Parts).ok_or_else(|| Error::Model("a stage sent an activation with a part missing".into()))
 }
