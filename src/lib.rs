@@ -159,6 +159,7 @@ mod settings;
 #[cfg(test)]
 mod test_model;
 mod train;
+mod training;
 mod world;
 
 pub use brigade_checkpoint as checkpoints;
@@ -176,7 +177,7 @@ pub use brigade_models as models;
 pub use brigade_report as report;
 
 pub use checkpoint::RunDescription;
-pub use dataset::{Dataset, Samples, TokenDataset, Training, samples};
+pub use dataset::{Dataset, Samples, TokenDataset, samples};
 pub use device::doctor;
 pub use error::{UsageError, format_error, print_stderr};
 pub use folder::{FLIGHT_FOLDER, WEIGHTS_FILE, lock_folder};
@@ -190,3 +191,4 @@ pub use settings::{
     parse_whole_number,
 };
 pub use train::Trained;
+pub use training::Training;

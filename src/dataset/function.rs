@@ -11,6 +11,7 @@ use super::Dataset;
 pub struct Samples<F, I, T> {
     len: usize,
     batch: F,
+    unit: &'static str,
     types: PhantomData<fn() -> (I, T)>,
 }
 
@@ -21,7 +22,14 @@ pub fn samples<F, I, T>(len: usize, batch: F) -> Samples<F, I, T>
 where
     F: Fn(&[usize], &Device) -> (I, T) + Send + Sync + 'static,
 {
-    Samples { len, batch, types: PhantomData }
+    Samples { len, batch, unit: "samples", types: PhantomData }
+}
+
+impl<F, I, T> Samples<F, I, T> {
+    /// What the samples are called where they are counted, in the plural: `images`, say.
+    pub fn counted_in(self, unit: &'static str) -> Self {
+        Self { unit, ..self }
+    }
 }
 
 impl<F, I, T> Dataset for Samples<F, I, T>
@@ -45,5 +53,9 @@ where
     fn batch(&self, items: Vec<usize>, device: &Device) -> Batch<I, T> {
         let (input, target) = (self.batch)(&items, device);
         Batch { input, target, valid_targets: items.len() }
+    }
+
+    fn unit(&self) -> &str {
+        self.unit
     }
 }

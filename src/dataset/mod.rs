@@ -6,7 +6,6 @@ mod tokens;
 use std::sync::Arc;
 
 use brigade_core::{Activation, Batch};
-use brigade_models::WeightsMapping;
 use burn::tensor::Device;
 
 pub use function::{Samples, samples};
@@ -43,31 +42,35 @@ pub trait Dataset: Send + Sync + 'static {
     fn targets_per_sample(&self) -> usize {
         1
     }
+
+    /// What targets are called where they are counted, in the plural: `samples`, `tokens`, `images`.
+    fn unit(&self) -> &str {
+        "samples"
+    }
 }
 
-/// What [`Session::train`](crate::Session::train) needs besides the model.
-pub struct Training<D> {
-    /// Samples to train on.
-    pub train: Arc<D>,
-    /// Samples to validate on.
-    pub validation: Option<Arc<D>>,
-    /// Where the parameters are in the file of weights.
-    pub mapping: WeightsMapping,
-    /// Floating-point operations of forward and backward per target, for TFLOP/s and MFU in reports.
-    pub flops_per_target: Option<f64>,
-    /// Files that belong to the results (a tokenizer, say), by name; rank 0 writes them into the run's folder when training begins.
-    pub files: Vec<(String, Vec<u8>)>,
-}
+impl<D: Dataset> Dataset for Arc<D> {
+    type Item = D::Item;
+    type Input = D::Input;
+    type Target = D::Target;
 
-impl<D: Dataset> Training<D> {
-    /// Trains on `train`, without validation.
-    pub fn on(train: D) -> Self {
-        Self {
-            train: Arc::new(train),
-            validation: None,
-            mapping: WeightsMapping::default(),
-            flops_per_target: None,
-            files: Vec::new(),
-        }
+    fn len(&self) -> usize {
+        (**self).len()
+    }
+
+    fn get(&self, index: usize) -> anyhow::Result<D::Item> {
+        (**self).get(index)
+    }
+
+    fn batch(&self, items: Vec<D::Item>, device: &Device) -> Batch<D::Input, D::Target> {
+        (**self).batch(items, device)
+    }
+
+    fn targets_per_sample(&self) -> usize {
+        (**self).targets_per_sample()
+    }
+
+    fn unit(&self) -> &str {
+        (**self).unit()
     }
 }

@@ -52,6 +52,10 @@ impl Dataset for TokenDataset {
     fn targets_per_sample(&self) -> usize {
         self.0.sequence_length()
     }
+
+    fn unit(&self) -> &str {
+        "tokens"
+    }
 }
 
 /// Tokens as a tensor.

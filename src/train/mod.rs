@@ -15,8 +15,9 @@ mod weights;
 
 use brigade_core::{Activation, Engine, EngineSettings, Model};
 
-use crate::dataset::{Dataset, Training};
+use crate::dataset::Dataset;
 use crate::run::Session;
+use crate::training::Training;
 use steps::Run;
 
 pub use trained::Trained;
@@ -31,7 +32,7 @@ impl Session {
     pub fn train<D, O>(
         &mut self,
         model: Model<D::Input, O, D::Target>,
-        training: Training<D>,
+        mut training: Training<D, O>,
     ) -> anyhow::Result<Trained<D::Input, O, D::Target>>
     where
         D: Dataset,
@@ -43,14 +44,15 @@ impl Session {
         let sizes = format!(
             "{} samples to train on, {} to validate on",
             training.train.len(),
-            training.validation.as_ref().map_or(0, |v| v.len())
+            training.validation.as_ref().map_or(0, |v| v.samples())
         );
         self.check_same("dataset", &sizes)?;
-        let sampler = self.sampler(&training)?;
+        let sampler = self.sampler(&*training.train)?;
         let mut summary = self.run_summary(model.chain(), &training, &sampler);
         let optimizer = self.settings.optimizer.factory()?;
         let engine_settings = EngineSettings { split, ..self.plan.engine.clone() };
         self.heartbeat.send("making the model");
+        let model = training.add_metrics_to(model);
         let mut engine = Engine::new(model, self.seed(), &optimizer, self.groups(), engine_settings)?;
         let mut saver = self.saver()?;
         summary.extend(self.check_storage(&saver)?);

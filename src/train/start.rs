@@ -11,26 +11,27 @@ use brigade_models::{WeightsMapping, WeightsWriter};
 use brigade_report::{Compute, ConsoleMode, Reporter, ReporterOptions};
 
 use crate::checkpoint::{Restored, RunDescription, Saver, refuse_checkpoints, restore};
-use crate::dataset::{Dataset, Training};
+use crate::dataset::Dataset;
 use crate::device;
 use crate::error::CheckpointUsageError;
 use crate::folder::{self, FLIGHT_FOLDER, WEIGHTS_FILE};
 use crate::run::{Session, StartFrom};
 use crate::settings::{CheckpointSettings, OnFailedSave, SettingError, resolve_auto};
+use crate::training::Training;
 
 use super::devices::Devices;
 
 impl Session {
-    pub(super) fn sampler<D: Dataset>(&self, training: &Training<D>) -> anyhow::Result<Sampler> {
+    pub(super) fn sampler<D: Dataset>(&self, train_data: &D) -> anyhow::Result<Sampler> {
         let train = &self.settings.train;
-        Ok(Sampler::new(training.train.len(), train.seed, train.global_batch_size, train.micro_batch_size)?)
+        Ok(Sampler::new(train_data.len(), train.seed, train.global_batch_size, train.micro_batch_size)?)
     }
 
     /// On rank 0, lines on what is about to be trained and how.
-    pub(super) fn run_summary<I: Activation, O: Activation, D: Dataset>(
+    pub(super) fn run_summary<O: Activation, D: Dataset>(
         &self,
-        chain: &Chain<I, O>,
-        training: &Training<D>,
+        chain: &Chain<D::Input, O>,
+        training: &Training<D, O>,
         sampler: &Sampler,
     ) -> Vec<String> {
         match self.rank() {
@@ -94,10 +95,10 @@ impl Session {
 
     /// Prepares the run's folder on rank 0 and opens its reporter. All ranks call it. Nothing in the folder changes before it is
     /// known that the run may use it; earlier weights and checkpoints are removed last, when new metrics can be written.
-    pub(super) fn begin<D: Dataset>(
+    pub(super) fn begin<D: Dataset, O>(
         &self,
         saver: &Saver,
-        training: &Training<D>,
+        training: &Training<D, O>,
         restored: Option<&Restored>,
         summary: &[String],
     ) -> anyhow::Result<Option<Reporter>> {
@@ -137,9 +138,9 @@ impl Session {
     }
 
     /// Opens the reporter of a new or resumed run.
-    fn reporter<D: Dataset>(
+    fn reporter<D: Dataset, O>(
         &self,
-        training: &Training<D>,
+        training: &Training<D, O>,
         restored: Option<&Restored>,
         summary: &[String],
         devices: Devices,

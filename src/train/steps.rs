@@ -9,8 +9,9 @@ use brigade_data::{Prefetcher, Sampler};
 use brigade_report::{CheckpointRecord, DeviceMemory, Reporter};
 
 use crate::checkpoint::{RunProgress, Saver};
-use crate::dataset::{Dataset, Training};
+use crate::dataset::Dataset;
 use crate::run::Session;
+use crate::training::Training;
 
 use super::Trained;
 use super::step_stats::{StepStats, StepStatus, gather, record};
@@ -25,7 +26,7 @@ pub(super) struct Run<'a, D: Dataset, O> {
     pub saver: Saver,
     /// On rank 0.
     pub reporter: Option<Reporter>,
-    pub training: Training<D>,
+    pub training: Training<D, O>,
     pub sampler: Sampler,
     pub progress: RunProgress,
     /// The description of the run in its checkpoints.
@@ -134,7 +135,7 @@ impl<D: Dataset, O: Activation> Run<'_, D, O> {
         let due = last || (every > 0 && self.progress.step.is_multiple_of(every));
         let Some(data) = self.training.validation.clone().filter(|_| due) else { return Ok(None) };
         self.send_heartbeat("validating");
-        let validation = self.session.validate(&mut self.engine, &data)?;
+        let validation = self.session.validate(&mut self.engine, &*data)?;
         self.validation_loss = Some(validation.loss);
         Ok(Some(validation))
     }

@@ -9,11 +9,12 @@ use brigade_core::{Batch, Engine, EngineSettings, Groups, NamedTensor};
 use brigade_launch::interrupt::Interrupt;
 use burn::tensor::{Device, Tensor};
 
-use crate::dataset::{Dataset, Training};
+use crate::dataset::Dataset;
 use crate::error::Preempted;
 use crate::run::StartFrom;
 use crate::settings::{OnNonFinite, Settings, TrainSettings};
 use crate::test_model::{Layers, layers};
+use crate::training::Training;
 
 use super::{SAMPLES, on_ranks, sampler};
 use crate::train::steps::READ_AHEAD;
@@ -77,13 +78,7 @@ fn run(
 ) -> anyhow::Result<(Vec<NamedTensor>, u64)> {
     on_ranks(ranks, out, settings, start_from, |mut session, interrupt| {
         let data = Arc::new(data(session.rank(), interrupt));
-        let training = Training {
-            train: data.clone(),
-            validation: None,
-            mapping: Default::default(),
-            flops_per_target: Some(1e6),
-            files: Vec::new(),
-        };
+        let training = Training::on(data.clone()).flops_per_target(1e6);
         let trained = session.train(model(), training)?;
         assert_eq!(session.group().op_timeout(), Timeouts::default().step);
         Ok((trained.model().tensors()?, data.read.load(Ordering::Relaxed)))

@@ -10,12 +10,13 @@ use burn::nn::Linear;
 use burn::tensor::{Device, Tensor, TensorData, activation::tanh};
 
 use super::{SAMPLES, on_ranks, sampler};
-use crate::dataset::{Training, samples};
+use crate::dataset::samples;
 use crate::error::Preempted;
 use crate::folder::WEIGHTS_FILE;
 use crate::run::StartFrom;
 use crate::settings::Settings;
 use crate::test_model::{Layers, linear, model};
+use crate::training::Training;
 
 const WIDTH: usize = 6;
 

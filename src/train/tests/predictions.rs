@@ -3,11 +3,12 @@
 use burn::tensor::{Tensor, TensorData};
 
 use super::{SAMPLES, on_ranks};
-use crate::dataset::{Training, samples};
+use crate::dataset::samples;
 use crate::folder::WEIGHTS_FILE;
 use crate::run::StartFrom;
 use crate::settings::Settings;
 use crate::test_model::layers;
+use crate::training::Training;
 
 const WIDTH: usize = 6;
 

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use anyhow::Context;
 use brigade::models::gpt::{self, GptConfig};
@@ -76,14 +75,13 @@ pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
         // The entry's name is a hash of the text, which may differ from host to host.
         let entry = prepared.summary.cache_entry.file_name().unwrap_or_default();
         session.check_same("text (or tokenizer)", &entry.to_string_lossy())?;
-        let validation = (!prepared.validation.is_empty()).then_some(prepared.validation);
-        let training = Training {
-            train: Arc::new(TokenDataset::new(prepared.train)),
-            validation: validation.map(|sequences| Arc::new(TokenDataset::new(sequences))),
-            mapping: gpt::mapping(),
-            flops_per_target: Some(flops_per_target(shape, model.chain().parameters())),
-            files: vec![(TOKENIZER_FILE.into(), prepared.tokenizer.json().into())],
-        };
+        let mut training = Training::on(TokenDataset::new(prepared.train))
+            .mapping(gpt::mapping())
+            .flops_per_target(flops_per_target(shape, model.chain().parameters()))
+            .file(TOKENIZER_FILE, prepared.tokenizer.json());
+        if !prepared.validation.is_empty() {
+            training = training.validate(TokenDataset::new(prepared.validation));
+        }
         session.train(model, training)?;
         Ok(())
     }))
