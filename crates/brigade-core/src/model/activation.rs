@@ -58,32 +58,53 @@ impl Parts {
     }
 }
 
-/// What can flow from one block to the next: a tensor of any rank and kind, or a tuple of them.
-///
-/// Implement it for a structure of your own by listing its tensors in a fixed order:
+/// What can flow from one block to the next: a tensor of any rank and kind, a tuple of activations, or a structure of them, which
+/// derives it. Programs that use `brigade` need no attribute for that.
 ///
 /// ```
-/// use brigade_core::{Activation, Part};
+/// use brigade_core::Activation;
 /// use burn::tensor::{Int, Tensor};
 ///
+/// #[derive(Activation)]
+/// #[activation(crate = "brigade_core")]
 /// struct Encoded {
 ///     hidden: Tensor<3>,
 ///     lengths: Tensor<1, Int>,
 /// }
 ///
-/// impl Activation for Encoded {
+/// assert_eq!(
+///     Encoded::describe(),
+///     "Encoded { hidden: a float tensor of rank 3, lengths: an int tensor of rank 1 }"
+/// );
+/// ```
+///
+/// An implementation by hand lists the tensors in a fixed order:
+///
+/// ```
+/// use brigade_core::{Activation, Part};
+/// use burn::tensor::{Device, Tensor};
+///
+/// /// The device is not sent: a block has its own.
+/// struct Placed(Tensor<2>, Device);
+///
+/// impl Activation for Placed {
 ///     fn into_parts(self, parts: &mut Vec<Part>) {
-///         self.hidden.into_parts(parts);
-///         self.lengths.into_parts(parts);
+///         self.0.into_parts(parts);
 ///     }
 ///     fn from_parts(parts: &mut std::vec::IntoIter<Part>) -> Option<Self> {
-///         Some(Self { hidden: Activation::from_parts(parts)?, lengths: Activation::from_parts(parts)? })
+///         let tensor = Tensor::<2>::from_parts(parts)?;
+///         let device = tensor.device();
+///         Some(Self(tensor, device))
 ///     }
 ///     fn describe() -> String {
-///         "(hidden, lengths)".into()
+///         Tensor::<2>::describe()
 ///     }
 /// }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot flow from one block to the next",
+    note = "tensors, tuples of up to four activations, and structs with `#[derive(Activation)]` can"
+)]
 pub trait Activation: Sized + Send + 'static {
     /// Appends this activation's tensors, flattened.
     fn into_parts(self, parts: &mut Vec<Part>);
@@ -189,6 +210,7 @@ tuple!(A, B, C, D);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use brigade_derive::Activation;
     use burn::tensor::Device;
 
     #[test]
@@ -203,6 +225,43 @@ mod tests {
         assert_eq!(f.into_data(), float.into_data());
         assert_eq!(i.into_data(), int.into_data());
         assert_eq!(m.into_data(), mask.into_data());
+    }
+
+    #[derive(Activation)]
+    #[activation(crate = "crate")]
+    struct Pair<A, B>(A, B);
+
+    #[derive(Activation)]
+    #[activation(crate = "crate")]
+    struct Encoded<const D: usize, T> {
+        hidden: Tensor<D>,
+        mask: Tensor<1, Bool>,
+        rest: Pair<T, (Tensor<1, Int>, Tensor<2>)>,
+    }
+
+    #[test]
+    fn a_structure_of_any_kinds_comes_back() {
+        let device = Device::default();
+        let hidden = Tensor::<3>::from_floats([[[1.0, 2.0], [3.0, 4.0]]], &device);
+        let mask = Tensor::<1, Bool>::from_data([true, false, true], &device);
+        let (first, second) = (hidden.clone().mul_scalar(2.0), Tensor::<2>::from_floats([[5.0]], &device));
+        let int = Tensor::<1, Int>::from_ints([7, 8], &device);
+        let rest = Pair(first.clone(), (int.clone(), second.clone()));
+        let parts = flatten(Encoded { hidden: hidden.clone(), mask: mask.clone(), rest });
+        assert_eq!(parts.describe(), "(float[1, 2, 2], int[3], float[1, 2, 2], int[2], float[1, 1])");
+        assert!(restore::<Encoded<2, Tensor<3>>>(parts.clone()).is_none());
+        assert!(restore::<Encoded<3, Tensor<3, Int>>>(parts.clone()).is_none());
+        let Encoded { hidden: h, mask: m, rest: Pair(f, (i, s)) } =
+            restore::<Encoded<3, Tensor<3>>>(parts).unwrap();
+        assert_eq!((h.into_data(), m.into_data()), (hidden.into_data(), mask.into_data()));
+        assert_eq!(
+            (f.into_data(), i.into_data(), s.into_data()),
+            (first.into_data(), int.into_data(), second.into_data())
+        );
+        assert_eq!(
+            Encoded::<3, Tensor<2>>::describe(),
+            "Encoded { hidden: a float tensor of rank 3, mask: a bool tensor of rank 1, rest: Pair(a float tensor of rank 2, (an int tensor of rank 1, a float tensor of rank 2)) }"
+        );
     }
 
     #[test]
