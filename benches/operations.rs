@@ -32,7 +32,7 @@ fn batch(rows: usize, device: &Device) -> Batch<Tensor<2, Int>, Targets> {
     let count = rows * SEQUENCE_LENGTH;
     let tokens: Vec<i64> = (0..count).map(|i| (i * 7919 % 1024) as i64).collect();
     let tokens = Tensor::<2, Int>::from_data(TensorData::new(tokens, [rows, SEQUENCE_LENGTH]), device);
-    Batch { input: tokens.clone(), target: Targets { tokens, mask: None }, valid_targets: count }
+    Batch::new(tokens.clone(), Targets { tokens, mask: None }, count)
 }
 
 /// A whole training step, by the number of micro-batches of one sequence, and with activation checkpointing.

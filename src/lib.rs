@@ -77,7 +77,7 @@
 //!     fn batch(&self, items: Vec<[f32; 3]>, device: &Device) -> Batch<Tensor<2>, Tensor<2>> {
 //!         let rows = Tensor::<1>::from_data(&items.concat()[..], device).reshape([-1, 3]);
 //!         let (input, target) = (rows.clone().narrow(1, 0, 2), rows.narrow(1, 2, 1));
-//!         Batch { input, target, valid_targets: items.len() }
+//!         Batch::new(input, target, items.len())
 //!     }
 //! }
 //! ```

@@ -62,11 +62,8 @@ fn taken_and_planned(device: &Device, groups: &Groups) -> (f64, f64) {
         let data = TensorData::new(tokens.collect::<Vec<_>>(), [SEQUENCES, SHAPE.sequence_length]);
         Tensor::<2, Int>::from_data(data, device)
     };
-    let batch = || Batch {
-        input: tokens(),
-        target: Targets { tokens: tokens(), mask: None },
-        valid_targets: SEQUENCES * SHAPE.sequence_length,
-    };
+    let batch =
+        || Batch::new(tokens(), Targets { tokens: tokens(), mask: None }, SEQUENCES * SHAPE.sequence_length);
     let adamw = AdamWConfig::new().build();
     let optimizer = OptimizerFactory::new(adamw.clone(), adamw);
     let model = SHAPE.model(1, device).unwrap();

@@ -52,7 +52,7 @@ where
 
     fn batch(&self, items: Vec<usize>, device: &Device) -> Batch<I, T> {
         let (input, target) = (self.batch)(&items, device);
-        Batch { input, target, valid_targets: items.len() }
+        Batch::new(input, target, items.len())
     }
 
     fn unit(&self) -> &str {

@@ -39,14 +39,14 @@ impl Dataset for TokenDataset {
             let mask: Vec<f32> = valid.iter().map(|valid| f32::from(u8::from(*valid))).collect();
             Tensor::from_data(TensorData::new(mask, shape), device)
         });
-        Batch {
-            input: token_tensor(items.iter().flat_map(|item| &item.inputs), shape, device),
-            target: Targets {
+        Batch::new(
+            token_tensor(items.iter().flat_map(|item| &item.inputs), shape, device),
+            Targets {
                 tokens: token_tensor(items.iter().flat_map(|item| &item.targets), shape, device),
                 mask,
             },
             valid_targets,
-        }
+        )
     }
 
     fn targets_per_sample(&self) -> usize {

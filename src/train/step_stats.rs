@@ -205,6 +205,7 @@ mod tests {
             metrics: BTreeMap::new(),
             grad_norm: 0.0,
             targets: 1,
+            target_weight: 1.0,
             skipped: false,
             clock: Clock::default(),
             bubble: Duration::ZERO,

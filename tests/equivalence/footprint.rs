@@ -237,7 +237,7 @@ fn step(dp: usize, micro_batches: u64, zero: Zero, tied: bool) -> Vec<StepReport
         let settings = EngineSettings { zero, ..EngineSettings::default() };
         let mut engine = Engine::new(chain.loss(squared_error), 5, &adamw(), groups, settings).unwrap();
         let row = Tensor::<2>::ones([1, 32], &device);
-        let batch = |_| Batch { input: row.clone(), target: row.clone(), valid_targets: 1 };
+        let batch = |_| Batch::new(row.clone(), row.clone(), 1);
         engine.step((0..micro_batches).map(batch).collect(), 1e-2).unwrap()
     })
 }

@@ -44,7 +44,7 @@ pub fn batch(number: usize) -> Batch<Tensor<2>, Tensor<2>> {
             (0..3 * WIDTH).map(|i| (((i + salt) * (number + 3) * 7919 % 101) as f32 - 50.0) / 50.0).collect();
         Tensor::from_data(TensorData::new(values, [3, WIDTH]), &brigade_cpu::device())
     };
-    Batch { input: values(0), target: values(7), valid_targets: 3 }
+    Batch::new(values(0), values(7), 3)
 }
 
 /// Runs a step, counted from 0, on this rank's share of its four micro-batches.

@@ -17,6 +17,7 @@ mod resume;
 mod row;
 mod strategy;
 mod table;
+mod update;
 
 use brigade::core::{
     Batch, Error, Float, Groups, NamedTensor, NonFinite, Precision, Recompute, ReduceEvery,
@@ -160,14 +161,14 @@ fn micro_batches_give_the_gradients_of_the_whole_batch() {
     let row = Row { masked: true, ..Row::default() };
     let apart = row.run(Groups::alone());
     let parts = row.batches(0, &Groups::alone());
-    let together = Batch {
-        input: Tensor::cat(parts.iter().map(|b| b.input.clone()).collect(), 0),
-        target: Targets {
+    let together = Batch::new(
+        Tensor::cat(parts.iter().map(|b| b.input.clone()).collect(), 0),
+        Targets {
             tokens: Tensor::cat(parts.iter().map(|b| b.target.tokens.clone()).collect(), 0),
             mask: Some(Tensor::cat(parts.iter().filter_map(|b| b.target.mask.clone()).collect(), 0)),
         },
-        valid_targets: parts.iter().map(|b| b.valid_targets).sum(),
-    };
+        parts.iter().map(|b| b.valid_targets).sum(),
+    );
     let (_, whole) = row.engine(Groups::alone()).unwrap().gradients(&[together], 0).unwrap();
     for (a, b) in apart.gradients.iter().zip(&whole) {
         let (a_values, b_values) = (a.data.as_slice::<f32>().unwrap(), b.data.as_slice::<f32>().unwrap());

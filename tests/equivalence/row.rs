@@ -153,6 +153,7 @@ impl Row {
             offload: self.offload.then(brigade_cpu::device),
             sum_group: self.sum_group,
             strategy: self.strategy.clone(),
+            ..EngineSettings::default()
         };
         let model = config.model(5, &self.device).unwrap().metric("target_logit", target_logits);
         Engine::new(model, 5, &self.optimizer(), groups, settings)
@@ -171,14 +172,14 @@ impl Row {
             |i: usize| !self.masked || i % (7 * index + 2) == 1 || (index > 0 && i.is_multiple_of(2));
         let valid: Vec<bool> = (0..2 * LENGTH).map(counts).collect();
         let mask: Vec<f32> = valid.iter().map(|v| f32::from(u8::from(*v))).collect();
-        Batch {
-            input: ints(0),
-            target: Targets {
+        Batch::new(
+            ints(0),
+            Targets {
                 tokens: ints(1),
                 mask: self.masked.then(|| Tensor::from_data(TensorData::new(mask, [2, LENGTH]), device)),
             },
-            valid_targets: valid.iter().filter(|v| **v).count(),
-        }
+            valid.iter().filter(|v| **v).count(),
+        )
     }
 
     pub fn batches(&self, step: u64, groups: &Groups) -> Vec<TokenBatch> {

@@ -54,6 +54,14 @@ pub enum Error {
         /// The step, counted from 1.
         step: u64,
     },
+    /// A target's weight is no weight.
+    #[error(
+        "step {step}: a target of the global batch has a weight that is negative or not finite; weights are numbers of at least 0"
+    )]
+    TargetWeights {
+        /// The step, counted from 1.
+        step: u64,
+    },
     /// The loss or the gradient norm is not finite; the optimizer has not touched the weights.
     #[error(
         "step {step}: {what} is not finite ({value}): {location}; the weights are those of the step before"
@@ -112,7 +120,13 @@ impl Error {
     /// Whether every rank of the group ends with the same error at the same point, because it was decided from values that all of
     /// them have.
     pub fn is_agreed(&self) -> bool {
-        matches!(self, Self::NoTargets { .. } | Self::NonFinite { .. } | Self::Setting { .. })
+        matches!(
+            self,
+            Self::NoTargets { .. }
+                | Self::TargetWeights { .. }
+                | Self::NonFinite { .. }
+                | Self::Setting { .. }
+        )
     }
 
     /// Wraps an error of a collective.

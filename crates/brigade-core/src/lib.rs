@@ -32,6 +32,7 @@ mod sharding;
 mod state;
 mod step;
 
+pub use brigade_derive::Activation;
 pub use brigade_plan as plan;
 pub use brigade_plan::CHUNK;
 pub use brigade_random::keyed_seed;
@@ -49,9 +50,9 @@ pub use optim::{
     Elementwise, FlatOptimizer, FlatState, LearningRateScaling, LrScheduler, LrSchedulerKind,
     OptimizerFactory, SavedState, clip_factor,
 };
-pub use sharding::{FlatLayout, FlatParam, ReduceEvery, ReshardAfterForward, Zero};
+pub use sharding::{FlatLayout, FlatParam, ParameterGroup, ReduceEvery, ReshardAfterForward, Zero};
 pub use state::{Snapshot, StateReader};
 pub use step::{
-    Batch, DataParallel, Engine, EngineSettings, Evaluation, NonFinite, PairwiseSum, Recompute, ReducedUnit,
-    Reduction, StepReport, Strategy, Synchronous, Update,
+    Batch, DataParallel, Engine, EngineSettings, Evaluation, NonFinite, PairwiseSum, ParameterPart,
+    Recompute, ReducedUnit, Reduction, StepReport, Strategy, Synchronous, UnitGradient, Update,
 };

@@ -80,10 +80,8 @@ fn measured_and_planned(shape: &GptConfig, recompute: Recompute) -> (f64, f64) {
             let tokens = vec![3i64; SEQUENCES * shape.sequence_length];
             Tensor::<2, Int>::from_data(TensorData::new(tokens, [SEQUENCES, shape.sequence_length]), &device)
         };
-        let batch = || Batch {
-            input: tokens(),
-            target: Targets { tokens: tokens(), mask: None },
-            valid_targets: SEQUENCES * shape.sequence_length,
+        let batch = || {
+            Batch::new(tokens(), Targets { tokens: tokens(), mask: None }, SEQUENCES * shape.sequence_length)
         };
         engine.step(vec![batch(), batch()], 1e-3).unwrap();
     }

@@ -102,10 +102,12 @@ impl Reference {
         };
         let chunks = inputs.chunks(rows).zip(targets.chunks(rows)).zip(valid.chunks(rows));
         chunks
-            .map(|((inputs, targets), valid)| Batch {
-                input: ints(inputs),
-                target: Targets { tokens: ints(targets), mask: Some(ints(valid).float()) },
-                valid_targets: valid.concat().iter().sum::<i64>() as usize,
+            .map(|((inputs, targets), valid)| {
+                Batch::new(
+                    ints(inputs),
+                    Targets { tokens: ints(targets), mask: Some(ints(valid).float()) },
+                    valid.concat().iter().sum::<i64>() as usize,
+                )
             })
             .collect()
     }

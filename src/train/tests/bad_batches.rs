@@ -54,7 +54,7 @@ impl Dataset for Poisoned {
         let value = |i: &usize| if self.bad.contains(i) { f32::NAN } else { (i * 37 % 11) as f32 / 11.0 };
         let rows: Vec<f32> = items.iter().flat_map(|i| [value(i), 1.0, value(&(i % 7))]).collect();
         let input = Tensor::<1>::from_data(&rows[..], device).reshape([items.len() as i32, 3]);
-        Batch { target: input.clone() * 0.5, input, valid_targets: items.len() }
+        Batch::new(input.clone(), input * 0.5, items.len())
     }
 }
 

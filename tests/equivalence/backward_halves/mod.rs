@@ -160,7 +160,7 @@ fn batch(number: usize) -> Batch<Tensor<2>, Tensor<2>> {
         Tensor::from_data(TensorData::new(values, [ROWS, WIDTH]), &brigade_cpu::device())
     };
     let target = if number == 5 { values(7).zeros_like() } else { values(7) };
-    Batch { input: values(0), target, valid_targets: ROWS }
+    Batch::new(values(0), target, ROWS)
 }
 
 /// Runs a case on a mesh, and compares every rank with one process that runs each backward at once.

@@ -121,6 +121,8 @@ pub(crate) trait AnyBlock: Send {
     fn values(&self) -> BTreeMap<String, ParamValue>;
     fn take_gradients(&self, gradients: &mut Gradients) -> BTreeMap<String, Tensor<1>>;
     fn replace(&mut self, values: &mut dyn FnMut(&str) -> Option<NewValue>);
+    /// Keeps the parameters at these paths from being trained.
+    fn freeze(&mut self, is_frozen: &dyn Fn(&str) -> bool);
     fn initialize(&mut self, seed: u64, name: &str);
     /// Frees what autodiff still keeps of this block's dropped graphs.
     fn free_dropped_graphs(&self);
@@ -196,6 +198,10 @@ impl<B: Block> AnyBlock for Erased<B> {
 
     fn replace(&mut self, values: &mut dyn FnMut(&str) -> Option<NewValue>) {
         self.map(|block| parameters::replace(block, values));
+    }
+
+    fn freeze(&mut self, is_frozen: &dyn Fn(&str) -> bool) {
+        self.map(|block| parameters::freeze(block, is_frozen));
     }
 
     fn initialize(&mut self, seed: u64, name: &str) {

@@ -189,6 +189,23 @@ pub(crate) fn replace<M: Module>(module: M, values: &mut dyn FnMut(&str) -> Opti
     module.map(&mut Replace(Path::default(), values))
 }
 
+/// Keeps the float parameters at these paths from being trained, whether or not they have a value.
+pub(crate) fn freeze<M: Module>(module: M, is_frozen: &dyn Fn(&str) -> bool) -> M {
+    struct Freeze<'a>(Path, &'a dyn Fn(&str) -> bool);
+    impl ModuleMapper for Freeze<'_> {
+        fn enter_module(&mut self, name: &str, _: &str) {
+            self.0.enter(name);
+        }
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.0.exit();
+        }
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            if (self.1)(&self.0.join()) { param.set_require_grad(false) } else { param }
+        }
+    }
+    module.map(&mut Freeze(Path::default(), is_frozen))
+}
+
 /// Maps every float parameter that may have no value yet through `visit`, with its path.
 pub(crate) fn for_each_lazy<M: Module>(module: M, visit: &mut dyn FnMut(&str, &mut dyn FnMut())) -> M {
     struct Each<'a>(Path, &'a mut dyn FnMut(&str, &mut dyn FnMut()));
@@ -250,6 +267,10 @@ mod tests {
             let summary: Vec<_> =
                 found.iter().map(|(path, spec)| (path.as_str(), spec.trainable, spec.keep_in_f32)).collect();
             assert_eq!(summary, [("bias", false, true), ("weight", false, false)]);
+            let half = freeze(LinearConfig::new(2, 3).init(&device), &|path| path == "bias");
+            assert!(!half.weight.is_initialized(), "no value is drawn");
+            let found = specs(&half, |_| false);
+            assert_eq!((found["bias"].trainable, found["weight"].trainable), (false, true));
         }
     }
 }

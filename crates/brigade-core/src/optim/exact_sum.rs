@@ -35,6 +35,14 @@ impl ExactSum {
         self.add_at(shift / 64 + 1, (wide >> 64) as u64);
     }
 
+    /// Adds a whole number.
+    pub(crate) fn add_whole(&mut self, number: u64) {
+        // One is 2^149 units.
+        let wide = u128::from(number) << (149 % 64);
+        self.add_at(149 / 64, wide as u64);
+        self.add_at(149 / 64 + 1, (wide >> 64) as u64);
+    }
+
     pub(crate) fn merge(&mut self, other: &Self) {
         self.spoiled |= other.spoiled;
         for (limb, value) in other.limbs.iter().enumerate() {
@@ -111,6 +119,20 @@ mod tests {
             let scaled: Vec<f32> = terms.iter().map(|term| (f64::from(*term) * 2f64.powi(scale)) as f32).collect();
             prop_assert_eq!(sum(&scaled).value(), exact as f64 * 2f64.powi(scale));
         }
+    }
+
+    #[test]
+    fn whole_numbers_are_added_to_fractions() {
+        let mut exact = sum(&[0.25, f32::MIN_POSITIVE]);
+        exact.add_whole(1 << 40);
+        exact.add_whole(7);
+        let mut expected = sum(&[2f32.powi(40), f32::MIN_POSITIVE, 7.0, 0.25]);
+        assert_eq!(exact, expected);
+        assert_eq!(exact.value(), 2f64.powi(40) + 7.25);
+        exact.add_whole(u64::MAX);
+        expected.merge(&sum(&[2f32.powi(63), 2f32.powi(63)]));
+        exact.add_whole(1);
+        assert_eq!(exact, expected);
     }
 
     #[test]

@@ -7,16 +7,23 @@ use std::sync::Arc;
 use burn::optim::{AdaGrad, Adam, AdamW, Adan, Lion, Optimizer, RmsProp, Sgd};
 use burn::tensor::{Device, Tensor};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::optim::optimizer_state::{FlatState, SavedState, SegmentState, SegmentStates, flattened};
 use crate::optim::tile::tile;
-use crate::sharding::layout::{FlatLayout, Segment};
+use crate::sharding::groups::ParameterGroup;
+use crate::sharding::layout::FlatLayout;
 
 /// An optimizer that treats every element in the same way, independently of the others, so that a flat buffer or any part of it
 /// gives the same numbers as the parameters one by one.
 ///
-/// Not implemented for Muon (works on matrices), LAMB and Adafactor (need statistics of each parameter): on a flat buffer these
-/// would give other numbers than on the parameters.
+/// Burn's elementwise optimizers are. Implement it for one of your own that is as well: its state, arrays over the elements and
+/// numbers, then is in checkpoints, and any mesh takes it back. Burn's others are not: Muon orthogonalises matrices, LAMB scales by the norms of
+/// parameters, Adafactor keeps sums over rows and columns, and L-BFGS needs scalar products over the whole model.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not known to be an elementwise optimizer",
+    note = "flat buffers and shards of them have no whole parameters, which Muon, LAMB, Adafactor and L-BFGS need",
+    note = "implement `Elementwise` for an optimizer of your own if it treats each element independently of the others"
+)]
 pub trait Elementwise: Optimizer {}
 
 impl Elementwise for AdaGrad {}
@@ -54,9 +61,21 @@ pub trait FlatOptimizer: Send {
 
 /// Makes the optimizer of each unit.
 #[derive(Clone)]
-pub struct OptimizerFactory(Arc<Build>);
+pub struct OptimizerFactory {
+    build: Arc<Build>,
+    /// Whether its weight decay can be another one.
+    takes_decay: bool,
+    groups: Vec<Treatment>,
+}
 
-type Build = dyn Fn(&FlatLayout, Range<usize>, &Device) -> Box<dyn FlatOptimizer> + Send + Sync;
+type Build = dyn Fn(&FlatLayout, Range<usize>, &Device, &[Treatment]) -> Box<dyn FlatOptimizer> + Send + Sync;
+
+/// How a group is trained.
+#[derive(Clone, Copy)]
+struct Treatment {
+    learning_rate_factor: f64,
+    weight_decay: Option<f32>,
+}
 
 impl OptimizerFactory {
     /// `decayed` steps parameters of rank two and above, `plain` biases and norms: the same
@@ -72,40 +91,100 @@ impl OptimizerFactory {
     /// );
     /// ```
     pub fn new<O: Elementwise>(decayed: O, plain: O) -> Self {
-        Self(Arc::new(move |layout, part, device| {
-            let segments = layout.segments(part.clone(), tile(device));
-            let states = segments.iter().map(|_| None).collect();
-            let (decayed, plain) = (decayed.clone(), plain.clone());
-            Box::new(Segmented { decayed, plain, part, segments, states, size: OnceCell::new() })
-        }))
+        Self::of(false, move |decays, _| if decays { decayed.clone() } else { plain.clone() })
+    }
+
+    /// As [`new`](Self::new), from a function of the weight decay, so that [groups](ParameterGroup) of parameters may have
+    /// another one than `weight_decay`. Biases and norms have 0.
+    ///
+    /// ```
+    /// use brigade_core::OptimizerFactory;
+    /// use burn::optim::AdamWConfig;
+    /// let adamw = AdamWConfig::new().with_epsilon(1e-8);
+    /// let optimizer =
+    ///     OptimizerFactory::with_weight_decay(0.1, move |decay| adamw.clone().with_weight_decay(decay).build());
+    /// ```
+    pub fn with_weight_decay<O: Elementwise>(
+        weight_decay: f32,
+        optimizer: impl Fn(f32) -> O + Send + Sync + 'static,
+    ) -> Self {
+        Self::of(true, move |decays, own| optimizer(if decays { own.unwrap_or(weight_decay) } else { 0.0 }))
+    }
+
+    /// `optimizer` is that of parameters with or without weight decay, and of a group's own.
+    fn of<O: Elementwise>(
+        takes_decay: bool,
+        optimizer: impl Fn(bool, Option<f32>) -> O + Send + Sync + 'static,
+    ) -> Self {
+        let build = move |layout: &FlatLayout, part: Range<usize>, device: &Device, groups: &[Treatment]| {
+            let pieces = layout.segments(part.clone(), tile(device)).into_iter().map(|segment| {
+                let group = segment.group.map(|group| groups[group]);
+                Piece {
+                    optimizer: optimizer(segment.decay, group.and_then(|group| group.weight_decay)),
+                    learning_rate_factor: group.map_or(1.0, |group| group.learning_rate_factor),
+                    range: segment.range,
+                    state: None,
+                }
+            });
+            let pieces = pieces.collect();
+            Box::new(Segmented { part, pieces, size: OnceCell::new() }) as Box<dyn FlatOptimizer>
+        };
+        Self { build: Arc::new(build), takes_decay, groups: Vec::new() }
+    }
+
+    /// The same for parameters in these groups.
+    ///
+    /// # Errors
+    /// If a group has a weight decay, and the optimizer's cannot be changed.
+    pub(crate) fn with_groups(&self, groups: &[ParameterGroup]) -> Result<Self> {
+        let decays = groups.iter().find_map(|group| Some((group.weight_decay?, &group.pattern)));
+        if let Some((decay, pattern)) = decays.filter(|_| !self.takes_decay) {
+            return Err(Error::Setting {
+                option: "optimizer.groups.weight_decay",
+                given: decay.to_string(),
+                allowed: format!(
+                    "the optimizer of this program has a fixed weight decay, also for `{pattern}`; make it by `OptimizerFactory::with_weight_decay`"
+                ),
+            });
+        }
+        let treatment = |group: &ParameterGroup| Treatment {
+            learning_rate_factor: group.learning_rate_factor,
+            weight_decay: group.weight_decay,
+        };
+        Ok(Self { groups: groups.iter().map(treatment).collect(), ..self.clone() })
     }
 
     /// The optimizer, on a device, of a part of a flat buffer: all of it, or a shard, which may reach into the padding.
     pub fn build(&self, layout: &FlatLayout, part: Range<usize>, device: &Device) -> Box<dyn FlatOptimizer> {
-        (self.0)(layout, part, device)
+        (self.build)(layout, part, device, &self.groups)
     }
 }
 
 struct Segmented<O: Optimizer> {
-    decayed: O,
-    plain: O,
     part: Range<usize>,
-    segments: Vec<Segment>,
-    states: Vec<Option<O::State<1>>>,
+    pieces: Vec<Piece<O>>,
     /// The bytes of the arrays of so many elements, once they exist.
     size: OnceCell<(usize, usize)>,
 }
 
+/// Elements that are stepped at once.
+struct Piece<O: Optimizer> {
+    range: Range<usize>,
+    optimizer: O,
+    learning_rate_factor: f64,
+    state: Option<O::State<1>>,
+}
+
 impl<O: Optimizer> Segmented<O> {
-    /// The bytes of the arrays of `elements`. Counting copies the arrays of one segment, so it is done only once.
+    /// The bytes of the arrays of `elements`. Counting copies the arrays of one piece, so it is done only once.
     fn bytes_of(&self, elements: usize) -> u64 {
-        // All segments have the same tensors per element, so counting those of one small segment is enough.
+        // All pieces have the same tensors per element, so counting those of one small piece is enough.
         let counted = || {
             let states =
-                self.segments.iter().zip(&self.states).filter_map(|(s, state)| Some((s, state.as_ref()?)));
-            let (smallest, state) = states.min_by_key(|(segment, _)| segment.range.len())?;
+                self.pieces.iter().filter_map(|piece| Some((piece.range.len(), piece.state.as_ref()?)));
+            let (smallest, state) = states.min_by_key(|(elements, _)| *elements)?;
             let bytes = flattened(state).tensors.iter().map(|(_, data)| data.as_bytes().len()).sum();
-            Some((bytes, smallest.range.len()))
+            Some((bytes, smallest))
         };
         let Some((bytes, counted)) = self.size.get().copied().or_else(counted) else { return 0 };
         let (bytes, counted) = *self.size.get_or_init(|| (bytes, counted));
@@ -122,42 +201,37 @@ impl<O: Elementwise> FlatOptimizer for Segmented<O> {
         scale: Option<f64>,
     ) -> Tensor<1> {
         let start = self.part.start;
-        let mut pieces = Vec::with_capacity(self.segments.len() + 1);
-        for (segment, state) in self.segments.iter().zip(&mut self.states) {
-            let optimizer = if segment.decay { &self.decayed } else { &self.plain };
-            let range = segment.range.start - start..segment.range.end - start;
+        let mut stepped = Vec::with_capacity(self.pieces.len() + 1);
+        for Piece { range, optimizer, learning_rate_factor, state } in &mut self.pieces {
+            let range = range.start - start..range.end - start;
             let piece = values.clone().slice(range.clone());
             let mut slope = gradient.clone().slice(range);
             if let Some(scale) = scale {
                 slope = slope.mul_scalar(scale);
             }
+            let learning_rate = learning_rate * *learning_rate_factor;
             let (piece, next) = optimizer.step(learning_rate, piece, slope, state.take());
             *state = next;
-            pieces.push(piece);
+            stepped.push(piece);
         }
-        let Some(last) = self.segments.last() else { return values };
-        let stepped = last.range.end - start;
-        if stepped < self.part.len() {
-            pieces.push(values.slice(stepped..self.part.len()));
+        let Some(last) = self.pieces.last() else { return values };
+        let end = last.range.end - start;
+        if end < self.part.len() {
+            stepped.push(values.slice(end..self.part.len()));
         }
-        Tensor::cat(pieces, 0)
+        Tensor::cat(stepped, 0)
     }
 
     fn state_bytes(&self) -> u64 {
-        self.bytes_of(self.segments.iter().map(|segment| segment.range.len()).sum())
+        self.bytes_of(self.pieces.iter().map(|piece| piece.range.len()).sum())
     }
 
     fn state(&self, range: Range<usize>) -> Box<dyn FlatState> {
-        let overlap = |segment: &Segment| {
-            segment.range.start.max(range.start)..segment.range.end.min(range.end).max(segment.range.start)
-        };
-        let segments = self.segments.iter().zip(&self.states).filter_map(|(segment, state)| {
-            let part = overlap(segment);
+        let segments = self.pieces.iter().filter_map(|Piece { range: own, state, .. }| {
+            let part = own.start.max(range.start)..own.end.min(range.end).max(own.start);
             let state = state.clone()?;
-            (!part.is_empty()).then(|| SegmentState {
-                part: part.start - segment.range.start..part.end - segment.range.start,
-                state,
-            })
+            (!part.is_empty())
+                .then(|| SegmentState { part: part.start - own.start..part.end - own.start, state })
         });
         let segments: Vec<_> = segments.collect();
         let bytes = self.bytes_of(segments.iter().map(|segment| segment.part.len()).sum());
@@ -166,9 +240,8 @@ impl<O: Elementwise> FlatOptimizer for Segmented<O> {
 
     fn restore(&mut self, saved: &SavedState, device: &Device) -> Result<()> {
         let start = self.part.start;
-        for (segment, state) in self.segments.iter().zip(&mut self.states) {
-            let part = segment.range.start - start..segment.range.end - start;
-            *state = saved.segment::<O::State<1>>(part, device)?;
+        for Piece { range, state, .. } in &mut self.pieces {
+            *state = saved.segment::<O::State<1>>(range.start - start..range.end - start, device)?;
         }
         Ok(())
     }

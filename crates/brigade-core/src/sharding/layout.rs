@@ -17,6 +17,8 @@ pub struct FlatParam {
     pub range: Range<usize>,
     /// Whether weight decay applies: not to biases and norms, that is, parameters of rank below 2.
     pub decay: bool,
+    /// The [group](crate::ParameterGroup) that it belongs to, by its number.
+    pub group: Option<usize>,
 }
 
 /// A range of a flat buffer whose elements the optimizer treats alike.
@@ -24,6 +26,7 @@ pub struct FlatParam {
 pub(crate) struct Segment {
     pub range: Range<usize>,
     pub decay: bool,
+    pub group: Option<usize>,
 }
 
 /// The layout of a unit's flat buffer: its parameters in path order, without gaps.
@@ -50,10 +53,15 @@ impl FlatLayout {
             .map(|(path, shape)| {
                 let start = end;
                 end += shape.iter().product::<usize>();
-                FlatParam { path, decay: shape.len() >= 2, shape, range: start..end }
+                FlatParam { path, decay: shape.len() >= 2, shape, range: start..end, group: None }
             })
             .collect();
         Self { params, len: end }
+    }
+
+    /// Says which group each parameter belongs to, by its path.
+    pub(crate) fn set_groups(&mut self, group: impl Fn(&str) -> Option<usize>) {
+        self.params.iter_mut().for_each(|param| param.group = group(&param.path));
     }
 
     /// Number of elements, without padding.
@@ -120,16 +128,16 @@ impl FlatLayout {
             let range = param.range.start.max(part.start)..param.range.end.min(part.end);
             match runs.last_mut() {
                 _ if range.is_empty() => {}
-                Some(run) if run.decay == param.decay => run.range.end = range.end,
-                _ => runs.push(Segment { range, decay: param.decay }),
+                Some(run) if (run.decay, run.group) == (param.decay, param.group) => {
+                    run.range.end = range.end
+                }
+                _ => runs.push(Segment { range, decay: param.decay, group: param.group }),
             }
         }
         runs.into_iter()
-            .flat_map(|Segment { range, decay }| {
-                range
-                    .clone()
-                    .step_by(longest)
-                    .map(move |start| Segment { range: start..(start + longest).min(range.end), decay })
+            .flat_map(|Segment { range, decay, group }| {
+                let (starts, end) = (range.clone().step_by(longest), range.end);
+                starts.map(move |start| Segment { range: start..(start + longest).min(end), decay, group })
             })
             .collect()
     }
@@ -166,10 +174,12 @@ mod tests {
         }
 
         #[test]
-        fn segments_cover_once_and_keep_decay(
-            shapes in shapes(), longest in 1usize..40, cut in any::<prop::sample::Index>(),
+        fn segments_cover_once_and_keep_decay_and_groups(
+            shapes in shapes(), grouped in any::<u8>(), longest in 1usize..40, cut in any::<prop::sample::Index>(),
         ) {
-            let layout = layout(&shapes);
+            let mut layout = layout(&shapes);
+            let group = |path: &str| path[1..].parse::<usize>().ok().filter(|i| grouped >> i & 1 == 1).map(|i| i / 2);
+            layout.set_groups(group);
             let mut next = 0;
             let cut = cut.index(layout.len() + 1);
             let segments = [0..cut, cut..layout.len() + 9].map(|part| layout.segments(part, longest));
@@ -178,7 +188,7 @@ mod tests {
                 prop_assert!(segment.range.len() <= longest && !segment.range.is_empty());
                 for i in segment.range.clone() {
                     let owner = layout.params().iter().find(|p| p.range.contains(&i)).unwrap();
-                    prop_assert_eq!(owner.decay, segment.decay);
+                    prop_assert_eq!((owner.decay, owner.group), (segment.decay, segment.group));
                 }
                 next = segment.range.end;
             }

@@ -1,10 +1,12 @@
 //! Where parameters are: in units, each of which is one flat buffer, whole or in shards.
 
+pub(crate) mod groups;
 pub(crate) mod layout;
 pub(crate) mod store;
 pub(crate) mod unit;
 mod whole_buffer;
 pub(crate) mod zero;
 
+pub use groups::ParameterGroup;
 pub use layout::{FlatLayout, FlatParam};
 pub use zero::{ReduceEvery, ReshardAfterForward, Zero};

@@ -10,7 +10,7 @@ use crate::metrics::Clock;
 use crate::model::activation::{Activation, Part};
 use crate::model::chain::{Chain, NamedTensor, to_host};
 use crate::step::engine::Engine;
-use crate::step::forward_backward::micro_batches::Batch;
+use crate::step::forward_backward::batch::Batch;
 
 impl<I, O, T> Engine<I, O, T>
 where
@@ -73,7 +73,7 @@ where
     /// As [`Engine::step`], except for values that are not finite.
     pub fn gradients(&mut self, batches: &[Batch<I, T>], root: usize) -> Result<(f64, Vec<NamedTensor>)> {
         self.forget_accumulated();
-        let sums = self.sums(batches, &mut Clock::default())?;
+        let sums = self.sums(batches, 0.0, &mut Clock::default())?;
         self.reduction.commit(false);
         let mut named = Vec::new();
         let whole = |unit: usize| {

@@ -17,7 +17,8 @@ use crate::model::ties::Tie;
 use crate::optim::OptimizerFactory;
 use crate::optim::clip_factor;
 use crate::sharding::store::ParameterStore;
-use crate::step::forward_backward::micro_batches::Batch;
+use crate::step::forward_backward::batch::Batch;
+use crate::step::gradient_hook::{GradientHook, UnitGradient};
 use crate::step::initialization::Initialization;
 use crate::step::report::StepReport;
 use crate::step::settings::{EngineSettings, NonFinite};
@@ -32,8 +33,10 @@ pub(crate) struct Sums {
     pub grad_norm: f64,
     pub loss: f64,
     pub metrics: BTreeMap<String, f64>,
-    pub targets: f64,
-    /// What the gradients are still to be divided by: the targets, where nobody knew their number before the backward.
+    pub targets: u64,
+    /// What the targets weigh: what the loss is divided by.
+    pub target_weight: f64,
+    /// What the gradients are still to be divided by: that weight, where nobody knew it before the backward.
     pub divisor: Option<f64>,
     /// Most micro-batches between forward and backward on this rank.
     pub in_flight: usize,
@@ -61,6 +64,7 @@ pub struct Engine<I, O, T> {
     pub(crate) schedules: BTreeMap<(usize, bool), Arc<StageSchedule>>,
     pub(crate) shapes: Vec<BTreeMap<String, Vec<usize>>>,
     pub(crate) ties: Vec<Tie>,
+    pub(crate) gradient_hooks: Vec<GradientHook>,
 }
 
 impl<I, O, T> Engine<I, O, T>
@@ -83,6 +87,8 @@ where
     ) -> Result<Self> {
         let Model { mut chain, loss, names: metric_names, metrics } = model;
         chain.check_names()?;
+        let optimizer = optimizer.with_groups(&settings.groups)?;
+        let grouping = chain.grouped(&settings.groups)?;
         let (ties, mesh) = (chain.resolved_ties()?, groups.mesh().clone());
         check_mesh(&mesh, groups.world().size())?;
         if let Some(tie) = ties.iter().find(|tie| tie.owner.0 > tie.follower.0) {
@@ -116,7 +122,7 @@ where
             dtype: settings.precision.reduce.dtype(),
             sum_group: settings.sum_group,
         };
-        let mut update = settings.strategy.update(optimizer.clone(), data.clone());
+        let mut update = settings.strategy.update(optimizer, data.clone());
         for index in 0..blocks {
             let lends = ties.iter().any(|tie| tie.owner.0 == index && stage.holds(tie.follower.0));
             if stage.holds(index) || lends {
@@ -125,6 +131,7 @@ where
                     store: &mut store,
                     update: &mut *update,
                     ties: &ties,
+                    grouping: &grouping,
                 };
                 initialization.block(index, seed)?;
             }
@@ -156,6 +163,7 @@ where
             schedules: BTreeMap::new(),
             shapes,
             ties,
+            gradient_hooks: Vec::new(),
         };
         let trained = engine.store.units.iter().filter(|stored| stored.unit.trainable).count() as f64;
         if engine
@@ -188,6 +196,38 @@ where
         &self.settings.split
     }
 
+    /// Calls `hook` once for each unit in each step that makes an update, after the gradients are summed over all ranks and divided by
+    /// the weight of the targets, and before their norm is taken, so that clipping, the norm in reports and the optimizer see what
+    /// it returns: a tensor of as many elements, in fp32. Several hooks run in the order in which they were given.
+    ///
+    /// A rank calls it for the elements that it owns: those of its pipeline stage, and of them with ZeRO a shard. Ranks that have the same
+    /// elements all call it. So for the same bits on every mesh and on all ranks, an element's new value must follow from its old
+    /// value, its name and number ([`UnitGradient::parameters`]) and the step alone: masks, scaling, clamping, or noise drawn from a seed made of
+    /// these. What needs a whole parameter, such as its norm, is not possible here. It is also called in a step that is
+    /// then skipped because its loss or norm is not finite, and by [`gradients`](Self::gradients).
+    ///
+    /// ```
+    /// # use brigade_core::{Engine, UnitGradient};
+    /// # use burn::tensor::Tensor;
+    /// # fn add(engine: &mut Engine<Tensor<2>, Tensor<2>, Tensor<2>>) {
+    /// // The first 64 rows of a table of width 16 keep their values.
+    /// engine.on_gradient(|unit: &UnitGradient<'_>, mut gradient| {
+    ///     for part in unit.parameters().filter(|part| part.name == "embedding.table") {
+    ///         let kept = part.elements.end.min(64 * 16).saturating_sub(part.elements.start);
+    ///         let zeros = Tensor::zeros([kept], &gradient.device());
+    ///         gradient = gradient.slice_assign(part.place.start..part.place.start + kept, zeros);
+    ///     }
+    ///     gradient
+    /// });
+    /// # }
+    /// ```
+    pub fn on_gradient(
+        &mut self,
+        hook: impl Fn(&UnitGradient<'_>, Tensor<1>) -> Tensor<1> + Send + Sync + 'static,
+    ) {
+        self.gradient_hooks.push(Arc::new(hook));
+    }
+
     /// Bytes that this rank holds.
     pub fn memory(&self) -> Memory {
         Memory { parameters: self.store.bytes, ..self.memory }
@@ -218,23 +258,26 @@ where
     /// the first stage uses the inputs, the last one the targets.
     ///
     /// # Errors
-    /// If a collective fails, a block refuses its input, no target is valid, or (unless it is to be
-    /// skipped) something is not finite; the weights are then those of the step before. If the step does not
+    /// If a collective fails, a block refuses its input, no target is valid, ranks were given different learning rates, or (unless
+    /// it is to be skipped) something is not finite; the weights are then those of the step before. If the step does not
     /// [synchronize](Self::synchronizes).
     pub fn step(&mut self, batches: Vec<Batch<I, T>>, learning_rate: f64) -> Result<StepReport> {
         self.check_kind(true)?;
         let (mut clock, before) = self.begin_step();
-        let sums = self.sums(&batches, &mut clock)?;
+        let sums = self.sums(&batches, learning_rate, &mut clock)?;
         let skips = self.settings.on_nonfinite == NonFinite::Skip;
-        let skipped = sums.targets == 0.0 || !(sums.loss.is_finite() && sums.grad_norm.is_finite());
+        let skipped = sums.target_weight == 0.0 || !(sums.loss.is_finite() && sums.grad_norm.is_finite());
         self.reduction.commit(!skipped);
-        if sums.targets == 0.0 && !skips {
+        if sums.target_weight == 0.0 && !skips {
             return Err(Error::NoTargets { step: self.step });
+        }
+        if sums.target_weight.is_nan() && !skips {
+            return Err(Error::TargetWeights { step: self.step });
         }
         if skipped && !skips {
             return Err(self.not_finite(&batches, &sums));
         }
-        let Sums { gradients, grad_norm, loss, metrics, targets, divisor, in_flight } = sums;
+        let Sums { gradients, grad_norm, loss, metrics, targets, target_weight, divisor, in_flight } = sums;
         // Until here waits for neighbours are the pipeline's, and so is the wait for the last of them.
         let idle = |what: &str| clock.waits.get(what).copied().unwrap_or_default();
         let bubble = if self.stage.stages > 1 {
@@ -252,10 +295,11 @@ where
         }
         Ok(StepReport {
             step: self.step,
-            loss: if targets == 0.0 { f64::NAN } else { loss },
+            loss: if target_weight == 0.0 { f64::NAN } else { loss },
             metrics,
             grad_norm,
-            targets: targets as u64,
+            targets,
+            target_weight,
             skipped,
             bubble,
             in_flight,

@@ -6,6 +6,7 @@ use crate::error::Result;
 use crate::model::activation::Activation;
 use crate::model::chain::Chain;
 use crate::model::ties::Tie;
+use crate::sharding::groups::Grouping;
 use crate::sharding::store::ParameterStore;
 use crate::sharding::unit::Unit;
 use crate::step::strategy::Update;
@@ -16,6 +17,7 @@ pub(crate) struct Initialization<'a, I, O> {
     pub store: &'a mut ParameterStore,
     pub update: &'a mut dyn Update,
     pub ties: &'a [Tie],
+    pub grouping: &'a Grouping,
 }
 
 impl<I: Activation, O: Activation> Initialization<'_, I, O> {
@@ -31,7 +33,10 @@ impl<I: Activation, O: Activation> Initialization<'_, I, O> {
         named.block.train();
         let values = named.block.values();
         let used = |unit: &Unit| unit.users.iter().any(|user| holders[user.block] == stage);
-        for unit in Unit::of_block(index, &named.name, &named.block.specs(), ties).into_iter().filter(used) {
+        for mut unit in
+            Unit::of_block(index, &named.name, &named.block.specs(), ties).into_iter().filter(used)
+        {
+            unit.layout.set_groups(|path| self.grouping.of(&format!("{}.{path}", named.name)));
             let values = |path: &str| values[path].flat.clone();
             let flat = unit.layout.params().iter().map(|param| (param.path.clone(), values(&param.path)));
             let flat = unit.layout.pack(flat.collect(), unit.layout.len(), &store.device);

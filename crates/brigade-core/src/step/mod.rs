@@ -3,6 +3,7 @@
 pub(crate) mod accumulation;
 pub(crate) mod engine;
 pub(crate) mod forward_backward;
+mod gradient_hook;
 mod initialization;
 mod metric_sums;
 mod own_schedule;
@@ -15,8 +16,9 @@ mod window;
 
 pub use accumulation::PairwiseSum;
 pub use engine::Engine;
-pub use forward_backward::micro_batches::Batch;
+pub use forward_backward::batch::Batch;
 pub use forward_backward::recompute::Recompute;
+pub use gradient_hook::{ParameterPart, UnitGradient};
 pub use report::{Evaluation, StepReport};
 pub use settings::{EngineSettings, NonFinite};
 pub use strategy::{DataParallel, ReducedUnit, Reduction, Strategy, Synchronous, Update};

@@ -16,10 +16,11 @@ use crate::optim::{ExactSum, WORDS};
 use crate::optim::{exact_sum, squares};
 use crate::step::accumulation::PairwiseSum;
 use crate::step::engine::{Engine, Sums};
-use crate::step::forward_backward::interpreter::{Interpreter, PassMode, State, TargetCount};
-use crate::step::forward_backward::micro_batches::Batch;
+use crate::step::forward_backward::batch::{Batch, TargetSum};
+use crate::step::forward_backward::interpreter::{Interpreter, PassMode, State, TargetWeight};
 use crate::step::forward_backward::micro_batches::{Given, Loaded, MicroBatches};
 use crate::step::forward_backward::non_finite::{NonFiniteCheck, first};
+use crate::step::gradient_hook;
 use crate::step::metric_sums::MetricSums;
 use crate::step::report::Evaluation;
 use crate::step::strategy::Reduction;
@@ -72,7 +73,7 @@ where
         batches: &'s mut (dyn MicroBatches<I, T> + 's),
         schedule: &StageSchedule,
         mode: impl FnOnce(&'s mut dyn Reduction) -> PassMode<'s>,
-        total: TargetCount,
+        total: TargetWeight,
         before: usize,
         clock: &'s mut Clock,
     ) -> Result<State> {
@@ -120,18 +121,18 @@ where
 
     fn try_pass(&mut self, batches: &[Batch<I, T>], completes: bool, clock: &mut Clock) -> Result<()> {
         let schedule = self.schedule(batches.len(), true)?;
-        let valid = batches.iter().map(|batch| batch.valid_targets).sum();
-        // Over several steps, nobody knows the number of targets before the last backward.
+        let targets = TargetSum::of(batches);
+        // Over several steps, nobody knows the targets before the last backward.
         let total = match self.stage.is_last() && self.settings.strategy.period() == 1 {
-            true => TargetCount::Pending(self.store.groups.data.all_gather_scalars(vec![valid as f64])),
-            false => TargetCount::Unasked,
+            true => TargetWeight::Pending(self.store.groups.data.all_gather_scalars(targets.to_words())),
+            false => TargetWeight::Unasked,
         };
         let (mode, before) = (|reduction| PassMode::Train { reduction, completes }, self.window.count);
         let state = self.run(&mut Given(batches), &schedule, mode, total, before, clock)?;
         let peak = self.memory.activations.peak.max(state.activations.peak);
         self.memory.activations = crate::metrics::Bytes { peak, ..state.activations };
         self.memory.gradients = self.reduction.bytes();
-        self.window.add(batches.len(), valid, state);
+        self.window.add(batches.len(), &targets, state);
         Ok(())
     }
 
@@ -142,11 +143,22 @@ where
     }
 
     /// Forward and backward over this rank's micro-batches, and the sums over all ranks: the first two parts of the current step.
-    pub(crate) fn sums(&mut self, batches: &[Batch<I, T>], clock: &mut Clock) -> Result<Sums> {
+    /// The learning rate is only compared with the others'.
+    pub(crate) fn sums(
+        &mut self,
+        batches: &[Batch<I, T>],
+        learning_rate: f64,
+        clock: &mut Clock,
+    ) -> Result<Sums> {
         self.pass(batches, true, clock)?;
         let window = std::mem::take(&mut self.window);
-        let gradients = self.reduction.finish(clock)?;
+        let mut gradients = self.reduction.finish(clock)?;
         self.memory.gradients = self.reduction.bytes();
+        let mut is_divided = self.settings.strategy.period() == 1;
+        if !self.gradient_hooks.is_empty() {
+            self.run_gradient_hooks(&mut gradients, &window, is_divided, clock)?;
+            is_divided = true;
+        }
 
         let started = Instant::now();
         let at_once = tile(&self.store.device);
@@ -156,7 +168,8 @@ where
         let norm = exact_sum(chunks.collect())?;
         clock.optimizer += started.elapsed();
 
-        let mut words = vec![window.valid_targets as f64];
+        let mut words = window.targets.to_words();
+        words.push(learning_rate);
         words.extend(window.losses()?);
         let mut metrics = MetricSums::new(self.metric_names.len());
         metrics.add(&window.metrics)?;
@@ -166,13 +179,15 @@ where
         let all = clock.waiting("all_gather_scalars", || pending.wait())?;
         let mut norm = ExactSum::default();
         all.iter().for_each(|words| norm.merge(&ExactSum::from_words(&words[words.len() - WORDS..])));
+        self.check_learning_rates(&all)?;
         let (targets, loss) = self.agreed_loss(&all, window.count);
-        let metrics = self.agreed_metrics(&all, window.count, targets);
-        let divisor = (self.settings.strategy.period() > 1 && targets > 0.0).then_some(targets);
-        let by = divisor.unwrap_or(1.0);
-        let (grad_norm, loss) = (norm.value().sqrt() / by, loss / by);
-        let in_flight = window.in_flight;
-        Ok(Sums { gradients, grad_norm, loss, metrics, targets, divisor, in_flight })
+        let target_weight = targets.weight();
+        let metrics = self.agreed_metrics(&all, 1 + window.count, target_weight);
+        let some = |is_divided: bool| (!is_divided && target_weight != 0.0).then_some(target_weight);
+        let (divisor, of_loss) = (some(is_divided), some(self.settings.strategy.period() == 1));
+        let (grad_norm, loss) = (norm.value().sqrt() / divisor.unwrap_or(1.0), loss / of_loss.unwrap_or(1.0));
+        let (targets, in_flight) = (targets.count, window.in_flight);
+        Ok(Sums { gradients, grad_norm, loss, metrics, targets, target_weight, divisor, in_flight })
     }
 
     /// The part of a gradient whose squares this rank counts: what other ranks hold as well, one counts.
@@ -182,29 +197,74 @@ where
         gradient.clone().slice(counted.start - own.start..counted.end - own.start)
     }
 
-    /// Valid targets and the sum of the losses of the global batch, from what each rank of the last stage has.
-    fn agreed_loss(&self, all: &[Vec<f64>], count: usize) -> (f64, f64) {
+    /// Gives what the reduction made to the gradient hooks, divided by the weight of the targets.
+    fn run_gradient_hooks(
+        &self,
+        gradients: &mut [Option<Tensor<1>>],
+        window: &Window,
+        is_divided: bool,
+        clock: &mut Clock,
+    ) -> Result<()> {
+        let weight = match is_divided {
+            true => 1.0,
+            false => {
+                let pending = self.store.groups.world.all_gather_scalars(window.targets.to_words());
+                let all = clock.waiting("all_gather_scalars", || pending.wait())?;
+                TargetSum::over_ranks(self.last_stage(&all).into_iter().map(|(_, words)| words)).weight()
+            }
+        };
+        let started = Instant::now();
+        for (stored, gradient) in self.store.units.iter().zip(gradients) {
+            let Some(found) = gradient.take() else { continue };
+            let found = if weight == 1.0 || weight == 0.0 { found } else { found.div_scalar(weight) };
+            let block = self.chain.blocks[stored.unit.home].name.as_str();
+            *gradient = Some(gradient_hook::run(&self.gradient_hooks, self.step, (stored, block), found)?);
+        }
+        clock.optimizer += started.elapsed();
+        Ok(())
+    }
+
+    /// Checks that all ranks were given the same learning rate.
+    fn check_learning_rates(&self, all: &[Vec<f64>]) -> Result<()> {
+        let rates = || all.iter().map(|words| words[TargetSum::WORDS]);
+        let (first, is_allowed) = (all[0][TargetSum::WORDS], |rate: f64| rate.is_finite() && rate >= 0.0);
+        match rates().enumerate().find(|(_, rate)| rate.to_bits() != first.to_bits() || !is_allowed(*rate)) {
+            None => Ok(()),
+            Some((rank, rate)) => {
+                let first = if rank == 0 { String::new() } else { format!("; rank 0 has {first}") };
+                Err(Error::Setting {
+                    option: "the learning rate",
+                    given: format!("{rate} (step {}, rank {rank})", self.step),
+                    allowed: format!("it must be a number of at least 0, and the same on all ranks{first}"),
+                })
+            }
+        }
+    }
+
+    /// The valid targets and the sum of the losses of the global batch, from what each rank of the last stage has.
+    fn agreed_loss(&self, all: &[Vec<f64>], count: usize) -> (TargetSum, f64) {
         let (mesh, mut numbered) = (self.store.groups.mesh(), Vec::new());
         let last = self.last_stage(all);
         for (rank, words) in &last {
             for k in 0..count {
                 let number = self.settings.zero.micro_batch_number(mesh, *rank, k, count);
-                numbered.push((number, words[1 + k] as f32));
+                numbered.push((number, words[TargetSum::WORDS + 1 + k] as f32));
             }
         }
         numbered.sort_by_key(|(number, _)| *number);
         let mut loss = PairwiseSum::new();
         numbered.into_iter().for_each(|(_, share)| loss.push(share, |a, b| a + b));
-        let targets = last.iter().map(|(_, words)| words[0]).sum();
+        let targets = TargetSum::over_ranks(last.into_iter().map(|(_, words)| words));
         (targets, f64::from(loss.finish(|a, b| a + b).unwrap_or(0.0)))
     }
 
-    /// The means of the model's metrics, from what each rank of the last stage has behind its `count` losses.
-    fn agreed_metrics(&self, all: &[Vec<f64>], count: usize, targets: f64) -> BTreeMap<String, f64> {
+    /// The means of the model's metrics, from what each rank of the last stage has behind its targets and `count` other numbers.
+    fn agreed_metrics(&self, all: &[Vec<f64>], count: usize, target_weight: f64) -> BTreeMap<String, f64> {
         let mut sums = MetricSums::new(self.metric_names.len());
-        let range = 1 + count..1 + count + MetricSums::words_of(self.metric_names.len());
+        let start = TargetSum::WORDS + count;
+        let range = start..start + MetricSums::words_of(self.metric_names.len());
         self.last_stage(all).iter().for_each(|(_, words)| sums.merge(&words[range.clone()]));
-        sums.means(self.metric_names.iter().map(String::as_str), targets)
+        sums.means(self.metric_names.iter().map(String::as_str), target_weight)
     }
 
     /// The ranks that hold the model's last block, with their words, in the order of their place along the data axes.
@@ -230,8 +290,8 @@ where
         let mut clock = Clock::default();
         let mut batches = Loaded::new(count, self.stage.is_last(), &mut load);
         let state =
-            self.run(&mut batches, &schedule, |_| PassMode::Evaluate, TargetCount::Unasked, 0, &mut clock)?;
-        let mut words = vec![batches.valid_targets as f64];
+            self.run(&mut batches, &schedule, |_| PassMode::Evaluate, TargetWeight::Unasked, 0, &mut clock)?;
+        let mut words = batches.valid.to_words();
         words.extend(losses(&state.losses, most)?);
         let mut metrics = MetricSums::new(self.metric_names.len());
         metrics.add(&state.metrics)?;
@@ -240,12 +300,13 @@ where
         let last = self.last_stage(&all);
         let mut sum = PairwiseSum::new();
         for k in 0..most {
-            last.iter().for_each(|(_, words)| sum.push(words[1 + k], |a, b| a + b));
+            last.iter().for_each(|(_, words)| sum.push(words[TargetSum::WORDS + k], |a, b| a + b));
         }
-        let targets: f64 = last.iter().map(|(_, words)| words[0]).sum();
-        let metrics = self.agreed_metrics(&all, most, targets);
-        let loss = sum.finish(|a, b| a + b).unwrap_or(0.0) / targets;
-        Ok(Evaluation { loss, metrics, targets: targets as u64 })
+        let targets = TargetSum::over_ranks(last.into_iter().map(|(_, words)| words));
+        let (targets, target_weight) = (targets.count, targets.weight());
+        let metrics = self.agreed_metrics(&all, most, target_weight);
+        let loss = sum.finish(|a, b| a + b).unwrap_or(0.0) / target_weight;
+        Ok(Evaluation { loss, metrics, targets, target_weight })
     }
 
     /// Runs the step's micro-batches again, without reducing anything, and agrees with the others on the
@@ -259,8 +320,8 @@ where
         let mut check = NonFiniteCheck::default();
         let found = self.schedule(batches.len(), true).and_then(|schedule| {
             let total = match sums.divisor {
-                None => TargetCount::Known(sums.targets),
-                Some(_) => TargetCount::Unasked,
+                None => TargetWeight::Known(sums.target_weight),
+                Some(_) => TargetWeight::Unasked,
             };
             let before = (self.settings.strategy.period() - 1) * batches.len();
             let (found, clock) = (&mut check, &mut Clock::default());

@@ -5,7 +5,7 @@ use crate::metrics::Clock;
 use crate::model::activation::Activation;
 use crate::model::chain::restore_output;
 use crate::step::engine::Engine;
-use crate::step::forward_backward::interpreter::{PassMode, TargetCount, activation};
+use crate::step::forward_backward::interpreter::{PassMode, TargetWeight, activation};
 use crate::step::forward_backward::micro_batches::InputAlone;
 
 impl<I, O, T> Engine<I, O, T>
@@ -25,7 +25,7 @@ where
     pub fn predict(&mut self, input: I) -> Result<O> {
         let schedule = self.schedule(1, false)?;
         let (mut found, mut input, mut clock) = (None, InputAlone(Some(input)), Clock::default());
-        let (output, total) = (&mut found, TargetCount::Unasked);
+        let (output, total) = (&mut found, TargetWeight::Unasked);
         self.run(&mut input, &schedule, move |_| PassMode::Predict(output), total, 0, &mut clock)?;
         let pp = &self.store.groups.pp;
         let output = match found {

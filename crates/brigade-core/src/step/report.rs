@@ -15,6 +15,8 @@ pub struct Evaluation {
     pub metrics: BTreeMap<String, f64>,
     /// Valid targets of all batches.
     pub targets: u64,
+    /// The sum of their [weights](crate::Batch::weighted), which the means are divided by: their number, where none has a weight.
+    pub target_weight: f64,
 }
 
 /// What one step did, together with those before it that only [accumulated](crate::Engine::accumulate) gradients. Loss, norm,
@@ -31,6 +33,8 @@ pub struct StepReport {
     pub grad_norm: f64,
     /// Valid targets in the global batch.
     pub targets: u64,
+    /// The sum of their [weights](crate::Batch::weighted), which the means are divided by: their number, where none has a weight.
+    pub target_weight: f64,
     /// Whether the optimizer was left out because something was not finite.
     pub skipped: bool,
     /// Where this rank's time went.

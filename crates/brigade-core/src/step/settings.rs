@@ -7,6 +7,7 @@ use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 
 use crate::model::Precision;
+use crate::sharding::groups::ParameterGroup;
 use crate::sharding::zero::Zero;
 use crate::step::forward_backward::recompute::Recompute;
 use crate::step::strategy::{Strategy, Synchronous};
@@ -49,6 +50,8 @@ pub struct EngineSettings {
     /// first, as that many ranks do which sum each micro-batch at once ([`crate::ReduceEvery`]). It makes one
     /// process the reference for them where their number is no power of two.
     pub sum_group: usize,
+    /// Parameters that are trained in another way than the rest. A parameter belongs to the first group whose pattern matches it.
+    pub groups: Vec<ParameterGroup>,
     /// How ranks that run different micro-batches train together.
     pub strategy: Arc<dyn Strategy>,
 }
@@ -66,6 +69,7 @@ impl Default for EngineSettings {
             precision: Precision::default(),
             offload: None,
             sum_group: 1,
+            groups: Vec::new(),
             strategy: Arc::new(Synchronous::default()),
         }
     }

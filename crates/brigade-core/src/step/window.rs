@@ -7,6 +7,7 @@ use burn::tensor::Tensor;
 use crate::dist::Traffic;
 use crate::error::{Error, Result};
 use crate::metrics::Clock;
+use crate::step::forward_backward::batch::TargetSum;
 use crate::step::forward_backward::interpreter::State;
 
 /// The micro-batches of a rank since the last update, numbered from 0.
@@ -15,8 +16,8 @@ pub(crate) struct Window {
     /// How many there were, in how many passes.
     pub count: usize,
     passes: usize,
-    /// Valid targets of them.
-    pub valid_targets: usize,
+    /// Their valid targets.
+    pub targets: TargetSum,
     /// The loss of each, where this rank knows it.
     losses: BTreeMap<usize, Tensor<1>>,
     /// The metrics of each, where this rank computes the loss.
@@ -42,13 +43,13 @@ impl Window {
     }
 
     /// Adds what a pass found.
-    pub(crate) fn add(&mut self, count: usize, valid_targets: usize, state: State) {
+    pub(crate) fn add(&mut self, count: usize, targets: &TargetSum, state: State) {
         let before = self.count;
         self.losses.extend(state.losses.into_iter().map(|(index, loss)| (before + index, loss)));
         self.metrics.extend(state.metrics.into_iter().map(|(index, values)| (before + index, values)));
         self.in_flight = self.in_flight.max(state.most_in_flight);
         (self.count, self.passes) = (before + count, self.passes + 1);
-        self.valid_targets += valid_targets;
+        self.targets.merge(targets);
     }
 
     /// The loss of each micro-batch; 0 where this rank does not know it.

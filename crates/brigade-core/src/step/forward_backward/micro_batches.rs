@@ -3,17 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::error::{BoxError, Error, Result};
-
-/// One micro-batch of a rank.
-#[derive(Debug, Clone)]
-pub struct Batch<I, T> {
-    /// What the first block takes.
-    pub input: I,
-    /// What the loss takes beside the model's output.
-    pub target: T,
-    /// Number of targets that count in the loss (tokens that are not masked, samples).
-    pub valid_targets: usize,
-}
+use crate::step::forward_backward::batch::{Batch, TargetSum};
 
 /// A rank's micro-batches of one pass.
 pub(crate) trait MicroBatches<I, T> {
@@ -62,8 +52,8 @@ pub(crate) struct Loaded<'a, I, T> {
     /// Whether this rank computes the loss: then targets wait here from the input's turn on.
     has_loss: bool,
     targets: BTreeMap<usize, T>,
-    /// Valid targets of what was loaded for the loss.
-    pub valid_targets: usize,
+    /// The valid targets of what was loaded for the loss.
+    pub valid: TargetSum,
 }
 
 impl<'a, I, T> Loaded<'a, I, T> {
@@ -72,12 +62,14 @@ impl<'a, I, T> Loaded<'a, I, T> {
         has_loss: bool,
         load: &'a mut dyn FnMut(usize) -> Result<Batch<I, T>, BoxError>,
     ) -> Self {
-        Self { count, load, has_loss, targets: BTreeMap::new(), valid_targets: 0 }
+        Self { count, load, has_loss, targets: BTreeMap::new(), valid: TargetSum::default() }
     }
 
     fn load(&mut self, micro_batch: usize) -> Result<Batch<I, T>> {
         let batch = (self.load)(micro_batch).map_err(Error::Load)?;
-        self.valid_targets += if self.has_loss { batch.valid_targets } else { 0 };
+        if self.has_loss {
+            self.valid.add(&batch);
+        }
         Ok(batch)
     }
 }

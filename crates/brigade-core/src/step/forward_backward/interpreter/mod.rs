@@ -17,6 +17,7 @@ use crate::model::activation::{Activation, Part, Parts, flatten};
 use crate::model::block::NamedBlock;
 use crate::model::chain::{Loss, Metric, restore_output};
 use crate::sharding::store::{ParameterStore, cast, compact};
+use crate::step::forward_backward::batch::TargetSum;
 use crate::step::forward_backward::micro_batches::MicroBatches;
 use crate::step::forward_backward::non_finite::NonFiniteCheck;
 use crate::step::forward_backward::recompute::Recompute;
@@ -77,8 +78,8 @@ pub(crate) struct Interpreter<'a, I, O, T> {
 /// What the interpreter holds between actions.
 #[derive(Default)]
 pub(crate) struct State {
-    /// Valid targets of the global batch: on its way, then known. Only the last stage asks.
-    pub total: TargetCount,
+    /// What the targets of the global batch weigh: on its way, then known. Only the last stage asks.
+    pub total: TargetWeight,
     /// Loss of each micro-batch, where this rank knows it: divided, if anything divides it.
     pub losses: BTreeMap<usize, Tensor<1>>,
     /// The metrics of each micro-batch, where this rank computes the loss.
@@ -98,28 +99,36 @@ pub(crate) struct State {
 
 /// A number that all ranks of the last stage ask each other for at the start and need at the first backward.
 #[derive(Default)]
-pub(crate) enum TargetCount {
+pub(crate) enum TargetWeight {
     #[default]
     Unasked,
     Pending(PendingValues),
     Known(f64),
 }
 
-impl TargetCount {
-    /// The sum, or 1 where nothing was asked for or nothing is valid: there is nothing to divide then.
+impl TargetWeight {
+    /// The weight, or 1 where nothing was asked for or nothing weighs: there is nothing to divide then.
     fn divisor(&mut self, clock: &mut Clock) -> Result<f64> {
         if let Self::Pending(_) = self
             && let Self::Pending(pending) = std::mem::replace(self, Self::Unasked)
         {
             let values = clock.waiting("all_gather_scalars", || pending.wait())?;
-            *self = Self::Known(values.iter().map(|values| values[0]).sum());
+            *self = Self::Known(TargetSum::over_ranks(&values).weight());
         }
-        Ok(if let Self::Known(total) = self { total.max(1.0) } else { 1.0 })
+        Ok(
+            if let Self::Known(total) = self
+                && *total != 0.0
+            {
+                *total
+            } else {
+                1.0
+            },
+        )
     }
 }
 
 impl State {
-    pub(crate) fn new(total: TargetCount) -> Self {
+    pub(crate) fn new(total: TargetWeight) -> Self {
         Self { total, ..Self::default() }
     }
 }

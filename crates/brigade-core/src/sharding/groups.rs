@@ -1,0 +1,194 @@
+//! Groups of parameters that are trained in another way than the rest.
+
+use std::collections::BTreeMap;
+
+use glob::Pattern;
+
+use crate::error::{Error, Result};
+use crate::model::activation::Activation;
+use crate::model::block::NamedBlock;
+use crate::model::chain::Chain;
+
+/// Parameters that are trained in another way than the rest. A parameter belongs to the first group whose pattern matches it.
+///
+/// ```
+/// use brigade_core::ParameterGroup;
+/// let embeddings = ParameterGroup { learning_rate_factor: 0.1, ..ParameterGroup::matching("embedding.*") };
+/// let backbone = ParameterGroup { frozen: true, ..ParameterGroup::matching("encoder.[0-3].*") };
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct ParameterGroup {
+    /// Which parameters, by full name (`block.path`, as in `encoder.0.attention.query.weight`): `*` stands for any text, dots
+    /// included, `?` for one character, and `[0-3]` for one of these.
+    pub pattern: String,
+    /// What multiplies the learning rate of each step.
+    pub learning_rate_factor: f64,
+    /// In place of the optimizer's; biases and norms (parameters of rank below two) have none here, either.
+    pub weight_decay: Option<f32>,
+    /// Whether training leaves them as they are. They then have no gradient and no state of the optimizer, like those that a module
+    /// itself freezes (`no_grad`).
+    pub frozen: bool,
+}
+
+impl ParameterGroup {
+    /// Parameters whose names match a pattern, trained as the rest.
+    pub fn matching(pattern: impl Into<String>) -> Self {
+        Self { pattern: pattern.into(), learning_rate_factor: 1.0, weight_decay: None, frozen: false }
+    }
+}
+
+impl<I: Activation, O: Activation> Chain<I, O> {
+    /// Freezes the parameters of the groups that say so, before training begins.
+    ///
+    /// # Errors
+    /// If a group's pattern or a number is wrong, or no parameter belongs to a group.
+    pub fn freeze(&mut self, groups: &[ParameterGroup]) -> Result<()> {
+        self.grouped(groups).map(drop)
+    }
+
+    /// As [`freeze`](Self::freeze); says which group each parameter belongs to.
+    pub(crate) fn grouped(&mut self, groups: &[ParameterGroup]) -> Result<Grouping> {
+        let ties = self.resolved_ties()?;
+        let full = |(block, path): &(usize, String)| format!("{}.{path}", self.blocks[*block].name);
+        let followers: Vec<_> = ties.iter().map(|tie| (full(&tie.follower), full(&tie.owner))).collect();
+        let is_follower = |name: &String| followers.iter().any(|(follower, _)| follower == name);
+        let names: Vec<_> =
+            self.shapes().into_iter().map(|(name, _)| name).filter(|name| !is_follower(name)).collect();
+        let grouping = Grouping::new(groups, &names, &followers)?;
+        for NamedBlock { name, block } in &mut self.blocks {
+            let group = |path: &str| grouping.of(&format!("{name}.{path}"));
+            block.freeze(&|path| group(path).is_some_and(|group| groups[group].frozen));
+        }
+        Ok(grouping)
+    }
+}
+
+/// Which group each parameter of a model belongs to.
+#[derive(Debug, Default)]
+pub(crate) struct Grouping(BTreeMap<String, usize>);
+
+impl Grouping {
+    /// Groups the parameters of these names. `followers` have the values of other ones: their names, and the others'.
+    ///
+    /// # Errors
+    /// If a pattern or a value is wrong, or a group has no parameter; the message then has names that are near.
+    pub(crate) fn new(
+        groups: &[ParameterGroup],
+        names: &[String],
+        followers: &[(String, String)],
+    ) -> Result<Self> {
+        let patterns = groups.iter().map(compiled).collect::<Result<Vec<_>>>()?;
+        let first = |name: &String| patterns.iter().position(|pattern| pattern.matches(name));
+        let found: BTreeMap<_, _> =
+            names.iter().filter_map(|name| Some((name.clone(), first(name)?))).collect();
+        let is_empty = |group: &usize| found.values().all(|other| other != group);
+        if let Some(index) = (0..groups.len()).find(is_empty) {
+            let pattern = &patterns[index];
+            let earlier = names.iter().find(|name| pattern.matches(name)).and_then(|name| found.get(name));
+            let follower = followers.iter().find(|(name, _)| pattern.matches(name));
+            let allowed = match (earlier, follower) {
+                (Some(earlier), _) => format!(
+                    "all parameters that it matches belong to earlier groups, such as `{}`, because the first match counts; put it before them",
+                    groups[*earlier].pattern
+                ),
+                (None, Some((name, owner))) => {
+                    format!("`{name}` has the values of `{owner}`; give that name")
+                }
+                (None, None) => {
+                    format!("it matches no parameter; there is {}", near(&groups[index].pattern, names))
+                }
+            };
+            return Err(refused("optimizer.groups.pattern", &groups[index].pattern, allowed));
+        }
+        Ok(Self(found))
+    }
+
+    /// The group of a parameter, by full name.
+    pub(crate) fn of(&self, name: &str) -> Option<usize> {
+        self.0.get(name).copied()
+    }
+}
+
+fn compiled(group: &ParameterGroup) -> Result<Pattern> {
+    let ParameterGroup { pattern, learning_rate_factor: factor, weight_decay, .. } = group;
+    if !(factor.is_finite() && *factor >= 0.0) {
+        let allowed = format!("the learning rate of the group `{pattern}` must be a number of at least 0");
+        return Err(refused("optimizer.groups.learning_rate", factor, allowed));
+    }
+    if let Some(decay) = weight_decay.filter(|decay| !(decay.is_finite() && *decay >= 0.0)) {
+        let allowed = format!("the weight decay of the group `{pattern}` must be a number of at least 0");
+        return Err(refused("optimizer.groups.weight_decay", decay, allowed));
+    }
+    Pattern::new(pattern).map_err(|error| refused("optimizer.groups.pattern", pattern, error.msg.to_owned()))
+}
+
+fn refused(option: &'static str, given: impl ToString, allowed: String) -> Error {
+    Error::Setting { option, given: given.to_string(), allowed }
+}
+
+/// The names most like a pattern, in words.
+fn near(pattern: &str, names: &[String]) -> String {
+    let mut names: Vec<_> =
+        names.iter().map(|name| (strsim::jaro_winkler(pattern, name), name.as_str())).collect();
+    names.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+    let shown: Vec<_> = names.iter().take(3).map(|(_, name)| format!("`{name}`")).collect();
+    shown.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names() -> Vec<String> {
+        [
+            "embedding.tokens.weight",
+            "encoder.0.linear.bias",
+            "encoder.0.linear.weight",
+            "encoder.1.norm.gamma",
+        ]
+        .map(str::to_owned)
+        .to_vec()
+    }
+
+    fn grouped(patterns: &[&str]) -> Result<Vec<Option<usize>>> {
+        let groups: Vec<_> = patterns.iter().map(|pattern| ParameterGroup::matching(*pattern)).collect();
+        let followers = [("head.weight".to_owned(), "embedding.tokens.weight".to_owned())];
+        let grouping = Grouping::new(&groups, &names(), &followers)?;
+        Ok(names().iter().map(|name| grouping.of(name)).collect())
+    }
+
+    #[test]
+    fn the_first_match_counts() {
+        assert_eq!(grouped(&["*.bias", "encoder.*"]).unwrap(), [None, Some(0), Some(1), Some(1)]);
+        assert_eq!(grouped(&["encoder.[1-9].*", "*"]).unwrap(), [Some(1), Some(1), Some(1), Some(0)]);
+        assert_eq!(grouped(&[]).unwrap(), [None; 4]);
+    }
+
+    #[test]
+    fn a_group_without_parameters_is_refused_with_names_that_are_near() {
+        let refused = |patterns: &[&str]| grouped(patterns).unwrap_err().to_string();
+        let message = refused(&["embeding.*"]);
+        assert!(
+            message.starts_with(
+                "optimizer.groups.pattern = embeding.* is not possible: it matches no parameter; there is `embedding.tokens.weight`, "
+            ),
+            "{message}"
+        );
+        let message = refused(&["encoder.*", "*.bias"]);
+        assert!(message.contains("*.bias is not possible: all parameters that it matches belong to earlier groups, such as `encoder.*`"), "{message}");
+        let message = refused(&["head.*"]);
+        assert!(message.contains("`head.weight` has the values of `embedding.tokens.weight`"), "{message}");
+        let message = refused(&["encoder.[0"]);
+        assert!(message.contains("encoder.[0 is not possible"), "{message}");
+    }
+
+    #[test]
+    fn values_that_are_no_numbers_are_refused() {
+        let refused = |group: ParameterGroup| Grouping::new(&[group], &names(), &[]).unwrap_err().to_string();
+        let all = || ParameterGroup::matching("*");
+        let message = refused(ParameterGroup { learning_rate_factor: -1.0, ..all() });
+        assert!(message.starts_with("optimizer.groups.learning_rate = -1 is not possible"), "{message}");
+        let message = refused(ParameterGroup { weight_decay: Some(f32::NAN), ..all() });
+        assert!(message.starts_with("optimizer.groups.weight_decay = NaN is not possible"), "{message}");
+    }
+}
