@@ -48,13 +48,14 @@
 //! A model is a [`Chain`] of [`Block`]s, each a Burn module: the output of one is the input of the next. Blocks are what is
 //! split into pipeline stages, sharded by ZeRO and checkpointed, so a transformer has one per layer. Blocks know nothing of
 //! ranks. `Chain::loss` adds the loss and makes it a [`Model`], and `Model::metric` adds metrics such as the accuracy. [`models`] has a GPT-2 to start from and reads and writes
-//! safetensors with Hugging Face's names; [`LanguageModel`] runs the trained one.
+//! safetensors with Hugging Face's names; `LanguageModel` runs the trained one (feature `text`).
 //!
 //! # Bring data
 //!
 //! Implement [`Dataset`]: a length, a function that reads one sample by index, and one that collates samples into a
 //! [`Batch`]. Brigade shuffles, decides which rank reads which sample, and prefetches on a thread. For data in memory a
-//! function is enough: see [`samples`]. For text, [`data`] tokenizes files and [`TokenDataset`] serves the tokens.
+//! function is enough: see [`samples`]. For text, with the feature `text`, [`data`] tokenizes files and `TokenDataset` serves the
+//! tokens.
 //!
 //! ```no_run
 //! # use brigade::{Batch, Dataset};
@@ -141,6 +142,21 @@
 //! # }
 //! ```
 //!
+//! # Features
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `autotune` (on by default) | with `cuda`: kernels that are fastest when timed; alone it builds nothing |
+//! | `text` | corpora, tokenizers and token files in [`data`], `TokenDataset`, `LanguageModel` |
+//! | `parquet` | `text`, and corpora in Parquet files |
+//! | `object-store` | checkpoints at `gs://` and `s3://` |
+//! | `cuda` | NVIDIA GPUs; NCCL is found at run time |
+//! | `wgpu` | GPUs of any vendor, through Vulkan |
+//!
+//! A program that trains a model of its own on the CPU needs none of them. Models are Burn modules, so the program and Brigade must
+//! use the same version of Burn: [`burn`] is the one that this version was built with. Either depend on `burn` in that version, or
+//! write `use brigade::burn;` where the code says `burn::`.
+//!
 //! # Layers
 //!
 //! This crate runs programs. Below it, [`core`] has the training step and its strategies, [`plan`] the schedules and the
@@ -152,12 +168,13 @@ mod dataset;
 mod device;
 mod error;
 mod folder;
-mod language_model;
 pub mod log;
 mod run;
 mod settings;
 #[cfg(test)]
 mod test_model;
+#[cfg(feature = "text")]
+mod text;
 mod train;
 mod training;
 mod world;
@@ -175,13 +192,13 @@ pub use brigade_launch as launcher;
 pub use brigade_launch::exit;
 pub use brigade_models as models;
 pub use brigade_report as report;
+pub use burn;
 
 pub use checkpoint::RunDescription;
-pub use dataset::{Dataset, Samples, TokenDataset, samples};
+pub use dataset::{Dataset, Samples, samples};
 pub use device::doctor;
 pub use error::{UsageError, format_error, print_stderr};
 pub use folder::{FLIGHT_FOLDER, WEIGHTS_FILE, lock_folder};
-pub use language_model::LanguageModel;
 pub use run::{Program, Role, Session, launch};
 pub use settings::{
     Backend, CHECKPOINT_FOLDER, CONFIG_FILE, CheckpointSettings, CollectivesBackend, CommSettings,
@@ -190,5 +207,7 @@ pub use settings::{
     StandardFlags, TrainSettings, Transport, ZeroSettings, config_to_toml, merge_config, parse_defaults,
     parse_whole_number,
 };
+#[cfg(feature = "text")]
+pub use text::{LanguageModel, TokenDataset};
 pub use train::Trained;
 pub use training::Training;

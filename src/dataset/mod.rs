@@ -1,7 +1,6 @@
 //! The data to train on.
 
 mod function;
-mod tokens;
 
 use std::sync::Arc;
 
@@ -9,8 +8,6 @@ use brigade_core::{Activation, Batch};
 use burn::tensor::Device;
 
 pub use function::{Samples, samples};
-pub use tokens::TokenDataset;
-pub(crate) use tokens::token_tensor;
 
 /// A map-style dataset: samples by index. Brigade decides which rank reads which sample at which step.
 pub trait Dataset: Send + Sync + 'static {

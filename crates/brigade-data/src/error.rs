@@ -1,9 +1,7 @@
 //! Errors, which name the file, the line or the option.
 
 use std::any::Any;
-use std::fmt::Display;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 /// The result of this crate's functions.
@@ -100,6 +98,15 @@ pub enum Error {
         path: PathBuf,
         /// What the reader said.
         message: String,
+    },
+    /// Parquet files cannot be read by this program.
+    #[error(
+        "data: {} is a parquet file, and this program was built without the feature `parquet` of brigade",
+        path.display()
+    )]
+    NoParquet {
+        /// The file.
+        path: PathBuf,
     },
     /// A parquet file has no usable column `text`.
     #[error("data: {} has no column `text` of strings; its columns are: {columns}", path.display())]
@@ -246,22 +253,13 @@ impl Error {
                 | Self::NotUtf8 { .. }
                 | Self::Jsonl { .. }
                 | Self::Parquet { .. }
+                | Self::NoParquet { .. }
                 | Self::ParquetColumn { .. }
                 | Self::Dependencies { .. }
                 | Self::InvalidSetting { .. }
                 | Self::Tokenizer { .. }
                 | Self::Indivisible { .. }
         )
-    }
-}
-
-/// Runs a library that panics on some damaged files, and turns a panic into an error.
-pub(crate) fn catch_panics<T, E: Display>(
-    read: impl FnOnce() -> std::result::Result<T, E>,
-) -> std::result::Result<T, String> {
-    match catch_unwind(AssertUnwindSafe(read)) {
-        Ok(result) => result.map_err(|error| error.to_string()),
-        Err(panic) => Err(panic_text(&*panic)),
     }
 }
 

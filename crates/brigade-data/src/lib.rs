@@ -15,7 +15,11 @@
 //! - **Bytes from disk are not trusted.** Lengths are checked against the file before anything is allocated or read.
 //! - **No token is lost.** A split's last window is padded, and padding and prompts are marked as invalid targets.
 //!
-//! ```no_run
+//! The feature `text` (on by default, with `parquet`) has everything up to the token sequences; without it there are the sampler and
+//! the prefetcher, which need neither tokenizers nor a file.
+//!
+#![cfg_attr(feature = "text", doc = "```no_run")]
+#![cfg_attr(not(feature = "text"), doc = "```ignore")]
 //! use brigade_data::{Corpus, NoProgress, Prefetcher, PrepareOptions, Sampler, prepare};
 //!
 //! # fn main() -> brigade_data::Result<()> {
@@ -33,22 +37,14 @@
 //! # }
 //! ```
 
-mod corpus;
-mod dataset;
 mod error;
-#[doc(hidden)]
-pub mod fuzzing;
 mod prefetch;
-mod prepare;
-mod progress;
 mod sampling;
-mod tokenizer;
+#[cfg(feature = "text")]
+mod text;
 
-pub use corpus::{Corpus, DEFAULT_CORPUS_BYTES, TEXT_EXTENSIONS};
-pub use dataset::{Sequence, SequenceLayout, TokenFile, TokenSequences, TokenWriter};
 pub use error::{Error, Result};
 pub use prefetch::{DEFAULT_PREFETCH_DEADLINE, Prefetcher};
-pub use prepare::{DataCounts, DataSummary, PrepareOptions, PreparedData, prepare};
-pub use progress::{NoProgress, Progress};
 pub use sampling::{Permutation, Sampler, ValidationSampler};
-pub use tokenizer::{END_OF_TEXT, Encoder, TRAINING_SAMPLE_BYTES, Tokenizer, TokenizerSpec};
+#[cfg(feature = "text")]
+pub use text::*;

@@ -7,7 +7,7 @@ use tokenizers::Model;
 use super::pre_tokenizer::{bytes_to_unicode, pre_tokenize};
 use super::{EncodingMethod, Tokenizer};
 use crate::Result;
-use crate::error::catch_panics;
+use crate::text::panics::catch_panics;
 
 /// How many words are cached. Text repeats itself: some ten thousand words make up nearly all of it.
 const MAX_WORDS: usize = 1 << 16;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::corpus::chunks;
+use crate::text::corpus::chunks;
 use crate::{Corpus, Result, Tokenizer};
 
 /// Reads the documents of a file by its extension, and returns their number.

@@ -15,7 +15,7 @@ use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 pub use encode::Encoder;
 pub use spec::TokenizerSpec;
 
-use crate::error::catch_panics;
+use crate::text::panics::catch_panics;
 use crate::{Error, Result};
 
 /// The token that ends a text, in the tokenizers that are made here.

@@ -3,6 +3,7 @@
 mod documents;
 mod files;
 mod locked;
+#[cfg_attr(not(feature = "parquet"), path = "no_parquet.rs")]
 mod parquet;
 
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ pub const DEFAULT_CORPUS_BYTES: u64 = 16 << 20;
 
 /// A corpus: which files hold the text. Nothing is read before [`prepare`](crate::prepare()).
 ///
-/// A document is one text file, one line of a JSONL file, or one row of a parquet file.
+/// A document is one text file, one line of a JSONL file, or one row of a parquet file (which takes the feature `parquet`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Corpus {
     origin: Origin,
@@ -88,5 +89,5 @@ fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "parquet"))]
 mod tests;

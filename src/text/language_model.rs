@@ -8,7 +8,7 @@ use brigade_models::gpt::{self, GptConfig};
 use brigade_models::load_safetensors;
 use burn::tensor::{Device, Int, Tensor};
 
-use crate::dataset::token_tensor;
+use super::dataset::token_tensor;
 
 /// A trained language model, for inference on this process's CPU.
 pub struct LanguageModel {

@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime};
 use brigade_files::write_atomic;
 use serde::{Deserialize, Serialize};
 
-use crate::corpus::SourceFile;
-use crate::prepare::parallel::Workers;
+use crate::text::corpus::SourceFile;
+use crate::text::prepare::parallel::Workers;
 use crate::{Corpus, Error, Progress, Result};
 
 /// A file that was changed less than this ago is not remembered: another change may leave its size and time alike.

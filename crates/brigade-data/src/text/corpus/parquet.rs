@@ -9,7 +9,7 @@ use parquet::data_type::ByteArray;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 
 use super::documents::Document;
-use crate::error::catch_panics;
+use crate::text::panics::catch_panics;
 use crate::{Error, Result};
 
 const COLUMN: &str = "text";

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use self::cache::{CacheEntry, FileLock, HashedFile, hashed_files};
 use self::parallel::Workers;
-use crate::dataset::{FORMAT_VERSION, TokenFile};
+use crate::text::dataset::{FORMAT_VERSION, TokenFile};
 use crate::{Corpus, Error, Progress, Result, SequenceLayout, TokenSequences, Tokenizer, TokenizerSpec};
 
 /// The version of what an entry of the cache holds for the same content and settings: a change of the tokenizing, of

@@ -5,7 +5,7 @@ use brigade_data::{Sequence, TokenSequences};
 use brigade_models::gpt::Targets;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
-use super::Dataset;
+use crate::dataset::Dataset;
 
 /// Sequences of tokens to train a language model on: inputs `[batch, sequence]`, and as target of each token the next one.
 #[derive(Debug, Clone)]
@@ -59,7 +59,7 @@ impl Dataset for TokenDataset {
 }
 
 /// Tokens as a tensor.
-pub(crate) fn token_tensor<'a>(
+pub(super) fn token_tensor<'a>(
     tokens: impl Iterator<Item = &'a u32>,
     shape: [usize; 2],
     device: &Device,

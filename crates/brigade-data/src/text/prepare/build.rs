@@ -6,10 +6,10 @@ use std::sync::{Mutex, PoisonError};
 use brigade_random::keyed;
 
 use super::{COUNTS_FILE, DataCounts, PrepareOptions, StoredCounts, TOKENIZER_FILE, TRAIN, VALIDATION};
-use crate::corpus::{TextChunk, chunks};
-use crate::prepare::cache::{HashedFile, write_synced};
-use crate::prepare::parallel::Workers;
-use crate::tokenizer::Encoder;
+use crate::text::corpus::{TextChunk, chunks};
+use crate::text::prepare::cache::{HashedFile, write_synced};
+use crate::text::prepare::parallel::Workers;
+use crate::text::tokenizer::Encoder;
 use crate::{Error, Progress, Result, TRAINING_SAMPLE_BYTES, TokenWriter, Tokenizer, TokenizerSpec};
 
 /// Text that is held at once while tokenizing.

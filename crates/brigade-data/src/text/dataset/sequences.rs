@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::dataset::TokenFile;
+use crate::text::dataset::TokenFile;
 use crate::{Error, Result};
 
 /// How documents become sequences of T tokens.
@@ -160,7 +160,7 @@ impl TokenSequences {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dataset::TokenWriter;
+    use crate::text::dataset::TokenWriter;
 
     const END: u32 = 99;
 

@@ -1,0 +1,16 @@
+//! From text to sequences of tokens.
+
+mod corpus;
+mod dataset;
+#[doc(hidden)]
+pub mod fuzzing;
+mod panics;
+mod prepare;
+mod progress;
+mod tokenizer;
+
+pub use corpus::{Corpus, DEFAULT_CORPUS_BYTES, TEXT_EXTENSIONS};
+pub use dataset::{Sequence, SequenceLayout, TokenFile, TokenSequences, TokenWriter};
+pub use prepare::{DataCounts, DataSummary, PrepareOptions, PreparedData, prepare};
+pub use progress::{NoProgress, Progress};
+pub use tokenizer::{END_OF_TEXT, Encoder, TRAINING_SAMPLE_BYTES, Tokenizer, TokenizerSpec};
