@@ -193,19 +193,20 @@ pub use brigade_launch::exit;
 pub use brigade_models as models;
 pub use brigade_report as report;
 pub use burn;
+pub use clap;
 
 pub use checkpoint::RunDescription;
 pub use dataset::{Dataset, Samples, samples};
 pub use device::doctor;
 pub use error::{UsageError, format_error, print_stderr};
 pub use folder::{FLIGHT_FOLDER, WEIGHTS_FILE, lock_folder};
-pub use run::{Program, Role, Session, launch};
+pub use run::{Launch, Program, Role, Session, launch};
 pub use settings::{
     Backend, CHECKPOINT_FOLDER, CONFIG_FILE, CheckpointSettings, CollectivesBackend, CommSettings,
     ComputeSettings, ComputeType, ConfigError, MeshSettings, OnFailedSave, OnNonFinite, OptimizerSettings,
     OutputSettings, PipelineSettings, Resume, RunPlan, ScheduleSettings, SettingError, Settings,
-    StandardFlags, TrainSettings, Transport, ZeroSettings, config_to_toml, merge_config, parse_defaults,
-    parse_whole_number,
+    StandardFlags, Suggestion, TrainSettings, Transport, ZeroSettings, config_to_toml, merge_config,
+    parse_defaults, parse_whole_number,
 };
 #[cfg(feature = "text")]
 pub use text::{LanguageModel, TokenDataset};

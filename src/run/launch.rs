@@ -1,48 +1,23 @@
-//! From a command line to an exit code.
+//! The command line of a program of one's own.
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
-use brigade_launch::{Detected, interrupt};
-use clap::{Args, Command, FromArgMatches};
+use brigade_launch::interrupt;
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+use serde::Serialize;
+use toml::Table;
 
-use super::ending::{rank_failed, report};
-use super::program::{Program, Role, usage};
+use super::ending::report;
+use super::own_flags::OwnFlags;
+use super::program::{Program, usage};
 use super::session::Session;
-use crate::settings::{Settings, StandardFlags, config_to_toml, merge_config, parse_defaults};
-
-impl Program<'_> {
-    /// Starts the ranks, or runs as one of them, until the run is over. All messages have been printed when it returns.
-    ///
-    /// `prepare` runs before ranks are started and again in each of them, where it should find its results in a cache (of
-    /// tokens, say); its errors count as mistakes of the user. `body` runs on each rank.
-    ///
-    /// Call [`interrupt::block_signals`](brigade_launch::interrupt::block_signals) first thing in `main`, so that a signal at any moment ends the
-    /// process with one of the [exit codes](crate::exit).
-    pub fn run<P>(
-        &self,
-        prepare: impl FnOnce(Role) -> anyhow::Result<P>,
-        body: impl FnOnce(&mut Session, P) -> anyhow::Result<()>,
-    ) -> ExitCode {
-        let result = self.detect().map_err(usage).and_then(|detected| match detected {
-            _ if self.flags.dry_run => {
-                interrupt::exit_on_signal()?;
-                self.dry_run(&detected, prepare, body)
-            }
-            Detected::Node(node) => {
-                interrupt::exit_on_signal()?;
-                self.launch_ranks(&node, prepare)
-            }
-            Detected::Rank(ref info) => {
-                self.run_rank(info, &detected, prepare, body).or_else(|error| rank_failed(info.rank, error))
-            }
-        });
-        ExitCode::from(result.unwrap_or_else(|error| report(&error)))
-    }
-}
+use crate::settings::{Layer, Settings, StandardFlags, config_to_toml, merge_layers, parse_defaults};
 
 /// The whole `main` of a program that trains a model of its own: parses the standard flags, starts or joins the ranks, and
-/// runs `body` on each. `defaults` is TOML with the sections of [`Settings`]; `--set` and flags override it.
+/// runs `body` on each. `defaults` is TOML with the sections of [`Settings`]; `--config`, `--set` and flags override it.
+/// A program with a name, a description or flags of its own uses [`Launch`].
 ///
 /// ```no_run
 /// fn main() -> std::process::ExitCode {
@@ -53,40 +28,142 @@ impl Program<'_> {
 /// }
 /// ```
 pub fn launch(defaults: &str, body: impl FnOnce(&mut Session) -> anyhow::Result<()>) -> ExitCode {
-    interrupt::block_signals();
-    let file = std::env::current_exe().ok();
-    let name = file
-        .as_deref()
-        .and_then(|path| path.file_stem())
-        .map_or("run".into(), |stem| stem.to_string_lossy().into_owned());
-    let command = StandardFlags::augment_args(Command::new(name.clone()));
-    let matches = command.get_matches();
-    let flags = match StandardFlags::from_arg_matches(&matches) {
-        Ok(flags) => flags,
-        Err(error) => error.exit(),
-    };
-    crate::log::init(flags.quiet);
-    let configure = || -> anyhow::Result<(Settings, String)> {
-        let resumed = flags.resumed_config()?;
-        let files: Vec<&Path> = resumed.as_deref().into_iter().collect();
-        let mut settings = merge_config(&parse_defaults::<Settings>(defaults)?, &files, &flags.sets)?;
+    Launch::new(defaults).run(|session, ()| body(session))
+}
+
+/// [`launch`](crate::launch) with a name, a description and flags of the program's own:
+///
+/// ```no_run
+/// use brigade::{Launch, clap};
+///
+/// /// What this program takes beside the flags of every program.
+/// #[derive(clap::Args)]
+/// struct Flags {
+///     /// Number of arms of the spiral.
+///     #[arg(long, default_value_t = 2)]
+///     arms: usize,
+/// }
+///
+/// fn main() -> std::process::ExitCode {
+///     Launch::new("train = { steps = 50 }")
+///         .name("spirals")
+///         .version(env!("CARGO_PKG_VERSION"))
+///         .about("Trains a classifier for points on spirals.")
+///         .run(|session, flags: Flags| {
+///             println!("rank {}: {} arms", session.rank(), flags.arms);
+///             Ok(())
+///         })
+/// }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Launch<'a> {
+    defaults: &'a str,
+    command: Command,
+}
+
+impl<'a> Launch<'a> {
+    /// A program with these defaults, in TOML with the sections of [`Settings`]. It is named after its file.
+    pub fn new(defaults: &'a str) -> Self {
+        let file = std::env::current_exe().ok();
+        let name = file.as_deref().and_then(Path::file_stem);
+        let name = name.map_or("run".into(), |stem| stem.to_string_lossy().into_owned());
+        Self { defaults, command: Command::new(name).max_term_width(110) }
+    }
+
+    /// Its name, in `--help` and for the folders of results.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.command = self.command.name(name.into());
+        self
+    }
+
+    /// Its version, for `--version`.
+    pub fn version(mut self, version: impl Into<String>) -> Self {
+        self.command = self.command.version(version.into());
+        self
+    }
+
+    /// What it does, for `--help`.
+    pub fn about(mut self, about: impl Into<String>) -> Self {
+        self.command = self.command.about(about.into());
+        self
+    }
+
+    /// Parses the standard flags and those of `A` (`()` for none), starts or joins the ranks, and runs `body` on each of them. Every
+    /// rank gets the same flags.
+    ///
+    /// The flags of `A` are part of the run's configuration, in a section `[flags]`: all ranks must have the same, `--resume` takes
+    /// those that are not given from the run that it resumes and says which have changed, and a file for `--config` may have such a
+    /// section.
+    pub fn run<A: Args>(self, body: impl FnOnce(&mut Session, A) -> anyhow::Result<()>) -> ExitCode {
+        interrupt::block_signals();
+        let CommandLine { name, flags, own, settings, config } =
+            match CommandLine::<A>::read(self.command, self.defaults, std::env::args_os().collect()) {
+                Ok(read) => read,
+                Err(error) => match error.downcast::<clap::Error>() {
+                    Ok(error) => error.exit(),
+                    Err(error) => return ExitCode::from(report(&usage(error))),
+                },
+            };
+        crate::log::init(flags.quiet);
+        let program = Program {
+            name: &name,
+            flags: &flags,
+            settings: &settings,
+            config,
+            targets_per_sample: 1,
+            costs: Vec::new(),
+            boundary_activations: Vec::new(),
+            saved_activations: Vec::new(),
+        };
+        program.run(|_| Ok(()), |session, ()| body(session, own))
+    }
+}
+
+/// What a command line and the files that it names say.
+struct CommandLine<A> {
+    name: String,
+    flags: StandardFlags,
+    own: A,
+    settings: Settings,
+    /// The whole configuration, as TOML.
+    config: String,
+}
+
+impl<A: Args> CommandLine<A> {
+    /// Reads `words`, the program's name and its arguments.
+    ///
+    /// # Errors
+    /// [`clap::Error`] for arguments (`--help` is one), others for files.
+    fn read(command: Command, defaults: &str, words: Vec<OsString>) -> anyhow::Result<Self> {
+        let name = command.get_name().to_owned();
+        let own = OwnFlags::of::<A>();
+        own.check(&StandardFlags::augment_args(Command::new("")))?;
+        let command = StandardFlags::augment_args(A::augment_args(command));
+        // The files say what flags have that are not given, even those that must have a value.
+        let given = own.optional(command.clone()).try_get_matches_from(&words);
+        let (mut layers, mut saved) = (Vec::new(), Table::new());
+        if let Ok(given) = &given {
+            for file in StandardFlags::from_arg_matches(given)?.config_files()? {
+                let mut layer = Layer::read(&file)?;
+                own.take(&mut layer, &mut saved)?;
+                layers.push(layer);
+            }
+        }
+        let matches: ArgMatches =
+            own.with_defaults(command, given.as_ref().ok(), &saved).try_get_matches_from(&words)?;
+        let flags = StandardFlags::from_arg_matches(&matches)?;
+        let mut settings = merge_layers(&parse_defaults::<Settings>(defaults)?, layers, &flags.sets)?;
         flags.apply(&mut settings);
-        let config = config_to_toml(&settings)?;
-        Ok((settings, config))
-    };
-    let (settings, config) = match configure() {
-        Ok(configured) => configured,
-        Err(error) => return ExitCode::from(report(&usage(error))),
-    };
-    let program = Program {
-        name: &name,
-        flags: &flags,
-        settings: &settings,
-        config,
-        targets_per_sample: 1,
-        costs: Vec::new(),
-        boundary_activations: Vec::new(),
-        saved_activations: Vec::new(),
-    };
-    program.run(|_| Ok(()), |session, ()| body(session))
+        let config = config_to_toml(&Config { flags: own.table(&matches), settings: &settings })?;
+        Ok(Self { name, flags, own: A::from_arg_matches(&matches)?, settings, config })
+    }
+}
+
+/// The configuration of a run: the settings, and the program's own flags.
+#[derive(Serialize)]
+struct Config<'a> {
+    #[serde(skip_serializing_if = "Table::is_empty")]
+    flags: Table,
+    #[serde(flatten)]
+    settings: &'a Settings,
 }

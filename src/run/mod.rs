@@ -4,12 +4,13 @@ mod dry_run;
 mod ending;
 mod launch;
 mod node;
+mod own_flags;
 mod program;
 mod rank;
 mod run_folder;
 mod session;
 
-pub use launch::launch;
+pub use launch::{Launch, launch};
 pub use program::{Program, Role};
 pub(crate) use run_folder::StartFrom;
 pub use session::Session;

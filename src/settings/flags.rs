@@ -39,7 +39,11 @@ pub fn parse_whole_number<T: FromStr>(text: &str) -> Result<T, String> {
 
 /// The standard flags. A flag overrides the setting that it stands for.
 #[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Training")]
 pub struct StandardFlags {
+    /// TOML file with settings, over the program's own defaults.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
     /// How ranks are started or found.
     #[command(flatten)]
     pub world: LaunchArgs,
@@ -117,32 +121,33 @@ pub struct StandardFlags {
 }
 
 impl StandardFlags {
-    /// The configuration of the run to resume. It overrides the defaults, and files and flags of this command override it.
+    /// The files of settings, later over earlier ones: the configuration of the run to resume, and the file of `--config`.
     ///
     /// # Errors
     /// If there is no such run, or `--out` names another folder.
-    pub fn resumed_config(&self) -> Result<Option<PathBuf>, SettingError> {
+    pub fn config_files(&self) -> Result<Vec<PathBuf>, SettingError> {
         let wrong =
             |given: &PathBuf, allowed: String| Err(SettingError::new("--resume", given.display(), allowed));
-        match &self.resume {
+        let resumed = match &self.resume {
             Some(Resume::From(dir)) => {
                 let file = dir.join(CONFIG_FILE);
                 match (&self.out, file.exists()) {
                     (Some(out), _) if out != dir => wrong(
                         dir,
                         format!("a run resumes in its own folder; leave out --out {}", out.display()),
-                    ),
+                    )?,
                     (_, false) => {
-                        wrong(dir, format!("it must be the folder of a run; it holds no {CONFIG_FILE}"))
+                        wrong(dir, format!("it must be the folder of a run; it holds no {CONFIG_FILE}"))?
                     }
-                    _ => Ok(Some(file)),
+                    _ => Some(file),
                 }
             }
             Some(Resume::Auto) if self.out.is_none() => {
-                wrong(&"auto".into(), "it resumes the run in --out, which must be given".into())
+                wrong(&"auto".into(), "it resumes the run in --out, which must be given".into())?
             }
-            _ => Ok(None),
-        }
+            _ => None,
+        };
+        Ok(resumed.into_iter().chain(self.config.clone()).collect())
     }
 
     /// Overrides settings by the flags.

@@ -7,6 +7,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use toml::{Table, Value};
 
 use super::backend::auto_values;
+use super::nearest::{Suggestion, suggest};
 
 /// What is wrong with a configuration.
 #[derive(Debug, thiserror::Error)]
@@ -36,14 +37,14 @@ pub enum ConfigError {
         allowed: String,
     },
     /// There is no such setting.
-    #[error("{origin}: there is no setting `{key}`{}", nearest.as_ref().map_or(String::new(), |n| format!("; did you mean `{n}`?")))]
+    #[error("{origin}: there is no setting `{key}`; {suggestion}")]
     Unknown {
         /// The file or flag.
         origin: String,
         /// The key.
         key: String,
-        /// The most similar key that exists.
-        nearest: Option<String>,
+        /// What may have been meant.
+        suggestion: Suggestion,
     },
     /// A value has the wrong type.
     #[error("{origin}: {message}")]
@@ -66,17 +67,44 @@ pub fn merge_config<C: Serialize + DeserializeOwned>(
     files: &[&Path],
     sets: &[String],
 ) -> Result<C, ConfigError> {
-    let mut config = Table::try_from(defaults).map_err(|e| value_error("the defaults", &e))?;
-    let known = config.clone();
-    for path in files.iter().copied() {
+    let layers: Vec<Layer> = files.iter().map(|path| Layer::read(path)).collect::<Result<_, _>>()?;
+    merge_layers(defaults, layers, sets)
+}
+
+/// Settings of one origin.
+#[derive(Debug)]
+pub(crate) struct Layer {
+    /// What messages call it.
+    pub origin: String,
+    pub table: Table,
+}
+
+impl Layer {
+    /// A file given to `--config`.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is not TOML.
+    pub(crate) fn read(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-        let layer: Table = text.parse().map_err(|e: toml::de::Error| ConfigError::Syntax {
+        let table = text.parse().map_err(|e: toml::de::Error| ConfigError::Syntax {
             path: path.to_owned(),
             message: e.to_string(),
         })?;
-        let origin = format!("--config {}", path.display());
-        apply(&mut config, layer, &known, &origin)?;
+        Ok(Self { origin: format!("--config {}", path.display()), table })
+    }
+}
+
+/// [`merge_config`] of files that have been read.
+pub(crate) fn merge_layers<C: Serialize + DeserializeOwned>(
+    defaults: &C,
+    layers: Vec<Layer>,
+    sets: &[String],
+) -> Result<C, ConfigError> {
+    let mut config = Table::try_from(defaults).map_err(|e| value_error("the defaults", &e))?;
+    let known = config.clone();
+    for Layer { origin, table } in layers {
+        apply(&mut config, table, &known, &origin)?;
         check::<C>(&config, &origin)?;
     }
     for set in sets {
@@ -131,17 +159,20 @@ fn parse_set(set: &str) -> Result<Table, ConfigError> {
     if path.iter().any(|part| part.is_empty()) {
         return Err(bad("the key is a setting's full name, as in optimizer.learning_rate"));
     }
-    let value = match format!("value = {value}").parse::<Table>() {
-        Ok(mut table) if table.len() == 1 => table.remove("value").unwrap_or(Value::Boolean(false)),
-        _ => Value::String(value.to_owned()),
-    };
-    let nested = path
-        .iter()
-        .rev()
-        .fold(value, |value, part| Value::Table(Table::from_iter([((*part).to_owned(), value)])));
+    let nested = path.iter().rev().fold(parse_value(value), |value, part| {
+        Value::Table(Table::from_iter([((*part).to_owned(), value)]))
+    });
     match nested {
         Value::Table(table) => Ok(table),
         _ => Err(bad("the key is empty")),
+    }
+}
+
+/// A value as TOML; what is not TOML is a string.
+pub(crate) fn parse_value(text: &str) -> Value {
+    match format!("value = {text}").parse::<Table>() {
+        Ok(mut table) if table.len() == 1 => table.remove("value").unwrap_or(Value::Boolean(false)),
+        _ => Value::String(text.to_owned()),
     }
 }
 
@@ -151,13 +182,13 @@ fn apply(config: &mut Table, layer: Table, known: &Table, origin: &str) -> Resul
         config: &mut Table,
         layer: Table,
         prefix: &str,
-        all: &[String],
+        known: &Table,
         origin: &str,
     ) -> Result<(), ConfigError> {
         for (key, value) in layer {
             let full = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
             match (config.get_mut(&key), value) {
-                (Some(Value::Table(inner)), Value::Table(layer)) => walk(inner, layer, &full, all, origin)?,
+                (Some(Value::Table(inner)), Value::Table(layer)) => walk(inner, layer, &full, known, origin)?,
                 (Some(Value::Table(_)), _) => {
                     let message = format!("`{full}` is a section; set one of its keys");
                     return Err(ConfigError::Value { origin: origin.to_owned(), message });
@@ -176,40 +207,14 @@ fn apply(config: &mut Table, layer: Table, known: &Table, origin: &str) -> Resul
                     *slot = value;
                 }
                 (None, _) => {
-                    let nearest = nearest(&full, all);
-                    return Err(ConfigError::Unknown { origin: origin.to_owned(), key: full, nearest });
+                    let suggestion = suggest(&full, known);
+                    return Err(ConfigError::Unknown { origin: origin.to_owned(), key: full, suggestion });
                 }
             }
         }
         Ok(())
     }
-    let mut all = Vec::new();
-    names(known, "", &mut all);
-    walk(config, layer, "", &all, origin)
-}
-
-fn names(table: &Table, prefix: &str, all: &mut Vec<String>) {
-    for (key, value) in table {
-        let full = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
-        match value {
-            Value::Table(inner) => {
-                all.push(full.clone());
-                names(inner, &full, all);
-            }
-            _ => all.push(full),
-        }
-    }
-}
-
-/// The known name most similar to `given`, by its last part as well as whole.
-fn nearest(given: &str, all: &[String]) -> Option<String> {
-    let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
-    let likeness = |name: &String| {
-        let parts = strsim::jaro_winkler(&last(given), &last(name));
-        (strsim::jaro_winkler(given, name) + parts) / 2.0
-    };
-    let best = all.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
-    (likeness(best) > 0.7).then(|| best.clone())
+    walk(config, layer, "", known, origin)
 }
 
 #[cfg(test)]

@@ -28,9 +28,6 @@ file, and flags override --set.";
 
 #[derive(Debug, Args)]
 pub struct TrainArgs {
-    /// TOML file with settings.
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
     /// Text to train on: files, folders or globs [default: the Rust sources of Brigade's dependencies].
     #[arg(long, value_name = "SOURCE", num_args = 1..)]
     data: Vec<String>,
@@ -41,7 +38,7 @@ pub struct TrainArgs {
 impl TrainArgs {
     /// The configuration's name, for the run's folder.
     fn name(&self) -> String {
-        let file = self.config.as_deref().and_then(|path| path.file_stem());
+        let file = self.standard.config.as_deref().and_then(|path| path.file_stem());
         file.map_or("gpt-tiny".into(), |stem| stem.to_string_lossy().into_owned())
     }
 }
@@ -88,8 +85,8 @@ pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn resolved(args: &TrainArgs) -> anyhow::Result<Config> {
-    let resumed = args.standard.resumed_config()?;
-    let files: Vec<&Path> = resumed.as_deref().into_iter().chain(args.config.as_deref()).collect();
+    let files = args.standard.config_files()?;
+    let files: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
     let mut config = Config::read(&files, &args.standard.sets)?;
     args.standard.apply(&mut config.settings);
     if !args.data.is_empty() {
