@@ -78,7 +78,7 @@ fn every_rank_has_the_flags_and_a_resumed_run_keeps_them() {
     assert!(said.contains("changed: flags.waves: [1,3] before, now 2"), "{said}");
 
     // The configuration of a run is a file for another one, which trains to the same weights.
-    succeed(place, "--nproc-per-node 1 --config a/config.toml --out b --steps 20 --waves 1 3 --quiet");
+    succeed(place, "--nproc-per-node 1 --dp 1 --config a/config.toml --out b --steps 20 --waves 1 3 --quiet");
     succeed(place, "--nproc-per-node 1 --out c --waves 1 3 --hidden 16 --quiet --checkpoint-every 10");
     let weights = |run: &str| std::fs::read(place.join(run).join("model.safetensors")).unwrap();
     assert!(weights("b") == weights("c"), "the files of weights have the same bytes");
@@ -130,11 +130,12 @@ fn mistakes_are_named_with_the_file() {
         ),
         ("--config value.toml", "invalid value 'wide' for '--hidden <N>'"),
         ("--hidden wide", "invalid value 'wide' for '--hidden <N>'"),
-        ("--resume none", "brigade: --resume = none is not possible: it must be the folder of a run"),
     ] {
         let message = refused(place, &format!("{line} --waves 1 --out refused"));
         assert!(message.contains(said), "{line}: {message}");
     }
     let message = refused(place, "--out refused");
     assert!(message.contains("--waves <N>..."), "{message}");
+    let message = refused(place, "--waves 1 --resume none");
+    assert!(message.contains("--resume = none is not possible: it must be the folder of a run"), "{message}");
 }

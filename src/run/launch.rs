@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use brigade_launch::interrupt;
+use clap::builder::{Resettable, StyledStr};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use serde::Serialize;
 use toml::Table;
@@ -59,6 +60,7 @@ pub fn launch(defaults: &str, body: impl FnOnce(&mut Session) -> anyhow::Result<
 pub struct Launch<'a> {
     defaults: &'a str,
     command: Command,
+    about: Resettable<StyledStr>,
 }
 
 impl<'a> Launch<'a> {
@@ -67,7 +69,7 @@ impl<'a> Launch<'a> {
         let file = std::env::current_exe().ok();
         let name = file.as_deref().and_then(Path::file_stem);
         let name = name.map_or("run".into(), |stem| stem.to_string_lossy().into_owned());
-        Self { defaults, command: Command::new(name).max_term_width(110) }
+        Self { defaults, command: Command::new(name).max_term_width(110), about: Resettable::Reset }
     }
 
     /// Its name, in `--help` and for the folders of results.
@@ -84,7 +86,7 @@ impl<'a> Launch<'a> {
 
     /// What it does, for `--help`.
     pub fn about(mut self, about: impl Into<String>) -> Self {
-        self.command = self.command.about(about.into());
+        self.about = Resettable::Value(about.into().into());
         self
     }
 
@@ -96,14 +98,14 @@ impl<'a> Launch<'a> {
     /// section.
     pub fn run<A: Args>(self, body: impl FnOnce(&mut Session, A) -> anyhow::Result<()>) -> ExitCode {
         interrupt::block_signals();
-        let CommandLine { name, flags, own, settings, config } =
-            match CommandLine::<A>::read(self.command, self.defaults, std::env::args_os().collect()) {
-                Ok(read) => read,
-                Err(error) => match error.downcast::<clap::Error>() {
-                    Ok(error) => error.exit(),
-                    Err(error) => return ExitCode::from(report(&usage(error))),
-                },
-            };
+        let words = std::env::args_os().collect();
+        let CommandLine { name, flags, own, settings, config } = match self.read::<A>(words) {
+            Ok(read) => read,
+            Err(error) => match error.downcast::<clap::Error>() {
+                Ok(error) => error.exit(),
+                Err(error) => return ExitCode::from(report(&usage(error))),
+            },
+        };
         crate::log::init(flags.quiet);
         let program = Program {
             name: &name,
@@ -117,28 +119,18 @@ impl<'a> Launch<'a> {
         };
         program.run(|_| Ok(()), |session, ()| body(session, own))
     }
-}
 
-/// What a command line and the files that it names say.
-struct CommandLine<A> {
-    name: String,
-    flags: StandardFlags,
-    own: A,
-    settings: Settings,
-    /// The whole configuration, as TOML.
-    config: String,
-}
-
-impl<A: Args> CommandLine<A> {
     /// Reads `words`, the program's name and its arguments.
     ///
     /// # Errors
     /// [`clap::Error`] for arguments (`--help` is one), others for files.
-    fn read(command: Command, defaults: &str, words: Vec<OsString>) -> anyhow::Result<Self> {
-        let name = command.get_name().to_owned();
+    fn read<A: Args>(self, words: Vec<OsString>) -> anyhow::Result<CommandLine<A>> {
+        let name = self.command.get_name().to_owned();
         let own = OwnFlags::of::<A>();
         own.check(&StandardFlags::augment_args(Command::new("")))?;
-        let command = StandardFlags::augment_args(A::augment_args(command));
+        let command = StandardFlags::augment_args(A::augment_args(self.command));
+        // Otherwise it would be what the documentation of the flags' types says.
+        let command = command.about(self.about).long_about(Resettable::Reset);
         // The files say what flags have that are not given, even those that must have a value.
         let given = own.optional(command.clone()).try_get_matches_from(&words);
         let (mut layers, mut saved) = (Vec::new(), Table::new());
@@ -152,11 +144,21 @@ impl<A: Args> CommandLine<A> {
         let matches: ArgMatches =
             own.with_defaults(command, given.as_ref().ok(), &saved).try_get_matches_from(&words)?;
         let flags = StandardFlags::from_arg_matches(&matches)?;
-        let mut settings = merge_layers(&parse_defaults::<Settings>(defaults)?, layers, &flags.sets)?;
+        let mut settings = merge_layers(&parse_defaults::<Settings>(self.defaults)?, layers, &flags.sets)?;
         flags.apply(&mut settings);
         let config = config_to_toml(&Config { flags: own.table(&matches), settings: &settings })?;
-        Ok(Self { name, flags, own: A::from_arg_matches(&matches)?, settings, config })
+        Ok(CommandLine { name, flags, own: A::from_arg_matches(&matches)?, settings, config })
     }
+}
+
+/// What a command line and the files that it names say.
+struct CommandLine<A> {
+    name: String,
+    flags: StandardFlags,
+    own: A,
+    settings: Settings,
+    /// The whole configuration, as TOML.
+    config: String,
 }
 
 /// The configuration of a run: the settings, and the program's own flags.

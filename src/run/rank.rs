@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use anyhow::Context;
 use brigade_comm::Group;
 use brigade_launch::{Detected, RankInfo, exit, interrupt};
+use brigade_report::counted;
 
 use super::ending::{PANIC_EXIT_CODE, is_on_all_ranks, needs_flight_record, panic_text, write_flight};
 use super::program::{Program, Role, environment, usage};
@@ -52,7 +53,7 @@ impl Program<'_> {
         let run = all_gather_text(world.group(), &folder.run).context("sharing the run's id")?.swap_remove(0);
         let out = folder.dir.clone();
         let world_text = match role {
-            Role::LaunchedRank => format!("{} ranks, started by Brigade", info.world_size),
+            Role::LaunchedRank => format!("{}, started by Brigade", counted(info.world_size, "rank")),
             _ => detected.to_string(),
         };
         let mut session = RankDevice::open(self.settings, info)

@@ -50,7 +50,7 @@ pub struct CheckpointSettings {
 impl Default for CheckpointSettings {
     fn default() -> Self {
         Self {
-            every: 0,
+            every: 100,
             keep: 3,
             dir: String::new(),
             asynchronous: true,

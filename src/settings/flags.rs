@@ -44,9 +44,6 @@ pub struct StandardFlags {
     /// TOML file with settings, over the program's own defaults.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// How ranks are started or found.
-    #[command(flatten)]
-    pub world: LaunchArgs,
     /// What ranks compute on [default: what the program was built for].
     #[arg(long, value_enum)]
     pub backend: Option<Backend>,
@@ -118,6 +115,9 @@ pub struct StandardFlags {
     /// Print the resolved configuration, the mesh and the parameters per block, and stop.
     #[arg(long)]
     pub dry_run: bool,
+    /// How ranks are started or found. Last, as its heading would be that of all flags after it.
+    #[command(flatten)]
+    pub world: LaunchArgs,
 }
 
 impl StandardFlags {

@@ -5,6 +5,7 @@
 mod backend;
 mod bench;
 mod book;
+mod build_time;
 mod cargo;
 mod chaos;
 mod checks;
@@ -46,6 +47,8 @@ enum Command {
     Book(book::Args),
     /// Measure Brigade beside PyTorch and DeepSpeed on this machine and write a table.
     Bench(bench::Args),
+    /// Measure what Brigade adds to the time in which a program on Burn builds; takes ten minutes on two idle cores.
+    BuildTime,
     /// Kill training at random instants, hundreds of times, and check that nothing is ever lost.
     Chaos(chaos::Args),
     /// Feed damaged input to every parser of bytes from outside, and report what breaks.
@@ -67,6 +70,7 @@ fn main() -> ExitCode {
         Command::Dist(args) => dist::run(&args),
         Command::Book(args) => book::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::BuildTime => build_time::run(),
         Command::Chaos(args) => chaos::run(&args),
         Command::Fuzz { args } => fuzz::run(&args),
         Command::Sanitize => sanitize::run(),

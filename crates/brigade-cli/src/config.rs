@@ -8,8 +8,8 @@ use brigade::models::gpt::GptConfig;
 use brigade::{Settings, merge_config};
 use serde::{Deserialize, Serialize};
 
-/// The file of default values; it names every setting.
-/// A link to `configs/gpt-tiny.toml`: what is published has a copy.
+/// The configuration without `--config`; it names every setting. What does not follow from its model has the default of
+/// `brigade::Settings`. A link to `configs/gpt-tiny.toml`: what is published has a copy.
 const DEFAULTS: &str = include_str!("gpt-tiny.toml");
 
 /// Everything that decides what a run computes.
@@ -127,6 +127,34 @@ mod tests {
         written.sort();
         known.sort();
         assert_eq!(written, known);
+    }
+
+    #[test]
+    fn the_default_file_has_the_defaults_of_the_library_in_all_that_does_not_follow_from_its_model() {
+        let text = |config: &Settings| {
+            let table = toml::Table::try_from(config).unwrap();
+            keys(&table, "").into_iter().map(move |key| {
+                let (section, name) = key.split_once('.').unwrap();
+                let value = table[section][name].to_string();
+                (key, value)
+            })
+        };
+        let (file, library) = (Config::read(&[], &[]).unwrap().settings, Settings::default());
+        let differs: Vec<String> = text(&file)
+            .zip(text(&library))
+            .filter(|(file, library)| file != library)
+            .map(|((key, _), _)| key)
+            .collect();
+        let of_the_model = [
+            "train.steps",
+            "train.micro_batch_size",
+            "train.global_batch_size",
+            "train.validate_every",
+            "train.validation_samples",
+            "optimizer.learning_rate",
+            "schedule.warmup_steps",
+        ];
+        assert_eq!(differs, of_the_model);
     }
 
     #[test]

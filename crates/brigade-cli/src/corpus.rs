@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, bail};
 use brigade::data::{Corpus, PrepareOptions, PreparedData, Progress, prepare};
-use brigade::report::{ByteProgress, ConsoleMode, HumanBytes, HumanCount};
+use brigade::report::{ByteProgress, ConsoleMode, HumanBytes, HumanCount, counted};
 
 use crate::config::{Config, DataSection};
 
@@ -67,9 +67,9 @@ fn describe(prepared: &PreparedData, validate_every: u64) {
     let summary = &prepared.summary;
     let counts = &summary.counts;
     brigade::print_stderr(format_args!(
-        "{}: {} files, {}; {} tokens to train on, {} to validate on; vocabulary {}{}",
+        "{}: {}, {}; {} tokens to train on, {} to validate on; vocabulary {}{}",
         summary.corpus,
-        summary.files,
+        counted(summary.files, "file"),
         HumanBytes(summary.file_bytes),
         HumanCount(counts.train_tokens),
         HumanCount(counts.validation_tokens),

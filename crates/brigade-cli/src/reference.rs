@@ -23,8 +23,9 @@ const HEAD: &str = "\
 # Settings
 
 Every setting of a TOML file for `--config`, of `--set section.name=value`, and of the text that `brigade::launch` takes. The
-defaults of `brigade train` are those of `configs/gpt-tiny.toml`; a program of your own has those of `brigade::Settings`, and
-neither `[model]` nor `[data]`.
+defaults are the same in `brigade train` and in a program of your own, which has neither `[model]` nor `[data]`. Without
+`--config`, `brigade train` reads `configs/gpt-tiny.toml`, where what follows from its model (the batch, the learning rate, the
+length of the run) has a value of its own.
 
 <!-- Written by `cargo xtask book --reference` from the types of the settings. -->
 ";
@@ -112,7 +113,7 @@ fn page(defaults: &Table, own: &Table, structures: &BTreeMap<String, Vec<Field>>
         if !section.docs.is_empty() && !section.docs.starts_with('`') {
             let _ = write!(page, "{}\n\n", section.docs);
         }
-        page += "| setting | value | `brigade train` | your own program | |\n|---|---|---|---|---|\n";
+        page += "| setting | value | default | in `gpt-tiny.toml` | |\n|---|---|---|---|---|\n";
         // In the order of the structure, which puts together what belongs together.
         let order = |name: &String| documented.iter().position(|field| field.name == *name);
         let mut names: Vec<_> = values.keys().collect();
@@ -121,11 +122,11 @@ fn page(defaults: &Table, own: &Table, structures: &BTreeMap<String, Vec<Field>>
             let docs = documented.iter().find(|field| field.name == *name).map_or("", |field| &field.docs);
             assert!(!docs.is_empty(), "{}.{name} has no documentation that this finds", section.name);
             let value = &values[name];
-            let other = own.get(&section.name).and_then(|section| section.get(name));
-            let other = other.map_or("–".to_owned(), |value| format!("`{value}`"));
+            let default = own.get(&section.name).and_then(|section| section.get(name)).unwrap_or(value);
+            let other = if value == default { String::new() } else { format!("`{value}`") };
             let _ = writeln!(
                 page,
-                "| `{name}` | {} | `{value}` | {other} | {} |",
+                "| `{name}` | {} | `{default}` | {other} | {} |",
                 kind(value),
                 docs.replace('|', "\\|")
             );

@@ -63,7 +63,7 @@ pub enum Error {
         allowed: String,
     },
     /// The corpus contains no text.
-    #[error("data: no text in {corpus} ({files} files read)")]
+    #[error("data: no text in {corpus} (files read: {files})")]
     EmptyCorpus {
         /// The corpus in words.
         corpus: String,

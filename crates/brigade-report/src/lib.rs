@@ -28,7 +28,7 @@ mod reporter;
 mod summary;
 mod tensorboard;
 
-pub use console::{byte_progress::ByteProgress, line::line, mode::ConsoleMode};
+pub use console::{byte_progress::ByteProgress, counted::counted, line::line, mode::ConsoleMode};
 pub use error::{Error, Result};
 pub use indicatif::{HumanBytes, HumanCount};
 pub use machine::{

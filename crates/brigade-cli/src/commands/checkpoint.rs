@@ -13,7 +13,7 @@ use brigade::checkpoints::{
     open_storage, verify,
 };
 use brigade::models::{Stored, StoredParameter, save_lazily};
-use brigade::report::HumanBytes;
+use brigade::report::{HumanBytes, counted};
 use brigade::{
     CHECKPOINT_FOLDER, CONFIG_FILE, RunDescription, UsageError, WEIGHTS_FILE, exit, format_error,
     parse_whole_number,
@@ -176,7 +176,7 @@ fn listed(storage: &Arc<dyn Storage>) -> anyhow::Result<String> {
             Ok(CheckpointSummary { mesh, files, bytes, position, .. }) => {
                 let data =
                     if position == step { String::new() } else { format!(", data up to batch {position}") };
-                let rest = format!("in {files} files, {}{data}", on(&mesh));
+                let rest = format!("in {}, {}{data}", counted(files, "file"), on(&mesh));
                 rows.push(vec![Cell::new(format!("step {step}")), size(bytes), Cell::new(rest)]);
             }
             Err(error) => {

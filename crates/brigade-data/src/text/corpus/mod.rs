@@ -18,6 +18,9 @@ use crate::Result;
 /// How much text [`Corpus::locked_dependencies`] usually takes: 16 MiB.
 pub const DEFAULT_CORPUS_BYTES: u64 = 16 << 20;
 
+/// More sources than this, as a shell makes of a pattern, are described by the first and the last.
+const MOST_NAMED: usize = 4;
+
 /// A corpus: which files hold the text. Nothing is read before [`prepare`](crate::prepare()).
 ///
 /// A document is one text file, one line of a JSONL file, or one row of a parquet file (which takes the feature `parquet`).
@@ -62,7 +65,12 @@ impl Corpus {
                     *max_bytes as f64 / 1048576.0
                 )
             }
-            Origin::Sources(sources) => sources.join(", "),
+            Origin::Sources(sources) => match sources.as_slice() {
+                [first, .., last] if sources.len() > MOST_NAMED => {
+                    format!("{first}, …, {last} ({} sources)", sources.len())
+                }
+                few => few.join(", "),
+            },
         }
     }
 

@@ -267,3 +267,13 @@ fn packages_are_found_through_the_lock_file_where_cargo_gives_no_answer() {
     let files = Corpus::locked_dependencies(folder.path(), 200_000).files().unwrap();
     assert!(!files.is_empty());
 }
+
+#[test]
+fn many_sources_are_described_by_two_of_them() {
+    let named = |count: usize| {
+        let sources: Vec<String> = (0..count).map(|number| format!("{number}.rs")).collect();
+        Corpus::from_sources(&sources).describe()
+    };
+    assert_eq!(named(4), "0.rs, 1.rs, 2.rs, 3.rs");
+    assert_eq!(named(168), "0.rs, …, 167.rs (168 sources)");
+}
