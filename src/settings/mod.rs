@@ -112,6 +112,9 @@ pub struct TrainSettings {
     pub on_nonfinite: OnNonFinite,
     /// At most this many steps of a run may be skipped or rolled back; 0 sets no limit.
     pub nonfinite_limit: u64,
+    /// Whether each block's forward is run twice and the outputs are compared: a block that is no function of its input,
+    /// parameters and context is an error that names it. Debug builds do so for the first micro-batch in any case.
+    pub check_blocks: bool,
 }
 
 impl Default for TrainSettings {
@@ -127,6 +130,7 @@ impl Default for TrainSettings {
             validation_samples: 0,
             on_nonfinite: OnNonFinite::Stop,
             nonfinite_limit: 10,
+            check_blocks: false,
         }
     }
 }

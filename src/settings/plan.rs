@@ -204,6 +204,7 @@ impl Settings {
             chunks: pipeline.chunks,
             split: pipeline.stages.clone(),
             recompute: compute.recompute()?,
+            check_blocks: train.check_blocks,
             precision: Precision { compute: compute.float(), reduce: compute.reduce_dtype },
             offload: zero.offload_optimizer.then(brigade_cpu::device),
             strategy: Arc::new(Synchronous { every: train.sync_every }),

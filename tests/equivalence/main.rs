@@ -5,16 +5,21 @@
 
 mod axes;
 mod backward_halves;
+mod burn_layers;
+mod case;
 mod context;
+mod dropout;
 mod footprint;
 mod frozen;
 mod in_flight;
 mod keep_in_f32;
 mod layers;
 mod mesh;
+mod model_shapes;
 mod predict;
 mod resume;
 mod row;
+mod running_state;
 mod strategy;
 mod table;
 mod update;

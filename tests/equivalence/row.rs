@@ -149,6 +149,7 @@ impl Row {
             chunks: self.chunks,
             split: self.split.clone(),
             recompute: self.recompute,
+            check_blocks: false,
             precision: self.precision,
             offload: self.offload.then(brigade_cpu::device),
             sum_group: self.sum_group,

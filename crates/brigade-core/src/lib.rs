@@ -44,7 +44,7 @@ pub use error::{BoxError, Error, NonFiniteLocation, Result};
 pub use metrics::{Bytes, Clock, Memory, WAITS};
 pub use model::{
     Activation, Block, Chain, Float, ForwardContext, Model, NamedTensor, ParameterGradients, Part, Parts,
-    Precision, SplitForward, initialize,
+    Precision, SplitForward, initialize, with_seed,
 };
 pub use optim::{
     Elementwise, FlatOptimizer, FlatState, LearningRateScaling, LrScheduler, LrSchedulerKind,

@@ -1,6 +1,6 @@
 //! Activations: the tensors that flow between blocks, with their types erased and restored.
 
-use burn::tensor::{Bool, Int, Tensor};
+use burn::tensor::{Bool, Device, Int, Tensor};
 
 /// One tensor of an activation, flattened, with its shape.
 #[derive(Debug, Clone)]
@@ -45,11 +45,28 @@ impl Parts {
 
     /// The same parts with changed float tensors.
     pub(crate) fn map_floats(&self, change: impl Fn(Tensor<1>) -> Tensor<1>) -> Self {
+        self.map(change, |flat| flat)
+    }
+
+    /// The same parts with changed tensors.
+    pub(crate) fn map(
+        &self,
+        floats: impl Fn(Tensor<1>) -> Tensor<1>,
+        ints: impl Fn(Tensor<1, Int>) -> Tensor<1, Int>,
+    ) -> Self {
         let part = |part: &Part| match part {
-            Part::Float(flat, shape) => Part::Float(change(flat.clone()), shape.clone()),
-            Part::Int(flat, shape) => Part::Int(flat.clone(), shape.clone()),
+            Part::Float(flat, shape) => Part::Float(floats(flat.clone()), shape.clone()),
+            Part::Int(flat, shape) => Part::Int(ints(flat.clone()), shape.clone()),
         };
         Self(self.0.iter().map(part).collect())
+    }
+
+    /// The device of the first tensor.
+    pub(crate) fn device(&self) -> Option<Device> {
+        self.0.first().map(|part| match part {
+            Part::Float(flat, _) => flat.device(),
+            Part::Int(flat, _) => flat.device(),
+        })
     }
 
     /// Bytes of all tensors.
@@ -211,7 +228,6 @@ tuple!(A, B, C, D);
 mod tests {
     use super::*;
     use brigade_derive::Activation;
-    use burn::tensor::Device;
 
     #[test]
     fn a_tuple_of_any_kinds_comes_back() {

@@ -1,6 +1,8 @@
 //! The block: the part into which a model is cut.
 
 use std::collections::BTreeMap;
+use std::marker::PhantomData;
+use std::sync::Arc;
 
 use burn::module::Module;
 use burn::tensor::{Device, Gradients, Tensor};
@@ -10,12 +12,16 @@ use crate::model::activation::{Activation, Parts, flatten, restore};
 use crate::model::context::ForwardContext;
 use crate::model::initialization::initialize;
 use crate::model::parameters::{self, NewValue, ParamValue, ParameterSpec};
+use crate::model::random_state::with_seed;
 use crate::model::split_forward::{ErasedBackwardWeights, SplitForward};
 
 /// A Burn module that maps one activation to the next: an embedding, a transformer layer, a head.
 ///
-/// It knows nothing of ranks. Its forward must be a pure function of its input and parameters, because a block may run again to
-/// recompute its activations, and runs in several processes at once. Parameters may be read only in the forward and in its
+/// It knows nothing of ranks. Its forward must be a pure function of its input, its parameters and the [`ForwardContext`], because a
+/// block may run again to recompute its activations, and runs in several processes at once. It may draw from Burn's random
+/// generator, as `nn::Dropout` does: that is seeded by the context before each forward, and so has the same state on any mesh, and
+/// when the block runs again. It may update running state, as `nn::BatchNorm` does, if that has no influence on the output in
+/// training. Parameters may be read only in the forward and in its
 /// backward (of a [split](Self::forward_split) one in the first half): in between, ZeRO-3 frees their memory and writes to it again,
 /// under any handle that was kept.
 ///
@@ -123,6 +129,10 @@ pub(crate) trait AnyBlock: Send {
     fn replace(&mut self, values: &mut dyn FnMut(&str) -> Option<NewValue>);
     /// Keeps the parameters at these paths from being trained.
     fn freeze(&mut self, is_frozen: &dyn Fn(&str) -> bool);
+    /// The running state that the last forward has left, and other values.
+    fn running_values(&self) -> BTreeMap<String, ParamValue>;
+    /// Replaces running state; what forwards have left is dropped.
+    fn set_running(&mut self, values: &mut dyn FnMut(&str) -> Option<NewValue>);
     fn initialize(&mut self, seed: u64, name: &str);
     /// Frees what autodiff still keeps of this block's dropped graphs.
     fn free_dropped_graphs(&self);
@@ -132,23 +142,117 @@ pub(crate) trait AnyBlock: Send {
     fn valid(&self) -> Box<dyn AnyBlock>;
 }
 
-/// The module is in an option only so that mapping, which consumes it, can run in place.
-pub(crate) struct Erased<B>(Option<B>);
+/// How a module is run: by its own [`Block`], or by a function beside it.
+pub(crate) trait Run<M>: Clone + Send + 'static {
+    type Input: Activation;
+    type Output: Activation;
+    fn forward(&self, module: &M, input: Self::Input, context: &ForwardContext<'_>) -> Self::Output;
+    fn forward_split(
+        &self,
+        module: &M,
+        input: Self::Input,
+        context: &ForwardContext<'_>,
+    ) -> SplitForward<Self::Output> {
+        self.forward(module, input, context).into()
+    }
+    fn keep_in_f32(&self, _module: &M, _path: &str) -> bool {
+        false
+    }
+    fn cost(&self, module: &M) -> f64;
+}
 
-impl<B: Block> Erased<B> {
-    pub(crate) fn new(block: B) -> Self {
-        Self(Some(block))
+/// By the module's own [`Block`].
+#[derive(Clone)]
+pub(crate) struct Own;
+
+impl<B: Block> Run<B> for Own {
+    type Input = B::Input;
+    type Output = B::Output;
+
+    fn forward(&self, block: &B, input: B::Input, context: &ForwardContext<'_>) -> B::Output {
+        block.forward_with(input, context)
     }
 
-    fn block(&self) -> &B {
-        match &self.0 {
-            Some(block) => block,
-            None => unreachable!("a block is absent only while it is being mapped"),
+    fn forward_split(
+        &self,
+        block: &B,
+        input: B::Input,
+        context: &ForwardContext<'_>,
+    ) -> SplitForward<B::Output> {
+        block.forward_split(input, context)
+    }
+
+    fn keep_in_f32(&self, block: &B, path: &str) -> bool {
+        block.keep_in_f32(path)
+    }
+
+    fn cost(&self, block: &B) -> f64 {
+        block.cost()
+    }
+}
+
+/// By a function of the module and the input.
+pub(crate) struct Function<F, I, O>(pub Arc<F>, pub PhantomData<fn(I) -> O>);
+
+impl<F, I, O> Clone for Function<F, I, O> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone(), PhantomData)
+    }
+}
+
+impl<M, F, I, O> Run<M> for Function<F, I, O>
+where
+    M: Module,
+    F: Fn(&M, I) -> O + Send + Sync + 'static,
+    I: Activation,
+    O: Activation,
+{
+    type Input = I;
+    type Output = O;
+
+    fn forward(&self, module: &M, input: I, _: &ForwardContext<'_>) -> O {
+        (self.0)(module, input)
+    }
+
+    fn cost(&self, module: &M) -> f64 {
+        module.num_params() as f64
+    }
+}
+
+/// The module is in an option only so that mapping, which consumes it, can run in place.
+pub(crate) struct Erased<M, R> {
+    module: Option<M>,
+    run: R,
+}
+
+impl<M: Module + 'static, R: Run<M>> Erased<M, R> {
+    pub(crate) fn new(module: M, run: R) -> Self {
+        Self { module: Some(module), run }
+    }
+
+    fn module(&self) -> &M {
+        match &self.module {
+            Some(module) => module,
+            None => unreachable!("a module is absent only while it is being mapped"),
         }
     }
 
-    fn map(&mut self, f: impl FnOnce(B) -> B) {
-        self.0 = self.0.take().map(f);
+    fn map(&mut self, f: impl FnOnce(M) -> M) {
+        self.module = self.module.take().map(f);
+    }
+
+    /// Runs the block with Burn's generator in the state that belongs to this pass. A block without parameters draws on the device
+    /// of its input.
+    fn drawing<T>(
+        &self,
+        device: Option<Device>,
+        context: &ForwardContext<'_>,
+        forward: impl FnOnce() -> T,
+    ) -> T {
+        match device.or_else(|| self.device()) {
+            Some(device) => with_seed(&device, context.random_seed(), forward),
+            None => forward(),
+        }
     }
 }
 
@@ -161,10 +265,12 @@ fn restore_input<A: Activation>(input: Parts, block: &str) -> Result<A> {
     })
 }
 
-impl<B: Block> AnyBlock for Erased<B> {
+impl<M: Module + 'static, R: Run<M>> AnyBlock for Erased<M, R> {
     fn forward(&self, input: Parts, context: &ForwardContext<'_>) -> Result<Parts> {
+        let device = input.device();
         let input = restore_input(input, context.block)?;
-        Ok(flatten(self.block().forward_with(input, context)))
+        let forward = || flatten(self.run.forward(self.module(), input, context));
+        Ok(self.drawing(device, context, forward))
     }
 
     fn forward_split(
@@ -172,28 +278,30 @@ impl<B: Block> AnyBlock for Erased<B> {
         input: Parts,
         context: &ForwardContext<'_>,
     ) -> Result<(Parts, Option<ErasedBackwardWeights>)> {
+        let device = input.device();
         let input = restore_input(input, context.block)?;
-        let SplitForward { output, backward_weights } = self.block().forward_split(input, context);
+        let forward = || self.run.forward_split(self.module(), input, context);
+        let SplitForward { output, backward_weights } = self.drawing(device, context, forward);
         let erased = backward_weights.map(|backward_weights| -> ErasedBackwardWeights {
-            Box::new(move |gradient| restore::<B::Output>(gradient).map(backward_weights))
+            Box::new(move |gradient| restore::<R::Output>(gradient).map(backward_weights))
         });
         Ok((flatten(output), erased))
     }
 
     fn shapes(&self) -> BTreeMap<String, Vec<usize>> {
-        parameters::shapes(self.block())
+        parameters::shapes(self.module())
     }
 
     fn specs(&self) -> BTreeMap<String, ParameterSpec> {
-        parameters::specs(self.block(), |path| self.block().keep_in_f32(path))
+        parameters::specs(self.module(), |path| self.run.keep_in_f32(self.module(), path))
     }
 
     fn values(&self) -> BTreeMap<String, ParamValue> {
-        parameters::values(self.block())
+        parameters::values(self.module())
     }
 
     fn take_gradients(&self, gradients: &mut Gradients) -> BTreeMap<String, Tensor<1>> {
-        parameters::take_gradients(self.block(), gradients)
+        parameters::take_gradients(self.module(), gradients)
     }
 
     fn replace(&mut self, values: &mut dyn FnMut(&str) -> Option<NewValue>) {
@@ -204,12 +312,22 @@ impl<B: Block> AnyBlock for Erased<B> {
         self.map(|block| parameters::freeze(block, is_frozen));
     }
 
+    fn running_values(&self) -> BTreeMap<String, ParamValue> {
+        // An update of running state waits until the module is read again or copied.
+        parameters::values(&self.module().valid())
+    }
+
+    fn set_running(&mut self, values: &mut dyn FnMut(&str) -> Option<NewValue>) {
+        drop(self.module().valid());
+        self.replace(values);
+    }
+
     fn initialize(&mut self, seed: u64, name: &str) {
         self.map(|block| initialize(block, seed, name));
     }
 
     fn free_dropped_graphs(&self) {
-        parameters::touch(self.block());
+        parameters::touch(self.module());
     }
 
     fn train(&mut self) {
@@ -217,14 +335,14 @@ impl<B: Block> AnyBlock for Erased<B> {
     }
 
     fn device(&self) -> Option<Device> {
-        self.block().devices().into_iter().next()
+        self.module().devices().into_iter().next()
     }
 
     fn cost(&self) -> f64 {
-        self.block().cost()
+        self.run.cost(self.module())
     }
 
     fn valid(&self) -> Box<dyn AnyBlock> {
-        Box::new(Self(Some(self.block().valid())))
+        Box::new(Self { module: Some(self.module().valid()), run: self.run.clone() })
     }
 }

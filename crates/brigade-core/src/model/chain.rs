@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use burn::module::Module;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use crate::error::{BoxError, Error, Result};
 use crate::model::activation::{Activation, Parts, flatten, restore};
-use crate::model::block::{Block, Erased, NamedBlock};
+use crate::model::block::{AnyBlock, Block, Erased, Function, NamedBlock, Own};
 use crate::model::context::ForwardContext;
 use crate::model::ties::Tie;
 
@@ -69,8 +70,40 @@ impl<I: Activation> Chain<I, I> {
 
 impl<I: Activation, O: Activation> Chain<I, O> {
     /// Appends a block under a name that no other block has.
-    pub fn then<B: Block<Input = O>>(mut self, name: impl Into<String>, block: B) -> Chain<I, B::Output> {
-        self.blocks.push(NamedBlock { name: name.into(), block: Box::new(Erased::new(block)) });
+    pub fn then<B: Block<Input = O>>(self, name: impl Into<String>, block: B) -> Chain<I, B::Output> {
+        self.push(name.into(), Box::new(Erased::new(block, Own)))
+    }
+
+    /// Appends any Burn module as a block, with the function that runs it; what [`Block`] says of a forward holds for the function.
+    /// Parameters have the paths that they have in the module.
+    ///
+    /// ```
+    /// use brigade_core::Chain;
+    /// use burn::nn::{DropoutConfig, LinearConfig, PReluConfig};
+    /// use burn::tensor::{Device, Tensor};
+    ///
+    /// let device = Device::default();
+    /// let model = Chain::new()
+    ///     .then_fn("flatten", DropoutConfig::new(0.1).init(), |dropout, x: Tensor<3>| dropout.forward(x.flatten::<2>(1, 2)))
+    ///     .then_fn("hidden", LinearConfig::new(12, 8).init(&device), |linear, x| linear.forward(x))
+    ///     .then_fn("activation", PReluConfig::new().init(&device), |relu, x| relu.forward(x));
+    /// assert_eq!(model.predict(Tensor::zeros([5, 3, 4], &device)).unwrap().dims(), [5, 8]);
+    /// ```
+    pub fn then_fn<M, P>(
+        self,
+        name: impl Into<String>,
+        module: M,
+        forward: impl Fn(&M, O) -> P + Send + Sync + 'static,
+    ) -> Chain<I, P>
+    where
+        M: Module + 'static,
+        P: Activation,
+    {
+        self.push(name.into(), Box::new(Erased::new(module, Function(Arc::new(forward), PhantomData))))
+    }
+
+    fn push<P>(mut self, name: String, block: Box<dyn AnyBlock>) -> Chain<I, P> {
+        self.blocks.push(NamedBlock { name, block });
         Chain {
             blocks: self.blocks,
             ties: self.ties,

@@ -36,7 +36,9 @@ impl<'a> ForwardContext<'a> {
         Self { seed: 0, step: 0, micro_batch: 0, block, training: false }
     }
 
-    /// The seed of what the block draws in this pass: it differs in each step, micro-batch and block.
+    /// The seed of what the block draws in this pass: it differs in each step, micro-batch and block. Burn's own generator begins
+    /// with it ([`with_seed`](crate::with_seed)), so that `nn::Dropout` and all else that draws from that generator is a function of
+    /// it, too.
     pub fn random_seed(&self) -> u64 {
         keyed_seed(self.seed, &format!("{}/{}/{}", self.block, self.step, self.micro_batch))
     }

@@ -1,11 +1,10 @@
 //! Initial weights from (seed, parameter path), never from the order of drawing.
 
-use std::sync::{Mutex, PoisonError};
-
 use brigade_random::keyed_seed;
 use burn::module::Module;
 
 use crate::model::parameters;
+use crate::model::random_state::with_seed;
 
 /// Gives every parameter of a module that has no value yet its initial value, drawn by its own
 /// initializer from a generator seeded by (`seed`, `prefix` + path). Parameters that have values
@@ -16,13 +15,10 @@ use crate::model::parameters;
 /// that was initialised this way is the model that Brigade starts from with the same seed and
 /// block name, which lets a plain Burn program start from the same weights.
 pub fn initialize<M: Module>(module: M, seed: u64, prefix: &str) -> M {
-    static GENERATOR: Mutex<()> = Mutex::new(());
     // A module without a device has no parameters.
     let Some(device) = module.devices().into_iter().next() else { return module };
     parameters::for_each_lazy(module, &mut |path, draw| {
-        let _one_at_a_time = GENERATOR.lock().unwrap_or_else(PoisonError::into_inner);
-        device.seed(keyed_seed(seed, &format!("{prefix}.{path}")));
-        draw();
+        with_seed(&device, keyed_seed(seed, &format!("{prefix}.{path}")), draw);
     })
 }
 

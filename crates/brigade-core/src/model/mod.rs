@@ -7,6 +7,7 @@ pub(crate) mod context;
 pub(crate) mod initialization;
 pub(crate) mod parameters;
 mod precision;
+pub(crate) mod random_state;
 pub(crate) mod split_forward;
 pub(crate) mod ties;
 
@@ -16,4 +17,5 @@ pub use chain::{Chain, Model, NamedTensor};
 pub use context::ForwardContext;
 pub use initialization::initialize;
 pub use precision::{Float, Precision};
+pub use random_state::with_seed;
 pub use split_forward::{ParameterGradients, SplitForward};

@@ -15,10 +15,12 @@ pub(crate) struct ParamValue {
 /// What is known of a parameter whether or not it has values.
 pub(crate) struct ParameterSpec {
     pub shape: Vec<usize>,
-    /// Whether training changes it.
+    /// Whether the optimizer changes it.
     pub trainable: bool,
     /// See [`crate::Block::keep_in_f32`].
     pub keep_in_f32: bool,
+    /// Whether it is running state, such as the mean of a batch norm, which forward passes change.
+    pub running: bool,
 }
 
 #[derive(Default)]
@@ -85,7 +87,7 @@ pub(crate) fn shapes<M: Module>(module: &M) -> BTreeMap<String, Vec<usize>> {
     visitor.1
 }
 
-/// The specifications of all float parameters by path, without giving a value to those that have none yet.
+/// The specifications of all float parameters and running states by path, without giving a value to those that have none yet.
 pub(crate) fn specs<M: Module>(
     module: &M,
     keep_in_f32: impl Fn(&str) -> bool,
@@ -101,13 +103,51 @@ pub(crate) fn specs<M: Module>(
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             let path = self.0.join();
             let (trainable, keep_in_f32) = (is_trainable(param), (self.1)(&path));
-            let spec = ParameterSpec { shape: param.lazy_shape().to_vec(), trainable, keep_in_f32 };
+            let spec =
+                ParameterSpec { shape: param.lazy_shape().to_vec(), trainable, keep_in_f32, running: false };
             self.2.insert(path, spec);
         }
     }
     let mut visitor = Specs(Path::default(), keep_in_f32, BTreeMap::new());
     module.visit(&mut visitor);
-    visitor.2
+    let mut specs = visitor.2;
+    if specs.values().any(|spec| !spec.trainable) {
+        for path in running(module) {
+            if let Some(spec) = specs.get_mut(&path) {
+                spec.running = true;
+            }
+        }
+    }
+    specs
+}
+
+/// The paths of a module's running states. They are shown as parameters to whoever walks a module; what tells them apart is that
+/// they always have a value, and cannot be made to require gradients.
+fn running<M: Module>(module: &M) -> Vec<String> {
+    struct Unfreeze;
+    impl ModuleMapper for Unfreeze {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            if param.is_initialized() { param.set_require_grad(true) } else { param }
+        }
+    }
+    #[derive(Default)]
+    struct Frozen(Path, Vec<String>);
+    impl ModuleVisitor for Frozen {
+        fn enter_module(&mut self, name: &str, _: &str) {
+            self.0.enter(name);
+        }
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.0.exit();
+        }
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if param.is_initialized() && !is_trainable(param) {
+                self.1.push(self.0.join());
+            }
+        }
+    }
+    let mut visitor = Frozen::default();
+    module.clone().map(&mut Unfreeze).visit(&mut visitor);
+    visitor.1
 }
 
 /// Whether training changes a parameter. Burn says so only of values, so a stand-in of one element takes the place of one
@@ -232,7 +272,7 @@ pub(crate) fn for_each_lazy<M: Module>(module: M, visit: &mut dyn FnMut(&str, &m
 mod tests {
     use super::*;
     use burn::module::ParamId;
-    use burn::nn::{LinearConfig, conv::Conv2dConfig};
+    use burn::nn::{BatchNormConfig, LinearConfig, conv::Conv2dConfig};
     use burn::tensor::{Device, Shape};
 
     #[test]
@@ -271,6 +311,21 @@ mod tests {
             assert!(!half.weight.is_initialized(), "no value is drawn");
             let found = specs(&half, |_| false);
             assert_eq!((found["bias"].trainable, found["weight"].trainable), (false, true));
+        }
+    }
+
+    #[test]
+    fn running_state_is_told_from_frozen_parameters() {
+        for device in [Device::default(), Device::default().autodiff()] {
+            let norm = || BatchNormConfig::new(2).init(&device);
+            for (module, frozen) in [((norm(), norm()), false), ((norm().no_grad(), norm()), true)] {
+                let found = specs(&module, |_| false);
+                let kind = |path: &str| (found[path].trainable, found[path].running);
+                assert_eq!((kind("0.gamma"), kind("1.beta")), ((!frozen, false), (true, false)));
+                for path in ["0.running_mean", "0.running_var", "1.running_mean", "1.running_var"] {
+                    assert_eq!(kind(path), (false, true), "{path}");
+                }
+            }
         }
     }
 }

@@ -77,6 +77,11 @@ impl<I: Activation, O: Activation> Chain<I, O> {
                         shape(&tie.owner)
                     )));
                 }
+                if spec(&tie.follower).running || spec(&tie.owner).running {
+                    return Err(Error::Model(format!(
+                        "tie: `{follower}` cannot share the values of `{owner}`: running state belongs to one block"
+                    )));
+                }
                 if spec(&tie.follower).keep_in_f32 != spec(&tie.owner).keep_in_f32 {
                     return Err(Error::Model(format!(
                         "tie: `{follower}` cannot share the values of `{owner}`: one of the blocks keeps them in fp32 (`keep_in_f32`), the other does not"

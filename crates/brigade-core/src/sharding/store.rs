@@ -50,8 +50,10 @@ pub(crate) struct ParameterStore {
     pub holders: Vec<usize>,
     /// The model's shared parameters.
     pub shared: Vec<Shared>,
-    /// For each block of the model, the units that it reads here; empty for blocks of other ranks.
+    /// For each block of the model, the units that it reads here, but for running state; empty for blocks of other ranks.
     pub by_block: Vec<Vec<usize>>,
+    /// For each block of the model, its running state here.
+    pub running: Vec<Vec<usize>>,
     pub groups: ParallelGroups,
     pub zero: Zero,
     pub precision: Precision,
@@ -80,6 +82,16 @@ impl ParameterStore {
         self.groups.shard.size() > 1
     }
 
+    /// Whether a unit is split into shards.
+    pub(crate) fn shards(&self, unit: &Unit) -> bool {
+        self.is_sharded() && !unit.running
+    }
+
+    /// Whether a unit is whole only while it is used.
+    fn unshards(&self, unit: &Unit) -> bool {
+        self.unshards_on_use() && !unit.running
+    }
+
     /// Whether parameters are whole only while they are used.
     pub(crate) fn unshards_on_use(&self) -> bool {
         self.zero.shards_parameters() && self.is_sharded()
@@ -99,35 +111,45 @@ impl ParameterStore {
     pub(crate) fn add(&mut self, unit: Unit, values: Tensor<1>, is_owned: bool) -> Result<()> {
         let is_updated = is_owned && unit.trainable;
         let (rank, ranks) = (self.groups.shard.rank(), self.groups.shard.size());
-        let (length, own) = match self.is_sharded() {
+        let (length, own) = match self.shards(&unit) {
             true => (unit.layout.padded_len(ranks), unit.layout.shard(rank, ranks)),
             false => (unit.layout.len(), 0..unit.layout.len()),
         };
-        let counted = part(&own, self.groups.replicate.rank(), self.groups.replicate.size());
+        let counted = match unit.running {
+            true => part(&own, self.groups.data.rank(), self.groups.data.size()),
+            false => part(&own, self.groups.replicate.rank(), self.groups.replicate.size()),
+        };
         let compute = self.compute(&unit).dtype();
         let padding = Tensor::zeros([length - unit.layout.len()], (&self.device, DType::F32));
         let values = if length > unit.layout.len() { Tensor::cat(vec![values, padding], 0) } else { values };
         let updated_apart = compute != FloatDType::F32 || self.offload.is_some();
-        let apart = self.unshards_on_use() || (is_updated && updated_apart);
+        let unshards = self.unshards(&unit);
+        let apart = unshards || (is_updated && updated_apart);
         let own_values = apart.then(|| compact(values.clone().slice(own.clone()))).transpose()?;
         let own_values = match (is_updated, &self.offload) {
             (true, Some(host)) => own_values.map(|values| values.to_device(host)),
             (true, None) => own_values,
             (false, _) => own_values.map(|values| cast(values, compute)),
         };
-        let whole = match self.unshards_on_use() {
+        let whole = match unshards {
             false => WholeBuffer::Whole(cast(values, compute)),
             true => match self.groups.shard.unsharded_buffer(own.len(), compute, &self.device) {
                 Some(buffer) => WholeBuffer::Resharded(buffer),
                 None => WholeBuffer::Absent,
             },
         };
+        let readers = if unit.running { &mut self.running } else { &mut self.by_block };
         for user in unit.users.iter().filter(|user| self.holders[user.block] == self.groups.pp.rank()) {
-            self.by_block[user.block].push(self.units.len());
+            readers[user.block].push(self.units.len());
         }
         self.units.push(StoredUnit { unit, length, own, counted, is_owned, own_values, whole });
         self.count();
         Ok(())
+    }
+
+    /// Replaces running state.
+    pub(crate) fn set_running(&mut self, unit: usize, values: Tensor<1>) {
+        self.units[unit].whole = WholeBuffer::Whole(values);
     }
 
     /// The own elements of a unit: in fp32 where it is stepped here.
@@ -142,7 +164,7 @@ impl ParameterStore {
 
     /// The type of a unit in forward and backward.
     pub(crate) fn compute(&self, unit: &Unit) -> Float {
-        if unit.keep_in_f32 { Float::F32 } else { self.precision.compute }
+        if unit.keep_in_f32 || unit.running { Float::F32 } else { self.precision.compute }
     }
 
     /// New own elements of a unit as the blocks' device and type need them.
@@ -166,7 +188,7 @@ impl ParameterStore {
 
     /// Takes saved values, without padding: of the own elements where parameters are gathered for use, else of all.
     pub(crate) fn restore_values(&mut self, unit: usize, values: Vec<f32>) -> Result<()> {
-        let gathers = self.unshards_on_use();
+        let gathers = self.unshards(&self.units[unit].unit);
         let device = if self.units[unit].is_updated() { self.update_device() } else { &self.device }.clone();
         let compute = self.compute(&self.units[unit].unit).dtype();
         let stored = &mut self.units[unit];
@@ -305,7 +327,8 @@ impl ParameterStore {
     /// A unit's whole values without padding, gathered from all ranks of the stage.
     pub(crate) fn whole_values(&self, unit: usize) -> Result<Tensor<1>> {
         let own = self.own_values(unit)?.to_device(&self.device);
-        let whole = if self.is_sharded() { self.groups.shard.all_gather(own).wait()? } else { own };
+        let whole =
+            if self.shards(&self.units[unit].unit) { self.groups.shard.all_gather(own).wait()? } else { own };
         Ok(whole.slice(0..self.units[unit].unit.layout.len()))
     }
 

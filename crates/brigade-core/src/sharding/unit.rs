@@ -13,7 +13,7 @@ use crate::model::parameters::ParameterSpec;
 use crate::model::ties::Tie;
 use crate::sharding::layout::FlatLayout;
 
-/// Parameters in one flat buffer: those of a block, or one that several blocks share.
+/// Parameters in one flat buffer: those of a block that are alike, or one that several blocks share.
 ///
 /// A shared (tied) parameter is a unit of its own, because the blocks that read it may be on different stages. The stage of the
 /// block that owns it steps it. Its gradient is summed over the blocks within each
@@ -30,6 +30,9 @@ pub(crate) struct Unit {
     /// Whether they are fp32 in forward and backward, in whatever type the others are. Such parameters are a unit of their own
     /// also where all are fp32, so that checkpoints do not depend on the type.
     pub keep_in_f32: bool,
+    /// Whether this is running state, which forward passes change instead of the optimizer: see
+    /// [`crate::step::running_state`]. It is whole on all ranks of the stage, and fp32.
+    pub running: bool,
     /// The blocks that read the parameters, in order.
     pub users: Vec<User>,
 }
@@ -53,10 +56,16 @@ impl Unit {
         let is_follower = |path: &str| ties.iter().any(|tie| tie.follower == (block, path.to_owned()));
         let is_shared = |path: &str| ties.iter().any(|tie| tie.owner == (block, path.to_owned()));
         let mut units = Vec::new();
-        for (trainable, keep_in_f32, kind) in
-            [(true, false, ""), (true, true, ":f32"), (false, false, ":frozen"), (false, true, ":frozen:f32")]
-        {
-            let alike = |spec: &ParameterSpec| spec.trainable == trainable && spec.keep_in_f32 == keep_in_f32;
+        for (trainable, keep_in_f32, running, kind) in [
+            (true, false, false, ""),
+            (true, true, false, ":f32"),
+            (false, false, false, ":frozen"),
+            (false, true, false, ":frozen:f32"),
+            (false, false, true, ":running"),
+            (false, true, true, ":running:f32"),
+        ] {
+            let kind_of = |spec: &ParameterSpec| (spec.trainable, spec.keep_in_f32, spec.running);
+            let alike = |spec: &ParameterSpec| kind_of(spec) == (trainable, keep_in_f32, running);
             let alike = specs.iter().filter(|(path, spec)| alike(spec) && !is_follower(path));
             let (shared, own): (Vec<_>, Vec<_>) =
                 alike.map(|(path, _)| path).partition(|path| is_shared(path));
@@ -68,6 +77,7 @@ impl Unit {
                 ),
                 trainable,
                 keep_in_f32,
+                running,
                 users,
             };
             if !own.is_empty() {
@@ -116,12 +126,12 @@ impl<I: Activation, O: Activation> Chain<I, O> {
     /// If a tie is wrong.
     pub fn units(&self) -> Result<Vec<UnitSize>> {
         let ties = self.resolved_ties()?;
-        let size = |Unit { layout, home, users, trainable, keep_in_f32, .. }: Unit| UnitSize {
+        let size = |Unit { layout, home, users, trainable, keep_in_f32, running, .. }: Unit| UnitSize {
             elements: layout.len(),
             home,
             users: users.iter().map(|user| user.block).collect(),
             trainable,
-            keep_in_f32,
+            keep_in_f32: keep_in_f32 || running,
         };
         let blocks = self.blocks.iter().enumerate();
         let units = blocks.flat_map(|(index, NamedBlock { name, block })| {

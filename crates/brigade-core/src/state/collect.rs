@@ -137,7 +137,7 @@ where
         whole: &impl Fn(usize) -> Result<Option<Tensor<1>>>,
     ) -> Result<Message> {
         let mut found = BTreeMap::new();
-        for unit in &self.store.by_block[block] {
+        for unit in self.store.by_block[block].iter().chain(&self.store.running[block]) {
             let stored = &self.store.units[*unit];
             if stored.unit.home != block {
                 continue;

@@ -1,7 +1,7 @@
 //! The state of training as ranges of flat buffers: what a rank saves, and how it restores a saved state.
 //!
 //! A unit's values and its optimizer's arrays are saved under the unit's name, which no mesh changes, in ranges from
-//! which any mesh can assemble its own. Parameters that are not trained, or kept in fp32, are units of their own, in whatever type
+//! which any mesh can assemble its own. Parameters that are not trained, or kept in fp32, and running state are units of their own, in whatever type
 //! the others compute. What was saved is found by parameter, so a model may group them in another way than before.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -140,6 +140,8 @@ where
         for index in (0..self.chain.blocks.len()).filter(|index| self.stage.holds(*index)) {
             self.store.bind_parameters(index, &mut self.chain.blocks[index]);
         }
+        self.running.clear();
+        self.bind_running()?;
         self.step = step;
         self.forget_accumulated();
         self.memory.optimizer.set(self.update.state_bytes());
@@ -156,7 +158,7 @@ where
         let stored = &self.store.units[index];
         let (layout, length) = (&stored.unit.layout, stored.unit.layout.len());
         let own = stored.own.start.min(length)..stored.own.end.min(length);
-        let kept = if self.store.unshards_on_use() { own.clone() } else { 0..length };
+        let kept = if self.store.unshards_on_use() && !stored.unit.running { own.clone() } else { 0..length };
         let is_updated = stored.is_updated();
         let block = self.chain.blocks[stored.unit.home].name.as_str();
         let name = &stored.unit.name;

@@ -21,6 +21,7 @@ use crate::step::forward_backward::batch::Batch;
 use crate::step::gradient_hook::{GradientHook, UnitGradient};
 use crate::step::initialization::Initialization;
 use crate::step::report::StepReport;
+use crate::step::running_state::{RunningState, Terms};
 use crate::step::settings::{EngineSettings, NonFinite};
 use crate::step::strategy::{DataParallel, ReducedUnit, Reduction, Update};
 use crate::step::window::Window;
@@ -38,6 +39,8 @@ pub(crate) struct Sums {
     pub target_weight: f64,
     /// What the gradients are still to be divided by: that weight, where nobody knew it before the backward.
     pub divisor: Option<f64>,
+    /// What each of this rank's micro-batches adds to running state.
+    pub running: Vec<Terms>,
     /// Most micro-batches between forward and backward on this rank.
     pub in_flight: usize,
 }
@@ -56,6 +59,7 @@ pub struct Engine<I, O, T> {
     pub(crate) reduction: Box<dyn Reduction>,
     pub(crate) update: Box<dyn Update>,
     pub(crate) window: Window,
+    pub(crate) running: RunningState,
     pub(crate) stage: Stage,
     pub(crate) settings: EngineSettings,
     pub(crate) seed: u64,
@@ -108,6 +112,7 @@ where
             shared: chain.shared(&ties),
             bound: vec![false; blocks],
             by_block: vec![Vec::new(); blocks],
+            running: vec![Vec::new(); blocks],
             groups,
             zero: settings.zero,
             precision: settings.precision,
@@ -146,9 +151,10 @@ where
             is_updated: stored.is_updated(),
         });
         let reduction = settings.strategy.reduction(units.collect(), data);
-        let engine = Self {
+        let mut engine = Self {
             reduction,
             window: Window::default(),
+            running: RunningState::default(),
             chain,
             loss,
             metric_names,
@@ -165,6 +171,7 @@ where
             ties,
             gradient_hooks: Vec::new(),
         };
+        engine.bind_running()?;
         let trained = engine.store.units.iter().filter(|stored| stored.unit.trainable).count() as f64;
         if engine
             .store
@@ -277,7 +284,8 @@ where
         if skipped && !skips {
             return Err(self.not_finite(&batches, &sums));
         }
-        let Sums { gradients, grad_norm, loss, metrics, targets, target_weight, divisor, in_flight } = sums;
+        let Sums { gradients, grad_norm, loss, metrics, targets, target_weight, divisor, running, in_flight } =
+            sums;
         // Until here waits for neighbours are the pipeline's, and so is the wait for the last of them.
         let idle = |what: &str| clock.waits.get(what).copied().unwrap_or_default();
         let bubble = if self.stage.stages > 1 {
@@ -292,6 +300,8 @@ where
                 Some(divisor) => Some(clip.unwrap_or(1.0) / divisor),
             };
             self.update(gradients, learning_rate, scale, &mut clock)?;
+            self.running.apply(&running, &mut self.store)?;
+            self.bind_running()?;
         }
         Ok(StepReport {
             step: self.step,

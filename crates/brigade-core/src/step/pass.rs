@@ -23,6 +23,7 @@ use crate::step::forward_backward::non_finite::{NonFiniteCheck, first};
 use crate::step::gradient_hook;
 use crate::step::metric_sums::MetricSums;
 use crate::step::report::Evaluation;
+use crate::step::running_state::bind_running;
 use crate::step::strategy::Reduction;
 use crate::step::window::{Window, losses};
 use brigade_plan::StageSchedule;
@@ -77,14 +78,9 @@ where
         before: usize,
         clock: &'s mut Clock,
     ) -> Result<State> {
-        let (strategy, mode) = (&self.settings.strategy, mode(&mut *self.reduction));
-        let mut steps = self.step..self.step + strategy.period() as u64;
-        let step = match mode {
-            PassMode::Train { .. } | PassMode::CheckFinite(_) => {
-                steps.find(|step| strategy.synchronizes(*step)).unwrap_or(self.step)
-            }
-            PassMode::Evaluate | PassMode::Predict(_) => self.step,
-        };
+        let of_update = self.step_of_update(self.step);
+        let (period, mode) = (self.settings.strategy.period(), mode(&mut *self.reduction));
+        let step = if mode.has_backward() { of_update } else { self.step };
         let mut interpreter = Interpreter {
             blocks: &mut self.chain.blocks,
             store: &mut self.store,
@@ -92,9 +88,11 @@ where
             loss: &self.loss,
             metrics: &self.metrics,
             recompute: self.settings.recompute,
+            check_blocks: self.settings.check_blocks,
+            running: &mut self.running,
             seed: self.seed,
             step,
-            per_update: strategy.period() * batches.count(),
+            per_update: period * batches.count(),
             before,
             batches,
             mode,
@@ -128,11 +126,21 @@ where
             false => TargetWeight::Unasked,
         };
         let (mode, before) = (|reduction| PassMode::Train { reduction, completes }, self.window.count);
-        let state = self.run(&mut Given(batches), &schedule, mode, total, before, clock)?;
+        let state = self.run(&mut Given(batches), &schedule, mode, total, before, clock);
+        self.bind_running()?;
+        let state = state?;
         let peak = self.memory.activations.peak.max(state.activations.peak);
         self.memory.activations = crate::metrics::Bytes { peak, ..state.activations };
         self.memory.gradients = self.reduction.bytes();
         self.window.add(batches.len(), &targets, state);
+        Ok(())
+    }
+
+    /// Gives this rank's blocks the running state of the last update.
+    pub(crate) fn bind_running(&mut self) -> Result<()> {
+        for (index, block) in self.chain.blocks.iter_mut().enumerate() {
+            bind_running(index, block, &self.store)?;
+        }
         Ok(())
     }
 
@@ -187,7 +195,8 @@ where
         let (divisor, of_loss) = (some(is_divided), some(self.settings.strategy.period() == 1));
         let (grad_norm, loss) = (norm.value().sqrt() / divisor.unwrap_or(1.0), loss / of_loss.unwrap_or(1.0));
         let (targets, in_flight) = (targets.count, window.in_flight);
-        Ok(Sums { gradients, grad_norm, loss, metrics, targets, target_weight, divisor, in_flight })
+        let running = window.running.into_values().collect();
+        Ok(Sums { gradients, grad_norm, loss, metrics, targets, target_weight, divisor, running, in_flight })
     }
 
     /// The part of a gradient whose squares this rank counts: what other ranks hold as well, one counts.
@@ -327,6 +336,7 @@ where
             let (found, clock) = (&mut check, &mut Clock::default());
             let mut batches = Given(batches);
             self.run(&mut batches, &schedule, move |_| PassMode::CheckFinite(found), total, before, clock)?;
+            self.bind_running()?;
             self.store.groups.world.all_gather_scalars(check.to_words()).wait()
         });
         let names = |block: usize| self.chain.blocks.get(block).map_or_else(String::new, |b| b.name.clone());

@@ -41,6 +41,8 @@ pub struct EngineSettings {
     pub split: Vec<usize>,
     /// Which blocks are run again in the backward pass.
     pub recompute: Recompute,
+    /// Whether each block is run twice in each forward, and the outputs compared. In debug builds the first micro-batch of a run is, in any case.
+    pub check_blocks: bool,
     /// Number types.
     pub precision: Precision,
     /// Keeps the optimizer's state and fp32 masters on this device, and steps them there: the host's, where the
@@ -66,6 +68,7 @@ impl Default for EngineSettings {
             chunks: 1,
             split: Vec::new(),
             recompute: Recompute::None,
+            check_blocks: false,
             precision: Precision::default(),
             offload: None,
             sum_group: 1,

@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::metrics::Clock;
 use crate::step::forward_backward::batch::TargetSum;
 use crate::step::forward_backward::interpreter::State;
+use crate::step::running_state::Terms;
 
 /// The micro-batches of a rank since the last update, numbered from 0.
 #[derive(Default)]
@@ -22,6 +23,8 @@ pub(crate) struct Window {
     losses: BTreeMap<usize, Tensor<1>>,
     /// The metrics of each, where this rank computes the loss.
     pub metrics: BTreeMap<usize, Vec<Tensor<1>>>,
+    /// What each adds to running state.
+    pub running: BTreeMap<usize, Terms>,
     /// Most micro-batches between forward and backward.
     pub in_flight: usize,
     /// Where this rank's time went.
@@ -47,6 +50,7 @@ impl Window {
         let before = self.count;
         self.losses.extend(state.losses.into_iter().map(|(index, loss)| (before + index, loss)));
         self.metrics.extend(state.metrics.into_iter().map(|(index, values)| (before + index, values)));
+        self.running.extend(state.running.into_iter().map(|(index, terms)| (before + index, terms)));
         self.in_flight = self.in_flight.max(state.most_in_flight);
         (self.count, self.passes) = (before + count, self.passes + 1);
         self.targets.merge(targets);

@@ -5,5 +5,5 @@ pub(crate) mod interpreter;
 pub(crate) mod micro_batches;
 pub(crate) mod non_finite;
 pub(crate) mod recompute;
-mod tape;
+pub(crate) mod tape;
 mod tied_gradients;

@@ -24,7 +24,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    fn context<'a>(&self, block: &'a str) -> ForwardContext<'a> {
+    pub(crate) fn context<'a>(&self, block: &'a str) -> ForwardContext<'a> {
         let Self { seed, step, micro_batch, training } = *self;
         ForwardContext { seed, step, micro_batch, block, training }
     }
@@ -216,12 +216,17 @@ fn gradients_of(leaves: Parts, gradients: &mut burn::tensor::Gradients) -> Upstr
 
 /// The same values without a graph.
 pub(crate) fn inner(parts: &Parts) -> Parts {
-    parts.map_floats(Tensor::inner)
+    parts.map(Tensor::inner, Tensor::inner)
 }
 
 /// The same values as leaves of a new graph.
 pub(crate) fn leaves(parts: &Parts) -> Parts {
-    parts.map_floats(|flat| flat.inner().autodiff().require_grad())
+    parts.map(|flat| flat.inner().autodiff().require_grad(), Tensor::autodiff)
+}
+
+/// The model's input as constants of a graph. Layers tell by the device of their input whether they are trained.
+pub(crate) fn constants(parts: &Parts) -> Parts {
+    parts.map(|flat| flat.inner().autodiff(), Tensor::autodiff)
 }
 
 /// A model's parts of one block, without a graph.

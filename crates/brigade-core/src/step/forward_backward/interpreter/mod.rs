@@ -1,6 +1,7 @@
 //! The interpreter: runs a rank's list of actions. It knows no schedule by name.
 
 mod backward;
+mod train_block;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
@@ -16,18 +17,23 @@ use crate::model::Float;
 use crate::model::activation::{Activation, Part, Parts, flatten};
 use crate::model::block::NamedBlock;
 use crate::model::chain::{Loss, Metric, restore_output};
+use crate::model::random_state::with_seed;
 use crate::sharding::store::{ParameterStore, cast, compact};
 use crate::step::forward_backward::batch::TargetSum;
 use crate::step::forward_backward::micro_batches::MicroBatches;
 use crate::step::forward_backward::non_finite::NonFiniteCheck;
 use crate::step::forward_backward::recompute::Recompute;
-use crate::step::forward_backward::tape::{Place, Tape, inner, leaves, predict};
+use crate::step::forward_backward::tape::{Place, Tape, constants, inner, leaves, predict};
+use crate::step::running_state::{RunningState, Terms};
 use crate::step::strategy::Reduction;
 use backward::{Deferred, Halves};
 
 /// Most messages to other stages that may be on their way at once: further ones wait for the first to have left, so
 /// that a stage does not run ahead of a slower one by more than what receives were posted for.
 const MOST_UNSENT: usize = 2;
+
+/// What stands for the name of a block where the loss draws random numbers.
+const LOSS: &str = "(loss)";
 
 /// What a pass is for.
 pub(crate) enum PassMode<'a> {
@@ -62,6 +68,8 @@ pub(crate) struct Interpreter<'a, I, O, T> {
     pub loss: &'a Loss<O, T>,
     pub metrics: &'a [Metric<O, T>],
     pub recompute: Recompute,
+    pub check_blocks: bool,
+    pub running: &'a mut RunningState,
     /// The seed of the run, and the step; of several steps with one update, the last.
     pub seed: u64,
     pub step: u64,
@@ -84,6 +92,8 @@ pub(crate) struct State {
     pub losses: BTreeMap<usize, Tensor<1>>,
     /// The metrics of each micro-batch, where this rank computes the loss.
     pub metrics: BTreeMap<usize, Vec<Tensor<1>>>,
+    /// What each micro-batch adds to running state.
+    pub running: BTreeMap<usize, Terms>,
     /// Tensors at the cuts between blocks, and the gradients that second halves of backwards wait with, in bytes.
     pub activations: Bytes,
     /// Most micro-batches (of a chunk each) between forward and backward.
@@ -201,13 +211,11 @@ where
             self.before_block(index, schedule)?;
             if takes_part {
                 let started = Instant::now();
-                let block = &self.blocks[index];
                 parts = match self.mode {
-                    PassMode::Evaluate | PassMode::Predict(_) => predict(block, parts, at)?,
+                    PassMode::Evaluate | PassMode::Predict(_) => predict(&self.blocks[index], parts, at)?,
                     PassMode::Train { .. } | PassMode::CheckFinite(_) => {
-                        let input = if index == 0 { parts } else { leaves(&parts) };
-                        let again = self.recompute.applies_to(index) || self.must_recompute();
-                        tape.forward(block, input, again, at)?
+                        let input = if index == 0 { constants(&parts) } else { leaves(&parts) };
+                        self.train_block(index, input, task.micro_batch, at, &mut tape)?
                     }
                 };
                 parts = self.apart_from_buffers(index, parts)?;
@@ -252,7 +260,9 @@ where
         let target = self.batches.target(task.micro_batch)?;
         // A metric's own pass over the output has no graph.
         let apart = (!self.metrics.is_empty()).then(|| (inner(&input), target.clone()));
-        let (loss, mut sums) = (self.loss)(restore_output(self.blocks, input)?, target);
+        let seed = self.place_of(task.micro_batch).context(LOSS).random_seed();
+        let output = restore_output(self.blocks, input)?;
+        let (loss, mut sums) = with_seed(&self.store.device, seed, || (self.loss)(output, target));
         if !matches!(self.mode, PassMode::CheckFinite(_)) {
             if let Some((output, target)) = apart {
                 for metric in self.metrics {

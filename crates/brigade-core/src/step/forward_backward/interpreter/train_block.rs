@@ -1,0 +1,75 @@
+//! One block forward in training.
+
+use super::{Interpreter, PassMode};
+use crate::error::{Error, Result};
+use crate::model::activation::{Activation, Parts};
+use crate::model::block::NamedBlock;
+use crate::step::forward_backward::tape::{Place, Tape, inner, leaves};
+use crate::step::running_state::{RunningState, bytes};
+
+impl<I, O, T> Interpreter<'_, I, O, T>
+where
+    I: Activation + Clone,
+    O: Activation,
+    T: Clone,
+{
+    /// Runs a block on a micro-batch, and records it on the tape. `input` is leaves of the block's graph.
+    pub(super) fn train_block(
+        &mut self,
+        index: usize,
+        input: Parts,
+        micro_batch: usize,
+        at: Place,
+        tape: &mut Tape,
+    ) -> Result<Parts> {
+        let has_running = !self.store.running[index].is_empty();
+        if has_running {
+            self.prepare_running(index, &input, at)?;
+        }
+        let again = self.recompute.applies_to(index) || self.must_recompute();
+        let to_compare = self.checks(micro_batch).then(|| input.clone());
+        let output = tape.forward(&self.blocks[index], input, again, at)?;
+        if has_running && matches!(self.mode, PassMode::Train { .. }) {
+            let terms = RunningState::terms(index, &self.blocks[index], self.store);
+            self.state.running.entry(micro_batch).or_default().extend(terms);
+        }
+        if let Some(input) = to_compare {
+            if has_running {
+                self.prepare_running(index, &input, at)?;
+            }
+            check(&self.blocks[index], &input, &output, at)?;
+        }
+        Ok(output)
+    }
+
+    fn prepare_running(&mut self, index: usize, input: &Parts, at: Place) -> Result<()> {
+        let run = |block: &NamedBlock| run_again(block, input, at);
+        self.running.prepare(index, &mut self.blocks[index], self.store, run)
+    }
+
+    /// Whether blocks are run twice and compared: where it is set, and for the first micro-batch of a debug build.
+    fn checks(&self, micro_batch: usize) -> bool {
+        let is_first = self.step == 1 && self.before + micro_batch == 0;
+        self.check_blocks || (cfg!(debug_assertions) && is_first)
+    }
+}
+
+/// A block's output, from a graph that is dropped.
+fn run_again(block: &NamedBlock, input: &Parts, at: Place) -> Result<Parts> {
+    let (output, _) = block.block.forward_split(leaves(input), &at.context(&block.name))?;
+    let output = inner(&output);
+    block.block.free_dropped_graphs();
+    Ok(output)
+}
+
+/// Checks that a block gives the same output again.
+fn check(block: &NamedBlock, input: &Parts, output: &Parts, at: Place) -> Result<()> {
+    let again = run_again(block, input, at)?;
+    if (again.describe(), bytes(again.clone())?) == (output.describe(), bytes(output.clone())?) {
+        return Ok(());
+    }
+    Err(Error::Model(format!(
+        "block `{}` gives another output when it is run again on the same input (step {}, micro-batch {}): its forward must be a function of its input, its parameters and its context. Random numbers must come from Burn's generator, which is seeded before each forward, or from the seed of the context",
+        block.name, at.step, at.micro_batch
+    )))
+}

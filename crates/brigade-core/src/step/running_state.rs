@@ -1,0 +1,300 @@
+//! Running state: what forward passes in training change beside the optimizer, such as the mean and the variance of a batch norm.
+//!
+//! Micro-batches run on several ranks at once, so no rank has seen all of them when its forward updates the state. The update is
+//! therefore taken apart. A forward that changes a state `s` to `factor · s + term`, where the term depends on the micro-batch and
+//! not on `s`, finds zeros for `s` and leaves the term. After the step the ranks exchange their terms, which are small, and each of
+//! them applies all in the order of the global batch. So the state has the same bits on any mesh, recomputation does not apply a
+//! micro-batch twice, and a step that is skipped leaves no trace.
+//!
+//! The factor is found by running a block several times in the first step. This shows, too, whether its state has such an update
+//! at all, and whether its output leaves the state aside; a block for which one is not so is refused by name.
+
+use std::collections::BTreeMap;
+
+use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
+
+use crate::dist::{Collectives, DATA, Mesh};
+use crate::error::{Error, Result};
+use crate::model::Float;
+use crate::model::activation::{Part, Parts};
+use crate::model::block::NamedBlock;
+use crate::model::parameters::NewValue;
+use crate::sharding::store::{ParameterStore, cast};
+use crate::sharding::unit::Unit;
+use crate::sharding::zero::Zero;
+
+/// What a micro-batch adds to running state, by unit.
+pub(crate) type Terms = BTreeMap<usize, Tensor<1>>;
+
+/// How forward passes change the running state of the blocks of this rank.
+#[derive(Default)]
+pub(crate) struct RunningState {
+    /// Of each unit of running state, once its block has run.
+    updates: BTreeMap<usize, UnitUpdate>,
+}
+
+/// How forward passes change a unit of running state.
+struct UnitUpdate {
+    /// The factor of each element; none for those that stay as they are (those of a frozen batch norm).
+    factors: Vec<Option<f32>>,
+    /// What a forward finds in training: zeros, and the values of the elements that stay.
+    found: Tensor<1>,
+}
+
+/// A value that makes any term vanish beside its product with a factor, and divides that product without rounding.
+const LARGE: f32 = (1u64 << 60) as f32;
+
+impl RunningState {
+    /// Forgets all factors: values were replaced from outside.
+    pub(crate) fn clear(&mut self) {
+        self.updates.clear();
+    }
+
+    /// Gives a block what its forward is to find in training. The first time, it learns how the block updates its state, with
+    /// `run`, which runs the block on an input that it may really get.
+    pub(crate) fn prepare(
+        &mut self,
+        index: usize,
+        block: &mut NamedBlock,
+        store: &ParameterStore,
+        mut run: impl FnMut(&NamedBlock) -> Result<Parts>,
+    ) -> Result<()> {
+        let units = &store.running[index];
+        if units.iter().any(|unit| !self.updates.contains_key(unit)) {
+            let found = Probe { block: &mut *block, store, units, run: &mut run }.learn()?;
+            self.updates.extend(found);
+        }
+        let values = |unit: usize| Ok(self.updates[&unit].found.clone());
+        bind(block, store, units, values)
+    }
+
+    /// What a training forward has left in a block that was [prepared](Self::prepare).
+    pub(crate) fn terms(index: usize, block: &NamedBlock, store: &ParameterStore) -> Terms {
+        let left = block.block.running_values();
+        let of = |unit: &usize| {
+            let layout = &store.units[*unit].unit.layout;
+            let value =
+                |path: &String| Some((path.clone(), cast(left.get(path)?.flat.clone(), FloatDType::F32)));
+            let values = layout.params().iter().filter_map(|param| value(&param.path)).collect();
+            (*unit, layout.pack(values, layout.len(), &store.device))
+        };
+        store.running[index].iter().map(of).collect()
+    }
+
+    /// Applies the terms of all ranks' micro-batches since the last update, this rank's being `terms`. All ranks that run other
+    /// micro-batches call it together.
+    pub(crate) fn apply(&self, terms: &[Terms], store: &mut ParameterStore) -> Result<()> {
+        let units: Vec<usize> = self.updates.keys().copied().collect();
+        let (Some(_), count) = (units.first(), terms.len()) else { return Ok(()) };
+        let own = terms.iter().flat_map(|terms| units.iter().filter_map(|unit| terms.get(unit).cloned()));
+        let all = gathered(Tensor::cat(own.collect(), 0), &*store.groups.data)?;
+        let each: usize = units.iter().map(|unit| self.updates[unit].factors.len()).sum();
+        let (mesh, rank) = (store.groups.mesh(), store.groups.world.rank());
+        let in_order = order(mesh, rank, &store.zero, count);
+        let mut start = 0;
+        for unit in units {
+            let factors = &self.updates[&unit].factors;
+            let mut values = to_vec(store.own_values(unit)?)?;
+            for position in &in_order {
+                let terms = &all[position * each + start..][..factors.len()];
+                for ((value, factor), term) in values.iter_mut().zip(factors).zip(terms) {
+                    if let Some(factor) = factor {
+                        *value = factor * *value + term;
+                    }
+                }
+            }
+            start += factors.len();
+            let values = from_vec(values, &store.device);
+            store.set_running(unit, values);
+        }
+        Ok(())
+    }
+}
+
+/// Gives a block the running state of the store.
+pub(crate) fn bind_running(index: usize, block: &mut NamedBlock, store: &ParameterStore) -> Result<()> {
+    bind(block, store, &store.running[index], |unit| store.own_values(unit))
+}
+
+fn bind(
+    block: &mut NamedBlock,
+    store: &ParameterStore,
+    units: &[usize],
+    mut values: impl FnMut(usize) -> Result<Tensor<1>>,
+) -> Result<()> {
+    let mut new: BTreeMap<&str, NewValue> = BTreeMap::new();
+    for index in units {
+        let (unit, flat) = (&store.units[*index].unit, values(*index)?);
+        let flat = cast(flat, compute(unit, store).dtype());
+        for param in unit.layout.params() {
+            new.insert(&param.path, (unit.layout.view(&flat, param), param.shape.clone()));
+        }
+    }
+    if !new.is_empty() {
+        block.block.set_running(&mut |path| new.remove(path));
+    }
+    Ok(())
+}
+
+/// The number type in which a block has its running state.
+fn compute(unit: &Unit, store: &ParameterStore) -> Float {
+    if unit.keep_in_f32 { Float::F32 } else { store.precision.compute }
+}
+
+/// The places of the micro-batches of all ranks, as they are gathered, in the order of the global batch.
+fn order(mesh: &Mesh, rank: usize, zero: &Zero, count: usize) -> Vec<usize> {
+    let members = mesh.members(rank, &DATA);
+    let places = members.iter().enumerate().flat_map(|(at, member)| {
+        (0..count).map(move |k| (zero.micro_batch_number(mesh, *member, k, count), at * count + k))
+    });
+    places.collect::<BTreeMap<_, _>>().into_values().collect()
+}
+
+fn gathered(own: Tensor<1>, ranks: &dyn Collectives) -> Result<Vec<f32>> {
+    to_vec(if ranks.size() > 1 { ranks.all_gather(own).wait()? } else { own })
+}
+
+fn to_vec(values: Tensor<1>) -> Result<Vec<f32>> {
+    values.try_into_vec_as::<f32>().map_err(|error| Error::Device(error.to_string()))
+}
+
+fn from_vec(values: Vec<f32>, device: &Device) -> Tensor<1> {
+    let length = values.len();
+    Tensor::from_data(TensorData::new(values, [length]), (device, DType::F32))
+}
+
+/// Runs a block with several values of its running state.
+struct Probe<'a> {
+    block: &'a mut NamedBlock,
+    store: &'a ParameterStore,
+    units: &'a [usize],
+    run: &'a mut dyn FnMut(&NamedBlock) -> Result<Parts>,
+}
+
+/// The elements of all units, one after the other.
+type Values = Vec<f32>;
+
+impl Probe<'_> {
+    fn learn(&mut self) -> Result<Vec<(usize, UnitUpdate)>> {
+        let mut start = Values::new();
+        for unit in self.units {
+            start.extend(to_vec(cast(
+                self.store.own_values(*unit)?,
+                compute(&self.store.units[*unit].unit, self.store).dtype(),
+            ))?);
+        }
+        let (output, after) = self.run_with(&start)?;
+        let mut stays: Vec<bool> =
+            start.iter().zip(&after).map(|(s, a)| s.to_bits() == a.to_bits()).collect();
+        if stays.contains(&true) {
+            // What a forward leaves as it is, it leaves as it is from another value, too.
+            let other: Values = start
+                .iter()
+                .zip(&stays)
+                .map(|(s, stays)| {
+                    if !*stays {
+                        *s
+                    } else if *s == 0.0 {
+                        1.0
+                    } else {
+                        2.0 * s
+                    }
+                })
+                .collect();
+            let (_, after) = self.run_with(&other)?;
+            stays
+                .iter_mut()
+                .enumerate()
+                .for_each(|(i, stays)| *stays &= other[i].to_bits() == after[i].to_bits());
+        }
+        let with = |value: f32| -> Values {
+            start.iter().zip(&stays).map(|(s, stays)| if *stays { *s } else { value }).collect()
+        };
+        let (zeros, large) = (with(0.0), with(LARGE));
+        let (output_of_zeros, terms) = self.run_with(&zeros)?;
+        let (output_of_large, products) = self.run_with(&large)?;
+        if [&output_of_zeros, &output_of_large].into_iter().any(|other| *other != output) {
+            return Err(self.refused(None, "its output in training depends on it"));
+        }
+        let factor = |i: usize| (!stays[i]).then(|| (products[i] - terms[i]) / LARGE);
+        let factors: Vec<Option<f32>> = (0..start.len()).map(factor).collect();
+        let tolerance = match self.store.precision.compute {
+            Float::F32 => 2f32.powi(-22),
+            Float::Bf16 => 2f32.powi(-6),
+        };
+        let is_explained = |i: usize| {
+            let Some(factor) = factors[i] else { return true };
+            let (product, term) = (factor * start[i], terms[i]);
+            (after[i] - (product + term)).abs() <= tolerance * (product.abs() + term.abs())
+        };
+        if let Some(i) = (0..start.len()).find(|i| !is_explained(*i)) {
+            let what = format!(
+                "a forward makes {} of {}, {} of 0 and {:e} of {LARGE:e}",
+                after[i], start[i], terms[i], products[i]
+            );
+            return Err(self.refused(Some(i), &what));
+        }
+        let (mut found, mut at) = (Vec::new(), 0);
+        for unit in self.units {
+            let range = at..at + self.store.units[*unit].unit.layout.len();
+            at = range.end;
+            let update = UnitUpdate {
+                factors: factors[range.clone()].to_vec(),
+                found: from_vec(zeros[range].to_vec(), &self.store.device),
+            };
+            found.push((*unit, update));
+        }
+        Ok(found)
+    }
+
+    /// The output's bytes, and the running state after the forward.
+    fn run_with(&mut self, values: &Values) -> Result<(Vec<Vec<u8>>, Values)> {
+        let (mut at, device) = (0, self.store.device.clone());
+        let layouts = |unit: usize| &self.store.units[unit].unit.layout;
+        bind(self.block, self.store, self.units, |unit| {
+            let range = at..at + layouts(unit).len();
+            at = range.end;
+            Ok(from_vec(values[range].to_vec(), &device))
+        })?;
+        let output = bytes((self.run)(self.block)?)?;
+        let left = self.block.block.running_values();
+        let mut after = Values::new();
+        for param in self.units.iter().flat_map(|unit| layouts(*unit).params()) {
+            match left.get(&param.path) {
+                Some(value) => after.extend(to_vec(value.flat.clone())?),
+                None => return Err(self.refused(None, "it is gone after a forward")),
+            }
+        }
+        Ok((output, after))
+    }
+
+    fn refused(&self, element: Option<usize>, why: &str) -> Error {
+        let params = self.units.iter().flat_map(|unit| self.store.units[*unit].unit.layout.params());
+        let mut before = 0;
+        let mut of_element = params.clone().filter(|param| {
+            before += param.range.len();
+            element.is_some_and(|element| element < before)
+        });
+        let names: Vec<String> = match of_element.next() {
+            Some(param) => vec![format!("`{}`", param.path)],
+            None => params.map(|param| format!("`{}`", param.path)).collect(),
+        };
+        Error::Model(format!(
+            "block `{}` has running state that ranks cannot merge, {}: {why}. What can be merged is state that a forward in training changes from s to factor · s + term, with a term that comes from the micro-batch alone, and that its output does not depend on",
+            self.block.name,
+            names.join(", ")
+        ))
+    }
+}
+
+/// The bytes of an activation's tensors.
+pub(crate) fn bytes(parts: Parts) -> Result<Vec<Vec<u8>>> {
+    let bytes = |part: Part| {
+        let data = match part {
+            Part::Float(flat, _) => flat.inner().try_into_data(),
+            Part::Int(flat, _) => flat.try_into_data(),
+        };
+        Ok(data.map_err(|error| Error::Device(error.to_string()))?.as_bytes().to_vec())
+    };
+    parts.0.into_iter().map(bytes).collect()
+}
