@@ -83,8 +83,8 @@
 //! }
 //! ```
 //!
-//! [`Training`] joins the data with what else a run needs: validation data, the mapping of parameters in the file of weights,
-//! FLOPs per target.
+//! [`Training`] joins the data with what else a run needs: validation data, metrics, hooks, the mapping of parameters in the
+//! file of weights. [`Session::train`] is the loop; with [`Session::prepare`] and a [`Trainer`] you write your own.
 //!
 //! # Configure
 //!
@@ -185,7 +185,7 @@ pub use brigade_core as core;
 pub use brigade_core::plan;
 pub use brigade_core::{
     Activation, Batch, Block, Chain, ForwardContext, Model, ParameterGradients, Part, SplitForward,
-    initialize,
+    StepReport, initialize,
 };
 pub use brigade_data as data;
 pub use brigade_launch as launcher;
@@ -195,7 +195,7 @@ pub use brigade_report as report;
 pub use burn;
 pub use clap;
 
-pub use checkpoint::RunDescription;
+pub use checkpoint::{RunDescription, best_step};
 pub use dataset::{Dataset, Samples, samples};
 pub use device::doctor;
 pub use error::{UsageError, format_error, print_stderr};
@@ -203,12 +203,12 @@ pub use folder::{FLIGHT_FOLDER, WEIGHTS_FILE, lock_folder};
 pub use run::{Launch, Program, Role, Session, launch};
 pub use settings::{
     Backend, CHECKPOINT_FOLDER, CONFIG_FILE, CheckpointSettings, CollectivesBackend, CommSettings,
-    ComputeSettings, ComputeType, ConfigError, MeshSettings, OnFailedSave, OnNonFinite, OptimizerSettings,
-    OutputSettings, PipelineSettings, Resume, RunPlan, ScheduleSettings, SettingError, Settings,
-    StandardFlags, Suggestion, TrainSettings, Transport, ZeroSettings, config_to_toml, merge_config,
-    parse_defaults, parse_whole_number,
+    ComputeSettings, ComputeType, ConfigError, MeshSettings, MetricMode, OnFailedSave, OnNonFinite,
+    OptimizerSettings, OutputSettings, PipelineSettings, Resume, RunPlan, ScheduleSettings, SettingError,
+    Settings, StandardFlags, Suggestion, TrainSettings, Transport, ZeroSettings, config_to_toml,
+    merge_config, parse_defaults, parse_whole_number,
 };
 #[cfg(feature = "text")]
 pub use text::{LanguageModel, TokenDataset};
-pub use train::Trained;
-pub use training::Training;
+pub use train::{AddedModel, Trained, Trainer};
+pub use training::{Control, HookAnswer, Training, ValidationReport};

@@ -5,6 +5,8 @@
 
 mod background;
 mod compatibility;
+mod models;
+mod progress;
 mod restore;
 mod saver;
 mod shared_storage;
@@ -12,7 +14,10 @@ mod shared_storage;
 mod tests;
 
 pub(crate) use compatibility::{changes, newest};
-pub(crate) use restore::{Restored, RunProgress, restore};
+pub(crate) use models::{FIRST_MODEL, ModelReader, ModelSnapshot};
+pub(crate) use progress::RunProgress;
+pub use progress::best_step;
+pub(crate) use restore::{Restored, restore, restore_step};
 pub(crate) use saver::{SaveOutcome, SaveProgress, Saver, refuse_checkpoints};
 
 /// The description of its run that a checkpoint contains besides the state of training.

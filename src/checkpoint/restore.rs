@@ -3,36 +3,18 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use brigade_checkpoint::{Checkpoint, Storage, TrainState, UnitMetadata, list};
+use brigade_checkpoint::{Checkpoint, Storage, TrainState, list};
 use brigade_comm::Group;
-use brigade_core::{Activation, BoxError, Engine, StateReader};
 use serde::Deserialize;
 
 use super::RunDescription;
+use super::models::ModelReader;
+use super::progress::RunProgress;
 use crate::error::{AgreedError, CheckpointUsageError};
 use crate::world::all_gather_text;
 
-/// How far a run has come.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct RunProgress {
-    /// Steps done.
-    pub step: u64,
-    /// Batches of data consumed: more than `step` once batches were skipped or rolled back.
-    pub position: u64,
-    /// Steps that were skipped or rolled back because a value was not finite.
-    pub nonfinite: u64,
-}
-
-/// The counter of [`RunProgress::nonfinite`] in a checkpoint.
-const NONFINITE: &str = "nonfinite";
-
-impl RunProgress {
-    pub(crate) fn counters(self) -> BTreeMap<String, u64> {
-        BTreeMap::from([(NONFINITE.into(), self.nonfinite)])
-    }
-}
-
 /// A run that was restored from a checkpoint.
+#[derive(Debug)]
 pub(crate) struct Restored {
     pub progress: RunProgress,
     /// Newer checkpoints that were passed over as damaged, and why.
@@ -52,27 +34,22 @@ enum RestoreOutcome {
 }
 
 /// Restores the newest checkpoint of `run` whose needed parts are whole on all ranks, trying steps that are `is_preferred`
-/// first; `None` if there is no checkpoint. All ranks call it together.
+/// first; `None` if there is no checkpoint. `load` takes what a rank needs of it. All ranks call it together.
 ///
 /// # Errors
 /// [`CheckpointUsageError::Incompatible`] if it is of another model or data set, [`AgreedError`] if all are damaged, and any error
 /// of the communication between ranks.
-pub(crate) fn restore<I, O, T>(
-    engine: &mut Engine<I, O, T>,
+pub(crate) fn restore(
     storage: &Arc<dyn Storage>,
     group: &Group,
     (run, facts): (&str, &BTreeMap<String, String>),
     is_preferred: impl Fn(u64) -> bool,
-) -> anyhow::Result<Option<Restored>>
-where
-    I: Activation + Clone,
-    O: Activation,
-    T: Clone,
-{
+    mut load: impl FnMut(&RunProgress, &mut ModelReader<'_>) -> brigade_core::Result<()>,
+) -> anyhow::Result<Option<Restored>> {
     let (mut candidates, mut damaged) = candidates(storage, group)?;
     candidates.sort_by_key(|step| !is_preferred(*step));
     for step in candidates {
-        let outcome = try_restore(engine, storage, step, run, facts);
+        let outcome = try_restore(storage, step, Some((run, facts)), &mut load);
         let own = match &outcome {
             RestoreOutcome::Restored(_) => String::new(),
             RestoreOutcome::OtherRun => "other-run".into(),
@@ -143,40 +120,57 @@ fn candidates(storage: &Arc<dyn Storage>, group: &Group) -> anyhow::Result<(Vec<
     Ok((steps, damaged))
 }
 
-fn try_restore<I, O, T>(
-    engine: &mut Engine<I, O, T>,
+/// Loads from the checkpoint of this step, which must be there. All ranks call it together, and get the same answer: the
+/// inner error says what is wrong with it on which rank.
+///
+/// # Errors
+/// Those of the communication between ranks.
+pub(crate) fn restore_step(
+    storage: &Arc<dyn Storage>,
+    group: &Group,
+    step: u64,
+    mut load: impl FnMut(&RunProgress, &mut ModelReader<'_>) -> brigade_core::Result<()>,
+) -> anyhow::Result<Result<(), String>> {
+    let own = match try_restore(storage, step, None, &mut load) {
+        RestoreOutcome::Restored(_) | RestoreOutcome::OtherRun => String::new(),
+        RestoreOutcome::Damaged(why)
+        | RestoreOutcome::Unreadable(why)
+        | RestoreOutcome::Incompatible(why) => why,
+    };
+    let failed = all_gather_text(group, &own)?.into_iter().find(|text| !text.is_empty());
+    Ok(failed.map_or(Ok(()), Err))
+}
+
+/// Loads from a checkpoint, which must be of this run, if one is given, and of the same facts.
+fn try_restore(
     storage: &Arc<dyn Storage>,
     step: u64,
-    run: &str,
-    facts: &BTreeMap<String, String>,
-) -> RestoreOutcome
-where
-    I: Activation + Clone,
-    O: Activation,
-    T: Clone,
-{
+    run: Option<(&str, &BTreeMap<String, String>)>,
+    load: &mut dyn FnMut(&RunProgress, &mut ModelReader<'_>) -> brigade_core::Result<()>,
+) -> RestoreOutcome {
     let checkpoint = match Checkpoint::open(storage.clone(), step) {
         Ok(checkpoint) => checkpoint,
         Err(error) if error.is_corruption() => return RestoreOutcome::Damaged(error.to_string()),
         Err(error) => return RestoreOutcome::Unreadable(error.to_string()),
     };
     let TrainState { position, facts: saved, counters, settings, .. } = &checkpoint.manifest().state;
-    if RunDescription::deserialize(settings).is_ok_and(|description| description.run != run) {
-        return RestoreOutcome::OtherRun;
-    }
-    for (what, here) in facts {
-        match saved.get(what) {
-            Some(there) if there != here => {
-                return RestoreOutcome::Incompatible(format!(
-                    "its {what} was another: {there} there, {here} here"
-                ));
+    if let Some((run, facts)) = run {
+        if RunDescription::deserialize(settings).is_ok_and(|description| description.run != run) {
+            return RestoreOutcome::OtherRun;
+        }
+        for (what, here) in facts {
+            match saved.get(what) {
+                Some(there) if there != here => {
+                    return RestoreOutcome::Incompatible(format!(
+                        "its {what} was another: {there} there, {here} here"
+                    ));
+                }
+                _ => {}
             }
-            _ => {}
         }
     }
-    let nonfinite = counters.get(NONFINITE).copied().unwrap_or_default();
-    let progress = RunProgress { step, position: *position, nonfinite };
-    match engine.restore(step, &mut CheckpointReader(&checkpoint)) {
+    let progress = RunProgress::from_counters(step, *position, counters);
+    match load(&progress, &mut ModelReader::new(&checkpoint, progress.added.keys())) {
         Ok(()) => RestoreOutcome::Restored(progress),
         Err(brigade_core::Error::State(why)) => RestoreOutcome::Incompatible(why),
         Err(brigade_core::Error::Load(error)) => {
@@ -187,18 +181,5 @@ where
             }
         }
         Err(error) => RestoreOutcome::Unreadable(error.to_string()),
-    }
-}
-
-/// A checkpoint as the engine reads it.
-struct CheckpointReader<'a>(&'a Checkpoint);
-
-impl StateReader for CheckpointReader<'_> {
-    fn units(&self) -> &[UnitMetadata] {
-        &self.0.manifest().state.units
-    }
-
-    fn read(&mut self, unit: &str, slot: &str, start: usize, values: &mut [f32]) -> Result<(), BoxError> {
-        Ok(self.0.read(unit, slot, start..start + values.len(), values)?)
     }
 }

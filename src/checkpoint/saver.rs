@@ -16,6 +16,8 @@ use serde::{Deserialize, Serialize};
 
 use super::RunDescription;
 use super::background::Background;
+use super::models::ModelSnapshot;
+use super::progress::best_step;
 use super::shared_storage::storage_not_shared;
 use crate::settings::CheckpointSettings;
 use crate::world::all_gather_text;
@@ -174,16 +176,21 @@ impl Saver {
     pub(crate) fn begin(
         &mut self,
         step: u64,
-        snapshot: brigade_core::Snapshot,
+        models: Vec<ModelSnapshot>,
         state: TrainState,
         since: Instant,
     ) -> anyhow::Result<()> {
         let staging = StagingDir::with_id(step, &self.save_id)?;
-        let (total, fits) = self.check_free_space(snapshot.bytes())?;
+        let (total, fits) = self.check_free_space(models.iter().map(|model| model.snapshot.bytes()).sum())?;
         let (storage, rank, to) = (self.storage.clone(), self.group.rank(), staging.clone());
         let write = move || {
             fits?;
-            let (units, items) = snapshot.read()?;
+            let (mut units, mut items) = (Vec::new(), Vec::new());
+            for model in models {
+                let (model_units, model_items) = model.read()?;
+                units.extend(model_units);
+                items.extend(model_items);
+            }
             Ok(Written { entry: write_shard(&*storage, &to, rank, &RankShard { items })?, units })
         };
         let work = Work::Running(Background::start("checkpoint", write)?);
@@ -347,7 +354,8 @@ impl Saver {
             publish(&*storage, &staging, state.clone(), entries)?;
             // Publishing may have taken long: another run may have started meanwhile.
             let own = refuse_other_runs(&storage, &state)?;
-            Ok(remove_replaced(&*storage, &own, staging.step(), &settings)
+            let best = best_step(&state.counters);
+            Ok(remove_replaced(&*storage, &own, staging.step(), best, &settings)
                 .err()
                 .map(|error| error.to_string()))
         };
@@ -385,17 +393,18 @@ fn refuse_other_runs(storage: &Arc<dyn Storage>, own: &TrainState) -> anyhow::Re
 }
 
 /// Of this run's checkpoints, removes those that the new one of `step` replaces: those of later steps, which were rolled back or passed over as
-/// damaged, and all but the newest, while always keeping one that a rollback can restore.
+/// damaged, and all but the newest, while always keeping one that a rollback can restore, and the best.
 fn remove_replaced(
     storage: &dyn Storage,
     own: &[CheckpointDir],
     step: u64,
+    best: Option<u64>,
     settings: &CheckpointSettings,
 ) -> brigade_checkpoint::Result<()> {
     remove_after(storage, own, step)?;
     if let Some(most) = NonZeroUsize::new(settings.keep) {
         let kept: Vec<CheckpointDir> = own.iter().filter(|own| own.step <= step).cloned().collect();
-        keep_latest(storage, &kept, most, |step| settings.is_regular(step))?;
+        keep_latest(storage, &kept, most, |step| settings.is_regular(step), best)?;
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use brigade_checkpoint::{
 use brigade_comm::{Group, Timeouts, threads};
 use brigade_core::{Engine, EngineSettings, Groups};
 
-use super::{SaveProgress, Saver};
+use super::{FIRST_MODEL, ModelSnapshot, SaveProgress, Saver};
 use crate::settings::Settings;
 use crate::test_model::layers;
 
@@ -87,7 +87,8 @@ fn saved(root: &Path, room: impl Fn(u64) -> u64) -> (Vec<(SaveProgress, String)>
     let disk: Arc<dyn Storage> = Arc::new(disk);
     let rank = |group: Group| {
         let mut saver = Saver::new(disk.clone(), group, settings.checkpoint.clone()).unwrap();
-        saver.begin(1, engine().snapshot().unwrap(), TrainState::default(), Instant::now()).unwrap();
+        let model = ModelSnapshot { model: FIRST_MODEL.into(), snapshot: engine().snapshot().unwrap() };
+        saver.begin(1, vec![model], TrainState::default(), Instant::now()).unwrap();
         let begin = Instant::now();
         while saver.progress() == SaveProgress::Working {
             assert!(begin.elapsed() < Duration::from_secs(60));

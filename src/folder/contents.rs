@@ -15,6 +15,11 @@ use crate::settings::{CHECKPOINT_FOLDER, CONFIG_FILE, config_to_toml};
 /// The weights at the end of a run.
 pub const WEIGHTS_FILE: &str = "model.safetensors";
 
+/// The file of weights of a further model.
+pub(crate) fn added_weights_file(model: &str) -> String {
+    format!("model-{model}.safetensors")
+}
+
 /// Creates the folder of a run if needed. An empty `dir` stands for a new folder `runs/<name>-<number>`.
 pub(crate) fn create_folder(dir: &Path, name: &str) -> anyhow::Result<PathBuf> {
     if dir.as_os_str().is_empty() {

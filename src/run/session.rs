@@ -1,5 +1,6 @@
 //! A rank in its world.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -45,6 +46,8 @@ pub struct Session {
     pub(crate) heartbeat: HeartbeatSender,
     /// Texts that all ranks and the run's checkpoints have in common: see [`check_same`](Self::check_same).
     pub(crate) facts: BTreeMap<String, String>,
+    /// Whether a model was prepared.
+    pub(crate) has_run: Cell<bool>,
     interrupt: Interrupt,
 }
 
@@ -77,6 +80,7 @@ impl Session {
             restart: 0,
             heartbeat: HeartbeatSender::from_env(),
             facts: BTreeMap::new(),
+            has_run: Cell::new(false),
             interrupt,
         })
     }
@@ -147,11 +151,6 @@ impl Session {
         crate::world::check_same(&self.group, what, text)?;
         self.facts.insert(what.to_owned(), text.to_owned());
         Ok(())
-    }
-
-    /// The run's id and facts, which a checkpoint must match to belong to this run.
-    pub(crate) fn identity(&self) -> (&str, &BTreeMap<String, String>) {
-        (&self.run, &self.facts)
     }
 
     /// From now until [`mark_started`](Self::mark_started) the process may end at once on a signal: nothing would be lost.

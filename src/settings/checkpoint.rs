@@ -4,6 +4,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::metric_mode::{LOSS, MetricMode};
+
 /// What to do when loss or gradient norm is not finite.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -37,6 +39,15 @@ pub struct CheckpointSettings {
     pub every: u64,
     /// How many of the newest checkpoints to keep; 0 keeps all.
     pub keep: usize,
+    /// Whether a checkpoint is saved after each validation that was the best so far, and kept until a better one comes.
+    pub keep_best: bool,
+    /// What decides which validation is the best: `loss`, or the name of a metric.
+    pub best_metric: String,
+    /// `min` (lower is better), `max` (higher is better) or `auto`: `min` for `loss`, `max` for any other metric.
+    pub best_mode: MetricMode,
+    /// Whether the run ends with the weights of the best checkpoint, in `model.safetensors` and in memory, instead of those of the
+    /// last step.
+    pub load_best_at_end: bool,
     /// Folder, or URL of an object store; empty stands for `checkpoints` in the run's folder. All nodes must share it.
     pub dir: String,
     /// Whether training continues while a checkpoint is written.
@@ -52,6 +63,10 @@ impl Default for CheckpointSettings {
         Self {
             every: 100,
             keep: 3,
+            keep_best: false,
+            best_metric: LOSS.into(),
+            best_mode: MetricMode::Auto,
+            load_best_at_end: false,
             dir: String::new(),
             asynchronous: true,
             on_failure: OnFailedSave::Stop,

@@ -75,6 +75,9 @@ pub struct StandardFlags {
     /// Steps: passes over a global batch.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     pub steps: Option<u64>,
+    /// Length of the run in epochs instead of steps: passes over the data, as in 2.5.
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub epochs: Option<f64>,
     /// Samples that go through the model at once on a rank.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub micro_batch_size: Option<usize>,
@@ -166,7 +169,10 @@ impl StandardFlags {
         lay(&self.chunks, &mut settings.pipeline.chunks);
         lay(&self.recompute, &mut settings.compute.recompute);
         lay(&self.transport, &mut settings.comm.transport);
-        lay(&self.steps, &mut settings.train.steps);
+        if self.steps.is_some() || self.epochs.is_some() {
+            settings.train.steps = self.steps.unwrap_or(0);
+            settings.train.epochs = self.epochs.unwrap_or(0.0);
+        }
         lay(&self.micro_batch_size, &mut settings.train.micro_batch_size);
         lay(&self.global_batch_size, &mut settings.train.global_batch_size);
         lay(&self.sync_every, &mut settings.train.sync_every);

@@ -7,6 +7,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use toml::{Table, Value};
 
 use super::backend::auto_values;
+use super::length::GivenLength;
 use super::nearest::{Suggestion, suggest};
 
 /// What is wrong with a configuration.
@@ -214,7 +215,10 @@ fn apply(config: &mut Table, layer: Table, known: &Table, origin: &str) -> Resul
         }
         Ok(())
     }
-    walk(config, layer, "", known, origin)
+    let length = GivenLength::of(&layer);
+    walk(config, layer, "", known, origin)?;
+    length.replace(config);
+    Ok(())
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@ mod backend;
 mod checkpoint;
 mod flags;
 mod layers;
+mod length;
+mod metric_mode;
 mod nearest;
 mod optimizer;
 mod parallelism;
@@ -24,6 +26,8 @@ pub use checkpoint::{CHECKPOINT_FOLDER, CheckpointSettings, OnFailedSave, OnNonF
 pub use flags::{Resume, StandardFlags, parse_whole_number};
 pub use layers::{ConfigError, config_to_toml, merge_config, parse_defaults};
 pub(crate) use layers::{Layer, merge_layers, parse_value};
+pub(crate) use metric_mode::LOSS as LOSS_METRIC;
+pub use metric_mode::MetricMode;
 pub use nearest::Suggestion;
 pub use optimizer::OptimizerSettings;
 pub use parallelism::{ComputeSettings, MeshSettings, PipelineSettings, ZeroSettings};
@@ -89,8 +93,11 @@ pub struct Settings {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TrainSettings {
-    /// Steps: passes over a global batch.
+    /// Length of the run in steps, which are passes over a global batch; 0 if `epochs` gives it.
     pub steps: u64,
+    /// Length of the run in epochs, which are passes over the data, up to the end of the last step; fractions are possible. 0 if
+    /// `steps` gives it. Where one of the two is set, the other's default no longer counts.
+    pub epochs: f64,
     /// Seed of the initial weights and of the order of data.
     pub seed: u64,
     /// Sequences (or samples) that go through the model at once on a rank.
@@ -107,6 +114,14 @@ pub struct TrainSettings {
     pub validate_every: u64,
     /// At most this many sequences (or samples) are read per validation; 0 reads all.
     pub validation_samples: usize,
+    /// Ends the run after this many validations in a row that were not better than the best before; 0 turns this off.
+    pub early_stopping_patience: u64,
+    /// What early stopping compares: `loss`, or the name of a metric.
+    pub early_stopping_metric: String,
+    /// `min` (lower is better), `max` (higher is better) or `auto`: `min` for `loss`, `max` for any other metric.
+    pub early_stopping_mode: MetricMode,
+    /// By how much a validation must be better than the best before.
+    pub early_stopping_min_delta: f64,
     /// What to do when loss or gradient norm is not finite: `stop`, `skip` (the step), or `rollback` (to the newest
     /// checkpoint, and past the bad batch).
     pub on_nonfinite: OnNonFinite,
@@ -121,6 +136,7 @@ impl Default for TrainSettings {
     fn default() -> Self {
         Self {
             steps: 100,
+            epochs: 0.0,
             seed: 0,
             micro_batch_size: 4,
             global_batch_size: 8,
@@ -128,6 +144,10 @@ impl Default for TrainSettings {
             gradient_clipping: 1.0,
             validate_every: 0,
             validation_samples: 0,
+            early_stopping_patience: 0,
+            early_stopping_metric: LOSS_METRIC.into(),
+            early_stopping_mode: MetricMode::Auto,
+            early_stopping_min_delta: 0.0,
             on_nonfinite: OnNonFinite::Stop,
             nonfinite_limit: 10,
             check_blocks: false,

@@ -29,8 +29,9 @@ pub struct RunPlan {
     pub learning_rate_reason: String,
     /// The engine's settings; its split of the blocks is empty if it is to be balanced.
     pub engine: EngineSettings,
-    /// The learning-rate schedule, with its warm-up in steps.
-    pub schedule: LrScheduler,
+    schedule: ScheduleSettings,
+    /// Tokens (or samples) of a step.
+    tokens_per_step: usize,
 }
 
 impl Settings {
@@ -46,12 +47,12 @@ impl Settings {
             return Err(SettingError::new(option, world, allowed_world_size()));
         }
         let positive = [
-            ("train.steps (--steps)", train.steps),
             ("train.micro_batch_size (--micro-batch-size)", train.micro_batch_size as u64),
             ("train.global_batch_size (--global-batch-size)", train.global_batch_size as u64),
             ("mesh.pp (--pp)", mesh.pp as u64),
             ("train.sync_every (--sync-every)", train.sync_every as u64),
         ];
+        train.check_length()?;
         if let Some((option, given)) = positive.into_iter().find(|(_, value)| *value == 0) {
             return Err(SettingError::new(option, given, "it must be at least 1"));
         }
@@ -71,6 +72,7 @@ impl Settings {
             ("schedule.warmup_tokens", schedule.warmup_tokens, LARGEST),
             ("schedule.decay_steps", schedule.decay_steps, LARGEST),
             ("train.nonfinite_limit", train.nonfinite_limit, LARGEST),
+            ("train.early_stopping_patience", train.early_stopping_patience, LARGEST),
             ("checkpoint.every (--checkpoint-every)", self.checkpoint.every, LARGEST),
             ("checkpoint.keep (--keep)", self.checkpoint.keep as u64, LARGEST),
             ("output.log_every", self.output.log_every, LARGEST),
@@ -128,6 +130,7 @@ impl Settings {
             ("optimizer.learning_rate", optimizer.learning_rate),
             ("optimizer.weight_decay", f64::from(optimizer.weight_decay)),
             ("train.gradient_clipping", train.gradient_clipping),
+            ("train.early_stopping_min_delta", train.early_stopping_min_delta),
         ];
         if let Some((option, given)) = finite.into_iter().find(|(_, v)| !v.is_finite() || *v < 0.0) {
             return Err(SettingError::new(option, given, "it must be a number of at least 0"));
@@ -155,6 +158,9 @@ impl Settings {
             let allowed = "it must be from 1 to 1000000 seconds";
             return Err(SettingError::new("comm.host_timeout_seconds (--host-timeout)", host, allowed));
         }
+        let tokens_per_step = global * tokens_per_sample.max(1);
+        // How many steps an epoch has is known once the data are.
+        schedule.resolve(if train.steps == 0 { LARGEST } else { train.steps }, tokens_per_step)?;
         optimizer.factory()?;
         // What an update is made of.
         let batch = global * train.sync_every;
@@ -166,7 +172,8 @@ impl Settings {
             gradient_accumulation_steps: accumulation,
             learning_rate,
             learning_rate_reason,
-            schedule: schedule.resolve(train.steps, global * tokens_per_sample.max(1))?,
+            schedule: schedule.clone(),
+            tokens_per_step,
             engine,
         })
     }
@@ -222,6 +229,14 @@ impl RunPlan {
         let (given, parts) = (&self.engine.split, self.mesh.size(PP) * self.engine.chunks);
         Ok(split(given, costs, parts)?)
     }
+
+    /// The learning-rate schedule of a run of so many steps, with its warm-up in steps.
+    ///
+    /// # Errors
+    /// If the run is shorter than the schedule's decay.
+    pub fn lr_scheduler(&self, total_steps: u64) -> Result<LrScheduler, SettingError> {
+        self.schedule.resolve(total_steps, self.tokens_per_step)
+    }
 }
 
 impl ScheduleSettings {
@@ -236,7 +251,8 @@ impl ScheduleSettings {
             (_, steps) => steps,
         };
         if decay_steps > total_steps {
-            let allowed = format!("it must be at most train.steps = {total_steps}");
+            let allowed =
+                format!("it must be at most the {total_steps} steps of the run (train.steps, train.epochs)");
             return Err(SettingError::new("schedule.decay_steps", decay_steps, allowed));
         }
         Ok(LrScheduler { kind: self.name, warmup_steps, total_steps, min_ratio: self.min_ratio, decay_steps })

@@ -2,13 +2,12 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::sync::Arc;
 
 use brigade_core::plan::{Configuration, Footprint, ranges};
 use brigade_core::{Activation, Chain, DP, EngineSettings, Float, PP, Recompute};
 use brigade_data::Sampler;
+use brigade_report::counted;
 
-use crate::dataset::Dataset;
 use crate::error::DryRun;
 use crate::run::Session;
 use crate::settings::{Backend, RunPlan};
@@ -29,23 +28,28 @@ impl Session {
     }
 
     /// Lines on what is about to be trained, and how.
-    pub(crate) fn summary_lines<I: Activation, O: Activation, D: Dataset>(
+    pub(super) fn summary_lines<I: Activation, O: Activation>(
         &self,
         chain: &Chain<I, O>,
-        train: &Arc<D>,
-        sampler: &Sampler,
+        total_steps: u64,
+        data: Option<(usize, &Sampler)>,
     ) -> Vec<String> {
         let mut lines = Vec::new();
         let (plan, settings) = (&self.plan, &self.settings.train);
         lines.push(format!("{}; mesh pp {} x dp {}", self.world, plan.mesh.size(PP), plan.mesh.size(DP)));
-        lines.push(format!(
-            "{} parameters in {} blocks; {} samples, {:.2} epochs in {} steps",
-            chain.parameters(),
-            chain.parameters_by_block().len(),
-            train.len(),
-            sampler.epochs_after(settings.steps),
-            settings.steps
-        ));
+        let length = match data {
+            Some((samples, sampler)) => {
+                let epochs = sampler.epochs_after(total_steps);
+                format!(
+                    "{}, {epochs:.2} epochs in {}",
+                    counted(samples, "sample"),
+                    counted(total_steps as usize, "step")
+                )
+            }
+            None => counted(total_steps as usize, "step"),
+        };
+        let blocks = counted(chain.parameters_by_block().len(), "block");
+        lines.push(format!("{} in {blocks}; {length}", counted(chain.parameters(), "parameter")));
         lines.push(format!(
             "global batch {} = dp {} x {} micro-batches of {}; learning rate {} ({})",
             settings.global_batch_size,
@@ -61,10 +65,12 @@ impl Session {
                 settings.sync_every
             ));
         }
-        if plan.schedule.warmup_steps > settings.steps {
+        if let Ok(schedule) = plan.lr_scheduler(total_steps)
+            && schedule.warmup_steps > total_steps
+        {
             lines.push(format!(
                 "note: the warm-up of {} steps is longer than the run of {} steps; the peak learning rate is never reached",
-                plan.schedule.warmup_steps, settings.steps
+                schedule.warmup_steps, total_steps
             ));
         }
         let on_cpu = self.settings.compute.backend == Backend::Cpu;

@@ -10,8 +10,7 @@ use brigade_files::write_atomic;
 use brigade_models::{WeightsMapping, WeightsWriter};
 use brigade_report::{Compute, ConsoleMode, Reporter, ReporterOptions};
 
-use crate::checkpoint::{Restored, RunDescription, Saver, refuse_checkpoints, restore};
-use crate::dataset::Dataset;
+use crate::checkpoint::{FIRST_MODEL, Restored, RunDescription, Saver, refuse_checkpoints, restore};
 use crate::device;
 use crate::error::CheckpointUsageError;
 use crate::folder::{self, FLIGHT_FOLDER, WEIGHTS_FILE};
@@ -22,20 +21,20 @@ use crate::training::Training;
 use super::devices::Devices;
 
 impl Session {
-    pub(super) fn sampler<D: Dataset>(&self, train_data: &D) -> anyhow::Result<Sampler> {
+    pub(super) fn sampler(&self, samples: usize) -> anyhow::Result<Sampler> {
         let train = &self.settings.train;
-        Ok(Sampler::new(train_data.len(), train.seed, train.global_batch_size, train.micro_batch_size)?)
+        Ok(Sampler::new(samples, train.seed, train.global_batch_size, train.micro_batch_size)?)
     }
 
-    /// On rank 0, lines on what is about to be trained and how.
-    pub(super) fn run_summary<O: Activation, D: Dataset>(
+    /// On rank 0, lines on what is about to be trained and how; `data` is the number of samples and their order, if the run has any.
+    pub(super) fn run_summary<I: Activation, O: Activation>(
         &self,
-        chain: &Chain<D::Input, O>,
-        training: &Training<D, O>,
-        sampler: &Sampler,
+        chain: &Chain<I, O>,
+        total_steps: u64,
+        data: Option<(usize, &Sampler)>,
     ) -> Vec<String> {
         match self.rank() {
-            0 => self.summary_lines(chain, &training.train, sampler),
+            0 => self.summary_lines(chain, total_steps, data),
             _ => Vec::new(),
         }
     }
@@ -62,9 +61,11 @@ impl Session {
 
     /// Restores the run's newest checkpoint, if the run resumes. All ranks call it.
     pub(super) fn restore<I, O, T>(
-        &mut self,
+        &self,
         engine: &mut Engine<I, O, T>,
         saver: &mut Saver,
+        facts: &BTreeMap<String, String>,
+        total_steps: u64,
     ) -> anyhow::Result<Option<Restored>>
     where
         I: Activation + Clone,
@@ -72,22 +73,37 @@ impl Session {
         T: Clone,
     {
         self.heartbeat.send("looking for a checkpoint");
+        let mut newest = || {
+            let identity = (self.run.as_str(), facts);
+            restore(
+                saver.storage(),
+                self.group(),
+                identity,
+                |_| true,
+                |progress, reader| engine.restore(progress.step, reader.of(FIRST_MODEL)),
+            )
+        };
         let restored = match self.start_from {
             StartFrom::Scratch => None,
             StartFrom::Checkpoint => {
-                let resumed = restore(engine, saver.storage(), self.group(), self.identity(), |_| true)?;
                 let missing = || CheckpointUsageError::Missing(saver.storage().location().to_owned());
-                Some(resumed.ok_or_else(missing)?)
+                Some(newest()?.ok_or_else(missing)?)
             }
-            StartFrom::CheckpointIfAny => {
-                restore(engine, saver.storage(), self.group(), self.identity(), |_| true)?
-            }
+            StartFrom::CheckpointIfAny => newest()?,
         };
-        let steps = self.settings.train.steps;
-        if let Some(Restored { progress, .. }) = restored.as_ref().filter(|there| there.progress.step > steps)
+        if let Some(Restored { progress, .. }) =
+            restored.as_ref().filter(|there| there.progress.step > total_steps)
         {
             let allowed = format!("the run is at step {} already; give at least that many", progress.step);
-            return Err(SettingError::new("train.steps (--steps)", steps, allowed).into());
+            return Err(match self.settings.train.steps {
+                0 => SettingError::new(
+                    "train.epochs (--epochs)",
+                    self.settings.train.epochs,
+                    format!("that makes {total_steps} steps, and {allowed}"),
+                ),
+                steps => SettingError::new("train.steps (--steps)", steps, allowed),
+            }
+            .into());
         }
         saver.newest = restored.as_ref().map(|restored| restored.progress.step);
         Ok(restored)
@@ -95,11 +111,12 @@ impl Session {
 
     /// Prepares the run's folder on rank 0 and opens its reporter. All ranks call it. Nothing in the folder changes before it is
     /// known that the run may use it; earlier weights and checkpoints are removed last, when new metrics can be written.
-    pub(super) fn begin<D: Dataset, O>(
+    pub(super) fn begin<I: Activation, O: Activation, T: 'static>(
         &self,
         saver: &Saver,
-        training: &Training<D, O>,
+        training: &Training<I, O, T>,
         restored: Option<&Restored>,
+        total_steps: u64,
         summary: &[String],
     ) -> anyhow::Result<Option<Reporter>> {
         let devices = self.devices()?;
@@ -111,7 +128,7 @@ impl Session {
                 refuse_checkpoints(&**saver.storage())?;
             }
             folder::write_config(&self.out, &self.config)?;
-            let reporter = self.reporter(training, restored, summary, devices)?;
+            let reporter = self.reporter(training, restored, total_steps, summary, devices)?;
             // The weights of a resumed run are its own and stay until they are replaced.
             if restored.is_none() && self.replaces() {
                 folder::remove_weights(&self.out)?;
@@ -138,16 +155,18 @@ impl Session {
     }
 
     /// Opens the reporter of a new or resumed run.
-    fn reporter<D: Dataset, O>(
+    fn reporter<I: Activation, O: Activation, T: 'static>(
         &self,
-        training: &Training<D, O>,
+        training: &Training<I, O, T>,
         restored: Option<&Restored>,
+        total_steps: u64,
         summary: &[String],
         devices: Devices,
     ) -> anyhow::Result<Reporter> {
         let about_devices = [devices.summary_line(), device::environment_advice(&self.settings)];
         let options = ReporterOptions {
-            total_steps: self.settings.train.steps,
+            total_steps,
+            unit: training.unit(),
             log_every: self.settings.output.log_every,
             console: if self.quiet { ConsoleMode::Quiet } else { ConsoleMode::Auto },
             compute: Compute {
@@ -174,10 +193,6 @@ impl Session {
         if let Some(Restored { progress, damaged }) = restored {
             damaged.iter().for_each(|what| reporter.note(&format!("passed over {what}")));
             reporter.note(&format!("resuming from the checkpoint of step {}", progress.step));
-            if progress.step >= self.settings.train.steps {
-                let steps = self.settings.train.steps;
-                reporter.note(&format!("all {steps} steps are done; --steps N trains on"));
-            }
         }
         Ok(reporter)
     }
@@ -190,12 +205,12 @@ impl Session {
         &self,
         shapes: &[(String, Vec<usize>)],
         mapping: &WeightsMapping,
-    ) -> anyhow::Result<serde_json::Value> {
+    ) -> anyhow::Result<RunDescription> {
         let config = resolve_auto(self.config.parse()?);
         WeightsWriter::check(&self.out.join(WEIGHTS_FILE), mapping.parameters(shapes.iter().cloned()))?;
         let file_names: BTreeMap<_, _> =
             shapes.iter().map(|(name, _)| (name.clone(), mapping.stored(name))).collect();
         let (run, configuration) = (self.run.clone(), serde_json::to_value(config)?);
-        Ok(serde_json::to_value(RunDescription { run, configuration, file_names })?)
+        Ok(RunDescription { run, configuration, file_names })
     }
 }

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use brigade_core::{Bytes, CollectiveKind, Collectives, Evaluation, StepReport, Traffic, WAITS};
-use brigade_report::{CheckpointRecord, DeviceMemory, MemoryRecord, StepRecord};
+use brigade_core::{Bytes, CollectiveKind, Collectives, StepReport, Traffic, WAITS};
+use brigade_report::{DeviceMemory, MemoryRecord, StepRecord};
 
 use crate::checkpoint::SaveProgress;
+use crate::training::{AgreedAnswers, ValidationReport};
 
 /// The metric of the number of valid targets.
 const VALID_TARGETS: &str = "valid_targets";
@@ -17,6 +18,8 @@ pub(crate) struct StepStatus {
     pub saving: SaveProgress,
     /// Whether it received a signal that its machine is about to be taken away.
     pub preempted: bool,
+    /// What the hooks answered, as a number; that of rank 0 counts.
+    pub answers: u8,
 }
 
 /// Figures and status of a step over all ranks.
@@ -25,6 +28,8 @@ pub(crate) struct StepStats {
     pub saving: Vec<SaveProgress>,
     /// Whether any rank's machine is about to be taken away.
     pub preempted: bool,
+    /// What rank 0's hooks answered.
+    pub answers: AgreedAnswers,
     /// Longest step of any rank.
     step_seconds: f64,
     /// Means over the ranks, in the order of [`gather`].
@@ -79,7 +84,8 @@ pub(crate) fn gather(
     let device_memory = values.len();
     values.extend(device_values(device));
     let status_start = values.len();
-    values.extend([f64::from(status.saving as u8), f64::from(u8::from(status.preempted))]);
+    let StepStatus { saving, preempted, answers } = status;
+    values.extend([f64::from(saving as u8), f64::from(u8::from(preempted)), f64::from(answers)]);
     let all = collectives.all_gather_scalars(values).wait()?;
     let sum = |index: usize| all.iter().map(|values| values[index]).sum::<f64>();
     let most = |index: usize| all.iter().map(|values| values[index]).fold(0.0, f64::max);
@@ -89,6 +95,7 @@ pub(crate) fn gather(
     Ok(StepStats {
         saving: all.iter().map(|values| SaveProgress::from_number(values[status_start])).collect(),
         preempted: most(status_start + 1) > 0.0,
+        answers: AgreedAnswers::from_number(all[0][status_start + 2] as u8),
         step_seconds: most(0),
         seconds: std::array::from_fn(|index| sum(means + index) / all.len() as f64),
         waits: std::array::from_fn(|index| sum(means + seconds.len() + index) / all.len() as f64),
@@ -125,14 +132,8 @@ fn device_of(values: &[f64]) -> Option<DeviceMemory> {
     Some(DeviceMemory { in_use: bytes(0)?, reserved: bytes(1)?, reserved_peak: bytes(2)?, total: bytes(3) })
 }
 
-/// The record of the step of all ranks.
-pub(crate) fn record(
-    report: &StepReport,
-    learning_rate: f64,
-    stats: &StepStats,
-    validation: Option<Evaluation>,
-    checkpoint: Option<CheckpointRecord>,
-) -> StepRecord {
+/// The record of the step of all ranks, without what comes after it.
+pub(crate) fn record(report: &StepReport, learning_rate: f64, stats: &StepStats) -> StepRecord {
     let [forward, backward, optimizer, data_wait, comm_wait, bubble] = stats.seconds;
     let collectives: BTreeMap<String, brigade_report::Collective> = stats
         .traffic
@@ -173,12 +174,17 @@ pub(crate) fn record(
         comm_calls: collectives.values().map(|c| c.calls).sum(),
         collectives,
         peak_rss_bytes: stats.peak_rss_bytes,
-        validation_loss: validation.as_ref().map(|validation| validation.loss),
-        validation_metrics: validation
-            .map(|validation| with_valid_targets(validation.metrics, validation.targets))
-            .unwrap_or_default(),
-        checkpoint,
+        // What comes after the step is added to it.
+        validation_loss: None,
+        validation_metrics: BTreeMap::new(),
+        checkpoint: None,
     }
+}
+
+/// Adds what a validation after the step found.
+pub(crate) fn add_validation(record: &mut StepRecord, found: &ValidationReport) {
+    record.validation_loss = Some(found.loss);
+    record.validation_metrics = with_valid_targets(found.metrics.clone(), found.targets);
 }
 
 /// Adds the number of valid targets, which the metrics of a model are means over.
@@ -226,11 +232,11 @@ mod tests {
                     scope.spawn(move || {
                         let mesh = Mesh::data_parallel(group.size());
                         let world = brigade_cpu::groups(&group, mesh).unwrap().world().clone();
-                        let status = StepStatus { saving: SaveProgress::Idle, preempted: false };
+                        let status = StepStatus { saving: SaveProgress::Idle, preempted: false, answers: 0 };
                         let second = Duration::from_secs(1);
                         let report = report();
                         let stats = gather(world.as_ref(), &report, second, second, *device, status).unwrap();
-                        record(&report, 0.0, &stats, None, None).device_memory
+                        record(&report, 0.0, &stats).device_memory
                     })
                 })
                 .collect();

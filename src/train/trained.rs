@@ -4,13 +4,15 @@ use std::path::{Path, PathBuf};
 
 use brigade_core::{Activation, Chain, Engine};
 
+use crate::checkpoint::RunProgress;
+
 /// The result of a finished run: the trained model, spread over the ranks as it was trained, and its losses.
 ///
 /// ```no_run
 /// # use brigade::{Dataset, Model, Session, Training};
 /// # use burn::prelude::*;
 /// # fn run<D>(
-/// #     session: &mut Session,
+/// #     session: &Session,
 /// #     model: Model<Tensor<2>, Tensor<2>, Tensor<2>>,
 /// #     data: D,
 /// # ) -> anyhow::Result<()>
@@ -30,10 +32,19 @@ use brigade_core::{Activation, Chain, Engine};
 pub struct Trained<I, O, T> {
     engine: Engine<I, O, T>,
     weights: PathBuf,
-    /// Mean loss over the global batches of the last update; NaN if a run was resumed that had no steps left.
+    /// Mean loss over the global batches of the last update, also if that was made before the run was resumed. NaN if there is
+    /// none, or if an older version saved the checkpoint that the run was resumed from.
     pub loss: f64,
-    /// Mean loss over the validation samples, if there are any.
+    /// Mean loss of the last validation, if there was one.
     pub validation_loss: Option<f64>,
+    /// Steps of the run.
+    pub steps: u64,
+    /// The step of the best checkpoint, where the run keeps one (`checkpoint.keep_best`,
+    /// [`Control::SaveBest`](crate::Control::SaveBest)). The weights are those of this step if `checkpoint.load_best_at_end` is
+    /// set, else those of the last step.
+    pub best_step: Option<u64>,
+    /// Why the run ended before its last step, if it did: early stopping, or a hook.
+    pub stopped: Option<String>,
 }
 
 impl<I, O, T> Trained<I, O, T>
@@ -44,11 +55,12 @@ where
 {
     pub(super) fn new(
         engine: Engine<I, O, T>,
-        loss: f64,
-        validation_loss: Option<f64>,
+        progress: &RunProgress,
+        stopped: Option<String>,
         weights: PathBuf,
     ) -> Self {
-        Self { engine, weights, loss, validation_loss }
+        let RunProgress { step: steps, loss, validation_loss, best_step, .. } = *progress;
+        Self { engine, weights, loss, validation_loss, steps, best_step, stopped }
     }
 
     /// The model's output for an input, as validation computes it: nothing is dropped at random, and floats come out in fp32. It works

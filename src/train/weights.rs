@@ -1,29 +1,28 @@
-//! The file of weights at the end of a run.
+//! Files of weights.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use brigade_core::{Activation, Engine};
 use brigade_models::{WeightsMapping, WeightsWriter};
 
-use crate::folder::WEIGHTS_FILE;
 use crate::run::Session;
 
 impl Session {
-    /// Writes the file of weights on rank 0, block by block, from the ranks that have them.
+    /// Writes a file of weights on rank 0, block by block, from the ranks that have them.
     pub(super) fn write_weights<I, O, T>(
         &self,
         engine: &Engine<I, O, T>,
         mapping: &WeightsMapping,
-    ) -> anyhow::Result<PathBuf>
+        path: &Path,
+    ) -> anyhow::Result<()>
     where
         I: Activation + Clone,
         O: Activation,
         T: Clone,
     {
-        let path = self.out.join(WEIGHTS_FILE);
         // If writing fails, rank 0 must still take part in the collectives.
         let mut writer =
-            (self.rank() == 0).then(|| WeightsWriter::create(&path, mapping.parameters(engine.shapes())));
+            (self.rank() == 0).then(|| WeightsWriter::create(path, mapping.parameters(engine.shapes())));
         engine.collect(0, |tensor| {
             if let Some(Ok(open)) = &mut writer
                 && let Err(error) = open.write(&tensor)
@@ -35,6 +34,6 @@ impl Session {
         if let Some(writer) = writer {
             writer?.finish()?;
         }
-        Ok(path)
+        Ok(())
     }
 }

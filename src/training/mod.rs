@@ -1,25 +1,31 @@
-//! What a run needs besides the model: data, metrics, files.
+//! What a run needs besides the model: data, metrics, hooks, files.
 
-mod validation;
+mod control;
+mod data;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use brigade_core::{Activation, Model};
+use brigade_core::{Activation, Model, StepReport};
 use brigade_models::WeightsMapping;
 use burn::tensor::Tensor;
 
 use crate::dataset::Dataset;
 
-pub(crate) use validation::MicroBatchSource;
+pub(crate) use control::{AgreedAnswers, HookAnswers, Hooks};
+pub use control::{Control, HookAnswer};
+#[cfg(test)]
+pub(crate) use data::READ_AHEAD;
+pub(crate) use data::{Data, Order, Reader};
 
 /// A metric: from the model's output and a batch's target to a sum over the valid targets, shape `[1]`.
 type Metric<O, T> = Box<dyn Fn(O, T) -> Tensor<1> + Send + Sync>;
 
-/// What [`Session::train`](crate::Session::train) and [`Session::prepare`](crate::Session::prepare) need besides the model: data
-/// `D`, and what is to happen during the run. `O` is the model's output.
+/// What [`Session::train`](crate::Session::train) and [`Session::prepare`](crate::Session::prepare) need besides the model: the
+/// data, and what is to happen during the run. The types are the model's: its input, its output, and the target.
 ///
 /// ```no_run
-/// # use brigade::{Chain, Training, samples};
+/// # use brigade::{Chain, Control, Training, samples};
 /// # use burn::prelude::*;
 /// # fn data(_: &[usize], device: &Device) -> (Tensor<2>, Tensor<1, Int>) {
 /// #     (Tensor::zeros([1, 1], device), Tensor::zeros([1], device))
@@ -32,41 +38,72 @@ type Metric<O, T> = Box<dyn Fn(O, T) -> Tensor<1> + Send + Sync>;
 ///     .validate(samples(10_000, data))
 ///     .metric("accuracy", |output: Tensor<2>, target| {
 ///         output.argmax(1).reshape([-1]).equal(target).float().sum()
+///     })
+///     .on_step(|step| {
+///         if step.step % 100 == 0 {
+///             println!("step {}: loss {}", step.step, step.loss);
+///         }
+///     })
+///     .on_validation(|found| match found.metrics["accuracy"] {
+///         accuracy if accuracy > 0.99 => Control::Stop,
+///         _ => Control::Continue,
 ///     });
 /// session.train(model, training)?;
 /// # Ok(())
 /// # })
 /// # }
 /// ```
-pub struct Training<D: Dataset, O> {
-    pub(crate) train: Arc<D>,
-    pub(crate) validation: Option<Arc<dyn MicroBatchSource<D::Input, D::Target>>>,
-    metrics: Vec<(String, Metric<O, D::Target>)>,
+///
+/// # Hooks
+///
+/// Hooks are called on rank 0 alone, and all ranks do what was answered there. So a hook is called as often on any mesh, and
+/// what it decides is decided alike everywhere. It must not communicate with other ranks. An error that it returns ends the run
+/// on all ranks.
+pub struct Training<I, O, T> {
+    pub(crate) train: Option<Arc<dyn Data<I, T>>>,
+    pub(crate) validation: Option<Arc<dyn Data<I, T>>>,
+    metrics: Vec<(String, Metric<O, T>)>,
+    pub(crate) hooks: Hooks,
     pub(crate) mapping: WeightsMapping,
     pub(crate) flops_per_target: Option<f64>,
     pub(crate) files: Vec<(String, Vec<u8>)>,
 }
 
-impl<D: Dataset, O: Activation> Training<D, O> {
-    /// Trains on `train`. Data that is used elsewhere, too, can be given as an [`Arc`].
-    pub fn on(train: D) -> Self {
+/// What a validation found, on all ranks together.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ValidationReport {
+    /// The step after which it was made.
+    pub step: u64,
+    /// Mean loss over the valid targets.
+    pub loss: f64,
+    /// The metrics, by name: means over the same targets.
+    pub metrics: BTreeMap<String, f64>,
+    /// Valid targets.
+    pub targets: u64,
+}
+
+impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
+    /// Trains on these data. Data that are used elsewhere, too, can be given as an [`Arc`].
+    pub fn on(data: impl Dataset<Input = I, Target = T>) -> Self {
+        Self { train: Some(Arc::new(data)), ..Self::without_data() }
+    }
+
+    /// For a [loop of one's own](crate::Trainer) that makes its own batches.
+    pub fn without_data() -> Self {
         Self {
-            train: Arc::new(train),
+            train: None,
             validation: None,
             metrics: Vec::new(),
+            hooks: Hooks::default(),
             mapping: WeightsMapping::default(),
             flops_per_target: None,
             files: Vec::new(),
         }
     }
 
-    /// Validates on these samples, every `train.validate_every` steps and at the end.
-    pub fn validate<V>(mut self, data: V) -> Self
-    where
-        V: Dataset<Input = D::Input, Target = D::Target>,
-    {
-        self.validation = Some(Arc::new(data));
-        self
+    /// Validates on these data, every `train.validate_every` steps and at the end.
+    pub fn validate(self, data: impl Dataset<Input = I, Target = T>) -> Self {
+        Self { validation: Some(Arc::new(data)), ..self }
     }
 
     /// Adds a metric, as [`Model::metric`] does: from the last block's output and a batch's target to a **sum** (shape `[1]`)
@@ -74,22 +111,37 @@ impl<D: Dataset, O: Activation> Training<D, O> {
     pub fn metric(
         mut self,
         name: impl Into<String>,
-        sum: impl Fn(O, D::Target) -> Tensor<1> + Send + Sync + 'static,
+        sum: impl Fn(O, T) -> Tensor<1> + Send + Sync + 'static,
     ) -> Self {
         self.metrics.push((name.into(), Box::new(sum)));
         self
     }
 
-    /// Where the parameters are in the file of weights. Without it, each is a tensor of its own name.
-    pub fn mapping(mut self, mapping: WeightsMapping) -> Self {
-        self.mapping = mapping;
+    /// Calls a hook after each update, on rank 0, with what the step found. Steps that were [skipped](StepReport::skipped)
+    /// are among them, but not those that are rolled back; steps that are made again after a rollback are. What the report says
+    /// of time, memory and traffic is of rank 0 alone.
+    pub fn on_step<A: HookAnswer>(mut self, hook: impl FnMut(&StepReport) -> A + 'static) -> Self {
+        self.hooks.add_on_step(hook);
         self
     }
 
-    /// Floating-point operations of forward and backward per target, for TFLOP/s and MFU in reports.
-    pub fn flops_per_target(mut self, flops: f64) -> Self {
-        self.flops_per_target = Some(flops);
+    /// Calls a hook after each validation, on rank 0, with what it found.
+    pub fn on_validation<A: HookAnswer>(
+        mut self,
+        hook: impl FnMut(&ValidationReport) -> A + 'static,
+    ) -> Self {
+        self.hooks.add_on_validation(hook);
         self
+    }
+
+    /// Where the parameters are in the file of weights. Without it, each is a tensor of its own name.
+    pub fn mapping(self, mapping: WeightsMapping) -> Self {
+        Self { mapping, ..self }
+    }
+
+    /// Floating-point operations of forward and backward per target, for TFLOP/s and MFU in reports.
+    pub fn flops_per_target(self, flops: f64) -> Self {
+        Self { flops_per_target: Some(flops), ..self }
     }
 
     /// A file that belongs to the results (a tokenizer, say); rank 0 writes it into the run's folder when training begins.
@@ -99,12 +151,19 @@ impl<D: Dataset, O: Activation> Training<D, O> {
     }
 
     /// The model with the metrics that were given here.
-    pub(crate) fn add_metrics_to(
-        &mut self,
-        model: Model<D::Input, O, D::Target>,
-    ) -> Model<D::Input, O, D::Target> {
-        let add =
-            |model: Model<_, _, _>, (name, sum): (String, Metric<O, D::Target>)| model.metric(name, sum);
-        self.metrics.drain(..).fold(model, add)
+    pub(crate) fn add_metrics_to(&mut self, model: Model<I, O, T>) -> Model<I, O, T> {
+        self.metrics.drain(..).fold(model, |model, (name, sum)| model.metric(name, sum))
+    }
+
+    /// What the targets are called.
+    pub(crate) fn unit(&self) -> String {
+        self.train.as_ref().map_or_else(|| "samples".into(), |data| data.unit())
+    }
+
+    /// Samples to train on, and to validate on.
+    pub(crate) fn sizes(&self) -> (usize, usize) {
+        let [train, validation] =
+            [&self.train, &self.validation].map(|data| data.as_ref().map_or(0, |data| data.samples()));
+        (train, validation)
     }
 }

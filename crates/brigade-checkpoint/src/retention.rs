@@ -7,7 +7,7 @@ use crate::read::load;
 use crate::storage::{CheckpointDir, Storage};
 
 /// Of the checkpoints in `published`, newest first, removes all that are older than the `newest` newest complete ones, except the
-/// newest complete one whose step `is_kept`, and returns the steps of those it removed.
+/// newest complete one whose step `is_kept` and that of the step `best`, and returns the steps of those it removed.
 ///
 /// Older means of a smaller step. If there are fewer complete ones, nothing is removed; incomplete ones do not count. What has
 /// been published since that list was made stays.
@@ -19,6 +19,7 @@ pub fn keep_latest(
     published: &[CheckpointDir],
     newest: NonZeroUsize,
     is_kept: impl Fn(u64) -> bool,
+    best: Option<u64>,
 ) -> Result<Vec<u64>> {
     let (mut whole, mut has_kept) = (0, false);
     let mut removed = Vec::new();
@@ -28,7 +29,7 @@ pub fn keep_latest(
         if is_whole {
             whole += usize::from(counts);
             has_kept |= wanted;
-        } else if !counts {
+        } else if !counts && best != Some(published.step) {
             storage.remove(&published.folder)?;
             removed.push(published.step);
         }

@@ -11,6 +11,12 @@ use crate::record::{CheckpointRecord, DeviceMemory, StepRecord, percent};
 pub struct Summary {
     /// Steps that were reported, including those that were undone.
     pub steps: u64,
+    /// Where the run ended before its last step, and why, if it did.
+    pub ended_early: Option<String>,
+    /// The step of the best checkpoint, if one is kept.
+    pub best_step: Option<u64>,
+    /// What targets are called: `tokens`, `samples`.
+    pub unit: String,
     /// What the ranks computed on, where that is known (`8 x NVIDIA H100 80GB HBM3`).
     pub devices: Option<String>,
     /// The step after which this process resumed; none if it started with the first.
@@ -19,7 +25,7 @@ pub struct Summary {
     pub restarts: u32,
     /// Steps that were reported, then undone by [`Reporter::rewind`](crate::Reporter::rewind).
     pub undone_steps: u64,
-    /// Tokens that these steps trained on.
+    /// Tokens (or samples) that these steps trained on.
     pub tokens: u64,
     /// Loss of the first step, of those that were not undone.
     pub first_loss: Option<f64>,
@@ -31,7 +37,7 @@ pub struct Summary {
     pub metrics: BTreeMap<String, f64>,
     /// The same of the validation data.
     pub validation_metrics: BTreeMap<String, f64>,
-    /// Median of the steps' tokens per second.
+    /// Median of the steps' tokens (or samples) per second.
     pub median_tokens_per_second: Option<f64>,
     /// Median of the steps' TFLOP/s of one rank, where known.
     pub median_tflops: Option<f64>,
@@ -99,8 +105,8 @@ impl Series {
 }
 
 impl Totals {
-    pub fn new(resumed_at: Option<u64>, restarts: u32, devices: Option<String>) -> Self {
-        let summary = Summary { resumed_at, restarts, devices, ..Summary::default() };
+    pub fn new(resumed_at: Option<u64>, restarts: u32, devices: Option<String>, unit: String) -> Self {
+        let summary = Summary { resumed_at, restarts, devices, unit, ..Summary::default() };
         Self { last: resumed_at.unwrap_or(0), summary, ..Self::default() }
     }
 
@@ -180,8 +186,8 @@ fn median(values: &mut [f64]) -> Option<f64> {
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let loss = |loss: Option<f64>| loss.map_or("-".into(), |loss| format!("{loss:.4}"));
-        let (steps, tokens) = (HumanCount(self.steps), HumanCount(self.tokens));
-        write!(f, "steps         {steps} ({tokens} tokens) in {}", elapsed(self.seconds))?;
+        let (steps, tokens, unit) = (HumanCount(self.steps), HumanCount(self.tokens), &self.unit);
+        write!(f, "steps         {steps} ({tokens} {unit}) in {}", elapsed(self.seconds))?;
         if let Some(step) = self.resumed_at {
             write!(f, ", resumed at step {step}")?;
         }
@@ -192,9 +198,17 @@ impl fmt::Display for Summary {
         if self.restarts > 0 {
             writeln!(f, "restarts      {}", self.restarts)?;
         }
-        writeln!(f, "loss          {} -> {}", loss(self.first_loss), loss(self.last_loss))?;
+        if let Some(ended) = &self.ended_early {
+            writeln!(f, "ended early   {ended}")?;
+        }
+        if self.steps > 0 {
+            writeln!(f, "loss          {} -> {}", loss(self.first_loss), loss(self.last_loss))?;
+        }
         if self.validation_loss.is_some() {
             writeln!(f, "validation    {}", loss(self.validation_loss))?;
+        }
+        if let Some(step) = self.best_step {
+            writeln!(f, "best          step {}", HumanCount(step))?;
         }
         for (name, value) in &self.metrics {
             writeln!(f, "{name:<13} {}", HumanFloatCount(*value))?;
@@ -202,10 +216,10 @@ impl fmt::Display for Summary {
         for (name, value) in &self.validation_metrics {
             writeln!(f, "{name:<13} {} (validation)", HumanFloatCount(*value))?;
         }
-        let rate = self
-            .median_tokens_per_second
-            .map_or("-".into(), |rate| HumanCount(rate.round() as u64).to_string());
-        writeln!(f, "tokens/s      {rate} (median)")?;
+        if let Some(rate) = self.median_tokens_per_second {
+            let rate_of = format!("{unit}/s");
+            writeln!(f, "{rate_of:<13} {} (median)", HumanCount(rate.round() as u64))?;
+        }
         if let Some(tflops) = self.median_tflops {
             let mfu = self.median_mfu_percent.map_or(String::new(), |mfu| format!(", MFU {mfu:.1}%"));
             writeln!(f, "TFLOP/s       {tflops:.3} a device{mfu} (median)")?;
@@ -213,11 +227,10 @@ impl fmt::Display for Summary {
         if let Some(devices) = &self.devices {
             writeln!(f, "devices       {devices}")?;
         }
-        writeln!(
-            f,
-            "waiting       data {:.1}%, other ranks {:.1}%",
-            self.data_wait_percent, self.comm_wait_percent
-        )?;
+        if self.steps > 0 {
+            let (data, ranks) = (self.data_wait_percent, self.comm_wait_percent);
+            writeln!(f, "waiting       data {data:.1}%, other ranks {ranks:.1}%")?;
+        }
         if self.checkpoints > 0 {
             let (s, each) = if self.checkpoints == 1 { ("", "") } else { ("s", " each") };
             writeln!(
@@ -257,7 +270,7 @@ mod tests {
 
     #[test]
     fn totals_are_shown() {
-        let mut totals = Totals::default();
+        let mut totals = Totals::new(None, 0, None, "images".into());
         for (i, loss) in [5.0, 4.0, 3.5].into_iter().enumerate() {
             totals.add(&StepRecord {
                 step: i as u64 + 1,
@@ -279,23 +292,32 @@ mod tests {
             totals.finish(7.0, vec!["runs/a/metrics.jsonl".into(), "runs/a/model.safetensors".into()]);
         assert_eq!(
             summary.to_string(),
-            "steps         3 (3,000 tokens) in 7.0 s\n\
+            "steps         3 (3,000 images) in 7.0 s\n\
              loss          5.0000 -> 3.5000\n\
              validation    4.2500\n\
              accuracy      0.2\n\
              accuracy      0.125 (validation)\n\
-             tokens/s      1,000 (median)\n\
+             images/s      1,000 (median)\n\
              TFLOP/s       0.500 a device (median)\n\
              waiting       data 1.0%, other ranks 5.0%\n\
              peak memory   1.00 GiB in the largest rank\n\
              files         runs/a/metrics.jsonl\n              runs/a/model.safetensors"
         );
-        assert!(Totals::default().finish(0.0, vec![]).to_string().contains("loss          - -> -"));
+        let none = Summary {
+            ended_early: Some("after step 4 of 9: x".into()),
+            best_step: Some(2),
+            ..Summary::default()
+        };
+        let none = none.to_string();
+        assert!(
+            none.contains("\nended early   after step 4 of 9: x\nbest          step 2\npeak memory"),
+            "{none}"
+        );
     }
 
     #[test]
     fn devices_are_shown_where_there_are_any() {
-        let mut totals = Totals::new(None, 0, Some("8 x NVIDIA H100 80GB HBM3".into()));
+        let mut totals = Totals::new(None, 0, Some("8 x NVIDIA H100 80GB HBM3".into()), "tokens".into());
         for (peak, rate) in [(30, 390.0), (41, 412.3), (35, 420.0)] {
             totals.add(&StepRecord {
                 tflops: Some(rate),
@@ -333,7 +355,7 @@ mod tests {
 
     #[test]
     fn a_resumed_run_shows_restarts_and_undone_steps() {
-        let mut totals = Totals::new(Some(50), 2, None);
+        let mut totals = Totals::new(Some(50), 2, None, "tokens".into());
         for step in [51, 52, 53, 52] {
             if step == 52 && totals.summary.steps == 3 {
                 totals.rewind(51);
@@ -377,7 +399,7 @@ mod tests {
     fn losses_and_metrics_of_undone_steps_do_not_count() {
         let metrics = |value| BTreeMap::from([("accuracy".to_owned(), value)]);
         let after = |last_step| {
-            let mut totals = Totals::new(Some(3), 0, None);
+            let mut totals = Totals::new(Some(3), 0, None, "tokens".into());
             totals.add(&StepRecord { step: 4, loss: 2.0, metrics: metrics(0.25), ..StepRecord::default() });
             totals.add(&StepRecord {
                 step: 5,

@@ -14,10 +14,9 @@ use crate::error::Preempted;
 use crate::run::StartFrom;
 use crate::settings::{OnNonFinite, Settings, TrainSettings};
 use crate::test_model::{Layers, layers};
-use crate::training::Training;
+use crate::training::{READ_AHEAD, Training};
 
 use super::{SAMPLES, on_ranks, sampler};
-use crate::train::steps::READ_AHEAD;
 
 fn model() -> Layers {
     layers(3, &["a", "b"])
@@ -76,7 +75,7 @@ fn run(
     ranks: usize,
     data: impl Fn(usize, Interrupt) -> Poisoned + Sync,
 ) -> anyhow::Result<(Vec<NamedTensor>, u64)> {
-    on_ranks(ranks, out, settings, start_from, |mut session, interrupt| {
+    on_ranks(ranks, out, settings, start_from, |session, interrupt| {
         let data = Arc::new(data(session.rank(), interrupt));
         let training = Training::on(data.clone()).flops_per_target(1e6);
         let trained = session.train(model(), training)?;
@@ -88,6 +87,7 @@ fn run(
 /// The weights after steps on the batches of these positions, one process.
 fn trained_on(positions: &[u64], settings: &Settings) -> Vec<NamedTensor> {
     let plan = settings.plan(1, 1).unwrap();
+    let schedule = plan.lr_scheduler(settings.train.steps).unwrap();
     let optimizer = settings.optimizer.factory().unwrap();
     let engine = EngineSettings { ..plan.engine };
     let mut engine = Engine::new(model(), 0, &optimizer, Groups::alone(), engine).unwrap();
@@ -96,7 +96,7 @@ fn trained_on(positions: &[u64], settings: &Settings) -> Vec<NamedTensor> {
         let rows = (0..4).map(|k| sampler().global_micro_batch(*position, k).unwrap());
         let batches = rows.map(|items| data.batch(items, &brigade_cpu::device())).collect();
         if engine.synchronizes() {
-            engine.step(batches, plan.learning_rate * plan.schedule.factor(step as u64)).unwrap();
+            engine.step(batches, plan.learning_rate * schedule.factor(step as u64)).unwrap();
         } else {
             engine.accumulate(batches).unwrap();
         }

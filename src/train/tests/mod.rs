@@ -1,7 +1,12 @@
 //! Whole runs of the training loop, their ranks as threads.
 
+mod added_models;
 mod bad_batches;
+mod best;
+mod fixture;
+mod hooks;
 mod other_meshes;
+mod own_loop;
 mod predictions;
 
 use std::path::Path;

@@ -62,7 +62,7 @@ fn train(
     settings.zero.stage = stage;
     // The first sample of the step: one data-parallel rank alone reads it.
     let last = preempted_in.map(|step| sampler().global_micro_batch(step - 1, 0).unwrap()[0]);
-    on_ranks(pp * dp, out, &settings, start_from, |mut session, interrupt: Interrupt| {
+    on_ranks(pp * dp, out, &settings, start_from, |session, interrupt: Interrupt| {
         let data = samples(SAMPLES, move |numbers: &[usize], device: &Device| {
             if last.is_some_and(|last| numbers.contains(&last)) {
                 interrupt.preempt();

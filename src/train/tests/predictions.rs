@@ -18,7 +18,7 @@ fn predicted(pp: usize, dp: usize, stage: u8) -> (TensorData, TensorData) {
     let mut settings = Settings::default();
     (settings.train.steps, settings.train.global_batch_size, settings.train.micro_batch_size) = (4, 4, 1);
     (settings.mesh.pp, settings.mesh.dp, settings.zero.stage) = (pp, dp, stage);
-    on_ranks(pp * dp, folder.path(), &settings, StartFrom::Scratch, |mut session, _| {
+    on_ranks(pp * dp, folder.path(), &settings, StartFrom::Scratch, |session, _| {
         let data = samples(SAMPLES, |numbers, device| {
             let x: Vec<f32> = (0..WIDTH * numbers.len())
                 .map(|i| ((numbers[i / WIDTH] * 7 + i) % 11) as f32 / 11.0)

@@ -28,6 +28,8 @@ pub struct CheckpointSummary {
     pub files: usize,
     /// Their total size.
     pub bytes: u64,
+    /// The run's counters.
+    pub counters: BTreeMap<String, u64>,
 }
 
 /// All visible checkpoints, newest first. This is cheap: it checks manifests, their checksums and the sizes of files, but no
@@ -46,6 +48,7 @@ pub fn list(storage: &dyn Storage) -> Result<Vec<ListedCheckpoint>> {
             files: manifest.files.len(),
             bytes: manifest.bytes(),
             mesh: manifest.state.mesh,
+            counters: manifest.state.counters,
         });
         if matches!(summary, Err(Error::StepNotFound { .. })) {
             continue;

@@ -15,7 +15,7 @@ use crate::storages::{Fault, Faulty, kinds};
 /// Every rank writes, one publishes, older ones are removed.
 fn save(storage: &dyn Storage, sample: &Sample, step: u64) -> Result<()> {
     sample.save(storage, step, 2)?;
-    keep_latest(storage, &storage.published()?, NonZeroUsize::MIN, |_| false)?;
+    keep_latest(storage, &storage.published()?, NonZeroUsize::MIN, |_| false, None)?;
     Ok(())
 }
 

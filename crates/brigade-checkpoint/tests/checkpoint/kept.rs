@@ -21,18 +21,31 @@ fn the_newest_are_kept() {
         }
         assert_eq!(steps(&*storage), [100_000_000, 20, 15, 10, 5], "{kind}");
         assert_eq!(
-            keep_latest(&*storage, &storage.published().unwrap(), NonZeroUsize::new(7).unwrap(), |_| false)
-                .unwrap(),
+            keep_latest(
+                &*storage,
+                &storage.published().unwrap(),
+                NonZeroUsize::new(7).unwrap(),
+                |_| false,
+                None
+            )
+            .unwrap(),
             Vec::<u64>::new()
         );
         assert_eq!(
-            keep_latest(&*storage, &storage.published().unwrap(), NonZeroUsize::new(3).unwrap(), |_| false)
-                .unwrap(),
+            keep_latest(
+                &*storage,
+                &storage.published().unwrap(),
+                NonZeroUsize::new(3).unwrap(),
+                |_| false,
+                None
+            )
+            .unwrap(),
             [10, 5],
             "{kind}"
         );
         assert_eq!(
-            keep_latest(&*storage, &storage.published().unwrap(), NonZeroUsize::MIN, |_| false).unwrap(),
+            keep_latest(&*storage, &storage.published().unwrap(), NonZeroUsize::MIN, |_| false, None)
+                .unwrap(),
             [20, 15],
             "{kind}"
         );
@@ -50,7 +63,7 @@ fn the_newest_of_a_kind_is_kept_besides() {
         }
         let tens = |step: u64| step.is_multiple_of(10);
         assert_eq!(
-            keep_latest(&*storage, &storage.published().unwrap(), NonZeroUsize::new(2).unwrap(), tens)
+            keep_latest(&*storage, &storage.published().unwrap(), NonZeroUsize::new(2).unwrap(), tens, None)
                 .unwrap(),
             [21, 10],
             "{kind}"
@@ -58,10 +71,28 @@ fn the_newest_of_a_kind_is_kept_besides() {
         assert_eq!(steps(&*storage), [23, 22, 20], "{kind}");
         sample.save(&*storage, 30, 2).unwrap();
         assert_eq!(
-            keep_latest(&*storage, &storage.published().unwrap(), NonZeroUsize::MIN, tens).unwrap(),
+            keep_latest(&*storage, &storage.published().unwrap(), NonZeroUsize::MIN, tens, None).unwrap(),
             [23, 22, 20],
             "{kind}"
         );
+    }
+}
+
+#[test]
+fn the_best_is_kept_besides() {
+    let sample = Sample::new(&[10], 1);
+    for (kind, storage, _folder) in kinds() {
+        for step in [10, 20, 30, 40] {
+            sample.save(&*storage, step, 2).unwrap();
+        }
+        let keep = |newest: usize, best: u64| {
+            let newest = NonZeroUsize::new(newest).unwrap();
+            keep_latest(&*storage, &storage.published().unwrap(), newest, |_| false, Some(best)).unwrap()
+        };
+        assert_eq!(keep(2, 10), [20], "{kind}");
+        assert_eq!(steps(&*storage), [40, 30, 10], "{kind}");
+        assert_eq!(keep(1, 40), [30, 10], "{kind}: another one is the best");
+        assert_eq!(steps(&*storage), [40], "{kind}");
     }
 }
 
@@ -92,7 +123,7 @@ fn a_whole_one_is_not_removed_for_a_broken_one() {
     }
     fs::remove_file(folder.path().join("step-00000004/rank-00001.safetensors")).unwrap();
     assert_eq!(
-        keep_latest(&storage, &storage.published().unwrap(), NonZeroUsize::new(2).unwrap(), |_| false)
+        keep_latest(&storage, &storage.published().unwrap(), NonZeroUsize::new(2).unwrap(), |_| false, None)
             .unwrap(),
         [1]
     );
@@ -100,7 +131,7 @@ fn a_whole_one_is_not_removed_for_a_broken_one() {
     fs::remove_file(folder.path().join("step-00000003/manifest.json")).unwrap();
     fs::remove_file(folder.path().join("step-00000002/manifest.blake3")).unwrap();
     assert_eq!(
-        keep_latest(&storage, &storage.published().unwrap(), NonZeroUsize::MIN, |_| false).unwrap(),
+        keep_latest(&storage, &storage.published().unwrap(), NonZeroUsize::MIN, |_| false, None).unwrap(),
         Vec::<u64>::new()
     );
 }

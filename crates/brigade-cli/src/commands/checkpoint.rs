@@ -15,7 +15,7 @@ use brigade::checkpoints::{
 use brigade::models::{Stored, StoredParameter, save_lazily};
 use brigade::report::{HumanBytes, counted};
 use brigade::{
-    CHECKPOINT_FOLDER, CONFIG_FILE, RunDescription, UsageError, WEIGHTS_FILE, exit, format_error,
+    CHECKPOINT_FOLDER, CONFIG_FILE, RunDescription, UsageError, WEIGHTS_FILE, best_step, exit, format_error,
     parse_whole_number,
 };
 use clap::{Args, Subcommand};
@@ -170,13 +170,16 @@ fn is_corruption(error: &anyhow::Error) -> bool {
 }
 
 fn listed(storage: &Arc<dyn Storage>) -> anyhow::Result<String> {
-    let mut rows = Vec::new();
-    for ListedCheckpoint { step, summary } in list(&**storage)? {
+    let (mut rows, all) = (Vec::new(), list(&**storage)?);
+    let newest = all.iter().find_map(|found| found.summary.as_ref().ok());
+    let best = newest.and_then(|newest| best_step(&newest.counters));
+    for ListedCheckpoint { step, summary } in all {
         match summary {
             Ok(CheckpointSummary { mesh, files, bytes, position, .. }) => {
                 let data =
                     if position == step { String::new() } else { format!(", data up to batch {position}") };
-                let rest = format!("in {}, {}{data}", counted(files, "file"), on(&mesh));
+                let mark = if best == Some(step) { ", the best" } else { "" };
+                let rest = format!("in {}, {}{data}{mark}", counted(files, "file"), on(&mesh));
                 rows.push(vec![Cell::new(format!("step {step}")), size(bytes), Cell::new(rest)]);
             }
             Err(error) => {
@@ -210,7 +213,10 @@ fn shown(checkpoint: &Checkpoint) -> anyhow::Result<String> {
         writeln!(text, "{what:<15} {value}")?;
     }
     for (what, count) in &state.counters {
-        writeln!(text, "{what:<15} {count}")?;
+        match what.strip_suffix("_bits") {
+            Some(what) => writeln!(text, "{what:<15} {}", f64::from_bits(*count))?,
+            None => writeln!(text, "{what:<15} {count}")?,
+        }
     }
     writeln!(text, "files")?;
     text += &columns(files.iter().map(|file| {

@@ -402,6 +402,11 @@ impl<I: Activation, O: Activation, T> Model<I, O, T> {
         &self.chain
     }
 
+    /// The names of all metrics.
+    pub fn metric_names(&self) -> &[String] {
+        &self.names
+    }
+
     /// The blocks, to initialise or load them.
     pub fn chain_mut(&mut self) -> &mut Chain<I, O> {
         &mut self.chain

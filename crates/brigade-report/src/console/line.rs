@@ -4,10 +4,10 @@ use indicatif::{HumanCount, HumanFloatCount};
 
 use crate::record::StepRecord;
 
-/// The columns of a step as plain text: step, loss, named metrics, grad_norm, lr, tokens/s, TFLOP/s and MFU of a rank where
+/// The columns of a step as plain text: step, loss, named metrics, grad_norm, lr, `unit`s per second, TFLOP/s and MFU of a rank where
 /// known, the most memory of a rank (that of its device where it has its own, with the share of it), data-wait, and the
 /// validation's loss and named metrics where measured.
-pub fn line(record: &StepRecord, total_steps: u64) -> String {
+pub fn line(record: &StepRecord, total_steps: u64, unit: &str) -> String {
     let StepRecord { step, loss, grad_norm, learning_rate, tokens_per_second, .. } = record;
     let width = total_steps.to_string().len();
     let mut text = format!("step {step:>width$}/{total_steps}  loss {loss:.4}");
@@ -15,7 +15,7 @@ pub fn line(record: &StepRecord, total_steps: u64) -> String {
         text += &format!("  {name} {}", HumanFloatCount(*value));
     }
     let rate = HumanCount(tokens_per_second.round() as u64);
-    text += &format!("  grad_norm {grad_norm:.4}  lr {learning_rate:.2e}  tokens/s {rate}");
+    text += &format!("  grad_norm {grad_norm:.4}  lr {learning_rate:.2e}  {unit}/s {rate}");
     if let Some(tflops) = record.tflops {
         text += &format!("  TFLOP/s {tflops:.3}");
     }
@@ -38,10 +38,13 @@ pub fn line(record: &StepRecord, total_steps: u64) -> String {
 }
 
 /// What a progress bar says of a step.
-pub fn bar_message(record: &StepRecord) -> String {
+pub fn bar_message(record: &StepRecord, unit: &str) -> String {
     let rate = HumanCount(record.tokens_per_second.round() as u64);
     let StepRecord { loss, learning_rate, .. } = record;
-    format!("loss {loss:.4} lr {learning_rate:.2e} {rate} tok/s data-wait {:.1}%", record.data_wait_percent())
+    format!(
+        "loss {loss:.4} lr {learning_rate:.2e} {rate} {unit}/s data-wait {:.1}%",
+        record.data_wait_percent()
+    )
 }
 
 #[cfg(test)]
@@ -66,13 +69,13 @@ mod tests {
     #[test]
     fn the_line_has_all_columns_in_order() {
         assert_eq!(
-            line(&record(), 100),
+            line(&record(), 100, "tokens"),
             "step   7/100  loss 4.1235  grad_norm 0.5000  lr 3.00e-4  tokens/s 12,345  memory 0.50GiB  data-wait 0.2%"
         );
         let rates = (Some(0.1234), Some(12.34));
         let measured =
             StepRecord { validation_loss: Some(4.0), tflops: rates.0, mfu_percent: rates.1, ..record() };
-        let text = line(&measured, 100);
+        let text = line(&measured, 100, "tokens");
         assert!(text.contains("12,345  TFLOP/s 0.123  MFU 12.3%  memory"), "{text}");
         assert!(text.ends_with("  validation_loss 4.0000"), "{text}");
         let named = |metrics: [(&str, f64); 2]| {
@@ -80,20 +83,22 @@ mod tests {
         };
         let metrics = named([("accuracy", 0.25), ("valid_targets", 4096.0)]);
         let validation_metrics = named([("accuracy", 0.12345), ("valid_targets", 1e6)]);
-        let text = line(&StepRecord { metrics, validation_metrics, ..measured }, 100);
+        let text = line(&StepRecord { metrics, validation_metrics, ..measured }, 100, "samples");
         assert!(text.contains("  loss 4.1235  accuracy 0.25  valid_targets 4,096  grad_norm"), "{text}");
         let validated =
             "  validation_loss 4.0000  validation_accuracy 0.1235  validation_valid_targets 1,000,000";
         assert!(text.ends_with(validated), "{text}");
+        assert!(text.contains("  samples/s 12,345  TFLOP/s"), "{text}");
+        assert!(bar_message(&record(), "images").contains(" 12,345 images/s "));
         let broken = StepRecord { loss: f64::NAN, tokens_per_second: f64::INFINITY, ..record() };
-        assert!(line(&broken, 0).contains("loss NaN"));
+        assert!(line(&broken, 0, "tokens").contains("loss NaN"));
     }
 
     #[test]
     fn the_memory_is_the_devices_where_there_is_one() {
         let mut memory =
             DeviceMemory { in_use: 0, reserved: 1 << 30, reserved_peak: 40 << 30, total: Some(80 << 30) };
-        let shown = |memory| line(&StepRecord { device_memory: Some(memory), ..record() }, 100);
+        let shown = |memory| line(&StepRecord { device_memory: Some(memory), ..record() }, 100, "tokens");
         assert!(shown(memory).ends_with("  memory 40.00GiB(50.0%)  data-wait 0.2%"), "{}", shown(memory));
         memory.total = None;
         assert!(shown(memory).ends_with("  memory 40.00GiB  data-wait 0.2%"), "{}", shown(memory));

@@ -14,6 +14,7 @@ use crate::record::StepRecord;
 pub struct Console {
     show: Show,
     total_steps: u64,
+    unit: String,
     every: u64,
     /// The last step that was told of.
     last: u64,
@@ -27,11 +28,12 @@ enum Show {
 
 impl Console {
     /// Lines go to `output`; a bar goes to standard error. `done` steps of `total_steps` were done before; `every` is
-    /// the number of steps between plain lines.
+    /// the number of steps between plain lines, `unit` what targets are called.
     pub fn new(
         mode: ConsoleMode,
         done: u64,
         total_steps: u64,
+        unit: String,
         every: u64,
         output: Box<dyn Write + Send>,
     ) -> Self {
@@ -41,7 +43,7 @@ impl Console {
             _ if mode.draws_bar() => Show::Bar(bar(done, total_steps, template), output),
             _ => Show::Lines(output),
         };
-        Self { show, total_steps, every: every.max(1), last: done }
+        Self { show, total_steps, unit, every: every.max(1), last: done }
     }
 
     /// Shows a step: on the bar; or as a line if it is the first, the last, has a validation loss, or is the first after another
@@ -51,15 +53,15 @@ impl Console {
         let is_due = step / self.every != std::mem::replace(&mut self.last, step) / self.every;
         match &mut self.show {
             Show::Bar(bar, output) => {
-                bar.set_message(bar_message(record));
+                bar.set_message(bar_message(record, &self.unit));
                 bar.set_position(step);
                 if measured {
-                    above(bar, output, &line(record, self.total_steps));
+                    above(bar, output, &line(record, self.total_steps, &self.unit));
                 }
             }
             Show::Lines(output) => {
                 if is_first || measured || step == self.total_steps || is_due {
-                    print(output, &line(record, self.total_steps));
+                    print(output, &line(record, self.total_steps, &self.unit));
                 }
             }
             Show::Nothing => {}
@@ -107,7 +109,7 @@ mod tests {
         let bar = bar(60, 100, "{pos}");
         assert_eq!((bar.position(), bar.per_sec()), (60, 0.0), "earlier steps say nothing about the speed");
         let show = Show::Bar(bar.clone(), Box::new(io::sink()));
-        let mut console = Console { show, total_steps: 100, every: 1, last: 0 };
+        let mut console = Console { show, total_steps: 100, unit: "tokens".into(), every: 1, last: 0 };
         console.step(&StepRecord { step: 61, ..StepRecord::default() }, true);
         assert_eq!(bar.position(), 61);
         console.rewind(40);

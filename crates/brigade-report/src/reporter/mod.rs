@@ -24,6 +24,8 @@ pub const METRICS_FILE: &str = "metrics.jsonl";
 pub struct ReporterOptions {
     /// The number of the last step.
     pub total_steps: u64,
+    /// What targets are called on the terminal and in the summary, in the plural: `tokens`, `samples`, `images`.
+    pub unit: String,
     /// Steps between two plain lines.
     pub log_every: u64,
     /// How progress is shown.
@@ -48,6 +50,7 @@ impl Default for ReporterOptions {
     fn default() -> Self {
         Self {
             total_steps: 0,
+            unit: "tokens".into(),
             log_every: 10,
             console: ConsoleMode::Auto,
             compute: Compute::default(),
@@ -137,13 +140,14 @@ impl Reporter {
         resumed_at: Option<u64>,
         output: Box<dyn Write + Send>,
     ) -> Self {
-        let ReporterOptions { total_steps, log_every, console, compute, devices, restart, goes_on, .. } =
-            options;
+        let ReporterOptions {
+            total_steps, unit, log_every, console, compute, devices, restart, goes_on, ..
+        } = options;
         let files = [Some(metrics.path()), events.as_ref().map(EventFile::path)];
         let files = files.into_iter().flatten().map(Path::to_owned).collect();
         let done = resumed_at.unwrap_or(0);
-        let console = Console::new(console, done, total_steps, log_every, output);
-        let (totals, started) = (Totals::new(resumed_at, restart, devices), Instant::now());
+        let console = Console::new(console, done, total_steps, unit.clone(), log_every, output);
+        let (totals, started) = (Totals::new(resumed_at, restart, devices, unit), Instant::now());
         Self {
             metrics,
             events,

@@ -1,0 +1,81 @@
+//! The models of a run in one checkpoint. The units and parameters of further models have the model's name before their own.
+
+use brigade_checkpoint::{Checkpoint, UnitMetadata, WriteItem};
+use brigade_core::{BoxError, Snapshot, StateReader};
+
+/// Stands for the first model of a run, which has no name.
+pub(crate) const FIRST_MODEL: &str = "";
+
+/// What a rank is to save of one model.
+pub(crate) struct ModelSnapshot {
+    /// Its name, or [`FIRST_MODEL`].
+    pub model: String,
+    pub snapshot: Snapshot,
+}
+
+/// What stands before the names of a model's units and parameters.
+fn prefix(model: &str) -> String {
+    if model == FIRST_MODEL { String::new() } else { format!("{model}/") }
+}
+
+impl ModelSnapshot {
+    /// Copies the values to the host, under the names of the checkpoint.
+    pub(super) fn read(self) -> brigade_core::Result<(Vec<UnitMetadata>, Vec<WriteItem>)> {
+        let (mut units, mut items) = self.snapshot.read()?;
+        let prefix = prefix(&self.model);
+        for unit in &mut units {
+            unit.name.insert_str(0, &prefix);
+            unit.parameters.iter_mut().for_each(|parameter| parameter.name.insert_str(0, &prefix));
+        }
+        items.iter_mut().for_each(|item| item.unit.insert_str(0, &prefix));
+        Ok((units, items))
+    }
+}
+
+/// A checkpoint as the engine of one model after the other reads it.
+pub(crate) struct ModelReader<'a> {
+    checkpoint: &'a Checkpoint,
+    /// The prefixes of the further models that the checkpoint has.
+    further: Vec<String>,
+    prefix: String,
+    units: Vec<UnitMetadata>,
+}
+
+impl<'a> ModelReader<'a> {
+    pub(super) fn new<'n>(checkpoint: &'a Checkpoint, further: impl Iterator<Item = &'n String>) -> Self {
+        let further = further.map(|model| prefix(model)).collect();
+        Self { checkpoint, further, prefix: String::new(), units: Vec::new() }
+    }
+
+    /// What the checkpoint has of one model.
+    pub(crate) fn of(&mut self, model: &str) -> &mut dyn StateReader {
+        self.prefix = prefix(model);
+        let is_others = |name: &str| self.further.iter().any(|prefix| name.starts_with(prefix));
+        let units = self.checkpoint.manifest().state.units.iter();
+        let found = units.filter_map(|unit| {
+            let name = match model {
+                FIRST_MODEL => (!is_others(&unit.name)).then_some(unit.name.as_str()),
+                _ => unit.name.strip_prefix(&self.prefix),
+            };
+            let mut unit = UnitMetadata { name: name?.to_owned(), ..unit.clone() };
+            for parameter in &mut unit.parameters {
+                parameter.name =
+                    parameter.name.strip_prefix(&self.prefix).unwrap_or(&parameter.name).to_owned();
+            }
+            Some(unit)
+        });
+        self.units = found.collect();
+        self
+    }
+}
+
+impl StateReader for ModelReader<'_> {
+    fn units(&self) -> &[UnitMetadata] {
+        &self.units
+    }
+
+    fn read(&mut self, unit: &str, slot: &str, start: usize, values: &mut [f32]) -> Result<(), BoxError> {
+        let unit = format!("{}{unit}", self.prefix);
+        Ok(self.checkpoint.read(&unit, slot, start..start + values.len(), values)?)
+    }
+}

@@ -1,0 +1,129 @@
+//! Early stopping and the best checkpoint.
+
+use super::fixture::*;
+use crate::error::Preempted;
+use crate::run::StartFrom;
+use crate::settings::{MetricMode, Settings};
+use crate::train::Trained;
+use crate::training::Control;
+
+/// How a run ended: its steps, its best step, and whether it was stopped.
+type End = (u64, Option<u64>, bool);
+
+fn end(trained: &Trained<Rows, Rows, Rows>) -> End {
+    (trained.steps, trained.best_step, trained.stopped.is_some())
+}
+
+/// Trains on a mesh; the machine is taken away in step `preempted_in`.
+fn train(
+    out: &std::path::Path,
+    settings: &Settings,
+    mesh: Mesh,
+    start_from: StartFrom,
+    preempted_in: u64,
+) -> anyhow::Result<End> {
+    on_mesh(out, settings, mesh, start_from, |session, interrupt| {
+        let training = training().on_step(move |step| {
+            if step.step == preempted_in {
+                interrupt.preempt();
+            }
+        });
+        Ok(end(&session.train(model(), training)?))
+    })
+}
+
+/// Validations that never change, three of which may be no better than the best.
+fn patient() -> Settings {
+    let mut settings = settings(20);
+    settings.optimizer.learning_rate = 0.0;
+    settings.train.early_stopping_patience = 3;
+    settings
+}
+
+#[test]
+fn patience_ends_a_run_at_the_same_step_on_every_mesh() {
+    for mesh in MESHES {
+        let folder = tempfile::tempdir().unwrap();
+        let ended = train(folder.path(), &patient(), mesh, StartFrom::Scratch, 0).unwrap();
+        assert_eq!(ended, (8, None, true), "{mesh:?}: the best at step 2, then 4, 6, 8");
+        assert_eq!(metrics(folder.path()).len(), 8);
+        let again = train(folder.path(), &patient(), mesh, StartFrom::Checkpoint, 0).unwrap();
+        assert_eq!(again, ended);
+        assert_eq!(metrics(folder.path()).len(), 8, "nothing is trained");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    train(folder.path(), &patient(), MESHES[0], StartFrom::Scratch, 0).unwrap();
+    let mut more = patient();
+    more.train.early_stopping_patience = 5;
+    let ended = train(folder.path(), &more, MESHES[1], StartFrom::Checkpoint, 0).unwrap();
+    assert_eq!(ended, (12, None, true), "more patience trains on");
+}
+
+#[test]
+fn a_run_that_was_stopped_in_between_is_as_patient() {
+    for (preempted_in, mesh) in [(3, MESHES[1]), (4, MESHES[3]), (5, MESHES[4]), (7, MESHES[2])] {
+        let folder = tempfile::tempdir().unwrap();
+        let preempted = train(folder.path(), &patient(), mesh, StartFrom::Scratch, preempted_in).unwrap_err();
+        assert!(preempted.is::<Preempted>(), "{preempted:#}");
+        let ended = train(folder.path(), &patient(), MESHES[0], StartFrom::Checkpoint, 0).unwrap();
+        assert_eq!(ended, (8, None, true), "preempted in step {preempted_in}");
+    }
+}
+
+/// The highest validation loss counts as the best, which is the first. Only the newest checkpoint is kept beside it.
+fn keeping_best() -> Settings {
+    let mut settings = settings(10);
+    settings.checkpoint.keep = 1;
+    settings.checkpoint.keep_best = true;
+    settings.checkpoint.best_mode = MetricMode::Max;
+    settings.checkpoint.load_best_at_end = true;
+    settings
+}
+
+#[test]
+fn the_best_checkpoint_stays_and_its_weights_are_the_runs() {
+    let two_steps = tempfile::tempdir().unwrap();
+    train(two_steps.path(), &settings(2), MESHES[0], StartFrom::Scratch, 0).unwrap();
+    for mesh in MESHES {
+        let folder = tempfile::tempdir().unwrap();
+        let ended = train(folder.path(), &keeping_best(), mesh, StartFrom::Scratch, 0).unwrap();
+        assert_eq!((ended, checkpoints(folder.path())), ((10, Some(2), false), vec![10, 2]), "{mesh:?}");
+        let losses: Vec<f64> =
+            metrics(folder.path()).iter().filter_map(|record| record.validation_loss).collect();
+        assert!(losses.iter().skip(1).all(|loss| *loss < losses[0]), "{losses:?}");
+        assert!(weights(folder.path()) == weights(two_steps.path()), "{mesh:?}");
+    }
+}
+
+#[test]
+fn a_resumed_run_has_the_same_best_checkpoint() {
+    let two_steps = tempfile::tempdir().unwrap();
+    train(two_steps.path(), &settings(2), MESHES[0], StartFrom::Scratch, 0).unwrap();
+    for (preempted_in, mesh) in [(2, MESHES[1]), (5, MESHES[4])] {
+        let folder = tempfile::tempdir().unwrap();
+        train(folder.path(), &keeping_best(), mesh, StartFrom::Scratch, preempted_in).unwrap_err();
+        let ended = train(folder.path(), &keeping_best(), MESHES[2], StartFrom::Checkpoint, 0).unwrap();
+        assert_eq!((ended, checkpoints(folder.path())), ((10, Some(2), false), vec![10, 2]));
+        assert!(weights(folder.path()) == weights(two_steps.path()), "preempted in step {preempted_in}");
+    }
+}
+
+#[test]
+fn a_hook_says_which_weights_are_the_best() {
+    let three_steps = tempfile::tempdir().unwrap();
+    train(three_steps.path(), &settings(3), MESHES[0], StartFrom::Scratch, 0).unwrap();
+    for mesh in MESHES {
+        let folder = tempfile::tempdir().unwrap();
+        let mut settings = settings(10);
+        (settings.checkpoint.keep, settings.checkpoint.load_best_at_end) = (1, true);
+        let ended = on_mesh(folder.path(), &settings, mesh, StartFrom::Scratch, |session, _| {
+            let best = |step: &brigade_core::StepReport| match step.step {
+                3 => Control::SaveBest,
+                _ => Control::Continue,
+            };
+            Ok(end(&session.train(model(), training().on_step(best))?))
+        });
+        assert_eq!((ended.unwrap(), checkpoints(folder.path())), ((10, Some(3), false), vec![10, 3]));
+        assert!(weights(folder.path()) == weights(three_steps.path()), "{mesh:?}");
+    }
+}

@@ -1,0 +1,155 @@
+//! Loops that call a trainer's methods themselves.
+
+use brigade_core::Batch;
+use brigade_launch::interrupt::Interrupt;
+
+use super::fixture::*;
+use super::sampler;
+use crate::dataset::samples;
+use crate::run::{Session, StartFrom};
+use crate::settings::Settings;
+use crate::training::Training;
+
+fn trains(session: &Session, _: Interrupt) -> anyhow::Result<f64> {
+    Ok(session.train(model(), training())?.loss)
+}
+
+/// This rank's micro-batches at a position, as they are dealt out without ZeRO-3.
+fn own_batches(session: &Session, (pp, dp, _): Mesh, position: u64) -> Vec<Batch<Rows, Rows>> {
+    let (count, replica) = (4 / dp, session.rank() % dp);
+    assert_eq!(session.world_size(), pp * dp);
+    let numbers = (0..count).map(|k| sampler().global_micro_batch(position, replica * count + k).unwrap());
+    let batch = |numbers: Vec<usize>| {
+        let (input, target) = rows(&numbers, &session.device());
+        Batch::new(input, target, numbers.len())
+    };
+    numbers.map(batch).collect()
+}
+
+#[test]
+fn a_loop_with_its_own_batches_ends_as_train_does() {
+    for mesh in [(1, 1, 0), (1, 2, 0), (2, 1, 0), (2, 2, 1)] {
+        let (whole, own) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let settings = settings(8);
+        let loss = on_mesh(whole.path(), &settings, mesh, StartFrom::Scratch, trains).unwrap();
+        let own_loss = on_mesh(own.path(), &settings, mesh, StartFrom::Scratch, |session, _| {
+            let mut trainer = session.prepare(model(), Training::without_data())?;
+            for position in 0..8 {
+                let report = trainer.step(own_batches(session, mesh, position))?.unwrap();
+                assert_eq!((report.step, trainer.steps_done()), (position + 1, position + 1));
+                let found = trainer.evaluate_on(&data())?;
+                trainer.log("train_loss", found.loss);
+                assert_eq!(found.targets, 64);
+            }
+            assert!(trainer.is_over() && trainer.next_batches()?.is_none());
+            Ok(trainer.finish()?.loss)
+        });
+        assert_eq!(own_loss.unwrap(), loss);
+        assert!(weights(own.path()) == weights(whole.path()), "{mesh:?}");
+        let (own, whole) = (metrics(own.path()), metrics(whole.path()));
+        assert_eq!(own.len(), 8);
+        for (own, whole) in own.iter().zip(&whole) {
+            assert_eq!((own.loss, own.learning_rate), (whole.loss, whole.learning_rate));
+            assert!(own.metrics["train_loss"] > 0.0 && !whole.metrics.contains_key("train_loss"));
+            assert_eq!(whole.validation_loss.is_some(), whole.step % 2 == 0);
+        }
+    }
+}
+
+#[test]
+fn steps_between_updates_are_accumulated() {
+    let mut accumulating = settings(8);
+    accumulating.train.sync_every = 2;
+    let (whole, own) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    on_mesh(whole.path(), &accumulating, (1, 1, 0), StartFrom::Scratch, trains).unwrap();
+    on_mesh(own.path(), &accumulating, (1, 1, 0), StartFrom::Scratch, |session, _| {
+        let mut trainer = session.prepare(model(), Training::on(data()))?;
+        while let Some(batches) = trainer.next_batches()? {
+            let report = trainer.step(batches)?;
+            assert_eq!(report.is_some(), trainer.steps_done() % 2 == 0);
+        }
+        trainer.finish()
+    })
+    .unwrap();
+    assert!(weights(own.path()) == weights(whole.path()));
+}
+
+#[test]
+fn a_loop_that_ends_early_can_be_resumed_by_another() {
+    let (whole, parts) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let settings = settings(9);
+    on_mesh(whole.path(), &settings, (1, 1, 0), StartFrom::Scratch, trains).unwrap();
+    let steps = on_mesh(parts.path(), &settings, (1, 2, 3), StartFrom::Scratch, |session, _| {
+        let mut trainer = session.prepare(model(), training())?;
+        while let Some(batches) = trainer.next_batches()? {
+            trainer.step(batches)?;
+            if trainer.steps_done() == 5 {
+                break;
+            }
+        }
+        assert_eq!(trainer.total_steps(), 9);
+        Ok(trainer.finish()?.steps)
+    });
+    assert_eq!((steps.unwrap(), checkpoints(parts.path())), (5, vec![5]));
+    on_mesh(parts.path(), &settings, (2, 1, 0), StartFrom::Checkpoint, trains).unwrap();
+    assert!(weights(parts.path()) == weights(whole.path()));
+}
+
+#[test]
+fn what_a_loop_cannot_do_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    on_mesh(folder.path(), &settings(1), (1, 1, 0), StartFrom::Scratch, |session, _| {
+        let mut trainer = session.prepare(model(), Training::without_data())?;
+        let again = session.prepare(model(), training()).err().unwrap().to_string();
+        assert!(again.contains("has a run already"), "{again}");
+        let no_data = trainer.next_batches().err().unwrap().to_string();
+        assert!(no_data.contains("Training::without_data"), "{no_data}");
+        let no_validation = trainer.evaluate().unwrap_err().to_string();
+        assert!(no_validation.contains("Training::validate"), "{no_validation}");
+        trainer.step(own_batches(session, (1, 1, 0), 0))?;
+        let over = trainer.step(own_batches(session, (1, 1, 0), 1)).unwrap_err().to_string();
+        assert!(over.contains("over after step 1"), "{over}");
+        trainer.finish()
+    })
+    .unwrap();
+}
+
+#[test]
+fn epochs_are_a_length() {
+    let (steps, epochs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let eight = Settings { schedule: Default::default(), ..settings(8) };
+    on_mesh(steps.path(), &eight, (1, 1, 0), StartFrom::Scratch, trains).unwrap();
+    let mut half = eight.clone();
+    (half.train.steps, half.train.epochs) = (0, 0.5);
+    on_mesh(epochs.path(), &half, (1, 2, 0), StartFrom::Scratch, trains).unwrap();
+    assert_eq!(metrics(epochs.path()).len(), 8);
+    assert!(weights(epochs.path()) == weights(steps.path()), "the learning rate follows the length");
+    half.train.epochs = 0.25;
+    let message =
+        on_mesh(epochs.path(), &half, (1, 1, 0), StartFrom::Checkpoint, trains).unwrap_err().to_string();
+    assert!(
+        message.contains("train.epochs (--epochs) = 0.25") && message.contains("at step 8 already"),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_finished_run_that_is_resumed_has_its_losses() {
+    let folder = tempfile::tempdir().unwrap();
+    let losses = |start_from| {
+        let losses = on_mesh(folder.path(), &settings(4), (1, 1, 0), start_from, |session, _| {
+            let trained = session.train(model(), training())?;
+            Ok((trained.loss, trained.validation_loss, trained.steps))
+        });
+        losses.unwrap()
+    };
+    let first = losses(StartFrom::Scratch);
+    assert!(first.0.is_finite() && first.1.is_some() && first.2 == 4);
+    assert_eq!(losses(StartFrom::Checkpoint), first);
+}
+
+#[test]
+fn targets_are_counted_in_the_unit_of_the_data() {
+    assert_eq!(training().unit(), "samples");
+    assert_eq!(Training::<Rows, Rows, Rows>::on(samples(1, rows).counted_in("images")).unit(), "images");
+}

@@ -1,0 +1,207 @@
+//! Further models of a run.
+
+use std::cell::{Cell, RefCell};
+use std::path::Path;
+use std::rc::Rc;
+
+use anyhow::bail;
+use brigade_core::{Activation, Batch, Engine, EngineSettings, Model, Snapshot, StepReport};
+use brigade_models::{Stored, WeightsMapping};
+
+use super::Trainer;
+use crate::checkpoint::{ModelReader, RunProgress, restore_step};
+use crate::dataset::Dataset;
+use crate::error::CheckpointUsageError;
+use crate::run::Session;
+use crate::training::{Training, ValidationReport};
+
+/// A further model of a run, with parameters and an optimizer of its own: a critic beside a generator, say.
+/// [`Trainer::add_model`] makes it.
+///
+/// It is saved in the checkpoints of the run, under its name, restored and rolled back with them, and
+/// [`Trainer::finish`] writes its weights into `model-<name>.safetensors`. Everything else of a run belongs to the first model
+/// alone: the length, reading data, metrics and progress ([`Trainer::log`] adds figures of others), validation, hooks, early
+/// stopping and the choice of the best checkpoint.
+pub struct AddedModel<'a, I, O, T>(Rc<State<'a, I, O, T>>);
+
+struct State<'a, I, O, T> {
+    name: String,
+    session: &'a Session,
+    engine: RefCell<Engine<I, O, T>>,
+    mapping: WeightsMapping,
+    steps: Cell<u64>,
+    /// The learning rate of the first model's next step.
+    learning_rate: Rc<Cell<f64>>,
+}
+
+/// What the run does with a further model, whatever its types are.
+pub(super) trait Added {
+    fn name(&self) -> &str;
+    fn steps(&self) -> u64;
+    fn snapshot(&self) -> brigade_core::Result<Snapshot>;
+    /// Restores the state in a checkpoint of the run.
+    fn restore(&self, progress: &RunProgress, reader: &mut ModelReader<'_>) -> brigade_core::Result<()>;
+    fn write_weights(&self, session: &Session, path: &Path) -> anyhow::Result<()>;
+}
+
+impl<I, O, T> Added for State<'_, I, O, T>
+where
+    I: Activation + Clone,
+    O: Activation,
+    T: Clone,
+{
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn steps(&self) -> u64 {
+        self.steps.get()
+    }
+
+    fn snapshot(&self) -> brigade_core::Result<Snapshot> {
+        self.engine.borrow().snapshot()
+    }
+
+    fn restore(&self, progress: &RunProgress, reader: &mut ModelReader<'_>) -> brigade_core::Result<()> {
+        let Some(steps) = progress.added.get(&self.name).copied() else {
+            return Err(brigade_core::Error::State(format!("the checkpoint has no model `{}`", self.name)));
+        };
+        self.engine.borrow_mut().restore(steps, reader.of(&self.name))?;
+        self.steps.set(steps);
+        Ok(())
+    }
+
+    fn write_weights(&self, session: &Session, path: &Path) -> anyhow::Result<()> {
+        session.write_weights(&self.engine.borrow(), &self.mapping, path)
+    }
+}
+
+impl<'a, I: Activation + Clone, O: Activation, T: Clone> Trainer<'a, I, O, T> {
+    /// Adds a further model to the run, before the first step. Its name goes into checkpoints and the name of its file of
+    /// weights. It has an optimizer of its own and makes [steps](AddedModel::step) of its own, on batches that the loop gives
+    /// it; the learning rate is that of the first model. All ranks call it.
+    ///
+    /// Of `training`, the metrics and the mapping of the weights are used.
+    ///
+    /// ```no_run
+    /// # use brigade::{Batch, Chain, Model, Session, Training, samples};
+    /// # use burn::prelude::*;
+    /// # type Net = Model<Tensor<2>, Tensor<2>, Tensor<2>>;
+    /// # fn critics(_: &[Batch<Tensor<2>, Tensor<2>>]) -> Vec<Batch<Tensor<2>, Tensor<2>>> { Vec::new() }
+    /// # fn run(session: &Session, generator: Net, critic: Net) -> anyhow::Result<()> {
+    /// # let data = samples(1, |_, device| (Tensor::zeros([1, 1], device), Tensor::<2>::zeros([1, 1], device)));
+    /// let mut trainer = session.prepare(generator, Training::on(data))?;
+    /// let mut critic = trainer.add_model("critic", critic, Training::without_data())?;
+    /// while let Some(batches) = trainer.next_batches()? {
+    ///     let found = critic.step(critics(&batches))?;
+    ///     trainer.step(batches)?;
+    ///     if let Some(found) = found {
+    ///         trainer.log("critic_loss", found.loss);
+    ///     }
+    ///     if trainer.save_is_due() {
+    ///         trainer.save()?;
+    ///     }
+    /// }
+    /// trainer.finish()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// If the run has begun, the name is taken or cannot be part of a file's name, the model cannot be trained as the settings
+    /// say, the checkpoint that the run resumes from does not have it, or a rank failed.
+    pub fn add_model<I2, O2, T2>(
+        &mut self,
+        name: &str,
+        model: Model<I2, O2, T2>,
+        mut training: Training<I2, O2, T2>,
+    ) -> anyhow::Result<AddedModel<'a, I2, O2, T2>>
+    where
+        I2: Activation + Clone,
+        O2: Activation,
+        T2: Clone + 'static,
+    {
+        let session = self.session;
+        if self.has_begun {
+            bail!("the model `{name}` comes too late: models are added before the first step");
+        }
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        if name.is_empty()
+            || !name.chars().all(is_plain)
+            || self.added.iter().any(|there| there.name() == name)
+        {
+            bail!(
+                "a further model cannot be named `{name}`: it needs a name of its own, of letters, digits, `-` and `_`"
+            );
+        }
+        let split = session.plan.split(&model.chain().costs())?;
+        let model = training.add_metrics_to(model);
+        let settings = EngineSettings { split, ..session.plan.engine.clone() };
+        let optimizer = session.settings.optimizer.factory()?;
+        session.heartbeat.send("making a further model");
+        let engine = Engine::new(model, session.seed(), &optimizer, session.groups(), settings)?;
+        let names = engine.shapes().into_iter().map(|(parameter, _)| format!("{name}/{parameter}"));
+        self.description.file_names.extend(names.map(|name| (name.clone(), Stored::tensor(&name))));
+        let state = Rc::new(State {
+            name: name.to_owned(),
+            session,
+            engine: RefCell::new(engine),
+            mapping: training.mapping,
+            steps: Cell::new(0),
+            learning_rate: self.next_learning_rate.clone(),
+        });
+        if let Some(step) = self.saver.newest {
+            let restored = restore_step(self.saver.storage(), session.group(), step, |progress, reader| {
+                state.restore(progress, reader)
+            })?;
+            if let Err(why) = restored {
+                let text = format!("cannot resume the model `{name}` from step {step}: {why}");
+                return Err(CheckpointUsageError::Incompatible(text).into());
+            }
+        }
+        self.added.push(state.clone());
+        Ok(AddedModel(state))
+    }
+}
+
+impl<I: Activation + Clone, O: Activation, T: Clone> AddedModel<'_, I, O, T> {
+    /// Trains one step on this rank's micro-batches, as [`Trainer::step`] does. A step in which something was not finite is
+    /// skipped, unless `train.on_nonfinite` is `stop`.
+    ///
+    /// # Errors
+    /// As [`Engine::step`].
+    pub fn step(&mut self, batches: Vec<Batch<I, T>>) -> anyhow::Result<Option<StepReport>> {
+        let State { engine, steps, learning_rate, session, name, .. } = &*self.0;
+        session.heartbeat.send(&format!("training {name}"));
+        let mut engine = engine.borrow_mut();
+        let report = match engine.synchronizes() {
+            true => Some(engine.step(batches, learning_rate.get())?),
+            false => {
+                engine.accumulate(batches)?;
+                None
+            }
+        };
+        steps.set(steps.get() + 1);
+        Ok(report)
+    }
+
+    /// Loss and metrics over data, without training.
+    ///
+    /// # Errors
+    /// If data cannot be read, or a rank failed.
+    pub fn evaluate_on(
+        &mut self,
+        data: &impl Dataset<Input = I, Target = T>,
+    ) -> anyhow::Result<ValidationReport> {
+        let State { engine, steps, session, .. } = &*self.0;
+        session.evaluate(&mut engine.borrow_mut(), data, steps.get())
+    }
+
+    /// The model's output for an input: see [`Trainer::predict`].
+    ///
+    /// # Errors
+    /// If a block refuses the input, or a rank failed.
+    pub fn predict(&mut self, input: I) -> anyhow::Result<O> {
+        Ok(self.0.engine.borrow_mut().predict(input)?)
+    }
+}

@@ -1,0 +1,99 @@
+//! Validation between steps.
+
+use anyhow::Context;
+use brigade_core::{Activation, DATA, Engine, Evaluation};
+use brigade_data::ValidationSampler;
+
+use super::Trainer;
+use crate::dataset::Dataset;
+use crate::run::Session;
+use crate::train::step_stats::add_validation;
+use crate::training::{AgreedAnswers, Data, HookAnswers, ValidationReport};
+
+impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
+    /// Whether the run is to be validated now: there are data for it, and `train.validate_every` steps have been made since the
+    /// last time, or the run is over.
+    pub fn evaluation_is_due(&self) -> bool {
+        let (every, step) = (self.session.settings.train.validate_every, self.progress.step);
+        let is_time = self.is_over() || (every > 0 && step.is_multiple_of(every));
+        self.training.validation.is_some() && self.is_unvalidated && is_time
+    }
+
+    /// Validates on the data of [`Training::validate`](crate::Training::validate). What is found goes into the record of the last step and to the
+    /// hooks, counts for early stopping, and decides whether the weights are the best.
+    ///
+    /// # Errors
+    /// If there are no such data, they cannot be read, or a hook or a rank failed.
+    pub fn evaluate(&mut self) -> anyhow::Result<ValidationReport> {
+        let data = self.training.validation.clone();
+        let data = data.context("there are no data to validate on; give some with `Training::validate`")?;
+        let found = self.evaluated(&*data)?;
+        self.is_unvalidated = false;
+        self.progress.validation_loss = Some(found.loss);
+        if let Some(record) = &mut self.record {
+            add_validation(record, &found);
+        }
+        let watched = &mut self.progress.watched;
+        if let Some(early_stopping) = &self.early_stopping {
+            early_stopping.count(&found, watched);
+        }
+        if self.best_checkpoint.as_ref().is_some_and(|best| best.is_new(&found, watched)) {
+            self.mark_best();
+        }
+        let answers = match self.session.rank() {
+            0 => self.training.hooks.validation(&found),
+            _ => HookAnswers::default(),
+        };
+        let mut number = [answers.to_number()];
+        self.session.group().broadcast_in_place(&mut number, 0)?;
+        self.follow(AgreedAnswers::from_number(number[0]), answers.error)?;
+        Ok(found)
+    }
+
+    /// Loss and metrics over other data. Nothing is recorded, and no hook called.
+    ///
+    /// # Errors
+    /// If data cannot be read, or a rank failed.
+    pub fn evaluate_on<V>(&mut self, data: &V) -> anyhow::Result<ValidationReport>
+    where
+        V: Dataset<Input = I, Target = T>,
+    {
+        self.evaluated(data)
+    }
+
+    fn evaluated(&mut self, data: &dyn Data<I, T>) -> anyhow::Result<ValidationReport> {
+        self.send_heartbeat("validating");
+        self.session.evaluate(&mut self.engine, data, self.progress.step)
+    }
+}
+
+impl Session {
+    /// Loss and metrics over samples after a step, each read by the ranks of one pipeline. One micro-batch at a time is on
+    /// a rank's device, and ranks that need neither inputs nor targets read none.
+    pub(super) fn evaluate<I, O, T>(
+        &self,
+        engine: &mut Engine<I, O, T>,
+        data: &dyn Data<I, T>,
+        step: u64,
+    ) -> anyhow::Result<ValidationReport>
+    where
+        I: Activation + Clone,
+        O: Activation,
+        T: Clone,
+    {
+        let settings = &self.settings.train;
+        let samples = match settings.validation_samples {
+            0 => data.samples(),
+            most => most.min(data.samples()),
+        };
+        let (dp_rank, dp) = (self.plan.mesh.position(self.rank(), &DATA), self.plan.mesh.size_over(&DATA));
+        let sampler = ValidationSampler::new(samples, settings.micro_batch_size, dp)?;
+        let device = self.device();
+        let micro_batches: Vec<_> = sampler.for_rank(dp_rank)?.flatten().collect();
+        let Evaluation { loss, metrics, targets, .. } = engine.evaluate(micro_batches.len(), |index| {
+            self.heartbeat.send(&format!("validating, micro-batch {index}"));
+            Ok(data.read(micro_batches[index].clone(), &device)?)
+        })?;
+        Ok(ValidationReport { step, loss, metrics, targets })
+    }
+}

@@ -1,0 +1,34 @@
+//! What a run does after its hooks.
+
+use brigade_core::Activation;
+
+use super::Trainer;
+use crate::error::{AgreedError, format_error};
+use crate::training::AgreedAnswers;
+use crate::world::all_gather_text;
+
+impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
+    /// Does what rank 0's hooks answered; all ranks call it with the same answers. `error` is that of a hook, on rank 0.
+    pub(super) fn follow(
+        &mut self,
+        answers: AgreedAnswers,
+        error: Option<anyhow::Error>,
+    ) -> anyhow::Result<()> {
+        if answers.failed {
+            let text = error.as_ref().map(format_error).unwrap_or_default();
+            let text = all_gather_text(self.session.group(), &text)?.swap_remove(0);
+            return Err(AgreedError(format!("step {}: a hook failed: {text}", self.progress.step)).into());
+        }
+        self.progress.is_stopped |= answers.stop;
+        if answers.save_best {
+            self.mark_best();
+        }
+        Ok(())
+    }
+
+    /// From now on the weights of this step are the best.
+    pub(super) fn mark_best(&mut self) {
+        self.progress.best_step = Some(self.progress.step);
+        self.best_is_unsaved = true;
+    }
+}

@@ -1,0 +1,211 @@
+//! A run under way on one rank.
+
+mod added;
+mod evaluate;
+mod finish;
+mod hooks;
+mod prepare;
+mod read;
+mod saving;
+mod step;
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use brigade_core::{Activation, Chain, Engine, LrScheduler};
+use brigade_data::Sampler;
+use brigade_report::{CheckpointRecord, Reporter, StepRecord};
+
+use self::added::Added;
+use super::watch::{BestCheckpoint, EarlyStopping};
+use crate::checkpoint::{RunDescription, RunProgress, Saver};
+use crate::error::Preempted;
+use crate::run::Session;
+use crate::training::{Reader, Training};
+
+pub use added::AddedModel;
+
+/// A model that is being trained, step by step: for a loop of your own. [`Session::prepare`] makes it, and
+/// [`Session::train`] is this loop:
+///
+/// ```no_run
+/// # use brigade::{Chain, Training, samples};
+/// # use burn::prelude::*;
+/// # fn main() -> std::process::ExitCode {
+/// # brigade::launch("", |session| {
+/// # let model = Chain::<Tensor<2>, Tensor<2>>::new().loss(|output: Tensor<2>, _: Tensor<2>| output.sum());
+/// # let data = samples(1, |_, device| (Tensor::zeros([1, 1], device), Tensor::<2>::zeros([1, 1], device)));
+/// let mut trainer = session.prepare(model, Training::on(data))?;
+/// while let Some(batches) = trainer.next_batches()? {
+///     trainer.step(batches)?;
+///     if trainer.evaluation_is_due() {
+///         trainer.evaluate()?;
+///     }
+///     if trainer.save_is_due() {
+///         trainer.save()?;
+///     }
+/// }
+/// trainer.finish()?;
+/// # Ok(())
+/// # })
+/// # }
+/// ```
+///
+/// All ranks call the same methods in the same order. Metrics, progress, checkpoints that are written in the background, hooks,
+/// skipping and rolling back, preemption and Ctrl-C work in any such loop as in [`Session::train`]; what ends a run early comes
+/// as an error, which the loop hands on with `?`.
+pub struct Trainer<'a, I, O, T> {
+    session: &'a Session,
+    engine: Engine<I, O, T>,
+    training: Training<I, O, T>,
+    /// Steps of the whole run.
+    total_steps: u64,
+    schedule: LrScheduler,
+    saver: Saver,
+    /// On rank 0.
+    reporter: Option<Reporter>,
+    progress: RunProgress,
+    /// The run's description in its checkpoints.
+    description: RunDescription,
+    /// What must be the same when the run resumes.
+    facts: BTreeMap<String, String>,
+    early_stopping: Option<EarlyStopping>,
+    best_checkpoint: Option<BestCheckpoint>,
+    /// Further models that are saved with this one.
+    added: Vec<Rc<dyn Added + 'a>>,
+    /// The learning rate of the next step, for further models.
+    next_learning_rate: Rc<Cell<f64>>,
+
+    sampler: Option<Sampler>,
+    reader: Option<Box<dyn Reader<I, T>>>,
+    /// Whether a step has been made, or data read for it.
+    has_begun: bool,
+    /// When the update under way began, and how long it has waited for data.
+    update_began: Option<Instant>,
+    data_wait: Duration,
+    /// On rank 0: the record of the last step, until something else begins.
+    record: Option<StepRecord>,
+    /// Whether a step has been made since the last validation.
+    is_unvalidated: bool,
+    /// Whether the weights are to be saved as the best.
+    best_is_unsaved: bool,
+    /// The step that was saved last, or is being saved.
+    saved_step: Option<u64>,
+    /// Checkpoints that were completed since the last record.
+    completed: Vec<CheckpointRecord>,
+    /// Whether a rank's machine is about to be taken away.
+    is_preempted: bool,
+    /// The peak of this rank's device memory so far, in bytes.
+    device_peak: u64,
+}
+
+impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
+    /// Steps done since the run began; a rollback takes some back.
+    pub fn steps_done(&self) -> u64 {
+        self.progress.step
+    }
+
+    /// Steps of the whole run: `train.steps`, or those that `train.epochs` make.
+    pub fn total_steps(&self) -> u64 {
+        self.total_steps
+    }
+
+    /// Mean loss over the global batches of the last update; NaN before the first.
+    pub fn loss(&self) -> f64 {
+        self.progress.loss
+    }
+
+    /// The step whose weights are the best so far, where the run keeps them.
+    pub fn best_step(&self) -> Option<u64> {
+        self.progress.best_step
+    }
+
+    /// The learning rate of the next update.
+    pub fn learning_rate(&self) -> f64 {
+        self.session.plan.learning_rate * self.schedule.factor(self.progress.step)
+    }
+
+    /// The blocks, with the values of the last step. Under pipeline stages or ZeRO-3 a rank has only a part of them, and reading
+    /// values is an error.
+    pub fn chain(&self) -> &Chain<I, O> {
+        self.engine.chain()
+    }
+
+    /// Whether the run has ended: all steps are done, or early stopping or a hook has ended it.
+    pub fn is_over(&self) -> bool {
+        self.progress.step >= self.total_steps || self.stopped().is_some()
+    }
+
+    /// Why the run ended before its last step, if it did.
+    pub fn stopped(&self) -> Option<String> {
+        if self.progress.is_stopped {
+            return Some("a hook ended the run".into());
+        }
+        self.early_stopping.as_ref()?.reason(&self.progress.watched)
+    }
+
+    /// Adds a named value to the record of the last step, as if it were a metric of the model: in `metrics.jsonl`, TensorBoard
+    /// and the line of the step. What rank 0 gives counts. Before the first step and after the step was saved it does nothing.
+    pub fn log(&mut self, name: impl Into<String>, value: f64) {
+        if let Some(record) = &mut self.record {
+            record.metrics.insert(name.into(), value);
+        }
+    }
+
+    /// The model's output for an input, as validation computes it, on any mesh. All ranks call it together: see
+    /// [`Trained::predict`](crate::Trained::predict).
+    ///
+    /// # Errors
+    /// If a block refuses the input, or a rank failed.
+    pub fn predict(&mut self, input: I) -> anyhow::Result<O> {
+        Ok(self.engine.predict(input)?)
+    }
+
+    /// Writes the weights into a file, whatever the mesh is. All ranks call it; rank 0 writes.
+    ///
+    /// # Errors
+    /// If the file cannot be written, or a rank failed.
+    pub fn write_weights(&self, path: &Path) -> anyhow::Result<()> {
+        self.session.write_weights(&self.engine, &self.training.mapping, path)
+    }
+
+    /// Ends what the last step has left open, before something else begins: its record, the checkpoint of the best weights, and
+    /// a run that is to go on but was interrupted, or whose machine is about to be taken away.
+    fn proceed(&mut self) -> anyhow::Result<()> {
+        self.report_step()?;
+        if self.best_is_unsaved {
+            self.save()?;
+        }
+        if self.is_over() {
+            return Ok(());
+        }
+        if self.is_preempted {
+            self.save_preempted()?;
+            return Err(Preempted.into());
+        }
+        self.session.check_interrupt()
+    }
+
+    /// Reports the last step, if it was not yet.
+    fn report_step(&mut self) -> anyhow::Result<()> {
+        if let (Some(reporter), Some(mut record)) = (&mut self.reporter, self.record.take()) {
+            record.checkpoint = (!self.completed.is_empty()).then(|| self.completed.remove(0));
+            reporter.step(&record)?;
+        }
+        Ok(())
+    }
+
+    /// Reports to the launcher that this rank is alive, and what it is doing.
+    fn send_heartbeat(&self, what: &str) {
+        self.session.heartbeat.send(&format!("step {}: {what}", self.progress.step + 1));
+    }
+
+    fn note(&mut self, text: &str) {
+        if let Some(reporter) = &mut self.reporter {
+            reporter.note(text);
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! From a model to a run that is ready for its first step.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::bail;
+use brigade_core::{Activation, Engine, EngineSettings, Model};
+
+use super::Trainer;
+use crate::checkpoint::RunProgress;
+use crate::error::UsageError;
+use crate::run::Session;
+use crate::train::watch::watches;
+use crate::training::Training;
+use crate::world::check_same;
+
+impl Session {
+    /// Makes a model ready to be trained by a loop of your own: see [`Trainer`]. The run starts from scratch or from a
+    /// checkpoint, as [`train`](Self::train) does. All ranks call it.
+    ///
+    /// A session has one run. Further models are part of it: see [`Trainer::add_model`].
+    ///
+    /// # Errors
+    /// If the model cannot be trained as the settings say, the run's folder or checkpoint cannot be used, or a rank failed. In a
+    /// [dry run](Self::stop_if_dry_run).
+    pub fn prepare<I, O, T>(
+        &self,
+        model: Model<I, O, T>,
+        mut training: Training<I, O, T>,
+    ) -> anyhow::Result<Trainer<'_, I, O, T>>
+    where
+        I: Activation + Clone,
+        O: Activation,
+        T: Clone + 'static,
+    {
+        self.stop_if_dry_run(model.chain())?;
+        if self.has_run.replace(true) {
+            return Err(UsageError(anyhow::anyhow!(
+                "this session has a run already; further models join it with `Trainer::add_model`"
+            ))
+            .into());
+        }
+        self.mark_preparing();
+        let split = self.plan.split(&model.chain().costs())?;
+        let (samples, validated) = training.sizes();
+        let sizes = format!("{samples} samples to train on, {validated} to validate on");
+        check_same(self.group(), "dataset", &sizes)?;
+        let mut facts = self.facts.clone();
+        facts.insert("dataset".into(), sizes);
+        let sampler = training.train.as_ref().map(|data| self.sampler(data.samples())).transpose()?;
+        let total_steps = self.settings.total_steps(samples)?;
+        let schedule = self.plan.lr_scheduler(total_steps)?;
+        let model = training.add_metrics_to(model);
+        let metrics = checked_names(model.metric_names())?;
+        let (early_stopping, best_checkpoint) = watches(&self.settings, metrics, validated > 0)?;
+        let mut summary =
+            self.run_summary(model.chain(), total_steps, sampler.as_ref().map(|s| (samples, s)));
+        let optimizer = self.settings.optimizer.factory()?;
+        let engine_settings = EngineSettings { split, ..self.plan.engine.clone() };
+        self.heartbeat.send("making the model");
+        let mut engine = Engine::new(model, self.seed(), &optimizer, self.groups(), engine_settings)?;
+        let mut saver = self.saver()?;
+        summary.extend(self.check_storage(&saver)?);
+        let description = self.run_description(&engine.shapes(), &training.mapping)?;
+        let restored = self.restore(&mut engine, &mut saver, &facts, total_steps)?;
+        let reporter = self.begin(&saver, &training, restored.as_ref(), total_steps, &summary)?;
+        let resumes = restored.is_some();
+        let progress = restored.map_or_else(RunProgress::default, |restored| restored.progress);
+        let mut trainer = Trainer {
+            session: self,
+            engine,
+            training,
+            total_steps,
+            schedule,
+            saver,
+            reporter,
+            saved_step: resumes.then_some(progress.step),
+            progress,
+            description,
+            facts,
+            early_stopping,
+            best_checkpoint,
+            added: Vec::new(),
+            next_learning_rate: Rc::new(Cell::new(0.0)),
+            sampler,
+            reader: None,
+            has_begun: false,
+            update_began: None,
+            data_wait: Duration::ZERO,
+            record: None,
+            is_unvalidated: false,
+            best_is_unsaved: false,
+            completed: Vec::new(),
+            is_preempted: false,
+            device_peak: 0,
+        };
+        trainer.next_learning_rate.set(trainer.learning_rate());
+        if resumes && trainer.is_over() {
+            trainer.note_nothing_left();
+        }
+        self.mark_started();
+        Ok(trainer)
+    }
+}
+
+impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
+    /// Says why a run that was resumed does not train on.
+    fn note_nothing_left(&mut self) {
+        let step = self.progress.step;
+        let text = match self.stopped() {
+            Some(why) => format!(
+                "the run ended after step {step} of {}, because {why}; nothing is left to do",
+                self.total_steps
+            ),
+            None => format!("all {step} steps are done; --steps N trains on"),
+        };
+        self.note(&text);
+    }
+}
+
+/// The names of a model's metrics, each of them once and none of those that are taken.
+fn checked_names(names: &[String]) -> anyhow::Result<&[String]> {
+    let mut seen = BTreeSet::from(["loss", "valid_targets"]);
+    match names.iter().find(|name| !seen.insert(name.as_str())) {
+        Some(name) => bail!("a metric is named `{name}`, but that name is taken; each metric needs its own"),
+        None => Ok(names),
+    }
+}

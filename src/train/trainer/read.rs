@@ -1,0 +1,63 @@
+//! Reading this rank's micro-batches.
+
+use std::time::Instant;
+
+use anyhow::bail;
+use brigade_core::{Activation, Batch, DATA};
+
+use super::Trainer;
+use crate::training::{Order, Reader};
+
+impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
+    /// Reads this rank's micro-batches of the next step; `None` when the run is over. What was read counts as consumed when the
+    /// run resumes.
+    ///
+    /// # Errors
+    /// If data cannot be read, the run was interrupted, or the machine of a rank is about to be taken away, for which a
+    /// checkpoint has then been saved.
+    pub fn next_batches(&mut self) -> anyhow::Result<Option<Vec<Batch<I, T>>>> {
+        self.proceed()?;
+        if self.is_over() {
+            self.reader = None;
+            return Ok(None);
+        }
+        self.has_begun = true;
+        self.update_began.get_or_insert_with(Instant::now);
+        self.send_heartbeat("waiting for data");
+        let mut reader = match self.reader.take() {
+            Some(reader) => reader,
+            None => self.read_from(self.progress.position)?,
+        };
+        let (batches, waited) = reader.next(&self.session.device())?;
+        self.reader = Some(reader);
+        self.progress.position += 1;
+        self.data_wait += waited;
+        self.send_heartbeat("training");
+        Ok(Some(batches))
+    }
+
+    /// Reads this rank's micro-batches of samples from a position in the data on, on a thread of its own.
+    fn read_from(&self, position: u64) -> anyhow::Result<Box<dyn Reader<I, T>>> {
+        let (Some(sampler), Some(data)) = (self.sampler.clone(), self.training.train.clone()) else {
+            bail!(
+                "this run has no data of its own (`Training::without_data`); give batches to `Trainer::step`"
+            );
+        };
+        let plan = &self.session.plan;
+        let (zero, count) = (plan.engine.zero, plan.gradient_accumulation_steps);
+        let (mesh, rank) = (plan.mesh.clone(), self.session.rank());
+        let (every, in_a_step) = (self.session.settings.train.sync_every, count * mesh.size_over(&DATA));
+        let order: Order = Box::new(move |position| {
+            // The micro-batches between two updates are numbered together.
+            let steps = (position % every as u64) as usize;
+            let first = position - steps as u64;
+            let samples = |k: usize| {
+                let number = zero.micro_batch_number(&mesh, rank, steps * count + k, every * count);
+                let position = first + (number / in_a_step) as u64;
+                Ok(sampler.global_micro_batch(position, number % in_a_step)?)
+            };
+            (0..count).map(samples).collect()
+        });
+        data.read_ahead(position, order)
+    }
+}

@@ -1,0 +1,194 @@
+//! Saving checkpoints between steps, and rolling back to one.
+
+use std::time::Instant;
+
+use brigade_checkpoint::TrainState;
+use brigade_core::{Activation, StepReport};
+
+use super::Trainer;
+use crate::checkpoint::{FIRST_MODEL, ModelSnapshot, RunProgress, SaveOutcome, restore};
+use crate::error::AgreedError;
+use crate::run::Session;
+use crate::settings::{OnFailedSave, OnNonFinite};
+
+impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
+    /// Whether a checkpoint is to be saved now: as `checkpoint.every` says, at the end of the run, and where the weights are the
+    /// best so far.
+    pub fn save_is_due(&self) -> bool {
+        let step = self.progress.step;
+        let is_due = self.saver.is_due(step, self.is_over()) && self.saved_step != Some(step);
+        is_due || self.best_is_unsaved
+    }
+
+    /// Saves a checkpoint of the current step, of this model and of those that were [added](Self::add_model). With
+    /// `checkpoint.asynchronous` it is written while training goes on. All ranks call it, after a step that made an update.
+    ///
+    /// # Errors
+    /// If the checkpoint, or an earlier one, cannot be saved and `checkpoint.on_failure` is `stop`, or a rank failed.
+    pub fn save(&mut self) -> anyhow::Result<()> {
+        // The step is recorded before a checkpoint is saved from which the run would continue after it.
+        self.report_step()?;
+        self.send_heartbeat("saving a checkpoint");
+        let since = Instant::now();
+        self.wait_for_save()?;
+        let Session { plan, .. } = self.session;
+        let axes = plan.mesh.axes().iter().map(|axis| (axis.name, axis.size as u64));
+        let mesh = axes.chain([("zero", u64::from(plan.engine.zero.stage))]);
+        for added in &self.added {
+            self.progress.added.insert(added.name().to_owned(), added.steps());
+        }
+        let state = TrainState {
+            position: self.progress.position,
+            mesh: mesh.map(|(name, value)| (name.to_owned(), value)).collect(),
+            settings: serde_json::to_value(&self.description)?,
+            facts: self.facts.clone(),
+            counters: self.progress.counters(),
+            units: Vec::new(),
+        };
+        let mut snapshots =
+            vec![ModelSnapshot { model: FIRST_MODEL.into(), snapshot: self.engine.snapshot()? }];
+        for added in &self.added {
+            let (model, snapshot) = (added.name().to_owned(), added.snapshot()?);
+            snapshots.push(ModelSnapshot { model, snapshot });
+        }
+        self.saver.begin(self.progress.step, snapshots, state, since)?;
+        self.saved_step = Some(self.progress.step);
+        self.best_is_unsaved = false;
+        if !self.session.settings.checkpoint.asynchronous {
+            self.wait_for_save()?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the save under way, if any.
+    pub(super) fn wait_for_save(&mut self) -> anyhow::Result<()> {
+        let what = format!("step {}: waiting for a checkpoint to be written", self.progress.step);
+        let outcome = self.saver.wait(|| self.session.heartbeat.send(&what))?;
+        self.save_ended(outcome)
+    }
+
+    /// Records the outcome of a save, if one has ended.
+    pub(super) fn save_ended(&mut self, outcome: Option<SaveOutcome>) -> anyhow::Result<()> {
+        match outcome {
+            None => {}
+            Some(SaveOutcome::Saved { record, cleanup_error }) => {
+                if let Some(why) = cleanup_error {
+                    self.note(&format!(
+                        "the checkpoint of step {} is saved, but older ones could not be removed: {why}",
+                        record.step
+                    ));
+                }
+                if self.reporter.is_some() {
+                    self.completed.push(record);
+                }
+            }
+            Some(SaveOutcome::Failed(why)) => {
+                let text = format!("the checkpoint could not be saved: {why}");
+                match self.session.settings.checkpoint.on_failure {
+                    OnFailedSave::Stop => return Err(AgreedError(text).into()),
+                    OnFailedSave::Continue => self.note(&text),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Saves, because the machine is about to be taken away, and ends the reports.
+    pub(super) fn save_preempted(&mut self) -> anyhow::Result<()> {
+        // Even if an earlier save fails, this one is tried.
+        match self.saver.wait(|| {})? {
+            Some(SaveOutcome::Failed(why)) => {
+                self.note(&format!("the previous checkpoint could not be saved: {why}"))
+            }
+            outcome => self.save_ended(outcome)?,
+        }
+        let step = self.progress.step;
+        if self.saver.newest != Some(step) {
+            self.save()?;
+        }
+        self.wait_for_save()?;
+        if self.saver.newest != Some(step) {
+            let why = "the run was preempted and could not save a checkpoint";
+            return Err(AgreedError(why.into()).into());
+        }
+        self.note(&format!("preempted after step {step}, which is saved; --resume continues from there"));
+        self.finish_reports(&[])
+    }
+
+    /// Whether this skipped step is to be rolled back.
+    pub(super) fn rolls_back(&self, report: &StepReport) -> bool {
+        self.session.settings.train.on_nonfinite == OnNonFinite::Rollback && report.targets > 0
+    }
+
+    /// Counts and names a step that was skipped, up to the limit.
+    pub(super) fn count_skipped(&mut self, report: &StepReport) -> anyhow::Result<()> {
+        let why = reason(report);
+        if report.targets > 0 {
+            self.progress.nonfinite += 1;
+            let (many, most) = (self.progress.nonfinite, self.session.settings.train.nonfinite_limit);
+            if most > 0 && many > most {
+                return Err(AgreedError(format!(
+                    "step {}: {why}, {many} times in this run; train.nonfinite_limit = {most} allows no more",
+                    report.step
+                ))
+                .into());
+            }
+        }
+        if !self.rolls_back(report) {
+            self.note(&format!("step {}: {why}, step skipped", report.step));
+        }
+        Ok(())
+    }
+
+    /// Rolls back to a checkpoint, and goes on with the data after the bad batch.
+    pub(super) fn roll_back(&mut self, report: &StepReport) -> anyhow::Result<()> {
+        let why = reason(report);
+        self.wait_for_save()?;
+        self.send_heartbeat("rolling back to a checkpoint");
+        let session = self.session;
+        // A checkpoint that was saved because of an interruption is passed over, so that the run does what it would have done
+        // without the interruption.
+        let best = self.progress.best_step;
+        let regular = |step: u64| session.settings.checkpoint.is_regular(step) || Some(step) == best;
+        let (engine, added) = (&mut self.engine, &self.added);
+        let identity = (session.run.as_str(), &self.facts);
+        let restored =
+            restore(self.saver.storage(), session.group(), identity, regular, |progress, reader| {
+                engine.restore(progress.step, reader.of(FIRST_MODEL))?;
+                added.iter().try_for_each(|added| added.restore(progress, reader))
+            })?;
+        let Some(restored) = restored else {
+            return Err(AgreedError(format!(
+                "step {}: {why}, and there is no checkpoint yet to roll back to",
+                report.step
+            ))
+            .into());
+        };
+        let step = restored.progress.step;
+        // The position in the data is not restored: the data up to the bad batch are left behind. Nor are bad batches forgotten.
+        let (position, nonfinite) = (self.progress.position, self.progress.nonfinite);
+        self.progress = RunProgress { position, nonfinite, ..restored.progress };
+        self.next_learning_rate.set(self.learning_rate());
+        self.reader = None;
+        (self.saver.newest, self.saved_step) = (Some(step), Some(step));
+        self.is_unvalidated = false;
+        for what in &restored.damaged {
+            self.note(&format!("passed over {what}"));
+        }
+        self.note(&format!(
+            "step {}: {why}; rolled back to the checkpoint of step {step}, continuing with the data after the bad batch",
+            report.step
+        ));
+        if let Some(reporter) = &mut self.reporter {
+            reporter.rewind(step)?;
+        }
+        Ok(())
+    }
+}
+
+fn reason(report: &StepReport) -> &'static str {
+    match report.targets {
+        0 => "no valid target in the global batch",
+        _ => "loss or gradient norm not finite",
+    }
+}

@@ -1,0 +1,84 @@
+//! A step, and what follows from it on all ranks.
+
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use brigade_core::{Activation, Batch, StepReport};
+use brigade_report::DeviceMemory;
+
+use super::Trainer;
+use crate::train::step_stats::{StepStats, StepStatus, gather, record};
+use crate::training::HookAnswers;
+
+impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
+    /// Trains one step on this rank's micro-batches: those of [`next_batches`](Self::next_batches), or others. Ranks of one
+    /// pipeline give the same ones, and every rank gives as many. With `train.sync_every = K`, every K-th step makes an update
+    /// and gives a report; the others only add up gradients.
+    ///
+    /// A step in which something was not finite is skipped or rolled back, as `train.on_nonfinite` says; its report says so.
+    ///
+    /// # Errors
+    /// As [`next_batches`](Self::next_batches) and [`Engine::step`](brigade_core::Engine::step), and those of hooks. If the run
+    /// [is over](Self::is_over).
+    pub fn step(&mut self, batches: Vec<Batch<I, T>>) -> anyhow::Result<Option<StepReport>> {
+        self.proceed()?;
+        if self.is_over() {
+            bail!("the run is over after step {}; there is no further one", self.progress.step);
+        }
+        self.has_begun = true;
+        let began = *self.update_began.get_or_insert_with(Instant::now);
+        if !self.engine.synchronizes() {
+            self.engine.accumulate(batches)?;
+            self.progress.step += 1;
+            return Ok(None);
+        }
+        let learning_rate = self.learning_rate();
+        let report = self.engine.step(batches, learning_rate)?;
+        self.update_began = None;
+        let is_undone = report.skipped && self.rolls_back(&report);
+        let calls_hooks = self.session.rank() == 0 && !is_undone;
+        let elapsed = began.elapsed();
+        let answers = if calls_hooks { self.training.hooks.step(&report) } else { HookAnswers::default() };
+        let stats = self.gather(&report, elapsed, &answers)?;
+        // All ranks have computed a step.
+        self.session.group().warmed_up();
+        let outcome = self.saver.advance(&stats.saving)?;
+        self.save_ended(outcome)?;
+        if report.skipped {
+            self.count_skipped(&report)?;
+        }
+        if is_undone {
+            self.roll_back(&report)?;
+            return Ok(Some(report));
+        }
+        self.is_preempted = stats.preempted;
+        self.progress.step += 1;
+        self.progress.loss = report.loss;
+        self.next_learning_rate.set(self.learning_rate());
+        self.is_unvalidated = true;
+        if self.reporter.is_some() {
+            self.record = Some(record(&report, learning_rate, &stats));
+        }
+        self.follow(stats.answers, answers.error)?;
+        Ok(Some(report))
+    }
+
+    fn gather(
+        &mut self,
+        report: &StepReport,
+        elapsed: Duration,
+        answers: &HookAnswers,
+    ) -> anyhow::Result<StepStats> {
+        let data_wait = std::mem::take(&mut self.data_wait);
+        let status = StepStatus {
+            saving: self.saver.progress(),
+            preempted: self.session.is_preempted(),
+            answers: answers.to_number(),
+        };
+        let device = self.session.device_memory().map(|memory| {
+            self.device_peak = self.device_peak.max(memory.reserved);
+            DeviceMemory { reserved_peak: self.device_peak, ..memory }
+        });
+        gather(self.session.collectives().as_ref(), report, data_wait, elapsed, device, status)
+    }
+}

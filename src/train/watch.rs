@@ -1,0 +1,203 @@
+//! What a run watches from validation to validation: whether it has stopped improving, and when it was best.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::settings::{LOSS_METRIC, MetricMode, SettingError, Settings};
+use crate::training::ValidationReport;
+
+/// A metric of the validations, and its best value so far. What was found is kept in the run's progress under names that contain
+/// the metric, so that it goes on after a resume, but not with another metric's values.
+pub(super) struct Watch {
+    metric: String,
+    is_min: bool,
+    /// By how much a value must be better to count.
+    min_delta: f64,
+    /// Names the counters.
+    key: String,
+}
+
+impl Watch {
+    fn new(what: &str, metric: &str, mode: MetricMode, min_delta: f64) -> Self {
+        let is_min = mode.is_min(metric);
+        let key = format!("{what}/{metric}/{}", if is_min { "min" } else { "max" });
+        Self { metric: metric.to_owned(), is_min, min_delta, key }
+    }
+
+    /// Whether a validation is better than all before; if so, its value is the best.
+    fn improves(&self, found: &ValidationReport, watched: &mut BTreeMap<String, u64>) -> bool {
+        let value = match self.metric.as_str() {
+            LOSS_METRIC => found.loss,
+            metric => found.metrics.get(metric).copied().unwrap_or(f64::NAN),
+        };
+        // Counters are whole numbers.
+        let bits = format!("{}_bits", self.key);
+        let best = watched.get(&bits).copied().map(f64::from_bits);
+        let better = match best {
+            None => !value.is_nan(),
+            Some(best) if self.is_min => value < best - self.min_delta,
+            Some(best) => value > best + self.min_delta,
+        };
+        if better {
+            watched.insert(bits, value.to_bits());
+        }
+        better
+    }
+}
+
+/// Whether the weights are the best so far, by `checkpoint.best_metric`.
+pub(super) struct BestCheckpoint(Watch);
+
+impl BestCheckpoint {
+    pub fn is_new(&self, found: &ValidationReport, watched: &mut BTreeMap<String, u64>) -> bool {
+        self.0.improves(found, watched)
+    }
+}
+
+/// Ends a run after `train.early_stopping_patience` validations in a row without an improvement.
+pub(super) struct EarlyStopping {
+    watch: Watch,
+    patience: u64,
+}
+
+impl EarlyStopping {
+    pub fn count(&self, found: &ValidationReport, watched: &mut BTreeMap<String, u64>) {
+        let key = self.count_key();
+        let count = match self.watch.improves(found, watched) {
+            true => 0,
+            false => watched.get(&key).copied().unwrap_or_default() + 1,
+        };
+        watched.insert(key, count);
+    }
+
+    fn count_key(&self) -> String {
+        format!("{}/without_improvement", self.watch.key)
+    }
+
+    /// Why the run is to end, if it is.
+    pub fn reason(&self, watched: &BTreeMap<String, u64>) -> Option<String> {
+        let count = watched.get(&self.count_key()).copied().unwrap_or_default();
+        (count >= self.patience).then(|| {
+            let Watch { metric, min_delta, .. } = &self.watch;
+            let by = if *min_delta > 0.0 { format!(" by more than {min_delta}") } else { String::new() };
+            format!(
+                "the validation's {metric} did not improve{by} in {count} validations (train.early_stopping_patience = {})",
+                self.patience
+            )
+        })
+    }
+}
+
+/// What a run watches, as its settings say; `metrics` are the names of the model's, and `validates` whether there are data to
+/// validate on.
+pub(super) fn watches(
+    settings: &Settings,
+    metrics: &[String],
+    validates: bool,
+) -> Result<(Option<EarlyStopping>, Option<BestCheckpoint>), SettingError> {
+    let (train, checkpoint) = (&settings.train, &settings.checkpoint);
+    let known: BTreeSet<&str> = metrics.iter().map(String::as_str).chain([LOSS_METRIC]).collect();
+    let check = |option, metric: &str| match known.contains(metric) {
+        true => Ok(()),
+        false => {
+            let names: Vec<&str> = known.iter().copied().collect();
+            Err(SettingError::new(option, metric, format!("it must be one of: {}", names.join(", "))))
+        }
+    };
+    let need = |option, given: String| {
+        let missing = "it compares validations, and there are no data to validate on (`Training::validate`)";
+        if validates { Ok(()) } else { Err(SettingError::new(option, given, missing)) }
+    };
+    let (mut early_stopping, mut best) = (None, None);
+    let patience = train.early_stopping_patience;
+    if patience > 0 {
+        need("train.early_stopping_patience", patience.to_string())?;
+        check("train.early_stopping_metric", &train.early_stopping_metric)?;
+        let (metric, mode) = (&train.early_stopping_metric, train.early_stopping_mode);
+        let watch = Watch::new("early_stopping", metric, mode, train.early_stopping_min_delta);
+        early_stopping = Some(EarlyStopping { watch, patience });
+    }
+    if checkpoint.keep_best {
+        need("checkpoint.keep_best", "true".into())?;
+        check("checkpoint.best_metric", &checkpoint.best_metric)?;
+        let watch = Watch::new("best", &checkpoint.best_metric, checkpoint.best_mode, 0.0);
+        best = Some(BestCheckpoint(watch));
+    }
+    Ok((early_stopping, best))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(loss: f64, accuracy: f64) -> ValidationReport {
+        let metrics = BTreeMap::from([("accuracy".to_owned(), accuracy)]);
+        ValidationReport { step: 1, loss, metrics, targets: 1 }
+    }
+
+    fn settings(change: impl FnOnce(&mut Settings)) -> Settings {
+        let mut settings = Settings::default();
+        settings.train.early_stopping_patience = 2;
+        settings.checkpoint.keep_best = true;
+        change(&mut settings);
+        settings
+    }
+
+    /// After how many validations a run ends, and which of them were the best so far.
+    fn run(settings: &Settings, validations: &[ValidationReport]) -> (Option<usize>, Vec<usize>) {
+        let (patience, best) = watches(settings, &["accuracy".into()], true).unwrap();
+        let (patience, best, mut watched) = (patience.unwrap(), best.unwrap(), BTreeMap::new());
+        let (mut end, mut bests) = (None, Vec::new());
+        for (number, found) in validations.iter().enumerate() {
+            patience.count(found, &mut watched);
+            bests.extend(best.is_new(found, &mut watched).then_some(number));
+            if end.is_none() && patience.reason(&watched).is_some() {
+                end = Some(number + 1);
+            }
+        }
+        (end, bests)
+    }
+
+    #[test]
+    fn losses_fall_and_metrics_rise() {
+        let validations = [(3.0, 0.1), (2.0, 0.3), (2.5, 0.2), (1.9, 0.25), (2.0, 0.2), (2.1, 0.4)];
+        let validations = validations.map(|(loss, accuracy)| found(loss, accuracy));
+        assert_eq!(run(&settings(|_| {}), &validations), (Some(6), vec![0, 1, 3]));
+        let by_accuracy = settings(|settings| {
+            settings.train.early_stopping_metric = "accuracy".into();
+            settings.checkpoint.best_metric = "accuracy".into();
+        });
+        assert_eq!(run(&by_accuracy, &validations), (Some(4), vec![0, 1, 5]));
+        let turned = settings(|settings| {
+            settings.train.early_stopping_mode = MetricMode::Max;
+            settings.checkpoint.best_metric = "accuracy".into();
+            settings.checkpoint.best_mode = MetricMode::Min;
+        });
+        assert_eq!(run(&turned, &validations), (Some(3), vec![0]));
+        let coarse = settings(|settings| settings.train.early_stopping_min_delta = 0.5);
+        assert_eq!(run(&coarse, &validations), (Some(4), vec![0, 1, 3]));
+    }
+
+    #[test]
+    fn what_is_not_a_number_is_no_improvement() {
+        let validations = [f64::NAN, f64::NAN, 1.0].map(|loss| found(loss, 0.0));
+        assert_eq!(run(&settings(|_| {}), &validations), (Some(2), vec![2]));
+    }
+
+    #[test]
+    fn what_cannot_be_watched_is_named() {
+        let message = |settings: &Settings, validates| {
+            watches(settings, &["accuracy".into()], validates).err().unwrap().to_string()
+        };
+        let message_of = |change: fn(&mut Settings)| message(&settings(change), true);
+        let said = "train.early_stopping_metric = f1 is not possible: it must be one of: accuracy, loss";
+        assert_eq!(message_of(|settings| settings.train.early_stopping_metric = "f1".into()), said);
+        let said = "checkpoint.best_metric = f1 is not possible: it must be one of: accuracy, loss";
+        assert_eq!(message_of(|settings| settings.checkpoint.best_metric = "f1".into()), said);
+        assert!(
+            message(&settings(|_| {}), false)
+                .starts_with("train.early_stopping_patience = 2 is not possible")
+        );
+        let only_best = settings(|settings| settings.train.early_stopping_patience = 0);
+        assert!(message(&only_best, false).starts_with("checkpoint.keep_best = true is not possible"));
+    }
+}

@@ -1,0 +1,81 @@
+//! Datasets of whatever type, as a run reads them.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use brigade_core::Batch;
+use brigade_data::Prefetcher;
+use burn::tensor::Device;
+
+use crate::dataset::Dataset;
+
+/// How many steps ahead of the current one data are read.
+pub(crate) const READ_AHEAD: usize = 4;
+
+/// Which samples make up each of this rank's micro-batches at a position in the data.
+pub(crate) type Order = Box<dyn Fn(u64) -> anyhow::Result<Vec<Vec<usize>>> + Send + Sync>;
+
+/// Samples of any kind whose micro-batches have inputs `I` and targets `T`.
+pub(crate) trait Data<I, T>: Send + Sync {
+    /// Number of samples.
+    fn samples(&self) -> usize;
+
+    /// What targets are called.
+    fn unit(&self) -> String;
+
+    /// Reads samples into a micro-batch.
+    fn read(&self, samples: Range<usize>, device: &Device) -> anyhow::Result<Batch<I, T>>;
+
+    /// Reads the micro-batches of one position after the other, from `position` on, on a thread of its own.
+    fn read_ahead(self: Arc<Self>, position: u64, order: Order) -> anyhow::Result<Box<dyn Reader<I, T>>>;
+}
+
+/// Reads this rank's micro-batches, position by position.
+pub(crate) trait Reader<I, T> {
+    /// The micro-batches of the next position, and how long they were waited for.
+    fn next(&mut self, device: &Device) -> anyhow::Result<(Vec<Batch<I, T>>, Duration)>;
+}
+
+impl<D: Dataset> Data<D::Input, D::Target> for D {
+    fn samples(&self) -> usize {
+        self.len()
+    }
+
+    fn unit(&self) -> String {
+        Dataset::unit(self).to_owned()
+    }
+
+    fn read(&self, samples: Range<usize>, device: &Device) -> anyhow::Result<Batch<D::Input, D::Target>> {
+        let items = samples.map(|index| self.get(index)).collect::<anyhow::Result<Vec<_>>>()?;
+        Ok(self.batch(items, device))
+    }
+
+    fn read_ahead(
+        self: Arc<Self>,
+        position: u64,
+        order: Order,
+    ) -> anyhow::Result<Box<dyn Reader<D::Input, D::Target>>> {
+        let data = self.clone();
+        let read = move |position: u64| -> anyhow::Result<Vec<Vec<D::Item>>> {
+            let micro_batches = order(position)?.into_iter();
+            let items =
+                micro_batches.map(|samples| samples.into_iter().map(|index| data.get(index)).collect());
+            items.collect()
+        };
+        Ok(Box::new(Ahead { items: Prefetcher::new(position, READ_AHEAD, 1, read)?, data: self }))
+    }
+}
+
+struct Ahead<D: Dataset> {
+    items: Prefetcher<Vec<Vec<D::Item>>>,
+    data: Arc<D>,
+}
+
+impl<D: Dataset> Reader<D::Input, D::Target> for Ahead<D> {
+    fn next(&mut self, device: &Device) -> anyhow::Result<(Vec<Batch<D::Input, D::Target>>, Duration)> {
+        let (items, waited) = self.items.next().context("reading data")?;
+        Ok((items.into_iter().map(|items| self.data.batch(items, device)).collect(), waited))
+    }
+}
