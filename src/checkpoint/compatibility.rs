@@ -87,15 +87,27 @@ pub(crate) fn changes(step: u64, before: &Value, config: &str) -> anyhow::Result
         let both_files = key == "data.tokenizer" && is_path(was) && is_path(value);
         if starts(&FIXED, key) && !both_files {
             bail!(
-                "{key} = {value} is not possible: the run resumes from step {step}, where it is {was}; start a new run, or do not \
-                 change it"
+                "{key} = {} is not possible: the run resumes from step {step}, where it is {}; start a new run, or do not \
+                 change it",
+                brief(value),
+                brief(was)
             );
         }
         if !starts(&FREE, key) {
-            lines.push(format!("{key}: {was} before, now {value}"));
+            lines.push(format!("{key}: {} before, now {}", brief(was), brief(value)));
         }
     }
     Ok(lines)
+}
+
+/// A value as text; of a long list, say of files, the beginning.
+fn brief(value: &Value) -> String {
+    const MOST_CHARACTERS: usize = 80;
+    let text = value.to_string();
+    match text.char_indices().nth(MOST_CHARACTERS) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
 }
 
 /// Whether a tokenizer is a file: its path may change, because its content is compared separately.
@@ -157,6 +169,8 @@ mod tests {
     fn changes_are_listed_or_refused_by_name() {
         assert!(compare("[model]\nwidth = 64\n[output]\nlog_every = 7").unwrap().is_empty());
         assert_eq!(compare("[train]\nsteps = 9").unwrap(), ["train.steps: 5 before, now 9"]);
+        let many = format!("[train]\nsteps = \"{}\"", "9".repeat(1000));
+        assert_eq!(compare(&many).unwrap(), [format!("train.steps: 5 before, now \"{}…", "9".repeat(79))]);
         for (now, said) in [
             (
                 "[model]\nwidth = 32",

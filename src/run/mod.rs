@@ -9,6 +9,7 @@ mod program;
 mod rank;
 mod run_folder;
 mod session;
+mod start;
 
 pub use launch::{Launch, launch};
 pub use program::{Program, Role};

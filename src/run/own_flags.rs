@@ -116,3 +116,78 @@ fn texts(value: &Value) -> Vec<String> {
         other => vec![other.to_string()],
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::settings::StandardFlags;
+
+    #[derive(Debug, Args)]
+    struct Flags {
+        #[arg(long)]
+        count: u8,
+        #[arg(long, short, action = clap::ArgAction::Append)]
+        word: Vec<String>,
+        #[arg(long)]
+        odd: bool,
+        file: Option<String>,
+    }
+
+    fn standard() -> Command {
+        StandardFlags::augment_args(Command::new(""))
+    }
+
+    #[test]
+    fn values_of_a_run_come_back_where_none_is_given() {
+        let own = OwnFlags::of::<Flags>();
+        own.check(&standard()).unwrap();
+        let command = Flags::augment_args(Command::new("a"));
+        let read = |line: &str, saved: &Table| {
+            let words = || line.split(' ');
+            let given = own.optional(command.clone()).try_get_matches_from(words()).unwrap();
+            own.with_defaults(command.clone(), Some(&given), saved).try_get_matches_from(words())
+        };
+        let first = read("a --count 007 --word x --word 3 f", &Table::new()).unwrap();
+        let saved = own.table(&first);
+        assert_eq!(
+            toml::to_string(&saved).unwrap(),
+            "count = \"007\"\nword = [\"x\", 3]\nodd = false\nfile = \"f\"\n"
+        );
+        assert_eq!(own.table(&read("a", &saved).unwrap()), saved);
+        let changed = own.table(&read("a --odd --word y", &saved).unwrap());
+        assert_eq!(
+            toml::to_string(&changed).unwrap(),
+            "count = \"007\"\nword = \"y\"\nodd = true\nfile = \"f\"\n"
+        );
+        assert!(read("a", &Table::new()).unwrap_err().to_string().contains("--count"));
+    }
+
+    #[test]
+    fn names_of_standard_flags_are_refused() {
+        #[derive(Debug, Args)]
+        struct Long {
+            #[arg(long = "seed")]
+            _start: u8,
+        }
+        #[derive(Debug, Args)]
+        struct Short {
+            #[arg(short = 'q')]
+            _question: u8,
+        }
+        #[derive(Debug, Args)]
+        struct Field {
+            #[arg(long = "beginning", id = "seed")]
+            _seed: u8,
+        }
+        for (own, said) in [
+            (OwnFlags::of::<Long>(), "--seed"),
+            (OwnFlags::of::<Short>(), "--quiet"),
+            (OwnFlags::of::<Field>(), "--seed"),
+        ] {
+            let message = own.check(&standard()).unwrap_err().to_string();
+            assert!(message.contains(&format!("the name of the standard flag {said}; ")), "{message}");
+        }
+    }
+}

@@ -37,6 +37,8 @@ pub fn checks(machine: &Machine<'_>) -> Vec<Check> {
         Check::new("documentation", &[&["doc"], &EVERYTHING, &DOCUMENTED])
             .env("DOCS_RS", "1")
             .env("RUSTDOCFLAGS", "-D warnings"),
+        // What a program builds that asks for nothing: elsewhere the command turns on what it needs.
+        Check::new("default features", &[&["clippy", "-p", "brigade", "--lib", "--", "-D", "warnings"]]),
         machine.tests("tests", &[&cargo::WORKSPACE]),
     ];
     if machine.runner == Runner::Nextest {
@@ -120,6 +122,7 @@ mod tests {
                     "DOCS_RS=1 RUSTDOCFLAGS=\"-D warnings\" cargo doc {EVERYTHING} --no-deps --lib --examples --bin xtask"
                 ),
             ),
+            ("default features", "cargo clippy -p brigade --lib -- -D warnings".to_owned()),
             ("tests", format!("cargo nextest run {EACH} --profile ci")),
             ("tests in documentation", format!("cargo test --doc {EACH} --no-fail-fast")),
             ("wgpu", "(no software adapter (mesa-vulkan-drivers))".to_owned()),
