@@ -185,7 +185,7 @@ pub use brigade_core as core;
 pub use brigade_core::plan;
 pub use brigade_core::{
     Activation, Batch, Block, Chain, ForwardContext, Model, ParameterGradients, Part, SplitForward,
-    StepReport, initialize,
+    StepReport, initialize, with_seed,
 };
 pub use brigade_data as data;
 pub use brigade_launch as launcher;

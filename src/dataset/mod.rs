@@ -32,7 +32,8 @@ pub trait Dataset: Send + Sync + 'static {
     /// Any error ends the run.
     fn get(&self, index: usize) -> anyhow::Result<Self::Item>;
 
-    /// Collates samples into a micro-batch on the rank's device.
+    /// Collates samples into a micro-batch on the rank's device. What it draws from Burn's random generator (to augment images,
+    /// say) is a function of the seed, the step and the micro-batch's number in the global batch, so it is the same on any mesh.
     fn batch(&self, items: Vec<Self::Item>, device: &Device) -> Batch<Self::Input, Self::Target>;
 
     /// Targets in one sample: the sequence length of a language model, 1 for a classifier.

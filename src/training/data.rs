@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use brigade_core::Batch;
+use brigade_core::{Batch, with_seed};
 use brigade_data::Prefetcher;
 use burn::tensor::Device;
 
@@ -34,8 +34,13 @@ pub(crate) trait Data<I, T>: Send + Sync {
 
 /// Reads this rank's micro-batches, position by position.
 pub(crate) trait Reader<I, T> {
-    /// The micro-batches of the next position, and how long they were waited for.
-    fn next(&mut self, device: &Device) -> anyhow::Result<(Vec<Batch<I, T>>, Duration)>;
+    /// The micro-batches of the next position, and how long they were waited for. `seed`: what each of them may draw from, by its
+    /// number on this rank and how many there are.
+    fn next(
+        &mut self,
+        device: &Device,
+        seed: &dyn Fn(usize, usize) -> u64,
+    ) -> anyhow::Result<(Vec<Batch<I, T>>, Duration)>;
 }
 
 impl<D: Dataset> Data<D::Input, D::Target> for D {
@@ -74,8 +79,14 @@ struct Ahead<D: Dataset> {
 }
 
 impl<D: Dataset> Reader<D::Input, D::Target> for Ahead<D> {
-    fn next(&mut self, device: &Device) -> anyhow::Result<(Vec<Batch<D::Input, D::Target>>, Duration)> {
+    fn next(
+        &mut self,
+        device: &Device,
+        seed: &dyn Fn(usize, usize) -> u64,
+    ) -> anyhow::Result<(Vec<Batch<D::Input, D::Target>>, Duration)> {
         let (items, waited) = self.items.next().context("reading data")?;
-        Ok((items.into_iter().map(|items| self.data.batch(items, device)).collect(), waited))
+        let count = items.len();
+        let batch = |(k, items)| with_seed(device, seed(k, count), || self.data.batch(items, device));
+        Ok((items.into_iter().enumerate().map(batch).collect(), waited))
     }
 }

@@ -3,11 +3,11 @@
 
 use std::path::Path;
 
-use brigade_core::{Block, ForwardContext, NamedTensor, initialize};
+use brigade_core::{Block, Chain, ForwardContext, NamedTensor, initialize};
 use brigade_launch::interrupt::Interrupt;
 use burn::module::Module;
-use burn::nn::Linear;
-use burn::tensor::{Device, Tensor, TensorData, activation::tanh};
+use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Linear};
+use burn::tensor::{Device, Distribution, Tensor, TensorData, activation::tanh};
 
 use super::{SAMPLES, on_ranks, sampler};
 use crate::dataset::samples;
@@ -23,7 +23,7 @@ const WIDTH: usize = 6;
 /// The blocks of a model.
 const BLOCKS: [&str; 4] = ["0", "1", "2", "3"];
 
-/// Input and target of these samples.
+/// Input and target of these samples, the input with noise that is drawn anew each time.
 fn batch(numbers: &[usize], device: &Device) -> (Tensor<2>, Tensor<2>) {
     let values = |salt: usize| {
         let value = |number: &usize, i: usize| ((number + salt) * (i + 3) * 7919 % 101) as f32 / 50.0 - 1.0;
@@ -31,7 +31,8 @@ fn batch(numbers: &[usize], device: &Device) -> (Tensor<2>, Tensor<2>) {
             numbers.iter().flat_map(|number| (0..WIDTH).map(move |i| value(number, i))).collect();
         Tensor::from_data(TensorData::new(values, [numbers.len(), WIDTH]), device)
     };
-    (values(0), values(7))
+    let noise = Tensor::random([numbers.len(), WIDTH], Distribution::Normal(0.0, 0.1), device);
+    (values(0) + noise, values(7))
 }
 
 /// A mesh, with its stage of ZeRO.
@@ -159,4 +160,24 @@ impl Block for Dropping {
 fn masks_are_drawn_as_if_the_run_had_not_stopped() {
     let dropping = || model(&BLOCKS, |_| Dropping { linear: linear(WIDTH) });
     ends_as_one_process(dropping, dropping);
+}
+
+/// Burn's dropout and batch norm, as they are.
+#[test]
+fn masks_and_statistics_are_as_if_the_run_had_not_stopped() {
+    let device = || brigade_cpu::device().autodiff();
+    let layer = || (linear(WIDTH), BatchNormConfig::new(2).init(&device()), DropoutConfig::new(0.3).init());
+    let model = move || {
+        let forward = |(linear, norm, dropout): &(Linear, BatchNorm, Dropout), x: Tensor<2>| {
+            let x = norm.forward(linear.forward(x).reshape([-1, 2, 3]));
+            dropout.forward(x).reshape([-1, WIDTH as i32])
+        };
+        BLOCKS
+            .into_iter()
+            .fold(Chain::new(), |chain, name| chain.then_fn(name, layer(), forward))
+            .loss(|output: Tensor<2>, target: Tensor<2>| (output - target).square().sum())
+    };
+    let weights = ends_as_one_process(model, model);
+    let mean = weights.iter().find(|tensor| tensor.name == "3.1.running_mean").unwrap();
+    assert!(mean.data.iter::<f32>().all(|value| value != 0.0));
 }

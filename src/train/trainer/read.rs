@@ -28,7 +28,8 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
             Some(reader) => reader,
             None => self.read_from(self.progress.position)?,
         };
-        let (batches, waited) = reader.next(&self.session.device())?;
+        let seed = |k: usize, count: usize| self.engine.batch_seed(k, count);
+        let (batches, waited) = reader.next(&self.session.device(), &seed)?;
         self.reader = Some(reader);
         self.progress.position += 1;
         self.data_wait += waited;

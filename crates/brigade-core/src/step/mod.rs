@@ -1,11 +1,11 @@
 //! The training step of one rank: forward and backward by a schedule, the reduction of gradients, the update.
 
 pub(crate) mod accumulation;
+mod batch_seed;
 pub(crate) mod engine;
 pub(crate) mod forward_backward;
 mod gradient_hook;
 mod initialization;
-mod make_batch;
 mod metric_sums;
 mod own_schedule;
 mod pass;

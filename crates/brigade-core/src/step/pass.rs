@@ -11,6 +11,7 @@ use crate::dist::PP;
 use crate::error::{BoxError, Error, Result};
 use crate::metrics::Clock;
 use crate::model::activation::Activation;
+use crate::model::random_state::with_seed;
 use crate::optim::tile;
 use crate::optim::{ExactSum, WORDS};
 use crate::optim::{exact_sum, squares};
@@ -297,6 +298,9 @@ where
         let most = counts.iter().map(|count| count[0] as usize).max().unwrap_or(0);
         let schedule = self.schedule(most, false)?;
         let mut clock = Clock::default();
+        let seeds: Vec<u64> = (0..count).map(|k| self.evaluation_seed(k)).collect();
+        let device = self.store.device.clone();
+        let mut load = |k: usize| with_seed(&device, seeds[k], || load(k));
         let mut batches = Loaded::new(count, self.stage.is_last(), &mut load);
         let state =
             self.run(&mut batches, &schedule, |_| PassMode::Evaluate, TargetWeight::Unasked, 0, &mut clock)?;

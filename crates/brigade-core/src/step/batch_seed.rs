@@ -1,7 +1,6 @@
 //! Random numbers of the data.
 
 use crate::model::activation::Activation;
-use crate::model::random_state::with_seed;
 use crate::step::engine::Engine;
 use crate::step::forward_backward::tape::Place;
 
@@ -14,16 +13,22 @@ where
     O: Activation,
     T: Clone,
 {
-    /// Runs `make`, which makes the `k`-th of this rank's `count` micro-batches of the next step. What it draws from Burn's
-    /// generator (an augmentation, say) is a function of the seed, the step and the micro-batch's number in the global batch,
-    /// as in [blocks](crate::Block), so it is the same on any mesh and on all stages of a pipeline.
-    pub fn make_batch<R>(&self, k: usize, count: usize, make: impl FnOnce() -> R) -> R {
+    /// The seed of what the `k`-th of this rank's `count` micro-batches of the next step draws while it is made, for
+    /// [`with_seed`](crate::with_seed): a function of the seed of the run, the step and the micro-batch's number in the global batch, so
+    /// augmented data are the same on any mesh, and on all stages of a pipeline.
+    pub fn batch_seed(&self, k: usize, count: usize) -> u64 {
         let (mesh, rank) = (self.store.groups.mesh(), self.store.groups.world.rank());
         let (own, per_update) = (self.window.count + k, self.settings.strategy.period() * count);
         let micro_batch = self.store.zero.micro_batch_number(mesh, rank, own, per_update);
         let step = self.step_of_update(self.step + 1);
-        let place = Place { seed: self.seed, step, micro_batch, training: true };
-        with_seed(&self.store.device, place.context(BATCH).random_seed(), make)
+        Place { seed: self.seed, step, micro_batch, training: true }.context(BATCH).random_seed()
+    }
+
+    /// The same of an evaluation's micro-batch.
+    pub(crate) fn evaluation_seed(&self, k: usize) -> u64 {
+        let data = &self.store.groups.data;
+        let micro_batch = k * data.size() + data.rank();
+        Place { seed: self.seed, step: self.step, micro_batch, training: false }.context(BATCH).random_seed()
     }
 
     /// The step with whose update step `step` ends.
