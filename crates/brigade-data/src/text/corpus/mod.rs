@@ -97,5 +97,6 @@ fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-#[cfg(all(test, feature = "parquet"))]
+#[cfg(test)]
+#[cfg(feature = "parquet")]
 mod tests;
