@@ -102,6 +102,32 @@ impl<I: Activation, O: Activation> Chain<I, O> {
         self.push(name.into(), Box::new(Erased::new(module, Function(Arc::new(forward), PhantomData))))
     }
 
+    /// Appends modules of one kind as blocks, each as [`then_fn`](Self::then_fn) does: the layers of a transformer, say. They are
+    /// named `name.0`, `name.1` and so on, as are the paths of a `Vec` in a module.
+    ///
+    /// ```
+    /// use brigade_core::Chain;
+    /// use burn::nn::transformer::TransformerEncoderConfig;
+    /// use burn::tensor::{Device, Tensor};
+    ///
+    /// let encoder = TransformerEncoderConfig::new(8, 16, 2, 3).init(&Device::default());
+    /// let model = Chain::<Tensor<3>, _>::new()
+    ///     .then_each("encoder.layers", encoder.layers, |layer, x| layer.forward(x, None, None));
+    /// assert_eq!(model.parameters_by_block()[2].0, "encoder.layers.2");
+    /// ```
+    pub fn then_each<M: Module + 'static>(
+        self,
+        name: &str,
+        modules: impl IntoIterator<Item = M>,
+        forward: impl Fn(&M, O) -> O + Send + Sync + 'static,
+    ) -> Self {
+        let forward = Arc::new(forward);
+        modules.into_iter().enumerate().fold(self, |chain, (index, module)| {
+            let run = Function(forward.clone(), PhantomData);
+            chain.push(format!("{name}.{index}"), Box::new(Erased::new(module, run)))
+        })
+    }
+
     fn push<P>(mut self, name: String, block: Box<dyn AnyBlock>) -> Chain<I, P> {
         self.blocks.push(NamedBlock { name, block });
         Chain {

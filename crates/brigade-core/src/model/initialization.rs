@@ -13,12 +13,14 @@ use crate::model::random_state::with_seed;
 /// Burn's generator is one per process; it is seeded anew for each parameter under a lock, so the
 /// values depend neither on the order of parameters nor on other ranks in the process. A model
 /// that was initialised this way is the model that Brigade starts from with the same seed and
-/// block name, which lets a plain Burn program start from the same weights.
+/// block name, which lets a plain Burn program start from the same weights. With an empty prefix, the
+/// module is a whole model whose fields are the blocks.
 pub fn initialize<M: Module>(module: M, seed: u64, prefix: &str) -> M {
     // A module without a device has no parameters.
     let Some(device) = module.devices().into_iter().next() else { return module };
+    let prefix = if prefix.is_empty() { String::new() } else { format!("{prefix}.") };
     parameters::for_each_lazy(module, &mut |path, draw| {
-        with_seed(&device, keyed_seed(seed, &format!("{prefix}.{path}")), draw);
+        with_seed(&device, keyed_seed(seed, &format!("{prefix}{path}")), draw);
     })
 }
 
@@ -41,6 +43,15 @@ mod tests {
         assert_eq!(bits(1, "a", false), bits(1, "a", true));
         assert_ne!(bits(1, "a", false), bits(2, "a", false));
         assert_ne!(bits(1, "a", false), bits(1, "b", false));
+    }
+
+    #[test]
+    fn the_fields_of_a_model_are_blocks() {
+        let device = Device::default();
+        let linear = || LinearConfig::new(4, 4).init(&device);
+        let bits = |linear: &burn::nn::Linear| linear.weight.val().try_into_vec_as::<f32>().unwrap();
+        let model = initialize(vec![linear(), linear()], 1, "");
+        assert_eq!(bits(&model[1]), bits(&initialize(linear(), 1, "1")));
     }
 
     #[test]
