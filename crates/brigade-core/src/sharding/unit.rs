@@ -30,8 +30,8 @@ pub(crate) struct Unit {
     /// Whether they are fp32 in forward and backward, in whatever type the others are. Such parameters are a unit of their own
     /// also where all are fp32, so that checkpoints do not depend on the type.
     pub keep_in_f32: bool,
-    /// Whether this is running state, which forward passes change instead of the optimizer: see
-    /// [`crate::step::running_state`]. It is whole on all ranks of the stage, and fp32.
+    /// Whether this is running state, which forward passes change instead of the optimizer. It is whole on all ranks of the
+    /// stage, and fp32.
     pub running: bool,
     /// The blocks that read the parameters, in order.
     pub users: Vec<User>,

@@ -52,13 +52,15 @@ fn a_folder_has_one_run_at_a_time() {
         "--nproc-per-node 1 --checkpoint-every 2 --steps 10000000 --set schedule.name=constant --out a";
     let mut running = place.start(&mut place.train(endless));
     running.until("a checkpoint", |_| newest(&place, "a").filter(|step| *step > 4));
-    for line in [
+    let lines = [
         "train --resume a",
         "train --config tiny.toml --data text --out a --overwrite",
         "checkpoint consolidate a --overwrite",
         "checkpoint consolidate a/checkpoints --to a/model.safetensors --overwrite",
-    ] {
-        let done = place.run(&mut place.brigade(line));
+    ];
+    // Each waits a while for the folder.
+    let refused = lines.map(|line| place.start(&mut place.brigade(line)));
+    for done in refused.map(|refused| refused.wait()) {
         assert_eq!(done.code, Some(2), "{}", done.err);
         assert!(done.err.contains("another run is at work in this folder"), "{}", done.err);
     }
