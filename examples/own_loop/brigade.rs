@@ -36,7 +36,7 @@ fn main() -> std::process::ExitCode {
 }
 
 fn report(step: u64, loss: f64) {
-    if step % 50 == 0 {
+    if step.is_multiple_of(50) {
         println!("step {step}: the teacher's loss is {loss:.3}");
     }
 }

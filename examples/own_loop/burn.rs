@@ -54,7 +54,7 @@ fn forward(net: &Net, points: Tensor<2>) -> Tensor<2> {
 }
 
 fn report(step: u64, loss: f64) {
-    if step % 50 == 0 {
+    if step.is_multiple_of(50) {
         println!("step {step}: the teacher's loss is {loss:.3}");
     }
 }

@@ -24,7 +24,7 @@ fn device() -> Device {
 }
 
 /// Dropout of the embeddings; in attention, feed-forward and residuals; and of the head's input.
-fn encoder(dropout: f64) -> Model<Tokens, Tensor<3>, Tensor<3>> {
+fn encoder(dropout: f64) -> Encoder {
     let embedding = EmbeddingConfig::new(VOCABULARY, WIDTH).init(&device());
     let layer = || TransformerEncoderConfig::new(WIDTH, 16, 2, 1).with_dropout(dropout).init(&device());
     let head = LinearConfig::new(WIDTH, 2).init(&device());
@@ -47,9 +47,9 @@ fn batch(number: usize) -> Batch<Tokens, Tensor<3>> {
     Batch::new(input, floats(number, 3, [2, LENGTH, 2]), 2 * LENGTH)
 }
 
-fn dropping(
-    dropout: f64,
-) -> Case<impl Fn() -> Model<Tokens, Tensor<3>, Tensor<3>>, impl Fn(usize) -> Batch<Tokens, Tensor<3>>> {
+type Encoder = Model<Tokens, Tensor<3>, Tensor<3>>;
+
+fn dropping(dropout: f64) -> Case<impl Fn() -> Encoder, fn(usize) -> Batch<Tokens, Tensor<3>>> {
     Case { model: move || encoder(dropout), batch }
 }
 

@@ -112,7 +112,7 @@ fn evaluation_uses_them() {
     assert_ne!(before.to_bits(), after.to_bits());
     let chain = engine.chain().valid();
     let predicted = loss(chain.predict(batch(50).input).unwrap(), batch(50).target).into_scalar::<f32>();
-    assert_eq!((predicted / 3.0) as f32, after as f32);
+    assert_eq!(predicted / 3.0, after as f32);
 }
 
 #[test]
