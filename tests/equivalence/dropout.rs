@@ -42,14 +42,15 @@ fn encoder(dropout: f64) -> Encoder {
         .loss(|output, target: Tensor<3>| (output - target).square().sum())
 }
 
-fn batch(number: usize) -> Batch<Tokens, Tensor<3>> {
+fn batch(number: usize) -> Sentences {
     let input = ints(number, VOCABULARY, [2, LENGTH]);
     Batch::new(input, floats(number, 3, [2, LENGTH, 2]), 2 * LENGTH)
 }
 
 type Encoder = Model<Tokens, Tensor<3>, Tensor<3>>;
+type Sentences = Batch<Tokens, Tensor<3>>;
 
-fn dropping(dropout: f64) -> Case<impl Fn() -> Encoder, fn(usize) -> Batch<Tokens, Tensor<3>>> {
+fn dropping(dropout: f64) -> Case<impl Fn() -> Encoder, fn(usize) -> Sentences> {
     Case { model: move || encoder(dropout), batch }
 }
 
