@@ -105,14 +105,19 @@ pub(crate) fn merge_layers<C: Serialize + DeserializeOwned>(
     let mut config = Table::try_from(defaults).map_err(|e| value_error("the defaults", &e))?;
     let known = config.clone();
     for Layer { origin, table } in layers {
+        let length = GivenLength::of(&table);
+        apply(&mut config, table, &known, &origin)?;
+        check::<C>(&config, &origin)?;
+        length.replace(&mut config);
+    }
+    let mut length = GivenLength::default();
+    for set in sets {
+        let (origin, table) = (format!("--set {set}"), parse_set(set)?);
+        length = length.and(GivenLength::of(&table));
         apply(&mut config, table, &known, &origin)?;
         check::<C>(&config, &origin)?;
     }
-    for set in sets {
-        let origin = format!("--set {set}");
-        apply(&mut config, parse_set(set)?, &known, &origin)?;
-        check::<C>(&config, &origin)?;
-    }
+    length.replace(&mut config);
     Value::Table(config).try_into().map_err(|e| value_error("the configuration", &e))
 }
 
@@ -124,7 +129,10 @@ pub fn parse_defaults<C: Default + Serialize + DeserializeOwned>(text: &str) -> 
     let origin = "the program's own defaults";
     let mut config = Table::try_from(C::default()).map_err(|e| value_error(origin, &e))?;
     let known = config.clone();
-    apply(&mut config, text.parse().map_err(|e: toml::de::Error| value_error(origin, &e))?, &known, origin)?;
+    let table = text.parse().map_err(|e: toml::de::Error| value_error(origin, &e))?;
+    let length = GivenLength::of(&table);
+    apply(&mut config, table, &known, origin)?;
+    length.replace(&mut config);
     Value::Table(config).try_into().map_err(|e| value_error(origin, &e))
 }
 
@@ -215,10 +223,7 @@ fn apply(config: &mut Table, layer: Table, known: &Table, origin: &str) -> Resul
         }
         Ok(())
     }
-    let length = GivenLength::of(&layer);
-    walk(config, layer, "", known, origin)?;
-    length.replace(config);
-    Ok(())
+    walk(config, layer, "", known, origin)
 }
 
 #[cfg(test)]

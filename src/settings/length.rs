@@ -47,8 +47,9 @@ impl Settings {
     }
 }
 
-/// Which of `train.steps` and `train.epochs` a layer of a configuration gives: what it gives replaces the other one of the layers
+/// Which of `train.steps` and `train.epochs` a layer of a configuration sets to more than 0. It replaces the other one of the layers
 /// below.
+#[derive(Default, Clone, Copy)]
 pub(super) struct GivenLength {
     steps: bool,
     epochs: bool,
@@ -56,27 +57,28 @@ pub(super) struct GivenLength {
 
 impl GivenLength {
     pub fn of(layer: &Table) -> Self {
-        let train = layer.get("train").and_then(Value::as_table);
-        let gives = |key: &str| train.is_some_and(|train| train.contains_key(key));
-        Self { steps: gives("steps"), epochs: gives("epochs") }
-    }
-
-    /// Takes the other one out of the configuration that the layer was merged into.
-    pub fn replace(self, config: &mut Table) {
-        let Some(train) = config.get_mut("train").and_then(Value::as_table_mut) else { return };
-        let is_positive = |value: Option<&Value>| match value {
+        let given = |key: &str| match layer.get("train").and_then(|train| train.get(key)) {
             Some(Value::Integer(number)) => *number > 0,
             Some(Value::Float(number)) => *number > 0.0,
             _ => false,
         };
-        match self {
-            Self { steps: true, epochs: false } if is_positive(train.get("steps")) => {
-                train.insert("epochs".into(), Value::Float(0.0));
-            }
-            Self { steps: false, epochs: true } if is_positive(train.get("epochs")) => {
-                train.insert("steps".into(), Value::Integer(0));
-            }
-            _ => {}
+        Self { steps: given("steps"), epochs: given("epochs") }
+    }
+
+    /// What two layers of one origin give.
+    pub fn and(self, other: Self) -> Self {
+        Self { steps: self.steps || other.steps, epochs: self.epochs || other.epochs }
+    }
+
+    /// Takes the one that is not given out of a configuration; none if both are.
+    pub fn replace(self, config: &mut Table) {
+        let (key, none) = match self {
+            Self { steps: true, epochs: false } => ("epochs", Value::Float(0.0)),
+            Self { steps: false, epochs: true } => ("steps", Value::Integer(0)),
+            _ => return,
+        };
+        if let Some(slot) = config.get_mut("train").and_then(|train| train.get_mut(key)) {
+            *slot = none;
         }
     }
 }
@@ -138,5 +140,7 @@ mod tests {
         assert_eq!(length("train.steps = 7", &["train.epochs=0.5"]), (0, 0.5));
         assert_eq!(length("train = { steps = 7, epochs = 1 }", &["train.seed=3"]), (7, 1.0), "refused later");
         assert_eq!(length("train.steps = 7", &["train.epochs=0"]), (7, 0.0));
+        assert_eq!(length("", &["train.epochs=2", "train.steps=7"]), (7, 2.0), "refused later, too");
+        assert_eq!(length("", &["train.epochs=2", "train.steps=0"]), (0, 2.0));
     }
 }

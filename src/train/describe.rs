@@ -73,6 +73,10 @@ impl Session {
                 schedule.warmup_steps, total_steps
             ));
         }
+        if settings.early_stopping_patience > 0 && settings.validate_every == 0 {
+            let what = "early stopping compares validations";
+            lines.push(format!("note: {what}, and train.validate_every = 0 validates only at the end"));
+        }
         let on_cpu = self.settings.compute.backend == Backend::Cpu;
         if let Some(why) = bit_equality_condition(plan).filter(|_| on_cpu) {
             lines.push(format!(

@@ -50,9 +50,9 @@ impl Session {
     /// If the storage is not shared, and the run must save checkpoints.
     pub(super) fn check_storage(&self, saver: &Saver) -> anyhow::Result<Option<String>> {
         self.heartbeat.send("checking the storage of checkpoints");
-        let CheckpointSettings { every, on_failure, .. } = self.settings.checkpoint;
+        let CheckpointSettings { every, keep_best, on_failure, .. } = self.settings.checkpoint;
         match saver.storage_problem()? {
-            Some(why) if every > 0 && on_failure == OnFailedSave::Stop => {
+            Some(why) if (every > 0 || keep_best) && on_failure == OnFailedSave::Stop => {
                 Err(CheckpointUsageError::NotShared(why).into())
             }
             found => Ok(found),

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use brigade_report::counted;
+
 use crate::settings::{LOSS_METRIC, MetricMode, SettingError, Settings};
 use crate::training::ValidationReport;
 
@@ -80,7 +82,8 @@ impl EarlyStopping {
             let Watch { metric, min_delta, .. } = &self.watch;
             let by = if *min_delta > 0.0 { format!(" by more than {min_delta}") } else { String::new() };
             format!(
-                "the validation's {metric} did not improve{by} in {count} validations (train.early_stopping_patience = {})",
+                "the validation's {metric} did not improve{by} in {} (train.early_stopping_patience = {})",
+                counted(count as usize, "validation"),
                 self.patience
             )
         })

@@ -370,3 +370,36 @@ fn consolidations_at_once_each_write_their_own_file() {
         assert_eq!(fs::read_dir(place.path("b")).unwrap().count(), 3);
     }
 }
+
+#[test]
+fn the_best_checkpoint_is_marked_and_kept() {
+    let place = Place::new();
+    let best = "--set checkpoint.keep_best=true --set checkpoint.best_mode=max --keep 1";
+    let done = place.succeed(&mut place.train(&format!("--nproc-per-node 2 --dp 2 {best} --out a")));
+    assert!(
+        done.out.contains("\nbest          step 4\n"),
+        "the first validation has the highest loss: {}",
+        done.out
+    );
+    let list = place.succeed(&mut place.brigade("checkpoint list a")).out;
+    let marked: Vec<bool> = list.lines().map(|line| line.contains(", the best")).collect();
+    assert_eq!(marked, [false, true], "{list}");
+    assert!(list.starts_with("step 10") && list.contains("\nstep 4"), "{list}");
+    let shown = place.succeed(&mut place.brigade("checkpoint show a --step 10")).out;
+    assert!(shown.contains("best_step       4\n") && shown.contains("\nloss            "), "{shown}");
+}
+
+#[test]
+fn a_run_that_stopped_early_says_why_and_has_nothing_left_to_do() {
+    let place = Place::new();
+    let patience = "--set train.early_stopping_patience=1 --set optimizer.learning_rate=0";
+    let done = place.succeed(&mut place.train(&format!("--nproc-per-node 1 {patience} --out a")));
+    let why = "the validation's loss did not improve in 1 validation (train.early_stopping_patience = 1)";
+    assert!(done.out.contains(&format!("\nended early   after step 8 of 10: {why}\n")), "{}", done.out);
+    let again = place.succeed(&mut place.brigade("train --resume a"));
+    let said = format!("the run ended after step 8 of 10, because {why}; nothing is left to do");
+    assert!(again.err.contains(&said), "{}", again.err);
+    assert_eq!(place.metrics("a").len(), 8);
+    let done = place.succeed(&mut place.brigade("train --resume a --epochs 50"));
+    assert!(done.err.contains("changed: train.epochs: 0.0 before, now 50.0"), "{}", done.err);
+}
