@@ -204,9 +204,9 @@ pub use run::{Launch, Program, Role, Session, launch};
 pub use settings::{
     Backend, CHECKPOINT_FOLDER, CONFIG_FILE, CheckpointSettings, CollectivesBackend, CommSettings,
     ComputeSettings, ComputeType, ConfigError, MeshSettings, MetricMode, OnFailedSave, OnNonFinite,
-    OptimizerSettings, OutputSettings, PipelineSettings, Resume, RunPlan, ScheduleSettings, SettingError,
-    Settings, StandardFlags, Suggestion, TrainSettings, Transport, ZeroSettings, config_to_toml,
-    merge_config, parse_defaults, parse_whole_number,
+    OptimizerGroup, OptimizerSettings, OutputSettings, PipelineSettings, Resume, RunPlan, ScheduleSettings,
+    SettingError, Settings, StandardFlags, Suggestion, TrainSettings, Transport, ZeroSettings,
+    config_to_toml, merge_config, parse_defaults, parse_whole_number,
 };
 #[cfg(feature = "text")]
 pub use text::{LanguageModel, TokenDataset};

@@ -68,7 +68,7 @@ fn taken_and_planned(device: &Device, groups: &Groups) -> (f64, f64) {
     let optimizer = OptimizerFactory::new(adamw.clone(), adamw);
     let model = SHAPE.model(1, device).unwrap();
     let mut engine = Engine::new(model, 1, &optimizer, groups.clone(), settings()).unwrap();
-    let planned = planned(engine.chain().units().unwrap(), groups.over(&DATA).size());
+    let planned = planned(engine.chain().units(&[]).unwrap(), groups.over(&DATA).size());
     for _ in 0..2 {
         engine.step(vec![batch(), batch()], 1e-3).unwrap();
     }

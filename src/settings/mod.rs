@@ -29,7 +29,7 @@ pub(crate) use layers::{Layer, merge_layers, parse_value};
 pub(crate) use metric_mode::LOSS as LOSS_METRIC;
 pub use metric_mode::MetricMode;
 pub use nearest::Suggestion;
-pub use optimizer::OptimizerSettings;
+pub use optimizer::{OptimizerGroup, OptimizerSettings};
 pub use parallelism::{ComputeSettings, MeshSettings, PipelineSettings, ZeroSettings};
 pub use plan::RunPlan;
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use brigade_comm::{MAX_WORLD_SIZE, allowed_world_size};
 use brigade_core::plan::{Pipeline, PipelineScheduleKind, ScheduleError, split};
 use brigade_core::{
-    DP, EngineSettings, LrScheduler, LrSchedulerKind, Mesh, NonFinite, PP, Precision, Synchronous, Zero,
+    DP, EngineSettings, LrScheduler, LrSchedulerKind, Mesh, NonFinite, OptimizerFactory, PP, Precision,
+    Synchronous, Zero,
 };
 
 use super::{OnNonFinite, ScheduleSettings, SettingError, Settings};
@@ -29,6 +30,8 @@ pub struct RunPlan {
     pub learning_rate_reason: String,
     /// The engine's settings; its split of the blocks is empty if it is to be balanced.
     pub engine: EngineSettings,
+    /// The optimizer.
+    pub optimizer: OptimizerFactory,
     schedule: ScheduleSettings,
     /// Tokens (or samples) of a step.
     tokens_per_step: usize,
@@ -125,10 +128,12 @@ impl Settings {
             ));
         }
         let accumulation = global / together;
-        let engine = self.engine(mesh.size(PP), accumulation)?;
+        let groups = optimizer.parameter_groups(&optimizer.groups)?;
+        let engine = EngineSettings { groups, ..self.engine(mesh.size(PP), accumulation)? };
         let finite = [
             ("optimizer.learning_rate", optimizer.learning_rate),
             ("optimizer.weight_decay", f64::from(optimizer.weight_decay)),
+            ("optimizer.lr_decay", optimizer.lr_decay),
             ("train.gradient_clipping", train.gradient_clipping),
             ("train.early_stopping_min_delta", train.early_stopping_min_delta),
         ];
@@ -138,11 +143,15 @@ impl Settings {
         let parts = [
             ("optimizer.beta1", f64::from(optimizer.beta1), 1.0),
             ("optimizer.beta2", f64::from(optimizer.beta2), 1.0),
+            ("optimizer.beta3", f64::from(optimizer.beta3), 1.0),
+            ("optimizer.alpha", f64::from(optimizer.alpha), 1.0),
+            ("optimizer.dampening", optimizer.dampening, 1.0 + f64::EPSILON),
             ("optimizer.momentum", optimizer.momentum, 1.0),
             ("schedule.min_ratio", schedule.min_ratio, 1.0 + f64::EPSILON),
         ];
         if let Some((option, given, _)) = parts.into_iter().find(|(_, v, end)| !(0.0..*end).contains(v)) {
-            let end = if option == "schedule.min_ratio" { "to 1" } else { "to below 1" };
+            let whole = ["schedule.min_ratio", "optimizer.dampening"].contains(&option);
+            let end = if whole { "to 1" } else { "to below 1" };
             return Err(SettingError::new(option, given, format!("it must be from 0 {end}")));
         }
         let waits = [
@@ -161,7 +170,6 @@ impl Settings {
         let tokens_per_step = global * tokens_per_sample.max(1);
         // How many steps an epoch has is known once the data are.
         schedule.resolve(if train.steps == 0 { LARGEST } else { train.steps }, tokens_per_step)?;
-        optimizer.factory()?;
         // What an update is made of.
         let batch = global * train.sync_every;
         let base = if optimizer.base_batch_size == 0 { batch } else { optimizer.base_batch_size };
@@ -175,6 +183,7 @@ impl Settings {
             schedule: schedule.clone(),
             tokens_per_step,
             engine,
+            optimizer: optimizer.factory()?,
         })
     }
 

@@ -20,10 +20,20 @@ impl Session {
     /// # Errors
     /// In a dry run.
     pub fn stop_if_dry_run<I: Activation, O: Activation>(&self, chain: &Chain<I, O>) -> anyhow::Result<()> {
+        self.stop_if_dry_run_of(&self.plan, chain)
+    }
+
+    /// The same for a plan with what the program brings of its own.
+    pub(super) fn stop_if_dry_run_of<I: Activation, O: Activation>(
+        &self,
+        plan: &RunPlan,
+        chain: &Chain<I, O>,
+    ) -> anyhow::Result<()> {
         if !self.is_dry_run {
             return Ok(());
         }
-        print_stdout(&self.description(&self.config, chain));
+        chain.check_groups(&plan.engine.groups)?;
+        print_stdout(&self.description(plan, &self.config, chain));
         Err(DryRun.into())
     }
 
@@ -88,11 +98,14 @@ impl Session {
     }
 
     /// The memory and traffic of a rank of each stage, computed in advance.
-    fn footprint<I: Activation, O: Activation>(&self, chain: &Chain<I, O>) -> anyhow::Result<Footprint> {
-        let plan = &self.plan;
+    fn footprint<I: Activation, O: Activation>(
+        &self,
+        plan: &RunPlan,
+        chain: &Chain<I, O>,
+    ) -> anyhow::Result<Footprint> {
         let EngineSettings { zero, schedule, chunks, recompute, precision, offload, .. } = &plan.engine;
         Ok(Footprint::of(&Configuration {
-            units: chain.units()?,
+            units: chain.units(&plan.engine.groups)?,
             boundary_activations: self.boundary_activations.clone(),
             saved_activations: self.saved_activations.clone(),
             pp: plan.mesh.size(PP),
@@ -113,7 +126,7 @@ impl Session {
             compute_bytes: precision.compute.bytes(),
             reduce_bytes: precision.reduce.bytes(),
             offload: offload.is_some(),
-            optimizer_bytes: self.settings.optimizer.state_bytes(),
+            optimizer_bytes: plan.optimizer.state_bytes_per_value(&brigade_cpu::device()),
         })?)
     }
 
@@ -149,8 +162,12 @@ impl Session {
     }
 
     /// The resolved configuration, the mesh, and the parameters of each block.
-    fn description<I: Activation, O: Activation>(&self, config: &str, chain: &Chain<I, O>) -> String {
-        let plan = &self.plan;
+    fn description<I: Activation, O: Activation>(
+        &self,
+        plan: &RunPlan,
+        config: &str,
+        chain: &Chain<I, O>,
+    ) -> String {
         let mut text = format!("{}\n", config.trim_end());
         let _ = writeln!(text, "\n# world: {}", self.world);
         let _ = writeln!(
@@ -172,7 +189,7 @@ impl Session {
         for line in self.parallelism_lines(chain) {
             let _ = writeln!(text, "# {line}");
         }
-        match self.footprint(chain) {
+        match self.footprint(plan, chain) {
             Ok(footprint) => {
                 let per = if plan.engine.strategy.period() > 1 { "update" } else { "step" };
                 let _ = writeln!(

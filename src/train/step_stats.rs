@@ -9,8 +9,9 @@ use brigade_report::{DeviceMemory, MemoryRecord, StepRecord};
 use crate::checkpoint::SaveProgress;
 use crate::training::{AgreedAnswers, ValidationReport};
 
-/// The metric of the number of valid targets.
+/// The metrics of the number of valid targets, and of what they weigh.
 const VALID_TARGETS: &str = "valid_targets";
+const TARGET_WEIGHT: &str = "target_weight";
 
 /// The status of a rank after a step, on which all ranks base their next action.
 pub(crate) struct StepStatus {
@@ -145,7 +146,7 @@ pub(crate) fn record(report: &StepReport, learning_rate: f64, stats: &StepStats)
     StepRecord {
         step: report.step,
         loss: report.loss,
-        metrics: with_valid_targets(report.metrics.clone(), report.targets),
+        metrics: with_targets(report.metrics.clone(), report.targets, report.target_weight),
         grad_norm: report.grad_norm,
         learning_rate,
         skipped: report.skipped,
@@ -184,12 +185,15 @@ pub(crate) fn record(report: &StepReport, learning_rate: f64, stats: &StepStats)
 /// Adds what a validation after the step found.
 pub(crate) fn add_validation(record: &mut StepRecord, found: &ValidationReport) {
     record.validation_loss = Some(found.loss);
-    record.validation_metrics = with_valid_targets(found.metrics.clone(), found.targets);
+    record.validation_metrics = with_targets(found.metrics.clone(), found.targets, found.target_weight);
 }
 
-/// Adds the number of valid targets, which the metrics of a model are means over.
-fn with_valid_targets(mut metrics: BTreeMap<String, f64>, targets: u64) -> BTreeMap<String, f64> {
+/// Adds the number of valid targets, which the metrics of a model are means over, and their weight, where they have one.
+fn with_targets(mut metrics: BTreeMap<String, f64>, targets: u64, weight: f64) -> BTreeMap<String, f64> {
     metrics.insert(VALID_TARGETS.to_owned(), targets as f64);
+    if weight.is_finite() && weight != targets as f64 {
+        metrics.insert(TARGET_WEIGHT.to_owned(), weight);
+    }
     metrics
 }
 

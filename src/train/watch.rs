@@ -134,7 +134,7 @@ mod tests {
 
     fn found(loss: f64, accuracy: f64) -> ValidationReport {
         let metrics = BTreeMap::from([("accuracy".to_owned(), accuracy)]);
-        ValidationReport { step: 1, loss, metrics, targets: 1 }
+        ValidationReport { step: 1, loss, metrics, targets: 1, target_weight: 1.0 }
     }
 
     fn settings(change: impl FnOnce(&mut Settings)) -> Settings {

@@ -2,6 +2,7 @@
 
 mod control;
 mod data;
+mod update;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ pub use control::{Control, HookAnswer};
 #[cfg(test)]
 pub(crate) use data::READ_AHEAD;
 pub(crate) use data::{Data, Order, Reader};
+use update::OwnUpdate;
 
 /// A metric: from the model's output and a batch's target to a sum over the valid targets, shape `[1]`.
 type Metric<O, T> = Box<dyn Fn(O, T) -> Tensor<1> + Send + Sync>;
@@ -67,6 +69,7 @@ pub struct Training<I, O, T> {
     pub(crate) mapping: WeightsMapping,
     pub(crate) flops_per_target: Option<f64>,
     pub(crate) files: Vec<(String, Vec<u8>)>,
+    pub(crate) update: OwnUpdate,
 }
 
 /// What a validation found, on all ranks together.
@@ -80,6 +83,8 @@ pub struct ValidationReport {
     pub metrics: BTreeMap<String, f64>,
     /// Valid targets.
     pub targets: u64,
+    /// The sum of their weights, which the means are divided by: their number, where none has a weight.
+    pub target_weight: f64,
 }
 
 impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
@@ -98,6 +103,7 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
             mapping: WeightsMapping::default(),
             flops_per_target: None,
             files: Vec::new(),
+            update: OwnUpdate::default(),
         }
     }
 

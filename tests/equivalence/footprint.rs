@@ -61,7 +61,7 @@ fn configuration(row: &Row) -> Configuration {
         activation: Gelu::Gelu,
     };
     Configuration {
-        units: chain.units().unwrap(),
+        units: chain.units(&[]).unwrap(),
         boundary_activations: shape.boundary_activations(sequences, row.precision.compute.bytes()),
         saved_activations: Vec::new(),
         pp: row.pp,

@@ -202,15 +202,15 @@ fn a_checkpoint_goes_on_when_other_parameters_are_kept() {
 fn shared_parameters_are_kept_by_all_or_none() {
     let chain =
         Chain::new().then("a", normed(true)).then("b", normed(false)).tie("b.norm.gamma", "a.norm.gamma");
-    let why = chain.units().unwrap_err().to_string();
+    let why = chain.units(&[]).unwrap_err().to_string();
     assert!(why.contains("`b.norm.gamma`") && why.contains("keep_in_f32"), "{why}");
 }
 
 #[test]
 fn units_are_known_before_anything_has_a_value() {
-    let units = chain(true).units().unwrap();
+    let units = chain(true).units(&[]).unwrap();
     let engine = Run::of(MIXED).engine(Groups::alone());
-    assert_eq!(units, engine.chain().units().unwrap());
+    assert_eq!(units, engine.chain().units(&[]).unwrap());
     let summary = |unit: &UnitSize| (unit.home, unit.elements, unit.trainable, unit.keep_in_f32);
     let (linear, width) = (WIDTH * WIDTH + WIDTH, WIDTH);
     assert_eq!(
@@ -246,7 +246,7 @@ fn bytes_are_as_planned() {
                     let bytes = (3 * WIDTH * precision.compute.bytes()) as u64;
                     let boundary = BoundaryTensor { bytes, dimensions: 2, has_gradient: true };
                     let configuration = Configuration {
-                        units: chain(true).units().unwrap(),
+                        units: chain(true).units(&[]).unwrap(),
                         boundary_activations: vec![vec![boundary]; 4],
                         pp,
                         dp,

@@ -16,8 +16,9 @@
 //! - **One order of communication.** What a rank sends and gathers, and when, is derived from its list of actions before the step
 //!   begins, never from timing.
 //! - **One division.** A micro-batch's loss is a sum over valid targets, divided once, before the backward, by the number of valid
-//!   targets in the global batch. After that, only clipping scales anything. Where an update has several steps
-//!   ([`Engine::accumulate`]), nobody knows that number so early, and the optimizer divides the summed gradient by it.
+//!   targets in the global batch, or the exact sum of their weights ([`Batch::weighted`]). After that, only clipping and gradient
+//!   hooks scale anything. Where an update has several steps ([`Engine::accumulate`]), nobody knows that number so early, and the
+//!   optimizer divides the summed gradient by it.
 //! - **Same decisions everywhere.** Ranks decide (to clip, to skip a step, to stop) only by values that are equal to the bit on all
 //!   of them.
 //! - **Keys are paths.** Everything that crosses a process is keyed by block name and parameter

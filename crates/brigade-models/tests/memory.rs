@@ -65,7 +65,7 @@ fn measured_and_planned(shape: &GptConfig, recompute: Recompute) -> (f64, f64) {
     let mut engine = Engine::new(model, 1, &optimizer, Groups::alone(), settings).unwrap();
     assert_eq!(shape.costs().unwrap(), engine.chain().costs(), "also without a device");
     let configuration = Configuration {
-        units: engine.chain().units().unwrap(),
+        units: engine.chain().units(&[]).unwrap(),
         boundary_activations: shape.boundary_activations(SEQUENCES, 4),
         saved_activations: shape.saved_activations(SEQUENCES, 4),
         split: vec![shape.layers + 2],

@@ -7,6 +7,7 @@ mod fixture;
 mod hooks;
 mod other_meshes;
 mod own_loop;
+mod own_update;
 mod predictions;
 
 use std::path::Path;

@@ -81,7 +81,8 @@ impl<'a, I: Activation + Clone, O: Activation, T: Clone> Trainer<'a, I, O, T> {
     /// weights. It has an optimizer of its own and makes [steps](AddedModel::step) of its own, on batches that the loop gives
     /// it; the learning rate is that of the first model. All ranks call it.
     ///
-    /// Of `training`, the metrics and the mapping of the weights are used.
+    /// Of `training`, the metrics, the mapping of the weights, the optimizer, the groups and gradient hooks are used; groups of the
+    /// settings are those of the first model.
     ///
     /// ```no_run
     /// # use brigade::{Batch, Chain, Model, Session, Training, samples};
@@ -136,10 +137,11 @@ impl<'a, I: Activation + Clone, O: Activation, T: Clone> Trainer<'a, I, O, T> {
         }
         let split = session.plan.split(&model.chain().costs())?;
         let model = training.add_metrics_to(model);
-        let settings = EngineSettings { split, ..session.plan.engine.clone() };
-        let optimizer = session.settings.optimizer.factory()?;
+        let plan = training.update.plan_of_further(&session.plan, &session.settings.optimizer)?;
+        let settings = EngineSettings { split, ..plan.engine };
         session.heartbeat.send("making a further model");
-        let engine = Engine::new(model, session.seed(), &optimizer, session.groups(), settings)?;
+        let mut engine = Engine::new(model, session.seed(), &plan.optimizer, session.groups(), settings)?;
+        training.update.add_hooks_to(&mut engine);
         let names = engine.shapes().into_iter().map(|(parameter, _)| format!("{name}/{parameter}"));
         self.description.file_names.extend(names.map(|name| (name.clone(), Stored::tensor(&name))));
         let state = Rc::new(State {

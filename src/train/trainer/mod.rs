@@ -125,7 +125,9 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
 
     /// The learning rate of the next update.
     pub fn learning_rate(&self) -> f64 {
-        self.session.plan.learning_rate * self.schedule.factor(self.progress.step)
+        let step = self.progress.step;
+        let own = self.training.update.learning_rate_factor(step);
+        self.session.plan.learning_rate * own.unwrap_or_else(|| self.schedule.factor(step))
     }
 
     /// The blocks, with the values of the last step. Under pipeline stages or ZeRO-3 a rank has only a part of them, and reading

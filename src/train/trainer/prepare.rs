@@ -35,7 +35,8 @@ impl Session {
         O: Activation,
         T: Clone + 'static,
     {
-        self.stop_if_dry_run(model.chain())?;
+        let plan = training.update.plan(&self.plan, &self.settings.optimizer)?;
+        self.stop_if_dry_run_of(&plan, model.chain())?;
         if self.has_run.replace(true) {
             return Err(UsageError(anyhow::anyhow!(
                 "this session has a run already; further models join it with `Trainer::add_model`"
@@ -57,10 +58,11 @@ impl Session {
         let (early_stopping, best_checkpoint) = watches(&self.settings, metrics, validated > 0)?;
         let mut summary =
             self.run_summary(model.chain(), total_steps, sampler.as_ref().map(|s| (samples, s)));
-        let optimizer = self.settings.optimizer.factory()?;
-        let engine_settings = EngineSettings { split, ..self.plan.engine.clone() };
+        summary.extend(training.update.lines());
+        let engine_settings = EngineSettings { split, ..plan.engine };
         self.heartbeat.send("making the model");
-        let mut engine = Engine::new(model, self.seed(), &optimizer, self.groups(), engine_settings)?;
+        let mut engine = Engine::new(model, self.seed(), &plan.optimizer, self.groups(), engine_settings)?;
+        training.update.add_hooks_to(&mut engine);
         let mut saver = self.saver()?;
         summary.extend(self.check_storage(&saver)?);
         let description = self.run_description(&engine.shapes(), &training.mapping)?;
@@ -122,7 +124,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
 
 /// The names of a model's metrics, each of them once and none of those that are taken.
 fn checked_names(names: &[String]) -> anyhow::Result<&[String]> {
-    let mut seen = BTreeSet::from(["loss", "valid_targets"]);
+    let mut seen = BTreeSet::from(["loss", "valid_targets", "target_weight"]);
     match names.iter().find(|name| !seen.insert(name.as_str())) {
         Some(name) => bail!("a metric is named `{name}`, but that name is taken; each metric needs its own"),
         None => Ok(names),

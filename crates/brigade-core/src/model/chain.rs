@@ -148,7 +148,7 @@ impl<I: Activation, O: Activation> Chain<I, O> {
 
     /// Completes the model with its loss: from the last block's output and a batch's target to the
     /// **sum** (shape `[1]`) of the losses over the valid targets, not their mean. Brigade divides
-    /// by the number of valid targets of the whole global batch.
+    /// by the number of valid targets of the whole global batch, or by their [weights](crate::Batch::weighted).
     pub fn loss<T>(self, loss: impl Fn(O, T) -> Tensor<1> + Send + Sync + 'static) -> Model<I, O, T> {
         let loss = move |output, target| (loss(output, target), Vec::new());
         Model { chain: self, loss: Arc::new(loss), names: Vec::new(), metrics: Vec::new() }

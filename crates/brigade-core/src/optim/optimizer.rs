@@ -1,6 +1,7 @@
 //! Burn's optimizers on flat buffers.
 
 use std::cell::OnceCell;
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -70,6 +71,19 @@ pub struct OptimizerFactory {
 
 type Build = dyn Fn(&FlatLayout, Range<usize>, &Device, &[Treatment]) -> Box<dyn FlatOptimizer> + Send + Sync;
 
+impl fmt::Debug for OptimizerFactory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OptimizerFactory").finish_non_exhaustive()
+    }
+}
+
+/// The same optimizer for all parameters, biases and norms included, as plain Burn has it.
+impl<O: Elementwise> From<O> for OptimizerFactory {
+    fn from(optimizer: O) -> Self {
+        Self::new(optimizer.clone(), optimizer)
+    }
+}
+
 /// How a group is trained.
 #[derive(Clone, Copy)]
 struct Treatment {
@@ -130,6 +144,16 @@ impl OptimizerFactory {
             Box::new(Segmented { part, pieces, size: OnceCell::new() }) as Box<dyn FlatOptimizer>
         };
         Self { build: Arc::new(build), takes_decay, groups: Vec::new() }
+    }
+
+    /// Bytes of its state for each value of a parameter: found by a step on a few values, on this device.
+    pub fn state_bytes_per_value(&self, device: &Device) -> usize {
+        const VALUES: usize = 4;
+        let layout = FlatLayout::new([("weight".to_owned(), vec![2, VALUES / 2])]);
+        let mut optimizer = self.build(&layout, 0..VALUES, device);
+        let values = Tensor::zeros([VALUES], device);
+        optimizer.step(0.0, values.clone(), values, None);
+        optimizer.state_bytes() as usize / VALUES
     }
 
     /// The same for parameters in these groups.

@@ -38,34 +38,42 @@ impl ParameterGroup {
 }
 
 impl<I: Activation, O: Activation> Chain<I, O> {
-    /// Freezes the parameters of the groups that say so, before training begins.
+    /// Checks that groups fit the parameters, as [`Engine::new`](crate::Engine::new) does.
     ///
     /// # Errors
     /// If a group's pattern or a number is wrong, or no parameter belongs to a group.
-    pub fn freeze(&mut self, groups: &[ParameterGroup]) -> Result<()> {
-        self.grouped(groups).map(drop)
+    pub fn check_groups(&self, groups: &[ParameterGroup]) -> Result<()> {
+        self.grouping(groups).map(drop)
     }
 
-    /// As [`freeze`](Self::freeze); says which group each parameter belongs to.
-    pub(crate) fn grouped(&mut self, groups: &[ParameterGroup]) -> Result<Grouping> {
+    /// Which group each parameter belongs to.
+    pub(crate) fn grouping(&self, groups: &[ParameterGroup]) -> Result<Grouping> {
         let ties = self.resolved_ties()?;
         let full = |(block, path): &(usize, String)| format!("{}.{path}", self.blocks[*block].name);
         let followers: Vec<_> = ties.iter().map(|tie| (full(&tie.follower), full(&tie.owner))).collect();
         let is_follower = |name: &String| followers.iter().any(|(follower, _)| follower == name);
-        let names: Vec<_> =
-            self.shapes().into_iter().map(|(name, _)| name).filter(|name| !is_follower(name)).collect();
-        let grouping = Grouping::new(groups, &names, &followers)?;
+        let parameters = self.blocks.iter().flat_map(|NamedBlock { name, block }| {
+            let specs = block.specs().into_iter().filter(|(_, spec)| !spec.running);
+            specs.map(move |(path, _)| format!("{name}.{path}"))
+        });
+        let names: Vec<_> = parameters.filter(|name| !is_follower(name)).collect();
+        Grouping::new(groups, &names, &followers)
+    }
+
+    /// Freezes the parameters of the groups that say so.
+    pub(crate) fn freeze(&mut self, grouping: &Grouping) {
         for NamedBlock { name, block } in &mut self.blocks {
-            let group = |path: &str| grouping.of(&format!("{name}.{path}"));
-            block.freeze(&|path| group(path).is_some_and(|group| groups[group].frozen));
+            block.freeze(&|path| grouping.is_frozen(&format!("{name}.{path}")));
         }
-        Ok(grouping)
     }
 }
 
 /// Which group each parameter of a model belongs to.
-#[derive(Debug, Default)]
-pub(crate) struct Grouping(BTreeMap<String, usize>);
+#[derive(Debug)]
+pub(crate) struct Grouping {
+    groups: BTreeMap<String, usize>,
+    frozen: Vec<bool>,
+}
 
 impl Grouping {
     /// Groups the parameters of these names. `followers` have the values of other ones: their names, and the others'.
@@ -100,12 +108,17 @@ impl Grouping {
             };
             return Err(refused("optimizer.groups.pattern", &groups[index].pattern, allowed));
         }
-        Ok(Self(found))
+        Ok(Self { groups: found, frozen: groups.iter().map(|group| group.frozen).collect() })
     }
 
     /// The group of a parameter, by full name.
     pub(crate) fn of(&self, name: &str) -> Option<usize> {
-        self.0.get(name).copied()
+        self.groups.get(name).copied()
+    }
+
+    /// Whether a parameter's group is frozen.
+    pub(crate) fn is_frozen(&self, name: &str) -> bool {
+        self.of(name).is_some_and(|group| self.frozen[group])
     }
 }
 

@@ -11,6 +11,7 @@ use crate::model::block::NamedBlock;
 use crate::model::chain::Chain;
 use crate::model::parameters::ParameterSpec;
 use crate::model::ties::Tie;
+use crate::sharding::groups::ParameterGroup;
 use crate::sharding::layout::FlatLayout;
 
 /// Parameters in one flat buffer: those of a block that are alike, or one that several blocks share.
@@ -119,13 +120,13 @@ impl Unit {
 }
 
 impl<I: Activation, O: Activation> Chain<I, O> {
-    /// The flat buffers that the parameters make, block by block, as [`brigade_plan::Footprint`] takes them. Nothing gets a
-    /// value.
+    /// The flat buffers that the parameters make, block by block, as [`brigade_plan::Footprint`] takes them, where they are
+    /// trained in these groups. Nothing gets a value.
     ///
     /// # Errors
-    /// If a tie is wrong.
-    pub fn units(&self) -> Result<Vec<UnitSize>> {
-        let ties = self.resolved_ties()?;
+    /// If a tie or a group is wrong.
+    pub fn units(&self, groups: &[ParameterGroup]) -> Result<Vec<UnitSize>> {
+        let (ties, grouping) = (self.resolved_ties()?, self.grouping(groups)?);
         let size = |Unit { layout, home, users, trainable, keep_in_f32, running, .. }: Unit| UnitSize {
             elements: layout.len(),
             home,
@@ -135,7 +136,11 @@ impl<I: Activation, O: Activation> Chain<I, O> {
         };
         let blocks = self.blocks.iter().enumerate();
         let units = blocks.flat_map(|(index, NamedBlock { name, block })| {
-            Unit::of_block(index, name, &block.specs(), &ties)
+            let mut specs = block.specs();
+            for (path, spec) in &mut specs {
+                spec.trainable &= !grouping.is_frozen(&format!("{name}.{path}"));
+            }
+            Unit::of_block(index, name, &specs, &ties)
         });
         Ok(units.map(size).collect())
     }

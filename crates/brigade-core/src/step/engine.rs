@@ -18,7 +18,7 @@ use crate::optim::OptimizerFactory;
 use crate::optim::clip_factor;
 use crate::sharding::store::ParameterStore;
 use crate::step::forward_backward::batch::Batch;
-use crate::step::gradient_hook::{GradientHook, UnitGradient};
+use crate::step::gradient_hook::GradientHook;
 use crate::step::initialization::Initialization;
 use crate::step::report::StepReport;
 use crate::step::running_state::{RunningState, Terms};
@@ -92,7 +92,8 @@ where
         let Model { mut chain, loss, names: metric_names, metrics } = model;
         chain.check_names()?;
         let optimizer = optimizer.with_groups(&settings.groups)?;
-        let grouping = chain.grouped(&settings.groups)?;
+        let grouping = chain.grouping(&settings.groups)?;
+        chain.freeze(&grouping);
         let (ties, mesh) = (chain.resolved_ties()?, groups.mesh().clone());
         check_mesh(&mesh, groups.world().size())?;
         if let Some(tie) = ties.iter().find(|tie| tie.owner.0 > tie.follower.0) {
@@ -201,38 +202,6 @@ where
     /// Number of blocks in each part of the pipeline.
     pub fn split(&self) -> &[usize] {
         &self.settings.split
-    }
-
-    /// Calls `hook` once for each unit in each step that makes an update, after the gradients are summed over all ranks and divided by
-    /// the weight of the targets, and before their norm is taken, so that clipping, the norm in reports and the optimizer see what
-    /// it returns: a tensor of as many elements, in fp32. Several hooks run in the order in which they were given.
-    ///
-    /// A rank calls it for the elements that it owns: those of its pipeline stage, and of them with ZeRO a shard. Ranks that have the same
-    /// elements all call it. So for the same bits on every mesh and on all ranks, an element's new value must follow from its old
-    /// value, its name and number ([`UnitGradient::parameters`]) and the step alone: masks, scaling, clamping, or noise drawn from a seed made of
-    /// these. What needs a whole parameter, such as its norm, is not possible here. It is also called in a step that is
-    /// then skipped because its loss or norm is not finite, and by [`gradients`](Self::gradients).
-    ///
-    /// ```
-    /// # use brigade_core::{Engine, UnitGradient};
-    /// # use burn::tensor::Tensor;
-    /// # fn add(engine: &mut Engine<Tensor<2>, Tensor<2>, Tensor<2>>) {
-    /// // The first 64 rows of a table of width 16 keep their values.
-    /// engine.on_gradient(|unit: &UnitGradient<'_>, mut gradient| {
-    ///     for part in unit.parameters().filter(|part| part.name == "embedding.table") {
-    ///         let kept = part.elements.end.min(64 * 16).saturating_sub(part.elements.start);
-    ///         let zeros = Tensor::zeros([kept], &gradient.device());
-    ///         gradient = gradient.slice_assign(part.place.start..part.place.start + kept, zeros);
-    ///     }
-    ///     gradient
-    /// });
-    /// # }
-    /// ```
-    pub fn on_gradient(
-        &mut self,
-        hook: impl Fn(&UnitGradient<'_>, Tensor<1>) -> Tensor<1> + Send + Sync + 'static,
-    ) {
-        self.gradient_hooks.push(Arc::new(hook));
     }
 
     /// Bytes that this rank holds.

@@ -1,0 +1,79 @@
+//! Runs with an optimizer, groups, a learning rate and a gradient hook of the program's own, in the loop and over resumes.
+
+use std::path::Path;
+
+use burn::optim::{SgdConfig, momentum::MomentumConfig};
+
+use super::fixture::{Mesh, metrics, model, on_mesh, settings, training, weights};
+use crate::run::StartFrom;
+use crate::settings::OptimizerGroup;
+
+/// Trains up to a step, with a factor of the learning rate for each; the program has two groups, and so have the settings, if any.
+fn train(
+    out: &Path,
+    start_from: StartFrom,
+    mesh: Mesh,
+    steps: u64,
+    factor: impl Fn(u64) -> f64 + Copy + Send + Sync + 'static,
+    groups: &[OptimizerGroup],
+) -> anyhow::Result<()> {
+    let mut settings = settings(steps);
+    settings.checkpoint.every = 1;
+    settings.optimizer.learning_rate = 0.1;
+    settings.optimizer.groups = groups.to_vec();
+    on_mesh(out, &settings, mesh, start_from, |session, _| {
+        let nesterov = MomentumConfig::new().with_nesterov(true);
+        let training = training()
+            .optimizer(SgdConfig::new().with_momentum(Some(nesterov)).build())
+            .group(OptimizerGroup::matching("1.*").learning_rate(0.05))
+            .group(OptimizerGroup::matching("*.bias").frozen())
+            .learning_rate(factor)
+            .on_gradient(|_, gradient| gradient.clamp(-0.1, 0.1));
+        session.train(model(), training).map(drop)
+    })
+}
+
+fn half_as_much(step: u64) -> f64 {
+    0.5f64.powi((step / 2) as i32)
+}
+
+#[test]
+fn what_a_program_brings_holds_over_resumes_on_other_meshes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (whole, parts) = (folder.path().join("whole"), folder.path().join("parts"));
+    train(&whole, StartFrom::Scratch, (1, 1, 0), 6, half_as_much, &[]).unwrap();
+    train(&parts, StartFrom::Scratch, (1, 2, 3), 2, half_as_much, &[]).unwrap();
+    train(&parts, StartFrom::Checkpoint, (2, 1, 0), 3, half_as_much, &[]).unwrap();
+    train(&parts, StartFrom::Checkpoint, (2, 2, 2), 6, half_as_much, &[]).unwrap();
+    assert!(weights(&parts) == weights(&whole), "the files of weights have the same bytes");
+    for out in [&whole, &parts] {
+        let rates: Vec<f64> = metrics(out).iter().map(|record| record.learning_rate).collect();
+        assert_eq!(rates, [0.1, 0.1, 0.05, 0.05, 0.025, 0.025]);
+    }
+}
+
+#[test]
+fn groups_of_the_settings_take_the_place_of_the_programs() {
+    let folder = tempfile::tempdir().unwrap();
+    let trained = |name: &str, groups: &[OptimizerGroup]| {
+        let out = folder.path().join(name);
+        train(&out, StartFrom::Scratch, (1, 2, 0), 2, |_| 1.0, groups).unwrap();
+        weights(&out)
+    };
+    let same =
+        [OptimizerGroup::matching("1.*").learning_rate(0.05), OptimizerGroup::matching("*.bias").frozen()];
+    let own = trained("own", &[]);
+    assert!(own == trained("same", &same));
+    assert!(own != trained("others", &same[..1]));
+}
+
+#[test]
+fn a_function_that_gives_no_learning_rate_is_an_error_that_names_the_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let factor = |step: u64| if step == 1 { f64::NAN } else { 1.0 };
+    let error = train(folder.path(), StartFrom::Scratch, (1, 2, 0), 3, factor, &[]).unwrap_err();
+    assert!(
+        format!("{error:#}").contains("the learning rate = NaN (step 2, rank 0) is not possible"),
+        "{error:#}"
+    );
+}

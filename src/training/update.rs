@@ -1,0 +1,139 @@
+//! What a program brings of its own to updates: an optimizer, groups of parameters, a learning rate, gradient hooks.
+
+use brigade_core::{Activation, Engine, OptimizerFactory, UnitGradient};
+use burn::tensor::Tensor;
+
+use super::Training;
+use crate::settings::{OptimizerGroup, OptimizerSettings, RunPlan, SettingError};
+
+type GradientHook = Box<dyn Fn(&UnitGradient<'_>, Tensor<1>) -> Tensor<1> + Send + Sync>;
+
+/// What a program brings of its own to updates.
+#[derive(Default)]
+pub(crate) struct OwnUpdate {
+    optimizer: Option<OptimizerFactory>,
+    groups: Vec<OptimizerGroup>,
+    learning_rate: Option<Box<dyn Fn(u64) -> f64>>,
+    gradient_hooks: Vec<GradientHook>,
+}
+
+impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
+    /// Trains with this optimizer, in place of that of the settings: any of Burn's elementwise ones, or one of your own
+    /// ([`Elementwise`](crate::core::Elementwise)). Its state is in checkpoints, and any mesh takes it back. The learning rate is that of the
+    /// settings.
+    ///
+    /// One optimizer steps all parameters, as in plain Burn. So that biases and norms have no weight decay, or groups another one,
+    /// give an [`OptimizerFactory`].
+    ///
+    /// ```
+    /// # use brigade::{Activation, Training};
+    /// # fn own<I: Activation, O: Activation, T: 'static>(training: Training<I, O, T>) {
+    /// use burn::optim::AdamWConfig;
+    /// let training = training.optimizer(AdamWConfig::new().with_weight_decay(0.05).build());
+    /// # }
+    /// ```
+    pub fn optimizer(mut self, optimizer: impl Into<OptimizerFactory>) -> Self {
+        self.update.optimizer = Some(optimizer.into());
+        self
+    }
+
+    /// Trains some parameters in another way than the rest. A parameter belongs to the first group that matches its name. Groups
+    /// in the settings (`[[optimizer.groups]]`) take the place of all that are given here.
+    ///
+    /// ```
+    /// # use brigade::{Activation, Training};
+    /// # fn own<I: Activation, O: Activation, T: 'static>(training: Training<I, O, T>) {
+    /// use brigade::OptimizerGroup;
+    /// let training = training
+    ///     .group(OptimizerGroup::matching("backbone.*").frozen())
+    ///     .group(OptimizerGroup::matching("embedding.*").learning_rate(1e-4).weight_decay(0.0));
+    /// # }
+    /// ```
+    pub fn group(mut self, group: OptimizerGroup) -> Self {
+        self.update.groups.push(group);
+        self
+    }
+
+    /// Multiplies the peak learning rate (`optimizer.learning_rate`) by what `factor` gives, in place of the schedule and its
+    /// warm-up. As in PyTorch's `LambdaLR`, it is given the number of steps before an update: 0 for the first step, and after a resume the
+    /// number of those that were made before. It must depend on this number alone, as every rank asks it: a factor that is no number of
+    /// at least 0, or not the same on all ranks, ends the run.
+    ///
+    /// ```
+    /// # use brigade::{Activation, Training};
+    /// # fn own<I: Activation, O: Activation, T: 'static>(training: Training<I, O, T>) {
+    /// // Half as much after every thousand steps.
+    /// let training = training.learning_rate(|step| 0.5f64.powi((step / 1000) as i32));
+    /// # }
+    /// ```
+    pub fn learning_rate(mut self, factor: impl Fn(u64) -> f64 + 'static) -> Self {
+        self.update.learning_rate = Some(Box::new(factor));
+        self
+    }
+
+    /// Calls `hook` for the gradient of each unit before each update, after sums over ranks and before norm and clipping; it returns
+    /// the gradient that the optimizer is given. Every rank calls it, for the elements that it owns: [`Engine::on_gradient`] says what it
+    /// may do.
+    ///
+    /// ```
+    /// # use brigade::{Activation, Training};
+    /// # fn own<I: Activation, O: Activation, T: 'static>(training: Training<I, O, T>) {
+    /// let training = training.on_gradient(|_, gradient| gradient.clamp(-0.1, 0.1));
+    /// # }
+    /// ```
+    pub fn on_gradient(
+        mut self,
+        hook: impl Fn(&UnitGradient<'_>, Tensor<1>) -> Tensor<1> + Send + Sync + 'static,
+    ) -> Self {
+        self.update.gradient_hooks.push(Box::new(hook));
+        self
+    }
+}
+
+impl OwnUpdate {
+    /// The plan of a run, with the program's own optimizer, and with its groups where the settings have none.
+    pub(crate) fn plan(&self, plan: &RunPlan, settings: &OptimizerSettings) -> Result<RunPlan, SettingError> {
+        let mut plan = plan.clone();
+        if settings.groups.is_empty() {
+            plan.engine.groups = settings.parameter_groups(&self.groups)?;
+        }
+        plan.optimizer = self.optimizer.clone().unwrap_or(plan.optimizer);
+        Ok(plan)
+    }
+
+    /// The same for a further model of a run, whose parameters the settings' groups do not mean.
+    pub(crate) fn plan_of_further(
+        &self,
+        plan: &RunPlan,
+        settings: &OptimizerSettings,
+    ) -> Result<RunPlan, SettingError> {
+        self.plan(plan, &OptimizerSettings { groups: Vec::new(), ..settings.clone() })
+    }
+
+    /// Lines about it for the summary.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        if self.optimizer.is_some() {
+            lines.push("the optimizer is the program's own, whatever optimizer.name says".to_owned());
+        }
+        if self.learning_rate.is_some() {
+            lines.push("the learning rate follows the program's own function, not [schedule]".to_owned());
+        }
+        lines
+    }
+
+    /// What multiplies the peak learning rate behind so many steps, if the program says so.
+    pub(crate) fn learning_rate_factor(&self, step: u64) -> Option<f64> {
+        self.learning_rate.as_ref().map(|factor| factor(step))
+    }
+
+    /// Gives the hooks to the engine.
+    pub(crate) fn add_hooks_to<I, O, T>(&mut self, engine: &mut Engine<I, O, T>)
+    where
+        I: Activation + Clone,
+        O: Activation,
+        T: Clone,
+    {
+        self.gradient_hooks.drain(..).for_each(|hook| engine.on_gradient(hook));
+    }
+}
