@@ -30,6 +30,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         if !self.engine.synchronizes() {
             self.engine.accumulate(batches)?;
             self.progress.step += 1;
+            self.next_learning_rate.set(self.learning_rate());
             return Ok(None);
         }
         let learning_rate = self.learning_rate();
