@@ -9,7 +9,8 @@ use serde_json::Value;
 use super::RunDescription;
 use crate::settings::resolve_auto;
 
-/// Settings that must not change when a run resumes: they decide what its state means and which data come next.
+/// Settings that must not change when a run resumes: they decide what its state means and which data come next. A name that ends
+/// in a dot stands for a whole section.
 const FIXED: [&str; 8] = [
     "model.",
     "data.tokenizer",
@@ -80,12 +81,14 @@ pub(crate) fn changes(step: u64, before: &Value, config: &str) -> anyhow::Result
     flatten(&serde_json::to_value(now)?, String::new(), &mut new);
     // Runs of before this setting made an update in each step.
     old.entry("train.sync_every".into()).or_insert_with(|| 1.into());
-    let starts = |names: &[&str], key: &str| names.iter().any(|name| key.starts_with(name));
+    let names_it = |names: &[&str], key: &str| {
+        names.iter().any(|name| key == *name || name.ends_with('.') && key.starts_with(name))
+    };
     let mut lines = Vec::new();
     for (key, value) in &new {
         let Some(was) = old.get(key).filter(|was| *was != value) else { continue };
         let both_files = key == "data.tokenizer" && is_path(was) && is_path(value);
-        if starts(&FIXED, key) && !both_files {
+        if names_it(&FIXED, key) && !both_files {
             bail!(
                 "{key} = {} is not possible: the run resumes from step {step}, where it is {}; start a new run, or do not \
                  change it",
@@ -93,7 +96,7 @@ pub(crate) fn changes(step: u64, before: &Value, config: &str) -> anyhow::Result
                 brief(was)
             );
         }
-        if !starts(&FREE, key) {
+        if !names_it(&FREE, key) {
             lines.push(format!("{key}: {} before, now {}", brief(was), brief(value)));
         }
     }
@@ -169,6 +172,9 @@ mod tests {
     fn changes_are_listed_or_refused_by_name() {
         assert!(compare("[model]\nwidth = 64\n[output]\nlog_every = 7").unwrap().is_empty());
         assert_eq!(compare("[train]\nsteps = 9").unwrap(), ["train.steps: 5 before, now 9"]);
+        let before = serde_json::json!({ "checkpoint": { "keep": 3, "keep_best": false } });
+        let listed = changes(5, &before, "[checkpoint]\nkeep = 1\nkeep_best = true").unwrap();
+        assert_eq!(listed, ["checkpoint.keep_best: false before, now true"]);
         let many = format!("[train]\nsteps = \"{}\"", "9".repeat(1000));
         assert_eq!(compare(&many).unwrap(), [format!("train.steps: 5 before, now \"{}…", "9".repeat(79))]);
         for (now, said) in [
