@@ -53,15 +53,29 @@ pub(crate) fn write_config(dir: &Path, config: &str) -> anyhow::Result<()> {
         .with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// Removes the weights of an earlier run.
+/// Removes the weights of an earlier run, of all its models.
 pub(crate) fn remove_weights(dir: &Path) -> anyhow::Result<()> {
-    let weights = dir.join(WEIGHTS_FILE);
-    match std::fs::remove_file(&weights) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("cannot remove {}", weights.display()))
+    let entries = std::fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
+    for entry in entries {
+        let entry = entry.with_context(|| format!("cannot read {}", dir.display()))?;
+        if !entry.file_name().to_str().is_some_and(is_weights_file) {
+            continue;
         }
-        _ => Ok(()),
+        let weights = entry.path();
+        match std::fs::remove_file(&weights) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("cannot remove {}", weights.display()));
+            }
+            _ => {}
+        }
     }
+    Ok(())
+}
+
+/// Whether a file in a run's folder has the weights of one of its models.
+fn is_weights_file(name: &str) -> bool {
+    let added = || name.strip_prefix("model-")?.strip_suffix(".safetensors");
+    name == WEIGHTS_FILE || added().is_some()
 }
 
 /// The configuration without the folder of its results.
@@ -136,8 +150,12 @@ mod tests {
             assert!(error.contains("--overwrite"), "{error}");
         }
         assert_eq!(text(WEIGHTS_FILE), "weights");
+        std::fs::write(dir.join(added_weights_file("critic")), "weights").unwrap();
+        std::fs::write(dir.join("other.safetensors"), "not of this run").unwrap();
         remove_weights(&dir).unwrap();
         remove_weights(&dir).unwrap();
+        assert!(!dir.join(added_weights_file("critic")).exists());
+        assert_eq!(text("other.safetensors"), "not of this run");
         refuse_other(&dir, "a = 2").unwrap();
     }
 }
