@@ -34,8 +34,8 @@ pub enum OnFailedSave {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CheckpointSettings {
-    /// Steps between checkpoints, with another one at the end. 0 saves only on preemption, when a signal announces that the
-    /// machine will be taken away.
+    /// Steps between checkpoints, with another one at the end. 0 saves only the best ones, where the run keeps them, and on
+    /// preemption, when a signal announces that the machine will be taken away.
     pub every: u64,
     /// How many of the newest checkpoints to keep; 0 keeps all.
     pub keep: usize,

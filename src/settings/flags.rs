@@ -90,7 +90,7 @@ pub struct StandardFlags {
     /// Seed of the initial weights and of the order of data.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     pub seed: Option<u64>,
-    /// Steps between checkpoints; 0 saves only on preemption (SIGTERM, SIGUSR1).
+    /// Steps between checkpoints; 0 saves only the best ones, where the run keeps them, and on preemption (SIGTERM, SIGUSR1).
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     pub checkpoint_every: Option<u64>,
     /// How many of the newest checkpoints to keep; 0 keeps all.
