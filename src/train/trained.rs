@@ -41,7 +41,7 @@ pub struct Trained<I, O, T> {
     pub steps: u64,
     /// The step of the best checkpoint, where the run keeps one (`checkpoint.keep_best`,
     /// [`Control::SaveBest`](crate::Control::SaveBest)). The weights are those of this step if `checkpoint.load_best_at_end` is
-    /// set, else those of the last step.
+    /// set and its checkpoint can be loaded, else those of the last step.
     pub best_step: Option<u64>,
     /// Why the run ended before its last step, if it did: early stopping, or a hook.
     pub stopped: Option<String>,

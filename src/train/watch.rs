@@ -25,14 +25,18 @@ impl Watch {
         Self { metric: metric.to_owned(), is_min, min_delta, key }
     }
 
+    /// Names the best value so far, as its bits: counters are whole numbers.
+    fn value_key(&self) -> String {
+        format!("{}_bits", self.key)
+    }
+
     /// Whether a validation is better than all before; if so, its value is the best.
     fn improves(&self, found: &ValidationReport, watched: &mut BTreeMap<String, u64>) -> bool {
         let value = match self.metric.as_str() {
             LOSS_METRIC => found.loss,
             metric => found.metrics.get(metric).copied().unwrap_or(f64::NAN),
         };
-        // Counters are whole numbers.
-        let bits = format!("{}_bits", self.key);
+        let bits = self.value_key();
         let best = watched.get(&bits).copied().map(f64::from_bits);
         let better = match best {
             None => !value.is_nan(),
@@ -52,6 +56,19 @@ pub(super) struct BestCheckpoint(Watch);
 impl BestCheckpoint {
     pub fn is_new(&self, found: &ValidationReport, watched: &mut BTreeMap<String, u64>) -> bool {
         self.0.improves(found, watched)
+    }
+
+    /// The bits of the best value so far.
+    pub fn value(&self, watched: &BTreeMap<String, u64>) -> Option<u64> {
+        watched.get(&self.0.value_key()).copied()
+    }
+
+    /// Goes back to an earlier best value.
+    pub fn set_value(&self, value: Option<u64>, watched: &mut BTreeMap<String, u64>) {
+        match value {
+            Some(bits) => drop(watched.insert(self.0.value_key(), bits)),
+            None => drop(watched.remove(&self.0.value_key())),
+        }
     }
 }
 

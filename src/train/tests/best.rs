@@ -1,9 +1,11 @@
 //! Early stopping and the best checkpoint.
 
+use std::path::Path;
+
 use super::fixture::*;
 use crate::error::Preempted;
-use crate::run::StartFrom;
-use crate::settings::{MetricMode, Settings};
+use crate::run::{Session, StartFrom};
+use crate::settings::{MetricMode, OnFailedSave, Settings};
 use crate::train::Trained;
 use crate::training::Control;
 
@@ -16,7 +18,7 @@ fn end(trained: &Trained<Rows, Rows, Rows>) -> End {
 
 /// Trains on a mesh; the machine is taken away in step `preempted_in`.
 fn train(
-    out: &std::path::Path,
+    out: &Path,
     settings: &Settings,
     mesh: Mesh,
     start_from: StartFrom,
@@ -125,5 +127,95 @@ fn a_hook_says_which_weights_are_the_best() {
         });
         assert_eq!((ended.unwrap(), checkpoints(folder.path())), ((10, Some(3), false), vec![10, 3]));
         assert!(weights(folder.path()) == weights(three_steps.path()), "{mesh:?}");
+    }
+}
+
+/// Marks the weights of steps 2 and 4 as the best; `act` does something else after each step, on rank 0.
+fn with_two_best(
+    out: &Path,
+    mesh: Mesh,
+    act: impl Fn(u64) + Clone + Send + Sync + 'static,
+) -> (End, Vec<f32>) {
+    let mut settings = settings(6);
+    (settings.checkpoint.keep, settings.checkpoint.load_best_at_end) = (1, true);
+    (settings.checkpoint.on_failure, settings.checkpoint.asynchronous) = (OnFailedSave::Continue, false);
+    let ended = on_mesh(out, &settings, mesh, StartFrom::Scratch, |session, _| {
+        let act = act.clone();
+        let hook = move |step: &brigade_core::StepReport| {
+            act(step.step);
+            if matches!(step.step, 2 | 4) { Control::SaveBest } else { Control::Continue }
+        };
+        let trained = session.train(model(), training().on_step(hook))?;
+        Ok((end(&trained), predicted(session, trained)?))
+    });
+    ended.unwrap()
+}
+
+/// What the weights that a run ended with in memory make of a sample.
+fn predicted(session: &Session, mut trained: Trained<Rows, Rows, Rows>) -> anyhow::Result<Vec<f32>> {
+    let output = trained.predict(rows(&[0], &session.device()).0)?;
+    Ok(output.into_data().try_to_vec()?)
+}
+
+/// The file of weights after so many steps, and what they predict.
+fn after(steps: u64) -> (Vec<u8>, Vec<f32>) {
+    let folder = tempfile::tempdir().unwrap();
+    let end = on_mesh(folder.path(), &settings(steps), MESHES[0], StartFrom::Scratch, |session, _| {
+        predicted(session, session.train(model(), training())?)
+    });
+    (weights(folder.path()), end.unwrap())
+}
+
+#[test]
+fn the_best_checkpoint_stays_where_a_better_one_cannot_be_saved() {
+    let two_steps = after(2);
+    for mesh in MESHES {
+        let folder = tempfile::tempdir().unwrap();
+        let (here, away) = (folder.path().join("checkpoints"), folder.path().join("away"));
+        let (ended, predicted) = with_two_best(folder.path(), mesh, move |step| match step {
+            4 => {
+                std::fs::rename(&here, &away).unwrap();
+                std::fs::write(&here, "not a folder").unwrap();
+            }
+            5 => {
+                std::fs::remove_file(&here).unwrap();
+                std::fs::rename(&away, &here).unwrap();
+            }
+            _ => {}
+        });
+        assert_eq!((ended, checkpoints(folder.path())), ((6, Some(2), false), vec![6, 2]), "{mesh:?}");
+        assert!((weights(folder.path()), predicted) == two_steps, "{mesh:?}");
+    }
+}
+
+#[test]
+fn a_best_checkpoint_that_cannot_be_loaded_leaves_the_last_weights() {
+    let six_steps = after(6);
+    for (mesh, is_removed) in [(MESHES[0], true), (MESHES[0], false), (MESHES[2], true), (MESHES[4], false)] {
+        let folder = tempfile::tempdir().unwrap();
+        let here = folder.path().join("checkpoints");
+        let (ended, predicted) = with_two_best(folder.path(), mesh, move |step| {
+            for checkpoint in std::fs::read_dir(&here).into_iter().flatten().filter(|_| step == 6) {
+                let checkpoint = checkpoint.unwrap().path();
+                match is_removed {
+                    true => std::fs::remove_dir_all(checkpoint).unwrap(),
+                    false => damage(&checkpoint),
+                }
+            }
+        });
+        assert_eq!(ended, (6, Some(4), false), "{mesh:?}");
+        assert!((weights(folder.path()), predicted) == six_steps, "{mesh:?}, removed: {is_removed}");
+    }
+}
+
+/// Changes the last byte of each rank's file.
+fn damage(checkpoint: &Path) {
+    let files: Vec<_> = std::fs::read_dir(checkpoint).unwrap().map(|file| file.unwrap().path()).collect();
+    let shards: Vec<_> = files.iter().filter(|file| file.extension().is_none_or(|it| it != "json")).collect();
+    assert!(!shards.is_empty(), "{files:?}");
+    for shard in shards {
+        let mut bytes = std::fs::read(shard).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        std::fs::write(shard, bytes).unwrap();
     }
 }

@@ -28,15 +28,17 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         if step > 0 && is_update && self.saver.is_due(step, true) && self.saved_step != Some(step) {
             self.save()?;
         }
-        if self.session.settings.checkpoint.load_best_at_end {
-            self.load_best()?;
-        }
         self.session.heartbeat.send("writing the weights");
         let written = self.write_all_weights();
         // Weights and last checkpoint may be on different disks: each is written even if the other fails.
         let saved = self.wait_for_save();
         let paths = written?;
         saved?;
+        // The weights of the last step are written by now: no checkpoint that cannot be read costs a run its weights.
+        if self.session.settings.checkpoint.load_best_at_end && self.load_best()? {
+            self.session.heartbeat.send("writing the best weights");
+            self.write_all_weights()?;
+        }
         self.finish_reports(&paths)?;
         let stopped = self.stopped();
         let weights = paths.into_iter().next().unwrap_or_default();
@@ -57,29 +59,53 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         Ok(paths)
     }
 
-    /// Takes the weights of the best checkpoint, of all models.
-    fn load_best(&mut self) -> anyhow::Result<()> {
-        self.wait_for_save()?;
+    /// Takes the weights of the best checkpoint, of all models. Whether they are others than those of the last step: if they
+    /// cannot be loaded, those of the last step stay.
+    ///
+    /// # Errors
+    /// If a rank failed, or a part was loaded and the last checkpoint cannot be loaded either.
+    fn load_best(&mut self) -> anyhow::Result<bool> {
         let Some(best) = self.progress.best_step else {
             self.note("no step was the best; the weights are those of the last step");
-            return Ok(());
+            return Ok(false);
         };
-        if best == self.progress.step {
-            return Ok(());
+        let last = self.progress.step;
+        if best == last {
+            return Ok(false);
         }
         self.session.heartbeat.send("loading the best checkpoint");
-        let (engine, added) = (&mut self.engine, &self.added);
-        let restored = restore_step(self.saver.storage(), self.session.group(), best, |progress, reader| {
-            engine.restore(best, reader.of(FIRST_MODEL))?;
+        let (loaded, is_changed) = self.load_step(best)?;
+        let Err(why) = loaded else {
+            self.note(&format!("the weights are those of step {best}, the best"));
+            return Ok(true);
+        };
+        let text =
+            format!("the weights of the best checkpoint, that of step {best}, cannot be loaded: {why}");
+        if is_changed && let (Err(why), _) = self.load_step(last)? {
+            return Err(AgreedError(format!(
+                "{text}; those of the last step are in {}, but its checkpoint cannot be loaded either: {why}",
+                self.session.out.join(WEIGHTS_FILE).display()
+            ))
+            .into());
+        }
+        self.note(&format!("{text}; the weights are those of the last step"));
+        Ok(false)
+    }
+
+    /// Loads all models from a checkpoint. The inner error says why that failed, and the answer whether a rank had begun to change
+    /// its models.
+    fn load_step(&mut self, step: u64) -> anyhow::Result<(Result<(), String>, bool)> {
+        let (engine, added, group) = (&mut self.engine, &self.added, self.session.group());
+        let mut began = 0.0f64;
+        let loaded = restore_step(self.saver.storage(), group, step, |progress, reader| {
+            began = 1.0;
+            engine.restore(step, reader.of(FIRST_MODEL))?;
             added.iter().try_for_each(|added| added.restore(progress, reader))
         })?;
-        if let Err(why) = restored {
-            let text =
-                format!("the weights of the best checkpoint, that of step {best}, cannot be loaded: {why}");
-            return Err(AgreedError(text).into());
-        }
-        self.note(&format!("the weights are those of step {best}, the best"));
-        Ok(())
+        let mut all = vec![0.0; group.size()];
+        all[group.rank()] = began;
+        group.all_gather_in_place(&mut all)?;
+        Ok((loaded, all.contains(&1.0)))
     }
 
     /// Ends the reports, on rank 0, and prints the summary with these files.

@@ -7,6 +7,14 @@ use crate::error::{AgreedError, format_error};
 use crate::training::AgreedAnswers;
 use crate::world::all_gather_text;
 
+/// Which checkpoint is the best, and how good it is.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Best {
+    step: Option<u64>,
+    /// The bits of its metric.
+    value: Option<u64>,
+}
+
 impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
     /// Does what rank 0's hooks answered; all ranks call it with the same answers. `error` is that of a hook, on rank 0.
     pub(super) fn follow(
@@ -30,5 +38,23 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
     pub(super) fn mark_best(&mut self) {
         self.progress.best_step = Some(self.progress.step);
         self.best_is_unsaved = true;
+    }
+
+    pub(super) fn best(&self) -> Best {
+        let watched = &self.progress.watched;
+        let value = self.best_checkpoint.as_ref().and_then(|best| best.value(watched));
+        Best { step: self.progress.best_step, value }
+    }
+
+    /// Goes back to the best checkpoint that is there, because a save failed; not if a better one is yet to be saved.
+    pub(super) fn forget_unsaved_best(&mut self) {
+        if self.best_is_unsaved {
+            return;
+        }
+        let Best { step, value } = self.best_saved;
+        self.progress.best_step = step;
+        if let Some(best) = &self.best_checkpoint {
+            best.set_value(value, &mut self.progress.watched);
+        }
     }
 }

@@ -20,6 +20,7 @@ use brigade_data::Sampler;
 use brigade_report::{CheckpointRecord, Reporter, StepRecord};
 
 use self::added::Added;
+use self::hooks::Best;
 use super::watch::{BestCheckpoint, EarlyStopping};
 use crate::checkpoint::{RunDescription, RunProgress, Saver};
 use crate::error::Preempted;
@@ -92,6 +93,9 @@ pub struct Trainer<'a, I, O, T> {
     is_unvalidated: bool,
     /// Whether the weights are to be saved as the best.
     best_is_unsaved: bool,
+    /// The best checkpoint that is there, and the one there will be once the save under way has ended.
+    best_saved: Best,
+    best_being_saved: Best,
     /// The step that was saved last, or is being saved.
     saved_step: Option<u64>,
     /// Checkpoints that were completed since the last record.

@@ -9,6 +9,7 @@ use anyhow::bail;
 use brigade_core::{Activation, Engine, EngineSettings, Model};
 
 use super::Trainer;
+use super::hooks::Best;
 use crate::checkpoint::RunProgress;
 use crate::error::UsageError;
 use crate::run::Session;
@@ -94,11 +95,14 @@ impl Session {
             record: None,
             is_unvalidated: false,
             best_is_unsaved: false,
+            best_saved: Best::default(),
+            best_being_saved: Best::default(),
             completed: Vec::new(),
             is_preempted: false,
             device_peak: 0,
         };
         trainer.next_learning_rate.set(trainer.learning_rate());
+        trainer.best_saved = trainer.best();
         if resumes && trainer.is_over() {
             trainer.note_nothing_left();
         }

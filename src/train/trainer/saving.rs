@@ -53,7 +53,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         }
         self.saver.begin(self.progress.step, snapshots, state, since)?;
         self.saved_step = Some(self.progress.step);
-        self.best_is_unsaved = false;
+        (self.best_is_unsaved, self.best_being_saved) = (false, self.best());
         if !self.session.settings.checkpoint.asynchronous {
             self.wait_for_save()?;
         }
@@ -72,6 +72,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         match outcome {
             None => {}
             Some(SaveOutcome::Saved { record, cleanup_error }) => {
+                self.best_saved = self.best_being_saved;
                 if let Some(why) = cleanup_error {
                     self.note(&format!(
                         "the checkpoint of step {} is saved, but older ones could not be removed: {why}",
@@ -83,6 +84,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
                 }
             }
             Some(SaveOutcome::Failed(why)) => {
+                self.forget_unsaved_best();
                 let text = format!("the checkpoint could not be saved: {why}");
                 match self.session.settings.checkpoint.on_failure {
                     OnFailedSave::Stop => return Err(AgreedError(text).into()),
@@ -98,7 +100,8 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         // Even if an earlier save fails, this one is tried.
         match self.saver.wait(|| {})? {
             Some(SaveOutcome::Failed(why)) => {
-                self.note(&format!("the previous checkpoint could not be saved: {why}"))
+                self.forget_unsaved_best();
+                self.note(&format!("the previous checkpoint could not be saved: {why}"));
             }
             outcome => self.save_ended(outcome)?,
         }
@@ -169,6 +172,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         let (position, nonfinite) = (self.progress.position, self.progress.nonfinite);
         self.progress = RunProgress { position, nonfinite, ..restored.progress };
         self.next_learning_rate.set(self.learning_rate());
+        self.best_saved = self.best();
         self.reader = None;
         (self.saver.newest, self.saved_step) = (Some(step), Some(step));
         self.is_unvalidated = false;
