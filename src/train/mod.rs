@@ -41,6 +41,7 @@ impl Session {
         O: Activation,
         T: Clone + 'static,
     {
+        watch::check_validations(&self.settings)?;
         let mut trainer = self.prepare(model, training)?;
         while let Some(batches) = trainer.next_batches()? {
             trainer.step(batches)?;

@@ -145,6 +145,28 @@ pub(super) fn watches(
     Ok((early_stopping, best))
 }
 
+/// Refuses early stopping without validations between steps, which [`Session::train`](crate::Session::train) would never make.
+pub(super) fn check_validations(settings: &Settings) -> Result<(), SettingError> {
+    let (patience, every) = (settings.train.early_stopping_patience, settings.train.validate_every);
+    if patience > 0 && every == 0 {
+        let missing = "it compares validations, and train.validate_every = 0 makes none before the end; set train.validate_every \
+                       to the number of steps between validations";
+        return Err(SettingError::new("train.early_stopping_patience", patience, missing));
+    }
+    Ok(())
+}
+
+/// Refuses to end with the best weights where nothing says which they are.
+pub(super) fn check_load_best(settings: &Settings, has_hooks: bool) -> Result<(), SettingError> {
+    let checkpoint = &settings.checkpoint;
+    if checkpoint.load_best_at_end && !checkpoint.keep_best && !has_hooks {
+        let missing = "nothing says which checkpoint is the best; set checkpoint.keep_best = true, or add a hook that answers \
+                       `Control::SaveBest`";
+        return Err(SettingError::new("checkpoint.load_best_at_end", true, missing));
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -219,5 +241,25 @@ mod tests {
         );
         let only_best = settings(|settings| settings.train.early_stopping_patience = 0);
         assert!(message(&only_best, false).starts_with("checkpoint.keep_best = true is not possible"));
+    }
+
+    #[test]
+    fn settings_that_would_have_no_effect_are_refused() {
+        let never = settings(|settings| settings.train.validate_every = 0);
+        let message = check_validations(&never).unwrap_err().to_string();
+        let said = "train.early_stopping_patience = 2 is not possible: it compares validations, and train.validate_every = 0";
+        assert!(message.starts_with(said), "{message}");
+        check_validations(&settings(|settings| settings.train.validate_every = 1)).unwrap();
+        check_validations(&Settings::default()).unwrap();
+
+        let mut unknown = Settings::default();
+        unknown.checkpoint.load_best_at_end = true;
+        let message = check_load_best(&unknown, false).unwrap_err().to_string();
+        let said =
+            "checkpoint.load_best_at_end = true is not possible: nothing says which checkpoint is the best";
+        assert!(message.starts_with(said) && message.contains("checkpoint.keep_best"), "{message}");
+        check_load_best(&unknown, true).unwrap();
+        unknown.checkpoint.keep_best = true;
+        check_load_best(&unknown, false).unwrap();
     }
 }

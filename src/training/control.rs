@@ -71,6 +71,10 @@ impl Hooks {
         self.on_validation.push(erased(hook));
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.on_step.is_empty() && self.on_validation.is_empty()
+    }
+
     /// What the hooks answer to a step.
     pub(crate) fn step(&mut self, report: &StepReport) -> HookAnswers {
         HookAnswers::of(&mut self.on_step, report)

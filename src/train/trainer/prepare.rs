@@ -13,7 +13,7 @@ use super::hooks::Best;
 use crate::checkpoint::RunProgress;
 use crate::error::UsageError;
 use crate::run::Session;
-use crate::train::watch::watches;
+use crate::train::watch::{check_load_best, watches};
 use crate::training::Training;
 use crate::world::check_same;
 
@@ -56,6 +56,7 @@ impl Session {
         let schedule = self.plan.lr_scheduler(total_steps)?;
         let model = training.add_metrics_to(model);
         let metrics = checked_names(model.metric_names())?;
+        check_load_best(&self.settings, !training.hooks.is_empty())?;
         let (early_stopping, best_checkpoint) = watches(&self.settings, metrics, validated > 0)?;
         let mut summary =
             self.run_summary(model.chain(), total_steps, sampler.as_ref().map(|s| (samples, s)));
