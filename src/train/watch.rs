@@ -50,6 +50,14 @@ impl Watch {
     }
 }
 
+/// Which checkpoint is the best, and how good it is.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Best {
+    pub step: Option<u64>,
+    /// The bits of its metric.
+    pub value: Option<u64>,
+}
+
 /// Whether the weights are the best so far, by `checkpoint.best_metric`.
 pub(super) struct BestCheckpoint(Watch);
 

@@ -4,16 +4,9 @@ use brigade_core::Activation;
 
 use super::Trainer;
 use crate::error::{AgreedError, format_error};
+use crate::train::watch::Best;
 use crate::training::AgreedAnswers;
 use crate::world::all_gather_text;
-
-/// Which checkpoint is the best, and how good it is.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Best {
-    step: Option<u64>,
-    /// The bits of its metric.
-    value: Option<u64>,
-}
 
 impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
     /// Does what rank 0's hooks answered; all ranks call it with the same answers. `error` is that of a hook, on rank 0.

@@ -20,8 +20,7 @@ use brigade_data::Sampler;
 use brigade_report::{CheckpointRecord, Reporter, StepRecord};
 
 use self::added::Added;
-use self::hooks::Best;
-use super::watch::{BestCheckpoint, EarlyStopping};
+use super::watch::{Best, BestCheckpoint, EarlyStopping};
 use crate::checkpoint::{RunDescription, RunProgress, Saver};
 use crate::error::Preempted;
 use crate::run::Session;

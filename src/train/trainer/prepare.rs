@@ -9,11 +9,10 @@ use anyhow::bail;
 use brigade_core::{Activation, Engine, EngineSettings, Model};
 
 use super::Trainer;
-use super::hooks::Best;
 use crate::checkpoint::RunProgress;
 use crate::error::UsageError;
 use crate::run::Session;
-use crate::train::watch::{check_load_best, watches};
+use crate::train::watch::{Best, check_load_best, watches};
 use crate::training::Training;
 use crate::world::check_same;
 
