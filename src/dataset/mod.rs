@@ -27,6 +27,7 @@ pub trait Dataset: Send + Sync + 'static {
     }
 
     /// Reads one sample; `index` is below [`len`](Self::len).
+    /// It must not draw from Burn's random generator, which blocks draw from at the same time; [`batch`](Self::batch) may.
     ///
     /// # Errors
     /// Any error ends the run.

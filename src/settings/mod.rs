@@ -128,7 +128,8 @@ pub struct TrainSettings {
     /// At most this many steps of a run may be skipped or rolled back; 0 sets no limit.
     pub nonfinite_limit: u64,
     /// Whether each block's forward is run twice and the outputs are compared: a block that is no function of its input,
-    /// parameters and context is an error that names it. Debug builds do so for the first micro-batch in any case.
+    /// parameters and context is an error that names it. On CPUs, debug builds do so for the first micro-batch in any case. On GPUs
+    /// blocks must use operations with a fixed order of sums.
     pub check_blocks: bool,
 }
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use brigade_comm::{MAX_WORLD_SIZE, allowed_world_size};
 use brigade_core::plan::{Pipeline, PipelineScheduleKind, ScheduleError, split};
 use brigade_core::{
-    DP, EngineSettings, LrScheduler, LrSchedulerKind, Mesh, NonFinite, OptimizerFactory, PP, Precision,
-    Synchronous, Zero,
+    CheckBlocks, DP, EngineSettings, LrScheduler, LrSchedulerKind, Mesh, NonFinite, OptimizerFactory, PP,
+    Precision, Synchronous, Zero,
 };
 
-use super::{OnNonFinite, ScheduleSettings, SettingError, Settings};
+use super::{Backend, OnNonFinite, ScheduleSettings, SettingError, Settings};
 
 /// The largest integer of a TOML file.
 const LARGEST: u64 = i64::MAX as u64;
@@ -220,7 +220,12 @@ impl Settings {
             chunks: pipeline.chunks,
             split: pipeline.stages.clone(),
             recompute: compute.recompute()?,
-            check_blocks: train.check_blocks,
+            check_blocks: match train.check_blocks {
+                true => CheckBlocks::Always,
+                // A GPU may add in another order when a block is run again.
+                false if compute.backend.resolved() == Backend::Cpu => CheckBlocks::default(),
+                false => CheckBlocks::Never,
+            },
             precision: Precision { compute: compute.float(), reduce: compute.reduce_dtype },
             offload: zero.offload_optimizer.then(brigade_cpu::device),
             strategy: Arc::new(Synchronous { every: train.sync_every }),

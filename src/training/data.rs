@@ -25,8 +25,8 @@ pub(crate) trait Data<I, T>: Send + Sync {
     /// What targets are called.
     fn unit(&self) -> String;
 
-    /// Reads samples into a micro-batch.
-    fn read(&self, samples: Range<usize>, device: &Device) -> anyhow::Result<Batch<I, T>>;
+    /// Reads samples into a micro-batch, which may draw from `seed`.
+    fn read(&self, samples: Range<usize>, device: &Device, seed: u64) -> anyhow::Result<Batch<I, T>>;
 
     /// Reads the micro-batches of one position after the other, from `position` on, on a thread of its own.
     fn read_ahead(self: Arc<Self>, position: u64, order: Order) -> anyhow::Result<Box<dyn Reader<I, T>>>;
@@ -52,9 +52,14 @@ impl<D: Dataset> Data<D::Input, D::Target> for D {
         Dataset::unit(self).to_owned()
     }
 
-    fn read(&self, samples: Range<usize>, device: &Device) -> anyhow::Result<Batch<D::Input, D::Target>> {
+    fn read(
+        &self,
+        samples: Range<usize>,
+        device: &Device,
+        seed: u64,
+    ) -> anyhow::Result<Batch<D::Input, D::Target>> {
         let items = samples.map(|index| self.get(index)).collect::<anyhow::Result<Vec<_>>>()?;
-        Ok(self.batch(items, device))
+        Ok(with_seed(device, seed, || self.batch(items, device)))
     }
 
     fn read_ahead(

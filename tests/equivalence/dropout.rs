@@ -1,7 +1,8 @@
 //! Burn's own layers that draw random numbers, unchanged: the same bits on every mesh, and the gradients of what was drawn.
 
 use brigade::core::{
-    Batch, Block, Chain, EngineSettings, ForwardContext, Groups, Model, NamedTensor, Recompute, with_seed,
+    Batch, Block, Chain, CheckBlocks, EngineSettings, ForwardContext, Groups, Model, NamedTensor, Recompute,
+    with_seed,
 };
 use burn::module::Module;
 use burn::nn::transformer::{TransformerEncoderConfig, TransformerEncoderInput};
@@ -258,10 +259,9 @@ fn a_block_that_is_no_function_is_named() {
         let batches = |step| case.batches(zero, &Groups::alone(), step);
         (0..steps).map(|step| engine.step(batches(step), 1e-2).map(|report| report.step)).collect::<Vec<_>>()
     };
-    let message = run(true, 1).pop().unwrap().unwrap_err().to_string();
+    let message = run(CheckBlocks::Always, 1).pop().unwrap().unwrap_err().to_string();
     assert!(message.contains("block `unsteady` gives another output when it is run again"), "{message}");
-    // These tests are a debug build, which checks the first micro-batch; those after it are not checked.
-    let results = run(false, 2);
-    assert_eq!(results[0].is_err(), cfg!(debug_assertions));
-    assert!(results[1].is_ok());
+    let results = run(CheckBlocks::First, 2);
+    assert!(results[0].is_err() && results[1].is_ok(), "the first micro-batch alone is checked");
+    assert!(run(CheckBlocks::Never, 2).iter().all(Result::is_ok));
 }

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use brigade::core::plan::PipelineScheduleKind;
 use brigade::core::{
-    Batch, DATA, DP, Engine, EngineSettings, Evaluation, Float, Groups, Mesh, NamedTensor, NonFinite,
-    OptimizerFactory, PP, Precision, REPLICATE, Recompute, StepReport, Strategy, Synchronous, Zero,
+    Batch, CheckBlocks, DATA, DP, Engine, EngineSettings, Evaluation, Float, Groups, Mesh, NamedTensor,
+    NonFinite, OptimizerFactory, PP, Precision, REPLICATE, Recompute, StepReport, Strategy, Synchronous,
+    Zero,
 };
 use brigade::models::gpt::{Gelu, GptConfig, Targets};
 use burn::optim::{AdamWConfig, LionConfig, SgdConfig, momentum::MomentumConfig};
@@ -149,7 +150,7 @@ impl Row {
             chunks: self.chunks,
             split: self.split.clone(),
             recompute: self.recompute,
-            check_blocks: false,
+            check_blocks: CheckBlocks::default(),
             precision: self.precision,
             offload: self.offload.then(brigade_cpu::device),
             sum_group: self.sum_group,

@@ -133,6 +133,29 @@ fn a_step_that_is_skipped_leaves_them() {
     }
 }
 
+/// From the first step on, when nobody knows yet how the state is updated.
+#[test]
+fn an_input_that_is_no_number_is_skipped_as_in_any_model() {
+    for (pp, dp) in [(1, 1), (1, 2), (2, 1)] {
+        let found = on_threads(pp, dp, |groups| {
+            let settings = EngineSettings { on_nonfinite: NonFinite::Skip, ..EngineSettings::default() };
+            let case = Case { model: images, batch };
+            let mut engine = case.engine(groups.clone(), settings.clone()).unwrap();
+            let before = engine.tensors(0).unwrap();
+            let mut bad = case.batches(settings.zero, &groups, 0);
+            bad[0].input = bad[0].input.clone() * f32::NAN;
+            assert!(engine.step(bad, 1e-2).unwrap().skipped);
+            let skipped = engine.tensors(0).unwrap();
+            engine.step(case.batches(settings.zero, &groups, 1), 1e-2).unwrap();
+            (before, skipped, engine.tensors(0).unwrap())
+        });
+        crate::mesh::same_bits(&found[0].1, &found[0].0, "a skipped step");
+        assert!(
+            named(&found[0].2, "stem.1.running_mean").iter().all(|value| *value != 0.0 && value.is_finite())
+        );
+    }
+}
+
 /// A batch norm that is frozen uses its statistics in training and leaves them, beside one that is not.
 #[test]
 fn a_frozen_batch_norm_stays_as_it_is() {

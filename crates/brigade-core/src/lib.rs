@@ -54,6 +54,7 @@ pub use optim::{
 pub use sharding::{FlatLayout, FlatParam, ParameterGroup, ReduceEvery, ReshardAfterForward, Zero};
 pub use state::{Snapshot, StateReader};
 pub use step::{
-    Batch, DataParallel, Engine, EngineSettings, Evaluation, NonFinite, PairwiseSum, ParameterPart,
-    Recompute, ReducedUnit, Reduction, StepReport, Strategy, Synchronous, UnitGradient, Update,
+    Batch, CheckBlocks, DataParallel, Engine, EngineSettings, Evaluation, NonFinite, PairwiseSum,
+    ParameterPart, Recompute, ReducedUnit, Reduction, StepReport, Strategy, Synchronous, UnitGradient,
+    Update,
 };

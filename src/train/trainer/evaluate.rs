@@ -90,10 +90,11 @@ impl Session {
         let sampler = ValidationSampler::new(samples, settings.micro_batch_size, dp)?;
         let device = self.device();
         let micro_batches: Vec<_> = sampler.for_rank(dp_rank)?.flatten().collect();
+        let seeds: Vec<u64> = (0..micro_batches.len()).map(|index| engine.evaluation_seed(index)).collect();
         let Evaluation { loss, metrics, targets, target_weight } =
             engine.evaluate(micro_batches.len(), |index| {
                 self.heartbeat.send(&format!("validating, micro-batch {index}"));
-                Ok(data.read(micro_batches[index].clone(), &device)?)
+                Ok(data.read(micro_batches[index].clone(), &device, seeds[index])?)
             })?;
         Ok(ValidationReport { step, loss, metrics, targets, target_weight })
     }

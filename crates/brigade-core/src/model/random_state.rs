@@ -6,7 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use burn::tensor::Device;
 
 /// Held while something draws from Burn's generator, which is one per process, so that ranks that are threads of one process do
-/// not draw from each other's seeds.
+/// not draw from each other's seeds. So the forward of one of them must not wait for what another launches only after its own: ranks
+/// with NCCL are processes of their own.
 static GENERATOR: Mutex<()> = Mutex::new(());
 
 thread_local! {
@@ -14,6 +15,8 @@ thread_local! {
 }
 
 /// Seeds the random generator of a device and runs `draw`, while no other thread of the process draws in this way.
+///
+/// `draw` must not wait for another thread that calls this function, or it waits forever.
 ///
 /// Burn has one generator per process. Brigade seeds it before each forward pass of each block by
 /// [`ForwardContext::random_seed`](crate::ForwardContext::random_seed), and before each parameter gets its initial value; a plain

@@ -24,8 +24,8 @@ where
         Place { seed: self.seed, step, micro_batch, training: true }.context(BATCH).random_seed()
     }
 
-    /// The same of an evaluation's micro-batch.
-    pub(crate) fn evaluation_seed(&self, k: usize) -> u64 {
+    /// The same of this rank's `k`-th micro-batch of an evaluation.
+    pub fn evaluation_seed(&self, k: usize) -> u64 {
         let data = &self.store.groups.data;
         let micro_batch = k * data.size() + data.rank();
         Place { seed: self.seed, step: self.step, micro_batch, training: false }.context(BATCH).random_seed()

@@ -22,5 +22,5 @@ pub use forward_backward::batch::Batch;
 pub use forward_backward::recompute::Recompute;
 pub use gradient_hook::{ParameterPart, UnitGradient};
 pub use report::{Evaluation, StepReport};
-pub use settings::{EngineSettings, NonFinite};
+pub use settings::{CheckBlocks, EngineSettings, NonFinite};
 pub use strategy::{DataParallel, ReducedUnit, Reduction, Strategy, Synchronous, Update};

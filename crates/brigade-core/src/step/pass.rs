@@ -11,7 +11,6 @@ use crate::dist::PP;
 use crate::error::{BoxError, Error, Result};
 use crate::metrics::Clock;
 use crate::model::activation::Activation;
-use crate::model::random_state::with_seed;
 use crate::optim::tile;
 use crate::optim::{ExactSum, WORDS};
 use crate::optim::{exact_sum, squares};
@@ -25,6 +24,7 @@ use crate::step::gradient_hook;
 use crate::step::metric_sums::MetricSums;
 use crate::step::report::Evaluation;
 use crate::step::running_state::bind_running;
+use crate::step::settings::CheckBlocks;
 use crate::step::strategy::Reduction;
 use crate::step::window::{Window, losses};
 use brigade_plan::StageSchedule;
@@ -89,7 +89,10 @@ where
             loss: &self.loss,
             metrics: &self.metrics,
             recompute: self.settings.recompute,
-            check_blocks: self.settings.check_blocks,
+            checks: match self.settings.check_blocks {
+                CheckBlocks::First if of_update > period as u64 => CheckBlocks::Never,
+                checks => checks,
+            },
             running: &mut self.running,
             seed: self.seed,
             step,
@@ -298,9 +301,6 @@ where
         let most = counts.iter().map(|count| count[0] as usize).max().unwrap_or(0);
         let schedule = self.schedule(most, false)?;
         let mut clock = Clock::default();
-        let seeds: Vec<u64> = (0..count).map(|k| self.evaluation_seed(k)).collect();
-        let device = self.store.device.clone();
-        let mut load = |k: usize| with_seed(&device, seeds[k], || load(k));
         let mut batches = Loaded::new(count, self.stage.is_last(), &mut load);
         let state =
             self.run(&mut batches, &schedule, |_| PassMode::Evaluate, TargetWeight::Unasked, 0, &mut clock)?;

@@ -6,7 +6,7 @@
 //! them applies all in the order of the global batch. So the state has the same bits on any mesh, recomputation does not apply a
 //! micro-batch twice, and a step that is skipped leaves no trace.
 //!
-//! The factor is found by running a block several times in the first step. This shows, too, whether its state has such an update
+//! The factor, which must not change from step to step, is found by running a block several times in the first step. This shows, too, whether its state has such an update
 //! at all, and whether its output leaves the state aside; a block for which one is not so is refused by name.
 
 use std::collections::BTreeMap;
@@ -44,6 +44,9 @@ struct UnitUpdate {
 /// A value that makes any term vanish beside its product with a factor, and divides that product without rounding.
 const LARGE: f32 = (1u64 << 60) as f32;
 
+/// Terms from here on would not vanish beside such a product.
+const LARGEST_TERM: f32 = (1u64 << 30) as f32;
+
 impl RunningState {
     /// Forgets all factors: values were replaced from outside.
     pub(crate) fn clear(&mut self) {
@@ -64,8 +67,10 @@ impl RunningState {
             let found = Probe { block: &mut *block, store, units, run: &mut run }.learn()?;
             self.updates.extend(found);
         }
-        let values = |unit: usize| Ok(self.updates[&unit].found.clone());
-        bind(block, store, units, values)
+        bind(block, store, units, |unit| match self.updates.get(&unit) {
+            Some(update) => Ok(update.found.clone()),
+            None => store.own_values(unit),
+        })
     }
 
     /// What a training forward has left in a block that was [prepared](Self::prepare).
@@ -84,8 +89,14 @@ impl RunningState {
     /// Applies the terms of all ranks' micro-batches since the last update, this rank's being `terms`. All ranks that run other
     /// micro-batches call it together.
     pub(crate) fn apply(&self, terms: &[Terms], store: &mut ParameterStore) -> Result<()> {
-        let units: Vec<usize> = self.updates.keys().copied().collect();
+        let units: Vec<usize> = store.running.iter().flatten().copied().collect();
         let (Some(_), count) = (units.first(), terms.len()) else { return Ok(()) };
+        if let Some(unit) = units.iter().find(|unit| !self.updates.contains_key(unit)) {
+            return Err(Error::Model(format!(
+                "`{}` cannot be updated: in no micro-batch of this rank was it finite, or small enough to be told from its factor",
+                store.units[*unit].unit.name
+            )));
+        }
         let own = terms.iter().flat_map(|terms| units.iter().filter_map(|unit| terms.get(unit).cloned()));
         let all = gathered(Tensor::cat(own.collect(), 0), &*store.groups.data)?;
         let each: usize = units.iter().map(|unit| self.updates[unit].factors.len()).sum();
@@ -175,6 +186,8 @@ struct Probe<'a> {
 type Values = Vec<f32>;
 
 impl Probe<'_> {
+    /// How the block updates each of its units; nothing if this micro-batch cannot tell, because its values are not finite or too
+    /// large.
     fn learn(&mut self) -> Result<Vec<(usize, UnitUpdate)>> {
         let mut start = Values::new();
         for unit in self.units {
@@ -213,7 +226,13 @@ impl Probe<'_> {
         let (zeros, large) = (with(0.0), with(LARGE));
         let (output_of_zeros, terms) = self.run_with(&zeros)?;
         let (output_of_large, products) = self.run_with(&large)?;
-        if [&output_of_zeros, &output_of_large].into_iter().any(|other| *other != output) {
+        let is_usable = |i: usize| stays[i] || (products[i].is_finite() && terms[i].abs() < LARGEST_TERM);
+        if !(0..start.len()).all(is_usable) {
+            return Ok(Vec::new());
+        }
+        if [&output_of_zeros, &output_of_large].into_iter().any(|other| *other != output)
+            && self.is_steady(&start, &output)?
+        {
             return Err(self.refused(None, "its output in training depends on it"));
         }
         let factor = |i: usize| (!stays[i]).then(|| (products[i] - terms[i]) / LARGE);
@@ -245,6 +264,11 @@ impl Probe<'_> {
             found.push((*unit, update));
         }
         Ok(found)
+    }
+
+    /// Whether the block gives the same bits again; on GPUs that is not always so.
+    fn is_steady(&mut self, start: &Values, output: &[Vec<u8>]) -> Result<bool> {
+        Ok(self.run_with(start)?.0 == output)
     }
 
     /// The output's bytes, and the running state after the forward.

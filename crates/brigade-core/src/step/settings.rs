@@ -24,6 +24,25 @@ pub enum NonFinite {
     Skip,
 }
 
+/// Which forwards of blocks are run twice, and their outputs compared in bytes: a block must be a function of its input, its
+/// parameters and its context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CheckBlocks {
+    /// None.
+    Never,
+    /// Those of each rank's first micro-batch of a run. It asks for a device whose operations give the same bits again.
+    First,
+    /// All.
+    Always,
+}
+
+impl Default for CheckBlocks {
+    /// The first in debug builds, else none.
+    fn default() -> Self {
+        if cfg!(debug_assertions) { Self::First } else { Self::Never }
+    }
+}
+
 /// Settings of the step. The default is plain data parallelism in fp32, with an update in each step.
 #[derive(Debug, Clone)]
 pub struct EngineSettings {
@@ -41,8 +60,8 @@ pub struct EngineSettings {
     pub split: Vec<usize>,
     /// Which blocks are run again in the backward pass.
     pub recompute: Recompute,
-    /// Whether each block is run twice in each forward, and the outputs compared. In debug builds the first micro-batch of a run is, in any case.
-    pub check_blocks: bool,
+    /// Which forwards are run twice, to compare the outputs.
+    pub check_blocks: CheckBlocks,
     /// Number types.
     pub precision: Precision,
     /// Keeps the optimizer's state and fp32 masters on this device, and steps them there: the host's, where the
@@ -68,7 +87,7 @@ impl Default for EngineSettings {
             chunks: 1,
             split: Vec::new(),
             recompute: Recompute::None,
-            check_blocks: false,
+            check_blocks: CheckBlocks::default(),
             precision: Precision::default(),
             offload: None,
             sum_group: 1,

@@ -42,7 +42,8 @@ impl Window {
             Some(before) if before == count => return Ok(()),
             Some(before) => format!("the earlier steps of this update had {before}"),
         };
-        Err(Error::Setting { option: "micro-batches of a step", given: count.to_string(), allowed })
+        // Only this rank may know.
+        Err(Error::Model(format!("{count} micro-batches were given to a step on this rank: {allowed}")))
     }
 
     /// Adds what a pass found.

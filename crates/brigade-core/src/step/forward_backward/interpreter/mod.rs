@@ -25,6 +25,7 @@ use crate::step::forward_backward::non_finite::NonFiniteCheck;
 use crate::step::forward_backward::recompute::Recompute;
 use crate::step::forward_backward::tape::{Place, Tape, constants, inner, leaves, predict};
 use crate::step::running_state::{RunningState, Terms};
+use crate::step::settings::CheckBlocks;
 use crate::step::strategy::Reduction;
 use backward::{Deferred, Halves};
 
@@ -68,7 +69,8 @@ pub(crate) struct Interpreter<'a, I, O, T> {
     pub loss: &'a Loss<O, T>,
     pub metrics: &'a [Metric<O, T>],
     pub recompute: Recompute,
-    pub check_blocks: bool,
+    /// Of which micro-batches blocks are run twice; the first is that after which nothing was updated yet.
+    pub checks: CheckBlocks,
     pub running: &'a mut RunningState,
     /// The seed of the run, and the step; of several steps with one update, the last.
     pub seed: u64,

@@ -6,6 +6,7 @@ use crate::model::activation::{Activation, Parts};
 use crate::model::block::NamedBlock;
 use crate::step::forward_backward::tape::{Place, Tape, inner, leaves};
 use crate::step::running_state::{RunningState, bytes};
+use crate::step::settings::CheckBlocks;
 
 impl<I, O, T> Interpreter<'_, I, O, T>
 where
@@ -47,19 +48,23 @@ where
         self.running.prepare(index, &mut self.blocks[index], self.store, run)
     }
 
-    /// Whether blocks are run twice and compared: where it is set, and for the first micro-batch of a debug build.
+    /// Whether blocks are run twice on a micro-batch, and compared.
     fn checks(&self, micro_batch: usize) -> bool {
-        let is_first = self.step == 1 && self.before + micro_batch == 0;
-        self.check_blocks || (cfg!(debug_assertions) && is_first)
+        match self.checks {
+            CheckBlocks::Never => false,
+            CheckBlocks::First => self.before + micro_batch == 0,
+            CheckBlocks::Always => true,
+        }
     }
 }
 
 /// A block's output, from a graph that is dropped.
 fn run_again(block: &NamedBlock, input: &Parts, at: Place) -> Result<Parts> {
-    let (output, _) = block.block.forward_split(leaves(input), &at.context(&block.name))?;
-    let output = inner(&output);
+    let (output, weights) = block.block.forward_split(leaves(input), &at.context(&block.name))?;
+    let values = inner(&output);
+    drop((output, weights));
     block.block.free_dropped_graphs();
-    Ok(output)
+    Ok(values)
 }
 
 /// Checks that a block gives the same output again.
