@@ -40,6 +40,11 @@ impl Batches {
         let read = |k| self.sampler.global_micro_batch(step - 1, k).expect("a micro-batch of the batch");
         (0..self.micro_batches).map(read).collect()
     }
+
+    /// The numbers of the samples of all steps, one after the other.
+    pub fn of_steps(&self, steps: u64) -> Vec<usize> {
+        (1..=steps).flat_map(|step| self.of_step(step).concat()).collect()
+    }
 }
 
 /// The masks of dropout in a micro-batch. Plain Burn draws them from wherever its generator stands.

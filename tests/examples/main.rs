@@ -6,27 +6,34 @@
 mod book;
 mod programs;
 
+use std::path::Path;
+
 use book::BOOK;
-use programs::{brigade, plain};
+use programs::{Ended, brigade, burn_train, plain};
 
-/// Beside the mesh of the book's command.
-const MESHES: [&str; 4] =
-    ["--nproc-per-node 1", "--nproc-per-node 4", "--nproc-per-node 2 --pp 2", "--nproc-per-node 2 --zero 3"];
+/// How the program for Brigade ends on two ranks, by the book's command, and as well on every other mesh.
+fn ended_on_every_mesh(name: &str, four_ranks: &str, folder: &Path) -> Ended {
+    let in_the_book = BOOK.command(name);
+    assert!(in_the_book.flags.starts_with("--nproc-per-node 2 --out "), "{in_the_book:?}");
+    let ended = brigade(&in_the_book, folder);
+    let meshes =
+        ["--nproc-per-node 1", four_ranks, "--nproc-per-node 2 --pp 2", "--nproc-per-node 2 --zero 3"];
+    for (number, mesh) in meshes.into_iter().enumerate() {
+        let command = in_the_book.with(format!("{mesh} --quiet --out mesh-{number}"));
+        let other = brigade(&command, folder);
+        assert!(other.weights == ended.weights, "the weights of {command:?}");
+        assert_eq!(other.reports, ended.reports, "{command:?}");
+    }
+    ended
+}
 
-/// Both commands of the book end with the same weights, and all meshes with these.
 fn ends_as_its_twin(name: &str, models: usize, reports: usize) {
     let folder = tempfile::tempdir().unwrap();
-    let expected = plain(&BOOK.command(&format!("{name}_burn")), folder.path());
-    assert_eq!((expected.weights.len(), expected.reports.len()), (models, reports), "{name}");
-    let in_the_book = BOOK.command(name);
-    assert!(in_the_book.flags.starts_with("--nproc-per-node 2 --out "), "{name} runs on two ranks");
-    let others = MESHES.into_iter().enumerate();
-    let others = others.map(|(number, mesh)| in_the_book.with(format!("{mesh} --quiet --out mesh-{number}")));
-    for command in others.chain([in_the_book.clone()]) {
-        let ended = brigade(&command, folder.path());
-        assert!(ended.weights == expected.weights, "the weights of {command:?}");
-        assert_eq!(ended.reports, expected.reports, "{command:?}");
-    }
+    let twin = plain(&BOOK.command(&format!("{name}_burn")), folder.path());
+    assert_eq!((twin.weights.len(), twin.reports.len()), (models, reports), "{name}");
+    let ended = ended_on_every_mesh(name, "--nproc-per-node 4", folder.path());
+    assert!(ended.weights == twin.weights, "{name}: the weights of plain Burn");
+    assert_eq!(ended.reports, twin.reports, "{name}");
 }
 
 #[test]
@@ -42,4 +49,22 @@ fn images() {
 #[test]
 fn own_loop() {
     ends_as_its_twin("own_loop", 2, 8);
+}
+
+/// Its global batch has two micro-batches.
+const FOUR_RANKS: &str = "--nproc-per-node 4 --dp 2 --pp 2";
+
+#[test]
+fn from_burn_train() {
+    let folder = tempfile::tempdir().unwrap();
+    ended_on_every_mesh("from_burn_train", FOUR_RANKS, folder.path());
+}
+
+#[test]
+#[ignore = "builds Burn a second time, with burn-train, which takes minutes"]
+fn from_burn_train_ends_as_its_twin() {
+    let folder = tempfile::tempdir().unwrap();
+    let ended = ended_on_every_mesh("from_burn_train", FOUR_RANKS, folder.path());
+    let twin = burn_train(folder.path());
+    assert!(ended.weights == twin.weights, "the weights of burn-train");
 }

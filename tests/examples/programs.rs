@@ -6,7 +6,6 @@ use std::process::Command;
 use crate::book::ExampleCommand;
 
 /// What a program has left behind.
-#[derive(PartialEq)]
 pub struct Ended {
     /// The bytes of its files of weights: of the first model, and of further ones.
     pub weights: Vec<Vec<u8>>,
@@ -25,10 +24,24 @@ pub fn brigade(command: &ExampleCommand, folder: &Path) -> Ended {
     run(command, folder, &format!("{out}/model.safetensors"))
 }
 
-fn run(ExampleCommand { name, flags }: &ExampleCommand, folder: &Path, weights: &str) -> Ended {
-    let output = Command::new(program(name)).args(flags.split(' ')).current_dir(folder).output().unwrap();
+/// Builds the program for burn-train, with the workspace's versions of all dependencies, and runs it.
+pub fn burn_train(folder: &Path) -> Ended {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let package = root.join("tests/from_burn_train");
+    std::fs::copy(root.join("Cargo.lock"), package.join("Cargo.lock")).unwrap();
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.arg("run").arg("--manifest-path").arg(package.join("Cargo.toml"));
+    ended(cargo.args(["--", "spirals.safetensors"]), folder, "spirals.safetensors")
+}
+
+fn run(command: &ExampleCommand, folder: &Path, weights: &str) -> Ended {
+    ended(Command::new(program(&command.name)).args(command.flags.split(' ')), folder, weights)
+}
+
+fn ended(command: &mut Command, folder: &Path, weights: &str) -> Ended {
+    let output = command.current_dir(folder).output().unwrap();
     let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{name} {flags}: {said}{errors}");
+    assert!(output.status.success(), "{command:?}: {said}{errors}");
     let reports = said.lines().filter(|line| line.starts_with("step ")).map(str::to_owned).collect();
     Ended { weights: files_of_weights(&folder.join(weights)), reports }
 }
