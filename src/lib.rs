@@ -169,6 +169,7 @@ mod device;
 mod error;
 mod folder;
 pub mod log;
+mod memory;
 mod run;
 mod settings;
 #[cfg(test)]
@@ -191,6 +192,7 @@ pub use brigade_data as data;
 pub use brigade_launch as launcher;
 pub use brigade_launch::exit;
 pub use brigade_models as models;
+pub use brigade_models::{LoadReport, LoadWeights, Strict, WeightsMapping};
 pub use brigade_report as report;
 pub use burn;
 pub use clap;

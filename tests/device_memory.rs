@@ -9,7 +9,7 @@
 mod backend;
 
 use brigade::core::plan::{Configuration, Footprint};
-use brigade::core::{Batch, DATA, Engine, EngineSettings, Groups, OptimizerFactory, Recompute, Zero};
+use brigade::core::{Batch, DATA, Engine, EngineSettings, Float, Groups, OptimizerFactory, Recompute, Zero};
 use brigade::models::gpt::{Gelu, GptConfig, Targets};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -38,11 +38,25 @@ fn settings() -> EngineSettings {
     }
 }
 
+/// A micro-batch whose tokens differ.
+fn batch(device: &Device) -> Batch<Tensor<2, Int>, Targets> {
+    let tokens = || {
+        let tokens = (0..SEQUENCES * SHAPE.sequence_length).map(|i| (i * 7919 % SHAPE.vocabulary) as i64);
+        let data = TensorData::new(tokens.collect::<Vec<_>>(), [SEQUENCES, SHAPE.sequence_length]);
+        Tensor::<2, Int>::from_data(data, device)
+    };
+    Batch::new(tokens(), Targets { tokens: tokens(), mask: None }, SEQUENCES * SHAPE.sequence_length)
+}
+
 fn planned(units: Vec<brigade::core::plan::UnitSize>, dp: usize) -> u64 {
+    let host = brigade_cpu::device();
+    let meter = brigade_cpu::heap_meter().unwrap();
+    let model = SHAPE.model(1, &host).unwrap();
+    let activations = model.measure_activations(batch(&host), Float::F32, Some(&meter)).unwrap();
     let configuration = Configuration {
         units,
-        boundary_activations: SHAPE.boundary_activations(SEQUENCES, 4),
-        saved_activations: SHAPE.saved_activations(SEQUENCES, 4),
+        boundary_activations: activations.boundary_activations,
+        saved_activations: activations.saved_activations,
         split: vec![SHAPE.layers + 2],
         dp,
         micro_batches: 2,
@@ -57,20 +71,13 @@ fn planned(units: Vec<brigade::core::plan::UnitSize>, dp: usize) -> u64 {
 
 /// Bytes that the device's pools have taken after two steps, and what was planned.
 fn taken_and_planned(device: &Device, groups: &Groups) -> (f64, f64) {
-    let tokens = || {
-        let tokens = (0..SEQUENCES * SHAPE.sequence_length).map(|i| (i * 7919 % SHAPE.vocabulary) as i64);
-        let data = TensorData::new(tokens.collect::<Vec<_>>(), [SEQUENCES, SHAPE.sequence_length]);
-        Tensor::<2, Int>::from_data(data, device)
-    };
-    let batch =
-        || Batch::new(tokens(), Targets { tokens: tokens(), mask: None }, SEQUENCES * SHAPE.sequence_length);
     let adamw = AdamWConfig::new().build();
     let optimizer = OptimizerFactory::new(adamw.clone(), adamw);
     let model = SHAPE.model(1, device).unwrap();
     let mut engine = Engine::new(model, 1, &optimizer, groups.clone(), settings()).unwrap();
     let planned = planned(engine.chain().units(&[]).unwrap(), groups.over(&DATA).size());
     for _ in 0..2 {
-        engine.step(vec![batch(), batch()], 1e-3).unwrap();
+        engine.step(vec![batch(device), batch(device)], 1e-3).unwrap();
     }
     (device.memory_pool_usage().unwrap().bytes_reserved as f64, planned as f64)
 }

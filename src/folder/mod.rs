@@ -11,3 +11,6 @@ pub use lock::lock_folder;
 
 /// The folder of flight records in a run's folder: what each rank did last before a failure.
 pub const FLIGHT_FOLDER: &str = "flight";
+
+/// The file, in a run's folder, in which rank 0 notes what memory the run is planned to need, for its launcher.
+pub(crate) const MEMORY_PLAN: &str = "logs/memory-plan.txt";

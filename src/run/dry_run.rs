@@ -19,10 +19,13 @@ impl Program<'_> {
         prepare: impl FnOnce(Role) -> anyhow::Result<P>,
         body: impl FnOnce(&mut Session, P) -> anyhow::Result<()>,
     ) -> anyhow::Result<u8> {
-        let world = match detected {
+        let (world, local_ranks) = match detected {
             Detected::Rank(info) if info.rank != 0 => return Ok(exit::DONE),
-            Detected::Rank(info) => info.world_size,
-            Detected::Node(node) => self.ranks_per_node(node).map_err(usage)?.saturating_mul(node.nnodes),
+            Detected::Rank(info) => (info.world_size, info.local_world_size),
+            Detected::Node(node) => {
+                let ranks = self.ranks_per_node(node).map_err(usage)?;
+                (ranks.saturating_mul(node.nnodes), ranks)
+            }
         };
         let plan = self.plan(world).map_err(usage)?;
         let prepared = prepare(Role::Launcher).map_err(usage)?;
@@ -33,6 +36,7 @@ impl Program<'_> {
         let device = RankDevice::cpu();
         let mut session = Session::new(self, device, group, plan, out, detected.to_string(), interrupt)?;
         session.is_dry_run = true;
+        session.local_ranks = Some(local_ranks);
         if let Some(step) = resume_step(self).map_err(usage)? {
             print_stderr(format_args!("would resume from the checkpoint of step {step}"));
         }

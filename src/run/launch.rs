@@ -114,8 +114,6 @@ impl<'a> Launch<'a> {
             config,
             targets_per_sample: 1,
             costs: Vec::new(),
-            boundary_activations: Vec::new(),
-            saved_activations: Vec::new(),
         };
         program.run(|_| Ok(()), |session, ()| body(session, own))
     }

@@ -2,6 +2,7 @@
 
 mod dry_run;
 mod ending;
+mod exhaustion;
 mod launch;
 mod node;
 mod own_flags;

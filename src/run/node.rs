@@ -4,9 +4,10 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use anyhow::Context;
-use brigade_launch::{Detected, LaunchConfig, NodeInfo, Outcome, Source};
+use brigade_launch::{Detected, Event, LaunchConfig, NodeInfo, Outcome, Source};
 
 use super::ending::{print_event, printed_its_error};
+use super::exhaustion::ExhaustionWatch;
 use super::program::{Program, Role, environment, usage};
 use super::run_folder::{RUN_DIR, RUN_ID, RunFolder};
 use crate::device;
@@ -60,7 +61,15 @@ impl Program<'_> {
         launch.env =
             vec![(RUN_DIR.into(), OsString::from(&dir)), (RUN_ID.into(), OsString::from(&folder.run))];
         launch.env.extend(device::rank_environment(self.settings.compute.backend));
-        let outcome = brigade_launch::launch(&launch, &mut print_event)?;
+        let mut exhaustion = ExhaustionWatch::begin(&dir, node.node_rank);
+        let outcome = brigade_launch::launch(&launch, &mut |event| {
+            let restarted = match &event {
+                Event::Restarting { failure, .. } => Some(failure.clone()),
+                _ => None,
+            };
+            print_event(event);
+            restarted.iter().for_each(|failure| exhaustion.explain(failure));
+        })?;
         drop(folder);
         match &outcome {
             Outcome::Done | Outcome::Preempted { .. } => {}
@@ -71,6 +80,7 @@ impl Program<'_> {
                     && printed_its_error(failure) => {}
             other => print_stderr(format_args!("brigade: {other}")),
         }
+        exhaustion.explain(&outcome);
         if matches!(outcome, Outcome::Failed(_)) && dir.join(FLIGHT_FOLDER).exists() {
             print_stderr(format_args!("what each rank did last: brigade inspect flight {}", dir.display()));
         }

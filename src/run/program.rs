@@ -1,6 +1,5 @@
 //! A training program as its command line describes it.
 
-use brigade_core::plan::{BoundaryTensor, SavedActivations};
 use brigade_launch::{Detected, NodeInfo};
 
 use crate::device;
@@ -37,10 +36,6 @@ pub struct Program<'a> {
     /// Relative costs of the model's blocks, or empty if unknown. With them, the split into pipeline stages is checked before a
     /// rank starts.
     pub costs: Vec<f64>,
-    /// The tensors that go into each block, where they are known, to say what they take.
-    pub boundary_activations: Vec<Vec<BoundaryTensor>>,
-    /// What each block needs inside, and the loss, where that is known.
-    pub saved_activations: Vec<SavedActivations>,
 }
 
 impl Program<'_> {

@@ -63,6 +63,7 @@ impl Program<'_> {
                 session.context("connecting the mesh")
             })
             .inspect_err(|error| world.group().abort(&format_error(error)))?;
+        session.local_ranks = Some(info.local_world_size);
         session.restart = brigade_launch::restart_count()?;
         session.start_from = start_from(self, session.restart);
         session.run = run;

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use brigade_comm::Group;
-use brigade_core::plan::{BoundaryTensor, SavedActivations};
 use brigade_core::{Collectives, Groups};
 use brigade_launch::HeartbeatSender;
 use brigade_launch::interrupt::{Interrupt, InterruptKind};
@@ -31,10 +30,8 @@ pub struct Session {
     pub(crate) quiet: bool,
     /// The whole resolved configuration, as TOML.
     pub(crate) config: String,
-    /// The tensors that go into each block, where they are known.
-    pub(crate) boundary_activations: Vec<Vec<BoundaryTensor>>,
-    /// What each block needs inside, and the loss, where that is known.
-    pub(crate) saved_activations: Vec<SavedActivations>,
+    /// Ranks on this machine, each a process of its own; none where that is unknown.
+    pub(crate) local_ranks: Option<usize>,
     /// Whether the run is described instead of trained.
     pub(crate) is_dry_run: bool,
     pub(crate) start_from: StartFrom,
@@ -72,8 +69,7 @@ impl Session {
             world,
             quiet: program.flags.quiet,
             config: program.config.clone(),
-            boundary_activations: program.boundary_activations.clone(),
-            saved_activations: program.saved_activations.clone(),
+            local_ranks: None,
             is_dry_run: false,
             start_from: StartFrom::Scratch,
             run: String::new(),

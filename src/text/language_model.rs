@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use brigade_core::Chain;
 use brigade_models::gpt::{self, GptConfig};
-use brigade_models::load_safetensors;
+use brigade_models::{LoadWeights, Strict};
 use burn::tensor::{Device, Int, Tensor};
 
 use super::dataset::token_tensor;
@@ -26,7 +26,7 @@ impl LanguageModel {
     pub fn load(shape: &GptConfig, weights: &Path) -> anyhow::Result<Self> {
         let device = brigade_cpu::device();
         let mut chain = shape.chain(0, &device)?;
-        load_safetensors(weights, &mut chain, &gpt::mapping())?;
+        chain.load_weights(weights, &gpt::mapping(), Strict::Parameters)?;
         chain.initialize(0)?;
         let GptConfig { sequence_length: context, vocabulary, .. } = *shape;
         Ok(Self { chain: chain.valid(), context, vocabulary, device })

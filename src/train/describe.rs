@@ -3,37 +3,47 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-use brigade_core::plan::{Configuration, Footprint, ranges};
-use brigade_core::{Activation, Chain, DP, EngineSettings, Float, PP, Recompute};
+use brigade_core::plan::ranges;
+use brigade_core::{Activation, Batch, Chain, DP, Float, Model, PP};
 use brigade_data::Sampler;
 use brigade_report::counted;
 
 use crate::error::DryRun;
+use crate::memory::{MemoryPlan, Samples};
 use crate::run::Session;
 use crate::settings::{Backend, RunPlan};
 
 impl Session {
-    /// In a dry run, prints the resolved configuration, the mesh and the model's blocks, and returns an error that ends the
+    /// In a dry run, prints the resolved configuration, the mesh, the model's blocks, and the memory and traffic of each rank, and returns an error that ends the
     /// body; otherwise it does nothing. [`Session::train`] calls it first; call it yourself before work that a dry run should
     /// skip.
     ///
+    /// `micro_batch` gives a micro-batch of so many samples, on which each kind of block runs once, so that what blocks
+    /// keep inside is measured. Any values of the right shapes will do.
+    ///
     /// # Errors
     /// In a dry run.
-    pub fn stop_if_dry_run<I: Activation, O: Activation>(&self, chain: &Chain<I, O>) -> anyhow::Result<()> {
-        self.stop_if_dry_run_of(&self.plan, chain)
+    pub fn stop_if_dry_run<I: Activation, O: Activation, T: Clone>(
+        &self,
+        model: &Model<I, O, T>,
+        micro_batch: impl Fn(usize) -> anyhow::Result<Batch<I, T>>,
+    ) -> anyhow::Result<()> {
+        self.stop_if_dry_run_of(&self.plan, model, &micro_batch)
     }
 
     /// The same for a plan with what the program brings of its own.
-    pub(super) fn stop_if_dry_run_of<I: Activation, O: Activation>(
+    pub(super) fn stop_if_dry_run_of<I: Activation, O: Activation, T: Clone>(
         &self,
         plan: &RunPlan,
-        chain: &Chain<I, O>,
+        model: &Model<I, O, T>,
+        micro_batch: Samples<'_, I, T>,
     ) -> anyhow::Result<()> {
         if !self.is_dry_run {
             return Ok(());
         }
-        chain.check_groups(&plan.engine.groups)?;
-        print_stdout(&self.description(plan, &self.config, chain));
+        model.chain().check_groups(&plan.engine.groups)?;
+        let memory = self.memory_plan(plan, model, micro_batch);
+        print_stdout(&self.description(plan, &self.config, model.chain(), memory));
         Err(DryRun.into())
     }
 
@@ -97,39 +107,6 @@ impl Session {
         lines
     }
 
-    /// The memory and traffic of a rank of each stage, computed in advance.
-    fn footprint<I: Activation, O: Activation>(
-        &self,
-        plan: &RunPlan,
-        chain: &Chain<I, O>,
-    ) -> anyhow::Result<Footprint> {
-        let EngineSettings { zero, schedule, chunks, recompute, precision, offload, .. } = &plan.engine;
-        Ok(Footprint::of(&Configuration {
-            units: chain.units(&plan.engine.groups)?,
-            boundary_activations: self.boundary_activations.clone(),
-            saved_activations: self.saved_activations.clone(),
-            pp: plan.mesh.size(PP),
-            dp: plan.mesh.size(DP),
-            split: plan.split(&chain.costs())?,
-            schedule: *schedule,
-            chunks: *chunks,
-            micro_batches: plan.gradient_accumulation_steps,
-            sync_every: plan.engine.strategy.period(),
-            zero_stage: zero.stage,
-            reshard: zero.reshard_policy(plan.mesh.size(PP)),
-            prefetch: zero.prefetch,
-            reduce_each_micro_batch: zero.reduces_each_micro_batch(),
-            recompute_every: match recompute {
-                Recompute::None => 0,
-                Recompute::Every(k) => *k,
-            },
-            compute_bytes: precision.compute.bytes(),
-            reduce_bytes: precision.reduce.bytes(),
-            offload: offload.is_some(),
-            optimizer_bytes: plan.optimizer.state_bytes_per_value(&brigade_cpu::device()),
-        })?)
-    }
-
     /// Which blocks each pipeline stage has, and what ZeRO shards.
     fn parallelism_lines<I: Activation, O: Activation>(&self, chain: &Chain<I, O>) -> Vec<String> {
         let plan = &self.plan;
@@ -167,6 +144,7 @@ impl Session {
         plan: &RunPlan,
         config: &str,
         chain: &Chain<I, O>,
+        memory: anyhow::Result<MemoryPlan>,
     ) -> String {
         let mut text = format!("{}\n", config.trim_end());
         let _ = writeln!(text, "\n# world: {}", self.world);
@@ -189,15 +167,19 @@ impl Session {
         for line in self.parallelism_lines(chain) {
             let _ = writeln!(text, "# {line}");
         }
-        match self.footprint(plan, chain) {
-            Ok(footprint) => {
+        match memory {
+            Ok(MemoryPlan { footprint, unmeasured, assessment }) => {
                 let per = if plan.engine.strategy.period() > 1 { "update" } else { "step" };
-                let _ = writeln!(
-                    text,
-                    "# peak bytes of each rank (activations are those between blocks), and what it sends per {per}:"
-                );
+                let _ = writeln!(text, "# peak bytes of each rank, and what it sends per {per}:");
                 for line in footprint.render().lines() {
                     let _ = writeln!(text, "#   {line}");
+                }
+                if let Some(why) = unmeasured {
+                    let _ = writeln!(text, "# what blocks keep inside (saved activations) is unknown: {why}");
+                }
+                if let Some(assessment) = assessment {
+                    let warning = if assessment.fits { "" } else { "warning: " };
+                    let _ = writeln!(text, "# {warning}{}", assessment.text);
                 }
             }
             Err(error) => {

@@ -7,9 +7,10 @@ mod update;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use brigade_core::{Activation, Model, StepReport};
+use anyhow::Context;
+use brigade_core::{Activation, Batch, Model, StepReport};
 use brigade_models::WeightsMapping;
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor};
 
 use crate::dataset::Dataset;
 
@@ -159,6 +160,13 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
     /// The model with the metrics that were given here.
     pub(crate) fn add_metrics_to(&mut self, model: Model<I, O, T>) -> Model<I, O, T> {
         self.metrics.drain(..).fold(model, |model, (name, sum)| model.metric(name, sum))
+    }
+
+    /// The first samples to train on, at most `size`, as one micro-batch.
+    pub(crate) fn first_samples(&self, size: usize, device: &Device) -> anyhow::Result<Batch<I, T>> {
+        let data =
+            self.train.as_ref().context("this run has no data of its own (`Training::without_data`)")?;
+        data.read(0..size.min(data.samples()), device)
     }
 
     /// What the targets are called.

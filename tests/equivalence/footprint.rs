@@ -8,16 +8,12 @@ use brigade::core::{
     Batch, Chain, DATA, Engine, EngineSettings, Float, Groups, Memory, PP, Precision, Recompute, ReduceEvery,
     ReshardAfterForward, StepReport, Strategy, Synchronous, Zero,
 };
-use brigade::models::gpt::{Gelu, GptConfig};
 use burn::nn::LinearConfig;
 use burn::tensor::Tensor;
 
 use crate::layers::{Layer, adamw, squared_error};
 use crate::mesh::on_threads;
 use crate::row::{MIXED, Row};
-
-/// The width of a row's model.
-const WIDTH: usize = 12;
 
 /// Live bytes and their peak by kind, and calls and bytes by operation; nothing for an operation that was not used.
 type Counts = BTreeMap<&'static str, (u64, u64)>;
@@ -43,26 +39,20 @@ const KINDS: [&str; 4] = ["parameters", "gradients", "optimizer", "activations"]
 
 /// A row as the plan takes it.
 fn configuration(row: &Row) -> Configuration {
-    let engine = row.reference().engine(Groups::alone()).unwrap();
+    let mut boundary_activations = Vec::new();
+    let measure = |model: &mut brigade::core::Model<_, _, _>| {
+        let measured = model.measure_activations(row.batch(0, 0), row.precision.compute, None).unwrap();
+        boundary_activations = measured.boundary_activations;
+    };
+    let engine = row.reference().engine_with(Groups::alone(), measure).unwrap();
     let chain = engine.chain();
     let split = match row.split.is_empty() {
         true => balanced(&chain.costs(), row.pp * row.chunks).unwrap(),
         false => row.split.clone(),
     };
-    let [sequences, sequence_length] = row.batch(0, 0).input.dims();
-    // Vocabulary and heads are in no cut.
-    let shape = GptConfig {
-        vocabulary: 24,
-        sequence_length,
-        width: WIDTH,
-        layers: row.layers,
-        heads: 1,
-        tied_head: row.tied,
-        activation: Gelu::Gelu,
-    };
     Configuration {
         units: chain.units(&[]).unwrap(),
-        boundary_activations: shape.boundary_activations(sequences, row.precision.compute.bytes()),
+        boundary_activations,
         saved_activations: Vec::new(),
         pp: row.pp,
         dp: row.dp,

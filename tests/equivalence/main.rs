@@ -14,6 +14,7 @@ mod frozen;
 mod in_flight;
 mod keep_in_f32;
 mod layers;
+mod load;
 mod mesh;
 mod model_shapes;
 mod predict;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use brigade::core::plan::PipelineScheduleKind;
 use brigade::core::{
-    Batch, CheckBlocks, DATA, DP, Engine, EngineSettings, Evaluation, Float, Groups, Mesh, NamedTensor,
-    NonFinite, OptimizerFactory, PP, Precision, REPLICATE, Recompute, StepReport, Strategy, Synchronous,
-    Zero,
+    Batch, CheckBlocks, DATA, DP, Engine, EngineSettings, Evaluation, Float, Groups, Mesh, Model,
+    NamedTensor, NonFinite, OptimizerFactory, PP, Precision, REPLICATE, Recompute, StepReport, Strategy,
+    Synchronous, Zero,
 };
 use brigade::models::gpt::{Gelu, GptConfig, Targets};
 use burn::optim::{AdamWConfig, LionConfig, SgdConfig, momentum::MomentumConfig};
@@ -133,6 +133,15 @@ impl Row {
     }
 
     pub fn engine(&self, groups: Groups) -> brigade::core::Result<Gpt> {
+        self.engine_with(groups, |_| {})
+    }
+
+    /// An engine whose model was changed before.
+    pub fn engine_with(
+        &self,
+        groups: Groups,
+        change: impl FnOnce(&mut Model<Tensor<2, Int>, Tensor<2>, Targets>),
+    ) -> brigade::core::Result<Gpt> {
         let config = GptConfig {
             vocabulary: VOCABULARY,
             sequence_length: LENGTH,
@@ -157,7 +166,8 @@ impl Row {
             strategy: self.strategy.clone(),
             ..EngineSettings::default()
         };
-        let model = config.model(5, &self.device).unwrap().metric("target_logit", target_logits);
+        let mut model = config.model(5, &self.device).unwrap().metric("target_logit", target_logits);
+        change(&mut model);
         Engine::new(model, 5, &self.optimizer(), groups, settings)
     }
 

@@ -26,6 +26,7 @@
 
 mod dist;
 mod error;
+mod measure;
 mod metrics;
 mod model;
 mod optim;
@@ -42,6 +43,7 @@ pub use dist::{
     PendingValues, REPLICATE, ReshardedBuffer, SingleRankGroup, Traffic, UnshardedBuffer,
 };
 pub use error::{BoxError, Error, NonFiniteLocation, Result};
+pub use measure::{HeapMeter, MeasuredActivations};
 pub use metrics::{Bytes, Clock, Memory, WAITS};
 pub use model::{
     Activation, Block, Chain, Float, ForwardContext, Model, NamedTensor, ParameterGradients, Part, Parts,

@@ -4,8 +4,10 @@
 //! SIMD code, which it selects at run time, is on.
 
 mod heap;
+mod heap_meter;
 
 pub use heap::{HUGE_PAGES, keep_heap};
+pub use heap_meter::{GlibcHeap, heap_meter};
 
 use brigade_comm::Group;
 use brigade_core::{Groups, Mesh};

@@ -4,8 +4,7 @@
 //! Blocks: `embedding`, `h.0` … `h.{layers-1}`, `head`. Parameters carry Hugging Face's GPT-2 names
 //! in files ([`mapping`]); linear weights are `[in, out]`, as that project's `Conv1D` keeps them.
 
-use brigade_core::plan::{BoundaryTensor, SavedActivations};
-use brigade_core::{Block, Chain, Model};
+use brigade_core::{Batch, Block, Chain, Model};
 use burn::module::{Module, Param};
 use burn::nn::{LayerNorm, LayerNormConfig, Linear};
 use burn::tensor::activation::{gelu, gelu_approximate, softmax};
@@ -14,7 +13,7 @@ use burn::tensor::{DType, Device, Int, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::initial::normal;
-use crate::safetensors::WeightsMapping;
+use crate::weights::WeightsMapping;
 
 /// The activation of the feed-forward layer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -150,60 +149,12 @@ impl GptConfig {
         Ok(std::iter::once(width).chain(layers).chain([self.vocabulary as f64 * width]).collect())
     }
 
-    /// The tensors that go into each block, for micro-batches of `micro_batch_size` sequences and activations of
-    /// `value_bytes` bytes per value.
-    pub fn boundary_activations(
-        &self,
-        micro_batch_size: usize,
-        value_bytes: usize,
-    ) -> Vec<Vec<BoundaryTensor>> {
-        let tokens = (micro_batch_size as u64).saturating_mul(self.sequence_length as u64);
-        let token_bytes = size_of::<i32>() as u64;
-        let stream = (self.width as u64).saturating_mul(value_bytes as u64);
-        let ids =
-            BoundaryTensor { bytes: tokens.saturating_mul(token_bytes), dimensions: 2, has_gradient: false };
-        let residual =
-            BoundaryTensor { bytes: tokens.saturating_mul(stream), dimensions: 3, has_gradient: true };
-        std::iter::once(vec![ids]).chain((0..=self.layers).map(|_| vec![residual])).collect()
-    }
-
-    /// What each block and the loss need inside, for micro-batches of `micro_batch_size` sequences and `value_bytes` bytes
-    /// per value.
-    ///
-    /// This counts the tensors that Burn's autodiff keeps, and those that exist at once at the two peaks of each backward, in
-    /// multiples of the residual stream, of the attention's scores, of the logits and of the weights. Attention keeps scores
-    /// of all positions.
-    pub fn saved_activations(&self, micro_batch_size: usize, value_bytes: usize) -> Vec<SavedActivations> {
-        // What is too large to count stays at the largest number.
-        let product = |sizes: &[usize]| sizes.iter().fold(1u64, |all, size| all.saturating_mul(*size as u64));
-        let sum = |terms: &[(u64, u64)]| {
-            terms.iter().fold(0u64, |all, (times, bytes)| all.saturating_add(times.saturating_mul(*bytes)))
-        };
-        let (length, width) = (self.sequence_length, self.width);
-        let stream = product(&[value_bytes, micro_batch_size, length, width]);
-        let scores = product(&[value_bytes, micro_batch_size, self.heads, length, length]);
-        let logits = product(&[value_bytes, micro_batch_size, length, self.vocabulary]);
-        let table = product(&[value_bytes, self.vocabulary, width]);
-        let square = product(&[value_bytes, width, width]);
-        // In fp32, whatever the type of the logits.
-        let probabilities = product(&[size_of::<f32>(), micro_batch_size, length, self.vocabulary]);
-        let feed_forward = match self.activation {
-            Gelu::Gelu => 8,
-            Gelu::GeluTanh => 16,
-        };
-        let saved = sum(&[(11 + feed_forward, stream), (3, scores)]);
-        let heights =
-            [sum(&[(1, saved), (5, stream), (8, square)]), sum(&[(5, scores), (9, stream), (9, square)])];
-        let layer = SavedActivations { saved, peak: heights[0].max(heights[1]), output: stream };
-        let embedding = SavedActivations { saved: 0, peak: sum(&[(2, stream), (1, table)]), output: stream };
-        let head = SavedActivations {
-            saved: sum(&[(4, stream)]),
-            peak: sum(&[(5, stream), (1, logits), (2, table)]),
-            output: logits,
-        };
-        let loss = SavedActivations { saved: probabilities, peak: sum(&[(3, probabilities)]), output: 0 };
-        let layers = std::iter::repeat_n(layer, self.layers);
-        std::iter::once(embedding).chain(layers).chain([head, loss]).collect()
+    /// A micro-batch of `sequences` that all have the first token throughout, to measure what the model needs:
+    /// [`Model::measure_activations`].
+    pub fn blank_batch(&self, sequences: usize, device: &Device) -> Batch<Tensor<2, Int>, Targets> {
+        let tokens = || Tensor::zeros([sequences, self.sequence_length], device);
+        let targets = Targets { tokens: tokens(), mask: None };
+        Batch::new(tokens(), targets, sequences * self.sequence_length)
     }
 
     /// The model with its loss, ready to train: [`GptConfig::chain`] and the cross entropy of the next token, with the share of

@@ -6,9 +6,9 @@
 
 pub mod gpt;
 mod initial;
-mod safetensors;
+mod weights;
 
-pub use self::safetensors::{
-    Stored, StoredParameter, WeightsError, WeightsMapping, WeightsWriter, load_safetensors, save_lazily,
-    save_safetensors,
+pub use weights::{
+    LackingParameter, LoadReport, LoadWeights, NameDifferences, Stored, StoredParameter, Strict,
+    WeightsError, WeightsMapping, WeightsWriter, save_lazily, save_safetensors,
 };

@@ -10,8 +10,8 @@ use brigade_comm::{Timeouts, threads};
 use brigade_core::{
     Batch, DATA, DP, Engine, EngineSettings, Groups, Mesh, NamedTensor, OptimizerFactory, PP, Zero,
 };
-use brigade_models::Stored;
 use brigade_models::gpt::{Gelu, GptConfig, Targets, mapping};
+use brigade_models::{LoadWeights, Stored, Strict};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use safetensors::SafeTensors;
@@ -230,7 +230,7 @@ fn a_saved_file_loads_again_with_hugging_face_names() {
     assert_eq!(found, expected);
 
     let mut chain = reference.config().chain(99, &device).unwrap();
-    brigade_models::load_safetensors(&path, &mut chain, &mapping()).unwrap();
+    chain.load_weights(&path, &mapping(), Strict::Parameters).unwrap();
     assert!(chain.tensors().unwrap_err().to_string().contains("initialize"));
     chain.initialize(99).unwrap();
     for (a, b) in chain.tensors().unwrap().iter().zip(&tensors) {
@@ -252,7 +252,7 @@ fn a_file_of_another_model_is_refused_by_name() {
     .unwrap();
     let load = |config: GptConfig| {
         let mut chain = config.chain(0, &device).unwrap();
-        brigade_models::load_safetensors(&path, &mut chain, &mapping()).unwrap_err().to_string()
+        chain.load_weights(&path, &mapping(), Strict::Parameters).unwrap_err().to_string()
     };
     let wider = load(GptConfig { width: 48, ..reference.config() });
     assert!(

@@ -11,8 +11,8 @@ mod stage;
 mod unshard;
 
 pub use footprint::{
-    Amount, BoundaryTensor, CHUNK, Configuration, Footprint, FootprintError, MemoryFootprint, REDUCING,
-    SavedActivations, Sent, StageFootprint, StepTraffic, UnitSize,
+    Activations, Alternative, Amount, BoundaryTensor, CHUNK, Configuration, Footprint, FootprintError,
+    MemoryFootprint, REDUCING, SavedActivations, Sent, StageFootprint, StepTraffic, UnitSize,
 };
 pub use schedule::{
     Action, Pass, Pipeline, PipelineScheduleKind, ScheduleError, Span, Task, Timeline, formula,

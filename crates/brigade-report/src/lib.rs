@@ -32,6 +32,7 @@ pub use console::{byte_progress::ByteProgress, counted::counted, line::line, mod
 pub use error::{Error, Result};
 pub use indicatif::{HumanBytes, HumanCount};
 pub use machine::{
+    capacity::{AddressSpace, MemoryCapacity, memory_capacity, oom_kills},
     finding::Finding,
     memory::peak_rss_bytes,
     peak_flops::{NumberType, peak_flops},

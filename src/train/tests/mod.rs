@@ -46,8 +46,6 @@ fn on_ranks<R: Send>(
             config: config_to_toml(settings)?,
             targets_per_sample: 1,
             costs: Vec::new(),
-            boundary_activations: Vec::new(),
-            saved_activations: Vec::new(),
         };
         let interrupt = Interrupt::detached();
         group.warm_up();

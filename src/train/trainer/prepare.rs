@@ -36,7 +36,8 @@ impl Session {
         T: Clone + 'static,
     {
         let plan = training.update.plan(&self.plan, &self.settings.optimizer)?;
-        self.stop_if_dry_run_of(&plan, model.chain())?;
+        let first_samples = |size| training.first_samples(size, &self.device());
+        self.stop_if_dry_run_of(&plan, &model, &first_samples)?;
         if self.has_run.replace(true) {
             return Err(UsageError(anyhow::anyhow!(
                 "this session has a run already; further models join it with `Trainer::add_model`"
@@ -53,6 +54,7 @@ impl Session {
         let sampler = training.train.as_ref().map(|data| self.sampler(data.samples())).transpose()?;
         let total_steps = self.settings.total_steps(samples)?;
         let schedule = self.plan.lr_scheduler(total_steps)?;
+        self.check_memory(&plan, &model, &first_samples);
         let model = training.add_metrics_to(model);
         let metrics = checked_names(model.metric_names())?;
         check_load_best(&self.settings, !training.hooks.is_empty())?;

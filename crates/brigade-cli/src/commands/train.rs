@@ -47,8 +47,6 @@ pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
     let config = resolved(args).map_err(UsageError)?;
     let flags = &args.standard;
     let shape = &config.model.shape;
-    let (micro_batch, value_bytes) =
-        (config.settings.train.micro_batch_size, config.settings.compute.float().bytes());
     let program = Program {
         name: &args.name(),
         flags,
@@ -56,8 +54,6 @@ pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
         config: brigade::config_to_toml(&config)?,
         targets_per_sample: shape.sequence_length,
         costs: shape.costs()?,
-        boundary_activations: shape.boundary_activations(micro_batch, value_bytes),
-        saved_activations: shape.saved_activations(micro_batch, value_bytes),
     };
     let prepare = |role| {
         // Only one process shows progress; the others find the tokens in the cache.
@@ -67,7 +63,7 @@ pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
     };
     Ok(program.run(prepare, |session, prepared| {
         let model = shape.model(session.seed(), &session.device())?;
-        session.stop_if_dry_run(model.chain())?;
+        session.stop_if_dry_run(&model, |sequences| Ok(shape.blank_batch(sequences, &session.device())))?;
         let prepared = prepared.context("the data was not prepared")?;
         // The entry's name is a hash of the text, which may differ from host to host.
         let entry = prepared.summary.cache_entry.file_name().unwrap_or_default();

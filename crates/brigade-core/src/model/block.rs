@@ -1,17 +1,19 @@
 //! The block: the part into which a model is cut.
 
+use std::any::TypeId;
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
 use burn::module::Module;
-use burn::tensor::{Device, Gradients, Tensor};
+use burn::tensor::{DType, Device, Gradients, Tensor};
 
 use crate::error::{Error, Result};
 use crate::model::activation::{Activation, Parts, flatten, restore};
 use crate::model::context::ForwardContext;
 use crate::model::initialization::initialize;
 use crate::model::parameters::{self, NewValue, ParamValue, ParameterSpec};
+use crate::model::precision::Float;
 use crate::model::random_state::with_seed;
 use crate::model::split_forward::{ErasedBackwardWeights, SplitForward};
 
@@ -140,6 +142,10 @@ pub(crate) trait AnyBlock: Send {
     fn device(&self) -> Option<Device>;
     fn cost(&self) -> f64;
     fn valid(&self) -> Box<dyn AnyBlock>;
+    /// A copy for trials in this number type, whose running state is its own, too: parameters that have no value get some one.
+    fn copy_with_values(&self, compute: Float) -> Box<dyn AnyBlock>;
+    /// Its type and fields in words, without what identifies a parameter.
+    fn fields(&self) -> String;
 }
 
 /// How a module is run: by its own [`Block`], or by a function beside it.
@@ -159,6 +165,10 @@ pub(crate) trait Run<M>: Clone + Send + 'static {
         false
     }
     fn cost(&self, module: &M) -> f64;
+    /// A number that differs where two of one type may run a module differently.
+    fn state(&self) -> usize {
+        0
+    }
 }
 
 /// By the module's own [`Block`].
@@ -216,6 +226,11 @@ where
 
     fn cost(&self, module: &M) -> f64 {
         module.num_params() as f64
+    }
+
+    fn state(&self) -> usize {
+        // A function with captured values may depend on them.
+        if size_of::<F>() == 0 { 0 } else { Arc::as_ptr(&self.0).addr() }
     }
 }
 
@@ -344,5 +359,32 @@ impl<M: Module + 'static, R: Run<M>> AnyBlock for Erased<M, R> {
 
     fn valid(&self) -> Box<dyn AnyBlock> {
         Box::new(Self { module: Some(self.module().valid()), run: self.run.clone() })
+    }
+
+    fn copy_with_values(&self, compute: Float) -> Box<dyn AnyBlock> {
+        let (specs, lazy) = (self.specs(), parameters::lazy_paths(self.module()));
+        let device = self.device().map(Device::inner).unwrap_or_default();
+        let filled = parameters::replace(self.module().clone(), &mut |path| {
+            let ParameterSpec { shape, .. } = specs.get(path).filter(|_| lazy.contains(path))?;
+            let values = Tensor::full([shape.iter().product::<usize>()], 0.01, (&device, DType::F32));
+            Some((values, shape.clone()))
+        });
+        // Without autodiff and back: running state is shared by clones, but not by these.
+        let apart = filled.valid();
+        let mut values = parameters::values(&apart);
+        let cast = parameters::replace(apart, &mut |path| {
+            let ParamValue { flat, shape } = values.remove(path)?;
+            let keep = specs.get(path).is_some_and(|spec| spec.keep_in_f32 || spec.running);
+            (!keep && flat.dtype() != compute.dtype().into()).then(|| (flat.cast(compute.dtype()), shape))
+        });
+        Box::new(Self { module: Some(cast.train()), run: self.run.clone() })
+    }
+
+    fn fields(&self) -> String {
+        let text = format!("{:?} {} {:?}", TypeId::of::<Self>(), self.run.state(), self.module());
+        let mut parts = text.split("Param: ");
+        let first = parts.next().unwrap_or_default().to_owned();
+        // What follows is the parameter's id, which is random, and whatever else the text says.
+        parts.fold(first, |all, part| all + part.split_once(' ').map_or("", |(_, rest)| rest))
     }
 }

@@ -1,6 +1,6 @@
 //! Walking a Burn module by parameter path: reading, replacing and taking gradients.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Gradients, Tensor};
@@ -13,6 +13,7 @@ pub(crate) struct ParamValue {
 }
 
 /// What is known of a parameter whether or not it has values.
+#[derive(Debug)]
 pub(crate) struct ParameterSpec {
     pub shape: Vec<usize>,
     /// Whether the optimizer changes it.
@@ -83,6 +84,27 @@ pub(crate) fn shapes<M: Module>(module: &M) -> BTreeMap<String, Vec<usize>> {
         }
     }
     let mut visitor = Shapes::default();
+    module.visit(&mut visitor);
+    visitor.1
+}
+
+/// The paths of the float parameters that have no value yet.
+pub(crate) fn lazy_paths<M: Module>(module: &M) -> BTreeSet<String> {
+    struct Lazy(Path, BTreeSet<String>);
+    impl ModuleVisitor for Lazy {
+        fn enter_module(&mut self, name: &str, _: &str) {
+            self.0.enter(name);
+        }
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.0.exit();
+        }
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if !param.is_initialized() {
+                self.1.insert(self.0.join());
+            }
+        }
+    }
+    let mut visitor = Lazy(Path::default(), BTreeSet::new());
     module.visit(&mut visitor);
     visitor.1
 }

@@ -12,6 +12,7 @@
 //!   all-gathers of scalars (losses, norms).
 
 mod activations;
+mod alternatives;
 mod configuration;
 mod gradients;
 mod memory;
@@ -25,6 +26,7 @@ mod tests;
 
 use std::ops::Range;
 
+pub use alternatives::{Activations, Alternative};
 pub use configuration::{CHUNK, Configuration, FootprintError};
 pub use gradients::REDUCING;
 pub use memory::MemoryFootprint;

@@ -3,6 +3,7 @@
 mod chaos;
 mod early_signals;
 mod endings;
+mod exhaustion;
 mod shared_folders;
 mod survival;
 mod worlds;

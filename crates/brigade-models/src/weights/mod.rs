@@ -1,12 +1,15 @@
-//! Whole weights in a safetensors file.
+//! Whole weights in files.
 
+mod differences;
 mod error;
+mod files;
+mod load;
 mod mapping;
 mod piece;
-mod read;
 mod write;
 
+pub use differences::{LackingParameter, NameDifferences, Strict};
 pub use error::WeightsError;
+pub use load::{LoadReport, LoadWeights};
 pub use mapping::{Stored, StoredParameter, WeightsMapping};
-pub use read::load_safetensors;
 pub use write::{WeightsWriter, save_lazily, save_safetensors};

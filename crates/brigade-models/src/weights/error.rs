@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::differences::{NameDifferences, Strict};
 use super::mapping::Stored;
 
 /// What can go wrong with a file of weights.
@@ -23,17 +24,31 @@ pub enum WeightsError {
         /// Why.
         source: safetensors::SafeTensorError,
     },
-    /// A parameter of the model is not in the file.
-    #[error("{path} has no tensor `{name}`; is it another model? It has {found} tensors, first {first}")]
-    Missing {
+    /// The file is not a record of Burn.
+    #[error("{path} is not a whole record of Burn: {source}")]
+    Record {
         /// The file.
         path: PathBuf,
-        /// The tensor looked for.
-        name: String,
-        /// How many tensors the file has.
-        found: usize,
-        /// The first of them.
-        first: String,
+        /// Why.
+        source: burn_pack::Error,
+    },
+    /// The file is not an index of safetensors files.
+    #[error("{path} is no index of safetensors files: {problem}")]
+    Index {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        problem: String,
+    },
+    /// The model and the file have not the same names.
+    #[error("{path}: {}", .differences.describe(*.strict))]
+    Names {
+        /// The file.
+        path: PathBuf,
+        /// The names.
+        differences: NameDifferences,
+        /// What was asked for.
+        strict: Strict,
     },
     /// A tensor has another shape or type than the parameter.
     #[error("{path}: tensor `{name}` is {found}, the model needs {needed}")]

@@ -1,0 +1,49 @@
+//! A run that needs more memory than its processes may have.
+
+use std::process::Command;
+
+use crate::place::Place;
+
+/// The same command in a shell that limits the addresses of each process, in KiB.
+fn limited(command: &Command, kib: u64) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("ulimit -v {kib} && exec \"$@\""), "sh"]).arg(command.get_program());
+    shell.args(command.get_args()).env_clear();
+    command.get_current_dir().map(|folder| shell.current_dir(folder));
+    shell.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    shell
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_run_that_needs_too_much_memory_says_so_before_and_after() {
+    let place = Place::new();
+    // 25 million parameters, with gradients and the state of AdamW on each rank, beside what the program itself takes.
+    let line = "--nproc-per-node 2 --dp 2 --set model.width=1024 --out a";
+    let done = place.run(&mut limited(&place.train(line), 560_000));
+    assert_eq!(done.code, Some(1), "{}", done.err);
+    let warning = done.err.lines().find(|line| line.starts_with("warning: ")).unwrap_or_default();
+    for part in [
+        "warning: the run is planned to need about ",
+        "on 2 ranks of up to ",
+        "a process may have 546.88 MiB of addresses (ulimit -v), of which ",
+        "it would need about ",
+    ] {
+        assert!(warning.contains(part), "{part}: {}", done.err);
+    }
+    let plan = warning.trim_start_matches("warning: ");
+    let said = done.err.lines().find(|line| line.contains(" ran out of memory: ")).unwrap_or_default();
+    assert!(said.starts_with("brigade: rank ") && said.contains("memory allocation of "), "{}", done.err);
+    assert!(said.ends_with(plan), "{said}");
+}
+
+/// Whatever it is that needs memory is in the plan.
+#[test]
+fn a_dry_run_leaves_nothing_unknown() {
+    let place = Place::new();
+    for line in ["", "--nproc-per-node 2 --pp 2", "--set compute.dtype=\"bf16\" --recompute all"] {
+        let done = place.succeed(&mut place.train(&format!("{line} --dry-run")));
+        assert!(done.out.contains("saved activations ") && !done.out.contains("unknown"), "{}", done.out);
+        assert!(done.out.contains("# the run is planned to need about "), "{}", done.out);
+    }
+}

@@ -1,0 +1,95 @@
+//! What a model's blocks need inside, measured by running each of them once.
+
+mod heap;
+mod run;
+
+use std::collections::BTreeMap;
+
+use brigade_plan::{BoundaryTensor, SavedActivations};
+
+use crate::error::Result;
+use crate::model::Float;
+use crate::model::activation::{Activation, Part, Parts, flatten};
+use crate::model::block::NamedBlock;
+use crate::model::chain::Model;
+use crate::sharding::store::cast;
+use crate::step::forward_backward::batch::Batch;
+
+pub use heap::HeapMeter;
+use run::{run_block, run_loss};
+
+/// What a model's blocks take for one micro-batch: the part of a memory plan that shapes of parameters do not give.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MeasuredActivations {
+    /// The tensors that go into each block.
+    pub boundary_activations: Vec<Vec<BoundaryTensor>>,
+    /// What each block needs inside, and then the loss. Empty where the heap cannot be measured.
+    pub saved_activations: Vec<SavedActivations>,
+}
+
+/// A block that was run.
+#[derive(Clone)]
+struct Trial {
+    activations: SavedActivations,
+    /// Without a graph.
+    output: Parts,
+}
+
+impl<I: Activation, O: Activation, T: Clone> Model<I, O, T> {
+    /// Runs each block and the loss forward and backward on one micro-batch, and measures what they take of the heap. It is to be
+    /// called on a device whose tensors are on the process's heap. Without a meter, only the tensors between blocks are found, by forwards alone.
+    ///
+    /// One block is in memory at a time: a copy, whose parameters get some value where they have none. The model itself stays as it
+    /// is, also its running state. Of blocks that are alike in their type, their fields and the shapes of their parameters and
+    /// inputs, one is run.
+    ///
+    /// # Errors
+    /// If a block refuses its input, or the model has no parameters.
+    pub fn measure_activations(
+        &self,
+        batch: Batch<I, T>,
+        compute: Float,
+        meter: Option<&dyn HeapMeter>,
+    ) -> Result<MeasuredActivations> {
+        self.chain.check_names()?;
+        let device = self.chain.device()?;
+        let mut parts =
+            flatten(batch.input).map_floats(|flat| cast(flat.to_device(&device), compute.dtype()));
+        let mut measured = MeasuredActivations::default();
+        let mut trials: BTreeMap<String, Trial> = BTreeMap::new();
+        for (index, named) in self.chain.blocks.iter().enumerate() {
+            measured.boundary_activations.push(parts.0.iter().map(boundary_tensor).collect());
+            let kind = kind(named, index, &parts);
+            let trial = match trials.remove(&kind) {
+                Some(trial) => trial,
+                None => run_block(named, index, &parts, compute, meter)?,
+            };
+            measured.saved_activations.push(trial.activations);
+            parts = trial.output.clone();
+            trials.insert(kind, trial);
+        }
+        match meter {
+            Some(meter) => {
+                let loss = run_loss(self, &parts, &batch.target, meter)?;
+                measured.saved_activations.push(loss);
+            }
+            None => measured.saved_activations.clear(),
+        }
+        Ok(measured)
+    }
+}
+
+fn boundary_tensor(part: &Part) -> BoundaryTensor {
+    BoundaryTensor {
+        bytes: part.bytes() as u64,
+        dimensions: part.shape().len(),
+        has_gradient: matches!(part, Part::Float(..)),
+    }
+}
+
+/// What blocks that take the same memory have in common. The first block's input needs no gradient.
+fn kind(named: &NamedBlock, index: usize, input: &Parts) -> String {
+    let dtypes: Vec<_> = input.0.iter().map(|part| part.bytes()).collect();
+    let (fields, specs) = (named.block.fields(), named.block.specs());
+    format!("{} {fields} {specs:?} {} {dtypes:?}", index == 0, input.describe())
+}

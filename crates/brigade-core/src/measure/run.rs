@@ -1,0 +1,112 @@
+//! One block, or the loss, run forward and backward under a meter.
+
+use brigade_plan::SavedActivations;
+use burn::tensor::{FloatDType, Tensor};
+
+use super::{HeapMeter, Trial};
+use crate::error::Result;
+use crate::model::Float;
+use crate::model::activation::{Activation, Part, Parts};
+use crate::model::block::NamedBlock;
+use crate::model::chain::{Model, restore_output};
+use crate::sharding::store::cast;
+use crate::step::forward_backward::tape::{Place, Tape, Upstream, inner, leaves};
+
+/// Any place in training.
+const PLACE: Place = Place { seed: 0, step: 1, micro_batch: 0, training: true };
+
+/// What keeps less is run twice, and counts the second time: what libraries allocate when they are first used, and then keep, is
+/// about a MiB.
+const SMALL: u64 = 64 << 20;
+
+/// Runs a copy of a block as a step runs it.
+pub(super) fn run_block(
+    named: &NamedBlock,
+    index: usize,
+    input: &Parts,
+    compute: Float,
+    meter: Option<&dyn HeapMeter>,
+) -> Result<Trial> {
+    let run = || run_block_once(named, index, input, compute, meter);
+    let first = run()?;
+    if meter.is_some() && first.activations.saved < SMALL { run() } else { Ok(first) }
+}
+
+fn run_block_once(
+    named: &NamedBlock,
+    index: usize,
+    input: &Parts,
+    compute: Float,
+    meter: Option<&dyn HeapMeter>,
+) -> Result<Trial> {
+    let copy = NamedBlock { name: named.name.clone(), block: named.block.copy_with_values(compute) };
+    let input = || if index == 0 { input.clone() } else { leaves(input) };
+    let mut tape = Tape::default();
+    let Some(meter) = meter else {
+        let output = tape.forward(&copy, input(), false, PLACE)?;
+        return Ok(Trial { activations: SavedActivations::default(), output });
+    };
+    let before = meter.in_use();
+    meter.begin();
+    let output = tape.forward(&copy, input(), false, PLACE)?;
+    let kept = meter.in_use().saturating_sub(before);
+    let mut upstream = ones(&output);
+    let found = tape.backward(&copy, 1.0, &mut upstream)?;
+    if let Some(later) = found.later {
+        later.run(&copy.name)?;
+    }
+    Ok(Trial { activations: activations(kept, meter.most_added(), output.bytes()), output })
+}
+
+/// Runs the loss and the metrics as a step runs them, in a graph of their own.
+pub(super) fn run_loss<I: Activation, O: Activation, T: Clone>(
+    model: &Model<I, O, T>,
+    output: &Parts,
+    target: &T,
+    meter: &dyn HeapMeter,
+) -> Result<SavedActivations> {
+    let run = || run_loss_once(model, output, target.clone(), meter);
+    let first = run()?;
+    if first.saved < SMALL { run() } else { Ok(first) }
+}
+
+fn run_loss_once<I: Activation, O: Activation, T: Clone>(
+    model: &Model<I, O, T>,
+    output: &Parts,
+    target: T,
+    meter: &dyn HeapMeter,
+) -> Result<SavedActivations> {
+    let blocks = &model.chain.blocks;
+    let before = meter.in_use();
+    meter.begin();
+    let input = leaves(output).map_floats(|flat| cast(flat, FloatDType::F32));
+    let apart = (!model.metrics.is_empty()).then(|| (inner(&input), target.clone()));
+    let (loss, sums) = (model.loss)(restore_output(blocks, input)?, target);
+    let mut sums: Vec<_> = sums.into_iter().map(Tensor::inner).collect();
+    if let Some((output, target)) = apart {
+        for metric in &model.metrics {
+            sums.push(metric(restore_output(blocks, output.clone())?, target.clone()));
+        }
+    }
+    let kept = meter.in_use().saturating_sub(before);
+    if loss.is_tracked() {
+        // As a step divides it by the number of targets.
+        drop(loss.div_scalar(2.0).backward());
+    }
+    Ok(activations(kept, meter.most_added(), 0))
+}
+
+/// `kept` after the forward and at `most`, both with the output, which is not the block's own.
+fn activations(kept: u64, most: u64, output: u64) -> SavedActivations {
+    let saved = kept.saturating_sub(output);
+    SavedActivations { saved, peak: most.saturating_sub(output).max(saved), output }
+}
+
+/// A gradient for each of an output's float tensors.
+fn ones(output: &Parts) -> Upstream {
+    let gradient = |part: &Part| match part {
+        Part::Float(flat, _) => Some(flat.ones_like()),
+        Part::Int(..) => None,
+    };
+    inner(output).0.iter().map(gradient).collect()
+}

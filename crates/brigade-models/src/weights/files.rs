@@ -1,0 +1,165 @@
+//! Open files of weights: one safetensors file, several with an index, or a record of Burn.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use burn::tensor::DType;
+use memmap2::Mmap;
+use safetensors::{Dtype, SafeTensors};
+use serde::Deserialize;
+
+use super::error::WeightsError;
+
+/// The name of a file of weights in a folder, and of the index where there are several.
+const FILE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// Before the header, its length.
+const LENGTH_BYTES: usize = size_of::<u64>();
+
+/// The tensors of one or several files, by name. Values stay in the files until they are read.
+pub(super) struct Files {
+    /// What was opened, for messages.
+    pub path: PathBuf,
+    pub tensors: BTreeMap<String, FileTensor>,
+}
+
+/// A tensor of a file.
+pub(super) struct FileTensor {
+    pub shape: Vec<usize>,
+    /// The type of its values as the file names it.
+    pub type_name: String,
+    /// That type, where it is one that parameters can be read from.
+    pub number: Option<Number>,
+    values: Values,
+}
+
+/// The types that parameters can be read from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Number {
+    F32,
+    F16,
+    Bf16,
+}
+
+enum Values {
+    /// A range of a mapped file.
+    Mapped(Arc<Mmap>, Range<usize>),
+    /// A tensor of a Burn record.
+    Record(burn_pack::Tensor),
+}
+
+impl FileTensor {
+    /// Calls `read` with its bytes, little-endian and in row-major order. `path`: of the file.
+    pub fn with_bytes(&self, path: &Path, read: impl FnOnce(&[u8])) -> Result<(), WeightsError> {
+        match &self.values {
+            Values::Mapped(map, range) => read(&map[range.clone()]),
+            Values::Record(tensor) => read(&tensor.to_bytes().map_err(|error| record_error(path, error))?),
+        }
+        Ok(())
+    }
+}
+
+impl Files {
+    /// Opens what `path` is: a record of Burn (`.bpk`), the index of several safetensors files (`.index.json`), a folder that has
+    /// `model.safetensors` or such an index, and else a safetensors file. Only headers are read.
+    pub fn open(path: &Path) -> Result<Self, WeightsError> {
+        let name = path.to_string_lossy();
+        let mut files = Self { path: path.to_owned(), tensors: BTreeMap::new() };
+        if path.is_dir() {
+            let (one, index) = (path.join(FILE), path.join(INDEX));
+            return Self::open(if one.exists() || !index.exists() { &one } else { &index });
+        }
+        if name.ends_with(".bpk") {
+            files.add_record(path)?;
+        } else if name.ends_with(".index.json") {
+            files.add_indexed(path)?;
+        } else {
+            files.add_safetensors(path, None)?;
+        }
+        Ok(files)
+    }
+
+    /// Adds the tensors of one safetensors file: all, or those of these names.
+    fn add_safetensors(&mut self, path: &Path, only: Option<&BTreeSet<String>>) -> Result<(), WeightsError> {
+        let io = |source| WeightsError::Io { path: path.to_owned(), source };
+        let file = File::open(path).map_err(io)?;
+        // SAFETY: the map is read only here, and files of weights are written aside and renamed, never changed in place; whoever else
+        // writes one must keep to that, too, until it is loaded. One that is cut short meanwhile ends the process by SIGBUS; nothing
+        // outside the map is read.
+        let map = Arc::new(unsafe { Mmap::map(&file) }.map_err(io)?);
+        let (header, metadata) = SafeTensors::read_metadata(&map)
+            .map_err(|source| WeightsError::Format { path: path.to_owned(), source })?;
+        for (name, info) in metadata.tensors() {
+            if only.is_some_and(|only| !only.contains(&name)) {
+                continue;
+            }
+            let begin = LENGTH_BYTES + header;
+            let range = begin + info.data_offsets.0..begin + info.data_offsets.1;
+            let number = match info.dtype {
+                Dtype::F32 => Some(Number::F32),
+                Dtype::F16 => Some(Number::F16),
+                Dtype::BF16 => Some(Number::Bf16),
+                _ => None,
+            };
+            let (shape, type_name) = (info.shape.clone(), format!("{:?}", info.dtype));
+            let values = Values::Mapped(map.clone(), range);
+            self.tensors.insert(name, FileTensor { shape, type_name, number, values });
+        }
+        Ok(())
+    }
+
+    /// Adds the tensors that an index lists, each from its file beside the index.
+    fn add_indexed(&mut self, path: &Path) -> Result<(), WeightsError> {
+        #[derive(Deserialize)]
+        struct Index {
+            weight_map: BTreeMap<String, String>,
+        }
+        let wrong = |problem: String| WeightsError::Index { path: path.to_owned(), problem };
+        let text =
+            std::fs::read(path).map_err(|source| WeightsError::Io { path: path.to_owned(), source })?;
+        let index: Index = serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?;
+        let mut by_file: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for (tensor, file) in index.weight_map {
+            if Path::new(&file).file_name() != Some(file.as_ref()) {
+                return Err(wrong(format!(
+                    "tensor `{tensor}` is in `{file}`, which is not a file beside the index"
+                )));
+            }
+            by_file.entry(file).or_default().insert(tensor);
+        }
+        for (file, names) in by_file {
+            self.add_safetensors(&path.with_file_name(&file), Some(&names))?;
+            if let Some(name) = names.iter().find(|name| !self.tensors.contains_key(*name)) {
+                return Err(wrong(format!("tensor `{name}` is not in {file}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the tensors of a record that `Module::save_file` has written.
+    fn add_record(&mut self, path: &Path) -> Result<(), WeightsError> {
+        let reader = burn_pack::Reader::from_file_exact(path);
+        let tensors = reader.and_then(burn_pack::Reader::into_tensors);
+        for tensor in tensors.map_err(|error| record_error(path, error))? {
+            let number = match tensor.dtype {
+                DType::F32 => Some(Number::F32),
+                DType::F16 => Some(Number::F16),
+                DType::BF16 => Some(Number::Bf16),
+                _ => None,
+            };
+            let (shape, type_name) = (tensor.shape.to_vec(), format!("{:?}", tensor.dtype));
+            let name = tensor.name.clone();
+            self.tensors
+                .insert(name, FileTensor { shape, type_name, number, values: Values::Record(tensor) });
+        }
+        Ok(())
+    }
+}
+
+fn record_error(path: &Path, source: burn_pack::Error) -> WeightsError {
+    WeightsError::Record { path: path.to_owned(), source }
+}

@@ -1,0 +1,209 @@
+//! Loading a model's parameters from files of weights.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::path::Path;
+
+use brigade_core::{Activation, Chain, Model};
+use half::{bf16, f16};
+
+use super::differences::{LackingParameter, NameDifferences, Strict};
+use super::error::WeightsError;
+use super::files::{FileTensor, Files, Number};
+use super::mapping::WeightsMapping;
+use super::piece::{Panel, Piece, pieces};
+
+/// What was found in a file of weights, and what was not.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LoadReport {
+    /// Number of parameters that take their values from the file.
+    pub loaded: usize,
+    /// Parameters (`block.path`) that are not in the file.
+    pub missing: Vec<String>,
+    /// Tensors of the file that are not in the model.
+    pub unexpected: Vec<String>,
+}
+
+/// Models that take their parameters from files of weights.
+pub trait LoadWeights {
+    /// Makes the parameters take their values from `path`, where the mapping says that they are:
+    /// - a safetensors file, or the index (`.index.json`) of several;
+    /// - a folder that has `model.safetensors` or `model.safetensors.index.json`, as models from Hugging Face do;
+    /// - a record (`.bpk`) that Burn's `Module::save_file` has written.
+    ///
+    /// Values may be fp32, fp16 or bf16. Names and shapes are compared at once; values are read when a block first needs
+    /// them. So no rank of a mesh holds more of the model for it than its own blocks, one whole block at a time. All ranks must see the same
+    /// files. A parameter that shares another one's values (a tie) is not looked for.
+    ///
+    /// ```no_run
+    /// use brigade_models::{LoadWeights, Strict, WeightsMapping};
+    /// # fn load(mut model: impl LoadWeights) -> Result<(), brigade_models::WeightsError> {
+    /// // Of a model with a new head: its backbone.
+    /// let report = model.load_weights("backbone.safetensors", &WeightsMapping::default(), Strict::No)?;
+    /// println!("{} parameters loaded, without {:?}", report.loaded, report.missing);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// If a file is not whole, a tensor has another shape than its parameter, a parameter cannot be stored as the mapping says, or
+    /// names are missing or unexpected against `strict`.
+    fn load_weights(
+        &mut self,
+        path: impl AsRef<Path>,
+        mapping: &WeightsMapping,
+        strict: Strict,
+    ) -> Result<LoadReport, WeightsError>;
+}
+
+impl<I: Activation, O: Activation, T> LoadWeights for Model<I, O, T> {
+    fn load_weights(
+        &mut self,
+        path: impl AsRef<Path>,
+        mapping: &WeightsMapping,
+        strict: Strict,
+    ) -> Result<LoadReport, WeightsError> {
+        self.chain_mut().load_weights(path, mapping, strict)
+    }
+}
+
+impl<I: Activation, O: Activation> LoadWeights for Chain<I, O> {
+    fn load_weights(
+        &mut self,
+        path: impl AsRef<Path>,
+        mapping: &WeightsMapping,
+        strict: Strict,
+    ) -> Result<LoadReport, WeightsError> {
+        let weights = Weights { files: Files::open(path.as_ref())?, mapping: mapping.clone() };
+        let (mut loaded, mut lacking, mut known) = (BTreeSet::new(), Vec::new(), BTreeSet::new());
+        let followers = self.followers();
+        for (name, shape) in self.shapes() {
+            let found = weights.pieces(&name, &shape)?;
+            known.extend(found.iter().flat_map(|(_, tensor)| tensor.clone()));
+            if followers.contains(&name) {
+                continue;
+            }
+            match found.iter().find(|(_, tensor)| tensor.is_none()) {
+                Some((piece, _)) => {
+                    lacking.push(LackingParameter { parameter: name, tensor: piece.tensor.clone() });
+                }
+                None => {
+                    weights.check(&name, &shape, &found)?;
+                    loaded.insert(name);
+                }
+            }
+        }
+        let unexpected = weights.files.tensors.keys().filter(|name| !known.contains(*name)).cloned();
+        let differences = NameDifferences { lacking, unexpected: unexpected.collect() };
+        if differences.are_refused(strict) {
+            return Err(WeightsError::Names { path: weights.files.path, differences, strict });
+        }
+        let NameDifferences { lacking, unexpected } = differences;
+        let missing = lacking.into_iter().map(|lacking| lacking.parameter).collect();
+        let report = LoadReport { loaded: loaded.len(), missing, unexpected };
+        self.load(move |name, shape| {
+            if !loaded.contains(name) {
+                return Ok(None);
+            }
+            Ok(Some(weights.values(name, shape)?))
+        });
+        Ok(report)
+    }
+}
+
+/// Open files of weights, and where a model's parameters are in them.
+struct Weights {
+    files: Files,
+    mapping: WeightsMapping,
+}
+
+/// A piece of a parameter, and the name of its tensor in the file, if it is there.
+type FoundPiece = (Piece, Option<String>);
+
+impl Weights {
+    /// What makes up a parameter.
+    fn pieces(&self, name: &str, shape: &[usize]) -> Result<Vec<FoundPiece>, WeightsError> {
+        let pieces = pieces(&self.files.path, name, shape, &self.mapping.stored(name))?;
+        let find = |piece: Piece| {
+            let prefixed = format!("{}{}", self.mapping.optional_prefix(), piece.tensor);
+            let names = [piece.tensor.clone(), prefixed];
+            let found = names.into_iter().find(|name| self.files.tensors.contains_key(name));
+            (piece, found)
+        };
+        Ok(pieces.into_iter().map(find).collect())
+    }
+
+    /// The tensors of pieces that are there.
+    fn tensors<'a>(
+        &'a self,
+        found: &'a [FoundPiece],
+    ) -> impl Iterator<Item = (&'a Piece, &'a String, &'a FileTensor)> {
+        found.iter().filter_map(|(piece, name)| {
+            let name = name.as_ref()?;
+            Some((piece, name, self.files.tensors.get(name)?))
+        })
+    }
+
+    /// Checks that the tensors of a parameter have the types and shapes that it needs.
+    fn check(&self, name: &str, shape: &[usize], found: &[FoundPiece]) -> Result<(), WeightsError> {
+        for (piece, tensor_name, tensor) in self.tensors(found) {
+            if tensor.shape == piece.shape && tensor.number.is_some() {
+                continue;
+            }
+            let stored = self.mapping.stored(name);
+            let mut needed = format!("F32, F16 or BF16 {:?}", piece.shape);
+            if stored.is_changed() {
+                needed = format!("{needed} for its parameter `{name}` {shape:?}, stored as {stored}");
+            }
+            return Err(WeightsError::Mismatch {
+                path: self.files.path.clone(),
+                name: tensor_name.clone(),
+                found: format!("{} {:?}", tensor.type_name, tensor.shape),
+                needed,
+            });
+        }
+        Ok(())
+    }
+
+    /// A parameter's values in row-major order.
+    fn values(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightsError> {
+        let mut values = vec![0.0; shape.iter().product()];
+        let found = self.pieces(name, shape)?;
+        for (piece, _, tensor) in self.tensors(&found) {
+            let Some(number) = tensor.number else { continue };
+            tensor.with_bytes(&self.files.path, |bytes| read(piece, number, bytes, &mut values))?;
+        }
+        Ok(values)
+    }
+}
+
+/// Copies a piece of a tensor to its place among a parameter's values.
+fn read(piece: &Piece, number: Number, bytes: &[u8], values: &mut [f32]) {
+    match number {
+        Number::F16 => copy(piece, bytes, values, |bytes| f16::from_le_bytes(bytes).to_f32()),
+        Number::Bf16 => copy(piece, bytes, values, |bytes| bf16::from_le_bytes(bytes).to_f32()),
+        Number::F32 => copy(piece, bytes, values, f32::from_le_bytes),
+    }
+}
+
+fn copy<const N: usize>(piece: &Piece, data: &[u8], values: &mut [f32], decode: impl Fn([u8; N]) -> f32) {
+    let elements = data.as_chunks::<N>().0;
+    let Ok(()) = piece.panels::<Infallible>(&mut |panel| {
+        let Panel { in_tensor, in_parameter, rows, columns } = panel;
+        if columns.in_parameter == 1 {
+            for row in 0..rows.size {
+                let from = &elements[in_tensor + row * rows.in_tensor..][..columns.size];
+                let to = &mut values[in_parameter + row * rows.in_parameter..][..columns.size];
+                to.iter_mut().zip(from).for_each(|(value, bytes)| *value = decode(*bytes));
+            }
+            return Ok(());
+        }
+        for column in 0..columns.size {
+            for row in 0..rows.size {
+                values[in_parameter + row * rows.in_parameter + column * columns.in_parameter] =
+                    decode(elements[in_tensor + row * rows.in_tensor + column]);
+            }
+        }
+        Ok(())
+    });
+}

@@ -1,0 +1,57 @@
+//! The memory that the ranks of this machine share.
+
+use brigade_report::{AddressSpace, HumanBytes, MemoryCapacity, memory_capacity};
+
+use crate::run::Session;
+use crate::settings::Backend;
+
+/// The memory of the machine that rank 0 runs on.
+pub(super) struct Machine {
+    /// Ranks that run on it, from rank 0 on.
+    pub ranks: usize,
+    pub memory: Memory,
+}
+
+pub(super) enum Memory {
+    /// All ranks of the machine share it.
+    Host(MemoryCapacity),
+    /// Each rank has a device with so many bytes.
+    Device(u64),
+}
+
+impl Machine {
+    /// None where it is unknown.
+    pub(super) fn of(session: &Session) -> Option<Self> {
+        let ranks = session.local_ranks?;
+        let memory = match session.settings.compute.backend {
+            Backend::Cpu => Memory::Host(memory_capacity()?),
+            _ => Memory::Device(session.device_memory()?.total?),
+        };
+        Some(Self { ranks, memory })
+    }
+
+    /// Whether it has room for ranks of which the largest needs `largest` bytes, and all together `all`.
+    pub(super) fn has(&self, largest: u64, all: u64) -> bool {
+        match &self.memory {
+            Memory::Host(MemoryCapacity { available, address_space, .. }) => {
+                all <= *available && address_space.is_none_or(|space| largest <= space.left)
+            }
+            Memory::Device(total) => largest <= *total,
+        }
+    }
+
+    pub(super) fn describe(&self) -> String {
+        match &self.memory {
+            Memory::Host(MemoryCapacity { available, source, address_space }) => {
+                let limit = address_space.map_or_else(String::new, |AddressSpace { limit, left }| {
+                    let (limit, left) = (HumanBytes(limit), HumanBytes(left));
+                    format!(
+                        ", and a process may have {limit} of addresses (ulimit -v), of which {left} are left"
+                    )
+                });
+                format!("{} are {source}{limit}", HumanBytes(*available))
+            }
+            Memory::Device(total) => format!("the device has {}", HumanBytes(*total)),
+        }
+    }
+}
