@@ -166,7 +166,7 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
     pub(crate) fn first_samples(&self, size: usize, device: &Device) -> anyhow::Result<Batch<I, T>> {
         let data =
             self.train.as_ref().context("this run has no data of its own (`Training::without_data`)")?;
-        data.read(0..size.min(data.samples()), device)
+        data.read(0..size.min(data.samples()), device, 0)
     }
 
     /// What the targets are called.

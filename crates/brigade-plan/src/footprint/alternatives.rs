@@ -61,10 +61,14 @@ impl Configuration {
         all.extend(stages(self));
         // All that there is, one after the other.
         let mut together = smaller.last().cloned().unwrap_or_else(|| (String::new(), self.clone()));
-        let steps: [&dyn Fn(&Self) -> Option<(String, Self)>; 3] =
-            [&|from| recompute(from), &|from| zero(3, from), &|from| stages(from)];
-        for step in steps {
-            if let Some((flags, configuration)) = step(&together.1) {
+        for step in 0..3 {
+            let from = &together.1;
+            let next = match step {
+                0 => recompute(from),
+                1 => zero(3, from),
+                _ => stages(from),
+            };
+            if let Some((flags, configuration)) = next {
                 let flags = format!("{} {flags}", together.0).trim().to_owned();
                 together = (flags, configuration);
                 all.push(together.clone());
