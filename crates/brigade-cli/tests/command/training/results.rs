@@ -230,7 +230,12 @@ fn a_dry_run_says_everything_and_touches_nothing() {
         done.out.lines().filter(|line| !line.starts_with('#')).map(|line| format!("{line}\n")).collect();
     fs::write(place.path("again.toml"), table).unwrap();
     let again = place.succeed(&mut place.brigade("train --config again.toml --nproc-per-node 2 --dry-run"));
-    assert_eq!(again.out, done.out);
+    // What is measured, and what the machine has at the moment, differs a little.
+    let computed = |text: &str| -> Vec<String> {
+        let measured = |line: &&str| line.contains("saved activations ") || line.contains("planned to need");
+        text.lines().filter(|line| !measured(line)).map(str::to_owned).collect()
+    };
+    assert_eq!(computed(&again.out), computed(&done.out));
     assert!(!place.path("a").exists() && !place.path("cache").exists());
 }
 
