@@ -96,7 +96,7 @@ fn settings() {
         ("--config unknown.toml", ["--config unknown.toml", "did you mean `optimizer.learning_rate`?"]),
         ("--config broken.toml", ["--config broken.toml is not TOML", ""]),
         ("--config none.toml", ["--config none.toml", "No such file"]),
-        ("--set optimizer.name=muon", ["optimizer.name = muon", "use adamw, adam, sgd or lion"]),
+        ("--set optimizer.name=muon", ["optimizer.name = muon", "use adamw, adam, sgd, lion"]),
         ("--set model.heads=3", ["model.heads = 3", "model.width = 16"]),
         ("--set data.validation_fraction=1.5", ["validation_fraction = 1.5", "below 1"]),
         ("--sync-every 0", ["train.sync_every (--sync-every) = 0", "at least 1"]),
