@@ -47,6 +47,11 @@ fn images() {
 }
 
 #[test]
+fn frozen_backbone() {
+    ends_as_its_twin("frozen_backbone", 1, 6);
+}
+
+#[test]
 fn own_loop() {
     ends_as_its_twin("own_loop", 2, 8);
 }
