@@ -8,11 +8,9 @@
 //! - An element-wise result depends neither on where its element stands in a slice nor on the kind of processor: only
 //!   correctly rounded operations (addition, product, fused product and sum, quotient, root) make it, in the same order.
 //! - A sum along a row has one order for each width of SIMD register; a sum over rows has one order.
-//! - There is no `unsafe` code here: loads and stores are pulp's.
 //!
 //! # Panics
 //! Slices whose lengths do not fit together are a mistake of the caller: every function panics with the argument's name.
-#![forbid(unsafe_code)]
 
 mod arch;
 mod element;

@@ -2,7 +2,7 @@
 
 use pulp::Simd;
 
-use super::polynomial;
+use super::{LN_2_HIGH, LN_2_LOW, polynomial};
 
 /// Beyond these, the exponential (and its product with the argument) is zero or infinite in `f32`.
 const LOWEST: f32 = -110.0;
@@ -10,10 +10,6 @@ const HIGHEST: f32 = 89.0;
 
 /// Adding it rounds a small number to an integer, which then stands in the lowest bits.
 const ROUNDER: f32 = 12_582_912.0;
-
-/// ln 2 in two parts, the first with so few bits that its product with an exponent is exact.
-const LN_2_HIGH: f32 = f32::from_bits(0x3f31_7200);
-const LN_2_LOW: f32 = 1.428_606_8e-6;
 
 /// (e^r − 1 − r) / r², for |r| ≤ ln 2 / 2.
 const COEFFICIENTS: [f32; 5] =

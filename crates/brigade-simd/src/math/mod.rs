@@ -5,17 +5,27 @@
 //! Each function comes as a pass over a slice, and as a function of a register for other kernels. Coefficients without a named
 //! source are minimax polynomials by Remez' exchange algorithm, rounded to `f32`.
 
+mod erf;
 mod exp;
+mod ln;
+mod logistic;
 #[cfg(test)]
 mod tests;
 
 use pulp::Simd;
 
+pub use erf::erf_f32s;
 pub use exp::exp_f32s;
+pub use ln::ln_f32s;
+pub use logistic::{sigmoid_f32s, tanh_f32s};
 
 use crate::arch::dispatch;
 use crate::element::Element;
 use crate::slices::for_each_vector;
+
+/// ln 2 in two parts, the first with so few bits that its product with an exponent is exact.
+const LN_2_HIGH: f32 = f32::from_bits(0x3f31_7200);
+const LN_2_LOW: f32 = 1.428_606_8e-6;
 
 /// A polynomial at `x`, by Horner's rule; the coefficients stand in the order of rising powers.
 #[inline(always)]
@@ -25,6 +35,12 @@ pub(crate) fn polynomial<S: Simd, const N: usize>(simd: S, x: S::f32s, coefficie
         value = simd.mul_add_f32s(value, x, simd.splat_f32s(coefficient));
     }
     value
+}
+
+/// Numbers with the magnitude of `magnitude`, which is not negative, and the sign of `sign`.
+#[inline(always)]
+pub(crate) fn copy_sign<S: Simd>(simd: S, magnitude: S::f32s, sign: S::f32s) -> S::f32s {
+    simd.or_f32s(magnitude, simd.and_f32s(sign, simd.splat_f32s(-0.0)))
 }
 
 macro_rules! over_slices {
@@ -52,4 +68,16 @@ macro_rules! over_slices {
 over_slices! {
     /// The exponential function of each element.
     exp by exp_f32s;
+
+    /// The natural logarithm of each element.
+    ln by ln_f32s;
+
+    /// The error function of each element.
+    erf by erf_f32s;
+
+    /// The hyperbolic tangent of each element.
+    tanh by tanh_f32s;
+
+    /// The logistic sigmoid of each element.
+    sigmoid by sigmoid_f32s;
 }

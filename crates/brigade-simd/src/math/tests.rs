@@ -98,6 +98,48 @@ fn exp_is_near_the_truth() {
 }
 
 #[test]
+fn ln_is_near_the_truth() {
+    check(ln, libm::log, 1.0, STEP);
+    check_pieces(|x, out| ln(&x.iter().map(|x| x.abs()).collect::<Vec<_>>(), out));
+    let mut out = [1.0; 6];
+    ln(&[0.0, -0.0, f32::INFINITY, 1.0, -1e-45, f32::NEG_INFINITY], &mut out);
+    assert_eq!(out[..4], [f32::NEG_INFINITY, f32::NEG_INFINITY, f32::INFINITY, 0.0]);
+    assert!(out[4].is_nan() && out[5].is_nan());
+}
+
+#[test]
+fn erf_is_near_the_truth() {
+    check(erf, libm::erf, 2.0, STEP);
+    check_pieces(erf);
+}
+
+#[test]
+fn tanh_is_near_the_truth() {
+    check(tanh, libm::tanh, 2.0, STEP);
+    check_pieces(tanh);
+}
+
+/// 1 / (1 + e⁻ˣ).
+fn exact_sigmoid(x: f64) -> f64 {
+    1.0 / (1.0 + libm::exp(-x))
+}
+
+#[test]
+fn sigmoid_is_near_the_truth() {
+    check(sigmoid, exact_sigmoid, 2.0, STEP);
+    check_pieces(sigmoid);
+}
+
+#[test]
+fn odd_functions_keep_the_sign_of_zero() {
+    for function in [erf, tanh] {
+        let mut out = [1.0; 2];
+        function(&[0.0, -0.0], &mut out);
+        assert_eq!(out.map(f32::to_bits), [0.0f32, -0.0].map(f32::to_bits));
+    }
+}
+
+#[test]
 #[should_panic(expected = "`out` must be as long as `x`")]
 fn lengths_must_fit() {
     exp(&[1.0, 2.0], &mut [0.0]);
@@ -108,4 +150,8 @@ fn lengths_must_fit() {
 #[ignore = "takes minutes"]
 fn every_number() {
     check(exp, libm::exp, 1.0, 1);
+    check(ln, libm::log, 1.0, 1);
+    check(erf, libm::erf, 2.0, 1);
+    check(tanh, libm::tanh, 2.0, 1);
+    check(sigmoid, exact_sigmoid, 2.0, 1);
 }
