@@ -14,8 +14,13 @@
 
 mod arch;
 mod element;
+mod rows;
 mod slices;
+#[cfg(test)]
+mod testing;
 
+pub mod activation;
 pub mod math;
 
 pub use element::Element;
+pub use rows::{add_rows, column_sums};

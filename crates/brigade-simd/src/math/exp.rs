@@ -32,9 +32,13 @@ pub(crate) fn exponential<S: Simd>(simd: S, x: S::f32s, low: S::f32s) -> Exponen
     let rounder = simd.splat_f32s(ROUNDER);
     let rounded = simd.mul_add_f32s(x, simd.splat_f32s(std::f32::consts::LOG2_E), rounder);
     let exponent = simd.sub_f32s(rounded, rounder);
-    let r = simd.mul_add_f32s(exponent, simd.splat_f32s(-LN_2_HIGH), x);
-    let r = simd.mul_add_f32s(exponent, simd.splat_f32s(-LN_2_LOW), simd.add_f32s(r, low));
-    let fraction = simd.mul_add_f32s(simd.mul_f32s(r, r), polynomial(simd, r, COEFFICIENTS), r);
+    // x + low, less a multiple of ln 2, as a sum of two numbers.
+    let high = simd.mul_add_f32s(exponent, simd.splat_f32s(-LN_2_HIGH), x);
+    let low = simd.mul_add_f32s(exponent, simd.splat_f32s(-LN_2_LOW), low);
+    let r = simd.add_f32s(high, low);
+    let rest = simd.add_f32s(simd.sub_f32s(high, r), low);
+    let squares = simd.mul_add_f32s(simd.mul_f32s(r, r), polynomial(simd, r, COEFFICIENTS), rest);
+    let fraction = simd.add_f32s(r, squares);
     // The exponent in two halves, each with a bias of 127.
     let bias = simd.splat_u32s(254u32.wrapping_sub(ROUNDER.to_bits()));
     let biased = simd.add_u32s(simd.transmute_u32s_f32s(rounded), bias);
