@@ -197,7 +197,7 @@ pub use brigade_report as report;
 pub use burn;
 pub use clap;
 
-pub use checkpoint::{RunDescription, best_step};
+pub use checkpoint::{FileNames, RunDescription, best_step, consolidate};
 pub use dataset::{Dataset, Samples, samples};
 pub use device::doctor;
 pub use error::{UsageError, format_error, print_stderr};

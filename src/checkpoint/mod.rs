@@ -5,6 +5,7 @@
 
 mod background;
 mod compatibility;
+mod consolidate;
 mod models;
 mod progress;
 mod restore;
@@ -13,7 +14,12 @@ mod shared_storage;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
+
+use brigade_models::Stored;
+
 pub(crate) use compatibility::{changes, newest};
+pub use consolidate::consolidate;
 pub(crate) use models::{FIRST_MODEL, ModelReader, ModelSnapshot};
 pub(crate) use progress::RunProgress;
 pub use progress::best_step;
@@ -27,6 +33,13 @@ pub struct RunDescription {
     pub run: String,
     /// The resolved configuration, with every `auto` replaced by what it stood for.
     pub configuration: serde_json::Value,
-    /// Where each parameter is in a file of weights.
-    pub file_names: std::collections::BTreeMap<String, brigade_models::Stored>,
+    /// Where each parameter of the first model is in a file of weights.
+    pub file_names: FileNames,
+    /// The same of each further model ([`Trainer::add_model`](crate::Trainer::add_model)), by its name; parameters have the names
+    /// that they have in their model.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub further: BTreeMap<String, FileNames>,
 }
+
+/// Where parameters are in a file of weights, by name.
+pub type FileNames = BTreeMap<String, Stored>;

@@ -15,9 +15,15 @@ use crate::settings::{CHECKPOINT_FOLDER, CONFIG_FILE, config_to_toml};
 /// The weights at the end of a run.
 pub const WEIGHTS_FILE: &str = "model.safetensors";
 
-/// The file of weights of a further model.
-pub(crate) fn added_weights_file(model: &str) -> String {
-    format!("model-{model}.safetensors")
+/// The file of weights of a further model, beside that of the first one: `model-critic.safetensors` beside `model.safetensors`.
+pub(crate) fn added_weights_file(first: &Path, model: &str) -> PathBuf {
+    let mut name = first.file_stem().unwrap_or_default().to_owned();
+    name.push(format!("-{model}"));
+    if let Some(extension) = first.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    first.with_file_name(name)
 }
 
 /// Creates the folder of a run if needed. An empty `dir` stands for a new folder `runs/<name>-<number>`.
@@ -150,11 +156,13 @@ mod tests {
             assert!(error.contains("--overwrite"), "{error}");
         }
         assert_eq!(text(WEIGHTS_FILE), "weights");
-        std::fs::write(dir.join(added_weights_file("critic")), "weights").unwrap();
+        let critic = added_weights_file(&dir.join(WEIGHTS_FILE), "critic");
+        assert_eq!(critic, dir.join("model-critic.safetensors"));
+        std::fs::write(&critic, "weights").unwrap();
         std::fs::write(dir.join("other.safetensors"), "not of this run").unwrap();
         remove_weights(&dir).unwrap();
         remove_weights(&dir).unwrap();
-        assert!(!dir.join(added_weights_file("critic")).exists());
+        assert!(!critic.exists());
         assert_eq!(text("other.safetensors"), "not of this run");
         refuse_other(&dir, "a = 2").unwrap();
     }

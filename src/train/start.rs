@@ -1,6 +1,7 @@
 //! How training starts: from scratch, or from a checkpoint.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use anyhow::Context;
 use brigade_checkpoint::open_storage;
@@ -10,10 +11,12 @@ use brigade_files::write_atomic;
 use brigade_models::{WeightsMapping, WeightsWriter};
 use brigade_report::{Compute, ConsoleMode, Reporter, ReporterOptions};
 
-use crate::checkpoint::{FIRST_MODEL, Restored, RunDescription, Saver, refuse_checkpoints, restore};
+use crate::checkpoint::{
+    FIRST_MODEL, FileNames, Restored, RunDescription, Saver, refuse_checkpoints, restore,
+};
 use crate::device;
 use crate::error::CheckpointUsageError;
-use crate::folder::{self, FLIGHT_FOLDER, WEIGHTS_FILE};
+use crate::folder::{self, FLIGHT_FOLDER};
 use crate::run::{Session, StartFrom};
 use crate::settings::{CheckpointSettings, OnFailedSave, SettingError, resolve_auto};
 use crate::training::Training;
@@ -197,20 +200,23 @@ impl Session {
         Ok(reporter)
     }
 
-    /// The description of this run for its checkpoints.
-    ///
-    /// # Errors
-    /// If the parameters cannot make up a file of weights.
-    pub(super) fn run_description(
-        &self,
-        shapes: &[(String, Vec<usize>)],
-        mapping: &WeightsMapping,
-    ) -> anyhow::Result<RunDescription> {
+    /// The description of this run for its checkpoints; `file_names` are those of the first model.
+    pub(super) fn run_description(&self, file_names: FileNames) -> anyhow::Result<RunDescription> {
         let config = resolve_auto(self.config.parse()?);
-        WeightsWriter::check(&self.out.join(WEIGHTS_FILE), mapping.parameters(shapes.iter().cloned()))?;
-        let file_names: BTreeMap<_, _> =
-            shapes.iter().map(|(name, _)| (name.clone(), mapping.stored(name))).collect();
         let (run, configuration) = (self.run.clone(), serde_json::to_value(config)?);
-        Ok(RunDescription { run, configuration, file_names })
+        Ok(RunDescription { run, configuration, file_names, further: BTreeMap::new() })
     }
+}
+
+/// Where a model's parameters will be in its file of weights.
+///
+/// # Errors
+/// If they cannot make up a file.
+pub(super) fn file_names(
+    path: &Path,
+    shapes: &[(String, Vec<usize>)],
+    mapping: &WeightsMapping,
+) -> anyhow::Result<FileNames> {
+    WeightsWriter::check(path, mapping.parameters(shapes.iter().cloned()))?;
+    Ok(shapes.iter().map(|(name, _)| (name.clone(), mapping.stored(name))).collect())
 }

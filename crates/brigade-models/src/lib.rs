@@ -10,5 +10,5 @@ mod weights;
 
 pub use weights::{
     LackingParameter, LoadReport, LoadWeights, NameDifferences, Stored, StoredParameter, Strict,
-    WeightsError, WeightsMapping, WeightsWriter, save_lazily, save_safetensors,
+    WeightsError, WeightsMapping, WeightsWriter, save_safetensors,
 };

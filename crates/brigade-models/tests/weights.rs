@@ -6,9 +6,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use brigade_core::NamedTensor;
-use brigade_models::{
-    StoredParameter, WeightsError, WeightsMapping, WeightsWriter, save_lazily, save_safetensors,
-};
+use brigade_models::{StoredParameter, WeightsError, WeightsMapping, WeightsWriter, save_safetensors};
 use burn::tensor::TensorData;
 use safetensors::{Dtype, tensor::TensorView};
 
@@ -58,7 +56,13 @@ fn the_bytes_are_those_of_the_library_in_whatever_order_tensors_come() {
         save_safetensors(&path, &tensors, &WeightsMapping::default()).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), expected(&tensors));
         let values = |index: usize| Ok(tensors[index].data.as_slice::<f32>().unwrap().to_vec());
-        save_lazily(&path, true, &parameters(&tensors), values).unwrap();
+        let filled = WeightsWriter::filled(&path, &parameters(&tensors), values).unwrap();
+        let there = filled.finish_new().unwrap_err();
+        assert!(
+            matches!(&there, WeightsError::Io { source, .. } if source.kind() == std::io::ErrorKind::AlreadyExists),
+            "{there}"
+        );
+        WeightsWriter::filled(&path, &parameters(&tensors), values).unwrap().finish().unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), expected(&tensors));
     }
     save_safetensors(&path, &[], &WeightsMapping::default()).unwrap();
@@ -102,9 +106,9 @@ fn a_file_that_is_not_whole_leaves_nothing_and_says_what_is_wrong() {
     let twice = [parameters(&tensors), parameters(&tensors)].concat();
     let twice = WeightsWriter::create(&path, twice).err().unwrap().to_string();
     assert!(twice.contains("parameter `wte.weight` is there twice"), "{twice}");
-    let unread =
-        save_lazily(&path, true, &parameters(&tensors), |_| Err("no such range".into())).unwrap_err();
-    assert!(unread.to_string().contains("no such range"), "{unread}");
+    let unread = WeightsWriter::filled(&path, &parameters(&tensors), |_| Err("no such range".into()));
+    let unread = unread.err().unwrap().to_string();
+    assert!(unread.contains("no such range"), "{unread}");
     assert!(names_in(folder.path()).is_empty());
 }
 

@@ -1,6 +1,12 @@
 //! Runs of several models.
 
+use std::path::Path;
+
+use brigade_checkpoint::{Checkpoint, open_storage};
+use brigade_models::{Stored, WeightsMapping};
+
 use super::fixture::*;
+use crate::checkpoint::consolidate;
 use crate::error::Preempted;
 use crate::run::{Session, StartFrom};
 use crate::settings::Settings;
@@ -9,7 +15,7 @@ use crate::training::Training;
 
 /// Trains a second model twice for each step of the first, which ends at step `stop`, or in a preemption.
 fn train(
-    out: &std::path::Path,
+    out: &Path,
     settings: &Settings,
     mesh: Mesh,
     start_from: StartFrom,
@@ -17,7 +23,10 @@ fn train(
 ) -> anyhow::Result<()> {
     on_mesh(out, settings, mesh, start_from, |session: &Session, interrupt| {
         let mut trainer = session.prepare(model(), training())?;
-        let mut second = trainer.add_model("critic", layers(WIDTH, &["a", "b"]), Training::without_data())?;
+        let in_files =
+            WeightsMapping::default().rule("*.linear.weight", Stored::tensor("*.kernel").transposed());
+        let own = Training::without_data().mapping(in_files);
+        let mut second = trainer.add_model("critic", layers(WIDTH, &["a", "b"]), own)?;
         assert!(
             trainer.add_model("critic", layers(WIDTH, &["a"]), Training::without_data()).is_err(),
             "taken"
@@ -44,7 +53,7 @@ fn train(
 
 #[test]
 fn two_models_are_saved_and_resumed_together() {
-    let critic = |out: &std::path::Path| std::fs::read(out.join("model-critic.safetensors")).unwrap();
+    let critic = |out: &Path| std::fs::read(out.join("model-critic.safetensors")).unwrap();
     let whole = tempfile::tempdir().unwrap();
     train(whole.path(), &settings(8), MESHES[0], StartFrom::Scratch, 0).unwrap();
     assert!(metrics(whole.path()).iter().all(|record| record.metrics["critic_loss"] > 0.0));
@@ -55,7 +64,43 @@ fn two_models_are_saved_and_resumed_together() {
         train(parts.path(), &settings(8), next, StartFrom::Checkpoint, 0).unwrap();
         assert!(weights(parts.path()) == weights(whole.path()), "{mesh:?}");
         assert!(critic(parts.path()) == critic(whole.path()), "{mesh:?}");
+        checkpoint_has_the_weights(parts.path());
     }
+}
+
+/// The weights of the last checkpoint are written into the same files as those of the run.
+fn checkpoint_has_the_weights(out: &Path) {
+    let storage = open_storage(out.join("checkpoints").to_str().unwrap()).unwrap();
+    let checkpoint = Checkpoint::open(storage, 8).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let to = folder.path().join("step-8.safetensors");
+    let written = consolidate(&checkpoint, &to, false).unwrap();
+    let critic = folder.path().join("step-8-critic.safetensors");
+    assert_eq!(written, [(to.clone(), 8), (critic.clone(), 4)]);
+    assert!(std::fs::read(&to).unwrap() == weights(out));
+    let of_the_run = std::fs::read(out.join("model-critic.safetensors")).unwrap();
+    assert!(std::fs::read(&critic).unwrap() == of_the_run);
+    assert!(String::from_utf8_lossy(&of_the_run).contains("\"a.kernel\""), "as its mapping says");
+
+    std::fs::remove_file(&to).unwrap();
+    let there = consolidate(&checkpoint, &to, false).unwrap_err().to_string();
+    assert!(there.contains("step-8-critic.safetensors"), "{there}");
+    assert!(!to.exists(), "all files or none");
+    consolidate(&checkpoint, &to, true).unwrap();
+    assert!(std::fs::read(&to).unwrap() == weights(out));
+}
+
+#[test]
+fn a_further_model_that_cannot_be_written_is_refused_before_it_trains() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = on_mesh(folder.path(), &settings(4), MESHES[0], StartFrom::Scratch, |session, _| {
+        let mut trainer = session.prepare(model(), training())?;
+        let both = WeightsMapping::default().rule("*.linear.weight", "kernel");
+        let own = Training::without_data().mapping(both);
+        trainer.add_model("critic", layers(WIDTH, &["a", "b"]), own).map(drop)
+    });
+    let text = error.unwrap_err().to_string();
+    assert!(text.contains("model-critic.safetensors: tensor `kernel` gets the same values"), "{text}");
 }
 
 #[test]

@@ -6,13 +6,15 @@ use std::rc::Rc;
 
 use anyhow::bail;
 use brigade_core::{Activation, Batch, Engine, EngineSettings, Model, Snapshot, StepReport};
-use brigade_models::{Stored, WeightsMapping};
+use brigade_models::WeightsMapping;
 
 use super::Trainer;
 use crate::checkpoint::{ModelReader, RunProgress, restore_step};
 use crate::dataset::Dataset;
 use crate::error::CheckpointUsageError;
+use crate::folder::{WEIGHTS_FILE, added_weights_file};
 use crate::run::Session;
+use crate::train::start::file_names;
 use crate::training::{Training, ValidationReport};
 
 /// A further model of a run, with parameters and an optimizer of its own: a critic beside a generator, say.
@@ -142,8 +144,9 @@ impl<'a, I: Activation + Clone, O: Activation, T: Clone> Trainer<'a, I, O, T> {
         session.heartbeat.send("making a further model");
         let mut engine = Engine::new(model, session.seed(), &plan.optimizer, session.groups(), settings)?;
         training.update.add_hooks_to(&mut engine);
-        let names = engine.shapes().into_iter().map(|(parameter, _)| format!("{name}/{parameter}"));
-        self.description.file_names.extend(names.map(|name| (name.clone(), Stored::tensor(&name))));
+        let path = added_weights_file(&session.out.join(WEIGHTS_FILE), name);
+        let names = file_names(&path, &engine.shapes(), &training.mapping)?;
+        self.description.further.insert(name.to_owned(), names);
         let state = Rc::new(State {
             name: name.to_owned(),
             session,

@@ -47,12 +47,11 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
 
     /// Writes the file of weights of each model; gives their paths, that of the first model first.
     fn write_all_weights(&self) -> anyhow::Result<Vec<PathBuf>> {
-        let out = &self.session.out;
-        let path = out.join(WEIGHTS_FILE);
-        self.write_weights(&path)?;
-        let mut paths = vec![path];
+        let first = self.session.out.join(WEIGHTS_FILE);
+        self.write_weights(&first)?;
+        let mut paths = vec![first.clone()];
         for added in &self.added {
-            let path = out.join(added_weights_file(added.name()));
+            let path = added_weights_file(&first, added.name());
             added.write_weights(self.session, &path)?;
             paths.push(path);
         }

@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use brigade::checkpoints::{
     Checkpoint, CheckpointSummary, Error as CheckpointError, ListedCheckpoint, Manifest, Storage, list,
     open_storage, verify,
 };
-use brigade::models::{Stored, StoredParameter, save_lazily};
+use brigade::models::WeightsError;
 use brigade::report::{HumanBytes, counted};
 use brigade::{
-    CHECKPOINT_FOLDER, CONFIG_FILE, RunDescription, UsageError, WEIGHTS_FILE, best_step, exit, format_error,
+    CHECKPOINT_FOLDER, CONFIG_FILE, UsageError, WEIGHTS_FILE, best_step, consolidate, exit, format_error,
     parse_whole_number,
 };
 use clap::{Args, Subcommand};
@@ -52,7 +52,8 @@ enum CheckpointCommand {
     Show(OneStep),
     /// Read every byte of a run's checkpoints and compare checksums.
     Verify(OneStep),
-    /// Write the weights of a checkpoint into one file, reading one parameter at a time.
+    /// Write the weights of a checkpoint into a file, and those of each further model into one beside it, reading one
+    /// parameter at a time.
     Consolidate(ConsolidateArgs),
 }
 
@@ -76,10 +77,11 @@ struct OneStep {
 struct ConsolidateArgs {
     #[command(flatten)]
     of: OneStep,
-    /// The file to write [default: model.safetensors in the run's folder].
+    /// The file to write [default: model.safetensors in the run's folder]. A further model's file has its name at the end:
+    /// model-NAME.safetensors.
     #[arg(long, value_name = "FILE")]
     to: Option<PathBuf>,
-    /// Replace an existing file.
+    /// Replace existing files.
     #[arg(long)]
     overwrite: bool,
 }
@@ -274,12 +276,12 @@ fn verified(of: &OneStep) -> anyhow::Result<(String, u8)> {
 
 fn consolidated(args: &ConsolidateArgs) -> anyhow::Result<String> {
     let to = args.to.clone().unwrap_or_else(|| Path::new(&args.of.location.location).join(WEIGHTS_FILE));
-    let is_there = || {
+    let is_there = |file: &Path| {
         let why = "is there already; give another file with --to, or --overwrite";
-        anyhow::Error::from(UsageError(anyhow::anyhow!("{} {why}", to.display())))
+        anyhow::Error::from(UsageError(anyhow::anyhow!("{} {why}", file.display())))
     };
     if to.exists() && !args.overwrite {
-        return Err(is_there());
+        return Err(is_there(&to));
     }
     // A run writes this file at its end: newer weights must not be replaced by older ones.
     let beside = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -288,22 +290,23 @@ fn consolidated(args: &ConsolidateArgs) -> anyhow::Result<String> {
         false => None,
     };
     args.of.with(|checkpoint| written(checkpoint, &to, args.overwrite)).map_err(|error| {
-        let exists = |cause: &std::io::Error| cause.kind() == ErrorKind::AlreadyExists;
-        let lost = error.chain().any(|cause| cause.downcast_ref().is_some_and(exists));
-        if lost && !args.overwrite { is_there() } else { error }
+        let lost = error.chain().find_map(|cause| match cause.downcast_ref()? {
+            WeightsError::Io { path, source } if source.kind() == ErrorKind::AlreadyExists => {
+                Some(path.clone())
+            }
+            _ => None,
+        });
+        match lost {
+            Some(file) if !args.overwrite => is_there(&file),
+            _ => error,
+        }
     })
 }
 
 fn written(checkpoint: &Checkpoint, to: &Path, replaces: bool) -> anyhow::Result<String> {
-    let Manifest { step, state, .. } = checkpoint.manifest();
-    let run: RunDescription = serde_json::from_value(state.settings.clone())
-        .with_context(|| format!("the description of the run in the checkpoint of step {step}"))?;
-    let parameters: Vec<_> = checkpoint.parameters().collect();
-    let named = parameters.iter().map(|stored| {
-        let name = &stored.parameter.name;
-        let in_file = run.file_names.get(name).cloned().unwrap_or_else(|| Stored::tensor(name));
-        StoredParameter { name: name.clone(), shape: stored.parameter.shape.clone(), stored: in_file }
-    });
-    save_lazily(to, replaces, &named.collect::<Vec<_>>(), |index| Ok(parameters[index].read()?))?;
-    Ok(format!("{}: {} tensors of step {step}\n", to.display(), parameters.len()))
+    let step = checkpoint.manifest().step;
+    let files = consolidate(checkpoint, to, replaces)?.into_iter();
+    Ok(files
+        .map(|(file, tensors)| format!("{}: {tensors} tensors of step {step}\n", file.display()))
+        .collect())
 }

@@ -12,4 +12,4 @@ pub use differences::{LackingParameter, NameDifferences, Strict};
 pub use error::WeightsError;
 pub use load::{LoadReport, LoadWeights};
 pub use mapping::{Stored, StoredParameter, WeightsMapping};
-pub use write::{WeightsWriter, save_lazily, save_safetensors};
+pub use write::{WeightsWriter, save_safetensors};

@@ -33,26 +33,6 @@ pub fn save_safetensors(
     writer.finish()
 }
 
-/// Writes parameters in fp32, which are read one after the other as they are written: no more than one is in memory. The file
-/// appears under its name only once it is whole, with the bytes that [`save_safetensors`] gives for the same values, and
-/// takes the place of another one only if it `replaces`.
-///
-/// # Errors
-/// As [`WeightsWriter::create`], if a parameter cannot be read or has other than its shape's number of values, or if the file
-/// cannot be written.
-pub fn save_lazily(
-    path: &Path,
-    replaces: bool,
-    parameters: &[StoredParameter],
-    read: impl Fn(usize) -> Result<Vec<f32>, BoxError>,
-) -> Result<(), WeightsError> {
-    let mut writer = WeightsWriter::create(path, parameters.iter().cloned())?;
-    for (index, parameter) in parameters.iter().enumerate() {
-        writer.write_values(&parameter.name, &read(index).map_err(Error::Load)?)?;
-    }
-    if replaces { writer.finish() } else { writer.end(AtomicFile::commit_new) }
-}
-
 /// Writes a file of weights in fp32 from parameters that come one after the other: in any order, none kept in memory, each to
 /// its place. The file appears under its name only once it is whole; until then it takes the space of the new one beside
 /// the old one, and it is removed if the writer is dropped.
@@ -124,6 +104,24 @@ impl WeightsWriter {
         Ok(Self { path: path.to_owned(), file: file.map_err(|source| io(path, source))?, missing })
     }
 
+    /// Writes a file of these parameters, which are read one after the other: no more than one is in memory. The file is whole, with
+    /// the bytes that [`save_safetensors`] gives for the same values, and still to be [finished](Self::finish).
+    ///
+    /// # Errors
+    /// As [`create`](Self::create), if a parameter cannot be read or has other than its shape's number of values, or if the file
+    /// cannot be written.
+    pub fn filled(
+        path: &Path,
+        parameters: &[StoredParameter],
+        read: impl Fn(usize) -> Result<Vec<f32>, BoxError>,
+    ) -> Result<Self, WeightsError> {
+        let mut writer = Self::create(path, parameters.iter().cloned())?;
+        for (index, parameter) in parameters.iter().enumerate() {
+            writer.write_values(&parameter.name, &read(index).map_err(Error::Load)?)?;
+        }
+        Ok(writer)
+    }
+
     /// Writes one of the parameters.
     ///
     /// # Errors
@@ -154,6 +152,15 @@ impl WeightsWriter {
     /// If that fails, or a tensor was not written.
     pub fn finish(self) -> Result<(), WeightsError> {
         self.end(AtomicFile::commit)
+    }
+
+    /// Gives the file its name, unless there is a file of that name.
+    ///
+    /// # Errors
+    /// If there is one, which stays as it is, with [`ErrorKind::AlreadyExists`](std::io::ErrorKind::AlreadyExists); else as
+    /// [`finish`](Self::finish).
+    pub fn finish_new(self) -> Result<(), WeightsError> {
+        self.end(AtomicFile::commit_new)
     }
 
     fn end(self, commit: fn(AtomicFile) -> std::io::Result<File>) -> Result<(), WeightsError> {

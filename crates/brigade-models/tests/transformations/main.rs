@@ -10,8 +10,7 @@ use std::path::Path;
 use brigade_core::{Chain, NamedTensor};
 use brigade_models::gpt::{self, Gelu, GptConfig};
 use brigade_models::{
-    LoadWeights, Stored, StoredParameter, Strict, WeightsMapping, WeightsWriter, save_lazily,
-    save_safetensors,
+    LoadWeights, Stored, StoredParameter, Strict, WeightsMapping, WeightsWriter, save_safetensors,
 };
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use safetensors::{SafeTensors, tensor::TensorView};
@@ -105,7 +104,7 @@ fn a_gpt_comes_back_from_any_layout() {
         };
         let described: Vec<_> = given.iter().map(described).collect();
         let values = |index: usize| Ok(given[index].data.as_slice::<f32>().unwrap().to_vec());
-        save_lazily(&path, true, &described, values).unwrap();
+        WeightsWriter::filled(&path, &described, values).unwrap().finish().unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), written);
     }
 }
