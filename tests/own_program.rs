@@ -73,9 +73,14 @@ fn every_rank_has_the_flags_and_a_resumed_run_keeps_them() {
     let said = succeed(place, "--resume a --steps 30");
     assert!(said.contains("rank 0: 16 hidden, waves [1, 3]"), "{said}");
     assert!(said.contains("changed: train.steps: 20 before, now 30") && !said.contains("flags."), "{said}");
-    let said = succeed(place, "--resume a --steps 40 --waves 2");
+    let said = succeed(place, "--resume a --steps 40 --waves 2 --set flags.hidden=16");
     assert!(said.contains("rank 0: 16 hidden, waves [2]"), "{said}");
     assert!(said.contains("changed: flags.waves: [1,3] before, now 2"), "{said}");
+
+    // A switch is turned off by its setting.
+    let said = succeed(place, "--resume a --steps 50 --set flags.verbose=false");
+    assert!(!said.contains("hidden, waves"), "{said}");
+    assert!(said.contains("changed: flags.verbose: true before, now false"), "{said}");
 
     // The configuration of a run is a file for another one, which trains to the same weights.
     succeed(place, "--nproc-per-node 1 --dp 1 --config a/config.toml --out b --steps 20 --waves 1 3 --quiet");
@@ -112,6 +117,7 @@ fn mistakes_are_named_with_the_file() {
     for (file, text) in [
         ("unknown.toml", "[train]\nstepps = 7\n"),
         ("flag.toml", "[flags]\nhiden = 7\n"),
+        ("section.toml", "flags = 3\n"),
         ("value.toml", "[flags]\nhidden = \"wide\"\n"),
         ("broken.toml", "[train\n"),
     ] {
@@ -127,6 +133,15 @@ fn mistakes_are_named_with_the_file() {
         (
             "--config flag.toml",
             "brigade: --config flag.toml: there is no setting `flags.hiden`; [flags] has hidden, waves, verbose",
+        ),
+        (
+            "--config section.toml",
+            "brigade: --config section.toml: `flags` is a section; set one of its keys",
+        ),
+        ("--set flags=3", "brigade: --set flags=3: `flags` is a section; set one of its keys"),
+        (
+            "--set flags.hiden=3",
+            "brigade: --set flags.hiden=3: there is no setting `flags.hiden`; [flags] has hidden",
         ),
         ("--config value.toml", "invalid value 'wide' for '--hidden <N>'"),
         ("--hidden wide", "invalid value 'wide' for '--hidden <N>'"),

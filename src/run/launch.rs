@@ -95,7 +95,7 @@ impl<'a> Launch<'a> {
     ///
     /// The flags of `A` are part of the run's configuration, in a section `[flags]`: all ranks must have the same, `--resume` takes
     /// those that are not given from the run that it resumes and says which have changed, and a file for `--config` may have such a
-    /// section.
+    /// section. `--set flags.name=value` sets one, too: so a switch that a run has is turned off (`--set flags.verbose=false`).
     pub fn run<A: Args>(self, body: impl FnOnce(&mut Session, A) -> anyhow::Result<()>) -> ExitCode {
         interrupt::block_signals();
         let words = std::env::args_os().collect();
@@ -131,18 +131,26 @@ impl<'a> Launch<'a> {
         let command = command.about(self.about).long_about(Resettable::Reset);
         // The files say what flags have that are not given, even those that must have a value.
         let given = own.optional(command.clone()).try_get_matches_from(&words);
-        let (mut layers, mut saved) = (Vec::new(), Table::new());
+        let (mut layers, mut sets, mut saved) = (Vec::new(), Vec::new(), Table::new());
         if let Ok(given) = &given {
-            for file in StandardFlags::from_arg_matches(given)?.config_files()? {
+            let flags = StandardFlags::from_arg_matches(given)?;
+            for file in flags.config_files()? {
                 let mut layer = Layer::read(&file)?;
                 own.take(&mut layer, &mut saved)?;
                 layers.push(layer);
+            }
+            for set in flags.sets {
+                let mut layer = Layer::of_set(&set)?;
+                own.take(&mut layer, &mut saved)?;
+                if !layer.table.is_empty() {
+                    sets.push(set);
+                }
             }
         }
         let matches: ArgMatches =
             own.with_defaults(command, given.as_ref().ok(), &saved).try_get_matches_from(&words)?;
         let flags = StandardFlags::from_arg_matches(&matches)?;
-        let mut settings = merge_layers(&parse_defaults::<Settings>(self.defaults)?, layers, &flags.sets)?;
+        let mut settings = merge_layers(&parse_defaults::<Settings>(self.defaults)?, layers, &sets)?;
         flags.apply(&mut settings);
         let config = config_to_toml(&Config { flags: own.table(&matches), settings: &settings })?;
         Ok(CommandLine { name, flags, own: A::from_arg_matches(&matches)?, settings, config })

@@ -2,21 +2,22 @@
 
 use anyhow::bail;
 use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches, Args, Command};
+use clap::{Arg, ArgGroup, ArgMatches, Args, Command};
 use toml::{Table, Value};
 
-use crate::settings::{ConfigError, Layer, Suggestion, parse_value};
+use crate::settings::{ConfigError, Layer, Suggestion, is_section, parse_value};
 
 /// The section of a configuration that has them.
 pub(super) const SECTION: &str = "flags";
 
-/// The flags that a program adds to the standard ones.
-pub(super) struct OwnFlags(Vec<Arg>);
+/// The flags that a program adds to the standard ones, and their groups.
+pub(super) struct OwnFlags(Vec<Arg>, Vec<ArgGroup>);
 
 impl OwnFlags {
     /// Those of `A`.
     pub(super) fn of<A: Args>() -> Self {
-        Self(A::augment_args(Command::new("")).get_arguments().cloned().collect())
+        let command = A::augment_args(Command::new(""));
+        Self(command.get_arguments().cloned().collect(), command.get_groups().cloned().collect())
     }
 
     /// Refuses names that standard flags have.
@@ -40,15 +41,22 @@ impl OwnFlags {
 
     /// The command without the demand that flags be given.
     pub(super) fn optional(&self, command: Command) -> Command {
-        self.0.iter().fold(command, |command, own| command.mut_arg(own.get_id(), |flag| flag.required(false)))
+        let flag = |command: Command, own: &Arg| command.mut_arg(own.get_id(), |flag| flag.required(false));
+        let group =
+            |command: Command, own: &ArgGroup| command.mut_group(own.get_id(), |group| group.required(false));
+        self.1.iter().fold(self.0.iter().fold(command, flag), group)
     }
 
-    /// Moves their section from a file's settings to `saved`.
+    /// Moves their section from the settings of a file or of a `--set` to `saved`.
     ///
     /// # Errors
-    /// If the section names a flag that the program does not have.
+    /// If it is no section, or names a flag that the program does not have.
     pub(super) fn take(&self, layer: &mut Layer, saved: &mut Table) -> Result<(), ConfigError> {
-        let Some(Value::Table(section)) = layer.table.remove(SECTION) else { return Ok(()) };
+        let section = match layer.table.remove(SECTION) {
+            None => return Ok(()),
+            Some(Value::Table(section)) => section,
+            Some(_) => return Err(is_section(&layer.origin, SECTION)),
+        };
         for (key, value) in section {
             if !self.0.iter().any(|own| name(own) == key) {
                 let names = self.0.iter().map(|own| name(own).to_owned()).collect();
@@ -63,7 +71,7 @@ impl OwnFlags {
         Ok(())
     }
 
-    /// The command, in which flags that are not given have their saved values.
+    /// The command, in which flags that are not given have their saved values: unless a flag is given that excludes them.
     pub(super) fn with_defaults(
         &self,
         mut command: Command,
@@ -71,15 +79,37 @@ impl OwnFlags {
         saved: &Table,
     ) -> Command {
         let Some(given) = given else { return command };
-        for own in &self.0 {
+        let is_given = |own: &Arg| {
             let source = given.value_source(own.get_id().as_str());
-            let is_given = source.is_some_and(|source| source != ValueSource::DefaultValue);
-            if let Some(value) = saved.get(name(own)).filter(|_| !is_given) {
-                let values = texts(value);
-                command = command.mut_arg(own.get_id(), |flag| flag.required(false).default_values(values));
+            source.is_some_and(|source| source != ValueSource::DefaultValue)
+        };
+        let given: Vec<&Arg> = self.0.iter().filter(|own| is_given(own)).collect();
+        let is_free = |own: &Arg| !given.iter().any(|other| self.exclude(&command, own, other));
+        let free: Vec<_> = self.0.iter().filter(|own| is_free(own)).collect();
+        for own in free {
+            let Some(value) = saved.get(name(own)) else { continue };
+            let values = texts(value);
+            command = command.mut_arg(own.get_id(), |flag| flag.required(false).default_values(values));
+            for group in self.1.iter().filter(|group| group.get_args().any(|id| id == own.get_id())) {
+                command = command.mut_group(group.get_id(), |group| group.required(false));
             }
         }
         command
+    }
+
+    /// Whether one of two flags has no saved value if the other is given: because it is the same, or they may not be given together.
+    fn exclude(&self, command: &Command, own: &Arg, given: &Arg) -> bool {
+        let conflict = |a: &Arg, b: &Arg| {
+            command.get_arg_conflicts_with(a).iter().any(|other| other.get_id() == b.get_id())
+        };
+        let takes_one = |group: &ArgGroup| {
+            let has = |flag: &Arg| group.get_args().any(|id| id == flag.get_id());
+            !group.clone().is_multiple() && has(own) && has(given)
+        };
+        own.get_id() == given.get_id()
+            || conflict(own, given)
+            || conflict(given, own)
+            || self.1.iter().any(takes_one)
     }
 
     /// The value of each flag that has one.
@@ -162,6 +192,66 @@ mod tests {
             "count = \"007\"\nword = \"y\"\nodd = true\nfile = \"f\"\n"
         );
         assert!(read("a", &Table::new()).unwrap_err().to_string().contains("--count"));
+    }
+
+    /// What a command line leads to with a program's own flags, where a run has these.
+    fn table_of<A: Args>(line: &str, saved: &Table) -> Result<Table, clap::Error> {
+        let (own, command, words) =
+            (OwnFlags::of::<A>(), A::augment_args(Command::new("a")), || line.split(' '));
+        let given = own.optional(command.clone()).try_get_matches_from(words()).ok();
+        let command = own.with_defaults(command, given.as_ref(), saved);
+        Ok(own.table(&command.try_get_matches_from(words())?))
+    }
+
+    #[test]
+    fn a_saved_member_is_enough_for_a_group_and_gives_way_to_another_one() {
+        #[derive(Debug, Args)]
+        #[group(required = true, multiple = false)]
+        struct Source {
+            #[arg(long)]
+            _file: Option<String>,
+            #[arg(long)]
+            _url: Option<String>,
+        }
+        let saved = table_of::<Source>("a --file x", &Table::new()).unwrap();
+        assert_eq!(toml::to_string(&saved).unwrap(), "file = \"x\"\n");
+        assert_eq!(table_of::<Source>("a", &saved).unwrap(), saved);
+        let other = table_of::<Source>("a --url y", &saved).unwrap();
+        assert_eq!(toml::to_string(&other).unwrap(), "url = \"y\"\n");
+        let missing = table_of::<Source>("a", &Table::new()).unwrap_err().to_string();
+        assert!(missing.contains("--file") && missing.contains("--url"), "{missing}");
+        assert!(table_of::<Source>("a --file x --url y", &Table::new()).is_err());
+
+        #[derive(Debug, Args)]
+        struct Apart {
+            #[arg(long)]
+            _deep: bool,
+            #[arg(long, conflicts_with = "_deep")]
+            _layers: Option<u8>,
+        }
+        let saved = table_of::<Apart>("a --layers 3", &Table::new()).unwrap();
+        assert_eq!(toml::to_string(&saved).unwrap(), "deep = false\nlayers = 3\n");
+        assert_eq!(
+            toml::to_string(&table_of::<Apart>("a --deep", &saved).unwrap()).unwrap(),
+            "deep = true\n"
+        );
+    }
+
+    #[test]
+    fn a_switch_of_a_run_is_turned_off_by_a_setting() {
+        let (own, mut saved) = (OwnFlags::of::<Flags>(), Table::new());
+        let take = |mut layer: Layer, saved: &mut Table| {
+            own.take(&mut layer, saved).unwrap();
+            assert!(layer.table.is_empty());
+        };
+        for set in ["flags.odd=true", "flags.count=3", "flags.word=[\"x\", \"y\"]"] {
+            take(Layer::of_set(set).unwrap(), &mut saved);
+        }
+        let shown = |saved: &Table| toml::to_string(&table_of::<Flags>("a", saved).unwrap()).unwrap();
+        assert_eq!(shown(&saved), "count = 3\nword = [\"x\", \"y\"]\nodd = true\n");
+        take(Layer::of_set("flags.odd=false").unwrap(), &mut saved);
+        take(Layer::of_set("flags.word=[]").unwrap(), &mut saved);
+        assert_eq!(shown(&saved), "count = 3\nodd = false\n");
     }
 
     #[test]

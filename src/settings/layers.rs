@@ -94,6 +94,14 @@ impl Layer {
         })?;
         Ok(Self { origin: format!("--config {}", path.display()), table })
     }
+
+    /// What was given to `--set`.
+    ///
+    /// # Errors
+    /// If it is not `section.key=value`.
+    pub(crate) fn of_set(set: &str) -> Result<Self, ConfigError> {
+        Ok(Self { origin: format!("--set {set}"), table: parse_set(set)? })
+    }
 }
 
 /// [`merge_config`] of files that have been read.
@@ -112,7 +120,7 @@ pub(crate) fn merge_layers<C: Serialize + DeserializeOwned>(
     }
     let mut length = GivenLength::default();
     for set in sets {
-        let (origin, table) = (format!("--set {set}"), parse_set(set)?);
+        let Layer { origin, table } = Layer::of_set(set)?;
         length = length.and(GivenLength::of(&table));
         apply(&mut config, table, &known, &origin)?;
         check::<C>(&config, &origin)?;
@@ -158,6 +166,12 @@ fn value_error(origin: &str, error: &dyn std::fmt::Display) -> ConfigError {
     ConfigError::Value { origin: origin.to_owned(), message: error.to_string().trim_end().replace('\n', " ") }
 }
 
+/// A value was given for a whole section.
+pub(crate) fn is_section(origin: &str, section: &str) -> ConfigError {
+    let message = format!("`{section}` is a section; set one of its keys");
+    ConfigError::Value { origin: origin.to_owned(), message }
+}
+
 fn parse_set(set: &str) -> Result<Table, ConfigError> {
     let bad = |allowed: &str| ConfigError::Set { given: set.to_owned(), allowed: allowed.to_owned() };
     let (key, value) = set
@@ -199,8 +213,7 @@ fn apply(config: &mut Table, layer: Table, known: &Table, origin: &str) -> Resul
             match (config.get_mut(&key), value) {
                 (Some(Value::Table(inner)), Value::Table(layer)) => walk(inner, layer, &full, known, origin)?,
                 (Some(Value::Table(_)), _) => {
-                    let message = format!("`{full}` is a section; set one of its keys");
-                    return Err(ConfigError::Value { origin: origin.to_owned(), message });
+                    return Err(is_section(origin, &full));
                 }
                 // A float setting accepts an integer.
                 (Some(slot @ Value::Float(_)), Value::Integer(whole)) => *slot = Value::Float(whole as f64),

@@ -25,7 +25,7 @@ pub use backend::{Backend, CollectivesBackend, ComputeType};
 pub use checkpoint::{CHECKPOINT_FOLDER, CheckpointSettings, OnFailedSave, OnNonFinite};
 pub use flags::{Resume, StandardFlags, parse_whole_number};
 pub use layers::{ConfigError, config_to_toml, merge_config, parse_defaults};
-pub(crate) use layers::{Layer, merge_layers, parse_value};
+pub(crate) use layers::{Layer, is_section, merge_layers, parse_value};
 pub(crate) use metric_mode::LOSS as LOSS_METRIC;
 pub use metric_mode::MetricMode;
 pub use nearest::Suggestion;
