@@ -47,6 +47,8 @@ pub struct Chain<I, O> {
     pub(crate) ties: Vec<(String, String)>,
     /// Where values come from that are not initial ones.
     source: Option<Arc<Source>>,
+    /// What that is called, and its digest, where ranks are to compare it.
+    pub(crate) loaded: Option<(String, u64)>,
     /// Whether some values are on other ranks.
     is_part: bool,
     types: PhantomData<fn(I) -> O>,
@@ -64,7 +66,14 @@ impl<I: Activation> Default for Chain<I, I> {
 impl<I: Activation> Chain<I, I> {
     /// An empty chain; its first block decides the model's input.
     pub fn new() -> Self {
-        Self { blocks: Vec::new(), ties: Vec::new(), source: None, is_part: false, types: PhantomData }
+        Self {
+            blocks: Vec::new(),
+            ties: Vec::new(),
+            source: None,
+            loaded: None,
+            is_part: false,
+            types: PhantomData,
+        }
     }
 }
 
@@ -134,6 +143,7 @@ impl<I: Activation, O: Activation> Chain<I, O> {
             blocks: self.blocks,
             ties: self.ties,
             source: self.source,
+            loaded: self.loaded,
             is_part: self.is_part,
             types: PhantomData,
         }
@@ -221,6 +231,13 @@ impl<I: Activation, O: Activation> Chain<I, O> {
         values: impl Fn(&str, &[usize]) -> Result<Option<Vec<f32>>, BoxError> + Send + Sync + 'static,
     ) {
         self.source = Some(Arc::new(values));
+        self.loaded = None;
+    }
+
+    /// Says from what [`load`](Self::load) takes the values: what it is called, for messages, and a digest of its content. Training begins
+    /// only if all ranks have the same one: see [`Engine::new`](crate::Engine::new).
+    pub fn compare_loaded(&mut self, name: impl Into<String>, digest: u64) {
+        self.loaded = Some((name.into(), digest));
     }
 
     /// Names and shapes of all parameters, block by block, in the order of paths; nothing gets a value.
@@ -308,6 +325,7 @@ impl<I: Activation, O: Activation> Chain<I, O> {
             blocks: blocks.collect(),
             ties: self.ties.clone(),
             source: self.source.clone(),
+            loaded: self.loaded.clone(),
             is_part: self.is_part,
             types: PhantomData,
         }

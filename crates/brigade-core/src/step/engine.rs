@@ -19,7 +19,7 @@ use crate::optim::clip_factor;
 use crate::sharding::store::ParameterStore;
 use crate::step::forward_backward::batch::Batch;
 use crate::step::gradient_hook::GradientHook;
-use crate::step::initialization::Initialization;
+use crate::step::initialization::{Initialization, check_loaded};
 use crate::step::report::StepReport;
 use crate::step::running_state::{RunningState, Terms};
 use crate::step::settings::{EngineSettings, NonFinite};
@@ -81,7 +81,8 @@ where
     /// where they have none, one block after the other, and keeps of each what this rank is to hold.
     ///
     /// # Errors
-    /// If the model has no blocks, two of one name, a wrong tie, nothing to train, or cannot be split so.
+    /// If the model has no blocks, two of one name, a wrong tie, nothing to train, or cannot be split so. If ranks load
+    /// [other values](Chain::compare_loaded).
     pub fn new(
         model: Model<I, O, T>,
         seed: u64,
@@ -96,6 +97,7 @@ where
         chain.freeze(&grouping);
         let (ties, mesh) = (chain.resolved_ties()?, groups.mesh().clone());
         check_mesh(&mesh, groups.world().size())?;
+        check_loaded(chain.loaded.as_ref(), groups.world().as_ref())?;
         if let Some(tie) = ties.iter().find(|tie| tie.owner.0 > tie.follower.0) {
             return Err(Error::Model(format!(
                 "tie: the owner `{}` must stand in the same block as its follower `{}` or an earlier one",

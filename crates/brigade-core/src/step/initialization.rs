@@ -2,7 +2,8 @@
 
 use burn::tensor::Tensor;
 
-use crate::error::Result;
+use crate::dist::Collectives;
+use crate::error::{Error, Result};
 use crate::model::activation::Activation;
 use crate::model::chain::Chain;
 use crate::model::ties::Tie;
@@ -54,4 +55,26 @@ impl<I: Activation, O: Activation> Initialization<'_, I, O> {
         });
         Ok(())
     }
+}
+
+/// Checks that all ranks load the same values, which each of them reads for itself.
+pub(crate) fn check_loaded(loaded: Option<&(String, u64)>, world: &dyn Collectives) -> Result<()> {
+    let own = match loaded {
+        Some((_, digest)) => vec![1.0, f64::from((digest >> 32) as u32), f64::from(*digest as u32)],
+        None => vec![0.0; 3],
+    };
+    let all = world.all_gather_scalars(own).wait()?;
+    let other: Vec<String> =
+        (0..all.len()).filter(|rank| all[*rank] != all[0]).map(|rank| rank.to_string()).collect();
+    if other.is_empty() {
+        return Ok(());
+    }
+    let here = match loaded {
+        Some((name, digest)) => format!("this rank loads {name}, with digest {digest:016x}"),
+        None => "this rank loads nothing".into(),
+    };
+    Err(Error::Model(format!(
+        "rank {} would load other weights than rank 0: the files differ between hosts, or ranks were given different ones ({here})",
+        other.join(", ")
+    )))
 }

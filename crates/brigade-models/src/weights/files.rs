@@ -83,6 +83,23 @@ impl Files {
         Ok(files)
     }
 
+    /// A digest of what the files have: names, types, shapes, and some values of every tensor. It is the same for the same content,
+    /// whatever the files are called, and reads a few pages of a safetensors file for each tensor.
+    pub fn digest(&self) -> Result<u64, WeightsError> {
+        let mut hasher = blake3::Hasher::new();
+        for (name, tensor) in &self.tensors {
+            hasher.update(format!("{name} {} {:?}\n", tensor.type_name, tensor.shape).as_bytes());
+            tensor.with_bytes(&self.path, |bytes| {
+                for sample in samples(bytes) {
+                    hasher.update(sample);
+                }
+            })?;
+        }
+        let mut first = [0; size_of::<u64>()];
+        hasher.finalize_xof().fill(&mut first);
+        Ok(u64::from_le_bytes(first))
+    }
+
     /// Adds the tensors of one safetensors file: all, or those of these names.
     fn add_safetensors(&mut self, path: &Path, only: Option<&BTreeSet<String>>) -> Result<(), WeightsError> {
         let io = |source| WeightsError::Io { path: path.to_owned(), source };
@@ -158,6 +175,18 @@ impl Files {
         }
         Ok(())
     }
+}
+
+/// Some of the bytes of a tensor: the first, the last, and some in between.
+fn samples(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    const COUNT: usize = 4;
+    const LENGTH: usize = 64;
+    let last = bytes.len().saturating_sub(LENGTH);
+    (0..COUNT).map(move |index| {
+        let start = last / (COUNT - 1) * index;
+        let start = if index == COUNT - 1 { last } else { start };
+        &bytes[start..bytes.len().min(start + LENGTH)]
+    })
 }
 
 fn record_error(path: &Path, source: burn_pack::Error) -> WeightsError {

@@ -33,7 +33,7 @@ pub trait LoadWeights {
     ///
     /// Values may be fp32, fp16 or bf16. Names and shapes are compared at once; values are read when a block first needs
     /// them. So no rank of a mesh holds more of the model for it than its own blocks, one whole block at a time. All ranks must see the same
-    /// files. A parameter that shares another one's values (a tie) is not looked for.
+    /// files: training begins with a comparison of names, shapes and some values of each tensor, and ends at once if they differ. A parameter that shares another one's values (a tie) is not looked for.
     ///
     /// ```no_run
     /// use brigade_models::{LoadWeights, Strict, WeightsMapping};
@@ -98,6 +98,7 @@ impl<I: Activation, O: Activation> LoadWeights for Chain<I, O> {
         if differences.are_refused(strict) {
             return Err(WeightsError::Names { path: weights.files.path, differences, strict });
         }
+        let (path, digest) = (weights.files.path.clone(), weights.files.digest()?);
         let NameDifferences { lacking, unexpected } = differences;
         let missing = lacking.into_iter().map(|lacking| lacking.parameter).collect();
         let report = LoadReport { loaded: loaded.len(), missing, unexpected };
@@ -107,6 +108,7 @@ impl<I: Activation, O: Activation> LoadWeights for Chain<I, O> {
             }
             Ok(Some(weights.values(name, shape)?))
         });
+        self.compare_loaded(path.display().to_string(), digest);
         Ok(report)
     }
 }
