@@ -75,6 +75,11 @@ impl Hooks {
         self.on_step.is_empty() && self.on_validation.is_empty()
     }
 
+    /// Whether there are hooks that answer to validations.
+    pub(crate) fn answers_validations(&self) -> bool {
+        !self.on_validation.is_empty()
+    }
+
     /// What the hooks answer to a step.
     pub(crate) fn step(&mut self, report: &StepReport) -> HookAnswers {
         HookAnswers::of(&mut self.on_step, report)

@@ -39,7 +39,7 @@ impl JsonLines {
     /// Continues the file after a step, without the lines that [`cut`] removes; creates it if it is missing.
     pub fn resume(path: PathBuf, last_step: u64) -> Result<Self> {
         if fs::exists(&path).map_err(Error::file("read", &path))? {
-            let file = cut(&path, last_step)?;
+            let file = cut(&path, last_step, &[])?;
             Ok(Self { path, file })
         } else {
             Self::create(path, false)
@@ -48,7 +48,14 @@ impl JsonLines {
 
     /// Removes the lines that [`cut`] removes.
     pub fn rewind(&mut self, last_step: u64) -> Result<()> {
-        self.file = cut(&self.path, last_step)?;
+        self.file = cut(&self.path, last_step, &[])?;
+        Ok(())
+    }
+
+    /// Writes the line of the last step again; whatever happens, the file has the former line or the new one.
+    pub fn replace_last(&mut self, record: &StepRecord) -> Result<()> {
+        let line = line(record).map_err(Error::file("write", &self.path))?;
+        self.file = cut(&self.path, record.step.saturating_sub(1), &line)?;
         Ok(())
     }
 
@@ -57,13 +64,15 @@ impl JsonLines {
     }
 
     pub fn write(&mut self, record: &StepRecord) -> Result<()> {
-        let line = serde_json::to_vec(record).map_err(io::Error::from);
-        let written = line.and_then(|mut line| {
-            line.push(b'\n');
-            append(&mut self.file, &line)
-        });
+        let written = line(record).and_then(|line| append(&mut self.file, &line));
         written.map_err(Error::file("write", &self.path))
     }
+}
+
+fn line(record: &StepRecord) -> io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(record)?;
+    line.push(b'\n');
+    Ok(line)
 }
 
 /// Appends all or nothing: after a partial line or record a reader could not go on.
@@ -76,14 +85,15 @@ pub(crate) fn append(file: &mut File, bytes: &[u8]) -> io::Result<()> {
     })
 }
 
-/// Removes the lines of later steps than `last_step`, and a last line that was cut short; returns the file for
+/// Removes the lines of later steps than `last_step`, and a last line that was cut short, and adds `new` ones; returns the file for
 /// further lines. A line whose step cannot be read is kept or removed with the line before it.
 ///
 /// What stays is an [`AtomicFile`]: whatever happens, the file is as before or as after. A process that still has the former file open no longer reaches the new one.
-fn cut(path: &Path, last_step: u64) -> Result<File> {
+fn cut(path: &Path, last_step: u64, new: &[u8]) -> Result<File> {
     let lines = File::open(path).map_err(Error::file("read", path))?;
     let mut kept = AtomicFile::create(path).map_err(Error::file("replace", path))?;
     copy(path, lines, &mut kept, last_step)?;
+    kept.write_all(new).map_err(Error::file("replace", path))?;
     kept.commit().map_err(Error::file("replace", path))
 }
 

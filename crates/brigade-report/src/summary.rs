@@ -131,6 +131,16 @@ impl Totals {
         record.checkpoint.iter().for_each(|checkpoint| self.add_checkpoint(checkpoint));
     }
 
+    /// Adds what a validation found after the last record.
+    pub fn add_validation(&mut self, record: &StepRecord) {
+        if let Some((step, _, validation_loss)) = self.losses.last_mut()
+            && *step == record.step
+        {
+            *validation_loss = record.validation_loss;
+        }
+        self.validation_metrics.add(record.step, &record.validation_metrics);
+    }
+
     pub fn add_checkpoint(&mut self, checkpoint: &CheckpointRecord) {
         self.summary.checkpoints += 1;
         self.checkpoint_bytes += u128::from(checkpoint.bytes);

@@ -9,7 +9,7 @@ use super::fixture::*;
 use crate::checkpoint::consolidate;
 use crate::error::Preempted;
 use crate::run::{Session, StartFrom};
-use crate::settings::Settings;
+use crate::settings::{OnNonFinite, Settings, TrainSettings};
 use crate::test_model::layers;
 use crate::training::Training;
 
@@ -88,6 +88,98 @@ fn checkpoint_has_the_weights(out: &Path) {
     assert!(!to.exists(), "all files or none");
     consolidate(&checkpoint, &to, true).unwrap();
     assert!(std::fs::read(&to).unwrap() == weights(out));
+}
+
+#[test]
+fn between_updates_models_that_may_have_gone_on_are_not_saved() {
+    let mut settings = settings(4);
+    settings.train.sync_every = 2;
+    settings.checkpoint.keep_best = true;
+    for mesh in [MESHES[0], MESHES[4]] {
+        let folder = tempfile::tempdir().unwrap();
+        on_mesh(folder.path(), &settings, mesh, StartFrom::Scratch, |session, _| {
+            let mut trainer = session.prepare(model(), training())?;
+            trainer.add_model("critic", layers(WIDTH, &["a", "b"]), Training::without_data())?;
+            for step in 1..=2 {
+                let batches = trainer.next_batches()?.unwrap();
+                trainer.step(batches)?;
+                if step == 1 {
+                    let text = trainer.evaluate().unwrap_err().to_string();
+                    let said = "validate after a multiple of train.sync_every = 2 steps";
+                    assert!(text.starts_with("step 1 makes no update") && text.ends_with(said), "{text}");
+                    let text = trainer.save().unwrap_err().to_string();
+                    assert!(text.ends_with("save after a multiple of train.sync_every = 2 steps"), "{text}");
+                }
+            }
+            trainer.evaluate()?;
+            trainer.finish()
+        })
+        .unwrap();
+        assert_eq!(checkpoints(folder.path()), [2]);
+    }
+}
+
+/// Every second batch of a further model is not finite.
+fn with_bad_batches(
+    out: &Path,
+    settings: &Settings,
+    mesh: Mesh,
+    start_from: StartFrom,
+) -> anyhow::Result<u64> {
+    on_mesh(out, settings, mesh, start_from, |session: &Session, _| {
+        let mut trainer = session.prepare(model(), training())?;
+        let mut critic = trainer.add_model("critic", layers(WIDTH, &["a", "b"]), Training::without_data())?;
+        let mut skipped = 0;
+        while let Some(batches) = trainer.next_batches()? {
+            let mut bad = batches.clone();
+            bad.iter_mut().for_each(|batch| batch.input = batch.input.clone() / 0.0);
+            skipped += u64::from(critic.step(bad)?.unwrap().skipped);
+            skipped += u64::from(critic.step(batches.clone())?.unwrap().skipped);
+            trainer.step(batches)?;
+            if trainer.save_is_due() {
+                trainer.save()?;
+            }
+        }
+        trainer.finish()?;
+        Ok(skipped)
+    })
+}
+
+#[test]
+fn skipped_steps_of_a_further_model_are_recorded_and_counted() {
+    let mut settings = settings(4);
+    settings.train.on_nonfinite = OnNonFinite::Skip;
+    settings.train.nonfinite_limit = 5;
+    for mesh in MESHES {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(with_bad_batches(folder.path(), &settings, mesh, StartFrom::Scratch).unwrap(), 4);
+        for record in metrics(folder.path()) {
+            assert_eq!((record.skipped, record.metrics["critic_skipped_steps"]), (false, 1.0), "{mesh:?}");
+        }
+        // Those of before the resume count.
+        let more =
+            Settings { train: TrainSettings { steps: 8, ..settings.train.clone() }, ..settings.clone() };
+        let error = with_bad_batches(folder.path(), &more, MESHES[0], StartFrom::Checkpoint).unwrap_err();
+        let said = "step 11 of `critic`: loss or gradient norm not finite, 6 times in this run; train.nonfinite_limit = 5 allows no more";
+        assert_eq!(error.to_string(), said);
+    }
+}
+
+#[test]
+fn ranks_give_a_further_model_as_many_batches() {
+    for mesh in [MESHES[1], MESHES[3]] {
+        let folder = tempfile::tempdir().unwrap();
+        let end = on_mesh(folder.path(), &settings(4), mesh, StartFrom::Scratch, |session, _| {
+            let mut trainer = session.prepare(model(), training())?;
+            let mut critic =
+                trainer.add_model("critic", layers(WIDTH, &["a", "b"]), Training::without_data())?;
+            let batches = trainer.next_batches()?.unwrap();
+            critic.step(batches[..1 + session.rank()].to_vec()).map(drop)
+        });
+        let said = "step 1 of `critic`: ranks were given different numbers of micro-batches: 1 on rank 0; 2 on rank 1; ";
+        let text = end.unwrap_err().to_string();
+        assert!(text.starts_with(said), "{mesh:?}: {text}");
+    }
 }
 
 #[test]

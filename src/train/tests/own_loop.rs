@@ -1,5 +1,7 @@
 //! Loops that call a trainer's methods themselves.
 
+use std::path::Path;
+
 use brigade_core::Batch;
 use brigade_launch::interrupt::Interrupt;
 
@@ -7,7 +9,7 @@ use super::fixture::*;
 use super::sampler;
 use crate::dataset::samples;
 use crate::run::{Session, StartFrom};
-use crate::settings::Settings;
+use crate::settings::{MetricMode, Settings};
 use crate::training::Training;
 
 fn trains(session: &Session, _: Interrupt) -> anyhow::Result<f64> {
@@ -72,6 +74,104 @@ fn steps_between_updates_are_accumulated() {
     })
     .unwrap();
     assert!(weights(own.path()) == weights(whole.path()));
+}
+
+/// Where nothing validates after the last save, the best is that of step 2, whose weights the run ends with.
+fn keeping_best(sync_every: usize) -> Settings {
+    let mut settings = settings(8);
+    settings.train.sync_every = sync_every;
+    settings.checkpoint.keep = 1;
+    settings.checkpoint.keep_best = true;
+    settings.checkpoint.best_mode = MetricMode::Max;
+    settings.checkpoint.load_best_at_end = true;
+    settings
+}
+
+#[test]
+fn a_validation_after_a_save_is_in_its_steps_line_and_may_be_the_best() {
+    for mesh in [(1, 1, 0), (2, 2, 1)] {
+        let (whole, own) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        on_mesh(whole.path(), &keeping_best(1), mesh, StartFrom::Scratch, trains).unwrap();
+        let best = on_mesh(own.path(), &keeping_best(1), mesh, StartFrom::Scratch, |session, _| {
+            let mut trainer = session.prepare(model(), training())?;
+            while let Some(batches) = trainer.next_batches()? {
+                trainer.step(batches)?;
+                if trainer.save_is_due() {
+                    trainer.save()?;
+                }
+                if trainer.evaluation_is_due() {
+                    trainer.evaluate()?;
+                }
+            }
+            Ok(trainer.finish()?.best_step)
+        });
+        assert_eq!(best.unwrap(), Some(2));
+        assert!(weights(own.path()) == weights(whole.path()), "{mesh:?}");
+        assert_eq!(checkpoints(own.path()), [8, 2]);
+        let validated = |out: &Path| -> Vec<_> {
+            let of = |record: brigade_report::StepRecord| (record.validation_loss, record.validation_metrics);
+            metrics(out).into_iter().map(of).collect()
+        };
+        assert_eq!(validated(own.path()), validated(whole.path()), "{mesh:?}");
+        assert_eq!(metrics(own.path()).iter().filter(|record| record.validation_loss.is_some()).count(), 4);
+    }
+}
+
+#[test]
+fn a_validation_between_updates_is_one_of_the_last_update() {
+    for mesh in [(1, 1, 0), (1, 2, 3), (2, 2, 1)] {
+        let (two_steps, own) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let settings = keeping_best(2);
+        let mut short = settings.clone();
+        (short.train.steps, short.train.validate_every) = (2, 0);
+        on_mesh(two_steps.path(), &short, mesh, StartFrom::Scratch, trains).unwrap();
+        let best = on_mesh(own.path(), &settings, mesh, StartFrom::Scratch, |session, _| {
+            let mut trainer = session.prepare(model(), training())?;
+            while let Some(batches) = trainer.next_batches()? {
+                trainer.step(batches)?;
+                if trainer.steps_done() % 2 == 1 && trainer.steps_done() > 1 {
+                    trainer.evaluate()?;
+                }
+                if trainer.save_is_due() {
+                    trainer.save()?;
+                }
+            }
+            Ok(trainer.finish()?.best_step)
+        });
+        assert_eq!(best.unwrap(), Some(2), "{mesh:?}");
+        assert_eq!(checkpoints(own.path()), [8, 2], "{mesh:?}");
+        assert!(weights(own.path()) == weights(two_steps.path()), "{mesh:?}");
+        let validated =
+            metrics(own.path()).iter().map(|record| record.validation_loss.is_some()).collect::<Vec<_>>();
+        assert_eq!(validated, [true, true, true, false], "the lines of steps 2, 4, 6 and 8");
+    }
+}
+
+#[test]
+fn a_save_between_updates_is_one_of_the_last_update() {
+    let mut accumulating = settings(8);
+    accumulating.train.sync_every = 2;
+    let whole = tempfile::tempdir().unwrap();
+    on_mesh(whole.path(), &accumulating, (1, 1, 0), StartFrom::Scratch, trains).unwrap();
+    for mesh in [(1, 1, 0), (1, 2, 3), (2, 2, 1)] {
+        let parts = tempfile::tempdir().unwrap();
+        let saved = on_mesh(parts.path(), &accumulating, mesh, StartFrom::Scratch, |session, _| {
+            let mut trainer = session.prepare(model(), training())?;
+            while let Some(batches) = trainer.next_batches()? {
+                trainer.step(batches)?;
+                if trainer.steps_done() == 5 {
+                    trainer.save()?;
+                    break;
+                }
+            }
+            trainer.finish().map(|trained| trained.steps)
+        });
+        assert_eq!((saved.unwrap(), checkpoints(parts.path())), (5, vec![4]));
+        on_mesh(parts.path(), &accumulating, (1, 1, 0), StartFrom::Checkpoint, trains).unwrap();
+        assert!(weights(parts.path()) == weights(whole.path()), "{mesh:?}");
+        let steps: Vec<u64> = metrics(parts.path()).iter().map(|record| record.step).collect();
+        assert_eq!(steps, [2, 4, 6, 8]);
+    }
 }
 
 #[test]
@@ -152,4 +252,31 @@ fn a_finished_run_that_is_resumed_has_its_losses() {
 fn targets_are_counted_in_the_unit_of_the_data() {
     assert_eq!(training().unit(), "samples");
     assert_eq!(Training::<Rows, Rows, Rows>::on(samples(1, rows).counted_in("images")).unit(), "images");
+}
+
+#[test]
+fn ranks_that_are_given_different_numbers_of_batches_say_so() {
+    for (mesh, numbers) in [
+        ((1, 2, 0), "1 on rank 1; 2 on rank 0"),
+        ((1, 2, 3), "1 on rank 1; 2 on rank 0"),
+        ((2, 1, 0), "1 on rank 1; 4 on rank 0"),
+        ((2, 2, 1), "1 on rank 1; 2 on ranks 0, 2, 3"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let end = on_mesh(folder.path(), &settings(4), mesh, StartFrom::Scratch, |session, _| {
+            let mut trainer = session.prepare(model(), Training::without_data())?;
+            for position in 0..4 {
+                let mut batches = own_batches(session, mesh, position);
+                if session.rank() == 1 && position == 2 {
+                    batches.truncate(1);
+                }
+                trainer.step(batches)?;
+            }
+            trainer.finish().map(drop)
+        });
+        let said = format!(
+            "step 3: ranks were given different numbers of micro-batches: {numbers}; every rank must give as many"
+        );
+        assert_eq!(end.unwrap_err().to_string(), said, "{mesh:?}");
+    }
 }

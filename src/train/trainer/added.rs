@@ -9,6 +9,7 @@ use brigade_core::{Activation, Batch, Engine, EngineSettings, Model, Snapshot, S
 use brigade_models::WeightsMapping;
 
 use super::Trainer;
+use super::nonfinite::NonFiniteSteps;
 use crate::checkpoint::{ModelReader, RunProgress, restore_step};
 use crate::dataset::Dataset;
 use crate::error::CheckpointUsageError;
@@ -34,6 +35,7 @@ struct State<'a, I, O, T> {
     steps: Cell<u64>,
     /// The learning rate of the first model's next step.
     learning_rate: Rc<Cell<f64>>,
+    nonfinite: Rc<NonFiniteSteps>,
 }
 
 /// What the run does with a further model, whatever its types are.
@@ -154,6 +156,7 @@ impl<'a, I: Activation + Clone, O: Activation, T: Clone> Trainer<'a, I, O, T> {
             mapping: training.mapping,
             steps: Cell::new(0),
             learning_rate: self.next_learning_rate.clone(),
+            nonfinite: self.nonfinite.clone(),
         });
         if let Some(step) = self.saver.newest {
             let restored = restore_step(self.saver.storage(), session.group(), step, |progress, reader| {
@@ -171,13 +174,15 @@ impl<'a, I: Activation + Clone, O: Activation, T: Clone> Trainer<'a, I, O, T> {
 
 impl<I: Activation + Clone, O: Activation, T: Clone> AddedModel<'_, I, O, T> {
     /// Trains one step on this rank's micro-batches, as [`Trainer::step`] does. A step in which something was not finite is
-    /// skipped, unless `train.on_nonfinite` is `stop`.
+    /// skipped, unless `train.on_nonfinite` is `stop`: it is noted, counted in the step's record (`critic_skipped_steps`, where the model
+    /// is named `critic`), and counts for `train.nonfinite_limit`, as one of the first model does.
     ///
     /// # Errors
-    /// As [`Engine::step`].
+    /// As [`Engine::step`], and if there were more such steps than `train.nonfinite_limit` allows.
     pub fn step(&mut self, batches: Vec<Batch<I, T>>) -> anyhow::Result<Option<StepReport>> {
-        let State { engine, steps, learning_rate, session, name, .. } = &*self.0;
+        let State { engine, steps, learning_rate, nonfinite, session, name, .. } = &*self.0;
         session.heartbeat.send(&format!("training {name}"));
+        session.check_batch_counts(&format!("step {} of `{name}`", steps.get() + 1), batches.len())?;
         let mut engine = engine.borrow_mut();
         let report = match engine.synchronizes() {
             true => Some(engine.step(batches, learning_rate.get())?),
@@ -187,6 +192,9 @@ impl<I: Activation + Clone, O: Activation, T: Clone> AddedModel<'_, I, O, T> {
             }
         };
         steps.set(steps.get() + 1);
+        if let Some(skipped) = report.as_ref().filter(|report| report.skipped) {
+            nonfinite.add_skipped(name, skipped)?;
+        }
         Ok(report)
     }
 

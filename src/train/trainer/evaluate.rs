@@ -1,6 +1,6 @@
 //! Validation between steps.
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use brigade_core::{Activation, DATA, Engine, Evaluation};
 use brigade_data::ValidationSampler;
 
@@ -19,19 +19,29 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         self.training.validation.is_some() && self.is_unvalidated && is_time
     }
 
-    /// Validates on the data of [`Training::validate`](crate::Training::validate). What is found goes into the record of the last step and to the
-    /// hooks, counts for early stopping, and decides whether the weights are the best.
+    /// Validates on the data of [`Training::validate`](crate::Training::validate). What is found goes into the record of the last update and to the
+    /// hooks, counts for early stopping, and decides whether the weights are the best. Steps between two updates (`train.sync_every`) do
+    /// not change the weights: a validation there is one of the last update's.
+    ///
+    /// Validate before you [save](Self::save): a run that resumes from a checkpoint knows what was found before it was saved.
     ///
     /// # Errors
-    /// If there are no such data, they cannot be read, or a hook or a rank failed.
+    /// If there are no such data, they cannot be read, or a hook or a rank failed. Between two updates if there are further models and
+    /// something may follow from the validation.
     pub fn evaluate(&mut self) -> anyhow::Result<ValidationReport> {
         let data = self.training.validation.clone();
         let data = data.context("there are no data to validate on; give some with `Training::validate`")?;
+        self.check_between_updates()?;
         let found = self.evaluated(&*data)?;
         self.is_unvalidated = false;
         self.progress.validation_loss = Some(found.loss);
-        if let Some(record) = &mut self.record {
-            add_validation(record, &found);
+        match (&mut self.record, &mut self.reported, &mut self.reporter) {
+            (Some(record), ..) => add_validation(record, &found),
+            (None, Some(record), Some(reporter)) => {
+                add_validation(record, &found);
+                reporter.validation(record)?;
+            }
+            _ => {}
         }
         let watched = &mut self.progress.watched;
         if let Some(early_stopping) = &self.early_stopping {
@@ -59,6 +69,23 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         V: Dataset<Input = I, Target = T>,
     {
         self.evaluated(data)
+    }
+
+    /// Between two updates no checkpoint can be saved of a run of several models, so nothing may ask for one.
+    fn check_between_updates(&self) -> anyhow::Result<()> {
+        let has_effect = self.best_checkpoint.is_some()
+            || self.early_stopping.is_some()
+            || self.training.hooks.answers_validations();
+        if self.is_between_updates() && !self.added.is_empty() && has_effect {
+            bail!(
+                "step {} makes no update, so no checkpoint can be saved after it if its validation is the best or the last one: further models \
+                 may have gone on since step {}; validate after a multiple of train.sync_every = {} steps",
+                self.progress.step,
+                self.update_step(),
+                self.session.settings.train.sync_every
+            );
+        }
+        Ok(())
     }
 
     fn evaluated(&mut self, data: &dyn Data<I, T>) -> anyhow::Result<ValidationReport> {

@@ -68,7 +68,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
             self.note("no step was the best; the weights are those of the last step");
             return Ok(false);
         };
-        let last = self.progress.step;
+        let last = self.update_step();
         if best == last {
             return Ok(false);
         }

@@ -27,9 +27,9 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         Ok(())
     }
 
-    /// From now on the weights of this step are the best.
+    /// From now on the weights are the best: those of the last update.
     pub(super) fn mark_best(&mut self) {
-        self.progress.best_step = Some(self.progress.step);
+        self.progress.best_step = Some(self.update_step());
         self.best_is_unsaved = true;
     }
 

@@ -1,9 +1,11 @@
 //! A run under way on one rank.
 
 mod added;
+mod batch_counts;
 mod evaluate;
 mod finish;
 mod hooks;
+mod nonfinite;
 mod prepare;
 mod read;
 mod saving;
@@ -20,6 +22,7 @@ use brigade_data::Sampler;
 use brigade_report::{CheckpointRecord, Reporter, StepRecord};
 
 use self::added::Added;
+use self::nonfinite::NonFiniteSteps;
 use super::watch::{Best, BestCheckpoint, EarlyStopping};
 use crate::checkpoint::{RunDescription, RunProgress, Saver};
 use crate::error::Preempted;
@@ -78,16 +81,24 @@ pub struct Trainer<'a, I, O, T> {
     added: Vec<Rc<dyn Added + 'a>>,
     /// The learning rate of the next step, for further models.
     next_learning_rate: Rc<Cell<f64>>,
+    /// Steps that were skipped or rolled back because of a value that was not finite, of all models.
+    nonfinite: Rc<NonFiniteSteps>,
 
     sampler: Option<Sampler>,
     reader: Option<Box<dyn Reader<I, T>>>,
     /// Whether a step has been made, or data read for it.
     has_begun: bool,
+    /// Whether the data of the next step have been read.
+    is_read: bool,
     /// When the update under way began, and how long it has waited for data.
     update_began: Option<Instant>,
     data_wait: Duration,
+    /// Batches of data that were consumed up to the last update.
+    update_position: u64,
     /// On rank 0: the record of the last step, until something else begins.
     record: Option<StepRecord>,
+    /// On rank 0: the last record that was written, since a validation may still belong to it.
+    reported: Option<StepRecord>,
     /// Whether a step has been made since the last validation.
     is_unvalidated: bool,
     /// Whether the weights are to be saved as the best.
@@ -196,11 +207,34 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
 
     /// Reports the last step, if it was not yet.
     fn report_step(&mut self) -> anyhow::Result<()> {
+        self.record_skipped();
         if let (Some(reporter), Some(mut record)) = (&mut self.reporter, self.record.take()) {
             record.checkpoint = (!self.completed.is_empty()).then(|| self.completed.remove(0));
             reporter.step(&record)?;
+            self.reported = Some(record);
         }
         Ok(())
+    }
+
+    /// Adds what is known of skipped steps of further models to the record of the last step, or else leaves it for the next one.
+    fn record_skipped(&mut self) {
+        if let Some(record) = &mut self.record {
+            record.metrics.extend(self.nonfinite.take_skipped());
+        }
+        for note in self.nonfinite.take_notes() {
+            self.note(&note);
+        }
+    }
+
+    /// The step that made the last update.
+    fn update_step(&self) -> u64 {
+        let every = self.session.settings.train.sync_every as u64;
+        self.progress.step / every * every
+    }
+
+    /// Whether steps have been made since the last update.
+    fn is_between_updates(&self) -> bool {
+        self.update_step() != self.progress.step
     }
 
     /// Reports to the launcher that this rank is alive, and what it is doing.

@@ -9,6 +9,7 @@ use anyhow::bail;
 use brigade_core::{Activation, Engine, EngineSettings, Model};
 
 use super::Trainer;
+use super::nonfinite::NonFiniteSteps;
 use crate::checkpoint::RunProgress;
 use crate::error::UsageError;
 use crate::folder::WEIGHTS_FILE;
@@ -76,6 +77,8 @@ impl Session {
         let reporter = self.begin(&saver, &training, restored.as_ref(), total_steps, &summary)?;
         let resumes = restored.is_some();
         let progress = restored.map_or_else(RunProgress::default, |restored| restored.progress);
+        let nonfinite = NonFiniteSteps::new(self.settings.train.nonfinite_limit, progress.nonfinite);
+        let (nonfinite, update_position) = (Rc::new(nonfinite), progress.position);
         let mut trainer = Trainer {
             session: self,
             engine,
@@ -92,12 +95,16 @@ impl Session {
             best_checkpoint,
             added: Vec::new(),
             next_learning_rate: Rc::new(Cell::new(0.0)),
+            nonfinite,
             sampler,
             reader: None,
             has_begun: false,
+            is_read: false,
             update_began: None,
             data_wait: Duration::ZERO,
+            update_position,
             record: None,
+            reported: None,
             is_unvalidated: false,
             best_is_unsaved: false,
             best_saved: Best::default(),

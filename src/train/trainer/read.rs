@@ -31,6 +31,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         let seed = |k: usize, count: usize| self.engine.batch_seed(k, count);
         let (batches, waited) = reader.next(&self.session.device(), &seed)?;
         self.reader = Some(reader);
+        self.is_read = true;
         self.progress.position += 1;
         self.data_wait += waited;
         self.send_heartbeat("training");

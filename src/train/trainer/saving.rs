@@ -2,10 +2,12 @@
 
 use std::time::Instant;
 
+use anyhow::bail;
 use brigade_checkpoint::TrainState;
 use brigade_core::{Activation, StepReport};
 
 use super::Trainer;
+use super::nonfinite::reason;
 use crate::checkpoint::{FIRST_MODEL, ModelSnapshot, RunProgress, SaveOutcome, restore};
 use crate::error::AgreedError;
 use crate::run::Session;
@@ -21,11 +23,22 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
     }
 
     /// Saves a checkpoint of the current step, of this model and of those that were [added](Self::add_model). With
-    /// `checkpoint.asynchronous` it is written while training goes on. All ranks call it, after a step that made an update.
+    /// `checkpoint.asynchronous` it is written while training goes on. All ranks call it. Between two updates (`train.sync_every`) it is a
+    /// checkpoint of the last update, and a run that resumes from it repeats the steps since.
     ///
     /// # Errors
-    /// If the checkpoint, or an earlier one, cannot be saved and `checkpoint.on_failure` is `stop`, or a rank failed.
+    /// If the checkpoint, or an earlier one, cannot be saved and `checkpoint.on_failure` is `stop`, or a rank failed. Between two updates if
+    /// there are further models, whose steps since the last update are not known.
     pub fn save(&mut self) -> anyhow::Result<()> {
+        let step = self.update_step();
+        if self.is_between_updates() && !self.added.is_empty() {
+            bail!(
+                "step {} makes no update, so no checkpoint can be saved after it: further models may have gone on since step {step}; \
+                 save after a multiple of train.sync_every = {} steps",
+                self.progress.step,
+                self.session.settings.train.sync_every
+            );
+        }
         // The step is recorded before a checkpoint is saved from which the run would continue after it.
         self.report_step()?;
         self.send_heartbeat("saving a checkpoint");
@@ -37,8 +50,9 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         for added in &self.added {
             self.progress.added.insert(added.name().to_owned(), added.steps());
         }
+        self.progress.nonfinite = self.nonfinite.count();
         let state = TrainState {
-            position: self.progress.position,
+            position: if self.is_between_updates() { self.update_position } else { self.progress.position },
             mesh: mesh.map(|(name, value)| (name.to_owned(), value)).collect(),
             settings: serde_json::to_value(&self.description)?,
             facts: self.facts.clone(),
@@ -46,13 +60,13 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
             units: Vec::new(),
         };
         let mut snapshots =
-            vec![ModelSnapshot { model: FIRST_MODEL.into(), snapshot: self.engine.snapshot()? }];
+            vec![ModelSnapshot { model: FIRST_MODEL.into(), snapshot: self.engine.snapshot_of_update()? }];
         for added in &self.added {
             let (model, snapshot) = (added.name().to_owned(), added.snapshot()?);
             snapshots.push(ModelSnapshot { model, snapshot });
         }
-        self.saver.begin(self.progress.step, snapshots, state, since)?;
-        self.saved_step = Some(self.progress.step);
+        self.saver.begin(step, snapshots, state, since)?;
+        self.saved_step = Some(step);
         (self.best_is_unsaved, self.best_being_saved) = (false, self.best());
         if !self.session.settings.checkpoint.asynchronous {
             self.wait_for_save()?;
@@ -125,20 +139,10 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
 
     /// Counts and names a step that was skipped, up to the limit.
     pub(super) fn count_skipped(&mut self, report: &StepReport) -> anyhow::Result<()> {
-        let why = reason(report);
-        if report.targets > 0 {
-            self.progress.nonfinite += 1;
-            let (many, most) = (self.progress.nonfinite, self.session.settings.train.nonfinite_limit);
-            if most > 0 && many > most {
-                return Err(AgreedError(format!(
-                    "step {}: {why}, {many} times in this run; train.nonfinite_limit = {most} allows no more",
-                    report.step
-                ))
-                .into());
-            }
-        }
+        let what = format!("step {}", report.step);
+        self.nonfinite.add(&what, report)?;
         if !self.rolls_back(report) {
-            self.note(&format!("step {}: {why}, step skipped", report.step));
+            self.note(&format!("{what}: {}, step skipped", reason(report)));
         }
         Ok(())
     }
@@ -168,12 +172,13 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
             .into());
         };
         let step = restored.progress.step;
-        // The position in the data is not restored: the data up to the bad batch are left behind. Nor are bad batches forgotten.
-        let (position, nonfinite) = (self.progress.position, self.progress.nonfinite);
-        self.progress = RunProgress { position, nonfinite, ..restored.progress };
+        // The position in the data is not restored: the data up to the bad batch are left behind. Nor is the number of bad batches.
+        self.progress = RunProgress { position: self.progress.position, ..restored.progress };
+        self.update_position = self.progress.position;
         self.next_learning_rate.set(self.learning_rate());
         self.best_saved = self.best();
         self.reader = None;
+        self.reported = None;
         (self.saver.newest, self.saved_step) = (Some(step), Some(step));
         self.is_unvalidated = false;
         for what in &restored.damaged {
@@ -187,12 +192,5 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
             reporter.rewind(step)?;
         }
         Ok(())
-    }
-}
-
-fn reason(report: &StepReport) -> &'static str {
-    match report.targets {
-        0 => "no valid target in the global batch",
-        _ => "loss or gradient norm not finite",
     }
 }

@@ -26,6 +26,10 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
             bail!("the run is over after step {}; there is no further one", self.progress.step);
         }
         self.has_begun = true;
+        // Those that were read are as many on every rank.
+        if !std::mem::take(&mut self.is_read) {
+            self.session.check_batch_counts(&format!("step {}", self.progress.step + 1), batches.len())?;
+        }
         let began = *self.update_began.get_or_insert_with(Instant::now);
         if !self.engine.synchronizes() {
             self.engine.accumulate(batches)?;
@@ -54,12 +58,14 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         }
         self.is_preempted = stats.preempted;
         self.progress.step += 1;
+        self.update_position = self.progress.position;
         self.progress.loss = report.loss;
         self.next_learning_rate.set(self.learning_rate());
         self.is_unvalidated = true;
         if self.reporter.is_some() {
             self.record = Some(record(&report, learning_rate, &stats));
         }
+        self.record_skipped();
         self.follow(stats.answers, answers.error)?;
         Ok(Some(report))
     }

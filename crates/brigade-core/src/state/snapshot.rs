@@ -91,6 +91,15 @@ where
                 self.step
             )));
         }
+        self.snapshot_of_update()
+    }
+
+    /// The same of the state after the last update, without the gradients that have been [accumulated](Engine::accumulate) since: it is
+    /// restored as that of the step that made the update, and the steps since are to be made again.
+    ///
+    /// # Errors
+    /// If this rank has no values of a unit.
+    pub fn snapshot_of_update(&self) -> Result<Snapshot> {
         let mut parts = Vec::new();
         for (index, stored) in self.store.units.iter().enumerate() {
             if !stored.is_owned {

@@ -178,6 +178,18 @@ impl Reporter {
         Ok(())
     }
 
+    /// Reports the last step again, with a validation that was made after it had been reported.
+    pub fn validation(&mut self, record: &StepRecord) -> Result<()> {
+        let record = self.compute.rate(record);
+        let written = self.try_rewind().and_then(|()| self.metrics.replace_last(&record));
+        self.tolerate(written)?;
+        let written = self.events.as_mut().map_or(Ok(()), |events| events.write_validation(&record));
+        self.tolerate(written)?;
+        self.console.step(&record, false);
+        self.totals.add_validation(&record);
+        Ok(())
+    }
+
     /// Reports a checkpoint that became complete only after the last step was reported: for the event file and the summary.
     /// All others come with the step during which they became complete.
     pub fn checkpoint(&mut self, checkpoint: &CheckpointRecord) -> Result<()> {

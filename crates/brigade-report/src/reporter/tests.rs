@@ -143,6 +143,34 @@ fn a_full_disk_ends_the_run_or_leaves_gaps() {
 }
 
 #[test]
+fn a_validation_that_comes_late_is_in_its_steps_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let shown = Shared::default();
+    let every = ReporterOptions { log_every: 100, ..options() };
+    let mut reporter = Reporter::create_on(folder.path(), every, Box::new(shown.clone())).unwrap();
+    let record = |step| StepRecord { step, loss: 1.0, tokens: 10, ..StepRecord::default() };
+    (1..=3).for_each(|step| reporter.step(&record(step)).unwrap());
+    let metrics = [("accuracy".to_owned(), 0.5)].into();
+    let validated = StepRecord { validation_loss: Some(0.25), validation_metrics: metrics, ..record(3) };
+    reporter.validation(&validated).unwrap();
+    let records = |text: String| -> Vec<StepRecord> {
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let written = || records(fs::read_to_string(folder.path().join(METRICS_FILE)).unwrap());
+    assert_eq!(written(), [record(1), record(2), validated.clone()]);
+    reporter.step(&record(4)).unwrap();
+    assert_eq!(written(), [record(1), record(2), validated, record(4)]);
+    let text = shown.text();
+    assert_eq!(text.lines().filter(|line| line.starts_with("step 3/7")).count(), 1, "{text}");
+    let events = fs::read(&existing(folder.path()).unwrap()[0]).unwrap();
+    let validations = String::from_utf8_lossy(&events).matches("validation_metrics/global_avg_loss").count();
+    assert_eq!(validations, 1);
+    let summary = reporter.finish();
+    assert_eq!((summary.steps, summary.tokens, summary.validation_loss), (4, 40, Some(0.25)));
+    assert_eq!(summary.validation_metrics["accuracy"], 0.5);
+}
+
+#[test]
 fn a_folder_that_cannot_be_made_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");

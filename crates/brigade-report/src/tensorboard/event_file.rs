@@ -9,7 +9,7 @@ use std::{
 
 use super::{
     protobuf::{bytes_field, event, record, summary},
-    scalars::{checkpoint_scalars, step_scalars},
+    scalars::{checkpoint_scalars, step_scalars, validation_scalars},
 };
 use crate::{
     error::{Error, Result},
@@ -70,6 +70,11 @@ impl EventFile {
     pub fn write(&mut self, step: &StepRecord) -> Result<()> {
         self.append(&record(&summary(now(), step.step, step_scalars(step))))?;
         step.checkpoint.iter().try_for_each(|checkpoint| self.write_checkpoint(checkpoint))
+    }
+
+    /// Writes the scalars of a step's validation alone.
+    pub fn write_validation(&mut self, step: &StepRecord) -> Result<()> {
+        self.append(&record(&summary(now(), step.step, validation_scalars(step))))
     }
 
     /// Writes the scalars of a checkpoint, at the step that it holds.

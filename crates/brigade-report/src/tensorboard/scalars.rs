@@ -47,6 +47,13 @@ pub fn step_scalars(step: &StepRecord) -> Vec<(Cow<'_, str>, f64)> {
     fixed.map(|(tag, value)| (Cow::Borrowed(tag), value)).chain(named).collect()
 }
 
+/// Those of a step's validation.
+pub fn validation_scalars(step: &StepRecord) -> Vec<(Cow<'_, str>, f64)> {
+    let mut scalars = step_scalars(step);
+    scalars.retain(|(tag, _)| tag.starts_with("validation_metrics/"));
+    scalars
+}
+
 /// The scalars of a checkpoint.
 pub fn checkpoint_scalars(checkpoint: &CheckpointRecord) -> [(Cow<'static, str>, f64); 3] {
     [
