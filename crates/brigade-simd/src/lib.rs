@@ -21,6 +21,7 @@ mod testing;
 
 pub mod activation;
 pub mod math;
+pub mod norm;
 
 pub use element::Element;
 pub use rows::{add_rows, column_sums};

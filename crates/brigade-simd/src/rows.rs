@@ -62,6 +62,13 @@ pub(crate) fn accumulate<S: Simd>(simd: S, to: &mut [f32], values: S::f32s) {
     f32::store(simd, to, sum);
 }
 
+/// Adds products to the places of a row in [`ColumnSums::block`], with one rounding.
+#[inline(always)]
+pub(crate) fn accumulate_product<S: Simd>(simd: S, to: &mut [f32], a: S::f32s, b: S::f32s) {
+    let sum = simd.mul_add_f32s(a, b, f32::load(simd, to));
+    f32::store(simd, to, sum);
+}
+
 /// Asserts that `length` elements of the argument `name` are whole rows.
 #[inline]
 pub(crate) fn check_rows(name: &str, length: usize, width: usize) {

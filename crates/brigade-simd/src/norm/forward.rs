@@ -1,0 +1,271 @@
+//! From rows to normalized rows.
+
+use pulp::Simd;
+
+use super::check;
+use crate::arch::dispatch;
+use crate::element::Element;
+use crate::rows::check_length;
+use crate::slices::{first_lanes, for_each_in_chains, for_each_vector, no_sums, total};
+
+/// `y ← (x − mean) / √(variance + epsilon) · gamma + beta`, for each row, as long as `gamma` (Ba et al., "Layer Normalization", 2016). Also
+/// gives each row's mean, and the factor 1 / √(variance + epsilon).
+///
+/// # Panics
+/// If `beta` is not as long as `gamma`, `y` not as long as `x`, or `means` and `factors` do not have an element for each row.
+pub fn layer_norm<T: Element>(
+    x: &[T],
+    gamma: &[T],
+    beta: Option<&[T]>,
+    epsilon: f32,
+    y: &mut [T],
+    means: &mut [f32],
+    factors: &mut [f32],
+) {
+    #[inline(always)]
+    fn pass<S: Simd, T: Element>(simd: S, a: Affine<T>, x: &[T], y: &mut [T], (means, factors): Of<'_>) {
+        let statistics = means.iter_mut().zip(factors);
+        let width = a.gamma.len().max(1);
+        for ((x, y), (mean, factor)) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)).zip(statistics) {
+            *mean = average(simd, x);
+            let exact = inverse_deviation(simd, x, *mean, a.epsilon);
+            *factor = exact as f32;
+            normalize(simd, x, a, *mean, exact, y);
+        }
+    }
+    let affine = Affine::new(gamma, beta, epsilon);
+    let statistics = [("means", means.len()), ("factors", factors.len())];
+    check(factors.len(), gamma.len(), &[("x", x.len()), ("y", y.len())], &statistics);
+    let of: Of<'_> = (means, factors);
+    dispatch!(pass[T: Element](affine: Affine<'_, T>, x: &[T], y: &mut [T], of: Of<'_>) -> ());
+}
+
+/// `sum ← x + residual`, and the [`layer_norm`] of it.
+///
+/// # Panics
+/// As [`layer_norm`], and if `residual` or `sum` is not as long as `x`.
+#[expect(clippy::too_many_arguments, reason = "one pass over all of them")]
+pub fn add_layer_norm<T: Element>(
+    x: &[T],
+    residual: &[T],
+    gamma: &[T],
+    beta: Option<&[T]>,
+    epsilon: f32,
+    sum: &mut [T],
+    y: &mut [T],
+    means: &mut [f32],
+    factors: &mut [f32],
+) {
+    #[inline(always)]
+    fn pass<S: Simd, T: Element>(
+        simd: S,
+        a: Affine<T>,
+        (x, residual): (&[T], &[T]),
+        (sum, y): (&mut [T], &mut [T]),
+        (means, factors): Of<'_>,
+    ) {
+        let width = a.gamma.len().max(1);
+        let inputs = x.chunks_exact(width).zip(residual.chunks_exact(width));
+        let outputs = sum.chunks_exact_mut(width).zip(y.chunks_exact_mut(width));
+        let statistics = means.iter_mut().zip(factors);
+        for (((x, residual), (sum, y)), (mean, factor)) in inputs.zip(outputs).zip(statistics) {
+            *mean = (f64::from(add(simd, x, residual, sum)) / x.len() as f64) as f32;
+            let exact = inverse_deviation(simd, sum, *mean, a.epsilon);
+            *factor = exact as f32;
+            normalize(simd, sum, a, *mean, exact, y);
+        }
+    }
+    let affine = Affine::new(gamma, beta, epsilon);
+    let elements = [("x", x.len()), ("residual", residual.len()), ("sum", sum.len()), ("y", y.len())];
+    let statistics = [("means", means.len()), ("factors", factors.len())];
+    check(factors.len(), gamma.len(), &elements, &statistics);
+    let inputs: (&[T], &[T]) = (x, residual);
+    let outputs: (&mut [T], &mut [T]) = (sum, y);
+    let of: Of<'_> = (means, factors);
+    dispatch!(pass[T: Element](
+        affine: Affine<'_, T>, inputs: (&[T], &[T]), outputs: (&mut [T], &mut [T]), of: Of<'_>
+    ) -> ());
+}
+
+/// `y ← x / √(mean of x² + epsilon) · gamma`, for each row, as long as `gamma` (Zhang and Sennrich, "Root Mean Square Layer Normalization",
+/// 2019). Also gives the factor 1 / √(mean of x² + epsilon) of each row.
+///
+/// # Panics
+/// If `y` is not as long as `x`, or `factors` does not have an element for each row.
+pub fn rms_norm<T: Element>(x: &[T], gamma: &[T], epsilon: f32, y: &mut [T], factors: &mut [f32]) {
+    #[inline(always)]
+    fn pass<S: Simd, T: Element>(simd: S, a: Affine<T>, x: &[T], y: &mut [T], factors: &mut [f32]) {
+        let width = a.gamma.len().max(1);
+        for ((x, y), factor) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)).zip(factors) {
+            let exact = inverse_root(simd, x, a.epsilon);
+            *factor = exact as f32;
+            normalize(simd, x, a, 0.0, exact, y);
+        }
+    }
+    let affine = Affine::new(gamma, None, epsilon);
+    check(factors.len(), gamma.len(), &[("x", x.len()), ("y", y.len())], &[]);
+    dispatch!(pass[T: Element](affine: Affine<'_, T>, x: &[T], y: &mut [T], factors: &mut [f32]) -> ());
+}
+
+/// `sum ← x + residual`, and the [`rms_norm`] of it.
+///
+/// # Panics
+/// As [`rms_norm`], and if `residual` or `sum` is not as long as `x`.
+pub fn add_rms_norm<T: Element>(
+    x: &[T],
+    residual: &[T],
+    gamma: &[T],
+    epsilon: f32,
+    sum: &mut [T],
+    y: &mut [T],
+    factors: &mut [f32],
+) {
+    #[inline(always)]
+    fn pass<S: Simd, T: Element>(
+        simd: S,
+        a: Affine<T>,
+        (x, residual): (&[T], &[T]),
+        (sum, y): (&mut [T], &mut [T]),
+        factors: &mut [f32],
+    ) {
+        let width = a.gamma.len().max(1);
+        let inputs = x.chunks_exact(width).zip(residual.chunks_exact(width));
+        let outputs = sum.chunks_exact_mut(width).zip(y.chunks_exact_mut(width));
+        for (((x, residual), (sum, y)), factor) in inputs.zip(outputs).zip(factors) {
+            add(simd, x, residual, sum);
+            let exact = inverse_root(simd, sum, a.epsilon);
+            *factor = exact as f32;
+            normalize(simd, sum, a, 0.0, exact, y);
+        }
+    }
+    let affine = Affine::new(gamma, None, epsilon);
+    let elements = [("x", x.len()), ("residual", residual.len()), ("sum", sum.len()), ("y", y.len())];
+    check(factors.len(), gamma.len(), &elements, &[]);
+    let inputs: (&[T], &[T]) = (x, residual);
+    let outputs: (&mut [T], &mut [T]) = (sum, y);
+    dispatch!(pass[T: Element](
+        affine: Affine<'_, T>, inputs: (&[T], &[T]), outputs: (&mut [T], &mut [T]), factors: &mut [f32]
+    ) -> ());
+}
+
+/// Means and factors of rows.
+type Of<'a> = (&'a mut [f32], &'a mut [f32]);
+
+/// What is the same for all rows.
+#[derive(Clone, Copy)]
+struct Affine<'a, T> {
+    gamma: &'a [T],
+    beta: Option<&'a [T]>,
+    epsilon: f32,
+}
+
+impl<'a, T> Affine<'a, T> {
+    fn new(gamma: &'a [T], beta: Option<&'a [T]>, epsilon: f32) -> Self {
+        if let Some(beta) = beta {
+            check_length("beta", beta.len(), gamma.len());
+        }
+        Self { gamma, beta, epsilon }
+    }
+}
+
+#[inline(always)]
+fn average<S: Simd, T: Element>(simd: S, x: &[T]) -> f32 {
+    let mut sums = no_sums(simd);
+    for_each_in_chains(
+        simd,
+        x,
+        #[inline(always)]
+        |chain, x| sums[chain] = simd.add_f32s(sums[chain], T::load(simd, x)),
+    );
+    (f64::from(total(simd, sums)) / x.len() as f64) as f32
+}
+
+/// `sum ← x + residual`, and the sum of that, as it is after rounding.
+#[inline(always)]
+fn add<S: Simd, T: Element>(simd: S, x: &[T], residual: &[T], sum: &mut [T]) -> f32 {
+    let mut sums = no_sums(simd);
+    for_each_in_chains(
+        simd,
+        ((x, residual), sum),
+        #[inline(always)]
+        |chain, ((x, residual), sum)| {
+            T::store(simd, sum, simd.add_f32s(T::load(simd, x), T::load(simd, residual)));
+            sums[chain] = simd.add_f32s(sums[chain], T::load(simd, sum));
+        },
+    );
+    total(simd, sums)
+}
+
+/// 1 / √(variance + epsilon), where `mean` is rounded: what it is off by is part of the deviations' own mean.
+#[inline(always)]
+fn inverse_deviation<S: Simd, T: Element>(simd: S, x: &[T], mean: f32, epsilon: f32) -> f64 {
+    let (mut sums, mut squares) = (no_sums(simd), no_sums(simd));
+    let mean = simd.splat_f32s(mean);
+    for_each_in_chains(
+        simd,
+        x,
+        #[inline(always)]
+        |chain, x| {
+            let deviation = first_lanes(simd, x.len(), simd.sub_f32s(T::load(simd, x), mean), 0.0);
+            sums[chain] = simd.add_f32s(sums[chain], deviation);
+            squares[chain] = simd.mul_add_f32s(deviation, deviation, squares[chain]);
+        },
+    );
+    let width = x.len() as f64;
+    let off = f64::from(total(simd, sums)) / width;
+    let variance = f64::from(total(simd, squares)) / width - off * off;
+    1.0 / (variance + f64::from(epsilon)).sqrt()
+}
+
+/// 1 / √(mean of x² + epsilon).
+#[inline(always)]
+fn inverse_root<S: Simd, T: Element>(simd: S, x: &[T], epsilon: f32) -> f64 {
+    let mut squares = no_sums(simd);
+    for_each_in_chains(
+        simd,
+        x,
+        #[inline(always)]
+        |chain, x| {
+            let x = T::load(simd, x);
+            squares[chain] = simd.mul_add_f32s(x, x, squares[chain]);
+        },
+    );
+    1.0 / (f64::from(total(simd, squares)) / x.len() as f64 + f64::from(epsilon)).sqrt()
+}
+
+#[inline(always)]
+fn normalize<S: Simd, T: Element>(simd: S, x: &[T], a: Affine<T>, mean: f32, factor: f64, y: &mut [T]) {
+    let rest = simd.splat_f32s((factor - f64::from(factor as f32)) as f32);
+    let (mean, factor) = (simd.splat_f32s(mean), simd.splat_f32s(factor as f32));
+    let Some(beta) = a.beta else {
+        for_each_vector(
+            simd,
+            ((x, a.gamma), y),
+            #[inline(always)]
+            |((x, gamma), y)| {
+                let (normal, rest) = product(simd, simd.sub_f32s(T::load(simd, x), mean), factor, rest);
+                let gamma = T::load(simd, gamma);
+                T::store(simd, y, simd.mul_add_f32s(normal, gamma, simd.mul_f32s(rest, gamma)));
+            },
+        );
+        return;
+    };
+    for_each_vector(
+        simd,
+        (((x, a.gamma), beta), y),
+        #[inline(always)]
+        |(((x, gamma), beta), y)| {
+            let (normal, rest) = product(simd, simd.sub_f32s(T::load(simd, x), mean), factor, rest);
+            let (gamma, beta) = (T::load(simd, gamma), T::load(simd, beta));
+            T::store(simd, y, simd.mul_add_f32s(normal, gamma, simd.mul_add_f32s(rest, gamma, beta)));
+        },
+    );
+}
+
+/// The product of a deviation and a factor that is a sum of two numbers, as a sum of two numbers.
+#[inline(always)]
+fn product<S: Simd>(simd: S, deviation: S::f32s, factor: S::f32s, rest: S::f32s) -> (S::f32s, S::f32s) {
+    let normal = simd.mul_f32s(deviation, factor);
+    let off = simd.mul_add_f32s(deviation, factor, simd.neg_f32s(normal));
+    (normal, simd.mul_add_f32s(deviation, rest, off))
+}

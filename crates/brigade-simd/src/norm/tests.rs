@@ -1,0 +1,179 @@
+//! Against plain loops in double precision.
+
+use half::bf16;
+use proptest::prelude::*;
+
+use super::*;
+use crate::arch::tests::on_each;
+use crate::element::Element;
+use crate::testing::{distance, numbers, units_among};
+
+const EPSILON: f32 = 1e-5;
+
+struct Exact {
+    y: Vec<(f64, f64)>,
+    mean: f64,
+    factor: f64,
+}
+
+/// A row's norm, with the magnitude of what each output is a sum of.
+fn exact(x: &[f64], gamma: &[f64], beta: Option<&[f64]>, centered: bool) -> Exact {
+    let n = x.len() as f64;
+    let mean = if centered { x.iter().sum::<f64>() / n } else { 0.0 };
+    let variance = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n;
+    let factor = 1.0 / (variance + f64::from(EPSILON)).sqrt();
+    let magnitude = if centered { x.iter().map(|x| x.abs()).sum::<f64>() / n } else { 0.0 };
+    let y = (0..x.len()).map(|i| {
+        let beta = beta.map_or(0.0, |beta| beta[i]);
+        let scale = factor * gamma[i];
+        ((x[i] - mean) * scale + beta, (x[i].abs() + magnitude) * scale.abs() + beta.abs())
+    });
+    Exact { y: y.collect(), mean, factor }
+}
+
+/// The gradient of a row's input, with the magnitude of what each is a sum of, and the normalized row.
+fn exact_backward(
+    g: &[f64],
+    x: &[f64],
+    gamma: &[f64],
+    (mean, factor): (f64, f64),
+    centered: bool,
+) -> (Vec<(f64, f64)>, Vec<f64>) {
+    let n = x.len() as f64;
+    let normal: Vec<f64> = x.iter().map(|x| (x - mean) * factor).collect();
+    let scaled: Vec<f64> = g.iter().zip(gamma).map(|(g, gamma)| g * gamma).collect();
+    let of = |values: &dyn Fn(usize) -> f64| (0..x.len()).map(values).sum::<f64>() / n;
+    let c1 = if centered { of(&|i| scaled[i]) } else { 0.0 };
+    let m1 = if centered { of(&|i| scaled[i].abs()) } else { 0.0 };
+    let c2 = of(&|i| scaled[i] * normal[i]);
+    let spread = |i: usize| (x[i].abs() + mean.abs()) * factor;
+    let m2 = of(&|i| scaled[i].abs() * spread(i));
+    let d_x = (0..x.len()).map(|i| {
+        (factor * (scaled[i] - c1 - normal[i] * c2), factor * (scaled[i].abs() + m1 + spread(i) * m2))
+    });
+    (d_x.collect(), normal)
+}
+
+fn wide<T: Element>(values: &[T]) -> Vec<f64> {
+    values.iter().map(|value| f64::from(value.to_f32())).collect()
+}
+
+fn near<T: Element>(got: &[T], exact: &[(f64, f64)]) {
+    let limit = if size_of::<T>() == 4 { 2.5 } else { 0.6 };
+    for (got, (exact, magnitude)) in got.iter().zip(exact) {
+        let distance = distance(*got, *exact, *magnitude);
+        assert!(distance <= limit, "{got:?} is {distance} units from {exact:e}");
+    }
+}
+
+/// Both norms and their gradients, of `rows` rows.
+fn check_all<T: Element>(rows: usize, width: usize, seed: u64) {
+    let count = rows * width;
+    let (x, residual) = (numbers::<T>(count, seed, 2.0), numbers::<T>(count, seed + 1, 3.0));
+    let (gamma, beta) = (numbers::<T>(width, seed + 2, 2.0), numbers::<T>(width, seed + 3, 1.0));
+    let (gradient, past) = (numbers::<T>(count, seed + 4, 1.0), numbers::<T>(count, seed + 5, 1.0));
+    let (wide_gamma, wide_beta) = (wide(&gamma), wide(&beta));
+    let zeros = vec![T::ZERO; count];
+    on_each(|kind| {
+        for centered in [true, false] {
+            let (mut sum, mut y, mut alone) = (zeros.clone(), zeros.clone(), zeros.clone());
+            let (mut means, mut factors) = (vec![0.0; rows], vec![0.0; rows]);
+            let (mut d_x, mut d_past) = (zeros.clone(), past.clone());
+            let (mut d_gamma, mut d_beta) = (vec![1.0; width], vec![-1.0; width]);
+            let mut again = d_gamma.clone();
+            if centered {
+                let (m, f) = (&mut means, &mut factors);
+                add_layer_norm(&x, &residual, &gamma, Some(&beta), EPSILON, &mut sum, &mut y, m, f);
+                layer_norm(&sum, &gamma, Some(&beta), EPSILON, &mut alone, m, f);
+                let (m, f) = (&means, &factors);
+                layer_norm_backward(&gradient, &sum, m, f, &gamma, &mut d_x, &mut d_gamma, &mut d_beta);
+                let mut betas = d_beta.clone();
+                layer_norm_backward_add(&gradient, &sum, m, f, &gamma, &mut d_past, &mut again, &mut betas);
+            } else {
+                add_rms_norm(&x, &residual, &gamma, EPSILON, &mut sum, &mut y, &mut factors);
+                rms_norm(&sum, &gamma, EPSILON, &mut alone, &mut factors);
+                rms_norm_backward(&gradient, &sum, &factors, &gamma, &mut d_x, &mut d_gamma);
+                rms_norm_backward_add(&gradient, &sum, &factors, &gamma, &mut d_past, &mut again);
+            }
+            assert_eq!(wide(&y), wide(&alone), "the addition changes nothing else");
+            let mut columns = vec![[(1.0, 1.0), (-1.0, 1.0)]; width];
+            for row in 0..rows {
+                let at = row * width..(row + 1) * width;
+                let sums = x[at.clone()].iter().zip(&residual[at.clone()]);
+                let rounded: Vec<T> = sums.map(|(a, b)| T::from_f32(a.to_f32() + b.to_f32())).collect();
+                assert_eq!(wide(&sum[at.clone()]), wide(&rounded));
+                let (sum, g) = (wide(&rounded), wide(&gradient[at.clone()]));
+                let beta = centered.then_some(wide_beta.as_slice());
+                let truth = exact(&sum, &wide_gamma, beta, centered);
+                near(&y[at.clone()], &truth.y);
+                let magnitude = sum.iter().map(|x| x.abs()).sum::<f64>() / width as f64;
+                assert!(units_among(f64::from(means[row]), truth.mean, magnitude) <= 2.0);
+                let off = units_among(f64::from(factors[row]), truth.factor, truth.factor);
+                assert!(
+                    off <= 2.0,
+                    "{} is {off} units from {} on {kind:?}, {:?}",
+                    factors[row],
+                    truth.factor,
+                    sum
+                );
+                // What the backward pass is given, rounded.
+                let statistics = (f64::from(means[row]), f64::from(factors[row]));
+                let (slopes, normal) = exact_backward(&g, &sum, &wide_gamma, statistics, centered);
+                near(&d_x[at.clone()], &slopes);
+                let past = wide(&past[at.clone()]);
+                let added: Vec<_> = slopes.iter().zip(past).map(|((s, m), p)| (s + p, m + p.abs())).collect();
+                near(&d_past[at], &added);
+                for i in 0..width {
+                    columns[i][0].0 += g[i] * normal[i];
+                    columns[i][0].1 += (g[i] * (sum[i].abs() + statistics.0.abs()) * statistics.1).abs();
+                    columns[i][1].0 += g[i];
+                    columns[i][1].1 += g[i].abs();
+                }
+            }
+            assert_eq!(d_gamma, again);
+            near(&d_gamma, &columns.iter().map(|column| column[0]).collect::<Vec<_>>());
+            if centered {
+                near(&d_beta, &columns.iter().map(|column| column[1]).collect::<Vec<_>>());
+            }
+        }
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn any_shape_is_near_the_truth(rows in 0usize..20, width in 1usize..150, seed in 0u64..1000) {
+        check_all::<f32>(rows, width, seed);
+        check_all::<bf16>(rows, width, seed);
+    }
+}
+
+#[test]
+fn a_large_mean_does_not_drown_the_variance() {
+    let x: Vec<f32> = (0..64).map(|i| 1000.0 + (i % 2) as f32 * 0.125).collect();
+    let (mut y, mut means, mut factors) = ([0.0; 64], [0.0], [0.0]);
+    layer_norm(&x, &[1.0; 64], None, 0.0, &mut y, &mut means, &mut factors);
+    assert_eq!((means[0], factors[0]), (1000.0625, 16.0));
+    assert_eq!(y[..2], [-1.0, 1.0]);
+}
+
+#[test]
+fn what_is_not_finite_stays_in_its_row() {
+    let x = [1.0, 2.0, 3.0, 1.0, f32::NAN, 3.0, 1.0, f32::INFINITY, 3.0];
+    let (mut y, mut means, mut factors) = ([0.0; 9], [0.0; 3], [0.0; 3]);
+    layer_norm(&x, &[1.0; 3], Some(&[0.0; 3]), EPSILON, &mut y, &mut means, &mut factors);
+    assert!(y[..3].iter().all(|y| y.is_finite()) && y[3..].iter().all(|y| y.is_nan()));
+}
+
+#[test]
+fn no_rows_and_no_columns_are_allowed() {
+    layer_norm::<f32>(&[], &[1.0; 3], None, EPSILON, &mut [], &mut [], &mut []);
+    rms_norm::<f32>(&[], &[], EPSILON, &mut [], &mut [1.0; 2]);
+}
+
+#[test]
+#[should_panic(expected = "`y` must have 6 elements, but has 5")]
+fn lengths_must_fit() {
+    layer_norm(&[0f32; 6], &[1.0; 3], None, EPSILON, &mut [0.0; 5], &mut [0.0; 2], &mut [0.0; 2]);
+}
