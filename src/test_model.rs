@@ -1,7 +1,6 @@
 //! Models of linear layers, for tests.
 
 use brigade_core::{Block, Chain, Model};
-use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::Tensor;
 
@@ -16,25 +15,16 @@ pub(crate) fn model<B>(names: &[&str], block: impl Fn(&str) -> B) -> Layers
 where
     B: Block<Input = Tensor<2>, Output = Tensor<2>>,
 {
-    let chain = names.iter().fold(Chain::new(), |chain, name| chain.then(*name, block(name)));
+    squared_error(names.iter().fold(Chain::new(), |chain, name| chain.then(*name, block(name))))
+}
+
+fn squared_error(chain: Chain<Tensor<2>, Tensor<2>>) -> Layers {
     chain.loss(|output: Tensor<2>, target: Tensor<2>| (output - target).square().sum())
 }
 
 /// A model of linear layers with these names.
 pub(crate) fn layers(width: usize, names: &[&str]) -> Layers {
-    model(names, |_| Layer { linear: linear(width) })
-}
-
-#[derive(Module, Debug)]
-struct Layer {
-    linear: Linear,
-}
-
-impl Block for Layer {
-    type Input = Tensor<2>;
-    type Output = Tensor<2>;
-
-    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-        self.linear.forward(x)
-    }
+    let add =
+        |chain: Chain<_, _>, name: &&str| chain.then_fn(*name, linear(width), |linear, x| linear.forward(x));
+    squared_error(names.iter().fold(Chain::new(), add))
 }

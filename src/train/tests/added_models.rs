@@ -23,8 +23,7 @@ fn train(
 ) -> anyhow::Result<()> {
     on_mesh(out, settings, mesh, start_from, |session: &Session, interrupt| {
         let mut trainer = session.prepare(model(), training())?;
-        let in_files =
-            WeightsMapping::default().rule("*.linear.weight", Stored::tensor("*.kernel").transposed());
+        let in_files = WeightsMapping::default().rule("*.weight", Stored::tensor("*.kernel").transposed());
         let own = Training::without_data().mapping(in_files);
         let mut second = trainer.add_model("critic", layers(WIDTH, &["a", "b"]), own)?;
         assert!(
@@ -187,7 +186,7 @@ fn a_further_model_that_cannot_be_written_is_refused_before_it_trains() {
     let folder = tempfile::tempdir().unwrap();
     let error = on_mesh(folder.path(), &settings(4), MESHES[0], StartFrom::Scratch, |session, _| {
         let mut trainer = session.prepare(model(), training())?;
-        let both = WeightsMapping::default().rule("*.linear.weight", "kernel");
+        let both = WeightsMapping::default().rule("*.weight", "kernel");
         let own = Training::without_data().mapping(both);
         trainer.add_model("critic", layers(WIDTH, &["a", "b"]), own).map(drop)
     });
