@@ -16,16 +16,16 @@ use crate::train::describe::print_stdout;
 impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
     /// Ends the run: waits for checkpoints that are being written, writes the weights into the run's folder, and prints the
     /// summary. Where a loop ends before the run [is over](Self::is_over), a last checkpoint is saved first, if checkpoints are
-    /// saved at all, and the run can be resumed from there.
+    /// saved at all, and the run can be resumed from there. (A run of several models that ends between two updates has none to save.)
     ///
     /// # Errors
     /// If weights or checkpoints cannot be written, or a rank failed.
     pub fn finish(mut self) -> anyhow::Result<Trained<I, O, T>> {
         self.proceed()?;
         self.reader = None;
-        let step = self.progress.step;
-        let is_update = step.is_multiple_of(self.session.settings.train.sync_every as u64);
-        if step > 0 && is_update && self.saver.is_due(step, true) && self.saved_step != Some(step) {
+        let step = self.update_step();
+        let is_known = self.added.is_empty() || !self.is_between_updates();
+        if step > 0 && is_known && self.saver.is_due(step, true) && self.saved_step != Some(step) {
             self.save()?;
         }
         self.session.heartbeat.send("writing the weights");

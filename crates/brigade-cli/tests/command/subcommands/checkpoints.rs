@@ -8,7 +8,7 @@ use brigade::checkpoints::{
 };
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
-use crate::place::{Place, Running};
+use crate::place::Place;
 use crate::runs::{checkpoint, dead_after, files, same_end, state, step_folder, trained};
 
 /// The meshes that save and load, each with all its flags.
@@ -345,30 +345,6 @@ fn going_on_reads_no_data_again() {
     place.succeed(&mut place.brigade("train --resume b --nproc-per-node 2"));
     let done = place.succeed(&mut place.brigade("checkpoint show b"));
     assert!(done.out.contains(&format!("{} batches consumed", FAR + 6)), "{}", done.out);
-}
-
-#[test]
-fn consolidations_at_once_each_write_their_own_file() {
-    let place = Place::new();
-    trained(&place, "a", "--nproc-per-node 1");
-    let consolidate = |step: u64, to: &str| {
-        place.brigade(&format!("checkpoint consolidate a --step {step} --overwrite --to {to}"))
-    };
-    let alone = [4, 8].map(|step| {
-        place.succeed(&mut consolidate(step, "alone"));
-        place.read("alone")
-    });
-    fs::create_dir(place.path("b")).unwrap();
-    for _ in 0..20 {
-        let at_once = [(4, "b/w.4"), (8, "b/w.8"), (4, "b/w"), (8, "b/w")];
-        let running = at_once.map(|(step, to)| place.start(&mut consolidate(step, to)));
-        for done in running.map(Running::wait) {
-            assert_eq!(done.code, Some(0), "{}", done.err);
-        }
-        assert!(place.read("b/w.4") == alone[0] && place.read("b/w.8") == alone[1]);
-        assert!(alone.contains(&place.read("b/w")));
-        assert_eq!(fs::read_dir(place.path("b")).unwrap().count(), 3);
-    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod book;
 mod checkpoints;
+mod consolidate;
 mod generate;
 mod launch;
 #[cfg(feature = "object-store")]

@@ -1,0 +1,90 @@
+//! `brigade checkpoint consolidate`.
+
+use std::fs;
+
+use brigade::checkpoints::{RankShard, StagingDir, WriteItem, open_storage, publish, write_shard};
+
+use crate::place::{Place, Running};
+use crate::runs::{checkpoint, trained};
+
+#[test]
+fn consolidations_at_once_each_write_their_own_file() {
+    let place = Place::new();
+    trained(&place, "a", "--nproc-per-node 1");
+    let consolidate = |step: u64, to: &str| {
+        place.brigade(&format!("checkpoint consolidate a --step {step} --overwrite --to {to}"))
+    };
+    let alone = [4, 8].map(|step| {
+        place.succeed(&mut consolidate(step, "alone"));
+        place.read("alone")
+    });
+    fs::create_dir(place.path("b")).unwrap();
+    for _ in 0..20 {
+        let at_once = [(4, "b/w.4"), (8, "b/w.8"), (4, "b/w"), (8, "b/w")];
+        let running = at_once.map(|(step, to)| place.start(&mut consolidate(step, to)));
+        for done in running.map(Running::wait) {
+            assert_eq!(done.code, Some(0), "{}", done.err);
+        }
+        assert!(place.read("b/w.4") == alone[0] && place.read("b/w.8") == alone[1]);
+        assert!(alone.contains(&place.read("b/w")));
+        assert_eq!(fs::read_dir(place.path("b")).unwrap().count(), 3);
+    }
+}
+
+/// Adds a further model to the newest checkpoint of a run: a copy of the first one.
+fn with_critic(place: &Place, run: &str) {
+    let saved = checkpoint(place, run, 10);
+    let (mut state, mut items) = (saved.manifest().state.clone(), Vec::new());
+    let file_names = state.settings["file_names"].clone();
+    state.settings["further"] = serde_json::json!({ "critic": file_names });
+    state.counters.insert("steps/critic".into(), 10);
+    for unit in state.units.clone() {
+        let mut copy = unit.clone();
+        copy.name.insert_str(0, "critic/");
+        copy.parameters.iter_mut().for_each(|parameter| parameter.name.insert_str(0, "critic/"));
+        for slot in &unit.slots {
+            let mut values = vec![0.0; unit.elements];
+            saved.read(&unit.name, slot, 0..unit.elements, &mut values).unwrap();
+            for unit in [&unit.name, &copy.name] {
+                items.push(WriteItem {
+                    unit: unit.clone(),
+                    slot: slot.clone(),
+                    start: 0,
+                    values: values.clone(),
+                });
+            }
+        }
+        state.units.push(copy);
+    }
+    let storage = open_storage(place.path(&format!("{run}/checkpoints")).to_str().unwrap()).unwrap();
+    let staging = StagingDir::new(10).unwrap();
+    let entry = write_shard(&*storage, &staging, 0, &RankShard { items }).unwrap();
+    publish(&*storage, &staging, state, vec![entry]).unwrap();
+}
+
+#[test]
+fn each_model_has_a_file_of_its_own() {
+    let place = Place::new();
+    trained(&place, "a", "--nproc-per-node 1");
+    with_critic(&place, "a");
+    let consolidate = "checkpoint consolidate a --to w.safetensors";
+    let done = place.succeed(&mut place.brigade(consolidate));
+    let lines: Vec<&str> = done.out.lines().collect();
+    let [first, further] = lines[..] else { panic!("{}", done.out) };
+    let count = first.strip_prefix("w.safetensors: ").unwrap();
+    assert_eq!(further, format!("w-critic.safetensors: {count}"));
+    for file in ["w.safetensors", "w-critic.safetensors"] {
+        assert!(place.read(file) == place.read("a/model.safetensors"), "{file}");
+    }
+    fs::remove_file(place.path("w.safetensors")).unwrap();
+    let refused = place.run(&mut place.brigade(consolidate));
+    assert_eq!(refused.code, Some(2), "{}", refused.err);
+    assert!(
+        refused.err.contains("w-critic.safetensors is there already; give another file"),
+        "{}",
+        refused.err
+    );
+    assert!(!place.path("w.safetensors").exists());
+    place.succeed(&mut place.brigade(&format!("{consolidate} --overwrite")));
+    assert!(place.read("w.safetensors") == place.read("a/model.safetensors"));
+}
