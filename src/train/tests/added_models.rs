@@ -118,7 +118,7 @@ fn between_updates_models_that_may_have_gone_on_are_not_saved() {
     }
 }
 
-/// Every second batch of a further model is not finite.
+/// Of three batches of a further model the first and the last are not finite.
 fn with_bad_batches(
     out: &Path,
     settings: &Settings,
@@ -132,9 +132,14 @@ fn with_bad_batches(
         while let Some(batches) = trainer.next_batches()? {
             let mut bad = batches.clone();
             bad.iter_mut().for_each(|batch| batch.input = batch.input.clone() / 0.0);
-            skipped += u64::from(critic.step(bad)?.unwrap().skipped);
-            skipped += u64::from(critic.step(batches.clone())?.unwrap().skipped);
+            let mut step = |batches| -> anyhow::Result<()> {
+                skipped += u64::from(critic.step(batches)?.unwrap().skipped);
+                Ok(())
+            };
+            step(bad.clone())?;
+            step(batches.clone())?;
             trainer.step(batches)?;
+            step(bad)?;
             if trainer.save_is_due() {
                 trainer.save()?;
             }
@@ -148,18 +153,18 @@ fn with_bad_batches(
 fn skipped_steps_of_a_further_model_are_recorded_and_counted() {
     let mut settings = settings(4);
     settings.train.on_nonfinite = OnNonFinite::Skip;
-    settings.train.nonfinite_limit = 5;
+    settings.train.nonfinite_limit = 9;
     for mesh in MESHES {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(with_bad_batches(folder.path(), &settings, mesh, StartFrom::Scratch).unwrap(), 4);
+        assert_eq!(with_bad_batches(folder.path(), &settings, mesh, StartFrom::Scratch).unwrap(), 8);
         for record in metrics(folder.path()) {
-            assert_eq!((record.skipped, record.metrics["critic_skipped_steps"]), (false, 1.0), "{mesh:?}");
+            assert_eq!((record.skipped, record.metrics["critic_skipped_steps"]), (false, 2.0), "{mesh:?}");
         }
         // Those of before the resume count.
         let more =
             Settings { train: TrainSettings { steps: 8, ..settings.train.clone() }, ..settings.clone() };
         let error = with_bad_batches(folder.path(), &more, MESHES[0], StartFrom::Checkpoint).unwrap_err();
-        let said = "step 11 of `critic`: loss or gradient norm not finite, 6 times in this run; train.nonfinite_limit = 5 allows no more";
+        let said = "step 15 of `critic`: loss or gradient norm not finite, 10 times in this run; train.nonfinite_limit = 9 allows no more";
         assert_eq!(error.to_string(), said);
     }
 }

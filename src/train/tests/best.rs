@@ -5,7 +5,7 @@ use std::path::Path;
 use super::fixture::*;
 use crate::error::Preempted;
 use crate::run::{Session, StartFrom};
-use crate::settings::{MetricMode, OnFailedSave, Settings};
+use crate::settings::{OnFailedSave, Settings};
 use crate::train::Trained;
 use crate::training::Control;
 
@@ -72,23 +72,13 @@ fn a_run_that_was_stopped_in_between_is_as_patient() {
     }
 }
 
-/// The highest validation loss counts as the best, which is the first. Only the newest checkpoint is kept beside it.
-fn keeping_best() -> Settings {
-    let mut settings = settings(10);
-    settings.checkpoint.keep = 1;
-    settings.checkpoint.keep_best = true;
-    settings.checkpoint.best_mode = MetricMode::Max;
-    settings.checkpoint.load_best_at_end = true;
-    settings
-}
-
 #[test]
 fn the_best_checkpoint_stays_and_its_weights_are_the_runs() {
     let two_steps = tempfile::tempdir().unwrap();
     train(two_steps.path(), &settings(2), MESHES[0], StartFrom::Scratch, 0).unwrap();
     for mesh in MESHES {
         let folder = tempfile::tempdir().unwrap();
-        let ended = train(folder.path(), &keeping_best(), mesh, StartFrom::Scratch, 0).unwrap();
+        let ended = train(folder.path(), &keeping_best(10), mesh, StartFrom::Scratch, 0).unwrap();
         assert_eq!((ended, checkpoints(folder.path())), ((10, Some(2), false), vec![10, 2]), "{mesh:?}");
         let losses: Vec<f64> =
             metrics(folder.path()).iter().filter_map(|record| record.validation_loss).collect();
@@ -103,8 +93,8 @@ fn a_resumed_run_has_the_same_best_checkpoint() {
     train(two_steps.path(), &settings(2), MESHES[0], StartFrom::Scratch, 0).unwrap();
     for (preempted_in, mesh) in [(2, MESHES[1]), (5, MESHES[4])] {
         let folder = tempfile::tempdir().unwrap();
-        train(folder.path(), &keeping_best(), mesh, StartFrom::Scratch, preempted_in).unwrap_err();
-        let ended = train(folder.path(), &keeping_best(), MESHES[2], StartFrom::Checkpoint, 0).unwrap();
+        train(folder.path(), &keeping_best(10), mesh, StartFrom::Scratch, preempted_in).unwrap_err();
+        let ended = train(folder.path(), &keeping_best(10), MESHES[2], StartFrom::Checkpoint, 0).unwrap();
         assert_eq!((ended, checkpoints(folder.path())), ((10, Some(2), false), vec![10, 2]));
         assert!(weights(folder.path()) == weights(two_steps.path()), "preempted in step {preempted_in}");
     }

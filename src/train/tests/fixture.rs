@@ -9,7 +9,7 @@ use super::{SAMPLES, on_ranks};
 use crate::dataset::{Dataset, samples};
 use crate::folder::WEIGHTS_FILE;
 use crate::run::{Session, StartFrom};
-use crate::settings::Settings;
+use crate::settings::{MetricMode, Settings};
 use crate::test_model::{Layers, layers};
 use crate::training::Training;
 
@@ -52,6 +52,16 @@ pub fn settings(steps: u64) -> Settings {
     settings.checkpoint.every = 2;
     settings.optimizer.learning_rate = 1e-2;
     settings.schedule.name = brigade_core::LrSchedulerKind::Constant;
+    settings
+}
+
+/// The highest validation loss counts as the best, which is the first. Only the newest checkpoint is kept beside it.
+pub fn keeping_best(steps: u64) -> Settings {
+    let mut settings = settings(steps);
+    settings.checkpoint.keep = 1;
+    settings.checkpoint.keep_best = true;
+    settings.checkpoint.best_mode = MetricMode::Max;
+    settings.checkpoint.load_best_at_end = true;
     settings
 }
 

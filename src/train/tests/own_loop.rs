@@ -9,7 +9,7 @@ use super::fixture::*;
 use super::sampler;
 use crate::dataset::samples;
 use crate::run::{Session, StartFrom};
-use crate::settings::{MetricMode, Settings};
+use crate::settings::Settings;
 use crate::training::Training;
 
 fn trains(session: &Session, _: Interrupt) -> anyhow::Result<f64> {
@@ -76,23 +76,12 @@ fn steps_between_updates_are_accumulated() {
     assert!(weights(own.path()) == weights(whole.path()));
 }
 
-/// Where nothing validates after the last save, the best is that of step 2, whose weights the run ends with.
-fn keeping_best(sync_every: usize) -> Settings {
-    let mut settings = settings(8);
-    settings.train.sync_every = sync_every;
-    settings.checkpoint.keep = 1;
-    settings.checkpoint.keep_best = true;
-    settings.checkpoint.best_mode = MetricMode::Max;
-    settings.checkpoint.load_best_at_end = true;
-    settings
-}
-
 #[test]
 fn a_validation_after_a_save_is_in_its_steps_line_and_may_be_the_best() {
     for mesh in [(1, 1, 0), (2, 2, 1)] {
         let (whole, own) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        on_mesh(whole.path(), &keeping_best(1), mesh, StartFrom::Scratch, trains).unwrap();
-        let best = on_mesh(own.path(), &keeping_best(1), mesh, StartFrom::Scratch, |session, _| {
+        on_mesh(whole.path(), &keeping_best(8), mesh, StartFrom::Scratch, trains).unwrap();
+        let best = on_mesh(own.path(), &keeping_best(8), mesh, StartFrom::Scratch, |session, _| {
             let mut trainer = session.prepare(model(), training())?;
             while let Some(batches) = trainer.next_batches()? {
                 trainer.step(batches)?;
@@ -121,7 +110,8 @@ fn a_validation_after_a_save_is_in_its_steps_line_and_may_be_the_best() {
 fn a_validation_between_updates_is_one_of_the_last_update() {
     for mesh in [(1, 1, 0), (1, 2, 3), (2, 2, 1)] {
         let (two_steps, own) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let settings = keeping_best(2);
+        let mut settings = keeping_best(8);
+        settings.train.sync_every = 2;
         let mut short = settings.clone();
         (short.train.steps, short.train.validate_every) = (2, 0);
         on_mesh(two_steps.path(), &short, mesh, StartFrom::Scratch, trains).unwrap();

@@ -16,7 +16,7 @@ use crate::train::describe::print_stdout;
 impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
     /// Ends the run: waits for checkpoints that are being written, writes the weights into the run's folder, and prints the
     /// summary. Where a loop ends before the run [is over](Self::is_over), a last checkpoint is saved first, if checkpoints are
-    /// saved at all, and the run can be resumed from there. (A run of several models that ends between two updates has none to save.)
+    /// saved at all and [can be](Self::save), and the run can be resumed from there.
     ///
     /// # Errors
     /// If weights or checkpoints cannot be written, or a rank failed.

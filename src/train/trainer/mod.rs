@@ -219,7 +219,9 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
     /// Adds what is known of skipped steps of further models to the record of the last step, or else leaves it for the next one.
     fn record_skipped(&mut self) {
         if let Some(record) = &mut self.record {
-            record.metrics.extend(self.nonfinite.take_skipped());
+            for (name, count) in self.nonfinite.take_skipped() {
+                *record.metrics.entry(name).or_default() += count;
+            }
         }
         for note in self.nonfinite.take_notes() {
             self.note(&note);
