@@ -16,12 +16,15 @@ mod arch;
 mod element;
 mod rows;
 mod slices;
+mod sums;
 #[cfg(test)]
 mod testing;
 
 pub mod activation;
+pub mod cross_entropy;
 pub mod math;
 pub mod norm;
 
 pub use element::Element;
 pub use rows::{add_rows, column_sums};
+pub use sums::sums_of_squares;

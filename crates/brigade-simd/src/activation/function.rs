@@ -6,7 +6,7 @@
 
 use pulp::Simd;
 
-use crate::math::{Exponential, exponential, polynomial};
+use crate::math::{Exponential, exponential, polynomial, product_and_rest, sum_and_rest};
 
 /// A function of an element. At infinities it has PyTorch's values: where that multiplies an infinity by zero, not-a-number.
 pub(crate) trait Function: Copy {
@@ -75,15 +75,15 @@ fn logistic<S: Simd>(
     let inverse = simd.div_f32s(one, divisor);
     let error = simd.negate_mul_add_f32s(inverse, divisor, one);
     let inverse_rest = simd.mul_f32s(inverse, simd.negate_mul_add_f32s(inverse, divisor_rest, error));
-    let (share, share_rest) = product(simd, t, inverse);
+    let (share, share_rest) = product_and_rest(simd, t, inverse);
     let share_rest = simd.mul_add_f32s(t, inverse_rest, share_rest);
     let value = times(simd, (share, share_rest), exponential);
-    let (change, change_rest) = product(simd, slope, share);
+    let (change, change_rest) = product_and_rest(simd, slope, share);
     let factor = simd.sub_f32s(one, change);
     let rounded = simd.sub_f32s(simd.sub_f32s(one, factor), change);
     let change_rest = simd.mul_add_f32s(slope_rest, share, simd.mul_add_f32s(slope, share_rest, change_rest));
     let factor_rest = simd.sub_f32s(rounded, change_rest);
-    let (derivative, rest) = product(simd, inverse, factor);
+    let (derivative, rest) = product_and_rest(simd, inverse, factor);
     let rest = simd.mul_add_f32s(inverse, factor_rest, simd.mul_add_f32s(inverse_rest, factor, rest));
     (value, times(simd, (derivative, rest), exponential))
 }
@@ -123,17 +123,17 @@ impl Function for GeluTanh {
         let t = magnitude(simd, x, 12.0);
         let (linear, cubic) = (simd.splat_f32s(LINEAR), simd.splat_f32s(CUBIC));
         // The argument z of the sigmoid and its rounding error, which the exponential would multiply.
-        let (square, square_rest) = product(simd, t, t);
-        let (grown, grown_rest) = product(simd, cubic, square);
-        let (factor, factor_rest) = sum(simd, linear, grown);
+        let (square, square_rest) = product_and_rest(simd, t, t);
+        let (grown, grown_rest) = product_and_rest(simd, cubic, square);
+        let (factor, factor_rest) = sum_and_rest(simd, linear, grown);
         let grown_rest = simd.mul_add_f32s(cubic, square_rest, grown_rest);
         let grown_rest = simd.mul_add_f32s(simd.splat_f32s(CUBIC_REST), square, grown_rest);
         let factor_rest = simd.add_f32s(factor_rest, simd.add_f32s(grown_rest, simd.splat_f32s(LINEAR_REST)));
-        let (z, z_rest) = product(simd, factor, t);
+        let (z, z_rest) = product_and_rest(simd, factor, t);
         let z_rest = simd.mul_add_f32s(factor_rest, t, z_rest);
         let exponential = exponential(simd, simd.neg_f32s(z), simd.neg_f32s(z_rest));
         let two = simd.splat_f32s(2.0);
-        let (slope, slope_rest) = sum(simd, factor, simd.mul_f32s(two, grown));
+        let (slope, slope_rest) = sum_and_rest(simd, factor, simd.mul_f32s(two, grown));
         let slope_rest = simd.add_f32s(slope_rest, simd.mul_add_f32s(two, grown_rest, factor_rest));
         let slope = (slope, slope_rest);
         let (value, derivative) = logistic(simd, t, slope, &exponential);
@@ -171,8 +171,8 @@ impl Function for Gelu {
         let (one, four) = (simd.splat_f32s(1.0), simd.splat_f32s(4.0));
         // From there on it is zero.
         let t = magnitude(simd, x, 15.0);
-        let (square, square_rest) = product(simd, t, t);
-        let (divisor, divisor_rest) = sum(simd, t, four);
+        let (square, square_rest) = product_and_rest(simd, t, t);
+        let (divisor, divisor_rest) = sum_and_rest(simd, t, four);
         let inverse = simd.div_f32s(one, divisor);
         // The relative error of the inverse, and about what it makes of the result's.
         let error = simd.negate_mul_add_f32s(inverse, divisor, one);
@@ -184,13 +184,13 @@ impl Function for Gelu {
         let quotient = simd.mul_add_f32s(y, others, first);
         let quotient_rest = simd.mul_add_f32s(y, others, simd.sub_f32s(first, quotient));
         let quotient_rest = simd.add_f32s(quotient_rest, simd.splat_f32s(TAIL_FIRST_REST));
-        let (tail, tail_rest) = product(simd, quotient, inverse);
+        let (tail, tail_rest) = product_and_rest(simd, quotient, inverse);
         let tail_rest = simd.mul_add_f32s(quotient_rest, inverse, tail_rest);
         let tail_rest = simd.mul_add_f32s(error, tail, tail_rest);
         let minus_half = simd.splat_f32s(-0.5);
         let exponential =
             exponential(simd, simd.mul_f32s(square, minus_half), simd.mul_f32s(square_rest, minus_half));
-        let (value, value_rest) = product(simd, t, tail);
+        let (value, value_rest) = product_and_rest(simd, t, tail);
         let value_rest = simd.mul_add_f32s(t, tail_rest, value_rest);
         let value = times(simd, (value, value_rest), &exponential);
         let derivative = simd.negate_mul_add_f32s(t, simd.splat_f32s(DENSITY_AT_ZERO), tail);
@@ -220,20 +220,4 @@ impl Function for Relu {
         let zero = simd.splat_f32s(0.0);
         simd.select_f32s(simd.less_than_or_equal_f32s(x, zero), zero, gradient)
     }
-}
-
-/// A product, and what was rounded off.
-#[inline(always)]
-fn product<S: Simd>(simd: S, a: S::f32s, b: S::f32s) -> (S::f32s, S::f32s) {
-    let product = simd.mul_f32s(a, b);
-    (product, simd.mul_add_f32s(a, b, simd.neg_f32s(product)))
-}
-
-/// A sum, and what was rounded off (Knuth's).
-#[inline(always)]
-fn sum<S: Simd>(simd: S, a: S::f32s, b: S::f32s) -> (S::f32s, S::f32s) {
-    let sum = simd.add_f32s(a, b);
-    let added = simd.sub_f32s(sum, a);
-    let of_a = simd.sub_f32s(a, simd.sub_f32s(sum, added));
-    (sum, simd.add_f32s(of_a, simd.sub_f32s(b, added)))
 }

@@ -44,6 +44,22 @@ pub(crate) fn copy_sign<S: Simd>(simd: S, magnitude: S::f32s, sign: S::f32s) -> 
     simd.or_f32s(magnitude, simd.and_f32s(sign, simd.splat_f32s(-0.0)))
 }
 
+/// A product, and what was rounded off.
+#[inline(always)]
+pub(crate) fn product_and_rest<S: Simd>(simd: S, a: S::f32s, b: S::f32s) -> (S::f32s, S::f32s) {
+    let product = simd.mul_f32s(a, b);
+    (product, simd.mul_add_f32s(a, b, simd.neg_f32s(product)))
+}
+
+/// A sum, and what was rounded off (Knuth, "The Art of Computer Programming", volume 2, theorem B of 4.2.2).
+#[inline(always)]
+pub(crate) fn sum_and_rest<S: Simd>(simd: S, a: S::f32s, b: S::f32s) -> (S::f32s, S::f32s) {
+    let sum = simd.add_f32s(a, b);
+    let added = simd.sub_f32s(sum, a);
+    let of_a = simd.sub_f32s(a, simd.sub_f32s(sum, added));
+    (sum, simd.add_f32s(of_a, simd.sub_f32s(b, added)))
+}
+
 macro_rules! over_slices {
     ($($(#[$doc:meta])* $name:ident by $vector:ident;)*) => {$(
         $(#[$doc])*

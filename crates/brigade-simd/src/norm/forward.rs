@@ -5,6 +5,7 @@ use pulp::Simd;
 use super::check;
 use crate::arch::dispatch;
 use crate::element::Element;
+use crate::math::product_and_rest;
 use crate::rows::check_length;
 use crate::slices::{first_lanes, for_each_in_chains, for_each_vector, no_sums, total};
 
@@ -265,7 +266,6 @@ fn normalize<S: Simd, T: Element>(simd: S, x: &[T], a: Affine<T>, mean: f32, fac
 /// The product of a deviation and a factor that is a sum of two numbers, as a sum of two numbers.
 #[inline(always)]
 fn product<S: Simd>(simd: S, deviation: S::f32s, factor: S::f32s, rest: S::f32s) -> (S::f32s, S::f32s) {
-    let normal = simd.mul_f32s(deviation, factor);
-    let off = simd.mul_add_f32s(deviation, factor, simd.neg_f32s(normal));
+    let (normal, off) = product_and_rest(simd, deviation, factor);
     (normal, simd.mul_add_f32s(deviation, rest, off))
 }
