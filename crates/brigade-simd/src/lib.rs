@@ -24,6 +24,7 @@ pub mod activation;
 pub mod cross_entropy;
 pub mod math;
 pub mod norm;
+pub mod optimizer;
 
 pub use element::Element;
 pub use rows::{add_rows, column_sums};
