@@ -61,6 +61,26 @@ impl FileTensor {
         }
         Ok(())
     }
+
+    /// Calls `read` with samples of its bytes, and reads no others.
+    fn with_samples(&self, path: &Path, mut read: impl FnMut(&[u8])) -> Result<(), WeightsError> {
+        match &self.values {
+            Values::Mapped(map, range) => {
+                let bytes = &map[range.clone()];
+                samples(bytes.len()).for_each(|sample| read(&bytes[sample]));
+            }
+            Values::Record(tensor) => {
+                let bytes = tensor.to_bytes().map_err(|error| record_error(path, error))?;
+                for sample in samples(bytes.len()) {
+                    match bytes.view(sample.start, sample.end) {
+                        Ok(view) => read(&view),
+                        Err(_) => read(&bytes[sample]),
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Files {
@@ -84,15 +104,13 @@ impl Files {
     }
 
     /// A digest of what the files have: names, types, shapes, and some values of every tensor. It is the same for the same content,
-    /// whatever the files are called, and reads a few pages of a safetensors file for each tensor.
+    /// whatever the files are called, and few bytes of each tensor are read for it.
     pub fn digest(&self) -> Result<u64, WeightsError> {
         let mut hasher = blake3::Hasher::new();
         for (name, tensor) in &self.tensors {
             hasher.update(format!("{name} {} {:?}\n", tensor.type_name, tensor.shape).as_bytes());
-            tensor.with_bytes(&self.path, |bytes| {
-                for sample in samples(bytes) {
-                    hasher.update(sample);
-                }
+            tensor.with_samples(&self.path, |bytes| {
+                hasher.update(bytes);
             })?;
         }
         let mut first = [0; size_of::<u64>()];
@@ -177,18 +195,58 @@ impl Files {
     }
 }
 
-/// Some of the bytes of a tensor: the first, the last, and some in between.
-fn samples(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
-    const COUNT: usize = 4;
+/// Where samples of so many bytes are: at the beginning, at the end, and in between.
+fn samples(length: usize) -> impl Iterator<Item = Range<usize>> {
     const LENGTH: usize = 64;
-    let last = bytes.len().saturating_sub(LENGTH);
-    (0..COUNT).map(move |index| {
-        let start = last / (COUNT - 1) * index;
-        let start = if index == COUNT - 1 { last } else { start };
-        &bytes[start..bytes.len().min(start + LENGTH)]
-    })
+    let last = length.saturating_sub(LENGTH);
+    [0, last / 3, last - last / 3, last].into_iter().map(move |start| start..length.min(start + LENGTH))
 }
 
 fn record_error(path: &Path, source: burn_pack::Error) -> WeightsError {
     WeightsError::Record { path: path.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use brigade_core::NamedTensor;
+    use burn::tensor::TensorData;
+
+    use super::*;
+    use crate::{WeightsMapping, save_safetensors};
+
+    const LENGTH: usize = 300;
+
+    /// The digests of a safetensors file and of a record of one tensor.
+    fn digests(name: &str, shape: [usize; 2], values: &[f32]) -> [u64; 2] {
+        let folder = tempfile::tempdir().unwrap();
+        let [file, record] = ["a.safetensors", "a.bpk"].map(|name| folder.path().join(name));
+        let data = TensorData::new(values.to_vec(), shape);
+        let tensor = NamedTensor { name: name.into(), data };
+        save_safetensors(&file, &[tensor], &WeightsMapping::default()).unwrap();
+        let bytes = burn_pack::Bytes::from_bytes_vec(bytemuck::cast_slice(values).to_vec());
+        let tensor = burn_pack::Tensor::new(name.into(), DType::F32, shape.to_vec(), None, bytes);
+        burn_pack::Writer::new(vec![tensor]).write_to_file(&record).unwrap();
+        [file, record].map(|path| Files::open(&path).unwrap().digest().unwrap())
+    }
+
+    #[test]
+    fn a_digest_is_that_of_names_shapes_and_sampled_values() {
+        let mut values = [0.5; LENGTH];
+        let first = digests("a", [3, 100], &values);
+        assert_eq!(first[0], first[1], "whatever the format is");
+        assert_eq!(digests("a", [3, 100], &values), first);
+        let mut others = vec![digests("b", [3, 100], &values), digests("a", [100, 3], &values)];
+        for changed in [0, LENGTH / 3, LENGTH - 1] {
+            values[changed] = 0.25;
+            others.push(digests("a", [3, 100], &values));
+            values[changed] = 0.5;
+        }
+        for other in others {
+            assert_eq!(other[0], other[1]);
+            assert_ne!(other, first);
+        }
+        assert_ne!(digests("a", [0, 0], &[]), first);
+    }
 }
