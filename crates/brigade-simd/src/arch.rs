@@ -33,12 +33,7 @@ macro_rules! dispatch {
                 $function(simd, $($argument),*)
             }
         }
-        let call = Call(($($argument,)*));
-        match $crate::arch::arch() {
-            // Eight lanes at a time, so that sums have as many chains as on other processors, and compilers see what to vectorize.
-            pulp::Arch::Scalar => pulp::Simd::vectorize(pulp::Scalar256b, call),
-            arch => arch.dispatch(call),
-        }
+        $crate::arch::arch().dispatch(Call(($($argument,)*)))
     }};
 }
 pub(crate) use dispatch;

@@ -6,7 +6,7 @@
 
 use pulp::Simd;
 
-use crate::math::{Exponential, exponential, polynomial, product_and_rest, sum_and_rest};
+use crate::math::{Exponential, bounded_exponential, polynomial, product_and_rest, sum_and_rest};
 
 /// A function of an element. At infinities it has PyTorch's values: where that multiplies an infinity by zero, not-a-number.
 pub(crate) trait Function: Copy {
@@ -97,7 +97,7 @@ impl Function for Silu {
     fn value_and_derivative<S: Simd>(self, simd: S, x: S::f32s) -> (S::f32s, S::f32s) {
         // From there on it is zero.
         let t = magnitude(simd, x, 110.0);
-        let exponential = exponential(simd, simd.neg_f32s(t), simd.splat_f32s(0.0));
+        let exponential = bounded_exponential(simd, simd.neg_f32s(t), simd.splat_f32s(0.0));
         let (value, derivative) =
             logistic(simd, t, (simd.splat_f32s(1.0), simd.splat_f32s(0.0)), &exponential);
         mirrored(simd, x, value, derivative)
@@ -131,7 +131,7 @@ impl Function for GeluTanh {
         let factor_rest = simd.add_f32s(factor_rest, simd.add_f32s(grown_rest, simd.splat_f32s(LINEAR_REST)));
         let (z, z_rest) = product_and_rest(simd, factor, t);
         let z_rest = simd.mul_add_f32s(factor_rest, t, z_rest);
-        let exponential = exponential(simd, simd.neg_f32s(z), simd.neg_f32s(z_rest));
+        let exponential = bounded_exponential(simd, simd.neg_f32s(z), simd.neg_f32s(z_rest));
         let two = simd.splat_f32s(2.0);
         let (slope, slope_rest) = sum_and_rest(simd, factor, simd.mul_f32s(two, grown));
         let slope_rest = simd.add_f32s(slope_rest, simd.mul_add_f32s(two, grown_rest, factor_rest));
@@ -188,8 +188,11 @@ impl Function for Gelu {
         let tail_rest = simd.mul_add_f32s(quotient_rest, inverse, tail_rest);
         let tail_rest = simd.mul_add_f32s(error, tail, tail_rest);
         let minus_half = simd.splat_f32s(-0.5);
-        let exponential =
-            exponential(simd, simd.mul_f32s(square, minus_half), simd.mul_f32s(square_rest, minus_half));
+        let exponential = bounded_exponential(
+            simd,
+            simd.mul_f32s(square, minus_half),
+            simd.mul_f32s(square_rest, minus_half),
+        );
         let (value, value_rest) = product_and_rest(simd, t, tail);
         let value_rest = simd.mul_add_f32s(t, tail_rest, value_rest);
         let value = times(simd, (value, value_rest), &exponential);

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::arch::tests::on_each;
-use crate::testing::{distance, numbers, units_among};
+use crate::testing::{distance, limit, numbers, units_among};
 
 fn check<T: Element>(rows: usize, classes: usize, seed: u64, smoothing: Smoothing) {
     let logits = numbers::<T>(rows * classes, seed, 20.0);
@@ -32,7 +32,7 @@ fn check<T: Element>(rows: usize, classes: usize, seed: u64, smoothing: Smoothin
             let loss_magnitude = magnitude + x[target].abs() + share * mean_magnitude + z * l * l;
             let near = |got: f32, truth: f64, magnitude: f64| {
                 let off = units_among(f64::from(got), truth, magnitude);
-                assert!(off <= 2.0, "{kind:?}: {got} is {off} units from {truth}");
+                assert!(off <= limit(kind), "{kind:?}: {got} is {off} units from {truth}");
             };
             near(losses[row], loss, loss_magnitude);
             near(logarithms[row], l, magnitude);

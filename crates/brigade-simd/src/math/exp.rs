@@ -29,6 +29,12 @@ pub(crate) fn exponential<S: Simd>(simd: S, x: S::f32s, low: S::f32s) -> Exponen
     // In this form NaN stays.
     let x = simd.select_f32s(simd.less_than_f32s(x, lowest), lowest, x);
     let x = simd.select_f32s(simd.greater_than_f32s(x, highest), highest, x);
+    bounded_exponential(simd, x, low)
+}
+
+/// As [`exponential`], for `x` from −160 to 89, or not-a-number.
+#[inline(always)]
+pub(crate) fn bounded_exponential<S: Simd>(simd: S, x: S::f32s, low: S::f32s) -> Exponential<S::f32s> {
     let rounder = simd.splat_f32s(ROUNDER);
     let rounded = simd.mul_add_f32s(x, simd.splat_f32s(std::f32::consts::LOG2_E), rounder);
     let exponent = simd.sub_f32s(rounded, rounder);

@@ -16,7 +16,7 @@ use pulp::Simd;
 
 pub use erf::erf_f32s;
 pub use exp::exp_f32s;
-pub(crate) use exp::{Exponential, exponential};
+pub(crate) use exp::{Exponential, bounded_exponential, exponential};
 pub use ln::ln_f32s;
 pub use logistic::{sigmoid_f32s, tanh_f32s};
 
