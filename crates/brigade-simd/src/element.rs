@@ -26,6 +26,9 @@ pub trait Element: sealed::Sealed + Copy + Debug + Send + Sync + 'static {
     /// A register of the numbers in `from`, at most as many as it has lanes; the other lanes are zero.
     fn load<S: Simd>(simd: S, from: &[Self]) -> S::f32s;
 
+    /// What becomes of `values` when they are stored and loaded.
+    fn round<S: Simd>(simd: S, values: S::f32s) -> S::f32s;
+
     /// Stores as many of `values` as `to` has elements, at most as many as there are lanes, rounded to the nearest even.
     fn store<S: Simd>(simd: S, to: &mut [Self], values: S::f32s);
 }
@@ -49,6 +52,11 @@ impl Element for f32 {
             ([whole], _) => *whole,
             _ => simd.partial_load_f32s(from),
         }
+    }
+
+    #[inline(always)]
+    fn round<S: Simd>(_simd: S, values: S::f32s) -> S::f32s {
+        values
     }
 
     #[inline(always)]
@@ -84,13 +92,14 @@ impl Element for bf16 {
     }
 
     #[inline(always)]
+    fn round<S: Simd>(simd: S, values: S::f32s) -> S::f32s {
+        let kept = simd.and_u32s(nearest(simd, values), simd.splat_u32s(0xffff_0000));
+        simd.transmute_f32s_u32s(kept)
+    }
+
+    #[inline(always)]
     fn store<S: Simd>(simd: S, to: &mut [Self], values: S::f32s) {
-        let bits = simd.transmute_u32s_f32s(values);
-        let odd = simd.and_u32s(simd.wrapping_dyn_shr_u32s(bits, simd.splat_u32s(16)), simd.splat_u32s(1));
-        let nearest = simd.add_u32s(bits, simd.add_u32s(odd, simd.splat_u32s(0x7fff)));
-        // Not a number stays one, though all of its upper bits may be zero.
-        let quiet = simd.or_u32s(bits, simd.splat_u32s(0x0040_0000));
-        let rounded = simd.select_u32s(simd.equal_f32s(values, values), nearest, quiet);
+        let rounded = nearest(simd, values);
         #[cfg(target_arch = "x86_64")]
         if let Some(narrow) = narrow_avx512(simd, rounded)
             && let Some(to) = to.first_chunk_mut()
@@ -103,6 +112,17 @@ impl Element for bf16 {
             *number = bf16::from_bits((lane >> 16) as u16);
         }
     }
+}
+
+/// Bits whose upper halves are the nearest `bf16` numbers.
+#[inline(always)]
+fn nearest<S: Simd>(simd: S, values: S::f32s) -> S::u32s {
+    let bits = simd.transmute_u32s_f32s(values);
+    let odd = simd.and_u32s(simd.wrapping_dyn_shr_u32s(bits, simd.splat_u32s(16)), simd.splat_u32s(1));
+    let nearest = simd.add_u32s(bits, simd.add_u32s(odd, simd.splat_u32s(0x7fff)));
+    // Not a number stays one, though all of its upper bits may be zero.
+    let quiet = simd.or_u32s(bits, simd.splat_u32s(0x0040_0000));
+    simd.select_u32s(simd.equal_f32s(values, values), nearest, quiet)
 }
 
 /// The upper halves of the lanes by one instruction, for which compilers find dozens.

@@ -81,10 +81,10 @@ impl Activation {
                     ((x, bias), y),
                     #[inline(always)]
                     |((x, bias), y)| {
-                        let sum = simd.add_f32s(T::load(simd, x), T::load(simd, bias));
+                        // As it is rounded: the backward pass sees nothing else.
+                        let sum = T::round(simd, simd.add_f32s(T::load(simd, x), T::load(simd, bias)));
                         T::store(simd, x, sum);
-                        // What was rounded: the backward pass sees nothing else.
-                        T::store(simd, y, function.value(simd, T::load(simd, x)));
+                        T::store(simd, y, function.value(simd, sum));
                     },
                 );
             }

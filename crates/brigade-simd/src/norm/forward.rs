@@ -190,8 +190,9 @@ fn add<S: Simd, T: Element>(simd: S, x: &[T], residual: &[T], sum: &mut [T]) -> 
         ((x, residual), sum),
         #[inline(always)]
         |chain, ((x, residual), sum)| {
-            T::store(simd, sum, simd.add_f32s(T::load(simd, x), T::load(simd, residual)));
-            sums[chain] = simd.add_f32s(sums[chain], T::load(simd, sum));
+            let value = T::round(simd, simd.add_f32s(T::load(simd, x), T::load(simd, residual)));
+            T::store(simd, sum, value);
+            sums[chain] = simd.add_f32s(sums[chain], value);
         },
     );
     total(simd, sums)
