@@ -17,6 +17,9 @@
 //!   byte streams, and the results have the same bits.
 //! - **Operations of one group run in call order**, and every rank must call them in the same order. Point-to-point
 //!   transfers are ordered per pair and direction, and never wait for collectives.
+//! - **What is on its way stays in the cache.** Two ranks of one host have at most 256 KiB in flight in each direction of a
+//!   collective where both directions carry as much: shared memory by the size of its ring, TCP because each end sends at
+//!   most so much more than it has received. Between hosts, TCP's own windows decide.
 //! - **Every wait has a deadline, and nothing is taken on trust**: every operation starts with a header from every
 //!   member that sends to this rank (protocol version, group, sequence, operation, type, size). A difference is an error on
 //!   all ranks.

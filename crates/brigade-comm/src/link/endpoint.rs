@@ -60,6 +60,15 @@ impl Link {
         each!(self, link => link.consume(count))
     }
 
+    /// By how many bytes what is sent should exceed at most what has come back, where both directions carry about as much.
+    pub(crate) fn lead(&self) -> usize {
+        match self {
+            // The ring is as long as it should be.
+            Link::Shared(_) => usize::MAX,
+            Link::Tcp(link) => link.lead(),
+        }
+    }
+
     /// Asks the peer to notify this rank from now on; look once more for bytes that came before.
     pub(crate) fn arm(&mut self) {
         if let Link::Shared(link) = self {

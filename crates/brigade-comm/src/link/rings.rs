@@ -1,7 +1,7 @@
 //! How large the rings of a link are.
 
-/// Bytes of a stream that can be on their way between two ranks of one host, in small groups. Small enough that the rings of
-/// a few peers stay in a core's second-level cache.
+/// Bytes of a stream that can be on their way between two ranks of one host, in small groups: the size of a ring, and by how
+/// much ranks on TCP run ahead of each other. Small enough that the rings of a few peers stay in a core's second-level cache.
 pub(crate) const RING_BYTES: usize = 256 << 10;
 
 /// The rings of all links of a rank in one direction together, in larger groups.

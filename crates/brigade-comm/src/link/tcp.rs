@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::TcpStream;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::event::PollFlags;
@@ -9,32 +10,49 @@ use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
 use crate::error::Error;
 use crate::link::error::LinkError;
+use crate::link::rings::RING_BYTES;
+use crate::op::header::HEADER_BYTES;
 
 /// Writes up to this size are gathered, so that a header, a small payload and its padding leave together.
 const SMALL_BYTES: usize = 8 << 10;
 
 /// One end of a connection. Received bytes go straight to their destination where that is known, and through a
-/// ring of the same size as that of shared memory where they are to be reduced.
+/// buffer where they are to be reduced.
 pub(crate) struct TcpLink {
     socket: TcpStream,
     gathered: Vec<u8>,
-    ring: Box<[u8]>,
-    head: u64,
-    tail: u64,
+    received: Box<[u8]>,
+    /// What of `received` has come and has not been consumed.
+    fetched: Range<usize>,
+    lead: usize,
     ended: bool,
 }
 
 impl TcpLink {
-    /// `ring_bytes` is a power of two.
-    pub(crate) fn new(socket: TcpStream, ring_bytes: usize) -> Result<Self, Error> {
+    /// What is to be reduced is received in parts of at most `buffer_bytes`.
+    pub(crate) fn new(socket: TcpStream, buffer_bytes: usize) -> Result<Self, Error> {
         // The sizes of the socket's buffers are left to the system, which fits them to the path.
-        let options = || {
+        let options = || -> std::io::Result<bool> {
             socket.set_nonblocking(true)?;
-            socket.set_nodelay(true)
+            socket.set_nodelay(true)?;
+            Ok(socket.local_addr()?.ip() == socket.peer_addr()?.ip())
         };
-        options().map_err(|error| Error::system("set up a connection", error))?;
-        let ring = vec![0; ring_bytes].into_boxed_slice();
-        Ok(Self { socket, gathered: Vec::with_capacity(SMALL_BYTES), ring, head: 0, tail: 0, ended: false })
+        let within_host = options().map_err(|error| Error::system("set up a connection", error))?;
+        Ok(Self {
+            socket,
+            gathered: Vec::with_capacity(SMALL_BYTES),
+            // As much payload as a peer in step sends at once fits behind a header.
+            received: vec![0; buffer_bytes + HEADER_BYTES].into_boxed_slice(),
+            fetched: 0..0,
+            // Within a host, what is on its way stays in the cache, as it does in a ring, and so do the pages that the system
+            // copies it to. Between hosts, the system's own control knows how much the path holds.
+            lead: if within_host { RING_BYTES } else { usize::MAX },
+            ended: false,
+        })
+    }
+
+    pub(super) fn lead(&self) -> usize {
+        self.lead
     }
 
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<usize, LinkError> {
@@ -62,14 +80,10 @@ impl TcpLink {
     }
 
     pub(super) fn read(&mut self, into: &mut [u8]) -> Result<usize, LinkError> {
-        let fetched = self.peek();
-        if fetched.is_empty() {
-            let count = self.receive(into)?;
-            // As if the bytes had gone through the ring: its positions stay those of the stream.
-            self.head += count as u64;
-            self.tail += count as u64;
-            return Ok(count);
+        if self.fetched.is_empty() {
+            return receive(&mut self.socket, into);
         }
+        let fetched = self.peek();
         let count = fetched.len().min(into.len());
         into[..count].copy_from_slice(&fetched[..count]);
         self.consume(count);
@@ -77,48 +91,43 @@ impl TcpLink {
     }
 
     pub(super) fn fetch(&mut self) -> Result<(), LinkError> {
-        let used = (self.head - self.tail) as usize;
-        let start = self.head as usize % self.ring.len();
-        let end = (start + self.ring.len() - used).min(self.ring.len());
-        if used < self.ring.len() / 2 {
-            let mut ring = std::mem::take(&mut self.ring);
-            let received = self.receive(&mut ring[start..end]);
-            self.ring = ring;
-            self.head += match received {
-                // What came before the end is still to be used.
-                Err(LinkError::Closed) if used > 0 => {
-                    self.ended = true;
-                    0
-                }
-                received => received? as u64,
-            };
+        let half = self.received.len() / 2;
+        if self.fetched.len() >= half {
+            return Ok(());
+        }
+        if self.fetched.end > half {
+            self.received.copy_within(self.fetched.clone(), 0);
+            self.fetched = 0..self.fetched.len();
+        }
+        match receive(&mut self.socket, &mut self.received[self.fetched.end..]) {
+            // What came before the end is still to be used.
+            Err(LinkError::Closed) if !self.fetched.is_empty() => self.ended = true,
+            received => self.fetched.end += received?,
         }
         Ok(())
     }
 
     pub(super) fn peek(&self) -> &[u8] {
-        let start = self.tail as usize % self.ring.len();
-        let available = (self.head - self.tail) as usize;
-        &self.ring[start..(start + available).min(self.ring.len())]
+        &self.received[self.fetched.clone()]
     }
 
     pub(super) fn consume(&mut self, count: usize) {
-        self.tail += count as u64;
-        debug_assert!(self.tail <= self.head);
+        debug_assert!(count <= self.fetched.len());
+        self.fetched.start += count;
     }
 
     pub(super) fn poll_for(&self, read: bool, write: bool) -> Option<(BorrowedFd<'_>, PollFlags)> {
         let mut flags = PollFlags::empty();
-        flags.set(PollFlags::IN, read && !self.ended && self.head - self.tail < self.ring.len() as u64);
+        flags.set(PollFlags::IN, read && !self.ended);
         flags.set(PollFlags::OUT, write || !self.gathered.is_empty());
         (!flags.is_empty()).then(|| (self.socket.as_fd(), flags))
     }
+}
 
-    fn receive(&mut self, into: &mut [u8]) -> Result<usize, LinkError> {
-        match self.socket.read(into) {
-            Ok(0) if !into.is_empty() => Err(LinkError::Closed),
-            received => ready(received),
-        }
+fn receive(socket: &mut TcpStream, into: &mut [u8]) -> Result<usize, LinkError> {
+    match socket.read(into) {
+        Ok(0) if !into.is_empty() => Err(LinkError::Closed),
+        received => ready(received),
     }
 }
 

@@ -17,6 +17,7 @@ on_every_transport!(
     blocking_calls_queue_behind_those_in_flight,
     statistics_count_what_was_sent,
     large_groups_give_the_same,
+    pieces_end_anywhere,
 );
 
 const SIZES: [usize; 6] = [1, 2, 3, 4, 5, 8];
@@ -185,6 +186,26 @@ fn broadcast_from_every_root(kind: Kind) {
                 }
             }
             group.barrier()
+        });
+    }
+}
+
+/// Buffers a little shorter, as long and a little longer than what ranks exchange at once, and several times as long.
+fn pieces_end_anywhere(kind: Kind) {
+    const STEP: usize = 256 << 10;
+    for n in [2, 3, 4, 8] {
+        run_well(kind, n, |group| {
+            if n == 2 {
+                all_reduce::<f32>(group, &[STEP / 4 - 1, STEP / 4, STEP / 4 + 1, STEP + 3])?;
+                all_reduce::<f64>(group, &[STEP / 8 + 1])?;
+                all_reduce::<f16>(group, &[STEP / 2 + 1])?;
+                all_reduce::<i64>(group, &[STEP / 8 - 1])?;
+            }
+            if n < 8 {
+                all_reduce::<bf16>(group, &[STEP / 2 - 1])?;
+                all_reduce::<u8>(group, &[STEP + 1])?;
+            }
+            slices::<u8>(group, &[STEP + 1])
         });
     }
 }

@@ -16,7 +16,9 @@
 //!
 //! An all-reduce alternates its two kinds of segments in pieces of `PIECE` bytes, `LAG` pieces apart, so that a
 //! piece of the buffer is still in the cache when its result comes back. It cannot deadlock: a piece waits only for
-//! pieces with lower numbers, and each link blocks on its own alone.
+//! pieces with lower numbers, and each link blocks on its own alone. Where both ends of a TCP connection are on one host,
+//! what goes out also waits for what comes back, up to `RING_BYTES` before it. That is lower by several pieces, and the
+//! two directions of a link between ranks that wait for each other differ by at most an element per stage.
 //!
 //! In a large group not everybody should have to talk to everybody. Where its size is a multiple of a power of two, its
 //! ranks form a grid, rank = row · columns + column with a power of two of columns, and a collective is two or three of

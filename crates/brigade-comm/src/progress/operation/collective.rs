@@ -100,8 +100,11 @@ impl<'a> Collective<'a> {
         for Streams { peer, outgoing, incoming } in in_turn(streams, self.before) {
             let (peer, stage) = (*peer, *stage);
             let Some(link) = &mut links[peer].collective else { continue };
+            // A pair of ranks stays in step for as long as anything comes back.
+            let limit = if incoming.rests() { usize::MAX } else { link.lead() };
+            let limit = incoming.payload().saturating_add(limit as u64);
             moved |= outgoing
-                .advance(link, bytes, *final_end, |index| plan.outbound(stage, peer, index))
+                .advance(link, bytes, *final_end, limit, |index| plan.outbound(stage, peer, index))
                 .map_err(Stop::link(peer))?;
             moved |= incoming.read_header(link, peer, self.group, &self.call)?.is_some();
             let (filled, own_end) = incoming

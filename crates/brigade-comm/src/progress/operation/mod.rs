@@ -7,3 +7,6 @@ mod outgoing;
 mod stage;
 pub(crate) mod stop;
 pub(crate) mod transfer;
+
+#[cfg(test)]
+mod tests;

@@ -58,12 +58,14 @@ impl Outgoing {
         self.frontier
     }
 
-    /// Sends what the link accepts; of this rank's own slice, only what lies before `final_end`. Returns whether anything moved.
+    /// Sends what the link accepts; of this rank's own slice, only what lies before `final_end`, and of the payload, only its
+    /// first `limit` bytes. Returns whether anything moved.
     pub(crate) fn advance(
         &mut self,
         link: &mut Link,
         bytes: &[u8],
         final_end: usize,
+        limit: u64,
         segments: impl Fn(usize) -> Next<Outbound>,
     ) -> Result<bool, LinkError> {
         let mut moved = 0;
@@ -98,6 +100,7 @@ impl Outgoing {
                         continue;
                     }
                     let end = if when_final { range.end.min(final_end) } else { range.end };
+                    let end = end.min(start.saturating_add(limit.saturating_sub(self.payload) as usize));
                     if end <= start || moved >= STEP_BYTES {
                         return Ok(moved > 0);
                     }

@@ -58,7 +58,8 @@ impl Transfer {
                 let segment = |index| {
                     Next::from((index == 0).then(|| Outbound { range: range.clone(), when_final: false }))
                 };
-                let moved = outgoing.advance(link, bytes, 0, segment).map_err(Stop::link(self.peer))?;
+                let moved =
+                    outgoing.advance(link, bytes, 0, u64::MAX, segment).map_err(Stop::link(self.peer))?;
                 *flushed = link.flush().map_err(Stop::link(self.peer))?;
                 Ok(moved)
             }
