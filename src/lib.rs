@@ -189,6 +189,7 @@ pub use brigade_core::{
     StepReport, initialize, with_seed,
 };
 pub use brigade_data as data;
+pub use brigade_kernels as kernels;
 pub use brigade_launch as launcher;
 pub use brigade_launch::exit;
 pub use brigade_models as models;

@@ -59,6 +59,8 @@ impl Session {
         world: String,
         interrupt: Interrupt,
     ) -> anyhow::Result<Self> {
+        // A rank computes on the thread that its session is made on.
+        brigade_kernels::set_fused(program.settings.compute.fused);
         Ok(Self {
             groups: device.groups(&group, plan.mesh.clone(), program.settings)?,
             group,

@@ -1,9 +1,10 @@
 //! The optimizer's settings.
 
 use brigade_core::{LearningRateScaling, OptimizerFactory, ParameterGroup};
+use brigade_kernels::AdamWConfig;
 use burn::optim::{
-    AdaGradConfig, AdamConfig, AdamWConfig, AdanConfig, LionConfig, RmsPropConfig, SgdConfig,
-    decay::WeightDecayConfig, momentum::MomentumConfig,
+    AdaGradConfig, AdamConfig, AdanConfig, LionConfig, RmsPropConfig, SgdConfig, decay::WeightDecayConfig,
+    momentum::MomentumConfig,
 };
 use serde::{Deserialize, Serialize};
 
@@ -170,14 +171,16 @@ impl OptimizerSettings {
         let l2 = |decay: f32| (decay > 0.0).then(|| WeightDecayConfig::new(decay));
         Ok(match self.name.as_str() {
             "adamw" => {
-                let adamw = AdamWConfig::new()
-                    .with_beta_1(self.beta1)
-                    .with_beta_2(self.beta2)
-                    .with_epsilon(self.epsilon)
-                    .with_cautious_weight_decay(self.cautious_weight_decay)
-                    .with_amsgrad(self.amsgrad);
-                OptimizerFactory::with_weight_decay(decay, move |decay| {
-                    adamw.clone().with_weight_decay(decay).build()
+                let adamw = AdamWConfig {
+                    beta_1: self.beta1,
+                    beta_2: self.beta2,
+                    epsilon: self.epsilon,
+                    weight_decay: decay,
+                    cautious_weight_decay: self.cautious_weight_decay,
+                    amsgrad: self.amsgrad,
+                };
+                OptimizerFactory::with_weight_decay(decay, move |weight_decay| {
+                    AdamWConfig { weight_decay, ..adamw }.build()
                 })
             }
             "adam" => {

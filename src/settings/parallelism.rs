@@ -81,6 +81,9 @@ pub struct ComputeSettings {
     /// Activation checkpointing: which blocks are computed again in the backward pass instead of saving their activations: `none`,
     /// `all`, `every-2` (every second), `every-3`, …
     pub recompute: String,
+    /// Whether models compute with the fused operations of `brigade::kernels` where the backend has them, which is the CPU in f32. With
+    /// `false` they compute with Burn's own: slower, and with other last bits.
+    pub fused: bool,
 }
 
 impl Default for ComputeSettings {
@@ -90,6 +93,7 @@ impl Default for ComputeSettings {
             dtype: ComputeType::default(),
             reduce_dtype: Float::F32,
             recompute: "none".into(),
+            fused: true,
         }
     }
 }

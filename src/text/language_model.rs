@@ -5,14 +5,14 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use brigade_core::Chain;
 use brigade_models::gpt::{self, GptConfig};
-use brigade_models::{LoadWeights, Strict};
+use brigade_models::{LoadWeights, Logits, Strict};
 use burn::tensor::{Device, Int, Tensor};
 
 use super::dataset::token_tensor;
 
 /// A trained language model, for inference on this process's CPU.
 pub struct LanguageModel {
-    chain: Chain<Tensor<2, Int>, Tensor<2>>,
+    chain: Chain<Tensor<2, Int>, Logits>,
     context: usize,
     vocabulary: usize,
     device: Device,
@@ -44,6 +44,6 @@ impl LanguageModel {
             bail!("token {token} is outside the model's vocabulary of {}", self.vocabulary);
         }
         let logits = self.chain.predict(token_tensor(seen.iter(), [1, seen.len()], &self.device))?;
-        logits.narrow(0, last, 1).try_into_vec_as::<f32>().context("cannot read the model's logits")
+        logits.rows(last, 1).try_into_vec_as::<f32>().context("cannot read the model's logits")
     }
 }

@@ -46,6 +46,29 @@ fn clipping_is_active() {
 }
 
 #[test]
+fn without_fused_operations() {
+    for (pp, dp, stage, recompute) in [
+        (1, 2, 0, Recompute::None),
+        (2, 2, 3, Recompute::None),
+        (1, 4, 2, Recompute::Every(1)),
+        (2, 1, 0, Recompute::Every(2)),
+    ] {
+        let zero = Zero { stage, ..Zero::default() };
+        for masked in [false, true] {
+            let row = Row { pp, dp, zero, recompute, masked, fused: false, ..Row::default() };
+            let burn = equals_one_process(&row);
+            let fused = equals_one_process(&Row { fused: true, ..row });
+            let mut pairs = burn[0].weights.iter().zip(&fused[0].weights);
+            assert!(pairs.any(|(a, b)| a.data.as_bytes() != b.data.as_bytes()), "they are other operations");
+            let (burn, fused) = (&burn[0].reports, &fused[0].reports);
+            assert!(
+                burn.iter().zip(fused).all(|(burn, fused)| (burn.loss - fused.loss).abs() < 1e-5 * burn.loss)
+            );
+        }
+    }
+}
+
+#[test]
 fn other_optimizers() {
     for (optimizer, pp, dp, stage) in
         [("lion", 1, 2, 2), ("sgd", 1, 4, 1), ("lion", 2, 2, 3), ("sgd", 3, 1, 0)]

@@ -16,7 +16,7 @@ fn logits(row: &Row, groups: Groups, input: usize) -> TensorData {
     for number in 0..row.steps {
         row.step(&mut engine, number, &groups);
     }
-    engine.predict(row.batch(99, input).input).unwrap().into_data()
+    engine.predict(row.batch(99, input).input).unwrap().whole().into_data()
 }
 
 /// Each data-parallel rank asks for another input.
@@ -63,7 +63,7 @@ fn one_rank_gets_the_whole_model() {
             // The engine goes on as if nothing had been asked of it.
             row.step(&mut engine, row.steps, &groups);
             whole.map(|chain| {
-                let output = chain.predict(row.batch(99, 0).input).unwrap().into_data();
+                let output = chain.predict(row.batch(99, 0).input).unwrap().whole().into_data();
                 (chain.tensors().unwrap(), output)
             })
         };

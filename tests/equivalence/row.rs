@@ -8,6 +8,8 @@ use brigade::core::{
     NamedTensor, NonFinite, OptimizerFactory, PP, Precision, REPLICATE, Recompute, StepReport, Strategy,
     Synchronous, Zero,
 };
+use brigade::kernels::set_fused;
+use brigade::models::Logits;
 use brigade::models::gpt::{Gelu, GptConfig, Targets};
 use burn::optim::{AdamWConfig, LionConfig, SgdConfig, momentum::MomentumConfig};
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -20,7 +22,7 @@ const VOCABULARY: usize = 24;
 /// Rows that validation has beside those of training, as micro-batches of the whole world.
 const VALIDATION: usize = 5;
 
-pub type Gpt = Engine<Tensor<2, Int>, Tensor<2>, Targets>;
+pub type Gpt = Engine<Tensor<2, Int>, Logits, Targets>;
 type TokenBatch = Batch<Tensor<2, Int>, Targets>;
 
 /// What is trained, and how.
@@ -51,6 +53,8 @@ pub struct Row {
     pub sum_group: usize,
     pub strategy: Arc<dyn Strategy>,
     pub steps: u64,
+    /// Whether operations are fused, or Burn's own.
+    pub fused: bool,
 }
 
 impl Default for Row {
@@ -78,6 +82,7 @@ impl Default for Row {
             sum_group: 1,
             strategy: Arc::new(Synchronous::default()),
             steps: STEPS,
+            fused: true,
         }
     }
 }
@@ -140,7 +145,7 @@ impl Row {
     pub fn engine_with(
         &self,
         groups: Groups,
-        change: impl FnOnce(&mut Model<Tensor<2, Int>, Tensor<2>, Targets>),
+        change: impl FnOnce(&mut Model<Tensor<2, Int>, Logits, Targets>),
     ) -> brigade::core::Result<Gpt> {
         let config = GptConfig {
             vocabulary: VOCABULARY,
@@ -218,6 +223,8 @@ impl Row {
     }
 
     pub fn run(&self, groups: Groups) -> Outcome {
+        // Each rank has a thread of its own.
+        set_fused(self.fused);
         let (rank, ranks) = (groups.world().rank(), groups.world().size());
         let mut engine = self.engine(groups.clone()).unwrap();
         let gradients = match self.strategy.period() {
@@ -240,7 +247,8 @@ impl Row {
 }
 
 /// The sum of the logits of the valid targets: numbers of either sign, of which no two meshes add up the same ones first.
-fn target_logits(logits: Tensor<2>, targets: Targets) -> Tensor<1> {
+fn target_logits(logits: Logits, targets: Targets) -> Tensor<1> {
+    let logits = logits.whole();
     let rows = logits.dims()[0];
     let chosen = logits.gather(1, targets.tokens.reshape([rows, 1])).reshape([rows]);
     let valid = targets.mask.map_or_else(|| chosen.ones_like(), |mask| mask.reshape([rows]));

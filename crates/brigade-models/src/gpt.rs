@@ -5,13 +5,16 @@
 //! in files ([`mapping`]); linear weights are `[in, out]`, as that project's `Conv1D` keeps them.
 
 use brigade_core::{Batch, Block, Chain, Model};
+use brigade_kernels::{
+    Activation, Mask, attention_packed, layer_norm, linear, linear_activation, linear_residual,
+};
 use burn::module::{Module, Param};
 use burn::nn::{LayerNorm, LayerNormConfig, Linear};
-use burn::tensor::activation::{gelu, gelu_approximate, softmax};
 use burn::tensor::module::embedding;
-use burn::tensor::{DType, Device, Int, Tensor};
+use burn::tensor::{Device, Int, Tensor};
 use serde::{Deserialize, Serialize};
 
+use crate::Logits;
 use crate::initial::normal;
 use crate::weights::WeightsMapping;
 
@@ -87,7 +90,7 @@ impl GptConfig {
         Ok(())
     }
 
-    /// The model's blocks, from tokens `[batch, sequence]` to logits `[batch · sequence, vocabulary]`.
+    /// The model's blocks, from tokens `[batch, sequence]` to [`Logits`] of `[batch · sequence, vocabulary]`.
     /// Nothing is allocated: each parameter gets its values from (`seed`, name) when first read.
     ///
     /// Weights are normal with deviation 0.02, those of the two layers that write to the residual
@@ -95,7 +98,7 @@ impl GptConfig {
     ///
     /// # Errors
     /// As [`GptConfig::check`].
-    pub fn chain(&self, seed: u64, device: &Device) -> Result<Chain<Tensor<2, Int>, Tensor<2>>, ShapeError> {
+    pub fn chain(&self, seed: u64, device: &Device) -> Result<Chain<Tensor<2, Int>, Logits>, ShapeError> {
         self.check()?;
         let weight =
             |path: &str, rows, columns, deviation| normal(seed, path, [rows, columns], deviation, device);
@@ -103,7 +106,7 @@ impl GptConfig {
             weight: weight(&format!("{path}.weight"), inputs, outputs, deviation),
             bias: Some(burn::module::Initializer::Zeros.init([outputs], device)),
         };
-        let norm = || LayerNormConfig::new(self.width).init(device);
+        let norm = || LayerNormConfig::new(self.width).with_epsilon(EPSILON).init(device);
         let (d, residual) = (self.width, 0.02 / ((2 * self.layers) as f32).sqrt());
 
         let mut layers = (0..self.layers).map(|index| {
@@ -166,7 +169,7 @@ impl GptConfig {
         &self,
         seed: u64,
         device: &Device,
-    ) -> Result<Model<Tensor<2, Int>, Tensor<2>, Targets>, ShapeError> {
+    ) -> Result<Model<Tensor<2, Int>, Logits, Targets>, ShapeError> {
         Ok(self.chain(seed, device)?.loss_with_metrics([ACCURACY], cross_entropy))
     }
 }
@@ -210,8 +213,10 @@ impl Block for Layer {
     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
         let [batch, length, width] = x.dims();
         let x = x.reshape([batch * length, width]);
-        let x = x.clone() + self.attn.forward(self.ln_1.forward(x), batch);
-        let x = x.clone() + self.mlp.forward(self.ln_2.forward(x));
+        let mixed = self.attn.forward(norm(&self.ln_1, x.clone()), batch);
+        let x = add(mixed, &self.attn.c_proj, x);
+        let hidden = self.mlp.forward(norm(&self.ln_2, x.clone()));
+        let x = add(hidden, &self.mlp.c_proj, x);
         x.reshape([batch, length, width])
     }
 
@@ -219,6 +224,22 @@ impl Block for Layer {
     fn cost(&self) -> f64 {
         self.num_params() as f64
     }
+}
+
+/// That of GPT-2, which is Burn's default, too.
+const EPSILON: f64 = 1e-5;
+
+fn norm(layer: &LayerNorm, x: Tensor<2>) -> Tensor<2> {
+    layer_norm(x, layer.gamma.val(), layer.beta.as_ref().map(Param::val), EPSILON)
+}
+
+/// What a layer gives, added to the residual stream.
+fn add(x: Tensor<2>, layer: &Linear, residual: Tensor<2>) -> Tensor<2> {
+    linear_residual(x, layer.weight.val(), bias(layer), residual)
+}
+
+fn bias(layer: &Linear) -> Option<Tensor<1>> {
+    layer.bias.as_ref().map(Param::val)
 }
 
 /// Causal self-attention with all heads' queries, keys and values from one product.
@@ -230,27 +251,14 @@ struct Attention {
 }
 
 impl Attention {
-    /// `x`: `[batch · length, width]`.
+    /// What goes into `c_proj`. `x`: `[batch · length, width]`.
     fn forward(&self, x: Tensor<2>, batch: usize) -> Tensor<2> {
         let [rows, width] = x.dims();
-        let (length, depth) = (rows / batch, width / self.heads);
-        let qkv = self.c_attn.forward(x).reshape([batch, length, 3 * self.heads, depth]).swap_dims(1, 2);
-        let part = |index: usize| qkv.clone().slice([0..batch, index * self.heads..(index + 1) * self.heads]);
-        let (q, k, v) = (part(0).mul_scalar((depth as f64).powf(-0.5)), part(1), part(2));
-        let scores = q.matmul(k.swap_dims(2, 3)) + causal_mask(length, &v.device(), v.dtype());
-        let mixed = softmax(scores, 3).matmul(v).swap_dims(1, 2).reshape([rows, width]);
-        self.c_proj.forward(mixed)
+        let qkv = linear(x, self.c_attn.weight.val(), bias(&self.c_attn));
+        let qkv = qkv.reshape([batch, rows / batch, 3 * width]);
+        let scale = ((width / self.heads) as f64).powf(-0.5);
+        attention_packed(qkv, self.heads, self.heads, Mask::Causal, scale).reshape([rows, width])
     }
-}
-
-/// `[1, 1, length, length]`: 0 where a position may look, minus infinity at later positions. It is made on the device,
-/// because copying it there would take longer.
-fn causal_mask(length: usize, device: &Device, dtype: DType) -> Tensor<4> {
-    let device = device.clone().inner();
-    let positions = Tensor::<1, Int>::arange(0..length as i64, &device);
-    let later = positions.clone().unsqueeze_dim::<2>(0).greater(positions.unsqueeze_dim(1));
-    let open = Tensor::<2>::zeros([length, length], (&device, dtype));
-    open.mask_fill(later, f32::NEG_INFINITY).unsqueeze()
 }
 
 #[derive(Module, Debug)]
@@ -261,13 +269,14 @@ struct FeedForward {
 }
 
 impl FeedForward {
+    /// What goes into `c_proj`.
     fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-        let hidden = self.c_fc.forward(x);
-        self.c_proj.forward(if self.approximate { gelu_approximate(hidden) } else { gelu(hidden) })
+        let activation = if self.approximate { Activation::GeluTanh } else { Activation::Gelu };
+        linear_activation(x, self.c_fc.weight.val(), bias(&self.c_fc), activation)
     }
 }
 
-/// Residual stream to logits, `[batch · sequence, vocabulary]`.
+/// Residual stream to logits of `[batch · sequence, vocabulary]`.
 #[derive(Module, Debug)]
 struct Head {
     ln_f: LayerNorm,
@@ -276,11 +285,11 @@ struct Head {
 
 impl Block for Head {
     type Input = Tensor<3>;
-    type Output = Tensor<2>;
+    type Output = Logits;
 
-    fn forward(&self, x: Tensor<3>) -> Tensor<2> {
+    fn forward(&self, x: Tensor<3>) -> Logits {
         let [batch, length, width] = x.dims();
-        self.ln_f.forward(x.reshape([batch * length, width])).matmul(self.lm_head.val().transpose())
+        Logits::new(norm(&self.ln_f, x.reshape([batch * length, width])), self.lm_head.val())
     }
 
     /// Multiplications per token, also where the weight is shared with the embedding.
@@ -303,24 +312,12 @@ pub const ACCURACY: &str = "next_token_accuracy";
 
 /// The sum over valid targets of the cross entropy, in nats, and the number of those whose logit is the highest of their row,
 /// each of shape `[1]`.
-///
-/// `logits`: `[batch · sequence, vocabulary]`. The highest logits, which the logarithm of the softmax needs in any case, decide
-/// both, so that the second costs no further pass over the logits.
-pub fn cross_entropy(logits: Tensor<2>, targets: Targets) -> (Tensor<1>, [Tensor<1>; 1]) {
-    let [rows, _] = logits.dims();
-    let tokens = targets.tokens.reshape([rows, 1]);
-    let highest = logits.clone().detach().max_dim(1);
-    let correct = logits.clone().detach().gather(1, tokens.clone()).equal(highest.clone()).float();
-    let shifted = logits - highest;
-    let log_probabilities = shifted.clone() - shifted.exp().sum_dim(1).log();
-    let chosen = log_probabilities.gather(1, tokens);
-    let mask = targets.mask.map(|mask| mask.reshape([rows]));
-    // Not `sum`, whose kernels on GPUs add up in an order that changes from run to run.
-    let sum = |values: Tensor<2>| {
-        let values = values.reshape([rows]);
-        mask.iter().fold(values, |values, mask| values * mask.clone()).sum_dim(0)
-    };
-    (sum(chosen).neg(), [sum(correct)])
+pub fn cross_entropy(logits: Logits, targets: Targets) -> (Tensor<1>, [Tensor<1>; 1]) {
+    let [batch, length] = targets.tokens.dims();
+    let tokens = targets.tokens.reshape([batch * length]);
+    let mask = targets.mask.map(|mask| mask.reshape([batch * length]));
+    let (loss, correct) = logits.cross_entropy(tokens, mask);
+    (loss, [correct])
 }
 
 /// Where Hugging Face's files have GPT-2's parameters.

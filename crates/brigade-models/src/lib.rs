@@ -6,8 +6,10 @@
 
 pub mod gpt;
 mod initial;
+mod logits;
 mod weights;
 
+pub use logits::Logits;
 pub use weights::{
     LackingParameter, LoadReport, LoadWeights, NameDifferences, Stored, StoredParameter, Strict,
     WeightsError, WeightsMapping, WeightsWriter, save_safetensors,

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use brigade_models::Logits;
 use brigade_models::gpt::{Targets, cross_entropy};
 use burn::tensor::{Device, Tensor};
 
@@ -14,7 +15,7 @@ fn valid_targets_that_are_the_most_likely_token_count() {
             tokens: Tensor::from_data([[1, 2, 0, 2]], &device),
             mask: mask.map(|mask| Tensor::from_data(mask, &device)),
         };
-        let (_, [correct]) = cross_entropy(Tensor::from_data(logits, &device), targets);
+        let (_, [correct]) = cross_entropy(Logits::Whole(Tensor::from_data(logits, &device)), targets);
         correct.into_data().try_to_vec::<f32>().unwrap()
     };
     assert_eq!(correct(None), [3.0]);

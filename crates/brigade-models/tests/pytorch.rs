@@ -10,6 +10,7 @@ use brigade_comm::{Timeouts, threads};
 use brigade_core::{
     Batch, DATA, DP, Engine, EngineSettings, Groups, Mesh, NamedTensor, OptimizerFactory, PP, Zero,
 };
+use brigade_models::Logits;
 use brigade_models::gpt::{Gelu, GptConfig, Targets, mapping};
 use brigade_models::{LoadWeights, Stored, Strict};
 use burn::optim::AdamWConfig;
@@ -17,7 +18,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use safetensors::SafeTensors;
 use serde_json::Value;
 
-type Gpt = Engine<Tensor<2, Int>, Tensor<2>, Targets>;
+type Gpt = Engine<Tensor<2, Int>, Logits, Targets>;
 type GptBatch = Batch<Tensor<2, Int>, Targets>;
 
 struct Reference {

@@ -14,6 +14,8 @@
 
 mod arch;
 mod element;
+mod matmul;
+mod matrix;
 mod rows;
 mod slices;
 mod sums;
@@ -21,11 +23,14 @@ mod sums;
 mod testing;
 
 pub mod activation;
+pub mod attention;
 pub mod cross_entropy;
 pub mod math;
 pub mod norm;
 pub mod optimizer;
 
 pub use element::Element;
-pub use rows::{add_rows, column_sums};
+pub use matmul::{Product, matmul};
+pub use matrix::{Matrix, MatrixMut};
+pub use rows::{add_rows, column_sums, multiply};
 pub use sums::sums_of_squares;

@@ -130,3 +130,21 @@ pub fn column_sums<T: Element>(x: &[T], sums: &mut [f32]) {
     check_rows("x", x.len(), sums.len());
     dispatch!(pass[T: Element](x: &[T], sums: &mut [f32]) -> ())
 }
+
+/// `x ← factor · x`.
+pub fn multiply<T: Element>(x: &mut [T], factor: f32) {
+    #[inline(always)]
+    fn pass<S: Simd, T: Element>(simd: S, x: &mut [T], factor: f32) {
+        let factor = simd.splat_f32s(factor);
+        for_each_vector(
+            simd,
+            x,
+            #[inline(always)]
+            |x| {
+                let product = simd.mul_f32s(T::load(simd, x), factor);
+                T::store(simd, x, product);
+            },
+        );
+    }
+    dispatch!(pass[T: Element](x: &mut [T], factor: f32) -> ())
+}

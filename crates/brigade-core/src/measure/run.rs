@@ -55,7 +55,9 @@ fn run_block_once(
     if let Some(later) = found.later {
         later.run(&copy.name)?;
     }
-    Ok(Trial { activations: activations(kept, meter.most_added(), output.bytes()), output })
+    // An output may view parameters, which the forward did not allocate.
+    let allocated = output.bytes().min(kept);
+    Ok(Trial { activations: activations(kept, meter.most_added(), allocated), output })
 }
 
 /// Runs the loss and the metrics as a step runs them, in a graph of their own.

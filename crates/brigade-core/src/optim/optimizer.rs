@@ -30,6 +30,7 @@ pub trait Elementwise: Optimizer {}
 impl Elementwise for AdaGrad {}
 impl Elementwise for Adam {}
 impl Elementwise for AdamW {}
+impl Elementwise for brigade_kernels::AdamW {}
 impl Elementwise for Adan {}
 impl Elementwise for Lion {}
 impl Elementwise for RmsProp {}
@@ -336,6 +337,18 @@ mod tests {
     fn pieces_give_the_numbers_of_whole_parameters() {
         let adamw = |decay| AdamWConfig::new().with_weight_decay(decay).build();
         flat_equals_parameters(adamw(0.1), adamw(0.0));
+        let fused = |weight_decay| {
+            let config = brigade_kernels::AdamWConfig {
+                beta_1: 0.9,
+                beta_2: 0.95,
+                epsilon: 1e-8,
+                weight_decay,
+                cautious_weight_decay: false,
+                amsgrad: false,
+            };
+            config.build()
+        };
+        flat_equals_parameters(fused(0.1), fused(0.0));
         let lion = |decay| LionConfig::new().with_weight_decay(decay).build();
         flat_equals_parameters(lion(0.1), lion(0.0));
         let sgd = SgdConfig::new().with_momentum(Some(MomentumConfig::new().with_dampening(0.0))).build();

@@ -1,0 +1,333 @@
+//! Scaled dot-product attention, without a matrix of scores.
+
+use std::sync::Arc;
+
+use brigade_simd::attention::{
+    AttentionShape, HeadStrides, HeadVectors, HeadVectorsMut, Visible, attention_backward,
+};
+use burn::tensor::activation::softmax;
+use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
+use burn_flex::FlexTensor;
+
+use crate::host::{Buffer, Operation, apply, contiguous, values};
+
+/// Which keys a query sees.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Mask {
+    /// All.
+    None,
+    /// None after itself. The last query stands at the last key.
+    Causal,
+    /// None after itself, and of those so many at most, itself among them.
+    Window(usize),
+    /// Of each query of each sequence in turn, the first key that it sees and the one after the last: padding, and documents that are packed into one row.
+    Ranges(Arc<[[u32; 2]]>),
+}
+
+impl Mask {
+    /// For rows in which documents are packed one after another: a query sees its own document up to itself. `lengths`: of each row, those of its
+    /// documents; what is left of a row is padding, where each position sees itself alone.
+    ///
+    /// # Panics
+    /// If a row's documents are longer than `row`.
+    pub fn causal_documents(lengths: &[&[usize]], row: usize) -> Self {
+        let of_row = |documents: &&[usize]| {
+            let total: usize = documents.iter().sum();
+            assert!(total <= row, "documents of {documents:?} positions in a row of {row}");
+            let mut ranges = Vec::with_capacity(row);
+            for length in documents.iter().copied().chain(std::iter::repeat_n(1, row - total)) {
+                let start = ranges.len();
+                ranges.extend((start..start + length).map(|query| [start as u32, query as u32 + 1]));
+            }
+            ranges
+        };
+        Self::Ranges(lengths.iter().flat_map(of_row).collect())
+    }
+
+    fn visible(&self) -> Visible<'_> {
+        match self {
+            Self::None => Visible::All,
+            Self::Causal => Visible::Causal { window: None },
+            Self::Window(window) => Visible::Causal { window: Some(*window) },
+            Self::Ranges(ranges) => Visible::Ranges(ranges),
+        }
+    }
+
+    /// Where a query must not look: `[batch or 1, 1, queries, keys]`.
+    fn hidden(&self, [batch, queries, keys]: [usize; 3], device: &Device) -> Option<Tensor<4, Bool>> {
+        let positions = |count: usize| Tensor::<1, Int>::arange(0..count as i64, device);
+        let key = positions(keys).reshape([1, 1, 1, keys]);
+        // The key of a query itself.
+        let own = || (positions(queries) + (keys as i64 - queries as i64)).reshape([1, 1, queries, 1]);
+        let later = || key.clone().greater(own());
+        match self {
+            Self::None => None,
+            Self::Causal => Some(later()),
+            Self::Window(window) => {
+                let earlier = key.clone().lower_equal(own() - *window as i64);
+                Some(later().bool_or(earlier))
+            }
+            Self::Ranges(ranges) => {
+                let bound = |index: usize| {
+                    let bounds: Vec<i64> = ranges.iter().map(|range| i64::from(range[index])).collect();
+                    let bounds = TensorData::new(bounds, [batch, 1, queries, 1]);
+                    Tensor::<4, Int>::from_data(bounds, device)
+                };
+                Some(key.clone().lower(bound(0)).bool_or(key.greater_equal(bound(1))))
+            }
+        }
+    }
+}
+
+/// `softmax(scale · q · kᵀ) · v` over the keys that each query sees, where 0 comes out for a query that sees none.
+///
+/// `q`: `[batch, heads, queries, depth]`; `k`: `[batch, key_heads, keys, depth]`; `v`: `[batch, key_heads, keys, value_depth]`, where `heads` is a multiple of
+/// `key_heads`. The result: `[batch, heads, queries, value_depth]`. On the CPU no more scores than a tile are in memory, forward and backward, and tensors are read
+/// as they lie, also where heads and positions are swapped.
+///
+/// # Panics
+/// If the shapes do not fit.
+pub fn attention(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Mask, scale: f64) -> Tensor<4> {
+    let ([batch, heads, queries, depth], [_, key_heads, keys, _]) = (q.dims(), k.dims());
+    let value_depth = v.dims()[3];
+    let fits =
+        k.dims() == [batch, key_heads, keys, depth] && v.dims() == [batch, key_heads, keys, value_depth];
+    assert!(
+        fits && key_heads > 0 && heads.is_multiple_of(key_heads),
+        "attention of queries {:?} to keys {:?} and values {:?}",
+        q.dims(),
+        k.dims(),
+        v.dims()
+    );
+    let shape = AttentionShape { batch, heads, key_heads, queries, keys, depth, value_depth };
+    let operation = Separate(Attention { shape, mask: mask.clone(), scale: scale as f32 });
+    let tensors = [&q, &k, &v].map(|tensor| tensor.clone().into_dispatch());
+    match apply(operation, tensors.each_ref()) {
+        Some((output, ())) => Tensor::from_dispatch(output),
+        None => plain(q, k, v, &mask, scale),
+    }
+}
+
+/// [`attention`] where one product gave queries, keys and values: `qkv` is `[batch, positions, (heads + 2 · key_heads) · depth]`, of each position all queries, all keys, and
+/// all values. The result: `[batch, positions, heads · depth]`. Its gradient is made in one piece.
+///
+/// # Panics
+/// If the last dimension is not that of so many heads.
+pub fn attention_packed(qkv: Tensor<3>, heads: usize, key_heads: usize, mask: Mask, scale: f64) -> Tensor<3> {
+    let [batch, positions, width] = qkv.dims();
+    let depth = width / (heads + 2 * key_heads).max(1);
+    assert!(
+        key_heads > 0 && heads.is_multiple_of(key_heads) && depth * (heads + 2 * key_heads) == width,
+        "queries of {heads} heads, keys and values of {key_heads} in {:?}",
+        qkv.dims()
+    );
+    let shape = AttentionShape {
+        batch,
+        heads,
+        key_heads,
+        queries: positions,
+        keys: positions,
+        depth,
+        value_depth: depth,
+    };
+    let operation = Packed(Attention { shape, mask: mask.clone(), scale: scale as f32 });
+    match apply(operation, [&qkv.clone().into_dispatch()]) {
+        Some((output, ())) => Tensor::from_dispatch(output),
+        None => {
+            let vectors = qkv.reshape([batch, positions, heads + 2 * key_heads, depth]).swap_dims(1, 2);
+            let part = |from: usize, to: usize| vectors.clone().slice([0..batch, from..to]);
+            let (k, v) = (part(heads, heads + key_heads), part(heads + key_heads, heads + 2 * key_heads));
+            let mixed = plain(part(0, heads), k, v, &mask, scale);
+            mixed.swap_dims(1, 2).reshape([batch, positions, heads * depth])
+        }
+    }
+}
+
+/// By Burn's operations.
+fn plain(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: &Mask, scale: f64) -> Tensor<4> {
+    let ([batch, heads, queries, depth], [_, key_heads, keys, value_depth]) = (q.dims(), v.dims());
+    let group = heads / key_heads;
+    // The heads that look at the same keys, one after another.
+    let q = q.mul_scalar(scale).reshape([batch, key_heads, group * queries, depth]);
+    let scores = q.matmul(k.swap_dims(2, 3));
+    let device = scores.device().inner();
+    let probabilities = match mask.hidden([batch, queries, keys], &device) {
+        None => softmax(scores, 3),
+        Some(hidden) => {
+            let none = hidden.clone().all_dim(3);
+            let shape = [batch, key_heads * group, queries, keys];
+            let scores = scores.reshape(shape);
+            let hidden = hidden.expand(shape);
+            let probabilities = softmax(scores.mask_fill(hidden, f32::NEG_INFINITY), 3);
+            let probabilities = match mask {
+                Mask::Ranges(_) => probabilities.mask_fill(none.expand(shape), 0.0),
+                _ => probabilities,
+            };
+            probabilities.reshape([batch, key_heads, group * queries, keys])
+        }
+    };
+    probabilities.matmul(v).reshape([batch, heads, queries, value_depth])
+}
+
+#[derive(Debug, Clone)]
+struct Attention {
+    shape: AttentionShape,
+    mask: Mask,
+    scale: f32,
+}
+
+/// What the backward pass needs: the inputs, the output and the softmax's logarithms.
+#[derive(Debug, Clone)]
+struct Saved<const N: usize> {
+    inputs: [FlexTensor; N],
+    output: FlexTensor,
+    logarithms: FlexTensor,
+}
+
+impl Attention {
+    fn forward(&self, vectors: [HeadVectors<'_>; 3], output: HeadVectorsMut<'_>) -> FlexTensor {
+        let rows = self.shape.rows();
+        let mut logarithms = Buffer::new(rows);
+        let visible = self.mask.visible();
+        brigade_simd::attention::attention(
+            &self.shape,
+            vectors,
+            visible,
+            self.scale,
+            output,
+            &mut logarithms,
+        );
+        logarithms.into_tensor([rows])
+    }
+
+    fn backward(
+        &self,
+        vectors: [HeadVectors<'_>; 3],
+        [output, gradient]: [HeadVectors<'_>; 2],
+        logarithms: &FlexTensor,
+        gradients: [HeadVectorsMut<'_>; 3],
+    ) {
+        let (visible, logarithms) = (self.mask.visible(), values(logarithms));
+        let Self { shape, scale, .. } = self;
+        attention_backward(shape, vectors, visible, *scale, output, logarithms, gradient, gradients);
+    }
+}
+
+/// Of queries, keys and values.
+#[derive(Debug)]
+struct Separate(Attention);
+
+/// Where the vectors of `[batch, heads, positions, depth]` lie, if each lies in one piece and none overlap.
+fn strides(tensor: &FlexTensor) -> Option<HeadStrides> {
+    let &[batch, head, position, 1] = tensor.layout().strides() else { return None };
+    let stride = |stride: isize| usize::try_from(stride).ok();
+    Some(HeadStrides { batch: stride(batch)?, position: stride(position)?, head: stride(head)? })
+}
+
+/// The tensor with vectors in one piece each.
+fn vectors_in_pieces(tensor: FlexTensor) -> FlexTensor {
+    if strides(&tensor).is_some() { tensor } else { contiguous(tensor) }
+}
+
+fn vectors(tensor: &FlexTensor) -> HeadVectors<'_> {
+    let strides = strides(tensor).unwrap_or_else(|| panic!("vectors of {tensor:?} are not in one piece"));
+    HeadVectors { values: &tensor.storage()[tensor.layout().start_offset()..], strides }
+}
+
+/// Those of a new `[batch, heads, positions, depth]`.
+fn contiguous_strides(heads: usize, positions: usize, depth: usize) -> HeadStrides {
+    HeadStrides { batch: heads * positions * depth, position: depth, head: positions * depth }
+}
+
+impl Operation<3> for Separate {
+    type Saved = Saved<3>;
+    type Extra = ();
+
+    fn forward(&self, inputs: [FlexTensor; 3], _: bool) -> (FlexTensor, Option<Saved<3>>, ()) {
+        let inputs = inputs.map(vectors_in_pieces);
+        let AttentionShape { batch, heads, queries, value_depth, .. } = self.0.shape;
+        let mut output = Buffer::new(batch * heads * queries * value_depth);
+        let strides = contiguous_strides(heads, queries, value_depth);
+        let logarithms =
+            self.0.forward(inputs.each_ref().map(vectors), HeadVectorsMut::new(&mut output, strides));
+        let output = output.into_tensor([batch, heads, queries, value_depth]);
+        (output.clone(), Some(Saved { inputs, output, logarithms }), ())
+    }
+
+    fn backward(self, saved: Saved<3>, gradient: FlexTensor, _: [bool; 3]) -> [Option<FlexTensor>; 3] {
+        let gradient = vectors_in_pieces(gradient);
+        let mut gradients = saved.inputs.each_ref().map(|input| Buffer::new(input.layout().num_elements()));
+        let shapes = saved.inputs.each_ref().map(|input| input.layout().shape().clone());
+        let mut at = gradients.iter_mut().zip(&shapes).map(|(values, shape)| {
+            let strides = contiguous_strides(shape[1], shape[2], shape[3]);
+            HeadVectorsMut::new(values, strides)
+        });
+        let outs = std::array::from_fn(|_| at.next().unwrap_or_else(|| unreachable!("there are three")));
+        drop(at);
+        let results = [vectors(&saved.output), vectors(&gradient)];
+        self.0.backward(saved.inputs.each_ref().map(vectors), results, &saved.logarithms, outs);
+        let mut tensors = gradients.into_iter().zip(shapes).map(|(values, shape)| values.into_tensor(shape));
+        std::array::from_fn(|_| tensors.next())
+    }
+}
+
+/// Of one tensor with all of them.
+#[derive(Debug)]
+struct Packed(Attention);
+
+impl Packed {
+    fn width(&self) -> usize {
+        let AttentionShape { heads, key_heads, depth, .. } = self.0.shape;
+        (heads + 2 * key_heads) * depth
+    }
+
+    fn strides(&self) -> HeadStrides {
+        let AttentionShape { queries, depth, .. } = self.0.shape;
+        HeadStrides { batch: queries * self.width(), position: self.width(), head: depth }
+    }
+
+    /// Of the result.
+    fn mixed_strides(&self) -> HeadStrides {
+        let AttentionShape { queries, depth, heads, .. } = self.0.shape;
+        HeadStrides { batch: queries * heads * depth, position: heads * depth, head: depth }
+    }
+
+    /// Where queries, keys and values begin.
+    fn starts(&self) -> [usize; 3] {
+        let AttentionShape { heads, key_heads, depth, .. } = self.0.shape;
+        [0, heads * depth, (heads + key_heads) * depth]
+    }
+
+    fn vectors<'a>(&self, qkv: &'a FlexTensor) -> [HeadVectors<'a>; 3] {
+        let strides = self.strides();
+        self.starts().map(|start| HeadVectors { values: &values(qkv)[start..], strides })
+    }
+}
+
+impl Operation<1> for Packed {
+    type Saved = Saved<1>;
+    type Extra = ();
+
+    fn forward(&self, inputs: [FlexTensor; 1], _: bool) -> (FlexTensor, Option<Saved<1>>, ()) {
+        let inputs = inputs.map(contiguous);
+        let AttentionShape { batch, heads, queries, depth, .. } = self.0.shape;
+        let mut output = Buffer::new(batch * queries * heads * depth);
+        let strides = self.mixed_strides();
+        let logarithms = self.0.forward(self.vectors(&inputs[0]), HeadVectorsMut::new(&mut output, strides));
+        let output = output.into_tensor([batch, queries, heads * depth]);
+        (output.clone(), Some(Saved { inputs, output, logarithms }), ())
+    }
+
+    fn backward(self, saved: Saved<1>, gradient: FlexTensor, _: [bool; 1]) -> [Option<FlexTensor>; 1] {
+        let gradient = contiguous(gradient);
+        let AttentionShape { heads, key_heads, depth, .. } = self.0.shape;
+        let widths = [heads, key_heads, key_heads].map(|heads| heads * depth);
+        let [qkv] = &saved.inputs;
+        let mut d_qkv = Buffer::new(qkv.layout().num_elements());
+        let gradients = HeadVectorsMut::side_by_side(&mut d_qkv, widths, self.strides());
+        let mixed = |tensor| HeadVectors { values: values(tensor), strides: self.mixed_strides() };
+        let results = [mixed(&saved.output), mixed(&gradient)];
+        self.0.backward(self.vectors(qkv), results, &saved.logarithms, gradients);
+        [Some(d_qkv.into_tensor(qkv.layout().shape().clone()))]
+    }
+}

@@ -1,0 +1,176 @@
+//! The cross entropy of classes, with the layer that makes the logits.
+
+use burn::tensor::{FloatDType, Int, Tensor};
+use burn_flex::FlexTensor;
+
+use brigade_simd::cross_entropy::{self as kernel, Smoothing};
+use brigade_simd::{Matrix, MatrixMut, Product, matmul};
+
+use crate::host::{Buffer, Operation, apply, contiguous, is_fused, matrix, rows, values};
+
+/// Logits that are in memory at a time, in elements: some rows of them.
+const CHUNK: usize = 2 << 20;
+/// Of a chunk, however many classes there are.
+const LEAST_ROWS: usize = 64;
+
+/// What is added to the cross entropy.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct CrossEntropyConfig {
+    /// The share of the target's probability that all classes get equally (Szegedy et al., "Rethinking the Inception Architecture", 2016).
+    pub label_smoothing: f64,
+    /// The factor of the squared logarithm of the softmax's denominator (Chowdhery et al., "PaLM", 2022).
+    pub z_loss: f64,
+}
+
+/// The sum over rows of the cross entropy between `softmax(x · weightᵀ)` and the target, in nats, and the number of rows whose target has the highest logit, each of shape
+/// `[1]`; only the former has a gradient.
+///
+/// `x`: `[rows, width]`; `weight`: `[classes, width]`; `targets`: `[rows]`; `row_weights`: `[rows]`, which multiply both. On the CPU the logits of a few rows are in memory at a time; the gradients
+/// of `x` and `weight` are made with them, in the forward pass.
+///
+/// # Panics
+/// If the shapes do not fit, or a target is no class.
+pub fn linear_cross_entropy(
+    x: Tensor<2>,
+    weight: Tensor<2>,
+    targets: Tensor<1, Int>,
+    row_weights: Option<Tensor<1>>,
+    config: CrossEntropyConfig,
+) -> (Tensor<1>, Tensor<1>) {
+    let ([count, width], [_, inputs]) = (x.dims(), weight.dims());
+    assert!(width == inputs, "a weight of {:?} takes no input of {:?}", weight.dims(), x.dims());
+    assert!(targets.dims() == [count], "{:?} targets for {count} rows", targets.dims());
+    if is_fused(&x) && is_fused(&weight) {
+        let targets = targets.clone().into_data().iter::<i64>().collect();
+        let row_weights =
+            row_weights.clone().map(|weights| weights.inner().into_data().iter::<f32>().collect());
+        let device = x.device().inner();
+        let operation = LinearCrossEntropy { targets, row_weights, config };
+        let tensors = [x.clone().into_dispatch(), weight.clone().into_dispatch()];
+        if let Some((loss, correct)) = apply(operation, tensors.each_ref()) {
+            return (Tensor::from_dispatch(loss), Tensor::from_floats([correct], &device));
+        }
+    }
+    cross_entropy(x.matmul(weight.transpose()), targets, row_weights, config)
+}
+
+/// As [`linear_cross_entropy`], of `logits`, `[rows, classes]`, by Burn's operations. The highest logits, which the logarithm of the softmax needs in any case, decide
+/// which targets have the highest, so that this costs no further pass over the logits.
+///
+/// # Panics
+/// If the shapes do not fit.
+pub fn cross_entropy(
+    logits: Tensor<2>,
+    targets: Tensor<1, Int>,
+    row_weights: Option<Tensor<1>>,
+    config: CrossEntropyConfig,
+) -> (Tensor<1>, Tensor<1>) {
+    let [rows, classes] = logits.dims();
+    let targets = targets.reshape([rows, 1]);
+    let highest = logits.clone().detach().max_dim(1);
+    let correct = logits.clone().detach().gather(1, targets.clone()).equal(highest.clone()).float();
+    let correct = correct.cast(FloatDType::from(logits.dtype()));
+    let shifted = logits - highest.clone();
+    let logarithm = shifted.clone().exp().sum_dim(1).log();
+    let log_probabilities = shifted - logarithm.clone();
+    let mut losses = log_probabilities.clone().gather(1, targets).mul_scalar(config.label_smoothing - 1.0);
+    if config.label_smoothing != 0.0 {
+        losses = losses - log_probabilities.sum_dim(1).mul_scalar(config.label_smoothing / classes as f64);
+    }
+    if config.z_loss != 0.0 {
+        losses = losses + (logarithm + highest).powi_scalar(2).mul_scalar(config.z_loss);
+    }
+    // Not `sum`, whose kernels on GPUs add up in an order that changes from run to run.
+    let sum = |values: Tensor<2>| {
+        let values = values.reshape([rows]);
+        row_weights.iter().fold(values, |values, weights| values * weights.clone()).sum_dim(0)
+    };
+    (sum(losses), sum(correct))
+}
+
+/// Of x and weight.
+#[derive(Debug)]
+struct LinearCrossEntropy {
+    targets: Vec<i64>,
+    row_weights: Option<Vec<f32>>,
+    config: CrossEntropyConfig,
+}
+
+/// The gradients of x and weight where that of the loss is 1.
+#[derive(Debug, Clone)]
+struct Saved {
+    d_x: FlexTensor,
+    d_weight: FlexTensor,
+}
+
+impl Operation<2> for LinearCrossEntropy {
+    type Saved = Saved;
+    type Extra = f32;
+
+    fn forward(&self, inputs: [FlexTensor; 2], tracked: bool) -> (FlexTensor, Option<Saved>, f32) {
+        let [x, weight] = inputs.map(contiguous);
+        let ([count, width], [classes, _]) = (rows(&x), rows(&weight));
+        let chunk = (CHUNK / classes.max(1)).max(LEAST_ROWS).min(count.max(1));
+        let (mut logits, mut logarithms) = (Buffer::new(chunk * classes), Buffer::new(chunk));
+        let (mut losses, mut hits) = (Buffer::new(count), Buffer::new(count));
+        let mut gradients = tracked.then(|| (Buffer::new(count * width), Buffer::zeros(classes * width)));
+        let ones = vec![1.0; chunk];
+        let smoothing = Smoothing {
+            label_smoothing: self.config.label_smoothing as f32,
+            z_loss: self.config.z_loss as f32,
+        };
+        for from in (0..count).step_by(chunk) {
+            let part = from..(from + chunk).min(count);
+            let elements = part.start * width..part.end * width;
+            let x = Matrix::rows_of(&values(&x)[elements.clone()], [part.len(), width]);
+            let targets = &self.targets[part.clone()];
+            let (logits, logarithms) = (&mut logits[..part.len() * classes], &mut logarithms[..part.len()]);
+            let size = [part.len(), classes];
+            matmul(x, matrix(&weight).transposed(), MatrixMut::rows_of(logits, size), Product::Write, 1.0);
+            let (losses, hits) = (&mut losses[part.clone()], &mut hits[part.clone()]);
+            kernel::cross_entropy(logits, targets, smoothing, losses, hits, logarithms);
+            let Some((d_x, d_weight)) = &mut gradients else { continue };
+            let scales =
+                self.row_weights.as_ref().map_or(&ones[..part.len()], |weights| &weights[part.clone()]);
+            kernel::cross_entropy_backward(logits, targets, smoothing, logarithms, scales);
+            let slopes = Matrix::rows_of(&*logits, size);
+            let d_x = MatrixMut::rows_of(&mut d_x[elements], [part.len(), width]);
+            matmul(slopes, matrix(&weight), d_x, Product::Write, 1.0);
+            let d_weight = MatrixMut::rows_of(d_weight, [classes, width]);
+            matmul(slopes.transposed(), x, d_weight, Product::Add, 1.0);
+        }
+        let mut loss = Buffer::new(1);
+        loss[0] = self.sum(&losses);
+        let saved = gradients.map(|(d_x, d_weight)| Saved {
+            d_x: d_x.into_tensor([count, width]),
+            d_weight: d_weight.into_tensor([classes, width]),
+        });
+        (loss.into_tensor([1]), saved, self.sum(&hits))
+    }
+
+    fn backward(self, saved: Saved, gradient: FlexTensor, wanted: [bool; 2]) -> [Option<FlexTensor>; 2] {
+        let factor = values(&contiguous(gradient))[0];
+        let Saved { d_x, d_weight } = saved;
+        let [x, weight] = wanted;
+        [(x, d_x), (weight, d_weight)].map(|(wanted, gradient)| wanted.then(|| scaled(gradient, factor)))
+    }
+}
+
+impl LinearCrossEntropy {
+    /// Of values of rows, times their weights, in the order of rows.
+    fn sum(&self, values: &[f32]) -> f32 {
+        let value = |(value, weight): (&f32, &f32)| f64::from(*value) * f64::from(*weight);
+        let sum: f64 = match &self.row_weights {
+            None => values.iter().copied().map(f64::from).sum(),
+            Some(weights) => values.iter().zip(weights).map(value).sum(),
+        };
+        sum as f32
+    }
+}
+
+fn scaled(mut tensor: FlexTensor, factor: f32) -> FlexTensor {
+    if factor != 1.0 {
+        brigade_simd::multiply(tensor.storage_mut::<f32>(), factor);
+    }
+    tensor
+}

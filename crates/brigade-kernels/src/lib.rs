@@ -1,0 +1,25 @@
+//! Fused operations with gradients, on Burn's tensors.
+//!
+//! Each is a function of tensors that any model may call. On Burn's CPU backend in fp32 it is one step of the autodiff graph, whose forward and backward are kernels of
+//! [`brigade_simd`]; on any other device, or in another number type, the same function by Burn's own operations.
+//!
+//! Invariants:
+//! - An operation's result and gradients depend on its inputs alone: on no other thread, no address, no state.
+//! - A row's result depends on that row alone (and on parameters).
+//! - Nothing is written before a result is: a process that keeps its heap (`brigade_cpu::keep_heap`) gets no fresh pages after its first steps.
+
+mod activation;
+mod attention;
+mod cross_entropy;
+mod host;
+mod linear;
+mod norm;
+mod optimizer;
+
+pub use activation::Activation;
+pub use attention::{Mask, attention, attention_packed};
+pub use cross_entropy::{CrossEntropyConfig, cross_entropy, linear_cross_entropy};
+pub use host::{is_fused, set_fused};
+pub use linear::{linear, linear_activation, linear_residual};
+pub use norm::{layer_norm, rms_norm};
+pub use optimizer::{AdamW, AdamWConfig};

@@ -1,0 +1,147 @@
+//! Normalization of rows.
+
+use brigade_simd::norm;
+use burn::tensor::{FloatDType, Tensor};
+use burn_flex::FlexTensor;
+
+use crate::host::{Buffer, Operation, apply, contiguous, rows, values};
+
+/// `(x - mean) / sqrt(variance + epsilon) · gamma + beta` over the last dimension, with the variance of `n`, not `n - 1` (Ba et al., "Layer Normalization", 2016).
+/// `gamma`, `beta`: as long as that dimension.
+///
+/// # Panics
+/// If the shapes do not fit.
+pub fn layer_norm<const D: usize>(
+    x: Tensor<D>,
+    gamma: Tensor<1>,
+    beta: Option<Tensor<1>>,
+    epsilon: f64,
+) -> Tensor<D> {
+    check(&x, &gamma);
+    let operation = LayerNorm { epsilon: epsilon as f32, beta: beta.is_some() };
+    let [a, b] = [x.clone().into_dispatch(), gamma.clone().into_dispatch()];
+    let fused = match beta.clone().map(Tensor::into_dispatch) {
+        None => apply(operation, [&a, &b]),
+        Some(beta) => apply(operation, [&a, &b, &beta]),
+    };
+    match fused {
+        Some((output, ())) => Tensor::from_dispatch(output),
+        None => burn::tensor::module::layer_norm(x, gamma, beta, epsilon),
+    }
+}
+
+/// `x / sqrt(mean of x² + epsilon) · gamma` over the last dimension (Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019). `gamma`: as long as
+/// that dimension.
+///
+/// # Panics
+/// If the shapes do not fit.
+pub fn rms_norm<const D: usize>(x: Tensor<D>, gamma: Tensor<1>, epsilon: f64) -> Tensor<D> {
+    check(&x, &gamma);
+    let operation = RmsNorm { epsilon: epsilon as f32 };
+    let tensors = [x.clone().into_dispatch(), gamma.clone().into_dispatch()];
+    match apply(operation, tensors.each_ref()) {
+        Some((output, ())) => Tensor::from_dispatch(output),
+        None => {
+            // In a narrow number type the squares would overflow.
+            let dtype: FloatDType = x.dtype().into();
+            let wide = if dtype == FloatDType::F64 { dtype } else { FloatDType::F32 };
+            let x = x.cast(wide);
+            let mean = x.clone().square().mean_dim(D - 1);
+            let normal = (x / (mean + epsilon).sqrt()).cast(dtype);
+            normal * gamma.unsqueeze()
+        }
+    }
+}
+
+fn check<const D: usize>(x: &Tensor<D>, gamma: &Tensor<1>) {
+    let [width] = gamma.dims();
+    assert!(D > 0 && x.dims()[D - 1] == width, "a norm of {width} elements takes no input of {:?}", x.dims());
+}
+
+/// Its inputs are x, gamma, and beta if there is one.
+#[derive(Debug, Clone, Copy)]
+struct LayerNorm {
+    epsilon: f32,
+    beta: bool,
+}
+
+#[derive(Debug, Clone)]
+struct Saved {
+    x: FlexTensor,
+    gamma: FlexTensor,
+    /// Of each row; none for the RMS norm.
+    means: Option<FlexTensor>,
+    /// What each row's deviations are multiplied with.
+    factors: FlexTensor,
+}
+
+impl<const N: usize> Operation<N> for LayerNorm {
+    type Saved = Saved;
+    type Extra = ();
+
+    fn forward(&self, inputs: [FlexTensor; N], _: bool) -> (FlexTensor, Option<Saved>, ()) {
+        let mut inputs = inputs.map(contiguous).into_iter();
+        let mut next = || inputs.next().unwrap_or_else(|| unreachable!("it has as many inputs as flags"));
+        let (x, gamma) = (next(), next());
+        let beta = self.beta.then(next);
+        let [count, width] = rows(&x);
+        let (mut y, mut means, mut factors) =
+            (Buffer::new(count * width), Buffer::new(count), Buffer::new(count));
+        let beta = beta.as_ref().map(values);
+        norm::layer_norm(values(&x), values(&gamma), beta, self.epsilon, &mut y, &mut means, &mut factors);
+        let y = y.into_tensor(x.layout().shape().clone());
+        let (means, factors) = (Some(means.into_tensor([count])), factors.into_tensor([count]));
+        (y, Some(Saved { x, gamma, means, factors }), ())
+    }
+
+    fn backward(self, saved: Saved, gradient: FlexTensor, _: [bool; N]) -> [Option<FlexTensor>; N] {
+        let Saved { x, gamma, means, factors } = saved;
+        let gradient = contiguous(gradient);
+        let [count, width] = rows(&x);
+        let mut d_x = Buffer::new(count * width);
+        let (mut d_gamma, mut d_beta) = (Buffer::zeros(width), Buffer::zeros(width));
+        norm::layer_norm_backward(
+            values(&gradient),
+            values(&x),
+            means.as_ref().map_or(&[], values),
+            values(&factors),
+            values(&gamma),
+            &mut d_x,
+            &mut d_gamma,
+            &mut d_beta,
+        );
+        let d_x = d_x.into_tensor(x.layout().shape().clone());
+        let mut found = [d_x, d_gamma.into_tensor([width]), d_beta.into_tensor([width])].into_iter();
+        std::array::from_fn(|_| found.next())
+    }
+}
+
+/// Its inputs are x and gamma.
+#[derive(Debug, Clone, Copy)]
+struct RmsNorm {
+    epsilon: f32,
+}
+
+impl Operation<2> for RmsNorm {
+    type Saved = Saved;
+    type Extra = ();
+
+    fn forward(&self, inputs: [FlexTensor; 2], _: bool) -> (FlexTensor, Option<Saved>, ()) {
+        let [x, gamma] = inputs.map(contiguous);
+        let [count, width] = rows(&x);
+        let (mut y, mut factors) = (Buffer::new(count * width), Buffer::new(count));
+        norm::rms_norm(values(&x), values(&gamma), self.epsilon, &mut y, &mut factors);
+        let y = y.into_tensor(x.layout().shape().clone());
+        (y, Some(Saved { x, gamma, means: None, factors: factors.into_tensor([count]) }), ())
+    }
+
+    fn backward(self, saved: Saved, gradient: FlexTensor, _: [bool; 2]) -> [Option<FlexTensor>; 2] {
+        let Saved { x, gamma, factors, .. } = saved;
+        let gradient = contiguous(gradient);
+        let [count, width] = rows(&x);
+        let (mut d_x, mut d_gamma) = (Buffer::new(count * width), Buffer::zeros(width));
+        let (gradient, factors) = (values(&gradient), values(&factors));
+        norm::rms_norm_backward(gradient, values(&x), factors, values(&gamma), &mut d_x, &mut d_gamma);
+        [Some(d_x.into_tensor(x.layout().shape().clone())), Some(d_gamma.into_tensor([width]))]
+    }
+}

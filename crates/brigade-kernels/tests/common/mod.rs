@@ -1,0 +1,88 @@
+//! Runs a function in both number types, and compares values and gradients.
+
+use burn::tensor::{DType, Device, Tensor, TensorData};
+
+/// The values of a function's arguments.
+pub struct Case<const N: usize> {
+    arguments: [Vec<f64>; N],
+}
+
+impl<const N: usize> Case<N> {
+    /// With some values, about normal, that fp32 has exactly.
+    pub fn new(shapes: [Vec<usize>; N]) -> Self {
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut next = || {
+            let uniform = |state: &mut u64| {
+                *state =
+                    state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (*state >> 40) as f64 / (1u64 << 24) as f64 - 0.5
+            };
+            let sum: f64 = (0..4).map(|_| uniform(&mut state)).sum();
+            f64::from((sum * 1.5) as f32)
+        };
+        Self { arguments: shapes.map(|shape| (0..shape.iter().product()).map(|_| next()).collect()) }
+    }
+
+    /// In fp32, without a graph.
+    #[allow(dead_code)]
+    pub fn tensors(&self, device: &Device) -> [Tensor<1>; N] {
+        self.typed(device, DType::F32)
+    }
+
+    fn typed(&self, device: &Device, dtype: DType) -> [Tensor<1>; N] {
+        self.arguments
+            .each_ref()
+            .map(|values| Tensor::from_data(TensorData::new(values.clone(), [values.len()]), (device, dtype)))
+    }
+}
+
+/// What a function gives, and the gradients of its arguments.
+struct Outcome<const N: usize> {
+    output: Vec<f64>,
+    gradients: [Vec<f64>; N],
+}
+
+/// The scalar product of the output with fixed factors is derived.
+fn run<const N: usize, const D: usize>(
+    case: &Case<N>,
+    dtype: DType,
+    function: &impl Fn([Tensor<1>; N]) -> Tensor<D>,
+) -> Outcome<N> {
+    let arguments = case.typed(&Device::flex().autodiff(), dtype).map(Tensor::require_grad);
+    let output = function(arguments.clone());
+    assert_eq!(output.dtype(), dtype);
+    let factors =
+        (0..output.shape().num_elements()).map(|i| ((i * 37 % 64) as f64 - 31.0) / 32.0).collect::<Vec<_>>();
+    let factors = TensorData::new(factors, output.shape());
+    let factors = Tensor::<D>::from_data(factors, (&Device::flex(), dtype));
+    let floats = |data: TensorData| data.iter::<f64>().collect::<Vec<_>>();
+    let values = floats(output.clone().into_data());
+    let gradients = (output * factors).sum().backward();
+    let gradients = arguments.map(|argument| floats(argument.grad(&gradients).unwrap().into_data()));
+    if dtype == DType::F32 {
+        let without_graph = floats(function(case.typed(&Device::flex(), dtype)).into_data());
+        assert!(without_graph == values, "without a graph it is not the same");
+    }
+    Outcome { output: values, gradients }
+}
+
+/// Compares the function in fp32 with itself in fp64.
+pub fn check<const N: usize, const D: usize>(case: &Case<N>, function: impl Fn([Tensor<1>; N]) -> Tensor<D>) {
+    let (found, exact) = (run(case, DType::F32, &function), run(case, DType::F64, &function));
+    compare("the output", &found.output, &exact.output);
+    for (index, (found, exact)) in found.gradients.iter().zip(&exact.gradients).enumerate() {
+        compare(&format!("the gradient of argument {index}"), found, exact);
+    }
+}
+
+/// Sums of hundreds of terms of mixed signs may lose a few units in the last place of their largest values.
+fn compare(what: &str, found: &[f64], exact: &[f64]) {
+    assert_eq!(found.len(), exact.len(), "{what}");
+    let largest = exact.iter().fold(0.0, |largest: f64, value| largest.max(value.abs()));
+    let allowed = |exact: f64| 4e-6 * exact.abs().max(largest * 0.25).max(1e-3);
+    let worst = found.iter().zip(exact).enumerate().find(|(_, (found, exact))| {
+        let difference = (**found - **exact).abs();
+        difference.is_nan() || difference > allowed(**exact)
+    });
+    assert!(worst.is_none(), "{what}: {worst:?} of {}, at most {largest}", found.len());
+}

@@ -1,0 +1,191 @@
+//! Values and gradients of the fused operations in fp32, against the same functions by Burn's operations in fp64, which no kernel of ours takes.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use brigade_kernels::{
+    Activation, CrossEntropyConfig, Mask, attention, attention_packed, layer_norm, linear, linear_activation,
+    linear_cross_entropy, linear_residual, rms_norm,
+};
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use common::{Case, check};
+use proptest::prelude::*;
+
+/// Odd sizes, one row, and what fills vectors exactly.
+const SIZES: [[usize; 3]; 6] = [[1, 1, 1], [3, 5, 7], [1, 64, 16], [33, 17, 65], [64, 32, 96], [70, 129, 31]];
+
+#[test]
+fn linear_layers() {
+    for [rows, inputs, outputs] in SIZES {
+        let case = Case::new([vec![rows, inputs], vec![inputs, outputs], vec![outputs]]);
+        check(&case, |[x, w, b]| linear(x.reshape([rows, inputs]), w.reshape([inputs, outputs]), Some(b)));
+        let case = Case::new([vec![rows, inputs], vec![inputs, outputs]]);
+        check(&case, |[x, w]| linear(x.reshape([rows, inputs]), w.reshape([inputs, outputs]), None));
+        // As a head that shares its weight with an embedding has it.
+        let case = Case::new([vec![rows, inputs], vec![outputs, inputs]]);
+        check(&case, |[x, w]| {
+            linear(x.reshape([rows, inputs]), w.reshape([outputs, inputs]).transpose(), None)
+        });
+    }
+}
+
+#[test]
+fn linear_layers_with_a_residual() {
+    for [rows, inputs, outputs] in SIZES {
+        let case = Case::new([vec![rows, inputs], vec![inputs, outputs], vec![outputs], vec![rows, outputs]]);
+        check(&case, |[x, w, b, r]| {
+            let (x, r) = (x.reshape([rows, inputs]), r.reshape([rows, outputs]));
+            linear_residual(x, w.reshape([inputs, outputs]), Some(b), r)
+        });
+        let case = Case::new([vec![rows, inputs], vec![inputs, outputs], vec![rows, outputs]]);
+        check(&case, |[x, w, r]| {
+            let (x, r) = (x.reshape([rows, inputs]), r.reshape([rows, outputs]));
+            linear_residual(x, w.reshape([inputs, outputs]), None, r)
+        });
+    }
+}
+
+#[test]
+fn linear_layers_with_an_activation() {
+    for activation in [Activation::Gelu, Activation::GeluTanh, Activation::Silu, Activation::Relu] {
+        for [rows, inputs, outputs] in SIZES {
+            let case = Case::new([vec![rows, inputs], vec![inputs, outputs], vec![outputs]]);
+            check(&case, |[x, w, b]| {
+                let (x, w) = (x.reshape([rows, inputs]), w.reshape([inputs, outputs]));
+                linear_activation(x, w, Some(b), activation)
+            });
+            let case = Case::new([vec![rows, inputs], vec![inputs, outputs]]);
+            check(&case, |[x, w]| {
+                let (x, w) = (x.reshape([rows, inputs]), w.reshape([inputs, outputs]));
+                linear_activation(x, w, None, activation)
+            });
+        }
+    }
+}
+
+#[test]
+fn layer_norms() {
+    for [rows, width, _] in SIZES.into_iter().filter(|[_, width, _]| *width > 1) {
+        let case = Case::new([vec![rows, width], vec![width], vec![width]]);
+        check(&case, |[x, gamma, beta]| layer_norm(x.reshape([rows, width]), gamma, Some(beta), 1e-5));
+        let case = Case::new([vec![rows, width], vec![width]]);
+        check(&case, |[x, gamma]| layer_norm(x.reshape([rows, width]), gamma, None, 1e-5));
+        check(&case, |[x, gamma]| rms_norm(x.reshape([rows, width]), gamma, 1e-6));
+    }
+}
+
+/// Batch, heads, heads of keys, queries, keys, depth.
+const ATTENTIONS: [[usize; 6]; 6] = [
+    [1, 1, 1, 1, 1, 1],
+    [2, 3, 3, 5, 5, 4],
+    [1, 4, 2, 65, 65, 16],
+    [2, 6, 1, 130, 130, 8],
+    [1, 2, 2, 3, 70, 17],
+    [1, 2, 1, 200, 200, 33],
+];
+
+#[test]
+fn attentions() {
+    for [batch, heads, key_heads, queries, keys, depth] in ATTENTIONS {
+        let ranges = |query: usize| match query % 5 {
+            // None at all.
+            3 => [1, 1],
+            odd => [(query / 3).min(keys - 1) as u32, (query + 1 + odd).min(keys) as u32],
+        };
+        let ranges: Vec<_> = (0..batch * queries).map(|query| ranges(query % queries)).collect();
+        let masks = [Mask::None, Mask::Causal, Mask::Window(7), Mask::Ranges(ranges.into())];
+        for mask in masks {
+            let shapes = [
+                vec![batch, heads, queries, depth],
+                vec![batch, key_heads, keys, depth],
+                vec![batch, key_heads, keys, depth],
+            ];
+            check(&Case::new(shapes), |[q, k, v]| {
+                let q = q.reshape([batch, heads, queries, depth]);
+                let [k, v] = [k, v].map(|tensor| tensor.reshape([batch, key_heads, keys, depth]));
+                attention(q, k, v, mask.clone(), (depth as f64).powf(-0.5))
+            });
+            if queries == keys {
+                let width = (heads + 2 * key_heads) * depth;
+                check(&Case::new([vec![batch, queries, width]]), |[qkv]| {
+                    let qkv = qkv.reshape([batch, queries, width]);
+                    attention_packed(qkv, heads, key_heads, mask.clone(), (depth as f64).powf(-0.5))
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn vectors_are_read_as_they_lie() {
+    let (batch, heads, positions, depth) = (2, 3, 66, 8);
+    let shape = vec![batch, positions, heads, depth];
+    check(&Case::new([shape.clone(), shape.clone(), shape]), |tensors| {
+        let [q, k, v] =
+            tensors.map(|tensor| tensor.reshape([batch, positions, heads, depth]).swap_dims(1, 2));
+        attention(q, k, v, Mask::Causal, 0.3).swap_dims(1, 2)
+    });
+}
+
+#[test]
+fn documents_in_one_row_do_not_see_one_another() {
+    let (heads, depth, row) = (2, 8, 80);
+    let packed = |qkv: Tensor<3>, lengths: &[usize]| {
+        attention_packed(qkv, heads, heads, Mask::causal_documents(&[lengths], row), 0.3)
+    };
+    let case = Case::new([vec![1, row, 3 * heads * depth]]);
+    let [qkv] = case.tensors(&Device::flex());
+    let qkv = qkv.reshape([1, row, 3 * heads * depth]);
+    let both = packed(qkv.clone(), &[30, 45]);
+    let alone = |from: usize, to: usize| {
+        let document = qkv.clone().slice([0..1, from..to]);
+        attention_packed(document, heads, heads, Mask::Causal, 0.3).into_data().try_to_vec::<f32>().unwrap()
+    };
+    let of = |from: usize, to: usize| {
+        both.clone().slice([0..1, from..to]).into_data().try_to_vec::<f32>().unwrap()
+    };
+    // Other tiles, so other last bits.
+    let near = |a: Vec<f32>, b: Vec<f32>| a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-6);
+    assert!(near(of(0, 30), alone(0, 30)) && near(of(30, 75), alone(30, 75)));
+    assert!(near(of(79, 80), alone(79, 80)), "padding sees itself");
+}
+
+#[test]
+fn cross_entropies() {
+    // The last has more rows than a chunk.
+    for [rows, width, classes] in [[1, 1, 2], [5, 3, 7], [65, 17, 33], [1100, 3, 4096]] {
+        let targets: Vec<i64> = (0..rows).map(|row| (row * 7919 % classes) as i64).collect();
+        let weights: Vec<f32> =
+            (0..rows).map(|row| if row % 3 == 1 { 0.0 } else { 1.0 + row as f32 / 64.0 }).collect();
+        for (config, weighted) in [
+            (CrossEntropyConfig::default(), false),
+            (CrossEntropyConfig::default(), true),
+            (CrossEntropyConfig { label_smoothing: 0.1, z_loss: 1e-2 }, true),
+        ] {
+            check(&Case::new([vec![rows, width], vec![classes, width]]), |[x, w]| {
+                let device = x.device().inner();
+                let targets = TensorData::new(targets.clone(), [rows]);
+                let targets = Tensor::<1, Int>::from_data(targets, &device);
+                let row_weights = weighted.then(|| {
+                    Tensor::<1>::from_data(TensorData::new(weights.clone(), [rows]), (&device, x.dtype()))
+                });
+                let (x, w) = (x.reshape([rows, width]), w.reshape([classes, width]));
+                linear_cross_entropy(x, w, targets, row_weights, config).0
+            });
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn any_shape(rows in 0usize..40, inputs in 1usize..40, outputs in 1usize..40) {
+        let case = Case::new([vec![rows, inputs], vec![inputs, outputs], vec![outputs]]);
+        check(&case, |[x, w, b]| {
+            let (x, w) = (x.reshape([rows, inputs]), w.reshape([inputs, outputs]));
+            linear_activation(x, w, Some(b), Activation::Gelu)
+        });
+    }
+}

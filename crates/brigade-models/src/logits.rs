@@ -1,0 +1,87 @@
+//! What a classifier gives: its logits, or what they are the product of.
+
+use std::vec::IntoIter;
+
+use brigade_core::{Activation, Part};
+use brigade_kernels::{CrossEntropyConfig, cross_entropy, is_fused, linear_cross_entropy};
+use burn::tensor::{Int, Tensor};
+
+/// Logits of some rows. Where the loss can be computed without all of them in memory at once, they are not computed before.
+#[derive(Debug, Clone)]
+#[expect(clippy::large_enum_variant, reason = "a micro-batch has one of them")]
+pub enum Logits {
+    /// `[rows, classes]`.
+    Whole(Tensor<2>),
+    /// `x · weightᵀ`.
+    Product {
+        /// `[rows, width]`.
+        x: Tensor<2>,
+        /// `[classes, width]`.
+        weight: Tensor<2>,
+    },
+}
+
+impl Logits {
+    /// `x · weightᵀ`, now or later. `x`: `[rows, width]`; `weight`: `[classes, width]`.
+    pub fn new(x: Tensor<2>, weight: Tensor<2>) -> Self {
+        match is_fused(&x) && is_fused(&weight) {
+            true => Self::Product { x, weight },
+            false => Self::Whole(x.matmul(weight.transpose())),
+        }
+    }
+
+    /// All of them, `[rows, classes]`.
+    pub fn whole(self) -> Tensor<2> {
+        match self {
+            Self::Whole(logits) => logits,
+            Self::Product { x, weight } => x.matmul(weight.transpose()),
+        }
+    }
+
+    /// Those of `count` rows from `start` on, `[count, classes]`.
+    pub fn rows(self, start: usize, count: usize) -> Tensor<2> {
+        match self {
+            Self::Whole(logits) => logits.narrow(0, start, count),
+            Self::Product { x, weight } => x.narrow(0, start, count).matmul(weight.transpose()),
+        }
+    }
+
+    /// The sum of the cross entropy of all rows, in nats, and the number of rows whose target has the highest logit, each of shape `[1]`. `targets`, and
+    /// `weights` that multiply both: `[rows]`.
+    pub fn cross_entropy(
+        self,
+        targets: Tensor<1, Int>,
+        weights: Option<Tensor<1>>,
+    ) -> (Tensor<1>, Tensor<1>) {
+        let config = CrossEntropyConfig::default();
+        match self {
+            Self::Whole(logits) => cross_entropy(logits, targets, weights, config),
+            Self::Product { x, weight } => linear_cross_entropy(x, weight, targets, weights, config),
+        }
+    }
+}
+
+/// One tensor or two.
+impl Activation for Logits {
+    fn into_parts(self, parts: &mut Vec<Part>) {
+        match self {
+            Self::Whole(logits) => logits.into_parts(parts),
+            Self::Product { x, weight } => {
+                x.into_parts(parts);
+                weight.into_parts(parts);
+            }
+        }
+    }
+
+    fn from_parts(parts: &mut IntoIter<Part>) -> Option<Self> {
+        let first = Tensor::from_parts(parts)?;
+        match parts.len() {
+            0 => Some(Self::Whole(first)),
+            _ => Some(Self::Product { x: first, weight: Tensor::from_parts(parts)? }),
+        }
+    }
+
+    fn describe() -> String {
+        "logits: a float tensor of rank 2, or two that they are the product of".into()
+    }
+}

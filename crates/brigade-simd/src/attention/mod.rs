@@ -1,0 +1,245 @@
+//! Scaled dot-product attention, tile by tile: no more than a tile of scores is ever in memory (Dao et al., "FlashAttention", 2022;
+//! the running softmax is that of Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018).
+//!
+//! What a query sees is a range of keys, so causal masks, sliding windows, padding and documents packed into one row are one case, and tiles that no query sees
+//! cost nothing. Sums go over tiles of keys from the first to the last, so their order depends on the shapes alone.
+
+mod backward;
+mod forward;
+mod rows;
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+pub use backward::attention_backward;
+pub use forward::attention;
+
+/// Queries in a tile, and keys.
+const TILE: usize = 64;
+
+/// Sizes of an attention.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AttentionShape {
+    /// Sequences.
+    pub batch: usize,
+    /// Heads of queries.
+    pub heads: usize,
+    /// Heads of keys and values; a multiple of them is `heads` (Ainslie et al., "GQA", 2023).
+    pub key_heads: usize,
+    /// Queries of a sequence.
+    pub queries: usize,
+    /// Keys of a sequence.
+    pub keys: usize,
+    /// Elements of a query and a key of one head.
+    pub depth: usize,
+    /// Elements of a value of one head.
+    pub value_depth: usize,
+}
+
+/// Where the vectors of all heads are: those of position `t` of head `h` of sequence `b` begin at
+/// `b · batch + t · position + h · head`, each in one piece.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeadStrides {
+    /// Elements from one sequence to the next.
+    pub batch: usize,
+    /// Elements from one position to the next.
+    pub position: usize,
+    /// Elements from one head to the next.
+    pub head: usize,
+}
+
+/// Vectors of all heads, to be read.
+#[derive(Debug, Clone, Copy)]
+pub struct HeadVectors<'a> {
+    /// The slice that they are in.
+    pub values: &'a [f32],
+    /// Where.
+    pub strides: HeadStrides,
+}
+
+/// Vectors of all heads, to be written.
+#[derive(Debug)]
+pub struct HeadVectorsMut<'a> {
+    /// Of the first vector. The elements from here on are borrowed mutably, but those between vectors may be of other vectors.
+    start: *mut f32,
+    /// Elements from there to the end of the slice.
+    length: usize,
+    strides: HeadStrides,
+    slice: PhantomData<&'a mut [f32]>,
+}
+
+/// Which keys a query sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Visible<'a> {
+    /// All.
+    All,
+    /// None after itself, where the last query stands at the last key, and of those no more than `window`, itself among them.
+    Causal {
+        /// The most keys; none if there is no limit.
+        window: Option<usize>,
+    },
+    /// Of each query of each sequence in turn, the first key that it sees and the one after the last.
+    Ranges(&'a [[u32; 2]]),
+}
+
+impl Visible<'_> {
+    /// Of a query of a sequence.
+    fn keys(&self, shape: &AttentionShape, batch: usize, query: usize) -> Range<usize> {
+        match *self {
+            Self::All => 0..shape.keys,
+            Self::Causal { window } => {
+                let end = (query + 1 + shape.keys).saturating_sub(shape.queries).min(shape.keys);
+                window.map_or(0, |window| end.saturating_sub(window))..end
+            }
+            Self::Ranges(ranges) => {
+                let [start, end] = ranges[batch * shape.queries + query].map(|key| key as usize);
+                start..end.min(shape.keys)
+            }
+        }
+    }
+
+    /// Of each query of a tile, and of all of them together.
+    fn of_tile(&self, shape: &AttentionShape, batch: usize, queries: Range<usize>) -> TileKeys {
+        let each: Vec<_> = queries.map(|query| self.keys(shape, batch, query)).collect();
+        let seen = || each.iter().filter(|keys| !keys.is_empty());
+        let start = seen().map(|keys| keys.start).min().unwrap_or(0);
+        let end = seen().map(|keys| keys.end).max().unwrap_or(0);
+        TileKeys { each, all: start..end }
+    }
+
+    fn check(&self, shape: &AttentionShape) {
+        if let Self::Ranges(ranges) = self {
+            let queries = shape.batch * shape.queries;
+            assert!(ranges.len() == queries, "{} ranges of keys for {queries} queries", ranges.len());
+        }
+    }
+}
+
+/// The keys that the queries of a tile see.
+struct TileKeys {
+    each: Vec<Range<usize>>,
+    all: Range<usize>,
+}
+
+impl TileKeys {
+    /// The tiles of keys with any of them.
+    fn tiles(&self) -> impl Iterator<Item = Range<usize>> {
+        let Range { start, end } = self.all;
+        let first = start / TILE * TILE;
+        (first..end).step_by(TILE).map(move |from| from..(from + TILE).min(end))
+    }
+
+    /// What of a tile of keys a query sees, from the tile's first key on.
+    fn within(&self, query: usize, tile: &Range<usize>) -> Range<usize> {
+        let keys = &self.each[query];
+        let start = keys.start.clamp(tile.start, tile.end) - tile.start;
+        let end = keys.end.clamp(tile.start, tile.end) - tile.start;
+        start..end.max(start)
+    }
+}
+
+impl AttentionShape {
+    /// Elements of the softmax's logarithms: one for each query of each head.
+    pub fn rows(&self) -> usize {
+        self.batch * self.heads * self.queries
+    }
+
+    /// The head of keys that a head of queries looks at.
+    fn key_head(&self, head: usize) -> usize {
+        head / (self.heads / self.key_heads)
+    }
+
+    fn check(&self) {
+        assert!(
+            self.key_heads > 0 && self.heads.is_multiple_of(self.key_heads),
+            "{} heads of queries are no multiple of {} heads of keys",
+            self.heads,
+            self.key_heads
+        );
+    }
+}
+
+impl HeadStrides {
+    /// Where the vectors of one head begin.
+    fn start(&self, batch: usize, head: usize) -> usize {
+        batch * self.batch + head * self.head
+    }
+}
+
+impl<'a> HeadVectors<'a> {
+    /// Of one head, those of some positions, as a matrix.
+    fn tile(
+        &self,
+        [batch, head]: [usize; 2],
+        positions: &Range<usize>,
+        depth: usize,
+    ) -> crate::Matrix<'a, f32> {
+        let start = self.strides.start(batch, head) + positions.start * self.strides.position;
+        crate::Matrix::new(&self.values[start..], [positions.len(), depth], [self.strides.position, 1])
+    }
+
+    /// One of them.
+    fn vector(&self, [batch, head]: [usize; 2], position: usize, depth: usize) -> &'a [f32] {
+        let start = self.strides.start(batch, head) + position * self.strides.position;
+        &self.values[start..start + depth]
+    }
+}
+
+impl<'a> HeadVectorsMut<'a> {
+    /// In a slice of their own.
+    pub fn new(values: &'a mut [f32], strides: HeadStrides) -> Self {
+        Self { start: values.as_mut_ptr(), length: values.len(), strides, slice: PhantomData }
+    }
+
+    /// Queries, keys and values in one slice, where those of one position stand beside one another: `widths` are their elements, of all heads.
+    ///
+    /// # Panics
+    /// If a position's elements are not those of all three.
+    pub fn side_by_side(values: &'a mut [f32], widths: [usize; 3], strides: HeadStrides) -> [Self; 3] {
+        let total: usize = widths.iter().sum();
+        assert!(
+            total <= strides.position,
+            "{widths:?} elements of a position where the next is {} further",
+            strides.position
+        );
+        let (start, length) = (values.as_mut_ptr(), values.len());
+        let mut from = 0;
+        widths.map(|width| {
+            let offset = from.min(length);
+            from += width;
+            // SAFETY: within the slice, or at its end.
+            Self { start: unsafe { start.add(offset) }, length: length - offset, strides, slice: PhantomData }
+        })
+    }
+
+    /// The elements from a vector of one head on. No other slice of this memory may be in use.
+    fn from(&mut self, [batch, head]: [usize; 2], position: usize) -> &mut [f32] {
+        let offset = self.strides.start(batch, head) + position * self.strides.position;
+        assert!(
+            offset <= self.length,
+            "position {position} of head {head} of sequence {batch} in {} elements",
+            self.length
+        );
+        // SAFETY: within the slice that is borrowed for 'a. Of slices that reach into one another only one is in use at a time: the kernels hold no two.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(offset), self.length - offset) }
+    }
+
+    fn tile(
+        &mut self,
+        [batch, head]: [usize; 2],
+        positions: &Range<usize>,
+        depth: usize,
+    ) -> crate::MatrixMut<'_, f32> {
+        let stride = self.strides.position;
+        crate::MatrixMut::new(self.from([batch, head], positions.start), [positions.len(), depth], stride)
+    }
+
+    fn vector(&mut self, [batch, head]: [usize; 2], position: usize, depth: usize) -> &mut [f32] {
+        &mut self.from([batch, head], position)[..depth]
+    }
+}
+
+/// Consecutive tiles of so many positions.
+fn tiles(positions: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..positions).step_by(TILE).map(move |from| from..(from + TILE).min(positions))
+}

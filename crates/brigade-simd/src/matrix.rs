@@ -1,0 +1,117 @@
+//! Matrices in slices.
+
+/// A matrix whose elements are anywhere in a slice.
+#[derive(Debug, Clone, Copy)]
+pub struct Matrix<'a, T> {
+    values: &'a [T],
+    rows: usize,
+    columns: usize,
+    row_stride: usize,
+    column_stride: usize,
+}
+
+impl<'a, T> Matrix<'a, T> {
+    /// Element (`r`, `c`) is `values[r · row_stride + c · column_stride]`.
+    ///
+    /// # Panics
+    /// If the slice ends before the last element.
+    pub fn new(
+        values: &'a [T],
+        [rows, columns]: [usize; 2],
+        [row_stride, column_stride]: [usize; 2],
+    ) -> Self {
+        check(values.len(), [rows, columns], [row_stride, column_stride]);
+        Self { values, rows, columns, row_stride, column_stride }
+    }
+
+    /// With its rows one after another.
+    ///
+    /// # Panics
+    /// If the slice has fewer elements.
+    pub fn rows_of(values: &'a [T], shape: [usize; 2]) -> Self {
+        Self::new(values, shape, [shape[1], 1])
+    }
+
+    /// Rows and columns.
+    pub fn shape(&self) -> [usize; 2] {
+        [self.rows, self.columns]
+    }
+
+    /// Elements from one row to the next, and from one column to the next.
+    pub fn strides(&self) -> [usize; 2] {
+        [self.row_stride, self.column_stride]
+    }
+
+    /// The slice that it is in; its first element is the first.
+    pub fn values(&self) -> &'a [T] {
+        self.values
+    }
+
+    /// Columns for rows.
+    #[must_use]
+    pub fn transposed(self) -> Self {
+        Self {
+            values: self.values,
+            rows: self.columns,
+            columns: self.rows,
+            row_stride: self.column_stride,
+            column_stride: self.row_stride,
+        }
+    }
+}
+
+/// A matrix that is written, whose rows lie in a slice, each in one piece.
+#[derive(Debug)]
+pub struct MatrixMut<'a, T> {
+    values: &'a mut [T],
+    rows: usize,
+    columns: usize,
+    row_stride: usize,
+}
+
+impl<'a, T> MatrixMut<'a, T> {
+    /// Element (`r`, `c`) is `values[r · row_stride + c]`.
+    ///
+    /// # Panics
+    /// If the slice ends before the last element, or rows overlap.
+    pub fn new(values: &'a mut [T], [rows, columns]: [usize; 2], row_stride: usize) -> Self {
+        assert!(
+            row_stride >= columns || rows < 2,
+            "rows of {columns} elements overlap with a stride of {row_stride}"
+        );
+        check(values.len(), [rows, columns], [row_stride, 1]);
+        Self { values, rows, columns, row_stride }
+    }
+
+    /// With its rows one after another.
+    ///
+    /// # Panics
+    /// If the slice has fewer elements.
+    pub fn rows_of(values: &'a mut [T], shape: [usize; 2]) -> Self {
+        Self::new(values, shape, shape[1])
+    }
+
+    /// Rows and columns.
+    pub fn shape(&self) -> [usize; 2] {
+        [self.rows, self.columns]
+    }
+
+    /// Elements from one row to the next.
+    pub fn row_stride(&self) -> usize {
+        self.row_stride
+    }
+
+    pub(crate) fn as_mut_ptr(&mut self) -> *mut T {
+        self.values.as_mut_ptr()
+    }
+}
+
+fn check(length: usize, [rows, columns]: [usize; 2], [row_stride, column_stride]: [usize; 2]) {
+    if rows > 0 && columns > 0 {
+        let last = (rows - 1) * row_stride + (columns - 1) * column_stride;
+        assert!(
+            last < length,
+            "a matrix of {rows} × {columns} with strides {row_stride} and {column_stride} in {length} elements"
+        );
+    }
+}
