@@ -40,6 +40,9 @@ pub fn linear_cross_entropy(
     let ([count, width], [_, inputs]) = (x.dims(), weight.dims());
     assert!(width == inputs, "a weight of {:?} takes no input of {:?}", weight.dims(), x.dims());
     assert!(targets.dims() == [count], "{:?} targets for {count} rows", targets.dims());
+    if let Some(weights) = &row_weights {
+        assert!(weights.dims() == [count], "{:?} weights for {count} rows", weights.dims());
+    }
     if is_fused(&x) && is_fused(&weight) {
         let targets = targets.clone().into_data().iter::<i64>().collect();
         let row_weights =

@@ -6,7 +6,7 @@ use burn_flex::FlexTensor;
 use brigade_simd::{Matrix, MatrixMut, Product, matmul};
 
 use crate::activation::{self, Activation};
-use crate::host::{Buffer, Operation, apply, contiguous, matrix, rows, values};
+use crate::host::{Buffer, Operation, apply, contiguous, forward_strides, matrix, rows, values};
 
 /// `x · weight + bias`. `x`: `[…, inputs]`; `weight`: `[inputs, outputs]`, where a transposed one is read as it lies; `bias`: `[outputs]`.
 ///
@@ -67,6 +67,18 @@ impl Linear {
             "a weight of {inputs} × {outputs} takes no input of {:?}",
             x.dims()
         );
+        if let Some(bias) = &bias {
+            assert!(bias.dims() == [outputs], "a bias of {:?} for {outputs} outputs", bias.dims());
+        }
+        if let Some(residual) = &residual {
+            let mut expected = x.dims();
+            expected[D - 1] = outputs;
+            assert!(
+                residual.dims() == expected,
+                "a residual of {:?} for outputs of {expected:?}",
+                residual.dims()
+            );
+        }
         let tensors = [x.clone().into_dispatch(), weight.clone().into_dispatch()].into_iter();
         let tensors = tensors.chain(bias.clone().map(Tensor::into_dispatch));
         let tensors: Vec<_> = tensors.chain(residual.clone().map(Tensor::into_dispatch)).collect();
@@ -114,7 +126,7 @@ impl<const N: usize> Operation<N> for Linear {
     fn forward(&self, inputs: [FlexTensor; N], _: bool) -> (FlexTensor, Option<Saved>, ()) {
         let mut inputs = inputs.into_iter();
         let mut next = || inputs.next().unwrap_or_else(|| unreachable!("it has as many inputs as flags"));
-        let (x, weight) = (contiguous(next()), next());
+        let (x, weight) = (contiguous(next()), forward_strides(next()));
         let bias = self.bias.then(|| contiguous(next()));
         let residual = self.residual.then(|| contiguous(next()));
         let [count, _] = rows(&x);

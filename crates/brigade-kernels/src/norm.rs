@@ -18,6 +18,9 @@ pub fn layer_norm<const D: usize>(
     epsilon: f64,
 ) -> Tensor<D> {
     check(&x, &gamma);
+    if let Some(beta) = &beta {
+        assert!(beta.dims() == gamma.dims(), "gamma of {:?} and beta of {:?}", gamma.dims(), beta.dims());
+    }
     let operation = LayerNorm { epsilon: epsilon as f32, beta: beta.is_some() };
     let [a, b] = [x.clone().into_dispatch(), gamma.clone().into_dispatch()];
     let fused = match beta.clone().map(Tensor::into_dispatch) {

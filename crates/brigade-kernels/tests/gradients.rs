@@ -31,6 +31,23 @@ fn linear_layers() {
 }
 
 #[test]
+fn weights_are_read_as_they_lie() {
+    let case = Case::new([vec![5, 3], vec![8, 6]]);
+    check(&case, |[x, w]| {
+        // Every second column of a part, backwards.
+        let w = w.reshape([8, 6]).slice([2..8, 0..6]).flip([0, 1]).reshape([3, 2, 6]).slice([0..3, 1..2]);
+        linear(x.reshape([5, 3]), w.reshape([3, 6]).flip([1]), None)
+    });
+}
+
+#[test]
+#[should_panic(expected = "a bias of [2] for 3 outputs")]
+fn a_bias_that_does_not_fit_is_named() {
+    let [x, w, b] = Case::new([vec![4], vec![12], vec![2]]).tensors(&Device::flex());
+    linear(x.reshape([1, 4]), w.reshape([4, 3]), Some(b));
+}
+
+#[test]
 fn linear_layers_with_a_residual() {
     for [rows, inputs, outputs] in SIZES {
         let case = Case::new([vec![rows, inputs], vec![inputs, outputs], vec![outputs], vec![rows, outputs]]);

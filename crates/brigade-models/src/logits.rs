@@ -61,7 +61,7 @@ impl Logits {
     }
 }
 
-/// One tensor or two.
+/// One tensor or two, so in a tuple or a structure it must be the last.
 impl Activation for Logits {
     fn into_parts(self, parts: &mut Vec<Part>) {
         match self {

@@ -152,7 +152,7 @@ fn the_process_measures_what_an_allocator_counts_exactly() {
             assert_eq!(found.boundary_activations, exact.boundary_activations);
             let near = |found: u64, exact: u64| found.abs_diff(exact) as f64 <= 0.03 * exact as f64 + 1e6;
             for (found, exact) in found.saved_activations.iter().zip(&exact.saved_activations) {
-                assert_eq!(found.output, exact.output);
+                assert!(near(found.output, exact.output), "{found:?}, {exact:?} of {shape:?} in {compute:?}");
                 assert!(near(found.saved, exact.saved), "{found:?}, {exact:?} of {shape:?} in {compute:?}");
                 assert!(near(found.peak, exact.peak), "{found:?}, {exact:?} of {shape:?} in {compute:?}");
             }

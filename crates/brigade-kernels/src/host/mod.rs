@@ -7,4 +7,4 @@ mod view;
 pub(crate) use buffer::Buffer;
 pub(crate) use operation::{Operation, apply};
 pub use operation::{is_fused, set_fused};
-pub(crate) use view::{contiguous, matrix, rows, values};
+pub(crate) use view::{contiguous, forward_strides, matrix, rows, values};

@@ -8,6 +8,11 @@ pub(crate) fn contiguous(tensor: FlexTensor) -> FlexTensor {
     if tensor.is_contiguous() { tensor } else { tensor.to_contiguous() }
 }
 
+/// The tensor, which no dimension runs through backwards.
+pub(crate) fn forward_strides(tensor: FlexTensor) -> FlexTensor {
+    if tensor.layout().has_positive_strides() { tensor } else { tensor.to_contiguous() }
+}
+
 /// Elements of a tensor that is [`contiguous`].
 pub(crate) fn values(tensor: &FlexTensor) -> &[f32] {
     tensor.as_slice().unwrap_or_else(|| panic!("{tensor:?} is not contiguous"))
@@ -20,7 +25,7 @@ pub(crate) fn rows(tensor: &FlexTensor) -> [usize; 2] {
     [shape[..shape.len().saturating_sub(1)].iter().product(), width]
 }
 
-/// A tensor that is [`contiguous`] as rows of its last dimension, or one of two dimensions as it lies.
+/// A tensor that is [`contiguous`] as rows of its last dimension, or one of two dimensions with [`forward_strides`] as it lies.
 pub(crate) fn matrix(tensor: &FlexTensor) -> Matrix<'_, f32> {
     let layout = tensor.layout();
     if let ([height, width], [row, column]) = (&layout.shape()[..], layout.strides())
