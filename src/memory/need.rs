@@ -103,7 +103,7 @@ mod tests {
 
     fn activations(samples: usize) -> Option<brigade_core::plan::Activations> {
         let saved = 64 * MIB * samples as u64;
-        let block = SavedActivations { saved, peak: saved + MIB, output: 0 };
+        let block = SavedActivations { saved, peak: saved + MIB, output: 0, deferred: 0 };
         Some((vec![Vec::new(); 4], [vec![block; 4], vec![SavedActivations::default()]].concat()))
     }
 

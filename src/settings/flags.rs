@@ -60,7 +60,7 @@ pub struct StandardFlags {
     /// [default: 0].
     #[arg(long, value_name = "STAGE", allow_negative_numbers = true, value_parser = parse_whole_number::<u8>)]
     pub zero: Option<u8>,
-    /// Pipeline schedule: gpipe, 1f1b or interleaved-1f1b [default: 1f1b].
+    /// Pipeline schedule: gpipe, 1f1b, interleaved-1f1b, zb-h1, zb-h2 or zbv [default: 1f1b].
     #[arg(long, value_name = "NAME")]
     pub schedule: Option<PipelineScheduleKind>,
     /// Model chunks per pipeline stage, for interleaving [default: 1].

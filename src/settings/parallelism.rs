@@ -52,9 +52,9 @@ impl Default for ZeroSettings {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PipelineSettings {
-    /// `gpipe`, `1f1b` or `interleaved-1f1b`.
+    /// `gpipe`, `1f1b`, `interleaved-1f1b`, `zb-h1`, `zb-h2` or `zbv`.
     pub schedule: PipelineScheduleKind,
-    /// Model chunks per stage, for interleaved schedules.
+    /// Model chunks per stage, for interleaved schedules; 2 for `zbv`.
     pub chunks: usize,
     /// Number of blocks in each of the pp x chunks parts of the model; empty balances them by cost.
     pub stages: Vec<usize>,

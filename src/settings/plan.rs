@@ -198,7 +198,7 @@ impl Settings {
             return Err(SettingError::new("zero.prefetch", zero.prefetch, "it must be at most 1000 blocks"));
         }
         if stages.max(pipeline.chunks) > 1
-            || pipeline.schedule == PipelineScheduleKind::Interleaved
+            || matches!(pipeline.schedule, PipelineScheduleKind::Interleaved | PipelineScheduleKind::Zbv)
             || pipeline.chunks == 0
         {
             Pipeline::new(pipeline.schedule, stages, pipeline.chunks, micro_batches)?;

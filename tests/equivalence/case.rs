@@ -127,7 +127,7 @@ fn same(outcomes: &[Outcome], one: &Outcome, what: &str) {
 
 /// Meshes, each with settings: every ZeRO stage, schedule and recomputation at least once.
 fn settings() -> Vec<((usize, usize), EngineSettings)> {
-    use PipelineScheduleKind::{GPipe, Interleaved, OneFOneB};
+    use PipelineScheduleKind::{GPipe, Interleaved, OneFOneB, ZbH1, ZbH2, Zbv};
     let of = |stage, recompute, schedule, chunks| EngineSettings {
         zero: Zero { stage, ..Zero::default() },
         recompute,
@@ -144,6 +144,9 @@ fn settings() -> Vec<((usize, usize), EngineSettings)> {
         ((2, 1), of(0, Recompute::None, Interleaved, 2)),
         ((2, 2), of(3, Recompute::None, OneFOneB, 1)),
         ((2, 2), of(2, Recompute::Every(1), OneFOneB, 1)),
+        ((2, 1), of(1, Recompute::Every(1), ZbH1, 1)),
+        ((2, 2), of(3, Recompute::None, ZbH2, 1)),
+        ((2, 1), of(0, Recompute::None, Zbv, 2)),
     ]
 }
 

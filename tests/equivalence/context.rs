@@ -74,5 +74,6 @@ fn what_a_block_draws_has_no_mesh() {
         }
     }
     let schedule = PipelineScheduleKind::Interleaved;
-    check((2, 1), EngineSettings { schedule, chunks: 2, ..plain });
+    check((2, 1), EngineSettings { schedule, chunks: 2, ..plain.clone() });
+    check((2, 1), EngineSettings { schedule: PipelineScheduleKind::Zbv, chunks: 2, ..plain });
 }

@@ -161,6 +161,9 @@ fn under_any_schedule() {
         (PipelineScheduleKind::GPipe, 1),
         (PipelineScheduleKind::OneFOneB, 1),
         (PipelineScheduleKind::Interleaved, 2),
+        (PipelineScheduleKind::ZbH1, 1),
+        (PipelineScheduleKind::ZbH2, 1),
+        (PipelineScheduleKind::Zbv, 2),
     ] {
         for pp in [1, 2, 3] {
             for recompute in [Recompute::None, Recompute::Every(1), Recompute::Every(2)] {

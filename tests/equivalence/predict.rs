@@ -24,6 +24,7 @@ fn logits(row: &Row, groups: Groups, input: usize) -> TensorData {
 fn every_rank_gets_the_output_of_one_process() {
     let interleaved =
         Row { pp: 2, layers: 6, schedule: PipelineScheduleKind::Interleaved, chunks: 2, ..Row::default() };
+    let v = Row { schedule: PipelineScheduleKind::Zbv, ..interleaved.clone() };
     let zero = |stage| Zero { stage, ..Zero::default() };
     for row in [
         Row { dp: 2, ..Row::default() },
@@ -32,6 +33,7 @@ fn every_rank_gets_the_output_of_one_process() {
         Row { pp: 2, dp: 2, zero: zero(3), ..Row::default() },
         Row { pp: 3, zero: zero(1), ..Row::default() },
         Row { pp: 2, dp: 2, zero: zero(3), precision: MIXED, ..Row::default() },
+        v,
         interleaved,
     ] {
         let expected = [0, 1].map(|input| logits(&row.reference(), Groups::alone(), input));

@@ -15,6 +15,9 @@ fn rows(pp: usize, dp: usize) -> Vec<Row> {
             (PipelineScheduleKind::GPipe, 1),
             (PipelineScheduleKind::OneFOneB, 1),
             (PipelineScheduleKind::Interleaved, 2),
+            (PipelineScheduleKind::ZbH1, 1),
+            (PipelineScheduleKind::ZbH2, 1),
+            (PipelineScheduleKind::Zbv, 2),
         ] {
             for (micro_batches, tied) in [(1, false), (1, true), (4, false), (4, true)] {
                 let zero = Zero { stage, ..Zero::default() };
@@ -22,6 +25,8 @@ fn rows(pp: usize, dp: usize) -> Vec<Row> {
                 let micro_batches = match schedule {
                     PipelineScheduleKind::Interleaved if pp == 3 && dp > 1 && stage < 2 => continue,
                     PipelineScheduleKind::Interleaved => micro_batches.max(pp).next_multiple_of(pp),
+                    // One micro-batch has all halves one after the other, so a mesh of two stages will do.
+                    _ if schedule.splits_backward() && micro_batches == 1 && pp != 2 => continue,
                     _ => micro_batches,
                 };
                 let turn = rows.len() / 2 + stage as usize + pp;

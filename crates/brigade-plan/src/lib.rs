@@ -15,7 +15,7 @@ pub use footprint::{
     MemoryFootprint, REDUCING, SavedActivations, Sent, StageFootprint, StepTraffic, UnitSize,
 };
 pub use schedule::{
-    Action, Pass, Pipeline, PipelineScheduleKind, ScheduleError, Span, Task, Timeline, formula,
+    Action, Pass, Pipeline, PipelineScheduleKind, Placement, ScheduleError, Span, Task, Timeline, formula,
 };
 pub use split::{SplitError, balanced, by_hand, ranges, split};
 pub use stage::{Stage, StageSchedule};

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::schedule::{Action, Pipeline, Task};
+use crate::schedule::{Action, Pipeline, Placement, Task};
 use crate::split::ranges;
 use crate::unshard::{BlockRun, ReshardPolicy, UnshardStep, unshard_plan};
 
@@ -13,6 +13,8 @@ pub struct Stage {
     pub rank: usize,
     /// Ranks along `pp`.
     pub stages: usize,
+    /// Which rank has which virtual stage.
+    pub placement: Placement,
     /// The blocks of every virtual stage of the pipeline.
     split: Vec<Range<usize>>,
 }
@@ -20,8 +22,8 @@ pub struct Stage {
 impl Stage {
     /// The part of pipeline rank `rank` of `stages`. `counts`: the number of blocks in each virtual stage, of which
     /// there are as many as stages and chunks.
-    pub fn new(rank: usize, stages: usize, counts: &[usize]) -> Self {
-        Self { rank, stages, split: ranges(counts) }
+    pub fn new(placement: Placement, rank: usize, stages: usize, counts: &[usize]) -> Self {
+        Self { rank, stages, placement, split: ranges(counts) }
     }
 
     /// Chunks of blocks that each rank has.
@@ -29,9 +31,9 @@ impl Stage {
         self.split.len() / self.stages
     }
 
-    /// The virtual stage of this rank's chunk: chunks go around the ranks.
+    /// The virtual stage of this rank's chunk.
     pub fn virtual_stage(&self, chunk: usize) -> usize {
-        chunk * self.stages + self.rank
+        self.placement.virtual_stage(self.stages, self.rank, chunk)
     }
 
     /// The virtual stage that computes the loss.
@@ -46,7 +48,8 @@ impl Stage {
 
     /// The pipeline rank that holds a block.
     pub fn holder(&self, block: usize) -> usize {
-        self.split.iter().position(|range| range.contains(&block)).unwrap_or(0) % self.stages
+        let virtual_stage = self.split.iter().position(|range| range.contains(&block)).unwrap_or(0);
+        self.placement.owner(self.stages, virtual_stage).0
     }
 
     /// Whether this rank holds a block.

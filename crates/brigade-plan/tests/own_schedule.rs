@@ -2,7 +2,8 @@
 
 use Action::{Backward, BackwardInput, BackwardWeights, Forward, Receive, Reduce, Send};
 use brigade_plan::{
-    Action, Pass, Pipeline, PipelineScheduleKind, ReshardPolicy, ScheduleError, Stage, StageSchedule, Task,
+    Action, Pass, Pipeline, PipelineScheduleKind, Placement, ReshardPolicy, ScheduleError, Stage,
+    StageSchedule, Task,
 };
 
 fn task(micro_batch: usize) -> Task {
@@ -22,7 +23,7 @@ fn changed(change: impl FnOnce(&mut [Vec<Action>])) -> Result<Pipeline, Schedule
     let pipeline = Pipeline::new(PipelineScheduleKind::OneFOneB, 2, 1, 2)?;
     let mut actions: Vec<_> = (0..2).map(|rank| pipeline.actions(rank).to_vec()).collect();
     change(&mut actions);
-    Pipeline::from_actions(2, 1, 2, actions)
+    Pipeline::from_actions(Placement::Loop, 2, 1, 2, actions)
 }
 
 /// The rank that is blamed, and for what.
@@ -152,7 +153,7 @@ fn what_goes_to_the_wrong_place_is_found() {
         also_first(0, Backward(Task { chunk: 7, micro_batch: 0 })).1,
         "there is no task 0.7 (micro-batch.chunk): 2 micro-batches, 1 chunks"
     );
-    let error = Pipeline::from_actions(2, 1, 2, vec![Vec::new()]).unwrap_err();
+    let error = Pipeline::from_actions(Placement::Loop, 2, 1, 2, vec![Vec::new()]).unwrap_err();
     assert_eq!(error.to_string(), "the schedule of pipeline rank 1 is wrong: there are 1 lists for 2 ranks");
 }
 
@@ -166,10 +167,10 @@ fn too_many_receives_ahead_are_found() {
         vec![first.collect(), second.collect()]
     };
     let most = Pipeline::MOST_POSTED;
-    assert!(Pipeline::from_actions(2, 1, most, lists(most)).is_ok());
-    let error = Pipeline::from_actions(2, 1, most + 1, lists(most + 1)).unwrap_err();
+    assert!(Pipeline::from_actions(Placement::Loop, 2, 1, most, lists(most)).is_ok());
+    let error = Pipeline::from_actions(Placement::Loop, 2, 1, most + 1, lists(most + 1)).unwrap_err();
     assert!(
-        error.to_string().contains("receive activation 3.0 from 0 is posted with 3 others unused"),
+        error.to_string().contains("receive activation 4.0 from 0 is posted with 4 others unused"),
         "{error}"
     );
 }
@@ -208,7 +209,7 @@ fn zero_bubble() -> Vec<Vec<Action>> {
 
 #[test]
 fn a_backward_in_two_halves_is_measured() {
-    let pipeline = Pipeline::from_actions(2, 1, 2, zero_bubble()).unwrap();
+    let pipeline = Pipeline::from_actions(Placement::Loop, 2, 1, 2, zero_bubble()).unwrap();
     let plain = Pipeline::new(PipelineScheduleKind::OneFOneB, 2, 1, 2).unwrap();
     assert!(pipeline.bubble_fraction(2.0).unwrap() < plain.bubble_fraction(2.0).unwrap());
     // One unit at the end of the first rank's warm-up, one before the second rank starts: of 2 x 7.
@@ -222,7 +223,7 @@ fn a_wrong_half_is_found() {
     let changed = |change: fn(&mut Vec<Action>)| {
         let mut lists = zero_bubble();
         change(&mut lists[1]);
-        Pipeline::from_actions(2, 1, 2, lists).unwrap_err().to_string()
+        Pipeline::from_actions(Placement::Loop, 2, 1, 2, lists).unwrap_err().to_string()
     };
     let error = changed(|list| list.swap(3, 8));
     assert!(error.ends_with("backward-weights 0.0 comes before its first half"), "{error}");
@@ -256,7 +257,7 @@ fn parameters_are_gathered_for_the_first_half_alone() {
         }
         list
     };
-    let split = Pipeline::from_actions(2, 1, 2, vec![rank(0), rank(1)]).unwrap();
+    let split = Pipeline::from_actions(Placement::Loop, 2, 1, 2, vec![rank(0), rank(1)]).unwrap();
     let units: Vec<Vec<usize>> = (0..5).map(|block| vec![block % 3]).collect();
     for policy in [
         ReshardPolicy::AfterUse,
@@ -265,7 +266,7 @@ fn parameters_are_gathered_for_the_first_half_alone() {
         ReshardPolicy::AfterStep,
     ] {
         for rank in 0..2 {
-            let stage = Stage::new(rank, 2, &[2, 3]);
+            let stage = Stage::new(Placement::Loop, rank, 2, &[2, 3]);
             let plan = |pipeline| StageSchedule::new(&stage, pipeline, &units, policy, 1).unshard_plan;
             assert_eq!(plan(&split), plan(&plain), "{policy:?}");
         }

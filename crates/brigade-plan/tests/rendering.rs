@@ -1,6 +1,6 @@
 //! Schedules as text and as pictures.
 
-use brigade_plan::{Pipeline, PipelineScheduleKind};
+use brigade_plan::{Pipeline, PipelineScheduleKind, Placement};
 
 fn pipeline(kind: PipelineScheduleKind, stages: usize, chunks: usize, micro_batches: usize) -> Pipeline {
     Pipeline::new(kind, stages, chunks, micro_batches).expect("it is allowed")
@@ -56,8 +56,63 @@ fn the_table_of_interleaved_1f1b() {
 }
 
 #[test]
+fn the_table_of_zb_h1() {
+    let zb_h1 = pipeline(PipelineScheduleKind::ZbH1, 4, 1, 6);
+    insta::assert_snapshot!(zb_h1.summary(2.0).unwrap(), @"zb-h1: 4 stages of 1 chunk, 6 micro-batches, bubble 14.3% (by formula 14.3%)");
+    insta::assert_snapshot!(zb_h1.table(100).unwrap(), @r"
+    one column an action: F forward, I and W the halves of a backward, with micro-batch
+
+    slot   0  1  2  3  4  5  6  7  8  9  10 11 12 13 14 15 16 17 18 19 20
+    rank 0 F0 F1 F2 F3 .  .  .  I0 W0 F4 I1 W1 F5 I2 W2 I3 W3 I4 W4 I5 W5
+    rank 1 .  F0 F1 F2 .  .  I0 F3 I1 W0 F4 I2 W1 F5 I3 W2 I4 W3 I5 W4 W5
+    rank 2 .  .  F0 F1 .  I0 F2 I1 F3 I2 W0 F4 I3 W1 F5 I4 W2 I5 W3 W4 W5
+    rank 3 .  .  .  F0 I0 F1 I1 F2 I2 F3 I3 W0 F4 I4 W1 F5 I5 W2 W3 W4 W5
+    ");
+    insta::assert_snapshot!(zb_h1.peaks(), @r"
+    peak activations (micro-batches x chunks), from rank 0: 4 4 4 4
+    of which wait for their weights' gradients: 1 2 3 4
+    ");
+}
+
+#[test]
+fn the_table_of_zb_h2() {
+    let zb_h2 = pipeline(PipelineScheduleKind::ZbH2, 4, 1, 8);
+    insta::assert_snapshot!(zb_h2.summary(3.0).unwrap(), @"zb-h2: 4 stages of 1 chunk, 8 micro-batches, bubble 8.6% (by formula 11.1% at --backward-ratio 2)");
+    insta::assert_snapshot!(zb_h2.table(100).unwrap(), @r"
+    one column an action: F forward, I and W the halves of a backward, with micro-batch
+
+    slot   0  1  2  3  4  5  6  7  8  9  10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26
+    rank 0 F0 F1 F2 F3 F4 F5 F6 I0 W0 F7 I1 I2 W1 W2 I3 I4 W3 W4 I5 I6 W5 W6 I7 W7 .  .  .
+    rank 1 .  F0 F1 F2 F3 F4 I0 F5 I1 F6 I2 W0 F7 I3 I4 W1 W2 I5 I6 W3 W4 I7 W5 W6 W7 .  .
+    rank 2 .  .  F0 F1 F2 I0 F3 I1 F4 I2 F5 I3 F6 I4 W0 F7 I5 I6 W1 W2 I7 W3 W4 W5 W6 W7 .
+    rank 3 .  .  .  F0 I0 F1 I1 F2 I2 F3 I3 F4 I4 F5 I5 F6 I6 W0 F7 I7 W1 W2 W3 W4 W5 W6 W7
+    ");
+    insta::assert_snapshot!(zb_h2.peaks(), @r"
+    peak activations (micro-batches x chunks), from rank 0: 7 7 7 7
+    of which wait for their weights' gradients: 2 4 6 7
+    ");
+}
+
+#[test]
+fn the_table_of_zbv() {
+    let zbv = pipeline(PipelineScheduleKind::Zbv, 2, 2, 4);
+    insta::assert_snapshot!(zbv.summary(2.0).unwrap(), @"zbv: 2 stages of 2 chunks, 4 micro-batches, bubble 4.0% (by formula 4.0%)");
+    insta::assert_snapshot!(zbv.table(150).unwrap(), @r"
+    one column an action: F forward, I and W the halves of a backward, with micro-batch.chunk
+
+    slot   0    1    2    3    4    5    6    7    8    9    10   11   12   13   14   15   16   17   18   19   20   21   22   23   24
+    rank 0 F0.0 F1.0 F2.0 F0.1 I0.1 W0.1 F1.1 I1.1 W1.1 F3.0 I0.0 W0.0 F2.1 I2.1 W2.1 I1.0 W1.0 F3.1 I3.1 I2.0 W3.1 I3.0 W2.0 W3.0 .
+    rank 1 .    F0.0 F0.1 F1.0 F1.1 I0.1 W0.1 F2.0 I0.0 W0.0 F2.1 I1.1 W1.1 F3.0 I1.0 W1.0 F3.1 I2.1 I2.0 I3.1 I3.0 W2.1 W2.0 W3.1 W3.0
+    ");
+    insta::assert_snapshot!(zbv.peaks(), @r"
+    peak activations (micro-batches x chunks), from rank 0: 4 4
+    of which wait for their weights' gradients: 2 4
+    ");
+}
+
+#[test]
 fn the_table_of_an_evaluation() {
-    let evaluation = Pipeline::forward_only(3, 1, 1);
+    let evaluation = Pipeline::forward_only(Placement::Loop, 3, 1, 1);
     insta::assert_snapshot!(evaluation.summary(2.0).unwrap(), @"forward only: 3 stages of 1 chunk, 1 micro-batch, bubble 66.7% (by formula 66.7%)");
     insta::assert_snapshot!(evaluation.table(100).unwrap(), @r"
     one column an action: F forward, B backward, with micro-batch
@@ -67,7 +122,7 @@ fn the_table_of_an_evaluation() {
     rank 1 .  F0 .
     rank 2 .  .  F0
     ");
-    assert_eq!(Pipeline::forward_only(3, 1, 0).table(100).unwrap().lines().count(), 1);
+    assert_eq!(Pipeline::forward_only(Placement::Loop, 3, 1, 0).table(100).unwrap().lines().count(), 1);
 }
 
 #[test]
@@ -158,5 +213,5 @@ fn a_timeline_holds_every_action_once() {
         let svg = pipeline(PipelineScheduleKind::OneFOneB, 2, 1, 40).svg(ratio).unwrap();
         assert_eq!(svg.matches("<title>").count(), 160, "{ratio}");
     }
-    assert!(Pipeline::forward_only(2, 1, 0).svg(2.0).unwrap().ends_with("</svg>\n"));
+    assert!(Pipeline::forward_only(Placement::Loop, 2, 1, 0).svg(2.0).unwrap().ends_with("</svg>\n"));
 }

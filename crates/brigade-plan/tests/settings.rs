@@ -15,6 +15,9 @@ fn names_are_read_as_others_write_them() {
         (PipelineScheduleKind::GPipe, ["gpipe", "GPipe", "GPIPE"]),
         (PipelineScheduleKind::OneFOneB, ["1f1b", "1F1B", "1f1B"]),
         (PipelineScheduleKind::Interleaved, ["interleaved-1f1b", "Interleaved1F1B", "INTERLEAVED_1F1B"]),
+        (PipelineScheduleKind::ZbH1, ["zb-h1", "ZB-H1", "ZBH1"]),
+        (PipelineScheduleKind::ZbH2, ["zb-h2", "ZB-H2", "zb_h2"]),
+        (PipelineScheduleKind::Zbv, ["zbv", "ZB-V", "ZBVZeroBubble"]),
     ] {
         for spelling in spellings {
             assert_eq!(spelling.parse(), Ok(kind), "{spelling}");
@@ -29,7 +32,7 @@ fn names_are_read_as_others_write_them() {
 
 #[test]
 fn an_unknown_name_is_told_the_known_ones() {
-    insta::assert_snapshot!("ZBVZeroBubble".parse::<PipelineScheduleKind>().unwrap_err(), @r#"pipeline.schedule (--schedule) is "ZBVZeroBubble", which is no schedule known here; allowed are gpipe, 1f1b and interleaved-1f1b"#);
+    insta::assert_snapshot!("DualPipeV".parse::<PipelineScheduleKind>().unwrap_err(), @r#"pipeline.schedule (--schedule) is "DualPipeV", which is no schedule known here; allowed are gpipe, 1f1b, interleaved-1f1b, zb-h1, zb-h2 and zbv"#);
 }
 
 #[test]
@@ -38,6 +41,8 @@ fn wrong_settings_are_told_the_nearest_right_ones() {
     insta::assert_snapshot!(refused(PipelineScheduleKind::GPipe, 4, 0, 4), @"pipeline.chunks (--chunks) is 0; at least 1 is needed");
     insta::assert_snapshot!(refused(PipelineScheduleKind::GPipe, 4, 1, 0), @"the number of micro-batches (train.global_batch_size / (mesh.dp x train.micro_batch_size)) is 0; at least 1 is needed");
     insta::assert_snapshot!(refused(PipelineScheduleKind::OneFOneB, 4, 2, 4), @"pipeline.chunks (--chunks) is 2, but pipeline.schedule (--schedule) 1f1b runs one chunk a rank: set --chunks 1, or --schedule interleaved-1f1b");
+    insta::assert_snapshot!(refused(PipelineScheduleKind::ZbH2, 4, 2, 4), @"pipeline.chunks (--chunks) is 2, but pipeline.schedule (--schedule) zb-h2 runs one chunk a rank: set --chunks 1, or --schedule interleaved-1f1b");
+    insta::assert_snapshot!(refused(PipelineScheduleKind::Zbv, 4, 1, 4), @"pipeline.schedule (--schedule) zbv has two chunks a rank, and pipeline.chunks (--chunks) is 1: set --chunks 2, or --schedule zb-h1 --chunks 1");
     insta::assert_snapshot!(refused(PipelineScheduleKind::Interleaved, 4, 1, 4), @"pipeline.schedule (--schedule) interleaved-1f1b needs pipeline.chunks (--chunks) of at least 2, and it is 1: set --chunks 2, or --schedule 1f1b, which is the same over one chunk");
     insta::assert_snapshot!(refused(PipelineScheduleKind::Interleaved, 4, 2, 6), @"pipeline.schedule (--schedule) interleaved-1f1b takes micro-batches in groups of mesh.pp (--pp) = 4, and there are 6 (train.global_batch_size / (mesh.dp x train.micro_batch_size)): make it 4 or 8, or set --schedule 1f1b --chunks 1");
     insta::assert_snapshot!(refused(PipelineScheduleKind::Interleaved, 4, 2, 3), @"pipeline.schedule (--schedule) interleaved-1f1b takes micro-batches in groups of mesh.pp (--pp) = 4, and there are 3 (train.global_batch_size / (mesh.dp x train.micro_batch_size)): make it 4, or set --schedule 1f1b --chunks 1");

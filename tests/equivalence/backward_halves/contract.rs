@@ -1,6 +1,6 @@
 //! What a block and a schedule with backwards in two halves must hold to, and what a second half is given.
 
-use brigade::core::plan::{Action, Pipeline, PipelineScheduleKind, Task};
+use brigade::core::plan::{Action, Pipeline, PipelineScheduleKind, Placement, Task};
 use brigade::core::{
     Block, Chain, Engine, EngineSettings, Error, ForwardContext, Groups, OptimizerFactory,
     ParameterGradients, SplitForward,
@@ -25,9 +25,9 @@ fn a_schedule_that_does_not_fit_is_refused() {
     let error = refused(Case::new(false, After(1)).pipeline(2, 4));
     assert_eq!(
         error,
-        "the schedule given to Engine::use_schedule = stages: 2, chunks of blocks on each: 1 is not possible: the engine has stages: 1, chunks of blocks on each: 1"
+        "the schedule given to Engine::use_schedule = stages: 2, chunks of blocks on each: 1, placed as Loop is not possible: the engine has stages: 1, chunks of blocks on each: 1, placed as Loop"
     );
-    let error = refused(Pipeline::forward_only(1, 1, 4));
+    let error = refused(Pipeline::forward_only(Placement::Loop, 1, 1, 4));
     assert!(error.contains("runs them backward"), "{error}");
     let mut other = Case::new(false, After(1)).pipeline(1, 4);
     other.micro_batches = 3;
@@ -38,8 +38,9 @@ fn a_schedule_that_does_not_fit_is_refused() {
 #[test]
 fn a_list_with_a_half_missing_or_too_early_is_refused() {
     let task = Task { chunk: 0, micro_batch: 0 };
-    let refused =
-        |actions: Vec<Action>| Pipeline::from_actions(1, 1, 1, vec![actions]).unwrap_err().to_string();
+    let refused = |actions: Vec<Action>| {
+        Pipeline::from_actions(Placement::Loop, 1, 1, 1, vec![actions]).unwrap_err().to_string()
+    };
     let (forward, input, weights) =
         (Action::Forward(task), Action::BackwardInput(task), Action::BackwardWeights(task));
     let error = refused(vec![forward, weights, Action::Reduce { chunk: 0 }, input]);

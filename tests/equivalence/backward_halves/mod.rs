@@ -21,7 +21,8 @@ use burn::tensor::{Tensor, TensorData, activation::tanh, module::linear};
 use crate::in_flight::Counting;
 use crate::mesh::{on_threads, same_bits};
 use crate::row::MIXED;
-use schedules::Second::{self, After, AtOnce, ZbH1};
+use PipelineScheduleKind::{ZbH1, ZbH2, Zbv};
+use schedules::Second::{self, After, AtOnce, Named};
 use schedules::in_halves;
 
 const WIDTH: usize = 6;
@@ -85,14 +86,21 @@ struct Case {
     splits: bool,
     tied: bool,
     second: Second,
-    schedule: PipelineScheduleKind,
     settings: EngineSettings,
 }
 
 impl Case {
     fn new(tied: bool, second: Second) -> Self {
-        let schedule = PipelineScheduleKind::OneFOneB;
-        Self { splits: true, tied, second, schedule, settings: EngineSettings::default() }
+        Self { splits: true, tied, second, settings: EngineSettings::default() }
+    }
+
+    /// The schedule of the engine, which has the halves where it is named, and else is the one that is cut into halves.
+    fn schedule(&self) -> PipelineScheduleKind {
+        match (self.second, self.settings.chunks) {
+            (Named(kind), _) => kind,
+            (_, 1) => PipelineScheduleKind::OneFOneB,
+            _ => PipelineScheduleKind::Interleaved,
+        }
     }
 
     fn engine(&self, groups: Groups) -> Layers {
@@ -113,11 +121,12 @@ impl Case {
         });
         let adamw = AdamWConfig::new().with_epsilon(1e-8).with_weight_decay(0.0).build();
         let optimizer = OptimizerFactory::new(adamw.clone(), adamw);
-        Engine::new(model, 3, &optimizer, groups, self.settings.clone()).unwrap()
+        let settings = EngineSettings { schedule: self.schedule(), ..self.settings.clone() };
+        Engine::new(model, 3, &optimizer, groups, settings).unwrap()
     }
 
     fn pipeline(&self, stages: usize, micro_batches: usize) -> Pipeline {
-        let plain = Pipeline::new(self.schedule, stages, self.settings.chunks, micro_batches).unwrap();
+        let plain = Pipeline::new(self.schedule(), stages, self.settings.chunks, micro_batches).unwrap();
         in_halves(&plain, self.second)
     }
 
@@ -195,7 +204,7 @@ fn on_any_mesh() {
     for mesh in MESHES {
         for stage in 0..4 {
             for tied in [false, true] {
-                for second in [AtOnce, After(0), ZbH1, After(4)] {
+                for second in [AtOnce, After(0), Named(ZbH1), Named(ZbH2), After(4)] {
                     let zero = Zero { stage, ..Zero::default() };
                     let settings = EngineSettings { zero, ..EngineSettings::default() };
                     equals_one_process(mesh, &Case { settings, ..Case::new(tied, second) });
@@ -212,7 +221,7 @@ fn with_recomputation() {
             for (stage, tied) in [(0, false), (3, false), (3, true)] {
                 let zero = Zero { stage, ..Zero::default() };
                 let settings = EngineSettings { zero, recompute, ..EngineSettings::default() };
-                equals_one_process(mesh, &Case { settings, ..Case::new(tied, ZbH1) });
+                equals_one_process(mesh, &Case { settings, ..Case::new(tied, Named(ZbH1)) });
             }
         }
     }
@@ -223,11 +232,10 @@ fn over_several_chunks() {
     for mesh in [(1, 1), (2, 1), (2, 2)] {
         for stage in [0, 2, 3] {
             for tied in [false, true] {
-                for delay in [0, 1, 3] {
+                for second in [After(0), After(1), After(3), Named(Zbv)] {
                     let zero = Zero { stage, ..Zero::default() };
                     let settings = EngineSettings { zero, chunks: 2, ..EngineSettings::default() };
-                    let schedule = PipelineScheduleKind::Interleaved;
-                    equals_one_process(mesh, &Case { schedule, settings, ..Case::new(tied, After(delay)) });
+                    equals_one_process(mesh, &Case { settings, ..Case::new(tied, second) });
                 }
             }
         }
@@ -267,7 +275,7 @@ fn over_steps_without_an_update() {
     };
     let (loss, norm, weights) = trained(AtOnce, Groups::alone());
     for stages in 1..4 {
-        let outcomes = on_threads(stages, 1, |groups| trained(ZbH1, groups));
+        let outcomes = on_threads(stages, 1, |groups| trained(Named(ZbH1), groups));
         assert!(outcomes.iter().all(|outcome| (outcome.0, outcome.1) == (loss, norm)), "{stages} stages");
         same_bits(&outcomes[0].2, &weights, &format!("weights on {stages} stages"));
     }
@@ -279,7 +287,7 @@ fn with_mixed_precision() {
         for (stage, tied) in [(1, true), (3, false)] {
             let zero = Zero { stage, ..Zero::default() };
             let settings = EngineSettings { zero, precision: MIXED, ..EngineSettings::default() };
-            equals_one_process(mesh, &Case { settings, ..Case::new(tied, ZbH1) });
+            equals_one_process(mesh, &Case { settings, ..Case::new(tied, Named(ZbH1)) });
         }
     }
 }
@@ -288,7 +296,7 @@ fn with_mixed_precision() {
 #[test]
 fn messages_leave_before_the_second_halves() {
     for (second, before) in
-        [(AtOnce, vec![0, 1, 2, 3]), (After(0), vec![1, 2, 3, 4]), (ZbH1, vec![2, 3, 4, 4])]
+        [(AtOnce, vec![0, 1, 2, 3]), (After(0), vec![1, 2, 3, 4]), (Named(ZbH1), vec![2, 3, 4, 4])]
     {
         let found = on_threads(2, 1, |groups| {
             let sent = Arc::new(AtomicUsize::new(0));
@@ -303,20 +311,6 @@ fn messages_leave_before_the_second_halves() {
         // The last stage sends gradients alone; two of its blocks have a second half.
         let twice: Vec<usize> = before.into_iter().flat_map(|sent| [sent; 2]).collect();
         assert_eq!(found[1], twice, "{second:?}");
-    }
-}
-
-#[test]
-fn as_much_is_in_flight_as_on_the_first_rank() {
-    for stages in 1..5 {
-        let plain = Pipeline::new(PipelineScheduleKind::OneFOneB, stages, 1, 8).unwrap();
-        let zb_h1 = in_halves(&plain, ZbH1);
-        for rank in 0..stages {
-            assert_eq!(zb_h1.peak_in_flight(rank), plain.peak_in_flight(0));
-        }
-        if stages > 1 {
-            assert!(zb_h1.bubble_fraction(2.0).unwrap() < plain.bubble_fraction(2.0).unwrap());
-        }
     }
 }
 

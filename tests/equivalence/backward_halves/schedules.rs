@@ -1,10 +1,10 @@
-//! Schedules with backwards in two halves, made by hand from those in one piece.
+//! Schedules with backwards in two halves: those that have names, and others made by hand from schedules in one piece.
 
 use std::collections::VecDeque;
 
-use brigade::core::plan::{Action, Pass, Pipeline, Task};
+use brigade::core::plan::{Action, Pass, Pipeline, PipelineScheduleKind, Task};
 
-use Second::{After, AtOnce, ZbH1};
+use Second::After;
 
 /// When the second halves run.
 #[derive(Clone, Copy, Debug)]
@@ -13,21 +13,15 @@ pub enum Second {
     AtOnce,
     /// When so many more first ones of the rank were run.
     After(usize),
-    /// When as many were run as there are ranks before this one (ZB-H1 of Qi et al. 2023): on every rank as much is in flight as
-    /// in 1F1B on the first one.
-    ZbH1,
+    /// When a schedule says that has them.
+    Named(PipelineScheduleKind),
 }
 
 /// The same schedule with backwards in two halves.
 pub fn in_halves(plain: &Pipeline, second: Second) -> Pipeline {
-    let delay = |rank: usize| match second {
-        AtOnce => None,
-        After(delay) => Some(delay),
-        ZbH1 => Some(rank),
-    };
+    let After(delay) = second else { return plain.clone() };
     let of_rank = |rank: usize| {
         let actions = plain.actions(rank);
-        let Some(delay) = delay(rank) else { return actions.to_vec() };
         let (mut list, mut waiting) = (Vec::new(), VecDeque::new());
         let release = |list: &mut Vec<Action>, waiting: &mut VecDeque<Task>, delay: usize| {
             while waiting.len() > delay
@@ -62,5 +56,5 @@ pub fn in_halves(plain: &Pipeline, second: Second) -> Pipeline {
         list
     };
     let lists = (0..plain.stages).map(of_rank).collect();
-    Pipeline::from_actions(plain.stages, plain.chunks, plain.micro_batches, lists).unwrap()
+    Pipeline::from_actions(plain.placement(), plain.stages, plain.chunks, plain.micro_batches, lists).unwrap()
 }

@@ -16,7 +16,8 @@ pub const EXAMPLES: &str = "\
 Examples:
   brigade plan schedule --pp 4 --micro-batches 8
   brigade plan schedule --pp 4 --micro-batches 8 --schedule gpipe --svg timeline.svg
-  brigade plan schedule --pp 2 --micro-batches 4 --schedule interleaved-1f1b --chunks 2 --actions";
+  brigade plan schedule --pp 2 --micro-batches 4 --schedule interleaved-1f1b --chunks 2 --actions
+  brigade plan schedule --pp 4 --micro-batches 8 --schedule zbv --chunks 2 --svg timeline.svg";
 
 /// Characters per row of the table.
 const WIDTH: usize = 100;
@@ -43,10 +44,10 @@ struct ScheduleArgs {
     /// Micro-batches of a step: global batch / (data-parallel ranks x micro-batch size).
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     micro_batches: usize,
-    /// gpipe, 1f1b or interleaved-1f1b.
+    /// gpipe, 1f1b, interleaved-1f1b, zb-h1, zb-h2 or zbv.
     #[arg(long, value_name = "NAME", default_value_t)]
     schedule: PipelineScheduleKind,
-    /// Model chunks per stage, for interleaved schedules.
+    /// Model chunks per stage, for interleaved schedules; 2 for zbv.
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     chunks: usize,
     /// Time of a backward pass in units of a forward pass.

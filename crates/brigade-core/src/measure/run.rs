@@ -101,7 +101,7 @@ fn run_loss_once<I: Activation, O: Activation, T: Clone>(
 /// `kept` after the forward and at `most`, both with the output, which is not the block's own.
 fn activations(kept: u64, most: u64, output: u64) -> SavedActivations {
     let saved = kept.saturating_sub(output);
-    SavedActivations { saved, peak: most.saturating_sub(output).max(saved), output }
+    SavedActivations { saved, peak: most.saturating_sub(output).max(saved), output, deferred: 0 }
 }
 
 /// A gradient for each of an output's float tensors.

@@ -105,7 +105,8 @@ where
             )));
         }
         let split = split(&settings.split, &chain.costs(), mesh.size(PP) * settings.chunks.max(1))?;
-        let stage = Stage::new(mesh.coordinate(groups.world().rank(), PP), mesh.size(PP), &split);
+        let (placement, rank) = (settings.schedule.placement(), mesh.coordinate(groups.world().rank(), PP));
+        let stage = Stage::new(placement, rank, mesh.size(PP), &split);
         let blocks = chain.blocks.len();
         let groups = ParallelGroups::new(groups, &settings.zero);
         let shapes = chain.blocks.iter().map(|named| named.block.shapes()).collect();

@@ -19,16 +19,18 @@ where
     /// norms have the same bits under any schedule.
     ///
     /// # Errors
-    /// If it has not the stages and chunks of this engine, does not pass [`Pipeline::check`], or has no backward.
+    /// If it has not the stages, the chunks and the placement of this engine, does not pass [`Pipeline::check`], or has no backward.
     pub fn use_schedule(&mut self, pipeline: &Pipeline) -> Result<()> {
         let wrong = |given: String, allowed: String| {
             Err(Error::Setting { option: "the schedule given to Engine::use_schedule", given, allowed })
         };
-        let shape = |stages, chunks| format!("stages: {stages}, chunks of blocks on each: {chunks}");
-        let (stages, chunks) = (self.stage.stages, self.stage.chunks());
-        if (pipeline.stages, pipeline.chunks) != (stages, chunks) {
-            let allowed = format!("the engine has {}", shape(stages, chunks));
-            return wrong(shape(pipeline.stages, pipeline.chunks), allowed);
+        let shape = |(stages, chunks, placement)| {
+            format!("stages: {stages}, chunks of blocks on each: {chunks}, placed as {placement:?}")
+        };
+        let own = (self.stage.stages, self.stage.chunks(), self.stage.placement);
+        let given = (pipeline.stages, pipeline.chunks, pipeline.placement());
+        if given != own {
+            return wrong(shape(given), format!("the engine has {}", shape(own)));
         }
         let given = || format!("{} micro-batches", pipeline.micro_batches);
         if let Err(error) = pipeline.check() {

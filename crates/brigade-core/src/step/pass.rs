@@ -44,7 +44,7 @@ where
         let pipeline = match trains {
             true if stages * chunks == 1 => Pipeline::new(Default::default(), 1, 1, count),
             true => Pipeline::new(self.settings.schedule, stages, chunks, count),
-            false => Ok(Pipeline::forward_only(stages, chunks, count)),
+            false => Ok(Pipeline::forward_only(self.stage.placement, stages, chunks, count)),
         };
         let pipeline = pipeline.map_err(|error| Error::Model(error.to_string()))?;
         let schedule = Arc::new(self.stage_schedule(&pipeline));

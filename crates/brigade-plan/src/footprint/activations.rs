@@ -15,7 +15,7 @@ pub(super) fn saved_activations(stage_units: &StageUnits<'_>) -> Amount {
     for action in &stage_units.schedule.actions {
         match action {
             Action::Forward(task) => live += saved(&chunks[task.chunk]),
-            Action::Backward(task) => {
+            Action::Backward(task) | Action::BackwardInput(task) => {
                 for part in chunks[task.chunk].iter().rev() {
                     peak = peak.max(live + part.working);
                     live -= part.saved;

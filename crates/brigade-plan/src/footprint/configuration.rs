@@ -229,7 +229,8 @@ impl Configuration {
         let units: f64 = self.units.iter().map(unit).sum();
         let tensors: f64 = self.boundary_activations.iter().flatten().map(tensor).sum();
         let saved_activations = |saved_activations: &SavedActivations| {
-            saved_activations.saved as f64 + saved_activations.peak as f64 + saved_activations.output as f64
+            let SavedActivations { saved, peak, output, deferred } = *saved_activations;
+            [saved, peak, output, deferred].into_iter().map(|bytes| bytes as f64).sum::<f64>()
         };
         let saved_activations: f64 = self.saved_activations.iter().map(saved_activations).sum();
         let (bytes, most) = (units + 4.0 * passes * (tensors + saved_activations), i64::MAX as f64);

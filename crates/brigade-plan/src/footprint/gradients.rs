@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 
 use super::configuration::Configuration;
 use super::stage_units::{StageUnit, StageUnits};
-use crate::schedule::Action;
 
 /// How many reductions are in flight at once if each micro-batch is reduced: each holds a whole gradient of one unit.
 pub const REDUCING: usize = 2;
@@ -41,8 +40,7 @@ pub(super) fn gradients(stage_units: &StageUnits<'_>) -> (u64, u64) {
     let mut gradients = Gradients::new(&stage_units.units);
     let Configuration { micro_batches, sync_every, .. } = *stage_units.configuration;
     for action in (0..sync_every).flat_map(|_| &stage_units.schedule.actions) {
-        let Action::Backward(task) = action else { continue };
-        for block in stage_units.stage.blocks(task.chunk).rev() {
+        for block in stage_units.completes(action) {
             let is_complete = |unit: &&usize| {
                 let unit = &stage_units.units[**unit];
                 unit.is_stepped && unit.home == block

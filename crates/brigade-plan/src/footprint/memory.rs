@@ -27,7 +27,8 @@ pub struct MemoryFootprint {
     /// The optimizer's state. Formula for 8 bytes an element: `8Ψₛ`, sharded `8Ψₛ/dp`.
     pub optimizer: Amount,
     /// Boundary activations: the inputs of the blocks and the outputs of chunks whose graphs are kept, of all
-    /// micro-batches in flight. Its formula is the most in flight times the largest chunk's.
+    /// micro-batches in flight, and what second halves of backwards wait with. Its formula is the most in flight times the largest
+    /// chunk's.
     pub boundary_activations: Amount,
     /// Saved activations of the blocks and the loss: what their graphs keep for all micro-batches in flight, and what the running
     /// block needs, as far as [`Configuration::saved_activations`] says.
@@ -102,11 +103,17 @@ fn boundary_activations(stage_units: &StageUnits<'_>) -> Amount {
         blocks.map(bytes).sum::<u64>() + output
     };
     let saved: Vec<u64> = (0..configuration.chunks).map(saved).collect();
+    let deferred = |chunk: usize| -> u64 {
+        stage_units.stage.blocks(chunk).filter_map(|block| stage_units.deferred(block)).sum()
+    };
+    let deferred: Vec<u64> = (0..configuration.chunks).map(deferred).collect();
     let (mut live, mut peak) = (0, 0);
     for action in &stage_units.schedule.actions {
         match action {
             Action::Forward(task) => live += saved[task.chunk],
             Action::Backward(task) => live -= saved[task.chunk],
+            Action::BackwardInput(task) => live = live + deferred[task.chunk] - saved[task.chunk],
+            Action::BackwardWeights(task) => live -= deferred[task.chunk],
             _ => {}
         }
         peak = peak.max(live);
@@ -114,5 +121,10 @@ fn boundary_activations(stage_units: &StageUnits<'_>) -> Amount {
     let Configuration { pp, chunks, micro_batches, .. } = *configuration;
     let rank = stage_units.stage.rank;
     let in_flight = formula::peak_in_flight(configuration.kind(), pp, chunks, micro_batches, rank) as u64;
-    Amount { formula: in_flight * saved.iter().max().copied().unwrap_or(0), live, peak }
+    let halves = configuration.kind().splits_backward();
+    let most = saved
+        .iter()
+        .zip(deferred)
+        .map(|(saved, deferred)| if halves { (*saved).max(deferred) } else { *saved });
+    Amount { formula: in_flight * most.max().unwrap_or(0), live, peak }
 }

@@ -44,6 +44,9 @@ pub struct SavedActivations {
     pub peak: u64,
     /// Its output. If the block is recomputed, there are two of it.
     pub output: u64,
+    /// What it holds between the halves of its backward, under a schedule that splits it; 0 where it computes all gradients in
+    /// the first.
+    pub deferred: u64,
 }
 
 /// Bytes of one kind on one rank.

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::configuration::Configuration;
-use crate::schedule::Pipeline;
+use super::sizes::UnitSize;
+use crate::schedule::{Action, Pipeline, Task};
 use crate::stage::{Stage, StageSchedule};
 
 /// What every rank of one stage has.
@@ -40,7 +41,7 @@ pub(super) struct StageUnit {
 impl<'a> StageUnits<'a> {
     /// What stage `rank` has. The configuration must have passed its check.
     pub fn new(configuration: &'a Configuration, pipeline: &Pipeline, rank: usize) -> Self {
-        let stage = Stage::new(rank, configuration.pp, &configuration.split);
+        let stage = Stage::new(pipeline.placement(), rank, configuration.pp, &configuration.split);
         let blocks: usize = configuration.split.iter().sum();
         let holders: Vec<usize> = (0..blocks).map(|block| stage.holder(block)).collect();
         let (mut units, mut by_block) = (Vec::new(), vec![Vec::new(); blocks]);
@@ -67,5 +68,28 @@ impl<'a> StageUnits<'a> {
         let Configuration { reshard, prefetch, .. } = *configuration;
         let schedule = StageSchedule::new(&stage, pipeline, gathered, reshard, prefetch);
         Self { configuration, stage, schedule, units, by_block }
+    }
+
+    /// Bytes that a block holds between the halves of its backward; none where it has no second half. The gradients of shared parameters
+    /// ride with the message to the stage before, so a block that reads any cannot wait.
+    pub fn deferred(&self, block: usize) -> Option<u64> {
+        let shares = |unit: &UnitSize| unit.users.len() > 1 && unit.users.contains(&block);
+        let saved = self.configuration.saved_activations.get(block)?;
+        (saved.deferred > 0 && !self.configuration.units.iter().any(shares)).then_some(saved.deferred)
+    }
+
+    /// The blocks whose gradients an action completes, in order.
+    pub fn completes(&self, action: &Action) -> Vec<usize> {
+        let blocks = |task: &Task| self.stage.blocks(task.chunk).rev();
+        match action {
+            Action::Backward(task) => blocks(task).collect(),
+            Action::BackwardInput(task) => {
+                blocks(task).filter(|block| self.deferred(*block).is_none()).collect()
+            }
+            Action::BackwardWeights(task) => {
+                blocks(task).filter(|block| self.deferred(*block).is_some()).collect()
+            }
+            _ => Vec::new(),
+        }
     }
 }

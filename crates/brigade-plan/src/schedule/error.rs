@@ -10,7 +10,7 @@ pub enum ScheduleError {
     /// A name that stands for no schedule.
     #[error(
         "pipeline.schedule (--schedule) is \"{given}\", which is no schedule known here; allowed are \
-         gpipe, 1f1b and interleaved-1f1b"
+         gpipe, 1f1b, interleaved-1f1b, zb-h1, zb-h2 and zbv"
     )]
     Unknown {
         /// The name.
@@ -42,6 +42,16 @@ pub enum ScheduleError {
          is 1: set --chunks 2, or --schedule 1f1b, which is the same over one chunk"
     )]
     OneChunk,
+
+    /// Another number of chunks with the schedule that is a V of two.
+    #[error(
+        "pipeline.schedule (--schedule) zbv has two chunks a rank, and pipeline.chunks (--chunks) is {chunks}: set --chunks 2, or \
+         --schedule zb-h1 --chunks 1"
+    )]
+    TwoChunks {
+        /// The chunks that were asked for.
+        chunks: usize,
+    },
 
     /// Micro-batches that do not fill interleaving's groups.
     #[error(

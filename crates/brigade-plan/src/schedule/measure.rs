@@ -48,6 +48,21 @@ impl Pipeline {
         peak
     }
 
+    /// The tasks between the halves of their backward on `rank` at once, at most: their activations are kept, and the gradients of
+    /// their outputs.
+    pub fn peak_deferred(&self, rank: usize) -> usize {
+        let (mut waiting, mut peak) = (0_usize, 0);
+        for action in self.actions(rank) {
+            match action {
+                Action::BackwardInput(_) => waiting += 1,
+                Action::BackwardWeights(_) => waiting = waiting.saturating_sub(1),
+                _ => {}
+            }
+            peak = peak.max(waiting);
+        }
+        peak
+    }
+
     /// Whether anything runs backward.
     pub fn trains(&self) -> bool {
         self.actions.iter().flatten().any(|action| action.frees().is_some())

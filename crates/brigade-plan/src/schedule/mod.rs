@@ -1,8 +1,8 @@
 //! Schedules as data: what each rank of a pipeline does in a step, in order.
 //!
-//! - The model is cut into `stages * chunks` virtual stages of consecutive blocks. Virtual stage
-//!   `chunk * stages + rank` is the rank's chunk; activations go to the next virtual stage, gradients to
-//!   the one before. Two virtual stages on the same rank hand over without a message.
+//! - The model is cut into `stages * chunks` virtual stages of consecutive blocks. Which rank's chunk each of them is, the
+//!   [`Placement`] says; activations go to the next virtual stage, gradients to the one before. Two virtual stages on the same rank
+//!   hand over without a message.
 //! - Every chunk runs every micro-batch forward once and backward once, at once or in two halves. Its
 //!   backwards come in the order of the micro-batches, and so does each half, so that its gradients add up
 //!   in that order.
@@ -16,17 +16,16 @@ mod check;
 mod error;
 pub mod formula;
 mod kind;
+mod lists;
 mod measure;
-mod order;
 mod shape;
+mod show;
 mod simulate;
-mod svg;
-mod table;
-mod transfers;
 
 pub use action::{Action, Pass, Task};
 pub use error::ScheduleError;
 pub use kind::PipelineScheduleKind;
+pub use shape::Placement;
 pub use simulate::{Span, Timeline};
 
 use shape::Shape;
@@ -40,18 +39,19 @@ pub struct Pipeline {
     pub chunks: usize,
     /// Micro-batches of the step.
     pub micro_batches: usize,
+    placement: Placement,
     kind: Option<PipelineScheduleKind>,
     actions: Vec<Vec<Action>>,
 }
 
 impl Pipeline {
     /// Receives that are posted and not yet used by a computing action, on one rank at any time, at most.
-    pub const MOST_POSTED: usize = transfers::LOOK_AHEAD;
+    pub const MOST_POSTED: usize = lists::MOST_POSTED;
 
     /// A training step.
     ///
     /// One stage is allowed with every schedule. So are fewer micro-batches than stages, except with
-    /// interleaving, which needs a multiple of `stages`, and at least two chunks.
+    /// interleaving, which needs a multiple of `stages`, and at least two chunks. ZB-V has two chunks.
     ///
     /// # Errors
     /// Where a number is 0 or does not go with the schedule; the text names the nearest that does.
@@ -73,9 +73,15 @@ impl Pipeline {
             return Err(ScheduleError::Zero { option });
         }
         match kind {
-            PipelineScheduleKind::GPipe | PipelineScheduleKind::OneFOneB if chunks > 1 => {
+            PipelineScheduleKind::GPipe
+            | PipelineScheduleKind::OneFOneB
+            | PipelineScheduleKind::ZbH1
+            | PipelineScheduleKind::ZbH2
+                if chunks > 1 =>
+            {
                 return Err(ScheduleError::Chunks { kind, chunks });
             }
+            PipelineScheduleKind::Zbv if chunks != 2 => return Err(ScheduleError::TwoChunks { chunks }),
             PipelineScheduleKind::Interleaved if chunks == 1 => return Err(ScheduleError::OneChunk),
             PipelineScheduleKind::Interleaved if !micro_batches.is_multiple_of(stages) => {
                 return Err(ScheduleError::Groups { micro_batches, stages });
@@ -87,9 +93,8 @@ impl Pipeline {
         if !is_small || stages > ScheduleError::MOST_STAGES || chunks > ScheduleError::MOST_STAGES {
             return Err(ScheduleError::TooLarge { stages, chunks, micro_batches });
         }
-        let shape = Shape { stages, chunks, micro_batches };
-        let computes: Vec<_> = (0..stages).map(|rank| order::computes(kind, shape, rank)).collect();
-        Ok(Self::of(shape, Some(kind), transfers::complete(shape, &computes)))
+        let shape = Shape { placement: kind.placement(), stages, chunks, micro_batches };
+        Ok(Self::of(shape, Some(kind), lists::training(kind, shape)))
     }
 
     /// A pass through the model without a backward, for evaluation.
@@ -97,33 +102,34 @@ impl Pipeline {
     /// Micro-batches follow one another without waiting for the end of the pipeline; with several chunks
     /// they go in groups of `stages`, the last of which may be smaller. Any number of micro-batches is
     /// allowed, 0 too.
-    pub fn forward_only(stages: usize, chunks: usize, micro_batches: usize) -> Self {
-        let shape = Shape { stages, chunks, micro_batches };
-        let forwards: Vec<_> = order::forwards(shape).into_iter().map(Action::Forward).collect();
-        Self::of(shape, None, transfers::complete(shape, &vec![forwards; stages]))
+    pub fn forward_only(placement: Placement, stages: usize, chunks: usize, micro_batches: usize) -> Self {
+        let shape = Shape { placement, stages, chunks, micro_batches };
+        Self::of(shape, None, lists::evaluation(shape))
     }
 
-    /// A schedule of one's own: the list of each rank.
+    /// A schedule of one's own: where its chunks lie, and the list of each rank.
     ///
     /// # Errors
     /// [`ScheduleError::Fault`] where the lists do not pass [`Self::check`].
     pub fn from_actions(
+        placement: Placement,
         stages: usize,
         chunks: usize,
         micro_batches: usize,
         actions: Vec<Vec<Action>>,
     ) -> Result<Self, ScheduleError> {
-        let pipeline = Self::of(Shape { stages, chunks, micro_batches }, None, actions);
+        let pipeline = Self::of(Shape { placement, stages, chunks, micro_batches }, None, actions);
         pipeline.check().map(|()| pipeline)
     }
 
     fn of(shape: Shape, kind: Option<PipelineScheduleKind>, actions: Vec<Vec<Action>>) -> Self {
-        let Shape { stages, chunks, micro_batches } = shape;
-        Self { stages, chunks, micro_batches, kind, actions }
+        let Shape { placement, stages, chunks, micro_batches } = shape;
+        Self { stages, chunks, micro_batches, placement, kind, actions }
     }
 
     fn shape(&self) -> Shape {
-        Shape { stages: self.stages, chunks: self.chunks, micro_batches: self.micro_batches }
+        let Self { placement, stages, chunks, micro_batches, .. } = *self;
+        Shape { placement, stages, chunks, micro_batches }
     }
 
     /// The schedule's name; `None` for a pass without a backward and a schedule of one's own.
@@ -131,12 +137,17 @@ impl Pipeline {
         self.kind
     }
 
+    /// Which rank has which part of the model.
+    pub fn placement(&self) -> Placement {
+        self.placement
+    }
+
     /// What the pipeline rank `rank` does, in order; nothing where there is no such rank.
     pub fn actions(&self, rank: usize) -> &[Action] {
         self.actions.get(rank).map_or(&[], Vec::as_slice)
     }
 
-    /// Which part of the model, counted from the input, `chunk` of `rank` is: `chunk * stages + rank`.
+    /// Which part of the model, counted from the input, `chunk` of `rank` is.
     pub fn virtual_stage(&self, rank: usize, chunk: usize) -> usize {
         self.shape().virtual_stage(rank, chunk)
     }

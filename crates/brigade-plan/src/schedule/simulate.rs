@@ -107,7 +107,7 @@ struct Channel {
     posted: Vec<(Pass, Task, f64)>,
 }
 
-/// What a rank has done; a task's place in a list is `chunk * micro_batches + micro_batch`.
+/// What a rank has done, by [`Shape::index`].
 struct Rank {
     clock: f64,
     spans: Vec<Span>,
@@ -251,7 +251,7 @@ impl<C: Fn(Action) -> f64> Run<C> {
                 "there is no task {task} (micro-batch.chunk): {micro_batches} micro-batches, {chunks} chunks"
             ));
         }
-        Ok(task.chunk * micro_batches + task.micro_batch)
+        Ok(self.shape.index(task))
     }
 
     /// Everything was performed: is everything done, and nothing left over?

@@ -82,6 +82,7 @@ fn settings() {
         ("--zero 4", ["zero.stage (--zero) = 4", "0 shards nothing"]),
         ("--pp 2 --chunks 2", ["pipeline.chunks (--chunks) is 2", "--schedule interleaved-1f1b"]),
         ("--pp 2 --schedule interleaved-1f1b", ["--chunks 2", "--schedule 1f1b"]),
+        ("--pp 2 --schedule zbv", ["zbv has two chunks a rank", "--chunks 2"]),
         (
             "--pp 2 --schedule interleaved-1f1b --chunks 2 --global-batch-size 6",
             ["there are 3 (train.global_batch_size", "make it 2 or 4"],
@@ -125,7 +126,7 @@ fn flags() {
     for (line, said) in [
         ("train --step 3", "'--steps'"),
         ("train --transport pigeon", "shared_memory"),
-        ("train --schedule zigzag", "gpipe, 1f1b and interleaved-1f1b"),
+        ("train --schedule zigzag", "gpipe, 1f1b, interleaved-1f1b, zb-h1, zb-h2 and zbv"),
         ("train --steps many", "--steps"),
         ("tain", "'train'"),
         ("", "Usage"),

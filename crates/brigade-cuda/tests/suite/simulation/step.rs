@@ -94,7 +94,7 @@ pub struct Step<'a> {
 /// Runs a step. The error of a rank that exits early is [`EXITED`].
 pub fn run_step(sim: &SimRank, plan: Plan, replicas: usize, stages: usize) -> Result<(), String> {
     let pipeline = Pipeline::new(plan.schedule, stages, plan.chunks, plan.micro_batches).unwrap();
-    let stage = Stage::new(sim.stage, stages, &vec![BLOCKS; stages * plan.chunks]);
+    let stage = Stage::new(pipeline.placement(), sim.stage, stages, &vec![BLOCKS; stages * plan.chunks]);
     let blocks = BLOCKS * stages * plan.chunks;
     let sharded = replicas > 1 && plan.sharding == Sharding::Full;
     let units: Vec<Vec<usize>> =

@@ -148,7 +148,7 @@ fn activations_are_the_cuts_of_what_is_in_flight() {
 
 #[test]
 fn inside_blocks_is_what_graphs_keep_and_what_the_one_that_runs_needs() {
-    let block = |saved, peak, output| SavedActivations { saved, peak, output };
+    let block = |saved, peak, output| SavedActivations { saved, peak, output, deferred: 0 };
     // Blocks 0 to 5, and the loss.
     let saved_activations: Vec<SavedActivations> =
         (0..6).map(|index| block(10 + index, 100, 1000)).chain([block(7, 50, 0)]).collect();

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use super::simulate::{Sends, simulate};
-use super::{Pipeline, ScheduleError, formula};
+use crate::schedule::simulate::{Sends, simulate};
+use crate::schedule::{Action, Pipeline, ScheduleError, formula};
 
 /// Blocks of rows that are shown of a long table, from its beginning and from its end.
 const SHOWN: (usize, usize) = (3, 2);
@@ -24,18 +24,22 @@ impl Pipeline {
             None if self.trains() => "own schedule",
             None => "forward only",
         };
+        let kind = self.kind().unwrap_or_default();
+        let by_formula = formula::bubble_fraction(kind, stages, chunks, micro_batches);
+        let halves =
+            if kind.splits_backward() && backward_ratio != 2.0 { " at --backward-ratio 2" } else { "" };
         Ok(format!(
-            "{name}: {} of {}, {}, bubble {:.1}% (by formula {:.1}%)",
+            "{name}: {} of {}, {}, bubble {:.1}% (by formula {:.1}%{halves})",
             count(stages, "stage", "stages"),
             count(chunks, "chunk", "chunks"),
             count(micro_batches, "micro-batch", "micro-batches"),
             100.0 * self.bubble_fraction(backward_ratio)?,
-            100.0 * formula::bubble_fraction(stages, chunks, micro_batches),
+            100.0 * by_formula,
         ))
     }
 
     /// What each rank computes, one row a rank and one column an action however long that takes: `F2` is
-    /// the forward of micro-batch 2, `B2` its backward, `F2.1` the forward through chunk 1 where there
+    /// the forward of micro-batch 2, `B2` its backward (`I2` and `W2` its halves), `F2.1` the forward through chunk 1 where there
     /// are several, `.` an idle slot.
     ///
     /// Rows that are longer than `width` characters go on below. Of very long ones the middle is left out.
@@ -61,7 +65,9 @@ impl Pipeline {
         let blocks = slots.div_ceil(columns);
         let left_out = if blocks > SHOWN.0 + SHOWN.1 { SHOWN.0..blocks - SHOWN.1 } else { 0..0 };
         let numbers = if self.chunks > 1 { "micro-batch.chunk" } else { "micro-batch" };
-        let mut text = format!("one column an action: F forward, B backward, with {numbers}\n");
+        let halves = self.actions.iter().flatten().any(|action| matches!(action, Action::BackwardWeights(_)));
+        let backward = if halves { "I and W the halves of a backward" } else { "B backward" };
+        let mut text = format!("one column an action: F forward, {backward}, with {numbers}\n");
         for block in (0..blocks).filter(|block| !left_out.contains(block)) {
             let range = block * columns..((block + 1) * columns).min(slots);
             text.push('\n');
@@ -78,11 +84,17 @@ impl Pipeline {
     }
 
     /// One line: the micro-batches, each through one chunk, that each rank keeps for their backward at
-    /// once, at most.
+    /// once, at most; and one of those among them that wait for its second half, where backwards have two.
     pub fn peaks(&self) -> String {
         let mut text = "peak activations (micro-batches x chunks), from rank 0:".to_owned();
         for rank in 0..self.stages {
             let _ = write!(text, " {}", self.peak_in_flight(rank));
+        }
+        if (0..self.stages).any(|rank| self.peak_deferred(rank) > 0) {
+            text.push_str("\nof which wait for their weights' gradients:");
+            for rank in 0..self.stages {
+                let _ = write!(text, " {}", self.peak_deferred(rank));
+            }
         }
         text
     }

@@ -5,14 +5,17 @@
 
 use std::collections::HashMap;
 
-use super::shape::Shape;
-use super::{Action, Pass, Task};
+use crate::schedule::shape::Shape;
+use crate::schedule::{Action, Pass, Task};
 
-/// A rank posts the receives of this many computing actions before it starts the first of them, and so
-/// never has more than as many unused. With 2, an interleaved pipeline would lock up if sends waited for
+/// A rank posts the receives of this many forwards and backwards before it starts the first of them. With 2, an interleaved pipeline would lock up if sends waited for
 /// their receives: the last rank sends activations to the first and gets gradients from it, so waits can
 /// close a ring.
 pub(super) const LOOK_AHEAD: usize = 3;
+
+/// Receives that are posted and not used yet. A rank of a V gets activations and gradients from one neighbour, and uses one of them in
+/// another order than they are sent.
+pub(in crate::schedule) const MOST_POSTED: usize = LOOK_AHEAD + 1;
 
 /// Puts sends, receives and reductions between what the ranks compute.
 pub(super) fn complete(shape: Shape, computes: &[Vec<Action>]) -> Vec<Vec<Action>> {
@@ -20,7 +23,8 @@ pub(super) fn complete(shape: Shape, computes: &[Vec<Action>]) -> Vec<Vec<Action
         let mut inbox = Inbox::new(shape, rank, computes);
         let mut actions = Vec::with_capacity(3 * own.len());
         for (at, &action) in own.iter().enumerate() {
-            for ahead in own.iter().skip(at).take(LOOK_AHEAD) {
+            let receiving = own.iter().skip(at).filter(|action| action.pass().is_some());
+            for ahead in receiving.take(LOOK_AHEAD) {
                 inbox.post(*ahead, &mut actions);
             }
             actions.push(action);
@@ -38,7 +42,7 @@ fn send(shape: Shape, rank: usize, action: Action) -> Option<Action> {
     Some(Action::Send { pass, task, to })
 }
 
-/// A chunk's backwards come in the order of the micro-batches.
+/// A chunk's backwards, and their halves, come in the order of the micro-batches.
 fn reduce(shape: Shape, action: Action) -> Option<Action> {
     let task = action.frees()?;
     (task.micro_batch + 1 == shape.micro_batches).then_some(Action::Reduce { chunk: task.chunk })

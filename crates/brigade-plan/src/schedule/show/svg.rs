@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use super::simulate::{Span, Timeline};
-use super::{Action, Pipeline, ScheduleError};
+use crate::schedule::simulate::{Span, Timeline};
+use crate::schedule::{Action, Pipeline, ScheduleError};
 
 /// Lengths in pixels.
 const LANE: f64 = 30.0;

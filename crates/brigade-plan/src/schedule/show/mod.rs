@@ -1,0 +1,4 @@
+//! Schedules as text and as pictures.
+
+mod svg;
+mod table;
