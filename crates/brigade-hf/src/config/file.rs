@@ -1,0 +1,211 @@
+//! `config.json` and `generation_config.json` in a folder.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use brigade_files::AtomicFile;
+use serde_json::{Map, Value, json};
+
+use super::checks::SpecialTokens;
+use super::fields::Fields;
+use super::{Config, Task, llama};
+use crate::error::HfError;
+
+const CONFIG: &str = "config.json";
+const GENERATION: &str = "generation_config.json";
+
+/// Fields that say the same as others, and go when these change.
+const FOLLOWERS: [(&str, &str); 2] = [("id2label", "num_labels"), ("torch_dtype", "dtype")];
+
+/// What the `config.json` of a folder says, with the `generation_config.json` beside it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ConfigFile {
+    /// What the model is made of. It may be changed; fields that are not changed by it are written as they were read.
+    pub config: Config,
+    /// What the model is for; none if the file does not say it, or says what is not known here.
+    pub task: Option<Task>,
+    /// The type of its weights, as `torch` names it (`bfloat16`).
+    pub dtype: Option<String>,
+    /// How to generate text, if a file says so.
+    pub generation: Option<GenerationConfig>,
+    read: Option<(Map<String, Value>, Config)>,
+}
+
+/// How to generate text, as `generation_config.json` says. What it does not say is none.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct GenerationConfig {
+    /// Tokens with a meaning of their own; where none ends a text, those of the model do.
+    pub tokens: SpecialTokens,
+    /// Whether tokens are drawn, not taken by the highest probability.
+    pub do_sample: Option<bool>,
+    /// What logits are divided by.
+    pub temperature: Option<f64>,
+    /// How many of the most probable tokens are drawn from.
+    pub top_k: Option<usize>,
+    /// The probability that those have together that are drawn from.
+    pub top_p: Option<f64>,
+    /// What logits of tokens that were there before are divided by, or multiplied by if they are below 0.
+    pub repetition_penalty: Option<f64>,
+    /// How many tokens are generated at most.
+    pub max_new_tokens: Option<usize>,
+    /// How many tokens a text has at most, with those that are given.
+    pub max_length: Option<usize>,
+    fields: Map<String, Value>,
+}
+
+impl ConfigFile {
+    /// Of a model that begins here.
+    pub fn new(config: Config, task: Task) -> Self {
+        Self { config, task: Some(task), dtype: None, generation: None, read: None }
+    }
+
+    /// Reads `config.json` and, if it is there, `generation_config.json`.
+    ///
+    /// # Errors
+    /// If a file cannot be read, or [its fields](Config::from_fields) are not what a model can have.
+    pub fn read(folder: &Path) -> Result<Self, HfError> {
+        let path = folder.join(CONFIG);
+        let object = object(&path)?.ok_or_else(|| HfError::io(&path, ErrorKind::NotFound.into()))?;
+        let (config, task) = Config::with_task(&path.to_string_lossy(), &object)?;
+        let dtype = ["dtype", "torch_dtype"].into_iter().find_map(|name| object.get(name)?.as_str());
+        let dtype = dtype.map(str::to_owned);
+        let generation = GenerationConfig::read(&folder.join(GENERATION))?;
+        Ok(Self { read: Some((object, config.clone())), config, task, dtype, generation })
+    }
+
+    /// The fields to write: those that were read, with what has changed since; or all fields of a model that begins here.
+    ///
+    /// # Errors
+    /// As [`Config::to_fields`].
+    pub fn to_fields(&self) -> Result<Map<String, Value>, HfError> {
+        let new = self.config.to_fields()?;
+        let mut object = match &self.read {
+            None => new,
+            Some((object, config)) => {
+                let (mut object, old) = (object.clone(), config.to_fields()?);
+                let rotary: Vec<_> = llama::rotary_fields().collect();
+                let differs = |name: &str| new.get(name) != old.get(name);
+                if rotary.iter().any(|name| differs(name)) {
+                    for name in rotary {
+                        object.remove(name);
+                        object.extend(new.get(name).map(|value| (name.to_owned(), value.clone())));
+                    }
+                }
+                for (name, value) in new.iter().filter(|(name, _)| differs(name)) {
+                    set(&mut object, name, value.clone());
+                }
+                object
+            }
+        };
+        if let Some(class) = self.task.and_then(|task| self.config.family().class(task)) {
+            object.insert("architectures".into(), json!([class]));
+        }
+        if let Some(dtype) = &self.dtype {
+            set(&mut object, "torch_dtype", json!(dtype));
+        }
+        Ok(object)
+    }
+
+    /// Writes both files.
+    ///
+    /// # Errors
+    /// As [`to_fields`](Self::to_fields), or if a file cannot be written.
+    pub fn write(&self, folder: &Path) -> Result<(), HfError> {
+        write(&folder.join(CONFIG), self.to_fields()?)?;
+        match &self.generation {
+            Some(generation) => write(&folder.join(GENERATION), generation.to_fields()),
+            None => Ok(()),
+        }
+    }
+}
+
+impl GenerationConfig {
+    /// Reads a file, if it is there.
+    fn read(path: &Path) -> Result<Option<Self>, HfError> {
+        let Some(object) = object(path)? else { return Ok(None) };
+        let file = path.to_string_lossy();
+        let fields = Fields::new(&file, &object);
+        Ok(Some(Self {
+            tokens: SpecialTokens::read(&fields, [None; 3])?,
+            do_sample: fields.get_or_null("do_sample", None)?,
+            temperature: fields.get_or_null("temperature", None)?,
+            top_k: fields.get_or_null("top_k", None)?,
+            top_p: fields.get_or_null("top_p", None)?,
+            repetition_penalty: fields.get_or_null("repetition_penalty", None)?,
+            max_new_tokens: fields.get_or_null("max_new_tokens", None)?,
+            max_length: fields.get_or_null("max_length", None)?,
+            fields: object.clone(),
+        }))
+    }
+
+    /// The fields to write: those that were read, with what has changed since.
+    pub fn to_fields(&self) -> Map<String, Value> {
+        let mut object = self.fields.clone();
+        let eos = match self.tokens.eos.as_slice() {
+            [] => None,
+            [one] if !object.get("eos_token_id").is_some_and(Value::is_array) => Some(json!(one)),
+            several => Some(json!(several)),
+        };
+        let fields = [
+            ("bos_token_id", self.tokens.bos.map(Value::from)),
+            ("eos_token_id", eos),
+            ("pad_token_id", self.tokens.pad.map(Value::from)),
+            ("do_sample", self.do_sample.map(Value::from)),
+            ("temperature", self.temperature.map(Value::from)),
+            ("top_k", self.top_k.map(Value::from)),
+            ("top_p", self.top_p.map(Value::from)),
+            ("repetition_penalty", self.repetition_penalty.map(Value::from)),
+            ("max_new_tokens", self.max_new_tokens.map(Value::from)),
+            ("max_length", self.max_length.map(Value::from)),
+        ];
+        for (name, value) in fields {
+            let same = |old: &Value| {
+                Some(old) == value.as_ref()
+                    || old.as_f64().is_some() && old.as_f64() == value.as_ref().and_then(Value::as_f64)
+            };
+            match (&value, object.get(name)) {
+                (_, Some(old)) if same(old) => {}
+                (Some(value), _) => _ = object.insert(name.into(), value.clone()),
+                (None, _) => _ = object.remove(name),
+            }
+        }
+        object
+    }
+}
+
+/// Sets a field, under the name that the object has for it.
+fn set(object: &mut Map<String, Value>, name: &str, value: Value) {
+    for (first, follower) in FOLLOWERS {
+        if name == first {
+            object.remove(follower);
+        }
+    }
+    object.insert(name.into(), value);
+}
+
+/// A file's object; none if there is no file.
+pub(crate) fn object(path: &Path) -> Result<Option<Map<String, Value>>, HfError> {
+    let text = match fs::read(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(HfError::io(path, error)),
+    };
+    let wrong = |problem: String| HfError::Json { path: path.to_owned(), problem };
+    match serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))? {
+        Value::Object(object) => Ok(Some(object)),
+        _ => Err(wrong("it is another JSON value".to_owned())),
+    }
+}
+
+/// Writes an object so that the file is whole or absent.
+pub(crate) fn write(path: &Path, object: Map<String, Value>) -> Result<(), HfError> {
+    use std::io::Write;
+
+    let text = format!("{:#}\n", Value::Object(object));
+    let written = AtomicFile::create(path).and_then(|file| {
+        file.file().write_all(text.as_bytes())?;
+        file.commit()
+    });
+    written.map(drop).map_err(|error| HfError::io(path, error))
+}

@@ -1,0 +1,113 @@
+//! What can go wrong with a folder of a model.
+
+use std::fmt::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+/// What can go wrong with a folder of a model.
+#[derive(Debug, thiserror::Error)]
+pub enum HfError {
+    /// A file cannot be read or written.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file is not JSON, or not an object.
+    #[error("{path} is not a JSON object: {problem}")]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        problem: String,
+    },
+    /// A field has a value that it cannot have.
+    #[error("{file}: `{field}` is {given}; it can be {allowed}")]
+    Field {
+        /// The file, or the section of a configuration.
+        file: String,
+        /// The field's name.
+        field: String,
+        /// Its value.
+        given: String,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// Fields that this family does not know, and that may change what the model computes.
+    #[error("{file}: {}", describe(.family, .fields))]
+    UnknownFields {
+        /// The file, or the section of a configuration.
+        file: String,
+        /// The `model_type`, or the field that they are part of.
+        family: String,
+        /// Them.
+        fields: Vec<UnknownField>,
+    },
+    /// A model of a family that is not known.
+    #[error("{file}: the model is of {given}; known are {known}")]
+    UnknownFamily {
+        /// The file, or the section of a configuration.
+        file: String,
+        /// Its `model_type`, or else its `architectures`.
+        given: String,
+        /// All families.
+        known: String,
+    },
+    /// A configuration that its family cannot write.
+    #[error("a model of type `{family}` cannot have this configuration: {problem}")]
+    Unwritable {
+        /// The `model_type`.
+        family: String,
+        /// What is lost.
+        problem: String,
+    },
+}
+
+/// A field that is not known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownField {
+    /// Its name.
+    pub name: String,
+    /// Its value, as JSON.
+    pub value: String,
+    /// A known field of a similar name.
+    pub nearest: Option<String>,
+}
+
+impl fmt::Display for UnknownField {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` = {}", self.name, self.value)?;
+        match &self.nearest {
+            Some(nearest) => write!(f, " (but `{nearest}`)"),
+            None => Ok(()),
+        }
+    }
+}
+
+fn describe(family: &str, fields: &[UnknownField]) -> String {
+    let mut text = format!("`{family}` knows nothing of ");
+    for (index, field) in fields.iter().enumerate() {
+        let comma = if index > 0 { ", " } else { "" };
+        _ = write!(text, "{comma}{field}");
+    }
+    let it = if fields.len() == 1 { "it" } else { "each of them" };
+    _ = write!(text, ", which may change what the model computes; {it} can be absent, null, false or empty");
+    text
+}
+
+impl HfError {
+    pub(crate) fn io(path: &Path, source: std::io::Error) -> Self {
+        Self::Io { path: path.to_owned(), source }
+    }
+
+    pub(crate) fn field(
+        file: &str,
+        field: &str,
+        given: impl fmt::Display,
+        allowed: impl Into<String>,
+    ) -> Self {
+        let (file, field, given) = (file.to_owned(), field.to_owned(), given.to_string());
+        Self::Field { file, field, given, allowed: allowed.into() }
+    }
+}

@@ -1,0 +1,20 @@
+//! Folders of models as Hugging Face's libraries read and write them: configurations, names of tensors, tokenizers' templates.
+//!
+//! A [`ConfigFile`] is what `config.json` says, as one plain struct for all decoders ([`DecoderConfig`]) and one for all encoders
+//! ([`EncoderConfig`]): the families are special cases of them. [`Config::tensors`] lists what their files of weights hold.
+//!
+//! # Invariants
+//! - **No field that may change what a model computes is ignored.** What a family does not know is an error that names it, unless it
+//!   is absent, null, false or empty, or known to be harmless.
+//! - **A field that is absent has the value that `transformers` 5.23 gives it**, which is not always that of null.
+//! - **What is written reads back as what it was written from**; the rest of a file that was read stays as it was.
+//!
+//! Nothing here knows tensors or ranks.
+
+pub mod config;
+mod error;
+mod tensors;
+
+pub use config::{Config, ConfigFile, DecoderConfig, EncoderConfig, Family, Task};
+pub use error::HfError;
+pub use tensors::TensorShape;

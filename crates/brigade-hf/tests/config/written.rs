@@ -1,0 +1,129 @@
+//! What is written.
+
+use std::fs;
+use std::path::Path;
+
+use brigade_hf::config::{ConfigFile, Labels, Rotary, RotaryScaling};
+use brigade_hf::{Config, HfError, Task};
+use serde_json::{Map, Value, json};
+use tempfile::tempdir;
+
+use super::{cases, object, read};
+
+/// A folder with these fields as its configuration.
+fn folder(fields: &Value) -> tempfile::TempDir {
+    let folder = tempdir().unwrap();
+    fs::write(folder.path().join("config.json"), fields.to_string()).unwrap();
+    folder
+}
+
+/// `make_configs.py --check` compares the same with what `transformers` reads from it.
+#[test]
+fn a_configuration_from_nothing_is_written_as_it_was_checked() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/written.json");
+    let mut written = Map::new();
+    for (family, case) in cases() {
+        let config = read(&case["config"]).unwrap();
+        let fields = ConfigFile::new(config.clone(), family.language_model()).to_fields().unwrap();
+        assert_eq!(Config::from_fields("config.json", &fields).unwrap(), config);
+        written.insert(format!("{family}.{}", case["name"].as_str().unwrap()), Value::Object(fields));
+    }
+    let written = Value::Object(written);
+    if std::env::var_os("BRIGADE_WRITE_FIXTURES").is_some() {
+        fs::write(&path, format!("{written:#}\n")).unwrap();
+    }
+    let checked: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    assert_eq!(
+        written, checked,
+        "BRIGADE_WRITE_FIXTURES=1 writes it again, and `make_configs.py --check` checks it"
+    );
+}
+
+#[test]
+fn what_was_read_is_written_unchanged() {
+    for (family, case) in cases() {
+        for fields in [Some(&case["config"]), case.get("older")].into_iter().flatten() {
+            let folder = folder(fields);
+            let file = ConfigFile::read(folder.path()).unwrap();
+            assert_eq!(file.task, Some(family.language_model()));
+            assert_eq!(file.dtype.as_deref(), Some("float32"));
+            let mut expected = fields.clone();
+            let dtype = expected.as_object_mut().unwrap().remove("dtype");
+            expected["torch_dtype"] = dtype.unwrap_or_else(|| fields["torch_dtype"].clone());
+            assert_eq!(Value::Object(file.to_fields().unwrap()), expected, "{family} {}", case["name"]);
+        }
+    }
+}
+
+#[test]
+fn only_what_has_changed_is_written_anew() {
+    let before = json!({
+        "model_type": "llama", "vocab_size": 100, "pretraining_tp": 1, "num_labels": 2,
+        "rope_parameters": { "rope_type": "default", "rope_theta": 5e5 }, "dtype": "float32", "architectures": ["LlamaForCausalLM"],
+    });
+    let folder = folder(&before);
+    let mut file = ConfigFile::read(folder.path()).unwrap();
+    let Config::Decoder(config) = &mut file.config else { panic!() };
+    config.vocab_size = 104;
+    config.labels = Labels::numbered(3);
+    for layer in &mut config.layers {
+        layer.rotary = Some(Rotary { theta: 5e5, scaling: RotaryScaling::Linear { factor: 2.0 } });
+    }
+    file.task = Some(Task::SequenceClassification);
+    file.dtype = Some("bfloat16".into());
+    file.write(folder.path()).unwrap();
+    let written: Value =
+        serde_json::from_slice(&fs::read(folder.path().join("config.json")).unwrap()).unwrap();
+    assert_eq!(
+        written,
+        json!({
+            "model_type": "llama", "vocab_size": 104, "pretraining_tp": 1,
+            "id2label": { "0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2" },
+            "label2id": { "LABEL_0": 0, "LABEL_1": 1, "LABEL_2": 2 },
+            "rope_theta": 5e5, "rope_scaling": { "rope_type": "linear", "factor": 2.0 },
+            "torch_dtype": "bfloat16", "architectures": ["LlamaForSequenceClassification"],
+        })
+    );
+    assert_eq!(ConfigFile::read(folder.path()).unwrap().config, file.config);
+}
+
+#[test]
+fn what_a_family_has_no_field_for_is_not_written() {
+    let Config::Decoder(mut config) = read(&json!({ "model_type": "llama" })).unwrap() else { panic!() };
+    config.qk_norm = true;
+    let error = Config::Decoder(config).to_fields().unwrap_err();
+    assert!(matches!(error, HfError::Unwritable { .. }), "{error}");
+    assert!(error.to_string().starts_with("a model of type `llama` cannot have this configuration"));
+}
+
+#[test]
+fn how_text_is_generated_is_kept() {
+    let folder = folder(&json!({ "model_type": "llama" }));
+    let path = folder.path().join("generation_config.json");
+    let before =
+        json!({ "eos_token_id": [2, 7], "temperature": 1, "top_p": 0.9, "cache_implementation": "hybrid" });
+    fs::write(&path, before.to_string()).unwrap();
+    let mut file = ConfigFile::read(folder.path()).unwrap();
+    let generation = file.generation.as_mut().unwrap();
+    assert_eq!((generation.tokens.eos.as_slice(), generation.temperature), ([2, 7].as_slice(), Some(1.0)));
+    assert_eq!(generation.to_fields(), *object(&before));
+    (generation.top_p, generation.top_k) = (None, Some(40));
+    file.write(folder.path()).unwrap();
+    let written: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    assert_eq!(
+        written,
+        json!({ "eos_token_id": [2, 7], "temperature": 1, "top_k": 40, "cache_implementation": "hybrid" })
+    );
+}
+
+#[test]
+fn a_folder_without_a_configuration_or_with_half_of_one_is_refused() {
+    let folder = tempdir().unwrap();
+    let message = ConfigFile::read(folder.path()).unwrap_err().to_string();
+    assert!(message.contains("config.json: "), "{message}");
+    for text in ["{\"model_type\": \"lla", "[1]"] {
+        fs::write(folder.path().join("config.json"), text).unwrap();
+        let message = ConfigFile::read(folder.path()).unwrap_err().to_string();
+        assert!(message.contains("config.json is not a JSON object: "), "{message}");
+    }
+}
