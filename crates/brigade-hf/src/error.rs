@@ -3,6 +3,8 @@
 use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
 
+use crate::differences::TensorDifferences;
+
 /// What can go wrong with a folder of a model.
 #[derive(Debug, thiserror::Error)]
 pub enum HfError {
@@ -54,6 +56,24 @@ pub enum HfError {
         /// All families.
         known: String,
     },
+    /// A folder without weights that can be read.
+    #[error("{folder} has no weights, neither model.safetensors nor model.safetensors.index.json{}", unreadable(.others, .command))]
+    NoWeights {
+        /// The folder.
+        folder: PathBuf,
+        /// Weights in other formats.
+        others: Vec<String>,
+        /// What converts them.
+        command: Option<String>,
+    },
+    /// Weights that are not of the model.
+    #[error("{path}: {differences}")]
+    Tensors {
+        /// The file, or the index of several.
+        path: PathBuf,
+        /// What differs.
+        differences: TensorDifferences,
+    },
     /// A configuration that its family cannot write.
     #[error("a model of type `{family}` cannot have this configuration: {problem}")]
     Unwritable {
@@ -94,6 +114,18 @@ fn describe(family: &str, fields: &[UnknownField]) -> String {
     let it = if fields.len() == 1 { "it" } else { "each of them" };
     _ = write!(text, ", which may change what the model computes; {it} can be absent, null, false or empty");
     text
+}
+
+fn unreadable(others: &[String], command: &Option<String>) -> String {
+    match command {
+        _ if others.is_empty() => String::new(),
+        None => format!("; {} cannot be read", others.join(", ")),
+        Some(command) => format!(
+            "; {} is a Python pickle, which may run any code when it is read, and of which no part can be read alone. This writes \
+             model.safetensors beside it: {command}",
+            others.join(", ")
+        ),
+    }
 }
 
 impl HfError {

@@ -3,6 +3,8 @@
 //! A [`ConfigFile`] is what `config.json` says, as one plain struct for all decoders ([`DecoderConfig`]) and one for all encoders
 //! ([`EncoderConfig`]): the families are special cases of them. [`Config::tensors`] lists what their files of weights hold.
 //!
+//! [`weights`] finds the files of weights in a folder, compares their tensors with those of the model, and cuts new ones into shards.
+//!
 //! # Invariants
 //! - **No field that may change what a model computes is ignored.** What a family does not know is an error that names it, unless it
 //!   is absent, null, false or empty, or known to be harmless.
@@ -12,8 +14,10 @@
 //! Nothing here knows tensors or ranks.
 
 pub mod config;
+mod differences;
 mod error;
 mod tensors;
+pub mod weights;
 
 pub use config::{Config, ConfigFile, DecoderConfig, EncoderConfig, Family, Task};
 pub use error::HfError;

@@ -66,7 +66,7 @@ impl ConfigFile {
     /// If a file cannot be read, or [its fields](Config::from_fields) are not what a model can have.
     pub fn read(folder: &Path) -> Result<Self, HfError> {
         let path = folder.join(CONFIG);
-        let object = object(&path)?.ok_or_else(|| HfError::io(&path, ErrorKind::NotFound.into()))?;
+        let object = read_object(&path)?.ok_or_else(|| HfError::io(&path, ErrorKind::NotFound.into()))?;
         let (config, task) = Config::with_task(&path.to_string_lossy(), &object)?;
         let dtype = ["dtype", "torch_dtype"].into_iter().find_map(|name| object.get(name)?.as_str());
         let dtype = dtype.map(str::to_owned);
@@ -112,9 +112,9 @@ impl ConfigFile {
     /// # Errors
     /// As [`to_fields`](Self::to_fields), or if a file cannot be written.
     pub fn write(&self, folder: &Path) -> Result<(), HfError> {
-        write(&folder.join(CONFIG), self.to_fields()?)?;
+        write_object(&folder.join(CONFIG), self.to_fields()?)?;
         match &self.generation {
-            Some(generation) => write(&folder.join(GENERATION), generation.to_fields()),
+            Some(generation) => write_object(&folder.join(GENERATION), generation.to_fields()),
             None => Ok(()),
         }
     }
@@ -123,7 +123,7 @@ impl ConfigFile {
 impl GenerationConfig {
     /// Reads a file, if it is there.
     fn read(path: &Path) -> Result<Option<Self>, HfError> {
-        let Some(object) = object(path)? else { return Ok(None) };
+        let Some(object) = read_object(path)? else { return Ok(None) };
         let file = path.to_string_lossy();
         let fields = Fields::new(&file, &object);
         Ok(Some(Self {
@@ -185,7 +185,7 @@ fn set(object: &mut Map<String, Value>, name: &str, value: Value) {
 }
 
 /// A file's object; none if there is no file.
-pub(crate) fn object(path: &Path) -> Result<Option<Map<String, Value>>, HfError> {
+pub(crate) fn read_object(path: &Path) -> Result<Option<Map<String, Value>>, HfError> {
     let text = match fs::read(path) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -199,7 +199,7 @@ pub(crate) fn object(path: &Path) -> Result<Option<Map<String, Value>>, HfError>
 }
 
 /// Writes an object so that the file is whole or absent.
-pub(crate) fn write(path: &Path, object: Map<String, Value>) -> Result<(), HfError> {
+pub(crate) fn write_object(path: &Path, object: Map<String, Value>) -> Result<(), HfError> {
     use std::io::Write;
 
     let text = format!("{:#}\n", Value::Object(object));

@@ -1,0 +1,56 @@
+//! Files of weights in a folder: which there are, whether they are of the model, and how to cut new ones.
+//!
+//! Nothing here reads values: what opens the files says which tensors they hold.
+
+mod compare;
+mod shards;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+pub use compare::{MatchedTensors, match_tensors};
+pub use shards::{Shard, ShardIndex, shards};
+
+use crate::config::{Config, Task};
+pub use crate::differences::{TensorDifferences, WrongShape};
+use crate::error::HfError;
+
+/// Weights in one file, and the index of those in several.
+const FILE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// Files of weights as Python pickles.
+const PICKLES: [&str; 2] = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
+
+/// Other files of weights, by their ends.
+const OTHERS: [&str; 7] = [".bin", ".pt", ".pth", ".h5", ".msgpack", ".gguf", ".onnx"];
+
+/// The file of weights in a folder (`model.safetensors`), or the index of several (`model.safetensors.index.json`).
+///
+/// # Errors
+/// If there is none. Where there are weights in another format, the message says how to convert them to this one.
+pub fn weights_file(folder: &Path, config: &Config, task: Option<Task>) -> Result<PathBuf, HfError> {
+    if let Some(found) = [FILE, INDEX].map(|name| folder.join(name)).into_iter().find(|path| path.is_file()) {
+        return Ok(found);
+    }
+    let entries = fs::read_dir(folder).map_err(|error| HfError::io(folder, error))?;
+    let names = entries.filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()));
+    let mut others: Vec<_> = names
+        .filter(|name| OTHERS.iter().any(|end| name.ends_with(end)) || PICKLES.contains(&name.as_str()))
+        .collect();
+    others.sort();
+    let pickle = others.iter().any(|name| PICKLES.contains(&name.as_str()));
+    let family = config.family();
+    let class = task.and_then(|task| family.class(task)).or_else(|| family.class(family.language_model()));
+    let command = class.filter(|_| pickle).map(|class| conversion(folder, &class));
+    Err(HfError::NoWeights { folder: folder.to_owned(), others, command })
+}
+
+/// The command that writes safetensors beside a pickle.
+fn conversion(folder: &Path, class: &str) -> String {
+    let folder =
+        folder.display().to_string().replace('\\', "\\\\").replace('"', "\\\"").replace('\'', r"'\''");
+    format!(
+        "python -c 'from transformers import {class} as Model; f = \"{folder}\"; Model.from_pretrained(f).save_pretrained(f)'"
+    )
+}

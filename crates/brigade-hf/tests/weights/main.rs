@@ -1,0 +1,174 @@
+//! Files of weights: found, compared with the model, and cut into shards.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use brigade_hf::weights::{MatchedTensors, match_tensors, shards, weights_file};
+use brigade_hf::{Config, HfError, Task};
+use serde_json::{Value, json};
+use tempfile::tempdir;
+
+fn config(fields: Value) -> Config {
+    Config::from_fields("config.json", fields.as_object().unwrap()).unwrap()
+}
+
+fn llama() -> Config {
+    config(
+        json!({ "model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 2, "vocab_size": 5 }),
+    )
+}
+
+fn bert() -> Config {
+    config(
+        json!({ "model_type": "bert", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 2 }),
+    )
+}
+
+/// The tensors of a file that has what the model has.
+fn file(config: &Config, task: Task) -> BTreeMap<String, Vec<usize>> {
+    config.tensors(task).into_iter().collect()
+}
+
+fn matched(
+    config: &Config,
+    task: Task,
+    trained_for: Option<Task>,
+    file: &BTreeMap<String, Vec<usize>>,
+) -> Result<MatchedTensors, HfError> {
+    match_tensors(Path::new("model.safetensors"), config, task, trained_for, file)
+}
+
+#[test]
+fn weights_are_found_in_one_file_or_several() {
+    let folder = tempdir().unwrap();
+    for name in ["model.safetensors.index.json", "model.safetensors"] {
+        fs::write(folder.path().join("pytorch_model.bin"), "").unwrap();
+        fs::write(folder.path().join(name), "").unwrap();
+        assert_eq!(weights_file(folder.path(), &llama(), None).unwrap(), folder.path().join(name));
+    }
+}
+
+#[test]
+fn pickles_are_refused_with_the_command_that_converts_them() {
+    let folder = tempdir().unwrap();
+    let message =
+        || weights_file(folder.path(), &llama(), Some(Task::SequenceClassification)).unwrap_err().to_string();
+    assert!(
+        message().ends_with("has no weights, neither model.safetensors nor model.safetensors.index.json")
+    );
+    fs::write(folder.path().join("model.gguf"), "").unwrap();
+    assert!(message().ends_with("; model.gguf cannot be read"), "{}", message());
+    fs::remove_file(folder.path().join("model.gguf")).unwrap();
+    fs::write(folder.path().join("pytorch_model.bin"), "").unwrap();
+    let (message, path) = (message(), folder.path().display());
+    assert!(message.contains("pytorch_model.bin is a Python pickle"), "{message}");
+    let command = format!(
+        "python -c 'from transformers import LlamaForSequenceClassification as Model; f = \"{path}\"; \
+         Model.from_pretrained(f).save_pretrained(f)'"
+    );
+    assert!(message.ends_with(&command), "{message}");
+    let missing = weights_file(&folder.path().join("none"), &llama(), None).unwrap_err();
+    assert!(matches!(missing, HfError::Io { .. }), "{missing}");
+}
+
+#[test]
+fn tensors_are_found_under_names_of_every_version() {
+    let (llama, bert) = (llama(), bert());
+    let task = Task::CausalLanguageModel;
+    let same = matched(&llama, task, Some(task), &file(&llama, task)).unwrap();
+    assert!(same.names.iter().all(|(name, there)| name == there));
+    assert_eq!(same.names.len(), llama.tensors(task).len());
+
+    let bare: BTreeMap<_, _> = file(&bert, Task::Base);
+    let older = bare.iter().map(|(name, shape)| {
+        let name =
+            name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta");
+        (format!("bert.{name}"), shape.clone())
+    });
+    let mut older: BTreeMap<_, _> = older.collect();
+    older.insert("bert.embeddings.position_ids".into(), vec![1, 512]);
+    let found = matched(&bert, Task::Base, Some(Task::Base), &older).unwrap();
+    assert_eq!(found.names["embeddings.LayerNorm.weight"], "bert.embeddings.LayerNorm.gamma");
+    assert_eq!(found.unused, ["bert.embeddings.position_ids"]);
+
+    let mut with_copy = file(&llama, Task::Base);
+    with_copy.insert("lm_head.weight".into(), vec![5, 8]);
+    let found = matched(&llama, task, None, &with_copy).unwrap();
+    assert_eq!(found.names["model.norm.weight"], "norm.weight");
+    assert_eq!(found.names["lm_head.weight"], "lm_head.weight");
+}
+
+#[test]
+fn a_head_for_something_else_is_left_and_the_new_one_is_fresh() {
+    let bert = bert();
+    let mut masked = file(&bert, Task::MaskedLanguageModel);
+    masked.insert("cls.predictions.decoder.weight".into(), vec![30522, 8]);
+    masked.insert("cls.seq_relationship.weight".into(), vec![2, 8]);
+    let task = Task::SequenceClassification;
+    let found = matched(&bert, task, Some(Task::MaskedLanguageModel), &masked).unwrap();
+    assert_eq!(
+        found.fresh,
+        ["bert.pooler.dense.weight", "bert.pooler.dense.bias", "classifier.weight", "classifier.bias"]
+    );
+    assert_eq!(found.unused.len(), 7);
+    let same = matched(&bert, Task::MaskedLanguageModel, Some(Task::MaskedLanguageModel), &masked).unwrap();
+    assert_eq!(same.unused, ["cls.predictions.decoder.weight", "cls.seq_relationship.weight"]);
+    let half = file(&bert, task).into_iter().filter(|(name, _)| name != "classifier.bias").collect();
+    let message = matched(&bert, task, None, &half).unwrap_err().to_string();
+    assert!(message.ends_with("1 of the model's tensors are missing: `classifier.bias`"), "{message}");
+}
+
+#[test]
+fn differences_are_one_message_each_with_the_first_ten() {
+    let (llama, task) = (llama(), Task::CausalLanguageModel);
+    let mut found = file(&llama, task);
+    let kept = |name: &String| !name.starts_with("model.layers.1.") && name != "lm_head.weight";
+    found.retain(|name, _| kept(name) || name.ends_with("q_proj.weight"));
+    found.insert("model.norm.weight".into(), vec![9]);
+    for index in 0..12 {
+        found.insert(format!("model.layers.0.mlp.experts.{index:02}.weight"), vec![1]);
+    }
+    let message = matched(&llama, task, Some(task), &found).unwrap_err().to_string();
+    for part in [
+        "model.safetensors: 9 of the model's tensors are missing: `model.layers.1.input_layernorm.weight`, ",
+        "`lm_head.weight`; the model has no use for 12: `model.layers.0.mlp.experts.00.weight`, ",
+        "experts.09.weight`, and 2 more; ",
+        "1 have other shapes than `config.json` says: `model.norm.weight` is [9], not [8]",
+    ] {
+        assert!(message.contains(part), "{part}\n{message}");
+    }
+    assert!(!message.contains("experts.10."));
+}
+
+#[test]
+fn shards_hold_every_tensor_once_and_are_no_larger_than_asked() {
+    let tensors = llama().tensors(Task::CausalLanguageModel);
+    let (one, index) = shards(&tensors, 4, 1 << 30);
+    assert_eq!((one.len(), one[0].file.as_str(), &one[0].tensors), (1, "model.safetensors", &tensors));
+    assert_eq!(index, None);
+
+    let bytes = |(_, shape): &(String, Vec<usize>)| 2 * shape.iter().product::<usize>();
+    let largest = tensors.iter().map(bytes).max().unwrap();
+    for most in [1, 200, largest + 10] {
+        let (several, index) = shards(&tensors, 2, most as u64);
+        let all: Vec<_> = several.iter().flat_map(|shard| shard.tensors.clone()).collect();
+        assert_eq!(all, tensors);
+        for (number, shard) in several.iter().enumerate() {
+            assert_eq!(shard.file, format!("model-{:05}-of-{:05}.safetensors", number + 1, several.len()));
+            assert!(shard.tensors.len() == 1 || shard.tensors.iter().map(bytes).sum::<usize>() <= most);
+        }
+        let folder = tempdir().unwrap();
+        index.unwrap().write(folder.path()).unwrap();
+        let written = fs::read(folder.path().join("model.safetensors.index.json")).unwrap();
+        let written: Value = serde_json::from_slice(&written).unwrap();
+        assert_eq!(written["metadata"]["total_size"], tensors.iter().map(bytes).sum::<usize>());
+        let map = written["weight_map"].as_object().unwrap();
+        assert_eq!(map.len(), tensors.len());
+        for shard in &several {
+            assert!(shard.tensors.iter().all(|(name, _)| map[name] == shard.file));
+        }
+    }
+}
