@@ -183,11 +183,11 @@ mod world;
 pub use brigade_checkpoint as checkpoints;
 pub use brigade_comm as comm;
 pub use brigade_core as core;
-pub use brigade_core::plan;
 pub use brigade_core::{
     Activation, Batch, Block, Chain, ForwardContext, Model, ParameterGradients, Part, SplitForward,
     StepReport, initialize, with_seed,
 };
+pub use brigade_core::{nn, plan};
 pub use brigade_data as data;
 pub use brigade_kernels as kernels;
 pub use brigade_launch as launcher;

@@ -117,7 +117,7 @@ where
     }
 }
 
-fn same(outcomes: &[Outcome], one: &Outcome, what: &str) {
+pub fn same(outcomes: &[Outcome], one: &Outcome, what: &str) {
     for outcome in outcomes {
         assert_eq!(outcome.figures, one.figures, "{what}: losses, norms and evaluation");
     }

@@ -22,6 +22,7 @@ mod resume;
 mod row;
 mod running_state;
 mod strategy;
+mod sync_batch_norm;
 mod table;
 mod update;
 

@@ -10,13 +10,13 @@ use crate::case::{Case, MICRO_BATCHES, floats};
 use crate::mesh::on_threads;
 use crate::row::MIXED;
 
-type Convolution = (Conv2d, BatchNorm);
+pub type Convolution = (Conv2d, BatchNorm);
 
 fn device() -> Device {
     brigade_cpu::device().autodiff()
 }
 
-fn convolution(inputs: usize, outputs: usize) -> Convolution {
+pub fn convolution(inputs: usize, outputs: usize) -> Convolution {
     let conv = Conv2dConfig::new([inputs, outputs], [3, 3]).init(&device());
     (conv, BatchNormConfig::new(outputs).with_momentum(0.3).init(&device()))
 }
@@ -25,15 +25,15 @@ fn convolve((conv, norm): &Convolution, x: Tensor<4>) -> Tensor<4> {
     relu(norm.forward(conv.forward(x)))
 }
 
-fn head(linear: &Linear, x: Tensor<4>) -> Tensor<2> {
+pub fn head(linear: &Linear, x: Tensor<4>) -> Tensor<2> {
     linear.forward(x.mean_dim(3).mean_dim(2).flatten::<2>(1, 3))
 }
 
-fn loss(output: Tensor<2>, target: Tensor<2>) -> Tensor<1> {
+pub fn loss(output: Tensor<2>, target: Tensor<2>) -> Tensor<1> {
     (output - target).square().sum()
 }
 
-fn images() -> Model<Tensor<4>, Tensor<2>, Tensor<2>> {
+pub fn images() -> Model<Tensor<4>, Tensor<2>, Tensor<2>> {
     Chain::new()
         .then_fn("stem", convolution(1, 3), convolve)
         .then_fn("body", convolution(3, 4), convolve)
@@ -42,11 +42,11 @@ fn images() -> Model<Tensor<4>, Tensor<2>, Tensor<2>> {
         .loss(loss)
 }
 
-fn batch(number: usize) -> Batch<Tensor<4>, Tensor<2>> {
+pub fn batch(number: usize) -> Batch<Tensor<4>, Tensor<2>> {
     Batch::new(floats(number, 1, [3, 1, 8, 8]), floats(number, 2, [3, 2]), 3)
 }
 
-fn named<'a>(tensors: &'a [NamedTensor], name: &str) -> &'a [f32] {
+pub fn named<'a>(tensors: &'a [NamedTensor], name: &str) -> &'a [f32] {
     tensors.iter().find(|tensor| tensor.name == name).unwrap().data.as_slice::<f32>().unwrap()
 }
 

@@ -29,6 +29,7 @@ mod error;
 mod measure;
 mod metrics;
 mod model;
+pub mod nn;
 mod optim;
 mod sharding;
 mod state;

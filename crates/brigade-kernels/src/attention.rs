@@ -9,7 +9,8 @@ use burn::tensor::activation::softmax;
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use burn_flex::FlexTensor;
 
-use crate::host::{Buffer, Operation, apply, contiguous, values};
+use crate::graph::Operation;
+use crate::host::{Buffer, apply, contiguous, values};
 
 /// Which keys a query sees.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,7 +6,8 @@ use burn_flex::FlexTensor;
 use brigade_simd::cross_entropy::{self as kernel, Smoothing};
 use brigade_simd::{Matrix, MatrixMut, Product, matmul};
 
-use crate::host::{Buffer, Operation, apply, contiguous, is_fused, matrix, rows, values};
+use crate::graph::Operation;
+use crate::host::{Buffer, apply, contiguous, is_fused, matrix, rows, values};
 
 /// Logits that are in memory at a time, in elements: some rows of them.
 const CHUNK: usize = 2 << 20;

@@ -11,6 +11,8 @@
 mod activation;
 mod attention;
 mod cross_entropy;
+mod function;
+mod graph;
 mod host;
 mod linear;
 mod norm;
@@ -19,6 +21,7 @@ mod optimizer;
 pub use activation::Activation;
 pub use attention::{Mask, attention, attention_packed};
 pub use cross_entropy::{CrossEntropyConfig, cross_entropy, linear_cross_entropy};
+pub use function::{Function, apply_function};
 pub use host::{is_fused, set_fused};
 pub use linear::{linear, linear_activation, linear_residual};
 pub use norm::{layer_norm, rms_norm};

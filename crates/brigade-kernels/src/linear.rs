@@ -6,7 +6,8 @@ use burn_flex::FlexTensor;
 use brigade_simd::{Matrix, MatrixMut, Product, matmul};
 
 use crate::activation::{self, Activation};
-use crate::host::{Buffer, Operation, apply, contiguous, forward_strides, matrix, rows, values};
+use crate::graph::Operation;
+use crate::host::{Buffer, apply, contiguous, forward_strides, matrix, rows, values};
 
 /// `x · weight + bias`. `x`: `[…, inputs]`; `weight`: `[inputs, outputs]`, where a transposed one is read as it lies; `bias`: `[outputs]`.
 ///

@@ -4,7 +4,8 @@ use brigade_simd::norm;
 use burn::tensor::{FloatDType, Tensor};
 use burn_flex::FlexTensor;
 
-use crate::host::{Buffer, Operation, apply, contiguous, rows, values};
+use crate::graph::Operation;
+use crate::host::{Buffer, apply, contiguous, rows, values};
 
 /// `(x - mean) / sqrt(variance + epsilon) · gamma + beta` over the last dimension, with the variance of `n`, not `n - 1` (Ba et al., "Layer Normalization", 2016).
 /// `gamma`, `beta`: as long as that dimension.

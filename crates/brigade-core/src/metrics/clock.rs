@@ -23,8 +23,12 @@ impl Clock {
     pub(crate) fn waiting<R>(&mut self, what: &'static str, wait: impl FnOnce() -> R) -> R {
         let started = Instant::now();
         let result = wait();
-        *self.waits.entry(what).or_default() += started.elapsed();
+        self.waited(what, started.elapsed());
         result
+    }
+
+    pub(crate) fn waited(&mut self, what: &'static str, duration: Duration) {
+        *self.waits.entry(what).or_default() += duration;
     }
 
     /// All waits together.

@@ -23,7 +23,7 @@ use crate::model::split_forward::{ErasedBackwardWeights, SplitForward};
 /// block may run again to recompute its activations, and runs in several processes at once. It may draw from Burn's random
 /// generator, as `nn::Dropout` does: that is seeded by the context before each forward, and so has the same state on any mesh, and
 /// when the block runs again. It may update running state, as `nn::BatchNorm` does, if that has no influence on the output in
-/// training. Parameters may be read only in the forward and in its
+/// training. What it computes with other ranks it leaves to the layers in [`nn`](crate::nn). Parameters may be read only in the forward and in its
 /// backward (of a [split](Self::forward_split) one in the first half): in between, ZeRO-3 frees their memory and writes to it again,
 /// under any handle that was kept.
 ///

@@ -1,17 +1,25 @@
 //! Burn's random generator as a function of the place in training.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use brigade_random::keyed_seed;
 use burn::tensor::Device;
 
 /// Held while something draws from Burn's generator, which is one per process, so that ranks that are threads of one process do
-/// not draw from each other's seeds. So the forward of one of them must not wait for what another launches only after its own: ranks
-/// with NCCL are processes of their own.
+/// not draw from each other's seeds. So the forward of one of them must not wait for what another launches only after its own, but
+/// [without the generator](without_generator): ranks with NCCL are processes of their own.
 static GENERATOR: Mutex<()> = Mutex::new(());
 
 thread_local! {
-    static IS_HELD: Cell<bool> = const { Cell::new(false) };
+    static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
+}
+
+/// What this thread draws with.
+struct Held {
+    lock: MutexGuard<'static, ()>,
+    device: Device,
+    seed: u64,
 }
 
 /// Seeds the random generator of a device and runs `draw`, while no other thread of the process draws in this way.
@@ -31,29 +39,46 @@ thread_local! {
 /// assert_eq!(with_seed(&device, 7, draw), with_seed(&device, 7, draw));
 /// ```
 pub fn with_seed<R>(device: &Device, seed: u64, draw: impl FnOnce() -> R) -> R {
-    let _held = Held::new();
-    device.seed(seed);
+    let _drawing = Drawing::begin(device, seed);
     draw()
 }
 
-/// The lock, unless this thread has it already.
-struct Held(Option<MutexGuard<'static, ()>>);
+/// Waits for other threads that may draw, and then goes on drawing from a state that follows from the seed before.
+pub(crate) fn without_generator<R>(wait: impl FnOnce() -> R) -> R {
+    let Some(Held { lock, device, seed }) = HELD.take() else { return wait() };
+    drop(lock);
+    let result = wait();
+    hold(&device, keyed_seed(seed, "after a wait"));
+    result
+}
 
-impl Held {
-    fn new() -> Self {
-        let guard = match IS_HELD.get() {
-            true => None,
-            false => Some(GENERATOR.lock().unwrap_or_else(PoisonError::into_inner)),
-        };
-        IS_HELD.set(true);
-        Self(guard)
+fn hold(device: &Device, seed: u64) {
+    let held = HELD.take();
+    let lock = match held {
+        Some(held) => held.lock,
+        None => GENERATOR.lock().unwrap_or_else(PoisonError::into_inner),
+    };
+    device.seed(seed);
+    HELD.set(Some(Held { lock, device: device.clone(), seed }));
+}
+
+/// Holds the lock until it is dropped, or until a call around it ends.
+struct Drawing {
+    is_outermost: bool,
+}
+
+impl Drawing {
+    fn begin(device: &Device, seed: u64) -> Self {
+        let is_outermost = HELD.with_borrow(Option::is_none);
+        hold(device, seed);
+        Self { is_outermost }
     }
 }
 
-impl Drop for Held {
+impl Drop for Drawing {
     fn drop(&mut self) {
-        if self.0.is_some() {
-            IS_HELD.set(false);
+        if self.is_outermost {
+            HELD.set(None);
         }
     }
 }
@@ -87,7 +112,31 @@ mod tests {
         let within = with_seed(&device, 1, || with_seed(&device, 2, || 3));
         assert_eq!(within, 3);
         let caught = std::panic::catch_unwind(|| with_seed(&Device::default(), 1, || panic!("drawn")));
-        assert!(caught.is_err() && !IS_HELD.get());
+        assert!(caught.is_err() && HELD.with_borrow(Option::is_none));
         assert_eq!(std::thread::spawn(|| with_seed(&Device::default(), 1, || 4)).join().unwrap(), 4);
+    }
+
+    /// Each of two threads waits within its drawing for the other to begin.
+    #[test]
+    fn a_thread_that_waits_lets_others_draw_and_goes_on_as_alone() {
+        let draw = |seed: u64, wait: &dyn Fn()| {
+            let device = Device::default();
+            with_seed(&device, seed, || {
+                let one = || Tensor::<1>::random([8], Distribution::Default, &device);
+                let before = one();
+                without_generator(wait);
+                let all = Tensor::cat(vec![before, one()], 0);
+                all.try_into_vec_as::<f32>().unwrap()
+            })
+        };
+        let alone: Vec<_> = (0..2).map(|seed| draw(seed, &|| {})).collect();
+        assert_ne!(alone[0][..8], alone[0][8..]);
+        let begun = &std::sync::Barrier::new(2);
+        let found: Vec<_> = std::thread::scope(|scope| {
+            let start = |seed| scope.spawn(move || draw(seed, &|| drop(begun.wait())));
+            let threads: Vec<_> = (0..2).map(start).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(found, alone);
     }
 }

@@ -7,7 +7,8 @@
 //! micro-batch twice, and a step that is skipped leaves no trace.
 //!
 //! The factor, which must not change from step to step, is found by running a block several times in the first step. This shows, too, whether its state has such an update
-//! at all, and whether its output leaves the state aside; a block for which one is not so is refused by name.
+//! at all, and whether its output leaves the state aside; a block for which one is not so is refused by name. In these runs a block is alone: no layer
+//! computes over ranks, so that one rank may need more of them than another.
 
 use std::collections::BTreeMap;
 
@@ -19,6 +20,7 @@ use crate::model::Float;
 use crate::model::activation::{Part, Parts};
 use crate::model::block::NamedBlock;
 use crate::model::parameters::NewValue;
+use crate::nn::leaving_running_state;
 use crate::sharding::store::{ParameterStore, cast};
 use crate::sharding::unit::Unit;
 use crate::sharding::zero::Zero;
@@ -37,6 +39,9 @@ pub(crate) struct RunningState {
 struct UnitUpdate {
     /// The factor of each element; none for those that stay as they are (those of a frozen batch norm).
     factors: Vec<Option<f32>>,
+    /// The elements whose terms the ranks compute together, as those of a [`SyncBatchNorm`](crate::nn::SyncBatchNorm): all ranks then have
+    /// the same term for the micro-batches that they run at the same time, and it is applied once.
+    together: Vec<bool>,
     /// What a forward finds in training: zeros, and the values of the elements that stay.
     found: Tensor<1>,
 }
@@ -104,12 +109,15 @@ impl RunningState {
         let in_order = order(mesh, rank, &store.zero, count);
         let mut start = 0;
         for unit in units {
-            let factors = &self.updates[&unit].factors;
+            let UnitUpdate { factors, together, .. } = &self.updates[&unit];
             let mut values = to_vec(store.own_values(unit)?)?;
             for position in &in_order {
+                let is_first_rank = *position < count;
                 let terms = &all[position * each + start..][..factors.len()];
-                for ((value, factor), term) in values.iter_mut().zip(factors).zip(terms) {
-                    if let Some(factor) = factor {
+                for (index, (value, term)) in values.iter_mut().zip(terms).enumerate() {
+                    if let Some(factor) = factors[index]
+                        && (is_first_rank || !together[index])
+                    {
                         *value = factor * *value + term;
                     }
                 }
@@ -253,12 +261,19 @@ impl Probe<'_> {
             );
             return Err(self.refused(Some(i), &what));
         }
+        let mut together = vec![false; start.len()];
+        if self.store.groups.data.size() > 1 {
+            let (_, left) = leaving_running_state(|| self.run_with(&large))?;
+            let is_left = |i: usize| left[i].to_bits() == LARGE.to_bits() && products[i] != LARGE;
+            together.iter_mut().enumerate().for_each(|(i, together)| *together = !stays[i] && is_left(i));
+        }
         let (mut found, mut at) = (Vec::new(), 0);
         for unit in self.units {
             let range = at..at + self.store.units[*unit].unit.layout.len();
             at = range.end;
             let update = UnitUpdate {
                 factors: factors[range.clone()].to_vec(),
+                together: together[range.clone()].to_vec(),
                 found: from_vec(zeros[range].to_vec(), &self.store.device),
             };
             found.push((*unit, update));

@@ -1,10 +1,10 @@
-//! Operations of our own in the graphs of Burn's CPU backend, which keeps tensors in host memory.
+//! What fused operations need of Burn's CPU backend, which keeps tensors in host memory.
 
 mod buffer;
-mod operation;
+mod fused;
 mod view;
 
 pub(crate) use buffer::Buffer;
-pub(crate) use operation::{Operation, apply};
-pub use operation::{is_fused, set_fused};
+pub(crate) use fused::apply;
+pub use fused::{is_fused, set_fused};
 pub(crate) use view::{contiguous, forward_strides, matrix, rows, values};

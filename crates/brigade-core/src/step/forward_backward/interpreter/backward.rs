@@ -10,6 +10,7 @@ use super::{Interpreter, PassMode};
 use crate::dist::Message;
 use crate::error::{Error, Result};
 use crate::model::activation::{Activation, Part, Parts};
+use crate::nn::with_data_group;
 use crate::sharding::store::cast;
 use crate::step::forward_backward::tape::{BlockGradients, Upstream};
 use crate::step::forward_backward::tied_gradients::TiedGradients;
@@ -63,7 +64,8 @@ where
         for index in self.stage.blocks(task.chunk).rev() {
             self.before_block(index, schedule)?;
             let (started, waited) = (Instant::now(), self.clock.comm_wait());
-            let found = tape.backward(&self.blocks[index], divisor, &mut upstream)?;
+            let (block, data) = (&self.blocks[index], &self.store.groups.data);
+            let found = with_data_group(data, self.clock, || tape.backward(block, divisor, &mut upstream))??;
             if halves == Halves::Input && found.later.is_some() && !self.is_tied(index) {
                 deferred.push(Deferred { block: index, found });
             } else {

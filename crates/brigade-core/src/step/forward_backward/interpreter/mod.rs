@@ -212,7 +212,7 @@ where
         for index in self.stage.blocks(task.chunk) {
             self.before_block(index, schedule)?;
             if takes_part {
-                let started = Instant::now();
+                let (started, waited) = (Instant::now(), self.clock.comm_wait());
                 parts = match self.mode {
                     PassMode::Evaluate | PassMode::Predict(_) => predict(&self.blocks[index], parts, at)?,
                     PassMode::Train { .. } | PassMode::CheckFinite(_) => {
@@ -224,7 +224,8 @@ where
                 if let PassMode::CheckFinite(check) = &mut self.mode {
                     check.output(task.micro_batch, index, &parts)?;
                 }
-                self.clock.forward += started.elapsed();
+                let waited = self.clock.comm_wait() - waited;
+                self.clock.forward += started.elapsed().saturating_sub(waited);
                 if index + 1 == self.blocks.len() {
                     self.compute_loss(task, &mut tape, &parts)?;
                 }

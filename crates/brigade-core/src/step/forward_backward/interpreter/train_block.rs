@@ -4,6 +4,7 @@ use super::{Interpreter, PassMode};
 use crate::error::{Error, Result};
 use crate::model::activation::{Activation, Parts};
 use crate::model::block::NamedBlock;
+use crate::nn::with_data_group;
 use crate::step::forward_backward::tape::{Place, Tape, inner, leaves};
 use crate::step::running_state::{RunningState, bytes};
 use crate::step::settings::CheckBlocks;
@@ -29,7 +30,8 @@ where
         }
         let again = self.recompute.applies_to(index) || self.must_recompute();
         let to_compare = self.checks(micro_batch).then(|| input.clone());
-        let output = tape.forward(&self.blocks[index], input, again, at)?;
+        let (blocks, data) = (&*self.blocks, self.store.groups.data.clone());
+        let output = with_data_group(&data, self.clock, || tape.forward(&blocks[index], input, again, at))??;
         if has_running && matches!(self.mode, PassMode::Train { .. }) {
             let terms = RunningState::terms(index, &self.blocks[index], self.store);
             self.state.running.entry(micro_batch).or_default().extend(terms);
@@ -38,7 +40,7 @@ where
             if has_running {
                 self.prepare_running(index, &input, at)?;
             }
-            check(&self.blocks[index], &input, &output, at)?;
+            with_data_group(&data, self.clock, || check(&self.blocks[index], &input, &output, at))??;
         }
         Ok(output)
     }
