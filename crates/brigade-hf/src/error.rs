@@ -74,6 +74,22 @@ pub enum HfError {
         /// What differs.
         differences: TensorDifferences,
     },
+    /// A template of chats that is none, that refuses a chat, or does not say what is asked of it.
+    #[error("the chat template of {file}: {problem}")]
+    Template {
+        /// Its file or folder.
+        file: String,
+        /// What is wrong, in the template's words where it raises an exception.
+        problem: String,
+    },
+    /// A record that is no chat.
+    #[error("{record}: {problem}")]
+    Chat {
+        /// Where it is.
+        record: String,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// A configuration that its family cannot write.
     #[error("a model of type `{family}` cannot have this configuration: {problem}")]
     Unwritable {

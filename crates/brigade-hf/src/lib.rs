@@ -5,6 +5,9 @@
 //!
 //! [`weights`] finds the files of weights in a folder, compares their tensors with those of the model, and cuts new ones into shards.
 //!
+//! [`TokenizerConfig`] has the special tokens and the templates that stand beside a `tokenizer.json`; [`chat`] makes texts of chats by
+//! them, and says which parts of a text the assistant said.
+//!
 //! # Invariants
 //! - **No field that may change what a model computes is ignored.** What a family does not know is an error that names it, unless it
 //!   is absent, null, false or empty, or known to be harmless.
@@ -13,12 +16,15 @@
 //!
 //! Nothing here knows tensors or ranks.
 
+pub mod chat;
 pub mod config;
 mod differences;
 mod error;
 mod tensors;
+mod tokenizer;
 pub mod weights;
 
 pub use config::{Config, ConfigFile, DecoderConfig, EncoderConfig, Family, Task};
 pub use error::HfError;
 pub use tensors::TensorShape;
+pub use tokenizer::{AddedToken, TokenizerConfig};
