@@ -144,7 +144,9 @@ impl Session {
         let batch = samples(size).context("reading samples")?;
         let meter = brigade_cpu::heap_meter();
         let meter = meter.as_ref().map(|meter| meter as &dyn HeapMeter);
-        Ok(model.measure_activations(batch, self.plan.engine.precision.compute, meter)?)
+        let EngineSettings { precision, schedule, chunks, .. } = &self.plan.engine;
+        let splits = schedule.splits_backward() && self.plan.mesh.size(PP) * chunks > 1;
+        Ok(model.measure_activations(batch, precision.compute, splits, meter)?)
     }
 }
 

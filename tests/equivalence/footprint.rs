@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use brigade::core::plan::{Configuration, Footprint, PipelineScheduleKind, StageFootprint, balanced};
 use brigade::core::{
-    Batch, Chain, DATA, Engine, EngineSettings, Float, Groups, Memory, PP, Precision, Recompute, ReduceEvery,
-    ReshardAfterForward, StepReport, Strategy, Synchronous, Zero,
+    Batch, Chain, DATA, Engine, EngineSettings, Float, Groups, HeapMeter, Memory, PP, Precision, Recompute,
+    ReduceEvery, ReshardAfterForward, StepReport, Strategy, Synchronous, Zero,
 };
 use burn::nn::LinearConfig;
 use burn::tensor::Tensor;
@@ -37,12 +37,31 @@ fn planned(stage: &StageFootprint) -> Counts {
 
 const KINDS: [&str; 4] = ["parameters", "gradients", "optimizer", "activations"];
 
+/// For what is counted and not measured.
+struct Unmeasured;
+
+impl HeapMeter for Unmeasured {
+    fn in_use(&self) -> u64 {
+        0
+    }
+
+    fn begin(&self) {}
+
+    fn most_added(&self) -> u64 {
+        0
+    }
+}
+
 /// A row as the plan takes it.
 fn configuration(row: &Row) -> Configuration {
-    let mut boundary_activations = Vec::new();
+    let (mut boundary_activations, mut saved_activations) = (Vec::new(), Vec::new());
     let measure = |model: &mut brigade::core::Model<_, _, _>| {
-        let measured = model.measure_activations(row.batch(0, 0), row.precision.compute, None).unwrap();
+        let splits = row.schedule.splits_backward() && row.pp * row.chunks > 1;
+        let batch = row.batch(0, 0);
+        let measured =
+            model.measure_activations(batch, row.precision.compute, splits, Some(&Unmeasured)).unwrap();
         boundary_activations = measured.boundary_activations;
+        saved_activations = measured.saved_activations;
     };
     let engine = row.reference().engine_with(Groups::alone(), measure).unwrap();
     let chain = engine.chain();
@@ -53,7 +72,7 @@ fn configuration(row: &Row) -> Configuration {
     Configuration {
         units: chain.units(&[]).unwrap(),
         boundary_activations,
-        saved_activations: Vec::new(),
+        saved_activations,
         pp: row.pp,
         dp: row.dp,
         split,
@@ -175,6 +194,28 @@ fn under_any_schedule() {
                 }
             }
         }
+    }
+}
+
+/// The layers of a GPT leave the products of their weights' gradients for the second half, and nothing else.
+#[test]
+fn second_halves_have_the_products_of_weights() {
+    let row = Row { pp: 2, schedule: PipelineScheduleKind::ZbH1, ..Row::default() };
+    let deferred = |row: &Row| -> Vec<u64> {
+        configuration(row).saved_activations.iter().map(|block| block.deferred).collect()
+    };
+    // Of 12 tokens, what goes into each of a layer's four products, and the gradients of what comes out; and the gradients of
+    // biases and norms, which are found before.
+    let (width, floats) = (12, 4);
+    let products = 12 * ((1 + 3) + (1 + 1) + (1 + 4) + (4 + 1)) * width;
+    let others = (4 + 3 + 1 + 4 + 1) * width;
+    let layer = floats * (products + others);
+    assert_eq!(deferred(&row), [0, layer, layer, layer, 0, 0]);
+    assert_eq!(deferred(&Row { fused: false, ..row.clone() }), [0; 6]);
+    let tied = Row { tied: true, ..row.clone() };
+    assert_eq!(deferred(&tied), deferred(&row));
+    for row in [row.clone(), tied, Row { fused: false, ..row.clone() }, Row { precision: MIXED, ..row }] {
+        is_as_planned(&row);
     }
 }
 

@@ -147,6 +147,8 @@ impl Row {
         groups: Groups,
         change: impl FnOnce(&mut Model<Tensor<2, Int>, Logits, Targets>),
     ) -> brigade::core::Result<Gpt> {
+        // Each rank has a thread of its own.
+        set_fused(self.fused);
         let config = GptConfig {
             vocabulary: VOCABULARY,
             sequence_length: LENGTH,
@@ -223,8 +225,6 @@ impl Row {
     }
 
     pub fn run(&self, groups: Groups) -> Outcome {
-        // Each rank has a thread of its own.
-        set_fused(self.fused);
         let (rank, ranks) = (groups.world().rank(), groups.world().size());
         let mut engine = self.engine(groups.clone()).unwrap();
         let gradients = match self.strategy.period() {

@@ -76,6 +76,24 @@ meshes! {
     pp4_dp2: 4 x 2,
 }
 
+/// Where operations leave a part of the backward for its second half, and where they are Burn's and leave nothing.
+#[test]
+fn backwards_in_halves_with_and_without_fused_operations() {
+    let kinds = PipelineScheduleKind::ALL.into_iter().filter(|kind| kind.splits_backward());
+    for (turn, schedule) in kinds.enumerate() {
+        let chunks = if schedule == PipelineScheduleKind::Zbv { 2 } else { 1 };
+        for stage in 0..4 {
+            for recompute in [Recompute::None, Recompute::Every(1)] {
+                for fused in [true, false] {
+                    let (zero, tied) = (Zero { stage, ..Zero::default() }, (turn + stage as usize) % 2 == 1);
+                    let row = Row { pp: 2, dp: 2, micro_batches: 4, layers: 6, tied, ..Row::default() };
+                    equals_one_process(&Row { zero, schedule, chunks, recompute, fused, ..row });
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn the_table_has_every_combination() {
     let rows: Vec<_> =

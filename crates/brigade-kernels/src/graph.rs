@@ -3,17 +3,17 @@
 use std::fmt::Debug;
 
 use burn::backend::{Backend, BackendTensor, DispatchKindConversion, DispatchTensor};
-use burn_autodiff::Autodiff;
 use burn_autodiff::checkpoint::base::Checkpointer;
 use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn_autodiff::grads::Gradients;
 use burn_autodiff::ops::{Backward, Ops, OpsKind};
+use burn_autodiff::{Autodiff, NodeId};
 use burn_flex::FlexTensor;
 
 type AutodiffTensor<B, C> = burn::backend::tensor::FloatTensor<Autodiff<B, C>>;
 
 /// A function of `N` float tensors of a backend.
-pub(crate) trait Operation<const N: usize, T = FlexTensor>: Debug + Send + 'static {
+pub(crate) trait Operation<const N: usize, T = FlexTensor>: Debug + Send + Sized + 'static {
     /// What the backward pass needs.
     type Saved: Clone + Debug + Send + 'static;
 
@@ -27,6 +27,17 @@ pub(crate) trait Operation<const N: usize, T = FlexTensor>: Debug + Send + 'stat
 
     /// From the gradient of the result, those of the inputs for which one is `wanted`.
     fn backward(self, saved: Self::Saved, gradient: T, wanted: [bool; N]) -> [Option<T>; N];
+
+    /// The same, where gradients may be [left](crate::host::leave) for later. `leaves`: those of the inputs that are leaves of the graph.
+    fn backward_or_leave(
+        self,
+        saved: Self::Saved,
+        gradient: T,
+        wanted: [bool; N],
+        _leaves: [Option<NodeId>; N],
+    ) -> [Option<T>; N] {
+        self.backward(saved, gradient, wanted)
+    }
 }
 
 /// Runs an operation on tensors of one backend, in their graph if any of them is in one. Gives it back if a tensor is on another backend, or
@@ -94,7 +105,11 @@ impl<B: Backend, const N: usize, O: Operation<N, B::FloatTensorPrimitive>> Backw
     fn backward(self, ops: Ops<O::Saved, N>, gradients: &mut Gradients, _: &mut Checkpointer) {
         let gradient = gradients.consume::<B>(&ops.node);
         let wanted = ops.parents.each_ref().map(Option::is_some);
-        let found = self.0.backward(ops.state, gradient, wanted);
+        let leaves = ops.parents.each_ref().map(|parent| {
+            let parent = parent.as_ref()?;
+            parent.parents.is_empty().then_some(parent.id)
+        });
+        let found = self.0.backward_or_leave(ops.state, gradient, wanted, leaves);
         for (parent, gradient) in ops.parents.into_iter().zip(found) {
             if let (Some(parent), Some(gradient)) = (parent, gradient) {
                 gradients.register::<B>(parent.id, gradient);

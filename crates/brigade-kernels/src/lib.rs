@@ -5,12 +5,14 @@
 //!
 //! Invariants:
 //! - An operation's result and gradients depend on its inputs alone: on no other thread, no address, no state.
+//! - Where a gradient is left for later ([`deferring`]), it has the same bits.
 //! - A row's result depends on that row alone (and on parameters).
 //! - Nothing is written before a result is: a process that keeps its heap (`brigade_cpu::keep_heap`) gets no fresh pages after its first steps.
 
 mod activation;
 mod attention;
 mod cross_entropy;
+mod deferred;
 mod function;
 mod graph;
 mod host;
@@ -21,6 +23,7 @@ mod optimizer;
 pub use activation::Activation;
 pub use attention::{Mask, attention, attention_packed};
 pub use cross_entropy::{CrossEntropyConfig, cross_entropy, linear_cross_entropy};
+pub use deferred::{DeferredGradient, DeferredGradients, deferring};
 pub use function::{Function, apply_function};
 pub use host::{is_fused, set_fused};
 pub use linear::{linear, linear_activation, linear_residual};

@@ -1,13 +1,14 @@
 //! Linear layers.
 
 use burn::tensor::Tensor;
+use burn_autodiff::NodeId;
 use burn_flex::FlexTensor;
 
 use brigade_simd::{Matrix, MatrixMut, Product, matmul};
 
 use crate::activation::{self, Activation};
 use crate::graph::Operation;
-use crate::host::{Buffer, apply, contiguous, forward_strides, matrix, rows, values};
+use crate::host::{Buffer, WeightProduct, apply, contiguous, forward_strides, leave, matrix, rows, values};
 
 /// `x · weight + bias`. `x`: `[…, inputs]`; `weight`: `[inputs, outputs]`, where a transposed one is read as it lies; `bias`: `[outputs]`.
 ///
@@ -166,6 +167,16 @@ impl<const N: usize> Operation<N> for Linear {
     }
 
     fn backward(self, saved: Saved, gradient: FlexTensor, wanted: [bool; N]) -> [Option<FlexTensor>; N] {
+        self.backward_or_leave(saved, gradient, wanted, [None; N])
+    }
+
+    fn backward_or_leave(
+        self,
+        saved: Saved,
+        gradient: FlexTensor,
+        wanted: [bool; N],
+        leaves: [Option<NodeId>; N],
+    ) -> [Option<FlexTensor>; N] {
         let Saved { x, weight, hidden } = saved;
         let gradient = contiguous(gradient);
         let [count, outputs] = rows(&gradient);
@@ -189,19 +200,15 @@ impl<const N: usize> Operation<N> for Linear {
                 gradient
             }
         };
-        let slope = Matrix::rows_of(values(&slope), [count, outputs]);
         let d_x = is_wanted(0).then(|| {
+            let slope = Matrix::rows_of(values(&slope), [count, outputs]);
             let mut d_x = Buffer::new(count * inputs);
             let out = MatrixMut::rows_of(&mut d_x, [count, inputs]);
             matmul(slope, matrix(&weight).transposed(), out, Product::Write, 1.0);
             d_x.into_tensor(x.layout().shape().clone())
         });
-        let d_weight = is_wanted(1).then(|| {
-            let mut d_weight = Buffer::new(inputs * outputs);
-            let out = MatrixMut::rows_of(&mut d_weight, [inputs, outputs]);
-            matmul(matrix(&x).transposed(), slope, out, Product::Write, 1.0);
-            d_weight.into_tensor([inputs, outputs])
-        });
+        let d_weight = is_wanted(1).then_some(WeightProduct { x, slope });
+        let d_weight = d_weight.and_then(|product| leave(leaves[1], product)).map(WeightProduct::compute);
         let d_bias = d_bias.map(|sums| sums.into_tensor([outputs]));
         let mut found =
             [d_x, d_weight].into_iter().chain(bias_at.map(|_| d_bias)).chain(residual_at.map(|_| d_residual));

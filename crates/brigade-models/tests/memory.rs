@@ -102,7 +102,7 @@ fn shapes() -> [GptConfig; 4] {
 
 fn measure(shape: &GptConfig, compute: Float, meter: &dyn HeapMeter) -> MeasuredActivations {
     let model = shape.model(1, &brigade_cpu::device()).unwrap();
-    model.measure_activations(batch(shape), compute, Some(meter)).unwrap()
+    model.measure_activations(batch(shape), compute, false, Some(meter)).unwrap()
 }
 
 /// The most that two steps of two micro-batches take of the heap, and what was planned.
@@ -166,7 +166,7 @@ fn a_model_stays_as_it_is_when_it_is_measured() {
     let tensors = |measured: bool| {
         let mut model = shape.model(1, &brigade_cpu::device()).unwrap();
         if measured {
-            model.measure_activations(batch(shape), Float::Bf16, Some(&Exact(Cell::new(0)))).unwrap();
+            model.measure_activations(batch(shape), Float::Bf16, false, Some(&Exact(Cell::new(0)))).unwrap();
         }
         model.chain_mut().initialize(1).unwrap();
         model.chain().tensors().unwrap()
@@ -198,7 +198,7 @@ fn running_state_stays_as_it_is_when_it_is_measured() {
     let before = mean();
     let model = Chain::new().then("norm", block.clone()).loss(|output: Tensor<2>, _: ()| output.sum());
     let meter = Exact(Cell::new(0));
-    model.measure_activations(Batch::new(input(), (), 8), Float::F32, Some(&meter)).unwrap();
+    model.measure_activations(Batch::new(input(), (), 8), Float::F32, false, Some(&meter)).unwrap();
     assert_eq!(mean(), before);
     drop(block.forward(input().autodiff()));
     assert_ne!(mean(), before, "a forward in training changes it");

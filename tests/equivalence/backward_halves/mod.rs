@@ -2,6 +2,7 @@
 //! does both at once, whatever the mesh and however long the second halves wait.
 
 mod contract;
+mod fused;
 mod schedules;
 
 use std::cell::RefCell;

@@ -16,7 +16,7 @@ use crate::sharding::store::cast;
 use crate::step::forward_backward::batch::Batch;
 
 pub use heap::HeapMeter;
-use run::{run_block, run_loss};
+use run::{Halves, run_block, run_loss};
 
 /// What a model's blocks take for one micro-batch: the part of a memory plan that shapes of parameters do not give.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -37,7 +37,8 @@ struct Trial {
 
 impl<I: Activation, O: Activation, T: Clone> Model<I, O, T> {
     /// Runs each block and the loss forward and backward on one micro-batch, and measures what they take of the heap. It is to be
-    /// called on a device whose tensors are on the process's heap. Without a meter, only the tensors between blocks are found, by forwards alone.
+    /// called on a device whose tensors are on the process's heap. `splits`: whether backwards are to come in two halves. Without a meter, only the
+    /// tensors between blocks are found, by forwards alone.
     ///
     /// One block is in memory at a time: a copy, whose parameters get some value where they have none. The model itself stays as it
     /// is, also its running state. Of blocks that are alike in their type, their fields and the shapes of their parameters and
@@ -49,6 +50,7 @@ impl<I: Activation, O: Activation, T: Clone> Model<I, O, T> {
         &self,
         batch: Batch<I, T>,
         compute: Float,
+        splits: bool,
         meter: Option<&dyn HeapMeter>,
     ) -> Result<MeasuredActivations> {
         self.chain.check_names()?;
@@ -59,10 +61,12 @@ impl<I: Activation, O: Activation, T: Clone> Model<I, O, T> {
         let mut trials: BTreeMap<String, Trial> = BTreeMap::new();
         for (index, named) in self.chain.blocks.iter().enumerate() {
             measured.boundary_activations.push(parts.0.iter().map(boundary_tensor).collect());
-            let kind = kind(named, index, &parts);
+            let is_last = index + 1 == self.chain.blocks.len();
+            let halves = Halves { wait: splits, defers: splits && !is_last };
+            let kind = format!("{} {halves:?}", kind(named, index, &parts));
             let trial = match trials.remove(&kind) {
                 Some(trial) => trial,
-                None => run_block(named, index, &parts, compute, meter)?,
+                None => run_block(named, index, &parts, compute, halves, meter)?,
             };
             measured.saved_activations.push(trial.activations);
             parts = trial.output.clone();

@@ -19,15 +19,25 @@ const PLACE: Place = Place { seed: 0, step: 1, micro_batch: 0, training: true };
 /// about a MiB.
 const SMALL: u64 = 64 << 20;
 
+/// How a block runs backward.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Halves {
+    /// Whether its second half waits.
+    pub wait: bool,
+    /// Whether its operations leave something for that.
+    pub defers: bool,
+}
+
 /// Runs a copy of a block as a step runs it.
 pub(super) fn run_block(
     named: &NamedBlock,
     index: usize,
     input: &Parts,
     compute: Float,
+    halves: Halves,
     meter: Option<&dyn HeapMeter>,
 ) -> Result<Trial> {
-    let run = || run_block_once(named, index, input, compute, meter);
+    let run = || run_block_once(named, index, input, compute, halves, meter);
     let first = run()?;
     if meter.is_some() && first.activations.saved < SMALL { run() } else { Ok(first) }
 }
@@ -37,6 +47,7 @@ fn run_block_once(
     index: usize,
     input: &Parts,
     compute: Float,
+    halves: Halves,
     meter: Option<&dyn HeapMeter>,
 ) -> Result<Trial> {
     let copy = NamedBlock { name: named.name.clone(), block: named.block.copy_with_values(compute) };
@@ -51,13 +62,15 @@ fn run_block_once(
     let output = tape.forward(&copy, input(), false, PLACE)?;
     let kept = meter.in_use().saturating_sub(before);
     let mut upstream = ones(&output);
-    let found = tape.backward(&copy, 1.0, &mut upstream)?;
+    let found = tape.backward(&copy, 1.0, halves.defers, &mut upstream)?;
+    let deferred = if halves.wait && found.later.is_some() { found.bytes() } else { 0 };
     if let Some(later) = found.later {
         later.run(&copy.name)?;
     }
     // An output may view parameters, which the forward did not allocate.
     let allocated = output.bytes().min(kept);
-    Ok(Trial { activations: activations(kept, meter.most_added(), allocated), output })
+    let activations = activations(kept, meter.most_added(), allocated);
+    Ok(Trial { activations: SavedActivations { deferred, ..activations }, output })
 }
 
 /// Runs the loss and the metrics as a step runs them, in a graph of their own.

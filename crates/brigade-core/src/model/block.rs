@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use brigade_kernels::{DeferredGradient, DeferredGradients};
 use burn::module::Module;
 use burn::tensor::{DType, Device, Gradients, Tensor};
 
@@ -60,7 +61,8 @@ pub trait Block: Module + 'static {
     }
     /// Runs the block in training, and may offer a backward in two halves: the gradient of the input first, which the stage before
     /// waits for, and the gradients of the parameters when there is time. Pipeline schedules with such halves have less idle time.
-    /// By default it is [`forward_with`](Self::forward_with), and the backward is done at once.
+    /// By default it is [`forward_with`](Self::forward_with), and the second half has what fused linear operations leave for it
+    /// ([`brigade_kernels::deferring`]): there is nothing to offer for them.
     ///
     /// The output has the bits of [`forward_with`](Self::forward_with). A block offers the halves always or never. They are done one
     /// right after the other where the schedule has a backward in one piece, and where the block shares a parameter with
@@ -128,6 +130,8 @@ pub(crate) trait AnyBlock: Send {
     fn specs(&self) -> BTreeMap<String, ParameterSpec>;
     fn values(&self) -> BTreeMap<String, ParamValue>;
     fn take_gradients(&self, gradients: &mut Gradients) -> BTreeMap<String, Tensor<1>>;
+    /// What a backward through this block has left for later.
+    fn take_deferred(&self, deferred: &mut DeferredGradients) -> BTreeMap<String, DeferredGradient>;
     fn replace(&mut self, values: &mut dyn FnMut(&str) -> Option<NewValue>);
     /// Keeps the parameters at these paths from being trained.
     fn freeze(&mut self, is_frozen: &dyn Fn(&str) -> bool);
@@ -317,6 +321,10 @@ impl<M: Module + 'static, R: Run<M>> AnyBlock for Erased<M, R> {
 
     fn take_gradients(&self, gradients: &mut Gradients) -> BTreeMap<String, Tensor<1>> {
         parameters::take_gradients(self.module(), gradients)
+    }
+
+    fn take_deferred(&self, deferred: &mut DeferredGradients) -> BTreeMap<String, DeferredGradient> {
+        parameters::take_deferred(self.module(), deferred)
     }
 
     fn replace(&mut self, values: &mut dyn FnMut(&str) -> Option<NewValue>) {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use brigade_kernels::{DeferredGradient, DeferredGradients};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Gradients, Tensor};
 
@@ -202,6 +203,39 @@ pub(crate) fn take_gradients<M: Module>(
     let mut visitor = Take(Path::default(), gradients, BTreeMap::new());
     module.visit(&mut visitor);
     visitor.2
+}
+
+/// What a backward has left of a module's gradients for later, by path. None of it reads parameters: under ZeRO-3 their memory has
+/// other values by then.
+pub(crate) fn take_deferred<M: Module>(
+    module: &M,
+    deferred: &mut DeferredGradients,
+) -> BTreeMap<String, DeferredGradient> {
+    struct Take<'a>(Path, &'a mut DeferredGradients, BTreeMap<String, DeferredGradient>);
+    impl ModuleVisitor for Take<'_> {
+        fn enter_module(&mut self, name: &str, _: &str) {
+            self.0.enter(name);
+        }
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.0.exit();
+        }
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if let Some(gradient) = self.1.take(&param.base()) {
+                self.2.insert(self.0.join(), gradient);
+            }
+        }
+    }
+    struct ReadNow(BTreeMap<String, DeferredGradient>);
+    impl ModuleVisitor for ReadNow {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.values_mut().for_each(|gradient| gradient.read_now(&param.base()));
+        }
+    }
+    let mut visitor = Take(Path::default(), deferred, BTreeMap::new());
+    module.visit(&mut visitor);
+    let mut visitor = ReadNow(visitor.2);
+    module.visit(&mut visitor);
+    visitor.0
 }
 
 /// Runs the backward of one value of a module's first tracked parameter. All graphs of a module are connected through its

@@ -2,9 +2,11 @@
 
 mod buffer;
 mod fused;
+mod later;
 mod view;
 
 pub(crate) use buffer::Buffer;
 pub(crate) use fused::apply;
 pub use fused::{is_fused, set_fused};
+pub(crate) use later::{Products, WeightProduct, leave, leaving};
 pub(crate) use view::{contiguous, forward_strides, matrix, rows, values};

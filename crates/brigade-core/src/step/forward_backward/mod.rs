@@ -5,5 +5,6 @@ pub(crate) mod interpreter;
 pub(crate) mod micro_batches;
 pub(crate) mod non_finite;
 pub(crate) mod recompute;
+pub(crate) mod second_half;
 pub(crate) mod tape;
 mod tied_gradients;

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use brigade_kernels::{DeferredGradients, deferring};
 use burn::tensor::Tensor;
 
-use crate::error::{Error, Result};
+use super::second_half::{BlockGradients, SecondHalf};
+use crate::error::Result;
 use crate::model::activation::{Part, Parts};
 use crate::model::block::NamedBlock;
 use crate::model::context::ForwardContext;
-use crate::model::split_forward::{ErasedBackwardWeights, ParameterGradients};
+use crate::model::split_forward::ErasedBackwardWeights;
 
 /// Gradients of an activation's parts; none where no gradient flows.
 pub(crate) type Upstream = Vec<Option<Tensor<1>>>;
@@ -40,46 +42,52 @@ struct Record {
     place: Place,
 }
 
-/// What a block's backward found for its parameters, by path.
-#[derive(Default)]
-pub(crate) struct BlockGradients {
-    /// What the graph led to.
-    pub now: BTreeMap<String, Tensor<1>>,
-    /// What is still to be computed, where the block offers its backward in two halves.
-    pub later: Option<WeightsHalf>,
+/// A forward of a block, with what its backward needs.
+struct Run {
+    input: Parts,
+    output: Parts,
+    weights: Option<ErasedBackwardWeights>,
 }
 
-/// The second half of a block's backward, ready to run.
-pub(crate) struct WeightsHalf {
-    weights: ErasedBackwardWeights,
-    /// The gradient of the block's output; none where none flows.
-    gradient: Option<Parts>,
-    /// Of that gradient, and of the block's input.
-    pub bytes: u64,
-}
-
-impl WeightsHalf {
-    fn new(weights: ErasedBackwardWeights, input: &Parts, output: &Parts, upstream: &Upstream) -> Self {
-        let gradient = |(part, gradient): (&Part, &Option<Tensor<1>>)| match (part, gradient) {
-            (Part::Float(_, shape), Some(gradient)) => Part::Float(gradient.clone(), shape.clone()),
-            (Part::Float(y, shape), None) => Part::Float(y.clone().inner().zeros_like(), shape.clone()),
-            (int, _) => int.clone(),
-        };
-        let flows = upstream.iter().any(Option::is_some);
-        let gradient = flows.then(|| Parts(output.0.iter().zip(upstream).map(gradient).collect()));
-        let bytes = input.bytes() + gradient.as_ref().map_or(0, Parts::bytes);
-        Self { weights, gradient, bytes }
+impl Run {
+    /// From the same input, in a new graph.
+    fn again(block: &NamedBlock, input: &Parts, place: Place) -> Result<Self> {
+        let input = leaves(input);
+        let (output, weights) = block.block.forward_split(input.clone(), &place.context(&block.name))?;
+        Ok(Self { input, output, weights })
     }
 
-    /// Computes the gradients. `block`: its name, for errors.
-    pub(crate) fn run(self, block: &str) -> Result<ParameterGradients> {
-        let Some(gradient) = self.gradient else { return Ok(ParameterGradients::default()) };
-        let given = gradient.describe();
-        (self.weights)(gradient).ok_or_else(|| Error::Activation {
-            block: format!("{block}, in the second half of its backward"),
-            expected: "the gradient of its output".into(),
-            given,
-        })
+    /// Backward from `root`, or from the gradient `above` of the output. Leaves the input's gradient in `upstream`. Where it `defers`,
+    /// operations leave for the second half what they can.
+    fn backward(
+        self,
+        block: &NamedBlock,
+        root: Option<Tensor<1>>,
+        above: Upstream,
+        defers: bool,
+        upstream: &mut Upstream,
+    ) -> BlockGradients {
+        let Self { input, output, weights } = self;
+        let later = weights.map(|weights| SecondHalf::offered(weights, &input, &output, &above));
+        let root = root.or_else(|| {
+            let terms =
+                output.0.into_iter().zip(above).filter_map(|(part, gradient)| match (part, gradient) {
+                    (Part::Float(y, _), Some(gradient)) if y.is_tracked() => Some((y * gradient).sum()),
+                    _ => None,
+                });
+            terms.reduce(|a, b| a + b)
+        });
+        let Some(root) = root.filter(Tensor::is_tracked) else {
+            return BlockGradients { now: BTreeMap::new(), later };
+        };
+        let (mut gradients, mut deferred) = match defers {
+            true => deferring(|| root.backward()),
+            false => (root.backward(), DeferredGradients::default()),
+        };
+        *upstream = gradients_of(input, &mut gradients);
+        let left = block.block.take_deferred(&mut deferred);
+        let now = block.block.take_gradients(&mut gradients);
+        BlockGradients { now, later: SecondHalf::with(later, left) }
     }
 }
 
@@ -144,7 +152,8 @@ impl Tape {
 
     /// Backward of the last block that is left: from the loss, or from the gradient of its output.
     /// Gives the parameters' gradients by path, and leaves the input's gradient in `upstream`. Of a block that offers its
-    /// backward in two halves this is the first one.
+    /// backward in two halves this is the first one. Where it `defers`, operations leave for the second half what they can, unless
+    /// the block's graph goes on into the loss.
     ///
     /// The gradient `g` of an output `y` enters as the backward of `sum(y · g)`, whose derivative
     /// by `y` is exactly `g`.
@@ -152,9 +161,10 @@ impl Tape {
         &mut self,
         block: &NamedBlock,
         targets: f64,
+        defers: bool,
         upstream: &mut Upstream,
     ) -> Result<BlockGradients> {
-        let Some(Record { mut input, output, mut weights, place }) = self.records.pop() else {
+        let Some(Record { input, output, weights, place }) = self.records.pop() else {
             return Ok(BlockGradients::default());
         };
         let mut root = None;
@@ -169,33 +179,22 @@ impl Tape {
             }
             None => {}
         }
-        let output = match output {
-            Some(output) => output,
-            None if root.is_some() => Parts::default(),
-            None => {
-                input = leaves(&input);
-                let context = place.context(&block.name);
-                let (output, of_weights) = block.block.forward_split(input.clone(), &context)?;
-                weights = of_weights;
-                output
-            }
+        let run = match output {
+            Some(output) => Run { input, output, weights },
+            None if root.is_some() => Run { input, output: Parts::default(), weights },
+            None => Run::again(block, &input, place)?,
         };
         let above = std::mem::take(upstream);
-        let later = weights.map(|weights| WeightsHalf::new(weights, &input, &output, &above));
-        let root = root.or_else(|| {
-            let terms =
-                output.0.into_iter().zip(above).filter_map(|(part, gradient)| match (part, gradient) {
-                    (Part::Float(y, _), Some(gradient)) if y.is_tracked() => Some((y * gradient).sum()),
-                    _ => None,
-                });
-            terms.reduce(|a, b| a + b)
-        });
-        let Some(root) = root.filter(Tensor::is_tracked) else {
-            return Ok(BlockGradients { now: BTreeMap::new(), later });
-        };
-        let mut gradients = root.backward();
-        *upstream = gradients_of(input, &mut gradients);
-        Ok(BlockGradients { now: block.block.take_gradients(&mut gradients), later })
+        if root.is_some() || !defers {
+            return Ok(run.backward(block, root, above, false, upstream));
+        }
+        let input = run.input.clone();
+        let found = run.backward(block, None, above.clone(), true, upstream);
+        if !found.is_mixed() {
+            return Ok(found);
+        }
+        // The parts of a gradient are added in the order that they have in one piece.
+        Ok(Run::again(block, &input, place)?.backward(block, None, above, false, upstream))
     }
 
     /// Bytes of what it keeps at the cuts between blocks.

@@ -12,7 +12,8 @@ use crate::error::{Error, Result};
 use crate::model::activation::{Activation, Part, Parts};
 use crate::nn::with_data_group;
 use crate::sharding::store::cast;
-use crate::step::forward_backward::tape::{BlockGradients, Upstream};
+use crate::step::forward_backward::second_half::BlockGradients;
+use crate::step::forward_backward::tape::Upstream;
 use crate::step::forward_backward::tied_gradients::TiedGradients;
 
 /// What of a backward is done now.
@@ -25,16 +26,7 @@ pub(super) enum Halves {
 /// A block between the halves of its backward.
 pub(super) struct Deferred {
     block: usize,
-    found: BlockGradients,
-}
-
-impl Deferred {
-    /// Bytes that it holds until its second half.
-    pub fn bytes(&self) -> u64 {
-        let BlockGradients { now, later } = &self.found;
-        let now: usize = now.values().map(|flat| flat.dims()[0] * flat.dtype().size()).sum();
-        now as u64 + later.as_ref().map_or(0, |later| later.bytes)
-    }
+    pub found: BlockGradients,
 }
 
 impl<I, O, T> Interpreter<'_, I, O, T>
@@ -44,7 +36,8 @@ where
     T: Clone,
 {
     /// Runs a chunk backward and makes the message to the stage before ready. With [`Halves::Input`] the second halves of
-    /// blocks that offer them wait for [`backward_weights`](Self::backward_weights).
+    /// blocks that have them wait for [`backward_weights`](Self::backward_weights). The last block's graph may go on into the loss, so
+    /// only what that block offers waits.
     pub(super) fn backward(&mut self, task: Task, halves: Halves, schedule: &StageSchedule) -> Result<()> {
         let place = self.stage.virtual_stage(task.chunk);
         let Some(mut tape) = self.state.tapes.remove(&task) else {
@@ -64,9 +57,12 @@ where
         for index in self.stage.blocks(task.chunk).rev() {
             self.before_block(index, schedule)?;
             let (started, waited) = (Instant::now(), self.clock.comm_wait());
+            let may_wait = halves == Halves::Input && !self.is_tied(index);
+            let defers = may_wait && index + 1 < self.blocks.len();
             let (block, data) = (&self.blocks[index], &self.store.groups.data);
-            let found = with_data_group(data, self.clock, || tape.backward(block, divisor, &mut upstream))??;
-            if halves == Halves::Input && found.later.is_some() && !self.is_tied(index) {
+            let run = || tape.backward(block, divisor, defers, &mut upstream);
+            let found = with_data_group(data, self.clock, run)??;
+            if may_wait && found.later.is_some() {
                 deferred.push(Deferred { block: index, found });
             } else {
                 self.add_gradients(task, index, found, &mut tied)?;

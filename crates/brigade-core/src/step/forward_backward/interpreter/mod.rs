@@ -369,7 +369,7 @@ where
 
     fn count(&mut self) {
         let kept: u64 = self.state.tapes.values().map(Tape::bytes).sum();
-        let deferred: u64 = self.state.deferred.values().flatten().map(Deferred::bytes).sum();
+        let deferred: u64 = self.state.deferred.values().flatten().map(|block| block.found.bytes()).sum();
         self.state.activations.set(kept + deferred);
     }
 }

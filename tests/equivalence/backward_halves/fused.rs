@@ -1,0 +1,126 @@
+//! Fused operations leave the products for their weights' gradients to the second half, whatever else a block does with its weights.
+
+use brigade::core::plan::PipelineScheduleKind::{self, ZbH1, ZbH2, Zbv};
+use brigade::core::{
+    Batch, Block, Chain, EngineSettings, ForwardContext, Model, ParameterGradients, Recompute, SplitForward,
+    Zero,
+};
+use brigade::kernels;
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::{Tensor, activation::tanh};
+
+use crate::case::{Case, floats};
+
+const WIDTH: usize = 6;
+const ROWS: usize = 3;
+
+#[derive(Module, Debug)]
+struct Layer {
+    linear: Linear,
+    /// Used by other operations too.
+    mixed: Option<Linear>,
+    /// Rows of it go into a product. It lies in other memory than the rest of the block.
+    table: Option<Linear>,
+    /// Whether the block itself offers the gradient of the bias for later.
+    offers: bool,
+}
+
+impl Layer {
+    fn output(&self, mut x: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<2> {
+        if let Some(mixed) = &self.mixed {
+            let weight = || mixed.weight.val();
+            // In the order of the backward: two parts that are found, one that may be left, one that is found, one that may be left.
+            for matmul in [false, true, false, true, true] {
+                x = if matmul { x.matmul(weight()) } else { kernels::linear(x, weight(), None) };
+            }
+        }
+        if let Some(table) = &self.table {
+            let rows = table.weight.val().narrow(0, 0, ROWS);
+            x = x + kernels::linear(rows, self.linear.weight.val(), None);
+        }
+        tanh(kernels::linear(x, self.linear.weight.val(), bias))
+    }
+}
+
+impl Block for Layer {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        self.output(x, self.linear.bias.as_ref().map(|bias| bias.val()))
+    }
+
+    fn forward_split(&self, x: Tensor<2>, context: &ForwardContext<'_>) -> SplitForward<Tensor<2>> {
+        if !self.offers {
+            return self.forward_with(x, context).into();
+        }
+        let y = self.output(x, self.linear.bias.as_ref().map(|bias| bias.val().detach().no_grad()));
+        let output = y.clone().inner();
+        SplitForward::new(y, move |gradient: Tensor<2>| {
+            let gradient = gradient * (output.powi_scalar(2).neg() + 1);
+            let of_bias = gradient.sum_dim(0).squeeze_dim(0);
+            ParameterGradients::new().with::<1>("linear.bias", of_bias)
+        })
+    }
+
+    fn keep_in_f32(&self, path: &str) -> bool {
+        path.starts_with("table")
+    }
+}
+
+fn layer(mixed: bool, table: bool, offers: bool) -> Layer {
+    let linear =
+        |bias| LinearConfig::new(WIDTH, WIDTH).with_bias(bias).init(&brigade_cpu::device().autodiff());
+    Layer {
+        linear: linear(true),
+        mixed: mixed.then(|| linear(false)),
+        table: table.then(|| linear(false)),
+        offers,
+    }
+}
+
+fn model() -> Model<Tensor<2>, Tensor<2>, Tensor<2>> {
+    let chain = Chain::new()
+        .then("plain", layer(false, false, false))
+        .then("mixed", layer(true, false, false))
+        .then("table", layer(false, true, false))
+        .then("offers", layer(false, false, true))
+        .then("all", layer(true, true, true))
+        .then("shared", layer(false, false, false))
+        .tie("shared.linear.weight", "plain.linear.weight")
+        .then("frozen", layer(true, true, false).no_grad())
+        .then("last", layer(false, false, false));
+    chain.loss(|output, target: Tensor<2>| (output - target).square().sum())
+}
+
+fn equals_one_process(schedule: PipelineScheduleKind, chunks: usize) {
+    let mut meshes = Vec::new();
+    for (mesh, stages) in [((2, 1), [0, 1, 3]), ((2, 2), [0, 2, 3])] {
+        for stage in stages {
+            for recompute in [Recompute::None, Recompute::Every(2)] {
+                let zero = Zero { stage, ..Zero::default() };
+                let settings =
+                    EngineSettings { zero, recompute, schedule, chunks, ..EngineSettings::default() };
+                meshes.push((mesh, settings));
+            }
+        }
+    }
+    let batch = |number| Batch::new(floats(number, 1, [ROWS, WIDTH]), floats(number, 2, [ROWS, WIDTH]), ROWS);
+    Case { model, batch }.equals_one_process_on(&meshes);
+}
+
+#[test]
+fn on_zb_h1() {
+    equals_one_process(ZbH1, 1);
+}
+
+#[test]
+fn on_zb_h2() {
+    equals_one_process(ZbH2, 1);
+}
+
+#[test]
+fn on_zbv() {
+    equals_one_process(Zbv, 2);
+}
