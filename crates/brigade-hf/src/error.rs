@@ -90,6 +90,19 @@ pub enum HfError {
         /// What is wrong with it.
         problem: String,
     },
+    /// Nothing says where the cache of models is.
+    #[error(
+        "nothing says where models are kept: neither HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME nor HOME is set"
+    )]
+    NoCache,
+    /// A model that is neither in the cache nor to be had from the hub.
+    #[error("the model `{model}`: {problem}")]
+    Hub {
+        /// Its name.
+        model: String,
+        /// Why.
+        problem: String,
+    },
     /// A configuration that its family cannot write.
     #[error("a model of type `{family}` cannot have this configuration: {problem}")]
     Unwritable {

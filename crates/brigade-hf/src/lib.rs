@@ -8,6 +8,8 @@
 //! [`TokenizerConfig`] has the special tokens and the templates that stand beside a `tokenizer.json`; [`chat`] makes texts of chats by
 //! them, and says which parts of a text the assistant said.
 //!
+//! [`hub`] finds models by name in the cache that Hugging Face's libraries share, and downloads them.
+//!
 //! # Invariants
 //! - **No field that may change what a model computes is ignored.** What a family does not know is an error that names it, unless it
 //!   is absent, null, false or empty, or known to be harmless.
@@ -20,6 +22,7 @@ pub mod chat;
 pub mod config;
 mod differences;
 mod error;
+pub mod hub;
 mod tensors;
 mod tokenizer;
 pub mod weights;

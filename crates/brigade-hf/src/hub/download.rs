@@ -1,0 +1,300 @@
+//! Downloads of models.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use brigade_files::AtomicFile;
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+use ureq::http::StatusCode;
+
+use super::cache::{CONFIG, Cache, INDEX, WEIGHTS, indexed_files, is_commit};
+use super::http::{Client, Failure, read};
+use super::name::is_part;
+use super::{Hub, ModelName, Progress};
+use crate::config::read_object;
+use crate::error::HfError;
+
+/// Files beside the weights that are taken where a model has them.
+const BESIDE: [&str; 9] = [
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
+];
+
+/// How many bytes are read and written at once.
+const BUFFER: usize = 1 << 20;
+
+/// How often a lock is looked at that another process holds.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What the hub says of a revision.
+#[derive(Deserialize)]
+struct Revision {
+    sha: String,
+    siblings: Vec<RemoteFile>,
+}
+
+/// A file of a revision.
+#[derive(Deserialize)]
+struct RemoteFile {
+    rfilename: String,
+    #[serde(default)]
+    size: Option<u64>,
+    #[serde(default, rename = "blobId")]
+    blob_id: Option<String>,
+    #[serde(default)]
+    lfs: Option<LargeFile>,
+}
+
+#[derive(Deserialize)]
+struct LargeFile {
+    sha256: String,
+    size: u64,
+}
+
+impl RemoteFile {
+    /// Under which name its content is kept.
+    fn etag(&self) -> Option<&str> {
+        let etag = self.lfs.as_ref().map(|lfs| lfs.sha256.as_str()).or(self.blob_id.as_deref())?;
+        is_part(etag).then_some(etag)
+    }
+
+    fn size(&self) -> Option<u64> {
+        self.lfs.as_ref().map(|lfs| lfs.size).or(self.size)
+    }
+}
+
+/// Downloads what a model lacks in the cache.
+pub(super) fn model(
+    hub: &Hub,
+    name: &ModelName,
+    cache: &Cache,
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<PathBuf, HfError> {
+    let client = Client::new(hub, name);
+    let revision = name.revision().replace('/', "%2F");
+    let about = client.json(&format!("api/models/{}/revision/{revision}?blobs=true", name.repository()))?;
+    let about: Revision = serde_json::from_str(&about).map_err(|error| {
+        client.error(format!("{} answers what is no list of files: {error}", hub.endpoint))
+    })?;
+    if !is_commit(&about.sha) {
+        return Err(client.error(format!("{} names the commit `{}`", hub.endpoint, about.sha)));
+    }
+    let download = Download { hub, client: &client, cache, repository: name.repository(), revision: &about };
+    let snapshot = download.all(progress)?;
+    if !is_commit(name.revision()) {
+        note(&cache.reference(), &about.sha)?;
+    }
+    Ok(snapshot)
+}
+
+/// A download of one revision.
+struct Download<'d> {
+    hub: &'d Hub,
+    client: &'d Client<'d>,
+    cache: &'d Cache,
+    repository: &'d str,
+    revision: &'d Revision,
+}
+
+impl Download<'_> {
+    fn all(&self, progress: &mut dyn FnMut(Progress<'_>)) -> Result<PathBuf, HfError> {
+        let snapshot = self.cache.snapshot(&self.revision.sha);
+        let has = |name: &str| self.remote(name).is_some();
+        if !has(CONFIG) {
+            return Err(self.client.error(format!("it has no {CONFIG}")));
+        }
+        let weights = match (has(WEIGHTS), has(INDEX)) {
+            (true, _) => BTreeSet::from([WEIGHTS.to_owned()]),
+            (false, true) => {
+                self.file(INDEX, &snapshot, progress)?;
+                let index = read_object(&snapshot.join(INDEX))?;
+                let files = index.as_ref().and_then(indexed_files);
+                files.ok_or_else(|| self.client.error(format!("its {INDEX} lists no files of weights")))?
+            }
+            (false, false) => return Err(self.client.error(self.no_weights())),
+        };
+        let beside = BESIDE.into_iter().filter(|name| has(name));
+        for name in [CONFIG].into_iter().chain(beside).chain(weights.iter().map(String::as_str)) {
+            self.file(name, &snapshot, progress)?;
+        }
+        Ok(snapshot)
+    }
+
+    fn remote(&self, name: &str) -> Option<&RemoteFile> {
+        self.revision.siblings.iter().find(|file| file.rfilename == name)
+    }
+
+    fn no_weights(&self) -> String {
+        let pickle = "pytorch_model.bin";
+        let reason = match self.remote(pickle).or_else(|| self.remote(&format!("{pickle}.index.json"))) {
+            Some(_) => format!(
+                ", but {pickle}, a Python pickle, which may run any code when it is read: convert a copy of it by `transformers`, \
+                 whose `save_pretrained` writes {WEIGHTS}"
+            ),
+            None => String::new(),
+        };
+        format!("it has neither {WEIGHTS} nor {INDEX}{reason}")
+    }
+
+    /// Puts one file into the snapshot.
+    fn file(
+        &self,
+        name: &str,
+        snapshot: &Path,
+        progress: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<(), HfError> {
+        let link = snapshot.join(name);
+        if link.is_file() {
+            return Ok(());
+        }
+        let remote = self.remote(name);
+        let (etag, size) = remote
+            .and_then(|remote| Some((remote.etag()?, remote.size()?)))
+            .ok_or_else(|| self.client.error(format!("the hub does not say what `{name}` contains")))?;
+        let blob = self.cache.folder.join("blobs").join(etag);
+        let locks = self.hub.cache.join(".locks").join(self.cache.folder.file_name().unwrap_or_default());
+        for folder in [blob.parent(), Some(snapshot), Some(&locks)].into_iter().flatten() {
+            fs::create_dir_all(folder).map_err(|error| HfError::io(folder, error))?;
+        }
+        let part = blob.with_file_name(format!("{etag}.incomplete"));
+        let _lock = self.lock(&locks.join(format!("{etag}.lock")), &part)?;
+        if !blob.is_file() {
+            let sha256 = remote.and_then(|remote| remote.lfs.as_ref()).map(|lfs| lfs.sha256.as_str());
+            self.content(name, &part, size, sha256, progress)?;
+            fs::rename(&part, &blob).map_err(|error| HfError::io(&blob, error))?;
+        }
+        let target = Path::new("../../blobs").join(etag);
+        match symlink(&target, &link) {
+            Err(error) if !link.is_file() => Err(HfError::io(&link, error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Locks a content against other processes. While another one downloads it, this waits as long as the content grows.
+    fn lock(&self, path: &Path, part: &Path) -> Result<File, HfError> {
+        let file = OpenOptions::new().create(true).append(true).open(path);
+        let file = file.map_err(|error| HfError::io(path, error))?;
+        let length = || fs::metadata(part).map_or(0, |metadata| metadata.len());
+        let (mut last, mut since) = (length(), Instant::now());
+        // One that checks a large content is silent for long.
+        let patience = self.hub.timeout * 10;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(file),
+                Err(TryLockError::Error(error)) => return Err(HfError::io(path, error)),
+                Err(TryLockError::WouldBlock) if since.elapsed() > patience => {
+                    let problem = format!("another process holds {} and downloads nothing", path.display());
+                    return Err(self.client.error(problem));
+                }
+                Err(TryLockError::WouldBlock) => thread::sleep(LOOK),
+            }
+            let now = length();
+            if now != last {
+                (last, since) = (now, Instant::now());
+            }
+        }
+    }
+
+    /// Downloads a content, from where an earlier download of it ended, and compares it with what the hub says of it.
+    fn content(
+        &self,
+        name: &str,
+        part: &Path,
+        size: u64,
+        sha256: Option<&str>,
+        progress: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<(), HfError> {
+        let io = |error| HfError::io(part, error);
+        let mut file =
+            OpenOptions::new().create(true).truncate(false).read(true).write(true).open(part).map_err(io)?;
+        let path = format!("{}/resolve/{}/{name}", self.repository, self.revision.sha);
+        self.client.repeated(|further| self.rest(name, &path, &mut file, size, progress, further))?;
+        file.sync_all().map_err(io)?;
+        let Some(expected) = sha256 else { return Ok(()) };
+        file.seek(SeekFrom::Start(0)).map_err(io)?;
+        let mut hasher = Sha256::new();
+        let mut buffer = vec![0; BUFFER];
+        loop {
+            match file.read(&mut buffer).map_err(io)? {
+                0 => break,
+                length => hasher.update(&buffer[..length]),
+            }
+        }
+        let found: String = hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        if found == expected.to_lowercase() {
+            return Ok(());
+        }
+        fs::remove_file(part).map_err(io)?;
+        let problem =
+            format!("`{name}` has the SHA-256 {found}, and the hub says {expected}; it was removed");
+        Err(self.client.error(problem))
+    }
+
+    /// Downloads what a file lacks.
+    fn rest(
+        &self,
+        name: &str,
+        path: &str,
+        file: &mut File,
+        size: u64,
+        progress: &mut dyn FnMut(Progress<'_>),
+        further: &mut bool,
+    ) -> Result<(), Failure> {
+        let failed = |error: std::io::Error| Failure::Final(format!("`{name}` cannot be written: {error}"));
+        let mut bytes = file.seek(SeekFrom::End(0)).map_err(failed)?;
+        if bytes > size {
+            file.set_len(0).map_err(failed)?;
+            bytes = file.seek(SeekFrom::Start(0)).map_err(failed)?;
+        }
+        progress(Progress { file: name, bytes, of: size });
+        if bytes == size {
+            return Ok(());
+        }
+        let response = self.client.get(path, bytes)?;
+        if bytes > 0 && response.status() != StatusCode::PARTIAL_CONTENT {
+            // It sends all, from the beginning.
+            file.set_len(0).map_err(failed)?;
+            bytes = file.seek(SeekFrom::Start(0)).map_err(failed)?;
+        }
+        let mut reader = response.into_body().into_reader();
+        let mut buffer = vec![0; BUFFER];
+        while bytes < size {
+            let length = read(&mut reader, &mut buffer)?;
+            if length == 0 {
+                return Err(Failure::Passing(format!("`{name}` ended after {bytes} of {size} bytes")));
+            }
+            if bytes + length as u64 > size {
+                return Err(Failure::Final(format!(
+                    "`{name}` has more than the {size} bytes that the hub says"
+                )));
+            }
+            file.write_all(&buffer[..length]).map_err(failed)?;
+            (bytes, *further) = (bytes + length as u64, true);
+            progress(Progress { file: name, bytes, of: size });
+        }
+        Ok(())
+    }
+}
+
+/// Notes which commit a revision is.
+fn note(reference: &Path, commit: &str) -> Result<(), HfError> {
+    let io = |error| HfError::io(reference, error);
+    let folder = reference.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(folder).map_err(io)?;
+    let file = AtomicFile::create(reference).map_err(io)?;
+    file.file().write_all(commit.as_bytes()).map_err(io)?;
+    file.commit().map(drop).map_err(io)
+}

@@ -1,0 +1,140 @@
+//! Models by name: in the cache that Hugging Face's libraries share, and (cargo feature `hub`) on the hub.
+//!
+//! A model that is whole in the cache is taken from there without asking the network. What is missing is downloaded from the commit
+//! that the revision names: with ranges, so that an interrupted download goes on where it ended (also one of `huggingface_hub`), compared
+//! with the size and the SHA-256 that the hub states, and under its name only once it is whole.
+
+mod cache;
+#[cfg(feature = "hub")]
+mod download;
+#[cfg(feature = "hub")]
+mod http;
+mod name;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use name::ModelName;
+
+use crate::error::HfError;
+use cache::Cache;
+
+/// The hub.
+const ENDPOINT: &str = "https://huggingface.co";
+
+/// Where models are, and how they are downloaded.
+#[derive(Debug, Clone)]
+pub struct Hub {
+    /// The folder of the cache.
+    pub cache: PathBuf,
+    /// Address of the hub, without a slash at its end.
+    pub endpoint: String,
+    /// The secret that opens private and gated models.
+    pub token: Option<String>,
+    /// Whether nothing may be downloaded.
+    pub offline: bool,
+    /// How long the hub may be silent.
+    pub timeout: Duration,
+    /// How often a request is repeated that failed for a reason that may pass, with a pause that begins with `retry_pause` and doubles.
+    pub retries: u32,
+    /// The first pause.
+    pub retry_pause: Duration,
+}
+
+/// How far the download of a file is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress<'f> {
+    /// Its name in the repository.
+    pub file: &'f str,
+    /// Bytes that are there.
+    pub bytes: u64,
+    /// Bytes that it has.
+    pub of: u64,
+}
+
+impl Hub {
+    /// As the environment says, by the names of Hugging Face's libraries: `HF_HUB_CACHE`, or else `hub` in `HF_HOME`, or else in
+    /// `huggingface` in `XDG_CACHE_HOME` or `~/.cache`; `HF_ENDPOINT`; `HF_TOKEN`, or else the file `token` in `HF_HOME`;
+    /// `HF_HUB_OFFLINE`.
+    ///
+    /// # Errors
+    /// If none of them says where the cache is.
+    pub fn from_env() -> Result<Self, HfError> {
+        Self::from_variables(|name| std::env::var(name).ok())
+    }
+
+    /// As these variables say.
+    ///
+    /// # Errors
+    /// As [`from_env`](Self::from_env).
+    pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<Self, HfError> {
+        let set = |name: &str| {
+            variable(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
+        };
+        let path = |name: &str| set(name).map(PathBuf::from);
+        let home = path("HF_HOME").or_else(|| {
+            let caches = path("XDG_CACHE_HOME").or_else(|| Some(path("HOME")?.join(".cache")));
+            Some(caches?.join("huggingface"))
+        });
+        let cache = path("HF_HUB_CACHE").or_else(|| path("HUGGINGFACE_HUB_CACHE"));
+        let cache = cache.or_else(|| Some(home.clone()?.join("hub"))).ok_or(HfError::NoCache)?;
+        let file = || std::fs::read_to_string(home?.join("token")).ok();
+        let token = set("HF_TOKEN").or_else(file).map(|token| token.trim().to_owned());
+        let offline = set("HF_HUB_OFFLINE").map(|value| value.to_uppercase());
+        Ok(Self {
+            cache,
+            endpoint: set("HF_ENDPOINT").unwrap_or_else(|| ENDPOINT.into()).trim_end_matches('/').to_owned(),
+            token: token.filter(|token| !token.is_empty()),
+            offline: offline.is_some_and(|value| ["1", "ON", "YES", "TRUE"].contains(&value.as_str())),
+            timeout: Duration::from_secs(30),
+            retries: 4,
+            retry_pause: Duration::from_secs(1),
+        })
+    }
+
+    /// The folder of a model that is whole in the cache: it has its configuration and all files of its weights. None if it is not.
+    pub fn cached(&self, name: &ModelName) -> Option<PathBuf> {
+        Cache::of(self, name).whole_snapshot()
+    }
+
+    /// The folder of a model: from the cache, or else from the hub. `progress` is told what is downloaded.
+    ///
+    /// # Errors
+    /// If it is not in the cache and nothing may be downloaded; if the hub has no such model or revision, or does not give it to
+    /// this token; if it has no safetensors; if the network fails more often than it may; or if a file is other than the hub says.
+    pub fn folder(
+        &self,
+        name: &ModelName,
+        progress: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<PathBuf, HfError> {
+        if let Some(folder) = self.cached(name) {
+            return Ok(folder);
+        }
+        let cache = Cache::of(self, name);
+        if self.offline {
+            return Err(self.not_cached(name, &cache, "HF_HUB_OFFLINE forbids to download it"));
+        }
+        #[cfg(feature = "hub")]
+        return download::model(self, name, &cache, progress);
+        #[cfg(not(feature = "hub"))]
+        {
+            _ = progress;
+            Err(self.not_cached(
+                name,
+                &cache,
+                "this program was built without the feature `hub`, so it cannot download it",
+            ))
+        }
+    }
+
+    fn not_cached(&self, name: &ModelName, cache: &Cache, why: &str) -> HfError {
+        let there = match cache.revisions() {
+            revisions if revisions.is_empty() => "no revision of it is there".to_owned(),
+            revisions => format!("there is {}", revisions.join(", ")),
+        };
+        let missing = cache.missing().map(|file| format!(" without `{file}`")).unwrap_or_default();
+        let problem =
+            format!("it is not whole in the cache {}{missing} ({there}), and {why}", self.cache.display());
+        HfError::Hub { model: name.to_string(), problem }
+    }
+}

@@ -1,0 +1,227 @@
+//! Downloads: whole, interrupted, damaged, refused.
+
+use std::fs;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use brigade_hf::hub::Progress;
+use serde_json::json;
+
+use super::server::{COMMIT, Fault, Server, sha256};
+use super::{folder, hub, message, name};
+
+const INDEX: &[u8] = br#"{"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors", "c": "model-1.safetensors"}}"#;
+
+/// Weights that no request gets at once.
+fn weights(seed: u8) -> Vec<u8> {
+    (0..3_000_000u32).map(|index| (index.wrapping_mul(2_654_435_761) >> 24) as u8 ^ seed).collect()
+}
+
+fn one_file(content: &[u8]) -> Server {
+    Server::start(&[("config.json", b"{}"), ("model.safetensors", content)])
+}
+
+#[test]
+fn a_model_is_downloaded_into_the_layout_of_the_cache_and_then_found_there() {
+    let (first, second) = (weights(0), weights(1));
+    let server = Server::start(&[
+        ("config.json", b"{\"a\": 1}"),
+        ("tokenizer.json", b"{}"),
+        ("README.md", b"text"),
+        ("model.safetensors.index.json", INDEX),
+        ("model-1.safetensors", &first),
+        ("model-2.safetensors", &second),
+        ("model-3.safetensors", &second),
+    ]);
+    let (hub, _folder) = hub(&server.endpoint);
+    let mut last = None;
+    let mut note =
+        |progress: Progress<'_>| last = Some((progress.file.to_owned(), progress.bytes, progress.of));
+    let found = hub.folder(&name("org/model"), &mut note).unwrap();
+    assert_eq!(last, Some(("model-2.safetensors".to_owned(), 3_000_000, 3_000_000)));
+    let model = hub.cache.join("models--org--model");
+    assert_eq!(found, model.join("snapshots").join(COMMIT));
+    assert_eq!(fs::read_to_string(model.join("refs/main")).unwrap(), COMMIT);
+    assert_eq!(fs::read(found.join("config.json")).unwrap(), b"{\"a\": 1}");
+    assert_eq!(fs::read(found.join("model-2.safetensors")).unwrap(), second);
+    let link = fs::read_link(found.join("model-1.safetensors")).unwrap();
+    assert_eq!(link.to_string_lossy(), format!("../../blobs/{}", sha256(&first)));
+    assert!(!found.join("README.md").exists() && !found.join("model-3.safetensors").exists());
+    assert!(fs::read_dir(model.join("blobs")).unwrap().count() == 5);
+    assert!(!server.requests().is_empty());
+    assert_eq!(folder(&hub).unwrap(), found);
+    assert_eq!(hub.folder(&name(&format!("org/model@{COMMIT}")), &mut |_| ()).unwrap(), found);
+    assert_eq!(server.requests(), [], "it is in the cache");
+}
+
+#[test]
+fn what_is_cut_off_goes_on_where_it_ended() {
+    let content = weights(0);
+    let server = one_file(&content);
+    server.fail("/large/model.safetensors", [Fault::Cut(1_200_000), Fault::Cut(900_000), Fault::Status(503)]);
+    let (hub, _folder) = hub(&server.endpoint);
+    let found = folder(&hub).unwrap();
+    assert_eq!(fs::read(found.join("model.safetensors")).unwrap(), content);
+    let starts: Vec<_> = server
+        .requests()
+        .iter()
+        .filter(|request| request.path.contains("/large/"))
+        .map(|request| request.start)
+        .collect();
+    assert_eq!(starts, [0, 1_200_000, 2_100_000, 2_100_000]);
+}
+
+#[test]
+fn an_earlier_download_goes_on_even_where_the_server_begins_again() {
+    let content = weights(0);
+    for (fault, begun) in
+        [(None, &content[..1000]), (Some(Fault::WithoutRange), &content[..1000]), (None, &content[..])]
+    {
+        let server = one_file(&content);
+        server.fail("/large/model.safetensors", fault);
+        let (hub, _folder) = hub(&server.endpoint);
+        let blobs = hub.cache.join("models--org--model/blobs");
+        fs::create_dir_all(&blobs).unwrap();
+        fs::write(blobs.join(format!("{}.incomplete", sha256(&content))), begun).unwrap();
+        let found = folder(&hub).unwrap();
+        assert_eq!(fs::read(found.join("model.safetensors")).unwrap(), content);
+        let starts: Vec<_> = server
+            .requests()
+            .into_iter()
+            .filter(|request| request.path.contains("/large/"))
+            .map(|request| request.start)
+            .collect();
+        assert_eq!(starts, if begun.len() < content.len() { vec![1000] } else { vec![] });
+    }
+}
+
+#[test]
+fn what_is_damaged_is_removed_and_downloaded_again() {
+    let content = weights(0);
+    let server = one_file(&content);
+    server.fail("/large/model.safetensors", [Fault::Damaged]);
+    let (hub, _folder) = hub(&server.endpoint);
+    let text = message(&hub);
+    assert!(
+        text.contains("`model.safetensors` has the SHA-256 ") && text.ends_with("; it was removed"),
+        "{text}"
+    );
+    let blobs = hub.cache.join("models--org--model/blobs");
+    assert!(!blobs.join(format!("{}.incomplete", sha256(&content))).exists());
+    assert!(!hub.cache.join("models--org--model/refs/main").exists());
+    assert_eq!(fs::read(folder(&hub).unwrap().join("model.safetensors")).unwrap(), content);
+}
+
+#[test]
+fn the_token_is_for_the_hub_alone() {
+    let server = one_file(b"weights");
+    server.state().token = Some("secret".into());
+    let (mut hub, _folder) = hub(&server.endpoint);
+    let text = message(&hub);
+    assert!(text.contains("does not give it to everybody, and HF_TOKEN may open it (401"), "{text}");
+    hub.token = Some("other".into());
+    assert!(message(&hub).contains("and this token does not open it (401"));
+    hub.token = Some("secret".into());
+    server.requests();
+    folder(&hub).unwrap();
+    for request in server.requests() {
+        let expected = (!request.path.starts_with("/large/")).then(|| "Bearer secret".to_owned());
+        assert_eq!(request.token, expected, "{}", request.path);
+    }
+}
+
+#[test]
+fn what_the_hub_does_not_have_is_said() {
+    let server = Server::start(&[("config.json", b"{}"), ("pytorch_model.bin", b"")]);
+    let (hub, _folder) = hub(&server.endpoint);
+    let absent = hub.folder(&name("org/model@absent"), &mut |_| ()).unwrap_err().to_string();
+    assert!(absent.starts_with("the model `org/model@absent`: http://127.0.0.1:"), "{absent}");
+    assert!(
+        absent.contains("has no such model or revision, or does not show it: HF_TOKEN may open it (404"),
+        "{absent}"
+    );
+    let pickle = message(&hub);
+    assert!(pickle.contains("it has neither model.safetensors nor model.safetensors.index.json, but pytorch_model.bin, a Python pickle"), "{pickle}");
+    server.state().files.remove("pytorch_model.bin");
+    assert!(message(&hub).ends_with("nor model.safetensors.index.json"));
+    server.state().files.remove("config.json");
+    assert!(message(&hub).ends_with("it has no config.json"));
+}
+
+#[test]
+fn a_hub_that_fails_is_asked_again_but_not_for_ever() {
+    let server = one_file(b"weights");
+    server.fail("?blobs=true", [Fault::Status(503), Fault::Status(429)]);
+    let (hub, _folder) = hub(&server.endpoint);
+    folder(&hub).unwrap();
+    server.requests();
+    let (hub, _folder) = super::hub(&server.endpoint);
+    server.fail("?blobs=true", [Fault::Status(500); 3]);
+    let text = message(&hub);
+    assert!(text.contains(" answers 500 ") && text.ends_with("(3 times)"), "{text}");
+    assert_eq!(server.requests().len(), 3);
+    server.fail("?blobs=true", [Fault::Status(418)]);
+    assert!(message(&hub).contains(" answers 418 "));
+    assert_eq!(server.requests().len(), 1, "this will not pass");
+    let (hub, _folder) = super::hub("http://127.0.0.1:9");
+    let text = message(&hub);
+    assert!(text.contains("http://127.0.0.1:9 cannot be reached: ") && text.ends_with("(3 times)"), "{text}");
+}
+
+#[test]
+fn a_silent_hub_has_a_deadline() {
+    let server = one_file(b"weights");
+    server.fail("?blobs=true", [Fault::Silent(Duration::from_secs(60)); 3]);
+    let (mut hub, _folder) = hub(&server.endpoint);
+    hub.timeout = Duration::from_millis(100);
+    let begun = Instant::now();
+    let text = message(&hub);
+    assert!(text.contains("cannot be reached: timeout"), "{text}");
+    assert!(begun.elapsed() < Duration::from_secs(20));
+}
+
+#[test]
+fn several_at_once_download_each_content_once() {
+    let content = weights(0);
+    let server = Arc::new(one_file(&content));
+    let (hub, _folder) = hub(&server.endpoint);
+    let ranks: Vec<_> = (0..4)
+        .map(|_| {
+            let hub = hub.clone();
+            thread::spawn(move || folder(&hub).unwrap())
+        })
+        .collect();
+    for rank in ranks {
+        assert_eq!(fs::read(rank.join().unwrap().join("model.safetensors")).unwrap(), content);
+    }
+    let large = server.requests().into_iter().filter(|request| request.path.contains("/large/")).count();
+    assert_eq!(large, 1);
+}
+
+#[test]
+fn nothing_leaves_the_cache_whatever_the_hub_says() {
+    let files = |name: &str, etag: &str| json!([{ "rfilename": name, "size": 2, "blobId": etag }, { "rfilename": "model.safetensors", "size": 2, "blobId": "x" }]);
+    for (list, part) in [
+        (json!({ "sha": "../../../commit", "siblings": [] }), "names the commit `../../../commit`"),
+        (
+            json!({ "sha": COMMIT, "siblings": files("config.json", "../../etag") }),
+            "does not say what `config.json` contains",
+        ),
+        (
+            json!({ "sha": COMMIT, "siblings": [{ "rfilename": "config.json" }, { "rfilename": "model.safetensors" }] }),
+            "does not say what",
+        ),
+        (json!({ "other": 1 }), "what is no list of files"),
+    ] {
+        let server = one_file(b"{}");
+        server.state().list = Some(list);
+        let (hub, _folder) = hub(&server.endpoint);
+        let text = message(&hub);
+        assert!(text.contains(part), "{text}");
+    }
+    let index = br#"{"weight_map": {"a": "../../../../x"}}"#;
+    let server = Server::start(&[("config.json", b"{}"), ("model.safetensors.index.json", index)]);
+    let (hub, _folder) = hub(&server.endpoint);
+    assert!(message(&hub).ends_with("its model.safetensors.index.json lists no files of weights"));
+}
