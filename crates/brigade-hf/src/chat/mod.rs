@@ -5,12 +5,14 @@
 //! It comes from outside: it sees nothing but the chat, and is stopped when it runs for long.
 
 mod json;
+mod records;
 mod spans;
 mod template;
 
 use minijinja::Value;
 use minijinja::value::{Serde, ValueKind};
 
+pub use records::{Encoded, Record, RecordTokenizer, TokenizedRecord};
 pub use spans::{AssistantText, token_mask};
 pub use template::ChatTemplate;
 
@@ -23,6 +25,8 @@ const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 #[derive(Debug, Clone)]
 pub struct Chat {
     messages: Vec<Value>,
+    /// Whether each message is learned, if it is the assistant's.
+    learned: Vec<bool>,
     tools: Option<Value>,
     variables: Vec<(String, Value)>,
 }
@@ -42,10 +46,12 @@ impl Chat {
     pub fn new<'t>(messages: impl IntoIterator<Item = (&'t str, &'t str)>) -> Self {
         let message =
             |(role, content): (&str, &str)| Value::from_pairs([("role", role), ("content", content)]);
-        Self { messages: messages.into_iter().map(message).collect(), tools: None, variables: Vec::new() }
+        let messages: Vec<_> = messages.into_iter().map(message).collect();
+        Self { learned: vec![true; messages.len()], messages, tools: None, variables: Vec::new() }
     }
 
-    /// The chat of a JSON object: its `messages`, each an object with a `role`, and perhaps `tools`. `record` is for messages of errors.
+    /// The chat of a JSON object: its `messages`, each an object with a `role`, and perhaps `tools`. What the assistant says is learned,
+    /// but for messages with a `weight` of 0. `record` is for messages of errors.
     ///
     /// # Errors
     /// If that is not what it is.
@@ -56,25 +62,16 @@ impl Chat {
         Self::from_value(record, &object)
     }
 
-    pub(crate) fn from_value(record: &str, object: &Value) -> Result<Self, HfError> {
-        let wrong = |problem: String| HfError::Chat { record: record.to_owned(), problem };
-        let messages = field(object, "messages");
-        let messages = messages.filter(|messages| messages.kind() == ValueKind::Seq);
-        let messages = messages.ok_or_else(|| wrong("`messages` is not a list".to_owned()))?;
-        let messages = messages.try_iter().map_err(|error| wrong(error.to_string()))?;
-        let messages = messages.enumerate().map(|(index, message)| {
-            let role = field(&message, "role").filter(|role| role.as_str().is_some());
-            role.ok_or_else(|| wrong(format!("message {} has no `role`", index + 1))).map(|_| plain(&message))
-        });
-        let messages: Vec<_> = messages.collect::<Result<_, _>>()?;
-        if messages.is_empty() {
-            return Err(wrong("`messages` is empty".to_owned()));
-        }
-        let tools = field(object, "tools").filter(|tools| !tools.is_none());
-        if tools.as_ref().is_some_and(|tools| tools.kind() != ValueKind::Seq) {
-            return Err(wrong("`tools` is not a list".to_owned()));
-        }
-        Ok(Self { messages, tools, variables: Vec::new() })
+    fn from_value(record: &str, object: &Value) -> Result<Self, HfError> {
+        let (messages, learned) = messages(record, object, "messages")?;
+        Ok(Self { messages, learned, tools: tools(record, object)?, variables: Vec::new() })
+    }
+
+    /// The same with these messages before, which are not learned.
+    fn after(mut self, messages: Vec<Value>) -> Self {
+        self.learned.splice(..0, vec![false; messages.len()]);
+        self.messages.splice(..0, messages);
+        self
     }
 
     /// Sets a variable of the template (`enable_thinking`, `date_string`) to a JSON value.
@@ -91,8 +88,44 @@ impl Chat {
     }
 }
 
+/// The messages of a field, and whether each is learned.
+fn messages(record: &str, object: &Value, name: &str) -> Result<(Vec<Value>, Vec<bool>), HfError> {
+    let wrong = |problem: String| HfError::Chat { record: record.to_owned(), problem };
+    let list = field(object, name).filter(|list| list.kind() == ValueKind::Seq);
+    let list =
+        list.and_then(|list| list.try_iter().ok()).ok_or_else(|| wrong(format!("`{name}` is not a list")))?;
+    let (mut messages, mut learned) = (Vec::new(), Vec::new());
+    for (index, message) in list.enumerate() {
+        let number = index + 1;
+        if field(&message, "role").is_none_or(|role| role.as_str().is_none()) {
+            return Err(wrong(format!("message {number} of `{name}` has no `role`")));
+        }
+        let weight = field(&message, "weight").filter(|weight| !weight.is_none());
+        learned.push(match weight.map(|weight| weight.as_i64()) {
+            None | Some(Some(1)) => true,
+            Some(Some(0)) => false,
+            Some(_) => return Err(wrong(format!("the `weight` of message {number} is neither 0 nor 1"))),
+        });
+        messages.push(plain(&message));
+    }
+    if messages.is_empty() {
+        return Err(wrong(format!("`{name}` is empty")));
+    }
+    Ok((messages, learned))
+}
+
+/// The tools that the assistant may call.
+fn tools(record: &str, object: &Value) -> Result<Option<Value>, HfError> {
+    match field(object, "tools").filter(|tools| !tools.is_none()) {
+        Some(tools) if tools.kind() != ValueKind::Seq => {
+            Err(HfError::Chat { record: record.to_owned(), problem: "`tools` is not a list".to_owned() })
+        }
+        tools => Ok(tools),
+    }
+}
+
 /// A field of an object, if it has it.
-pub(crate) fn field(object: &Value, name: &str) -> Option<Value> {
+fn field(object: &Value, name: &str) -> Option<Value> {
     let value = object.get_attr(name).ok()?;
     (object.kind() == ValueKind::Map && !value.is_undefined()).then_some(value)
 }

@@ -32,7 +32,7 @@ pub fn token_mask(spans: &[Range<usize>], offsets: &[Range<usize>]) -> Vec<bool>
 }
 
 impl ChatTemplate {
-    /// The text of a chat, and where the assistant speaks: in what the template marks by `{% generation %}`; where it has no such
+    /// The text of a chat, and where the assistant says what is to be learned: in what the template marks by `{% generation %}`; where it has no such
     /// marks, from the end of what stands before an answer (`add_generation_prompt`) to the end of the message and of what the template
     /// writes after the last message, but for white space after a special token. `special_tokens` are further ones than those that the
     /// template may name.
@@ -52,8 +52,18 @@ impl ChatTemplate {
                 spans.push(span);
             }
         }
+        let turns: Vec<_> = assistant_turns(chat).collect();
+        if !turns.iter().all(|index| chat.learned[*index]) {
+            if spans.len() != turns.len() {
+                let problem =
+                    format!("it marks {} parts for {} turns of the assistant", spans.len(), turns.len());
+                return Err(self.wrong(format!("{problem}, so it is not clear which are to be learned")));
+            }
+            let mut turns = turns.into_iter();
+            spans.retain(|_| turns.next().is_some_and(|index| chat.learned[index]));
+        }
         if spans.is_empty() {
-            return Err(self.wrong("the assistant says nothing in this chat"));
+            return Err(self.wrong("the assistant says nothing in this chat that is to be learned"));
         }
         Ok(AssistantText { text: whole.text, spans })
     }

@@ -1,8 +1,8 @@
 //! Models by name: in the cache that Hugging Face's libraries share, and (cargo feature `hub`) on the hub.
 //!
 //! A model that is whole in the cache is taken from there without asking the network. What is missing is downloaded from the commit
-//! that the revision names: with ranges, so that an interrupted download goes on where it ended (also one of `huggingface_hub`), compared
-//! with the size and the SHA-256 that the hub states, and under its name only once it is whole.
+//! that the revision names: with ranges, so that an interrupted download goes on where it ended, compared with the size
+//! and the SHA-256 that the hub states, and under its name only once it is whole.
 
 mod cache;
 #[cfg(feature = "hub")]

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod records;
 mod spans;
 mod tokenizer;
 mod transformers;

@@ -79,7 +79,12 @@ fn calls_of_tools_are_the_assistants() {
 fn a_chat_without_the_assistant_is_refused() {
     for name in ["chatml", "chatml-generation"] {
         let message = template(name).assistant_text(&chat("question"), &[]).unwrap_err().to_string();
-        assert_eq!(message, format!("the chat template of {name}: the assistant says nothing in this chat"));
+        assert_eq!(
+            message,
+            format!(
+                "the chat template of {name}: the assistant says nothing in this chat that is to be learned"
+            )
+        );
     }
 }
 
