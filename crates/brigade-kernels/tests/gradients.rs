@@ -5,8 +5,8 @@
 mod common;
 
 use brigade_kernels::{
-    Activation, CrossEntropyConfig, Mask, attention, attention_packed, layer_norm, linear, linear_activation,
-    linear_cross_entropy, linear_residual, rms_norm,
+    Activation, CrossEntropyConfig, Mask, attention, attention_packed, gated, layer_norm, linear,
+    linear_activation, linear_cross_entropy, linear_residual, rms_norm, rotary,
 };
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use common::{Case, check};
@@ -78,6 +78,42 @@ fn linear_layers_with_an_activation() {
                 linear_activation(x, w, None, activation)
             });
         }
+    }
+}
+
+#[test]
+fn gated_linear_units() {
+    for activation in [Activation::Gelu, Activation::GeluTanh, Activation::Silu, Activation::Relu] {
+        for [rows, width, _] in SIZES {
+            let case = Case::new([vec![rows, width], vec![rows, width]]);
+            check(&case, |[gate, up]| {
+                gated(gate.reshape([rows, width]), up.reshape([rows, width]), activation)
+            });
+        }
+    }
+}
+
+#[test]
+fn rotary_positions() {
+    // Batch, positions, heads, depth, planes; and whether each row of the batch has positions of its own.
+    for ([batch, positions, heads, depth, planes], own) in [
+        ([1, 1, 1, 2, 1], false),
+        ([2, 5, 3, 16, 8], false),
+        ([2, 5, 3, 16, 8], true),
+        ([3, 7, 2, 33, 11], true),
+        ([2, 3, 4, 64, 0], false),
+    ] {
+        let rows = if own { batch * positions } else { positions };
+        let case = Case::new([vec![batch, positions, heads, depth]]);
+        check(&case, |[x]| {
+            let angles: Vec<f32> = (0..rows * planes).map(|i| (i * 37 % 64) as f32 / 10.0).collect();
+            let table = |function: fn(f32) -> f32| {
+                let values = angles.iter().map(|angle| function(*angle)).collect();
+                Tensor::<2>::from_data(TensorData::new::<f32, _>(values, [rows, planes]), &Device::flex())
+            };
+            let x = x.reshape([batch, positions, heads, depth]);
+            rotary(x, table(f32::cos), table(f32::sin))
+        });
     }
 }
 

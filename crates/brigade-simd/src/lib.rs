@@ -28,6 +28,7 @@ pub mod cross_entropy;
 pub mod math;
 pub mod norm;
 pub mod optimizer;
+pub mod rotary;
 
 pub use element::Element;
 pub use matmul::{Product, matmul};

@@ -1,0 +1,44 @@
+//! Gated linear units.
+
+use burn::tensor::Tensor;
+use burn_flex::FlexTensor;
+
+use crate::activation::{self, Activation};
+use crate::graph::Operation;
+use crate::host::{Buffer, apply, contiguous, values};
+
+/// `activation(gate) · up`: SwiGLU with SiLU, GeGLU with GELU (Shazeer, "GLU Variants Improve Transformer", 2020).
+///
+/// # Panics
+/// If the shapes differ.
+pub fn gated<const D: usize>(gate: Tensor<D>, up: Tensor<D>, activation: Activation) -> Tensor<D> {
+    assert!(gate.dims() == up.dims(), "a gate of {:?} for {:?}", gate.dims(), up.dims());
+    let tensors = [gate.clone().into_dispatch(), up.clone().into_dispatch()];
+    match apply(Gated(activation), tensors.each_ref()) {
+        Some((output, ())) => Tensor::from_dispatch(output),
+        None => activation::plain(activation, gate) * up,
+    }
+}
+
+#[derive(Debug)]
+struct Gated(Activation);
+
+impl Operation<2> for Gated {
+    type Saved = [FlexTensor; 2];
+    type Extra = ();
+
+    fn forward(&self, inputs: [FlexTensor; 2], _: bool) -> (FlexTensor, Option<[FlexTensor; 2]>, ()) {
+        let [gate, up] = inputs.map(contiguous);
+        let mut y = Buffer::new(values(&gate).len());
+        self.0.gated(values(&gate), values(&up), &mut y);
+        (y.into_tensor(gate.layout().shape().clone()), Some([gate, up]), ())
+    }
+
+    fn backward(self, saved: [FlexTensor; 2], gradient: FlexTensor, _: [bool; 2]) -> [Option<FlexTensor>; 2] {
+        let (gradient, shape) = (contiguous(gradient), saved[0].layout().shape().clone());
+        let [gate, up] = saved.each_ref().map(values);
+        let (mut d_gate, mut d_up) = (Buffer::new(gate.len()), Buffer::new(up.len()));
+        self.0.gated_backward(gate, up, values(&gradient), &mut d_gate, &mut d_up);
+        [d_gate, d_up].map(|gradient| Some(gradient.into_tensor(shape.clone())))
+    }
+}

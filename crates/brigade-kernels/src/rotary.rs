@@ -1,0 +1,88 @@
+//! Rotary positions.
+
+use brigade_simd::rotary::{self, Angles, Turn};
+use burn::tensor::Tensor;
+use burn_flex::FlexTensor;
+
+use crate::graph::Operation;
+use crate::host::{Buffer, apply, contiguous, values};
+
+/// Rotates each head's vector by angles that its position says (Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021): elements `i`
+/// and `planes + i` by the angle `i`, for each of the `planes`; elements from `2 · planes` on stay.
+///
+/// `x`: `[batch, positions, heads, depth]`; `cosines`, `sines`: `[positions, planes]`, or `[batch · positions, planes]` where positions differ between the
+/// rows of a batch. They have no gradients.
+///
+/// # Panics
+/// If the shapes do not fit.
+pub fn rotary(x: Tensor<4>, cosines: Tensor<2>, sines: Tensor<2>) -> Tensor<4> {
+    let ([batch, positions, _, depth], [rows, planes]) = (x.dims(), cosines.dims());
+    let fits = (rows == positions || rows == batch * positions) && 2 * planes <= depth;
+    assert!(
+        fits && sines.dims() == cosines.dims(),
+        "cosines of {:?} and sines of {:?} for vectors of {:?}",
+        cosines.dims(),
+        sines.dims(),
+        x.dims()
+    );
+    if planes == 0 {
+        return x;
+    }
+    let tensors = [&cosines, &sines].map(|angles| angles.clone().into_dispatch());
+    match apply(Rotary, [&x.clone().into_dispatch(), &tensors[0], &tensors[1]]) {
+        Some((output, ())) => Tensor::from_dispatch(output),
+        None => plain(x, cosines, sines),
+    }
+}
+
+/// By Burn's operations.
+fn plain(x: Tensor<4>, cosines: Tensor<2>, sines: Tensor<2>) -> Tensor<4> {
+    let ([_, positions, _, depth], [rows, planes]) = (x.dims(), cosines.dims());
+    let angles =
+        |angles: Tensor<2>| angles.cast(x.dtype()).reshape([rows / positions.max(1), positions, 1, planes]);
+    let (cosines, sines) = (angles(cosines), angles(sines));
+    let a = x.clone().narrow(3, 0, planes);
+    let b = x.clone().narrow(3, planes, planes);
+    let rotated = [a.clone() * cosines.clone() - b.clone() * sines.clone(), b * cosines + a * sines];
+    let rest = (2 * planes < depth).then(|| x.narrow(3, 2 * planes, depth - 2 * planes));
+    Tensor::cat(rotated.into_iter().chain(rest).collect(), 3)
+}
+
+/// Its inputs are x, cosines and sines.
+#[derive(Debug)]
+struct Rotary;
+
+impl Rotary {
+    fn turn(x: FlexTensor, [cosines, sines]: &[FlexTensor; 2], turn: Turn) -> FlexTensor {
+        let x = contiguous(x);
+        let shape = x.layout().shape().clone();
+        let planes = cosines.layout().shape()[1];
+        let mut y = Buffer::new(shape.num_elements());
+        let angles = Angles { cosines: values(cosines), sines: values(sines), planes };
+        rotary::rotary(values(&x), [shape[2], shape[3]], angles, turn, &mut y);
+        y.into_tensor(shape)
+    }
+}
+
+impl Operation<3> for Rotary {
+    type Saved = [FlexTensor; 2];
+    type Extra = ();
+
+    fn forward(
+        &self,
+        [x, cosines, sines]: [FlexTensor; 3],
+        _: bool,
+    ) -> (FlexTensor, Option<[FlexTensor; 2]>, ()) {
+        let angles = [cosines, sines].map(contiguous);
+        (Self::turn(x, &angles, Turn::Forward), Some(angles), ())
+    }
+
+    fn backward(
+        self,
+        angles: [FlexTensor; 2],
+        gradient: FlexTensor,
+        _: [bool; 3],
+    ) -> [Option<FlexTensor>; 3] {
+        [Some(Self::turn(gradient, &angles, Turn::Backward)), None, None]
+    }
+}
