@@ -52,7 +52,7 @@ fn stage(
         let started = Instant::now();
         for _ in 0..steps {
             let target = Targets { tokens: tokens.clone(), mask: None };
-            let batch = Batch::new(tokens.clone(), target, LENGTH);
+            let batch = Batch::new(tokens.clone().into(), target, LENGTH);
             engine.step(vec![batch; MICRO_BATCHES], 1e-3)?;
         }
         answers.send(started.elapsed())?;

@@ -6,6 +6,7 @@
 //! With `BRIGADE_BENCH_DEFAULT_HEAP=1` the allocator's settings stay as they are, which shows what keeping the heap gains.
 
 use brigade::core::{Batch, Engine, EngineSettings, Groups, OptimizerFactory, Recompute};
+use brigade::models::Tokens;
 use brigade::models::gpt::{Gelu, GptConfig, Targets};
 use burn::nn::LinearConfig;
 use burn::optim::AdamWConfig;
@@ -28,11 +29,11 @@ fn config() -> GptConfig {
     }
 }
 
-fn batch(rows: usize, device: &Device) -> Batch<Tensor<2, Int>, Targets> {
+fn batch(rows: usize, device: &Device) -> Batch<Tokens, Targets> {
     let count = rows * SEQUENCE_LENGTH;
     let tokens: Vec<i64> = (0..count).map(|i| (i * 7919 % 1024) as i64).collect();
     let tokens = Tensor::<2, Int>::from_data(TensorData::new(tokens, [rows, SEQUENCE_LENGTH]), device);
-    Batch::new(tokens.clone(), Targets { tokens, mask: None }, count)
+    Batch::new(tokens.clone().into(), Targets { tokens, mask: None }, count)
 }
 
 /// A whole training step, by the number of micro-batches of one sequence, and with activation checkpointing.

@@ -10,6 +10,7 @@ mod backend;
 
 use brigade::core::plan::{Configuration, Footprint};
 use brigade::core::{Batch, DATA, Engine, EngineSettings, Float, Groups, OptimizerFactory, Recompute, Zero};
+use brigade::models::Tokens;
 use brigade::models::gpt::{Gelu, GptConfig, Targets};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -39,13 +40,13 @@ fn settings() -> EngineSettings {
 }
 
 /// A micro-batch whose tokens differ.
-fn batch(device: &Device) -> Batch<Tensor<2, Int>, Targets> {
+fn batch(device: &Device) -> Batch<Tokens, Targets> {
     let tokens = || {
         let tokens = (0..SEQUENCES * SHAPE.sequence_length).map(|i| (i * 7919 % SHAPE.vocabulary) as i64);
         let data = TensorData::new(tokens.collect::<Vec<_>>(), [SEQUENCES, SHAPE.sequence_length]);
         Tensor::<2, Int>::from_data(data, device)
     };
-    Batch::new(tokens(), Targets { tokens: tokens(), mask: None }, SEQUENCES * SHAPE.sequence_length)
+    Batch::new(tokens().into(), Targets { tokens: tokens(), mask: None }, SEQUENCES * SHAPE.sequence_length)
 }
 
 fn planned(units: Vec<brigade::core::plan::UnitSize>, dp: usize) -> u64 {

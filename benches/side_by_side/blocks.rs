@@ -103,7 +103,7 @@ fn blocks(
     for step in 0..steps {
         let started = Instant::now();
         let target = Targets { tokens: tokens.clone(), mask: None };
-        let batch = Batch::new(tokens.clone(), target, count);
+        let batch = Batch::new(tokens.clone().into(), target, count);
         let loss = engine.step(vec![batch], RATE)?.loss;
         device.sync()?;
         report("blocks", step, started, count, loss);

@@ -118,7 +118,7 @@ impl Options {
         let mut steps = Vec::with_capacity(self.steps);
         for _ in 0..self.steps {
             let target = Targets { tokens: tokens.clone(), mask: None };
-            let batch = Batch::new(tokens.clone(), target, targets);
+            let batch = Batch::new(tokens.clone().into(), target, targets);
             let batches = vec![batch; self.micro_batches];
             groups.world().barrier()?;
             let started = Instant::now();

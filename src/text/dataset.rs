@@ -2,6 +2,7 @@
 
 use brigade_core::Batch;
 use brigade_data::{Sequence, TokenSequences};
+use brigade_models::Tokens;
 use brigade_models::gpt::Targets;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
@@ -20,7 +21,7 @@ impl TokenDataset {
 
 impl Dataset for TokenDataset {
     type Item = Sequence;
-    type Input = Tensor<2, Int>;
+    type Input = Tokens;
     type Target = Targets;
 
     fn len(&self) -> usize {
@@ -31,7 +32,7 @@ impl Dataset for TokenDataset {
         Ok(self.0.get(index))
     }
 
-    fn batch(&self, items: Vec<Sequence>, device: &Device) -> Batch<Tensor<2, Int>, Targets> {
+    fn batch(&self, items: Vec<Sequence>, device: &Device) -> Batch<Tokens, Targets> {
         let shape = [items.len(), self.0.sequence_length()];
         let valid: Vec<bool> = items.iter().flat_map(|item| item.valid.iter().copied()).collect();
         let valid_targets = valid.iter().filter(|valid| **valid).count();
@@ -40,7 +41,7 @@ impl Dataset for TokenDataset {
             Tensor::from_data(TensorData::new(mask, shape), device)
         });
         Batch::new(
-            token_tensor(items.iter().flat_map(|item| &item.inputs), shape, device),
+            token_tensor(items.iter().flat_map(|item| &item.inputs), shape, device).into(),
             Targets {
                 tokens: token_tensor(items.iter().flat_map(|item| &item.targets), shape, device),
                 mask,

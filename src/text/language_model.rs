@@ -4,31 +4,30 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use brigade_core::Chain;
-use brigade_models::gpt::{self, GptConfig};
-use brigade_models::{LoadWeights, Logits, Strict};
-use burn::tensor::{Device, Int, Tensor};
+use brigade_models::{CausalLm, LoadWeights, Logits, Strict, Tokens};
+use burn::tensor::Device;
 
 use super::dataset::token_tensor;
 
 /// A trained language model, for inference on this process's CPU.
 pub struct LanguageModel {
-    chain: Chain<Tensor<2, Int>, Logits>,
+    chain: Chain<Tokens, Logits>,
     context: usize,
     vocabulary: usize,
     device: Device,
 }
 
 impl LanguageModel {
-    /// Reads the weights of a GPT-2 of this shape.
+    /// Reads a model's weights: a file, or the index of several.
     ///
     /// # Errors
-    /// If the shape is invalid, or the file is damaged or of another model.
-    pub fn load(shape: &GptConfig, weights: &Path) -> anyhow::Result<Self> {
+    /// If there is no such model, or the file is damaged or of another model.
+    pub fn load(model: &CausalLm, weights: &Path) -> anyhow::Result<Self> {
         let device = brigade_cpu::device();
-        let mut chain = shape.chain(0, &device)?;
-        chain.load_weights(weights, &gpt::mapping(), Strict::Parameters)?;
+        let mut chain = model.chain(0, &device)?;
+        chain.load_weights(weights, &model.mapping(), Strict::Parameters)?;
         chain.initialize(0)?;
-        let GptConfig { sequence_length: context, vocabulary, .. } = *shape;
+        let (context, vocabulary) = (model.sequence_length(), model.vocabulary());
         Ok(Self { chain: chain.valid(), context, vocabulary, device })
     }
 
@@ -43,7 +42,7 @@ impl LanguageModel {
         if let Some(token) = seen.iter().find(|token| **token as usize >= self.vocabulary) {
             bail!("token {token} is outside the model's vocabulary of {}", self.vocabulary);
         }
-        let logits = self.chain.predict(token_tensor(seen.iter(), [1, seen.len()], &self.device))?;
+        let logits = self.chain.predict(token_tensor(seen.iter(), [1, seen.len()], &self.device).into())?;
         logits.rows(last, 1).try_into_vec_as::<f32>().context("cannot read the model's logits")
     }
 }

@@ -46,7 +46,7 @@ fn losses(device: &Device, groups: &Groups) -> Vec<f64> {
             Tensor::<2, Int>::from_data(TensorData::new(tokens, [SEQUENCES, SEQUENCE]), device)
         };
         let target = Targets { tokens: tokens(1), mask: None };
-        Batch::new(tokens(0), target, SEQUENCES * SEQUENCE)
+        Batch::new(tokens(0).into(), target, SEQUENCES * SEQUENCE)
     };
     let rank = groups.over(&DATA).rank();
     let step = |step: usize| {

@@ -1,10 +1,9 @@
 //! Weights from a file have the same bits on every mesh, and so has what is trained from them.
 
 use brigade::core::{Groups, Model, NamedTensor, Precision, Zero};
-use brigade::models::Logits;
 use brigade::models::gpt::mapping;
 use brigade::models::{LoadWeights, Strict, save_safetensors};
-use burn::tensor::{Int, Tensor};
+use brigade::models::{Logits, Tokens};
 
 use crate::mesh::{on_threads, same_bits};
 use crate::row::{MIXED, Row};
@@ -72,7 +71,7 @@ fn ranks_that_load_different_files_do_not_train() {
         let started = |files: [Option<&str>; 2]| {
             on_threads(pp, dp, |groups| {
                 let file = files[groups.world().rank()].map(path);
-                let load = |model: &mut Model<Tensor<2, Int>, Logits, _>| {
+                let load = |model: &mut Model<Tokens, Logits, _>| {
                     if let Some(file) = file {
                         model.load_weights(file, &mapping(), Strict::Yes).unwrap();
                     }

@@ -192,7 +192,7 @@ fn micro_batches_give_the_gradients_of_the_whole_batch() {
     let apart = row.run(Groups::alone());
     let parts = row.batches(0, &Groups::alone());
     let together = Batch::new(
-        Tensor::cat(parts.iter().map(|b| b.input.clone()).collect(), 0),
+        Tensor::cat(parts.iter().map(|b| b.input.ids.clone()).collect(), 0).into(),
         Targets {
             tokens: Tensor::cat(parts.iter().map(|b| b.target.tokens.clone()).collect(), 0),
             mask: Some(Tensor::cat(parts.iter().filter_map(|b| b.target.mask.clone()).collect(), 0)),

@@ -9,8 +9,8 @@ use brigade::core::{
     Synchronous, Zero,
 };
 use brigade::kernels::set_fused;
-use brigade::models::Logits;
 use brigade::models::gpt::{Gelu, GptConfig, Targets};
+use brigade::models::{Logits, Tokens};
 use burn::optim::{AdamWConfig, LionConfig, SgdConfig, momentum::MomentumConfig};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
@@ -22,8 +22,8 @@ const VOCABULARY: usize = 24;
 /// Rows that validation has beside those of training, as micro-batches of the whole world.
 const VALIDATION: usize = 5;
 
-pub type Gpt = Engine<Tensor<2, Int>, Logits, Targets>;
-type TokenBatch = Batch<Tensor<2, Int>, Targets>;
+pub type Gpt = Engine<Tokens, Logits, Targets>;
+type TokenBatch = Batch<Tokens, Targets>;
 
 /// What is trained, and how.
 #[derive(Clone, Debug)]
@@ -145,7 +145,7 @@ impl Row {
     pub fn engine_with(
         &self,
         groups: Groups,
-        change: impl FnOnce(&mut Model<Tensor<2, Int>, Logits, Targets>),
+        change: impl FnOnce(&mut Model<Tokens, Logits, Targets>),
     ) -> brigade::core::Result<Gpt> {
         // Each rank has a thread of its own.
         set_fused(self.fused);
@@ -192,7 +192,7 @@ impl Row {
         let valid: Vec<bool> = (0..2 * LENGTH).map(counts).collect();
         let mask: Vec<f32> = valid.iter().map(|v| f32::from(u8::from(*v))).collect();
         Batch::new(
-            ints(0),
+            ints(0).into(),
             Targets {
                 tokens: ints(1),
                 mask: self.masked.then(|| Tensor::from_data(TensorData::new(mask, [2, LENGTH]), device)),

@@ -5,9 +5,7 @@
 //! in files ([`mapping`]); linear weights are `[in, out]`, as that project's `Conv1D` keeps them.
 
 use brigade_core::{Batch, Block, Chain, Model};
-use brigade_kernels::{
-    Activation, Mask, attention_packed, layer_norm, linear, linear_activation, linear_residual,
-};
+use brigade_kernels::{Activation, attention_packed, layer_norm, linear, linear_activation, linear_residual};
 use burn::module::{Module, Param};
 use burn::nn::{LayerNorm, LayerNormConfig, Linear};
 use burn::tensor::module::embedding;
@@ -16,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Logits;
 use crate::initial::normal;
+use crate::tokens::{Documents, Hidden, Tokens, causal_mask, positions};
 use crate::weights::WeightsMapping;
 
 /// The activation of the feed-forward layer.
@@ -90,7 +89,7 @@ impl GptConfig {
         Ok(())
     }
 
-    /// The model's blocks, from tokens `[batch, sequence]` to [`Logits`] of `[batch · sequence, vocabulary]`.
+    /// The model's blocks, from [`Tokens`] to [`Logits`] of `[batch · sequence, vocabulary]`.
     /// Nothing is allocated: each parameter gets its values from (`seed`, name) when first read.
     ///
     /// Weights are normal with deviation 0.02, those of the two layers that write to the residual
@@ -98,7 +97,7 @@ impl GptConfig {
     ///
     /// # Errors
     /// As [`GptConfig::check`].
-    pub fn chain(&self, seed: u64, device: &Device) -> Result<Chain<Tensor<2, Int>, Logits>, ShapeError> {
+    pub fn chain(&self, seed: u64, device: &Device) -> Result<Chain<Tokens, Logits>, ShapeError> {
         self.check()?;
         let weight =
             |path: &str, rows, columns, deviation| normal(seed, path, [rows, columns], deviation, device);
@@ -154,10 +153,10 @@ impl GptConfig {
 
     /// A micro-batch of `sequences` that all have the first token throughout, to measure what the model needs:
     /// [`Model::measure_activations`].
-    pub fn blank_batch(&self, sequences: usize, device: &Device) -> Batch<Tensor<2, Int>, Targets> {
+    pub fn blank_batch(&self, sequences: usize, device: &Device) -> Batch<Tokens, Targets> {
         let tokens = || Tensor::zeros([sequences, self.sequence_length], device);
         let targets = Targets { tokens: tokens(), mask: None };
-        Batch::new(tokens(), targets, sequences * self.sequence_length)
+        Batch::new(tokens().into(), targets, sequences * self.sequence_length)
     }
 
     /// The model with its loss, ready to train: [`GptConfig::chain`] and the cross entropy of the next token, with the share of
@@ -165,11 +164,7 @@ impl GptConfig {
     ///
     /// # Errors
     /// As [`GptConfig::check`].
-    pub fn model(
-        &self,
-        seed: u64,
-        device: &Device,
-    ) -> Result<Model<Tensor<2, Int>, Logits, Targets>, ShapeError> {
+    pub fn model(&self, seed: u64, device: &Device) -> Result<Model<Tokens, Logits, Targets>, ShapeError> {
         Ok(self.chain(seed, device)?.loss_with_metrics([ACCURACY], cross_entropy))
     }
 }
@@ -182,13 +177,16 @@ struct Embedding {
 }
 
 impl Block for Embedding {
-    type Input = Tensor<2, Int>;
-    type Output = Tensor<3>;
+    type Input = Tokens;
+    type Output = Hidden;
 
-    fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
-        let [_, length] = tokens.dims();
-        let positions = self.wpe.val().slice(0..length).unsqueeze::<3>();
-        embedding(self.wte.val(), tokens) + positions
+    fn forward(&self, Tokens { ids, documents }: Tokens) -> Hidden {
+        let [_, length] = ids.dims();
+        let positions = match &documents {
+            None => self.wpe.val().slice(0..length).unsqueeze::<3>(),
+            Some(documents) => embedding(self.wpe.val(), positions(documents)),
+        };
+        Hidden { x: embedding(self.wte.val(), ids) + positions, documents }
     }
 
     /// Multiplications per token: none, but the gradient of the table is as large as the table.
@@ -207,17 +205,17 @@ struct Layer {
 }
 
 impl Block for Layer {
-    type Input = Tensor<3>;
-    type Output = Tensor<3>;
+    type Input = Hidden;
+    type Output = Hidden;
 
-    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+    fn forward(&self, Hidden { x, documents }: Hidden) -> Hidden {
         let [batch, length, width] = x.dims();
         let x = x.reshape([batch * length, width]);
-        let mixed = self.attn.forward(norm(&self.ln_1, x.clone()), batch);
+        let mixed = self.attn.forward(norm(&self.ln_1, x.clone()), batch, documents.as_ref());
         let x = add(mixed, &self.attn.c_proj, x);
         let hidden = self.mlp.forward(norm(&self.ln_2, x.clone()));
         let x = add(hidden, &self.mlp.c_proj, x);
-        x.reshape([batch, length, width])
+        Hidden { x: x.reshape([batch, length, width]), documents }
     }
 
     /// Multiplications per token of the products with weights; those of attention itself are few beside them.
@@ -227,7 +225,7 @@ impl Block for Layer {
 }
 
 /// That of GPT-2, which is Burn's default, too.
-const EPSILON: f64 = 1e-5;
+pub(crate) const EPSILON: f64 = 1e-5;
 
 fn norm(layer: &LayerNorm, x: Tensor<2>) -> Tensor<2> {
     layer_norm(x, layer.gamma.val(), layer.beta.as_ref().map(Param::val), EPSILON)
@@ -252,12 +250,13 @@ struct Attention {
 
 impl Attention {
     /// What goes into `c_proj`. `x`: `[batch · length, width]`.
-    fn forward(&self, x: Tensor<2>, batch: usize) -> Tensor<2> {
+    fn forward(&self, x: Tensor<2>, batch: usize, documents: Option<&Documents>) -> Tensor<2> {
         let [rows, width] = x.dims();
         let qkv = linear(x, self.c_attn.weight.val(), bias(&self.c_attn));
         let qkv = qkv.reshape([batch, rows / batch, 3 * width]);
         let scale = ((width / self.heads) as f64).powf(-0.5);
-        attention_packed(qkv, self.heads, self.heads, Mask::Causal, scale).reshape([rows, width])
+        let mask = causal_mask(documents, None);
+        attention_packed(qkv, self.heads, self.heads, mask, scale).reshape([rows, width])
     }
 }
 
@@ -284,10 +283,10 @@ struct Head {
 }
 
 impl Block for Head {
-    type Input = Tensor<3>;
+    type Input = Hidden;
     type Output = Logits;
 
-    fn forward(&self, x: Tensor<3>) -> Logits {
+    fn forward(&self, Hidden { x, .. }: Hidden) -> Logits {
         let [batch, length, width] = x.dims();
         Logits::new(norm(&self.ln_f, x.reshape([batch * length, width])), self.lm_head.val())
     }

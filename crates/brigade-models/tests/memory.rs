@@ -10,11 +10,12 @@ use brigade_core::{
     Batch, Block, Chain, Engine, EngineSettings, Float, Groups, HeapMeter, MeasuredActivations,
     OptimizerFactory, Precision, Recompute,
 };
+use brigade_models::Tokens;
 use brigade_models::gpt::{Gelu, GptConfig, Targets};
 use burn::module::Module;
 use burn::nn::{BatchNorm, BatchNormConfig};
 use burn::optim::AdamWConfig;
-use burn::tensor::{Int, Tensor};
+use burn::tensor::Tensor;
 
 thread_local! {
     static LIVE: Cell<i64> = const { Cell::new(0) };
@@ -76,7 +77,7 @@ impl HeapMeter for Exact {
     }
 }
 
-fn batch(shape: &GptConfig) -> Batch<Tensor<2, Int>, Targets> {
+fn batch(shape: &GptConfig) -> Batch<Tokens, Targets> {
     shape.blank_batch(SEQUENCES, &brigade_cpu::device())
 }
 

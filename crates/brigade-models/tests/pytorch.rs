@@ -10,16 +10,16 @@ use brigade_comm::{Timeouts, threads};
 use brigade_core::{
     Batch, DATA, DP, Engine, EngineSettings, Groups, Mesh, NamedTensor, OptimizerFactory, PP, Zero,
 };
-use brigade_models::Logits;
 use brigade_models::gpt::{Gelu, GptConfig, Targets, mapping};
 use brigade_models::{LoadWeights, Stored, Strict};
+use brigade_models::{Logits, Tokens};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use safetensors::SafeTensors;
 use serde_json::Value;
 
-type Gpt = Engine<Tensor<2, Int>, Logits, Targets>;
-type GptBatch = Batch<Tensor<2, Int>, Targets>;
+type Gpt = Engine<Tokens, Logits, Targets>;
+type GptBatch = Batch<Tokens, Targets>;
 
 struct Reference {
     json: Value,
@@ -105,7 +105,7 @@ impl Reference {
         chunks
             .map(|((inputs, targets), valid)| {
                 Batch::new(
-                    ints(inputs),
+                    ints(inputs).into(),
                     Targets { tokens: ints(targets), mask: Some(ints(valid).float()) },
                     valid.concat().iter().sum::<i64>() as usize,
                 )

@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use brigade_core::{Chain, NamedTensor};
-use brigade_models::Logits;
 use brigade_models::gpt::{self, Gelu, GptConfig};
 use brigade_models::{
     LoadWeights, Stored, StoredParameter, Strict, WeightsMapping, WeightsWriter, save_safetensors,
 };
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use brigade_models::{Logits, Tokens};
+use burn::tensor::{Device, TensorData};
 use safetensors::{SafeTensors, tensor::TensorView};
 
 const WIDTH: usize = 20;
@@ -28,12 +28,12 @@ const SHAPE: GptConfig = GptConfig {
     activation: Gelu::GeluTanh,
 };
 
-fn chain(shape: &GptConfig) -> Chain<Tensor<2, Int>, Logits> {
+fn chain(shape: &GptConfig) -> Chain<Tokens, Logits> {
     shape.chain(1, &Device::default()).unwrap()
 }
 
 /// Trained-looking tensors: no two values alike.
-fn tensors(chain: &mut Chain<Tensor<2, Int>, Logits>) -> Vec<NamedTensor> {
+fn tensors(chain: &mut Chain<Tokens, Logits>) -> Vec<NamedTensor> {
     chain.initialize(1).unwrap();
     let mut tensors = chain.tensors().unwrap();
     for (number, tensor) in tensors.iter_mut().enumerate() {

@@ -1,0 +1,221 @@
+//! Causal language models of any family.
+
+use brigade_core::{Batch, Chain, Model};
+use brigade_hf::config::{Activation, NormKind};
+use brigade_hf::{Config, ConfigFile, DecoderConfig, Family, Task};
+use burn::tensor::{Device, Tensor};
+use serde_json::json;
+
+use crate::gpt::{self, ACCURACY, Gelu, GptConfig, Targets, cross_entropy};
+use crate::weights::WeightsMapping;
+use crate::{Logits, Tokens, decoder};
+
+/// A language model in which a token sees those before it, and the length of its rows.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CausalLm {
+    kind: Kind,
+    sequence_length: usize,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Kind {
+    Gpt2(GptConfig),
+    Decoder(Box<DecoderConfig>),
+}
+
+impl From<GptConfig> for CausalLm {
+    /// A GPT-2, with rows as long as its table of positions.
+    fn from(config: GptConfig) -> Self {
+        Self { sequence_length: config.sequence_length, kind: Kind::Gpt2(config) }
+    }
+}
+
+/// Why there is no such model.
+#[derive(Debug, thiserror::Error)]
+pub enum CausalLmError {
+    /// The shape of a GPT-2 is not possible.
+    #[error(transparent)]
+    Shape(#[from] gpt::ShapeError),
+    /// A configuration has what no model here computes.
+    #[error(transparent)]
+    Unsupported(#[from] decoder::UnsupportedError),
+    /// The model is none of this kind.
+    #[error("a model of type `{0}` does not predict the next token; a causal language model is needed")]
+    NotCausal(Family),
+    /// Rows are longer than the model's positions.
+    #[error(
+        "model.sequence_length = {given} is not possible: the model has {most} positions; give at most that many"
+    )]
+    TooLong {
+        /// The length of a row.
+        given: usize,
+        /// The model's positions.
+        most: usize,
+    },
+}
+
+impl CausalLm {
+    /// The model that a configuration describes, for rows of at most `sequence_length` tokens; none stands for as many as it has positions.
+    ///
+    /// # Errors
+    /// If it is no language model of this kind, or has what no model here computes, or fewer positions than that.
+    pub fn from_config(config: &Config, sequence_length: Option<usize>) -> Result<Self, CausalLmError> {
+        let config = match config {
+            Config::Decoder(config) => config,
+            Config::Encoder(_) => return Err(CausalLmError::NotCausal(config.family())),
+        };
+        let most = config.max_positions;
+        let sequence_length = sequence_length.unwrap_or(most);
+        if sequence_length > most {
+            return Err(CausalLmError::TooLong { given: sequence_length, most });
+        }
+        let kind = match config.family {
+            Family::Gpt2 => Kind::Gpt2(gpt2(config)?),
+            _ => {
+                decoder::check(config)?;
+                Kind::Decoder(Box::new(config.clone()))
+            }
+        };
+        Ok(Self { kind, sequence_length })
+    }
+
+    /// Rows of the table of embeddings: all tokens are below it.
+    pub fn vocabulary(&self) -> usize {
+        match &self.kind {
+            Kind::Gpt2(config) => config.vocabulary,
+            Kind::Decoder(config) => config.vocab_size,
+        }
+    }
+
+    /// Tokens of a row, at most.
+    pub fn sequence_length(&self) -> usize {
+        self.sequence_length
+    }
+
+    /// The model's blocks, from [`Tokens`] to [`Logits`]; initial values come from (`seed`, name).
+    ///
+    /// # Errors
+    /// If there is no such model.
+    pub fn chain(&self, seed: u64, device: &Device) -> Result<Chain<Tokens, Logits>, CausalLmError> {
+        Ok(match &self.kind {
+            Kind::Gpt2(config) => config.chain(seed, device)?,
+            Kind::Decoder(config) => decoder::chain(config, self.sequence_length, seed, device)?,
+        })
+    }
+
+    /// The model with its loss, ready to train: [`chain`](Self::chain) and the cross entropy of the next token, with the share of
+    /// tokens that it predicts best as the metric [`ACCURACY`].
+    ///
+    /// # Errors
+    /// As [`chain`](Self::chain).
+    pub fn model(&self, seed: u64, device: &Device) -> Result<Model<Tokens, Logits, Targets>, CausalLmError> {
+        Ok(self.chain(seed, device)?.loss_with_metrics([ACCURACY], cross_entropy))
+    }
+
+    /// Relative costs of the model's blocks, in order, found without a device.
+    ///
+    /// # Errors
+    /// If there is no such model.
+    pub fn costs(&self) -> Result<Vec<f64>, CausalLmError> {
+        Ok(match &self.kind {
+            Kind::Gpt2(config) => config.costs()?,
+            Kind::Decoder(config) => decoder::costs(config),
+        })
+    }
+
+    /// FLOPs of forward and backward per token: 6 for each parameter but those of tables that are only looked up, and `12 · layers · width · length` of attention, as
+    /// the PaLM paper counts them (Chowdhery et al., 2022).
+    pub fn flops_per_target(&self, parameters: usize) -> f64 {
+        let (tables, layers, width) = match &self.kind {
+            Kind::Gpt2(GptConfig { vocabulary, sequence_length, width, layers, tied_head, .. }) => {
+                let tokens = if *tied_head { 0 } else { vocabulary * width };
+                (sequence_length * width + tokens, *layers, *width)
+            }
+            Kind::Decoder(config) => {
+                let table = config.vocab_size * config.hidden_size;
+                let tables = if config.tied_embeddings { 0 } else { table };
+                (tables, config.layers.len(), config.query_size())
+            }
+        };
+        (6 * (parameters - tables) + 12 * layers * width * self.sequence_length()) as f64
+    }
+
+    /// A micro-batch of `sequences` that all have the first token throughout, to measure what the model needs:
+    /// [`Model::measure_activations`].
+    pub fn blank_batch(&self, sequences: usize, device: &Device) -> Batch<Tokens, Targets> {
+        let shape = [sequences, self.sequence_length()];
+        let targets = Targets { tokens: Tensor::zeros(shape, device), mask: None };
+        Batch::new(Tensor::zeros(shape, device).into(), targets, sequences * self.sequence_length())
+    }
+
+    /// Where Hugging Face's files have its parameters.
+    pub fn mapping(&self) -> WeightsMapping {
+        match &self.kind {
+            Kind::Gpt2(_) => gpt::mapping(),
+            Kind::Decoder(_) => decoder::mapping(),
+        }
+    }
+
+    /// A `config.json` of it, for a model that began from no other.
+    ///
+    /// # Errors
+    /// If its family cannot write it.
+    pub fn config_file(&self) -> Result<ConfigFile, brigade_hf::HfError> {
+        let config = match &self.kind {
+            Kind::Gpt2(config) => gpt2_fields(config)?,
+            Kind::Decoder(config) => Config::Decoder((**config).clone()),
+        };
+        Ok(ConfigFile::new(config, Task::CausalLanguageModel))
+    }
+}
+
+/// The GPT-2 of a configuration.
+fn gpt2(config: &DecoderConfig) -> Result<GptConfig, CausalLmError> {
+    let d = &config.dropout;
+    let usual_scale = (config.head_dim as f64).powf(-0.5);
+    decoder::refuse(
+        config.family,
+        &[
+            (d.embedding + d.attention + d.residual > 0.0, "dropout"),
+            (
+                config.intermediate_size != 4 * config.hidden_size,
+                "feed-forward layers that are not 4 times as wide",
+            ),
+            (
+                config.norm.kind != NormKind::Layer || config.norm.epsilon != gpt::EPSILON,
+                "an epsilon other than 1e-5",
+            ),
+            (config.attention_scale != usual_scale, "another scale of attention"),
+            (config.activation == Activation::Silu, "SiLU"),
+        ],
+    )?;
+    Ok(GptConfig {
+        vocabulary: config.vocab_size,
+        sequence_length: config.max_positions,
+        width: config.hidden_size,
+        layers: config.layers.len(),
+        heads: config.heads,
+        tied_head: config.tied_embeddings,
+        activation: if config.activation == Activation::Gelu { Gelu::Gelu } else { Gelu::GeluTanh },
+    })
+}
+
+fn gpt2_fields(config: &GptConfig) -> Result<Config, brigade_hf::HfError> {
+    let fields = json!({
+        "model_type": "gpt2",
+        "vocab_size": config.vocabulary,
+        "n_positions": config.sequence_length,
+        "n_embd": config.width,
+        "n_layer": config.layers,
+        "n_head": config.heads,
+        "tie_word_embeddings": config.tied_head,
+        "activation_function": if config.activation == Gelu::Gelu { "gelu" } else { "gelu_new" },
+        "embd_pdrop": 0.0,
+        "attn_pdrop": 0.0,
+        "resid_pdrop": 0.0,
+        "bos_token_id": null,
+        "eos_token_id": null,
+    });
+    let fields = fields.as_object().cloned().unwrap_or_default();
+    Config::from_fields("[model]", &fields)
+}

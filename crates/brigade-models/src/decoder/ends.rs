@@ -1,0 +1,54 @@
+//! The first block and the last.
+
+use brigade_core::Block;
+use burn::module::{Module, Param};
+use burn::tensor::Tensor;
+use burn::tensor::module::embedding;
+
+use crate::Logits;
+use crate::layers::RmsNorm;
+use crate::tokens::{Hidden, Tokens};
+
+/// Tokens to residual stream.
+#[derive(Module, Debug)]
+pub(super) struct Embedding {
+    pub embed_tokens: Param<Tensor<2>>,
+    pub scale: Option<f64>,
+}
+
+impl Block for Embedding {
+    type Input = Tokens;
+    type Output = Hidden;
+
+    fn forward(&self, Tokens { ids, documents }: Tokens) -> Hidden {
+        let x = embedding(self.embed_tokens.val(), ids);
+        Hidden { x: self.scale.into_iter().fold(x, Tensor::mul_scalar), documents }
+    }
+
+    /// Multiplications per token: none, but the gradient of the table is as large as the table.
+    fn cost(&self) -> f64 {
+        self.embed_tokens.lazy_shape()[1] as f64
+    }
+}
+
+/// Residual stream to logits of `[batch · positions, vocabulary]`.
+#[derive(Module, Debug)]
+pub(super) struct Head {
+    pub norm: RmsNorm,
+    pub lm_head: Param<Tensor<2>>,
+}
+
+impl Block for Head {
+    type Input = Hidden;
+    type Output = Logits;
+
+    fn forward(&self, Hidden { x, .. }: Hidden) -> Logits {
+        let [batch, length, width] = x.dims();
+        Logits::new(self.norm.forward(x.reshape([batch * length, width])), self.lm_head.val())
+    }
+
+    /// Multiplications per token, also where the weight is shared with the embedding.
+    fn cost(&self) -> f64 {
+        self.lm_head.lazy_shape().num_elements() as f64
+    }
+}

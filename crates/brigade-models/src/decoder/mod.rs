@@ -1,0 +1,189 @@
+//! Decoders with rotary positions, RMS norms and gated feed-forward layers: Llama, Mistral, Qwen 2 and 3, Gemma 3, which are special cases of one [`DecoderConfig`].
+//!
+//! Blocks: `embedding`, `layers.0` … `layers.{n-1}`, `head`. Parameters have the names that they have in Hugging Face's files ([`mapping`]), and lie as there: linear
+//! weights are `[outputs, inputs]`.
+
+mod attention;
+mod ends;
+mod layer;
+
+use brigade_core::Chain;
+use brigade_hf::config::{Activation, DecoderConfig, Family, LayerConfig, NormKind};
+use brigade_kernels as kernels;
+use burn::tensor::Device;
+
+use crate::initial::normal;
+use crate::layers::{LinearConfig, RmsNormConfig, RotaryTable};
+use crate::weights::WeightsMapping;
+use crate::{Logits, Tokens};
+use attention::SelfAttention;
+use ends::{Embedding, Head};
+use layer::{FeedForward, Layer};
+
+/// A configuration that no model here has.
+#[derive(Debug, thiserror::Error)]
+#[error("`{family}` with {what} cannot be built: Brigade does not compute it")]
+pub struct UnsupportedError {
+    family: Family,
+    what: String,
+}
+
+/// What blocks are built with.
+struct Builder<'a> {
+    config: &'a DecoderConfig,
+    seed: u64,
+    device: &'a Device,
+    /// Rows of tables of positions.
+    positions: usize,
+}
+
+/// The blocks of a decoder for rows of `positions` tokens, from [`Tokens`] to [`Logits`] of `[batch · positions, vocabulary]`. Nothing is allocated but tables of
+/// positions: each parameter gets its values from (`seed`, name) when first read.
+///
+/// # Errors
+/// If there is something in the configuration that none of the families here computes.
+pub fn chain(
+    config: &DecoderConfig,
+    positions: usize,
+    seed: u64,
+    device: &Device,
+) -> Result<Chain<Tokens, Logits>, UnsupportedError> {
+    check(config)?;
+    let builder = Builder { config, seed, device, positions };
+    let mut tables: Vec<(&LayerConfig, RotaryTable)> = Vec::new();
+    let chain = Chain::new().then("embedding", builder.embedding());
+    let chain = config.layers.iter().enumerate().fold(chain, |chain, (index, layer)| {
+        // Layers that rotate alike share one table.
+        let known = tables.iter().find(|(other, _)| other.rotary == layer.rotary);
+        let table = known.map(|(_, table)| table.clone()).unwrap_or_else(|| {
+            let table = builder.rotary_table(layer);
+            tables.push((layer, table.clone()));
+            table
+        });
+        chain.then(format!("layers.{index}"), builder.layer(index, layer, table))
+    });
+    let chain = chain.then("head", builder.head());
+    Ok(if config.tied_embeddings { chain.tie("head.lm_head", "embedding.embed_tokens") } else { chain })
+}
+
+/// Relative costs of the blocks of [`chain`], in order, found without a device.
+pub fn costs(config: &DecoderConfig) -> Vec<f64> {
+    let [width, inner] = [config.hidden_size, config.intermediate_size].map(|size| size as f64);
+    let mixed = (config.query_size() + config.key_size()) as f64;
+    let layer = 2.0 * width * mixed + 3.0 * width * inner;
+    let layers = std::iter::repeat_n(layer, config.layers.len());
+    std::iter::once(width).chain(layers).chain([config.vocab_size as f64 * width]).collect()
+}
+
+/// Refuses a configuration that no family here computes.
+pub(crate) fn check(config: &DecoderConfig) -> Result<(), UnsupportedError> {
+    let DecoderConfig { dropout, norm, .. } = config;
+    refuse(
+        config.family,
+        &[
+            (config.learned_positions, "learned positions"),
+            (config.layers.iter().any(|layer| layer.rotary.is_none()), "layers without rotary positions"),
+            (!config.gated_mlp, "feed-forward layers without gates"),
+            (norm.kind == NormKind::Layer, "layer norms"),
+            (config.attention_softcap.is_some(), "soft caps on scores of attention"),
+            (config.logit_softcap.is_some(), "soft caps on logits"),
+            (dropout.embedding + dropout.attention + dropout.residual > 0.0, "dropout"),
+        ],
+    )
+}
+
+/// Refuses the first thing that is so.
+pub(crate) fn refuse(family: Family, cannot: &[(bool, &str)]) -> Result<(), UnsupportedError> {
+    match cannot.iter().find(|(is_so, _)| *is_so) {
+        None => Ok(()),
+        Some((_, what)) => Err(UnsupportedError { family, what: (*what).to_owned() }),
+    }
+}
+
+impl Builder<'_> {
+    fn deviation(&self) -> f32 {
+        self.config.initializer_range as f32
+    }
+
+    fn linear(&self, path: &str, inputs: usize, outputs: usize, bias: bool) -> crate::layers::Linear {
+        LinearConfig { inputs, outputs, bias }.init(self.seed, path, self.deviation(), self.device)
+    }
+
+    fn norm(&self, width: usize) -> crate::layers::RmsNorm {
+        let above_one = self.config.norm.kind == NormKind::RmsPlusOne;
+        RmsNormConfig { epsilon: self.config.norm.epsilon, above_one }.init(width, self.device)
+    }
+
+    fn table(&self, path: &str) -> burn::module::Param<burn::tensor::Tensor<2>> {
+        let DecoderConfig { vocab_size, hidden_size, .. } = *self.config;
+        normal(self.seed, path, [vocab_size, hidden_size], self.deviation(), self.device)
+    }
+
+    fn rotary_table(&self, layer: &LayerConfig) -> RotaryTable {
+        let (frequencies, factor) = match &layer.rotary {
+            Some(rotary) => (rotary.inverse_frequencies(self.config.head_dim), rotary.attention_factor()),
+            None => (Vec::new(), 1.0),
+        };
+        RotaryTable::new(&frequencies, factor as f32, self.positions, self.device)
+    }
+
+    fn embedding(&self) -> Embedding {
+        let scale = Some(self.config.embedding_scale).filter(|scale| *scale != 1.0);
+        Embedding { embed_tokens: self.table("embedding.embed_tokens"), scale }
+    }
+
+    fn layer(&self, index: usize, of: &LayerConfig, rotary: RotaryTable) -> Layer {
+        let config = self.config;
+        let DecoderConfig { hidden_size: width, intermediate_size: inner, biases, .. } = *config;
+        let (queries, keys) = (config.query_size(), config.key_size());
+        let linear = |path: &str, inputs, outputs, bias| {
+            self.linear(&format!("layers.{index}.{path}"), inputs, outputs, bias)
+        };
+        let self_attn = SelfAttention {
+            q_proj: linear("self_attn.q_proj", width, queries, biases.qkv),
+            k_proj: linear("self_attn.k_proj", width, keys, biases.qkv),
+            v_proj: linear("self_attn.v_proj", width, keys, biases.qkv),
+            o_proj: linear("self_attn.o_proj", queries, width, biases.attention_output),
+            q_norm: config.qk_norm.then(|| self.norm(config.head_dim)),
+            k_norm: config.qk_norm.then(|| self.norm(config.head_dim)),
+            rotary,
+            heads: config.heads,
+            key_heads: config.kv_heads,
+            window: of.window,
+            scale: config.attention_scale,
+        };
+        let mlp = FeedForward {
+            gate_proj: linear("mlp.gate_proj", width, inner, biases.mlp),
+            up_proj: linear("mlp.up_proj", width, inner, biases.mlp),
+            down_proj: linear("mlp.down_proj", inner, width, biases.mlp),
+            activation: match config.activation {
+                Activation::Gelu => kernels::Activation::Gelu,
+                Activation::GeluTanh => kernels::Activation::GeluTanh,
+                Activation::Silu => kernels::Activation::Silu,
+            },
+        };
+        let further = || config.post_norms.then(|| self.norm(width));
+        Layer {
+            input_layernorm: self.norm(width),
+            self_attn,
+            post_attention_layernorm: self.norm(width),
+            pre_feedforward_layernorm: further(),
+            mlp,
+            post_feedforward_layernorm: further(),
+        }
+    }
+
+    fn head(&self) -> Head {
+        Head { norm: self.norm(self.config.hidden_size), lm_head: self.table("head.lm_head") }
+    }
+}
+
+/// Where Hugging Face's files have a decoder's parameters.
+pub fn mapping() -> WeightsMapping {
+    WeightsMapping::default()
+        .rule("embedding.embed_tokens", "model.embed_tokens.weight")
+        .rule("layers.*.*.*.*", "model.layers.*.*.*.*")
+        .rule("layers.*.*.*", "model.layers.*.*.*")
+        .rule("head.norm.weight", "model.norm.weight")
+        .rule("head.lm_head", "lm_head.weight")
+}

@@ -1,0 +1,49 @@
+//! Linear layers whose weights are `[outputs, inputs]`.
+
+use brigade_kernels::{linear, linear_residual};
+use burn::module::{Module, Param};
+use burn::tensor::{Device, Tensor};
+
+use crate::initial::normal;
+
+/// `x · weightᵀ + bias`.
+#[derive(Module, Debug)]
+pub(crate) struct Linear {
+    weight: Param<Tensor<2>>,
+    bias: Option<Param<Tensor<1>>>,
+}
+
+/// The shape of a [`Linear`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LinearConfig {
+    pub inputs: usize,
+    pub outputs: usize,
+    pub bias: bool,
+}
+
+impl LinearConfig {
+    /// With weights from a normal distribution around 0, by (`seed`, `path`), and a bias of 0.
+    pub fn init(self, seed: u64, path: &str, deviation: f32, device: &Device) -> Linear {
+        let Self { inputs, outputs, bias } = self;
+        Linear {
+            weight: normal(seed, &format!("{path}.weight"), [outputs, inputs], deviation, device),
+            bias: bias.then(|| burn::module::Initializer::Zeros.init([outputs], device)),
+        }
+    }
+}
+
+impl Linear {
+    /// `x`: `[rows, inputs]`.
+    pub fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        linear(x, self.weight.val().transpose(), self.bias())
+    }
+
+    /// `residual + forward(x)`.
+    pub fn forward_onto(&self, x: Tensor<2>, residual: Tensor<2>) -> Tensor<2> {
+        linear_residual(x, self.weight.val().transpose(), self.bias(), residual)
+    }
+
+    fn bias(&self) -> Option<Tensor<1>> {
+        self.bias.as_ref().map(Param::val)
+    }
+}

@@ -1,0 +1,39 @@
+//! Norms.
+
+use brigade_kernels::rms_norm;
+use burn::module::{Initializer, Module, Param};
+use burn::tensor::{Device, Tensor};
+
+/// [`rms_norm`] with weights that are factors, or what factors are above 1.
+#[derive(Module, Debug)]
+pub(crate) struct RmsNorm {
+    weight: Param<Tensor<1>>,
+    epsilon: f64,
+    above_one: bool,
+}
+
+/// What a [`RmsNorm`] is like.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RmsNormConfig {
+    pub epsilon: f64,
+    /// Whether weights say how far factors are above 1, as Gemma's do.
+    pub above_one: bool,
+}
+
+impl RmsNormConfig {
+    /// With factors of 1.
+    pub fn init(self, width: usize, device: &Device) -> RmsNorm {
+        let Self { epsilon, above_one } = self;
+        let initializer = if above_one { Initializer::Zeros } else { Initializer::Ones };
+        RmsNorm { weight: initializer.init([width], device), epsilon, above_one }
+    }
+}
+
+impl RmsNorm {
+    /// Over the last dimension.
+    pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        let weight = self.weight.val();
+        let factors = if self.above_one { weight + 1.0 } else { weight };
+        rms_norm(x, factors, self.epsilon)
+    }
+}
