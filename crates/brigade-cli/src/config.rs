@@ -4,9 +4,17 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use brigade::data::{SequenceLayout, Tokenizer, TokenizerSpec};
+use brigade::models::CausalLm;
 use brigade::models::gpt::GptConfig;
 use brigade::{Settings, merge_config};
+use brigade_hf::weights::weights_file;
+use brigade_hf::{Config as HfConfig, ConfigFile, Task};
 use serde::{Deserialize, Serialize};
+
+use crate::model_folder::model_folder;
+
+/// The tokenizer of a model or a run, in its folder.
+pub const TOKENIZER_FILE: &str = "tokenizer.json";
 
 /// The configuration without `--config`; it names every setting. What does not follow from its model has the default of
 /// `brigade::Settings`. A link to `configs/gpt-tiny.toml`: what is published has a copy.
@@ -24,6 +32,11 @@ pub struct Config {
 /// `[model]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelSection {
+    /// A folder of a model as Hugging Face's libraries write it: `config.json`, weights as safetensors, `tokenizer.json`; what `--model` gives. Of the settings below
+    /// only `sequence_length` counts then. Empty: a new model of the settings below.
+    pub path: PathBuf,
+    /// Whether training begins from the weights in `path`, or else from new ones for its `config.json`.
+    pub pretrained: bool,
     /// The kind of model: `gpt2`.
     pub name: ModelName,
     /// Until the configuration is resolved, its `vocabulary` may be 0, which stands for the size of the tokenizer.
@@ -56,6 +69,44 @@ pub struct DataSection {
     pub cache_dir: PathBuf,
 }
 
+/// A model, and what the folder that it comes from says.
+pub struct Described {
+    pub model: CausalLm,
+    /// What `config.json` is written from.
+    pub file: ConfigFile,
+}
+
+impl ModelSection {
+    /// The model.
+    pub fn describe(&self) -> anyhow::Result<Described> {
+        if self.path == PathBuf::new() {
+            self.shape.check()?;
+            let model = CausalLm::from(self.shape.clone());
+            return Ok(Described { file: model.config_file()?, model });
+        }
+        let mut file = ConfigFile::read(&self.path).with_context(|| self.given())?;
+        file.task = Some(Task::CausalLanguageModel);
+        let model = CausalLm::from_config(&file.config, Some(self.shape.sequence_length));
+        let model = model.with_context(|| self.given())?;
+        Ok(Described { model, file })
+    }
+
+    /// The file of weights that training begins from, if there is one.
+    pub fn weights(&self, config: &HfConfig) -> anyhow::Result<Option<PathBuf>> {
+        if self.path == PathBuf::new() || !self.pretrained {
+            return Ok(None);
+        }
+        let found = weights_file(&self.path, config, Some(Task::CausalLanguageModel));
+        let found = found
+            .with_context(|| format!("{}; model.pretrained = false begins without weights", self.given()));
+        found.map(Some)
+    }
+
+    fn given(&self) -> String {
+        format!("model.path (--model) {}", self.path.display())
+    }
+}
+
 impl Config {
     /// The values of `configs/gpt-tiny.toml`, overridden by files and by `--set`.
     pub fn read(files: &[&Path], sets: &[String]) -> anyhow::Result<Self> {
@@ -75,11 +126,30 @@ impl Config {
         if self.data.cache_dir != PathBuf::new() {
             self.data.cache_dir = absolute(&self.data.cache_dir)?;
         }
+        if self.model.path != PathBuf::new() {
+            self.model.path = model_folder(&self.model.path)?;
+            self.model.describe()?;
+            match &self.data.tokenizer {
+                TokenizerSpec::File(_) => {}
+                given if *given == TokenizerSpec::default() => {
+                    self.data.tokenizer = TokenizerSpec::File(self.model.path.join(TOKENIZER_FILE));
+                }
+                given => bail!(
+                    "data.tokenizer = {given} has other ids than the model of {}; leave it out for the folder's {TOKENIZER_FILE}, or give \
+                     the path of a tokenizer.json",
+                    self.model.given()
+                ),
+            }
+        }
         let fraction = self.data.validation_fraction;
         if !(0.0..1.0).contains(&fraction) {
             bail!("data.validation_fraction = {fraction} is not possible: it must be at least 0 and below 1");
         }
-        let (ids, shape) = (largest_vocabulary(&self.data.tokenizer)?, &mut self.model.shape);
+        let ids = match self.model.path.as_os_str().is_empty() {
+            true => largest_vocabulary(&self.data.tokenizer)?,
+            false => return Ok(()),
+        };
+        let shape = &mut self.model.shape;
         match shape.vocabulary {
             0 => shape.vocabulary = ids,
             given if given < ids => bail!(
@@ -90,6 +160,21 @@ impl Config {
             _ => {}
         }
         Ok(shape.check()?)
+    }
+}
+
+impl Config {
+    /// Checks that the model has an embedding for each of the tokenizer's ids.
+    pub fn check_tokenizer(&self, model: &CausalLm) -> anyhow::Result<()> {
+        let (ids, vocabulary) = (largest_vocabulary(&self.data.tokenizer)?, model.vocabulary());
+        if ids <= vocabulary {
+            return Ok(());
+        }
+        bail!(
+            "data.tokenizer = {} has {ids} ids, more than the {vocabulary} embeddings of the model of {}",
+            self.data.tokenizer,
+            self.model.given()
+        )
     }
 }
 

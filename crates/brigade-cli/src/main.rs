@@ -11,6 +11,7 @@ mod columns;
 mod commands;
 mod config;
 mod corpus;
+mod model_folder;
 mod output;
 #[cfg(test)]
 mod reference;

@@ -6,24 +6,27 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use brigade::data::Tokenizer;
-use brigade::{CONFIG_FILE, LanguageModel, UsageError, WEIGHTS_FILE, exit, parse_whole_number};
+use brigade::models::CausalLm;
+use brigade::{LanguageModel, UsageError, exit, parse_whole_number};
+use brigade_hf::ConfigFile;
+use brigade_hf::weights::weights_file;
 use clap::Args;
 
-use super::train::TOKENIZER_FILE;
-use crate::config::Config;
+use crate::config::TOKENIZER_FILE;
+use crate::model_folder::model_folder;
 use crate::sampling::TokenSampler;
 
 pub const EXAMPLES: &str = "\
 Examples:
-  brigade generate --out runs/gpt-tiny-1 --prompt \"fn main\"
-  brigade generate --out runs/gpt-tiny-1 --prompt \"use std\" --tokens 500 --temperature 0.5 --seed 3
-  brigade generate --out runs/gpt-tiny-1 --temperature 0        always the most likely token";
+  brigade generate --model runs/gpt-tiny-1 --prompt \"fn main\"
+  brigade generate --model runs/gpt-tiny-1 --prompt \"use std\" --tokens 500 --temperature 0.5 --seed 3
+  brigade generate --model runs/gpt-tiny-1 --temperature 0        always the most likely token";
 
 #[derive(Debug, Args)]
 pub struct GenerateArgs {
-    /// Folder of a finished run.
-    #[arg(long, value_name = "DIR")]
-    out: PathBuf,
+    /// Folder of a finished run, or a model: a folder as Hugging Face's libraries write it, or organization/name[@revision] on the hub.
+    #[arg(long, value_name = "MODEL", visible_alias = "out")]
+    model: PathBuf,
     /// Text to continue [default: the beginning of a document].
     #[arg(
         long,
@@ -53,7 +56,8 @@ fn temperature(text: &str) -> Result<f64, String> {
 }
 
 pub fn run(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
-    let FinishedRun { model, tokenizer } = FinishedRun::open(&args.out).map_err(UsageError)?;
+    let FinishedRun { model, tokenizer } =
+        model_folder(&args.model).and_then(|folder| FinishedRun::open(&folder)).map_err(UsageError)?;
     let end = tokenizer.end_of_text();
     let mut tokens = tokenizer.encode(&args.prompt)?;
     // The end-of-text token separates documents, so a document begins after one.
@@ -87,30 +91,24 @@ struct FinishedRun {
 
 impl FinishedRun {
     fn open(folder: &Path) -> anyhow::Result<Self> {
-        if !folder.is_dir() {
-            bail!("--out {}: there is no such folder; give the folder of a finished run", folder.display());
+        let given = || format!("--model {}", folder.display());
+        if !folder.join("config.json").is_file() {
+            bail!("{}: it has no config.json; is it the folder of a finished run or of a model?", given());
         }
-        let file = |name: &str| {
-            let path = folder.join(name);
-            match path.is_file() {
-                true => Ok(path),
-                false => {
-                    bail!("--out {}: it has no {name}; is it the folder of a finished run?", folder.display())
-                }
-            }
-        };
-        let (config, tokenizer, weights) = (file(CONFIG_FILE)?, file(TOKENIZER_FILE)?, file(WEIGHTS_FILE)?);
-        let shape = Config::read(&[&config], &[])?.model.shape;
-        let (path, tokenizer) = (&tokenizer, Tokenizer::from_file(&tokenizer)?);
-        let (ids, vocabulary) = (tokenizer.vocabulary_size(), shape.vocabulary);
+        let file = ConfigFile::read(folder).with_context(given)?;
+        let description = CausalLm::from_config(&file.config, None).with_context(given)?;
+        let weights = weights_file(folder, &file.config, file.task).with_context(given)?;
+        let path = folder.join(TOKENIZER_FILE);
+        let tokenizer = Tokenizer::from_file(&path).with_context(given)?;
+        let (ids, vocabulary) = (tokenizer.vocabulary_size(), description.vocabulary());
         if ids > vocabulary {
             bail!(
-                "{} has {ids} token ids, but the model of {} has {vocabulary} (model.vocabulary): they belong to different runs",
+                "{} has {ids} token ids, but the model of {} has {vocabulary}: they belong to different models",
                 path.display(),
-                config.display()
+                folder.join("config.json").display()
             );
         }
-        Ok(Self { model: LanguageModel::load(&shape, &weights)?, tokenizer })
+        Ok(Self { model: LanguageModel::load(&description, &weights)?, tokenizer })
     }
 }
 

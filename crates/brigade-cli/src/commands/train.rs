@@ -1,24 +1,24 @@
 //! `brigade train`
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use brigade::models::gpt::{self, GptConfig};
+use brigade::models::{LoadWeights, Strict};
 use brigade::report::ConsoleMode;
 use brigade::{Program, Role, StandardFlags, TokenDataset, Training, UsageError};
+use brigade_hf::ConfigFile;
 use clap::Args;
 
-use crate::config::Config;
+use crate::config::{Config, Described, TOKENIZER_FILE};
 use crate::corpus;
-
-/// The tokenizer of a run, in the run's folder.
-pub const TOKENIZER_FILE: &str = "tokenizer.json";
 
 pub const EXAMPLES: &str = "\
 Examples:
   brigade train                                       configs/gpt-tiny.toml on one rank per core
   brigade train --data corpus/ --out runs/a           your own text: .txt, .md, source code, .jsonl, .parquet
+  brigade train --model Llama-3.2-1B --data corpus/   go on from a model of Hugging Face's, with its tokenizer
   brigade train --config configs/gpt-13m.toml --nproc-per-node 4 --dp 4 --steps 20
   brigade train --set optimizer.learning_rate=3e-4 --set schedule.name=wsd
   brigade train --dry-run                             show all settings, the mesh and the memory it needs
@@ -31,6 +31,9 @@ pub struct TrainArgs {
     /// Text to train on: files, folders or globs [default: the Rust sources of Brigade's dependencies].
     #[arg(long, value_name = "SOURCE", num_args = 1..)]
     data: Vec<String>,
+    /// Model to go on from: a folder as Hugging Face's libraries write it, or organization/name[@revision] on the hub [default: a new model].
+    #[arg(long, value_name = "MODEL")]
+    model: Option<PathBuf>,
     #[command(flatten)]
     pub standard: StandardFlags,
 }
@@ -46,14 +49,21 @@ impl TrainArgs {
 pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
     let config = resolved(args).map_err(UsageError)?;
     let flags = &args.standard;
-    let shape = &config.model.shape;
+    let Described { model: description, file } = config.model.describe().map_err(UsageError)?;
+    // What memory it needs is known without weights and text.
+    let weights = if flags.dry_run {
+        None
+    } else {
+        config.check_tokenizer(&description).map_err(UsageError)?;
+        config.model.weights(&file.config).map_err(UsageError)?
+    };
     let program = Program {
         name: &args.name(),
         flags,
         settings: &config.settings,
         config: brigade::config_to_toml(&config)?,
-        targets_per_sample: shape.sequence_length,
-        costs: shape.costs()?,
+        targets_per_sample: description.sequence_length(),
+        costs: description.costs()?,
     };
     let prepare = |role| {
         // Only one process shows progress; the others find the tokens in the cache.
@@ -62,16 +72,23 @@ pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
         (!flags.dry_run).then(|| corpus::prepared(&config, show)).transpose()
     };
     Ok(program.run(prepare, |session, prepared| {
-        let model = shape.model(session.seed(), &session.device())?;
-        session.stop_if_dry_run(&model, |sequences| Ok(shape.blank_batch(sequences, &session.device())))?;
+        let mut model = description.model(session.seed(), &session.device())?;
+        session
+            .stop_if_dry_run(&model, |sequences| Ok(description.blank_batch(sequences, &session.device())))?;
+        if let Some(weights) = &weights {
+            model.load_weights(weights, &description.mapping(), Strict::Parameters)?;
+        }
         let prepared = prepared.context("the data was not prepared")?;
         // The entry's name is a hash of the text, which may differ from host to host.
         let entry = prepared.summary.cache_entry.file_name().unwrap_or_default();
         session.check_same("text (or tokenizer)", &entry.to_string_lossy())?;
         let mut training = Training::on(TokenDataset::new(prepared.train))
-            .mapping(gpt::mapping())
-            .flops_per_target(flops_per_target(shape, model.chain().parameters()))
+            .mapping(description.mapping())
+            .flops_per_target(description.flops_per_target(model.chain().parameters()))
             .file(TOKENIZER_FILE, prepared.tokenizer.json());
+        for (name, content) in folder_files(&config.model.path, &file)? {
+            training = training.file(name, content);
+        }
         if !prepared.validation.is_empty() {
             training = training.validate(TokenDataset::new(prepared.validation));
         }
@@ -85,6 +102,9 @@ fn resolved(args: &TrainArgs) -> anyhow::Result<Config> {
     let files: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
     let mut config = Config::read(&files, &args.standard.sets)?;
     args.standard.apply(&mut config.settings);
+    if let Some(model) = &args.model {
+        config.model.path = model.clone();
+    }
     if !args.data.is_empty() {
         config.data.sources = args.data.clone();
     }
@@ -92,10 +112,23 @@ fn resolved(args: &TrainArgs) -> anyhow::Result<Config> {
     Ok(config)
 }
 
-/// FLOPs of forward and backward per token: `6·N + 12·L·h·seq`. N counts the head, which is a product, but not the embeddings of
-/// tokens and positions, which are only looked up.
-fn flops_per_target(shape: &GptConfig, parameters: usize) -> f64 {
-    let GptConfig { vocabulary, sequence_length, width, layers, tied_head, .. } = *shape;
-    let tables = sequence_length * width + if tied_head { 0 } else { vocabulary * width };
-    (6 * (parameters - tables) + 12 * layers * width * sequence_length) as f64
+/// Files that a folder of a model has besides weights and the tokenizer itself, copied from where the model came from.
+const COPIED: [&str; 4] =
+    ["tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "added_tokens.json"];
+
+/// What else is written into the run's folder, so that other programs load the model from it.
+fn folder_files(from: &Path, file: &ConfigFile) -> anyhow::Result<Vec<(&'static str, Vec<u8>)>> {
+    let json = |fields| serde_json::to_vec_pretty(&fields).context("cannot write JSON");
+    let mut files = vec![("config.json", json(file.to_fields()?)?)];
+    if let Some(generation) = &file.generation {
+        files.push(("generation_config.json", json(generation.to_fields())?));
+    }
+    for name in COPIED.into_iter().filter(|_| from != Path::new("")) {
+        match std::fs::read(from.join(name)) {
+            Ok(content) => files.push((name, content)),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error).with_context(|| from.join(name).display().to_string()),
+        }
+    }
+    Ok(files)
 }

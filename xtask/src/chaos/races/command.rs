@@ -49,7 +49,7 @@ impl UserCommand {
             }
             Self::Verify => format!("checkpoint verify {run}"),
             Self::List => format!("checkpoint list {run}"),
-            Self::Generate => format!("generate --out {run} --tokens 4"),
+            Self::Generate => format!("generate --model {run} --tokens 4"),
             Self::Picture => "plan schedule --pp 2 --micro-batches 4 --svg picture.svg".into(),
         }
     }

@@ -62,7 +62,8 @@ impl Place {
         for name in ["PATH", "HOME", "CARGO_HOME", "RUSTUP_HOME", "TMPDIR", "LD_LIBRARY_PATH"] {
             command.envs(std::env::var_os(name).map(|value| (name, value)));
         }
-        command.env("BRIGADE_CACHE_DIR", self.path("cache")).stdin(Stdio::null());
+        command.env("BRIGADE_CACHE_DIR", self.path("cache")).env("HF_HUB_OFFLINE", "1");
+        command.env("HF_HOME", self.path("hub")).stdin(Stdio::null());
         command
     }
 

@@ -10,7 +10,7 @@ fn a_trained_run_goes_on_with_text() {
     );
     let text = |line: &str| {
         let done = place.succeed(
-            place.brigade("generate --out a").args(["--prompt", "fn number_"]).args(line.split(' ')),
+            place.brigade("generate --model a").args(["--prompt", "fn number_"]).args(line.split(' ')),
         );
         assert_eq!(done.err, "");
         done.out
@@ -25,7 +25,7 @@ fn a_trained_run_goes_on_with_text() {
     assert_eq!(text("--tokens 30 --temperature 0 --seed 2"), best);
     assert!(best.len() > 20 && best.is_ascii(), "{best:?}");
 
-    let done = place.succeed(&mut place.brigade("generate --out a --tokens 5"));
+    let done = place.succeed(&mut place.brigade("generate --model a --tokens 5"));
     assert!(!done.out.contains("endoftext"), "{:?}", done.out);
 }
 
@@ -38,20 +38,17 @@ fn what_is_missing_is_named() {
         assert_eq!(done.code, Some(2), "{line}: {}", done.err);
         assert!(done.err.contains(said), "{line}: {}", done.err);
     };
-    refused("--out nowhere", "--out nowhere: there is no such folder");
-    refused("--out text", "--out text: it has no config.toml; is it the folder of a finished run?");
-    refused("--out a --temperature -1", "it is a number of at least 0");
-    refused("--prompt x", "--out <DIR>");
-    std::fs::write(
-        place.path("a/config.toml"),
-        place.text("a/config.toml").replace("width = 16", "width = 32"),
-    )
-    .unwrap();
-    refused("--out a", "the model needs");
+    refused("--model ./nowhere", "nowhere: it has no config.json; is it the folder");
+    refused("--out text", "text: it has no config.json; is it the folder of a finished run or of a model?");
+    refused("--model a --temperature -1", "it is a number of at least 0");
+    refused("--prompt x", "--model <MODEL>");
+    let config = place.text("a/config.json");
+    std::fs::write(place.path("a/config.json"), config.replace("\"n_embd\": 16", "\"n_embd\": 32")).unwrap();
+    refused("--model a", "the model needs");
     std::fs::write(place.path("a/model.safetensors"), "short").unwrap();
-    refused("--out a", "is not a whole safetensors file");
+    refused("--model a", "is not a whole safetensors file");
     std::fs::remove_file(place.path("a/model.safetensors")).unwrap();
-    refused("--out a", "it has no model.safetensors");
+    refused("--model a", "model.safetensors");
 }
 
 /// Burn's default device is the first GPU in a build for GPUs, on every rank, and fails where there is none. It panics where it is
@@ -63,7 +60,7 @@ fn nothing_is_made_on_a_default_device() {
     let line = "--nproc-per-node 2 --zero 3 --checkpoint-every 2 --out a";
     place.succeed(place.train(&format!("{line} --steps 4")).env(DEFAULT.0, DEFAULT.1));
     place.succeed(place.train(&format!("{line} --steps 6 --resume auto")).env(DEFAULT.0, DEFAULT.1));
-    place.succeed(place.brigade("generate --out a --tokens 5").env(DEFAULT.0, DEFAULT.1));
+    place.succeed(place.brigade("generate --model a --tokens 5").env(DEFAULT.0, DEFAULT.1));
 }
 
 #[test]
@@ -72,9 +69,8 @@ fn a_tokenizer_of_another_run_is_refused() {
     place.succeed(&mut place.train("--nproc-per-node 1 --steps 1 --out a"));
     place.succeed(&mut place.train("--nproc-per-node 1 --steps 1 --set data.tokenizer=bpe:300 --out b"));
     std::fs::copy(place.path("b/tokenizer.json"), place.path("a/tokenizer.json")).unwrap();
-    let done = place.run(&mut place.brigade("generate --out a"));
+    let done = place.run(&mut place.brigade("generate --model a"));
     assert_eq!(done.code, Some(2), "{}", done.err);
-    let told =
-        ["a/tokenizer.json has ", " token ids, but the model of a/config.toml has 257 (model.vocabulary)"];
+    let told = ["a/tokenizer.json has ", " token ids, but the model of ", "a/config.json has 257"];
     assert!(told.iter().all(|part| done.err.contains(part)), "{}", done.err);
 }

@@ -71,7 +71,7 @@ fn composed_meshes() {
         assert_eq!(steps, reference.1, "{mesh}");
         assert!(weights == reference.0, "{mesh}: other weights");
     }
-    place.succeed(&mut place.brigade("generate --out mesh-5 --prompt fn --tokens 5"));
+    place.succeed(&mut place.brigade("generate --model mesh-5 --prompt fn --tokens 5"));
 }
 
 #[test]

@@ -2,5 +2,6 @@
 
 mod backends;
 mod equality;
+mod folders;
 mod results;
 mod wrong_input;

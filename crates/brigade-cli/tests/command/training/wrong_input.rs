@@ -205,9 +205,9 @@ fn a_negative_number_names_its_flag_and_what_is_allowed() {
         "train --max-restarts -1",
         "plan schedule --micro-batches 4 --pp -1",
         "plan schedule --pp 4 --micro-batches -1",
-        "generate --out a --tokens -1",
-        "generate --out a --top-k -1",
-        "generate --out a --seed -1",
+        "generate --model a --tokens -1",
+        "generate --model a --top-k -1",
+        "generate --model a --seed -1",
         "checkpoint verify a --step -1",
     ];
     for line in lines {

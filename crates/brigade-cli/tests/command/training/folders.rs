@@ -1,0 +1,90 @@
+//! Training that goes on from the folder of a model.
+
+use serde_json::json;
+
+use crate::place::Place;
+
+/// A small Llama without weights in `llama/`, with a tokenizer whose tokens are bytes.
+fn with_llama() -> Place {
+    let place = Place::new();
+    place.succeed(&mut place.train("--nproc-per-node 1 --steps 1 --out gpt"));
+    std::fs::create_dir(place.path("llama")).unwrap();
+    std::fs::copy(place.path("gpt/tokenizer.json"), place.path("llama/tokenizer.json")).unwrap();
+    let config = json!({
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 260, "hidden_size": 16,
+        "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "max_position_embeddings": 32, "torch_dtype": "float32",
+    });
+    std::fs::write(place.path("llama/config.json"), config.to_string()).unwrap();
+    std::fs::write(place.path("llama/tokenizer_config.json"), "{\"eos_token\": \"<|endoftext|>\"}").unwrap();
+    place
+}
+
+const BYTES: &str = "--set data.tokenizer=llama/tokenizer.json --set optimizer.learning_rate=1e-2";
+
+#[test]
+fn a_folder_of_a_model_goes_in_and_one_comes_out() {
+    let place = with_llama();
+    let begun = format!(
+        "--model llama --set model.pretrained=false {BYTES} --nproc-per-node 2 --steps 20 --out begun"
+    );
+    place.succeed(&mut place.train(&begun));
+    let config: serde_json::Value = serde_json::from_str(&place.text("begun/config.json")).unwrap();
+    assert_eq!((&config["model_type"], &config["num_key_value_heads"]), (&json!("llama"), &json!(2)));
+    assert_eq!(place.text("begun/tokenizer_config.json"), place.text("llama/tokenizer_config.json"));
+
+    let train = |name: &str, line: &str| {
+        place.succeed(&mut place.train(&format!("--model begun {BYTES} {line} --out {name}")));
+        place.read(&format!("{name}/model.safetensors"))
+    };
+    let alone = train("alone", "--nproc-per-node 1");
+    assert!(train("mesh", "--nproc-per-node 4 --pp 2 --dp 2 --zero 3 --recompute all") == alone);
+    let loss = |run: &str, step: usize| place.metrics(run)[step]["loss"].as_f64().unwrap();
+    let (new, last, next) = (loss("begun", 0), loss("begun", 19), loss("alone", 0));
+    assert!(next < last + 0.3 && next < new - 1.0, "from {new} to {last}, then {next}");
+
+    let said =
+        place.succeed(&mut place.brigade("generate --model alone --prompt fn --tokens 5 --temperature 0"));
+    assert!(said.out.starts_with("fn"), "{:?}", said.out);
+    // A run of the built-in model is such a folder, too.
+    place.succeed(&mut place.train(&format!("--model gpt {BYTES} --nproc-per-node 1 --steps 1 --out more")));
+}
+
+#[test]
+fn what_is_wrong_with_a_folder_is_said() {
+    let place = with_llama();
+    let refused = |line: &str, said: &[&str]| {
+        let done = place.run(&mut place.train(&format!("{line} --nproc-per-node 1 --out a")));
+        assert_eq!(done.code, Some(2), "{line}: {}", done.err);
+        assert!(said.iter().all(|part| done.err.contains(part)), "{line}: {}", done.err);
+        assert!(!place.path("a").exists(), "{line}");
+    };
+    refused("--model nowhere", &["model.path (--model) ", "nowhere", "config.json"]);
+    refused(
+        "--model some/model@v1",
+        &["--model some/model@v1: there is no such folder", "HF_HUB_OFFLINE forbids"],
+    );
+    refused("--model llama", &["data.tokenizer = bytes has other ids", "tokenizer.json"]);
+    refused(
+        &format!("--model llama {BYTES}"),
+        &["model.path (--model) ", "model.safetensors", "model.pretrained = false begins without weights"],
+    );
+    let line = format!("--model llama {BYTES} --set model.pretrained=false");
+    refused(
+        &format!("{line} --set model.sequence_length=64"),
+        &["model.sequence_length = 64", "32 positions"],
+    );
+    let config = place.text("llama/config.json");
+    let change = |to: &str| {
+        std::fs::write(place.path("llama/config.json"), config.replacen('{', &format!("{{{to},"), 1))
+            .unwrap();
+    };
+    change("\"num_experts\": 8");
+    refused(&line, &["`num_experts` = 8", "llama/config.json"]);
+    change("\"attention_dropout\": 0.5");
+    refused(&line, &["`llama` with dropout cannot be built"]);
+    std::fs::write(place.path("llama/config.json"), config.replace("260", "200")).unwrap();
+    refused(&line, &["257 ids, more than the 200 embeddings"]);
+    std::fs::write(place.path("llama/config.json"), config.replace("\"llama\"", "\"mamba\"")).unwrap();
+    refused(&line, &["`mamba`", "known are `gpt2`, `llama`"]);
+}
