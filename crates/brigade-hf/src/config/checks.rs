@@ -175,6 +175,13 @@ impl Checks<'_> {
         Ok(())
     }
 
+    pub fn deviation(&self, deviation: f64) -> Result<(), HfError> {
+        if deviation >= 0.0 && deviation.is_finite() {
+            return Ok(());
+        }
+        Err(HfError::field(self.file, "initializer_range", deviation, "a number from 0"))
+    }
+
     pub fn probabilities(&self, numbers: &[(&str, f64)]) -> Result<(), HfError> {
         match numbers.iter().find(|(_, number)| !(0.0..1.0).contains(number)) {
             Some((field, number)) => Err(HfError::field(self.file, field, number, "from 0 to below 1")),

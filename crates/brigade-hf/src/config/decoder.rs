@@ -176,6 +176,7 @@ impl DecoderConfig {
             ("attn_logit_softcapping", self.attention_softcap),
             ("final_logit_softcapping", self.logit_softcap),
         ])?;
+        checks.deviation(self.initializer_range)?;
         checks.probabilities(&[
             (names.embedding_dropout, self.dropout.embedding),
             (names.attention_dropout, self.dropout.attention),

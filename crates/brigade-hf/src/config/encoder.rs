@@ -78,6 +78,7 @@ impl EncoderConfig {
             ("type_vocab_size", self.token_types),
         ])?;
         checks.above_zero(&[(names.epsilon, Some(self.norm_epsilon))])?;
+        checks.deviation(self.initializer_range)?;
         checks.probabilities(&[
             (names.residual_dropout, self.dropout.residual),
             (names.attention_dropout, self.dropout.attention),

@@ -11,6 +11,8 @@ use crate::error::HfError;
 /// What the other fields of GPT-2 are: of heads that classify pairs of texts, of layers that no longer exist, or of rounding alone.
 pub(super) const HARMLESS: &[&str] = &[
     "n_ctx",
+    "n_special",
+    "predict_special_tokens",
     "reorder_and_upcast_attn",
     "summary_activation",
     "summary_first_dropout",

@@ -10,7 +10,8 @@ use super::rotary::Rotary;
 use crate::error::HfError;
 
 /// Harmless fields of these families: how long sums were once split, which cache generation takes, what `layer_types` says already.
-pub(super) const HARMLESS: &[&str] = &["pretraining_tp", "cache_implementation", "_sliding_window_pattern"];
+pub(super) const HARMLESS: &[&str] =
+    &["pretraining_tp", "cache_implementation", "_sliding_window_pattern", "is_llama_config"];
 
 /// The names of attention over all tokens before, and within a window.
 const FULL: &str = "full_attention";
@@ -138,11 +139,7 @@ pub(super) fn read(fields: &Fields<'_>, family: Family) -> Result<DecoderConfig,
         biases: biases(fields, family)?,
         tied_embeddings: fields.get("tie_word_embeddings", absent.tied)?,
         embedding_scale: if gemma { (hidden_size as f64).sqrt() } else { 1.0 },
-        attention_scale: if gemma {
-            fields.get("query_pre_attn_scalar", 256.0)?.powf(-0.5)
-        } else {
-            (head_dim as f64).powf(-0.5)
-        },
+        attention_scale: attention_scale(fields, family, head_dim)?,
         attention_softcap: attention_softcap(fields, family, absent.attention_softcap)?,
         logit_softcap: if gemma {
             fields.get_or_null("final_logit_softcapping", absent.logit_softcap)?
@@ -157,6 +154,15 @@ pub(super) fn read(fields: &Fields<'_>, family: Family) -> Result<DecoderConfig,
         tokens,
         labels: Labels::read(fields)?,
     })
+}
+
+fn attention_scale(fields: &Fields<'_>, family: Family, head_dim: usize) -> Result<f64, HfError> {
+    const FIELD: &str = "query_pre_attn_scalar";
+    let scalar = if is_gemma(family) { fields.get(FIELD, 256)? } else { head_dim };
+    if scalar == 0 && is_gemma(family) {
+        return Err(fields.wrong(FIELD, "a whole number from 1"));
+    }
+    Ok((scalar as f64).powf(-0.5))
 }
 
 /// Gemma 3 has the field, but its attention does not use it.
@@ -301,14 +307,7 @@ pub(super) fn write(config: &DecoderConfig) -> Map<String, Value> {
         add("mlp_bias", json!(config.biases.mlp));
     }
     if is_gemma(family) {
-        let scalar = config.attention_scale.powi(-2);
-        let whole = scalar.round();
-        let scalar = if (whole.powf(-0.5) - config.attention_scale).abs() == 0.0 {
-            json!(whole as u64)
-        } else {
-            json!(scalar)
-        };
-        add("query_pre_attn_scalar", scalar);
+        add("query_pre_attn_scalar", json!(config.attention_scale.powi(-2).round() as u64));
         add("final_logit_softcapping", json!(config.logit_softcap));
     }
     if family == Family::Gemma2 {

@@ -26,9 +26,11 @@ use fields::Fields;
 /// Fields that say nothing about what any model computes: where it came from, how it was kept, what to do with its outputs, and
 /// how text was generated from it.
 const HARMLESS: &[&str] = &[
+    "_attn_implementation",
     "_attn_implementation_autoset",
     "_commit_hash",
     "_name_or_path",
+    "_num_labels",
     "attn_implementation",
     "chunk_size_feed_forward",
     "dtype",
@@ -37,6 +39,8 @@ const HARMLESS: &[&str] = &[
     "keys_to_ignore_at_inference",
     "language",
     "max_length",
+    "max_sequence_length",
+    "model_max_length",
     "name_or_path",
     "output_attentions",
     "output_hidden_states",
@@ -47,11 +51,13 @@ const HARMLESS: &[&str] = &[
     "cls_token_id",
     "mask_token_id",
     "decoder_start_token_id",
+    "sentence_transformers",
     "task_specific_params",
     "tf_legacy_loss",
     "tokenizer_class",
     "torch_dtype",
     "torchscript",
+    "transformers.js_config",
     "transformers_version",
     "unsloth_fixed",
     "unsloth_version",
@@ -147,7 +153,7 @@ impl Config {
         let unwritable = |problem: String| HfError::Unwritable { family: self.family().to_string(), problem };
         match Self::from_fields("config.json", &object) {
             Ok(same) if same == *self => Ok(object),
-            Ok(other) => Err(unwritable(format!("it would be read as {other:?}, but is {self:?}"))),
+            Ok(other) => Err(unwritable(difference(self, &other))),
             Err(error) => Err(unwritable(error.to_string())),
         }
     }
@@ -167,4 +173,12 @@ impl Config {
             Self::Encoder(config) => &config.labels,
         }
     }
+}
+
+/// The first thing in which what would be read differs, in words.
+fn difference(is: &Config, read: &Config) -> String {
+    let (is, read) = (format!("{is:#?}"), format!("{read:#?}"));
+    let pair = is.lines().zip(read.lines()).find(|(is, read)| is != read).unwrap_or_default();
+    let text = |line: &str| line.trim().trim_end_matches(',').to_owned();
+    format!("`{}` would be read as `{}`", text(pair.0), text(pair.1))
 }

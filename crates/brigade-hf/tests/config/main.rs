@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod known;
+mod odd;
 mod refused;
 mod transformers;
 mod written;

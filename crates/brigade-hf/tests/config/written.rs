@@ -93,7 +93,8 @@ fn what_a_family_has_no_field_for_is_not_written() {
     config.qk_norm = true;
     let error = Config::Decoder(config).to_fields().unwrap_err();
     assert!(matches!(error, HfError::Unwritable { .. }), "{error}");
-    assert!(error.to_string().starts_with("a model of type `llama` cannot have this configuration"));
+    let message = "a model of type `llama` cannot have this configuration: `qk_norm: true` would be read as `qk_norm: false`";
+    assert_eq!(error.to_string(), message);
 }
 
 #[test]
