@@ -176,6 +176,14 @@ impl Download<'_> {
             self.content(name, &part, size, sha256, progress)?;
             fs::rename(&part, &blob).map_err(|error| HfError::io(&blob, error))?;
         }
+        if link.is_file() {
+            // Another process was here first.
+            return Ok(());
+        }
+        if link.is_symlink() {
+            // To a content that is no longer there.
+            fs::remove_file(&link).map_err(|error| HfError::io(&link, error))?;
+        }
         let target = Path::new("../../blobs").join(etag);
         match symlink(&target, &link) {
             Err(error) if !link.is_file() => Err(HfError::io(&link, error)),

@@ -114,6 +114,18 @@ fn what_is_damaged_is_removed_and_downloaded_again() {
 }
 
 #[test]
+fn a_content_that_was_deleted_is_downloaded_again() {
+    let content = weights(0);
+    let server = one_file(&content);
+    let (hub, _folder) = hub(&server.endpoint);
+    let found = folder(&hub).unwrap();
+    fs::remove_file(hub.cache.join("models--org--model/blobs").join(sha256(&content))).unwrap();
+    assert_eq!(hub.cached(&name("org/model")), None);
+    assert_eq!(fs::read(folder(&hub).unwrap().join("model.safetensors")).unwrap(), content);
+    assert_eq!(folder(&hub).unwrap(), found);
+}
+
+#[test]
 fn the_token_is_for_the_hub_alone() {
     let server = one_file(b"weights");
     server.state().token = Some("secret".into());
