@@ -8,6 +8,7 @@ mod book;
 mod build_time;
 mod cargo;
 mod chaos;
+mod check_hf;
 mod checks;
 mod dist;
 mod fuzz;
@@ -49,6 +50,8 @@ enum Command {
     Bench(bench::Args),
     /// Measure what Brigade adds to the time in which a program on Burn builds; takes ten minutes on two idle cores.
     BuildTime,
+    /// Let `transformers` make models, train them here, and let it load what comes out; for those who have it.
+    CheckHf(check_hf::Args),
     /// Kill training at random instants, hundreds of times, and check that nothing is ever lost.
     Chaos(chaos::Args),
     /// Feed damaged input to every parser of bytes from outside, and report what breaks.
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
         Command::Book(args) => book::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::BuildTime => build_time::run(),
+        Command::CheckHf(args) => check_hf::run(&args),
         Command::Chaos(args) => chaos::run(&args),
         Command::Fuzz { args } => fuzz::run(&args),
         Command::Sanitize => sanitize::run(),

@@ -1,0 +1,79 @@
+"""Checks that models go between `transformers` and `brigade` both ways; `cargo xtask check-hf --python PATH` runs it.
+
+For each family, `transformers` writes a tiny model with random weights, in shards, with a tokenizer; `brigade train --model` goes on from it for some
+steps on two stages; then `transformers` loads the run's folder, where no tensor may be missing or left over, and must continue a text with the same tokens as
+`brigade generate`. Needs torch and transformers.
+"""
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+SMALL = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
+             max_position_embeddings=128, bos_token_id=0, eos_token_id=1, pad_token_id=None)
+FAMILIES = {
+    "gpt2": dict(n_embd=32, n_layer=4, n_head=4, n_positions=128, embd_pdrop=0.0, attn_pdrop=0.0, resid_pdrop=0.0,
+                 bos_token_id=0, eos_token_id=1),
+    "llama": dict(SMALL, rope_parameters=dict(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0,
+                                              high_freq_factor=4.0, original_max_position_embeddings=64)),
+    "mistral": dict(SMALL, sliding_window=16),
+    "qwen2": dict(SMALL, tie_word_embeddings=True),
+    "qwen3": dict(SMALL, head_dim=16),
+    "gemma3_text": dict(SMALL, head_dim=16, sliding_window=16),
+}
+PROMPT = "the cat number"
+
+
+def tokenizer(texts):
+    found = Tokenizer(models.BPE())
+    found.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    found.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    found.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=300, special_tokens=["<s>", "</s>"], initial_alphabet=alphabet))
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=found, bos_token="<s>", eos_token="</s>")
+
+
+def run(*words, **options):
+    return subprocess.run([str(word) for word in words], check=True, capture_output=True, text=True, **options).stdout
+
+
+def check(brigade, place, family, fields, tokens):
+    base, tuned = place / f"{family}-base", place / f"{family}-tuned"
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(AutoConfig.for_model(family, vocab_size=len(tokens), **fields)).save_pretrained(base, max_shard_size="60KB")
+    tokens.save_pretrained(base)
+    run(brigade, "train", "--model", base, "--data", place / "text", "--out", tuned, "--nproc-per-node", 2, "--pp", 2, "--steps", 30,
+        "--micro-batch-size", 2, "--global-batch-size", 8, "--set", "model.sequence_length=64", "--set", "optimizer.learning_rate=5e-3",
+        "--set", "schedule.warmup_steps=2", "--quiet")
+    said = run(brigade, "generate", "--model", tuned, "--prompt", PROMPT, "--temperature", 0, "--tokens", 40).rstrip("\n")
+    model, loaded = AutoModelForCausalLM.from_pretrained(tuned, dtype=torch.float32, output_loading_info=True)
+    odd = {kind: names for kind, names in loaded.items() if names}
+    again = AutoTokenizer.from_pretrained(tuned)
+    ids = again(PROMPT, return_tensors="pt").input_ids
+    expected = again.decode(model.generate(ids, max_new_tokens=40, do_sample=False)[0], skip_special_tokens=True).rstrip("\n")
+    good = not odd and said == expected
+    print(f"{family:12} {'ok' if good else 'FAILED'}", *([] if good else [f"\n  brigade      {said!r}\n  transformers {expected!r}\n  {odd}"]))
+    return good
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--brigade", required=True, type=Path)
+    brigade = parser.parse_args().brigade.resolve()
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        (place / "text").mkdir()
+        texts = [f"the cat number {n} sat on the mat and the dog {n * n} ran away\n" * 6 for n in range(40)]
+        for number, text in enumerate(texts):
+            (place / "text" / f"{number:02}.txt").write_text(text)
+        tokens = tokenizer(texts)
+        results = [check(brigade, place, family, fields, tokens) for family, fields in FAMILIES.items()]
+    sys.exit(0 if all(results) else 1)
