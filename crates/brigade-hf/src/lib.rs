@@ -18,16 +18,19 @@
 //!
 //! Nothing here knows tensors or ranks.
 
+#[cfg(feature = "chat")]
 pub mod chat;
 pub mod config;
 mod differences;
 mod error;
 pub mod hub;
 mod tensors;
+#[cfg(feature = "chat")]
 mod tokenizer;
 pub mod weights;
 
 pub use config::{Config, ConfigFile, DecoderConfig, EncoderConfig, Family, Task};
 pub use error::HfError;
 pub use tensors::TensorShape;
+#[cfg(feature = "chat")]
 pub use tokenizer::{AddedToken, TokenizerConfig};
