@@ -13,7 +13,7 @@ mod sealed {
 }
 
 /// A number as it lies in memory. Kernels compute in `f32`.
-pub trait Element: sealed::Sealed + Copy + Debug + Send + Sync + 'static {
+pub trait Element: sealed::Sealed + bytemuck::Pod + Debug + Send + Sync {
     /// Zero.
     const ZERO: Self;
 

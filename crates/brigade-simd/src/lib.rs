@@ -13,9 +13,10 @@
 //! Slices whose lengths do not fit together are a mistake of the caller: every function panics with the argument's name.
 
 mod arch;
+mod convert;
 mod element;
-mod matmul;
 mod matrix;
+mod product;
 mod rows;
 mod slices;
 mod sums;
@@ -30,8 +31,9 @@ pub mod norm;
 pub mod optimizer;
 pub mod rotary;
 
+pub use convert::{convert, convert_in_place};
 pub use element::Element;
-pub use matmul::{Product, matmul};
 pub use matrix::{Matrix, MatrixMut};
+pub use product::{Factor, Product, matmul};
 pub use rows::{add_rows, column_sums, multiply};
 pub use sums::sums_of_squares;

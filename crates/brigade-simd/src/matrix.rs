@@ -47,6 +47,21 @@ impl<'a, T> Matrix<'a, T> {
         self.values
     }
 
+    /// The rows and columns from some on.
+    ///
+    /// # Panics
+    /// If it has fewer.
+    #[must_use]
+    pub fn part(self, [row, column]: [usize; 2], [rows, columns]: [usize; 2]) -> Self {
+        assert!(
+            row + rows <= self.rows && column + columns <= self.columns,
+            "{rows} × {columns} from {row}, {column} on of {:?}",
+            self.shape()
+        );
+        let start = (row * self.row_stride + column * self.column_stride).min(self.values.len());
+        Self { values: &self.values[start..], rows, columns, ..self }
+    }
+
     /// Columns for rows.
     #[must_use]
     pub fn transposed(self) -> Self {
@@ -99,6 +114,26 @@ impl<'a, T> MatrixMut<'a, T> {
     /// Elements from one row to the next.
     pub fn row_stride(&self) -> usize {
         self.row_stride
+    }
+
+    /// The rows and columns from some on.
+    ///
+    /// # Panics
+    /// If it has fewer.
+    pub(crate) fn part(
+        &mut self,
+        [row, column]: [usize; 2],
+        [rows, columns]: [usize; 2],
+    ) -> MatrixMut<'_, T> {
+        assert!(row + rows <= self.rows && column + columns <= self.columns);
+        let start = (row * self.row_stride + column).min(self.values.len());
+        MatrixMut { values: &mut self.values[start..], rows, columns, row_stride: self.row_stride }
+    }
+
+    /// One of its rows.
+    pub(crate) fn row_mut(&mut self, row: usize) -> &mut [T] {
+        let start = row * self.row_stride;
+        &mut self.values[start..start + self.columns]
     }
 
     pub(crate) fn as_mut_ptr(&mut self) -> *mut T {

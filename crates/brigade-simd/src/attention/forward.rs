@@ -1,21 +1,23 @@
 //! The forward pass.
 
 use super::rows::{normalize, softmax_tile};
-use super::{AttentionShape, HeadVectors, HeadVectorsMut, TILE, Visible, tiles};
-use crate::{Matrix, MatrixMut, Product, matmul};
+use super::{AttentionShape, HeadVectors, HeadVectorsMut, TILE, Visible, rounded, tiles};
+use crate::{Factor, MatrixMut, Product, matmul};
 
 /// `output ← softmax(scale · queries · keysᵀ) · values`, over the keys that each query sees. The output of a query that sees none is 0.
+///
+/// Scores and sums are in `f32`; the softmax's numerators are rounded to `T` for their product with values.
 ///
 /// `logarithms`: [`AttentionShape::rows`] elements, where the logarithm of each softmax's denominator goes (minus infinity where no key is seen); the backward pass needs it.
 ///
 /// # Panics
 /// If a slice is too short for the shape.
-pub fn attention(
+pub fn attention<T: Factor>(
     shape: &AttentionShape,
-    [queries, keys, values]: [HeadVectors<'_>; 3],
+    [queries, keys, values]: [HeadVectors<'_, T>; 3],
     visible: Visible<'_>,
     scale: f32,
-    mut output: HeadVectorsMut<'_>,
+    mut output: HeadVectorsMut<'_, T>,
     logarithms: &mut [f32],
 ) {
     shape.check();
@@ -37,13 +39,13 @@ pub fn attention(
                     let size = [tile.len(), others.len()];
                     matmul(q, k.transposed(), MatrixMut::rows_of(&mut scores, size), Product::Write, scale);
                     let visible = |row| seen.within(row, &others);
-                    softmax_tile(&mut scores, size, visible, &mut mixed, &mut highest, &mut sums);
+                    softmax_tile::<T>(&mut scores, size, visible, &mut mixed, &mut highest, &mut sums);
                     let mixed = MatrixMut::rows_of(&mut mixed, [tile.len(), shape.value_depth]);
-                    matmul(Matrix::rows_of(&scores, size), v, mixed, Product::Add, 1.0);
+                    matmul(rounded::<T>(&scores, size), v, mixed, Product::Add, 1.0);
                 }
                 let from = (batch * shape.heads + head) * shape.queries;
                 for (row, query) in tile.clone().enumerate() {
-                    let mixed = &mixed[row * shape.value_depth..][..shape.value_depth];
+                    let mixed = &mut mixed[row * shape.value_depth..][..shape.value_depth];
                     normalize(mixed, sums[row], output.vector([batch, head], query, shape.value_depth));
                     logarithms[from + query] = highest[row] + sums[row].ln();
                 }

@@ -7,12 +7,16 @@
 mod backward;
 mod forward;
 mod rows;
+#[cfg(test)]
+mod tests;
 
 use std::marker::PhantomData;
 use std::ops::Range;
 
 pub use backward::attention_backward;
 pub use forward::attention;
+
+use crate::{Element, Matrix};
 
 /// Queries in a tile, and keys.
 const TILE: usize = 64;
@@ -50,22 +54,22 @@ pub struct HeadStrides {
 
 /// Vectors of all heads, to be read.
 #[derive(Debug, Clone, Copy)]
-pub struct HeadVectors<'a> {
+pub struct HeadVectors<'a, T> {
     /// The slice that they are in.
-    pub values: &'a [f32],
+    pub values: &'a [T],
     /// Where.
     pub strides: HeadStrides,
 }
 
 /// Vectors of all heads, to be written.
 #[derive(Debug)]
-pub struct HeadVectorsMut<'a> {
+pub struct HeadVectorsMut<'a, T> {
     /// Of the first vector. The elements from here on are borrowed mutably, but those between vectors may be of other vectors.
-    start: *mut f32,
+    start: *mut T,
     /// Elements from there to the end of the slice.
     length: usize,
     strides: HeadStrides,
-    slice: PhantomData<&'a mut [f32]>,
+    slice: PhantomData<&'a mut [T]>,
 }
 
 /// Which keys a query sees.
@@ -149,6 +153,12 @@ impl AttentionShape {
         head / (self.heads / self.key_heads)
     }
 
+    /// The heads of queries that look at a head of keys.
+    fn heads_of(&self, key_head: usize) -> Range<usize> {
+        let group = self.heads / self.key_heads;
+        key_head * group..(key_head + 1) * group
+    }
+
     fn check(&self) {
         assert!(
             self.key_heads > 0 && self.heads.is_multiple_of(self.key_heads),
@@ -166,28 +176,23 @@ impl HeadStrides {
     }
 }
 
-impl<'a> HeadVectors<'a> {
+impl<'a, T> HeadVectors<'a, T> {
     /// Of one head, those of some positions, as a matrix.
-    fn tile(
-        &self,
-        [batch, head]: [usize; 2],
-        positions: &Range<usize>,
-        depth: usize,
-    ) -> crate::Matrix<'a, f32> {
+    fn tile(&self, [batch, head]: [usize; 2], positions: &Range<usize>, depth: usize) -> Matrix<'a, T> {
         let start = self.strides.start(batch, head) + positions.start * self.strides.position;
-        crate::Matrix::new(&self.values[start..], [positions.len(), depth], [self.strides.position, 1])
+        Matrix::new(&self.values[start..], [positions.len(), depth], [self.strides.position, 1])
     }
 
     /// One of them.
-    fn vector(&self, [batch, head]: [usize; 2], position: usize, depth: usize) -> &'a [f32] {
+    fn vector(&self, [batch, head]: [usize; 2], position: usize, depth: usize) -> &'a [T] {
         let start = self.strides.start(batch, head) + position * self.strides.position;
         &self.values[start..start + depth]
     }
 }
 
-impl<'a> HeadVectorsMut<'a> {
+impl<'a, T> HeadVectorsMut<'a, T> {
     /// In a slice of their own.
-    pub fn new(values: &'a mut [f32], strides: HeadStrides) -> Self {
+    pub fn new(values: &'a mut [T], strides: HeadStrides) -> Self {
         Self { start: values.as_mut_ptr(), length: values.len(), strides, slice: PhantomData }
     }
 
@@ -195,7 +200,7 @@ impl<'a> HeadVectorsMut<'a> {
     ///
     /// # Panics
     /// If a position's elements are not those of all three.
-    pub fn side_by_side(values: &'a mut [f32], widths: [usize; 3], strides: HeadStrides) -> [Self; 3] {
+    pub fn side_by_side(values: &'a mut [T], widths: [usize; 3], strides: HeadStrides) -> [Self; 3] {
         let total: usize = widths.iter().sum();
         assert!(
             total <= strides.position,
@@ -212,31 +217,23 @@ impl<'a> HeadVectorsMut<'a> {
         })
     }
 
-    /// The elements from a vector of one head on. No other slice of this memory may be in use.
-    fn from(&mut self, [batch, head]: [usize; 2], position: usize) -> &mut [f32] {
+    /// One of them. No other slice of this memory may be in use.
+    fn vector(&mut self, [batch, head]: [usize; 2], position: usize, depth: usize) -> &mut [T] {
         let offset = self.strides.start(batch, head) + position * self.strides.position;
         assert!(
-            offset <= self.length,
+            offset + depth <= self.length,
             "position {position} of head {head} of sequence {batch} in {} elements",
             self.length
         );
         // SAFETY: within the slice that is borrowed for 'a. Of slices that reach into one another only one is in use at a time: the kernels hold no two.
-        unsafe { std::slice::from_raw_parts_mut(self.start.add(offset), self.length - offset) }
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(offset), depth) }
     }
+}
 
-    fn tile(
-        &mut self,
-        [batch, head]: [usize; 2],
-        positions: &Range<usize>,
-        depth: usize,
-    ) -> crate::MatrixMut<'_, f32> {
-        let stride = self.strides.position;
-        crate::MatrixMut::new(self.from([batch, head], positions.start), [positions.len(), depth], stride)
-    }
-
-    fn vector(&mut self, [batch, head]: [usize; 2], position: usize, depth: usize) -> &mut [f32] {
-        &mut self.from([batch, head], position)[..depth]
-    }
+/// What [`rows`] left of a tile of scores: in the memory of each row, its numbers as `T`.
+fn rounded<T: Element>(scores: &[f32], [rows, columns]: [usize; 2]) -> Matrix<'_, T> {
+    let stride = columns * (size_of::<f32>() / size_of::<T>());
+    Matrix::new(bytemuck::cast_slice(scores), [rows, columns], [stride, 1])
 }
 
 /// Consecutive tiles of so many positions.

@@ -1,15 +1,19 @@
 //! What happens to the rows of a tile of scores between its products.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
 
 use super::TILE;
+use crate::arch::{arch, dispatch};
 use crate::math::exp_f32s;
+use crate::slices::Slices;
+use crate::{Element, convert, multiply};
 
 /// Scores to the numerators of a running softmax: raises each row's highest score so far to that of this tile, scales what was summed and `mixed` with
-/// the lower one, replaces scores by `exp(score - highest)`, 0 where a key is not seen, and adds them up.
-pub(super) fn softmax_tile(
+/// the lower one, replaces scores by `exp(score - highest)`, 0 where a key is not seen, and adds them up. The numerators are [`super::rounded`].
+pub(super) fn softmax_tile<T: Element>(
     scores: &mut [f32],
     [rows, columns]: [usize; 2],
     visible: impl Fn(usize) -> Range<usize>,
@@ -17,15 +21,16 @@ pub(super) fn softmax_tile(
     highest: &mut [f32; TILE],
     sums: &mut [f32; TILE],
 ) {
-    struct Softmax<'a, V> {
+    struct Softmax<'a, V, T> {
         scores: &'a mut [f32],
         columns: usize,
         visible: V,
         mixed: &'a mut [f32],
         highest: &'a mut [f32],
         sums: &'a mut [f32],
+        number: PhantomData<T>,
     }
-    impl<V: Fn(usize) -> Range<usize>> WithSimd for Softmax<'_, V> {
+    impl<V: Fn(usize) -> Range<usize>, T: Element> WithSimd for Softmax<'_, V, T> {
         type Output = ();
 
         #[inline(always)]
@@ -33,18 +38,17 @@ pub(super) fn softmax_tile(
             let depth = self.mixed.len() / self.highest.len();
             for (row, scores) in self.scores.chunks_exact_mut(self.columns).enumerate() {
                 let seen = (self.visible)(row);
-                scores[..seen.start].fill(0.0);
-                scores[seen.end..].fill(0.0);
                 if seen.is_empty() {
+                    scores.fill(0.0);
                     continue;
                 }
-                let scores = &mut scores[seen];
                 let before = self.highest[row];
-                let now = before.max(max(simd, scores));
+                let now = before.max(max(simd, &scores[seen.clone()]));
                 let rescaled = exp_one(simd, before - now);
-                let sum = exp_sum(simd, scores, now);
+                let sum = exp_sum::<S, T>(simd, scores, seen.clone(), now);
+                clear_unseen::<T>(scores, &seen);
                 if before != now {
-                    multiply(simd, &mut self.mixed[row * depth..][..depth], rescaled);
+                    scale(simd, &mut self.mixed[row * depth..][..depth], rescaled);
                 }
                 self.sums[row] = self.sums[row] * rescaled + sum;
                 self.highest[row] = now;
@@ -52,19 +56,20 @@ pub(super) fn softmax_tile(
         }
     }
     let depth = mixed.len() / TILE;
-    Arch::new().dispatch(Softmax {
+    arch().dispatch(Softmax {
         scores: &mut scores[..rows * columns],
         columns,
         visible,
         mixed: &mut mixed[..rows * depth],
         highest: &mut highest[..rows],
         sums: &mut sums[..rows],
+        number: PhantomData::<T>,
     });
 }
 
 /// Scores to probabilities, and gradients of probabilities to those of scores: `p ← exp(s - logarithm)`, `g ← p · (g - mean) · scale`; both 0 where a key
-/// is not seen.
-pub(super) fn gradient_tile(
+/// is not seen. Both are [`super::rounded`].
+pub(super) fn gradient_tile<T: Element>(
     scores: &mut [f32],
     slopes: &mut [f32],
     [rows, columns]: [usize; 2],
@@ -73,7 +78,7 @@ pub(super) fn gradient_tile(
     means: &[f32; TILE],
     scale: f32,
 ) {
-    struct Gradient<'a, V> {
+    struct Gradient<'a, V, T> {
         scores: &'a mut [f32],
         slopes: &'a mut [f32],
         columns: usize,
@@ -81,8 +86,9 @@ pub(super) fn gradient_tile(
         logarithms: &'a [f32],
         means: &'a [f32],
         scale: f32,
+        number: PhantomData<T>,
     }
-    impl<V: Fn(usize) -> Range<usize>> WithSimd for Gradient<'_, V> {
+    impl<V: Fn(usize) -> Range<usize>, T: Element> WithSimd for Gradient<'_, V, T> {
         type Output = ();
 
         #[inline(always)]
@@ -92,28 +98,21 @@ pub(super) fn gradient_tile(
                 self.scores.chunks_exact_mut(self.columns).zip(self.slopes.chunks_exact_mut(self.columns));
             for (row, (scores, slopes)) in rows.enumerate() {
                 let seen = (self.visible)(row);
-                for values in [&mut *scores, &mut *slopes] {
-                    values[..seen.start].fill(0.0);
-                    values[seen.end..].fill(0.0);
-                }
-                let (scores, slopes) = (&mut scores[seen.clone()], &mut slopes[seen]);
                 let logarithm = simd.splat_f32s(self.logarithms[row]);
                 let mean = simd.splat_f32s(self.means[row]);
-                let (s_body, s_tail) = S::as_mut_simd_f32s(scores);
-                let (g_body, g_tail) = S::as_mut_simd_f32s(slopes);
-                for (s, g) in s_body.iter_mut().zip(g_body) {
-                    (*s, *g) = slope(simd, (*s, *g), [logarithm, mean, scale]);
+                for part in parts::<S>(&seen) {
+                    let s = f32::load(simd, &scores[part.clone()]);
+                    let g = f32::load(simd, &slopes[part.clone()]);
+                    let (p, d_s) = slope(simd, (s, g), [logarithm, mean, scale]);
+                    T::store(simd, &mut bytemuck::cast_slice_mut(scores)[part.clone()], p);
+                    T::store(simd, &mut bytemuck::cast_slice_mut(slopes)[part], d_s);
                 }
-                if !s_tail.is_empty() {
-                    let last = (simd.partial_load_f32s(s_tail), simd.partial_load_f32s(g_tail));
-                    let (p, d_s) = slope(simd, last, [logarithm, mean, scale]);
-                    simd.partial_store_f32s(s_tail, p);
-                    simd.partial_store_f32s(g_tail, d_s);
-                }
+                clear_unseen::<T>(scores, &seen);
+                clear_unseen::<T>(slopes, &seen);
             }
         }
     }
-    Arch::new().dispatch(Gradient {
+    arch().dispatch(Gradient {
         scores: &mut scores[..rows * columns],
         slopes: &mut slopes[..rows * columns],
         columns,
@@ -121,6 +120,7 @@ pub(super) fn gradient_tile(
         logarithms,
         means,
         scale,
+        number: PhantomData::<T>,
     });
 }
 
@@ -134,31 +134,41 @@ fn slope<S: Simd>(
     (p, simd.mul_f32s(simd.mul_f32s(p, simd.sub_f32s(g, mean)), scale))
 }
 
+/// The parts of a row that fill a register, and the rest. Numbers of a row that are no wider than those read take the place of these, from the first on.
+#[inline(always)]
+fn parts<S: Simd>(row: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<S> {
+    let Range { start, end } = *row;
+    (start..end).step_by(S::F32_LANES).map(move |from| from..(from + S::F32_LANES).min(end))
+}
+
+/// Zeros where a row of `T` is not seen.
+#[inline(always)]
+fn clear_unseen<T: Element>(row: &mut [f32], seen: &Range<usize>) {
+    let columns = row.len();
+    let row: &mut [T] = &mut bytemuck::cast_slice_mut(row)[..columns];
+    row[..seen.start].fill(T::ZERO);
+    row[seen.end..].fill(T::ZERO);
+}
+
 /// `output ← mixed / sum`, or 0 where nothing was summed.
-pub(super) fn normalize(mixed: &[f32], sum: f32, output: &mut [f32]) {
+pub(super) fn normalize<T: Element>(mixed: &mut [f32], sum: f32, output: &mut [T]) {
     // All that was seen may be minus infinity, whose softmax is no number.
-    let factor = if sum == 0.0 { 0.0 } else { 1.0 / sum };
-    output.iter_mut().zip(mixed).for_each(|(output, mixed)| *output = mixed * factor);
+    multiply(mixed, if sum == 0.0 { 0.0 } else { 1.0 / sum });
+    convert(mixed, output);
 }
 
 /// `Σ a · b`.
-pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
-    struct Dot<'a>(&'a [f32], &'a [f32]);
-    impl WithSimd for Dot<'_> {
-        type Output = f32;
-
-        #[inline(always)]
-        fn with_simd<S: Simd>(self, simd: S) -> f32 {
-            let (a_body, a_tail) = S::as_simd_f32s(self.0);
-            let (b_body, b_tail) = S::as_simd_f32s(self.1);
-            let mut sum = simd.mul_f32s(simd.partial_load_f32s(a_tail), simd.partial_load_f32s(b_tail));
-            for (a, b) in a_body.iter().zip(b_body) {
-                sum = simd.mul_add_e_f32s(*a, *b, sum);
-            }
-            simd.reduce_sum_f32s(sum)
+pub(super) fn dot<T: Element>(a: &[T], b: &[T]) -> f32 {
+    #[inline(always)]
+    fn pass<S: Simd, T: Element>(simd: S, a: &[T], b: &[T]) -> f32 {
+        let (body, tail) = (a, b).vectors(S::F32_LANES);
+        let mut sum = simd.mul_f32s(T::load(simd, tail.0), T::load(simd, tail.1));
+        for (a, b) in body {
+            sum = simd.mul_add_e_f32s(T::load(simd, a), T::load(simd, b), sum);
         }
+        simd.reduce_sum_f32s(sum)
     }
-    Arch::new().dispatch(Dot(a, b))
+    dispatch!(pass[T: Element](a: &[T], b: &[T]) -> f32)
 }
 
 #[inline(always)]
@@ -171,23 +181,24 @@ fn max<S: Simd>(simd: S, values: &[f32]) -> f32 {
     tail.iter().fold(simd.reduce_max_f32s(highest), |highest, value| highest.max(*value))
 }
 
-/// Replaces each value by `exp(value - shift)`, and adds them up.
+/// Replaces each value that is seen by `exp(value - shift)`, as `T`, and adds them up.
 #[inline(always)]
-fn exp_sum<S: Simd>(simd: S, values: &mut [f32], shift: f32) -> f32 {
+fn exp_sum<S: Simd, T: Element>(simd: S, row: &mut [f32], seen: Range<usize>, shift: f32) -> f32 {
     let shift = simd.splat_f32s(shift);
-    let (body, tail) = S::as_mut_simd_f32s(values);
-    let mut sum = simd.splat_f32s(0.0);
-    for value in body {
-        *value = exp_f32s(simd, simd.sub_f32s(*value, shift));
-        sum = simd.add_f32s(sum, *value);
+    let (mut sum, mut rest) = (simd.splat_f32s(0.0), 0.0);
+    for part in parts::<S>(&seen) {
+        let value = exp_f32s(simd, simd.sub_f32s(f32::load(simd, &row[part.clone()]), shift));
+        if part.len() == S::F32_LANES {
+            sum = simd.add_f32s(sum, value);
+        } else {
+            let mut last = [0.0; 16];
+            let last = &mut last[..part.len()];
+            f32::store(simd, last, value);
+            rest = last.iter().sum();
+        }
+        T::store(simd, &mut bytemuck::cast_slice_mut(row)[part], value);
     }
-    let mut total = simd.reduce_sum_f32s(sum);
-    if !tail.is_empty() {
-        let last = exp_f32s(simd, simd.sub_f32s(simd.partial_load_f32s(tail), shift));
-        simd.partial_store_f32s(tail, last);
-        total += tail.iter().sum::<f32>();
-    }
-    total
+    simd.reduce_sum_f32s(sum) + rest
 }
 
 #[inline(always)]
@@ -198,7 +209,7 @@ fn exp_one<S: Simd>(simd: S, value: f32) -> f32 {
 }
 
 #[inline(always)]
-fn multiply<S: Simd>(simd: S, values: &mut [f32], factor: f32) {
+fn scale<S: Simd>(simd: S, values: &mut [f32], factor: f32) {
     let (body, tail) = S::as_mut_simd_f32s(values);
     let by = simd.splat_f32s(factor);
     for value in body {

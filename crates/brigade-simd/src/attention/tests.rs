@@ -1,0 +1,137 @@
+use half::bf16;
+
+use super::*;
+use crate::Factor;
+use crate::arch::tests::on_each;
+use crate::testing::numbers;
+
+const SHAPES: [[usize; 6]; 5] = [
+    [1, 1, 1, 1, 1, 1],
+    [2, 3, 3, 5, 5, 4],
+    [1, 4, 2, 65, 65, 16],
+    [1, 2, 1, 3, 130, 17],
+    [1, 2, 2, 70, 70, 33],
+];
+
+/// Vectors one after another: of each sequence, of each head, of each position.
+fn strides(heads: usize, positions: usize, depth: usize) -> HeadStrides {
+    HeadStrides { batch: heads * positions * depth, position: depth, head: positions * depth }
+}
+
+/// The output and the gradients of queries, keys and values.
+type Outcome = [Vec<f64>; 4];
+
+/// By the definition, in `f64`.
+fn exact(shape: &AttentionShape, inputs: [&[f64]; 4], visible: Visible<'_>, scale: f64) -> Outcome {
+    let AttentionShape { batch, heads, queries, keys, depth, .. } = *shape;
+    let [q, k, v, gradient] = inputs;
+    let [mut output, mut d_q, mut d_k, mut d_v] = [q, q, k, v].map(|like| vec![0.0; like.len()]);
+    for (sequence, head) in (0..batch * heads).map(|index| (index / heads, index % heads)) {
+        for query in 0..queries {
+            let at = ((sequence * heads + head) * queries + query) * depth;
+            let key_at =
+                |key: usize| ((sequence * shape.key_heads + shape.key_head(head)) * keys + key) * depth;
+            let seen = visible.keys(shape, sequence, query);
+            let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+            let mut p: Vec<f64> = seen
+                .clone()
+                .map(|key| (scale * dot(&q[at..][..depth], &k[key_at(key)..][..depth])).exp())
+                .collect();
+            let sum: f64 = p.iter().sum();
+            p.iter_mut().for_each(|p| *p /= sum);
+            for (p, key) in p.iter().zip(seen.clone()) {
+                (0..depth).for_each(|i| output[at + i] += p * v[key_at(key) + i]);
+            }
+            let mean = dot(&gradient[at..][..depth], &output[at..][..depth]);
+            for (p, key) in p.iter().zip(seen) {
+                let from = key_at(key);
+                let slope = p * (dot(&gradient[at..][..depth], &v[from..][..depth]) - mean) * scale;
+                for i in 0..depth {
+                    d_v[from + i] += p * gradient[at + i];
+                    d_q[at + i] += slope * k[from + i];
+                    d_k[from + i] += slope * q[at + i];
+                }
+            }
+        }
+    }
+    [output, d_q, d_k, d_v]
+}
+
+fn fused<T: Factor>(shape: &AttentionShape, inputs: [&[T]; 4], visible: Visible<'_>, scale: f32) -> Outcome {
+    let [q, k, v, gradient] = inputs;
+    let of_queries = strides(shape.heads, shape.queries, shape.depth);
+    let of_keys = strides(shape.key_heads, shape.keys, shape.depth);
+    let vectors = [(q, of_queries), (k, of_keys), (v, of_keys)]
+        .map(|(values, strides)| HeadVectors { values, strides });
+    let [mut output, mut d_q, mut d_k, mut d_v] = [q, q, k, v].map(|like| vec![T::from_f32(7.0); like.len()]);
+    let mut logarithms = vec![7.0; shape.rows()];
+    attention(shape, vectors, visible, scale, HeadVectorsMut::new(&mut output, of_queries), &mut logarithms);
+    let [result, gradient] = [&output, gradient].map(|values| HeadVectors { values, strides: of_queries });
+    let gradients = [(&mut d_q, of_queries), (&mut d_k, of_keys), (&mut d_v, of_keys)]
+        .map(|(values, strides)| HeadVectorsMut::new(values, strides));
+    attention_backward(shape, vectors, visible, scale, result, &logarithms, gradient, gradients);
+    [output, d_q, d_k, d_v].map(|values| values.iter().map(|value| f64::from(value.to_f32())).collect())
+}
+
+fn check<T: Factor>(allowed: f64) {
+    for [batch, heads, key_heads, queries, keys, depth] in SHAPES {
+        let shape = AttentionShape { batch, heads, key_heads, queries, keys, depth, value_depth: depth };
+        let ranges: Vec<[u32; 2]> = (0..batch * queries)
+            .map(|query| if query % 5 == 3 { [1, 1] } else { [(query % keys) as u32 / 3, keys as u32] })
+            .collect();
+        let lengths = [batch * heads * queries, batch * key_heads * keys, batch * key_heads * keys];
+        let [q, k, v] = lengths.map(|vectors| numbers::<T>(vectors * depth, vectors as u64, 1.5));
+        let gradient = numbers::<T>(q.len(), 9, 1.0);
+        let inputs = [&q[..], &k, &v, &gradient];
+        let wide =
+            inputs.map(|values| values.iter().map(|value| f64::from(value.to_f32())).collect::<Vec<_>>());
+        for visible in [
+            Visible::All,
+            Visible::Causal { window: None },
+            Visible::Causal { window: Some(3) },
+            Visible::Ranges(&ranges),
+        ] {
+            let scale = 0.4;
+            let expected = exact(&shape, wide.each_ref().map(Vec::as_slice), visible, f64::from(scale));
+            on_each(|kind| {
+                let found = fused(&shape, inputs, visible, scale);
+                let names = ["the output", "queries", "keys", "values"];
+                for ((found, expected), name) in found.iter().zip(&expected).zip(names) {
+                    let largest = expected.iter().fold(1.0, |largest: f64, value| largest.max(value.abs()));
+                    for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
+                        assert!(
+                            (found - expected).abs() <= allowed * largest,
+                            "{kind:?}, {shape:?}, {visible:?}: {found} at {index} of {name} instead of {expected}"
+                        );
+                    }
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn near_the_definition_in_f32() {
+    check::<f32>(2e-6);
+}
+
+#[test]
+fn near_the_definition_in_bf16() {
+    // The output, which has 8 bits, decides on slopes that are differences of larger numbers.
+    check::<bf16>(3.0 * 2f64.powi(-8));
+}
+
+#[test]
+fn what_is_no_number_shows() {
+    let shape =
+        AttentionShape { batch: 1, heads: 1, key_heads: 1, queries: 4, keys: 4, depth: 2, value_depth: 2 };
+    let mut values = vec![bf16::ONE; 8];
+    values[5] = bf16::NAN;
+    let ones = [bf16::ONE; 8];
+    let causal = Visible::Causal { window: None };
+    let [output, _, d_k, _] = fused(&shape, [&ones, &ones, &values, &ones], causal, 1.0);
+    // As in a product of matrices, nothing times what is no number is none either.
+    let is_nan: Vec<_> = output.iter().map(|x| x.is_nan()).collect();
+    assert!(is_nan.as_chunks::<2>().0[2..] == [[false, true]; 2] && is_nan.iter().step_by(2).all(|nan| !nan));
+    assert!(d_k[..4].iter().any(|x| x.is_nan()));
+}
