@@ -17,6 +17,7 @@ p.add_argument("--mode", default="single", choices=["single", "ddp", "fsdp", "pp
 p.add_argument("--threads", type=int, default=1)
 p.add_argument("--steps", type=int, default=8)
 p.add_argument("--micro-batches", type=int, default=4)
+p.add_argument("--dtype", default="fp32", choices=["fp32", "bf16"], help="bf16: autocast, fp32 masters (not in mode pp)")
 for name, default in dict(vocab=4096, seq=256, dim=384, layers=6, heads=6, batch=8).items():
     p.add_argument(f"--{name}", type=int, default=default)
 a = p.parse_args()
@@ -118,7 +119,9 @@ else:
     tokens = torch.randint(0, a.vocab, (a.batch // world, a.seq))
     for step in range(a.steps):
         start = time.perf_counter()
-        loss_fn(model(tokens), tokens).backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=a.dtype == "bf16"):
+            loss = loss_fn(model(tokens), tokens)
+        loss.backward()
         optimizer.step(), optimizer.zero_grad()
         report(step, start)
 if world > 1:

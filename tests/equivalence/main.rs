@@ -177,6 +177,12 @@ fn mixed_precision() {
         let zero = Zero { stage, ..Zero::default() };
         let row = Row { pp, dp, precision: MIXED, tied: true, zero, ..Row::default() };
         equals_one_process(&row);
+        let (recompute, clipping) = (Recompute::Every(1), Some(0.05));
+        equals_one_process(&Row { tied: false, masked: true, recompute, clipping, ..row });
+    }
+    for (pp, dp, stage) in [(1, 2, 0), (2, 2, 3)] {
+        let zero = Zero { stage, ..Zero::default() };
+        equals_one_process(&Row { pp, dp, precision: MIXED, fused: false, zero, ..Row::default() });
     }
     let mixed = Row { precision: MIXED, dp: 2, ..Row::default() }.reference().run(Groups::alone());
     for (mixed, plain) in mixed.reports.iter().zip(&plain.reports) {

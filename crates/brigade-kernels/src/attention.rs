@@ -9,8 +9,7 @@ use burn::tensor::activation::softmax;
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use burn_flex::FlexTensor;
 
-use crate::graph::Operation;
-use crate::host::{Buffer, apply, contiguous, values};
+use crate::host::{Buffer, FusedOperation, Number, apply, contiguous, values};
 
 /// Which keys a query sees.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -186,9 +185,13 @@ struct Saved<const N: usize> {
 }
 
 impl Attention {
-    fn forward(&self, vectors: [HeadVectors<'_>; 3], output: HeadVectorsMut<'_>) -> FlexTensor {
+    fn forward<T: Number>(
+        &self,
+        vectors: [HeadVectors<'_, T>; 3],
+        output: HeadVectorsMut<'_, T>,
+    ) -> FlexTensor {
         let rows = self.shape.rows();
-        let mut logarithms = Buffer::new(rows);
+        let mut logarithms = Buffer::<f32>::new(rows);
         let visible = self.mask.visible();
         brigade_simd::attention::attention(
             &self.shape,
@@ -201,12 +204,12 @@ impl Attention {
         logarithms.into_tensor([rows])
     }
 
-    fn backward(
+    fn backward<T: Number>(
         &self,
-        vectors: [HeadVectors<'_>; 3],
-        [output, gradient]: [HeadVectors<'_>; 2],
+        vectors: [HeadVectors<'_, T>; 3],
+        [output, gradient]: [HeadVectors<'_, T>; 2],
         logarithms: &FlexTensor,
-        gradients: [HeadVectorsMut<'_>; 3],
+        gradients: [HeadVectorsMut<'_, T>; 3],
     ) {
         let (visible, logarithms) = (self.mask.visible(), values(logarithms));
         let Self { shape, scale, .. } = self;
@@ -230,7 +233,7 @@ fn vectors_in_pieces(tensor: FlexTensor) -> FlexTensor {
     if strides(&tensor).is_some() { tensor } else { contiguous(tensor) }
 }
 
-fn vectors(tensor: &FlexTensor) -> HeadVectors<'_> {
+fn vectors<T: Number>(tensor: &FlexTensor) -> HeadVectors<'_, T> {
     let strides = strides(tensor).unwrap_or_else(|| panic!("vectors of {tensor:?} are not in one piece"));
     HeadVectors { values: &tensor.storage()[tensor.layout().start_offset()..], strides }
 }
@@ -240,14 +243,14 @@ fn contiguous_strides(heads: usize, positions: usize, depth: usize) -> HeadStrid
     HeadStrides { batch: heads * positions * depth, position: depth, head: positions * depth }
 }
 
-impl Operation<3> for Separate {
+impl FusedOperation<3> for Separate {
     type Saved = Saved<3>;
     type Extra = ();
 
-    fn forward(&self, inputs: [FlexTensor; 3], _: bool) -> (FlexTensor, Option<Saved<3>>, ()) {
+    fn forward<T: Number>(&self, inputs: [FlexTensor; 3], _: bool) -> (FlexTensor, Option<Saved<3>>, ()) {
         let inputs = inputs.map(vectors_in_pieces);
         let AttentionShape { batch, heads, queries, value_depth, .. } = self.0.shape;
-        let mut output = Buffer::new(batch * heads * queries * value_depth);
+        let mut output = Buffer::<T>::new(batch * heads * queries * value_depth);
         let strides = contiguous_strides(heads, queries, value_depth);
         let logarithms =
             self.0.forward(inputs.each_ref().map(vectors), HeadVectorsMut::new(&mut output, strides));
@@ -255,9 +258,15 @@ impl Operation<3> for Separate {
         (output.clone(), Some(Saved { inputs, output, logarithms }), ())
     }
 
-    fn backward(self, saved: Saved<3>, gradient: FlexTensor, _: [bool; 3]) -> [Option<FlexTensor>; 3] {
+    fn backward<T: Number>(
+        self,
+        saved: Saved<3>,
+        gradient: FlexTensor,
+        _: [bool; 3],
+    ) -> [Option<FlexTensor>; 3] {
         let gradient = vectors_in_pieces(gradient);
-        let mut gradients = saved.inputs.each_ref().map(|input| Buffer::new(input.layout().num_elements()));
+        let mut gradients =
+            saved.inputs.each_ref().map(|input| Buffer::<T>::new(input.layout().num_elements()));
         let shapes = saved.inputs.each_ref().map(|input| input.layout().shape().clone());
         let mut at = gradients.iter_mut().zip(&shapes).map(|(values, shape)| {
             let strides = contiguous_strides(shape[1], shape[2], shape[3]);
@@ -299,32 +308,37 @@ impl Packed {
         [0, heads * depth, (heads + key_heads) * depth]
     }
 
-    fn vectors<'a>(&self, qkv: &'a FlexTensor) -> [HeadVectors<'a>; 3] {
+    fn vectors<'a, T: Number>(&self, qkv: &'a FlexTensor) -> [HeadVectors<'a, T>; 3] {
         let strides = self.strides();
         self.starts().map(|start| HeadVectors { values: &values(qkv)[start..], strides })
     }
 }
 
-impl Operation<1> for Packed {
+impl FusedOperation<1> for Packed {
     type Saved = Saved<1>;
     type Extra = ();
 
-    fn forward(&self, inputs: [FlexTensor; 1], _: bool) -> (FlexTensor, Option<Saved<1>>, ()) {
+    fn forward<T: Number>(&self, inputs: [FlexTensor; 1], _: bool) -> (FlexTensor, Option<Saved<1>>, ()) {
         let inputs = inputs.map(contiguous);
         let AttentionShape { batch, heads, queries, depth, .. } = self.0.shape;
-        let mut output = Buffer::new(batch * queries * heads * depth);
+        let mut output = Buffer::<T>::new(batch * queries * heads * depth);
         let strides = self.mixed_strides();
         let logarithms = self.0.forward(self.vectors(&inputs[0]), HeadVectorsMut::new(&mut output, strides));
         let output = output.into_tensor([batch, queries, heads * depth]);
         (output.clone(), Some(Saved { inputs, output, logarithms }), ())
     }
 
-    fn backward(self, saved: Saved<1>, gradient: FlexTensor, _: [bool; 1]) -> [Option<FlexTensor>; 1] {
+    fn backward<T: Number>(
+        self,
+        saved: Saved<1>,
+        gradient: FlexTensor,
+        _: [bool; 1],
+    ) -> [Option<FlexTensor>; 1] {
         let gradient = contiguous(gradient);
         let AttentionShape { heads, key_heads, depth, .. } = self.0.shape;
         let widths = [heads, key_heads, key_heads].map(|heads| heads * depth);
         let [qkv] = &saved.inputs;
-        let mut d_qkv = Buffer::new(qkv.layout().num_elements());
+        let mut d_qkv = Buffer::<T>::new(qkv.layout().num_elements());
         let gradients = HeadVectorsMut::side_by_side(&mut d_qkv, widths, self.strides());
         let mixed = |tensor| HeadVectors { values: values(tensor), strides: self.mixed_strides() };
         let results = [mixed(&saved.output), mixed(&gradient)];

@@ -1,13 +1,12 @@
 //! The cross entropy of classes, with the layer that makes the logits.
 
-use burn::tensor::{FloatDType, Int, Tensor};
+use burn::tensor::{DType, FloatDType, Int, Tensor};
 use burn_flex::FlexTensor;
 
 use brigade_simd::cross_entropy::{self as kernel, Smoothing};
-use brigade_simd::{Matrix, MatrixMut, Product, matmul};
+use brigade_simd::{Matrix, MatrixMut, Product, convert_in_place, matmul};
 
-use crate::graph::Operation;
-use crate::host::{Buffer, apply, contiguous, is_fused, matrix, rows, values};
+use crate::host::{Buffer, FusedOperation, Number, apply, contiguous, is_fused, matrix, rows, values};
 
 /// Logits that are in memory at a time, in elements: some rows of them.
 const CHUNK: usize = 2 << 20;
@@ -27,7 +26,7 @@ pub struct CrossEntropyConfig {
 /// `[1]`; only the former has a gradient.
 ///
 /// `x`: `[rows, width]`; `weight`: `[classes, width]`; `targets`: `[rows]`; `row_weights`: `[rows]`, which multiply both. On the CPU the logits of a few rows are in memory at a time; the gradients
-/// of `x` and `weight` are made with them, in the forward pass.
+/// of `x` and `weight` are made with them, in the forward pass. Of `x` and `weight` in bf16, logits, loss and the sums of gradients are fp32.
 ///
 /// # Panics
 /// If the shapes do not fit, or a target is no class.
@@ -44,7 +43,7 @@ pub fn linear_cross_entropy(
     if let Some(weights) = &row_weights {
         assert!(weights.dims() == [count], "{:?} weights for {count} rows", weights.dims());
     }
-    if is_fused(&x) && is_fused(&weight) {
+    if is_fused(&x) && is_fused(&weight) && x.dtype() == weight.dtype() {
         let targets = targets.clone().into_data().iter::<i64>().collect();
         let row_weights =
             row_weights.clone().map(|weights| weights.inner().into_data().iter::<f32>().collect());
@@ -59,7 +58,7 @@ pub fn linear_cross_entropy(
 }
 
 /// As [`linear_cross_entropy`], of `logits`, `[rows, classes]`, by Burn's operations. The highest logits, which the logarithm of the softmax needs in any case, decide
-/// which targets have the highest, so that this costs no further pass over the logits.
+/// which targets have the highest, so that this costs no further pass over the logits. Of logits in bf16 or fp16, the loss is computed, and given, in fp32.
 ///
 /// # Panics
 /// If the shapes do not fit.
@@ -70,6 +69,8 @@ pub fn cross_entropy(
     config: CrossEntropyConfig,
 ) -> (Tensor<1>, Tensor<1>) {
     let [rows, classes] = logits.dims();
+    let logits = if is_narrow(logits.dtype()) { logits.cast(FloatDType::F32) } else { logits };
+    let row_weights = row_weights.map(|weights| weights.cast(FloatDType::from(logits.dtype())));
     let targets = targets.reshape([rows, 1]);
     let highest = logits.clone().detach().max_dim(1);
     let correct = logits.clone().detach().gather(1, targets.clone()).equal(highest.clone()).float();
@@ -92,6 +93,10 @@ pub fn cross_entropy(
     (sum(losses), sum(correct))
 }
 
+fn is_narrow(dtype: DType) -> bool {
+    matches!(dtype, DType::BF16 | DType::F16)
+}
+
 /// Of x and weight.
 #[derive(Debug)]
 struct LinearCrossEntropy {
@@ -107,17 +112,18 @@ struct Saved {
     d_weight: FlexTensor,
 }
 
-impl Operation<2> for LinearCrossEntropy {
+impl FusedOperation<2> for LinearCrossEntropy {
     type Saved = Saved;
     type Extra = f32;
 
-    fn forward(&self, inputs: [FlexTensor; 2], tracked: bool) -> (FlexTensor, Option<Saved>, f32) {
+    fn forward<T: Number>(&self, inputs: [FlexTensor; 2], tracked: bool) -> (FlexTensor, Option<Saved>, f32) {
         let [x, weight] = inputs.map(contiguous);
         let ([count, width], [classes, _]) = (rows(&x), rows(&weight));
         let chunk = (CHUNK / classes.max(1)).max(LEAST_ROWS).min(count.max(1));
-        let (mut logits, mut logarithms) = (Buffer::new(chunk * classes), Buffer::new(chunk));
-        let (mut losses, mut hits) = (Buffer::new(count), Buffer::new(count));
-        let mut gradients = tracked.then(|| (Buffer::new(count * width), Buffer::zeros(classes * width)));
+        let [mut logits, mut logarithms, mut losses, mut hits] =
+            [chunk * classes, chunk, count, count].map(Buffer::<f32>::new);
+        let mut gradients =
+            tracked.then(|| (Buffer::<T>::new(count * width), Buffer::<f32>::zeros(classes * width)));
         let ones = vec![1.0; chunk];
         let smoothing = Smoothing {
             label_smoothing: self.config.label_smoothing as f32,
@@ -126,7 +132,7 @@ impl Operation<2> for LinearCrossEntropy {
         for from in (0..count).step_by(chunk) {
             let part = from..(from + chunk).min(count);
             let elements = part.start * width..part.end * width;
-            let x = Matrix::rows_of(&values(&x)[elements.clone()], [part.len(), width]);
+            let x = Matrix::rows_of(&values::<T>(&x)[elements.clone()], [part.len(), width]);
             let targets = &self.targets[part.clone()];
             let (logits, logarithms) = (&mut logits[..part.len() * classes], &mut logarithms[..part.len()]);
             let size = [part.len(), classes];
@@ -137,26 +143,31 @@ impl Operation<2> for LinearCrossEntropy {
             let scales =
                 self.row_weights.as_ref().map_or(&ones[..part.len()], |weights| &weights[part.clone()]);
             kernel::cross_entropy_backward(logits, targets, smoothing, logarithms, scales);
-            let slopes = Matrix::rows_of(&*logits, size);
+            let slopes = Matrix::rows_of(&*convert_in_place::<T>(logits), size);
             let d_x = MatrixMut::rows_of(&mut d_x[elements], [part.len(), width]);
             matmul(slopes, matrix(&weight), d_x, Product::Write, 1.0);
             let d_weight = MatrixMut::rows_of(d_weight, [classes, width]);
             matmul(slopes.transposed(), x, d_weight, Product::Add, 1.0);
         }
-        let mut loss = Buffer::new(1);
+        let mut loss = Buffer::<f32>::new(1);
         loss[0] = self.sum(&losses);
         let saved = gradients.map(|(d_x, d_weight)| Saved {
             d_x: d_x.into_tensor([count, width]),
-            d_weight: d_weight.into_tensor([classes, width]),
+            d_weight: d_weight.into_tensor_of::<T>([classes, width]),
         });
         (loss.into_tensor([1]), saved, self.sum(&hits))
     }
 
-    fn backward(self, saved: Saved, gradient: FlexTensor, wanted: [bool; 2]) -> [Option<FlexTensor>; 2] {
-        let factor = values(&contiguous(gradient))[0];
+    fn backward<T: Number>(
+        self,
+        saved: Saved,
+        gradient: FlexTensor,
+        wanted: [bool; 2],
+    ) -> [Option<FlexTensor>; 2] {
+        let factor = values::<f32>(&contiguous(gradient))[0];
         let Saved { d_x, d_weight } = saved;
         let [x, weight] = wanted;
-        [(x, d_x), (weight, d_weight)].map(|(wanted, gradient)| wanted.then(|| scaled(gradient, factor)))
+        [(x, d_x), (weight, d_weight)].map(|(wanted, gradient)| wanted.then(|| scaled::<T>(gradient, factor)))
     }
 }
 
@@ -172,9 +183,9 @@ impl LinearCrossEntropy {
     }
 }
 
-fn scaled(mut tensor: FlexTensor, factor: f32) -> FlexTensor {
+fn scaled<T: Number>(mut tensor: FlexTensor, factor: f32) -> FlexTensor {
     if factor != 1.0 {
-        brigade_simd::multiply(tensor.storage_mut::<f32>(), factor);
+        brigade_simd::multiply(tensor.storage_mut::<T>(), factor);
     }
     tensor
 }

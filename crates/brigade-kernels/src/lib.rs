@@ -1,9 +1,10 @@
 //! Fused operations with gradients, on Burn's tensors.
 //!
-//! Each is a function of tensors that any model may call. On Burn's CPU backend in fp32 it is one step of the autodiff graph, whose forward and backward are kernels of
-//! [`brigade_simd`]; on any other device, or in another number type, the same function by Burn's own operations.
+//! Each is a function of tensors that any model may call. On Burn's CPU backend, in fp32 or bf16 (one type for all arguments), it is one step of the autodiff graph, whose forward and backward are kernels of
+//! [`brigade_simd`]; on any other device, or in other number types, the same function by Burn's own operations.
 //!
 //! Invariants:
+//! - Sums, statistics of norms, softmaxes and losses are fp32, whatever type the values have.
 //! - An operation's result and gradients depend on its inputs alone: on no other thread, no address, no state.
 //! - Where a gradient is left for later ([`deferring`]), it has the same bits.
 //! - A row's result depends on that row alone (and on parameters).

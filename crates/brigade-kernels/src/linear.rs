@@ -1,18 +1,20 @@
 //! Linear layers.
 
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 use burn_autodiff::NodeId;
 use burn_flex::FlexTensor;
 
 use brigade_simd::{Matrix, MatrixMut, Product, matmul};
 
 use crate::activation::{self, Activation};
-use crate::graph::Operation;
-use crate::host::{Buffer, WeightProduct, apply, contiguous, forward_strides, leave, matrix, rows, values};
+use crate::host::{
+    Buffer, FusedOperation, Number, WeightProduct, apply, contiguous, forward_strides, leave, matrix, rows,
+    values,
+};
 
 /// `x · weight + bias`. `x`: `[…, inputs]`; `weight`: `[inputs, outputs]`, where a transposed one is read as it lies; `bias`: `[outputs]`.
 ///
-/// The gradients of weight and bias are computed in one piece each, in fp32's order of sums over rows that only the shapes decide.
+/// The gradients of weight and bias are computed in one piece each, with sums over rows in fp32, in an order that only the shapes decide.
 ///
 /// # Panics
 /// If the shapes do not fit.
@@ -121,11 +123,11 @@ struct Saved {
     hidden: Option<FlexTensor>,
 }
 
-impl<const N: usize> Operation<N> for Linear {
+impl<const N: usize> FusedOperation<N> for Linear {
     type Saved = Saved;
     type Extra = ();
 
-    fn forward(&self, inputs: [FlexTensor; N], _: bool) -> (FlexTensor, Option<Saved>, ()) {
+    fn forward<T: Number>(&self, inputs: [FlexTensor; N], _: bool) -> (FlexTensor, Option<Saved>, ()) {
         let mut inputs = inputs.into_iter();
         let mut next = || inputs.next().unwrap_or_else(|| unreachable!("it has as many inputs as flags"));
         let (x, weight) = (contiguous(next()), forward_strides(next()));
@@ -137,9 +139,10 @@ impl<const N: usize> Operation<N> for Linear {
         if let Some(last) = shape.last_mut() {
             *last = outputs;
         }
-        let mut y = Buffer::new(count * outputs);
+        let mut y = Buffer::<T>::new(count * outputs);
         // What is there before the product, which is added to it.
-        let bias_after = self.activation.is_some();
+        // In fp32 the activation's pass adds the bias; in bf16 that would round twice.
+        let bias_after = self.activation.is_some() && T::dtype() == DType::F32;
         let product = match (&residual, bias.as_ref().filter(|_| !bias_after)) {
             (Some(residual), Some(bias)) => {
                 brigade_simd::add_rows(values(residual), values(bias), &mut y);
@@ -155,22 +158,27 @@ impl<const N: usize> Operation<N> for Linear {
             }
             (None, None) => Product::Write,
         };
-        let [a, b] = [matrix(&x), matrix(&weight)];
+        let [a, b] = [matrix::<T>(&x), matrix(&weight)];
         matmul(a, b, MatrixMut::rows_of(&mut y, [count, outputs]), product, 1.0);
         let Some(activation) = self.activation else {
             return (y.into_tensor(shape), Some(Saved { x, weight, hidden: None }), ());
         };
-        let mut result = Buffer::new(count * outputs);
-        activation.forward(&mut y, bias.as_ref().map(values), &mut result);
+        let mut result = Buffer::<T>::new(count * outputs);
+        activation.forward(&mut y, bias.as_ref().filter(|_| bias_after).map(values), &mut result);
         let hidden = y.into_tensor(shape.clone());
         (result.into_tensor(shape), Some(Saved { x, weight, hidden: Some(hidden) }), ())
     }
 
-    fn backward(self, saved: Saved, gradient: FlexTensor, wanted: [bool; N]) -> [Option<FlexTensor>; N] {
-        self.backward_or_leave(saved, gradient, wanted, [None; N])
+    fn backward<T: Number>(
+        self,
+        saved: Saved,
+        gradient: FlexTensor,
+        wanted: [bool; N],
+    ) -> [Option<FlexTensor>; N] {
+        self.backward_or_leave::<T>(saved, gradient, wanted, [None; N])
     }
 
-    fn backward_or_leave(
+    fn backward_or_leave<T: Number>(
         self,
         saved: Saved,
         gradient: FlexTensor,
@@ -189,27 +197,27 @@ impl<const N: usize> Operation<N> for Linear {
         let d_residual = residual_at.filter(|at| is_wanted(*at)).map(|_| gradient.clone());
         let slope = match (self.activation, hidden) {
             (Some(activation), Some(hidden)) => {
-                let mut slope = Buffer::new(count * outputs);
+                let mut slope = Buffer::<T>::new(count * outputs);
                 activation.backward(values(&hidden), values(&gradient), &mut slope, d_bias.as_deref_mut());
                 slope.into_tensor([count, outputs])
             }
             _ => {
                 if let Some(sums) = &mut d_bias {
-                    brigade_simd::column_sums(values(&gradient), sums);
+                    brigade_simd::column_sums(values::<T>(&gradient), sums);
                 }
                 gradient
             }
         };
         let d_x = is_wanted(0).then(|| {
-            let slope = Matrix::rows_of(values(&slope), [count, outputs]);
-            let mut d_x = Buffer::new(count * inputs);
+            let slope = Matrix::rows_of(values::<T>(&slope), [count, outputs]);
+            let mut d_x = Buffer::<T>::new(count * inputs);
             let out = MatrixMut::rows_of(&mut d_x, [count, inputs]);
             matmul(slope, matrix(&weight).transposed(), out, Product::Write, 1.0);
             d_x.into_tensor(x.layout().shape().clone())
         });
         let d_weight = is_wanted(1).then_some(WeightProduct { x, slope });
         let d_weight = d_weight.and_then(|product| leave(leaves[1], product)).map(WeightProduct::compute);
-        let d_bias = d_bias.map(|sums| sums.into_tensor([outputs]));
+        let d_bias = d_bias.map(|sums| sums.into_tensor_of::<T>([outputs]));
         let mut found =
             [d_x, d_weight].into_iter().chain(bias_at.map(|_| d_bias)).chain(residual_at.map(|_| d_residual));
         std::array::from_fn(|_| found.next().flatten())

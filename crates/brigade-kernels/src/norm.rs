@@ -4,8 +4,7 @@ use brigade_simd::norm;
 use burn::tensor::{FloatDType, Tensor};
 use burn_flex::FlexTensor;
 
-use crate::graph::Operation;
-use crate::host::{Buffer, apply, contiguous, rows, values};
+use crate::host::{Buffer, FusedOperation, Number, apply, contiguous, rows, values};
 
 /// `(x - mean) / sqrt(variance + epsilon) · gamma + beta` over the last dimension, with the variance of `n`, not `n - 1` (Ba et al., "Layer Normalization", 2016).
 /// `gamma`, `beta`: as long as that dimension.
@@ -79,18 +78,18 @@ struct Saved {
     factors: FlexTensor,
 }
 
-impl<const N: usize> Operation<N> for LayerNorm {
+impl<const N: usize> FusedOperation<N> for LayerNorm {
     type Saved = Saved;
     type Extra = ();
 
-    fn forward(&self, inputs: [FlexTensor; N], _: bool) -> (FlexTensor, Option<Saved>, ()) {
+    fn forward<T: Number>(&self, inputs: [FlexTensor; N], _: bool) -> (FlexTensor, Option<Saved>, ()) {
         let mut inputs = inputs.map(contiguous).into_iter();
         let mut next = || inputs.next().unwrap_or_else(|| unreachable!("it has as many inputs as flags"));
         let (x, gamma) = (next(), next());
         let beta = self.beta.then(next);
         let [count, width] = rows(&x);
-        let (mut y, mut means, mut factors) =
-            (Buffer::new(count * width), Buffer::new(count), Buffer::new(count));
+        let mut y = Buffer::<T>::new(count * width);
+        let [mut means, mut factors] = [(); 2].map(|()| Buffer::<f32>::new(count));
         let beta = beta.as_ref().map(values);
         norm::layer_norm(values(&x), values(&gamma), beta, self.epsilon, &mut y, &mut means, &mut factors);
         let y = y.into_tensor(x.layout().shape().clone());
@@ -98,13 +97,18 @@ impl<const N: usize> Operation<N> for LayerNorm {
         (y, Some(Saved { x, gamma, means, factors }), ())
     }
 
-    fn backward(self, saved: Saved, gradient: FlexTensor, _: [bool; N]) -> [Option<FlexTensor>; N] {
+    fn backward<T: Number>(
+        self,
+        saved: Saved,
+        gradient: FlexTensor,
+        _: [bool; N],
+    ) -> [Option<FlexTensor>; N] {
         let Saved { x, gamma, means, factors } = saved;
         let gradient = contiguous(gradient);
         let [count, width] = rows(&x);
-        let mut d_x = Buffer::new(count * width);
-        let (mut d_gamma, mut d_beta) = (Buffer::zeros(width), Buffer::zeros(width));
-        norm::layer_norm_backward(
+        let mut d_x = Buffer::<T>::new(count * width);
+        let [mut d_gamma, mut d_beta] = [(); 2].map(|()| Buffer::<f32>::zeros(width));
+        norm::layer_norm_backward::<T>(
             values(&gradient),
             values(&x),
             means.as_ref().map_or(&[], values),
@@ -115,7 +119,8 @@ impl<const N: usize> Operation<N> for LayerNorm {
             &mut d_beta,
         );
         let d_x = d_x.into_tensor(x.layout().shape().clone());
-        let mut found = [d_x, d_gamma.into_tensor([width]), d_beta.into_tensor([width])].into_iter();
+        let [d_gamma, d_beta] = [d_gamma, d_beta].map(|sums| sums.into_tensor_of::<T>([width]));
+        let mut found = [d_x, d_gamma, d_beta].into_iter();
         std::array::from_fn(|_| found.next())
     }
 }
@@ -126,26 +131,31 @@ struct RmsNorm {
     epsilon: f32,
 }
 
-impl Operation<2> for RmsNorm {
+impl FusedOperation<2> for RmsNorm {
     type Saved = Saved;
     type Extra = ();
 
-    fn forward(&self, inputs: [FlexTensor; 2], _: bool) -> (FlexTensor, Option<Saved>, ()) {
+    fn forward<T: Number>(&self, inputs: [FlexTensor; 2], _: bool) -> (FlexTensor, Option<Saved>, ()) {
         let [x, gamma] = inputs.map(contiguous);
         let [count, width] = rows(&x);
-        let (mut y, mut factors) = (Buffer::new(count * width), Buffer::new(count));
+        let (mut y, mut factors) = (Buffer::<T>::new(count * width), Buffer::<f32>::new(count));
         norm::rms_norm(values(&x), values(&gamma), self.epsilon, &mut y, &mut factors);
         let y = y.into_tensor(x.layout().shape().clone());
         (y, Some(Saved { x, gamma, means: None, factors: factors.into_tensor([count]) }), ())
     }
 
-    fn backward(self, saved: Saved, gradient: FlexTensor, _: [bool; 2]) -> [Option<FlexTensor>; 2] {
+    fn backward<T: Number>(
+        self,
+        saved: Saved,
+        gradient: FlexTensor,
+        _: [bool; 2],
+    ) -> [Option<FlexTensor>; 2] {
         let Saved { x, gamma, factors, .. } = saved;
         let gradient = contiguous(gradient);
         let [count, width] = rows(&x);
-        let (mut d_x, mut d_gamma) = (Buffer::new(count * width), Buffer::zeros(width));
+        let (mut d_x, mut d_gamma) = (Buffer::<T>::new(count * width), Buffer::<f32>::zeros(width));
         let (gradient, factors) = (values(&gradient), values(&factors));
-        norm::rms_norm_backward(gradient, values(&x), factors, values(&gamma), &mut d_x, &mut d_gamma);
-        [Some(d_x.into_tensor(x.layout().shape().clone())), Some(d_gamma.into_tensor([width]))]
+        norm::rms_norm_backward::<T>(gradient, values(&x), factors, values(&gamma), &mut d_x, &mut d_gamma);
+        [Some(d_x.into_tensor(x.layout().shape().clone())), Some(d_gamma.into_tensor_of::<T>([width]))]
     }
 }

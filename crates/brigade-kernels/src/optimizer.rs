@@ -2,7 +2,7 @@
 
 use brigade_simd::optimizer::{self as kernel, Step};
 use burn::optim::{self, AdamWState, AdaptiveMomentumState, LearningRate, Optimizer};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{DType, Device, Tensor};
 use burn_flex::{Flex, FlexTensor};
 
 use crate::host::{Buffer, contiguous, is_fused, values};
@@ -58,7 +58,8 @@ impl Optimizer for AdamW {
         state: Option<AdamWState<D>>,
     ) -> (Tensor<D>, Option<AdamWState<D>>) {
         let moments = state.iter().flat_map(|state| [&state.momentum.moment_1, &state.momentum.moment_2]);
-        let fused = self.fused.filter(|_| moments.chain([&tensor, &gradient]).all(is_fused));
+        let fits = |tensor: &Tensor<D>| is_fused(tensor) && tensor.dtype() == DType::F32;
+        let fused = self.fused.filter(|_| moments.chain([&tensor, &gradient]).all(fits));
         let Some(fused) = fused else { return self.burn.step(learning_rate, tensor, gradient, state) };
         let shape = tensor.shape();
         let (time, moments) = match state {
@@ -66,17 +67,17 @@ impl Optimizer for AdamW {
                 (time + 1, [moment_1, moment_2].map(host))
             }
             None => {
-                let zeros = || Buffer::zeros(shape.num_elements()).into_tensor(shape.clone());
+                let zeros = || Buffer::<f32>::zeros(shape.num_elements()).into_tensor(shape.clone());
                 (1, [zeros(), zeros()])
             }
         };
         let [tensor, gradient] = [tensor, gradient].map(host);
-        let mut stepped = Buffer::new(shape.num_elements());
-        stepped.copy_from_slice(values(&tensor));
+        let mut stepped = Buffer::<f32>::new(shape.num_elements());
+        stepped.copy_from_slice(values::<f32>(&tensor));
         let [mut moment_1, mut moment_2] = moments.map(in_one_piece);
         let step = Step { learning_rate, number: time as i32, scale: 1.0 };
         let state = [moment_1.storage_mut(), moment_2.storage_mut()];
-        fused.step(step, &mut stepped, values(&gradient), state, None);
+        fused.step(step, &mut stepped, values::<f32>(&gradient), state, None);
         let [moment_1, moment_2] = [moment_1, moment_2].map(Tensor::from_primitive::<Flex>);
         let momentum = AdaptiveMomentumState::new(time, moment_1, moment_2);
         (Tensor::from_primitive::<Flex>(stepped.into_tensor(shape)), Some(AdamWState { momentum }))
@@ -98,7 +99,7 @@ fn in_one_piece(tensor: FlexTensor) -> FlexTensor {
     if tensor.layout().start_offset() == 0 && tensor.bytes().len() == elements * size_of::<f32>() {
         return tensor;
     }
-    let mut copy = Buffer::new(elements);
-    copy.copy_from_slice(values(&tensor));
+    let mut copy = Buffer::<f32>::new(elements);
+    copy.copy_from_slice(values::<f32>(&tensor));
     copy.into_tensor(tensor.layout().shape().clone())
 }

@@ -1,4 +1,4 @@
-//! Values and gradients of the fused operations in fp32, against the same functions by Burn's operations in fp64, which no kernel of ours takes.
+//! Values and gradients of the fused operations in fp32 and bf16, against the same functions by Burn's operations in fp64, which no kernel of ours takes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -234,7 +234,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn any_shape(rows in 0usize..40, inputs in 1usize..40, outputs in 1usize..40) {
+    // At least four outputs, of whose gradients one is no small difference of large numbers; `SIZES` has fewer.
+    fn any_shape(rows in 0usize..40, inputs in 1usize..40, outputs in 4usize..40) {
         let case = Case::new([vec![rows, inputs], vec![inputs, outputs], vec![outputs]]);
         check(&case, |[x, w, b]| {
             let (x, w) = (x.reshape([rows, inputs]), w.reshape([inputs, outputs]));

@@ -4,9 +4,9 @@ use std::vec::IntoIter;
 
 use brigade_core::{Activation, Part};
 use brigade_kernels::{CrossEntropyConfig, cross_entropy, is_fused, linear_cross_entropy};
-use burn::tensor::{Int, Tensor};
+use burn::tensor::{DType, FloatDType, Int, Tensor};
 
-/// Logits of some rows. Where the loss can be computed without all of them in memory at once, they are not computed before.
+/// Logits of some rows, whose loss is fp32 whatever type they have. Where the loss can be computed without all of them in memory at once, they are not computed before.
 #[derive(Debug, Clone)]
 #[expect(clippy::large_enum_variant, reason = "a micro-batch has one of them")]
 pub enum Logits {
@@ -30,11 +30,11 @@ impl Logits {
         }
     }
 
-    /// All of them, `[rows, classes]`.
+    /// All of them, `[rows, classes]`, in fp32 where blocks compute in bf16.
     pub fn whole(self) -> Tensor<2> {
         match self {
-            Self::Whole(logits) => logits,
-            Self::Product { x, weight } => x.matmul(weight.transpose()),
+            Self::Whole(logits) => wide(logits),
+            Self::Product { x, weight } => product(x, weight),
         }
     }
 
@@ -42,7 +42,7 @@ impl Logits {
     pub fn rows(self, start: usize, count: usize) -> Tensor<2> {
         match self {
             Self::Whole(logits) => logits.narrow(0, start, count),
-            Self::Product { x, weight } => x.narrow(0, start, count).matmul(weight.transpose()),
+            Self::Product { x, weight } => product(x.narrow(0, start, count), weight),
         }
     }
 
@@ -56,9 +56,24 @@ impl Logits {
         let config = CrossEntropyConfig::default();
         match self {
             Self::Whole(logits) => cross_entropy(logits, targets, weights, config),
-            Self::Product { x, weight } => linear_cross_entropy(x, weight, targets, weights, config),
+            Self::Product { x, weight } if x.dtype() == weight.dtype() => {
+                linear_cross_entropy(x, weight, targets, weights, config)
+            }
+            Self::Product { x, weight } => {
+                let [x, weight] = [x, weight].map(wide);
+                linear_cross_entropy(x, weight, targets, weights, config)
+            }
         }
     }
+}
+
+fn product(x: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {
+    wide(x).matmul(wide(weight).transpose())
+}
+
+/// In fp32 at least.
+fn wide(tensor: Tensor<2>) -> Tensor<2> {
+    if tensor.dtype() == DType::BF16 { tensor.cast(FloatDType::F32) } else { tensor }
 }
 
 /// One tensor or two, so in a tuple or a structure it must be the last.
@@ -79,6 +94,10 @@ impl Activation for Logits {
             0 => Some(Self::Whole(first)),
             _ => Some(Self::Product { x: first, weight: Tensor::from_parts(parts)? }),
         }
+    }
+
+    fn is_widened_for_loss() -> bool {
+        false
     }
 
     fn describe() -> String {

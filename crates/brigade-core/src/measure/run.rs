@@ -94,7 +94,9 @@ fn run_loss_once<I: Activation, O: Activation, T: Clone>(
     let blocks = &model.chain.blocks;
     let before = meter.in_use();
     meter.begin();
-    let input = leaves(output).map_floats(|flat| cast(flat, FloatDType::F32));
+    let input = leaves(output);
+    let wide = || input.map_floats(|flat| cast(flat, FloatDType::F32));
+    let input = if O::is_widened_for_loss() { wide() } else { input };
     let apart = (!model.metrics.is_empty()).then(|| (inner(&input), target.clone()));
     let (loss, sums) = (model.loss)(restore_output(blocks, input)?, target);
     let mut sums: Vec<_> = sums.into_iter().map(Tensor::inner).collect();

@@ -129,6 +129,11 @@ pub trait Activation: Sized + Send + 'static {
     fn from_parts(parts: &mut std::vec::IntoIter<Part>) -> Option<Self>;
     /// Kinds and ranks in words, for messages.
     fn describe() -> String;
+    /// Whether a loss gets a model's output of this type in fp32 where blocks compute in bf16. One whose loss has products of its own to make, with sums in fp32, says no, and casts
+    /// the rest itself.
+    fn is_widened_for_loss() -> bool {
+        true
+    }
 }
 
 /// Flattens an activation.

@@ -5,14 +5,16 @@ use std::ops::{Deref, DerefMut};
 use burn::tensor::{Bytes, DType, Shape};
 use burn_flex::{FlexTensor, Layout};
 
+use super::Number;
+
 /// Elements of a result, to be written.
 #[derive(Debug)]
-pub(crate) struct Buffer(Vec<f32>);
+pub(crate) struct Buffer<T>(Vec<T>);
 
-impl Buffer {
+impl<T: Number> Buffer<T> {
     /// With any values. Nothing is written, so memory that a process keeps from one step to the next costs nothing to get.
     pub fn new(elements: usize) -> Self {
-        let mut values: Vec<f32> = Vec::with_capacity(elements);
+        let mut values: Vec<T> = Vec::with_capacity(elements);
         #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
         {
             // SAFETY: it does nothing, but for all that the compiler knows it writes to the memory behind the pointer, which is ours: from
@@ -20,36 +22,48 @@ impl Buffer {
             unsafe {
                 std::arch::asm!("/* {0} */", in(reg) values.as_mut_ptr(), options(nostack, preserves_flags))
             };
-            // SAFETY: the capacity is at least that, the elements have some bits, and all bits are values of `f32`.
+            // SAFETY: the capacity is at least that, the elements have some bits, and all bits are values of a `Pod` type.
             unsafe { values.set_len(elements) };
         }
         #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-        values.resize(elements, 0.0);
+        values.resize(elements, T::ZERO);
         Self(values)
     }
 
     pub fn zeros(elements: usize) -> Self {
-        Self(vec![0.0; elements])
+        Self(vec![T::ZERO; elements])
     }
 
     /// As a tensor's memory.
     pub fn into_tensor(self, shape: impl Into<Shape>) -> FlexTensor {
         let shape = shape.into();
         assert_eq!(shape.num_elements(), self.0.len());
-        FlexTensor::new(Bytes::from_elems(self.0), Layout::contiguous(shape), DType::F32)
+        FlexTensor::new(Bytes::from_elems(self.0), Layout::contiguous(shape), T::dtype())
     }
 }
 
-impl Deref for Buffer {
-    type Target = [f32];
+impl Buffer<f32> {
+    /// As a tensor's memory, rounded.
+    pub fn into_tensor_of<T: Number>(self, shape: impl Into<Shape>) -> FlexTensor {
+        if T::dtype() == DType::F32 {
+            return self.into_tensor(shape);
+        }
+        let mut rounded = Buffer::<T>::new(self.len());
+        brigade_simd::convert(&self, &mut rounded);
+        rounded.into_tensor(shape)
+    }
+}
 
-    fn deref(&self) -> &[f32] {
+impl<T> Deref for Buffer<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
         &self.0
     }
 }
 
-impl DerefMut for Buffer {
-    fn deref_mut(&mut self) -> &mut [f32] {
+impl<T> DerefMut for Buffer<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
         &mut self.0
     }
 }

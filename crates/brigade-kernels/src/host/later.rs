@@ -3,10 +3,12 @@
 use std::cell::RefCell;
 
 use brigade_simd::{Matrix, MatrixMut, Product, matmul};
+use burn::tensor::{DType, bf16};
 use burn_autodiff::NodeId;
 use burn_flex::FlexTensor;
 
 use super::buffer::Buffer;
+use super::number::Number;
 use super::view::{matrix, rows, values};
 
 thread_local! {
@@ -27,9 +29,13 @@ pub(crate) struct WeightProduct {
 
 impl WeightProduct {
     pub fn compute(self) -> FlexTensor {
+        if self.x.dtype() == DType::BF16 { self.compute_of::<bf16>() } else { self.compute_of::<f32>() }
+    }
+
+    fn compute_of<T: Number>(self) -> FlexTensor {
         let ([_, inputs], [count, outputs]) = (rows(&self.x), rows(&self.slope));
-        let slope = Matrix::rows_of(values(&self.slope), [count, outputs]);
-        let mut product = Buffer::new(inputs * outputs);
+        let slope = Matrix::rows_of(values::<T>(&self.slope), [count, outputs]);
+        let mut product = Buffer::<T>::new(inputs * outputs);
         let out = MatrixMut::rows_of(&mut product, [inputs, outputs]);
         matmul(matrix(&self.x).transposed(), slope, out, Product::Write, 1.0);
         product.into_tensor([inputs, outputs])

@@ -3,10 +3,12 @@
 mod buffer;
 mod fused;
 mod later;
+mod number;
 mod view;
 
 pub(crate) use buffer::Buffer;
-pub(crate) use fused::apply;
+pub(crate) use fused::{FusedOperation, apply};
 pub use fused::{is_fused, set_fused};
 pub(crate) use later::{Products, WeightProduct, leave, leaving};
+pub(crate) use number::Number;
 pub(crate) use view::{contiguous, forward_strides, matrix, rows, values};

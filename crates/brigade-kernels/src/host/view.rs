@@ -3,6 +3,8 @@
 use brigade_simd::Matrix;
 use burn_flex::FlexTensor;
 
+use super::Number;
+
 /// The tensor with its elements one after another, in the order of its dimensions.
 pub(crate) fn contiguous(tensor: FlexTensor) -> FlexTensor {
     if tensor.is_contiguous() { tensor } else { tensor.to_contiguous() }
@@ -14,7 +16,7 @@ pub(crate) fn forward_strides(tensor: FlexTensor) -> FlexTensor {
 }
 
 /// Elements of a tensor that is [`contiguous`].
-pub(crate) fn values(tensor: &FlexTensor) -> &[f32] {
+pub(crate) fn values<T: Number>(tensor: &FlexTensor) -> &[T] {
     tensor.as_slice().unwrap_or_else(|| panic!("{tensor:?} is not contiguous"))
 }
 
@@ -26,7 +28,7 @@ pub(crate) fn rows(tensor: &FlexTensor) -> [usize; 2] {
 }
 
 /// A tensor that is [`contiguous`] as rows of its last dimension, or one of two dimensions with [`forward_strides`] as it lies.
-pub(crate) fn matrix(tensor: &FlexTensor) -> Matrix<'_, f32> {
+pub(crate) fn matrix<T: Number>(tensor: &FlexTensor) -> Matrix<'_, T> {
     let layout = tensor.layout();
     if let ([height, width], [row, column]) = (&layout.shape()[..], layout.strides())
         && let (Ok(row), Ok(column)) = (usize::try_from(*row), usize::try_from(*column))

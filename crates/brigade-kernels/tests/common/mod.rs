@@ -1,6 +1,6 @@
-//! Runs a function in both number types, and compares values and gradients.
+//! Runs a function in fp32 and bf16, and compares values and gradients with those in fp64.
 
-use burn::tensor::{DType, Device, Tensor, TensorData};
+use burn::tensor::{DType, Device, Tensor, TensorData, bf16};
 
 /// The values of a function's arguments.
 pub struct Case<const N: usize> {
@@ -21,6 +21,12 @@ impl<const N: usize> Case<N> {
             f64::from((sum * 1.5) as f32)
         };
         Self { arguments: shapes.map(|shape| (0..shape.iter().product()).map(|_| next()).collect()) }
+    }
+
+    /// With values that bf16 has exactly.
+    fn rounded(&self) -> Self {
+        let rounded = |value: &f64| f64::from(bf16::from_f64(*value).to_f32());
+        Self { arguments: self.arguments.each_ref().map(|values| values.iter().map(rounded).collect()) }
     }
 
     /// In fp32, without a graph.
@@ -50,36 +56,41 @@ fn run<const N: usize, const D: usize>(
 ) -> Outcome<N> {
     let arguments = case.typed(&Device::flex().autodiff(), dtype).map(Tensor::require_grad);
     let output = function(arguments.clone());
-    assert_eq!(output.dtype(), dtype);
+    // Losses are fp32.
+    assert!(output.dtype() == dtype || (dtype, output.dtype()) == (DType::BF16, DType::F32));
     let factors =
         (0..output.shape().num_elements()).map(|i| ((i * 37 % 64) as f64 - 31.0) / 32.0).collect::<Vec<_>>();
     let factors = TensorData::new(factors, output.shape());
-    let factors = Tensor::<D>::from_data(factors, (&Device::flex(), dtype));
+    let factors = Tensor::<D>::from_data(factors, (&Device::flex(), output.dtype()));
     let floats = |data: TensorData| data.iter::<f64>().collect::<Vec<_>>();
     let values = floats(output.clone().into_data());
     let gradients = (output * factors).sum().backward();
     let gradients = arguments.map(|argument| floats(argument.grad(&gradients).unwrap().into_data()));
-    if dtype == DType::F32 {
+    if dtype != DType::F64 {
         let without_graph = floats(function(case.typed(&Device::flex(), dtype)).into_data());
         assert!(without_graph == values, "without a graph it is not the same");
     }
     Outcome { output: values, gradients }
 }
 
-/// Compares the function in fp32 with itself in fp64.
+/// Compares the function in fp32 and in bf16 with itself in fp64.
 pub fn check<const N: usize, const D: usize>(case: &Case<N>, function: impl Fn([Tensor<1>; N]) -> Tensor<D>) {
-    let (found, exact) = (run(case, DType::F32, &function), run(case, DType::F64, &function));
-    compare("the output", &found.output, &exact.output);
-    for (index, (found, exact)) in found.gradients.iter().zip(&exact.gradients).enumerate() {
-        compare(&format!("the gradient of argument {index}"), found, exact);
+    let half = [2f64.powi(-6), 2f64.powi(-7)];
+    for (case, dtype, shares) in [(case, DType::F32, [4e-6, 1e-6]), (&case.rounded(), DType::BF16, half)] {
+        let (found, exact) = (run(case, dtype, &function), run(case, DType::F64, &function));
+        compare(&format!("the output in {dtype:?}"), shares, &found.output, &exact.output);
+        for (index, (found, exact)) in found.gradients.iter().zip(&exact.gradients).enumerate() {
+            compare(&format!("the gradient of argument {index} in {dtype:?}"), shares, found, exact);
+        }
     }
 }
 
-/// Sums of hundreds of terms of mixed signs may lose a few units in the last place of their largest values.
-fn compare(what: &str, found: &[f64], exact: &[f64]) {
+/// Terms are of the order of 1: sums of hundreds of them of mixed signs may lose a few units in the last place of their largest values. `shares`: of a value itself and of the largest, those that it may be off.
+fn compare(what: &str, shares: [f64; 2], found: &[f64], exact: &[f64]) {
     assert_eq!(found.len(), exact.len(), "{what}");
     let largest = exact.iter().fold(0.0, |largest: f64, value| largest.max(value.abs()));
-    let allowed = |exact: f64| 4e-6 * exact.abs().max(largest * 0.25).max(1e-3);
+    let [own, of_largest] = shares;
+    let allowed = |exact: f64| (own * exact.abs()).max(of_largest * largest).max(own * 0.05);
     let worst = found.iter().zip(exact).enumerate().find(|(_, (found, exact))| {
         let difference = (**found - **exact).abs();
         difference.is_nan() || difference > allowed(**exact)

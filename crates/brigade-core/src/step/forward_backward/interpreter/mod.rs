@@ -255,11 +255,12 @@ where
             true => tape.loss_input(output),
             false => (output.clone(), None),
         };
-        let input = input.map_floats(|flat| cast(flat, FloatDType::F32));
+        let wide = |input: &Parts| input.map_floats(|flat| cast(flat, FloatDType::F32));
         if let PassMode::Predict(found) = &mut self.mode {
-            **found = Some(input);
+            **found = Some(wide(&input));
             return Ok(());
         }
+        let input = if O::is_widened_for_loss() { wide(&input) } else { input };
         let target = self.batches.target(task.micro_batch)?;
         // A metric's own pass over the output has no graph.
         let apart = (!self.metrics.is_empty()).then(|| (inner(&input), target.clone()));
