@@ -4,8 +4,7 @@ use burn::tensor::Tensor;
 use burn_flex::FlexTensor;
 
 use crate::activation::{self, Activation};
-use crate::graph::Operation;
-use crate::host::{Buffer, apply, contiguous, values};
+use crate::host::{Buffer, FusedOperation, Number, apply, contiguous, values};
 
 /// `activation(gate) · up`: SwiGLU with SiLU, GeGLU with GELU (Shazeer, "GLU Variants Improve Transformer", 2020).
 ///
@@ -23,21 +22,30 @@ pub fn gated<const D: usize>(gate: Tensor<D>, up: Tensor<D>, activation: Activat
 #[derive(Debug)]
 struct Gated(Activation);
 
-impl Operation<2> for Gated {
+impl FusedOperation<2> for Gated {
     type Saved = [FlexTensor; 2];
     type Extra = ();
 
-    fn forward(&self, inputs: [FlexTensor; 2], _: bool) -> (FlexTensor, Option<[FlexTensor; 2]>, ()) {
+    fn forward<T: Number>(
+        &self,
+        inputs: [FlexTensor; 2],
+        _: bool,
+    ) -> (FlexTensor, Option<[FlexTensor; 2]>, ()) {
         let [gate, up] = inputs.map(contiguous);
-        let mut y = Buffer::new(values(&gate).len());
+        let mut y = Buffer::<T>::new(gate.layout().num_elements());
         self.0.gated(values(&gate), values(&up), &mut y);
         (y.into_tensor(gate.layout().shape().clone()), Some([gate, up]), ())
     }
 
-    fn backward(self, saved: [FlexTensor; 2], gradient: FlexTensor, _: [bool; 2]) -> [Option<FlexTensor>; 2] {
+    fn backward<T: Number>(
+        self,
+        saved: [FlexTensor; 2],
+        gradient: FlexTensor,
+        _: [bool; 2],
+    ) -> [Option<FlexTensor>; 2] {
         let (gradient, shape) = (contiguous(gradient), saved[0].layout().shape().clone());
-        let [gate, up] = saved.each_ref().map(values);
-        let (mut d_gate, mut d_up) = (Buffer::new(gate.len()), Buffer::new(up.len()));
+        let [gate, up] = saved.each_ref().map(values::<T>);
+        let [mut d_gate, mut d_up] = [gate, up].map(|values| Buffer::<T>::new(values.len()));
         self.0.gated_backward(gate, up, values(&gradient), &mut d_gate, &mut d_up);
         [d_gate, d_up].map(|gradient| Some(gradient.into_tensor(shape.clone())))
     }

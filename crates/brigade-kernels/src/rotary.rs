@@ -1,17 +1,16 @@
 //! Rotary positions.
 
 use brigade_simd::rotary::{self, Angles, Turn};
-use burn::tensor::Tensor;
-use burn_flex::FlexTensor;
+use burn::tensor::{FloatDType, Tensor};
+use burn_flex::{Flex, FlexTensor};
 
-use crate::graph::Operation;
-use crate::host::{Buffer, apply, contiguous, values};
+use crate::host::{Buffer, FusedOperation, Number, apply, contiguous, values};
 
 /// Rotates each head's vector by angles that its position says (Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021): elements `i`
 /// and `planes + i` by the angle `i`, for each of the `planes`; elements from `2 · planes` on stay.
 ///
 /// `x`: `[batch, positions, heads, depth]`; `cosines`, `sines`: `[positions, planes]`, or `[batch · positions, planes]` where positions differ between the
-/// rows of a batch. They have no gradients.
+/// rows of a batch, in fp32 or in `x`'s type. They have no gradients.
 ///
 /// # Panics
 /// If the shapes do not fit.
@@ -28,8 +27,15 @@ pub fn rotary(x: Tensor<4>, cosines: Tensor<2>, sines: Tensor<2>) -> Tensor<4> {
     if planes == 0 {
         return x;
     }
-    let tensors = [&cosines, &sines].map(|angles| angles.clone().into_dispatch());
-    match apply(Rotary, [&x.clone().into_dispatch(), &tensors[0], &tensors[1]]) {
+    let host = |angles: &Tensor<2>| {
+        let angles = angles.clone().inner().cast(FloatDType::F32).try_into_primitive::<Flex>();
+        angles.map(contiguous).ok()
+    };
+    let fused = match (host(&cosines), host(&sines)) {
+        (Some(cosines), Some(sines)) => apply(Rotary([cosines, sines]), [&x.clone().into_dispatch()]),
+        _ => None,
+    };
+    match fused {
         Some((output, ())) => Tensor::from_dispatch(output),
         None => plain(x, cosines, sines),
     }
@@ -48,41 +54,31 @@ fn plain(x: Tensor<4>, cosines: Tensor<2>, sines: Tensor<2>) -> Tensor<4> {
     Tensor::cat(rotated.into_iter().chain(rest).collect(), 3)
 }
 
-/// Its inputs are x, cosines and sines.
+/// Of x, with cosines and sines.
 #[derive(Debug)]
-struct Rotary;
+struct Rotary([FlexTensor; 2]);
 
 impl Rotary {
-    fn turn(x: FlexTensor, [cosines, sines]: &[FlexTensor; 2], turn: Turn) -> FlexTensor {
-        let x = contiguous(x);
+    fn turn<T: Number>(&self, x: FlexTensor, turn: Turn) -> FlexTensor {
+        let (x, [cosines, sines]) = (contiguous(x), &self.0);
         let shape = x.layout().shape().clone();
         let planes = cosines.layout().shape()[1];
-        let mut y = Buffer::new(shape.num_elements());
+        let mut y = Buffer::<T>::new(shape.num_elements());
         let angles = Angles { cosines: values(cosines), sines: values(sines), planes };
         rotary::rotary(values(&x), [shape[2], shape[3]], angles, turn, &mut y);
         y.into_tensor(shape)
     }
 }
 
-impl Operation<3> for Rotary {
-    type Saved = [FlexTensor; 2];
+impl FusedOperation<1> for Rotary {
+    type Saved = ();
     type Extra = ();
 
-    fn forward(
-        &self,
-        [x, cosines, sines]: [FlexTensor; 3],
-        _: bool,
-    ) -> (FlexTensor, Option<[FlexTensor; 2]>, ()) {
-        let angles = [cosines, sines].map(contiguous);
-        (Self::turn(x, &angles, Turn::Forward), Some(angles), ())
+    fn forward<T: Number>(&self, [x]: [FlexTensor; 1], _: bool) -> (FlexTensor, Option<()>, ()) {
+        (self.turn::<T>(x, Turn::Forward), Some(()), ())
     }
 
-    fn backward(
-        self,
-        angles: [FlexTensor; 2],
-        gradient: FlexTensor,
-        _: [bool; 3],
-    ) -> [Option<FlexTensor>; 3] {
-        [Some(Self::turn(gradient, &angles, Turn::Backward)), None, None]
+    fn backward<T: Number>(self, (): (), gradient: FlexTensor, _: [bool; 1]) -> [Option<FlexTensor>; 1] {
+        [Some(self.turn::<T>(gradient, Turn::Backward))]
     }
 }
