@@ -205,7 +205,7 @@ pub use error::{UsageError, format_error, print_stderr};
 pub use folder::{FLIGHT_FOLDER, WEIGHTS_FILE, lock_folder};
 pub use run::{Launch, Program, Role, Session, launch};
 pub use settings::{
-    Backend, CHECKPOINT_FOLDER, CONFIG_FILE, CheckpointSettings, CollectivesBackend, CommSettings,
+    Backend, Balance, CHECKPOINT_FOLDER, CONFIG_FILE, CheckpointSettings, CollectivesBackend, CommSettings,
     ComputeSettings, ComputeType, ConfigError, MeshSettings, MetricMode, OnFailedSave, OnNonFinite,
     OptimizerGroup, OptimizerSettings, OutputSettings, PipelineSettings, Resume, RunPlan, ScheduleSettings,
     SettingError, Settings, StandardFlags, Suggestion, TrainSettings, Transport, ZeroSettings,

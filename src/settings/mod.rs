@@ -30,7 +30,7 @@ pub(crate) use metric_mode::LOSS as LOSS_METRIC;
 pub use metric_mode::MetricMode;
 pub use nearest::Suggestion;
 pub use optimizer::{OptimizerGroup, OptimizerSettings};
-pub use parallelism::{ComputeSettings, MeshSettings, PipelineSettings, ZeroSettings};
+pub use parallelism::{Balance, ComputeSettings, MeshSettings, PipelineSettings, ZeroSettings};
 pub use plan::RunPlan;
 
 /// The resolved configuration of a run, in its folder.

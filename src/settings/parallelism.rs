@@ -56,14 +56,33 @@ pub struct PipelineSettings {
     pub schedule: PipelineScheduleKind,
     /// Model chunks per stage, for interleaved schedules; 2 for `zbv`.
     pub chunks: usize,
-    /// Number of blocks in each of the pp x chunks parts of the model; empty balances them by cost.
+    /// Number of blocks in each of the pp x chunks parts of the model; empty balances them.
     pub stages: Vec<usize>,
+    /// `cost` or `measured`: what stages are balanced by: the costs that the blocks of the model state, or the time that each block
+    /// takes in a few runs before the first step.
+    pub balance: Balance,
 }
 
 impl Default for PipelineSettings {
     fn default() -> Self {
-        Self { schedule: PipelineScheduleKind::default(), chunks: 1, stages: Vec::new() }
+        Self {
+            schedule: PipelineScheduleKind::default(),
+            chunks: 1,
+            stages: Vec::new(),
+            balance: Balance::default(),
+        }
     }
+}
+
+/// What pipeline stages are balanced by.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Balance {
+    /// The costs that blocks state.
+    #[default]
+    Cost,
+    /// The time that they take, measured before the first step.
+    Measured,
 }
 
 /// `[compute]`

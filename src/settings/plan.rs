@@ -9,7 +9,7 @@ use brigade_core::{
     Precision, Synchronous, Zero,
 };
 
-use super::{Backend, OnNonFinite, ScheduleSettings, SettingError, Settings};
+use super::{Backend, Balance, OnNonFinite, ScheduleSettings, SettingError, Settings};
 
 /// The largest integer of a TOML file.
 const LARGEST: u64 = i64::MAX as u64;
@@ -202,6 +202,13 @@ impl Settings {
             || pipeline.chunks == 0
         {
             Pipeline::new(pipeline.schedule, stages, pipeline.chunks, micro_batches)?;
+        }
+        if pipeline.balance == Balance::Measured && !pipeline.stages.is_empty() {
+            let allowed = format!(
+                "pipeline.stages = {:?} says how many blocks each stage has; give that or this",
+                pipeline.stages
+            );
+            return Err(SettingError::new("pipeline.balance", "measured", allowed));
         }
         Ok(EngineSettings {
             gradient_clipping: (train.gradient_clipping > 0.0).then_some(train.gradient_clipping),

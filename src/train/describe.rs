@@ -2,16 +2,18 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::ops::Range;
 
 use brigade_core::plan::ranges;
 use brigade_core::{Activation, Batch, Chain, DP, Float, Model, PP};
 use brigade_data::Sampler;
 use brigade_report::counted;
 
+use super::balance::BlockSeconds;
 use crate::error::DryRun;
 use crate::memory::{MemoryPlan, Samples};
 use crate::run::Session;
-use crate::settings::{Backend, RunPlan};
+use crate::settings::{Backend, Balance, RunPlan};
 
 impl Session {
     /// In a dry run, prints the resolved configuration, the mesh, the model's blocks, and the memory and traffic of each rank, and returns an error that ends the
@@ -50,12 +52,13 @@ impl Session {
     /// Lines on what is about to be trained, and how.
     pub(super) fn summary_lines<I: Activation, O: Activation>(
         &self,
+        (plan, seconds): (&RunPlan, &BlockSeconds),
         chain: &Chain<I, O>,
         total_steps: u64,
         data: Option<(usize, &Sampler)>,
     ) -> Vec<String> {
         let mut lines = Vec::new();
-        let (plan, settings) = (&self.plan, &self.settings.train);
+        let settings = &self.settings.train;
         lines.push(format!("{}; mesh pp {} x dp {}", self.world, plan.mesh.size(PP), plan.mesh.size(DP)));
         let length = match data {
             Some((samples, sampler)) => {
@@ -103,38 +106,7 @@ impl Session {
                 "note: the weights are the same to the bit on another number of data-parallel ranks only if {why}"
             ));
         }
-        lines.extend(self.parallelism_lines(chain));
-        lines
-    }
-
-    /// Which blocks each pipeline stage has, and what ZeRO shards.
-    fn parallelism_lines<I: Activation, O: Activation>(&self, chain: &Chain<I, O>) -> Vec<String> {
-        let plan = &self.plan;
-        let mut lines = Vec::new();
-        if let (true, Ok(split)) = (plan.mesh.size(PP) * plan.engine.chunks > 1, plan.split(&chain.costs())) {
-            let blocks = chain.parameters_by_block();
-            let names = ranges(&split).into_iter().map(|range| match range.len() {
-                1 => blocks[range.start].0.clone(),
-                _ => format!("{} to {}", blocks[range.start].0, blocks[range.end - 1].0),
-            });
-            let names: Vec<_> = names.collect();
-            lines.push(format!(
-                "pipeline {}: {} stages, blocks {split:?}: {}",
-                plan.engine.schedule,
-                plan.mesh.size(PP),
-                names.join(" | ")
-            ));
-        }
-        if plan.engine.zero.stage > 0 {
-            let what = [
-                "",
-                "optimizer state",
-                "optimizer state and gradients",
-                "optimizer state, gradients and parameters",
-            ];
-            let what = what[usize::from(plan.engine.zero.stage.min(3))];
-            lines.push(format!("ZeRO-{}: {what} in {} shards", plan.engine.zero.stage, plan.mesh.size(DP)));
-        }
+        lines.extend(parallelism_lines(plan, chain, seconds));
         lines
     }
 
@@ -164,8 +136,13 @@ impl Session {
             let _ = writeln!(text, "# update: every {} steps", plan.engine.strategy.period());
         }
         let _ = writeln!(text, "# learning rate: {} ({})", plan.learning_rate, plan.learning_rate_reason);
-        for line in self.parallelism_lines(chain) {
+        for line in parallelism_lines(plan, chain, &BlockSeconds::new()) {
             let _ = writeln!(text, "# {line}");
+        }
+        if self.settings.pipeline.balance == Balance::Measured {
+            text.push_str(
+                "# the run measures its blocks before the first step, and may divide them otherwise\n",
+            );
         }
         match memory {
             Ok(MemoryPlan { footprint, unmeasured, assessment }) => {
@@ -192,6 +169,51 @@ impl Session {
         let _ = writeln!(text, "# all   {:<16} {:>12} parameters", "", chain.parameters());
         text
     }
+}
+
+/// Which blocks each pipeline stage has, and what ZeRO shards.
+fn parallelism_lines<I: Activation, O: Activation>(
+    plan: &RunPlan,
+    chain: &Chain<I, O>,
+    seconds: &BlockSeconds,
+) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let (true, Ok(split)) = (plan.mesh.size(PP) * plan.engine.chunks > 1, plan.split(&chain.costs())) {
+        let blocks = chain.parameters_by_block();
+        let names = ranges(&split).into_iter().map(|range| match range.len() {
+            1 => blocks[range.start].0.clone(),
+            _ => format!("{} to {}", blocks[range.start].0, blocks[range.end - 1].0),
+        });
+        let names: Vec<_> = names.collect();
+        let mut line = format!(
+            "pipeline {}: {} stages, blocks {split:?}: {}",
+            plan.engine.schedule,
+            plan.mesh.size(PP),
+            names.join(" | ")
+        );
+        if !seconds.is_empty() {
+            let seconds =
+                |range: Range<usize>| blocks[range].iter().map(|(name, _)| seconds[name]).sum::<f64>();
+            let times = ranges(&split).into_iter().map(|range| format!("{:.1}", 1e3 * seconds(range)));
+            let _ = write!(
+                line,
+                "; a micro-batch takes {} ms, as measured",
+                times.collect::<Vec<_>>().join(" | ")
+            );
+        }
+        lines.push(line);
+    }
+    if plan.engine.zero.stage > 0 {
+        let what = [
+            "",
+            "optimizer state",
+            "optimizer state and gradients",
+            "optimizer state, gradients and parameters",
+        ];
+        let what = what[usize::from(plan.engine.zero.stage.min(3))];
+        lines.push(format!("ZeRO-{}: {what} in {} shards", plan.engine.zero.stage, plan.mesh.size(DP)));
+    }
+    lines
 }
 
 /// The condition for the weights to be the same to the bit on another number of data-parallel ranks; `None` if it is met.

@@ -3,6 +3,7 @@
 //! `trainer` has its steps, which [`Session::train`] and loops of one's own are written with; the files beside it say how a run
 //! begins, what it is, and what it has found.
 
+mod balance;
 mod describe;
 mod devices;
 mod start;

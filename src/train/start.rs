@@ -18,9 +18,10 @@ use crate::device;
 use crate::error::CheckpointUsageError;
 use crate::folder::{self, FLIGHT_FOLDER};
 use crate::run::{Session, StartFrom};
-use crate::settings::{CheckpointSettings, OnFailedSave, SettingError, resolve_auto};
+use crate::settings::{CheckpointSettings, OnFailedSave, RunPlan, SettingError, resolve_auto};
 use crate::training::Training;
 
+use super::balance::BlockSeconds;
 use super::devices::Devices;
 
 impl Session {
@@ -29,15 +30,17 @@ impl Session {
         Ok(Sampler::new(samples, train.seed, train.global_batch_size, train.micro_batch_size)?)
     }
 
-    /// On rank 0, lines on what is about to be trained and how; `data` is the number of samples and their order, if the run has any.
+    /// On rank 0, lines on what is about to be trained and how; `data` is the number of samples and their order, if the run has any, and
+    /// `plan` has the split into stages.
     pub(super) fn run_summary<I: Activation, O: Activation>(
         &self,
+        (plan, seconds): (&RunPlan, &BlockSeconds),
         chain: &Chain<I, O>,
         total_steps: u64,
         data: Option<(usize, &Sampler)>,
     ) -> Vec<String> {
         match self.rank() {
-            0 => self.summary_lines(chain, total_steps, data),
+            0 => self.summary_lines((plan, seconds), chain, total_steps, data),
             _ => Vec::new(),
         }
     }
@@ -201,10 +204,14 @@ impl Session {
     }
 
     /// The description of this run for its checkpoints; `file_names` are those of the first model.
-    pub(super) fn run_description(&self, file_names: FileNames) -> anyhow::Result<RunDescription> {
+    pub(super) fn run_description(
+        &self,
+        file_names: FileNames,
+        block_seconds: BlockSeconds,
+    ) -> anyhow::Result<RunDescription> {
         let config = resolve_auto(self.config.parse()?);
         let (run, configuration) = (self.run.clone(), serde_json::to_value(config)?);
-        Ok(RunDescription { run, configuration, file_names, further: BTreeMap::new() })
+        Ok(RunDescription { run, configuration, file_names, block_seconds, further: BTreeMap::new() })
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod added_models;
 mod bad_batches;
+mod balance;
 mod best;
 mod fixture;
 mod hooks;

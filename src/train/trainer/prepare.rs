@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::bail;
-use brigade_core::{Activation, Engine, EngineSettings, Model};
+use brigade_core::{Activation, Engine, Model};
 
 use super::Trainer;
 use super::nonfinite::NonFiniteSteps;
@@ -38,7 +38,7 @@ impl Session {
         O: Activation,
         T: Clone + 'static,
     {
-        let plan = training.update.plan(&self.plan, &self.settings.optimizer)?;
+        let mut plan = training.update.plan(&self.plan, &self.settings.optimizer)?;
         let first_samples = |size| training.first_samples(size, &self.device());
         self.stop_if_dry_run_of(&plan, &model, &first_samples)?;
         if self.has_run.replace(true) {
@@ -48,7 +48,6 @@ impl Session {
             .into());
         }
         self.mark_preparing();
-        let split = self.plan.split(&model.chain().costs())?;
         let (samples, validated) = training.sizes();
         let sizes = format!("{samples} samples to train on, {validated} to validate on");
         check_same(self.group(), "dataset", &sizes)?;
@@ -57,22 +56,31 @@ impl Session {
         let sampler = training.train.as_ref().map(|data| self.sampler(data.samples())).transpose()?;
         let total_steps = self.settings.total_steps(samples)?;
         let schedule = self.plan.lr_scheduler(total_steps)?;
+        let seconds = self.block_seconds(&plan, &model, &first_samples)?;
+        let costs = match seconds.is_empty() {
+            true => model.chain().costs(),
+            false => model.chain().parameters_by_block().iter().map(|(name, _)| seconds[name]).collect(),
+        };
+        plan.engine.split = plan.split(&costs)?;
         self.check_memory(&plan, &model, &first_samples);
         let model = training.add_metrics_to(model);
         let metrics = checked_names(model.metric_names())?;
         check_load_best(&self.settings, !training.hooks.is_empty())?;
         let (early_stopping, best_checkpoint) = watches(&self.settings, metrics, validated > 0)?;
-        let mut summary =
-            self.run_summary(model.chain(), total_steps, sampler.as_ref().map(|s| (samples, s)));
+        let mut summary = self.run_summary(
+            (&plan, &seconds),
+            model.chain(),
+            total_steps,
+            sampler.as_ref().map(|s| (samples, s)),
+        );
         summary.extend(training.update.lines());
-        let engine_settings = EngineSettings { split, ..plan.engine };
         self.heartbeat.send("making the model");
-        let mut engine = Engine::new(model, self.seed(), &plan.optimizer, self.groups(), engine_settings)?;
+        let mut engine = Engine::new(model, self.seed(), &plan.optimizer, self.groups(), plan.engine)?;
         training.update.add_hooks_to(&mut engine);
         let mut saver = self.saver()?;
         summary.extend(self.check_storage(&saver)?);
         let names = file_names(&self.out.join(WEIGHTS_FILE), &engine.shapes(), &training.mapping)?;
-        let description = self.run_description(names)?;
+        let description = self.run_description(names, seconds)?;
         let restored = self.restore(&mut engine, &mut saver, &facts, total_steps)?;
         let reporter = self.begin(&saver, &training, restored.as_ref(), total_steps, &summary)?;
         let resumes = restored.is_some();

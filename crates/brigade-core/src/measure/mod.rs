@@ -1,7 +1,8 @@
-//! What a model's blocks need inside, measured by running each of them once.
+//! What a model's blocks need inside and how long they take, measured by running them.
 
 mod heap;
 mod run;
+mod seconds;
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ use crate::sharding::store::cast;
 use crate::step::forward_backward::batch::Batch;
 
 pub use heap::HeapMeter;
-use run::{Halves, run_block, run_loss};
+use run::{Manner, run_block, run_loss};
 
 /// What a model's blocks take for one micro-batch: the part of a memory plan that shapes of parameters do not give.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -62,11 +63,11 @@ impl<I: Activation, O: Activation, T: Clone> Model<I, O, T> {
         for (index, named) in self.chain.blocks.iter().enumerate() {
             measured.boundary_activations.push(parts.0.iter().map(boundary_tensor).collect());
             let is_last = index + 1 == self.chain.blocks.len();
-            let halves = Halves { wait: splits, defers: splits && !is_last };
-            let kind = format!("{} {halves:?}", kind(named, index, &parts));
+            let manner = Manner { again: false, wait: splits, defers: splits && !is_last };
+            let kind = format!("{} {manner:?}", kind(named, index, &parts));
             let trial = match trials.remove(&kind) {
                 Some(trial) => trial,
-                None => run_block(named, index, &parts, compute, halves, meter)?,
+                None => run_block(named, index, &parts, compute, manner, meter)?,
             };
             measured.saved_activations.push(trial.activations);
             parts = trial.output.clone();

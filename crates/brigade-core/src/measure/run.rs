@@ -19,10 +19,12 @@ const PLACE: Place = Place { seed: 0, step: 1, micro_batch: 0, training: true };
 /// about a MiB.
 const SMALL: u64 = 64 << 20;
 
-/// How a block runs backward.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Halves {
-    /// Whether its second half waits.
+/// How a block runs.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Manner {
+    /// Whether it runs forward again in its backward.
+    pub again: bool,
+    /// Whether the second half of its backward waits.
     pub wait: bool,
     /// Whether its operations leave something for that.
     pub defers: bool,
@@ -34,36 +36,39 @@ pub(super) fn run_block(
     index: usize,
     input: &Parts,
     compute: Float,
-    halves: Halves,
+    manner: Manner,
     meter: Option<&dyn HeapMeter>,
 ) -> Result<Trial> {
-    let run = || run_block_once(named, index, input, compute, halves, meter);
+    let run = || run_copy(&copy(named, compute), index, input, manner, meter);
     let first = run()?;
     if meter.is_some() && first.activations.saved < SMALL { run() } else { Ok(first) }
 }
 
-fn run_block_once(
-    named: &NamedBlock,
+/// A copy of a block whose parameters have values.
+pub(super) fn copy(named: &NamedBlock, compute: Float) -> NamedBlock {
+    NamedBlock { name: named.name.clone(), block: named.block.copy_with_values(compute) }
+}
+
+pub(super) fn run_copy(
+    copy: &NamedBlock,
     index: usize,
     input: &Parts,
-    compute: Float,
-    halves: Halves,
+    manner: Manner,
     meter: Option<&dyn HeapMeter>,
 ) -> Result<Trial> {
-    let copy = NamedBlock { name: named.name.clone(), block: named.block.copy_with_values(compute) };
     let input = || if index == 0 { input.clone() } else { leaves(input) };
     let mut tape = Tape::default();
     let Some(meter) = meter else {
-        let output = tape.forward(&copy, input(), false, PLACE)?;
+        let output = tape.forward(copy, input(), manner.again, PLACE)?;
         return Ok(Trial { activations: SavedActivations::default(), output });
     };
     let before = meter.in_use();
     meter.begin();
-    let output = tape.forward(&copy, input(), false, PLACE)?;
+    let output = tape.forward(copy, input(), manner.again, PLACE)?;
     let kept = meter.in_use().saturating_sub(before);
     let mut upstream = ones(&output);
-    let found = tape.backward(&copy, 1.0, halves.defers, &mut upstream)?;
-    let deferred = if halves.wait && found.later.is_some() { found.bytes() } else { 0 };
+    let found = tape.backward(copy, 1.0, manner.defers, &mut upstream)?;
+    let deferred = if manner.wait && found.later.is_some() { found.bytes() } else { 0 };
     if let Some(later) = found.later {
         later.run(&copy.name)?;
     }
@@ -85,7 +90,7 @@ pub(super) fn run_loss<I: Activation, O: Activation, T: Clone>(
     if first.saved < SMALL { run() } else { Ok(first) }
 }
 
-fn run_loss_once<I: Activation, O: Activation, T: Clone>(
+pub(super) fn run_loss_once<I: Activation, O: Activation, T: Clone>(
     model: &Model<I, O, T>,
     output: &Parts,
     target: T,

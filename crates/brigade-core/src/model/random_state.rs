@@ -133,7 +133,10 @@ mod tests {
         assert_ne!(alone[0][..8], alone[0][8..]);
         let begun = &std::sync::Barrier::new(2);
         let found: Vec<_> = std::thread::scope(|scope| {
-            let start = |seed| scope.spawn(move || draw(seed, &|| drop(begun.wait())));
+            let wait = || {
+                begun.wait();
+            };
+            let start = |seed| scope.spawn(move || draw(seed, &wait));
             let threads: Vec<_> = (0..2).map(start).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });

@@ -1,0 +1,92 @@
+//! How long a model's blocks take.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use burn::tensor::Device;
+
+use super::run::{Manner, copy, run_copy, run_loss_once};
+use super::{HeapMeter, Trial, kind};
+use crate::error::{Error, Result};
+use crate::model::Float;
+use crate::model::activation::{Activation, flatten};
+use crate::model::chain::Model;
+use crate::sharding::store::cast;
+use crate::step::forward_backward::batch::Batch;
+use crate::step::forward_backward::recompute::Recompute;
+
+/// Runs of a block, after a first one that makes libraries ready, of which the fastest counts.
+const RUNS: usize = 3;
+
+impl<I: Activation, O: Activation, T: Clone> Model<I, O, T> {
+    /// Runs each block and the loss forward and backward on one micro-batch, a few times, and gives the seconds of each
+    /// block's fastest run; those of the loss are the last block's.
+    ///
+    /// The model stays as it is, and of blocks that are alike one is run, as in [`measure_activations`](Self::measure_activations).
+    ///
+    /// # Errors
+    /// If a block refuses its input, the model has no parameters, or its device fails.
+    pub fn measure_seconds(
+        &self,
+        batch: Batch<I, T>,
+        compute: Float,
+        recompute: Recompute,
+    ) -> Result<Vec<f64>> {
+        self.chain.check_names()?;
+        let device = self.chain.device()?;
+        let mut parts =
+            flatten(batch.input).map_floats(|flat| cast(flat.to_device(&device), compute.dtype()));
+        let mut all = Vec::new();
+        let mut found: BTreeMap<String, (f64, Trial)> = BTreeMap::new();
+        for (index, named) in self.chain.blocks.iter().enumerate() {
+            let manner = Manner { again: recompute.applies_to(index), ..Manner::default() };
+            let kind = format!("{} {manner:?}", kind(named, index, &parts));
+            let (seconds, trial) = match found.remove(&kind) {
+                Some(found) => found,
+                None => {
+                    let copy = copy(named, compute);
+                    fastest(&device, || run_copy(&copy, index, &parts, manner, Some(&Unmetered)))?
+                }
+            };
+            all.push(seconds);
+            parts = trial.output.clone();
+            found.insert(kind, (seconds, trial));
+        }
+        let loss = || run_loss_once(self, &parts, batch.target.clone(), &Unmetered);
+        let (seconds, _) = fastest(&device, loss)?;
+        if let Some(last) = all.last_mut() {
+            *last += seconds;
+        }
+        Ok(all)
+    }
+}
+
+/// The seconds of the fastest of some runs, and what the last of them gives.
+fn fastest<R>(device: &Device, run: impl Fn() -> Result<R>) -> Result<(f64, R)> {
+    let sync = || device.sync().map_err(|error| Error::Model(format!("the device failed: {error}")));
+    let mut found = run()?;
+    let mut seconds = f64::INFINITY;
+    for _ in 0..RUNS {
+        sync()?;
+        let started = Instant::now();
+        found = run()?;
+        sync()?;
+        seconds = seconds.min(started.elapsed().as_secs_f64());
+    }
+    Ok((seconds, found))
+}
+
+/// Where the heap does not matter.
+struct Unmetered;
+
+impl HeapMeter for Unmetered {
+    fn in_use(&self) -> u64 {
+        0
+    }
+
+    fn begin(&self) {}
+
+    fn most_added(&self) -> u64 {
+        0
+    }
+}
