@@ -26,6 +26,7 @@ fn config() -> GptConfig {
         heads: 4,
         tied_head: false,
         activation: Gelu::Gelu,
+        dropout: 0.0,
     }
 }
 

@@ -28,6 +28,7 @@ const SHAPE: GptConfig = GptConfig {
     heads: 4,
     tied_head: true,
     activation: Gelu::GeluTanh,
+    dropout: 0.0,
 };
 
 /// ZeRO-3 and recomputation of all blocks, as the plan's goal has it.

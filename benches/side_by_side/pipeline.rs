@@ -98,6 +98,7 @@ impl Options {
             heads: self.heads,
             tied_head: false,
             activation: Gelu::Gelu,
+            dropout: 0.0,
         }
     }
 

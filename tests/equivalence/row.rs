@@ -40,6 +40,7 @@ pub struct Row {
     pub tied: bool,
     pub masked: bool,
     pub activation: Gelu,
+    pub dropout: f64,
     pub clipping: Option<f64>,
     pub optimizer: &'static str,
     pub on_nonfinite: NonFinite,
@@ -69,6 +70,7 @@ impl Default for Row {
             tied: false,
             masked: false,
             activation: Gelu::Gelu,
+            dropout: 0.0,
             clipping: None,
             optimizer: "adamw",
             on_nonfinite: NonFinite::Stop,
@@ -157,6 +159,7 @@ impl Row {
             heads: 3,
             tied_head: self.tied,
             activation: self.activation,
+            dropout: self.dropout,
         };
         let settings = EngineSettings {
             gradient_clipping: self.clipping,

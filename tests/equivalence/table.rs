@@ -41,6 +41,7 @@ fn rows(pp: usize, dp: usize) -> Vec<Row> {
                     tied,
                     recompute: if turn % 3 == 1 { Recompute::Every(1) } else { Recompute::None },
                     masked: turn % 4 < 2,
+                    dropout: if turn % 7 == 3 { 0.1 } else { 0.0 },
                     clipping: turn.is_multiple_of(5).then_some(0.05),
                     ..Row::default()
                 });

@@ -104,8 +104,24 @@ pub fn attention(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Mask, scale: f6
     let tensors = [&q, &k, &v].map(|tensor| tensor.clone().into_dispatch());
     match apply(operation, tensors.each_ref()) {
         Some((output, ())) => Tensor::from_dispatch(output),
-        None => plain(q, k, v, &mask, scale),
+        None => plain(q, k, v, &mask, scale, |probabilities| probabilities),
     }
+}
+
+/// [`attention`] by Burn's operations, whose probabilities, `[batch, heads, queries, keys]`, go through a function before they meet the values, such as dropout.
+pub fn attention_through(
+    q: Tensor<4>,
+    k: Tensor<4>,
+    v: Tensor<4>,
+    mask: &Mask,
+    scale: f64,
+    function: impl FnOnce(Tensor<4>) -> Tensor<4>,
+) -> Tensor<4> {
+    let ([batch, heads, queries, _], [_, key_heads, keys, _]) = (q.dims(), k.dims());
+    plain(q, k, v, mask, scale, |probabilities| {
+        let grouped = [batch, key_heads, heads / key_heads * queries, keys];
+        function(probabilities.reshape([batch, heads, queries, keys])).reshape(grouped)
+    })
 }
 
 /// [`attention`] where one product gave queries, keys and values: `qkv` is `[batch, positions, (heads + 2 · key_heads) · depth]`, of each position all queries, all keys, and
@@ -137,14 +153,21 @@ pub fn attention_packed(qkv: Tensor<3>, heads: usize, key_heads: usize, mask: Ma
             let vectors = qkv.reshape([batch, positions, heads + 2 * key_heads, depth]).swap_dims(1, 2);
             let part = |from: usize, to: usize| vectors.clone().slice([0..batch, from..to]);
             let (k, v) = (part(heads, heads + key_heads), part(heads + key_heads, heads + 2 * key_heads));
-            let mixed = plain(part(0, heads), k, v, &mask, scale);
+            let mixed = plain(part(0, heads), k, v, &mask, scale, |probabilities| probabilities);
             mixed.swap_dims(1, 2).reshape([batch, positions, heads * depth])
         }
     }
 }
 
-/// By Burn's operations.
-fn plain(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: &Mask, scale: f64) -> Tensor<4> {
+/// By Burn's operations, with a function of probabilities: `[batch, key_heads, queries of the heads that share keys, keys]`.
+fn plain(
+    q: Tensor<4>,
+    k: Tensor<4>,
+    v: Tensor<4>,
+    mask: &Mask,
+    scale: f64,
+    function: impl FnOnce(Tensor<4>) -> Tensor<4>,
+) -> Tensor<4> {
     let ([batch, heads, queries, depth], [_, key_heads, keys, value_depth]) = (q.dims(), v.dims());
     let group = heads / key_heads;
     // The heads that look at the same keys, one after another.
@@ -166,7 +189,7 @@ fn plain(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: &Mask, scale: f64) -> T
             probabilities.reshape([batch, key_heads, group * queries, keys])
         }
     };
-    probabilities.matmul(v).reshape([batch, heads, queries, value_depth])
+    function(probabilities).matmul(v).reshape([batch, heads, queries, value_depth])
 }
 
 #[derive(Debug, Clone)]

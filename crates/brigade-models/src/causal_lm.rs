@@ -176,7 +176,7 @@ fn gpt2(config: &DecoderConfig) -> Result<GptConfig, CausalLmError> {
     decoder::refuse(
         config.family,
         &[
-            (d.embedding + d.attention + d.residual > 0.0, "dropout"),
+            (d.embedding != d.attention || d.attention != d.residual, "different probabilities of dropout"),
             (
                 config.intermediate_size != 4 * config.hidden_size,
                 "feed-forward layers that are not 4 times as wide",
@@ -197,6 +197,7 @@ fn gpt2(config: &DecoderConfig) -> Result<GptConfig, CausalLmError> {
         heads: config.heads,
         tied_head: config.tied_embeddings,
         activation: if config.activation == Activation::Gelu { Gelu::Gelu } else { Gelu::GeluTanh },
+        dropout: d.residual,
     })
 }
 
@@ -210,9 +211,9 @@ fn gpt2_fields(config: &GptConfig) -> Result<Config, brigade_hf::HfError> {
         "n_head": config.heads,
         "tie_word_embeddings": config.tied_head,
         "activation_function": if config.activation == Gelu::Gelu { "gelu" } else { "gelu_new" },
-        "embd_pdrop": 0.0,
-        "attn_pdrop": 0.0,
-        "resid_pdrop": 0.0,
+        "embd_pdrop": config.dropout,
+        "attn_pdrop": config.dropout,
+        "resid_pdrop": config.dropout,
         "bos_token_id": null,
         "eos_token_id": null,
     });

@@ -7,13 +7,14 @@
 use brigade_core::{Batch, Block, Chain, Model};
 use brigade_kernels::{Activation, attention_packed, layer_norm, linear, linear_activation, linear_residual};
 use burn::module::{Module, Param};
-use burn::nn::{LayerNorm, LayerNormConfig, Linear};
+use burn::nn::{Dropout, DropoutConfig, LayerNorm, LayerNormConfig, Linear};
 use burn::tensor::module::embedding;
 use burn::tensor::{Device, Int, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::Logits;
 use crate::initial::normal;
+use crate::layers::attend;
 use crate::tokens::{Documents, Hidden, Tokens, causal_mask, positions};
 use crate::weights::WeightsMapping;
 
@@ -46,6 +47,8 @@ pub struct GptConfig {
     pub tied_head: bool,
     /// The activation of the feed-forward layers.
     pub activation: Gelu,
+    /// The probability with which training leaves out elements of embeddings, of attention's probabilities, and of what attention and feed-forward layers give.
+    pub dropout: f64,
 }
 
 /// Why a [`GptConfig`] is not a model.
@@ -53,15 +56,21 @@ pub struct GptConfig {
 #[error("model.{option} = {given} is not possible: {allowed}")]
 pub struct ShapeError {
     option: &'static str,
-    given: usize,
+    given: String,
     allowed: String,
+}
+
+impl ShapeError {
+    fn new(option: &'static str, given: impl ToString, allowed: impl Into<String>) -> Self {
+        Self { option, given: given.to_string(), allowed: allowed.into() }
+    }
 }
 
 impl GptConfig {
     /// Checks that the shape is a model.
     ///
     /// # Errors
-    /// If a size is 0 or beyond any model, or the heads do not divide the width.
+    /// If a size is 0 or beyond any model, the heads do not divide the width, or the dropout is no probability.
     pub fn check(&self) -> Result<(), ShapeError> {
         let sizes = [
             ("vocabulary", self.vocabulary),
@@ -71,7 +80,7 @@ impl GptConfig {
             ("heads", self.heads),
         ];
         if let Some((option, given)) = sizes.into_iter().find(|(_, size)| *size == 0) {
-            return Err(ShapeError { option, given, allowed: "it must be at least 1".into() });
+            return Err(ShapeError::new(option, given, "it must be at least 1"));
         }
         let most = [
             ("vocabulary", self.vocabulary, 1 << 24),
@@ -80,11 +89,14 @@ impl GptConfig {
             ("layers", self.layers, 1 << 14),
         ];
         if let Some((option, given, most)) = most.into_iter().find(|(_, size, most)| size > most) {
-            return Err(ShapeError { option, given, allowed: format!("it must be at most {most}") });
+            return Err(ShapeError::new(option, given, format!("it must be at most {most}")));
         }
         if !self.width.is_multiple_of(self.heads) {
             let allowed = format!("the number of heads must divide model.width = {}", self.width);
-            return Err(ShapeError { option: "heads", given: self.heads, allowed });
+            return Err(ShapeError::new("heads", self.heads, allowed));
+        }
+        if !(0.0..1.0).contains(&self.dropout) {
+            return Err(ShapeError::new("dropout", self.dropout, "it must be at least 0 and below 1"));
         }
         Ok(())
     }
@@ -106,6 +118,7 @@ impl GptConfig {
             bias: Some(burn::module::Initializer::Zeros.init([outputs], device)),
         };
         let norm = || LayerNormConfig::new(self.width).with_epsilon(EPSILON).init(device);
+        let dropout = || DropoutConfig::new(self.dropout).init();
         let (d, residual) = (self.width, 0.02 / ((2 * self.layers) as f32).sqrt());
 
         let mut layers = (0..self.layers).map(|index| {
@@ -117,6 +130,7 @@ impl GptConfig {
                     c_attn: linear(&at("attn.c_attn"), d, 3 * d, 0.02),
                     c_proj: linear(&at("attn.c_proj"), d, d, residual),
                     heads: self.heads,
+                    dropout: dropout(),
                 },
                 ln_2: norm(),
                 mlp: FeedForward {
@@ -124,12 +138,14 @@ impl GptConfig {
                     c_proj: linear(&at("mlp.c_proj"), 4 * d, d, residual),
                     approximate: self.activation == Gelu::GeluTanh,
                 },
+                dropout: dropout(),
             };
             (name, layer)
         });
         let embedding = Embedding {
             wte: weight("wte.weight", self.vocabulary, d, 0.02),
             wpe: weight("wpe.weight", self.sequence_length, d, 0.02),
+            dropout: dropout(),
         };
         let chain = Chain::new().then("embedding", embedding);
         let chain = layers.by_ref().fold(chain, |chain, (name, layer)| chain.then(name, layer));
@@ -174,6 +190,7 @@ impl GptConfig {
 struct Embedding {
     wte: Param<Tensor<2>>,
     wpe: Param<Tensor<2>>,
+    dropout: Dropout,
 }
 
 impl Block for Embedding {
@@ -186,7 +203,8 @@ impl Block for Embedding {
             None => self.wpe.val().slice(0..length).unsqueeze::<3>(),
             Some(documents) => embedding(self.wpe.val(), positions(documents)),
         };
-        Hidden { x: embedding(self.wte.val(), ids) + positions, documents }
+        let x = embedding(self.wte.val(), ids) + positions;
+        Hidden { x: self.dropout.forward(x), documents }
     }
 
     /// Multiplications per token: none, but the gradient of the table is as large as the table.
@@ -202,6 +220,7 @@ struct Layer {
     attn: Attention,
     ln_2: LayerNorm,
     mlp: FeedForward,
+    dropout: Dropout,
 }
 
 impl Block for Layer {
@@ -212,9 +231,9 @@ impl Block for Layer {
         let [batch, length, width] = x.dims();
         let x = x.reshape([batch * length, width]);
         let mixed = self.attn.forward(norm(&self.ln_1, x.clone()), batch, documents.as_ref());
-        let x = add(mixed, &self.attn.c_proj, x);
+        let x = self.add(mixed, &self.attn.c_proj, x);
         let hidden = self.mlp.forward(norm(&self.ln_2, x.clone()));
-        let x = add(hidden, &self.mlp.c_proj, x);
+        let x = self.add(hidden, &self.mlp.c_proj, x);
         Hidden { x: x.reshape([batch, length, width]), documents }
     }
 
@@ -231,9 +250,14 @@ fn norm(layer: &LayerNorm, x: Tensor<2>) -> Tensor<2> {
     layer_norm(x, layer.gamma.val(), layer.beta.as_ref().map(Param::val), EPSILON)
 }
 
-/// What a layer gives, added to the residual stream.
-fn add(x: Tensor<2>, layer: &Linear, residual: Tensor<2>) -> Tensor<2> {
-    linear_residual(x, layer.weight.val(), bias(layer), residual)
+impl Layer {
+    /// What a linear layer gives, added to the residual stream.
+    fn add(&self, x: Tensor<2>, layer: &Linear, residual: Tensor<2>) -> Tensor<2> {
+        match self.dropout.prob > 0.0 {
+            false => linear_residual(x, layer.weight.val(), bias(layer), residual),
+            true => residual + self.dropout.forward(linear(x, layer.weight.val(), bias(layer))),
+        }
+    }
 }
 
 fn bias(layer: &Linear) -> Option<Tensor<1>> {
@@ -246,6 +270,7 @@ struct Attention {
     c_attn: Linear,
     c_proj: Linear,
     heads: usize,
+    dropout: Dropout,
 }
 
 impl Attention {
@@ -254,9 +279,14 @@ impl Attention {
         let [rows, width] = x.dims();
         let qkv = linear(x, self.c_attn.weight.val(), bias(&self.c_attn));
         let qkv = qkv.reshape([batch, rows / batch, 3 * width]);
-        let scale = ((width / self.heads) as f64).powf(-0.5);
-        let mask = causal_mask(documents, None);
-        attention_packed(qkv, self.heads, self.heads, mask, scale).reshape([rows, width])
+        let (heads, depth) = (self.heads, width / self.heads);
+        let (mask, scale) = (causal_mask(documents, None), (depth as f64).powf(-0.5));
+        if self.dropout.prob == 0.0 {
+            return attention_packed(qkv, heads, heads, mask, scale).reshape([rows, width]);
+        }
+        let vectors = qkv.reshape([batch, rows / batch, 3 * heads, depth]).swap_dims(1, 2);
+        let part = |index: usize| vectors.clone().narrow(1, index * heads, heads);
+        attend([0, 1, 2].map(part), mask, scale, &self.dropout).swap_dims(1, 2).reshape([rows, width])
     }
 }
 

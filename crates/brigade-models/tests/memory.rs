@@ -90,6 +90,7 @@ fn shapes() -> [GptConfig; 4] {
         heads: 2,
         tied_head: true,
         activation: Gelu::GeluTanh,
+        dropout: 0.0,
     };
     [
         wide.clone(),

@@ -66,6 +66,7 @@ impl Reference {
                 "gelu" => Gelu::Gelu,
                 _ => Gelu::GeluTanh,
             },
+            dropout: 0.0,
         }
     }
 

@@ -1,10 +1,10 @@
 //! Causal self-attention with rotary positions.
 
-use brigade_kernels::attention;
 use burn::module::Module;
+use burn::nn::Dropout;
 use burn::tensor::Tensor;
 
-use crate::layers::{Linear, RmsNorm, RotaryTable};
+use crate::layers::{Linear, RmsNorm, RotaryTable, attend};
 use crate::tokens::{Documents, causal_mask, positions};
 
 #[derive(Module, Debug)]
@@ -20,6 +20,8 @@ pub(super) struct SelfAttention {
     pub key_heads: usize,
     pub window: Option<usize>,
     pub scale: f64,
+    /// Of probabilities.
+    pub dropout: Dropout,
 }
 
 impl SelfAttention {
@@ -40,7 +42,7 @@ impl SelfAttention {
         let k = turned(vectors(&self.k_proj, self.key_heads), &self.k_norm);
         let v = vectors(&self.v_proj, self.key_heads).swap_dims(1, 2);
         let mask = causal_mask(documents, self.window);
-        let mixed = attention(q, k, v, mask, self.scale).swap_dims(1, 2);
+        let mixed = attend([q, k, v], mask, self.scale, &self.dropout).swap_dims(1, 2);
         let [_, _, heads, depth] = mixed.dims();
         mixed.reshape([batch * length, heads * depth])
     }

@@ -10,6 +10,7 @@ mod layer;
 use brigade_core::Chain;
 use brigade_hf::config::{Activation, DecoderConfig, Family, LayerConfig, NormKind};
 use brigade_kernels as kernels;
+use burn::nn::DropoutConfig;
 use burn::tensor::Device;
 
 use crate::initial::normal;
@@ -87,7 +88,7 @@ pub(crate) fn check(config: &DecoderConfig) -> Result<(), UnsupportedError> {
             (norm.kind == NormKind::Layer, "layer norms"),
             (config.attention_softcap.is_some(), "soft caps on scores of attention"),
             (config.logit_softcap.is_some(), "soft caps on logits"),
-            (dropout.embedding + dropout.attention + dropout.residual > 0.0, "dropout"),
+            (dropout.embedding + dropout.residual > 0.0, "dropout of embeddings or of what layers give"),
         ],
     )
 }
@@ -151,6 +152,7 @@ impl Builder<'_> {
             key_heads: config.kv_heads,
             window: of.window,
             scale: config.attention_scale,
+            dropout: DropoutConfig::new(config.dropout.attention).init(),
         };
         let mlp = FeedForward {
             gate_proj: linear("mlp.gate_proj", width, inner, biases.mlp),

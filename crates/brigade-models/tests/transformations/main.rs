@@ -26,6 +26,7 @@ const SHAPE: GptConfig = GptConfig {
     heads: 2,
     tied_head: true,
     activation: Gelu::GeluTanh,
+    dropout: 0.0,
 };
 
 fn chain(shape: &GptConfig) -> Chain<Tokens, Logits> {
