@@ -83,7 +83,7 @@ impl Mask {
 ///
 /// `q`: `[batch, heads, queries, depth]`; `k`: `[batch, key_heads, keys, depth]`; `v`: `[batch, key_heads, keys, value_depth]`, where `heads` is a multiple of
 /// `key_heads`. The result: `[batch, heads, queries, value_depth]`. On the CPU no more scores than a tile are in memory, forward and backward, and tensors are read
-/// as they lie, also where heads and positions are swapped.
+/// as they lie, also where heads and positions are swapped, as they are in the result then.
 ///
 /// # Panics
 /// If the shapes do not fit.
@@ -261,9 +261,34 @@ fn vectors<T: Number>(tensor: &FlexTensor) -> HeadVectors<'_, T> {
     HeadVectors { values: &tensor.storage()[tensor.layout().start_offset()..], strides }
 }
 
-/// Those of a new `[batch, heads, positions, depth]`.
-fn contiguous_strides(heads: usize, positions: usize, depth: usize) -> HeadStrides {
-    HeadStrides { batch: heads * positions * depth, position: depth, head: positions * depth }
+/// A new `[batch, heads, positions, depth]` whose heads and positions lie in memory in the order of another one.
+struct New<T> {
+    values: Buffer<T>,
+    shape: [usize; 4],
+    positions_first: bool,
+}
+
+impl<T: Number> New<T> {
+    fn like(other: &FlexTensor, shape: [usize; 4]) -> Self {
+        let positions_first = strides(other).is_some_and(|strides| strides.head < strides.position);
+        Self { values: Buffer::new(shape.iter().product()), shape, positions_first }
+    }
+
+    fn vectors(&mut self) -> HeadVectorsMut<'_, T> {
+        let [_, heads, positions, depth] = self.shape;
+        let [position, head] =
+            if self.positions_first { [heads * depth, depth] } else { [depth, positions * depth] };
+        let strides = HeadStrides { batch: heads * positions * depth, position, head };
+        HeadVectorsMut::new(&mut self.values, strides)
+    }
+
+    fn into_tensor(self) -> FlexTensor {
+        let [batch, heads, positions, depth] = self.shape;
+        match self.positions_first {
+            false => self.values.into_tensor(self.shape),
+            true => self.values.into_tensor([batch, positions, heads, depth]).transpose(1, 2),
+        }
+    }
 }
 
 impl FusedOperation<3> for Separate {
@@ -273,11 +298,9 @@ impl FusedOperation<3> for Separate {
     fn forward<T: Number>(&self, inputs: [FlexTensor; 3], _: bool) -> (FlexTensor, Option<Saved<3>>, ()) {
         let inputs = inputs.map(vectors_in_pieces);
         let AttentionShape { batch, heads, queries, value_depth, .. } = self.0.shape;
-        let mut output = Buffer::<T>::new(batch * heads * queries * value_depth);
-        let strides = contiguous_strides(heads, queries, value_depth);
-        let logarithms =
-            self.0.forward(inputs.each_ref().map(vectors), HeadVectorsMut::new(&mut output, strides));
-        let output = output.into_tensor([batch, heads, queries, value_depth]);
+        let mut output = New::<T>::like(&inputs[0], [batch, heads, queries, value_depth]);
+        let logarithms = self.0.forward(inputs.each_ref().map(vectors), output.vectors());
+        let output = output.into_tensor();
         (output.clone(), Some(Saved { inputs, output, logarithms }), ())
     }
 
@@ -288,19 +311,14 @@ impl FusedOperation<3> for Separate {
         _: [bool; 3],
     ) -> [Option<FlexTensor>; 3] {
         let gradient = vectors_in_pieces(gradient);
-        let mut gradients =
-            saved.inputs.each_ref().map(|input| Buffer::<T>::new(input.layout().num_elements()));
-        let shapes = saved.inputs.each_ref().map(|input| input.layout().shape().clone());
-        let mut at = gradients.iter_mut().zip(&shapes).map(|(values, shape)| {
-            let strides = contiguous_strides(shape[1], shape[2], shape[3]);
-            HeadVectorsMut::new(values, strides)
+        let mut gradients = saved.inputs.each_ref().map(|input| {
+            let shape = input.layout().shape();
+            New::<T>::like(input, [shape[0], shape[1], shape[2], shape[3]])
         });
-        let outs = std::array::from_fn(|_| at.next().unwrap_or_else(|| unreachable!("there are three")));
-        drop(at);
+        let outs = gradients.each_mut().map(New::vectors);
         let results = [vectors(&saved.output), vectors(&gradient)];
         self.0.backward(saved.inputs.each_ref().map(vectors), results, &saved.logarithms, outs);
-        let mut tensors = gradients.into_iter().zip(shapes).map(|(values, shape)| values.into_tensor(shape));
-        std::array::from_fn(|_| tensors.next())
+        gradients.map(|gradient| Some(gradient.into_tensor()))
     }
 }
 

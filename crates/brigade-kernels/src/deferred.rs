@@ -94,7 +94,7 @@ impl DeferredGradient {
         self.0.iter().map(|part| part.bytes() as u64).sum()
     }
 
-    /// The gradient, `[inputs, outputs]`, in no graph.
+    /// The gradient, of the weight's shape, in no graph.
     pub fn compute(self) -> Tensor<2> {
         let parts =
             self.0.into_iter().map(|part| Tensor::from_dispatch(of_primitive::<Flex>(part.compute())));

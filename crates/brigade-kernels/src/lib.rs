@@ -30,7 +30,7 @@ pub use deferred::{DeferredGradient, DeferredGradients, deferring};
 pub use function::{Function, apply_function};
 pub use gated::gated;
 pub use host::{is_fused, set_fused};
-pub use linear::{linear, linear_activation, linear_residual};
+pub use linear::{Weight, linear, linear_activation, linear_residual};
 pub use norm::{layer_norm, rms_norm};
 pub use optimizer::{AdamW, AdamWConfig};
 pub use rotary::rotary;

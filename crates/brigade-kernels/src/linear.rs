@@ -12,14 +12,29 @@ use crate::host::{
     values,
 };
 
-/// `x · weight + bias`. `x`: `[…, inputs]`; `weight`: `[inputs, outputs]`, where a transposed one is read as it lies; `bias`: `[outputs]`.
+/// The weight of a linear layer.
+#[derive(Debug, Clone)]
+pub enum Weight {
+    /// `[inputs, outputs]`, as Burn's layers have it. Tensors are taken for that.
+    Plain(Tensor<2>),
+    /// `[outputs, inputs]`, as PyTorch's layers have it. So is its gradient.
+    Transposed(Tensor<2>),
+}
+
+impl From<Tensor<2>> for Weight {
+    fn from(weight: Tensor<2>) -> Self {
+        Self::Plain(weight)
+    }
+}
+
+/// `x · weight + bias`. `x`: `[…, inputs]`; `weight`: `[inputs, outputs]`, or [`Weight::Transposed`]; `bias`: `[outputs]`.
 ///
 /// The gradients of weight and bias are computed in one piece each, with sums over rows in fp32, in an order that only the shapes decide.
 ///
 /// # Panics
 /// If the shapes do not fit.
-pub fn linear<const D: usize>(x: Tensor<D>, weight: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<D> {
-    Linear::default().call(x, weight, bias, None)
+pub fn linear<const D: usize>(x: Tensor<D>, weight: impl Into<Weight>, bias: Option<Tensor<1>>) -> Tensor<D> {
+    Linear::default().call(x, weight.into(), bias, None)
 }
 
 /// `activation(x · weight + bias)`, with shapes as of [`linear`].
@@ -28,11 +43,11 @@ pub fn linear<const D: usize>(x: Tensor<D>, weight: Tensor<2>, bias: Option<Tens
 /// If the shapes do not fit.
 pub fn linear_activation<const D: usize>(
     x: Tensor<D>,
-    weight: Tensor<2>,
+    weight: impl Into<Weight>,
     bias: Option<Tensor<1>>,
     activation: Activation,
 ) -> Tensor<D> {
-    Linear { activation: Some(activation), ..Linear::default() }.call(x, weight, bias, None)
+    Linear { activation: Some(activation), ..Linear::default() }.call(x, weight.into(), bias, None)
 }
 
 /// `residual + x · weight + bias`, with shapes as of [`linear`]; `residual`: `[…, outputs]`.
@@ -41,16 +56,18 @@ pub fn linear_activation<const D: usize>(
 /// If the shapes do not fit.
 pub fn linear_residual<const D: usize>(
     x: Tensor<D>,
-    weight: Tensor<2>,
+    weight: impl Into<Weight>,
     bias: Option<Tensor<1>>,
     residual: Tensor<D>,
 ) -> Tensor<D> {
-    Linear::default().call(x, weight, bias, Some(residual))
+    Linear::default().call(x, weight.into(), bias, Some(residual))
 }
 
 /// Its inputs are x, weight, and those of bias and residual that there are.
 #[derive(Debug, Clone, Copy, Default)]
 struct Linear {
+    /// Whether the weight is `[outputs, inputs]`.
+    transposed: bool,
     activation: Option<Activation>,
     bias: bool,
     residual: bool,
@@ -60,15 +77,22 @@ impl Linear {
     fn call<const D: usize>(
         mut self,
         x: Tensor<D>,
-        weight: Tensor<2>,
+        weight: Weight,
         bias: Option<Tensor<1>>,
         residual: Option<Tensor<D>>,
     ) -> Tensor<D> {
+        let weight = match weight {
+            Weight::Plain(weight) => weight,
+            Weight::Transposed(weight) => {
+                self.transposed = true;
+                weight
+            }
+        };
         (self.bias, self.residual) = (bias.is_some(), residual.is_some());
-        let [inputs, outputs] = weight.dims();
+        let [inputs, outputs] = self.shape(weight.dims());
         assert!(
             D > 0 && x.dims()[D - 1] == inputs,
-            "a weight of {inputs} × {outputs} takes no input of {:?}",
+            "a weight for {inputs} inputs and {outputs} outputs takes no input of {:?}",
             x.dims()
         );
         if let Some(bias) = &bias {
@@ -98,6 +122,16 @@ impl Linear {
         }
     }
 
+    /// Inputs and outputs of a weight of this shape.
+    fn shape(self, [rows, columns]: [usize; 2]) -> [usize; 2] {
+        if self.transposed { [columns, rows] } else { [rows, columns] }
+    }
+
+    /// The weight as `[inputs, outputs]`.
+    fn matrix<T: Number>(self, weight: &FlexTensor) -> Matrix<'_, T> {
+        if self.transposed { matrix(weight).transposed() } else { matrix(weight) }
+    }
+
     /// By Burn's operations.
     fn plain<const D: usize>(
         self,
@@ -106,6 +140,7 @@ impl Linear {
         bias: Option<Tensor<1>>,
         residual: Option<Tensor<D>>,
     ) -> Tensor<D> {
+        let weight = if self.transposed { weight.transpose() } else { weight };
         let y = burn::tensor::module::linear(x, weight, bias);
         let y = match self.activation {
             Some(activation) => activation::plain(activation, y),
@@ -134,7 +169,7 @@ impl<const N: usize> FusedOperation<N> for Linear {
         let bias = self.bias.then(|| contiguous(next()));
         let residual = self.residual.then(|| contiguous(next()));
         let [count, _] = rows(&x);
-        let outputs = weight.layout().shape()[1];
+        let [_, outputs] = self.matrix::<T>(&weight).shape();
         let mut shape = x.layout().shape().clone();
         if let Some(last) = shape.last_mut() {
             *last = outputs;
@@ -158,7 +193,7 @@ impl<const N: usize> FusedOperation<N> for Linear {
             }
             (None, None) => Product::Write,
         };
-        let [a, b] = [matrix::<T>(&x), matrix(&weight)];
+        let [a, b] = [matrix::<T>(&x), self.matrix(&weight)];
         matmul(a, b, MatrixMut::rows_of(&mut y, [count, outputs]), product, 1.0);
         let Some(activation) = self.activation else {
             return (y.into_tensor(shape), Some(Saved { x, weight, hidden: None }), ());
@@ -212,10 +247,11 @@ impl<const N: usize> FusedOperation<N> for Linear {
             let slope = Matrix::rows_of(values::<T>(&slope), [count, outputs]);
             let mut d_x = Buffer::<T>::new(count * inputs);
             let out = MatrixMut::rows_of(&mut d_x, [count, inputs]);
-            matmul(slope, matrix(&weight).transposed(), out, Product::Write, 1.0);
+            matmul(slope, self.matrix(&weight).transposed(), out, Product::Write, 1.0);
             d_x.into_tensor(x.layout().shape().clone())
         });
-        let d_weight = is_wanted(1).then_some(WeightProduct { x, slope });
+        let [left, right] = if self.transposed { [slope, x] } else { [x, slope] };
+        let d_weight = is_wanted(1).then_some(WeightProduct { left, right });
         let d_weight = d_weight.and_then(|product| leave(leaves[1], product)).map(WeightProduct::compute);
         let d_bias = d_bias.map(|sums| sums.into_tensor_of::<T>([outputs]));
         let mut found =

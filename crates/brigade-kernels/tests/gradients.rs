@@ -5,7 +5,7 @@
 mod common;
 
 use brigade_kernels::{
-    Activation, CrossEntropyConfig, Mask, attention, attention_packed, gated, layer_norm, linear,
+    Activation, CrossEntropyConfig, Mask, Weight, attention, attention_packed, gated, layer_norm, linear,
     linear_activation, linear_cross_entropy, linear_residual, rms_norm, rotary,
 };
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -26,6 +26,9 @@ fn linear_layers() {
         let case = Case::new([vec![rows, inputs], vec![outputs, inputs]]);
         check(&case, |[x, w]| {
             linear(x.reshape([rows, inputs]), w.reshape([outputs, inputs]).transpose(), None)
+        });
+        check(&case, |[x, w]| {
+            linear(x.reshape([rows, inputs]), Weight::Transposed(w.reshape([outputs, inputs])), None)
         });
     }
 }

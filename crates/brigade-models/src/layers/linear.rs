@@ -1,6 +1,6 @@
 //! Linear layers whose weights are `[outputs, inputs]`.
 
-use brigade_kernels::{linear, linear_residual};
+use brigade_kernels::{Weight, linear, linear_residual};
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 
@@ -35,12 +35,16 @@ impl LinearConfig {
 impl Linear {
     /// `x`: `[rows, inputs]`.
     pub fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-        linear(x, self.weight.val().transpose(), self.bias())
+        linear(x, self.weight(), self.bias())
     }
 
     /// `residual + forward(x)`.
     pub fn forward_onto(&self, x: Tensor<2>, residual: Tensor<2>) -> Tensor<2> {
-        linear_residual(x, self.weight.val().transpose(), self.bias(), residual)
+        linear_residual(x, self.weight(), self.bias(), residual)
+    }
+
+    fn weight(&self) -> Weight {
+        Weight::Transposed(self.weight.val())
     }
 
     fn bias(&self) -> Option<Tensor<1>> {
