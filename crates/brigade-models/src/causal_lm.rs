@@ -220,3 +220,68 @@ fn gpt2_fields(config: &GptConfig) -> Result<Config, brigade_hf::HfError> {
     let fields = fields.as_object().cloned().unwrap_or_default();
     Config::from_fields("[model]", &fields)
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Map, Value};
+
+    use super::*;
+
+    fn config(fields: Value) -> Config {
+        let fields: Map<String, Value> = fields.as_object().cloned().unwrap();
+        Config::from_fields("config.json", &fields).unwrap()
+    }
+
+    #[test]
+    fn a_gpt_is_what_its_config_says() {
+        let gpt = GptConfig {
+            vocabulary: 40,
+            sequence_length: 16,
+            width: 12,
+            layers: 3,
+            heads: 3,
+            tied_head: false,
+            activation: Gelu::Gelu,
+            dropout: 0.1,
+        };
+        let model = CausalLm::from(gpt);
+        let written = Value::Object(model.config_file().unwrap().to_fields().unwrap());
+        assert_eq!(CausalLm::from_config(&config(written), None).unwrap(), model);
+    }
+
+    #[test]
+    fn costs_follow_the_blocks() {
+        let shape = json!({
+            "model_type": "llama", "vocab_size": 50, "hidden_size": 16, "intermediate_size": 24,
+            "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+        });
+        let model = CausalLm::from_config(&config(shape), Some(8)).unwrap();
+        let chain = model.chain(0, &Device::flex()).unwrap();
+        assert_eq!(model.costs().unwrap().len(), 5);
+        // Products of a layer: all parameters but those of two norms.
+        assert_eq!(model.costs().unwrap()[1], (16 * 16 * 2 + 16 * 8 * 2 + 3 * 16 * 24) as f64);
+        assert_eq!((chain.parameters(), model.sequence_length(), model.vocabulary()), (7472, 8, 50));
+    }
+
+    #[test]
+    fn what_is_not_computed_is_refused_by_name() {
+        let refused = |fields: Value, length: Option<usize>, said: &str| {
+            let error = CausalLm::from_config(&config(fields), length).unwrap_err().to_string();
+            assert!(error.contains(said), "{error}");
+        };
+        refused(json!({"model_type": "bert"}), None, "`bert` does not predict the next token");
+        refused(
+            json!({"model_type": "mistral", "max_position_embeddings": 8}),
+            Some(9),
+            "model.sequence_length = 9 is not possible: the model has 8 positions",
+        );
+        refused(json!({"model_type": "gemma2"}), None, "`gemma2` with soft caps on scores of attention");
+        refused(json!({"model_type": "gpt2", "n_inner": 7}), None, "that are not 4 times as wide");
+        refused(json!({"model_type": "gpt2", "attn_pdrop": 0.2}), None, "different probabilities of dropout");
+        refused(
+            json!({"model_type": "gpt2", "layer_norm_epsilon": 1e-6}),
+            None,
+            "an epsilon other than 1e-5",
+        );
+    }
+}
