@@ -47,8 +47,8 @@
 //!
 //! A model is a [`Chain`] of [`Block`]s, each a Burn module: the output of one is the input of the next. Blocks are what is
 //! split into pipeline stages, sharded by ZeRO and checkpointed, so a transformer has one per layer. Blocks know nothing of
-//! ranks. `Chain::loss` adds the loss and makes it a [`Model`], and `Model::metric` adds metrics such as the accuracy. [`models`] has a GPT-2 to start from and reads and writes
-//! safetensors with Hugging Face's names; `LanguageModel` runs the trained one (feature `text`).
+//! ranks. `Chain::loss` adds the loss and makes it a [`Model`], and `Model::metric` adds metrics such as the accuracy. [`models`] reads and writes
+//! safetensors with Hugging Face's names. With the feature `text` it has a GPT-2 to start from, and `LanguageModel` runs the trained one.
 //!
 //! # Bring data
 //!
@@ -147,7 +147,7 @@
 //! | feature | what it adds |
 //! |---|---|
 //! | `autotune` (on by default) | with `cuda`: kernels that are fastest when timed; alone it builds nothing |
-//! | `text` | corpora, tokenizers and token files in [`data`], `TokenDataset`, `LanguageModel` |
+//! | `text` | corpora, tokenizers and token files in [`data`], language models in [`models`], `TokenDataset`, `LanguageModel` |
 //! | `parquet` | `text`, and corpora in Parquet files |
 //! | `object-store` | checkpoints at `gs://` and `s3://` |
 //! | `cuda` | NVIDIA GPUs; NCCL is found at run time |

@@ -3,18 +3,30 @@
 //! A model here knows nothing of ranks, meshes or devices other than the one it is built for. Its
 //! parameters get their initial values from (seed, path) when they are first needed, so that every
 //! rank of any mesh starts from the same weights and a rank can build only the blocks it holds.
+//!
+//! The feature `text` has the models themselves; without it there are files of weights, for models of other crates.
 
+#[cfg(feature = "text")]
 mod causal_lm;
+#[cfg(feature = "text")]
 pub mod decoder;
+#[cfg(feature = "text")]
 pub mod gpt;
+#[cfg(feature = "text")]
 mod initial;
+#[cfg(feature = "text")]
 mod layers;
+#[cfg(feature = "text")]
 mod logits;
+#[cfg(feature = "text")]
 mod tokens;
 mod weights;
 
+#[cfg(feature = "text")]
 pub use causal_lm::{CausalLm, CausalLmError};
+#[cfg(feature = "text")]
 pub use logits::Logits;
+#[cfg(feature = "text")]
 pub use tokens::{Documents, Hidden, Tokens};
 pub use weights::{
     LackingParameter, LoadReport, LoadWeights, NameDifferences, Stored, StoredParameter, Strict,
