@@ -1,10 +1,10 @@
 //! The table: every mesh of up to eight ranks, every ZeRO stage, every schedule, 1 and 4 micro-batches.
 
 use brigade::core::plan::PipelineScheduleKind;
-use brigade::core::{Recompute, Zero};
+use brigade::core::{Precision, Recompute, Zero};
 
 use crate::mesh::equals_one_process;
-use crate::row::Row;
+use crate::row::{MIXED, Row};
 
 /// The rows of one mesh. Recomputation, uneven targets and clipping take turns, so that each
 /// meets each stage and schedule.
@@ -85,10 +85,12 @@ fn backwards_in_halves_with_and_without_fused_operations() {
         let chunks = if schedule == PipelineScheduleKind::Zbv { 2 } else { 1 };
         for stage in 0..4 {
             for recompute in [Recompute::None, Recompute::Every(1)] {
-                for fused in [true, false] {
+                for (fused, precision) in
+                    [(true, Precision::default()), (false, Precision::default()), (true, MIXED)]
+                {
                     let (zero, tied) = (Zero { stage, ..Zero::default() }, (turn + stage as usize) % 2 == 1);
                     let row = Row { pp: 2, dp: 2, micro_batches: 4, layers: 6, tied, ..Row::default() };
-                    equals_one_process(&Row { zero, schedule, chunks, recompute, fused, ..row });
+                    equals_one_process(&Row { zero, schedule, chunks, recompute, fused, precision, ..row });
                 }
             }
         }

@@ -1,6 +1,7 @@
 //! Backwards in two halves: input gradients first, those of the weights when there is time. The bits are those of one process that
 //! does both at once, whatever the mesh and however long the second halves wait.
 
+mod bubble;
 mod contract;
 mod fused;
 mod schedules;
