@@ -48,6 +48,7 @@ pub struct GptConfig {
     /// The activation of the feed-forward layers.
     pub activation: Gelu,
     /// The probability with which training leaves out elements of embeddings, of attention's probabilities, and of what attention and feed-forward layers give.
+    #[serde(default)]
     pub dropout: f64,
 }
 
