@@ -67,7 +67,9 @@ impl SyncBatchNorm {
     /// As [`BatchNorm::forward`].
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let is_training = input.device().is_autodiff() && self.training.is_enabled();
-        match if is_training && self.synchronised { Peers::now() } else { Peers::None { leaves: false } } {
+        let alone = Peers::None { leaves: false };
+        let peers = if is_training && self.synchronised { Peers::now() } else { alone };
+        match peers {
             Peers::Some(group) => self.forward_over(group, input),
             Peers::None { leaves: false } => self.alone().forward(input),
             Peers::None { leaves: true } => {
