@@ -7,6 +7,7 @@ use burn::tensor::{Device, Tensor};
 use serde_json::json;
 
 use crate::gpt::{self, ACCURACY, Gelu, GptConfig, Targets, cross_entropy};
+use crate::lora::{Adapters, LoraConfig, LoraError};
 use crate::weights::WeightsMapping;
 use crate::{Logits, Tokens, decoder};
 
@@ -15,6 +16,7 @@ use crate::{Logits, Tokens, decoder};
 pub struct CausalLm {
     kind: Kind,
     sequence_length: usize,
+    adapters: Adapters,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -26,7 +28,11 @@ enum Kind {
 impl From<GptConfig> for CausalLm {
     /// A GPT-2, with rows as long as its table of positions.
     fn from(config: GptConfig) -> Self {
-        Self { sequence_length: config.sequence_length, kind: Kind::Gpt2(config) }
+        Self {
+            sequence_length: config.sequence_length,
+            kind: Kind::Gpt2(config),
+            adapters: Adapters::default(),
+        }
     }
 }
 
@@ -39,6 +45,9 @@ pub enum CausalLmError {
     /// A configuration has what no model here computes.
     #[error(transparent)]
     Unsupported(#[from] decoder::UnsupportedError),
+    /// The model cannot have such adapters.
+    #[error(transparent)]
+    Lora(#[from] LoraError),
     /// The model is none of this kind.
     #[error("a model of type `{0}` does not predict the next token; a causal language model is needed")]
     NotCausal(Family),
@@ -76,7 +85,28 @@ impl CausalLm {
                 Kind::Decoder(Box::new(config.clone()))
             }
         };
-        Ok(Self { kind, sequence_length })
+        Ok(Self { kind, sequence_length, adapters: Adapters::default() })
+    }
+
+    /// The same model with adapters, which alone are trained then.
+    ///
+    /// # Errors
+    /// If there are none of this kind for it.
+    pub fn with_adapters(self, lora: &LoraConfig) -> Result<Self, CausalLmError> {
+        let adapters = match &self.kind {
+            Kind::Decoder(config) => lora.adapters(config)?,
+            Kind::Gpt2(_) if lora.rank == 0 => Adapters::default(),
+            Kind::Gpt2(_) => {
+                let allowed = "a GPT-2 has no layers for adapters; those of Llama's form do";
+                return Err(LoraError::new("rank", lora.rank, allowed).into());
+            }
+        };
+        Ok(Self { adapters, ..self })
+    }
+
+    /// Its adapters.
+    pub fn adapters(&self) -> &Adapters {
+        &self.adapters
     }
 
     /// Rows of the table of embeddings: all tokens are below it.
@@ -99,7 +129,9 @@ impl CausalLm {
     pub fn chain(&self, seed: u64, device: &Device) -> Result<Chain<Tokens, Logits>, CausalLmError> {
         Ok(match &self.kind {
             Kind::Gpt2(config) => config.chain(seed, device)?,
-            Kind::Decoder(config) => decoder::chain(config, self.sequence_length, seed, device)?,
+            Kind::Decoder(config) => {
+                decoder::chain(config, &self.adapters, self.sequence_length, seed, device)?
+            }
         })
     }
 
@@ -123,7 +155,7 @@ impl CausalLm {
         })
     }
 
-    /// FLOPs of forward and backward per token: 6 for each parameter but those of tables that are only looked up, and `12 · layers · width · length` of attention, as
+    /// FLOPs of forward and backward per token: 6 for each parameter (4 where it is frozen, beside adapters) but those of tables that are only looked up, and `12 · layers · width · length` of attention, as
     /// the PaLM paper counts them (Chowdhery et al., 2022).
     pub fn flops_per_target(&self, parameters: usize) -> f64 {
         let (tables, layers, width) = match &self.kind {
@@ -137,7 +169,9 @@ impl CausalLm {
                 (tables, config.layers.len(), config.query_size())
             }
         };
-        (6 * (parameters - tables) + 12 * layers * width * self.sequence_length()) as f64
+        let frozen =
+            if self.adapters.is_empty() { 0 } else { parameters - tables - self.adapters.parameters() };
+        (6 * (parameters - tables) - 2 * frozen + 12 * layers * width * self.sequence_length()) as f64
     }
 
     /// A micro-batch of `sequences` that all have the first token throughout, to measure what the model needs:

@@ -19,6 +19,8 @@ mod layers;
 #[cfg(feature = "text")]
 mod logits;
 #[cfg(feature = "text")]
+mod lora;
+#[cfg(feature = "text")]
 mod tokens;
 mod weights;
 
@@ -26,6 +28,8 @@ mod weights;
 pub use causal_lm::{CausalLm, CausalLmError};
 #[cfg(feature = "text")]
 pub use logits::Logits;
+#[cfg(feature = "text")]
+pub use lora::{Adapters, LoraConfig, LoraError, is_adapter};
 #[cfg(feature = "text")]
 pub use tokens::{Documents, Hidden, Tokens};
 pub use weights::{

@@ -13,7 +13,7 @@ use brigade_core::{
 use brigade_hf::{Config, DecoderConfig};
 use brigade_models::decoder::{chain, mapping};
 use brigade_models::gpt::{ACCURACY, Targets, cross_entropy};
-use brigade_models::{Documents, Logits, Stored, Tokens};
+use brigade_models::{Adapters, Documents, Logits, LoraConfig, Stored, Tokens};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use safetensors::SafeTensors;
@@ -63,6 +63,20 @@ impl Reference {
         Self { config, json, tensors }
     }
 
+    /// The adapters, if the model has any.
+    fn adapters(&self) -> Adapters {
+        let lora = &self.json["lora"];
+        let targets = |targets: &Value| serde_json::from_value(targets.clone()).unwrap();
+        let config = LoraConfig {
+            rank: lora["r"].as_u64().unwrap_or(0) as usize,
+            alpha: lora["lora_alpha"].as_f64().unwrap_or(0.0),
+            targets: lora.get("target_modules").map_or_else(Vec::new, targets),
+            rslora: lora["use_rslora"].as_bool().unwrap_or(false),
+            dropout: 0.0,
+        };
+        config.adapters(&self.config).unwrap()
+    }
+
     fn rows(&self, key: &str) -> Option<Vec<Vec<i64>>> {
         let row = |row: &Value| row.as_array().unwrap().iter().map(|v| v.as_i64().unwrap()).collect();
         Some(self.json[key].as_array()?.iter().map(row).collect())
@@ -81,7 +95,7 @@ impl Reference {
     }
 
     fn engine(&self, device: &Device, groups: Groups, settings: EngineSettings) -> Decoder {
-        let mut chain = chain(&self.config, 20, 0, device).unwrap();
+        let mut chain = chain(&self.config, &self.adapters(), 20, 0, device).unwrap();
         let tensors = self.tensors.clone();
         chain.load(move |name, _| {
             let name = in_file(name);
@@ -196,4 +210,6 @@ cases! {
     qwen3: "qwen3",
     qwen3_with_yarn: "qwen3-yarn",
     gemma3: "gemma3",
+    llama_with_adapters: "llama-lora",
+    gemma3_with_adapters_scaled_by_the_root_of_their_rank: "gemma3-lora",
 }

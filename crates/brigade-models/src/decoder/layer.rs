@@ -29,6 +29,23 @@ pub(super) struct FeedForward {
     pub activation: Activation,
 }
 
+impl Layer {
+    /// The linear layers, by path.
+    pub fn linears(&mut self) -> [(&'static str, &mut Linear); 7] {
+        let (SelfAttention { q_proj, k_proj, v_proj, o_proj, .. }, mlp) =
+            (&mut self.self_attn, &mut self.mlp);
+        [
+            ("self_attn.q_proj", q_proj),
+            ("self_attn.k_proj", k_proj),
+            ("self_attn.v_proj", v_proj),
+            ("self_attn.o_proj", o_proj),
+            ("mlp.gate_proj", &mut mlp.gate_proj),
+            ("mlp.up_proj", &mut mlp.up_proj),
+            ("mlp.down_proj", &mut mlp.down_proj),
+        ]
+    }
+}
+
 impl FeedForward {
     /// What goes into `down_proj`.
     fn forward(&self, x: Tensor<2>) -> Tensor<2> {

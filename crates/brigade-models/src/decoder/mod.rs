@@ -10,11 +10,13 @@ mod layer;
 use brigade_core::Chain;
 use brigade_hf::config::{Activation, DecoderConfig, Family, LayerConfig, NormKind};
 use brigade_kernels as kernels;
+use burn::module::Module;
 use burn::nn::DropoutConfig;
 use burn::tensor::Device;
 
 use crate::initial::normal;
-use crate::layers::{LinearConfig, RmsNormConfig, RotaryTable};
+use crate::layers::{LinearConfig, Lora, RmsNormConfig, RotaryTable};
+use crate::lora::Adapters;
 use crate::weights::WeightsMapping;
 use crate::{Logits, Tokens};
 use attention::SelfAttention;
@@ -32,6 +34,7 @@ pub struct UnsupportedError {
 /// What blocks are built with.
 struct Builder<'a> {
     config: &'a DecoderConfig,
+    adapters: &'a Adapters,
     seed: u64,
     device: &'a Device,
     /// Rows of tables of positions.
@@ -39,20 +42,21 @@ struct Builder<'a> {
 }
 
 /// The blocks of a decoder for rows of `positions` tokens, from [`Tokens`] to [`Logits`] of `[batch · positions, vocabulary]`. Nothing is allocated but tables of
-/// positions: each parameter gets its values from (`seed`, name) when first read.
+/// positions: each parameter gets its values from (`seed`, name) when first read. Where there are adapters, all other parameters are frozen.
 ///
 /// # Errors
 /// If there is something in the configuration that none of the families here computes.
 pub fn chain(
     config: &DecoderConfig,
+    adapters: &Adapters,
     positions: usize,
     seed: u64,
     device: &Device,
 ) -> Result<Chain<Tokens, Logits>, UnsupportedError> {
     check(config)?;
-    let builder = Builder { config, seed, device, positions };
+    let builder = Builder { config, adapters, seed, device, positions };
     let mut tables: Vec<(&LayerConfig, RotaryTable)> = Vec::new();
-    let chain = Chain::new().then("embedding", builder.embedding());
+    let chain = Chain::new().then("embedding", builder.frozen(builder.embedding()));
     let chain = config.layers.iter().enumerate().fold(chain, |chain, (index, layer)| {
         // Layers that rotate alike share one table.
         let known = tables.iter().find(|(other, _)| other.rotary == layer.rotary);
@@ -61,9 +65,9 @@ pub fn chain(
             tables.push((layer, table.clone()));
             table
         });
-        chain.then(format!("layers.{index}"), builder.layer(index, layer, table))
+        chain.then(format!("layers.{index}"), builder.adapted(index, builder.layer(index, layer, table)))
     });
-    let chain = chain.then("head", builder.head());
+    let chain = chain.then("head", builder.frozen(builder.head()));
     Ok(if config.tied_embeddings { chain.tie("head.lm_head", "embedding.embed_tokens") } else { chain })
 }
 
@@ -128,6 +132,23 @@ impl Builder<'_> {
         RotaryTable::new(&frequencies, factor as f32, self.positions, self.device)
     }
 
+    /// The module as it is trained: not at all, where there are adapters.
+    fn frozen<M: Module>(&self, module: M) -> M {
+        if self.adapters.is_empty() { module } else { module.no_grad() }
+    }
+
+    /// A layer with its adapters.
+    fn adapted(&self, index: usize, layer: Layer) -> Layer {
+        let mut layer = self.frozen(layer);
+        for (name, linear) in layer.linears() {
+            if let Some(lora) = self.adapters.of(&format!("model.layers.{index}.{name}")) {
+                let path = format!("layers.{index}.{name}");
+                linear.lora = Some(Lora::new(lora, linear.shape(), self.seed, &path, self.device));
+            }
+        }
+        layer
+    }
+
     fn embedding(&self) -> Embedding {
         let scale = Some(self.config.embedding_scale).filter(|scale| *scale != 1.0);
         Embedding { embed_tokens: self.table("embedding.embed_tokens"), scale }
@@ -180,10 +201,12 @@ impl Builder<'_> {
     }
 }
 
-/// Where Hugging Face's files have a decoder's parameters.
+/// Where Hugging Face's files have a decoder's parameters, and `peft`'s those of adapters.
 pub fn mapping() -> WeightsMapping {
     WeightsMapping::default()
         .rule("embedding.embed_tokens", "model.embed_tokens.weight")
+        .rule("layers.*.*.*.lora.a", "base_model.model.model.layers.*.*.*.lora_A.weight")
+        .rule("layers.*.*.*.lora.b", "base_model.model.model.layers.*.*.*.lora_B.weight")
         .rule("layers.*.*.*.*", "model.layers.*.*.*.*")
         .rule("layers.*.*.*", "model.layers.*.*.*")
         .rule("head.norm.weight", "model.norm.weight")

@@ -4,13 +4,15 @@ use brigade_kernels::{Weight, linear, linear_residual};
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 
+use super::lora::Lora;
 use crate::initial::normal;
 
-/// `x · weightᵀ + bias`.
+/// `x · weightᵀ + bias`, and what its adapter adds.
 #[derive(Module, Debug)]
 pub(crate) struct Linear {
     weight: Param<Tensor<2>>,
     bias: Option<Param<Tensor<1>>>,
+    pub lora: Option<Lora>,
 }
 
 /// The shape of a [`Linear`].
@@ -28,6 +30,7 @@ impl LinearConfig {
         Linear {
             weight: normal(seed, &format!("{path}.weight"), [outputs, inputs], deviation, device),
             bias: bias.then(|| burn::module::Initializer::Zeros.init([outputs], device)),
+            lora: None,
         }
     }
 }
@@ -35,16 +38,29 @@ impl LinearConfig {
 impl Linear {
     /// `x`: `[rows, inputs]`.
     pub fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-        linear(x, self.weight(), self.bias())
+        self.adapted(x, |x| linear(x, self.weight(), self.bias()))
     }
 
     /// `residual + forward(x)`.
     pub fn forward_onto(&self, x: Tensor<2>, residual: Tensor<2>) -> Tensor<2> {
-        linear_residual(x, self.weight(), self.bias(), residual)
+        self.adapted(x, |x| linear_residual(x, self.weight(), self.bias(), residual))
     }
 
     fn weight(&self) -> Weight {
         Weight::Transposed(self.weight.val())
+    }
+
+    /// `[outputs, inputs]`.
+    pub fn shape(&self) -> [usize; 2] {
+        let shape = self.weight.lazy_shape();
+        [shape[0], shape[1]]
+    }
+
+    fn adapted(&self, x: Tensor<2>, forward: impl FnOnce(Tensor<2>) -> Tensor<2>) -> Tensor<2> {
+        match &self.lora {
+            None => forward(x),
+            Some(lora) => lora.forward_onto(x.clone(), forward(x)),
+        }
     }
 
     fn bias(&self) -> Option<Tensor<1>> {

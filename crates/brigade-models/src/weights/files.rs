@@ -103,6 +103,17 @@ impl Files {
         Ok(files)
     }
 
+    /// Opens what each of `paths` is, as one; the first one's name counts.
+    pub fn open_all(paths: &[&Path]) -> Result<Self, WeightsError> {
+        let mut all = Self { path: PathBuf::new(), tensors: BTreeMap::new() };
+        for path in paths.iter().rev() {
+            let files = Self::open(path)?;
+            all.path = files.path;
+            all.tensors.extend(files.tensors);
+        }
+        Ok(all)
+    }
+
     /// A digest of what the files have: names, types, shapes, and some values of every tensor. It is the same for the same content,
     /// whatever the files are called, and few bytes of each tensor are read for it.
     pub fn digest(&self) -> Result<u64, WeightsError> {

@@ -53,29 +53,43 @@ pub trait LoadWeights {
         path: impl AsRef<Path>,
         mapping: &WeightsMapping,
         strict: Strict,
+    ) -> Result<LoadReport, WeightsError> {
+        self.load_weights_of(&[path.as_ref()], mapping, strict)
+    }
+
+    /// The same from several of them, whose tensors have different names: a model's, and its adapters'. A message names the first.
+    ///
+    /// # Errors
+    /// As [`load_weights`](Self::load_weights).
+    fn load_weights_of(
+        &mut self,
+        paths: &[&Path],
+        mapping: &WeightsMapping,
+        strict: Strict,
     ) -> Result<LoadReport, WeightsError>;
 }
 
 impl<I: Activation, O: Activation, T> LoadWeights for Model<I, O, T> {
-    fn load_weights(
+    fn load_weights_of(
         &mut self,
-        path: impl AsRef<Path>,
+        paths: &[&Path],
         mapping: &WeightsMapping,
         strict: Strict,
     ) -> Result<LoadReport, WeightsError> {
-        self.chain_mut().load_weights(path, mapping, strict)
+        self.chain_mut().load_weights_of(paths, mapping, strict)
     }
 }
 
 impl<I: Activation, O: Activation> LoadWeights for Chain<I, O> {
-    fn load_weights(
+    fn load_weights_of(
         &mut self,
-        path: impl AsRef<Path>,
+        paths: &[&Path],
         mapping: &WeightsMapping,
         strict: Strict,
     ) -> Result<LoadReport, WeightsError> {
-        let weights = Weights { files: Files::open(path.as_ref())?, mapping: mapping.clone() };
+        let weights = Weights { files: Files::open_all(paths)?, mapping: mapping.clone() };
         let (mut loaded, mut lacking, mut known) = (BTreeSet::new(), Vec::new(), BTreeSet::new());
+        let mut initial = Vec::new();
         let followers = self.followers();
         for (name, shape) in self.shapes() {
             let found = weights.pieces(&name, &shape)?;
@@ -84,6 +98,7 @@ impl<I: Activation, O: Activation> LoadWeights for Chain<I, O> {
                 continue;
             }
             match found.iter().find(|(_, tensor)| tensor.is_none()) {
+                Some(_) if mapping.is_optional(&name) => initial.push(name),
                 Some((piece, _)) => {
                     lacking.push(LackingParameter { parameter: name, tensor: piece.tensor.clone() });
                 }
@@ -100,7 +115,7 @@ impl<I: Activation, O: Activation> LoadWeights for Chain<I, O> {
         }
         let (path, digest) = (weights.files.path.clone(), weights.files.digest()?);
         let NameDifferences { lacking, unexpected } = differences;
-        let missing = lacking.into_iter().map(|lacking| lacking.parameter).collect();
+        let missing = lacking.into_iter().map(|lacking| lacking.parameter).chain(initial).collect();
         let report = LoadReport { loaded: loaded.len(), missing, unexpected };
         self.load(move |name, shape| {
             if !loaded.contains(name) {

@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 pub struct WeightsMapping {
     rules: Vec<(String, Stored)>,
     optional_prefix: String,
+    optional: Vec<String>,
 }
 
 impl WeightsMapping {
@@ -39,6 +40,17 @@ impl WeightsMapping {
     pub fn with_optional_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.optional_prefix = prefix.into();
         self
+    }
+
+    /// Says that files may lack the parameters of a pattern, which then have their initial values.
+    pub fn optional(mut self, pattern: impl Into<String>) -> Self {
+        self.optional.push(pattern.into());
+        self
+    }
+
+    /// Whether files may lack a parameter.
+    pub(super) fn is_optional(&self, parameter: &str) -> bool {
+        self.optional.iter().any(|pattern| matches(pattern, parameter).is_some())
     }
 
     /// Where a parameter is.

@@ -1,0 +1,170 @@
+//! Which linear layers of a decoder have adapters (LoRA), and what these are like.
+
+use std::collections::BTreeMap;
+
+use brigade_hf::{Config, DecoderConfig, Task};
+use glob::Pattern;
+use serde::{Deserialize, Serialize};
+
+/// How many names a message suggests.
+const SUGGESTIONS: usize = 3;
+
+/// `[lora]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoraConfig {
+    /// The rank of adapters (LoRA), which are then all that is trained of the model that `--model` gives; 0 trains the model itself.
+    pub rank: usize,
+    /// What an adapter gives is multiplied by `alpha / rank`.
+    pub alpha: f64,
+    /// How likely each number of an adapter's input is 0 in training, from 0 to below 1.
+    pub dropout: f64,
+    /// The linear layers that have adapters: last parts of their names (`q_proj`, `layers.0.mlp.down_proj`), in which `*` stands for any text.
+    pub targets: Vec<String>,
+    /// Whether the factor is `alpha / sqrt(rank)` instead.
+    pub rslora: bool,
+}
+
+/// Why there are no such adapters.
+#[derive(Debug, thiserror::Error)]
+#[error("lora.{option} = {given} is not possible: {allowed}")]
+pub struct LoraError {
+    option: &'static str,
+    given: String,
+    allowed: String,
+}
+
+impl LoraError {
+    /// A setting of `[lora]` that is not possible: its name, the value, and what is allowed.
+    pub fn new(option: &'static str, given: impl ToString, allowed: impl Into<String>) -> Self {
+        Self { option, given: given.to_string(), allowed: allowed.into() }
+    }
+}
+
+impl Default for LoraConfig {
+    /// None, of queries and values otherwise, as `peft` has them.
+    fn default() -> Self {
+        let targets = ["q_proj", "v_proj"].map(str::to_owned).to_vec();
+        Self { rank: 0, alpha: 8.0, dropout: 0.0, targets, rslora: false }
+    }
+}
+
+impl LoraConfig {
+    /// What multiplies the product of an adapter's matrices.
+    pub fn scale(&self) -> f64 {
+        let rank = self.rank as f64;
+        self.alpha / if self.rslora { rank.sqrt() } else { rank }
+    }
+
+    /// The adapters of a decoder.
+    ///
+    /// # Errors
+    /// If a value is not possible, or a target is no layer; the message then has names that are near.
+    pub fn adapters(&self, of: &DecoderConfig) -> Result<Adapters, LoraError> {
+        if self.rank == 0 {
+            return Ok(Adapters::default());
+        }
+        if !self.alpha.is_finite() {
+            return Err(LoraError::new("alpha", self.alpha, "it must be a number"));
+        }
+        if !(0.0..1.0).contains(&self.dropout) {
+            return Err(LoraError::new("dropout", self.dropout, "it must be at least 0 and below 1"));
+        }
+        if self.targets.is_empty() {
+            return Err(LoraError::new("targets", "[]", "adapters need layers, such as `q_proj`"));
+        }
+        let mut layers = linear_layers(of);
+        let targets = self.targets.iter().map(|target| Target::new(target)).collect::<Result<Vec<_>, _>>()?;
+        let has_none = |target: &&Target<'_>| !layers.keys().any(|name| target.matches(name));
+        if let Some(Target { text, .. }) = targets.iter().find(has_none) {
+            let allowed = format!("it is no linear layer of the model; there is {}", near(text, &layers));
+            return Err(LoraError::new("targets", format!("[\"{text}\"]"), allowed));
+        }
+        layers.retain(|name, _| targets.iter().any(|target| target.matches(name)));
+        Ok(Adapters { config: self.clone(), layers })
+    }
+}
+
+/// The adapters of a decoder; by default none.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Adapters {
+    config: LoraConfig,
+    /// By name as in Hugging Face's files (`model.layers.0.self_attn.q_proj`), with `[outputs, inputs]`.
+    layers: BTreeMap<String, [usize; 2]>,
+}
+
+impl Adapters {
+    /// What they are like.
+    pub fn config(&self) -> &LoraConfig {
+        &self.config
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.layers.is_empty()
+    }
+
+    /// The names of the layers that have one, as in Hugging Face's files: `model.layers.0.self_attn.q_proj`.
+    pub fn layers(&self) -> impl Iterator<Item = &str> {
+        self.layers.keys().map(String::as_str)
+    }
+
+    /// Number of values in all of them.
+    pub fn parameters(&self) -> usize {
+        self.layers.values().map(|[outputs, inputs]| self.config.rank * (outputs + inputs)).sum()
+    }
+
+    /// What the adapter of a layer is like, if it has one.
+    pub(crate) fn of(&self, layer: &str) -> Option<&LoraConfig> {
+        self.layers.contains_key(layer).then_some(&self.config)
+    }
+}
+
+/// Whether a parameter (`block.path`) is an adapter's.
+pub fn is_adapter(parameter: &str) -> bool {
+    parameter.ends_with(".lora.a") || parameter.ends_with(".lora.b")
+}
+
+/// The linear layers in a decoder's layers, with `[outputs, inputs]`.
+fn linear_layers(of: &DecoderConfig) -> BTreeMap<String, [usize; 2]> {
+    let tensors = Config::Decoder(of.clone()).tensors(Task::CausalLanguageModel);
+    let linear = |(name, shape): (String, Vec<usize>)| {
+        let name = name.strip_suffix(".weight").filter(|name| name.starts_with("model.layers."))?;
+        Some((name.to_owned(), <[usize; 2]>::try_from(shape).ok()?))
+    };
+    tensors.into_iter().filter_map(linear).collect()
+}
+
+/// One of `lora.targets`.
+struct Target<'a> {
+    text: &'a str,
+    pattern: Pattern,
+}
+
+impl<'a> Target<'a> {
+    fn new(text: &'a str) -> Result<Self, LoraError> {
+        let pattern = Pattern::new(text);
+        let pattern =
+            pattern.map_err(|error| LoraError::new("targets", format!("[\"{text}\"]"), error.msg))?;
+        Ok(Self { text, pattern })
+    }
+
+    /// Whether it is the name, or the name from one of its dots on.
+    fn matches(&self, name: &str) -> bool {
+        let after_dots = name.match_indices('.').map(|(dot, _)| &name[dot + 1..]);
+        std::iter::once(name).chain(after_dots).any(|name| self.pattern.matches(name))
+    }
+}
+
+/// The last parts of layers' names that are most like a target, in words.
+fn near(target: &str, layers: &BTreeMap<String, [usize; 2]>) -> String {
+    let last = |name: &str| name.rsplit('.').next().unwrap_or(name).to_owned();
+    let mut names: Vec<_> = layers.keys().map(|name| last(name)).collect();
+    names.sort_by(|a, b| {
+        let likeness = |name: &String| strsim::jaro_winkler(target, name);
+        likeness(b).total_cmp(&likeness(a)).then_with(|| a.cmp(b))
+    });
+    names.dedup();
+    let shown: Vec<_> = names.iter().take(SUGGESTIONS).map(|name| format!("`{name}`")).collect();
+    shown.join(", ")
+}
