@@ -202,7 +202,7 @@ pub use checkpoint::{FileNames, RunDescription, best_step, consolidate};
 pub use dataset::{Dataset, Samples, samples};
 pub use device::doctor;
 pub use error::{UsageError, format_error, print_stderr};
-pub use folder::{FLIGHT_FOLDER, WEIGHTS_FILE, lock_folder};
+pub use folder::{ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, FLIGHT_FOLDER, WEIGHTS_FILE, lock_folder};
 pub use run::{Launch, Program, Role, Session, launch};
 pub use settings::{
     Backend, Balance, CHECKPOINT_FOLDER, CONFIG_FILE, CheckpointSettings, CollectivesBackend, CommSettings,

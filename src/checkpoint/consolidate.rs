@@ -50,6 +50,8 @@ pub fn consolidate(
         if !replaces && path.exists() {
             return Err(WeightsError::Io { path, source: ErrorKind::AlreadyExists.into() }.into());
         }
+        let is_held = |name: &String| names.is_none_or(|names| names.contains_key(name));
+        let parameters: Vec<_> = parameters.into_iter().filter(|(name, _)| is_held(name)).collect();
         let described = parameters.iter().map(|(name, saved)| {
             let stored = names.and_then(|names| names.get(name)).cloned();
             let stored = stored.unwrap_or_else(|| Stored::tensor(name));

@@ -15,6 +15,12 @@ use crate::settings::{CHECKPOINT_FOLDER, CONFIG_FILE, config_to_toml};
 /// The weights at the end of a run.
 pub const WEIGHTS_FILE: &str = "model.safetensors";
 
+/// The adapters at the end of a run that trains no other weights, as `peft` names their file.
+pub const ADAPTERS_FILE: &str = "adapter_model.safetensors";
+
+/// What `peft` reads of adapters besides: their rank, layers and model.
+pub const ADAPTERS_CONFIG_FILE: &str = "adapter_config.json";
+
 /// The file of weights of a further model, beside that of the first one: `model-critic.safetensors` beside `model.safetensors`.
 pub(crate) fn added_weights_file(first: &Path, model: &str) -> PathBuf {
     let mut name = first.file_stem().unwrap_or_default().to_owned();
@@ -41,7 +47,7 @@ pub(crate) fn refuse_other(dir: &Path, config: &str) -> anyhow::Result<()> {
     let before = before.and_then(|text| text.parse::<toml::Table>().ok());
     let before = before.and_then(|table| serde_json::to_value(table).ok());
     let is_other = before.is_some_and(|before| changes(0, &before, config).is_err());
-    if is_other || dir.join(WEIGHTS_FILE).exists() {
+    if is_other || [WEIGHTS_FILE, ADAPTERS_FILE].into_iter().any(|file| dir.join(file).exists()) {
         let what = if is_other { "a run of another configuration" } else { "a finished run" };
         bail!(
             "--out {} holds {what} and no checkpoint to resume from; give another folder, or --overwrite",
@@ -59,12 +65,12 @@ pub(crate) fn write_config(dir: &Path, config: &str) -> anyhow::Result<()> {
         .with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// Removes the weights of an earlier run, of all its models.
-pub(crate) fn remove_weights(dir: &Path) -> anyhow::Result<()> {
+/// Removes the weights of an earlier run, of all its models, but no file of these names.
+pub(crate) fn remove_weights(dir: &Path, but: &[&str]) -> anyhow::Result<()> {
     let entries = std::fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
     for entry in entries {
         let entry = entry.with_context(|| format!("cannot read {}", dir.display()))?;
-        if !entry.file_name().to_str().is_some_and(is_weights_file) {
+        if !entry.file_name().to_str().is_some_and(|name| is_weights_file(name) && !but.contains(&name)) {
             continue;
         }
         let weights = entry.path();
@@ -78,10 +84,10 @@ pub(crate) fn remove_weights(dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether a file in a run's folder has the weights of one of its models.
+/// Whether a file in a run's folder has the weights of one of its models, or says of them that they are adapters.
 fn is_weights_file(name: &str) -> bool {
     let added = || name.strip_prefix("model-")?.strip_suffix(".safetensors");
-    name == WEIGHTS_FILE || added().is_some()
+    [WEIGHTS_FILE, ADAPTERS_FILE, ADAPTERS_CONFIG_FILE].contains(&name) || added().is_some()
 }
 
 /// The configuration without the folder of its results.
@@ -95,7 +101,7 @@ fn portable(config: &str) -> String {
 
 /// Refuses a folder that holds another run's results or configuration.
 pub(crate) fn refuse_earlier(dir: &Path, config: &str) -> anyhow::Result<()> {
-    let results = [WEIGHTS_FILE, brigade_report::METRICS_FILE, CHECKPOINT_FOLDER]
+    let results = [WEIGHTS_FILE, ADAPTERS_FILE, brigade_report::METRICS_FILE, CHECKPOINT_FOLDER]
         .into_iter()
         .find(|file| dir.join(file).exists() && (*file != CHECKPOINT_FOLDER || holds_checkpoints(dir)));
     let other = std::fs::read_to_string(dir.join(CONFIG_FILE)).is_ok_and(|text| text != portable(config));
@@ -160,9 +166,13 @@ mod tests {
         assert_eq!(critic, dir.join("model-critic.safetensors"));
         std::fs::write(&critic, "weights").unwrap();
         std::fs::write(dir.join("other.safetensors"), "not of this run").unwrap();
-        remove_weights(&dir).unwrap();
-        remove_weights(&dir).unwrap();
-        assert!(!critic.exists());
+        std::fs::write(dir.join(ADAPTERS_FILE), "adapters").unwrap();
+        std::fs::write(dir.join(ADAPTERS_CONFIG_FILE), "{}").unwrap();
+        remove_weights(&dir, &[ADAPTERS_CONFIG_FILE]).unwrap();
+        assert!(!critic.exists() && !dir.join(ADAPTERS_FILE).exists());
+        assert!(dir.join(ADAPTERS_CONFIG_FILE).exists(), "it is the new run's");
+        remove_weights(&dir, &[]).unwrap();
+        assert!(!dir.join(ADAPTERS_CONFIG_FILE).exists());
         assert_eq!(text("other.safetensors"), "not of this run");
         refuse_other(&dir, "a = 2").unwrap();
     }

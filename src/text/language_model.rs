@@ -18,14 +18,14 @@ pub struct LanguageModel {
 }
 
 impl LanguageModel {
-    /// Reads a model's weights: a file, or the index of several.
+    /// Reads a model's weights: each of `weights` is a file, or the index of several. The second has adapters, if the model has any.
     ///
     /// # Errors
     /// If there is no such model, or the file is damaged or of another model.
-    pub fn load(model: &CausalLm, weights: &Path) -> anyhow::Result<Self> {
+    pub fn load(model: &CausalLm, weights: &[&Path]) -> anyhow::Result<Self> {
         let device = brigade_cpu::device();
         let mut chain = model.chain(0, &device)?;
-        chain.load_weights(weights, &model.mapping(), Strict::Parameters)?;
+        chain.load_weights_of(weights, &model.mapping(), Strict::Parameters)?;
         chain.initialize(0)?;
         let (context, vocabulary) = (model.sequence_length(), model.vocabulary());
         Ok(Self { chain: chain.valid(), context, vocabulary, device })

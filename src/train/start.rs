@@ -137,7 +137,8 @@ impl Session {
             let reporter = self.reporter(training, restored, total_steps, summary, devices)?;
             // The weights of a resumed run are its own and stay until they are replaced.
             if restored.is_none() && self.replaces() {
-                folder::remove_weights(&self.out)?;
+                let own: Vec<_> = training.files.iter().map(|(name, _)| name.as_str()).collect();
+                folder::remove_weights(&self.out, &own)?;
             }
             let flight = self.out.join(FLIGHT_FOLDER);
             if self.start_from == StartFrom::Scratch && flight.exists() {
@@ -215,7 +216,7 @@ impl Session {
     }
 }
 
-/// Where a model's parameters will be in its file of weights.
+/// Where those parameters of a model that its file of weights holds will be in it.
 ///
 /// # Errors
 /// If they cannot make up a file.
@@ -223,7 +224,9 @@ pub(super) fn file_names(
     path: &Path,
     shapes: &[(String, Vec<usize>)],
     mapping: &WeightsMapping,
+    holds: fn(&str) -> bool,
 ) -> anyhow::Result<FileNames> {
-    WeightsWriter::check(path, mapping.parameters(shapes.iter().cloned()))?;
-    Ok(shapes.iter().map(|(name, _)| (name.clone(), mapping.stored(name))).collect())
+    let held = || shapes.iter().filter(|(name, _)| holds(name));
+    WeightsWriter::check(path, mapping.parameters(held().cloned()))?;
+    Ok(held().map(|(name, _)| (name.clone(), mapping.stored(name))).collect())
 }

@@ -13,6 +13,7 @@ use brigade_models::WeightsMapping;
 use burn::tensor::{Device, Tensor};
 
 use crate::dataset::Dataset;
+use crate::folder::WEIGHTS_FILE;
 
 pub(crate) use control::{AgreedAnswers, HookAnswers, Hooks};
 pub use control::{Control, HookAnswer};
@@ -70,7 +71,16 @@ pub struct Training<I, O, T> {
     pub(crate) mapping: WeightsMapping,
     pub(crate) flops_per_target: Option<f64>,
     pub(crate) files: Vec<(String, Vec<u8>)>,
+    pub(crate) weights: WeightsFile,
     pub(crate) update: OwnUpdate,
+}
+
+/// The file of weights that is written at the end.
+#[derive(Clone, Copy)]
+pub(crate) struct WeightsFile {
+    pub name: &'static str,
+    /// Whether a parameter is in it.
+    pub holds: fn(&str) -> bool,
 }
 
 /// What a validation found, on all ranks together.
@@ -104,6 +114,7 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
             mapping: WeightsMapping::default(),
             flops_per_target: None,
             files: Vec::new(),
+            weights: WeightsFile { name: WEIGHTS_FILE, holds: |_| true },
             update: OwnUpdate::default(),
         }
     }
@@ -144,6 +155,14 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
     /// Where the parameters are in the file of weights. Without it, each is a tensor of its own name.
     pub fn mapping(self, mapping: WeightsMapping) -> Self {
         Self { mapping, ..self }
+    }
+
+    /// Writes the adapters of a model (LoRA) at the end in place of all its weights, into [`ADAPTERS_FILE`](crate::ADAPTERS_FILE). What `peft` needs beside it, in
+    /// [`ADAPTERS_CONFIG_FILE`](crate::ADAPTERS_CONFIG_FILE), is a [file](Self::file) to give.
+    #[cfg(feature = "text")]
+    pub fn adapters_only(self) -> Self {
+        let weights = WeightsFile { name: crate::folder::ADAPTERS_FILE, holds: brigade_models::is_adapter };
+        Self { weights, ..self }
     }
 
     /// Floating-point operations of forward and backward per target, for TFLOP/s and MFU in reports.

@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use brigade::data::{SequenceLayout, Tokenizer, TokenizerSpec};
-use brigade::models::CausalLm;
 use brigade::models::gpt::GptConfig;
+use brigade::models::{CausalLm, LoraConfig, LoraError};
 use brigade::{Settings, merge_config};
 use brigade_hf::weights::weights_file;
-use brigade_hf::{Config as HfConfig, ConfigFile, Task};
+use brigade_hf::{ConfigFile, Task};
 use serde::{Deserialize, Serialize};
 
+use crate::adapters::Origin;
 use crate::model_folder::model_folder;
 
 /// The tokenizer of a model or a run, in its folder.
@@ -24,6 +25,7 @@ const DEFAULTS: &str = include_str!("gpt-tiny.toml");
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Config {
     pub model: ModelSection,
+    pub lora: LoraConfig,
     pub data: DataSection,
     #[serde(flatten)]
     pub settings: Settings,
@@ -74,36 +76,56 @@ pub struct Described {
     pub model: CausalLm,
     /// What `config.json` is written from.
     pub file: ConfigFile,
+    /// Where its weights are, if training begins from any.
+    pub origin: Option<Origin>,
 }
 
 impl ModelSection {
-    /// The model.
-    pub fn describe(&self) -> anyhow::Result<Described> {
-        if self.path == PathBuf::new() {
-            self.shape.check()?;
-            let model = CausalLm::from(self.shape.clone());
-            return Ok(Described { file: model.config_file()?, model });
-        }
-        let mut file = ConfigFile::read(&self.path).with_context(|| self.given())?;
-        file.task = Some(Task::CausalLanguageModel);
-        let model = CausalLm::from_config(&file.config, Some(self.shape.sequence_length));
-        let model = model.with_context(|| self.given())?;
-        Ok(Described { model, file })
+    /// The folder that is given, and the one with the model if adapters are in it.
+    fn origin(&self) -> anyhow::Result<Origin> {
+        Origin::read(&self.path).with_context(|| self.given())
     }
 
-    /// The file of weights that training begins from, if there is one.
-    pub fn weights(&self, config: &HfConfig) -> anyhow::Result<Option<PathBuf>> {
-        if self.path == PathBuf::new() || !self.pretrained {
-            return Ok(None);
+    /// The model with these adapters.
+    pub fn describe(&self, lora: &LoraConfig) -> anyhow::Result<Described> {
+        let is_new = self.path == PathBuf::new();
+        if lora.rank > 0 && (is_new || !self.pretrained) {
+            let allowed = "adapters are for trained weights; give their model with --model";
+            return Err(LoraError::new("rank (--lora-rank)", lora.rank, allowed).into());
         }
-        let found = weights_file(&self.path, config, Some(Task::CausalLanguageModel));
-        let found = found
-            .with_context(|| format!("{}; model.pretrained = false begins without weights", self.given()));
-        found.map(Some)
+        if is_new {
+            self.shape.check()?;
+            let model = CausalLm::from(self.shape.clone());
+            return Ok(Described { file: model.config_file()?, model, origin: None });
+        }
+        let origin = self.origin()?;
+        let mut file = ConfigFile::read(&origin.base).with_context(|| self.given())?;
+        file.task = Some(Task::CausalLanguageModel);
+        let model = CausalLm::from_config(&file.config, Some(self.shape.sequence_length));
+        let model = model.and_then(|model| model.with_adapters(lora)).with_context(|| self.given())?;
+        Ok(Described { model, file, origin: self.pretrained.then_some(origin) })
+    }
+
+    /// The folder's tokenizer, or that of the model for which it has adapters.
+    fn tokenizer(&self) -> anyhow::Result<PathBuf> {
+        let own = self.path.join(TOKENIZER_FILE);
+        Ok(if own.is_file() { own } else { self.origin()?.base.join(TOKENIZER_FILE) })
     }
 
     fn given(&self) -> String {
         format!("model.path (--model) {}", self.path.display())
+    }
+}
+
+impl Described {
+    /// The files of weights that training begins from: the model's, and that of adapters if there is one.
+    pub fn weights(&self) -> anyhow::Result<Vec<PathBuf>> {
+        let Some(origin) = &self.origin else { return Ok(Vec::new()) };
+        let found = weights_file(&origin.base, &self.file.config, Some(Task::CausalLanguageModel));
+        let without = "model.pretrained = false begins without weights";
+        let found =
+            found.with_context(|| format!("model.path (--model) {}; {without}", origin.base.display()))?;
+        Ok([found].into_iter().chain(origin.adapters.as_ref().map(|saved| saved.file.clone())).collect())
     }
 }
 
@@ -128,11 +150,12 @@ impl Config {
         }
         if self.model.path != PathBuf::new() {
             self.model.path = model_folder(&self.model.path)?;
-            self.model.describe()?;
+            self.take_adapters()?;
+            self.model.describe(&self.lora)?;
             match &self.data.tokenizer {
                 TokenizerSpec::File(_) => {}
                 given if *given == TokenizerSpec::default() => {
-                    self.data.tokenizer = TokenizerSpec::File(self.model.path.join(TOKENIZER_FILE));
+                    self.data.tokenizer = TokenizerSpec::File(self.model.tokenizer()?);
                 }
                 given => bail!(
                     "data.tokenizer = {given} has other ids than the model of {}; leave it out for the folder's {TOKENIZER_FILE}, or give \
@@ -164,6 +187,25 @@ impl Config {
 }
 
 impl Config {
+    /// Goes on with the adapters in the model's folder, if it has any.
+    fn take_adapters(&mut self) -> anyhow::Result<()> {
+        let Some(saved) = self.model.origin()?.adapters else { return Ok(()) };
+        if self.lora.rank == 0 {
+            self.lora = saved.lora;
+            return Ok(());
+        }
+        let (given, saved) = (&self.lora, LoraConfig { dropout: self.lora.dropout, ..saved.lora });
+        if *given == saved {
+            return Ok(());
+        }
+        bail!(
+            "[lora] with {} is not possible: the adapters in {} have {}; leave it out to go on with them",
+            in_words(given),
+            self.model.path.display(),
+            in_words(&saved)
+        )
+    }
+
     /// Checks that the model has an embedding for each of the tokenizer's ids.
     pub fn check_tokenizer(&self, model: &CausalLm) -> anyhow::Result<()> {
         let (ids, vocabulary) = (largest_vocabulary(&self.data.tokenizer)?, model.vocabulary());
@@ -176,6 +218,10 @@ impl Config {
             self.model.given()
         )
     }
+}
+
+fn in_words(LoraConfig { rank, alpha, targets, rslora, .. }: &LoraConfig) -> String {
+    format!("rank = {rank}, alpha = {alpha}, targets = {targets:?}, rslora = {rslora}")
 }
 
 /// The most ids that the tokenizer can have. It is known without reading any text, so that the model's shape does not depend

@@ -11,7 +11,7 @@ use crate::config::{Config, DataSection};
 
 /// The tokens of a run's corpus, from the cache if they are there.
 pub fn prepared(config: &Config, show: ConsoleMode) -> anyhow::Result<PreparedData> {
-    let Config { data, model, settings } = config;
+    let Config { data, model, settings, .. } = config;
     let mut work = PrepareOptions::new(corpus(data)?, cache_dir(data)?);
     work.tokenizer = data.tokenizer.clone();
     work.sequence_length = model.shape.sequence_length;

@@ -7,6 +7,7 @@
 //! - Mistakes are found before a rank starts, as far as possible. Exit codes: 0 done, 1 failed, 2 wrong usage, 75 preempted with
 //!   a checkpoint saved, 130 interrupted.
 
+mod adapters;
 mod columns;
 mod commands;
 mod config;

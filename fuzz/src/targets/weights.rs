@@ -47,7 +47,7 @@ fn asked(input: &[u8]) -> Option<Vec<f32>> {
     let shape: GptConfig = serde_json::from_slice(&input[..line]).ok()?;
     let mut file = NamedTempFile::new().ok()?;
     file.write_all(&input[line + 1..]).ok()?;
-    let model = LanguageModel::load(&shape.into(), file.path()).ok()?;
+    let model = LanguageModel::load(&shape.into(), &[file.path()]).ok()?;
     model.next_token_logits(&[0, 1, 70_000]).err()?;
     model.next_token_logits(&[0, 1]).ok()
 }

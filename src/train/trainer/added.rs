@@ -76,7 +76,7 @@ where
     }
 
     fn write_weights(&self, session: &Session, path: &Path) -> anyhow::Result<()> {
-        session.write_weights(&self.engine.borrow(), &self.mapping, path)
+        session.write_weights(&self.engine.borrow(), &self.mapping, path, |_| true)
     }
 }
 
@@ -147,7 +147,7 @@ impl<'a, I: Activation + Clone, O: Activation, T: Clone> Trainer<'a, I, O, T> {
         let mut engine = Engine::new(model, session.seed(), &plan.optimizer, session.groups(), settings)?;
         training.update.add_hooks_to(&mut engine);
         let path = added_weights_file(&session.out.join(WEIGHTS_FILE), name);
-        let names = file_names(&path, &engine.shapes(), &training.mapping)?;
+        let names = file_names(&path, &engine.shapes(), &training.mapping, |_| true)?;
         self.description.further.insert(name.to_owned(), names);
         let state = Rc::new(State {
             name: name.to_owned(),

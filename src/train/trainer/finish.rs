@@ -47,11 +47,11 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
 
     /// Writes the file of weights of each model; gives their paths, that of the first model first.
     fn write_all_weights(&self) -> anyhow::Result<Vec<PathBuf>> {
-        let first = self.session.out.join(WEIGHTS_FILE);
+        let first = self.session.out.join(self.training.weights.name);
         self.write_weights(&first)?;
         let mut paths = vec![first.clone()];
         for added in &self.added {
-            let path = added_weights_file(&first, added.name());
+            let path = added_weights_file(&self.session.out.join(WEIGHTS_FILE), added.name());
             added.write_weights(self.session, &path)?;
             paths.push(path);
         }
@@ -83,7 +83,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         if is_changed && let (Err(why), _) = self.load_step(last)? {
             return Err(AgreedError(format!(
                 "{text}; those of the last step are in {}, but its checkpoint cannot be loaded either: {why}",
-                self.session.out.join(WEIGHTS_FILE).display()
+                self.session.out.join(self.training.weights.name).display()
             ))
             .into());
         }

@@ -180,12 +180,12 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         Ok(self.engine.predict(input)?)
     }
 
-    /// Writes the weights into a file, whatever the mesh is. All ranks call it; rank 0 writes.
+    /// Writes the weights into a file, whatever the mesh is, or the adapters where they alone are written at the end. All ranks call it; rank 0 writes.
     ///
     /// # Errors
     /// If the file cannot be written, or a rank failed.
     pub fn write_weights(&self, path: &Path) -> anyhow::Result<()> {
-        self.session.write_weights(&self.engine, &self.training.mapping, path)
+        self.session.write_weights(&self.engine, &self.training.mapping, path, self.training.weights.holds)
     }
 
     /// Ends what the last step has left open, before something else begins: its record, the checkpoint of the best weights, and

@@ -12,11 +12,10 @@ use super::Trainer;
 use super::nonfinite::NonFiniteSteps;
 use crate::checkpoint::RunProgress;
 use crate::error::UsageError;
-use crate::folder::WEIGHTS_FILE;
 use crate::run::Session;
 use crate::train::start::file_names;
 use crate::train::watch::{Best, check_load_best, watches};
-use crate::training::Training;
+use crate::training::{Training, WeightsFile};
 use crate::world::check_same;
 
 impl Session {
@@ -79,7 +78,8 @@ impl Session {
         training.update.add_hooks_to(&mut engine);
         let mut saver = self.saver()?;
         summary.extend(self.check_storage(&saver)?);
-        let names = file_names(&self.out.join(WEIGHTS_FILE), &engine.shapes(), &training.mapping)?;
+        let WeightsFile { name, holds } = training.weights;
+        let names = file_names(&self.out.join(name), &engine.shapes(), &training.mapping, holds)?;
         let description = self.run_description(names, seconds)?;
         let restored = self.restore(&mut engine, &mut saver, &facts, total_steps)?;
         let reporter = self.begin(&saver, &training, restored.as_ref(), total_steps, &summary)?;

@@ -15,8 +15,8 @@ use brigade::checkpoints::{
 use brigade::models::WeightsError;
 use brigade::report::{HumanBytes, counted};
 use brigade::{
-    CHECKPOINT_FOLDER, CONFIG_FILE, UsageError, WEIGHTS_FILE, best_step, consolidate, exit, format_error,
-    parse_whole_number,
+    ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, CHECKPOINT_FOLDER, CONFIG_FILE, UsageError, WEIGHTS_FILE, best_step,
+    consolidate, exit, format_error, parse_whole_number,
 };
 use clap::{Args, Subcommand};
 use comfy_table::{Cell, CellAlignment, Row};
@@ -77,7 +77,7 @@ struct OneStep {
 struct ConsolidateArgs {
     #[command(flatten)]
     of: OneStep,
-    /// The file to write [default: model.safetensors in the run's folder]. A further model's file has its name at the end:
+    /// The file to write [default: model.safetensors in the run's folder, or adapter_model.safetensors where adapters are trained]. A further model's file has its name at the end:
     /// model-NAME.safetensors.
     #[arg(long, value_name = "FILE")]
     to: Option<PathBuf>,
@@ -275,7 +275,9 @@ fn verified(of: &OneStep) -> anyhow::Result<(String, u8)> {
 }
 
 fn consolidated(args: &ConsolidateArgs) -> anyhow::Result<String> {
-    let to = args.to.clone().unwrap_or_else(|| Path::new(&args.of.location.location).join(WEIGHTS_FILE));
+    let run = Path::new(&args.of.location.location);
+    let name = if run.join(ADAPTERS_CONFIG_FILE).is_file() { ADAPTERS_FILE } else { WEIGHTS_FILE };
+    let to = args.to.clone().unwrap_or_else(|| run.join(name));
     let is_there = |file: &Path| {
         let why = "is there already; give another file with --to, or --overwrite";
         anyhow::Error::from(UsageError(anyhow::anyhow!("{} {why}", file.display())))

@@ -6,12 +6,13 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use brigade::data::Tokenizer;
-use brigade::models::CausalLm;
+use brigade::models::{CausalLm, LoraConfig};
 use brigade::{LanguageModel, UsageError, exit, parse_whole_number};
 use brigade_hf::ConfigFile;
 use brigade_hf::weights::weights_file;
 use clap::Args;
 
+use crate::adapters::Origin;
 use crate::config::TOKENIZER_FILE;
 use crate::model_folder::model_folder;
 use crate::sampling::TokenSampler;
@@ -92,13 +93,19 @@ struct FinishedRun {
 impl FinishedRun {
     fn open(folder: &Path) -> anyhow::Result<Self> {
         let given = || format!("--model {}", folder.display());
-        if !folder.join("config.json").is_file() {
+        let Origin { base, adapters } = Origin::read(folder).with_context(given)?;
+        if !base.join("config.json").is_file() {
             bail!("{}: it has no config.json; is it the folder of a finished run or of a model?", given());
         }
-        let file = ConfigFile::read(folder).with_context(given)?;
-        let description = CausalLm::from_config(&file.config, None).with_context(given)?;
-        let weights = weights_file(folder, &file.config, file.task).with_context(given)?;
-        let path = folder.join(TOKENIZER_FILE);
+        let file = ConfigFile::read(&base).with_context(given)?;
+        let lora = adapters.as_ref().map_or_else(LoraConfig::default, |saved| saved.lora.clone());
+        let description = CausalLm::from_config(&file.config, None);
+        let description = description.and_then(|model| model.with_adapters(&lora)).with_context(given)?;
+        let weights = weights_file(&base, &file.config, file.task).with_context(given)?;
+        let weights: Vec<&Path> =
+            [weights.as_path()].into_iter().chain(adapters.iter().map(|saved| &*saved.file)).collect();
+        let own = folder.join(TOKENIZER_FILE);
+        let path = if own.is_file() { own } else { base.join(TOKENIZER_FILE) };
         let tokenizer = Tokenizer::from_file(&path).with_context(given)?;
         let (ids, vocabulary) = (tokenizer.vocabulary_size(), description.vocabulary());
         if ids > vocabulary {

@@ -7,10 +7,14 @@ use std::process::ExitCode;
 use anyhow::Context;
 use brigade::models::{LoadWeights, Strict};
 use brigade::report::ConsoleMode;
-use brigade::{Program, Role, StandardFlags, TokenDataset, Training, UsageError};
+use brigade::{
+    ADAPTERS_CONFIG_FILE, Program, Role, StandardFlags, TokenDataset, Training, UsageError,
+    parse_whole_number,
+};
 use brigade_hf::ConfigFile;
 use clap::Args;
 
+use crate::adapters::adapters_config;
 use crate::config::{Config, Described, TOKENIZER_FILE};
 use crate::corpus;
 
@@ -19,6 +23,7 @@ Examples:
   brigade train                                       configs/gpt-tiny.toml on one rank per core
   brigade train --data corpus/ --out runs/a           your own text: .txt, .md, source code, .jsonl, .parquet
   brigade train --model Llama-3.2-1B --data corpus/   go on from a model of Hugging Face's, with its tokenizer
+  brigade train --model Llama-3.2-1B --data corpus/ --lora-rank 16    adapters alone
   brigade train --config configs/gpt-13m.toml --nproc-per-node 4 --dp 4 --steps 20
   brigade train --set optimizer.learning_rate=3e-4 --set schedule.name=wsd
   brigade train --dry-run                             show all settings, the mesh and the memory it needs
@@ -34,6 +39,9 @@ pub struct TrainArgs {
     /// Model to go on from: a folder as Hugging Face's libraries write it, or organization/name[@revision] on the hub [default: a new model].
     #[arg(long, value_name = "MODEL")]
     model: Option<PathBuf>,
+    /// Rank of adapters (LoRA), which are then all that is trained; see [lora] in the settings [default: 0, none].
+    #[arg(long, value_name = "RANK", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
+    lora_rank: Option<usize>,
     #[command(flatten)]
     pub standard: StandardFlags,
 }
@@ -49,14 +57,15 @@ impl TrainArgs {
 pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
     let config = resolved(args).map_err(UsageError)?;
     let flags = &args.standard;
-    let Described { model: description, file } = config.model.describe().map_err(UsageError)?;
+    let described = config.model.describe(&config.lora).map_err(UsageError)?;
     // What memory it needs is known without weights and text.
     let weights = if flags.dry_run {
-        None
+        Vec::new()
     } else {
-        config.check_tokenizer(&description).map_err(UsageError)?;
-        config.model.weights(&file.config).map_err(UsageError)?
+        config.check_tokenizer(&described.model).map_err(UsageError)?;
+        described.weights().map_err(UsageError)?
     };
+    let Described { model: description, file, origin } = described;
     let program = Program {
         name: &args.name(),
         flags,
@@ -75,8 +84,12 @@ pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
         let mut model = description.model(session.seed(), &session.device())?;
         session
             .stop_if_dry_run(&model, |sequences| Ok(description.blank_batch(sequences, &session.device())))?;
-        if let Some(weights) = &weights {
-            model.load_weights(weights, &description.mapping(), Strict::Parameters)?;
+        let weights: Vec<&Path> = weights.iter().map(PathBuf::as_path).collect();
+        if !weights.is_empty() {
+            let has_adapters = weights.len() > 1;
+            let mapping = description.mapping();
+            let mapping = if has_adapters { mapping } else { mapping.optional("layers.*.*.*.lora.*") };
+            model.load_weights_of(&weights, &mapping, Strict::Parameters)?;
         }
         let prepared = prepared.context("the data was not prepared")?;
         // The entry's name is a hash of the text, which may differ from host to host.
@@ -88,6 +101,10 @@ pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
             .file(TOKENIZER_FILE, prepared.tokenizer.json());
         for (name, content) in folder_files(&config.model.path, &file)? {
             training = training.file(name, content);
+        }
+        if let Some(origin) = origin.as_ref().filter(|_| !description.adapters().is_empty()) {
+            let config = adapters_config(description.adapters(), origin)?;
+            training = training.adapters_only().file(ADAPTERS_CONFIG_FILE, config);
         }
         if !prepared.validation.is_empty() {
             training = training.validate(TokenDataset::new(prepared.validation));
@@ -102,6 +119,9 @@ fn resolved(args: &TrainArgs) -> anyhow::Result<Config> {
     let files: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
     let mut config = Config::read(&files, &args.standard.sets)?;
     args.standard.apply(&mut config.settings);
+    if let Some(rank) = args.lora_rank {
+        config.lora.rank = rank;
+    }
     if let Some(model) = &args.model {
         config.model.path = model.clone();
     }

@@ -103,14 +103,14 @@ impl Files {
         Ok(files)
     }
 
-    /// Opens what each of `paths` is, as one; the first one's name counts.
+    /// Opens what each of `paths` is, as one.
     pub fn open_all(paths: &[&Path]) -> Result<Self, WeightsError> {
         let mut all = Self { path: PathBuf::new(), tensors: BTreeMap::new() };
-        for path in paths.iter().rev() {
-            let files = Self::open(path)?;
-            all.path = files.path;
-            all.tensors.extend(files.tensors);
+        for path in paths {
+            all.tensors.extend(Self::open(path)?.tensors);
         }
+        let names: Vec<_> = paths.iter().map(|path| path.to_string_lossy()).collect();
+        all.path = names.join(" and ").into();
         Ok(all)
     }
 

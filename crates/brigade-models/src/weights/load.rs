@@ -57,7 +57,7 @@ pub trait LoadWeights {
         self.load_weights_of(&[path.as_ref()], mapping, strict)
     }
 
-    /// The same from several of them, whose tensors have different names: a model's, and its adapters'. A message names the first.
+    /// The same from several of them, whose tensors have different names: a model's, and its adapters'.
     ///
     /// # Errors
     /// As [`load_weights`](Self::load_weights).

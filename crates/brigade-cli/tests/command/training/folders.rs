@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::place::Place;
 
 /// A small Llama without weights in `llama/`, with a tokenizer whose tokens are bytes.
-fn with_llama() -> Place {
+pub(super) fn with_llama() -> Place {
     let place = Place::new();
     place.succeed(&mut place.train("--nproc-per-node 1 --steps 1 --out gpt"));
     std::fs::create_dir(place.path("llama")).unwrap();
@@ -20,7 +20,7 @@ fn with_llama() -> Place {
     place
 }
 
-const BYTES: &str = "--set data.tokenizer=llama/tokenizer.json --set optimizer.learning_rate=1e-2";
+pub(super) const BYTES: &str = "--set data.tokenizer=llama/tokenizer.json --set optimizer.learning_rate=1e-2";
 
 #[test]
 fn a_folder_of_a_model_goes_in_and_one_comes_out() {

@@ -1,5 +1,6 @@
 //! `brigade train` where all goes well, and input that it refuses.
 
+mod adapters;
 mod backends;
 mod equality;
 mod folders;

@@ -1,0 +1,118 @@
+//! Training of adapters (LoRA) for the model in a folder.
+
+use serde_json::json;
+
+use super::folders::{BYTES, with_llama};
+use crate::place::Place;
+
+const FILE: &str = "adapter_model.safetensors";
+
+/// A trained Llama in `base/`.
+fn with_base() -> Place {
+    let place = with_llama();
+    let begun = "--model llama --set model.pretrained=false --nproc-per-node 2 --steps 20 --out base";
+    place.succeed(&mut place.train(&format!("{begun} {BYTES}")));
+    place
+}
+
+const LORA: &str = "--model base --lora-rank 4 --set lora.dropout=0.1 --set lora.alpha=16 --set lora.targets=[\"q_proj\",\"v_proj\",\"mlp.*_proj\"] \
+                    --set schedule.name=constant --checkpoint-every 5";
+
+#[test]
+fn adapters_are_those_of_one_process_on_a_mesh_and_after_a_resume() {
+    let place = with_base();
+    let train = |name: &str, line: &str| {
+        place.succeed(&mut place.train(&format!("{BYTES} {LORA} {line} --out {name}")));
+        place.read(&format!("{name}/{FILE}"))
+    };
+    let alone = train("alone", "--nproc-per-node 1");
+    assert!(train("mesh", "--nproc-per-node 4 --pp 2 --dp 2 --zero 3 --recompute all") == alone);
+    train("halves", "--nproc-per-node 2 --zero 1 --steps 5");
+    assert!(train("halves", "--nproc-per-node 2 --dp 1 --pp 2 --resume auto") == alone);
+    assert!(train("certain", "--nproc-per-node 1 --set lora.dropout=0") != alone);
+
+    assert!(!place.path("alone/model.safetensors").exists());
+    let config: serde_json::Value = serde_json::from_str(&place.text("alone/adapter_config.json")).unwrap();
+    assert_eq!(
+        (&config["r"], &config["lora_alpha"], &config["lora_dropout"]),
+        (&json!(4), &json!(16), &json!(0.1))
+    );
+    assert_eq!(config["base_model_name_or_path"], json!(place.path("base")));
+    assert_eq!(config["target_modules"].as_array().unwrap().len(), 2 * 5);
+    place.succeed(&mut place.brigade("checkpoint consolidate alone --overwrite"));
+    assert!(place.read(&format!("alone/{FILE}")) == alone);
+
+    let validation = |run: &str| {
+        place.metrics(run).iter().rev().find_map(|record| record["validation_loss"].as_f64()).unwrap()
+    };
+    assert!(validation("alone") < validation("base"), "{} to {}", validation("base"), validation("alone"));
+
+    // They go on from where they were: steps too small for fp32 change nothing.
+    let line =
+        format!("--model alone {BYTES} --set optimizer.learning_rate=1e-30 --nproc-per-node 2 --steps 1");
+    place.succeed(&mut place.train(&format!("{line} --out more")));
+    assert!(place.read(&format!("more/{FILE}")) == alone);
+    assert_eq!(validation("more"), validation("alone"));
+    let again: serde_json::Value = serde_json::from_str(&place.text("more/adapter_config.json")).unwrap();
+    assert_eq!(again["base_model_name_or_path"], config["base_model_name_or_path"]);
+    let text = |model: &str| {
+        let line = format!("generate --model {model} --prompt fn --tokens 20 --temperature 0");
+        place.succeed(&mut place.brigade(&line)).out
+    };
+    assert!(text("alone").starts_with("fn"));
+    // Weights of the model itself replace adapters.
+    let line =
+        format!("--model base {BYTES} --nproc-per-node 1 --steps 1 --set output.overwrite=true --out more");
+    place.succeed(&mut place.train(&line.replace("--set output.overwrite=true", "--overwrite")));
+    assert!(place.path("more/model.safetensors").exists());
+    assert!(!place.path("more/adapter_config.json").exists() && !place.path("more").join(FILE).exists());
+}
+
+#[test]
+fn what_cannot_be_adapted_is_said() {
+    let place = with_base();
+    let refused = |line: &str, said: &[&str]| {
+        let done = place.run(&mut place.train(&format!("{line} {BYTES} --nproc-per-node 1 --out a")));
+        assert_eq!(done.code, Some(2), "{line}: {}", done.err);
+        assert!(said.iter().all(|part| done.err.contains(part)), "{line}: {}", done.err);
+        assert!(!place.path("a").exists(), "{line}");
+    };
+    let needs = "adapters are for trained weights; give their model with --model";
+    let without = |line: &str| line.replace(BYTES, "");
+    let done = place.run(&mut place.train(&without("--lora-rank 4 --nproc-per-node 1 --out a")));
+    assert!(done.code == Some(2) && done.err.contains(needs), "{}", done.err);
+    refused(
+        "--model llama --set model.pretrained=false --lora-rank 4",
+        &["lora.rank (--lora-rank) = 4", needs],
+    );
+    refused(
+        "--model base --lora-rank 4 --set lora.targets=[\"q_poj\"]",
+        &[
+            "lora.targets = [\"q_poj\"] is not possible: it is no linear layer of the model; there is `q_proj`, ",
+        ],
+    );
+    refused("--model base --lora-rank 4 --set lora.targets=[]", &["adapters need layers, such as `q_proj`"]);
+    refused("--model base --lora-rank 4 --set lora.dropout=1", &["lora.dropout = 1 is not possible"]);
+    refused("--model gpt --lora-rank 4", &["a GPT-2 has no layers for adapters"]);
+    place.succeed(
+        &mut place
+            .train(&format!("--model base --lora-rank 2 {BYTES} --nproc-per-node 1 --steps 1 --out two")),
+    );
+    refused(
+        "--model two --lora-rank 4",
+        &["[lora] with rank = 4", "two have rank = 2", "leave it out to go on"],
+    );
+    let config = place.text("two/adapter_config.json");
+    let change = |from: &str, to: &str| {
+        std::fs::write(place.path("two/adapter_config.json"), config.replace(from, to)).unwrap();
+    };
+    change("\"r\": 2", "\"r\": 2, \"use_dora\": true");
+    refused("--model two", &["two/adapter_config.json", "`use_dora` = true is not supported"]);
+    change("\"r\": 2", "\"r\": 3");
+    let done = place.run(&mut place.train(&format!("--model two {BYTES} --nproc-per-node 1 --out a")));
+    let told = [
+        "two/adapter_model.safetensors: tensor `base_model.",
+        "lora_A.weight` is F32 [2, 16], the model needs",
+    ];
+    assert!(done.code == Some(1) && told.iter().all(|part| done.err.contains(part)), "{}", done.err);
+}
