@@ -2,7 +2,7 @@
 //!
 //! Each page's commands run in order in one folder: as they are where a tiny run can stand for what the page trains, with
 //! `--dry-run` where the model is large, and with `--help`, which still refuses flags that do not exist, where a cluster
-//! would be needed.
+//! or a model would be needed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -71,8 +71,9 @@ fn command(line: &str) -> Option<Line> {
 fn way(page: &str, words: &Line) -> Way {
     let has = |flag: &str| words.iter().any(|word| word == flag);
     let needs_a_cluster = has("--rdzv-endpoint") || words[0] == "launch" || has("cuda") || has("wgpu");
+    let needs_a_model = page == "models.md";
     match words[0].as_str() {
-        _ if needs_a_cluster => Way::Help,
+        _ if needs_a_cluster || needs_a_model => Way::Help,
         "train" if has("--dry-run") || has("--resume") && !has("auto") => Way::AsItIs,
         "train" if TRAINED.contains(&page) && !has("configs/gpt-13m.toml") => Way::Tiny,
         "train" => Way::DryRun,
