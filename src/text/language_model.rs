@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use brigade_core::Chain;
-use brigade_models::{CausalLm, LoadWeights, Logits, Strict, Tokens};
+use brigade_models::{CausalLm, LoadWeights, Logits, Strict, Tokens, merge_adapters};
 use burn::tensor::Device;
 
 use super::dataset::token_tensor;
@@ -29,6 +29,16 @@ impl LanguageModel {
         chain.initialize(0)?;
         let (context, vocabulary) = (model.sequence_length(), model.vocabulary());
         Ok(Self { chain: chain.valid(), context, vocabulary, device })
+    }
+
+    /// Writes the weights of a model with its adapters added into a safetensors file in fp32. `weights`: as for [`load`](Self::load).
+    ///
+    /// # Errors
+    /// As [`load`](Self::load), or if the file cannot be written.
+    pub fn merge_adapters(model: &CausalLm, weights: &[&Path], to: &Path) -> anyhow::Result<()> {
+        let chain = model.chain(0, &brigade_cpu::device())?;
+        let scale = model.adapters().config().scale();
+        Ok(merge_adapters(chain, scale, weights, &model.mapping(), to)?)
     }
 
     /// The logits of the token after `tokens`, one for each token of the vocabulary. The model sees as many of the last tokens as

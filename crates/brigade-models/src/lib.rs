@@ -32,6 +32,8 @@ pub use logits::Logits;
 pub use lora::{Adapters, LoraConfig, LoraError, is_adapter};
 #[cfg(feature = "text")]
 pub use tokens::{Documents, Hidden, Tokens};
+#[cfg(feature = "text")]
+pub use weights::merge_adapters;
 pub use weights::{
     LackingParameter, LoadReport, LoadWeights, NameDifferences, Stored, StoredParameter, Strict,
     WeightsError, WeightsMapping, WeightsWriter, save_safetensors,

@@ -2,6 +2,7 @@
 
 pub mod checkpoint;
 pub mod doctor;
+pub mod export;
 pub mod generate;
 pub mod inspect;
 pub mod launch;

@@ -99,11 +99,12 @@ pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
             .mapping(description.mapping())
             .flops_per_target(description.flops_per_target(model.chain().parameters()))
             .file(TOKENIZER_FILE, prepared.tokenizer.json());
-        for (name, content) in folder_files(&config.model.path, &file)? {
+        let adapters = description.adapters();
+        for (name, content) in folder_files(&config.model.path, adapters.is_empty().then_some(&file))? {
             training = training.file(name, content);
         }
-        if let Some(origin) = origin.as_ref().filter(|_| !description.adapters().is_empty()) {
-            let config = adapters_config(description.adapters(), origin)?;
+        if let Some(origin) = origin.as_ref().filter(|_| !adapters.is_empty()) {
+            let config = adapters_config(adapters, origin)?;
             training = training.adapters_only().file(ADAPTERS_CONFIG_FILE, config);
         }
         if !prepared.validation.is_empty() {
@@ -133,14 +134,18 @@ fn resolved(args: &TrainArgs) -> anyhow::Result<Config> {
 }
 
 /// Files that a folder of a model has besides weights and the tokenizer itself, copied from where the model came from.
-const COPIED: [&str; 4] =
+pub const COPIED: [&str; 4] =
     ["tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "added_tokens.json"];
 
-/// What else is written into the run's folder, so that other programs load the model from it.
-fn folder_files(from: &Path, file: &ConfigFile) -> anyhow::Result<Vec<(&'static str, Vec<u8>)>> {
+/// What else is written into the run's folder, so that other programs load the model from it. `file`: none for adapters, beside which `transformers` takes a configuration
+/// for that of a whole model.
+fn folder_files(from: &Path, file: Option<&ConfigFile>) -> anyhow::Result<Vec<(&'static str, Vec<u8>)>> {
     let json = |fields| serde_json::to_vec_pretty(&fields).context("cannot write JSON");
-    let mut files = vec![("config.json", json(file.to_fields()?)?)];
-    if let Some(generation) = &file.generation {
+    let mut files = Vec::new();
+    if let Some(file) = file {
+        files.push(("config.json", json(file.to_fields()?)?));
+    }
+    if let Some(generation) = file.and_then(|file| file.generation.as_ref()) {
         files.push(("generation_config.json", json(generation.to_fields())?));
     }
     for name in COPIED.into_iter().filter(|_| from != Path::new("")) {

@@ -129,9 +129,9 @@ impl<I: Activation, O: Activation> LoadWeights for Chain<I, O> {
 }
 
 /// Open files of weights, and where a model's parameters are in them.
-struct Weights {
-    files: Files,
-    mapping: WeightsMapping,
+pub(super) struct Weights {
+    pub files: Files,
+    pub mapping: WeightsMapping,
 }
 
 /// A piece of a parameter, and the name of its tensor in the file, if it is there.
@@ -183,7 +183,7 @@ impl Weights {
     }
 
     /// A parameter's values in row-major order.
-    fn values(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightsError> {
+    pub fn values(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightsError> {
         let mut values = vec![0.0; shape.iter().product()];
         let found = self.pieces(name, shape)?;
         for (piece, _, tensor) in self.tensors(&found) {

@@ -5,6 +5,8 @@ mod error;
 mod files;
 mod load;
 mod mapping;
+#[cfg(feature = "text")]
+mod merge;
 mod piece;
 mod write;
 
@@ -12,4 +14,6 @@ pub use differences::{LackingParameter, NameDifferences, Strict};
 pub use error::WeightsError;
 pub use load::{LoadReport, LoadWeights};
 pub use mapping::{Stored, StoredParameter, WeightsMapping};
+#[cfg(feature = "text")]
+pub use merge::merge_adapters;
 pub use write::{WeightsWriter, save_safetensors};

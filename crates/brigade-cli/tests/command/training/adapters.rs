@@ -31,7 +31,8 @@ fn adapters_are_those_of_one_process_on_a_mesh_and_after_a_resume() {
     assert!(train("halves", "--nproc-per-node 2 --dp 1 --pp 2 --resume auto") == alone);
     assert!(train("certain", "--nproc-per-node 1 --set lora.dropout=0") != alone);
 
-    assert!(!place.path("alone/model.safetensors").exists());
+    // `transformers` takes a folder with a configuration for that of a whole model.
+    assert!(!place.path("alone/model.safetensors").exists() && !place.path("alone/config.json").exists());
     let config: serde_json::Value = serde_json::from_str(&place.text("alone/adapter_config.json")).unwrap();
     assert_eq!(
         (&config["r"], &config["lora_alpha"], &config["lora_dropout"]),
@@ -60,6 +61,22 @@ fn adapters_are_those_of_one_process_on_a_mesh_and_after_a_resume() {
         place.succeed(&mut place.brigade(&line)).out
     };
     assert!(text("alone").starts_with("fn"));
+    place.succeed(&mut place.brigade("export alone --out merged --merge-lora"));
+    assert!(!place.path("merged/adapter_config.json").exists());
+    assert_eq!(text("merged"), text("alone"));
+    place.succeed(&mut place.brigade("export alone --out copied"));
+    assert!(place.read(&format!("copied/{FILE}")) == alone);
+    place.succeed(&mut place.brigade("export base --out whole"));
+    assert!(place.read("whole/model.safetensors") == place.read("base/model.safetensors"));
+    for (line, said) in [
+        ("base --out new --merge-lora", "base has no adapter_config.json, so no adapters to merge"),
+        ("alone --out whole", "--out whole has files in it"),
+        ("text --out new", "text: it has no config.json; is it the folder of a finished run?"),
+    ] {
+        let done = place.run(&mut place.brigade(&format!("export {line}")));
+        assert!(done.code == Some(2) && done.err.contains(said), "{line}: {}", done.err);
+        assert!(!place.path("new").exists());
+    }
     // Weights of the model itself replace adapters.
     let line =
         format!("--model base {BYTES} --nproc-per-node 1 --steps 1 --set output.overwrite=true --out more");

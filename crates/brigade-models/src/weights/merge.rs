@@ -1,0 +1,56 @@
+//! Adapters added to the weights that they belong to.
+
+use std::path::Path;
+
+use brigade_core::{Activation, Chain};
+
+use super::differences::Strict;
+use super::error::WeightsError;
+use super::files::Files;
+use super::load::{LoadWeights, Weights};
+use super::mapping::WeightsMapping;
+use super::write::WeightsWriter;
+use crate::lora::is_adapter;
+
+/// Writes the weights of a chain with its adapters added, `weight + scale · b · a`, into a safetensors file in fp32; one parameter is in memory at a time. `paths`: the files
+/// with the weights and the adapters, as for [`LoadWeights::load_weights_of`].
+///
+/// # Errors
+/// As [`LoadWeights::load_weights_of`] with [`Strict::Parameters`], or if the file cannot be written.
+pub fn merge_adapters<I: Activation, O: Activation>(
+    mut chain: Chain<I, O>,
+    scale: f64,
+    paths: &[&Path],
+    mapping: &WeightsMapping,
+    to: &Path,
+) -> Result<(), WeightsError> {
+    chain.load_weights_of(paths, mapping, Strict::Parameters)?;
+    let weights = Weights { files: Files::open_all(paths)?, mapping: mapping.clone() };
+    let (followers, shapes) = (chain.followers(), chain.shapes());
+    let own = shapes.iter().filter(|(name, _)| !is_adapter(name) && !followers.contains(name));
+    let parameters: Vec<_> = mapping.parameters(own.cloned()).collect();
+    let shape_of = |name: &str| shapes.iter().find(|(other, _)| other == name).map(|(_, shape)| shape);
+    let merged = |index: usize| -> Result<Vec<f32>, WeightsError> {
+        let (name, shape) = (&parameters[index].name, &parameters[index].shape);
+        let mut values = weights.values(name, shape)?;
+        let layer = name.strip_suffix(".weight").unwrap_or(name);
+        let [a, b] = ["a", "b"].map(|matrix| format!("{layer}.lora.{matrix}"));
+        let (Some(a_shape), Some(b_shape)) = (shape_of(&a), shape_of(&b)) else { return Ok(values) };
+        let (a, b) = (weights.values(&a, a_shape)?, weights.values(&b, b_shape)?);
+        add_product(&mut values, &b, &a, a_shape[0], scale as f32);
+        Ok(values)
+    };
+    WeightsWriter::filled(to, &parameters, |index| Ok(merged(index)?))?.finish()
+}
+
+/// Adds `scale · b · a` to a matrix of as many rows as `b` and as many columns as `a`, which have `rank` columns and rows.
+fn add_product(to: &mut [f32], b: &[f32], a: &[f32], rank: usize, scale: f32) {
+    let columns = a.len() / rank;
+    for (row, factors) in to.chunks_exact_mut(columns).zip(b.chunks_exact(rank)) {
+        let mut sums = vec![0.0f32; columns];
+        for (factor, a) in factors.iter().zip(a.chunks_exact(columns)) {
+            sums.iter_mut().zip(a).for_each(|(sum, a)| *sum += factor * a);
+        }
+        row.iter_mut().zip(sums).for_each(|(value, sum)| *value += scale * sum);
+    }
+}
