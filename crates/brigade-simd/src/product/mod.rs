@@ -41,8 +41,9 @@ pub trait Factor: Element {
 
 /// `out ← scale · a · b`, or `out ← out + scale · a · b`. Any strides will do; of `out`, rows lie in one piece.
 ///
-/// Products and sums are in `f32`, and rounded once when they are stored as another type. An element of `out` depends on its row of `a`, its column of `b`, and on how long they are
-/// alone: whatever else is multiplied with them, it has the same bits. Numbers of `bf16` whose exponent is the lowest (subnormal ones) may count as 0.
+/// Products and sums are in `f32`, and rounded once when they are stored as another type. Of `bf16`, an element of `out` depends on its row of `a`, its column of `b`, and on
+/// how long they are alone: whatever else is multiplied with them, it has the same bits. So it is of `f32` where `a` has two rows and `b` two columns at least: `gemm` adds up
+/// products with a vector in another order. Numbers of `bf16` whose exponent is the lowest (subnormal ones) may count as 0.
 ///
 /// # Panics
 /// If the shapes do not fit.
