@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use crate::cargo;
 
 /// The crates whose code is `unsafe` and needs neither Burn nor a GPU.
-const CRATES: [&str; 2] = ["brigade-comm", "brigade-launch"];
+const CRATES: [&str; 3] = ["brigade-comm", "brigade-launch", "brigade-simd"];
 
 /// Runs the unit tests of these crates under AddressSanitizer.
 pub fn run() -> Result<()> {
