@@ -37,13 +37,14 @@ fn a_folder_of_results() {
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
     names.sort();
-    assert!(names[3].starts_with("events.out.tfevents."), "{names:?}");
-    names.remove(3);
+    assert!(names[4].starts_with("events.out.tfevents."), "{names:?}");
+    names.remove(4);
     assert_eq!(
         names,
         [
             ".brigade.lock",
             "checkpoints",
+            "config.json",
             "config.toml",
             "logs",
             "metrics.jsonl",
