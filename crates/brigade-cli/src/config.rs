@@ -101,6 +101,8 @@ impl ModelSection {
         let origin = self.origin()?;
         let mut file = ConfigFile::read(&origin.base).with_context(|| self.given())?;
         file.task = Some(Task::CausalLanguageModel);
+        // As training writes them.
+        file.dtype = Some("float32".into());
         let model = CausalLm::from_config(&file.config, Some(self.shape.sequence_length));
         let model = model.and_then(|model| model.with_adapters(lora)).with_context(|| self.given())?;
         Ok(Described { model, file, origin: self.pretrained.then_some(origin) })
@@ -110,6 +112,26 @@ impl ModelSection {
     fn tokenizer(&self) -> anyhow::Result<PathBuf> {
         let own = self.path.join(TOKENIZER_FILE);
         Ok(if own.is_file() { own } else { self.origin()?.base.join(TOKENIZER_FILE) })
+    }
+
+    /// Refuses to write results over the model that they come from.
+    pub fn check_out(&self, out: &Path) -> anyhow::Result<()> {
+        let Ok(out) = out.canonicalize() else { return Ok(()) };
+        if self.path == PathBuf::new() {
+            return Ok(());
+        }
+        let Origin { base, .. } = self.origin()?;
+        if [&self.path, &base]
+            .into_iter()
+            .any(|folder| folder.canonicalize().is_ok_and(|folder| folder == out))
+        {
+            bail!(
+                "output.dir (--out) {} has the model of {}; give another folder for the results",
+                out.display(),
+                self.given()
+            );
+        }
+        Ok(())
     }
 
     fn given(&self) -> String {

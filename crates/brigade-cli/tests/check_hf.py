@@ -2,7 +2,7 @@
 
 For each family, `transformers` writes a tiny model with random weights, in shards, with a tokenizer; `brigade train --model` goes on from it for some
 steps on two stages; then `transformers` loads the run's folder, where no tensor may be missing or left over, and must continue a text with the same tokens as
-`brigade generate`. Needs torch and transformers.
+`brigade generate`. Where `peft` is installed, it does so with adapters, too. Needs torch and transformers.
 """
 import argparse
 import subprocess
@@ -43,23 +43,45 @@ def run(*words, **options):
     return subprocess.run([str(word) for word in words], check=True, capture_output=True, text=True, **options).stdout
 
 
+def train(brigade, place, base, out, *flags):
+    run(brigade, "train", "--model", base, "--data", place / "text", "--out", out, "--nproc-per-node", 2, "--pp", 2, "--steps", 30,
+        "--micro-batch-size", 2, "--global-batch-size", 8, "--set", "model.sequence_length=64", "--set", "optimizer.learning_rate=5e-3",
+        "--set", "schedule.warmup_steps=2", "--quiet", *flags)
+
+
+def same_text(name, brigade, folder, model, tokens, odd):
+    """Whether the model continues the prompt as `brigade generate` does, and nothing in its files was odd."""
+    said = run(brigade, "generate", "--model", folder, "--prompt", PROMPT, "--temperature", 0, "--tokens", 40).rstrip("\n")
+    ids = tokens(PROMPT, return_tensors="pt").input_ids
+    expected = tokens.decode(model.generate(ids, max_new_tokens=40, do_sample=False)[0], skip_special_tokens=True).rstrip("\n")
+    good = not odd and said == expected
+    print(f"{name:12} {'ok' if good else 'FAILED'}", *([] if good else [f"\n  brigade      {said!r}\n  transformers {expected!r}\n  {odd}"]))
+    return good
+
+
 def check(brigade, place, family, fields, tokens):
     base, tuned = place / f"{family}-base", place / f"{family}-tuned"
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(AutoConfig.for_model(family, vocab_size=len(tokens), **fields)).save_pretrained(base, max_shard_size="60KB")
     tokens.save_pretrained(base)
-    run(brigade, "train", "--model", base, "--data", place / "text", "--out", tuned, "--nproc-per-node", 2, "--pp", 2, "--steps", 30,
-        "--micro-batch-size", 2, "--global-batch-size", 8, "--set", "model.sequence_length=64", "--set", "optimizer.learning_rate=5e-3",
-        "--set", "schedule.warmup_steps=2", "--quiet")
-    said = run(brigade, "generate", "--model", tuned, "--prompt", PROMPT, "--temperature", 0, "--tokens", 40).rstrip("\n")
+    train(brigade, place, base, tuned)
     model, loaded = AutoModelForCausalLM.from_pretrained(tuned, dtype=torch.float32, output_loading_info=True)
     odd = {kind: names for kind, names in loaded.items() if names}
-    again = AutoTokenizer.from_pretrained(tuned)
-    ids = again(PROMPT, return_tensors="pt").input_ids
-    expected = again.decode(model.generate(ids, max_new_tokens=40, do_sample=False)[0], skip_special_tokens=True).rstrip("\n")
-    good = not odd and said == expected
-    print(f"{family:12} {'ok' if good else 'FAILED'}", *([] if good else [f"\n  brigade      {said!r}\n  transformers {expected!r}\n  {odd}"]))
-    return good
+    return same_text(family, brigade, tuned, model, AutoTokenizer.from_pretrained(tuned), odd)
+
+
+def check_adapters(brigade, place, tokens):
+    try:
+        from peft import PeftModel
+    except ImportError:
+        print("adapters     skipped: peft is not installed")
+        return True
+    base, tuned, merged = place / "llama-base", place / "adapters", place / "merged"
+    train(brigade, place, base, tuned, "--lora-rank", 4)
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), tuned)
+    run(brigade, "export", tuned, "--out", merged, "--merge-lora")
+    whole = AutoModelForCausalLM.from_pretrained(merged, dtype=torch.float32)
+    return same_text("adapters", brigade, tuned, model, tokens, {}) & same_text("merged", brigade, merged, whole, tokens, {})
 
 
 if __name__ == "__main__":
@@ -76,4 +98,5 @@ if __name__ == "__main__":
             (place / "text" / f"{number:02}.txt").write_text(text)
         tokens = tokenizer(texts)
         results = [check(brigade, place, family, fields, tokens) for family, fields in FAMILIES.items()]
+        results.append(check_adapters(brigade, place, tokens))
     sys.exit(0 if all(results) else 1)

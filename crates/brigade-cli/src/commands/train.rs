@@ -130,6 +130,7 @@ fn resolved(args: &TrainArgs) -> anyhow::Result<Config> {
         config.data.sources = args.data.clone();
     }
     config.resolve()?;
+    config.model.check_out(&config.settings.output.dir)?;
     Ok(config)
 }
 

@@ -39,6 +39,10 @@ fn a_folder_of_a_model_goes_in_and_one_comes_out() {
     };
     let alone = train("alone", "--nproc-per-node 1");
     assert!(train("mesh", "--nproc-per-node 4 --pp 2 --dp 2 --zero 3 --recompute all") == alone);
+    let over = place
+        .run(&mut place.train(&format!("--model begun {BYTES} --nproc-per-node 1 --overwrite --out begun")));
+    assert_eq!(over.code, Some(2), "{}", over.err);
+    assert!(over.err.contains("has the model of model.path (--model)"), "{}", over.err);
     let loss = |run: &str, step: usize| place.metrics(run)[step]["loss"].as_f64().unwrap();
     let (new, last, next) = (loss("begun", 0), loss("begun", 19), loss("alone", 0));
     assert!(next < last + 0.3 && next < new - 1.0, "from {new} to {last}, then {next}");
