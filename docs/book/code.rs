@@ -25,6 +25,7 @@ pages! {
     how_it_works: "src/how-it-works.md",
     inside_a_step: "src/inside-a-step.md",
     metrics: "src/metrics.md",
+    models: "src/models.md",
     moving_from_burn: "src/moving-from-burn.md",
     own_loop: "src/own-loop.md",
     performance: "src/performance.md",
