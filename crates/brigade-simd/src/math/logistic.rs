@@ -38,5 +38,13 @@ pub fn sigmoid_f32s<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
     let one = simd.splat_f32s(1.0);
     let shrunk = exp_f32s(simd, simd.neg_f32s(simd.abs_f32s(x)));
     let negative = simd.less_than_f32s(x, simd.splat_f32s(0.0));
-    simd.div_f32s(simd.select_f32s(negative, shrunk, one), simd.add_f32s(one, shrunk))
+    let above = simd.select_f32s(negative, shrunk, one);
+    let below = simd.add_f32s(one, shrunk);
+    // What the sum lost, exactly, since 1 is the larger term (Dekker, 1971): the quotient is corrected by it.
+    let lost = simd.sub_f32s(shrunk, simd.sub_f32s(below, one));
+    let reciprocal = simd.div_f32s(one, below);
+    let quotient = simd.mul_f32s(above, reciprocal);
+    let rest = simd.mul_add_f32s(simd.neg_f32s(quotient), below, above);
+    let rest = simd.mul_add_f32s(simd.neg_f32s(quotient), lost, rest);
+    simd.mul_add_f32s(rest, reciprocal, quotient)
 }

@@ -23,11 +23,11 @@ const EDGES: [f32; 16] = [
     f32::NAN,
 ];
 
-/// Asserts that `function` is at most `limit` units in the last place from `truth` at every `step`th number and at the edges, with the
+/// Asserts that `function` is at most `limit` units in the last place from `truth` at every [`STEP`]th number and at the edges, with the
 /// same bits on each kind of SIMD.
-fn check(function: fn(&[f32], &mut [f32]), truth: fn(f64) -> f64, limit: f64, step: usize) {
+fn check(function: fn(&[f32], &mut [f32]), truth: fn(f64) -> f64, limit: f64) {
     let edges = EDGES.into_iter().chain(EDGES.map(|edge| -edge));
-    let mut numbers = (0..=u32::MAX).step_by(step).map(f32::from_bits).chain(edges);
+    let mut numbers = (0..=u32::MAX).step_by(STEP).map(f32::from_bits).chain(edges);
     let mut worst = (0.0, 0.0);
     loop {
         let x: Vec<f32> = numbers.by_ref().take(1 << 20).collect();
@@ -71,11 +71,11 @@ fn check_pieces(function: fn(&[f32], &mut [f32])) {
 }
 
 /// A prime, so that all patterns of the mantissa come up.
-const STEP: usize = 8191;
+const STEP: usize = 509;
 
 #[test]
 fn exp_is_near_the_truth() {
-    check(exp, libm::exp, 2.0, STEP);
+    check(exp, libm::exp, 2.0);
     check_pieces(exp);
     let mut out = [1.0; 6];
     exp(&[f32::NEG_INFINITY, f32::INFINITY, f32::NAN, -0.0, 0.0, -104.0], &mut out);
@@ -86,7 +86,7 @@ fn exp_is_near_the_truth() {
 
 #[test]
 fn ln_is_near_the_truth() {
-    check(ln, libm::log, 2.0, STEP);
+    check(ln, libm::log, 2.0);
     check_pieces(|x, out| ln(&x.iter().map(|x| x.abs()).collect::<Vec<_>>(), out));
     let mut out = [1.0; 6];
     ln(&[0.0, -0.0, f32::INFINITY, 1.0, -1e-45, f32::NEG_INFINITY], &mut out);
@@ -96,13 +96,13 @@ fn ln_is_near_the_truth() {
 
 #[test]
 fn erf_is_near_the_truth() {
-    check(erf, libm::erf, 2.0, STEP);
+    check(erf, libm::erf, 2.0);
     check_pieces(erf);
 }
 
 #[test]
 fn tanh_is_near_the_truth() {
-    check(tanh, libm::tanh, 2.0, STEP);
+    check(tanh, libm::tanh, 2.0);
     check_pieces(tanh);
 }
 
@@ -113,7 +113,7 @@ fn exact_sigmoid(x: f64) -> f64 {
 
 #[test]
 fn sigmoid_is_near_the_truth() {
-    check(sigmoid, exact_sigmoid, 2.0, STEP);
+    check(sigmoid, exact_sigmoid, 2.0);
     check_pieces(sigmoid);
 }
 
@@ -130,15 +130,4 @@ fn odd_functions_keep_the_sign_of_zero() {
 #[should_panic(expected = "`out` must be as long as `x`")]
 fn lengths_must_fit() {
     exp(&[1.0, 2.0], &mut [0.0]);
-}
-
-/// Every number of `f32`: minutes for each function.
-#[test]
-#[ignore = "takes minutes"]
-fn every_number() {
-    check(exp, libm::exp, 2.0, 1);
-    check(ln, libm::log, 2.0, 1);
-    check(erf, libm::erf, 2.0, 1);
-    check(tanh, libm::tanh, 2.0, 1);
-    check(sigmoid, exact_sigmoid, 2.0, 1);
 }
