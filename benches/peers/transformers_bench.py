@@ -1,42 +1,41 @@
-"""Times a training step of a causal language model of `transformers` on the CPU, for a side-by-side figure on the same machine.
+"""Times a training step of a model of `transformers` on the CPU, for a side-by-side figure on the same machine.
 
-    python benches/peers/transformers_bench.py --make folder            # writes a Llama of 14 million parameters, once
     python benches/peers/transformers_bench.py --model folder
+    python benches/peers/transformers_bench.py --model folder --lora-rank 16             # with peft
     torchrun --standalone --nproc-per-node 2 benches/peers/transformers_bench.py --model folder
 
-Beside it: `brigade train --model folder --data … --set model.sequence_length=256 --micro-batch-size 8 --global-batch-size 8`. With several ranks the model is in
-DistributedDataParallel. Rank 0 prints one JSON line a step: tokens_per_second counts the tokens of the whole world.
+`cargo xtask bench --only fine-tuning` makes the folder and runs it in turns with Brigade. With several ranks the model is in DistributedDataParallel. Rank 0 prints one
+JSON line a step: tokens_per_second counts the tokens of the whole world.
 """
 import argparse, json, os, resource, time
 import torch
 import torch.distributed as dist
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 p = argparse.ArgumentParser()
-p.add_argument("--make", action="store_true")
-p.add_argument("--model", default=None)
-p.add_argument("folder", nargs="?")
+p.add_argument("--model", required=True)
 p.add_argument("--steps", type=int, default=8)
 p.add_argument("--batch", type=int, default=8)
 p.add_argument("--seq", type=int, default=256)
 p.add_argument("--threads", type=int, default=1)
+p.add_argument("--lora-rank", type=int, default=0, help="adapters of q_proj and v_proj alone, by peft")
 p.add_argument("--bf16", action="store_true", help="under torch.autocast")
 a = p.parse_args()
 torch.set_num_threads(a.threads)
 torch.manual_seed(0)
-if a.make:
-    config = AutoConfig.for_model("llama", vocab_size=4096, hidden_size=384, intermediate_size=1024, num_hidden_layers=7,
-                                  num_attention_heads=6, num_key_value_heads=2, max_position_embeddings=2048)
-    AutoModelForCausalLM.from_config(config).save_pretrained(a.folder)
-    raise SystemExit
 rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 model = AutoModelForCausalLM.from_pretrained(a.model, dtype=torch.float32)
+vocabulary = model.config.vocab_size
+if a.lora_rank:
+    from peft import LoraConfig, get_peft_model
+
+    model = get_peft_model(model, LoraConfig(r=a.lora_rank, target_modules=["q_proj", "v_proj"]))
 model.train()
 if world > 1:
     dist.init_process_group("gloo")
     model = torch.nn.parallel.DistributedDataParallel(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-tokens = torch.randint(0, 4096, (a.batch // world, a.seq))
+optimizer = torch.optim.AdamW([w for w in model.parameters() if w.requires_grad], lr=1e-3)
+tokens = torch.randint(0, vocabulary, (a.batch // world, a.seq))
 for step in range(a.steps):
     start = time.perf_counter()
     with torch.autocast("cpu", torch.bfloat16, enabled=a.bf16):

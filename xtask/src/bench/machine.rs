@@ -31,6 +31,8 @@ pub fn describe(peer: Option<&Peer>) -> Result<Vec<(&'static str, String)>> {
         ("burn", cargo::locked(&lock, "burn").context("Cargo.lock does not name burn")?.to_owned()),
         ("torch", peer.map_or_else(none, |peer| format!("{} (Python {})", peer.torch, peer.python))),
         ("deepspeed", peer.and_then(|peer| peer.deepspeed.clone()).unwrap_or_else(none)),
+        ("transformers", peer.and_then(|peer| peer.transformers.clone()).unwrap_or_else(none)),
+        ("peft", peer.and_then(|peer| peer.peft.clone()).unwrap_or_else(none)),
     ])
 }
 

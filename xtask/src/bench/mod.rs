@@ -21,7 +21,7 @@ use sections::SectionName;
 /// Options of `cargo xtask bench`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Python that has torch and deepspeed [default: .venv-torch/bin/python, else python3].
+    /// Python that has torch, deepspeed, transformers and peft [default: .venv-torch/bin/python, else python3].
     #[arg(long, value_name = "PATH")]
     peer_python: Option<PathBuf>,
     /// Where to write the page [default: docs/book/src/benchmarks.md of the workspace, or no file with --only].
@@ -99,11 +99,11 @@ mod tests {
     #[test]
     fn only_some_sections_do_not_replace_the_page() {
         let all = args("bench");
-        assert_eq!((all.sections().0.len(), all.sections().1.len()), (8, 0));
+        assert_eq!((all.sections().0.len(), all.sections().1.len()), (9, 0));
         assert!(all.file().unwrap().ends_with("docs/book/src/benchmarks.md"));
         let some = args("bench --only pipeline,sharding");
         assert_eq!(some.sections().0, [SectionName::Sharding, SectionName::Pipeline]);
-        assert_eq!((some.sections().1.len(), some.file()), (6, None));
+        assert_eq!((some.sections().1.len(), some.file()), (7, None));
         assert_eq!(args("bench --only memory --out page.md").file(), Some("page.md".into()));
     }
 }

@@ -23,7 +23,9 @@ const LIMIT: Duration = Duration::from_secs(900);
 /// Steps of one training run; the first [`crate::bench::page::WARM_UP`] do not count.
 pub const STEPS: usize = 8;
 /// Results of the runs, removed at the end, relative to the workspace's root.
-const FOLDER: &str = "runs/bench";
+pub const FOLDER: &str = "runs/bench";
+/// The name of the run that fills the cache of tokens.
+pub const WARM_UP: &str = "warm-up";
 
 /// What all sections need.
 pub struct Runner {
@@ -143,7 +145,7 @@ impl Runner {
 
     pub fn fill_token_cache(&self) -> Result<()> {
         eprintln!("preparing the tokens");
-        self.start_training("warm-up", &train("warm-up", [1, 1], 4, 4, 1))?.finish()?.succeeded()
+        self.start_training(WARM_UP, &train(WARM_UP, [1, 1], 4, 4, 1))?.finish()?.succeeded()
     }
 
     /// Reports progress on the terminal.

@@ -17,7 +17,8 @@ def version(package):
     except importlib.metadata.PackageNotFoundError:
         return None
 print(json.dumps(dict(executable=sys.executable, python=platform.python_version(),
-                      torch=version("torch"), deepspeed=version("deepspeed"))))
+                      torch=version("torch"), deepspeed=version("deepspeed"),
+                      transformers=version("transformers"), peft=version("peft"))))
 "#;
 
 /// What Brigade is compared with.
@@ -25,15 +26,19 @@ print(json.dumps(dict(executable=sys.executable, python=platform.python_version(
 pub enum Kind {
     Torch,
     DeepSpeed,
+    /// For adapters with `peft`.
+    Transformers,
 }
 
-/// A Python that has torch, and perhaps deepspeed.
+/// A Python that has torch, and perhaps other packages: their versions.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Peer {
     executable: PathBuf,
     pub python: String,
     pub torch: String,
     pub deepspeed: Option<String>,
+    pub transformers: Option<String>,
+    pub peft: Option<String>,
 }
 
 impl Peer {
@@ -66,11 +71,17 @@ impl Peer {
             python: text("python")?,
             torch: text("torch")?,
             deepspeed: text("deepspeed"),
+            transformers: text("transformers"),
+            peft: text("peft"),
         })
     }
 
     pub fn has(&self, kind: Kind) -> bool {
-        kind == Kind::Torch || self.deepspeed.is_some()
+        match kind {
+            Kind::Torch => true,
+            Kind::DeepSpeed => self.deepspeed.is_some(),
+            Kind::Transformers => self.transformers.is_some(),
+        }
     }
 
     /// `python` or a program beside it, in the environment that `benches/peers/README.md` sets up.

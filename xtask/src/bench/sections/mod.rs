@@ -1,6 +1,7 @@
 //! The sections of the page.
 
 mod all_reduce;
+mod fine_tuning;
 mod memory;
 mod pipeline;
 mod saving;
@@ -19,6 +20,8 @@ use crate::bench::runner::Runner;
 pub enum SectionName {
     /// Tokens per second of data parallelism and of one process.
     Tokens,
+    /// A Llama, beside transformers and peft.
+    FineTuning,
     /// Two ranks of one run, against two runs.
     Together,
     /// ZeRO on two ranks.
@@ -39,6 +42,7 @@ impl SectionName {
     pub fn title(self) -> &'static str {
         match self {
             Self::Tokens => tokens::TITLE,
+            Self::FineTuning => fine_tuning::TITLE,
             Self::Together => together::TITLE,
             Self::Sharding => sharding::TITLE,
             Self::Pipeline => pipeline::TITLE,
@@ -52,6 +56,7 @@ impl SectionName {
     pub fn measure(self, runner: &Runner) -> Result<Section> {
         match self {
             Self::Tokens => tokens::measure(runner),
+            Self::FineTuning => fine_tuning::measure(runner),
             Self::Together => together::measure(runner),
             Self::Sharding => sharding::measure(runner),
             Self::Pipeline => pipeline::measure(runner),

@@ -1,0 +1,110 @@
+//! Fine-tuning a Llama, beside `transformers` and `peft`.
+
+use anyhow::{Context, Result};
+
+use crate::bench::page::{Section, Table};
+use crate::bench::runner::{FOLDER, Kind, Runner, STEPS, Side, WARM_UP, results};
+
+pub const TITLE: &str = "Fine-tuning a Llama";
+
+/// Over `transformers` in its eager mode, and over `peft`.
+const GOAL: f64 = 1.6;
+/// The run whose folder all others begin from.
+const MODEL: &str = "llama";
+/// 14 million parameters.
+const CONFIG: &str = r#"{
+  "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 4096, "hidden_size": 384, "intermediate_size": 1024,
+  "num_hidden_layers": 7, "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 2048,
+  "tie_word_embeddings": false
+}"#;
+
+/// The same work on both sides.
+struct Pair {
+    measure: &'static str,
+    brigade: Side,
+    peer: Side,
+    goal: Option<f64>,
+}
+
+pub fn measure(runner: &Runner) -> Result<Section> {
+    make_model(runner)?;
+    let mut pairs = [
+        pair("llama-1", "1 process of one thread", 1, "", "", Some(GOAL)),
+        pair("llama-2", "2 ranks of one thread", 2, "", "", Some(GOAL)),
+        pair("llama-lora", "2 ranks, LoRA of rank 16", 2, "--lora-rank 16", "--lora-rank 16", Some(GOAL)),
+        pair("llama-bf16", "2 ranks, bf16", 2, "--set compute.dtype=bf16", "--bf16", None),
+    ];
+    let plain = format!("{} --set compute.fused=false", train("llama-plain", MODEL, 1, STEPS));
+    let mut plain = Side::brigade("llama-plain", plain);
+    let mut notes = Vec::new();
+    for run in 1..=runner.runs {
+        for Pair { brigade, peer, .. } in &mut pairs {
+            brigade.run(runner, run, &mut notes)?;
+            peer.run(runner, run, &mut notes)?;
+        }
+        plain.run(runner, run, &mut notes)?;
+    }
+    let row = |pair: &Pair| pair.brigade.beside(&pair.peer, runner, pair.measure, pair.goal);
+    let [fused, ..] = &pairs;
+    let own = fused.brigade.beside(&plain, runner, "1 process of one thread", None);
+    let sides = pairs.iter().flat_map(|pair| [&pair.brigade, &pair.peer]).chain([&plain]);
+    Ok(Section {
+        title: TITLE,
+        text: "A Llama of 14 million parameters (7 layers, width 384, grouped queries), 8 rows of 256 tokens a step, against `transformers` \
+               with PyTorch's DistributedDataParallel, and LoRA of queries and values against `peft`. In bf16 the peer runs under \
+               `torch.autocast`. The second table has the same model on Burn's own operations."
+            .into(),
+        commands: sides.map(|side| side.line.clone()).collect(),
+        tables: vec![
+            Table::beside("transformers, peft", pairs.iter().map(row).collect()),
+            Table::beside("without fused operations", vec![own]),
+        ],
+        notes,
+    })
+}
+
+/// A folder that both sides load: trained for one step from new weights.
+fn make_model(runner: &Runner) -> Result<()> {
+    let folder = results("llama-config");
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let tokenizer = results(WARM_UP).join("tokenizer.json");
+    std::fs::write(folder.join("config.json"), CONFIG)
+        .and_then(|()| std::fs::copy(&tokenizer, folder.join("tokenizer.json")))
+        .with_context(|| format!("cannot write into {}", folder.display()))?;
+    let line = format!("{} --set model.pretrained=false", train(MODEL, "llama-config", 1, 1));
+    runner.start_training(MODEL, &line)?.finish()?.succeeded()
+}
+
+fn pair(
+    name: &'static str,
+    measure: &'static str,
+    ranks: usize,
+    flags: &str,
+    peer_flags: &str,
+    goal: Option<f64>,
+) -> Pair {
+    let brigade = format!("{} {flags}", train(name, MODEL, ranks, STEPS));
+    let python = match ranks {
+        1 => "python".to_owned(),
+        _ => format!("torchrun --standalone --nproc-per-node {ranks}"),
+    };
+    let peer = format!(
+        "{python} benches/peers/transformers_bench.py --model {FOLDER}/{MODEL} --steps {STEPS} {peer_flags}"
+    );
+    Pair {
+        measure,
+        brigade: Side::brigade(name, brigade.trim_end().to_owned()),
+        peer: Side::peer(Kind::Transformers, format!("transformers-{name}"), peer.trim_end().to_owned()),
+        goal,
+    }
+}
+
+/// Training of a model in the folder of results.
+fn train(name: &str, model: &str, ranks: usize, steps: usize) -> String {
+    format!(
+        "brigade train --model {FOLDER}/{model} --standalone --nproc-per-node {ranks} --dp {ranks} --global-batch-size 8 \
+         --micro-batch-size {} --steps {steps} --set model.sequence_length=256 --set train.validation_samples=8 \
+         --checkpoint-every 0 --quiet --out {FOLDER}/{name}",
+        8 / ranks
+    )
+}
