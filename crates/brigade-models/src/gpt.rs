@@ -198,7 +198,7 @@ impl Block for Embedding {
     type Input = Tokens;
     type Output = Hidden;
 
-    fn forward(&self, Tokens { ids, documents }: Tokens) -> Hidden {
+    fn forward(&self, Tokens { ids, documents, .. }: Tokens) -> Hidden {
         let [_, length] = ids.dims();
         let positions = match &documents {
             None => self.wpe.val().slice(0..length).unsqueeze::<3>(),

@@ -11,6 +11,8 @@ mod causal_lm;
 #[cfg(feature = "text")]
 pub mod decoder;
 #[cfg(feature = "text")]
+pub mod encoder;
+#[cfg(feature = "text")]
 pub mod gpt;
 #[cfg(feature = "text")]
 mod initial;

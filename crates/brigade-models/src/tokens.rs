@@ -13,6 +13,8 @@ pub struct Tokens {
     pub ids: Tensor<2, Int>,
     /// Where several documents share a row, or a row is padded.
     pub documents: Option<Documents>,
+    /// The type of each token, `[batch, positions]`, for encoders that know pairs of texts: 0 in the first, 1 in the second. None: all are 0.
+    pub types: Option<Tensor<2, Int>>,
 }
 
 /// Of each position of each row, the first position of its document and the one after its last: `[batch, positions, 2]`. No token sees another document, and
@@ -22,7 +24,7 @@ pub type Documents = Tensor<3, Int>;
 impl From<Tensor<2, Int>> for Tokens {
     /// Each row is one document.
     fn from(ids: Tensor<2, Int>) -> Self {
-        Self { ids, documents: None }
+        Self { ids, documents: None, types: None }
     }
 }
 
@@ -59,18 +61,34 @@ pub(crate) fn causal_mask(documents: Option<&Documents>, window: Option<usize>) 
     Mask::Ranges(pairs.iter().enumerate().map(range).collect())
 }
 
+/// As a mask of attention: a token sees its whole document.
+pub(crate) fn document_mask(documents: Option<&Documents>) -> Mask {
+    let Some(documents) = documents else { return Mask::None };
+    let bounds: Vec<u32> = documents.to_data().iter::<u32>().collect();
+    let (pairs, _) = bounds.as_chunks::<2>();
+    Mask::Ranges(pairs.into())
+}
+
 impl Activation for Tokens {
     fn into_parts(self, parts: &mut Vec<Part>) {
         self.ids.into_parts(parts);
         with_documents(self.documents, parts);
+        if let Some(types) = self.types {
+            types.into_parts(parts);
+        }
     }
 
     fn from_parts(parts: &mut IntoIter<Part>) -> Option<Self> {
-        Some(Self { ids: Tensor::from_parts(parts)?, documents: documents(parts)? })
+        let (ids, documents) = (Tensor::from_parts(parts)?, documents(parts)?);
+        let types = match parts.len() {
+            0 => None,
+            _ => Some(Tensor::from_parts(parts)?),
+        };
+        Some(Self { ids, documents, types })
     }
 
     fn describe() -> String {
-        "tokens: an int tensor of rank 2, and where documents are packed one of rank 3".into()
+        "tokens: an int tensor of rank 2, where documents are packed one of rank 3, and where tokens have types one of rank 2".into()
     }
 }
 
@@ -95,11 +113,11 @@ fn with_documents(documents: Option<Documents>, parts: &mut Vec<Part>) {
     }
 }
 
-/// They are the last part, if there are any.
+/// They are the next part, if there are any: no other part has three dimensions.
 fn documents(parts: &mut IntoIter<Part>) -> Option<Option<Documents>> {
-    match parts.len() {
-        0 => Some(None),
-        _ => Tensor::from_parts(parts).map(Some),
+    match parts.as_slice().first() {
+        Some(part) if part.shape().len() == 3 => Tensor::from_parts(parts).map(Some),
+        _ => Some(None),
     }
 }
 
@@ -121,5 +139,25 @@ mod tests {
         assert_eq!(past(Some(2)), [[0, 1], [0, 2], [2, 3], [2, 4], [3, 5], [4, 6]]);
         let positions: Vec<i64> = positions(&documents).into_data().iter().collect();
         assert_eq!(positions, [0, 1, 0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn tokens_come_back_from_their_parts() {
+        let ints = |shape: &[usize]| {
+            Tensor::<1, Int>::arange(0..shape.iter().product::<usize>() as i64, &Device::flex())
+        };
+        for (with_documents, with_types) in [(false, false), (true, false), (false, true), (true, true)] {
+            let tokens = Tokens {
+                ids: ints(&[1, 3]).reshape([1, 3]),
+                documents: with_documents.then(|| ints(&[1, 3, 2]).reshape([1, 3, 2])),
+                types: with_types.then(|| ints(&[1, 3]).reshape([1, 3])),
+            };
+            let mut parts = Vec::new();
+            tokens.into_parts(&mut parts);
+            let mut parts = parts.into_iter();
+            let back = Tokens::from_parts(&mut parts).unwrap();
+            assert_eq!((back.documents.is_some(), back.types.is_some()), (with_documents, with_types));
+            assert_eq!(parts.len(), 0);
+        }
     }
 }

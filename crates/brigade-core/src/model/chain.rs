@@ -165,17 +165,20 @@ impl<I: Activation, O: Activation> Chain<I, O> {
     }
 
     /// As [`loss`](Self::loss), from a function that gives the sums of metrics as well: those that cost little where the loss
-    /// is computed, and a pass over the output elsewhere. They are what [`Model::metric`] says.
-    pub fn loss_with_metrics<T, const N: usize>(
+    /// is computed, and a pass over the output elsewhere. They are what [`Model::metric`] says. `loss` gives as many as there are names.
+    pub fn loss_with_metrics<T, S: Into<Vec<Tensor<1>>>>(
         self,
-        names: [&str; N],
-        loss: impl Fn(O, T) -> (Tensor<1>, [Tensor<1>; N]) + Send + Sync + 'static,
+        names: impl IntoIterator<Item: Into<String>>,
+        loss: impl Fn(O, T) -> (Tensor<1>, S) + Send + Sync + 'static,
     ) -> Model<I, O, T> {
+        let names: Vec<String> = names.into_iter().map(Into::into).collect();
+        let count = names.len();
         let loss = move |output, target| {
             let (loss, sums) = loss(output, target);
-            (loss, sums.into())
+            let sums = sums.into();
+            assert_eq!(sums.len(), count, "a loss gives as many sums as its metrics have names");
+            (loss, sums)
         };
-        let names = names.map(str::to_owned).into();
         Model { chain: self, loss: Arc::new(loss), names, metrics: Vec::new() }
     }
 

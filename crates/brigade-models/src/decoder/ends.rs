@@ -20,7 +20,7 @@ impl Block for Embedding {
     type Input = Tokens;
     type Output = Hidden;
 
-    fn forward(&self, Tokens { ids, documents }: Tokens) -> Hidden {
+    fn forward(&self, Tokens { ids, documents, .. }: Tokens) -> Hidden {
         let x = embedding(self.embed_tokens.val(), ids);
         Hidden { x: self.scale.into_iter().fold(x, Tensor::mul_scalar), documents }
     }

@@ -8,14 +8,13 @@ mod ends;
 mod layer;
 
 use brigade_core::Chain;
-use brigade_hf::config::{Activation, DecoderConfig, Family, LayerConfig, NormKind};
-use brigade_kernels as kernels;
+use brigade_hf::config::{DecoderConfig, Family, LayerConfig, NormKind};
 use burn::module::Module;
 use burn::nn::DropoutConfig;
 use burn::tensor::Device;
 
 use crate::initial::normal;
-use crate::layers::{LinearConfig, Lora, RmsNormConfig, RotaryTable};
+use crate::layers::{LinearConfig, Lora, RmsNormConfig, RotaryTable, activation};
 use crate::lora::Adapters;
 use crate::weights::WeightsMapping;
 use crate::{Logits, Tokens};
@@ -179,11 +178,7 @@ impl Builder<'_> {
             gate_proj: linear("mlp.gate_proj", width, inner, biases.mlp),
             up_proj: linear("mlp.up_proj", width, inner, biases.mlp),
             down_proj: linear("mlp.down_proj", inner, width, biases.mlp),
-            activation: match config.activation {
-                Activation::Gelu => kernels::Activation::Gelu,
-                Activation::GeluTanh => kernels::Activation::GeluTanh,
-                Activation::Silu => kernels::Activation::Silu,
-            },
+            activation: activation(config.activation),
         };
         let further = || config.post_norms.then(|| self.norm(width));
         Layer {

@@ -1,6 +1,6 @@
 //! Norms.
 
-use brigade_kernels::rms_norm;
+use brigade_kernels::{layer_norm, rms_norm};
 use burn::module::{Initializer, Module, Param};
 use burn::tensor::{Device, Tensor};
 
@@ -35,5 +35,26 @@ impl RmsNorm {
         let weight = self.weight.val();
         let factors = if self.above_one { weight + 1.0 } else { weight };
         rms_norm(x, factors, self.epsilon)
+    }
+}
+
+/// [`layer_norm`] with weights that are factors, and biases.
+#[derive(Module, Debug)]
+pub(crate) struct LayerNorm {
+    weight: Param<Tensor<1>>,
+    bias: Param<Tensor<1>>,
+    epsilon: f64,
+}
+
+impl LayerNorm {
+    /// With factors of 1 and biases of 0.
+    pub fn new(width: usize, epsilon: f64, device: &Device) -> Self {
+        let of = |initializer: Initializer| initializer.init([width], device);
+        Self { weight: of(Initializer::Ones), bias: of(Initializer::Zeros), epsilon }
+    }
+
+    /// Over the last dimension.
+    pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        layer_norm(x, self.weight.val(), Some(self.bias.val()), self.epsilon)
     }
 }

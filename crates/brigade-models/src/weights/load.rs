@@ -142,8 +142,7 @@ impl Weights {
     fn pieces(&self, name: &str, shape: &[usize]) -> Result<Vec<FoundPiece>, WeightsError> {
         let pieces = pieces(&self.files.path, name, shape, &self.mapping.stored(name))?;
         let find = |piece: Piece| {
-            let prefixed = format!("{}{}", self.mapping.optional_prefix(), piece.tensor);
-            let names = [piece.tensor.clone(), prefixed];
+            let names = self.mapping.names(&piece.tensor);
             let found = names.into_iter().find(|name| self.files.tensors.contains_key(name));
             (piece, found)
         };

@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 pub struct WeightsMapping {
     rules: Vec<(String, Stored)>,
     optional_prefix: String,
+    other_ends: Vec<(String, String)>,
     optional: Vec<String>,
 }
 
@@ -36,9 +37,15 @@ impl WeightsMapping {
         self
     }
 
-    /// A prefix that files may or may not put before every name.
+    /// A prefix that files may or may not put before every name, also of the names in rules that begin with it.
     pub fn with_optional_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.optional_prefix = prefix.into();
+        self
+    }
+
+    /// Says that files may have another end in place of one that tensors' names have, as files of older programs do.
+    pub fn with_other_end(mut self, end: impl Into<String>, other: impl Into<String>) -> Self {
+        self.other_ends.push((end.into(), other.into()));
         self
     }
 
@@ -71,8 +78,21 @@ impl WeightsMapping {
         shapes.into_iter().map(|(name, shape)| StoredParameter { stored: self.stored(&name), name, shape })
     }
 
-    pub(super) fn optional_prefix(&self) -> &str {
-        &self.optional_prefix
+    /// The names that a tensor may have in files, the first of which is its own.
+    pub(super) fn names(&self, tensor: &str) -> Vec<String> {
+        let mut names = vec![tensor.to_owned()];
+        let prefix = self.optional_prefix.as_str();
+        if !prefix.is_empty() {
+            names.push(format!("{prefix}{tensor}"));
+            names.extend(tensor.strip_prefix(prefix).map(str::to_owned));
+        }
+        let with_other_end = |(end, other): &(String, String)| {
+            let other = |name: &String| Some(format!("{}{other}", name.strip_suffix(end.as_str())?));
+            names.iter().filter_map(other).collect::<Vec<_>>()
+        };
+        let others: Vec<_> = self.other_ends.iter().flat_map(with_other_end).collect();
+        names.extend(others);
+        names
     }
 }
 
@@ -231,6 +251,22 @@ mod tests {
         ] {
             assert_eq!(mapping.stored(parameter).to_string(), stored);
         }
+    }
+
+    #[test]
+    fn a_prefix_may_be_there_or_not_and_older_files_have_other_ends() {
+        let mapping =
+            WeightsMapping::default().with_optional_prefix("bert.").with_other_end(".weight", ".gamma");
+        assert_eq!(mapping.names("x.bias"), ["x.bias", "bert.x.bias"]);
+        let names = [
+            "bert.x.weight",
+            "bert.bert.x.weight",
+            "x.weight",
+            "bert.x.gamma",
+            "bert.bert.x.gamma",
+            "x.gamma",
+        ];
+        assert_eq!(mapping.names("bert.x.weight"), names);
     }
 
     #[test]

@@ -1,0 +1,93 @@
+//! What encoders are trained for.
+
+use brigade_core::{Chain, Model};
+use burn::tensor::activation::log_softmax;
+use burn::tensor::{Int, Tensor};
+
+use crate::gpt::{Targets, cross_entropy};
+use crate::{Logits, Tokens};
+
+/// The share of masked tokens, or of labels, to which the model gives the highest logit.
+pub const ACCURACY: &str = "accuracy";
+
+/// The mean distance of what a regression predicts from what is given.
+pub const MEAN_ABSOLUTE_ERROR: &str = "mean_absolute_error";
+
+/// Up to how many labels are counted one by one.
+const MOST_COUNTED: usize = 64;
+
+/// With the cross entropy of masked tokens, in nats; metric: [`ACCURACY`]. Positions whose target does not count are not masked.
+pub fn with_masked_tokens(chain: Chain<Tokens, Logits>) -> Model<Tokens, Logits, Targets> {
+    chain.loss_with_metrics([ACCURACY], cross_entropy)
+}
+
+/// With the cross entropy of a text's label, in nats; target: the labels' numbers, `[batch]`. Metrics: [`ACCURACY`], and for each label where there are at most 64,
+/// by [`LabelCounts::metric`], how many texts have it, for how many it was predicted, and how many of these have it.
+pub fn with_labels(
+    chain: Chain<Tokens, Tensor<2>>,
+    names: &[String],
+) -> Model<Tokens, Tensor<2>, Tensor<1, Int>> {
+    let counted = names.len() <= MOST_COUNTED;
+    let counts = names
+        .iter()
+        .filter(|_| counted)
+        .flat_map(|name| LabelCounts::KINDS.map(|kind| LabelCounts::metric(kind, name)));
+    let metrics: Vec<String> = std::iter::once(ACCURACY.to_owned()).chain(counts).collect();
+    chain.loss_with_metrics(metrics, move |logits, labels| label_loss(logits, labels, counted))
+}
+
+fn label_loss(logits: Tensor<2>, labels: Tensor<1, Int>, counted: bool) -> (Tensor<1>, Vec<Tensor<1>>) {
+    let [batch, count] = logits.dims();
+    let detached = logits.clone().detach();
+    let labels = labels.reshape([batch, 1]);
+    let loss = log_softmax(logits, 1).gather(1, labels.clone()).neg().sum_dim(0).reshape([1]);
+    let all = || Tensor::<1, Int>::arange(0..count as i64, &detached.device()).unsqueeze::<2>();
+    let is = all().equal(labels).float();
+    let predicted = all().equal(detached.clone().argmax(1)).float();
+    let correct = is.clone() * predicted.clone();
+    // Of each label, `[1, labels]`.
+    let [is, predicted, correct] = [is, predicted, correct].map(|flags| flags.sum_dim(0));
+    let mut sums = vec![correct.clone().sum_dim(1).reshape([1])];
+    if counted {
+        let of = |flags: &Tensor<2>, label| flags.clone().narrow(1, label, 1).reshape([1]);
+        sums.extend((0..count).flat_map(|label| [&is, &predicted, &correct].map(|flags| of(flags, label))));
+    }
+    (loss, sums)
+}
+
+/// With the squared distance of the one number that the model gives of a text from its target, `[batch]`; metric: [`MEAN_ABSOLUTE_ERROR`].
+pub fn with_number(chain: Chain<Tokens, Tensor<2>>) -> Model<Tokens, Tensor<2>, Tensor<1>> {
+    chain.loss_with_metrics([MEAN_ABSOLUTE_ERROR], |predicted, targets: Tensor<1>| {
+        let [batch] = targets.dims();
+        let difference = predicted.reshape([batch]) - targets;
+        let distance = difference.clone().detach().abs().sum_dim(0);
+        (difference.square().sum_dim(0), [distance])
+    })
+}
+
+/// How many texts have a label, for how many it was predicted, and for how many of these rightly.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct LabelCounts {
+    /// Those that have it (the support).
+    pub texts: f64,
+    /// Those for which it was predicted.
+    pub predicted: f64,
+    /// Those that have it and for which it was predicted.
+    pub correct: f64,
+}
+
+impl LabelCounts {
+    /// What is counted of each label.
+    pub const KINDS: [&str; 3] = ["texts", "predicted", "correct"];
+
+    /// The name of the metric that counts a label, such as `texts/LABEL`.
+    pub fn metric(kind: &str, label: &str) -> String {
+        format!("{kind}/{label}")
+    }
+
+    /// The harmonic mean of precision and recall; 0 where the label is neither there nor predicted.
+    pub fn f1(&self) -> f64 {
+        let sum = self.texts + self.predicted;
+        if sum > 0.0 { 2.0 * self.correct / sum } else { 0.0 }
+    }
+}

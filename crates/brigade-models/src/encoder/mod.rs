@@ -1,0 +1,203 @@
+//! BERT (Devlin et al., 2018) and RoBERTa (Liu et al., 2019), which are special cases of one [`EncoderConfig`]: every token sees all others of its document.
+//!
+//! Blocks: `embedding`, `layers.0` … `layers.{n-1}`, and for a task `head`. Files have parameters by the names that Hugging Face's libraries give them ([`mapping`]), and they lie as
+//! there: linear weights are `[outputs, inputs]`.
+//!
+//! Rows are padded by [`Documents`](crate::Documents): a text is the first document of its row, and what is left of the row belongs to others.
+
+mod ends;
+mod layer;
+mod loss;
+
+use brigade_core::Chain;
+use brigade_hf::Task;
+use brigade_hf::config::{EncoderConfig, Family};
+use burn::module::{Initializer, Param};
+use burn::nn::{Dropout, DropoutConfig};
+use burn::tensor::{Device, Tensor};
+
+use crate::Logits;
+use crate::initial::normal;
+use crate::layers::{LayerNorm, Linear, LinearConfig, activation};
+use crate::tokens::{Hidden, Tokens};
+use crate::weights::WeightsMapping;
+use ends::{Embedding, LabelHead, MaskedHead, MeanPooling};
+use layer::{Layer, Output, SelfAttention};
+
+pub use loss::{ACCURACY, LabelCounts, MEAN_ABSOLUTE_ERROR, with_labels, with_masked_tokens, with_number};
+
+/// An encoder without a head, from [`Tokens`] to the vectors of its last layer. Nothing is allocated: each parameter gets its values from (`seed`, name) when first read.
+pub fn chain(config: &EncoderConfig, seed: u64, device: &Device) -> Chain<Tokens, Hidden> {
+    let builder = Builder { config, seed, device };
+    let chain = Chain::new().then("embedding", builder.embedding());
+    (0..config.layers).fold(chain, |chain, index| chain.then(format!("layers.{index}"), builder.layer(index)))
+}
+
+/// An encoder of whole texts: the mean of the vectors of each row's text, `[batch, width]`, if `normalized` scaled to a length of 1, as `sentence-transformers` does.
+pub fn sentences(
+    config: &EncoderConfig,
+    normalized: bool,
+    seed: u64,
+    device: &Device,
+) -> Chain<Tokens, Tensor<2>> {
+    chain(config, seed, device).then("pooling", MeanPooling { normalized })
+}
+
+/// An encoder that predicts tokens: logits of `[batch · positions, vocabulary]`. Its head shares the table of embeddings.
+pub fn masked_lm(config: &EncoderConfig, seed: u64, device: &Device) -> Chain<Tokens, Logits> {
+    let builder = Builder { config, seed, device };
+    let head = builder.masked_head();
+    chain(config, seed, device).then("head", head).tie("head.words", "embedding.words")
+}
+
+/// An encoder that gives logits of a text's labels, `[batch, labels]`; where there is one label, it is the number that a regression predicts.
+pub fn sequence_classification(
+    config: &EncoderConfig,
+    seed: u64,
+    device: &Device,
+) -> Chain<Tokens, Tensor<2>> {
+    let builder = Builder { config, seed, device };
+    chain(config, seed, device).then("head", builder.label_head())
+}
+
+/// Relative costs of the blocks of a task's chain, in order, found without a device.
+pub fn costs(config: &EncoderConfig, task: Task) -> Vec<f64> {
+    let [width, inner, vocabulary, labels] =
+        [config.hidden_size, config.intermediate_size, config.vocab_size, config.labels.names.len()]
+            .map(|size| size as f64);
+    let layer = 4.0 * width * (width + 1.0) + inner * (2.0 * width + 1.0) + 5.0 * width;
+    let head = match task {
+        Task::MaskedLanguageModel => Some(width * (width + vocabulary)),
+        Task::SequenceClassification => Some(width * labels),
+        Task::Base | Task::CausalLanguageModel => None,
+    };
+    let layers = std::iter::repeat_n(layer, config.layers);
+    std::iter::once(width).chain(layers).chain(head).collect()
+}
+
+struct Builder<'a> {
+    config: &'a EncoderConfig,
+    seed: u64,
+    device: &'a Device,
+}
+
+impl Builder<'_> {
+    fn table(&self, path: &str, rows: usize) -> Param<Tensor<2>> {
+        let deviation = self.config.initializer_range as f32;
+        normal(self.seed, path, [rows, self.config.hidden_size], deviation, self.device)
+    }
+
+    fn linear(&self, path: &str, inputs: usize, outputs: usize) -> Linear {
+        let config = LinearConfig { inputs, outputs, bias: true };
+        config.init(self.seed, path, self.config.initializer_range as f32, self.device)
+    }
+
+    fn norm(&self) -> LayerNorm {
+        LayerNorm::new(self.config.hidden_size, self.config.norm_epsilon, self.device)
+    }
+
+    fn embedding(&self) -> Embedding {
+        let EncoderConfig { vocab_size, max_positions, position_offset, token_types, .. } = *self.config;
+        Embedding {
+            words: self.table("embedding.words", vocab_size),
+            positions: self.table("embedding.positions", position_offset + max_positions),
+            types: self.table("embedding.types", token_types),
+            norm: self.norm(),
+            dropout: dropout(self.config.dropout.embedding),
+            offset: position_offset,
+        }
+    }
+
+    fn layer(&self, index: usize) -> Layer {
+        let EncoderConfig { hidden_size: width, intermediate_size: inner, ref dropout, .. } = *self.config;
+        let linear =
+            |path: &str, inputs, outputs| self.linear(&format!("layers.{index}.{path}"), inputs, outputs);
+        let output = |path: &str, inputs| Output {
+            dense: linear(&format!("{path}.dense"), inputs, width),
+            norm: self.norm(),
+            dropout: self::dropout(dropout.residual),
+        };
+        Layer {
+            attention: SelfAttention {
+                query: linear("attention.query", width, width),
+                key: linear("attention.key", width, width),
+                value: linear("attention.value", width, width),
+                heads: self.config.heads,
+                dropout: self::dropout(dropout.attention),
+            },
+            attention_output: output("attention_output", width),
+            intermediate: linear("intermediate", width, inner),
+            activation: activation(self.config.activation),
+            output: output("output", inner),
+        }
+    }
+
+    fn masked_head(&self) -> MaskedHead {
+        let EncoderConfig { vocab_size, hidden_size: width, .. } = *self.config;
+        MaskedHead {
+            dense: self.linear("head.dense", width, width),
+            activation: activation(self.config.activation),
+            norm: self.norm(),
+            words: self.table("head.words", vocab_size),
+            bias: Initializer::Zeros.init([vocab_size], self.device),
+        }
+    }
+
+    fn label_head(&self) -> LabelHead {
+        let EncoderConfig { family, hidden_size: width, ref labels, ref dropout, .. } = *self.config;
+        LabelHead {
+            dropout_before: self::dropout(if family == Family::Roberta { dropout.classifier } else { 0.0 }),
+            dense: self.linear("head.dense", width, width),
+            dropout: self::dropout(dropout.classifier),
+            labels: self.linear("head.labels", width, labels.names.len()),
+        }
+    }
+}
+
+fn dropout(probability: f64) -> Dropout {
+    DropoutConfig::new(probability).init()
+}
+
+/// Where Hugging Face's files have the parameters of a family with the head of a task. Files of a model without a head are read as well, and those of older versions of `transformers`,
+/// which call the weights and biases of norms gamma and beta; a head that is in no file begins with its initial values.
+pub fn mapping(family: Family, task: Task) -> WeightsMapping {
+    let roberta = family == Family::Roberta;
+    let prefix = if roberta { "roberta." } else { "bert." };
+    let at = |name: &str| match task {
+        Task::Base => name.to_owned(),
+        _ => format!("{prefix}{name}"),
+    };
+    let mapping = WeightsMapping::default()
+        .rule("embedding.norm.*", at("embeddings.LayerNorm.*"))
+        .rule("embedding.words", at("embeddings.word_embeddings.weight"))
+        .rule("embedding.positions", at("embeddings.position_embeddings.weight"))
+        .rule("embedding.types", at("embeddings.token_type_embeddings.weight"))
+        .rule("layers.*.attention.*.*", at("encoder.layer.*.attention.self.*.*"))
+        .rule("layers.*.attention_output.dense.*", at("encoder.layer.*.attention.output.dense.*"))
+        .rule("layers.*.attention_output.norm.*", at("encoder.layer.*.attention.output.LayerNorm.*"))
+        .rule("layers.*.intermediate.*", at("encoder.layer.*.intermediate.dense.*"))
+        .rule("layers.*.output.dense.*", at("encoder.layer.*.output.dense.*"))
+        .rule("layers.*.output.norm.*", at("encoder.layer.*.output.LayerNorm.*"))
+        .with_optional_prefix(prefix)
+        .with_other_end("LayerNorm.weight", "LayerNorm.gamma")
+        .with_other_end("LayerNorm.bias", "LayerNorm.beta")
+        .optional("head.*")
+        .optional("head.*.*");
+    match (task, roberta) {
+        (Task::MaskedLanguageModel, false) => mapping
+            .rule("head.dense.*", "cls.predictions.transform.dense.*")
+            .rule("head.norm.*", "cls.predictions.transform.LayerNorm.*")
+            .rule("head.bias", "cls.predictions.bias"),
+        (Task::MaskedLanguageModel, true) => mapping
+            .rule("head.dense.*", "lm_head.dense.*")
+            .rule("head.norm.*", "lm_head.layer_norm.*")
+            .rule("head.bias", "lm_head.bias"),
+        (Task::SequenceClassification, false) => {
+            mapping.rule("head.dense.*", "bert.pooler.dense.*").rule("head.labels.*", "classifier.*")
+        }
+        (Task::SequenceClassification, true) => {
+            mapping.rule("head.dense.*", "classifier.dense.*").rule("head.labels.*", "classifier.out_proj.*")
+        }
+        (Task::Base | Task::CausalLanguageModel, _) => mapping,
+    }
+}

@@ -1,0 +1,134 @@
+//! Encoders with the heads of their tasks, on padded rows.
+
+use brigade_core::Batch;
+use brigade_hf::{Config, EncoderConfig, Task};
+use brigade_models::encoder::{self, mapping};
+use brigade_models::gpt::Targets;
+use brigade_models::{Logits, Tokens};
+use burn::tensor::{Device, Int, Tensor};
+
+use crate::reference::{Reference, documents, follows, row};
+
+/// The length of all rows.
+const LENGTH: usize = 15;
+
+fn load(case: &str, task: Task) -> (Reference, EncoderConfig) {
+    let reference = Reference::load("encoders", case, |config| mapping(config.family(), task));
+    let Config::Encoder(config) = reference.config.clone() else { panic!("{case} is no encoder") };
+    (reference, config)
+}
+
+/// A row, padded by tokens that see themselves alone.
+fn padded(reference: &Reference, index: usize, device: &Device) -> Tokens {
+    let with = |mut numbers: Vec<i64>, value| {
+        numbers.resize(LENGTH, value);
+        row(&numbers, device)
+    };
+    let ids = reference.rows("ids").unwrap().swap_remove(index);
+    let mut lengths = vec![ids.len() as i64];
+    lengths.resize(1 + LENGTH - ids.len(), 1);
+    let documents = (ids.len() < LENGTH).then(|| documents(&lengths, device));
+    let types = reference.rows("types").map(|mut types| with(types.swap_remove(index), 0));
+    Tokens { ids: with(ids, 0), documents, types }
+}
+
+fn masked_tokens(case: &str) {
+    let (reference, config) = load(case, Task::MaskedLanguageModel);
+    let model = |device: &Device| {
+        let chain = reference.with_weights(encoder::masked_lm(&config, 0, device));
+        encoder::with_masked_tokens(chain)
+    };
+    let batch = |index: usize, device: &Device| {
+        let mut targets = reference.rows("targets").unwrap().swap_remove(index);
+        targets.resize(LENGTH, -100);
+        let valid: Vec<f32> = targets.iter().map(|target| f32::from(u8::from(*target >= 0))).collect();
+        let tokens: Vec<i64> = targets.iter().map(|target| (*target).max(0)).collect();
+        let target = Targets {
+            tokens: row(&tokens, device),
+            mask: Some(Tensor::<1>::from_floats(&valid[..], device).reshape([1, LENGTH])),
+        };
+        let count = valid.iter().filter(|valid| **valid > 0.0).count();
+        Batch::new(padded(&reference, index, device), target, count)
+    };
+    let mut lengths = reference.rows("ids").unwrap().into_iter().map(|row| row.len());
+    let logits = |logits: Logits| logits.rows(0, lengths.next().unwrap());
+    follows(&reference, model, batch, logits);
+}
+
+fn labels(case: &str) {
+    let (reference, config) = load(case, Task::SequenceClassification);
+    let model = |device: &Device| {
+        let chain = reference.with_weights(encoder::sequence_classification(&config, 0, device));
+        encoder::with_labels(chain, &config.labels.names)
+    };
+    let batch = |index: usize, device: &Device| {
+        let label = reference.json["targets"][index].as_i64().unwrap();
+        let target = Tensor::from_ints([label as i32], device);
+        Batch::new(padded(&reference, index, device), target, 1)
+    };
+    follows(&reference, model, batch, |logits| logits);
+}
+
+fn numbers(case: &str) {
+    let (reference, config) = load(case, Task::SequenceClassification);
+    let model = |device: &Device| {
+        encoder::with_number(reference.with_weights(encoder::sequence_classification(&config, 0, device)))
+    };
+    let batch = |index: usize, device: &Device| {
+        let number = reference.json["targets"][index].as_f64().unwrap() as f32;
+        let target = Tensor::from_floats([number], device);
+        Batch::new(padded(&reference, index, device), target, 1)
+    };
+    follows(&reference, model, batch, |logits| logits);
+}
+
+#[test]
+fn bert_predicts_masked_tokens() {
+    masked_tokens("bert-masked");
+}
+
+#[test]
+fn roberta_predicts_masked_tokens() {
+    masked_tokens("roberta-masked");
+}
+
+#[test]
+fn bert_classifies() {
+    labels("bert-classification");
+}
+
+#[test]
+fn roberta_classifies() {
+    labels("roberta-classification");
+}
+
+#[test]
+fn bert_predicts_numbers() {
+    numbers("bert-regression");
+}
+
+#[test]
+fn roberta_predicts_numbers() {
+    numbers("roberta-regression");
+}
+
+/// Encodings of a row do not depend on its padding, and their mean is that of the row's own tokens.
+#[test]
+fn means_are_of_the_text_alone() {
+    let (reference, config) = load("bert-classification", Task::SequenceClassification);
+    let device = Device::flex();
+    let mut chain = reference.with_weights(encoder::sentences(&config, true, 0, &device));
+    chain.initialize(0).unwrap();
+    let chain = chain.valid();
+    let row_of = |tokens: Tokens| chain.predict(tokens).unwrap().into_data().try_to_vec::<f32>().unwrap();
+    let padded = padded(&reference, 1, &device);
+    let length = reference.rows("ids").unwrap()[1].len();
+    let part = |tensor: Tensor<2, Int>| tensor.slice([0..1, 0..length]);
+    let alone =
+        Tokens { ids: part(padded.ids.clone()), documents: None, types: padded.types.clone().map(part) };
+    let (a, b) = (row_of(padded), row_of(alone));
+    assert_eq!(a.len(), config.hidden_size);
+    assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-6), "{a:?} and {b:?}");
+    let length: f32 = a.iter().map(|x| x * x).sum();
+    assert!((length - 1.0).abs() < 1e-5);
+}

@@ -1,0 +1,8 @@
+//! Models against `transformers`: the fixtures hold configurations, weights, logits, losses, gradients and trained weights that `fixtures/make_decoders.py` and
+//! `fixtures/make_encoders.py` computed.
+
+#![allow(clippy::unwrap_used)]
+
+mod decoders;
+mod encoders;
+mod reference;

@@ -1,0 +1,184 @@
+//! A fixture, and the comparison of a model with it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use brigade_comm::{Timeouts, threads};
+use brigade_core::{
+    Activation, Batch, Chain, DATA, DP, Engine, EngineSettings, Groups, Mesh, Model, NamedTensor,
+    OptimizerFactory, PP, Recompute, Zero,
+};
+use brigade_hf::Config;
+use brigade_models::{Documents, Stored, WeightsMapping};
+use burn::optim::AdamWConfig;
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use safetensors::SafeTensors;
+use serde_json::Value;
+
+pub const ROWS: usize = 2;
+const STEPS: usize = 10;
+
+pub struct Reference {
+    pub config: Config,
+    pub json: Value,
+    pub mapping: WeightsMapping,
+    tensors: BTreeMap<String, Vec<f32>>,
+}
+
+/// Numbers of a row's positions, in which documents begin and end: `[1, positions, 2]`.
+pub fn documents(lengths: &[i64], device: &Device) -> Documents {
+    let mut start = 0;
+    let document = |length: &i64| {
+        let bounds = [start, start + length];
+        start += length;
+        bounds.repeat(*length as usize)
+    };
+    let bounds: Vec<i64> = lengths.iter().flat_map(document).collect();
+    let positions = bounds.len() / 2;
+    Tensor::from_data(TensorData::new(bounds, [1, positions, 2]), device)
+}
+
+/// A row of numbers.
+pub fn row(numbers: &[i64], device: &Device) -> Tensor<2, Int> {
+    Tensor::from_data(TensorData::new(numbers.to_vec(), [1, numbers.len()]), device)
+}
+
+impl Reference {
+    /// Of a folder of fixtures. The mapping is that of the model for a configuration.
+    pub fn load(folder: &str, case: &str, mapping: impl FnOnce(&Config) -> WeightsMapping) -> Self {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(folder);
+        let read = |extension: &str| std::fs::read(folder.join(format!("{case}.{extension}"))).unwrap();
+        let json: Value = serde_json::from_slice(&read("json")).unwrap();
+        let bytes = read("safetensors");
+        let file = SafeTensors::deserialize(&bytes).unwrap();
+        let floats = |data: &[u8]| data.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+        let tensors = file.tensors().into_iter().map(|(name, view)| (name, floats(view.data()))).collect();
+        let config = Config::from_fields("config.json", json["config"].as_object().unwrap()).unwrap();
+        Self { mapping: mapping(&config), config, json, tensors }
+    }
+
+    pub fn rows(&self, key: &str) -> Option<Vec<Vec<i64>>> {
+        let row = |row: &Value| row.as_array().unwrap().iter().map(|v| v.as_i64().unwrap()).collect();
+        Some(self.json[key].as_array()?.iter().map(row).collect())
+    }
+
+    /// A parameter's name in Hugging Face's files.
+    fn in_file(&self, parameter: &str) -> String {
+        match self.mapping.stored(parameter) {
+            Stored::Tensor(name) => name,
+            other => panic!("{parameter} is {other}"),
+        }
+    }
+
+    /// Gives a chain the weights of the fixture.
+    pub fn with_weights<I: Activation, O: Activation>(&self, mut chain: Chain<I, O>) -> Chain<I, O> {
+        let (tensors, mapping) = (self.tensors.clone(), self.mapping.clone());
+        chain.load(move |name, _| {
+            let Stored::Tensor(name) = mapping.stored(name) else { panic!("{name} is no tensor") };
+            let values = tensors.get(&format!("weights/{name}"));
+            Ok(Some(values.unwrap_or_else(|| panic!("there is no {name}")).clone()))
+        });
+        chain
+    }
+
+    /// Compares tensors with those under `prefix`, by norm(a - b) / norm(b).
+    fn compare(&self, prefix: &str, given: &[NamedTensor], limit: f64) {
+        let expected = self.tensors.keys().filter(|name| name.starts_with(prefix)).count();
+        assert_eq!(given.len(), expected, "as many tensors as there are in the fixture");
+        for NamedTensor { name, data } in given {
+            let name = self.in_file(name);
+            let reference = &self.tensors[&format!("{prefix}{name}")];
+            let given = data.as_slice::<f32>().unwrap();
+            assert_eq!(given.len(), reference.len(), "{name}");
+            let square = |x: f64| x * x;
+            let norm: f64 = reference.iter().map(|b| square(f64::from(*b))).sum();
+            let difference: f64 =
+                given.iter().zip(reference).map(|(a, b)| square(f64::from(*a) - f64::from(*b))).sum();
+            // Biases of keys have no gradient: the softmax cancels them.
+            let of_keys = ["k_proj.bias", "self.key.bias"].iter().any(|end| name.ends_with(end));
+            let relative = match of_keys && prefix == "gradients/" {
+                true => difference.sqrt(),
+                false => (difference / norm).sqrt(),
+            };
+            assert!(relative <= limit, "{prefix}{name}: relative difference {relative:e}");
+        }
+    }
+}
+
+fn engine<I: Activation + Clone, O: Activation, T: Send + Clone + 'static>(
+    model: Model<I, O, T>,
+    groups: Groups,
+    settings: EngineSettings,
+    epsilon: f32,
+) -> Engine<I, O, T> {
+    let adamw = AdamWConfig::new().with_beta_1(0.9).with_beta_2(0.95).with_epsilon(epsilon);
+    let optimizer = OptimizerFactory::new(
+        adamw.clone().with_weight_decay(0.1).build(),
+        adamw.with_weight_decay(0.0).build(),
+    );
+    Engine::new(model, 0, &optimizer, groups, settings).unwrap()
+}
+
+/// Compares logits, gradients, losses and trained weights with the fixture's, and trains on two stages of two ranks to the same bits. `logits`: those of an output that count.
+pub fn follows<I: Activation + Clone, O: Activation, T: Send + Clone + 'static>(
+    reference: &Reference,
+    model: impl Fn(&Device) -> Model<I, O, T> + Sync,
+    batch: impl Fn(usize, &Device) -> Batch<I, T> + Sync,
+    mut logits: impl FnMut(O) -> Tensor<2>,
+) {
+    let device = Device::flex();
+    let epsilon = reference.json["epsilon"].as_f64().unwrap_or(1e-8) as f32;
+    let batches = || (0..ROWS).map(|row| batch(row, &device)).collect::<Vec<_>>();
+
+    let mut alone = engine(model(&device), Groups::alone(), EngineSettings::default(), epsilon);
+    let given: Vec<f32> = batches()
+        .into_iter()
+        .flat_map(|batch| {
+            let predicted = alone.chain().valid().predict(batch.input).unwrap();
+            logits(predicted).into_data().try_to_vec::<f32>().unwrap()
+        })
+        .collect();
+    assert_eq!(given.len(), reference.tensors["logits"].len());
+    for (index, (a, b)) in given.iter().zip(&reference.tensors["logits"]).enumerate() {
+        assert!((a - b).abs() <= 1e-5 * b.abs().max(1.0), "logit {index} is {a}, not {b}");
+    }
+
+    let (_, gradients) = alone.gradients(&batches(), 0).unwrap();
+    reference.compare("gradients/", &gradients, 1e-5);
+    let losses: Vec<f64> =
+        reference.json["losses"].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect();
+    for (step, expected) in losses.iter().enumerate() {
+        let loss = alone.step(batches(), 1e-3).unwrap().loss;
+        assert!(((loss - expected) / expected).abs() <= 1e-5, "step {step}: {loss}, not {expected}");
+    }
+    let trained = alone.chain().tensors().unwrap();
+    reference.compare("trained/", &trained, 1e-4);
+
+    // Two stages of two ranks each, to the bit.
+    let recomputed = EngineSettings { recompute: Recompute::Every(1), ..EngineSettings::default() };
+    for (stage, settings) in [(1, EngineSettings::default()), (3, recomputed)] {
+        std::thread::scope(|scope| {
+            for world in threads(4, Timeouts::default()) {
+                let (trained, settings, model, batch) = (&trained, settings.clone(), &model, &batch);
+                scope.spawn(move || {
+                    let device = Device::flex();
+                    let mesh = Mesh::new(4, [(PP, 2), (DP, 2)]).unwrap();
+                    let groups = brigade_cpu::groups(&world, mesh).unwrap();
+                    let settings = EngineSettings { zero: Zero { stage, ..Zero::default() }, ..settings };
+                    let row = groups.over(&DATA).rank();
+                    let mut engine = engine(model(&device), groups, settings, epsilon);
+                    for _ in 0..STEPS {
+                        engine.step(vec![batch(row, &device)], 1e-3).unwrap();
+                    }
+                    let weights = engine.tensors(0).unwrap();
+                    if world.rank() == 0 {
+                        assert_eq!(weights.len(), trained.len());
+                        for (a, b) in weights.iter().zip(trained) {
+                            assert!(a.name == b.name && a.data == b.data, "{} differs", a.name);
+                        }
+                    }
+                });
+            }
+        });
+    }
+}
