@@ -75,46 +75,36 @@ pub enum Error {
     NotUtf8 {
         /// The file.
         path: PathBuf,
-        /// The offset of the first bad byte from the start of the file; in a parquet file, from the start of the value.
+        /// The offset of the first bad byte from the start of the file, as it is without compression.
         offset: u64,
     },
-    /// A line of a JSONL file is not an object with a string `text`.
-    #[error(
-        "data: {}:{line}: {message}; a line is a JSON object like {{\"text\": \"…\"}}, with \"prompt\" if wanted",
-        path.display()
-    )]
-    Jsonl {
-        /// The file.
-        path: PathBuf,
-        /// The line's number, from 1.
-        line: u64,
+    /// A record is not what it must be.
+    #[error("data: {place}: {message}")]
+    Record {
+        /// The file with the line or row.
+        place: String,
         /// What is wrong with it.
         message: String,
     },
-    /// A parquet file cannot be read.
-    #[error("data: {} is not a parquet file that can be read: {message}", path.display())]
-    Parquet {
+    /// A file with a structure of its own cannot be read.
+    #[error("data: {} is not {kind} that can be read{place}: {message}", path.display())]
+    Damaged {
         /// The file.
         path: PathBuf,
+        /// What it should be, with its article.
+        kind: &'static str,
+        /// Where in it, after a comma; empty if nowhere in particular.
+        place: String,
         /// What the reader said.
         message: String,
     },
-    /// Parquet files cannot be read by this program.
-    #[error(
-        "data: {} is a parquet file, and this program was built without the feature `parquet` of brigade",
-        path.display()
-    )]
-    NoParquet {
+    /// Files of this kind cannot be read by this program.
+    #[error("data: {} is {kind}, and this program was built without the feature `parquet` of brigade", path.display())]
+    NotBuilt {
         /// The file.
         path: PathBuf,
-    },
-    /// A parquet file has no usable column `text`.
-    #[error("data: {} has no column `text` of strings; its columns are: {columns}", path.display())]
-    ParquetColumn {
-        /// The file.
-        path: PathBuf,
-        /// The columns with their types.
-        columns: String,
+        /// What it is, with its article.
+        kind: &'static str,
     },
     /// A file changed while it was being tokenized.
     #[error("data: {} changed while it was being read; start again when nothing writes to it", path.display())]
@@ -251,10 +241,9 @@ impl Error {
                 | Self::UnknownExtension { .. }
                 | Self::EmptyCorpus { .. }
                 | Self::NotUtf8 { .. }
-                | Self::Jsonl { .. }
-                | Self::Parquet { .. }
-                | Self::NoParquet { .. }
-                | Self::ParquetColumn { .. }
+                | Self::Record { .. }
+                | Self::Damaged { .. }
+                | Self::NotBuilt { .. }
                 | Self::Dependencies { .. }
                 | Self::InvalidSetting { .. }
                 | Self::Tokenizer { .. }

@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::text::corpus::chunks;
-use crate::{Corpus, Result, Tokenizer};
+use crate::text::corpus::{BytesRead, chunks};
+use crate::{Columns, Corpus, Result, Tokenizer};
 
 /// Reads the documents of a file by its extension, and returns their number.
 pub fn documents(path: &Path) -> Result<usize> {
     let mut documents = 0;
     for file in Corpus::from_sources(&[PathBuf::from(path).to_string_lossy().into_owned()]).files()? {
-        for chunk in chunks(&file)? {
+        for chunk in chunks(&file, &None, &Columns::default(), &BytesRead::default())? {
             documents += usize::from(chunk?.ends_document);
         }
     }

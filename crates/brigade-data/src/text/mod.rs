@@ -9,7 +9,7 @@ mod prepare;
 mod progress;
 mod tokenizer;
 
-pub use corpus::{Corpus, DEFAULT_CORPUS_BYTES, TEXT_EXTENSIONS};
+pub use corpus::{Columns, Corpus, DEFAULT_CORPUS_BYTES, Place, Record, TEXT_EXTENSIONS};
 pub use dataset::{Sequence, SequenceLayout, TokenFile, TokenSequences, TokenWriter};
 pub use prepare::{DataCounts, DataSummary, PrepareOptions, PreparedData, prepare};
 pub use progress::{NoProgress, Progress};

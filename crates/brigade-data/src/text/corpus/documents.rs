@@ -1,13 +1,10 @@
 //! Reading the documents of a file as a stream of chunks.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
-
-use serde::Deserialize;
+use std::path::PathBuf;
 
 use super::files::{Format, SourceFile};
-use super::parquet;
+use super::input::{BytesRead, Input};
+use super::records::{Columns, Part, Record, records};
 use crate::{Error, Result};
 
 /// Documents are read in chunks of about this many bytes, so that memory is bounded and one large document is tokenized by
@@ -25,62 +22,51 @@ pub(crate) struct TextChunk {
     pub(crate) masked: bool,
     /// Whether it is the last of its document.
     pub(crate) ends_document: bool,
-    /// How many bytes of the file it stands for, for the progress bar.
-    pub(crate) source_bytes: u64,
 }
 
 /// A stream of chunks.
-pub(crate) type TextChunks = Box<dyn Iterator<Item = Result<TextChunk>>>;
+pub(crate) type TextChunks = Box<dyn Iterator<Item = Result<TextChunk>> + Send>;
 
-/// The documents of `file`, in order.
-pub(crate) fn chunks(file: &SourceFile) -> Result<TextChunks> {
-    let path = file.path.clone();
-    let opened = File::open(&path).map_err(|source| Error::io("open", &path, source))?;
-    Ok(match file.format {
-        Format::Text => {
-            Box::new(TextFileChunks { path, file: opened, buffer: Vec::new(), offset: 0, done: false })
-        }
-        Format::Jsonl => {
-            let lines = Lines { path, reader: BufReader::new(opened), line: 0, offset: 0 };
-            Box::new(lines.flat_map(of_document))
-        }
-        Format::Parquet => Box::new(parquet::texts(path, opened)?.flat_map(of_document)),
-    })
+/// The documents of a part of `file`, in order: of each record its `prompt`, if there is one, and its `text`.
+pub(crate) fn chunks(
+    file: &SourceFile,
+    part: &Part,
+    columns: &Columns,
+    read: &BytesRead,
+) -> Result<TextChunks> {
+    if file.format == Format::Text {
+        let (path, input) = (file.path.clone(), Input::open(file, 0, read)?);
+        return Ok(Box::new(TextFileChunks { path, input, buffer: Vec::new(), offset: 0, done: false }));
+    }
+    Ok(Box::new(records(file, part, columns, read)?.flat_map(of_record)))
 }
 
-/// One document in memory.
-pub(super) struct Document {
-    pub(super) prompt: Option<String>,
-    pub(super) text: String,
-    pub(super) source_bytes: u64,
-}
-
-/// Cuts a document into chunks; errors are passed on.
-fn of_document(document: Result<Document>) -> Vec<Result<TextChunk>> {
-    let document = match document {
-        Ok(document) => document,
-        Err(error) => return vec![Err(error)],
+/// Cuts a document into chunks; errors are passed on. A record whose text is null is none.
+fn of_record(record: Result<Record>) -> Vec<Result<TextChunk>> {
+    let cut_up = |record: Record| {
+        let mut chunks = Vec::new();
+        if record.text("text")?.is_none() {
+            return Ok(chunks);
+        }
+        for (column, masked) in [("prompt", true), ("text", false)] {
+            let mut rest = record.text(column)?.unwrap_or_default();
+            while !rest.is_empty() {
+                let end = if rest.len() <= CHUNK_BYTES { rest.len() } else { cut(rest, CHUNK_BYTES) };
+                let (text, left) = rest.split_at(end);
+                chunks.push(TextChunk { text: text.into(), masked, ends_document: false });
+                rest = left;
+            }
+        }
+        match chunks.last_mut() {
+            Some(last) => last.ends_document = true,
+            None => chunks.push(TextChunk { text: String::new(), masked: false, ends_document: true }),
+        }
+        Ok(chunks)
     };
-    let mut chunks = Vec::new();
-    for (text, masked) in
-        document.prompt.map(|prompt| (prompt, true)).into_iter().chain([(document.text, false)])
-    {
-        let mut rest = text.as_str();
-        while !rest.is_empty() {
-            let end = if rest.len() <= CHUNK_BYTES { rest.len() } else { cut(rest, CHUNK_BYTES) };
-            let (text, left) = rest.split_at(end);
-            chunks.push(TextChunk { text: text.into(), masked, ends_document: false, source_bytes: 0 });
-            rest = left;
-        }
+    match record.and_then(cut_up) {
+        Ok(chunks) => chunks.into_iter().map(Ok).collect(),
+        Err(error) => vec![Err(error)],
     }
-    if chunks.is_empty() {
-        chunks.push(TextChunk { text: String::new(), masked: false, ends_document: true, source_bytes: 0 });
-    }
-    if let Some(last) = chunks.last_mut() {
-        last.ends_document = true;
-        last.source_bytes = document.source_bytes;
-    }
-    chunks.into_iter().map(Ok).collect()
 }
 
 /// The last place at or below `limit` before white space that follows something else; if there is none, the last place between
@@ -100,7 +86,7 @@ fn cut(text: &str, limit: usize) -> usize {
 /// A text file as one document.
 struct TextFileChunks {
     path: PathBuf,
-    file: File,
+    input: Input,
     buffer: Vec<u8>,
     /// Where the buffer begins in the file.
     offset: u64,
@@ -123,8 +109,9 @@ impl Iterator for TextFileChunks {
 impl TextFileChunks {
     fn read_chunk(&mut self) -> Result<TextChunk> {
         let wanted = (CHUNK_BYTES - self.buffer.len().min(CHUNK_BYTES)) as u64;
-        let read = self.file.by_ref().take(wanted).read_to_end(&mut self.buffer);
-        let at_end = (read.map_err(|source| Error::io("read", &self.path, source))? as u64) < wanted;
+        let read = self.input.read_up_to(wanted, &mut self.buffer);
+        let after = |source| self.input.error(source, &format!(", after {} bytes of text", self.offset));
+        let at_end = read.map_err(after)? < wanted;
         let valid = match std::str::from_utf8(&self.buffer) {
             Ok(text) => text,
             Err(error) => {
@@ -143,73 +130,7 @@ impl TextFileChunks {
         let text = valid[..end].to_string();
         self.buffer.drain(..end);
         self.offset += end as u64;
-        Ok(TextChunk { text, masked: false, ends_document: at_end, source_bytes: end as u64 })
-    }
-}
-
-/// The lines of a JSONL file; blank ones are skipped.
-struct Lines {
-    path: PathBuf,
-    reader: BufReader<File>,
-    line: u64,
-    offset: u64,
-}
-
-#[derive(Deserialize)]
-struct Line {
-    text: String,
-    prompt: Option<String>,
-}
-
-impl Iterator for Lines {
-    type Item = Result<Document>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            let mut bytes = Vec::new();
-            match self.reader.read_until(b'\n', &mut bytes) {
-                Ok(0) => return None,
-                Ok(_) => {}
-                Err(source) => return Some(Err(Error::io("read", &self.path, source))),
-            }
-            self.line += 1;
-            let start = self.offset;
-            self.offset += bytes.len() as u64;
-            if !bytes.iter().all(u8::is_ascii_whitespace) {
-                return Some(parse_line(&self.path, self.line, start, &bytes));
-            }
-        }
-    }
-}
-
-fn parse_line(path: &Path, line: u64, offset: u64, bytes: &[u8]) -> Result<Document> {
-    let text = std::str::from_utf8(bytes)
-        .map_err(|error| Error::NotUtf8 { path: path.into(), offset: offset + error.valid_up_to() as u64 })?;
-    let text = if line == 1 { text.trim_start_matches('\u{feff}') } else { text };
-    // Serde would also take an array of a struct's fields.
-    if let Some(found) = other_than_object(text) {
-        let message = format!(
-            "it is {found}; a line is an object like {{\"text\": \"…\"}}, with or without \"prompt\""
-        );
-        return Err(Error::Jsonl { path: path.into(), line, message });
-    }
-    let parsed: Line = serde_json::from_str(text).map_err(|error| {
-        // Serde counts lines within this one.
-        let message = error.to_string().replace(&format!(" at line {}", error.line()), " at");
-        Error::Jsonl { path: path.into(), line, message }
-    })?;
-    Ok(Document { prompt: parsed.prompt, text: parsed.text, source_bytes: bytes.len() as u64 })
-}
-
-/// What a line of JSON that is not an object seems to be, judging by its beginning.
-fn other_than_object(text: &str) -> Option<&'static str> {
-    match text.trim_start().bytes().next()? {
-        b'[' => Some("an array"),
-        b'"' => Some("a string"),
-        b'0'..=b'9' | b'-' => Some("a number"),
-        b't' | b'f' => Some("true or false"),
-        b'n' => Some("null"),
-        _ => None,
+        Ok(TextChunk { text, masked: false, ends_document: at_end })
     }
 }
 

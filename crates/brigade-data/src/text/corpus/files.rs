@@ -32,16 +32,13 @@ pub(crate) enum Format {
     Parquet,
 }
 
-impl Format {
-    fn of(path: &Path) -> Option<Self> {
-        let extension = path.extension()?.to_str()?.to_ascii_lowercase();
-        match extension.as_str() {
-            "jsonl" => Some(Self::Jsonl),
-            "parquet" => Some(Self::Parquet),
-            text if TEXT_EXTENSIONS.contains(&text) => Some(Self::Text),
-            _ => None,
-        }
-    }
+/// How a file of text or JSONL is compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Compression {
+    None,
+    Gzip,
+    Zstd,
 }
 
 /// One file of a corpus.
@@ -49,6 +46,33 @@ impl Format {
 pub(crate) struct SourceFile {
     pub(crate) path: PathBuf,
     pub(crate) format: Format,
+    pub(crate) compression: Compression,
+}
+
+impl SourceFile {
+    /// The file if its extension is known.
+    fn known(path: PathBuf) -> Option<Self> {
+        let lower = path.file_name()?.to_str()?.to_ascii_lowercase();
+        let (rest, extension) = lower.rsplit_once('.')?;
+        let compression = match extension {
+            "gz" => Compression::Gzip,
+            "zst" => Compression::Zstd,
+            _ => Compression::None,
+        };
+        let extension = match compression {
+            Compression::None => extension,
+            Compression::Gzip | Compression::Zstd => rest.rsplit_once('.')?.1,
+        };
+        let format = match extension {
+            "jsonl" => Format::Jsonl,
+            // Without a compression, such a file is rather one value than a line for each.
+            "json" if compression != Compression::None => Format::Jsonl,
+            "parquet" if compression == Compression::None => Format::Parquet,
+            text if TEXT_EXTENSIONS.contains(&text) => Format::Text,
+            _ => return None,
+        };
+        Some(Self { path, format, compression })
+    }
 }
 
 /// Identifies a file or folder under any of its names: device and inode.
@@ -99,9 +123,8 @@ fn named(path: &Path, files: &mut Vec<SourceFile>) -> Result<()> {
         let source = std::io::Error::other("it is neither a regular file nor a folder");
         return Err(Error::io("read", path, source));
     }
-    let format =
-        Format::of(path).ok_or_else(|| Error::UnknownExtension { path: path.into(), allowed: allowed() })?;
-    files.push(SourceFile { path: path.into(), format });
+    let unknown = || Error::UnknownExtension { path: path.into(), allowed: allowed() };
+    files.push(SourceFile::known(path.into()).ok_or_else(unknown)?);
     Ok(())
 }
 
@@ -140,8 +163,8 @@ fn globbed(pattern: &str, files: &mut Vec<SourceFile>) -> Result<()> {
     for path in paths {
         if path.is_dir() {
             walk(&path, files)?;
-        } else if let Some(format) = Format::of(&path).filter(|_| path.is_file()) {
-            files.push(SourceFile { path, format });
+        } else if path.is_file() {
+            files.extend(SourceFile::known(path));
         }
     }
     if files.len() > before { Ok(()) } else { Err(no_files(pattern)) }
@@ -160,8 +183,8 @@ fn walk(folder: &Path, files: &mut Vec<SourceFile>) -> Result<()> {
         let path = entry.path();
         if entry.file_type().map_err(failed)?.is_dir() {
             walk(&path, files)?;
-        } else if let Some(format) = Format::of(&path).filter(|_| path.is_file()) {
-            files.push(SourceFile { path, format });
+        } else if path.is_file() {
+            files.extend(SourceFile::known(path));
         }
     }
     Ok(())
@@ -177,5 +200,6 @@ fn no_files(given: &str) -> Error {
 
 fn allowed() -> String {
     let known = TEXT_EXTENSIONS.iter().chain(&["jsonl", "parquet"]);
-    known.map(|extension| format!(".{extension}")).collect::<Vec<_>>().join(" ")
+    let known: Vec<String> = known.map(|extension| format!(".{extension}")).collect();
+    format!("{}; text and JSONL also as .gz and .zst", known.join(" "))
 }

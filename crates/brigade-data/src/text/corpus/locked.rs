@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use cargo_metadata::MetadataCommand;
 
-use super::files::{Format, SourceFile};
+use super::files::{Compression, Format, SourceFile};
 use crate::{Error, Result};
 
 /// The platform that this program was built for.
@@ -44,7 +44,7 @@ pub(super) fn files(manifest_dir: &Path, max_bytes: u64) -> Result<Vec<SourceFil
         if total > max_bytes {
             break;
         }
-        files.push(SourceFile { path, format: Format::Text });
+        files.push(SourceFile { path, format: Format::Text, compression: Compression::None });
     }
     if files.is_empty() {
         return Err(missing(manifest_dir, format!("no Rust file fits in {max_bytes} bytes")));

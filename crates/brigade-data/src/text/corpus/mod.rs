@@ -2,9 +2,9 @@
 
 mod documents;
 mod files;
+mod input;
 mod locked;
-#[cfg_attr(not(feature = "parquet"), path = "no_parquet.rs")]
-mod parquet;
+mod records;
 
 use std::path::{Path, PathBuf};
 
@@ -12,6 +12,8 @@ pub(crate) use documents::{TextChunk, chunks};
 pub(crate) use files::SourceFile;
 pub use files::TEXT_EXTENSIONS;
 use files::source_files;
+pub(crate) use input::BytesRead;
+pub use records::{Columns, Place, Record};
 
 use crate::Result;
 
@@ -23,7 +25,8 @@ const MOST_NAMED: usize = 4;
 
 /// A corpus: which files hold the text. Nothing is read before [`prepare`](crate::prepare()).
 ///
-/// A document is one text file, one line of a JSONL file, or one row of a parquet file (which takes the feature `parquet`).
+/// A document is one text file, one line of a JSONL file, or one row of a parquet file. Parquet files and compressed ones (`.gz`,
+/// `.zst`: text and JSONL) take the feature `parquet`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Corpus {
     origin: Origin,
@@ -50,8 +53,7 @@ impl Corpus {
     /// ([`TEXT_EXTENSIONS`], `jsonl`, `parquet`), sorted by path, without hidden ones and without following links to
     /// folders; a glob stands for its matches with a known extension. A file that is found twice counts once.
     ///
-    /// JSONL lines are objects with a string `text`, and optionally a string `prompt`, which comes before it and is masked from
-    /// the loss. Parquet files have a column `text` of strings or byte arrays.
+    /// Lines of JSONL and rows of tables have [`Columns`].
     pub fn from_sources(sources: &[String]) -> Self {
         Self { origin: Origin::Sources(sources.to_vec()) }
     }
@@ -72,6 +74,18 @@ impl Corpus {
                 few => few.join(", "),
             },
         }
+    }
+
+    /// The records of all files, one after the other; each file of text is one, with its text as the column `text`.
+    ///
+    /// # Errors
+    /// What is wrong with the sources; each record may be an error, after which there are none of its file.
+    pub fn records(&self, columns: &Columns) -> Result<impl Iterator<Item = Result<Record>> + Send + use<>> {
+        let columns = columns.clone();
+        Ok(self.files()?.into_iter().flat_map(move |file| {
+            let opened = records::records(&file, &None, &columns, &BytesRead::default());
+            opened.unwrap_or_else(|error| Box::new(std::iter::once(Err(error))))
+        }))
     }
 
     /// Text that changes whenever the list of files may change for another reason than the files themselves; `None` if only the file

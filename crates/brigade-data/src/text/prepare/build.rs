@@ -1,16 +1,17 @@
 //! Tokenizing a corpus into a folder.
 
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
 use brigade_random::keyed;
 
 use super::{COUNTS_FILE, DataCounts, PrepareOptions, StoredCounts, TOKENIZER_FILE, TRAIN, VALIDATION};
-use crate::text::corpus::{TextChunk, chunks};
+use crate::text::corpus::{BytesRead, TextChunk, chunks};
 use crate::text::prepare::cache::{HashedFile, write_synced};
 use crate::text::prepare::parallel::Workers;
 use crate::text::tokenizer::Encoder;
-use crate::{Error, Progress, Result, TRAINING_SAMPLE_BYTES, TokenWriter, Tokenizer, TokenizerSpec};
+use crate::{Columns, Error, Progress, Result, TRAINING_SAMPLE_BYTES, TokenWriter, Tokenizer, TokenizerSpec};
 
 /// Text that is held at once while tokenizing.
 const BATCH_BYTES: usize = 8 << 20;
@@ -67,7 +68,7 @@ fn trained(
     let (mut texts, mut total) = (Vec::new(), 0);
     'files: for index in order {
         let mut from_file = 0;
-        for chunk in chunks(&files[index].file)? {
+        for chunk in chunks(&files[index].file, &None, &Columns::default(), &BytesRead::default())? {
             let text = chunk?.text;
             let bytes = text.len() as u64;
             from_file += bytes;
@@ -108,21 +109,29 @@ fn tokenize(
 ) -> Result<()> {
     let encoders = Encoders { tokenizer, idle: Mutex::default() };
     let (mut batch, mut bytes) = (Vec::new(), 0);
+    let (read, mut shown) = (BytesRead::default(), 0);
+    let mut show = || {
+        let now = read.load(Ordering::Relaxed);
+        progress.advance(now - std::mem::replace(&mut shown, now));
+    };
     for file in files {
-        for chunk in chunks(&file.file)? {
+        for chunk in chunks(&file.file, &None, &Columns::default(), &read)? {
             let chunk = chunk?;
             bytes += chunk.text.len();
             batch.push(chunk);
             if bytes >= BATCH_BYTES {
                 counts.text_bytes += bytes as u64;
-                encode_batch(workers, &encoders, &batch, splits, progress)?;
+                encode_batch(workers, &encoders, &batch, splits)?;
+                show();
                 batch.clear();
                 bytes = 0;
             }
         }
     }
     counts.text_bytes += bytes as u64;
-    encode_batch(workers, &encoders, &batch, splits, progress)
+    encode_batch(workers, &encoders, &batch, splits)?;
+    show();
+    Ok(())
 }
 
 fn encode_batch(
@@ -130,12 +139,10 @@ fn encode_batch(
     encoders: &Encoders,
     batch: &[TextChunk],
     splits: &mut Splits,
-    progress: &dyn Progress,
 ) -> Result<()> {
     let encoded = workers.map(batch, |chunk| encoders.encode(&chunk.text));
     for (chunk, ids) in batch.iter().zip(encoded) {
         splits.push(&ids?, chunk)?;
-        progress.advance(chunk.source_bytes);
     }
     Ok(())
 }

@@ -1,0 +1,74 @@
+//! Records of files, one at a time: the columns that are asked for, under the names that they are asked by.
+
+mod columns;
+mod lines;
+mod record;
+#[cfg(feature = "parquet")]
+mod rows;
+
+use std::ops::Range;
+
+pub use columns::Columns;
+pub use record::{Place, Record};
+
+use super::files::{Format, SourceFile};
+use super::input::{BytesRead, Input};
+use crate::{Error, Result};
+use lines::Lines;
+
+/// A record above this size is refused rather than held in memory.
+const MAX_RECORD_BYTES: u64 = 256 << 20;
+
+/// A stream of records.
+pub(crate) type Records = Box<dyn Iterator<Item = Result<Record>> + Send>;
+
+/// A part of a file: the bytes in which its lines begin, or the groups of its rows. Text and compressed files have no parts.
+pub(crate) type Part = Option<Range<u64>>;
+
+/// The records of a part of `file`, in order. A file of text is one record, with its text as the column `text`.
+pub(crate) fn records(
+    file: &SourceFile,
+    part: &Part,
+    columns: &Columns,
+    read: &BytesRead,
+) -> Result<Records> {
+    Ok(match file.format {
+        Format::Text => {
+            let mut input = Input::open(file, 0, read)?;
+            let (path, columns) = (file.path.clone(), columns.clone());
+            Box::new(std::iter::once_with(move || {
+                let place = Place::file(&path);
+                let mut bytes = Vec::new();
+                let count = input.read_up_to(MAX_RECORD_BYTES + 1, &mut bytes);
+                if count.map_err(|source| input.error(source, ""))? > MAX_RECORD_BYTES {
+                    return Err(place.error(too_large("the text")));
+                }
+                let text = String::from_utf8(bytes).map_err(|error| Error::NotUtf8 {
+                    path: path.clone(),
+                    offset: error.utf8_error().valid_up_to() as u64,
+                })?;
+                columns.pick([("text".to_owned(), text.into())].into_iter().collect(), place, &[])
+            }))
+        }
+        Format::Jsonl => Box::new(Lines::open(file, part, columns, read)?),
+        Format::Parquet => parquet_rows(file, part, columns, read)?,
+    })
+}
+
+fn too_large(what: &str) -> String {
+    format!("{what} has more than {} MiB", MAX_RECORD_BYTES >> 20)
+}
+
+#[cfg(feature = "parquet")]
+fn parquet_rows(file: &SourceFile, part: &Part, columns: &Columns, read: &BytesRead) -> Result<Records> {
+    Ok(Box::new(rows::parquet(file, part, columns, read)?))
+}
+
+/// Refuses the file: text that is there and not read would be missed too late.
+#[cfg(not(feature = "parquet"))]
+fn parquet_rows(file: &SourceFile, _: &Part, _: &Columns, _: &BytesRead) -> Result<Records> {
+    Err(Error::NotBuilt { path: file.path.clone(), kind: "a parquet file" })
+}
+
+#[cfg(all(test, feature = "parquet"))]
+mod tests;

@@ -1,0 +1,124 @@
+//! One record, and where it is.
+
+use std::fmt;
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use crate::{Error, Result};
+
+/// A record of a file: a line of JSONL, or a row of a table.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Record {
+    /// The columns, by the names that they were asked for. Bytes of a table are text here.
+    pub fields: Map<String, Value>,
+    /// Where it is, for messages.
+    pub place: Place,
+}
+
+/// Where a record is: `notes.jsonl:3`, or `notes.parquet, row 3`, counted from 1.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    path: Arc<Path>,
+    position: Position,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Position {
+    File,
+    /// A line's number after `skipped` bytes that were not read.
+    Line {
+        line: u64,
+        skipped: u64,
+    },
+    #[cfg(feature = "parquet")]
+    Row(u64),
+}
+
+impl Record {
+    /// The text in a column; `None` where the column is missing or null.
+    ///
+    /// # Errors
+    /// [`Error::Record`] where it is something else.
+    pub fn text(&self, column: &str) -> Result<Option<&str>> {
+        match self.fields.get(column) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(other) => {
+                let kind = kind(other);
+                Err(self.place.error(format!("the column for `{column}` has {kind}, and must have text")))
+            }
+        }
+    }
+}
+
+/// What a value of JSON is, in words.
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+impl Place {
+    /// A whole file.
+    pub(crate) fn file(path: &Path) -> Self {
+        Self { path: path.into(), position: Position::File }
+    }
+
+    /// A line of a file, from 1, after `skipped` bytes that were not read.
+    pub(super) fn line(path: &Arc<Path>, line: u64, skipped: u64) -> Self {
+        Self { path: Arc::clone(path), position: Position::Line { line, skipped } }
+    }
+
+    /// A row of a table, from 1.
+    #[cfg(feature = "parquet")]
+    pub(super) fn row(path: &Arc<Path>, row: u64) -> Self {
+        Self { path: Arc::clone(path), position: Position::Row(row) }
+    }
+
+    /// The error that says what is wrong there.
+    pub fn error(&self, message: impl Into<String>) -> Error {
+        Error::Record { place: self.to_string(), message: message.into() }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.display();
+        match self.position {
+            Position::File => write!(f, "{path}"),
+            // Only messages need the number of lines in what was skipped.
+            Position::Line { line, skipped } => match line_ends(&self.path, skipped) {
+                Ok(before) => write!(f, "{path}:{}", before + line),
+                Err(_) => write!(f, "{path}, line {line} after byte {skipped}"),
+            },
+            #[cfg(feature = "parquet")]
+            Position::Row(row) => write!(f, "{path}, row {row}"),
+        }
+    }
+}
+
+/// How many lines end in the first `bytes` bytes of a file.
+fn line_ends(path: &Path, bytes: u64) -> std::io::Result<u64> {
+    if bytes == 0 {
+        return Ok(0);
+    }
+    let mut read = std::io::BufReader::new(std::fs::File::open(path)?.take(bytes));
+    let mut lines = 0;
+    loop {
+        let buffer = std::io::BufRead::fill_buf(&mut read)?;
+        if buffer.is_empty() {
+            return Ok(lines);
+        }
+        lines += buffer.iter().filter(|byte| **byte == b'\n').count() as u64;
+        let count = buffer.len();
+        std::io::BufRead::consume(&mut read, count);
+    }
+}
