@@ -1,11 +1,12 @@
 //! What a run will hold and send, rank by rank, and whether the machine has that much memory.
 
 use anyhow::Context;
-use brigade_core::plan::{Configuration, Footprint};
+use brigade_core::plan::{Configuration, Footprint, MemoryFootprint};
 use brigade_core::{
     Activation, Batch, Chain, DP, EngineSettings, HeapMeter, MeasuredActivations, Model, PP, Recompute,
 };
 use brigade_files::write_atomic;
+use brigade_report::{PLANNED_MEMORY_FILE, PlannedMemory};
 
 use super::machine::Machine;
 use super::need::{Need, assessment};
@@ -69,16 +70,21 @@ impl Session {
     {
         let machine = Machine::of(self).filter(|_| self.rank() == 0);
         let Some(machine) = machine else { return };
-        let note = |assessment: &Assessment| {
+        let note = |plan: &MemoryPlan| {
             let path = self.out.join(MEMORY_PLAN);
-            // Without the note the launcher says less after a failure, which is no reason to fail here.
+            // Without the notes the launcher says less after a failure, and a report less of memory, which is no reason to fail here.
             drop(path.parent().map(std::fs::create_dir_all));
-            drop(write_atomic(&path, assessment.text.as_bytes()));
+            if let Some(assessment) = &plan.assessment {
+                drop(write_atomic(&path, assessment.text.as_bytes()));
+            }
+            let planned = serde_json::to_vec(&planned_memory(&plan.footprint)).unwrap_or_default();
+            drop(write_atomic(&self.out.join(PLANNED_MEMORY_FILE), &planned));
         };
         // Whatever is wrong with the model, the run itself finds and reports.
         let plan = |measured, smaller: &dyn Fn(usize) -> Option<MeasuredActivations>| {
             let plan = self.plan_with(run, model.chain(), Some(&machine), measured, smaller).ok()?;
-            plan.assessment.inspect(note)
+            note(&plan);
+            plan.assessment
         };
         // First without what takes memory itself to be measured.
         let Some(mut assessment) = plan(Err(anyhow::anyhow!("it is not measured yet")), &|_| None) else {
@@ -147,6 +153,20 @@ impl Session {
         let EngineSettings { precision, schedule, chunks, .. } = &self.plan.engine;
         let splits = schedule.splits_backward() && self.plan.mesh.size(PP) * chunks > 1;
         Ok(model.measure_activations(batch, precision.compute, splits, meter)?)
+    }
+}
+
+/// What the rank that needs most of each is planned to hold at its peak.
+fn planned_memory(footprint: &Footprint) -> PlannedMemory {
+    let most = |bytes: fn(&MemoryFootprint) -> u64| {
+        footprint.stages.iter().map(|stage| bytes(&stage.memory)).max().unwrap_or(0)
+    };
+    PlannedMemory {
+        parameter_bytes: most(|memory| memory.parameters.peak),
+        gradient_bytes: most(|memory| memory.gradients.peak),
+        optimizer_bytes: most(|memory| memory.optimizer.peak),
+        activation_bytes: most(|memory| memory.boundary_activations.peak),
+        saved_activation_bytes: most(|memory| memory.saved_activations.peak),
     }
 }
 

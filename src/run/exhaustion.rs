@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use brigade_launch::{ExitReason, Outcome, RankFailure};
-use brigade_report::{HumanBytes, memory_capacity, oom_kills};
+use brigade_report::{HumanBytes, PLANNED_MEMORY_FILE, memory_capacity, oom_kills};
 
 use crate::error::print_stderr;
 use crate::folder::MEMORY_PLAN;
@@ -24,7 +24,9 @@ pub(super) struct ExhaustionWatch<'a> {
 impl<'a> ExhaustionWatch<'a> {
     /// From now on. A note of an earlier run in the folder is removed.
     pub(super) fn begin(dir: &'a Path, node: usize) -> Self {
-        drop(fs::remove_file(dir.join(MEMORY_PLAN)));
+        for note in [MEMORY_PLAN, PLANNED_MEMORY_FILE] {
+            drop(fs::remove_file(dir.join(note)));
+        }
         Self { dir, node, kills: oom_kills() }
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use brigade_launch::{Detected, Event, LaunchConfig, NodeInfo, Outcome, Source};
+use brigade_report::{RunEvent, add_to_history};
 
 use super::ending::{print_event, printed_its_error};
 use super::exhaustion::ExhaustionWatch;
@@ -61,15 +62,28 @@ impl Program<'_> {
         launch.env =
             vec![(RUN_DIR.into(), OsString::from(&dir)), (RUN_ID.into(), OsString::from(&folder.run))];
         launch.env.extend(device::rank_environment(self.settings.compute.backend));
+        // A run that cannot write its history ends as it would have.
+        let began = brigade_report::now();
+        let note = |event| drop(add_to_history(&dir, began, event));
         let mut exhaustion = ExhaustionWatch::begin(&dir, node.node_rank);
         let outcome = brigade_launch::launch(&launch, &mut |event| {
             let restarted = match &event {
-                Event::Restarting { failure, .. } => Some(failure.clone()),
+                Event::Restarting { number, failure, .. } => {
+                    let reason = first_line(failure);
+                    note(RunEvent::Restarting { restart: *number, reason });
+                    Some(failure.clone())
+                }
                 _ => None,
             };
             print_event(event);
             restarted.iter().for_each(|failure| exhaustion.explain(failure));
         })?;
+        match &outcome {
+            // Rank 0 wrote down these.
+            Outcome::Done | Outcome::Preempted { .. } => {}
+            Outcome::Interrupted { signal, .. } => note(RunEvent::Interrupted { signal: signal.clone() }),
+            other => note(RunEvent::Failed { reason: first_line(other) }),
+        }
         drop(folder);
         match &outcome {
             Outcome::Done | Outcome::Preempted { .. } => {}
@@ -86,4 +100,8 @@ impl Program<'_> {
         }
         Ok(outcome.exit_code())
     }
+}
+
+fn first_line(outcome: &Outcome) -> String {
+    outcome.to_string().lines().next().unwrap_or_default().to_owned()
 }

@@ -186,6 +186,7 @@ impl Session {
             overwrite: self.replaces(),
             goes_on: self.settings.checkpoint.on_failure == OnFailedSave::Continue,
             restart: self.restart,
+            mesh: self.plan.mesh.axes().iter().map(|axis| (axis.name.to_owned(), axis.size)).collect(),
         };
         let mut reporter = match restored {
             Some(Restored { progress, .. }) => Reporter::resume(&self.out, options, progress.step)?,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use brigade_core::{Bytes, CollectiveKind, Collectives, StepReport, Traffic, WAITS};
-use brigade_report::{DeviceMemory, MemoryRecord, StepRecord};
+use brigade_report::{DeviceMemory, MemoryRecord, RankSeconds, StepRecord};
 
 use crate::checkpoint::SaveProgress;
 use crate::training::{AgreedAnswers, ValidationReport};
@@ -33,6 +33,8 @@ pub(crate) struct StepStats {
     pub answers: AgreedAnswers,
     /// Longest step of any rank.
     step_seconds: f64,
+    /// The step on each rank.
+    ranks: RankSeconds,
     /// Means over the ranks, in the order of [`gather`].
     seconds: [f64; 6],
     /// Means over the ranks, by what was waited for.
@@ -98,6 +100,7 @@ pub(crate) fn gather(
         preempted: most(status_start + 1) > 0.0,
         answers: AgreedAnswers::from_number(all[0][status_start + 2] as u8),
         step_seconds: most(0),
+        ranks: rank_seconds(&all, means),
         seconds: std::array::from_fn(|index| sum(means + index) / all.len() as f64),
         waits: std::array::from_fn(|index| sum(means + seconds.len() + index) / all.len() as f64),
         peak_rss_bytes: most(1) as u64,
@@ -118,6 +121,28 @@ pub(crate) fn gather(
             .reduce(DeviceMemory::most),
         traffic: traffic.filter(|(_, (calls, _))| *calls > 0).collect(),
     })
+}
+
+/// The step's time on each rank, in whole microseconds; `means`: where the parts begin, in the order of [`gather`].
+fn rank_seconds(all: &[Vec<f64>], means: usize) -> RankSeconds {
+    let of = |seconds: &dyn Fn(&[f64]) -> f64| {
+        all.iter().map(|values| (1e6 * seconds(values)).round() / 1e6).collect::<Vec<f64>>()
+    };
+    RankSeconds {
+        step: of(&|values| values[0]),
+        compute: of(&|values| values[means..means + 3].iter().sum()),
+        data_wait: of(&|values| values[means + 3]),
+        comm_wait: of(&|values| values[means + 4]),
+    }
+}
+
+/// Up to how many ranks are recorded one by one in each step. Of larger worlds this is done every so many steps, so that there are
+/// no more numbers.
+const RANKS_PER_STEP: usize = 128;
+
+/// Whether a step's record has the seconds of each of so many ranks.
+fn has_ranks(step: u64, ranks: usize) -> bool {
+    step.is_multiple_of(ranks.div_ceil(RANKS_PER_STEP).max(1) as u64)
 }
 
 /// A device's memory as numbers; missing ones are NaN.
@@ -175,6 +200,8 @@ pub(crate) fn record(report: &StepReport, learning_rate: f64, stats: &StepStats)
         comm_calls: collectives.values().map(|c| c.calls).sum(),
         collectives,
         peak_rss_bytes: stats.peak_rss_bytes,
+        time: Some(brigade_report::now()),
+        rank_seconds: has_ranks(report.step, stats.ranks.step.len()).then(|| stats.ranks.clone()),
         // What comes after the step is added to it.
         validation_loss: None,
         validation_metrics: BTreeMap::new(),
@@ -225,8 +252,8 @@ mod tests {
         }
     }
 
-    /// The device memory that each rank of a world records, given that of each rank.
-    fn recorded(own: &[Option<DeviceMemory>]) -> Vec<Option<DeviceMemory>> {
+    /// What each rank of a world records, given the memory of each rank's device.
+    fn recorded(own: &[Option<DeviceMemory>]) -> Vec<StepRecord> {
         let worlds = threads(own.len(), Timeouts::default());
         thread::scope(|scope| {
             let ranks: Vec<_> = worlds
@@ -239,8 +266,9 @@ mod tests {
                         let status = StepStatus { saving: SaveProgress::Idle, preempted: false, answers: 0 };
                         let second = Duration::from_secs(1);
                         let report = report();
-                        let stats = gather(world.as_ref(), &report, second, second, *device, status).unwrap();
-                        record(&report, 0.0, &stats).device_memory
+                        let step = second * (2 + group.rank() as u32);
+                        let stats = gather(world.as_ref(), &report, second, step, *device, status).unwrap();
+                        record(&report, 0.0, &stats)
                     })
                 })
                 .collect();
@@ -254,8 +282,27 @@ mod tests {
             Some(DeviceMemory { in_use, reserved, reserved_peak, total })
         };
         let own = [memory(5, 6, 9, Some(80)), memory(4, 7, 8, Some(40))];
-        assert_eq!(recorded(&own), [memory(5, 7, 9, Some(40)); 2]);
-        assert_eq!(recorded(&[memory(0, 1, 1 << 40, None), None]), [memory(0, 1, 1 << 40, None); 2]);
-        assert_eq!(recorded(&[None, None]), [None; 2]);
+        let recorded_memory = |own: &[Option<DeviceMemory>]| -> Vec<Option<DeviceMemory>> {
+            recorded(own).into_iter().map(|record| record.device_memory).collect()
+        };
+        assert_eq!(recorded_memory(&own), [memory(5, 7, 9, Some(40)); 2]);
+        assert_eq!(recorded_memory(&[memory(0, 1, 1 << 40, None), None]), [memory(0, 1, 1 << 40, None); 2]);
+        assert_eq!(recorded_memory(&[None, None]), [None; 2]);
+    }
+
+    #[test]
+    fn each_ranks_time_is_recorded_and_large_worlds_write_no_more() {
+        let ranks = RankSeconds {
+            step: vec![2.0, 3.0, 4.0],
+            compute: vec![0.0; 3],
+            data_wait: vec![1.0; 3],
+            comm_wait: vec![0.0; 3],
+        };
+        for record in recorded(&[None; 3]) {
+            assert_eq!((record.step_seconds, record.rank_seconds.as_ref()), (4.0, Some(&ranks)));
+            assert!(record.time.is_some());
+        }
+        let steps = |ranks| (1..=16).filter(|step| has_ranks(*step, ranks)).count();
+        assert_eq!([1, 128, 129, 1024].map(steps), [16, 16, 8, 2]);
     }
 }

@@ -1,11 +1,11 @@
-//! Metrics of a run, which rank 0 writes: `metrics.jsonl`, TensorBoard event files, progress on the terminal, and a
-//! summary.
+//! Metrics of a run, which rank 0 writes: `metrics.jsonl`, `history.jsonl`, TensorBoard event files, progress on the terminal, and
+//! a summary.
 //!
 //! The training loop makes a [`StepRecord`] a step and hands it to a [`Reporter`], which does everything
 //! else. [`ByteProgress`] shows the progress of a pass over data, and a [`Finding`] says what a machine has or lacks.
 //!
 //! - `record`: what is known about a step; `machine`: memory, and what a device can do at best.
-//! - `metrics_file`, `tensorboard`: the two kinds of files.
+//! - `metrics_file`, `tensorboard`, `history`: the kinds of files.
 //! - `console`: lines and progress bars; `summary`: what is printed at the end.
 //! - `reporter`: all of these for one run.
 //!
@@ -21,6 +21,7 @@
 
 mod console;
 mod error;
+mod history;
 mod machine;
 mod metrics_file;
 mod record;
@@ -30,6 +31,7 @@ mod tensorboard;
 
 pub use console::{byte_progress::ByteProgress, counted::counted, line::line, mode::ConsoleMode};
 pub use error::{Error, Result};
+pub use history::{HISTORY_FILE, HistoryRecord, RunEvent, add_to_history, now};
 pub use indicatif::{HumanBytes, HumanCount};
 pub use machine::{
     capacity::{AddressSpace, MemoryCapacity, memory_capacity, oom_kills},
@@ -37,6 +39,9 @@ pub use machine::{
     memory::peak_rss_bytes,
     peak_flops::{NumberType, peak_flops},
 };
-pub use record::{CheckpointRecord, Collective, DeviceMemory, MemoryRecord, StepRecord, compute::Compute};
+pub use record::{
+    CheckpointRecord, Collective, DeviceMemory, MemoryRecord, PLANNED_MEMORY_FILE, PlannedMemory,
+    RankSeconds, StepRecord, compute::Compute,
+};
 pub use reporter::{METRICS_FILE, Reporter, ReporterOptions};
 pub use summary::Summary;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use brigade_core::Activation;
-use brigade_report::Summary;
+use brigade_report::{RunEvent, Summary};
 
 use super::Trainer;
 use crate::checkpoint::{FIRST_MODEL, restore_step};
@@ -39,8 +39,10 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
             self.session.heartbeat.send("writing the best weights");
             self.write_all_weights()?;
         }
-        self.finish_reports(&paths)?;
         let stopped = self.stopped();
+        let end = RunEvent::Finished { step: self.progress.step, ended_early: stopped.clone() };
+        self.reporter.iter_mut().try_for_each(|reporter| reporter.event(end.clone()))?;
+        self.finish_reports(&paths)?;
         let weights = paths.into_iter().next().unwrap_or_default();
         Ok(Trained::new(self.engine, &self.progress, stopped, weights))
     }

@@ -5,6 +5,7 @@ use std::time::Instant;
 use anyhow::bail;
 use brigade_checkpoint::TrainState;
 use brigade_core::{Activation, StepReport};
+use brigade_report::RunEvent;
 
 use super::Trainer;
 use super::nonfinite::reason;
@@ -129,6 +130,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
             return Err(AgreedError(why.into()).into());
         }
         self.note(&format!("preempted after step {step}, which is saved; --resume continues from there"));
+        self.reporter.iter_mut().try_for_each(|reporter| reporter.event(RunEvent::Preempted))?;
         self.finish_reports(&[])
     }
 

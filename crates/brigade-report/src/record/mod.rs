@@ -94,9 +94,29 @@ pub struct StepRecord {
     /// As `metrics`, of the validation data, at steps that measured it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "nulls_are_nan")]
     pub validation_metrics: BTreeMap<String, f64>,
+    /// When the step ended, in seconds since 1970. Old files have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<f64>,
+    /// The step's time on each rank, in worlds of up to 128 ranks; in larger ones every so many steps. Old files have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank_seconds: Option<RankSeconds>,
     /// A checkpoint that became complete during this step; it may be of an earlier step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointRecord>,
+}
+
+/// Where a step's time went on each rank, in seconds, one number a rank. What is in none of the parts is time that the training
+/// thread spent otherwise: in hooks, in snapshots for a checkpoint, or not running at all.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct RankSeconds {
+    /// The whole step.
+    pub step: Vec<f64>,
+    /// Forward, backward and the optimizer.
+    pub compute: Vec<f64>,
+    /// Waiting for data.
+    pub data_wait: Vec<f64>,
+    /// Waiting for other ranks.
+    pub comm_wait: Vec<f64>,
 }
 
 /// One checkpoint, once it is complete.
@@ -135,6 +155,24 @@ pub struct MemoryRecord {
     pub activation_bytes: u64,
     /// The most of it so far.
     pub activation_bytes_peak: u64,
+}
+
+/// The file, in a run's folder, with what a rank is planned to hold, before the first step: [`PlannedMemory`] as JSON.
+pub const PLANNED_MEMORY_FILE: &str = "logs/memory-plan.json";
+
+/// Bytes that a rank is planned to hold at its peak, by what they are for, on the rank that needs most of each kind.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedMemory {
+    /// Parameters: whole, sharded, gathered, fp32 masters.
+    pub parameter_bytes: u64,
+    /// Gradients.
+    pub gradient_bytes: u64,
+    /// The optimizer's state.
+    pub optimizer_bytes: u64,
+    /// Activations that micro-batches in flight keep at the boundaries of blocks.
+    pub activation_bytes: u64,
+    /// What blocks keep inside for the backward, which a run does not count; 0 where it is unknown.
+    pub saved_activation_bytes: u64,
 }
 
 /// One kind of collective in one step.

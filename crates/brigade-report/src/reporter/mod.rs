@@ -10,6 +10,7 @@ use std::{
 use crate::{
     console::{mode::ConsoleMode, steps::Console},
     error::{Error, Result},
+    history::{History, RunEvent},
     metrics_file::JsonLines,
     record::{CheckpointRecord, StepRecord, compute::Compute},
     summary::{Summary, Totals},
@@ -44,6 +45,8 @@ pub struct ReporterOptions {
     pub goes_on: bool,
     /// How often the ranks were restarted before; for the summary.
     pub restart: u32,
+    /// The axes of the mesh with their sizes, the outermost first; for the history.
+    pub mesh: Vec<(String, usize)>,
 }
 
 impl Default for ReporterOptions {
@@ -59,6 +62,7 @@ impl Default for ReporterOptions {
             overwrite: false,
             goes_on: false,
             restart: 0,
+            mesh: Vec::new(),
         }
     }
 }
@@ -66,6 +70,7 @@ impl Default for ReporterOptions {
 /// Writes and shows the metrics of a run. Only rank 0 has one.
 pub struct Reporter {
     metrics: JsonLines,
+    history: History,
     events: Option<EventFile>,
     console: Console,
     compute: Compute,
@@ -81,8 +86,8 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// Makes `<out_dir>/metrics.jsonl` and `<out_dir>/events.out.tfevents.*`, and the folder if it is
-    /// missing.
+    /// Makes `metrics.jsonl`, `history.jsonl` and `events.out.tfevents.*` in `out_dir`, and the folder if it is missing. A run that was
+    /// restarted goes on with its history.
     pub fn create(out_dir: &Path, options: ReporterOptions) -> Result<Self> {
         Self::create_on(out_dir, options, Box::new(io::stderr()))
     }
@@ -104,7 +109,8 @@ impl Reporter {
             fs::remove_file(&path).map_err(Error::file("remove", &path))?;
         }
         let events = options.tensorboard.then(|| EventFile::create(out_dir, &[])).transpose()?;
-        Ok(Self::begin(metrics, events, options, None, output))
+        let history = History::begin(out_dir, &options, None)?;
+        Ok(Self::begin((metrics, history, events), options, None, output))
     }
 
     /// Resumes the run in a folder after its step `last_step`; makes the folder and the files that are missing.
@@ -130,12 +136,12 @@ impl Reporter {
             let file = events.insert(EventFile::create(out_dir, &existing(out_dir)?)?);
             file.start_at(last_step.saturating_add(1))?;
         }
-        Ok(Self::begin(metrics, events, options, Some(last_step), output))
+        let history = History::begin(out_dir, &options, Some(last_step))?;
+        Ok(Self::begin((metrics, history, events), options, Some(last_step), output))
     }
 
     fn begin(
-        metrics: JsonLines,
-        events: Option<EventFile>,
+        (metrics, history, events): (JsonLines, History, Option<EventFile>),
         options: ReporterOptions,
         resumed_at: Option<u64>,
         output: Box<dyn Write + Send>,
@@ -150,6 +156,7 @@ impl Reporter {
         let (totals, started) = (Totals::new(resumed_at, restart, devices, unit), Instant::now());
         Self {
             metrics,
+            history,
             events,
             console,
             compute,
@@ -203,7 +210,7 @@ impl Reporter {
     /// time spent on them still counts in the summary.
     pub fn rewind(&mut self, step: u64) -> Result<()> {
         self.pending_rewind = Some(self.pending_rewind.map_or(step, |earlier| earlier.min(step)));
-        let rewound = self.try_rewind();
+        let rewound = self.try_rewind().and_then(|()| self.history.add(RunEvent::RolledBack { step }));
         self.tolerate(rewound)?;
         self.console.rewind(step);
         self.totals.rewind(step);
@@ -232,6 +239,12 @@ impl Reporter {
             }
             written => written,
         }
+    }
+
+    /// Adds an event to the run's history.
+    pub fn event(&mut self, event: RunEvent) -> Result<()> {
+        let written = self.history.add(event);
+        self.tolerate(written)
     }
 
     /// Shows a line of text, above the progress bar if there is one. Shows nothing if quiet.

@@ -46,6 +46,7 @@ fn a_folder_of_results() {
             "checkpoints",
             "config.json",
             "config.toml",
+            "history.jsonl",
             "logs",
             "metrics.jsonl",
             "model.safetensors",
