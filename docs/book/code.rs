@@ -30,6 +30,7 @@ pages! {
     own_loop: "src/own-loop.md",
     performance: "src/performance.md",
     readme: "../../README.md",
+    reports: "src/reports.md",
     same_bits: "src/same-bits.md",
     scaling: "src/scaling.md",
     your_own_model: "src/your-own-model.md",

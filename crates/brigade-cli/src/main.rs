@@ -24,7 +24,7 @@ use brigade::launcher::interrupt;
 use brigade::{UsageError, exit, format_error};
 use clap::{Parser, Subcommand};
 
-use commands::{checkpoint, doctor, export, generate, inspect, launch, plan, train};
+use commands::{checkpoint, doctor, export, generate, inspect, launch, plan, report, train};
 
 /// Trains models on many ranks, to the same weights on any number of them.
 #[derive(Debug, Parser)]
@@ -54,6 +54,9 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     /// Find out why a run failed.
     Inspect(inspect::InspectArgs),
+    /// Make a page of a run: what happened, and where the time went.
+    #[command(after_help = report::EXAMPLES)]
+    Report(report::ReportArgs),
     /// Write the model of a finished run into a folder for other programs.
     #[command(after_help = export::EXAMPLES)]
     Export(export::ExportArgs),
@@ -76,6 +79,7 @@ fn main() -> ExitCode {
         Command::Checkpoint(args) => checkpoint::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Inspect(args) => inspect::run(&args),
+        Command::Report(args) => report::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Generate(args) => generate::run(&args),
     };

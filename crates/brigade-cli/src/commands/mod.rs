@@ -7,4 +7,5 @@ pub mod generate;
 pub mod inspect;
 pub mod launch;
 pub mod plan;
+pub mod report;
 pub mod train;

@@ -15,7 +15,7 @@ const TINY: &str = "--set model.sequence_length=16 --set model.width=16 --set mo
                     --set train.global_batch_size=8 --set train.validation_samples=6 --set schedule.warmup_steps=2";
 
 /// Pages whose runs are trained.
-const TRAINED: [&str; 3] = ["getting-started.md", "checkpoints-and-failures.md", "data.md"];
+const TRAINED: [&str; 4] = ["getting-started.md", "checkpoints-and-failures.md", "data.md", "reports.md"];
 
 /// A command of `brigade`, as words.
 type Line = Vec<String>;

@@ -8,3 +8,4 @@ mod launch;
 #[cfg(feature = "object-store")]
 mod object_store;
 mod plan;
+mod report;

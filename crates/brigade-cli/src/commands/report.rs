@@ -1,0 +1,79 @@
+//! `brigade report`
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::{Context, bail};
+use brigade::{UsageError, exit};
+use brigade_files::write_atomic;
+use brigade_runs::{Run, page};
+use clap::Args;
+
+use crate::output::print;
+
+pub const EXAMPLES: &str = "\
+Examples:
+  brigade report runs/gpt-tiny-1 --open                        what happened, and where the time went
+  brigade report runs/gpt-tiny-2 --compare runs/gpt-tiny-1     beside another run, with what differs
+  brigade report runs/gpt-tiny-1 --out page.html               into a file of your choice";
+
+/// The page's name in the run's folder.
+const REPORT_FILE: &str = "report.html";
+
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    /// Folder of a run, which may still be at work.
+    #[arg(value_name = "RUN")]
+    run: PathBuf,
+    /// File to write: one HTML file that needs no network [default: report.html in the run's folder].
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Folder of another run of the same model, to draw beside this one.
+    #[arg(long, value_name = "RUN")]
+    compare: Option<PathBuf>,
+    /// Also open the page in a browser.
+    #[arg(long)]
+    open: bool,
+}
+
+pub fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
+    let out = args.out.clone().unwrap_or_else(|| args.run.join(REPORT_FILE));
+    let html = html(args, &out).map_err(UsageError)?;
+    write_atomic(&out, html.as_bytes())
+        .with_context(|| format!("--out {}: cannot write it", out.display()))?;
+    print(&format!("{}\n", out.display()))?;
+    if args.open {
+        open(&out)?;
+    }
+    Ok(ExitCode::from(exit::DONE))
+}
+
+fn html(args: &ReportArgs, out: &Path) -> anyhow::Result<String> {
+    let run = Run::read(&args.run)?;
+    let other = args.compare.as_deref().map(Run::read).transpose().context("--compare")?;
+    if is_something_else(out) {
+        bail!("--out {} is there and is not a page of HTML; give another file", out.display());
+    }
+    Ok(page(&run, other.as_ref())?)
+}
+
+/// Whether a file is there that no earlier report wrote.
+fn is_something_else(path: &Path) -> bool {
+    const BEGIN: &[u8] = b"<!doctype html>";
+    let mut begin = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(BEGIN.len() as u64).read_to_end(&mut begin));
+    read.is_ok_and(|length| length > 0) && begin != BEGIN
+}
+
+/// Hands the page to the system's browser.
+fn open(page: &Path) -> anyhow::Result<()> {
+    let program = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
+    let mut command = Command::new(program);
+    command.arg(page).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let child = command.spawn();
+    child
+        .map(drop)
+        .with_context(|| format!("--open: cannot start {program}; open {} by hand", page.display()))
+}

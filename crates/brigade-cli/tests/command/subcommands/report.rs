@@ -1,0 +1,59 @@
+//! `brigade report`
+
+use std::fs;
+
+use crate::place::Place;
+use crate::runs::files;
+
+#[test]
+fn a_run_becomes_a_page_and_nothing_else_changes() {
+    let place = Place::new();
+    place.succeed(&mut place.train("--nproc-per-node 2 --out a --checkpoint-every 4"));
+    place.succeed(&mut place.train("--nproc-per-node 2 --pp 2 --steps 6 --out b"));
+    let before = files(&place.path("a"));
+    let done = place.succeed(&mut place.brigade("report a --compare b"));
+    assert_eq!(done.out, "a/report.html\n");
+    let mut after = files(&place.path("a"));
+    let page = String::from_utf8(after.remove("report.html").unwrap()).unwrap();
+    assert!(after == before);
+    for text in [
+        "started on 2 ranks, mesh pp 1 x dp 2",
+        "checkpoint of step 4",
+        "finished after step 10",
+        "Differences to b",
+        "<code>mesh.pp</code>",
+        "\"ranks\"",
+        "activations inside blocks",
+        "own time",
+    ] {
+        assert!(page.contains(text), "{text}");
+    }
+    // Again, over its own page and into another file.
+    place.succeed(&mut place.brigade("report a"));
+    place.succeed(&mut place.brigade("report a --out other.html"));
+    assert!(place.read("other.html") == place.read("a/report.html"));
+}
+
+#[test]
+fn what_cannot_be_shown_is_said_in_one_line() {
+    let place = Place::new();
+    place.succeed(&mut place.train("--nproc-per-node 1 --steps 2 --out a"));
+    place.succeed(&mut place.train("--nproc-per-node 1 --steps 2 --out b --set model.width=32"));
+    fs::create_dir(place.path("empty")).unwrap();
+    for (line, said) in [
+        ("nowhere", "nowhere is not a folder"),
+        ("empty", "empty has no metrics.jsonl"),
+        (
+            "a --compare b",
+            "b does not compare with a: it trained another model, with model.width = 32, not 16",
+        ),
+        ("a --compare empty", "--compare: empty has no metrics.jsonl"),
+        ("a --out a/metrics.jsonl", "--out a/metrics.jsonl is there and is not a page of HTML"),
+        ("a --out nowhere/page.html", "--out nowhere/page.html: cannot write it"),
+    ] {
+        let done = place.run(&mut place.brigade(&format!("report {line}")));
+        assert_ne!(done.code, Some(0), "{line}");
+        assert!(done.err.contains(said) && done.err.lines().count() == 1, "{line}: {}", done.err);
+    }
+    assert_eq!(place.metrics("a").len(), 2);
+}

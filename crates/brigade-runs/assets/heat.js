@@ -1,0 +1,89 @@
+// The heat map of ranks and steps.
+
+/** The colours of a measure, from its lowest to its highest value. */
+function scaleOf(measure) {
+  return measure.centre == null ? ["heat-low", "heat-high"] : ["heat-below", "heat-low", "heat-high"];
+}
+
+function rgb(name) {
+  const context = document.createElement("canvas").getContext("2d");
+  context.fillStyle = colour(name);
+  context.fillRect(0, 0, 1, 1);
+  return [...context.getImageData(0, 0, 1, 1).data].slice(0, 3);
+}
+
+/** The position of a value among the colours, from 0 to 1; the centre is in the middle. */
+function position(value, { low, centre, high }) {
+  const at = (value, from, to) => Math.min(1, Math.max(0, (value - from) / (to - from)));
+  if (centre == null) return at(value, low, high);
+  return value < centre ? at(value, low, centre) / 2 : 0.5 + at(value, centre, high) / 2;
+}
+
+function mixed(colours, position) {
+  const at = position * (colours.length - 1);
+  const index = Math.min(Math.floor(at), colours.length - 2);
+  return colours[index].map((part, channel) => part + (colours[index + 1][channel] - part) * (at - index));
+}
+
+/** Draws a measure into `place`: a row for each rank, a column for each recorded step (or the mean of several). */
+function drawHeat(place, heat, measure) {
+  const { steps, rows } = heat;
+  const [colours, missing] = [scaleOf(measure).map(rgb), rgb("panel")];
+  const pixels = new ImageData(steps.length, rows.length);
+  measure.values.forEach((column, x) => column.forEach((value, y) => {
+    const [r, g, b] = value == null ? missing : mixed(colours, position(value, measure));
+    pixels.data.set([r, g, b, 255], 4 * (y * steps.length + x));
+  }));
+  const cells = document.createElement("canvas");
+  [cells.width, cells.height] = [steps.length, rows.length];
+  cells.getContext("2d").putImageData(pixels, 0, 0);
+
+  const labels = 78;
+  const width = Math.max(place.clientWidth, 200);
+  const row = Math.max(2, Math.min(22, Math.floor(560 / rows.length)));
+  const height = row * rows.length + 24;
+  const canvas = document.createElement("canvas");
+  const ratio = devicePixelRatio;
+  [canvas.width, canvas.height] = [width * ratio, height * ratio];
+  canvas.style.width = `${width}px`;
+  const context = canvas.getContext("2d");
+  context.scale(ratio, ratio);
+  context.imageSmoothingEnabled = false;
+  context.drawImage(cells, labels, 0, width - labels, row * rows.length);
+  context.fillStyle = colour("text");
+  context.font = "11px system-ui, sans-serif";
+  context.textBaseline = "middle";
+  const every = Math.ceil(13 / row);
+  rows.forEach((name, index) => index % every || context.fillText(name, 0, row * (index + 0.5), labels - 6));
+  context.textBaseline = "top";
+  context.fillText(`step ${steps[0]}`, labels, height - 16);
+  context.textAlign = "right";
+  context.fillText(`step ${steps[steps.length - 1]}`, width, height - 16);
+
+  const said = document.createElement("p");
+  said.className = "hint";
+  const explain = () => { said.textContent = measure.title; };
+  canvas.addEventListener("mousemove", (event) => {
+    const box = canvas.getBoundingClientRect();
+    const x = Math.floor((event.clientX - box.left - labels) / (width - labels) * steps.length);
+    const y = Math.floor((event.clientY - box.top) / row);
+    const value = measure.values[x]?.[y];
+    if (value == null) return explain();
+    said.textContent = `${rows[y]}, step ${steps[x]}: ${formatted(value, measure.unit)}`;
+  });
+  canvas.addEventListener("mouseleave", explain);
+  explain();
+  place.replaceChildren(canvas, legend(measure), said);
+  place.dataset.points = measure.values.reduce((sum, column) => sum + column.filter((value) => value != null).length, 0);
+}
+
+function legend(measure) {
+  const bar = document.createElement("div");
+  bar.className = "scale";
+  const [low, middle, high] = [measure.low, measure.centre, measure.high].map((value) => value == null ? "" : formatted(value, measure.unit));
+  const strip = document.createElement("span");
+  strip.style.background = `linear-gradient(to right, ${scaleOf(measure).map(colour).join(", ")})`;
+  const text = (content) => Object.assign(document.createElement("small"), { textContent: content });
+  bar.append(text(low), strip, text(high), text(middle && `middle: ${middle}`));
+  return bar;
+}

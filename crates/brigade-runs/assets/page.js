@@ -1,0 +1,89 @@
+// The page of one run.
+
+const state = { axis: "step", measure: 0 };
+
+function read() {
+  return JSON.parse(document.getElementById("data").textContent);
+}
+
+/** The numbers of the axis of a run: steps, or seconds since its first step began. */
+function axisOf(run) {
+  return state.axis === "time" ? run.times : run.steps;
+}
+
+function marksOf(run) {
+  return run.events.map(({ step, seconds, kind }) => ({ at: state.axis === "time" ? seconds : step, kind }));
+}
+
+function drawAll(data) {
+  const formatX = state.axis === "time" ? clock : (step) => String(Number(step.toPrecision(8)));
+  const others = data.compare;
+  for (const chart of data.charts) {
+    const place = document.getElementById(`chart-${chart.id}`);
+    if (!place) continue;
+    place.plot?.destroy();
+    const found = others?.charts.find((one) => one.id === chart.id);
+    const other = found && { ...found, run: others.name };
+    const view = { x: axisOf(data), formatX, marks: marksOf(data), other, otherX: others && axisOf(others) };
+    place.plot = drawChart(place, { ...chart, axis: state.axis }, view);
+  }
+  if (data.heat) drawHeat(document.getElementById("heat"), data.heat, data.heat.measures[state.measure]);
+  document.documentElement.dataset.charts = document.querySelectorAll("[data-points]").length;
+}
+
+/** Buttons of which one is chosen. */
+function choice(place, names, choose) {
+  if (!place) return;
+  place.replaceChildren(...names.map((name, index) => {
+    const button = Object.assign(document.createElement("button"), { textContent: name, type: "button" });
+    button.setAttribute("aria-pressed", String(index === 0));
+    button.addEventListener("click", () => {
+      [...place.children].forEach((other) => other.setAttribute("aria-pressed", String(other === button)));
+      choose(index);
+    });
+    return button;
+  }));
+}
+
+/** Replaces the parts of the page that are text, and draws the charts again. */
+function update(answer) {
+  for (const [id, html] of Object.entries(answer.parts)) {
+    const part = document.getElementById(id);
+    if (part) part.innerHTML = html;
+  }
+  document.getElementById("data").textContent = JSON.stringify(answer.data);
+  drawAll(answer.data);
+}
+
+/** Follows a run that a server watches. */
+function follow(address) {
+  const events = new EventSource(`${address}/events${location.search}`);
+  events.addEventListener("changed", async () => {
+    const answer = await fetch(`${address}/parts${location.search}`);
+    if (answer.ok) update(await answer.json());
+  });
+}
+
+function begin() {
+  const draw = () => drawAll(read());
+  const { heat, times, watched } = read();
+  choice(document.getElementById("axis"), times ? ["step", "time"] : ["step"], (index) => {
+    state.axis = ["step", "time"][index];
+    draw();
+  });
+  if (heat) choice(document.getElementById("measures"), heat.measures.map(({ name }) => name), (index) => {
+    state.measure = index;
+    draw();
+  });
+  followTheme(document.getElementById("theme"), draw);
+  let width = innerWidth;
+  addEventListener("resize", () => {
+    if (width !== innerWidth) draw();
+    width = innerWidth;
+  });
+  if (watched != null) follow(watched);
+}
+
+document.documentElement.dataset.errors = 0;
+addEventListener("error", () => { document.documentElement.dataset.errors++; });
+begin();

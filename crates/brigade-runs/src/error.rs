@@ -1,0 +1,63 @@
+//! Why a run cannot be shown.
+
+use std::{io, path::PathBuf};
+
+/// Shorthand for this crate's results.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a run cannot be shown.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is no such folder.
+    #[error("{path} is not a folder; give the folder of a run, such as runs/gpt-tiny-1")]
+    NoFolder {
+        /// What was given.
+        path: PathBuf,
+    },
+    /// The folder is not that of a run, or its run has not finished a step.
+    #[error("{path} has no metrics.jsonl: it is not the folder of a run, or its ranks were never ready")]
+    NoMetrics {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// No line of the metrics can be read.
+    #[error("{path} has no line that can be read{}", if *lines == 0 { "; its run has not finished a step" } else { "" })]
+    NoSteps {
+        /// The file.
+        path: PathBuf,
+        /// How many lines there are.
+        lines: usize,
+    },
+    /// The runs have nothing to compare.
+    #[error("{other} does not compare with {run}: {why}")]
+    NotComparable {
+        /// The run.
+        run: PathBuf,
+        /// The one that it was to be compared with.
+        other: PathBuf,
+        /// What differs.
+        why: String,
+    },
+    /// A file cannot be read.
+    #[error("cannot read {path}: {source}")]
+    File {
+        /// The file or folder.
+        path: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
+    /// A template is wrong, which is a mistake in this crate.
+    #[error("the page cannot be made: {0}")]
+    Template(#[from] minijinja::Error),
+    /// Numbers cannot be written as JSON, which is a mistake in this crate.
+    #[error("the page's numbers cannot be written: {0}")]
+    Json(#[from] serde_json::Error),
+}
+
+impl Error {
+    /// For `map_err`: the path cannot be read.
+    pub(crate) fn file(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::File { path, source }
+    }
+}

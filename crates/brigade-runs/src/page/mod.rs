@@ -1,0 +1,122 @@
+//! The page of a run: one HTML file with everything in it.
+
+mod memory;
+mod summary;
+mod templates;
+
+use serde::Serialize;
+
+use crate::charts::{Charts, Heat, Mark, charts, heat, marks};
+use crate::error::Result;
+use crate::run::{Difference, Run, Setting};
+
+use memory::MemoryRow;
+use summary::Figure;
+
+/// The numbers that a page draws, which stand in it as JSON.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PageData {
+    /// The run's name.
+    pub name: String,
+    /// Columns of numbers.
+    #[serde(flatten)]
+    pub charts: Charts,
+    /// What happened when.
+    pub events: Vec<Mark>,
+    /// The ranks' times.
+    pub heat: Option<Heat>,
+    /// The run that it is compared with.
+    pub compare: Option<Compared>,
+    /// Where a server tells of changes, if one does.
+    pub watched: Option<String>,
+}
+
+/// The numbers of a run that another is compared with.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Compared {
+    /// The run's name.
+    pub name: String,
+    /// Columns of numbers.
+    #[serde(flatten)]
+    pub charts: Charts,
+    /// What happened when.
+    pub events: Vec<Mark>,
+}
+
+/// What the templates are filled with.
+#[derive(Serialize)]
+struct View<'a> {
+    name: &'a str,
+    folder: String,
+    state: String,
+    state_word: &'static str,
+    is_live: bool,
+    figures: Vec<Figure>,
+    notes: Vec<String>,
+    events: &'a [Mark],
+    memory: Vec<MemoryRow>,
+    compared: Option<&'a str>,
+    differences: Vec<Difference>,
+    settings: &'a [Setting],
+    charts: Vec<ChartPlace<'a>>,
+    has_heat: bool,
+}
+
+/// Where a chart stands in the page.
+#[derive(Serialize)]
+struct ChartPlace<'a> {
+    id: &'a str,
+    title: &'a str,
+    hint: &'a str,
+}
+
+impl PageData {
+    /// The numbers of a run, and of one that it is compared with. `watched`: where a server tells of changes.
+    pub fn new(run: &Run, other: Option<&Run>, watched: Option<String>) -> Self {
+        Self {
+            name: run.name.clone(),
+            charts: charts(&run.records, run.unit()),
+            events: marks(run),
+            heat: heat(run),
+            compare: other.map(|other| Compared {
+                name: other.name.clone(),
+                charts: charts(&other.records, other.unit()),
+                events: marks(other),
+            }),
+            watched,
+        }
+    }
+}
+
+/// The page of a run: HTML that needs nothing else. `other`: a run to compare it with.
+///
+/// # Errors
+/// If the two runs have nothing to compare.
+pub fn page(run: &Run, other: Option<&Run>) -> Result<String> {
+    if let Some(other) = other {
+        run.check_compares(other)?;
+    }
+    let data = PageData::new(run, other, None);
+    templates::page(&view(run, other, &data), &data)
+}
+
+fn view<'a>(run: &'a Run, other: Option<&'a Run>, data: &'a PageData) -> View<'a> {
+    View {
+        name: &run.name,
+        folder: run.dir.display().to_string(),
+        state: run.state.to_string(),
+        state_word: run.state.word(),
+        is_live: data.watched.is_some(),
+        figures: summary::figures(run),
+        notes: summary::notes(run, data),
+        events: &data.events,
+        memory: memory::rows(run),
+        compared: other.map(|other| other.name.as_str()),
+        differences: other.map(|other| run.differences(other)).unwrap_or_default(),
+        settings: &run.settings,
+        charts: (data.charts.charts.iter())
+            .map(|chart| ChartPlace { id: &chart.id, title: &chart.title, hint: chart.hint })
+            .collect(),
+        has_heat: data.heat.is_some(),
+    }
+}

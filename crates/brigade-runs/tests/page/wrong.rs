@@ -1,0 +1,123 @@
+//! Folders that are no run's, or whose files are damaged.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use brigade_runs::{Error, Follower, Run, RunState, page};
+
+use crate::made;
+
+fn message(dir: &Path) -> String {
+    Run::read(dir).unwrap_err().to_string()
+}
+
+#[test]
+fn what_is_no_run_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("a");
+    assert!(message(&dir).contains("a is not a folder"), "{}", message(&dir));
+    fs::create_dir(&dir).unwrap();
+    assert!(message(&dir).contains("a has no metrics.jsonl"), "{}", message(&dir));
+    fs::write(dir.join("metrics.jsonl"), "").unwrap();
+    assert!(message(&dir).contains("its run has not finished a step"), "{}", message(&dir));
+    fs::write(dir.join("metrics.jsonl"), "{\"step\":1}\nx\n").unwrap();
+    assert!(message(&dir).ends_with("metrics.jsonl has no line that can be read"), "{}", message(&dir));
+}
+
+#[test]
+fn a_line_that_was_cut_short_or_is_damaged_is_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("metrics.jsonl");
+    made::run(folder.path(), 5);
+    let whole = fs::read_to_string(&path).unwrap();
+    for cut in 1..40 {
+        fs::write(&path, &whole[..whole.len() - cut]).unwrap();
+        let run = Run::read(folder.path()).unwrap();
+        // A line that lacks its end alone is whole.
+        assert_eq!((run.records.len(), run.unreadable), (if cut == 1 { 5 } else { 4 }, 0), "{cut} bytes");
+    }
+    fs::write(&path, whole.replacen("\"loss\":", "\"loss\"", 1)).unwrap();
+    let run = Run::read(folder.path()).unwrap();
+    assert_eq!((run.records.len(), run.unreadable), (4, 1));
+    assert!(page(&run, None).unwrap().contains("1 line of metrics.jsonl cannot be read and is left out."));
+}
+
+#[test]
+fn reading_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    made::run(folder.path(), 5);
+    fs::write(folder.path().join(".brigade.lock"), "").unwrap();
+    let files = || -> BTreeMap<_, _> {
+        let entries = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+        entries
+            .map(|path| {
+                (path.clone(), (fs::read(&path).unwrap(), path.metadata().unwrap().modified().unwrap()))
+            })
+            .collect()
+    };
+    let before = files();
+    page(&Run::read(folder.path()).unwrap(), None).unwrap();
+    assert!(files() == before);
+}
+
+#[test]
+fn runs_of_other_models_are_not_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    let [a, b] = ["a", "b"].map(|name| folder.path().join(name));
+    made::run(&a, 2);
+    made::run(&b, 2);
+    fs::write(b.join("config.toml"), made::CONFIG.replace("width = 8", "width = 16")).unwrap();
+    let [a, b] = [a, b].map(|dir| Run::read(&dir).unwrap());
+    let refused = page(&a, Some(&b));
+    assert!(matches!(refused, Err(Error::NotComparable { .. })), "{refused:?}");
+}
+
+#[test]
+fn a_run_that_goes_on_is_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    let path = dir.join("metrics.jsonl");
+    made::run(dir, 3);
+    let line = |step: u64| serde_json::to_string(&made::record(step)).unwrap() + "\n";
+    let mut follower = Follower::new(dir);
+    let steps = |follower: &Follower| follower.records().map(|record| record.step).collect::<Vec<_>>();
+    assert!(follower.poll().unwrap() && !follower.poll().unwrap());
+    let fourth = line(4);
+    let (first, rest) = fourth.split_at(20);
+    let add = |text: &str| fs::write(&path, fs::read_to_string(&path).unwrap() + text).unwrap();
+    add(first);
+    assert!(follower.poll().unwrap());
+    assert_eq!(steps(&follower), [1, 2, 3]);
+    add(rest);
+    assert!(follower.poll().unwrap());
+    assert_eq!(steps(&follower), [1, 2, 3, 4]);
+    // After a resume the file is another one, and shorter.
+    fs::write(dir.join("new"), line(1) + &line(2)).unwrap();
+    fs::rename(dir.join("new"), &path).unwrap();
+    assert!(follower.poll().unwrap());
+    assert_eq!(steps(&follower), [1, 2]);
+}
+
+#[test]
+fn what_became_of_a_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    made::run(dir, 2);
+    let state = || Run::read(dir).unwrap().state;
+    assert_eq!(state(), RunState::Finished(None));
+    let lock = fs::File::create(dir.join(".brigade.lock")).unwrap();
+    lock.lock().unwrap();
+    assert_eq!(state(), RunState::Running);
+    drop(lock);
+    let failed = brigade_report::RunEvent::Failed { reason: "rank 1 ended".into() };
+    brigade_report::add_to_history(dir, 0.0, failed).unwrap();
+    assert_eq!(state().to_string(), "failed: rank 1 ended");
+    let history = fs::read_to_string(dir.join("history.jsonl")).unwrap();
+    fs::write(dir.join("history.jsonl"), history.lines().next().unwrap()).unwrap();
+    assert_eq!(state(), RunState::Killed);
+    fs::remove_file(dir.join("history.jsonl")).unwrap();
+    assert_eq!(state(), RunState::Killed, "a run of an older version, without weights");
+    fs::write(dir.join("model.safetensors"), "").unwrap();
+    assert_eq!(state(), RunState::Finished(None));
+}
