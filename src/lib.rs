@@ -212,6 +212,6 @@ pub use settings::{
     config_to_toml, merge_config, parse_defaults, parse_whole_number,
 };
 #[cfg(feature = "text")]
-pub use text::{LanguageModel, TokenDataset};
+pub use text::{ClassDataset, LanguageModel, NumberDataset, TokenDataset};
 pub use train::{AddedModel, Trained, Trainer};
 pub use training::{Control, HookAnswer, Training, ValidationReport};

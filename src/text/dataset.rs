@@ -4,16 +4,18 @@ use brigade_core::Batch;
 use brigade_data::{Sequence, TokenSequences};
 use brigade_models::Tokens;
 use brigade_models::gpt::Targets;
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{Device, Tensor, TensorData};
 
+use super::rows::{inputs, pad, token_tensor};
 use crate::dataset::Dataset;
 
-/// Sequences of tokens to train a language model on: inputs `[batch, sequence]`, and as target of each token the next one.
+/// Rows of tokens to train a language model on: inputs `[batch, sequence]`, with the documents that share a row where they are kept apart, and as
+/// target of each token the next one (or the same, if the rows are such). The rows of a micro-batch are as long as the longest of them.
 #[derive(Debug, Clone)]
 pub struct TokenDataset(TokenSequences);
 
 impl TokenDataset {
-    /// The sequences as samples.
+    /// The rows as samples.
     pub fn new(sequences: TokenSequences) -> Self {
         Self(sequences)
     }
@@ -32,8 +34,8 @@ impl Dataset for TokenDataset {
         Ok(self.0.get(index))
     }
 
-    fn batch(&self, items: Vec<Sequence>, device: &Device) -> Batch<Tokens, Targets> {
-        let shape = [items.len(), self.0.sequence_length()];
+    fn batch(&self, mut items: Vec<Sequence>, device: &Device) -> Batch<Tokens, Targets> {
+        let shape = pad(&mut items, self.0.end_of_text());
         let valid: Vec<bool> = items.iter().flat_map(|item| item.valid.iter().copied()).collect();
         let valid_targets = valid.iter().filter(|valid| **valid).count();
         let mask = (valid_targets < valid.len()).then(|| {
@@ -41,7 +43,7 @@ impl Dataset for TokenDataset {
             Tensor::from_data(TensorData::new(mask, shape), device)
         });
         Batch::new(
-            token_tensor(items.iter().flat_map(|item| &item.inputs), shape, device).into(),
+            inputs(&items, shape, device),
             Targets {
                 tokens: token_tensor(items.iter().flat_map(|item| &item.targets), shape, device),
                 mask,
@@ -57,14 +59,4 @@ impl Dataset for TokenDataset {
     fn unit(&self) -> &str {
         "tokens"
     }
-}
-
-/// Tokens as a tensor.
-pub(super) fn token_tensor<'a>(
-    tokens: impl Iterator<Item = &'a u32>,
-    shape: [usize; 2],
-    device: &Device,
-) -> Tensor<2, Int> {
-    let tokens: Vec<i64> = tokens.map(|token| i64::from(*token)).collect();
-    Tensor::from_data(TensorData::new(tokens, shape), device)
 }

@@ -7,7 +7,7 @@ use brigade_core::Chain;
 use brigade_models::{CausalLm, LoadWeights, Logits, Strict, Tokens, merge_adapters};
 use burn::tensor::Device;
 
-use super::dataset::token_tensor;
+use super::rows::token_tensor;
 
 /// A trained language model, for inference on this process's CPU.
 pub struct LanguageModel {

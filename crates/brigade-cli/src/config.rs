@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use brigade::data::{SequenceLayout, Tokenizer, TokenizerSpec};
+use brigade::data::{LongExamples, RowOptions, SequenceLayout, TargetToken, Tokenizer, TokenizerSpec};
 use brigade::models::gpt::GptConfig;
 use brigade::models::{CausalLm, LoraConfig, LoraError};
 use brigade::{Settings, merge_config};
@@ -63,12 +63,33 @@ pub struct DataSection {
     pub tokenizer: TokenizerSpec,
     /// The share of documents set aside for validation, from 0 to below 1.
     pub validation_fraction: f64,
-    /// `packed` (all documents joined and cut into sequences) or `documents` (each sequence starts with a new document).
+    /// `packed` (all documents joined and cut into rows), `bfd` (whole documents, as many as fit into a row, by best-fit decreasing; none sees another), `documents` (each
+    /// has a row, padded), or `auto`: `packed` for texts, `bfd` for chats and completions.
     pub layout: SequenceLayout,
+    /// Whether with `packed`, too, no token sees another document, and positions restart at each (Megatron's `--reset-attention-mask` and `--reset-position-ids`).
+    pub reset_attention_mask: bool,
+    /// Rows with `bfd` and `documents` are padded to the longest of their micro-batch, in multiples of this many tokens; 0 pads all to `model.sequence_length`.
+    pub pad_to_multiple: usize,
+    /// What becomes of documents longer than a row with `bfd` and `documents`: `cut`, `split` into several, or `refuse`.
+    pub long: LongExamples,
     /// At most this many bytes of the locked dependencies' sources are read; other sources are read whole.
     pub max_bytes: u64,
     /// The folder of the token cache; empty stands for the user's cache folder.
     pub cache_dir: PathBuf,
+}
+
+impl DataSection {
+    /// How documents become rows of so many tokens.
+    pub fn rows(&self, sequence_length: usize) -> RowOptions {
+        RowOptions {
+            sequence_length,
+            layout: self.layout,
+            reset_attention_mask: self.reset_attention_mask,
+            pad_to_multiple: self.pad_to_multiple,
+            long: self.long,
+            target: TargetToken::Next,
+        }
+    }
 }
 
 /// A model, and what the folder that it comes from says.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, bail};
-use brigade::data::{Corpus, PrepareOptions, PreparedData, Progress, prepare};
+use brigade::data::{Corpus, LongExamples, PrepareOptions, PreparedData, Progress, SequenceLayout, prepare};
 use brigade::report::{ByteProgress, ConsoleMode, HumanBytes, HumanCount, counted};
 
 use crate::config::{Config, DataSection};
@@ -14,8 +14,7 @@ pub fn prepared(config: &Config, show: ConsoleMode) -> anyhow::Result<PreparedDa
     let Config { data, model, settings, .. } = config;
     let mut work = PrepareOptions::new(corpus(data)?, cache_dir(data)?);
     work.tokenizer = data.tokenizer.clone();
-    work.sequence_length = model.shape.sequence_length;
-    work.layout = data.layout;
+    work.rows = data.rows(model.shape.sequence_length);
     work.validation_fraction = data.validation_fraction;
     let prepared = prepare(&work, &PhaseProgress { show, phase: Mutex::new(None) })?;
     if show != ConsoleMode::Quiet {
@@ -76,7 +75,7 @@ fn describe(prepared: &PreparedData, validate_every: u64) {
         summary.vocabulary_size,
         if summary.from_cache { " (from the cache)" } else { "" }
     ));
-    for note in &counts.notes {
+    for note in counts.notes.iter().chain(&row_notes(prepared)) {
         brigade::print_stderr(format_args!("note: {note}"));
     }
     if validate_every > 0 && prepared.validation.is_empty() {
@@ -84,6 +83,40 @@ fn describe(prepared: &PreparedData, validate_every: u64) {
             "note: there is no validation text (data.validation_fraction), so there will be no validation loss"
         ));
     }
+}
+
+/// What became of documents that rows hold whole.
+fn row_notes(prepared: &PreparedData) -> Vec<String> {
+    let rows = &prepared.train;
+    let Some(met) = rows.row_counts() else { return Vec::new() };
+    let length = rows.sequence_length();
+    let (documents, filled) = (HumanCount(rows.tokens().document_count() as u64), met.inputs as f64);
+    let percent = 100.0 * filled / (rows.len() * length).max(1) as f64;
+    let layout = rows.options().layout;
+    let mut notes = Vec::new();
+    if layout == SequenceLayout::Bfd {
+        notes.push(format!(
+            "{documents} documents are in {} rows of {length} tokens, filled to {percent:.1}% (data.layout = \"bfd\")",
+            HumanCount(rows.len() as u64)
+        ));
+    }
+    if met.long > 0 {
+        let done = match rows.options().long {
+            LongExamples::Split => "are split into several".to_owned(),
+            _ => format!("are cut, by {} tokens in all", HumanCount(met.cut_tokens)),
+        };
+        notes.push(format!(
+            "{} of {documents} documents are longer than model.sequence_length = {length} and {done} (data.long)",
+            HumanCount(met.long)
+        ));
+    }
+    if met.unlearned > 0 {
+        notes.push(format!(
+            "{} documents, or parts of them, are left out: within a row there is nothing in them to learn",
+            HumanCount(met.unlearned)
+        ));
+    }
+    notes
 }
 
 /// Phases over less text than this show no progress: they are over at once.

@@ -2,9 +2,7 @@
 //!
 //!     cargo bench -p brigade-data --bench tokens
 
-use std::sync::Arc;
-
-use brigade_data::{Sampler, SequenceLayout, TokenFile, TokenSequences, TokenWriter, Tokenizer};
+use brigade_data::{RowOptions, Sampler, SequenceLayout, TokenSequences, TokenWriter, Tokenizer};
 use criterion::{Criterion, Throughput};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -52,15 +50,14 @@ fn read(criterion: &mut Criterion) -> Outcome {
         writer.end_document();
     }
     writer.finish()?;
-    let tokens = Arc::new(TokenFile::open(folder.path(), "tokens")?);
     let (length, batch) = (256, 64);
     let mut group = criterion.benchmark_group("sequences");
     group.throughput(Throughput::Elements((length * batch) as u64));
-    for (name, layout) in [("packed", SequenceLayout::Packed), ("documents", SequenceLayout::Documents)] {
-        let sequences = TokenSequences::new(Arc::clone(&tokens), length, layout, 0)?;
+    for layout in [SequenceLayout::Packed, SequenceLayout::Bfd, SequenceLayout::Documents] {
+        let sequences = TokenSequences::open(folder.path(), "tokens", RowOptions::new(length, layout), 0)?;
         let sampler = Sampler::new(sequences.len(), 0, batch, batch)?;
         let mut step = 0;
-        group.bench_function(name, |bencher| {
+        group.bench_function(layout.to_string(), |bencher| {
             bencher.iter(|| {
                 step += 1;
                 sampler.global_batch(step).into_iter().map(|index| sequences.get(index)).collect::<Vec<_>>()

@@ -149,6 +149,19 @@ pub enum Error {
         /// What does not fit.
         message: String,
     },
+    /// A document is longer than a row, and such are refused.
+    #[error(
+        "document {document} has {given} tokens, more than the {most} of a row (sequence_length), and long = \"refuse\"; \
+         \"cut\" and \"split\" take it, or longer rows"
+    )]
+    LongExample {
+        /// The document's number, from 1, in its split.
+        document: usize,
+        /// Its tokens, as a row would have them.
+        given: usize,
+        /// A row's tokens.
+        most: usize,
+    },
     /// Another process held the cache for too long.
     #[error(
         "waited {waited_seconds:.0} s for {} (lock_timeout) while process {holder} tokenizes the same text",
@@ -248,6 +261,7 @@ impl Error {
                 | Self::InvalidSetting { .. }
                 | Self::Tokenizer { .. }
                 | Self::Indivisible { .. }
+                | Self::LongExample { .. }
         )
     }
 }

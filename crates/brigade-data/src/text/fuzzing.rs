@@ -9,7 +9,7 @@ use crate::{Columns, Corpus, Result, Tokenizer};
 pub fn documents(path: &Path) -> Result<usize> {
     let mut documents = 0;
     for file in Corpus::from_sources(&[PathBuf::from(path).to_string_lossy().into_owned()]).files()? {
-        for chunk in chunks(&file, &None, &Columns::default(), &BytesRead::default())? {
+        for chunk in chunks(&file, &None, &Columns::default(), None, &BytesRead::default())? {
             documents += usize::from(chunk?.ends_document);
         }
     }

@@ -9,8 +9,11 @@ mod prepare;
 mod progress;
 mod tokenizer;
 
-pub use corpus::{Columns, Corpus, DEFAULT_CORPUS_BYTES, Place, Record, TEXT_EXTENSIONS};
-pub use dataset::{Sequence, SequenceLayout, TokenFile, TokenSequences, TokenWriter};
+pub use corpus::{Columns, Corpus, DEFAULT_CORPUS_BYTES, Place, Record, RecordEncoder, TEXT_EXTENSIONS};
+pub use dataset::{
+    Example, Label, LabelKind, LongExamples, RowCounts, RowOptions, Sequence, SequenceLayout, TargetToken,
+    TokenFile, TokenSequences, TokenWriter,
+};
 pub use prepare::{DataCounts, DataSummary, PrepareOptions, PreparedData, prepare};
 pub use progress::{NoProgress, Progress};
 pub use tokenizer::{END_OF_TEXT, Encoder, TRAINING_SAMPLE_BYTES, Tokenizer, TokenizerSpec};

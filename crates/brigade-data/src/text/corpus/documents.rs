@@ -1,10 +1,11 @@
 //! Reading the documents of a file as a stream of chunks.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use super::files::{Format, SourceFile};
 use super::input::{BytesRead, Input};
-use super::records::{Columns, Part, Record, records};
+use super::records::{Columns, Part, Place, Record, RecordEncoder, records};
 use crate::{Error, Result};
 
 /// Documents are read in chunks of about this many bytes, so that memory is bounded and one large document is tokenized by
@@ -20,6 +21,8 @@ pub(crate) struct TextChunk {
     pub(crate) text: String,
     /// Whether it belongs to the prompt.
     pub(crate) masked: bool,
+    /// Where it is, if the text is a whole record as JSON, of which a [`RecordEncoder`] makes an example.
+    pub(crate) record: Option<Place>,
     /// Whether it is the last of its document.
     pub(crate) ends_document: bool,
 }
@@ -27,23 +30,38 @@ pub(crate) struct TextChunk {
 /// A stream of chunks.
 pub(crate) type TextChunks = Box<dyn Iterator<Item = Result<TextChunk>> + Send>;
 
-/// The documents of a part of `file`, in order: of each record its `prompt`, if there is one, and its `text`.
+/// The documents of a part of `file`, in order: of each record its `prompt`, if there is one, and its `text`, unless `encoder` makes
+/// an example of it.
 pub(crate) fn chunks(
     file: &SourceFile,
     part: &Part,
     columns: &Columns,
+    encoder: Option<&Arc<dyn RecordEncoder>>,
     read: &BytesRead,
 ) -> Result<TextChunks> {
     if file.format == Format::Text {
         let (path, input) = (file.path.clone(), Input::open(file, 0, read)?);
         return Ok(Box::new(TextFileChunks { path, input, buffer: Vec::new(), offset: 0, done: false }));
     }
-    Ok(Box::new(records(file, part, columns, read)?.flat_map(of_record)))
+    let (records, encoder) = (records(file, part, columns, read)?, encoder.cloned());
+    Ok(Box::new(records.flat_map(move |record| of_record(record, encoder.as_deref()))))
 }
 
 /// Cuts a document into chunks; errors are passed on. A record whose text is null is none.
-fn of_record(record: Result<Record>) -> Vec<Result<TextChunk>> {
+fn of_record(record: Result<Record>, encoder: Option<&dyn RecordEncoder>) -> Vec<Result<TextChunk>> {
+    let chunk = |text, masked, ends_document| TextChunk { text, masked, record: None, ends_document };
     let cut_up = |record: Record| {
+        let is_example =
+            |encoder: &dyn RecordEncoder| encoder.takes(&record) || !record.fields.contains_key("text");
+        if encoder.is_some_and(is_example) {
+            let text = record.json();
+            return Ok(vec![TextChunk {
+                text,
+                masked: false,
+                record: Some(record.place),
+                ends_document: true,
+            }]);
+        }
         let mut chunks = Vec::new();
         if record.text("text")?.is_none() {
             return Ok(chunks);
@@ -53,13 +71,13 @@ fn of_record(record: Result<Record>) -> Vec<Result<TextChunk>> {
             while !rest.is_empty() {
                 let end = if rest.len() <= CHUNK_BYTES { rest.len() } else { cut(rest, CHUNK_BYTES) };
                 let (text, left) = rest.split_at(end);
-                chunks.push(TextChunk { text: text.into(), masked, ends_document: false });
+                chunks.push(chunk(text.into(), masked, false));
                 rest = left;
             }
         }
         match chunks.last_mut() {
             Some(last) => last.ends_document = true,
-            None => chunks.push(TextChunk { text: String::new(), masked: false, ends_document: true }),
+            None => chunks.push(chunk(String::new(), false, true)),
         }
         Ok(chunks)
     };
@@ -130,7 +148,7 @@ impl TextFileChunks {
         let text = valid[..end].to_string();
         self.buffer.drain(..end);
         self.offset += end as u64;
-        Ok(TextChunk { text, masked: false, ends_document: at_end })
+        Ok(TextChunk { text, masked: false, record: None, ends_document: at_end })
     }
 }
 

@@ -13,7 +13,8 @@ pub(crate) use files::SourceFile;
 pub use files::TEXT_EXTENSIONS;
 use files::source_files;
 pub(crate) use input::BytesRead;
-pub use records::{Columns, Place, Record};
+pub(crate) use records::text_of_record;
+pub use records::{Columns, Place, Record, RecordEncoder};
 
 use crate::Result;
 

@@ -17,7 +17,7 @@ fn read(corpus: &Corpus) -> Result<Vec<(String, String)>> {
     let mut documents = Vec::new();
     for file in corpus.files()? {
         let mut document = (String::new(), String::new());
-        for chunk in chunks(&file, &None, &Columns::default(), &BytesRead::default())? {
+        for chunk in chunks(&file, &None, &Columns::default(), None, &BytesRead::default())? {
             let chunk = chunk?;
             let part = if chunk.masked { &mut document.0 } else { &mut document.1 };
             part.push_str(&chunk.text);

@@ -7,11 +7,14 @@ use std::sync::{Mutex, PoisonError};
 use brigade_random::keyed;
 
 use super::{COUNTS_FILE, DataCounts, PrepareOptions, StoredCounts, TOKENIZER_FILE, TRAIN, VALIDATION};
-use crate::text::corpus::{BytesRead, TextChunk, chunks};
+use crate::text::corpus::{BytesRead, TextChunk, chunks, text_of_record};
 use crate::text::prepare::cache::{HashedFile, write_synced};
 use crate::text::prepare::parallel::Workers;
 use crate::text::tokenizer::Encoder;
-use crate::{Columns, Error, Progress, Result, TRAINING_SAMPLE_BYTES, TokenWriter, Tokenizer, TokenizerSpec};
+use crate::{
+    Error, Example, Label, LabelKind, Place, Progress, RecordEncoder, Result, TRAINING_SAMPLE_BYTES,
+    TokenWriter, Tokenizer, TokenizerSpec,
+};
 
 /// Text that is held at once while tokenizing.
 const BATCH_BYTES: usize = 8 << 20;
@@ -38,7 +41,7 @@ pub(super) fn entry(
 
     let mut splits = Splits::create(settings, &tokenizer, folder)?;
     progress.start(files.iter().map(|file| file.stamp.size).sum(), "tokenizing");
-    tokenize(&tokenizer, files, workers, &mut splits, &mut counts, progress)?;
+    tokenize(settings, &tokenizer, files, workers, &mut splits, &mut counts, progress)?;
     progress.finish();
     splits.balance(settings, files.len(), &mut counts)?;
     splits.finish(&mut counts)?;
@@ -68,8 +71,15 @@ fn trained(
     let (mut texts, mut total) = (Vec::new(), 0);
     'files: for index in order {
         let mut from_file = 0;
-        for chunk in chunks(&files[index].file, &None, &Columns::default(), &BytesRead::default())? {
-            let text = chunk?.text;
+        for chunk in chunks(
+            &files[index].file,
+            &None,
+            &settings.columns,
+            settings.records.as_ref(),
+            &BytesRead::default(),
+        )? {
+            let chunk = chunk?;
+            let text = if chunk.record.is_some() { text_of_record(&chunk.text) } else { chunk.text };
             let bytes = text.len() as u64;
             from_file += bytes;
             total += bytes;
@@ -100,6 +110,7 @@ fn trained(
 
 /// Reads batches of chunks, encodes each batch on all threads, and writes it in order.
 fn tokenize(
+    settings: &PrepareOptions,
     tokenizer: &Tokenizer,
     files: &[HashedFile],
     workers: &Workers,
@@ -107,7 +118,7 @@ fn tokenize(
     counts: &mut DataCounts,
     progress: &dyn Progress,
 ) -> Result<()> {
-    let encoders = Encoders { tokenizer, idle: Mutex::default() };
+    let encoders = Encoders { tokenizer, records: settings.records.as_deref(), idle: Mutex::default() };
     let (mut batch, mut bytes) = (Vec::new(), 0);
     let (read, mut shown) = (BytesRead::default(), 0);
     let mut show = || {
@@ -115,7 +126,7 @@ fn tokenize(
         progress.advance(now - std::mem::replace(&mut shown, now));
     };
     for file in files {
-        for chunk in chunks(&file.file, &None, &Columns::default(), &read)? {
+        for chunk in chunks(&file.file, &None, &settings.columns, settings.records.as_ref(), &read)? {
             let chunk = chunk?;
             bytes += chunk.text.len();
             batch.push(chunk);
@@ -140,21 +151,37 @@ fn encode_batch(
     batch: &[TextChunk],
     splits: &mut Splits,
 ) -> Result<()> {
-    let encoded = workers.map(batch, |chunk| encoders.encode(&chunk.text));
-    for (chunk, ids) in batch.iter().zip(encoded) {
-        splits.push(&ids?, chunk)?;
+    let encoded = workers.map(batch, |chunk| encoders.encode(chunk));
+    for (chunk, encoded) in batch.iter().zip(encoded) {
+        splits.push(&encoded?, chunk)?;
     }
     Ok(())
+}
+
+/// What a chunk becomes.
+enum Encoded {
+    /// Tokens of a part of a document.
+    Text(Vec<u32>),
+    /// A document of its own.
+    Example(Example),
 }
 
 /// Encoders that keep the words they know from one text to the next: as many as texts are encoded at once.
 struct Encoders<'a> {
     tokenizer: &'a Tokenizer,
+    records: Option<&'a dyn RecordEncoder>,
     idle: Mutex<Vec<Encoder>>,
 }
 
 impl Encoders<'_> {
-    fn encode(&self, text: &str) -> Result<Vec<u32>> {
+    fn encode(&self, chunk: &TextChunk) -> Result<Encoded> {
+        if let (Some(place), Some(records)) = (&chunk.record, self.records) {
+            return records.example(place, &chunk.text, self.tokenizer).map(Encoded::Example);
+        }
+        self.encode_text(&chunk.text).map(Encoded::Text)
+    }
+
+    fn encode_text(&self, text: &str) -> Result<Vec<u32>> {
         let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let known = idle().pop();
         let mut encoder = known.unwrap_or_else(|| self.tokenizer.encoder());
@@ -176,6 +203,10 @@ struct Splits {
     documents: u64,
     /// Tokens of the document at hand.
     in_document: u64,
+    /// Documents that were whole examples.
+    examples: u64,
+    /// The kind of label that all documents have, since the first is known.
+    labels: Option<Option<LabelKind>>,
 }
 
 impl Splits {
@@ -189,14 +220,27 @@ impl Splits {
             threshold: (settings.validation_fraction * 2f64.powi(64)) as u64,
             documents: 0,
             in_document: 0,
+            examples: 0,
+            labels: None,
         })
     }
 
     /// Adds a chunk of the document at hand. Documents without a token are skipped. The first document is always for
     /// training, so that there is something to train on.
-    fn push(&mut self, ids: &[u32], chunk: &TextChunk) -> Result<()> {
+    fn push(&mut self, encoded: &Encoded, chunk: &TextChunk) -> Result<()> {
+        self.check_label(encoded, chunk)?;
         let for_validation = self.documents > 0 && keyed(self.seed, self.documents) < self.threshold;
         let split = if for_validation { &mut self.validation } else { &mut self.train };
+        let ids = match encoded {
+            Encoded::Text(ids) => ids,
+            Encoded::Example(example) => {
+                split.push_example(example)?;
+                let is_one = u64::from(!example.ids.is_empty());
+                self.documents += is_one;
+                self.examples += is_one;
+                return Ok(());
+            }
+        };
         split.push(ids, chunk.masked)?;
         self.in_document += ids.len() as u64;
         if chunk.ends_document && self.in_document > 0 {
@@ -206,6 +250,23 @@ impl Splits {
             self.in_document = 0;
         }
         Ok(())
+    }
+
+    /// Either all documents have a label, or none.
+    fn check_label(&mut self, encoded: &Encoded, chunk: &TextChunk) -> Result<()> {
+        let kind = match encoded {
+            Encoded::Text(_) => None,
+            Encoded::Example(example) => example.label.map(Label::kind),
+        };
+        let before = *self.labels.get_or_insert(kind);
+        if kind == before {
+            return Ok(());
+        }
+        let in_words =
+            |kind: Option<LabelKind>| kind.map_or("no label".into(), |kind| format!("{kind} as its label"));
+        let message = format!("it has {}, and what comes before it has {}", in_words(kind), in_words(before));
+        let place = chunk.record.as_ref().map_or_else(|| "a text".into(), Place::to_string);
+        Err(Error::Record { place, message })
     }
 
     /// Sees to it that neither split is empty where both are wanted: moves the last document to validation, or the end
@@ -218,6 +279,10 @@ impl Splits {
             return Ok(());
         }
         let only = self.documents == 1;
+        if only && self.examples > 0 {
+            counts.notes.push("there is one example, so there is none to keep for validation".into());
+            return Ok(());
+        }
         let tokens = self.train.token_count();
         let start = if only { split_point(tokens, settings.validation_fraction) } else { last };
         if only && start == 0 {
@@ -242,6 +307,7 @@ impl Splits {
     }
 
     fn finish(self, counts: &mut DataCounts) -> Result<()> {
+        counts.examples = self.examples;
         counts.train_documents = self.train.document_count();
         counts.validation_documents = self.validation.document_count();
         counts.train_tokens = self.train.token_count();

@@ -15,7 +15,10 @@ use serde::{Deserialize, Serialize};
 use self::cache::{CacheEntry, FileLock, HashedFile, hashed_files};
 use self::parallel::Workers;
 use crate::text::dataset::{FORMAT_VERSION, TokenFile};
-use crate::{Corpus, Error, Progress, Result, SequenceLayout, TokenSequences, Tokenizer, TokenizerSpec};
+use crate::{
+    Columns, Corpus, Error, Progress, RecordEncoder, Result, RowOptions, SequenceLayout, TokenSequences,
+    Tokenizer, TokenizerSpec,
+};
 
 /// The version of what an entry of the cache holds for the same content and settings: a change of the tokenizing, of
 /// the sample or of the split needs another number.
@@ -31,12 +34,14 @@ const VALIDATION: &str = "validation";
 pub struct PrepareOptions {
     /// Where the text comes from.
     pub corpus: Corpus,
+    /// Which columns of records are read.
+    pub columns: Columns,
     /// How text becomes tokens.
     pub tokenizer: TokenizerSpec,
-    /// T, the number of tokens in a sequence.
-    pub sequence_length: usize,
-    /// How documents become sequences.
-    pub layout: SequenceLayout,
+    /// How documents become rows.
+    pub rows: RowOptions,
+    /// What makes examples of records that are no plain texts; without it, every record is a text.
+    pub records: Option<Arc<dyn RecordEncoder>>,
     /// The part of the documents that is kept for validation, at least 0 and below 1; 0 keeps none.
     pub validation_fraction: f64,
     /// Chooses which documents those are.
@@ -50,14 +55,15 @@ pub struct PrepareOptions {
 }
 
 impl PrepareOptions {
-    /// Prepares `corpus` with a cache in `cache_dir`, and otherwise with the default settings: `bpe:4096`, packed
-    /// sequences of 256 tokens, 5% of the documents for validation, all cores, half an hour of waiting.
+    /// Prepares `corpus` with a cache in `cache_dir`, and otherwise with the default settings: `bpe:4096`, texts packed
+    /// into rows of 256 tokens, 5% of the documents for validation, all cores, half an hour of waiting.
     pub fn new(corpus: Corpus, cache_dir: impl Into<PathBuf>) -> Self {
         Self {
             corpus,
+            columns: Columns::default(),
             tokenizer: TokenizerSpec::default(),
-            sequence_length: 256,
-            layout: SequenceLayout::default(),
+            rows: RowOptions::new(256, SequenceLayout::Auto),
+            records: None,
             validation_fraction: 0.05,
             split_seed: 0,
             cache_dir: cache_dir.into(),
@@ -72,7 +78,7 @@ impl PrepareOptions {
             let given = self.validation_fraction.to_string();
             return Err(Error::InvalidSetting { option: "validation_fraction", given, allowed });
         }
-        if self.sequence_length == 0 {
+        if self.rows.sequence_length == 0 {
             let allowed = "it must be at least 1".into();
             return Err(Error::InvalidSetting { option: "sequence_length", given: "0".into(), allowed });
         }
@@ -121,6 +127,10 @@ impl PrepareOptions {
             None => hasher.update(self.tokenizer.to_string().as_bytes()),
         };
         hasher.update(format!("\n{} {}\n", self.validation_fraction.to_bits(), self.split_seed).as_bytes());
+        if let Some(records) = &self.records {
+            hasher.update(format!("{}\n", blake3::hash(records.identity().as_bytes())).as_bytes());
+        }
+        hasher.update(format!("{:?}\n", self.columns).as_bytes());
         for file in files {
             hasher.update(format!("{:?} {}\n", file.file.format, file.hash).as_bytes());
         }
@@ -198,6 +208,9 @@ pub struct DataSummary {
 pub struct DataCounts {
     /// Bytes of text, prompts included.
     pub text_bytes: u64,
+    /// Documents that were records of examples rather than texts.
+    #[serde(default)]
+    pub examples: u64,
     /// Documents to train on.
     pub train_documents: usize,
     /// Documents to validate on.
@@ -252,10 +265,15 @@ impl CachedData {
         from_cache: bool,
         begin: Instant,
     ) -> Result<PreparedData> {
-        let end = self.tokenizer.end_of_text();
-        let sequences =
-            |file| TokenSequences::new(Arc::new(file), settings.sequence_length, settings.layout, end);
-        let (train, validation) = (sequences(self.train)?, sequences(self.validation)?);
+        let (end, mut rows) = (self.tokenizer.end_of_text(), settings.rows);
+        if rows.layout == SequenceLayout::Auto
+            && self.counts.examples > 0
+            && self.train.label_kind().is_none()
+        {
+            rows.layout = SequenceLayout::Bfd;
+        }
+        let sequences = |file, name| TokenSequences::of(file, &cache_entry, name, rows, end);
+        let (train, validation) = (sequences(self.train, TRAIN)?, sequences(self.validation, VALIDATION)?);
         let summary = DataSummary {
             corpus: settings.corpus.describe(),
             tokenizer: settings.tokenizer.to_string(),

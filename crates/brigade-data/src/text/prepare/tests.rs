@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use tempfile::TempDir;
 
 use super::*;
-use crate::NoProgress;
+use crate::{Columns, Example, Label, NoProgress, Place, Record};
 
 /// A corpus of `documents` JSONL lines in a folder of its own, and a cache beside it.
 struct Bench {
@@ -32,7 +32,7 @@ impl Bench {
         let corpus = Corpus::from_sources(&[self.data().display().to_string()]);
         PrepareOptions {
             tokenizer: tokenizer.parse().unwrap(),
-            sequence_length: 16,
+            rows: RowOptions::new(16, SequenceLayout::Auto),
             ..PrepareOptions::new(corpus, self.cache())
         }
     }
@@ -116,8 +116,11 @@ fn the_key_follows_the_content_and_the_settings_and_not_the_path() {
     let other_seed =
         prepare(&PrepareOptions { split_seed: 1, ..bench.settings("bytes") }, &NoProgress).unwrap();
     assert!(!other_seed.summary.from_cache);
-    let longer =
-        prepare(&PrepareOptions { sequence_length: 32, ..bench.settings("bytes") }, &NoProgress).unwrap();
+    let longer = prepare(
+        &PrepareOptions { rows: RowOptions::new(32, SequenceLayout::Auto), ..bench.settings("bytes") },
+        &NoProgress,
+    )
+    .unwrap();
     assert!(longer.summary.from_cache);
 }
 
@@ -259,7 +262,7 @@ fn prompts_are_masked() {
     let bench = Bench::new(0);
     fs::write(bench.data(), "{\"prompt\":\"ab\",\"text\":\"cd\"}\n{\"text\":\"e\"}\n").unwrap();
     let settings = PrepareOptions {
-        layout: SequenceLayout::Documents,
+        rows: RowOptions::new(16, SequenceLayout::Documents),
         validation_fraction: 0.0,
         ..bench.settings("bytes")
     };
@@ -307,6 +310,81 @@ fn wrong_settings_are_refused() {
         let error = prepare(&settings, &NoProgress).unwrap_err();
         assert!(matches!(error, Error::InvalidSetting { option: "validation_fraction", .. }), "{error}");
     }
-    let settings = PrepareOptions { sequence_length: 0, ..bench.settings("bytes") };
+    let settings =
+        PrepareOptions { rows: RowOptions::new(0, SequenceLayout::Auto), ..bench.settings("bytes") };
     assert!(prepare(&settings, &NoProgress).unwrap_err().to_string().starts_with("sequence_length = 0"));
+}
+
+/// Records with a `label`, of which only the last token is learned.
+#[derive(Debug)]
+struct Labelled;
+
+impl RecordEncoder for Labelled {
+    fn identity(&self) -> String {
+        "labelled".into()
+    }
+
+    fn takes(&self, record: &Record) -> bool {
+        record.fields.contains_key("label")
+    }
+
+    fn example(&self, place: &Place, record: &str, tokenizer: &Tokenizer) -> Result<Example> {
+        let record: serde_json::Value = serde_json::from_str(record).unwrap();
+        let text = record["text"].as_str().ok_or_else(|| place.error("it has no `text`"))?;
+        let mut example = Example::of(tokenizer.encode(text)?);
+        example.learned.fill(false);
+        *example.learned.last_mut().unwrap() = true;
+        Ok(match record["label"].as_u64() {
+            Some(class) => example.with_label(Label::Class(class as u32)),
+            None => example,
+        })
+    }
+}
+
+fn labelled(bench: &Bench, lines: &str, layout: SequenceLayout) -> Result<PreparedData> {
+    fs::write(bench.data(), lines).unwrap();
+    let settings = PrepareOptions {
+        rows: RowOptions::new(16, layout),
+        records: Some(Arc::new(Labelled)),
+        columns: Columns::new(&[], &["text", "label"]),
+        ..bench.settings("bytes")
+    };
+    prepare(&settings, &NoProgress)
+}
+
+#[test]
+fn records_become_examples_with_labels_or_rows_that_keep_them_whole() {
+    let bench = Bench::new(0);
+    let lines: String = (0..20).map(|index| format!("{{\"label\":{index},\"text\":\"abc\"}}\n")).collect();
+    let prepared = labelled(&bench, &lines, SequenceLayout::Auto).unwrap();
+    assert_eq!(prepared.train.options().layout, SequenceLayout::Documents);
+    let classes =
+        |rows: &TokenSequences| (0..rows.len()).map(|row| rows.get(row).label.unwrap()).collect::<Vec<_>>();
+    let mut all = [classes(&prepared.train), classes(&prepared.validation)].concat();
+    all.sort_by_key(|label| format!("{label:?}"));
+    assert!((0..20).all(|class| all.contains(&Label::Class(class))) && all.len() == 20, "{all:?}");
+    assert_eq!(prepared.train.get(0).valid[..3], [false, true, false]);
+
+    let lines = "{\"label\":null,\"text\":\"abc\"}\n".repeat(20);
+    let prepared = labelled(&bench, &lines, SequenceLayout::Auto).unwrap();
+    assert_eq!(prepared.train.options().layout, SequenceLayout::Bfd);
+    assert_eq!(prepared.train.get(0).documents[..2], [2, 2]);
+    // Texts beside them are texts.
+    let mixed = "{\"text\":\"abc\"}\n{\"label\":null,\"text\":\"abc\"}\n";
+    let prepared = labelled(&bench, mixed, SequenceLayout::Packed).unwrap();
+    assert_eq!(prepared.train.options().layout, SequenceLayout::Packed);
+}
+
+#[test]
+fn records_that_cannot_be_examples_are_named() {
+    let bench = Bench::new(0);
+    for (lines, said) in [
+        ("{\"text\":\"a\",\"label\":1}\n\n{\"label\":1}\n", "data.jsonl:3: it has no `text`"),
+        ("{\"text\":\"a\"}\n{\"note\":\"a\"}\n", "data.jsonl:2: it has no `text`"),
+        ("{\"text\":\"a\",\"label\":1}\n{\"text\":\"a\",\"label\":null}\n", "data.jsonl:2: it has no label"),
+        ("{\"text\":\"a\",\"label\":1}\n{\"text\":\"a\"}\n", "what comes before it has a class as its label"),
+    ] {
+        let error = labelled(&bench, lines, SequenceLayout::Auto).unwrap_err();
+        assert!(error.is_usage() && error.to_string().contains(said), "{error}");
+    }
 }

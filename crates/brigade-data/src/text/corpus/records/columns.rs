@@ -59,6 +59,11 @@ impl Columns {
         Ok(self)
     }
 
+    /// Whether records may be of several kinds, and columns have their own names in files.
+    pub(super) fn are_optional(&self) -> bool {
+        self.columns.iter().all(|column| !column.required)
+    }
+
     /// Whether a column of files is one of these.
     pub(super) fn has(&self, in_files: &str) -> bool {
         self.columns.iter().any(|column| column.in_files == in_files)
@@ -91,7 +96,7 @@ impl Columns {
                 None => {}
             }
         }
-        Ok(Record { fields: picked, place })
+        Ok(Record { fields: picked, place, source: None })
     }
 }
 

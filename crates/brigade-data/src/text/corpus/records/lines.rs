@@ -80,7 +80,9 @@ impl Lines {
             let message = error.to_string().replace(&format!(" at line {}", error.line()), " at");
             place.error(format!("{message}; a line is a JSON object like {{\"text\": \"…\"}}"))
         })?;
-        self.columns.pick(fields, place, &others)
+        let mut record = self.columns.pick(fields, place, &others)?;
+        record.source = self.columns.are_optional().then(|| text.trim().into());
+        Ok(record)
     }
 }
 

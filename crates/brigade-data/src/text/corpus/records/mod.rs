@@ -1,6 +1,7 @@
 //! Records of files, one at a time: the columns that are asked for, under the names that they are asked by.
 
 mod columns;
+mod encoder;
 mod lines;
 mod record;
 #[cfg(feature = "parquet")]
@@ -9,6 +10,8 @@ mod rows;
 use std::ops::Range;
 
 pub use columns::Columns;
+pub use encoder::RecordEncoder;
+pub(crate) use encoder::text_of_record;
 pub use record::{Place, Record};
 
 use super::files::{Format, SourceFile};

@@ -16,6 +16,8 @@ pub struct Record {
     pub fields: Map<String, Value>,
     /// Where it is, for messages.
     pub place: Place,
+    /// The JSON that it was read from, if that has the same fields and others at most.
+    pub(super) source: Option<Box<str>>,
 }
 
 /// Where a record is: `notes.jsonl:3`, or `notes.parquet, row 3`, counted from 1.
@@ -38,6 +40,14 @@ enum Position {
 }
 
 impl Record {
+    /// All of it as a JSON object. Fields have the order that they had in a file, if that is JSON and calls them by the same names.
+    pub fn json(&self) -> String {
+        match &self.source {
+            Some(source) => source.to_string(),
+            None => Value::Object(self.fields.clone()).to_string(),
+        }
+    }
+
     /// The text in a column; `None` where the column is missing or null.
     ///
     /// # Errors

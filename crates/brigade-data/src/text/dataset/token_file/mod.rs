@@ -13,12 +13,13 @@
 //!                   64  the tokens
 //! name.idx   offset  0  magic "BRGINDEX"
 //!                    8  u32 version
-//!                   12  u32 zero
+//!                   12  u32 kind of labels: 0 none, 1 classes, 2 numbers
 //!                   16  u64 number of documents D
 //!                   24  u64 number of masked ranges R
 //!                   32  BLAKE3 of the tokens
 //!                   64  D + 1 u64: where each document starts, and where the last one ends
 //!                    …  R pairs of u64: masked tokens, start and end, ascending and apart
+//!                    …  D u64 if there are labels: classes, or the bits of f64 numbers
 //! ```
 //!
 //! Files are only ever written under a new name, so a map of one stays valid until its last user drops it.
@@ -29,17 +30,32 @@ mod write;
 pub use read::TokenFile;
 pub use write::TokenWriter;
 
+use super::example::LabelKind;
+use super::mapped::HASH_BYTES;
+
 const TOKENS_MAGIC: &[u8; 8] = b"BRGTOKEN";
 const INDEX_MAGIC: &[u8; 8] = b"BRGINDEX";
 const HEADER_BYTES: usize = 64;
-const HASH_BYTES: usize = 32;
 
 /// The version of both files.
-pub(crate) const FORMAT_VERSION: u32 = 1;
+pub(crate) const FORMAT_VERSION: u32 = 2;
 
 /// Bytes per token for a vocabulary: 2 while ids fit in 16 bits, else 4.
 fn bytes_per_token(vocabulary_size: usize) -> usize {
     if vocabulary_size <= 1 << 16 { 2 } else { 4 }
+}
+
+/// The kind of labels that a number in the index's header stands for; none if it stands for nothing.
+fn label_kind(code: u32) -> Option<Option<LabelKind>> {
+    [None, Some(LabelKind::Class), Some(LabelKind::Number)].into_iter().find(|kind| label_code(*kind) == code)
+}
+
+fn label_code(kind: Option<LabelKind>) -> u32 {
+    match kind {
+        None => 0,
+        Some(LabelKind::Class) => 1,
+        Some(LabelKind::Number) => 2,
+    }
 }
 
 /// The files of split `name` in `folder`: tokens and index.

@@ -1,12 +1,15 @@
 //! Reading a split through memory maps.
 
-use std::fs::File;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use memmap2::Mmap;
 
-use super::{FORMAT_VERSION, HASH_BYTES, HEADER_BYTES, INDEX_MAGIC, TOKENS_MAGIC, bytes_per_token, paths};
+use super::{
+    FORMAT_VERSION, HASH_BYTES, HEADER_BYTES, INDEX_MAGIC, TOKENS_MAGIC, bytes_per_token, label_kind, paths,
+};
+use crate::text::dataset::example::{Label, LabelKind};
+use crate::text::dataset::mapped::{MappedFile, read_u64};
 use crate::{Error, Result};
 
 /// When a file is opened, tokens of up to this many bytes are checked against their checksum. For larger files only size and
@@ -22,7 +25,9 @@ pub struct TokenFile {
     len: usize,
     documents: usize,
     masked_ranges: usize,
+    labels: Option<LabelKind>,
     vocabulary_size: usize,
+    hash: blake3::Hash,
 }
 
 impl TokenFile {
@@ -33,24 +38,30 @@ impl TokenFile {
     /// [`Error::TokenFile`] where anything does not fit; [`Error::Io`].
     pub fn open(folder: &Path, name: &str) -> Result<Self> {
         let (tokens_path, index_path) = paths(folder, name);
-        let tokens = MappedFile { bytes: map(&tokens_path)?, path: tokens_path };
-        let index = MappedFile { bytes: map(&index_path)?, path: index_path };
-        tokens.check(TOKENS_MAGIC)?;
-        index.check(INDEX_MAGIC)?;
+        let (tokens, index) = (MappedFile::open(tokens_path)?, MappedFile::open(index_path)?);
+        tokens.check(TOKENS_MAGIC, FORMAT_VERSION, HEADER_BYTES)?;
+        index.check(INDEX_MAGIC, FORMAT_VERSION, HEADER_BYTES)?;
 
         let width = tokens.u32(12) as usize;
         let (len, vocabulary_size) = (tokens.u64(16), tokens.u32(24) as usize);
         if width != bytes_per_token(vocabulary_size) {
             return Err(tokens.error(format!("{width} bytes a token for a vocabulary of {vocabulary_size}")));
         }
-        tokens.check_size(u128::from(len) * width as u128)?;
+        let header = HEADER_BYTES as u128;
+        tokens.check_size(header + u128::from(len) * width as u128)?;
+        let labels = label_kind(index.u32(12))
+            .ok_or_else(|| index.error(format!("it has labels of kind {}", index.u32(12))))?;
         let (documents, masked_ranges) = (index.u64(16), index.u64(24));
-        index.check_size((u128::from(documents) + 1) * 8 + u128::from(masked_ranges) * 16)?;
-        if blake3::hash(&index.bytes) != tokens.hash() {
+        let label_bytes = if labels.is_some() { u128::from(documents) * 8 } else { 0 };
+        index.check_size(
+            header + (u128::from(documents) + 1) * 8 + u128::from(masked_ranges) * 16 + label_bytes,
+        )?;
+        let (hash_at, hash) = (HEADER_BYTES - HASH_BYTES, blake3::hash(&index.bytes));
+        if hash != tokens.hash(hash_at) {
             return Err(index.error("it does not match the checksum in the token file".into()));
         }
         let payload = &tokens.bytes[HEADER_BYTES..];
-        if payload.len() <= CHECKED_TOKEN_BYTES && blake3::hash(payload) != index.hash() {
+        if payload.len() <= CHECKED_TOKEN_BYTES && blake3::hash(payload) != index.hash(hash_at) {
             return Err(tokens.error("the tokens do not match their checksum".into()));
         }
 
@@ -63,7 +74,9 @@ impl TokenFile {
             len: len as usize,
             documents: documents as usize,
             masked_ranges: masked_ranges as usize,
+            labels,
             vocabulary_size,
+            hash,
         };
         file.check_order().map_err(|message| Error::TokenFile { path: index_path, message })?;
         Ok(file)
@@ -96,6 +109,39 @@ impl TokenFile {
     pub fn document(&self, index: usize) -> Range<usize> {
         assert!(index < self.documents, "document {index} of {}", self.documents);
         self.index_entry(index)..self.index_entry(index + 1)
+    }
+
+    /// The document that token `token` is in.
+    ///
+    /// # Panics
+    /// Where `token` is not below [`TokenFile::len`].
+    pub fn document_of(&self, token: usize) -> usize {
+        assert!(token < self.len, "token {token} of {}", self.len);
+        let (mut first, mut end) = (0, self.documents);
+        while first + 1 < end {
+            let middle = first + (end - first) / 2;
+            if self.index_entry(middle) <= token { first = middle } else { end = middle }
+        }
+        first
+    }
+
+    /// Which labels documents have, if any.
+    pub fn label_kind(&self) -> Option<LabelKind> {
+        self.labels
+    }
+
+    /// The label of document `index`, if documents have labels.
+    ///
+    /// # Panics
+    /// Where `index` is not below [`TokenFile::document_count`].
+    pub fn label(&self, index: usize) -> Option<Label> {
+        assert!(index < self.documents, "document {index} of {}", self.documents);
+        self.labels?.label(self.label_bits(index))
+    }
+
+    /// The checksum of the index, in which there is that of the tokens: what the split is.
+    pub(crate) fn hash(&self) -> blake3::Hash {
+        self.hash
     }
 
     /// Reads the tokens at `range` into `out`, which has its length.
@@ -136,6 +182,11 @@ impl TokenFile {
         self.index_entry(entry)..self.index_entry(entry + 1)
     }
 
+    fn label_bits(&self, document: usize) -> u64 {
+        let entry = self.documents + 1 + 2 * self.masked_ranges + document;
+        read_u64(&self.index, HEADER_BYTES + 8 * entry)
+    }
+
     /// The u64 number `entry` after the index's header.
     fn index_entry(&self, entry: usize) -> usize {
         read_u64(&self.index, HEADER_BYTES + 8 * entry) as usize
@@ -161,69 +212,12 @@ impl TokenFile {
             }
             last = range.end;
         }
-        Ok(())
-    }
-}
-
-/// One of the two files, not checked yet.
-struct MappedFile {
-    path: PathBuf,
-    bytes: Mmap,
-}
-
-impl MappedFile {
-    fn check(&self, magic: &[u8; 8]) -> Result<()> {
-        if self.bytes.len() < HEADER_BYTES {
-            return Err(self.error(format!("{} bytes are too few", self.bytes.len())));
-        }
-        if &self.bytes[..8] != magic {
-            return Err(self.error("it does not start with the magic bytes of its kind".into()));
-        }
-        match self.u32(8) {
-            FORMAT_VERSION => Ok(()),
-            version => {
-                Err(self.error(format!("it has version {version}, this program reads {FORMAT_VERSION}")))
+        if let Some(kind) = self.labels {
+            let wrong = |document: &usize| kind.label(self.label_bits(*document)).is_none();
+            if let Some(document) = (0..self.documents).find(wrong) {
+                return Err(format!("the label of document {document} is not {kind}"));
             }
         }
+        Ok(())
     }
-
-    fn check_size(&self, payload: u128) -> Result<()> {
-        let size = payload + HEADER_BYTES as u128;
-        if size == self.bytes.len() as u128 {
-            return Ok(());
-        }
-        Err(self.error(format!("it has {} bytes, its header says {size}", self.bytes.len())))
-    }
-
-    fn u32(&self, offset: usize) -> u32 {
-        u32::from_le_bytes(array(&self.bytes, offset))
-    }
-
-    fn u64(&self, offset: usize) -> u64 {
-        read_u64(&self.bytes, offset)
-    }
-
-    fn hash(&self) -> blake3::Hash {
-        blake3::Hash::from_bytes(array::<HASH_BYTES>(&self.bytes, HEADER_BYTES - HASH_BYTES))
-    }
-
-    fn error(&self, message: String) -> Error {
-        Error::TokenFile { path: self.path.clone(), message }
-    }
-}
-
-fn read_u64(bytes: &[u8], offset: usize) -> u64 {
-    u64::from_le_bytes(array(bytes, offset))
-}
-
-fn array<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
-    std::array::from_fn(|index| bytes[offset + index])
-}
-
-fn map(path: &Path) -> Result<Mmap> {
-    let file = File::open(path).map_err(|source| Error::io("open", path, source))?;
-    // SAFETY: cache files are written under another name, renamed when complete, and never changed in place after that; anyone who
-    // else writes into the cache's folder must keep to that, too. One that is cut short under a run ends it by SIGBUS: memory
-    // that there is not is never read.
-    unsafe { Mmap::map(&file) }.map_err(|source| Error::io("map", path, source))
 }

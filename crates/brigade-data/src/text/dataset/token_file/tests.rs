@@ -136,8 +136,8 @@ proptest! {
         headers: bool,
     ) {
         if headers {
-            tokens.splice(..tokens.len().min(12), [TOKENS_MAGIC.as_slice(), &[1, 0, 0, 0]].concat());
-            index.splice(..index.len().min(12), [INDEX_MAGIC.as_slice(), &[1, 0, 0, 0]].concat());
+            tokens.splice(..tokens.len().min(12), [TOKENS_MAGIC.as_slice(), &FORMAT_VERSION.to_le_bytes()].concat());
+            index.splice(..index.len().min(12), [INDEX_MAGIC.as_slice(), &FORMAT_VERSION.to_le_bytes()].concat());
         }
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("split.bin"), tokens).unwrap();

@@ -6,7 +6,8 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::{FORMAT_VERSION, HEADER_BYTES, INDEX_MAGIC, TOKENS_MAGIC, bytes_per_token, paths};
+use super::{FORMAT_VERSION, HEADER_BYTES, INDEX_MAGIC, TOKENS_MAGIC, bytes_per_token, label_code, paths};
+use crate::text::dataset::example::{Example, Label};
 use crate::{Error, Result};
 
 /// Writes the two files of a split. Until [`TokenWriter::finish`] the files cannot be opened as a split.
@@ -19,12 +20,15 @@ pub struct TokenWriter {
     len: u64,
     starts: Vec<u64>,
     masked: Vec<Range<u64>>,
+    /// Of all documents, or of none.
+    labels: Vec<Label>,
 }
 
-/// Tokens taken back from the end of a split, with the ranges among them that are masked.
+/// Tokens taken back from the end of a split, with the ranges among them that are masked, and the label of their document.
 pub(crate) struct Tail {
     pub(crate) tokens: Vec<u32>,
     pub(crate) masked: Vec<Range<usize>>,
+    pub(crate) label: Option<Label>,
 }
 
 impl TokenWriter {
@@ -44,6 +48,7 @@ impl TokenWriter {
             len: 0,
             starts: vec![0],
             masked: Vec::new(),
+            labels: Vec::new(),
         };
         writer.write(&[0; HEADER_BYTES])?;
         Ok(writer)
@@ -55,8 +60,9 @@ impl TokenWriter {
     /// [`Error::TokenFile`] where an id is outside the vocabulary; [`Error::Io`], [`Error::DiskFull`].
     pub fn push(&mut self, tokens: &[u32], masked: bool) -> Result<()> {
         if let Some(token) = tokens.iter().find(|&&token| token as usize >= self.vocabulary_size) {
-            let message = format!("token {token} is outside the vocabulary of {}", self.vocabulary_size);
-            return Err(Error::TokenFile { path: self.tokens_path.clone(), message });
+            return Err(
+                self.error(format!("token {token} is outside the vocabulary of {}", self.vocabulary_size))
+            );
         }
         let bytes: Vec<u8> = match bytes_per_token(self.vocabulary_size) {
             2 => tokens.iter().flat_map(|&token| (token as u16).to_le_bytes()).collect(),
@@ -79,6 +85,55 @@ impl TokenWriter {
         if self.len > self.last_start() {
             self.starts.push(self.len);
         }
+    }
+
+    /// Adds an example as a document of its own; one without tokens is skipped.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push); [`Error::TokenFile`] where not every token is said to be learned or not, or not every document has a
+    /// label of the same kind, or a label is not finite.
+    pub fn push_example(&mut self, example: &Example) -> Result<()> {
+        let Example { ids, learned, label } = example;
+        if ids.is_empty() {
+            return Ok(());
+        }
+        if ids.len() != learned.len() {
+            return Err(self.error(format!(
+                "{} tokens, of which {} may be learned",
+                ids.len(),
+                learned.len()
+            )));
+        }
+        self.check_label(*label)?;
+        let mut done = 0;
+        for run in learned.chunk_by(|a, b| a == b) {
+            self.push(&ids[done..done + run.len()], !run[0])?;
+            done += run.len();
+        }
+        self.labels.extend(*label);
+        self.end_document();
+        Ok(())
+    }
+
+    fn check_label(&self, label: Option<Label>) -> Result<()> {
+        if let Some(label) = label.filter(|label| label.kind().label(label.to_bits()).is_none()) {
+            return Err(self.error(format!("the label {label:?} is not finite")));
+        }
+        let in_words = |kind| match kind {
+            None => "no label".to_owned(),
+            Some(kind) => format!("{kind} as its label"),
+        };
+        let kind = label.map(Label::kind);
+        let before = self.labels.last().map(|label| label.kind());
+        if self.document_count() > 0 && kind != before {
+            let (before, kind) = (in_words(before), in_words(kind));
+            return Err(self.error(format!("an example has {kind}, and the one before it {before}")));
+        }
+        Ok(())
+    }
+
+    fn error(&self, message: String) -> Error {
+        Error::TokenFile { path: self.tokens_path.clone(), message }
     }
 
     /// The number of documents that have ended.
@@ -122,8 +177,10 @@ impl TokenWriter {
             range.start < range.end
         });
         self.starts.retain(|&document| document <= start);
+        let label = self.labels.get(self.document_count()).copied();
+        self.labels.truncate(self.document_count());
         self.len = start;
-        Ok(Tail { tokens, masked })
+        Ok(Tail { tokens, masked, label })
     }
 
     /// Adds tokens that were taken from another split, or from this one.
@@ -134,15 +191,23 @@ impl TokenWriter {
             self.push(&tail.tokens[range.clone()], true)?;
             done = range.end;
         }
+        self.labels.extend(tail.label);
         self.push(&tail.tokens[done..], false)
     }
 
     /// Completes both files and flushes them to the disk.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::DiskFull`].
+    /// [`Error::Io`], [`Error::DiskFull`]; [`Error::TokenFile`] where some documents have a label and others none.
     pub fn finish(mut self) -> Result<()> {
         self.end_document();
+        if !self.labels.is_empty() && self.labels.len() != self.document_count() {
+            return Err(self.error(format!(
+                "{} labels for {} documents",
+                self.labels.len(),
+                self.document_count()
+            )));
+        }
         self.file.flush().map_err(|source| Error::io("write", &self.tokens_path, source))?;
         let index = self.index_bytes()?;
         let write_index = || {
@@ -167,10 +232,12 @@ impl TokenWriter {
     }
 
     fn index_bytes(&self) -> Result<Vec<u8>> {
-        let mut index = Vec::with_capacity(HEADER_BYTES + 8 * (self.starts.len() + 2 * self.masked.len()));
+        let mut index = Vec::with_capacity(
+            HEADER_BYTES + 8 * (self.starts.len() + 2 * self.masked.len() + self.labels.len()),
+        );
         index.extend_from_slice(INDEX_MAGIC);
         index.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
-        index.extend_from_slice(&[0; 4]);
+        index.extend_from_slice(&label_code(self.labels.first().map(|label| label.kind())).to_le_bytes());
         index.extend_from_slice(&(self.document_count() as u64).to_le_bytes());
         index.extend_from_slice(&(self.masked.len() as u64).to_le_bytes());
         index.extend_from_slice(self.hash_of_tokens()?.as_bytes());
@@ -180,6 +247,9 @@ impl TokenWriter {
         for range in &self.masked {
             index.extend_from_slice(&range.start.to_le_bytes());
             index.extend_from_slice(&range.end.to_le_bytes());
+        }
+        for label in &self.labels {
+            index.extend_from_slice(&label.to_bits().to_le_bytes());
         }
         Ok(index)
     }

@@ -1,0 +1,81 @@
+//! What is learned from.
+
+use std::fmt;
+
+/// Tokens to learn from, and perhaps what they are to be told apart by.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Example {
+    /// Token ids, with those that begin and end a text.
+    pub ids: Vec<u32>,
+    /// Which of them are learned: as targets, they count in the loss. As long as `ids`.
+    pub learned: Vec<bool>,
+    /// The class or the number that belongs to them, if there is one.
+    pub label: Option<Label>,
+}
+
+/// What belongs to an example as a whole.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Label {
+    /// Of a classification: the class's index.
+    Class(u32),
+    /// Of a regression: a finite number.
+    Number(f64),
+}
+
+/// Which labels all examples of a file have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LabelKind {
+    /// [`Label::Class`].
+    Class,
+    /// [`Label::Number`].
+    Number,
+}
+
+impl fmt::Display for LabelKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Class => "a class",
+            Self::Number => "a number",
+        })
+    }
+}
+
+impl Example {
+    /// An example all of whose tokens are learned.
+    pub fn of(ids: Vec<u32>) -> Self {
+        Self { learned: vec![true; ids.len()], ids, label: None }
+    }
+
+    /// The same with a label.
+    pub fn with_label(self, label: Label) -> Self {
+        Self { label: Some(label), ..self }
+    }
+}
+
+impl Label {
+    /// Which kind it is.
+    pub fn kind(self) -> LabelKind {
+        match self {
+            Self::Class(_) => LabelKind::Class,
+            Self::Number(_) => LabelKind::Number,
+        }
+    }
+
+    /// As it is in files.
+    pub(super) fn to_bits(self) -> u64 {
+        match self {
+            Self::Class(class) => class.into(),
+            Self::Number(number) => number.to_bits(),
+        }
+    }
+}
+
+impl LabelKind {
+    /// The label of this kind that these bits stand for, if there is one.
+    pub(super) fn label(self, bits: u64) -> Option<Label> {
+        match self {
+            Self::Class => u32::try_from(bits).ok().map(Label::Class),
+            Self::Number => Some(f64::from_bits(bits)).filter(|number| number.is_finite()).map(Label::Number),
+        }
+    }
+}
