@@ -15,7 +15,7 @@ pub(super) fn pad(rows: &mut [Sequence], padding: u32) -> [usize; 2] {
 pub(super) fn inputs(rows: &[Sequence], shape: [usize; 2], device: &Device) -> Tokens {
     let ids = token_tensor(rows.iter().flat_map(|row| &row.inputs), shape, device);
     let are_apart = rows.iter().any(|row| !row.documents.is_empty());
-    Tokens { ids, documents: are_apart.then(|| documents(rows, shape, device)) }
+    Tokens { documents: are_apart.then(|| documents(rows, shape, device)), ..ids.into() }
 }
 
 fn documents(rows: &[Sequence], [batch, length]: [usize; 2], device: &Device) -> Documents {
