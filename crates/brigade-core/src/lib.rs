@@ -47,8 +47,8 @@ pub use error::{BoxError, Error, NonFiniteLocation, Result};
 pub use measure::{HeapMeter, MeasuredActivations};
 pub use metrics::{Bytes, Clock, Memory, WAITS};
 pub use model::{
-    Activation, Block, Chain, Float, ForwardContext, Model, NamedTensor, ParameterGradients, Part, Parts,
-    Precision, SplitForward, initialize, with_seed,
+    Activation, Block, BlockCache, Cache, Chain, Float, ForwardContext, Model, NamedTensor,
+    ParameterGradients, Part, Parts, Precision, SplitForward, initialize, with_seed,
 };
 pub use optim::{
     Elementwise, FlatOptimizer, FlatState, LearningRateScaling, LrScheduler, LrSchedulerKind,

@@ -4,7 +4,7 @@
 //! Blocks: `embedding`, `h.0` … `h.{layers-1}`, `head`. Parameters carry Hugging Face's GPT-2 names
 //! in files ([`mapping`]); linear weights are `[in, out]`, as that project's `Conv1D` keeps them.
 
-use brigade_core::{Batch, Block, Chain, Model};
+use brigade_core::{Batch, Block, BlockCache, Chain, Model};
 use brigade_kernels::{Activation, attention_packed, layer_norm, linear, linear_activation, linear_residual};
 use burn::module::{Module, Param};
 use burn::nn::{Dropout, DropoutConfig, LayerNorm, LayerNormConfig, Linear};
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Logits;
 use crate::initial::normal;
-use crate::layers::attend;
+use crate::layers::{KeyValueCache, attend};
 use crate::tokens::{Documents, Hidden, Tokens, causal_mask, positions};
 use crate::weights::WeightsMapping;
 
@@ -198,19 +198,33 @@ impl Block for Embedding {
     type Input = Tokens;
     type Output = Hidden;
 
-    fn forward(&self, Tokens { ids, documents, .. }: Tokens) -> Hidden {
-        let [_, length] = ids.dims();
-        let positions = match &documents {
-            None => self.wpe.val().slice(0..length).unsqueeze::<3>(),
-            Some(documents) => embedding(self.wpe.val(), positions(documents)),
-        };
-        let x = embedding(self.wte.val(), ids) + positions;
-        Hidden { x: self.dropout.forward(x), documents }
+    fn forward(&self, tokens: Tokens) -> Hidden {
+        self.run(tokens, 0)
+    }
+
+    fn forward_cached(&self, tokens: Tokens, cache: &mut BlockCache) -> Option<Hidden> {
+        let seen: &mut usize = cache.get();
+        let (start, length) = (*seen, tokens.ids.dims()[1]);
+        *seen += length;
+        tokens.documents.is_none().then(|| self.run(tokens, start))
     }
 
     /// Multiplications per token: none, but the gradient of the table is as large as the table.
     fn cost(&self) -> f64 {
         self.wpe.lazy_shape()[1] as f64
+    }
+}
+
+impl Embedding {
+    /// Of tokens whose positions count from `start`, where they are not of documents.
+    fn run(&self, Tokens { ids, documents, .. }: Tokens, start: usize) -> Hidden {
+        let [_, length] = ids.dims();
+        let positions = match &documents {
+            None => self.wpe.val().slice(start..start + length).unsqueeze::<3>(),
+            Some(documents) => embedding(self.wpe.val(), positions(documents)),
+        };
+        let x = embedding(self.wte.val(), ids) + positions;
+        Hidden { x: self.dropout.forward(x), documents }
     }
 }
 
@@ -228,14 +242,12 @@ impl Block for Layer {
     type Input = Hidden;
     type Output = Hidden;
 
-    fn forward(&self, Hidden { x, documents }: Hidden) -> Hidden {
-        let [batch, length, width] = x.dims();
-        let x = x.reshape([batch * length, width]);
-        let mixed = self.attn.forward(norm(&self.ln_1, x.clone()), batch, documents.as_ref());
-        let x = self.add(mixed, &self.attn.c_proj, x);
-        let hidden = self.mlp.forward(norm(&self.ln_2, x.clone()));
-        let x = self.add(hidden, &self.mlp.c_proj, x);
-        Hidden { x: x.reshape([batch, length, width]), documents }
+    fn forward(&self, hidden: Hidden) -> Hidden {
+        self.run(hidden, None)
+    }
+
+    fn forward_cached(&self, hidden: Hidden, cache: &mut BlockCache) -> Option<Hidden> {
+        hidden.documents.is_none().then(|| self.run(hidden, Some(cache.get())))
     }
 
     /// Multiplications per token of the products with weights; those of attention itself are few beside them.
@@ -252,6 +264,17 @@ fn norm(layer: &LayerNorm, x: Tensor<2>) -> Tensor<2> {
 }
 
 impl Layer {
+    /// The layer on what follows what is in the cache.
+    fn run(&self, Hidden { x, documents }: Hidden, cache: Option<&mut KeyValueCache>) -> Hidden {
+        let [batch, length, width] = x.dims();
+        let x = x.reshape([batch * length, width]);
+        let mixed = self.attn.forward(norm(&self.ln_1, x.clone()), batch, documents.as_ref(), cache);
+        let x = self.add(mixed, &self.attn.c_proj, x);
+        let hidden = self.mlp.forward(norm(&self.ln_2, x.clone()));
+        let x = self.add(hidden, &self.mlp.c_proj, x);
+        Hidden { x: x.reshape([batch, length, width]), documents }
+    }
+
     /// What a linear layer gives, added to the residual stream.
     fn add(&self, x: Tensor<2>, layer: &Linear, residual: Tensor<2>) -> Tensor<2> {
         match self.dropout.prob > 0.0 {
@@ -275,19 +298,29 @@ struct Attention {
 }
 
 impl Attention {
-    /// What goes into `c_proj`. `x`: `[batch · length, width]`.
-    fn forward(&self, x: Tensor<2>, batch: usize, documents: Option<&Documents>) -> Tensor<2> {
+    /// What goes into `c_proj`. `x`: `[batch · length, width]`, which follows what is in the cache.
+    fn forward(
+        &self,
+        x: Tensor<2>,
+        batch: usize,
+        documents: Option<&Documents>,
+        cache: Option<&mut KeyValueCache>,
+    ) -> Tensor<2> {
         let [rows, width] = x.dims();
         let qkv = linear(x, self.c_attn.weight.val(), bias(&self.c_attn));
         let qkv = qkv.reshape([batch, rows / batch, 3 * width]);
         let (heads, depth) = (self.heads, width / self.heads);
         let (mask, scale) = (causal_mask(documents, None), (depth as f64).powf(-0.5));
-        if self.dropout.prob == 0.0 {
+        if self.dropout.prob == 0.0 && cache.is_none() {
             return attention_packed(qkv, heads, heads, mask, scale).reshape([rows, width]);
         }
         let vectors = qkv.reshape([batch, rows / batch, 3 * heads, depth]).swap_dims(1, 2);
-        let part = |index: usize| vectors.clone().narrow(1, index * heads, heads);
-        attend([0, 1, 2].map(part), mask, scale, &self.dropout).swap_dims(1, 2).reshape([rows, width])
+        let [q, k, v] = [0, 1, 2].map(|index| vectors.clone().narrow(1, index * heads, heads));
+        let [k, v] = match cache {
+            Some(cache) => cache.append([k, v], None),
+            None => [k, v],
+        };
+        attend([q, k, v], mask, scale, &self.dropout).swap_dims(1, 2).reshape([rows, width])
     }
 }
 
@@ -320,6 +353,10 @@ impl Block for Head {
     fn forward(&self, Hidden { x, .. }: Hidden) -> Logits {
         let [batch, length, width] = x.dims();
         Logits::new(norm(&self.ln_f, x.reshape([batch * length, width])), self.lm_head.val())
+    }
+
+    fn forward_cached(&self, hidden: Hidden, _: &mut BlockCache) -> Option<Logits> {
+        Some(self.forward(hidden))
     }
 
     /// Multiplications per token, also where the weight is shared with the embedding.

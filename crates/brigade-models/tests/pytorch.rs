@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod cached;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -147,6 +149,8 @@ fn close(given: f64, reference: f64, limit: f64, what: &str) {
 fn follows_pytorch(variant: &str) {
     let device = Device::default();
     let reference = Reference::load(variant);
+    let GptConfig { sequence_length, vocabulary, .. } = reference.config();
+    cached::same_with_a_cache(reference.engine(&device).chain(), sequence_length, vocabulary);
     for rows in [4, 2, 1] {
         let (loss, gradients) =
             reference.engine(&device).gradients(&reference.batches(0, rows, &device), 0).unwrap();

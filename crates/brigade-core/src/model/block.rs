@@ -11,6 +11,7 @@ use burn::tensor::{DType, Device, Gradients, Tensor};
 
 use crate::error::{Error, Result};
 use crate::model::activation::{Activation, Parts, flatten, restore};
+use crate::model::cache::BlockCache;
 use crate::model::context::ForwardContext;
 use crate::model::initialization::initialize;
 use crate::model::parameters::{self, NewValue, ParamValue, ParameterSpec};
@@ -97,6 +98,46 @@ pub trait Block: Module + 'static {
     fn forward_split(&self, input: Self::Input, context: &ForwardContext<'_>) -> SplitForward<Self::Output> {
         self.forward_with(input, context).into()
     }
+    /// Runs the block in inference on positions that follow those that it was given before with this cache: the output is what [`forward`](Self::forward)
+    /// gives for them where it gets all positions, up to rounding. None (by default) if the block does not know how, or not with this input: then text is not
+    /// [generated with a cache](crate::Chain::predict_cached). A block that looks at each position alone leaves the cache empty.
+    ///
+    /// ```
+    /// use brigade_core::{Block, BlockCache, Chain};
+    /// use burn::module::Module;
+    /// use burn::tensor::{Device, Tensor};
+    ///
+    /// /// To each position, `[batch, positions]`, the sum of those before is added.
+    /// #[derive(Module, Debug, Clone)]
+    /// struct Sum;
+    ///
+    /// impl Block for Sum {
+    ///     type Input = Tensor<2>;
+    ///     type Output = Tensor<2>;
+    ///
+    ///     fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+    ///         x.cumsum(1)
+    ///     }
+    ///
+    ///     fn forward_cached(&self, x: Tensor<2>, cache: &mut BlockCache) -> Option<Tensor<2>> {
+    ///         let before = cache.get::<Option<Tensor<2>>>();
+    ///         let sums = before.iter().fold(x.cumsum(1), |sums, before| sums + before.clone());
+    ///         let last = sums.dims()[1] - 1;
+    ///         *before = Some(sums.clone().narrow(1, last, 1));
+    ///         Some(sums)
+    ///     }
+    /// }
+    ///
+    /// let chain = Chain::new().then("sum", Sum);
+    /// let (device, mut cache) = (Device::default(), Default::default());
+    /// chain.predict_cached(Tensor::from_floats([[1.0, 2.0]], &device), &mut cache)?;
+    /// let next = chain.predict_cached(Tensor::from_floats([[3.0]], &device), &mut cache)?;
+    /// assert_eq!(next.into_scalar::<f32>(), 6.0);
+    /// # Ok::<(), brigade_core::Error>(())
+    /// ```
+    fn forward_cached(&self, _input: Self::Input, _cache: &mut BlockCache) -> Option<Self::Output> {
+        None
+    }
     /// Whether the parameter of this path, such as `norm.gamma`, stays fp32 in forward and backward where others compute in bf16:
     /// for parameters that rounding hurts, such as those of norms and routers. The block gets it as fp32, but its input as
     /// bf16, and casts as it needs. A parameter that several blocks share must be kept by all of them, or by none. In a
@@ -126,6 +167,8 @@ pub(crate) trait AnyBlock: Send {
         input: Parts,
         context: &ForwardContext<'_>,
     ) -> Result<(Parts, Option<ErasedBackwardWeights>)>;
+    /// Runs the block in inference on what follows; `block` is its name.
+    fn forward_cached(&self, input: Parts, block: &str, cache: &mut BlockCache) -> Result<Parts>;
     fn shapes(&self) -> BTreeMap<String, Vec<usize>>;
     fn specs(&self) -> BTreeMap<String, ParameterSpec>;
     fn values(&self) -> BTreeMap<String, ParamValue>;
@@ -165,6 +208,9 @@ pub(crate) trait Run<M>: Clone + Send + 'static {
     ) -> SplitForward<Self::Output> {
         self.forward(module, input, context).into()
     }
+    fn forward_cached(&self, _: &M, _: Self::Input, _: &mut BlockCache) -> Option<Self::Output> {
+        None
+    }
     fn keep_in_f32(&self, _module: &M, _path: &str) -> bool {
         false
     }
@@ -194,6 +240,10 @@ impl<B: Block> Run<B> for Own {
         context: &ForwardContext<'_>,
     ) -> SplitForward<B::Output> {
         block.forward_split(input, context)
+    }
+
+    fn forward_cached(&self, block: &B, input: B::Input, cache: &mut BlockCache) -> Option<B::Output> {
+        block.forward_cached(input, cache)
     }
 
     fn keep_in_f32(&self, block: &B, path: &str) -> bool {
@@ -305,6 +355,16 @@ impl<M: Module + 'static, R: Run<M>> AnyBlock for Erased<M, R> {
             Box::new(move |gradient| restore::<R::Output>(gradient).map(backward_weights))
         });
         Ok((flatten(output), erased))
+    }
+
+    fn forward_cached(&self, input: Parts, block: &str, cache: &mut BlockCache) -> Result<Parts> {
+        let input = restore_input(input, block)?;
+        let output = self.run.forward_cached(self.module(), input, cache);
+        output.map(flatten).ok_or_else(|| {
+            Error::Model(format!(
+                "block `{block}` cannot go on from a cache with such input: see `Block::forward_cached`"
+            ))
+        })
     }
 
     fn shapes(&self) -> BTreeMap<String, Vec<usize>> {

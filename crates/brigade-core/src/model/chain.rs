@@ -10,6 +10,7 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 use crate::error::{BoxError, Error, Result};
 use crate::model::activation::{Activation, Parts, flatten, restore};
 use crate::model::block::{AnyBlock, Block, Erased, Function, NamedBlock, Own};
+use crate::model::cache::Cache;
 use crate::model::context::ForwardContext;
 use crate::model::ties::Tie;
 
@@ -363,6 +364,19 @@ impl<I: Activation, O: Activation> Chain<I, O> {
     pub fn predict(&self, input: I) -> Result<O> {
         self.check_whole()?;
         let parts = forward_all(&self.blocks, flatten(input))?;
+        restore_output(&self.blocks, parts)
+    }
+
+    /// Runs all blocks on what follows the inputs that were given before with this cache: the next positions of the same sequences. On a chain with autodiff the
+    /// cache keeps graphs; call it on [`valid`](Self::valid).
+    ///
+    /// # Errors
+    /// If a block was given what it does not take, or does not know how to [go on from a cache](Block::forward_cached).
+    pub fn predict_cached(&self, input: I, cache: &mut Cache) -> Result<O> {
+        self.check_whole()?;
+        let parts = self.blocks.iter().enumerate().try_fold(flatten(input), |parts, (index, named)| {
+            named.block.forward_cached(parts, &named.name, cache.of(index))
+        })?;
         restore_output(&self.blocks, parts)
     }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod activation;
 pub(crate) mod block;
+pub(crate) mod cache;
 pub(crate) mod chain;
 pub(crate) mod context;
 pub(crate) mod initialization;
@@ -13,6 +14,7 @@ pub(crate) mod ties;
 
 pub use activation::{Activation, Part, Parts};
 pub use block::Block;
+pub use cache::{BlockCache, Cache};
 pub use chain::{Chain, Model, NamedTensor};
 pub use context::ForwardContext;
 pub use initialization::initialize;

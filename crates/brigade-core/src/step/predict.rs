@@ -3,6 +3,7 @@
 use crate::error::Result;
 use crate::metrics::Clock;
 use crate::model::activation::Activation;
+use crate::model::cache::Cache;
 use crate::model::chain::restore_output;
 use crate::step::engine::Engine;
 use crate::step::forward_backward::interpreter::{PassMode, TargetWeight, activation};
@@ -41,5 +42,26 @@ where
             }
         };
         restore_output(&self.chain.blocks, output)
+    }
+
+    /// The model's output for what follows the inputs that were given before with this cache, as
+    /// [`Chain::predict_cached`](crate::Chain::predict_cached) computes it. All ranks call it together, those of the same pipeline with the same input, and each
+    /// with a cache of its own, which holds what belongs to the rank's blocks. The ranks that run the last block get the output, the others none.
+    ///
+    /// # Errors
+    /// If a collective fails, or a block refuses its input.
+    pub fn predict_cached(&mut self, input: I, cache: &mut Cache) -> Result<Option<O>> {
+        let schedule = self.schedule(1, false)?;
+        let (mut found, mut input, mut clock) = (None, InputAlone(Some(input)), Clock::default());
+        let (output, total) = (&mut found, TargetWeight::Unasked);
+        self.run(
+            &mut input,
+            &schedule,
+            move |_| PassMode::PredictCached(output, cache),
+            total,
+            0,
+            &mut clock,
+        )?;
+        found.map(|output| restore_output(&self.chain.blocks, output)).transpose()
     }
 }

@@ -1,6 +1,6 @@
 //! The first block and the last.
 
-use brigade_core::Block;
+use brigade_core::{Block, BlockCache};
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 use burn::tensor::module::embedding;
@@ -25,6 +25,10 @@ impl Block for Embedding {
         Hidden { x: self.scale.into_iter().fold(x, Tensor::mul_scalar), documents }
     }
 
+    fn forward_cached(&self, tokens: Tokens, _: &mut BlockCache) -> Option<Hidden> {
+        Some(self.forward(tokens))
+    }
+
     /// Multiplications per token: none, but the gradient of the table is as large as the table.
     fn cost(&self) -> f64 {
         self.embed_tokens.lazy_shape()[1] as f64
@@ -45,6 +49,10 @@ impl Block for Head {
     fn forward(&self, Hidden { x, .. }: Hidden) -> Logits {
         let [batch, length, width] = x.dims();
         Logits::new(self.norm.forward(x.reshape([batch * length, width])), self.lm_head.val())
+    }
+
+    fn forward_cached(&self, hidden: Hidden, _: &mut BlockCache) -> Option<Logits> {
+        Some(self.forward(hidden))
     }
 
     /// Multiplications per token, also where the weight is shared with the embedding.

@@ -1,12 +1,12 @@
 //! One layer: attention and a gated feed-forward layer, each added to the residual stream.
 
-use brigade_core::Block;
+use brigade_core::{Block, BlockCache};
 use brigade_kernels::{Activation, gated};
 use burn::module::Module;
 use burn::tensor::Tensor;
 
 use super::attention::SelfAttention;
-use crate::layers::{Linear, RmsNorm};
+use crate::layers::{KeyValueCache, Linear, RmsNorm};
 use crate::tokens::Hidden;
 
 /// `x + attention(norm(x))`, then `x + feed_forward(norm(x))`; where there are norms after them, what they norm is added.
@@ -61,11 +61,9 @@ fn add(x: Tensor<2>, layer: &Linear, norm: Option<&RmsNorm>, residual: Tensor<2>
     }
 }
 
-impl Block for Layer {
-    type Input = Hidden;
-    type Output = Hidden;
-
-    fn forward(&self, Hidden { x, documents }: Hidden) -> Hidden {
+impl Layer {
+    /// The layer on what follows what is in the cache.
+    fn run(&self, Hidden { x, documents }: Hidden, cache: Option<&mut KeyValueCache>) -> Hidden {
         let [batch, length, width] = x.dims();
         let x = x.reshape([batch * length, width]);
         // Where there are four norms, the second is of what attention gives; else it is of what the feed-forward layer gets.
@@ -73,12 +71,25 @@ impl Block for Layer {
             None => (None, &self.post_attention_layernorm),
             Some(before) => (Some(&self.post_attention_layernorm), before),
         };
-        let mixed =
-            self.self_attn.forward(self.input_layernorm.forward(x.clone()), batch, documents.as_ref());
+        let normed = self.input_layernorm.forward(x.clone());
+        let mixed = self.self_attn.forward(normed, batch, documents.as_ref(), cache);
         let x = add(mixed, &self.self_attn.o_proj, after, x);
         let hidden = self.mlp.forward(before.forward(x.clone()));
         let x = add(hidden, &self.mlp.down_proj, self.post_feedforward_layernorm.as_ref(), x);
         Hidden { x: x.reshape([batch, length, width]), documents }
+    }
+}
+
+impl Block for Layer {
+    type Input = Hidden;
+    type Output = Hidden;
+
+    fn forward(&self, hidden: Hidden) -> Hidden {
+        self.run(hidden, None)
+    }
+
+    fn forward_cached(&self, hidden: Hidden, cache: &mut BlockCache) -> Option<Hidden> {
+        hidden.documents.is_none().then(|| self.run(hidden, Some(cache.get())))
     }
 
     /// Multiplications per token of the products with weights; those of attention itself are few beside them.

@@ -2,6 +2,7 @@
 
 mod activation;
 mod attention;
+mod cache;
 mod linear;
 mod lora;
 mod norm;
@@ -9,6 +10,7 @@ mod rotary;
 
 pub(crate) use activation::activation;
 pub(crate) use attention::attend;
+pub(crate) use cache::KeyValueCache;
 pub(crate) use linear::{Linear, LinearConfig};
 pub(crate) use lora::Lora;
 pub(crate) use norm::{LayerNorm, RmsNorm, RmsNormConfig};

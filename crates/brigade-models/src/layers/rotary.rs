@@ -26,11 +26,11 @@ impl RotaryTable {
         Self { cosines: table(f64::cos), sines: table(f64::sin) }
     }
 
-    /// Rotates `x`, `[batch, positions, heads, depth]`. `positions`: where they do not count from 0 in each row, `[batch, positions]`.
-    pub fn rotate(&self, x: Tensor<4>, positions: Option<&Tensor<2, Int>>) -> Tensor<4> {
+    /// Rotates `x`, `[batch, positions, heads, depth]`. `positions`: where they do not count from `start` in each row, `[batch, positions]`.
+    pub fn rotate(&self, x: Tensor<4>, start: usize, positions: Option<&Tensor<2, Int>>) -> Tensor<4> {
         let [batch, length, _, _] = x.dims();
         let of = |table: &Tensor<2>| match positions {
-            None => table.clone().slice(0..length),
+            None => table.clone().slice(start..start + length),
             Some(positions) => table.clone().select(0, positions.clone().reshape([batch * length])),
         };
         rotary(x, of(&self.cosines), of(&self.sines))

@@ -1,14 +1,22 @@
 //! Decoders.
 
-use brigade_core::Batch;
+use brigade_comm::{Timeouts, threads};
+use brigade_core::{
+    Batch, Cache, DP, Engine, EngineSettings, Groups, Mesh, Model, OptimizerFactory, PP, Zero,
+};
 use brigade_hf::{Config, DecoderConfig};
 use brigade_models::decoder::{chain, mapping};
 use brigade_models::gpt::{ACCURACY, Targets, cross_entropy};
 use brigade_models::{Adapters, Logits, LoraConfig, Tokens};
+use burn::optim::SgdConfig;
 use burn::tensor::Device;
 use serde_json::Value;
 
+use crate::cached::{parts, same_with_a_cache, tokens};
 use crate::reference::{Reference, documents, follows, row};
+
+/// As many as the models have.
+const POSITIONS: usize = 64;
 
 /// The adapters, if the model has any.
 fn adapters(reference: &Reference, config: &DecoderConfig) -> Adapters {
@@ -41,6 +49,51 @@ fn follows_transformers(case: &str) {
         chain.loss_with_metrics([ACCURACY], cross_entropy)
     };
     follows(&reference, model, |row, device| batch(&reference, row, device), Logits::whole);
+
+    let chain =
+        |device: &Device| reference.with_weights(chain(config, &adapters, POSITIONS, 0, device).unwrap());
+    let mut alone = chain(&Device::flex());
+    alone.initialize(0).unwrap();
+    same_with_a_cache(&alone, POSITIONS, config.vocab_size);
+    same_with_a_cache_on_a_mesh(
+        |device| chain(device).loss(|logits, targets| cross_entropy(logits, targets).0),
+        config.vocab_size,
+    );
+}
+
+/// Checks that logits of a text in parts have the same bits on two stages of two ranks each under ZeRO-3.
+fn same_with_a_cache_on_a_mesh(
+    model: impl Fn(&Device) -> Model<Tokens, Logits, Targets> + Sync,
+    vocabulary: usize,
+) {
+    let predicted = |groups: Groups| {
+        let (device, tokens) = (Device::flex(), tokens(POSITIONS, vocabulary));
+        let settings =
+            EngineSettings { zero: Zero { stage: 3, ..Zero::default() }, ..EngineSettings::default() };
+        let optimizer = OptimizerFactory::new(SgdConfig::new().build(), SgdConfig::new().build());
+        let mut engine = Engine::new(model(&device), 0, &optimizer, groups, settings).unwrap();
+        let (mut cache, mut start) = (Cache::default(), 0);
+        let found = parts(POSITIONS).into_iter().take(8).map(|length| {
+            let part = tokens.clone().narrow(1, start, length);
+            start += length;
+            let logits = engine.predict_cached(part.into(), &mut cache).unwrap();
+            logits.map(|logits| logits.whole().try_into_vec_as::<f32>().unwrap())
+        });
+        found.collect::<Vec<_>>()
+    };
+    let alone = predicted(Groups::alone());
+    std::thread::scope(|scope| {
+        for world in threads(4, Timeouts::default()) {
+            let (alone, predicted) = (&alone, &predicted);
+            scope.spawn(move || {
+                let groups = brigade_cpu::groups(&world, Mesh::new(4, [(PP, 2), (DP, 2)]).unwrap()).unwrap();
+                let is_last = groups.over(&[PP]).rank() == 1;
+                let found = predicted(groups);
+                assert!(found.iter().all(|logits| logits.is_some() == is_last));
+                assert!(!is_last || found == *alone, "other logits with a cache");
+            });
+        }
+    });
 }
 
 macro_rules! cases {

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "../cached/mod.rs"]
+mod cached;
 mod decoders;
 mod encoders;
 mod reference;

@@ -9,6 +9,7 @@ use super::second_half::{BlockGradients, SecondHalf};
 use crate::error::Result;
 use crate::model::activation::{Part, Parts};
 use crate::model::block::NamedBlock;
+use crate::model::cache::BlockCache;
 use crate::model::context::ForwardContext;
 use crate::model::split_forward::ErasedBackwardWeights;
 
@@ -226,6 +227,11 @@ pub(crate) fn leaves(parts: &Parts) -> Parts {
 /// The model's input as constants of a graph. Layers tell by the device of their input whether they are trained.
 pub(crate) fn constants(parts: &Parts) -> Parts {
     parts.map(|flat| flat.inner().autodiff(), Tensor::autodiff)
+}
+
+/// A block's part of a prediction of what follows, without a graph.
+pub(crate) fn predict_cached(block: &NamedBlock, input: Parts, cache: &mut BlockCache) -> Result<Parts> {
+    block.block.valid().forward_cached(inner(&input), &block.name, cache)
 }
 
 /// A model's parts of one block, without a graph.

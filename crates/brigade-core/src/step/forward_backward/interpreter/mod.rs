@@ -16,6 +16,7 @@ use crate::metrics::Clock;
 use crate::model::Float;
 use crate::model::activation::{Activation, Part, Parts, flatten};
 use crate::model::block::NamedBlock;
+use crate::model::cache::Cache;
 use crate::model::chain::{Loss, Metric, restore_output};
 use crate::model::random_state::with_seed;
 use crate::sharding::store::{ParameterStore, cast, compact};
@@ -23,7 +24,7 @@ use crate::step::forward_backward::batch::TargetSum;
 use crate::step::forward_backward::micro_batches::MicroBatches;
 use crate::step::forward_backward::non_finite::NonFiniteCheck;
 use crate::step::forward_backward::recompute::Recompute;
-use crate::step::forward_backward::tape::{Place, Tape, constants, inner, leaves, predict};
+use crate::step::forward_backward::tape::{Place, Tape, constants, inner, leaves, predict, predict_cached};
 use crate::step::running_state::{RunningState, Terms};
 use crate::step::settings::CheckBlocks;
 use crate::step::strategy::Reduction;
@@ -44,6 +45,8 @@ pub(crate) enum PassMode<'a> {
     Evaluate,
     /// The model's output only, in fp32, on the ranks that run its last block.
     Predict(&'a mut Option<Parts>),
+    /// The same for what follows the input before; in fp32 if a loss would get it so.
+    PredictCached(&'a mut Option<Parts>, &'a mut Cache),
     /// Looks for values that are not finite; gradients are checked and dropped.
     CheckFinite(&'a mut NonFiniteCheck),
 }
@@ -53,7 +56,7 @@ impl PassMode<'_> {
     pub(crate) fn has_backward(&self) -> bool {
         match self {
             Self::Train { .. } | Self::CheckFinite(_) => true,
-            Self::Evaluate | Self::Predict(_) => false,
+            Self::Evaluate | Self::Predict(_) | Self::PredictCached(..) => false,
         }
     }
 }
@@ -213,8 +216,11 @@ where
             self.before_block(index, schedule)?;
             if takes_part {
                 let (started, waited) = (Instant::now(), self.clock.comm_wait());
-                parts = match self.mode {
+                parts = match &mut self.mode {
                     PassMode::Evaluate | PassMode::Predict(_) => predict(&self.blocks[index], parts, at)?,
+                    PassMode::PredictCached(_, cache) => {
+                        predict_cached(&self.blocks[index], parts, cache.of(index))?
+                    }
                     PassMode::Train { .. } | PassMode::CheckFinite(_) => {
                         let input = if index == 0 { constants(&parts) } else { leaves(&parts) };
                         self.train_block(index, input, task.micro_batch, at, &mut tape)?
@@ -261,6 +267,10 @@ where
             return Ok(());
         }
         let input = if O::is_widened_for_loss() { wide(&input) } else { input };
+        if let PassMode::PredictCached(found, _) = &mut self.mode {
+            **found = Some(input);
+            return Ok(());
+        }
         let target = self.batches.target(task.micro_batch)?;
         // A metric's own pass over the output has no graph.
         let apart = (!self.metrics.is_empty()).then(|| (inner(&input), target.clone()));
