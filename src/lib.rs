@@ -200,7 +200,7 @@ pub use clap;
 
 pub use checkpoint::{FileNames, RunDescription, best_step, consolidate};
 pub use dataset::{Dataset, Samples, samples};
-pub use device::doctor;
+pub use device::{doctor, most_ranks_per_node};
 pub use error::{UsageError, format_error, print_stderr};
 pub use folder::{ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, FLIGHT_FOLDER, WEIGHTS_FILE, lock_folder};
 pub use run::{Launch, Program, Role, Session, launch};
@@ -212,6 +212,6 @@ pub use settings::{
     config_to_toml, merge_config, parse_defaults, parse_whole_number,
 };
 #[cfg(feature = "text")]
-pub use text::{ClassDataset, LanguageModel, NumberDataset, TokenDataset};
+pub use text::{CachedText, ClassDataset, LanguageModel, NumberDataset, TokenDataset};
 pub use train::{AddedModel, Trained, Trainer};
 pub use training::{Control, HookAnswer, Training, ValidationReport};

@@ -3,6 +3,5 @@
 pub mod doctor;
 mod rank_device;
 
-pub(crate) use rank_device::{
-    RankDevice, check_node, environment_advice, max_ranks_per_node, prepare_process, rank_environment,
-};
+pub use rank_device::most_ranks_per_node;
+pub(crate) use rank_device::{RankDevice, check_node, environment_advice, prepare_process, rank_environment};

@@ -126,7 +126,7 @@ fn share_gpus(settings: &Settings) -> bool {
 ///
 /// # Errors
 /// If the backend finds no device.
-pub(crate) fn max_ranks_per_node(backend: Backend) -> anyhow::Result<usize> {
+pub fn most_ranks_per_node(backend: Backend) -> anyhow::Result<usize> {
     match backend {
         #[cfg(feature = "cuda")]
         Backend::Cuda => Ok(brigade_cuda::gpu_count()?.max(1)),

@@ -59,7 +59,7 @@ impl Program<'_> {
         };
         Ok(match mesh.dp.saturating_mul(mesh.pp) {
             0 => {
-                let most = device::max_ranks_per_node(self.settings.compute.backend)?;
+                let most = device::most_ranks_per_node(self.settings.compute.backend)?;
                 (1..=most).rev().find(fits).unwrap_or(pp.div_ceil(node.nnodes))
             }
             ranks => ranks.div_ceil(node.nnodes),

@@ -120,7 +120,7 @@ pub(crate) fn resolve_auto(mut config: Table) -> Table {
 impl Settings {
     /// Replaces values that would mean something else in another program or folder: the backend and paths. Settings that follow
     /// from the backend stay `auto`, so that a run that resumes on another backend gets that backend's values.
-    pub(crate) fn resolve(&mut self) {
+    pub fn resolve(&mut self) {
         self.compute.backend = self.compute.backend.resolved();
         self.checkpoint.resolve();
     }

@@ -3,21 +3,44 @@
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use brigade_core::Chain;
+use brigade_comm::Group;
+use brigade_core::{Cache, Chain, Engine};
+use brigade_models::gpt::Targets;
 use brigade_models::{CausalLm, LoadWeights, Logits, Strict, Tokens, merge_adapters};
 use burn::tensor::Device;
 
 use super::rows::token_tensor;
+use crate::run::Session;
 
-/// A trained language model, for inference on this process's CPU.
-pub struct LanguageModel {
-    chain: Chain<Tokens, Logits>,
-    context: usize,
+/// A trained language model, for inference: on this process's CPU, or spread over the ranks of a session.
+pub struct LanguageModel<'a> {
+    place: Place<'a>,
+    positions: usize,
     vocabulary: usize,
     device: Device,
 }
 
-impl LanguageModel {
+/// Where its blocks are.
+enum Place<'a> {
+    Here(Box<Chain<Tokens, Logits>>),
+    OnRanks(Box<Engine<Tokens, Logits, Targets>>, &'a Session),
+}
+
+/// A text that a model continues: its last tokens, and the keys and values that belong to them.
+#[derive(Default)]
+pub struct CachedText {
+    tokens: Vec<u32>,
+    cache: Cache,
+}
+
+impl CachedText {
+    /// The tokens that the model sees: the text, but for those at its beginning for which there was no position left.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+}
+
+impl LanguageModel<'static> {
     /// Reads a model's weights: each of `weights` is a file, or the index of several. The second has adapters, if the model has any.
     ///
     /// # Errors
@@ -27,8 +50,7 @@ impl LanguageModel {
         let mut chain = model.chain(0, &device)?;
         chain.load_weights_of(weights, &model.mapping(), Strict::Parameters)?;
         chain.initialize(0)?;
-        let (context, vocabulary) = (model.sequence_length(), model.vocabulary());
-        Ok(Self { chain: chain.valid(), context, vocabulary, device })
+        Ok(Self::of(model, Place::Here(Box::new(chain.valid())), device))
     }
 
     /// Writes the weights of a model with its adapters added into a safetensors file in fp32. `weights`: as for [`load`](Self::load).
@@ -40,19 +62,83 @@ impl LanguageModel {
         let scale = model.adapters().config().scale();
         Ok(merge_adapters(chain, scale, weights, &model.mapping(), to)?)
     }
+}
 
-    /// The logits of the token after `tokens`, one for each token of the vocabulary. The model sees as many of the last tokens as
-    /// it has positions.
+impl<'a> LanguageModel<'a> {
+    /// As [`load`](LanguageModel::load), on the ranks of a session: each reads the weights of its pipeline stage. All of them call it, and every method of what it gives, with
+    /// the same tokens.
     ///
     /// # Errors
-    /// If `tokens` is empty or has a token outside the model's vocabulary, or if the device fails.
-    pub fn next_token_logits(&self, tokens: &[u32]) -> anyhow::Result<Vec<f32>> {
-        let seen = &tokens[tokens.len().saturating_sub(self.context)..];
-        let last = seen.len().checked_sub(1).context("a model needs at least one token to continue")?;
-        if let Some(token) = seen.iter().find(|token| **token as usize >= self.vocabulary) {
+    /// As [`load`](LanguageModel::load), or if the model cannot be split so, or a rank failed.
+    pub fn load_on(session: &'a Session, model: &CausalLm, weights: &[&Path]) -> anyhow::Result<Self> {
+        let device = session.device();
+        let mut whole = model.model(session.seed(), &device)?;
+        whole.load_weights_of(weights, &model.mapping(), Strict::Parameters)?;
+        let place = Place::OnRanks(Box::new(session.engine(whole)?), session);
+        Ok(Self::of(model, place, device))
+    }
+
+    fn of(model: &CausalLm, place: Place<'a>, device: Device) -> Self {
+        Self { place, positions: model.sequence_length(), vocabulary: model.vocabulary(), device }
+    }
+
+    /// The tokens that the model sees at once.
+    pub fn positions(&self) -> usize {
+        self.positions
+    }
+
+    /// Adds tokens to a text, and gives the token that `choose` takes for the next one by its logits, one for each token of the vocabulary. That token is not part of the text
+    /// yet. Only the tokens that are added are computed. When the text is longer than the model's positions, the last half of those is seen from there on, or else as many of the
+    /// added tokens as there are positions.
+    ///
+    /// On several ranks, `choose` is called on those that have the logits.
+    ///
+    /// # Errors
+    /// If `added` is empty or has a token outside the model's vocabulary, if `choose` fails, or if the device or a rank fails.
+    pub fn next_token(
+        &mut self,
+        text: &mut CachedText,
+        added: &[u32],
+        choose: impl FnOnce(&[f32]) -> anyhow::Result<u32>,
+    ) -> anyhow::Result<u32> {
+        if let Some(token) = added.iter().find(|token| **token as usize >= self.vocabulary) {
             bail!("token {token} is outside the model's vocabulary of {}", self.vocabulary);
         }
-        let logits = self.chain.predict(token_tensor(seen.iter(), [1, seen.len()], &self.device).into())?;
-        logits.rows(last, 1).try_into_vec_as::<f32>().context("cannot read the model's logits")
+        let seen = text.tokens.len();
+        text.tokens.extend(added);
+        let mut added = added.len();
+        if seen + added > self.positions {
+            added = added.clamp((self.positions / 2).max(1), self.positions);
+            let tokens = text.tokens.split_off(text.tokens.len() - added);
+            *text = CachedText { tokens, cache: Cache::default() };
+        }
+        let last = added.checked_sub(1).context("a model needs at least one token to continue")?;
+        let new = &text.tokens[text.tokens.len() - added..];
+        let input = token_tensor(new.iter(), [1, added], &self.device).into();
+        let logits = match &mut self.place {
+            Place::Here(chain) => Some(chain.predict_cached(input, &mut text.cache)?),
+            Place::OnRanks(engine, session) => {
+                session.heartbeat.send("generating text");
+                engine.predict_cached(input, &mut text.cache)?
+            }
+        };
+        let chosen = logits.map(|logits| {
+            let logits = logits.rows(last, 1).try_into_vec_as::<f32>();
+            choose(&logits.context("cannot read the model's logits")?)
+        });
+        let chosen = chosen.transpose()?;
+        match &self.place {
+            Place::Here(_) => chosen.context("a model without a last block"),
+            Place::OnRanks(_, session) => agreed(session.group(), chosen),
+        }
     }
+}
+
+/// What the first of those ranks has that have anything.
+fn agreed(group: &Group, own: Option<u32>) -> anyhow::Result<u32> {
+    let mut all = vec![-1.0; group.size()];
+    all[group.rank()] = own.map_or(-1.0, f64::from);
+    group.all_gather_in_place(&mut all)?;
+    let found = all.into_iter().find(|token| *token >= 0.0);
+    found.map(|token| token as u32).context("no rank has the model's last block")
 }

@@ -7,4 +7,4 @@ mod rows;
 
 pub use dataset::TokenDataset;
 pub use labelled::{ClassDataset, NumberDataset};
-pub use language_model::LanguageModel;
+pub use language_model::{CachedText, LanguageModel};

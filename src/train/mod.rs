@@ -6,6 +6,7 @@
 mod balance;
 mod describe;
 mod devices;
+mod inference;
 mod start;
 mod step_stats;
 #[cfg(test)]

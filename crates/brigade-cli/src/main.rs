@@ -12,11 +12,12 @@ mod columns;
 mod commands;
 mod config;
 mod corpus;
+mod generation;
 mod model_folder;
 mod output;
+mod ranks;
 #[cfg(test)]
 mod reference;
-mod sampling;
 
 use std::process::ExitCode;
 
@@ -24,7 +25,7 @@ use brigade::launcher::interrupt;
 use brigade::{UsageError, exit, format_error};
 use clap::{Parser, Subcommand};
 
-use commands::{checkpoint, doctor, export, generate, inspect, launch, plan, report, train};
+use commands::{checkpoint, doctor, evaluate, export, generate, inspect, launch, plan, report, train};
 
 /// Trains models on many ranks, to the same weights on any number of them.
 #[derive(Debug, Parser)]
@@ -63,13 +64,21 @@ enum Command {
     /// Generate text with a trained model.
     #[command(after_help = generate::EXAMPLES)]
     Generate(generate::GenerateArgs),
+    /// Loss, perplexity and accuracy of a model over text.
+    #[command(after_help = evaluate::EXAMPLES)]
+    Evaluate(evaluate::EvaluateArgs),
 }
 
 fn main() -> ExitCode {
     interrupt::block_signals();
     let command = Cli::parse().command;
     brigade::log::init(matches!(&command, Command::Train(args) if args.standard.quiet));
-    if !matches!(command, Command::Train(_) | Command::Launch(_)) {
+    let has_ranks = match &command {
+        Command::Train(_) | Command::Launch(_) | Command::Evaluate(_) => true,
+        Command::Generate(args) => args.uses_ranks(),
+        _ => false,
+    };
+    if !has_ranks {
         interrupt::unblock_signals();
     }
     let result = match command {
@@ -82,6 +91,7 @@ fn main() -> ExitCode {
         Command::Report(args) => report::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Generate(args) => generate::run(&args),
+        Command::Evaluate(args) => evaluate::run(&args),
     };
     result.unwrap_or_else(|error| {
         brigade::print_stderr(format_args!("brigade: {}", format_error(&error)));

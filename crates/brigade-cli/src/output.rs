@@ -6,10 +6,14 @@ use anyhow::Context;
 
 /// Prints a text. It is not an error if the reader closes the pipe early.
 pub fn print(text: &str) -> anyhow::Result<()> {
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(error).context("cannot write to standard output")
-        }
-        _ => Ok(()),
+    show(text).map(drop)
+}
+
+/// Prints a text at once; `false` if nobody reads any more.
+pub fn show(text: &str) -> anyhow::Result<bool> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        written => written.map(|()| true).context("cannot write to standard output"),
     }
 }

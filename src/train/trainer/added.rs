@@ -207,7 +207,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> AddedModel<'_, I, O, T> {
         data: &impl Dataset<Input = I, Target = T>,
     ) -> anyhow::Result<ValidationReport> {
         let State { engine, steps, session, .. } = &*self.0;
-        session.evaluate(&mut engine.borrow_mut(), data, steps.get())
+        session.validate(&mut engine.borrow_mut(), data, steps.get())
     }
 
     /// The model's output for an input: see [`Trainer::predict`].

@@ -90,14 +90,14 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
 
     fn evaluated(&mut self, data: &dyn Data<I, T>) -> anyhow::Result<ValidationReport> {
         self.send_heartbeat("validating");
-        self.session.evaluate(&mut self.engine, data, self.progress.step)
+        self.session.validate(&mut self.engine, data, self.progress.step)
     }
 }
 
 impl Session {
     /// Loss and metrics over samples after a step, each read by the ranks of one pipeline. One micro-batch at a time is on
     /// a rank's device, and ranks that need neither inputs nor targets read none.
-    pub(super) fn evaluate<I, O, T>(
+    pub(in crate::train) fn validate<I, O, T>(
         &self,
         engine: &mut Engine<I, O, T>,
         data: &dyn Data<I, T>,

@@ -1,27 +1,30 @@
 //! `brigade generate`
 
-use std::io::{ErrorKind, Write};
-use std::path::{Path, PathBuf};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
-use brigade::data::Tokenizer;
-use brigade::models::{CausalLm, LoraConfig};
-use brigade::{LanguageModel, UsageError, exit, parse_whole_number};
-use brigade_hf::ConfigFile;
-use brigade_hf::weights::weights_file;
-use clap::Args;
+use anyhow::bail;
+use brigade::{CachedText, Settings, UsageError, exit};
+use clap::{Args, ValueEnum};
+use serde::Serialize;
 
-use crate::adapters::Origin;
-use crate::config::TOKENIZER_FILE;
+use crate::generation::{ChatSession, Continuation, Described, Generator, Given, Prompt, SamplingFlags};
 use crate::model_folder::model_folder;
-use crate::sampling::TokenSampler;
+use crate::output::show;
+use crate::ranks::{RankFlags, RankProgram};
 
 pub const EXAMPLES: &str = "\
 Examples:
   brigade generate --model runs/gpt-tiny-1 --prompt \"fn main\"
   brigade generate --model runs/gpt-tiny-1 --prompt \"use std\" --tokens 500 --temperature 0.5 --seed 3
-  brigade generate --model runs/gpt-tiny-1 --temperature 0        always the most likely token";
+  brigade generate --model runs/gpt-tiny-1 --temperature 0        always the most likely token
+  brigade generate --model runs/tuned --prompts questions.jsonl --format jsonl --stop \"\\n\\n\" > answers.jsonl
+  brigade generate --model runs/tuned --chat --system \"Answer in one sentence.\"
+  brigade generate --model Llama-3.1-70B --prompt \"Once\" --pp 4        on four processes, each with a quarter of the layers
+
+Keys and values of earlier tokens are kept, so that a token costs the same whether it is the first or the last. A text that grows beyond the
+model's positions goes on with the last half of them.";
 
 #[derive(Debug, Args)]
 pub struct GenerateArgs {
@@ -37,104 +40,162 @@ pub struct GenerateArgs {
         allow_hyphen_values = true
     )]
     prompt: String,
-    /// Number of tokens to generate; generation stops earlier at the end of a document.
-    #[arg(long, value_name = "N", default_value_t = 200, allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
-    tokens: usize,
-    /// Sampling temperature: likelier text below 1, more surprising text above 1; 0 always takes the most likely token.
-    #[arg(long, value_name = "T", default_value_t = 0.8, value_parser = temperature, allow_negative_numbers = true)]
-    temperature: f64,
-    /// Sample from this many of the most likely tokens; 0 samples from all.
-    #[arg(long, value_name = "K", default_value_t = 50, allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
-    top_k: usize,
-    /// The same seed gives the same text.
-    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
-    seed: u64,
+    /// File of prompts, one on a line; in a file *.jsonl each an object with a text `prompt`, or with `messages` as OpenAI's format has them.
+    #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
+    prompts: Option<PathBuf>,
+    /// Answer lines of standard input as an assistant, by the model's template of chats, until that ends (Ctrl-D) or Ctrl-C.
+    #[arg(long, conflicts_with_all = ["prompt", "prompts", "format"])]
+    chat: bool,
+    /// What the assistant is told first.
+    #[arg(long, value_name = "TEXT", requires = "chat", allow_hyphen_values = true)]
+    system: Option<String>,
+    /// How results are printed.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+    #[command(flatten)]
+    sampling: SamplingFlags,
+    #[command(flatten)]
+    ranks: RankFlags,
 }
 
-fn temperature(text: &str) -> Result<f64, String> {
-    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
-    number.ok_or_else(|| "it is a number of at least 0, as in 0.8".into())
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// Prompt and what follows, token by token; several have an empty line between them.
+    Text,
+    /// The fields of each prompt with `completion`, `finish_reason` (`stop` or `length`) and `completion_tokens`, one object on a line.
+    Jsonl,
+}
+
+impl GenerateArgs {
+    /// Whether it starts ranks, or is one.
+    pub fn uses_ranks(&self) -> bool {
+        self.ranks.are_given()
+    }
+
+    fn described(&self) -> anyhow::Result<Described> {
+        Described::read(&model_folder(&self.model)?)
+    }
+
+    fn prompts(&self) -> anyhow::Result<Vec<Prompt>> {
+        match &self.prompts {
+            Some(path) => Prompt::of_file(path),
+            None => Ok(vec![Prompt::of_flag(&self.prompt)]),
+        }
+    }
 }
 
 pub fn run(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
-    let FinishedRun { model, tokenizer } =
-        model_folder(&args.model).and_then(|folder| FinishedRun::open(&folder)).map_err(UsageError)?;
-    let end = tokenizer.end_of_text();
-    let mut tokens = tokenizer.encode(&args.prompt)?;
-    // The end-of-text token separates documents, so a document begins after one.
-    let unseen = usize::from(tokens.is_empty());
-    if unseen == 1 {
-        tokens.push(end);
+    if args.uses_ranks() {
+        return on_ranks(args);
     }
-    let mut output = StreamedText::default();
-    let mut sampler = TokenSampler::new(args.seed, args.temperature, args.top_k);
-    for _ in 0..args.tokens {
-        if !output.show(&tokenizer.decode(&tokens[unseen..])?, false)? {
-            return Ok(ExitCode::from(exit::DONE));
-        }
-        let logits = model.next_token_logits(&tokens)?;
-        // The model's vocabulary may be larger than the tokenizer's.
-        let next = sampler.choose(logits.get(..tokenizer.vocabulary_size()).unwrap_or(&logits))?;
-        if next == end {
+    let described = args.described().map_err(UsageError)?;
+    let settings = args.sampling.settings(described.file.generation.as_ref());
+    if args.chat {
+        let template = described.chat_template().map_err(UsageError)?;
+        let mut generator = described.load(settings).map_err(UsageError)?;
+        ChatSession::new(template, args.system.clone()).run(&described, &mut generator)?;
+        return Ok(ExitCode::from(exit::DONE));
+    }
+    let prompts = args.prompts().map_err(UsageError)?;
+    let tokens = described.tokens_of(&prompts).map_err(UsageError)?;
+    let mut generator = described.load(settings).map_err(UsageError)?;
+    for (index, (prompt, tokens)) in prompts.iter().zip(&tokens).enumerate() {
+        if !answer(&mut generator, (index, prompt), tokens, args.format, &mut show)? {
             break;
         }
-        tokens.push(next);
     }
-    output.show(&tokenizer.decode(&tokens[unseen..])?, true)?;
     Ok(ExitCode::from(exit::DONE))
 }
 
-/// The model and tokenizer of a finished run.
-struct FinishedRun {
-    model: LanguageModel,
-    tokenizer: Tokenizer,
-}
-
-impl FinishedRun {
-    fn open(folder: &Path) -> anyhow::Result<Self> {
-        let given = || format!("--model {}", folder.display());
-        let Origin { base, adapters } = Origin::read(folder).with_context(given)?;
-        if !base.join("config.json").is_file() {
-            bail!("{}: it has no config.json; is it the folder of a finished run or of a model?", given());
+/// Continues a prompt; `false` if nobody reads any more.
+fn answer(
+    generator: &mut Generator<'_>,
+    (index, prompt): (usize, &Prompt),
+    tokens: &[u32],
+    format: Format,
+    show: &mut dyn FnMut(&str) -> anyhow::Result<bool>,
+) -> anyhow::Result<bool> {
+    let mut text = CachedText::default();
+    match format {
+        Format::Text => {
+            let gap = if index > 0 { "\n" } else { "" };
+            let given = if let Given::Text(text) = &prompt.given { text } else { "" };
+            let mut is_read = show(&format!("{gap}{given}"))?;
+            if is_read {
+                generator.continued(&mut text, tokens, &mut |part| {
+                    is_read = show(part)?;
+                    Ok(is_read)
+                })?;
+            }
+            Ok(is_read && show("\n")?)
         }
-        let file = ConfigFile::read(&base).with_context(given)?;
-        let lora = adapters.as_ref().map_or_else(LoraConfig::default, |saved| saved.lora.clone());
-        let description = CausalLm::from_config(&file.config, None);
-        let description = description.and_then(|model| model.with_adapters(&lora)).with_context(given)?;
-        let weights = weights_file(&base, &file.config, file.task).with_context(given)?;
-        let weights: Vec<&Path> =
-            [weights.as_path()].into_iter().chain(adapters.iter().map(|saved| &*saved.file)).collect();
-        let own = folder.join(TOKENIZER_FILE);
-        let path = if own.is_file() { own } else { base.join(TOKENIZER_FILE) };
-        let tokenizer = Tokenizer::from_file(&path).with_context(given)?;
-        let (ids, vocabulary) = (tokenizer.vocabulary_size(), description.vocabulary());
-        if ids > vocabulary {
-            bail!(
-                "{} has {ids} token ids, but the model of {} has {vocabulary}: they belong to different models",
-                path.display(),
-                folder.join("config.json").display()
-            );
-        }
-        Ok(Self { model: LanguageModel::load(&description, &weights)?, tokenizer })
-    }
-}
-
-/// Text streamed to standard output.
-#[derive(Default)]
-struct StreamedText(String);
-
-impl StreamedText {
-    /// Prints the part of `text` that was not printed yet; at the end also the rest and a newline. Until then, a character whose
-    /// bytes are incomplete is held back. `false` if nobody reads any more.
-    fn show(&mut self, text: &str, end: bool) -> anyhow::Result<bool> {
-        let whole = if end { text } else { text.trim_end_matches(char::REPLACEMENT_CHARACTER) };
-        let new = whole.strip_prefix(&self.0).unwrap_or_default();
-        let mut out = std::io::stdout().lock();
-        let newline = if end { "\n" } else { "" };
-        self.0.push_str(new);
-        match write!(out, "{new}{newline}").and_then(|()| out.flush()) {
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
-            written => written.map(|()| true).context("cannot write to standard output"),
+        Format::Jsonl => {
+            let Continuation { text, tokens, is_whole } =
+                generator.continued(&mut text, tokens, &mut |_| Ok(true))?;
+            let mut fields = prompt.fields.clone();
+            fields.insert("completion".into(), text.into());
+            fields.insert("finish_reason".into(), if is_whole { "stop" } else { "length" }.into());
+            fields.insert("completion_tokens".into(), tokens.into());
+            show(&format!("{}\n", serde_json::Value::Object(fields)))
         }
     }
+}
+
+/// What all ranks must have in common.
+#[derive(Serialize)]
+struct Shared<'a> {
+    model: String,
+    sampling: &'a SamplingFlags,
+    #[serde(flatten)]
+    settings: &'a Settings,
+}
+
+fn on_ranks(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
+    let (described, settings) = checked_for_ranks(args).map_err(UsageError)?;
+    let model = described.file.config.family().to_string();
+    let program = RankProgram {
+        name: "generate",
+        flags: &args.ranks,
+        config: brigade::config_to_toml(&Shared { model, sampling: &args.sampling, settings: &settings })?,
+        settings,
+        costs: described.model.costs()?,
+        quiet: true,
+    };
+    let prepare = |_| {
+        let prompts = args.prompts()?;
+        let tokens = described.tokens_of(&prompts)?;
+        Ok((prompts, tokens))
+    };
+    program.run(prepare, |session, (prompts, tokens)| {
+        let mut hasher = DefaultHasher::new();
+        tokens.hash(&mut hasher);
+        session.check_same("prompts (or tokenizer)", &format!("{:016x}", hasher.finish()))?;
+        let is_shown = session.rank() == 0;
+        let settings = args.sampling.settings(described.file.generation.as_ref());
+        let mut generator = described.load_on(session, settings)?;
+        for (index, (prompt, tokens)) in prompts.iter().zip(&tokens).enumerate() {
+            // All ranks go on, also where nobody reads what the first one prints.
+            let mut show = |text: &str| if is_shown { show(text).map(|_| true) } else { Ok(true) };
+            answer(&mut generator, (index, prompt), tokens, args.format, &mut show)?;
+        }
+        Ok(())
+    })
+}
+
+fn checked_for_ranks(args: &GenerateArgs) -> anyhow::Result<(Described, Settings)> {
+    if args.chat {
+        bail!(
+            "--chat reads standard input, which ranks do not have; leave out --pp and other flags of ranks"
+        );
+    }
+    let mut settings = Settings::default();
+    args.ranks.apply(&mut settings);
+    let stages = args.ranks.world_size(Some(args.ranks.pp.unwrap_or(1)), settings.compute.backend)?;
+    settings.mesh.pp = args.ranks.pp.unwrap_or(stages);
+    settings.mesh.dp = 1;
+    (settings.optimizer.name, settings.optimizer.momentum) = ("sgd".into(), 0.0);
+    settings.train.micro_batch_size = 1;
+    settings.train.global_batch_size = 1;
+    settings.resolve();
+    Ok((args.described()?, settings))
 }

@@ -2,6 +2,7 @@
 
 pub mod checkpoint;
 pub mod doctor;
+pub mod evaluate;
 pub mod export;
 pub mod generate;
 pub mod inspect;

@@ -108,7 +108,7 @@ pub trait Block: Module + 'static {
     /// use burn::tensor::{Device, Tensor};
     ///
     /// /// To each position, `[batch, positions]`, the sum of those before is added.
-    /// #[derive(Module, Debug, Clone)]
+    /// #[derive(Module, Debug)]
     /// struct Sum;
     ///
     /// impl Block for Sum {

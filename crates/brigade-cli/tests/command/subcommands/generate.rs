@@ -20,6 +20,9 @@ fn a_trained_run_goes_on_with_text() {
     assert_eq!(text("--tokens 40 --seed 1"), first);
     assert_ne!(text("--tokens 40 --seed 2 --temperature 2"), text("--tokens 40 --seed 3 --temperature 2"));
     assert_eq!(text("--tokens 0"), "fn number_\n");
+    let (whole, stop) = (text("--tokens 14 --temperature 0"), "()");
+    let stopped = text(&format!("--tokens 14 --temperature 0 --stop {stop} --stop ~~"));
+    assert_eq!(stopped.trim_end_matches('\n'), whole.split(stop).next().unwrap().trim_end_matches('\n'));
     // The best token each time, whatever the seed; the text grows beyond the model's 16 positions.
     let best = text("--tokens 30 --temperature 0 --seed 1");
     assert_eq!(text("--tokens 30 --temperature 0 --seed 2"), best);
@@ -27,6 +30,54 @@ fn a_trained_run_goes_on_with_text() {
 
     let done = place.succeed(&mut place.brigade("generate --model a --tokens 5"));
     assert!(!done.out.contains("endoftext"), "{:?}", done.out);
+}
+
+/// A file of prompts in each format, a chat, and pipeline stages: each prompt is continued as it is alone.
+#[test]
+fn prompts_of_a_file_and_chats_are_continued_as_they_are_alone() {
+    let place = Place::new();
+    place.succeed(
+        &mut place.train("--nproc-per-node 2 --steps 150 --set optimizer.learning_rate=1e-2 --out a"),
+    );
+    let run = |line: &str| place.succeed(&mut place.brigade(&format!("generate --model a {line}"))).out;
+    let how = "--tokens 12 --seed 5 --top-p 0.9 --repetition-penalty 1.1";
+    let alone = |prompt: &str| run(&format!("--prompt {prompt} {how}"));
+    std::fs::write(place.path("prompts.txt"), "fn\n\nnumber_1()\nusize\n").unwrap();
+    let [first, second, third] = ["fn", "number_1()", "usize"].map(alone);
+    let expected = [first.as_str(), &second, &third].join("\n");
+    assert_eq!(run(&format!("--prompts prompts.txt {how}")), expected);
+    assert_eq!(run(&format!("--prompts prompts.txt {how} --pp 2")), expected);
+    assert_eq!(run(&format!("--prompts prompts.txt {how} --nproc-per-node 4 --transport tcp")), expected);
+
+    let template = "{% for message in messages %}{{ message.role[0] }}:{{ message.content }};{% endfor %}{% if add_generation_prompt %}a:{% endif %}";
+    std::fs::write(place.path("a/chat_template.jinja"), template).unwrap();
+    let messages = r#"{"messages": [{"role": "user", "content": "fn"}]}"#;
+    let lines = format!("{}\n{messages}\n", r#"{"id": 7, "prompt": "usize"}"#);
+    std::fs::write(place.path("prompts.jsonl"), lines).unwrap();
+    let said = run(&format!("--prompts prompts.jsonl --format jsonl {how}"));
+    let said: Vec<serde_json::Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(said[0]["id"], 7);
+    assert_eq!(format!("usize{}\n", said[0]["completion"].as_str().unwrap()), third);
+    assert_eq!(said[1]["messages"][0]["content"], "fn");
+    for line in &said {
+        let (tokens, reason) = (line["completion_tokens"].as_u64().unwrap(), line["finish_reason"].as_str());
+        assert!(tokens == 12 && reason == Some("length") || tokens <= 12 && reason == Some("stop"), "{line}");
+    }
+
+    std::fs::write(place.path("said"), "fn\n\nlet\n").unwrap();
+    let how = "--top-p 0.9 --repetition-penalty 1.1 --temperature 0 --tokens 4";
+    let mut chat = place.brigade(&format!("generate --model a --chat --system no {how}"));
+    let done = place.succeed(chat.stdin(std::fs::File::open(place.path("said")).unwrap()));
+    let prompt = "s:no;u:fn;a:";
+    std::fs::write(place.path("chat.txt"), prompt).unwrap();
+    let answer = run(&format!("--prompts chat.txt {how}"));
+    assert!(done.out.starts_with(answer.strip_prefix(prompt).unwrap()), "{:?} after {answer:?}", done.out);
+    assert!(
+        done.out.len() > answer.len() - prompt.len() && done.err.contains("left out"),
+        "{:?}, {}",
+        done.out,
+        done.err
+    );
 }
 
 #[test]
@@ -41,6 +92,28 @@ fn what_is_missing_is_named() {
     refused("--model ./nowhere", "nowhere: it has no config.json; is it the folder");
     refused("--out text", "text: it has no config.json; is it the folder of a finished run or of a model?");
     refused("--model a --temperature -1", "it is a number of at least 0");
+    refused("--model a --top-p 2", "it is a number above 0 and at most 1");
+    refused("--model a --repetition-penalty 0", "it is a number above 0, as in 1.1");
+    refused("--model a --stop=", "an empty text would end every text at once");
+    refused(
+        "--model a --prompt 123456789012345678",
+        "--prompt has 18 tokens, but the model has 16 positions",
+    );
+    refused(
+        "--model a --chat",
+        "there is no template of chats, neither `chat_template` in tokenizer_config.json",
+    );
+    refused("--model a --chat --pp 2", "--chat reads standard input, which ranks do not have");
+    refused("--model a --pp 5", "4 blocks");
+    std::fs::write(place.path("bad.jsonl"), "{\"prompt\": \"x\"}\n\n{\"text\": 1}").unwrap();
+    refused(
+        "--model a --prompts bad.jsonl",
+        "bad.jsonl, line 3: it has neither `prompt` nor `messages`, but `text`",
+    );
+    refused("--model a --prompts nowhere", "--prompts nowhere: No such file");
+    std::fs::rename(place.path("a/tokenizer.json"), place.path("tokenizer.json")).unwrap();
+    refused("--model a", "it has no tokenizer.json, which makes tokens of text");
+    std::fs::rename(place.path("tokenizer.json"), place.path("a/tokenizer.json")).unwrap();
     refused("--prompt x", "--model <MODEL>");
     let config = place.text("a/config.json");
     std::fs::write(place.path("a/config.json"), config.replace("\"n_embd\": 16", "\"n_embd\": 32")).unwrap();

@@ -3,6 +3,7 @@
 mod book;
 mod checkpoints;
 mod consolidate;
+mod evaluate;
 mod generate;
 mod launch;
 #[cfg(feature = "object-store")]

@@ -6,7 +6,7 @@ mod spec;
 mod train;
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use brigade_files::write_atomic;
 use tokenizers::models::ModelWrapper;
@@ -39,6 +39,8 @@ struct Inner {
     name: String,
     json: String,
     library: tokenizers::Tokenizer,
+    /// The same, but for special tokens in texts.
+    with_special: OnceLock<tokenizers::Tokenizer>,
     encoding: EncodingMethod,
     end_of_text: u32,
     vocabulary_size: usize,
@@ -108,7 +110,8 @@ impl Tokenizer {
         })?;
         let vocabulary_size = library.get_vocab(true).into_values().max().map_or(0, |id| id as usize + 1);
         let encoding = choose_encoding(&library, vocabulary_size);
-        let inner = Inner { name: name.into(), json, library, encoding, end_of_text, vocabulary_size };
+        let (name, with_special) = (name.into(), OnceLock::new());
+        let inner = Inner { name, json, library, with_special, encoding, end_of_text, vocabulary_size };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -144,6 +147,35 @@ impl Tokenizer {
         let mut ids = Vec::new();
         self.encoder().encode(text, &mut ids)?;
         Ok(ids)
+    }
+
+    /// The ids that the file puts before a text that a model is to continue: a beginning-of-text token, or none.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] where the library fails.
+    pub fn beginning(&self) -> Result<Vec<u32>> {
+        let [plain, whole] = [false, true].map(|special| {
+            catch_panics(|| self.inner.library.encode_fast("a", special))
+                .map_err(|message| self.error(message))
+        });
+        let (plain, whole) = (plain?, whole?);
+        let (plain, whole) = (plain.get_ids(), whole.get_ids());
+        let start = whole.windows(plain.len().max(1)).position(|window| window == plain);
+        Ok(whole[..start.unwrap_or(0)].to_vec())
+    }
+
+    /// The ids of a text in which the names of special tokens stand for these, as a chat's template writes them.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] where the library fails.
+    pub fn encode_special(&self, text: &str) -> Result<Vec<u32>> {
+        let library = self.inner.with_special.get_or_init(|| {
+            let mut library = self.inner.library.clone();
+            library.set_encode_special_tokens(false);
+            library
+        });
+        let encoding = catch_panics(|| library.encode_fast(text, false));
+        Ok(encoding.map_err(|message| self.error(message))?.get_ids().to_vec())
     }
 
     /// An encoder that caches words; use one per thread.

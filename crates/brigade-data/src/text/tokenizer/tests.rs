@@ -51,6 +51,26 @@ fn special_tokens_are_not_read_from_text() {
 }
 
 #[test]
+fn a_chat_has_special_tokens_and_a_text_what_the_file_puts_before_it() {
+    assert_eq!(BYTES.encode_special("a<|endoftext|>b").unwrap(), [0x61, 256, 0x62]);
+    assert_eq!(BPE.encode_special(SAMPLE).unwrap(), {
+        let parts = SAMPLE.split(END_OF_TEXT).map(|part| by_the_library(&BPE, part));
+        parts.reduce(|all, part| [all, vec![BPE.end_of_text()], part].concat()).unwrap()
+    });
+    assert_eq!(BYTES.beginning().unwrap(), [0u32; 0]);
+    let mut json: serde_json::Value = serde_json::from_str(BYTES.json()).unwrap();
+    let (token, text) = (
+        serde_json::json!({"SpecialToken": {"id": END_OF_TEXT, "type_id": 0}}),
+        serde_json::json!({"Sequence": {"id": "A", "type_id": 0}}),
+    );
+    json["post_processor"] = serde_json::json!({
+        "type": "TemplateProcessing", "single": [token, text, token], "pair": [token, text],
+        "special_tokens": {END_OF_TEXT: {"id": END_OF_TEXT, "ids": [256], "tokens": [END_OF_TEXT]}},
+    });
+    assert_eq!(Tokenizer::from_json("a", json.to_string()).unwrap().beginning().unwrap(), [256]);
+}
+
+#[test]
 fn a_file_brings_the_tokenizer_back() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tokenizer.json");

@@ -1,0 +1,160 @@
+//! `brigade evaluate`
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use brigade::models::{LoadWeights, Strict};
+use brigade::report::{ConsoleMode, HumanCount};
+use brigade::{Role, Session, TokenDataset, UsageError, ValidationReport, parse_whole_number};
+use brigade_hf::ConfigFile;
+use clap::Args;
+use serde_json::json;
+
+use crate::adapters::Origin;
+use crate::columns::columns;
+use crate::config::{Config, Described};
+use crate::corpus;
+use crate::model_folder::model_folder;
+use crate::output::print;
+use crate::ranks::{RankFlags, RankProgram};
+
+pub const EXAMPLES: &str = "\
+Examples:
+  brigade evaluate --model runs/tuned --data held-out.jsonl
+  brigade evaluate --model Llama-3.2-1B --data corpus/ --sequence-length 2048 --json
+  brigade evaluate --model runs/tuned --data held-out.jsonl --nproc-per-node 4 --pp 2 --dp 2 --zero 3
+
+Every token of the data but the first is predicted once. The numbers are the same on every mesh, for the same --micro-batch-size.";
+
+/// Rows are at most so long where nothing is said: models of today have more positions than memory.
+const LONGEST_ROW: usize = 1024;
+
+#[derive(Debug, Args)]
+pub struct EvaluateArgs {
+    /// Folder of a finished run, or a model: a folder as Hugging Face's libraries write it, or organization/name[@revision] on the hub.
+    #[arg(long, value_name = "MODEL")]
+    model: PathBuf,
+    /// Text to evaluate on: files, folders or globs.
+    #[arg(long, value_name = "SOURCE", num_args = 1.., required = true)]
+    data: Vec<String>,
+    /// Tokens in a row [default: the model's positions, at most 1024].
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
+    sequence_length: Option<usize>,
+    /// Rows that go through the model at once on a rank.
+    #[arg(long, value_name = "N", default_value_t = 4, allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
+    micro_batch_size: usize,
+    /// Print one JSON object, with all digits.
+    #[arg(long)]
+    json: bool,
+    /// Override any setting of `brigade train` by its full name, as in compute.dtype=bf16; can be given several times.
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
+    sets: Vec<String>,
+    /// Print nothing but the result, and errors.
+    #[arg(long, short)]
+    quiet: bool,
+    /// Data-parallel ranks [default: all that pipeline stages leave].
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
+    dp: Option<usize>,
+    /// 3 shards parameters over data-parallel ranks [default: 0].
+    #[arg(long, value_name = "STAGE", allow_negative_numbers = true, value_parser = parse_whole_number::<u8>)]
+    zero: Option<u8>,
+    #[command(flatten)]
+    ranks: RankFlags,
+}
+
+pub fn run(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
+    let config = resolved(args).map_err(UsageError)?;
+    let described = config.model.describe(&config.lora).map_err(UsageError)?;
+    config.check_tokenizer(&described.model).map_err(UsageError)?;
+    let weights = described.weights().map_err(UsageError)?;
+    let program = RankProgram {
+        name: "evaluate",
+        flags: &args.ranks,
+        settings: config.settings.clone(),
+        config: brigade::config_to_toml(&config)?,
+        costs: described.model.costs()?,
+        quiet: args.quiet,
+    };
+    let prepare = |role| {
+        let shows = !args.quiet && matches!(role, Role::Launcher | Role::JoinedRank { rank: 0 });
+        corpus::prepared(&config, if shows { ConsoleMode::Auto } else { ConsoleMode::Quiet })
+    };
+    program.run(prepare, |session, prepared| {
+        // The entry's name is a hash of the text, which may differ from host to host.
+        let entry = prepared.summary.cache_entry.file_name().unwrap_or_default();
+        session.check_same("text (or tokenizer)", &entry.to_string_lossy())?;
+        let found = next_token(session, &described, &weights, &TokenDataset::new(prepared.train))?;
+        match session.rank() {
+            0 if args.json => print(&in_json(&found)),
+            0 => print(&in_words(&found)),
+            _ => Ok(()),
+        }
+    })
+}
+
+/// How well a causal model predicts the next token.
+fn next_token(
+    session: &Session,
+    described: &Described,
+    weights: &[PathBuf],
+    data: &TokenDataset,
+) -> anyhow::Result<ValidationReport> {
+    let description = &described.model;
+    let mut model = description.model(session.seed(), &session.device())?;
+    let weights: Vec<&Path> = weights.iter().map(PathBuf::as_path).collect();
+    model.load_weights_of(&weights, &description.mapping(), Strict::Parameters)?;
+    session.evaluate(model, data)
+}
+
+fn resolved(args: &EvaluateArgs) -> anyhow::Result<Config> {
+    let own = ["data.validation_fraction=0", "train.validation_samples=0", "train.validate_every=0"];
+    let sets: Vec<String> = own.into_iter().map(str::to_owned).chain(args.sets.clone()).collect();
+    let mut config = Config::read(&[], &sets)?;
+    config.model.path = model_folder(&args.model)?;
+    config.data.sources = args.data.clone();
+    config.model.shape.sequence_length = match args.sequence_length {
+        Some(length) => length,
+        None => positions(&config.model.path)?.min(LONGEST_ROW),
+    };
+    let settings = &mut config.settings;
+    args.ranks.apply(settings);
+    settings.zero.stage = args.zero.unwrap_or(settings.zero.stage);
+    settings.train.micro_batch_size = args.micro_batch_size;
+    let pp = settings.mesh.pp.max(1);
+    let world = args.ranks.world_size(args.dp.map(|dp| dp.saturating_mul(pp)), settings.compute.backend)?;
+    let dp = args.dp.unwrap_or(world / pp).max(1);
+    settings.mesh.dp = dp;
+    // Nothing is trained: an optimizer without state.
+    (settings.optimizer.name, settings.optimizer.momentum) = ("sgd".into(), 0.0);
+    settings.train.global_batch_size = settings.train.micro_batch_size.saturating_mul(dp);
+    settings.resolve();
+    config.resolve()?;
+    Ok(config)
+}
+
+/// The positions of the model in a folder, or of that to which its adapters belong.
+fn positions(folder: &Path) -> anyhow::Result<usize> {
+    let given = || format!("--model {}", folder.display());
+    let origin = Origin::read(folder).with_context(given)?;
+    Ok(match ConfigFile::read(&origin.base).with_context(given)?.config {
+        brigade_hf::Config::Decoder(config) => config.max_positions,
+        brigade_hf::Config::Encoder(config) => config.max_positions,
+    })
+}
+
+fn in_words(found: &ValidationReport) -> String {
+    let mut rows = vec![["loss".to_owned(), format!("{:.6}", found.loss)]];
+    rows.push(["perplexity".into(), format!("{:.4}", found.loss.exp())]);
+    rows.extend(found.metrics.iter().map(|(name, value)| [name.clone(), format!("{value:.6}")]));
+    rows.push(["tokens".into(), HumanCount(found.targets).to_string()]);
+    columns(rows.into_iter().map(Into::into))
+}
+
+fn in_json(found: &ValidationReport) -> String {
+    let mut object = json!({ "loss": found.loss, "perplexity": found.loss.exp(), "tokens": found.targets });
+    for (name, value) in &found.metrics {
+        object[name] = json!(value);
+    }
+    format!("{object}\n")
+}

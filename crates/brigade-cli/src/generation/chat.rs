@@ -1,0 +1,94 @@
+//! A chat with a model, line by line.
+
+use std::io::{BufRead, IsTerminal, Write};
+
+use anyhow::Context;
+use brigade::CachedText;
+use brigade_hf::chat::{Chat, ChatTemplate};
+
+use super::Generator;
+use super::generator::Described;
+use crate::output::show;
+
+/// What has been said.
+pub struct ChatSession {
+    template: ChatTemplate,
+    system: Option<String>,
+    /// Role and text.
+    messages: Vec<(&'static str, String)>,
+}
+
+impl ChatSession {
+    pub fn new(template: ChatTemplate, system: Option<String>) -> Self {
+        Self { template, system, messages: Vec::new() }
+    }
+
+    /// Answers each line of standard input, until that ends. The oldest messages are left out where a chat no longer fits in the model.
+    pub fn run(&mut self, model: &Described, generator: &mut Generator<'_>) -> anyhow::Result<()> {
+        let mut text = CachedText::default();
+        let stdin = std::io::stdin();
+        let is_terminal = stdin.is_terminal();
+        let mut lines = stdin.lock().lines();
+        loop {
+            if is_terminal {
+                on_terminal("> ");
+            }
+            let Some(line) = lines.next().transpose().context("cannot read standard input")? else { break };
+            if line.trim().is_empty() {
+                continue;
+            }
+            self.messages.push(("user", line));
+            let Some(tokens) = self.tokens(model)? else {
+                self.messages.pop();
+                continue;
+            };
+            let answer = generator.continued(&mut text, &tokens, &mut |part| show(part))?;
+            if !show("\n")? {
+                return Ok(());
+            }
+            self.messages.push(("assistant", answer.text));
+        }
+        if is_terminal {
+            on_terminal("\n");
+        }
+        Ok(())
+    }
+
+    /// The tokens of the chat, without the oldest messages where it does not fit; none if its last message alone does not.
+    fn tokens(&mut self, model: &Described) -> anyhow::Result<Option<Vec<u32>>> {
+        let mut left_out = 0;
+        loop {
+            let tokens = model.tokens_of_chat(&self.template, &self.chat())?;
+            if model.fits(&tokens) {
+                if left_out > 0 {
+                    brigade::print_stderr(format_args!(
+                        "note: the chat has more tokens than the model has positions ({}); its first {left_out} messages are left out",
+                        model.model.sequence_length()
+                    ));
+                }
+                return Ok(Some(tokens));
+            }
+            if self.messages.len() < 3 {
+                brigade::print_stderr(format_args!(
+                    "note: the message has {} tokens, but the model has {} positions; it is left out",
+                    tokens.len(),
+                    model.model.sequence_length()
+                ));
+                return Ok(None);
+            }
+            // A question with its answer.
+            self.messages.drain(..2);
+            left_out += 2;
+        }
+    }
+
+    fn chat(&self) -> Chat {
+        let system = self.system.iter().map(|text| ("system", text.as_str()));
+        Chat::new(system.chain(self.messages.iter().map(|(role, text)| (*role, text.as_str()))))
+    }
+}
+
+/// What is no part of the chat. Where nobody sees it, it is of no use.
+fn on_terminal(text: &str) {
+    drop(write!(std::io::stderr().lock(), "{text}"));
+}

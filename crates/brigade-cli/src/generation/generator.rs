@@ -1,0 +1,228 @@
+//! A model that continues texts.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use brigade::data::Tokenizer;
+use brigade::models::{CausalLm, LoraConfig};
+use brigade::{CachedText, LanguageModel, Session};
+use brigade_hf::chat::{Chat, ChatTemplate};
+use brigade_hf::weights::weights_file;
+use brigade_hf::{Config, ConfigFile, TokenizerConfig};
+
+use super::{GenerationSettings, Given, Prompt, TextStream, TokenSampler};
+use crate::adapters::Origin;
+use crate::config::TOKENIZER_FILE;
+
+/// What is known of a model before its weights are read.
+pub struct Described {
+    /// The folder that was given.
+    folder: PathBuf,
+    /// The folder of the model, if that has adapters for it.
+    base: PathBuf,
+    pub model: CausalLm,
+    weights: Vec<PathBuf>,
+    pub file: ConfigFile,
+    tokenizer: Tokenizer,
+}
+
+impl Described {
+    /// Of a finished run or a model.
+    pub fn read(folder: &Path) -> anyhow::Result<Self> {
+        let given = || format!("--model {}", folder.display());
+        let Origin { base, adapters } = Origin::read(folder).with_context(given)?;
+        if !base.join("config.json").is_file() {
+            bail!("{}: it has no config.json; is it the folder of a finished run or of a model?", given());
+        }
+        let file = ConfigFile::read(&base).with_context(given)?;
+        let lora = adapters.as_ref().map_or_else(LoraConfig::default, |saved| saved.lora.clone());
+        let model = CausalLm::from_config(&file.config, None);
+        let model = model.and_then(|model| model.with_adapters(&lora)).with_context(given)?;
+        let weights = weights_file(&base, &file.config, file.task).with_context(given)?;
+        let weights = [weights].into_iter().chain(adapters.map(|saved| saved.file)).collect();
+        let path = beside(folder, &base, TOKENIZER_FILE);
+        if !path.is_file() {
+            bail!("{}: it has no {TOKENIZER_FILE}, which makes tokens of text", given());
+        }
+        let tokenizer = Tokenizer::from_file(&path).with_context(given)?;
+        let (ids, vocabulary) = (tokenizer.vocabulary_size(), model.vocabulary());
+        if ids > vocabulary {
+            bail!(
+                "{} has {ids} token ids, but the model of {} has {vocabulary}: they belong to different models",
+                path.display(),
+                folder.join("config.json").display()
+            );
+        }
+        Ok(Self { folder: folder.to_owned(), base, model, weights, file, tokenizer })
+    }
+
+    /// The model on this process alone.
+    pub fn load(&self, settings: GenerationSettings) -> anyhow::Result<Generator<'static>> {
+        let model = LanguageModel::load(&self.model, &self.weight_paths())?;
+        Ok(self.generator(model, settings))
+    }
+
+    /// The model on the ranks of a session.
+    pub fn load_on<'s>(
+        &self,
+        session: &'s Session,
+        settings: GenerationSettings,
+    ) -> anyhow::Result<Generator<'s>> {
+        let model = LanguageModel::load_on(session, &self.model, &self.weight_paths())?;
+        Ok(self.generator(model, settings))
+    }
+
+    fn weight_paths(&self) -> Vec<&Path> {
+        self.weights.iter().map(PathBuf::as_path).collect()
+    }
+
+    fn generator<'s>(&self, model: LanguageModel<'s>, settings: GenerationSettings) -> Generator<'s> {
+        Generator { model, tokenizer: self.tokenizer.clone(), ends: self.ends(), settings }
+    }
+
+    /// The tokens that end a text: those of `generation_config.json`, or else of `config.json`, and that of the tokenizer.
+    fn ends(&self) -> BTreeSet<u32> {
+        let of_file = self.file.generation.as_ref().map(|generation| &generation.tokens.eos);
+        let of_model = match &self.file.config {
+            Config::Decoder(config) => config.tokens.eos.as_slice(),
+            Config::Encoder(_) => &[],
+        };
+        let named = of_file.filter(|eos| !eos.is_empty()).map_or(of_model, Vec::as_slice);
+        named.iter().copied().chain([self.tokenizer.end_of_text()]).collect()
+    }
+
+    /// The template of chats.
+    pub fn chat_template(&self) -> anyhow::Result<ChatTemplate> {
+        let given = || format!("--model {}", self.folder.display());
+        let own = self.folder.join("tokenizer_config.json").is_file();
+        let folder = if own { &self.folder } else { &self.base };
+        let config = TokenizerConfig::read(folder).with_context(given)?;
+        config.chat_template(folder, false).with_context(given)
+    }
+
+    /// The tokens of prompts. All are made before the first is continued, so that a mistake is found at once.
+    pub fn tokens_of(&self, prompts: &[Prompt]) -> anyhow::Result<Vec<Vec<u32>>> {
+        let has_chats = prompts.iter().any(|prompt| matches!(prompt.given, Given::Chat(_)));
+        let template = has_chats.then(|| self.chat_template()).transpose()?;
+        let tokens = prompts.iter().map(|prompt| {
+            let tokens = match (&prompt.given, &template) {
+                (Given::Chat(chat), Some(template)) => self.tokens_of_chat(template, chat),
+                (Given::Text(text), _) => self.tokens_of_text(text),
+                (Given::Chat(_), None) => bail!("there is no template of chats"),
+            };
+            let tokens = tokens.with_context(|| prompt.name.clone())?;
+            match self.fits(&tokens) {
+                true => Ok(tokens),
+                false => bail!(
+                    "{} has {} tokens, but the model has {} positions; give a shorter one",
+                    prompt.name,
+                    tokens.len(),
+                    self.model.sequence_length()
+                ),
+            }
+        });
+        tokens.collect()
+    }
+
+    /// Whether the model sees all of a text.
+    pub fn fits(&self, tokens: &[u32]) -> bool {
+        tokens.len() <= self.model.sequence_length()
+    }
+
+    /// With what stands before a text. The end-of-text token separates documents, so a document begins after one where nothing else does.
+    fn tokens_of_text(&self, text: &str) -> anyhow::Result<Vec<u32>> {
+        let mut tokens = self.tokenizer.beginning()?;
+        tokens.extend(self.tokenizer.encode(text)?);
+        if tokens.is_empty() {
+            tokens.push(self.tokenizer.end_of_text());
+        }
+        Ok(tokens)
+    }
+
+    /// Up to where the assistant answers.
+    pub fn tokens_of_chat(&self, template: &ChatTemplate, chat: &Chat) -> anyhow::Result<Vec<u32>> {
+        let tokens = self.tokenizer.encode_special(&template.render(chat, true)?)?;
+        if tokens.is_empty() {
+            bail!("the template of chats makes no text of the chat");
+        }
+        Ok(tokens)
+    }
+}
+
+/// A file of a folder, or else of another.
+fn beside(folder: &Path, base: &Path, name: &str) -> PathBuf {
+    let own = folder.join(name);
+    if own.is_file() { own } else { base.join(name) }
+}
+
+/// A model that continues texts.
+pub struct Generator<'a> {
+    model: LanguageModel<'a>,
+    tokenizer: Tokenizer,
+    ends: BTreeSet<u32>,
+    settings: GenerationSettings,
+}
+
+/// What was added to a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Continuation {
+    pub text: String,
+    /// How many tokens were generated.
+    pub tokens: usize,
+    /// Whether it ended by itself, at an end of text or a stop string, and not because there were enough tokens or nobody reads on.
+    pub is_whole: bool,
+}
+
+impl Generator<'_> {
+    /// Continues a prompt. Each part of the text is given to `show` as soon as it is certain; if that answers `false`, the text ends there.
+    ///
+    /// `text` is what was continued before: where the prompt begins with it, only what follows is computed.
+    pub fn continued(
+        &mut self,
+        text: &mut CachedText,
+        prompt: &[u32],
+        show: &mut dyn FnMut(&str) -> anyhow::Result<bool>,
+    ) -> anyhow::Result<Continuation> {
+        let settings = &self.settings;
+        let mut sampler = TokenSampler::new(settings.seed, settings.sampling);
+        sampler.see(prompt);
+        let mut stream = TextStream::new(&self.tokenizer, &settings.stops, prompt)?;
+        let mut new = match prompt.strip_prefix(text.tokens()) {
+            Some(rest) if !rest.is_empty() => rest.to_vec(),
+            _ => {
+                *text = CachedText::default();
+                prompt.to_vec()
+            }
+        };
+        let mut found = Continuation { text: String::new(), tokens: 0, is_whole: false };
+        let vocabulary = self.tokenizer.vocabulary_size();
+        while found.tokens < settings.tokens {
+            // The model's vocabulary may be larger than the tokenizer's.
+            let choose = |logits: &[f32]| sampler.choose(logits.get(..vocabulary).unwrap_or(logits));
+            let next = self.model.next_token(text, &new, choose)?;
+            found.tokens += 1;
+            if self.ends.contains(&next) {
+                found.is_whole = true;
+                break;
+            }
+            sampler.see(&[next]);
+            new = vec![next];
+            let (part, stopped) = stream.push(next)?;
+            found.text.push_str(&part);
+            if !part.is_empty() && !show(&part)? {
+                return Ok(found);
+            }
+            if stopped {
+                found.is_whole = true;
+                return Ok(found);
+            }
+        }
+        let rest = stream.finish()?;
+        found.text.push_str(&rest);
+        if !rest.is_empty() {
+            show(&rest)?;
+        }
+        Ok(found)
+    }
+}

@@ -1,0 +1,15 @@
+//! Text that a model continues.
+
+mod chat;
+mod generator;
+mod prompts;
+mod sampling;
+mod settings;
+mod text_stream;
+
+pub use chat::ChatSession;
+pub use generator::{Continuation, Described, Generator};
+pub use prompts::{Given, Prompt};
+pub use sampling::{SamplingConfig, TokenSampler};
+pub use settings::{GenerationSettings, SamplingFlags};
+pub use text_stream::TextStream;

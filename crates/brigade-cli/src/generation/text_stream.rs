@@ -1,0 +1,115 @@
+//! Text of tokens that come one by one.
+
+use brigade::data::Tokenizer;
+
+/// A character has at most four bytes, so that many tokens; where more give no whole character, their bytes are none.
+const MOST_OPEN: usize = 4;
+
+/// Gives text as soon as it is certain: a character whose bytes are incomplete is held back, and what may be the beginning of a stop string. The text ends before
+/// the first stop string.
+pub struct TextStream<'a> {
+    tokenizer: &'a Tokenizer,
+    stops: &'a [String],
+    /// The last tokens: those before, on whose text that of the others may depend, and those whose text is not whole yet.
+    tokens: Vec<u32>,
+    /// How many of the tokens are those before.
+    before: usize,
+    /// What has been taken of the tokens' text.
+    taken: String,
+    /// What has been taken, but may belong to a stop string.
+    held: String,
+}
+
+impl<'a> TextStream<'a> {
+    /// What follows `before`, up to any of `stops`, none of which is empty.
+    pub fn new(tokenizer: &'a Tokenizer, stops: &'a [String], before: &[u32]) -> anyhow::Result<Self> {
+        let tokens = before[before.len().saturating_sub(MOST_OPEN)..].to_vec();
+        let (before, taken) = (tokens.len(), tokenizer.decode(&tokens)?);
+        Ok(Self { tokenizer, stops, tokens, before, taken, held: String::new() })
+    }
+
+    /// Adds a token; gives the text that is certain now, and whether a stop string ends it.
+    pub fn push(&mut self, token: u32) -> anyhow::Result<(String, bool)> {
+        self.tokens.push(token);
+        self.take(false)?;
+        if let Some(end) = self.stops.iter().filter_map(|stop| self.held.find(stop)).min() {
+            self.held.truncate(end);
+            return Ok((std::mem::take(&mut self.held), true));
+        }
+        let may_be_stop =
+            |start: &usize| self.stops.iter().any(|stop| stop.starts_with(&self.held[*start..]));
+        let starts = self.held.char_indices().map(|(start, _)| start);
+        let certain = starts.into_iter().find(may_be_stop).unwrap_or(self.held.len());
+        let rest = self.held.split_off(certain);
+        Ok((std::mem::replace(&mut self.held, rest), false))
+    }
+
+    /// The rest of the text, where no stop string ends it.
+    pub fn finish(mut self) -> anyhow::Result<String> {
+        self.take(true)?;
+        Ok(self.held)
+    }
+
+    /// Takes the text that is whole, or all of it at the end.
+    fn take(&mut self, ends: bool) -> anyhow::Result<()> {
+        let text = self.tokenizer.decode(&self.tokens)?;
+        let whole = text.trim_end_matches(char::REPLACEMENT_CHARACTER);
+        let is_over = ends || whole.len() == text.len() || self.tokens.len() - self.before > MOST_OPEN;
+        let whole = if is_over { &text } else { whole };
+        self.held.push_str(whole.strip_prefix(&self.taken).unwrap_or_default());
+        if is_over {
+            self.tokens.drain(..self.before);
+            (self.before, self.taken) = (self.tokens.len(), self.tokenizer.decode(&self.tokens)?);
+        } else if whole.starts_with(&self.taken) {
+            self.taken = whole.to_owned();
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The parts of a text as they come, and whether a stop string ended it.
+    fn parts(text: &[u8], stops: &[&str]) -> (Vec<String>, bool) {
+        let (tokenizer, stops) = (Tokenizer::bytes().unwrap(), stops.iter().map(|stop| (*stop).to_owned()));
+        let (stops, mut parts) = (stops.collect::<Vec<_>>(), Vec::new());
+        let mut stream = TextStream::new(&tokenizer, &stops, &tokenizer.encode("é").unwrap()).unwrap();
+        for byte in text {
+            let (part, stopped) = stream.push(u32::from(*byte)).unwrap();
+            parts.push(part);
+            if stopped {
+                return (parts, true);
+            }
+        }
+        parts.push(stream.finish().unwrap());
+        (parts, false)
+    }
+
+    #[test]
+    fn characters_come_whole() {
+        let (parts, _) = parts("aé🦀b".as_bytes(), &[]);
+        assert_eq!(parts, ["a", "", "é", "", "", "", "🦀", "b", ""]);
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_not_waited_for() {
+        let (parts, _) = parts(b"\xf0\xf0\xf0\xf0\xf0\xf0ab\xf0", &[]);
+        let (first, rest): (String, _) = (parts[..6].concat(), parts[6..].concat());
+        assert!(first.chars().count() >= 2, "{parts:?}");
+        assert_eq!(first + &rest, "\u{fffd}\u{fffd}\u{fffd}\u{fffd}\u{fffd}\u{fffd}ab\u{fffd}");
+    }
+
+    #[test]
+    fn a_text_ends_before_the_first_stop_string() {
+        assert_eq!(
+            parts(b"one. two", &[". ", "tw"]),
+            (vec!["o".into(), "n".into(), "e".into(), String::new(), String::new()], true)
+        );
+        assert_eq!(parts(b"aab", &["aaa"]).0.concat(), "aab");
+        assert_eq!(parts(b"aaab", &["aab"]).0.concat(), "a");
+        assert_eq!(parts("é".as_bytes(), &["é"]), (vec![String::new(), String::new()], true));
+        assert_eq!(parts(b"xa", &["ab"]).0, ["x", "", "a"]);
+    }
+}

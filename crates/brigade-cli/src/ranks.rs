@@ -1,0 +1,123 @@
+//! Ranks that run a model without training it, and leave no folder of a run behind.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use brigade::launcher::{Detected, LaunchArgs, Source, detect};
+use brigade::{
+    Backend, CollectivesBackend, Program, Role, Session, Settings, StandardFlags, Transport, exit,
+    most_ranks_per_node, parse_whole_number,
+};
+use clap::Args;
+use tempfile::TempDir;
+
+/// How ranks are started, and the pipeline that they are.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Ranks")]
+pub struct RankFlags {
+    /// What ranks compute on [default: what the program was built for].
+    #[arg(long, value_enum)]
+    backend: Option<Backend>,
+    /// How tensors travel between ranks [default: NCCL on CUDA, else host].
+    #[arg(long, value_enum)]
+    collectives: Option<CollectivesBackend>,
+    /// Pipeline stages.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
+    pub pp: Option<usize>,
+    /// What carries bytes between ranks.
+    #[arg(long, value_enum)]
+    transport: Option<Transport>,
+    /// Last, as its heading would be that of all flags after it.
+    #[command(flatten)]
+    world: LaunchArgs,
+}
+
+/// What is run on the ranks.
+pub struct RankProgram<'a> {
+    pub name: &'a str,
+    pub flags: &'a RankFlags,
+    pub settings: Settings,
+    /// As TOML; the same on all ranks.
+    pub config: String,
+    /// Of the model's blocks.
+    pub costs: Vec<f64>,
+    pub quiet: bool,
+}
+
+impl RankFlags {
+    /// Whether ranks are to be started or joined.
+    pub fn are_given(&self) -> bool {
+        let Self { backend, collectives, pp, transport, world } = self;
+        let of_ranks = pp.is_some() || *world != LaunchArgs::default();
+        of_ranks || backend.is_some() || collectives.is_some() || transport.is_some()
+    }
+
+    /// Overrides settings.
+    pub fn apply(&self, settings: &mut Settings) {
+        settings.compute.backend = self.backend.unwrap_or(settings.compute.backend);
+        settings.comm.collectives = self.collectives.unwrap_or(settings.comm.collectives);
+        settings.comm.transport = self.transport.unwrap_or(settings.comm.transport);
+        settings.mesh.pp = self.pp.unwrap_or(settings.mesh.pp);
+        if let Some(timeout) = self.world.host_timeout {
+            settings.comm.host_timeout_seconds = timeout.as_secs_f64();
+        }
+    }
+
+    /// The number of ranks: as flags or the environment say, or else so many; none: one per core or GPU.
+    pub fn world_size(&self, wanted: Option<usize>, backend: Backend) -> anyhow::Result<usize> {
+        match self.detected()? {
+            Detected::Rank(info) => Ok(info.world_size),
+            Detected::Node(node) => {
+                let per_node = match (node.nproc_per_node, wanted) {
+                    (Some(ranks), _) => ranks,
+                    (None, Some(wanted)) => wanted.div_ceil(node.nnodes),
+                    (None, None) => most_ranks_per_node(backend)?,
+                };
+                Ok(per_node.saturating_mul(node.nnodes))
+            }
+        }
+    }
+
+    fn detected(&self) -> anyhow::Result<Detected> {
+        Ok(detect(&self.world, &|name: &str| std::env::var(name).ok())?)
+    }
+}
+
+impl RankProgram<'_> {
+    /// Starts the ranks, or is one of them: see [`Program::run`]. Logs are in a temporary folder, which stays where a rank failed.
+    pub fn run<P>(
+        mut self,
+        prepare: impl FnOnce(Role) -> anyhow::Result<P>,
+        body: impl FnOnce(&mut Session, P) -> anyhow::Result<()>,
+    ) -> anyhow::Result<ExitCode> {
+        let logs = self.logs()?;
+        if let Some(logs) = &logs {
+            self.settings.output.dir = logs.path().to_owned();
+        }
+        let flags =
+            StandardFlags { world: self.flags.world.clone(), quiet: self.quiet, ..StandardFlags::default() };
+        let program = Program {
+            name: self.name,
+            flags: &flags,
+            settings: &self.settings,
+            config: self.config,
+            targets_per_sample: 1,
+            costs: self.costs,
+        };
+        let code = program.run(prepare, body);
+        if let Some(logs) = logs.filter(|_| code == ExitCode::from(exit::FAILED)) {
+            let _: PathBuf = logs.keep();
+        }
+        Ok(code)
+    }
+
+    /// The folder of logs; none for a rank that Brigade's launcher has started, which has one from it.
+    fn logs(&self) -> anyhow::Result<Option<TempDir>> {
+        if matches!(self.flags.detected()?, Detected::Rank(info) if info.source == Source::Brigade) {
+            return Ok(None);
+        }
+        let folder = tempfile::Builder::new().prefix("brigade-").tempdir();
+        folder.map(Some).context("cannot make a temporary folder for logs")
+    }
+}
