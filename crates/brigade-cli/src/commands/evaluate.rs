@@ -108,7 +108,12 @@ fn next_token(
 }
 
 fn resolved(args: &EvaluateArgs) -> anyhow::Result<Config> {
-    let own = ["data.validation_fraction=0", "train.validation_samples=0", "train.validate_every=0"];
+    let own = [
+        "data.validation_fraction=0",
+        "data.long=split",
+        "train.validation_samples=0",
+        "train.validate_every=0",
+    ];
     let sets: Vec<String> = own.into_iter().map(str::to_owned).chain(args.sets.clone()).collect();
     let mut config = Config::read(&[], &sets)?;
     config.model.path = model_folder(&args.model)?;
