@@ -206,10 +206,10 @@ pub use folder::{ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, FLIGHT_FOLDER, WEIGHTS_FIL
 pub use run::{Launch, Program, Role, Session, launch};
 pub use settings::{
     Backend, Balance, CHECKPOINT_FOLDER, CONFIG_FILE, CheckpointSettings, CollectivesBackend, CommSettings,
-    ComputeSettings, ComputeType, ConfigError, MeshSettings, MetricMode, OnFailedSave, OnNonFinite,
-    OptimizerGroup, OptimizerSettings, OutputSettings, PipelineSettings, Resume, RunPlan, ScheduleSettings,
-    SettingError, Settings, StandardFlags, Suggestion, TrainSettings, Transport, ZeroSettings,
-    config_to_toml, merge_config, parse_defaults, parse_whole_number,
+    ComputeSettings, ComputeType, ConfigError, Encryption, MeshSettings, MetricMode, OnFailedSave,
+    OnNonFinite, OptimizerGroup, OptimizerSettings, OutputSettings, PipelineSettings, Resume, RunPlan,
+    ScheduleSettings, SettingError, Settings, StandardFlags, Suggestion, TrainSettings, Transport,
+    ZeroSettings, config_to_toml, merge_config, parse_defaults, parse_whole_number,
 };
 #[cfg(feature = "text")]
 pub use text::{CachedText, ClassDataset, LanguageModel, NumberDataset, TokenDataset};

@@ -199,6 +199,17 @@ pub enum Transport {
     Tcp,
 }
 
+/// What of the traffic between ranks is encrypted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Encryption {
+    /// What leaves a host.
+    #[default]
+    BetweenHosts,
+    /// Control messages alone.
+    Off,
+}
+
 /// `[comm]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -209,6 +220,8 @@ pub struct CommSettings {
     pub synchronous: bool,
     /// `auto`, `shared_memory` or `tcp`.
     pub transport: Transport,
+    /// `between_hosts` or `off`: what ranks on different hosts send each other is encrypted and authenticated, unless all ranks have it off.
+    pub encryption: Encryption,
     /// Timeout for all ranks to start, in seconds.
     pub init_timeout_seconds: f64,
     /// Timeout of an operation within a step, in seconds. For the first step on a GPU it is `init_timeout_seconds`, if that is longer.
@@ -224,6 +237,7 @@ impl Default for CommSettings {
             collectives: CollectivesBackend::Auto,
             synchronous: false,
             transport: Transport::Auto,
+            encryption: Encryption::BetweenHosts,
             init_timeout_seconds: 300.0,
             train_timeout_seconds: 100.0,
             host_timeout_seconds: 30.0,

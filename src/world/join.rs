@@ -6,7 +6,7 @@ use anyhow::Context;
 use brigade_comm::{AuthToken, Join, Timeouts, World};
 use brigade_launch::RankInfo;
 
-use crate::settings::{CommSettings, Transport};
+use crate::settings::{CommSettings, Encryption, Transport};
 
 /// Overrides, for tests and clusters with unusual networking, which ranks share a host.
 const HOST_ID: &str = "BRIGADE_HOST_ID";
@@ -31,6 +31,10 @@ pub(crate) fn join(info: &RankInfo, token: AuthToken, comm: &CommSettings) -> an
             Transport::Auto => brigade_comm::Transport::Auto,
             Transport::SharedMemory => brigade_comm::Transport::SharedMemory,
             Transport::Tcp => brigade_comm::Transport::Tcp,
+        },
+        encryption: match comm.encryption {
+            Encryption::BetweenHosts => brigade_comm::Encryption::BetweenHosts,
+            Encryption::Off => brigade_comm::Encryption::Off,
         },
         timeouts: timeouts(comm),
         host: std::env::var(HOST_ID).ok(),

@@ -9,7 +9,9 @@ use std::net::TcpListener;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use brigade_comm::{AuthToken, Group, Join, ReduceOp, Result, Timeouts, Transport, World, join, threads};
+use brigade_comm::{
+    AuthToken, Encryption, Group, Join, ReduceOp, Result, Timeouts, Transport, World, join, threads,
+};
 use criterion::{BenchmarkId, Criterion, Throughput};
 
 const RANKS: usize = 2;
@@ -71,6 +73,7 @@ fn world(transport: Transport, rank: usize, world_size: usize, port: u16, token:
         listener: None,
         token,
         transport,
+        encryption: Encryption::BetweenHosts,
         timeouts: Timeouts::default(),
         restart: 0,
         host: None,

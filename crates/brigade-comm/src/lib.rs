@@ -35,8 +35,9 @@
 //! - **Nothing is left behind.** Shared memory is an anonymous file without a name in any file system.
 //! - **Bytes from the network are not trusted.** A peer proves that it knows the [`AuthToken`] before anything else is read
 //!   from it, and lengths are checked ([`MAX_FRAME_BYTES`], [`MAX_WORLD_SIZE`], the limit of a receive of unknown size)
-//!   before memory is allocated. The payload is neither encrypted nor signed: use a network that only the run's owner can
-//!   change.
+//!   before memory is allocated. What leaves a host is encrypted and authenticated ([`Encryption`]), under keys of each connection's
+//!   own that not even the token gives away later: nobody on the network reads it, and who changes, repeats, reorders or drops any
+//!   of it ends the world. So are all messages besides operations, everywhere.
 //!
 //! # Layout, from the bottom up
 //! - `op`: element types, calls and their headers, the arithmetic of reductions, and the plans that say which bytes each rank
@@ -84,7 +85,7 @@ pub use op::stats::{Count, Stats};
 pub use open_files::{RAISE_OPEN_FILES, open_files_of_a_rank, raise_open_files, ranks_within_open_files};
 pub use process_group::{Driver, OpArgs, OpBuffer, ProcessGroup, Work};
 pub use timeouts::Timeouts;
-pub use transport::Transport;
+pub use transport::{Encryption, Transport};
 
 /// What the functions of this crate return.
 pub type Result<T> = std::result::Result<T, Error>;

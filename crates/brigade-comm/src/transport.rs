@@ -1,4 +1,4 @@
-//! The choice of what carries bytes between processes.
+//! The choice of what carries bytes between processes, and of who can read them.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,4 +12,14 @@ pub enum Transport {
     SharedMemory,
     /// TCP with every rank, also on the same host.
     Tcp,
+}
+
+/// Whether others on the network can read or change what ranks send each other.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Encryption {
+    /// What leaves a host is encrypted and authenticated.
+    #[default]
+    BetweenHosts,
+    /// Only control messages are, where the other rank has the same setting: for networks that nobody else can reach.
+    Off,
 }

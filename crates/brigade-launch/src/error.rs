@@ -53,17 +53,27 @@ pub enum Error {
     /// Several nodes, or ranks that another launcher started, have no common token.
     #[error(
         "BRIGADE_TOKEN is not set: {why}, and they authenticate each other by it. Set it to the same secret everywhere, \
-         e.g. export BRIGADE_TOKEN=$(od -An -tx1 -N32 /dev/urandom | tr -d ' \\n')"
+         e.g. export BRIGADE_TOKEN=$(od -An -tx1 -N32 /dev/urandom | tr -d ' \\n'), or BRIGADE_TOKEN_FILE to the path of a file with it"
     )]
     NoToken {
         /// Who needs it.
         why: String,
     },
     /// `BRIGADE_TOKEN` cannot be a token. The value is not shown.
-    #[error("BRIGADE_TOKEN is not valid: it has {found}; allowed are 16 to 256 visible ASCII characters")]
+    #[error(
+        "BRIGADE_TOKEN (or the file of BRIGADE_TOKEN_FILE) is not valid: it has {found}; allowed are 16 to 256 visible ASCII characters"
+    )]
     BadToken {
         /// What is wrong with it.
         found: String,
+    },
+    /// The file with the token cannot be read.
+    #[error("BRIGADE_TOKEN_FILE = {path} cannot be read: {reason}")]
+    TokenFile {
+        /// The file.
+        path: String,
+        /// Why.
+        reason: String,
     },
     /// The system provided no random numbers for the token.
     #[error("the system gave no random numbers for the token: {0}")]

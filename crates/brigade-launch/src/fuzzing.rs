@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// What the first byte of a line chooses: a variable or a flag.
-pub const NAMES: [&str; 46] = [
+pub const NAMES: [&str; 47] = [
     "RANK",
     "LOCAL_RANK",
     "WORLD_SIZE",
@@ -57,6 +57,7 @@ pub const NAMES: [&str; 46] = [
     "--heartbeat-timeout",
     "--preemption-grace",
     "--tee",
+    "BRIGADE_TOKEN_FILE",
 ];
 
 /// Reads the bytes as lines; the first byte of each chooses a variable or a flag, the rest is its value. Runs

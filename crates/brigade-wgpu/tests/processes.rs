@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use adapter::device_or_skip;
-use brigade_comm::{AuthToken, Join, Timeouts, Transport, join};
+use brigade_comm::{AuthToken, Encryption, Join, Timeouts, Transport, join};
 use brigade_conformance::{
     Suite, all_gather_joins_in_rank_order, all_reduce_sums_any_length, messages_go_around_a_ring,
     reduce_scatter_gives_each_its_share, work_and_collectives_take_turns,
@@ -46,6 +46,7 @@ fn child() {
         token: AuthToken::new("children"),
         restart: 0,
         transport: Transport::Auto,
+        encryption: Encryption::BetweenHosts,
         timeouts: Timeouts { init: TIMEOUT, step: TIMEOUT, ..Timeouts::default() },
         host: None,
     })

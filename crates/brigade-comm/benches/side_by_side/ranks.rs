@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::process::{Child, Command, ExitCode};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use brigade_comm::{AuthToken, Error, Join, Timeouts, Transport, World, join, raise_open_files};
+use brigade_comm::{AuthToken, Encryption, Error, Join, Timeouts, Transport, World, join, raise_open_files};
 
 /// In the process of a rank: its number, the port of rank 0, and when the first process was started.
 const RANK: &str = "BRIGADE_BENCH_RANK";
@@ -87,10 +87,12 @@ impl Arguments {
             endpoint: format!("127.0.0.1:{port}"),
             listener: None,
             token: AuthToken::new(std::env::var(TOKEN).unwrap_or_default()),
-            transport: if self.transport == "tcp" { Transport::Tcp } else { Transport::SharedMemory },
+            transport: if self.transport == "shm" { Transport::SharedMemory } else { Transport::Tcp },
+            encryption: Encryption::BetweenHosts,
             timeouts: Timeouts::default(),
             restart: 0,
-            host: None,
+            // As if each rank were on a host of its own.
+            host: (self.transport == "encrypted").then(|| format!("host {rank}")),
         })?;
         Ok((world, UNIX_EPOCH + started))
     }

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::join::wire::auth_token::AuthToken;
 use crate::limits::{MAX_WORLD_SIZE, allowed_world_size};
 use crate::timeouts::Timeouts;
-use crate::transport::Transport;
+use crate::transport::{Encryption, Transport};
 
 /// What a process needs to become a rank of a world.
 #[derive(Debug)]
@@ -29,6 +29,8 @@ pub struct Join {
     pub restart: u32,
     /// How this rank talks to the others.
     pub transport: Transport,
+    /// Whether what this rank exchanges with other hosts is encrypted.
+    pub encryption: Encryption,
     /// The world's deadlines.
     pub timeouts: Timeouts,
     /// Instead of [`host_identity`](crate::host_identity), to make ranks on one host behave as if they were on several.

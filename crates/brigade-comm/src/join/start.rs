@@ -19,6 +19,7 @@ use crate::flight::Recorder;
 use crate::group::handle::Group;
 use crate::join::network::acceptor::AcceptorThread;
 use crate::join::network::dialer::{DialQueue, Dialer};
+use crate::link::session::Session;
 use crate::op::header::PROTOCOL_VERSION;
 use crate::open_files::{explained, raise_open_files, shortage};
 use crate::progress::context::Context;
@@ -79,13 +80,14 @@ pub fn join(join: Join) -> Result<World> {
 struct Joined {
     table: RankTable,
     /// The control connections, with the ranks at their other ends.
-    streams: Vec<(usize, TcpStream)>,
+    streams: Vec<(usize, (TcpStream, Session))>,
     /// Rank 0's address.
     rank_0: IpAddr,
 }
 
 fn run_rendezvous(join: Join, fault: Arc<Fault>) -> Result<(AcceptorThread, Joined)> {
-    let Join { rank, world_size, endpoint, listener, token, restart, transport, timeouts, host } = join;
+    let Join { rank, world_size, endpoint, listener, token, restart, transport, encryption, timeouts, host } =
+        join;
     let (name, port) = parse_endpoint(&endpoint).unwrap_or(("", 0));
     let listener = match listener {
         Some(listener) => Ok(listener),
@@ -101,6 +103,7 @@ fn run_rendezvous(join: Join, fault: Arc<Fault>) -> Result<(AcceptorThread, Join
     let place = RankAddress {
         host: host.unwrap_or_else(host_identity),
         transport,
+        encryption,
         address: None,
         port: acceptor_thread.port,
         socket: acceptor_thread.socket.clone(),
@@ -114,6 +117,7 @@ fn run_rendezvous(join: Join, fault: Arc<Fault>) -> Result<(AcceptorThread, Join
     }
     let (table, stream) = other_ranks::join_rank_0(&endpoint, &token, &hello, timeouts.init)?;
     let rank_0 = stream
+        .0
         .peer_addr()
         .map_err(|error| Error::PeerDied {
             peer: 0,

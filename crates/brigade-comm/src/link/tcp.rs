@@ -1,6 +1,6 @@
 //! A link through a TCP connection.
 
-use std::io::{ErrorKind, IoSlice, Read, Write};
+use std::io::{self, ErrorKind, IoSlice, Read};
 use std::net::TcpStream;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,6 +11,8 @@ use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use crate::error::Error;
 use crate::link::error::LinkError;
 use crate::link::rings::RING_BYTES;
+use crate::link::sealed::SealedStream;
+use crate::link::session::Session;
 use crate::op::header::HEADER_BYTES;
 
 /// Writes up to this size are gathered, so that a header, a small payload and its padding leave together.
@@ -19,7 +21,7 @@ const SMALL_BYTES: usize = 8 << 10;
 /// One end of a connection. Received bytes go straight to their destination where that is known, and through a
 /// buffer where they are to be reduced.
 pub(crate) struct TcpLink {
-    socket: TcpStream,
+    socket: Socket,
     gathered: Vec<u8>,
     received: Box<[u8]>,
     /// What of `received` has come and has not been consumed.
@@ -28,16 +30,30 @@ pub(crate) struct TcpLink {
     ended: bool,
 }
 
+/// How bytes travel.
+enum Socket {
+    Plain(TcpStream),
+    Sealed(SealedStream),
+}
+
 impl TcpLink {
-    /// What is to be reduced is received in parts of at most `buffer_bytes`.
-    pub(crate) fn new(socket: TcpStream, buffer_bytes: usize) -> Result<Self, Error> {
+    /// What is to be reduced is received in parts of at most `buffer_bytes`. With a session, everything is sealed.
+    pub(crate) fn new(
+        socket: TcpStream,
+        session: Option<Session>,
+        buffer_bytes: usize,
+    ) -> Result<Self, Error> {
         // The sizes of the socket's buffers are left to the system, which fits them to the path.
-        let options = || -> std::io::Result<bool> {
+        let options = || -> io::Result<bool> {
             socket.set_nonblocking(true)?;
             socket.set_nodelay(true)?;
             Ok(socket.local_addr()?.ip() == socket.peer_addr()?.ip())
         };
         let within_host = options().map_err(|error| Error::system("set up a connection", error))?;
+        let socket = match session {
+            None => Socket::Plain(socket),
+            Some(session) => Socket::Sealed(SealedStream::new(socket, session, buffer_bytes)),
+        };
         Ok(Self {
             socket,
             gathered: Vec::with_capacity(SMALL_BYTES),
@@ -60,10 +76,7 @@ impl TcpLink {
             self.gathered.extend_from_slice(bytes);
             return Ok(bytes.len());
         }
-        let slices = [IoSlice::new(&self.gathered), IoSlice::new(bytes)];
-        let flags = SendFlags::NOSIGNAL;
-        let sent = sendmsg(&self.socket, &slices, &mut SendAncillaryBuffer::default(), flags);
-        let sent = ready(sent.map_err(Into::into))?;
+        let sent = ready(self.socket.send([&self.gathered, bytes]))?;
         let gathered = sent.min(self.gathered.len());
         self.gathered.drain(..gathered);
         Ok(sent - gathered)
@@ -71,12 +84,12 @@ impl TcpLink {
 
     pub(super) fn flush(&mut self) -> Result<bool, LinkError> {
         while !self.gathered.is_empty() {
-            match ready(self.socket.write(&self.gathered))? {
+            match ready(self.socket.send([&self.gathered, &[]]))? {
                 0 => return Ok(false),
                 sent => drop(self.gathered.drain(..sent)),
             }
         }
-        Ok(true)
+        self.socket.flush().map_err(broken)
     }
 
     pub(super) fn read(&mut self, into: &mut [u8]) -> Result<usize, LinkError> {
@@ -119,12 +132,51 @@ impl TcpLink {
     pub(super) fn poll_for(&self, read: bool, write: bool) -> Option<(BorrowedFd<'_>, PollFlags)> {
         let mut flags = PollFlags::empty();
         flags.set(PollFlags::IN, read && !self.ended);
-        flags.set(PollFlags::OUT, write || !self.gathered.is_empty());
+        flags.set(PollFlags::OUT, write || !self.gathered.is_empty() || self.socket.is_full());
         (!flags.is_empty()).then(|| (self.socket.as_fd(), flags))
     }
 }
 
-fn receive(socket: &mut TcpStream, into: &mut [u8]) -> Result<usize, LinkError> {
+impl Socket {
+    /// Takes the beginning of some bytes to send, and returns how many.
+    fn send(&mut self, slices: [&[u8]; 2]) -> io::Result<usize> {
+        match self {
+            Self::Sealed(stream) => stream.write(slices),
+            Self::Plain(socket) => {
+                let (slices, flags) = (slices.map(IoSlice::new), SendFlags::NOSIGNAL);
+                Ok(sendmsg(socket, &slices, &mut SendAncillaryBuffer::default(), flags)?)
+            }
+        }
+    }
+
+    /// Sends what was taken; false if some of it still waits.
+    fn flush(&mut self) -> io::Result<bool> {
+        match self {
+            Self::Sealed(stream) => stream.flush(),
+            Self::Plain(_) => Ok(true),
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        matches!(self, Self::Sealed(stream) if stream.is_full())
+    }
+
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Sealed(stream) => stream.read(into),
+            Self::Plain(socket) => socket.read(into),
+        }
+    }
+
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Sealed(stream) => stream.as_fd(),
+            Self::Plain(socket) => socket.as_fd(),
+        }
+    }
+}
+
+fn receive(socket: &mut Socket, into: &mut [u8]) -> Result<usize, LinkError> {
     match socket.read(into) {
         Ok(0) if !into.is_empty() => Err(LinkError::Closed),
         received => ready(received),
@@ -132,13 +184,17 @@ fn receive(socket: &mut TcpStream, into: &mut [u8]) -> Result<usize, LinkError> 
 }
 
 /// The count of a transfer, 0 if it would have blocked.
-fn ready(result: std::io::Result<usize>) -> Result<usize, LinkError> {
+fn ready(result: io::Result<usize>) -> Result<usize, LinkError> {
     match result {
         Ok(count) => Ok(count),
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(0),
-        Err(error) if matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => {
-            Err(LinkError::Closed)
-        }
-        Err(error) => Err(LinkError::Broken(error.to_string())),
+        Err(error) => Err(broken(error)),
+    }
+}
+
+fn broken(error: io::Error) -> LinkError {
+    match error.kind() {
+        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => LinkError::Closed,
+        _ => LinkError::Broken(error.to_string()),
     }
 }

@@ -1,4 +1,4 @@
-//! Both kinds of link carry any stream of writes and reads unchanged.
+//! All kinds of link carry any stream of writes and reads unchanged.
 
 use crate::link::endpoint::Link;
 use crate::link::error::LinkError;
@@ -6,9 +6,11 @@ use crate::link::event_fd::EventFd;
 use crate::link::rings::RING_BYTES;
 use crate::link::rings::ring_bytes;
 use crate::link::segment::Segment;
+use crate::link::session::{self, Session};
 use crate::link::shared::SharedLink;
 use crate::link::shared::segment_bytes;
 use crate::link::tcp::TcpLink;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 
@@ -21,12 +23,26 @@ fn shared(members: usize) -> (Link, Link) {
     (side(0), side(1))
 }
 
-fn tcp(members: usize) -> (Link, Link) {
+fn tcp(members: usize, [near_session, far_session]: [Option<Session>; 2]) -> (Link, Link) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (far, _) = listener.accept().unwrap();
-    let link = |socket| Link::Tcp(TcpLink::new(socket, ring_bytes(members)).unwrap());
-    (link(near), link(far))
+    let link = |socket, session| Link::Tcp(TcpLink::new(socket, session, ring_bytes(members)).unwrap());
+    (link(near, near_session), link(far, far_session))
+}
+
+fn plain(members: usize) -> (Link, Link) {
+    tcp(members, [None, None])
+}
+
+fn sealed(members: usize) -> (Link, Link) {
+    let (near, far) = session::pair();
+    tcp(members, [Some(near), Some(far)])
+}
+
+/// One of each kind, in small and in large groups.
+fn all() -> impl Iterator<Item = (Link, Link)> {
+    [shared, plain, sealed].into_iter().flat_map(|kind| [2, 1024].map(kind))
 }
 
 fn wait() {
@@ -35,7 +51,7 @@ fn wait() {
 
 #[test]
 fn streams_arrive_unchanged() {
-    for (mut near, mut far) in [shared(2), tcp(2), shared(1024), tcp(1024)] {
+    for (mut near, mut far) in all() {
         let sent: Vec<u8> = (0..3_000_000).map(|i| brigade_random::keyed(0, i) as u8).collect();
         let (mut written, mut received) = (0, Vec::new());
         let sizes = [1, 63, 64, 5000, 32 << 10, 200_000, 700_000];
@@ -67,7 +83,7 @@ fn streams_arrive_unchanged() {
 
 #[test]
 fn the_last_bytes_arrive_before_the_end() {
-    for (mut near, mut far) in [shared(2), tcp(2), shared(1024), tcp(1024)] {
+    for (mut near, mut far) in all() {
         assert_eq!(near.write(b"the end").unwrap(), 7);
         near.flush().unwrap();
         drop(near);
@@ -84,6 +100,46 @@ fn the_last_bytes_arrive_before_the_end() {
         };
         assert_eq!(error, LinkError::Closed);
     }
+}
+
+#[test]
+fn what_is_changed_on_the_way_is_not_taken() {
+    let connect = || {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (near, listener.accept().unwrap().0)
+    };
+    let ((near, mut wire), (mut relay, far)) = (connect(), connect());
+    let (near_session, far_session) = session::pair();
+    let mut near = TcpLink::new(near, Some(near_session), RING_BYTES).unwrap();
+    let mut far = TcpLink::new(far, Some(far_session), RING_BYTES).unwrap();
+    // In the second record.
+    const CHANGED: usize = 100_000;
+    std::thread::spawn(move || {
+        let (mut passed, mut bytes) = (0, vec![0; 10_000]);
+        while let Ok(count @ 1..) = wire.read(&mut bytes) {
+            if (passed..passed + count).contains(&CHANGED) {
+                bytes[CHANGED - passed] ^= 1;
+            }
+            passed += count;
+            relay.write_all(&bytes[..count]).unwrap();
+        }
+    });
+    let sent = vec![7; 200_000];
+    let (mut written, mut received, mut bytes) = (0, 0, vec![0; 1000]);
+    let error = loop {
+        written += near.write(&sent[written..]).unwrap();
+        near.flush().unwrap();
+        match far.read(&mut bytes) {
+            Ok(count) => {
+                assert!(bytes[..count].iter().all(|byte| *byte == 7));
+                received += count;
+            }
+            Err(error) => break error,
+        }
+    };
+    assert!(received < CHANGED, "{received}");
+    assert_eq!(error, LinkError::Broken(session::NOT_AUTHENTIC.into()));
 }
 
 #[test]

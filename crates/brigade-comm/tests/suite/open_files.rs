@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use brigade_comm::{AuthToken, Join, ReduceOp, Timeouts, Transport, join};
+use brigade_comm::{AuthToken, Encryption, Join, ReduceOp, Timeouts, Transport, join};
 use rustix::process::{Resource, getrlimit};
 
 use crate::processes::Rank;
@@ -37,6 +37,7 @@ fn child() {
         listener: None,
         token: AuthToken::new("children"),
         transport: Transport::Tcp,
+        encryption: Encryption::BetweenHosts,
         timeouts: Timeouts { init: Duration::from_secs(60), ..Timeouts::default() },
         restart: 0,
         host: None,

@@ -4,7 +4,7 @@
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use brigade_comm::{AuthToken, Group, Join, Result, Timeouts, Transport, join, threads};
+use brigade_comm::{AuthToken, Encryption, Group, Join, Result, Timeouts, Transport, join, threads};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -44,6 +44,7 @@ pub fn joining(
             Kind::SharedMemory => Transport::SharedMemory,
             Kind::Threads | Kind::Mixed => Transport::Auto,
         },
+        encryption: Encryption::BetweenHosts,
         timeouts,
         restart: 0,
         host: (kind == Kind::Mixed).then(|| format!("host {}", rank / 2)),

@@ -102,7 +102,7 @@ pub enum Detected {
 }
 
 impl Detected {
-    /// The token of this world: `BRIGADE_TOKEN`, or a random one where only this process hands it out (a
+    /// The token of this world: `BRIGADE_TOKEN` or the file of `BRIGADE_TOKEN_FILE`, or a random one where only this process hands it out (a
     /// single node, or a world of one rank). A world that spans nodes or was started by something else needs
     /// `BRIGADE_TOKEN`.
     pub fn token(&self, env: &dyn Fn(&str) -> Option<String>) -> Result<AuthToken> {

@@ -2,7 +2,6 @@
 
 use std::io::{ErrorKind, Read};
 use std::net::TcpStream;
-use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -16,6 +15,8 @@ use crate::join::control::connection::{Connection, deliver};
 use crate::join::control::status_query::{StatusQuery, VERDICT};
 use crate::join::wire::message::{FrameBuffer, Message};
 use crate::link::event_fd::EventFd;
+use crate::link::sealed::SealedStream;
+use crate::link::session::Session;
 use crate::sync::{lock, wait_until};
 
 /// The time between two pings.
@@ -81,7 +82,7 @@ struct StatusQueries {
 impl Control {
     /// Starts to monitor the connections: from rank 0 to every other rank, or from another rank to rank 0.
     pub(in crate::join) fn start(
-        streams: Vec<(usize, TcpStream)>,
+        streams: Vec<(usize, (TcpStream, Session))>,
         unreachable: Duration,
         fault: Arc<Fault>,
         recorder: Arc<Recorder>,
@@ -93,10 +94,11 @@ impl Control {
         let event_fd = Arc::new(EventFd::new()?);
         fault.watch(&event_fd);
         let mut connections = Vec::new();
-        for (rank, stream) in streams {
+        for (rank, (stream, session)) in streams {
             stream.set_nonblocking(true).map_err(failed)?;
             stream.set_nodelay(true).map_err(failed)?;
             socket2::SockRef::from(&stream).set_tcp_user_timeout(Some(unreachable)).map_err(failed)?;
+            let stream = SealedStream::new(stream, session, 0);
             let (received, heard) = (FrameBuffer::default(), Instant::now());
             connections.push(Connection { rank, stream, received, heard, is_done: false, open: true });
         }
@@ -297,7 +299,15 @@ impl ControlPlane {
             match connection.stream.read(&mut bytes) {
                 Ok(0) => return self.lost(connection, "its control connection closed"),
                 Ok(count) => connection.received.push(&bytes[..count]),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return heard,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let waited = connection.stream.waited_for_rest().unwrap_or_default();
+                    if waited < self.unreachable {
+                        return heard;
+                    }
+                    let reason =
+                        format!("the rest of a message of it has not come for {} s", waited.as_secs());
+                    return self.lost(connection, &reason);
+                }
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) if is_out_of_reach(&error) => {
                     let seconds = self.unreachable.as_secs_f64();

@@ -21,7 +21,7 @@ use crate::error::Error;
 use crate::fault::Fault;
 use crate::join::network::descriptors;
 use crate::join::wire::auth_token::{AuthToken, random};
-use crate::join::wire::handshake::{HandshakeError, Stream, respond};
+use crate::join::wire::handshake::{HandshakeError, SecureStream, Stream, respond};
 use crate::join::wire::message::{Hello, Message};
 use crate::limits::MAX_WORLD_SIZE;
 use crate::link::event_fd::EventFd;
@@ -45,7 +45,7 @@ const SHORTAGE: Duration = Duration::from_secs(1);
 /// A rank that wants to join, and its address.
 pub(in crate::join) struct JoinRequest {
     pub(in crate::join) hello: Hello,
-    pub(in crate::join) stream: Stream,
+    pub(in crate::join) stream: SecureStream,
     pub(in crate::join) address: IpAddr,
 }
 
@@ -205,25 +205,24 @@ impl Acceptor {
         self.handshakes.fetch_sub(1, Ordering::Relaxed);
     }
 
-    fn handshake(&self, mut stream: Stream, address: IpAddr) -> Result<(), HandshakeError> {
+    fn handshake(&self, stream: Stream, address: IpAddr) -> Result<(), HandshakeError> {
         let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
         stream.set_blocking()?;
-        respond(&mut stream, &self.token, deadline)?;
-        match (stream.receive(deadline)?, stream) {
-            (Message::Join(hello), mut stream) => match &*lock(&self.requests) {
-                Some(requests) => requests
-                    .send(Ok(JoinRequest { hello, stream, address }))
-                    .map_err(|_| HandshakeError::UnexpectedPeer("the world is no longer forming".into())),
-                None => {
-                    let reason = "the world there is already complete, or this is not rank 0".into();
-                    Ok(stream.send(&Message::Refused { reason, again: false }, deadline)?)
-                }
-            },
-            // A peer that connects for a group that this rank has left learns so from the closed connection.
-            (Message::Link(hello), Stream::Tcp(stream)) => {
-                self.links.store(key(&hello), LinkOutcome::Tcp(stream))
+        let mut stream = respond(stream, &self.token, deadline)?;
+        let hello = match stream.receive(deadline)? {
+            Message::Link(hello) => hello,
+            Message::Join(hello) => return self.take_request(hello, stream, address, deadline),
+            message => {
+                let problem = format!("a connection starts with {message:?}");
+                return Err(HandshakeError::UnexpectedPeer(problem));
             }
-            (Message::Link(hello), Stream::Unix(stream)) => {
+        };
+        // A peer that connects for a group that this rank has left learns so from the closed connection.
+        match stream.into_parts() {
+            (Stream::Tcp(stream), session) => {
+                self.links.store(key(&hello), LinkOutcome::Tcp(stream, session))
+            }
+            (Stream::Unix(stream), _) => {
                 let [segment, event_fd] = descriptors::receive(&stream, deadline)?;
                 let own = self
                     .links
@@ -232,8 +231,24 @@ impl Acceptor {
                 descriptors::send(&stream, &[own.as_fd()])?;
                 self.links.store(key(&hello), LinkOutcome::Memory { segment, event_fd })
             }
-            (message, _) => {
-                Err(HandshakeError::UnexpectedPeer(format!("a connection starts with {message:?}")))
+        }
+    }
+
+    /// Hands a rank that wants to join to rank 0's rendezvous.
+    fn take_request(
+        &self,
+        hello: Hello,
+        mut stream: SecureStream,
+        address: IpAddr,
+        deadline: Instant,
+    ) -> Result<(), HandshakeError> {
+        match &*lock(&self.requests) {
+            Some(requests) => requests
+                .send(Ok(JoinRequest { hello, stream, address }))
+                .map_err(|_| HandshakeError::UnexpectedPeer("the world is no longer forming".into())),
+            None => {
+                let reason = "the world there is already complete, or this is not rank 0".into();
+                Ok(stream.send(&Message::Refused { reason, again: false }, deadline)?)
             }
         }
     }

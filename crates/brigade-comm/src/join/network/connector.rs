@@ -49,7 +49,10 @@ impl Connector for ProcessConnector {
             Link::Shared(SharedLink::new(Arc::new(segment), side, Arc::new(EventFd::from_peer(event_fd))))
         };
         match outcome {
-            LinkOutcome::Tcp(stream) => Ok(Some(Link::Tcp(TcpLink::new(stream, ring_bytes(members))?))),
+            LinkOutcome::Tcp(stream, session) => {
+                let session = self.dialer.table.is_sealed(rank, peer).then_some(session);
+                Ok(Some(Link::Tcp(TcpLink::new(stream, session, ring_bytes(members))?)))
+            }
             LinkOutcome::Memory { segment, event_fd } => {
                 let segment = Segment::open(&segment, segment_bytes(members))?;
                 Ok(Some(shared(segment, 0, event_fd)))

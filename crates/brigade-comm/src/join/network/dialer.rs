@@ -15,7 +15,7 @@ use crate::join::network::descriptors;
 use crate::join::network::pending_links::{LinkKey, LinkOutcome};
 use crate::join::wire::auth_token::AuthToken;
 use crate::join::wire::handshake::HANDSHAKE_TIMEOUT;
-use crate::join::wire::handshake::{HandshakeError, Stream};
+use crate::join::wire::handshake::{HandshakeError, SecureStream, Stream};
 use crate::join::wire::message::{LinkHello, LinkUse, Message, RankTable};
 use crate::join::wire::reach::reach;
 use crate::link::channel::Channel;
@@ -139,9 +139,9 @@ impl Dialer {
         let mut stream = self.reach(peer, deadline)?;
         let r#use = if channel == Channel::Collective { LinkUse::Collective } else { LinkUse::Transfer };
         stream.send(&Message::Link(LinkHello { world, from: self.rank, group, r#use }), deadline)?;
-        let stream = match stream {
-            Stream::Tcp(stream) => return Ok(LinkOutcome::Tcp(stream)),
-            Stream::Unix(stream) => stream,
+        let stream = match stream.into_parts() {
+            (Stream::Tcp(stream), session) => return Ok(LinkOutcome::Tcp(stream, session)),
+            (Stream::Unix(stream), _) => stream,
         };
         let (segment, file) = Segment::file(segment_bytes(dial.members))?;
         descriptors::send(&stream, &[file.as_fd(), self.acceptor.links.event_fd(group)?.as_fd()])?;
@@ -153,7 +153,7 @@ impl Dialer {
     }
 
     /// Connects to a peer by the socket that the two have in common.
-    fn reach(&self, peer: usize, deadline: Instant) -> Result<Stream, HandshakeError> {
+    fn reach(&self, peer: usize, deadline: Instant) -> Result<SecureStream, HandshakeError> {
         let place = &self.table.addresses[peer];
         let shares_memory =
             self.table.share_memory(self.rank, peer).map_err(HandshakeError::UnexpectedPeer)?;

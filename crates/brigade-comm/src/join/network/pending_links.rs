@@ -11,6 +11,7 @@ use crate::join::wire::message::{LinkHello, LinkUse};
 use crate::link::channel::Channel;
 use crate::link::event_fd::EventFd;
 use crate::link::segment::Segment;
+use crate::link::session::Session;
 use crate::sync::lock;
 
 /// Links that may wait for their group.
@@ -18,7 +19,7 @@ const MAX_WAITING: usize = 1 << 16;
 
 /// The outcome of connecting to a peer, or of a peer's connection: what a link is made of, or why there is none.
 pub(in crate::join) enum LinkOutcome {
-    Tcp(TcpStream),
+    Tcp(TcpStream, Session),
     /// A peer's memory.
     Memory {
         segment: OwnedFd,

@@ -9,6 +9,7 @@ use crate::join::wire::auth_token::AuthToken;
 use crate::join::wire::handshake::{HandshakeError, Stream};
 use crate::join::wire::message::{Hello, Message, RankTable};
 use crate::join::wire::reach::{RETRY, reach};
+use crate::link::session::Session;
 use crate::open_files::is_out_of_files;
 
 /// How much longer than rank 0 the others wait, so that rank 0 can still tell them who is missing.
@@ -20,7 +21,7 @@ pub(in crate::join) fn join_rank_0(
     token: &AuthToken,
     hello: &Hello,
     wait: Duration,
-) -> Result<(RankTable, TcpStream), Error> {
+) -> Result<(RankTable, (TcpStream, Session)), Error> {
     let Hello { rank, world_size, .. } = *hello;
     let deadline = Instant::now() + wait;
     let unreachable =
@@ -38,9 +39,10 @@ pub(in crate::join) fn join_rank_0(
         let told = stream.send(&Message::Join(hello.clone()), deadline);
         told.map_err(|error| unreachable(error.to_string()))?;
         return match stream.receive(deadline + GRACE) {
-            Ok(Message::RankTable(table)) if table.addresses.len() == world_size => match stream {
-                Stream::Tcp(stream) => Ok((table, stream)),
-                Stream::Unix(_) => Err(unreachable("it did not answer over TCP".into())),
+            Ok(Message::RankTable(table)) if table.addresses.len() == world_size => match stream.into_parts()
+            {
+                (Stream::Tcp(stream), session) => Ok((table, (stream, session))),
+                (Stream::Unix(_), _) => Err(unreachable("it did not answer over TCP".into())),
             },
             // Rank 0's place is still taken by that of an earlier start.
             Ok(Message::Refused { again: true, .. }) if Instant::now() + RETRY < deadline => {

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use crate::error::Error;
 use crate::join::network::acceptor::{Acceptor, JoinRequest};
 use crate::join::wire::auth_token::random;
-use crate::join::wire::handshake::{HANDSHAKE_TIMEOUT, Stream};
+use crate::join::wire::handshake::{HANDSHAKE_TIMEOUT, SecureStream, Stream};
 use crate::join::wire::message::{Hello, MAX_TEXT_BYTES, Message, RankAddress, RankTable};
+use crate::link::session::Session;
 
 /// How long a rank of another start may take to hear that it is refused.
 const REFUSAL: Duration = Duration::from_secs(1);
@@ -20,7 +21,7 @@ pub(in crate::join) fn serve(
     requests: &Receiver<Result<JoinRequest, Error>>,
     acceptor: &Acceptor,
     wait: Duration,
-) -> Result<(RankTable, Vec<TcpStream>), Error> {
+) -> Result<(RankTable, Vec<(TcpStream, Session)>), Error> {
     let mut joined = Vec::new();
     let outcome = collect(endpoint, own, requests, acceptor, wait, &mut joined);
     acceptor.close_rendezvous();
@@ -28,7 +29,7 @@ pub(in crate::join) fn serve(
     let outcome = outcome.and_then(|table| {
         let frame = Message::RankTable(table.clone()).frame();
         for (rank, stream) in &mut joined {
-            stream.write_all(&frame, Instant::now() + HANDSHAKE_TIMEOUT).map_err(|error| {
+            stream.send_frame(&frame, Instant::now() + HANDSHAKE_TIMEOUT).map_err(|error| {
                 Error::PeerDied { peer: *rank, reason: format!("it left the rendezvous: {error}") }
             })?;
         }
@@ -37,9 +38,9 @@ pub(in crate::join) fn serve(
     match outcome {
         Ok(table) => {
             joined.sort_by_key(|(rank, _)| *rank);
-            let streams = joined.into_iter().filter_map(|(_, stream)| match stream {
-                Stream::Tcp(stream) => Some(stream),
-                Stream::Unix(_) => None,
+            let streams = joined.into_iter().filter_map(|(_, stream)| match stream.into_parts() {
+                (Stream::Tcp(stream), session) => Some((stream, session)),
+                (Stream::Unix(_), _) => None,
             });
             Ok((table, streams.collect()))
         }
@@ -61,7 +62,7 @@ fn collect(
     requests: &Receiver<Result<JoinRequest, Error>>,
     acceptor: &Acceptor,
     wait: Duration,
-    joined: &mut Vec<(usize, Stream)>,
+    joined: &mut Vec<(usize, SecureStream)>,
 ) -> Result<RankTable, Error> {
     let deadline = Instant::now() + wait;
     let world_size = own.world_size;

@@ -1,24 +1,29 @@
-//! How two processes convince each other that they know the token, without revealing it.
+//! How two processes convince each other that they know the token, without revealing it, and agree on keys that nobody else
+//! can have, not even with the token later.
 //!
-//! The caller sends a fixed word and a random number; the callee answers with the same word and a number of its own.
-//! The caller sends the HMAC-SHA256 of both under the token, labelled with its role; the callee compares it in
-//! constant time and answers with one byte, 1 for welcome or 0 for refusal, and on welcome with its own HMAC.
-//! Until then nothing that a stranger sends has any effect, and it learns nothing.
+//! The handshake is `Noise_NNpsk0_25519_AESGCM_SHA256` (Noise protocol, revision 34): the caller sends a fixed word and the first
+//! message, which only those who know the token can make; the callee answers with the word, one byte, 1 for welcome or 0 for
+//! refusal, and on welcome the second message. Everything after it is sealed ([`Session`]). The first message might be one that was
+//! recorded earlier, but who repeats it cannot seal anything: until the first sealed message has come, nothing that a stranger sends
+//! has any effect, and it learns nothing.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
+use snow::{Builder, HandshakeState};
 
-use crate::join::wire::auth_token::{AuthToken, random};
-use crate::join::wire::message::{Message, body_length};
+use crate::join::wire::auth_token::AuthToken;
+use crate::join::wire::message::{FrameBuffer, Message};
+use crate::link::session::{LENGTH_BYTES, Session, plain_bytes};
 use crate::open_files::{explained, is_out_of_files};
 
-const MAGIC: [u8; 8] = *b"BRIGADE1";
-const NONCE: usize = 32;
+/// Says that this is Brigade, and by its last byte with which handshake.
+const MAGIC: [u8; 8] = *b"BRIGADE2";
+const PROTOCOL: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
+/// Bytes of each of the two messages: a public key, and the authentication of nothing.
+const MESSAGE_BYTES: usize = 48;
 const ACCEPTED: u8 = 1;
 
 /// How long a connection may take to say who it is.
@@ -108,19 +113,6 @@ impl Stream {
         }
         Ok(())
     }
-
-    pub(in crate::join) fn send(&mut self, message: &Message, deadline: Instant) -> io::Result<()> {
-        self.write_all(&message.frame(), deadline)
-    }
-
-    pub(in crate::join) fn receive(&mut self, deadline: Instant) -> Result<Message, HandshakeError> {
-        let mut prefix = [0; 4];
-        self.read_exact(&mut prefix, deadline)?;
-        let length = body_length(prefix).map_err(HandshakeError::UnexpectedPeer)?;
-        let mut body = vec![0; length];
-        self.read_exact(&mut body, deadline)?;
-        Message::decode(&body).map_err(HandshakeError::UnexpectedPeer)
-    }
 }
 
 fn time_left(deadline: Instant) -> io::Result<Duration> {
@@ -132,95 +124,153 @@ fn again(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
-fn proof_mac(
-    token: &AuthToken,
-    role: &str,
-    caller: &[u8; NONCE],
-    callee: &[u8; NONCE],
-) -> Option<Hmac<Sha256>> {
-    let mut mac = Hmac::<Sha256>::new_from_slice(token.expose().as_bytes()).ok()?;
-    mac.update(role.as_bytes());
-    mac.update(caller);
-    mac.update(callee);
-    Some(mac)
+/// A connection after its handshake, on which messages are sent and received before a deadline.
+pub(in crate::join) struct SecureStream {
+    pub(in crate::join) stream: Stream,
+    session: Session,
+    received: FrameBuffer,
 }
 
-fn nonce() -> Result<[u8; NONCE], HandshakeError> {
-    random().map_err(|error| HandshakeError::Io(io::Error::other(error)))
+impl SecureStream {
+    fn new(stream: Stream, handshake: HandshakeState) -> Result<Self, HandshakeError> {
+        let session = Session::new(handshake.into_transport_mode().map_err(unexpected)?);
+        Ok(Self { stream, session, received: FrameBuffer::default() })
+    }
+
+    pub(in crate::join) fn send(&mut self, message: &Message, deadline: Instant) -> io::Result<()> {
+        self.send_frame(&message.frame(), deadline)
+    }
+
+    /// Sends what [`Message::frame`] gave.
+    pub(in crate::join) fn send_frame(&mut self, frame: &[u8], deadline: Instant) -> io::Result<()> {
+        let mut sealed = Vec::new();
+        self.session.seal(frame, &mut sealed);
+        self.stream.write_all(&sealed, deadline)
+    }
+
+    pub(in crate::join) fn receive(&mut self, deadline: Instant) -> Result<Message, HandshakeError> {
+        loop {
+            if let Some(message) = self.received.next().map_err(HandshakeError::UnexpectedPeer)? {
+                return Ok(message);
+            }
+            let mut length = [0; LENGTH_BYTES];
+            self.stream.read_exact(&mut length, deadline)?;
+            let mut record = vec![0; u16::from_be_bytes(length).into()];
+            self.stream.read_exact(&mut record, deadline)?;
+            let mut plain = vec![0; plain_bytes(record.len())];
+            let opened = self.session.open(&record, &mut plain);
+            let count = opened.map_err(|problem| HandshakeError::UnexpectedPeer(problem.into()))?;
+            self.received.push(&plain[..count]);
+        }
+    }
+
+    /// What it is made of, to go on with. What came after the last message that was received is lost: nothing must have been sent.
+    pub(in crate::join) fn into_parts(self) -> (Stream, Session) {
+        (self.stream, self.session)
+    }
+}
+
+fn unexpected(error: snow::Error) -> HandshakeError {
+    HandshakeError::UnexpectedPeer(format!("the handshake failed: {error}"))
+}
+
+/// The handshake under a key that follows from the token.
+fn builder(key: &[u8; 32]) -> Result<Builder<'_>, HandshakeError> {
+    let builder = PROTOCOL.parse().map(Builder::new).and_then(|builder| builder.prologue(&MAGIC));
+    builder.and_then(|builder| builder.psk(0, key)).map_err(unexpected)
+}
+
+fn key(token: &AuthToken) -> [u8; 32] {
+    blake3::derive_key("brigade 2026-11 the token of a world", token.expose().as_bytes())
+}
+
+/// Reads the fixed word, and says who else is there.
+fn read_magic(stream: &mut Stream, who: &str, deadline: Instant) -> Result<(), HandshakeError> {
+    let mut word = [0; MAGIC.len()];
+    stream.read_exact(&mut word, deadline)?;
+    if word == MAGIC {
+        return Ok(());
+    }
+    let is_other_version = word[..MAGIC.len() - 1] == MAGIC[..MAGIC.len() - 1];
+    Err(HandshakeError::UnexpectedPeer(match is_other_version {
+        true => format!("{who} is a rank of another version of Brigade"),
+        false => format!("{who} is not a rank of Brigade"),
+    }))
 }
 
 /// The caller's side.
 pub(in crate::join) fn initiate(
-    stream: &mut Stream,
+    mut stream: Stream,
     token: &AuthToken,
     deadline: Instant,
-) -> Result<(), HandshakeError> {
-    let mine = nonce()?;
-    stream.write_all(&[&MAGIC[..], &mine].concat(), deadline)?;
-    let mut word = [0; 8];
-    stream.read_exact(&mut word, deadline)?;
-    if word != MAGIC {
-        return Err(HandshakeError::UnexpectedPeer("what answers there is not a rank of Brigade".into()));
-    }
-    let mut theirs = [0; NONCE];
-    stream.read_exact(&mut theirs, deadline)?;
-    let proof = proof_mac(token, "caller", &mine, &theirs).ok_or(HandshakeError::WrongToken)?;
-    stream.write_all(&proof.finalize().into_bytes(), deadline)?;
+) -> Result<SecureStream, HandshakeError> {
+    let key = key(token);
+    let mut handshake = builder(&key)?.build_initiator().map_err(unexpected)?;
+    let mut message = [0; MESSAGE_BYTES];
+    handshake.write_message(&[], &mut message).map_err(unexpected)?;
+    stream.write_all(&[&MAGIC[..], &message].concat(), deadline)?;
+    read_magic(&mut stream, "what answers there", deadline)?;
     let mut reply = [0];
     stream.read_exact(&mut reply, deadline)?;
     if reply != [ACCEPTED] {
         return Err(HandshakeError::WrongToken);
     }
-    let mut proof = [0; 32];
-    stream.read_exact(&mut proof, deadline)?;
-    let expected = proof_mac(token, "callee", &mine, &theirs).ok_or(HandshakeError::WrongToken)?;
-    expected.verify_slice(&proof).map_err(|_| HandshakeError::WrongToken)
+    stream.read_exact(&mut message, deadline)?;
+    handshake.read_message(&message, &mut []).map_err(|_| HandshakeError::WrongToken)?;
+    SecureStream::new(stream, handshake)
 }
 
-/// The callee's side.
+/// The callee's side. Whether the caller knows the token is certain once a message of it has been received.
 pub(in crate::join) fn respond(
-    stream: &mut Stream,
+    mut stream: Stream,
     token: &AuthToken,
     deadline: Instant,
-) -> Result<(), HandshakeError> {
-    let mut word = [0; 8];
-    stream.read_exact(&mut word, deadline)?;
-    if word != MAGIC {
-        return Err(HandshakeError::UnexpectedPeer("what called is not a rank of Brigade".into()));
-    }
-    let mut theirs = [0; NONCE];
-    stream.read_exact(&mut theirs, deadline)?;
-    let mine = nonce()?;
-    stream.write_all(&[&MAGIC[..], &mine].concat(), deadline)?;
-    let mut proof = [0; 32];
-    stream.read_exact(&mut proof, deadline)?;
-    let expected = proof_mac(token, "caller", &theirs, &mine).ok_or(HandshakeError::WrongToken)?;
-    if expected.verify_slice(&proof).is_err() {
-        stream.write_all(&[0], deadline)?;
+) -> Result<SecureStream, HandshakeError> {
+    let key = key(token);
+    let mut handshake = builder(&key)?.build_responder().map_err(unexpected)?;
+    read_magic(&mut stream, "what called", deadline)?;
+    let mut message = [0; MESSAGE_BYTES];
+    stream.read_exact(&mut message, deadline)?;
+    if handshake.read_message(&message, &mut []).is_err() {
+        stream.write_all(&[&MAGIC[..], &[0]].concat(), deadline)?;
         return Err(HandshakeError::WrongToken);
     }
-    let proof =
-        proof_mac(token, "callee", &theirs, &mine).ok_or(HandshakeError::WrongToken)?.finalize().into_bytes();
-    stream.write_all(&[&[ACCEPTED][..], &proof].concat(), deadline)?;
-    Ok(())
+    handshake.write_message(&[], &mut message).map_err(unexpected)?;
+    stream.write_all(&[&MAGIC[..], &[ACCEPTED], &message].concat(), deadline)?;
+    SecureStream::new(stream, handshake)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn meet(caller: &str, callee: &str) -> (Result<(), HandshakeError>, Result<(), HandshakeError>) {
+    type Met = Result<SecureStream, HandshakeError>;
+
+    fn deadline() -> Instant {
+        Instant::now() + Duration::from_secs(20)
+    }
+
+    fn meet(caller: &str, callee: &str) -> (Met, Met) {
         let (near, far) = UnixStream::pair().unwrap();
-        let deadline = Instant::now() + Duration::from_secs(20);
         let (caller, callee) = (AuthToken::new(caller), AuthToken::new(callee));
-        let called = std::thread::spawn(move || initiate(&mut Stream::Unix(near), &caller, deadline));
-        let answered = respond(&mut Stream::Unix(far), &callee, deadline);
+        let called = std::thread::spawn(move || initiate(Stream::Unix(near), &caller, deadline()));
+        let answered = respond(Stream::Unix(far), &callee, deadline());
         (called.join().unwrap(), answered)
     }
 
     #[test]
     fn equal_tokens_meet_and_others_are_refused() {
-        assert!(matches!(meet("secret", "secret"), (Ok(()), Ok(()))));
+        let (called, answered) = meet("secret", "secret");
+        let (mut caller, mut callee) = (called.unwrap(), answered.unwrap());
+        let reason = "x".repeat(200_000);
+        let long = Message::Refused { reason, again: true };
+        let sender = std::thread::spawn({
+            let long = long.clone();
+            move || caller.send(&long, deadline()).and_then(|()| caller.send(&Message::Done, deadline()))
+        });
+        assert_eq!(callee.receive(deadline()).unwrap(), long);
+        assert_eq!(callee.receive(deadline()).unwrap(), Message::Done);
+        sender.join().unwrap().unwrap();
         assert!(matches!(
             meet("secret", "Secret"),
             (Err(HandshakeError::WrongToken), Err(HandshakeError::WrongToken))
@@ -231,7 +281,7 @@ mod tests {
     fn silence_ends_at_the_deadline() {
         let (_near, far) = UnixStream::pair().unwrap();
         let deadline = Instant::now() + Duration::from_millis(50);
-        let error = respond(&mut Stream::Unix(far), &AuthToken::new("t"), deadline).unwrap_err();
+        let error = respond(Stream::Unix(far), &AuthToken::new("t"), deadline).err().unwrap();
         assert!(matches!(error, HandshakeError::Io(error) if error.kind() == ErrorKind::TimedOut));
     }
 
@@ -239,11 +289,49 @@ mod tests {
     fn garbage_learns_nothing() {
         let (mut near, far) = UnixStream::pair().unwrap();
         near.write_all(&[b'G'; 200]).unwrap();
-        let deadline = Instant::now() + Duration::from_secs(20);
-        let error = respond(&mut Stream::Unix(far), &AuthToken::new("t"), deadline).unwrap_err();
+        let error = respond(Stream::Unix(far), &AuthToken::new("t"), deadline()).err().unwrap();
         assert!(matches!(error, HandshakeError::UnexpectedPeer(_)));
         let mut answer = Vec::new();
         let _ = near.read_to_end(&mut answer);
         assert!(answer.is_empty());
+    }
+
+    /// What a caller sends to a callee that it greets with a message.
+    fn overheard(token: &AuthToken, message: &Message) -> Vec<u8> {
+        let ((near, mut wire), (mut relay, far)) = (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
+        let (mut back, mut there) = (relay.try_clone().unwrap(), wire.try_clone().unwrap());
+        let caller = std::thread::spawn({
+            let (token, message) = (token.clone(), message.clone());
+            move || initiate(Stream::Unix(near), &token, deadline()).unwrap().send(&message, deadline())
+        });
+        let answers = std::thread::spawn(move || io::copy(&mut back, &mut there));
+        let callee = std::thread::spawn({
+            let token = token.clone();
+            move || respond(Stream::Unix(far), &token, deadline()).unwrap().receive(deadline())
+        });
+        let (mut all, mut bytes) = (Vec::new(), [0; 4096]);
+        while let Ok(count @ 1..) = wire.read(&mut bytes) {
+            all.extend_from_slice(&bytes[..count]);
+            relay.write_all(&bytes[..count]).unwrap();
+        }
+        caller.join().unwrap().unwrap();
+        assert_eq!(callee.join().unwrap().unwrap(), *message);
+        let _ = answers.join();
+        all
+    }
+
+    #[test]
+    fn what_is_overheard_says_nothing_and_repeating_it_has_no_effect() {
+        let token = AuthToken::new("a token that nobody guesses");
+        let message = Message::Refused { reason: "something that is said in private".into(), again: false };
+        let sent = overheard(&token, &message);
+        for text in ["token", "private", "Refused"] {
+            assert!(!sent.windows(text.len()).any(|part| part == text.as_bytes()), "{text}");
+        }
+        let (mut near, far) = UnixStream::pair().unwrap();
+        near.write_all(&sent).unwrap();
+        let mut callee = respond(Stream::Unix(far), &token, deadline()).unwrap();
+        let error = callee.receive(deadline()).unwrap_err().to_string();
+        assert!(error.contains("is not what it sent"), "{error}");
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Diagnosis, StalledRank};
 use crate::flight::RankStatus;
 use crate::limits::MAX_FRAME_BYTES;
-use crate::transport::Transport;
+use crate::transport::{Encryption, Transport};
 
 /// The longest text that a rank may announce about itself, in bytes.
 pub(in crate::join) const MAX_TEXT_BYTES: usize = 256;
@@ -56,6 +56,7 @@ pub(in crate::join) struct RankAddress {
     /// Its host identity.
     pub(in crate::join) host: String,
     pub(in crate::join) transport: Transport,
+    pub(in crate::join) encryption: Encryption,
     /// Its address as rank 0 sees it; none for a rank on rank 0's host.
     pub(in crate::join) address: Option<IpAddr>,
     /// Its TCP port for links.
@@ -89,6 +90,13 @@ pub(in crate::join) enum LinkUse {
 }
 
 impl RankTable {
+    /// Whether what two ranks send each other over TCP is sealed: between hosts, unless both leave it out.
+    pub(in crate::join) fn is_sealed(&self, a: usize, b: usize) -> bool {
+        let (left, right) = (&self.addresses[a], &self.addresses[b]);
+        let same_host = !left.host.is_empty() && left.host == right.host;
+        !same_host && [left, right].iter().any(|place| place.encryption == Encryption::BetweenHosts)
+    }
+
     /// Whether two ranks share memory, or why they cannot although one of them insists.
     pub(in crate::join) fn share_memory(&self, a: usize, b: usize) -> Result<bool, String> {
         let (left, right) = (&self.addresses[a], &self.addresses[b]);
@@ -165,7 +173,14 @@ mod tests {
     use crate::limits::MAX_WORLD_SIZE;
 
     fn place(host: &str, transport: Transport) -> RankAddress {
-        RankAddress { host: host.into(), transport, address: None, port: 1, socket: "s".into() }
+        RankAddress {
+            host: host.into(),
+            transport,
+            encryption: Encryption::BetweenHosts,
+            address: None,
+            port: 1,
+            socket: "s".into(),
+        }
     }
 
     #[test]
@@ -183,11 +198,25 @@ mod tests {
     }
 
     #[test]
+    fn what_leaves_a_host_is_sealed() {
+        let open = |host| RankAddress { encryption: Encryption::Off, ..place(host, Transport::Auto) };
+        let places = [place("a", Transport::Tcp), place("a", Transport::Auto), place("b", Transport::Auto)];
+        let addresses = places.into_iter().chain(["c", "d", ""].map(open)).collect();
+        let table = RankTable { world: 0, addresses };
+        assert_eq!(
+            [(0, 1), (1, 2), (2, 3), (3, 2)].map(|(a, b)| table.is_sealed(a, b)),
+            [false, true, true, true]
+        );
+        assert_eq!([(3, 4), (4, 5)].map(|(a, b)| table.is_sealed(a, b)), [false, false]);
+    }
+
+    #[test]
     fn the_largest_table_fits_into_a_frame() {
         let text = "x".repeat(MAX_TEXT_BYTES);
         let place = RankAddress {
             host: text.clone(),
             transport: Transport::SharedMemory,
+            encryption: Encryption::BetweenHosts,
             address: Some("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff".parse().unwrap()),
             port: u16::MAX,
             socket: "brigade-0123456789abcdef0123456789abcdef".into(),

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::handshake::Stream;
+use super::handshake::{SecureStream, Stream};
 use crate::join::wire::auth_token::AuthToken;
 use crate::join::wire::handshake::{HANDSHAKE_TIMEOUT, HandshakeError, initiate};
 
@@ -16,13 +16,12 @@ pub(in crate::join) fn reach(
     token: &AuthToken,
     deadline: Instant,
     give_up: impl Fn() -> bool,
-) -> Result<Stream, HandshakeError> {
+) -> Result<SecureStream, HandshakeError> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         let attempt = || {
-            let mut stream = open(left.min(HANDSHAKE_TIMEOUT))?;
-            initiate(&mut stream, token, Instant::now() + left.min(HANDSHAKE_TIMEOUT))?;
-            Ok::<_, HandshakeError>(stream)
+            let stream = open(left.min(HANDSHAKE_TIMEOUT))?;
+            initiate(stream, token, Instant::now() + left.min(HANDSHAKE_TIMEOUT))
         };
         match attempt() {
             Err(error) if error.is_transient() && Instant::now() + RETRY < deadline && !give_up() => {

@@ -220,7 +220,7 @@ mod tests {
     fn a_part_of_an_element_leaves_a_reduction_starved() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let mut link = Link::Tcp(TcpLink::new(listener.accept().unwrap().0, RING_BYTES).unwrap());
+        let mut link = Link::Tcp(TcpLink::new(listener.accept().unwrap().0, None, RING_BYTES).unwrap());
         let call = Call {
             operation: OpType::AllReduce,
             sequence: 0,

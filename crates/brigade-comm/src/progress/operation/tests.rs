@@ -31,7 +31,7 @@ impl<'a> Pair<'a> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         peer.set_nonblocking(true).unwrap();
-        let link = TcpLink::new(listener.accept().unwrap().0, RING_BYTES).unwrap();
+        let link = TcpLink::new(listener.accept().unwrap().0, None, RING_BYTES).unwrap();
         let mut links = vec![PeerLinks::default(), PeerLinks::default()];
         links[1].collective = Some(Link::Tcp(link));
 

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use brigade_comm::{AuthToken, Join, Timeouts, Transport, World};
+use brigade_comm::{AuthToken, Encryption, Join, Timeouts, Transport, World};
 
 use super::{gather, status::NodeDescription};
 
@@ -66,6 +66,7 @@ fn try_once(config: &NodeGroupConfig, init: Duration) -> brigade_comm::Result<(W
         // A launcher that was started again cannot know the number of restarts.
         restart: 0,
         transport: Transport::Tcp,
+        encryption: Encryption::BetweenHosts,
         timeouts: Timeouts { init, step: config.host_timeout, host: config.host_timeout },
         host: None,
     })?;
