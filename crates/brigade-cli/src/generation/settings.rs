@@ -57,14 +57,14 @@ impl SamplingFlags {
         let default = GenerationConfig::default();
         let file = file.unwrap_or(&default);
         // Where a file says that tokens are drawn, what it does not say is as in `transformers`.
-        let (temperature, top_k) = match file.do_sample {
-            Some(true) => (file.temperature.unwrap_or(1.0), file.top_k.unwrap_or(TOP_K)),
-            Some(false) => (0.0, file.top_k.unwrap_or(TOP_K)),
-            None => (file.temperature.unwrap_or(TEMPERATURE), file.top_k.unwrap_or(TOP_K)),
+        let temperature = match file.do_sample {
+            Some(true) => file.temperature.unwrap_or(1.0),
+            Some(false) => 0.0,
+            None => file.temperature.unwrap_or(TEMPERATURE),
         };
         let sampling = SamplingConfig {
             temperature: self.temperature.unwrap_or(temperature),
-            top_k: self.top_k.unwrap_or(top_k),
+            top_k: self.top_k.or(file.top_k).unwrap_or(TOP_K),
             top_p: self.top_p.or(file.top_p).unwrap_or(1.0),
             repetition_penalty: self.repetition_penalty.or(file.repetition_penalty).unwrap_or(1.0),
         };

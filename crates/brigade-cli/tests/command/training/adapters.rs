@@ -61,6 +61,13 @@ fn adapters_are_those_of_one_process_on_a_mesh_and_after_a_resume() {
         place.succeed(&mut place.brigade(&line)).out
     };
     assert!(text("alone").starts_with("fn"));
+    assert_eq!(text("alone --pp 2"), text("alone"));
+    let evaluated = |line: &str| {
+        place.succeed(&mut place.brigade(&format!("evaluate --data text --json --model {line}"))).out
+    };
+    let of_adapters = evaluated("alone --nproc-per-node 1");
+    assert_eq!(evaluated("alone --nproc-per-node 4 --pp 2 --zero 3"), of_adapters);
+    assert_ne!(evaluated("base"), of_adapters);
     place.succeed(&mut place.brigade("export alone --out merged --merge-lora"));
     assert!(!place.path("merged/adapter_config.json").exists());
     assert_eq!(text("merged"), text("alone"));
