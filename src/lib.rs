@@ -199,7 +199,7 @@ pub use burn;
 pub use clap;
 
 pub use checkpoint::{FileNames, RunDescription, best_step, consolidate};
-pub use dataset::{Dataset, Samples, samples};
+pub use dataset::{Dataset, Mixed, Samples, samples};
 pub use device::{doctor, most_ranks_per_node};
 pub use error::{UsageError, format_error, print_stderr};
 pub use folder::{ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, FLIGHT_FOLDER, WEIGHTS_FILE, lock_folder};

@@ -1,13 +1,16 @@
 //! The data to train on.
 
 mod function;
+mod mixed;
 
 use std::sync::Arc;
 
 use brigade_core::{Activation, Batch};
+use brigade_data::Share;
 use burn::tensor::Device;
 
 pub use function::{Samples, samples};
+pub use mixed::Mixed;
 
 /// A map-style dataset: samples by index. Brigade decides which rank reads which sample at which step.
 pub trait Dataset: Send + Sync + 'static {
@@ -46,6 +49,12 @@ pub trait Dataset: Send + Sync + 'static {
     fn unit(&self) -> &str {
         "samples"
     }
+
+    /// The parts that samples are drawn from, in the order of the samples' numbers, with their weights: one part, unless it is
+    /// [`Mixed`].
+    fn shares(&self) -> Vec<Share> {
+        vec![Share { len: self.len(), weight: 1.0 }]
+    }
 }
 
 impl<D: Dataset> Dataset for Arc<D> {
@@ -71,5 +80,9 @@ impl<D: Dataset> Dataset for Arc<D> {
 
     fn unit(&self) -> &str {
         (**self).unit()
+    }
+
+    fn shares(&self) -> Vec<Share> {
+        (**self).shares()
     }
 }

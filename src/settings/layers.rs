@@ -199,6 +199,14 @@ pub(crate) fn parse_value(text: &str) -> Value {
     }
 }
 
+/// Whether a setting is a table without keys in `known`.
+fn is_empty(known: &Table, full: &str) -> bool {
+    let (path, key) = full.rsplit_once('.').unwrap_or(("", full));
+    let sections = path.split('.').filter(|part| !part.is_empty());
+    let table = sections.fold(Some(known), |table, part| table?.get(part)?.as_table());
+    table.and_then(|table| table.get(key)?.as_table()).is_some_and(Table::is_empty)
+}
+
 /// Merges `layer` into `config`; every key must be in `known`.
 fn apply(config: &mut Table, layer: Table, known: &Table, origin: &str) -> Result<(), ConfigError> {
     fn walk(
@@ -211,6 +219,10 @@ fn apply(config: &mut Table, layer: Table, known: &Table, origin: &str) -> Resul
         for (key, value) in layer {
             let full = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
             match (config.get_mut(&key), value) {
+                // A table that is empty by default has keys of the user's own.
+                (Some(Value::Table(inner)), Value::Table(layer)) if is_empty(known, &full) => {
+                    inner.extend(layer);
+                }
                 (Some(Value::Table(inner)), Value::Table(layer)) => walk(inner, layer, &full, known, origin)?,
                 (Some(Value::Table(_)), _) => {
                     return Err(is_section(origin, &full));

@@ -112,7 +112,7 @@ pub struct TrainSettings {
     pub gradient_clipping: f64,
     /// Steps between validations; 0 validates only at the end.
     pub validate_every: u64,
-    /// At most this many sequences (or samples) are read per validation; 0 reads all.
+    /// At most this many sequences (or samples) are read per validation, evenly spread over all of them; 0 reads all.
     pub validation_samples: usize,
     /// Ends the run after this many validations in a row that were not better than the best before; 0 turns this off.
     pub early_stopping_patience: u64,

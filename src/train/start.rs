@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Context;
 use brigade_checkpoint::open_storage;
 use brigade_core::{Activation, Chain, Engine};
-use brigade_data::Sampler;
+use brigade_data::{Sampler, Share};
 use brigade_files::write_atomic;
 use brigade_models::{WeightsMapping, WeightsWriter};
 use brigade_report::{Compute, ConsoleMode, Reporter, ReporterOptions};
@@ -25,9 +25,9 @@ use super::balance::BlockSeconds;
 use super::devices::Devices;
 
 impl Session {
-    pub(super) fn sampler(&self, samples: usize) -> anyhow::Result<Sampler> {
+    pub(super) fn sampler(&self, shares: &[Share]) -> anyhow::Result<Sampler> {
         let train = &self.settings.train;
-        Ok(Sampler::new(samples, train.seed, train.global_batch_size, train.micro_batch_size)?)
+        Ok(Sampler::mixed(shares, train.seed, train.global_batch_size, train.micro_batch_size)?)
     }
 
     /// On rank 0, lines on what is about to be trained and how; `data` is the number of samples and their order, if the run has any, and

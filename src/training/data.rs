@@ -1,12 +1,11 @@
 //! Datasets of whatever type, as a run reads them.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use brigade_core::{Batch, with_seed};
-use brigade_data::Prefetcher;
+use brigade_data::{Prefetcher, Share};
 use burn::tensor::Device;
 
 use crate::dataset::Dataset;
@@ -22,11 +21,14 @@ pub(crate) trait Data<I, T>: Send + Sync {
     /// Number of samples.
     fn samples(&self) -> usize;
 
+    /// The parts that samples are drawn from, with their weights.
+    fn shares(&self) -> Vec<Share>;
+
     /// What targets are called.
     fn unit(&self) -> String;
 
     /// Reads samples into a micro-batch, which may draw from `seed`.
-    fn read(&self, samples: Range<usize>, device: &Device, seed: u64) -> anyhow::Result<Batch<I, T>>;
+    fn read(&self, samples: Vec<usize>, device: &Device, seed: u64) -> anyhow::Result<Batch<I, T>>;
 
     /// Reads the micro-batches of one position after the other, from `position` on, on a thread of its own.
     fn read_ahead(self: Arc<Self>, position: u64, order: Order) -> anyhow::Result<Box<dyn Reader<I, T>>>;
@@ -48,17 +50,21 @@ impl<D: Dataset> Data<D::Input, D::Target> for D {
         self.len()
     }
 
+    fn shares(&self) -> Vec<Share> {
+        Dataset::shares(self)
+    }
+
     fn unit(&self) -> String {
         Dataset::unit(self).to_owned()
     }
 
     fn read(
         &self,
-        samples: Range<usize>,
+        samples: Vec<usize>,
         device: &Device,
         seed: u64,
     ) -> anyhow::Result<Batch<D::Input, D::Target>> {
-        let items = samples.map(|index| self.get(index)).collect::<anyhow::Result<Vec<_>>>()?;
+        let items = samples.into_iter().map(|index| self.get(index)).collect::<anyhow::Result<Vec<_>>>()?;
         Ok(with_seed(device, seed, || self.batch(items, device)))
     }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use brigade_core::{Activation, Batch, Model, StepReport};
+use brigade_data::Share;
 use brigade_models::WeightsMapping;
 use burn::tensor::{Device, Tensor};
 
@@ -185,12 +186,17 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
     pub(crate) fn first_samples(&self, size: usize, device: &Device) -> anyhow::Result<Batch<I, T>> {
         let data =
             self.train.as_ref().context("this run has no data of its own (`Training::without_data`)")?;
-        data.read(0..size.min(data.samples()), device, 0)
+        data.read((0..size.min(data.samples())).collect(), device, 0)
     }
 
     /// What the targets are called.
     pub(crate) fn unit(&self) -> String {
         self.train.as_ref().map_or_else(|| "samples".into(), |data| data.unit())
+    }
+
+    /// The parts that samples to train on are drawn from, with their weights.
+    pub(crate) fn shares(&self) -> Option<Vec<Share>> {
+        self.train.as_ref().map(|data| data.shares())
     }
 
     /// Samples to train on, and to validate on.

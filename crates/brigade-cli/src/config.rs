@@ -1,5 +1,6 @@
 //! The configuration of `brigade train`: model, data, and the settings of every training program.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -59,6 +60,13 @@ pub enum ModelName {
 pub struct DataSection {
     /// Files, folders and globs; if empty, the Rust sources of Brigade's locked dependencies.
     pub sources: Vec<String>,
+    /// Files, folders and globs to validate on; if empty, a part of the documents of `sources` is set aside for it.
+    pub validation: Vec<String>,
+    /// What columns of lines and rows are called in the files where they have other names, as in `{ text = "content" }`.
+    pub columns: BTreeMap<String, String>,
+    /// In place of `sources`: tables `[[data.source]]`, each with a `path`, and if wanted a `weight` (1: its share of the samples, as a part
+    /// of the sum of all weights), `columns` in place of `data.columns`, and a path `validation` with files of its own to validate on.
+    pub source: Vec<SourceSection>,
     /// `bytes`, `bpe:<vocabulary>` (trained on the text itself), or the path of a `tokenizer.json`.
     pub tokenizer: TokenizerSpec,
     /// The share of documents set aside for validation, from 0 to below 1.
@@ -90,6 +98,27 @@ impl DataSection {
             target: TargetToken::Next,
         }
     }
+}
+
+/// `[[data.source]]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SourceSection {
+    /// A file, a folder or a glob.
+    pub path: String,
+    /// Its share of the samples, as a part of the sum of all weights.
+    #[serde(default = "one")]
+    pub weight: f64,
+    /// In place of `data.columns`.
+    #[serde(default)]
+    pub columns: BTreeMap<String, String>,
+    /// Files to validate on; if empty, a part of the documents is set aside for it.
+    #[serde(default)]
+    pub validation: String,
+}
+
+fn one() -> f64 {
+    1.0
 }
 
 /// A model, and what the folder that it comes from says.
@@ -182,9 +211,13 @@ impl Config {
     /// Fills in values that follow from others, so that the configuration means the same wherever it is read again, and checks
     /// model and tokenizer against each other.
     pub fn resolve(&mut self) -> anyhow::Result<()> {
-        for source in &mut self.data.sources {
-            *source = absolute(Path::new(source))?.to_string_lossy().into_owned();
+        let sections = self.data.source.iter_mut();
+        let of_sections = sections.flat_map(|source| [&mut source.path, &mut source.validation]);
+        let paths = self.data.sources.iter_mut().chain(&mut self.data.validation).chain(of_sections);
+        for path in paths.filter(|path| !path.is_empty()) {
+            *path = absolute(Path::new(path))?.to_string_lossy().into_owned();
         }
+        self.data.check()?;
         if let TokenizerSpec::File(path) = &mut self.data.tokenizer {
             *path = absolute(path)?;
         }
@@ -226,6 +259,31 @@ impl Config {
             _ => {}
         }
         Ok(shape.check()?)
+    }
+}
+
+impl DataSection {
+    fn check(&self) -> anyhow::Result<()> {
+        if !self.source.is_empty() && !(self.sources.is_empty() && self.validation.is_empty()) {
+            bail!(
+                "[[data.source]] stands in place of data.sources and data.validation; give one or the other"
+            );
+        }
+        if self.sources.is_empty() && !self.validation.is_empty() {
+            bail!("data.validation has files to validate on, and data.sources (--data) none to train on");
+        }
+        for SourceSection { path, weight, .. } in &self.source {
+            if path.is_empty() {
+                bail!("[[data.source]] path = \"\" is not possible: give a file, a folder or a glob");
+            }
+            if !(weight.is_finite() && *weight > 0.0) {
+                bail!(
+                    "[[data.source]] {path}: weight = {weight} is not possible: it must be a number above 0; leave the source out if it is \
+                     not to be read"
+                );
+            }
+        }
+        Ok(())
     }
 }
 
@@ -348,10 +406,15 @@ mod tests {
 
     #[test]
     fn a_resolved_configuration_comes_back_the_same() {
-        let sets = ["data.sources=[\"a.txt\"]".to_owned(), "optimizer.weight_decay=0.3".to_owned()];
+        let sets = [
+            "data.source=[{path='a.txt'}, {path='b', weight=2, columns={text='body'}}]".to_owned(),
+            "data.columns.text=content".to_owned(),
+            "optimizer.weight_decay=0.3".to_owned(),
+        ];
         let mut config = Config::read(&[], &sets).unwrap();
         config.resolve().unwrap();
-        assert!(Path::new(&config.data.sources[0]).is_absolute());
+        assert!(Path::new(&config.data.source[0].path).is_absolute());
+        assert_eq!((config.data.source[1].weight, config.data.columns["text"].as_str()), (2.0, "content"));
         assert_eq!(config.model.shape.vocabulary, 4096);
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), brigade::config_to_toml(&config).unwrap()).unwrap();
@@ -377,6 +440,15 @@ mod tests {
             ("data.tokenizer=none/tokenizer.json", "none/tokenizer.json: it cannot be read"),
             ("data.validation_fraction=1", "data.validation_fraction = 1 is not possible"),
             ("model.name=llama", "unknown variant `llama`, expected `gpt2`"),
+            (
+                "data.source=[{path='a', weight=0}]",
+                "a: weight = 0 is not possible: it must be a number above 0",
+            ),
+            ("data.source=[{path='a', weight=-1.5}]", "weight = -1.5 is not possible"),
+            ("data.source=[{weight=1}]", "missing field `path`"),
+            ("data.source=[{path='a', share=1}]", "unknown field `share`"),
+            ("data.validation=['a']", "data.sources (--data) none to train on"),
+            ("data.columns=['a']", "`data.columns` is a section"),
             ("output.overwrite=true", "there is no setting `output.overwrite`"),
         ] {
             assert!(message(set).contains(said), "{set}: {}", message(set));

@@ -1,18 +1,22 @@
 //! The corpus of `brigade train`: its text, the cache of its tokens, and the progress of tokenizing.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, bail};
-use brigade::data::{Corpus, LongExamples, PrepareOptions, PreparedData, Progress, SequenceLayout, prepare};
+use brigade::data::{
+    Columns, Corpus, DataSource, LongExamples, PrepareOptions, PreparedData, PreparedSource, Progress,
+    SequenceLayout, prepare,
+};
 use brigade::report::{ByteProgress, ConsoleMode, HumanBytes, HumanCount, counted};
 
-use crate::config::{Config, DataSection};
+use crate::config::{Config, DataSection, SourceSection};
 
 /// The tokens of a run's corpus, from the cache if they are there.
 pub fn prepared(config: &Config, show: ConsoleMode) -> anyhow::Result<PreparedData> {
     let Config { data, model, settings, .. } = config;
-    let mut work = PrepareOptions::new(corpus(data)?, cache_dir(data)?);
+    let mut work = PrepareOptions::of(sources(data)?, cache_dir(data)?);
     work.tokenizer = data.tokenizer.clone();
     work.rows = data.rows(model.shape.sequence_length);
     work.validation_fraction = data.validation_fraction;
@@ -28,6 +32,28 @@ fn corpus(data: &DataSection) -> anyhow::Result<Corpus> {
         [] => Ok(Corpus::locked_dependencies(workspace()?, data.max_bytes)),
         sources => Ok(Corpus::from_sources(sources)),
     }
+}
+
+/// The sources with their weights; those of `data.sources` together are one.
+fn sources(data: &DataSection) -> anyhow::Result<Vec<DataSource>> {
+    let columns = |own: &BTreeMap<String, String>| {
+        Columns::default().renamed(if own.is_empty() { &data.columns } else { own })
+    };
+    if data.source.is_empty() {
+        let validation = (!data.validation.is_empty()).then(|| Corpus::from_sources(&data.validation));
+        let columns = columns(&data.columns)?;
+        return Ok(vec![DataSource { columns, validation, ..DataSource::new(corpus(data)?) }]);
+    }
+    let one = |path: &String| Corpus::from_sources(std::slice::from_ref(path));
+    let source = |source: &SourceSection| {
+        Ok(DataSource {
+            columns: columns(&source.columns)?,
+            weight: source.weight,
+            validation: (!source.validation.is_empty()).then(|| one(&source.validation)),
+            ..DataSource::new(one(&source.path))
+        })
+    };
+    data.source.iter().map(source).collect()
 }
 
 /// The workspace whose lock file lists the dependencies: the one that this program was built in, or else the one of the current
@@ -75,10 +101,20 @@ fn describe(prepared: &PreparedData, validate_every: u64) {
         summary.vocabulary_size,
         if summary.from_cache { " (from the cache)" } else { "" }
     ));
-    for note in counts.notes.iter().chain(&row_notes(prepared)) {
+    for note in counts.notes.iter().chain(&prepared.sources.iter().flat_map(row_notes).collect::<Vec<_>>()) {
         brigade::print_stderr(format_args!("note: {note}"));
     }
-    if validate_every > 0 && prepared.validation.is_empty() {
+    if prepared.sources.len() > 1 {
+        let weights: f64 = prepared.sources.iter().map(|source| source.weight).sum();
+        for PreparedSource { name, weight, train, .. } in &prepared.sources {
+            brigade::print_stderr(format_args!(
+                "  {:.1}% of the samples from {name}, which has {:.1}% of them",
+                100.0 * weight / weights,
+                100.0 * train.len() as f64 / summary.train_sequences as f64
+            ));
+        }
+    }
+    if validate_every > 0 && summary.validation_sequences == 0 {
         brigade::print_stderr(format_args!(
             "note: there is no validation text (data.validation_fraction), so there will be no validation loss"
         ));
@@ -86,8 +122,7 @@ fn describe(prepared: &PreparedData, validate_every: u64) {
 }
 
 /// What became of documents that rows hold whole.
-fn row_notes(prepared: &PreparedData) -> Vec<String> {
-    let rows = &prepared.train;
+fn row_notes(PreparedSource { train: rows, .. }: &PreparedSource) -> Vec<String> {
     let Some(met) = rows.row_counts() else { return Vec::new() };
     let length = rows.sequence_length();
     let (documents, filled) = (HumanCount(rows.tokens().document_count() as u64), met.inputs as f64);

@@ -8,8 +8,10 @@
 //!
 //! - **Same content, same tokens.** Documents are read, split and written in the order of the corpus; the number of threads
 //!   changes only the time it takes. The cache key is made from contents and settings, never from paths or times.
-//! - **A cache entry is complete or absent.** It is written under another name, flushed and renamed. One process builds it while
-//!   others wait for a bounded time. An entry that does not match its checksums is built again.
+//! - **A cache entry is complete or absent,** as is each piece of one. They are written under another name, flushed and renamed. Processes
+//!   share the pieces, and one makes an entry of them, while others wait for a bounded time. What does not match its checksums is
+//!   built again.
+//! - **The corpus is never held in memory.** Files are streamed, and a process holds some batches of text at once.
 //! - **The sampler has no state.** Which sequence a row of a batch holds is a function of (seed, step, row). It does
 //!   not depend on the number of ranks, and every sequence comes exactly once per epoch.
 //! - **Bytes from disk are not trusted.** Lengths are checked against the file before anything is allocated or read.
@@ -26,8 +28,8 @@
 //! let corpus = Corpus::from_sources(&["books/".into(), "notes/*.jsonl".into()]);
 //! let prepared = prepare(&PrepareOptions::new(corpus, "cache"), &NoProgress)?;
 //! // 16 sequences a step, in micro-batches of 4; this is rank 0 of 2, so it has micro-batches 0 and 1.
-//! let sampler = Sampler::new(prepared.train.len(), 7, 16, 4)?;
-//! let train = prepared.train;
+//! let train = prepared.sources[0].train.clone();
+//! let sampler = Sampler::new(train.len(), 7, 16, 4)?;
 //! let mut batches = Prefetcher::new(0, 4, 1, move |step| {
 //!     let rows = sampler.micro_batch(step, 0, 2, 0)?;
 //!     Ok::<_, brigade_data::Error>(rows.into_iter().map(|row| train.get(row)).collect::<Vec<_>>())
@@ -45,6 +47,6 @@ mod text;
 
 pub use error::{Error, Result};
 pub use prefetch::{DEFAULT_PREFETCH_DEADLINE, Prefetcher};
-pub use sampling::{Permutation, Sampler, ValidationSampler};
+pub use sampling::{Permutation, Sampler, Share, ValidationSampler};
 #[cfg(feature = "text")]
 pub use text::*;

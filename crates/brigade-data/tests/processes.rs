@@ -73,7 +73,7 @@ fn a_process_killed_while_it_builds_leaves_nothing_that_counts() {
     let cache = folder.path().join("cache");
     let mut child = start(folder.path());
     let deadline = Instant::now() + Duration::from_secs(30);
-    while names(&cache, ".building").is_empty() && child.try_wait().unwrap().is_none() {
+    while names(&cache, ".pieces").is_empty() && child.try_wait().unwrap().is_none() {
         assert!(Instant::now() < deadline, "the child does not begin to build");
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -82,5 +82,5 @@ fn a_process_killed_while_it_builds_leaves_nothing_that_counts() {
     let prepared = run(folder.path());
     let counts = prepared.summary.counts;
     assert_eq!(counts.train_documents + counts.validation_documents, 10_000);
-    assert!(names(&cache, ".building").is_empty());
+    assert!(names(&cache, ".building").is_empty() && names(&cache, ".pieces").is_empty());
 }

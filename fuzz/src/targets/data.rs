@@ -25,19 +25,53 @@ pub const JSONL: Target = Target {
     },
     parsed: |input| documents(".jsonl", input).is_some_and(|documents| documents > 0),
     bound: Bound {
-        peak: Limit { fixed: 64 << 10, per_byte: 16 },
-        total: Limit { fixed: 256 << 10, per_byte: 256 },
+        peak: Limit { fixed: 192 << 10, per_byte: 16 },
+        total: Limit { fixed: 512 << 10, per_byte: 256 },
     },
-    payloads: || {
-        let rows: [&[u8]; 4] = [
-            b"{\"text\":\"one\",\"id\":3}\n{\"prompt\":\"two\",\"text\":\"\\u00e9\"}\r\n",
-            "\u{feff}{\"text\":\"zwé\"}\n\n  \n".as_bytes(),
-            b"{\"text\":\"\",\"prompt\":null}",
-            b"{\"a\":[{\"text\":1.5e3}],\"text\":\"\\ud83d\\ude00 x\"}",
-        ];
-        rows.map(<[u8]>::to_vec).into()
-    },
+    payloads: || ROWS.map(<[u8]>::to_vec).into(),
     envelope: lines,
+};
+
+const ROWS: [&[u8]; 4] = [
+    b"{\"text\":\"one\",\"id\":3}\n{\"prompt\":\"two\",\"text\":\"\\u00e9\"}\r\n",
+    "\u{feff}{\"text\":\"zwé\"}\n\n  \n".as_bytes(),
+    b"{\"text\":\"\",\"prompt\":null}",
+    b"{\"a\":[{\"text\":1.5e3}],\"text\":\"\\ud83d\\ude00 x\"}",
+];
+
+/// Compressed rows.
+///
+/// Counted as parsed: all rows are documents. Bound: a line is as long as it is without compression, up to a thousand times.
+pub const GZIP: Target = Target {
+    name: "gzip",
+    run: |input| {
+        documents(".jsonl.gz", input);
+    },
+    parsed: |input| documents(".jsonl.gz", input).is_some_and(|documents| documents > 0),
+    bound: Bound {
+        peak: Limit { fixed: 1 << 20, per_byte: 16 << 10 },
+        total: Limit { fixed: 2 << 20, per_byte: 256 << 10 },
+    },
+    payloads: || ROWS.into_iter().filter_map(|rows| gzip(rows).ok()).collect(),
+    envelope: bare,
+};
+
+/// Rows compressed in the other way.
+///
+/// Counted as parsed: all rows are documents. Bound: a line is as long as it is without compression, of which four bytes can say that it
+/// is 128 KiB long.
+pub const ZSTD: Target = Target {
+    name: "zstd",
+    run: |input| {
+        documents(".jsonl.zst", input);
+    },
+    parsed: |input| documents(".jsonl.zst", input).is_some_and(|documents| documents > 0),
+    bound: Bound {
+        peak: Limit { fixed: 1 << 20, per_byte: 512 << 10 },
+        total: Limit { fixed: 2 << 20, per_byte: 8 << 20 },
+    },
+    payloads: || ROWS.into_iter().filter_map(|rows| zstd::encode_all(rows, 1).ok()).collect(),
+    envelope: bare,
 };
 
 /// Rows of a Parquet file.
@@ -91,6 +125,12 @@ const KINDS: [&str; 3] = [
     r###"{"version":"1.0","truncation":null,"padding":null,"added_tokens":[{"id":4,"content":"[EOS]","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true}],"normalizer":null,"pre_tokenizer":{"type":"WhitespaceSplit"},"post_processor":null,"decoder":{"type":"WordPiece","prefix":"##","cleanup":true},"model":{"type":"WordPiece","unk_token":"[UNK]","continuing_subword_prefix":"##","max_input_chars_per_word":100,"vocab":{"[UNK]":0,"a":1,"##b":2,"b":3}}}"###,
     r###"{"version":"1.0","truncation":null,"padding":null,"added_tokens":[{"id":3,"content":"</s>","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true}],"normalizer":{"type":"NFKC"},"pre_tokenizer":{"type":"Metaspace","replacement":"▁","prepend_scheme":"always","split":true},"post_processor":null,"decoder":{"type":"Metaspace","replacement":"▁","prepend_scheme":"always","split":true},"model":{"type":"Unigram","unk_id":0,"vocab":[["<unk>",0.0],["▁",-2.5],["a",-3.0]],"byte_fallback":false}}"###,
 ];
+
+fn gzip(rows: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(rows)?;
+    encoder.finish()
+}
 
 /// A file of two groups of rows.
 fn parquet_file(compression: Compression) -> parquet::errors::Result<Vec<u8>> {

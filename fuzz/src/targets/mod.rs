@@ -11,7 +11,7 @@ mod wire;
 use crate::target::Target;
 
 /// The targets, in the order in which they run.
-pub const ALL: [Target; 14] = [
+pub const ALL: [Target; 16] = [
     wire::FRAME,
     wire::RENDEZVOUS,
     wire::HEADER,
@@ -23,6 +23,8 @@ pub const ALL: [Target; 14] = [
     settings::PLAN,
     launch::ENVIRONMENT,
     data::JSONL,
+    data::GZIP,
+    data::ZSTD,
     data::PARQUET,
     data::TOKENIZER,
     weights::WEIGHTS,

@@ -121,7 +121,10 @@ impl Session {
         let Evaluation { loss, metrics, targets, target_weight } =
             engine.evaluate(micro_batches.len(), |index| {
                 self.heartbeat.send(&format!("validating, micro-batch {index}"));
-                Ok(data.read(micro_batches[index].clone(), &device, seeds[index])?)
+                // From all over the data, where not all of them are read.
+                let spread = |sample| (sample as u128 * data.samples() as u128 / samples as u128) as usize;
+                let chosen = micro_batches[index].clone().map(spread).collect();
+                Ok(data.read(chosen, &device, seeds[index])?)
             })?;
         Ok(ValidationReport { step, loss, metrics, targets, target_weight })
     }

@@ -48,11 +48,17 @@ impl Session {
         }
         self.mark_preparing();
         let (samples, validated) = training.sizes();
-        let sizes = format!("{samples} samples to train on, {validated} to validate on");
+        let shares = training.shares();
+        let mut sizes = format!("{samples} samples to train on, {validated} to validate on");
+        if let Some(shares) = shares.as_ref().filter(|shares| shares.len() > 1) {
+            let shares: Vec<String> =
+                shares.iter().map(|share| format!("{} x {}", share.len, share.weight)).collect();
+            sizes += &format!(", from sources by weights: {}", shares.join(", "));
+        }
         check_same(self.group(), "dataset", &sizes)?;
         let mut facts = self.facts.clone();
         facts.insert("dataset".into(), sizes);
-        let sampler = training.train.as_ref().map(|data| self.sampler(data.samples())).transpose()?;
+        let sampler = shares.map(|shares| self.sampler(&shares)).transpose()?;
         let total_steps = self.settings.total_steps(samples)?;
         let schedule = self.plan.lr_scheduler(total_steps)?;
         let seconds = self.block_seconds(&plan, &model, &first_samples)?;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use brigade::models::{LoadWeights, Strict};
 use brigade::report::{ConsoleMode, HumanCount};
-use brigade::{Role, Session, TokenDataset, UsageError, ValidationReport, parse_whole_number};
+use brigade::{Mixed, Role, Session, TokenDataset, UsageError, ValidationReport, parse_whole_number};
 use brigade_hf::ConfigFile;
 use clap::Args;
 use serde_json::json;
@@ -81,10 +81,11 @@ pub fn run(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
         corpus::prepared(&config, if shows { ConsoleMode::Auto } else { ConsoleMode::Quiet })
     };
     program.run(prepare, |session, prepared| {
-        // The entry's name is a hash of the text, which may differ from host to host.
-        let entry = prepared.summary.cache_entry.file_name().unwrap_or_default();
-        session.check_same("text (or tokenizer)", &entry.to_string_lossy())?;
-        let found = next_token(session, &described, &weights, &TokenDataset::new(prepared.train))?;
+        // A hash of the text, which may differ from host to host.
+        session.check_same("text (or tokenizer)", &prepared.summary.key)?;
+        let sources = prepared.sources.into_iter();
+        let rows = sources.map(|source| (TokenDataset::new(source.train), source.weight));
+        let found = next_token(session, &described, &weights, &Mixed::new(rows))?;
         match session.rank() {
             0 if args.json => print(&in_json(&found)),
             0 => print(&in_words(&found)),
@@ -98,7 +99,7 @@ fn next_token(
     session: &Session,
     described: &Described,
     weights: &[PathBuf],
-    data: &TokenDataset,
+    data: &Mixed<TokenDataset>,
 ) -> anyhow::Result<ValidationReport> {
     let description = &described.model;
     let mut model = description.model(session.seed(), &session.device())?;
@@ -118,6 +119,7 @@ fn resolved(args: &EvaluateArgs) -> anyhow::Result<Config> {
     let mut config = Config::read(&[], &sets)?;
     config.model.path = model_folder(&args.model)?;
     config.data.sources = args.data.clone();
+    config.data.source.clear();
     config.model.shape.sequence_length = match args.sequence_length {
         Some(length) => length,
         None => positions(&config.model.path)?.min(LONGEST_ROW),

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
+use brigade::data::PreparedSource;
 use brigade::models::{LoadWeights, Strict};
 use brigade::report::ConsoleMode;
 use brigade::{
-    ADAPTERS_CONFIG_FILE, Program, Role, StandardFlags, TokenDataset, Training, UsageError,
+    ADAPTERS_CONFIG_FILE, Dataset, Mixed, Program, Role, StandardFlags, TokenDataset, Training, UsageError,
     parse_whole_number,
 };
 use brigade_hf::ConfigFile;
@@ -92,10 +93,16 @@ pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
             model.load_weights_of(&weights, &mapping, Strict::Parameters)?;
         }
         let prepared = prepared.context("the data was not prepared")?;
-        // The entry's name is a hash of the text, which may differ from host to host.
-        let entry = prepared.summary.cache_entry.file_name().unwrap_or_default();
-        session.check_same("text (or tokenizer)", &entry.to_string_lossy())?;
-        let mut training = Training::on(TokenDataset::new(prepared.train))
+        // A hash of the text, which may differ from host to host.
+        session.check_same("text (or tokenizer)", &prepared.summary.key)?;
+        let sources = prepared.sources.into_iter();
+        let (train, validation): (Vec<_>, Vec<_>) = sources
+            .map(|PreparedSource { train, validation, weight, .. }| {
+                ((TokenDataset::new(train), weight), (TokenDataset::new(validation), weight))
+            })
+            .unzip();
+        let (train, validation) = (Mixed::new(train), Mixed::new(validation));
+        let mut training = Training::on(train)
             .mapping(description.mapping())
             .flops_per_target(description.flops_per_target(model.chain().parameters()))
             .file(TOKENIZER_FILE, prepared.tokenizer.json());
@@ -107,8 +114,8 @@ pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
             let config = adapters_config(adapters, origin)?;
             training = training.adapters_only().file(ADAPTERS_CONFIG_FILE, config);
         }
-        if !prepared.validation.is_empty() {
-            training = training.validate(TokenDataset::new(prepared.validation));
+        if !validation.is_empty() {
+            training = training.validate(validation);
         }
         session.train(model, training)?;
         Ok(())
@@ -128,6 +135,7 @@ fn resolved(args: &TrainArgs) -> anyhow::Result<Config> {
     }
     if !args.data.is_empty() {
         config.data.sources = args.data.clone();
+        config.data.source.clear();
     }
     config.resolve()?;
     config.model.check_out(&config.settings.output.dir)?;

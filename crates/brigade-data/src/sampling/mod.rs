@@ -2,8 +2,10 @@
 
 mod permutation;
 mod sampler;
+mod shares;
 mod validation;
 
 pub use permutation::Permutation;
 pub use sampler::Sampler;
+pub use shares::Share;
 pub use validation::ValidationSampler;

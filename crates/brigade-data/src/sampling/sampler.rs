@@ -1,6 +1,9 @@
 //! Which sequences a rank reads in a step: arithmetic without state.
 
+use brigade_random::keyed;
+
 use super::permutation::Permutation;
+use super::shares::{Part, Share, parts};
 use crate::error::{Error, Result};
 
 /// Chooses the sequences of every batch of a run.
@@ -10,11 +13,18 @@ use crate::error::{Error, Result};
 /// `permute(seed, epoch, p % len)`, see [`Permutation`]. So every sequence comes exactly once per epoch, no batch is
 /// short (a batch may span two epochs), and resuming a run needs only the step.
 ///
+/// Of several sources with weights ([`Sampler::mixed`]), `len` is the number of all their sequences, and an epoch has of each source as
+/// many positions as its weight says: the share of `len`, to within one. A source that has fewer sequences than that repeats them within an
+/// epoch, and one that has more goes on in the next epoch: its positions count on from epoch to epoch, and every sequence comes once,
+/// in random order, before one comes again. Where a source has as many positions as sequences, that is its order in the epoch.
+///
 /// On a mesh with m micro-batches of b rows a rank, row `(r·m + k)·b + j` of the global batch is row j of micro-batch
 /// k on data-parallel rank r. The global batch itself does not depend on the mesh.
 #[derive(Debug, Clone)]
 pub struct Sampler {
     len: u64,
+    /// In the order of the sources.
+    parts: Vec<Part>,
     seed: u64,
     global_batch: usize,
     micro_batch: usize,
@@ -28,10 +38,19 @@ impl Sampler {
     /// [`Error::InvalidSetting`] where a number is 0; [`Error::Indivisible`] where the global batch is not a multiple of
     /// the micro-batch.
     pub fn new(len: usize, seed: u64, global_batch: usize, micro_batch: usize) -> Result<Self> {
-        at_least_one("training sequences", len)?;
+        Self::mixed(&[Share { len, weight: 1.0 }], seed, global_batch, micro_batch)
+    }
+
+    /// A sampler over several sources, whose sequences have the numbers that they have one source after the other.
+    ///
+    /// # Errors
+    /// As [`Sampler::new`], and [`Error::InvalidSetting`] where a weight is not above 0, a source is empty, or there is none.
+    pub fn mixed(shares: &[Share], seed: u64, global_batch: usize, micro_batch: usize) -> Result<Self> {
+        let parts = parts(shares)?;
         at_least_one("global_batch_size", global_batch)?;
         at_least_one("micro_batch_size", micro_batch)?;
-        let sampler = Self { len: len as u64, seed, global_batch, micro_batch };
+        let len = parts.iter().map(|part| part.len).sum();
+        let sampler = Self { len, parts, seed, global_batch, micro_batch };
         sampler.micro_batches(1)?;
         Ok(sampler)
     }
@@ -106,9 +125,29 @@ impl Sampler {
                     permutation = Permutation::new(self.len, self.seed, epoch);
                 }
                 let index = (position % u128::from(self.len)) as u64;
-                permutation.apply(index).unwrap_or(index) as usize
+                self.sequence(epoch, permutation.apply(index).unwrap_or(index)) as usize
             })
             .collect()
+    }
+}
+
+/// Tells the orders of sources from those of epochs.
+const SOURCES: u64 = 0x736f_7572_6365_7321;
+
+impl Sampler {
+    /// The sequence that is `drawn` in an epoch, a number of which the first ones stand for the first source, and so on.
+    fn sequence(&self, epoch: u64, drawn: u64) -> u64 {
+        let number = self.parts.partition_point(|part| part.first_draw + part.draws <= drawn);
+        let Some(part) = self.parts.get(number) else { return drawn };
+        let draw = drawn - part.first_draw;
+        if part.draws == part.len {
+            return part.first_sequence + draw;
+        }
+        let draw = u128::from(epoch) * u128::from(part.draws) + u128::from(draw);
+        let index = (draw % u128::from(part.len)) as u64;
+        let order = keyed(keyed(self.seed, SOURCES), number as u64);
+        let order = Permutation::new(part.len, order, epoch_of(draw, part.len));
+        part.first_sequence + order.apply(index).unwrap_or(index)
     }
 }
 
@@ -177,6 +216,61 @@ mod tests {
         }
     }
 
+    proptest! {
+        /// Every epoch has of each source what its weight says, and each source's sequences come once before one comes again.
+        #[test]
+        fn sources_come_by_their_weights(
+            sources in proptest::collection::vec((1usize..60, 1u32..50), 1..5), seed: u64,
+        ) {
+            let shares: Vec<Share> =
+                sources.iter().map(|&(len, weight)| Share { len, weight: f64::from(weight) }).collect();
+            let (len, weights) = (shares.iter().map(|share| share.len).sum(), shares.iter().map(|share| share.weight));
+            let weights: f64 = weights.sum();
+            let sampler = Sampler::mixed(&shares, seed, len, 1).unwrap();
+            let (mut counts, mut first, epochs) = (vec![0usize; len], 0, 3);
+            let mut drawn = Vec::new();
+            for epoch in 0..epochs {
+                let batch = sampler.global_batch(epoch);
+                prop_assert_eq!(batch.len(), len);
+                batch.iter().for_each(|&sequence| counts[sequence] += 1);
+                drawn.push(batch);
+            }
+            for share in &shares {
+                let own = first..first + share.len;
+                let of_epoch = |batch: &Vec<usize>| batch.iter().filter(|sequence| own.contains(sequence)).count();
+                let draws = of_epoch(&drawn[0]);
+                prop_assert!(drawn.iter().all(|batch| of_epoch(batch) == draws));
+                let ideal = share.weight / weights * len as f64;
+                prop_assert!((draws as f64 - ideal).abs() < shares.len() as f64 && draws > 0);
+                let (least, most) = (counts[own.clone()].iter().min(), counts[own].iter().max());
+                prop_assert!(most.unwrap() - least.unwrap() <= 1);
+                first += share.len;
+            }
+            prop_assert_eq!(counts.iter().sum::<usize>(), epochs as usize * len);
+        }
+    }
+
+    #[test]
+    fn weights_in_the_ratio_of_sizes_are_one_set_of_sequences() {
+        let shares = [Share { len: 30, weight: 3.0 }, Share { len: 10, weight: 1.0 }];
+        let (mixed, plain) = (Sampler::mixed(&shares, 5, 8, 2).unwrap(), Sampler::new(40, 5, 8, 2).unwrap());
+        assert!((0..20).all(|step| mixed.global_batch(step) == plain.global_batch(step)));
+    }
+
+    /// The order is part of what a run's seed promises.
+    #[test]
+    fn the_order_of_sources_is_fixed() {
+        let shares = [Share { len: 2, weight: 3.0 }, Share { len: 6, weight: 1.0 }];
+        let sampler = Sampler::mixed(&shares, 42, 8, 1).unwrap();
+        assert_eq!(sampler.global_batch(0), FIXED.0);
+        assert_eq!(sampler.global_batch(1), FIXED.1);
+        for (weight, allowed) in [(0.0, "above 0"), (-1.0, "above 0"), (f64::NAN, "above 0")] {
+            let error = Sampler::mixed(&[Share { len: 3, weight }], 0, 1, 1).unwrap_err().to_string();
+            assert!(error.starts_with("data.source.weight = ") && error.contains(allowed), "{error}");
+        }
+        assert!(Sampler::mixed(&[], 0, 1, 1).is_err());
+    }
+
     #[test]
     fn epochs_have_different_orders() {
         let sampler = Sampler::new(100, 1, 100, 1).unwrap();
@@ -205,4 +299,6 @@ mod tests {
         assert!(sampler.micro_batch(0, 5, 5, 0).is_err());
         assert!(sampler.micro_batch(0, 0, 1, 5).is_err());
     }
+
+    const FIXED: ([usize; 8], [usize; 8]) = ([1, 0, 1, 5, 1, 2, 0, 0], [1, 1, 0, 7, 0, 6, 1, 0]);
 }

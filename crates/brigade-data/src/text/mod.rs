@@ -14,6 +14,8 @@ pub use dataset::{
     Example, Label, LabelKind, LongExamples, RowCounts, RowOptions, Sequence, SequenceLayout, TargetToken,
     TokenFile, TokenSequences, TokenWriter,
 };
-pub use prepare::{DataCounts, DataSummary, PrepareOptions, PreparedData, prepare};
+pub use prepare::{
+    DataCounts, DataSource, DataSummary, PrepareOptions, PreparedData, PreparedSource, prepare,
+};
 pub use progress::{NoProgress, Progress};
 pub use tokenizer::{END_OF_TEXT, Encoder, TRAINING_SAMPLE_BYTES, Tokenizer, TokenizerSpec};

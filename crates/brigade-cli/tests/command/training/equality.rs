@@ -1,13 +1,19 @@
 //! One seed, one run: the bytes of the weights on any number of ranks and any transport.
 
+use std::process::Command;
+
 use serde_json::Value;
 
 use crate::place::Place;
 
 /// The weights of a run, and of each step what does not depend on the mesh.
 fn outcome(place: &Place, name: &str, line: &str) -> (Vec<u8>, Vec<Vec<Value>>) {
+    outcome_of(place, name, place.train(&format!("{line} --out {name}")))
+}
+
+fn outcome_of(place: &Place, name: &str, mut command: Command) -> (Vec<u8>, Vec<Vec<Value>>) {
     const SAME: [&str; 5] = ["loss", "grad_norm", "metrics", "validation_loss", "validation_metrics"];
-    place.succeed(&mut place.train(&format!("{line} --out {name}")));
+    place.succeed(&mut command);
     let steps = place.metrics(name).into_iter().map(|record| SAME.map(|key| record[key].clone()).to_vec());
     (place.read(&format!("{name}/model.safetensors")), steps.collect())
 }
@@ -46,6 +52,36 @@ fn documents_with_masked_prompts_and_a_head_of_its_own() {
     let tokens: Vec<u64> = place.metrics("alone").iter().map(|r| r["tokens"].as_u64().unwrap()).collect();
     assert!(tokens.iter().all(|count| *count < 8 * 16), "{tokens:?}");
     assert!(tokens.windows(2).any(|pair| pair[0] != pair[1]), "{tokens:?}");
+}
+
+/// Of a source that is smaller than its share, and of one with other columns and validation files of its own.
+#[test]
+fn sources_with_weights() {
+    let place = Place::new();
+    let lines = |from: usize| {
+        (from..from + 40)
+            .map(|n| format!("{{\"answer\": \"say {n} \"}}\n").repeat(1 + n % 3))
+            .collect::<String>()
+    };
+    std::fs::write(place.path("talk.jsonl"), lines(0)).unwrap();
+    std::fs::write(place.path("held.jsonl"), lines(40)).unwrap();
+    let run = |name: &str, weight: usize, mesh: &str| {
+        let talk = format!(
+            "{{path='talk.jsonl',weight={weight},columns={{text='answer'}},validation='held.jsonl'}}"
+        );
+        let sources = format!("--set data.source=[{{path='text'}},{talk}]");
+        let line = format!("train --config tiny.toml {sources} {mesh} --out {name}");
+        outcome_of(&place, name, place.brigade(&line))
+    };
+    let reference = run("alone", 9, "--nproc-per-node 1");
+    for (number, mesh) in
+        ["--nproc-per-node 2 --transport tcp", "--nproc-per-node 4 --pp 2 --zero 3"].into_iter().enumerate()
+    {
+        let (weights, steps) = run(&format!("mesh-{number}"), 9, mesh);
+        assert_eq!(steps, reference.1, "{mesh}");
+        assert!(weights == reference.0, "{mesh}: other weights");
+    }
+    assert!(run("other", 1, "--nproc-per-node 1").0 != reference.0, "weights have no effect");
 }
 
 /// Stages, shards and both, as processes: the weights of one process, its losses and metrics, also of validation.

@@ -41,6 +41,29 @@ fn data() {
         refused(&place, &mut command, 2, &said);
         assert!(!place.path("a").exists());
     }
+    for (set, said) in [
+        ("data.source=[{path='text',weight=0}]", ["weight = 0 is not possible", "above 0"]),
+        ("data.source=[{path='text',weight=-2}]", ["weight = -2 is not possible", "above 0"]),
+        ("data.source=[{path='text'},{path='empty.txt'}]", ["no text in", "empty.txt"]),
+        (
+            "data.source=[{path='fine.jsonl',columns={text='body'}}]",
+            ["fine.jsonl:1: there is no column `body`; there are: text.", "data.columns"],
+        ),
+        (
+            "data.source=[{path='text',columns={txt='body'}}]",
+            ["data.columns = { txt = \"body\" }", "text, prompt"],
+        ),
+        (
+            "data.source=[{path='cut.jsonl.gz'}]",
+            ["cut.jsonl.gz is not a gzip file that can be read, after line 0", ""],
+        ),
+    ] {
+        fs::write(place.path("fine.jsonl"), "{\"text\": \"a\"}\n").unwrap();
+        fs::write(place.path("cut.jsonl.gz"), b"\x1f\x8b\x08\0\0").unwrap();
+        let mut command =
+            place.brigade(&format!("train --config tiny.toml --set {set} --nproc-per-node 2 --out a"));
+        refused(&place, &mut command, 2, &said);
+    }
 }
 
 #[cfg(not(any(feature = "cuda", feature = "wgpu")))]

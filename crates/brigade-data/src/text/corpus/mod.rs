@@ -13,8 +13,8 @@ pub(crate) use files::SourceFile;
 pub use files::TEXT_EXTENSIONS;
 use files::source_files;
 pub(crate) use input::BytesRead;
-pub(crate) use records::text_of_record;
 pub use records::{Columns, Place, Record, RecordEncoder};
+pub(crate) use records::{Part, parts, text_of_record};
 
 use crate::Result;
 

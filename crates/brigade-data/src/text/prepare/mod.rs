@@ -1,28 +1,40 @@
 //! From a corpus to token files, once.
+//!
+//! ```text
+//! files ─▶ pieces (about 32 MiB each) ─▶ tokens of each piece ─▶ train, validation
+//!          known from the files alone     by any process, and     one process copies the documents of all pieces
+//!                                         kept if it is killed    in order, and deals them out
+//! ```
 
-mod build;
 mod cache;
 mod parallel;
+mod share;
+mod sources;
+mod spans;
+mod split;
 #[cfg(test)]
 mod tests;
+mod tokenize;
+mod tokenizer;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use self::cache::{CacheEntry, FileLock, HashedFile, hashed_files};
 use self::parallel::Workers;
-use crate::text::dataset::{FORMAT_VERSION, TokenFile};
+pub use self::sources::{DataSource, PreparedSource};
+use self::sources::{Preparation, SourceFiles};
+use self::tokenizer::Trained;
+use crate::text::dataset::FORMAT_VERSION;
 use crate::{
-    Columns, Corpus, Error, Progress, RecordEncoder, Result, RowOptions, SequenceLayout, TokenSequences,
-    Tokenizer, TokenizerSpec,
+    Corpus, Error, Progress, RecordEncoder, Result, RowOptions, SequenceLayout, Tokenizer, TokenizerSpec,
 };
 
 /// The version of what an entry of the cache holds for the same content and settings: a change of the tokenizing, of
 /// the sample or of the split needs another number.
-const CONTENT_VERSION: u32 = 1;
+const CONTENT_VERSION: u32 = 2;
 
 const TOKENIZER_FILE: &str = "tokenizer.json";
 const COUNTS_FILE: &str = "counts.json";
@@ -32,25 +44,24 @@ const VALIDATION: &str = "validation";
 /// What to prepare, and how.
 #[derive(Debug, Clone)]
 pub struct PrepareOptions {
-    /// Where the text comes from.
-    pub corpus: Corpus,
-    /// Which columns of records are read.
-    pub columns: Columns,
+    /// Where the text comes from; at least one source.
+    pub sources: Vec<DataSource>,
     /// How text becomes tokens.
     pub tokenizer: TokenizerSpec,
     /// How documents become rows.
     pub rows: RowOptions,
     /// What makes examples of records that are no plain texts; without it, every record is a text.
     pub records: Option<Arc<dyn RecordEncoder>>,
-    /// The part of the documents that is kept for validation, at least 0 and below 1; 0 keeps none.
+    /// The part of each source's documents that is kept for validation, at least 0 and below 1; 0 keeps none. A source with validation
+    /// files of its own keeps none.
     pub validation_fraction: f64,
-    /// Chooses which documents those are.
+    /// Chooses which documents those are, among all of a source.
     pub split_seed: u64,
     /// The folder of the cache; it is made where it does not exist.
     pub cache_dir: PathBuf,
     /// How many threads tokenize; 0 is one a core. The result does not depend on it.
     pub threads: usize,
-    /// How long another process that tokenizes the same text is waited for.
+    /// How long another process that tokenizes the same text is waited for while none of its work is done.
     pub lock_timeout: Duration,
 }
 
@@ -58,9 +69,13 @@ impl PrepareOptions {
     /// Prepares `corpus` with a cache in `cache_dir`, and otherwise with the default settings: `bpe:4096`, texts packed
     /// into rows of 256 tokens, 5% of the documents for validation, all cores, half an hour of waiting.
     pub fn new(corpus: Corpus, cache_dir: impl Into<PathBuf>) -> Self {
+        Self::of(vec![DataSource::new(corpus)], cache_dir)
+    }
+
+    /// The same for several sources.
+    pub fn of(sources: Vec<DataSource>, cache_dir: impl Into<PathBuf>) -> Self {
         Self {
-            corpus,
-            columns: Columns::default(),
+            sources,
             tokenizer: TokenizerSpec::default(),
             rows: RowOptions::new(256, SequenceLayout::Auto),
             records: None,
@@ -82,85 +97,91 @@ impl PrepareOptions {
             let allowed = "it must be at least 1".into();
             return Err(Error::InvalidSetting { option: "sequence_length", given: "0".into(), allowed });
         }
+        if self.sources.is_empty() {
+            return Err(self.empty(&[]));
+        }
+        for DataSource { weight, .. } in &self.sources {
+            if !(weight.is_finite() && *weight > 0.0) {
+                let allowed =
+                    "it must be a number above 0; leave the source out if it is not to be read".into();
+                return Err(Error::InvalidSetting {
+                    option: "data.source.weight",
+                    given: weight.to_string(),
+                    allowed,
+                });
+            }
+        }
         Ok(())
     }
 
-    /// The entry under its lock: as another process has just made it, or made here (then false).
-    fn wait_or_build(
-        &self,
-        place: &CacheEntry,
-        given: Option<Tokenizer>,
-        files: &[HashedFile],
-        workers: &Workers,
-        progress: &dyn Progress,
-    ) -> Result<(CachedData, bool)> {
-        let _lock = self.lock(place, progress)?;
-        let error = match CachedData::open(&place.folder()) {
-            Ok(entry) => return Ok((entry, true)),
-            Err(error) => error,
-        };
-        if place.folder().exists() {
-            tracing::warn!("building the token cache again: {error}");
-        }
-        place.build(|folder| build::entry(self, given, files, workers, folder, progress))?;
-        Ok((CachedData::open(&place.folder())?, false))
+    fn describe(&self) -> String {
+        self.sources.iter().map(|source| source.corpus.describe()).collect::<Vec<_>>().join(", ")
     }
 
-    fn lock(&self, place: &CacheEntry, progress: &dyn Progress) -> Result<FileLock> {
-        let mut waited = false;
-        let lock = FileLock::acquire(&place.lock_path(), self.lock_timeout, || {
-            waited = true;
-            progress.start(0, "waiting for another process to tokenize the same text");
-        });
-        if waited {
-            progress.finish();
-        }
-        lock
+    /// No text in any source.
+    fn empty(&self, sources: &[&SourceFiles]) -> Error {
+        let files = sources.iter().map(|source| source.files.len()).sum();
+        let corpus =
+            if self.sources.is_empty() { "an empty list of sources".into() } else { self.describe() };
+        Error::EmptyCorpus { corpus, files }
     }
 
-    /// The entry's name: a hash of all that its content depends on, and of nothing else.
-    fn key(&self, files: &[HashedFile], given: Option<&Tokenizer>) -> String {
+    /// Begins the name of an entry of the cache: a hash of all that its content depends on, and of nothing else.
+    fn hasher(&self) -> blake3::Hasher {
         let mut hasher = blake3::Hasher::new();
         hasher.update(format!("{FORMAT_VERSION} {CONTENT_VERSION}\n").as_bytes());
-        match given {
-            Some(tokenizer) => hasher.update(blake3::hash(tokenizer.json().as_bytes()).as_bytes()),
-            None => hasher.update(self.tokenizer.to_string().as_bytes()),
-        };
-        hasher.update(format!("\n{} {}\n", self.validation_fraction.to_bits(), self.split_seed).as_bytes());
         if let Some(records) = &self.records {
             hasher.update(format!("{}\n", blake3::hash(records.identity().as_bytes())).as_bytes());
         }
-        hasher.update(format!("{:?}\n", self.columns).as_bytes());
-        for file in files {
-            hasher.update(format!("{:?} {}\n", file.file.format, file.hash).as_bytes());
-        }
-        hasher.finalize().to_hex()[..32].to_string()
+        hasher
     }
 }
 
-/// Finds the tokenized corpus in the cache, or makes it. Of several processes that ask for the same at once, one makes
-/// it and the others wait.
+/// Finds the tokenized sources in the cache, or makes them. Several processes that ask for the same at once share the work; what a
+/// killed one has finished is kept.
 ///
 /// # Errors
-/// What is wrong with the settings, the corpus or the tokenizer file; [`Error::DiskFull`], [`Error::Io`];
+/// What is wrong with the settings, the sources or the tokenizer file; [`Error::DiskFull`], [`Error::Io`];
 /// [`Error::LockTimeout`]; [`Error::ChangedWhileReading`] where a file is written to meanwhile.
 pub fn prepare(settings: &PrepareOptions, progress: &dyn Progress) -> Result<PreparedData> {
     let begin = Instant::now();
     settings.check()?;
     let cache = &settings.cache_dir;
     std::fs::create_dir_all(cache).map_err(|source| Error::io("create cache folder", cache, source))?;
-    let given = match &settings.tokenizer {
-        TokenizerSpec::File(path) => Some(Tokenizer::from_file(path)?),
-        TokenizerSpec::Bytes | TokenizerSpec::Bpe(_) => None,
-    };
     let workers = Workers::start(settings.threads)?;
-    let files = hashed_files(&settings.corpus, cache, &workers, progress)?;
-    let place = CacheEntry::new(cache, settings.key(&files, given.as_ref()));
-    let (entry, from_cache) = match CachedData::open(&place.folder()) {
-        Ok(entry) => (entry, true),
-        Err(_) => settings.wait_or_build(&place, given, &files, &workers, progress)?,
+    let read = |source| SourceFiles::read(source, settings, &workers, progress);
+    let files: Vec<(SourceFiles, Option<SourceFiles>)> =
+        settings.sources.iter().map(read).collect::<Result<_>>()?;
+    let all: Vec<&SourceFiles> = files.iter().map(|(train, _)| train).collect();
+    let trained = Trained::new(settings, &all, progress)?;
+    let preparation = Preparation { settings, tokenizer: &trained.tokenizer, workers: &workers, progress };
+    let entries = files.iter().map(|(train, validation)| preparation.entries(train, validation.as_ref()));
+    let entries = entries.collect::<Result<Vec<_>>>()?;
+    let rows = preparation.rows(&entries);
+    let entries = settings.sources.iter().zip(entries);
+    let sources = entries.map(|(source, entries)| preparation.prepared(source, entries, rows));
+    let sources: Vec<PreparedSource> = sources.collect::<Result<_>>()?;
+    let mut counts = DataCounts { notes: trained.notes, ..DataCounts::default() };
+    counts.tokenizer_training_bytes = trained.training_bytes;
+    sources.iter().for_each(|source| counts.add(&source.counts));
+    let mut hasher = blake3::Hasher::new();
+    for source in &sources {
+        hasher.update(format!("{} {}\n", source.key, source.weight.to_bits()).as_bytes());
+    }
+    let summary = DataSummary {
+        corpus: settings.describe(),
+        tokenizer: settings.tokenizer.to_string(),
+        vocabulary_size: trained.tokenizer.vocabulary_size(),
+        files: sources.iter().map(|source| source.files).sum(),
+        file_bytes: sources.iter().map(|source| source.file_bytes).sum(),
+        counts,
+        train_sequences: sources.iter().map(|source| source.train.len()).sum(),
+        validation_sequences: sources.iter().map(|source| source.validation.len()).sum(),
+        key: hasher.finalize().to_hex()[..32].to_string(),
+        from_cache: sources.iter().all(|source| source.from_cache),
+        seconds: begin.elapsed().as_secs_f64(),
     };
-    entry.prepared(settings, &files, place.folder(), from_cache, begin)
+    Ok(PreparedData { tokenizer: trained.tokenizer, sources, summary })
 }
 
 /// A corpus that is ready to train on.
@@ -168,10 +189,8 @@ pub fn prepare(settings: &PrepareOptions, progress: &dyn Progress) -> Result<Pre
 pub struct PreparedData {
     /// Made or read for this corpus.
     pub tokenizer: Tokenizer,
-    /// What to train on; at least one sequence.
-    pub train: TokenSequences,
-    /// What to validate on; empty where the validation fraction is 0 or there is too little text.
-    pub validation: TokenSequences,
+    /// The tokens, in the order of the sources.
+    pub sources: Vec<PreparedSource>,
     /// What was found and done, in numbers.
     pub summary: DataSummary,
 }
@@ -195,9 +214,9 @@ pub struct DataSummary {
     pub train_sequences: usize,
     /// The number of sequences to validate on.
     pub validation_sequences: usize,
-    /// The entry's folder in the cache.
-    pub cache_entry: PathBuf,
-    /// Whether it was there already.
+    /// A hash of all that decides the tokens and how they are mixed.
+    pub key: String,
+    /// Whether all of it was there already.
     pub from_cache: bool,
     /// How long all of it took.
     pub seconds: f64,
@@ -227,73 +246,15 @@ pub struct DataCounts {
     pub notes: Vec<String>,
 }
 
-/// An entry of the cache, opened and checked.
-struct CachedData {
-    tokenizer: Tokenizer,
-    train: TokenFile,
-    validation: TokenFile,
-    counts: DataCounts,
-}
-
-impl CachedData {
-    fn open(folder: &Path) -> Result<Self> {
-        let counts_path = folder.join(COUNTS_FILE);
-        let counts = std::fs::read(&counts_path).map_err(|source| Error::io("read", &counts_path, source))?;
-        let counts: StoredCounts = serde_json::from_slice(&counts)
-            .map_err(|error| Error::TokenFile { path: counts_path.clone(), message: error.to_string() })?;
-        let tokenizer = Tokenizer::from_file(&folder.join(TOKENIZER_FILE))?;
-        if blake3::hash(tokenizer.json().as_bytes()).to_hex().as_str() != counts.tokenizer_hash {
-            let message = "it does not match its checksum".into();
-            return Err(Error::TokenFile { path: folder.join(TOKENIZER_FILE), message });
-        }
-        let (train, validation) = (TokenFile::open(folder, TRAIN)?, TokenFile::open(folder, VALIDATION)?);
-        if let Some(file) =
-            [&train, &validation].iter().find(|file| file.vocabulary_size() != tokenizer.vocabulary_size())
-        {
-            let message =
-                format!("made for {} ids, not {}", file.vocabulary_size(), tokenizer.vocabulary_size());
-            return Err(Error::TokenFile { path: folder.into(), message });
-        }
-        Ok(Self { tokenizer, train, validation, counts: counts.counts })
+impl DataCounts {
+    fn add(&mut self, other: &Self) {
+        self.text_bytes += other.text_bytes;
+        self.examples += other.examples;
+        self.train_documents += other.train_documents;
+        self.validation_documents += other.validation_documents;
+        self.train_tokens += other.train_tokens;
+        self.validation_tokens += other.validation_tokens;
+        self.masked_tokens += other.masked_tokens;
+        self.notes.extend_from_slice(&other.notes);
     }
-
-    fn prepared(
-        self,
-        settings: &PrepareOptions,
-        files: &[HashedFile],
-        cache_entry: PathBuf,
-        from_cache: bool,
-        begin: Instant,
-    ) -> Result<PreparedData> {
-        let (end, mut rows) = (self.tokenizer.end_of_text(), settings.rows);
-        if rows.layout == SequenceLayout::Auto
-            && self.counts.examples > 0
-            && self.train.label_kind().is_none()
-        {
-            rows.layout = SequenceLayout::Bfd;
-        }
-        let sequences = |file, name| TokenSequences::of(file, &cache_entry, name, rows, end);
-        let (train, validation) = (sequences(self.train, TRAIN)?, sequences(self.validation, VALIDATION)?);
-        let summary = DataSummary {
-            corpus: settings.corpus.describe(),
-            tokenizer: settings.tokenizer.to_string(),
-            vocabulary_size: self.tokenizer.vocabulary_size(),
-            files: files.len(),
-            file_bytes: files.iter().map(|file| file.stamp.size).sum(),
-            counts: self.counts,
-            train_sequences: train.len(),
-            validation_sequences: validation.len(),
-            cache_entry,
-            from_cache,
-            seconds: begin.elapsed().as_secs_f64(),
-        };
-        Ok(PreparedData { tokenizer: self.tokenizer, train, validation, summary })
-    }
-}
-
-/// The counts with the checksum of the tokenizer beside them.
-#[derive(Serialize, Deserialize)]
-struct StoredCounts {
-    tokenizer_hash: String,
-    counts: DataCounts,
 }

@@ -28,6 +28,11 @@ impl Workers {
         }
     }
 
+    /// How many threads there are.
+    pub(crate) fn count(&self) -> usize {
+        self.pool.current_num_threads()
+    }
+
     /// `work(item)` for every item; the results have the order of the items.
     pub(crate) fn map<T: Sync, R: Send>(&self, items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
         self.pool.install(|| items.par_iter().with_max_len(1).map(&work).collect())

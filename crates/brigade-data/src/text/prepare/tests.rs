@@ -3,8 +3,9 @@ use std::sync::Mutex;
 
 use tempfile::TempDir;
 
+use super::cache::FileLock;
 use super::*;
-use crate::{Columns, Example, Label, NoProgress, Place, Record};
+use crate::{Columns, Example, Label, NoProgress, Place, Record, TokenSequences};
 
 /// A corpus of `documents` JSONL lines in a folder of its own, and a cache beside it.
 struct Bench {
@@ -50,6 +51,12 @@ impl Bench {
     }
 }
 
+/// The only source of a preparation.
+fn only(prepared: &PreparedData) -> &PreparedSource {
+    assert_eq!(prepared.sources.len(), 1);
+    &prepared.sources[0]
+}
+
 /// The texts of a split's documents.
 fn documents(prepared: &PreparedData, split: &TokenSequences) -> Vec<String> {
     let file = split.tokens();
@@ -71,17 +78,19 @@ fn every_document_is_in_exactly_one_split_in_order() {
             prepare(&PrepareOptions { validation_fraction: 0.2, ..bench.settings(tokenizer) }, &NoProgress)
                 .unwrap();
         let (train, validation) =
-            (documents(&prepared, &prepared.train), documents(&prepared, &prepared.validation));
+            (documents(&prepared, &only(&prepared).train), documents(&prepared, &only(&prepared).validation));
         let all: Vec<String> =
             (0..200).map(|index| format!("document {index} says {}", index * 31)).collect();
         assert_eq!(train, all.iter().filter(|text| !validation.contains(text)).cloned().collect::<Vec<_>>());
         assert_eq!(train.len() + validation.len(), 200);
-        assert!((20..=60).contains(&validation.len()), "{}", validation.len());
+        assert_eq!(validation.len(), 40);
+        // From all over the corpus.
+        assert!((0..4).all(|quarter| validation.iter().any(|text| all[quarter * 50..][..50].contains(text))));
         let counts = &prepared.summary.counts;
         assert_eq!((counts.train_documents, counts.validation_documents), (train.len(), validation.len()));
         assert_eq!(counts.text_bytes, all.iter().map(|text| text.len() as u64).sum::<u64>());
-        assert_eq!(counts.train_tokens, prepared.train.token_count() as u64);
-        assert_eq!(prepared.summary.train_sequences, prepared.train.len());
+        assert_eq!(counts.train_tokens, only(&prepared).train.token_count() as u64);
+        assert_eq!(prepared.summary.train_sequences, only(&prepared).train.len());
     }
 }
 
@@ -93,22 +102,23 @@ fn the_result_does_not_depend_on_threads_and_the_second_time_comes_from_the_cach
     let second = bench.run("bpe:400");
     assert!(second.summary.from_cache);
     assert_eq!(second.summary.counts, first.summary.counts);
-    let read = |name| fs::read(first.summary.cache_entry.join(name)).unwrap();
-    let before = ["train.bin", "train.idx", "validation.bin", "tokenizer.json"].map(read);
+    let read = |name| fs::read(only(&first).cache_entry.join(name)).unwrap();
+    let before = ["train.bin", "train.idx", "validation.bin", "validation.idx"].map(read);
     fs::remove_dir_all(bench.cache()).unwrap();
-    prepare(&PrepareOptions { threads: 4, ..bench.settings("bpe:400") }, &NoProgress).unwrap();
-    assert_eq!(["train.bin", "train.idx", "validation.bin", "tokenizer.json"].map(read), before);
+    prepare(&PrepareOptions { threads: 20, ..bench.settings("bpe:400") }, &NoProgress).unwrap();
+    assert_eq!(["train.bin", "train.idx", "validation.bin", "validation.idx"].map(read), before);
 }
 
 #[test]
 fn the_key_follows_the_content_and_the_settings_and_not_the_path() {
     let bench = Bench::new(50);
-    let first = bench.run("bytes").summary.cache_entry;
+    let first = bench.run("bytes").summary.key;
     let moved = bench.folder.path().join("moved.jsonl");
     fs::copy(bench.data(), &moved).unwrap();
     let corpus = Corpus::from_sources(&[moved.display().to_string()]);
-    let same = prepare(&PrepareOptions { corpus, ..bench.settings("bytes") }, &NoProgress).unwrap();
-    assert!(same.summary.from_cache && same.summary.cache_entry == first);
+    let sources = vec![DataSource::new(corpus)];
+    let same = prepare(&PrepareOptions { sources, ..bench.settings("bytes") }, &NoProgress).unwrap();
+    assert!(same.summary.from_cache && same.summary.key == first);
     // The same size, another content, a moment later.
     let content = fs::read_to_string(bench.data()).unwrap().replace("document 7 ", "document 8 ");
     fs::write(bench.data(), content).unwrap();
@@ -127,11 +137,13 @@ fn the_key_follows_the_content_and_the_settings_and_not_the_path() {
 #[test]
 fn damaged_entries_are_built_again() {
     let bench = Bench::new(50);
-    let entry = bench.run("bpe:300").summary.cache_entry;
-    for name in
-        ["train.bin", "train.idx", "validation.bin", "validation.idx", "tokenizer.json", "counts.json"]
-    {
-        let path = entry.join(name);
+    let entry = only(&bench.run("bpe:300")).cache_entry.clone();
+    let tokenizer = bench.entries().into_iter().find(|name| !entry.ends_with(name)).unwrap();
+    let files = ["train.bin", "train.idx", "validation.bin", "validation.idx", "counts.json"];
+    let of_tokenizer =
+        ["tokenizer.json", "counts.json"].map(|name| bench.cache().join(&tokenizer).join(name));
+    for path in files.map(|name| entry.join(name)).into_iter().chain(of_tokenizer) {
+        let name = path.display().to_string();
         let whole = fs::read(&path).unwrap();
         for damage in 0..3 {
             match damage {
@@ -139,17 +151,20 @@ fn damaged_entries_are_built_again() {
                 1 => fs::write(&path, vec![0; whole.len()]).unwrap(),
                 _ => fs::remove_file(&path).unwrap(),
             }
-            assert!(!bench.run("bpe:300").summary.from_cache, "{name} {damage}");
+            assert_eq!(
+                bench.run("bpe:300").summary.from_cache,
+                path.starts_with(bench.cache().join(&tokenizer))
+            );
             assert_eq!(fs::read(&path).unwrap(), whole, "{name} {damage}");
         }
     }
-    assert_eq!(bench.entries().len(), 1);
+    assert_eq!(bench.entries().len(), 2);
 }
 
 #[test]
 fn an_interrupted_build_is_cleaned_up_by_the_next() {
     let bench = Bench::new(20);
-    let key = bench.run("bytes").summary.cache_entry;
+    let key = only(&bench.run("bytes")).cache_entry.clone();
     let building = key.with_extension("building");
     fs::rename(&key, &building).unwrap();
     fs::create_dir(bench.cache().join("other.building")).unwrap();
@@ -166,7 +181,8 @@ fn a_build_that_fails_leaves_no_entry() {
         assert!(error.to_string().contains("data.jsonl:2"), "{error}");
         assert!(error.is_usage());
     }
-    assert!(bench.entries().is_empty());
+    let entries = bench.entries();
+    assert!(entries.iter().all(|name| name.ends_with(".pieces")), "{entries:?}");
 }
 
 /// Counts the phases that tokenize.
@@ -197,14 +213,14 @@ fn of_several_at_once_one_builds_and_the_others_use_its_result() {
     });
     assert_eq!(built.iter().filter(|&&built| built).count(), 1);
     let phases = phases.0.into_inner().unwrap();
-    assert_eq!(phases.iter().filter(|(what, ..)| what == "tokenizing").count(), 1);
-    assert_eq!(bench.entries().len(), 1);
+    assert_eq!(phases.iter().filter(|(what, ..)| what == "training the tokenizer").count(), 1);
+    assert_eq!(bench.entries().len(), 2);
 }
 
 #[test]
 fn waiting_for_another_builder_ends_at_the_deadline() {
     let bench = Bench::new(5);
-    let entry = bench.run("bytes").summary.cache_entry;
+    let entry = only(&bench.run("bytes")).cache_entry.clone();
     fs::remove_dir_all(&entry).unwrap();
     let lock = FileLock::try_acquire(&entry.with_extension("lock")).unwrap().unwrap();
     let settings = PrepareOptions { lock_timeout: Duration::from_millis(50), ..bench.settings("bytes") };
@@ -230,15 +246,19 @@ fn two_documents_give_one_to_each_split() {
     let prepared =
         prepare(&PrepareOptions { validation_fraction: 1e-9, ..bench.settings("bytes") }, &NoProgress)
             .unwrap();
-    assert_eq!(documents(&prepared, &prepared.train), ["document 0 says 0"]);
-    assert_eq!(documents(&prepared, &prepared.validation), ["document 1 says 31"]);
+    let split = |prepared: &PreparedData| {
+        let source = only(prepared);
+        (documents(prepared, &source.train), documents(prepared, &source.validation))
+    };
+    let (train, validation) = split(&prepared);
+    assert_eq!((train.len(), validation.len()), (1, 1));
     let most =
         prepare(&PrepareOptions { validation_fraction: 0.999, ..bench.settings("bytes") }, &NoProgress)
             .unwrap();
-    assert_eq!(documents(&most, &most.train), ["document 0 says 0"]);
+    assert_eq!(split(&most), (train, validation));
     let none = prepare(&PrepareOptions { validation_fraction: 0.0, ..bench.settings("bytes") }, &NoProgress)
         .unwrap();
-    assert!(none.validation.is_empty() && none.train.tokens().document_count() == 2);
+    assert_eq!((split(&none).0.len(), split(&none).1.len()), (2, 0));
 }
 
 #[test]
@@ -248,12 +268,12 @@ fn the_end_of_a_single_document_validates() {
     let prepared =
         prepare(&PrepareOptions { validation_fraction: 0.3, ..bench.settings("bytes") }, &NoProgress)
             .unwrap();
-    assert_eq!(documents(&prepared, &prepared.train), ["0123456"]);
-    assert_eq!(documents(&prepared, &prepared.validation), ["789"]);
+    assert_eq!(documents(&prepared, &only(&prepared).train), ["0123456"]);
+    assert_eq!(documents(&prepared, &only(&prepared).validation), ["789"]);
     assert!(prepared.summary.counts.notes[0].contains("one document"), "{:?}", prepared.summary.counts.notes);
     fs::write(bench.data(), "{\"text\":\"0\"}").unwrap();
     let short = bench.run("bytes");
-    assert!(short.validation.is_empty() && short.train.len() == 1);
+    assert!(only(&short).validation.is_empty() && only(&short).train.len() == 1);
     assert!(short.summary.counts.notes[0].contains("too short"));
 }
 
@@ -267,7 +287,7 @@ fn prompts_are_masked() {
         ..bench.settings("bytes")
     };
     let prepared = prepare(&settings, &NoProgress).unwrap();
-    let sequence = prepared.train.get(0);
+    let sequence = only(&prepared).train.get(0);
     assert_eq!(sequence.targets[..4], [b'b'.into(), b'c'.into(), b'd'.into(), 256]);
     assert_eq!(sequence.valid[..5], [false, true, true, true, false]);
     assert_eq!(prepared.summary.counts.masked_tokens, 2);
@@ -292,9 +312,9 @@ fn a_tokenizer_file_is_used_as_it_is() {
     let path = bench.folder.path().join("tokenizer.json");
     made.tokenizer.save(&path).unwrap();
     let read = bench.run(path.to_str().unwrap());
-    assert!(!read.summary.from_cache);
+    assert!(read.summary.from_cache, "the same tokenizer gives the same tokens");
     assert_eq!(read.tokenizer.json(), made.tokenizer.json());
-    assert_eq!(documents(&read, &read.train), documents(&made, &made.train));
+    assert_eq!(documents(&read, &only(&read).train), documents(&made, &only(&made).train));
     fs::write(&path, "{}").unwrap();
     assert!(matches!(
         prepare(&bench.settings(path.to_str().unwrap()), &NoProgress),
@@ -346,9 +366,10 @@ fn labelled(bench: &Bench, lines: &str, layout: SequenceLayout) -> Result<Prepar
     let settings = PrepareOptions {
         rows: RowOptions::new(16, layout),
         records: Some(Arc::new(Labelled)),
-        columns: Columns::new(&[], &["text", "label"]),
         ..bench.settings("bytes")
     };
+    let mut settings = settings;
+    settings.sources[0].columns = Columns::new(&[], &["text", "label"]);
     prepare(&settings, &NoProgress)
 }
 
@@ -357,22 +378,22 @@ fn records_become_examples_with_labels_or_rows_that_keep_them_whole() {
     let bench = Bench::new(0);
     let lines: String = (0..20).map(|index| format!("{{\"label\":{index},\"text\":\"abc\"}}\n")).collect();
     let prepared = labelled(&bench, &lines, SequenceLayout::Auto).unwrap();
-    assert_eq!(prepared.train.options().layout, SequenceLayout::Documents);
+    assert_eq!(only(&prepared).train.options().layout, SequenceLayout::Documents);
     let classes =
         |rows: &TokenSequences| (0..rows.len()).map(|row| rows.get(row).label.unwrap()).collect::<Vec<_>>();
-    let mut all = [classes(&prepared.train), classes(&prepared.validation)].concat();
+    let mut all = [classes(&only(&prepared).train), classes(&only(&prepared).validation)].concat();
     all.sort_by_key(|label| format!("{label:?}"));
     assert!((0..20).all(|class| all.contains(&Label::Class(class))) && all.len() == 20, "{all:?}");
-    assert_eq!(prepared.train.get(0).valid[..3], [false, true, false]);
+    assert_eq!(only(&prepared).train.get(0).valid[..3], [false, true, false]);
 
     let lines = "{\"label\":null,\"text\":\"abc\"}\n".repeat(20);
     let prepared = labelled(&bench, &lines, SequenceLayout::Auto).unwrap();
-    assert_eq!(prepared.train.options().layout, SequenceLayout::Bfd);
-    assert_eq!(prepared.train.get(0).documents[..2], [2, 2]);
+    assert_eq!(only(&prepared).train.options().layout, SequenceLayout::Bfd);
+    assert_eq!(only(&prepared).train.get(0).documents[..2], [2, 2]);
     // Texts beside them are texts.
     let mixed = "{\"text\":\"abc\"}\n{\"label\":null,\"text\":\"abc\"}\n";
     let prepared = labelled(&bench, mixed, SequenceLayout::Packed).unwrap();
-    assert_eq!(prepared.train.options().layout, SequenceLayout::Packed);
+    assert_eq!(only(&prepared).train.options().layout, SequenceLayout::Packed);
 }
 
 #[test]
@@ -387,4 +408,42 @@ fn records_that_cannot_be_examples_are_named() {
         let error = labelled(&bench, lines, SequenceLayout::Auto).unwrap_err();
         assert!(error.is_usage() && error.to_string().contains(said), "{error}");
     }
+}
+
+#[test]
+fn sources_have_tokens_of_their_own_and_one_tokenizer() {
+    let (bench, other) = (Bench::new(40), Bench::new(0));
+    fs::write(other.data(), "{\"body\":\"one\"}\n{\"body\":\"two\"}\n").unwrap();
+    let held = other.folder.path().join("held.jsonl");
+    fs::write(&held, "{\"body\":\"three\"}\n").unwrap();
+    let corpus = |path: PathBuf| Corpus::from_sources(&[path.display().to_string()]);
+    let columns = Columns::default().renamed(&[("text".into(), "body".into())].into()).unwrap();
+    let second = DataSource { columns, weight: 2.0, ..DataSource::new(corpus(other.data())) };
+    let mut settings = bench.settings("bpe:300");
+    settings.sources.push(DataSource { validation: Some(corpus(held)), ..second });
+    let prepared = prepare(&settings, &NoProgress).unwrap();
+    let [first, second] = &prepared.sources[..] else { panic!("two sources") };
+    assert_eq!((first.counts.train_documents, first.counts.validation_documents), (38, 2));
+    assert_eq!(documents(&prepared, &second.train), ["one", "two"]);
+    assert_eq!(documents(&prepared, &second.validation), ["three"]);
+    assert_eq!((second.weight, second.files), (2.0, 2));
+    let counts = &prepared.summary.counts;
+    assert_eq!((counts.train_documents, counts.validation_documents), (40, 3));
+    assert!(prepare(&settings, &NoProgress).unwrap().summary.from_cache);
+    let key = prepared.summary.key;
+    settings.sources[1].weight = 3.0;
+    let heavier = prepare(&settings, &NoProgress).unwrap().summary;
+    assert!(heavier.from_cache && heavier.key != key, "the same tokens, mixed otherwise");
+    for weight in [0.0, -1.0, f64::NAN] {
+        settings.sources[1].weight = weight;
+        let error = prepare(&settings, &NoProgress).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("data.source.weight = {weight} is not allowed")), "{error}");
+    }
+    settings.sources[1].weight = 1.0;
+    fs::write(other.data(), "\n").unwrap();
+    let error = prepare(&settings, &NoProgress).unwrap_err();
+    assert!(
+        matches!(error, Error::EmptyCorpus { .. }) && error.to_string().contains("data.jsonl"),
+        "{error}"
+    );
 }

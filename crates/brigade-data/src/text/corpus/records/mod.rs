@@ -14,7 +14,7 @@ pub use encoder::RecordEncoder;
 pub(crate) use encoder::text_of_record;
 pub use record::{Place, Record};
 
-use super::files::{Format, SourceFile};
+use super::files::{Compression, Format, SourceFile};
 use super::input::{BytesRead, Input};
 use crate::{Error, Result};
 use lines::Lines;
@@ -27,6 +27,23 @@ pub(crate) type Records = Box<dyn Iterator<Item = Result<Record>> + Send>;
 
 /// A part of a file: the bytes in which its lines begin, or the groups of its rows. Text and compressed files have no parts.
 pub(crate) type Part = Option<Range<u64>>;
+
+/// The file in parts of about `part_bytes`, each with its size; whole where it is not larger, or cannot be read from the middle.
+pub(crate) fn parts(file: &SourceFile, bytes: u64, part_bytes: u64) -> Result<Vec<(Part, u64)>> {
+    if bytes <= part_bytes || file.compression != Compression::None {
+        return Ok(vec![(None, bytes)]);
+    }
+    let by_bytes = |start: u64| {
+        let end = bytes.min(start + part_bytes);
+        (Some(start..end), end - start)
+    };
+    Ok(match file.format {
+        Format::Jsonl => (0..bytes).step_by(part_bytes as usize).map(by_bytes).collect(),
+        #[cfg(feature = "parquet")]
+        Format::Parquet => rows::parquet_parts(&file.path, part_bytes)?,
+        _ => vec![(None, bytes)],
+    })
+}
 
 /// The records of a part of `file`, in order. A file of text is one record, with its text as the column `text`.
 pub(crate) fn records(

@@ -58,6 +58,22 @@ pub(super) fn parquet(
     })
 }
 
+/// The groups of rows in parts of about `part_bytes`, each with its size.
+pub(super) fn parquet_parts(path: &Path, part_bytes: u64) -> Result<Vec<(Part, u64)>> {
+    let reader = open(path)?;
+    let mut parts: Vec<(std::ops::Range<u64>, u64)> = Vec::new();
+    for (group, metadata) in (0..).zip(reader.metadata().row_groups()) {
+        let bytes = metadata.compressed_size().max(0) as u64;
+        match parts.last_mut() {
+            Some((groups, before)) if *before + bytes <= part_bytes => {
+                (groups.end, *before) = (group + 1, *before + bytes);
+            }
+            _ => parts.push((group..group + 1, bytes)),
+        }
+    }
+    Ok(parts.into_iter().map(|(groups, bytes)| (Some(groups), bytes)).collect())
+}
+
 fn open(path: &Path) -> Result<SerializedFileReader<File>> {
     let file = File::open(path).map_err(|source| Error::io("open", path, source))?;
     catch_panics(|| SerializedFileReader::new(file)).map_err(|message| damaged(path, String::new(), message))

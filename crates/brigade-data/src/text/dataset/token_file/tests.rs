@@ -68,7 +68,7 @@ fn a_tail_moves_from_one_split_to_another() {
     from.push(&[5, 6], true).unwrap();
     from.push(&[7], false).unwrap();
     from.end_document();
-    let tail = from.take_tail(from.last_document().unwrap()).unwrap();
+    let tail = from.take_tail(3).unwrap();
     let mut to = TokenWriter::create(folder.path(), "to", 100).unwrap();
     to.push_tail(&tail).unwrap();
     to.end_document();

@@ -151,11 +151,6 @@ impl TokenWriter {
         self.masked.iter().map(|range| range.end - range.start).sum()
     }
 
-    /// Where the last document that has ended begins; `None` without documents.
-    pub(crate) fn last_document(&self) -> Option<u64> {
-        self.starts.len().checked_sub(2).map(|last| self.starts[last])
-    }
-
     /// Takes back all tokens from `start` on. Documents that ended after it are open again.
     pub(crate) fn take_tail(&mut self, start: u64) -> Result<Tail> {
         self.file.flush().map_err(|source| Error::io("write", &self.tokens_path, source))?;

@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 use brigade_files::write_atomic;
 use serde::{Deserialize, Serialize};
 
+use super::FileLock;
 use crate::text::corpus::SourceFile;
 use crate::text::prepare::parallel::Workers;
 use crate::{Corpus, Error, Progress, Result};
@@ -61,15 +62,18 @@ struct RememberedHashes {
     files: Vec<HashedFile>,
 }
 
-/// The files of `corpus` in order, with their contents' hashes; those that `cache` remembers are not read.
+/// The files of `corpus` in order, with their contents' hashes; those that `cache` remembers are not read. Of several processes, one
+/// reads, and the others wait for what it remembers.
 pub(crate) fn hashed_files(
     corpus: &Corpus,
     cache: &Path,
+    timeout: Duration,
     workers: &Workers,
     progress: &dyn Progress,
 ) -> Result<Vec<HashedFile>> {
     let name = blake3::hash(format!("{corpus:?}").as_bytes()).to_hex();
     let path = cache.join(format!("{}.memo", &name[..32]));
+    let _lock = FileLock::acquire(&path.with_extension("memo.lock"), timeout, progress)?;
     let memo: Option<RememberedHashes> =
         fs::read(&path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
     let identity = corpus.stable_identity();
@@ -131,7 +135,7 @@ mod tests {
     use crate::NoProgress;
 
     fn read(corpus: &Corpus, cache: &Path) -> Vec<String> {
-        hashed_files(corpus, cache, &Workers::start(2).unwrap(), &NoProgress)
+        hashed_files(corpus, cache, Duration::from_secs(9), &Workers::start(2).unwrap(), &NoProgress)
             .unwrap()
             .into_iter()
             .map(|file| file.hash)

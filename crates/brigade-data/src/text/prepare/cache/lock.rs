@@ -5,7 +5,7 @@ use std::io::{Read, Seek, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::{Error, Result};
+use crate::{Error, Progress, Result};
 
 /// How often a waiting process looks.
 const INTERVAL: Duration = Duration::from_millis(20);
@@ -32,28 +32,31 @@ impl FileLock {
         }
     }
 
-    /// The lock as soon as it is free; calls `on_wait` once where it has to wait.
-    pub(crate) fn acquire(path: &Path, timeout: Duration, on_wait: impl FnOnce()) -> Result<Self> {
+    /// The lock as soon as it is free; `progress` says so where it has to wait.
+    pub(crate) fn acquire(path: &Path, timeout: Duration, progress: &dyn Progress) -> Result<Self> {
         let begin = Instant::now();
-        let mut on_wait = Some(on_wait);
+        let mut waits = false;
         loop {
             if let Some(lock) = Self::try_acquire(path)? {
+                if waits {
+                    progress.finish();
+                }
                 return Ok(lock);
             }
-            if let Some(on_wait) = on_wait.take() {
-                on_wait();
+            if !std::mem::replace(&mut waits, true) {
+                progress.start(0, "waiting for another process to tokenize the same text");
             }
             let waited = begin.elapsed();
             if waited >= timeout {
-                let holder = holder(path);
-                return Err(Error::LockTimeout {
-                    path: path.into(),
-                    waited_seconds: waited.as_secs_f64(),
-                    holder,
-                });
+                return Err(Self::timed_out(path, waited));
             }
             std::thread::sleep(INTERVAL.min(timeout - waited));
         }
+    }
+
+    /// The error of a wait that was too long.
+    pub(crate) fn timed_out(path: &Path, waited: Duration) -> Error {
+        Error::LockTimeout { path: path.into(), waited_seconds: waited.as_secs_f64(), holder: holder(path) }
     }
 }
 
@@ -76,17 +79,16 @@ fn holder(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::NoProgress;
 
     #[test]
     fn waiting_ends_at_the_deadline_and_names_the_holder() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("k.lock");
         let lock = FileLock::try_acquire(&path).unwrap().unwrap();
-        let mut waits = 0;
-        let error = FileLock::acquire(&path, Duration::from_millis(60), || waits += 1).unwrap_err();
+        let error = FileLock::acquire(&path, Duration::from_millis(60), &NoProgress).unwrap_err();
         assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
-        assert_eq!(waits, 1);
         drop(lock);
-        FileLock::acquire(&path, Duration::ZERO, || panic!("nothing to wait for")).unwrap();
+        FileLock::acquire(&path, Duration::ZERO, &NoProgress).unwrap();
     }
 }

@@ -4,10 +4,13 @@
 //! <cache>/<key>/            a whole entry
 //! <cache>/<key>.building/   an entry that is being written, by the process that holds the lock
 //! <cache>/<key>.lock        locked while somebody builds <key>; holds that process's id
+//! <cache>/<key>.pieces/     pieces of it, n/, n.building/ and n.lock likewise, until the entry is whole
+//! <cache>/<key>.removing/   pieces that are no longer needed
 //! <cache>/<id>.memo         contents of a corpus's files by size and time, so that they need not be read again
 //! ```
 //!
-//! Locks go with their process, so a folder `<key>.building` whose lock is free has a dead writer and is removed.
+//! Locks go with their process, so a folder `<key>.building` whose lock is free has a dead writer and is removed. Pieces stay for a
+//! week: the next process that needs the entry goes on from them.
 
 mod file_hashes;
 mod lock;
@@ -15,11 +18,15 @@ mod lock;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 pub(crate) use file_hashes::{HashedFile, hashed_files};
 pub(crate) use lock::FileLock;
 
-use crate::{Error, Result};
+use crate::{Error, Progress, Result};
+
+/// Pieces that nobody has added to for this long are removed.
+const FORGOTTEN: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Where one entry of the cache lies and is built.
 #[derive(Debug, Clone)]
@@ -32,6 +39,15 @@ impl CacheEntry {
     /// The place of `key` in `cache`, which exists.
     pub(crate) fn new(cache: &Path, key: String) -> Self {
         Self { cache: cache.into(), key }
+    }
+
+    /// The place of the entry that is named by what was hashed.
+    pub(crate) fn named(cache: &Path, hasher: &blake3::Hasher) -> Self {
+        Self::new(cache, hasher.finalize().to_hex()[..32].to_string())
+    }
+
+    pub(crate) fn key(&self) -> &str {
+        &self.key
     }
 
     /// The folder of the whole entry.
@@ -47,33 +63,70 @@ impl CacheEntry {
         self.cache.join(format!("{}.building", self.key))
     }
 
+    fn pieces(&self) -> PathBuf {
+        self.cache.join(format!("{}.pieces", self.key))
+    }
+
+    /// The folder of piece `number`.
+    pub(crate) fn piece(&self, number: usize) -> PathBuf {
+        self.pieces().join(number.to_string())
+    }
+
+    pub(crate) fn piece_lock(&self, number: usize) -> PathBuf {
+        self.pieces().join(format!("{number}.lock"))
+    }
+
+    /// Waits until nobody else builds the entry.
+    pub(crate) fn lock(&self, timeout: Duration, progress: &dyn Progress) -> Result<FileLock> {
+        FileLock::acquire(&self.lock_path(), timeout, progress)
+    }
+
     /// Builds the entry by `write`, in a folder aside, and puts it in place; an entry that is there is replaced. Nothing
     /// is left of it where `write` fails. The caller holds the lock.
     pub(crate) fn build(&self, write: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
         self.remove_leftovers()?;
-        let (building, folder) = (self.building(), self.folder());
-        fs::create_dir(&building).map_err(|source| Error::io("create", &building, source))?;
-        let built = write(&building).and_then(|()| {
-            sync_folder(&building)?;
-            remove_folder(&folder)?;
-            fs::rename(&building, &folder).map_err(|source| Error::io("rename", &building, source))?;
-            sync_folder(&self.cache)
-        });
-        if built.is_err()
-            && let Err(error) = remove_folder(&building)
-        {
-            tracing::warn!("{error}");
-        }
-        built
+        build(&self.folder(), &self.building(), write)
     }
 
-    /// Removes this entry's half-built folder, and those of other entries that nobody builds.
+    /// Builds piece `number` in the same way. The caller holds its lock.
+    pub(crate) fn build_piece(&self, number: usize, write: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+        let building = self.pieces().join(format!("{number}.building"));
+        remove_folder(&building)?;
+        build(&self.piece(number), &building, write)
+    }
+
+    /// Makes the folder of pieces.
+    pub(crate) fn create_pieces(&self) -> Result<()> {
+        let pieces = self.pieces();
+        fs::create_dir_all(&pieces).map_err(|source| Error::io("create", &pieces, source))
+    }
+
+    /// Removes all pieces. The caller holds the entry's lock.
+    pub(crate) fn remove_pieces(&self) -> Result<()> {
+        let (pieces, removing) = (self.pieces(), self.cache.join(format!("{}.removing", self.key)));
+        remove_folder(&removing)?;
+        // Under another name, nobody adds to them.
+        match fs::rename(&pieces, &removing) {
+            Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(source) => Err(Error::io("rename", &pieces, source)),
+            Ok(()) => remove_folder(&removing),
+        }
+    }
+
+    /// Removes the whole entry. The caller holds the lock.
+    pub(crate) fn remove(&self) -> Result<()> {
+        remove_folder(&self.folder())
+    }
+
+    /// Removes this entry's half-built folder, and of other entries what nobody builds and nobody will go on from.
     fn remove_leftovers(&self) -> Result<()> {
         let entries = fs::read_dir(&self.cache).map_err(|source| Error::io("list", &self.cache, source))?;
         for path in entries.flatten().map(|entry| entry.path()) {
-            let Some(key) = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".building")) else {
+            let name = path.file_name().and_then(|name| name.to_str()?.rsplit_once('.'));
+            let Some((key, kind @ ("building" | "pieces" | "removing"))) = name else { continue };
+            if kind == "pieces" && (key == self.key || !is_forgotten(&path)) {
                 continue;
-            };
+            }
             let other = Self { cache: self.cache.clone(), key: key.into() };
             // This entry's lock is the caller's.
             let free = key == self.key || FileLock::try_acquire(&other.lock_path())?.is_some();
@@ -84,6 +137,28 @@ impl CacheEntry {
         }
         Ok(())
     }
+}
+
+fn is_forgotten(path: &Path) -> bool {
+    let modified = fs::metadata(path).and_then(|metadata| metadata.modified());
+    modified.is_ok_and(|modified| modified.elapsed().is_ok_and(|age| age > FORGOTTEN))
+}
+
+/// Fills `building` by `write` and renames it to `folder`.
+fn build(folder: &Path, building: &Path, write: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    fs::create_dir(building).map_err(|source| Error::io("create", building, source))?;
+    let built = write(building).and_then(|()| {
+        sync_folder(building)?;
+        remove_folder(folder)?;
+        fs::rename(building, folder).map_err(|source| Error::io("rename", building, source))?;
+        folder.parent().map_or(Ok(()), sync_folder)
+    });
+    if built.is_err()
+        && let Err(error) = remove_folder(building)
+    {
+        tracing::warn!("{error}");
+    }
+    built
 }
 
 /// Writes a small file and brings it to the disk.
@@ -110,7 +185,7 @@ fn remove_folder(path: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
+    use crate::NoProgress;
 
     fn place(cache: &Path, key: &str) -> CacheEntry {
         CacheEntry::new(cache, key.into())
@@ -135,7 +210,7 @@ mod tests {
             fs::create_dir(place(cache.path(), key).building()).unwrap();
         }
         let alive = place(cache.path(), "alive");
-        let _lock = FileLock::acquire(&alive.lock_path(), Duration::from_secs(5), || {}).unwrap();
+        let _lock = FileLock::acquire(&alive.lock_path(), Duration::from_secs(5), &NoProgress).unwrap();
         let own = place(cache.path(), "own");
         own.build(|folder| write_synced(&folder.join("whole"), b"x")).unwrap();
         assert!(own.folder().join("whole").is_file());

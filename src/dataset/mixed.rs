@@ -1,0 +1,78 @@
+//! Several datasets as one, by weights.
+
+use brigade_core::Batch;
+use brigade_data::Share;
+use burn::tensor::Device;
+
+use super::Dataset;
+
+/// Datasets of one kind, of which each has its share of the samples that a run draws. An epoch has as many samples as all of them together, and
+/// of each as many as its weight says: one that is smaller than that is repeated, and one that is larger goes on in the next epoch
+/// ([`Sampler`](brigade_data::Sampler)). Samples are shuffled across all of them. Without weights (to validate, say) it is
+/// one dataset after the other, each as often as it is.
+///
+/// ```
+/// # use brigade::{Dataset, Mixed, samples};
+/// # use burn::tensor::{Device, Tensor};
+/// # fn numbers(indices: &[usize], device: &Device) -> (Tensor<2>, Tensor<2>) {
+/// #     let x = Tensor::<1>::from_floats(&indices.iter().map(|i| *i as f32).collect::<Vec<_>>()[..], device).reshape([-1, 1]);
+/// #     (x.clone(), x)
+/// # }
+/// // Half of the samples of a run come from each.
+/// let (large, small) = (samples(1000, numbers), samples(10, numbers));
+/// let mixed = Mixed::new([(large, 1.0), (small, 1.0)]);
+/// assert_eq!(mixed.len(), 1010);
+/// ```
+#[derive(Debug, Clone)]
+pub struct Mixed<D> {
+    parts: Vec<(D, f64)>,
+}
+
+impl<D: Dataset> Mixed<D> {
+    /// These datasets, at least one, with their weights, of which each is above 0.
+    pub fn new(parts: impl IntoIterator<Item = (D, f64)>) -> Self {
+        Self { parts: parts.into_iter().collect() }
+    }
+
+    fn first(&self) -> Option<&D> {
+        self.parts.first().map(|(data, _)| data)
+    }
+}
+
+impl<D: Dataset> Dataset for Mixed<D> {
+    type Item = D::Item;
+    type Input = D::Input;
+    type Target = D::Target;
+
+    fn len(&self) -> usize {
+        self.parts.iter().map(|(data, _)| data.len()).sum()
+    }
+
+    fn get(&self, index: usize) -> anyhow::Result<D::Item> {
+        let mut within = index;
+        for (data, _) in &self.parts {
+            if within < data.len() {
+                return data.get(within);
+            }
+            within -= data.len();
+        }
+        anyhow::bail!("there is no sample {index}: there are {}", self.len())
+    }
+
+    /// As the first of them does it.
+    fn batch(&self, items: Vec<D::Item>, device: &Device) -> Batch<D::Input, D::Target> {
+        self.parts[0].0.batch(items, device)
+    }
+
+    fn targets_per_sample(&self) -> usize {
+        self.first().map_or(1, D::targets_per_sample)
+    }
+
+    fn unit(&self) -> &str {
+        self.first().map_or("samples", D::unit)
+    }
+
+    fn shares(&self) -> Vec<Share> {
+        self.parts.iter().map(|(data, weight)| Share { len: data.len(), weight: *weight }).collect()
+    }
+}
