@@ -4,10 +4,17 @@
 //! Nothing runs here. Everything is a pure function of a few numbers, so it can be printed, drawn and checked by properties, and it
 //! is the same on every rank. This crate knows neither tensors nor transports.
 
+pub mod cluster;
+mod columns;
 mod footprint;
+pub mod memory;
+pub mod model;
+pub mod report;
 mod schedule;
+pub mod search;
 mod split;
 mod stage;
+pub mod time;
 mod unshard;
 
 pub use footprint::{

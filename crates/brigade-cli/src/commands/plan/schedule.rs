@@ -1,4 +1,4 @@
-//! `brigade plan`
+//! `brigade plan schedule`
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use anyhow::Context;
 use brigade::plan::{Pipeline, PipelineScheduleKind};
 use brigade::{UsageError, exit, parse_whole_number};
 use brigade_files::write_atomic;
-use clap::{Args, Subcommand};
+use clap::Args;
 
 use crate::output::print;
 
@@ -23,21 +23,7 @@ Examples:
 const WIDTH: usize = 100;
 
 #[derive(Debug, Args)]
-#[command(arg_required_else_help = true)]
-pub struct PlanArgs {
-    #[command(subcommand)]
-    command: PlanCommand,
-}
-
-#[derive(Debug, Subcommand)]
-enum PlanCommand {
-    /// Show what each rank of a pipeline does when, the bubble, and the micro-batches in flight.
-    #[command(after_help = EXAMPLES)]
-    Schedule(ScheduleArgs),
-}
-
-#[derive(Debug, Args)]
-struct ScheduleArgs {
+pub struct ScheduleArgs {
     /// Pipeline stages.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pp: usize,
@@ -61,8 +47,7 @@ struct ScheduleArgs {
     svg: Option<PathBuf>,
 }
 
-pub fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
-    let PlanCommand::Schedule(args) = &args.command;
+pub fn run(args: &ScheduleArgs) -> anyhow::Result<ExitCode> {
     let (text, svg) = schedule(args).map_err(UsageError)?;
     if let Some((path, svg)) = args.svg.as_deref().zip(svg) {
         write_svg(path, &svg).with_context(|| format!("--svg {}: cannot write it", path.display()))?;

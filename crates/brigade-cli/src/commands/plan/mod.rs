@@ -1,0 +1,42 @@
+//! `brigade plan`
+
+mod parse;
+mod schedule;
+mod strategies;
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+
+pub const EXAMPLES: &str = "\
+Examples:
+  brigade plan --model Llama-3.2-1B/config.json --cluster 2x8xH100-80GB --global-batch-tokens 1M --sequence-length 4096
+  brigade plan --model config.json --cluster 4x4xA100-80GB --explain
+  brigade plan --model config.json --cluster cluster.toml --slow-rank 3=1.3 --what-if
+  brigade plan --model configs/gpt-13m.toml --cluster 1x4xCPU --json
+  brigade plan schedule --pp 4 --micro-batches 8
+
+A cluster is NODESxDEVICESxKIND, or a TOML file with kind, nodes, devices_per_node and what differs from the kind.";
+
+#[derive(Debug, Args)]
+#[command(arg_required_else_help = true, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct PlanArgs {
+    #[command(subcommand)]
+    command: Option<PlanCommand>,
+    #[command(flatten)]
+    strategies: strategies::StrategyArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum PlanCommand {
+    /// Show what each rank of a pipeline does when, the bubble, and the micro-batches in flight.
+    #[command(after_help = schedule::EXAMPLES)]
+    Schedule(schedule::ScheduleArgs),
+}
+
+pub fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
+    match &args.command {
+        Some(PlanCommand::Schedule(args)) => schedule::run(args),
+        None => strategies::run(&args.strategies),
+    }
+}

@@ -1,0 +1,71 @@
+//! Values of the flags of `brigade plan`.
+
+use brigade::plan::cluster::Dtype;
+use brigade::plan::time::Algorithm;
+
+/// A number of tokens, with K, M or G for 1024, 1024² or 1024³.
+pub fn tokens(text: &str) -> Result<usize, String> {
+    let wrong = || "it must be a whole number of tokens, as 1048576 or 1M (K, M and G are powers of 1024)".to_owned();
+    let (number, unit) = match text.chars().last().map(|letter| letter.to_ascii_uppercase()) {
+        Some('K') => (&text[..text.len() - 1], 1 << 10),
+        Some('M') => (&text[..text.len() - 1], 1 << 20),
+        Some('G') => (&text[..text.len() - 1], 1 << 30),
+        _ => (text, 1),
+    };
+    let number: usize = number.parse().map_err(|_| wrong())?;
+    number.checked_mul(unit).ok_or_else(wrong)
+}
+
+/// `3=1.3`: a rank, and how many times longer it takes.
+pub fn slow_rank(text: &str) -> Result<(usize, f64), String> {
+    let wrong = || "it must be RANK=TIMES, as 3=1.3 for a rank that takes 1.3 times as long".to_owned();
+    let (rank, times) = text.split_once('=').ok_or_else(wrong)?;
+    Ok((rank.parse().map_err(|_| wrong())?, times.parse().map_err(|_| wrong())?))
+}
+
+/// A number type.
+pub fn dtype(text: &str) -> Result<Dtype, String> {
+    let all = [Dtype::Bf16, Dtype::Fp16, Dtype::F32];
+    all.into_iter().find(|dtype| dtype.name() == text).ok_or_else(|| "it must be bf16, fp16 or f32".into())
+}
+
+/// How ranks talk in collectives.
+pub fn algorithm(text: &str) -> Result<Algorithm, String> {
+    let all = Algorithm::ALL.into_iter().chain([Algorithm::Auto]);
+    let found = all.into_iter().find(|algorithm| algorithm.name() == text);
+    found.ok_or_else(|| "it must be auto, ring, tree or hierarchical".into())
+}
+
+/// Which blocks are recomputed.
+pub fn recompute(text: &str) -> Result<usize, String> {
+    match text {
+        "none" => Ok(0),
+        "all" => Ok(1),
+        _ => {
+            let every = text.strip_prefix("every-").and_then(|k| k.parse().ok()).filter(|k| *k > 0);
+            every.ok_or_else(|| "it must be none, all, or every-K for every K-th block, as every-2".into())
+        }
+    }
+}
+
+/// A stage of ZeRO.
+pub fn zero(text: &str) -> Result<u8, String> {
+    text.parse().ok().filter(|stage| *stage <= 3).ok_or_else(|| "it must be 0, 1, 2 or 3".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values() {
+        assert_eq!(tokens("1M"), Ok(1 << 20));
+        assert_eq!(tokens("4096"), Ok(4096));
+        assert!(tokens("").is_err() && tokens("1.5M").is_err() && tokens("99999999999G").is_err());
+        assert_eq!(slow_rank("3=1.3"), Ok((3, 1.3)));
+        assert!(slow_rank("3").is_err() && slow_rank("a=1").is_err());
+        assert_eq!((recompute("none"), recompute("all"), recompute("every-3")), (Ok(0), Ok(1), Ok(3)));
+        assert!(recompute("every-0").is_err() && zero("4").is_err() && dtype("int8").is_err());
+        assert_eq!(algorithm("tree"), Ok(Algorithm::Tree));
+    }
+}

@@ -1,0 +1,209 @@
+//! `brigade plan --model … --cluster …`: which configurations fit, and which is fastest.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use brigade::plan::PipelineScheduleKind;
+use brigade::plan::cluster::{Cluster, Dtype};
+use brigade::plan::memory::Accounting;
+use brigade::plan::model::ModelShape;
+use brigade::plan::report::{command, explain, failures, render, render_what_if, what_if};
+use brigade::plan::search::{Axes, Plan, PlanError, Tensor, Workload, plan};
+use brigade::plan::time::Algorithm;
+use brigade::{UsageError, exit, parse_whole_number};
+use clap::Args;
+use serde_json::json;
+
+use super::parse;
+use crate::model_folder::model_folder;
+use crate::output::print;
+
+/// Tokens of a sequence where neither the flag nor the model says fewer.
+const SEQUENCE_LENGTH: usize = 4096;
+
+#[derive(Debug, Args)]
+pub struct StrategyArgs {
+    /// Model: a folder or a config.json as Hugging Face's libraries write it, organization/name on the hub, or a TOML file with a section [model].
+    #[arg(long, value_name = "MODEL", required = true)]
+    model: Option<PathBuf>,
+    /// Cluster: NODESxDEVICESxKIND, as 2x8xH100-80GB, or a TOML file.
+    #[arg(long, value_name = "CLUSTER", required = true)]
+    cluster: Option<String>,
+    /// Tokens of a step over all ranks; K, M and G are powers of 1024 [default: 1M].
+    #[arg(long, value_name = "N", value_parser = parse::tokens, conflicts_with = "global_batch_size")]
+    global_batch_tokens: Option<usize>,
+    /// Sequences of a step over all ranks, instead of tokens.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
+    global_batch_size: Option<usize>,
+    /// Tokens of a sequence [default: 4096, or as many as the model takes].
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
+    sequence_length: Option<usize>,
+    /// Number type of forward and backward: bf16, fp16 or f32 [default: bf16 where the device has it].
+    #[arg(long, value_name = "TYPE", value_parser = parse::dtype)]
+    dtype: Option<Dtype>,
+    /// Number type of gradients while they are summed over ranks: f32 or bf16.
+    #[arg(long, value_name = "TYPE", value_parser = parse::dtype, default_value = "f32")]
+    reduce_dtype: Dtype,
+    /// Bytes of the optimizer's state for a parameter; AdamW has 8.
+    #[arg(long, value_name = "N", default_value_t = 8, allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
+    optimizer_bytes: u64,
+    /// What is held of a parameter: as brigade does, or as mixed-adam (2 + 2 + 12 bytes), megatron (2 + 4 + 12) or separate-sums (2 + 2 + 4 + 12) count it.
+    #[arg(long, value_name = "NAME", default_value = "brigade")]
+    accounting: String,
+    /// How ranks talk in collectives: auto, ring, tree or hierarchical.
+    #[arg(long, value_name = "NAME", value_parser = parse::algorithm, default_value = "auto")]
+    algorithm: Algorithm,
+    /// Attention keeps its scores for the backward.
+    #[arg(long)]
+    unfused_attention: bool,
+    /// Gathers and reductions wait for the computation.
+    #[arg(long)]
+    no_overlap: bool,
+    /// A rank that takes longer than others, as 3=1.3; several may be given.
+    #[arg(long, value_name = "RANK=TIMES", value_parser = parse::slow_rank)]
+    slow_rank: Vec<(usize, f64)>,
+    /// Hours from one failure of a node to the next; 0 for none [default: of the cluster].
+    #[arg(long, value_name = "HOURS", allow_negative_numbers = true)]
+    node_mtbf_hours: Option<f64>,
+    #[command(flatten)]
+    axes: AxisArgs,
+    /// How many configurations to print.
+    #[arg(long, value_name = "N", default_value_t = 10, allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
+    top: usize,
+    /// Also show the formulas behind the first, with its numbers.
+    #[arg(long)]
+    explain: bool,
+    /// Also lay ring, tree and hierarchical collectives, fewer bytes and larger batches side by side, for the first.
+    #[arg(long)]
+    what_if: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Axes: only these values, separated by commas [default: all]")]
+struct AxisArgs {
+    /// Tensor-parallel ranks, which are not built yet: what they would bring is shown beside the rest.
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parse_whole_number::<usize>)]
+    tp: Vec<usize>,
+    /// Pipeline stages.
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parse_whole_number::<usize>)]
+    pp: Vec<usize>,
+    /// Stages of ZeRO.
+    #[arg(long, value_name = "STAGE", value_delimiter = ',', value_parser = parse::zero)]
+    zero: Vec<u8>,
+    /// Pipeline schedules.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    schedule: Vec<PipelineScheduleKind>,
+    /// Chunks of interleaved schedules: 2, 3, 4, 6 or 8.
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parse_whole_number::<usize>)]
+    chunks: Vec<usize>,
+    /// Sequences of a micro-batch.
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parse_whole_number::<usize>)]
+    micro_batch_size: Vec<usize>,
+    /// Blocks that are recomputed: none, every-2 or all.
+    #[arg(long, value_name = "WHICH", value_delimiter = ',', value_parser = parse::recompute)]
+    recompute: Vec<usize>,
+    /// The optimizer's state stays on the device.
+    #[arg(long)]
+    no_offload: bool,
+}
+
+impl AxisArgs {
+    fn axes(&self) -> Axes {
+        Axes {
+            tp: self.tp.clone(),
+            tensor: Tensor::Beside,
+            pp: self.pp.clone(),
+            zero: self.zero.clone(),
+            schedules: self.schedule.clone(),
+            chunks: self.chunks.clone(),
+            micro_batches: self.micro_batch_size.clone(),
+            recompute: self.recompute.clone(),
+            offload: !self.no_offload,
+        }
+    }
+}
+
+pub fn run(args: &StrategyArgs) -> anyhow::Result<ExitCode> {
+    let (workload, model) = workload(args).map_err(UsageError)?;
+    let plan = plan(&workload, &args.axes.axes(), args.top.max(1)).map_err(|error| UsageError(error.into()))?;
+    let text = if args.json { json(args, &workload, &plan, &model)? } else { text(args, &workload, &plan, &model)? };
+    print(&text)?;
+    let fits = !plan.best.is_empty();
+    Ok(ExitCode::from(if fits { exit::DONE } else { exit::FAILED }))
+}
+
+/// What is to be planned, and how the command names its model.
+fn workload(args: &StrategyArgs) -> anyhow::Result<(Workload, String)> {
+    let given = args.model.as_deref().context("--model is needed")?;
+    let path = if given.exists() { given.to_owned() } else { model_folder(given)? };
+    let model = ModelShape::read(&path)?;
+    let cluster = Cluster::read(args.cluster.as_deref().context("--cluster is needed")?)?;
+    let most = if model.most_positions == 0 { SEQUENCE_LENGTH } else { model.most_positions };
+    let sequence_length = args.sequence_length.unwrap_or(SEQUENCE_LENGTH.min(most));
+    let tokens = args.global_batch_tokens.unwrap_or(1 << 20);
+    // At least as many tokens as were asked for.
+    let sequences = args.global_batch_size.unwrap_or(tokens.div_ceil(sequence_length.max(1)));
+    let mut workload = Workload::new(model, cluster, sequence_length, sequences);
+    workload.dtype = args.dtype.unwrap_or(workload.dtype);
+    let accounting = Accounting::named(&args.accounting, workload.dtype, args.optimizer_bytes);
+    workload.accounting = accounting.ok_or_else(|| PlanError::Setting {
+        option: "--accounting",
+        given: args.accounting.clone(),
+        allowed: format!("it must be {}", Accounting::NAMES.join(", ")),
+    })?;
+    workload.reduce_bytes = args.reduce_dtype.bytes();
+    workload.fused_attention = !args.unfused_attention;
+    workload.overlap = !args.no_overlap;
+    workload.algorithm = args.algorithm;
+    workload.slow_ranks = args.slow_rank.clone();
+    if let Some(hours) = args.node_mtbf_hours {
+        let allowed = "it must be a number of hours from 0";
+        anyhow::ensure!(hours.is_finite() && hours >= 0.0, "--node-mtbf-hours = {hours} is not possible: {allowed}");
+        workload.cluster.node_mtbf_hours = hours;
+    }
+    Ok((workload, given.display().to_string()))
+}
+
+fn text(args: &StrategyArgs, workload: &Workload, plan: &Plan, model: &str) -> anyhow::Result<String> {
+    let mut text = render(workload, plan, model);
+    let Some(best) = plan.best.first() else { return Ok(text) };
+    if args.explain {
+        text.push_str(&format!("\n{}", explain(workload, best)?));
+    }
+    if args.what_if {
+        let changes = what_if(workload, &best.candidate)?;
+        text.push_str(&format!("\nWhat if, for the first:\n{}", render_what_if(&changes)));
+    }
+    Ok(text)
+}
+
+fn json(args: &StrategyArgs, workload: &Workload, plan: &Plan, model: &str) -> anyhow::Result<String> {
+    let best = plan.best.first();
+    let commands: Vec<String> = plan.best.iter().map(|best| command(workload, best, model)).collect();
+    let changes = match best.filter(|_| args.what_if) {
+        Some(best) => Some(what_if(workload, &best.candidate)?),
+        None => None,
+    };
+    let explanation = match best.filter(|_| args.explain) {
+        Some(best) => Some(explain(workload, best)?),
+        None => None,
+    };
+    let value = json!({
+        "model": workload.model,
+        "parameters": workload.model.parameters(),
+        "cluster": workload.cluster,
+        "sequence_length": workload.sequence_length,
+        "global_batch": workload.global_batch,
+        "dtype": workload.dtype,
+        "plan": plan,
+        "commands": commands,
+        "failures": best.and_then(|best| failures(workload, best, None)),
+        "what_if": changes,
+        "explanation": explanation,
+    });
+    Ok(format!("{}\n", serde_json::to_string_pretty(&value).context("cannot write JSON")?))
+}

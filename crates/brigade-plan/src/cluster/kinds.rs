@@ -1,0 +1,196 @@
+//! Devices that are known by name.
+//!
+//! Memory, peaks and bandwidths are those of NVIDIA's data sheets (dense products; a link's bandwidth is that of one direction): V100
+//! (2017 data sheet), A100 (2021), L4 and L40S (2023), H100 SXM, PCIe and NVL (2023), H200 (2023), B200 (2024, DGX B200). Links
+//! between nodes are those of the DGX of that generation, of others one port of 100 Gbit/s. What kernels reach of them was
+//! measured by many: cuBLAS 60 to 75% of the peak, less where power is short; fused attention (FlashAttention 2) 55% on A100, 40% on H100.
+
+use super::{Cluster, Device, Efficiency, Link, Peaks};
+
+const GIB: u64 = 1 << 30;
+
+/// A row of the table: memory in GiB; peaks in TFLOP/s of bf16, fp16, TF32 and fp32; GB/s of memory, within and between nodes (for each device)
+/// and to the host; and what products and attention reach.
+struct Row {
+    name: &'static str,
+    aliases: &'static [&'static str],
+    memory: u64,
+    peaks: [f64; 4],
+    bandwidths: [f64; 4],
+    reaches: [f64; 2],
+}
+
+const ROWS: [Row; 12] = [
+    Row {
+        name: "V100-16GB",
+        aliases: &["V100", "V100-SXM2-16GB"],
+        memory: 16,
+        peaks: [0.0, 125.0, 0.0, 15.7],
+        bandwidths: [900.0, 150.0, 6.25, 12.0],
+        reaches: [0.65, 0.35],
+    },
+    Row {
+        name: "V100-32GB",
+        aliases: &["V100-SXM2-32GB", "V100-SXM3-32GB"],
+        memory: 32,
+        peaks: [0.0, 125.0, 0.0, 15.7],
+        bandwidths: [900.0, 150.0, 12.5, 12.0],
+        reaches: [0.65, 0.35],
+    },
+    Row {
+        name: "A100-40GB",
+        aliases: &["A100-SXM4-40GB"],
+        memory: 40,
+        peaks: [312.0, 312.0, 156.0, 19.5],
+        bandwidths: [1555.0, 300.0, 25.0, 25.0],
+        reaches: [0.75, 0.55],
+    },
+    Row {
+        name: "A100-80GB",
+        aliases: &["A100", "A100-SXM4-80GB"],
+        memory: 80,
+        peaks: [312.0, 312.0, 156.0, 19.5],
+        bandwidths: [2039.0, 300.0, 25.0, 25.0],
+        reaches: [0.75, 0.55],
+    },
+    Row {
+        name: "L4",
+        aliases: &["L4-24GB"],
+        memory: 24,
+        peaks: [121.0, 121.0, 60.0, 30.3],
+        bandwidths: [300.0, 25.0, 12.5, 25.0],
+        reaches: [0.5, 0.4],
+    },
+    Row {
+        name: "L40S",
+        aliases: &["L40S-48GB"],
+        memory: 48,
+        peaks: [362.0, 362.0, 183.0, 91.6],
+        bandwidths: [864.0, 25.0, 12.5, 25.0],
+        reaches: [0.55, 0.4],
+    },
+    Row {
+        name: "H100-80GB",
+        aliases: &["H100", "H100-SXM", "H100-SXM5-80GB", "H100-80GB-HBM3"],
+        memory: 80,
+        peaks: [989.0, 989.0, 495.0, 67.0],
+        bandwidths: [3350.0, 450.0, 50.0, 50.0],
+        reaches: [0.62, 0.4],
+    },
+    Row {
+        name: "H100-PCIe",
+        aliases: &["H100-PCIe-80GB"],
+        memory: 80,
+        peaks: [756.0, 756.0, 378.0, 51.0],
+        bandwidths: [2000.0, 50.0, 25.0, 50.0],
+        reaches: [0.55, 0.4],
+    },
+    Row {
+        name: "H100-NVL",
+        aliases: &["H100-NVL-94GB"],
+        memory: 94,
+        peaks: [835.0, 835.0, 417.0, 60.0],
+        bandwidths: [3900.0, 300.0, 25.0, 50.0],
+        reaches: [0.55, 0.4],
+    },
+    Row {
+        name: "H200",
+        aliases: &["H200-141GB", "H200-SXM"],
+        memory: 141,
+        peaks: [989.0, 989.0, 495.0, 67.0],
+        bandwidths: [4800.0, 450.0, 50.0, 50.0],
+        reaches: [0.62, 0.4],
+    },
+    Row {
+        name: "B200",
+        aliases: &["B200-192GB", "B200-180GB"],
+        memory: 180,
+        peaks: [2250.0, 2250.0, 1125.0, 75.0],
+        bandwidths: [8000.0, 900.0, 50.0, 50.0],
+        reaches: [0.6, 0.45],
+    },
+    // A core of a server's processor with AVX-512; `brigade plan --calibrate` measures the ones that are there.
+    Row {
+        name: "CPU",
+        aliases: &["CPU-core"],
+        memory: 8,
+        peaks: [0.08, 0.0, 0.0, 0.08],
+        bandwidths: [10.0, 4.0, 1.25, 10.0],
+        reaches: [0.9, 0.5],
+    },
+];
+
+/// The names of all kinds.
+pub const KINDS: [&str; ROWS.len()] = {
+    let mut names = [""; ROWS.len()];
+    let mut at = 0;
+    while at < ROWS.len() {
+        names[at] = ROWS[at].name;
+        at += 1;
+    }
+    names
+};
+
+/// The names, for messages.
+pub(super) fn names() -> String {
+    KINDS.join(", ")
+}
+
+/// One node with one device of a kind; case does not count. `None` if it is not known.
+///
+/// ```
+/// use brigade_plan::cluster::kind;
+/// assert_eq!(kind("h100").unwrap().device.peaks.bf16, 989e12);
+/// assert!(kind("H1000").is_none());
+/// ```
+pub fn kind(name: &str) -> Option<Cluster> {
+    let is = |known: &str| known.eq_ignore_ascii_case(name);
+    ROWS.iter().find(|row| is(row.name) || row.aliases.iter().any(|alias| is(alias))).map(Row::cluster)
+}
+
+/// The kinds whose names are like this one: those that begin as it does, or else the nearest.
+pub(super) fn nearest(name: &str) -> Vec<&'static str> {
+    let plain = |text: &str| text.to_ascii_uppercase();
+    let given = plain(name);
+    let distance = |row: &Row| {
+        let all = std::iter::once(&row.name).chain(row.aliases);
+        all.map(|known| strsim::damerau_levenshtein(&plain(known), &given)).min().unwrap_or(usize::MAX)
+    };
+    let least = ROWS.iter().map(distance).min().unwrap_or(0);
+    if least > given.chars().count().div_ceil(2) {
+        return Vec::new();
+    }
+    ROWS.iter().filter(|row| distance(row) == least).map(|row| row.name).collect()
+}
+
+impl Row {
+    fn cluster(&self) -> Cluster {
+        let [bf16, fp16, tf32, f32] = self.peaks.map(|tera| tera * 1e12);
+        let [memory_bandwidth, intra, inter, host] = self.bandwidths.map(|giga| giga * 1e9);
+        let [products, attention] = self.reaches;
+        let is_cpu = self.name == "CPU";
+        Cluster {
+            name: format!("1x1x{}", self.name),
+            nodes: 1,
+            devices_per_node: 1,
+            device: Device {
+                name: self.name.into(),
+                memory: self.memory * GIB,
+                reserved: if is_cpu { GIB / 8 } else { GIB * 3 / 2 },
+                peaks: Peaks { bf16, fp16, tf32, f32 },
+                memory_bandwidth,
+                launch: if is_cpu { 1e-6 } else { 5e-6 },
+                efficiency: Efficiency { products, attention, memory: 0.8, links: 0.8 },
+            },
+            intra_node: Link { bandwidth: intra, latency: if is_cpu { 20e-6 } else { 4e-6 } },
+            inter_node: Link { bandwidth: inter, latency: if is_cpu { 60e-6 } else { 12e-6 } },
+            host_memory: if is_cpu { self.memory * GIB } else { 1024 * GIB },
+            host_cores: if is_cpu { 1 } else { 96 },
+            host_bandwidth: host,
+            storage_bandwidth: if is_cpu { 0.5e9 } else { 2e9 },
+            // 419 unexpected interruptions of 2,048 nodes in 54 days (Grattafiori et al. 2024, "The Llama 3 herd of models", section 3.3.4).
+            node_mtbf_hours: if is_cpu { 0.0 } else { 6300.0 },
+            measured: None,
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! What a plan is for: nodes, their devices, and the links between them.
+
+mod file;
+mod kinds;
+mod spec;
+
+use serde::Serialize;
+use thiserror::Error;
+
+pub use kinds::{KINDS, kind};
+
+/// The number type of parameters and activations in forward and backward.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Dtype {
+    /// bfloat16.
+    Bf16,
+    /// IEEE's half precision, for devices without bf16.
+    Fp16,
+    /// Single precision; products are TF32 where the device has it.
+    F32,
+}
+
+impl Dtype {
+    /// Bytes of a number.
+    pub fn bytes(self) -> u64 {
+        if self == Self::F32 { 4 } else { 2 }
+    }
+
+    /// The name in settings.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bf16 => "bf16",
+            Self::Fp16 => "fp16",
+            Self::F32 => "f32",
+        }
+    }
+}
+
+/// A device's peak FLOP/s in dense products; 0 where it has none.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Peaks {
+    /// In bf16.
+    pub bf16: f64,
+    /// In fp16.
+    pub fp16: f64,
+    /// In TF32.
+    pub tf32: f64,
+    /// In fp32.
+    pub f32: f64,
+}
+
+/// What share of their limits real kernels reach.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Efficiency {
+    /// Large matrix products, of the peak FLOP/s.
+    pub products: f64,
+    /// Fused attention, of the peak FLOP/s.
+    pub attention: f64,
+    /// Operations that only read and write, of the memory's bandwidth.
+    pub memory: f64,
+    /// Links, of their bandwidth.
+    pub links: f64,
+}
+
+/// One device of a rank.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Device {
+    /// Its kind, as in [`KINDS`].
+    pub name: String,
+    /// Bytes of its memory.
+    pub memory: u64,
+    /// Bytes of it that the driver and the libraries of collectives take.
+    pub reserved: u64,
+    /// Peak FLOP/s.
+    pub peaks: Peaks,
+    /// Bytes a second to and from its memory.
+    pub memory_bandwidth: f64,
+    /// Seconds that the host needs to start a kernel.
+    pub launch: f64,
+    /// What kernels reach.
+    pub efficiency: Efficiency,
+}
+
+/// What carries messages.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Link {
+    /// Bytes a second of one device in one direction.
+    pub bandwidth: f64,
+    /// Seconds until a message of no length arrives.
+    pub latency: f64,
+}
+
+/// A collective operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Collective {
+    /// Every rank gets the whole sum.
+    AllReduce,
+    /// Every rank gets the whole, from shards.
+    AllGather,
+    /// Every rank gets its shard of the sum.
+    ReduceScatter,
+}
+
+/// Bus bandwidths as `nccl-tests` print them, measured with one message size over so many whole nodes.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct MeasuredLinks {
+    /// Numbers of nodes, rising.
+    pub nodes: Vec<usize>,
+    /// Bytes a second of an all-reduce, for each number of nodes.
+    pub all_reduce: Vec<f64>,
+    /// The same of an all-gather.
+    pub all_gather: Vec<f64>,
+    /// The same of a reduce-scatter.
+    pub reduce_scatter: Vec<f64>,
+}
+
+/// Nodes with devices of one kind.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Cluster {
+    /// How it was given.
+    pub name: String,
+    /// Number of nodes.
+    pub nodes: usize,
+    /// Devices, and so ranks, of each node.
+    pub devices_per_node: usize,
+    /// The devices.
+    pub device: Device,
+    /// Between the devices of a node.
+    pub intra_node: Link,
+    /// Between nodes, for each device.
+    pub inter_node: Link,
+    /// Bytes of memory of a node's host.
+    pub host_memory: u64,
+    /// Cores of a node's host.
+    pub host_cores: usize,
+    /// Bytes a second between a device and its host's memory.
+    pub host_bandwidth: f64,
+    /// Bytes a second that a node writes to the storage of checkpoints.
+    pub storage_bandwidth: f64,
+    /// Hours from one failure to the next, of one node; 0 where nothing fails.
+    pub node_mtbf_hours: f64,
+    /// Measured collectives, which then count instead of the links.
+    pub measured: Option<MeasuredLinks>,
+}
+
+/// What is wrong with a cluster's description.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum ClusterError {
+    /// It is not of the form `NxGxKIND`.
+    #[error(
+        "--cluster {given} is not a cluster: it must be NODESxDEVICESxKIND, as 2x8xH100-80GB, or a TOML file; kinds are {}",
+        kinds::names()
+    )]
+    Form {
+        /// What was given.
+        given: String,
+    },
+    /// A kind that is not known.
+    #[error("--cluster {given}: there is no kind {kind}; {meant}")]
+    Kind {
+        /// What was given.
+        given: String,
+        /// The kind in it.
+        kind: String,
+        /// The nearest kinds.
+        meant: String,
+    },
+    /// A value of a file, or a number of nodes or devices.
+    #[error("{given}: {option} = {value} is not possible: {allowed}")]
+    Value {
+        /// The file, or what was given.
+        given: String,
+        /// The field.
+        option: String,
+        /// Its value.
+        value: String,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// A file that is no TOML of a cluster.
+    #[error("{file}: {problem}")]
+    File {
+        /// The file.
+        file: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+}
+
+impl Cluster {
+    /// Devices of all nodes: the number of ranks.
+    pub fn devices(&self) -> usize {
+        self.nodes * self.devices_per_node
+    }
+
+    /// Bytes that a plan may use of a device.
+    pub fn usable_memory(&self) -> u64 {
+        self.device.memory.saturating_sub(self.device.reserved)
+    }
+
+    /// Whether the devices are processors, whose memory is their host's.
+    pub fn is_cpu(&self) -> bool {
+        self.device.name.starts_with("CPU")
+    }
+}
+
+impl Device {
+    /// Peak FLOP/s of products in this type; 0 where the device has none.
+    pub fn peak(&self, dtype: Dtype) -> f64 {
+        match dtype {
+            Dtype::Bf16 => self.peaks.bf16,
+            Dtype::Fp16 => self.peaks.fp16,
+            Dtype::F32 => self.peaks.tf32.max(self.peaks.f32),
+        }
+    }
+
+    /// The type that training uses by default: bf16, or fp16 where the device has no bf16; on processors fp32.
+    pub fn default_dtype(&self) -> Dtype {
+        match self.peaks {
+            Peaks { bf16, f32, .. } if bf16 > f32 => Dtype::Bf16,
+            Peaks { fp16, f32, .. } if fp16 > f32 => Dtype::Fp16,
+            _ => Dtype::F32,
+        }
+    }
+}
+
+impl MeasuredLinks {
+    /// Bus bandwidth of an operation over so many nodes, between measurements by a straight line of logarithms.
+    pub fn bus_bandwidth(&self, collective: Collective, nodes: usize) -> Option<f64> {
+        let measured = match collective {
+            Collective::AllReduce => &self.all_reduce,
+            Collective::AllGather => &self.all_gather,
+            Collective::ReduceScatter => &self.reduce_scatter,
+        };
+        let points: Vec<(f64, f64)> =
+            self.nodes.iter().zip(measured).map(|(nodes, bandwidth)| ((*nodes as f64).ln(), bandwidth.ln())).collect();
+        let at = (nodes as f64).ln();
+        let (first, last) = (points.first()?, points.last()?);
+        let next = points.iter().position(|point| point.0 >= at);
+        let line = match next {
+            Some(0) => first.1,
+            None => last.1,
+            Some(next) => {
+                let ((x0, y0), (x1, y1)) = (points[next - 1], points[next]);
+                y0 + (y1 - y0) * (at - x0) / (x1 - x0)
+            }
+        };
+        Some(line.exp())
+    }
+}

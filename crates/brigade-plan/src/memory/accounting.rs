@@ -1,0 +1,89 @@
+//! Bytes of a parameter: what a framework holds of each.
+
+use serde::Serialize;
+
+use crate::cluster::Dtype;
+
+/// What is held of a parameter, in bytes, and how gradients are added up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Accounting {
+    /// The parameter in forward and backward.
+    pub parameter: u64,
+    /// What each rank keeps of a parameter in its shard under ZeRO-3, besides the masters.
+    pub parameter_shard: u64,
+    /// A gradient of one micro-batch, where it is held apart from the sum.
+    pub gradient: u64,
+    /// An element of the sum over micro-batches.
+    pub sum: u64,
+    /// Whether sums are added pairwise, so that several of them are held in between.
+    pub pairwise: bool,
+    /// The master weight.
+    pub master: u64,
+    /// The optimizer's moments.
+    pub moments: u64,
+    /// Whether every stage that reads a shared parameter steps it, not its owner alone.
+    pub steps_copies: bool,
+}
+
+impl Accounting {
+    /// As Brigade trains: sums in fp32, added pairwise; fp32 masters where the computation is in 16 bits, which are a shard's only copy
+    /// under ZeRO-3. `moments` are 8 bytes for AdamW.
+    pub fn brigade(dtype: Dtype, moments: u64) -> Self {
+        let has_masters = dtype != Dtype::F32;
+        Self {
+            parameter: dtype.bytes(),
+            parameter_shard: if has_masters { 0 } else { 4 },
+            gradient: 0,
+            sum: 4,
+            pairwise: true,
+            master: if has_masters { 4 } else { 0 },
+            moments,
+            steps_copies: false,
+        }
+    }
+
+    /// Mixed-precision Adam as the ZeRO paper counts it: 2 + 2 + 12 bytes (Rajbhandari et al. 2020, section 3.1).
+    pub fn mixed_adam() -> Self {
+        Self {
+            parameter: 2,
+            parameter_shard: 2,
+            gradient: 0,
+            sum: 2,
+            pairwise: false,
+            master: 4,
+            moments: 8,
+            steps_copies: true,
+        }
+    }
+
+    /// Megatron-LM's: gradients are summed in fp32, so 18 bytes, or 6 + 12/N with a sharded optimizer.
+    pub fn megatron() -> Self {
+        Self { sum: 4, ..Self::mixed_adam() }
+    }
+
+    /// Gradients in 16 bits for each micro-batch, and sums in fp32 besides, as frameworks on top of PyTorch's `DistributedDataParallel` have them: 20 bytes.
+    pub fn separate_sums() -> Self {
+        Self { gradient: 2, ..Self::megatron() }
+    }
+
+    /// All by name.
+    pub const NAMES: [&'static str; 4] = ["brigade", "mixed-adam", "megatron", "separate-sums"];
+
+    /// The one of this name.
+    pub fn named(name: &str, dtype: Dtype, moments: u64) -> Option<Self> {
+        let fixed = |accounting: Self| Self { moments, ..accounting };
+        match name {
+            "brigade" => Some(Self::brigade(dtype, moments)),
+            "mixed-adam" => Some(fixed(Self::mixed_adam())),
+            "megatron" => Some(fixed(Self::megatron())),
+            "separate-sums" => Some(fixed(Self::separate_sums())),
+            _ => None,
+        }
+    }
+
+    /// Buffers of sums that are held at once while so many gradients are added: sums of 1, 2, 4, … terms, one per binary digit of the number
+    /// of terms.
+    pub fn sums(&self, terms: usize) -> u64 {
+        if self.pairwise { u64::from((terms.max(1) + 1).ilog2()) } else { 1 }
+    }
+}

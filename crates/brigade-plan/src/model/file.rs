@@ -1,0 +1,112 @@
+//! Models from files: a folder or a `config.json` of Hugging Face's, or the `[model]` of a configuration of ours.
+
+use std::path::Path;
+
+use brigade_hf::Config;
+use serde::Deserialize;
+
+use super::{ModelError, ModelShape, wrong};
+
+/// What a plan reads of a configuration of training.
+#[derive(Debug, Deserialize)]
+struct Described {
+    model: Section,
+    #[serde(default)]
+    data: Data,
+}
+
+/// `[model]`. The fields of the settings, and those that only a plan knows.
+#[derive(Debug, Deserialize)]
+struct Section {
+    #[serde(default)]
+    path: String,
+    width: Option<usize>,
+    layers: Option<usize>,
+    heads: Option<usize>,
+    kv_heads: Option<usize>,
+    intermediate: Option<usize>,
+    #[serde(default)]
+    vocabulary: usize,
+    #[serde(default)]
+    gated: bool,
+    tied_head: Option<bool>,
+    #[serde(default)]
+    sequence_length: usize,
+}
+
+/// `[data]`
+#[derive(Debug, Default, Deserialize)]
+struct Data {
+    #[serde(default)]
+    tokenizer: String,
+}
+
+impl ModelShape {
+    /// Reads a folder with a `config.json`, such a file itself, or a TOML with a `[model]`.
+    ///
+    /// # Errors
+    /// If there is no such file, or it describes no model that is known.
+    pub fn read(path: &Path) -> Result<Self, ModelError> {
+        let path = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
+        let file = path.display().to_string();
+        let problem = |problem: String| ModelError::File { file: file.clone(), problem };
+        let text = std::fs::read_to_string(&path).map_err(|error| problem(error.to_string()))?;
+        if path.extension().is_some_and(|end| end.eq_ignore_ascii_case("toml")) {
+            return Self::from_toml(&path, &text);
+        }
+        let value: serde_json::Value = serde_json::from_str(&text).map_err(|error| problem(error.to_string()))?;
+        let object = value.as_object().ok_or_else(|| problem("it must be a JSON object".into()))?;
+        let config = Config::from_fields(&file, object).map_err(|error| ModelError::File {
+            file: String::from("--model"),
+            problem: error.to_string(),
+        })?;
+        Self::of_config(&file, &config).check(&file)
+    }
+
+    fn from_toml(path: &Path, text: &str) -> Result<Self, ModelError> {
+        let file = path.display().to_string();
+        let described: Described = toml::from_str(text)
+            .map_err(|error| ModelError::File { file: file.clone(), problem: error.to_string().trim().to_owned() })?;
+        let Section { path: folder, width, layers, heads, kv_heads, intermediate, vocabulary, gated, .. } =
+            described.model;
+        if !folder.is_empty() {
+            return Self::read(Path::new(&folder));
+        }
+        let needed = |field: &str, value: Option<usize>| {
+            value.ok_or_else(|| wrong(&file, &format!("model.{field}"), "(absent)", "a plan needs it"))
+        };
+        let (hidden, layers, heads) = (needed("width", width)?, needed("layers", layers)?, needed("heads", heads)?);
+        let most = 1 << 20;
+        if layers > most || heads == 0 || hidden > most {
+            let allowed = "model.heads must be above 0, model.layers and model.width at most 1048576";
+            return Err(wrong(&file, "model", format!("{layers} layers, {heads} heads, width {hidden}"), allowed));
+        }
+        let vocabulary = match vocabulary {
+            0 => tokens(&described.data.tokenizer)
+                .ok_or_else(|| wrong(&file, "model.vocabulary", 0, "the tokens of the tokenizer; name their number"))?,
+            given => given,
+        };
+        let tied = described.model.tied_head.unwrap_or(true);
+        let length = described.model.sequence_length;
+        if !gated && kv_heads.is_none() && intermediate.is_none() {
+            let mut shape = Self::gpt(&file, layers, hidden, heads, vocabulary, length);
+            shape.tied = tied;
+            shape.head_parameters += if tied { 0 } else { vocabulary as u64 * hidden as u64 };
+            return shape.check(&file);
+        }
+        let inner = intermediate.unwrap_or(4 * hidden);
+        let mut shape =
+            Self::llama(&file, layers, hidden, heads, kv_heads.unwrap_or(heads), inner, vocabulary, tied);
+        shape.gated = gated;
+        shape.layer_parameters -= if gated { 0 } else { (hidden * inner) as u64 };
+        shape.check(&file)
+    }
+}
+
+/// The tokens that a tokenizer has, as far as its name says: 256 bytes and the end of a text, or those of `bpe:N`.
+fn tokens(tokenizer: &str) -> Option<usize> {
+    match tokenizer {
+        "bytes" => Some(257),
+        _ => tokenizer.strip_prefix("bpe:")?.parse().ok(),
+    }
+}

@@ -1,0 +1,25 @@
+//! The command that runs a configuration.
+
+use crate::cluster::Dtype;
+use crate::search::{Evaluation, Workload};
+
+/// The line of `brigade train` for this configuration; `model` is what `--model` gives, or `--config` for a TOML. With several nodes it is to be run on each,
+/// with the address of the first.
+pub fn command(workload: &Workload, evaluation: &Evaluation, model: &str) -> String {
+    let cluster = &workload.cluster;
+    let option = if model.to_ascii_lowercase().ends_with(".toml") { "--config" } else { "--model" };
+    let model = model.strip_suffix("config.json").map_or(model, |folder| if folder.is_empty() { "." } else { folder });
+    let mut line = format!("brigade train {option} {model} --nproc-per-node {}", cluster.devices_per_node);
+    if cluster.nodes > 1 {
+        line.push_str(&format!(" --nnodes {} --rdzv-endpoint HOST:29400", cluster.nodes));
+    }
+    line.push_str(&format!(" {}", evaluation.candidate.flags()));
+    line.push_str(&format!(" --set model.sequence_length={}", workload.sequence_length));
+    let dtype = if workload.dtype == Dtype::F32 { "f32" } else { "bf16" };
+    line.push_str(&format!(" --set compute.dtype={dtype}"));
+    if evaluation.split.len() > 1 {
+        let split: Vec<String> = evaluation.split.iter().map(usize::to_string).collect();
+        line.push_str(&format!(" --set pipeline.stages=[{}]", split.join(",")));
+    }
+    line
+}

@@ -1,0 +1,170 @@
+//! The formulas behind a configuration, with its numbers.
+
+use super::{billions, seconds};
+use crate::cluster::Collective;
+use crate::columns::bytes;
+use crate::memory::published;
+use crate::schedule::formula;
+use crate::search::{Evaluation, PlanError, Workload};
+use crate::time::{Network, overlap};
+
+/// How memory and time of a configuration come about.
+///
+/// # Errors
+/// If the configuration cannot be.
+pub fn explain(workload: &Workload, evaluation: &Evaluation) -> Result<String, PlanError> {
+    let mut text = format!("How this comes about, for {}:\n", evaluation.candidate.label());
+    for line in memory(workload, evaluation).into_iter().chain(time(workload, evaluation)?) {
+        text.push_str(&format!("  {line}\n"));
+    }
+    Ok(text)
+}
+
+fn memory(workload: &Workload, evaluation: &Evaluation) -> Vec<String> {
+    let Workload { model, accounting, .. } = workload;
+    let candidate = &evaluation.candidate;
+    let parts = &evaluation.memory;
+    let dp = candidate.dp;
+    let sharded = |stage: u8| if candidate.zero >= stage && dp > 1 { format!(" / dp {dp}") } else { String::new() };
+    let whole = model.parameters() as f64;
+    let kind = candidate.kind();
+    let in_flight = formula::peak_in_flight(
+        kind,
+        candidate.pp,
+        candidate.chunks,
+        candidate.micro_batches,
+        evaluation.fullest_stage,
+    );
+    vec![
+        format!(
+            "parameters: {} of P of the stage{} = {}",
+            plural(accounting.parameter),
+            sharded(3),
+            bytes(parts.parameters)
+        ),
+        format!(
+            "gradients: {} x {} sums of P{} = {}{}",
+            plural(accounting.sum),
+            accounting.sums(candidate.micro_batches),
+            if candidate.reduce_each_micro_batch { sharded(2) } else { String::new() },
+            bytes(parts.gradients),
+            if accounting.pairwise { "; sums of 1, 2, 4, ... micro-batches are held while they are added pairwise" } else { "" },
+        ),
+        format!(
+            "optimizer: ({} master + {} moments) P{} = {}",
+            accounting.master,
+            accounting.moments,
+            sharded(1),
+            bytes(parts.optimizer)
+        ),
+        format!(
+            "activations: {in_flight} in flight on stage {} of {} ({kind}), each {} blocks; = {}",
+            evaluation.fullest_stage,
+            candidate.pp,
+            evaluation.split.get(evaluation.fullest_stage).copied().unwrap_or(0),
+            bytes(parts.activations)
+        ),
+        format!(
+            "by the ZeRO paper's accounting, the whole model over dp {dp} would hold {:.1} GB a rank, and send {:.0} P numbers in a step",
+            published::zero(whole, dp, candidate.zero) / 1e9,
+            published::zero_volume(candidate.zero)
+        ),
+    ]
+}
+
+fn plural(bytes: u64) -> String {
+    format!("{bytes} bytes")
+}
+
+fn time(workload: &Workload, evaluation: &Evaluation) -> Result<Vec<String>, PlanError> {
+    let Workload { model, cluster, .. } = workload;
+    let candidate = &evaluation.candidate;
+    let device = &cluster.device;
+    let flops = model.flops_per_token(workload.sequence_length);
+    let ideal = flops * workload.tokens() / (device.peak(workload.dtype) * cluster.devices() as f64);
+    let mut lines = vec![
+        format!(
+            "FLOPs of a token: 6 N + 12 L h s = 6 x {} + 12 x {} x {} x {} = {:.3e}",
+            billions(model.multiplying_parameters() as f64),
+            model.layers(),
+            model.query_size(),
+            workload.sequence_length,
+            flops
+        ),
+        format!(
+            "at the peak of {:.0} TFLOP/s a step would take {}; MFU = {} / {} = {:.1}%",
+            device.peak(workload.dtype) / 1e12,
+            seconds(ideal),
+            seconds(ideal),
+            seconds(evaluation.seconds),
+            100.0 * evaluation.mfu
+        ),
+        format!(
+            "products reach {:.0}% of the peak where they are large, attention {:.0}%, all else {:.0}% of {:.0} GB/s; they compute for {}",
+            100.0 * device.efficiency.products,
+            100.0 * device.efficiency.attention,
+            100.0 * device.efficiency.memory,
+            device.memory_bandwidth / 1e9,
+            seconds(evaluation.parts.compute)
+        ),
+    ];
+    if candidate.pp > 1 {
+        let formula =
+            formula::bubble_fraction(candidate.kind(), candidate.pp, candidate.chunks, candidate.micro_batches);
+        lines.push(format!(
+            "bubble: p = {}, m = {}, v = {}: {:.1}% by the formula of {}, {:.1}% as played with stages of {:?} blocks",
+            candidate.pp,
+            candidate.micro_batches,
+            candidate.chunks,
+            100.0 * formula,
+            candidate.kind(),
+            100.0 * evaluation.parts.bubble / evaluation.seconds,
+            evaluation.split
+        ));
+    }
+    if candidate.dp > 1 {
+        lines.extend(collectives(workload, evaluation));
+    }
+    Ok(lines)
+}
+
+fn collectives(workload: &Workload, evaluation: &Evaluation) -> Vec<String> {
+    let Workload { model, cluster, .. } = workload;
+    let candidate = &evaluation.candidate;
+    let network = Network::new(cluster, workload.algorithm);
+    let ranks = network.ranks(candidate.dp, candidate.tp);
+    let layer = model.layer_parameters as f64 / candidate.tp as f64;
+    let (name, collective) = match candidate.zero {
+        0 => ("all-reduce", Collective::AllReduce),
+        _ => ("reduce-scatter", Collective::ReduceScatter),
+    };
+    let gradient = layer * workload.reduce_bytes as f64;
+    let takes = network.collective(collective, gradient, ranks);
+    let mut lines = vec![format!(
+        "{name} of a layer's gradients: {:.1} MB over {} ranks on {} nodes, {}: {}; {} of a step are not hidden",
+        gradient / 1e6,
+        ranks.size,
+        ranks.nodes(),
+        workload.algorithm.name(),
+        seconds(takes),
+        seconds(evaluation.parts.reduce)
+    )];
+    if candidate.zero == 3 {
+        let parameters = layer * workload.accounting.parameter as f64;
+        let link = if ranks.nodes() > 1 { cluster.inter_node.bandwidth * ranks.per_node as f64 } else { cluster.intra_node.bandwidth };
+        let ratio = overlap::zero3(
+            workload.sequence_length as f64,
+            candidate.micro_batch as f64,
+            candidate.dp,
+            cluster.device.peak(workload.dtype),
+            link,
+        );
+        lines.push(format!(
+            "all-gather of a layer's parameters: {:.1} MB, {}; (N-1)/N flops / (2 s b bandwidth) = {ratio:.2}, hidden where at most 1; {} of a step are not hidden",
+            parameters / 1e6,
+            seconds(network.collective(Collective::AllGather, parameters, ranks)),
+            seconds(evaluation.parts.all_gather)
+        ));
+    }
+    lines
+}

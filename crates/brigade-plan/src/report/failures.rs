@@ -1,0 +1,73 @@
+//! What failures cost a configuration.
+
+use serde::Serialize;
+
+use super::seconds;
+use crate::search::{Evaluation, Workload};
+use crate::time::failures::Failures;
+
+/// How long after a failure training goes on: the failure is noticed, ranks start, and a checkpoint is read.
+const RESTART: f64 = 300.0;
+
+/// Failures of a cluster, and how often to save.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct FailureReport {
+    /// Failures, and what a checkpoint costs.
+    pub failures: Failures,
+    /// Bytes of a checkpoint.
+    pub checkpoint_bytes: f64,
+    /// Seconds until all nodes have written it.
+    pub write: f64,
+    /// The best interval in seconds, by Daly; not below the time of writing.
+    pub interval: f64,
+    /// The same in steps.
+    pub steps: u64,
+    /// The interval by Young.
+    pub young: f64,
+    /// The share of time that is lost with the best interval.
+    pub lost: f64,
+}
+
+/// How often to save, or none where nothing fails. `interval`: seconds between checkpoints, if they are given.
+pub fn failures(workload: &Workload, evaluation: &Evaluation, interval: Option<f64>) -> Option<FailureReport> {
+    let cluster = &workload.cluster;
+    if cluster.node_mtbf_hours <= 0.0 {
+        return None;
+    }
+    let mtbf = cluster.node_mtbf_hours * 3600.0 / cluster.nodes as f64;
+    let accounting = workload.accounting;
+    // Weights in fp32 and the optimizer's moments.
+    let checkpoint_bytes = workload.model.parameters() as f64 * (4 + accounting.moments) as f64;
+    let write = checkpoint_bytes / (cluster.storage_bandwidth * cluster.nodes as f64);
+    // Training waits only while the state is copied to the host's memory.
+    let save = checkpoint_bytes / cluster.devices() as f64 / cluster.host_bandwidth;
+    let failures = Failures { mtbf, save, restart: RESTART };
+    let best = interval.unwrap_or_else(|| failures.daly().max(write));
+    Some(FailureReport {
+        failures,
+        checkpoint_bytes,
+        write,
+        interval: best,
+        steps: (best / evaluation.seconds).round().max(1.0) as u64,
+        young: failures.young(),
+        lost: failures.lost(best),
+    })
+}
+
+impl FailureReport {
+    /// In a sentence or two.
+    pub fn text(&self) -> String {
+        let Self { failures, write, interval, steps, young, lost, checkpoint_bytes } = self;
+        let hours = failures.mtbf / 3600.0;
+        format!(
+            "failures: one in {hours:.1} h; a checkpoint of {:.1} GB stops training for {} and is written in {}. With --checkpoint-every {steps} (each {}; {} by Young's \
+             formula) {:.2}% of the time is lost",
+            checkpoint_bytes / 1e9,
+            seconds(failures.save),
+            seconds(*write),
+            seconds(*interval),
+            seconds(*young),
+            100.0 * lost,
+        )
+    }
+}

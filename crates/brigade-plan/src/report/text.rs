@@ -1,0 +1,128 @@
+//! The table of the best configurations, and what is known of the first.
+
+use super::{billions, command, count, failures, seconds};
+use crate::columns::{aligned, bytes};
+use crate::search::{Evaluation, Plan, Workload};
+
+/// A plan for people. `model` is what the command of the best configuration names.
+pub fn render(workload: &Workload, plan: &Plan, model: &str) -> String {
+    let mut text = heading(workload, plan);
+    if let Some(advice) = &plan.advice {
+        text.push_str(&format!(
+            "\nNo configuration fits. The leanest, {}, lacks {} on each rank of its fullest stage:\n  {}\n",
+            advice.leanest.label(),
+            bytes(advice.missing),
+            memory(&advice.memory),
+        ));
+        text.push_str("What would fit, the cheapest first:\n");
+        advice.changes.iter().for_each(|change| text.push_str(&format!("  {change}\n")));
+        if advice.changes.is_empty() {
+            text.push_str("  no number of nodes up to 128 times as many\n");
+        }
+    }
+    if let Some(best) = plan.best.first() {
+        text.push_str(&format!("\n{}\n", table(&plan.best)));
+        text.push_str(&format!("The first, {}:\n", best.candidate.label()));
+        text.push_str(&details(workload, best));
+        text.push_str(&format!("  run     {}\n", command(workload, best, model)));
+        if let Some(report) = failures(workload, best, None) {
+            text.push_str(&format!("  {}\n", report.text()));
+        }
+    }
+    if let Some(tensor) = plan.tensor_parallel.first() {
+        let brings = match plan.best.first() {
+            Some(best) => format!(", {:+.0}% tokens/s", 100.0 * (tensor.tokens_per_second / best.tokens_per_second - 1.0)),
+            None => String::new(),
+        };
+        text.push_str(&format!(
+            "\nTensor parallelism is not built yet; this is what it would bring{brings}:\n{}\n",
+            table(&plan.tensor_parallel)
+        ));
+    }
+    text.push_str(&format!("\n{}", alone(plan)));
+    text
+}
+
+fn heading(workload: &Workload, plan: &Plan) -> String {
+    let Workload { model, cluster, .. } = workload;
+    format!(
+        "{}: {} parameters in {} blocks, {} without the embedding, which is how MFU counts them\n\
+         {}: {} nodes of {} {}, {} each; {} sequences of {} tokens in a step ({} tokens), {}\n\
+         {} configurations, {} of which fit\n",
+        model.name,
+        billions(model.parameters() as f64),
+        model.blocks(),
+        billions(model.multiplying_parameters() as f64),
+        cluster.name,
+        cluster.nodes,
+        cluster.devices_per_node,
+        cluster.device.name,
+        bytes(cluster.device.memory),
+        workload.global_batch,
+        workload.sequence_length,
+        count(workload.tokens()),
+        workload.dtype.name(),
+        count(plan.considered as f64),
+        count(plan.fitting as f64),
+    )
+}
+
+fn table(evaluations: &[Evaluation]) -> String {
+    let mut rows = vec![["", "tokens/s", "MFU", "step", "memory", "configuration", "limited by"].map(String::from).to_vec()];
+    for (at, evaluation) in evaluations.iter().enumerate() {
+        rows.push(vec![
+            (at + 1).to_string(),
+            count(evaluation.tokens_per_second),
+            format!("{:.1}%", 100.0 * evaluation.mfu),
+            seconds(evaluation.seconds),
+            bytes(evaluation.memory.total()),
+            evaluation.candidate.label(),
+            evaluation.limit(),
+        ]);
+    }
+    aligned(rows).join("\n")
+}
+
+fn memory(parts: &crate::memory::MemoryParts) -> String {
+    let mut all: Vec<String> =
+        parts.parts().iter().filter(|(_, size)| *size > 0).map(|(name, size)| format!("{name} {}", bytes(*size))).collect();
+    if parts.host > 0 {
+        all.push(format!("on the host {}", bytes(parts.host)));
+    }
+    all.join(", ")
+}
+
+/// Memory and time by part.
+pub(super) fn details(workload: &Workload, evaluation: &Evaluation) -> String {
+    let parts = evaluation.parts.parts();
+    let share = |part: f64| 100.0 * part / evaluation.seconds;
+    let time: Vec<String> = parts
+        .iter()
+        .filter(|(_, part)| share(*part) >= 0.05)
+        .map(|(name, part)| format!("{name} {} ({:.1}%)", seconds(*part), share(*part)))
+        .collect();
+    format!(
+        "  memory  of a rank of stage {}: {}; together {} of {} that can be used\n  time    of a step: {}; together {}\n",
+        evaluation.fullest_stage,
+        memory(&evaluation.memory),
+        bytes(evaluation.memory.total()),
+        bytes(workload.cluster.usable_memory()),
+        time.join(", "),
+        seconds(evaluation.seconds),
+    )
+}
+
+/// What each technique alone would need.
+fn alone(plan: &Plan) -> String {
+    let mut rows = Vec::new();
+    for alone in &plan.alone {
+        let verdict = match (alone.missing, &alone.change) {
+            (0, _) if alone.memory.host == 0 => "fits".to_owned(),
+            (0, _) => "fits, with the host".to_owned(),
+            (missing, Some(change)) => format!("{} too much; fits with {change}", bytes(missing)),
+            (missing, None) => format!("{} too much", bytes(missing)),
+        };
+        rows.push(vec![alone.name.to_owned(), bytes(alone.memory.total()), verdict]);
+    }
+    format!("What one technique alone would need on a rank, with a micro-batch of one sequence:\n{}\n", aligned(rows).join("\n"))
+}

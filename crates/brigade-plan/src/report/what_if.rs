@@ -1,0 +1,87 @@
+//! What other collectives, fewer bytes and larger batches would bring.
+
+use serde::Serialize;
+
+use super::{count, seconds};
+use crate::columns::aligned;
+use crate::search::{Candidate, Evaluation, Evaluator, PlanError, Workload};
+use crate::time::Algorithm;
+
+/// One change, and what follows.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct WhatIf {
+    /// The change, in words.
+    pub change: String,
+    /// What follows from it.
+    pub evaluation: Evaluation,
+    /// Tokens a second of each rank, over those of one rank alone.
+    pub efficiency: f64,
+    /// What the learning rate is multiplied by, where the batch changes: by the linear and by the square-root rule.
+    pub learning_rate: Option<(f64, f64)>,
+}
+
+/// Lays changes to a configuration side by side: the algorithm of collectives, gradients in 16 bits, one reduction a step, larger batches by accumulation.
+///
+/// # Errors
+/// If the configuration cannot be.
+pub fn what_if(workload: &Workload, candidate: &Candidate) -> Result<Vec<WhatIf>, PlanError> {
+    let alone = alone(workload, candidate)?;
+    let of = |change: String, workload: &Workload, candidate: &Candidate, times: usize| {
+        let evaluation = Evaluator::new(workload).evaluate(candidate)?;
+        let efficiency = evaluation.tokens_per_second / workload.cluster.devices() as f64 / alone;
+        let learning_rate = (times > 1).then(|| (times as f64, (times as f64).sqrt()));
+        Ok::<_, PlanError>(WhatIf { change, evaluation, efficiency, learning_rate })
+    };
+    let mut all = vec![of("as it is".into(), workload, candidate, 1)?];
+    for algorithm in Algorithm::ALL {
+        let other = Workload { algorithm, ..without_measurements(workload) };
+        all.push(of(format!("{} collectives", algorithm.name()), &other, candidate, 1)?);
+    }
+    if workload.reduce_bytes > 2 {
+        let other = Workload { reduce_bytes: 2, ..workload.clone() };
+        all.push(of("gradients reduced in bf16 (compute.reduce_dtype)".into(), &other, candidate, 1)?);
+    }
+    if candidate.zero >= 2 && candidate.reduce_each_micro_batch && candidate.micro_batches > 1 {
+        let other = Candidate { reduce_each_micro_batch: false, ..*candidate };
+        all.push(of("one reduction a step (zero.reduce_every = step)".into(), workload, &other, 1)?);
+    }
+    for times in [2, 4, 8] {
+        let other = Workload { global_batch: workload.global_batch * times, ..workload.clone() };
+        let candidate = Candidate { micro_batches: candidate.micro_batches * times, ..*candidate };
+        all.push(of(format!("{times} times the batch"), &other, &candidate, times)?);
+    }
+    Ok(all)
+}
+
+/// Measured bandwidths are those of one algorithm: others are compared by the links alone.
+fn without_measurements(workload: &Workload) -> Workload {
+    let mut other = workload.clone();
+    other.cluster.measured = None;
+    other
+}
+
+/// Tokens a second of one rank with the same micro-batches and no other.
+fn alone(workload: &Workload, candidate: &Candidate) -> Result<f64, PlanError> {
+    let mut one = workload.clone();
+    (one.cluster.nodes, one.cluster.devices_per_node) = (1, 1);
+    one.global_batch = candidate.micro_batch * candidate.micro_batches;
+    one.slow_ranks.clear();
+    let candidate = Candidate { tp: 1, pp: 1, dp: 1, chunks: 1, zero: 0, ..*candidate };
+    Ok(Evaluator::new(&one).evaluate(&candidate)?.tokens_per_second)
+}
+
+/// The table of changes.
+pub fn render_what_if(all: &[WhatIf]) -> String {
+    let mut rows =
+        vec![["", "step", "tokens/s", "efficiency", "learning rate, linear or square root"].map(String::from).to_vec()];
+    for row in all {
+        rows.push(vec![
+            row.change.clone(),
+            seconds(row.evaluation.seconds),
+            count(row.evaluation.tokens_per_second),
+            format!("{:.0}%", 100.0 * row.efficiency),
+            row.learning_rate.map_or(String::new(), |(linear, root)| format!("x {linear:.0} or x {root:.2}, with warm-up")),
+        ]);
+    }
+    format!("{}\n", aligned(rows).join("\n"))
+}

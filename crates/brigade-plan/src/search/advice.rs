@@ -1,0 +1,194 @@
+//! What is missing where something does not fit, and the cheapest change that makes it fit.
+
+use serde::Serialize;
+
+use super::axes::{Axes, Tensor};
+use super::candidate::Candidate;
+use super::evaluate::{Evaluation, Evaluator};
+use super::rank::Found;
+use super::workload::{PlanError, Workload};
+use crate::memory::MemoryParts;
+use crate::schedule::PipelineScheduleKind;
+use crate::unshard::ReshardPolicy;
+
+/// What to do where no configuration fits.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Advice {
+    /// The configuration that holds least.
+    pub leanest: Candidate,
+    /// What a rank of it holds.
+    pub memory: MemoryParts,
+    /// Bytes that it lacks.
+    pub missing: u64,
+    /// Changes that would make something fit, the cheapest first.
+    pub changes: Vec<String>,
+}
+
+/// What one technique alone would need, with a micro-batch of one sequence.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Alone {
+    /// The technique.
+    pub name: &'static str,
+    /// The configuration.
+    pub candidate: Candidate,
+    /// What a rank of its fullest stage holds.
+    pub memory: MemoryParts,
+    /// Bytes that it lacks; 0 where it fits.
+    pub missing: u64,
+    /// The cheapest change that makes it fit.
+    pub change: Option<String>,
+}
+
+/// Looks for more nodes, shorter sequences or tensor parallelism with which something fits.
+pub(super) fn advise(
+    workload: &Workload,
+    axes: &Axes,
+    leanest: Candidate,
+    memory: MemoryParts,
+    tensor: Option<&Evaluation>,
+) -> Result<Advice, PlanError> {
+    let mut changes = Vec::new();
+    let axes = Axes { tensor: Tensor::None, ..axes.clone() };
+    let fits = |other: &Workload| -> Option<Candidate> {
+        Found::collect(&Evaluator::new(other), other, &axes).ok()?.fitting.first().copied()
+    };
+    for times in [2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128] {
+        let mut other = workload.clone();
+        other.cluster.nodes *= times;
+        if other.cluster.devices() > 1 << 15 {
+            break;
+        }
+        // As many sequences more, where there would be too few for the ranks.
+        let grows = if other.global_batch < other.cluster.devices() { times } else { 1 };
+        other.global_batch *= grows;
+        if let Some(candidate) = fits(&other) {
+            let batch = if grows > 1 { format!(" and a global batch of {} sequences", other.global_batch) } else { String::new() };
+            changes.push(format!("{} nodes{batch}: {}", other.cluster.nodes, candidate.label()));
+            break;
+        }
+    }
+    let shorter = std::iter::successors(Some(workload.sequence_length / 2), |length| Some(length / 2));
+    for length in shorter.take_while(|length| *length >= 128) {
+        let other = Workload { sequence_length: length, ..workload.clone() };
+        if let Some(candidate) = fits(&other) {
+            changes.push(format!("sequences of {length} tokens: {}", candidate.label()));
+            break;
+        }
+    }
+    for name in crate::cluster::KINDS {
+        let Some(kind) = crate::cluster::kind(name).filter(|kind| kind.device.memory > workload.cluster.device.memory) else { continue };
+        let mut other = workload.clone();
+        other.cluster.device = kind.device;
+        if other.cluster.device.peak(other.dtype) > 0.0 && let Some(candidate) = fits(&other) {
+            changes.push(format!("devices of kind {name}: {}", candidate.label()));
+            break;
+        }
+    }
+    if let Some(tensor) = tensor {
+        changes.push(format!("tensor parallelism, which is not built yet: {}", tensor.candidate.label()));
+    }
+    let missing = memory.total().saturating_sub(workload.cluster.usable_memory());
+    Ok(Advice { leanest, memory, missing, changes })
+}
+
+/// What each technique alone would need.
+pub(super) fn alone(evaluator: &Evaluator<'_>, workload: &Workload) -> Result<Vec<Alone>, PlanError> {
+    let ranks = workload.cluster.devices();
+    let base = Candidate {
+        tp: 1,
+        pp: 1,
+        dp: ranks,
+        zero: 0,
+        schedule: PipelineScheduleKind::OneFOneB,
+        chunks: 1,
+        micro_batch: 1,
+        micro_batches: (workload.global_batch / ranks).max(1),
+        recompute_every: 0,
+        reshard: ReshardPolicy::AfterUseUnlessNext,
+        reduce_each_micro_batch: true,
+        offload: false,
+    };
+    let stages = (1..=ranks.min(workload.model.blocks())).rev().find(|pp| ranks.is_multiple_of(*pp)).unwrap_or(1);
+    let pipeline = Candidate {
+        pp: stages,
+        dp: ranks / stages,
+        micro_batches: (workload.global_batch / (ranks / stages)).max(1),
+        ..base
+    };
+    let mut all = vec![("data parallelism alone", base)];
+    if ranks > 1 {
+        all.push(("ZeRO-1 alone", Candidate { zero: 1, ..base }));
+        all.push(("ZeRO-2 alone", Candidate { zero: 2, ..base }));
+        all.push(("ZeRO-3 alone", Candidate { zero: 3, ..base }));
+    }
+    if stages > 1 {
+        all.push(("a pipeline alone", pipeline));
+    }
+    let of = |(name, candidate): (&'static str, Candidate)| {
+        let (_, memory) = evaluator.memory(&candidate)?;
+        let missing = match evaluator.fits(&memory) {
+            true => 0,
+            false => memory.total().saturating_sub(workload.cluster.usable_memory()),
+        };
+        let change = if missing > 0 { cheapest(evaluator, &candidate)? } else { None };
+        Ok(Alone { name, candidate, memory, missing, change })
+    };
+    all.into_iter().map(of).collect()
+}
+
+/// The change of fewest settings that makes a configuration fit, and of those the one that is estimated fastest.
+fn cheapest(evaluator: &Evaluator<'_>, from: &Candidate) -> Result<Option<String>, PlanError> {
+    let mut reached = vec![(Vec::<&'static str>::new(), *from)];
+    for _ in 0..4 {
+        let mut next = Vec::new();
+        let mut best: Option<(f64, String)> = None;
+        for (made, candidate) in &reached {
+            for (change, changed) in changes(candidate) {
+                if made.contains(&change) || evaluator.memory(&changed).is_err() {
+                    continue;
+                }
+                let all: Vec<&'static str> = made.iter().copied().chain([change]).collect();
+                if evaluator.fits(&evaluator.memory(&changed)?.1) {
+                    let seconds = evaluator.estimate(&changed)?;
+                    if best.as_ref().is_none_or(|(least, _)| seconds < *least) {
+                        best = Some((seconds, changed.flags()));
+                    }
+                } else {
+                    next.push((all, changed));
+                }
+            }
+        }
+        if let Some((_, flags)) = best {
+            return Ok(Some(flags));
+        }
+        next.dedup_by_key(|(_, candidate)| *candidate);
+        reached = next;
+    }
+    Ok(None)
+}
+
+/// Single changes to a configuration that make it hold less.
+fn changes(from: &Candidate) -> Vec<(&'static str, Candidate)> {
+    let mut all = Vec::new();
+    if from.dp > 1 {
+        for (name, zero) in [("--zero 1", 1), ("--zero 2", 2), ("--zero 3", 3)] {
+            if zero > from.zero {
+                all.push((name, Candidate { zero, ..*from }));
+            }
+        }
+    }
+    if from.recompute_every != 1 {
+        all.push(("--recompute all", Candidate { recompute_every: 1, ..*from }));
+    }
+    if from.dp.is_multiple_of(2) {
+        let (pp, dp, micro_batches) = (2 * from.pp, from.dp / 2, 2 * from.micro_batches);
+        all.push(("--pp 2", Candidate { pp, dp, micro_batches, ..*from }));
+        if from.dp.is_multiple_of(4) {
+            all.push(("--pp 4", Candidate { pp: 2 * pp, dp: dp / 2, micro_batches: 2 * micro_batches, ..*from }));
+        }
+    }
+    if !from.offload {
+        all.push(("--set zero.offload_optimizer=true", Candidate { offload: true, ..*from }));
+    }
+    all
+}

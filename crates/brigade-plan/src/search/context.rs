@@ -1,0 +1,104 @@
+//! What many configurations share: the times of blocks, splits into stages, and pipelines.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::candidate::Candidate;
+use super::workload::{Balance, PlanError, Workload};
+use crate::memory::StageShape;
+use crate::schedule::{Pipeline, PipelineScheduleKind, ScheduleError};
+use crate::split::{balanced, ranges};
+use crate::time::{BlockTime, ComputeSettings, block_times};
+
+/// A split of the blocks, and what each stage has of it.
+#[derive(Debug, Clone)]
+pub(super) struct Layout {
+    pub split: Vec<usize>,
+    pub stages: Vec<StageShape>,
+}
+
+type PipelineKey = (PipelineScheduleKind, usize, usize, usize);
+
+/// Remembers what was computed before.
+pub(super) struct Context<'a> {
+    pub workload: &'a Workload,
+    times: RefCell<HashMap<(usize, usize, bool), Rc<Vec<BlockTime>>>>,
+    layouts: RefCell<HashMap<(PipelineScheduleKind, usize, usize), Rc<Layout>>>,
+    pipelines: RefCell<HashMap<PipelineKey, Arc<Pipeline>>>,
+}
+
+impl<'a> Context<'a> {
+    pub fn new(workload: &'a Workload) -> Self {
+        let (times, layouts, pipelines) = Default::default();
+        Self { workload, times, layouts, pipelines }
+    }
+
+    /// The time of each block.
+    pub fn times(&self, tp: usize, micro_batch: usize, accumulates: bool) -> Rc<Vec<BlockTime>> {
+        let key = (tp, micro_batch, accumulates);
+        if let Some(known) = self.times.borrow().get(&key) {
+            return Rc::clone(known);
+        }
+        let Workload { model, cluster, sequence_length, dtype, fused_attention, .. } = self.workload;
+        let settings = ComputeSettings {
+            sequence_length: *sequence_length,
+            micro_batch,
+            dtype: *dtype,
+            tp,
+            fused_attention: *fused_attention,
+            accumulates,
+        };
+        let times = Rc::new(block_times(model, &cluster.device, &settings));
+        self.times.borrow_mut().insert(key, Rc::clone(&times));
+        times
+    }
+
+    /// The split that makes the slowest part as fast as possible.
+    pub fn layout(&self, candidate: &Candidate) -> Result<Rc<Layout>, PlanError> {
+        let kind = candidate.kind();
+        let key = (kind, candidate.pp, candidate.chunks);
+        if let Some(known) = self.layouts.borrow().get(&key) {
+            return Ok(Rc::clone(known));
+        }
+        let costs = self.costs();
+        let (pp, chunks) = (candidate.pp, candidate.chunks);
+        let split = balanced(&costs, pp * chunks)?;
+        let parts = ranges(&split);
+        let placement = kind.placement();
+        let stage = |rank: usize| {
+            let chunks = (0..chunks).map(|chunk| parts[placement.virtual_stage(pp, rank, chunk)].clone()).collect();
+            StageShape { stages: pp, rank, chunks }
+        };
+        let layout = Rc::new(Layout { stages: (0..pp).map(stage).collect(), split });
+        self.layouts.borrow_mut().insert(key, Rc::clone(&layout));
+        Ok(layout)
+    }
+
+    /// What blocks cost, for the split.
+    fn costs(&self) -> Vec<f64> {
+        let model = &self.workload.model;
+        let last = model.blocks() - 1;
+        let parameters = |block: usize| match block {
+            0 => 0,
+            block if block == last => model.block_parameters(block) + model.tied_parameters(),
+            block => model.block_parameters(block),
+        };
+        match self.workload.balance {
+            Balance::Time => self.times(1, 1, true).iter().map(BlockTime::total).collect(),
+            Balance::Parameters => (0..=last).map(|block| parameters(block) as f64).collect(),
+        }
+    }
+
+    /// The pipeline of a candidate with so many micro-batches.
+    pub fn pipeline(&self, candidate: &Candidate, micro_batches: usize) -> Result<Arc<Pipeline>, ScheduleError> {
+        let key = (candidate.kind(), candidate.pp, candidate.chunks, micro_batches);
+        if let Some(known) = self.pipelines.borrow().get(&key) {
+            return Ok(Arc::clone(known));
+        }
+        let pipeline = Arc::new(Pipeline::new(key.0, key.1, key.2, key.3)?);
+        self.pipelines.borrow_mut().insert(key, Arc::clone(&pipeline));
+        Ok(pipeline)
+    }
+}

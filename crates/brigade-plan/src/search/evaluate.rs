@@ -1,0 +1,268 @@
+//! The memory and the time of one configuration.
+
+use serde::Serialize;
+
+use super::candidate::Candidate;
+use super::context::{Context, Layout};
+use super::workload::{PlanError, Workload};
+use crate::cluster::Collective;
+use crate::memory::{ActivationSettings, MemoryParts, stage_memory};
+use crate::schedule::formula;
+use crate::time::{
+    Network, PlayedBlock, PlayedStage, Ranks, StepParts, StepPlan, optimizer_seconds, play_long,
+};
+use crate::unshard::ReshardPolicy;
+
+/// What a configuration holds and how long it takes.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Evaluation {
+    /// The configuration.
+    pub candidate: Candidate,
+    /// Blocks of each part of the model.
+    pub split: Vec<usize>,
+    /// The stage that holds the most.
+    pub fullest_stage: usize,
+    /// What a rank of it holds.
+    pub memory: MemoryParts,
+    /// Seconds of a step.
+    pub seconds: f64,
+    /// Where they go.
+    pub parts: StepParts,
+    /// Tokens a second of all ranks.
+    pub tokens_per_second: f64,
+    /// Model FLOPs utilization.
+    pub mfu: f64,
+}
+
+impl Evaluation {
+    /// What takes the largest share of the step besides the computation; or that nothing does.
+    pub fn limit(&self) -> String {
+        let parts = self.parts.parts();
+        let other = parts.iter().skip(1).max_by(|a, b| a.1.total_cmp(&b.1));
+        match other {
+            Some((name, seconds)) if *seconds > 0.05 * self.seconds => {
+                format!("{name}, {:.0}% of the step", 100.0 * seconds / self.seconds)
+            }
+            _ => "products and memory of the devices".into(),
+        }
+    }
+}
+
+/// Evaluates configurations of one workload; what they share is computed once.
+pub struct Evaluator<'a> {
+    context: Context<'a>,
+    network: Network<'a>,
+}
+
+impl<'a> Evaluator<'a> {
+    /// For this workload.
+    pub fn new(workload: &'a Workload) -> Self {
+        Self { context: Context::new(workload), network: Network::new(&workload.cluster, workload.algorithm) }
+    }
+
+    fn workload(&self) -> &'a Workload {
+        self.context.workload
+    }
+
+    /// What the fullest stage holds, and which it is.
+    ///
+    /// # Errors
+    /// If there are more stages than blocks.
+    pub fn memory(&self, candidate: &Candidate) -> Result<(usize, MemoryParts), PlanError> {
+        let layout = self.context.layout(candidate)?;
+        let workload = self.workload();
+        let activations = ActivationSettings {
+            sequence_length: workload.sequence_length,
+            micro_batch: candidate.micro_batch,
+            dtype: workload.dtype,
+            tp: candidate.tp,
+            fused_attention: workload.fused_attention,
+        };
+        let of_stage = |stage| {
+            stage_memory(
+                &workload.model,
+                stage,
+                &workload.accounting,
+                &candidate.sharding(),
+                &activations,
+                candidate.kind(),
+                candidate.recompute_every,
+            )
+        };
+        let all = layout.stages.iter().map(of_stage).enumerate();
+        Ok(all.max_by_key(|(stage, parts)| (parts.total(), std::cmp::Reverse(*stage))).unwrap_or_default())
+    }
+
+    /// Whether devices and hosts have what this holds.
+    pub fn fits(&self, memory: &MemoryParts) -> bool {
+        let cluster = &self.workload().cluster;
+        let per_node = cluster.devices_per_node as u64;
+        let host = if cluster.is_cpu() { 0 } else { memory.host * per_node };
+        memory.total() <= cluster.usable_memory() && host <= cluster.host_memory / 10 * 9
+    }
+
+    /// The data-parallel ranks of a stage.
+    fn data_parallel(&self, candidate: &Candidate) -> Ranks {
+        self.network.ranks(candidate.dp, candidate.tp)
+    }
+
+    /// Parameters of a block that a rank steps and reduces.
+    fn own(&self, candidate: &Candidate, block: usize) -> f64 {
+        let Workload { model, accounting, .. } = self.workload();
+        let copies = accounting.steps_copies && block + 1 == model.blocks() && candidate.pp > 1;
+        let copy = if copies { model.tied_parameters() } else { 0 };
+        (model.block_parameters(block) + copy) as f64 / candidate.tp as f64
+    }
+
+    /// The step as it is played.
+    ///
+    /// # Errors
+    /// If there are more stages than blocks.
+    pub fn step_plan(&self, candidate: &Candidate) -> Result<StepPlan, PlanError> {
+        let layout = self.context.layout(candidate)?;
+        let workload = self.workload();
+        let Workload { model, cluster, accounting, .. } = workload;
+        let times = self.context.times(candidate.tp, candidate.micro_batch, candidate.micro_batches > 1);
+        let peers = self.data_parallel(candidate);
+        let (tensor, boundary) = self.within_layers(candidate);
+        let parameter = accounting.parameter as f64;
+        let block = |block: usize| {
+            let (time, own) = (times[block], self.own(candidate, block));
+            let recomputed = candidate.recompute_every > 0 && (block + 1).is_multiple_of(candidate.recompute_every);
+            let sum = if candidate.zero == 0 { Collective::AllReduce } else { Collective::ReduceScatter };
+            let gathers = candidate.zero == 3;
+            let gathered = own * parameter;
+            PlayedBlock {
+                forward: time.forward,
+                recompute: if recomputed { time.forward } else { 0.0 },
+                backward_input: time.backward_input,
+                backward_weights: time.backward_weights,
+                tensor_parallel: if block > 0 && block < model.blocks() - 1 { tensor } else { 0.0 },
+                gather: if gathers { self.network.collective(Collective::AllGather, gathered, peers) } else { 0.0 },
+                reduce: self.network.collective(sum, own * workload.reduce_bytes as f64, peers),
+            }
+        };
+        let stage = |stage: &crate::memory::StageShape| {
+            let own: f64 = stage.chunks.iter().cloned().flatten().map(|block| self.own(candidate, block)).sum();
+            let stepped = if candidate.zero > 0 { own / candidate.dp as f64 } else { own };
+            let state = (accounting.master + accounting.moments) as f64;
+            let host = candidate.offload.then_some(cluster.host_bandwidth);
+            let gathers = (1..3).contains(&candidate.zero);
+            let gather = self.network.collective(Collective::AllGather, own * parameter, peers);
+            PlayedStage {
+                optimizer: optimizer_seconds(&cluster.device, stepped, state, parameter, host),
+                gather: if gathers { gather } else { 0.0 },
+            }
+        };
+        let depth = (cluster.devices() as f64).log2().ceil();
+        Ok(StepPlan {
+            blocks: (0..model.blocks()).map(block).collect(),
+            split: layout.split.clone(),
+            stages: layout.stages.iter().map(stage).collect(),
+            messages: self.messages(candidate, boundary),
+            reshard: candidate.reshard,
+            prefetch: 1,
+            reduce_each_micro_batch: candidate.zero >= 2 && candidate.reduce_each_micro_batch,
+            overlap: workload.overlap,
+            norm: depth * cluster.inter_node.latency.min(cluster.intra_node.latency),
+            slow: self.slow(candidate),
+        })
+    }
+
+    /// Seconds of a layer's collectives in a forward under tensor parallelism, two all-reduces, each as an all-gather and a reduce-scatter since what is between
+    /// them is sharded, too; and bytes of a message between stages.
+    fn within_layers(&self, candidate: &Candidate) -> (f64, f64) {
+        let workload = self.workload();
+        let tokens = (workload.sequence_length * candidate.micro_batch) as f64;
+        let boundary = tokens * workload.model.hidden as f64 * workload.dtype.bytes() as f64;
+        let ranks = self.network.ranks(candidate.tp, 1);
+        let halves = [Collective::AllGather, Collective::ReduceScatter];
+        let seconds = 2.0 * halves.map(|half| self.network.collective(half, boundary, ranks)).iter().sum::<f64>();
+        (seconds, boundary / candidate.tp as f64)
+    }
+
+    fn messages(&self, candidate: &Candidate, bytes: f64) -> Vec<f64> {
+        let (kind, pp) = (candidate.kind(), candidate.pp);
+        let ranks = candidate.dp * candidate.tp;
+        let first = |part: usize| kind.placement().owner(pp, part).0 * ranks;
+        (1..pp * candidate.chunks)
+            .map(|part| match (first(part - 1), first(part)) {
+                (from, to) if from == to => 0.0,
+                (from, to) => self.network.message(bytes, from, to, ranks),
+            })
+            .collect()
+    }
+
+    /// By column: how much longer each stage takes. Columns with slow ranks stand for themselves, one for all others.
+    fn slow(&self, candidate: &Candidate) -> Vec<Vec<f64>> {
+        let healthy = vec![1.0; candidate.pp];
+        let mut columns: std::collections::BTreeMap<usize, Vec<f64>> = Default::default();
+        for (rank, factor) in &self.workload().slow_ranks {
+            let of_stage = candidate.dp * candidate.tp;
+            let column = columns.entry(rank % of_stage / candidate.tp).or_insert_with(|| healthy.clone());
+            if let Some(stage) = column.get_mut(rank / of_stage) {
+                *stage = stage.max(*factor);
+            }
+        }
+        let some_are_well = columns.len() < candidate.dp;
+        some_are_well.then_some(healthy).into_iter().chain(columns.into_values()).collect()
+    }
+
+    /// Seconds of a step in closed form, near enough to choose what is worth playing.
+    ///
+    /// # Errors
+    /// If there are more stages than blocks.
+    pub fn estimate(&self, candidate: &Candidate) -> Result<f64, PlanError> {
+        let plan = self.step_plan(candidate)?;
+        let layout: &Layout = &*self.context.layout(candidate)?;
+        let m = candidate.micro_batches as f64;
+        let gathers = match candidate.reshard {
+            ReshardPolicy::AfterUse => 2.0 * m,
+            ReshardPolicy::AfterUseUnlessNext => 2.0 * m,
+            ReshardPolicy::AfterBackward => m,
+            ReshardPolicy::AfterStep => 1.0,
+        };
+        let reductions = if plan.reduce_each_micro_batch { m } else { 1.0 };
+        let (mut slowest, mut longest): (f64, f64) = (0.0, 0.0);
+        for (stage, after) in layout.stages.iter().zip(&plan.stages) {
+            let (mut computes, mut moves) = (0.0, 0.0);
+            for block in stage.chunks.iter().cloned().flatten() {
+                let block = plan.blocks[block];
+                computes += block.forward + block.recompute + block.backward_input + block.backward_weights;
+                computes += 2.0 * block.tensor_parallel;
+                moves += gathers * block.gather + reductions * block.reduce;
+            }
+            let together = if plan.overlap { (m * computes).max(moves) } else { m * computes + moves };
+            slowest = slowest.max(together);
+            longest = longest.max(after.optimizer + after.gather);
+        }
+        let bubble = match candidate.pp {
+            1 => 0.0,
+            pp => formula::bubble_fraction(candidate.kind(), pp, candidate.chunks, candidate.micro_batches),
+        };
+        Ok(slowest / (1.0 - bubble) + longest)
+    }
+
+    /// Plays a step.
+    ///
+    /// # Errors
+    /// If the schedule or the split cannot be.
+    pub fn evaluate(&self, candidate: &Candidate) -> Result<Evaluation, PlanError> {
+        let plan = self.step_plan(candidate)?;
+        let pipeline = |micro_batches| self.context.pipeline(candidate, micro_batches);
+        let parts = play_long(&plan, candidate.pp, candidate.micro_batches, pipeline)?;
+        let (fullest_stage, memory) = self.memory(candidate)?;
+        let seconds = parts.total();
+        let workload = self.workload();
+        Ok(Evaluation {
+            candidate: *candidate,
+            split: plan.split,
+            fullest_stage,
+            memory,
+            seconds,
+            parts,
+            tokens_per_second: workload.tokens() / seconds,
+            mfu: workload.mfu(seconds),
+        })
+    }
+}

@@ -1,0 +1,19 @@
+//! Which configurations there are, which fit, and which is fastest.
+//!
+//! Every configuration's memory is computed and its time estimated in closed form; those with the best estimates are [played](crate::time::play) and ranked by
+//! what that says.
+
+mod advice;
+mod axes;
+mod candidate;
+mod context;
+mod evaluate;
+mod rank;
+mod workload;
+
+pub use advice::{Advice, Alone};
+pub use axes::{Axes, Tensor};
+pub use candidate::Candidate;
+pub use evaluate::{Evaluation, Evaluator};
+pub use rank::{Plan, plan};
+pub use workload::{Balance, PlanError, Workload};

@@ -1,0 +1,200 @@
+//! The best configurations.
+
+use std::collections::{HashMap, HashSet};
+
+use serde::Serialize;
+
+use super::advice::{Advice, Alone, advise, alone};
+use super::axes::{Axes, Tensor};
+use super::candidate::Candidate;
+use super::evaluate::{Evaluation, Evaluator};
+use super::workload::{PlanError, Workload};
+use crate::schedule::{PipelineScheduleKind, ScheduleError};
+use crate::unshard::ReshardPolicy;
+
+/// Configurations that are played, of those with the best estimates; and of those with the same mesh and stage of ZeRO.
+const PLAYED: usize = 48;
+const PLAYED_ALIKE: usize = 4;
+
+/// The answer to a [`Workload`].
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Plan {
+    /// The fastest configurations that fit, the best first.
+    pub best: Vec<Evaluation>,
+    /// The fastest with tensor parallelism, which is not built yet.
+    pub tensor_parallel: Vec<Evaluation>,
+    /// Configurations whose memory was computed.
+    pub considered: usize,
+    /// Those that fit.
+    pub fitting: usize,
+    /// What one technique alone would need.
+    pub alone: Vec<Alone>,
+    /// What to do where nothing fits.
+    pub advice: Option<Advice>,
+}
+
+/// Plans a training: the `keep` fastest configurations of these axes.
+///
+/// ```
+/// use brigade_plan::model::ModelShape;
+/// use brigade_plan::search::{Axes, Workload, plan};
+/// let model = ModelShape::llama("8B", 32, 4096, 32, 8, 14336, 128_256, false);
+/// let workload = Workload::new(model, "2x8xH100-80GB".parse()?, 4096, 256);
+/// let plan = plan(&workload, &Axes::default(), 10)?;
+/// assert!(plan.best[0].mfu > 0.3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// If numbers do not go together, so that there is no configuration at all. That none fits is no error: the plan then has [`Advice`].
+pub fn plan(workload: &Workload, axes: &Axes, keep: usize) -> Result<Plan, PlanError> {
+    workload.check()?;
+    let evaluator = Evaluator::new(workload);
+    let found = Found::collect(&evaluator, workload, axes)?;
+    let considered = found.considered;
+    let is_unfit = found.fitting.iter().all(|candidate| !candidate.is_built() && axes.tensor == Tensor::Beside);
+    let (built, unbuilt): (Vec<_>, Vec<_>) =
+        found.fitting.into_iter().partition(|candidate| axes.tensor == Tensor::Among || candidate.is_built());
+    let fitting = built.len() + unbuilt.len();
+    let best = fastest(&evaluator, built, keep)?;
+    let tensor_parallel = fastest(&evaluator, unbuilt, keep.min(3))?;
+    let advice = match (is_unfit, found.leanest) {
+        (true, Some((candidate, memory))) => {
+            Some(advise(workload, axes, candidate, memory, tensor_parallel.first())?)
+        }
+        _ => None,
+    };
+    Ok(Plan { best, tensor_parallel, considered, fitting, alone: alone(&evaluator, workload)?, advice })
+}
+
+/// The fastest of these, played: the best one of each mesh and stage of ZeRO.
+fn fastest(evaluator: &Evaluator<'_>, candidates: Vec<Candidate>, keep: usize) -> Result<Vec<Evaluation>, PlanError> {
+    let mut estimated = Vec::with_capacity(candidates.len());
+    for candidate in candidates {
+        estimated.push((evaluator.estimate(&candidate)?, candidate));
+    }
+    estimated.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let kind = |candidate: &Candidate| (candidate.tp, candidate.pp, candidate.zero);
+    let mut alike: HashMap<_, usize> = HashMap::new();
+    estimated.retain(|(_, candidate)| {
+        let count = alike.entry(kind(candidate)).or_default();
+        *count += 1;
+        *count <= PLAYED_ALIKE
+    });
+    let played = estimated.iter().take(PLAYED.max(PLAYED_ALIKE * keep));
+    let mut all: Vec<Evaluation> =
+        played.map(|(_, candidate)| evaluator.evaluate(candidate)).collect::<Result<_, _>>()?;
+    // Of those that are equally fast to a thousandth, the one that holds less.
+    let key = |evaluation: &Evaluation| (evaluation.seconds.ln() * 1000.0).round() as i64;
+    all.sort_by_key(|evaluation| (key(evaluation), evaluation.memory.total()));
+    let mut seen = HashSet::new();
+    all.retain(|evaluation| seen.insert(kind(&evaluation.candidate)));
+    all.truncate(keep);
+    Ok(all)
+}
+
+/// What a search has found.
+#[derive(Default)]
+pub(super) struct Found {
+    pub fitting: Vec<Candidate>,
+    pub considered: usize,
+    /// The one that holds least, of those that can be run.
+    pub leanest: Option<(Candidate, crate::memory::MemoryParts)>,
+}
+
+impl Found {
+    /// Computes the memory of all configurations.
+    pub fn collect(evaluator: &Evaluator<'_>, workload: &Workload, axes: &Axes) -> Result<Self, PlanError> {
+        let ranks = workload.cluster.devices();
+        let mut found = Self::default();
+        let mut divides = false;
+        for tp in axes.tp_sizes(workload) {
+            for pp in axes.stages(workload, ranks / tp) {
+                let dp = ranks / tp / pp;
+                if !workload.global_batch.is_multiple_of(dp) {
+                    continue;
+                }
+                divides = true;
+                for micro_batch in axes.micro_batch_sizes(workload.global_batch / dp) {
+                    let micro_batches = workload.global_batch / dp / micro_batch;
+                    for (schedule, chunks) in axes.shapes(workload.model.blocks(), pp) {
+                        let candidate = Candidate {
+                            tp,
+                            pp,
+                            dp,
+                            zero: 0,
+                            schedule,
+                            chunks,
+                            micro_batch,
+                            micro_batches,
+                            recompute_every: 0,
+                            reshard: ReshardPolicy::AfterUseUnlessNext,
+                            reduce_each_micro_batch: true,
+                            offload: false,
+                        };
+                        found.add_shardings(evaluator, axes, &candidate)?;
+                    }
+                }
+            }
+        }
+        if found.considered == 0 {
+            return Err(nothing(workload, axes, divides));
+        }
+        Ok(found)
+    }
+
+    fn add_shardings(&mut self, evaluator: &Evaluator<'_>, axes: &Axes, base: &Candidate) -> Result<(), PlanError> {
+        let tasks = base.pp.saturating_mul(base.chunks).saturating_mul(base.micro_batches);
+        let is_grouped = base.schedule != PipelineScheduleKind::Interleaved || base.micro_batches.is_multiple_of(base.pp);
+        if tasks > ScheduleError::MOST_TASKS || !is_grouped {
+            return Ok(());
+        }
+        for sharded in axes.shardings(base) {
+            let mut add = |candidate: Candidate| -> Result<bool, PlanError> {
+                let (_, memory) = evaluator.memory(&candidate)?;
+                self.considered += 1;
+                let is_leaner = |(_, least): &(Candidate, crate::memory::MemoryParts)| memory.total() < least.total();
+                if candidate.is_built() && self.leanest.as_ref().is_none_or(is_leaner) {
+                    self.leanest = Some((candidate, memory));
+                }
+                let fits = evaluator.fits(&memory);
+                if fits {
+                    self.fitting.push(candidate);
+                }
+                Ok(fits)
+            };
+            // What takes longer is looked at only where nothing else fits.
+            let mut fits = false;
+            for offload in [false, true] {
+                for recompute_every in axes.recomputations() {
+                    if !fits && (!offload || axes.offload && sharded.tp == 1) {
+                        fits = add(Candidate { recompute_every, offload, ..sharded })?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Why there is no configuration.
+fn nothing(workload: &Workload, axes: &Axes, divides: bool) -> PlanError {
+    let ranks = workload.cluster.devices();
+    if divides {
+        let text = format!("{ranks} ranks, {} sequences in a step, {axes:?}", workload.global_batch);
+        return PlanError::Nothing(format!("the axes that were asked for have no values for {text}"));
+    }
+    let most = workload.model.blocks();
+    // The smallest number of data-parallel ranks that a mesh of these ranks can have.
+    let least = super::axes::divisors(ranks).into_iter().filter(|pp| *pp <= most).map(|pp| ranks / pp).min().unwrap_or(ranks);
+    let near = workload.global_batch.div_ceil(least).max(1) * least;
+    PlanError::new(
+        "--global-batch-size",
+        workload.global_batch,
+        format!(
+            "{ranks} ranks make up to {most} pipeline stages, so at least {least} data-parallel ranks, of which each needs as many sequences: \
+             {near} sequences ({} tokens) would do",
+            near * workload.sequence_length
+        ),
+    )
+}

@@ -1,0 +1,137 @@
+//! How long collectives take: latency and bandwidth of rings, trees and hierarchies of nodes.
+//!
+//! The costs are those of Thakur et al. 2005, "Optimization of collective communication operations in MPICH", section 3, with the double binary trees of
+//! Sanders et al. 2009, whose bandwidth is a ring's.
+
+use serde::Serialize;
+
+use crate::cluster::{Cluster, Collective};
+
+/// How ranks of a collective talk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Algorithm {
+    /// As NCCL chooses: of rings and trees what is faster for the size. All-gathers and reduce-scatters have rings only, whose latency grows with the
+    /// ranks.
+    Auto,
+    /// Every rank to the next.
+    Ring,
+    /// Two binary trees over the nodes.
+    Tree,
+    /// First within nodes, then between them on what each rank has, then within again.
+    Hierarchical,
+}
+
+impl Algorithm {
+    /// All but [`Auto`](Self::Auto).
+    pub const ALL: [Self; 3] = [Self::Ring, Self::Tree, Self::Hierarchical];
+
+    /// The name in flags.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Ring => "ring",
+            Self::Tree => "tree",
+            Self::Hierarchical => "hierarchical",
+        }
+    }
+}
+
+/// Ranks of a group, as they lie on nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+pub struct Ranks {
+    /// All of them.
+    pub size: usize,
+    /// Those on one node.
+    pub per_node: usize,
+}
+
+impl Ranks {
+    /// Nodes that they lie on.
+    pub fn nodes(&self) -> usize {
+        self.size.div_ceil(self.per_node.max(1))
+    }
+}
+
+/// The links of a cluster, and how collectives use them.
+#[derive(Debug, Clone)]
+pub struct Network<'a> {
+    cluster: &'a Cluster,
+    algorithm: Algorithm,
+}
+
+impl<'a> Network<'a> {
+    /// With collectives as this algorithm runs them.
+    pub fn new(cluster: &'a Cluster, algorithm: Algorithm) -> Self {
+        Self { cluster, algorithm }
+    }
+
+    /// The ranks of a group of `size` whose members are `stride` ranks apart.
+    pub fn ranks(&self, size: usize, stride: usize) -> Ranks {
+        let per_node = (self.cluster.devices_per_node / stride.max(1)).clamp(1, size.max(1));
+        Ranks { size, per_node }
+    }
+
+    /// Seconds of a message of so many bytes from each of `ranks` neighbours, beginning with `from`, to those that begin with `to`: each has its own share of the
+    /// node's links, and the slowest holds all up.
+    pub fn message(&self, bytes: f64, from: usize, to: usize, ranks: usize) -> f64 {
+        let node = |rank: usize| rank / self.cluster.devices_per_node.max(1);
+        let last = ranks.saturating_sub(1);
+        let crosses = node(from) != node(to) || node(from + last) != node(to + last);
+        let link = if crosses { self.cluster.inter_node } else { self.cluster.intra_node };
+        link.latency + bytes / (link.bandwidth * self.cluster.device.efficiency.links)
+    }
+
+    /// Seconds of a collective over `bytes` of each rank's whole buffer.
+    pub fn collective(&self, collective: Collective, bytes: f64, ranks: Ranks) -> f64 {
+        if ranks.size <= 1 || bytes <= 0.0 {
+            return 0.0;
+        }
+        if let Some(measured) = self.measured(collective, bytes, ranks) {
+            return measured;
+        }
+        match self.algorithm {
+            Algorithm::Auto => {
+                let [ring, tree] = [Algorithm::Ring, Algorithm::Tree];
+                self.by(ring, collective, bytes, ranks).min(self.by(tree, collective, bytes, ranks))
+            }
+            algorithm => self.by(algorithm, collective, bytes, ranks),
+        }
+    }
+
+    /// By the measured bus bandwidth: an all-reduce of S bytes over n ranks takes 2 (n-1)/n S / bandwidth, the others half of it.
+    fn measured(&self, collective: Collective, bytes: f64, ranks: Ranks) -> Option<f64> {
+        let bandwidth = self.cluster.measured.as_ref()?.bus_bandwidth(collective, ranks.nodes())?;
+        let n = ranks.size as f64;
+        let passes = if collective == Collective::AllReduce { 2.0 } else { 1.0 };
+        let steps = passes * n.log2().ceil();
+        Some(passes * (n - 1.0) / n * bytes / bandwidth + steps * self.latency(ranks))
+    }
+
+    fn latency(&self, ranks: Ranks) -> f64 {
+        let crosses = ranks.nodes() > 1;
+        if crosses { self.cluster.inter_node.latency } else { self.cluster.intra_node.latency }
+    }
+
+    fn by(&self, algorithm: Algorithm, collective: Collective, bytes: f64, ranks: Ranks) -> f64 {
+        let links = self.cluster.device.efficiency.links;
+        let (intra, inter) = (self.cluster.intra_node, self.cluster.inter_node);
+        let [n, k, nodes] = [ranks.size, ranks.per_node, ranks.nodes()].map(|number| number as f64);
+        let passes = if collective == Collective::AllReduce { 2.0 } else { 1.0 };
+        let (inside, outside) = (intra.bandwidth * links, inter.bandwidth * links);
+        // What leaves a node does so over the links of all its ranks in the group.
+        let ring = if nodes > 1.0 { inside.min(outside * k) } else { inside };
+        match algorithm {
+            Algorithm::Tree if collective == Collective::AllReduce => {
+                let depth = nodes.log2().ceil() * inter.latency + (k - 1.0) * intra.latency;
+                2.0 * depth + 2.0 * bytes / ring
+            }
+            Algorithm::Hierarchical if nodes > 1.0 && k > 1.0 => {
+                let within = (k - 1.0) * intra.latency + (k - 1.0) / k * bytes / inside;
+                let between = (nodes - 1.0) * inter.latency + (nodes - 1.0) / nodes * (bytes / k) / outside;
+                passes * (within + between)
+            }
+            _ => passes * ((n - 1.0) * self.latency(ranks) + (n - 1.0) / n * bytes / ring),
+        }
+    }
+}

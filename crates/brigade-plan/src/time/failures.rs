@@ -1,0 +1,41 @@
+//! What failures cost: work that is lost since the last checkpoint, and how often to save.
+
+use serde::Serialize;
+
+/// Failures of a cluster, and what a checkpoint costs.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Failures {
+    /// Seconds from one failure of the cluster to the next.
+    pub mtbf: f64,
+    /// Seconds that training stands still for a checkpoint.
+    pub save: f64,
+    /// Seconds until training goes on after a failure.
+    pub restart: f64,
+}
+
+impl Failures {
+    /// The interval by Young 1974, "A first order approximation to the optimum checkpoint interval": `sqrt(2 save mtbf)`.
+    pub fn young(&self) -> f64 {
+        (2.0 * self.save * self.mtbf).sqrt()
+    }
+
+    /// The interval by Daly 2006, "A higher order estimate of the optimum checkpoint interval for restart dumps", equation 37: between the end of one
+    /// save and the begin of the next.
+    pub fn daly(&self) -> f64 {
+        if self.save >= 2.0 * self.mtbf {
+            return self.mtbf;
+        }
+        let ratio = self.save / (2.0 * self.mtbf);
+        self.young() * (1.0 + ratio.sqrt() / 3.0 + ratio / 9.0) - self.save
+    }
+
+    /// The share of time that is lost with this interval: saves, and after each failure half an interval and the restart.
+    pub fn lost(&self, interval: f64) -> f64 {
+        if !(self.mtbf.is_finite() && interval > 0.0) {
+            return 0.0;
+        }
+        let saves = self.save / (interval + self.save);
+        let failures = ((interval + self.save) / 2.0 + self.restart) / self.mtbf;
+        (saves + failures).min(1.0)
+    }
+}

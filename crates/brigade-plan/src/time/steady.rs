@@ -1,0 +1,33 @@
+//! Steps of many micro-batches: once a pipeline is full, every further group of micro-batches takes as long as the one before.
+
+use std::sync::Arc;
+
+use super::play::{StepParts, StepPlan, play};
+use crate::schedule::{Pipeline, ScheduleError};
+
+/// Micro-batches per stage of the two shorter steps that a long one is computed from.
+const FILLED: [usize; 2] = [4, 6];
+
+/// The numbers of micro-batches of the two steps that stand for one of `micro_batches`, or none where it is played itself.
+pub fn shortened(stages: usize, micro_batches: usize) -> Option<[usize; 2]> {
+    let [shorter, longer] = FILLED.map(|times| times * stages);
+    (micro_batches > longer).then_some([shorter, longer])
+}
+
+/// Plays a step of so many micro-batches: as it is, or from two steps with enough of them to fill the pipeline, whose difference is that of all further groups.
+///
+/// # Errors
+/// If there is no such schedule, or its actions wait for ever.
+pub fn play_long(
+    plan: &StepPlan,
+    stages: usize,
+    micro_batches: usize,
+    mut pipeline: impl FnMut(usize) -> Result<Arc<Pipeline>, ScheduleError>,
+) -> Result<StepParts, ScheduleError> {
+    let Some([shorter, longer]) = shortened(stages, micro_batches) else {
+        return play(plan, &*pipeline(micro_batches)?);
+    };
+    let (short, long) = (play(plan, &*pipeline(shorter)?)?, play(plan, &*pipeline(longer)?)?);
+    let times = (micro_batches - longer) as f64 / (longer - shorter) as f64;
+    Ok(long.combined(&short, |long, short| long + times * (long - short)))
+}

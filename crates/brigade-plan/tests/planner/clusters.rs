@@ -1,0 +1,88 @@
+//! Descriptions of clusters.
+
+use brigade_plan::cluster::{Cluster, Collective, Dtype, KINDS, kind};
+use brigade_plan::time::{Algorithm, Network};
+
+#[test]
+fn every_kind_is_complete_and_goes_through_a_file() {
+    for name in KINDS {
+        let cluster: Cluster = format!("2x4x{name}").parse().unwrap();
+        assert_eq!((cluster.devices(), cluster.device.name.as_str()), (8, name));
+        assert!(cluster.device.peak(cluster.device.default_dtype()) > 0.0 && cluster.usable_memory() > 0);
+        let again = Cluster::from_toml(&cluster.name, &cluster.to_toml()).unwrap();
+        let same = |a: f64, b: f64| (a - b).abs() <= 1e-9 * a.abs();
+        assert!(same(again.device.peak(Dtype::F32), cluster.device.peak(Dtype::F32)));
+        assert_eq!((again.nodes, again.devices_per_node, again.host_cores), (2, 4, cluster.host_cores));
+        assert!(again.device.memory.abs_diff(cluster.device.memory) < 2);
+    }
+    let peaks = [
+        ("A100", 312e12),
+        ("H100", 989e12),
+        ("H100-PCIe", 756e12),
+        ("H100-NVL", 835e12),
+        ("H200", 989e12),
+        ("B200", 2.25e15),
+        ("L40S", 362e12),
+    ];
+    for (name, peak) in peaks {
+        assert_eq!(kind(name).unwrap().device.peak(Dtype::Bf16), peak, "{name}");
+    }
+    assert_eq!(kind("V100").unwrap().device.default_dtype(), Dtype::Fp16);
+}
+
+#[test]
+fn what_is_wrong_is_said() {
+    for (given, said) in [
+        ("2x8xH10-80GB", "did you mean H100-80GB?"),
+        ("2x8xh200s", "did you mean H200?"),
+        ("2x8xA100-80G", "did you mean A100-80GB?"),
+        ("2x8xTPU-v5p-pod-slice", "kinds are V100-16GB"),
+        ("8xH100", "NODESxDEVICESxKIND"),
+        ("0x8xH100", "from 1 to"),
+        ("9999999x9999999xH100", "from 1 to"),
+        ("axbxc", "NODESxDEVICESxKIND"),
+        ("nowhere.toml", "nowhere.toml"),
+    ] {
+        let error = Cluster::read(given).unwrap_err().to_string();
+        assert!(error.contains(said), "{given}: {error}");
+    }
+    for (text, said) in [
+        ("kind = 'H100'\nmemory = 3", "unknown field `memory`"),
+        ("kind = 'H100'\nmemory_gib = -3.0", "memory_gib = -3"),
+        ("kind = 'H100'\nproduct_efficiency = 1.5", "at most 1"),
+        ("kind = 'H100'\nnodes = 0", "nodes = 0"),
+        ("kind = 'H100'\n[measured]\nnodes = [2, 1]\nall_reduce = [1.0, 1.0]\nall_gather = [1.0, 1.0]\nreduce_scatter = [1.0, 1.0]", "measured.nodes"),
+        ("kind = 'H100'\n[measured]\nnodes = [1, 2]\nall_reduce = [1.0]\nall_gather = [1.0, 1.0]\nreduce_scatter = [1.0, 1.0]", "measured.all_reduce"),
+    ] {
+        let error = Cluster::from_toml("a.toml", text).unwrap_err().to_string();
+        assert!(error.contains(said), "{text}: {error}");
+    }
+}
+
+#[test]
+fn collectives_cost_what_their_algorithms_send() {
+    let mut cluster: Cluster = "4x8xH100".parse().unwrap();
+    cluster.device.efficiency.links = 1.0;
+    let network = |algorithm| Network::new(&cluster, algorithm);
+    let ring = network(Algorithm::Ring);
+    let within = ring.ranks(8, 1);
+    assert_eq!((within.per_node, within.nodes()), (8, 1));
+    let seconds = ring.collective(Collective::AllReduce, 1e9, within);
+    assert!((seconds - (14.0 * 4e-6 + 1.75 * 1e9 / 450e9)).abs() < 1e-12);
+    let half = ring.collective(Collective::AllGather, 1e9, within);
+    assert!((2.0 * half - seconds).abs() < 1e-12);
+    // Over nodes the ring leaves each by the links of all its ranks there; every second rank has half of them.
+    let all = ring.ranks(32, 1);
+    let seconds = ring.collective(Collective::AllReduce, 1e9, all);
+    assert!((seconds - (62.0 * 12e-6 + 2.0 * 31.0 / 32.0 * 1e9 / 400e9)).abs() < 1e-12);
+    let sparse = ring.ranks(16, 2);
+    assert_eq!((sparse.per_node, sparse.nodes()), (4, 4));
+    let seconds = ring.collective(Collective::AllReduce, 1e9, sparse);
+    assert!((seconds - (30.0 * 12e-6 + 2.0 * 15.0 / 16.0 * 1e9 / 200e9)).abs() < 1e-12);
+    // Small messages are quicker along trees, and hierarchies send less between nodes.
+    let small = |algorithm| network(algorithm).collective(Collective::AllReduce, 1e4, all);
+    assert!(small(Algorithm::Tree) < small(Algorithm::Ring));
+    assert!(small(Algorithm::Auto) <= small(Algorithm::Tree));
+    assert!(small(Algorithm::Hierarchical) < small(Algorithm::Ring));
+    assert_eq!(ring.collective(Collective::AllReduce, 1e9, ring.ranks(1, 1)), 0.0);
+}

@@ -1,0 +1,9 @@
+//! The planner against what others published and measured, and against the exact counts of this crate.
+
+mod clusters;
+mod footprint;
+mod measured;
+mod models;
+mod played;
+mod published;
+mod searched;

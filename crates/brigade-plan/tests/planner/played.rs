@@ -1,0 +1,146 @@
+//! Steps as they are played, against closed forms.
+
+use std::sync::Arc;
+
+use brigade_plan::time::{PlayedBlock, PlayedStage, StepPlan, play, play_long};
+use brigade_plan::{Pipeline, PipelineScheduleKind, ReshardPolicy, formula};
+use proptest::prelude::*;
+
+/// A model of equal blocks, one for each part, whose forward and halves of a backward take a second each.
+fn plain(parts: usize, pp: usize) -> StepPlan {
+    let block = PlayedBlock { forward: 1.0, backward_input: 1.0, backward_weights: 1.0, ..PlayedBlock::default() };
+    StepPlan {
+        blocks: vec![block; parts],
+        split: vec![1; parts],
+        stages: vec![PlayedStage::default(); pp],
+        messages: vec![0.0; parts.saturating_sub(1)],
+        reshard: ReshardPolicy::AfterUseUnlessNext,
+        prefetch: 1,
+        reduce_each_micro_batch: false,
+        overlap: true,
+        norm: 0.0,
+        slow: vec![vec![1.0; pp]],
+    }
+}
+
+fn pipeline(kind: PipelineScheduleKind, pp: usize, chunks: usize, micro_batches: usize) -> Pipeline {
+    Pipeline::new(kind, pp, chunks, micro_batches).unwrap()
+}
+
+fn chunks_of(kind: PipelineScheduleKind) -> usize {
+    if matches!(kind, PipelineScheduleKind::Interleaved | PipelineScheduleKind::Zbv) { 2 } else { 1 }
+}
+
+#[test]
+fn bubbles_are_those_of_the_formulas() {
+    for kind in PipelineScheduleKind::ALL {
+        let chunks = chunks_of(kind);
+        for (pp, micro_batches) in [(2, 4), (4, 8), (4, 16), (8, 16)] {
+            let parts = play(&plain(pp * chunks, pp), &pipeline(kind, pp, chunks, micro_batches)).unwrap();
+            let share = parts.bubble / parts.total();
+            let formula = formula::bubble_fraction(kind, pp, chunks, micro_batches);
+            assert!((share - formula).abs() < 1e-9, "{kind} {pp} {micro_batches}: {share}, not {formula}");
+            assert_eq!(parts.compute, (3 * chunks * micro_batches) as f64);
+        }
+    }
+}
+
+#[test]
+fn long_steps_are_those_that_are_played() {
+    for kind in PipelineScheduleKind::ALL {
+        let chunks = chunks_of(kind);
+        for pp in [1, 2, 4] {
+            let (kind, chunks) = if pp == 1 { (PipelineScheduleKind::OneFOneB, 1) } else { (kind, chunks) };
+            for reshard in [ReshardPolicy::AfterUseUnlessNext, ReshardPolicy::AfterBackward, ReshardPolicy::AfterStep] {
+                let mut plan = plain(pp * chunks, pp);
+                plan.reshard = reshard;
+                plan.reduce_each_micro_batch = true;
+                plan.messages.fill(0.1);
+                for block in &mut plan.blocks {
+                    (block.gather, block.reduce) = (0.7, 0.4);
+                }
+                let micro_batches = 12 * pp;
+                let whole = play(&plan, &pipeline(kind, pp, chunks, micro_batches)).unwrap();
+                let long = play_long(&plan, pp, micro_batches, |m| Pipeline::new(kind, pp, chunks, m).map(Arc::new)).unwrap();
+                let off = (long.total() / whole.total() - 1.0).abs();
+                assert!(off < 0.01, "{kind} {pp} {reshard:?}: {long:?} and {whole:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn reductions_hide_behind_the_backward() {
+    // Four blocks of one rank: backwards take 2 s each; a reduction of 1 s sticks out after the last, of 3 s the rest, too.
+    let one = pipeline(PipelineScheduleKind::OneFOneB, 1, 1, 1);
+    let with = |reduce: f64, overlap: bool| {
+        let mut plan = plain(4, 1);
+        plan.split = vec![4];
+        plan.overlap = overlap;
+        plan.blocks.iter_mut().for_each(|block| block.reduce = reduce);
+        play(&plan, &one).unwrap()
+    };
+    assert_eq!(with(1.0, true).reduce, 1.0);
+    assert_eq!(with(1.0, false).reduce, 4.0);
+    // The first begins after 2 s of backward and they follow one another: 2 + 4 · 3 − 8.
+    assert_eq!(with(3.0, true).reduce, 6.0);
+    assert_eq!(with(3.0, true).total(), 12.0 + 6.0);
+}
+
+#[test]
+fn gathers_hide_behind_the_block_before() {
+    let one = pipeline(PipelineScheduleKind::OneFOneB, 1, 1, 1);
+    let with = |gather: f64| {
+        let mut plan = plain(4, 1);
+        plan.split = vec![4];
+        plan.blocks.iter_mut().for_each(|block| block.gather = gather);
+        play(&plan, &one).unwrap().all_gather
+    };
+    // Only the first cannot be gathered ahead; the last block stays for its backward.
+    assert_eq!(with(0.5), 0.5);
+    // With 3 s each forward waits for 2 of them, each backward for 1: 3 + 3 · 2 and 3 · 1.
+    assert_eq!(with(3.0), 3.0 + 3.0 * 2.0 + 3.0);
+}
+
+#[test]
+fn a_slow_rank_holds_up_all() {
+    let mut plan = plain(4, 4);
+    let kind = pipeline(PipelineScheduleKind::OneFOneB, 4, 1, 64);
+    let healthy = play(&plan, &kind).unwrap();
+    plan.blocks.iter_mut().for_each(|block| block.reduce = 1e-9);
+    plan.slow = vec![vec![1.0; 4], vec![1.0, 1.5, 1.0, 1.0]];
+    let slow = play(&plan, &kind).unwrap();
+    // Its stage takes one and a half times as long, and the pipeline follows it.
+    let ratio = slow.total() / healthy.total();
+    assert!((1.4..1.5).contains(&ratio), "{ratio}");
+    assert!(slow.stragglers > 0.3 * healthy.total(), "{slow:?}");
+    assert_eq!(healthy.stragglers, 0.0);
+}
+
+proptest! {
+    #[test]
+    fn parts_add_up_and_nothing_is_gained_by_waiting(
+        which in 0usize..6, pp in 1usize..5, groups in 1usize..5,
+        gather in 0.0..3.0, reduce in 0.0..3.0, message in 0.0..2.0, each in any::<bool>(), overlap in any::<bool>(),
+    ) {
+        let kind = if pp == 1 { PipelineScheduleKind::OneFOneB } else { PipelineScheduleKind::ALL[which] };
+        let chunks = if pp == 1 { 1 } else { chunks_of(kind) };
+        let micro_batches = pp * groups;
+        let mut plan = plain(pp * chunks, pp);
+        plan.messages.fill(message);
+        plan.reduce_each_micro_batch = each;
+        plan.overlap = overlap;
+        plan.stages.iter_mut().for_each(|stage| *stage = PlayedStage { optimizer: 0.5, gather: 0.25 });
+        for block in &mut plan.blocks {
+            (block.gather, block.reduce, block.recompute, block.tensor_parallel) = (gather, reduce, 0.5, 0.1);
+        }
+        let pipeline = pipeline(kind, pp, chunks, micro_batches);
+        let parts = play(&plan, &pipeline).unwrap();
+        let total = parts.total();
+        prop_assert!(parts.parts().iter().all(|(_, part)| *part > -1e-9));
+        let busy = (chunks * micro_batches) as f64 * 3.7 + 0.75;
+        prop_assert!(total >= busy - 1e-9);
+        let blocking = play(&StepPlan { overlap: false, ..plan.clone() }, &pipeline).unwrap().total();
+        prop_assert!(total <= blocking + 1e-9, "{total} and {blocking}");
+    }
+}
