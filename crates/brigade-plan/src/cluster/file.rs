@@ -109,8 +109,18 @@ impl Description {
             ("tf32_tflops", self.tf32_tflops, 1e12, &mut device.peaks.tf32),
             ("f32_tflops", self.f32_tflops, 1e12, &mut device.peaks.f32),
             ("launch_microseconds", self.launch_microseconds, 1e-6, &mut device.launch),
-            ("intra_node_latency_microseconds", self.intra_node_latency_microseconds, 1e-6, &mut intra_node.latency),
-            ("inter_node_latency_microseconds", self.inter_node_latency_microseconds, 1e-6, &mut inter_node.latency),
+            (
+                "intra_node_latency_microseconds",
+                self.intra_node_latency_microseconds,
+                1e-6,
+                &mut intra_node.latency,
+            ),
+            (
+                "inter_node_latency_microseconds",
+                self.inter_node_latency_microseconds,
+                1e-6,
+                &mut inter_node.latency,
+            ),
             ("node_mtbf_hours", self.node_mtbf_hours, 1.0, &mut cluster.node_mtbf_hours),
         ];
         for (option, given, unit, target) in numbers {
@@ -226,11 +236,17 @@ impl Measured {
             allowed: allowed.to_owned(),
         };
         let Self { nodes, all_reduce, all_gather, reduce_scatter } = self;
-        let rises = nodes.windows(2).all(|pair| pair[0] < pair[1]) && nodes.first().is_some_and(|first| *first > 0);
+        let rises =
+            nodes.windows(2).all(|pair| pair[0] < pair[1]) && nodes.first().is_some_and(|first| *first > 0);
         if !rises {
-            return Err(wrong("nodes", format!("{nodes:?}"), "numbers of nodes, each larger than the one before"));
+            return Err(wrong(
+                "nodes",
+                format!("{nodes:?}"),
+                "numbers of nodes, each larger than the one before",
+            ));
         }
-        let rows = [("all_reduce", &all_reduce), ("all_gather", &all_gather), ("reduce_scatter", &reduce_scatter)];
+        let rows =
+            [("all_reduce", &all_reduce), ("all_gather", &all_gather), ("reduce_scatter", &reduce_scatter)];
         for (option, row) in rows {
             if row.len() != nodes.len() || !row.iter().all(|value| value.is_finite() && *value > 0.0) {
                 let allowed = "a number of GB/s above 0 for each number in measured.nodes";

@@ -234,8 +234,12 @@ impl MeasuredLinks {
             Collective::AllGather => &self.all_gather,
             Collective::ReduceScatter => &self.reduce_scatter,
         };
-        let points: Vec<(f64, f64)> =
-            self.nodes.iter().zip(measured).map(|(nodes, bandwidth)| ((*nodes as f64).ln(), bandwidth.ln())).collect();
+        let points: Vec<(f64, f64)> = self
+            .nodes
+            .iter()
+            .zip(measured)
+            .map(|(nodes, bandwidth)| ((*nodes as f64).ln(), bandwidth.ln()))
+            .collect();
         let at = (nodes as f64).ln();
         let (first, last) = (points.first()?, points.last()?);
         let next = points.iter().position(|point| point.0 >= at);

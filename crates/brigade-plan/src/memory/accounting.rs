@@ -81,9 +81,10 @@ impl Accounting {
         }
     }
 
-    /// Buffers of sums that are held at once while so many gradients are added: sums of 1, 2, 4, … terms, one per binary digit of the number
-    /// of terms.
-    pub fn sums(&self, terms: usize) -> u64 {
-        if self.pairwise { u64::from((terms.max(1) + 1).ilog2()) } else { 1 }
+    /// Buffers of sums that are held at once while so many gradients are added: pairwise sums of 1, 2, 4, … terms, one per binary digit of the number
+    /// of terms. Sums over the ranks (`reduced`) stay until all terms are there; of others each is reduced as soon as its last term has come.
+    pub fn sums(&self, terms: usize, reduced: bool) -> u64 {
+        let most = if reduced { terms + 1 } else { terms };
+        if self.pairwise { u64::from(most.max(2).ilog2()) } else { 1 }
     }
 }

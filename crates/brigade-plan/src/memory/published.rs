@@ -79,7 +79,17 @@ pub struct MegatronShape {
 /// Bytes of activations on stage 0 with sequence parallelism and selective recomputation, by Megatron-LM's `theoretical_memory_usage` (after Korthikanti et al. 2022,
 /// table 2).
 pub fn megatron_activations(shape: &MegatronShape) -> f64 {
-    let MegatronShape { sequence_length, micro_batch, hidden, ffn_hidden, layers, vocabulary, tp, stages, .. } = *shape;
+    let MegatronShape {
+        sequence_length,
+        micro_batch,
+        hidden,
+        ffn_hidden,
+        layers,
+        vocabulary,
+        tp,
+        stages,
+        ..
+    } = *shape;
     let tokens = sequence_length * micro_batch;
     let mut bytes = tokens * hidden * (18.0 + 4.0 * ffn_hidden / hidden) * layers;
     bytes += 8.0 * tokens * stages + tokens * hidden * stages;
@@ -95,6 +105,12 @@ pub fn megatron_activations(shape: &MegatronShape) -> f64 {
 }
 
 /// Bytes of activations of all layers in 16 bits without recomputation and with scores kept: `L s b h (34 + 5 a s / h)` (Korthikanti et al. 2022, equation 1).
-pub fn unfused_activations(layers: f64, sequence_length: f64, micro_batch: f64, hidden: f64, heads: f64) -> f64 {
+pub fn unfused_activations(
+    layers: f64,
+    sequence_length: f64,
+    micro_batch: f64,
+    hidden: f64,
+    heads: f64,
+) -> f64 {
     layers * sequence_length * micro_batch * hidden * (34.0 + 5.0 * heads * sequence_length / hidden)
 }

@@ -53,8 +53,7 @@ pub fn stage_memory(
 ) -> MemoryParts {
     let mut parts = MemoryParts::default();
     state(&mut parts, model, stage, accounting, sharding, activations.tp as u64);
-    parts.activations =
-        in_blocks(model, stage, activations, kind, sharding.micro_batches, recompute_every);
+    parts.activations = in_blocks(model, stage, activations, kind, sharding.micro_batches, recompute_every);
     if stage.stages > 1 {
         parts.buffers += 2 * activations.boundary(model);
     }
@@ -78,7 +77,8 @@ fn state(
         true => model.tied_parameters(),
         false => 0,
     };
-    let (held, stepped) = ((own + copies) / tp, (own + if accounting.steps_copies { copies } else { 0 }) / tp);
+    let (held, stepped) =
+        ((own + copies) / tp, (own + if accounting.steps_copies { copies } else { 0 }) / tp);
     let largest = blocks().map(|block| model.block_parameters(block)).max().unwrap_or(0) / tp;
     let Sharding { zero, dp, micro_batches, reduce_each_micro_batch, reshard, offload } = *sharding;
     let ranks = dp as u64;
@@ -87,11 +87,14 @@ fn state(
 
     let gathers = is_sharded(3);
     parts.parameters = match gathers {
-        true => accounting.parameter_shard * share(stepped, true) + accounting.parameter * share(held - stepped, true),
+        true => {
+            accounting.parameter_shard * share(stepped, true)
+                + accounting.parameter * share(held - stepped, true)
+        }
         false => accounting.parameter * held,
     };
     let sums_each = is_sharded(2) && reduce_each_micro_batch;
-    let sums = accounting.sum * accounting.sums(micro_batches);
+    let sums = accounting.sum * accounting.sums(micro_batches, sums_each);
     parts.gradients = sums * share(stepped, sums_each) + accounting.gradient * share(stepped, sums_each);
     let has_masters = accounting.master > 0 || offload;
     let master = if has_masters && !(gathers && accounting.master == 0) { 4 } else { 0 };
@@ -139,7 +142,8 @@ fn in_blocks(
         // Tasks of all chunks take turns.
         chunks => in_flight * stage.chunks.iter().map(of_chunk).sum::<u64>() / chunks as u64,
     };
-    let any_recomputed = stage.chunks.iter().cloned().flatten().any(|block| block > 0 && block < last && recomputes(block));
+    let any_recomputed =
+        stage.chunks.iter().cloned().flatten().any(|block| block > 0 && block < last && recomputes(block));
     let layer = working + if any_recomputed { saved } else { 0 };
     let loss = if stage.holds(last) { loss_activations(model, settings) } else { 0 };
     // The loss is over before the backward of the last layer begins.

@@ -54,7 +54,8 @@ impl ModelShape {
         if path.extension().is_some_and(|end| end.eq_ignore_ascii_case("toml")) {
             return Self::from_toml(&path, &text);
         }
-        let value: serde_json::Value = serde_json::from_str(&text).map_err(|error| problem(error.to_string()))?;
+        let value: serde_json::Value =
+            serde_json::from_str(&text).map_err(|error| problem(error.to_string()))?;
         let object = value.as_object().ok_or_else(|| problem("it must be a JSON object".into()))?;
         let config = Config::from_fields(&file, object).map_err(|error| ModelError::File {
             file: String::from("--model"),
@@ -65,8 +66,10 @@ impl ModelShape {
 
     fn from_toml(path: &Path, text: &str) -> Result<Self, ModelError> {
         let file = path.display().to_string();
-        let described: Described = toml::from_str(text)
-            .map_err(|error| ModelError::File { file: file.clone(), problem: error.to_string().trim().to_owned() })?;
+        let described: Described = toml::from_str(text).map_err(|error| ModelError::File {
+            file: file.clone(),
+            problem: error.to_string().trim().to_owned(),
+        })?;
         let Section { path: folder, width, layers, heads, kv_heads, intermediate, vocabulary, gated, .. } =
             described.model;
         if !folder.is_empty() {
@@ -75,15 +78,22 @@ impl ModelShape {
         let needed = |field: &str, value: Option<usize>| {
             value.ok_or_else(|| wrong(&file, &format!("model.{field}"), "(absent)", "a plan needs it"))
         };
-        let (hidden, layers, heads) = (needed("width", width)?, needed("layers", layers)?, needed("heads", heads)?);
+        let (hidden, layers, heads) =
+            (needed("width", width)?, needed("layers", layers)?, needed("heads", heads)?);
         let most = 1 << 20;
         if layers > most || heads == 0 || hidden > most {
             let allowed = "model.heads must be above 0, model.layers and model.width at most 1048576";
-            return Err(wrong(&file, "model", format!("{layers} layers, {heads} heads, width {hidden}"), allowed));
+            return Err(wrong(
+                &file,
+                "model",
+                format!("{layers} layers, {heads} heads, width {hidden}"),
+                allowed,
+            ));
         }
         let vocabulary = match vocabulary {
-            0 => tokens(&described.data.tokenizer)
-                .ok_or_else(|| wrong(&file, "model.vocabulary", 0, "the tokens of the tokenizer; name their number"))?,
+            0 => tokens(&described.data.tokenizer).ok_or_else(|| {
+                wrong(&file, "model.vocabulary", 0, "the tokens of the tokenizer; name their number")
+            })?,
             given => given,
         };
         let tied = described.model.tied_head.unwrap_or(true);

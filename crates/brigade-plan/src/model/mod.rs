@@ -110,7 +110,14 @@ impl ModelShape {
     }
 
     /// A decoder of GPT-2's form: biases, learned positions, an MLP of four times the width.
-    pub fn gpt(name: &str, layers: usize, hidden: usize, heads: usize, vocabulary: usize, positions: usize) -> Self {
+    pub fn gpt(
+        name: &str,
+        layers: usize,
+        hidden: usize,
+        heads: usize,
+        vocabulary: usize,
+        positions: usize,
+    ) -> Self {
         let mut shape = Self::llama(name, layers, hidden, heads, heads, 4 * hidden, vocabulary, true);
         let [h, v, positions] = [hidden, vocabulary, positions].map(|size| size as u64);
         shape.gated = false;
@@ -179,7 +186,8 @@ impl ModelShape {
 
     /// The tokens that a token of a layer sees, on average.
     pub fn context(&self, layer: usize, sequence_length: usize) -> f64 {
-        let window = self.windows.get(layer).copied().flatten().unwrap_or(sequence_length).min(sequence_length);
+        let window =
+            self.windows.get(layer).copied().flatten().unwrap_or(sequence_length).min(sequence_length);
         let (window, length) = (window as f64, sequence_length as f64);
         if self.causal {
             // The first `window` tokens see those before them, the others `window`.
@@ -209,7 +217,12 @@ impl ModelShape {
             }
         }
         if !self.heads.is_multiple_of(self.kv_heads) {
-            return Err(wrong(file, "kv_heads", self.kv_heads, &format!("a divisor of the {} heads", self.heads)));
+            return Err(wrong(
+                file,
+                "kv_heads",
+                self.kv_heads,
+                &format!("a divisor of the {} heads", self.heads),
+            ));
         }
         Ok(self)
     }

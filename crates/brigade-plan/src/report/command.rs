@@ -8,7 +8,9 @@ use crate::search::{Evaluation, Workload};
 pub fn command(workload: &Workload, evaluation: &Evaluation, model: &str) -> String {
     let cluster = &workload.cluster;
     let option = if model.to_ascii_lowercase().ends_with(".toml") { "--config" } else { "--model" };
-    let model = model.strip_suffix("config.json").map_or(model, |folder| if folder.is_empty() { "." } else { folder });
+    let model = model
+        .strip_suffix("config.json")
+        .map_or(model, |folder| if folder.is_empty() { "." } else { folder });
     let mut line = format!("brigade train {option} {model} --nproc-per-node {}", cluster.devices_per_node);
     if cluster.nodes > 1 {
         line.push_str(&format!(" --nnodes {} --rdzv-endpoint HOST:29400", cluster.nodes));

@@ -25,8 +25,10 @@ fn memory(workload: &Workload, evaluation: &Evaluation) -> Vec<String> {
     let candidate = &evaluation.candidate;
     let parts = &evaluation.memory;
     let dp = candidate.dp;
-    let sharded = |stage: u8| if candidate.zero >= stage && dp > 1 { format!(" / dp {dp}") } else { String::new() };
+    let sharded =
+        |stage: u8| if candidate.zero >= stage && dp > 1 { format!(" / dp {dp}") } else { String::new() };
     let whole = model.parameters() as f64;
+    let reduced = candidate.zero >= 2 && dp > 1 && candidate.reduce_each_micro_batch;
     let kind = candidate.kind();
     let in_flight = formula::peak_in_flight(
         kind,
@@ -45,10 +47,14 @@ fn memory(workload: &Workload, evaluation: &Evaluation) -> Vec<String> {
         format!(
             "gradients: {} x {} sums of P{} = {}{}",
             plural(accounting.sum),
-            accounting.sums(candidate.micro_batches),
-            if candidate.reduce_each_micro_batch { sharded(2) } else { String::new() },
+            accounting.sums(candidate.micro_batches, reduced),
+            if reduced { sharded(2) } else { String::new() },
             bytes(parts.gradients),
-            if accounting.pairwise { "; sums of 1, 2, 4, ... micro-batches are held while they are added pairwise" } else { "" },
+            if accounting.pairwise {
+                "; sums of 1, 2, 4, ... micro-batches are held while they are added pairwise"
+            } else {
+                ""
+            },
         ),
         format!(
             "optimizer: ({} master + {} moments) P{} = {}",
@@ -109,8 +115,12 @@ fn time(workload: &Workload, evaluation: &Evaluation) -> Result<Vec<String>, Pla
         ),
     ];
     if candidate.pp > 1 {
-        let formula =
-            formula::bubble_fraction(candidate.kind(), candidate.pp, candidate.chunks, candidate.micro_batches);
+        let formula = formula::bubble_fraction(
+            candidate.kind(),
+            candidate.pp,
+            candidate.chunks,
+            candidate.micro_batches,
+        );
         lines.push(format!(
             "bubble: p = {}, m = {}, v = {}: {:.1}% by the formula of {}, {:.1}% as played with stages of {:?} blocks",
             candidate.pp,
@@ -151,7 +161,11 @@ fn collectives(workload: &Workload, evaluation: &Evaluation) -> Vec<String> {
     )];
     if candidate.zero == 3 {
         let parameters = layer * workload.accounting.parameter as f64;
-        let link = if ranks.nodes() > 1 { cluster.inter_node.bandwidth * ranks.per_node as f64 } else { cluster.intra_node.bandwidth };
+        let link = if ranks.nodes() > 1 {
+            cluster.inter_node.bandwidth * ranks.per_node as f64
+        } else {
+            cluster.intra_node.bandwidth
+        };
         let ratio = overlap::zero3(
             workload.sequence_length as f64,
             candidate.micro_batch as f64,

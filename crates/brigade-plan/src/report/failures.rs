@@ -29,7 +29,11 @@ pub struct FailureReport {
 }
 
 /// How often to save, or none where nothing fails. `interval`: seconds between checkpoints, if they are given.
-pub fn failures(workload: &Workload, evaluation: &Evaluation, interval: Option<f64>) -> Option<FailureReport> {
+pub fn failures(
+    workload: &Workload,
+    evaluation: &Evaluation,
+    interval: Option<f64>,
+) -> Option<FailureReport> {
     let cluster = &workload.cluster;
     if cluster.node_mtbf_hours <= 0.0 {
         return None;

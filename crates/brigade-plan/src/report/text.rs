@@ -31,7 +31,10 @@ pub fn render(workload: &Workload, plan: &Plan, model: &str) -> String {
     }
     if let Some(tensor) = plan.tensor_parallel.first() {
         let brings = match plan.best.first() {
-            Some(best) => format!(", {:+.0}% tokens/s", 100.0 * (tensor.tokens_per_second / best.tokens_per_second - 1.0)),
+            Some(best) => format!(
+                ", {:+.0}% tokens/s",
+                100.0 * (tensor.tokens_per_second / best.tokens_per_second - 1.0)
+            ),
             None => String::new(),
         };
         text.push_str(&format!(
@@ -68,7 +71,9 @@ fn heading(workload: &Workload, plan: &Plan) -> String {
 }
 
 fn table(evaluations: &[Evaluation]) -> String {
-    let mut rows = vec![["", "tokens/s", "MFU", "step", "memory", "configuration", "limited by"].map(String::from).to_vec()];
+    let mut rows = vec![
+        ["", "tokens/s", "MFU", "step", "memory", "configuration", "limited by"].map(String::from).to_vec(),
+    ];
     for (at, evaluation) in evaluations.iter().enumerate() {
         rows.push(vec![
             (at + 1).to_string(),
@@ -84,8 +89,12 @@ fn table(evaluations: &[Evaluation]) -> String {
 }
 
 fn memory(parts: &crate::memory::MemoryParts) -> String {
-    let mut all: Vec<String> =
-        parts.parts().iter().filter(|(_, size)| *size > 0).map(|(name, size)| format!("{name} {}", bytes(*size))).collect();
+    let mut all: Vec<String> = parts
+        .parts()
+        .iter()
+        .filter(|(_, size)| *size > 0)
+        .map(|(name, size)| format!("{name} {}", bytes(*size)))
+        .collect();
     if parts.host > 0 {
         all.push(format!("on the host {}", bytes(parts.host)));
     }
@@ -124,5 +133,8 @@ fn alone(plan: &Plan) -> String {
         };
         rows.push(vec![alone.name.to_owned(), bytes(alone.memory.total()), verdict]);
     }
-    format!("What one technique alone would need on a rank, with a micro-batch of one sequence:\n{}\n", aligned(rows).join("\n"))
+    format!(
+        "What one technique alone would need on a rank, with a micro-batch of one sequence:\n{}\n",
+        aligned(rows).join("\n")
+    )
 }

@@ -72,15 +72,20 @@ fn alone(workload: &Workload, candidate: &Candidate) -> Result<f64, PlanError> {
 
 /// The table of changes.
 pub fn render_what_if(all: &[WhatIf]) -> String {
-    let mut rows =
-        vec![["", "step", "tokens/s", "efficiency", "learning rate, linear or square root"].map(String::from).to_vec()];
+    let mut rows = vec![
+        ["", "step", "tokens/s", "efficiency", "learning rate, linear or square root"]
+            .map(String::from)
+            .to_vec(),
+    ];
     for row in all {
         rows.push(vec![
             row.change.clone(),
             seconds(row.evaluation.seconds),
             count(row.evaluation.tokens_per_second),
             format!("{:.0}%", 100.0 * row.efficiency),
-            row.learning_rate.map_or(String::new(), |(linear, root)| format!("x {linear:.0} or x {root:.2}, with warm-up")),
+            row.learning_rate.map_or(String::new(), |(linear, root)| {
+                format!("x {linear:.0} or x {root:.2}, with warm-up")
+            }),
         ]);
     }
     format!("{}\n", aligned(rows).join("\n"))

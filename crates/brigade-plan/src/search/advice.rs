@@ -62,7 +62,11 @@ pub(super) fn advise(
         let grows = if other.global_batch < other.cluster.devices() { times } else { 1 };
         other.global_batch *= grows;
         if let Some(candidate) = fits(&other) {
-            let batch = if grows > 1 { format!(" and a global batch of {} sequences", other.global_batch) } else { String::new() };
+            let batch = if grows > 1 {
+                format!(" and a global batch of {} sequences", other.global_batch)
+            } else {
+                String::new()
+            };
             changes.push(format!("{} nodes{batch}: {}", other.cluster.nodes, candidate.label()));
             break;
         }
@@ -76,10 +80,16 @@ pub(super) fn advise(
         }
     }
     for name in crate::cluster::KINDS {
-        let Some(kind) = crate::cluster::kind(name).filter(|kind| kind.device.memory > workload.cluster.device.memory) else { continue };
+        let Some(kind) =
+            crate::cluster::kind(name).filter(|kind| kind.device.memory > workload.cluster.device.memory)
+        else {
+            continue;
+        };
         let mut other = workload.clone();
         other.cluster.device = kind.device;
-        if other.cluster.device.peak(other.dtype) > 0.0 && let Some(candidate) = fits(&other) {
+        if other.cluster.device.peak(other.dtype) > 0.0
+            && let Some(candidate) = fits(&other)
+        {
             changes.push(format!("devices of kind {name}: {}", candidate.label()));
             break;
         }
@@ -108,7 +118,8 @@ pub(super) fn alone(evaluator: &Evaluator<'_>, workload: &Workload) -> Result<Ve
         reduce_each_micro_batch: true,
         offload: false,
     };
-    let stages = (1..=ranks.min(workload.model.blocks())).rev().find(|pp| ranks.is_multiple_of(*pp)).unwrap_or(1);
+    let stages =
+        (1..=ranks.min(workload.model.blocks())).rev().find(|pp| ranks.is_multiple_of(*pp)).unwrap_or(1);
     let pipeline = Candidate {
         pp: stages,
         dp: ranks / stages,
@@ -184,7 +195,10 @@ fn changes(from: &Candidate) -> Vec<(&'static str, Candidate)> {
         let (pp, dp, micro_batches) = (2 * from.pp, from.dp / 2, 2 * from.micro_batches);
         all.push(("--pp 2", Candidate { pp, dp, micro_batches, ..*from }));
         if from.dp.is_multiple_of(4) {
-            all.push(("--pp 4", Candidate { pp: 2 * pp, dp: dp / 2, micro_batches: 2 * micro_batches, ..*from }));
+            all.push((
+                "--pp 4",
+                Candidate { pp: 2 * pp, dp: dp / 2, micro_batches: 2 * micro_batches, ..*from },
+            ));
         }
     }
     if !from.offload {

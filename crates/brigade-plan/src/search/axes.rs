@@ -57,7 +57,8 @@ impl Default for Axes {
 
 /// Divisors, rising.
 pub(super) fn divisors(number: usize) -> Vec<usize> {
-    let mut small: Vec<usize> = (1..).take_while(|d| d * d <= number).filter(|d| number.is_multiple_of(*d)).collect();
+    let mut small: Vec<usize> =
+        (1..).take_while(|d| d * d <= number).filter(|d| number.is_multiple_of(*d)).collect();
     let large: Vec<usize> = small.iter().rev().map(|d| number / d).filter(|d| !small.contains(d)).collect();
     small.extend(large);
     small
@@ -72,7 +73,9 @@ impl Axes {
     pub(super) fn tp_sizes(&self, workload: &Workload) -> Vec<usize> {
         let model = &workload.model;
         let fits = |tp: &usize| {
-            model.heads.is_multiple_of(*tp) && model.intermediate.is_multiple_of(*tp) && (*tp == 1 || self.tensor != Tensor::None)
+            model.heads.is_multiple_of(*tp)
+                && model.intermediate.is_multiple_of(*tp)
+                && (*tp == 1 || self.tensor != Tensor::None)
         };
         // Beyond the links of a node it is too slow to be worth a look.
         let possible = divisors(workload.cluster.devices_per_node).into_iter().filter(fits);
@@ -96,7 +99,9 @@ impl Axes {
                 PipelineScheduleKind::Zbv => vec![2],
                 _ => vec![1],
             };
-            shapes.extend(chunks.into_iter().filter(|chunks| pp * chunks <= blocks).map(|chunks| (kind, chunks)));
+            shapes.extend(
+                chunks.into_iter().filter(|chunks| pp * chunks <= blocks).map(|chunks| (kind, chunks)),
+            );
         }
         shapes
     }
@@ -112,7 +117,8 @@ impl Axes {
             if zero > 0 && base.dp == 1 {
                 continue;
             }
-            let usual = if base.pp == 1 { ReshardPolicy::AfterUseUnlessNext } else { ReshardPolicy::AfterUse };
+            let usual =
+                if base.pp == 1 { ReshardPolicy::AfterUseUnlessNext } else { ReshardPolicy::AfterUse };
             let policies = match zero {
                 3 => vec![usual, ReshardPolicy::AfterBackward, ReshardPolicy::AfterStep],
                 _ => vec![ReshardPolicy::AfterUseUnlessNext],

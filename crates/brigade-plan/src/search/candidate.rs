@@ -74,7 +74,10 @@ impl Candidate {
         if self.tp > 1 {
             label.push_str(&format!("tp {} ", self.tp));
         }
-        label.push_str(&format!("pp {} dp {} zero {} micro-batch {}x{}", self.pp, self.dp, self.zero, self.micro_batch, self.micro_batches));
+        label.push_str(&format!(
+            "pp {} dp {} zero {} micro-batch {}x{}",
+            self.pp, self.dp, self.zero, self.micro_batch, self.micro_batches
+        ));
         if self.pp > 1 {
             label.push_str(&format!(" {}", self.schedule));
             if self.chunks > 1 {
@@ -97,7 +100,8 @@ impl Candidate {
     pub fn settings(&self) -> Vec<String> {
         let mut settings = Vec::new();
         if self.zero == 3 {
-            let usual = if self.pp == 1 { ReshardPolicy::AfterUseUnlessNext } else { ReshardPolicy::AfterBackward };
+            let usual =
+                if self.pp == 1 { ReshardPolicy::AfterUseUnlessNext } else { ReshardPolicy::AfterBackward };
             let set = match self.reshard {
                 policy if policy == usual => None,
                 ReshardPolicy::AfterStep => Some("zero.keep_gathered=true"),

@@ -68,7 +68,8 @@ impl<'a> Context<'a> {
         let parts = ranges(&split);
         let placement = kind.placement();
         let stage = |rank: usize| {
-            let chunks = (0..chunks).map(|chunk| parts[placement.virtual_stage(pp, rank, chunk)].clone()).collect();
+            let chunks =
+                (0..chunks).map(|chunk| parts[placement.virtual_stage(pp, rank, chunk)].clone()).collect();
             StageShape { stages: pp, rank, chunks }
         };
         let layout = Rc::new(Layout { stages: (0..pp).map(stage).collect(), split });
@@ -92,7 +93,11 @@ impl<'a> Context<'a> {
     }
 
     /// The pipeline of a candidate with so many micro-batches.
-    pub fn pipeline(&self, candidate: &Candidate, micro_batches: usize) -> Result<Arc<Pipeline>, ScheduleError> {
+    pub fn pipeline(
+        &self,
+        candidate: &Candidate,
+        micro_batches: usize,
+    ) -> Result<Arc<Pipeline>, ScheduleError> {
         let key = (candidate.kind(), candidate.pp, candidate.chunks, micro_batches);
         if let Some(known) = self.pipelines.borrow().get(&key) {
             return Ok(Arc::clone(known));

@@ -128,7 +128,8 @@ impl<'a> Evaluator<'a> {
         let parameter = accounting.parameter as f64;
         let block = |block: usize| {
             let (time, own) = (times[block], self.own(candidate, block));
-            let recomputed = candidate.recompute_every > 0 && (block + 1).is_multiple_of(candidate.recompute_every);
+            let recomputed =
+                candidate.recompute_every > 0 && (block + 1).is_multiple_of(candidate.recompute_every);
             let sum = if candidate.zero == 0 { Collective::AllReduce } else { Collective::ReduceScatter };
             let gathers = candidate.zero == 3;
             let gathered = own * parameter;
@@ -138,12 +139,17 @@ impl<'a> Evaluator<'a> {
                 backward_input: time.backward_input,
                 backward_weights: time.backward_weights,
                 tensor_parallel: if block > 0 && block < model.blocks() - 1 { tensor } else { 0.0 },
-                gather: if gathers { self.network.collective(Collective::AllGather, gathered, peers) } else { 0.0 },
+                gather: if gathers {
+                    self.network.collective(Collective::AllGather, gathered, peers)
+                } else {
+                    0.0
+                },
                 reduce: self.network.collective(sum, own * workload.reduce_bytes as f64, peers),
             }
         };
         let stage = |stage: &crate::memory::StageShape| {
-            let own: f64 = stage.chunks.iter().cloned().flatten().map(|block| self.own(candidate, block)).sum();
+            let own: f64 =
+                stage.chunks.iter().cloned().flatten().map(|block| self.own(candidate, block)).sum();
             let stepped = if candidate.zero > 0 { own / candidate.dp as f64 } else { own };
             let state = (accounting.master + accounting.moments) as f64;
             let host = candidate.offload.then_some(cluster.host_bandwidth);
@@ -177,7 +183,8 @@ impl<'a> Evaluator<'a> {
         let boundary = tokens * workload.model.hidden as f64 * workload.dtype.bytes() as f64;
         let ranks = self.network.ranks(candidate.tp, 1);
         let halves = [Collective::AllGather, Collective::ReduceScatter];
-        let seconds = 2.0 * halves.map(|half| self.network.collective(half, boundary, ranks)).iter().sum::<f64>();
+        let seconds =
+            2.0 * halves.map(|half| self.network.collective(half, boundary, ranks)).iter().sum::<f64>();
         (seconds, boundary / candidate.tp as f64)
     }
 

@@ -52,7 +52,8 @@ pub fn plan(workload: &Workload, axes: &Axes, keep: usize) -> Result<Plan, PlanE
     let evaluator = Evaluator::new(workload);
     let found = Found::collect(&evaluator, workload, axes)?;
     let considered = found.considered;
-    let is_unfit = found.fitting.iter().all(|candidate| !candidate.is_built() && axes.tensor == Tensor::Beside);
+    let is_unfit =
+        found.fitting.iter().all(|candidate| !candidate.is_built() && axes.tensor == Tensor::Beside);
     let (built, unbuilt): (Vec<_>, Vec<_>) =
         found.fitting.into_iter().partition(|candidate| axes.tensor == Tensor::Among || candidate.is_built());
     let fitting = built.len() + unbuilt.len();
@@ -68,7 +69,11 @@ pub fn plan(workload: &Workload, axes: &Axes, keep: usize) -> Result<Plan, PlanE
 }
 
 /// The fastest of these, played: the best one of each mesh and stage of ZeRO.
-fn fastest(evaluator: &Evaluator<'_>, candidates: Vec<Candidate>, keep: usize) -> Result<Vec<Evaluation>, PlanError> {
+fn fastest(
+    evaluator: &Evaluator<'_>,
+    candidates: Vec<Candidate>,
+    keep: usize,
+) -> Result<Vec<Evaluation>, PlanError> {
     let mut estimated = Vec::with_capacity(candidates.len());
     for candidate in candidates {
         estimated.push((evaluator.estimate(&candidate)?, candidate));
@@ -143,9 +148,15 @@ impl Found {
         Ok(found)
     }
 
-    fn add_shardings(&mut self, evaluator: &Evaluator<'_>, axes: &Axes, base: &Candidate) -> Result<(), PlanError> {
+    fn add_shardings(
+        &mut self,
+        evaluator: &Evaluator<'_>,
+        axes: &Axes,
+        base: &Candidate,
+    ) -> Result<(), PlanError> {
         let tasks = base.pp.saturating_mul(base.chunks).saturating_mul(base.micro_batches);
-        let is_grouped = base.schedule != PipelineScheduleKind::Interleaved || base.micro_batches.is_multiple_of(base.pp);
+        let is_grouped =
+            base.schedule != PipelineScheduleKind::Interleaved || base.micro_batches.is_multiple_of(base.pp);
         if tasks > ScheduleError::MOST_TASKS || !is_grouped {
             return Ok(());
         }
@@ -153,7 +164,8 @@ impl Found {
             let mut add = |candidate: Candidate| -> Result<bool, PlanError> {
                 let (_, memory) = evaluator.memory(&candidate)?;
                 self.considered += 1;
-                let is_leaner = |(_, least): &(Candidate, crate::memory::MemoryParts)| memory.total() < least.total();
+                let is_leaner =
+                    |(_, least): &(Candidate, crate::memory::MemoryParts)| memory.total() < least.total();
                 if candidate.is_built() && self.leanest.as_ref().is_none_or(is_leaner) {
                     self.leanest = Some((candidate, memory));
                 }
@@ -186,7 +198,12 @@ fn nothing(workload: &Workload, axes: &Axes, divides: bool) -> PlanError {
     }
     let most = workload.model.blocks();
     // The smallest number of data-parallel ranks that a mesh of these ranks can have.
-    let least = super::axes::divisors(ranks).into_iter().filter(|pp| *pp <= most).map(|pp| ranks / pp).min().unwrap_or(ranks);
+    let least = super::axes::divisors(ranks)
+        .into_iter()
+        .filter(|pp| *pp <= most)
+        .map(|pp| ranks / pp)
+        .min()
+        .unwrap_or(ranks);
     let near = workload.global_batch.div_ceil(least).max(1) * least;
     PlanError::new(
         "--global-batch-size",

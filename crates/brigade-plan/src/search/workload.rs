@@ -134,7 +134,11 @@ impl Workload {
         }
         if self.cluster.device.peak(self.dtype) <= 0.0 {
             let device = &self.cluster.device;
-            let allowed = format!("{} has no such products; {} are its fastest", device.name, device.default_dtype().name());
+            let allowed = format!(
+                "{} has no such products; {} are its fastest",
+                device.name,
+                device.default_dtype().name()
+            );
             return Err(PlanError::new("--dtype", self.dtype.name(), allowed));
         }
         Ok(())

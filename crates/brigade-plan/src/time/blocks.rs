@@ -103,11 +103,17 @@ fn embedding(model: &ModelShape, line: &Roofline<'_>, settings: &ComputeSettings
     BlockTime {
         forward: line.moving(2.0 * values * line.bytes),
         backward_input: 0.0,
-        backward_weights: line.moving(3.0 * values * line.bytes + rows * line.bytes) + adding(line, rows, settings),
+        backward_weights: line.moving(3.0 * values * line.bytes + rows * line.bytes)
+            + adding(line, rows, settings),
     }
 }
 
-fn layer_time(model: &ModelShape, layer: usize, line: &Roofline<'_>, settings: &ComputeSettings) -> BlockTime {
+fn layer_time(
+    model: &ModelShape,
+    layer: usize,
+    line: &Roofline<'_>,
+    settings: &ComputeSettings,
+) -> BlockTime {
     let tp = settings.tp as f64;
     let [h, f, q, k] =
         [model.hidden, model.intermediate, model.query_size(), model.key_size()].map(|size| size as f64);

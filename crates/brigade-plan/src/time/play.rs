@@ -88,7 +88,17 @@ pub struct StepParts {
 impl StepParts {
     /// Each part with its name.
     pub fn parts(&self) -> [(&'static str, f64); 9] {
-        let Self { compute, recompute, tensor_parallel, all_gather, reduce, send, stragglers, bubble, optimizer } = *self;
+        let Self {
+            compute,
+            recompute,
+            tensor_parallel,
+            all_gather,
+            reduce,
+            send,
+            stragglers,
+            bubble,
+            optimizer,
+        } = *self;
         [
             ("compute", compute),
             ("recompute", recompute),
@@ -218,7 +228,9 @@ impl<'a> Play<'a> {
 
     /// Performs the next action of a rank, unless there is none or it must wait.
     fn perform(&mut self, rank: usize) -> bool {
-        let Some(action) = self.ranks[rank].schedule.actions.get(self.ranks[rank].at).copied() else { return false };
+        let Some(action) = self.ranks[rank].schedule.actions.get(self.ranks[rank].at).copied() else {
+            return false;
+        };
         match action {
             Action::Forward(task) => {
                 if !self.wait(rank, Pass::Forward, task) {
@@ -239,7 +251,12 @@ impl<'a> Play<'a> {
                     let played = self.plan.blocks[block];
                     self.gather(rank, block);
                     let weights = if whole { played.backward_weights } else { 0.0 };
-                    self.compute(rank, played.backward_input + weights, played.recompute, played.tensor_parallel);
+                    self.compute(
+                        rank,
+                        played.backward_input + weights,
+                        played.recompute,
+                        played.tensor_parallel,
+                    );
                     if whole {
                         self.reduce(rank, block, task);
                     }

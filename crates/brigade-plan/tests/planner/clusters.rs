@@ -51,8 +51,14 @@ fn what_is_wrong_is_said() {
         ("kind = 'H100'\nmemory_gib = -3.0", "memory_gib = -3"),
         ("kind = 'H100'\nproduct_efficiency = 1.5", "at most 1"),
         ("kind = 'H100'\nnodes = 0", "nodes = 0"),
-        ("kind = 'H100'\n[measured]\nnodes = [2, 1]\nall_reduce = [1.0, 1.0]\nall_gather = [1.0, 1.0]\nreduce_scatter = [1.0, 1.0]", "measured.nodes"),
-        ("kind = 'H100'\n[measured]\nnodes = [1, 2]\nall_reduce = [1.0]\nall_gather = [1.0, 1.0]\nreduce_scatter = [1.0, 1.0]", "measured.all_reduce"),
+        (
+            "kind = 'H100'\n[measured]\nnodes = [2, 1]\nall_reduce = [1.0, 1.0]\nall_gather = [1.0, 1.0]\nreduce_scatter = [1.0, 1.0]",
+            "measured.nodes",
+        ),
+        (
+            "kind = 'H100'\n[measured]\nnodes = [1, 2]\nall_reduce = [1.0]\nall_gather = [1.0, 1.0]\nreduce_scatter = [1.0, 1.0]",
+            "measured.all_reduce",
+        ),
     ] {
         let error = Cluster::from_toml("a.toml", text).unwrap_err().to_string();
         assert!(error.contains(said), "{text}: {error}");

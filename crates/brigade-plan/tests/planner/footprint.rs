@@ -38,17 +38,39 @@ fn parameters_gradients_and_state_are_the_same() {
                                 ..Configuration::default()
                             };
                             let footprint = Footprint::of(&configuration).unwrap();
-                            let sharding = Sharding { zero, dp, micro_batches, reduce_each_micro_batch: each, reshard, offload: false };
+                            let sharding = Sharding {
+                                zero,
+                                dp,
+                                micro_batches,
+                                reduce_each_micro_batch: each,
+                                reshard,
+                                offload: false,
+                            };
                             for (rank, exact) in footprint.stages.iter().enumerate() {
-                                let stage = StageShape { stages: pp, rank, chunks: vec![ranges(&split)[rank].clone()] };
+                                let stage = StageShape {
+                                    stages: pp,
+                                    rank,
+                                    chunks: vec![ranges(&split)[rank].clone()],
+                                };
                                 let settings = ActivationSettings {
-                                    sequence_length: 1, micro_batch: 1, dtype, tp: 1, fused_attention: true,
+                                    sequence_length: 1,
+                                    micro_batch: 1,
+                                    dtype,
+                                    tp: 1,
+                                    fused_attention: true,
                                 };
                                 let parts = stage_memory(
-                                    &model, &stage, &Accounting::brigade(dtype, 8), &sharding, &settings,
-                                    PipelineScheduleKind::OneFOneB, 0,
+                                    &model,
+                                    &stage,
+                                    &Accounting::brigade(dtype, 8),
+                                    &sharding,
+                                    &settings,
+                                    PipelineScheduleKind::OneFOneB,
+                                    0,
                                 );
-                                let what = format!("{dtype:?} pp {pp} dp {dp} zero {zero} m {micro_batches} each {each} stage {rank}");
+                                let what = format!(
+                                    "{dtype:?} pp {pp} dp {dp} zero {zero} m {micro_batches} each {each} stage {rank}"
+                                );
                                 // Masters count as parameters there.
                                 let state = exact.memory.parameters.live + exact.memory.optimizer.live;
                                 assert_eq!(parts.parameters + parts.optimizer, state, "{what}");

@@ -30,7 +30,10 @@ fn parameters_of_config_json_are_those_of_its_tensors() {
     let llama = serde_json::json!({ "model_type": "llama", "num_hidden_layers": 2 });
     let config = Config::from_fields("", llama.as_object().unwrap()).unwrap();
     let shape = ModelShape::of_config("", &config);
-    assert_eq!(shape, ModelShape { most_positions: 2048, ..ModelShape::llama("", 2, 4096, 32, 32, 11008, 32000, false) });
+    assert_eq!(
+        shape,
+        ModelShape { most_positions: 2048, ..ModelShape::llama("", 2, 4096, 32, 32, 11008, 32000, false) }
+    );
     assert_eq!(shape.parameters(), config.parameters(Task::CausalLanguageModel));
     assert!(count >= 9, "{count} families");
 }
@@ -44,7 +47,10 @@ fn our_own_configurations() {
         "[model]\nwidth = 64\nlayers = 2\nheads = 4\nkv_heads = 2\nintermediate = 96\nvocabulary = 100\ngated = true\ntied_head = false",
     );
     let shape = ModelShape::read(&folder).unwrap();
-    assert_eq!(shape, ModelShape { name: shape.name.clone(), ..ModelShape::llama("", 2, 64, 4, 2, 96, 100, false) });
+    assert_eq!(
+        shape,
+        ModelShape { name: shape.name.clone(), ..ModelShape::llama("", 2, 64, 4, 2, 96, 100, false) }
+    );
     for (text, said) in [
         ("[model]\nlayers = 2\nheads = 4", "model.width"),
         ("[model]\nwidth = 64\nlayers = 0\nheads = 4\nvocabulary = 9", "layers"),

@@ -2,10 +2,12 @@
 
 use brigade_plan::formula;
 use brigade_plan::memory::published::{
-    MegatronShape, Offload, deepspeed_zero2, deepspeed_zero3, megatron_activations, megatron_bytes_per_parameter,
-    unfused_activations, zero, zero_volume,
+    MegatronShape, Offload, deepspeed_zero2, deepspeed_zero3, megatron_activations,
+    megatron_bytes_per_parameter, unfused_activations, zero, zero_volume,
 };
-use brigade_plan::memory::{Accounting, ActivationSettings, Sharding, StageShape, layer_activations, stage_memory};
+use brigade_plan::memory::{
+    Accounting, ActivationSettings, Sharding, StageShape, layer_activations, stage_memory,
+};
 use brigade_plan::model::ModelShape;
 use brigade_plan::time::failures::Failures;
 use brigade_plan::time::overlap;
@@ -36,7 +38,10 @@ fn zero_holds_what_its_paper_says() {
         for (parameters, row) in [7.5e9, 128e9, 1e12].into_iter().zip(models) {
             for (stage, printed) in (1..).zip(row) {
                 let bytes = zero(parameters, ranks, stage) / 1e9;
-                assert!(is_printed(bytes, printed), "{parameters} over {ranks}, stage {stage}: {bytes}, not {printed}");
+                assert!(
+                    is_printed(bytes, printed),
+                    "{parameters} over {ranks}, stage {stage}: {bytes}, not {printed}"
+                );
             }
         }
         assert_eq!(zero(7.5e9, ranks, 0), 120e9);
@@ -54,8 +59,13 @@ fn a_search_counts_the_same_with_that_accounting() {
         ..ModelShape::llama("", 1, 64, 1, 1, 64, 64, false)
     };
     let stage = StageShape { stages: 1, rank: 0, chunks: vec![0..3] };
-    let activations =
-        ActivationSettings { sequence_length: 1, micro_batch: 1, dtype: Dtype::Bf16, tp: 1, fused_attention: true };
+    let activations = ActivationSettings {
+        sequence_length: 1,
+        micro_batch: 1,
+        dtype: Dtype::Bf16,
+        tp: 1,
+        fused_attention: true,
+    };
     for ranks in [1, 4, 64] {
         for stage_of_zero in 0..4 {
             let sharding = Sharding {
@@ -76,7 +86,11 @@ fn a_search_counts_the_same_with_that_accounting() {
                 0,
             );
             let held = (parts.parameters + parts.gradients + parts.optimizer) as f64;
-            assert_eq!(held, zero(f64::from(1 << 20), ranks, stage_of_zero), "stage {stage_of_zero} over {ranks}");
+            assert_eq!(
+                held,
+                zero(f64::from(1 << 20), ranks, stage_of_zero),
+                "stage {stage_of_zero} over {ranks}"
+            );
         }
     }
 }
@@ -86,7 +100,8 @@ fn deepspeed_estimates() {
     let gib = |bytes: f64| (bytes / f64::from(1 << 30) * 100.0).round() / 100.0;
     // t5-3b, whose largest layer is its embedding, 32,128 rows of 1,024.
     let (parameters, largest) = (2851e6, 32_128.0 * 1024.0);
-    let zero2 = [Offload::None, Offload::Optimizer].map(|offload| gib(deepspeed_zero2(parameters, 8, offload)));
+    let zero2 =
+        [Offload::None, Offload::Optimizer].map(|offload| gib(deepspeed_zero2(parameters, 8, offload)));
     assert_eq!(zero2, [15.93, 5.31]);
     let zero3 = [Offload::None, Offload::Optimizer, Offload::All];
     assert_eq!(zero3.map(|offload| gib(deepspeed_zero3(parameters, largest, 8, offload))), [6.1, 0.79, 0.12]);
@@ -149,7 +164,9 @@ fn parts_of_the_eight_billion_model() {
     // The Ultra-Scale Playbook's picture of ZeRO: 8B parameters over 8 ranks, in units of 2^30 bytes.
     let gib = |bytes: f64| bytes / f64::from(1 << 30);
     let parameters = 8.0e9;
-    for (stage, expected) in [(1, [15.0, 15.0, 7.5 * 1.5]), (2, [15.0, 1.875, 7.5 * 1.5]), (3, [1.875, 1.875, 7.5 * 1.5])] {
+    for (stage, expected) in
+        [(1, [15.0, 15.0, 7.5 * 1.5]), (2, [15.0, 1.875, 7.5 * 1.5]), (3, [1.875, 1.875, 7.5 * 1.5])]
+    {
         let [weights, gradients, optimizer] = expected;
         // There moments are counted without masters: 8 bytes of the 12.
         let total: f64 = weights + gradients + optimizer;
@@ -177,7 +194,9 @@ fn overlap_and_failures() {
     let ratio = overlap::zero3(4096.0, 1.0, 8, 989e12, 450e9);
     assert!((ratio - 7.0 / 8.0 * 989e12 / (2.0 * 4096.0 * 450e9)).abs() < 1e-12);
     assert!(overlap::data_parallel(4096.0, 8, 989e12, 450e9) == ratio);
-    assert!((overlap::pipeline(4096.0, 8.0, 989e12, 50e9) - 989e12 / (32.0 * 4096.0 * 8.0 * 50e9)).abs() < 1e-12);
+    assert!(
+        (overlap::pipeline(4096.0, 8.0, 989e12, 50e9) - 989e12 / (32.0 * 4096.0 * 8.0 * 50e9)).abs() < 1e-12
+    );
     let failures = Failures { mtbf: 10_000.0, save: 50.0, restart: 0.0 };
     assert_eq!(failures.young(), 1000.0);
     // Daly's is Young's with two more terms, less the time of the save.

@@ -19,7 +19,11 @@ Examples:
 A cluster is NODESxDEVICESxKIND, or a TOML file with kind, nodes, devices_per_node and what differs from the kind.";
 
 #[derive(Debug, Args)]
-#[command(arg_required_else_help = true, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(
+    arg_required_else_help = true,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true
+)]
 pub struct PlanArgs {
     #[command(subcommand)]
     command: Option<PlanCommand>,

@@ -5,7 +5,8 @@ use brigade::plan::time::Algorithm;
 
 /// A number of tokens, with K, M or G for 1024, 1024² or 1024³.
 pub fn tokens(text: &str) -> Result<usize, String> {
-    let wrong = || "it must be a whole number of tokens, as 1048576 or 1M (K, M and G are powers of 1024)".to_owned();
+    let wrong =
+        || "it must be a whole number of tokens, as 1048576 or 1M (K, M and G are powers of 1024)".to_owned();
     let (number, unit) = match text.chars().last().map(|letter| letter.to_ascii_uppercase()) {
         Some('K') => (&text[..text.len() - 1], 1 << 10),
         Some('M') => (&text[..text.len() - 1], 1 << 20),

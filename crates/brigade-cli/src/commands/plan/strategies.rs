@@ -129,8 +129,10 @@ impl AxisArgs {
 
 pub fn run(args: &StrategyArgs) -> anyhow::Result<ExitCode> {
     let (workload, model) = workload(args).map_err(UsageError)?;
-    let plan = plan(&workload, &args.axes.axes(), args.top.max(1)).map_err(|error| UsageError(error.into()))?;
-    let text = if args.json { json(args, &workload, &plan, &model)? } else { text(args, &workload, &plan, &model)? };
+    let plan =
+        plan(&workload, &args.axes.axes(), args.top.max(1)).map_err(|error| UsageError(error.into()))?;
+    let text =
+        if args.json { json(args, &workload, &plan, &model)? } else { text(args, &workload, &plan, &model)? };
     print(&text)?;
     let fits = !plan.best.is_empty();
     Ok(ExitCode::from(if fits { exit::DONE } else { exit::FAILED }))
@@ -162,7 +164,10 @@ fn workload(args: &StrategyArgs) -> anyhow::Result<(Workload, String)> {
     workload.slow_ranks = args.slow_rank.clone();
     if let Some(hours) = args.node_mtbf_hours {
         let allowed = "it must be a number of hours from 0";
-        anyhow::ensure!(hours.is_finite() && hours >= 0.0, "--node-mtbf-hours = {hours} is not possible: {allowed}");
+        anyhow::ensure!(
+            hours.is_finite() && hours >= 0.0,
+            "--node-mtbf-hours = {hours} is not possible: {allowed}"
+        );
         workload.cluster.node_mtbf_hours = hours;
     }
     Ok((workload, given.display().to_string()))
