@@ -29,6 +29,7 @@ pages! {
     moving_from_burn: "src/moving-from-burn.md",
     own_loop: "src/own-loop.md",
     performance: "src/performance.md",
+    planner: "src/planner.md",
     readme: "../../README.md",
     reports: "src/reports.md",
     same_bits: "src/same-bits.md",

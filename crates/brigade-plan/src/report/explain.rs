@@ -38,12 +38,18 @@ fn memory(workload: &Workload, evaluation: &Evaluation) -> Vec<String> {
         evaluation.fullest_stage,
     );
     vec![
-        format!(
-            "parameters: {} of P of the stage{} = {}",
-            plural(accounting.parameter),
-            sharded(3),
-            bytes(parts.parameters)
-        ),
+        match candidate.zero == 3 && dp > 1 {
+            false => format!(
+                "parameters: {} of P of the stage = {}",
+                plural(accounting.parameter),
+                bytes(parts.parameters)
+            ),
+            true => format!(
+                "parameters: {} of P / dp {dp} besides the masters = {}; gathered ones are among the buffers",
+                plural(accounting.parameter_shard),
+                bytes(parts.parameters)
+            ),
+        },
         format!(
             "gradients: {} x {} sums of P{} = {}{}",
             plural(accounting.sum),

@@ -19,13 +19,16 @@ pub(super) struct Layout {
     pub stages: Vec<StageShape>,
 }
 
+/// Of times: tensor-parallel ranks, sequences of a micro-batch, whether gradients are added up. Of layouts: stages, chunks. Of pipelines: also micro-batches.
+type TimesKey = (usize, usize, bool);
+type LayoutKey = (PipelineScheduleKind, usize, usize);
 type PipelineKey = (PipelineScheduleKind, usize, usize, usize);
 
 /// Remembers what was computed before.
 pub(super) struct Context<'a> {
     pub workload: &'a Workload,
-    times: RefCell<HashMap<(usize, usize, bool), Rc<Vec<BlockTime>>>>,
-    layouts: RefCell<HashMap<(PipelineScheduleKind, usize, usize), Rc<Layout>>>,
+    times: RefCell<HashMap<TimesKey, Rc<Vec<BlockTime>>>>,
+    layouts: RefCell<HashMap<LayoutKey, Rc<Layout>>>,
     pipelines: RefCell<HashMap<PipelineKey, Arc<Pipeline>>>,
 }
 

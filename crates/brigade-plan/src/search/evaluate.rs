@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::candidate::Candidate;
-use super::context::{Context, Layout};
+use super::context::Context;
 use super::workload::{PlanError, Workload};
 use crate::cluster::Collective;
 use crate::memory::{ActivationSettings, MemoryParts, stage_memory};
@@ -221,7 +221,7 @@ impl<'a> Evaluator<'a> {
     /// If there are more stages than blocks.
     pub fn estimate(&self, candidate: &Candidate) -> Result<f64, PlanError> {
         let plan = self.step_plan(candidate)?;
-        let layout: &Layout = &*self.context.layout(candidate)?;
+        let layout = self.context.layout(candidate)?;
         let m = candidate.micro_batches as f64;
         let gathers = match candidate.reshard {
             ReshardPolicy::AfterUse => 2.0 * m,

@@ -24,10 +24,12 @@ pub fn play_long(
     micro_batches: usize,
     mut pipeline: impl FnMut(usize) -> Result<Arc<Pipeline>, ScheduleError>,
 ) -> Result<StepParts, ScheduleError> {
-    let Some([shorter, longer]) = shortened(stages, micro_batches) else {
-        return play(plan, &*pipeline(micro_batches)?);
+    let mut played = |micro_batches| {
+        let pipeline = pipeline(micro_batches)?;
+        play(plan, &pipeline)
     };
-    let (short, long) = (play(plan, &*pipeline(shorter)?)?, play(plan, &*pipeline(longer)?)?);
+    let Some([shorter, longer]) = shortened(stages, micro_batches) else { return played(micro_batches) };
+    let (short, long) = (played(shorter)?, played(longer)?);
     let times = (micro_batches - longer) as f64 / (longer - shorter) as f64;
     Ok(long.combined(&short, |long, short| long + times * (long - short)))
 }

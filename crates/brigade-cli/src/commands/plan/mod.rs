@@ -1,5 +1,6 @@
 //! `brigade plan`
 
+mod calibrate;
 mod parse;
 mod schedule;
 mod strategies;
@@ -14,6 +15,7 @@ Examples:
   brigade plan --model config.json --cluster 4x4xA100-80GB --explain
   brigade plan --model config.json --cluster cluster.toml --slow-rank 3=1.3 --what-if
   brigade plan --model configs/gpt-13m.toml --cluster 1x4xCPU --json
+  brigade plan --calibrate                            measure this machine, for plans without --cluster
   brigade plan schedule --pp 4 --micro-batches 8
 
 A cluster is NODESxDEVICESxKIND, or a TOML file with kind, nodes, devices_per_node and what differs from the kind.";

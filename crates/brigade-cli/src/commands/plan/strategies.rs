@@ -15,7 +15,7 @@ use brigade::{UsageError, exit, parse_whole_number};
 use clap::Args;
 use serde_json::json;
 
-use super::parse;
+use super::{calibrate, parse};
 use crate::model_folder::model_folder;
 use crate::output::print;
 
@@ -25,10 +25,10 @@ const SEQUENCE_LENGTH: usize = 4096;
 #[derive(Debug, Args)]
 pub struct StrategyArgs {
     /// Model: a folder or a config.json as Hugging Face's libraries write it, organization/name on the hub, or a TOML file with a section [model].
-    #[arg(long, value_name = "MODEL", required = true)]
+    #[arg(long, value_name = "MODEL", required_unless_present = "calibrate")]
     model: Option<PathBuf>,
-    /// Cluster: NODESxDEVICESxKIND, as 2x8xH100-80GB, or a TOML file.
-    #[arg(long, value_name = "CLUSTER", required = true)]
+    /// Cluster: NODESxDEVICESxKIND, as 2x8xH100-80GB, or a TOML file [default: this machine, as --calibrate measured it].
+    #[arg(long, value_name = "CLUSTER")]
     cluster: Option<String>,
     /// Tokens of a step over all ranks; K, M and G are powers of 1024 [default: 1M].
     #[arg(long, value_name = "N", value_parser = parse::tokens, conflicts_with = "global_batch_size")]
@@ -77,6 +77,9 @@ pub struct StrategyArgs {
     /// Also lay ring, tree and hierarchical collectives, fewer bytes and larger batches side by side, for the first.
     #[arg(long)]
     what_if: bool,
+    /// Measure how fast this machine's cores multiply, copy and pass messages, and keep it for plans without --cluster.
+    #[arg(long, conflicts_with_all = ["cluster", "json"])]
+    calibrate: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -128,6 +131,12 @@ impl AxisArgs {
 }
 
 pub fn run(args: &StrategyArgs) -> anyhow::Result<ExitCode> {
+    if args.calibrate {
+        calibrate::run()?;
+        if args.model.is_none() {
+            return Ok(ExitCode::from(exit::DONE));
+        }
+    }
     let (workload, model) = workload(args).map_err(UsageError)?;
     let plan =
         plan(&workload, &args.axes.axes(), args.top.max(1)).map_err(|error| UsageError(error.into()))?;
@@ -143,7 +152,19 @@ fn workload(args: &StrategyArgs) -> anyhow::Result<(Workload, String)> {
     let given = args.model.as_deref().context("--model is needed")?;
     let path = if given.exists() { given.to_owned() } else { model_folder(given)? };
     let model = ModelShape::read(&path)?;
-    let cluster = Cluster::read(args.cluster.as_deref().context("--cluster is needed")?)?;
+    let cluster = match &args.cluster {
+        Some(given) => Cluster::read(given)?,
+        None => {
+            let file = calibrate::cluster_file()?;
+            let hint = "give --cluster, as 2x8xH100-80GB, or let --calibrate measure this machine";
+            anyhow::ensure!(
+                file.is_file(),
+                "--cluster is not given, and there is no {}: {hint}",
+                file.display()
+            );
+            Cluster::read_file(&file)?
+        }
+    };
     let most = if model.most_positions == 0 { SEQUENCE_LENGTH } else { model.most_positions };
     let sequence_length = args.sequence_length.unwrap_or(SEQUENCE_LENGTH.min(most));
     let tokens = args.global_batch_tokens.unwrap_or(1 << 20);

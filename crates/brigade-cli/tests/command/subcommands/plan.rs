@@ -35,3 +35,78 @@ fn a_schedule_that_cannot_be() {
         assert!(done.err.contains(said), "{line}: {}", done.err);
     }
 }
+
+#[test]
+fn strategies_are_ranked() {
+    let place = Place::new();
+    let model = "plan --model configs/gpt-13m.toml --global-batch-size 64 --sequence-length 256";
+    std::os::unix::fs::symlink(concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs"), place.path("configs"))
+        .unwrap();
+    let text =
+        place.succeed(&mut place.brigade(&format!("{model} --cluster 1x4xCPU --explain --what-if"))).out;
+    for said in [
+        "tokens/s",
+        "run     brigade train --config configs/gpt-13m.toml",
+        "6 N + 12 L h s",
+        "ring collectives",
+    ] {
+        assert!(text.contains(said), "{said}: {text}");
+    }
+    let json =
+        place.succeed(&mut place.brigade(&format!("{model} --cluster 2x8xH100-80GB --json --top 3"))).out;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["plan"]["best"].as_array().unwrap().len(), 3);
+    assert!(json["plan"]["best"][0]["tokens_per_second"].as_f64().unwrap() > 1e5, "{json}");
+    // The command that it prints is one that there is.
+    let line = json["commands"][0].as_str().unwrap().strip_prefix("brigade ").unwrap().to_owned();
+    let line = line.split_whitespace().filter(|word| !word.starts_with("HOST")).collect::<Vec<_>>().join(" ");
+    let help = line.replace("--nnodes 2 --rdzv-endpoint", "--nnodes 2") + " --help";
+    place.succeed(&mut place.brigade(&help));
+}
+
+#[test]
+fn plans_that_cannot_be() {
+    let place = Place::new();
+    std::os::unix::fs::symlink(concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs"), place.path("configs"))
+        .unwrap();
+    let plan = |flags: &str| {
+        let mut command = place.brigade(&format!("plan {flags}"));
+        command.env("XDG_CONFIG_HOME", place.path("settings"));
+        place.run(&mut command)
+    };
+    for (flags, code, said) in [
+        ("--model configs/gpt-13m.toml --cluster 2x8xH10", 2, "did you mean H100-80GB?"),
+        ("--model configs/gpt-13m.toml", 2, "let --calibrate measure this machine"),
+        ("--model configs/gpt-13m.toml --cluster 1x1xL4 --zero 4", 2, "it must be 0, 1, 2 or 3"),
+        ("--model configs/gpt-13m.toml --cluster 1x1xL4 --slow-rank 1=2", 2, "ranks 0 to 0"),
+        ("--model configs/gpt-13m.toml --cluster 1x1xL4 --accounting x", 2, "separate-sums"),
+        ("--model nowhere.toml --cluster 1x1xL4", 2, "nowhere.toml"),
+        ("--cluster 1x1xL4", 2, "--model"),
+    ] {
+        let done = plan(flags);
+        assert_eq!(done.code, Some(code), "{flags}: {}", done.err);
+        assert!(done.err.contains(said), "{flags}: {}", done.err);
+    }
+    // A model that fits nowhere is no mistake of the command's user, and yet no success.
+    let large = "[model]\nwidth = 65536\nlayers = 200\nheads = 64\nvocabulary = 50000\n";
+    std::fs::write(place.path("large.toml"), large).unwrap();
+    let done = plan("--model large.toml --cluster 1x2xL4 --global-batch-size 2 --sequence-length 128");
+    assert_eq!(done.code, Some(1), "{}", done.err);
+    assert!(done.out.contains("No configuration fits") && done.out.contains("lacks"), "{}", done.out);
+}
+
+#[test]
+fn a_machine_is_measured_for_later_plans() {
+    let place = Place::new();
+    std::os::unix::fs::symlink(concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs"), place.path("configs"))
+        .unwrap();
+    let brigade = |line: &str| {
+        let mut command = place.brigade(line);
+        command.env("XDG_CONFIG_HOME", place.path("settings"));
+        place.succeed(&mut command).out
+    };
+    let text = brigade("plan --calibrate");
+    assert!(text.contains("f32_tflops") && text.contains("settings/brigade/cluster.toml"), "{text}");
+    let text = brigade("plan --model configs/gpt-tiny.toml --global-batch-size 64");
+    assert!(text.contains("cluster.toml: 1 nodes") && text.contains("brigade train --config"), "{text}");
+}
