@@ -1,5 +1,7 @@
 //! The planner against what others published and measured, and against the exact counts of this crate.
 
+#![allow(clippy::unwrap_used, reason = "all of this is tests")]
+
 mod clusters;
 mod footprint;
 mod measured;

@@ -1,6 +1,5 @@
 //! Tables and estimators of others.
 
-use brigade_plan::formula;
 use brigade_plan::memory::published::{
     MegatronShape, Offload, deepspeed_zero2, deepspeed_zero3, megatron_activations,
     megatron_bytes_per_parameter, unfused_activations, zero, zero_volume,
@@ -12,6 +11,7 @@ use brigade_plan::model::ModelShape;
 use brigade_plan::time::failures::Failures;
 use brigade_plan::time::overlap;
 use brigade_plan::{PipelineScheduleKind, ReshardPolicy, cluster::Dtype};
+use brigade_plan::{formula, ranges};
 
 /// Rajbhandari et al. 2020, table 1: GB a device of 7.5B, 128B and 1T parameters under stages 1, 2 and 3, as printed there.
 #[rustfmt::skip]
@@ -58,7 +58,7 @@ fn a_search_counts_the_same_with_that_accounting() {
         layer_parameters: 1 << 20,
         ..ModelShape::llama("", 1, 64, 1, 1, 64, 64, false)
     };
-    let stage = StageShape { stages: 1, rank: 0, chunks: vec![0..3] };
+    let stage = StageShape { stages: 1, rank: 0, chunks: ranges(&[3]) };
     let activations = ActivationSettings {
         sequence_length: 1,
         micro_batch: 1,
