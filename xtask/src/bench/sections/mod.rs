@@ -4,6 +4,7 @@ mod all_reduce;
 mod fine_tuning;
 mod memory;
 mod pipeline;
+mod planned;
 mod saving;
 mod sharding;
 mod start;
@@ -36,6 +37,8 @@ pub enum SectionName {
     AllReduce,
     /// The time until the first step.
     Start,
+    /// What the planner predicts, and what runs take.
+    Plan,
 }
 
 impl SectionName {
@@ -50,6 +53,7 @@ impl SectionName {
             Self::Saving => saving::TITLE,
             Self::AllReduce => all_reduce::TITLE,
             Self::Start => start::TITLE,
+            Self::Plan => planned::TITLE,
         }
     }
 
@@ -64,6 +68,7 @@ impl SectionName {
             Self::Saving => saving::measure(runner),
             Self::AllReduce => all_reduce::measure(runner),
             Self::Start => start::measure(runner),
+            Self::Plan => planned::measure(runner),
         }
     }
 
