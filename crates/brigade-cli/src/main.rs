@@ -25,7 +25,10 @@ use brigade::launcher::interrupt;
 use brigade::{UsageError, exit, format_error};
 use clap::{Parser, Subcommand};
 
-use commands::{checkpoint, doctor, evaluate, export, generate, inspect, launch, plan, report, train};
+use commands::{
+    checkpoint, doctor, evaluate, export, generate, inspect, launch, plan, report, runs, scaling, train,
+    watch,
+};
 
 /// Trains models on many ranks, to the same weights on any number of them.
 #[derive(Debug, Parser)]
@@ -58,6 +61,15 @@ enum Command {
     /// Make a page of a run: what happened, and where the time went.
     #[command(after_help = report::EXAMPLES)]
     Report(report::ReportArgs),
+    /// Follow runs in a browser.
+    #[command(after_help = watch::EXAMPLES)]
+    Watch(watch::WatchArgs),
+    /// Say why runs on more ranks are not as much faster, and what to change first.
+    #[command(after_help = scaling::EXAMPLES)]
+    Scaling(scaling::ScalingArgs),
+    /// List runs: what became of them, and their last figures.
+    #[command(after_help = runs::EXAMPLES)]
+    Runs(runs::RunsArgs),
     /// Write the model of a finished run into a folder for other programs.
     #[command(after_help = export::EXAMPLES)]
     Export(export::ExportArgs),
@@ -89,6 +101,9 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Report(args) => report::run(&args),
+        Command::Watch(args) => watch::run(&args),
+        Command::Runs(args) => runs::run(&args),
+        Command::Scaling(args) => scaling::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Generate(args) => generate::run(&args),
         Command::Evaluate(args) => evaluate::run(&args),

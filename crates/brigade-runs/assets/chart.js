@@ -18,7 +18,7 @@ function stacked(columns) {
 /** What uPlot is given: the columns of numbers and a description of each. `other` is the same chart of another run. */
 function columnsOf(chart, x, other, otherX) {
   const raw = chart.series.map((one) => one.values);
-  const described = chart.series.map((one, index) => ({ name: one.name, index, raw: raw[index], sparse: one.sparse }));
+  const described = chart.series.map((one, index) => ({ name: one.name, index, raw: raw[index], sparse: one.sparse, joined: one.joined }));
   if (chart.stacked) {
     const sums = stacked(raw);
     const order = described.map((one, index) => ({ ...one, column: sums[index], filled: true })).reverse();

@@ -2,10 +2,6 @@
 
 const state = { axis: "step", measure: 0 };
 
-function read() {
-  return JSON.parse(document.getElementById("data").textContent);
-}
-
 /** The numbers of the axis of a run: steps, or seconds since its first step began. */
 function axisOf(run) {
   return state.axis === "time" ? run.times : run.steps;
@@ -55,15 +51,6 @@ function update(answer) {
   drawAll(answer.data);
 }
 
-/** Follows a run that a server watches. */
-function follow(address) {
-  const events = new EventSource(`${address}/events${location.search}`);
-  events.addEventListener("changed", async () => {
-    const answer = await fetch(`${address}/parts${location.search}`);
-    if (answer.ok) update(await answer.json());
-  });
-}
-
 function begin() {
   const draw = () => drawAll(read());
   const { heat, times, watched } = read();
@@ -81,9 +68,7 @@ function begin() {
     if (width !== innerWidth) draw();
     width = innerWidth;
   });
-  if (watched != null) follow(watched);
+  if (watched != null) follow(watched, update);
 }
 
-document.documentElement.dataset.errors = 0;
-addEventListener("error", () => { document.documentElement.dataset.errors++; });
 begin();

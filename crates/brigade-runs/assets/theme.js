@@ -1,4 +1,21 @@
-// Colours of the theme, and numbers as text.
+// What all pages use: their numbers, changes that a server tells of, colours of the theme, and numbers as text.
+
+document.documentElement.dataset.errors = 0;
+addEventListener("error", () => { document.documentElement.dataset.errors++; });
+
+/** The numbers of the page. */
+function read() {
+  return JSON.parse(document.getElementById("data").textContent);
+}
+
+/** Takes over what a server that watches says is new. `?token=…` goes with every request. */
+function follow(address, update) {
+  const events = new EventSource(`${address}/events${location.search}`);
+  events.addEventListener("changed", async () => {
+    const answer = await fetch(`${address}/parts${location.search}`);
+    if (answer.ok) update(await answer.json());
+  });
+}
 
 const THEMES = ["auto", "light", "dark"];
 

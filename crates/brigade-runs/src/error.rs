@@ -46,12 +46,34 @@ pub enum Error {
         /// The reason.
         source: io::Error,
     },
+    /// Scaling needs runs on different numbers of ranks.
+    #[error("scaling needs runs on at least two different numbers of ranks; {}", given(*ranks))]
+    OneSize {
+        /// The only number that was given; 0 if there was no run.
+        ranks: usize,
+    },
+    /// There is nothing to watch.
+    #[error("{path} has no runs in it, and is not the folder of one")]
+    NoRuns {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The server cannot go on.
+    #[error("the server failed: {0}")]
+    Server(io::Error),
     /// A template is wrong, which is a mistake in this crate.
     #[error("the page cannot be made: {0}")]
     Template(#[from] minijinja::Error),
     /// Numbers cannot be written as JSON, which is a mistake in this crate.
     #[error("the page's numbers cannot be written: {0}")]
     Json(#[from] serde_json::Error),
+}
+
+fn given(ranks: usize) -> String {
+    match ranks {
+        0 => "no run was given".to_owned(),
+        ranks => format!("all that were given ran on {ranks}"),
+    }
 }
 
 impl Error {

@@ -1,10 +1,12 @@
 //! What runs left in their folders, for people: a page with charts, a list of runs, and why a run is slow.
 //!
-//! [`Run::read`] reads a run's folder, [`page()`] makes of it one HTML file that needs no network.
+//! [`Run::read`] reads a run's folder, [`page()`] makes of it one HTML file that needs no network, [`Server`] shows it while the run goes on,
+//! and [`overviews`] lists the runs of a folder.
 //!
 //! - `run`: the files of a folder, and what became of the run.
 //! - `charts`: columns of numbers from the records of steps, the heat map of ranks, and marks of what happened when.
-//! - `page`: the HTML, from templates, with uPlot inside.
+//! - `page`: the HTML, from templates, with uPlot inside; `serve`: the same over HTTP.
+//! - [`scaling`]: why a run is slow, and why more ranks do not make it as much faster.
 //!
 //! # Invariants
 //! - Nothing here writes into a run's folder; [`page()`] gives a text.
@@ -18,8 +20,11 @@ mod error;
 mod numbers;
 mod page;
 mod run;
+pub mod scaling;
+mod serve;
 
 pub use charts::{Chart, Charts, Heat, Mark, MarkKind, Measure, Series};
 pub use error::{Error, Result};
 pub use page::{PageData, page};
-pub use run::{Difference, Follower, Run, RunState, Setting, settings_of};
+pub use run::{Difference, Follower, Overview, Run, RunState, Setting, overviews, settings_of};
+pub use serve::{Access, Server};

@@ -9,4 +9,7 @@ pub mod inspect;
 pub mod launch;
 pub mod plan;
 pub mod report;
+pub mod runs;
+pub mod scaling;
 pub mod train;
+pub mod watch;

@@ -1,6 +1,7 @@
 //! The page of a run: one HTML file with everything in it.
 
 mod memory;
+mod runs;
 mod summary;
 mod templates;
 
@@ -9,6 +10,9 @@ use serde::Serialize;
 use crate::charts::{Charts, Heat, Mark, charts, heat, marks};
 use crate::error::Result;
 use crate::run::{Difference, Run, Setting};
+use crate::scaling::{Finding, diagnose};
+
+pub(crate) use runs::{runs_data, runs_page};
 
 use memory::MemoryRow;
 use summary::Figure;
@@ -53,6 +57,7 @@ struct View<'a> {
     is_live: bool,
     figures: Vec<Figure>,
     notes: Vec<String>,
+    findings: Vec<Finding>,
     events: &'a [Mark],
     memory: Vec<MemoryRow>,
     compared: Option<&'a str>,
@@ -100,6 +105,19 @@ pub fn page(run: &Run, other: Option<&Run>) -> Result<String> {
     templates::page(&view(run, other, &data), &data)
 }
 
+/// The page of a run that a server watches; `address`: where it tells of changes.
+pub(crate) fn live_page(run: &Run, address: &str) -> Result<String> {
+    let data = PageData::new(run, None, Some(address.to_owned()));
+    templates::page(&view(run, None, &data), &data)
+}
+
+/// What a page that is open takes over of a run that went on, as JSON: its numbers, and the parts that are text.
+pub(crate) fn live_parts(run: &Run, address: &str) -> Result<String> {
+    let data = PageData::new(run, None, Some(address.to_owned()));
+    let parts = templates::parts(&view(run, None, &data))?;
+    Ok(serde_json::to_string(&serde_json::json!({ "data": data, "parts": parts }))?)
+}
+
 fn view<'a>(run: &'a Run, other: Option<&'a Run>, data: &'a PageData) -> View<'a> {
     View {
         name: &run.name,
@@ -109,6 +127,7 @@ fn view<'a>(run: &'a Run, other: Option<&'a Run>, data: &'a PageData) -> View<'a
         is_live: data.watched.is_some(),
         figures: summary::figures(run),
         notes: summary::notes(run, data),
+        findings: diagnose(run),
         events: &data.events,
         memory: memory::rows(run),
         compared: other.map(|other| other.name.as_str()),

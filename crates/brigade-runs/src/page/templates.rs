@@ -10,7 +10,8 @@ use serde::Serialize;
 use super::{PageData, View};
 use crate::error::Result;
 
-const TEMPLATES: [(&str, &str); 4] = [
+const TEMPLATES: [(&str, &str); 5] = [
+    ("runs.html", include_str!("../../assets/runs.html")),
     ("page.html", include_str!("../../assets/page.html")),
     ("summary.html", include_str!("../../assets/summary.html")),
     ("events.html", include_str!("../../assets/events.html")),
@@ -18,26 +19,38 @@ const TEMPLATES: [(&str, &str); 4] = [
 ];
 
 /// The library of charts with its licence, then the page's own scripts in the order in which they use each other.
-const SCRIPTS: [&str; 8] = [
+const SCRIPTS: [&str; 6] = [
     "/*\n",
     include_str!("../../assets/uplot/LICENSE"),
     "*/\n",
     include_str!("../../assets/uplot/uPlot.iife.min.js"),
     include_str!("../../assets/theme.js"),
     include_str!("../../assets/chart.js"),
-    include_str!("../../assets/heat.js"),
-    include_str!("../../assets/page.js"),
 ];
+
+/// What the page of one run has besides.
+const OF_ONE: [&str; 2] = [include_str!("../../assets/heat.js"), include_str!("../../assets/page.js")];
+
+/// What the page of many runs has besides.
+const OF_MANY: &str = include_str!("../../assets/runs.js");
 
 const STYLES: [&str; 2] =
     [include_str!("../../assets/uplot/uPlot.min.css"), include_str!("../../assets/page.css")];
 
 /// The whole page.
 pub fn page(view: &View<'_>, data: &PageData) -> Result<String> {
-    let (script, style, parts) = (SCRIPTS.concat(), STYLES.concat(), parts(view)?);
+    let (script, style, parts) = (SCRIPTS.concat() + &OF_ONE.concat(), STYLES.concat(), parts(view)?);
     let page = environment()?;
     let page = page.get_template("page.html")?;
     Ok(page.render(context! { script, style, parts, data => json(data)?, ..view_of(view) })?)
+}
+
+/// The page of many runs.
+pub fn runs_page(name: &str, data: &impl Serialize) -> Result<String> {
+    let (script, style) = (SCRIPTS.concat() + OF_MANY, STYLES.concat());
+    let page = environment()?;
+    let page = page.get_template("runs.html")?;
+    Ok(page.render(context! { script, style, name, data => json(data)? })?)
 }
 
 /// The parts of the page that change while a run goes on, by the id of their place.

@@ -2,6 +2,7 @@
 
 mod compared;
 mod follower;
+mod overview;
 mod settings;
 mod state;
 
@@ -16,6 +17,8 @@ use crate::error::{Error, Result};
 
 pub use compared::Difference;
 pub use follower::Follower;
+pub(crate) use overview::run_folders;
+pub use overview::{Overview, overviews};
 pub use settings::{Setting, settings_of};
 pub use state::RunState;
 
@@ -121,7 +124,7 @@ impl Run {
 }
 
 /// The last part of a folder's path.
-fn name_of(dir: &Path) -> String {
+pub(crate) fn name_of(dir: &Path) -> String {
     let whole = || fs::canonicalize(dir).ok()?.file_name().map(|name| name.to_string_lossy().into_owned());
     let own = dir.file_name().map(|name| name.to_string_lossy().into_owned());
     own.or_else(whole).unwrap_or_else(|| dir.display().to_string())

@@ -113,6 +113,11 @@ impl Running {
         self.child.id()
     }
 
+    /// What it has written to standard output so far.
+    pub fn said(&self) -> String {
+        fs::read_to_string(&self.out).unwrap()
+    }
+
     pub fn is_over(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
     }

@@ -74,6 +74,8 @@ fn way(page: &str, words: &Line) -> Way {
     let needs_a_model = page == "models.md";
     match words[0].as_str() {
         _ if needs_a_cluster || needs_a_model => Way::Help,
+        // It would never end.
+        "watch" => Way::Help,
         "train" if has("--dry-run") || has("--resume") && !has("auto") => Way::AsItIs,
         "train" if TRAINED.contains(&page) && !has("configs/gpt-13m.toml") => Way::Tiny,
         "train" => Way::DryRun,

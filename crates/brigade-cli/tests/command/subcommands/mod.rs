@@ -10,3 +10,5 @@ mod launch;
 mod object_store;
 mod plan;
 mod report;
+mod scaling;
+mod watch;

@@ -114,6 +114,7 @@ fn a_slow_rank_stands_out_and_events_are_told() {
     {
         assert!(html.contains(text), "{text}");
     }
+    assert!(html.contains("rank 3 takes 1.50 times as long as the others"), "the diagnosis");
     // A text of the run ends no element of the page.
     assert!(!html.contains("</script><b>") && html.contains("&lt;&#x2f;script&gt;"), "texts are escaped");
     assert!(!html.contains("http://") && !html.contains("src="), "nothing is loaded");

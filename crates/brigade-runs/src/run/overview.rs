@@ -1,0 +1,65 @@
+//! The runs of a folder, each in a line.
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use brigade_report::{METRICS_FILE, StepRecord};
+
+use super::Run;
+use crate::error::{Error, Result};
+
+/// Enough of a file's end for its last lines.
+const TAIL: u64 = 1 << 18;
+
+/// A run in its last figures.
+#[derive(Debug, Clone)]
+pub struct Overview {
+    /// The run without its steps, but for the last one.
+    pub run: Run,
+}
+
+impl Overview {
+    /// The last step, if there is one.
+    pub fn last(&self) -> Option<&StepRecord> {
+        self.run.records.last()
+    }
+}
+
+/// The runs in a folder: the folders in it that have metrics, or the folder itself if it has, in the order of their names.
+///
+/// # Errors
+/// If the folder cannot be read.
+pub fn overviews(folder: &Path) -> Result<Vec<Overview>> {
+    run_folders(folder)?.iter().map(|dir| overview(dir)).collect()
+}
+
+/// The folders of runs in a folder, or itself.
+///
+/// # Errors
+/// If the folder cannot be read.
+pub(crate) fn run_folders(folder: &Path) -> Result<Vec<PathBuf>> {
+    if !folder.is_dir() {
+        return Err(Error::NoFolder { path: folder.to_owned() });
+    }
+    let is_run = |dir: &PathBuf| dir.join(METRICS_FILE).is_file();
+    if is_run(&folder.to_owned()) {
+        return Ok(vec![folder.to_owned()]);
+    }
+    let entries = fs::read_dir(folder).map_err(Error::file(folder))?;
+    let mut runs: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(is_run).collect();
+    runs.sort();
+    Ok(runs)
+}
+
+fn overview(dir: &Path) -> Result<Overview> {
+    let path = dir.join(METRICS_FILE);
+    let mut file = File::open(&path).map_err(Error::file(&path))?;
+    let length = file.metadata().map_err(Error::file(&path))?.len();
+    let mut text = Vec::new();
+    file.seek(SeekFrom::Start(length.saturating_sub(TAIL))).map_err(Error::file(&path))?;
+    file.read_to_end(&mut text).map_err(Error::file(&path))?;
+    let record = |line: &[u8]| serde_json::from_slice::<StepRecord>(line).ok();
+    let last = text.split(|byte| *byte == b'\n').rev().find_map(record);
+    Ok(Overview { run: Run::with_records(dir, last.into_iter().collect(), 0) })
+}

@@ -1,0 +1,151 @@
+//! Runs on different numbers of ranks beside each other.
+
+use super::diagnosis::{Finding, diagnose};
+use super::laws::{CommunicationModel, Law, amdahl, communication, gustafson};
+use super::profile::Profile;
+use crate::error::{Error, Result};
+use crate::run::Run;
+
+/// How far the targets of a step may differ for the problem to count as one that stays as large.
+const SAME_BATCH: f64 = 0.01;
+
+/// Runs of one model on different numbers of ranks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scaling {
+    /// The runs, the smallest first.
+    pub points: Vec<Point>,
+    /// Whether the batch stayed as large on more ranks (strong scaling) or grew with them.
+    pub is_strong: bool,
+    /// What targets are called.
+    pub unit: String,
+    /// The law that fits the kind of scaling: Amdahl's for a batch that stays as large, else Gustafson's.
+    pub law: Option<Law>,
+    /// What communication costs.
+    pub communication: Option<CommunicationModel>,
+    /// What the gap to linear scaling of the largest run is made of, the largest part first.
+    pub gap: Vec<Part>,
+    /// What makes the largest run slow, the greatest gain first.
+    pub findings: Vec<Finding>,
+}
+
+/// One run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Point {
+    /// Its name.
+    pub name: String,
+    /// Its usual step.
+    pub profile: Profile,
+    /// How many times as many targets per second as the smallest run.
+    pub speed_up: f64,
+    /// The same over how many times as many ranks.
+    pub efficiency: f64,
+    /// Messages and bytes that a rank sends in a step, if rings carry them.
+    pub sent: (f64, f64),
+}
+
+/// A part of the gap to linear scaling.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Part {
+    /// What it is.
+    pub name: String,
+    /// Its share of the gap, in percent.
+    pub percent: f64,
+}
+
+/// Compares runs of one model on different numbers of ranks.
+///
+/// # Errors
+/// If there are fewer than two sizes, or the runs have nothing to compare.
+pub fn scaling(runs: &[Run]) -> Result<Scaling> {
+    let mut runs: Vec<&Run> = runs.iter().collect();
+    runs.sort_by_key(|run| run.ranks());
+    let (Some(first), Some(last)) = (runs.first(), runs.last()) else {
+        return Err(Error::OneSize { ranks: 0 });
+    };
+    runs.iter().try_for_each(|run| first.check_compares(run))?;
+    let sizes = |run: &Run| run.ranks().unwrap_or(1);
+    if sizes(first) == sizes(last) {
+        return Err(Error::OneSize { ranks: sizes(first) });
+    }
+    let profiles: Vec<Profile> = runs.iter().map(|run| Profile::of(run)).collect();
+    let smallest = &profiles[0];
+    let point = |(run, profile): (&&Run, &Profile)| {
+        let speed_up = profile.rate() / smallest.rate();
+        let efficiency = speed_up * smallest.ranks as f64 / profile.ranks as f64;
+        Point {
+            name: run.name.clone(),
+            profile: profile.clone(),
+            speed_up,
+            efficiency,
+            sent: sent(run, profile),
+        }
+    };
+    let points: Vec<Point> = runs.iter().zip(&profiles).map(point).collect();
+    let is_strong =
+        profiles.iter().all(|profile| (profile.tokens / smallest.tokens - 1.0).abs() <= SAME_BATCH);
+    let measured: Vec<(f64, f64)> = points
+        .iter()
+        .map(|point| (point.profile.ranks as f64 / smallest.ranks as f64, point.speed_up))
+        .collect();
+    let waits: Vec<(f64, f64, f64)> =
+        points.iter().map(|point| (point.sent.0, point.sent.1, point.profile.communication)).collect();
+    Ok(Scaling {
+        law: if is_strong { amdahl(&measured) } else { gustafson(&measured) },
+        communication: communication(&waits),
+        gap: gap(smallest, &profiles[profiles.len() - 1]),
+        findings: diagnose(last),
+        unit: first.unit().to_owned(),
+        is_strong,
+        points,
+    })
+}
+
+/// Messages and bytes of a rank: each collective as a ring, of as many messages as there are other ranks.
+fn sent(run: &Run, profile: &Profile) -> (f64, f64) {
+    let Some(record) = run.records.last() else { return (0.0, 0.0) };
+    let others = profile.ranks as f64 - 1.0;
+    (record.comm_calls as f64 * others, record.comm_bytes as f64 / profile.ranks as f64)
+}
+
+/// Where the time of a step went that it takes more than under linear scaling. What a part took on fewer ranks, scaled down, is no gap.
+fn gap(smallest: &Profile, largest: &Profile) -> Vec<Part> {
+    let linear =
+        smallest.step * (largest.tokens / smallest.tokens) * (smallest.ranks as f64 / largest.ranks as f64);
+    let whole = largest.step - linear;
+    if whole <= 0.02 * largest.step {
+        return Vec::new();
+    }
+    let (before, after) = (parts(smallest), parts(largest));
+    let scale = linear / smallest.step;
+    let mut gap: Vec<Part> = Vec::new();
+    for (name, seconds) in after {
+        let earlier = before.iter().find(|(other, _)| *other == name).map_or(0.0, |(_, seconds)| *seconds);
+        let percent = 100.0 * (seconds - scale * earlier) / whole;
+        if percent >= 1.0 {
+            gap.push(Part { name, percent });
+        }
+    }
+    gap.sort_by(|a, b| b.percent.total_cmp(&a.percent));
+    gap
+}
+
+/// The parts of a step, which add up to it about: on the rank that all wait for.
+fn parts(profile: &Profile) -> Vec<(String, f64)> {
+    let most = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
+    let mut parts = vec![
+        ("computing, which takes longer for as much".to_owned(), profile.compute),
+        ("waiting for data".to_owned(), most(&profile.data_wait_of)),
+        ("other work of the training thread".to_owned(), most(&profile.rest_of)),
+        ("ranks that take turns in being late".to_owned(), profile.jitter),
+    ];
+    match profile.stage_count() {
+        1 => parts.push(("a rank that is slow".to_owned(), most(&profile.compute_of) - profile.compute)),
+        _ => {
+            parts.push(("stages with unequal work".to_owned(), profile.imbalance()));
+            parts.push(("the pipeline's bubble".to_owned(), (profile.bubble - profile.imbalance()).max(0.0)));
+        }
+    }
+    let waits = profile.communication_by.iter();
+    parts.extend(waits.map(|(what, seconds)| (format!("{what} that computing does not hide"), *seconds)));
+    parts
+}

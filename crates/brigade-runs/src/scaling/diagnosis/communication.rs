@@ -1,0 +1,94 @@
+//! Communication that computing does not hide, and the pipeline's bubble.
+
+use super::{Finding, Illness};
+use crate::numbers::duration;
+use crate::run::Run;
+use crate::scaling::profile::Profile;
+
+/// Sums that take a time mostly of their own, not of their bytes, below this rate: bytes per second of a rank.
+const SLOW_RATE: f64 = 20e6;
+
+/// The bubble beyond what an unequal split explains, against what twice as many micro-batches would leave.
+pub fn bubble(run: &Run, profile: &Profile) -> Option<Finding> {
+    let stages = profile.stage_count();
+    let micro_batches = micro_batches(run)?;
+    if stages < 2 {
+        return None;
+    }
+    let own = (profile.bubble - profile.imbalance()).max(0.0);
+    let share = |micro_batches: f64| {
+        let filling = stages as f64 - 1.0;
+        filling / (micro_batches + filling)
+    };
+    let saved = own * (1.0 - share(2.0 * micro_batches) / share(micro_batches));
+    Finding::new(Illness::Bubble, saved, profile.step, |gain| {
+        format!(
+            "{stages} stages fill and drain with {micro_batches:.0} micro-batches a step, and stand idle for {:.0}% of it; twice as many micro-batches \
+             (a smaller `train.micro_batch_size`, or a larger `train.global_batch_size`) would make training about {gain:.0}% faster",
+            100.0 * own / profile.step
+        )
+    })
+}
+
+/// Sums of gradients and gathers of parameters that are waited for.
+pub fn exposed(run: &Run, profile: &Profile) -> Option<Finding> {
+    let waited = profile.communication;
+    let (what, _) = profile.communication_by.first()?;
+    let is_repeated = run.setting("zero.reduce_every") == Some("\"micro_batch\"")
+        && run.setting("zero.stage").is_some_and(|stage| ["2", "3"].contains(&stage));
+    let reduced = seconds_for(profile, "reduce_scatter");
+    if let Some(micro_batches) =
+        micro_batches(run).filter(|many| is_repeated && *many > 1.0 && reduced > waited / 2.0)
+    {
+        let saved = reduced * (1.0 - 1.0 / micro_batches);
+        return Finding::new(Illness::RepeatedReduction, saved, profile.step, |gain| {
+            format!(
+                "gradients are summed over the ranks after each of {micro_batches:.0} micro-batches, which takes {} of a step that backward does not hide; \
+                 `zero.reduce_every = \"step\"` sends {micro_batches:.0} times less and would make training about {gain:.0}% faster, for more memory",
+                duration(reduced)
+            )
+        });
+    }
+    let advice = match what.as_str() {
+        "all_gather" => {
+            "`zero.prefetch = 2`, `zero.keep_gathered = true`, or a lower ZeRO stage gather earlier or less"
+        }
+        _ => {
+            "more micro-batches a step (`train.global_batch_size`) sum as much for more targets, and `compute.reduce_dtype = \"bf16\"` sends half"
+        }
+    };
+    let small = is_latency(run, profile);
+    let illness = if small { Illness::SmallBatch } else { Illness::ExposedCommunication };
+    let why = match small {
+        true => {
+            "so little is sent that this is the time of messages, not of bytes: the batch is too small for so many ranks; "
+        }
+        false => "",
+    };
+    Finding::new(illness, waited, profile.step, |gain| {
+        format!(
+            "{} of a step ({:.0}%) is communication that computing does not hide, mostly {what}; {why}{advice}; hidden entirely it would make training {gain:.0}% faster",
+            duration(waited),
+            100.0 * waited / profile.step
+        )
+    })
+}
+
+fn seconds_for(profile: &Profile, what: &str) -> f64 {
+    profile.communication_by.iter().find(|(name, _)| name == what).map_or(0.0, |(_, seconds)| *seconds)
+}
+
+/// Whether waits are long for the few bytes that are sent.
+fn is_latency(run: &Run, profile: &Profile) -> bool {
+    let bytes = run.records.last().map_or(0, |record| record.comm_bytes) as f64 / profile.ranks as f64;
+    bytes / profile.communication < SLOW_RATE && bytes < 4e6
+}
+
+/// Micro-batches of a rank in a step, as the configuration and the mesh say.
+pub fn micro_batches(run: &Run) -> Option<f64> {
+    let number = |name: &str| run.setting(name)?.parse::<f64>().ok();
+    let data_ranks: usize =
+        run.mesh().iter().filter(|(axis, _)| axis != "pp").map(|(_, size)| size).product();
+    let each = number("train.global_batch_size")? / number("train.micro_batch_size")?;
+    Some((each / data_ranks.max(1) as f64).max(1.0))
+}

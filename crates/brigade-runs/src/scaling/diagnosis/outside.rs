@@ -1,0 +1,58 @@
+//! Time that passes outside of steps.
+
+use brigade_report::StepRecord;
+
+use super::{Finding, Illness};
+use crate::numbers::{duration, median};
+use crate::run::Run;
+
+/// Checkpoints that interrupt training.
+pub fn checkpoints(run: &Run) -> Option<Finding> {
+    let saved: Vec<_> = run.records.iter().filter_map(|record| record.checkpoint).collect();
+    let stall: f64 =
+        saved.iter().map(|checkpoint| checkpoint.stall_seconds).filter(|stall| stall.is_finite()).sum();
+    let whole = training_seconds(&run.records) + stall;
+    let every = median(saved.windows(2).map(|pair| pair[1].step.saturating_sub(pair[0].step) as f64));
+    let share = stall / whole;
+    // As many as leave 1%.
+    let enough = every.map(|every| (every * share / 0.01).ceil());
+    let beside = match run.setting("checkpoint.asynchronous") {
+        Some("false") => "`checkpoint.asynchronous = true` writes beside training; ",
+        _ => "",
+    };
+    Finding::new(Illness::Checkpoints, stall, whole, |gain| {
+        let every = every.map_or_else(String::new, |every| format!(", one every {every:.0} steps"));
+        let enough = enough
+            .map_or_else(String::new, |enough| format!("`checkpoint.every = {enough:.0}` would leave 1%; "));
+        format!(
+            "checkpoints interrupt training for {:.0}% of the time{every}; {enough}{beside}without the interruptions training would be {gain:.0}% faster",
+            100.0 * share
+        )
+    })
+}
+
+/// Time between the end of a step and the beginning of the next one that no checkpoint explains.
+pub fn between_steps(run: &Run) -> Option<Finding> {
+    let gap = |pair: &[StepRecord]| -> Option<(f64, bool)> {
+        let gap = pair[1].time? - pair[0].time? - pair[1].step_seconds;
+        Some((gap.max(0.0), pair[0].validation_loss.is_some()))
+    };
+    let stalls: f64 =
+        run.records.iter().filter_map(|record| record.checkpoint).map(|saved| saved.stall_seconds).sum();
+    let gaps: Vec<(f64, bool)> = run.records.windows(2).filter_map(gap).collect();
+    let validating: f64 = gaps.iter().filter(|(_, validates)| *validates).map(|(gap, _)| gap).sum();
+    let all: f64 = gaps.iter().map(|(gap, _)| gap).sum();
+    let lost = all - stalls;
+    let whole = training_seconds(&run.records) + all;
+    let what = match validating > all / 2.0 {
+        true => "mostly validation: a larger `train.validate_every`, or fewer `train.validation_samples`",
+        false => "restarts, hooks and what a loop of your own does; less of it",
+    };
+    Finding::new(Illness::OutsideSteps, lost, whole, |gain| {
+        format!("{} pass between steps, {what} would make training up to {gain:.0}% faster", duration(lost))
+    })
+}
+
+fn training_seconds(records: &[StepRecord]) -> f64 {
+    records.iter().map(|record| record.step_seconds).filter(|seconds| seconds.is_finite()).sum()
+}

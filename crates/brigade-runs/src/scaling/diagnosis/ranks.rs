@@ -1,0 +1,135 @@
+//! Ranks that others wait for.
+
+use super::{Finding, Illness};
+use crate::numbers::{duration, median};
+use crate::run::Run;
+use crate::scaling::profile::Profile;
+
+/// How much longer than its peers a rank must take to be slow, as a factor.
+const SLOW: f64 = 1.05;
+
+/// The rank that takes longest compared with the others of its stage.
+pub fn slow_rank(run: &Run, profile: &Profile) -> Option<Finding> {
+    let excess = |rank: &usize| profile.compute_of[*rank] - peers(profile, *rank);
+    let rank = (0..profile.ranks)
+        .filter(|rank| has_peers(profile, *rank))
+        .max_by(|a, b| excess(a).total_cmp(&excess(b)))?;
+    let peers = peers(profile, rank);
+    let factor = profile.compute_of[rank] / peers;
+    if !factor.is_finite() || factor < SLOW {
+        return None;
+    }
+    let since = since(run, profile, rank, factor);
+    let since = if since > 1 { format!(" since step {since}") } else { String::new() };
+    let finding = Finding::new(Illness::SlowRank, excess(&rank), profile.step, |gain| {
+        format!(
+            "rank {rank} takes {factor:.2} times as long as the others that do the same{since}, and they wait for it; on a processor like theirs, \
+             which it has for itself, training would be {gain:.0}% faster"
+        )
+    })?;
+    Some(finding.at(rank))
+}
+
+/// The first step from which on a rank is slow: where most steps before are not, and most after are.
+fn since(run: &Run, profile: &Profile, rank: usize, factor: f64) -> u64 {
+    let limit = 1.0 + (factor - 1.0) / 2.0;
+    let slow: Vec<(u64, bool)> = (run.records.iter())
+        .filter_map(|record| {
+            let compute = &record.rank_seconds.as_ref()?.compute;
+            let others = compute.iter().enumerate().filter(|(other, _)| is_peer(profile, rank, *other));
+            let others = median(others.map(|(_, seconds)| *seconds))?;
+            Some((record.step, *compute.get(rank)? > limit * others))
+        })
+        .collect();
+    // The place that leaves the fewest steps on the wrong side.
+    let all_after = slow.iter().filter(|(_, is_slow)| !is_slow).count() as i64;
+    let mut wrong = all_after;
+    let mut best = (wrong, slow.first().map_or(1, |(step, _)| *step));
+    for (index, (_, is_slow)) in slow.iter().enumerate() {
+        wrong += if *is_slow { 1 } else { -1 };
+        if let Some((step, _)) = slow.get(index + 1).filter(|_| wrong < best.0) {
+            best = (wrong, *step);
+        }
+    }
+    best.1
+}
+
+fn is_peer(profile: &Profile, rank: usize, other: usize) -> bool {
+    other != rank && profile.stages.get(other) == profile.stages.get(rank)
+}
+
+fn has_peers(profile: &Profile, rank: usize) -> bool {
+    (0..profile.ranks).any(|other| is_peer(profile, rank, other))
+}
+
+/// What the other ranks of a rank's stage take.
+fn peers(profile: &Profile, rank: usize) -> f64 {
+    let others = (0..profile.ranks).filter(|other| is_peer(profile, rank, *other));
+    median(others.map(|other| profile.compute_of[other])).unwrap_or(profile.compute_of[rank])
+}
+
+/// Another rank each time.
+pub fn jitter(profile: &Profile) -> Option<Finding> {
+    Finding::new(Illness::Jitter, profile.jitter, profile.step, |gain| {
+        format!(
+            "in each step another rank is last, by {} on average, and all wait for it: something else runs on the machines, or their processors change \
+             their frequency; with a core of its own for each rank training would be {gain:.0}% faster",
+            duration(profile.jitter)
+        )
+    })
+}
+
+/// A rank that does something else than the others.
+pub fn host_stalls(profile: &Profile) -> Option<Finding> {
+    let (rank, most) = greatest(&profile.rest_of)?;
+    let usual = median(others(&profile.rest_of, rank)).unwrap_or(0.0);
+    let finding = Finding::new(Illness::HostStalls, most - usual, profile.step, |gain| {
+        format!(
+            "rank {rank} neither computes nor waits for {} of each step, and the others wait for it: a hook, `Dataset::batch`, writing of files or a \
+             collector of garbage holds its thread; without that training would be {gain:.0}% faster",
+            duration(most - usual)
+        )
+    })?;
+    Some(finding.at(rank))
+}
+
+/// Waiting for data, on the rank that waits longest.
+pub fn starvation(profile: &Profile) -> Option<Finding> {
+    let (rank, most) = greatest(&profile.data_wait_of)?;
+    let usual = median(others(&profile.data_wait_of, rank)).unwrap_or(0.0);
+    let is_one = profile.ranks > 1 && usual < most / 2.0;
+    let who = if is_one { format!("rank {rank} waits") } else { "ranks wait".to_owned() };
+    let finding = Finding::new(Illness::InputStarvation, most, profile.step, |gain| {
+        format!(
+            "{who} for data for {} of each step ({:.0}%): reading or tokenizing is too slow, or its disk is; data that is there in time would make \
+             training {gain:.0}% faster",
+            duration(most),
+            100.0 * most / profile.step
+        )
+    })?;
+    Some(if is_one { finding.at(rank) } else { finding })
+}
+
+/// A stage with more to do.
+pub fn imbalance(profile: &Profile) -> Option<Finding> {
+    let stages: Vec<f64> = (0..profile.stage_count()).map(|stage| profile.stage_compute(stage)).collect();
+    let (stage, most) = greatest(&stages)?;
+    let rest = median(others(&stages, stage))?;
+    let finding = Finding::new(Illness::StageImbalance, profile.imbalance(), profile.step, |gain| {
+        format!(
+            "stage {stage} computes {:.2} times as long as the other stages, which wait for it; `pipeline.balance = \"measured\"`, or fewer blocks for it in \
+             `pipeline.stages`, would make training up to {gain:.0}% faster",
+            most / rest
+        )
+    })?;
+    Some(finding.at(stage))
+}
+
+/// The greatest of some numbers, with its place.
+fn greatest(values: &[f64]) -> Option<(usize, f64)> {
+    values.iter().copied().enumerate().max_by(|a, b| a.1.total_cmp(&b.1))
+}
+
+fn others(values: &[f64], place: usize) -> impl Iterator<Item = f64> {
+    values.iter().copied().enumerate().filter(move |(index, _)| *index != place).map(|(_, value)| value)
+}

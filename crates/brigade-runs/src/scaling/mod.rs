@@ -1,0 +1,17 @@
+//! Why runs are slow, and why more ranks do not make them as much faster: pure functions of what runs recorded.
+//!
+//! - `profile`: the time of a usual step of a run, in parts that add up.
+//! - `diagnosis`: sentences on what takes that time, each with what changing it would bring.
+//! - `laws`: Amdahl's and Gustafson's laws and a model of communication, fitted to runs on different numbers of ranks.
+//! - `compared`: such runs beside each other.
+
+mod compared;
+mod diagnosis;
+mod laws;
+mod profile;
+mod text;
+
+pub use compared::{Part, Point, Scaling, scaling};
+pub use diagnosis::{Finding, Illness, diagnose};
+pub use laws::{CommunicationModel, Law, amdahl, communication, gustafson};
+pub use profile::Profile;

@@ -1,0 +1,170 @@
+//! The usual step of a run.
+
+use brigade_report::{RankSeconds, StepRecord};
+
+use crate::numbers::median;
+use crate::run::Run;
+
+/// The shares of steps at the beginning that are not usual: buffers are allocated, caches are cold.
+const WARM_UP: usize = 10;
+
+/// The usual step of a run, in seconds: medians over its steps but for the first ones.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Profile {
+    /// How many ranks.
+    pub ranks: usize,
+    /// How many steps were looked at.
+    pub steps: usize,
+    /// Targets of a step.
+    pub tokens: f64,
+    /// The step on the slowest rank.
+    pub step: f64,
+    /// Forward, backward and optimizer on the rank in the middle.
+    pub compute: f64,
+    /// What the rank in the middle would have waited for sums and parameters had all ranks come at once: the least that any rank waited,
+    /// without what a pipeline waits.
+    pub communication: f64,
+    /// The same by what was waited for, of which the shares are those of the means.
+    pub communication_by: Vec<(String, f64)>,
+    /// Idle because of the pipeline.
+    pub bubble: f64,
+    /// What each rank took to compute.
+    pub compute_of: Vec<f64>,
+    /// What each rank waited for data.
+    pub data_wait_of: Vec<f64>,
+    /// What each rank neither computed nor waited.
+    pub rest_of: Vec<f64>,
+    /// How much longer than the rank in the middle of its stage the last one took in each step, by chance: the mean, without what one
+    /// rank always takes longer.
+    pub jitter: f64,
+    /// The stage of each rank.
+    pub stages: Vec<usize>,
+}
+
+impl Profile {
+    /// Of a run.
+    pub fn of(run: &Run) -> Self {
+        let records = usual(&run.records);
+        let middle = |number: &dyn Fn(&StepRecord) -> f64| median(records.iter().map(number)).unwrap_or(0.0);
+        let ranks = run.ranks().unwrap_or(1);
+        let stages: Vec<usize> = (0..ranks).map(|rank| run.stage(rank).unwrap_or(0)).collect();
+        let seconds: Vec<&RankSeconds> = records
+            .iter()
+            .filter_map(|record| record.rank_seconds.as_ref())
+            .filter(|all| all.step.len() == ranks)
+            .collect();
+        let of = |number: &dyn Fn(&RankSeconds, usize) -> f64| -> Vec<f64> {
+            let rank = |rank| median(seconds.iter().map(|all| number(all, rank))).unwrap_or(0.0);
+            (0..ranks).map(rank).collect()
+        };
+        let compute_of = match seconds.is_empty() {
+            true => vec![
+                middle(&|record| record.forward_seconds
+                    + record.backward_seconds
+                    + record.optimizer_seconds);
+                ranks
+            ],
+            false => of(&|all, rank| all.compute[rank]),
+        };
+        let least = |all: &&RankSeconds| all.comm_wait.iter().copied().fold(f64::INFINITY, f64::min);
+        let waited = middle(&|record| without_pipeline(record).map(|(_, seconds)| seconds).sum());
+        let least = median(seconds.iter().map(least)).unwrap_or(waited);
+        let is_pipeline = stages.iter().any(|stage| *stage > 0);
+        let communication = if is_pipeline { waited.min(least + middle(&bubble)) } else { waited.min(least) };
+        Self {
+            ranks,
+            steps: records.len(),
+            tokens: middle(&|record| record.tokens as f64),
+            step: middle(&|record| record.step_seconds),
+            compute: median(compute_of.iter().copied()).unwrap_or(0.0),
+            communication_by: by_what(records, communication),
+            communication,
+            bubble: middle(&bubble),
+            data_wait_of: match seconds.is_empty() {
+                true => vec![middle(&|record| record.data_wait_seconds); ranks],
+                false => of(&|all, rank| all.data_wait[rank]),
+            },
+            rest_of: of(&|all, rank| {
+                (all.step[rank] - all.compute[rank] - all.data_wait[rank] - all.comm_wait[rank]).max(0.0)
+            }),
+            jitter: jitter(&seconds, &compute_of, &stages),
+            compute_of,
+            stages,
+        }
+    }
+
+    /// Targets per second.
+    pub fn rate(&self) -> f64 {
+        self.tokens / self.step
+    }
+
+    /// What the ranks of a stage took to compute: the middle of them.
+    pub fn stage_compute(&self, stage: usize) -> f64 {
+        let of_stage = self.stages.iter().zip(&self.compute_of).filter(|(of, _)| **of == stage);
+        median(of_stage.map(|(_, seconds)| *seconds)).unwrap_or(0.0)
+    }
+
+    /// How many stages there are.
+    pub fn stage_count(&self) -> usize {
+        self.stages.iter().max().map_or(1, |last| last + 1)
+    }
+
+    /// By how much the middle of the slowest stage is above the mean of all stages.
+    pub fn imbalance(&self) -> f64 {
+        let stages: Vec<f64> = (0..self.stage_count()).map(|stage| self.stage_compute(stage)).collect();
+        let most = stages.iter().copied().fold(0.0, f64::max);
+        most - stages.iter().sum::<f64>() / stages.len() as f64
+    }
+}
+
+/// The steps that are not the first ones: a tenth of them, and at least one where there are several.
+fn usual(records: &[StepRecord]) -> &[StepRecord] {
+    let first = match records.len() {
+        0 | 1 => 0,
+        steps => (steps / WARM_UP).max(1),
+    };
+    &records[first..]
+}
+
+fn bubble(record: &StepRecord) -> f64 {
+    record.bubble_seconds
+}
+
+/// Waits for other ranks but those for a neighbouring stage.
+fn without_pipeline(record: &StepRecord) -> impl Iterator<Item = (&String, f64)> {
+    let waits = record.comm_wait_seconds_by.iter().map(|(what, seconds)| (what, *seconds));
+    waits.filter(|(what, _)| *what != "pipeline")
+}
+
+/// Divides a time among what was waited for, as the means over the ranks are divided.
+fn by_what(records: &[StepRecord], whole: f64) -> Vec<(String, f64)> {
+    let mut sums = std::collections::BTreeMap::<&String, f64>::new();
+    for (what, seconds) in records.iter().flat_map(without_pipeline) {
+        *sums.entry(what).or_default() += seconds;
+    }
+    let all: f64 = sums.values().sum();
+    let share =
+        |(what, seconds): (&String, f64)| (what.clone(), if all > 0.0 { whole * seconds / all } else { 0.0 });
+    let mut by: Vec<_> = sums.into_iter().map(share).collect();
+    by.sort_by(|a, b| b.1.total_cmp(&a.1));
+    by
+}
+
+/// The mean over the steps of how much longer the last rank computed than it usually does, beyond the rank in the middle.
+fn jitter(seconds: &[&RankSeconds], usual: &[f64], stages: &[usize]) -> f64 {
+    if seconds.is_empty() || usual.len() < 2 {
+        return 0.0;
+    }
+    let last = |all: &&RankSeconds| {
+        let stage_count = stages.iter().max().map_or(1, |last| last + 1);
+        let of_stage = |stage| {
+            let over = (0..usual.len())
+                .filter(|rank| stages[*rank] == stage)
+                .map(|rank| all.compute[rank] - usual[rank]);
+            let over: Vec<f64> = over.collect();
+            over.iter().copied().fold(f64::NEG_INFINITY, f64::max) - median(over).unwrap_or(0.0)
+        };
+        (0..stage_count).map(of_stage).fold(0.0, f64::max)
+    };
+    seconds.iter().map(last).sum::<f64>() / seconds.len() as f64
+}

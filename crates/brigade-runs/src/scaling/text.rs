@@ -1,0 +1,78 @@
+//! The scaling report as text.
+
+use std::fmt;
+
+use super::compared::{Point, Scaling};
+use super::laws::{CommunicationModel, amdahl_speed_up, gustafson_speed_up};
+use crate::numbers::duration;
+
+impl fmt::Display for Scaling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = if self.is_strong {
+            "strong scaling: every run has the same batch"
+        } else {
+            "weak scaling: the batch grows with the ranks"
+        };
+        writeln!(f, "{kind}\n")?;
+        let width = self.points.iter().map(|point| point.name.chars().count()).max().unwrap_or(0).max(3);
+        let rate = format!("{}/s", self.unit);
+        writeln!(f, "{:<width$}  ranks  {rate:>12}  {:>12}  speed-up  efficiency", "run", "step")?;
+        for Point { name, profile, speed_up, efficiency, .. } in &self.points {
+            let (ranks, step) = (profile.ranks, duration(profile.step));
+            let percent = 100.0 * efficiency;
+            writeln!(
+                f,
+                "{name:<width$}  {ranks:>5}  {:>12.0}  {step:>12}  {speed_up:>8.2}  {percent:>9.1}%",
+                profile.rate()
+            )?;
+        }
+        writeln!(f)?;
+        self.write_laws(f)?;
+        if let (Some(last), false) = (self.points.last(), self.gap.is_empty()) {
+            writeln!(f, "\nThe gap of {} to linear scaling:", last.name)?;
+            for part in &self.gap {
+                writeln!(f, "  {:>3.0}%  {}", part.percent, part.name)?;
+            }
+        }
+        match self.findings.is_empty() {
+            true => writeln!(
+                f,
+                "\nNothing stands out that would make the largest run faster by more than a few percent."
+            ),
+            false => {
+                writeln!(f, "\nWhat to change first:")?;
+                (self.findings.iter().enumerate())
+                    .try_for_each(|(index, finding)| writeln!(f, "{:>3}. {}", index + 1, finding.sentence))
+            }
+        }
+    }
+}
+
+impl Scaling {
+    fn write_laws(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Some(first), Some(last)) = (self.points.first(), self.points.last()) else { return Ok(()) };
+        let (name, speed_up): (_, fn(f64, f64) -> f64) = match self.is_strong {
+            true => ("Amdahl's law", amdahl_speed_up),
+            false => ("Gustafson's law", gustafson_speed_up),
+        };
+        if let Some(law) = self.law {
+            let twice = 2 * last.profile.ranks;
+            let n = twice as f64 / first.profile.ranks as f64;
+            writeln!(
+                f,
+                "{name}: {:.1}% of the work does not scale (within {:.0}% of what was measured); on {twice} ranks {:.0}% efficiency",
+                100.0 * law.serial,
+                100.0 * law.error,
+                100.0 * speed_up(law.serial, n) / n
+            )?;
+        }
+        if let Some(CommunicationModel { latency, bandwidth }) = self.communication {
+            let bytes = match bandwidth.is_finite() {
+                true => format!("{:.3} GB/s of a rank", bandwidth / 1e9),
+                false => "bytes cost nothing that can be told".to_owned(),
+            };
+            writeln!(f, "Communication that is not hidden: {} a message, {bytes}", duration(latency))?;
+        }
+        Ok(())
+    }
+}

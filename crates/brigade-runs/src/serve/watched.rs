@@ -1,0 +1,85 @@
+//! The runs that a server watches.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::error::{Error, Result};
+use crate::run::{Follower, Run, run_folders};
+
+/// A run that goes on.
+struct Followed {
+    follower: Follower,
+    /// Counts the times that something changed.
+    version: u64,
+}
+
+/// A run, or the runs in a folder, as they are now.
+pub struct Watched {
+    folder: PathBuf,
+    runs: Mutex<BTreeMap<String, Followed>>,
+}
+
+impl Watched {
+    /// The run in a folder, or all runs in it.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn new(folder: &Path) -> Result<Self> {
+        let watched = Self { folder: folder.to_owned(), runs: Mutex::default() };
+        if watched.look()?.is_empty() {
+            return Err(Error::NoRuns { path: folder.to_owned() });
+        }
+        Ok(watched)
+    }
+
+    /// The folder's name.
+    pub fn name(&self) -> String {
+        self.folder.display().to_string()
+    }
+
+    /// The name of the run, if there is just this one.
+    pub fn only(&self) -> Option<String> {
+        let is_run = self.folder.join(brigade_report::METRICS_FILE).is_file();
+        is_run.then(|| self.look().ok()?.into_keys().next()).flatten()
+    }
+
+    /// Looks at all files again: the runs, each with the number of its changes.
+    ///
+    /// # Errors
+    /// If the folder cannot be read.
+    pub fn look(&self) -> Result<BTreeMap<String, u64>> {
+        let folders = run_folders(&self.folder)?;
+        let mut runs = self.runs();
+        runs.retain(|_, run| folders.iter().any(|folder| folder == run.follower.dir()));
+        for folder in folders {
+            let name = crate::run::name_of(&folder);
+            let run =
+                runs.entry(name).or_insert_with(|| Followed { follower: Follower::new(&folder), version: 0 });
+            // A file that is just being replaced is there the next time.
+            if run.follower.poll().unwrap_or(false) {
+                run.version += 1;
+            }
+        }
+        Ok(runs.iter().map(|(name, run)| (name.clone(), run.version)).collect())
+    }
+
+    /// A run as it is now.
+    ///
+    /// # Errors
+    /// If it has no step yet. None if there is no such run.
+    pub fn run(&self, name: &str) -> Option<Result<Run>> {
+        self.look().ok()?;
+        self.runs().get(name).map(|run| run.follower.run())
+    }
+
+    /// All runs that have a step.
+    pub fn all(&self) -> Vec<Run> {
+        drop(self.look());
+        self.runs().values().filter_map(|run| run.follower.run().ok()).collect()
+    }
+
+    fn runs(&self) -> MutexGuard<'_, BTreeMap<String, Followed>> {
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,78 @@
+//! Runs on different numbers of ranks beside each other.
+
+use brigade_runs::Error;
+use brigade_runs::scaling::scaling;
+
+use crate::simulated::Simulated;
+
+/// A run of the same batch on so many ranks: 1 s for a rank of its own, and what does not scale.
+fn strong(dp: usize, communication: f64) -> Simulated {
+    Simulated {
+        dp,
+        communication: (communication, "all_reduce"),
+        compute: Box::new(move |_, _| 8.0 / dp as f64),
+        data_wait: Box::new(|_, _| 0.0),
+        rest: Box::new(|_, _| 0.0),
+        bytes: 2 * 100_000_000 * (dp as u64 - 1),
+        ..Simulated::default()
+    }
+}
+
+#[test]
+fn a_batch_that_stays_as_large_follows_amdahl() {
+    // A tenth of the work of one rank does not scale.
+    let runs: Vec<_> = [8, 2, 1, 4].map(|dp| strong(dp, 8.0 / 9.0).run()).into();
+    let found = scaling(&runs).unwrap();
+    let ranks: Vec<usize> = found.points.iter().map(|point| point.profile.ranks).collect();
+    assert_eq!((ranks, found.is_strong), (vec![1, 2, 4, 8], true));
+    assert!((found.law.unwrap().serial - 0.1).abs() < 0.01, "{:?}", found.law);
+    let last = &found.points[3];
+    assert!((last.speed_up - 1.0 / (0.1 + 0.9 / 8.0)).abs() < 0.1, "{}", last.speed_up);
+    assert!((last.efficiency - last.speed_up / 8.0).abs() < 1e-9);
+    assert_eq!(found.gap[0].name, "all_reduce that computing does not hide");
+    assert!((found.gap[0].percent - 100.0).abs() < 8.0, "{:?}", found.gap);
+    let text = found.to_string();
+    for said in [
+        "strong scaling",
+        "Amdahl's law: ",
+        "on 16 ranks",
+        "all_reduce that computing",
+        "What to change first:\n  1. ",
+    ] {
+        assert!(text.contains(said), "{said}: {text}");
+    }
+}
+
+#[test]
+fn a_batch_that_grows_follows_gustafson() {
+    let weak = |dp: usize| {
+        let communication = (0.25 * (dp as f64 - 1.0) / dp as f64, "all_reduce");
+        Simulated { dp, communication, tokens: 1000 * dp as u64, bytes: 1 << 28, ..Simulated::default() }
+            .run()
+    };
+    let found = scaling(&[weak(2), weak(4), weak(8)]).unwrap();
+    assert!(!found.is_strong && found.law.unwrap().error < 0.05, "{:?}", found.law);
+    assert!(found.to_string().contains("Gustafson's law: "));
+    assert!(found.points.iter().all(|point| point.efficiency <= 1.0));
+}
+
+#[test]
+fn runs_that_scale_as_they_should_have_no_gap() {
+    let found = scaling(&[strong(1, 0.0).run(), strong(4, 0.0).run()]).unwrap();
+    assert_eq!((found.gap.len(), found.findings.len()), (0, 0), "{found:?}");
+    assert!(found.to_string().ends_with("by more than a few percent.\n"), "{found}");
+}
+
+#[test]
+fn what_says_nothing_of_scaling_is_refused() {
+    let message = |runs: &[_]| scaling(runs).unwrap_err().to_string();
+    let said = "scaling needs runs on at least two different numbers of ranks; ";
+    assert_eq!(message(&[]), format!("{said}no run was given"));
+    assert_eq!(
+        message(&[strong(2, 0.0).run(), strong(2, 0.0).run()]),
+        format!("{said}all that were given ran on 2")
+    );
+    let mut other = strong(4, 0.0).run();
+    other.settings.iter_mut().for_each(|setting| setting.value.push('0'));
+    assert!(matches!(scaling(&[strong(2, 0.0).run(), other]), Err(Error::NotComparable { .. })));
+}

@@ -1,0 +1,179 @@
+//! Every illness is found and named first, with a gain near the true one, and who is well gets no diagnosis.
+
+use brigade_runs::scaling::{Finding, Illness, diagnose};
+
+use crate::simulated::{Simulated, chance};
+
+/// What is found first.
+#[track_caller]
+fn first(simulated: &Simulated) -> Finding {
+    let findings = diagnose(&simulated.run());
+    findings.first().cloned().unwrap_or_else(|| panic!("nothing was found"))
+}
+
+/// Checks what is found first, where, by how much more would be trained, and words of the sentence.
+#[track_caller]
+fn check(simulated: &Simulated, illness: Illness, place: Option<usize>, gain: f64, words: &[&str]) {
+    let found = first(simulated);
+    assert_eq!((found.illness, found.place), (illness, place), "{found:?}");
+    assert!((found.gain_percent - gain).abs() < 0.15 * gain, "{gain}% expected: {found:?}");
+    for word in words {
+        assert!(found.sentence.contains(word), "{word}: {}", found.sentence);
+    }
+}
+
+#[test]
+fn who_is_well_gets_no_diagnosis() {
+    let pipeline = Simulated { pp: 2, dp: 2, micro_batches: 64, ..Simulated::default() };
+    let one = Simulated { dp: 1, communication: (0.0, "all_reduce"), bytes: 0, ..Simulated::default() };
+    for simulated in [Simulated::default(), pipeline, one] {
+        assert_eq!(diagnose(&simulated.run()), []);
+    }
+    let mut run = Simulated { communication: (1.0, "all_reduce"), ..Simulated::default() }.run();
+    run.records.truncate(4);
+    assert_eq!(diagnose(&run), [], "four steps say nothing");
+}
+
+#[test]
+fn a_slow_link() {
+    let simulated = Simulated { communication: (0.5, "all_reduce"), ..Simulated::default() };
+    check(
+        &simulated,
+        Illness::ExposedCommunication,
+        None,
+        49.0,
+        &["mostly all_reduce", "train.global_batch_size"],
+    );
+    let gathers = Simulated { communication: (0.5, "all_gather"), ..Simulated::default() };
+    check(&gathers, Illness::ExposedCommunication, None, 49.0, &["zero.prefetch = 2"]);
+}
+
+#[test]
+fn a_slow_rank_from_the_beginning_or_later() {
+    let always =
+        Simulated { compute: Box::new(|_, rank| if rank == 2 { 1.5 } else { 1.0 }), ..Simulated::default() };
+    check(&always, Illness::SlowRank, Some(2), 49.0, &["rank 2 takes 1.5"]);
+    assert!(!first(&always).sentence.contains("since"));
+    let later = Simulated {
+        compute: Box::new(|step, rank| if rank == 2 && step >= 21 { 1.5 } else { 1.0 }),
+        ..Simulated::default()
+    };
+    check(&later, Illness::SlowRank, Some(2), 49.0, &["since step 21"]);
+}
+
+#[test]
+fn ranks_that_take_turns() {
+    let late = |step: u64, rank: usize| {
+        if chance(step, 99).abs() * 4.0 >= rank as f64 && chance(step, 99).abs() * 4.0 < rank as f64 + 1.0 {
+            1.3
+        } else {
+            1.0
+        }
+    };
+    check(
+        &Simulated { compute: Box::new(late), ..Simulated::default() },
+        Illness::Jitter,
+        None,
+        29.0,
+        &["another rank is last"],
+    );
+}
+
+#[test]
+fn a_collector_on_rank_0() {
+    let simulated =
+        Simulated { rest: Box::new(|_, rank| if rank == 0 { 0.254 } else { 0.004 }), ..Simulated::default() };
+    check(&simulated, Illness::HostStalls, Some(0), 24.0, &["rank 0 neither computes nor waits for 250"]);
+}
+
+#[test]
+fn a_slow_disk_under_the_data() {
+    let one = Simulated {
+        data_wait: Box::new(|_, rank| if rank == 1 { 0.4 } else { 0.0 }),
+        ..Simulated::default()
+    };
+    check(&one, Illness::InputStarvation, Some(1), 39.0, &["rank 1 waits for data for 400"]);
+    let all = Simulated { data_wait: Box::new(|_, _| 0.4), ..Simulated::default() };
+    check(&all, Illness::InputStarvation, None, 39.0, &["ranks wait for data"]);
+}
+
+#[test]
+fn a_stage_with_twice_the_blocks() {
+    let simulated = Simulated {
+        pp: 2,
+        dp: 2,
+        micro_batches: 64,
+        compute: Box::new(|_, rank| if rank >= 2 { 1.4 } else { 0.7 }),
+        ..Simulated::default()
+    };
+    check(
+        &simulated,
+        Illness::StageImbalance,
+        Some(1),
+        31.0,
+        &["stage 1 computes 2.00 times", "pipeline.balance"],
+    );
+}
+
+#[test]
+fn too_few_micro_batches_for_the_stages() {
+    let simulated = Simulated { pp: 4, dp: 1, micro_batches: 4, ..Simulated::default() };
+    // 3/4 of the work on top, of which twice as many micro-batches save 0.75 * (1 - (3/11) / (3/7)).
+    check(&simulated, Illness::Bubble, None, 20.0, &["4 stages", "with 4 micro-batches"]);
+}
+
+#[test]
+fn too_small_a_batch() {
+    let simulated =
+        Simulated { communication: (0.4, "all_reduce"), bytes: 1_000_000, ..Simulated::default() };
+    check(&simulated, Illness::SmallBatch, None, 39.0, &["the batch is too small for so many ranks"]);
+}
+
+#[test]
+fn a_reduction_after_each_micro_batch() {
+    let settings = "[zero]\nstage = 2\nreduce_every = \"micro_batch\"\n";
+    let simulated = Simulated { communication: (0.8, "reduce_scatter"), settings, ..Simulated::default() };
+    // 7 of 8 reductions.
+    check(
+        &simulated,
+        Illness::RepeatedReduction,
+        None,
+        62.0,
+        &["zero.reduce_every = \"step\"", "8 times less"],
+    );
+}
+
+#[test]
+fn checkpoints_too_often() {
+    let simulated = Simulated { checkpoints: Some((1.0, 4)), ..Simulated::default() };
+    check(&simulated, Illness::Checkpoints, None, 24.5, &["one every 4 steps", "checkpoint.every = 79"]);
+}
+
+#[test]
+fn validation_between_steps() {
+    let mut run = Simulated {
+        between: Box::new(|step| if step % 5 == 0 { 2.0 } else { 0.01 }),
+        ..Simulated::default()
+    }
+    .run();
+    for record in &mut run.records {
+        record.validation_loss = record.step.is_multiple_of(5).then_some(1.0);
+    }
+    let found = diagnose(&run).remove(0);
+    assert_eq!(found.illness, Illness::OutsideSteps, "{found:?}");
+    assert!(
+        found.sentence.contains("train.validate_every") && (found.gain_percent - 38.0).abs() < 5.0,
+        "{found:?}"
+    );
+}
+
+#[test]
+fn the_worst_of_two_comes_first() {
+    let simulated = Simulated {
+        communication: (0.2, "all_reduce"),
+        compute: Box::new(|_, rank| if rank == 3 { 1.6 } else { 1.0 }),
+        ..Simulated::default()
+    };
+    let found: Vec<Illness> = diagnose(&simulated.run()).into_iter().map(|finding| finding.illness).collect();
+    assert_eq!(found, [Illness::SlowRank, Illness::ExposedCommunication]);
+}

@@ -1,0 +1,12 @@
+//! Runs beside what is said of them: in pages, in a browser, over HTTP, in lists, and by diagnosis.
+
+#![allow(clippy::unwrap_used)]
+
+mod browser;
+mod compared_sizes;
+mod data;
+mod illnesses;
+mod made;
+mod served;
+mod simulated;
+mod wrong;

@@ -1,0 +1,75 @@
+//! Pages of runs that go on, over HTTP.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::time::Duration;
+
+use brigade_runs::{Access, Server};
+
+use crate::made;
+
+/// Serves a folder until the test's process ends.
+fn served(folder: &Path, access: Access) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = Server::new(folder, access).unwrap();
+    std::thread::spawn(move || server.run(listener).unwrap());
+    address
+}
+
+fn request(address: SocketAddr, path: &str, host: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n").unwrap();
+    stream
+}
+
+fn answer(address: SocketAddr, path: &str, host: &str) -> String {
+    let mut text = String::new();
+    request(address, path, host).read_to_string(&mut text).unwrap();
+    text
+}
+
+#[test]
+fn a_step_that_is_added_is_told_and_given() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("a b");
+    made::run(&dir, 3);
+    let address = served(folder.path(), Access::Loopback);
+    let front = answer(address, "/", "localhost");
+    assert!(front.starts_with("HTTP/1.1 200") && front.contains("\"name\":\"a b\""), "{front}");
+    let page = answer(address, "/run/a%20b", "localhost");
+    assert!(page.contains("\"watched\":\"/run/a%20b\"") && page.contains("no-store"), "{page}");
+    let mut events = BufReader::new(request(address, "/run/a%20b/events", "localhost"));
+    let mut line = String::new();
+    while !line.starts_with("content-type: text/event-stream") {
+        line.clear();
+        assert!(events.read_line(&mut line).unwrap() > 0);
+    }
+    let path = dir.join("metrics.jsonl");
+    let next = serde_json::to_string(&made::record(4)).unwrap() + "\n";
+    fs::write(&path, fs::read_to_string(&path).unwrap() + &next).unwrap();
+    while !line.starts_with("event: changed") {
+        line.clear();
+        assert!(events.read_line(&mut line).unwrap() > 0);
+    }
+    let parts = answer(address, "/run/a%20b/parts", "localhost");
+    let parts: serde_json::Value = serde_json::from_str(parts.split_once("\r\n\r\n").unwrap().1).unwrap();
+    assert_eq!(parts["data"]["steps"], serde_json::json!([1, 2, 3, 4]));
+    assert!(parts["parts"]["summary"].as_str().unwrap().contains("4 of 3"));
+}
+
+#[test]
+fn others_are_not_let_in() {
+    let folder = tempfile::tempdir().unwrap();
+    made::run(folder.path(), 3);
+    let address = served(folder.path(), Access::Loopback);
+    assert!(answer(address, "/", "evil.example").starts_with("HTTP/1.1 403"));
+    assert!(answer(address, "/", "127.0.0.1").contains("started on 4 ranks"), "the page of the only run");
+    let address = served(folder.path(), Access::Token("secret".into()));
+    for (path, code) in [("/", 403), ("/parts", 403), ("/?token=secret", 200), ("/run/x?token=secret", 404)] {
+        assert!(answer(address, path, "any").starts_with(&format!("HTTP/1.1 {code}")), "{path}");
+    }
+}
