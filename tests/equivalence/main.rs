@@ -20,6 +20,8 @@ mod model_shapes;
 mod predict;
 mod resume;
 mod row;
+#[cfg(feature = "text")]
+mod rows;
 mod running_state;
 mod strategy;
 mod sync_batch_norm;

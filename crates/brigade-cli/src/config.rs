@@ -13,6 +13,7 @@ use brigade_hf::{ConfigFile, Task};
 use serde::{Deserialize, Serialize};
 
 use crate::adapters::Origin;
+use crate::chats::Learn;
 use crate::model_folder::model_folder;
 
 /// The tokenizer of a model or a run, in its folder.
@@ -80,6 +81,8 @@ pub struct DataSection {
     pub pad_to_multiple: usize,
     /// What becomes of documents longer than a row with `bfd` and `documents`: `cut`, `split` into several, or `refuse`.
     pub long: LongExamples,
+    /// Which tokens of chats and completions are learned: those of the `assistant` (or of the completion), or `all`.
+    pub learn: Learn,
     /// At most this many bytes of the locked dependencies' sources are read; other sources are read whole.
     pub max_bytes: u64,
     /// The folder of the token cache; empty stands for the user's cache folder.

@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
+use brigade::UsageError;
 use brigade::data::{
     Columns, Corpus, DataSource, LongExamples, PrepareOptions, PreparedData, PreparedSource, Progress,
     SequenceLayout, prepare,
 };
 use brigade::report::{ByteProgress, ConsoleMode, HumanBytes, HumanCount, counted};
 
+use crate::chats::{COLUMNS, Chats};
 use crate::config::{Config, DataSection, SourceSection};
 
 /// The tokens of a run's corpus, from the cache if they are there.
@@ -18,11 +20,20 @@ pub fn prepared(config: &Config, show: ConsoleMode) -> anyhow::Result<PreparedDa
     let Config { data, model, settings, .. } = config;
     let mut work = PrepareOptions::of(sources(data)?, cache_dir(data)?);
     work.tokenizer = data.tokenizer.clone();
+    work.records = Some(Arc::new(Chats::new(&data.tokenizer, data.learn)?));
     work.rows = data.rows(model.shape.sequence_length);
     work.validation_fraction = data.validation_fraction;
     let prepared = prepare(&work, &PhaseProgress { show, phase: Mutex::new(None) })?;
     if show != ConsoleMode::Quiet {
         describe(&prepared, settings.train.validate_every);
+    }
+    if prepared.sources.iter().any(|source| source.train.is_empty()) {
+        let length = model.shape.sequence_length;
+        let long = "longer rows, or data.long = \"split\", may reach what is learned";
+        return Err(UsageError(anyhow!(
+            "in no document of a source is anything learned within the {length} tokens of a row (model.sequence_length): {long}"
+        ))
+        .into());
     }
     Ok(prepared)
 }
@@ -37,7 +48,7 @@ fn corpus(data: &DataSection) -> anyhow::Result<Corpus> {
 /// The sources with their weights; those of `data.sources` together are one.
 fn sources(data: &DataSection) -> anyhow::Result<Vec<DataSource>> {
     let columns = |own: &BTreeMap<String, String>| {
-        Columns::default().renamed(if own.is_empty() { &data.columns } else { own })
+        Columns::new(&[], &COLUMNS).renamed(if own.is_empty() { &data.columns } else { own })
     };
     if data.source.is_empty() {
         let validation = (!data.validation.is_empty()).then(|| Corpus::from_sources(&data.validation));

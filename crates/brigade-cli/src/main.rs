@@ -8,6 +8,7 @@
 //!   a checkpoint saved, 130 interrupted.
 
 mod adapters;
+mod chats;
 mod columns;
 mod commands;
 mod config;

@@ -15,7 +15,8 @@
 //! - **The sampler has no state.** Which sequence a row of a batch holds is a function of (seed, step, row). It does
 //!   not depend on the number of ranks, and every sequence comes exactly once per epoch.
 //! - **Bytes from disk are not trusted.** Lengths are checked against the file before anything is allocated or read.
-//! - **No token is lost.** A split's last window is padded, and padding and prompts are marked as invalid targets.
+//! - **No token is lost unseen.** A split's last window is padded; documents are cut to the length of a row only where that is asked
+//!   for, and counted. Padding and prompts are marked as invalid targets.
 //!
 //! The feature `text` (on by default, with `parquet`) has everything up to the token sequences; without it there are the sampler and
 //! the prefetcher, which need neither tokenizers nor a file.

@@ -2,6 +2,7 @@
 
 mod adapters;
 mod backends;
+mod chats;
 mod equality;
 mod folders;
 mod results;

@@ -1,6 +1,7 @@
 //! Text to token ids and back.
 
 mod encode;
+mod marked;
 mod pre_tokenizer;
 mod spec;
 mod train;
@@ -29,7 +30,8 @@ const END_OF_TEXT_NAMES: [&str; 6] = [END_OF_TEXT, "<|end_of_text|>", "</s>", "<
 
 /// A tokenizer with a known end-of-text token. Cloning it is cheap.
 ///
-/// Text is never read as special tokens: a document that contains `<|endoftext|>` does not end there.
+/// Text is never read as special tokens, but by [`encode_marked`](Self::encode_marked): a document that contains `<|endoftext|>` does
+/// not end there.
 #[derive(Clone)]
 pub struct Tokenizer {
     inner: Arc<Inner>,
@@ -169,13 +171,7 @@ impl Tokenizer {
     /// # Errors
     /// [`Error::Tokenizer`] where the library fails.
     pub fn encode_special(&self, text: &str) -> Result<Vec<u32>> {
-        let library = self.inner.with_special.get_or_init(|| {
-            let mut library = self.inner.library.clone();
-            library.set_encode_special_tokens(false);
-            library
-        });
-        let encoding = catch_panics(|| library.encode_fast(text, false));
-        Ok(encoding.map_err(|message| self.error(message))?.get_ids().to_vec())
+        Ok(self.encode_marked(text, false)?.0)
     }
 
     /// An encoder that caches words; use one per thread.

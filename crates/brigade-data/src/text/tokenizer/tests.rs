@@ -34,6 +34,19 @@ fn bpe_has_the_size_that_was_asked_for_and_shortens_text() {
 }
 
 #[test]
+fn names_of_special_tokens_may_stand_for_them() {
+    for tokenizer in [&*BYTES, &*BPE] {
+        let text = format!("é{END_OF_TEXT}b");
+        let (ids, offsets) = tokenizer.encode_marked(&text, false).unwrap();
+        let end = ids.iter().position(|id| *id == tokenizer.end_of_text()).unwrap();
+        assert_eq!(offsets[end], 2..2 + END_OF_TEXT.len());
+        assert_eq!(tokenizer.decode(&ids).unwrap(), text);
+        // Elsewhere they are text.
+        assert!(!tokenizer.encode(&text).unwrap().contains(&tokenizer.end_of_text()));
+    }
+}
+
+#[test]
 fn bytes_are_their_own_ids() {
     assert_eq!(BYTES.encode("aé").unwrap(), [0x61, 0xc3, 0xa9]);
     assert_eq!((BYTES.vocabulary_size(), BYTES.end_of_text()), (257, 256));

@@ -40,11 +40,14 @@ enum Position {
 }
 
 impl Record {
-    /// All of it as a JSON object. Fields have the order that they had in a file, if that is JSON and calls them by the same names.
+    /// All of it as a JSON object, without columns of a table that are null. Fields have the order that they had in a file, if that is JSON and calls them by the same names.
     pub fn json(&self) -> String {
         match &self.source {
             Some(source) => source.to_string(),
-            None => Value::Object(self.fields.clone()).to_string(),
+            None => {
+                let fields = self.fields.iter().filter(|(_, value)| !value.is_null());
+                Value::Object(fields.map(|(name, value)| (name.clone(), value.clone())).collect()).to_string()
+            }
         }
     }
 

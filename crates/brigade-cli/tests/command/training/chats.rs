@@ -1,0 +1,62 @@
+//! Training on chats, with the template of the model's folder.
+
+use std::fs;
+
+use super::folders::{BYTES, with_llama};
+use crate::place::Place;
+
+const TEMPLATE: &str = "{% for message in messages %}{% if message.role == 'assistant' %}\
+                        {% generation %}{{ message.content }};{% endgeneration %}\
+                        {% else %}{{ message.content }}:{% endif %}{% endfor %}";
+
+fn with_chats() -> Place {
+    let place = with_llama();
+    fs::write(place.path("llama/chat_template.jinja"), TEMPLATE).unwrap();
+    let turn = |role: &str, content: &str| format!("{{\"role\": \"{role}\", \"content\": \"{content}\"}}");
+    let chat = |number: usize| {
+        let (question, answer) = ("ab".repeat(number % 5), format!("{}", number * 7));
+        format!("{{\"messages\": [{}, {}]}}\n", turn("user", &question), turn("assistant", &answer))
+    };
+    fs::write(place.path("chats.jsonl"), (0..200).map(chat).collect::<String>()).unwrap();
+    place
+}
+
+#[test]
+fn chats_train_to_the_same_bytes_on_a_mesh() {
+    let place = with_chats();
+    let line = format!("--model llama --set model.pretrained=false {BYTES} --data chats.jsonl");
+    for layout in ["auto", "documents"] {
+        let train = |name: &str, mesh: &str| {
+            let line = format!(
+                "{line} --set data.layout={layout} --set data.pad_to_multiple=4 {mesh} --out {name}-{layout}"
+            );
+            let said = place.succeed(&mut place.train(&line)).err;
+            assert_eq!(said.contains("documents are in"), layout == "auto", "{said}");
+            place.read(&format!("{name}-{layout}/model.safetensors"))
+        };
+        let alone = train("alone", "--nproc-per-node 1");
+        assert!(
+            train("mesh", "--nproc-per-node 4 --pp 2 --dp 2 --zero 3 --recompute all") == alone,
+            "{layout}"
+        );
+        let loss = |step: usize| place.metrics(&format!("alone-{layout}"))[step]["loss"].as_f64().unwrap();
+        let last = place.metrics(&format!("alone-{layout}")).len() - 1;
+        assert!(loss(last) < loss(0), "{layout}: {} to {}", loss(0), loss(last));
+    }
+}
+
+#[test]
+fn a_chat_in_which_the_assistant_is_silent_ends_the_run_before_it_begins() {
+    let place = with_chats();
+    let silent = "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}\n";
+    fs::write(place.path("chats.jsonl"), place.text("chats.jsonl") + silent).unwrap();
+    let line = format!("--model llama --set model.pretrained=false {BYTES} --data chats.jsonl --out a");
+    let done = place.run(&mut place.train(&line));
+    assert_eq!(done.code, Some(2), "{}", done.err);
+    assert!(
+        done.err.contains("chats.jsonl:201: ") && done.err.contains("the assistant says nothing"),
+        "{}",
+        done.err
+    );
+    assert!(!place.path("a").exists());
+}
