@@ -202,7 +202,9 @@ pub use checkpoint::{FileNames, RunDescription, best_step, consolidate};
 pub use dataset::{Dataset, Mixed, Samples, samples};
 pub use device::{doctor, most_ranks_per_node};
 pub use error::{UsageError, format_error, print_stderr};
-pub use folder::{ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, FLIGHT_FOLDER, WEIGHTS_FILE, lock_folder};
+pub use folder::{
+    ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, FLIGHT_FOLDER, WEIGHTS_FILE, WEIGHTS_INDEX_FILE, lock_folder,
+};
 pub use run::{Launch, Program, Role, Session, launch};
 pub use settings::{
     Backend, Balance, CHECKPOINT_FOLDER, CONFIG_FILE, CheckpointSettings, CollectivesBackend, CommSettings,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use brigade_checkpoint::{Checkpoint, StoredParameter as SavedParameter};
-use brigade_models::{Stored, StoredParameter, WeightsError, WeightsWriter};
+use brigade_models::{Stored, StoredParameter, WeightsError, WeightsFormat, WeightsWriter};
 
 use super::RunDescription;
 use super::models::FIRST_MODEL;
@@ -14,7 +14,7 @@ use super::progress::RunProgress;
 use crate::folder::added_weights_file;
 
 /// Writes the weights of a run's checkpoint into files, as the run itself does when it finishes: those of the first model into
-/// `to`, those of each further model ([`Trainer::add_model`](crate::Trainer::add_model)) into a file beside it with the model's name
+/// `to`, in this format and where that is larger in several files with an index, and those of each further model ([`Trainer::add_model`](crate::Trainer::add_model)) into a file beside it with the model's name
 /// at the end of its own (`model-critic.safetensors` for `model.safetensors`). No more than one parameter is in memory, and no
 /// file appears before all are whole. Existing files are replaced only if `replaces` says so. Gives the files, each with its number
 /// of parameters.
@@ -23,7 +23,8 @@ use crate::folder::added_weights_file;
 /// use brigade::checkpoints::{Checkpoint, open_storage};
 /// # fn main() -> anyhow::Result<()> {
 /// let checkpoint = Checkpoint::open(open_storage("runs/a/checkpoints")?, 50)?;
-/// for (file, parameters) in brigade::consolidate(&checkpoint, "step-50.safetensors".as_ref(), false)? {
+/// let format = brigade::models::WeightsFormat::default();
+/// for (file, parameters) in brigade::consolidate(&checkpoint, "step-50.safetensors".as_ref(), format, false)? {
 ///     println!("{}: {parameters} parameters", file.display());
 /// }
 /// # Ok(())
@@ -36,6 +37,7 @@ use crate::folder::added_weights_file;
 pub fn consolidate(
     checkpoint: &Checkpoint,
     to: &Path,
+    format: WeightsFormat,
     replaces: bool,
 ) -> anyhow::Result<Vec<(PathBuf, usize)>> {
     let manifest = checkpoint.manifest();
@@ -43,13 +45,18 @@ pub fn consolidate(
         .with_context(|| format!("the description of the run in the checkpoint of step {}", manifest.step))?;
     let mut files = Vec::new();
     for (model, parameters) in by_model(checkpoint) {
-        let (path, names) = match model.as_str() {
-            FIRST_MODEL => (to.to_owned(), Some(&run.file_names)),
-            further => (added_weights_file(to, further), run.further.get(further)),
+        let (path, names, most) = match model.as_str() {
+            FIRST_MODEL => (to.to_owned(), Some(&run.file_names), format.max_shard_size),
+            further => (
+                added_weights_file(to, further),
+                run.further.get(further),
+                WeightsFormat::ONE_FILE.max_shard_size,
+            ),
         };
         if !replaces && path.exists() {
             return Err(WeightsError::Io { path, source: ErrorKind::AlreadyExists.into() }.into());
         }
+        let format = WeightsFormat { max_shard_size: most, ..format };
         let is_held = |name: &String| names.is_none_or(|names| names.contains_key(name));
         let parameters: Vec<_> = parameters.into_iter().filter(|(name, _)| is_held(name)).collect();
         let described = parameters.iter().map(|(name, saved)| {
@@ -57,15 +64,25 @@ pub fn consolidate(
             let stored = stored.unwrap_or_else(|| Stored::tensor(name));
             StoredParameter { name: name.clone(), shape: saved.parameter.shape.clone(), stored }
         });
-        files.push((path, described.collect::<Vec<_>>(), parameters));
+        files.push((path, format, described.collect::<Vec<_>>(), parameters));
     }
     let mut written = Vec::new();
-    for (path, described, parameters) in &files {
-        written.push(WeightsWriter::filled(path, described, |index| Ok(parameters[index].1.read()?))?);
+    for (path, format, described, parameters) in &files {
+        let read = |index: usize| Ok(parameters[index].1.read()?);
+        written.push(WeightsWriter::filled(path, described, *format, read)?);
     }
-    let finish = if replaces { WeightsWriter::finish } else { WeightsWriter::finish_new };
-    written.into_iter().try_for_each(finish)?;
-    Ok(files.into_iter().map(|(path, described, _)| (path, described.len())).collect())
+    let mut finished = Vec::new();
+    for (writer, (_, _, described, _)) in written.into_iter().zip(&files) {
+        let new = writer.files().clone();
+        if replaces {
+            writer.finish()?;
+            new.remove_earlier()?;
+        } else {
+            writer.finish_new()?;
+        }
+        finished.push((new.main(), described.len()));
+    }
+    Ok(finished)
 }
 
 /// The parameters of each model under their names in it, the first model first.

@@ -15,11 +15,17 @@ use crate::settings::{CHECKPOINT_FOLDER, CONFIG_FILE, config_to_toml};
 /// The weights at the end of a run.
 pub const WEIGHTS_FILE: &str = "model.safetensors";
 
+/// What says where the weights are if they are in several files.
+pub const WEIGHTS_INDEX_FILE: &str = "model.safetensors.index.json";
+
 /// The adapters at the end of a run that trains no other weights, as `peft` names their file.
 pub const ADAPTERS_FILE: &str = "adapter_model.safetensors";
 
 /// What `peft` reads of adapters besides: their rank, layers and model.
 pub const ADAPTERS_CONFIG_FILE: &str = "adapter_config.json";
+
+/// What a finished run has one of.
+const RESULTS: [&str; 3] = [WEIGHTS_FILE, WEIGHTS_INDEX_FILE, ADAPTERS_FILE];
 
 /// The file of weights of a further model, beside that of the first one: `model-critic.safetensors` beside `model.safetensors`.
 pub(crate) fn added_weights_file(first: &Path, model: &str) -> PathBuf {
@@ -47,7 +53,7 @@ pub(crate) fn refuse_other(dir: &Path, config: &str) -> anyhow::Result<()> {
     let before = before.and_then(|text| text.parse::<toml::Table>().ok());
     let before = before.and_then(|table| serde_json::to_value(table).ok());
     let is_other = before.is_some_and(|before| changes(0, &before, config).is_err());
-    if is_other || [WEIGHTS_FILE, ADAPTERS_FILE].into_iter().any(|file| dir.join(file).exists()) {
+    if is_other || RESULTS.into_iter().any(|file| dir.join(file).exists()) {
         let what = if is_other { "a run of another configuration" } else { "a finished run" };
         bail!(
             "--out {} holds {what} and no checkpoint to resume from; give another folder, or --overwrite",
@@ -67,6 +73,13 @@ pub(crate) fn write_config(dir: &Path, config: &str) -> anyhow::Result<()> {
 
 /// Removes the weights of an earlier run, of all its models, but no file of these names.
 pub(crate) fn remove_weights(dir: &Path, but: &[&str]) -> anyhow::Result<()> {
+    // First the index: without it, no file of several is taken for weights.
+    match std::fs::remove_file(dir.join(WEIGHTS_INDEX_FILE)) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(error).with_context(|| format!("cannot remove {WEIGHTS_INDEX_FILE}"));
+        }
+        _ => {}
+    }
     let entries = std::fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
     for entry in entries {
         let entry = entry.with_context(|| format!("cannot read {}", dir.display()))?;
@@ -87,7 +100,7 @@ pub(crate) fn remove_weights(dir: &Path, but: &[&str]) -> anyhow::Result<()> {
 /// Whether a file in a run's folder has the weights of one of its models, or says of them that they are adapters.
 fn is_weights_file(name: &str) -> bool {
     let added = || name.strip_prefix("model-")?.strip_suffix(".safetensors");
-    [WEIGHTS_FILE, ADAPTERS_FILE, ADAPTERS_CONFIG_FILE].contains(&name) || added().is_some()
+    RESULTS.contains(&name) || name == ADAPTERS_CONFIG_FILE || added().is_some()
 }
 
 /// The configuration without the folder of its results.
@@ -101,8 +114,9 @@ fn portable(config: &str) -> String {
 
 /// Refuses a folder that holds another run's results or configuration.
 pub(crate) fn refuse_earlier(dir: &Path, config: &str) -> anyhow::Result<()> {
-    let results = [WEIGHTS_FILE, ADAPTERS_FILE, brigade_report::METRICS_FILE, CHECKPOINT_FOLDER]
+    let results = RESULTS
         .into_iter()
+        .chain([brigade_report::METRICS_FILE, CHECKPOINT_FOLDER])
         .find(|file| dir.join(file).exists() && (*file != CHECKPOINT_FOLDER || holds_checkpoints(dir)));
     let other = std::fs::read_to_string(dir.join(CONFIG_FILE)).is_ok_and(|text| text != portable(config));
     let what = match results {

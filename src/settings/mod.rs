@@ -16,8 +16,9 @@ mod plan;
 
 use std::path::PathBuf;
 
-use brigade_core::LrSchedulerKind;
 use brigade_core::plan::{ScheduleError, SplitError};
+use brigade_core::{LrSchedulerKind, ParameterGroup};
+use brigade_models::ShardSize;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use backend::resolve_auto;
@@ -131,6 +132,34 @@ pub struct TrainSettings {
     /// parameters and context is an error that names it. On CPUs, debug builds do so for the first micro-batch in any case. On GPUs
     /// blocks must use operations with a fixed order of sums.
     pub check_blocks: bool,
+    /// Parameters that training leaves as they are: patterns of names (`block.path`) in which `*` stands for any text, and `0-7` between dots for one
+    /// of these numbers, as in `["embed*", "layers.0-7.*"]`.
+    pub freeze: Vec<String>,
+}
+
+impl TrainSettings {
+    /// Groups of what is frozen.
+    fn frozen_groups(&self) -> impl Iterator<Item = ParameterGroup> {
+        let frozen = |pattern: &String| ParameterGroup {
+            setting: "train.freeze",
+            frozen: true,
+            ..ParameterGroup::matching(pattern)
+        };
+        self.freeze.iter().map(frozen)
+    }
+}
+
+impl Settings {
+    /// Groups of parameters: those that are frozen, then these.
+    ///
+    /// # Errors
+    /// As [`OptimizerSettings::parameter_groups`].
+    pub(crate) fn parameter_groups(
+        &self,
+        groups: &[OptimizerGroup],
+    ) -> Result<Vec<ParameterGroup>, SettingError> {
+        Ok(self.train.frozen_groups().chain(self.optimizer.parameter_groups(groups)?).collect())
+    }
 }
 
 impl Default for TrainSettings {
@@ -152,6 +181,7 @@ impl Default for TrainSettings {
             on_nonfinite: OnNonFinite::Stop,
             nonfinite_limit: 10,
             check_blocks: false,
+            freeze: Vec::new(),
         }
     }
 }
@@ -258,11 +288,20 @@ pub struct OutputSettings {
     pub log_every: u64,
     /// Peak TFLOP/s of one device, for MFU; 0 looks it up by the device's name.
     pub peak_tflops: f64,
+    /// The most bytes of tensors in a file of the run's weights, as in `5GB`, `500MB` or `2GiB`: larger weights are cut into several files
+    /// with an index, as `transformers` does.
+    pub max_shard_size: ShardSize,
 }
 
 impl Default for OutputSettings {
     fn default() -> Self {
-        Self { dir: PathBuf::new(), overwrite: false, log_every: 10, peak_tflops: 0.0 }
+        Self {
+            dir: PathBuf::new(),
+            overwrite: false,
+            log_every: 10,
+            peak_tflops: 0.0,
+            max_shard_size: ShardSize::default(),
+        }
     }
 }
 

@@ -50,6 +50,9 @@ pub struct OptimizerSettings {
     pub lr_decay: f64,
     /// Decoupled weight decay in place of proximal (Adan).
     pub no_prox: bool,
+    /// Layer-wise decay: the learning rate of a block is multiplied by this for each block after it, so that of `n` layers number `i` has
+    /// `learning_rate · layer_decay^(n - i)`, and the head all of it; 1 turns it off. Learning rates of groups are multiplied, too.
+    pub layer_decay: f64,
     /// Parameters that are trained in another way: each group has a `pattern` of names (`*` stands for any text) and any of
     /// `learning_rate`, `weight_decay` and `frozen`. The first pattern that matches a name counts.
     pub groups: Vec<OptimizerGroup>,
@@ -76,6 +79,7 @@ impl Default for OptimizerSettings {
             centered: false,
             lr_decay: 0.0,
             no_prox: false,
+            layer_decay: 1.0,
             groups: Vec::new(),
         }
     }
@@ -92,8 +96,8 @@ impl Default for OptimizerSettings {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OptimizerGroup {
-    /// The names (`block.path`) of the parameters: `*` stands for any text, dots included, `?` for one character, and `[0-3]` for
-    /// one of these. A parameter belongs to the first group that matches.
+    /// The names (`block.path`) of the parameters: `*` stands for any text, dots included, `?` for one character, `[0-3]` for
+    /// one of these, and `0-11` between dots for one of these numbers. A parameter belongs to the first group that matches.
     pub pattern: String,
     /// Peak learning rate, in place of `optimizer.learning_rate`; schedule and scaling apply to it as well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -153,10 +157,10 @@ impl OptimizerSettings {
             let factor =
                 if learning_rate == self.learning_rate { 1.0 } else { learning_rate / self.learning_rate };
             Ok(ParameterGroup {
-                pattern: group.pattern.clone(),
                 learning_rate_factor: factor,
                 weight_decay: group.weight_decay,
                 frozen: group.frozen,
+                ..ParameterGroup::matching(&group.pattern)
             })
         };
         groups.iter().map(group).collect()

@@ -128,8 +128,13 @@ impl Settings {
             ));
         }
         let accumulation = global / together;
-        let groups = optimizer.parameter_groups(&optimizer.groups)?;
-        let engine = EngineSettings { groups, ..self.engine(mesh.size(PP), accumulation)? };
+        let groups = self.parameter_groups(&optimizer.groups)?;
+        let layer_decay = optimizer.layer_decay;
+        if !(layer_decay > 0.0 && layer_decay <= 1.0) {
+            let allowed = "it must be above 0 and at most 1, which leaves all learning rates the same";
+            return Err(SettingError::new("optimizer.layer_decay", layer_decay, allowed));
+        }
+        let engine = EngineSettings { groups, layer_decay, ..self.engine(mesh.size(PP), accumulation)? };
         let finite = [
             ("optimizer.learning_rate", optimizer.learning_rate),
             ("optimizer.weight_decay", f64::from(optimizer.weight_decay)),

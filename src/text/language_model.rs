@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use brigade_comm::Group;
 use brigade_core::{Cache, Chain, Engine};
 use brigade_models::gpt::Targets;
-use brigade_models::{CausalLm, LoadWeights, Logits, Strict, Tokens, merge_adapters};
+use brigade_models::{CausalLm, LoadWeights, Logits, Strict, Tokens, WeightsFormat, merge_adapters};
 use burn::tensor::Device;
 
 use super::rows::token_tensor;
@@ -53,14 +53,19 @@ impl LanguageModel<'static> {
         Ok(Self::of(model, Place::Here(Box::new(chain.valid())), device))
     }
 
-    /// Writes the weights of a model with its adapters added into a safetensors file in fp32. `weights`: as for [`load`](Self::load).
+    /// Writes the weights of a model with its adapters added into safetensors files. `weights`: as for [`load`](Self::load).
     ///
     /// # Errors
     /// As [`load`](Self::load), or if the file cannot be written.
-    pub fn merge_adapters(model: &CausalLm, weights: &[&Path], to: &Path) -> anyhow::Result<()> {
+    pub fn merge_adapters(
+        model: &CausalLm,
+        weights: &[&Path],
+        to: &Path,
+        format: WeightsFormat,
+    ) -> anyhow::Result<()> {
         let chain = model.chain(0, &brigade_cpu::device())?;
         let scale = model.adapters().config().scale();
-        Ok(merge_adapters(chain, scale, weights, &model.mapping(), to)?)
+        Ok(merge_adapters(chain, scale, weights, &model.mapping(), to, format)?)
     }
 }
 

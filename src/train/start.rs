@@ -8,7 +8,7 @@ use brigade_checkpoint::open_storage;
 use brigade_core::{Activation, Chain, Engine};
 use brigade_data::{Sampler, Share};
 use brigade_files::write_atomic;
-use brigade_models::{WeightsMapping, WeightsWriter};
+use brigade_models::{WeightsFiles, WeightsFormat, WeightsMapping};
 use brigade_report::{Compute, ConsoleMode, Reporter, ReporterOptions};
 
 use crate::checkpoint::{
@@ -228,6 +228,6 @@ pub(super) fn file_names(
     holds: fn(&str) -> bool,
 ) -> anyhow::Result<FileNames> {
     let held = || shapes.iter().filter(|(name, _)| holds(name));
-    WeightsWriter::check(path, mapping.parameters(held().cloned()))?;
+    WeightsFiles::new(path, mapping.parameters(held().cloned()), WeightsFormat::ONE_FILE)?;
     Ok(held().map(|(name, _)| (name.clone(), mapping.stored(name))).collect())
 }

@@ -88,7 +88,8 @@ where
         Ok(self.engine.whole_chain(rank)?)
     }
 
-    /// The run's file of weights, `model.safetensors`, which rank 0 has written. It has the whole model, on any mesh.
+    /// The run's file of weights, `model.safetensors`, or the index of several if they are larger than `output.max_shard_size`. It has the whole model, on
+    /// any mesh.
     pub fn weights_file(&self) -> &Path {
         &self.weights
     }

@@ -4,7 +4,7 @@ use brigade_core::{Activation, Engine, OptimizerFactory, UnitGradient};
 use burn::tensor::Tensor;
 
 use super::Training;
-use crate::settings::{OptimizerGroup, OptimizerSettings, RunPlan, SettingError};
+use crate::settings::{OptimizerGroup, RunPlan, SettingError, Settings};
 
 type GradientHook = Box<dyn Fn(&UnitGradient<'_>, Tensor<1>) -> Tensor<1> + Send + Sync>;
 
@@ -92,22 +92,27 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
 
 impl OwnUpdate {
     /// The plan of a run, with the program's own optimizer, and with its groups where the settings have none.
-    pub(crate) fn plan(&self, plan: &RunPlan, settings: &OptimizerSettings) -> Result<RunPlan, SettingError> {
+    pub(crate) fn plan(&self, plan: &RunPlan, settings: &Settings) -> Result<RunPlan, SettingError> {
         let mut plan = plan.clone();
-        if settings.groups.is_empty() {
+        if settings.optimizer.groups.is_empty() {
             plan.engine.groups = settings.parameter_groups(&self.groups)?;
         }
         plan.optimizer = self.optimizer.clone().unwrap_or(plan.optimizer);
         Ok(plan)
     }
 
-    /// The same for a further model of a run, whose parameters the settings' groups do not mean.
+    /// The same for a further model of a run, whose parameters and blocks the settings do not mean.
     pub(crate) fn plan_of_further(
         &self,
         plan: &RunPlan,
-        settings: &OptimizerSettings,
+        settings: &Settings,
     ) -> Result<RunPlan, SettingError> {
-        self.plan(plan, &OptimizerSettings { groups: Vec::new(), ..settings.clone() })
+        let mut settings = settings.clone();
+        settings.train.freeze.clear();
+        settings.optimizer.groups.clear();
+        let mut plan = self.plan(plan, &settings)?;
+        plan.engine.layer_decay = 1.0;
+        Ok(plan)
     }
 
     /// Lines about it for the summary.

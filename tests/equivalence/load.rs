@@ -1,6 +1,6 @@
 //! Weights from a file have the same bits on every mesh, and so has what is trained from them.
 
-use brigade::core::{Groups, Model, NamedTensor, Precision, Zero};
+use brigade::core::{Groups, Model, NamedTensor, PP, Precision, Zero};
 use brigade::models::gpt::mapping;
 use brigade::models::{LoadWeights, Strict, save_safetensors};
 use brigade::models::{Logits, Tokens};
@@ -55,6 +55,50 @@ fn every_mesh_trains_from_a_file_as_one_process() {
     }
 }
 
+/// What this thread has read from files so far, in bytes, as the system counts.
+#[cfg(target_os = "linux")]
+fn bytes_read() -> u64 {
+    let counts = std::fs::read_to_string("/proc/thread-self/io").unwrap();
+    counts.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap().parse().unwrap()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_rank_reads_what_its_blocks_have_and_reads_it_once() {
+    const SLACK: u64 = 2000;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    let base = Row { layers: 8, ..Row::default() };
+    save_safetensors(&path, &base.engine(Groups::alone()).unwrap().tensors(0).unwrap(), &mapping()).unwrap();
+    for (pp, dp, stage) in [(1, 1, 0), (1, 2, 0), (1, 2, 3), (2, 1, 0), (2, 2, 3), (4, 1, 0)] {
+        let row = Row { pp, dp, zero: Zero { stage, ..Zero::default() }, ..base.clone() };
+        let read = on_threads(pp, dp, |groups| {
+            let mut opened = 0;
+            let engine = row.engine_with(groups.clone(), |model| {
+                model.load_weights(&path, &mapping(), Strict::Yes).unwrap();
+                opened = bytes_read();
+            });
+            let (read, engine) = (bytes_read() - opened, engine.unwrap());
+            let blocks = engine.chain().parameters_by_block();
+            let split = brigade::core::plan::split(&[], &engine.chain().costs(), pp).unwrap();
+            let first: usize = split[..groups.mesh().coordinate(groups.world().rank(), PP)].iter().sum();
+            let here =
+                blocks[first..].iter().take(split[groups.mesh().coordinate(groups.world().rank(), PP)]);
+            (read, 4 * here.map(|(_, parameters)| *parameters as u64).sum::<u64>())
+        });
+        for (read, own) in &read {
+            assert!(
+                (*own..own + SLACK).contains(read),
+                "{read} bytes for {own}: pp {pp} x dp {dp}, ZeRO-{stage}"
+            );
+            assert!(*own > 10 * SLACK);
+        }
+        let all = std::fs::metadata(&path).unwrap().len();
+        let sum: u64 = read.iter().map(|(read, _)| *read).sum();
+        assert!(sum < dp as u64 * all + read.len() as u64 * SLACK, "the stages share the file");
+    }
+}
+
 #[test]
 fn ranks_that_load_different_files_do_not_train() {
     let folder = tempfile::tempdir().unwrap();
@@ -89,6 +133,38 @@ fn ranks_that_load_different_files_do_not_train() {
                 assert!(error.contains("rank 1 would load other weights than rank 0"), "{error}");
                 assert!(error.contains(here), "{error}");
             }
+        }
+    }
+}
+
+#[test]
+fn parameters_are_collected_on_any_ranks() {
+    for (pp, dp, stage) in [(1, 1, 0), (1, 2, 3), (2, 2, 1), (2, 2, 3), (3, 1, 0)] {
+        let row = Row { pp, dp, tied: true, zero: Zero { stage, ..Zero::default() }, ..Row::default() };
+        let world = pp * dp;
+        // One rank, or two, for each; by name.
+        let roots = |name: &str| [name.len() % world, (name.len() / 2) % world].into();
+        let collected = on_threads(pp, dp, |groups| {
+            let (engine, rank) = (row.engine(groups.clone()).unwrap(), groups.world().rank());
+            let mut own = Vec::new();
+            let keep = |tensor: NamedTensor| {
+                own.push(tensor);
+                Ok(())
+            };
+            engine.collect_on(roots, keep).unwrap();
+            for (name, _) in engine.shapes() {
+                let is_own = roots(&name).contains(&rank);
+                assert!(!is_own || own.iter().any(|tensor| tensor.name == name), "{name} on rank {rank}");
+                let holders = engine.holders(&name);
+                assert!(holders.len() == dp && holders.iter().all(|rank| rank / dp == holders[0] / dp));
+            }
+            assert_eq!(engine.holders("nowhere"), [0usize; 0]);
+            (engine.tensors(0).unwrap(), own)
+        });
+        let whole = &collected[0].0;
+        for tensor in collected.iter().flat_map(|(_, own)| own) {
+            let same = whole.iter().find(|other| other.name == tensor.name).unwrap();
+            same_bits(std::slice::from_ref(tensor), std::slice::from_ref(same), &tensor.name);
         }
     }
 }

@@ -8,13 +8,13 @@ use brigade::data::{LongExamples, RowOptions, SequenceLayout, TargetToken, Token
 use brigade::models::gpt::GptConfig;
 use brigade::models::{CausalLm, LoraConfig, LoraError};
 use brigade::{Settings, merge_config};
-use brigade_hf::weights::weights_file;
 use brigade_hf::{ConfigFile, Task};
 use serde::{Deserialize, Serialize};
 
 use crate::adapters::Origin;
 use crate::chats::Learn;
 use crate::model_folder::model_folder;
+use crate::weights::Weights;
 
 /// The tokenizer of a model or a run, in its folder.
 pub const TOKENIZER_FILE: &str = "tokenizer.json";
@@ -41,6 +41,8 @@ pub struct ModelSection {
     pub path: PathBuf,
     /// Whether training begins from the weights in `path`, or else from new ones for its `config.json`.
     pub pretrained: bool,
+    /// Whether a model of `path` whose tokenizer has more ids than embeddings gets those that it lacks: each is the mean of its own. Otherwise it is refused.
+    pub resize_embeddings: bool,
     /// The kind of model: `gpt2`.
     pub name: ModelName,
     /// Until the configuration is resolved, its `vocabulary` may be 0, which stands for the size of the tokenizer.
@@ -187,20 +189,18 @@ impl ModelSection {
         Ok(())
     }
 
-    fn given(&self) -> String {
+    /// The setting and its value, for messages.
+    pub fn given(&self) -> String {
         format!("model.path (--model) {}", self.path.display())
     }
 }
 
 impl Described {
-    /// The files of weights that training begins from: the model's, and that of adapters if there is one.
-    pub fn weights(&self) -> anyhow::Result<Vec<PathBuf>> {
-        let Some(origin) = &self.origin else { return Ok(Vec::new()) };
-        let found = weights_file(&origin.base, &self.file.config, Some(Task::CausalLanguageModel));
-        let without = "model.pretrained = false begins without weights";
-        let found =
-            found.with_context(|| format!("model.path (--model) {}; {without}", origin.base.display()))?;
-        Ok([found].into_iter().chain(origin.adapters.as_ref().map(|saved| saved.file.clone())).collect())
+    /// The files of weights that training begins from, if it begins from any.
+    pub fn weights(&self) -> anyhow::Result<Weights> {
+        let Some(origin) = &self.origin else { return Ok(Weights::default()) };
+        Weights::find(origin, Task::CausalLanguageModel, self.model.adapters())
+            .with_context(|| format!("model.path (--model) {}", origin.base.display()))
     }
 }
 
@@ -310,17 +310,9 @@ impl Config {
         )
     }
 
-    /// Checks that the model has an embedding for each of the tokenizer's ids.
-    pub fn check_tokenizer(&self, model: &CausalLm) -> anyhow::Result<()> {
-        let (ids, vocabulary) = (largest_vocabulary(&self.data.tokenizer)?, model.vocabulary());
-        if ids <= vocabulary {
-            return Ok(());
-        }
-        bail!(
-            "data.tokenizer = {} has {ids} ids, more than the {vocabulary} embeddings of the model of {}",
-            self.data.tokenizer,
-            self.model.given()
-        )
+    /// The most ids that the tokenizer can have.
+    pub fn largest_token_count(&self) -> anyhow::Result<usize> {
+        largest_vocabulary(&self.data.tokenizer)
     }
 }
 

@@ -19,6 +19,8 @@ mod output;
 mod ranks;
 #[cfg(test)]
 mod reference;
+mod vocabulary;
+mod weights;
 
 use std::process::ExitCode;
 

@@ -5,7 +5,7 @@ use std::fs;
 
 use brigade_core::HeapMeter;
 
-use crate::heap::measure_exactly;
+use crate::heap::{measure_exactly, trim_heap};
 
 /// Counts what the whole process takes: bytes that are allocated by glibc's own books, their peak by the kernel's, in whole pages. Until it
 /// is dropped, what is larger than a few pages has pages of its own, and glibc writes to all memory that it gives out, so that the kernel also counts what

@@ -51,7 +51,7 @@ impl fmt::Display for TensorDifferences {
             };
             let wrong = list(&self.wrong_shapes, wrong);
             parts.push(format!(
-                "{} have other shapes than `config.json` says: {wrong}",
+                "{} have other shapes than the configuration says: {wrong}",
                 self.wrong_shapes.len()
             ));
         }

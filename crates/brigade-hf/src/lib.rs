@@ -3,7 +3,7 @@
 //! A [`ConfigFile`] is what `config.json` says, as one plain struct for all decoders ([`DecoderConfig`]) and one for all encoders
 //! ([`EncoderConfig`]): the families are special cases of them. [`Config::tensors`] lists what their files of weights hold.
 //!
-//! [`weights`] finds the files of weights in a folder, compares their tensors with those of the model, and cuts new ones into shards.
+//! [`weights`] finds the files of weights in a folder, and compares their tensors with those of the model.
 //!
 //! [`TokenizerConfig`] has the special tokens and the templates that stand beside a `tokenizer.json`; [`chat`] makes texts of chats by
 //! them, says which parts of a text the assistant said, and which tokens of a record are learned.

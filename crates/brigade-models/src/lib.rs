@@ -37,6 +37,7 @@ pub use tokens::{Documents, Hidden, Tokens};
 #[cfg(feature = "text")]
 pub use weights::merge_adapters;
 pub use weights::{
-    LackingParameter, LoadReport, LoadWeights, NameDifferences, Stored, StoredParameter, Strict,
-    WeightsError, WeightsMapping, WeightsWriter, save_safetensors,
+    LackingParameter, LoadReport, LoadWeights, NameDifferences, ShardSize, Stored, StoredParameter,
+    StoredTensor, Strict, WeightsError, WeightsFiles, WeightsFormat, WeightsMapping, WeightsNumber,
+    WeightsWriter, convert_weights, save_safetensors, stored_tensors,
 };

@@ -109,6 +109,17 @@ impl Adapters {
         self.layers.keys().map(String::as_str)
     }
 
+    /// Names and shapes of their tensors, as `peft` writes them.
+    pub fn tensors(&self) -> Vec<(String, Vec<usize>)> {
+        let rank = self.config.rank;
+        let tensors = self.layers.iter().flat_map(|(layer, [outputs, inputs])| {
+            let tensor =
+                |matrix: &str, shape| (format!("base_model.model.{layer}.lora_{matrix}.weight"), shape);
+            [tensor("A", vec![rank, *inputs]), tensor("B", vec![*outputs, rank])]
+        });
+        tensors.collect()
+    }
+
     /// Number of values in all of them.
     pub fn parameters(&self) -> usize {
         self.layers.values().map(|[outputs, inputs]| self.config.rank * (outputs + inputs)).sum()

@@ -201,6 +201,43 @@ fn shapes_are_compared_however_strictly_names_are() {
 }
 
 #[test]
+fn a_table_gets_rows_that_the_file_lacks() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("w");
+    // Burn's linear weights are [inputs, outputs].
+    let table = |rows: usize| -> Layers { Chain::new().then("table", layer(rows, 3)) };
+    let values = tensors(table(4), 1);
+    save_safetensors(&path, &values, &plain()).unwrap();
+    let mapping = plain().more_rows("table.linear.weight");
+    let mut grown = table(6);
+    assert_eq!(grown.load_weights(&path, &mapping, Strict::Yes).unwrap().loaded, 2);
+    let found = tensors(grown, 2);
+    let (weight, old) = (found[1].data.as_slice::<f32>().unwrap(), values[1].data.as_slice::<f32>().unwrap());
+    assert_eq!(&weight[..12], old);
+    for (index, value) in weight[12..].iter().enumerate() {
+        let column = old.iter().skip(index % 3).step_by(3);
+        assert_eq!(*value, (column.map(|value| f64::from(*value)).sum::<f64>() / 4.0) as f32);
+    }
+    // Fewer rows than the file has, or where it is not said, is a mistake.
+    for (rows, mapping) in [(3, mapping), (6, plain())] {
+        let error = table(rows).load_weights(&path, &mapping, Strict::Yes).unwrap_err().to_string();
+        assert!(error.contains("tensor `table.linear.weight` is F32 [4, 3], the model needs"), "{error}");
+    }
+}
+
+#[test]
+fn tensors_have_other_names_where_that_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("w");
+    let values = tensors(chain(2), 1);
+    save_safetensors(&path, &values, &plain().rule("head.linear.weight", "old.gamma")).unwrap();
+    let names = [("head.linear.weight".to_owned(), "old.gamma".to_owned())];
+    let mut found = chain(2);
+    found.load_weights(&path, &plain().with_names(names.into()), Strict::Yes).unwrap();
+    assert_eq!(tensors(found, 2), values);
+}
+
+#[test]
 fn a_parameter_of_which_a_part_is_missing_is_missing() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("w");

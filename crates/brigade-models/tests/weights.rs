@@ -6,7 +6,10 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use brigade_core::NamedTensor;
-use brigade_models::{StoredParameter, WeightsError, WeightsMapping, WeightsWriter, save_safetensors};
+use brigade_models::{
+    ShardSize, StoredParameter, WeightsError, WeightsFiles, WeightsFormat, WeightsMapping, WeightsNumber,
+    WeightsWriter, convert_weights, save_safetensors, stored_tensors,
+};
 use burn::tensor::TensorData;
 use safetensors::{Dtype, tensor::TensorView};
 
@@ -56,13 +59,17 @@ fn the_bytes_are_those_of_the_library_in_whatever_order_tensors_come() {
         save_safetensors(&path, &tensors, &WeightsMapping::default()).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), expected(&tensors));
         let values = |index: usize| Ok(tensors[index].data.as_slice::<f32>().unwrap().to_vec());
-        let filled = WeightsWriter::filled(&path, &parameters(&tensors), values).unwrap();
+        let filled =
+            WeightsWriter::filled(&path, &parameters(&tensors), WeightsFormat::ONE_FILE, values).unwrap();
         let there = filled.finish_new().unwrap_err();
         assert!(
             matches!(&there, WeightsError::Io { source, .. } if source.kind() == std::io::ErrorKind::AlreadyExists),
             "{there}"
         );
-        WeightsWriter::filled(&path, &parameters(&tensors), values).unwrap().finish().unwrap();
+        WeightsWriter::filled(&path, &parameters(&tensors), WeightsFormat::ONE_FILE, values)
+            .unwrap()
+            .finish()
+            .unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), expected(&tensors));
     }
     save_safetensors(&path, &[], &WeightsMapping::default()).unwrap();
@@ -97,7 +104,7 @@ fn a_file_that_is_not_whole_leaves_nothing_and_says_what_is_wrong() {
     let mut writer = WeightsWriter::create(&path, parameters(&tensors)).unwrap();
     writer.write(&tensors[1]).unwrap();
     let twice = writer.write(&tensors[1]).unwrap_err().to_string();
-    assert!(twice.contains("parameter `h.10.b` is none of the file's, or was there before"), "{twice}");
+    assert!(twice.contains("parameter `h.10.b` was there before"), "{twice}");
     let other = NamedTensor { name: "wte.weight".into(), data: TensorData::new(vec![1.0f32; 4], [2, 2]) };
     let other = writer.write(&other).unwrap_err().to_string();
     assert!(other.contains("parameter `wte.weight` has 4 values for the shape [5, 3]"), "{other}");
@@ -106,7 +113,9 @@ fn a_file_that_is_not_whole_leaves_nothing_and_says_what_is_wrong() {
     let twice = [parameters(&tensors), parameters(&tensors)].concat();
     let twice = WeightsWriter::create(&path, twice).err().unwrap().to_string();
     assert!(twice.contains("parameter `wte.weight` is there twice"), "{twice}");
-    let unread = WeightsWriter::filled(&path, &parameters(&tensors), |_| Err("no such range".into()));
+    let unread = WeightsWriter::filled(&path, &parameters(&tensors), WeightsFormat::ONE_FILE, |_| {
+        Err("no such range".into())
+    });
     let unread = unread.err().unwrap().to_string();
     assert!(unread.contains("no such range"), "{unread}");
     assert!(names_in(folder.path()).is_empty());
@@ -133,4 +142,110 @@ fn the_disk_needs_room_for_one_file_and_a_full_one_keeps_the_former() {
         assert_eq!(names_in(folder), ["model.safetensors"]);
         assert_eq!(std::fs::read(&path).unwrap(), expected(&large(768 << 10)));
     });
+}
+
+/// Tensors of 12, 8, 8, 4, 4 and 4 values.
+fn several() -> Vec<NamedTensor> {
+    let shapes: [(&str, &[usize]); 6] = [
+        ("wte", &[4, 3]),
+        ("h.10.b", &[4]),
+        ("h.2.b", &[4]),
+        ("h.10.a", &[8]),
+        ("h.2.a", &[2, 4]),
+        ("a", &[4]),
+    ];
+    let tensor = |(index, (name, shape)): (usize, (&str, &[usize]))| {
+        let count = shape.iter().product::<usize>();
+        let values: Vec<f32> = (0..count).map(|value| (100 * index + value) as f32 / 8.0).collect();
+        NamedTensor { name: name.into(), data: TensorData::new(values, shape.to_vec()) }
+    };
+    shapes.into_iter().enumerate().map(tensor).collect()
+}
+
+fn format(number: WeightsNumber, most: u64) -> WeightsFormat {
+    WeightsFormat { number, max_shard_size: ShardSize(most) }
+}
+
+#[test]
+fn large_weights_are_several_files_whoever_writes_which() {
+    let folder = tempfile::tempdir().unwrap();
+    let (tensors, shards) = (several(), "model-0000N-of-00004.safetensors");
+    let name = |number: usize| shards.replace('N', &number.to_string());
+    let written = |writers: usize, order: &[usize], path: &Path| {
+        let files = WeightsFiles::new(path, parameters(&tensors), format(WeightsNumber::Fp32, 50)).unwrap();
+        let files = std::sync::Arc::new(files);
+        assert_eq!((files.count(), files.main()), (4, path.with_file_name("model.safetensors.index.json")));
+        let open = |writer| WeightsWriter::open(files.clone(), move |file| file % writers == writer).unwrap();
+        let mut writers: Vec<_> = (0..writers).map(open).collect();
+        for index in order {
+            writers.iter_mut().for_each(|writer| writer.write(&tensors[*index]).unwrap());
+        }
+        files.begin().unwrap();
+        for writer in writers {
+            assert!(!files.main().exists(), "an index names files that are there");
+            writer.commit().unwrap();
+        }
+        files.complete().unwrap();
+        let names = (1..=4).map(name).chain(["model.safetensors.index.json".to_owned()]);
+        names.map(|name| std::fs::read(path.with_file_name(name)).unwrap()).collect::<Vec<_>>()
+    };
+    let path = folder.path().join("model.safetensors");
+    let one = written(1, &[0, 1, 2, 3, 4, 5], &path);
+    assert!(written(3, &[5, 3, 1, 0, 2, 4], &path) == one);
+    // In the order of names and numbers: a, 2.a | 2.b, 10.a | 10.b | wte, none larger than 50 bytes.
+    let held = |number| {
+        let tensors = stored_tensors(&[&folder.path().join(name(number))]).unwrap();
+        tensors.into_keys().collect::<Vec<_>>()
+    };
+    assert_eq!(
+        [held(1), held(2), held(3), held(4)].concat(),
+        ["a", "h.2.a", "h.10.a", "h.2.b", "h.10.b", "wte"]
+    );
+    let index: serde_json::Value = serde_json::from_slice(&one[4]).unwrap();
+    assert_eq!(index["metadata"], serde_json::json!({ "total_parameters": 40, "total_size": 160 }));
+    assert_eq!(index["weight_map"]["h.10.a"], name(2));
+
+    // What is written later takes the place of what was there, cut or not.
+    let whole = folder.path().join("whole.safetensors");
+    convert_weights(&[folder.path()], &whole, WeightsFormat::default()).unwrap();
+    assert_eq!(std::fs::read(&whole).unwrap(), expected(&tensors));
+    std::fs::rename(&whole, &path).unwrap();
+    let files = WeightsFiles::new(&path, parameters(&tensors), WeightsFormat::default()).unwrap();
+    std::fs::write(folder.path().join("model-critic.safetensors"), "another model").unwrap();
+    files.remove_earlier().unwrap();
+    assert_eq!(names_in(folder.path()), ["model-critic.safetensors", "model.safetensors"]);
+    convert_weights(&[&path], &path, format(WeightsNumber::Fp32, 50)).unwrap();
+    assert!(!path.exists() && std::fs::read(folder.path().join(name(3))).unwrap() == one[2]);
+    let values = |index: usize| Ok(tensors[index].data.as_slice::<f32>().unwrap().to_vec());
+    let again =
+        WeightsWriter::filled(&path, &parameters(&tensors), format(WeightsNumber::Fp32, 50), values).unwrap();
+    let there = again.finish_new().unwrap_err();
+    assert!(there.to_string().contains("model.safetensors.index.json"), "{there}");
+}
+
+#[test]
+fn numbers_of_16_bits_are_read_back_and_those_that_do_not_fit_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    let tensors = several();
+    save_safetensors(&path, &tensors, &WeightsMapping::default()).unwrap();
+    for (number, dtype) in [(WeightsNumber::Bf16, "BF16"), (WeightsNumber::Fp16, "F16")] {
+        let half = folder.path().join(dtype);
+        convert_weights(&[&path], &half, format(number, 1 << 20)).unwrap();
+        assert!(stored_tensors(&[&half]).unwrap().values().all(|tensor| tensor.type_name == dtype));
+        let (again, bytes) = (folder.path().join("again"), std::fs::read(&half).unwrap());
+        convert_weights(&[&half], &again, format(number, 1 << 20)).unwrap();
+        assert!(std::fs::read(&again).unwrap() == bytes);
+        let back = folder.path().join("back");
+        convert_weights(&[&half], &back, WeightsFormat::default()).unwrap();
+        // Eighths below 64 have 9 bits: fp16 holds them all, bf16 those of 8.
+        let whole = std::fs::read(&back).unwrap() == std::fs::read(&path).unwrap();
+        assert_eq!(whole, number == WeightsNumber::Fp16);
+    }
+    let large = NamedTensor { name: "large".into(), data: TensorData::new(vec![1e5f32], [1]) };
+    save_safetensors(&path, &[large], &WeightsMapping::default()).unwrap();
+    let to = folder.path().join("none");
+    let error = convert_weights(&[&path], &to, format(WeightsNumber::Fp16, 1 << 20)).unwrap_err().to_string();
+    assert!(error.contains("parameter `large` has the value 1e5, which fp16 cannot hold"), "{error}");
+    assert!(!to.exists());
 }

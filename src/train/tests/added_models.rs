@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use brigade_checkpoint::{Checkpoint, open_storage};
-use brigade_models::{Stored, WeightsMapping};
+use brigade_models::{Stored, WeightsFormat, WeightsMapping};
 
 use super::fixture::*;
 use crate::checkpoint::consolidate;
@@ -73,7 +73,7 @@ fn checkpoint_has_the_weights(out: &Path) {
     let checkpoint = Checkpoint::open(storage, 8).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let to = folder.path().join("step-8.safetensors");
-    let written = consolidate(&checkpoint, &to, false).unwrap();
+    let written = consolidate(&checkpoint, &to, WeightsFormat::ONE_FILE, false).unwrap();
     let critic = folder.path().join("step-8-critic.safetensors");
     assert_eq!(written, [(to.clone(), 8), (critic.clone(), 4)]);
     assert!(std::fs::read(&to).unwrap() == weights(out));
@@ -82,10 +82,10 @@ fn checkpoint_has_the_weights(out: &Path) {
     assert!(String::from_utf8_lossy(&of_the_run).contains("\"a.kernel\""), "as its mapping says");
 
     std::fs::remove_file(&to).unwrap();
-    let there = consolidate(&checkpoint, &to, false).unwrap_err().to_string();
+    let there = consolidate(&checkpoint, &to, WeightsFormat::ONE_FILE, false).unwrap_err().to_string();
     assert!(there.contains("step-8-critic.safetensors"), "{there}");
     assert!(!to.exists(), "all files or none");
-    consolidate(&checkpoint, &to, true).unwrap();
+    consolidate(&checkpoint, &to, WeightsFormat::ONE_FILE, true).unwrap();
     assert!(std::fs::read(&to).unwrap() == weights(out));
 }
 

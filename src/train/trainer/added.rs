@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use anyhow::bail;
 use brigade_core::{Activation, Batch, Engine, EngineSettings, Model, Snapshot, StepReport};
-use brigade_models::WeightsMapping;
+use brigade_models::{WeightsFormat, WeightsMapping};
 
 use super::Trainer;
 use super::nonfinite::NonFiniteSteps;
@@ -76,7 +76,8 @@ where
     }
 
     fn write_weights(&self, session: &Session, path: &Path) -> anyhow::Result<()> {
-        session.write_weights(&self.engine.borrow(), &self.mapping, path, |_| true)
+        let engine = self.engine.borrow();
+        session.write_weights(&engine, &self.mapping, path, |_| true, WeightsFormat::ONE_FILE).map(drop)
     }
 }
 
@@ -141,7 +142,7 @@ impl<'a, I: Activation + Clone, O: Activation, T: Clone> Trainer<'a, I, O, T> {
         }
         let split = session.plan.split(&model.chain().costs())?;
         let model = training.add_metrics_to(model);
-        let plan = training.update.plan_of_further(&session.plan, &session.settings.optimizer)?;
+        let plan = training.update.plan_of_further(&session.plan, &session.settings)?;
         let settings = EngineSettings { split, ..plan.engine };
         session.heartbeat.send("making a further model");
         let mut engine = Engine::new(model, session.seed(), &plan.optimizer, session.groups(), settings)?;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use brigade_core::Activation;
+use brigade_models::WeightsFormat;
 use brigade_report::{RunEvent, Summary};
 
 use super::Trainer;
@@ -12,6 +13,7 @@ use crate::folder::{WEIGHTS_FILE, added_weights_file};
 use crate::run::Session;
 use crate::train::Trained;
 use crate::train::describe::print_stdout;
+use crate::training::WeightsFile;
 
 impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
     /// Ends the run: waits for checkpoints that are being written, writes the weights into the run's folder, and prints the
@@ -49,9 +51,17 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
 
     /// Writes the file of weights of each model; gives their paths, that of the first model first.
     fn write_all_weights(&self) -> anyhow::Result<Vec<PathBuf>> {
-        let first = self.session.out.join(self.training.weights.name);
-        self.write_weights(&first)?;
-        let mut paths = vec![first.clone()];
+        let WeightsFile { name, holds } = self.training.weights;
+        // `peft` reads one file.
+        let is_model = name == WEIGHTS_FILE;
+        let max_shard_size = self.session.settings.output.max_shard_size;
+        let format = if is_model {
+            WeightsFormat { max_shard_size, ..WeightsFormat::default() }
+        } else {
+            WeightsFormat::ONE_FILE
+        };
+        let (first, mapping) = (self.session.out.join(name), &self.training.mapping);
+        let mut paths = vec![self.session.write_weights(&self.engine, mapping, &first, holds, format)?];
         for added in &self.added {
             let path = added_weights_file(&self.session.out.join(WEIGHTS_FILE), added.name());
             added.write_weights(self.session, &path)?;

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use brigade_core::{Activation, Chain, Engine, LrScheduler};
 use brigade_data::Sampler;
+use brigade_models::WeightsFormat;
 use brigade_report::{CheckpointRecord, Reporter, StepRecord};
 
 use self::added::Added;
@@ -185,7 +186,8 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
     /// # Errors
     /// If the file cannot be written, or a rank failed.
     pub fn write_weights(&self, path: &Path) -> anyhow::Result<()> {
-        self.session.write_weights(&self.engine, &self.training.mapping, path, self.training.weights.holds)
+        let (mapping, holds) = (&self.training.mapping, self.training.weights.holds);
+        self.session.write_weights(&self.engine, mapping, path, holds, WeightsFormat::ONE_FILE).map(drop)
     }
 
     /// Ends what the last step has left open, before something else begins: its record, the checkpoint of the best weights, and

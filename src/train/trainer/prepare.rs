@@ -37,7 +37,7 @@ impl Session {
         O: Activation,
         T: Clone + 'static,
     {
-        let mut plan = training.update.plan(&self.plan, &self.settings.optimizer)?;
+        let mut plan = training.update.plan(&self.plan, &self.settings)?;
         let first_samples = |size| training.first_samples(size, &self.device());
         self.stop_if_dry_run_of(&plan, &model, &first_samples)?;
         if self.has_run.replace(true) {

@@ -36,9 +36,21 @@ fn flat(tensor: &NamedTensor) -> Tensor<1> {
     Tensor::from_floats(tensor.data.as_slice::<f32>().unwrap(), &brigade_cpu::device())
 }
 
+/// What a block's learning rate is multiplied by: each has the decay of the blocks after it.
+fn decayed(name: &str, layer_decay: f64) -> f64 {
+    let after = ["d", "c", "b", "a"].iter().position(|block| name.starts_with(block)).unwrap();
+    layer_decay.powi(after as i32)
+}
+
 #[test]
-fn each_parameter_is_stepped_as_its_group_says() {
-    let case = Case { groups: groups(), ..Case::default() };
+fn each_parameter_is_stepped_as_its_group_and_its_layer_say() {
+    for layer_decay in [1.0, 0.7] {
+        each_is_stepped(layer_decay);
+    }
+}
+
+fn each_is_stepped(layer_decay: f64) {
+    let case = Case { groups: groups(), layer_decay, ..Case::default() };
     let alone = Groups::alone();
     let mut engine = case.engine(alone.clone(), 0).unwrap();
     let mut states: BTreeMap<String, _> = BTreeMap::new();
@@ -55,6 +67,8 @@ fn each_parameter_is_stepped_as_its_group_says() {
             };
             let gradient = flat(gradients.iter().find(|gradient| gradient.name == old.name).unwrap());
             let adamw: AdamW = AdamWConfig::new().with_epsilon(1e-8).with_weight_decay(decay).build();
+            // As a step multiplies it: first the factors.
+            let rate = RATE * (decayed(&old.name, layer_decay) * (rate / RATE));
             let (stepped, state) = adamw.step(rate, flat(old), gradient, states.remove(&old.name));
             states.extend(state.map(|state| (old.name.clone(), state)));
             assert_eq!(stepped.into_data().as_bytes(), flat(&new).into_data().as_bytes(), "{}", old.name);
@@ -65,6 +79,9 @@ fn each_parameter_is_stepped_as_its_group_says() {
 #[test]
 fn groups_equal_one_process() {
     Case { groups: groups(), clipping: Some(0.05), ..Case::default() }.equals_one_process("groups");
+    let decayed = Case { groups: groups(), layer_decay: 0.8, ..Case::default() }.equals_one_process("layers");
+    let plain = Case { groups: groups(), ..Case::default() }.train(ALONE, None, 0..4);
+    assert!(of(&decayed.weights, "a.linear.weight") != of(&plain.weights, "a.linear.weight"));
 }
 
 #[test]

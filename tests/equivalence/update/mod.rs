@@ -74,6 +74,7 @@ type Hook = fn(&UnitGradient<'_>, Tensor<1>) -> Tensor<1>;
 pub struct Case {
     pub optimizer: OptimizerFactory,
     pub groups: Vec<ParameterGroup>,
+    pub layer_decay: f64,
     pub hook: Option<Hook>,
     pub batch: fn(usize) -> Rows,
     pub clipping: Option<f64>,
@@ -88,6 +89,7 @@ impl Default for Case {
                 adamw.clone().with_weight_decay(decay).build()
             }),
             groups: Vec::new(),
+            layer_decay: 1.0,
             hook: None,
             batch: |number| {
                 let (input, target) = values(number, &[1.0; ROWS]);
@@ -127,6 +129,7 @@ impl Case {
         let settings = EngineSettings {
             zero: Zero { stage, ..Zero::default() },
             groups: self.groups.clone(),
+            layer_decay: self.layer_decay,
             gradient_clipping: self.clipping,
             strategy,
             ..EngineSettings::default()

@@ -12,7 +12,7 @@ use brigade::checkpoints::{
     Checkpoint, CheckpointSummary, Error as CheckpointError, ListedCheckpoint, Manifest, Storage, list,
     open_storage, verify,
 };
-use brigade::models::WeightsError;
+use brigade::models::{WeightsError, WeightsFormat};
 use brigade::report::{HumanBytes, counted};
 use brigade::{
     ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, CHECKPOINT_FOLDER, CONFIG_FILE, UsageError, WEIGHTS_FILE, best_step,
@@ -22,6 +22,7 @@ use clap::{Args, Subcommand};
 use comfy_table::{Cell, CellAlignment, Row};
 
 use crate::columns::columns;
+use crate::commands::export::FormArgs;
 use crate::output::print;
 
 pub const EXAMPLES: &str = "\
@@ -84,6 +85,8 @@ struct ConsolidateArgs {
     /// Replace existing files.
     #[arg(long)]
     overwrite: bool,
+    #[command(flatten)]
+    form: FormArgs,
 }
 
 pub fn run(args: &CheckpointArgs) -> anyhow::Result<ExitCode> {
@@ -291,7 +294,12 @@ fn consolidated(args: &ConsolidateArgs) -> anyhow::Result<String> {
         true => brigade::lock_folder(beside, "--to").map_err(UsageError)?,
         false => None,
     };
-    args.of.with(|checkpoint| written(checkpoint, &to, args.overwrite)).map_err(|error| {
+    let mut format = args.form.format();
+    if name == ADAPTERS_FILE && args.to.is_none() {
+        // `peft` reads one file.
+        format.max_shard_size = WeightsFormat::ONE_FILE.max_shard_size;
+    }
+    args.of.with(|checkpoint| written(checkpoint, &to, format, args.overwrite)).map_err(|error| {
         let lost = error.chain().find_map(|cause| match cause.downcast_ref()? {
             WeightsError::Io { path, source } if source.kind() == ErrorKind::AlreadyExists => {
                 Some(path.clone())
@@ -305,9 +313,14 @@ fn consolidated(args: &ConsolidateArgs) -> anyhow::Result<String> {
     })
 }
 
-fn written(checkpoint: &Checkpoint, to: &Path, replaces: bool) -> anyhow::Result<String> {
+fn written(
+    checkpoint: &Checkpoint,
+    to: &Path,
+    format: WeightsFormat,
+    replaces: bool,
+) -> anyhow::Result<String> {
     let step = checkpoint.manifest().step;
-    let files = consolidate(checkpoint, to, replaces)?.into_iter();
+    let files = consolidate(checkpoint, to, format, replaces)?.into_iter();
     Ok(files
         .map(|(file, tensors)| format!("{}: {tensors} tensors of step {step}\n", file.display()))
         .collect())

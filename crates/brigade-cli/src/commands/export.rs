@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use brigade::models::CausalLm;
-use brigade::{ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, LanguageModel, UsageError, WEIGHTS_FILE, exit};
+use brigade::models::{CausalLm, ShardSize, WeightsFormat, WeightsNumber, convert_weights};
+use brigade::{
+    ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, LanguageModel, UsageError, WEIGHTS_FILE, WEIGHTS_INDEX_FILE, exit,
+};
 use brigade_hf::ConfigFile;
 use brigade_hf::weights::weights_file;
 use clap::Args;
@@ -18,6 +20,7 @@ use crate::config::TOKENIZER_FILE;
 pub const EXAMPLES: &str = "\
 Examples:
   brigade export runs/tuned --out tuned                   what transformers loads of a run's folder
+  brigade export runs/tuned --out tuned --dtype bf16 --max-shard-size 2GB
   brigade export runs/adapted --out merged --merge-lora   with the adapters added to the weights";
 
 #[derive(Debug, Args)]
@@ -31,43 +34,111 @@ pub struct ExportArgs {
     /// Add adapters to the weights of their model, so that the folder is a model like any other.
     #[arg(long)]
     merge_lora: bool,
+    #[command(flatten)]
+    form: FormArgs,
+}
+
+/// The form of written weights.
+#[derive(Debug, Args)]
+pub struct FormArgs {
+    /// Type of the numbers: fp32, bf16 or fp16 [default: fp32].
+    #[arg(long, value_name = "TYPE")]
+    dtype: Option<WeightsNumber>,
+    /// Most bytes of tensors in a file, as in 5GB, 500MB or 2GiB; larger weights are several files with an index [default: 5GB].
+    #[arg(long, value_name = "SIZE")]
+    max_shard_size: Option<ShardSize>,
+}
+
+impl FormArgs {
+    pub fn format(&self) -> WeightsFormat {
+        WeightsFormat {
+            number: self.dtype.unwrap_or_default(),
+            max_shard_size: self.max_shard_size.unwrap_or_default(),
+        }
+    }
+
+    /// Whether any form is asked for.
+    fn is_given(&self) -> bool {
+        self.dtype.is_some() || self.max_shard_size.is_some()
+    }
 }
 
 pub fn run(args: &ExportArgs) -> anyhow::Result<ExitCode> {
     let origin = Origin::read(&args.run).map_err(UsageError)?;
     check(args, &origin).map_err(UsageError)?;
-    let out = &args.out;
-    std::fs::create_dir_all(out).with_context(|| format!("--out {}", out.display()))?;
-    let about = ["config.json", "generation_config.json", TOKENIZER_FILE];
+    // The folder appears once all is in it.
+    let out = std::path::absolute(&args.out).with_context(|| format!("--out {}", args.out.display()))?;
+    let beside = out.parent().unwrap_or(Path::new("/"));
+    let given = || format!("--out {}", args.out.display());
+    std::fs::create_dir_all(beside).with_context(given)?;
+    let mut prefix = std::ffi::OsString::from(".");
+    prefix.push(out.file_name().unwrap_or_default());
+    let mut builder = tempfile::Builder::new();
+    let builder = builder.prefix(&prefix).suffix(".part");
+    let part = builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777));
+    let part = part.tempdir_in(beside).with_context(given)?;
+    write(args, &origin, part.path())?;
+    std::fs::rename(part.path(), &out).with_context(given)?;
+    // There is nothing left to remove.
+    drop(part.keep());
+    Ok(ExitCode::from(exit::DONE))
+}
+
+/// Writes all files into a folder.
+fn write(args: &ExportArgs, origin: &Origin, out: &Path) -> anyhow::Result<()> {
+    let (run, base, format) = (&args.run, &origin.base, args.form.format());
+    let about = ["generation_config.json", TOKENIZER_FILE].into_iter().chain(COPIED);
+    let weights = out.join(WEIGHTS_FILE);
     if args.merge_lora {
-        copy(&origin.base, out, about)?;
+        copy(base, out, about.clone())?;
     }
-    copy(&args.run, out, about.into_iter().chain(COPIED))?;
-    match (&origin.adapters, args.merge_lora) {
-        (None, _) => copy(&args.run, out, [WEIGHTS_FILE])?,
-        (Some(_), false) => copy(&args.run, out, [ADAPTERS_CONFIG_FILE, ADAPTERS_FILE])?,
-        (Some(adapters), true) => {
-            let file = ConfigFile::read(&origin.base)?;
+    copy(run, out, about)?;
+    match &origin.adapters {
+        Some(_) if !args.merge_lora => copy(run, out, ["config.json", ADAPTERS_CONFIG_FILE, ADAPTERS_FILE]),
+        Some(adapters) => {
+            let file = ConfigFile::read(base)?;
             let model = CausalLm::from_config(&file.config, None)?.with_adapters(&adapters.lora)?;
-            let weights = weights_file(&origin.base, &file.config, file.task)?;
-            let paths = [weights.as_path(), &adapters.file];
-            LanguageModel::merge_adapters(&model, &paths, &out.join(WEIGHTS_FILE))?;
+            let from = weights_file(base, &file.config, file.task)?;
+            write_config(base, out, format)?;
+            LanguageModel::merge_adapters(&model, &[&from, &adapters.file], &weights, format)
+        }
+        None if !args.form.is_given() && run.join(WEIGHTS_FILE).is_file() => {
+            copy(run, out, ["config.json", WEIGHTS_FILE])
+        }
+        None => {
+            write_config(run, out, format)?;
+            Ok(convert_weights(&[run], &weights, format)?)
         }
     }
-    Ok(ExitCode::from(exit::DONE))
+}
+
+/// Writes the configuration of a folder's model with the type that its weights have now.
+fn write_config(from: &Path, out: &Path, format: WeightsFormat) -> anyhow::Result<()> {
+    let mut file = ConfigFile::read(from)?;
+    file.dtype = Some(format.number.torch_name().to_owned());
+    let text = serde_json::to_vec_pretty(&file.to_fields()?).context("cannot write JSON")?;
+    let path = out.join("config.json");
+    std::fs::write(&path, text).with_context(|| path.display().to_string())
 }
 
 /// Refuses what is no finished run, adapters that are not there, and a folder that has something in it.
 fn check(args: &ExportArgs, origin: &Origin) -> anyhow::Result<()> {
     let (run, out) = (args.run.display(), args.out.display());
+    let is_there = |name: &str| args.run.join(name).is_file();
     let needed = match &origin.adapters {
+        Some(_) if args.form.is_given() && !args.merge_lora => {
+            bail!(
+                "--dtype and --max-shard-size are for the weights of a model, and {run} has adapters; give --merge-lora as well"
+            )
+        }
         Some(_) => [ADAPTERS_CONFIG_FILE, ADAPTERS_FILE],
         None if args.merge_lora => {
             bail!("--merge-lora: {run} has no {ADAPTERS_CONFIG_FILE}, so no adapters to merge")
         }
+        None if is_there(WEIGHTS_INDEX_FILE) => ["config.json", WEIGHTS_INDEX_FILE],
         None => ["config.json", WEIGHTS_FILE],
     };
-    if let Some(missing) = needed.into_iter().find(|name| !args.run.join(name).is_file()) {
+    if let Some(missing) = needed.into_iter().find(|name| !is_there(name)) {
         bail!("{run}: it has no {missing}; is it the folder of a finished run?");
     }
     let entries = match std::fs::read_dir(&args.out) {

@@ -18,6 +18,7 @@ use clap::Args;
 use crate::adapters::adapters_config;
 use crate::config::{Config, Described, TOKENIZER_FILE};
 use crate::corpus;
+use crate::weights::Weights;
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -58,14 +59,15 @@ impl TrainArgs {
 pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
     let config = resolved(args).map_err(UsageError)?;
     let flags = &args.standard;
-    let described = config.model.describe(&config.lora).map_err(UsageError)?;
+    let mut described = config.model.describe(&config.lora).map_err(UsageError)?;
     // What memory it needs is known without weights and text.
-    let weights = if flags.dry_run {
-        Vec::new()
-    } else {
-        config.check_tokenizer(&described.model).map_err(UsageError)?;
-        described.weights().map_err(UsageError)?
-    };
+    let mut weights = Weights::default();
+    if !flags.dry_run {
+        weights = described.weights().map_err(UsageError)?;
+    }
+    if !flags.dry_run || config.model.resize_embeddings {
+        config.fit_vocabulary(&mut described).map_err(UsageError)?;
+    }
     let Described { model: description, file, origin } = described;
     let program = Program {
         name: &args.name(),
@@ -85,12 +87,10 @@ pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
         let mut model = description.model(session.seed(), &session.device())?;
         session
             .stop_if_dry_run(&model, |sequences| Ok(description.blank_batch(sequences, &session.device())))?;
-        let weights: Vec<&Path> = weights.iter().map(PathBuf::as_path).collect();
         if !weights.is_empty() {
-            let has_adapters = weights.len() > 1;
-            let mapping = description.mapping();
-            let mapping = if has_adapters { mapping } else { mapping.optional("layers.*.*.*.lora.*") };
-            model.load_weights_of(&weights, &mapping, Strict::Parameters)?;
+            let mapping = config.for_resized(weights.mapping(description.mapping()));
+            let files: Vec<&Path> = weights.files.iter().map(PathBuf::as_path).collect();
+            model.load_weights_of(&files, &mapping, Strict::Parameters)?;
         }
         let prepared = prepared.context("the data was not prepared")?;
         // A hash of the text, which may differ from host to host.

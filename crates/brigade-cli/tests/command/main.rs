@@ -7,4 +7,4 @@ mod setup;
 mod subcommands;
 mod training;
 
-use setup::{place, processes, runs};
+use setup::{place, processes, runs, safetensors};

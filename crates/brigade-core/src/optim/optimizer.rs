@@ -136,7 +136,8 @@ impl OptimizerFactory {
                 let group = segment.group.map(|group| groups[group]);
                 Piece {
                     optimizer: optimizer(segment.decay, group.and_then(|group| group.weight_decay)),
-                    learning_rate_factor: group.map_or(1.0, |group| group.learning_rate_factor),
+                    learning_rate_factor: layout.learning_rate_factor()
+                        * group.map_or(1.0, |group| group.learning_rate_factor),
                     range: segment.range,
                     state: None,
                 }

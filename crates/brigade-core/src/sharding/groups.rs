@@ -9,6 +9,9 @@ use crate::model::activation::Activation;
 use crate::model::block::NamedBlock;
 use crate::model::chain::Chain;
 
+/// The most names that ranges of numbers in a pattern make.
+const MOST_NUMBERS: usize = 10_000;
+
 /// Parameters that are trained in another way than the rest. A parameter belongs to the first group whose pattern matches it.
 ///
 /// ```
@@ -19,8 +22,10 @@ use crate::model::chain::Chain;
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParameterGroup {
     /// Which parameters, by full name (`block.path`, as in `encoder.0.attention.query.weight`): `*` stands for any text, dots
-    /// included, `?` for one character, and `[0-3]` for one of these.
+    /// included, `?` for one character, `[0-3]` for one of these, and `0-11` between dots for one of these numbers.
     pub pattern: String,
+    /// The setting that gives the pattern, for messages.
+    pub setting: &'static str,
     /// What multiplies the learning rate of each step.
     pub learning_rate_factor: f64,
     /// In place of the optimizer's; biases and norms (parameters of rank below two) have none here, either.
@@ -33,7 +38,13 @@ pub struct ParameterGroup {
 impl ParameterGroup {
     /// Parameters whose names match a pattern, trained as the rest.
     pub fn matching(pattern: impl Into<String>) -> Self {
-        Self { pattern: pattern.into(), learning_rate_factor: 1.0, weight_decay: None, frozen: false }
+        Self {
+            pattern: pattern.into(),
+            setting: "optimizer.groups.pattern",
+            learning_rate_factor: 1.0,
+            weight_decay: None,
+            frozen: false,
+        }
     }
 }
 
@@ -90,11 +101,22 @@ impl Grouping {
         let found: BTreeMap<_, _> =
             names.iter().filter_map(|name| Some((name.clone(), first(name)?))).collect();
         let is_empty = |group: &usize| found.values().all(|other| other != group);
-        if let Some(index) = (0..groups.len()).find(is_empty) {
+        // What is frozen may be frozen twice.
+        let is_frozen_before = |group: &usize| {
+            let mut matched = names.iter().filter(|name| patterns[*group].matches(name)).peekable();
+            groups[*group].frozen
+                && matched.peek().is_some()
+                && matched.all(|name| groups[found[name]].frozen)
+        };
+        if let Some(index) = (0..groups.len()).find(|group| is_empty(group) && !is_frozen_before(group)) {
             let pattern = &patterns[index];
             let earlier = names.iter().find(|name| pattern.matches(name)).and_then(|name| found.get(name));
             let follower = followers.iter().find(|(name, _)| pattern.matches(name));
             let allowed = match (earlier, follower) {
+                (Some(earlier), _) if groups[*earlier].setting != groups[index].setting => format!(
+                    "all parameters that it matches belong to {} = `{}`",
+                    groups[*earlier].setting, groups[*earlier].pattern
+                ),
                 (Some(earlier), _) => format!(
                     "all parameters that it matches belong to earlier groups, such as `{}`, because the first match counts; put it before them",
                     groups[*earlier].pattern
@@ -106,7 +128,7 @@ impl Grouping {
                     format!("it matches no parameter; there is {}", near(&groups[index].pattern, names))
                 }
             };
-            return Err(refused("optimizer.groups.pattern", &groups[index].pattern, allowed));
+            return Err(refused(groups[index].setting, &groups[index].pattern, allowed));
         }
         Ok(Self { groups: found, frozen: groups.iter().map(|group| group.frozen).collect() })
     }
@@ -122,8 +144,46 @@ impl Grouping {
     }
 }
 
-fn compiled(group: &ParameterGroup) -> Result<Pattern> {
-    let ParameterGroup { pattern, learning_rate_factor: factor, weight_decay, .. } = group;
+/// A pattern of names, as one for each choice of numbers in its ranges.
+struct NamePattern(Vec<Pattern>);
+
+impl NamePattern {
+    fn new(text: &str) -> Result<Self, String> {
+        let mut texts = vec![String::new()];
+        for (index, part) in text.split('.').enumerate() {
+            let dot = if index > 0 { "." } else { "" };
+            let parts = match range(part) {
+                None => vec![part.to_owned()],
+                Some((first, last)) if first > last => {
+                    return Err(format!("`{part}` has no number: the first must not be above the last"));
+                }
+                Some((first, last)) => (first..=last).map(|number| number.to_string()).collect(),
+            };
+            if texts.len().saturating_mul(parts.len()) > MOST_NUMBERS {
+                return Err(format!("`{part}` makes more than {MOST_NUMBERS} names; `*` stands for all"));
+            }
+            let add =
+                |text: &String| parts.iter().map(|part| format!("{text}{dot}{part}")).collect::<Vec<_>>();
+            texts = texts.iter().flat_map(add).collect();
+        }
+        let patterns = texts.iter().map(|text| Pattern::new(text).map_err(|error| error.msg.to_owned()));
+        Ok(Self(patterns.collect::<Result<_, _>>()?))
+    }
+
+    fn matches(&self, name: &str) -> bool {
+        self.0.iter().any(|pattern| pattern.matches(name))
+    }
+}
+
+/// The first and the last number of `0-11`.
+fn range(part: &str) -> Option<(u32, u32)> {
+    let (first, last) = part.split_once('-')?;
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    (is_number(first) && is_number(last)).then(|| Some((first.parse().ok()?, last.parse().ok()?))).flatten()
+}
+
+fn compiled(group: &ParameterGroup) -> Result<NamePattern> {
+    let ParameterGroup { pattern, setting, learning_rate_factor: factor, weight_decay, .. } = group;
     if !(factor.is_finite() && *factor >= 0.0) {
         let allowed = format!("the learning rate of the group `{pattern}` must be a number of at least 0");
         return Err(refused("optimizer.groups.learning_rate", factor, allowed));
@@ -132,7 +192,7 @@ fn compiled(group: &ParameterGroup) -> Result<Pattern> {
         let allowed = format!("the weight decay of the group `{pattern}` must be a number of at least 0");
         return Err(refused("optimizer.groups.weight_decay", decay, allowed));
     }
-    Pattern::new(pattern).map_err(|error| refused("optimizer.groups.pattern", pattern, error.msg.to_owned()))
+    NamePattern::new(pattern).map_err(|problem| refused(setting, pattern, problem))
 }
 
 fn refused(option: &'static str, given: impl ToString, allowed: String) -> Error {
@@ -193,6 +253,53 @@ mod tests {
         assert!(message.contains("`head.weight` has the values of `embedding.tokens.weight`"), "{message}");
         let message = refused(&["encoder.[0"]);
         assert!(message.contains("encoder.[0 is not possible"), "{message}");
+    }
+
+    #[test]
+    fn ranges_of_numbers_stand_between_dots() {
+        let names: Vec<_> = (0..12).map(|layer| format!("layers.{layer}.mlp.weight")).collect();
+        let of = |pattern: &str| -> Vec<usize> {
+            let grouping = Grouping::new(&[ParameterGroup::matching(pattern)], &names, &[]).unwrap();
+            (0..12).filter(|layer| grouping.of(&names[*layer]).is_some()).collect()
+        };
+        assert_eq!(of("layers.1-10.*"), (1..=10).collect::<Vec<_>>());
+        assert_eq!(
+            (of("*.0-0.mlp.*"), of("layers.1.*"), of("layers.[2-4].*")),
+            (vec![0], vec![1], vec![2, 3, 4])
+        );
+        for (pattern, said) in [
+            ("layers.3-2.*", "layers.3-2.* is not possible: `3-2` has no number"),
+            ("layers.0-99999.*", "`0-99999` makes more than 10000 names"),
+            ("layers.20-30.*", "it matches no parameter; there is `layers."),
+        ] {
+            let message =
+                Grouping::new(&[ParameterGroup::matching(pattern)], &names, &[]).unwrap_err().to_string();
+            assert!(message.contains(said), "{message}");
+        }
+    }
+
+    #[test]
+    fn what_is_frozen_twice_is_no_mistake() {
+        let frozen = |pattern: &str| ParameterGroup {
+            setting: "train.freeze",
+            frozen: true,
+            ..ParameterGroup::matching(pattern)
+        };
+        let groups = [frozen("encoder.*"), frozen("*.bias")];
+        let grouping = Grouping::new(&groups, &names(), &[]).unwrap();
+        assert!(
+            grouping.is_frozen("encoder.0.linear.bias") && !grouping.is_frozen("embedding.tokens.weight")
+        );
+        let refused =
+            |groups: &[ParameterGroup]| Grouping::new(groups, &names(), &[]).unwrap_err().to_string();
+        let message = refused(&[frozen("encoder.*"), ParameterGroup::matching("*.bias")]);
+        assert!(
+            message.ends_with("all parameters that it matches belong to train.freeze = `encoder.*`"),
+            "{message}"
+        );
+        assert!(
+            refused(&[frozen("encodr.*")]).starts_with("train.freeze = encodr.* is not possible: it matches")
+        );
     }
 
     #[test]

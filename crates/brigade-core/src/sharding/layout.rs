@@ -42,6 +42,8 @@ pub(crate) struct Segment {
 pub struct FlatLayout {
     params: Vec<FlatParam>,
     len: usize,
+    /// What multiplies the learning rate of all of them, as the bits of a number.
+    learning_rate_factor: u64,
 }
 
 impl FlatLayout {
@@ -56,7 +58,17 @@ impl FlatLayout {
                 FlatParam { path, decay: shape.len() >= 2, shape, range: start..end, group: None }
             })
             .collect();
-        Self { params, len: end }
+        Self { params, len: end, learning_rate_factor: 1.0f64.to_bits() }
+    }
+
+    /// What multiplies the learning rate of all parameters, beside the factors of their groups.
+    pub fn learning_rate_factor(&self) -> f64 {
+        f64::from_bits(self.learning_rate_factor)
+    }
+
+    /// Sets what multiplies the learning rate.
+    pub(crate) fn set_learning_rate_factor(&mut self, factor: f64) {
+        self.learning_rate_factor = factor.to_bits();
     }
 
     /// Says which group each parameter belongs to, by its path.

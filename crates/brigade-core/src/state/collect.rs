@@ -1,6 +1,6 @@
 //! Collecting whole tensors on one rank, one block after the other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use burn::tensor::{Tensor, TensorData};
 
@@ -24,7 +24,33 @@ where
     /// # Errors
     /// If a collective fails, and those of `sink`.
     pub fn collect(&self, root: usize, sink: impl FnMut(NamedTensor) -> Result<()>) -> Result<()> {
-        self.collect_by(root, |unit| self.store.whole_values(unit).map(Some), sink)
+        self.collect_on(|_| BTreeSet::from([root]), sink)
+    }
+
+    /// Calls `sink` with parameters on the ranks of the world that `roots` gives for their names, which is the same on all ranks; else as
+    /// [`collect`](Self::collect). A rank gets whole blocks: also parameters that others are the roots of.
+    ///
+    /// # Errors
+    /// As [`collect`](Self::collect).
+    pub fn collect_on(
+        &self,
+        roots: impl Fn(&str) -> BTreeSet<usize>,
+        sink: impl FnMut(NamedTensor) -> Result<()>,
+    ) -> Result<()> {
+        self.collect_by(&roots, |unit| self.store.whole_values(unit).map(Some), sink)
+    }
+
+    /// The ranks of the world that hold a parameter, or a shard of it; none if there is no such parameter.
+    pub fn holders(&self, parameter: &str) -> Vec<usize> {
+        let names = |block: usize| self.own_paths(block).map(move |path| (block, path));
+        let mut all = (0..self.chain.blocks.len()).flat_map(names);
+        let found = all.find(|(block, path)| {
+            parameter.strip_prefix(&self.chain.blocks[*block].name).and_then(|rest| rest.strip_prefix('.'))
+                == Some(path.as_str())
+        });
+        let Some((block, _)) = found else { return Vec::new() };
+        let mesh = self.store.groups.mesh();
+        (0..mesh.world()).filter(|rank| mesh.coordinate(*rank, PP) == self.stage.holder(block)).collect()
     }
 
     /// Names and shapes of what [`collect`](Self::collect) passes on, in the same order.
@@ -83,7 +109,7 @@ where
                 if self.store.is_sharded() { self.store.groups.shard.all_gather(own).wait()? } else { own };
             Ok(Some(whole))
         };
-        self.collect_by(root, whole, |tensor| {
+        self.collect_by(&|_| BTreeSet::from([root]), whole, |tensor| {
             named.push(tensor);
             Ok(())
         })?;
@@ -92,32 +118,36 @@ where
 
     fn collect_by(
         &self,
-        root: usize,
+        roots: &dyn Fn(&str) -> BTreeSet<usize>,
         whole: impl Fn(usize) -> Result<Option<Tensor<1>>>,
         mut sink: impl FnMut(NamedTensor) -> Result<()>,
     ) -> Result<()> {
-        let groups = &self.store.groups;
-        let (root_stage, root_data) =
-            (groups.mesh().coordinate(root, PP), groups.mesh().position(root, &DATA));
-        let is_root = groups.world.rank() == root;
+        let (groups, mesh) = (&self.store.groups, self.store.groups.mesh());
         for (block, named) in self.chain.blocks.iter().enumerate() {
             let holder = self.stage.holder(block);
+            let name = |path: &String| format!("{}.{path}", named.name);
+            let mut roots: BTreeSet<usize> =
+                self.own_paths(block).flat_map(|path| roots(&name(path))).collect();
+            let is_root = roots.remove(&groups.world.rank());
             let message = match self.stage.holds(block) {
                 true => self.whole_block(block, &whole)?,
                 false if is_root => groups.pp.receive(holder, &self.store.device).wait()?,
                 false => continue,
             };
+            if self.stage.holds(block) {
+                for root in roots {
+                    let stage = mesh.coordinate(root, PP);
+                    if stage != holder && mesh.position(root, &DATA) == groups.data.rank() {
+                        groups.pp.send(message.clone(), stage).wait()?;
+                    }
+                }
+            }
             if is_root {
                 for (path, part) in self.own_paths(block).zip(message) {
                     if let Some(Part::Float(flat, shape)) = part {
-                        sink(NamedTensor {
-                            name: format!("{}.{path}", named.name),
-                            data: to_host(flat, &shape)?,
-                        })?;
+                        sink(NamedTensor { name: name(path), data: to_host(flat, &shape)? })?;
                     }
                 }
-            } else if groups.data.rank() == root_data && holder != root_stage {
-                groups.pp.send(message, root_stage).wait()?;
             }
         }
         Ok(())

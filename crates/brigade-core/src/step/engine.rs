@@ -141,6 +141,7 @@ where
                     update: &mut *update,
                     ties: &ties,
                     grouping: &grouping,
+                    layer_decay: settings.layer_decay,
                 };
                 initialization.block(index, seed)?;
             }

@@ -19,6 +19,7 @@ pub(crate) struct Initialization<'a, I, O> {
     pub update: &'a mut dyn Update,
     pub ties: &'a [Tie],
     pub grouping: &'a Grouping,
+    pub layer_decay: f64,
 }
 
 impl<I: Activation, O: Activation> Initialization<'_, I, O> {
@@ -38,6 +39,7 @@ impl<I: Activation, O: Activation> Initialization<'_, I, O> {
             Unit::of_block(index, &named.name, &named.block.specs(), ties).into_iter().filter(used)
         {
             unit.layout.set_groups(|path| self.grouping.of(&format!("{}.{path}", named.name)));
+            unit.layout.set_learning_rate_factor(self.layer_decay.powi((holders.len() - 1 - index) as i32));
             let values = |path: &str| values[path].flat.clone();
             let flat = unit.layout.params().iter().map(|param| (param.path.clone(), values(&param.path)));
             let flat = unit.layout.pack(flat.collect(), unit.layout.len(), &store.device);

@@ -73,6 +73,8 @@ pub struct EngineSettings {
     pub sum_group: usize,
     /// Parameters that are trained in another way than the rest. A parameter belongs to the first group whose pattern matches it.
     pub groups: Vec<ParameterGroup>,
+    /// Layer-wise decay of the learning rate: that of a block is multiplied by this for each block after it. 1 leaves all the same.
+    pub layer_decay: f64,
     /// How ranks that run different micro-batches train together.
     pub strategy: Arc<dyn Strategy>,
 }
@@ -92,6 +94,7 @@ impl Default for EngineSettings {
             offload: None,
             sum_group: 1,
             groups: Vec::new(),
+            layer_decay: 1.0,
             strategy: Arc::new(Synchronous::default()),
         }
     }

@@ -16,8 +16,8 @@ pub use checks::{Labels, Problem, SpecialTokens};
 pub use decoder::{Activation, Biases, DecoderConfig, Dropout, LayerConfig, Norm, NormKind};
 pub use encoder::EncoderConfig;
 pub use family::{Family, Task};
+pub(crate) use file::read_object;
 pub use file::{ConfigFile, GenerationConfig};
-pub(crate) use file::{read_object, write_object};
 pub use rotary::{Rotary, RotaryScaling};
 
 use crate::error::HfError;

@@ -6,6 +6,7 @@ use std::path::Path;
 use crate::config::{Config, Family, Task};
 use crate::differences::{TensorDifferences, WrongShape};
 use crate::error::HfError;
+use crate::tensors::TensorShape;
 
 /// Ends of tensors that files of older versions have, and that are no parameters: masks, positions and frequencies.
 const NO_PARAMETERS: [&str; 5] = [
@@ -87,6 +88,35 @@ pub fn match_tensors(
     matched.fresh = missing_head;
     if differences == TensorDifferences::default() {
         return Ok(matched);
+    }
+    Err(HfError::Tensors { path: path.to_owned(), differences })
+}
+
+/// Compares the tensors of a file with those that it must have, and no others. `path` is for messages.
+///
+/// # Errors
+/// If tensors are missing, left over, or of another shape.
+pub fn compare_tensors(
+    path: &Path,
+    needed: &[TensorShape],
+    found: &BTreeMap<String, Vec<usize>>,
+) -> Result<(), HfError> {
+    let mut differences = TensorDifferences::default();
+    let mut left: BTreeSet<_> = found.keys().collect();
+    for (name, needed) in needed {
+        left.remove(name);
+        match found.get(name) {
+            None => differences.missing.push(name.clone()),
+            Some(shape) if shape == needed => {}
+            Some(shape) => {
+                let (name, found, needed) = (name.clone(), shape.clone(), needed.clone());
+                differences.wrong_shapes.push(WrongShape { name, found, needed });
+            }
+        }
+    }
+    differences.left_over = left.into_iter().cloned().collect();
+    if differences == TensorDifferences::default() {
+        return Ok(());
     }
     Err(HfError::Tensors { path: path.to_owned(), differences })
 }

@@ -1,15 +1,13 @@
-//! Files of weights in a folder: which there are, whether they are of the model, and how to cut new ones.
+//! Files of weights in a folder: which there are, and whether they are of the model.
 //!
 //! Nothing here reads values: what opens the files says which tensors they hold.
 
 mod compare;
-mod shards;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-pub use compare::{MatchedTensors, match_tensors};
-pub use shards::{Shard, ShardIndex, shards};
+pub use compare::{MatchedTensors, compare_tensors, match_tensors};
 
 use crate::config::{Config, Task};
 pub use crate::differences::{TensorDifferences, WrongShape};

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use brigade_hf::weights::{MatchedTensors, match_tensors, shards, weights_file};
+use brigade_hf::weights::{MatchedTensors, match_tensors, weights_file};
 use brigade_hf::{Config, HfError, Task};
 use serde_json::{Value, json};
 use tempfile::tempdir;
@@ -136,39 +136,9 @@ fn differences_are_one_message_each_with_the_first_ten() {
         "model.safetensors: 9 of the model's tensors are missing: `model.layers.1.input_layernorm.weight`, ",
         "`lm_head.weight`; the model has no use for 12: `model.layers.0.mlp.experts.00.weight`, ",
         "experts.09.weight`, and 2 more; ",
-        "1 have other shapes than `config.json` says: `model.norm.weight` is [9], not [8]",
+        "1 have other shapes than the configuration says: `model.norm.weight` is [9], not [8]",
     ] {
         assert!(message.contains(part), "{part}\n{message}");
     }
     assert!(!message.contains("experts.10."));
-}
-
-#[test]
-fn shards_hold_every_tensor_once_and_are_no_larger_than_asked() {
-    let tensors = llama().tensors(Task::CausalLanguageModel);
-    let (one, index) = shards(&tensors, 4, 1 << 30);
-    assert_eq!((one.len(), one[0].file.as_str(), &one[0].tensors), (1, "model.safetensors", &tensors));
-    assert_eq!(index, None);
-
-    let bytes = |(_, shape): &(String, Vec<usize>)| 2 * shape.iter().product::<usize>();
-    let largest = tensors.iter().map(bytes).max().unwrap();
-    for most in [1, 200, largest + 10] {
-        let (several, index) = shards(&tensors, 2, most as u64);
-        let all: Vec<_> = several.iter().flat_map(|shard| shard.tensors.clone()).collect();
-        assert_eq!(all, tensors);
-        for (number, shard) in several.iter().enumerate() {
-            assert_eq!(shard.file, format!("model-{:05}-of-{:05}.safetensors", number + 1, several.len()));
-            assert!(shard.tensors.len() == 1 || shard.tensors.iter().map(bytes).sum::<usize>() <= most);
-        }
-        let folder = tempdir().unwrap();
-        index.unwrap().write(folder.path()).unwrap();
-        let written = fs::read(folder.path().join("model.safetensors.index.json")).unwrap();
-        let written: Value = serde_json::from_slice(&written).unwrap();
-        assert_eq!(written["metadata"]["total_size"], tensors.iter().map(bytes).sum::<usize>());
-        let map = written["weight_map"].as_object().unwrap();
-        assert_eq!(map.len(), tensors.len());
-        for shard in &several {
-            assert!(shard.tensors.iter().all(|(name, _)| map[name] == shard.file));
-        }
-    }
 }

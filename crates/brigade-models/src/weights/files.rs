@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -19,6 +20,9 @@ const INDEX: &str = "model.safetensors.index.json";
 
 /// Before the header, its length.
 const LENGTH_BYTES: usize = size_of::<u64>();
+
+/// Bytes that are read at once: few enough for caches, and a multiple of every number's size.
+const CHUNK: usize = 1 << 20;
 
 /// The tensors of one or several files, by name. Values stay in the files until they are read.
 pub(super) struct Files {
@@ -46,40 +50,62 @@ pub(super) enum Number {
 }
 
 enum Values {
-    /// A range of a mapped file.
-    Mapped(Arc<Mmap>, Range<usize>),
+    /// A range of a file, which is read when it is needed.
+    File(Arc<File>, Range<usize>),
     /// A tensor of a Burn record.
     Record(burn_pack::Tensor),
 }
 
 impl FileTensor {
-    /// Calls `read` with its bytes, little-endian and in row-major order. `path`: of the file.
-    pub fn with_bytes(&self, path: &Path, read: impl FnOnce(&[u8])) -> Result<(), WeightsError> {
-        match &self.values {
-            Values::Mapped(map, range) => read(&map[range.clone()]),
-            Values::Record(tensor) => read(&tensor.to_bytes().map_err(|error| record_error(path, error))?),
-        }
-        Ok(())
+    /// Calls `read` with the bytes in a range, little-endian and in row-major order: in chunks, each with its place in the tensor. No others
+    /// are read, and no more than a chunk is in memory. `path`: of the file.
+    pub fn read_chunks(
+        &self,
+        path: &Path,
+        range: Range<usize>,
+        mut read: impl FnMut(usize, &[u8]),
+    ) -> Result<(), WeightsError> {
+        let Values::File(..) = &self.values else {
+            return self.read_at_once(path, range.clone(), |bytes| read(range.start, bytes));
+        };
+        range.clone().step_by(CHUNK).try_for_each(|start| {
+            let chunk = start..range.end.min(start + CHUNK);
+            self.read_at_once(path, chunk, |bytes| read(start, bytes))
+        })
     }
 
-    /// Calls `read` with samples of its bytes, and reads no others.
-    fn with_samples(&self, path: &Path, mut read: impl FnMut(&[u8])) -> Result<(), WeightsError> {
+    /// Calls `read` with the bytes in a range, all of them at once.
+    pub fn read_at_once(
+        &self,
+        path: &Path,
+        range: Range<usize>,
+        read: impl FnOnce(&[u8]),
+    ) -> Result<(), WeightsError> {
         match &self.values {
-            Values::Mapped(map, range) => {
-                let bytes = &map[range.clone()];
-                samples(bytes.len()).for_each(|sample| read(&bytes[sample]));
+            Values::File(file, all) => {
+                let mut bytes = vec![0; range.len()];
+                let at = (all.start + range.start) as u64;
+                let io = |source| WeightsError::Io { path: path.to_owned(), source };
+                file.read_exact_at(&mut bytes, at).map_err(io)?;
+                read(&bytes);
             }
             Values::Record(tensor) => {
                 let bytes = tensor.to_bytes().map_err(|error| record_error(path, error))?;
-                for sample in samples(bytes.len()) {
-                    match bytes.view(sample.start, sample.end) {
-                        Ok(view) => read(&view),
-                        Err(_) => read(&bytes[sample]),
-                    }
+                match bytes.view(range.start, range.end) {
+                    Ok(view) => read(&view),
+                    Err(_) => read(&bytes[range]),
                 }
             }
         }
         Ok(())
+    }
+
+    /// How many bytes it has.
+    fn length(&self, path: &Path) -> Result<usize, WeightsError> {
+        match &self.values {
+            Values::File(_, range) => Ok(range.len()),
+            Values::Record(tensor) => Ok(tensor.to_bytes().map_err(|error| record_error(path, error))?.len()),
+        }
     }
 }
 
@@ -120,9 +146,11 @@ impl Files {
         let mut hasher = blake3::Hasher::new();
         for (name, tensor) in &self.tensors {
             hasher.update(format!("{name} {} {:?}\n", tensor.type_name, tensor.shape).as_bytes());
-            tensor.with_samples(&self.path, |bytes| {
-                hasher.update(bytes);
-            })?;
+            for sample in samples(tensor.length(&self.path)?) {
+                tensor.read_at_once(&self.path, sample, |bytes| {
+                    hasher.update(bytes);
+                })?;
+            }
         }
         let mut first = [0; size_of::<u64>()];
         hasher.finalize_xof().fill(&mut first);
@@ -132,11 +160,10 @@ impl Files {
     /// Adds the tensors of one safetensors file: all, or those of these names.
     fn add_safetensors(&mut self, path: &Path, only: Option<&BTreeSet<String>>) -> Result<(), WeightsError> {
         let io = |source| WeightsError::Io { path: path.to_owned(), source };
-        let file = File::open(path).map_err(io)?;
-        // SAFETY: the map is read only here, and files of weights are written aside and renamed, never changed in place; whoever else
-        // writes one must keep to that, too, until it is loaded. One that is cut short meanwhile ends the process by SIGBUS; nothing
-        // outside the map is read.
-        let map = Arc::new(unsafe { Mmap::map(&file) }.map_err(io)?);
+        let file = Arc::new(File::open(path).map_err(io)?);
+        // SAFETY: the map is read in this function alone, and files of weights are written aside and renamed, never changed in place. One
+        // that is cut short meanwhile ends the process by SIGBUS; nothing outside the map is read.
+        let map = unsafe { Mmap::map(&*file) }.map_err(io)?;
         let (header, metadata) = SafeTensors::read_metadata(&map)
             .map_err(|source| WeightsError::Format { path: path.to_owned(), source })?;
         for (name, info) in metadata.tensors() {
@@ -152,7 +179,7 @@ impl Files {
                 _ => None,
             };
             let (shape, type_name) = (info.shape.clone(), format!("{:?}", info.dtype));
-            let values = Values::Mapped(map.clone(), range);
+            let values = Values::File(file.clone(), range);
             self.tensors.insert(name, FileTensor { shape, type_name, number, values });
         }
         Ok(())
@@ -204,6 +231,31 @@ impl Files {
         }
         Ok(())
     }
+}
+
+/// A tensor of files of weights.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredTensor {
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// The type of its values, as the file names it.
+    pub type_name: String,
+    /// Whether parameters can be read from this type.
+    pub is_readable: bool,
+}
+
+/// The tensors of files of weights by name: each of `paths` is what [`LoadWeights::load_weights`](super::LoadWeights::load_weights) takes.
+/// Only headers are read.
+///
+/// # Errors
+/// If a file is missing or not whole.
+pub fn stored_tensors(paths: &[&Path]) -> Result<BTreeMap<String, StoredTensor>, WeightsError> {
+    let tensors = Files::open_all(paths)?.tensors.into_iter();
+    let described = |FileTensor { shape, type_name, number, .. }: FileTensor| {
+        let is_readable = number.is_some();
+        StoredTensor { shape, type_name, is_readable }
+    };
+    Ok(tensors.map(|(name, tensor)| (name, described(tensor))).collect())
 }
 
 /// Where samples of so many bytes are: at the beginning, at the end, and in between.

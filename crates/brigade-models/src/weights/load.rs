@@ -10,7 +10,7 @@ use half::{bf16, f16};
 use super::differences::{LackingParameter, NameDifferences, Strict};
 use super::error::WeightsError;
 use super::files::{FileTensor, Files, Number};
-use super::mapping::WeightsMapping;
+use super::mapping::{Stored, WeightsMapping};
 use super::piece::{Panel, Piece, pieces};
 
 /// What was found in a file of weights, and what was not.
@@ -92,6 +92,7 @@ impl<I: Activation, O: Activation> LoadWeights for Chain<I, O> {
         let mut initial = Vec::new();
         let followers = self.followers();
         for (name, shape) in self.shapes() {
+            let shape = weights.held_shape(&name, &shape);
             let found = weights.pieces(&name, &shape)?;
             known.extend(found.iter().flat_map(|(_, tensor)| tensor.clone()));
             if followers.contains(&name) {
@@ -142,7 +143,7 @@ impl Weights {
     fn pieces(&self, name: &str, shape: &[usize]) -> Result<Vec<FoundPiece>, WeightsError> {
         let pieces = pieces(&self.files.path, name, shape, &self.mapping.stored(name))?;
         let find = |piece: Piece| {
-            let names = self.mapping.names(&piece.tensor);
+            let names = self.mapping.names_of(&piece.tensor);
             let found = names.into_iter().find(|name| self.files.tensors.contains_key(name));
             (piece, found)
         };
@@ -181,31 +182,91 @@ impl Weights {
         Ok(())
     }
 
+    /// The shape of a parameter in the file: its own, or with fewer rows where it may have more than the file.
+    fn held_shape(&self, name: &str, shape: &[usize]) -> Vec<usize> {
+        let held = || {
+            let (Stored::Tensor(tensor), &[rows, columns]) = (self.mapping.stored(name), shape) else {
+                return None;
+            };
+            let found =
+                self.mapping.names_of(&tensor).iter().find_map(|name| self.files.tensors.get(name))?;
+            let has_fewer =
+                found.shape.len() == 2 && found.shape[1] == columns && (1..rows).contains(&found.shape[0]);
+            (self.mapping.may_have_more_rows(name) && has_fewer).then(|| found.shape.clone())
+        };
+        held().unwrap_or_else(|| shape.to_vec())
+    }
+
     /// A parameter's values in row-major order.
     pub fn values(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightsError> {
-        let mut values = vec![0.0; shape.iter().product()];
-        let found = self.pieces(name, shape)?;
+        let held = self.held_shape(name, shape);
+        let mut values = vec![0.0; held.iter().product()];
+        let found = self.pieces(name, &held)?;
         for (piece, _, tensor) in self.tensors(&found) {
-            let Some(number) = tensor.number else { continue };
-            tensor.with_bytes(&self.files.path, |bytes| read(piece, number, bytes, &mut values))?;
+            let path = &self.files.path;
+            match tensor.number {
+                Some(Number::F16) => {
+                    read(path, tensor, piece, &mut values, |bytes| f16::from_le_bytes(bytes).to_f32())?;
+                }
+                Some(Number::Bf16) => {
+                    read(path, tensor, piece, &mut values, |bytes| bf16::from_le_bytes(bytes).to_f32())?;
+                }
+                Some(Number::F32) => read(path, tensor, piece, &mut values, f32::from_le_bytes)?,
+                None => {}
+            }
+        }
+        if held != shape {
+            add_mean_rows(&mut values, shape);
         }
         Ok(values)
     }
 }
 
-/// Copies a piece of a tensor to its place among a parameter's values.
-fn read(piece: &Piece, number: Number, bytes: &[u8], values: &mut [f32]) {
-    match number {
-        Number::F16 => copy(piece, bytes, values, |bytes| f16::from_le_bytes(bytes).to_f32()),
-        Number::Bf16 => copy(piece, bytes, values, |bytes| bf16::from_le_bytes(bytes).to_f32()),
-        Number::F32 => copy(piece, bytes, values, f32::from_le_bytes),
+/// Adds rows, each the mean of those that are there, up to a shape.
+fn add_mean_rows(values: &mut Vec<f32>, shape: &[usize]) {
+    let columns = shape[1];
+    let mut sums = vec![0.0f64; columns];
+    for row in values.chunks_exact(columns) {
+        sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += f64::from(*value));
+    }
+    let rows = (values.len() / columns) as f64;
+    let mean: Vec<f32> = sums.into_iter().map(|sum| (sum / rows) as f32).collect();
+    while values.len() < shape[0] * columns {
+        values.extend_from_slice(&mean);
     }
 }
 
-fn copy<const N: usize>(piece: &Piece, data: &[u8], values: &mut [f32], decode: impl Fn([u8; N]) -> f32) {
+/// Reads a piece of a tensor to its place among a parameter's values: the bytes of the piece, and those between them.
+fn read<const N: usize>(
+    path: &Path,
+    tensor: &FileTensor,
+    piece: &Piece,
+    values: &mut [f32],
+    decode: impl Fn([u8; N]) -> f32,
+) -> Result<(), WeightsError> {
+    let elements = piece.elements();
+    let bytes = elements.start * N..elements.end * N;
+    let Some(first) = piece.first_of_run() else {
+        return tensor.read_at_once(path, bytes, |bytes| copy(piece, elements.start, bytes, values, decode));
+    };
+    tensor.read_chunks(path, bytes.clone(), |at, chunk| {
+        let to = &mut values[first + (at - bytes.start) / N..];
+        to.iter_mut().zip(chunk.as_chunks::<N>().0).for_each(|(value, bytes)| *value = decode(*bytes));
+    })
+}
+
+/// Copies a piece of a tensor, of which `data` are the bytes from the element `start` on.
+fn copy<const N: usize>(
+    piece: &Piece,
+    start: usize,
+    data: &[u8],
+    values: &mut [f32],
+    decode: impl Fn([u8; N]) -> f32,
+) {
     let elements = data.as_chunks::<N>().0;
     let Ok(()) = piece.panels::<Infallible>(&mut |panel| {
         let Panel { in_tensor, in_parameter, rows, columns } = panel;
+        let in_tensor = in_tensor - start;
         if columns.in_parameter == 1 {
             for row in 0..rows.size {
                 let from = &elements[in_tensor + row * rows.in_tensor..][..columns.size];

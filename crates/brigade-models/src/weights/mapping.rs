@@ -1,5 +1,6 @@
 //! Where a model's parameters are in files, as data.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -26,6 +27,8 @@ pub struct WeightsMapping {
     optional_prefix: String,
     other_ends: Vec<(String, String)>,
     optional: Vec<String>,
+    names: BTreeMap<String, String>,
+    more_rows: Vec<String>,
 }
 
 impl WeightsMapping {
@@ -55,6 +58,24 @@ impl WeightsMapping {
         self
     }
 
+    /// Says that tensors may have other names in files: those that rules give, each with the other.
+    pub fn with_names(mut self, names: BTreeMap<String, String>) -> Self {
+        self.names.extend(names);
+        self
+    }
+
+    /// Says that files may have fewer rows of the matrices of a pattern, as a table of embeddings has before its vocabulary grows. Each row more is
+    /// the mean of the file's.
+    pub fn more_rows(mut self, pattern: impl Into<String>) -> Self {
+        self.more_rows.push(pattern.into());
+        self
+    }
+
+    /// Whether files may have fewer rows of a parameter.
+    pub(super) fn may_have_more_rows(&self, parameter: &str) -> bool {
+        self.more_rows.iter().any(|pattern| matches(pattern, parameter).is_some())
+    }
+
     /// Whether files may lack a parameter.
     pub(super) fn is_optional(&self, parameter: &str) -> bool {
         self.optional.iter().any(|pattern| matches(pattern, parameter).is_some())
@@ -79,7 +100,7 @@ impl WeightsMapping {
     }
 
     /// The names that a tensor may have in files, the first of which is its own.
-    pub(super) fn names(&self, tensor: &str) -> Vec<String> {
+    pub(super) fn names_of(&self, tensor: &str) -> Vec<String> {
         let mut names = vec![tensor.to_owned()];
         let prefix = self.optional_prefix.as_str();
         if !prefix.is_empty() {
@@ -92,6 +113,7 @@ impl WeightsMapping {
         };
         let others: Vec<_> = self.other_ends.iter().flat_map(with_other_end).collect();
         names.extend(others);
+        names.extend(self.names.get(tensor).cloned());
         names
     }
 }

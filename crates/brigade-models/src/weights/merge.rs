@@ -7,12 +7,13 @@ use brigade_core::{Activation, Chain};
 use super::differences::Strict;
 use super::error::WeightsError;
 use super::files::Files;
+use super::format::WeightsFormat;
 use super::load::{LoadWeights, Weights};
 use super::mapping::WeightsMapping;
 use super::write::WeightsWriter;
 use crate::lora::is_adapter;
 
-/// Writes the weights of a chain with its adapters added, `weight + scale · b · a`, into a safetensors file in fp32; one parameter is in memory at a time. `paths`: the files
+/// Writes the weights of a chain with its adapters added, `weight + scale · b · a`, into safetensors files; one parameter is in memory at a time. `paths`: the files
 /// with the weights and the adapters, as for [`LoadWeights::load_weights_of`].
 ///
 /// # Errors
@@ -23,6 +24,7 @@ pub fn merge_adapters<I: Activation, O: Activation>(
     paths: &[&Path],
     mapping: &WeightsMapping,
     to: &Path,
+    format: WeightsFormat,
 ) -> Result<(), WeightsError> {
     chain.load_weights_of(paths, mapping, Strict::Parameters)?;
     let weights = Weights { files: Files::open_all(paths)?, mapping: mapping.clone() };
@@ -40,7 +42,7 @@ pub fn merge_adapters<I: Activation, O: Activation>(
         add_product(&mut values, &b, &a, a_shape[0], scale as f32);
         Ok(values)
     };
-    WeightsWriter::filled(to, &parameters, |index| Ok(merged(index)?))?.finish()
+    WeightsWriter::filled(to, &parameters, format, |index| Ok(merged(index)?))?.finish()
 }
 
 /// Adds `scale · b · a` to a matrix of as many rows as `b` and as many columns as `a`, which have `rank` columns and rows.

@@ -134,12 +134,35 @@ impl Piece {
         self.region.iter().zip(&other.region).all(common)
     }
 
-    /// Calls `visit` with panels that have each of the piece's values once, up to its first error.
-    pub fn panels<E>(&self, visit: &mut impl FnMut(Panel) -> Result<(), E>) -> Result<(), E> {
-        let in_tensor = row_major(&self.shape);
-        let first = self.region.iter().zip(&in_tensor).map(|(range, stride)| range.start * stride).sum();
+    /// The elements of the tensor from the piece's first to its last.
+    pub fn elements(&self) -> Range<usize> {
+        if self.region.iter().any(Range::is_empty) {
+            return 0..0;
+        }
+        let place = |of: fn(&Range<usize>) -> usize| {
+            self.region
+                .iter()
+                .zip(row_major(&self.shape))
+                .map(|(range, stride)| of(range) * stride)
+                .sum::<usize>()
+        };
+        place(|range| range.start)..place(|range| range.end - 1) + 1
+    }
+
+    /// The place of its first value among the parameter's, if its values are next to each other and in the same order in both.
+    pub fn first_of_run(&self) -> Option<usize> {
+        let strides = self.strides();
+        let is_run =
+            |stride: &Stride| stride.size == 1 || (stride.in_tensor == 1 && stride.in_parameter == 1);
+        (strides.len() == 1 && strides.iter().all(is_run)).then_some(self.first)
+    }
+
+    /// Its dimensions, those joined that are one in both the tensor and the parameter.
+    fn strides(&self) -> Vec<Stride> {
         let mut strides = vec![Stride { size: 1, in_tensor: 0, in_parameter: 0 }];
-        for ((range, in_tensor), in_parameter) in self.region.iter().zip(in_tensor).zip(&self.strides) {
+        for ((range, in_tensor), in_parameter) in
+            self.region.iter().zip(row_major(&self.shape)).zip(&self.strides)
+        {
             let inner = Stride { size: range.len(), in_tensor, in_parameter: *in_parameter };
             match strides.last_mut() {
                 // Together they are one dimension.
@@ -153,6 +176,14 @@ impl Piece {
                 _ => strides.push(inner),
             }
         }
+        strides
+    }
+
+    /// Calls `visit` with panels that have each of the piece's values once, up to its first error.
+    pub fn panels<E>(&self, visit: &mut impl FnMut(Panel) -> Result<(), E>) -> Result<(), E> {
+        let in_tensor = row_major(&self.shape);
+        let first = self.region.iter().zip(&in_tensor).map(|(range, stride)| range.start * stride).sum();
+        let mut strides = self.strides();
         let value = Stride { size: 1, in_tensor: 1, in_parameter: 1 };
         if strides.last().is_none_or(|last| last.in_tensor != 1) {
             strides.push(value);

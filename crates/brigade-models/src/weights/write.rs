@@ -1,22 +1,19 @@
 //! Writing whole weights.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeSet;
 use std::fs::File;
-use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 
 use brigade_core::{BoxError, Error, NamedTensor};
 use brigade_files::AtomicFile;
-use safetensors::tensor::{Metadata, TensorInfo};
-use safetensors::{Dtype, SafeTensorError};
 
 use super::error::WeightsError;
+use super::format::{WeightsFormat, WeightsNumber};
 use super::mapping::{StoredParameter, WeightsMapping};
-use super::piece::{Panel, Piece, pieces};
-
-/// The longest header that readers take, in bytes.
-const MOST_HEADER: usize = 100_000_000;
+use super::piece::Panel;
+use super::shards::{Places, WeightsFiles};
 
 /// Writes parameters in fp32. The same parameters give the same bytes. The file appears under its name only once it is whole.
 ///
@@ -33,42 +30,19 @@ pub fn save_safetensors(
     writer.finish()
 }
 
-/// Writes a file of weights in fp32 from parameters that come one after the other: in any order, none kept in memory, each to
-/// its place. The file appears under its name only once it is whole; until then it takes the space of the new one beside
-/// the old one, and it is removed if the writer is dropped.
+/// Writes files of weights from parameters that come one after the other: in any order, none kept in memory, each to its place. A file appears
+/// under its name only once it is whole; until then it takes the space of the new one beside the old one, and it is removed if the
+/// writer is dropped.
 pub struct WeightsWriter {
-    path: PathBuf,
-    file: AtomicFile,
-    /// By name, the parameters that are still to come.
-    missing: BTreeMap<String, Places>,
-}
-
-/// Where a parameter is in the file.
-struct Places {
-    shape: Vec<usize>,
-    /// Each with the byte at which its tensor begins.
-    pieces: Vec<(Piece, usize)>,
-}
-
-/// A tensor of the file, and which pieces it is made of.
-struct FileTensor<'p> {
-    shape: &'p [usize],
-    pieces: Vec<(&'p str, &'p Piece)>,
+    files: Arc<WeightsFiles>,
+    /// Those of the files that are written here.
+    open: Vec<Option<AtomicFile>>,
+    /// The parameters that are still to come.
+    missing: BTreeSet<String>,
 }
 
 impl WeightsWriter {
-    /// Checks that a file of these parameters can be written; `path` is for messages.
-    ///
-    /// # Errors
-    /// As [`create`](Self::create), but for those of the file itself.
-    pub fn check(
-        path: &Path,
-        parameters: impl IntoIterator<Item = StoredParameter>,
-    ) -> Result<(), WeightsError> {
-        tensors(path, &resolved(path, parameters)?).map(drop)
-    }
-
-    /// Starts a file of these parameters; what has its name stays until the new one is whole.
+    /// Starts one file of these parameters in fp32; what has its name stays until the new one is whole.
     ///
     /// # Errors
     /// If the file cannot be created, if a parameter cannot be stored as it is to be, or if the parameters do not give each value
@@ -77,161 +51,162 @@ impl WeightsWriter {
         path: &Path,
         parameters: impl IntoIterator<Item = StoredParameter>,
     ) -> Result<Self, WeightsError> {
-        let resolved = resolved(path, parameters)?;
-        let tensors = tensors(path, &resolved)?;
-        let mut end = 0;
-        let infos = tensors.into_iter().map(|(name, FileTensor { shape, .. })| {
-            let start = end;
-            end += size_of::<f32>() * shape.iter().product::<usize>();
-            let shape = shape.to_vec();
-            (name.to_owned(), TensorInfo { dtype: Dtype::F32, shape, data_offsets: (start, end) })
-        });
-        let infos: Vec<_> = infos.collect();
-        let header =
-            header(&infos).map_err(|source| WeightsError::Format { path: path.to_owned(), source })?;
-        let begin = |(name, info): (String, TensorInfo)| (name, header.len() + info.data_offsets.0);
-        let begin: BTreeMap<_, _> = infos.into_iter().map(begin).collect();
-        let missing = resolved.into_iter().map(|(name, (shape, pieces))| {
-            let pieces = pieces.into_iter().map(|piece| {
-                let begin = begin[&piece.tensor];
-                (piece, begin)
-            });
-            (name, Places { shape, pieces: pieces.collect() })
-        });
-        let missing = missing.collect();
-        let file = AtomicFile::create(path);
-        let file = file.and_then(|file| file.file().write_all_at(&header, 0).map(|()| file));
-        Ok(Self { path: path.to_owned(), file: file.map_err(|source| io(path, source))?, missing })
+        let files = WeightsFiles::new(path, parameters, WeightsFormat::ONE_FILE)?;
+        Self::open(Arc::new(files), |_| true)
     }
 
-    /// Writes a file of these parameters, which are read one after the other: no more than one is in memory. The file is whole, with
-    /// the bytes that [`save_safetensors`] gives for the same values, and still to be [finished](Self::finish).
+    /// Starts those files, by number, that are to be written here.
     ///
     /// # Errors
-    /// As [`create`](Self::create), if a parameter cannot be read or has other than its shape's number of values, or if the file
+    /// If one cannot be created.
+    pub fn open(files: Arc<WeightsFiles>, is_here: impl Fn(usize) -> bool) -> Result<Self, WeightsError> {
+        let create = |(number, file): (usize, &super::shards::ShardFile)| {
+            if !is_here(number) {
+                return Ok(None);
+            }
+            let created = AtomicFile::create(&file.path);
+            let begun = created.and_then(|new| new.file().write_all_at(&file.header, 0).map(|()| new));
+            begun.map(Some).map_err(|source| io(&file.path, source))
+        };
+        let open = files.files.iter().enumerate().map(create).collect::<Result<Vec<_>, _>>()?;
+        let here = (0..open.len()).filter(|number| open[*number].is_some());
+        let missing = here.flat_map(|number| files.parameters_of(number)).map(|(name, _)| name.to_owned());
+        let missing = missing.collect();
+        Ok(Self { files, open, missing })
+    }
+
+    /// Writes files of these parameters, which are read one after the other: no more than one is in memory. The files are whole, in fp32 and one alone
+    /// with the bytes that [`save_safetensors`] gives for the same values, and still to be [finished](Self::finish).
+    ///
+    /// # Errors
+    /// As [`WeightsFiles::new`], if a parameter cannot be read or has other than its shape's number of values, or if a file
     /// cannot be written.
     pub fn filled(
         path: &Path,
         parameters: &[StoredParameter],
+        format: WeightsFormat,
         read: impl Fn(usize) -> Result<Vec<f32>, BoxError>,
     ) -> Result<Self, WeightsError> {
-        let mut writer = Self::create(path, parameters.iter().cloned())?;
+        let files = WeightsFiles::new(path, parameters.iter().cloned(), format)?;
+        let mut writer = Self::open(Arc::new(files), |_| true)?;
         for (index, parameter) in parameters.iter().enumerate() {
             writer.write_values(&parameter.name, &read(index).map_err(Error::Load)?)?;
         }
         Ok(writer)
     }
 
-    /// Writes one of the parameters.
+    /// The files that it is a writer of.
+    pub fn files(&self) -> &Arc<WeightsFiles> {
+        &self.files
+    }
+
+    /// Writes those values of a parameter that are in files here.
     ///
     /// # Errors
-    /// If it cannot be written, is none of those that the file was begun with, or of another shape or type.
+    /// If they cannot be written, or it is none of those that the files were begun with, or of another shape or type.
     pub fn write(&mut self, parameter: &NamedTensor) -> Result<(), WeightsError> {
         let values = parameter.data.as_slice();
-        let values = values.map_err(|_| wrong(&self.path, "parameter", &parameter.name, "is not of fp32"))?;
+        let values = values.map_err(|_| self.wrong(&parameter.name, "is not of fp32"))?;
         self.write_values(&parameter.name, values)
     }
 
     fn write_values(&mut self, name: &str, values: &[f32]) -> Result<(), WeightsError> {
-        let Some(Places { shape, pieces }) = self.missing.remove(name) else {
-            return Err(wrong(&self.path, "parameter", name, "is none of the file's, or was there before"));
+        let Some(Places { shape, pieces }) = self.files.places.get(name) else {
+            return Err(self.wrong(name, "is none of the file's"));
         };
-        if values.len() != shape.iter().product::<usize>() {
-            let problem = format!("has {} values for the shape {shape:?}", values.len());
-            return Err(wrong(&self.path, "parameter", name, &problem));
+        let mut here = pieces
+            .iter()
+            .filter_map(|(piece, file, begin)| {
+                Some((piece, self.open[*file].as_ref()?, &self.files.files[*file].path, *begin))
+            })
+            .peekable();
+        if here.peek().is_none() {
+            return Ok(());
         }
-        let written = pieces.iter().try_for_each(|(piece, begin)| {
-            piece.panels(&mut |panel| write_panel(self.file.file(), *begin, panel, values))
-        });
-        written.map_err(|source| io(&self.path, source))
+        if !self.missing.remove(name) {
+            return Err(self.wrong(name, "was there before"));
+        }
+        if values.len() != shape.iter().product::<usize>() {
+            return Err(self.wrong(name, &format!("has {} values for the shape {shape:?}", values.len())));
+        }
+        let number = self.files.format.number;
+        if let Some(value) = number.not_held(values) {
+            let problem = format!("has the value {value:e}, which {number} cannot hold; bf16 and fp32 can");
+            return Err(self.wrong(name, &problem));
+        }
+        for (piece, file, path, begin) in here {
+            let written = piece.panels(&mut |panel| write_panel(file.file(), number, begin, panel, values));
+            written.map_err(|source| io(path, source))?;
+        }
+        Ok(())
     }
 
-    /// Gives the file its name.
+    /// Gives all files their names, in place of earlier ones. It is for a writer of all of them: where several write, each
+    /// [commits](Self::commit) between [`WeightsFiles::begin`] and [`WeightsFiles::complete`].
     ///
     /// # Errors
-    /// If that fails, or a tensor was not written.
+    /// If that fails, or a parameter was not written.
     pub fn finish(self) -> Result<(), WeightsError> {
-        self.end(AtomicFile::commit)
+        let files = self.files.clone();
+        files.begin()?;
+        self.commit()?;
+        files.complete()
     }
 
-    /// Gives the file its name, unless there is a file of that name.
+    /// Gives all files their names, unless there is a file of such a name.
     ///
     /// # Errors
     /// If there is one, which stays as it is, with [`ErrorKind::AlreadyExists`](std::io::ErrorKind::AlreadyExists); else as
     /// [`finish`](Self::finish).
     pub fn finish_new(self) -> Result<(), WeightsError> {
-        self.end(AtomicFile::commit_new)
+        let files = self.files.clone();
+        let main = files.main();
+        if main.exists() {
+            return Err(io(&main, std::io::ErrorKind::AlreadyExists.into()));
+        }
+        self.end(AtomicFile::commit_new)?;
+        files.complete()
+    }
+
+    /// Gives the files that are written here their names, in place of earlier ones.
+    ///
+    /// # Errors
+    /// If that fails, or a parameter was not written.
+    pub fn commit(self) -> Result<(), WeightsError> {
+        self.end(AtomicFile::commit)
     }
 
     fn end(self, commit: fn(AtomicFile) -> std::io::Result<File>) -> Result<(), WeightsError> {
-        let Self { path, file, missing } = self;
-        if let Some((name, _)) = missing.first_key_value() {
-            return Err(wrong(&path, "parameter", name, "was not written"));
+        if let Some(name) = self.missing.first() {
+            return Err(self.wrong(name, "was not written"));
         }
-        commit(file).map(drop).map_err(|source| io(&path, source))
+        let Self { files, open, .. } = self;
+        let written = files.files.iter().zip(open).filter_map(|(file, open)| Some((&file.path, open?)));
+        written
+            .into_iter()
+            .try_for_each(|(path, open)| commit(open).map(drop).map_err(|source| io(path, source)))
     }
-}
 
-/// The shapes of parameters and the pieces that they are made of, by name.
-type Resolved = BTreeMap<String, (Vec<usize>, Vec<Piece>)>;
-
-fn resolved(
-    path: &Path,
-    parameters: impl IntoIterator<Item = StoredParameter>,
-) -> Result<Resolved, WeightsError> {
-    let mut resolved = Resolved::new();
-    for StoredParameter { name, shape, stored } in parameters {
-        let pieces = pieces(path, &name, &shape, &stored)?;
-        if resolved.insert(name.clone(), (shape, pieces)).is_some() {
-            return Err(wrong(path, "parameter", &name, "is there twice"));
-        }
+    fn wrong(&self, parameter: &str, problem: &str) -> WeightsError {
+        wrong(&self.files.path, "parameter", parameter, problem)
     }
-    Ok(resolved)
-}
-
-/// The tensors that parameters make up together, by name.
-fn tensors<'p>(
-    path: &Path,
-    parameters: &'p Resolved,
-) -> Result<BTreeMap<&'p str, FileTensor<'p>>, WeightsError> {
-    let mut tensors: BTreeMap<&str, FileTensor<'_>> = BTreeMap::new();
-    for (parameter, (_, pieces)) in parameters {
-        for piece in pieces {
-            let new = FileTensor { shape: &piece.shape, pieces: Vec::new() };
-            let tensor = tensors.entry(&piece.tensor).or_insert(new);
-            let wrong = |problem: &str| Err(wrong(path, "tensor", &piece.tensor, problem));
-            if tensor.shape != piece.shape {
-                let (other, shape) = (tensor.pieces[0].0, tensor.shape);
-                let problem = format!("is {:?} for `{parameter}`, but {shape:?} for `{other}`", piece.shape);
-                return wrong(&problem);
-            }
-            if let Some((other, _)) = tensor.pieces.iter().find(|(_, other)| other.overlaps(piece)) {
-                return wrong(&format!("gets the same values from `{other}` and from `{parameter}`"));
-            }
-            tensor.pieces.push((parameter, piece));
-        }
-    }
-    for (name, tensor) in &tensors {
-        let count = |sizes: &mut dyn Iterator<Item = usize>| {
-            sizes.fold(1u128, |product, size| product.saturating_mul(size as u128))
-        };
-        let all = count(&mut tensor.shape.iter().copied());
-        let given = tensor.pieces.iter().map(|(_, piece)| count(&mut piece.region.iter().map(Range::len)));
-        let given: u128 = given.sum();
-        if given != all {
-            let problem = format!("has {all} values, of which the model's parameters give {given}");
-            return Err(wrong(path, "tensor", name, &problem));
-        }
-    }
-    Ok(tensors)
 }
 
 /// Writes the values of a panel to a tensor that begins at a byte of the file.
-fn write_panel(file: &File, begin: usize, panel: Panel, values: &[f32]) -> std::io::Result<()> {
+fn write_panel(
+    file: &File,
+    number: WeightsNumber,
+    begin: usize,
+    panel: Panel,
+    values: &[f32],
+) -> std::io::Result<()> {
     let Panel { in_tensor, in_parameter, rows, columns } = panel;
     let write = |row: usize, values: &[f32]| {
-        let place = begin + size_of::<f32>() * (in_tensor + row * rows.in_tensor);
-        file.write_all_at(bytemuck::cast_slice(values), place as u64)
+        let place = (begin + number.bytes() * (in_tensor + row * rows.in_tensor)) as u64;
+        match number {
+            WeightsNumber::Fp32 => file.write_all_at(bytemuck::cast_slice(values), place),
+            _ => file.write_all_at(&number.encoded(values), place),
+        }
     };
     if columns.in_parameter == 1 {
         let row = |row: usize| &values[in_parameter + row * rows.in_parameter..][..columns.size];
@@ -250,22 +225,11 @@ fn write_panel(file: &File, begin: usize, panel: Panel, values: &[f32]) -> std::
     (0..rows.size).try_for_each(|row| write(row, &gathered[row * columns.size..][..columns.size]))
 }
 
-/// What stands before the values: its length, names and places as JSON, and spaces up to a multiple of 8 bytes.
-fn header(infos: &[(String, TensorInfo)]) -> Result<Vec<u8>, SafeTensorError> {
-    let about = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-    let mut json = serde_json::to_vec(&Metadata::new(Some(about), infos.to_vec())?)?;
-    json.resize(json.len().next_multiple_of(8), b' ');
-    if json.len() > MOST_HEADER {
-        return Err(SafeTensorError::HeaderTooLarge);
-    }
-    Ok([&(json.len() as u64).to_le_bytes(), json.as_slice()].concat())
-}
-
-fn io(path: &Path, source: std::io::Error) -> WeightsError {
+pub(super) fn io(path: &Path, source: std::io::Error) -> WeightsError {
     WeightsError::Io { path: path.to_owned(), source }
 }
 
-fn wrong(path: &Path, what: &'static str, name: &str, problem: &str) -> WeightsError {
+pub(super) fn wrong(path: &Path, what: &'static str, name: &str, problem: &str) -> WeightsError {
     WeightsError::Unwritable {
         path: path.to_owned(),
         what,

@@ -10,7 +10,8 @@ use std::path::Path;
 use brigade_core::{Chain, NamedTensor};
 use brigade_models::gpt::{self, Gelu, GptConfig};
 use brigade_models::{
-    LoadWeights, Stored, StoredParameter, Strict, WeightsMapping, WeightsWriter, save_safetensors,
+    LoadWeights, Stored, StoredParameter, Strict, WeightsFiles, WeightsFormat, WeightsMapping, WeightsWriter,
+    save_safetensors,
 };
 use brigade_models::{Logits, Tokens};
 use burn::tensor::{Device, TensorData};
@@ -106,7 +107,7 @@ fn a_gpt_comes_back_from_any_layout() {
         };
         let described: Vec<_> = given.iter().map(described).collect();
         let values = |index: usize| Ok(given[index].data.as_slice::<f32>().unwrap().to_vec());
-        WeightsWriter::filled(&path, &described, values).unwrap().finish().unwrap();
+        WeightsWriter::filled(&path, &described, WeightsFormat::ONE_FILE, values).unwrap().finish().unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), written);
     }
 }
@@ -209,7 +210,8 @@ fn what_does_not_fit_is_named() {
     ] {
         contains(&save(&positions(stored.clone())), &[message]);
         let shapes = given.iter().map(|tensor| (tensor.name.clone(), tensor.data.shape().to_vec()));
-        let checked = WeightsWriter::check(&path, positions(stored).parameters(shapes)).unwrap_err();
+        let checked = WeightsFiles::new(&path, positions(stored).parameters(shapes), WeightsFormat::ONE_FILE)
+            .unwrap_err();
         contains(&checked.to_string(), &[message, path.to_str().unwrap()]);
     }
     let bias = WeightsMapping::default().rule("h.1.mlp.c_fc.bias", Stored::tensor("a").transposed());

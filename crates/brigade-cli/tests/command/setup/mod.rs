@@ -3,3 +3,4 @@
 pub mod place;
 pub mod processes;
 pub mod runs;
+pub mod safetensors;

@@ -6,4 +6,6 @@ mod chats;
 mod equality;
 mod folders;
 mod results;
+mod shards;
+mod weights;
 mod wrong_input;

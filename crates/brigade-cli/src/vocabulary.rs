@@ -1,0 +1,48 @@
+//! Tokenizers with more ids than their model has embeddings.
+
+use anyhow::{Context, bail};
+use brigade::models::{CausalLm, WeightsMapping};
+use brigade_hf::Config as ModelConfig;
+
+use crate::config::{Config, Described};
+
+/// The matrices that have a row for each token.
+const TABLES: [&str; 3] = ["embedding.embed_tokens", "embedding.wte", "head.lm_head"];
+
+impl Config {
+    /// Checks that the model has an embedding for each of the tokenizer's ids; with `model.resize_embeddings`, those that it lacks are added.
+    pub fn fit_vocabulary(&self, described: &mut Described) -> anyhow::Result<()> {
+        let (ids, vocabulary) = (self.largest_token_count()?, described.model.vocabulary());
+        if ids <= vocabulary {
+            return Ok(());
+        }
+        let more = format!(
+            "data.tokenizer = {} has {ids} ids, more than the {vocabulary} embeddings of the model of {}",
+            self.data.tokenizer,
+            self.model.given()
+        );
+        if !self.model.resize_embeddings {
+            bail!("{more}; model.resize_embeddings = true adds those that it lacks");
+        }
+        let (ModelConfig::Decoder(config), true) =
+            (&mut described.file.config, described.model.adapters().is_empty())
+        else {
+            bail!(
+                "{more}, and model.resize_embeddings = true adds none beside adapters, which are saved without embeddings"
+            );
+        };
+        config.vocab_size = ids;
+        let length = Some(described.model.sequence_length());
+        let resized = CausalLm::from_config(&described.file.config, length);
+        described.model = resized.with_context(|| self.model.given())?;
+        Ok(())
+    }
+
+    /// A mapping for files that may have fewer embeddings than the model.
+    pub fn for_resized(&self, mapping: WeightsMapping) -> WeightsMapping {
+        match self.model.resize_embeddings {
+            true => TABLES.into_iter().fold(mapping, WeightsMapping::more_rows),
+            false => mapping,
+        }
+    }
+}
