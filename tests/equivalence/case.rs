@@ -82,7 +82,16 @@ where
 
     /// One process's outcome, which that of each mesh with its settings must equal to the bit.
     pub fn equals_one_process_on(&self, meshes: &[((usize, usize), EngineSettings)]) -> Outcome {
-        let one = self.train(Groups::alone(), &EngineSettings::default(), 0..STEPS, None);
+        self.equals_one_process_of(&EngineSettings::default(), meshes)
+    }
+
+    /// The same where one process has these settings.
+    fn equals_one_process_of(
+        &self,
+        base: &EngineSettings,
+        meshes: &[((usize, usize), EngineSettings)],
+    ) -> Outcome {
+        let one = self.train(Groups::alone(), base, 0..STEPS, None);
         for (mesh, settings) in meshes {
             let what = format!("{mesh:?}, {settings:?}");
             let outcomes = on_threads(mesh.0, mesh.1, |groups| self.train(groups, settings, 0..STEPS, None));
@@ -93,10 +102,14 @@ where
 
     /// One process's outcome, which every mesh's must equal to the bit, and that of runs that are stopped and go on elsewhere.
     pub fn equals_one_process(&self) -> Outcome {
-        let one = self.equals_one_process_on(&settings());
+        self.equals_one_process_with(&EngineSettings::default())
+    }
+
+    /// The same with these settings everywhere, but for those that spread a run.
+    pub fn equals_one_process_with(&self, base: &EngineSettings) -> Outcome {
+        let one = self.equals_one_process_of(base, &settings(base));
         let part = |mesh: (usize, usize), stage, steps: Range<usize>, from: Option<&Saved>| {
-            let settings =
-                EngineSettings { zero: Zero { stage, ..Zero::default() }, ..EngineSettings::default() };
+            let settings = EngineSettings { zero: Zero { stage, ..Zero::default() }, ..base.clone() };
             on_threads(mesh.0, mesh.1, |groups| self.train(groups, &settings, steps.clone(), from))
         };
         let state =
@@ -126,14 +139,14 @@ pub fn same(outcomes: &[Outcome], one: &Outcome, what: &str) {
 }
 
 /// Meshes, each with settings: every ZeRO stage, schedule and recomputation at least once.
-fn settings() -> Vec<((usize, usize), EngineSettings)> {
+fn settings(base: &EngineSettings) -> Vec<((usize, usize), EngineSettings)> {
     use PipelineScheduleKind::{GPipe, Interleaved, OneFOneB, ZbH1, ZbH2, Zbv};
     let of = |stage, recompute, schedule, chunks| EngineSettings {
         zero: Zero { stage, ..Zero::default() },
         recompute,
         schedule,
         chunks,
-        ..EngineSettings::default()
+        ..base.clone()
     };
     vec![
         ((1, 1), of(0, Recompute::Every(1), OneFOneB, 1)),

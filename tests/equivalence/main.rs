@@ -8,6 +8,7 @@ mod backward_halves;
 mod burn_layers;
 mod case;
 mod context;
+mod decoders;
 mod dropout;
 mod footprint;
 mod frozen;

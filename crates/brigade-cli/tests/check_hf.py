@@ -2,7 +2,8 @@
 
 For each family, `transformers` writes a tiny model with random weights, in shards, with a tokenizer; `brigade train --model` goes on from it for some
 steps on two stages; then `transformers` loads the run's folder, where no tensor may be missing or left over, and must continue a text with the same tokens as
-`brigade generate`. Where `peft` is installed, it does so with adapters, too. Needs torch and transformers.
+`brigade generate`. Where `peft` is installed, it does so with adapters, too. Weights exported in 16 bits and in shards must be those that
+`transformers` rounds to, and embeddings that a tokenizer needs besides must be there. Needs torch and transformers.
 """
 import argparse
 import subprocess
@@ -84,6 +85,37 @@ def check_adapters(brigade, place, tokens):
     return same_text("adapters", brigade, tuned, model, tokens, {}) & same_text("merged", brigade, merged, whole, tokens, {})
 
 
+def check_exports(brigade, place):
+    """Whether what is exported of a run in each type, cut into shards, is the run's weights in that type."""
+    tuned, good = place / "llama-tuned", True
+    whole = AutoModelForCausalLM.from_pretrained(tuned, dtype=torch.float32).state_dict()
+    for name, dtype in [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)]:
+        out = place / f"export-{name}"
+        run(brigade, "export", tuned, "--out", out, "--dtype", name, "--max-shard-size", "60KB")
+        model, loaded = AutoModelForCausalLM.from_pretrained(out, dtype="auto", output_loading_info=True)
+        same = all(torch.equal(value, whole[key].to(dtype)) for key, value in model.state_dict().items())
+        fine = same and model.dtype == dtype and not any(loaded.values()) and len(list(out.glob("model-*"))) > 2
+        print(f"{name:12} {'ok' if fine else 'FAILED'}")
+        good &= fine
+    return good
+
+
+def check_resized(brigade, place, tokens):
+    """Whether a model whose tokenizer has more tokens gets embeddings for them, and is loaded with them."""
+    base, grown = place / "larger-base", place / "larger"
+    AutoModelForCausalLM.from_pretrained(place / "qwen2-base").save_pretrained(base)
+    larger = transformers.PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(tokens.backend_tokenizer.to_str()),
+                                                  bos_token="<s>", eos_token="</s>")
+    larger.add_tokens(["<one>", "<two>", "<three>"])
+    larger.save_pretrained(base)
+    train(brigade, place, base, grown, "--set", "model.resize_embeddings=true")
+    model, loaded = AutoModelForCausalLM.from_pretrained(grown, dtype=torch.float32, output_loading_info=True)
+    odd = {kind: names for kind, names in loaded.items() if names}
+    if model.get_input_embeddings().weight.shape[0] != len(larger):
+        odd["embeddings"] = model.get_input_embeddings().weight.shape[0]
+    return same_text("resized", brigade, grown, model, AutoTokenizer.from_pretrained(grown), odd)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--brigade", required=True, type=Path)
@@ -99,4 +131,6 @@ if __name__ == "__main__":
         tokens = tokenizer(texts)
         results = [check(brigade, place, family, fields, tokens) for family, fields in FAMILIES.items()]
         results.append(check_adapters(brigade, place, tokens))
+        results.append(check_exports(brigade, place))
+        results.append(check_resized(brigade, place, tokens))
     sys.exit(0 if all(results) else 1)

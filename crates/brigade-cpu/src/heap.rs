@@ -26,6 +26,16 @@ pub unsafe fn keep_heap() {
     }
 }
 
+/// Gives the pages that are free in the heap back to the system. A training step takes other amounts than what comes before it: weights that were
+/// loaded in fp32, say, leave free memory that its buffers do not fit into. With other C libraries it does nothing.
+pub fn trim_heap() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: it locks the heap for itself, and gives free pages back.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Makes resident memory follow what is allocated: each large block has pages of its own, which are written to when it is given out and
 /// returned when it is freed. Or ends that.
 pub(crate) fn measure_exactly(begin: bool) {

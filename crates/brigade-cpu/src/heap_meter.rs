@@ -47,19 +47,10 @@ fn mallinfo2() -> Option<Mallinfo2> {
     None
 }
 
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
-fn trim() {
-    // SAFETY: it locks the heap for itself, and gives free pages back.
-    unsafe { libc::malloc_trim(0) };
-}
-
-#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-fn trim() {}
-
 impl Drop for GlibcHeap {
     fn drop(&mut self) {
         measure_exactly(false);
-        trim();
+        trim_heap();
         // The process's peak is that of its work, not of the measurement.
         drop(reset_peak());
     }
@@ -96,7 +87,7 @@ impl HeapMeter for GlibcHeap {
 
     fn begin(&self) {
         // What was freed must not be taken again unseen.
-        trim();
+        trim_heap();
         drop(reset_peak());
         self.before.set(status("VmRSS:").unwrap_or(0));
     }

@@ -6,7 +6,7 @@
 mod heap;
 mod heap_meter;
 
-pub use heap::{HUGE_PAGES, keep_heap};
+pub use heap::{HUGE_PAGES, keep_heap, trim_heap};
 pub use heap_meter::{GlibcHeap, heap_meter};
 
 use brigade_comm::Group;

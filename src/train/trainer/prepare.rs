@@ -81,6 +81,7 @@ impl Session {
         summary.extend(training.update.lines());
         self.heartbeat.send("making the model");
         let mut engine = Engine::new(model, self.seed(), &plan.optimizer, self.groups(), plan.engine)?;
+        brigade_cpu::trim_heap();
         training.update.add_hooks_to(&mut engine);
         let mut saver = self.saver()?;
         summary.extend(self.check_storage(&saver)?);

@@ -279,7 +279,7 @@ mod tests {
     fn a_prefix_may_be_there_or_not_and_older_files_have_other_ends() {
         let mapping =
             WeightsMapping::default().with_optional_prefix("bert.").with_other_end(".weight", ".gamma");
-        assert_eq!(mapping.names("x.bias"), ["x.bias", "bert.x.bias"]);
+        assert_eq!(mapping.names_of("x.bias"), ["x.bias", "bert.x.bias"]);
         let names = [
             "bert.x.weight",
             "bert.bert.x.weight",
@@ -288,7 +288,7 @@ mod tests {
             "bert.bert.x.gamma",
             "x.gamma",
         ];
-        assert_eq!(mapping.names("bert.x.weight"), names);
+        assert_eq!(mapping.names_of("bert.x.weight"), names);
     }
 
     #[test]
