@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use brigade::models::{LoadWeights, Strict};
+use brigade::models::{LoadWeights, Strict, WeightsMapping};
 use brigade::report::{ConsoleMode, HumanCount};
 use brigade::{Mixed, Role, Session, TokenDataset, UsageError, ValidationReport, parse_whole_number};
 use brigade_hf::ConfigFile;
@@ -65,9 +65,9 @@ pub struct EvaluateArgs {
 
 pub fn run(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
     let config = resolved(args).map_err(UsageError)?;
-    let described = config.model.describe(&config.lora).map_err(UsageError)?;
-    config.check_tokenizer(&described.model).map_err(UsageError)?;
+    let mut described = config.model.describe(&config.lora).map_err(UsageError)?;
     let weights = described.weights().map_err(UsageError)?;
+    config.fit_vocabulary(&mut described).map_err(UsageError)?;
     let program = RankProgram {
         name: "evaluate",
         flags: &args.ranks,
@@ -85,7 +85,9 @@ pub fn run(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
         session.check_same("text (or tokenizer)", &prepared.summary.key)?;
         let sources = prepared.sources.into_iter();
         let rows = sources.map(|source| (TokenDataset::new(source.train), source.weight));
-        let found = next_token(session, &described, &weights, &Mixed::new(rows))?;
+        let mapping = config.for_resized(weights.mapping(described.model.mapping()));
+        let files = (&weights.files[..], &mapping);
+        let found = next_token(session, &described, files, &Mixed::new(rows))?;
         match session.rank() {
             0 if args.json => print(&in_json(&found)),
             0 => print(&in_words(&found)),
@@ -98,13 +100,13 @@ pub fn run(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
 fn next_token(
     session: &Session,
     described: &Described,
-    weights: &[PathBuf],
+    (weights, mapping): (&[PathBuf], &WeightsMapping),
     data: &Mixed<TokenDataset>,
 ) -> anyhow::Result<ValidationReport> {
     let description = &described.model;
     let mut model = description.model(session.seed(), &session.device())?;
     let weights: Vec<&Path> = weights.iter().map(PathBuf::as_path).collect();
-    model.load_weights_of(&weights, &description.mapping(), Strict::Parameters)?;
+    model.load_weights_of(&weights, mapping, Strict::Parameters)?;
     session.evaluate(model, data)
 }
 
