@@ -214,6 +214,9 @@ pub use settings::{
     ZeroSettings, config_to_toml, merge_config, parse_defaults, parse_whole_number,
 };
 #[cfg(feature = "text")]
-pub use text::{CachedText, ClassDataset, LanguageModel, NumberDataset, TokenDataset};
+pub use text::{
+    CachedText, ClassDataset, Classification, LanguageModel, MACRO_F1, MaskedDataset, MaskedLm,
+    NumberDataset, Regression, TextTask, TokenDataset,
+};
 pub use train::{AddedModel, Trained, Trainer};
-pub use training::{Control, HookAnswer, Training, ValidationReport};
+pub use training::{Control, DerivedMetric, HookAnswer, Training, ValidationReport};

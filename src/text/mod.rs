@@ -3,8 +3,12 @@
 mod dataset;
 mod labelled;
 mod language_model;
+mod masked;
 mod rows;
+mod task;
 
 pub use dataset::TokenDataset;
 pub use labelled::{ClassDataset, NumberDataset};
 pub use language_model::{CachedText, LanguageModel};
+pub use masked::MaskedDataset;
+pub use task::{Classification, MACRO_F1, MaskedLm, Regression, TextTask};

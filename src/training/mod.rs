@@ -26,6 +26,26 @@ use update::OwnUpdate;
 /// A metric: from the model's output and a batch's target to a sum over the valid targets, shape `[1]`.
 type Metric<O, T> = Box<dyn Fn(O, T) -> Tensor<1> + Send + Sync>;
 
+/// A metric as a function of others, by name.
+pub type DerivedMetric = Box<dyn Fn(&BTreeMap<String, f64>) -> f64 + Send + Sync>;
+
+/// Metrics that follow from others.
+#[derive(Default)]
+pub(crate) struct DerivedMetrics(Vec<(String, DerivedMetric)>);
+
+impl DerivedMetrics {
+    pub fn names(&self) -> impl Iterator<Item = &String> {
+        self.0.iter().map(|(name, _)| name)
+    }
+
+    /// Adds those that follow from these.
+    pub fn add_to(&self, metrics: &mut BTreeMap<String, f64>) {
+        for (name, value) in &self.0 {
+            metrics.insert(name.clone(), value(metrics));
+        }
+    }
+}
+
 /// What [`Session::train`](crate::Session::train) and [`Session::prepare`](crate::Session::prepare) need besides the model: the
 /// data, and what is to happen during the run. The types are the model's: its input, its output, and the target.
 ///
@@ -68,6 +88,7 @@ pub struct Training<I, O, T> {
     pub(crate) train: Option<Arc<dyn Data<I, T>>>,
     pub(crate) validation: Option<Arc<dyn Data<I, T>>>,
     metrics: Vec<(String, Metric<O, T>)>,
+    pub(crate) derived: DerivedMetrics,
     pub(crate) hooks: Hooks,
     pub(crate) mapping: WeightsMapping,
     pub(crate) flops_per_target: Option<f64>,
@@ -111,6 +132,7 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
             train: None,
             validation: None,
             metrics: Vec::new(),
+            derived: DerivedMetrics::default(),
             hooks: Hooks::default(),
             mapping: WeightsMapping::default(),
             flops_per_target: None,
@@ -133,6 +155,17 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
         sum: impl Fn(O, T) -> Tensor<1> + Send + Sync + 'static,
     ) -> Self {
         self.metrics.push((name.into(), Box::new(sum)));
+        self
+    }
+
+    /// Adds a metric that follows from others, such as a score from counts: from the metrics of a step or a validation, which are means over all valid
+    /// targets, to its value. It is reported, and may be watched, as the others are.
+    pub fn derived_metric(
+        mut self,
+        name: impl Into<String>,
+        value: impl Fn(&BTreeMap<String, f64>) -> f64 + Send + Sync + 'static,
+    ) -> Self {
+        self.derived.0.push((name.into(), Box::new(value)));
         self
     }
 

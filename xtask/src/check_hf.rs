@@ -1,6 +1,6 @@
-//! `cargo xtask check-hf`.
+//! `cargo xtask check-hf` and `cargo xtask check-minilm`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -18,15 +18,57 @@ pub struct Args {
 
 const SCRIPT: &str = "crates/brigade-cli/tests/check_hf.py";
 
+/// Flags of `cargo xtask check-minilm`.
+#[derive(Debug, clap::Args)]
+pub struct MiniLmArgs {
+    #[command(flatten)]
+    common: Args,
+    /// The folder that the model is downloaded into, once [default: brigade/ in the user's cache folder].
+    #[arg(long, value_name = "DIR")]
+    cache: Option<PathBuf>,
+}
+
+const MINILM: &str = "crates/brigade-cli/tests/check_minilm.py";
+
 /// Builds the command, and lets `transformers` make models for it and load what it trains.
 pub fn run(args: &Args) -> Result<()> {
-    let brigade = Backend::Cpu.build("release")?;
-    let mut command = Command::new(&args.python);
-    command.arg(cargo::root().join(SCRIPT)).arg("--brigade").arg(&brigade);
-    let status = command.status();
-    let status = status.with_context(|| format!("--python {}: cannot start it", args.python.display()))?;
-    match status.success() {
-        true => Ok(()),
-        false => bail!("{SCRIPT} ended with {status}"),
+    args.script(SCRIPT, &[])
+}
+
+/// Compares a real encoder with `transformers`, and trains it on several meshes.
+pub fn run_minilm(args: &MiniLmArgs) -> Result<()> {
+    let sentences =
+        cargo::build(&["build", "--profile", "release", "-p", "brigade-models", "--example", "sentences"])?;
+    let cache = match &args.cache {
+        Some(cache) => cache.clone(),
+        None => user_cache().context("there is no XDG_CACHE_HOME and no HOME; give a folder with --cache")?,
+    };
+    let given: [(&str, &Path); 3] =
+        [("--sentences", &sentences), ("--root", cargo::root()), ("--cache", &cache)];
+    args.common.script(MINILM, &given)
+}
+
+fn user_cache() -> Option<PathBuf> {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let caches = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")))?;
+    Some(caches.join("brigade"))
+}
+
+impl Args {
+    /// Runs a script with the command and further paths.
+    fn script(&self, script: &str, further: &[(&str, &Path)]) -> Result<()> {
+        let brigade = Backend::Cpu.build("release")?;
+        let mut command = Command::new(&self.python);
+        command.arg(cargo::root().join(script)).arg("--brigade").arg(&brigade);
+        for (flag, path) in further {
+            command.arg(flag).arg(path);
+        }
+        let status = command.status();
+        let status =
+            status.with_context(|| format!("--python {}: cannot start it", self.python.display()))?;
+        match status.success() {
+            true => Ok(()),
+            false => bail!("{script} ended with {status}"),
+        }
     }
 }

@@ -52,6 +52,8 @@ enum Command {
     BuildTime,
     /// Let `transformers` make models, train them here, and let it load what comes out; for those who have it.
     CheckHf(check_hf::Args),
+    /// Compare a real encoder, which is downloaded, with `transformers`, and train it on several meshes.
+    CheckMinilm(check_hf::MiniLmArgs),
     /// Kill training at random instants, hundreds of times, and check that nothing is ever lost.
     Chaos(chaos::Args),
     /// Feed damaged input to every parser of bytes from outside, and report what breaks.
@@ -75,6 +77,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::BuildTime => build_time::run(),
         Command::CheckHf(args) => check_hf::run(&args),
+        Command::CheckMinilm(args) => check_hf::run_minilm(&args),
         Command::Chaos(args) => chaos::run(&args),
         Command::Fuzz { args } => fuzz::run(&args),
         Command::Sanitize => sanitize::run(),

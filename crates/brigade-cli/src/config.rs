@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use brigade::data::{LongExamples, RowOptions, SequenceLayout, TargetToken, Tokenizer, TokenizerSpec};
 use brigade::models::gpt::GptConfig;
-use brigade::models::{CausalLm, LoraConfig, LoraError};
+use brigade::models::{Adapters, CausalLm, LoraConfig, LoraError};
 use brigade::{Settings, merge_config};
 use brigade_hf::{ConfigFile, Task};
 use serde::{Deserialize, Serialize};
@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::adapters::Origin;
 use crate::chats::Learn;
 use crate::model_folder::model_folder;
+use crate::tasks::{TaskModel, TaskName, TaskSection};
 use crate::weights::Weights;
 
 /// The tokenizer of a model or a run, in its folder.
@@ -27,6 +28,7 @@ const DEFAULTS: &str = include_str!("gpt-tiny.toml");
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Config {
     pub model: ModelSection,
+    pub task: TaskSection,
     pub lora: LoraConfig,
     pub data: DataSection,
     #[serde(flatten)]
@@ -128,7 +130,7 @@ fn one() -> f64 {
 
 /// A model, and what the folder that it comes from says.
 pub struct Described {
-    pub model: CausalLm,
+    pub model: TaskModel,
     /// What `config.json` is written from.
     pub file: ConfigFile,
     /// Where its weights are, if training begins from any.
@@ -141,26 +143,9 @@ impl ModelSection {
         Origin::read(&self.path).with_context(|| self.given())
     }
 
-    /// The model with these adapters.
-    pub fn describe(&self, lora: &LoraConfig) -> anyhow::Result<Described> {
-        let is_new = self.path == PathBuf::new();
-        if lora.rank > 0 && (is_new || !self.pretrained) {
-            let allowed = "adapters are for trained weights; give their model with --model";
-            return Err(LoraError::new("rank (--lora-rank)", lora.rank, allowed).into());
-        }
-        if is_new {
-            self.shape.check()?;
-            let model = CausalLm::from(self.shape.clone());
-            return Ok(Described { file: model.config_file()?, model, origin: None });
-        }
-        let origin = self.origin()?;
-        let mut file = ConfigFile::read(&origin.base).with_context(|| self.given())?;
-        file.task = Some(Task::CausalLanguageModel);
-        // As training writes them.
-        file.dtype = Some("float32".into());
-        let model = CausalLm::from_config(&file.config, Some(self.shape.sequence_length));
-        let model = model.and_then(|model| model.with_adapters(lora)).with_context(|| self.given())?;
-        Ok(Described { model, file, origin: self.pretrained.then_some(origin) })
+    /// What the folder says of the model.
+    fn config_file(&self) -> anyhow::Result<ConfigFile> {
+        ConfigFile::read(&self.origin()?.base).with_context(|| self.given())
     }
 
     /// The folder's tokenizer, or that of the model for which it has adapters.
@@ -196,10 +181,19 @@ impl ModelSection {
 }
 
 impl Described {
+    /// The adapters of the model.
+    pub fn adapters(&self) -> Adapters {
+        match &self.model {
+            TaskModel::CausalLm(model) => model.adapters().clone(),
+            _ => Adapters::default(),
+        }
+    }
+
     /// The files of weights that training begins from, if it begins from any.
     pub fn weights(&self) -> anyhow::Result<Weights> {
         let Some(origin) = &self.origin else { return Ok(Weights::default()) };
-        Weights::find(origin, Task::CausalLanguageModel, self.model.adapters())
+        let task = self.file.task.unwrap_or(Task::CausalLanguageModel);
+        Weights::find(origin, task, &self.adapters())
             .with_context(|| format!("model.path (--model) {}", origin.base.display()))
     }
 }
@@ -230,18 +224,21 @@ impl Config {
         if self.model.path != PathBuf::new() {
             self.model.path = model_folder(&self.model.path)?;
             self.take_adapters()?;
-            self.model.describe(&self.lora)?;
-            match &self.data.tokenizer {
-                TokenizerSpec::File(_) => {}
-                given if *given == TokenizerSpec::default() => {
-                    self.data.tokenizer = TokenizerSpec::File(self.model.tokenizer()?);
-                }
-                given => bail!(
-                    "data.tokenizer = {given} has other ids than the model of {}; leave it out for the folder's {TOKENIZER_FILE}, or give \
-                     the path of a tokenizer.json",
-                    self.model.given()
-                ),
+            if self.data.tokenizer == TokenizerSpec::default() {
+                self.data.tokenizer = TokenizerSpec::File(self.model.tokenizer()?);
             }
+            let (file, given) = (self.model.config_file()?, self.model.given());
+            self.task = self.task.clone().resolved(&file, &self.data, &given)?;
+            self.describe()?;
+            if !matches!(self.data.tokenizer, TokenizerSpec::File(_)) {
+                bail!(
+                    "data.tokenizer = {} has other ids than the model of {given}; leave it out for the folder's {TOKENIZER_FILE}, or give \
+                     the path of a tokenizer.json",
+                    self.data.tokenizer
+                );
+            }
+        } else if !matches!(self.task.name, TaskName::Auto | TaskName::CausalLm) {
+            bail!("task.name (--task) is for the model of a folder; give one with --model");
         }
         let fraction = self.data.validation_fraction;
         if !(0.0..1.0).contains(&fraction) {
@@ -291,6 +288,29 @@ impl DataSection {
 }
 
 impl Config {
+    /// The model with its task and its adapters.
+    pub fn describe(&self) -> anyhow::Result<Described> {
+        let Self { model: section, lora, .. } = self;
+        let is_new = section.path == PathBuf::new();
+        if lora.rank > 0 && (is_new || !section.pretrained) {
+            let allowed = "adapters are for trained weights; give their model with --model";
+            return Err(LoraError::new("rank (--lora-rank)", lora.rank, allowed).into());
+        }
+        if is_new {
+            section.shape.check()?;
+            let model = CausalLm::from(section.shape.clone());
+            let file = model.config_file()?;
+            return Ok(Described { file, model: TaskModel::CausalLm(model), origin: None });
+        }
+        let origin = section.origin()?;
+        let mut file = section.config_file()?;
+        // As training writes them.
+        file.dtype = Some("float32".into());
+        let model = self.task.model(&mut file, section.shape.sequence_length, lora, &self.data.tokenizer);
+        let model = model.with_context(|| section.given())?;
+        Ok(Described { model, file, origin: section.pretrained.then_some(origin) })
+    }
+
     /// Goes on with the adapters in the model's folder, if it has any.
     fn take_adapters(&mut self) -> anyhow::Result<()> {
         let Some(saved) = self.model.origin()?.adapters else { return Ok(()) };

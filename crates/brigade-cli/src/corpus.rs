@@ -7,21 +7,26 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context, anyhow, bail};
 use brigade::UsageError;
 use brigade::data::{
-    Columns, Corpus, DataSource, LongExamples, PrepareOptions, PreparedData, PreparedSource, Progress,
-    SequenceLayout, prepare,
+    Corpus, DataSource, LongExamples, PrepareOptions, PreparedData, PreparedSource, Progress, SequenceLayout,
+    prepare,
 };
 use brigade::report::{ByteProgress, ConsoleMode, HumanBytes, HumanCount, counted};
 
-use crate::chats::{COLUMNS, Chats};
+use crate::chats::Chats;
 use crate::config::{Config, DataSection, SourceSection};
+use crate::tasks::TaskSection;
 
 /// The tokens of a run's corpus, from the cache if they are there.
 pub fn prepared(config: &Config, show: ConsoleMode) -> anyhow::Result<PreparedData> {
     let Config { data, model, settings, .. } = config;
-    let mut work = PrepareOptions::of(sources(data)?, cache_dir(data)?);
+    let mut work = PrepareOptions::of(sources(data, &config.task)?, cache_dir(data)?);
     work.tokenizer = data.tokenizer.clone();
-    work.records = Some(Arc::new(Chats::new(&data.tokenizer, data.learn)?));
-    work.rows = data.rows(model.shape.sequence_length);
+    let length = model.shape.sequence_length;
+    work.rows = config.task.rows(data.rows(length));
+    work.records = match config.task.records(length) {
+        Some(labelled) => Some(labelled),
+        None => Some(Arc::new(Chats::new(&data.tokenizer, data.learn)?)),
+    };
     work.validation_fraction = data.validation_fraction;
     let prepared = prepare(&work, &PhaseProgress { show, phase: Mutex::new(None) })?;
     if show != ConsoleMode::Quiet {
@@ -38,6 +43,7 @@ pub fn prepared(config: &Config, show: ConsoleMode) -> anyhow::Result<PreparedDa
     Ok(prepared)
 }
 
+/// The text that is given, or that of the locked dependencies.
 fn corpus(data: &DataSection) -> anyhow::Result<Corpus> {
     match data.sources.as_slice() {
         [] => Ok(Corpus::locked_dependencies(workspace()?, data.max_bytes)),
@@ -46,9 +52,9 @@ fn corpus(data: &DataSection) -> anyhow::Result<Corpus> {
 }
 
 /// The sources with their weights; those of `data.sources` together are one.
-fn sources(data: &DataSection) -> anyhow::Result<Vec<DataSource>> {
+pub fn sources(data: &DataSection, task: &TaskSection) -> anyhow::Result<Vec<DataSource>> {
     let columns = |own: &BTreeMap<String, String>| {
-        Columns::new(&[], &COLUMNS).renamed(if own.is_empty() { &data.columns } else { own })
+        task.columns().renamed(if own.is_empty() { &data.columns } else { own })
     };
     if data.source.is_empty() {
         let validation = (!data.validation.is_empty()).then(|| Corpus::from_sources(&data.validation));

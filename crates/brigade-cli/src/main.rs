@@ -19,6 +19,7 @@ mod output;
 mod ranks;
 #[cfg(test)]
 mod reference;
+mod tasks;
 mod vocabulary;
 mod weights;
 

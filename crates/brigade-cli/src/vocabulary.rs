@@ -5,6 +5,7 @@ use brigade::models::{CausalLm, WeightsMapping};
 use brigade_hf::Config as ModelConfig;
 
 use crate::config::{Config, Described};
+use crate::tasks::TaskModel;
 
 /// The matrices that have a row for each token.
 const TABLES: [&str; 3] = ["embedding.embed_tokens", "embedding.wte", "head.lm_head"];
@@ -24,17 +25,19 @@ impl Config {
         if !self.model.resize_embeddings {
             bail!("{more}; model.resize_embeddings = true adds those that it lacks");
         }
-        let (ModelConfig::Decoder(config), true) =
-            (&mut described.file.config, described.model.adapters().is_empty())
+        let (ModelConfig::Decoder(config), TaskModel::CausalLm(model)) =
+            (&mut described.file.config, &described.model)
         else {
+            bail!("{more}, and model.resize_embeddings = true adds none to encoders");
+        };
+        if !model.adapters().is_empty() {
             bail!(
                 "{more}, and model.resize_embeddings = true adds none beside adapters, which are saved without embeddings"
             );
-        };
+        }
         config.vocab_size = ids;
-        let length = Some(described.model.sequence_length());
-        let resized = CausalLm::from_config(&described.file.config, length);
-        described.model = resized.with_context(|| self.model.given())?;
+        let resized = CausalLm::from_config(&described.file.config, Some(model.sequence_length()));
+        described.model = TaskModel::CausalLm(resized.with_context(|| self.model.given())?);
         Ok(())
     }
 

@@ -90,7 +90,9 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
 
     fn evaluated(&mut self, data: &dyn Data<I, T>) -> anyhow::Result<ValidationReport> {
         self.send_heartbeat("validating");
-        self.session.validate(&mut self.engine, data, self.progress.step)
+        let mut found = self.session.validate(&mut self.engine, data, self.progress.step)?;
+        self.training.derived.add_to(&mut found.metrics);
+        Ok(found)
     }
 }
 

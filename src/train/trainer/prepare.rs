@@ -69,7 +69,9 @@ impl Session {
         plan.engine.split = plan.split(&costs)?;
         self.check_memory(&plan, &model, &first_samples);
         let model = training.add_metrics_to(model);
-        let metrics = checked_names(model.metric_names())?;
+        let metrics: Vec<String> =
+            model.metric_names().iter().chain(training.derived.names()).cloned().collect();
+        let metrics = checked_names(&metrics)?;
         check_load_best(&self.settings, !training.hooks.is_empty())?;
         let (early_stopping, best_checkpoint) = watches(&self.settings, metrics, validated > 0)?;
         let mut summary = self.run_summary(

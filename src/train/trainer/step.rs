@@ -38,7 +38,8 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
             return Ok(None);
         }
         let learning_rate = self.learning_rate();
-        let report = self.engine.step(batches, learning_rate)?;
+        let mut report = self.engine.step(batches, learning_rate)?;
+        self.training.derived.add_to(&mut report.metrics);
         self.update_began = None;
         let is_undone = report.skipped && self.rolls_back(&report);
         let calls_hooks = self.session.rank() == 0 && !is_undone;

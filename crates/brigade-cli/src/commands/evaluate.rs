@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context;
-use brigade::models::{LoadWeights, Strict, WeightsMapping};
+use anyhow::{Context, bail};
+use brigade::models::{CausalLm, LoadWeights, Strict, WeightsMapping};
 use brigade::report::{ConsoleMode, HumanCount};
 use brigade::{Mixed, Role, Session, TokenDataset, UsageError, ValidationReport, parse_whole_number};
 use brigade_hf::ConfigFile;
@@ -18,6 +18,7 @@ use crate::corpus;
 use crate::model_folder::model_folder;
 use crate::output::print;
 use crate::ranks::{RankFlags, RankProgram};
+use crate::tasks::TaskModel;
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -65,15 +66,16 @@ pub struct EvaluateArgs {
 
 pub fn run(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
     let config = resolved(args).map_err(UsageError)?;
-    let mut described = config.model.describe(&config.lora).map_err(UsageError)?;
+    let mut described = config.describe().map_err(UsageError)?;
     let weights = described.weights().map_err(UsageError)?;
     config.fit_vocabulary(&mut described).map_err(UsageError)?;
+    let description = causal(&described, &args.model).map_err(UsageError)?;
     let program = RankProgram {
         name: "evaluate",
         flags: &args.ranks,
         settings: config.settings.clone(),
         config: brigade::config_to_toml(&config)?,
-        costs: described.model.costs()?,
+        costs: description.costs()?,
         quiet: args.quiet,
     };
     let prepare = |role| {
@@ -85,9 +87,9 @@ pub fn run(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
         session.check_same("text (or tokenizer)", &prepared.summary.key)?;
         let sources = prepared.sources.into_iter();
         let rows = sources.map(|source| (TokenDataset::new(source.train), source.weight));
-        let mapping = config.for_resized(weights.mapping(described.model.mapping()));
+        let mapping = config.for_resized(weights.mapping(description.mapping()));
         let files = (&weights.files[..], &mapping);
-        let found = next_token(session, &described, files, &Mixed::new(rows))?;
+        let found = next_token(session, description, files, &Mixed::new(rows))?;
         match session.rank() {
             0 if args.json => print(&in_json(&found)),
             0 => print(&in_words(&found)),
@@ -96,14 +98,24 @@ pub fn run(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
+/// The model, if it predicts the next token.
+fn causal<'a>(described: &'a Described, given: &Path) -> anyhow::Result<&'a CausalLm> {
+    match &described.model {
+        TaskModel::CausalLm(model) => Ok(model),
+        _ => bail!(
+            "--model {} does not predict the next token; validations of `brigade train` say how well it does its task",
+            given.display()
+        ),
+    }
+}
+
 /// How well a causal model predicts the next token.
 fn next_token(
     session: &Session,
-    described: &Described,
+    description: &CausalLm,
     (weights, mapping): (&[PathBuf], &WeightsMapping),
     data: &Mixed<TokenDataset>,
 ) -> anyhow::Result<ValidationReport> {
-    let description = &described.model;
     let mut model = description.model(session.seed(), &session.device())?;
     let weights: Vec<&Path> = weights.iter().map(PathBuf::as_path).collect();
     model.load_weights_of(&weights, mapping, Strict::Parameters)?;

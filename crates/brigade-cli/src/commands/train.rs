@@ -5,11 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use brigade::data::PreparedSource;
 use brigade::models::{LoadWeights, Strict};
 use brigade::report::ConsoleMode;
 use brigade::{
-    ADAPTERS_CONFIG_FILE, Dataset, Mixed, Program, Role, StandardFlags, TokenDataset, Training, UsageError,
+    ADAPTERS_CONFIG_FILE, Dataset, Mixed, Program, Role, StandardFlags, TextTask, Training, UsageError,
     parse_whole_number,
 };
 use brigade_hf::ConfigFile;
@@ -18,6 +17,7 @@ use clap::Args;
 use crate::adapters::adapters_config;
 use crate::config::{Config, Described, TOKENIZER_FILE};
 use crate::corpus;
+use crate::tasks::{TaskModel, TaskName};
 use crate::weights::Weights;
 
 pub const EXAMPLES: &str = "\
@@ -26,6 +26,7 @@ Examples:
   brigade train --data corpus/ --out runs/a           your own text: .txt, .md, source code, .jsonl, .parquet
   brigade train --model Llama-3.2-1B --data corpus/   go on from a model of Hugging Face's, with its tokenizer
   brigade train --model Llama-3.2-1B --data corpus/ --lora-rank 16    adapters alone
+  brigade train --model bert --task classification --data reviews.jsonl     the label of each text
   brigade train --config configs/gpt-13m.toml --nproc-per-node 4 --dp 4 --steps 20
   brigade train --set optimizer.learning_rate=3e-4 --set schedule.name=wsd
   brigade train --dry-run                             show all settings, the mesh and the memory it needs
@@ -41,6 +42,9 @@ pub struct TrainArgs {
     /// Model to go on from: a folder as Hugging Face's libraries write it, or organization/name[@revision] on the hub [default: a new model].
     #[arg(long, value_name = "MODEL")]
     model: Option<PathBuf>,
+    /// What the model of --model is trained for [default: what its config.json says].
+    #[arg(long, value_name = "TASK", value_enum)]
+    task: Option<TaskName>,
     /// Rank of adapters (LoRA), which are then all that is trained; see [lora] in the settings [default: 0, none].
     #[arg(long, value_name = "RANK", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     lora_rank: Option<usize>,
@@ -58,60 +62,83 @@ impl TrainArgs {
 
 pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
     let config = resolved(args).map_err(UsageError)?;
-    let flags = &args.standard;
-    let mut described = config.model.describe(&config.lora).map_err(UsageError)?;
+    let mut described = config.describe().map_err(UsageError)?;
     // What memory it needs is known without weights and text.
-    let mut weights = Weights::default();
-    if !flags.dry_run {
-        weights = described.weights().map_err(UsageError)?;
-    }
-    if !flags.dry_run || config.model.resize_embeddings {
+    let dry_run = args.standard.dry_run;
+    let weights = if dry_run { Weights::default() } else { described.weights().map_err(UsageError)? };
+    if !dry_run || config.model.resize_embeddings {
         config.fit_vocabulary(&mut described).map_err(UsageError)?;
     }
-    let Described { model: description, file, origin } = described;
+    match described.model.clone() {
+        TaskModel::CausalLm(task) => train(args, &config, described, &weights, &task),
+        TaskModel::MaskedLm(task) => train(args, &config, described, &weights, &task),
+        TaskModel::Classification(task) => train(args, &config, described, &weights, &task),
+        TaskModel::Regression(task) => train(args, &config, described, &weights, &task),
+    }
+}
+
+/// Trains a model for its task.
+fn train<T: TextTask>(
+    args: &TrainArgs,
+    config: &Config,
+    described: Described,
+    weights: &Weights,
+    task: &T,
+) -> anyhow::Result<ExitCode> {
+    let flags = &args.standard;
+    let adapters = described.adapters();
+    let Described { file, origin, .. } = described;
     let program = Program {
         name: &args.name(),
         flags,
         settings: &config.settings,
-        config: brigade::config_to_toml(&config)?,
-        targets_per_sample: description.sequence_length(),
-        costs: description.costs()?,
+        config: brigade::config_to_toml(config)?,
+        targets_per_sample: task.sequence_length(),
+        costs: task.costs()?,
     };
     let prepare = |role| {
         // Only one process shows progress; the others find the tokens in the cache.
         let shows = !flags.quiet && matches!(role, Role::Launcher | Role::JoinedRank { rank: 0 });
         let show = if shows { ConsoleMode::Auto } else { ConsoleMode::Quiet };
-        (!flags.dry_run).then(|| corpus::prepared(&config, show)).transpose()
+        (!flags.dry_run).then(|| corpus::prepared(config, show)).transpose()
     };
     Ok(program.run(prepare, |session, prepared| {
-        let mut model = description.model(session.seed(), &session.device())?;
-        session
-            .stop_if_dry_run(&model, |sequences| Ok(description.blank_batch(sequences, &session.device())))?;
+        let mut model = task.model(session.seed(), &session.device())?;
+        session.stop_if_dry_run(&model, |sequences| Ok(task.blank_batch(sequences, &session.device())))?;
         if !weights.is_empty() {
-            let mapping = config.for_resized(weights.mapping(description.mapping()));
+            let mapping = config.for_resized(weights.mapping(task.mapping()));
             let files: Vec<&Path> = weights.files.iter().map(PathBuf::as_path).collect();
-            model.load_weights_of(&files, &mapping, Strict::Parameters)?;
+            let report = model.load_weights_of(&files, &mapping, Strict::Parameters)?;
+            if adapters.is_empty() && session.rank() == 0 && !report.missing.is_empty() {
+                brigade::print_stderr(format_args!(
+                    "note: {} has no weights for {}, which begin with new ones",
+                    config.model.path.display(),
+                    report.missing.join(", ")
+                ));
+            }
         }
         let prepared = prepared.context("the data was not prepared")?;
         // A hash of the text, which may differ from host to host.
         session.check_same("text (or tokenizer)", &prepared.summary.key)?;
-        let sources = prepared.sources.into_iter();
-        let (train, validation): (Vec<_>, Vec<_>) = sources
-            .map(|PreparedSource { train, validation, weight, .. }| {
-                ((TokenDataset::new(train), weight), (TokenDataset::new(validation), weight))
-            })
-            .unzip();
+        let (mut train, mut validation) = (Vec::new(), Vec::new());
+        for source in prepared.sources {
+            train.push((task.data(source.train)?, source.weight));
+            validation.push((task.data(source.validation)?, source.weight));
+        }
         let (train, validation) = (Mixed::new(train), Mixed::new(validation));
-        let mut training = Training::on(train)
-            .mapping(description.mapping())
-            .flops_per_target(description.flops_per_target(model.chain().parameters()))
-            .file(TOKENIZER_FILE, prepared.tokenizer.json());
-        let adapters = description.adapters();
+        let mut training =
+            Training::on(train).mapping(task.mapping()).file(TOKENIZER_FILE, prepared.tokenizer.json());
+        if let Some(flops) = task.flops_per_target(model.chain().parameters()) {
+            training = training.flops_per_target(flops);
+        }
+        for (name, metric) in task.derived_metrics() {
+            training = training.derived_metric(name, metric);
+        }
         for (name, content) in folder_files(&config.model.path, adapters.is_empty().then_some(&file))? {
             training = training.file(name, content);
         }
         if let Some(origin) = origin.as_ref().filter(|_| !adapters.is_empty()) {
-            let config = adapters_config(adapters, origin)?;
+            let config = adapters_config(&adapters, origin)?;
             training = training.adapters_only().file(ADAPTERS_CONFIG_FILE, config);
         }
         if !validation.is_empty() {
@@ -129,6 +156,9 @@ fn resolved(args: &TrainArgs) -> anyhow::Result<Config> {
     args.standard.apply(&mut config.settings);
     if let Some(rank) = args.lora_rank {
         config.lora.rank = rank;
+    }
+    if let Some(task) = args.task {
+        config.task.name = task;
     }
     if let Some(model) = &args.model {
         config.model.path = model.clone();

@@ -1,5 +1,7 @@
 //! What encoders are trained for.
 
+use std::collections::BTreeMap;
+
 use brigade_core::{Chain, Model};
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Int, Tensor};
@@ -14,7 +16,7 @@ pub const ACCURACY: &str = "accuracy";
 pub const MEAN_ABSOLUTE_ERROR: &str = "mean_absolute_error";
 
 /// Up to how many labels are counted one by one.
-const MOST_COUNTED: usize = 64;
+pub(super) const MOST_COUNTED: usize = 64;
 
 /// With the cross entropy of masked tokens, in nats; metric: [`ACCURACY`]. Positions whose target does not count are not masked.
 pub fn with_masked_tokens(chain: Chain<Tokens, Logits>) -> Model<Tokens, Logits, Targets> {
@@ -65,7 +67,7 @@ pub fn with_number(chain: Chain<Tokens, Tensor<2>>) -> Model<Tokens, Tensor<2>, 
     })
 }
 
-/// How many texts have a label, for how many it was predicted, and for how many of these rightly.
+/// How many texts have a label, for how many it was predicted, and for how many of these rightly, or what share of all texts.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LabelCounts {
     /// Those that have it (the support).
@@ -85,9 +87,49 @@ impl LabelCounts {
         format!("{kind}/{label}")
     }
 
-    /// The harmonic mean of precision and recall; 0 where the label is neither there nor predicted.
-    pub fn f1(&self) -> f64 {
+    /// From the metrics of [`with_labels`]; none if the label is not counted.
+    pub fn of(metrics: &BTreeMap<String, f64>, label: &str) -> Option<Self> {
+        let [texts, predicted, correct] =
+            Self::KINDS.map(|kind| metrics.get(&Self::metric(kind, label)).copied());
+        Some(Self { texts: texts?, predicted: predicted?, correct: correct? })
+    }
+
+    /// The harmonic mean of precision and recall; none if the label is neither there nor predicted.
+    pub fn f1(&self) -> Option<f64> {
         let sum = self.texts + self.predicted;
-        if sum > 0.0 { 2.0 * self.correct / sum } else { 0.0 }
+        (sum > 0.0).then(|| 2.0 * self.correct / sum)
+    }
+}
+
+/// The mean of the F1 scores of labels that are there or predicted, from the metrics of [`with_labels`], as `sklearn` computes it; none where labels are not counted.
+pub fn macro_f1(metrics: &BTreeMap<String, f64>, names: &[String]) -> Option<f64> {
+    let counts: Option<Vec<_>> = names.iter().map(|name| LabelCounts::of(metrics, name)).collect();
+    let scores: Vec<f64> = counts?.iter().filter_map(LabelCounts::f1).collect();
+    Some(scores.iter().sum::<f64>() / scores.len().max(1) as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Device;
+
+    use super::*;
+
+    #[test]
+    fn labels_are_counted() {
+        let device = Device::flex();
+        let logits = [[0.0, 2.0, 1.0, 0.0], [3.0, 2.0, 1.0, 0.0], [0.0, 2.0, 1.0, 0.0], [0.0, 0.0, 1.0, 0.0]];
+        let labels = Tensor::from_ints([1, 1, 1, 0], &device);
+        let (loss, sums) = label_loss(Tensor::<2>::from_floats(logits, &device), labels, true);
+        assert!(loss.into_scalar::<f32>() > 0.0);
+        let sums: Vec<f64> = sums.into_iter().map(|sum| f64::from(sum.into_scalar::<f32>())).collect();
+        assert_eq!(sums, [2.0, 1.0, 1.0, 0.0, 3.0, 2.0, 2.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0]);
+        let names = ["a", "b", "c", "d"].map(str::to_owned);
+        let of_label =
+            names.iter().flat_map(|name| LabelCounts::KINDS.map(|kind| LabelCounts::metric(kind, name)));
+        let metrics: BTreeMap<String, f64> = of_label.zip(sums.iter().skip(1).copied()).collect();
+        let b = LabelCounts::of(&metrics, "b").unwrap();
+        assert_eq!((b.f1(), LabelCounts::of(&metrics, "d").unwrap().f1()), (Some(0.8), None));
+        // sklearn.metrics.f1_score([1, 1, 1, 0], [1, 0, 1, 2], average="macro")
+        assert!((macro_f1(&metrics, &names).unwrap() - 0.8 / 3.0).abs() < 1e-12);
     }
 }

@@ -8,6 +8,8 @@
 mod ends;
 mod layer;
 mod loss;
+mod masking;
+mod model;
 
 use brigade_core::Chain;
 use brigade_hf::Task;
@@ -24,7 +26,11 @@ use crate::weights::WeightsMapping;
 use ends::{Embedding, LabelHead, MaskedHead, MeanPooling};
 use layer::{Layer, Output, SelfAttention};
 
-pub use loss::{ACCURACY, LabelCounts, MEAN_ABSOLUTE_ERROR, with_labels, with_masked_tokens, with_number};
+pub use loss::{
+    ACCURACY, LabelCounts, MEAN_ABSOLUTE_ERROR, macro_f1, with_labels, with_masked_tokens, with_number,
+};
+pub use masking::Masking;
+pub use model::{Encoder, EncoderError};
 
 /// An encoder without a head, from [`Tokens`] to the vectors of its last layer. Nothing is allocated: each parameter gets its values from (`seed`, name) when first read.
 pub fn chain(config: &EncoderConfig, seed: u64, device: &Device) -> Chain<Tokens, Hidden> {

@@ -7,5 +7,6 @@ mod equality;
 mod folders;
 mod results;
 mod shards;
+mod tasks;
 mod weights;
 mod wrong_input;

@@ -12,6 +12,7 @@ use std::sync::{Arc, OnceLock};
 use brigade_files::write_atomic;
 use tokenizers::models::ModelWrapper;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
+use tokenizers::{PostProcessor, TruncationDirection};
 
 pub use encode::Encoder;
 pub use spec::TokenizerSpec;
@@ -26,7 +27,8 @@ pub const END_OF_TEXT: &str = "<|endoftext|>";
 pub const TRAINING_SAMPLE_BYTES: u64 = 8 << 20;
 
 /// Names of the end-of-text token in the files of well-known models, in order of preference.
-const END_OF_TEXT_NAMES: [&str; 6] = [END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "[EOS]"];
+const END_OF_TEXT_NAMES: [&str; 7] =
+    [END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "[EOS]", "[SEP]"];
 
 /// A tokenizer with a known end-of-text token. Cloning it is cheap.
 ///
@@ -172,6 +174,40 @@ impl Tokenizer {
     /// [`Error::Tokenizer`] where the library fails.
     pub fn encode_special(&self, text: &str) -> Result<Vec<u32>> {
         Ok(self.encode_marked(text, false)?.0)
+    }
+
+    /// The ids of `text` with the special tokens that the tokenizer puts around a text, such as `[CLS]` and `[SEP]`; of a longer text as many of its first
+    /// tokens as fit between them into `most`.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] where the library fails, or `most` has no room for the special tokens.
+    pub fn encode_whole(&self, text: &str, most: usize) -> Result<Vec<u32>> {
+        let library = &self.inner.library;
+        let added = library.get_post_processor().map_or(0, |processor| processor.added_tokens(false));
+        let most = most.checked_sub(added).ok_or_else(|| {
+            self.error(format!(
+                "it puts {added} special tokens around a text, and {most} tokens are wanted at most"
+            ))
+        })?;
+        let encoded = catch_panics(|| {
+            let mut encoding = library.encode_fast(text, false)?;
+            encoding.truncate(most, 0, TruncationDirection::Right);
+            library.post_process(encoding, None, true)
+        });
+        Ok(encoded.map_err(|message| self.error(message))?.get_ids().to_vec())
+    }
+
+    /// The id of the token that stands for one that is masked (`[MASK]`, `<mask>`), if there is one.
+    pub fn mask_token(&self) -> Option<u32> {
+        ["[MASK]", "<mask>"].iter().find_map(|token| self.inner.library.token_to_id(token))
+    }
+
+    /// The ids of all special tokens, in order.
+    pub fn special_tokens(&self) -> Vec<u32> {
+        let added = self.inner.library.get_added_tokens_decoder();
+        let mut ids: Vec<u32> = added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
+        ids.sort_unstable();
+        ids
     }
 
     /// An encoder that caches words; use one per thread.

@@ -1,0 +1,47 @@
+//! The labels that data have.
+
+use std::collections::BTreeSet;
+
+use anyhow::bail;
+use brigade::data::DataSource;
+use serde_json::Value;
+
+/// More labels than this are taken for something else.
+const MOST: usize = 10_000;
+
+/// The labels in the column `label` of all records to train on: names sorted, or `LABEL_0` and so on where they are whole numbers.
+pub fn labels_in(sources: &[DataSource]) -> anyhow::Result<Vec<String>> {
+    let (mut names, mut highest) = (BTreeSet::new(), None);
+    for source in sources {
+        for record in source.corpus.records(&source.columns)? {
+            let record = record?;
+            let label = record.fields.get("label").unwrap_or(&Value::Null);
+            match (label, label.as_u64()) {
+                (Value::String(name), _) => _ = names.insert(name.clone()),
+                (_, Some(number)) => highest = highest.max(Some(number as usize)),
+                _ => return Err(record.place.error(not_a_label(label)).into()),
+            }
+            if names.len().max(highest.unwrap_or(0)) > MOST {
+                bail!(
+                    "the data have more than {MOST} labels; are they numbers to predict (--task regression)?"
+                );
+            }
+        }
+    }
+    let labels: Vec<String> = match highest {
+        None => names.into_iter().collect(),
+        Some(highest) if names.is_empty() => (0..=highest).map(|label| format!("LABEL_{label}")).collect(),
+        Some(_) => bail!(
+            "some labels of the data are names and some are numbers; name them in task.labels, in the order of their numbers"
+        ),
+    };
+    if labels.len() < 2 {
+        bail!("the data have no two labels, which a classification needs: {labels:?}");
+    }
+    Ok(labels)
+}
+
+/// What is wrong with a value.
+pub fn not_a_label(value: &Value) -> String {
+    format!("the label is {value}, and must be a name or a whole number from 0")
+}

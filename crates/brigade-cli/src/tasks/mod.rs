@@ -1,0 +1,202 @@
+//! What a model is trained for: `[task]` and `--task`.
+
+mod labels;
+mod records;
+
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use brigade::data::{Columns, RecordEncoder, RowOptions, TargetToken, Tokenizer, TokenizerSpec};
+use brigade::models::encoder::{Encoder, Masking};
+use brigade::models::{CausalLm, LoraConfig, LoraError};
+use brigade::{Classification, MaskedLm, Regression};
+use brigade_hf::config::Problem;
+use brigade_hf::{Config, ConfigFile, Task};
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use crate::chats::COLUMNS;
+use crate::config::DataSection;
+use crate::corpus;
+use labels::labels_in;
+use records::LabelledTexts;
+
+/// `[task]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TaskSection {
+    /// What the model is trained for (`--task`): `causal-lm`, the next token; `masked-lm`, tokens that are masked; `classification`, the column `label` of each `text`;
+    /// `regression`, the number in it; or `auto`: what `config.json` says.
+    pub name: TaskName,
+    /// The labels of a classification in the order of their numbers. Empty: those of the model's `config.json`, if it is a classifier, or else those in the data, sorted.
+    pub labels: Vec<String>,
+    /// How likely a token is masked.
+    pub mask_probability: f64,
+}
+
+/// What a model is trained for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum TaskName {
+    /// What config.json says.
+    Auto,
+    /// The next token.
+    CausalLm,
+    /// Tokens that are masked.
+    MaskedLm,
+    /// The label of each text.
+    Classification,
+    /// The number of each text.
+    Regression,
+}
+
+/// A model with its task.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TaskModel {
+    CausalLm(CausalLm),
+    MaskedLm(MaskedLm),
+    Classification(Classification),
+    Regression(Regression),
+}
+
+impl TaskModel {
+    /// Rows of the table of embeddings: all tokens are below it.
+    pub fn vocabulary(&self) -> usize {
+        match self {
+            Self::CausalLm(model) => model.vocabulary(),
+            Self::MaskedLm(MaskedLm { encoder, .. })
+            | Self::Classification(Classification(encoder))
+            | Self::Regression(Regression(encoder)) => encoder.vocabulary(),
+        }
+    }
+}
+
+impl TaskSection {
+    /// The task of a model, and the labels that it has or that the data have. `given` is the model, for messages.
+    pub fn resolved(mut self, file: &ConfigFile, data: &DataSection, given: &str) -> anyhow::Result<Self> {
+        let labels = file.config.labels();
+        let is_classifier = file.task == Some(Task::SequenceClassification);
+        if self.name == TaskName::Auto {
+            let is_number = labels.problem == Some(Problem::Regression) || labels.names.len() == 1;
+            self.name = match (&file.config, file.task) {
+                (Config::Decoder(_), _) => TaskName::CausalLm,
+                (_, Some(Task::MaskedLanguageModel)) => TaskName::MaskedLm,
+                (_, Some(Task::SequenceClassification)) if is_number => TaskName::Regression,
+                (_, Some(Task::SequenceClassification)) => TaskName::Classification,
+                _ => bail!(
+                    "{given} is a `{}` without a head; say with --task (task.name) what it is to be trained for: classification, regression or masked-lm",
+                    file.config.family()
+                ),
+            };
+        }
+        if !(self.mask_probability > 0.0 && self.mask_probability <= 1.0) {
+            bail!(
+                "task.mask_probability = {} is not possible: it must be above 0 and at most 1",
+                self.mask_probability
+            );
+        }
+        if is_classifier && labels.problem == Some(Problem::MultiLabel) {
+            bail!(
+                "{given} has texts with several labels each (`problem_type`), which Brigade does not train"
+            );
+        }
+        match self.name {
+            TaskName::Classification if self.labels.is_empty() && is_classifier => {
+                self.labels.clone_from(&labels.names);
+            }
+            TaskName::Classification if self.labels.is_empty() => {
+                self.labels = labels_in(&corpus::sources(data, &self)?)?;
+            }
+            TaskName::Classification => {}
+            _ if !self.labels.is_empty() => {
+                bail!("task.labels = {:?} is for task.name (--task) = \"classification\"", self.labels);
+            }
+            _ => {}
+        }
+        Ok(self)
+    }
+
+    /// The model for this task; what `config.json` is to say of it is noted in `file`.
+    pub fn model(
+        &self,
+        file: &mut ConfigFile,
+        sequence_length: usize,
+        lora: &LoraConfig,
+        tokenizer: &TokenizerSpec,
+    ) -> anyhow::Result<TaskModel> {
+        let labels = |count: usize| (0..count).map(|index| format!("LABEL_{index}")).collect::<Vec<_>>();
+        let (task, labels) = match self.name {
+            TaskName::Auto | TaskName::CausalLm => (Task::CausalLanguageModel, None),
+            TaskName::MaskedLm => (Task::MaskedLanguageModel, None),
+            TaskName::Classification => {
+                (Task::SequenceClassification, Some((self.labels.clone(), Problem::SingleLabel)))
+            }
+            TaskName::Regression => (Task::SequenceClassification, Some((labels(1), Problem::Regression))),
+        };
+        file.task = Some(task);
+        if let (Some((names, problem)), Config::Encoder(config)) = (labels, &mut file.config) {
+            config.labels.names = names;
+            config.labels.problem = Some(problem);
+        }
+        if task == Task::CausalLanguageModel {
+            let model = CausalLm::from_config(&file.config, Some(sequence_length))?;
+            return Ok(TaskModel::CausalLm(model.with_adapters(lora)?));
+        }
+        let encoder = Encoder::from_config(&file.config, task, Some(sequence_length))?;
+        if lora.rank > 0 {
+            return Err(LoraError::new(
+                "rank (--lora-rank)",
+                lora.rank,
+                "encoders have no layers for adapters",
+            )
+            .into());
+        }
+        Ok(match self.name {
+            TaskName::Classification => TaskModel::Classification(Classification(encoder)),
+            TaskName::Regression => TaskModel::Regression(Regression(encoder)),
+            _ => {
+                let masking = self.masking(&encoder, tokenizer)?;
+                TaskModel::MaskedLm(MaskedLm { encoder, masking })
+            }
+        })
+    }
+
+    fn masking(&self, encoder: &Encoder, tokenizer: &TokenizerSpec) -> anyhow::Result<Masking> {
+        let TokenizerSpec::File(path) = tokenizer else {
+            bail!("--task masked-lm takes a tokenizer with a mask token, and data.tokenizer is {tokenizer}");
+        };
+        let tokenizer = Tokenizer::from_file(path)?;
+        let mask = tokenizer.mask_token().with_context(|| {
+            format!("--task masked-lm takes a tokenizer with a mask token, and {} has none", path.display())
+        })?;
+        let vocabulary = encoder.vocabulary().min(tokenizer.vocabulary_size()) as u32;
+        let special = tokenizer.special_tokens();
+        Ok(Masking { mask, probability: self.mask_probability, vocabulary, special })
+    }
+
+    /// How rows are made for this task.
+    pub fn rows(&self, rows: RowOptions) -> RowOptions {
+        match self.name {
+            TaskName::Auto | TaskName::CausalLm => rows,
+            _ => RowOptions { target: TargetToken::Same, ..rows },
+        }
+    }
+
+    /// The columns of records that are read.
+    pub fn columns(&self) -> Columns {
+        match self.name {
+            TaskName::Classification | TaskName::Regression => Columns::new(&["text", "label"], &[]),
+            TaskName::Auto | TaskName::CausalLm | TaskName::MaskedLm => Columns::new(&[], &COLUMNS),
+        }
+    }
+
+    /// What makes examples of records that have labels.
+    pub fn records(&self, sequence_length: usize) -> Option<Arc<dyn RecordEncoder>> {
+        let labels = match self.name {
+            TaskName::Classification => Some(self.labels.clone()),
+            TaskName::Regression => None,
+            TaskName::Auto | TaskName::CausalLm | TaskName::MaskedLm => return None,
+        };
+        Some(Arc::new(LabelledTexts { labels, most: sequence_length }))
+    }
+}

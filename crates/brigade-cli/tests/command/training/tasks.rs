@@ -1,0 +1,168 @@
+//! Encoders, trained for the tasks of `--task`.
+
+use serde_json::{Value, json};
+
+use crate::place::Place;
+
+const WORDS: [&str; 10] =
+    ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "fine", "awful", "film"];
+
+/// A small BERT without weights in `bert/`, whose tokens are words, and reviews with labels.
+fn with_bert() -> Place {
+    let place = Place::new();
+    std::fs::create_dir(place.path("bert")).unwrap();
+    let write = |name: &str, value: Value| std::fs::write(place.path(name), value.to_string()).unwrap();
+    write(
+        "bert/config.json",
+        json!({
+            "model_type": "bert", "architectures": ["BertModel"], "vocab_size": 12, "hidden_size": 16,
+            "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 32,
+            "initializer_range": 0.2,
+        }),
+    );
+    let special = |id: usize| {
+        json!({"id": id, "content": WORDS[id], "single_word": false, "lstrip": false, "rstrip": false,
+               "normalized": false, "special": true})
+    };
+    let around = |id: usize| json!({"id": WORDS[id], "ids": [id], "tokens": [WORDS[id]]});
+    let vocabulary: serde_json::Map<String, Value> =
+        WORDS.iter().enumerate().map(|(id, word)| ((*word).to_owned(), json!(id))).collect();
+    let piece = |id: &str| json!({"SpecialToken": {"id": id, "type_id": 0}});
+    let text = |id: &str| json!({"Sequence": {"id": id, "type_id": 0}});
+    write(
+        "bert/tokenizer.json",
+        json!({
+            "version": "1.0", "truncation": null, "padding": null,
+            "added_tokens": (0..5).map(special).collect::<Vec<_>>(), "normalizer": null,
+            "pre_tokenizer": {"type": "Whitespace"}, "decoder": null,
+            "post_processor": {
+                "type": "TemplateProcessing",
+                "single": [piece("[CLS]"), text("A"), piece("[SEP]")],
+                "pair": [piece("[CLS]"), text("A"), piece("[SEP]"), text("B"), piece("[SEP]")],
+                "special_tokens": {"[CLS]": around(2), "[SEP]": around(3)},
+            },
+            "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"},
+        }),
+    );
+    let mut reviews = String::new();
+    for number in 0..60 {
+        let (word, label) = [("good", "praise"), ("bad", "blame"), ("fine", "praise")][number % 3];
+        let (text, stars) = (
+            format!("{}{word} film", "film ".repeat(number % 4)),
+            if label == "praise" { 1.0 } else { -1.0 },
+        );
+        reviews.push_str(&format!("{}\n", json!({"text": text, "label": label, "stars": stars})));
+    }
+    std::fs::write(place.path("reviews.jsonl"), &reviews).unwrap();
+    std::fs::write(
+        place.path("stars.jsonl"),
+        reviews.replace("\"label\"", "\"name\"").replace("\"stars\"", "\"label\""),
+    )
+    .unwrap();
+    place
+}
+
+const SET: &str = "--set model.sequence_length=8 --set data.tokenizer=bert/tokenizer.json --set optimizer.learning_rate=1e-2 \
+                   --set data.validation_fraction=0.2 --set train.validation_samples=0 --set data.pad_to_multiple=2";
+
+/// The file of weights of a run of a task on `model`.
+fn train(place: &Place, name: &str, line: &str) -> Vec<u8> {
+    place.succeed(&mut place.brigade(&format!("train --config tiny.toml {SET} {line} --out {name}")));
+    place.read(&format!("{name}/model.safetensors"))
+}
+
+/// Trains alone, on a mesh, and on another one after a resume.
+fn same_everywhere(place: &Place, line: &str) {
+    let line = format!("{line} --model bert --set model.pretrained=false --checkpoint-every 10");
+    let alone = train(place, "alone", &format!("{line} --nproc-per-node 1 --steps 20"));
+    let mesh = "--nproc-per-node 4 --pp 2 --dp 2 --zero 3 --recompute all --steps 20";
+    assert!(train(place, "mesh", &format!("{line} {mesh}")) == alone);
+    let halves = format!("{line} --set schedule.name=constant");
+    let whole = train(place, "whole", &format!("{halves} --nproc-per-node 1 --steps 20"));
+    train(place, "halves", &format!("{halves} --nproc-per-node 2 --zero 1 --steps 10"));
+    assert!(
+        train(
+            place,
+            "halves",
+            &format!("{halves} --nproc-per-node 2 --dp 1 --pp 2 --steps 20 --resume auto")
+        ) == whole
+    );
+}
+
+fn last(place: &Place, run: &str) -> Value {
+    place.metrics(run).into_iter().rev().find(|record| record["validation_loss"].is_number()).unwrap()
+}
+
+#[test]
+fn texts_are_told_apart_by_their_labels() {
+    let place = with_bert();
+    same_everywhere(&place, "--task classification --data reviews.jsonl");
+    let config: Value = serde_json::from_str(&place.text("alone/config.json")).unwrap();
+    assert_eq!(config["architectures"], json!(["BertForSequenceClassification"]));
+    assert_eq!(config["id2label"], json!({"0": "blame", "1": "praise"}));
+    assert_eq!(config["label2id"], json!({"blame": 0, "praise": 1}));
+    assert_eq!(config["problem_type"], json!("single_label_classification"));
+
+    let found = &last(&place, "alone")["validation_metrics"];
+    let value = |name: &str| found[name].as_f64().unwrap();
+    assert!(value("accuracy") > 0.9 && value("macro_f1") > 0.9, "{found}");
+    assert!((value("texts/blame") + value("texts/praise") - 1.0).abs() < 1e-6, "{found}");
+
+    // Its labels, and those alone, are known where it goes on.
+    let more =
+        "--model alone --data reviews.jsonl --nproc-per-node 2 --steps 1 --set optimizer.learning_rate=1e-30";
+    train(&place, "more", more);
+    assert_eq!(place.text("more/config.json"), place.text("alone/config.json"));
+    assert_eq!(last(&place, "more")["validation_loss"], last(&place, "alone")["validation_loss"]);
+    std::fs::write(place.path("odd.jsonl"), "{\"text\": \"film\", \"label\": \"odd\"}\n").unwrap();
+    for (line, said) in [
+        (
+            "--model alone --data odd.jsonl",
+            r#"odd.jsonl:1: the label "odd" is none of the model's: "blame", "praise""#,
+        ),
+        ("--model bert --data reviews.jsonl", "is a `bert` without a head; say with --task"),
+        ("--model bert --task causal-lm --data reviews.jsonl", "`bert` does not predict the next token"),
+        ("--model bert --task classification --data text", "there is no column `label`"),
+        ("--task classification --data reviews.jsonl", "task.name (--task) is for the model of a folder"),
+        ("--model bert --task regression --data reviews.jsonl", "must be a number (--task regression)"),
+    ] {
+        let line = format!(
+            "train --config tiny.toml {SET} --set model.pretrained=false {line} --nproc-per-node 1 --out odd"
+        );
+        let refused = place.run(&mut place.brigade(&line));
+        assert!(refused.code != Some(0) && refused.err.contains(said), "{line}: {}", refused.err);
+    }
+}
+
+#[test]
+fn numbers_of_texts_are_predicted() {
+    let place = with_bert();
+    same_everywhere(&place, "--task regression --data stars.jsonl");
+    let config: Value = serde_json::from_str(&place.text("alone/config.json")).unwrap();
+    assert_eq!(
+        (&config["problem_type"], &config["id2label"]),
+        (&json!("regression"), &json!({"0": "LABEL_0"}))
+    );
+    let first =
+        place.metrics("alone").into_iter().find(|record| record["validation_loss"].is_number()).unwrap();
+    let error = |record: &Value| record["validation_metrics"]["mean_absolute_error"].as_f64().unwrap();
+    let (first, last) = (error(&first), error(&last(&place, "alone")));
+    assert!(last < 0.8 * first, "from {first} to {last}");
+}
+
+#[test]
+fn masked_tokens_are_predicted() {
+    let place = with_bert();
+    same_everywhere(&place, "--task masked-lm --data reviews.jsonl --set task.mask_probability=0.4");
+    let config: Value = serde_json::from_str(&place.text("alone/config.json")).unwrap();
+    assert_eq!(config["architectures"], json!(["BertForMaskedLM"]));
+    let records = place.metrics("alone");
+    let loss = |step: usize| records[step]["loss"].as_f64().unwrap();
+    assert!(loss(19) < loss(0), "from {} to {}", loss(0), loss(19));
+    // A new head is said, and the weights before it are those that there were.
+    let line = format!(
+        "train --config tiny.toml {SET} --model alone --task classification --data reviews.jsonl --nproc-per-node 1 --out labels"
+    );
+    let said = place.succeed(&mut place.brigade(&line));
+    assert!(said.err.contains("has no weights for head.dense.bias"), "{}", said.err);
+}

@@ -1,0 +1,134 @@
+//! An encoder as it is trained for a task.
+
+use brigade_core::Model;
+use brigade_hf::config::{EncoderConfig, Family};
+use brigade_hf::{Config, Task};
+use burn::tensor::{Device, Int, Tensor};
+
+use super::loss::MOST_COUNTED;
+use super::{
+    costs, mapping, masked_lm, sequence_classification, with_labels, with_masked_tokens, with_number,
+};
+use crate::gpt::Targets;
+use crate::weights::WeightsMapping;
+use crate::{Logits, Tokens};
+
+/// An encoder, what it is trained for, and the length of its rows.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Encoder {
+    config: EncoderConfig,
+    task: Task,
+    sequence_length: usize,
+}
+
+/// Why there is no such model.
+#[derive(Debug, thiserror::Error)]
+pub enum EncoderError {
+    /// The model is none of this kind.
+    #[error("a model of type `{0}` is no encoder; `bert` and `roberta` are")]
+    NotEncoder(Family),
+    /// Rows are longer than the model's positions.
+    #[error(
+        "model.sequence_length = {given} is not possible: the model has {most} positions; give at most that many"
+    )]
+    TooLong {
+        /// The length of a row.
+        given: usize,
+        /// The model's positions.
+        most: usize,
+    },
+}
+
+impl Encoder {
+    /// The model that a configuration describes with the head of a task, for rows of at most `sequence_length` tokens; none stands for as many as it has positions.
+    ///
+    /// # Errors
+    /// If it is no encoder, or has fewer positions than that.
+    pub fn from_config(
+        config: &Config,
+        task: Task,
+        sequence_length: Option<usize>,
+    ) -> Result<Self, EncoderError> {
+        let Config::Encoder(config) = config else { return Err(EncoderError::NotEncoder(config.family())) };
+        let most = config.max_positions;
+        let given = sequence_length.unwrap_or(most);
+        if given > most {
+            return Err(EncoderError::TooLong { given, most });
+        }
+        Ok(Self { config: config.clone(), task, sequence_length: given })
+    }
+
+    /// Its configuration.
+    pub fn config(&self) -> &EncoderConfig {
+        &self.config
+    }
+
+    /// Rows of the table of embeddings: all tokens are below it.
+    pub fn vocabulary(&self) -> usize {
+        self.config.vocab_size
+    }
+
+    /// Tokens of a row, at most.
+    pub fn sequence_length(&self) -> usize {
+        self.sequence_length
+    }
+
+    /// Relative costs of the model's blocks, in order, found without a device.
+    pub fn costs(&self) -> Vec<f64> {
+        costs(&self.config, self.task)
+    }
+
+    /// Where Hugging Face's files have its parameters.
+    pub fn mapping(&self) -> WeightsMapping {
+        mapping(self.config.family, self.task)
+    }
+
+    /// Rows of the first token throughout, to measure what the model needs.
+    pub fn blank_rows(&self, sequences: usize, device: &Device) -> Tokens {
+        Tensor::zeros([sequences, self.sequence_length], device).into()
+    }
+
+    /// Whether [`classification`](Self::classification) counts each label: there are not too many.
+    pub fn counts_labels(&self) -> bool {
+        self.config.labels.names.len() <= MOST_COUNTED
+    }
+
+    /// With the head that predicts tokens, ready to train: [`with_masked_tokens`].
+    pub fn masked_lm(&self, seed: u64, device: &Device) -> Model<Tokens, Logits, Targets> {
+        with_masked_tokens(masked_lm(&self.config, seed, device))
+    }
+
+    /// With the head of labels, ready to train: [`with_labels`].
+    pub fn classification(&self, seed: u64, device: &Device) -> Model<Tokens, Tensor<2>, Tensor<1, Int>> {
+        with_labels(sequence_classification(&self.config, seed, device), &self.config.labels.names)
+    }
+
+    /// With the head of a number, ready to train: [`with_number`].
+    pub fn regression(&self, seed: u64, device: &Device) -> Model<Tokens, Tensor<2>, Tensor<1>> {
+        with_number(sequence_classification(&self.config, seed, device))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn costs_follow_the_blocks() {
+        let fields = json!({
+            "model_type": "bert", "vocab_size": 50, "hidden_size": 16, "intermediate_size": 24,
+            "num_hidden_layers": 3, "num_attention_heads": 4, "max_position_embeddings": 8,
+        });
+        let config = Config::from_fields("config.json", fields.as_object().unwrap()).unwrap();
+        let model = |task| Encoder::from_config(&config, task, None).unwrap();
+        let device = Device::flex();
+        let masked = model(Task::MaskedLanguageModel);
+        assert_eq!(masked.masked_lm(0, &device).chain().costs(), masked.costs());
+        let labels = model(Task::SequenceClassification);
+        assert_eq!(labels.classification(0, &device).chain().costs(), labels.costs());
+        let error = Encoder::from_config(&config, Task::Base, Some(9)).unwrap_err().to_string();
+        assert!(error.contains("the model has 8 positions"), "{error}");
+    }
+}

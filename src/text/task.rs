@@ -1,0 +1,207 @@
+//! What a model of text is trained for: its inputs, its loss, its metrics.
+
+use std::collections::BTreeMap;
+
+use brigade_core::{Activation, Batch, Model};
+use brigade_data::TokenSequences;
+use brigade_models::encoder::{Encoder, Masking, macro_f1};
+use brigade_models::gpt::Targets;
+use brigade_models::{CausalLm, Logits, Tokens, WeightsMapping};
+use burn::tensor::{Device, Int, Tensor};
+
+use super::{ClassDataset, MaskedDataset, NumberDataset, TokenDataset};
+use crate::dataset::Dataset;
+use crate::training::DerivedMetric;
+
+/// The metric of a classification: the mean of the F1 scores of its labels.
+pub const MACRO_F1: &str = "macro_f1";
+
+/// A model of text with a task: all that training it takes.
+pub trait TextTask {
+    /// What the last block gives.
+    type Output: Activation;
+    /// What a batch is to become.
+    type Target: Clone + 'static;
+    /// Rows of tokens with what they are to become.
+    type Data: Dataset<Input = Tokens, Target = Self::Target>;
+
+    /// The model with its loss and metrics; initial values come from (`seed`, name).
+    ///
+    /// # Errors
+    /// If there is no such model.
+    fn model(&self, seed: u64, device: &Device) -> anyhow::Result<Model<Tokens, Self::Output, Self::Target>>;
+
+    /// A micro-batch of rows of the first token throughout, to measure what the model needs.
+    fn blank_batch(&self, sequences: usize, device: &Device) -> Batch<Tokens, Self::Target>;
+
+    /// Rows as samples.
+    ///
+    /// # Errors
+    /// If they have not the labels of the task.
+    fn data(&self, rows: TokenSequences) -> anyhow::Result<Self::Data>;
+
+    /// Relative costs of the model's blocks, in order.
+    ///
+    /// # Errors
+    /// If there is no such model.
+    fn costs(&self) -> anyhow::Result<Vec<f64>>;
+
+    /// Tokens of a row, at most.
+    fn sequence_length(&self) -> usize;
+
+    /// Where Hugging Face's files have its parameters.
+    fn mapping(&self) -> WeightsMapping;
+
+    /// FLOPs of forward and backward per target, where each has its share of the tokens.
+    fn flops_per_target(&self, parameters: usize) -> Option<f64> {
+        let _ = parameters;
+        None
+    }
+
+    /// Metrics that follow from those of the model.
+    fn derived_metrics(&self) -> Vec<(&'static str, DerivedMetric)> {
+        Vec::new()
+    }
+}
+
+impl TextTask for CausalLm {
+    type Output = Logits;
+    type Target = Targets;
+    type Data = TokenDataset;
+
+    fn model(&self, seed: u64, device: &Device) -> anyhow::Result<Model<Tokens, Logits, Targets>> {
+        Ok(self.model(seed, device)?)
+    }
+
+    fn blank_batch(&self, sequences: usize, device: &Device) -> Batch<Tokens, Targets> {
+        self.blank_batch(sequences, device)
+    }
+
+    fn data(&self, rows: TokenSequences) -> anyhow::Result<TokenDataset> {
+        Ok(TokenDataset::new(rows))
+    }
+
+    fn costs(&self) -> anyhow::Result<Vec<f64>> {
+        Ok(self.costs()?)
+    }
+
+    fn sequence_length(&self) -> usize {
+        self.sequence_length()
+    }
+
+    fn mapping(&self) -> WeightsMapping {
+        self.mapping()
+    }
+
+    fn flops_per_target(&self, parameters: usize) -> Option<f64> {
+        Some(self.flops_per_target(parameters))
+    }
+}
+
+/// An encoder that predicts tokens that are masked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MaskedLm {
+    /// The model.
+    pub encoder: Encoder,
+    /// How tokens are masked.
+    pub masking: Masking,
+}
+
+/// An encoder that tells texts apart by their labels.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Classification(pub Encoder);
+
+/// An encoder that predicts a number for a text.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Regression(pub Encoder);
+
+/// What all tasks of an encoder have in common.
+macro_rules! of_encoder {
+    (|$task:ident| $encoder:expr) => {
+        fn costs(&self) -> anyhow::Result<Vec<f64>> {
+            let $task = self;
+            Ok($encoder.costs())
+        }
+
+        fn sequence_length(&self) -> usize {
+            let $task = self;
+            $encoder.sequence_length()
+        }
+
+        fn mapping(&self) -> WeightsMapping {
+            let $task = self;
+            $encoder.mapping()
+        }
+    };
+}
+
+impl TextTask for MaskedLm {
+    type Output = Logits;
+    type Target = Targets;
+    type Data = MaskedDataset;
+
+    fn model(&self, seed: u64, device: &Device) -> anyhow::Result<Model<Tokens, Logits, Targets>> {
+        Ok(self.encoder.masked_lm(seed, device))
+    }
+
+    fn blank_batch(&self, sequences: usize, device: &Device) -> Batch<Tokens, Targets> {
+        let input = self.encoder.blank_rows(sequences, device);
+        let targets = Targets { tokens: input.ids.clone(), mask: None };
+        Batch::new(input, targets, sequences * self.encoder.sequence_length())
+    }
+
+    fn data(&self, rows: TokenSequences) -> anyhow::Result<MaskedDataset> {
+        Ok(MaskedDataset::new(rows, self.masking.clone()))
+    }
+
+    of_encoder!(|task| task.encoder);
+}
+
+impl TextTask for Classification {
+    type Output = Tensor<2>;
+    type Target = Tensor<1, Int>;
+    type Data = ClassDataset;
+
+    fn model(&self, seed: u64, device: &Device) -> anyhow::Result<Model<Tokens, Tensor<2>, Tensor<1, Int>>> {
+        Ok(self.0.classification(seed, device))
+    }
+
+    fn blank_batch(&self, sequences: usize, device: &Device) -> Batch<Tokens, Tensor<1, Int>> {
+        Batch::new(self.0.blank_rows(sequences, device), Tensor::zeros([sequences], device), sequences)
+    }
+
+    fn data(&self, rows: TokenSequences) -> anyhow::Result<ClassDataset> {
+        Ok(ClassDataset::new(rows)?)
+    }
+
+    fn derived_metrics(&self) -> Vec<(&'static str, DerivedMetric)> {
+        let names = self.0.config().labels.names.clone();
+        let score = move |metrics: &BTreeMap<String, f64>| macro_f1(metrics, &names).unwrap_or(f64::NAN);
+        match self.0.counts_labels() {
+            true => vec![(MACRO_F1, Box::new(score))],
+            false => Vec::new(),
+        }
+    }
+
+    of_encoder!(|task| task.0);
+}
+
+impl TextTask for Regression {
+    type Output = Tensor<2>;
+    type Target = Tensor<1>;
+    type Data = NumberDataset;
+
+    fn model(&self, seed: u64, device: &Device) -> anyhow::Result<Model<Tokens, Tensor<2>, Tensor<1>>> {
+        Ok(self.0.regression(seed, device))
+    }
+
+    fn blank_batch(&self, sequences: usize, device: &Device) -> Batch<Tokens, Tensor<1>> {
+        Batch::new(self.0.blank_rows(sequences, device), Tensor::zeros([sequences], device), sequences)
+    }
+
+    fn data(&self, rows: TokenSequences) -> anyhow::Result<NumberDataset> {
+        Ok(NumberDataset::new(rows)?)
+    }
+
+    of_encoder!(|task| task.0);
+}
