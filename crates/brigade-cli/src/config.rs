@@ -1,10 +1,9 @@
 //! The configuration of `brigade train`: model, data, and the settings of every training program.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use brigade::data::{LongExamples, RowOptions, SequenceLayout, TargetToken, Tokenizer, TokenizerSpec};
+use brigade::data::{Tokenizer, TokenizerSpec};
 use brigade::models::gpt::GptConfig;
 use brigade::models::{Adapters, CausalLm, LoraConfig, LoraError};
 use brigade::{Settings, merge_config};
@@ -12,7 +11,7 @@ use brigade_hf::{ConfigFile, Task};
 use serde::{Deserialize, Serialize};
 
 use crate::adapters::Origin;
-use crate::chats::Learn;
+use crate::data::DataSection;
 use crate::model_folder::model_folder;
 use crate::tasks::{TaskModel, TaskName, TaskSection};
 use crate::weights::Weights;
@@ -57,75 +56,6 @@ pub struct ModelSection {
 #[serde(rename_all = "snake_case")]
 pub enum ModelName {
     Gpt2,
-}
-
-/// `[data]`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DataSection {
-    /// Files, folders and globs; if empty, the Rust sources of Brigade's locked dependencies.
-    pub sources: Vec<String>,
-    /// Files, folders and globs to validate on; if empty, a part of the documents of `sources` is set aside for it.
-    pub validation: Vec<String>,
-    /// What columns of lines and rows are called in the files where they have other names, as in `{ text = "content" }`.
-    pub columns: BTreeMap<String, String>,
-    /// In place of `sources`: tables `[[data.source]]`, each with a `path`, and if wanted a `weight` (1: its share of the samples, as a part
-    /// of the sum of all weights), `columns` in place of `data.columns`, and a path `validation` with files of its own to validate on.
-    pub source: Vec<SourceSection>,
-    /// `bytes`, `bpe:<vocabulary>` (trained on the text itself), or the path of a `tokenizer.json`.
-    pub tokenizer: TokenizerSpec,
-    /// The share of documents set aside for validation, from 0 to below 1.
-    pub validation_fraction: f64,
-    /// `packed` (all documents joined and cut into rows), `bfd` (whole documents, as many as fit into a row, by best-fit decreasing; none sees another), `documents` (each
-    /// has a row, padded), or `auto`: `packed` for texts, `bfd` for chats and completions.
-    pub layout: SequenceLayout,
-    /// Whether with `packed`, too, no token sees another document, and positions restart at each (Megatron's `--reset-attention-mask` and `--reset-position-ids`).
-    pub reset_attention_mask: bool,
-    /// Rows with `bfd` and `documents` are padded to the longest of their micro-batch, in multiples of this many tokens; 0 pads all to `model.sequence_length`.
-    pub pad_to_multiple: usize,
-    /// What becomes of documents longer than a row with `bfd` and `documents`: `cut`, `split` into several, or `refuse`.
-    pub long: LongExamples,
-    /// Which tokens of chats and completions are learned: those of the `assistant` (or of the completion), or `all`.
-    pub learn: Learn,
-    /// At most this many bytes of the locked dependencies' sources are read; other sources are read whole.
-    pub max_bytes: u64,
-    /// The folder of the token cache; empty stands for the user's cache folder.
-    pub cache_dir: PathBuf,
-}
-
-impl DataSection {
-    /// How documents become rows of so many tokens.
-    pub fn rows(&self, sequence_length: usize) -> RowOptions {
-        RowOptions {
-            sequence_length,
-            layout: self.layout,
-            reset_attention_mask: self.reset_attention_mask,
-            pad_to_multiple: self.pad_to_multiple,
-            long: self.long,
-            target: TargetToken::Next,
-        }
-    }
-}
-
-/// `[[data.source]]`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SourceSection {
-    /// A file, a folder or a glob.
-    pub path: String,
-    /// Its share of the samples, as a part of the sum of all weights.
-    #[serde(default = "one")]
-    pub weight: f64,
-    /// In place of `data.columns`.
-    #[serde(default)]
-    pub columns: BTreeMap<String, String>,
-    /// Files to validate on; if empty, a part of the documents is set aside for it.
-    #[serde(default)]
-    pub validation: String,
-}
-
-fn one() -> f64 {
-    1.0
 }
 
 /// A model, and what the folder that it comes from says.
@@ -259,31 +189,6 @@ impl Config {
             _ => {}
         }
         Ok(shape.check()?)
-    }
-}
-
-impl DataSection {
-    fn check(&self) -> anyhow::Result<()> {
-        if !self.source.is_empty() && !(self.sources.is_empty() && self.validation.is_empty()) {
-            bail!(
-                "[[data.source]] stands in place of data.sources and data.validation; give one or the other"
-            );
-        }
-        if self.sources.is_empty() && !self.validation.is_empty() {
-            bail!("data.validation has files to validate on, and data.sources (--data) none to train on");
-        }
-        for SourceSection { path, weight, .. } in &self.source {
-            if path.is_empty() {
-                bail!("[[data.source]] path = \"\" is not possible: give a file, a folder or a glob");
-            }
-            if !(weight.is_finite() && *weight > 0.0) {
-                bail!(
-                    "[[data.source]] {path}: weight = {weight} is not possible: it must be a number above 0; leave the source out if it is \
-                     not to be read"
-                );
-            }
-        }
-        Ok(())
     }
 }
 

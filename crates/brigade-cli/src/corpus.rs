@@ -1,25 +1,23 @@
 //! The corpus of `brigade train`: its text, the cache of its tokens, and the progress of tokenizing.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{anyhow, bail};
 use brigade::UsageError;
 use brigade::data::{
-    Corpus, DataSource, LongExamples, PrepareOptions, PreparedData, PreparedSource, Progress, SequenceLayout,
-    prepare,
+    LongExamples, PrepareOptions, PreparedData, PreparedSource, Progress, SequenceLayout, prepare,
 };
 use brigade::report::{ByteProgress, ConsoleMode, HumanBytes, HumanCount, counted};
 
 use crate::chats::Chats;
-use crate::config::{Config, DataSection, SourceSection};
-use crate::tasks::TaskSection;
+use crate::config::Config;
+use crate::data::{DataSection, sources};
 
 /// The tokens of a run's corpus, from the cache if they are there.
 pub fn prepared(config: &Config, show: ConsoleMode) -> anyhow::Result<PreparedData> {
     let Config { data, model, settings, .. } = config;
-    let mut work = PrepareOptions::of(sources(data, &config.task)?, cache_dir(data)?);
+    let mut work = PrepareOptions::of(sources(data, &config.task.columns())?, cache_dir(data)?);
     work.tokenizer = data.tokenizer.clone();
     let length = model.shape.sequence_length;
     work.rows = config.task.rows(data.rows(length));
@@ -41,51 +39,6 @@ pub fn prepared(config: &Config, show: ConsoleMode) -> anyhow::Result<PreparedDa
         .into());
     }
     Ok(prepared)
-}
-
-/// The text that is given, or that of the locked dependencies.
-fn corpus(data: &DataSection) -> anyhow::Result<Corpus> {
-    match data.sources.as_slice() {
-        [] => Ok(Corpus::locked_dependencies(workspace()?, data.max_bytes)),
-        sources => Ok(Corpus::from_sources(sources)),
-    }
-}
-
-/// The sources with their weights; those of `data.sources` together are one.
-pub fn sources(data: &DataSection, task: &TaskSection) -> anyhow::Result<Vec<DataSource>> {
-    let columns = |own: &BTreeMap<String, String>| {
-        task.columns().renamed(if own.is_empty() { &data.columns } else { own })
-    };
-    if data.source.is_empty() {
-        let validation = (!data.validation.is_empty()).then(|| Corpus::from_sources(&data.validation));
-        let columns = columns(&data.columns)?;
-        return Ok(vec![DataSource { columns, validation, ..DataSource::new(corpus(data)?) }]);
-    }
-    let one = |path: &String| Corpus::from_sources(std::slice::from_ref(path));
-    let source = |source: &SourceSection| {
-        Ok(DataSource {
-            columns: columns(&source.columns)?,
-            weight: source.weight,
-            validation: (!source.validation.is_empty()).then(|| one(&source.validation)),
-            ..DataSource::new(one(&source.path))
-        })
-    };
-    data.source.iter().map(source).collect()
-}
-
-/// The workspace whose lock file lists the dependencies: the one that this program was built in, or else the one of the current
-/// folder.
-fn workspace() -> anyhow::Result<PathBuf> {
-    let built_in = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).map(Path::to_owned);
-    let here = std::env::current_dir().unwrap_or_default();
-    let around = here.ancestors().map(Path::to_owned);
-    let found = built_in.into_iter().chain(around).find(|folder| folder.join("Cargo.lock").is_file());
-    found.with_context(|| {
-        let here = here.display();
-        format!(
-            "there is no Cargo.lock in {here} or above it, so no dependencies to read; give text with --data"
-        )
-    })
 }
 
 /// `BRIGADE_CACHE_DIR`, the setting, or `brigade` in the user's cache folder.

@@ -13,6 +13,7 @@ mod columns;
 mod commands;
 mod config;
 mod corpus;
+mod data;
 mod generation;
 mod model_folder;
 mod output;

@@ -16,8 +16,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use crate::chats::COLUMNS;
-use crate::config::DataSection;
-use crate::corpus;
+use crate::data::{DataSection, sources};
 use labels::labels_in;
 use records::LabelledTexts;
 
@@ -105,7 +104,7 @@ impl TaskSection {
                 self.labels.clone_from(&labels.names);
             }
             TaskName::Classification if self.labels.is_empty() => {
-                self.labels = labels_in(&corpus::sources(data, &self)?)?;
+                self.labels = labels_in(&sources(data, &self.columns())?)?;
             }
             TaskName::Classification => {}
             _ if !self.labels.is_empty() => {
