@@ -1,22 +1,28 @@
 //! What a configuration will do, computed in advance: the actions of each rank of a pipeline and their order, the blocks it
 //! holds, when parameters are gathered and freed, and how many bytes it holds and sends.
 //!
-//! The planner goes on from there: of a [`cluster`] and a [`model`], a [`search`] computes the [`memory`] of every configuration, plays the steps of the best
-//! on all ranks ([`time`]), and a [`report`] says which to run.
+//! The planner (feature `planner`) goes on from there: of a cluster and a model, a search computes the memory of every configuration, plays the steps of the best
+//! on all ranks, and a report says which to run.
 //!
 //! Nothing runs here. Everything is a pure function of a few numbers, so it can be printed, drawn and checked by properties, and it
 //! is the same on every rank. This crate knows neither tensors nor transports.
 
+#[cfg(feature = "planner")]
 pub mod cluster;
 mod columns;
 mod footprint;
+#[cfg(feature = "planner")]
 pub mod memory;
+#[cfg(feature = "planner")]
 pub mod model;
+#[cfg(feature = "planner")]
 pub mod report;
 mod schedule;
+#[cfg(feature = "planner")]
 pub mod search;
 mod split;
 mod stage;
+#[cfg(feature = "planner")]
 pub mod time;
 mod unshard;
 

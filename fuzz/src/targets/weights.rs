@@ -2,9 +2,9 @@
 
 use std::io::Write;
 
-use brigade::LanguageModel;
 use brigade::models::gpt::{self, GptConfig};
 use brigade::models::save_safetensors;
+use brigade::{CachedText, LanguageModel};
 use tempfile::NamedTempFile;
 
 use crate::target::{Bound, Limit, Target, bare};
@@ -47,7 +47,13 @@ fn asked(input: &[u8]) -> Option<Vec<f32>> {
     let shape: GptConfig = serde_json::from_slice(&input[..line]).ok()?;
     let mut file = NamedTempFile::new().ok()?;
     file.write_all(&input[line + 1..]).ok()?;
-    let model = LanguageModel::load(&shape.into(), &[file.path()]).ok()?;
-    model.next_token_logits(&[0, 1, 70_000]).err()?;
-    model.next_token_logits(&[0, 1]).ok()
+    let mut model = LanguageModel::load(&shape.into(), &[file.path()]).ok()?;
+    model.next_token(&mut CachedText::default(), &[0, 1, 70_000], |_| Ok(0)).err()?;
+    let mut scores = Vec::new();
+    let choose = |logits: &[f32]| {
+        scores = logits.to_vec();
+        Ok(0)
+    };
+    model.next_token(&mut CachedText::default(), &[0, 1], choose).ok()?;
+    Some(scores)
 }
