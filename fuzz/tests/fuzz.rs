@@ -46,6 +46,8 @@ targets!(
     plan,
     environment,
     jsonl,
+    gzip,
+    zstd,
     parquet,
     tokenizer,
     weights
