@@ -96,6 +96,8 @@ fn place() -> Place {
         fs::write(path, &text).unwrap();
     }
     fs::write(place.path("notes.jsonl"), "{\"text\": \"A note.\"}\n".repeat(200)).unwrap();
+    let record = "{\"prompt\": \"A question?\", \"completion\": \"An answer.\"}\n";
+    fs::write(place.path("chats.jsonl"), record.repeat(200)).unwrap();
     place
 }
 

@@ -73,18 +73,18 @@ fn train(place: &Place, name: &str, line: &str) -> Vec<u8> {
 
 /// Trains alone, on a mesh, and on another one after a resume.
 fn same_everywhere(place: &Place, line: &str) {
-    let line = format!("{line} --model bert --set model.pretrained=false --checkpoint-every 10");
-    let alone = train(place, "alone", &format!("{line} --nproc-per-node 1 --steps 20"));
-    let mesh = "--nproc-per-node 4 --pp 2 --dp 2 --zero 3 --recompute all --steps 20";
+    let line = format!("{line} --model bert --set model.pretrained=false --checkpoint-every 40");
+    let alone = train(place, "alone", &format!("{line} --nproc-per-node 1 --steps 80"));
+    let mesh = "--nproc-per-node 4 --pp 2 --dp 2 --zero 3 --recompute all --steps 80";
     assert!(train(place, "mesh", &format!("{line} {mesh}")) == alone);
     let halves = format!("{line} --set schedule.name=constant");
-    let whole = train(place, "whole", &format!("{halves} --nproc-per-node 1 --steps 20"));
-    train(place, "halves", &format!("{halves} --nproc-per-node 2 --zero 1 --steps 10"));
+    let whole = train(place, "whole", &format!("{halves} --nproc-per-node 1 --steps 80"));
+    train(place, "halves", &format!("{halves} --nproc-per-node 2 --zero 1 --steps 40"));
     assert!(
         train(
             place,
             "halves",
-            &format!("{halves} --nproc-per-node 2 --dp 1 --pp 2 --steps 20 --resume auto")
+            &format!("{halves} --nproc-per-node 2 --dp 1 --pp 2 --steps 80 --resume auto")
         ) == whole
     );
 }

@@ -51,7 +51,7 @@ fn data() {
         ),
         (
             "data.source=[{path='text',columns={txt='body'}}]",
-            ["data.columns = { txt = \"body\" }", "text, prompt"],
+            ["data.columns = { txt = \"body\" }", "prompt, completion, text"],
         ),
         (
             "data.source=[{path='cut.jsonl.gz'}]",
