@@ -90,5 +90,6 @@ fn parquet_rows(file: &SourceFile, _: &Part, _: &Columns, _: &BytesRead) -> Resu
     Err(Error::NotBuilt { path: file.path.clone(), kind: "a parquet file" })
 }
 
-#[cfg(all(test, feature = "parquet"))]
+#[cfg(test)]
+#[cfg(feature = "parquet")]
 mod tests;
