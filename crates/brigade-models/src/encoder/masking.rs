@@ -29,7 +29,7 @@ impl Masking {
             match share(kind) {
                 kind if kind < 0.8 => *token = self.mask,
                 kind if kind < 0.9 => {
-                    *token = (u64::from(other) * u64::from(self.vocabulary) >> 32) as u32;
+                    *token = ((u64::from(other) * u64::from(self.vocabulary)) >> 32) as u32;
                 }
                 _ => {}
             }
