@@ -202,8 +202,8 @@ pub(crate) fn parse_value(text: &str) -> Value {
 /// Whether a setting is a table without keys in `known`.
 fn is_empty(known: &Table, full: &str) -> bool {
     let (path, key) = full.rsplit_once('.').unwrap_or(("", full));
-    let sections = path.split('.').filter(|part| !part.is_empty());
-    let table = sections.fold(Some(known), |table, part| table?.get(part)?.as_table());
+    let mut sections = path.split('.').filter(|part| !part.is_empty());
+    let table = sections.try_fold(known, |table, part| table.get(part)?.as_table());
     table.and_then(|table| table.get(key)?.as_table()).is_some_and(Table::is_empty)
 }
 

@@ -60,7 +60,8 @@ impl DataSection {
 
     /// Checks what does not depend on other sections.
     pub fn check(&self) -> anyhow::Result<()> {
-        if !self.source.is_empty() && !(self.sources.is_empty() && self.validation.is_empty()) {
+        let has_files = !self.sources.is_empty() || !self.validation.is_empty();
+        if has_files && !self.source.is_empty() {
             bail!(
                 "[[data.source]] stands in place of data.sources and data.validation; give one or the other"
             );

@@ -44,7 +44,6 @@ struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
-#[expect(clippy::large_enum_variant, reason = "there is only one value of it")]
 enum Command {
     /// Train a GPT on text.
     #[command(after_help = train::EXAMPLES)]
