@@ -50,7 +50,7 @@ fn heading(workload: &Workload, plan: &Plan) -> String {
     let Workload { model, cluster, .. } = workload;
     format!(
         "{}: {} parameters in {} blocks, {} without the embedding, which is how MFU counts them\n\
-         {}: {} nodes of {} {}, {} each; {} sequences of {} tokens in a step ({} tokens), {}\n\
+         {}: {} {} of {} {}, {} each; {} sequences of {} tokens in a step ({} tokens), {}\n\
          {} configurations, {} of which fit\n",
         model.name,
         billions(model.parameters() as f64),
@@ -58,6 +58,7 @@ fn heading(workload: &Workload, plan: &Plan) -> String {
         billions(model.multiplying_parameters() as f64),
         cluster.name,
         cluster.nodes,
+        if cluster.nodes == 1 { "node" } else { "nodes" },
         cluster.devices_per_node,
         cluster.device.name,
         bytes(cluster.device.memory),
