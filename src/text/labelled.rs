@@ -40,6 +40,10 @@ impl NumberDataset {
 }
 
 fn check(rows: &TokenSequences, wanted: LabelKind) -> Result<(), Error> {
+    // An empty file has neither labels nor a layout that follows from them.
+    if rows.is_empty() {
+        return Ok(());
+    }
     let layout = rows.options().layout;
     if layout != SequenceLayout::Documents {
         let allowed = "a text with a label has a row of its own: \"documents\" or \"auto\"".into();

@@ -46,7 +46,11 @@ def tokenizer(texts):
 
 
 def run(*words, **options):
-    return subprocess.run([str(word) for word in words], check=True, capture_output=True, text=True, **options).stdout
+    done = subprocess.run([str(word) for word in words], capture_output=True, **options)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, words))}\n{done.stderr.decode()}")
+    # Not as text, which would turn carriage returns into line feeds.
+    return done.stdout.decode(errors="replace")
 
 
 def train(brigade, place, base, out, *flags):
@@ -96,11 +100,12 @@ def check_exports(brigade, place):
     whole = AutoModelForCausalLM.from_pretrained(tuned, dtype=torch.float32).state_dict()
     for name, dtype in [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)]:
         out = place / f"export-{name}"
-        run(brigade, "export", tuned, "--out", out, "--dtype", name, "--max-shard-size", "60KB")
+        run(brigade, "export", tuned, "--out", out, "--dtype", name, "--max-shard-size", "30KB")
         model, loaded = AutoModelForCausalLM.from_pretrained(out, dtype="auto", output_loading_info=True)
         same = all(torch.equal(value, whole[key].to(dtype)) for key, value in model.state_dict().items())
         fine = same and model.dtype == dtype and not any(loaded.values()) and len(list(out.glob("model-*"))) > 2
-        print(f"{name:12} {'ok' if fine else 'FAILED'}")
+        shards = len(list(out.glob("model-*")))
+        print(f"{name:12} {'ok' if fine else 'FAILED'}", *([] if fine else [same, model.dtype, shards, loaded]))
         good &= fine
     return good
 
