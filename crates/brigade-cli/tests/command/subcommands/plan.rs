@@ -108,5 +108,5 @@ fn a_machine_is_measured_for_later_plans() {
     let text = brigade("plan --calibrate");
     assert!(text.contains("f32_tflops") && text.contains("settings/brigade/cluster.toml"), "{text}");
     let text = brigade("plan --model configs/gpt-tiny.toml --global-batch-size 64");
-    assert!(text.contains("cluster.toml: 1 nodes") && text.contains("brigade train --config"), "{text}");
+    assert!(text.contains("cluster.toml: 1 node of") && text.contains("brigade train --config"), "{text}");
 }
