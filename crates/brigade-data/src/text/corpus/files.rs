@@ -30,6 +30,8 @@ pub(crate) enum Format {
     Jsonl,
     /// Every row is a document.
     Parquet,
+    /// Every row is a document; a stream or a file of Arrow's.
+    Arrow,
 }
 
 /// How a file of text or JSONL is compressed.
@@ -68,6 +70,7 @@ impl SourceFile {
             // Without a compression, such a file is rather one value than a line for each.
             "json" if compression != Compression::None => Format::Jsonl,
             "parquet" if compression == Compression::None => Format::Parquet,
+            "arrow" if compression == Compression::None => Format::Arrow,
             text if TEXT_EXTENSIONS.contains(&text) => Format::Text,
             _ => return None,
         };
@@ -173,6 +176,10 @@ fn globbed(pattern: &str, files: &mut Vec<SourceFile>) -> Result<()> {
 /// The files of known kinds in `folder` and below it, sorted by name in each folder.
 fn walk(folder: &Path, files: &mut Vec<SourceFile>) -> Result<()> {
     let failed = |source| Error::io("list", folder, source);
+    if let Some(saved) = saved_dataset(folder)? {
+        files.extend(saved);
+        return Ok(());
+    }
     let mut entries =
         fs::read_dir(folder).map_err(failed)?.collect::<std::io::Result<Vec<_>>>().map_err(failed)?;
     entries.sort_unstable_by_key(|entry| entry.file_name());
@@ -190,6 +197,47 @@ fn walk(folder: &Path, files: &mut Vec<SourceFile>) -> Result<()> {
     Ok(())
 }
 
+/// `state.json` in a folder that `datasets.save_to_disk` wrote.
+#[derive(Deserialize)]
+struct SavedState {
+    #[serde(rename = "_data_files")]
+    files: Vec<SavedFile>,
+}
+
+#[derive(Deserialize)]
+struct SavedFile {
+    filename: PathBuf,
+}
+
+/// `dataset_dict.json` in a folder of several such folders.
+#[derive(Deserialize)]
+struct SavedSplits {
+    splits: Vec<String>,
+}
+
+/// The files of a data set that `datasets.save_to_disk` wrote into `folder`, if it did; other Arrow files there are its caches.
+fn saved_dataset(folder: &Path) -> Result<Option<Vec<SourceFile>>> {
+    let read = |name: &str| fs::read(folder.join(name)).ok();
+    if let Some(SavedSplits { splits }) =
+        read("dataset_dict.json").and_then(|json| serde_json::from_slice(&json).ok())
+    {
+        let (folder, first) = (folder.display(), splits.first().map_or("train", String::as_str));
+        let message = format!(
+            "it has the splits {} of a data set; give one of them: {folder}/{first}",
+            splits.join(", ")
+        );
+        return Err(Error::Record { place: folder.to_string(), message });
+    }
+    let state = read("state.json").and_then(|json| serde_json::from_slice::<SavedState>(&json).ok());
+    let Some(SavedState { files }) = state else { return Ok(None) };
+    let known = |file: SavedFile| {
+        let path = folder.join(file.filename.file_name().unwrap_or_default());
+        let there = path.is_file().then(|| path.clone()).and_then(SourceFile::known);
+        there.ok_or(Error::NotFound { path })
+    };
+    files.into_iter().map(known).collect::<Result<_>>().map(Some)
+}
+
 fn is_glob(source: &str) -> bool {
     source.contains(['*', '?', '['])
 }
@@ -199,7 +247,7 @@ fn no_files(given: &str) -> Error {
 }
 
 fn allowed() -> String {
-    let known = TEXT_EXTENSIONS.iter().chain(&["jsonl", "parquet"]);
+    let known = TEXT_EXTENSIONS.iter().chain(&["jsonl", "parquet", "arrow"]);
     let known: Vec<String> = known.map(|extension| format!(".{extension}")).collect();
     format!("{}; text and JSONL also as .gz and .zst", known.join(" "))
 }

@@ -26,7 +26,7 @@ impl Input {
         let failed = |source| Error::io("open", &path, source);
         let mut opened = File::open(&path).map_err(failed)?;
         opened.seek(SeekFrom::Start(start)).map_err(failed)?;
-        let counted = Counted { file: opened, read: Arc::clone(read) };
+        let counted = Counted::new(opened, read);
         let reader: Box<dyn BufRead + Send> = match file.compression {
             Compression::None => Box::new(BufReader::with_capacity(1 << 16, counted)),
             compressed => decompressed(compressed, counted, &path)?,
@@ -85,9 +85,22 @@ fn decompressed(_: Compression, _: Counted, path: &std::path::Path) -> Result<Bo
 }
 
 /// Counts what is read.
-struct Counted {
+pub(super) struct Counted {
     file: File,
     read: BytesRead,
+}
+
+impl Counted {
+    pub(super) fn new(file: File, read: &BytesRead) -> Self {
+        Self { file, read: Arc::clone(read) }
+    }
+}
+
+#[cfg(feature = "parquet")]
+impl Seek for Counted {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.file.seek(to)
+    }
 }
 
 impl Read for Counted {

@@ -26,7 +26,7 @@ const MOST_NAMED: usize = 4;
 
 /// A corpus: which files hold the text. Nothing is read before [`prepare`](crate::prepare()).
 ///
-/// A document is one text file, one line of a JSONL file, or one row of a parquet file. Parquet files and compressed ones (`.gz`,
+/// A document is one text file, one line of a JSONL file, or one row of a Parquet or Arrow file. These and compressed files (`.gz`,
 /// `.zst`: text and JSONL) take the feature `parquet`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Corpus {
@@ -51,8 +51,8 @@ impl Corpus {
     }
 
     /// Files, folders or globs, in this order. A folder stands for all files in it and below it with a known extension
-    /// ([`TEXT_EXTENSIONS`], `jsonl`, `parquet`), sorted by path, without hidden ones and without following links to
-    /// folders; a glob stands for its matches with a known extension. A file that is found twice counts once.
+    /// ([`TEXT_EXTENSIONS`], `jsonl`, `parquet`, `arrow`), sorted by path, without hidden ones and without following links to
+    /// folders; of a folder that `datasets.save_to_disk` wrote it has the data set's files. A glob stands for its matches with a known extension. A file that is found twice counts once.
     ///
     /// Lines of JSONL and rows of tables have [`Columns`].
     pub fn from_sources(sources: &[String]) -> Self {

@@ -215,7 +215,7 @@ fn parquet_files_that_are_no_use_say_why() {
     let schema = "message m { REQUIRED INT32 id; OPTIONAL BYTE_ARRAY body (UTF8); }";
     write_parquet(&path, schema, ParquetCompression::UNCOMPRESSED, &[&[Some("x")]]);
     let message_without = message(&[&path]);
-    let said = "there is no column `text`; there are: id (INT32), body (BYTE_ARRAY). data.columns";
+    let said = "there is no column `text`; there are: id (Int32), body (Utf8). data.columns";
     assert!(message_without.contains(said), "{message_without}");
     let mut bytes = fs::read(&path).unwrap();
     bytes.truncate(bytes.len() - 3);

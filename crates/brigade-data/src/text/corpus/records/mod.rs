@@ -5,7 +5,9 @@ mod encoder;
 mod lines;
 mod record;
 #[cfg(feature = "parquet")]
-mod rows;
+mod tables;
+#[cfg(feature = "parquet")]
+mod value;
 
 use std::ops::Range;
 
@@ -25,7 +27,7 @@ const MAX_RECORD_BYTES: u64 = 256 << 20;
 /// A stream of records.
 pub(crate) type Records = Box<dyn Iterator<Item = Result<Record>> + Send>;
 
-/// A part of a file: the bytes in which its lines begin, or the groups of its rows. Text and compressed files have no parts.
+/// A part of a file: the bytes in which its lines begin, or the groups of its rows. Text, Arrow and compressed files have no parts.
 pub(crate) type Part = Option<Range<u64>>;
 
 /// The file in parts of about `part_bytes`, each with its size; whole where it is not larger, or cannot be read from the middle.
@@ -40,7 +42,7 @@ pub(crate) fn parts(file: &SourceFile, bytes: u64, part_bytes: u64) -> Result<Ve
     Ok(match file.format {
         Format::Jsonl => (0..bytes).step_by(part_bytes as usize).map(by_bytes).collect(),
         #[cfg(feature = "parquet")]
-        Format::Parquet => rows::parquet_parts(&file.path, part_bytes)?,
+        Format::Parquet => tables::parquet_parts(&file.path, part_bytes)?,
         _ => vec![(None, bytes)],
     })
 }
@@ -71,7 +73,7 @@ pub(crate) fn records(
             }))
         }
         Format::Jsonl => Box::new(Lines::open(file, part, columns, read)?),
-        Format::Parquet => parquet_rows(file, part, columns, read)?,
+        Format::Parquet | Format::Arrow => rows(file, part, columns, read)?,
     })
 }
 
@@ -80,14 +82,18 @@ fn too_large(what: &str) -> String {
 }
 
 #[cfg(feature = "parquet")]
-fn parquet_rows(file: &SourceFile, part: &Part, columns: &Columns, read: &BytesRead) -> Result<Records> {
-    Ok(Box::new(rows::parquet(file, part, columns, read)?))
+fn rows(file: &SourceFile, part: &Part, columns: &Columns, read: &BytesRead) -> Result<Records> {
+    Ok(Box::new(match file.format {
+        Format::Arrow => tables::arrow(file, columns, read)?,
+        _ => tables::parquet(file, part, columns, read)?,
+    }))
 }
 
 /// Refuses the file: text that is there and not read would be missed too late.
 #[cfg(not(feature = "parquet"))]
-fn parquet_rows(file: &SourceFile, _: &Part, _: &Columns, _: &BytesRead) -> Result<Records> {
-    Err(Error::NotBuilt { path: file.path.clone(), kind: "a parquet file" })
+fn rows(file: &SourceFile, _: &Part, _: &Columns, _: &BytesRead) -> Result<Records> {
+    let kind = if file.format == Format::Arrow { "an Arrow file" } else { "a parquet file" };
+    Err(Error::NotBuilt { path: file.path.clone(), kind })
 }
 
 #[cfg(test)]

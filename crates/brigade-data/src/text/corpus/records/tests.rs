@@ -1,7 +1,18 @@
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use ::parquet::arrow::ArrowWriter;
+use arrow_array::types::Int8Type;
+use arrow_array::{
+    Array, ArrayRef, BinaryArray, DictionaryArray, Float32Array, ListArray, RecordBatch, StringArray,
+    StructArray, UInt64Array,
+};
+use arrow_buffer::OffsetBuffer;
+use arrow_ipc::CompressionType;
+use arrow_ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
+use arrow_schema::Field;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -123,4 +134,128 @@ fn the_parts_of_a_file_have_its_lines_once_and_their_numbers() {
             assert_eq!((&part.fields, part.place.to_string()), (&whole.fields, whole.place.to_string()));
         }
     }
+}
+
+/// Chats with a number, a class and bytes, as tables have them; some values are missing.
+fn table() -> RecordBatch {
+    let role: ArrayRef = Arc::new(StringArray::from(vec!["user", "assistant", "user"]));
+    let content: ArrayRef = Arc::new(StringArray::from(vec![Some("a"), Some("é"), None]));
+    let turn =
+        |name, array: &ArrayRef| (Arc::new(Field::new(name, array.data_type().clone(), true)), array.clone());
+    let turns = StructArray::from(vec![turn("role", &role), turn("content", &content)]);
+    let item = Arc::new(Field::new("item", turns.data_type().clone(), true));
+    let chats = ListArray::new(item, OffsetBuffer::from_lengths([2, 0, 1]), Arc::new(turns), None);
+    let columns: [(&str, ArrayRef); 5] = [
+        ("messages", Arc::new(chats)),
+        ("score", Arc::new(Float32Array::from(vec![Some(0.5), None, Some(-1.0)]))),
+        ("kind", Arc::new(["a", "b", "a"].into_iter().collect::<DictionaryArray<Int8Type>>())),
+        ("text", Arc::new(BinaryArray::from(vec![b"one" as &[u8], "zwé".as_bytes(), b""]))),
+        ("id", Arc::new(UInt64Array::from(vec![1, 2, u64::MAX]))),
+    ];
+    RecordBatch::try_from_iter(columns).unwrap()
+}
+
+fn stream(batches: &[RecordBatch]) -> Vec<u8> {
+    let mut writer = StreamWriter::try_new(Vec::new(), &batches[0].schema()).unwrap();
+    batches.iter().for_each(|batch| writer.write(batch).unwrap());
+    writer.into_inner().unwrap()
+}
+
+fn arrow_file(batches: &[RecordBatch], compression: Option<CompressionType>) -> Vec<u8> {
+    let options = IpcWriteOptions::default().try_with_compression(compression).unwrap();
+    let mut writer = FileWriter::try_new_with_options(Vec::new(), &batches[0].schema(), options).unwrap();
+    batches.iter().for_each(|batch| writer.write(batch).unwrap());
+    writer.into_inner().unwrap()
+}
+
+#[test]
+fn tables_give_the_same_records_in_every_format() {
+    let folder = tempfile::tempdir().unwrap();
+    let batches = [table(), table().slice(1, 2)];
+    let mut parquet = ArrowWriter::try_new(Vec::new(), batches[0].schema(), None).unwrap();
+    batches.iter().for_each(|batch| {
+        parquet.write(batch).unwrap();
+        parquet.flush().unwrap();
+    });
+    let columns = Columns::new(&["messages", "text"], &["score", "class", "absent"]);
+    let columns = columns.renamed(&[("class".into(), "kind".into())].into()).unwrap();
+    let expected = [
+        json!({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "é"}],
+            "text": "one", "score": 0.5, "class": "a"}),
+        json!({"messages": [], "text": "zwé", "score": null, "class": "b"}),
+        json!({"messages": [{"role": "user", "content": null}], "text": "", "score": -1.0, "class": "a"}),
+    ];
+    for (name, bytes) in [
+        ("a.arrow", stream(&batches)),
+        ("b.arrow", arrow_file(&batches, None)),
+        ("c.arrow", arrow_file(&batches, Some(CompressionType::ZSTD))),
+        ("d.arrow", arrow_file(&batches, Some(CompressionType::LZ4_FRAME))),
+        ("e.parquet", parquet.into_inner().unwrap()),
+    ] {
+        let records = read(&file(&folder, name, &bytes), &columns).unwrap();
+        let found: Vec<Value> = records.iter().map(|record| Value::Object(record.fields.clone())).collect();
+        assert_eq!(found, [&expected[..], &expected[1..]].concat(), "{name}");
+        assert!(records[4].place.to_string().ends_with(&format!("{name}, row 5")));
+        let said = message(&folder.path().join(name), &Columns::new(&["label"], &[]));
+        assert!(
+            said.contains("there is no column `label`; there are: messages (List(")
+                && said.contains("id (UInt64)")
+        );
+    }
+    let bytes = BinaryArray::from(vec![b"\xff" as &[u8]]);
+    let batch = RecordBatch::try_from_iter([("text", Arc::new(bytes) as ArrayRef)]).unwrap();
+    let said = message(&file(&folder, "f.arrow", &stream(&[batch])), &Columns::default());
+    assert!(said.contains("f.arrow, row 1: the column `text` is not UTF-8 text"), "{said}");
+}
+
+/// Whatever byte is wrong, reading ends with records or an error that names the file.
+#[test]
+fn damaged_arrow_files_never_panic() {
+    let folder = tempfile::tempdir().unwrap();
+    let columns = Columns::new(&[], &["messages", "text", "kind"]);
+    let mut failed = 0;
+    for whole in [stream(&[table()]), arrow_file(&[table()], None)] {
+        for at in 0..whole.len() {
+            let mut bytes = whole.clone();
+            bytes[at] ^= [0x01, 0x80, 0xff][at % 3];
+            if let Err(error) = read(&file(&folder, "a.arrow", &bytes), &columns) {
+                assert!(error.is_usage() && error.to_string().contains("a.arrow"), "{error}");
+                failed += 1;
+            }
+            if at % 40 == 0 {
+                let said = read(&file(&folder, "a.arrow", &whole[..at]), &columns);
+                assert!(said.is_err() || said.unwrap().len() <= 3);
+            }
+        }
+    }
+    assert!(failed > 100, "{failed}");
+    let two = stream(&[table(), table()]);
+    let said = message(&file(&folder, "cut.arrow", &two[..two.len() - 200]), &columns);
+    assert!(said.contains("cut.arrow is not an Arrow file that can be read, after row 3: "), "{said}");
+}
+
+#[test]
+fn folders_of_saved_data_sets_have_their_files_and_no_caches() {
+    let folder = tempfile::tempdir().unwrap();
+    let batch = |text: &str| {
+        let texts: ArrayRef = Arc::new(StringArray::from(vec![text]));
+        stream(&[RecordBatch::try_from_iter([("text", texts)]).unwrap()])
+    };
+    for (name, text) in [("data-00000-of-00002", "one"), ("data-00001-of-00002", "two"), ("cache-1f", "no")] {
+        file(&folder, &format!("{name}.arrow"), &batch(text));
+    }
+    file(&folder, "dataset_info.json", b"{}");
+    let state = r#"{"_data_files": [{"filename": "data-00001-of-00002.arrow"}, {"filename": "data-00000-of-00002.arrow"}],
+        "_fingerprint": "1f", "_split": null}"#;
+    file(&folder, "state.json", state.as_bytes());
+    let texts = read(folder.path(), &Columns::default()).unwrap();
+    assert_eq!(texts.iter().map(|record| &record.fields["text"]).collect::<Vec<_>>(), ["two", "one"]);
+    let above = tempfile::tempdir().unwrap();
+    fs::create_dir(above.path().join("train")).unwrap();
+    file(&above, "dataset_dict.json", b"{\"splits\": [\"train\", \"test\"]}");
+    let said = message(above.path(), &Columns::default());
+    assert!(
+        said.contains("the splits train, test of a data set; give one of them") && said.ends_with("/train"),
+        "{said}"
+    );
 }
