@@ -24,16 +24,6 @@ pub fn brigade(command: &ExampleCommand, folder: &Path) -> Ended {
     run(command, folder, &format!("{out}/model.safetensors"))
 }
 
-/// Builds the program for burn-train, with the workspace's versions of all dependencies, and runs it.
-pub fn burn_train(folder: &Path) -> Ended {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let package = root.join("tests/from_burn_train");
-    std::fs::copy(root.join("Cargo.lock"), package.join("Cargo.lock")).unwrap();
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.arg("run").arg("--manifest-path").arg(package.join("Cargo.toml"));
-    ended(cargo.args(["--", "spirals.safetensors"]), folder, "spirals.safetensors")
-}
-
 fn run(command: &ExampleCommand, folder: &Path, weights: &str) -> Ended {
     ended(Command::new(program(&command.name)).args(command.flags.split(' ')), folder, weights)
 }

@@ -8,6 +8,7 @@ mod book;
 mod build_time;
 mod cargo;
 mod chaos;
+mod check_burn_train;
 mod check_hf;
 mod checks;
 mod dist;
@@ -50,6 +51,8 @@ enum Command {
     Bench(bench::Args),
     /// Measure what Brigade adds to the time in which a program on Burn builds; takes ten minutes on two idle cores.
     BuildTime,
+    /// Compare the program that was moved from burn-train with burn-train; builds Burn a second time.
+    CheckBurnTrain,
     /// Let `transformers` make models, train them here, and let it load what comes out; for those who have it.
     CheckHf(check_hf::Args),
     /// Compare a real encoder, which is downloaded, with `transformers`, and train it on several meshes.
@@ -76,6 +79,7 @@ fn main() -> ExitCode {
         Command::Book(args) => book::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::BuildTime => build_time::run(),
+        Command::CheckBurnTrain => check_burn_train::run(),
         Command::CheckHf(args) => check_hf::run(&args),
         Command::CheckMinilm(args) => check_hf::run_minilm(&args),
         Command::Chaos(args) => chaos::run(&args),
