@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::RunDescription;
 use super::background::Background;
 use super::models::ModelSnapshot;
-use super::progress::best_step;
+use super::progress::{RunProgress, best_step};
 use super::shared_storage::storage_not_shared;
 use crate::settings::CheckpointSettings;
 use crate::world::all_gather_text;
@@ -152,9 +152,13 @@ impl Saver {
         storage_not_shared(&*self.storage, &self.group, &StagingDir::with_id(0, &self.save_id)?)
     }
 
-    /// Removes what processes left that died while saving; before the first save.
-    pub(crate) fn remove_unfinished(&self) -> anyhow::Result<()> {
+    /// Removes what processes left that died while saving, and of the checkpoints up to that of `restored` those that its save
+    /// would have removed; before the first save.
+    pub(crate) fn remove_left(&self, restored: Option<&RunProgress>) -> anyhow::Result<()> {
         remove_stale(&*self.storage)?;
+        if let Some(RunProgress { step, best_step, .. }) = restored {
+            remove_older(&*self.storage, &self.storage.published()?, *step, *best_step, &self.settings)?;
+        }
         Ok(())
     }
 
@@ -402,6 +406,17 @@ fn remove_replaced(
     settings: &CheckpointSettings,
 ) -> brigade_checkpoint::Result<()> {
     remove_after(storage, own, step)?;
+    remove_older(storage, own, step, best, settings)
+}
+
+/// Of this run's checkpoints up to that of `step`, removes all but the newest, one that a rollback can restore, and the best.
+fn remove_older(
+    storage: &dyn Storage,
+    own: &[CheckpointDir],
+    step: u64,
+    best: Option<u64>,
+    settings: &CheckpointSettings,
+) -> brigade_checkpoint::Result<()> {
     if let Some(most) = NonZeroUsize::new(settings.keep) {
         let kept: Vec<CheckpointDir> = own.iter().filter(|own| own.step <= step).cloned().collect();
         keep_latest(storage, &kept, most, |step| settings.is_regular(step), best)?;

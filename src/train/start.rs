@@ -144,7 +144,7 @@ impl Session {
             if self.start_from == StartFrom::Scratch && flight.exists() {
                 std::fs::remove_dir_all(&flight)?;
             }
-            saver.remove_unfinished()?;
+            saver.remove_left(restored.map(|restored| &restored.progress))?;
             if restored.is_none() {
                 saver.remove_all()?;
             }
