@@ -13,6 +13,9 @@ const CHUNK: usize = 2 << 20;
 /// Of a chunk, however many classes there are.
 const LEAST_ROWS: usize = 64;
 
+/// The target of a row that is ignored, as PyTorch's `ignore_index` is by default.
+const IGNORED: i64 = -100;
+
 /// What is added to the cross entropy.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct CrossEntropyConfig {
@@ -25,11 +28,12 @@ pub struct CrossEntropyConfig {
 /// The sum over rows of the cross entropy between `softmax(x · weightᵀ)` and the target, in nats, and the number of rows whose target has the highest logit, each of shape
 /// `[1]`; only the former has a gradient.
 ///
-/// `x`: `[rows, width]`; `weight`: `[classes, width]`; `targets`: `[rows]`; `row_weights`: `[rows]`, which multiply both. On the CPU the logits of a few rows are in memory at a time; the gradients
+/// `x`: `[rows, width]`; `weight`: `[classes, width]`; `targets`: `[rows]`; `row_weights`: `[rows]`, which multiply both. A row whose target is below 0 (PyTorch's
+/// `ignore_index` is -100), or whose weight is 0, is ignored: it counts for nothing, and its gradient is 0. On the CPU the logits of a few rows are in memory at a time; the gradients
 /// of `x` and `weight` are made with them, in the forward pass. Of `x` and `weight` in bf16, logits, loss and the sums of gradients are fp32.
 ///
 /// # Panics
-/// If the shapes do not fit, or a target is no class.
+/// If the shapes do not fit, or a target that is not ignored is above the last class.
 pub fn linear_cross_entropy(
     x: Tensor<2>,
     weight: Tensor<2>,
@@ -37,16 +41,16 @@ pub fn linear_cross_entropy(
     row_weights: Option<Tensor<1>>,
     config: CrossEntropyConfig,
 ) -> (Tensor<1>, Tensor<1>) {
-    let ([count, width], [_, inputs]) = (x.dims(), weight.dims());
+    let ([count, width], [classes, inputs]) = (x.dims(), weight.dims());
     assert!(width == inputs, "a weight of {:?} takes no input of {:?}", weight.dims(), x.dims());
     assert!(targets.dims() == [count], "{:?} targets for {count} rows", targets.dims());
     if let Some(weights) = &row_weights {
         assert!(weights.dims() == [count], "{:?} weights for {count} rows", weights.dims());
     }
     if is_fused(&x) && is_fused(&weight) && x.dtype() == weight.dtype() {
-        let targets = targets.clone().into_data().iter::<i64>().collect();
-        let row_weights =
-            row_weights.clone().map(|weights| weights.inner().into_data().iter::<f32>().collect());
+        let row_weights: Option<Vec<f32>> =
+            row_weights.clone().map(|weights| weights.inner().into_data().iter().collect());
+        let targets = counted(targets.clone().into_data().iter(), row_weights.as_deref(), classes);
         let device = x.device().inner();
         let operation = LinearCrossEntropy { targets, row_weights, config };
         let tensors = [x.clone().into_dispatch(), weight.clone().into_dispatch()];
@@ -61,7 +65,7 @@ pub fn linear_cross_entropy(
 /// which targets have the highest, so that this costs no further pass over the logits. Of logits in bf16 or fp16, the loss is computed, and given, in fp32.
 ///
 /// # Panics
-/// If the shapes do not fit.
+/// If the shapes do not fit, or, on the CPU, if a target that is not ignored is above the last class.
 pub fn cross_entropy(
     logits: Tensor<2>,
     targets: Tensor<1, Int>,
@@ -72,6 +76,12 @@ pub fn cross_entropy(
     let logits = if is_narrow(logits.dtype()) { logits.cast(FloatDType::F32) } else { logits };
     let row_weights = row_weights.map(|weights| weights.cast(FloatDType::from(logits.dtype())));
     let targets = targets.reshape([rows, 1]);
+    let is_negative = targets.clone().lower_elem(0);
+    let is_ignored = match &row_weights {
+        None => is_negative,
+        Some(weights) => is_negative.bool_or(weights.clone().inner().equal_elem(0.0).reshape([rows, 1])),
+    };
+    let targets = targets.mask_fill(is_ignored.clone(), 0);
     let highest = logits.clone().detach().max_dim(1);
     let correct = logits.clone().detach().gather(1, targets.clone()).equal(highest.clone()).float();
     let correct = correct.cast(FloatDType::from(logits.dtype()));
@@ -87,10 +97,23 @@ pub fn cross_entropy(
     }
     // Not `sum`, whose kernels on GPUs add up in an order that changes from run to run.
     let sum = |values: Tensor<2>| {
-        let values = values.reshape([rows]);
+        let values = values.mask_fill(is_ignored.clone(), 0.0).reshape([rows]);
         row_weights.iter().fold(values, |values, weights| values * weights.clone()).sum_dim(0)
     };
     (sum(losses), sum(correct))
+}
+
+/// The targets, of which those that are not ignored are classes.
+fn counted(targets: impl Iterator<Item = i64>, row_weights: Option<&[f32]>, classes: usize) -> Vec<i64> {
+    let counted = targets.enumerate().map(|(row, target)| {
+        if target < 0 || row_weights.is_some_and(|weights| weights[row] == 0.0) {
+            return IGNORED;
+        }
+        let is_class = (target as u64) < classes as u64;
+        assert!(is_class, "`targets` has {target} in row {row}, which is none of {classes} classes");
+        target
+    });
+    counted.collect()
 }
 
 fn is_narrow(dtype: DType) -> bool {

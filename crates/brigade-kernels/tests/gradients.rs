@@ -211,7 +211,16 @@ fn documents_in_one_row_do_not_see_one_another() {
 fn cross_entropies() {
     // The last has more rows than a chunk.
     for [rows, width, classes] in [[1, 1, 2], [5, 3, 7], [65, 17, 33], [1100, 3, 4096]] {
-        let targets: Vec<i64> = (0..rows).map(|row| (row * 7919 % classes) as i64).collect();
+        // -100 is PyTorch's `ignore_index`; above the last class where the weight is 0.
+        let targets = |weighted: bool| -> Vec<i64> {
+            let target = |row: usize| match row % 7 {
+                3 => -100,
+                5 => -1,
+                _ if weighted && row % 3 == 1 => classes as i64,
+                _ => (row * 7919 % classes) as i64,
+            };
+            (0..rows).map(target).collect()
+        };
         let weights: Vec<f32> =
             (0..rows).map(|row| if row % 3 == 1 { 0.0 } else { 1.0 + row as f32 / 64.0 }).collect();
         for (config, weighted) in [
@@ -221,7 +230,7 @@ fn cross_entropies() {
         ] {
             check(&Case::new([vec![rows, width], vec![classes, width]]), |[x, w]| {
                 let device = x.device().inner();
-                let targets = TensorData::new(targets.clone(), [rows]);
+                let targets = TensorData::new(targets(weighted), [rows]);
                 let targets = Tensor::<1, Int>::from_data(targets, &device);
                 let row_weights = weighted.then(|| {
                     Tensor::<1>::from_data(TensorData::new(weights.clone(), [rows]), (&device, x.dtype()))
@@ -231,6 +240,15 @@ fn cross_entropies() {
             });
         }
     }
+}
+
+#[test]
+#[should_panic(expected = "`targets` has 7 in row 2, which is none of 7 classes")]
+fn targets_above_the_last_class_are_named() {
+    let device = Device::flex();
+    let [x, w] = [3, 7].map(|rows| Tensor::<2>::ones([rows, 4], &device));
+    let targets = Tensor::<1, Int>::from_ints([-100, 1, 7], &device);
+    linear_cross_entropy(x, w, targets, None, CrossEntropyConfig::default());
 }
 
 proptest! {

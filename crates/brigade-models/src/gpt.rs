@@ -368,7 +368,7 @@ impl Block for Head {
 /// What a language model is to predict.
 #[derive(Debug, Clone)]
 pub struct Targets {
-    /// The next token of each position, `[batch, sequence]`.
+    /// The next token of each position, `[batch, sequence]`; below 0, such as -100, where it is masked as well.
     pub tokens: Tensor<2, Int>,
     /// 1 where the target counts, 0 where it is masked, `[batch, sequence]`; none if all count.
     pub mask: Option<Tensor<2>>,

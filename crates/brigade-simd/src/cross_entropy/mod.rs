@@ -25,10 +25,10 @@ pub struct Smoothing {
 /// `loss = (1 − ε) (L − logit[target]) + ε (L − mean of logits) + z L²`, in nats; whether the target has the highest logit, 1 or 0 (1 as well if others have the
 /// same); and L, the `logarithms`.
 ///
-/// Where PyTorch's is not-a-number, so is the loss.
+/// Where PyTorch's is not-a-number, so is the loss. A row whose target is below 0 is ignored: its outputs are 0.
 ///
 /// # Panics
-/// If `logits` is not whole rows, an output does not have an element for each row, or a target is no class.
+/// If `logits` is not whole rows, an output does not have an element for each row, or a target is above the last class.
 pub fn cross_entropy<T: Element>(
     logits: &[T],
     targets: &[i64],
@@ -49,7 +49,11 @@ pub fn cross_entropy<T: Element>(
         let outputs = losses.iter_mut().zip(hits).zip(logarithms);
         let rows = logits.chunks_exact(classes.max(1)).zip(targets);
         for (row, ((logits, target), ((loss, hit), logarithm))) in rows.zip(outputs).enumerate() {
-            let chosen = logits[class(row, *target, classes)].to_f32();
+            let Some(target) = class(row, *target, classes) else {
+                (*loss, *hit, *logarithm) = (0.0, 0.0, 0.0);
+                continue;
+            };
+            let chosen = logits[target].to_f32();
             let highest = highest(simd, logits);
             let sum = sum_of_exponentials(simd, logits, highest);
             // A register of one number: its highest is any of them.
@@ -77,10 +81,11 @@ pub fn cross_entropy<T: Element>(
 }
 
 /// The gradient of the losses' sum, each times its row's scale, in place of the logits: with L one of the `logarithms` that
-/// [`cross_entropy`] gave, `scale · ((1 + 2 z L) exp(logit − L) − (1 − ε) · [is target] − ε / classes)`.
+/// [`cross_entropy`] gave, `scale · ((1 + 2 z L) exp(logit − L) − (1 − ε) · [is target] − ε / classes)`; 0 in rows
+/// whose target is below 0.
 ///
 /// # Panics
-/// If `logits` is not whole rows, `logarithms` or `scales` does not have an element for each row, or a target is no class.
+/// If `logits` is not whole rows, `logarithms` or `scales` does not have an element for each row, or a target is above the last class.
 pub fn cross_entropy_backward<T: Element>(
     logits: &mut [T],
     targets: &[i64],
@@ -99,7 +104,10 @@ pub fn cross_entropy_backward<T: Element>(
         let classes = logits.len() / targets.len().max(1);
         let rows = logits.chunks_exact_mut(classes.max(1)).zip(targets).enumerate();
         for ((row, (logits, target)), (logarithm, scale)) in rows.zip(logarithms.iter().zip(scales)) {
-            let target = class(row, *target, classes);
+            let Some(target) = class(row, *target, classes) else {
+                logits.fill(T::ZERO);
+                continue;
+            };
             let factor = 1.0 + 2.0 * f64::from(smoothing.z_loss) * f64::from(*logarithm);
             let factor = (f64::from(*scale) * factor) as f32;
             let share = f64::from(smoothing.label_smoothing);
@@ -132,10 +140,12 @@ fn check_rows_of_classes(logits: usize, rows: usize) {
     );
 }
 
+/// The class of a row's target; none where the row is ignored.
 #[inline]
-fn class(row: usize, target: i64, classes: usize) -> usize {
-    let class = usize::try_from(target).ok().filter(|class| *class < classes);
-    class.unwrap_or_else(|| panic!("`targets` has {target} in row {row}, which is none of {classes} classes"))
+fn class(row: usize, target: i64, classes: usize) -> Option<usize> {
+    let class = usize::try_from(target).ok()?;
+    assert!(class < classes, "`targets` has {target} in row {row}, which is none of {classes} classes");
+    Some(class)
 }
 
 #[inline(always)]

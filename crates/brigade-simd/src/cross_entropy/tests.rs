@@ -108,6 +108,22 @@ fn edges_are_pytorchs() {
 }
 
 #[test]
+fn rows_with_a_target_below_zero_are_ignored() {
+    let logits = [f32::NAN, 1.0, 2.0, 3.0, 1.0, f32::INFINITY];
+    on_each(|_| {
+        let [mut losses, mut hits, mut logarithms] = [[2.0; 3]; 3];
+        let smoothing = Smoothing { label_smoothing: 0.1, z_loss: 1e-4 };
+        cross_entropy(&logits, &[-100, 1, -1], smoothing, &mut losses, &mut hits, &mut logarithms);
+        assert_eq!([losses[0], losses[2], hits[0], hits[2]], [0.0; 4]);
+        assert!(losses[1] > 0.0 && hits[1] == 1.0);
+        let mut gradient = logits;
+        cross_entropy_backward(&mut gradient, &[-100, 1, -1], smoothing, &logarithms, &[1.0; 3]);
+        assert_eq!([gradient[0], gradient[1], gradient[4], gradient[5]], [0.0; 4]);
+        assert!(gradient[2] > 0.0 && gradient[3] < 0.0);
+    });
+}
+
+#[test]
 #[should_panic(expected = "`targets` has 3 in row 1, which is none of 3 classes")]
 fn targets_must_be_classes() {
     let [mut a, mut b, mut c] = [[0.0; 2]; 3];
