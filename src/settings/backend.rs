@@ -1,5 +1,6 @@
 //! Settings of the device that a rank computes on, and of the collectives' backend.
 
+use brigade_comm::Algorithm;
 use brigade_core::Float;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -89,8 +90,28 @@ pub enum CollectivesBackend {
     Auto,
     /// NCCL, directly between GPUs.
     Nccl,
-    /// Brigade's own collectives in host memory; several ranks may then share a GPU.
+    /// Brigade's own collectives in host memory, hierarchical where that makes no difference to the bits, else flat; several
+    /// ranks may then share a GPU.
     Host,
+    /// Those in host memory, every rank with every other, whatever their hosts.
+    Flat,
+    /// Those in host memory, by recursive halving and doubling: fewer messages, in more rounds.
+    Halving,
+    /// Those in host memory, in each host first and last and between hosts in between, so that bytes cross the network once a
+    /// host; also where hosts have a number of ranks that is not a power of two, which changes the last bits.
+    Hierarchical,
+}
+
+impl CollectivesBackend {
+    /// Who talks to whom in the collectives in host memory.
+    pub(crate) fn algorithm(self) -> Algorithm {
+        match self {
+            Self::Auto | Self::Nccl | Self::Host => Algorithm::Auto,
+            Self::Flat => Algorithm::Flat,
+            Self::Halving => Algorithm::Halving,
+            Self::Hierarchical => Algorithm::Hierarchical,
+        }
+    }
 }
 
 /// The settings that are `auto` in a configuration with a resolved backend, and what they stand for: section, key and value.
@@ -129,7 +150,8 @@ impl Settings {
     pub fn collectives(&self) -> CollectivesBackend {
         match self.comm.collectives {
             CollectivesBackend::Auto => self.compute.backend.collectives(),
-            chosen => chosen,
+            CollectivesBackend::Nccl => CollectivesBackend::Nccl,
+            _ => CollectivesBackend::Host,
         }
     }
 
@@ -146,7 +168,7 @@ impl Settings {
         }
         if self.comm.collectives == CollectivesBackend::Nccl && backend.resolved() != Backend::Cuda {
             let allowed = format!(
-                "NCCL works on CUDA tensors; on {} it must be host or auto",
+                "NCCL works on CUDA tensors; on {} it must be host or auto, or one of flat, halving and hierarchical",
                 backend.resolved().name()
             );
             return Err(SettingError::new("comm.collectives (--collectives)", "nccl", allowed));

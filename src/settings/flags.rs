@@ -47,7 +47,7 @@ pub struct StandardFlags {
     /// What ranks compute on [default: what the program was built for].
     #[arg(long, value_enum)]
     pub backend: Option<Backend>,
-    /// How tensors travel between ranks [default: NCCL on CUDA, else host].
+    /// How tensors travel between ranks [default: NCCL on CUDA, else host, which is hierarchical where ranks are on several hosts].
     #[arg(long, value_enum)]
     pub collectives: Option<CollectivesBackend>,
     /// Data-parallel ranks [default: all ranks].

@@ -244,7 +244,8 @@ pub enum Encryption {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CommSettings {
-    /// `auto`, `nccl` or `host`: the library of the collectives over tensors.
+    /// `auto`, `nccl` or `host`: the library of the collectives over tensors. `flat`, `halving` and `hierarchical` are `host`, with
+    /// the choice of who talks to whom.
     pub collectives: CollectivesBackend,
     /// Whether the host waits for each of NCCL's operations, to debug their order: slow, with the same results.
     pub synchronous: bool,

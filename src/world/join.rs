@@ -36,6 +36,7 @@ pub(crate) fn join(info: &RankInfo, token: AuthToken, comm: &CommSettings) -> an
             Encryption::BetweenHosts => brigade_comm::Encryption::BetweenHosts,
             Encryption::Off => brigade_comm::Encryption::Off,
         },
+        algorithm: comm.collectives.algorithm(),
         timeouts: timeouts(comm),
         host: std::env::var(HOST_ID).ok(),
         restart: brigade_launch::restart_count()?,

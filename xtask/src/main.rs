@@ -13,6 +13,7 @@ mod check_hf;
 mod checks;
 mod dist;
 mod fuzz;
+mod network;
 mod sanitize;
 mod test;
 mod train;
@@ -66,6 +67,8 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
+    /// Run a command on every host of a network of any speed that this machine plays.
+    Network(network::Args),
     /// Run the unit tests of the crates with `unsafe` code that need no Burn under AddressSanitizer.
     Sanitize,
 }
@@ -84,6 +87,7 @@ fn main() -> ExitCode {
         Command::CheckMinilm(args) => check_hf::run_minilm(&args),
         Command::Chaos(args) => chaos::run(&args),
         Command::Fuzz { args } => fuzz::run(&args),
+        Command::Network(args) => network::run(&args),
         Command::Sanitize => sanitize::run(),
     };
     match result {

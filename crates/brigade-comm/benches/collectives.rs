@@ -10,7 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use brigade_comm::{
-    AuthToken, Encryption, Group, Join, ReduceOp, Result, Timeouts, Transport, World, join, threads,
+    Algorithm, AuthToken, Encryption, Group, Join, ReduceOp, Result, Timeouts, Transport, World, join,
+    threads,
 };
 use criterion::{BenchmarkId, Criterion, Throughput};
 
@@ -74,6 +75,7 @@ fn world(transport: Transport, rank: usize, world_size: usize, port: u16, token:
         token,
         transport,
         encryption: Encryption::BetweenHosts,
+        algorithm: Algorithm::Auto,
         timeouts: Timeouts::default(),
         restart: 0,
         host: None,

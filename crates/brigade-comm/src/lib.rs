@@ -23,6 +23,9 @@
 //! - **Every wait has a deadline, and nothing is taken on trust**: every operation starts with a header from every
 //!   member that sends to this rank (protocol version, group, sequence, operation, type, size). A difference is an error on
 //!   all ranks.
+//! - **A byte crosses the network once a host.** Ranks learn at the rendezvous which [host and NUMA node](Place) each of them is
+//!   on. Where every host has the same power of two of consecutive ranks, collectives go inside hosts first and last, and between
+//!   hosts in between ([`Algorithm`]); the bits are the same. [`Stats::between_hosts`] counts what crosses.
 //! - **A pair of ranks connects when it first communicates.** In groups of more than 32 ranks a collective goes along the
 //!   rows and columns of a grid where the size allows it, so that few pairs connect; the bits are the same. Rings shrink as
 //!   groups grow. [`MAX_WORLD_SIZE`] holds for every kind of world.
@@ -52,6 +55,7 @@
 #[cfg(target_endian = "big")]
 compile_error!("payloads travel in little-endian order as they lie in memory");
 
+mod algorithm;
 mod error;
 mod fault;
 pub mod flight;
@@ -64,12 +68,14 @@ mod link;
 mod memory;
 mod op;
 mod open_files;
+mod place;
 mod process_group;
 mod progress;
 mod sync;
 mod timeouts;
 mod transport;
 
+pub use algorithm::Algorithm;
 pub use error::{Diagnosis, Error, StalledRank};
 pub use flight::FlightRecorder;
 pub use group::handle::Group;
@@ -83,6 +89,7 @@ pub use op::dtype::{DType, Element, ReduceOp};
 pub use op::header::PROTOCOL_VERSION;
 pub use op::stats::{Count, Stats};
 pub use open_files::{RAISE_OPEN_FILES, open_files_of_a_rank, raise_open_files, ranks_within_open_files};
+pub use place::Place;
 pub use process_group::{Driver, OpArgs, OpBuffer, ProcessGroup, Work};
 pub use timeouts::Timeouts;
 pub use transport::{Encryption, Transport};

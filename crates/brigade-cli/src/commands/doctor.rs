@@ -4,17 +4,20 @@ use std::process::ExitCode;
 
 use brigade::comm::{MAX_WORLD_SIZE, allowed_world_size};
 use brigade::doctor::{Finding, examine};
-use brigade::exit;
+use brigade::{UsageError, exit};
 use clap::Args;
 use comfy_table::Row;
 
+use super::network;
 use crate::columns::columns;
 use crate::output::print;
+use crate::ranks::RankFlags;
 
 pub const EXAMPLES: &str = "\
 Examples:
   brigade doctor                      check this machine; exit code 1 if something is missing
   brigade doctor --world-size 512     check it for a world of 512 ranks
+  brigade doctor --network --nproc-per-node 4     measure the collectives of 4 ranks
   cargo xtask dist --backend cuda && dist/brigade-* doctor     check GPUs, driver and NCCL, too";
 
 #[derive(Debug, Args)]
@@ -22,6 +25,12 @@ pub struct DoctorArgs {
     /// Ranks of the world that this machine will be part of [default: one per core of this machine].
     #[arg(long, value_name = "N", value_parser = world_size)]
     world_size: Option<usize>,
+    /// Measure the collectives between ranks, each in every way, and print how fast they are [ranks: as the flags below or a cluster's
+    /// environment say, else one per core or GPU].
+    #[arg(long, conflicts_with = "world_size")]
+    network: bool,
+    #[command(flatten)]
+    ranks: RankFlags,
 }
 
 fn world_size(text: &str) -> Result<usize, String> {
@@ -30,6 +39,14 @@ fn world_size(text: &str) -> Result<usize, String> {
 }
 
 pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
+    if args.network {
+        return network::run(&args.ranks);
+    }
+    if args.ranks.are_given() {
+        return Err(
+            UsageError(anyhow::anyhow!("flags of ranks are for --network, which is not given")).into()
+        );
+    }
     let findings = examine(args.world_size);
     print(&table(&findings))?;
     let ok = findings.iter().all(|finding| finding.ok);

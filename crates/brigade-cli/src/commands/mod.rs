@@ -7,6 +7,7 @@ pub mod export;
 pub mod generate;
 pub mod inspect;
 pub mod launch;
+mod network;
 pub mod plan;
 pub mod report;
 pub mod runs;

@@ -5,7 +5,9 @@ use std::net::TcpListener;
 use std::process::{Child, Command, ExitCode};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use brigade_comm::{AuthToken, Encryption, Error, Join, Timeouts, Transport, World, join, raise_open_files};
+use brigade_comm::{
+    Algorithm, AuthToken, Encryption, Error, Join, Timeouts, Transport, World, join, raise_open_files,
+};
 
 /// In the process of a rank: its number, the port of rank 0, and when the first process was started.
 const RANK: &str = "BRIGADE_BENCH_RANK";
@@ -89,6 +91,7 @@ impl Arguments {
             token: AuthToken::new(std::env::var(TOKEN).unwrap_or_default()),
             transport: if self.transport == "shm" { Transport::SharedMemory } else { Transport::Tcp },
             encryption: Encryption::BetweenHosts,
+            algorithm: Algorithm::Auto,
             timeouts: Timeouts::default(),
             restart: 0,
             // As if each rank were on a host of its own.

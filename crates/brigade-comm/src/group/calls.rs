@@ -8,7 +8,6 @@ use crate::Result;
 use crate::error::Error;
 use crate::op::call::OpType;
 use crate::op::dtype::{Element, ReduceOp};
-use crate::op::plan::Plan;
 use crate::op::stats::Stats;
 use crate::process_group::work::{OpBuffer, OwnedBuffer};
 use crate::process_group::{OpArgs, ProcessGroup};
@@ -76,7 +75,7 @@ impl ProcessGroup for Group {
     }
 
     fn barrier(&self) -> Result<()> {
-        self.run::<u8>(OpType::Barrier, &mut vec![0; Plan::barrier_bytes(self.size())], None, None)
+        self.run::<u8>(OpType::Barrier, &mut vec![0; self.0.progress.layout.barrier_bytes()], None, None)
     }
 
     fn split(&self, name: &str, color: u32, key: u32) -> Result<Arc<dyn ProcessGroup>> {

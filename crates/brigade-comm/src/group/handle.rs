@@ -7,10 +7,12 @@ use std::sync::{Arc, Mutex};
 use brigade_random::keyed_bytes;
 
 use crate::Result;
+use crate::algorithm::Algorithm;
 use crate::error::Error;
 use crate::flight::{ExternalRecorder, FlightRecorder};
 use crate::op::call::OpType;
 use crate::op::dtype::{Element, ReduceOp};
+use crate::place::Place;
 use crate::process_group::ProcessGroup;
 use crate::progress::context::{Context, GroupSpec};
 use crate::progress::engine::ProgressEngine;
@@ -69,6 +71,19 @@ impl Group {
     /// If `rank` is not below [`size`](ProcessGroup::size).
     pub fn global_rank(&self, rank: usize) -> usize {
         self.spec().members[rank]
+    }
+
+    /// Where the group's rank `rank` runs.
+    ///
+    /// # Panics
+    /// If `rank` is not below [`size`](ProcessGroup::size).
+    pub fn place(&self, rank: usize) -> Place {
+        self.0.progress.context.places[self.global_rank(rank)]
+    }
+
+    /// The algorithm of the group's collectives: what [`Algorithm::Auto`] stands for.
+    pub fn algorithm(&self) -> Algorithm {
+        self.0.progress.layout.algorithm()
     }
 
     /// As `all_reduce`, on a slice, blocking.

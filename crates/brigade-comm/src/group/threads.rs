@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
+use crate::algorithm::Algorithm;
 use crate::error::{Diagnosis, Error};
 use crate::fault::Fault;
 use crate::flight::{Recorder, STATUS_DELAY, diagnose_stall};
@@ -13,6 +14,7 @@ use crate::link::endpoint::Link;
 use crate::link::event_fd::EventFd;
 use crate::link::segment::Segment;
 use crate::link::shared::{SharedLink, segment_bytes};
+use crate::place::{Place, numa_node};
 use crate::progress::context::Context;
 use crate::sync::lock;
 use crate::timeouts::{OpTimeout, Timeouts};
@@ -32,9 +34,16 @@ pub fn threads(n: usize, timeouts: Timeouts) -> Vec<Group> {
         fault: fault.clone(),
         links: Mutex::default(),
     });
+    let places: Arc<[Place]> = vec![Place { host: 0, numa: numa_node() }; n].into();
     let ranks = recorders.into_iter().map(|recorder| {
-        let (connector, fault) = (connector.clone(), fault.clone());
-        let context = Context { connector, fault, recorder, timeout: OpTimeout::new(timeouts) };
+        let context = Context {
+            connector: connector.clone(),
+            fault: fault.clone(),
+            recorder,
+            timeout: OpTimeout::new(timeouts),
+            places: places.clone(),
+            algorithm: Algorithm::Auto,
+        };
         match Group::world(context, (0..n).collect()) {
             Ok(group) => group,
             Err(error) => panic!("a world of {n} threads: {error}"),

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::wire::handshake::Stream;
 use super::wire::message::{FrameBuffer, Hello, Message, RankAddress};
+use crate::algorithm::Algorithm;
 use crate::flight::diagnose_stall;
 use crate::join::rendezvous::rank_0::mismatch;
 use crate::join::wire::auth_token::AuthToken;
@@ -58,8 +59,11 @@ fn consider(message: Message) {
         Message::Join(hello) => {
             let (host, socket) = (String::new(), String::new());
             let (transport, encryption) = (Transport::Auto, Encryption::BetweenHosts);
-            let place = RankAddress { host, transport, encryption, address: None, port: 1, socket };
-            let own = Hello { version: PROTOCOL_VERSION, rank: 0, world_size: 4, restart: 0, place };
+            let place =
+                RankAddress { host, transport, encryption, address: None, port: 1, socket, numa: None };
+            let algorithm = Algorithm::Auto;
+            let own =
+                Hello { version: PROTOCOL_VERSION, rank: 0, world_size: 4, restart: 0, algorithm, place };
             let _ = mismatch(&own, &hello);
         }
         Message::RankTable(table) => {
@@ -82,8 +86,11 @@ pub(crate) fn messages(status: &crate::flight::RankStatus) -> Vec<Vec<u8>> {
         address: None,
         port: 29400,
         socket: "socket".into(),
+        numa: Some(0),
     };
-    let hello = Hello { version: PROTOCOL_VERSION, rank: 1, world_size: 4, restart: 0, place: place.clone() };
+    let (algorithm, place_of_1) = (Algorithm::Auto, place.clone());
+    let hello =
+        Hello { version: PROTOCOL_VERSION, rank: 1, world_size: 4, restart: 0, algorithm, place: place_of_1 };
     let link = LinkHello { world: 3, from: 1, group: 7, r#use: LinkUse::Collective };
     let root = crate::flight::unresponsive(0, Duration::from_secs(2)).root;
     let messages = [

@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use super::rendezvous::endpoint::parse_endpoint;
 use super::wire::message::MAX_TEXT_BYTES;
 use crate::Result;
+use crate::algorithm::Algorithm;
 use crate::error::Error;
 use crate::join::wire::auth_token::AuthToken;
 use crate::limits::{MAX_WORLD_SIZE, allowed_world_size};
@@ -31,6 +32,8 @@ pub struct Join {
     pub transport: Transport,
     /// Whether what this rank exchanges with other hosts is encrypted.
     pub encryption: Encryption,
+    /// Who talks to whom in collectives. The same on all ranks.
+    pub algorithm: Algorithm,
     /// The world's deadlines.
     pub timeouts: Timeouts,
     /// Instead of [`host_identity`](crate::host_identity), to make ranks on one host behave as if they were on several.

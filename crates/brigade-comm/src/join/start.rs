@@ -22,6 +22,7 @@ use crate::join::network::dialer::{DialQueue, Dialer};
 use crate::link::session::Session;
 use crate::op::header::PROTOCOL_VERSION;
 use crate::open_files::{explained, raise_open_files, shortage};
+use crate::place::{Place, numa_node};
 use crate::progress::context::Context;
 use crate::timeouts::OpTimeout;
 
@@ -33,12 +34,18 @@ use crate::timeouts::OpTimeout;
 pub fn join(join: Join) -> Result<World> {
     check(&join)?;
     let fault = Arc::new(Fault::default());
-    let Join { rank, world_size, restart, timeouts, .. } = join;
+    let Join { rank, world_size, restart, timeouts, algorithm, .. } = join;
     let recorder = Arc::new(Recorder::new(rank, world_size, restart));
     let timeout = OpTimeout::new(timeouts);
     if world_size == 1 {
-        let context =
-            Context { connector: Arc::new(SingleRankConnector), fault: fault.clone(), recorder, timeout };
+        let context = Context {
+            connector: Arc::new(SingleRankConnector),
+            fault: fault.clone(),
+            recorder,
+            timeout,
+            places: [Place { host: 0, numa: numa_node() }].into(),
+            algorithm,
+        };
         let group = Group::world(context, vec![0])?;
         return Ok(World {
             group,
@@ -58,6 +65,7 @@ pub fn join(join: Join) -> Result<World> {
     let (acceptor_thread, joined) = run_rendezvous(join, fault.clone())?;
     let Joined { table, streams, rank_0 } = joined;
     let control = Control::start(streams, timeouts.host, fault.clone(), recorder.clone())?;
+    let places = table.places();
     let dialer = Dialer {
         rank,
         table,
@@ -69,7 +77,8 @@ pub fn join(join: Join) -> Result<World> {
         queue: Mutex::new(DialQueue::default()),
     };
     let network = ProcessConnector { dialer: Arc::new(dialer), control: control.plane.clone() };
-    let context = Context { connector: Arc::new(network), fault: fault.clone(), recorder, timeout };
+    let connector = Arc::new(network);
+    let context = Context { connector, fault: fault.clone(), recorder, timeout, places, algorithm };
     let group = Group::world(context, (0..world_size).collect())
         .inspect_err(|error| fault.raise(rank, error.clone()))?;
     let (control, acceptor_thread) = (Some(control), Some(acceptor_thread));
@@ -86,8 +95,19 @@ struct Joined {
 }
 
 fn run_rendezvous(join: Join, fault: Arc<Fault>) -> Result<(AcceptorThread, Joined)> {
-    let Join { rank, world_size, endpoint, listener, token, restart, transport, encryption, timeouts, host } =
-        join;
+    let Join {
+        rank,
+        world_size,
+        endpoint,
+        listener,
+        token,
+        restart,
+        transport,
+        encryption,
+        algorithm,
+        timeouts,
+        host,
+    } = join;
     let (name, port) = parse_endpoint(&endpoint).unwrap_or(("", 0));
     let listener = match listener {
         Some(listener) => Ok(listener),
@@ -107,8 +127,9 @@ fn run_rendezvous(join: Join, fault: Arc<Fault>) -> Result<(AcceptorThread, Join
         address: None,
         port: acceptor_thread.port,
         socket: acceptor_thread.socket.clone(),
+        numa: numa_node(),
     };
-    let hello = Hello { version: PROTOCOL_VERSION, rank, world_size, restart, place };
+    let hello = Hello { version: PROTOCOL_VERSION, rank, world_size, restart, algorithm, place };
     if rank == 0 {
         let acceptor = &acceptor_thread.acceptor;
         let (table, streams) = rank_0::serve(&endpoint, hello, &requests, acceptor, timeouts.init)?;

@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::fault::Fault;
 use crate::op::call::{Call, OpType};
 use crate::op::plan::Plan;
+use crate::op::plan::layout::Layout;
 use crate::op::stats::Stats;
 use crate::process_group::work::OpBuffer;
 use crate::sync::lock;
@@ -139,8 +140,9 @@ impl World {
             Next::Collective(posted) => {
                 let root = posted[0].call.root;
                 let root = state.members().iter().position(|member| Some(*member) == root).unwrap_or(0);
+                let layout = Layout::on_one_host(posted.len());
                 for (rank, posted) in posted.iter().enumerate() {
-                    let plan = Plan::new(&posted.call, state.members().len(), rank, root);
+                    let plan = Plan::new(&posted.call, &layout, rank, root);
                     state.counters(rank).add(posted.call.operation, plan.payload());
                 }
                 drop(groups);

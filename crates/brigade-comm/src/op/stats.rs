@@ -17,9 +17,15 @@ pub struct Count {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
     counts: [Count; OpType::ALL.len()],
+    between_hosts: u64,
 }
 
 impl Stats {
+    /// Payload bytes that this rank sent to ranks of other hosts, of all operations.
+    pub fn between_hosts(&self) -> u64 {
+        self.between_hosts
+    }
+
     /// The counts of one operation.
     pub fn of(&self, operation: OpType) -> Count {
         self.counts[operation as usize - 1]
@@ -43,6 +49,7 @@ impl Stats {
 #[derive(Default)]
 pub(crate) struct Counters {
     counters: [(AtomicU64, AtomicU64); OpType::ALL.len()],
+    between_hosts: AtomicU64,
 }
 
 impl Counters {
@@ -52,8 +59,13 @@ impl Counters {
         sent.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    pub(crate) fn add_between_hosts(&self, bytes: u64) {
+        self.between_hosts.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     pub(crate) fn read(&self) -> Stats {
-        let mut stats = Stats::default();
+        let between_hosts = self.between_hosts.load(Ordering::Relaxed);
+        let mut stats = Stats { between_hosts, ..Stats::default() };
         for (count, (calls, sent)) in stats.counts.iter_mut().zip(&self.counters) {
             *count = Count { calls: calls.load(Ordering::Relaxed), bytes: sent.load(Ordering::Relaxed) };
         }

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use crate::algorithm::Algorithm;
 use crate::fault::Fault;
 use crate::flight::Recorder;
 use crate::link::connector::Connector;
+use crate::place::Place;
 use crate::timeouts::OpTimeout;
 
 /// Who this rank is in its group.
@@ -34,4 +36,7 @@ pub(crate) struct Context {
     pub(crate) fault: Arc<Fault>,
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) timeout: OpTimeout,
+    /// Of every rank of the world.
+    pub(crate) places: Arc<[Place]>,
+    pub(crate) algorithm: Algorithm,
 }

@@ -19,6 +19,7 @@ use crate::link::connector::{LinkSpec, LinkUnavailable};
 use crate::link::error::LinkError;
 use crate::link::event_fd::EventFd;
 use crate::op::call::Call;
+use crate::op::plan::layout::Layout;
 use crate::op::stats::Counters;
 use crate::process_group::work::BorrowedBuffer;
 use crate::progress::in_flight::InFlight;
@@ -37,6 +38,7 @@ pub(crate) struct ProgressEngine {
     pub(crate) spec: GroupSpec,
     pub(crate) context: Context,
     pub(crate) counters: Counters,
+    pub(crate) layout: Layout,
     /// The group's place in the recorder.
     pub(super) group_index: usize,
     pub(super) event_fd: Arc<EventFd>,
@@ -62,10 +64,16 @@ impl ProgressEngine {
     pub(crate) fn new(spec: GroupSpec, context: Context, group_index: usize, event_fd: Arc<EventFd>) -> Self {
         let size = spec.members.len();
         let spin = context.connector.has_core_per_rank();
+        let hosts: Vec<usize> = spec.members.iter().map(|member| context.places[*member].host).collect();
+        let layout = Layout::new(&hosts, context.algorithm);
+        if let Some(warning) = layout.warning().filter(|_| spec.rank == 0) {
+            tracing::warn!("group \"{}\": {warning}", spec.name);
+        }
         Self {
             spec,
             context,
             counters: Counters::default(),
+            layout,
             group_index,
             event_fd,
             spin,
@@ -280,6 +288,9 @@ impl ProgressEngine {
         lock(&self.submissions).outstanding -= 1;
         if succeeded {
             self.counters.add(operation.call().operation, traffic.0);
+            let host = |rank: usize| self.context.places[self.spec.members[rank]].host;
+            let is_elsewhere = |peer| host(peer) != host(self.spec.rank);
+            self.counters.add_between_hosts(operation.sent(&is_elsewhere));
         }
     }
 

@@ -49,10 +49,10 @@ impl ProgressEngine {
         buffer: Box<dyn OpBuffer + 'a>,
         starts: bool,
     ) -> Collective<'a> {
-        let GroupSpec { group, rank, members, .. } = &self.spec;
+        let GroupSpec { group, rank, .. } = &self.spec;
         let call = Call { sequence: submissions.collectives, ..args.call };
         submissions.collectives += 1;
-        let plan = Plan::new(&call, members.len(), *rank, args.root);
+        let plan = Plan::new(&call, &self.layout, *rank, args.root);
         let now = Instant::now();
         let entry_id = self.context.recorder.called(self.group_index, &call, None, now, starts);
         let started = starts.then_some(now);

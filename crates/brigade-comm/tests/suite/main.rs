@@ -6,6 +6,7 @@ mod collectives;
 mod errors;
 mod failures;
 mod flight;
+mod hosts;
 mod messages;
 mod network;
 mod open_files;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use brigade_comm::{AuthToken, Encryption, Join, ReduceOp, Timeouts, Transport, join};
+use brigade_comm::{Algorithm, AuthToken, Encryption, Join, ReduceOp, Timeouts, Transport, join};
 use rustix::process::{Resource, getrlimit};
 
 use crate::processes::Rank;
@@ -38,6 +38,7 @@ fn child() {
         token: AuthToken::new("children"),
         transport: Transport::Tcp,
         encryption: Encryption::BetweenHosts,
+        algorithm: Algorithm::Auto,
         timeouts: Timeouts { init: Duration::from_secs(60), ..Timeouts::default() },
         restart: 0,
         host: None,

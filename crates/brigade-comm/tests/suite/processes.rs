@@ -7,7 +7,9 @@ use std::os::fd::{BorrowedFd, RawFd};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use brigade_comm::{AuthToken, DType, Encryption, Join, ReduceOp, Result, Timeouts, Transport, join};
+use brigade_comm::{
+    Algorithm, AuthToken, DType, Encryption, Join, ReduceOp, Result, Timeouts, Transport, join,
+};
 use rustix::net::{AddressFamily, getpeername};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -75,6 +77,7 @@ fn child() {
         token: AuthToken::new("children"),
         transport: if transport == "tcp" { Transport::Tcp } else { Transport::Auto },
         encryption: Encryption::BetweenHosts,
+        algorithm: Algorithm::Auto,
         timeouts: Timeouts { step: seconds(step), host: seconds(host), ..PATIENT },
         restart: 0,
         host: None,

@@ -4,18 +4,22 @@
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use brigade_comm::{AuthToken, Encryption, Group, Join, Result, Timeouts, Transport, join, threads};
+use brigade_comm::{
+    Algorithm, AuthToken, Encryption, Group, Join, Result, Timeouts, Transport, join, threads,
+};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Threads,
     SharedMemory,
     Tcp,
-    /// Pairs of ranks share memory, and talk to the other pairs over TCP.
+    /// Pairs of ranks share memory, and talk to the other pairs over TCP. Collectives of whole pairs are in two levels.
     Mixed,
+    /// Shared memory, by recursive halving and doubling.
+    Halving,
 }
 
-pub const KINDS: [Kind; 4] = [Kind::Threads, Kind::SharedMemory, Kind::Tcp, Kind::Mixed];
+pub const KINDS: [Kind; 5] = [Kind::Threads, Kind::SharedMemory, Kind::Tcp, Kind::Mixed, Kind::Halving];
 
 /// Deadlines that a loaded machine keeps.
 pub const PATIENT: Timeouts = Timeouts { init: PATIENCE, step: PATIENCE, host: PATIENCE };
@@ -41,10 +45,11 @@ pub fn joining(
         token: AuthToken::new("a token for tests"),
         transport: match kind {
             Kind::Tcp => Transport::Tcp,
-            Kind::SharedMemory => Transport::SharedMemory,
+            Kind::SharedMemory | Kind::Halving => Transport::SharedMemory,
             Kind::Threads | Kind::Mixed => Transport::Auto,
         },
         encryption: Encryption::BetweenHosts,
+        algorithm: if kind == Kind::Halving { Algorithm::Halving } else { Algorithm::Auto },
         timeouts,
         restart: 0,
         host: (kind == Kind::Mixed).then(|| format!("host {}", rank / 2)),
@@ -118,6 +123,9 @@ macro_rules! on_every_transport {
         }
         mod mixed {
             $(#[test] fn $test() { super::$test(crate::worlds::Kind::Mixed) })*
+        }
+        mod halving {
+            $(#[test] fn $test() { super::$test(crate::worlds::Kind::Halving) })*
         }
     };
 }

@@ -52,16 +52,27 @@ fn ranks_by_hand_join_and_end_well() {
 #[test]
 fn nodes_that_brigade_launches_form_one_world() {
     let place = Place::new();
-    let port = port();
-    let running = [0, 1].map(|node| {
-        let line = format!("--nproc-per-node 1 --nnodes 2 --node-rank {node} --rdzv-endpoint 127.0.0.1:{port} --out a --log-dir n{node}");
-        place.start(place.train(&line).env("BRIGADE_TOKEN", TOKEN).env("BRIGADE_HOST_ID", format!("host-{node}")))
-    });
-    for done in running.map(|running| running.wait()) {
-        assert_eq!(done.code, Some(0), "{}", done.err);
-    }
     place.succeed(&mut place.train("--nproc-per-node 1 --out alone"));
-    assert!(place.read("a/model.safetensors") == place.read("alone/model.safetensors"));
+    for (name, mesh) in [
+        ("a", "--nproc-per-node 1"),
+        ("two-levels", "--nproc-per-node 2 --dp 4 --zero 2 --collectives hierarchical"),
+        ("stages", "--nproc-per-node 2 --dp 2 --pp 2 --zero 3"),
+    ] {
+        let port = port();
+        let running = [0, 1].map(|node| {
+            let line = format!(
+                "{mesh} --nnodes 2 --node-rank {node} --rdzv-endpoint 127.0.0.1:{port} --out {name} --log-dir n{node}-{name}"
+            );
+            let mut command = place.train(&line);
+            command.env("BRIGADE_TOKEN", TOKEN).env("BRIGADE_HOST_ID", format!("host-{node}"));
+            place.start(&mut command)
+        });
+        for done in running.map(|running| running.wait()) {
+            assert_eq!(done.code, Some(0), "{name}: {}", done.err);
+        }
+        let weights = place.read(&format!("{name}/model.safetensors"));
+        assert!(weights == place.read("alone/model.safetensors"), "{name}");
+    }
 }
 
 /// Each node has a folder of its own, of which the other one knows nothing.

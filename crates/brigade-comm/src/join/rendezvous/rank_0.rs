@@ -130,7 +130,7 @@ fn other_start(own: &Hello, Hello { version, rank, restart, .. }: &Hello) -> Opt
 /// Why a rank does not fit into rank 0's world.
 pub(in crate::join) fn mismatch(
     own: &Hello,
-    Hello { version, rank, world_size, place, .. }: &Hello,
+    Hello { version, rank, world_size, algorithm, place, .. }: &Hello,
 ) -> Option<String> {
     if *version != own.version {
         Some(format!("rank {rank} speaks protocol version {version}, rank 0 speaks {}", own.version))
@@ -138,6 +138,8 @@ pub(in crate::join) fn mismatch(
         Some(format!("rank {rank} has a world size of {world_size}, rank 0 has {}", own.world_size))
     } else if *rank >= own.world_size {
         Some(format!("rank {rank} came to a world of {world_size}"))
+    } else if *algorithm != own.algorithm {
+        Some(format!("rank {rank} has {algorithm} collectives, rank 0 has {} ones", own.algorithm))
     } else if place.host.len() > MAX_TEXT_BYTES || place.socket.len() > MAX_TEXT_BYTES {
         Some(format!("rank {rank} announces a name of more than {MAX_TEXT_BYTES} bytes"))
     } else {

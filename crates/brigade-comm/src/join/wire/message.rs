@@ -1,12 +1,15 @@
 //! The messages of rendezvous and control plane, and how they are framed: a length of four bytes, then JSON.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::algorithm::Algorithm;
 use crate::error::{Diagnosis, StalledRank};
 use crate::flight::RankStatus;
 use crate::limits::MAX_FRAME_BYTES;
+use crate::place::{Place, places};
 use crate::transport::{Encryption, Transport};
 
 /// The longest text that a rank may announce about itself, in bytes.
@@ -47,6 +50,8 @@ pub(in crate::join) struct Hello {
     /// Which start of the world it belongs to.
     #[serde(default)]
     pub(in crate::join) restart: u32,
+    #[serde(default)]
+    pub(in crate::join) algorithm: Algorithm,
     pub(in crate::join) place: RankAddress,
 }
 
@@ -63,6 +68,9 @@ pub(in crate::join) struct RankAddress {
     pub(in crate::join) port: u16,
     /// Its abstract Unix socket for links.
     pub(in crate::join) socket: String,
+    /// The NUMA node that it is bound to.
+    #[serde(default)]
+    pub(in crate::join) numa: Option<usize>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,6 +98,11 @@ pub(in crate::join) enum LinkUse {
 }
 
 impl RankTable {
+    /// Where each rank runs.
+    pub(in crate::join) fn places(&self) -> Arc<[Place]> {
+        places(self.addresses.iter().map(|address| (&*address.host, address.numa))).into()
+    }
+
     /// Whether what two ranks send each other over TCP is sealed: between hosts, unless both leave it out.
     pub(in crate::join) fn is_sealed(&self, a: usize, b: usize) -> bool {
         let (left, right) = (&self.addresses[a], &self.addresses[b]);
@@ -179,6 +192,7 @@ mod tests {
             encryption: Encryption::BetweenHosts,
             address: None,
             port: 1,
+            numa: Some(63),
             socket: "s".into(),
         }
     }
@@ -219,6 +233,7 @@ mod tests {
             encryption: Encryption::BetweenHosts,
             address: Some("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff".parse().unwrap()),
             port: u16::MAX,
+            numa: Some(63),
             socket: "brigade-0123456789abcdef0123456789abcdef".into(),
         };
         let table = RankTable { world: u64::MAX, addresses: vec![place; MAX_WORLD_SIZE] };

@@ -20,29 +20,36 @@
 //! what goes out also waits for what comes back, up to `RING_BYTES` before it. That is lower by several pieces, and the
 //! two directions of a link between ranks that wait for each other differ by at most an element per stage.
 //!
-//! In a large group not everybody should have to talk to everybody. Where its size is a multiple of a power of two, its
-//! ranks form a grid, rank = row · columns + column with a power of two of columns, and a collective is two or three of
-//! the above, one after the other, along this rank's row and column:
+//! Ranks lie on one or more levels (see [`Levels`](levels::Levels)), and a rank is the number that its places on them form: on the
+//! first level are its neighbours, on the last the most distant ranks. A collective is several of the above, one after the other,
+//! each among the ranks that differ from this one on one level alone:
 //!
-//! | collective on a grid | stages |
+//! | collective on levels | stages |
 //! |---|---|
-//! | all-reduce | reduce-scatter along the row, all-reduce of the own part along the column, all-gather along the row |
-//! | reduce-scatter | of all slices of the own column along the row, of these along the column |
-//! | all-gather | along the row, then of whole rows along the column |
-//! | broadcast | along the root's column, then along each row |
-//! | barrier | along the row, then along the column |
+//! | all-reduce | reduce-scatter on each level but the last, all-reduce of the own part on the last, all-gathers back to the first |
+//! | reduce-scatter | on each level from the first, of all slices that are still to be reduced |
+//! | all-gather | on each level from the last, of all slices that have come |
+//! | broadcast | on each level from the last, from the ranks that have it |
+//! | barrier | on each level |
 //!
-//! A row is a power of two of neighbours, so its sum is a node of the tree that the crate's header describes, and rows are
-//! added as that tree adds them: the bits are the same. Each rank sends as many bytes as without the grid. Halves are the
-//! exception: their sums are rounded once, at the end of the tree, so they are reduced without a grid, as are gathers and
-//! all-to-alls.
+//! One level is everybody with everybody. Two are the rows and columns of a grid, so that not everybody has to talk to
+//! everybody in a large group, or what is inside a host and between hosts, so that each byte crosses the network once a host. Levels
+//! of two ranks each are recursive halving and doubling.
+//!
+//! All levels but the last are powers of two of neighbours, so their sums are nodes of the tree that the crate's header
+//! describes, and the last level adds as that tree does: the bits are the same. Each rank sends as many bytes as on one level.
+//! Halves are the exception: their sums are rounded once, at the end of the tree, so they are reduced on one level, as are gathers
+//! and all-to-alls.
 
-mod grid;
+pub(crate) mod layout;
+mod levels;
 pub(crate) mod segment;
 mod sub_collective;
 
-use crate::op::plan::grid::Grid;
-use crate::op::plan::grid::Members;
+use crate::op::plan::layout::Layout;
+use crate::op::plan::levels::Level;
+use crate::op::plan::levels::Levels;
+use crate::op::plan::levels::Members;
 use crate::op::plan::segment::Inbound;
 use crate::op::plan::segment::Next;
 use crate::op::plan::segment::Outbound;
@@ -50,7 +57,6 @@ use crate::op::plan::sub_collective::Slices;
 use crate::op::plan::sub_collective::SubCollective;
 
 use crate::op::call::{Call, OpType};
-use crate::op::dtype::DType;
 
 /// The segments of one collective on one rank: exchanges with some ranks of the group each, one after the other.
 #[derive(Debug, Clone)]
@@ -67,20 +73,8 @@ struct Stage {
 
 impl Plan {
     /// The plan of the group's rank `me`. `root` is a rank of the group, and 0 where there is none.
-    pub(crate) fn new(call: &Call, ranks: usize, me: usize, root: usize) -> Self {
-        let halves = matches!(call.dtype, DType::Bf16 | DType::F16) && call.reduce.is_some();
-        let grid = Grid::of(ranks).filter(|_| !halves);
-        let stages = grid.and_then(|grid| on_grid(call, grid, me, root));
-        let stages = stages.unwrap_or_else(|| {
-            let everybody = Members { first: 0, step: 1, count: ranks };
-            vec![Stage::new(call.operation, everybody, me, root, whole(call), call)]
-        });
-        Self { me, stages }
-    }
-
-    /// Bytes that a barrier passes on, where its stages need some to wait for each other.
-    pub(crate) fn barrier_bytes(ranks: usize) -> usize {
-        Grid::of(ranks).map_or(0, |grid| grid.rows)
+    pub(crate) fn new(call: &Call, layout: &Layout, me: usize, root: usize) -> Self {
+        Self { me, stages: on_levels(call, layout.levels(call), me, root) }
     }
 
     pub(crate) fn stages(&self) -> usize {
@@ -157,66 +151,68 @@ fn whole(call: &Call) -> Slices {
     Slices::Even { start: 0, elements: call.bytes as usize / call.dtype.size() }
 }
 
-/// The stages of a collective on a grid, where it has some.
-fn on_grid(call: &Call, grid: Grid, me: usize, root: usize) -> Option<Vec<Stage>> {
-    let Grid { rows, columns } = grid;
-    let along_row = |operation, slices| Stage::new(operation, grid.row(me), me, root, slices, call);
-    let along_column = |operation, slices| Stage::new(operation, grid.column(me), me, root, slices, call);
-    let (row, column) = (me / columns, me % columns);
-    // Of the slices where everybody has one.
-    let slice = call.bytes as usize / (rows * columns);
-    let stages = match call.operation {
-        OpType::AllReduce => {
-            let scatter = along_row(OpType::ReduceScatter, whole(call));
-            let part = scatter.collective.slice(column);
-            let elements = part.len() / call.dtype.size();
-            let reduce = along_column(OpType::AllReduce, Slices::Even { start: part.start, elements });
-            vec![scatter, reduce, along_row(OpType::AllGather, whole(call))]
-        }
-        OpType::ReduceScatter => {
-            let mut scatter =
-                along_row(OpType::ReduceScatter, Slices::Spread { start: 0, stride: slice, bytes: slice });
-            (scatter.collective.blocks, scatter.collective.block_bytes) = (rows, columns * slice);
-            let own = Slices::Spread { start: column * slice, stride: columns * slice, bytes: slice };
-            vec![scatter, along_column(OpType::ReduceScatter, own)]
-        }
-        OpType::AllGather => {
-            let start = row * columns * slice;
-            let in_row = Slices::Spread { start, stride: slice, bytes: slice };
-            let rows = Slices::Spread { start: 0, stride: columns * slice, bytes: columns * slice };
-            vec![along_row(OpType::AllGather, in_row), along_column(OpType::AllGather, rows)]
-        }
-        OpType::Broadcast => {
-            let down = (column == root % columns).then(|| along_column(OpType::Broadcast, whole(call)));
-            // The root of each row stands in the root's column.
-            let mut across = along_row(OpType::Broadcast, whole(call));
-            across.collective.root = root % columns;
-            down.into_iter().chain([across]).collect()
-        }
-        // A byte of each row says that all of it is there.
-        OpType::Barrier => {
-            let bytes = Slices::Spread { start: 0, stride: 1, bytes: 1 };
-            vec![along_row(OpType::Barrier, whole(call)), along_column(OpType::AllGather, bytes)]
-        }
-        _ => return None,
+fn on_levels(call: &Call, levels: &Levels, me: usize, root: usize) -> Vec<Stage> {
+    let ranks: usize = levels.each().map(|level| level.count).product();
+    let stage = |operation, level, slices| Stage::new(operation, level, me, root, slices, call);
+    // Of the slices where everybody has one, each level's stage has those that agree with this rank on the levels before it.
+    let slice = call.bytes as usize / ranks;
+    let spread = |operation, level: Level| {
+        let Level { step, count } = level;
+        let slices = Slices::Spread { start: me % step * slice, stride: step * slice, bytes: slice };
+        let mut stage = stage(operation, level, slices);
+        stage.collective.blocks = ranks / (step * count);
+        stage.collective.block_bytes = step * count * slice;
+        stage
     };
-    Some(stages)
+    match call.operation {
+        OpType::AllReduce => {
+            let (last, inner) = levels.split_last();
+            let mut slices = whole(call);
+            let mut scatters = Vec::new();
+            for level in inner {
+                let scatter = stage(OpType::ReduceScatter, *level, slices);
+                let part = scatter.collective.slice(scatter.collective.me);
+                slices = Slices::Even { start: part.start, elements: part.len() / call.dtype.size() };
+                scatters.push(scatter);
+            }
+            let mut gathers = scatters.clone();
+            gathers.iter_mut().for_each(|gather| gather.collective.operation = OpType::AllGather);
+            let reduce = stage(OpType::AllReduce, last, slices);
+            scatters.into_iter().chain([reduce]).chain(gathers.into_iter().rev()).collect()
+        }
+        OpType::ReduceScatter => levels.each().map(|level| spread(OpType::ReduceScatter, level)).collect(),
+        OpType::AllGather => levels.each().rev().map(|level| spread(OpType::AllGather, level)).collect(),
+        OpType::Broadcast => {
+            let takes_part = |level: &Level| me % level.step == root % level.step;
+            let stages = levels.each().rev().filter(takes_part);
+            stages.map(|level| stage(OpType::Broadcast, level, whole(call))).collect()
+        }
+        // After the first level, a byte says that all before it are there.
+        OpType::Barrier => {
+            let bytes = || Slices::Spread { start: 0, stride: 1, bytes: 1 };
+            let wait = |level: Level| match level.step {
+                1 => stage(OpType::Barrier, level, whole(call)),
+                _ => stage(OpType::AllGather, level, bytes()),
+            };
+            levels.each().map(wait).collect()
+        }
+        operation => levels.each().map(|level| stage(operation, level, whole(call))).collect(),
+    }
 }
 
 impl Stage {
-    fn new(operation: OpType, members: Members, me: usize, root: usize, slices: Slices, call: &Call) -> Self {
-        let place = |rank| members.place(rank).unwrap_or(0);
+    fn new(operation: OpType, level: Level, me: usize, root: usize, slices: Slices, call: &Call) -> Self {
         let collective = SubCollective {
             operation,
-            ranks: members.count,
-            me: place(me),
-            root: place(root),
+            ranks: level.count,
+            me: level.place(me),
+            root: level.place(root),
             element_bytes: call.dtype.size(),
             slices,
             blocks: 1,
             block_bytes: 0,
         };
-        Self { members, collective }
+        Self { members: level.members(me), collective }
     }
 }
 

@@ -29,7 +29,7 @@ pub(super) struct SubCollective {
     pub(super) root: usize,
     pub(super) element_bytes: usize,
     pub(super) slices: Slices,
-    /// How often a reduce-scatter is repeated, and after how many bytes.
+    /// How often a reduce-scatter or all-gather is repeated, and after how many bytes.
     pub(super) blocks: usize,
     pub(super) block_bytes: usize,
 }
@@ -77,7 +77,7 @@ impl SubCollective {
             },
             (OpType::ReduceScatter, block) if block < self.blocks => open(self.slice_in(block, peer)),
             (OpType::AllToAll, 0) => open(self.slice(peer)),
-            (OpType::AllGather, 0) => open(self.slice(self.me)),
+            (OpType::AllGather, block) if block < self.blocks => open(self.slice_in(block, self.me)),
             (OpType::Gather, 0) if peer == self.root => open(self.slice(self.me)),
             (OpType::Broadcast, 0) if self.me == self.root => open(self.slice(peer)),
             (OpType::Broadcast, 1) if self.me == self.root => open(self.slice(self.me)),
@@ -102,7 +102,9 @@ impl SubCollective {
                 inbound(self.slice_in(block, self.me), InboundUse::Reduce)
             }
             (OpType::AllToAll, 0) => inbound(self.slice(peer), InboundUse::FillAfterSending),
-            (OpType::AllGather, 0) => inbound(self.slice(peer), InboundUse::Fill),
+            (OpType::AllGather, block) if block < self.blocks => {
+                inbound(self.slice_in(block, peer), InboundUse::Fill)
+            }
             (OpType::Gather, 0) if self.me == self.root => inbound(self.slice(peer), InboundUse::Fill),
             (OpType::Broadcast, 0) if peer == self.root => inbound(self.slice(self.me), InboundUse::FillOwn),
             (OpType::Broadcast, 1) if peer == self.root => inbound(self.slice(peer), InboundUse::Fill),

@@ -239,9 +239,13 @@ impl InFlightOp for Collective<'_> {
         (absent, stalled)
     }
 
+    fn sent(&self, to: &dyn Fn(usize) -> bool) -> u64 {
+        let streams = self.streams.iter().filter(|streams| to(streams.peer));
+        streams.map(|streams| streams.outgoing.payload()).sum()
+    }
+
     fn traffic(&self) -> (u64, u64) {
-        let sent = self.streams.iter().map(|streams| streams.outgoing.payload()).sum();
-        (sent, self.streams.iter().map(|streams| streams.incoming.payload()).sum())
+        (self.sent(&|_| true), self.streams.iter().map(|streams| streams.incoming.payload()).sum())
     }
 }
 

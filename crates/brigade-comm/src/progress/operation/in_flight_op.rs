@@ -18,4 +18,6 @@ pub(crate) trait InFlightOp {
     fn missing(&self) -> (Vec<usize>, Vec<usize>);
     /// Payload bytes sent and received so far.
     fn traffic(&self) -> (u64, u64);
+    /// Payload bytes sent so far to those ranks of the group for which `to` holds.
+    fn sent(&self, to: &dyn Fn(usize) -> bool) -> u64;
 }

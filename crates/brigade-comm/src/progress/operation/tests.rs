@@ -16,6 +16,7 @@ use crate::op::call::{Call, OpType};
 use crate::op::dtype::{DType, ReduceOp};
 use crate::op::header::{HEADER_BYTES, encode};
 use crate::op::plan::Plan;
+use crate::op::plan::layout::Layout;
 use crate::process_group::work::BorrowedBuffer;
 
 const GROUP: u64 = 7;
@@ -39,7 +40,7 @@ impl<'a> Pair<'a> {
         let recorder = Recorder::new(0, 2, 0);
         let group_index = recorder.register(GROUP, "pair", &[0, 1]);
         let entry_id = recorder.called(group_index, &call, None, Instant::now(), true);
-        let plan = Plan::new(&call, 2, 0, 0);
+        let plan = Plan::new(&call, &Layout::on_one_host(2), 0, 0);
         let buffer = Box::new(BorrowedBuffer(bytes));
         Self { collective: Collective::new(GROUP, 0, call, entry_id, None, plan, buffer), links, peer }
     }

@@ -136,6 +136,10 @@ impl InFlightOp for Transfer {
             Stream::In(incoming) => (0, incoming.payload()),
         }
     }
+
+    fn sent(&self, to: &dyn Fn(usize) -> bool) -> u64 {
+        if to(self.peer) { self.traffic().0 } else { 0 }
+    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use brigade_comm::{AuthToken, Encryption, Join, Timeouts, Transport, World};
+use brigade_comm::{Algorithm, AuthToken, Encryption, Join, Timeouts, Transport, World};
 
 use super::{gather, status::NodeDescription};
 
@@ -67,6 +67,7 @@ fn try_once(config: &NodeGroupConfig, init: Duration) -> brigade_comm::Result<(W
         restart: 0,
         transport: Transport::Tcp,
         encryption: Encryption::BetweenHosts,
+        algorithm: Algorithm::Auto,
         timeouts: Timeouts { init, step: config.host_timeout, host: config.host_timeout },
         host: None,
     })?;

@@ -1,0 +1,136 @@
+//! `cargo xtask network`: hosts on one machine, with a network of any speed between them.
+//!
+//! Each host is a network namespace with one end of a cable, whose other end is at a bridge; `tc tbf` limits the rate of each
+//! cable in both directions. Everything is inside namespaces of its own, of processes and mounts too, and vanishes with the
+//! first process in them, which is killed when this one ends in whatever way.
+
+use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::cargo::Failed;
+
+/// Flags of `cargo xtask network`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The number of hosts.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
+    hosts: u8,
+    /// What each host can send, and receive, in a second, in the words of `tc`: 10gbit, 100mbit [default: no limit].
+    #[arg(long, value_name = "RATE")]
+    rate: Option<String>,
+    /// Make the hosts and run the command: for the process that is in the namespaces.
+    #[arg(long, hide = true)]
+    inside: bool,
+    /// What runs on every host, and its arguments. Its environment has PET_NNODES, PET_NODE_RANK, PET_MASTER_ADDR,
+    /// PET_MASTER_PORT and BRIGADE_TOKEN, which Brigade and torchrun's programs understand.
+    #[arg(last = true, required = true, num_args = 1.., value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+const NEEDS: &str = "cargo xtask network needs Linux, the packages iproute2 (ip, tc) and util-linux (unshare, setpriv, mount), and root's \
+                     rights or a system where every user may make namespaces (sysctl kernel.unprivileged_userns_clone, \
+                     user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns)";
+
+/// Runs a command on every host of a network that exists for as long as it runs.
+///
+/// # Errors
+/// [`Failed`], with the status of the first command that failed; a message that says what is missing where this machine allows no
+/// such network.
+pub fn run(args: &Args) -> Result<()> {
+    let status = if args.inside { inside(args)? } else { outside(args)? };
+    if status.success() { Ok(()) } else { Err(Failed(status).into()) }
+}
+
+/// Enters the namespaces, where this program starts again.
+fn outside(args: &Args) -> Result<ExitStatus> {
+    let namespaces = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"];
+    let entering = || {
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "unshare"]).args(namespaces);
+        if !rustix::process::geteuid().is_root() {
+            command.arg("--map-root-user");
+        }
+        command
+    };
+    let tried = entering().arg("true").output().context(NEEDS)?;
+    ensure!(tried.status.success(), "{}{NEEDS}", String::from_utf8_lossy(&tried.stderr));
+    let mut command = entering();
+    command.arg(std::env::current_exe()?).args(["network", "--inside", "--hosts", &args.hosts.to_string()]);
+    command.args(args.rate.iter().flat_map(|rate| ["--rate", rate])).arg("--").args(&args.command);
+    Ok(command.status()?)
+}
+
+/// Lays the cables and runs the command on each host. Gives the first failure, or success.
+fn inside(args: &Args) -> Result<ExitStatus> {
+    // The names of namespaces are files, which are to vanish as well.
+    system("mount", "-t tmpfs none /run")?;
+    system("ip", "link set lo up")?;
+    system("ip", "link add bridge type bridge")?;
+    system("ip", "link set bridge up")?;
+    (0..args.hosts).try_for_each(|host| lay_cable(host, args.rate.as_deref()))?;
+    let token = std::env::var_os("BRIGADE_TOKEN").map_or_else(random, Ok)?;
+    let start = |host: u8| -> Result<Child> {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &name(host)]).args(&args.command);
+        command.env("PET_NNODES", args.hosts.to_string()).env("PET_NODE_RANK", host.to_string());
+        command
+            .env("PET_MASTER_ADDR", address(0))
+            .env("PET_MASTER_PORT", "29400")
+            .env("BRIGADE_TOKEN", &token);
+        command.spawn().context("cannot start ip netns exec")
+    };
+    let mut running = (0..args.hosts).map(start).collect::<Result<Vec<Child>>>()?;
+    let mut ended = ExitStatus::from_raw(0);
+    for child in &mut running {
+        let status = child.wait()?;
+        if ended.success() {
+            ended = status;
+        }
+    }
+    Ok(ended)
+}
+
+fn lay_cable(host: u8, rate: Option<&str>) -> Result<()> {
+    let (namespace, port) = (name(host), format!("port{host}"));
+    system("ip", &format!("netns add {namespace}"))?;
+    system("ip", &format!("link add {port} type veth peer name net netns {namespace}"))?;
+    system("ip", &format!("link set {port} master bridge up"))?;
+    system("ip", &format!("-n {namespace} addr add {}/24 dev net", address(host)))?;
+    system("ip", &format!("-n {namespace} link set net up"))?;
+    system("ip", &format!("-n {namespace} link set lo up"))?;
+    if let Some(rate) = rate {
+        // The burst is what a packet of segments, which the kernel hands over as one, can need at most.
+        let limit = format!("root tbf rate {rate} burst 256kb latency 50ms");
+        system("tc", &format!("qdisc add dev {port} {limit}"))?;
+        system("tc", &format!("-n {namespace} qdisc add dev net {limit}"))?;
+    }
+    Ok(())
+}
+
+fn name(host: u8) -> String {
+    format!("host{host}")
+}
+
+fn address(host: u8) -> String {
+    format!("10.77.0.{}", host + 1)
+}
+
+/// Runs a command of the system with these words.
+fn system(program: &str, words: &str) -> Result<()> {
+    let done = Command::new(program).args(words.split(' ')).output();
+    let done = done.with_context(|| format!("cannot start {program}; {NEEDS}"))?;
+    if !done.status.success() {
+        let said = String::from_utf8_lossy(&done.stderr);
+        bail!("{program} {words}: {}; {NEEDS}", said.trim());
+    }
+    Ok(())
+}
+
+/// A secret for the ranks.
+fn random() -> Result<OsString> {
+    let random = std::fs::read_to_string("/proc/sys/kernel/random/uuid");
+    Ok(random.context("cannot make a secret; set BRIGADE_TOKEN")?.trim().replace('-', "").into())
+}
