@@ -81,13 +81,15 @@ fn row(operation: OpType, bytes: usize, speeds: &[f64]) -> Row {
     Row::from(cells.chain(speeds.iter().map(speed)).collect::<Vec<_>>())
 }
 
-/// The hosts with their ranks, and the NUMA nodes that ranks are bound to.
+/// The hosts with their ranks, and the NUMA nodes that ranks are bound to, where there are several.
 fn places(group: &Group) -> String {
     let mut hosts: Vec<Vec<String>> = Vec::new();
+    let has_nodes = (1..group.size()).any(|rank| group.place(rank).numa != group.place(0).numa);
     for rank in 0..group.size() {
         let place = group.place(rank);
         hosts.resize(hosts.len().max(place.host + 1), Vec::new());
-        let numa = place.numa.map(|node| format!(" (NUMA node {node})")).unwrap_or_default();
+        let numa =
+            place.numa.filter(|_| has_nodes).map(|node| format!(" (NUMA node {node})")).unwrap_or_default();
         hosts[place.host].push(format!("{rank}{numa}"));
     }
     let host =
