@@ -1,0 +1,159 @@
+//! Codes of blocks with one scale each.
+
+use brigade_random::keyed;
+
+use crate::compress::Codec;
+
+/// How a number between two steps is rounded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rounding {
+    /// To the nearer one, ties to the even one.
+    Nearest,
+    /// To either, with the probability that makes the mean right.
+    Stochastic,
+}
+
+/// Signed integers of 8 or 4 bits, in blocks of 256 numbers, as ZeRO++ quantises gradients. The largest number of a block has the largest
+/// integer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Quantizer {
+    bits: u32,
+    rounding: Rounding,
+}
+
+/// Signs, in blocks of 1024 numbers with the mean of their sizes, as 1-bit Adam and signSGD with error feedback send them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OneBit;
+
+/// Numbers of a block of integers, and of one of signs.
+const INTEGERS: usize = 256;
+const SIGNS: usize = 1024;
+
+/// Bytes of a scale, with which each block's code begins.
+const SCALE: usize = 4;
+
+impl Quantizer {
+    /// Integers from -127 to 127.
+    pub const fn int8(rounding: Rounding) -> Self {
+        Self { bits: 8, rounding }
+    }
+
+    /// Integers from -7 to 7.
+    pub const fn int4(rounding: Rounding) -> Self {
+        Self { bits: 4, rounding }
+    }
+
+    fn largest(self) -> f32 {
+        ((1 << (self.bits - 1)) - 1) as f32
+    }
+
+    fn integer(self, steps: f32, key: u64, place: usize) -> i8 {
+        let rounded = match self.rounding {
+            Rounding::Nearest => steps.round_ties_even(),
+            // 24 bits, which a float holds exactly.
+            Rounding::Stochastic => {
+                let drawn = (keyed(key, place as u64) >> 40) as f32 / (1 << 24) as f32;
+                let below = steps.floor();
+                below + f32::from(u8::from(steps - below > drawn))
+            }
+        };
+        rounded.clamp(-self.largest(), self.largest()) as i8
+    }
+}
+
+impl Codec for Quantizer {
+    fn bytes(&self, count: usize) -> usize {
+        let block = |count: usize| SCALE + (count * self.bits as usize).div_ceil(8);
+        count / INTEGERS * block(INTEGERS)
+            + if count.is_multiple_of(INTEGERS) { 0 } else { block(count % INTEGERS) }
+    }
+
+    fn encode(&self, values: &[f32], key: u64, code: &mut [u8]) {
+        let codes = code.chunks_mut(self.bytes(INTEGERS));
+        for (block, (values, code)) in values.chunks(INTEGERS).zip(codes).enumerate() {
+            let largest = largest_size(values);
+            let scale = if largest.is_finite() { largest / self.largest() } else { f32::NAN };
+            let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
+            // A scale so small that its inverse is infinite is as good as none.
+            let inverse = if inverse.is_finite() { inverse } else { 0.0 };
+            let integer = |(place, value): (usize, &f32)| {
+                self.integer(*value * inverse, key, block * INTEGERS + place).cast_unsigned()
+            };
+            let (first, integers) = code.split_at_mut(SCALE);
+            first.copy_from_slice(&scale.to_le_bytes());
+            let mut drawn = values.iter().enumerate().map(integer);
+            match self.bits {
+                8 => integers.iter_mut().zip(drawn).for_each(|(code, integer)| *code = integer),
+                _ => {
+                    for code in integers {
+                        let low = drawn.next().unwrap_or(0) & 15;
+                        *code = low | drawn.next().unwrap_or(0) << 4;
+                    }
+                }
+            }
+        }
+    }
+
+    fn decode(&self, code: &[u8], _: u64, values: &mut [f32]) {
+        let codes = code.chunks(self.bytes(INTEGERS));
+        for (values, code) in values.chunks_mut(INTEGERS).zip(codes) {
+            let (scale, integers) = read_scale(code);
+            for (place, value) in values.iter_mut().enumerate() {
+                let integer = match self.bits {
+                    8 => integers[place].cast_signed(),
+                    // Shifted to the top and back, which extends the sign.
+                    _ => (integers[place / 2] >> (4 * (place % 2)) << 4).cast_signed() >> 4,
+                };
+                *value = f32::from(integer) * scale;
+            }
+        }
+    }
+
+    fn is_biased(&self) -> bool {
+        self.rounding == Rounding::Nearest
+    }
+}
+
+impl Codec for OneBit {
+    fn bytes(&self, count: usize) -> usize {
+        count.div_ceil(SIGNS) * SCALE + count / SIGNS * (SIGNS / 8) + (count % SIGNS).div_ceil(8)
+    }
+
+    fn encode(&self, values: &[f32], _: u64, code: &mut [u8]) {
+        for (values, code) in values.chunks(SIGNS).zip(code.chunks_mut(SCALE + SIGNS / 8)) {
+            let sum: f64 = values.iter().map(|value| f64::from(value.abs())).sum();
+            let (first, signs) = code.split_at_mut(SCALE);
+            first.copy_from_slice(&((sum / values.len() as f64) as f32).to_le_bytes());
+            for (values, signs) in values.chunks(8).zip(signs) {
+                let bit = |(place, value): (usize, &f32)| u8::from(value.is_sign_negative()) << place;
+                *signs = values.iter().enumerate().map(bit).sum();
+            }
+        }
+    }
+
+    fn decode(&self, code: &[u8], _: u64, values: &mut [f32]) {
+        for (values, code) in values.chunks_mut(SIGNS).zip(code.chunks(SCALE + SIGNS / 8)) {
+            let (scale, signs) = read_scale(code);
+            for (place, value) in values.iter_mut().enumerate() {
+                *value = if signs[place / 8] >> (place % 8) & 1 == 1 { -scale } else { scale };
+            }
+        }
+    }
+
+    fn is_biased(&self) -> bool {
+        true
+    }
+}
+
+/// The largest size of some numbers; not a number if one of them is none.
+fn largest_size(values: &[f32]) -> f32 {
+    let larger = |a: f32, b: &f32| if b.abs() > a || b.is_nan() { b.abs() } else { a };
+    values.iter().fold(0.0, |largest, value| if largest.is_nan() { largest } else { larger(largest, value) })
+}
+
+fn read_scale(code: &[u8]) -> (f32, &[u8]) {
+    match code.split_first_chunk() {
+        Some((scale, rest)) => (f32::from_le_bytes(*scale), rest),
+        None => (f32::NAN, code),
+    }
+}
