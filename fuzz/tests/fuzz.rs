@@ -49,6 +49,7 @@ targets!(
     gzip,
     zstd,
     parquet,
+    arrow,
     tokenizer,
     weights
 );

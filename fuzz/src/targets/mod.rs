@@ -1,17 +1,18 @@
 //! All targets.
 
 mod checkpoint;
-mod data;
 mod flight;
 mod launch;
+mod rows;
 mod settings;
+mod tokenizer;
 mod weights;
 mod wire;
 
 use crate::target::Target;
 
 /// The targets, in the order in which they run.
-pub const ALL: [Target; 16] = [
+pub const ALL: [Target; 17] = [
     wire::FRAME,
     wire::RENDEZVOUS,
     wire::HEADER,
@@ -22,11 +23,12 @@ pub const ALL: [Target; 16] = [
     settings::SETTINGS,
     settings::PLAN,
     launch::ENVIRONMENT,
-    data::JSONL,
-    data::GZIP,
-    data::ZSTD,
-    data::PARQUET,
-    data::TOKENIZER,
+    rows::JSONL,
+    rows::GZIP,
+    rows::ZSTD,
+    rows::PARQUET,
+    rows::ARROW,
+    tokenizer::TOKENIZER,
     weights::WEIGHTS,
 ];
 

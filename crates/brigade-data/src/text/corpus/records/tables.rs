@@ -1,13 +1,13 @@
 //! The rows of tables: Parquet files, and Arrow files and streams, as `datasets.save_to_disk` writes them.
 
 use std::fs::File;
-use std::io::{BufReader, Read, Seek};
+use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use arrow_array::RecordBatch;
-use arrow_ipc::reader::{FileReader, StreamReader};
+use arrow_ipc::reader::StreamReader;
 use arrow_schema::{ArrowError, Schema};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
@@ -28,6 +28,9 @@ const BATCH_ROWS: usize = 64;
 /// What an Arrow file begins with; a stream does not.
 const FILE_MAGIC: &[u8; 6] = b"ARROW1";
 
+/// The most bytes of a file before its stream.
+const MOST_PADDING: u64 = 64;
+
 type Batches = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>> + Send>;
 
 /// The rows of an Arrow file or stream, with the columns that are wanted.
@@ -35,23 +38,21 @@ pub(super) fn arrow(file: &SourceFile, columns: &Columns, read: &BytesRead) -> R
     let table = Table { path: file.path.as_path().into(), kind: "an Arrow file", columns: columns.clone() };
     let failed = |source| Error::io("read", &file.path, source);
     let mut opened = File::open(&file.path).map_err(failed)?;
-    let mut magic = [0; FILE_MAGIC.len()];
-    let is_file = opened.read_exact(&mut magic).is_ok() && &magic == FILE_MAGIC;
-    opened.rewind().map_err(failed)?;
+    opened.seek(SeekFrom::Start(start_of_stream(&opened).map_err(failed)?)).map_err(failed)?;
     let counted = BufReader::with_capacity(1 << 16, Counted::new(opened, read));
-    let batches = if is_file {
-        let reader = table.open(|| FileReader::try_new(counted, None))?;
-        let wanted = table.wanted(&reader.schema())?;
-        let again = File::open(&file.path).map_err(failed)?;
-        let counted = BufReader::with_capacity(1 << 16, Counted::new(again, read));
-        Box::new(table.open(|| FileReader::try_new(counted, Some(wanted)))?) as Batches
-    } else {
-        let reader = table.open(|| StreamReader::try_new(counted, None))?;
-        let wanted = table.wanted(&reader.schema())?;
-        let project = move |batch: Result<RecordBatch, _>| batch.and_then(|batch| batch.project(&wanted));
-        Box::new(reader.map(project))
-    };
-    Ok(Rows::new(table, batches, 0))
+    let reader = table.open(|| StreamReader::try_new(counted, None))?;
+    let wanted = table.wanted(&reader.schema())?;
+    let project = move |batch: Result<RecordBatch, _>| batch.and_then(|batch| batch.project(&wanted));
+    Ok(Rows::new(table, Box::new(reader.map(project)), 0))
+}
+
+/// Where the stream begins, which in a file lies between the magic, padded with zeros, and a table of contents.
+fn start_of_stream(file: &File) -> std::io::Result<u64> {
+    let mut first = Vec::new();
+    file.take(MOST_PADDING).read_to_end(&mut first)?;
+    let padded = first.strip_prefix(FILE_MAGIC);
+    let zeros = padded.map(|rest| rest.iter().take_while(|byte| **byte == 0).count());
+    Ok(zeros.map_or(0, |zeros| (FILE_MAGIC.len() + zeros) as u64))
 }
 
 /// The rows of the groups in `part` of a parquet file, with the columns that are wanted.
