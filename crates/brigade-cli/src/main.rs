@@ -31,8 +31,8 @@ use brigade::{UsageError, exit, format_error};
 use clap::{Parser, Subcommand};
 
 use commands::{
-    checkpoint, doctor, evaluate, export, generate, inspect, launch, plan, report, runs, scaling, train,
-    watch,
+    checkpoint, doctor, evaluate, export, generate, inspect, launch, plan, report, runs, scaling, submit,
+    train, watch,
 };
 
 /// Trains models on many ranks, to the same weights on any number of them.
@@ -51,6 +51,9 @@ enum Command {
     /// Start the ranks of any program, as torchrun does, and supervise them.
     #[command(after_help = launch::EXAMPLES)]
     Launch(launch::CommandArgs),
+    /// Run a command on the nodes of a cluster: Vertex AI, Kubernetes, Slurm, or hosts by ssh.
+    #[command(after_help = submit::EXAMPLES)]
+    Submit(Box<submit::SubmitArgs>),
     /// Show what a configuration will do, before it runs.
     #[command(after_help = plan::EXAMPLES)]
     Plan(plan::PlanArgs),
@@ -100,6 +103,7 @@ fn main() -> ExitCode {
     let result = match command {
         Command::Train(args) => train::run(&args),
         Command::Launch(args) => launch::run(args),
+        Command::Submit(args) => submit::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Checkpoint(args) => checkpoint::run(&args),
         Command::Doctor(args) => doctor::run(&args),

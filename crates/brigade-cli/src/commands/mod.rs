@@ -12,5 +12,6 @@ pub mod plan;
 pub mod report;
 pub mod runs;
 pub mod scaling;
+pub mod submit;
 pub mod train;
 pub mod watch;

@@ -58,6 +58,28 @@ impl TrainArgs {
         let file = self.standard.config.as_deref().and_then(|path| path.file_stem());
         file.map_or("gpt-tiny".into(), |stem| stem.to_string_lossy().into_owned())
     }
+
+    /// What files and flags say, before anything that they name is looked at.
+    pub fn configured(&self) -> anyhow::Result<Config> {
+        let files = self.standard.config_files()?;
+        let files: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
+        let mut config = Config::read(&files, &self.standard.sets)?;
+        self.standard.apply(&mut config.settings);
+        if let Some(rank) = self.lora_rank {
+            config.lora.rank = rank;
+        }
+        if let Some(task) = self.task {
+            config.task.name = task;
+        }
+        if let Some(model) = &self.model {
+            config.model.path = model.clone();
+        }
+        if !self.data.is_empty() {
+            config.data.sources = self.data.clone();
+            config.data.source.clear();
+        }
+        Ok(config)
+    }
 }
 
 pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
@@ -150,23 +172,7 @@ fn train<T: TextTask>(
 }
 
 fn resolved(args: &TrainArgs) -> anyhow::Result<Config> {
-    let files = args.standard.config_files()?;
-    let files: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
-    let mut config = Config::read(&files, &args.standard.sets)?;
-    args.standard.apply(&mut config.settings);
-    if let Some(rank) = args.lora_rank {
-        config.lora.rank = rank;
-    }
-    if let Some(task) = args.task {
-        config.task.name = task;
-    }
-    if let Some(model) = &args.model {
-        config.model.path = model.clone();
-    }
-    if !args.data.is_empty() {
-        config.data.sources = args.data.clone();
-        config.data.source.clear();
-    }
+    let mut config = args.configured()?;
     config.resolve()?;
     config.model.check_out(&config.settings.output.dir)?;
     Ok(config)

@@ -1,0 +1,67 @@
+//! Whether a model fits into the GPUs of a job, and how long it trains there.
+
+use anyhow::Context;
+use brigade::plan::cluster::Cluster;
+use brigade::plan::model::ModelShape;
+use brigade::plan::report::render;
+use brigade::plan::search::{Axes, Workload, plan};
+use brigade_submit::{GpuKind, Job};
+
+use crate::commands::train::TrainArgs;
+use crate::config::Config;
+
+/// Configurations that are shown.
+const SHOWN: usize = 3;
+
+/// What the planner says of the command on these GPUs; and whether any configuration fits, as far as that is known here.
+pub fn fit(args: &TrainArgs, job: &Job, kind: &GpuKind) -> (String, bool) {
+    planned(args, job, kind).unwrap_or_else(|error| (format!("no plan: {error:#}\n"), true))
+}
+
+fn planned(args: &TrainArgs, job: &Job, kind: &GpuKind) -> anyhow::Result<(String, bool)> {
+    let config = args.configured()?;
+    let (model, name) = model(&config)?;
+    let cluster: Cluster = format!("{}x{}x{}", job.nodes, job.gpus, kind.name).parse()?;
+    let train = &config.settings.train;
+    let length = config.model.shape.sequence_length;
+    let workload = Workload::new(model, cluster, length, train.global_batch_size);
+    let plan = plan(&workload, &Axes::default(), SHOWN)?;
+    let mut text = render(&workload, &plan, &name);
+    if let Some(best) = plan.best.first().filter(|_| train.steps > 0) {
+        let hours = best.seconds * train.steps as f64 / 3600.0;
+        text.push_str(&format!(
+            "{} steps take {hours:.1} hours by the first, {:.0} hours of a GPU\n",
+            train.steps,
+            hours * (job.nodes * job.gpus) as f64
+        ));
+    }
+    let fits = !plan.best.is_empty();
+    Ok((text, fits))
+}
+
+/// The model, and how the plan's command names it.
+fn model(config: &Config) -> anyhow::Result<(ModelShape, String)> {
+    let path = &config.model.path;
+    if !path.as_os_str().is_empty() {
+        anyhow::ensure!(
+            path.exists(),
+            "--model {} is not on this machine; brigade plan --model downloads what it needs",
+            path.display()
+        );
+        return Ok((ModelShape::read(path)?, path.display().to_string()));
+    }
+    let shape = &config.model.shape;
+    let vocabulary = match shape.vocabulary {
+        0 => config.largest_token_count().context("the tokenizer's size")?,
+        given => given,
+    };
+    let model = ModelShape::gpt(
+        "the model of the settings",
+        shape.layers,
+        shape.width,
+        shape.heads,
+        vocabulary,
+        shape.sequence_length,
+    );
+    Ok((model.check("[model]")?, "my.toml".into()))
+}

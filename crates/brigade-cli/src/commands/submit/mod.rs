@@ -1,0 +1,213 @@
+//! `brigade submit`
+
+mod fit;
+mod target;
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, IsTerminal};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::Context;
+use brigade::{UsageError, exit, parse_whole_number};
+use brigade_submit::{
+    Answer, Console, Ending, Error, GpuKind, Job, job_name, missing_program, over_ssh, submit, write,
+};
+use clap::{Args, FromArgMatches};
+
+use super::train::TrainArgs;
+use crate::output::print;
+use target::{Place, SystemName, TargetArgs};
+
+pub const EXAMPLES: &str = "\
+Examples:
+  brigade submit --to slurm --nodes 4 --gpus 8 -- train --config my.toml --out /shared/runs/a
+  brigade submit --to jobset --nodes 4 --gpus 8 --gpu-kind h100-80gb --image ghcr.io/me/brigade:1 \\
+      --volume data:/data -- train --config /data/my.toml --out /data/runs/a
+  brigade submit --to vertex --region europe-west4 --nodes 4 --gpus 8 --gpu-kind a100-80gb --image … \\
+      --token-file gs://bucket/token -- train --model meta-llama/Llama-2-7b-hf --out gs://bucket/runs/a
+  brigade submit --to ssh --nodes 2 --gpus 0 --hosts one,two -- train --config my.toml --out /shared/runs/a
+  brigade submit … --dry-run        show what would be submitted, whether the model fits, and what is missing
+
+What comes after -- is the command of each node; --resume auto and the number of ranks are added. Several nodes share a secret: see
+--token-file and --token-secret.
+Ctrl-C asks whether to cancel the job. Exit codes: 0 done or left to run, 1 failed, 2 wrong usage, 130 cancelled.";
+
+#[derive(Debug, Args)]
+pub struct SubmitArgs {
+    /// What runs the job.
+    #[arg(long, value_enum)]
+    to: SystemName,
+    /// Nodes.
+    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
+    nodes: usize,
+    /// GPUs of each node, with a rank each; 0 for ranks on the CPU.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
+    gpus: usize,
+    /// What GPUs these are, as `brigade plan` calls them: a100-80gb, h100-80gb, …
+    #[arg(long, value_name = "KIND", value_parser = gpu_kind)]
+    gpu_kind: Option<&'static GpuKind>,
+    /// The job's name [default: the last part of --out].
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// The program that the nodes start: brigade, or one that is built on it.
+    #[arg(long, value_name = "PROGRAM", default_value = "brigade")]
+    program: String,
+    /// A variable of the nodes' environment; several may be given.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
+    env: Vec<(String, String)>,
+    /// Seconds that the ranks have to save a checkpoint when they are to end.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
+    grace: u64,
+    /// How often the system starts the job again after a failure, if it counts; preemptions that saved do not count.
+    #[arg(long, value_name = "N", default_value_t = 3, allow_negative_numbers = true, value_parser = parse_whole_number::<u32>)]
+    restarts: u32,
+    #[command(flatten)]
+    target: TargetArgs,
+    /// Write the manifests into a folder instead, and print how to submit them.
+    #[arg(long, value_name = "DIR", conflicts_with = "dry_run")]
+    render: Option<PathBuf>,
+    /// Print the manifests, whether the model fits, and what is missing; submit nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Submit, and do not wait for the job.
+    #[arg(long)]
+    detach: bool,
+    /// The command of each node.
+    #[arg(last = true, required = true, num_args = 1.., value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+fn gpu_kind(text: &str) -> Result<&'static GpuKind, String> {
+    GpuKind::named(text).map_err(|error| error.to_string())
+}
+
+fn variable(text: &str) -> Result<(String, String), String> {
+    let pair = text.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+    pair.ok_or_else(|| "it must be NAME=VALUE".into())
+}
+
+pub fn run(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
+    let (job, place) = checked(args).map_err(UsageError)?;
+    if args.dry_run {
+        return dry_run(args, &job, &place);
+    }
+    let manifests = place.manifests(&job);
+    if let Some(folder) = &args.render {
+        write(&manifests, folder)?;
+        let files: Vec<String> =
+            manifests.iter().map(|file| folder.join(&file.file).display().to_string()).collect();
+        print(&format!("{}\n{}", files.join("\n"), place.how(&job)))?;
+        return Ok(ExitCode::from(exit::DONE));
+    }
+    if let Some(missing) = missing_program(place.program()) {
+        return Err(UsageError(missing.into()).into());
+    }
+    let interrupted = Arc::new(AtomicBool::new(args.detach));
+    signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&interrupted))
+        .context("cannot wait for Ctrl-C")?;
+    let mut console = Console {
+        say: &mut |line| brigade::print_stderr(line),
+        interrupted: &interrupted,
+        ask: &mut || if args.detach { Answer::Leave } else { ask() },
+    };
+    let code = match &place {
+        Place::Hosts(ssh) => over_ssh(ssh, &job, &mut console).map_err(usage)?,
+        Place::System(system) => {
+            // Slurm's output lies where the job was submitted.
+            let folder = match args.to {
+                SystemName::Slurm => None,
+                _ => Some(tempfile::tempdir().context("cannot make a folder for the manifests")?),
+            };
+            let here = std::env::current_dir().context("the current folder")?;
+            let path = folder.as_ref().map_or(here.as_path(), |folder| folder.path());
+            match submit(&**system, &job, path, &mut console).map_err(usage)? {
+                Ending::Done | Ending::Left => exit::DONE,
+                Ending::Failed => exit::FAILED,
+                Ending::Cancelled => exit::INTERRUPTED,
+            }
+        }
+    };
+    Ok(ExitCode::from(code))
+}
+
+fn usage(error: Error) -> anyhow::Error {
+    if error.is_usage() { UsageError(error.into()).into() } else { error.into() }
+}
+
+/// The job and its place, where nothing is wrong with them.
+fn checked(args: &SubmitArgs) -> anyhow::Result<(Job, Place)> {
+    let mut job = Job {
+        name: String::new(),
+        nodes: args.nodes,
+        gpus: args.gpus,
+        gpu_kind: args.gpu_kind,
+        program: args.program.clone(),
+        args: args.command.clone(),
+        env: args.env.iter().cloned().collect::<BTreeMap<_, _>>(),
+        grace_seconds: args.grace,
+        max_restarts: args.restarts,
+    };
+    job.name = args.name.clone().unwrap_or_else(|| job.out().map_or_else(|| "brigade".into(), job_name));
+    job.check()?;
+    train_args(&job)?;
+    let place = args.target.place(args.to)?;
+    place.check(&job)?;
+    Ok((job, place))
+}
+
+/// The flags of `brigade train`, if that is what the nodes run: what it refuses is refused here.
+fn train_args(job: &Job) -> anyhow::Result<Option<TrainArgs>> {
+    if !job.is_training() || job.args.first().is_none_or(|first| first != "train") {
+        return Ok(None);
+    }
+    let command = TrainArgs::augment_args(clap::Command::new("train"));
+    let matches = command.try_get_matches_from(&job.args).map_err(|error| {
+        let text = error.to_string();
+        let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
+        anyhow::anyhow!("the command after --: {first}")
+    })?;
+    Ok(Some(TrainArgs::from_arg_matches(&matches)?))
+}
+
+fn dry_run(args: &SubmitArgs, job: &Job, place: &Place) -> anyhow::Result<ExitCode> {
+    let mut text = String::new();
+    for manifest in place.manifests(job) {
+        text.push_str(&format!("# {}\n{}\n", manifest.file, manifest.text));
+    }
+    text.push_str(&place.how(job));
+    let train = train_args(job).map_err(UsageError)?;
+    let (plan, fits) = match (&train, args.gpu_kind) {
+        (Some(train), Some(kind)) => fit::fit(train, job, kind),
+        _ => ("no plan: it is for brigade train, and for a --gpu-kind\n".into(), true),
+    };
+    text.push_str(&format!("\n{plan}"));
+    let missing = missing_program(place.program());
+    if let Some(missing) = &missing {
+        text.push_str(&format!("missing: {missing}\n"));
+    }
+    print(&text)?;
+    Ok(ExitCode::from(if fits && missing.is_none() { exit::DONE } else { exit::FAILED }))
+}
+
+/// Asks what to do after Ctrl-C. Where nobody can answer, the job runs on.
+fn ask() -> Answer {
+    if !std::io::stdin().is_terminal() {
+        brigade::print_stderr("the job runs on");
+        return Answer::Leave;
+    }
+    brigade::print_stderr(
+        "\nCancel the job [c], leave it running and end here [l], or go on following [f, or Enter]?",
+    );
+    let mut line = String::new();
+    match std::io::stdin().lock().read_line(&mut line) {
+        Ok(0) | Err(_) => Answer::Leave,
+        Ok(_) => match line.trim() {
+            "c" | "C" => Answer::Cancel,
+            "l" | "L" => Answer::Leave,
+            _ => Answer::Follow,
+        },
+    }
+}

@@ -1,0 +1,258 @@
+//! The flags of the systems, and which go with which.
+
+use std::collections::BTreeMap;
+
+use brigade_submit::{
+    Claim, Controller, Error, Job, Kubernetes, Manifest, Slurm, Ssh, System, Token, Vertex,
+};
+use clap::{Args, ValueEnum};
+
+/// What runs jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SystemName {
+    /// Vertex AI, by gcloud.
+    Vertex,
+    /// Kubernetes with JobSet, by kubectl.
+    Jobset,
+    /// Kubernetes with Kubeflow Trainer's TrainJob.
+    Trainjob,
+    /// Kubernetes with Kubeflow's PyTorchJob.
+    Pytorchjob,
+    /// Slurm, by sbatch.
+    Slurm,
+    /// Hosts by ssh, while this command runs.
+    Ssh,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Where")]
+pub struct TargetArgs {
+    /// The container's image (vertex, jobset, trainjob, pytorchjob).
+    #[arg(long, value_name = "IMAGE")]
+    image: Option<String>,
+    /// File with the ranks' secret, 16 to 256 characters: gs:// on Vertex AI, a path on the nodes with Slurm [Slurm's default: each job makes one].
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<String>,
+    /// Kubernetes' secret with the ranks' secret under the key `token` [default: brigade-token].
+    #[arg(long, value_name = "NAME")]
+    token_secret: Option<String>,
+    /// Vertex AI's region.
+    #[arg(long, value_name = "REGION")]
+    region: Option<String>,
+    /// Google Cloud's project [default: that of gcloud].
+    #[arg(long, value_name = "PROJECT")]
+    project: Option<String>,
+    /// Vertex AI's machine type [default: what it sells the GPUs in].
+    #[arg(long, value_name = "TYPE")]
+    machine_type: Option<String>,
+    /// Take Vertex AI's machines that may be taken away again.
+    #[arg(long)]
+    spot: bool,
+    /// The account that the job runs as (Vertex AI, Kubernetes).
+    #[arg(long, value_name = "ACCOUNT")]
+    service_account: Option<String>,
+    /// Kubernetes' namespace [default: that of kubectl's context].
+    #[arg(long, value_name = "NAME")]
+    namespace: Option<String>,
+    /// A claim of a volume that all pods share, and its path there; several may be given.
+    #[arg(long, value_name = "CLAIM:PATH", value_parser = claim)]
+    volume: Vec<Claim>,
+    /// A label that Kubernetes' nodes must have; several may be given.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = super::variable)]
+    node_selector: Vec<(String, String)>,
+    /// Where nodes should be near each other: the label of Kubernetes' nodes whose value they share, or Slurm's greatest number of switches.
+    #[arg(long, value_name = "LABEL|N")]
+    topology: Option<String>,
+    /// Kueue's queue.
+    #[arg(long, value_name = "QUEUE")]
+    queue: Option<String>,
+    /// Slurm's partition.
+    #[arg(long, value_name = "NAME")]
+    partition: Option<String>,
+    /// Slurm's account.
+    #[arg(long, value_name = "NAME")]
+    account: Option<String>,
+    /// Slurm's limit of time, as 1-12:00:00.
+    #[arg(long, value_name = "TIME")]
+    time: Option<String>,
+    /// Another option of sbatch, as --option=--constraint=h100; several may be given.
+    #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
+    option: Vec<String>,
+    /// Hosts for ssh, as user@host, the first with rank 0.
+    #[arg(long, value_name = "HOSTS", value_delimiter = ',')]
+    hosts: Vec<String>,
+    /// The first host's address for the others [default: the name that ssh has for it].
+    #[arg(long, value_name = "ADDRESS")]
+    address: Option<String>,
+    /// Folder on the hosts to start in [default: where ssh starts].
+    #[arg(long, value_name = "DIR")]
+    folder: Option<String>,
+}
+
+fn claim(text: &str) -> Result<Claim, String> {
+    let pair = text.split_once(':').map(|(name, path)| Claim { name: name.into(), path: path.into() });
+    pair.ok_or_else(|| "it must be CLAIM:PATH, as data:/data".into())
+}
+
+/// Where a job is to run.
+pub enum Place {
+    /// A system that takes jobs.
+    System(Box<dyn System>),
+    /// Hosts, for as long as this command runs.
+    Hosts(Ssh),
+}
+
+impl TargetArgs {
+    /// The system, with its flags.
+    ///
+    /// # Errors
+    /// If a flag of another one is given.
+    pub fn place(&self, to: SystemName) -> Result<Place, Error> {
+        use SystemName::{
+            Jobset, Pytorchjob, Slurm as SlurmName, Ssh as SshName, Trainjob, Vertex as VertexName,
+        };
+        let of = |given: bool, option: &'static str, systems: &'static [SystemName]| (given, option, systems);
+        const KUBERNETES: &[SystemName] = &[Jobset, Trainjob, Pytorchjob];
+        const CONTAINERS: &[SystemName] = &[VertexName, Jobset, Trainjob, Pytorchjob];
+        let flags = [
+            of(self.image.is_some(), "--image", CONTAINERS),
+            of(self.token_file.is_some(), "--token-file", &[VertexName, SlurmName]),
+            of(self.token_secret.is_some(), "--token-secret", KUBERNETES),
+            of(self.region.is_some(), "--region", &[VertexName]),
+            of(self.project.is_some(), "--project", &[VertexName]),
+            of(self.machine_type.is_some(), "--machine-type", &[VertexName]),
+            of(self.spot, "--spot", &[VertexName]),
+            of(self.service_account.is_some(), "--service-account", CONTAINERS),
+            of(self.namespace.is_some(), "--namespace", KUBERNETES),
+            of(!self.volume.is_empty(), "--volume", KUBERNETES),
+            of(!self.node_selector.is_empty(), "--node-selector", KUBERNETES),
+            of(self.topology.is_some(), "--topology", &[Jobset, Trainjob, Pytorchjob, SlurmName]),
+            of(self.queue.is_some(), "--queue", KUBERNETES),
+            of(self.partition.is_some(), "--partition", &[SlurmName]),
+            of(self.account.is_some(), "--account", &[SlurmName]),
+            of(self.time.is_some(), "--time", &[SlurmName]),
+            of(!self.option.is_empty(), "--option", &[SlurmName]),
+            of(!self.hosts.is_empty(), "--hosts", &[SshName]),
+            of(self.address.is_some(), "--address", &[SshName]),
+            of(self.folder.is_some(), "--folder", &[SshName]),
+        ];
+        if let Some((_, option, systems)) =
+            flags.into_iter().find(|(given, _, systems)| *given && !systems.contains(&to))
+        {
+            let names: Vec<String> = systems.iter().map(|system| system.name()).collect();
+            let instead = format!("it is for {}", names.join(", "));
+            return Err(Error::NotOfSystem { option: option.into(), system: to.name(), instead });
+        }
+        Ok(match to {
+            VertexName => Place::System(Box::new(self.vertex())),
+            Jobset => Place::System(Box::new(self.kubernetes(Controller::JobSet))),
+            Trainjob => Place::System(Box::new(self.kubernetes(Controller::TrainJob))),
+            Pytorchjob => Place::System(Box::new(self.kubernetes(Controller::PyTorchJob))),
+            SlurmName => Place::System(Box::new(self.slurm()?)),
+            SshName => Place::Hosts(Ssh {
+                hosts: self.hosts.clone(),
+                folder: self.folder.clone(),
+                address: self.address.clone(),
+            }),
+        })
+    }
+
+    fn vertex(&self) -> Vertex {
+        Vertex {
+            region: self.region.clone(),
+            project: self.project.clone(),
+            image: self.image.clone(),
+            machine_type: self.machine_type.clone(),
+            token_file: self.token_file.clone(),
+            spot: self.spot,
+            service_account: self.service_account.clone(),
+        }
+    }
+
+    fn kubernetes(&self, controller: Controller) -> Kubernetes {
+        Kubernetes {
+            controller,
+            namespace: self.namespace.clone(),
+            image: self.image.clone(),
+            token_secret: self.token_secret.clone().unwrap_or_else(|| "brigade-token".into()),
+            claims: self.volume.clone(),
+            node_selector: self.node_selector.iter().cloned().collect::<BTreeMap<_, _>>(),
+            topology: self.topology.clone(),
+            queue: self.queue.clone(),
+            service_account: self.service_account.clone(),
+        }
+    }
+
+    fn slurm(&self) -> Result<Slurm, Error> {
+        let switches = self.topology.as_ref().map(|text| {
+            let number = text.parse().ok().filter(|number| *number > 0);
+            let (option, given) = ("--topology".to_owned(), text.clone());
+            let allowed = "with Slurm it is the greatest number of switches, from 1".to_owned();
+            number.ok_or(Error::Value { option, given, allowed })
+        });
+        Ok(Slurm {
+            partition: self.partition.clone(),
+            account: self.account.clone(),
+            time: self.time.clone(),
+            switches: switches.transpose()?,
+            token: self.token_file.clone().map_or(Token::Random, Token::File),
+            options: self.option.clone(),
+        })
+    }
+}
+
+impl SystemName {
+    fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+}
+
+impl Place {
+    pub fn check(&self, job: &Job) -> Result<(), Error> {
+        match self {
+            Self::System(system) => system.check(job),
+            Self::Hosts(ssh) => ssh.check(job),
+        }
+    }
+
+    pub fn manifests(&self, job: &Job) -> Vec<Manifest> {
+        match self {
+            Self::System(system) => system.manifests(job),
+            Self::Hosts(ssh) => (0..job.nodes)
+                .map(|node| Manifest { file: format!("node-{node}.sh"), text: ssh.script(job, node) })
+                .collect(),
+        }
+    }
+
+    /// The program that submits.
+    pub fn program(&self) -> &'static str {
+        match self {
+            Self::Hosts(_) => "ssh",
+            Self::System(system) => match system.name() {
+                "vertex" => "gcloud",
+                "slurm" => "sbatch",
+                _ => "kubectl",
+            },
+        }
+    }
+
+    /// How to submit the manifests by hand, read the output and cancel.
+    pub fn how(&self, job: &Job) -> String {
+        match self {
+            Self::Hosts(ssh) => format!(
+                "each of {} runs its script, whose first line of input is the common token; when the input ends, its ranks save and exit\n",
+                ssh.hosts.join(", ")
+            ),
+            Self::System(system) => {
+                let commands = system.commands(job);
+                let line = |words: &[String]| words.join(" ").replace("{id}", "ID");
+                format!(
+                    "submit:  {}\noutput:  {}\ncancel:  {}\n",
+                    line(&commands.submit),
+                    line(&commands.logs),
+                    line(&commands.cancel)
+                )
+            }
+        }
+    }
+}

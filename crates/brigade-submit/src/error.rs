@@ -1,0 +1,107 @@
+//! What can be wrong with a job.
+
+use std::{io, path::PathBuf};
+
+/// A job that cannot be, or could not be submitted.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// An option's value.
+    #[error("{option} {given} is not possible: {allowed}")]
+    Value {
+        /// The option's full name.
+        option: String,
+        /// What was given.
+        given: String,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// An option that is needed.
+    #[error("{option} is needed: {why}")]
+    Missing {
+        /// The option's full name.
+        option: String,
+        /// What for.
+        why: String,
+    },
+    /// An option that this system has no use for.
+    #[error("{option} does not go with --to {system}: {instead}")]
+    NotOfSystem {
+        /// The option's full name.
+        option: String,
+        /// The system.
+        system: String,
+        /// What to do.
+        instead: String,
+    },
+    /// A secret that everybody who sees the job would see. It is not shown.
+    #[error(
+        "{place} has a secret in it ({what}), and command lines and manifests are seen by many: {instead}"
+    )]
+    Secret {
+        /// Where it was given.
+        place: String,
+        /// What it looks like.
+        what: String,
+        /// What to do.
+        instead: String,
+    },
+    /// A program of the system is not on this machine.
+    #[error("{program} is not on this machine ({instead})")]
+    NoProgram {
+        /// Its name.
+        program: String,
+        /// What to do.
+        instead: String,
+    },
+    /// A program of the system failed.
+    #[error("{command} ended with {status}{}", said(stderr))]
+    Failed {
+        /// The command.
+        command: String,
+        /// Its exit status.
+        status: String,
+        /// What it printed.
+        stderr: String,
+    },
+    /// A program of the system could not be started, or its output not be read.
+    #[error("{command}: {source}")]
+    Command {
+        /// The command.
+        command: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file could not be written.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// There is no token for a world of several hosts.
+    #[error("no token for the ranks: {0}")]
+    Token(#[from] brigade_launch::Error),
+}
+
+fn said(stderr: &str) -> String {
+    match stderr.trim() {
+        "" => String::new(),
+        text => format!(": {text}"),
+    }
+}
+
+impl Error {
+    /// A value that is not possible.
+    pub(crate) fn value(option: &str, given: impl ToString, allowed: impl Into<String>) -> Self {
+        Self::Value { option: option.into(), given: given.to_string(), allowed: allowed.into() }
+    }
+
+    /// Whether the user can mend it by another command line, as opposed to something that went wrong meanwhile.
+    pub fn is_usage(&self) -> bool {
+        !matches!(self, Self::Failed { .. } | Self::Command { .. } | Self::File { .. })
+    }
+}
+
+/// What this crate returns.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,0 +1,71 @@
+//! The words of a command line.
+
+/// The arguments of a program. What stands after `--` is another program's.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Words<'a> {
+    pub all: &'a [String],
+    pub has_subcommand: bool,
+}
+
+impl<'a> Words<'a> {
+    /// Those before `--`.
+    pub fn own(self) -> &'a [String] {
+        let end = self.all.iter().position(|word| word == "--").unwrap_or(self.all.len());
+        &self.all[..end]
+    }
+
+    pub fn subcommand(self) -> Option<&'a str> {
+        self.all.first().map(String::as_str).filter(|_| self.has_subcommand)
+    }
+
+    /// The subcommand, if there is one, and the rest.
+    pub fn parts(self) -> (&'a [String], &'a [String]) {
+        self.all.split_at(usize::from(self.has_subcommand).min(self.all.len()))
+    }
+
+    pub fn has(self, flag: &str) -> bool {
+        self.own().iter().any(|word| is(word, flag))
+    }
+
+    /// The value of a flag, given as `--flag value` or `--flag=value`.
+    pub fn value(self, flag: &str) -> Option<&'a str> {
+        let own = self.own();
+        let at = own.iter().position(|word| is(word, flag))?;
+        match own[at].split_once('=') {
+            Some((_, value)) => Some(value),
+            None => own.get(at + 1).map(String::as_str),
+        }
+    }
+
+    /// All words, with another value of a flag that is there.
+    pub fn replaced(self, flag: &str, value: String) -> Vec<String> {
+        let mut all = self.all.to_vec();
+        if let Some(at) = self.own().iter().position(|word| is(word, flag)) {
+            match all[at].contains('=') {
+                true => all[at] = format!("{flag}={value}"),
+                false if at + 1 < all.len() => all[at + 1] = value,
+                false => {}
+            }
+        }
+        all
+    }
+}
+
+fn is(word: &str, flag: &str) -> bool {
+    word.strip_prefix(flag).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_of_the_program_alone_count() {
+        let all: Vec<String> = "launch --tee --out=a -- prog --out b".split(' ').map(str::to_owned).collect();
+        let words = Words { all: &all, has_subcommand: true };
+        assert_eq!((words.subcommand(), words.value("--out")), (Some("launch"), Some("a")));
+        assert!(words.has("--tee") && !words.has("--te") && !words.has("prog"));
+        assert_eq!(words.replaced("--out", "c".into()).join(" "), "launch --tee --out=c -- prog --out b");
+        assert_eq!(words.parts().0, ["launch"]);
+    }
+}

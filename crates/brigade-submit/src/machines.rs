@@ -1,0 +1,192 @@
+//! GPUs, what clouds sell them in, and what NCCL must be told about the machines.
+//!
+//! Machine types are those of Google Cloud's documentation of accelerator-optimized machines; labels of nodes those of GKE (`cloud.google.com/gke-accelerator`)
+//! and of NVIDIA's GPU feature discovery (`nvidia.com/gpu.product`).
+
+use std::collections::BTreeMap;
+
+use crate::error::{Error, Result};
+
+/// A kind of GPU, by the name that `brigade plan` has for it.
+#[derive(Debug, PartialEq)]
+pub struct GpuKind {
+    /// The name.
+    pub name: &'static str,
+    /// Vertex AI's name of the accelerator, and the machines that it sells it in.
+    pub vertex: &'static [Shape],
+    /// Values of GKE's label of nodes.
+    pub(crate) gke: &'static [&'static str],
+    /// Values of NVIDIA's label of nodes.
+    pub(crate) products: &'static [&'static str],
+    /// Whether each GPU of a node with eight has a network adapter of its own.
+    has_rails: bool,
+}
+
+/// A machine that a cloud sells.
+#[derive(Debug, PartialEq)]
+pub struct Shape {
+    /// Its GPUs.
+    pub gpus: usize,
+    /// Its name.
+    pub machine: &'static str,
+    /// The name of its GPUs.
+    pub accelerator: &'static str,
+}
+
+const fn shape(gpus: usize, machine: &'static str, accelerator: &'static str) -> Shape {
+    Shape { gpus, machine, accelerator }
+}
+
+const KINDS: [GpuKind; 9] = [
+    GpuKind {
+        name: "V100-16GB",
+        vertex: &[
+            shape(1, "n1-standard-8", "NVIDIA_TESLA_V100"),
+            shape(2, "n1-standard-16", "NVIDIA_TESLA_V100"),
+            shape(4, "n1-standard-32", "NVIDIA_TESLA_V100"),
+            shape(8, "n1-standard-64", "NVIDIA_TESLA_V100"),
+        ],
+        gke: &["nvidia-tesla-v100"],
+        products: &["Tesla-V100-SXM2-16GB"],
+        has_rails: false,
+    },
+    GpuKind {
+        name: "L4",
+        vertex: &[
+            shape(1, "g2-standard-12", "NVIDIA_L4"),
+            shape(2, "g2-standard-24", "NVIDIA_L4"),
+            shape(4, "g2-standard-48", "NVIDIA_L4"),
+            shape(8, "g2-standard-96", "NVIDIA_L4"),
+        ],
+        gke: &["nvidia-l4"],
+        products: &["NVIDIA-L4"],
+        has_rails: false,
+    },
+    GpuKind { name: "L40S", vertex: &[], gke: &[], products: &["NVIDIA-L40S"], has_rails: false },
+    GpuKind {
+        name: "A100-40GB",
+        vertex: &[
+            shape(1, "a2-highgpu-1g", "NVIDIA_TESLA_A100"),
+            shape(2, "a2-highgpu-2g", "NVIDIA_TESLA_A100"),
+            shape(4, "a2-highgpu-4g", "NVIDIA_TESLA_A100"),
+            shape(8, "a2-highgpu-8g", "NVIDIA_TESLA_A100"),
+            shape(16, "a2-megagpu-16g", "NVIDIA_TESLA_A100"),
+        ],
+        gke: &["nvidia-tesla-a100"],
+        products: &["NVIDIA-A100-SXM4-40GB", "NVIDIA-A100-PCIE-40GB"],
+        has_rails: false,
+    },
+    GpuKind {
+        name: "A100-80GB",
+        vertex: &[
+            shape(1, "a2-ultragpu-1g", "NVIDIA_A100_80GB"),
+            shape(2, "a2-ultragpu-2g", "NVIDIA_A100_80GB"),
+            shape(4, "a2-ultragpu-4g", "NVIDIA_A100_80GB"),
+            shape(8, "a2-ultragpu-8g", "NVIDIA_A100_80GB"),
+        ],
+        gke: &["nvidia-a100-80gb"],
+        products: &["NVIDIA-A100-SXM4-80GB", "NVIDIA-A100-80GB-PCIe"],
+        has_rails: false,
+    },
+    GpuKind {
+        name: "H100-80GB",
+        vertex: &[
+            shape(1, "a3-highgpu-1g", "NVIDIA_H100_80GB"),
+            shape(2, "a3-highgpu-2g", "NVIDIA_H100_80GB"),
+            shape(4, "a3-highgpu-4g", "NVIDIA_H100_80GB"),
+            shape(8, "a3-highgpu-8g", "NVIDIA_H100_80GB"),
+        ],
+        gke: &["nvidia-h100-80gb", "nvidia-h100-mega-80gb"],
+        products: &["NVIDIA-H100-80GB-HBM3"],
+        has_rails: true,
+    },
+    GpuKind { name: "H100-PCIe", vertex: &[], gke: &[], products: &["NVIDIA-H100-PCIe"], has_rails: false },
+    GpuKind {
+        name: "H200",
+        vertex: &[shape(8, "a3-ultragpu-8g", "NVIDIA_H200_141GB")],
+        gke: &["nvidia-h200-141gb"],
+        products: &["NVIDIA-H200"],
+        has_rails: true,
+    },
+    GpuKind {
+        name: "B200",
+        vertex: &[shape(8, "a4-highgpu-8g", "NVIDIA_B200")],
+        gke: &["nvidia-b200"],
+        products: &["NVIDIA-B200"],
+        has_rails: true,
+    },
+];
+
+impl GpuKind {
+    /// The kind of this name, in letters of any case.
+    ///
+    /// # Errors
+    /// If there is none; it names all.
+    pub fn named(name: &str) -> Result<&'static Self> {
+        static ALL: [GpuKind; KINDS.len()] = KINDS;
+        let short =
+            [("A100", "A100-80GB"), ("H100", "H100-80GB"), ("V100", "V100-16GB"), ("H200-141GB", "H200")];
+        let full =
+            short.iter().find(|(short, _)| short.eq_ignore_ascii_case(name)).map_or(name, |(_, full)| full);
+        ALL.iter().find(|kind| kind.name.eq_ignore_ascii_case(full)).ok_or_else(|| {
+            let names: Vec<&str> = ALL.iter().map(|kind| kind.name).collect();
+            Error::value("--gpu-kind", name, format!("kinds are {}", names.join(", ")))
+        })
+    }
+
+    /// The machine that Vertex AI sells with so many of them.
+    pub(crate) fn vertex_shape(&self, gpus: usize) -> Result<&Shape> {
+        self.vertex.iter().find(|shape| shape.gpus == gpus).ok_or_else(|| {
+            let counts: Vec<String> = self.vertex.iter().map(|shape| shape.gpus.to_string()).collect();
+            let allowed = match counts.as_slice() {
+                [] => format!("Vertex AI does not sell {}", self.name),
+                [one] => format!("Vertex AI sells {} by {one} on a machine", self.name),
+                [.., last] => format!(
+                    "Vertex AI sells {} by {} or {last} on a machine",
+                    self.name,
+                    counts[..counts.len() - 1].join(", ")
+                ),
+            };
+            Error::value("--gpus", gpus, allowed)
+        })
+    }
+
+    /// Settings of NCCL between nodes that it cannot find out by itself. Transports of a cloud's own (GPUDirect-TCPX, gIB, EFA) are plugins that the cluster
+    /// installs, with settings of their own.
+    pub(crate) fn nccl(&self, gpus: usize, interface: Option<&str>) -> BTreeMap<String, String> {
+        let mut all = BTreeMap::from([("NCCL_DEBUG".to_owned(), "WARN".to_owned())]);
+        // With a network for each GPU's number, messages stay within theirs.
+        if self.has_rails && gpus == 8 {
+            all.insert("NCCL_CROSS_NIC".into(), "0".into());
+        }
+        // The interface by which nodes find each other, where further ones carry data.
+        if let Some(interface) = interface {
+            all.insert("NCCL_SOCKET_IFNAME".into(), interface.into());
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes_that_nobody_sells_are_refused_with_those_that_are_sold() {
+        assert_eq!(GpuKind::named("a100-80gb").unwrap().vertex_shape(8).unwrap().machine, "a2-ultragpu-8g");
+        assert_eq!(GpuKind::named("h100").unwrap().name, "H100-80GB");
+        let message =
+            |kind: &str, gpus| GpuKind::named(kind).unwrap().vertex_shape(gpus).unwrap_err().to_string();
+        assert_eq!(
+            message("a100-80gb", 3),
+            "--gpus 3 is not possible: Vertex AI sells A100-80GB by 1, 2, 4 or 8 on a machine"
+        );
+        assert_eq!(message("h200", 4), "--gpus 4 is not possible: Vertex AI sells H200 by 8 on a machine");
+        assert_eq!(message("l40s", 1), "--gpus 1 is not possible: Vertex AI does not sell L40S");
+        let unknown = GpuKind::named("a100-90gb").unwrap_err().to_string();
+        assert!(
+            unknown.starts_with("--gpu-kind a100-90gb is not possible: kinds are V100-16GB, L4"),
+            "{unknown}"
+        );
+    }
+}

@@ -1,0 +1,113 @@
+//! A job on its way, as its system shows it.
+
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::process::{command, output};
+use super::{Answer, Console, Ending};
+use crate::error::{Error, Result};
+use crate::systems::{Commands, JobState, System};
+
+/// From one question about the job's state to the next.
+const ASK_EVERY: Duration = Duration::from_secs(5);
+
+/// From the start of one reading of the output to the next, where there is none yet, or it ended since the job starts again.
+const READ_EVERY: Duration = Duration::from_secs(10);
+
+/// For the last lines, after the job's end.
+const LAST_LINES: Duration = Duration::from_secs(3);
+
+/// Questions without an answer, one after the other, after which following ends.
+const PATIENCE: u32 = 24;
+
+const POLL: Duration = Duration::from_millis(50);
+
+/// The program that prints the output; it ends with this value.
+struct Logs {
+    child: Option<Child>,
+    began: Option<Instant>,
+}
+
+impl Logs {
+    /// Starts it, unless it runs or was just started.
+    fn keep(&mut self, commands: &Commands, folder: &Path) {
+        let ended = self.child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)));
+        if ended && self.began.is_none_or(|began| began.elapsed() > READ_EVERY) {
+            self.began = Some(Instant::now());
+            // While nothing runs yet, it only says so.
+            self.child = command(&commands.logs, folder).stderr(Stdio::null()).spawn().ok();
+        }
+    }
+
+    fn finish(&mut self) {
+        let begin = Instant::now();
+        while begin.elapsed() < LAST_LINES
+            && self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
+        {
+            thread::sleep(POLL);
+        }
+    }
+}
+
+impl Drop for Logs {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Shows the output of a job until its end.
+pub(super) fn follow(
+    system: &dyn System,
+    commands: &Commands,
+    folder: &Path,
+    console: &mut Console<'_>,
+) -> Result<Ending> {
+    let mut logs = Logs { child: None, began: None };
+    let (mut asked, mut unanswered): (Option<Instant>, u32) = (None, 0);
+    loop {
+        if console.interrupted.swap(false, Ordering::SeqCst) {
+            match (console.ask)() {
+                Answer::Follow => {}
+                Answer::Leave => return Ok(Ending::Left),
+                Answer::Cancel => {
+                    output(&commands.cancel, folder)?;
+                    logs.finish();
+                    return Ok(Ending::Cancelled);
+                }
+            }
+        }
+        logs.keep(commands, folder);
+        if asked.is_none_or(|asked| asked.elapsed() > ASK_EVERY) {
+            asked = Some(Instant::now());
+            let state = match output(&commands.state, folder) {
+                Ok(text) => {
+                    unanswered = 0;
+                    system.state_of(&text)
+                }
+                Err(error @ Error::Failed { .. }) if unanswered >= PATIENCE => return Err(error),
+                Err(Error::Failed { .. }) => {
+                    unanswered += 1;
+                    JobState::Active
+                }
+                Err(error) => return Err(error),
+            };
+            let ending = match state {
+                JobState::Active => None,
+                JobState::Done => Some(Ending::Done),
+                JobState::Failed => Some(Ending::Failed),
+                JobState::Cancelled => Some(Ending::Cancelled),
+            };
+            if let Some(ending) = ending {
+                logs.finish();
+                return Ok(ending);
+            }
+        }
+        thread::sleep(POLL);
+    }
+}

@@ -1,0 +1,104 @@
+//! Submits a job by its system's own program, and follows it.
+
+mod follow;
+mod over_ssh;
+mod process;
+
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use brigade_files::write_atomic;
+
+pub use over_ssh::over_ssh;
+pub use process::missing_program;
+use process::{in_words, output};
+
+use crate::error::{Error, Result};
+use crate::job::Job;
+use crate::systems::{Commands, Manifest, System};
+
+/// What to do after Ctrl-C.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// Go on following.
+    Follow,
+    /// Let the job run, and end here.
+    Leave,
+    /// Cancel the job.
+    Cancel,
+}
+
+/// How following a job ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// The job is done.
+    Done,
+    /// It failed for good.
+    Failed,
+    /// It was cancelled.
+    Cancelled,
+    /// It runs on, and nobody follows it any more.
+    Left,
+}
+
+/// What the one who submits sees and says.
+pub struct Console<'a> {
+    /// Shows a line.
+    pub say: &'a mut dyn FnMut(&str),
+    /// Set by Ctrl-C.
+    pub interrupted: &'a AtomicBool,
+    /// Asks what to do after it.
+    pub ask: &'a mut dyn FnMut() -> Answer,
+}
+
+/// Writes the manifests of a job into a folder, which is made.
+///
+/// # Errors
+/// If a file cannot be written.
+pub fn write(manifests: &[Manifest], folder: &Path) -> Result<()> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| Error::File { path, source }
+    };
+    std::fs::create_dir_all(folder).map_err(failed(folder))?;
+    for manifest in manifests {
+        let path = folder.join(&manifest.file);
+        write_atomic(&path, manifest.text.as_bytes()).map_err(failed(&path))?;
+    }
+    Ok(())
+}
+
+/// Submits a job, which was checked, and follows it until its end. `folder` is where its manifests are written.
+///
+/// # Errors
+/// If the system's program fails, is not there, or says nothing of the job for minutes.
+pub fn submit(system: &dyn System, job: &Job, folder: &Path, console: &mut Console<'_>) -> Result<Ending> {
+    write(&system.manifests(job), folder)?;
+    let commands = system.commands(job);
+    let printed = output(&commands.submit, folder)?;
+    let id = id_of(&printed);
+    let commands = commands.with_id(&id);
+    (console.say)(&format!("submitted {}, which {} knows as {id}", job.name, system.name()));
+    (console.say)(&format!("its output: {}", in_words(&commands.logs)));
+    (console.say)(&format!("to cancel it: {}", in_words(&commands.cancel)));
+    follow::follow(system, &commands, folder, console)
+}
+
+/// What a system calls a job: the last word of what submitting it printed. Slurm adds `;` and a cluster.
+fn id_of(printed: &str) -> String {
+    let last = printed.split_whitespace().next_back().unwrap_or_default();
+    last.split(';').next().unwrap_or_default().to_owned()
+}
+
+impl Commands {
+    /// With the job's id in its place.
+    fn with_id(&self, id: &str) -> Self {
+        let with = |words: &[String]| words.iter().map(|word| word.replace("{id}", id)).collect();
+        Self {
+            submit: with(&self.submit),
+            logs: with(&self.logs),
+            state: with(&self.state),
+            cancel: with(&self.cancel),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! A job on hosts that are reached by ssh.
+
+use std::io::Write;
+use std::process::{Child, ChildStdin, Stdio};
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use brigade_launch::{AuthToken, exit};
+
+use super::process::command;
+use super::{Answer, Console};
+use crate::error::{Error, Result};
+use crate::job::Job;
+use crate::systems::Ssh;
+
+/// Before the job starts again.
+const PAUSE: Duration = Duration::from_secs(5);
+
+const POLL: Duration = Duration::from_millis(50);
+
+/// What `ssh` exits with when it is its connection that failed.
+const NO_CONNECTION: u8 = 255;
+
+/// A host's connection. The launcher there ends when `input` does.
+struct Host {
+    child: Child,
+    input: Option<ChildStdin>,
+    code: Option<u8>,
+}
+
+/// Runs a job, which was checked, on all hosts until it ends, and returns its exit code. It starts again after a preemption, and after a failure as often as
+/// the job says.
+///
+/// # Errors
+/// If `ssh` cannot be started.
+pub fn over_ssh(ssh: &Ssh, job: &Job, console: &mut Console<'_>) -> Result<u8> {
+    let mut failures = 0;
+    loop {
+        let (code, cancelled) = once(ssh, job, console)?;
+        match code {
+            _ if cancelled => return Ok(code),
+            exit::PREEMPTED => (console.say)("preempted, and saved: it starts again"),
+            exit::DONE | exit::USAGE | exit::INTERRUPTED => return Ok(code),
+            _ if failures >= job.max_restarts => return Ok(code),
+            _ => {
+                failures += 1;
+                (console.say)(&format!(
+                    "failed with code {code}: restart {failures} of {}",
+                    job.max_restarts
+                ));
+            }
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+/// The exit code of the job, and whether the user ended it.
+fn once(ssh: &Ssh, job: &Job, console: &mut Console<'_>) -> Result<(u8, bool)> {
+    // A new one each time; nobody else needs it.
+    let token = AuthToken::random().map_err(brigade_launch::Error::Random)?;
+    let mut hosts = Vec::new();
+    for node in 0..job.nodes {
+        let words = ssh.command(job, node);
+        let failed = |source| Error::Command { command: format!("ssh {}", ssh.hosts[node]), source };
+        let mut child =
+            command(&words, std::path::Path::new(".")).stdin(Stdio::piped()).spawn().map_err(failed)?;
+        let mut input = child.stdin.take();
+        // A connection that failed already shows by its exit code.
+        let _ = input.as_mut().map(|input| writeln!(input, "{}", token.expose()));
+        hosts.push(Host { child, input, code: None });
+    }
+    let mut cancelled = false;
+    while hosts.iter().any(|host| host.code.is_none()) {
+        if console.interrupted.swap(false, Ordering::SeqCst) {
+            match (console.ask)() {
+                Answer::Follow => {}
+                Answer::Leave => (console.say)("it ends with this command: follow it, or cancel it"),
+                Answer::Cancel => {
+                    cancelled = true;
+                    hosts.iter_mut().for_each(|host| host.input = None);
+                }
+            }
+        }
+        for host in hosts.iter_mut().filter(|host| host.code.is_none()) {
+            if let Ok(Some(status)) = host.child.try_wait() {
+                host.code =
+                    Some(status.code().and_then(|code| code.try_into().ok()).unwrap_or(NO_CONNECTION));
+            }
+        }
+        // Without one of its nodes the world cannot begin or go on.
+        if hosts.iter().any(|host| host.code == Some(NO_CONNECTION)) {
+            hosts.iter_mut().for_each(|host| host.input = None);
+        }
+        thread::sleep(POLL);
+    }
+    let codes: Vec<u8> = hosts.iter().filter_map(|host| host.code).collect();
+    for (host, code) in ssh.hosts.iter().zip(&codes) {
+        if *code == NO_CONNECTION {
+            (console.say)(&format!("ssh {host}: no connection, or it was lost"));
+        }
+    }
+    let worst = |wanted: &dyn Fn(u8) -> bool| codes.iter().copied().find(|code| wanted(*code));
+    let failed = worst(&|code| code != exit::DONE && code != exit::PREEMPTED);
+    Ok((failed.or_else(|| worst(&|code| code != exit::DONE)).unwrap_or(exit::DONE), cancelled))
+}

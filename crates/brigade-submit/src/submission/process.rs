@@ -1,0 +1,90 @@
+//! The systems' programs.
+
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Result};
+
+/// No program here takes longer to answer.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+const POLL: Duration = Duration::from_millis(20);
+
+/// That a program is not on this machine, if it is not.
+pub fn missing_program(program: &str) -> Option<Error> {
+    let is_program = |path: &Path| {
+        path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    };
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    if std::env::split_paths(&paths).any(|folder| is_program(&folder.join(program))) {
+        return None;
+    }
+    let instead = match program {
+        "gcloud" => "install Google Cloud's command line, and log in with gcloud auth login",
+        "kubectl" => "install kubectl, and give it the cluster's configuration",
+        "sbatch" => "submit on a host of the cluster, where Slurm's programs are",
+        _ => "install it",
+    };
+    let instead = format!("{instead}; --render DIR writes the files to submit elsewhere");
+    Some(Error::NoProgram { program: program.into(), instead })
+}
+
+/// A command as one would type it.
+pub(super) fn in_words(words: &[String]) -> String {
+    words.join(" ")
+}
+
+/// A command of a program that Ctrl-C does not reach.
+pub(super) fn command(words: &[String], folder: &Path) -> Command {
+    let mut command = Command::new(words.first().map_or("", String::as_str));
+    command.args(words.iter().skip(1)).current_dir(folder).process_group(0).stdin(Stdio::null());
+    command
+}
+
+/// What a program prints.
+///
+/// # Errors
+/// If it fails, or does not end in time.
+pub(super) fn output(words: &[String], folder: &Path) -> Result<String> {
+    let failed = |source| Error::Command { command: in_words(words), source };
+    let mut child =
+        command(words, folder).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(failed)?;
+    let (stdout, stderr) = (reader(child.stdout.take()), reader(child.stderr.take()));
+    let status = wait(&mut child).map_err(failed)?;
+    let text = |thread: thread::JoinHandle<String>| thread.join().unwrap_or_default();
+    let (stdout, stderr) = (text(stdout), text(stderr));
+    if status.success() {
+        return Ok(stdout);
+    }
+    Err(Error::Failed { command: in_words(words), status: status.to_string(), stderr })
+}
+
+fn reader(stream: Option<impl Read + Send + 'static>) -> thread::JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What was read before an error counts.
+        let _ = stream.map(|mut stream| stream.read_to_end(&mut bytes));
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+/// Waits for a program, and kills it after the deadline.
+fn wait(child: &mut Child) -> std::io::Result<std::process::ExitStatus> {
+    let begin = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if begin.elapsed() > DEADLINE {
+            child.kill()?;
+            child.wait()?;
+            return Err(std::io::Error::other(format!("no answer in {} s", DEADLINE.as_secs())));
+        }
+        thread::sleep(POLL);
+    }
+}

@@ -1,0 +1,176 @@
+//! Kubernetes, by one of three controllers.
+
+mod jobset;
+mod pod;
+mod pytorchjob;
+mod trainjob;
+mod types;
+
+use std::collections::BTreeMap;
+
+use super::{Commands, JobState, Manifest, System, words};
+use crate::error::{Error, Result};
+use crate::job::{Job, bucket_path, dns_label, image};
+
+/// What makes pods of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Controller {
+    /// `jobset.x-k8s.io/v1alpha2`.
+    JobSet,
+    /// Kubeflow Trainer's `trainer.kubeflow.org/v1alpha1`, on top of JobSet.
+    TrainJob,
+    /// The training operator's `kubeflow.org/v1`.
+    PyTorchJob,
+}
+
+/// A claim of a volume that all pods share, and where they find it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// The name of the `PersistentVolumeClaim`.
+    pub name: String,
+    /// Its path in the container.
+    pub path: String,
+}
+
+/// Kubernetes, and what it must know of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kubernetes {
+    /// What makes the pods.
+    pub controller: Controller,
+    /// The namespace, where it is not that of `kubectl`'s context.
+    pub namespace: Option<String>,
+    /// The container's image.
+    pub image: Option<String>,
+    /// The secret with the ranks' token, under the key `token`.
+    pub token_secret: String,
+    /// Volumes that the pods share.
+    pub claims: Vec<Claim>,
+    /// Labels that nodes must have, beside those of the GPUs.
+    pub node_selector: BTreeMap<String, String>,
+    /// The label of nodes whose value the pods should share: a rack, a block, a zone.
+    pub topology: Option<String>,
+    /// Kueue's queue.
+    pub queue: Option<String>,
+    /// The account that the pods run as.
+    pub service_account: Option<String>,
+}
+
+impl Kubernetes {
+    /// The file of the manifest.
+    fn file(&self) -> String {
+        format!("{}.json", self.name())
+    }
+
+    fn kubectl(&self, rest: &[&str]) -> Vec<String> {
+        let mut all = words(&["kubectl"]);
+        all.extend(self.namespace.as_ref().map(|namespace| format!("--namespace={namespace}")));
+        all.extend(words(rest));
+        all
+    }
+
+    /// What the controller adds to the job's name in the longest name of a pod, or of a host.
+    fn added(&self, nodes: usize) -> usize {
+        let index = nodes.saturating_sub(1).to_string().len();
+        match self.controller {
+            // NAME-node-0-INDEX-xxxxx
+            Controller::JobSet | Controller::TrainJob => "-node-0-".len() + index + "-xxxxx".len(),
+            // NAME-worker-INDEX
+            Controller::PyTorchJob => "-worker-".len() + index,
+        }
+    }
+
+    /// The object that stands for the job.
+    fn object(&self, job: &Job) -> String {
+        format!("{}/{}", self.name(), job.name)
+    }
+}
+
+impl System for Kubernetes {
+    fn name(&self) -> &'static str {
+        match self.controller {
+            Controller::JobSet => "jobset",
+            Controller::TrainJob => "trainjob",
+            Controller::PyTorchJob => "pytorchjob",
+        }
+    }
+
+    fn check(&self, job: &Job) -> Result<()> {
+        image(self.image.as_deref())?;
+        dns_label("--name", &job.name, 63 - self.added(job.nodes))?;
+        dns_label("--token-secret", &self.token_secret, 253)?;
+        for Claim { name, path } in &self.claims {
+            dns_label("--volume", name, 253)?;
+            if !path.starts_with('/') || path == "/" || path.contains(':') {
+                return Err(Error::value(
+                    "--volume",
+                    format!("{name}:{path}"),
+                    "it must be CLAIM:PATH with an absolute path",
+                ));
+            }
+        }
+        let Some(out) = job.out() else { return Ok(()) };
+        if bucket_path("--out", out)?.is_some() {
+            return Err(Error::value(
+                "--out",
+                out,
+                "give a folder of a volume that the pods share (--volume CLAIM:PATH), and --set checkpoint.dir= for checkpoints in a bucket",
+            ));
+        }
+        if job.nodes > 1
+            && !self.claims.iter().any(|claim| std::path::Path::new(out).starts_with(&claim.path))
+        {
+            return Err(Error::value(
+                "--out",
+                out,
+                "no --volume CLAIM:PATH holds it, so that each pod would have its own, and lose it when it ends",
+            ));
+        }
+        Ok(())
+    }
+
+    fn manifests(&self, job: &Job) -> Vec<Manifest> {
+        let file = self.file();
+        vec![match self.controller {
+            Controller::JobSet => Manifest::json(&file, &jobset::jobset(self, job)),
+            Controller::TrainJob => Manifest::json(&file, &trainjob::trainjob(self, job)),
+            Controller::PyTorchJob => Manifest::json(&file, &pytorchjob::pytorchjob(self, job)),
+        }]
+    }
+
+    fn commands(&self, job: &Job) -> Commands {
+        let selector = match self.controller {
+            Controller::JobSet | Controller::TrainJob => format!(
+                "jobset.sigs.k8s.io/jobset-name={},batch.kubernetes.io/job-completion-index=0",
+                job.name
+            ),
+            Controller::PyTorchJob => {
+                format!(
+                    "training.kubeflow.org/job-name={},training.kubeflow.org/replica-type=master",
+                    job.name
+                )
+            }
+        };
+        let object = self.object(job);
+        let conditions = r#"jsonpath={.status.conditions[?(@.status=="True")].type}"#;
+        Commands {
+            submit: self.kubectl(&["create", "-f", &self.file()]),
+            logs: self.kubectl(&["logs", "--follow", "--tail=-1", "-l", &selector]),
+            state: self.kubectl(&["get", &object, "-o", conditions]),
+            cancel: match self.controller {
+                Controller::TrainJob => {
+                    self.kubectl(&["delete", &object, &format!("trainingruntime/{}", job.name)])
+                }
+                _ => self.kubectl(&["delete", &object]),
+            },
+        }
+    }
+
+    fn state_of(&self, text: &str) -> JobState {
+        let has = |types: &[&str]| text.split_whitespace().any(|word| types.contains(&word));
+        match () {
+            () if has(&["Failed"]) => JobState::Failed,
+            () if has(&["Completed", "Complete", "Succeeded"]) => JobState::Done,
+            () => JobState::Active,
+        }
+    }
+}

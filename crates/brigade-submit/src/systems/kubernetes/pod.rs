@@ -1,0 +1,141 @@
+//! The pod of a node, whatever controller makes it.
+
+use super::Kubernetes;
+use super::types::{
+    Affinity, Container, EnvVar, EnvVarSource, FieldRef, LabelSelector, Labels, MatchExpression, Metadata,
+    NodeAffinity, NodeSelector, NodeSelectorTerm, PodAffinity, PodAffinityTerm, PodSecurityContext, PodSpec,
+    Resources, Template, Toleration, Volume, VolumeMount, VolumeSource, WeightedTerm,
+};
+use crate::job::Job;
+
+/// The label of all pods of a job.
+const JOB_LABEL: &str = "brigade/job";
+
+/// The resource of NVIDIA's GPUs.
+const GPU: &str = "nvidia.com/gpu";
+
+/// The group that owns what is mounted: that of the user in images of `cargo xtask image`.
+const GROUP: u32 = 65_532;
+
+/// Where the secret is mounted.
+const SECRETS: &str = "/run/secrets/brigade";
+
+/// The pods' interface of the cluster's own network, where further ones carry data.
+const INTERFACE: &str = "eth0";
+
+/// The metadata of the job, or of what stands for it.
+pub fn metadata(system: &Kubernetes, job: &Job) -> Metadata {
+    let mut labels = Labels::from([(JOB_LABEL.into(), job.name.clone())]);
+    labels.extend(system.queue.clone().map(|queue| ("kueue.x-k8s.io/queue-name".into(), queue)));
+    Metadata { name: job.name.clone(), labels, annotations: Labels::new() }
+}
+
+/// The pod of a node: its container is called `container`, and the command places it by `placement`.
+pub fn pod(
+    system: &Kubernetes,
+    job: &Job,
+    container: &'static str,
+    placement: &[String],
+    own_env: Vec<EnvVar>,
+) -> Template<PodSpec> {
+    let mut command = job.command(placement);
+    let args = command.split_off(1);
+    let mut env: Vec<EnvVar> =
+        job.environment(Some(INTERFACE)).into_iter().map(|(name, value)| variable(&name, value)).collect();
+    env.extend(own_env);
+    let mut mounts = vec![mount("shm", "/dev/shm")];
+    let memory = VolumeSource::EmptyDir { medium: "Memory" };
+    let mut volumes = vec![Volume { name: "shm".into(), source: memory }];
+    if job.nodes > 1 {
+        env.push(variable("BRIGADE_TOKEN_FILE", format!("{SECRETS}/token")));
+        mounts.push(VolumeMount { read_only: true, ..mount("token", SECRETS) });
+        let source = VolumeSource::Secret { secret_name: system.token_secret.clone(), default_mode: 0o440 };
+        volumes.push(Volume { name: "token".into(), source });
+    }
+    for (at, claim) in system.claims.iter().enumerate() {
+        let name = format!("volume-{at}");
+        mounts.push(mount(&name, &claim.path));
+        let source = VolumeSource::PersistentVolumeClaim { claim_name: claim.name.clone() };
+        volumes.push(Volume { name, source });
+    }
+    let limits = match job.gpus {
+        0 => Labels::new(),
+        gpus => Labels::from([(GPU.into(), gpus.to_string())]),
+    };
+    let container = Container {
+        name: container,
+        image: system.image.clone().unwrap_or_default(),
+        command,
+        args,
+        env,
+        resources: Resources { limits },
+        volume_mounts: mounts,
+    };
+    let labels = Labels::from([(JOB_LABEL.into(), job.name.clone())]);
+    let annotations = match (&system.queue, &system.topology) {
+        (Some(_), Some(key)) => {
+            Labels::from([("kueue.x-k8s.io/podset-preferred-topology".into(), key.clone())])
+        }
+        _ => Labels::new(),
+    };
+    let spec = PodSpec {
+        restart_policy: Some("Never"),
+        termination_grace_period_seconds: job.end_seconds(),
+        service_account_name: system.service_account.clone(),
+        security_context: PodSecurityContext { fs_group: GROUP },
+        node_selector: system.node_selector.clone(),
+        affinity: affinity(system, job),
+        tolerations: tolerations(job),
+        containers: vec![container],
+        volumes,
+    };
+    Template { metadata: Metadata { labels, annotations, ..Metadata::default() }, spec }
+}
+
+/// A variable with a value.
+pub fn variable(name: &str, value: String) -> EnvVar {
+    EnvVar { name: name.into(), value: Some(value), value_from: None }
+}
+
+/// A variable with the number of the pod in its Job.
+pub fn index_variable(name: &str) -> EnvVar {
+    let field_ref =
+        FieldRef { field_path: "metadata.annotations['batch.kubernetes.io/job-completion-index']" };
+    EnvVar { name: name.into(), value: None, value_from: Some(EnvVarSource { field_ref }) }
+}
+
+fn mount(name: &str, path: &str) -> VolumeMount {
+    VolumeMount { name: name.into(), mount_path: path.into(), read_only: false }
+}
+
+fn tolerations(job: &Job) -> Vec<Toleration> {
+    match job.gpus {
+        0 => Vec::new(),
+        _ => vec![Toleration { key: GPU, operator: "Exists", effect: "NoSchedule" }],
+    }
+}
+
+/// Nodes with the GPUs that were asked for, and near each other.
+fn affinity(system: &Kubernetes, job: &Job) -> Option<Affinity> {
+    let term = |key, values: &[&str]| NodeSelectorTerm {
+        match_expressions: vec![MatchExpression {
+            key,
+            operator: "In",
+            values: values.iter().map(|value| (*value).to_owned()).collect(),
+        }],
+    };
+    let node_affinity = job.gpu_kind.map(|kind| {
+        let labels =
+            [("cloud.google.com/gke-accelerator", kind.gke), ("nvidia.com/gpu.product", kind.products)];
+        let known = labels.into_iter().filter(|(_, values)| !values.is_empty());
+        let node_selector_terms = known.map(|(key, values)| term(key, values)).collect();
+        NodeAffinity { required: NodeSelector { node_selector_terms } }
+    });
+    let pod_affinity = system.topology.clone().map(|topology_key| {
+        let match_labels = Labels::from([(JOB_LABEL.into(), job.name.clone())]);
+        let pod_affinity_term =
+            PodAffinityTerm { topology_key, label_selector: LabelSelector { match_labels } };
+        PodAffinity { preferred: vec![WeightedTerm { weight: 100, pod_affinity_term }] }
+    });
+    (node_affinity.is_some() || pod_affinity.is_some()).then_some(Affinity { node_affinity, pod_affinity })
+}

@@ -1,0 +1,234 @@
+//! The parts of Kubernetes' objects that jobs have, under the names of its API.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+pub type Labels = BTreeMap<String, String>;
+
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Metadata {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    #[serde(skip_serializing_if = "Labels::is_empty")]
+    pub labels: Labels,
+    #[serde(skip_serializing_if = "Labels::is_empty")]
+    pub annotations: Labels,
+}
+
+/// An object of any kind.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Object<S> {
+    pub api_version: &'static str,
+    pub kind: &'static str,
+    pub metadata: Metadata,
+    pub spec: S,
+}
+
+/// Something that is made for each node, each replica and so on.
+#[derive(Debug, Clone, Serialize)]
+pub struct Template<S> {
+    pub metadata: Metadata,
+    pub spec: S,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodSpec {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restart_policy: Option<&'static str>,
+    pub termination_grace_period_seconds: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service_account_name: Option<String>,
+    pub security_context: PodSecurityContext,
+    #[serde(skip_serializing_if = "Labels::is_empty")]
+    pub node_selector: Labels,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub affinity: Option<Affinity>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tolerations: Vec<Toleration>,
+    pub containers: Vec<Container>,
+    pub volumes: Vec<Volume>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodSecurityContext {
+    pub fs_group: u32,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Toleration {
+    pub key: &'static str,
+    pub operator: &'static str,
+    pub effect: &'static str,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Container {
+    pub name: &'static str,
+    pub image: String,
+    pub command: Vec<String>,
+    pub args: Vec<String>,
+    pub env: Vec<EnvVar>,
+    pub resources: Resources,
+    pub volume_mounts: Vec<VolumeMount>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EnvVar {
+    pub name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value_from: Option<EnvVarSource>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EnvVarSource {
+    pub field_ref: FieldRef,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FieldRef {
+    pub field_path: &'static str,
+}
+
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Resources {
+    #[serde(skip_serializing_if = "Labels::is_empty")]
+    pub limits: Labels,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeMount {
+    pub name: String,
+    pub mount_path: String,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub read_only: bool,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Volume {
+    pub name: String,
+    #[serde(flatten)]
+    pub source: VolumeSource,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub enum VolumeSource {
+    EmptyDir { medium: &'static str },
+    Secret { secret_name: String, default_mode: u32 },
+    PersistentVolumeClaim { claim_name: String },
+}
+
+#[derive(Debug, Clone, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Affinity {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_affinity: Option<NodeAffinity>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod_affinity: Option<PodAffinity>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct NodeAffinity {
+    #[serde(rename = "requiredDuringSchedulingIgnoredDuringExecution")]
+    pub required: NodeSelector,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeSelector {
+    /// A node must satisfy one of them.
+    pub node_selector_terms: Vec<NodeSelectorTerm>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeSelectorTerm {
+    pub match_expressions: Vec<MatchExpression>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct MatchExpression {
+    pub key: &'static str,
+    pub operator: &'static str,
+    pub values: Vec<String>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct PodAffinity {
+    #[serde(rename = "preferredDuringSchedulingIgnoredDuringExecution")]
+    pub preferred: Vec<WeightedTerm>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WeightedTerm {
+    pub weight: u32,
+    pub pod_affinity_term: PodAffinityTerm,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodAffinityTerm {
+    pub topology_key: String,
+    pub label_selector: LabelSelector,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LabelSelector {
+    pub match_labels: Labels,
+}
+
+/// A `batch/v1` Job.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct JobSpec {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parallelism: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub completions: Option<usize>,
+    pub completion_mode: &'static str,
+    pub backoff_limit: u32,
+    pub pod_failure_policy: PodFailurePolicy,
+    pub template: Template<PodSpec>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct PodFailurePolicy {
+    pub rules: Vec<PodFailureRule>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodFailureRule {
+    pub action: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_exit_codes: Option<OnExitCodes>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub on_pod_conditions: Vec<OnPodCondition>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OnExitCodes {
+    pub container_name: &'static str,
+    pub operator: &'static str,
+    pub values: Vec<u8>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct OnPodCondition {
+    pub r#type: &'static str,
+    pub status: &'static str,
+}

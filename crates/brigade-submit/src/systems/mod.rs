@@ -1,0 +1,102 @@
+//! What each system makes of a job.
+
+mod kubernetes;
+mod shell;
+mod slurm;
+mod ssh;
+mod vertex;
+
+pub use kubernetes::{Claim, Controller, Kubernetes};
+pub use slurm::Slurm;
+pub use ssh::Ssh;
+pub use vertex::Vertex;
+
+use crate::error::{Error, Result};
+use crate::job::Job;
+
+/// A file that describes a job to its system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Manifest {
+    /// Its name.
+    pub file: String,
+    /// Its text.
+    pub text: String,
+}
+
+impl Manifest {
+    /// JSON, which `kubectl` and `gcloud` read as they read YAML.
+    fn json(file: &str, value: &impl serde::Serialize) -> Self {
+        // Structures of text and numbers are always JSON.
+        let text = serde_json::to_string_pretty(value).unwrap_or_default() + "\n";
+        Self { file: file.into(), text }
+    }
+}
+
+/// What the system's own program is to be called with. `{id}` stands for what `submit` printed last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Commands {
+    /// Submits the manifest, in the folder that it lies in.
+    pub submit: Vec<String>,
+    /// Prints what node 0 prints, while it runs.
+    pub logs: Vec<String>,
+    /// Prints what becomes of the job.
+    pub state: Vec<String>,
+    /// Ends the job.
+    pub cancel: Vec<String>,
+}
+
+/// What became of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JobState {
+    /// It waits or runs.
+    Active,
+    /// It is done.
+    Done,
+    /// It failed for good.
+    Failed,
+    /// Somebody cancelled it.
+    Cancelled,
+}
+
+/// Where a node finds the secret that all ranks know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Token {
+    /// A file on each node.
+    File(String),
+    /// The job makes one for itself.
+    Random,
+}
+
+/// A system that takes jobs and runs them.
+pub trait System {
+    /// Its name, as `--to` has it.
+    fn name(&self) -> &'static str;
+
+    /// Checks what this system does not allow, after [`Job::check`].
+    ///
+    /// # Errors
+    /// If something cannot be.
+    fn check(&self, job: &Job) -> Result<()>;
+
+    /// The job as the system reads it.
+    fn manifests(&self, job: &Job) -> Vec<Manifest>;
+
+    /// How its own program is called.
+    fn commands(&self, job: &Job) -> Commands;
+
+    /// What the output of [`Commands::state`] means.
+    fn state_of(&self, text: &str) -> JobState;
+}
+
+/// The words of a command.
+fn words(line: &[&str]) -> Vec<String> {
+    line.iter().map(|word| (*word).to_owned()).collect()
+}
+
+/// The file of the token, for worlds of several nodes.
+fn needed_token_file<'a>(file: Option<&'a str>, job: &Job, how: &str) -> Result<Option<&'a str>> {
+    match file {
+        None if job.nodes > 1 => Err(Error::Missing { option: "--token-file".into(), why: how.into() }),
+        file => Ok(file),
+    }
+}

@@ -1,0 +1,141 @@
+//! Slurm: a batch script with one task a node, each a launcher of Brigade.
+//!
+//! Preemption and the end of the time send SIGTERM to the tasks, which save and exit with 75; the script then puts the job into the queue again, unless somebody cancelled it.
+
+use super::{Commands, JobState, Manifest, System, Token, shell, words};
+use crate::error::{Error, Result};
+use crate::job::{Job, bucket_path};
+
+/// Slurm, and what it must know of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slurm {
+    /// The partition.
+    pub partition: Option<String>,
+    /// The account.
+    pub account: Option<String>,
+    /// The limit of time, as `sbatch --time` takes it.
+    pub time: Option<String>,
+    /// Switches that the nodes may be spread over.
+    pub switches: Option<usize>,
+    /// The secret of the ranks: the job makes one, unless a file has it.
+    pub token: Token,
+    /// Further options of `sbatch`, each a line.
+    pub options: Vec<String>,
+}
+
+impl Slurm {
+    fn directives(&self, job: &Job) -> Vec<String> {
+        let mut all = vec![
+            format!("--job-name={}", job.name),
+            format!("--nodes={}", job.nodes),
+            "--ntasks-per-node=1".into(),
+            // A launcher's ranks use all of its node.
+            "--exclusive".into(),
+            "--requeue".into(),
+            // What it printed before stays when it starts again.
+            "--open-mode=append".into(),
+            format!("--output={}-%j.log", job.name),
+            format!("--signal=TERM@{}", job.end_seconds()),
+        ];
+        if job.gpus > 0 {
+            all.push(format!("--gpus-per-node={}", job.gpus));
+        }
+        all.extend(self.partition.as_ref().map(|partition| format!("--partition={partition}")));
+        all.extend(self.account.as_ref().map(|account| format!("--account={account}")));
+        all.extend(self.time.as_ref().map(|time| format!("--time={time}")));
+        all.extend(self.switches.map(|switches| format!("--switches={switches}")));
+        all.extend(self.options.iter().cloned());
+        all
+    }
+
+    fn script(&self, job: &Job) -> String {
+        let mut script = String::from("#!/bin/bash\n");
+        self.directives(job).iter().for_each(|line| script.push_str(&format!("#SBATCH {line}\n")));
+        script.push_str(
+            "\n# The ranks save when they get the signal; this script outlives it.\ntrap : TERM USR1\n\n",
+        );
+        script.push_str(&match &self.token {
+            Token::File(path) => format!("export BRIGADE_TOKEN_FILE={}\n", shell::quoted(path)),
+            Token::Random => {
+                "BRIGADE_TOKEN=$(od -An -N24 -tx1 /dev/urandom | tr -d ' \\n')\nexport BRIGADE_TOKEN\n".into()
+            }
+        });
+        for (name, value) in job.environment(None) {
+            script.push_str(&format!("export {name}={}\n", shell::quoted(&value)));
+        }
+        script.push_str(&format!(
+            "\nsrun --kill-on-bad-exit=0 --cpu-bind=none {}\ncode=$?\n\n",
+            shell::line(&job.command(&[]))
+        ));
+        script.push_str(
+            "# 75: saved before it was stopped. It goes on from there, unless it was cancelled.\n\
+             if [ \"$code\" = 75 ] && ! scontrol show job \"$SLURM_JOB_ID\" --oneliner | grep -q 'JobState=CANCELLED'; then\n\
+             \x20   scontrol requeue \"$SLURM_JOB_ID\" && exit 0\nfi\nexit \"$code\"\n",
+        );
+        script
+    }
+}
+
+impl System for Slurm {
+    fn name(&self) -> &'static str {
+        "slurm"
+    }
+
+    fn check(&self, job: &Job) -> Result<()> {
+        let of_names = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+        if job.name.is_empty() || job.name.len() > 128 || !job.name.chars().all(of_names) {
+            return Err(Error::value(
+                "--name",
+                &job.name,
+                "it names a file, too: 1 to 128 letters, digits, '-', '_' and '.'",
+            ));
+        }
+        if let Some(line) = self.options.iter().find(|line| !line.starts_with('-') || line.contains('\n')) {
+            return Err(Error::value(
+                "--option",
+                line,
+                "it must be an option of sbatch, as --constraint=h100",
+            ));
+        }
+        let given = [("--partition", &self.partition), ("--account", &self.account), ("--time", &self.time)];
+        for (option, value) in given.into_iter().filter_map(|(option, value)| Some((option, value.as_ref()?)))
+        {
+            if value.is_empty() || value.chars().any(char::is_whitespace) {
+                return Err(Error::value(option, value, "it must be one word"));
+            }
+        }
+        if let Some(out) = job.out()
+            && bucket_path("--out", out)?.is_some()
+        {
+            return Err(Error::value(
+                "--out",
+                out,
+                "give a folder that all nodes share, and --set checkpoint.dir= for checkpoints in a bucket",
+            ));
+        }
+        Ok(())
+    }
+
+    fn manifests(&self, job: &Job) -> Vec<Manifest> {
+        vec![Manifest { file: "slurm.sh".into(), text: self.script(job) }]
+    }
+
+    fn commands(&self, job: &Job) -> Commands {
+        Commands {
+            submit: words(&["sbatch", "--parsable", "slurm.sh"]),
+            logs: words(&["tail", "-n", "+1", "-F", &format!("{}-{{id}}.log", job.name)]),
+            state: words(&["scontrol", "show", "job", "{id}", "--oneliner"]),
+            cancel: words(&["scancel", "{id}"]),
+        }
+    }
+
+    fn state_of(&self, text: &str) -> JobState {
+        let state = text.split_whitespace().find_map(|word| word.strip_prefix("JobState="));
+        match state.unwrap_or_default() {
+            "COMPLETED" => JobState::Done,
+            "CANCELLED" => JobState::Cancelled,
+            "FAILED" | "TIMEOUT" | "OUT_OF_MEMORY" | "DEADLINE" | "BOOT_FAIL" => JobState::Failed,
+            _ => JobState::Active,
+        }
+    }
+}

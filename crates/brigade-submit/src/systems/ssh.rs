@@ -1,0 +1,90 @@
+//! Hosts that are reached by ssh: one connection each, which is also what keeps the job alive.
+
+use super::shell;
+use crate::error::{Error, Result};
+use crate::job::{Job, bucket_path};
+
+/// Where the launchers of several hosts meet.
+const PORT: u16 = 29_400;
+
+/// Hosts, of which the first is node 0.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ssh {
+    /// The hosts, each as `[user@]host`.
+    pub hosts: Vec<String>,
+    /// The folder to start in, on each host.
+    pub folder: Option<String>,
+    /// Node 0's address for the others, where it is not the name by which ssh reaches it.
+    pub address: Option<String>,
+}
+
+impl Ssh {
+    /// Checks what ssh does not allow, after [`Job::check`].
+    ///
+    /// # Errors
+    /// If something cannot be.
+    pub fn check(&self, job: &Job) -> Result<()> {
+        if self.hosts.len() != job.nodes {
+            let given = self.hosts.join(",");
+            let why = format!("these are {} hosts, and --nodes is {}", self.hosts.len(), job.nodes);
+            return Err(Error::value("--hosts", if given.is_empty() { "(none)" } else { &given }, why));
+        }
+        let of_names = |letter: char| letter.is_ascii_alphanumeric() || "-_.@:[]".contains(letter);
+        let is_host =
+            |host: &&String| !host.is_empty() && !host.starts_with('-') && host.chars().all(of_names);
+        if let Some(host) = self.hosts.iter().find(|host| !is_host(host)) {
+            return Err(Error::value("--hosts", host, "each must be [user@]host, with commas between them"));
+        }
+        if let Some(out) = job.out()
+            && bucket_path("--out", out)?.is_some()
+        {
+            return Err(Error::value(
+                "--out",
+                out,
+                "give a folder that all hosts share, and --set checkpoint.dir= for checkpoints in a bucket",
+            ));
+        }
+        Ok(())
+    }
+
+    /// What a host runs. The first line of its input is the token, so that nobody sees it in a list of processes; when its input ends, because this side is gone or says so,
+    /// the ranks save and exit.
+    pub fn script(&self, job: &Job, node: usize) -> String {
+        let first = self.hosts.first().map_or("", |host| host.rsplit('@').next().unwrap_or(host));
+        let address = self.address.as_deref().unwrap_or(first);
+        let placement = match job.nodes {
+            1 => vec!["--standalone".to_owned()],
+            nodes => [
+                ("--nnodes", nodes.to_string()),
+                ("--node-rank", node.to_string()),
+                ("--rdzv-endpoint", format!("{address}:{PORT}")),
+            ]
+            .into_iter()
+            .flat_map(|(flag, value)| [flag.to_owned(), value])
+            .collect(),
+        };
+        let mut script = String::from("IFS= read -r BRIGADE_TOKEN || exit 2\nexport BRIGADE_TOKEN\n");
+        for (name, value) in job.environment(None) {
+            script.push_str(&format!("export {name}={}\n", shell::quoted(&value)));
+        }
+        if let Some(folder) = &self.folder {
+            script.push_str(&format!("cd {} || exit 2\n", shell::quoted(folder)));
+        }
+        script.push_str(&format!(
+            "exec 3<&0\n{} </dev/null 3<&- &\njob=$!\n\
+             (while read -r _; do :; done; kill -TERM \"$job\") <&3 >/dev/null 2>&1 3<&- &\nwatch=$!\nexec 3<&-\n\
+             wait \"$job\"\ncode=$?\nkill \"$watch\" 2>/dev/null\nexit \"$code\"\n",
+            shell::line(&job.command(&placement))
+        ));
+        script
+    }
+
+    /// The command that runs it.
+    pub fn command(&self, job: &Job, node: usize) -> Vec<String> {
+        let script = format!("exec sh -c {}", shell::quoted(&self.script(job, node)));
+        let mut words: Vec<String> =
+            ["ssh", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=15"].map(str::to_owned).to_vec();
+        words.extend([self.hosts[node].clone(), script]);
+        words
+    }
+}

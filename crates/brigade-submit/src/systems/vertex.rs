@@ -1,0 +1,231 @@
+//! Vertex AI: a `CustomJob` in a container of one's own.
+//!
+//! A worker whose container does not exit with 0 is started again on the same machine, up to five times, and so is one whose machine is maintained or preempted: code 75 needs no
+//! rule. Each worker finds its place in `CLUSTER_SPEC`.
+
+use serde::Serialize;
+
+use super::{Commands, JobState, Manifest, System, needed_token_file, words};
+use crate::error::{Error, Result};
+use crate::job::{Job, bucket_path, image};
+
+/// Vertex AI, and what it must know of a job.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Vertex {
+    /// The region, as `europe-west4`.
+    pub region: Option<String>,
+    /// The project, where it is not that of `gcloud`'s configuration.
+    pub project: Option<String>,
+    /// The container's image.
+    pub image: Option<String>,
+    /// The machine type, where it does not follow from the GPUs.
+    pub machine_type: Option<String>,
+    /// A file with the token: `gs://bucket/path`.
+    pub token_file: Option<String>,
+    /// Whether machines may be taken away, for less money.
+    pub spot: bool,
+    /// The account that the job runs as.
+    pub service_account: Option<String>,
+}
+
+/// The part of a `CustomJob` that `gcloud ai custom-jobs create --config` reads.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct CustomJobSpec {
+    worker_pool_specs: Vec<WorkerPoolSpec>,
+    scheduling: Scheduling,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    service_account: Option<String>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct WorkerPoolSpec {
+    machine_spec: MachineSpec,
+    /// A number of 64 bits, which the API has as text.
+    replica_count: String,
+    container_spec: ContainerSpec,
+    disk_spec: DiskSpec,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct MachineSpec {
+    machine_type: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    accelerator_type: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    accelerator_count: Option<usize>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ContainerSpec {
+    image_uri: String,
+    command: Vec<String>,
+    args: Vec<String>,
+    env: Vec<EnvVar>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct EnvVar {
+    name: String,
+    value: String,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct DiskSpec {
+    boot_disk_type: &'static str,
+    boot_disk_size_gb: u32,
+}
+
+#[derive(Debug, Serialize)]
+struct Scheduling {
+    strategy: &'static str,
+}
+
+impl Vertex {
+    fn located(&self, job: &Job, command: &[&str]) -> Vec<String> {
+        let region = self.region.as_deref().unwrap_or_default();
+        let mut all = words(&["gcloud", "ai", "custom-jobs"]);
+        all.extend(words(command));
+        all.push(format!("--region={region}"));
+        all.extend(self.project.as_ref().map(|project| format!("--project={project}")));
+        if command[0] == "create" {
+            all.extend([
+                format!("--display-name={}", job.name),
+                "--config=vertex.json".into(),
+                "--format=value(name)".into(),
+            ]);
+        }
+        all
+    }
+
+    fn machine(&self, job: &Job) -> Result<MachineSpec> {
+        let shape = job.gpu_kind.map(|kind| kind.vertex_shape(job.gpus)).transpose()?;
+        let machine_type = self.machine_type.clone().or_else(|| Some(shape?.machine.to_owned()));
+        let Some(machine_type) = machine_type else {
+            let why = "Vertex AI must know the machine; or give --gpu-kind and --gpus, from which it follows";
+            return Err(Error::Missing { option: "--machine-type".into(), why: why.into() });
+        };
+        let accelerator_type = shape.map(|shape| shape.accelerator.to_owned());
+        Ok(MachineSpec {
+            machine_type,
+            accelerator_count: accelerator_type.as_ref().map(|_| job.gpus),
+            accelerator_type,
+        })
+    }
+}
+
+/// Where a bucket appears in the containers.
+fn mounted(bucket: &str, path: &str) -> String {
+    format!("/gcs/{bucket}/{path}")
+}
+
+/// The path in the containers of a file or a folder that may be given as `gs://`.
+fn in_container(option: &str, given: &str) -> Result<String> {
+    match bucket_path(option, given)? {
+        Some((bucket, path)) if given.starts_with("gs://") => Ok(mounted(bucket, path)),
+        Some(_) => {
+            Err(Error::value(option, given, "Vertex AI has buckets of Google Cloud: gs://BUCKET/PATH"))
+        }
+        None if given.starts_with("/gcs/") => Ok(given.to_owned()),
+        None => Err(Error::value(
+            option,
+            given,
+            "the machines of a job share buckets alone: give gs://BUCKET/PATH",
+        )),
+    }
+}
+
+impl System for Vertex {
+    fn name(&self) -> &'static str {
+        "vertex"
+    }
+
+    fn check(&self, job: &Job) -> Result<()> {
+        image(self.image.as_deref())?;
+        if self.region.as_deref().is_none_or(str::is_empty) {
+            let why = "the job runs there, as in europe-west4";
+            return Err(Error::Missing { option: "--region".into(), why: why.into() });
+        }
+        if job.name.is_empty() || job.name.len() > 128 {
+            return Err(Error::value("--name", &job.name, "Vertex AI wants 1 to 128 characters"));
+        }
+        if job.gpus > 0 && job.gpu_kind.is_none() {
+            return Err(Error::Missing {
+                option: "--gpu-kind".into(),
+                why: "Vertex AI must know which GPUs".into(),
+            });
+        }
+        self.machine(job)?;
+        let how = "the machines of a job share no secret yet: put 32 random characters into a file of a bucket that only the job's account reads, and give gs://BUCKET/PATH";
+        if let Some(file) = needed_token_file(self.token_file.as_deref(), job, how)? {
+            in_container("--token-file", file)?;
+        }
+        if let Some(out) = job.out() {
+            in_container("--out", out)?;
+        }
+        Ok(())
+    }
+
+    fn manifests(&self, job: &Job) -> Vec<Manifest> {
+        let job = match job.out().map(|out| (out, bucket_path("--out", out))) {
+            Some((out, Ok(Some((bucket, path))))) => {
+                &job.with_out(mounted(bucket, path), format!("{}/checkpoints", out.trim_end_matches('/')))
+            }
+            _ => job,
+        };
+        let mut env = job.environment(None);
+        if let Some(file) = &self.token_file {
+            let path = in_container("--token-file", file).unwrap_or_else(|_| file.clone());
+            env.insert("BRIGADE_TOKEN_FILE".into(), path);
+        }
+        let mut command = job.command(&[]);
+        let args = command.split_off(1);
+        let pool = |count: usize| {
+            Some(WorkerPoolSpec {
+                machine_spec: self.machine(job).ok()?,
+                replica_count: count.to_string(),
+                container_spec: ContainerSpec {
+                    image_uri: self.image.clone().unwrap_or_default(),
+                    command: command.clone(),
+                    args: args.clone(),
+                    env: env
+                        .iter()
+                        .map(|(name, value)| EnvVar { name: name.clone(), value: value.clone() })
+                        .collect(),
+                },
+                disk_spec: DiskSpec { boot_disk_type: "pd-ssd", boot_disk_size_gb: 200 },
+            })
+        };
+        // The first pool has one machine always.
+        let pools = [1, job.nodes - 1].into_iter().filter(|count| *count > 0).filter_map(pool).collect();
+        let strategy = if self.spot { "SPOT" } else { "STANDARD" };
+        let spec = CustomJobSpec {
+            worker_pool_specs: pools,
+            scheduling: Scheduling { strategy },
+            service_account: self.service_account.clone(),
+        };
+        vec![Manifest::json("vertex.json", &spec)]
+    }
+
+    fn commands(&self, job: &Job) -> Commands {
+        Commands {
+            submit: self.located(job, &["create"]),
+            logs: self.located(job, &["stream-logs", "{id}"]),
+            state: self.located(job, &["describe", "{id}", "--format=value(state)"]),
+            cancel: self.located(job, &["cancel", "{id}"]),
+        }
+    }
+
+    fn state_of(&self, text: &str) -> JobState {
+        match text.trim() {
+            "JOB_STATE_SUCCEEDED" => JobState::Done,
+            "JOB_STATE_FAILED" | "JOB_STATE_EXPIRED" | "JOB_STATE_PARTIALLY_SUCCEEDED" => JobState::Failed,
+            "JOB_STATE_CANCELLED" => JobState::Cancelled,
+            _ => JobState::Active,
+        }
+    }
+}

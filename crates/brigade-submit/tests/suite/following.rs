@@ -1,0 +1,106 @@
+//! A job on its way, with a program of the test's own in place of the system's.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use brigade_submit::{Answer, Commands, Console, Ending, Job, JobState, Manifest, Result, System, submit};
+
+use crate::jobs::job;
+
+/// A system whose program is a shell: each command is a script.
+struct Shell {
+    submit: &'static str,
+    logs: &'static str,
+    state: &'static str,
+    cancel: &'static str,
+}
+
+impl System for Shell {
+    fn name(&self) -> &'static str {
+        "shell"
+    }
+
+    fn check(&self, _: &Job) -> Result<()> {
+        Ok(())
+    }
+
+    fn manifests(&self, _: &Job) -> Vec<Manifest> {
+        vec![Manifest { file: "manifest".into(), text: "text\n".into() }]
+    }
+
+    fn commands(&self, _: &Job) -> Commands {
+        let script = |text: &str| ["sh", "-c", text].map(str::to_owned).to_vec();
+        Commands {
+            submit: script(self.submit),
+            logs: script(self.logs),
+            state: script(self.state),
+            cancel: script(self.cancel),
+        }
+    }
+
+    fn state_of(&self, text: &str) -> JobState {
+        match text.trim() {
+            "done" => JobState::Done,
+            "failed" => JobState::Failed,
+            _ => JobState::Active,
+        }
+    }
+}
+
+/// Submits with these answers to Ctrl-C, which comes as often as there are answers.
+fn follow(shell: &Shell, folder: &Path, answers: &[Answer]) -> (Result<Ending>, String) {
+    let (mut said, mut asked) = (String::new(), 0);
+    let interrupted = AtomicBool::new(!answers.is_empty());
+    let mut ask = || {
+        asked += 1;
+        interrupted.store(asked < answers.len(), Ordering::SeqCst);
+        answers[asked - 1]
+    };
+    let mut say = |line: &str| said.push_str(&format!("{line}\n"));
+    let mut console = Console { say: &mut say, interrupted: &interrupted, ask: &mut ask };
+    let ending = submit(shell, &job("train --out a"), folder, &mut console);
+    (ending, said)
+}
+
+const FINE: Shell = Shell {
+    submit: "cat manifest >seen; echo submitted as; echo '17;cluster'",
+    logs: "echo output of {id} >>logs",
+    state: "echo done",
+    cancel: "echo {id} >cancelled",
+};
+
+#[test]
+fn a_job_is_followed_to_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let (ending, said) = follow(&FINE, folder.path(), &[]);
+    assert_eq!(ending.unwrap(), Ending::Done);
+    assert!(said.starts_with("submitted llama-7b, which shell knows as 17\n"), "{said}");
+    assert!(said.contains("to cancel it: sh -c echo 17 >cancelled"), "{said}");
+    let text = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap_or_default();
+    assert_eq!(
+        (text("seen").as_str(), text("logs").as_str(), text("cancelled").as_str()),
+        ("text\n", "output of 17\n", "")
+    );
+    let failed = Shell { state: "echo failed", ..FINE };
+    assert_eq!(follow(&failed, folder.path(), &[]).0.unwrap(), Ending::Failed);
+}
+
+#[test]
+fn ctrl_c_asks_before_it_cancels() {
+    let folder = tempfile::tempdir().unwrap();
+    let active = Shell { state: "echo running", ..FINE };
+    let cancelled = || folder.path().join("cancelled").exists();
+    assert_eq!(follow(&active, folder.path(), &[Answer::Follow, Answer::Leave]).0.unwrap(), Ending::Left);
+    assert!(!cancelled());
+    assert_eq!(follow(&active, folder.path(), &[Answer::Cancel]).0.unwrap(), Ending::Cancelled);
+    assert!(cancelled());
+}
+
+#[test]
+fn what_the_systems_program_says_is_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = Shell { submit: "echo no such queue >&2; exit 3", ..FINE };
+    let message = follow(&refused, folder.path(), &[]).0.unwrap_err().to_string();
+    assert!(message.ends_with("ended with exit status: 3: no such queue"), "{message}");
+    assert!(!folder.path().join("logs").exists());
+}

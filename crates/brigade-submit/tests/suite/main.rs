@@ -1,0 +1,8 @@
+//! Jobs for every system: what their manifests say, where the launcher finds itself in them, what is refused, and how a job is followed.
+
+mod following;
+mod jobs;
+mod launcher;
+mod manifests;
+mod refused;
+mod schema;

@@ -1,0 +1,259 @@
+//! What manifests say.
+
+use std::process::Command;
+
+use brigade_launch::exit;
+use brigade_submit::{Controller, GpuKind, Job, Slurm, System, Token, job_name};
+use serde_json::{Value, json};
+
+use crate::jobs::{CONTROLLERS, job, kubernetes, manifest, pod_of, slurm, ssh, vertex, words};
+use crate::schema::problems;
+
+const TRAIN: &str = "train --config a.toml --out /data/runs/a --set train.steps=[1,2]";
+
+#[test]
+fn manifests_are_what_the_apis_allow() {
+    let kinds = ["JobSet", "TrainJobs", "PyTorchJob"];
+    let one = Job { nodes: 1, gpus: 0, gpu_kind: None, ..job(TRAIN) };
+    for job in [job(TRAIN), one] {
+        for (controller, kind) in CONTROLLERS.into_iter().zip(kinds) {
+            let found = problems(kind, &manifest(&kubernetes(controller), &job));
+            assert!(found.is_empty(), "{kind}: {found:#?}");
+        }
+    }
+    let buckets = job("train --out gs://bucket/runs/a");
+    for nodes in [1, 4] {
+        let job = Job { nodes, ..buckets.clone() };
+        let found = problems("CustomJobSpec", &manifest(&vertex(), &job));
+        assert!(found.is_empty(), "{found:#?}");
+    }
+    // Every shape that is said to be sold has a name that the API has.
+    for kind in ["v100-16gb", "l4", "a100-40gb", "a100-80gb", "h100-80gb", "h200", "b200"] {
+        let kind = GpuKind::named(kind).unwrap();
+        for shape in kind.vertex {
+            let job = Job { gpus: shape.gpus, gpu_kind: Some(kind), ..buckets.clone() };
+            let found = problems("CustomJobSpec", &manifest(&vertex(), &job));
+            assert!(found.is_empty(), "{found:#?}");
+        }
+    }
+}
+
+#[test]
+fn pods_have_time_to_save_memory_to_share_and_a_secret_in_a_file() {
+    for controller in CONTROLLERS {
+        let manifest = manifest(&kubernetes(controller), &job(TRAIN));
+        let pod = pod_of(controller, &manifest);
+        assert_eq!(pod["terminationGracePeriodSeconds"], 150);
+        let container = &pod["containers"][0];
+        assert_eq!(container["resources"]["limits"]["nvidia.com/gpu"], "8");
+        let args: Vec<&str> =
+            container["args"].as_array().unwrap().iter().map(|arg| arg.as_str().unwrap()).collect();
+        let line = args.join(" ");
+        for said in [
+            "--preemption-grace 120",
+            "--resume auto",
+            "--backend cuda",
+            "--nproc-per-node 8",
+            "--set train.steps=[1,2]",
+        ] {
+            assert!(line.contains(said), "{line}");
+        }
+        assert_eq!((container["command"].clone(), args[0]), (json!(["brigade"]), "train"));
+        let volumes = pod["volumes"].as_array().unwrap();
+        assert!(volumes.contains(&json!({ "name": "shm", "emptyDir": { "medium": "Memory" } })));
+        assert!(volumes.contains(
+            &json!({ "name": "token", "secret": { "secretName": "brigade-token", "defaultMode": 0o440 } })
+        ));
+        assert!(
+            volumes
+                .contains(&json!({ "name": "volume-0", "persistentVolumeClaim": { "claimName": "data" } }))
+        );
+        let env = container["env"].as_array().unwrap();
+        let value = |name: &str| {
+            env.iter().find(|variable| variable["name"] == name).map(|variable| &variable["value"])
+        };
+        assert_eq!(value("BRIGADE_TOKEN_FILE").unwrap(), "/run/secrets/brigade/token");
+        assert_eq!(value("NCCL_CROSS_NIC").unwrap(), "0");
+        assert_eq!((value("NCCL_SOCKET_IFNAME").unwrap(), value("BRIGADE_TOKEN")), (&json!("eth0"), None));
+        let terms = &pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
+        assert_eq!(terms[1]["matchExpressions"][0]["values"][0], "NVIDIA-H100-80GB-HBM3");
+        let near = &pod["affinity"]["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"][0];
+        assert_eq!(near["podAffinityTerm"]["topologyKey"], "cloud.google.com/gce-topology-block");
+    }
+    // What the user says of the save counts for the pod, too.
+    let longer =
+        manifest(&kubernetes(Controller::JobSet), &job(&format!("{TRAIN} --preemption-grace 599.5")));
+    assert_eq!(pod_of(Controller::JobSet, &longer)["terminationGracePeriodSeconds"], 630);
+    assert!(!longer.to_string().contains("\"120\""));
+}
+
+#[test]
+fn code_75_is_no_failure() {
+    for (controller, at) in
+        [(Controller::JobSet, "/spec"), (Controller::TrainJob, "/items/0/spec/template/spec")]
+    {
+        let manifest = manifest(&kubernetes(controller), &job(TRAIN));
+        let spec = manifest.pointer(at).unwrap();
+        let rules = &spec["replicatedJobs"][0]["template"]["spec"]["podFailurePolicy"]["rules"];
+        let container = &pod_of(controller, &manifest)["containers"][0]["name"];
+        assert_eq!(
+            rules[0]["onExitCodes"],
+            json!({ "containerName": container, "operator": "In", "values": [exit::PREEMPTED] })
+        );
+        assert_eq!(rules[0]["action"], "FailJob");
+        assert_eq!(rules[1]["onPodConditions"][0]["type"], "DisruptionTarget");
+        let policy = &spec["failurePolicy"];
+        assert_eq!(policy["maxRestarts"], 3);
+        assert_eq!(policy["rules"][0]["action"], "RestartJobSetAndIgnoreMaxRestarts");
+        assert_eq!(policy["rules"][0]["onJobFailureReasons"], json!(["PodFailurePolicy"]));
+        // A policy of pods needs pods that are not started again in their place.
+        assert_eq!(pod_of(controller, &manifest)["restartPolicy"], "Never");
+    }
+    let pytorchjob = manifest(&kubernetes(Controller::PyTorchJob), &job(TRAIN));
+    assert_eq!(pytorchjob.pointer("/spec/pytorchReplicaSpecs/Master/restartPolicy").unwrap(), "OnFailure");
+    assert_eq!(pytorchjob.pointer("/spec/runPolicy/backoffLimit").unwrap(), 103);
+}
+
+#[test]
+fn vertex_has_buckets_as_folders_and_checkpoints_in_them() {
+    let job = job("train --out gs://bucket/runs/a/");
+    let manifest = manifest(&vertex(), &job);
+    let pools = manifest["workerPoolSpecs"].as_array().unwrap();
+    let counts: Vec<&Value> = pools.iter().map(|pool| &pool["replicaCount"]).collect();
+    assert_eq!(counts, ["1", "3"]);
+    assert_eq!(
+        pools[0]["machineSpec"],
+        json!({ "machineType": "a3-highgpu-8g", "acceleratorType": "NVIDIA_H100_80GB", "acceleratorCount": 8 })
+    );
+    let container = &pools[1]["containerSpec"];
+    let line = container["args"].to_string();
+    assert!(
+        line.contains(
+            r#""--out","/gcs/bucket/runs/a","--set","checkpoint.dir=gs://bucket/runs/a/checkpoints""#
+        ),
+        "{line}"
+    );
+    let token = json!({ "name": "BRIGADE_TOKEN_FILE", "value": "/gcs/secrets/llama/token" });
+    assert!(container["env"].as_array().unwrap().contains(&token));
+    let commands = vertex().commands(&job);
+    assert_eq!(
+        commands.submit.join(" "),
+        "gcloud ai custom-jobs create --region=europe-west4 --display-name=llama-7b --config=vertex.json --format=value(name)"
+    );
+    assert_eq!(commands.cancel.join(" "), "gcloud ai custom-jobs cancel {id} --region=europe-west4");
+}
+
+/// Runs a script with programs of these names and bodies in its path, and says what it printed and its code.
+fn run(script: &str, programs: &[(&str, &str)]) -> (String, Option<i32>) {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    for (name, body) in programs {
+        let path = folder.path().join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+    let output = Command::new("bash")
+        .args(["-c", script])
+        .env("PATH", path)
+        .env("SLURM_JOB_ID", "7")
+        .output()
+        .unwrap();
+    (String::from_utf8(output.stdout).unwrap(), output.status.code())
+}
+
+#[test]
+fn the_script_of_slurm_starts_again_after_75_alone() {
+    let script = slurm().manifests(&job(TRAIN))[0].text.clone();
+    for line in [
+        "--requeue",
+        "--signal=TERM@150",
+        "--open-mode=append",
+        "--nodes=4",
+        "--ntasks-per-node=1",
+        "--gpus-per-node=8",
+        "--partition=gpu",
+        "--switches=1",
+        "--constraint=h100",
+    ] {
+        assert!(script.contains(&format!("#SBATCH {line}\n")), "{line}: {script}");
+    }
+    let shows =
+        |state| ("scontrol", format!("case $1 in show) echo JobId=7 JobState={state} ;; *) echo $* ;; esac"));
+    let outcome = |code: u8, state| {
+        let srun = format!(
+            "for word; do printf '%s|' \"$word\"; done; echo; echo \"$HF_HOME $(printf %s \"$BRIGADE_TOKEN\" | wc -c)\"; exit {code}"
+        );
+        let (name, scontrol) = shows(state);
+        run(&script, &[("srun", &srun), (name, &scontrol)])
+    };
+    let (printed, code) = outcome(75, "RUNNING");
+    assert_eq!(code, Some(0));
+    assert!(printed.ends_with("\n/data/it's here 48\nrequeue 7\n"), "{printed}");
+    assert!(
+        printed.contains("brigade|train|--nproc-per-node|8|") && printed.contains("|train.steps=[1,2]|"),
+        "{printed}"
+    );
+    for (code, state) in [(75, "CANCELLED"), (1, "RUNNING"), (0, "RUNNING")] {
+        let (printed, ended) = outcome(code, state);
+        assert!(ended == Some(code.into()) && !printed.contains("requeue"), "{code} {state}: {printed}");
+    }
+    let file = Slurm { token: Token::File("/home/me/a token".into()), ..slurm() };
+    let script = &file.manifests(&job(TRAIN))[0].text;
+    assert!(
+        script.contains("export BRIGADE_TOKEN_FILE='/home/me/a token'\n") && !script.contains("urandom"),
+        "{script}"
+    );
+}
+
+/// A shell stands for the connection and the host.
+#[test]
+fn a_host_takes_its_token_from_its_input_and_ends_with_it() {
+    let job = Job { nodes: 2, program: "./own".into(), ..job("--out a") };
+    let ssh = ssh("me@one,two");
+    ssh.check(&job).unwrap();
+    let command = ssh.command(&job, 1);
+    assert_eq!(command[command.len() - 2], "two");
+    assert!(command.last().unwrap().contains("--node-rank 1 --rdzv-endpoint one:29400"), "{command:?}");
+    let folder = tempfile::tempdir().unwrap();
+    let mut here = ssh.clone();
+    here.folder = Some(folder.path().display().to_string());
+    let program = "#!/bin/sh\ntrap 'echo saved; exit 75' TERM\nenv | grep BRIGADE_TOKEN\necho \"$*\" | grep -o token-of-16\nwhile :; do sleep 0.02; done\n";
+    std::fs::write(folder.path().join("own"), program).unwrap();
+    let mode = Command::new("chmod").arg("+x").arg(folder.path().join("own")).status().unwrap();
+    assert!(mode.success());
+    let mut host = Command::new("sh")
+        .args(["-c", here.command(&job, 1).last().unwrap()])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = host.stdin.take().unwrap();
+    std::io::Write::write_all(&mut input, b"token-of-16-letters\n").unwrap();
+    let mut output = std::io::BufReader::new(host.stdout.take().unwrap());
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut output, &mut line).unwrap();
+    assert_eq!(line, "BRIGADE_TOKEN=token-of-16-letters\n");
+    drop(input);
+    let mut rest = String::new();
+    std::io::Read::read_to_string(&mut output, &mut rest).unwrap();
+    assert_eq!((rest.as_str(), host.wait().unwrap().code()), ("saved\n", Some(75)));
+}
+
+#[test]
+fn a_program_of_ones_own_has_no_subcommand() {
+    let job = Job { program: "/app/spirals".into(), ..job("--out /data/a") };
+    let manifest = manifest(&kubernetes(Controller::JobSet), &job);
+    let container = &pod_of(Controller::JobSet, &manifest)["containers"][0];
+    assert_eq!(container["command"], json!(["/app/spirals"]));
+    assert_eq!(container["args"][0], "--nproc-per-node");
+    let launch = crate::jobs::job("launch --tee -- ./own --out b");
+    let manifest = crate::jobs::manifest(&kubernetes(Controller::JobSet), &launch);
+    let args = &pod_of(Controller::JobSet, &manifest)["containers"][0]["args"];
+    assert_eq!(
+        args,
+        &json!(words("launch --nproc-per-node 8 --preemption-grace 120 --tee -- ./own --out b")),
+        "another program's flags are its own"
+    );
+    assert_eq!(job_name("/gcs/bucket/Llama 7B"), "llama-7b");
+}
