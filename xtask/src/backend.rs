@@ -48,11 +48,20 @@ impl Backend {
     /// # Errors
     /// [`cargo::Failed`] if it does not compile.
     pub fn build(self, profile: &str) -> Result<PathBuf> {
-        let features = format!("brigade-cli/{}", self.name());
+        self.build_with(profile, &[])
+    }
+
+    /// Builds the program with further features.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build).
+    pub fn build_with(self, profile: &str, features: &[&str]) -> Result<PathBuf> {
+        let own = format!("brigade-cli/{}", self.name());
         let mut args = vec!["build", "--profile", profile, "-p", "brigade-cli"];
         if self != Self::Cpu {
-            args.extend(["--features", &features]);
+            args.extend(["--features", &own]);
         }
+        features.iter().for_each(|feature| args.extend(["--features", feature]));
         cargo::build(&args).inspect_err(|_| {
             if let Some(advice) = self.advice() {
                 eprintln!("{advice}");

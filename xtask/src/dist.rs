@@ -57,8 +57,7 @@ impl Dist {
     /// # Errors
     /// If it needs a library of [`NEVER_NEEDED`], or a file cannot be written.
     fn of(program: &Path, out: &Path, name: &str) -> Result<Self> {
-        let needed = needed(program)?;
-        refuse(program, &needed)?;
+        let needed = check(program)?;
         std::fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
         let binary = out.join(name);
         // A file that is being run cannot be written to, but another can take its name.
@@ -80,6 +79,16 @@ fn replace_program(program: &Path, target: &Path) -> std::io::Result<u64> {
     copy.file().set_permissions(source.metadata()?.permissions())?;
     copy.commit()?;
     Ok(bytes)
+}
+
+/// The libraries that a program needs to start.
+///
+/// # Errors
+/// If it needs one of [`NEVER_NEEDED`], or is no program.
+pub fn check(program: &Path) -> Result<Vec<String>> {
+    let needed = needed(program)?;
+    refuse(program, &needed)?;
+    Ok(needed)
 }
 
 fn refuse(program: &Path, needed: &[String]) -> Result<()> {
@@ -113,7 +122,7 @@ fn libraries(text: &str) -> Vec<String> {
 }
 
 /// The target that cargo builds for by default.
-fn host() -> Result<String> {
+pub fn host() -> Result<String> {
     let text = output(Command::new(cargo::program()).arg("-vV"))?;
     let host = text.lines().find_map(|line| line.strip_prefix("host: "));
     host.map(str::to_owned).context("`cargo -vV` names no host")

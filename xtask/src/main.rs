@@ -13,8 +13,10 @@ mod check_hf;
 mod checks;
 mod dist;
 mod fuzz;
+mod image;
 mod network;
 mod sanitize;
+mod slurm;
 mod test;
 mod train;
 
@@ -46,6 +48,8 @@ enum Command {
     Ci,
     /// Build a binary to carry to another machine, with its checksum.
     Dist(dist::Args),
+    /// Build an image of the program for containers, without Docker.
+    Image(image::Args),
     /// Test the code and the commands of the book in docs/book, and build it.
     Book(book::Args),
     /// Measure Brigade beside PyTorch and DeepSpeed on this machine and write a table.
@@ -69,6 +73,8 @@ enum Command {
     },
     /// Run a command on every host of a network of any speed that this machine plays.
     Network(network::Args),
+    /// Run jobs under a Slurm of two nodes that is started on this machine (Debian: slurm-wlm, munge).
+    TestSlurm(slurm::Args),
     /// Run the unit tests of the crates with `unsafe` code that need no Burn under AddressSanitizer.
     Sanitize,
 }
@@ -79,6 +85,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::run(&args),
         Command::Ci => checks::run(),
         Command::Dist(args) => dist::run(&args),
+        Command::Image(args) => image::run(&args),
         Command::Book(args) => book::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::BuildTime => build_time::run(),
@@ -88,6 +95,7 @@ fn main() -> ExitCode {
         Command::Chaos(args) => chaos::run(&args),
         Command::Fuzz { args } => fuzz::run(&args),
         Command::Network(args) => network::run(&args),
+        Command::TestSlurm(args) => slurm::run(&args),
         Command::Sanitize => sanitize::run(),
     };
     match result {

@@ -178,8 +178,10 @@ impl Job {
         Self { args, ..self.clone() }
     }
 
+    /// Also under the names that `cargo xtask dist` gives.
     fn is_brigade(&self) -> bool {
-        self.program.rsplit('/').next() == Some("brigade")
+        let name = self.program.rsplit('/').next().unwrap_or_default();
+        name == "brigade" || name.starts_with("brigade-")
     }
 
     fn words(&self) -> Words<'_> {

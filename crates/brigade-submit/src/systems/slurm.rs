@@ -1,6 +1,7 @@
 //! Slurm: a batch script with one task a node, each a launcher of Brigade.
 //!
-//! Preemption and the end of the time send SIGTERM to the tasks, which save and exit with 75; the script then puts the job into the queue again, unless somebody cancelled it.
+//! Preemption and the end of the time send SIGTERM to the tasks, which save and exit with 75; the script then puts the job into the queue again. Where somebody
+//! cancelled it, or a node failed, Slurm itself has decided already.
 
 use super::{Commands, JobState, Manifest, System, Token, shell, words};
 use crate::error::{Error, Result};
@@ -68,9 +69,12 @@ impl Slurm {
             shell::line(&job.command(&[]))
         ));
         script.push_str(
-            "# 75: saved before it was stopped. It goes on from there, unless it was cancelled.\n\
-             if [ \"$code\" = 75 ] && ! scontrol show job \"$SLURM_JOB_ID\" --oneliner | grep -q 'JobState=CANCELLED'; then\n\
-             \x20   scontrol requeue \"$SLURM_JOB_ID\" && exit 0\nfi\nexit \"$code\"\n",
+            "# 75: saved before it was stopped, by preemption or the end of its time: it goes on from there. Of a job that was cancelled, or whose\n\
+             # node failed, Slurm decides, and its state is another.\n\
+             if [ \"$code\" = 75 ]; then\n\
+             \x20   case $(scontrol show job \"$SLURM_JOB_ID\" --oneliner) in\n\
+             \x20       *JobState=RUNNING* | *JobState=SIGNALING*) scontrol requeue \"$SLURM_JOB_ID\" && exit 0 ;;\n\
+             \x20   esac\nfi\nexit \"$code\"\n",
         );
         script
     }

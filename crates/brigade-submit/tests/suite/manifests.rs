@@ -187,6 +187,8 @@ fn the_script_of_slurm_starts_again_after_75_alone() {
         let (name, scontrol) = shows(state);
         run(&script, &[("srun", &srun), (name, &scontrol)])
     };
+    let (_, code) = outcome(75, "SIGNALING");
+    assert_eq!(code, Some(0));
     let (printed, code) = outcome(75, "RUNNING");
     assert_eq!(code, Some(0));
     assert!(printed.ends_with("\n/data/it's here 48\nrequeue 7\n"), "{printed}");
@@ -194,7 +196,7 @@ fn the_script_of_slurm_starts_again_after_75_alone() {
         printed.contains("brigade|train|--nproc-per-node|8|") && printed.contains("|train.steps=[1,2]|"),
         "{printed}"
     );
-    for (code, state) in [(75, "CANCELLED"), (1, "RUNNING"), (0, "RUNNING")] {
+    for (code, state) in [(75, "CANCELLED"), (75, "COMPLETING"), (1, "RUNNING"), (0, "RUNNING")] {
         let (printed, ended) = outcome(code, state);
         assert!(ended == Some(code.into()) && !printed.contains("requeue"), "{code} {state}: {printed}");
     }

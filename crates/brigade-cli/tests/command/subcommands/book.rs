@@ -26,6 +26,8 @@ enum Way {
     AsItIs,
     Tiny,
     DryRun,
+    /// Files are written, and nothing is submitted.
+    Render,
     Help,
 }
 
@@ -70,10 +72,13 @@ fn command(line: &str) -> Option<Line> {
 
 fn way(page: &str, words: &Line) -> Way {
     let has = |flag: &str| words.iter().any(|word| word == flag);
-    let needs_a_cluster = has("--rdzv-endpoint") || words[0] == "launch" || has("cuda") || has("wgpu");
+    let needs_a_cluster =
+        has("--rdzv-endpoint") && words[0] != "submit" || words[0] == "launch" || has("cuda") || has("wgpu");
     let needs_a_model = page == "models.md";
     match words[0].as_str() {
         _ if needs_a_cluster || needs_a_model => Way::Help,
+        "submit" if has("--dry-run") => Way::Help,
+        "submit" => Way::Render,
         // It would never end.
         "watch" => Way::Help,
         "train" if has("--dry-run") || has("--resume") && !has("auto") => Way::AsItIs,
@@ -132,6 +137,7 @@ fn commands_of_the_book_work() {
                     command.args(&words).args(TINY.split_whitespace()).args(data)
                 }
                 Way::DryRun => command.args(&words).arg("--dry-run"),
+                Way::Render => command.arg(&words[0]).args(["--render", "rendered"]).args(&words[1..]),
                 // Before the program that `brigade launch` starts.
                 Way::Help => command.args(words.iter().take_while(|word| *word != "--")).arg("--help"),
             };

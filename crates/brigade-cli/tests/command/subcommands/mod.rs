@@ -11,4 +11,5 @@ mod object_store;
 mod plan;
 mod report;
 mod scaling;
+mod submit;
 mod watch;

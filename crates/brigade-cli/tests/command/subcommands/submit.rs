@@ -1,0 +1,165 @@
+//! `brigade submit`
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use rustix::process::Signal;
+
+use crate::place::{Done, Place};
+use crate::processes::send;
+
+const SLURM: &str = "submit --to slurm --nodes 2 --gpus 0";
+const TRAIN: &str = "-- train --config tiny.toml --data text --out runs/My_run --nproc-per-node 2";
+
+/// A program of the system's, which is a script here.
+fn program(place: &Place, name: &str, body: &str) {
+    let path = place.path(&format!("bin/{name}"));
+    fs::create_dir_all(place.path("bin")).unwrap();
+    fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
+    fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
+}
+
+/// The command, with these programs before all others, or with no others at all.
+fn brigade(place: &Place, line: &str) -> Command {
+    let mut command = place.brigade(line);
+    command.env("PATH", format!("{}:/usr/bin:/bin", place.path("bin").display()));
+    command
+}
+
+#[test]
+fn a_job_is_rendered_submitted_and_followed() {
+    let place = Place::new();
+    let done = place.succeed(&mut brigade(&place, &format!("{SLURM} --render job {TRAIN}")));
+    assert!(done.out.starts_with("job/slurm.sh\nsubmit:  sbatch --parsable slurm.sh\n"), "{}", done.out);
+    let script = place.text("job/slurm.sh");
+    assert!(
+        script.contains("#SBATCH --job-name=my-run\n")
+            && script.contains(" brigade train --preemption-grace 300 --resume auto --config"),
+        "{script}"
+    );
+    program(&place, "sbatch", "cp slurm.sh submitted.sh; echo 7");
+    program(&place, "scontrol", "echo JobId=7 JobState=COMPLETED");
+    fs::write(place.path("my-run-7.log"), "step 1/10\n").unwrap();
+    let done = place.succeed(&mut brigade(&place, &format!("{SLURM} {TRAIN}")));
+    assert_eq!(place.text("submitted.sh"), script);
+    assert!(
+        done.err.contains("submitted my-run, which slurm knows as 7")
+            && done.err.contains("to cancel it: scancel 7"),
+        "{}",
+        done.err
+    );
+    assert_eq!(done.out, "step 1/10\n");
+    program(&place, "scontrol", "echo JobId=7 JobState=FAILED");
+    assert_eq!(place.run(&mut brigade(&place, &format!("{SLURM} {TRAIN}"))).code, Some(1));
+    program(&place, "sbatch", "echo no such partition >&2; exit 1");
+    let done = place.run(&mut brigade(&place, &format!("{SLURM} {TRAIN}")));
+    assert_eq!(done.code, Some(1));
+    assert!(done.err.contains("no such partition"), "{}", done.err);
+}
+
+#[test]
+fn ctrl_c_leaves_a_job_that_nobody_cancels() {
+    let place = Place::new();
+    program(&place, "sbatch", "echo 7");
+    program(&place, "scontrol", "echo asked >>asked; echo JobId=7 JobState=RUNNING");
+    program(&place, "scancel", "echo $1 >cancelled");
+    let mut running = place.start(&mut brigade(&place, &format!("{SLURM} {TRAIN}")));
+    running.until("it follows the job", |_| place.path("asked").exists().then_some(()));
+    assert!(send(running.pid(), Signal::INT));
+    let done = running.wait();
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    assert!(done.err.contains("the job runs on") && !place.path("cancelled").exists(), "{}", done.err);
+    let done = place.succeed(&mut brigade(&place, &format!("{SLURM} --detach {TRAIN}")));
+    assert!(done.err.contains("submitted"), "{}", done.err);
+}
+
+/// Shells stand for the hosts and for what connects them, both ranks of both nodes are real.
+#[test]
+fn hosts_by_ssh_train_the_weights_of_one_process() {
+    let place = Place::new();
+    program(&place, "ssh", "for last; do :; done; exec sh -c \"$last\"");
+    place.succeed(&mut place.train("--out one --nproc-per-node 1"));
+    let line = format!(
+        "submit --to ssh --hosts 127.0.0.1,localhost --nodes 2 --gpus 0 --program {} -- train --config tiny.toml --data text --out two --nproc-per-node 1",
+        env!("CARGO_BIN_EXE_brigade")
+    );
+    place.succeed(&mut brigade(&place, &line));
+    assert!(place.read("two/model.safetensors") == place.read("one/model.safetensors"), "other weights");
+}
+
+fn dry_run(place: &Place, line: &str) -> Done {
+    // No other programs than the test's own.
+    place.run(place.brigade(&format!("submit --dry-run {line}")).env("PATH", place.path("bin")))
+}
+
+#[test]
+fn a_dry_run_says_whether_the_model_fits_and_what_is_missing() {
+    let place = Place::new();
+    let job = "--to jobset --nodes 2 --gpus 8 --gpu-kind h100-80gb --image ghcr.io/me/brigade:1 --volume data:/data";
+    let large = "--set model.sequence_length=2048 --set model.width=4096 --set model.layers=32 --set model.heads=32 --global-batch-size 64";
+    program(&place, "kubectl", "exit 9");
+    let done = dry_run(&place, &format!("{job} -- train --config tiny.toml --out /data/runs/a {large}"));
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    for said in [
+        "# jobset.json",
+        "\"JobSet\"",
+        "2x8xH100-80GB: 2 nodes of 8 H100-80GB",
+        "steps take",
+        "submit:  kubectl create -f jobset.json",
+    ] {
+        assert!(done.out.contains(said), "{said}: {}", done.out);
+    }
+    let small = job.replace("--nodes 2 --gpus 8 --gpu-kind h100-80gb", "--nodes 1 --gpus 1 --gpu-kind l4");
+    let done = dry_run(
+        &place,
+        &format!("{small} -- train --config tiny.toml --out /data/runs/a {large} --set model.layers=96"),
+    );
+    assert_eq!(done.code, Some(1), "{}", done.err);
+    assert!(done.out.contains("No configuration fits"), "{}", done.out);
+    fs::remove_file(place.path("bin/kubectl")).unwrap();
+    let done =
+        dry_run(&place, &format!("{job} -- train --config tiny.toml --out /data/runs/a --model /nowhere"));
+    let lacks = done.out.contains("no plan: --model /nowhere is not on this machine")
+        && done.out.contains("missing: kubectl is not on this machine");
+    assert!(done.code == Some(1) && lacks, "{}", done.out);
+}
+
+#[test]
+fn wrong_input_is_one_message_before_anything_is_submitted() {
+    let place = Place::new();
+    program(&place, "sbatch", "echo submitted >submitted; echo 7");
+    let case = |line: &str, said: &str| {
+        let done = place.run(&mut brigade(&place, &format!("submit {line}")));
+        assert_eq!(done.code, Some(2), "{line}: {}", done.err);
+        assert!(done.err.contains(said), "{line}: {}", done.err);
+    };
+    case(
+        "--to slurm --nodes 2 --gpus 0 -- train --out a --stepz 3",
+        "the command after --: unexpected argument '--stepz'",
+    );
+    case("--to slurm --nodes 2 --gpus 0 -- train", "--out is needed");
+    case("--to slurm --gpus 8 --gpu-kind a100-81gb -- train --out a", "kinds are V100-16GB");
+    case(
+        "--to slurm --gpus 8 --image a -- train --out a",
+        "--image does not go with --to slurm: it is for vertex, jobset, trainjob, pytorchjob",
+    );
+    case(
+        "--to slurm --gpus 8 --topology near -- train --out a",
+        "--topology near is not possible: with Slurm",
+    );
+    case("--to slurm --gpus 8 --env HF_TOKEN=abc -- train --out a", "--env HF_TOKEN has a secret in it");
+    case(
+        "--to jobset --gpus 8 --image a:1 --name My_job -- train --out a",
+        "--name My_job is not possible: Kubernetes wants",
+    );
+    case(
+        "--to vertex --region r --gpus 3 --gpu-kind a100-80gb --image a:1 -- train --out gs://bucket/a",
+        "Vertex AI sells A100-80GB by 1, 2, 4 or 8",
+    );
+    case(
+        "--to vertex --region r --gpus 8 --gpu-kind a100-80gb --image a:1 -- train --out gs://B/a",
+        "a bucket's name has",
+    );
+    assert!(!place.path("submitted").exists());
+}

@@ -1,0 +1,151 @@
+//! The files of an image.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::archive::{Entries, Entry, archive};
+use crate::cargo;
+use crate::dist;
+
+/// The program's path in the image.
+pub const PROGRAM: &str = "usr/local/bin/brigade";
+
+/// The user that it runs as, and its group.
+pub const USER: u32 = 65_532;
+
+/// Certificates of authorities, where distributions have them, and where the image has them.
+const CERTIFICATES: &str = "etc/ssl/certs/ca-certificates.crt";
+
+/// Files whose names begin so are licences.
+const LICENCES: [&str; 4] = ["LICENSE", "LICENCE", "COPYING", "NOTICE"];
+
+/// The files so far.
+pub struct Contents {
+    entries: Entries,
+}
+
+impl Contents {
+    /// What every program expects.
+    pub fn new() -> Self {
+        let mut contents = Self { entries: Entries::new() };
+        let user = format!("root:x:0:0:root:/:/none\nnonroot:x:{USER}:{USER}:nonroot:/tmp:/none\n");
+        contents.file("etc/passwd", user.into_bytes(), 0o644);
+        contents.file("etc/group", format!("root:x:0:\nnonroot:x:{USER}:\n").into_bytes(), 0o644);
+        contents.entries.insert("tmp".into(), Entry::Folder { mode: 0o1777 });
+        contents
+    }
+
+    /// A file, and the folders that it is in.
+    fn file(&mut self, path: &str, bytes: Vec<u8>, mode: u32) {
+        for (at, _) in path.match_indices('/') {
+            self.entries.entry(path[..at].to_owned()).or_insert(Entry::Folder { mode: 0o755 });
+        }
+        self.entries.insert(path.to_owned(), Entry::File { bytes, mode });
+    }
+
+    /// The program, and what it is linked with.
+    pub fn program(&mut self, program: &Path) -> Result<()> {
+        let read = |path: &Path| fs::read(path).with_context(|| path.display().to_string());
+        dist::check(program)?;
+        for library in libraries(program)? {
+            // At the path by which the loader looks for it, whatever links lead there.
+            let name = library.display().to_string();
+            self.file(name.trim_start_matches('/'), read(&library)?, 0o755);
+            self.licence_of_package(&library)?;
+        }
+        self.file(PROGRAM, read(program)?, 0o755);
+        if let Ok(certificates) = fs::read(Path::new("/").join(CERTIFICATES)) {
+            self.file(CERTIFICATES, certificates, 0o644);
+        }
+        Ok(())
+    }
+
+    /// The licence of the Debian package that a library is from, where Debian it is.
+    fn licence_of_package(&mut self, library: &Path) -> Result<()> {
+        let real = library.canonicalize()?;
+        let owner = [library, &real].into_iter().find_map(|path| {
+            let output = Command::new("dpkg-query").arg("--search").arg(path).output().ok()?;
+            let text = String::from_utf8(output.stdout).ok().filter(|_| output.status.success())?;
+            Some(text.split(':').next()?.to_owned())
+        });
+        let Some(package) = owner else { return Ok(()) };
+        if let Ok(text) = fs::read(format!("/usr/share/doc/{package}/copyright")) {
+            self.file(&format!("licenses/{package}/copyright"), text, 0o644);
+        }
+        Ok(())
+    }
+
+    /// Licences of the project and of all that `brigade-cli` is built from.
+    pub fn licences(&mut self, root: &Path) -> Result<()> {
+        self.licences_in(root, "brigade")?;
+        let metadata = output(Command::new(cargo::program()).current_dir(root).args([
+            "metadata",
+            "--format-version",
+            "1",
+            "--locked",
+            "--offline",
+            "--filter-platform",
+            &dist::host()?,
+        ]))?;
+        let metadata: Value = serde_json::from_str(&metadata).context("cargo metadata")?;
+        let mut folders = BTreeMap::new();
+        for package in metadata["packages"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter(|package| package["source"].is_string())
+        {
+            let text = |name: &str| package[name].as_str().unwrap_or_default().to_owned();
+            let manifest = PathBuf::from(text("manifest_path"));
+            folders.insert(format!("{}-{}", text("name"), text("version")), manifest);
+        }
+        ensure!(!folders.is_empty(), "cargo metadata names no packages");
+        for (name, manifest) in folders {
+            self.licences_in(manifest.parent().unwrap_or(&manifest), &name)?;
+        }
+        Ok(())
+    }
+
+    fn licences_in(&mut self, folder: &Path, name: &str) -> Result<()> {
+        // A package that is for another system need not be here.
+        let Ok(entries) = fs::read_dir(folder) else { return Ok(()) };
+        for entry in entries {
+            let entry = entry?;
+            let file = entry.file_name().to_string_lossy().into_owned();
+            let upper = file.to_ascii_uppercase();
+            if LICENCES.iter().any(|start| upper.starts_with(start)) && entry.path().is_file() {
+                self.file(&format!("licenses/{name}/{file}"), fs::read(entry.path())?, 0o644);
+            }
+        }
+        Ok(())
+    }
+
+    /// The one layer of the image.
+    pub fn into_layer(self) -> Result<Vec<u8>> {
+        archive(&self.entries)
+    }
+}
+
+/// The libraries that a program needs to start, with those that they need, and the loader.
+fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
+    let text = output(Command::new("ldd").env("LC_ALL", "C").arg(program))?;
+    // `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x…)`, or `/lib64/ld-linux-x86-64.so.2 (0x…)`
+    let path = |line: &str| {
+        let found = line.split("=>").last()?.split_whitespace().next()?;
+        found.starts_with('/').then(|| PathBuf::from(found))
+    };
+    ensure!(!text.contains("not found"), "ldd {}: {text}", program.display());
+    Ok(text.lines().filter_map(path).collect())
+}
+
+/// What a program prints.
+fn output(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("{command:?}"))?;
+    ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr).trim());
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

@@ -1,0 +1,159 @@
+//! `cargo xtask image`: an OCI image of the `brigade` program, without Docker.
+//!
+//! It has the program, the libraries that it is linked with, the certificates of authorities, and licences, and nothing else: no shell. What a GPU needs comes from the host, as
+//! NVIDIA's container toolkit mounts it. The same program gives the same bytes: times are zero, entries have one order.
+
+mod archive;
+mod contents;
+mod oci;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use brigade_files::write_atomic;
+
+use crate::backend::Backend;
+use crate::cargo;
+use contents::Contents;
+
+/// Options of `cargo xtask image`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// What to build for, besides the CPU.
+    #[arg(long, value_enum, default_value = "cpu")]
+    backend: Backend,
+    /// The file to write, an archive of the image as `podman load`, `docker load` and `skopeo copy oci-archive:` read it.
+    #[arg(long, short, value_name = "FILE", default_value = "brigade.tar")]
+    output: PathBuf,
+    /// A program that is built already: `brigade`, or one of your own on it.
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
+}
+
+/// Builds the program and writes its image.
+pub fn run(args: &Args) -> Result<()> {
+    let program = match &args.program {
+        Some(given) => given.clone(),
+        None => args.backend.build_with("dist", &["brigade-cli/object-store"])?,
+    };
+    let image = build(&program, cargo::root())?;
+    write_atomic(&args.output, &image.archive)
+        .with_context(|| format!("cannot write {}", args.output.display()))?;
+    println!(
+        "{}  {:.1} MiB  {}",
+        args.output.display(),
+        image.archive.len() as f64 / f64::from(1 << 20),
+        image.digest
+    );
+    Ok(())
+}
+
+/// The image of a program; `root` has the licences of the project.
+fn build(program: &Path, root: &Path) -> Result<oci::Image> {
+    let mut contents = Contents::new();
+    contents.program(program)?;
+    contents.licences(root)?;
+    oci::image(&contents.into_layer()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::process::Command;
+
+    use serde_json::Value;
+
+    use super::*;
+
+    /// The files of an archive.
+    fn files(archive: &[u8]) -> BTreeMap<String, Vec<u8>> {
+        let mut archive = tar::Archive::new(archive);
+        let mut files = BTreeMap::new();
+        for entry in archive.entries().unwrap() {
+            let mut entry = entry.unwrap();
+            let mut bytes = Vec::new();
+            std::io::Read::read_to_end(&mut entry, &mut bytes).unwrap();
+            files.insert(entry.path().unwrap().display().to_string(), bytes);
+        }
+        files
+    }
+
+    /// The program is the one that runs this test.
+    #[test]
+    fn an_image_is_the_same_each_time_and_its_parts_are_what_they_are_called() {
+        let program = std::env::current_exe().unwrap();
+        let (image, again) =
+            (build(&program, cargo::root()).unwrap(), build(&program, cargo::root()).unwrap());
+        assert!(image.archive == again.archive, "other bytes");
+        let files = files(&image.archive);
+        for (name, bytes) in
+            files.iter().filter_map(|(name, bytes)| Some((name.strip_prefix("blobs/sha256/")?, bytes)))
+        {
+            assert!(name.is_empty() || name == oci::sha256(bytes), "{name}");
+        }
+        let json = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap();
+        let blob = |digest: &Value| &files[&format!("blobs/{}", digest.as_str().unwrap().replace(':', "/"))];
+        assert_eq!(json(&files["oci-layout"])["imageLayoutVersion"], "1.0.0");
+        let manifest = json(blob(&json(&files["index.json"])["manifests"][0]["digest"]));
+        let config = json(blob(&manifest["config"]["digest"]));
+        assert_eq!(config["config"]["Entrypoint"], serde_json::json!(["/usr/local/bin/brigade"]));
+        assert_eq!(
+            (config["config"]["User"].as_str(), config["os"].as_str()),
+            (Some("65532:65532"), Some("linux"))
+        );
+        let compressed = blob(&manifest["layers"][0]["digest"]);
+        assert_eq!(manifest["layers"][0]["size"], compressed.len());
+        let mut layer = Vec::new();
+        std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&compressed[..]), &mut layer).unwrap();
+        assert_eq!(config["rootfs"]["diff_ids"][0], format!("sha256:{}", oci::sha256(&layer)));
+        let inside = self::files(&layer);
+        for name in [
+            "licenses/brigade/LICENSE-MIT",
+            "licenses/brigade/LICENSE-APACHE",
+            "etc/passwd",
+            "usr/local/bin/brigade",
+        ] {
+            assert!(inside.contains_key(name), "{name}");
+        }
+        let licences =
+            inside.keys().filter(|name| name.starts_with("licenses/") && name.contains("serde-")).count();
+        assert!(licences > 0, "{:?}", inside.keys());
+        runs_alone(&layer);
+    }
+
+    /// Unpacks a layer and starts its program with nothing else in sight, where bubblewrap may do so.
+    fn runs_alone(layer: &[u8]) {
+        let bwrap = |args: &[&str]| Command::new("bwrap").args(args).output();
+        if !bwrap(&["--ro-bind", "/", "/", "true"]).is_ok_and(|output| output.status.success()) {
+            eprintln!("bwrap (Debian: bubblewrap) does not run here: the image is not started");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        tar::Archive::new(layer).unpack(folder.path()).unwrap();
+        let root = folder.path().to_str().unwrap();
+        let output = bwrap(&[
+            "--bind",
+            root,
+            "/",
+            "--unshare-all",
+            "--uid",
+            "65532",
+            "--gid",
+            "65532",
+            "--clearenv",
+            "/usr/local/bin/brigade",
+            "--list",
+        ])
+        .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(String::from_utf8_lossy(&output.stdout).contains("an_image_is_the_same_each_time"));
+    }
+
+    #[test]
+    fn what_is_no_program_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = folder.path().join("text");
+        std::fs::write(&text, "no program").unwrap();
+        assert!(build(&text, cargo::root()).is_err());
+    }
+}
