@@ -58,7 +58,7 @@ fn looks_like(text: &str) -> Option<&'static str> {
             })
         })
     };
-    let words = text.split(|letter: char| letter == '=' || letter == ',' || letter == '"' || letter == '\'');
+    let words = text.split(['=', ',', '"', '\'']);
     if let Some((_, _, what)) = words.into_iter().find_map(begins) {
         return Some(what);
     }

@@ -1,4 +1,5 @@
 //! Jobs for every system: what their manifests say, where the launcher finds itself in them, what is refused, and how a job is followed.
+#![allow(clippy::unwrap_used)]
 
 mod following;
 mod jobs;
