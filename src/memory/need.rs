@@ -51,7 +51,7 @@ pub(super) fn assessment(
     }
     let planned = alternatives().into_iter().filter_map(|Alternative { flags, configuration }| {
         let footprint = Footprint::of(&configuration).ok()?;
-        Some((flags, Need::of(&footprint, configuration.dp, machine)))
+        Some((flags, Need::of(&footprint, configuration.dp * configuration.replicas, machine)))
     });
     let mut least: Option<(String, Need)> = None;
     for (flags, other) in planned {

@@ -3,7 +3,8 @@
 use anyhow::Context;
 use brigade_core::plan::{Configuration, Footprint, MemoryFootprint};
 use brigade_core::{
-    Activation, Batch, Chain, DP, EngineSettings, HeapMeter, MeasuredActivations, Model, PP, Recompute,
+    Activation, Batch, Chain, DP, EngineSettings, HeapMeter, MeasuredActivations, Model, PP, REPLICATE,
+    Recompute,
 };
 use brigade_files::write_atomic;
 use brigade_report::{PLANNED_MEMORY_FILE, PlannedMemory};
@@ -126,7 +127,7 @@ impl Session {
         let size = self.settings.train.micro_batch_size;
         let assessment = machine.map(|machine| {
             let alternatives = || configuration.alternatives(size, &chain.costs(), smaller);
-            let need = Need::of(&footprint, configuration.dp, machine);
+            let need = Need::of(&footprint, configuration.dp * configuration.replicas, machine);
             let mut assessment = assessment(machine, &need, alternatives);
             if unmeasured.is_some() {
                 assessment.text.push_str("; what blocks keep inside comes on top of all that");
@@ -182,6 +183,7 @@ fn configuration<I: Activation, O: Activation>(
         saved_activations: measured.saved_activations,
         pp: plan.mesh.size(PP),
         dp: plan.mesh.size(DP),
+        replicas: plan.mesh.size(REPLICATE),
         split: plan.split(&chain.costs())?,
         schedule: *schedule,
         chunks: *chunks,

@@ -53,6 +53,9 @@ pub struct StandardFlags {
     /// Data-parallel ranks [default: all ranks].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub dp: Option<usize>,
+    /// Replicas of what --zero shards, each on neighbouring ranks, as those of one node [default: 1].
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
+    pub replicate: Option<usize>,
     /// Pipeline stages [default: 1].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub pp: Option<usize>,
@@ -163,6 +166,7 @@ impl StandardFlags {
         lay(&self.backend, &mut settings.compute.backend);
         lay(&self.collectives, &mut settings.comm.collectives);
         lay(&self.dp, &mut settings.mesh.dp);
+        lay(&self.replicate, &mut settings.mesh.replicate);
         lay(&self.pp, &mut settings.mesh.pp);
         lay(&self.zero, &mut settings.zero.stage);
         lay(&self.schedule, &mut settings.pipeline.schedule);

@@ -15,11 +15,14 @@ pub struct MeshSettings {
     pub pp: usize,
     /// Data-parallel ranks; 0 uses all ranks.
     pub dp: usize,
+    /// Replicas of what ZeRO shards: each `dp / replicate` neighbours hold all shards, and replicas sum their gradients (hybrid
+    /// sharding, HSDP). 1 shards over all data-parallel ranks.
+    pub replicate: usize,
 }
 
 impl Default for MeshSettings {
     fn default() -> Self {
-        Self { pp: 1, dp: 0 }
+        Self { pp: 1, dp: 0, replicate: 1 }
     }
 }
 

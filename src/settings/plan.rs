@@ -6,7 +6,7 @@ use brigade_comm::{MAX_WORLD_SIZE, allowed_world_size};
 use brigade_core::plan::{Pipeline, PipelineScheduleKind, ScheduleError, split};
 use brigade_core::{
     CheckBlocks, DP, EngineSettings, LrScheduler, LrSchedulerKind, Mesh, NonFinite, OptimizerFactory, PP,
-    Precision, Synchronous, Zero,
+    Precision, REPLICATE, Synchronous, Zero,
 };
 
 use super::{Backend, Balance, OnNonFinite, ScheduleSettings, SettingError, Settings};
@@ -65,6 +65,7 @@ impl Settings {
             ("train.global_batch_size (--global-batch-size)", train.global_batch_size as u64, most),
             ("train.sync_every (--sync-every)", train.sync_every as u64, most),
             ("mesh.dp (--dp)", mesh.dp as u64, most),
+            ("mesh.replicate (--replicate)", mesh.replicate as u64, most),
             ("mesh.pp (--pp)", mesh.pp as u64, MOST_STAGES),
             ("pipeline.chunks (--chunks)", self.pipeline.chunks as u64, MOST_STAGES),
             ("train.steps (--steps)", train.steps, LARGEST),
@@ -114,6 +115,7 @@ impl Settings {
             }
             other => SettingError::new("mesh", format!("pp {} x dp {dp}", self.mesh.pp), other.to_string()),
         })?;
+        let mesh = self.with_replicas(mesh, dp)?;
         let (global, together) = (train.global_batch_size, dp * train.micro_batch_size);
         if !global.is_multiple_of(together) {
             let (below, above) = (global / together * together, global.div_ceil(together) * together);
@@ -190,6 +192,25 @@ impl Settings {
             engine,
             optimizer: optimizer.factory()?,
         })
+    }
+
+    /// The mesh whose `dp` data-parallel ranks are parted into replicas, if there are any.
+    fn with_replicas(&self, mesh: Mesh, dp: usize) -> Result<Mesh, SettingError> {
+        let (pp, replicas) = (mesh.size(PP), self.mesh.replicate);
+        let refuse = |allowed| Err(SettingError::new("mesh.replicate (--replicate)", replicas, allowed));
+        if replicas == 1 {
+            return Ok(mesh);
+        }
+        if replicas == 0 || !dp.is_multiple_of(replicas) {
+            let nearest = (1..=replicas.min(dp)).rev().find(|number| dp.is_multiple_of(*number)).unwrap_or(1);
+            return refuse(format!("it must divide dp = {dp}; the nearest is {nearest}"));
+        }
+        if self.zero.stage == 0 {
+            let allowed = "without ZeRO every rank is a replica; set 1, or --zero 1, 2 or 3";
+            return refuse(allowed.to_owned());
+        }
+        let axes = [(PP, pp), (REPLICATE, replicas), (DP, dp / replicas)];
+        Mesh::new(pp * dp, axes).or_else(|error| refuse(error.to_string()))
     }
 
     /// The engine's settings for `stages` pipeline stages and `micro_batches` per rank and step.

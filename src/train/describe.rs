@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::ops::Range;
 
 use brigade_core::plan::ranges;
-use brigade_core::{Activation, Batch, Chain, DP, Float, Model, PP};
+use brigade_core::{Activation, Batch, Chain, DATA, DP, Float, Model, PP, REPLICATE};
 use brigade_data::Sampler;
 use brigade_report::counted;
 
@@ -59,7 +59,7 @@ impl Session {
     ) -> Vec<String> {
         let mut lines = Vec::new();
         let settings = &self.settings.train;
-        lines.push(format!("{}; mesh pp {} x dp {}", self.world, plan.mesh.size(PP), plan.mesh.size(DP)));
+        lines.push(format!("{}; mesh {}", self.world, mesh_text(plan)));
         let length = match data {
             Some((samples, sampler)) => {
                 let epochs = sampler.epochs_after(total_steps);
@@ -76,7 +76,7 @@ impl Session {
         lines.push(format!(
             "global batch {} = dp {} x {} micro-batches of {}; learning rate {} ({})",
             settings.global_batch_size,
-            plan.mesh.size(DP),
+            plan.mesh.size_over(&DATA),
             plan.gradient_accumulation_steps,
             settings.micro_batch_size,
             plan.learning_rate,
@@ -120,13 +120,7 @@ impl Session {
     ) -> String {
         let mut text = format!("{}\n", config.trim_end());
         let _ = writeln!(text, "\n# world: {}", self.world);
-        let _ = writeln!(
-            text,
-            "# mesh: pp {} x dp {} = {} ranks",
-            plan.mesh.size(PP),
-            plan.mesh.size(DP),
-            plan.mesh.world()
-        );
+        let _ = writeln!(text, "# mesh: {} = {} ranks", mesh_text(plan), plan.mesh.world());
         let _ = writeln!(
             text,
             "# gradient accumulation: {} micro-batches per rank and step",
@@ -211,24 +205,39 @@ fn parallelism_lines<I: Activation, O: Activation>(
             "optimizer state, gradients and parameters",
         ];
         let what = what[usize::from(plan.engine.zero.stage.min(3))];
-        lines.push(format!("ZeRO-{}: {what} in {} shards", plan.engine.zero.stage, plan.mesh.size(DP)));
+        let replicas = match plan.mesh.size(REPLICATE) {
+            1 => String::new(),
+            replicas => format!(", {replicas} times"),
+        };
+        lines.push(format!(
+            "ZeRO-{}: {what} in {} shards{replicas}",
+            plan.engine.zero.stage,
+            plan.mesh.size(DP)
+        ));
     }
     lines
 }
 
+/// The axes of the mesh with their sizes.
+fn mesh_text(plan: &RunPlan) -> String {
+    let axes = plan.mesh.axes().iter().map(|axis| format!("{} {}", axis.name, axis.size));
+    axes.collect::<Vec<_>>().join(" x ")
+}
+
 /// The condition for the weights to be the same to the bit on another number of data-parallel ranks; `None` if it is met.
 fn bit_equality_condition(plan: &RunPlan) -> Option<&'static str> {
-    let (dp, each) = (plan.mesh.size(DP), plan.engine.zero.reduces_each_micro_batch());
+    let (shards, dp) = (plan.mesh.size(DP), plan.mesh.size_over(&DATA));
+    let each = plan.engine.zero.reduces_each_micro_batch();
     let micro_batches = plan.gradient_accumulation_steps * plan.engine.strategy.period();
     match () {
         () if dp == 1 => None,
         () if plan.engine.precision.reduce != Float::F32 => {
             Some("sums between ranks are fp32 (compute.reduce_dtype = \"f32\")")
         }
-        () if each && !dp.is_power_of_two() && micro_batches > 1 => {
-            Some("the number of data-parallel ranks is a power of two")
+        () if each && !shards.is_power_of_two() && micro_batches * dp > shards => {
+            Some("the number of shards is a power of two")
         }
-        () if !each && !micro_batches.is_power_of_two() => {
+        () if (!each || dp > shards) && !micro_batches.is_power_of_two() => {
             Some("the number of micro-batches per rank and update is a power of two")
         }
         () => None,

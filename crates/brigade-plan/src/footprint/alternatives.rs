@@ -49,7 +49,7 @@ impl Configuration {
             let (pp, dp) = (2 * from.pp, from.dp / 2);
             let split = balanced(costs, pp * from.chunks).ok().filter(|_| from.dp.is_multiple_of(2))?;
             let micro_batches = 2 * from.micro_batches;
-            let flags = format!("--pp {pp} --dp {dp}");
+            let flags = format!("--pp {pp} --dp {}", dp * from.replicas);
             Some((flags, Self { pp, dp, split, micro_batches, ..from.clone() }))
         };
         let mut all = Vec::new();

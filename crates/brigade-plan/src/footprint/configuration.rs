@@ -32,8 +32,10 @@ pub struct Configuration {
     pub saved_activations: Vec<SavedActivations>,
     /// Pipeline stages.
     pub pp: usize,
-    /// Data-parallel ranks of each stage.
+    /// Data-parallel ranks of each stage that sharded state is divided among.
     pub dp: usize,
+    /// How often each stage has them: replicas of the shards. 1 without hybrid sharding, and always without ZeRO.
+    pub replicas: usize,
     /// Number of blocks in each of the `pp · chunks` parts of the model, in order.
     pub split: Vec<usize>,
     /// The pipeline schedule; without effect if there is one stage with one chunk.
@@ -74,6 +76,7 @@ impl Default for Configuration {
             saved_activations: Vec::new(),
             pp: 1,
             dp: 1,
+            replicas: 1,
             split: Vec::new(),
             schedule: PipelineScheduleKind::default(),
             chunks: 1,

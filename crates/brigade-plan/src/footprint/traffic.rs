@@ -27,7 +27,7 @@ pub struct Sent {
 /// all-reduce `L` bytes, and `L (n-1)/n` to reduce-scatter or to all-gather them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StepTraffic {
-    /// Gradients of which every rank gets the whole sum.
+    /// Gradients of which every rank gets the whole sum, or with replicas of shards each replica that of the shard.
     pub all_reduce: Sent,
     /// Gradients of which every rank gets its shard.
     pub reduce_scatter: Sent,
@@ -66,7 +66,7 @@ impl Sent {
 
 pub(super) fn traffic(stage_units: &StageUnits<'_>) -> StepTraffic {
     let configuration = stage_units.configuration;
-    let ranks = configuration.dp as u64;
+    let (ranks, replicas) = (configuration.dp as u64, configuration.replicas as u64);
     let reduce = configuration.reduce_bytes as u64;
     let steps = configuration.sync_every as u64;
     let mut traffic = StepTraffic::default();
@@ -81,17 +81,25 @@ pub(super) fn traffic(stage_units: &StageUnits<'_>) -> StepTraffic {
             if configuration.is_sharded() {
                 traffic.reduce_scatter.add(sums, reduce * own * (ranks - 1));
             } else {
-                // To sum a slice, a rank sends the rest of its buffer; then it sends the sum of its slice to each peer.
-                let slice = length.div_ceil(ranks);
-                traffic.all_reduce.add(sums, reduce * (length - slice + slice * (ranks - 1)));
+                traffic.all_reduce.add(sums, reduce * all_reduced(length, ranks));
             }
         }
         for (unit, calls) in stage_units.units.iter().zip(gathers(stage_units)) {
             traffic.all_gather.add(calls, unit.compute_bytes * unit.own as u64 * (ranks - 1));
         }
     }
+    for unit in stage_units.units.iter().filter(|unit| unit.is_stepped && replicas > 1) {
+        traffic.all_reduce.add(1, reduce * all_reduced(unit.own as u64, replicas));
+    }
     traffic.send = sends(stage_units);
     traffic
+}
+
+/// The elements that the first of some ranks sends to all-reduce so many. To sum a slice, it sends the rest of its buffer; then it sends
+/// the sum of its slice to each peer.
+fn all_reduced(elements: u64, ranks: u64) -> u64 {
+    let slice = elements.div_ceil(ranks);
+    elements - slice + slice * (ranks - 1)
 }
 
 /// How often each unit is gathered up to an update.

@@ -56,6 +56,7 @@ fn nodes_that_brigade_launches_form_one_world() {
     for (name, mesh) in [
         ("a", "--nproc-per-node 1"),
         ("two-levels", "--nproc-per-node 2 --dp 4 --zero 2 --collectives hierarchical"),
+        ("replicas", "--nproc-per-node 2 --dp 4 --zero 3 --replicate 2"),
         ("stages", "--nproc-per-node 2 --dp 2 --pp 2 --zero 3"),
     ] {
         let port = port();

@@ -97,6 +97,11 @@ fn settings() {
         ("--pp 3 --nproc-per-node 4", ["pp 3 x dp 1", "set --pp 2 --dp 2, or start 3 ranks"]),
         ("--chunks 9223372036854775807", ["pipeline.chunks (--chunks)", "at most 1024"]),
         ("--dp 9223372036854775807 --pp 4", ["mesh.dp (--dp)", "at most"]),
+        (
+            "--nproc-per-node 4 --zero 3 --replicate 3",
+            ["mesh.replicate (--replicate) = 3", "it must divide dp = 4; the nearest is 2"],
+        ),
+        ("--replicate 2", ["mesh.replicate (--replicate) = 2", "--zero 1, 2 or 3"]),
         ("--pp 2 --set pipeline.stages=[2,1,1]", ["2 numbers are needed", "set --pp 3"]),
         (
             "--pp 5 --nproc-per-node 5",

@@ -44,7 +44,7 @@ prop_compose! {
             units: units.into_iter().map(unit).collect(),
             boundary_activations: vec![vec![hidden()]; blocks],
             saved_activations: saved_activations[..=blocks].iter().map(|&(saved, more, output, deferred)| SavedActivations { saved, peak: saved + more, output, deferred }).collect(),
-            pp, dp, split, schedule, chunks,
+            pp, dp, replicas: 1, split, schedule, chunks,
             micro_batches: groups * pp, sync_every: 1,
             zero_stage, reshard, prefetch, recompute_every,
             reduce_each_micro_batch: each,
