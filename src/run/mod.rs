@@ -5,6 +5,7 @@ mod ending;
 mod exhaustion;
 mod launch;
 mod node;
+mod notify;
 mod own_flags;
 mod program;
 mod rank;

@@ -9,6 +9,7 @@ use brigade_report::{RunEvent, add_to_history};
 
 use super::ending::{print_event, printed_its_error};
 use super::exhaustion::ExhaustionWatch;
+use super::notify::notify;
 use super::program::{Program, Role, environment, usage};
 use super::run_folder::{RUN_DIR, RUN_ID, RunFolder};
 use crate::device;
@@ -95,6 +96,9 @@ impl Program<'_> {
             other => print_stderr(format_args!("brigade: {other}")),
         }
         exhaustion.explain(&outcome);
+        if node.node_rank == 0 {
+            notify(&self.settings.output.notify, &dir, &outcome);
+        }
         if matches!(outcome, Outcome::Failed(_)) && dir.join(FLIGHT_FOLDER).exists() {
             print_stderr(format_args!("what each rank did last: brigade inspect flight {}", dir.display()));
         }

@@ -105,6 +105,9 @@ pub struct StandardFlags {
     /// Peak TFLOP/s of one device, for MFU [default: from a table, by the device's name].
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub peak_tflops: Option<f64>,
+    /// Show the last step to Prometheus at /metrics: a port of rank 0's machine alone, or ADDRESS:PORT [default: nowhere].
+    #[arg(long, value_name = "PORT|ADDRESS:PORT")]
+    pub metrics_addr: Option<String>,
     /// Replace earlier results in --out.
     #[arg(long)]
     pub overwrite: bool,
@@ -185,6 +188,7 @@ impl StandardFlags {
         lay(&self.keep, &mut settings.checkpoint.keep);
         lay(&self.out, &mut settings.output.dir);
         lay(&self.peak_tflops, &mut settings.output.peak_tflops);
+        lay(&self.metrics_addr, &mut settings.output.metrics_addr);
         if let Some(timeout) = self.world.host_timeout {
             settings.comm.host_timeout_seconds = timeout.as_secs_f64();
         }

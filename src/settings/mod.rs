@@ -14,6 +14,7 @@ mod optimizer;
 mod parallelism;
 mod plan;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use brigade_core::plan::{ScheduleError, SplitError};
@@ -292,6 +293,12 @@ pub struct OutputSettings {
     /// The most bytes of tensors in a file of the run's weights, as in `5GB`, `500MB` or `2GiB`: larger weights are cut into several files
     /// with an index, as `transformers` does.
     pub max_shard_size: ShardSize,
+    /// Where rank 0 shows the last step to Prometheus, at `/metrics`: a port of its machine alone (`9090`), or an address and a port
+    /// (`0.0.0.0:9090`). Empty: nowhere.
+    pub metrics_addr: String,
+    /// A command, as its words, that the launcher of node 0 runs when the run ends, with a JSON object on its input: `event` (`finished`, `failed`,
+    /// `preempted` or `interrupted`), `run`, `reason`, `exit_code`, `time`. Empty: none.
+    pub notify: Vec<String>,
 }
 
 impl Default for OutputSettings {
@@ -302,6 +309,8 @@ impl Default for OutputSettings {
             log_every: 10,
             peak_tflops: 0.0,
             max_shard_size: ShardSize::default(),
+            metrics_addr: String::new(),
+            notify: Vec::new(),
         }
     }
 }
@@ -310,13 +319,21 @@ impl OutputSettings {
     /// Checks what does not depend on other settings.
     ///
     /// # Errors
-    /// If the peak is not a number, or below 0.
+    /// If the peak is not a number, or below 0, or there is no such address.
     pub fn check(&self) -> Result<(), SettingError> {
+        self.metrics_address()?;
         if self.peak_tflops.is_finite() && self.peak_tflops >= 0.0 {
             return Ok(());
         }
         let allowed = "it must be a number of at least 0, the peak TFLOP/s of one device; 0 looks it up by the device's name";
         Err(SettingError::new("output.peak_tflops (--peak-tflops)", self.peak_tflops, allowed))
+    }
+
+    /// Where the last step is shown to Prometheus.
+    pub(crate) fn metrics_address(&self) -> Result<Option<SocketAddr>, SettingError> {
+        let given = self.metrics_addr.trim();
+        let address = (!given.is_empty()).then(|| brigade_report::metrics_address(given)).transpose();
+        address.map_err(|allowed| SettingError::new("output.metrics_addr (--metrics-addr)", given, allowed))
     }
 }
 

@@ -187,6 +187,7 @@ impl Session {
             goes_on: self.settings.checkpoint.on_failure == OnFailedSave::Continue,
             restart: self.restart,
             mesh: self.plan.mesh.axes().iter().map(|axis| (axis.name.to_owned(), axis.size)).collect(),
+            metrics_addr: self.settings.output.metrics_address()?,
         };
         let mut reporter = match restored {
             Some(Restored { progress, .. }) => Reporter::resume(&self.out, options, progress.step)?,

@@ -31,8 +31,8 @@ use brigade::{UsageError, exit, format_error};
 use clap::{Parser, Subcommand};
 
 use commands::{
-    checkpoint, doctor, evaluate, export, generate, inspect, launch, plan, report, runs, scaling, submit,
-    train, watch,
+    checkpoint, doctor, evaluate, export, generate, inspect, launch, plan, report, runs, scaling, status,
+    submit, train, watch,
 };
 
 /// Trains models on many ranks, to the same weights on any number of them.
@@ -77,6 +77,9 @@ enum Command {
     /// List runs: what became of them, and their last figures.
     #[command(after_help = runs::EXAMPLES)]
     Runs(runs::RunsArgs),
+    /// Say what a run does, from any host that sees its folder.
+    #[command(after_help = status::EXAMPLES)]
+    Status(status::StatusArgs),
     /// Write the model of a finished run into a folder for other programs.
     #[command(after_help = export::EXAMPLES)]
     Export(export::ExportArgs),
@@ -111,6 +114,7 @@ fn main() -> ExitCode {
         Command::Report(args) => report::run(&args),
         Command::Watch(args) => watch::run(&args),
         Command::Runs(args) => runs::run(&args),
+        Command::Status(args) => status::run(&args),
         Command::Scaling(args) => scaling::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Generate(args) => generate::run(&args),

@@ -1,6 +1,6 @@
 //! What can go wrong with the files of a report.
 
-use std::{io, path::PathBuf};
+use std::{io, net::SocketAddr, path::PathBuf};
 
 /// Shorthand for this crate's results.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -21,6 +21,14 @@ pub enum Error {
         operation: &'static str,
         /// The file or folder.
         path: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
+    /// The address for metrics cannot be listened at.
+    #[error("output.metrics_addr (--metrics-addr) {address} cannot be taken: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
         /// The reason.
         source: io::Error,
     },

@@ -7,6 +7,7 @@
 //! - `record`: what is known about a step; `machine`: memory, and what a device can do at best.
 //! - `metrics_file`, `tensorboard`, `history`: the kinds of files.
 //! - `console`: lines and progress bars; `summary`: what is printed at the end.
+//! - `prometheus`: the last step over HTTP, where it is asked for.
 //! - `reporter`: all of these for one run.
 //!
 //! # Invariants
@@ -24,6 +25,7 @@ mod error;
 mod history;
 mod machine;
 mod metrics_file;
+mod prometheus;
 mod record;
 mod reporter;
 mod summary;
@@ -39,6 +41,7 @@ pub use machine::{
     memory::peak_rss_bytes,
     peak_flops::{NumberType, peak_flops},
 };
+pub use prometheus::{MetricsServer, metrics_address};
 pub use record::{
     CheckpointRecord, Collective, DeviceMemory, MemoryRecord, PLANNED_MEMORY_FILE, PlannedMemory,
     RankSeconds, StepRecord, compute::Compute,

@@ -12,6 +12,7 @@ pub mod plan;
 pub mod report;
 pub mod runs;
 pub mod scaling;
+pub mod status;
 pub mod submit;
 pub mod train;
 pub mod watch;

@@ -3,6 +3,7 @@
 use std::{
     fs,
     io::{self, Write},
+    net::SocketAddr,
     path::{Path, PathBuf},
     time::Instant,
 };
@@ -12,6 +13,7 @@ use crate::{
     error::{Error, Result},
     history::{History, RunEvent},
     metrics_file::JsonLines,
+    prometheus::MetricsServer,
     record::{CheckpointRecord, StepRecord, compute::Compute},
     summary::{Summary, Totals},
     tensorboard::event_file::{EventFile, existing},
@@ -47,6 +49,8 @@ pub struct ReporterOptions {
     pub restart: u32,
     /// The axes of the mesh with their sizes, the outermost first; for the history.
     pub mesh: Vec<(String, usize)>,
+    /// Where the last step is shown to Prometheus, if anywhere.
+    pub metrics_addr: Option<SocketAddr>,
 }
 
 impl Default for ReporterOptions {
@@ -63,6 +67,7 @@ impl Default for ReporterOptions {
             goes_on: false,
             restart: 0,
             mesh: Vec::new(),
+            metrics_addr: None,
         }
     }
 }
@@ -72,11 +77,14 @@ pub struct Reporter {
     metrics: JsonLines,
     history: History,
     events: Option<EventFile>,
+    server: Option<MetricsServer>,
     console: Console,
     compute: Compute,
     totals: Totals,
     files: Vec<PathBuf>,
     steps: u64,
+    total_steps: u64,
+    restart: u32,
     started: Instant,
     goes_on: bool,
     /// A file could not be written, and a note said so.
@@ -110,7 +118,7 @@ impl Reporter {
         }
         let events = options.tensorboard.then(|| EventFile::create(out_dir, &[])).transpose()?;
         let history = History::begin(out_dir, &options, None)?;
-        Ok(Self::begin((metrics, history, events), options, None, output))
+        Self::begin((metrics, history, events), options, None, output)
     }
 
     /// Resumes the run in a folder after its step `last_step`; makes the folder and the files that are missing.
@@ -137,7 +145,7 @@ impl Reporter {
             file.start_at(last_step.saturating_add(1))?;
         }
         let history = History::begin(out_dir, &options, Some(last_step))?;
-        Ok(Self::begin((metrics, history, events), options, Some(last_step), output))
+        Self::begin((metrics, history, events), options, Some(last_step), output)
     }
 
     fn begin(
@@ -145,7 +153,8 @@ impl Reporter {
         options: ReporterOptions,
         resumed_at: Option<u64>,
         output: Box<dyn Write + Send>,
-    ) -> Self {
+    ) -> Result<Self> {
+        let server = options.metrics_addr.map(MetricsServer::start).transpose()?;
         let ReporterOptions {
             total_steps, unit, log_every, console, compute, devices, restart, goes_on, ..
         } = options;
@@ -154,20 +163,23 @@ impl Reporter {
         let done = resumed_at.unwrap_or(0);
         let console = Console::new(console, done, total_steps, unit.clone(), log_every, output);
         let (totals, started) = (Totals::new(resumed_at, restart, devices, unit), Instant::now());
-        Self {
+        Ok(Self {
             metrics,
             history,
             events,
+            server,
             console,
             compute,
             totals,
             files,
             steps: 0,
+            total_steps,
+            restart,
             started,
             goes_on,
             has_warned: false,
             pending_rewind: None,
-        }
+        })
     }
 
     /// Writes and shows a step, with its TFLOP/s and MFU where they are known.
@@ -180,6 +192,9 @@ impl Reporter {
             self.tolerate(written)?;
         }
         self.console.step(&record, self.steps == 0);
+        if let Some(server) = &mut self.server {
+            server.show(&record, self.total_steps, self.restart);
+        }
         self.totals.add(&record);
         self.steps += 1;
         Ok(())

@@ -79,8 +79,8 @@ fn way(page: &str, words: &Line) -> Way {
         _ if needs_a_cluster || needs_a_model => Way::Help,
         "submit" if has("--dry-run") => Way::Help,
         "submit" => Way::Render,
-        // It would never end.
-        "watch" => Way::Help,
+        // It would never end, or needs the folder of a run.
+        "watch" | "status" => Way::Help,
         "train" if has("--dry-run") || has("--resume") && !has("auto") => Way::AsItIs,
         "train" if TRAINED.contains(&page) && !has("configs/gpt-13m.toml") => Way::Tiny,
         "train" => Way::DryRun,

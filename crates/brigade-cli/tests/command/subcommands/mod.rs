@@ -11,5 +11,6 @@ mod object_store;
 mod plan;
 mod report;
 mod scaling;
+mod status;
 mod submit;
 mod watch;
