@@ -188,6 +188,7 @@ pub use brigade_core::{
     StepReport, initialize, with_seed,
 };
 pub use brigade_core::{nn, plan};
+pub use brigade_cpu::CountedHeap;
 pub use brigade_data as data;
 pub use brigade_kernels as kernels;
 pub use brigade_launch as launcher;

@@ -54,7 +54,7 @@ fn planned(units: Vec<brigade::core::plan::UnitSize>, dp: usize) -> u64 {
     let host = brigade_cpu::device();
     let meter = brigade_cpu::heap_meter().unwrap();
     let model = SHAPE.model(1, &host).unwrap();
-    let activations = model.measure_activations(batch(&host), Float::F32, false, Some(&meter)).unwrap();
+    let activations = model.measure_activations(batch(&host), Float::F32, false, Some(&*meter)).unwrap();
     let configuration = Configuration {
         units,
         boundary_activations: activations.boundary_activations,

@@ -3,8 +3,7 @@
 use anyhow::Context;
 use brigade_core::plan::{Configuration, Footprint, MemoryFootprint};
 use brigade_core::{
-    Activation, Batch, Chain, DP, EngineSettings, HeapMeter, MeasuredActivations, Model, PP, REPLICATE,
-    Recompute,
+    Activation, Batch, Chain, DP, EngineSettings, MeasuredActivations, Model, PP, REPLICATE, Recompute,
 };
 use brigade_files::write_atomic;
 use brigade_report::{PLANNED_MEMORY_FILE, PlannedMemory};
@@ -150,10 +149,9 @@ impl Session {
         );
         let batch = samples(size).context("reading samples")?;
         let meter = brigade_cpu::heap_meter();
-        let meter = meter.as_ref().map(|meter| meter as &dyn HeapMeter);
         let EngineSettings { precision, schedule, chunks, .. } = &self.plan.engine;
         let splits = schedule.splits_backward() && self.plan.mesh.size(PP) * chunks > 1;
-        Ok(model.measure_activations(batch, precision.compute, splits, meter)?)
+        Ok(model.measure_activations(batch, precision.compute, splits, meter.as_deref())?)
     }
 }
 

@@ -35,6 +35,10 @@ use commands::{
     submit, train, watch,
 };
 
+/// So that memory is measured exactly, also that of small models that stand for large ones.
+#[global_allocator]
+static HEAP: brigade::CountedHeap = brigade::CountedHeap;
+
 /// Trains models on many ranks, to the same weights on any number of them.
 #[derive(Debug, Parser)]
 #[command(name = "brigade", version, arg_required_else_help = true, max_term_width = 110)]

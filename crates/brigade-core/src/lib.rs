@@ -44,7 +44,7 @@ pub use dist::{
     PendingValues, REPLICATE, ReshardedBuffer, SingleRankGroup, Traffic, UnshardedBuffer,
 };
 pub use error::{BoxError, Error, NonFiniteLocation, Result};
-pub use measure::{HeapMeter, MeasuredActivations};
+pub use measure::{HeapMeter, MeasuredActivations, SmallerModel};
 pub use metrics::{Bytes, Clock, Memory, WAITS};
 pub use model::{
     Activation, Block, BlockCache, Cache, Chain, Float, ForwardContext, Model, NamedTensor,

@@ -24,16 +24,6 @@ type Mallinfo2 = unsafe extern "C" fn() -> libc::mallinfo2;
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 type Mallinfo2 = std::convert::Infallible;
 
-/// A meter of this process's heap; none where the C library is not glibc 2.33 or newer, or the kernel keeps no peak that can be reset.
-pub fn heap_meter() -> Option<GlibcHeap> {
-    let book = mallinfo2()?;
-    if reset_peak().is_err() || status("VmHWM:")? == 0 {
-        return None;
-    }
-    measure_exactly(true);
-    Some(GlibcHeap { book, before: Cell::new(0) })
-}
-
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn mallinfo2() -> Option<Mallinfo2> {
     // SAFETY: the name ends with a zero byte.
@@ -45,6 +35,18 @@ fn mallinfo2() -> Option<Mallinfo2> {
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 fn mallinfo2() -> Option<Mallinfo2> {
     None
+}
+
+impl GlibcHeap {
+    /// None where the C library is not glibc 2.33 or newer, or the kernel keeps no peak that can be reset.
+    pub fn find() -> Option<Self> {
+        let book = mallinfo2()?;
+        if reset_peak().is_err() || status("VmHWM:")? == 0 {
+            return None;
+        }
+        measure_exactly(true);
+        Some(Self { book, before: Cell::new(0) })
+    }
 }
 
 impl Drop for GlibcHeap {
@@ -107,7 +109,7 @@ mod tests {
 
     #[test]
     fn what_stays_and_what_was_there_for_a_moment_are_told_apart() {
-        let meter = heap_meter().unwrap();
+        let meter = GlibcHeap::find().unwrap();
         let touched = |bytes: u64| std::hint::black_box(vec![1u8; bytes as usize]);
         // Kernels count resident pages in batches, and tests run beside this one in its process.
         let near = |found: u64, expected: u64| found.abs_diff(expected) < 4 * MIB;

@@ -3,20 +3,28 @@
 //! A rank computes on one thread: cores are filled by ranks, not by threads inside operations. So Burn's feature `rayon` is off. Its
 //! SIMD code, which it selects at run time, is on.
 
+mod counted_heap;
 mod heap;
 mod heap_meter;
 
+pub use counted_heap::CountedHeap;
 pub use heap::{HUGE_PAGES, keep_heap, trim_heap};
-pub use heap_meter::{GlibcHeap, heap_meter};
+pub use heap_meter::GlibcHeap;
 
 use brigade_comm::Group;
-use brigade_core::{Groups, Mesh};
+use brigade_core::{Groups, HeapMeter, Mesh};
 use brigade_host::Placement;
 use burn::tensor::Device;
 
 /// The device of every rank.
 pub fn device() -> Device {
     Device::flex()
+}
+
+/// A meter of this process's heap: what this thread takes of a [`CountedHeap`], or else [what the process takes](GlibcHeap::find); none where neither is known.
+pub fn heap_meter() -> Option<Box<dyn HeapMeter>> {
+    let counted = counted_heap::ThreadHeap::find().map(|heap| Box::new(heap) as Box<dyn HeapMeter>);
+    counted.or_else(|| Some(Box::new(GlibcHeap::find()?)))
 }
 
 /// This rank's groups along the axes of a mesh over all ranks of `world`. All ranks call it together.

@@ -23,6 +23,8 @@ pub struct CrossEntropyConfig {
     pub label_smoothing: f64,
     /// The factor of the squared logarithm of the softmax's denominator (Chowdhery et al., "PaLM", 2022).
     pub z_loss: f64,
+    /// What the rows whose logits are in memory at a time are divided by: 0 and 1 leave them as they are. For a model that stands for a larger one when memory is measured.
+    pub rows_divisor: usize,
 }
 
 /// The sum over rows of the cross entropy between `softmax(x · weightᵀ)` and the target, in nats, and the number of rows whose target has the highest logit, each of shape
@@ -142,7 +144,9 @@ impl FusedOperation<2> for LinearCrossEntropy {
     fn forward<T: Number>(&self, inputs: [FlexTensor; 2], tracked: bool) -> (FlexTensor, Option<Saved>, f32) {
         let [x, weight] = inputs.map(contiguous);
         let ([count, width], [classes, _]) = (rows(&x), rows(&weight));
-        let chunk = (CHUNK / classes.max(1)).max(LEAST_ROWS).min(count.max(1));
+        let divisor = self.config.rows_divisor.max(1);
+        let rows = (CHUNK / (classes.max(1) * divisor)).max(LEAST_ROWS) / divisor;
+        let chunk = rows.clamp(1, count.max(1));
         let [mut logits, mut logarithms, mut losses, mut hits] =
             [chunk * classes, chunk, count, count].map(Buffer::<f32>::new);
         let mut gradients =

@@ -226,7 +226,7 @@ fn cross_entropies() {
         for (config, weighted) in [
             (CrossEntropyConfig::default(), false),
             (CrossEntropyConfig::default(), true),
-            (CrossEntropyConfig { label_smoothing: 0.1, z_loss: 1e-2 }, true),
+            (CrossEntropyConfig { label_smoothing: 0.1, z_loss: 1e-2, ..Default::default() }, true),
         ] {
             check(&Case::new([vec![rows, width], vec![classes, width]]), |[x, w]| {
                 let device = x.device().inner();

@@ -53,7 +53,17 @@ impl Logits {
         targets: Tensor<1, Int>,
         weights: Option<Tensor<1>>,
     ) -> (Tensor<1>, Tensor<1>) {
-        let config = CrossEntropyConfig::default();
+        self.cross_entropy_in(targets, weights, 1)
+    }
+
+    /// [`cross_entropy`](Self::cross_entropy), with fewer logits in memory at a time.
+    pub(crate) fn cross_entropy_in(
+        self,
+        targets: Tensor<1, Int>,
+        weights: Option<Tensor<1>>,
+        rows_divisor: usize,
+    ) -> (Tensor<1>, Tensor<1>) {
+        let config = CrossEntropyConfig { rows_divisor, ..CrossEntropyConfig::default() };
         match self {
             Self::Whole(logits) => cross_entropy(logits, targets, weights, config),
             Self::Product { x, weight } if x.dtype() == weight.dtype() => {

@@ -125,6 +125,15 @@ impl Adapters {
         self.layers.values().map(|[outputs, inputs]| self.config.rank * (outputs + inputs)).sum()
     }
 
+    /// With the rank divided, if it can be.
+    pub(crate) fn divided(&self, divisor: usize) -> Self {
+        let mut divided = self.clone();
+        if self.config.rank.is_multiple_of(divisor) {
+            divided.config.rank /= divisor;
+        }
+        divided
+    }
+
     /// What the adapter of a layer is like, if it has one.
     pub(crate) fn of(&self, layer: &str) -> Option<&LoraConfig> {
         self.layers.contains_key(layer).then_some(&self.config)

@@ -10,8 +10,9 @@ use brigade_core::{
     Batch, Block, Chain, Engine, EngineSettings, Float, Groups, HeapMeter, MeasuredActivations,
     OptimizerFactory, Precision, Recompute,
 };
-use brigade_models::Tokens;
+use brigade_hf::Config;
 use brigade_models::gpt::{Gelu, GptConfig, Targets};
+use brigade_models::{CausalLm, LoraConfig, Tokens};
 use burn::module::Module;
 use burn::nn::{BatchNorm, BatchNormConfig};
 use burn::optim::AdamWConfig;
@@ -146,7 +147,7 @@ fn number_types(shape: &GptConfig) -> &'static [Float] {
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[test]
 fn the_process_measures_what_an_allocator_counts_exactly() {
-    let meter = brigade_cpu::heap_meter().unwrap();
+    let meter = brigade_cpu::GlibcHeap::find().unwrap();
     for shape in shapes() {
         for compute in number_types(&shape) {
             let exact = measure(&shape, *compute, &Exact(Cell::new(0)));
@@ -218,6 +219,41 @@ fn a_step_takes_what_is_planned_within_a_twentieth() {
                     "{taken} bytes, {planned} planned of {shape:?}, {recompute:?}, {compute:?}"
                 );
             }
+        }
+    }
+}
+
+/// A Llama that is measured in place of itself, and what it needs when it is measured itself.
+#[test]
+fn smaller_models_tell_what_a_large_one_needs() {
+    let fields = serde_json::json!({
+        "model_type": "llama", "vocab_size": 8000, "hidden_size": 1024, "intermediate_size": 2816,
+        "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 128,
+    });
+    let config = Config::from_fields("config.json", fields.as_object().unwrap()).unwrap();
+    let (device, meter) = (brigade_cpu::device(), Exact(Cell::new(0)));
+    let lora = LoraConfig { rank: 16, ..LoraConfig::default() };
+    for (length, adapters, compute) in [
+        (512, LoraConfig::default(), Float::F32),
+        (512, lora, Float::F32),
+        (256, LoraConfig::default(), Float::Bf16),
+    ] {
+        let model = CausalLm::from_config(&config, Some(length)).unwrap().with_adapters(&adapters).unwrap();
+        let (shape, whole) = (&model, model.model(1, &device).unwrap());
+        let batch = || shape.blank_batch(2, &device);
+        let found = whole.measure_activations(batch(), compute, true, Some(&meter)).unwrap();
+        let itself = whole.measured_by(|_| None);
+        let exact = itself.measure_activations(batch(), compute, true, Some(&meter)).unwrap();
+        assert_eq!(found.boundary_activations, exact.boundary_activations);
+        for (found, exact) in found.saved_activations.iter().zip(&exact.saved_activations) {
+            let near = |found: u64, exact: u64, share: f64| {
+                found.abs_diff(exact) as f64 <= share * exact as f64 + 16e3
+            };
+            let is_near = near(found.saved, exact.saved, 0.005)
+                && near(found.output, exact.output, 0.005)
+                && near(found.deferred, exact.deferred, 0.005)
+                && near(found.peak, exact.peak, 0.03);
+            assert!(is_near, "{found:?}, {exact:?}: {length} tokens, {adapters:?}, {compute:?}");
         }
     }
 }

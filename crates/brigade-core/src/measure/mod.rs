@@ -1,5 +1,6 @@
 //! What a model's blocks need inside and how long they take, measured by running them.
 
+mod extend;
 mod heap;
 mod run;
 mod seconds;
@@ -16,6 +17,8 @@ use crate::model::chain::Model;
 use crate::sharding::store::cast;
 use crate::step::forward_backward::batch::Batch;
 
+pub use extend::SmallerModel;
+use extend::extended;
 pub use heap::HeapMeter;
 use run::{Manner, run_block, run_loss};
 
@@ -45,9 +48,30 @@ impl<I: Activation, O: Activation, T: Clone> Model<I, O, T> {
     /// is, also its running state. Of blocks that are alike in their type, their fields and the shapes of their parameters and
     /// inputs, one is run.
     ///
+    /// Where [smaller models](Self::measured_by) stand for this one, they are measured, and what they need is extended to its size: each tensor
+    /// is as large as its sizes say, so no more than the temporary memory of operations is other than it would be measured.
+    ///
     /// # Errors
     /// If a block refuses its input, or the model has no parameters.
     pub fn measure_activations(
+        &self,
+        batch: Batch<I, T>,
+        compute: Float,
+        splits: bool,
+        meter: Option<&dyn HeapMeter>,
+    ) -> Result<MeasuredActivations> {
+        match self.smaller.as_ref().and_then(|smaller| smaller(&batch)) {
+            Some([a, b]) => {
+                let measured = |SmallerModel { divisor, model, batch }| -> Result<_> {
+                    Ok((divisor, model.measure_directly(batch, compute, splits, meter)?))
+                };
+                Ok(extended([measured(a)?, measured(b)?]))
+            }
+            None => self.measure_directly(batch, compute, splits, meter),
+        }
+    }
+
+    fn measure_directly(
         &self,
         batch: Batch<I, T>,
         compute: Float,

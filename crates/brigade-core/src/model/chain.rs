@@ -2,17 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::Arc;
 
 use burn::module::Module;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use crate::error::{BoxError, Error, Result};
+use crate::measure::SmallerModel;
 use crate::model::activation::{Activation, Parts, flatten, restore};
 use crate::model::block::{AnyBlock, Block, Erased, Function, NamedBlock, Own};
 use crate::model::cache::Cache;
 use crate::model::context::ForwardContext;
 use crate::model::ties::Tie;
+use crate::step::forward_backward::batch::Batch;
 
 /// A whole parameter with its name, on the host.
 #[derive(Debug, Clone, PartialEq)]
@@ -55,8 +58,8 @@ pub struct Chain<I, O> {
     types: PhantomData<fn(I) -> O>,
 }
 
-/// Gives a parameter's values, flattened in row-major order, by full name and shape; none to leave it alone.
-type Source = dyn Fn(&str, &[usize]) -> Result<Option<Vec<f32>>, BoxError> + Send + Sync;
+/// Gives a range of a parameter's values, flattened in row-major order, by full name and shape; none to leave it alone.
+type Source = dyn Fn(&str, &[usize], Range<usize>) -> Result<Option<Vec<f32>>, BoxError> + Send + Sync;
 
 impl<I: Activation> Default for Chain<I, I> {
     fn default() -> Self {
@@ -162,7 +165,7 @@ impl<I: Activation, O: Activation> Chain<I, O> {
     /// by the number of valid targets of the whole global batch, or by their [weights](crate::Batch::weighted).
     pub fn loss<T>(self, loss: impl Fn(O, T) -> Tensor<1> + Send + Sync + 'static) -> Model<I, O, T> {
         let loss = move |output, target| (loss(output, target), Vec::new());
-        Model { chain: self, loss: Arc::new(loss), names: Vec::new(), metrics: Vec::new() }
+        Model { chain: self, loss: Arc::new(loss), names: Vec::new(), metrics: Vec::new(), smaller: None }
     }
 
     /// As [`loss`](Self::loss), from a function that gives the sums of metrics as well: those that cost little where the loss
@@ -180,7 +183,7 @@ impl<I: Activation, O: Activation> Chain<I, O> {
             assert_eq!(sums.len(), count, "a loss gives as many sums as its metrics have names");
             (loss, sums)
         };
-        Model { chain: self, loss: Arc::new(loss), names, metrics: Vec::new() }
+        Model { chain: self, loss: Arc::new(loss), names, metrics: Vec::new(), smaller: None }
     }
 
     /// Number of values in all parameters; a shared one counts once.
@@ -218,7 +221,7 @@ impl<I: Activation, O: Activation> Chain<I, O> {
         self.check_names()?;
         let ties = self.resolved_ties()?;
         for index in 0..self.blocks.len() {
-            self.initialize_block(index, seed)?;
+            self.initialize_block(index, seed, &|_| true)?;
         }
         self.source = None;
         self.apply_ties(&ties);
@@ -233,6 +236,22 @@ impl<I: Activation, O: Activation> Chain<I, O> {
     pub fn load(
         &mut self,
         values: impl Fn(&str, &[usize]) -> Result<Option<Vec<f32>>, BoxError> + Send + Sync + 'static,
+    ) {
+        self.load_ranges(move |name, shape, range| {
+            let Some(mut found) = values(name, shape)? else { return Ok(None) };
+            found.truncate(range.end);
+            Ok(Some(found.split_off(range.start.min(found.len()))))
+        });
+    }
+
+    /// As [`load`](Self::load), from a closure that gives the values in a range of the flattened parameter: those that this rank is to hold, where
+    /// ZeRO-3 shards parameters, and else all.
+    pub fn load_ranges(
+        &mut self,
+        values: impl Fn(&str, &[usize], Range<usize>) -> Result<Option<Vec<f32>>, BoxError>
+        + Send
+        + Sync
+        + 'static,
     ) {
         self.source = Some(Arc::new(values));
         self.loaded = None;
@@ -271,18 +290,24 @@ impl<I: Activation, O: Activation> Chain<I, O> {
         (self.source, self.is_part) = (None, is_part);
     }
 
-    /// Gives one block's parameters their values.
-    pub(crate) fn initialize_block(&mut self, index: usize, seed: u64) -> Result<()> {
+    /// Gives those parameters of one block their values whose paths are wanted. Others are left empty.
+    pub(crate) fn initialize_block(
+        &mut self,
+        index: usize,
+        seed: u64,
+        is_wanted: &dyn Fn(&str) -> bool,
+    ) -> Result<()> {
         let followers = self.followers();
         let NamedBlock { name, block } = &mut self.blocks[index];
-        if let (Some(source), Some(device)) = (&self.source, block.device()) {
+        if let Some(device) = block.device() {
             let (shapes, device, mut failed) = (block.shapes(), device.inner(), None);
             block.replace(&mut |path| {
                 let (full, shape) = (format!("{name}.{path}"), shapes.get(path)?);
-                if followers.contains(&full) {
-                    return None;
+                if !is_wanted(path) {
+                    return Some((Tensor::empty([0], &device), vec![0; shape.len()]));
                 }
-                match source(&full, shape) {
+                let source = self.source.as_ref().filter(|_| !followers.contains(&full))?;
+                match source_values(source, &full, shape, 0..shape.iter().product()) {
                     Ok(found) => found.map(|found| {
                         let length = found.len();
                         (Tensor::from_data(TensorData::new(found, [length]), &device), shape.clone())
@@ -294,11 +319,24 @@ impl<I: Activation, O: Activation> Chain<I, O> {
                 }
             });
             if let Some(error) = failed {
-                return Err(Error::Load(error));
+                return Err(error);
             }
         }
         block.initialize(seed, name);
         Ok(())
+    }
+
+    /// A range of a parameter's values from where [`load`](Self::load) said; none where it is not loaded.
+    pub(crate) fn loaded_values(
+        &self,
+        name: &str,
+        shape: &[usize],
+        range: Range<usize>,
+    ) -> Result<Option<Vec<f32>>> {
+        match &self.source {
+            Some(source) => source_values(source, name, shape, range),
+            None => Ok(None),
+        }
     }
 
     /// All parameters but followers of ties, on the host, in the order of blocks and paths.
@@ -406,6 +444,22 @@ impl<I: Activation, O: Activation> Chain<I, O> {
     }
 }
 
+/// What a source gives, checked to be as many values as the range has.
+fn source_values(
+    source: &Arc<Source>,
+    name: &str,
+    shape: &[usize],
+    range: Range<usize>,
+) -> Result<Option<Vec<f32>>> {
+    let count = range.len();
+    match source(name, shape, range).map_err(Error::Load)? {
+        Some(found) if found.len() != count => Err(Error::Load(
+            format!("`{name}` {shape:?}: {} values were given in place of {count}", found.len()).into(),
+        )),
+        found => Ok(found),
+    }
+}
+
 /// Copies a flattened tensor to the host under its shape.
 pub(crate) fn to_host(flat: Tensor<1>, shape: &[usize]) -> Result<TensorData> {
     let values = flat.try_into_vec_as::<f32>().map_err(|error| Error::Device(error.to_string()))?;
@@ -435,6 +489,10 @@ pub(crate) type Loss<O, T> = Arc<dyn Fn(O, T) -> (Tensor<1>, Vec<Tensor<1>>) + S
 /// A metric of its own: from output and target to a sum over valid targets, shape `[1]`.
 pub(crate) type Metric<O, T> = Arc<dyn Fn(O, T) -> Tensor<1> + Send + Sync>;
 
+/// The models that stand for one in measurements with a micro-batch of its.
+pub(crate) type Smaller<I, O, T> =
+    Arc<dyn Fn(&Batch<I, T>) -> Option<[SmallerModel<I, O, T>; 2]> + Send + Sync>;
+
 /// A chain of blocks with its loss: what Brigade trains.
 pub struct Model<I, O, T> {
     pub(crate) chain: Chain<I, O>,
@@ -442,9 +500,21 @@ pub struct Model<I, O, T> {
     /// The names of all metrics: those of the loss, then the others.
     pub(crate) names: Vec<String>,
     pub(crate) metrics: Vec<Metric<O, T>>,
+    /// What is measured in its place.
+    pub(crate) smaller: Option<Smaller<I, O, T>>,
 }
 
 impl<I: Activation, O: Activation, T> Model<I, O, T> {
+    /// Says which models are measured in place of this one to find what its blocks need for a micro-batch: none, where they are small enough
+    /// themselves. See [`measure_activations`](Self::measure_activations).
+    pub fn measured_by(
+        mut self,
+        smaller: impl Fn(&Batch<I, T>) -> Option<[SmallerModel<I, O, T>; 2]> + Send + Sync + 'static,
+    ) -> Self {
+        self.smaller = Some(Arc::new(smaller));
+        self
+    }
+
     /// Adds a metric: from the last block's output and a batch's target to a **sum** (shape `[1]`) over the valid targets, as
     /// the [loss](Chain::loss) is one. Steps and evaluations report it divided by the number of valid targets of the whole
     /// global batch, with the same bits on any mesh: the ranks' sums are added without rounding. No gradient flows through it.

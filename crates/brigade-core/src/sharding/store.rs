@@ -107,7 +107,16 @@ impl ParameterStore {
         self.offload.as_ref().unwrap_or(&self.device)
     }
 
-    /// Adds a unit with its whole values (fp32, not padded). `is_owned`: whether by this stage, not by another one.
+    /// The elements of a unit that it is [added](Self::add) with: where parameters are whole only while they are used, those that this rank keeps, padding
+    /// among them, and else all.
+    pub(crate) fn kept(&self, unit: &Unit) -> Range<usize> {
+        match self.unshards(unit) {
+            true => unit.layout.shard(self.groups.shard.rank(), self.groups.shard.size()),
+            false => 0..unit.layout.len(),
+        }
+    }
+
+    /// Adds a unit with those of its values (fp32) that are [kept](Self::kept). `is_owned`: whether by this stage, not by another one.
     pub(crate) fn add(&mut self, unit: Unit, values: Tensor<1>, is_owned: bool) -> Result<()> {
         let is_updated = is_owned && unit.trainable;
         let (rank, ranks) = (self.groups.shard.rank(), self.groups.shard.size());
@@ -120,23 +129,24 @@ impl ParameterStore {
             false => part(&own, self.groups.replicate.rank(), self.groups.replicate.size()),
         };
         let compute = self.compute(&unit).dtype();
-        let padding = Tensor::zeros([length - unit.layout.len()], (&self.device, DType::F32));
-        let values = if length > unit.layout.len() { Tensor::cat(vec![values, padding], 0) } else { values };
-        let updated_apart = compute != FloatDType::F32 || self.offload.is_some();
-        let unshards = self.unshards(&unit);
-        let apart = unshards || (is_updated && updated_apart);
-        let own_values = apart.then(|| compact(values.clone().slice(own.clone()))).transpose()?;
-        let own_values = match (is_updated, &self.offload) {
-            (true, Some(host)) => own_values.map(|values| values.to_device(host)),
-            (true, None) => own_values,
-            (false, _) => own_values.map(|values| cast(values, compute)),
+        let to_own = |values: Tensor<1>| match (is_updated, &self.offload) {
+            (true, Some(host)) => values.to_device(host),
+            (true, None) => values,
+            (false, _) => cast(values, compute),
         };
-        let whole = match unshards {
-            false => WholeBuffer::Whole(cast(values, compute)),
-            true => match self.groups.shard.unsharded_buffer(own.len(), compute, &self.device) {
+        let (own_values, whole) = if self.unshards(&unit) {
+            let whole = match self.groups.shard.unsharded_buffer(own.len(), compute, &self.device) {
                 Some(buffer) => WholeBuffer::Resharded(buffer),
                 None => WholeBuffer::Absent,
-            },
+            };
+            (Some(to_own(values)), whole)
+        } else {
+            let missing = length - unit.layout.len();
+            let padding = || Tensor::zeros([missing], (&self.device, DType::F32));
+            let values = if missing > 0 { Tensor::cat(vec![values, padding()], 0) } else { values };
+            let apart = is_updated && (compute != FloatDType::F32 || self.offload.is_some());
+            let own_values = apart.then(|| compact(values.clone().slice(own.clone()))).transpose()?;
+            (own_values.map(to_own), WholeBuffer::Whole(cast(values, compute)))
         };
         let readers = if unit.running { &mut self.running } else { &mut self.by_block };
         for user in unit.users.iter().filter(|user| self.holders[user.block] == self.groups.pp.rank()) {

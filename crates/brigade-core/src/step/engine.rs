@@ -90,7 +90,7 @@ where
         groups: Groups,
         settings: EngineSettings,
     ) -> Result<Self> {
-        let Model { mut chain, loss, names: metric_names, metrics } = model;
+        let Model { mut chain, loss, names: metric_names, metrics, .. } = model;
         chain.check_names()?;
         let optimizer = optimizer.with_groups(&settings.groups)?;
         let grouping = chain.grouping(&settings.groups)?;

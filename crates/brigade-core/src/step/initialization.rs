@@ -1,6 +1,9 @@
 //! How an engine begins: parameters get their values, block by block, and move into the parameter store.
 
-use burn::tensor::Tensor;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use burn::tensor::{DType, Tensor, TensorData};
 
 use crate::dist::Collectives;
 use crate::error::{Error, Result};
@@ -8,7 +11,7 @@ use crate::model::activation::Activation;
 use crate::model::chain::Chain;
 use crate::model::ties::Tie;
 use crate::sharding::groups::Grouping;
-use crate::sharding::store::ParameterStore;
+use crate::sharding::store::{ParameterStore, compact};
 use crate::sharding::unit::Unit;
 use crate::step::strategy::Update;
 
@@ -24,25 +27,50 @@ pub(crate) struct Initialization<'a, I, O> {
 
 impl<I: Activation, O: Activation> Initialization<'_, I, O> {
     /// Gives one block its values and takes into the store what this rank is to hold of them: its own units, if this
-    /// rank holds the block, and those that other blocks of this rank share.
+    /// rank holds the block, and those that other blocks of this rank share. No other values are read or drawn.
     pub(crate) fn block(&mut self, index: usize, seed: u64) -> Result<()> {
-        self.chain.initialize_block(index, seed)?;
-        let (store, ties) = (&mut *self.store, self.ties);
-        let holders = store.holders.clone();
-        let stage = store.groups.pp.rank();
+        let ties = self.ties;
+        let holders = self.store.holders.clone();
+        let stage = self.store.groups.pp.rank();
         let here = holders[index] == stage;
+        let named = &self.chain.blocks[index];
+        let used = |unit: &Unit| unit.users.iter().any(|user| holders[user.block] == stage);
+        let mut units = Unit::of_block(index, &named.name, &named.block.specs(), ties);
+        units.retain(used);
+        let mut pieces = self.loaded_pieces(&units)?;
+        let drawn: BTreeSet<&str> = units
+            .iter()
+            .flat_map(|unit| {
+                let kept = self.store.kept(unit);
+                unit.layout.params().iter().filter(move |param| !common(&param.range, &kept).is_empty())
+            })
+            .map(|param| param.path.as_str())
+            .filter(|path| !pieces.contains_key(*path))
+            .collect();
+        self.chain.initialize_block(index, seed, &|path| drawn.contains(path))?;
         let named = &mut self.chain.blocks[index];
         named.block.train();
         let values = named.block.values();
-        let used = |unit: &Unit| unit.users.iter().any(|user| holders[user.block] == stage);
-        for mut unit in
-            Unit::of_block(index, &named.name, &named.block.specs(), ties).into_iter().filter(used)
-        {
+        let store = &mut *self.store;
+        for mut unit in units {
             unit.layout.set_groups(|path| self.grouping.of(&format!("{}.{path}", named.name)));
             unit.layout.set_learning_rate_factor(self.layer_decay.powi((holders.len() - 1 - index) as i32));
-            let values = |path: &str| values[path].flat.clone();
-            let flat = unit.layout.params().iter().map(|param| (param.path.clone(), values(&param.path)));
-            let flat = unit.layout.pack(flat.collect(), unit.layout.len(), &store.device);
+            let kept = store.kept(&unit);
+            let mut flat = Vec::new();
+            for param in unit.layout.params() {
+                let within = within(&param.range, &kept);
+                flat.push(match pieces.remove(&param.path) {
+                    Some(piece) => piece,
+                    None if within.is_empty() => continue,
+                    None if within.len() == param.range.len() => values[&param.path].flat.clone(),
+                    None => compact(values[&param.path].flat.clone().slice(within))?,
+                });
+            }
+            let padding = kept.end.saturating_sub(unit.layout.len().max(kept.start));
+            if padding > 0 || flat.is_empty() {
+                flat.push(Tensor::zeros([padding], (&store.device, DType::F32)));
+            }
+            let flat = if flat.len() == 1 { flat.swap_remove(0) } else { Tensor::cat(flat, 0) };
             store.add(unit, flat, here)?;
             if let Some(stored) = store.units.last() {
                 let own = stored.is_updated().then(|| stored.own.clone());
@@ -57,6 +85,39 @@ impl<I: Activation, O: Activation> Initialization<'_, I, O> {
         });
         Ok(())
     }
+
+    /// Of parameters that are loaded, by path, the values that are kept of each.
+    fn loaded_pieces(&self, units: &[Unit]) -> Result<BTreeMap<String, Tensor<1>>> {
+        let mut pieces = BTreeMap::new();
+        for unit in units {
+            let (name, kept) = (&self.chain.blocks[unit.home].name, self.store.kept(unit));
+            for param in unit.layout.params() {
+                let within = within(&param.range, &kept);
+                if within.is_empty() {
+                    continue;
+                }
+                let full = format!("{name}.{}", param.path);
+                if let Some(found) = self.chain.loaded_values(&full, &param.shape, within)? {
+                    let length = found.len();
+                    let data = TensorData::new(found, [length]);
+                    let piece = Tensor::from_data(data, (&self.store.device, DType::F32));
+                    pieces.insert(param.path.clone(), piece);
+                }
+            }
+        }
+        Ok(pieces)
+    }
+}
+
+/// What two ranges have in common.
+fn common(a: &Range<usize>, b: &Range<usize>) -> Range<usize> {
+    a.start.max(b.start)..a.end.min(b.end)
+}
+
+/// The elements of a parameter that are kept of its unit, counted from its first. `of`: where the parameter is.
+fn within(of: &Range<usize>, kept: &Range<usize>) -> Range<usize> {
+    let common = common(of, kept);
+    if common.is_empty() { 0..0 } else { common.start - of.start..common.end - of.start }
 }
 
 /// Checks that all ranks load the same values, which each of them reads for itself.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
+use std::ops::Range;
 use std::path::Path;
 
 use brigade_core::{Activation, Chain, Model};
@@ -118,11 +119,11 @@ impl<I: Activation, O: Activation> LoadWeights for Chain<I, O> {
         let NameDifferences { lacking, unexpected } = differences;
         let missing = lacking.into_iter().map(|lacking| lacking.parameter).chain(initial).collect();
         let report = LoadReport { loaded: loaded.len(), missing, unexpected };
-        self.load(move |name, shape| {
+        self.load_ranges(move |name, shape, range| {
             if !loaded.contains(name) {
                 return Ok(None);
             }
-            Ok(Some(weights.values(name, shape)?))
+            Ok(Some(weights.values_in(name, shape, range)?))
         });
         self.compare_loaded(path.display().to_string(), digest);
         Ok(report)
@@ -197,6 +198,39 @@ impl Weights {
         held().unwrap_or_else(|| shape.to_vec())
     }
 
+    /// A range of a parameter's values in row-major order. No others are read, where they lie in the file as in the parameter.
+    fn values_in(&self, name: &str, shape: &[usize], range: Range<usize>) -> Result<Vec<f32>, WeightsError> {
+        let held = self.held_shape(name, shape);
+        let found = self.pieces(name, &held)?;
+        if held != shape || found.iter().any(|(piece, _)| piece.first_of_run().is_none()) {
+            let mut values = self.values(name, shape)?;
+            values.truncate(range.end);
+            return Ok(values.split_off(range.start));
+        }
+        let mut values = vec![0.0; range.len()];
+        for (piece, _, tensor) in self.tensors(&found) {
+            let (elements, first) = (piece.elements(), piece.first_of_run().unwrap_or_default());
+            let common = range.start.max(first)..range.end.min(first + elements.len());
+            if common.is_empty() {
+                continue;
+            }
+            let elements = elements.start + common.start - first..elements.start + common.end - first;
+            let to = &mut values[common.start - range.start..common.end - range.start];
+            let path = &self.files.path;
+            match tensor.number {
+                Some(Number::F16) => {
+                    read_run(path, tensor, elements, to, |bytes| f16::from_le_bytes(bytes).to_f32())?;
+                }
+                Some(Number::Bf16) => {
+                    read_run(path, tensor, elements, to, |bytes| bf16::from_le_bytes(bytes).to_f32())?;
+                }
+                Some(Number::F32) => read_run(path, tensor, elements, to, f32::from_le_bytes)?,
+                None => {}
+            }
+        }
+        Ok(values)
+    }
+
     /// A parameter's values in row-major order.
     pub fn values(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightsError> {
         let held = self.held_shape(name, shape);
@@ -249,8 +283,20 @@ fn read<const N: usize>(
     let Some(first) = piece.first_of_run() else {
         return tensor.read_at_once(path, bytes, |bytes| copy(piece, elements.start, bytes, values, decode));
     };
-    tensor.read_chunks(path, bytes.clone(), |at, chunk| {
-        let to = &mut values[first + (at - bytes.start) / N..];
+    read_run(path, tensor, elements.clone(), &mut values[first..first + elements.len()], decode)
+}
+
+/// Reads elements of a tensor that are next to each other, in chunks.
+fn read_run<const N: usize>(
+    path: &Path,
+    tensor: &FileTensor,
+    elements: Range<usize>,
+    values: &mut [f32],
+    decode: impl Fn([u8; N]) -> f32,
+) -> Result<(), WeightsError> {
+    let start = elements.start * N;
+    tensor.read_chunks(path, start..elements.end * N, |at, chunk| {
+        let to = &mut values[(at - start) / N..];
         to.iter_mut().zip(chunk.as_chunks::<N>().0).for_each(|(value, bytes)| *value = decode(*bytes));
     })
 }

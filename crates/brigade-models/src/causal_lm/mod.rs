@@ -1,12 +1,14 @@
 //! Causal language models of any family.
 
+mod smaller;
+
 use brigade_core::{Batch, Chain, Model};
 use brigade_hf::config::{Activation, NormKind};
 use brigade_hf::{Config, ConfigFile, DecoderConfig, Family, Task};
 use burn::tensor::{Device, Tensor};
 use serde_json::json;
 
-use crate::gpt::{self, ACCURACY, Gelu, GptConfig, Targets, cross_entropy};
+use crate::gpt::{self, ACCURACY, Gelu, GptConfig, Targets, cross_entropy_in};
 use crate::lora::{Adapters, LoraConfig, LoraError};
 use crate::weights::WeightsMapping;
 use crate::{Logits, Tokens, decoder};
@@ -141,7 +143,19 @@ impl CausalLm {
     /// # Errors
     /// As [`chain`](Self::chain).
     pub fn model(&self, seed: u64, device: &Device) -> Result<Model<Tokens, Logits, Targets>, CausalLmError> {
-        Ok(self.chain(seed, device)?.loss_with_metrics([ACCURACY], cross_entropy))
+        let (own, on) = (self.clone(), device.clone());
+        Ok(self.with_loss(seed, device, 1)?.measured_by(move |batch| own.smaller(batch, &on)))
+    }
+
+    /// With the loss; the rows whose logits are in memory at a time are divided by `rows_divisor`.
+    fn with_loss(
+        &self,
+        seed: u64,
+        device: &Device,
+        rows_divisor: usize,
+    ) -> Result<Model<Tokens, Logits, Targets>, CausalLmError> {
+        let loss = move |logits, targets| cross_entropy_in(logits, targets, rows_divisor);
+        Ok(self.chain(seed, device)?.loss_with_metrics([ACCURACY], loss))
     }
 
     /// Relative costs of the model's blocks, in order, found without a device.

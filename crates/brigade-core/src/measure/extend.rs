@@ -1,0 +1,75 @@
+//! What a large model needs, by what two smaller ones do.
+
+use brigade_plan::{BoundaryTensor, SavedActivations};
+
+use super::MeasuredActivations;
+use crate::model::chain::Model;
+use crate::step::forward_backward::batch::Batch;
+
+/// A model that stands for a larger one in measurements. It has as many blocks, and its micro-batch as many samples; but its widths, its tokens and whatever else
+/// there is room for are the larger one's, divided.
+pub struct SmallerModel<I, O, T> {
+    /// What they are divided by.
+    pub divisor: usize,
+    /// The model.
+    pub model: Model<I, O, T>,
+    /// A micro-batch for it.
+    pub batch: Batch<I, T>,
+}
+
+/// What the larger model needs. Tensors of floats have a token's numbers, or are weights: they grow by the square of all sizes. What is beside them does not grow, so that two
+/// measurements give both.
+pub(super) fn extended(measured: [(usize, MeasuredActivations); 2]) -> MeasuredActivations {
+    let [(small, a), (smaller, b)] = measured;
+    let bytes = |a: u64, b: u64| at_full_size([(small, a), (smaller, b)]);
+    let boundary = |(a, b): (BoundaryTensor, BoundaryTensor)| BoundaryTensor {
+        // Integers are one for each token.
+        bytes: if a.has_gradient { bytes(a.bytes, b.bytes) } else { a.bytes * small as u64 },
+        ..a
+    };
+    let saved = |(a, b): (SavedActivations, SavedActivations)| {
+        let saved = bytes(a.saved, b.saved);
+        SavedActivations {
+            saved,
+            peak: bytes(a.peak, b.peak).max(saved),
+            output: bytes(a.output, b.output),
+            deferred: bytes(a.deferred, b.deferred),
+        }
+    };
+    let boundaries = a.boundary_activations.into_iter().zip(b.boundary_activations);
+    MeasuredActivations {
+        boundary_activations: boundaries.map(|(a, b)| a.into_iter().zip(b).map(boundary).collect()).collect(),
+        saved_activations: a.saved_activations.into_iter().zip(b.saved_activations).map(saved).collect(),
+    }
+}
+
+/// `a + c`, where the measurements are `a / divisor² + c`.
+fn at_full_size(measured: [(usize, u64); 2]) -> u64 {
+    let [(p, first), (q, second)] =
+        measured.map(|(divisor, bytes)| ((divisor * divisor) as f64, bytes as f64));
+    let constant = (second * q - first * p) / (q - p);
+    ((first - constant) * p + constant).round().max(0.0) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn squares_and_constants_are_told_apart() {
+        let bytes = |divisor: u64| 1_000_448 * 64 / (divisor * divisor) + 777;
+        assert_eq!(at_full_size([(4, bytes(4)), (8, bytes(8))]), bytes(1));
+        assert_eq!(at_full_size([(8, 0), (16, 0)]), 0);
+    }
+
+    #[test]
+    fn integers_grow_with_the_tokens() {
+        let measured = |divisor: u64| {
+            let tensor = |bytes, has_gradient| BoundaryTensor { bytes, dimensions: 3, has_gradient };
+            let tensors =
+                vec![tensor((1 << 20) / (divisor * divisor), true), tensor((1 << 12) / divisor, false)];
+            MeasuredActivations { boundary_activations: vec![tensors], saved_activations: Vec::new() }
+        };
+        assert_eq!(extended([(4, measured(4)), (8, measured(8))]), measured(1));
+    }
+}
