@@ -7,7 +7,7 @@ use brigade_data::TokenSequences;
 use brigade_models::encoder::{Encoder, Masking, macro_f1};
 use brigade_models::gpt::Targets;
 use brigade_models::{CausalLm, Logits, Tokens, WeightsMapping};
-use burn::tensor::{Device, Int, Tensor};
+use burn::tensor::{Device, Int, Tensor, TensorData};
 
 use super::{ClassDataset, MaskedDataset, NumberDataset, TokenDataset};
 use crate::dataset::Dataset;
@@ -146,8 +146,14 @@ impl TextTask for MaskedLm {
 
     fn blank_batch(&self, sequences: usize, device: &Device) -> Batch<Tokens, Targets> {
         let input = self.encoder.blank_rows(sequences, device);
-        let targets = Targets { tokens: input.ids.clone(), mask: None };
-        Batch::new(input, targets, sequences * self.encoder.sequence_length())
+        // As many as are masked on average.
+        let shape = input.ids.dims();
+        let count = shape.iter().product::<usize>();
+        let masked = ((count as f64 * self.masking.probability).ceil() as usize).clamp(1, count);
+        let mask = (0..count).map(|token| if token < masked { 1.0 } else { 0.0 }).collect::<Vec<f32>>();
+        let mask = Some(Tensor::from_data(TensorData::new(mask, shape), device));
+        let targets = Targets { tokens: input.ids.clone(), mask };
+        Batch::new(input, targets, masked)
     }
 
     fn data(&self, rows: TokenSequences) -> anyhow::Result<MaskedDataset> {

@@ -3,8 +3,8 @@
 use std::vec::IntoIter;
 
 use brigade_core::{Activation, Part};
-use brigade_kernels::{CrossEntropyConfig, cross_entropy, is_fused, linear_cross_entropy};
-use burn::tensor::{DType, FloatDType, Int, Tensor};
+use brigade_kernels::{CrossEntropyConfig, Weight, cross_entropy, is_fused, linear, linear_cross_entropy};
+use burn::tensor::{DType, FloatDType, Int, Tensor, TensorData};
 
 /// Logits of some rows, whose loss is fp32 whatever type they have. Where the loss can be computed without all of them in memory at once, they are not computed before.
 #[derive(Debug, Clone)]
@@ -12,12 +12,14 @@ use burn::tensor::{DType, FloatDType, Int, Tensor};
 pub enum Logits {
     /// `[rows, classes]`.
     Whole(Tensor<2>),
-    /// `x · weightᵀ`.
+    /// `x · weightᵀ + bias`.
     Product {
         /// `[rows, width]`.
         x: Tensor<2>,
         /// `[classes, width]`.
         weight: Tensor<2>,
+        /// `[classes]`. Where there is one, the loss makes the logits of those rows alone that have a weight.
+        bias: Option<Tensor<1>>,
     },
 }
 
@@ -25,7 +27,7 @@ impl Logits {
     /// `x · weightᵀ`, now or later. `x`: `[rows, width]`; `weight`: `[classes, width]`.
     pub fn new(x: Tensor<2>, weight: Tensor<2>) -> Self {
         match is_fused(&x) && is_fused(&weight) {
-            true => Self::Product { x, weight },
+            true => Self::Product { x, weight, bias: None },
             false => Self::Whole(x.matmul(weight.transpose())),
         }
     }
@@ -34,7 +36,7 @@ impl Logits {
     pub fn whole(self) -> Tensor<2> {
         match self {
             Self::Whole(logits) => wide(logits),
-            Self::Product { x, weight } => product(x, weight),
+            Self::Product { x, weight, bias } => product(x, weight, bias),
         }
     }
 
@@ -42,7 +44,7 @@ impl Logits {
     pub fn rows(self, start: usize, count: usize) -> Tensor<2> {
         match self {
             Self::Whole(logits) => logits.narrow(0, start, count),
-            Self::Product { x, weight } => product(x.narrow(0, start, count), weight),
+            Self::Product { x, weight, bias } => product(x.narrow(0, start, count), weight, bias),
         }
     }
 
@@ -66,10 +68,15 @@ impl Logits {
         let config = CrossEntropyConfig { rows_divisor, ..CrossEntropyConfig::default() };
         match self {
             Self::Whole(logits) => cross_entropy(logits, targets, weights, config),
-            Self::Product { x, weight } if x.dtype() == weight.dtype() => {
+            Self::Product { x, weight, bias: Some(bias) } => {
+                let (x, targets, weights) = weighted_rows(x, targets, weights);
+                let logits = linear(x, Weight::Transposed(weight), Some(bias));
+                cross_entropy(logits, targets, weights, config)
+            }
+            Self::Product { x, weight, bias: None } if x.dtype() == weight.dtype() => {
                 linear_cross_entropy(x, weight, targets, weights, config)
             }
-            Self::Product { x, weight } => {
+            Self::Product { x, weight, bias: None } => {
                 let [x, weight] = [x, weight].map(wide);
                 linear_cross_entropy(x, weight, targets, weights, config)
             }
@@ -77,8 +84,30 @@ impl Logits {
     }
 }
 
-fn product(x: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {
-    wide(x).matmul(wide(weight).transpose())
+/// The rows that have a weight, or one where none has.
+fn weighted_rows(
+    x: Tensor<2>,
+    targets: Tensor<1, Int>,
+    weights: Option<Tensor<1>>,
+) -> (Tensor<2>, Tensor<1, Int>, Option<Tensor<1>>) {
+    let Some(weights) = weights else { return (x, targets, None) };
+    let all = weights.to_data();
+    let weighted = all.iter::<f32>().enumerate().filter(|(_, weight)| *weight != 0.0);
+    let mut rows: Vec<i64> = weighted.map(|(row, _)| row as i64).collect();
+    if rows.is_empty() {
+        rows.push(0);
+    }
+    let count = rows.len();
+    let rows = Tensor::<1, Int>::from_data(TensorData::new(rows, [count]), &weights.device());
+    (x.select(0, rows.clone()), targets.select(0, rows.clone()), Some(weights.select(0, rows)))
+}
+
+fn product(x: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<2> {
+    let logits = wide(x).matmul(wide(weight).transpose());
+    bias.into_iter().fold(logits, |logits, bias| {
+        let bias: Tensor<2> = bias.unsqueeze();
+        logits + wide(bias)
+    })
 }
 
 /// In fp32 at least.
@@ -86,24 +115,29 @@ fn wide(tensor: Tensor<2>) -> Tensor<2> {
     if tensor.dtype() == DType::BF16 { tensor.cast(FloatDType::F32) } else { tensor }
 }
 
-/// One tensor or two, so in a tuple or a structure it must be the last.
+/// One tensor, two or three, so in a tuple or a structure it must be the last.
 impl Activation for Logits {
     fn into_parts(self, parts: &mut Vec<Part>) {
         match self {
             Self::Whole(logits) => logits.into_parts(parts),
-            Self::Product { x, weight } => {
+            Self::Product { x, weight, bias } => {
                 x.into_parts(parts);
                 weight.into_parts(parts);
+                if let Some(bias) = bias {
+                    bias.into_parts(parts);
+                }
             }
         }
     }
 
     fn from_parts(parts: &mut IntoIter<Part>) -> Option<Self> {
         let first = Tensor::from_parts(parts)?;
-        match parts.len() {
-            0 => Some(Self::Whole(first)),
-            _ => Some(Self::Product { x: first, weight: Tensor::from_parts(parts)? }),
+        if parts.len() == 0 {
+            return Some(Self::Whole(first));
         }
+        let weight = Tensor::from_parts(parts)?;
+        let bias = if parts.len() == 0 { None } else { Some(Tensor::from_parts(parts)?) };
+        Some(Self::Product { x: first, weight, bias })
     }
 
     fn is_widened_for_loss() -> bool {
@@ -111,6 +145,6 @@ impl Activation for Logits {
     }
 
     fn describe() -> String {
-        "logits: a float tensor of rank 2, or two that they are the product of".into()
+        "logits: a float tensor of rank 2, or two that they are the product of, and their bias".into()
     }
 }

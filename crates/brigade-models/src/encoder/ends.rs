@@ -1,7 +1,7 @@
 //! The first block, and the last of each task.
 
 use brigade_core::Block;
-use brigade_kernels::{Activation, Weight, linear};
+use brigade_kernels::Activation;
 use burn::module::{Module, Param};
 use burn::nn::Dropout;
 use burn::tensor::module::embedding;
@@ -67,8 +67,8 @@ impl Block for MaskedHead {
     fn forward(&self, Hidden { x, .. }: Hidden) -> Logits {
         let [batch, length, width] = x.dims();
         let x = self.dense.activated(x.reshape([batch * length, width]), self.activation);
-        let words = Weight::Transposed(self.words.val());
-        Logits::Whole(linear(self.norm.forward(x), words, Some(self.bias.val())))
+        let (weight, bias) = (self.words.val(), Some(self.bias.val()));
+        Logits::Product { x: self.norm.forward(x), weight, bias }
     }
 
     /// Multiplications per token, also where the table is shared with the embedding.
