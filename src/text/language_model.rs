@@ -6,7 +6,9 @@ use anyhow::{Context, bail};
 use brigade_comm::Group;
 use brigade_core::{Cache, Chain, Engine};
 use brigade_models::gpt::Targets;
-use brigade_models::{CausalLm, LoadWeights, Logits, Strict, Tokens, WeightsFormat, merge_adapters};
+use brigade_models::{
+    CausalLm, LoadWeights, Logits, Strict, Tokens, WeightsFormat, WeightsMapping, merge_adapters,
+};
 use burn::tensor::Device;
 
 use super::rows::token_tensor;
@@ -41,14 +43,15 @@ impl CachedText {
 }
 
 impl LanguageModel<'static> {
-    /// Reads a model's weights: each of `weights` is a file, or the index of several. The second has adapters, if the model has any.
+    /// Reads a model's weights: each of `weights` is a file, or the index of several. The second has adapters, if the model has any. `mapping`: the
+    /// [model's](CausalLm::mapping), or one with the names that these files have.
     ///
     /// # Errors
     /// If there is no such model, or the file is damaged or of another model.
-    pub fn load(model: &CausalLm, weights: &[&Path]) -> anyhow::Result<Self> {
+    pub fn load(model: &CausalLm, weights: &[&Path], mapping: &WeightsMapping) -> anyhow::Result<Self> {
         let device = brigade_cpu::device();
         let mut chain = model.chain(0, &device)?;
-        chain.load_weights_of(weights, &model.mapping(), Strict::Parameters)?;
+        chain.load_weights_of(weights, mapping, Strict::Parameters)?;
         chain.initialize(0)?;
         Ok(Self::of(model, Place::Here(Box::new(chain.valid())), device))
     }
@@ -75,10 +78,15 @@ impl<'a> LanguageModel<'a> {
     ///
     /// # Errors
     /// As [`load`](LanguageModel::load), or if the model cannot be split so, or a rank failed.
-    pub fn load_on(session: &'a Session, model: &CausalLm, weights: &[&Path]) -> anyhow::Result<Self> {
+    pub fn load_on(
+        session: &'a Session,
+        model: &CausalLm,
+        weights: &[&Path],
+        mapping: &WeightsMapping,
+    ) -> anyhow::Result<Self> {
         let device = session.device();
         let mut whole = model.model(session.seed(), &device)?;
-        whole.load_weights_of(weights, &model.mapping(), Strict::Parameters)?;
+        whole.load_weights_of(weights, mapping, Strict::Parameters)?;
         let place = Place::OnRanks(Box::new(session.engine(whole)?), session);
         Ok(Self::of(model, place, device))
     }

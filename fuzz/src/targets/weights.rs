@@ -47,7 +47,7 @@ fn asked(input: &[u8]) -> Option<Vec<f32>> {
     let shape: GptConfig = serde_json::from_slice(&input[..line]).ok()?;
     let mut file = NamedTempFile::new().ok()?;
     file.write_all(&input[line + 1..]).ok()?;
-    let mut model = LanguageModel::load(&shape.into(), &[file.path()]).ok()?;
+    let mut model = LanguageModel::load(&shape.into(), &[file.path()], &gpt::mapping()).ok()?;
     model.next_token(&mut CachedText::default(), &[0, 1, 70_000], |_| Ok(0)).err()?;
     let mut scores = Vec::new();
     let choose = |logits: &[f32]| {

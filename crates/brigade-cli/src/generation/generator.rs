@@ -8,12 +8,12 @@ use brigade::data::Tokenizer;
 use brigade::models::{CausalLm, LoraConfig};
 use brigade::{CachedText, LanguageModel, Session};
 use brigade_hf::chat::{Chat, ChatTemplate};
-use brigade_hf::weights::weights_file;
-use brigade_hf::{Config, ConfigFile, TokenizerConfig};
+use brigade_hf::{Config, ConfigFile, Task, TokenizerConfig};
 
 use super::{GenerationSettings, Given, Prompt, TextStream, TokenSampler};
 use crate::adapters::Origin;
 use crate::config::TOKENIZER_FILE;
+use crate::weights::Weights;
 
 /// What is known of a model before its weights are read.
 pub struct Described {
@@ -22,7 +22,7 @@ pub struct Described {
     /// The folder of the model, if that has adapters for it.
     base: PathBuf,
     pub model: CausalLm,
-    weights: Vec<PathBuf>,
+    weights: Weights,
     pub file: ConfigFile,
     tokenizer: Tokenizer,
 }
@@ -31,17 +31,18 @@ impl Described {
     /// Of a finished run or a model.
     pub fn read(folder: &Path) -> anyhow::Result<Self> {
         let given = || format!("--model {}", folder.display());
-        let Origin { base, adapters } = Origin::read(folder).with_context(given)?;
+        let origin = Origin::read(folder).with_context(given)?;
+        let Origin { base, adapters } = &origin;
         if !base.join("config.json").is_file() {
             bail!("{}: it has no config.json; is it the folder of a finished run or of a model?", given());
         }
-        let file = ConfigFile::read(&base).with_context(given)?;
+        let file = ConfigFile::read(base).with_context(given)?;
         let lora = adapters.as_ref().map_or_else(LoraConfig::default, |saved| saved.lora.clone());
         let model = CausalLm::from_config(&file.config, None);
         let model = model.and_then(|model| model.with_adapters(&lora)).with_context(given)?;
-        let weights = weights_file(&base, &file.config, file.task).with_context(given)?;
-        let weights = [weights].into_iter().chain(adapters.map(|saved| saved.file)).collect();
-        let path = beside(folder, &base, TOKENIZER_FILE);
+        let weights =
+            Weights::find(&origin, Task::CausalLanguageModel, model.adapters()).with_context(given)?;
+        let path = beside(folder, base, TOKENIZER_FILE);
         if !path.is_file() {
             bail!("{}: it has no {TOKENIZER_FILE}, which makes tokens of text", given());
         }
@@ -54,12 +55,13 @@ impl Described {
                 folder.join("config.json").display()
             );
         }
-        Ok(Self { folder: folder.to_owned(), base, model, weights, file, tokenizer })
+        Ok(Self { folder: folder.to_owned(), base: base.clone(), model, weights, file, tokenizer })
     }
 
     /// The model on this process alone.
     pub fn load(&self, settings: GenerationSettings) -> anyhow::Result<Generator<'static>> {
-        let model = LanguageModel::load(&self.model, &self.weight_paths())?;
+        let mapping = self.weights.mapping(self.model.mapping());
+        let model = LanguageModel::load(&self.model, &self.weight_paths(), &mapping)?;
         Ok(self.generator(model, settings))
     }
 
@@ -69,12 +71,13 @@ impl Described {
         session: &'s Session,
         settings: GenerationSettings,
     ) -> anyhow::Result<Generator<'s>> {
-        let model = LanguageModel::load_on(session, &self.model, &self.weight_paths())?;
+        let mapping = self.weights.mapping(self.model.mapping());
+        let model = LanguageModel::load_on(session, &self.model, &self.weight_paths(), &mapping)?;
         Ok(self.generator(model, settings))
     }
 
     fn weight_paths(&self) -> Vec<&Path> {
-        self.weights.iter().map(PathBuf::as_path).collect()
+        self.weights.files.iter().map(PathBuf::as_path).collect()
     }
 
     fn generator<'s>(&self, model: LanguageModel<'s>, settings: GenerationSettings) -> Generator<'s> {

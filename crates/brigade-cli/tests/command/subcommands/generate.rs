@@ -117,7 +117,7 @@ fn what_is_missing_is_named() {
     refused("--prompt x", "--model <MODEL>");
     let config = place.text("a/config.json");
     std::fs::write(place.path("a/config.json"), config.replace("\"n_embd\": 16", "\"n_embd\": 32")).unwrap();
-    refused("--model a", "the model needs");
+    refused("--model a", "`wte.weight` is [257, 16], not [257, 32]");
     std::fs::write(place.path("a/model.safetensors"), "short").unwrap();
     refused("--model a", "is not a whole safetensors file");
     std::fs::remove_file(place.path("a/model.safetensors")).unwrap();

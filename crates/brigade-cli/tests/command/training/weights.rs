@@ -103,6 +103,12 @@ fn buffers_of_an_older_gpt2_are_no_leftovers() {
     }
     write(&place.path("gpt/model.safetensors"), &tensors);
     place.succeed(&mut place.train(&format!("--model gpt {BYTES} --nproc-per-node 1 --steps 1 --out more")));
+    place.succeed(&mut place.brigade("generate --model gpt --tokens 1"));
+
+    tensors.insert("h.2.attn.c_attn.bias".into(), Tensor::empty());
+    write(&place.path("gpt/model.safetensors"), &tensors);
+    let done = place.run(&mut place.brigade("generate --model gpt --tokens 1"));
+    assert!(done.code == Some(2) && done.err.contains("h.2.attn.c_attn.bias"), "{}", done.err);
 }
 
 #[test]
