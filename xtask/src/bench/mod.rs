@@ -99,11 +99,11 @@ mod tests {
     #[test]
     fn only_some_sections_do_not_replace_the_page() {
         let all = args("bench");
-        assert_eq!((all.sections().0.len(), all.sections().1.len()), (10, 0));
+        assert_eq!((all.sections().0.len(), all.sections().1.len()), (11, 0));
         assert!(all.file().unwrap().ends_with("docs/book/src/benchmarks.md"));
         let some = args("bench --only pipeline,sharding");
         assert_eq!(some.sections().0, [SectionName::Sharding, SectionName::Pipeline]);
-        assert_eq!((some.sections().1.len(), some.file()), (8, None));
+        assert_eq!((some.sections().1.len(), some.file()), (9, None));
         assert_eq!(args("bench --only memory --out page.md").file(), Some("page.md".into()));
     }
 }

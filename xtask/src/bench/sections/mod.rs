@@ -7,6 +7,7 @@ mod pipeline;
 mod planned;
 mod saving;
 mod sharding;
+mod size;
 mod start;
 mod together;
 mod tokens;
@@ -31,6 +32,8 @@ pub enum SectionName {
     Pipeline,
     /// What a rank holds under ZeRO.
     Memory,
+    /// A Llama of 1.1 billion parameters, beside its plan and its disk.
+    Size,
     /// What checkpoints cost.
     Saving,
     /// All-reduce between processes.
@@ -50,6 +53,7 @@ impl SectionName {
             Self::Sharding => sharding::TITLE,
             Self::Pipeline => pipeline::TITLE,
             Self::Memory => memory::TITLE,
+            Self::Size => size::TITLE,
             Self::Saving => saving::TITLE,
             Self::AllReduce => all_reduce::TITLE,
             Self::Start => start::TITLE,
@@ -65,6 +69,7 @@ impl SectionName {
             Self::Sharding => sharding::measure(runner),
             Self::Pipeline => pipeline::measure(runner),
             Self::Memory => memory::measure(runner),
+            Self::Size => size::measure(runner),
             Self::Saving => saving::measure(runner),
             Self::AllReduce => all_reduce::measure(runner),
             Self::Start => start::measure(runner),

@@ -55,7 +55,7 @@ pub fn measure(runner: &Runner) -> Result<Section> {
 }
 
 /// Seconds from the start of a run until it has recorded a step. Waits for its end, too.
-fn first_record(runner: &Runner, name: &str, line: &str) -> Result<f64> {
+pub(super) fn first_record(runner: &Runner, name: &str, line: &str) -> Result<f64> {
     let path = results(name).join("metrics.jsonl");
     let mut child = runner.start_training(name, line)?;
     let seconds = loop {
