@@ -33,7 +33,7 @@ pub trait LoadWeights {
     /// - a record (`.bpk`) that Burn's `Module::save_file` has written.
     ///
     /// Values may be fp32, fp16 or bf16. Names and shapes are compared at once; values are read when a block first needs
-    /// them. So no rank of a mesh holds more of the model for it than its own blocks, one whole block at a time. All ranks must see the same
+    /// them. So no rank of a mesh holds more of the model for it than its own blocks, one at a time: the whole block, or under ZeRO-3 the rank's shard of it. All ranks must see the same
     /// files: training begins with a comparison of names, shapes and some values of each tensor, and ends at once if they differ. A parameter that shares another one's values (a tie) is not looked for.
     ///
     /// ```no_run
