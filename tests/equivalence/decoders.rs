@@ -63,6 +63,7 @@ fn families() {
         ("mistral", json!({ "sliding_window": 3 })),
         ("qwen2", json!({ "tie_word_embeddings": true })),
         ("qwen3", json!({ "head_dim": 8 })),
+        ("gemma2", json!({ "head_dim": 8, "sliding_window": 4, "attn_logit_softcapping": 2.0 })),
         ("gemma3_text", json!({ "head_dim": 8, "sliding_window": 4 })),
     ] {
         let (changed, all) = changed(&described(family, &own, &plain()), &EngineSettings::default());

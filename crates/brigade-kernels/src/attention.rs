@@ -104,21 +104,23 @@ pub fn attention(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Mask, scale: f6
     let tensors = [&q, &k, &v].map(|tensor| tensor.clone().into_dispatch());
     match apply(operation, tensors.each_ref()) {
         Some((output, ())) => Tensor::from_dispatch(output),
-        None => plain(q, k, v, &mask, scale, |probabilities| probabilities),
+        None => plain(q, k, v, &mask, scale, None, |probabilities| probabilities),
     }
 }
 
-/// [`attention`] by Burn's operations, whose probabilities, `[batch, heads, queries, keys]`, go through a function before they meet the values, such as dropout.
+/// [`attention`] by Burn's operations. Its scores become `softcap · tanh(score / softcap)` where there is a soft cap (Gemma Team, "Gemma 2", 2024), and its
+/// probabilities, `[batch, heads, queries, keys]`, go through a function before they meet the values, such as dropout.
 pub fn attention_through(
     q: Tensor<4>,
     k: Tensor<4>,
     v: Tensor<4>,
     mask: &Mask,
     scale: f64,
+    softcap: Option<f64>,
     function: impl FnOnce(Tensor<4>) -> Tensor<4>,
 ) -> Tensor<4> {
     let ([batch, heads, queries, _], [_, key_heads, keys, _]) = (q.dims(), k.dims());
-    plain(q, k, v, mask, scale, |probabilities| {
+    plain(q, k, v, mask, scale, softcap, |probabilities| {
         let grouped = [batch, key_heads, heads / key_heads * queries, keys];
         function(probabilities.reshape([batch, heads, queries, keys])).reshape(grouped)
     })
@@ -153,7 +155,7 @@ pub fn attention_packed(qkv: Tensor<3>, heads: usize, key_heads: usize, mask: Ma
             let vectors = qkv.reshape([batch, positions, heads + 2 * key_heads, depth]).swap_dims(1, 2);
             let part = |from: usize, to: usize| vectors.clone().slice([0..batch, from..to]);
             let (k, v) = (part(heads, heads + key_heads), part(heads + key_heads, heads + 2 * key_heads));
-            let mixed = plain(part(0, heads), k, v, &mask, scale, |probabilities| probabilities);
+            let mixed = plain(part(0, heads), k, v, &mask, scale, None, |probabilities| probabilities);
             mixed.swap_dims(1, 2).reshape([batch, positions, heads * depth])
         }
     }
@@ -166,6 +168,7 @@ fn plain(
     v: Tensor<4>,
     mask: &Mask,
     scale: f64,
+    softcap: Option<f64>,
     function: impl FnOnce(Tensor<4>) -> Tensor<4>,
 ) -> Tensor<4> {
     let ([batch, heads, queries, depth], [_, key_heads, keys, value_depth]) = (q.dims(), v.dims());
@@ -173,6 +176,7 @@ fn plain(
     // The heads that look at the same keys, one after another.
     let q = q.mul_scalar(scale).reshape([batch, key_heads, group * queries, depth]);
     let scores = q.matmul(k.swap_dims(2, 3));
+    let scores = softcap.into_iter().fold(scores, soft_capped);
     let device = scores.device().inner();
     let probabilities = match mask.hidden([batch, queries, keys], &device) {
         None => softmax(scores, 3),
@@ -190,6 +194,11 @@ fn plain(
         }
     };
     function(probabilities).matmul(v).reshape([batch, heads, queries, value_depth])
+}
+
+/// `cap · tanh(x / cap)`: as x near 0, and never beyond the cap.
+pub fn soft_capped<const D: usize>(x: Tensor<D>, cap: f64) -> Tensor<D> {
+    x.div_scalar(cap).tanh().mul_scalar(cap)
 }
 
 #[derive(Debug, Clone)]

@@ -24,7 +24,7 @@ mod optimizer;
 mod rotary;
 
 pub use activation::Activation;
-pub use attention::{Mask, attention, attention_packed, attention_through};
+pub use attention::{Mask, attention, attention_packed, attention_through, soft_capped};
 pub use cross_entropy::{CrossEntropyConfig, cross_entropy, linear_cross_entropy};
 pub use deferred::{DeferredGradient, DeferredGradients, deferring};
 pub use function::{Function, apply_function};

@@ -320,7 +320,7 @@ impl Attention {
             Some(cache) => cache.append([k, v], None),
             None => [k, v],
         };
-        attend([q, k, v], mask, scale, &self.dropout).swap_dims(1, 2).reshape([rows, width])
+        attend([q, k, v], mask, scale, None, &self.dropout).swap_dims(1, 2).reshape([rows, width])
     }
 }
 

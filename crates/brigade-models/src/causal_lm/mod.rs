@@ -323,7 +323,6 @@ mod tests {
             Some(9),
             "model.sequence_length = 9 is not possible: the model has 8 positions",
         );
-        refused(json!({"model_type": "gemma2"}), None, "`gemma2` with soft caps on scores of attention");
         refused(json!({"model_type": "gpt2", "n_inner": 7}), None, "that are not 4 times as wide");
         refused(json!({"model_type": "gpt2", "attn_pdrop": 0.2}), None, "different probabilities of dropout");
         refused(

@@ -20,6 +20,8 @@ pub(super) struct SelfAttention {
     pub key_heads: usize,
     pub window: Option<usize>,
     pub scale: f64,
+    /// Of scores.
+    pub softcap: Option<f64>,
     /// Of probabilities.
     pub dropout: Dropout,
 }
@@ -53,7 +55,7 @@ impl SelfAttention {
             None => [k, v],
         };
         let mask = causal_mask(documents, self.window);
-        let mixed = attend([q, k, v], mask, self.scale, &self.dropout).swap_dims(1, 2);
+        let mixed = attend([q, k, v], mask, self.scale, self.softcap, &self.dropout).swap_dims(1, 2);
         let [_, _, heads, depth] = mixed.dims();
         mixed.reshape([batch * length, heads * depth])
     }

@@ -1,6 +1,7 @@
 //! The first block and the last.
 
 use brigade_core::{Block, BlockCache};
+use brigade_kernels::soft_capped;
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 use burn::tensor::module::embedding;
@@ -40,6 +41,8 @@ impl Block for Embedding {
 pub(super) struct Head {
     pub norm: RmsNorm,
     pub lm_head: Param<Tensor<2>>,
+    /// Of logits.
+    pub softcap: Option<f64>,
 }
 
 impl Block for Head {
@@ -48,7 +51,11 @@ impl Block for Head {
 
     fn forward(&self, Hidden { x, .. }: Hidden) -> Logits {
         let [batch, length, width] = x.dims();
-        Logits::new(self.norm.forward(x.reshape([batch * length, width])), self.lm_head.val())
+        let logits = Logits::new(self.norm.forward(x.reshape([batch * length, width])), self.lm_head.val());
+        match self.softcap {
+            None => logits,
+            Some(cap) => Logits::Whole(soft_capped(logits.whole(), cap)),
+        }
     }
 
     fn forward_cached(&self, hidden: Hidden, _: &mut BlockCache) -> Option<Logits> {

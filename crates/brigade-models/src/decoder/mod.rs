@@ -1,4 +1,4 @@
-//! Decoders with rotary positions, RMS norms and gated feed-forward layers: Llama, Mistral, Qwen 2 and 3, Gemma 3, which are special cases of one [`DecoderConfig`].
+//! Decoders with rotary positions, RMS norms and gated feed-forward layers: Llama, Mistral, Qwen 2 and 3, Gemma 2 and 3, which are special cases of one [`DecoderConfig`].
 //!
 //! Blocks: `embedding`, `layers.0` … `layers.{n-1}`, `head`. Parameters have the names that they have in Hugging Face's files ([`mapping`]), and lie as there: linear
 //! weights are `[outputs, inputs]`.
@@ -89,8 +89,6 @@ pub(crate) fn check(config: &DecoderConfig) -> Result<(), UnsupportedError> {
             (config.layers.iter().any(|layer| layer.rotary.is_none()), "layers without rotary positions"),
             (!config.gated_mlp, "feed-forward layers without gates"),
             (norm.kind == NormKind::Layer, "layer norms"),
-            (config.attention_softcap.is_some(), "soft caps on scores of attention"),
-            (config.logit_softcap.is_some(), "soft caps on logits"),
             (dropout.embedding + dropout.residual > 0.0, "dropout of embeddings or of what layers give"),
         ],
     )
@@ -172,6 +170,7 @@ impl Builder<'_> {
             key_heads: config.kv_heads,
             window: of.window,
             scale: config.attention_scale,
+            softcap: config.attention_softcap,
             dropout: DropoutConfig::new(config.dropout.attention).init(),
         };
         let mlp = FeedForward {
@@ -192,7 +191,11 @@ impl Builder<'_> {
     }
 
     fn head(&self) -> Head {
-        Head { norm: self.norm(self.config.hidden_size), lm_head: self.table("head.lm_head") }
+        Head {
+            norm: self.norm(self.config.hidden_size),
+            lm_head: self.table("head.lm_head"),
+            softcap: self.config.logit_softcap,
+        }
     }
 }
 

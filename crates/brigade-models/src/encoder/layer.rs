@@ -47,7 +47,8 @@ impl SelfAttention {
         let vectors = [&self.query, &self.key, &self.value].map(|layer| {
             layer.forward(x.clone()).reshape([batch, rows / batch, self.heads, depth]).swap_dims(1, 2)
         });
-        let mixed = attend(vectors, document_mask(documents), (depth as f64).powf(-0.5), &self.dropout);
+        let scale = (depth as f64).powf(-0.5);
+        let mixed = attend(vectors, document_mask(documents), scale, None, &self.dropout);
         mixed.swap_dims(1, 2).reshape([rows, width])
     }
 }

@@ -117,6 +117,8 @@ cases! {
     qwen2_with_a_window_in_some_layers: "qwen2-window",
     qwen3: "qwen3",
     qwen3_with_yarn: "qwen3-yarn",
+    gemma2: "gemma2",
+    gemma2_with_packed_documents: "gemma2-packed",
     gemma3: "gemma3",
     llama_with_adapters: "llama-lora",
     gemma3_with_adapters_scaled_by_the_root_of_their_rank: "gemma3-lora",
