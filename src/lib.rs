@@ -216,8 +216,8 @@ pub use settings::{
 };
 #[cfg(feature = "text")]
 pub use text::{
-    CachedText, ClassDataset, Classification, LanguageModel, MACRO_F1, MaskedDataset, MaskedLm,
-    NumberDataset, Regression, TextTask, TokenDataset,
+    CachedText, ClassDataset, ClassesDataset, Classification, LanguageModel, MACRO_F1, MaskedDataset,
+    MaskedLm, MultiLabelClassification, NumberDataset, Regression, TextTask, TokenDataset,
 };
 pub use train::{AddedModel, Trained, Trainer};
 pub use training::{Control, DerivedMetric, HookAnswer, Training, ValidationReport};

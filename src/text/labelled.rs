@@ -5,17 +5,29 @@ use brigade_data::{Error, Label, LabelKind, Sequence, SequenceLayout, TokenSeque
 use brigade_models::Tokens;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
-use super::rows::{inputs, pad};
+use super::rows::{inputs, pad, token_tensor};
 use crate::dataset::Dataset;
+
+/// Texts with labels.
+#[derive(Debug, Clone)]
+struct Rows {
+    rows: TokenSequences,
+    /// Whether tokens of a second text have a type of their own.
+    has_types: bool,
+}
 
 /// Texts with their classes: inputs `[batch, sequence]`, padded, and as target each row's class, `[batch]`. Padding is not seen: `Tokens::documents` has where
 /// each text ends.
 #[derive(Debug, Clone)]
-pub struct ClassDataset(TokenSequences);
+pub struct ClassDataset(Rows);
 
 /// Texts with numbers: as [`ClassDataset`], with a number as each row's target, `[batch]`.
 #[derive(Debug, Clone)]
-pub struct NumberDataset(TokenSequences);
+pub struct NumberDataset(Rows);
+
+/// Texts with any number of classes each: as [`ClassDataset`], with a 1 for each class that a row has as its target, and a 0 for the others, `[batch, classes]`.
+#[derive(Debug, Clone)]
+pub struct ClassesDataset(Rows, usize);
 
 impl ClassDataset {
     /// The rows as samples.
@@ -23,8 +35,7 @@ impl ClassDataset {
     /// # Errors
     /// If they have no classes, or a row may hold several documents.
     pub fn new(rows: TokenSequences) -> Result<Self, Error> {
-        check(&rows, LabelKind::Class)?;
-        Ok(Self(rows))
+        Ok(Self(Rows::new(rows, LabelKind::Class)?))
     }
 }
 
@@ -34,75 +45,143 @@ impl NumberDataset {
     /// # Errors
     /// If they have no numbers, or a row may hold several documents.
     pub fn new(rows: TokenSequences) -> Result<Self, Error> {
-        check(&rows, LabelKind::Number)?;
-        Ok(Self(rows))
+        Ok(Self(Rows::new(rows, LabelKind::Number)?))
     }
 }
 
-fn check(rows: &TokenSequences, wanted: LabelKind) -> Result<(), Error> {
-    // An empty file has neither labels nor a layout that follows from them.
-    if rows.is_empty() {
-        return Ok(());
+impl ClassesDataset {
+    /// The rows as samples. `classes`: how many there are, 64 at most.
+    ///
+    /// # Errors
+    /// If they have no sets of classes, or a row may hold several documents.
+    pub fn new(rows: TokenSequences, classes: usize) -> Result<Self, Error> {
+        Ok(Self(Rows::new(rows, LabelKind::Classes)?, classes))
     }
-    let layout = rows.options().layout;
-    if layout != SequenceLayout::Documents {
-        let allowed = "a text with a label has a row of its own: \"documents\" or \"auto\"".into();
-        return Err(Error::InvalidSetting { option: "data.layout", given: layout.to_string(), allowed });
-    }
-    match rows.tokens().label_kind() {
-        Some(kind) if kind == wanted => Ok(()),
-        found => {
-            let found = found.map_or("no label".into(), |kind| format!("{kind} as its label"));
-            let message = format!("each has {found}, and {wanted} is needed");
-            Err(Error::Record { place: "the examples".into(), message })
+}
+
+impl Rows {
+    fn new(rows: TokenSequences, wanted: LabelKind) -> Result<Self, Error> {
+        let found = Self { rows, has_types: false };
+        // An empty file has neither labels nor a layout that follows from them.
+        if found.rows.is_empty() {
+            return Ok(found);
+        }
+        let layout = found.rows.options().layout;
+        if layout != SequenceLayout::Documents {
+            let allowed = "a text with a label has a row of its own: \"documents\" or \"auto\"".into();
+            return Err(Error::InvalidSetting { option: "data.layout", given: layout.to_string(), allowed });
+        }
+        match found.rows.tokens().label_kind() {
+            Some(kind) if kind == wanted => Ok(found),
+            other => {
+                let other = other.map_or("no label".into(), |kind| format!("{kind} as its label"));
+                let message = format!("each has {other}, and {wanted} is needed");
+                Err(Error::Record { place: "the examples".into(), message })
+            }
         }
     }
+
+    /// The rows as inputs, and each row's label as `value` makes it.
+    fn batch<V>(
+        &self,
+        mut items: Vec<Sequence>,
+        device: &Device,
+        value: impl Fn(Option<Label>) -> V,
+    ) -> (Tokens, Vec<V>) {
+        let shape = pad(&mut items, self.rows.end_of_text());
+        let types = self.has_types.then(|| types(&items, shape, device)).flatten();
+        let tokens = Tokens { types, ..inputs(&items, shape, device) };
+        (tokens, items.iter().map(|item| value(item.label)).collect())
+    }
 }
 
-/// The rows as inputs, and each row's label as `value` makes it.
-fn batch<V>(
-    rows: &TokenSequences,
-    mut items: Vec<Sequence>,
-    device: &Device,
-    value: impl Fn(Option<Label>) -> V,
-) -> (Tokens, Vec<V>) {
-    let shape = pad(&mut items, rows.end_of_text());
-    (inputs(&items, shape, device), items.iter().map(|item| value(item.label)).collect())
+/// The types of tokens: 1 for those of a second text, 0 for others. None where there is no second text.
+fn types(rows: &[Sequence], shape: [usize; 2], device: &Device) -> Option<Tensor<2, Int>> {
+    let of_row = |row: &Sequence| -> Vec<u32> {
+        let text = row.documents.first().copied().unwrap_or(row.valid.len());
+        row.valid.iter().enumerate().map(|(at, of_first)| u32::from(at < text && !of_first)).collect()
+    };
+    let types: Vec<u32> = rows.iter().flat_map(of_row).collect();
+    types.contains(&1).then(|| token_tensor(types.iter(), shape, device))
 }
 
 macro_rules! dataset {
-    ($type:ident, $target:ty, |$label:ident| $value:expr) => {
+    ($type:ident, $target:ty, |$data:ident, $label:ident| $value:expr, |$values:ident, $device:ident| $tensor:expr) => {
+        impl $type {
+            /// Gives the tokens of second texts the type 1, for models that know types.
+            pub fn with_types(mut self, has_types: bool) -> Self {
+                self.0.has_types = has_types;
+                self
+            }
+        }
+
         impl Dataset for $type {
             type Item = Sequence;
             type Input = Tokens;
             type Target = $target;
 
             fn len(&self) -> usize {
-                self.0.len()
+                self.0.rows.len()
             }
 
             fn get(&self, index: usize) -> anyhow::Result<Sequence> {
-                Ok(self.0.get(index))
+                Ok(self.0.rows.get(index))
             }
 
-            fn batch(&self, items: Vec<Sequence>, device: &Device) -> Batch<Tokens, $target> {
-                let (tokens, labels) = batch(&self.0, items, device, |$label| $value);
-                let count = labels.len();
-                Batch::new(tokens, Tensor::from_data(TensorData::new(labels, [count]), device), count)
+            fn batch(&self, items: Vec<Sequence>, $device: &Device) -> Batch<Tokens, $target> {
+                let $data = self;
+                let (tokens, $values) = self.0.batch(items, $device, |$label| $value);
+                let (target, count) = $tensor;
+                Batch::new(tokens, target, count)
             }
         }
     };
 }
 
-dataset!(ClassDataset, Tensor<1, Int>, |label| match label {
-    Some(Label::Class(class)) => i64::from(class),
-    // No row is without a class: that was checked.
-    _ => 0,
-});
-dataset!(NumberDataset, Tensor<1>, |label| match label {
-    Some(Label::Number(number)) => number as f32,
-    _ => 0.0,
-});
+/// One value of each row.
+fn one_each<E: burn::tensor::Element>(values: Vec<E>) -> (TensorData, usize) {
+    let count = values.len();
+    (TensorData::new(values, [count]), count)
+}
+
+dataset!(
+    ClassDataset,
+    Tensor<1, Int>,
+    |_data, label| match label {
+        Some(Label::Class(class)) => i64::from(class),
+        // No row is without a class: that was checked.
+        _ => 0,
+    },
+    |values, device| {
+        let (data, count) = one_each(values);
+        (Tensor::from_data(data, device), count)
+    }
+);
+dataset!(
+    NumberDataset,
+    Tensor<1>,
+    |_data, label| match label {
+        Some(Label::Number(number)) => number as f32,
+        _ => 0.0,
+    },
+    |values, device| {
+        let (data, count) = one_each(values);
+        (Tensor::from_data(data, device), count)
+    }
+);
+dataset!(
+    ClassesDataset,
+    Tensor<2>,
+    |data, label| match label {
+        Some(Label::Classes(bits)) => (0..data.1).map(|class| (bits >> class & 1) as f32).collect(),
+        _ => vec![0.0_f32; data.1],
+    },
+    |values, device| {
+        let shape = [values.len(), values.first().map_or(0, Vec::len)];
+        let data = TensorData::new(values.concat(), shape);
+        (Tensor::from_data(data, device), shape[0] * shape[1])
+    }
+);
 
 #[cfg(test)]
 mod tests {

@@ -8,7 +8,7 @@ mod rows;
 mod task;
 
 pub use dataset::TokenDataset;
-pub use labelled::{ClassDataset, NumberDataset};
+pub use labelled::{ClassDataset, ClassesDataset, NumberDataset};
 pub use language_model::{CachedText, LanguageModel};
 pub use masked::MaskedDataset;
-pub use task::{Classification, MACRO_F1, MaskedLm, Regression, TextTask};
+pub use task::{Classification, MACRO_F1, MaskedLm, MultiLabelClassification, Regression, TextTask};

@@ -9,7 +9,7 @@ use brigade_models::gpt::Targets;
 use brigade_models::{CausalLm, Logits, Tokens, WeightsMapping};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
-use super::{ClassDataset, MaskedDataset, NumberDataset, TokenDataset};
+use super::{ClassDataset, ClassesDataset, MaskedDataset, NumberDataset, TokenDataset};
 use crate::dataset::Dataset;
 use crate::training::DerivedMetric;
 
@@ -111,6 +111,10 @@ pub struct MaskedLm {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Classification(pub Encoder);
 
+/// An encoder that tells for each label whether a text has it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MultiLabelClassification(pub Encoder);
+
 /// An encoder that predicts a number for a text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Regression(pub Encoder);
@@ -177,19 +181,55 @@ impl TextTask for Classification {
     }
 
     fn data(&self, rows: TokenSequences) -> anyhow::Result<ClassDataset> {
-        Ok(ClassDataset::new(rows)?)
+        Ok(ClassDataset::new(rows)?.with_types(has_types(&self.0)))
     }
 
     fn derived_metrics(&self) -> Vec<(&'static str, DerivedMetric)> {
-        let names = self.0.config().labels.names.clone();
-        let score = move |metrics: &BTreeMap<String, f64>| macro_f1(metrics, &names).unwrap_or(f64::NAN);
-        match self.0.counts_labels() {
-            true => vec![(MACRO_F1, Box::new(score))],
-            false => Vec::new(),
-        }
+        label_scores(&self.0)
     }
 
     of_encoder!(|task| task.0);
+}
+
+impl TextTask for MultiLabelClassification {
+    type Output = Tensor<2>;
+    type Target = Tensor<2>;
+    type Data = ClassesDataset;
+
+    fn model(&self, seed: u64, device: &Device) -> anyhow::Result<Model<Tokens, Tensor<2>, Tensor<2>>> {
+        Ok(self.0.multi_label_classification(seed, device))
+    }
+
+    fn blank_batch(&self, sequences: usize, device: &Device) -> Batch<Tokens, Tensor<2>> {
+        let shape = [sequences, self.0.config().labels.names.len()];
+        Batch::new(self.0.blank_rows(sequences, device), Tensor::zeros(shape, device), shape[0] * shape[1])
+    }
+
+    fn data(&self, rows: TokenSequences) -> anyhow::Result<ClassesDataset> {
+        let labels = self.0.config().labels.names.len();
+        Ok(ClassesDataset::new(rows, labels)?.with_types(has_types(&self.0)))
+    }
+
+    fn derived_metrics(&self) -> Vec<(&'static str, DerivedMetric)> {
+        label_scores(&self.0)
+    }
+
+    of_encoder!(|task| task.0);
+}
+
+/// Whether tokens of a second text have another type than those of the first.
+fn has_types(encoder: &Encoder) -> bool {
+    encoder.config().token_types > 1
+}
+
+/// What follows from the counts of labels.
+fn label_scores(encoder: &Encoder) -> Vec<(&'static str, DerivedMetric)> {
+    let names = encoder.config().labels.names.clone();
+    let score = move |metrics: &BTreeMap<String, f64>| macro_f1(metrics, &names).unwrap_or(f64::NAN);
+    match encoder.counts_labels() {
+        true => vec![(MACRO_F1, Box::new(score))],
+        false => Vec::new(),
+    }
 }
 
 impl TextTask for Regression {
@@ -206,7 +246,7 @@ impl TextTask for Regression {
     }
 
     fn data(&self, rows: TokenSequences) -> anyhow::Result<NumberDataset> {
-        Ok(NumberDataset::new(rows)?)
+        Ok(NumberDataset::new(rows)?.with_types(has_types(&self.0)))
     }
 
     of_encoder!(|task| task.0);

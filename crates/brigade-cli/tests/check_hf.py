@@ -29,6 +29,7 @@ FAMILIES = {
     "mistral": dict(SMALL, sliding_window=16),
     "qwen2": dict(SMALL, tie_word_embeddings=True),
     "qwen3": dict(SMALL, head_dim=16),
+    "gemma2": dict(SMALL, head_dim=16, sliding_window=16),
     "gemma3_text": dict(SMALL, head_dim=16, sliding_window=16),
 }
 ENCODERS = ["bert", "roberta"]
@@ -131,7 +132,7 @@ def encoder_tokenizer(texts):
     found = Tokenizer(models.WordLevel(unk_token="<unk>"))
     found.pre_tokenizer = pre_tokenizers.Whitespace()
     found.train_from_iterator(texts, trainers.WordLevelTrainer(special_tokens=special))
-    found.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)])
+    found.post_processor = processors.TemplateProcessing(single="<s> $A </s>", pair="<s> $A </s> $B:1 </s>:1", special_tokens=[("<s>", 0), ("</s>", 2)])
     return transformers.PreTrainedTokenizerFast(tokenizer_object=found, cls_token="<s>", pad_token="<pad>", sep_token="</s>", unk_token="<unk>", mask_token="<mask>")
 
 
@@ -145,8 +146,10 @@ def check_encoder(brigade, place, family, task, tokens):
     AutoModel.from_config(config).save_pretrained(base)
     tokens.save_pretrained(base)
     texts = [f"the {['cat', 'dog'][n % 2]} number {n} sat " + "on the mat " * (n % 5) for n in range(TEXTS)]
-    labels = {"classification": ["feline", "canine"], "regression": [0.5, -1.0], "masked-lm": [None, None]}[task]
-    records = [dict(text=text, **({} if labels[0] is None else {"label": labels[n % 2]})) for n, text in enumerate(texts)]
+    several = "multi-label-classification"
+    labels = {"classification": ["feline", "canine"], "regression": [0.5, -1.0], "masked-lm": [None, None], several: [["animal", "feline"], ["animal"]]}[task]
+    pairs = [f"it ran away {n}" for n in range(TEXTS)] if task == several else None
+    records = [dict(text=text, **({} if labels[0] is None else {"label": labels[n % 2]}), **({"text_pair": pairs[n]} if pairs else {})) for n, text in enumerate(texts)]
     data.write_text("".join(json.dumps(record) + "\n" for record in records))
     flags = ["--data", data, "--set", "model.sequence_length=64", "--set", "data.validation_fraction=0", "--micro-batch-size", 4, "--global-batch-size", TEXTS, "--quiet"]
     if task == "masked-lm":
@@ -161,8 +164,10 @@ def check_encoder(brigade, place, family, task, tokens):
     said = json.loads((again / "metrics.jsonl").read_text().splitlines()[0])["loss"]
     good = not odd
     if task != "masked-lm":
-        batch = AutoTokenizer.from_pretrained(tuned)(texts, padding=True, return_tensors="pt", return_token_type_ids=False)
+        batch = AutoTokenizer.from_pretrained(tuned)(texts, pairs, padding=True, return_tensors="pt", return_token_type_ids=pairs is not None)
         wanted = [model.config.label2id[label] for label in labels] if task == "classification" else labels
+        if task == several:
+            wanted = [[float(model.config.id2label[index] in own) for index in range(model.config.num_labels)] for own in labels]
         expected = model(**batch, labels=torch.tensor([wanted[n % 2] for n in range(TEXTS)])).loss.item()
         good &= abs(said - expected) <= 1e-5 * max(abs(expected), 1e-2)
     print(f"{name:22} {'ok' if good else 'FAILED'}", *([] if good else [f"\n  brigade {said}\n  transformers {expected}\n  {odd}"]))
@@ -187,5 +192,5 @@ if __name__ == "__main__":
         results.append(check_exports(brigade, place))
         results.append(check_resized(brigade, place, tokens))
         tokens = encoder_tokenizer(texts)
-        results += [check_encoder(brigade, place, family, task, tokens) for family in ENCODERS for task in ["classification", "regression", "masked-lm"]]
+        results += [check_encoder(brigade, place, family, task, tokens) for family in ENCODERS for task in ["classification", "multi-label-classification", "regression", "masked-lm"]]
     sys.exit(0 if all(results) else 1)

@@ -95,6 +95,7 @@ pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
         TaskModel::CausalLm(task) => train(args, &config, described, &weights, &task),
         TaskModel::MaskedLm(task) => train(args, &config, described, &weights, &task),
         TaskModel::Classification(task) => train(args, &config, described, &weights, &task),
+        TaskModel::MultiLabel(task) => train(args, &config, described, &weights, &task),
         TaskModel::Regression(task) => train(args, &config, described, &weights, &task),
     }
 }

@@ -9,17 +9,24 @@ use serde_json::Value;
 /// More labels than this are taken for something else.
 const MOST: usize = 10_000;
 
-/// The labels in the column `label` of all records to train on: names sorted, or `LABEL_0` and so on where they are whole numbers.
+/// The labels in the column `label` of all records to train on, where a text may have a list of them: names sorted, or `LABEL_0` and so on where they are whole numbers.
 pub fn labels_in(sources: &[DataSource]) -> anyhow::Result<Vec<String>> {
     let (mut names, mut highest) = (BTreeSet::new(), None);
     for source in sources {
         for record in source.corpus.records(&source.columns)? {
             let record = record?;
             let label = record.fields.get("label").unwrap_or(&Value::Null);
-            match (label, label.as_u64()) {
-                (Value::String(name), _) => _ = names.insert(name.clone()),
-                (_, Some(number)) => highest = highest.max(Some(number as usize)),
-                _ => return Err(record.place.error(not_a_label(label)).into()),
+            let each = if let Value::Array(several) = label {
+                several.as_slice()
+            } else {
+                std::slice::from_ref(label)
+            };
+            for label in each {
+                match (label, label.as_u64()) {
+                    (Value::String(name), _) => _ = names.insert(name.clone()),
+                    (_, Some(number)) => highest = highest.max(Some(number as usize)),
+                    _ => return Err(record.place.error(not_a_label(label)).into()),
+                }
             }
             if names.len().max(highest.unwrap_or(0)) > MOST {
                 bail!(

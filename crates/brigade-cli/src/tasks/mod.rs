@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use brigade::data::{Columns, RecordEncoder, RowOptions, TargetToken, Tokenizer, TokenizerSpec};
 use brigade::models::encoder::{Encoder, Masking};
 use brigade::models::{CausalLm, LoraConfig, LoraError};
-use brigade::{Classification, MaskedLm, Regression};
+use brigade::{Classification, MaskedLm, MultiLabelClassification, Regression};
 use brigade_hf::config::Problem;
 use brigade_hf::{Config, ConfigFile, Task};
 use clap::ValueEnum;
@@ -18,14 +18,17 @@ use serde::{Deserialize, Serialize};
 use crate::chats::COLUMNS;
 use crate::data::{DataSection, sources};
 use labels::labels_in;
-use records::LabelledTexts;
+use records::{LabelMap, LabelledTexts};
+
+/// Labels of which a text may have any number, at most.
+const MOST_SEVERAL: usize = 64;
 
 /// `[task]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TaskSection {
-    /// What the model is trained for (`--task`): `causal-lm`, the next token; `masked-lm`, tokens that are masked; `classification`, the column `label` of each `text`;
-    /// `regression`, the number in it; or `auto`: what `config.json` says.
+    /// What the model is trained for (`--task`): `causal-lm`, the next token; `masked-lm`, tokens that are masked; `classification`, the column `label` of each `text`, or of
+    /// `text` and `text_pair`; `multi-label-classification`, the list of labels in it; `regression`, the number in it; or `auto`: what `config.json` says.
     pub name: TaskName,
     /// The labels of a classification in the order of their numbers. Empty: those of the model's `config.json`, if it is a classifier, or else those in the data, sorted.
     pub labels: Vec<String>,
@@ -45,6 +48,8 @@ pub enum TaskName {
     MaskedLm,
     /// The label of each text.
     Classification,
+    /// The labels of each text, of which it may have any number.
+    MultiLabelClassification,
     /// The number of each text.
     Regression,
 }
@@ -55,6 +60,7 @@ pub enum TaskModel {
     CausalLm(CausalLm),
     MaskedLm(MaskedLm),
     Classification(Classification),
+    MultiLabel(MultiLabelClassification),
     Regression(Regression),
 }
 
@@ -65,6 +71,7 @@ impl TaskModel {
             Self::CausalLm(model) => model.vocabulary(),
             Self::MaskedLm(MaskedLm { encoder, .. })
             | Self::Classification(Classification(encoder))
+            | Self::MultiLabel(MultiLabelClassification(encoder))
             | Self::Regression(Regression(encoder)) => encoder.vocabulary(),
         }
     }
@@ -80,10 +87,13 @@ impl TaskSection {
             self.name = match (&file.config, file.task) {
                 (Config::Decoder(_), _) => TaskName::CausalLm,
                 (_, Some(Task::MaskedLanguageModel)) => TaskName::MaskedLm,
+                (_, Some(Task::SequenceClassification)) if labels.problem == Some(Problem::MultiLabel) => {
+                    TaskName::MultiLabelClassification
+                }
                 (_, Some(Task::SequenceClassification)) if is_number => TaskName::Regression,
                 (_, Some(Task::SequenceClassification)) => TaskName::Classification,
                 _ => bail!(
-                    "{given} is a `{}` without a head; say with --task (task.name) what it is to be trained for: classification, regression or masked-lm",
+                    "{given} is a `{}` without a head; say with --task (task.name) what it is to be trained for: classification, multi-label-classification, regression or masked-lm",
                     file.config.family()
                 ),
             };
@@ -94,21 +104,25 @@ impl TaskSection {
                 self.mask_probability
             );
         }
-        if is_classifier && labels.problem == Some(Problem::MultiLabel) {
-            bail!(
-                "{given} has texts with several labels each (`problem_type`), which Brigade does not train"
-            );
-        }
         match self.name {
-            TaskName::Classification if self.labels.is_empty() && is_classifier => {
-                self.labels.clone_from(&labels.names);
+            TaskName::Classification | TaskName::MultiLabelClassification => {
+                if self.labels.is_empty() && is_classifier {
+                    self.labels.clone_from(&labels.names);
+                } else if self.labels.is_empty() {
+                    self.labels = labels_in(&sources(data, &self.columns())?)?;
+                }
+                if self.name == TaskName::MultiLabelClassification && self.labels.len() > MOST_SEVERAL {
+                    bail!(
+                        "task.name (--task) = \"multi-label-classification\" with {} labels is not possible: there may be {MOST_SEVERAL}",
+                        self.labels.len()
+                    );
+                }
             }
-            TaskName::Classification if self.labels.is_empty() => {
-                self.labels = labels_in(&sources(data, &self.columns())?)?;
-            }
-            TaskName::Classification => {}
             _ if !self.labels.is_empty() => {
-                bail!("task.labels = {:?} is for task.name (--task) = \"classification\"", self.labels);
+                bail!(
+                    "task.labels = {:?} is for task.name (--task) = \"classification\" or \"multi-label-classification\"",
+                    self.labels
+                );
             }
             _ => {}
         }
@@ -129,6 +143,9 @@ impl TaskSection {
             TaskName::MaskedLm => (Task::MaskedLanguageModel, None),
             TaskName::Classification => {
                 (Task::SequenceClassification, Some((self.labels.clone(), Problem::SingleLabel)))
+            }
+            TaskName::MultiLabelClassification => {
+                (Task::SequenceClassification, Some((self.labels.clone(), Problem::MultiLabel)))
             }
             TaskName::Regression => (Task::SequenceClassification, Some((labels(1), Problem::Regression))),
         };
@@ -152,6 +169,7 @@ impl TaskSection {
         }
         Ok(match self.name {
             TaskName::Classification => TaskModel::Classification(Classification(encoder)),
+            TaskName::MultiLabelClassification => TaskModel::MultiLabel(MultiLabelClassification(encoder)),
             TaskName::Regression => TaskModel::Regression(Regression(encoder)),
             _ => {
                 let masking = self.masking(&encoder, tokenizer)?;
@@ -184,7 +202,9 @@ impl TaskSection {
     /// The columns of records that are read.
     pub fn columns(&self) -> Columns {
         match self.name {
-            TaskName::Classification | TaskName::Regression => Columns::new(&["text", "label"], &[]),
+            TaskName::Classification | TaskName::MultiLabelClassification | TaskName::Regression => {
+                Columns::new(&["text", "label"], &["text_pair"])
+            }
             TaskName::Auto | TaskName::CausalLm | TaskName::MaskedLm => Columns::new(&[], &COLUMNS),
         }
     }
@@ -192,8 +212,9 @@ impl TaskSection {
     /// What makes examples of records that have labels.
     pub fn records(&self, sequence_length: usize) -> Option<Arc<dyn RecordEncoder>> {
         let labels = match self.name {
-            TaskName::Classification => Some(self.labels.clone()),
-            TaskName::Regression => None,
+            TaskName::Classification => LabelMap::One(self.labels.clone()),
+            TaskName::MultiLabelClassification => LabelMap::Several(self.labels.clone()),
+            TaskName::Regression => LabelMap::Numbers,
             TaskName::Auto | TaskName::CausalLm | TaskName::MaskedLm => return None,
         };
         Some(Arc::new(LabelledTexts { labels, most: sequence_length }))

@@ -5,18 +5,33 @@ use serde_json::{Map, Value};
 
 use super::labels::not_a_label;
 
-/// Makes examples of records with the columns `text` and `label`.
+/// Makes examples of records with the columns `text` and `label`, and perhaps `text_pair`.
 #[derive(Debug)]
 pub struct LabelledTexts {
-    /// The names of classes; none where labels are numbers to predict.
-    pub labels: Option<Vec<String>>,
+    /// What labels are.
+    pub labels: LabelMap,
     /// The most tokens of an example.
     pub most: usize,
 }
 
+/// What the labels of texts may be.
+#[derive(Debug)]
+pub enum LabelMap {
+    /// One of these.
+    One(Vec<String>),
+    /// Any of these.
+    Several(Vec<String>),
+    /// Numbers to predict.
+    Numbers,
+}
+
 impl RecordEncoder for LabelledTexts {
     fn identity(&self) -> String {
-        format!("labelled 1 {:?} {}", self.labels, self.most)
+        match &self.labels {
+            LabelMap::One(labels) => format!("labelled 1 {:?} {}", Some(labels), self.most),
+            LabelMap::Numbers => format!("labelled 1 None {}", self.most),
+            LabelMap::Several(labels) => format!("labelled several {labels:?} {}", self.most),
+        }
     }
 
     fn takes(&self, _: &Record) -> bool {
@@ -30,28 +45,51 @@ impl RecordEncoder for LabelledTexts {
         let Value::String(text) = column("text") else {
             return Err(place.error(format!("the text is {}, and must be a string", column("text"))));
         };
-        let label = self.label(column("label")).map_err(|problem| place.error(problem))?;
-        Ok(Example::of(tokenizer.encode_whole(text, self.most)?).with_label(label))
+        let label = self.labels.label(column("label")).map_err(|problem| place.error(problem))?;
+        let example = match column("text_pair") {
+            Value::Null => Example::of(tokenizer.encode_whole(text, self.most)?),
+            Value::String(pair) => {
+                let (ids, of_second) = tokenizer.encode_pair([text, pair], self.most)?;
+                Example { learned: of_second.into_iter().map(|second| !second).collect(), ..Example::of(ids) }
+            }
+            other => return Err(place.error(format!("the text_pair is {other}, and must be a string"))),
+        };
+        Ok(example.with_label(label))
     }
 }
 
-impl LabelledTexts {
+impl LabelMap {
     fn label(&self, value: &Value) -> std::result::Result<Label, String> {
-        let Some(labels) = &self.labels else {
-            let number = value.as_f64().filter(|number| number.is_finite());
-            let wrong = || format!("the label is {value}, and must be a number (--task regression)");
-            return number.map(Label::Number).ok_or_else(wrong);
-        };
-        let class = match (value, value.as_u64()) {
-            (Value::String(name), _) => labels.iter().position(|label| label == name),
-            (_, Some(number)) => usize::try_from(number).ok().filter(|number| *number < labels.len()),
-            _ => return Err(not_a_label(value)),
-        };
-        let class = class.and_then(|class| u32::try_from(class).ok());
-        class
-            .map(Label::Class)
-            .ok_or_else(|| format!("the label {value} is none of the model's: {}", listed(labels)))
+        match self {
+            Self::Numbers => {
+                let number = value.as_f64().filter(|number| number.is_finite());
+                let wrong = || format!("the label is {value}, and must be a number (--task regression)");
+                number.map(Label::Number).ok_or_else(wrong)
+            }
+            Self::One(labels) => index(labels, value).map(Label::Class),
+            Self::Several(labels) => {
+                let Value::Array(values) = value else {
+                    return Err(format!(
+                        "the label is {value}, and must be a list of names or whole numbers"
+                    ));
+                };
+                let bits = values.iter().map(|value| Ok(1 << index(labels, value)?));
+                let bits = bits.collect::<std::result::Result<Vec<u64>, String>>()?;
+                Ok(Label::Classes(bits.into_iter().fold(0, |all, bit| all | bit)))
+            }
+        }
     }
+}
+
+/// The number of a label that is given by its name or its number.
+fn index(labels: &[String], value: &Value) -> std::result::Result<u32, String> {
+    let class = match (value, value.as_u64()) {
+        (Value::String(name), _) => labels.iter().position(|label| label == name),
+        (_, Some(number)) => usize::try_from(number).ok().filter(|number| *number < labels.len()),
+        _ => return Err(not_a_label(value)),
+    };
+    let class = class.and_then(|class| u32::try_from(class).ok());
+    class.ok_or_else(|| format!("the label {value} is none of the model's: {}", listed(labels)))
 }
 
 fn listed(labels: &[String]) -> String {
@@ -71,18 +109,24 @@ mod tests {
 
     #[test]
     fn labels_are_names_or_numbers_of_the_map() {
-        let classes = LabelledTexts { labels: Some(vec!["bad".into(), "good".into()]), most: 8 };
+        let names = || vec!["bad".to_owned(), "good".into()];
+        let classes = LabelMap::One(names());
         assert_eq!(classes.label(&json!("good")), Ok(Label::Class(1)));
         assert_eq!(classes.label(&json!(0)), Ok(Label::Class(0)));
-        let numbers = LabelledTexts { labels: None, most: 8 };
+        let numbers = LabelMap::Numbers;
+        let several = LabelMap::Several(names());
+        assert_eq!(several.label(&json!(["good", 0])), Ok(Label::Classes(3)));
+        assert_eq!(several.label(&json!([])), Ok(Label::Classes(0)));
         assert_eq!(numbers.label(&json!(-0.5)), Ok(Label::Number(-0.5)));
-        for (encoder, value, said) in [
+        for (labels, value, said) in [
             (&classes, json!("odd"), r#"the label "odd" is none of the model's: "bad", "good""#),
             (&classes, json!(2), "the label 2 is none of the model's"),
             (&classes, json!(0.5), "must be a name or a whole number"),
             (&numbers, json!("good"), "must be a number (--task regression)"),
+            (&several, json!("good"), "must be a list of names or whole numbers"),
+            (&several, json!(["odd"]), r#"the label "odd" is none of the model's: "bad", "good""#),
         ] {
-            let error = encoder.label(&value).unwrap_err();
+            let error = labels.label(&value).unwrap_err();
             assert!(error.contains(said), "{error}");
         }
     }

@@ -30,12 +30,26 @@ pub fn with_labels(
     names: &[String],
 ) -> Model<Tokens, Tensor<2>, Tensor<1, Int>> {
     let counted = names.len() <= MOST_COUNTED;
+    chain.loss_with_metrics(metrics(names), move |logits, labels| label_loss(logits, labels, counted))
+}
+
+/// With the binary cross entropy of each label of a text, in nats; target: 1 for each label that a text has, and 0 for the others, `[batch, labels]`. A batch has as many
+/// targets as answers. Metrics: as of [`with_labels`], where a label is predicted if it is more likely than not.
+pub fn with_label_sets(
+    chain: Chain<Tokens, Tensor<2>>,
+    names: &[String],
+) -> Model<Tokens, Tensor<2>, Tensor<2>> {
+    let counted = names.len() <= MOST_COUNTED;
+    chain.loss_with_metrics(metrics(names), move |logits, labels| label_set_loss(logits, labels, counted))
+}
+
+/// The names of the metrics of labels.
+fn metrics(names: &[String]) -> Vec<String> {
     let counts = names
         .iter()
-        .filter(|_| counted)
+        .filter(|_| names.len() <= MOST_COUNTED)
         .flat_map(|name| LabelCounts::KINDS.map(|kind| LabelCounts::metric(kind, name)));
-    let metrics: Vec<String> = std::iter::once(ACCURACY.to_owned()).chain(counts).collect();
-    chain.loss_with_metrics(metrics, move |logits, labels| label_loss(logits, labels, counted))
+    std::iter::once(ACCURACY.to_owned()).chain(counts).collect()
 }
 
 fn label_loss(logits: Tensor<2>, labels: Tensor<1, Int>, counted: bool) -> (Tensor<1>, Vec<Tensor<1>>) {
@@ -46,15 +60,32 @@ fn label_loss(logits: Tensor<2>, labels: Tensor<1, Int>, counted: bool) -> (Tens
     let all = || Tensor::<1, Int>::arange(0..count as i64, &detached.device()).unsqueeze::<2>();
     let is = all().equal(labels).float();
     let predicted = all().equal(detached.clone().argmax(1)).float();
+    let right = is.clone() * predicted.clone();
+    (loss, label_sums(is, predicted, right, counted))
+}
+
+fn label_set_loss(logits: Tensor<2>, labels: Tensor<2>, counted: bool) -> (Tensor<1>, Vec<Tensor<1>>) {
+    let predicted = logits.clone().detach().greater_elem(0.0).float();
+    let right = labels.clone().equal(predicted.clone()).float();
+    // softplus(x) − x · y, by the larger of x and 0, so that nothing overflows.
+    let softplus = logits.clone().clamp_min(0.0) + logits.clone().abs().neg().exp().add_scalar(1.0).log();
+    let losses = softplus - logits * labels.clone();
+    let loss = losses.sum_dim(0).sum_dim(1).reshape([1]);
+    (loss, label_sums(labels, predicted, right, counted))
+}
+
+/// The sums of the metrics of labels, from 1 and 0 of each text and label: whether it has it, whether it is predicted, and whether the answer is right.
+fn label_sums(is: Tensor<2>, predicted: Tensor<2>, right: Tensor<2>, counted: bool) -> Vec<Tensor<1>> {
+    let count = is.dims()[1];
     let correct = is.clone() * predicted.clone();
     // Of each label, `[1, labels]`.
-    let [is, predicted, correct] = [is, predicted, correct].map(|flags| flags.sum_dim(0));
-    let mut sums = vec![correct.clone().sum_dim(1).reshape([1])];
+    let [is, predicted, correct, right] = [is, predicted, correct, right].map(|flags| flags.sum_dim(0));
+    let mut sums = vec![right.sum_dim(1).reshape([1])];
     if counted {
         let of = |flags: &Tensor<2>, label| flags.clone().narrow(1, label, 1).reshape([1]);
         sums.extend((0..count).flat_map(|label| [&is, &predicted, &correct].map(|flags| of(flags, label))));
     }
-    (loss, sums)
+    sums
 }
 
 /// With the squared distance of the one number that the model gives of a text from its target, `[batch]`; metric: [`MEAN_ABSOLUTE_ERROR`].
@@ -131,5 +162,17 @@ mod tests {
         assert_eq!((b.f1(), LabelCounts::of(&metrics, "d").unwrap().f1()), (Some(0.8), None));
         // sklearn.metrics.f1_score([1, 1, 1, 0], [1, 0, 1, 2], average="macro")
         assert!((macro_f1(&metrics, &names).unwrap() - 0.8 / 3.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn labels_of_which_a_text_has_several_are_counted() {
+        let device = Device::flex();
+        let logits = Tensor::<2>::from_floats([[200.0, -200.0], [0.5, -1.0]], &device);
+        let labels = Tensor::<2>::from_floats([[1.0, 1.0], [0.0, 0.0]], &device);
+        let (loss, sums) = label_set_loss(logits, labels, true);
+        // torch.nn.functional.binary_cross_entropy_with_logits(…, reduction="sum")
+        assert!((loss.into_scalar::<f32>() - 201.287_34).abs() < 1e-4);
+        let sums: Vec<f32> = sums.into_iter().map(|sum| sum.into_scalar::<f32>()).collect();
+        assert_eq!(sums, [2.0, 1.0, 2.0, 1.0, 1.0, 0.0, 0.0]);
     }
 }

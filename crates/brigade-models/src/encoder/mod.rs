@@ -27,7 +27,8 @@ use ends::{Embedding, LabelHead, MaskedHead, MeanPooling};
 use layer::{Layer, Output, SelfAttention};
 
 pub use loss::{
-    ACCURACY, LabelCounts, MEAN_ABSOLUTE_ERROR, macro_f1, with_labels, with_masked_tokens, with_number,
+    ACCURACY, LabelCounts, MEAN_ABSOLUTE_ERROR, macro_f1, with_label_sets, with_labels, with_masked_tokens,
+    with_number,
 };
 pub use masking::Masking;
 pub use model::{Encoder, EncoderError};

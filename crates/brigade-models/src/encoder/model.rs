@@ -7,7 +7,8 @@ use burn::tensor::{Device, Int, Tensor};
 
 use super::loss::MOST_COUNTED;
 use super::{
-    costs, mapping, masked_lm, sequence_classification, with_labels, with_masked_tokens, with_number,
+    costs, mapping, masked_lm, sequence_classification, with_label_sets, with_labels, with_masked_tokens,
+    with_number,
 };
 use crate::gpt::Targets;
 use crate::weights::WeightsMapping;
@@ -101,6 +102,15 @@ impl Encoder {
     /// With the head of labels, ready to train: [`with_labels`].
     pub fn classification(&self, seed: u64, device: &Device) -> Model<Tokens, Tensor<2>, Tensor<1, Int>> {
         with_labels(sequence_classification(&self.config, seed, device), &self.config.labels.names)
+    }
+
+    /// With the head of labels of which a text may have any number, ready to train: [`with_label_sets`].
+    pub fn multi_label_classification(
+        &self,
+        seed: u64,
+        device: &Device,
+    ) -> Model<Tokens, Tensor<2>, Tensor<2>> {
+        with_label_sets(sequence_classification(&self.config, seed, device), &self.config.labels.names)
     }
 
     /// With the head of a number, ready to train: [`with_number`].

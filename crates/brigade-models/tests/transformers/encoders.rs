@@ -69,6 +69,20 @@ fn labels(case: &str) {
     follows(&reference, model, batch, |logits| logits);
 }
 
+fn label_sets(case: &str) {
+    let (reference, config) = load(case, Task::SequenceClassification);
+    let model = |device: &Device| {
+        let chain = reference.with_weights(encoder::sequence_classification(&config, 0, device));
+        encoder::with_label_sets(chain, &config.labels.names)
+    };
+    let batch = |index: usize, device: &Device| {
+        let labels: Vec<f32> = serde_json::from_value(reference.json["targets"][index].clone()).unwrap();
+        let target = Tensor::<1>::from_floats(&labels[..], device).unsqueeze::<2>();
+        Batch::new(padded(&reference, index, device), target, labels.len())
+    };
+    follows(&reference, model, batch, |logits| logits);
+}
+
 fn numbers(case: &str) {
     let (reference, config) = load(case, Task::SequenceClassification);
     let model = |device: &Device| {
@@ -100,6 +114,11 @@ fn bert_classifies() {
 #[test]
 fn roberta_classifies() {
     labels("roberta-classification");
+}
+
+#[test]
+fn bert_finds_all_labels_of_a_text() {
+    label_sets("bert-label-sets");
 }
 
 #[test]

@@ -29,6 +29,10 @@ fn with_bert() -> Place {
         WORDS.iter().enumerate().map(|(id, word)| ((*word).to_owned(), json!(id))).collect();
     let piece = |id: &str| json!({"SpecialToken": {"id": id, "type_id": 0}});
     let text = |id: &str| json!({"Sequence": {"id": id, "type_id": 0}});
+    let [second, last] = [
+        json!({"Sequence": {"id": "B", "type_id": 1}}),
+        json!({"SpecialToken": {"id": "[SEP]", "type_id": 1}}),
+    ];
     write(
         "bert/tokenizer.json",
         json!({
@@ -38,7 +42,7 @@ fn with_bert() -> Place {
             "post_processor": {
                 "type": "TemplateProcessing",
                 "single": [piece("[CLS]"), text("A"), piece("[SEP]")],
-                "pair": [piece("[CLS]"), text("A"), piece("[SEP]"), text("B"), piece("[SEP]")],
+                "pair": [piece("[CLS]"), text("A"), piece("[SEP]"), second, last],
                 "special_tokens": {"[CLS]": around(2), "[SEP]": around(3)},
             },
             "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"},
@@ -91,6 +95,43 @@ fn same_everywhere(place: &Place, line: &str) {
 
 fn last(place: &Place, run: &str) -> Value {
     place.metrics(run).into_iter().rev().find(|record| record["validation_loss"].is_number()).unwrap()
+}
+
+/// Each text has a label for its kind and one for that of its pair, which only the order tells apart.
+#[test]
+fn pairs_of_texts_have_any_number_of_labels() {
+    let place = with_bert();
+    let mut records = String::new();
+    for number in 0..64 {
+        let words = [number % 2, number / 2 % 2].map(|good| ["bad", "good"][good]);
+        let labels: Vec<&str> = ["first", "second"]
+            .into_iter()
+            .zip(words)
+            .filter(|(_, word)| *word == "good")
+            .map(|(label, _)| label)
+            .collect();
+        let (text, pair) =
+            (format!("film {}", words[0]), format!("{}{}", "film ".repeat(number % 3), words[1]));
+        records.push_str(&format!("{}\n", json!({"text": text, "text_pair": pair, "label": labels})));
+    }
+    std::fs::write(place.path("pairs.jsonl"), &records).unwrap();
+    same_everywhere(&place, "--task multi-label-classification --data pairs.jsonl");
+    let config: Value = serde_json::from_str(&place.text("alone/config.json")).unwrap();
+    assert_eq!(config["problem_type"], json!("multi_label_classification"));
+    assert_eq!(config["id2label"], json!({"0": "first", "1": "second"}));
+    let found = &last(&place, "alone")["validation_metrics"];
+    assert!(["accuracy", "macro_f1"].iter().all(|name| found[*name].as_f64().unwrap() > 0.9), "{found}");
+
+    std::fs::write(place.path("odd.jsonl"), records.replace("\"label\":[]", "\"label\":\"first\"")).unwrap();
+    let line = format!(
+        "train --config tiny.toml {SET} --model bert --set model.pretrained=false --data odd.jsonl --out odd"
+    );
+    let done = place.run(&mut place.brigade(&format!("{line} --task multi-label-classification")));
+    assert!(
+        done.code != Some(0) && done.err.contains("must be a list of names or whole numbers"),
+        "{}",
+        done.err
+    );
 }
 
 #[test]

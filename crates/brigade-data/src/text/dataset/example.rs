@@ -9,7 +9,8 @@ pub struct Example {
     pub ids: Vec<u32>,
     /// Which of them are learned: as targets, they count in the loss. As long as `ids`.
     pub learned: Vec<bool>,
-    /// The class or the number that belongs to them, if there is one.
+    /// The class, the classes or the number that belongs to them, if there is one. What is learned is the label then, and `learned` says which tokens are of the first of two
+    /// texts.
     pub label: Option<Label>,
 }
 
@@ -20,6 +21,8 @@ pub enum Label {
     Class(u32),
     /// Of a regression: a finite number.
     Number(f64),
+    /// Of a classification with any number of classes each: a bit for each class, the lowest for the first.
+    Classes(u64),
 }
 
 /// Which labels all examples of a file have.
@@ -29,6 +32,8 @@ pub enum LabelKind {
     Class,
     /// [`Label::Number`].
     Number,
+    /// [`Label::Classes`].
+    Classes,
 }
 
 impl fmt::Display for LabelKind {
@@ -36,6 +41,7 @@ impl fmt::Display for LabelKind {
         f.write_str(match self {
             Self::Class => "a class",
             Self::Number => "a number",
+            Self::Classes => "any of several classes",
         })
     }
 }
@@ -58,6 +64,7 @@ impl Label {
         match self {
             Self::Class(_) => LabelKind::Class,
             Self::Number(_) => LabelKind::Number,
+            Self::Classes(_) => LabelKind::Classes,
         }
     }
 
@@ -66,6 +73,7 @@ impl Label {
         match self {
             Self::Class(class) => class.into(),
             Self::Number(number) => number.to_bits(),
+            Self::Classes(classes) => classes,
         }
     }
 }
@@ -76,6 +84,7 @@ impl LabelKind {
         match self {
             Self::Class => u32::try_from(bits).ok().map(Label::Class),
             Self::Number => Some(f64::from_bits(bits)).filter(|number| number.is_finite()).map(Label::Number),
+            Self::Classes => Some(Label::Classes(bits)),
         }
     }
 }

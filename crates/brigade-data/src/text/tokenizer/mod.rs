@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 use brigade_files::write_atomic;
 use tokenizers::models::ModelWrapper;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
-use tokenizers::{PostProcessor, TruncationDirection};
+use tokenizers::{Encoding, PostProcessor, TruncationParams, truncate_encodings};
 
 pub use encode::Encoder;
 pub use spec::TokenizerSpec;
@@ -182,19 +182,38 @@ impl Tokenizer {
     /// # Errors
     /// [`Error::Tokenizer`] where the library fails, or `most` has no room for the special tokens.
     pub fn encode_whole(&self, text: &str, most: usize) -> Result<Vec<u32>> {
+        Ok(self.encode_texts(text, None, most)?.get_ids().to_vec())
+    }
+
+    /// As [`encode_whole`](Self::encode_whole) of two texts, and of each token whether it belongs to the second of them. What does not fit is cut from the end of the
+    /// longer text.
+    ///
+    /// # Errors
+    /// As [`encode_whole`](Self::encode_whole).
+    pub fn encode_pair(&self, texts: [&str; 2], most: usize) -> Result<(Vec<u32>, Vec<bool>)> {
+        let encoding = self.encode_texts(texts[0], Some(texts[1]), most)?;
+        let of_second = encoding.get_type_ids().iter().map(|kind| *kind > 0).collect();
+        Ok((encoding.get_ids().to_vec(), of_second))
+    }
+
+    fn encode_texts(&self, text: &str, second: Option<&str>, most: usize) -> Result<Encoding> {
         let library = &self.inner.library;
-        let added = library.get_post_processor().map_or(0, |processor| processor.added_tokens(false));
+        let is_pair = second.is_some();
+        let added = library.get_post_processor().map_or(0, |processor| processor.added_tokens(is_pair));
         let most = most.checked_sub(added).ok_or_else(|| {
+            let around = if is_pair { "two texts" } else { "a text" };
             self.error(format!(
-                "it puts {added} special tokens around a text, and {most} tokens are wanted at most"
+                "it puts {added} special tokens around {around}, and {most} tokens are wanted at most"
             ))
         })?;
         let encoded = catch_panics(|| {
-            let mut encoding = library.encode_fast(text, false)?;
-            encoding.truncate(most, 0, TruncationDirection::Right);
-            library.post_process(encoding, None, true)
+            let first = library.encode_fast(text, false)?;
+            let second = second.map(|second| library.encode_fast(second, false)).transpose()?;
+            let cut = TruncationParams { max_length: most, ..TruncationParams::default() };
+            let (first, second) = truncate_encodings(first, second, &cut)?;
+            library.post_process(first, second, true)
         });
-        Ok(encoded.map_err(|message| self.error(message))?.get_ids().to_vec())
+        encoded.map_err(|message| self.error(message))
     }
 
     /// The id of the token that stands for one that is masked (`[MASK]`, `<mask>`), if there is one.

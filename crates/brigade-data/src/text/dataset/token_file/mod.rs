@@ -13,13 +13,13 @@
 //!                   64  the tokens
 //! name.idx   offset  0  magic "BRGINDEX"
 //!                    8  u32 version
-//!                   12  u32 kind of labels: 0 none, 1 classes, 2 numbers
+//!                   12  u32 kind of labels: 0 none, 1 classes, 2 numbers, 3 sets of classes
 //!                   16  u64 number of documents D
 //!                   24  u64 number of masked ranges R
 //!                   32  BLAKE3 of the tokens
 //!                   64  D + 1 u64: where each document starts, and where the last one ends
 //!                    …  R pairs of u64: masked tokens, start and end, ascending and apart
-//!                    …  D u64 if there are labels: classes, or the bits of f64 numbers
+//!                    …  D u64 if there are labels: classes, the bits of f64 numbers, or a bit for each class
 //! ```
 //!
 //! Files are only ever written under a new name, so a map of one stays valid until its last user drops it.
@@ -47,7 +47,8 @@ fn bytes_per_token(vocabulary_size: usize) -> usize {
 
 /// The kind of labels that a number in the index's header stands for; none if it stands for nothing.
 fn label_kind(code: u32) -> Option<Option<LabelKind>> {
-    [None, Some(LabelKind::Class), Some(LabelKind::Number)].into_iter().find(|kind| label_code(*kind) == code)
+    let kinds = [LabelKind::Class, LabelKind::Number, LabelKind::Classes].map(Some);
+    [None].into_iter().chain(kinds).find(|kind| label_code(*kind) == code)
 }
 
 fn label_code(kind: Option<LabelKind>) -> u32 {
@@ -55,6 +56,7 @@ fn label_code(kind: Option<LabelKind>) -> u32 {
         None => 0,
         Some(LabelKind::Class) => 1,
         Some(LabelKind::Number) => 2,
+        Some(LabelKind::Classes) => 3,
     }
 }
 
