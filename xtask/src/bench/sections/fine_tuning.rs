@@ -36,6 +36,15 @@ pub fn measure(runner: &Runner) -> Result<Section> {
     ];
     let plain = format!("{} --set compute.fused=false", train("llama-plain", MODEL, 1, STEPS));
     let mut plain = Side::brigade("llama-plain", plain);
+    let texts = write_texts()?;
+    let [mut packed, mut padded] =
+        [("llama-packed", "bfd"), ("llama-padded", "documents")].map(|(name, layout)| {
+            let line = train(name, MODEL, 1, STEPS);
+            Side::brigade(
+                name,
+                format!("{line} --data {texts} --set data.layout={layout} --set data.pad_to_multiple=8"),
+            )
+        });
     let mut notes = Vec::new();
     for run in 1..=runner.runs {
         for Pair { brigade, peer, .. } in &mut pairs {
@@ -43,21 +52,27 @@ pub fn measure(runner: &Runner) -> Result<Section> {
             peer.run(runner, run, &mut notes)?;
         }
         plain.run(runner, run, &mut notes)?;
+        packed.run(runner, run, &mut notes)?;
+        padded.run(runner, run, &mut notes)?;
     }
     let row = |pair: &Pair| pair.brigade.beside(&pair.peer, runner, pair.measure, pair.goal);
     let [fused, ..] = &pairs;
     let own = fused.brigade.beside(&plain, runner, "1 process of one thread", None);
-    let sides = pairs.iter().flat_map(|pair| [&pair.brigade, &pair.peer]).chain([&plain]);
+    let rows = packed.beside(&padded, runner, "1 process of one thread", None);
+    let sides = pairs.iter().flat_map(|pair| [&pair.brigade, &pair.peer]).chain([&plain, &packed, &padded]);
     Ok(Section {
         title: TITLE,
         text: "A Llama of 14 million parameters (7 layers, width 384, grouped queries), 8 rows of 256 tokens a step, against `transformers` \
                with PyTorch's DistributedDataParallel, and LoRA of queries and values against `peft`. In bf16 the peer runs under \
-               `torch.autocast`. The second table has the same model on Burn's own operations."
+               `torch.autocast`. The second table has the same model on Burn's own operations. The third has \
+               texts of 20 to 250 tokens, as many whole ones as fit in a row (`bfd`) against one in each, padded to the longest of a micro-batch: of the tokens that count, since \
+               padding is computed as well and counts for nothing."
             .into(),
         commands: sides.map(|side| side.line.clone()).collect(),
         tables: vec![
             Table::beside("transformers, peft", pairs.iter().map(row).collect()),
             Table::beside("without fused operations", vec![own]),
+            Table::beside("padded rows", vec![rows]),
         ],
         notes,
     })
@@ -73,6 +88,19 @@ fn make_model(runner: &Runner) -> Result<()> {
         .with_context(|| format!("cannot write into {}", folder.display()))?;
     let line = format!("{} --set model.pretrained=false", train(MODEL, "llama-config", 1, 1));
     runner.start_training(MODEL, &line)?.finish()?.succeeded()
+}
+
+/// Texts of many lengths, one on a line, and where they are, relative to the workspace's root.
+fn write_texts() -> Result<String> {
+    let text = |number: usize| {
+        let sentences =
+            (0..1 + number * 7 % 23).map(|at| format!("The sum of {number} and {at} is {}. ", number + at));
+        format!("{}\n", serde_json::json!({ "text": sentences.collect::<String>() }))
+    };
+    let path = results("texts.jsonl");
+    std::fs::write(&path, (0..4000).map(text).collect::<String>())
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(format!("{FOLDER}/texts.jsonl"))
 }
 
 fn pair(

@@ -84,6 +84,33 @@ fn a_chat_has_special_tokens_and_a_text_what_the_file_puts_before_it() {
 }
 
 #[test]
+fn of_two_texts_the_longer_one_is_cut() {
+    let mut json: serde_json::Value = serde_json::from_str(BYTES.json()).unwrap();
+    let token = |kind| serde_json::json!({"SpecialToken": {"id": END_OF_TEXT, "type_id": kind}});
+    let text = |id, kind| serde_json::json!({"Sequence": {"id": id, "type_id": kind}});
+    json["post_processor"] = serde_json::json!({
+        "type": "TemplateProcessing", "single": [text("A", 0), token(0)],
+        "pair": [text("A", 0), token(0), text("B", 1), token(1)],
+        "special_tokens": {END_OF_TEXT: {"id": END_OF_TEXT, "ids": [256], "tokens": [END_OF_TEXT]}},
+    });
+    let tokenizer = Tokenizer::from_json("pairs", json.to_string()).unwrap();
+    for (texts, most, expected) in [
+        (["ab", "c"], 9, "ab|c|"),
+        (["ab", "cdefgh"], 7, "ab|cde|"),
+        (["abcdef", "g"], 5, "ab|g|"),
+        (["abcdef", "ghijkl"], 7, "ab|ghi|"),
+    ] {
+        let (ids, of_second) = tokenizer.encode_pair(texts, most).unwrap();
+        assert_eq!(tokenizer.decode(&ids).unwrap().replace(END_OF_TEXT, "|"), expected);
+        let first = expected.find('|').unwrap() + 1;
+        assert_eq!(of_second, [vec![false; first], vec![true; expected.len() - first]].concat());
+    }
+    assert_eq!(tokenizer.encode_whole("abcd", 3).unwrap(), [0x61, 0x62, 256]);
+    let error = tokenizer.encode_pair(["a", "b"], 1).unwrap_err().to_string();
+    assert!(error.contains("puts 2 special tokens around two texts, and 1 tokens are wanted"), "{error}");
+}
+
+#[test]
 fn a_file_brings_the_tokenizer_back() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tokenizer.json");
