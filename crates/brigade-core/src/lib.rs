@@ -44,11 +44,11 @@ pub use dist::{
     PendingValues, REPLICATE, ReshardedBuffer, SingleRankGroup, Traffic, UnshardedBuffer,
 };
 pub use error::{BoxError, Error, NonFiniteLocation, Result};
-pub use measure::{HeapMeter, MeasuredActivations, SmallerModel};
+pub use measure::{HeapMeter, MeasuredActivations};
 pub use metrics::{Bytes, Clock, Memory, WAITS};
 pub use model::{
     Activation, Block, BlockCache, Cache, Chain, Float, ForwardContext, Model, NamedTensor,
-    ParameterGradients, Part, Parts, Precision, SplitForward, initialize, with_seed,
+    ParameterGradients, Part, Parts, Precision, SmallerModel, SplitForward, initialize, with_seed,
 };
 pub use optim::{
     Elementwise, FlatOptimizer, FlatState, LearningRateScaling, LrScheduler, LrSchedulerKind,

@@ -3,19 +3,6 @@
 use brigade_plan::{BoundaryTensor, SavedActivations};
 
 use super::MeasuredActivations;
-use crate::model::chain::Model;
-use crate::step::forward_backward::batch::Batch;
-
-/// A model that stands for a larger one in measurements. It has as many blocks, and its micro-batch as many samples; but its widths, its tokens and whatever else
-/// there is room for are the larger one's, divided.
-pub struct SmallerModel<I, O, T> {
-    /// What they are divided by.
-    pub divisor: usize,
-    /// The model.
-    pub model: Model<I, O, T>,
-    /// A micro-batch for it.
-    pub batch: Batch<I, T>,
-}
 
 /// What the larger model needs. Tensors of floats have a token's numbers, or are weights: they grow by the square of all sizes. What is beside them does not grow, so that two
 /// measurements give both.

@@ -13,11 +13,10 @@ use crate::error::Result;
 use crate::model::Float;
 use crate::model::activation::{Activation, Part, Parts, flatten};
 use crate::model::block::NamedBlock;
-use crate::model::chain::Model;
+use crate::model::chain::{Model, SmallerModel};
 use crate::sharding::store::cast;
 use crate::step::forward_backward::batch::Batch;
 
-pub use extend::SmallerModel;
 use extend::extended;
 pub use heap::HeapMeter;
 use run::{Manner, run_block, run_loss};

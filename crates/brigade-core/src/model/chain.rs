@@ -9,7 +9,6 @@ use burn::module::Module;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use crate::error::{BoxError, Error, Result};
-use crate::measure::SmallerModel;
 use crate::model::activation::{Activation, Parts, flatten, restore};
 use crate::model::block::{AnyBlock, Block, Erased, Function, NamedBlock, Own};
 use crate::model::cache::Cache;
@@ -502,6 +501,17 @@ pub struct Model<I, O, T> {
     pub(crate) metrics: Vec<Metric<O, T>>,
     /// What is measured in its place.
     pub(crate) smaller: Option<Smaller<I, O, T>>,
+}
+
+/// A model that stands for a larger one in measurements. It has as many blocks, and its micro-batch as many samples; but its widths, its tokens and whatever else
+/// there is room for are the larger one's, divided.
+pub struct SmallerModel<I, O, T> {
+    /// What they are divided by.
+    pub divisor: usize,
+    /// The model.
+    pub model: Model<I, O, T>,
+    /// A micro-batch for it.
+    pub batch: Batch<I, T>,
 }
 
 impl<I: Activation, O: Activation, T> Model<I, O, T> {

@@ -15,7 +15,7 @@ pub(crate) mod ties;
 pub use activation::{Activation, Part, Parts};
 pub use block::Block;
 pub use cache::{BlockCache, Cache};
-pub use chain::{Chain, Model, NamedTensor};
+pub use chain::{Chain, Model, NamedTensor, SmallerModel};
 pub use context::ForwardContext;
 pub use initialization::initialize;
 pub use precision::{Float, Precision};
