@@ -227,7 +227,7 @@ fn a_step_takes_what_is_planned_within_a_twentieth() {
 #[test]
 fn smaller_models_tell_what_a_large_one_needs() {
     let fields = serde_json::json!({
-        "model_type": "llama", "vocab_size": 8000, "hidden_size": 1024, "intermediate_size": 2816,
+        "model_type": "llama", "vocab_size": 16_000, "hidden_size": 1024, "intermediate_size": 2816,
         "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 128,
     });
     let config = Config::from_fields("config.json", fields.as_object().unwrap()).unwrap();
@@ -240,7 +240,7 @@ fn smaller_models_tell_what_a_large_one_needs() {
     ] {
         let model = CausalLm::from_config(&config, Some(length)).unwrap().with_adapters(&adapters).unwrap();
         let (shape, whole) = (&model, model.model(1, &device).unwrap());
-        let batch = || shape.blank_batch(2, &device);
+        let batch = || shape.blank_batch(4, &device);
         let found = whole.measure_activations(batch(), compute, true, Some(&meter)).unwrap();
         let itself = whole.measured_by(|_| None);
         let exact = itself.measure_activations(batch(), compute, true, Some(&meter)).unwrap();
