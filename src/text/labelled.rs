@@ -173,7 +173,7 @@ dataset!(
     ClassesDataset,
     Tensor<2>,
     |data, label| match label {
-        Some(Label::Classes(bits)) => (0..data.1).map(|class| (bits >> class & 1) as f32).collect(),
+        Some(Label::Classes(bits)) => (0..data.1).map(|class| ((bits >> class) & 1) as f32).collect(),
         _ => vec![0.0_f32; data.1],
     },
     |values, device| {

@@ -157,7 +157,7 @@ fn write_weights(path: &Path, tensors: &[(String, Vec<usize>)]) -> std::io::Resu
         let values = &mut values[..CHUNK.min(end - from)];
         generator.fill_bytes(values);
         // Sign and digits are random, the exponent is that of 2⁻⁷.
-        values.iter_mut().skip(1).step_by(2).for_each(|byte| *byte = *byte & 0x80 | 0x3c);
+        values.iter_mut().skip(1).step_by(2).for_each(|byte| *byte = (*byte & 0x80) | 0x3c);
         file.write_all(values)?;
     }
     file.into_inner()?.sync_all()
