@@ -1,11 +1,8 @@
 //! The optimizer's settings.
 
 use brigade_core::{LearningRateScaling, OptimizerFactory, ParameterGroup};
-use brigade_kernels::AdamWConfig;
-use burn::optim::{
-    AdaGradConfig, AdamConfig, AdanConfig, LionConfig, RmsPropConfig, SgdConfig, decay::WeightDecayConfig,
-    momentum::MomentumConfig,
-};
+use brigade_kernels::{AdamWConfig, LionConfig, SgdConfig};
+use burn::optim::{AdaGradConfig, AdamConfig, AdanConfig, RmsPropConfig, decay::WeightDecayConfig};
 use serde::{Deserialize, Serialize};
 
 use super::SettingError;
@@ -198,19 +195,20 @@ impl OptimizerSettings {
                 })
             }
             "sgd" => {
-                let momentum = MomentumConfig::new()
-                    .with_momentum(self.momentum)
-                    .with_dampening(self.dampening)
-                    .with_nesterov(self.nesterov);
-                let sgd = SgdConfig::new().with_momentum((self.momentum > 0.0).then_some(momentum));
+                let sgd = SgdConfig {
+                    momentum: (self.momentum > 0.0).then_some(self.momentum as f32),
+                    dampening: self.dampening,
+                    nesterov: self.nesterov,
+                    weight_decay: None,
+                };
                 OptimizerFactory::with_weight_decay(decay, move |decay| {
-                    sgd.clone().with_weight_decay(l2(decay)).build()
+                    SgdConfig { weight_decay: (decay > 0.0).then_some(decay), ..sgd }.build()
                 })
             }
             "lion" => {
-                let lion = LionConfig::new().with_beta_1(self.beta1).with_beta_2(self.beta2);
-                OptimizerFactory::with_weight_decay(decay, move |decay| {
-                    lion.clone().with_weight_decay(decay).build()
+                let (beta_1, beta_2) = (self.beta1, self.beta2);
+                OptimizerFactory::with_weight_decay(decay, move |weight_decay| {
+                    LionConfig { beta_1, beta_2, weight_decay }.build()
                 })
             }
             "rmsprop" => {

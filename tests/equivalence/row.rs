@@ -8,10 +8,10 @@ use brigade::core::{
     NamedTensor, NonFinite, OptimizerFactory, PP, Precision, REPLICATE, Recompute, StepReport, Strategy,
     Synchronous, Zero,
 };
-use brigade::kernels::set_fused;
+use brigade::kernels::{LionConfig, SgdConfig, set_fused};
 use brigade::models::gpt::{Gelu, GptConfig, Targets};
 use brigade::models::{Logits, Tokens};
-use burn::optim::{AdamWConfig, LionConfig, SgdConfig, momentum::MomentumConfig};
+use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
 pub const STEPS: u64 = 2;
@@ -127,14 +127,13 @@ impl Row {
                     adamw.with_weight_decay(0.0).build(),
                 )
             }
-            "lion" => OptimizerFactory::new(
-                LionConfig::new().with_weight_decay(0.1).build(),
-                LionConfig::new().build(),
-            ),
+            "lion" => OptimizerFactory::with_weight_decay(0.1, |weight_decay| {
+                LionConfig { beta_1: 0.9, beta_2: 0.99, weight_decay }.build()
+            }),
             _ => {
                 let sgd =
-                    SgdConfig::new().with_momentum(Some(MomentumConfig::new().with_dampening(0.0))).build();
-                OptimizerFactory::new(sgd.clone(), sgd)
+                    SgdConfig { momentum: Some(0.9), dampening: 0.0, nesterov: false, weight_decay: None };
+                sgd.build().into()
             }
         }
     }

@@ -32,5 +32,5 @@ pub use gated::gated;
 pub use host::{is_fused, set_fused};
 pub use linear::{Weight, linear, linear_activation, linear_residual};
 pub use norm::{layer_norm, rms_norm};
-pub use optimizer::{AdamW, AdamWConfig};
+pub use optimizer::{AdamW, AdamWConfig, Lion, LionConfig, ScaledStep, Sgd, SgdConfig, SgdState};
 pub use rotary::rotary;

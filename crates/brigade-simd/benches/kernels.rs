@@ -121,7 +121,7 @@ fn optimizers(group: &mut Group, rows: usize) {
     let step = Step { learning_rate: 1e-4, number: 10, scale: 0.5 };
     let adamw = AdamW { beta_1: 0.9, beta_2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
     measure::<f32>(group, "adamw", rows, 7, || {
-        adamw.step(step, black_box(&mut x), &gradient, [&mut first, &mut second], None);
+        adamw.step(step, black_box(&mut x), &gradient, [&mut first, &mut second]);
     });
     measure::<f32>(group, "adamw by a loop", rows, 7, || {
         let moments = first.iter_mut().zip(&mut second);
@@ -133,11 +133,9 @@ fn optimizers(group: &mut Group, rows: usize) {
         }
     });
     let lion = Lion { beta_1: 0.9, beta_2: 0.99, weight_decay: 0.1 };
-    measure::<f32>(group, "lion", rows, 5, || {
-        lion.step(step, black_box(&mut x), &gradient, &mut first, None)
-    });
-    let sgd = Sgd { momentum: 0.9, dampening: 0.0, nesterov: false, weight_decay: 0.0 };
-    measure::<f32>(group, "sgd", rows, 5, || sgd.step(step, black_box(&mut x), &gradient, &mut first, None));
+    measure::<f32>(group, "lion", rows, 5, || lion.step(step, black_box(&mut x), &gradient, &mut first));
+    let sgd = Sgd { momentum: 0.9, dampening: 0.0, nesterov: false, weight_decay: None };
+    measure::<f32>(group, "sgd", rows, 5, || sgd.step(step, black_box(&mut x), &gradient, &mut first));
     measure::<f32>(group, "sums of squares", rows, 1, || {
         sums_of_squares(black_box(&gradient), 256, black_box(&mut sums));
     });

@@ -25,12 +25,43 @@ use crate::sharding::layout::FlatLayout;
     note = "flat buffers and shards of them have no whole parameters, which Muon, LAMB, Adafactor and L-BFGS need",
     note = "implement `Elementwise` for an optimizer of your own if it treats each element independently of the others"
 )]
-pub trait Elementwise: Optimizer {}
+pub trait Elementwise: Optimizer {
+    /// As [`Optimizer::step`] with the gradient times `scale`, if one is given. An optimizer may multiply in its own pass, to the same bits.
+    fn step_scaled<const D: usize>(
+        &self,
+        learning_rate: f64,
+        tensor: Tensor<D>,
+        gradient: Tensor<D>,
+        scale: Option<f64>,
+        state: Option<Self::State<D>>,
+    ) -> (Tensor<D>, Option<Self::State<D>>) {
+        let gradient = scale.into_iter().fold(gradient, Tensor::mul_scalar);
+        self.step(learning_rate, tensor, gradient, state)
+    }
+}
+
+macro_rules! scales_in_its_pass {
+    ($($optimizer:ty),+) => {$(
+        impl Elementwise for $optimizer {
+            fn step_scaled<const D: usize>(
+                &self,
+                learning_rate: f64,
+                tensor: Tensor<D>,
+                gradient: Tensor<D>,
+                scale: Option<f64>,
+                state: Option<Self::State<D>>,
+            ) -> (Tensor<D>, Option<Self::State<D>>) {
+                brigade_kernels::ScaledStep::step_scaled(self, learning_rate, tensor, gradient, scale, state)
+            }
+        }
+    )+};
+}
+
+scales_in_its_pass!(brigade_kernels::AdamW, brigade_kernels::Lion, brigade_kernels::Sgd);
 
 impl Elementwise for AdaGrad {}
 impl Elementwise for Adam {}
 impl Elementwise for AdamW {}
-impl Elementwise for brigade_kernels::AdamW {}
 impl Elementwise for Adan {}
 impl Elementwise for Lion {}
 impl Elementwise for RmsProp {}
@@ -231,12 +262,9 @@ impl<O: Elementwise> FlatOptimizer for Segmented<O> {
         for Piece { range, optimizer, learning_rate_factor, state } in &mut self.pieces {
             let range = range.start - start..range.end - start;
             let piece = values.clone().slice(range.clone());
-            let mut slope = gradient.clone().slice(range);
-            if let Some(scale) = scale {
-                slope = slope.mul_scalar(scale);
-            }
+            let slope = gradient.clone().slice(range);
             let learning_rate = learning_rate * *learning_rate_factor;
-            let (piece, next) = optimizer.step(learning_rate, piece, slope, state.take());
+            let (piece, next) = optimizer.step_scaled(learning_rate, piece, slope, scale, state.take());
             *state = next;
             stepped.push(piece);
         }
@@ -352,8 +380,21 @@ mod tests {
         flat_equals_parameters(fused(0.1), fused(0.0));
         let lion = |decay| LionConfig::new().with_weight_decay(decay).build();
         flat_equals_parameters(lion(0.1), lion(0.0));
+        let lion =
+            |weight_decay| brigade_kernels::LionConfig { beta_1: 0.9, beta_2: 0.99, weight_decay }.build();
+        flat_equals_parameters(lion(0.1), lion(0.0));
         let sgd = SgdConfig::new().with_momentum(Some(MomentumConfig::new().with_dampening(0.0))).build();
         flat_equals_parameters(sgd.clone(), sgd);
+        let sgd = |weight_decay| {
+            let config = brigade_kernels::SgdConfig {
+                momentum: Some(0.9),
+                dampening: 0.1,
+                nesterov: true,
+                weight_decay,
+            };
+            config.build()
+        };
+        flat_equals_parameters(sgd(Some(0.1)), sgd(None));
     }
 
     /// Counts how often a state's arrays are copied to the host.

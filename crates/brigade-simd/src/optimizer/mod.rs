@@ -1,12 +1,10 @@
-//! Steps of optimizers over flat slices, in one pass: the gradient's scaling (clipping), moments, weight decay, the update, and a copy of the new
-//! values in `bf16` if one is wanted.
+//! Steps of optimizers over flat slices, in one pass: the gradient's scaling (clipping), moments, weight decay and the update.
 //!
 //! Each operation is rounded by itself, in the order of Burn's optimizers, so that the results have the bits of those on its CPU backend.
 
 #[cfg(test)]
 mod tests;
 
-use half::bf16;
 use pulp::Simd;
 
 use crate::arch::dispatch;
@@ -37,8 +35,8 @@ pub struct Sgd {
     pub dampening: f64,
     /// Whether the update looks a step ahead.
     pub nesterov: bool,
-    /// The share of the values that is added to the gradient.
-    pub weight_decay: f32,
+    /// The share of the values that is added to the gradient; none to add nothing.
+    pub weight_decay: Option<f32>,
 }
 
 /// Lion (Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023).
@@ -64,7 +62,7 @@ pub struct Step {
 }
 
 impl AdamW {
-    /// Updates `values` and the moments, which are zero before the first step; writes the new values to `copy` as well, if given.
+    /// Updates `values` and the moments, which are zero before the first step.
     ///
     /// # Panics
     /// If a slice is not as long as `values`.
@@ -74,7 +72,6 @@ impl AdamW {
         values: &mut [f32],
         gradient: &[T],
         [moment_1, moment_2]: [&mut [f32]; 2],
-        copy: Option<&mut [bf16]>,
     ) {
         check_length("moment_1", moment_1.len(), values.len());
         check_length("moment_2", moment_2.len(), values.len());
@@ -89,93 +86,61 @@ impl AdamW {
             learning_rate: step.learning_rate as f32,
             scale: step.scale,
         };
-        check(values, gradient, copy.as_deref());
+        check(values, gradient);
         type State<'a> = (&'a mut [f32], &'a mut [f32]);
-        match copy {
-            None => dispatch!(plain_step[T: Element](
-                rule: AdamWRule, values: &mut [f32], gradient: &[T], state: State<'_>
-            ) -> ()),
-            Some(copy) => dispatch!(copied_step[T: Element](
-                rule: AdamWRule, values: &mut [f32], gradient: &[T], state: State<'_>, copy: &mut [bf16]
-            ) -> ()),
-        }
+        dispatch!(step_each[T: Element](
+            rule: AdamWRule, values: &mut [f32], gradient: &[T], state: State<'_>
+        ) -> ())
     }
 }
 
 impl Sgd {
-    /// Updates `values` and `velocity`, which the first step replaces; writes the new values to `copy` as well, if given.
+    /// Updates `values` and `velocity`, which the first step only writes.
     ///
     /// # Panics
     /// If a slice is not as long as `values`.
-    pub fn step<T: Element>(
-        &self,
-        step: Step,
-        values: &mut [f32],
-        gradient: &[T],
-        velocity: &mut [f32],
-        copy: Option<&mut [bf16]>,
-    ) {
+    pub fn step<T: Element>(&self, step: Step, values: &mut [f32], gradient: &[T], velocity: &mut [f32]) {
         check_length("velocity", velocity.len(), values.len());
-        check(values, gradient, copy.as_deref());
-        let first = step.number <= 1;
+        check(values, gradient);
         let rule = SgdRule {
-            // The first step's velocity is the gradient.
-            momentum: if first { 0.0 } else { self.momentum },
-            share: if first { 1.0 } else { (1.0 - self.dampening) as f32 },
-            look_ahead: self.nesterov.then_some(self.momentum),
+            is_first: step.number <= 1,
+            momentum: self.momentum,
+            share: (1.0 - self.dampening) as f32,
+            nesterov: self.nesterov,
             weight_decay: self.weight_decay,
             learning_rate: step.learning_rate as f32,
             scale: step.scale,
         };
-        match copy {
-            None => dispatch!(plain_step[T: Element](
-                rule: SgdRule, values: &mut [f32], gradient: &[T], velocity: &mut [f32]
-            ) -> ()),
-            Some(copy) => dispatch!(copied_step[T: Element](
-                rule: SgdRule, values: &mut [f32], gradient: &[T], velocity: &mut [f32], copy: &mut [bf16]
-            ) -> ()),
-        }
+        dispatch!(step_each[T: Element](
+            rule: SgdRule, values: &mut [f32], gradient: &[T], velocity: &mut [f32]
+        ) -> ())
     }
 }
 
 impl Lion {
-    /// Updates `values` and `momentum`, which is zero before the first step; writes the new values to `copy` as well, if given.
+    /// Updates `values` and `momentum`, which the first step only writes.
     ///
     /// # Panics
     /// If a slice is not as long as `values`.
-    pub fn step<T: Element>(
-        &self,
-        step: Step,
-        values: &mut [f32],
-        gradient: &[T],
-        momentum: &mut [f32],
-        copy: Option<&mut [bf16]>,
-    ) {
+    pub fn step<T: Element>(&self, step: Step, values: &mut [f32], gradient: &[T], momentum: &mut [f32]) {
         check_length("momentum", momentum.len(), values.len());
-        check(values, gradient, copy.as_deref());
+        check(values, gradient);
         let rule = LionRule {
+            is_first: step.number <= 1,
             beta_1: self.beta_1,
             beta_2: self.beta_2,
             kept: (1.0 - step.learning_rate * f64::from(self.weight_decay)) as f32,
             learning_rate: step.learning_rate as f32,
             scale: step.scale,
         };
-        match copy {
-            None => dispatch!(plain_step[T: Element](
-                rule: LionRule, values: &mut [f32], gradient: &[T], momentum: &mut [f32]
-            ) -> ()),
-            Some(copy) => dispatch!(copied_step[T: Element](
-                rule: LionRule, values: &mut [f32], gradient: &[T], momentum: &mut [f32], copy: &mut [bf16]
-            ) -> ()),
-        }
+        dispatch!(step_each[T: Element](
+            rule: LionRule, values: &mut [f32], gradient: &[T], momentum: &mut [f32]
+        ) -> ())
     }
 }
 
-fn check<T>(values: &[f32], gradient: &[T], copy: Option<&[bf16]>) {
+fn check<T>(values: &[f32], gradient: &[T]) {
     check_length("gradient", gradient.len(), values.len());
-    if let Some(copy) = copy {
-        check_length("copy", copy.len(), values.len());
-    }
 }
 
 /// How a register of values changes.
@@ -188,7 +153,7 @@ trait Rule<State>: Copy {
 }
 
 #[inline(always)]
-fn plain_step<S: Simd, R: Rule<State>, State: Slices, T: Element>(
+fn step_each<S: Simd, R: Rule<State>, State: Slices, T: Element>(
     simd: S,
     rule: R,
     values: &mut [f32],
@@ -204,29 +169,6 @@ fn plain_step<S: Simd, R: Rule<State>, State: Slices, T: Element>(
             let gradient = simd.mul_f32s(T::load(simd, gradient), scale);
             let updated = rule.update(simd, f32::load(simd, values), gradient, state);
             f32::store(simd, values, updated);
-        },
-    );
-}
-
-#[inline(always)]
-fn copied_step<S: Simd, R: Rule<State>, State: Slices, T: Element>(
-    simd: S,
-    rule: R,
-    values: &mut [f32],
-    gradient: &[T],
-    state: State,
-    copy: &mut [bf16],
-) {
-    let scale = simd.splat_f32s(rule.scale());
-    for_each_vector(
-        simd,
-        (((values, gradient), state), copy),
-        #[inline(always)]
-        |(((values, gradient), state), copy)| {
-            let gradient = simd.mul_f32s(T::load(simd, gradient), scale);
-            let updated = rule.update(simd, f32::load(simd, values), gradient, state);
-            f32::store(simd, values, updated);
-            bf16::store(simd, copy, updated);
         },
     );
 }
@@ -277,10 +219,11 @@ impl Rule<(&mut [f32], &mut [f32])> for AdamWRule {
 
 #[derive(Clone, Copy)]
 struct SgdRule {
+    is_first: bool,
     momentum: f32,
     share: f32,
-    look_ahead: Option<f32>,
-    weight_decay: f32,
+    nesterov: bool,
+    weight_decay: Option<f32>,
     learning_rate: f32,
     scale: f32,
 }
@@ -288,13 +231,18 @@ struct SgdRule {
 impl Rule<&mut [f32]> for SgdRule {
     #[inline(always)]
     fn update<S: Simd>(self, simd: S, values: S::f32s, gradient: S::f32s, velocity: &mut [f32]) -> S::f32s {
-        let decay = simd.mul_f32s(values, simd.splat_f32s(self.weight_decay));
-        let gradient = simd.add_f32s(decay, gradient);
-        let new = mixed(simd, gradient, self.share, f32::load(simd, velocity), self.momentum);
+        let gradient = match self.weight_decay {
+            None => gradient,
+            Some(decay) => simd.add_f32s(simd.mul_f32s(values, simd.splat_f32s(decay)), gradient),
+        };
+        let new = match self.is_first {
+            true => gradient,
+            false => mixed(simd, gradient, self.share, f32::load(simd, velocity), self.momentum),
+        };
         f32::store(simd, velocity, new);
-        let change = match self.look_ahead {
-            None => new,
-            Some(momentum) => simd.add_f32s(simd.mul_f32s(new, simd.splat_f32s(momentum)), gradient),
+        let change = match self.nesterov {
+            false => new,
+            true => simd.add_f32s(simd.mul_f32s(new, simd.splat_f32s(self.momentum)), gradient),
         };
         simd.sub_f32s(values, simd.mul_f32s(change, simd.splat_f32s(self.learning_rate)))
     }
@@ -306,6 +254,7 @@ impl Rule<&mut [f32]> for SgdRule {
 
 #[derive(Clone, Copy)]
 struct LionRule {
+    is_first: bool,
     beta_1: f32,
     beta_2: f32,
     kept: f32,
@@ -313,12 +262,22 @@ struct LionRule {
     scale: f32,
 }
 
+impl LionRule {
+    #[inline(always)]
+    fn mean<S: Simd>(self, simd: S, old: S::f32s, gradient: S::f32s, beta: f32) -> S::f32s {
+        match self.is_first {
+            true => simd.mul_f32s(gradient, simd.splat_f32s(1.0 - beta)),
+            false => mixed(simd, old, beta, gradient, 1.0 - beta),
+        }
+    }
+}
+
 impl Rule<&mut [f32]> for LionRule {
     #[inline(always)]
     fn update<S: Simd>(self, simd: S, values: S::f32s, gradient: S::f32s, momentum: &mut [f32]) -> S::f32s {
         let old = f32::load(simd, momentum);
-        let direction = mixed(simd, old, self.beta_1, gradient, 1.0 - self.beta_1);
-        f32::store(simd, momentum, mixed(simd, old, self.beta_2, gradient, 1.0 - self.beta_2));
+        let direction = self.mean(simd, old, gradient, self.beta_1);
+        f32::store(simd, momentum, self.mean(simd, old, gradient, self.beta_2));
         let (zero, one) = (simd.splat_f32s(0.0), simd.splat_f32s(self.learning_rate));
         let positive = simd.select_f32s(simd.greater_than_f32s(direction, zero), one, zero);
         let change = simd.select_f32s(simd.less_than_f32s(direction, zero), simd.neg_f32s(one), positive);

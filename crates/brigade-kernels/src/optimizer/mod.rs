@@ -1,0 +1,70 @@
+//! Optimizers whose step is one pass.
+
+mod adamw;
+mod lion;
+mod sgd;
+
+use burn::optim::{LearningRate, Optimizer};
+use burn::tensor::{DType, Tensor};
+use burn_flex::{Flex, FlexTensor};
+
+use crate::host::{Buffer, contiguous, is_fused, values};
+
+pub use adamw::{AdamW, AdamWConfig};
+pub use lion::{Lion, LionConfig};
+pub use sgd::{Sgd, SgdConfig, SgdState};
+
+/// An optimizer that multiplies the gradient in the pass that steps.
+pub trait ScaledStep: Optimizer {
+    /// As [`Optimizer::step`] with the gradient times `scale`, if one is given: to the same bits.
+    fn step_scaled<const D: usize>(
+        &self,
+        learning_rate: LearningRate,
+        tensor: Tensor<D>,
+        gradient: Tensor<D>,
+        scale: Option<f64>,
+        state: Option<Self::State<D>>,
+    ) -> (Tensor<D>, Option<Self::State<D>>);
+}
+
+/// Whether a tensor can be stepped in one pass.
+fn fits<const D: usize>(tensor: &Tensor<D>) -> bool {
+    is_fused(tensor) && tensor.dtype() == DType::F32
+}
+
+fn scaled<const D: usize>(gradient: Tensor<D>, scale: Option<f64>) -> Tensor<D> {
+    scale.into_iter().fold(gradient, Tensor::mul_scalar)
+}
+
+/// The values after `step`, which is given them, the gradient and the state, and the state after it, which changes in its place. What there is none of yet is zero.
+fn stepped<const D: usize, const N: usize>(
+    tensor: Tensor<D>,
+    gradient: Tensor<D>,
+    state: [Option<Tensor<D>>; N],
+    step: impl FnOnce(&mut [f32], &[f32], [&mut [f32]; N]),
+) -> (Tensor<D>, [Tensor<D>; N]) {
+    let shape = tensor.shape();
+    let [tensor, gradient] = [tensor, gradient].map(host);
+    let mut stepped = Buffer::<f32>::new(shape.num_elements());
+    stepped.copy_from_slice(values::<f32>(&tensor));
+    let zeros = || Buffer::<f32>::zeros(shape.num_elements()).into_tensor(shape.clone());
+    let mut state = state.map(|state| state.map_or_else(zeros, |state| in_one_piece(host(state))));
+    step(&mut stepped, values::<f32>(&gradient), state.each_mut().map(|state| state.storage_mut()));
+    (Tensor::from_primitive::<Flex>(stepped.into_tensor(shape)), state.map(Tensor::from_primitive::<Flex>))
+}
+
+fn host<const D: usize>(tensor: Tensor<D>) -> FlexTensor {
+    let tensor = tensor.inner().try_into_primitive::<Flex>();
+    contiguous(tensor.unwrap_or_else(|error| panic!("a tensor that is fused is on the CPU: {error:?}")))
+}
+
+/// The tensor as all of its memory.
+fn in_one_piece(tensor: FlexTensor) -> FlexTensor {
+    let elements = tensor.layout().num_elements();
+    if tensor.layout().start_offset() == 0 && tensor.bytes().len() == elements * size_of::<f32>() {
+        return tensor;
+    }
+    let mut copy = Buffer::<f32>::new(elements);
+    copy.copy_from_slice(values::<f32>(&tensor));
+    copy.into_tensor(tensor.layout().shape().clone())
+}
