@@ -4,6 +4,8 @@ use brigade::core::{
     Batch, Block, Chain, CheckBlocks, EngineSettings, ForwardContext, Groups, Model, NamedTensor, Recompute,
     with_seed,
 };
+use brigade::models::Tokens as GptTokens;
+use brigade::models::gpt::{self, Gelu, GptConfig};
 use burn::module::Module;
 use burn::nn::transformer::{TransformerEncoderConfig, TransformerEncoderInput};
 use burn::nn::{
@@ -59,6 +61,34 @@ fn dropping(dropout: f64) -> Case<impl Fn() -> Encoder, fn(usize) -> Sentences> 
 fn dropout_has_the_same_masks_on_every_mesh() {
     let with = dropping(0.2).equals_one_process();
     let without = dropping(0.0).equals_one_process();
+    assert_ne!(with.figures, without.figures, "something is dropped");
+}
+
+/// A GPT on fused operations, of whose attention the probabilities are dropped tile by tile, and the same on Burn's own.
+#[test]
+fn dropout_inside_attention() {
+    let gpt = |dropout| {
+        let config = GptConfig {
+            vocabulary: VOCABULARY,
+            sequence_length: LENGTH,
+            width: WIDTH,
+            layers: 3,
+            heads: 2,
+            tied_head: true,
+            activation: Gelu::Gelu,
+            dropout,
+        };
+        let chain = move || config.chain(5, &brigade_cpu::device()).unwrap();
+        let model = move || chain().loss(|logits, targets| gpt::cross_entropy(logits, targets).0);
+        let batch = |number| {
+            let ids = ints(number, VOCABULARY, [2, LENGTH]);
+            let targets = gpt::Targets { tokens: ints(number + 100, VOCABULARY, [2, LENGTH]), mask: None };
+            Batch::new(GptTokens::from(ids), targets, 2 * LENGTH)
+        };
+        Case { model, batch }
+    };
+    let with = gpt(0.2).equals_one_process();
+    let without = gpt(0.0).equals_one_process();
     assert_ne!(with.figures, without.figures, "something is dropped");
 }
 

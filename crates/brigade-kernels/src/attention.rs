@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+pub use brigade_simd::attention::AttentionDropout;
 use brigade_simd::attention::{
-    AttentionShape, HeadStrides, HeadVectors, HeadVectorsMut, Visible, attention_backward,
+    AttentionShape, HeadStrides, HeadVectors, HeadVectorsMut, Probabilities, Visible, attention_backward,
 };
 use burn::tensor::activation::softmax;
-use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
+use burn::tensor::{Bool, Device, FloatDType, Int, Tensor, TensorData};
 use burn_flex::FlexTensor;
 
 use crate::host::{Buffer, FusedOperation, Number, apply, contiguous, values};
@@ -88,6 +89,32 @@ impl Mask {
 /// # Panics
 /// If the shapes do not fit.
 pub fn attention(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Mask, scale: f64) -> Tensor<4> {
+    attend(q, k, v, mask, scale, None)
+}
+
+/// [`attention`] in training, with dropout of the probabilities. Which are dropped is a function of the dropout's seed and of the place alone, on any device and in any type.
+///
+/// # Panics
+/// As [`attention`].
+pub fn attention_with_dropout(
+    q: Tensor<4>,
+    k: Tensor<4>,
+    v: Tensor<4>,
+    mask: Mask,
+    scale: f64,
+    dropout: AttentionDropout,
+) -> Tensor<4> {
+    attend(q, k, v, mask, scale, Some(dropout))
+}
+
+fn attend(
+    q: Tensor<4>,
+    k: Tensor<4>,
+    v: Tensor<4>,
+    mask: Mask,
+    scale: f64,
+    dropout: Option<AttentionDropout>,
+) -> Tensor<4> {
     let ([batch, heads, queries, depth], [_, key_heads, keys, _]) = (q.dims(), k.dims());
     let value_depth = v.dims()[3];
     let fits =
@@ -100,12 +127,29 @@ pub fn attention(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Mask, scale: f6
         v.dims()
     );
     let shape = AttentionShape { batch, heads, key_heads, queries, keys, depth, value_depth };
-    let operation = Separate(Attention { shape, mask: mask.clone(), scale: scale as f32 });
+    let operation = Separate(Attention { shape, mask: mask.clone(), scale: scale as f32, dropout });
     let tensors = [&q, &k, &v].map(|tensor| tensor.clone().into_dispatch());
     match apply(operation, tensors.each_ref()) {
         Some((output, ())) => Tensor::from_dispatch(output),
-        None => plain(q, k, v, &mask, scale, None, |probabilities| probabilities),
+        None => plain(q, k, v, &mask, scale, None, |probabilities| match dropout {
+            None => probabilities,
+            Some(dropout) => {
+                let factors = factors(dropout, [shape.rows(), keys], &probabilities.device().inner());
+                let factors = factors.cast(FloatDType::from(probabilities.dtype()));
+                let dims = probabilities.dims();
+                probabilities * factors.reshape(dims)
+            }
+        }),
     }
+}
+
+/// What multiplies the probabilities of each query of each head, `[rows, keys]`.
+fn factors(dropout: AttentionDropout, [rows, keys]: [usize; 2], device: &Device) -> Tensor<2> {
+    let mut factors = vec![0.0f32; rows * keys];
+    for (row, factors) in factors.chunks_exact_mut(keys.max(1)).enumerate() {
+        dropout.factors(row, 0, factors);
+    }
+    Tensor::from_data(TensorData::new(factors, [rows, keys]), device)
 }
 
 /// [`attention`] by Burn's operations. Its scores become `softcap · tanh(score / softcap)` where there is a soft cap (Gemma Team, "Gemma 2", 2024), and its
@@ -148,7 +192,7 @@ pub fn attention_packed(qkv: Tensor<3>, heads: usize, key_heads: usize, mask: Ma
         depth,
         value_depth: depth,
     };
-    let operation = Packed(Attention { shape, mask: mask.clone(), scale: scale as f32 });
+    let operation = Packed(Attention { shape, mask: mask.clone(), scale: scale as f32, dropout: None });
     match apply(operation, [&qkv.clone().into_dispatch()]) {
         Some((output, ())) => Tensor::from_dispatch(output),
         None => {
@@ -206,6 +250,7 @@ struct Attention {
     shape: AttentionShape,
     mask: Mask,
     scale: f32,
+    dropout: Option<AttentionDropout>,
 }
 
 /// What the backward pass needs: the inputs, the output and the softmax's logarithms.
@@ -217,6 +262,10 @@ struct Saved<const N: usize> {
 }
 
 impl Attention {
+    fn probabilities(&self) -> Probabilities<'_> {
+        Probabilities { visible: self.mask.visible(), scale: self.scale, dropout: self.dropout }
+    }
+
     fn forward<T: Number>(
         &self,
         vectors: [HeadVectors<'_, T>; 3],
@@ -224,15 +273,8 @@ impl Attention {
     ) -> FlexTensor {
         let rows = self.shape.rows();
         let mut logarithms = Buffer::<f32>::new(rows);
-        let visible = self.mask.visible();
-        brigade_simd::attention::attention(
-            &self.shape,
-            vectors,
-            visible,
-            self.scale,
-            output,
-            &mut logarithms,
-        );
+        let probabilities = self.probabilities();
+        brigade_simd::attention::attention(&self.shape, vectors, probabilities, output, &mut logarithms);
         logarithms.into_tensor([rows])
     }
 
@@ -243,9 +285,8 @@ impl Attention {
         logarithms: &FlexTensor,
         gradients: [HeadVectorsMut<'_, T>; 3],
     ) {
-        let (visible, logarithms) = (self.mask.visible(), values(logarithms));
-        let Self { shape, scale, .. } = self;
-        attention_backward(shape, vectors, visible, *scale, output, logarithms, gradient, gradients);
+        let (probabilities, logarithms) = (self.probabilities(), values(logarithms));
+        attention_backward(&self.shape, vectors, probabilities, output, logarithms, gradient, gradients);
     }
 }
 

@@ -14,6 +14,7 @@ mod activation;
 mod attention;
 mod cross_entropy;
 mod deferred;
+mod feed_forward;
 mod function;
 mod gated;
 mod graph;
@@ -24,9 +25,13 @@ mod optimizer;
 mod rotary;
 
 pub use activation::Activation;
-pub use attention::{Mask, attention, attention_packed, attention_through, soft_capped};
+pub use attention::{
+    AttentionDropout, Mask, attention, attention_packed, attention_through, attention_with_dropout,
+    soft_capped,
+};
 pub use cross_entropy::{CrossEntropyConfig, cross_entropy, linear_cross_entropy};
 pub use deferred::{DeferredGradient, DeferredGradients, deferring};
+pub use feed_forward::feed_forward;
 pub use function::{Function, apply_function};
 pub use gated::gated;
 pub use host::{is_fused, set_fused};

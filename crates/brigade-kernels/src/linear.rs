@@ -63,14 +63,19 @@ pub fn linear_residual<const D: usize>(
     Linear::default().call(x, weight.into(), bias, Some(residual))
 }
 
+/// In fp32 the pass of an activation adds the bias; in bf16 that would round twice.
+pub(crate) fn adds_bias_after<T: Number>() -> bool {
+    T::dtype() == DType::F32
+}
+
 /// Its inputs are x, weight, and those of bias and residual that there are.
 #[derive(Debug, Clone, Copy, Default)]
-struct Linear {
+pub(crate) struct Linear {
     /// Whether the weight is `[outputs, inputs]`.
-    transposed: bool,
+    pub transposed: bool,
     activation: Option<Activation>,
-    bias: bool,
-    residual: bool,
+    pub bias: bool,
+    pub residual: bool,
 }
 
 impl Linear {
@@ -81,32 +86,7 @@ impl Linear {
         bias: Option<Tensor<1>>,
         residual: Option<Tensor<D>>,
     ) -> Tensor<D> {
-        let weight = match weight {
-            Weight::Plain(weight) => weight,
-            Weight::Transposed(weight) => {
-                self.transposed = true;
-                weight
-            }
-        };
-        (self.bias, self.residual) = (bias.is_some(), residual.is_some());
-        let [inputs, outputs] = self.shape(weight.dims());
-        assert!(
-            D > 0 && x.dims()[D - 1] == inputs,
-            "a weight for {inputs} inputs and {outputs} outputs takes no input of {:?}",
-            x.dims()
-        );
-        if let Some(bias) = &bias {
-            assert!(bias.dims() == [outputs], "a bias of {:?} for {outputs} outputs", bias.dims());
-        }
-        if let Some(residual) = &residual {
-            let mut expected = x.dims();
-            expected[D - 1] = outputs;
-            assert!(
-                residual.dims() == expected,
-                "a residual of {:?} for outputs of {expected:?}",
-                residual.dims()
-            );
-        }
+        let weight = self.take(x.dims(), weight, bias.as_ref(), residual.as_ref());
         let tensors = [x.clone().into_dispatch(), weight.clone().into_dispatch()].into_iter();
         let tensors = tensors.chain(bias.clone().map(Tensor::into_dispatch));
         let tensors: Vec<_> = tensors.chain(residual.clone().map(Tensor::into_dispatch)).collect();
@@ -122,14 +102,103 @@ impl Linear {
         }
     }
 
+    /// Notes what there is of a layer whose input has the shape `x`, checks the shapes, and gives the weight.
+    pub fn take<const D: usize>(
+        &mut self,
+        x: [usize; D],
+        weight: Weight,
+        bias: Option<&Tensor<1>>,
+        residual: Option<&Tensor<D>>,
+    ) -> Tensor<2> {
+        let weight = match weight {
+            Weight::Plain(weight) => weight,
+            Weight::Transposed(weight) => {
+                self.transposed = true;
+                weight
+            }
+        };
+        (self.bias, self.residual) = (bias.is_some(), residual.is_some());
+        let [inputs, outputs] = self.shape(weight.dims());
+        assert!(
+            D > 0 && x[D - 1] == inputs,
+            "a weight for {inputs} inputs and {outputs} outputs takes no input of {x:?}"
+        );
+        if let Some(bias) = bias {
+            assert!(bias.dims() == [outputs], "a bias of {:?} for {outputs} outputs", bias.dims());
+        }
+        if let Some(residual) = residual {
+            let mut expected = x;
+            expected[D - 1] = outputs;
+            assert!(
+                residual.dims() == expected,
+                "a residual of {:?} for outputs of {expected:?}",
+                residual.dims()
+            );
+        }
+        weight
+    }
+
     /// Inputs and outputs of a weight of this shape.
-    fn shape(self, [rows, columns]: [usize; 2]) -> [usize; 2] {
+    pub fn shape(self, [rows, columns]: [usize; 2]) -> [usize; 2] {
         if self.transposed { [columns, rows] } else { [rows, columns] }
     }
 
     /// The weight as `[inputs, outputs]`.
-    fn matrix<T: Number>(self, weight: &FlexTensor) -> Matrix<'_, T> {
+    pub fn matrix<T: Number>(self, weight: &FlexTensor) -> Matrix<'_, T> {
         if self.transposed { matrix(weight).transposed() } else { matrix(weight) }
+    }
+
+    /// The product, added to what is given of bias and residual. `x` and they are contiguous, and the weight has forward strides.
+    pub fn output<T: Number>(
+        self,
+        x: &FlexTensor,
+        weight: &FlexTensor,
+        bias: Option<&FlexTensor>,
+        residual: Option<&FlexTensor>,
+    ) -> Buffer<T> {
+        let ([count, _], weight) = (rows(x), self.matrix::<T>(weight));
+        let [_, outputs] = weight.shape();
+        let mut y = Buffer::<T>::new(count * outputs);
+        // What is there before the product, which is added to it.
+        let product = match (residual, bias) {
+            (Some(residual), Some(bias)) => {
+                brigade_simd::add_rows(values(residual), values(bias), &mut y);
+                Product::Add
+            }
+            (Some(residual), None) => {
+                y.copy_from_slice(values(residual));
+                Product::Add
+            }
+            (None, Some(bias)) => {
+                y.chunks_exact_mut(outputs.max(1)).for_each(|row| row.copy_from_slice(values(bias)));
+                Product::Add
+            }
+            (None, None) => Product::Write,
+        };
+        matmul(matrix::<T>(x), weight, MatrixMut::rows_of(&mut y, [count, outputs]), product, 1.0);
+        y
+    }
+
+    /// The gradient of `x`, from that of the product.
+    pub fn input_gradient<T: Number>(self, slope: &FlexTensor, weight: &FlexTensor) -> Buffer<T> {
+        let ([count, outputs], weight) = (rows(slope), self.matrix::<T>(weight));
+        let [inputs, _] = weight.shape();
+        let slope = Matrix::rows_of(values::<T>(slope), [count, outputs]);
+        let mut d_x = Buffer::<T>::new(count * inputs);
+        let out = MatrixMut::rows_of(&mut d_x, [count, inputs]);
+        matmul(slope, weight.transposed(), out, Product::Write, 1.0);
+        d_x
+    }
+
+    /// The gradient of the weight, from that of the product; none if it is left for later.
+    pub fn weight_gradient(
+        self,
+        x: FlexTensor,
+        slope: FlexTensor,
+        leaf: Option<NodeId>,
+    ) -> Option<FlexTensor> {
+        let [left, right] = if self.transposed { [slope, x] } else { [x, slope] };
+        leave(leaf, WeightProduct { left, right }).map(WeightProduct::compute)
     }
 
     /// By Burn's operations.
@@ -151,7 +220,7 @@ impl Linear {
 }
 
 #[derive(Debug, Clone)]
-struct Saved {
+pub(crate) struct Saved {
     x: FlexTensor,
     weight: FlexTensor,
     /// What went into the activation.
@@ -174,27 +243,9 @@ impl<const N: usize> FusedOperation<N> for Linear {
         if let Some(last) = shape.last_mut() {
             *last = outputs;
         }
-        let mut y = Buffer::<T>::new(count * outputs);
-        // What is there before the product, which is added to it.
-        // In fp32 the activation's pass adds the bias; in bf16 that would round twice.
-        let bias_after = self.activation.is_some() && T::dtype() == DType::F32;
-        let product = match (&residual, bias.as_ref().filter(|_| !bias_after)) {
-            (Some(residual), Some(bias)) => {
-                brigade_simd::add_rows(values(residual), values(bias), &mut y);
-                Product::Add
-            }
-            (Some(residual), None) => {
-                y.copy_from_slice(values(residual));
-                Product::Add
-            }
-            (None, Some(bias)) => {
-                y.chunks_exact_mut(outputs.max(1)).for_each(|row| row.copy_from_slice(values(bias)));
-                Product::Add
-            }
-            (None, None) => Product::Write,
-        };
-        let [a, b] = [matrix::<T>(&x), self.matrix(&weight)];
-        matmul(a, b, MatrixMut::rows_of(&mut y, [count, outputs]), product, 1.0);
+        let bias_after = self.activation.is_some() && adds_bias_after::<T>();
+        let bias_before = bias.as_ref().filter(|_| !bias_after);
+        let mut y = self.output::<T>(&x, &weight, bias_before, residual.as_ref());
         let Some(activation) = self.activation else {
             return (y.into_tensor(shape), Some(Saved { x, weight, hidden: None }), ());
         };
@@ -223,7 +274,6 @@ impl<const N: usize> FusedOperation<N> for Linear {
         let Saved { x, weight, hidden } = saved;
         let gradient = contiguous(gradient);
         let [count, outputs] = rows(&gradient);
-        let [_, inputs] = rows(&x);
         let is_wanted = |index: usize| wanted.get(index).copied().unwrap_or(false);
         let bias_at = self.bias.then_some(2);
         let residual_at = self.residual.then_some(2 + usize::from(self.bias));
@@ -243,16 +293,9 @@ impl<const N: usize> FusedOperation<N> for Linear {
                 gradient
             }
         };
-        let d_x = is_wanted(0).then(|| {
-            let slope = Matrix::rows_of(values::<T>(&slope), [count, outputs]);
-            let mut d_x = Buffer::<T>::new(count * inputs);
-            let out = MatrixMut::rows_of(&mut d_x, [count, inputs]);
-            matmul(slope, self.matrix(&weight).transposed(), out, Product::Write, 1.0);
-            d_x.into_tensor(x.layout().shape().clone())
-        });
-        let [left, right] = if self.transposed { [slope, x] } else { [x, slope] };
-        let d_weight = is_wanted(1).then_some(WeightProduct { left, right });
-        let d_weight = d_weight.and_then(|product| leave(leaves[1], product)).map(WeightProduct::compute);
+        let d_x = is_wanted(0)
+            .then(|| self.input_gradient::<T>(&slope, &weight).into_tensor(x.layout().shape().clone()));
+        let d_weight = is_wanted(1).then(|| self.weight_gradient(x, slope, leaves[1])).flatten();
         let d_bias = d_bias.map(|sums| sums.into_tensor_of::<T>([outputs]));
         let mut found =
             [d_x, d_weight].into_iter().chain(bias_at.map(|_| d_bias)).chain(residual_at.map(|_| d_residual));

@@ -5,10 +5,11 @@
 mod common;
 
 use brigade_kernels::{
-    Activation, CrossEntropyConfig, Mask, Weight, attention, attention_packed, gated, layer_norm, linear,
-    linear_activation, linear_cross_entropy, linear_residual, rms_norm, rotary,
+    Activation, AttentionDropout, CrossEntropyConfig, Mask, Weight, attention, attention_packed,
+    attention_with_dropout, deferring, feed_forward, gated, layer_norm, linear, linear_activation,
+    linear_cross_entropy, linear_residual, rms_norm, rotary,
 };
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use common::{Case, check};
 use proptest::prelude::*;
 
@@ -157,11 +158,19 @@ fn attentions() {
                 vec![batch, key_heads, keys, depth],
                 vec![batch, key_heads, keys, depth],
             ];
-            check(&Case::new(shapes), |[q, k, v]| {
+            check(&Case::new(shapes.clone()), |[q, k, v]| {
                 let q = q.reshape([batch, heads, queries, depth]);
                 let [k, v] = [k, v].map(|tensor| tensor.reshape([batch, key_heads, keys, depth]));
                 attention(q, k, v, mask.clone(), (depth as f64).powf(-0.5))
             });
+            if depth == 4 || depth == 16 {
+                let dropout = AttentionDropout { probability: 0.25, seed: depth as u64 };
+                check(&Case::new(shapes.clone()), |[q, k, v]| {
+                    let q = q.reshape([batch, heads, queries, depth]);
+                    let [k, v] = [k, v].map(|tensor| tensor.reshape([batch, key_heads, keys, depth]));
+                    attention_with_dropout(q, k, v, mask.clone(), (depth as f64).powf(-0.5), dropout)
+                });
+            }
             if queries == keys {
                 let width = (heads + 2 * key_heads) * depth;
                 check(&Case::new([vec![batch, queries, width]]), |[qkv]| {
@@ -205,6 +214,69 @@ fn documents_in_one_row_do_not_see_one_another() {
     let near = |a: Vec<f32>, b: Vec<f32>| a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-6);
     assert!(near(of(0, 30), alone(0, 30)) && near(of(30, 75), alone(30, 75)));
     assert!(near(of(79, 80), alone(79, 80)), "padding sees itself");
+}
+
+/// The bits of the output, and of the gradients of all arguments: x, the weight up, its bias, the weight down, its bias, the residual.
+fn bits_of(
+    tensors: &[Tensor<1>; 6],
+    [rows, width, inner]: [usize; 3],
+    dtype: DType,
+    function: impl Fn([Tensor<2>; 4], [Option<Tensor<1>>; 2]) -> Tensor<2>,
+) -> Vec<Vec<u32>> {
+    let leaves = tensors.each_ref().map(|tensor| {
+        Tensor::<1>::from_data(tensor.to_data(), (&Device::flex().autodiff(), dtype)).require_grad()
+    });
+    let [x, up, up_bias, down, down_bias, residual] = leaves;
+    let [up, down] = [up.reshape([width, inner]), down.reshape([inner, width])];
+    let [x, residual] = [x, residual].map(|tensor| tensor.reshape([rows, width]));
+    let matrices = [x, up, down, residual].map(|tensor| tensor.detach().require_grad());
+    let biases = [up_bias, down_bias];
+    let output = function(matrices.clone(), biases.clone().map(Some));
+    let (gradients, mut deferred) = deferring(|| output.clone().square().sum().backward());
+    let bits = |data: TensorData| data.iter::<f32>().map(f32::to_bits).collect::<Vec<_>>();
+    let [x, up, down, residual] = matrices;
+    let mut found = vec![bits(output.into_data())];
+    for tensor in [x, residual] {
+        found.push(bits(tensor.grad(&gradients).unwrap().into_data()));
+    }
+    for tensor in [up, down] {
+        found.push(bits(deferred.take(&tensor).unwrap().compute().into_data()));
+    }
+    found.extend(biases.map(|bias| bits(bias.grad(&gradients).unwrap().into_data())));
+    found
+}
+
+#[test]
+fn feed_forward_has_the_bits_of_its_parts() {
+    for [rows, width, inner] in [[0, 3, 5], [1, 1, 1], [7, 33, 65], [130, 48, 192]] {
+        let shapes = [vec![rows, width], vec![width, inner], vec![inner], vec![inner, width], vec![width]];
+        let [x, up, up_bias, down, down_bias] = shapes;
+        let case = Case::new([x.clone(), up, up_bias, down, down_bias, x]);
+        let tensors = case.tensors(&Device::flex());
+        for (dtype, activation) in [
+            (DType::F32, Activation::Gelu),
+            (DType::BF16, Activation::GeluTanh),
+            (DType::F32, Activation::Silu),
+        ] {
+            let one = bits_of(&tensors, [rows, width, inner], dtype, |[x, up, down, residual], [a, b]| {
+                feed_forward(x, (up, a), activation, (down, b), Some(residual))
+            });
+            let parts = bits_of(&tensors, [rows, width, inner], dtype, |[x, up, down, residual], [a, b]| {
+                linear_residual(linear_activation(x, up, a, activation), down, b, residual)
+            });
+            assert!(one == parts, "{rows} x {width} x {inner}, {dtype:?}, {activation:?}");
+        }
+        check(&Case::new([vec![rows, width], vec![inner, width], vec![inner, width]]), |[x, up, down]| {
+            let (up, down) = (up.reshape([inner, width]), down.reshape([inner, width]));
+            feed_forward(
+                x.reshape([rows, width]),
+                (Weight::Transposed(up), None),
+                Activation::Gelu,
+                (down, None),
+                None,
+            )
+        });
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! in files ([`mapping`]); linear weights are `[in, out]`, as that project's `Conv1D` keeps them.
 
 use brigade_core::{Batch, Block, BlockCache, Chain, Model};
-use brigade_kernels::{Activation, attention_packed, layer_norm, linear, linear_activation, linear_residual};
+use brigade_kernels::{Activation, attention_packed, feed_forward, layer_norm, linear, linear_residual};
 use burn::module::{Module, Param};
 use burn::nn::{Dropout, DropoutConfig, LayerNorm, LayerNormConfig, Linear};
 use burn::tensor::module::embedding;
@@ -270,8 +270,11 @@ impl Layer {
         let x = x.reshape([batch * length, width]);
         let mixed = self.attn.forward(norm(&self.ln_1, x.clone()), batch, documents.as_ref(), cache);
         let x = self.add(mixed, &self.attn.c_proj, x);
-        let hidden = self.mlp.forward(norm(&self.ln_2, x.clone()));
-        let x = self.add(hidden, &self.mlp.c_proj, x);
+        let normed = norm(&self.ln_2, x.clone());
+        let x = match self.dropout.prob > 0.0 {
+            false => self.mlp.forward(normed, Some(x)),
+            true => x + self.dropout.forward(self.mlp.forward(normed, None)),
+        };
         Hidden { x: x.reshape([batch, length, width]), documents }
     }
 
@@ -332,10 +335,11 @@ struct FeedForward {
 }
 
 impl FeedForward {
-    /// What goes into `c_proj`.
-    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+    /// What it gives, added to the residual if there is one.
+    fn forward(&self, x: Tensor<2>, residual: Option<Tensor<2>>) -> Tensor<2> {
         let activation = if self.approximate { Activation::GeluTanh } else { Activation::Gelu };
-        linear_activation(x, self.c_fc.weight.val(), bias(&self.c_fc), activation)
+        let layer = |layer: &Linear| (layer.weight.val(), bias(layer));
+        feed_forward(x, layer(&self.c_fc), activation, layer(&self.c_proj), residual)
     }
 }
 

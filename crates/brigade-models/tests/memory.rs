@@ -257,3 +257,15 @@ fn smaller_models_tell_what_a_large_one_needs() {
         }
     }
 }
+
+/// Four times as much for rows four times as long: scores would take sixteen times as much.
+#[test]
+fn a_step_with_dropout_of_attention_takes_memory_that_grows_as_the_row_does() {
+    let taken = |sequence_length| {
+        let [_, _, scores, _] = shapes();
+        taken_and_planned(&GptConfig { sequence_length, dropout: 0.1, ..scores }, Recompute::None, Float::F32)
+            .0
+    };
+    let [short, long] = [256, 1024].map(taken);
+    assert!(long < 4.2 * short, "{short} and {long} bytes");
+}

@@ -9,7 +9,7 @@ use std::hint::black_box;
 use brigade_simd::activation::Activation;
 use brigade_simd::cross_entropy::{Smoothing, cross_entropy, cross_entropy_backward};
 use brigade_simd::optimizer::{AdamW, Lion, Sgd, Step};
-use brigade_simd::{Element, add_rows, column_sums, math, norm, sums_of_squares};
+use brigade_simd::{Element, add_rows, column_sums, math, norm};
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, measurement::WallTime};
 use half::bf16;
 
@@ -77,15 +77,11 @@ fn activations<T: Element>(group: &mut Group, rows: usize) {
 fn norms<T: Element>(group: &mut Group, rows: usize) {
     let (x, gradient, gamma) =
         (values::<T>(rows * WIDTH), values::<T>(rows * WIDTH), vec![T::from_f32(1.0); WIDTH]);
-    let (mut sum, mut y) = (x.clone(), x.clone());
+    let mut y = x.clone();
     let (mut means, mut factors) = (vec![0.0; rows], vec![0.0; rows]);
     let (mut d_gamma, mut d_beta) = (vec![0.0; WIDTH], vec![0.0; WIDTH]);
     measure::<T>(group, "layer norm", rows, 2, || {
         norm::layer_norm(black_box(&x), &gamma, Some(&gamma), 1e-5, &mut y, &mut means, &mut factors);
-    });
-    measure::<T>(group, "residual and layer norm", rows, 4, || {
-        let (m, f) = (&mut means, &mut factors);
-        norm::add_layer_norm(black_box(&x), &gradient, &gamma, Some(&gamma), 1e-5, &mut sum, &mut y, m, f);
     });
     measure::<T>(group, "layer norm backward", rows, 3, || {
         let (m, f) = (&means, &factors);
@@ -117,7 +113,6 @@ fn losses<T: Element>(group: &mut Group, rows: usize) {
 fn optimizers(group: &mut Group, rows: usize) {
     let (mut x, gradient) = (values::<f32>(rows * WIDTH), values::<f32>(rows * WIDTH));
     let (mut first, mut second) = (vec![0.0; x.len()], vec![0.0; x.len()]);
-    let mut sums = vec![0.0; x.len() / 256];
     let step = Step { learning_rate: 1e-4, number: 10, scale: 0.5 };
     let adamw = AdamW { beta_1: 0.9, beta_2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
     measure::<f32>(group, "adamw", rows, 7, || {
@@ -136,9 +131,6 @@ fn optimizers(group: &mut Group, rows: usize) {
     measure::<f32>(group, "lion", rows, 5, || lion.step(step, black_box(&mut x), &gradient, &mut first));
     let sgd = Sgd { momentum: 0.9, dampening: 0.0, nesterov: false, weight_decay: None };
     measure::<f32>(group, "sgd", rows, 5, || sgd.step(step, black_box(&mut x), &gradient, &mut first));
-    measure::<f32>(group, "sums of squares", rows, 1, || {
-        sums_of_squares(black_box(&gradient), 256, black_box(&mut sums));
-    });
 }
 
 fn main() {

@@ -19,7 +19,6 @@ mod matrix;
 mod product;
 mod rows;
 mod slices;
-mod sums;
 #[cfg(test)]
 mod testing;
 
@@ -36,4 +35,3 @@ pub use element::Element;
 pub use matrix::{Matrix, MatrixMut};
 pub use product::{Factor, Product, matmul};
 pub use rows::{add_rows, column_sums, multiply};
-pub use sums::sums_of_squares;

@@ -1,7 +1,9 @@
 //! One block, or the loss, run forward and backward under a meter.
 
+use std::collections::BTreeMap;
+
 use brigade_plan::SavedActivations;
-use burn::tensor::{FloatDType, Tensor};
+use burn::tensor::{DType, FloatDType, Tensor};
 
 use super::{HeapMeter, Trial};
 use crate::error::Result;
@@ -68,6 +70,7 @@ pub(super) fn run_copy(
     let kept = meter.in_use().saturating_sub(before);
     let mut upstream = ones(&output);
     let found = tape.backward(copy, 1.0, manner.defers, &mut upstream)?;
+    drop(widened(&found.now));
     let deferred = if manner.wait && found.later.is_some() { found.bytes() } else { 0 };
     if let Some(later) = found.later {
         later.run(&copy.name)?;
@@ -76,6 +79,12 @@ pub(super) fn run_copy(
     let allocated = output.bytes().min(kept);
     let activations = activations(kept, meter.most_added(), allocated);
     Ok(Trial { activations: SavedActivations { deferred, ..activations }, output })
+}
+
+/// What a step adds up of gradients that are not fp32 yet: they are packed, and then cast.
+fn widened(found: &BTreeMap<String, Tensor<1>>) -> Option<Tensor<1>> {
+    let narrow: Vec<_> = found.values().filter(|flat| flat.dtype() != DType::F32).cloned().collect();
+    (!narrow.is_empty()).then(|| cast(Tensor::cat(narrow, 0), FloatDType::F32))
 }
 
 /// Runs the loss and the metrics as a step runs them, in a graph of their own.

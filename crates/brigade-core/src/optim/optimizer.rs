@@ -258,22 +258,20 @@ impl<O: Elementwise> FlatOptimizer for Segmented<O> {
         scale: Option<f64>,
     ) -> Tensor<1> {
         let start = self.part.start;
-        let mut stepped = Vec::with_capacity(self.pieces.len() + 1);
+        // No more than one piece of the new values is in memory beside them.
+        let mut stepped = Tensor::empty([self.part.len()], (&values.device(), values.dtype()));
         for Piece { range, optimizer, learning_rate_factor, state } in &mut self.pieces {
             let range = range.start - start..range.end - start;
             let piece = values.clone().slice(range.clone());
-            let slope = gradient.clone().slice(range);
+            let slope = gradient.clone().slice(range.clone());
             let learning_rate = learning_rate * *learning_rate_factor;
             let (piece, next) = optimizer.step_scaled(learning_rate, piece, slope, scale, state.take());
             *state = next;
-            stepped.push(piece);
+            stepped = stepped.slice_assign([range], piece);
         }
         let Some(last) = self.pieces.last() else { return values };
-        let end = last.range.end - start;
-        if end < self.part.len() {
-            stepped.push(values.slice(end..self.part.len()));
-        }
-        Tensor::cat(stepped, 0)
+        let rest = last.range.end - start..self.part.len();
+        if rest.is_empty() { stepped } else { stepped.slice_assign([rest.clone()], values.slice(rest)) }
     }
 
     fn state_bytes(&self) -> u64 {

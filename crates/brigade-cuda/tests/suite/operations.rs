@@ -56,10 +56,12 @@ fn the_other_collectives(rank: &TestRank) {
     let (mut part, mut all) = (vec![0f32; COUNT], vec![0f32; size * COUNT]);
     let (mut same, root) = (send.clone(), size - 1);
     let (a, b, c, d) = (address(&mut send), address(&mut part), address(&mut all), address(&mut same));
+    // SAFETY: all live until the stream is done.
     let scatter = |call: &GroupCall<'_>| unsafe { call.reduce_scatter(a, b, COUNT, DType::F32, Sum) };
+    // SAFETY: as above.
     let gather = |call: &GroupCall<'_>| unsafe { call.all_gather(b, c, COUNT, DType::F32) };
+    // SAFETY: as above.
     let broadcast = |call: &GroupCall<'_>| unsafe { call.broadcast(d, d, COUNT, DType::F32, root) };
-    // SAFETY, above: all live until the stream is done.
     rank.enqueue("reduce_scatter", scatter).unwrap();
     rank.enqueue("all_gather", gather).unwrap();
     rank.enqueue("broadcast", broadcast).unwrap();

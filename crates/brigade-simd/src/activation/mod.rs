@@ -174,20 +174,33 @@ impl Activation {
         }
     }
 
-    /// As [`backward`](Self::backward), with the gradient in place.
+    /// `gradient ← gradient · f'(x)` and `x ← f(x)`, which has the bits that [`forward`](Self::forward) gave, where `x` is what it left there. Adds to `sums` as
+    /// [`backward`](Self::backward) does.
     ///
     /// # Panics
     /// If `gradient` is not as long as `x`, or `x` is not whole rows of the length of `sums`.
-    pub fn backward_in_place<T: Element>(self, x: &[T], gradient: &mut [T], sums: Option<&mut [f32]>) {
+    pub fn backward_again<T: Element>(self, x: &mut [T], gradient: &mut [T], sums: Option<&mut [f32]>) {
         #[inline(always)]
-        fn plain<S: Simd, F: Function, T: Element>(simd: S, function: F, x: &[T], gradient: &mut [T]) {
+        fn step<S: Simd, F: Function, T: Element>(
+            simd: S,
+            function: F,
+            x: &mut [T],
+            gradient: &mut [T],
+        ) -> S::f32s {
+            let value = T::load(simd, x);
+            let slope = function.backward(simd, value, T::load(simd, gradient));
+            T::store(simd, gradient, slope);
+            T::store(simd, x, function.value(simd, value));
+            slope
+        }
+        #[inline(always)]
+        fn plain<S: Simd, F: Function, T: Element>(simd: S, function: F, x: &mut [T], gradient: &mut [T]) {
             for_each_vector(
                 simd,
                 (x, gradient),
                 #[inline(always)]
                 |(x, gradient)| {
-                    let slope = function.backward(simd, T::load(simd, x), T::load(simd, gradient));
-                    T::store(simd, gradient, slope);
+                    step(simd, function, x, gradient);
                 },
             );
         }
@@ -195,22 +208,18 @@ impl Activation {
         fn summed<S: Simd, F: Function, T: Element>(
             simd: S,
             function: F,
-            x: &[T],
+            x: &mut [T],
             gradient: &mut [T],
             sums: &mut [f32],
         ) {
             let width = sums.len().max(1);
             let mut columns = ColumnSums::new(sums.len());
-            for (x, gradient) in x.chunks_exact(width).zip(gradient.chunks_exact_mut(width)) {
+            for (x, gradient) in x.chunks_exact_mut(width).zip(gradient.chunks_exact_mut(width)) {
                 for_each_vector(
                     simd,
                     ((x, gradient), columns.block()),
                     #[inline(always)]
-                    |((x, gradient), block)| {
-                        let slope = function.backward(simd, T::load(simd, x), T::load(simd, gradient));
-                        T::store(simd, gradient, slope);
-                        accumulate(simd, block, slope);
-                    },
+                    |((x, gradient), block)| accumulate(simd, block, step(simd, function, x, gradient)),
                 );
                 columns.end_row();
             }
@@ -219,12 +228,14 @@ impl Activation {
         check_length("gradient", gradient.len(), x.len());
         match sums {
             None => with_function!(self, |f| dispatch!(
-                plain[F: Function, T: Element](f: F, x: &[T], gradient: &mut [T]) -> ()
+                plain[F: Function, T: Element](f: F, x: &mut [T], gradient: &mut [T]) -> ()
             )),
             Some(sums) => {
                 check_rows("x", x.len(), sums.len());
                 with_function!(self, |f| dispatch!(
-                    summed[F: Function, T: Element](f: F, x: &[T], gradient: &mut [T], sums: &mut [f32]) -> ()
+                    summed[F: Function, T: Element](
+                        f: F, x: &mut [T], gradient: &mut [T], sums: &mut [f32]
+                    ) -> ()
                 ));
             }
         }

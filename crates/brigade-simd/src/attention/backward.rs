@@ -1,22 +1,21 @@
 //! The backward pass: scores are computed again, tile by tile.
 
+use super::dropout::drop_tile;
 use super::rows::{dot, gradient_tile};
-use super::{AttentionShape, HeadVectors, HeadVectorsMut, TILE, Visible, rounded, tiles};
-use crate::{Factor, MatrixMut, Product, convert, matmul};
+use super::{AttentionShape, HeadVectors, HeadVectorsMut, Probabilities, TILE, rounded, tiles};
+use crate::{Factor, MatrixMut, Product, convert, matmul, multiply};
 
 /// Gradients of queries, keys and values, from that of the output; they replace what was there.
 ///
 /// With `P = exp(scale · Q · Kᵀ - logarithms)`: `dV = Pᵀ · dO`, `dS = P ∘ (dO · Vᵀ - Σ dO ∘ O) · scale`, `dQ = dS · K` and `dK = dSᵀ · Q`
-/// (Dao et al., appendix B.2). `output` and `logarithms` are those of the forward pass. Sums are in `f32`; `P` and `dS` are rounded to `T` for their products.
+/// (Dao et al., appendix B.2). With dropout, `P` in `dV` and the product with `Vᵀ` in `dS` are those that are kept, times what they grow by. `output` and `logarithms` are those of the forward pass. Sums are in `f32`; `P` and `dS` are rounded to `T` for their products.
 ///
 /// # Panics
 /// If a slice is too short for the shape.
-#[allow(clippy::too_many_arguments)]
 pub fn attention_backward<T: Factor>(
     shape: &AttentionShape,
     [queries, keys, values]: [HeadVectors<'_, T>; 3],
-    visible: Visible<'_>,
-    scale: f32,
+    Probabilities { visible, scale, dropout }: Probabilities<'_>,
     output: HeadVectors<'_, T>,
     logarithms: &[f32],
     gradient: HeadVectors<'_, T>,
@@ -26,6 +25,7 @@ pub fn attention_backward<T: Factor>(
     visible.check(shape);
     let (depth, value_depth) = (shape.depth, shape.value_depth);
     let [mut scores, mut slopes] = [(); 2].map(|()| vec![0.0; TILE * TILE]);
+    let mut factors = vec![0.0; if dropout.is_some() { TILE * TILE } else { 0 }];
     let mut d_q = vec![0.0; TILE * depth];
     let [mut d_k, mut d_v] = [depth, value_depth].map(|depth| vec![0.0; shape.keys * depth]);
     for batch in 0..shape.batch {
@@ -53,6 +53,11 @@ pub fn attention_backward<T: Factor>(
                         matmul(q, k.transposed(), out, Product::Write, scale);
                         let out = MatrixMut::rows_of(&mut slopes, size);
                         matmul(d_o, v.transposed(), out, Product::Write, 1.0);
+                        let factors = &mut factors[..if dropout.is_some() { size[0] * size[1] } else { 0 }];
+                        if let Some(dropout) = dropout {
+                            dropout.tile(from, others.start, size[1], factors);
+                            slopes.iter_mut().zip(&*factors).for_each(|(slope, factor)| *slope *= factor);
+                        }
                         let visible = |row| seen.within(row, &others);
                         gradient_tile::<T>(
                             &mut scores,
@@ -63,6 +68,9 @@ pub fn attention_backward<T: Factor>(
                             &means,
                             scale,
                         );
+                        if dropout.is_some() {
+                            drop_tile::<T>(&mut scores, factors, size[1]);
+                        }
                         let (p, d_s) = (rounded::<T>(&scores, size), rounded::<T>(&slopes, size));
                         let rows_of = |depth: usize| others.start * depth..others.end * depth;
                         let out = MatrixMut::rows_of(&mut d_v[rows_of(value_depth)], [size[1], value_depth]);
@@ -77,6 +85,9 @@ pub fn attention_backward<T: Factor>(
                         convert(&d_q[row * depth..][..depth], to);
                     }
                 }
+            }
+            if let Some(dropout) = dropout {
+                multiply(&mut d_v, dropout.factor());
             }
             for key in 0..shape.keys {
                 convert(&d_k[key * depth..][..depth], d_keys.vector([batch, key_head], key, depth));

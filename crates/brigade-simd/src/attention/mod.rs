@@ -5,6 +5,7 @@
 //! cost nothing. Sums go over tiles of keys from the first to the last, so their order depends on the shapes alone.
 
 mod backward;
+mod dropout;
 mod forward;
 mod rows;
 #[cfg(test)]
@@ -14,6 +15,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 pub use backward::attention_backward;
+pub use dropout::AttentionDropout;
 pub use forward::attention;
 
 use crate::{Element, Matrix};
@@ -70,6 +72,17 @@ pub struct HeadVectorsMut<'a, T> {
     length: usize,
     strides: HeadStrides,
     slice: PhantomData<&'a mut [T]>,
+}
+
+/// How probabilities follow from the products of queries and keys.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Probabilities<'a> {
+    /// Which keys a query sees.
+    pub visible: Visible<'a>,
+    /// What multiplies the products.
+    pub scale: f32,
+    /// Which probabilities are dropped; none if all are kept.
+    pub dropout: Option<AttentionDropout>,
 }
 
 /// Which keys a query sees.

@@ -150,10 +150,10 @@ fn clear_unseen<T: Element>(row: &mut [f32], seen: &Range<usize>) {
     row[seen.end..].fill(T::ZERO);
 }
 
-/// `output ← mixed / sum`, or 0 where nothing was summed.
-pub(super) fn normalize<T: Element>(mixed: &mut [f32], sum: f32, output: &mut [T]) {
+/// `output ← factor · mixed / sum`, or 0 where nothing was summed.
+pub(super) fn normalize<T: Element>(mixed: &mut [f32], sum: f32, factor: f32, output: &mut [T]) {
     // All that was seen may be minus infinity, whose softmax is no number.
-    multiply(mixed, if sum == 0.0 { 0.0 } else { 1.0 / sum });
+    multiply(mixed, if sum == 0.0 { 0.0 } else { factor / sum });
     convert(mixed, output);
 }
 

@@ -22,7 +22,9 @@ fn strides(heads: usize, positions: usize, depth: usize) -> HeadStrides {
 type Outcome = [Vec<f64>; 4];
 
 /// By the definition, in `f64`.
-fn exact(shape: &AttentionShape, inputs: [&[f64]; 4], visible: Visible<'_>, scale: f64) -> Outcome {
+fn exact(shape: &AttentionShape, inputs: [&[f64]; 4], probabilities: Probabilities<'_>) -> Outcome {
+    let Probabilities { visible, dropout, .. } = probabilities;
+    let scale = f64::from(probabilities.scale);
     let AttentionShape { batch, heads, queries, keys, depth, .. } = *shape;
     let [q, k, v, gradient] = inputs;
     let [mut output, mut d_q, mut d_k, mut d_v] = [q, q, k, v].map(|like| vec![0.0; like.len()]);
@@ -39,15 +41,20 @@ fn exact(shape: &AttentionShape, inputs: [&[f64]; 4], visible: Visible<'_>, scal
                 .collect();
             let sum: f64 = p.iter().sum();
             p.iter_mut().for_each(|p| *p /= sum);
-            for (p, key) in p.iter().zip(seen.clone()) {
-                (0..depth).for_each(|i| output[at + i] += p * v[key_at(key) + i]);
+            let mut factors = vec![1.0; seen.len()];
+            if let Some(dropout) = dropout {
+                dropout.factors((sequence * heads + head) * queries + query, seen.start, &mut factors);
+            }
+            let factors: Vec<f64> = factors.into_iter().map(f64::from).collect();
+            for ((p, factor), key) in p.iter().zip(&factors).zip(seen.clone()) {
+                (0..depth).for_each(|i| output[at + i] += p * factor * v[key_at(key) + i]);
             }
             let mean = dot(&gradient[at..][..depth], &output[at..][..depth]);
-            for (p, key) in p.iter().zip(seen) {
+            for ((p, factor), key) in p.iter().zip(&factors).zip(seen) {
                 let from = key_at(key);
-                let slope = p * (dot(&gradient[at..][..depth], &v[from..][..depth]) - mean) * scale;
+                let slope = p * (factor * dot(&gradient[at..][..depth], &v[from..][..depth]) - mean) * scale;
                 for i in 0..depth {
-                    d_v[from + i] += p * gradient[at + i];
+                    d_v[from + i] += p * factor * gradient[at + i];
                     d_q[at + i] += slope * k[from + i];
                     d_k[from + i] += slope * q[at + i];
                 }
@@ -57,7 +64,7 @@ fn exact(shape: &AttentionShape, inputs: [&[f64]; 4], visible: Visible<'_>, scal
     [output, d_q, d_k, d_v]
 }
 
-fn fused<T: Factor>(shape: &AttentionShape, inputs: [&[T]; 4], visible: Visible<'_>, scale: f32) -> Outcome {
+fn fused<T: Factor>(shape: &AttentionShape, inputs: [&[T]; 4], probabilities: Probabilities<'_>) -> Outcome {
     let [q, k, v, gradient] = inputs;
     let of_queries = strides(shape.heads, shape.queries, shape.depth);
     let of_keys = strides(shape.key_heads, shape.keys, shape.depth);
@@ -65,11 +72,11 @@ fn fused<T: Factor>(shape: &AttentionShape, inputs: [&[T]; 4], visible: Visible<
         .map(|(values, strides)| HeadVectors { values, strides });
     let [mut output, mut d_q, mut d_k, mut d_v] = [q, q, k, v].map(|like| vec![T::from_f32(7.0); like.len()]);
     let mut logarithms = vec![7.0; shape.rows()];
-    attention(shape, vectors, visible, scale, HeadVectorsMut::new(&mut output, of_queries), &mut logarithms);
+    attention(shape, vectors, probabilities, HeadVectorsMut::new(&mut output, of_queries), &mut logarithms);
     let [result, gradient] = [&output, gradient].map(|values| HeadVectors { values, strides: of_queries });
     let gradients = [(&mut d_q, of_queries), (&mut d_k, of_keys), (&mut d_v, of_keys)]
         .map(|(values, strides)| HeadVectorsMut::new(values, strides));
-    attention_backward(shape, vectors, visible, scale, result, &logarithms, gradient, gradients);
+    attention_backward(shape, vectors, probabilities, result, &logarithms, gradient, gradients);
     [output, d_q, d_k, d_v].map(|values| values.iter().map(|value| f64::from(value.to_f32())).collect())
 }
 
@@ -91,23 +98,37 @@ fn check<T: Factor>(allowed: f64) {
             Visible::Causal { window: Some(3) },
             Visible::Ranges(&ranges),
         ] {
-            let scale = 0.4;
-            let expected = exact(&shape, wide.each_ref().map(Vec::as_slice), visible, f64::from(scale));
-            on_each(|kind| {
-                let found = fused(&shape, inputs, visible, scale);
-                let names = ["the output", "queries", "keys", "values"];
-                for ((found, expected), name) in found.iter().zip(&expected).zip(names) {
-                    let largest = expected.iter().fold(1.0, |largest: f64, value| largest.max(value.abs()));
-                    for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
-                        assert!(
-                            (found - expected).abs() <= allowed * largest,
-                            "{kind:?}, {shape:?}, {visible:?}: {found} at {index} of {name} instead of {expected}"
-                        );
-                    }
-                }
-            });
+            for dropout in [None, Some(AttentionDropout { probability: 0.25, seed: 7 })] {
+                let probabilities = Probabilities { visible, scale: 0.4, dropout };
+                let expected = exact(&shape, wide.each_ref().map(Vec::as_slice), probabilities);
+                // What is kept grows, and its rounding with it.
+                let allowed = allowed * dropout.map_or(1.0, |dropout| f64::from(dropout.factor()));
+                compare(&shape, inputs, probabilities, &expected, allowed);
+            }
         }
     }
+}
+
+fn compare<T: Factor>(
+    shape: &AttentionShape,
+    inputs: [&[T]; 4],
+    probabilities: Probabilities<'_>,
+    expected: &Outcome,
+    allowed: f64,
+) {
+    on_each(|kind| {
+        let found = fused(shape, inputs, probabilities);
+        let names = ["the output", "queries", "keys", "values"];
+        for ((found, expected), name) in found.iter().zip(expected).zip(names) {
+            let largest = expected.iter().fold(1.0, |largest: f64, value| largest.max(value.abs()));
+            for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
+                assert!(
+                    (found - expected).abs() <= allowed * largest,
+                    "{kind:?}, {shape:?}, {probabilities:?}: {found} at {index} of {name} instead of {expected}"
+                );
+            }
+        }
+    });
 }
 
 #[test]
@@ -128,10 +149,38 @@ fn what_is_no_number_shows() {
     let mut values = vec![bf16::ONE; 8];
     values[5] = bf16::NAN;
     let ones = [bf16::ONE; 8];
-    let causal = Visible::Causal { window: None };
-    let [output, _, d_k, _] = fused(&shape, [&ones, &ones, &values, &ones], causal, 1.0);
+    let visible = Visible::Causal { window: None };
+    let causal = Probabilities { visible, scale: 1.0, dropout: None };
+    let [output, _, d_k, _] = fused(&shape, [&ones, &ones, &values, &ones], causal);
     // As in a product of matrices, nothing times what is no number is none either.
     let is_nan: Vec<_> = output.iter().map(|x| x.is_nan()).collect();
     assert!(is_nan.as_chunks::<2>().0[2..] == [[false, true]; 2] && is_nan.iter().step_by(2).all(|nan| !nan));
     assert!(d_k[..4].iter().any(|x| x.is_nan()));
+}
+
+#[test]
+fn dropout_is_even_and_depends_on_the_place_alone() {
+    let dropout = AttentionDropout { probability: 0.3, seed: 11 };
+    let mut rows = vec![0.0; 400 * 500];
+    dropout.tile(0, 0, 500, &mut rows);
+    let share =
+        |rows: &[f32]| rows.iter().filter(|factor| **factor == 0.0).count() as f64 / rows.len() as f64;
+    assert!((share(&rows) - 0.3).abs() < 0.005, "{}", share(&rows));
+    assert!(rows.iter().all(|factor| *factor == 0.0 || *factor == dropout.factor()));
+    // The standard deviation of a row's share is 0.02, of two neighbours' 0.001.
+    assert!(rows.chunks(500).all(|row| (share(row) - 0.3).abs() < 0.1));
+    for apart in [1, 2, 499, 500, 501, 1000] {
+        let both = rows.iter().zip(&rows[apart..]).filter(|(a, b)| **a == 0.0 && **b == 0.0).count();
+        let both = both as f64 / (rows.len() - apart) as f64;
+        assert!((both - 0.09).abs() < 0.005, "{both} of those {apart} apart");
+    }
+    on_each(|kind| {
+        let mut part = vec![7.0; 130];
+        dropout.factors(17, 70, &mut part);
+        assert_eq!(part, rows[17 * 500 + 70..][..130], "{kind:?}");
+    });
+    let mut others = vec![0.0; rows.len()];
+    AttentionDropout { seed: 12, ..dropout }.tile(0, 0, 500, &mut others);
+    let both = rows.iter().zip(&others).filter(|(a, b)| **a == 0.0 && **b == 0.0).count();
+    assert!((both as f64 / rows.len() as f64 - 0.09).abs() < 0.005);
 }

@@ -28,28 +28,7 @@ pub fn layer_norm_backward<T: Element>(
     check_length("means", means.len(), factors.len());
     check_length("d_beta", d_beta.len(), gamma.len());
     let saved = Saved { gradient, x, means: Some(means), factors, gamma };
-    backward::<T, false>(saved, d_x, d_gamma, Some(d_beta));
-}
-
-/// As [`layer_norm_backward`], but adds to `d_x`: to the gradient that goes past the norm.
-///
-/// # Panics
-/// As [`layer_norm_backward`].
-#[expect(clippy::too_many_arguments, reason = "one pass over all of them")]
-pub fn layer_norm_backward_add<T: Element>(
-    gradient: &[T],
-    x: &[T],
-    means: &[f32],
-    factors: &[f32],
-    gamma: &[T],
-    d_x: &mut [T],
-    d_gamma: &mut [f32],
-    d_beta: &mut [f32],
-) {
-    check_length("means", means.len(), factors.len());
-    check_length("d_beta", d_beta.len(), gamma.len());
-    let saved = Saved { gradient, x, means: Some(means), factors, gamma };
-    backward::<T, true>(saved, d_x, d_gamma, Some(d_beta));
+    backward(saved, d_x, d_gamma, Some(d_beta));
 }
 
 /// The gradient of [`rms_norm`](super::rms_norm)'s input, `x`, into `d_x`, from that of its output and what it gave with it. Adds that of gamma
@@ -65,22 +44,7 @@ pub fn rms_norm_backward<T: Element>(
     d_x: &mut [T],
     d_gamma: &mut [f32],
 ) {
-    backward::<T, false>(Saved { gradient, x, means: None, factors, gamma }, d_x, d_gamma, None);
-}
-
-/// As [`rms_norm_backward`], but adds to `d_x`: to the gradient that goes past the norm.
-///
-/// # Panics
-/// As [`rms_norm_backward`].
-pub fn rms_norm_backward_add<T: Element>(
-    gradient: &[T],
-    x: &[T],
-    factors: &[f32],
-    gamma: &[T],
-    d_x: &mut [T],
-    d_gamma: &mut [f32],
-) {
-    backward::<T, true>(Saved { gradient, x, means: None, factors, gamma }, d_x, d_gamma, None);
+    backward(Saved { gradient, x, means: None, factors, gamma }, d_x, d_gamma, None);
 }
 
 /// What the backward pass reads.
@@ -104,47 +68,16 @@ struct Row<'a, T> {
     gamma: &'a [T],
 }
 
-fn backward<T: Element, const ADD: bool>(
-    saved: Saved<'_, T>,
-    d_x: &mut [T],
-    d_gamma: &mut [f32],
-    d_beta: Option<&mut [f32]>,
-) {
+fn backward<T: Element>(saved: Saved<'_, T>, d_x: &mut [T], d_gamma: &mut [f32], d_beta: Option<&mut [f32]>) {
     let elements = [("gradient", saved.gradient.len()), ("x", saved.x.len()), ("d_x", d_x.len())];
     check(saved.factors.len(), saved.gamma.len(), &elements, &[]);
     check_length("d_gamma", d_gamma.len(), saved.gamma.len());
     type Sums<'a> = Option<&'a mut [f32]>;
-    if ADD {
-        dispatch!(add[T: Element](saved: Saved<'_, T>, d_x: &mut [T], d_gamma: &mut [f32], d_beta: Sums<'_>) -> ());
-    } else {
-        dispatch!(write[T: Element](saved: Saved<'_, T>, d_x: &mut [T], d_gamma: &mut [f32], d_beta: Sums<'_>) -> ());
-    }
+    dispatch!(pass[T: Element](saved: Saved<'_, T>, d_x: &mut [T], d_gamma: &mut [f32], d_beta: Sums<'_>) -> ());
 }
 
 #[inline(always)]
-fn add<S: Simd, T: Element>(
-    simd: S,
-    saved: Saved<'_, T>,
-    d_x: &mut [T],
-    d_gamma: &mut [f32],
-    d_beta: Option<&mut [f32]>,
-) {
-    pass::<S, T, true>(simd, saved, d_x, d_gamma, d_beta);
-}
-
-#[inline(always)]
-fn write<S: Simd, T: Element>(
-    simd: S,
-    saved: Saved<'_, T>,
-    d_x: &mut [T],
-    d_gamma: &mut [f32],
-    d_beta: Option<&mut [f32]>,
-) {
-    pass::<S, T, false>(simd, saved, d_x, d_gamma, d_beta);
-}
-
-#[inline(always)]
-fn pass<S: Simd, T: Element, const ADD: bool>(
+fn pass<S: Simd, T: Element>(
     simd: S,
     saved: Saved<'_, T>,
     d_x: &mut [T],
@@ -160,11 +93,11 @@ fn pass<S: Simd, T: Element, const ADD: bool>(
         let row = Row { gradient, x, mean, factor: saved.factors[index], gamma };
         if d_beta.is_some() {
             let (of_gradient, of_product) = layer_sums(simd, row, gammas.block(), betas.block());
-            input_gradient::<S, T, ADD>(simd, row, of_gradient, of_product, d_x);
+            input_gradient(simd, row, of_gradient, of_product, d_x);
             betas.end_row();
         } else {
             let of_product = rms_sums(simd, row, gammas.block());
-            input_gradient::<S, T, ADD>(simd, row, 0.0, of_product, d_x);
+            input_gradient(simd, row, 0.0, of_product, d_x);
         }
         gammas.end_row();
     }
@@ -222,9 +155,9 @@ fn rms_sums<S: Simd, T: Element>(simd: S, row: Row<'_, T>, d_gamma: &mut [f32]) 
     f64::from(total(simd, of_product)) / row.x.len() as f64
 }
 
-/// `d_x ← factor · (gradient · gamma − of_gradient − of_product · normalized row)`, or adds it.
+/// `d_x ← factor · (gradient · gamma − of_gradient − of_product · normalized row)`.
 #[inline(always)]
-fn input_gradient<S: Simd, T: Element, const ADD: bool>(
+fn input_gradient<S: Simd, T: Element>(
     simd: S,
     row: Row<'_, T>,
     of_gradient: f64,
@@ -242,8 +175,7 @@ fn input_gradient<S: Simd, T: Element, const ADD: bool>(
         |(((gradient, x), gamma), d_x)| {
             let off = simd.mul_add_f32s(simd.sub_f32s(T::load(simd, x), mean), slope, shift);
             let scaled = simd.mul_f32s(T::load(simd, gradient), T::load(simd, gamma));
-            let past = if ADD { T::load(simd, d_x) } else { simd.splat_f32s(0.0) };
-            T::store(simd, d_x, simd.mul_add_f32s(scaled, factor, simd.sub_f32s(past, off)));
+            T::store(simd, d_x, simd.mul_add_f32s(scaled, factor, simd.sub_f32s(simd.splat_f32s(0.0), off)));
         },
     );
 }

@@ -41,53 +41,6 @@ pub fn layer_norm<T: Element>(
     dispatch!(pass[T: Element](affine: Affine<'_, T>, x: &[T], y: &mut [T], of: Of<'_>) -> ());
 }
 
-/// `sum ← x + residual`, and the [`layer_norm`] of it.
-///
-/// # Panics
-/// As [`layer_norm`], and if `residual` or `sum` is not as long as `x`.
-#[expect(clippy::too_many_arguments, reason = "one pass over all of them")]
-pub fn add_layer_norm<T: Element>(
-    x: &[T],
-    residual: &[T],
-    gamma: &[T],
-    beta: Option<&[T]>,
-    epsilon: f32,
-    sum: &mut [T],
-    y: &mut [T],
-    means: &mut [f32],
-    factors: &mut [f32],
-) {
-    #[inline(always)]
-    fn pass<S: Simd, T: Element>(
-        simd: S,
-        a: Affine<T>,
-        (x, residual): (&[T], &[T]),
-        (sum, y): (&mut [T], &mut [T]),
-        (means, factors): Of<'_>,
-    ) {
-        let width = a.gamma.len().max(1);
-        let inputs = x.chunks_exact(width).zip(residual.chunks_exact(width));
-        let outputs = sum.chunks_exact_mut(width).zip(y.chunks_exact_mut(width));
-        let statistics = means.iter_mut().zip(factors);
-        for (((x, residual), (sum, y)), (mean, factor)) in inputs.zip(outputs).zip(statistics) {
-            *mean = (f64::from(add(simd, x, residual, sum)) / x.len() as f64) as f32;
-            let exact = inverse_deviation(simd, sum, *mean, a.epsilon);
-            *factor = exact as f32;
-            normalize(simd, sum, a, *mean, exact, y);
-        }
-    }
-    let affine = Affine::new(gamma, beta, epsilon);
-    let elements = [("x", x.len()), ("residual", residual.len()), ("sum", sum.len()), ("y", y.len())];
-    let statistics = [("means", means.len()), ("factors", factors.len())];
-    check(factors.len(), gamma.len(), &elements, &statistics);
-    let inputs: (&[T], &[T]) = (x, residual);
-    let outputs: (&mut [T], &mut [T]) = (sum, y);
-    let of: Of<'_> = (means, factors);
-    dispatch!(pass[T: Element](
-        affine: Affine<'_, T>, inputs: (&[T], &[T]), outputs: (&mut [T], &mut [T]), of: Of<'_>
-    ) -> ());
-}
-
 /// `y ← x / √(mean of x² + epsilon) · gamma`, for each row, as long as `gamma` (Zhang and Sennrich, "Root Mean Square Layer Normalization",
 /// 2019). Also gives the factor 1 / √(mean of x² + epsilon) of each row.
 ///
@@ -106,47 +59,6 @@ pub fn rms_norm<T: Element>(x: &[T], gamma: &[T], epsilon: f32, y: &mut [T], fac
     let affine = Affine::new(gamma, None, epsilon);
     check(factors.len(), gamma.len(), &[("x", x.len()), ("y", y.len())], &[]);
     dispatch!(pass[T: Element](affine: Affine<'_, T>, x: &[T], y: &mut [T], factors: &mut [f32]) -> ());
-}
-
-/// `sum ← x + residual`, and the [`rms_norm`] of it.
-///
-/// # Panics
-/// As [`rms_norm`], and if `residual` or `sum` is not as long as `x`.
-pub fn add_rms_norm<T: Element>(
-    x: &[T],
-    residual: &[T],
-    gamma: &[T],
-    epsilon: f32,
-    sum: &mut [T],
-    y: &mut [T],
-    factors: &mut [f32],
-) {
-    #[inline(always)]
-    fn pass<S: Simd, T: Element>(
-        simd: S,
-        a: Affine<T>,
-        (x, residual): (&[T], &[T]),
-        (sum, y): (&mut [T], &mut [T]),
-        factors: &mut [f32],
-    ) {
-        let width = a.gamma.len().max(1);
-        let inputs = x.chunks_exact(width).zip(residual.chunks_exact(width));
-        let outputs = sum.chunks_exact_mut(width).zip(y.chunks_exact_mut(width));
-        for (((x, residual), (sum, y)), factor) in inputs.zip(outputs).zip(factors) {
-            add(simd, x, residual, sum);
-            let exact = inverse_root(simd, sum, a.epsilon);
-            *factor = exact as f32;
-            normalize(simd, sum, a, 0.0, exact, y);
-        }
-    }
-    let affine = Affine::new(gamma, None, epsilon);
-    let elements = [("x", x.len()), ("residual", residual.len()), ("sum", sum.len()), ("y", y.len())];
-    check(factors.len(), gamma.len(), &elements, &[]);
-    let inputs: (&[T], &[T]) = (x, residual);
-    let outputs: (&mut [T], &mut [T]) = (sum, y);
-    dispatch!(pass[T: Element](
-        affine: Affine<'_, T>, inputs: (&[T], &[T]), outputs: (&mut [T], &mut [T]), factors: &mut [f32]
-    ) -> ());
 }
 
 /// Means and factors of rows.
@@ -179,23 +91,6 @@ fn average<S: Simd, T: Element>(simd: S, x: &[T]) -> f32 {
         |chain, x| sums[chain] = simd.add_f32s(sums[chain], T::load(simd, x)),
     );
     (f64::from(total(simd, sums)) / x.len() as f64) as f32
-}
-
-/// `sum ← x + residual`, and the sum of that, as it is after rounding.
-#[inline(always)]
-fn add<S: Simd, T: Element>(simd: S, x: &[T], residual: &[T], sum: &mut [T]) -> f32 {
-    let mut sums = no_sums(simd);
-    for_each_in_chains(
-        simd,
-        ((x, residual), sum),
-        #[inline(always)]
-        |chain, ((x, residual), sum)| {
-            let value = T::round(simd, simd.add_f32s(T::load(simd, x), T::load(simd, residual)));
-            T::store(simd, sum, value);
-            sums[chain] = simd.add_f32s(sums[chain], value);
-        },
-    );
-    total(simd, sums)
 }
 
 /// 1 / √(variance + epsilon), where `mean` is rounded: what it is off by is part of the deviations' own mean.

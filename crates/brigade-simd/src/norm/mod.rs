@@ -1,4 +1,4 @@
-//! Layer norm and RMS norm of rows, with the addition of a residual before, and their gradients.
+//! Layer norm and RMS norm of rows, and their gradients.
 //!
 //! Statistics are those of PyTorch and Burn: the variance of n, not of n − 1, and epsilon inside the square root. The deviations' squares
 //! are summed after the mean is known.
@@ -8,8 +8,8 @@ mod forward;
 #[cfg(test)]
 mod tests;
 
-pub use backward::{layer_norm_backward, layer_norm_backward_add, rms_norm_backward, rms_norm_backward_add};
-pub use forward::{add_layer_norm, add_rms_norm, layer_norm, rms_norm};
+pub use backward::{layer_norm_backward, rms_norm_backward};
+pub use forward::{layer_norm, rms_norm};
 
 use crate::rows::check_length;
 
