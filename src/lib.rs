@@ -176,6 +176,7 @@ mod settings;
 mod test_model;
 #[cfg(feature = "text")]
 mod text;
+mod thread_spans;
 mod train;
 mod training;
 mod world;
@@ -206,13 +207,16 @@ pub use error::{UsageError, format_error, print_stderr};
 pub use folder::{
     ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, FLIGHT_FOLDER, WEIGHTS_FILE, WEIGHTS_INDEX_FILE, lock_folder,
 };
-pub use run::{Launch, Program, Role, Session, launch};
+pub use run::{
+    CHOICE_FILE, Choice, Chosen, Launch, Program, Ranks, Role, Session, earlier_choice, has_option, launch,
+    without,
+};
 pub use settings::{
     Backend, Balance, CHECKPOINT_FOLDER, CONFIG_FILE, CheckpointSettings, CollectivesBackend, CommSettings,
-    ComputeSettings, ComputeType, ConfigError, Encryption, MeshSettings, MetricMode, OnFailedSave,
-    OnNonFinite, OptimizerGroup, OptimizerSettings, OutputSettings, PipelineSettings, Resume, RunPlan,
-    ScheduleSettings, SettingError, Settings, StandardFlags, Suggestion, TrainSettings, Transport,
-    ZeroSettings, config_to_toml, merge_config, parse_defaults, parse_whole_number,
+    ComputeSettings, ComputeType, ConfigError, Encryption, MeshSettings, MetricMode, MicroBatchSize,
+    OnFailedSave, OnNonFinite, OptimizerGroup, OptimizerSettings, OutputSettings, PipelineSettings,
+    ProfileSettings, Resume, RunPlan, ScheduleSettings, SettingError, Settings, StandardFlags, Suggestion,
+    TrainSettings, Transport, ZeroSettings, config_to_toml, merge_config, parse_defaults, parse_whole_number,
 };
 #[cfg(feature = "text")]
 pub use text::{

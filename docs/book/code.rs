@@ -18,6 +18,7 @@ pages! {
     communication: "src/communication.md",
     data: "src/data.md",
     failures: "src/failures.md",
+    five_questions: "src/five-questions.md",
     getting_started: "src/getting-started.md",
     glossary: "src/glossary.md",
     gpu_speed: "src/gpu-speed.md",

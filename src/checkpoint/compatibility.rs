@@ -23,8 +23,9 @@ const FIXED: [&str; 8] = [
 ];
 
 /// Settings that do not affect what is computed; changes of them are not listed.
-const FREE: [&str; 13] = [
+const FREE: [&str; 14] = [
     "output.",
+    "profile.",
     "checkpoint.keep",
     "checkpoint.dir",
     "checkpoint.asynchronous",

@@ -20,6 +20,7 @@ use super::models::ModelSnapshot;
 use super::progress::{RunProgress, best_step};
 use super::shared_storage::storage_not_shared;
 use crate::settings::CheckpointSettings;
+use crate::thread_spans::ThreadSpans;
 use crate::world::all_gather_text;
 
 /// How far a rank is with a save; ranks exchange it as a number.
@@ -70,6 +71,8 @@ pub(crate) struct Saver {
     /// Identifies the saves of this world.
     save_id: String,
     save: Option<Save>,
+    /// What its threads did.
+    pub(crate) threads: ThreadSpans,
     /// The newest step that this process saved or started from.
     pub(crate) newest: Option<u64>,
 }
@@ -140,7 +143,15 @@ impl Saver {
     ) -> anyhow::Result<Self> {
         let own = StagingDir::new(0)?.id().to_owned();
         let save_id = all_gather_text(&group, &own)?.swap_remove(0);
-        Ok(Self { storage, group, settings, save_id, save: None, newest: None })
+        Ok(Self {
+            storage,
+            group,
+            settings,
+            save_id,
+            save: None,
+            threads: ThreadSpans::default(),
+            newest: None,
+        })
     }
 
     pub(crate) fn storage(&self) -> &Arc<dyn Storage> {
@@ -187,7 +198,7 @@ impl Saver {
         let staging = StagingDir::with_id(step, &self.save_id)?;
         let (total, fits) = self.check_free_space(models.iter().map(|model| model.snapshot.bytes()).sum())?;
         let (storage, rank, to) = (self.storage.clone(), self.group.rank(), staging.clone());
-        let write = move || {
+        let write = move || -> anyhow::Result<Written> {
             fits?;
             let (mut units, mut items) = (Vec::new(), Vec::new());
             for model in models {
@@ -197,6 +208,8 @@ impl Saver {
             }
             Ok(Written { entry: write_shard(&*storage, &to, rank, &RankShard { items })?, units })
         };
+        let threads = self.threads.clone();
+        let write = move || threads.during(format!("write step {step}"), write);
         let work = Work::Running(Background::start("checkpoint", write)?);
         let (phase, stall) = (Phase::Writing(work), since.elapsed());
         self.save = Some(Save { staging, state, bytes: total, began: since, stall, phase });
@@ -352,8 +365,9 @@ impl Saver {
             gather(written.units)?;
         }
         let state = TrainState { units: units.into_values().collect(), ..state.clone() };
+        let step = staging.step();
         let (storage, staging, settings) = (self.storage.clone(), staging.clone(), self.settings.clone());
-        let work = move || {
+        let work = move || -> anyhow::Result<Option<String>> {
             refuse_other_runs(&storage, &state)?;
             publish(&*storage, &staging, state.clone(), entries)?;
             // Publishing may have taken long: another run may have started meanwhile.
@@ -363,6 +377,8 @@ impl Saver {
                 .err()
                 .map(|error| error.to_string()))
         };
+        let threads = self.threads.clone();
+        let work = move || threads.during(format!("publish step {step}"), work);
         Ok(Some(Work::Running(Background::start("checkpoint", work)?)))
     }
 }

@@ -10,11 +10,14 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 use serde::Serialize;
 use toml::Table;
 
+use super::auto::{Choice, Chosen};
 use super::ending::report;
 use super::own_flags::OwnFlags;
 use super::program::{Program, usage};
 use super::session::Session;
-use crate::settings::{Layer, Settings, StandardFlags, config_to_toml, merge_layers, parse_defaults};
+use crate::settings::{
+    Layer, MicroBatchSize, Settings, StandardFlags, config_to_toml, merge_layers, parse_defaults,
+};
 
 /// The whole `main` of a program that trains a model of its own: parses the standard flags, starts or joins the ranks, and
 /// runs `body` on each. `defaults` is TOML with the sections of [`Settings`]; `--config`, `--set` and flags override it.
@@ -99,23 +102,34 @@ impl<'a> Launch<'a> {
     pub fn run<A: Args>(self, body: impl FnOnce(&mut Session, A) -> anyhow::Result<()>) -> ExitCode {
         interrupt::block_signals();
         let words = std::env::args_os().collect();
-        let CommandLine { name, flags, own, settings, config } = match self.read::<A>(words) {
+        let (line, chosen) = match self.decided::<A>(words) {
             Ok(read) => read,
             Err(error) => match error.downcast::<clap::Error>() {
                 Ok(error) => error.exit(),
                 Err(error) => return ExitCode::from(report(&usage(error))),
             },
         };
-        crate::log::init(flags.quiet);
-        let program = Program {
-            name: &name,
-            flags: &flags,
-            settings: &settings,
-            config,
-            targets_per_sample: 1,
-            costs: Vec::new(),
-        };
+        crate::log::init(line.flags.quiet);
+        let (line, own) = line.without_own();
+        let program = Program { chosen: chosen.as_ref(), ..program(&line, &line.settings) };
         program.run(|_| Ok(()), |session, ()| body(session, own))
+    }
+
+    /// Reads `words`, and finds what they leave open.
+    fn decided<A: Args>(&self, words: Vec<OsString>) -> anyhow::Result<(CommandLine<A>, Option<Chosen>)> {
+        let line = self.clone().read::<A>(words.clone())?;
+        if line.flags.micro_batch_size != Some(MicroBatchSize::Auto) {
+            return Ok((line, None));
+        }
+        // How many ranks there are does not depend on the size that is looked for.
+        let mut settings = line.settings.clone();
+        settings.train.micro_batch_size = 1;
+        let ranks = program(&line, &settings).ranks()?;
+        let args = words.get(1..).unwrap_or_default().to_vec();
+        let open = Chosen { args, record: Choice::default() };
+        let chosen = line.flags.choose_micro_batch(open, &line.settings, &ranks)?;
+        let words = words.into_iter().take(1).chain(chosen.args.iter().cloned()).collect();
+        Ok((self.clone().read::<A>(words)?, Some(chosen)))
     }
 
     /// Reads `words`, the program's name and its arguments.
@@ -165,6 +179,27 @@ struct CommandLine<A> {
     settings: Settings,
     /// The whole configuration, as TOML.
     config: String,
+}
+
+impl<A> CommandLine<A> {
+    /// Takes the program's own flags out.
+    fn without_own(self) -> (CommandLine<()>, A) {
+        let Self { name, flags, own, settings, config } = self;
+        (CommandLine { name, flags, own: (), settings, config }, own)
+    }
+}
+
+/// The program of a command line; `settings` may be others than its own.
+fn program<'a, A>(line: &'a CommandLine<A>, settings: &'a Settings) -> Program<'a> {
+    Program {
+        name: &line.name,
+        flags: &line.flags,
+        settings,
+        config: line.config.clone(),
+        targets_per_sample: 1,
+        costs: Vec::new(),
+        chosen: None,
+    }
 }
 
 /// The configuration of a run: the settings, and the program's own flags.

@@ -1,5 +1,6 @@
 //! A run, from the command line to the exit code.
 
+mod auto;
 mod dry_run;
 mod ending;
 mod exhaustion;
@@ -13,7 +14,8 @@ mod run_folder;
 mod session;
 mod start;
 
+pub use auto::{CHOICE_FILE, Choice, Chosen, earlier_choice, has_option, without};
 pub use launch::{Launch, launch};
-pub use program::{Program, Role};
-pub(crate) use run_folder::StartFrom;
+pub use program::{Program, Ranks, Role};
+pub(crate) use run_folder::{StartFrom, write_choice};
 pub use session::Session;

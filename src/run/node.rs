@@ -11,7 +11,7 @@ use super::ending::{print_event, printed_its_error};
 use super::exhaustion::ExhaustionWatch;
 use super::notify::notify;
 use super::program::{Program, Role, environment, usage};
-use super::run_folder::{RUN_DIR, RUN_ID, RunFolder};
+use super::run_folder::{RUN_CHOICE, RUN_DIR, RUN_ID, RunFolder};
 use crate::device;
 use crate::error::print_stderr;
 use crate::folder::{FLIGHT_FOLDER, create_folder};
@@ -59,9 +59,15 @@ impl Program<'_> {
         (launch.init_timeout, launch.host_timeout) = (timeouts.init, timeouts.host);
         launch.stopped_timeout = timeouts.step + STOPPED_GRACE;
         launch.blocks_signals = true;
-        launch.args = std::env::args_os().skip(1).collect();
+        launch.args = match self.chosen {
+            Some(chosen) => chosen.args.clone(),
+            None => std::env::args_os().skip(1).collect(),
+        };
         launch.env =
             vec![(RUN_DIR.into(), OsString::from(&dir)), (RUN_ID.into(), OsString::from(&folder.run))];
+        if let Some(chosen) = self.chosen {
+            launch.env.push((RUN_CHOICE.into(), serde_json::to_string_pretty(&chosen.record)?.into()));
+        }
         launch.env.extend(device::rank_environment(self.settings.compute.backend));
         // A run that cannot write its history ends as it would have.
         let began = brigade_report::now();

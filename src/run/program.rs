@@ -2,6 +2,7 @@
 
 use brigade_launch::{Detected, NodeInfo};
 
+use super::auto::Chosen;
 use crate::device;
 use crate::error::UsageError;
 use crate::settings::{RunPlan, Settings, StandardFlags};
@@ -36,12 +37,48 @@ pub struct Program<'a> {
     /// Relative costs of the model's blocks, or empty if unknown. With them, the split into pipeline stages is checked before a
     /// rank starts.
     pub costs: Vec<f64>,
+    /// What was chosen for the run, where its command line left something open.
+    pub chosen: Option<&'a Chosen>,
+}
+
+/// The ranks that a command line makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ranks {
+    /// Nodes.
+    pub nodes: usize,
+    /// Ranks on each.
+    pub per_node: usize,
+    /// Whether this process starts them; otherwise it is one of them.
+    pub is_launcher: bool,
+}
+
+impl Ranks {
+    /// All of them.
+    pub fn world(&self) -> usize {
+        self.nodes.saturating_mul(self.per_node)
+    }
 }
 
 impl Program<'_> {
     /// Whether this process is a node's launcher or a rank, from flags and environment.
     pub(super) fn detect(&self) -> anyhow::Result<Detected> {
         Ok(brigade_launch::detect(&self.flags.world, &environment)?)
+    }
+
+    /// The ranks that there will be.
+    ///
+    /// # Errors
+    /// If flags and environment contradict each other, or the backend finds no device.
+    pub fn ranks(&self) -> anyhow::Result<Ranks> {
+        Ok(match self.detect()? {
+            Detected::Node(node) => {
+                Ranks { nodes: node.nnodes, per_node: self.ranks_per_node(&node)?, is_launcher: true }
+            }
+            Detected::Rank(info) => {
+                let per_node = info.local_world_size.max(1);
+                Ranks { nodes: info.world_size.div_ceil(per_node), per_node, is_launcher: false }
+            }
+        })
     }
 
     /// Ranks on each node: as given, or as many as the mesh needs, or one per core or GPU as far as stages and batch divide, but at

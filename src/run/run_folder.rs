@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use brigade_checkpoint::open_storage;
+use brigade_files::write_atomic;
 
+use super::auto::CHOICE_FILE;
 use super::program::Program;
 use crate::checkpoint::{changes, newest, refuse_checkpoints};
 use crate::error::print_stderr;
@@ -15,8 +17,22 @@ use crate::settings::{Resume, Settings};
 /// The variable that names the run's folder to the ranks that the launcher starts.
 pub(crate) const RUN_DIR: &str = "BRIGADE_RUN_DIR";
 
+/// The variable that says what was chosen for the run.
+pub(crate) const RUN_CHOICE: &str = "BRIGADE_RUN_CHOICE";
+
 /// The variable that names the run to them.
 pub(crate) const RUN_ID: &str = "BRIGADE_RUN_ID";
+
+/// Writes down what was chosen for the run, on rank 0; a run for which nothing was chosen leaves no word of an earlier one's choice.
+pub(crate) fn write_choice(dir: &Path, is_new: bool) -> anyhow::Result<()> {
+    let file = dir.join(CHOICE_FILE);
+    let wrong = || format!("cannot write {}", file.display());
+    match std::env::var(RUN_CHOICE) {
+        Ok(choice) => write_atomic(&file, choice.as_bytes()).with_context(wrong),
+        Err(_) if is_new && file.exists() => std::fs::remove_file(&file).with_context(wrong),
+        Err(_) => Ok(()),
+    }
+}
 
 /// A run's folder and where its checkpoints are, locked against other runs until this is dropped and the ranks have ended.
 pub(crate) struct RunFolder {

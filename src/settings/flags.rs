@@ -26,6 +26,26 @@ impl FromStr for Resume {
     }
 }
 
+/// What `--micro-batch-size` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MicroBatchSize {
+    /// The fastest size that fits.
+    Auto,
+    /// So many samples.
+    Samples(usize),
+}
+
+impl FromStr for MicroBatchSize {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            _ => parse_whole_number(text).map(Self::Samples),
+        }
+    }
+}
+
 /// Parses a whole number given to a flag; the error says what is allowed. The flag needs `allow_negative_numbers`, otherwise
 /// clap takes a negative number for another flag.
 ///
@@ -81,9 +101,10 @@ pub struct StandardFlags {
     /// Length of the run in epochs instead of steps: passes over the data, as in 2.5.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub epochs: Option<f64>,
-    /// Samples that go through the model at once on a rank.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
-    pub micro_batch_size: Option<usize>,
+    /// Samples that go through the model at once on a rank; `auto`: sizes are tried for two steps each before the run begins, and
+    /// the fastest that fits is taken.
+    #[arg(long, value_name = "N|auto", allow_negative_numbers = true)]
+    pub micro_batch_size: Option<MicroBatchSize>,
     /// Samples per step over all ranks.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub global_batch_size: Option<usize>,
@@ -102,6 +123,9 @@ pub struct StandardFlags {
     /// Folder for results [default: a new one under runs/].
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    /// Steps of which a timeline is written, as in 10..12: what each rank did when, for Perfetto and `brigade inspect timeline`.
+    #[arg(long, value_name = "STEPS")]
+    pub profile_steps: Option<String>,
     /// Peak TFLOP/s of one device, for MFU [default: from a table, by the device's name].
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub peak_tflops: Option<f64>,
@@ -180,13 +204,16 @@ impl StandardFlags {
             settings.train.steps = self.steps.unwrap_or(0);
             settings.train.epochs = self.epochs.unwrap_or(0.0);
         }
-        lay(&self.micro_batch_size, &mut settings.train.micro_batch_size);
+        if let Some(MicroBatchSize::Samples(samples)) = self.micro_batch_size {
+            settings.train.micro_batch_size = samples;
+        }
         lay(&self.global_batch_size, &mut settings.train.global_batch_size);
         lay(&self.sync_every, &mut settings.train.sync_every);
         lay(&self.seed, &mut settings.train.seed);
         lay(&self.checkpoint_every, &mut settings.checkpoint.every);
         lay(&self.keep, &mut settings.checkpoint.keep);
         lay(&self.out, &mut settings.output.dir);
+        lay(&self.profile_steps, &mut settings.profile.steps);
         lay(&self.peak_tflops, &mut settings.output.peak_tflops);
         lay(&self.metrics_addr, &mut settings.output.metrics_addr);
         if let Some(timeout) = self.world.host_timeout {

@@ -13,6 +13,7 @@ mod nearest;
 mod optimizer;
 mod parallelism;
 mod plan;
+mod profile;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -25,7 +26,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use backend::resolve_auto;
 pub use backend::{Backend, CollectivesBackend, ComputeType};
 pub use checkpoint::{CHECKPOINT_FOLDER, CheckpointSettings, OnFailedSave, OnNonFinite};
-pub use flags::{Resume, StandardFlags, parse_whole_number};
+pub use flags::{MicroBatchSize, Resume, StandardFlags, parse_whole_number};
 pub use layers::{ConfigError, config_to_toml, merge_config, parse_defaults};
 pub(crate) use layers::{Layer, is_section, merge_layers, parse_value};
 pub(crate) use metric_mode::LOSS as LOSS_METRIC;
@@ -34,6 +35,7 @@ pub use nearest::Suggestion;
 pub use optimizer::{OptimizerGroup, OptimizerSettings};
 pub use parallelism::{Balance, ComputeSettings, MeshSettings, PipelineSettings, ZeroSettings};
 pub use plan::RunPlan;
+pub use profile::ProfileSettings;
 
 /// The resolved configuration of a run, in its folder.
 pub const CONFIG_FILE: &str = "config.toml";
@@ -89,6 +91,8 @@ pub struct Settings {
     pub comm: CommSettings,
     /// Where results go.
     pub output: OutputSettings,
+    /// Of which steps a timeline is written.
+    pub profile: ProfileSettings,
 }
 
 /// `[train]`

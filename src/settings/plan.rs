@@ -108,6 +108,10 @@ impl Settings {
         }
         self.check_backend()?;
         self.output.check()?;
+        match train.steps {
+            0 => self.profile.range()?,
+            steps => self.profile.range_within(steps)?,
+        };
         let dp = if mesh.dp == 0 { (world / mesh.pp).max(1) } else { mesh.dp };
         let mesh = Mesh::new(world, [(PP, mesh.pp), (DP, dp)]).map_err(|error| match error {
             brigade_core::Error::Setting { option, given, allowed } => {

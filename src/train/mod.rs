@@ -7,6 +7,7 @@ mod balance;
 mod describe;
 mod devices;
 mod inference;
+mod profile;
 mod start;
 mod step_stats;
 #[cfg(test)]

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use anyhow::Context;
 use brigade_checkpoint::open_storage;
-use brigade_core::{Activation, Chain, Engine};
+use brigade_core::plan::formula;
+use brigade_core::{Activation, Chain, Engine, PP};
 use brigade_data::{Sampler, Share};
 use brigade_files::write_atomic;
 use brigade_models::{WeightsFiles, WeightsFormat, WeightsMapping};
@@ -17,7 +18,7 @@ use crate::checkpoint::{
 use crate::device;
 use crate::error::CheckpointUsageError;
 use crate::folder::{self, FLIGHT_FOLDER};
-use crate::run::{Session, StartFrom};
+use crate::run::{Session, StartFrom, write_choice};
 use crate::settings::{CheckpointSettings, OnFailedSave, RunPlan, SettingError, resolve_auto};
 use crate::training::Training;
 
@@ -134,6 +135,7 @@ impl Session {
                 refuse_checkpoints(&**saver.storage())?;
             }
             folder::write_config(&self.out, &self.config)?;
+            write_choice(&self.out, restored.is_none())?;
             let reporter = self.reporter(training, restored, total_steps, summary, devices)?;
             // The weights of a resumed run are its own and stay until they are replaced.
             if restored.is_none() && self.replaces() {
@@ -161,6 +163,13 @@ impl Session {
         self.settings.output.overwrite || self.start_from != StartFrom::Scratch
     }
 
+    /// The share of a step that the schedule leaves idle, where there is a pipeline.
+    fn expected_bubble(&self) -> Option<f64> {
+        let (plan, stages) = (&self.plan, self.plan.mesh.size(PP));
+        let (kind, chunks) = (plan.engine.schedule, plan.engine.chunks);
+        (stages > 1).then(|| formula::bubble_fraction(kind, stages, chunks, plan.gradient_accumulation_steps))
+    }
+
     /// Opens the reporter of a new or resumed run.
     fn reporter<I: Activation, O: Activation, T: 'static>(
         &self,
@@ -186,6 +195,7 @@ impl Session {
             overwrite: self.replaces(),
             goes_on: self.settings.checkpoint.on_failure == OnFailedSave::Continue,
             restart: self.restart,
+            expected_bubble: self.expected_bubble(),
             mesh: self.plan.mesh.axes().iter().map(|axis| (axis.name.to_owned(), axis.size)).collect(),
             metrics_addr: self.settings.output.metrics_address()?,
         };

@@ -9,6 +9,7 @@ use brigade_data::{Prefetcher, Share};
 use burn::tensor::Device;
 
 use crate::dataset::Dataset;
+use crate::thread_spans::ThreadSpans;
 
 /// How many steps ahead of the current one data are read.
 pub(crate) const READ_AHEAD: usize = 4;
@@ -43,6 +44,9 @@ pub(crate) trait Reader<I, T> {
         device: &Device,
         seed: &dyn Fn(usize, usize) -> u64,
     ) -> anyhow::Result<(Vec<Batch<I, T>>, Duration)>;
+
+    /// What its threads did.
+    fn threads(&self) -> &ThreadSpans;
 }
 
 impl<D: Dataset> Data<D::Input, D::Target> for D {
@@ -74,19 +78,26 @@ impl<D: Dataset> Data<D::Input, D::Target> for D {
         order: Order,
     ) -> anyhow::Result<Box<dyn Reader<D::Input, D::Target>>> {
         let data = self.clone();
+        let threads = ThreadSpans::default();
+        let log = threads.clone();
         let read = move |position: u64| -> anyhow::Result<Vec<Vec<D::Item>>> {
-            let micro_batches = order(position)?.into_iter();
-            let items =
-                micro_batches.map(|samples| samples.into_iter().map(|index| data.get(index)).collect());
-            items.collect()
+            let read = || {
+                let micro_batches = order(position)?.into_iter();
+                let items =
+                    micro_batches.map(|samples| samples.into_iter().map(|index| data.get(index)).collect());
+                items.collect()
+            };
+            log.during(format!("read {position}"), read)
         };
-        Ok(Box::new(Ahead { items: Prefetcher::new(position, READ_AHEAD, 1, read)?, data: self }))
+        let items = Prefetcher::new(position, READ_AHEAD, 1, read)?;
+        Ok(Box::new(Ahead { items, data: self, threads }))
     }
 }
 
 struct Ahead<D: Dataset> {
     items: Prefetcher<Vec<Vec<D::Item>>>,
     data: Arc<D>,
+    threads: ThreadSpans,
 }
 
 impl<D: Dataset> Reader<D::Input, D::Target> for Ahead<D> {
@@ -99,5 +110,9 @@ impl<D: Dataset> Reader<D::Input, D::Target> for Ahead<D> {
         let count = items.len();
         let batch = |(k, items)| with_seed(device, seed(k, count), || self.data.batch(items, device));
         Ok((items.into_iter().enumerate().map(batch).collect(), waited))
+    }
+
+    fn threads(&self) -> &ThreadSpans {
+        &self.threads
     }
 }

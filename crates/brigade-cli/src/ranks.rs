@@ -104,6 +104,7 @@ impl RankProgram<'_> {
             config: self.config,
             targets_per_sample: 1,
             costs: self.costs,
+            chosen: None,
         };
         let code = program.run(prepare, body);
         if let Some(logs) = logs.filter(|_| code == ExitCode::from(exit::FAILED)) {

@@ -45,7 +45,7 @@ pub use dist::{
 };
 pub use error::{BoxError, Error, NonFiniteLocation, Result};
 pub use measure::{HeapMeter, MeasuredActivations};
-pub use metrics::{Bytes, Clock, Memory, WAITS};
+pub use metrics::{Activity, Bytes, Clock, Memory, Span, WAITS};
 pub use model::{
     Activation, Block, BlockCache, Cache, Chain, Float, ForwardContext, Model, NamedTensor,
     ParameterGradients, Part, Parts, Precision, SmallerModel, SplitForward, initialize, with_seed,

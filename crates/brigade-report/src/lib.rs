@@ -6,6 +6,7 @@
 //!
 //! - `record`: what is known about a step; `machine`: memory, and what a device can do at best.
 //! - `metrics_file`, `tensorboard`, `history`: the kinds of files.
+//! - [`timeline`]: what each rank did when, for viewers of traces.
 //! - `console`: lines and progress bars; `summary`: what is printed at the end.
 //! - `prometheus`: the last step over HTTP, where it is asked for.
 //! - `reporter`: all of these for one run.
@@ -30,6 +31,7 @@ mod record;
 mod reporter;
 mod summary;
 mod tensorboard;
+pub mod timeline;
 
 pub use console::{byte_progress::ByteProgress, counted::counted, line::line, mode::ConsoleMode};
 pub use error::{Error, Result};

@@ -52,6 +52,27 @@ pub enum Error {
         /// The only number that was given; 0 if there was no run.
         ranks: usize,
     },
+    /// The run has no timeline of these steps.
+    #[error(
+        "{path} has no timeline{}: `brigade train --profile-steps 10..12` writes one",
+        asked(steps, there)
+    )]
+    NoTimeline {
+        /// The run's folder.
+        path: PathBuf,
+        /// The steps that were asked for; empty for any.
+        steps: String,
+        /// The timelines that are there.
+        there: Vec<String>,
+    },
+    /// A timeline cannot be read.
+    #[error("{path} is no timeline that Brigade wrote: {why}")]
+    NotATimeline {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
     /// There is nothing to watch.
     #[error("{path} has no runs in it, and is not the folder of one")]
     NoRuns {
@@ -67,6 +88,12 @@ pub enum Error {
     /// Numbers cannot be written as JSON, which is a mistake in this crate.
     #[error("the page's numbers cannot be written: {0}")]
     Json(#[from] serde_json::Error),
+}
+
+fn asked(steps: &str, there: &[String]) -> String {
+    let of = if steps.is_empty() { String::new() } else { format!(" of steps {steps}") };
+    let others = if there.is_empty() { String::new() } else { format!(" (there is {})", there.join(", ")) };
+    of + &others
 }
 
 fn given(ranks: usize) -> String {

@@ -6,6 +6,7 @@
 //! - `run`: the files of a folder, and what became of the run.
 //! - `charts`: columns of numbers from the records of steps, the heat map of ranks, and marks of what happened when.
 //! - `page`: the HTML, from templates, with uPlot inside; `serve`: the same over HTTP.
+//! - [`timeline`]: who stands idle in the timeline of some steps, and why.
 //! - [`scaling`]: why a run is slow, and why more ranks do not make it as much faster.
 //!
 //! # Invariants
@@ -22,6 +23,7 @@ mod page;
 mod run;
 pub mod scaling;
 mod serve;
+pub mod timeline;
 
 pub use charts::{Chart, Charts, Heat, Mark, MarkKind, Measure, Series};
 pub use error::{Error, Result};

@@ -47,6 +47,7 @@ fn on_ranks<R: Send>(
             config: config_to_toml(settings)?,
             targets_per_sample: 1,
             costs: Vec::new(),
+            chosen: None,
         };
         let interrupt = Interrupt::detached();
         group.warm_up();

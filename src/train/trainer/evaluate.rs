@@ -1,8 +1,11 @@
 //! Validation between steps.
 
+use std::time::Instant;
+
 use anyhow::{Context, bail};
 use brigade_core::{Activation, DATA, Engine, Evaluation};
 use brigade_data::ValidationSampler;
+use brigade_report::timeline::Track;
 
 use super::Trainer;
 use crate::dataset::Dataset;
@@ -90,7 +93,11 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
 
     fn evaluated(&mut self, data: &dyn Data<I, T>) -> anyhow::Result<ValidationReport> {
         self.send_heartbeat("validating");
+        let began = Instant::now();
         let mut found = self.session.validate(&mut self.engine, data, self.progress.step)?;
+        if let Some(profile) = &mut self.profile {
+            profile.add(Track::Schedule, "validation", began, Instant::now());
+        }
         self.training.derived.add_to(&mut found.metrics);
         Ok(found)
     }

@@ -24,6 +24,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
     /// If weights or checkpoints cannot be written, or a rank failed.
     pub fn finish(mut self) -> anyhow::Result<Trained<I, O, T>> {
         self.proceed()?;
+        self.end_profiled_run()?;
         self.reader = None;
         let step = self.update_step();
         let is_known = self.added.is_empty() || !self.is_between_updates();

@@ -7,6 +7,7 @@ mod finish;
 mod hooks;
 mod nonfinite;
 mod prepare;
+mod profiled;
 mod read;
 mod saving;
 mod step;
@@ -24,6 +25,7 @@ use brigade_report::{CheckpointRecord, Reporter, StepRecord};
 
 use self::added::Added;
 use self::nonfinite::NonFiniteSteps;
+use super::profile::Profile;
 use super::watch::{Best, BestCheckpoint, EarlyStopping};
 use crate::checkpoint::{RunDescription, RunProgress, Saver};
 use crate::error::Preempted;
@@ -113,6 +115,8 @@ pub struct Trainer<'a, I, O, T> {
     completed: Vec<CheckpointRecord>,
     /// Whether a rank's machine is about to be taken away.
     is_preempted: bool,
+    /// The timeline of some steps.
+    profile: Option<Profile>,
     /// The peak of this rank's device memory so far, in bytes.
     device_peak: u64,
 }

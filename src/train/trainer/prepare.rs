@@ -13,6 +13,7 @@ use super::nonfinite::NonFiniteSteps;
 use crate::checkpoint::RunProgress;
 use crate::error::UsageError;
 use crate::run::Session;
+use crate::train::profile::Profile;
 use crate::train::start::file_names;
 use crate::train::watch::{Best, check_load_best, watches};
 use crate::training::{Training, WeightsFile};
@@ -60,6 +61,7 @@ impl Session {
         facts.insert("dataset".into(), sizes);
         let sampler = shares.map(|shares| self.sampler(&shares)).transpose()?;
         let total_steps = self.settings.total_steps(samples)?;
+        let profiled = self.settings.profile.range_within(total_steps)?;
         let schedule = self.plan.lr_scheduler(total_steps)?;
         let seconds = self.block_seconds(&plan, &model, &first_samples)?;
         let costs = match seconds.is_empty() {
@@ -94,6 +96,7 @@ impl Session {
         let reporter = self.begin(&saver, &training, restored.as_ref(), total_steps, &summary)?;
         let resumes = restored.is_some();
         let progress = restored.map_or_else(RunProgress::default, |restored| restored.progress);
+        let profile = Profile::new(profiled, progress.step);
         let nonfinite = NonFiniteSteps::new(self.settings.train.nonfinite_limit, progress.nonfinite);
         let (nonfinite, update_position) = (Rc::new(nonfinite), progress.position);
         let mut trainer = Trainer {
@@ -128,6 +131,7 @@ impl Session {
             best_being_saved: Best::default(),
             completed: Vec::new(),
             is_preempted: false,
+            profile,
             device_peak: 0,
         };
         trainer.next_learning_rate.set(trainer.learning_rate());

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use anyhow::bail;
 use brigade_core::{Activation, Batch, DATA};
+use brigade_report::timeline::Track;
 
 use super::Trainer;
 use crate::training::{Order, Reader};
@@ -22,6 +23,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
             return Ok(None);
         }
         self.has_begun = true;
+        self.begin_profiled_step()?;
         self.update_began.get_or_insert_with(Instant::now);
         self.send_heartbeat("waiting for data");
         let mut reader = match self.reader.take() {
@@ -29,7 +31,12 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
             None => self.read_from(self.progress.position)?,
         };
         let seed = |k: usize, count: usize| self.engine.batch_seed(k, count);
+        let asked = Instant::now();
         let (batches, waited) = reader.next(&self.session.device(), &seed)?;
+        if let Some(profile) = &mut self.profile {
+            profile.add(Track::Waits, "data", asked, asked + waited);
+            profile.add(Track::Schedule, "make batches", asked + waited, Instant::now());
+        }
         self.reader = Some(reader);
         self.is_read = true;
         self.progress.position += 1;

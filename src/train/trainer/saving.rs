@@ -6,6 +6,7 @@ use anyhow::bail;
 use brigade_checkpoint::TrainState;
 use brigade_core::{Activation, StepReport};
 use brigade_report::RunEvent;
+use brigade_report::timeline::Track;
 
 use super::Trainer;
 use super::nonfinite::reason;
@@ -67,6 +68,9 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
             snapshots.push(ModelSnapshot { model, snapshot });
         }
         self.saver.begin(step, snapshots, state, since)?;
+        if let Some(profile) = &mut self.profile {
+            profile.add(Track::Schedule, "snapshot for a checkpoint", since, Instant::now());
+        }
         self.saved_step = Some(step);
         (self.best_is_unsaved, self.best_being_saved) = (false, self.best());
         if !self.session.settings.checkpoint.asynchronous {

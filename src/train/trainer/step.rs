@@ -30,10 +30,12 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         if !std::mem::take(&mut self.is_read) {
             self.session.check_batch_counts(&format!("step {}", self.progress.step + 1), batches.len())?;
         }
+        self.begin_profiled_step()?;
         let began = *self.update_began.get_or_insert_with(Instant::now);
         if !self.engine.synchronizes() {
             self.engine.accumulate(batches)?;
             self.progress.step += 1;
+            self.end_profiled_step(None)?;
             self.next_learning_rate.set(self.learning_rate());
             return Ok(None);
         }
@@ -67,6 +69,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
             self.record = Some(record(&report, learning_rate, &stats));
         }
         self.record_skipped();
+        self.end_profiled_step(report.clock.spans.take())?;
         self.follow(stats.answers, answers.error)?;
         Ok(Some(report))
     }

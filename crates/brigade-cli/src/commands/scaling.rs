@@ -1,9 +1,12 @@
 //! `brigade scaling`
 
-use std::path::PathBuf;
-use std::process::ExitCode;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
 
-use brigade::{UsageError, exit};
+use anyhow::{Context, bail};
+use brigade::report::METRICS_FILE;
+use brigade::{UsageError, exit, has_option};
 use brigade_runs::Run;
 use brigade_runs::scaling::scaling;
 use clap::Args;
@@ -12,20 +15,86 @@ use crate::output::print;
 
 pub const EXAMPLES: &str = "\
 Examples:
-  brigade scaling runs/2 runs/4 runs/8     runs of one model on 2, 4 and 8 ranks: speed-up, the gap to linear, what to change first";
+  brigade scaling runs/2 runs/4 runs/8     runs of one model on 2, 4 and 8 ranks: speed-up, the gap to linear, what to change first
+  brigade scaling --measure 1,2 -- train --data corpus/ --steps 30     trains on 1 and on 2 ranks of this machine first";
 
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true)]
 pub struct ScalingArgs {
     /// Folders of runs of one model, on at least two different numbers of ranks.
-    #[arg(value_name = "RUN", num_args = 1.., required = true)]
+    #[arg(value_name = "RUN", num_args = 1.., required_unless_present = "measure", conflicts_with = "measure")]
     runs: Vec<PathBuf>,
+    /// Train on so many ranks of this machine, one run after the other, and compare these runs.
+    #[arg(long, value_name = "RANKS", value_delimiter = ',', value_parser = ranks, requires = "command")]
+    measure: Vec<usize>,
+    /// With --measure: the folder for these runs, each in a folder with its number of ranks.
+    #[arg(long, value_name = "DIR", default_value = "runs/scaling", requires = "measure")]
+    out: PathBuf,
+    /// With --measure: train, with its flags but for --nproc-per-node and --out.
+    #[arg(last = true, value_name = "train …", requires = "measure")]
+    command: Vec<OsString>,
+}
+
+fn ranks(text: &str) -> Result<usize, String> {
+    let wrong = "it must be numbers of ranks from 1, separated by commas, as in 1,2,4";
+    text.parse().ok().filter(|ranks| *ranks > 0).ok_or_else(|| wrong.to_owned())
 }
 
 pub fn run(args: &ScalingArgs) -> anyhow::Result<ExitCode> {
     let usage = |error: brigade_runs::Error| UsageError(error.into());
-    let runs = args.runs.iter().map(|dir| Run::read(dir)).collect::<Result<Vec<Run>, _>>().map_err(usage)?;
+    let folders = if args.measure.is_empty() { args.runs.clone() } else { measure(args)? };
+    let runs = folders.iter().map(|dir| Run::read(dir)).collect::<Result<Vec<Run>, _>>().map_err(usage)?;
     let found = scaling(&runs).map_err(usage)?;
     print(&found.to_string())?;
     Ok(ExitCode::from(exit::DONE))
+}
+
+/// Trains on each number of ranks; gives the folders of the runs.
+fn measure(args: &ScalingArgs) -> anyhow::Result<Vec<PathBuf>> {
+    let mut sizes = args.measure.clone();
+    sizes.sort_unstable();
+    sizes.dedup();
+    let folders: Vec<PathBuf> = sizes.iter().map(|ranks| args.out.join(ranks.to_string())).collect();
+    check(args, &sizes, &folders).map_err(UsageError)?;
+    for (ranks, folder) in sizes.iter().zip(&folders) {
+        let s = if *ranks == 1 { "" } else { "s" };
+        brigade::print_stderr(format_args!("measuring {ranks} rank{s} into {}", folder.display()));
+        train(&args.command, *ranks, folder)?;
+    }
+    Ok(folders)
+}
+
+fn check(args: &ScalingArgs, sizes: &[usize], folders: &[PathBuf]) -> anyhow::Result<()> {
+    if sizes.len() < 2 {
+        bail!(
+            "--measure {sizes:?} is not possible: runs are compared on at least two numbers of ranks, as in 1,2"
+        );
+    }
+    if args.command.first().is_none_or(|word| word != "train") {
+        bail!("--measure runs `train`: brigade scaling --measure 1,2 -- train --data corpus/ --steps 30");
+    }
+    for option in ["--nproc-per-node", "--out", "--resume"] {
+        if has_option(&args.command, option) {
+            bail!(
+                "{option} cannot be given behind --measure, which sets the number of ranks and the folder of each run"
+            );
+        }
+    }
+    if let Some(there) = folders.iter().find(|folder| folder.join(METRICS_FILE).exists()) {
+        bail!("--out {}: {} holds an earlier run; give another folder", args.out.display(), there.display());
+    }
+    Ok(())
+}
+
+fn train(command: &[OsString], ranks: usize, folder: &Path) -> anyhow::Result<()> {
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    let mut child = Command::new(program);
+    child.args(command).args(["--nproc-per-node", &ranks.to_string()]).arg("--out").arg(folder);
+    // What it prints at its end would stand before the report.
+    let status = child.stdin(Stdio::null()).stdout(Stdio::null()).status();
+    let status = status.context("cannot start `brigade train`")?;
+    if !status.success() {
+        bail!("the run on {ranks} ranks failed; the others were not started, and nothing is compared");
+    }
+    Ok(())
 }

@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use brigade::data::{Columns, RecordEncoder, RowOptions, TargetToken, Tokenizer, TokenizerSpec};
 use brigade::models::encoder::{Encoder, Masking};
 use brigade::models::{CausalLm, LoraConfig, LoraError};
-use brigade::{Classification, MaskedLm, MultiLabelClassification, Regression};
+use brigade::{Classification, MaskedLm, MultiLabelClassification, Regression, TextTask};
 use brigade_hf::config::Problem;
 use brigade_hf::{Config, ConfigFile, Task};
 use clap::ValueEnum;
@@ -65,6 +65,16 @@ pub enum TaskModel {
 }
 
 impl TaskModel {
+    /// Tokens of a sequence.
+    pub fn sequence_length(&self) -> usize {
+        match self {
+            Self::CausalLm(model) => model.sequence_length(),
+            Self::MaskedLm(model) => model.sequence_length(),
+            Self::Classification(model) => model.sequence_length(),
+            Self::Regression(model) => model.sequence_length(),
+        }
+    }
+
     /// Rows of the table of embeddings: all tokens are below it.
     pub fn vocabulary(&self) -> usize {
         match self {

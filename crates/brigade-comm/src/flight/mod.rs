@@ -16,7 +16,7 @@ mod wait_graph;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub use diagnosis::{FailureKind, FailureReport, diagnose};
 pub use external::{ExternalOp, ExternalRecorder};
@@ -93,6 +93,19 @@ impl FlightRecorder {
             groups,
             entries,
         }
+    }
+
+    /// When this rank's world began, to which the times of entries relate: by the clock of the process, and by its host's.
+    pub fn began(&self) -> (Instant, SystemTime) {
+        (self.recorder.began, self.recorder.began_at)
+    }
+
+    /// The groups of this rank, and those of its last [`MAX_OPERATIONS`] operations that were called at `since` or later, as far as they have come.
+    pub fn operations_since(&self, since: Instant) -> (Vec<GroupRecord>, Vec<Entry>) {
+        let since = self.recorder.micros(since);
+        let (groups, mut entries) = self.recorder.read();
+        entries.retain(|entry| entry.called >= since);
+        (groups, entries)
     }
 
     /// Writes [`record`](Self::record) as JSON to a file in a folder that exists. The file is complete or absent.

@@ -18,7 +18,7 @@ pub(crate) struct Recorder {
     pub(crate) rank: usize,
     pub(crate) world_size: usize,
     pub(crate) restart: u32,
-    began: Instant,
+    pub(crate) began: Instant,
     pub(crate) began_at: SystemTime,
     notes: Mutex<Notes>,
     /// How often a status was requested.

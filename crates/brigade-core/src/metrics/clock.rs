@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use super::span::{Activity, Span};
+
 /// What a rank waits for: a sum of gradients, parameters, a few numbers, or what a neighbouring stage sends.
 pub const WAITS: [&str; 5] = ["all_reduce", "reduce_scatter", "all_gather", "all_gather_scalars", "pipeline"];
 
@@ -17,18 +19,51 @@ pub struct Clock {
     pub optimizer: Duration,
     /// Waiting, by what for: one of [`WAITS`].
     pub waits: BTreeMap<&'static str, Duration>,
+    /// What happened when, where the engine [records](crate::Engine::record_spans) it.
+    pub spans: Option<Vec<Span>>,
 }
 
 impl Clock {
     pub(crate) fn waiting<R>(&mut self, what: &'static str, wait: impl FnOnce() -> R) -> R {
-        let started = Instant::now();
+        self.waiting_for(what, None, wait)
+    }
+
+    /// Waits for what comes `from` a rank of the pipeline.
+    pub(crate) fn waiting_for<R>(
+        &mut self,
+        what: &'static str,
+        from: Option<usize>,
+        wait: impl FnOnce() -> R,
+    ) -> R {
+        let start = Instant::now();
         let result = wait();
-        self.waited(what, started.elapsed());
+        self.waited(what, from, start, start.elapsed());
         result
     }
 
-    pub(crate) fn waited(&mut self, what: &'static str, duration: Duration) {
+    pub(crate) fn waited(
+        &mut self,
+        what: &'static str,
+        from: Option<usize>,
+        start: Instant,
+        duration: Duration,
+    ) {
         *self.waits.entry(what).or_default() += duration;
+        if let Some(spans) = &mut self.spans {
+            spans.push(Span { what: Activity::Wait { what, from }, start, end: start + duration });
+        }
+    }
+
+    /// The time, where spans are recorded.
+    pub(crate) fn now(&self) -> Option<Instant> {
+        self.spans.as_ref().map(|_| Instant::now())
+    }
+
+    /// Records what has gone on since `start`.
+    pub(crate) fn record(&mut self, what: Activity, start: Option<Instant>) {
+        if let (Some(spans), Some(start)) = (&mut self.spans, start) {
+            spans.push(Span { what, start, end: Instant::now() });
+        }
     }
 
     /// All waits together.

@@ -2,6 +2,8 @@
 
 mod clock;
 mod memory;
+mod span;
 
 pub use clock::{Clock, WAITS};
 pub use memory::{Bytes, Memory};
+pub use span::{Activity, Span};

@@ -30,7 +30,7 @@ enum Current {
 /// What a layer cannot return from a forward or a backward.
 #[derive(Default)]
 struct Outcome {
-    waits: Vec<(&'static str, Duration)>,
+    waits: Vec<(&'static str, Instant, Duration)>,
     error: Option<Error>,
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn with_data_group<R>(
 ) -> Result<R> {
     let (result, outcome) = within(Current::Group(DataGroup(group.clone()), Outcome::default()), run);
     let Current::Group(_, Outcome { waits, error }) = outcome else { return Ok(result) };
-    waits.into_iter().for_each(|(what, duration)| clock.waited(what, duration));
+    waits.into_iter().for_each(|(what, start, duration)| clock.waited(what, None, start, duration));
     error.map_or(Ok(result), Err)
 }
 
@@ -122,7 +122,7 @@ impl DataGroup {
         let result = without_generator(|| start().wait());
         CURRENT.with_borrow_mut(|current| match (current, result) {
             (Current::Group(_, outcome), result) => {
-                outcome.waits.push((what, started.elapsed()));
+                outcome.waits.push((what, started, started.elapsed()));
                 result.map_err(|error| outcome.error = Some(error)).ok()
             }
             (_, Ok(result)) => Some(result),

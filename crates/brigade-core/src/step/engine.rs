@@ -9,8 +9,7 @@ use burn::tensor::Tensor;
 
 use crate::dist::{DP, Groups, Mesh, PP, ParallelGroups, REPLICATE, Traffic};
 use crate::error::{Error, Result};
-use crate::metrics::Clock;
-use crate::metrics::{Bytes, Memory};
+use crate::metrics::{Activity, Bytes, Clock, Memory};
 use crate::model::activation::Activation;
 use crate::model::chain::{Chain, Loss, Metric, Model};
 use crate::model::ties::Tie;
@@ -69,6 +68,7 @@ pub struct Engine<I, O, T> {
     pub(crate) shapes: Vec<BTreeMap<String, Vec<usize>>>,
     pub(crate) ties: Vec<Tie>,
     pub(crate) gradient_hooks: Vec<GradientHook>,
+    records_spans: bool,
 }
 
 impl<I, O, T> Engine<I, O, T>
@@ -175,6 +175,7 @@ where
             shapes,
             ties,
             gradient_hooks: Vec::new(),
+            records_spans: false,
         };
         engine.bind_running()?;
         let trained = engine.store.units.iter().filter(|stored| stored.unit.trainable).count() as f64;
@@ -211,6 +212,11 @@ where
     /// Bytes that this rank holds.
     pub fn memory(&self) -> Memory {
         Memory { parameters: self.store.bytes, ..self.memory }
+    }
+
+    /// Sets whether further steps record what happens when: [`Clock::spans`] of their reports. It changes nothing else.
+    pub fn record_spans(&mut self, records: bool) {
+        self.records_spans = records;
     }
 
     /// Whether the next step synchronizes: whether it is one of [`step`](Self::step), or else of
@@ -296,7 +302,11 @@ where
     fn begin_step(&mut self) -> (Clock, Traffic) {
         self.step += 1;
         let traffic = self.window.traffic_before.take().unwrap_or_else(|| self.store.groups.traffic());
-        (std::mem::take(&mut self.window.clock), traffic)
+        let mut clock = std::mem::take(&mut self.window.clock);
+        if self.records_spans {
+            clock.spans.get_or_insert_default();
+        }
+        (clock, traffic)
     }
 
     /// Checks that the next step is to be one that synchronizes, or one that does not.
@@ -346,6 +356,7 @@ where
             self.memory.optimizer.set(self.update.state_bytes());
         }
         clock.optimizer += started.elapsed().saturating_sub(clock.comm_wait() - waited);
+        clock.record(Activity::Phase("optimizer"), Some(started));
         Ok(())
     }
 }

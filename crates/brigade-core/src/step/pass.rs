@@ -9,7 +9,7 @@ use burn::tensor::Tensor;
 
 use crate::dist::PP;
 use crate::error::{BoxError, Error, Result};
-use crate::metrics::Clock;
+use crate::metrics::{Activity, Clock};
 use crate::model::activation::Activation;
 use crate::optim::tile;
 use crate::optim::{ExactSum, WORDS};
@@ -164,7 +164,9 @@ where
     ) -> Result<Sums> {
         self.pass(batches, true, clock)?;
         let window = std::mem::take(&mut self.window);
+        let began = clock.now();
         let mut gradients = self.reduction.finish(clock)?;
+        clock.record(Activity::Phase("reduce gradients"), began);
         self.memory.gradients = self.reduction.bytes();
         let mut is_divided = self.settings.strategy.period() == 1;
         if !self.gradient_hooks.is_empty() {
@@ -189,6 +191,7 @@ where
         words.extend(norm.to_words());
         let pending = self.store.groups.world.all_gather_scalars(words);
         let all = clock.waiting("all_gather_scalars", || pending.wait())?;
+        clock.record(Activity::Phase("gradient norm"), Some(started));
         let mut norm = ExactSum::default();
         all.iter().for_each(|words| norm.merge(&ExactSum::from_words(&words[words.len() - WORDS..])));
         self.check_learning_rates(&all)?;

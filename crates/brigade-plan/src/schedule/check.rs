@@ -22,7 +22,7 @@ impl Pipeline {
         for (rank, actions) in self.actions.iter().enumerate() {
             self.check_rank(rank, actions).map_err(|fault| ScheduleError::Fault { rank, fault })?;
         }
-        simulate(self, Sends::Blocking, |_| 1.0).map(|_| ())
+        simulate(self, Sends::Blocking, |_, _| 1.0).map(|_| ())
     }
 
     /// What can be seen on one rank's list alone.

@@ -14,11 +14,19 @@ impl Pipeline {
         if !(0.001..=1000.0).contains(&backward_ratio) {
             return Err(ScheduleError::BackwardRatio { given: backward_ratio });
         }
-        simulate(self, Sends::Buffered, |action| match action {
+        simulate(self, Sends::Buffered, |_, action| match action {
             Action::Backward(_) => backward_ratio,
             Action::BackwardInput(_) | Action::BackwardWeights(_) => backward_ratio / 2.0,
             _ => 1.0,
         })
+    }
+
+    /// What each rank computes when, if an action of a rank takes as long as `seconds` says and a transfer nothing; in those seconds.
+    ///
+    /// # Errors
+    /// Where the public numbers were changed and no longer go with the actions.
+    pub fn timeline_of(&self, seconds: impl Fn(usize, Action) -> f64) -> Result<Timeline, ScheduleError> {
+        simulate(self, Sends::Buffered, seconds)
     }
 
     /// The share of all ranks' time in which they compute nothing, measured on [`Self::timeline`].

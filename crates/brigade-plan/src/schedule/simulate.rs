@@ -55,7 +55,7 @@ pub(super) enum Sends {
 pub(super) fn simulate(
     pipeline: &Pipeline,
     sends: Sends,
-    cost: impl Fn(Action) -> f64,
+    cost: impl Fn(usize, Action) -> f64,
 ) -> Result<Timeline, ScheduleError> {
     let mut run = Run {
         shape: pipeline.shape(),
@@ -139,7 +139,7 @@ impl Rank {
     }
 }
 
-impl<C: Fn(Action) -> f64> Run<C> {
+impl<C: Fn(usize, Action) -> f64> Run<C> {
     /// Performs the next action of a rank, unless it must wait: then the answer is false.
     fn perform(&mut self, rank: usize, action: Action) -> Result<bool, String> {
         match action {
@@ -197,9 +197,10 @@ impl<C: Fn(Action) -> f64> Run<C> {
     }
 
     fn compute(&mut self, rank: usize, action: Action) {
+        let seconds = (self.cost)(rank, action);
         let me = &mut self.ranks[rank];
         let start = me.clock;
-        me.clock += (self.cost)(action);
+        me.clock += seconds;
         me.spans.push(Span { action, start, end: me.clock });
     }
 

@@ -1,5 +1,7 @@
 //! The interface of this crate for a training loop.
 
+mod warnings;
+
 use std::{
     fs,
     io::{self, Write},
@@ -18,6 +20,7 @@ use crate::{
     summary::{Summary, Totals},
     tensorboard::event_file::{EventFile, existing},
 };
+use warnings::Warnings;
 
 /// The name of the file with one JSON object a step.
 pub const METRICS_FILE: &str = "metrics.jsonl";
@@ -51,6 +54,8 @@ pub struct ReporterOptions {
     pub mesh: Vec<(String, usize)>,
     /// Where the last step is shown to Prometheus, if anywhere.
     pub metrics_addr: Option<SocketAddr>,
+    /// The share of a step that a pipeline's schedule leaves idle, by its formula; a word is said of more. None without a pipeline.
+    pub expected_bubble: Option<f64>,
 }
 
 impl Default for ReporterOptions {
@@ -68,6 +73,7 @@ impl Default for ReporterOptions {
             restart: 0,
             mesh: Vec::new(),
             metrics_addr: None,
+            expected_bubble: None,
         }
     }
 }
@@ -81,6 +87,7 @@ pub struct Reporter {
     console: Console,
     compute: Compute,
     totals: Totals,
+    warnings: Warnings,
     files: Vec<PathBuf>,
     steps: u64,
     total_steps: u64,
@@ -156,11 +163,23 @@ impl Reporter {
     ) -> Result<Self> {
         let server = options.metrics_addr.map(MetricsServer::start).transpose()?;
         let ReporterOptions {
-            total_steps, unit, log_every, console, compute, devices, restart, goes_on, ..
+            total_steps,
+            unit,
+            log_every,
+            console,
+            compute,
+            devices,
+            restart,
+            goes_on,
+            mesh,
+            expected_bubble,
+            ..
         } = options;
         let files = [Some(metrics.path()), events.as_ref().map(EventFile::path)];
         let files = files.into_iter().flatten().map(Path::to_owned).collect();
         let done = resumed_at.unwrap_or(0);
+        let dir = metrics.path().parent().unwrap_or(Path::new("")).to_owned();
+        let warnings = Warnings::new(dir, mesh, expected_bubble);
         let console = Console::new(console, done, total_steps, unit.clone(), log_every, output);
         let (totals, started) = (Totals::new(resumed_at, restart, devices, unit), Instant::now());
         Ok(Self {
@@ -171,6 +190,7 @@ impl Reporter {
             console,
             compute,
             totals,
+            warnings,
             files,
             steps: 0,
             total_steps,
@@ -195,6 +215,7 @@ impl Reporter {
         if let Some(server) = &mut self.server {
             server.show(&record, self.total_steps, self.restart);
         }
+        self.warnings.after(&record).iter().for_each(|text| self.console.note(text));
         self.totals.add(&record);
         self.steps += 1;
         Ok(())

@@ -125,6 +125,11 @@ fn gap(smallest: &Profile, largest: &Profile) -> Vec<Part> {
             gap.push(Part { name, percent });
         }
     }
+    // What one part explains, another may explain as well: ranks that are late, and the sums that wait for them.
+    let all: f64 = gap.iter().map(|part| part.percent).sum();
+    if all > 100.0 {
+        gap.iter_mut().for_each(|part| part.percent *= 100.0 / all);
+    }
     gap.sort_by(|a, b| b.percent.total_cmp(&a.percent));
     gap
 }

@@ -5,6 +5,7 @@
 mod browser;
 mod compared_sizes;
 mod data;
+mod idle;
 mod illnesses;
 mod made;
 mod served;

@@ -9,6 +9,8 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
+pub use calibrate::cluster_file;
+
 pub const EXAMPLES: &str = "\
 Examples:
   brigade plan --model Llama-3.2-1B/config.json --cluster 2x8xH100-80GB --global-batch-tokens 1M --sequence-length 4096

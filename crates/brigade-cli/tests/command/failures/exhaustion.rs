@@ -47,3 +47,27 @@ fn a_dry_run_leaves_nothing_unknown() {
         assert!(done.out.contains("# the run is planned to need about "), "{}", done.out);
     }
 }
+
+/// Sizes of micro-batches are halved until one fits.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_size_of_micro_batches_that_needs_too_much_memory_is_halved() {
+    let place = Place::new();
+    let model = "--set model.width=32 --set model.sequence_length=1024 --set train.global_batch_size=32";
+    let sizes =
+        "--set train.micro_batch_size=32 --micro-batch-size auto --nproc-per-node 1 --steps 1 --out a";
+    let done = place.run(&mut limited(&place.train(&format!("{model} {sizes}")), 460_000));
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    let tried: Vec<&str> = done.err.lines().filter(|line| line.starts_with("micro-batch size ")).collect();
+    assert!(
+        tried[0].contains("micro-batch size 32: ") && tried[0].contains("ran out of memory"),
+        "{}",
+        done.err
+    );
+    let size = done.err.lines().find_map(|line| line.strip_prefix("--micro-batch-size auto: ")).unwrap();
+    let size: usize = size.split(',').next().unwrap().parse().unwrap();
+    assert!(
+        size < 256 && place.text("a/config.toml").contains(&format!("micro_batch_size = {size}\n")),
+        "{size}"
+    );
+}

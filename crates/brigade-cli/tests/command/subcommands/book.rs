@@ -15,7 +15,8 @@ const TINY: &str = "--set model.sequence_length=16 --set model.width=16 --set mo
                     --set train.global_batch_size=8 --set train.validation_samples=6 --set schedule.warmup_steps=2";
 
 /// Pages whose runs are trained.
-const TRAINED: [&str; 4] = ["getting-started.md", "checkpoints-and-failures.md", "data.md", "reports.md"];
+const TRAINED: [&str; 5] =
+    ["getting-started.md", "checkpoints-and-failures.md", "data.md", "five-questions.md", "reports.md"];
 
 /// A command of `brigade`, as words.
 type Line = Vec<String>;
@@ -77,6 +78,7 @@ fn way(page: &str, words: &Line) -> Way {
     let needs_a_model = page == "models.md";
     match words[0].as_str() {
         _ if needs_a_cluster || needs_a_model => Way::Help,
+        "scaling" if has("--measure") => Way::Tiny,
         "submit" if has("--dry-run") => Way::Help,
         "submit" => Way::Render,
         // It would never end, or needs the folder of a run.
@@ -101,6 +103,13 @@ fn place() -> Place {
         fs::write(path, &text).unwrap();
     }
     fs::write(place.path("notes.jsonl"), "{\"text\": \"A note.\"}\n".repeat(200)).unwrap();
+    fs::create_dir(place.path("Llama-2-7b")).unwrap();
+    let llama = r#"{ "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008,
+        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 32000,
+        "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "tie_word_embeddings": false }"#;
+    fs::write(place.path("Llama-2-7b/config.json"), llama).unwrap();
+    let cluster = "kind = \"V100-16GB\"\nnodes = 4\ndevices_per_node = 4\ninter_node_gb_per_second = 1.1\n";
+    fs::write(place.path("cluster.toml"), cluster).unwrap();
     let record = "{\"prompt\": \"A question?\", \"completion\": \"An answer.\"}\n";
     fs::write(place.path("chats.jsonl"), record.repeat(200)).unwrap();
     place

@@ -13,4 +13,5 @@ mod report;
 mod scaling;
 mod status;
 mod submit;
+mod timeline;
 mod watch;

@@ -22,3 +22,31 @@ fn runs_on_more_ranks_are_compared() {
         assert!(done.err.contains(said), "{line}: {}", done.err);
     }
 }
+
+#[test]
+fn sizes_are_measured_and_compared() {
+    let place = Place::new();
+    let train = "-- train --config tiny.toml --data text";
+    let text =
+        place.succeed(&mut place.brigade(&format!("scaling --measure 2,1 --out measured {train}"))).out;
+    for said in ["strong scaling", "speed-up  efficiency", "1.00      100.0%"] {
+        assert!(text.starts_with("strong scaling") && text.contains(said), "{said}: {text}");
+    }
+    assert_eq!([1, 2].map(|ranks| place.metrics(&format!("measured/{ranks}")).len()), [10, 10]);
+    for (line, said) in [
+        (
+            format!("scaling --measure 1,2 --out measured {train}"),
+            "measured/1 holds an earlier run; give another folder",
+        ),
+        (format!("scaling --measure 2,2 {train}"), "at least two numbers of ranks"),
+        (format!("scaling --measure 1,2 {train} --out b"), "--out cannot be given behind --measure"),
+        ("scaling --measure 1,2 -- evaluate".into(), "--measure runs `train`"),
+    ] {
+        let done = place.run(&mut place.brigade(&line));
+        assert_eq!((done.code, done.err.lines().count()), (Some(2), 1), "{}", done.err);
+        assert!(done.err.contains(said), "{line}: {}", done.err);
+    }
+    let done =
+        place.run(&mut place.brigade(&format!("scaling --measure 1,2 --out b {train} --set train.steps=0")));
+    assert!(done.code == Some(1) && done.err.contains("the run on 1 ranks failed"), "{}", done.err);
+}

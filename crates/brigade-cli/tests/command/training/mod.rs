@@ -1,6 +1,7 @@
 //! `brigade train` where all goes well, and input that it refuses.
 
 mod adapters;
+mod auto;
 mod backends;
 mod chats;
 mod equality;

@@ -48,7 +48,7 @@ impl Pipeline {
     /// [`ScheduleError::Fault`] where the public numbers were changed so that they no longer go with the
     /// actions.
     pub fn table(&self, width: usize) -> Result<String, ScheduleError> {
-        let timeline = simulate(self, Sends::Buffered, |_| 1.0)?;
+        let timeline = simulate(self, Sends::Buffered, |_, _| 1.0)?;
         let slots = timeline.length() as usize;
         let mut rows = vec![vec![".".to_owned(); slots]; self.stages];
         for (row, spans) in rows.iter_mut().zip(&timeline.ranks) {

@@ -8,6 +8,9 @@ use crate::scaling::profile::Profile;
 /// How much longer than its peers a rank must take to be slow, as a factor.
 const SLOW: f64 = 1.05;
 
+/// How many steps a rank must be slow for it to be said since when.
+const FEWEST_SLOW: u64 = 5;
+
 /// The rank that takes longest compared with the others of its stage.
 pub fn slow_rank(run: &Run, profile: &Profile) -> Option<Finding> {
     let excess = |rank: &usize| profile.compute_of[*rank] - peers(profile, *rank);
@@ -20,7 +23,10 @@ pub fn slow_rank(run: &Run, profile: &Profile) -> Option<Finding> {
         return None;
     }
     let since = since(run, profile, rank, factor);
-    let since = if since > 1 { format!(" since step {since}") } else { String::new() };
+    // Of the very last steps it says nothing.
+    let last = run.records.last().map_or(0, |record| record.step);
+    let since =
+        if since > 1 && since + FEWEST_SLOW <= last { format!(" since step {since}") } else { String::new() };
     let finding = Finding::new(Illness::SlowRank, excess(&rank), profile.step, |gain| {
         format!(
             "rank {rank} takes {factor:.2} times as long as the others that do the same{since}, and they wait for it; on a processor like theirs, \

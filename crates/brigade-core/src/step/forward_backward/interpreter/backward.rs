@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use brigade_plan::{Pass, StageSchedule, Task};
+use brigade_plan::{Action, Pass, StageSchedule, Task};
 use burn::tensor::{FloatDType, Tensor};
 
 use super::{Interpreter, PassMode};
 use crate::dist::Message;
 use crate::error::{Error, Result};
+use crate::metrics::Activity;
 use crate::model::activation::{Activation, Part, Parts};
 use crate::nn::with_data_group;
 use crate::sharding::store::cast;
@@ -69,6 +70,11 @@ where
             }
             let waited = self.clock.comm_wait() - waited;
             self.clock.backward += started.elapsed().saturating_sub(waited);
+            let action = match halves {
+                Halves::Both => Action::Backward(task),
+                Halves::Input => Action::BackwardInput(task),
+            };
+            self.clock.record(Activity::Block { block: index, action }, Some(started));
             self.after_block(schedule)?;
         }
         if place > 0 {
@@ -95,7 +101,9 @@ where
         };
         let (started, waited) = (Instant::now(), self.clock.comm_wait());
         for Deferred { block, found } in deferred {
+            let began = self.clock.now();
             self.add_gradients(task, block, found, &mut TiedGradients::new())?;
+            self.clock.record(Activity::Block { block, action: Action::BackwardWeights(task) }, began);
         }
         let waited = self.clock.comm_wait() - waited;
         self.clock.backward += started.elapsed().saturating_sub(waited);

@@ -12,7 +12,7 @@ use burn::tensor::{FloatDType, Tensor};
 use crate::dist::{Message, Pending, PendingValues};
 use crate::error::{Error, Result};
 use crate::metrics::Bytes;
-use crate::metrics::Clock;
+use crate::metrics::{Activity, Clock};
 use crate::model::Float;
 use crate::model::activation::{Activation, Part, Parts, flatten};
 use crate::model::block::NamedBlock;
@@ -106,10 +106,13 @@ pub(crate) struct State {
     tapes: BTreeMap<Task, Tape>,
     /// Of each task between the halves of its backward, the blocks whose gradients are not added up yet.
     deferred: BTreeMap<Task, Vec<Deferred>>,
-    received: BTreeMap<Key, Pending<Message>>,
+    /// What was asked for, with the rank of the pipeline that sends it.
+    received: BTreeMap<Key, (usize, Pending<Message>)>,
     to_send: BTreeMap<Key, Message>,
     sent: VecDeque<Pending<()>>,
     block_runs: usize,
+    /// When the action under way began to do its own work, where spans are recorded.
+    began: Option<Instant>,
 }
 
 /// A number that all ranks of the last stage ask each other for at the start and need at the first backward.
@@ -157,6 +160,7 @@ where
     /// Runs the schedule to its end.
     pub(crate) fn run(&mut self, schedule: &StageSchedule) -> Result<()> {
         for action in &schedule.actions {
+            self.state.began = self.clock.now();
             match *action {
                 Action::Forward(task) => self.forward(task, schedule)?,
                 Action::Backward(task) => self.backward(task, Halves::Both, schedule)?,
@@ -167,11 +171,12 @@ where
                     let key = self.needed_by(pass, task);
                     if self.takes_part(task) {
                         let pending = self.store.groups.pp.receive(from, &self.store.device);
-                        self.state.received.insert(key, pending);
+                        self.state.received.insert(key, (from, pending));
                     }
                 }
                 Action::Reduce { chunk } => self.reduce(chunk),
             }
+            self.clock.record(Activity::Action(*action), self.state.began);
         }
         for pending in std::mem::take(&mut self.state.sent) {
             self.clock.waiting("pipeline", || pending.wait())?;
@@ -235,6 +240,8 @@ where
                 if index + 1 == self.blocks.len() {
                     self.compute_loss(task, &mut tape, &parts)?;
                 }
+                let action = Action::Forward(task);
+                self.clock.record(Activity::Block { block: index, action }, Some(started));
             }
             self.after_block(schedule)?;
         }
@@ -320,7 +327,11 @@ where
             return Ok(message);
         }
         match self.state.received.remove(&key) {
-            Some(pending) => self.clock.waiting("pipeline", || pending.wait()),
+            Some((from, pending)) => {
+                let message = self.clock.waiting_for("pipeline", Some(from), || pending.wait());
+                self.state.began = self.clock.now();
+                message
+            }
             None => Err(Error::Model(format!("the schedule has no receive for {key:?}"))),
         }
     }

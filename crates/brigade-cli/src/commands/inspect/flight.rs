@@ -1,4 +1,4 @@
-//! `brigade inspect`
+//! `brigade inspect flight`
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, anyhow};
 use brigade::comm::flight::{self, Record};
 use brigade::{FLIGHT_FOLDER, UsageError, exit};
-use clap::{Args, Subcommand};
+use clap::Args;
 
 use crate::output::print;
 
@@ -19,21 +19,7 @@ Examples:
 const LINES: usize = 12;
 
 #[derive(Debug, Args)]
-#[command(arg_required_else_help = true)]
-pub struct InspectArgs {
-    #[command(subcommand)]
-    command: InspectCommand,
-}
-
-#[derive(Debug, Subcommand)]
-enum InspectCommand {
-    /// Compare the ranks' flight records: which rank missed which operation.
-    #[command(after_help = EXAMPLES)]
-    Flight(FlightArgs),
-}
-
-#[derive(Debug, Args)]
-struct FlightArgs {
+pub struct FlightArgs {
     /// The folder of a run that failed, or of its flight records.
     #[arg(value_name = "DIR")]
     dir: PathBuf,
@@ -42,8 +28,7 @@ struct FlightArgs {
     verbose: bool,
 }
 
-pub fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
-    let InspectCommand::Flight(args) = &args.command;
+pub fn run(args: &FlightArgs) -> anyhow::Result<ExitCode> {
     let records = records(&args.dir)?;
     let mut text = format!("{}\n", flight::diagnose(&records));
     if args.verbose {

@@ -1,5 +1,7 @@
 //! `brigade train`
 
+mod auto;
+
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -8,8 +10,8 @@ use anyhow::Context;
 use brigade::models::{LoadWeights, Strict};
 use brigade::report::ConsoleMode;
 use brigade::{
-    ADAPTERS_CONFIG_FILE, Dataset, Mixed, Program, Role, StandardFlags, TextTask, Training, UsageError,
-    parse_whole_number,
+    ADAPTERS_CONFIG_FILE, Chosen, Dataset, Mixed, Program, Role, StandardFlags, TextTask, Training,
+    UsageError, parse_whole_number,
 };
 use brigade_hf::ConfigFile;
 use clap::Args;
@@ -29,6 +31,8 @@ Examples:
   brigade train --model bert --task classification --data reviews.jsonl     the label of each text
   brigade train --config configs/gpt-13m.toml --nproc-per-node 4 --dp 4 --steps 20
   brigade train --set optimizer.learning_rate=3e-4 --set schedule.name=wsd
+  brigade train --mesh auto --micro-batch-size auto   the planner's first choice, and the fastest size that fits
+  brigade train --profile-steps 10..12                a timeline of three steps, for Perfetto and brigade inspect timeline
   brigade train --dry-run                             show all settings, the mesh and the memory it needs
 
 Defaults are in configs/gpt-tiny.toml, which explains each setting. --config overrides them, --set overrides the
@@ -48,6 +52,12 @@ pub struct TrainArgs {
     /// Rank of adapters (LoRA), which are then all that is trained; see [lora] in the settings [default: 0, none].
     #[arg(long, value_name = "RANK", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     lora_rank: Option<usize>,
+    /// Stages, data-parallel ranks, ZeRO and schedule as the planner would choose them for the ranks there are: auto.
+    #[arg(long, value_name = "auto", value_enum, conflicts_with_all = ["dp", "pp", "zero", "schedule", "chunks", "recompute"])]
+    mesh: Option<auto::Mesh>,
+    /// What --mesh auto plans for, as 2x8xH100-80GB or a TOML file [default: this machine's processors].
+    #[arg(long, value_name = "CLUSTER", requires = "mesh")]
+    cluster: Option<String>,
     #[command(flatten)]
     pub standard: StandardFlags,
 }
@@ -83,6 +93,13 @@ impl TrainArgs {
 }
 
 pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
+    match auto::decide(args).map_err(UsageError)? {
+        Some((decided, chosen)) => run_decided(&decided, Some(&chosen)),
+        None => run_decided(args, None),
+    }
+}
+
+fn run_decided(args: &TrainArgs, chosen: Option<&Chosen>) -> anyhow::Result<ExitCode> {
     let config = resolved(args).map_err(UsageError)?;
     let mut described = config.describe().map_err(UsageError)?;
     // What memory it needs is known without weights and text.
@@ -92,17 +109,17 @@ pub fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
         config.fit_vocabulary(&mut described).map_err(UsageError)?;
     }
     match described.model.clone() {
-        TaskModel::CausalLm(task) => train(args, &config, described, &weights, &task),
-        TaskModel::MaskedLm(task) => train(args, &config, described, &weights, &task),
-        TaskModel::Classification(task) => train(args, &config, described, &weights, &task),
-        TaskModel::MultiLabel(task) => train(args, &config, described, &weights, &task),
-        TaskModel::Regression(task) => train(args, &config, described, &weights, &task),
+        TaskModel::CausalLm(task) => train((args, chosen), &config, described, &weights, &task),
+        TaskModel::MaskedLm(task) => train((args, chosen), &config, described, &weights, &task),
+        TaskModel::Classification(task) => train((args, chosen), &config, described, &weights, &task),
+        TaskModel::MultiLabel(task) => train((args, chosen), &config, described, &weights, &task),
+        TaskModel::Regression(task) => train((args, chosen), &config, described, &weights, &task),
     }
 }
 
 /// Trains a model for its task.
 fn train<T: TextTask>(
-    args: &TrainArgs,
+    (args, chosen): (&TrainArgs, Option<&Chosen>),
     config: &Config,
     described: Described,
     weights: &Weights,
@@ -118,6 +135,7 @@ fn train<T: TextTask>(
         config: brigade::config_to_toml(config)?,
         targets_per_sample: task.sequence_length(),
         costs: task.costs()?,
+        chosen,
     };
     let prepare = |role| {
         // Only one process shows progress; the others find the tokens in the cache.

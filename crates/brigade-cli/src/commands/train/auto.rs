@@ -1,0 +1,206 @@
+//! What a command line leaves open: `--mesh auto` and `--micro-batch-size auto`.
+
+use std::ffi::OsString;
+
+use anyhow::{Context, bail, ensure};
+use brigade::core::Float;
+use brigade::plan::cluster::{Cluster, Dtype};
+use brigade::plan::memory::Accounting;
+use brigade::plan::model::ModelShape;
+use brigade::plan::report::render;
+use brigade::plan::search::{Axes, Plan, Tensor, Workload, plan};
+use brigade::report::{HumanBytes, HumanCount, memory_capacity};
+use brigade::{
+    Backend, Choice, Chosen, MicroBatchSize, Program, Ranks, Settings, earlier_choice, has_option, without,
+};
+use clap::{Args, Command, FromArgMatches};
+
+use super::{TrainArgs, resolved};
+use crate::commands::plan::cluster_file;
+use crate::config::Config;
+
+/// `auto`, the only value of `--mesh`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Mesh {
+    /// The planner's first choice.
+    Auto,
+}
+
+/// The arguments with all decided, and what was chosen; nothing where nothing was left open.
+///
+/// # Errors
+/// If nothing fits, or nothing can be chosen here.
+pub fn decide(args: &TrainArgs) -> anyhow::Result<Option<(TrainArgs, Chosen)>> {
+    let tries_sizes = args.standard.micro_batch_size == Some(MicroBatchSize::Auto);
+    if args.mesh.is_none() && !tries_sizes {
+        return Ok(None);
+    }
+    let config = resolved(args)?;
+    let ranks = ranks(args, &config.settings, tries_sizes)?;
+    let line: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let mut chosen = Chosen { args: line, record: Choice::default() };
+    let mut start = config.settings.train.micro_batch_size;
+    if args.mesh.is_some() {
+        let mesh = choose_mesh(args, &config, &ranks, tries_sizes)?;
+        if !args.standard.quiet && ranks.is_launcher {
+            brigade::print_stderr(format_args!("--mesh auto: {}", mesh.reason));
+        }
+        let mut line = without(&chosen.args, &["--mesh", "--cluster"], &[]);
+        line.extend(mesh.flags.iter().map(OsString::from));
+        if !has_option(&line, "--nproc-per-node") {
+            line.extend(["--nproc-per-node".into(), ranks.per_node.to_string().into()]);
+        }
+        start = mesh.micro_batch.unwrap_or(start);
+        let record =
+            Choice { ranks: ranks.world(), mesh: mesh.flags, mesh_reason: mesh.reason, ..Choice::default() };
+        chosen = Chosen { args: line, record };
+    }
+    let parsed = parse(&chosen.args)?;
+    let mut settings = resolved(&parsed)?.settings;
+    settings.train.micro_batch_size = start;
+    let chosen = parsed.standard.choose_micro_batch(chosen, &settings, &ranks)?;
+    Ok(Some((parse(&chosen.args)?, chosen)))
+}
+
+/// The arguments of `brigade train`, `train` itself being the first.
+fn parse(line: &[OsString]) -> anyhow::Result<TrainArgs> {
+    let matches = TrainArgs::augment_args(Command::new("train")).try_get_matches_from(line)?;
+    Ok(TrainArgs::from_arg_matches(&matches)?)
+}
+
+/// The ranks that there will be. Where the size of micro-batches is open, their number does not depend on it.
+fn ranks(args: &TrainArgs, settings: &Settings, tries_sizes: bool) -> anyhow::Result<Ranks> {
+    let mut settings = settings.clone();
+    if tries_sizes {
+        settings.train.micro_batch_size = 1;
+    }
+    let program = Program {
+        name: "",
+        flags: &args.standard,
+        settings: &settings,
+        config: String::new(),
+        targets_per_sample: 1,
+        costs: Vec::new(),
+        chosen: None,
+    };
+    program.ranks()
+}
+
+/// A mesh that was chosen.
+struct ChosenMesh {
+    flags: Vec<String>,
+    reason: String,
+    micro_batch: Option<usize>,
+}
+
+fn choose_mesh(
+    args: &TrainArgs,
+    config: &Config,
+    ranks: &Ranks,
+    tries_sizes: bool,
+) -> anyhow::Result<ChosenMesh> {
+    let earlier = earlier_choice(&args.standard, &config.settings);
+    if let Some(earlier) =
+        earlier.filter(|earlier| earlier.ranks == ranks.world() && !earlier.mesh.is_empty())
+    {
+        let reason = format!("{}, as before the run was resumed", earlier.mesh.join(" "));
+        return Ok(ChosenMesh { flags: earlier.mesh, reason, micro_batch: None });
+    }
+    let workload = workload(args, config, ranks)?;
+    let axes = Axes {
+        tensor: Tensor::None,
+        micro_batches: if tries_sizes { Vec::new() } else { vec![config.settings.train.micro_batch_size] },
+        // Devices that are the host have nowhere to offload to.
+        offload: !workload.cluster.is_cpu(),
+        ..Axes::default()
+    };
+    let found = plan(&workload, &axes, 3).context("--mesh auto")?;
+    let Some(best) = found.best.first() else {
+        bail!(
+            "--mesh auto finds nothing that fits on {} ranks: {}",
+            ranks.world(),
+            render(&workload, &found, "MODEL").trim_end()
+        );
+    };
+    let all: Vec<String> = best.candidate.flags().split(' ').map(str::to_owned).collect();
+    let batch = ["--micro-batch-size", "--global-batch-size"];
+    let is_of_batch =
+        |at: usize| batch.contains(&all[at].as_str()) || at > 0 && batch.contains(&all[at - 1].as_str());
+    let mut flags: Vec<String> =
+        (0..all.len()).filter(|at| !is_of_batch(*at)).map(|at| all[at].clone()).collect();
+    if best.split.len() > 1 {
+        let split: Vec<String> = best.split.iter().map(usize::to_string).collect();
+        flags.extend(["--set".to_owned(), format!("pipeline.stages=[{}]", split.join(","))]);
+    }
+    let micro_batch = tries_sizes.then_some(best.candidate.micro_batch);
+    Ok(ChosenMesh { flags, reason: reason(&workload, &found), micro_batch })
+}
+
+/// Why the first choice is the first.
+fn reason(workload: &Workload, plan: &Plan) -> String {
+    let Some(best) = plan.best.first() else { return String::new() };
+    let next = plan.best.get(1).map(|next| {
+        let slower = 100.0 * (1.0 - next.tokens_per_second / best.tokens_per_second);
+        format!("; next is {}, {slower:.0}% slower", next.candidate.label())
+    });
+    format!(
+        "{}, of {} that fit {} ranks ({}): {} tokens/s predicted, {} of {} a rank, limited by {}{}",
+        best.candidate.label(),
+        plan.fitting,
+        workload.cluster.devices(),
+        workload.cluster.name,
+        HumanCount(best.tokens_per_second as u64),
+        HumanBytes(best.memory.total()),
+        HumanBytes(workload.cluster.usable_memory()),
+        best.limit(),
+        next.unwrap_or_default()
+    )
+}
+
+fn workload(args: &TrainArgs, config: &Config, ranks: &Ranks) -> anyhow::Result<Workload> {
+    let described = config.describe()?;
+    let Settings { compute, train, .. } = &config.settings;
+    let shape = ModelShape::of_config("the model", &described.file.config);
+    let cluster = cluster(args, compute.backend, ranks)?;
+    let length = described.model.sequence_length();
+    let mut workload = Workload::new(shape, cluster, length, train.global_batch_size);
+    let bytes = |float: Float| if float == Float::F32 { 4 } else { 2 };
+    workload.dtype = if compute.float() == Float::F32 { Dtype::F32 } else { Dtype::Bf16 };
+    workload.accounting = Accounting::brigade(workload.dtype, 8);
+    workload.reduce_bytes = bytes(compute.reduce_dtype);
+    Ok(workload)
+}
+
+/// What there is to compute on: as given, or this machine's cores, as they were measured where they were.
+fn cluster(args: &TrainArgs, backend: Backend, ranks: &Ranks) -> anyhow::Result<Cluster> {
+    let mut cluster = match &args.cluster {
+        Some(given) => {
+            let cluster = Cluster::read(given)?;
+            ensure!(
+                cluster.devices() == ranks.world(),
+                "--cluster {given} has {} devices, and there are {} ranks",
+                cluster.devices(),
+                ranks.world()
+            );
+            return Ok(cluster);
+        }
+        None => match cluster_file() {
+            Ok(file) if file.is_file() => Cluster::read_file(&file)?,
+            _ => Cluster::read("1x1xCPU")?,
+        },
+    };
+    let is_cpu = matches!(backend, Backend::Auto | Backend::Cpu);
+    ensure!(
+        is_cpu,
+        "--mesh auto knows the processors of this machine alone; say what the ranks compute on, as --cluster {}x{}xH100-80GB",
+        ranks.nodes,
+        ranks.per_node
+    );
+    (cluster.nodes, cluster.devices_per_node) = (ranks.nodes, ranks.per_node);
+    cluster.name = format!("{}x{}x{}", ranks.nodes, ranks.per_node, cluster.device.name);
+    if let Some(capacity) = memory_capacity() {
+        cluster.device.memory = capacity.available / ranks.per_node.max(1) as u64;
+        cluster.device.reserved = 0;
+    }
+    Ok(cluster)
+}

@@ -1,0 +1,74 @@
+//! `brigade train --mesh auto --micro-batch-size auto`.
+
+use serde_json::Value;
+
+use crate::place::Place;
+use crate::runs::{dead_after, same_end};
+
+/// What was chosen for a run.
+fn choice(place: &Place, run: &str) -> Value {
+    serde_json::from_slice(&place.read(&format!("{run}/auto.json"))).unwrap()
+}
+
+#[test]
+fn a_run_with_what_was_chosen_has_the_bits_of_one_that_was_told_it_and_keeps_it_when_resumed() {
+    let place = Place::new();
+    let open = "--nproc-per-node 2 --mesh auto --micro-batch-size auto --checkpoint-every 4 --keep 0";
+    let done = place.succeed(&mut place.train(&format!("{open} --out auto")));
+    for said in
+        ["--mesh auto: pp ", " tokens/s predicted, ", "--micro-batch-size auto: ", "the fastest that fits: "]
+    {
+        assert!(done.err.contains(said), "{said}: {}", done.err);
+    }
+    let chosen = choice(&place, "auto");
+    let size = chosen["micro_batch_size"].as_u64().unwrap();
+    let tried = chosen["tried"].as_array().unwrap();
+    let rate = |trial: &Value| trial["ran"]["per_second"].as_f64().unwrap_or(0.0);
+    let fastest = tried.iter().max_by(|a, b| rate(a).total_cmp(&rate(b))).unwrap();
+    assert_eq!((chosen["ranks"].as_u64(), fastest["size"].as_u64()), (Some(2), Some(size)), "{chosen}");
+    assert!(tried.len() > 1 && tried.iter().all(|trial| rate(trial) > 0.0), "{chosen}");
+
+    // The same, said.
+    let mesh: Vec<&str> =
+        chosen["mesh"].as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
+    let told = format!("--nproc-per-node 2 {} --micro-batch-size {size}", mesh.join(" "));
+    place.succeed(&mut place.train(&format!("{told} --checkpoint-every 4 --out told")));
+    assert!(!place.path("told/auto.json").exists());
+    same_end(&place, "auto", "told");
+    dead_after(&place, "auto", 4, "dead");
+    let done = place.succeed(&mut place.train(&format!("{open} --resume auto --out dead")));
+    let said = &done.err;
+    assert!(said.contains("as before the run was resumed") && !said.contains("micro-batch size "), "{said}");
+    same_end(&place, "dead", "told");
+    assert_eq!(choice(&place, "dead")["micro_batch_size"], chosen["micro_batch_size"]);
+}
+
+#[test]
+fn what_cannot_be_chosen_is_said() {
+    let place = Place::new();
+    for (line, said) in [
+        ("--mesh auto --pp 2", "cannot be used with"),
+        ("--mesh best", "[possible values: auto]"),
+        ("--cluster 1x1xCPU", "--mesh"),
+        (
+            "--mesh auto --cluster 1x3xCPU --nproc-per-node 2",
+            "--cluster 1x3xCPU has 3 devices, and there are 2 ranks",
+        ),
+        ("--mesh auto --cluster 1x2xH1000 --nproc-per-node 2", "there is no kind H1000"),
+        ("--mesh auto --nproc-per-node 64", "--global-batch-size = 8 is not possible"),
+        ("--micro-batch-size auto --nproc-per-node 3", "3 data-parallel ranks"),
+        ("--micro-batch-size all", "it must be a whole number of at least 0"),
+        (
+            "--micro-batch-size auto --nnodes 2 --node-rank 0 --rdzv-endpoint 127.0.0.1:1 --nproc-per-node 1",
+            "--micro-batch-size auto tries sizes on one node",
+        ),
+        ("--micro-batch-size auto --nproc-per-node 1 --set model.heads=3", "model.heads = 3"),
+    ] {
+        let done = place.run(&mut place.train(&format!("{line} --out a")));
+        assert!(done.code == Some(2) && done.err.contains(said), "{line}: {:?} {}", done.code, done.err);
+        assert!(!place.path("a").exists(), "{line}");
+    }
+    let done =
+        place.succeed(&mut place.train("--mesh auto --micro-batch-size auto --nproc-per-node 2 --dry-run"));
+    assert!(done.err.contains("in this dry run; a run would try sizes"), "{}", done.err);
+}

@@ -1,0 +1,180 @@
+//! What is wrong with a run while it goes on, in one line each.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+
+use crate::record::{RankSeconds, StepRecord};
+
+/// Steps that are not looked at: buffers are allocated, caches are cold.
+const WARM_UP: u64 = 5;
+
+/// Steps that are looked at together.
+const WINDOW: usize = 10;
+
+/// Waiting for data for more than this share of the time is worth a word.
+const DATA: f64 = 0.05;
+
+/// How many times as long as its peers a rank computes that is worth one.
+const SLOW: f64 = 1.2;
+
+/// By how much of a step the pipeline may be idle for longer than its schedule says.
+const BUBBLE: f64 = 0.05;
+
+/// Looks at the last steps. Each kind of thing is said once.
+pub(super) struct Warnings {
+    dir: PathBuf,
+    mesh: Vec<(String, usize)>,
+    /// The share of a step that the schedule leaves idle; none without a pipeline.
+    expected_bubble: Option<f64>,
+    seen: u64,
+    recent: VecDeque<Recent>,
+    said: [bool; 3],
+}
+
+/// What counts of a step.
+struct Recent {
+    step: f64,
+    data_wait: f64,
+    bubble: f64,
+    ranks: Option<RankSeconds>,
+}
+
+impl Warnings {
+    pub fn new(dir: PathBuf, mesh: Vec<(String, usize)>, expected_bubble: Option<f64>) -> Self {
+        Self { dir, mesh, expected_bubble, seen: 0, recent: VecDeque::new(), said: [false; 3] }
+    }
+
+    /// Takes a step; gives what is to be said.
+    pub fn after(&mut self, record: &StepRecord) -> Vec<String> {
+        self.seen += 1;
+        if self.seen <= WARM_UP {
+            return Vec::new();
+        }
+        self.recent.truncate(WINDOW - 1);
+        self.recent.push_front(Recent {
+            step: record.step_seconds,
+            data_wait: record.data_wait_seconds,
+            bubble: record.bubble_seconds,
+            ranks: record.rank_seconds.clone(),
+        });
+        if self.recent.len() < WINDOW {
+            return Vec::new();
+        }
+        let found = [self.data(), self.straggler(), self.bubble(record.step)];
+        let new = found.into_iter().zip(&mut self.said).filter_map(|(found, said)| {
+            let text = found.filter(|_| !*said)?;
+            *said = true;
+            Some(format!("step {}: {text}", record.step))
+        });
+        new.collect()
+    }
+
+    fn middle(&self, of: impl Fn(&Recent) -> f64) -> f64 {
+        median(self.recent.iter().map(of).collect())
+    }
+
+    /// The middle of each rank's time; nothing where it is not known.
+    fn ranks(&self, of: impl Fn(&RankSeconds) -> &Vec<f64>) -> Vec<f64> {
+        let known = || self.recent.iter().filter_map(|recent| Some(of(recent.ranks.as_ref()?)));
+        let ranks = known().map(Vec::len).min().unwrap_or(0);
+        (0..ranks).map(|rank| median(known().map(|all| all[rank]).collect())).collect()
+    }
+
+    fn data(&self) -> Option<String> {
+        let mean = self.middle(|recent| recent.data_wait);
+        let most = self.ranks(|ranks| &ranks.data_wait).into_iter().fold(mean, f64::max);
+        let share = most / self.middle(|recent| recent.step);
+        (share > DATA).then(|| {
+            format!(
+                "ranks wait {:.0}% of the time for data; `brigade report {}` shows which, and what to change",
+                100.0 * share,
+                self.dir.display()
+            )
+        })
+    }
+
+    fn straggler(&self) -> Option<String> {
+        let compute = self.ranks(|ranks| &ranks.compute);
+        let peers = |rank: usize| -> f64 {
+            let same = |other: &usize| *other != rank && self.stage(*other) == self.stage(rank);
+            median((0..compute.len()).filter(same).map(|other| compute[other]).collect())
+        };
+        let factor = |rank: usize| compute[rank] / peers(rank);
+        let factors =
+            (0..compute.len()).map(|rank| (rank, factor(rank))).filter(|(_, factor)| factor.is_finite());
+        let (rank, factor) = factors.max_by(|a, b| a.1.total_cmp(&b.1))?;
+        let excess = compute[rank] - peers(rank);
+        (factor > SLOW && excess > DATA * self.middle(|recent| recent.step)).then(|| {
+            format!(
+                "rank {rank} computes {factor:.2} times as long as the others that do the same; `brigade report {}` shows since when",
+                self.dir.display()
+            )
+        })
+    }
+
+    fn bubble(&self, step: u64) -> Option<String> {
+        let expected = self.expected_bubble?;
+        let share = self.middle(|recent| recent.bubble) / self.middle(|recent| recent.step);
+        (share > expected + BUBBLE).then(|| {
+            format!(
+                "ranks stand idle for {:.0}% of a step because of the pipeline, where its schedule leaves {:.0}%; `--profile-steps {}..{}`, and then \
+                 `brigade inspect timeline {}`, say why",
+                100.0 * share,
+                100.0 * expected,
+                step + 1,
+                step + 3,
+                self.dir.display()
+            )
+        })
+    }
+
+    /// The stage of a rank.
+    fn stage(&self, rank: usize) -> usize {
+        let Some(at) = self.mesh.iter().position(|(axis, _)| axis == "pp") else { return 0 };
+        let inner: usize = self.mesh[at + 1..].iter().map(|(_, size)| size).product();
+        rank / inner.max(1) % self.mesh[at].1.max(1)
+    }
+}
+
+/// The middle of some numbers; not a number if there are none.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is said of 40 steps of 1 s on two stages of two ranks, with what each rank computes and waits for data, and how long ranks are idle.
+    fn said(compute: [f64; 4], data_wait: [f64; 4], bubble: f64) -> Vec<String> {
+        let mesh = vec![("pp".to_owned(), 2), ("dp".to_owned(), 2)];
+        let mut warnings = Warnings::new("runs/a".into(), mesh, Some(0.2));
+        let record = |step| StepRecord {
+            step,
+            step_seconds: 1.0,
+            data_wait_seconds: data_wait.iter().sum::<f64>() / 4.0,
+            bubble_seconds: bubble,
+            rank_seconds: Some(RankSeconds {
+                step: vec![1.0; 4],
+                compute: compute.to_vec(),
+                data_wait: data_wait.to_vec(),
+                comm_wait: vec![0.0; 4],
+            }),
+            ..StepRecord::default()
+        };
+        (1..=40).flat_map(|step| warnings.after(&record(step))).collect()
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_once_with_the_command_that_explains_it() {
+        assert!(said([0.7, 0.7, 0.5, 0.5], [0.0, 0.04, 0.0, 0.0], 0.24).is_empty(), "stages may differ");
+        let data = "step 15: ranks wait 12% of the time for data; `brigade report runs/a` shows which, and what to change";
+        assert_eq!(said([0.7; 4], [0.0, 0.12, 0.0, 0.0], 0.2), [data]);
+        let slow = "step 15: rank 3 computes 1.50 times as long as the others that do the same; `brigade report runs/a` shows since when";
+        assert_eq!(said([0.7, 0.7, 0.4, 0.6], [0.0; 4], 0.2), [slow]);
+        let idle = said([0.7; 4], [0.0; 4], 0.31);
+        assert!(idle.len() == 1 && idle[0].contains("idle for 31% of a step"), "{idle:?}");
+        assert!(idle[0].contains("where its schedule leaves 20%; `--profile-steps 16..18`"), "{idle:?}");
+    }
+}

@@ -1,0 +1,243 @@
+//! What a run leaves open until it begins: the size of micro-batches.
+//!
+//! What is found takes the place of `auto` in the command line, with which the ranks are started, so that a run means the same as if it had been given.
+
+mod command_line;
+mod resumed;
+mod trial;
+
+use std::ffi::OsString;
+
+use anyhow::{Context, bail};
+use brigade_core::PP;
+use brigade_launch::interrupt;
+use serde::{Deserialize, Serialize};
+
+use super::program::Ranks;
+use crate::error::print_stderr;
+use crate::settings::{MicroBatchSize, Settings, StandardFlags};
+
+pub use command_line::{has_option, without};
+pub use resumed::{CHOICE_FILE, earlier_choice};
+use trial::{Trial, run_trial};
+
+/// The share of memory that a run may take at its peak: what it needs differs from step to step.
+const MARGIN: f64 = 0.9;
+
+/// What was chosen for a run before it began.
+#[derive(Debug, Clone)]
+pub struct Chosen {
+    /// The arguments that ranks are started with, instead of those of this process, which leave something open.
+    pub args: Vec<OsString>,
+    /// What was chosen and why, for [`CHOICE_FILE`].
+    pub record: Choice,
+}
+
+/// What was chosen for a run, and why.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Choice {
+    /// The ranks that it was chosen for.
+    pub ranks: usize,
+    /// What took the place of `--mesh auto`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mesh: Vec<String>,
+    /// Why.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub mesh_reason: String,
+    /// What took the place of `--micro-batch-size auto`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub micro_batch_size: Option<usize>,
+    /// Why.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub micro_batch_reason: String,
+    /// The sizes that were tried, in that order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tried: Vec<Trial>,
+}
+
+impl StandardFlags {
+    /// Tries sizes of micro-batches, where `--micro-batch-size auto` asks for it, and puts the fastest that fits in its place: each size trains two
+    /// steps in a child process. `args`: the arguments of this program with all else decided; `settings`: those that they make, for so many
+    /// `ranks`; `chosen`: what is known already.
+    ///
+    /// # Errors
+    /// If the ranks are not all on this node, or no size can be trained with.
+    pub fn choose_micro_batch(
+        &self,
+        chosen: Chosen,
+        settings: &Settings,
+        ranks: &Ranks,
+    ) -> anyhow::Result<Chosen> {
+        let Chosen { args, mut record } = chosen;
+        record.ranks = ranks.world();
+        if self.micro_batch_size != Some(MicroBatchSize::Auto) {
+            return Ok(Chosen { args, record });
+        }
+        let open = without(&args, &["--micro-batch-size"], &[]);
+        if !ranks.is_launcher {
+            bail!(
+                "--micro-batch-size auto tries sizes before the ranks start, and so needs Brigade's own launcher; give the size that it finds on one node"
+            );
+        }
+        let sizes = Sizes::new(settings, ranks)?;
+        let say = |text: &str| {
+            if !self.quiet {
+                print_stderr(text);
+            }
+        };
+        let earlier = earlier_choice(self, settings);
+        if let Some(kept) = earlier.as_ref().and_then(|earlier| earlier.micro_batch_size)
+            && sizes.0.contains(&kept)
+        {
+            record.micro_batch_size = Some(kept);
+            record.micro_batch_reason = format!("{kept}, as before the run was resumed");
+            record.tried = earlier.map(|earlier| earlier.tried).unwrap_or_default();
+        } else if self.dry_run {
+            let size = sizes.nearest(settings.train.micro_batch_size);
+            record.micro_batch_size = Some(size);
+            record.micro_batch_reason = format!("{size} in this dry run; a run would try sizes");
+        } else {
+            if ranks.nodes > 1 {
+                bail!(
+                    "--micro-batch-size auto tries sizes on one node, before the {} nodes meet; give the size that one node finds",
+                    ranks.nodes
+                );
+            }
+            // A signal may end this process now: nothing has begun.
+            interrupt::unblock_signals();
+            let mut attempt = |size: usize| -> anyhow::Result<Trial> {
+                let trial = run_trial(&open, size, settings, ranks)?;
+                say(&format!("micro-batch size {size}: {trial}"));
+                Ok(trial)
+            };
+            (record.micro_batch_size, record.tried) =
+                sizes.search(settings.train.micro_batch_size, &mut attempt)?;
+            interrupt::block_signals();
+            record.micro_batch_reason = reason(record.micro_batch_size, &record.tried);
+        }
+        let size = record.micro_batch_size.with_context(|| {
+            let why = record.tried.last().map(ToString::to_string).unwrap_or_default();
+            format!("--micro-batch-size auto found no size that can be trained with; the last, {why}")
+        })?;
+        say(&format!("--micro-batch-size auto: {}", record.micro_batch_reason));
+        let mut args = open;
+        args.extend(["--micro-batch-size".into(), size.to_string().into()]);
+        if !has_option(&args, "--nproc-per-node") {
+            args.extend(["--nproc-per-node".into(), ranks.per_node.to_string().into()]);
+        }
+        Ok(Chosen { args, record })
+    }
+}
+
+fn reason(size: Option<usize>, tried: &[Trial]) -> String {
+    let Some(size) = size else { return String::new() };
+    let others: Vec<String> = tried
+        .iter()
+        .filter(|trial| trial.size != size)
+        .map(|trial| format!("{}: {trial}", trial.size))
+        .collect();
+    let own = tried.iter().find(|trial| trial.size == size).map(ToString::to_string).unwrap_or_default();
+    let others = if others.is_empty() { String::new() } else { format!(" (tried: {})", others.join("; ")) };
+    format!("{size}, the fastest that fits: {own}{others}")
+}
+
+/// Sizes of micro-batches that divide what a rank has of a global batch, rising.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Sizes(Vec<usize>);
+
+impl Sizes {
+    fn new(settings: &Settings, ranks: &Ranks) -> anyhow::Result<Self> {
+        let (mesh, global) = (&settings.mesh, settings.train.global_batch_size);
+        let dp = if mesh.dp == 0 { ranks.world() / mesh.pp.max(1) } else { mesh.dp };
+        if dp == 0 || !global.is_multiple_of(dp) {
+            bail!(
+                "train.global_batch_size (--global-batch-size) = {global} is not possible: {dp} data-parallel ranks (beside mesh.{PP} = {}) need a multiple of {dp}",
+                mesh.pp
+            );
+        }
+        Ok(Self((1..=global / dp).filter(|size| (global / dp).is_multiple_of(*size)).collect()))
+    }
+
+    /// The largest that is not above a size.
+    fn nearest(&self, size: usize) -> usize {
+        self.0.iter().copied().rfind(|other| *other <= size).unwrap_or(1)
+    }
+
+    /// The smallest that is at least twice a size.
+    fn above(&self, size: usize) -> Option<usize> {
+        self.0.iter().copied().find(|other| *other >= 2 * size)
+    }
+
+    /// The largest that is at most half a size.
+    fn below(&self, size: usize) -> Option<usize> {
+        self.0.iter().copied().rfind(|other| 2 * *other <= size)
+    }
+
+    /// Tries sizes from `start` on: halves it until one fits, then doubles it while that is faster, or else halves it while that is. Gives the fastest.
+    fn search(
+        &self,
+        start: usize,
+        attempt: &mut dyn FnMut(usize) -> anyhow::Result<Trial>,
+    ) -> anyhow::Result<(Option<usize>, Vec<Trial>)> {
+        let mut tried: Vec<Trial> = Vec::new();
+        let mut next = Some(self.nearest(start));
+        let mut best: Option<(usize, f64)> = None;
+        while let (Some(size), None) = (next, best) {
+            tried.push(attempt(size)?);
+            best = tried.last().and_then(Trial::rate).map(|rate| (size, rate));
+            next = self.below(size);
+        }
+        let Some(first) = best else { return Ok((None, tried)) };
+        for step in [Self::above, Self::below] {
+            // Smaller ones are tried only where larger ones are not faster.
+            if best != Some(first) {
+                break;
+            }
+            let mut size = first.0;
+            while let Some(further) =
+                step(self, size).filter(|size| tried.iter().all(|trial| trial.size != *size))
+            {
+                tried.push(attempt(further)?);
+                match (tried.last().and_then(Trial::rate), best) {
+                    (Some(rate), Some((_, fastest))) if rate > fastest => best = Some((further, rate)),
+                    _ => break,
+                }
+                size = further;
+            }
+        }
+        Ok((best.map(|(size, _)| size), tried))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::trial::Outcome;
+    use super::*;
+
+    /// Which size is found of those that divide 48, from a start on, and in which order sizes are tried; `rate`: targets per second, none if it
+    /// does not fit.
+    fn found(start: usize, rate: impl Fn(usize) -> Option<f64>) -> (Option<usize>, Vec<usize>) {
+        let sizes = Sizes((1..=48).filter(|size| 48 % size == 0).collect());
+        let outcome = |size| match rate(size) {
+            Some(per_second) => Outcome::Ran { per_second, memory: 1 },
+            None => Outcome::Failed("it ran out of memory".into()),
+        };
+        let mut attempt = |size| Ok(Trial { size, outcome: outcome(size) });
+        let (size, tried) = sizes.search(start, &mut attempt).unwrap();
+        (size, tried.iter().map(|trial| trial.size).collect())
+    }
+
+    #[test]
+    fn the_fastest_size_that_fits_is_found() {
+        // Larger ones are faster until memory ends.
+        let limited = |most: usize| move |size: usize| (size <= most).then_some(size as f64);
+        assert_eq!(found(4, limited(20)), (Some(16), vec![4, 8, 16, 48]));
+        assert_eq!(found(48, limited(5)), (Some(3), vec![48, 24, 12, 6, 3, 1]));
+        // Smaller ones are faster.
+        assert_eq!(found(8, |size| Some(1.0 / size as f64)), (Some(1), vec![8, 16, 4, 2, 1]));
+        assert_eq!(found(5, |_| None), (None, vec![4, 2, 1]));
+        assert_eq!(found(1, |size| Some(if size == 1 { 2.0 } else { 1.0 })), (Some(1), vec![1, 2]));
+    }
+}
