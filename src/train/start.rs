@@ -10,6 +10,7 @@ use brigade_core::{Activation, Chain, Engine, PP};
 use brigade_data::{Sampler, Share};
 use brigade_files::write_atomic;
 use brigade_models::{WeightsFiles, WeightsFormat, WeightsMapping};
+use brigade_report::timeline::PROFILE_FOLDER;
 use brigade_report::{Compute, ConsoleMode, Reporter, ReporterOptions};
 
 use crate::checkpoint::{
@@ -142,9 +143,11 @@ impl Session {
                 let own: Vec<_> = training.files.iter().map(|(name, _)| name.as_str()).collect();
                 folder::remove_weights(&self.out, &own)?;
             }
-            let flight = self.out.join(FLIGHT_FOLDER);
-            if self.start_from == StartFrom::Scratch && flight.exists() {
-                std::fs::remove_dir_all(&flight)?;
+            let of_earlier = [FLIGHT_FOLDER, PROFILE_FOLDER].map(|folder| self.out.join(folder));
+            for folder in of_earlier.iter().filter(|_| self.start_from == StartFrom::Scratch) {
+                if folder.exists() {
+                    std::fs::remove_dir_all(folder)?;
+                }
             }
             saver.remove_left(restored.map(|restored| &restored.progress))?;
             if restored.is_none() {

@@ -138,6 +138,11 @@ impl Session {
         trainer.best_saved = trainer.best();
         if resumes && trainer.is_over() {
             trainer.note_nothing_left();
+        } else if trainer.profile.is_none() && !self.settings.profile.steps.is_empty() {
+            let (steps, done) = (&self.settings.profile.steps, trainer.progress.step);
+            trainer.note(&format!(
+                "no timeline of steps {steps} (profile.steps) is written: the run is at step {done}"
+            ));
         }
         self.mark_started();
         Ok(trainer)
