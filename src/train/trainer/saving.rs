@@ -75,6 +75,9 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         (self.best_is_unsaved, self.best_being_saved) = (false, self.best());
         if !self.session.settings.checkpoint.asynchronous {
             self.wait_for_save()?;
+            if let Some(saved) = self.completed.last_mut().filter(|saved| saved.step == step) {
+                saved.stall_seconds = since.elapsed().as_secs_f64();
+            }
         }
         Ok(())
     }
