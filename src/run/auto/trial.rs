@@ -21,6 +21,9 @@ const UPDATES: usize = 2;
 /// How often a child's progress is looked at.
 const POLL: Duration = Duration::from_millis(10);
 
+/// How often it is tried to remove a trial's folder.
+const MOST_REMOVALS: usize = 100;
+
 /// What a trial is not started with: where results go, how long the run is, and what else a run does between steps.
 const OPTIONS: [&str; 8] = [
     "--out",
@@ -128,6 +131,13 @@ pub(super) fn run_trial(
         Some(record) => outcome(&record, available, ranks.per_node),
         None => Outcome::Failed(last_line(&log)),
     };
+    // Ranks end a moment after their launcher, and may still write.
+    for _ in 0..MOST_REMOVALS {
+        if std::fs::remove_dir_all(folder.path()).is_ok() {
+            break;
+        }
+        std::thread::sleep(POLL);
+    }
     Ok(Trial { size, outcome })
 }
 
@@ -146,8 +156,8 @@ fn watch(mut child: Ended, out: &Path) -> anyhow::Result<Option<StepRecord>> {
     loop {
         let ended = child.0.try_wait().context("a trial for --micro-batch-size auto")?.is_some();
         let text = std::fs::read_to_string(out.join(METRICS_FILE)).unwrap_or_default();
-        let records = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
-        if let Some(line) = records.into_iter().nth(UPDATES - 1) {
+        let mut records = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+        if let Some(line) = records.nth(UPDATES - 1) {
             return Ok(Some(serde_json::from_str(line).context("the metrics of a trial")?));
         }
         if ended {
