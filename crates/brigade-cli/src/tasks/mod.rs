@@ -71,6 +71,7 @@ impl TaskModel {
             Self::CausalLm(model) => model.sequence_length(),
             Self::MaskedLm(model) => model.sequence_length(),
             Self::Classification(model) => model.sequence_length(),
+            Self::MultiLabel(model) => model.sequence_length(),
             Self::Regression(model) => model.sequence_length(),
         }
     }
