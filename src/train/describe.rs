@@ -271,7 +271,7 @@ mod tests {
             assert!(need(2, 8, stage, Float::Bf16).unwrap().contains("compute.reduce_dtype"));
         }
         assert!(need(2, 6, 0, Float::F32).unwrap().contains("micro-batches per rank"));
-        assert!(need(3, 6, 3, Float::F32).unwrap().contains("number of data-parallel ranks"));
+        assert!(need(3, 6, 3, Float::F32).unwrap().contains("number of shards"));
         assert_eq!(need(2, 6, 3, Float::F32), None);
     }
 }

@@ -56,7 +56,7 @@ fn a_size_of_micro_batches_that_needs_too_much_memory_is_halved() {
     let model = "--set model.width=32 --set model.sequence_length=1024 --set train.global_batch_size=32";
     let sizes =
         "--set train.micro_batch_size=32 --micro-batch-size auto --nproc-per-node 1 --steps 1 --out a";
-    let done = place.run(&mut limited(&place.train(&format!("{model} {sizes}")), 460_000));
+    let done = place.run(&mut limited(&place.train(&format!("{model} {sizes}")), 400_000));
     assert_eq!(done.code, Some(0), "{}", done.err);
     let tried: Vec<&str> = done.err.lines().filter(|line| line.starts_with("micro-batch size ")).collect();
     assert!(
