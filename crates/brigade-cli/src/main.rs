@@ -51,7 +51,7 @@ struct Cli {
 enum Command {
     /// Train a GPT on text.
     #[command(after_help = train::EXAMPLES)]
-    Train(train::TrainArgs),
+    Train(Box<train::TrainArgs>),
     /// Start the ranks of any program, as torchrun does, and supervise them.
     #[command(after_help = launch::EXAMPLES)]
     Launch(launch::CommandArgs),
