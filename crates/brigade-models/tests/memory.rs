@@ -4,7 +4,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::sync::RwLock;
+use std::sync::{Mutex, PoisonError};
 
 use brigade_core::plan::{Configuration, Footprint};
 use brigade_core::{
@@ -56,8 +56,8 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// What measures the whole process runs while no other test does.
-static PROCESS: RwLock<()> = RwLock::new(());
+/// Tests run one at a time: what is freed for one is not to be counted in another.
+static PROCESS: Mutex<()> = Mutex::new(());
 
 #[global_allocator]
 static COUNTING: Counting = Counting;
@@ -151,7 +151,7 @@ fn number_types(shape: &GptConfig) -> &'static [Float] {
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[test]
 fn the_process_measures_what_an_allocator_counts_exactly() {
-    let _alone = PROCESS.write().unwrap();
+    let _alone = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
     let meter = brigade_cpu::GlibcHeap::find().unwrap();
     for shape in shapes() {
         for compute in number_types(&shape) {
@@ -170,7 +170,7 @@ fn the_process_measures_what_an_allocator_counts_exactly() {
 
 #[test]
 fn a_model_stays_as_it_is_when_it_is_measured() {
-    let _beside = PROCESS.read().unwrap();
+    let _alone = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
     let shape = &shapes()[0];
     let tensors = |measured: bool| {
         let mut model = shape.model(1, &brigade_cpu::device()).unwrap();
@@ -200,7 +200,7 @@ impl Block for Normed {
 
 #[test]
 fn running_state_stays_as_it_is_when_it_is_measured() {
-    let _beside = PROCESS.read().unwrap();
+    let _alone = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
     let device = brigade_cpu::device();
     let block = Normed { norm: BatchNormConfig::new(4).init(&device.clone().autodiff()) };
     let mean = || block.norm.running_mean.value_sync().into_data();
@@ -216,7 +216,7 @@ fn running_state_stays_as_it_is_when_it_is_measured() {
 
 #[test]
 fn a_step_takes_what_is_planned_within_a_twentieth() {
-    let _beside = PROCESS.read().unwrap();
+    let _alone = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
     for shape in shapes() {
         for recompute in [Recompute::None, Recompute::Every(1)] {
             for compute in number_types(&shape) {
@@ -234,7 +234,7 @@ fn a_step_takes_what_is_planned_within_a_twentieth() {
 /// A Llama that is measured in place of itself, and what it needs when it is measured itself.
 #[test]
 fn smaller_models_tell_what_a_large_one_needs() {
-    let _beside = PROCESS.read().unwrap();
+    let _alone = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
     let fields = serde_json::json!({
         "model_type": "llama", "vocab_size": 16_000, "hidden_size": 1024, "intermediate_size": 2816,
         "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 128,
@@ -270,7 +270,7 @@ fn smaller_models_tell_what_a_large_one_needs() {
 /// Four times as much for rows four times as long: scores would take sixteen times as much.
 #[test]
 fn a_step_with_dropout_of_attention_takes_memory_that_grows_as_the_row_does() {
-    let _beside = PROCESS.read().unwrap();
+    let _alone = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
     let taken = |sequence_length| {
         let [_, _, scores, _] = shapes();
         taken_and_planned(&GptConfig { sequence_length, dropout: 0.1, ..scores }, Recompute::None, Float::F32)
