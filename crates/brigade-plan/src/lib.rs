@@ -33,6 +33,6 @@ pub use footprint::{
 pub use schedule::{
     Action, Pass, Pipeline, PipelineScheduleKind, Placement, ScheduleError, Span, Task, Timeline, formula,
 };
-pub use split::{SplitError, balanced, by_hand, ranges, split};
+pub use split::{SplitError, balanced, by_hand, by_shares, ranges, split};
 pub use stage::{Stage, StageSchedule};
 pub use unshard::{BlockRun, ReshardPolicy, UnshardStep, most_unsharded, unshard_plan};

@@ -58,6 +58,26 @@ pub fn balanced(costs: &[f64], stages: usize) -> Result<Vec<usize>, SplitError> 
     Ok(counts)
 }
 
+/// Splits blocks of these costs so that each part ends with the block that brings all up to it to its share of the sum. Balanced where that would leave a part without blocks.
+///
+/// # Errors
+/// As [`balanced`].
+pub fn by_shares(costs: &[f64], stages: usize) -> Result<Vec<usize>, SplitError> {
+    let all: f64 = costs.iter().sum();
+    let (mut counts, mut sum) = (vec![0; stages.max(1)], 0.0);
+    let mut part = 0;
+    for cost in costs {
+        counts[part] += 1;
+        sum += cost;
+        let share = all * (part + 1) as f64 / stages.max(1) as f64;
+        // Shares that are equal but for rounding are reached.
+        if part + 1 < stages && sum >= share * (1.0 - 1e-12) {
+            part += 1;
+        }
+    }
+    if stages == 0 || counts.contains(&0) { balanced(costs, stages) } else { Ok(counts) }
+}
+
 /// The number of blocks in each of `stages` parts: as given, or balanced by cost.
 ///
 /// # Errors
@@ -141,6 +161,17 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn parts_end_where_their_share_is_reached() {
+        // 16 layers and a head of four of them: the tenth layer is half of all.
+        let costs: Vec<f64> = [0.0].into_iter().chain([1.0; 16]).chain([4.0]).collect();
+        assert_eq!(by_shares(&costs, 2).unwrap(), [11, 7]);
+        assert_eq!(by_shares(&costs, 4).unwrap(), [6, 5, 5, 2]);
+        // Where the head alone has several shares, the rest would be empty.
+        assert_eq!(by_shares(&costs, 8).unwrap(), balanced(&costs, 8).unwrap());
+        assert!(by_shares(&costs, 19).is_err() && by_shares(&costs, 0).is_err());
     }
 
     #[test]

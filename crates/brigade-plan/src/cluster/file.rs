@@ -22,6 +22,7 @@ struct Description {
     f32_tflops: Option<f64>,
     memory_gb_per_second: Option<f64>,
     launch_microseconds: Option<f64>,
+    step_milliseconds: Option<f64>,
     product_efficiency: Option<f64>,
     attention_efficiency: Option<f64>,
     memory_efficiency: Option<f64>,
@@ -43,10 +44,17 @@ struct Description {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Measured {
+    #[serde(default = "message_mb")]
+    message_mb: f64,
     nodes: Vec<usize>,
     all_reduce: Vec<f64>,
     all_gather: Vec<f64>,
     reduce_scatter: Vec<f64>,
+}
+
+/// The message of tables that do not say it.
+fn message_mb() -> f64 {
+    256.0
 }
 
 const GIB: f64 = (1u64 << 30) as f64;
@@ -109,6 +117,7 @@ impl Description {
             ("tf32_tflops", self.tf32_tflops, 1e12, &mut device.peaks.tf32),
             ("f32_tflops", self.f32_tflops, 1e12, &mut device.peaks.f32),
             ("launch_microseconds", self.launch_microseconds, 1e-6, &mut device.launch),
+            ("step_milliseconds", self.step_milliseconds, 1e-3, &mut device.step),
             (
                 "intra_node_latency_microseconds",
                 self.intra_node_latency_microseconds,
@@ -201,6 +210,7 @@ impl Description {
             f32_tflops: Some(device.peaks.f32 / 1e12),
             memory_gb_per_second: Some(device.memory_bandwidth / 1e9),
             launch_microseconds: Some(device.launch * 1e6),
+            step_milliseconds: Some(device.step * 1e3),
             product_efficiency: Some(device.efficiency.products),
             attention_efficiency: Some(device.efficiency.attention),
             memory_efficiency: Some(device.efficiency.memory),
@@ -217,6 +227,7 @@ impl Description {
             measured: cluster.measured.as_ref().map(|links| {
                 let giga = |bytes: &[f64]| bytes.iter().map(|bytes| bytes / 1e9).collect();
                 Measured {
+                    message_mb: links.message / 1e6,
                     nodes: links.nodes.clone(),
                     all_reduce: giga(&links.all_reduce),
                     all_gather: giga(&links.all_gather),
@@ -235,7 +246,10 @@ impl Measured {
             value,
             allowed: allowed.to_owned(),
         };
-        let Self { nodes, all_reduce, all_gather, reduce_scatter } = self;
+        let Self { message_mb, nodes, all_reduce, all_gather, reduce_scatter } = self;
+        if !(message_mb.is_finite() && message_mb > 0.0) {
+            return Err(wrong("message_mb", message_mb.to_string(), "a number of MB above 0"));
+        }
         let rises =
             nodes.windows(2).all(|pair| pair[0] < pair[1]) && nodes.first().is_some_and(|first| *first > 0);
         if !rises {
@@ -255,6 +269,7 @@ impl Measured {
         }
         let bytes = |row: Vec<f64>| row.into_iter().map(|giga| giga * 1e9).collect();
         Ok(MeasuredLinks {
+            message: message_mb * 1e6,
             nodes,
             all_reduce: bytes(all_reduce),
             all_gather: bytes(all_gather),

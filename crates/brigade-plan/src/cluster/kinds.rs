@@ -180,6 +180,7 @@ impl Row {
                 peaks: Peaks { bf16, fp16, tf32, f32 },
                 memory_bandwidth,
                 launch: if is_cpu { 1e-6 } else { 5e-6 },
+                step: 0.0,
                 efficiency: Efficiency { products, attention, memory: 0.8, links: 0.8 },
             },
             intra_node: Link { bandwidth: intra, latency: if is_cpu { 20e-6 } else { 4e-6 } },

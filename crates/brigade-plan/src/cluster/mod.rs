@@ -78,6 +78,8 @@ pub struct Device {
     pub memory_bandwidth: f64,
     /// Seconds that the host needs to start a kernel.
     pub launch: f64,
+    /// Seconds of a step in which the host does what is neither a block nor the optimizer's: agreeing, counting, logging.
+    pub step: f64,
     /// What kernels reach.
     pub efficiency: Efficiency,
 }
@@ -106,6 +108,8 @@ pub enum Collective {
 /// Bus bandwidths as `nccl-tests` print them, measured with one message size over so many whole nodes.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct MeasuredLinks {
+    /// Bytes of the message.
+    pub message: f64,
     /// Numbers of nodes, rising.
     pub nodes: Vec<usize>,
     /// Bytes a second of an all-reduce, for each number of nodes.

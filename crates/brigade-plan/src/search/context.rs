@@ -9,7 +9,7 @@ use super::candidate::Candidate;
 use super::workload::{Balance, PlanError, Workload};
 use crate::memory::StageShape;
 use crate::schedule::{Pipeline, PipelineScheduleKind, ScheduleError};
-use crate::split::{balanced, ranges};
+use crate::split::{balanced, by_shares, ranges};
 use crate::time::{BlockTime, ComputeSettings, block_times};
 
 /// A split of the blocks, and what each stage has of it.
@@ -67,7 +67,10 @@ impl<'a> Context<'a> {
         }
         let costs = self.costs();
         let (pp, chunks) = (candidate.pp, candidate.chunks);
-        let split = balanced(&costs, pp * chunks)?;
+        let split = match self.workload.balance {
+            Balance::Time => balanced(&costs, pp * chunks)?,
+            Balance::Parameters => by_shares(&costs, pp * chunks)?,
+        };
         let parts = ranges(&split);
         let placement = kind.placement();
         let stage = |rank: usize| {

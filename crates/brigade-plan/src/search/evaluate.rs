@@ -64,11 +64,11 @@ impl<'a> Evaluator<'a> {
         self.context.workload
     }
 
-    /// What the fullest stage holds, and which it is.
+    /// What a rank of each stage holds.
     ///
     /// # Errors
     /// If there are more stages than blocks.
-    pub fn memory(&self, candidate: &Candidate) -> Result<(usize, MemoryParts), PlanError> {
+    pub fn stages(&self, candidate: &Candidate) -> Result<Vec<MemoryParts>, PlanError> {
         let layout = self.context.layout(candidate)?;
         let workload = self.workload();
         let activations = ActivationSettings {
@@ -89,7 +89,15 @@ impl<'a> Evaluator<'a> {
                 candidate.recompute_every,
             )
         };
-        let all = layout.stages.iter().map(of_stage).enumerate();
+        Ok(layout.stages.iter().map(of_stage).collect())
+    }
+
+    /// What the fullest stage holds, and which it is.
+    ///
+    /// # Errors
+    /// As [`stages`](Self::stages).
+    pub fn memory(&self, candidate: &Candidate) -> Result<(usize, MemoryParts), PlanError> {
+        let all = self.stages(candidate)?.into_iter().enumerate();
         Ok(all.max_by_key(|(stage, parts)| (parts.total(), std::cmp::Reverse(*stage))).unwrap_or_default())
     }
 
@@ -171,6 +179,7 @@ impl<'a> Evaluator<'a> {
             reduce_each_micro_batch: candidate.zero >= 2 && candidate.reduce_each_micro_batch,
             overlap: workload.overlap,
             norm: depth * cluster.inter_node.latency.min(cluster.intra_node.latency),
+            host: cluster.device.step,
             slow: self.slow(candidate),
         })
     }
@@ -247,7 +256,7 @@ impl<'a> Evaluator<'a> {
             1 => 0.0,
             pp => formula::bubble_fraction(candidate.kind(), pp, candidate.chunks, candidate.micro_batches),
         };
-        Ok(slowest / (1.0 - bubble) + longest)
+        Ok(slowest / (1.0 - bubble) + longest + plan.host)
     }
 
     /// Plays a step.

@@ -14,7 +14,7 @@ use crate::time::Algorithm;
 pub enum Balance {
     /// The time of their blocks.
     Time,
-    /// The parameters that multiply every token; an embedding has none.
+    /// The parameters that multiply every token, of which an embedding has none: each part ends with the block that brings it to its share, as Nanotron splits.
     Parameters,
 }
 

@@ -99,13 +99,26 @@ impl<'a> Network<'a> {
         }
     }
 
-    /// By the measured bus bandwidth: an all-reduce of S bytes over n ranks takes 2 (n-1)/n S / bandwidth, the others half of it.
+    /// By the measured bus bandwidth: an all-reduce of S bytes over n ranks takes 2 (n-1)/n S / bandwidth, the others half of it. That was one message over whole nodes. What
+    /// the links alone would not take of it is shared out over the steps of a ring, of which other groups have more or fewer; the rest grows with the bytes, and ranks that are
+    /// a part of their nodes have that part of the links.
     fn measured(&self, collective: Collective, bytes: f64, ranks: Ranks) -> Option<f64> {
-        let bandwidth = self.cluster.measured.as_ref()?.bus_bandwidth(collective, ranks.nodes())?;
-        let n = ranks.size as f64;
+        let measured = self.cluster.measured.as_ref()?;
+        let (n, nodes, devices) = (ranks.size as f64, ranks.nodes(), self.cluster.devices_per_node);
+        let bus = measured.bus_bandwidth(collective, nodes)?;
         let passes = if collective == Collective::AllReduce { 2.0 } else { 1.0 };
-        let steps = passes * n.log2().ceil();
-        Some(passes * (n - 1.0) / n * bytes / bandwidth + steps * self.latency(ranks))
+        let links = self.ring_bandwidth(Ranks { size: nodes * devices, per_node: devices }).max(bus);
+        let step = measured.message * (1.0 / bus - 1.0 / links) / (nodes * devices) as f64;
+        let share = if nodes > 1 { ranks.per_node as f64 / devices as f64 } else { 1.0 };
+        Some(passes * ((n - 1.0) * step + (n - 1.0) / n * bytes / (links * share)))
+    }
+
+    /// Bytes a second of a ring: what leaves a node does so over the links of all its ranks in the group.
+    fn ring_bandwidth(&self, ranks: Ranks) -> f64 {
+        let links = self.cluster.device.efficiency.links;
+        let (inside, outside) =
+            (self.cluster.intra_node.bandwidth * links, self.cluster.inter_node.bandwidth * links);
+        if ranks.nodes() > 1 { inside.min(outside * ranks.per_node as f64) } else { inside }
     }
 
     fn latency(&self, ranks: Ranks) -> f64 {
@@ -119,8 +132,7 @@ impl<'a> Network<'a> {
         let [n, k, nodes] = [ranks.size, ranks.per_node, ranks.nodes()].map(|number| number as f64);
         let passes = if collective == Collective::AllReduce { 2.0 } else { 1.0 };
         let (inside, outside) = (intra.bandwidth * links, inter.bandwidth * links);
-        // What leaves a node does so over the links of all its ranks in the group.
-        let ring = if nodes > 1.0 { inside.min(outside * k) } else { inside };
+        let ring = self.ring_bandwidth(ranks);
         match algorithm {
             Algorithm::Tree if collective == Collective::AllReduce => {
                 let depth = nodes.log2().ceil() * inter.latency + (k - 1.0) * intra.latency;

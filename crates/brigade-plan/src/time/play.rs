@@ -58,6 +58,8 @@ pub struct StepPlan {
     pub overlap: bool,
     /// Agreeing on the norm of all gradients.
     pub norm: f64,
+    /// What the host does besides in a step.
+    pub host: f64,
     /// By column: how many times longer each stage computes. The first column is that of ranks that are not slow.
     pub slow: Vec<Vec<f64>>,
 }
@@ -83,11 +85,13 @@ pub struct StepParts {
     pub bubble: f64,
     /// The optimizer's step.
     pub optimizer: f64,
+    /// What the host does besides.
+    pub host: f64,
 }
 
 impl StepParts {
     /// Each part with its name.
-    pub fn parts(&self) -> [(&'static str, f64); 9] {
+    pub fn parts(&self) -> [(&'static str, f64); 10] {
         let Self {
             compute,
             recompute,
@@ -98,6 +102,7 @@ impl StepParts {
             stragglers,
             bubble,
             optimizer,
+            host,
         } = *self;
         [
             ("compute", compute),
@@ -109,6 +114,7 @@ impl StepParts {
             ("stragglers", stragglers),
             ("bubble", bubble),
             ("optimizer", optimizer),
+            ("host", host),
         ]
     }
 
@@ -129,6 +135,7 @@ impl StepParts {
             stragglers: with(self.stragglers, other.stragglers),
             bubble: with(self.bubble, other.bubble),
             optimizer: with(self.optimizer, other.optimizer),
+            host: with(self.host, other.host),
         }
     }
 }
@@ -386,6 +393,7 @@ impl<'a> Play<'a> {
             parts.bubble += all - me.clock[0] + last - stage.optimizer - stage.gather;
             parts.reduce += self.plan.norm;
             parts.optimizer += stage.optimizer;
+            parts.host += self.plan.host;
             parts.all_gather += stage.gather;
             mean = mean.combined(&parts, |sum, part| sum + part / stages);
         }

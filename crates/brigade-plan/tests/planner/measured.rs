@@ -1,5 +1,6 @@
-//! Thirteen measured best configurations (Nanotron team 2025, "The Ultra-Scale Playbook"): nodes of 8 H100, sequences of 4,096 tokens, 256 sequences in a step, a vocabulary of
-//! 131,072; with the bus bandwidths that NCCL reached there.
+//! The best configurations that were measured of four models on 1 to 64 nodes of 8 H100 (Nanotron team 2025, "The Ultra-Scale Playbook"), with sequences of 4,096 tokens, 256
+//! sequences in a step and a vocabulary of 131,072, and with the bus bandwidths that NCCL reached there. The first thirteen are those that its text shows, the others are the best of
+//! the runs in its interactive chart.
 
 use brigade_plan::PipelineScheduleKind;
 use brigade_plan::ReshardPolicy;
@@ -8,10 +9,13 @@ use brigade_plan::memory::Accounting;
 use brigade_plan::model::ModelShape;
 use brigade_plan::search::{Axes, Balance, Candidate, Evaluator, Tensor, Workload, plan};
 
-/// Bus bandwidths in GB/s, with messages of 256 MB.
+/// Bus bandwidths in GB/s, with messages of 256 MB. The host is that framework's, as other runs of the chart show it: with micro-batches of one sequence and eight tensor-parallel ranks
+/// a layer takes 4.2 to 4.7 ms of forward and backward whatever its size, which is 90 us for each of 48 kernels; and of steps that take 0.3 s, 50 to 70 ms are in no layer.
 const LINKS: &str = "
 kind = 'H100-80GB'
 devices_per_node = 8
+launch_microseconds = 90.0
+step_milliseconds = 50.0
 [measured]
 nodes = [1, 2, 4, 8, 16, 32, 64]
 all_reduce = [436.0, 361.7, 160.1, 99.6, 84.7, 64.9, 32.9]
@@ -33,7 +37,7 @@ struct Row {
 }
 
 #[rustfmt::skip]
-const ROWS: [Row; 13] = [
+const ROWS: [Row; 26] = [
     Row { model: "1.34B", nodes: 1, mfu: 44.32, memory: 41.76, dp: 4, tp: 1, pp: 2, micro_batches: 16, micro_batch: 4, zero: 1 },
     Row { model: "8.86B", nodes: 1, mfu: 45.22, memory: 63.07, dp: 2, tp: 1, pp: 4, micro_batches: 128, micro_batch: 1, zero: 1 },
     Row { model: "3.57B", nodes: 2, mfu: 43.77, memory: 54.31, dp: 8, tp: 1, pp: 2, micro_batches: 16, micro_batch: 2, zero: 1 },
@@ -47,6 +51,19 @@ const ROWS: [Row; 13] = [
     Row { model: "80B", nodes: 32, mfu: 30.75, memory: 64.21, dp: 4, tp: 4, pp: 16, micro_batches: 64, micro_batch: 1, zero: 1 },
     Row { model: "1.34B", nodes: 64, mfu: 5.25, memory: 8.40, dp: 128, tp: 2, pp: 2, micro_batches: 1, micro_batch: 2, zero: 1 },
     Row { model: "8.86B", nodes: 64, mfu: 18.69, memory: 57.76, dp: 128, tp: 4, pp: 1, micro_batches: 1, micro_batch: 2, zero: 0 },
+    Row { model: "3.57B", nodes: 1, mfu: 46.7, memory: 56.9, dp: 4, tp: 1, pp: 2, micro_batches: 32, micro_batch: 2, zero: 1 },
+    Row { model: "1.34B", nodes: 2, mfu: 41.6, memory: 19.4, dp: 8, tp: 1, pp: 2, micro_batches: 32, micro_batch: 1, zero: 1 },
+    Row { model: "8.86B", nodes: 2, mfu: 43.9, memory: 58.3, dp: 4, tp: 4, pp: 1, micro_batches: 16, micro_batch: 4, zero: 1 },
+    Row { model: "3.57B", nodes: 4, mfu: 40.4, memory: 53.3, dp: 16, tp: 1, pp: 2, micro_batches: 8, micro_batch: 2, zero: 1 },
+    Row { model: "80B", nodes: 4, mfu: 14.8, memory: 66.0, dp: 1, tp: 8, pp: 4, micro_batches: 256, micro_batch: 1, zero: 0 },
+    Row { model: "1.34B", nodes: 8, mfu: 32.5, memory: 16.3, dp: 32, tp: 1, pp: 2, micro_batches: 8, micro_batch: 1, zero: 1 },
+    Row { model: "8.86B", nodes: 8, mfu: 39.5, memory: 59.1, dp: 32, tp: 1, pp: 2, micro_batches: 8, micro_batch: 1, zero: 1 },
+    Row { model: "3.57B", nodes: 16, mfu: 34.6, memory: 66.2, dp: 32, tp: 4, pp: 1, micro_batches: 1, micro_batch: 8, zero: 0 },
+    Row { model: "80B", nodes: 16, mfu: 34.3, memory: 61.2, dp: 1, tp: 4, pp: 32, micro_batches: 256, micro_batch: 1, zero: 0 },
+    Row { model: "1.34B", nodes: 32, mfu: 23.2, memory: 19.6, dp: 64, tp: 4, pp: 1, micro_batches: 1, micro_batch: 4, zero: 0 },
+    Row { model: "8.86B", nodes: 32, mfu: 32.7, memory: 63.4, dp: 32, tp: 8, pp: 1, micro_batches: 1, micro_batch: 8, zero: 0 },
+    Row { model: "3.57B", nodes: 64, mfu: 10.5, memory: 16.4, dp: 128, tp: 4, pp: 1, micro_batches: 1, micro_batch: 2, zero: 1 },
+    Row { model: "80B", nodes: 64, mfu: 17.8, memory: 53.5, dp: 32, tp: 16, pp: 1, micro_batches: 4, micro_batch: 2, zero: 1 },
 ];
 
 fn model(name: &str) -> ModelShape {
@@ -59,14 +76,13 @@ fn model(name: &str) -> ModelShape {
     ModelShape::llama(name, layers, hidden, heads, heads, inner, 131_072, tied)
 }
 
-/// As that framework trained: sums of gradients in fp32 besides those of a micro-batch, reduced in fp32 when the backward is over.
+/// As that framework trained: sums of gradients in fp32 besides those of a micro-batch, reduced in fp32 during the last backward.
 fn workload(row: &Row) -> Workload {
     let text = format!("nodes = {}\n{LINKS}", row.nodes);
     let cluster = Cluster::from_toml("measured.toml", &text).unwrap();
     let accounting = Accounting::separate_sums();
     Workload {
         accounting,
-        overlap: false,
         balance: Balance::Parameters,
         ..Workload::new(model(row.model), cluster, 4096, 256)
     }
@@ -93,10 +109,11 @@ fn mfu(row: &Row) -> f64 {
     100.0 * Evaluator::new(&workload(row)).evaluate(&candidate(row)).unwrap().mfu
 }
 
+/// GiB of the first stage: what was published is the peak of rank 0.
 fn gib(row: &Row) -> f64 {
     let workload = workload(row);
-    let (_, memory) = Evaluator::new(&workload).memory(&candidate(row)).unwrap();
-    memory.total() as f64 / f64::from(1 << 30)
+    let stages = Evaluator::new(&workload).stages(&candidate(row)).unwrap();
+    stages[0].total() as f64 / f64::from(1 << 30)
 }
 
 /// Where the mesh of a row comes among those that this search ranks, each with its best micro-batch and stage of ZeRO.
@@ -117,48 +134,50 @@ fn place(row: &Row) -> usize {
             meshes.push(mesh);
         }
     }
-    meshes.iter().position(|mesh| *mesh == (row.tp, row.pp)).unwrap()
+    meshes.iter().position(|mesh| *mesh == (row.tp, row.pp)).unwrap_or(meshes.len())
 }
 
-/// Whether each row has a property, with all rows in words.
-fn held(property: impl Fn(&Row) -> (bool, String)) -> (Vec<bool>, String) {
+/// The rows that do not have a property, of the thirteen and of the others, with all rows in words.
+fn missed(property: impl Fn(&Row) -> (bool, String)) -> (Vec<String>, Vec<String>, String) {
     let rows: Vec<_> = ROWS.iter().map(|row| (row, property(row))).collect();
-    let text = rows
-        .iter()
-        .map(|(row, (held, text))| format!("{} on {} nodes: {text} {held}\n", row.model, row.nodes));
-    (rows.iter().map(|(_, (held, _))| *held).collect(), text.collect())
+    let name = |row: &Row| format!("{} on {}", row.model, row.nodes);
+    let missing = |rows: &[(&Row, (bool, String))]| {
+        rows.iter().filter(|(_, (held, _))| !held).map(|(row, _)| name(row)).collect()
+    };
+    let text = rows.iter().map(|(row, (held, text))| format!("{}: {text} {held}\n", name(row))).collect();
+    (missing(&rows[..13]), missing(&rows[13..]), text)
 }
 
-/// The one that is not: 80B over 8 nodes was measured at the same share of the peak as over 32, with a quarter of the micro-batches, whose bubble is four times as long. No
-/// model of a pipeline gives both.
+/// 80B over 8 nodes was measured at the same share of the peak as over 32, with four times as many micro-batches, whose bubble is a quarter as long; over 4 nodes at half of it.
+/// 1.34B over 64 nodes is a third of a second of which most is the network.
 #[test]
 fn flops_utilization_is_within_five_points() {
-    let (held, text) = held(|row| {
+    let (missed, others, text) = missed(|row| {
         let mfu = mfu(row);
         ((mfu - row.mfu).abs() <= 5.0, format!("{mfu:.1} for {:.1}", row.mfu))
     });
-    let missed: Vec<usize> = (0..13).filter(|row| !held[*row]).collect();
-    assert_eq!(missed, [6], "{text}");
+    assert_eq!(missed, ["80B on 8", "1.34B on 64"], "{text}");
+    assert_eq!(others, ["80B on 4"], "{text}");
 }
 
-/// Those that are not: 8.86B on one node lacks a tenth and a hundredth, as that framework gave its first stage a layer more; 3.57B on 8 nodes an eighth; 80B on 32 nodes was measured
-/// with as much as on 8, although its optimizer was sharded there; 1.34B on 64 nodes was measured with less than its logits and weights take.
+/// 80B over 8 nodes was measured with as much as over 32, although its optimizer was not sharded there; where runs of one configuration were repeated, they differ by 15%.
 #[test]
 fn memory_is_within_a_tenth() {
-    let (held, text) = held(|row| {
+    let (missed, others, text) = missed(|row| {
         let gib = gib(row);
         ((gib / row.memory - 1.0).abs() <= 0.1, format!("{gib:.1} for {:.1}", row.memory))
     });
-    let missed: Vec<usize> = (0..13).filter(|row| !held[*row]).collect();
-    assert_eq!(missed, [1, 5, 10, 11], "{text}");
+    assert_eq!(missed, ["3.57B on 8", "80B on 8"], "{text}");
+    assert_eq!(others, ["1.34B on 2", "80B on 4", "80B on 64"], "{text}");
 }
 
-/// The others are behind meshes with more tensor parallelism, most of them on 16 nodes and more, where few of all configurations were measured.
+/// Sixteen tensor-parallel ranks, as 80B over 64 nodes was best with, are more than a node has, and not searched.
 #[test]
-fn seven_of_the_best_meshes_are_among_the_first_three() {
-    let (held, text) = held(|row| {
+fn the_best_mesh_is_among_the_first_three() {
+    let (missed, others, text) = missed(|row| {
         let place = place(row);
         (place < 3, format!("place {}", place + 1))
     });
-    assert_eq!(held.iter().filter(|held| **held).count(), 7, "{text}");
+    assert_eq!(missed, ["8.86B on 16"], "{text}");
+    assert_eq!(others, ["8.86B on 2", "1.34B on 8", "8.86B on 32", "80B on 64"], "{text}");
 }

@@ -20,6 +20,7 @@ fn plain(parts: usize, pp: usize) -> StepPlan {
         reduce_each_micro_batch: false,
         overlap: true,
         norm: 0.0,
+        host: 0.0,
         slow: vec![vec![1.0; pp]],
     }
 }
