@@ -205,7 +205,8 @@ pub use dataset::{Dataset, Mixed, Samples, samples};
 pub use device::{doctor, most_ranks_per_node};
 pub use error::{UsageError, format_error, print_stderr};
 pub use folder::{
-    ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, FLIGHT_FOLDER, WEIGHTS_FILE, WEIGHTS_INDEX_FILE, lock_folder,
+    ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, ADAPTERS_LABELS_FILE, FLIGHT_FOLDER, WEIGHTS_FILE,
+    WEIGHTS_INDEX_FILE, lock_folder,
 };
 pub use run::{
     CHOICE_FILE, Choice, Chosen, Launch, Program, Ranks, Role, Session, earlier_choice, has_option, launch,
@@ -220,8 +221,9 @@ pub use settings::{
 };
 #[cfg(feature = "text")]
 pub use text::{
-    CachedText, ClassDataset, ClassesDataset, Classification, LanguageModel, MACRO_F1, MaskedDataset,
-    MaskedLm, MultiLabelClassification, NumberDataset, Regression, TextTask, TokenDataset,
+    AdaptedModel, CachedText, ClassDataset, ClassesDataset, Classification, LanguageModel, MACRO_F1,
+    MaskedDataset, MaskedLm, MultiLabelClassification, NumberDataset, Regression, TextTask, TokenDataset,
+    merge_adapters,
 };
 pub use train::{AddedModel, Trained, Trainer};
 pub use training::{Control, DerivedMetric, HookAnswer, Training, ValidationReport};

@@ -24,6 +24,9 @@ pub const ADAPTERS_FILE: &str = "adapter_model.safetensors";
 /// What `peft` reads of adapters besides: their rank, layers and model.
 pub const ADAPTERS_CONFIG_FILE: &str = "adapter_config.json";
 
+/// The labels of a classifier whose adapters are trained, as `config.json` has them: that of the model that the adapters belong to does not know them.
+pub const ADAPTERS_LABELS_FILE: &str = "labels.json";
+
 /// What a finished run has one of.
 const RESULTS: [&str; 3] = [WEIGHTS_FILE, WEIGHTS_INDEX_FILE, ADAPTERS_FILE];
 
@@ -100,7 +103,8 @@ pub(crate) fn remove_weights(dir: &Path, but: &[&str]) -> anyhow::Result<()> {
 /// Whether a file in a run's folder has the weights of one of its models, or says of them that they are adapters.
 fn is_weights_file(name: &str) -> bool {
     let added = || name.strip_prefix("model-")?.strip_suffix(".safetensors");
-    RESULTS.contains(&name) || name == ADAPTERS_CONFIG_FILE || added().is_some()
+    let of_adapters = [ADAPTERS_CONFIG_FILE, ADAPTERS_LABELS_FILE];
+    RESULTS.contains(&name) || of_adapters.contains(&name) || added().is_some()
 }
 
 /// The configuration without the folder of its results.

@@ -3,7 +3,9 @@
 mod contents;
 mod lock;
 
-pub use contents::{ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, WEIGHTS_FILE, WEIGHTS_INDEX_FILE};
+pub use contents::{
+    ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, ADAPTERS_LABELS_FILE, WEIGHTS_FILE, WEIGHTS_INDEX_FILE,
+};
 pub(crate) use contents::{
     added_weights_file, create_folder, refuse_earlier, refuse_other, remove_weights, write_config,
 };

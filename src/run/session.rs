@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use brigade_comm::Group;
-use brigade_core::{Collectives, Groups};
+use brigade_core::{Collectives, DATA, Groups};
 use brigade_launch::HeartbeatSender;
 use brigade_launch::interrupt::{Interrupt, InterruptKind};
 use brigade_report::DeviceMemory;
@@ -149,6 +149,22 @@ impl Session {
         crate::world::check_same(&self.group, what, text)?;
         self.facts.insert(what.to_owned(), text.to_owned());
         Ok(())
+    }
+
+    /// This rank's place among pipelines that compute the same at the same time on other data, and how many there are. All ranks of a pipeline have the same place.
+    pub fn data_place(&self) -> (usize, usize) {
+        (self.plan.mesh.position(self.rank(), &DATA), self.plan.mesh.size_over(&DATA))
+    }
+
+    /// A text of each pipeline, in the order of their [places](Self::data_place): all ranks call it, those of a pipeline with the same text.
+    ///
+    /// # Errors
+    /// If a text has more than 16 MiB, or a rank failed.
+    pub fn all_gather_text(&self, text: &str) -> anyhow::Result<Vec<String>> {
+        let texts = crate::world::all_gather_whole_text(&self.group, text)?;
+        let (_, pipelines) = self.data_place();
+        let first_rank = |place| (0..texts.len()).find(|rank| self.plan.mesh.position(*rank, &DATA) == place);
+        Ok((0..pipelines).filter_map(first_rank).map(|rank| texts[rank].clone()).collect())
     }
 
     /// From now until [`mark_started`](Self::mark_started) the process may end at once on a signal: nothing would be lost.

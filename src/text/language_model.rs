@@ -3,12 +3,9 @@
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use brigade_comm::Group;
-use brigade_core::{Cache, Chain, Engine};
+use brigade_core::{Cache, Chain, Collectives, Engine, PP};
 use brigade_models::gpt::Targets;
-use brigade_models::{
-    CausalLm, LoadWeights, Logits, Strict, Tokens, WeightsFormat, WeightsMapping, merge_adapters,
-};
+use brigade_models::{CausalLm, LoadWeights, Logits, Strict, Tokens, WeightsMapping};
 use burn::tensor::Device;
 
 use super::rows::token_tensor;
@@ -55,26 +52,11 @@ impl LanguageModel<'static> {
         chain.initialize(0)?;
         Ok(Self::of(model, Place::Here(Box::new(chain.valid())), device))
     }
-
-    /// Writes the weights of a model with its adapters added into safetensors files. `weights`: as for [`load`](Self::load).
-    ///
-    /// # Errors
-    /// As [`load`](Self::load), or if the file cannot be written.
-    pub fn merge_adapters(
-        model: &CausalLm,
-        weights: &[&Path],
-        to: &Path,
-        format: WeightsFormat,
-    ) -> anyhow::Result<()> {
-        let chain = model.chain(0, &brigade_cpu::device())?;
-        let scale = model.adapters().config().scale();
-        Ok(merge_adapters(chain, scale, weights, &model.mapping(), to, format)?)
-    }
 }
 
 impl<'a> LanguageModel<'a> {
-    /// As [`load`](LanguageModel::load), on the ranks of a session: each reads the weights of its pipeline stage. All of them call it, and every method of what it gives, with
-    /// the same tokens.
+    /// As [`load`](LanguageModel::load), on the ranks of a session: each reads the weights of its pipeline stage. All of them call it; those of a pipeline call every method of
+    /// what it gives together, with the same tokens, whatever the other pipelines do.
     ///
     /// # Errors
     /// As [`load`](LanguageModel::load), or if the model cannot be split so, or a rank failed.
@@ -142,16 +124,14 @@ impl<'a> LanguageModel<'a> {
         let chosen = chosen.transpose()?;
         match &self.place {
             Place::Here(_) => chosen.context("a model without a last block"),
-            Place::OnRanks(_, session) => agreed(session.group(), chosen),
+            Place::OnRanks(_, session) => agreed(&*session.groups().over(&[PP]), chosen),
         }
     }
 }
 
-/// What the first of those ranks has that have anything.
-fn agreed(group: &Group, own: Option<u32>) -> anyhow::Result<u32> {
-    let mut all = vec![-1.0; group.size()];
-    all[group.rank()] = own.map_or(-1.0, f64::from);
-    group.all_gather_in_place(&mut all)?;
-    let found = all.into_iter().find(|token| *token >= 0.0);
+/// What the first of a pipeline's ranks has that has anything.
+fn agreed(pipeline: &dyn Collectives, own: Option<u32>) -> anyhow::Result<u32> {
+    let all = pipeline.all_gather_scalars(vec![own.map_or(-1.0, f64::from)]).wait()?;
+    let found = all.into_iter().flatten().find(|token| *token >= 0.0);
     found.map(|token| token as u32).context("no rank has the model's last block")
 }

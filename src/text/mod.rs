@@ -4,6 +4,7 @@ mod dataset;
 mod labelled;
 mod language_model;
 mod masked;
+mod merge;
 mod rows;
 mod task;
 
@@ -11,4 +12,5 @@ pub use dataset::TokenDataset;
 pub use labelled::{ClassDataset, ClassesDataset, NumberDataset};
 pub use language_model::{CachedText, LanguageModel};
 pub use masked::MaskedDataset;
+pub use merge::{AdaptedModel, merge_adapters};
 pub use task::{Classification, MACRO_F1, MaskedLm, MultiLabelClassification, Regression, TextTask};

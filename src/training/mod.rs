@@ -191,12 +191,15 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
         Self { mapping, ..self }
     }
 
-    /// Writes the adapters of a model (LoRA) at the end in place of all its weights, into [`ADAPTERS_FILE`](crate::ADAPTERS_FILE). What `peft` needs beside it, in
-    /// [`ADAPTERS_CONFIG_FILE`](crate::ADAPTERS_CONFIG_FILE), is a [file](Self::file) to give.
+    /// Writes the adapters of a model (LoRA), and a head that is trained beside them, at the end in place of all its weights, into [`ADAPTERS_FILE`](crate::ADAPTERS_FILE). What
+    /// `peft` needs beside it, in [`ADAPTERS_CONFIG_FILE`](crate::ADAPTERS_CONFIG_FILE), is a [file](Self::file) to give.
     #[cfg(feature = "text")]
-    pub fn adapters_only(self) -> Self {
-        let weights = WeightsFile { name: crate::folder::ADAPTERS_FILE, holds: brigade_models::is_adapter };
-        Self { weights, ..self }
+    pub fn adapters_only(self, adapters: &brigade_models::Adapters) -> Self {
+        let holds = match adapters.head_modules().is_empty() {
+            true => brigade_models::is_adapter,
+            false => brigade_models::is_adapter_or_head,
+        };
+        Self { weights: WeightsFile { name: crate::folder::ADAPTERS_FILE, holds }, ..self }
     }
 
     /// Floating-point operations of forward and backward per target, for TFLOP/s and MFU in reports.

@@ -46,23 +46,46 @@ pub(crate) fn check_same(group: &Group, what: &str, text: &str) -> anyhow::Resul
     bail!("rank {} runs with another {what} than rank 0{detail}", others.join(", "))
 }
 
-/// Gathers a text from every rank, in the order of ranks; longer ones are cut.
+/// Gathers a text from every rank, in the order of ranks; longer ones than 64 KiB are cut.
 pub(crate) fn all_gather_text(group: &Group, text: &str) -> brigade_comm::Result<Vec<String>> {
     let text = &text[..text.floor_char_boundary(MAX_GATHERED_BYTES)];
+    let lengths = all_gather_lengths(group, text)?;
+    all_gather_bytes(group, text, &lengths.map(|length| length.min(MAX_GATHERED_BYTES)).collect::<Vec<_>>())
+}
+
+/// Gathers a text from every rank, in the order of ranks, none of which may be longer than 16 MiB.
+pub(crate) fn all_gather_whole_text(group: &Group, text: &str) -> anyhow::Result<Vec<String>> {
+    let lengths: Vec<usize> = all_gather_lengths(group, text)?.collect();
+    match lengths.iter().position(|length| *length > MAX_WHOLE_BYTES) {
+        Some(rank) => bail!(
+            "rank {rank} has a text of {} bytes for the others, which may have {MAX_WHOLE_BYTES}",
+            lengths[rank]
+        ),
+        None => Ok(all_gather_bytes(group, text, &lengths)?),
+    }
+}
+
+fn all_gather_lengths(group: &Group, text: &str) -> brigade_comm::Result<impl Iterator<Item = usize>> {
     let mut lengths = vec![0i64; group.size()];
     lengths[group.rank()] = text.len() as i64;
     group.all_gather_in_place(&mut lengths)?;
-    let length = |rank: usize| usize::try_from(lengths[rank]).unwrap_or(0).min(MAX_GATHERED_BYTES);
-    let longest = (0..group.size()).map(length).max().unwrap_or(0);
+    Ok(lengths.into_iter().map(|length| usize::try_from(length).unwrap_or(0)))
+}
+
+fn all_gather_bytes(group: &Group, text: &str, lengths: &[usize]) -> brigade_comm::Result<Vec<String>> {
+    let longest = lengths.iter().copied().max().unwrap_or(0);
     let mut all = vec![0u8; longest * group.size()];
     all[longest * group.rank()..][..text.len()].copy_from_slice(text.as_bytes());
     group.all_gather_in_place(&mut all)?;
-    let text = |rank: usize| String::from_utf8_lossy(&all[longest * rank..][..length(rank)]).into_owned();
-    Ok((0..group.size()).map(text).collect())
+    let texts = lengths.iter().enumerate().map(|(rank, length)| &all[longest * rank..][..*length]);
+    Ok(texts.map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect())
 }
 
-/// Longest text that is gathered.
+/// Longest text that is gathered in part.
 const MAX_GATHERED_BYTES: usize = 1 << 16;
+
+/// Longest text that is gathered whole.
+const MAX_WHOLE_BYTES: usize = 1 << 24;
 
 /// Longest text that is compared.
 const MAX_TEXT_BYTES: usize = 1 << 20;

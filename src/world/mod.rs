@@ -3,5 +3,5 @@
 mod agreement;
 mod join;
 
-pub(crate) use agreement::{all_gather_text, check_same, check_same_configuration};
+pub(crate) use agreement::{all_gather_text, all_gather_whole_text, check_same, check_same_configuration};
 pub(crate) use join::{join, timeouts};

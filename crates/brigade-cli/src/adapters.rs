@@ -5,11 +5,15 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use brigade::models::{Adapters, LoraConfig};
-use brigade::{ADAPTERS_CONFIG_FILE, ADAPTERS_FILE};
+use brigade::{ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, ADAPTERS_LABELS_FILE};
+use brigade_hf::{ConfigFile, Task};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::model_folder::model_folder;
+
+/// Modules that may be trained whole beside adapters: the head of a classifier.
+const HEAD_MODULES: [&str; 3] = ["classifier", "pooler", "score"];
 
 /// Fields that change nothing of what trained adapters compute, or have their meaning here.
 const HARMLESS: [&str; 12] = [
@@ -94,6 +98,17 @@ impl Origin {
     }
 }
 
+impl Origin {
+    /// What is known of the model: what its folder says, and the labels beside adapters.
+    pub fn config_file(&self) -> anyhow::Result<ConfigFile> {
+        let file = ConfigFile::read(&self.base)?;
+        match self.adapters.as_ref().and_then(|adapters| adapters.file.parent()) {
+            Some(folder) => Ok(file.with_labels_of(&folder.join(ADAPTERS_LABELS_FILE))?),
+            None => Ok(file),
+        }
+    }
+}
+
 impl SavedAdapters {
     fn read(folder: &Path) -> anyhow::Result<Option<Self>> {
         let path = folder.join(ADAPTERS_CONFIG_FILE);
@@ -137,8 +152,15 @@ impl Fields {
                 self.bias
             );
         }
-        let on =
-            self.others.iter().find(|(name, value)| !HARMLESS.contains(&name.as_str()) && !is_off(value));
+        let is_head = |value: &Value| {
+            let names = value.as_array().into_iter().flatten();
+            names.into_iter().all(|name| name.as_str().is_some_and(|name| HEAD_MODULES.contains(&name)))
+        };
+        let is_known =
+            |name: &str, value: &Value| name == "modules_to_save" && value.is_array() && is_head(value);
+        let on = self.others.iter().find(|(name, value)| {
+            !HARMLESS.contains(&name.as_str()) && !is_off(value) && !is_known(name, value)
+        });
         match on {
             Some((name, value)) => bail!("`{name}` = {value} is not supported"),
             None => Ok(()),
@@ -146,15 +168,15 @@ impl Fields {
     }
 }
 
-/// `adapter_config.json` of adapters for the model in a folder.
-pub fn adapters_config(adapters: &Adapters, origin: &Origin) -> anyhow::Result<Vec<u8>> {
+/// `adapter_config.json` of adapters for the model in a folder, trained for a task.
+pub fn adapters_config(adapters: &Adapters, origin: &Origin, task: Task) -> anyhow::Result<Vec<u8>> {
     let LoraConfig { rank, alpha, dropout, targets, rslora } = adapters.config();
     let base = match &origin.adapters {
         Some(saved) => saved.base.clone(),
         None => base_of(&origin.base),
     };
-    // `peft` reads a text as a regular expression, and names in a list as last parts of names.
-    let is_pattern = |target: &String| target.contains(['*', '?', '[']);
+    // `peft` reads a text as a regular expression, and names in a list as last parts of names, also of those in a head (`dense`).
+    let is_pattern = |target: &String| target.contains(['*', '?', '[']) || target.ends_with("dense");
     let modules: Vec<&str> = match targets.iter().any(is_pattern) {
         true => adapters.layers().collect(),
         false => targets.iter().map(String::as_str).collect(),
@@ -162,13 +184,18 @@ pub fn adapters_config(adapters: &Adapters, origin: &Origin) -> anyhow::Result<V
     let alpha = if alpha.fract() == 0.0 { json!(*alpha as i64) } else { json!(alpha) };
     let fields = json!({
         "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
+        "task_type": match task {
+            Task::CausalLanguageModel => Some("CAUSAL_LM"),
+            Task::SequenceClassification => Some("SEQ_CLS"),
+            Task::MaskedLanguageModel | Task::Base => None,
+        },
         "base_model_name_or_path": base.name,
         "revision": base.revision,
         "r": rank,
         "lora_alpha": alpha,
         "lora_dropout": dropout,
         "target_modules": modules,
+        "modules_to_save": Some(adapters.head_modules()).filter(|modules| !modules.is_empty()),
         "use_rslora": rslora,
         "bias": "none",
         "fan_in_fan_out": false,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use brigade::data::{Tokenizer, TokenizerSpec};
 use brigade::models::gpt::GptConfig;
-use brigade::models::{Adapters, CausalLm, LoraConfig, LoraError};
+use brigade::models::{CausalLm, LoraConfig, LoraError};
 use brigade::{Settings, merge_config};
 use brigade_hf::{ConfigFile, Task};
 use serde::{Deserialize, Serialize};
@@ -75,7 +75,7 @@ impl ModelSection {
 
     /// What the folder says of the model.
     fn config_file(&self) -> anyhow::Result<ConfigFile> {
-        ConfigFile::read(&self.origin()?.base).with_context(|| self.given())
+        self.origin()?.config_file().with_context(|| self.given())
     }
 
     /// The folder's tokenizer, or that of the model for which it has adapters.
@@ -111,19 +111,11 @@ impl ModelSection {
 }
 
 impl Described {
-    /// The adapters of the model.
-    pub fn adapters(&self) -> Adapters {
-        match &self.model {
-            TaskModel::CausalLm(model) => model.adapters().clone(),
-            _ => Adapters::default(),
-        }
-    }
-
     /// The files of weights that training begins from, if it begins from any.
     pub fn weights(&self) -> anyhow::Result<Weights> {
         let Some(origin) = &self.origin else { return Ok(Weights::default()) };
         let task = self.file.task.unwrap_or(Task::CausalLanguageModel);
-        Weights::find(origin, task, &self.adapters())
+        Weights::find(origin, task, self.model.adapters())
             .with_context(|| format!("model.path (--model) {}", origin.base.display()))
     }
 }
@@ -153,11 +145,14 @@ impl Config {
         }
         if self.model.path != PathBuf::new() {
             self.model.path = model_folder(&self.model.path)?;
+            let (file, given) = (self.model.config_file()?, self.model.given());
+            if self.lora.targets.is_empty() {
+                self.lora.targets = LoraConfig::usual_targets(Some(&file.config));
+            }
             self.take_adapters()?;
             if self.data.tokenizer == TokenizerSpec::default() {
                 self.data.tokenizer = TokenizerSpec::File(self.model.tokenizer()?);
             }
-            let (file, given) = (self.model.config_file()?, self.model.given());
             self.task = self.task.clone().resolved(&file, &self.data, &given)?;
             self.describe()?;
             if !matches!(self.data.tokenizer, TokenizerSpec::File(_)) {
@@ -169,6 +164,9 @@ impl Config {
             }
         } else if !matches!(self.task.name, TaskName::Auto | TaskName::CausalLm) {
             bail!("task.name (--task) is for the model of a folder; give one with --model");
+        }
+        if self.lora.targets.is_empty() {
+            self.lora.targets = LoraConfig::usual_targets(None);
         }
         let fraction = self.data.validation_fraction;
         if !(0.0..1.0).contains(&fraction) {

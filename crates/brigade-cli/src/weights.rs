@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use brigade::models::{Adapters, StoredTensor, WeightsMapping, stored_tensors};
+use brigade::models::{Adapters, StoredTensor, WeightsMapping, in_adapters, stored_tensors};
 use brigade_hf::weights::{compare_tensors, match_tensors, weights_file};
 use brigade_hf::{ConfigFile, Task};
 
@@ -34,15 +34,19 @@ impl Weights {
         let found = stored_tensors(&[&file])?;
         // A head of the language model is no new one that only fine-tuning makes good.
         let trained_for = if task == Task::CausalLanguageModel { Some(task) } else { trained_for };
-        let names = match_tensors(&file, &config, task, trained_for, &shapes(&found))?.names;
+        let mut names = match_tensors(&file, &config, task, trained_for, &shapes(&found))?.names;
         check_types(&file, &found, names.values())?;
         let mut files = vec![file];
         if let Some(saved) = &origin.adapters {
             let found = stored_tensors(&[&saved.file])?;
-            compare_tensors(&saved.file, &adapters.tensors(), &shapes(&found))?;
+            let head = adapters.head_tensors().filter(|(name, _)| found.contains_key(name));
+            let needed: Vec<_> = adapters.tensors().into_iter().chain(head).collect();
+            compare_tensors(&saved.file, &needed, &shapes(&found))?;
             check_types(&saved.file, &found, found.keys())?;
             files.push(saved.file.clone());
         }
+        // What is not beside adapters is where the model has it.
+        names.extend(names.clone().into_iter().map(|(name, there)| (in_adapters(&name), there)));
         Ok(Self { files, names })
     }
 
@@ -58,7 +62,10 @@ impl Weights {
     /// A model's mapping, with the names that tensors have in these files.
     pub fn mapping(&self, mapping: WeightsMapping) -> WeightsMapping {
         let mapping = mapping.with_names(self.names.clone());
-        if self.have_adapters() { mapping } else { mapping.optional("layers.*.*.*.lora.*") }
+        if self.have_adapters() {
+            return mapping;
+        }
+        mapping.optional("layers.*.*.lora.*").optional("layers.*.*.*.lora.*")
     }
 }
 

@@ -5,8 +5,8 @@ pub use brigade_simd::activation::Activation;
 use burn::tensor::Tensor;
 use burn::tensor::activation::{gelu, gelu_approximate, relu, silu};
 
-/// By Burn's operations.
-pub(crate) fn plain<const D: usize>(activation: Activation, x: Tensor<D>) -> Tensor<D> {
+/// An activation by itself, by Burn's operations.
+pub fn activate<const D: usize>(x: Tensor<D>, activation: Activation) -> Tensor<D> {
     match activation {
         Activation::Gelu => gelu(x),
         Activation::GeluTanh => gelu_approximate(x),

@@ -15,7 +15,7 @@ pub fn gated<const D: usize>(gate: Tensor<D>, up: Tensor<D>, activation: Activat
     let tensors = [gate.clone().into_dispatch(), up.clone().into_dispatch()];
     match apply(Gated(activation), tensors.each_ref()) {
         Some((output, ())) => Tensor::from_dispatch(output),
-        None => activation::plain(activation, gate) * up,
+        None => activation::activate(gate, activation) * up,
     }
 }
 

@@ -24,7 +24,7 @@ mod norm;
 mod optimizer;
 mod rotary;
 
-pub use activation::Activation;
+pub use activation::{Activation, activate};
 pub use attention::{
     AttentionDropout, Mask, attention, attention_packed, attention_through, attention_with_dropout,
     soft_capped,

@@ -212,7 +212,7 @@ impl Linear {
         let weight = if self.transposed { weight.transpose() } else { weight };
         let y = burn::tensor::module::linear(x, weight, bias);
         let y = match self.activation {
-            Some(activation) => activation::plain(activation, y),
+            Some(activation) => activation::activate(y, activation),
             None => y,
         };
         residual.into_iter().fold(y, |y, residual| residual + y)

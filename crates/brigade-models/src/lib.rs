@@ -31,7 +31,7 @@ pub use causal_lm::{CausalLm, CausalLmError};
 #[cfg(feature = "text")]
 pub use logits::Logits;
 #[cfg(feature = "text")]
-pub use lora::{Adapters, LoraConfig, LoraError, is_adapter};
+pub use lora::{Adapters, LoraConfig, LoraError, in_adapters, is_adapter, is_adapter_or_head};
 #[cfg(feature = "text")]
 pub use tokens::{Documents, Hidden, Tokens};
 #[cfg(feature = "text")]

@@ -1,13 +1,21 @@
-//! Which linear layers of a decoder have adapters (LoRA), and what these are like.
+//! Which linear layers of a model have adapters (LoRA), and what these are like.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use brigade_hf::config::EncoderConfig;
 use brigade_hf::{Config, DecoderConfig, Task};
 use glob::Pattern;
 use serde::{Deserialize, Serialize};
 
 /// How many names a message suggests.
 const SUGGESTIONS: usize = 3;
+
+/// The layers of queries and values.
+const DECODER_TARGETS: [&str; 2] = ["q_proj", "v_proj"];
+const ENCODER_TARGETS: [&str; 2] = ["query", "value"];
+
+/// What the names of tensors of an encoder's layers have in them.
+const ENCODER_LAYERS: &str = "encoder.layer.";
 
 /// `[lora]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -19,7 +27,7 @@ pub struct LoraConfig {
     pub alpha: f64,
     /// How likely each number of an adapter's input is 0 in training, from 0 to below 1.
     pub dropout: f64,
-    /// The linear layers that have adapters: last parts of their names (`q_proj`, `layers.0.mlp.down_proj`), in which `*` stands for any text.
+    /// The linear layers that have adapters: last parts of their names (`q_proj`, `layers.0.mlp.down_proj`), in which `*` stands for any text. Empty: those of queries and values.
     pub targets: Vec<String>,
     /// Whether the factor is `alpha / sqrt(rank)` instead.
     pub rslora: bool,
@@ -44,8 +52,7 @@ impl LoraError {
 impl Default for LoraConfig {
     /// None, of queries and values otherwise, as `peft` has them.
     fn default() -> Self {
-        let targets = ["q_proj", "v_proj"].map(str::to_owned).to_vec();
-        Self { rank: 0, alpha: 8.0, dropout: 0.0, targets, rslora: false }
+        Self { rank: 0, alpha: 8.0, dropout: 0.0, targets: Vec::new(), rslora: false }
     }
 }
 
@@ -61,6 +68,36 @@ impl LoraConfig {
     /// # Errors
     /// If a value is not possible, or a target is no layer; the message then has names that are near.
     pub fn adapters(&self, of: &DecoderConfig) -> Result<Adapters, LoraError> {
+        let tensors = Config::Decoder(of.clone()).tensors(Task::CausalLanguageModel);
+        self.adapters_among(linear_layers(&tensors, "model.layers."), &DECODER_TARGETS)
+    }
+
+    /// The adapters of an encoder. A classifier or regression has its whole head trained beside them, which no file of the model may have.
+    ///
+    /// # Errors
+    /// As [`adapters`](Self::adapters).
+    pub fn encoder_adapters(&self, of: &EncoderConfig, task: Task) -> Result<Adapters, LoraError> {
+        let tensors = Config::Encoder(of.clone()).tensors(task);
+        let adapters = self.adapters_among(linear_layers(&tensors, ENCODER_LAYERS), &ENCODER_TARGETS)?;
+        if adapters.is_empty() || task != Task::SequenceClassification {
+            return Ok(adapters);
+        }
+        let is_head = |name: &str| !name.contains(ENCODER_LAYERS) && !name.contains("embeddings.");
+        let head = tensors.into_iter().filter(|(name, _)| is_head(name)).collect();
+        Ok(Adapters { head, ..adapters })
+    }
+
+    /// The layers that adapters have where none are named: those of queries and values. None stands for a model of Brigade's own.
+    pub fn usual_targets(of: Option<&Config>) -> Vec<String> {
+        let targets = if matches!(of, Some(Config::Encoder(_))) { ENCODER_TARGETS } else { DECODER_TARGETS };
+        targets.map(str::to_owned).to_vec()
+    }
+
+    fn adapters_among(
+        &self,
+        mut layers: BTreeMap<String, [usize; 2]>,
+        usual_targets: &[&str],
+    ) -> Result<Adapters, LoraError> {
         if self.rank == 0 {
             return Ok(Adapters::default());
         }
@@ -70,27 +107,31 @@ impl LoraConfig {
         if !(0.0..1.0).contains(&self.dropout) {
             return Err(LoraError::new("dropout", self.dropout, "it must be at least 0 and below 1"));
         }
-        if self.targets.is_empty() {
-            return Err(LoraError::new("targets", "[]", "adapters need layers, such as `q_proj`"));
+        let mut config = self.clone();
+        if config.targets.is_empty() {
+            config.targets = usual_targets.iter().map(|target| (*target).to_owned()).collect();
         }
-        let mut layers = linear_layers(of);
-        let targets = self.targets.iter().map(|target| Target::new(target)).collect::<Result<Vec<_>, _>>()?;
+        let targets =
+            config.targets.iter().map(|target| Target::new(target)).collect::<Result<Vec<_>, _>>()?;
         let has_none = |target: &&Target<'_>| !layers.keys().any(|name| target.matches(name));
         if let Some(Target { text, .. }) = targets.iter().find(has_none) {
             let allowed = format!("it is no linear layer of the model; there is {}", near(text, &layers));
             return Err(LoraError::new("targets", format!("[\"{text}\"]"), allowed));
         }
         layers.retain(|name, _| targets.iter().any(|target| target.matches(name)));
-        Ok(Adapters { config: self.clone(), layers })
+        drop(targets);
+        Ok(Adapters { config, layers, head: Vec::new() })
     }
 }
 
-/// The adapters of a decoder; by default none.
+/// The adapters of a model; by default none.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Adapters {
     config: LoraConfig,
     /// By name as in Hugging Face's files (`model.layers.0.self_attn.q_proj`), with `[outputs, inputs]`.
     layers: BTreeMap<String, [usize; 2]>,
+    /// Names and shapes of the tensors that are trained whole beside them, as in Hugging Face's files.
+    head: Vec<(String, Vec<usize>)>,
 }
 
 impl Adapters {
@@ -113,14 +154,27 @@ impl Adapters {
     pub fn tensors(&self) -> Vec<(String, Vec<usize>)> {
         let rank = self.config.rank;
         let tensors = self.layers.iter().flat_map(|(layer, [outputs, inputs])| {
-            let tensor =
-                |matrix: &str, shape| (format!("base_model.model.{layer}.lora_{matrix}.weight"), shape);
+            let tensor = |matrix: &str, shape| (in_adapters(&format!("{layer}.lora_{matrix}.weight")), shape);
             [tensor("A", vec![rank, *inputs]), tensor("B", vec![*outputs, rank])]
         });
         tensors.collect()
     }
 
-    /// Number of values in all of them.
+    /// Names and shapes of the tensors that are trained whole beside them, as `peft` writes them.
+    pub fn head_tensors(&self) -> impl Iterator<Item = (String, Vec<usize>)> {
+        self.head.iter().map(|(name, shape)| (in_adapters(name), shape.clone()))
+    }
+
+    /// The names of the modules that are trained whole beside them, as `peft` lists them (`modules_to_save`): `classifier`.
+    pub fn head_modules(&self) -> BTreeSet<&str> {
+        let names = self.head.iter().map(|(name, _)| {
+            let own = ["bert.", "roberta."].into_iter().find_map(|prefix| name.strip_prefix(prefix));
+            own.unwrap_or(name)
+        });
+        names.filter_map(|name| name.split('.').next()).collect()
+    }
+
+    /// Number of values in all of them, without those of a head.
     pub fn parameters(&self) -> usize {
         self.layers.values().map(|[outputs, inputs]| self.config.rank * (outputs + inputs)).sum()
     }
@@ -140,19 +194,28 @@ impl Adapters {
     }
 }
 
+/// The name that a tensor of a model has in a file of adapters.
+pub fn in_adapters(tensor: &str) -> String {
+    format!("base_model.model.{tensor}")
+}
+
 /// Whether a parameter (`block.path`) is an adapter's.
 pub fn is_adapter(parameter: &str) -> bool {
     parameter.ends_with(".lora.a") || parameter.ends_with(".lora.b")
 }
 
-/// The linear layers in a decoder's layers, with `[outputs, inputs]`.
-fn linear_layers(of: &DecoderConfig) -> BTreeMap<String, [usize; 2]> {
-    let tensors = Config::Decoder(of.clone()).tensors(Task::CausalLanguageModel);
-    let linear = |(name, shape): (String, Vec<usize>)| {
-        let name = name.strip_suffix(".weight").filter(|name| name.starts_with("model.layers."))?;
-        Some((name.to_owned(), <[usize; 2]>::try_from(shape).ok()?))
+/// Whether a parameter (`block.path`) is an adapter's, or of the block `head`.
+pub fn is_adapter_or_head(parameter: &str) -> bool {
+    is_adapter(parameter) || parameter.starts_with("head.")
+}
+
+/// The linear layers among tensors whose names have this in them, with `[outputs, inputs]`.
+fn linear_layers(tensors: &[(String, Vec<usize>)], of_layer: &str) -> BTreeMap<String, [usize; 2]> {
+    let linear = |(name, shape): &(String, Vec<usize>)| {
+        let name = name.strip_suffix(".weight").filter(|name| name.contains(of_layer))?;
+        Some((name.to_owned(), <[usize; 2]>::try_from(shape.clone()).ok()?))
     };
-    tensors.into_iter().filter_map(linear).collect()
+    tensors.iter().filter_map(linear).collect()
 }
 
 /// One of `lora.targets`.

@@ -2,115 +2,22 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::alloc::{GlobalAlloc, Layout, System};
+mod counting;
+
 use std::cell::Cell;
-use std::sync::{Mutex, PoisonError};
 
 use brigade_core::plan::{Configuration, Footprint};
 use brigade_core::{
-    Batch, Block, Chain, Engine, EngineSettings, Float, Groups, HeapMeter, MeasuredActivations,
-    OptimizerFactory, Precision, Recompute,
+    Batch, Block, Chain, Engine, EngineSettings, Float, Groups, OptimizerFactory, Precision, Recompute,
 };
 use brigade_hf::Config;
-use brigade_models::gpt::{Gelu, GptConfig, Targets};
-use brigade_models::{CausalLm, LoraConfig, Tokens};
+use brigade_models::gpt::GptConfig;
+use brigade_models::{CausalLm, LoraConfig};
 use burn::module::Module;
 use burn::nn::{BatchNorm, BatchNormConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::Tensor;
-
-thread_local! {
-    static LIVE: Cell<i64> = const { Cell::new(0) };
-    static MOST: Cell<i64> = const { Cell::new(0) };
-}
-
-/// Counts the bytes of each thread.
-struct Counting;
-
-impl Counting {
-    fn count(bytes: i64) {
-        let live = LIVE.get() + bytes;
-        LIVE.set(live);
-        MOST.set(MOST.get().max(live));
-    }
-}
-
-// SAFETY: all memory is the system's; the counters are no memory of the heap.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        Self::count(layout.size() as i64);
-        // SAFETY: as the caller vouches.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        Self::count(layout.size() as i64);
-        // SAFETY: as the caller vouches.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        Self::count(-(layout.size() as i64));
-        // SAFETY: as the caller vouches.
-        unsafe { System.dealloc(place, layout) }
-    }
-}
-
-/// Tests run one at a time: what is freed for one is not to be counted in another.
-static PROCESS: Mutex<()> = Mutex::new(());
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
-
-const SEQUENCES: usize = 2;
-
-/// This thread's bytes, counted exactly.
-struct Exact(Cell<i64>);
-
-impl HeapMeter for Exact {
-    fn in_use(&self) -> u64 {
-        LIVE.get() as u64
-    }
-
-    fn begin(&self) {
-        MOST.set(LIVE.get());
-        self.0.set(LIVE.get());
-    }
-
-    fn most_added(&self) -> u64 {
-        (MOST.get() - self.0.get()) as u64
-    }
-}
-
-fn batch(shape: &GptConfig) -> Batch<Tokens, Targets> {
-    shape.blank_batch(SEQUENCES, &brigade_cpu::device())
-}
-
-fn shapes() -> [GptConfig; 4] {
-    let wide = GptConfig {
-        vocabulary: 500,
-        sequence_length: 64,
-        width: 128,
-        layers: 3,
-        heads: 2,
-        tied_head: true,
-        activation: Gelu::GeluTanh,
-        dropout: 0.0,
-    };
-    [
-        wide.clone(),
-        GptConfig { activation: Gelu::Gelu, ..wide.clone() },
-        // Mostly scores.
-        GptConfig { sequence_length: 256, width: 64, heads: 8, ..wide.clone() },
-        // Mostly logits.
-        GptConfig { vocabulary: 20_000, layers: 1, tied_head: false, ..wide },
-    ]
-}
-
-fn measure(shape: &GptConfig, compute: Float, meter: &dyn HeapMeter) -> MeasuredActivations {
-    let model = shape.model(1, &brigade_cpu::device()).unwrap();
-    model.measure_activations(batch(shape), compute, false, Some(meter)).unwrap()
-}
+use counting::{Exact, LIVE, MOST, batch, measure, number_types, shapes};
 
 /// The most that two steps of two micro-batches take of the heap, and what was planned.
 fn taken_and_planned(shape: &GptConfig, recompute: Recompute, compute: Float) -> (f64, f64) {
@@ -142,35 +49,8 @@ fn taken_and_planned(shape: &GptConfig, recompute: Recompute, compute: Float) ->
     ((MOST.get() - before) as f64, plan.peak() as f64)
 }
 
-/// Products in bf16 take long on the CPU.
-fn number_types(shape: &GptConfig) -> &'static [Float] {
-    if shape.vocabulary > 1000 { &[Float::F32] } else { &[Float::F32, Float::Bf16] }
-}
-
-/// What the process's heap and pages tell, for programs whose allocator counts nothing.
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
-#[test]
-fn the_process_measures_what_an_allocator_counts_exactly() {
-    let _alone = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
-    let meter = brigade_cpu::GlibcHeap::find().unwrap();
-    for shape in shapes() {
-        for compute in number_types(&shape) {
-            let exact = measure(&shape, *compute, &Exact(Cell::new(0)));
-            let found = measure(&shape, *compute, &meter);
-            assert_eq!(found.boundary_activations, exact.boundary_activations);
-            let near = |found: u64, exact: u64| found.abs_diff(exact) as f64 <= 0.03 * exact as f64 + 1e6;
-            for (found, exact) in found.saved_activations.iter().zip(&exact.saved_activations) {
-                assert!(near(found.output, exact.output), "{found:?}, {exact:?} of {shape:?} in {compute:?}");
-                assert!(near(found.saved, exact.saved), "{found:?}, {exact:?} of {shape:?} in {compute:?}");
-                assert!(near(found.peak, exact.peak), "{found:?}, {exact:?} of {shape:?} in {compute:?}");
-            }
-        }
-    }
-}
-
 #[test]
 fn a_model_stays_as_it_is_when_it_is_measured() {
-    let _alone = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
     let shape = &shapes()[0];
     let tensors = |measured: bool| {
         let mut model = shape.model(1, &brigade_cpu::device()).unwrap();
@@ -200,7 +80,6 @@ impl Block for Normed {
 
 #[test]
 fn running_state_stays_as_it_is_when_it_is_measured() {
-    let _alone = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
     let device = brigade_cpu::device();
     let block = Normed { norm: BatchNormConfig::new(4).init(&device.clone().autodiff()) };
     let mean = || block.norm.running_mean.value_sync().into_data();
@@ -216,7 +95,6 @@ fn running_state_stays_as_it_is_when_it_is_measured() {
 
 #[test]
 fn a_step_takes_what_is_planned_within_a_twentieth() {
-    let _alone = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
     for shape in shapes() {
         for recompute in [Recompute::None, Recompute::Every(1)] {
             for compute in number_types(&shape) {
@@ -234,7 +112,6 @@ fn a_step_takes_what_is_planned_within_a_twentieth() {
 /// A Llama that is measured in place of itself, and what it needs when it is measured itself.
 #[test]
 fn smaller_models_tell_what_a_large_one_needs() {
-    let _alone = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
     let fields = serde_json::json!({
         "model_type": "llama", "vocab_size": 16_000, "hidden_size": 1024, "intermediate_size": 2816,
         "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 128,
@@ -270,7 +147,6 @@ fn smaller_models_tell_what_a_large_one_needs() {
 /// Four times as much for rows four times as long: scores would take sixteen times as much.
 #[test]
 fn a_step_with_dropout_of_attention_takes_memory_that_grows_as_the_row_does() {
-    let _alone = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
     let taken = |sequence_length| {
         let [_, _, scores, _] = shapes();
         taken_and_planned(&GptConfig { sequence_length, dropout: 0.1, ..scores }, Recompute::None, Float::F32)

@@ -4,21 +4,22 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use brigade::models::{CausalLm, LoadWeights, Strict, WeightsMapping};
+use brigade::models::{LoadWeights, Strict};
 use brigade::report::{ConsoleMode, HumanCount};
-use brigade::{Mixed, Role, Session, TokenDataset, UsageError, ValidationReport, parse_whole_number};
+use brigade::{Dataset, Mixed, Role, TextTask, UsageError, ValidationReport, parse_whole_number};
 use brigade_hf::ConfigFile;
 use clap::Args;
 use serde_json::json;
 
 use crate::adapters::Origin;
 use crate::columns::columns;
-use crate::config::{Config, Described};
+use crate::config::Config;
 use crate::corpus;
 use crate::model_folder::model_folder;
 use crate::output::print;
 use crate::ranks::{RankFlags, RankProgram};
-use crate::tasks::TaskModel;
+use crate::tasks::{TaskModel, TaskName};
+use crate::weights::Weights;
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -26,7 +27,7 @@ Examples:
   brigade evaluate --model Llama-3.2-1B --data corpus/ --sequence-length 2048 --json
   brigade evaluate --model runs/tuned --data held-out.jsonl --nproc-per-node 4 --pp 2 --dp 2 --zero 3
 
-Every token of the data but the first is predicted once. The numbers are the same on every mesh, for the same --micro-batch-size.";
+Every token of the data but the first is predicted once; a model with labels, a number or masked tokens does its task. The numbers are the same on every mesh, for the same --micro-batch-size.";
 
 /// Rows are at most so long where nothing is said: models of today have more positions than memory.
 const LONGEST_ROW: usize = 1024;
@@ -69,57 +70,65 @@ pub fn run(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
     let mut described = config.describe().map_err(UsageError)?;
     let weights = described.weights().map_err(UsageError)?;
     config.fit_vocabulary(&mut described).map_err(UsageError)?;
-    let description = causal(&described, &args.model).map_err(UsageError)?;
+    match &described.model {
+        TaskModel::CausalLm(task) => evaluate(args, &config, &weights, task),
+        TaskModel::MaskedLm(task) => evaluate(args, &config, &weights, task),
+        TaskModel::Classification(task) => evaluate(args, &config, &weights, task),
+        TaskModel::MultiLabel(task) => evaluate(args, &config, &weights, task),
+        TaskModel::Regression(task) => evaluate(args, &config, &weights, task),
+    }
+}
+
+/// How well a model does its task.
+fn evaluate<T: TextTask>(
+    args: &EvaluateArgs,
+    config: &Config,
+    weights: &Weights,
+    task: &T,
+) -> anyhow::Result<ExitCode> {
     let program = RankProgram {
         name: "evaluate",
         flags: &args.ranks,
         settings: config.settings.clone(),
-        config: brigade::config_to_toml(&config)?,
-        costs: description.costs()?,
+        config: brigade::config_to_toml(config)?,
+        costs: task.costs()?,
         quiet: args.quiet,
     };
     let prepare = |role| {
         let shows = !args.quiet && matches!(role, Role::Launcher | Role::JoinedRank { rank: 0 });
-        corpus::prepared(&config, if shows { ConsoleMode::Auto } else { ConsoleMode::Quiet })
+        corpus::prepared(config, if shows { ConsoleMode::Auto } else { ConsoleMode::Quiet })
     };
     program.run(prepare, |session, prepared| {
         // A hash of the text, which may differ from host to host.
         session.check_same("text (or tokenizer)", &prepared.summary.key)?;
         let sources = prepared.sources.into_iter();
-        let rows = sources.map(|source| (TokenDataset::new(source.train), source.weight));
-        let mapping = config.for_resized(weights.mapping(description.mapping()));
-        let files = (&weights.files[..], &mapping);
-        let found = next_token(session, description, files, &Mixed::new(rows))?;
+        let sources = sources.map(|source| Ok((task.data(source.train)?, source.weight)));
+        let data = Mixed::new(sources.collect::<anyhow::Result<Vec<_>>>()?);
+        let mut model = task.model(session.seed(), &session.device())?;
+        let mapping = config.for_resized(weights.mapping(task.mapping()));
+        let files: Vec<&Path> = weights.files.iter().map(PathBuf::as_path).collect();
+        let missing = model.load_weights_of(&files, &mapping, Strict::Parameters)?.missing;
+        if !missing.is_empty() {
+            let given = args.model.display();
+            bail!(
+                "--model {given} has no weights for {}, so there is nothing to evaluate",
+                missing.join(", ")
+            );
+        }
+        let mut report = session.evaluate(model, &data)?;
+        for (name, metric) in task.derived_metrics() {
+            report.metrics.insert(name.to_owned(), metric(&report.metrics));
+        }
+        let predicts_tokens =
+            matches!(config.task.name, TaskName::Auto | TaskName::CausalLm | TaskName::MaskedLm);
+        let found =
+            Found { unit: data.unit(), perplexity: predicts_tokens.then(|| report.loss.exp()), report };
         match session.rank() {
-            0 if args.json => print(&in_json(&found)),
-            0 => print(&in_words(&found)),
+            0 if args.json => print(&found.in_json()),
+            0 => print(&found.in_words()),
             _ => Ok(()),
         }
     })
-}
-
-/// The model, if it predicts the next token.
-fn causal<'a>(described: &'a Described, given: &Path) -> anyhow::Result<&'a CausalLm> {
-    match &described.model {
-        TaskModel::CausalLm(model) => Ok(model),
-        _ => bail!(
-            "--model {} does not predict the next token; validations of `brigade train` say how well it does its task",
-            given.display()
-        ),
-    }
-}
-
-/// How well a causal model predicts the next token.
-fn next_token(
-    session: &Session,
-    description: &CausalLm,
-    (weights, mapping): (&[PathBuf], &WeightsMapping),
-    data: &Mixed<TokenDataset>,
-) -> anyhow::Result<ValidationReport> {
-    let mut model = description.model(session.seed(), &session.device())?;
-    let weights: Vec<&Path> = weights.iter().map(PathBuf::as_path).collect();
-    model.load_weights_of(&weights, mapping, Strict::Parameters)?;
-    session.evaluate(model, data)
 }
 
 fn resolved(args: &EvaluateArgs) -> anyhow::Result<Config> {
@@ -164,18 +173,37 @@ fn positions(folder: &Path) -> anyhow::Result<usize> {
     })
 }
 
-fn in_words(found: &ValidationReport) -> String {
-    let mut rows = vec![["loss".to_owned(), format!("{:.6}", found.loss)]];
-    rows.push(["perplexity".into(), format!("{:.4}", found.loss.exp())]);
-    rows.extend(found.metrics.iter().map(|(name, value)| [name.clone(), format!("{value:.6}")]));
-    rows.push(["tokens".into(), HumanCount(found.targets).to_string()]);
-    columns(rows.into_iter().map(Into::into))
+/// What is printed.
+struct Found<'a> {
+    /// What was predicted.
+    unit: &'a str,
+    /// Of tokens.
+    perplexity: Option<f64>,
+    report: ValidationReport,
 }
 
-fn in_json(found: &ValidationReport) -> String {
-    let mut object = json!({ "loss": found.loss, "perplexity": found.loss.exp(), "tokens": found.targets });
-    for (name, value) in &found.metrics {
-        object[name] = json!(value);
+impl Found<'_> {
+    /// The numbers, by name.
+    fn numbers(&self) -> impl Iterator<Item = (&str, f64)> {
+        let perplexity = self.perplexity.map(|perplexity| ("perplexity", perplexity));
+        let metrics = self.report.metrics.iter().map(|(name, value)| (name.as_str(), *value));
+        [("loss", self.report.loss)].into_iter().chain(perplexity).chain(metrics)
     }
-    format!("{object}\n")
+
+    fn in_words(&self) -> String {
+        let in_words = |(name, value)| match name {
+            "perplexity" => [name.to_owned(), format!("{value:.4}")],
+            _ => [name.to_owned(), format!("{value:.6}")],
+        };
+        let count = [self.unit.to_owned(), HumanCount(self.report.targets).to_string()];
+        columns(self.numbers().map(in_words).chain([count]).map(Into::into))
+    }
+
+    fn in_json(&self) -> String {
+        let mut object = json!({ self.unit: self.report.targets });
+        for (name, value) in self.numbers() {
+            object[name] = json!(value);
+        }
+        format!("{object}\n")
+    }
 }

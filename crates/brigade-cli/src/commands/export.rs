@@ -5,17 +5,19 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use brigade::models::{CausalLm, ShardSize, WeightsFormat, WeightsNumber, convert_weights};
+use brigade::models::encoder::Encoder;
+use brigade::models::{Adapters, CausalLm, ShardSize, WeightsFormat, WeightsNumber, convert_weights};
 use brigade::{
-    ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, LanguageModel, UsageError, WEIGHTS_FILE, WEIGHTS_INDEX_FILE, exit,
+    ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, ADAPTERS_LABELS_FILE, AdaptedModel, UsageError, WEIGHTS_FILE,
+    WEIGHTS_INDEX_FILE, exit, merge_adapters,
 };
-use brigade_hf::ConfigFile;
-use brigade_hf::weights::weights_file;
+use brigade_hf::{Config, ConfigFile, Task};
 use clap::Args;
 
-use crate::adapters::Origin;
+use crate::adapters::{Origin, SavedAdapters};
 use crate::commands::train::COPIED;
 use crate::config::TOKENIZER_FILE;
+use crate::weights::Weights;
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -94,27 +96,51 @@ fn write(args: &ExportArgs, origin: &Origin, out: &Path) -> anyhow::Result<()> {
     }
     copy(run, out, about)?;
     match &origin.adapters {
-        Some(_) if !args.merge_lora => copy(run, out, ["config.json", ADAPTERS_CONFIG_FILE, ADAPTERS_FILE]),
+        Some(_) if !args.merge_lora => {
+            copy(run, out, ["config.json", ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, ADAPTERS_LABELS_FILE])
+        }
         Some(adapters) => {
-            let file = ConfigFile::read(base)?;
-            let model = CausalLm::from_config(&file.config, None)?.with_adapters(&adapters.lora)?;
-            let from = weights_file(base, &file.config, file.task)?;
-            write_config(base, out, format)?;
-            LanguageModel::merge_adapters(&model, &[&from, &adapters.file], &weights, format)
+            let file = origin.config_file()?;
+            merge(origin, adapters, &file, (&weights, format))?;
+            write_config(file, out, format)
         }
         None if !args.form.is_given() && run.join(WEIGHTS_FILE).is_file() => {
             copy(run, out, ["config.json", WEIGHTS_FILE])
         }
         None => {
-            write_config(run, out, format)?;
+            write_config(ConfigFile::read(run)?, out, format)?;
             Ok(convert_weights(&[run], &weights, format)?)
         }
     }
 }
 
-/// Writes the configuration of a folder's model with the type that its weights have now.
-fn write_config(from: &Path, out: &Path, format: WeightsFormat) -> anyhow::Result<()> {
-    let mut file = ConfigFile::read(from)?;
+/// Writes the weights of a model with its adapters added.
+fn merge(
+    origin: &Origin,
+    adapters: &SavedAdapters,
+    file: &ConfigFile,
+    (to, format): (&Path, WeightsFormat),
+) -> anyhow::Result<()> {
+    let task = file.task.unwrap_or(Task::CausalLanguageModel);
+    let write = |model: AdaptedModel<'_>, adapters: &Adapters, mapping| {
+        let from = Weights::find(origin, task, adapters)?;
+        let files: Vec<&Path> = from.files.iter().map(PathBuf::as_path).collect();
+        merge_adapters(model, &files, &from.mapping(mapping), to, format)
+    };
+    match &file.config {
+        Config::Decoder(_) => {
+            let model = CausalLm::from_config(&file.config, None)?.with_adapters(&adapters.lora)?;
+            write(AdaptedModel::CausalLm(&model), model.adapters(), model.mapping())
+        }
+        Config::Encoder(_) => {
+            let model = Encoder::from_config(&file.config, task, None)?.with_adapters(&adapters.lora)?;
+            write(AdaptedModel::Encoder(&model), model.adapters(), model.mapping())
+        }
+    }
+}
+
+/// Writes the configuration of a model with the type that its weights have now.
+fn write_config(mut file: ConfigFile, out: &Path, format: WeightsFormat) -> anyhow::Result<()> {
     file.dtype = Some(format.number.torch_name().to_owned());
     let text = serde_json::to_vec_pretty(&file.to_fields()?).context("cannot write JSON")?;
     let path = out.join("config.json");

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::bail;
-use brigade::{CachedText, Settings, UsageError, exit};
+use brigade::{CachedText, Settings, UsageError, exit, parse_whole_number};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
@@ -21,6 +21,7 @@ Examples:
   brigade generate --model runs/gpt-tiny-1 --temperature 0        always the most likely token
   brigade generate --model runs/tuned --prompts questions.jsonl --format jsonl --stop \"\\n\\n\" > answers.jsonl
   brigade generate --model runs/tuned --chat --system \"Answer in one sentence.\"
+  brigade generate --model runs/tuned --prompts questions.jsonl --dp 4    four prompts at a time, on four processes
   brigade generate --model Llama-3.1-70B --prompt \"Once\" --pp 4        on four processes, each with a quarter of the layers
 
 Keys and values of earlier tokens are kept, so that a token costs the same whether it is the first or the last. A text that grows beyond the
@@ -54,6 +55,9 @@ pub struct GenerateArgs {
     format: Format,
     #[command(flatten)]
     sampling: SamplingFlags,
+    /// Data-parallel ranks, which have all of the model's layers each, or a pipeline: as many of the prompts of a file are continued at a time [default: 1].
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
+    dp: Option<usize>,
     #[command(flatten)]
     ranks: RankFlags,
 }
@@ -69,7 +73,7 @@ enum Format {
 impl GenerateArgs {
     /// Whether it starts ranks, or is one.
     pub fn uses_ranks(&self) -> bool {
-        self.ranks.are_given()
+        self.dp.is_some() || self.ranks.are_given()
     }
 
     fn described(&self) -> anyhow::Result<Described> {
@@ -173,10 +177,26 @@ fn on_ranks(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
         let is_shown = session.rank() == 0;
         let settings = args.sampling.settings(described.file.generation.as_ref());
         let mut generator = described.load_on(session, settings)?;
-        for (index, (prompt, tokens)) in prompts.iter().zip(&tokens).enumerate() {
-            // All ranks go on, also where nobody reads what the first one prints.
-            let mut show = |text: &str| if is_shown { show(text).map(|_| true) } else { Ok(true) };
-            answer(&mut generator, (index, prompt), tokens, args.format, &mut show)?;
+        // All ranks go on, also where nobody reads what the first one prints.
+        let mut show = |text: &str| if is_shown { show(text).map(|_| true) } else { Ok(true) };
+        let given: Vec<_> = prompts.iter().zip(&tokens).enumerate().collect();
+        let (place, pipelines) = session.data_place();
+        for round in given.chunks(pipelines) {
+            let mut text = String::new();
+            let mut keep = |part: &str| {
+                text.push_str(part);
+                Ok(true)
+            };
+            let show_now: &mut dyn FnMut(&str) -> anyhow::Result<bool> =
+                if pipelines == 1 { &mut show } else { &mut keep };
+            if let Some((index, (prompt, tokens))) = round.get(place) {
+                answer(&mut generator, (*index, prompt), tokens, args.format, show_now)?;
+            }
+            if pipelines > 1 {
+                for text in session.all_gather_text(&text)? {
+                    show(&text)?;
+                }
+            }
         }
         Ok(())
     })
@@ -190,12 +210,17 @@ fn checked_for_ranks(args: &GenerateArgs) -> anyhow::Result<(Described, Settings
     }
     let mut settings = Settings::default();
     args.ranks.apply(&mut settings);
-    let stages = args.ranks.world_size(Some(args.ranks.pp.unwrap_or(1)), settings.compute.backend)?;
-    settings.mesh.pp = args.ranks.pp.unwrap_or(stages);
-    settings.mesh.dp = 1;
+    let dp = args.dp.unwrap_or(1);
+    if dp == 0 {
+        bail!("--dp 0 is not possible: it must be at least 1");
+    }
+    let wanted = args.ranks.pp.unwrap_or(1).saturating_mul(dp);
+    let world = args.ranks.world_size(Some(wanted), settings.compute.backend)?;
+    settings.mesh.pp = args.ranks.pp.unwrap_or((world / dp).max(1));
+    settings.mesh.dp = dp;
     (settings.optimizer.name, settings.optimizer.momentum) = ("sgd".into(), 0.0);
     settings.train.micro_batch_size = 1;
-    settings.train.global_batch_size = 1;
+    settings.train.global_batch_size = dp;
     settings.resolve();
     Ok((args.described()?, settings))
 }

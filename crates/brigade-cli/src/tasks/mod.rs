@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use brigade::data::{Columns, RecordEncoder, RowOptions, TargetToken, Tokenizer, TokenizerSpec};
 use brigade::models::encoder::{Encoder, Masking};
-use brigade::models::{CausalLm, LoraConfig, LoraError};
+use brigade::models::{Adapters, CausalLm, LoraConfig};
 use brigade::{Classification, MaskedLm, MultiLabelClassification, Regression, TextTask};
 use brigade_hf::config::Problem;
 use brigade_hf::{Config, ConfigFile, Task};
@@ -78,12 +78,28 @@ impl TaskModel {
 
     /// Rows of the table of embeddings: all tokens are below it.
     pub fn vocabulary(&self) -> usize {
+        match self.kind() {
+            Ok(model) => model.vocabulary(),
+            Err(encoder) => encoder.vocabulary(),
+        }
+    }
+
+    /// Its adapters.
+    pub fn adapters(&self) -> &Adapters {
+        match self.kind() {
+            Ok(model) => model.adapters(),
+            Err(encoder) => encoder.adapters(),
+        }
+    }
+
+    /// The model without its task.
+    fn kind(&self) -> Result<&CausalLm, &Encoder> {
         match self {
-            Self::CausalLm(model) => model.vocabulary(),
+            Self::CausalLm(model) => Ok(model),
             Self::MaskedLm(MaskedLm { encoder, .. })
             | Self::Classification(Classification(encoder))
             | Self::MultiLabel(MultiLabelClassification(encoder))
-            | Self::Regression(Regression(encoder)) => encoder.vocabulary(),
+            | Self::Regression(Regression(encoder)) => Err(encoder),
         }
     }
 }
@@ -169,15 +185,7 @@ impl TaskSection {
             let model = CausalLm::from_config(&file.config, Some(sequence_length))?;
             return Ok(TaskModel::CausalLm(model.with_adapters(lora)?));
         }
-        let encoder = Encoder::from_config(&file.config, task, Some(sequence_length))?;
-        if lora.rank > 0 {
-            return Err(LoraError::new(
-                "rank (--lora-rank)",
-                lora.rank,
-                "encoders have no layers for adapters",
-            )
-            .into());
-        }
+        let encoder = Encoder::from_config(&file.config, task, Some(sequence_length))?.with_adapters(lora)?;
         Ok(match self.name {
             TaskName::Classification => TaskModel::Classification(Classification(encoder)),
             TaskName::MultiLabelClassification => TaskModel::MultiLabel(MultiLabelClassification(encoder)),

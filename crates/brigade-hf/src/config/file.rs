@@ -7,7 +7,7 @@ use std::path::Path;
 use brigade_files::AtomicFile;
 use serde_json::{Map, Value, json};
 
-use super::checks::SpecialTokens;
+use super::checks::{Labels, SpecialTokens};
 use super::fields::Fields;
 use super::{Config, Task, llama};
 use crate::error::HfError;
@@ -72,6 +72,28 @@ impl ConfigFile {
         let dtype = dtype.map(str::to_owned);
         let generation = GenerationConfig::read(&folder.join(GENERATION))?;
         Ok(Self { read: Some((object, config.clone())), config, task, dtype, generation })
+    }
+
+    /// With the labels in a file of [`label_fields`](Self::label_fields), if it is there: `config` is then a classifier.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or has no labels in it.
+    pub fn with_labels_of(mut self, path: &Path) -> Result<Self, HfError> {
+        let Some(object) = read_object(path)? else { return Ok(self) };
+        let file = path.to_string_lossy();
+        let labels = Labels::read(&Fields::new(&file, &object))?;
+        if let Config::Encoder(config) = &mut self.config {
+            config.labels = labels;
+            self.task = Some(Task::SequenceClassification);
+        }
+        Ok(self)
+    }
+
+    /// The fields of labels: `id2label`, `label2id` and `problem_type`.
+    pub fn label_fields(&self) -> Map<String, Value> {
+        let mut object = Map::new();
+        self.config.labels().write(&mut object);
+        object
     }
 
     /// The fields to write: those that were read, with what has changed since; or all fields of a model that begins here.

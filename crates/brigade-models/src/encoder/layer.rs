@@ -39,6 +39,21 @@ pub(super) struct Output {
     pub dropout: Dropout,
 }
 
+impl Layer {
+    /// The linear layers, by path and by what they are called in an encoder's layer in Hugging Face's files.
+    pub fn linears(&mut self) -> [(&'static str, &'static str, &mut Linear); 6] {
+        let SelfAttention { query, key, value, .. } = &mut self.attention;
+        [
+            ("attention.query", "attention.self.query", query),
+            ("attention.key", "attention.self.key", key),
+            ("attention.value", "attention.self.value", value),
+            ("attention_output.dense", "attention.output.dense", &mut self.attention_output.dense),
+            ("intermediate", "intermediate.dense", &mut self.intermediate),
+            ("output.dense", "output.dense", &mut self.output.dense),
+        ]
+    }
+}
+
 impl SelfAttention {
     /// `x`: `[rows, width]`, of `batch` sequences. The result has the same shape.
     fn forward(&self, x: Tensor<2>, batch: usize, documents: Option<&Documents>) -> Tensor<2> {

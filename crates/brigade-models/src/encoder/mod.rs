@@ -14,13 +14,14 @@ mod model;
 use brigade_core::Chain;
 use brigade_hf::Task;
 use brigade_hf::config::{EncoderConfig, Family};
-use burn::module::{Initializer, Param};
+use burn::module::{Initializer, Module, Param};
 use burn::nn::{Dropout, DropoutConfig};
 use burn::tensor::{Device, Tensor};
 
 use crate::Logits;
 use crate::initial::normal;
-use crate::layers::{LayerNorm, Linear, LinearConfig, activation};
+use crate::layers::{LayerNorm, Linear, LinearConfig, Lora, activation};
+use crate::lora::{Adapters, in_adapters};
 use crate::tokens::{Hidden, Tokens};
 use crate::weights::WeightsMapping;
 use ends::{Embedding, LabelHead, MaskedHead, MeanPooling};
@@ -35,9 +36,7 @@ pub use model::{Encoder, EncoderError};
 
 /// An encoder without a head, from [`Tokens`] to the vectors of its last layer. Nothing is allocated: each parameter gets its values from (`seed`, name) when first read.
 pub fn chain(config: &EncoderConfig, seed: u64, device: &Device) -> Chain<Tokens, Hidden> {
-    let builder = Builder { config, seed, device };
-    let chain = Chain::new().then("embedding", builder.embedding());
-    (0..config.layers).fold(chain, |chain, index| chain.then(format!("layers.{index}"), builder.layer(index)))
+    Builder { config, adapters: &Adapters::default(), seed, device }.layers()
 }
 
 /// An encoder of whole texts: the mean of the vectors of each row's text, `[batch, width]`, if `normalized` scaled to a length of 1, as `sentence-transformers` does.
@@ -50,21 +49,29 @@ pub fn sentences(
     chain(config, seed, device).then("pooling", MeanPooling { normalized })
 }
 
-/// An encoder that predicts tokens: logits of `[batch · positions, vocabulary]`. Its head shares the table of embeddings.
-pub fn masked_lm(config: &EncoderConfig, seed: u64, device: &Device) -> Chain<Tokens, Logits> {
-    let builder = Builder { config, seed, device };
-    let head = builder.masked_head();
-    chain(config, seed, device).then("head", head).tie("head.words", "embedding.words")
+/// An encoder that predicts tokens: logits of `[batch · positions, vocabulary]`. Its head shares the table of embeddings. Where there are adapters, all other parameters are
+/// frozen.
+pub fn masked_lm(
+    config: &EncoderConfig,
+    adapters: &Adapters,
+    seed: u64,
+    device: &Device,
+) -> Chain<Tokens, Logits> {
+    let builder = Builder { config, adapters, seed, device };
+    let head = builder.frozen(builder.masked_head());
+    builder.layers().then("head", head).tie("head.words", "embedding.words")
 }
 
-/// An encoder that gives logits of a text's labels, `[batch, labels]`; where there is one label, it is the number that a regression predicts.
+/// An encoder that gives logits of a text's labels, `[batch, labels]`; where there is one label, it is the number that a regression predicts. Where there are adapters, all
+/// other parameters but those of the head are frozen.
 pub fn sequence_classification(
     config: &EncoderConfig,
+    adapters: &Adapters,
     seed: u64,
     device: &Device,
 ) -> Chain<Tokens, Tensor<2>> {
-    let builder = Builder { config, seed, device };
-    chain(config, seed, device).then("head", builder.label_head())
+    let builder = Builder { config, adapters, seed, device };
+    builder.layers().then("head", builder.label_head())
 }
 
 /// Relative costs of the blocks of a task's chain, in order, found without a device.
@@ -84,11 +91,38 @@ pub fn costs(config: &EncoderConfig, task: Task) -> Vec<f64> {
 
 struct Builder<'a> {
     config: &'a EncoderConfig,
+    adapters: &'a Adapters,
     seed: u64,
     device: &'a Device,
 }
 
 impl Builder<'_> {
+    /// The blocks without a head.
+    fn layers(&self) -> Chain<Tokens, Hidden> {
+        let chain = Chain::new().then("embedding", self.frozen(self.embedding()));
+        (0..self.config.layers).fold(chain, |chain, index| {
+            chain.then(format!("layers.{index}"), self.adapted(index, self.layer(index)))
+        })
+    }
+
+    /// The module as it is trained: not at all, where there are adapters.
+    fn frozen<M: Module>(&self, module: M) -> M {
+        if self.adapters.is_empty() { module } else { module.no_grad() }
+    }
+
+    /// A layer with its adapters.
+    fn adapted(&self, index: usize, layer: Layer) -> Layer {
+        let mut layer = self.frozen(layer);
+        for (path, name, linear) in layer.linears() {
+            let stored = format!("{}encoder.layer.{index}.{name}", prefix(self.config.family));
+            if let Some(lora) = self.adapters.of(&stored) {
+                let path = format!("layers.{index}.{path}");
+                linear.lora = Some(Lora::new(lora, linear.shape(), self.seed, &path, self.device));
+            }
+        }
+        layer
+    }
+
     fn table(&self, path: &str, rows: usize) -> Param<Tensor<2>> {
         let deviation = self.config.initializer_range as f32;
         normal(self.seed, path, [rows, self.config.hidden_size], deviation, self.device)
@@ -165,45 +199,75 @@ fn dropout(probability: f64) -> Dropout {
     DropoutConfig::new(probability).init()
 }
 
-/// Where Hugging Face's files have the parameters of a family with the head of a task. Files of a model without a head are read as well, and those of older versions of `transformers`,
-/// which call the weights and biases of norms gamma and beta; a head that is in no file begins with its initial values.
+/// What stands before the names of an encoder's tensors in files of a model with a head.
+fn prefix(family: Family) -> &'static str {
+    if family == Family::Roberta { "roberta." } else { "bert." }
+}
+
+/// Where Hugging Face's files have the parameters of a family with the head of a task, and `peft`'s those of adapters. Files of a model without a head are read as well, and
+/// those of older versions of `transformers`, which call the weights and biases of norms gamma and beta; a head that is in no file begins with its initial values.
 pub fn mapping(family: Family, task: Task) -> WeightsMapping {
-    let roberta = family == Family::Roberta;
-    let prefix = if roberta { "roberta." } else { "bert." };
+    mapping_with_head(family, task, str::to_owned)
+}
+
+/// As [`mapping`], of a model whose head lies among its adapters where it has labels.
+fn mapping_beside_adapters(family: Family, task: Task) -> WeightsMapping {
+    match task {
+        Task::SequenceClassification => mapping_with_head(family, task, in_adapters),
+        _ => mapping(family, task),
+    }
+}
+
+fn mapping_with_head(family: Family, task: Task, of_head: fn(&str) -> String) -> WeightsMapping {
     let at = |name: &str| match task {
         Task::Base => name.to_owned(),
-        _ => format!("{prefix}{name}"),
+        _ => format!("{}{name}", prefix(family)),
     };
     let mapping = WeightsMapping::default()
         .rule("embedding.norm.*", at("embeddings.LayerNorm.*"))
         .rule("embedding.words", at("embeddings.word_embeddings.weight"))
         .rule("embedding.positions", at("embeddings.position_embeddings.weight"))
-        .rule("embedding.types", at("embeddings.token_type_embeddings.weight"))
-        .rule("layers.*.attention.*.*", at("encoder.layer.*.attention.self.*.*"))
-        .rule("layers.*.attention_output.dense.*", at("encoder.layer.*.attention.output.dense.*"))
+        .rule("embedding.types", at("embeddings.token_type_embeddings.weight"));
+    let linears = [
+        ("layers.*.attention.*", "encoder.layer.*.attention.self.*"),
+        ("layers.*.attention_output.dense", "encoder.layer.*.attention.output.dense"),
+        ("layers.*.intermediate", "encoder.layer.*.intermediate.dense"),
+        ("layers.*.output.dense", "encoder.layer.*.output.dense"),
+    ];
+    let mapping = linears.into_iter().fold(mapping, |mapping, (path, name)| {
+        let lora = |matrix: &str| in_adapters(&at(&format!("{name}.lora_{matrix}.weight")));
+        mapping
+            .rule(format!("{path}.lora.a"), lora("A"))
+            .rule(format!("{path}.lora.b"), lora("B"))
+            .rule(format!("{path}.*"), at(&format!("{name}.*")))
+    });
+    let mapping = mapping
         .rule("layers.*.attention_output.norm.*", at("encoder.layer.*.attention.output.LayerNorm.*"))
-        .rule("layers.*.intermediate.*", at("encoder.layer.*.intermediate.dense.*"))
-        .rule("layers.*.output.dense.*", at("encoder.layer.*.output.dense.*"))
         .rule("layers.*.output.norm.*", at("encoder.layer.*.output.LayerNorm.*"))
-        .with_optional_prefix(prefix)
+        .with_optional_prefix(prefix(family))
         .with_other_end("LayerNorm.weight", "LayerNorm.gamma")
         .with_other_end("LayerNorm.bias", "LayerNorm.beta")
         .optional("head.*")
         .optional("head.*.*");
-    match (task, roberta) {
-        (Task::MaskedLanguageModel, false) => mapping
-            .rule("head.dense.*", "cls.predictions.transform.dense.*")
-            .rule("head.norm.*", "cls.predictions.transform.LayerNorm.*")
-            .rule("head.bias", "cls.predictions.bias"),
-        (Task::MaskedLanguageModel, true) => mapping
-            .rule("head.dense.*", "lm_head.dense.*")
-            .rule("head.norm.*", "lm_head.layer_norm.*")
-            .rule("head.bias", "lm_head.bias"),
-        (Task::SequenceClassification, false) => {
-            mapping.rule("head.dense.*", "bert.pooler.dense.*").rule("head.labels.*", "classifier.*")
+    let head = |rules: &[(&str, &str)]| {
+        rules.iter().fold(mapping.clone(), |mapping, (path, name)| mapping.rule(*path, of_head(name)))
+    };
+    match (task, family) {
+        (Task::MaskedLanguageModel, Family::Roberta) => head(&[
+            ("head.dense.*", "lm_head.dense.*"),
+            ("head.norm.*", "lm_head.layer_norm.*"),
+            ("head.bias", "lm_head.bias"),
+        ]),
+        (Task::MaskedLanguageModel, _) => head(&[
+            ("head.dense.*", "cls.predictions.transform.dense.*"),
+            ("head.norm.*", "cls.predictions.transform.LayerNorm.*"),
+            ("head.bias", "cls.predictions.bias"),
+        ]),
+        (Task::SequenceClassification, Family::Roberta) => {
+            head(&[("head.dense.*", "classifier.dense.*"), ("head.labels.*", "classifier.out_proj.*")])
         }
-        (Task::SequenceClassification, true) => {
-            mapping.rule("head.dense.*", "classifier.dense.*").rule("head.labels.*", "classifier.out_proj.*")
+        (Task::SequenceClassification, _) => {
+            head(&[("head.dense.*", "bert.pooler.dense.*"), ("head.labels.*", "classifier.*")])
         }
         (Task::Base | Task::CausalLanguageModel, _) => mapping,
     }

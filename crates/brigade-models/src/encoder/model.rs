@@ -1,17 +1,20 @@
 //! An encoder as it is trained for a task.
 
-use brigade_core::Model;
+use std::path::Path;
+
+use brigade_core::{Chain, Model};
 use brigade_hf::config::{EncoderConfig, Family};
 use brigade_hf::{Config, Task};
 use burn::tensor::{Device, Int, Tensor};
 
 use super::loss::MOST_COUNTED;
 use super::{
-    costs, mapping, masked_lm, sequence_classification, with_label_sets, with_labels, with_masked_tokens,
-    with_number,
+    costs, mapping, mapping_beside_adapters, masked_lm, sequence_classification, with_label_sets,
+    with_labels, with_masked_tokens, with_number,
 };
 use crate::gpt::Targets;
-use crate::weights::WeightsMapping;
+use crate::lora::{Adapters, LoraConfig, LoraError};
+use crate::weights::{WeightsError, WeightsFormat, WeightsMapping, merge_adapters};
 use crate::{Logits, Tokens};
 
 /// An encoder, what it is trained for, and the length of its rows.
@@ -20,6 +23,7 @@ pub struct Encoder {
     config: EncoderConfig,
     task: Task,
     sequence_length: usize,
+    adapters: Adapters,
 }
 
 /// Why there is no such model.
@@ -56,7 +60,20 @@ impl Encoder {
         if given > most {
             return Err(EncoderError::TooLong { given, most });
         }
-        Ok(Self { config: config.clone(), task, sequence_length: given })
+        Ok(Self { config: config.clone(), task, sequence_length: given, adapters: Adapters::default() })
+    }
+
+    /// The same model with adapters, which alone are trained then, with the head of labels where there is one.
+    ///
+    /// # Errors
+    /// If there are none of this kind for it.
+    pub fn with_adapters(self, lora: &LoraConfig) -> Result<Self, LoraError> {
+        Ok(Self { adapters: lora.encoder_adapters(&self.config, self.task)?, ..self })
+    }
+
+    /// Its adapters.
+    pub fn adapters(&self) -> &Adapters {
+        &self.adapters
     }
 
     /// Its configuration.
@@ -79,8 +96,16 @@ impl Encoder {
         costs(&self.config, self.task)
     }
 
-    /// Where Hugging Face's files have its parameters.
+    /// Where Hugging Face's files have its parameters, and `peft`'s its adapters and the head beside them.
     pub fn mapping(&self) -> WeightsMapping {
+        match self.adapters.is_empty() {
+            true => self.merged_mapping(),
+            false => mapping_beside_adapters(self.config.family, self.task),
+        }
+    }
+
+    /// Where files of a model like it without adapters have its parameters.
+    pub fn merged_mapping(&self) -> WeightsMapping {
         mapping(self.config.family, self.task)
     }
 
@@ -96,12 +121,12 @@ impl Encoder {
 
     /// With the head that predicts tokens, ready to train: [`with_masked_tokens`].
     pub fn masked_lm(&self, seed: u64, device: &Device) -> Model<Tokens, Logits, Targets> {
-        with_masked_tokens(masked_lm(&self.config, seed, device))
+        with_masked_tokens(masked_lm(&self.config, &self.adapters, seed, device))
     }
 
     /// With the head of labels, ready to train: [`with_labels`].
     pub fn classification(&self, seed: u64, device: &Device) -> Model<Tokens, Tensor<2>, Tensor<1, Int>> {
-        with_labels(sequence_classification(&self.config, seed, device), &self.config.labels.names)
+        with_labels(self.of_labels(seed, device), &self.config.labels.names)
     }
 
     /// With the head of labels of which a text may have any number, ready to train: [`with_label_sets`].
@@ -110,12 +135,43 @@ impl Encoder {
         seed: u64,
         device: &Device,
     ) -> Model<Tokens, Tensor<2>, Tensor<2>> {
-        with_label_sets(sequence_classification(&self.config, seed, device), &self.config.labels.names)
+        with_label_sets(self.of_labels(seed, device), &self.config.labels.names)
     }
 
     /// With the head of a number, ready to train: [`with_number`].
     pub fn regression(&self, seed: u64, device: &Device) -> Model<Tokens, Tensor<2>, Tensor<1>> {
-        with_number(sequence_classification(&self.config, seed, device))
+        with_number(self.of_labels(seed, device))
+    }
+
+    /// Writes its weights with the adapters added: [`merge_adapters`], for the chain of its task.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn merge_adapters(
+        &self,
+        device: &Device,
+        weights: &[&Path],
+        mapping: &WeightsMapping,
+        to: &Path,
+        format: WeightsFormat,
+    ) -> Result<(), WeightsError> {
+        let (scale, mappings) = (self.adapters.config().scale(), [mapping, &self.merged_mapping()]);
+        match self.task {
+            Task::SequenceClassification => {
+                merge_adapters(self.of_labels(0, device), scale, weights, mappings, to, format)
+            }
+            Task::MaskedLanguageModel => {
+                let chain = masked_lm(&self.config, &self.adapters, 0, device);
+                merge_adapters(chain, scale, weights, mappings, to, format)
+            }
+            Task::Base | Task::CausalLanguageModel => {
+                merge_adapters(super::chain(&self.config, 0, device), scale, weights, mappings, to, format)
+            }
+        }
+    }
+
+    fn of_labels(&self, seed: u64, device: &Device) -> Chain<Tokens, Tensor<2>> {
+        sequence_classification(&self.config, &self.adapters, seed, device)
     }
 }
 

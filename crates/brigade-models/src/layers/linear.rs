@@ -1,6 +1,6 @@
 //! Linear layers whose weights are `[outputs, inputs]`.
 
-use brigade_kernels::{Activation, Weight, linear, linear_activation, linear_residual};
+use brigade_kernels::{Activation, Weight, activate, linear, linear_activation, linear_residual};
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 
@@ -46,10 +46,12 @@ impl Linear {
         self.adapted(x, |x| linear_residual(x, self.weight(), self.bias(), residual))
     }
 
-    /// `activation(forward(x))`, of a layer without an adapter.
+    /// `activation(forward(x))`.
     pub fn activated(&self, x: Tensor<2>, activation: Activation) -> Tensor<2> {
-        debug_assert!(self.lora.is_none(), "an adapter would be left out");
-        linear_activation(x, self.weight(), self.bias(), activation)
+        match &self.lora {
+            None => linear_activation(x, self.weight(), self.bias(), activation),
+            Some(_) => activate(self.forward(x), activation),
+        }
     }
 
     fn weight(&self) -> Weight {

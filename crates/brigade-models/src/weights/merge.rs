@@ -14,7 +14,7 @@ use super::write::WeightsWriter;
 use crate::lora::is_adapter;
 
 /// Writes the weights of a chain with its adapters added, `weight + scale · b · a`, into safetensors files; one parameter is in memory at a time. `paths`: the files
-/// with the weights and the adapters, as for [`LoadWeights::load_weights_of`].
+/// with the weights and the adapters, as for [`LoadWeights::load_weights_of`]; `mapping` and `merged`: where the parameters are in these, and in what is written.
 ///
 /// # Errors
 /// As [`LoadWeights::load_weights_of`] with [`Strict::Parameters`], or if the file cannot be written.
@@ -22,7 +22,7 @@ pub fn merge_adapters<I: Activation, O: Activation>(
     mut chain: Chain<I, O>,
     scale: f64,
     paths: &[&Path],
-    mapping: &WeightsMapping,
+    [mapping, merged]: [&WeightsMapping; 2],
     to: &Path,
     format: WeightsFormat,
 ) -> Result<(), WeightsError> {
@@ -30,7 +30,7 @@ pub fn merge_adapters<I: Activation, O: Activation>(
     let weights = Weights { files: Files::open_all(paths)?, mapping: mapping.clone() };
     let (followers, shapes) = (chain.followers(), chain.shapes());
     let own = shapes.iter().filter(|(name, _)| !is_adapter(name) && !followers.contains(name));
-    let parameters: Vec<_> = mapping.parameters(own.cloned()).collect();
+    let parameters: Vec<_> = merged.parameters(own.cloned()).collect();
     let shape_of = |name: &str| shapes.iter().find(|(other, _)| other == name).map(|(_, shape)| shape);
     let merged = |index: usize| -> Result<Vec<f32>, WeightsError> {
         let (name, shape) = (&parameters[index].name, &parameters[index].shape);

@@ -4,33 +4,18 @@ use brigade_comm::{Timeouts, threads};
 use brigade_core::{
     Batch, Cache, DP, Engine, EngineSettings, Groups, Mesh, Model, OptimizerFactory, PP, Zero,
 };
-use brigade_hf::{Config, DecoderConfig};
+use brigade_hf::Config;
 use brigade_models::decoder::{chain, mapping};
 use brigade_models::gpt::{ACCURACY, Targets, cross_entropy};
-use brigade_models::{Adapters, Logits, LoraConfig, Tokens};
+use brigade_models::{Logits, Tokens};
 use burn::optim::SgdConfig;
 use burn::tensor::Device;
-use serde_json::Value;
 
 use crate::cached::{parts, same_with_a_cache, tokens};
-use crate::reference::{Reference, documents, follows, row};
+use crate::reference::{Reference, documents, follows, lora, row};
 
 /// As many as the models have.
 const POSITIONS: usize = 64;
-
-/// The adapters, if the model has any.
-fn adapters(reference: &Reference, config: &DecoderConfig) -> Adapters {
-    let lora = &reference.json["lora"];
-    let targets = |targets: &Value| serde_json::from_value(targets.clone()).unwrap();
-    let lora = LoraConfig {
-        rank: lora["r"].as_u64().unwrap_or(0) as usize,
-        alpha: lora["lora_alpha"].as_f64().unwrap_or(0.0),
-        targets: lora.get("target_modules").map_or_else(Vec::new, targets),
-        rslora: lora["use_rslora"].as_bool().unwrap_or(false),
-        dropout: 0.0,
-    };
-    lora.adapters(config).unwrap()
-}
 
 fn batch(reference: &Reference, index: usize, device: &Device) -> Batch<Tokens, Targets> {
     let ids = &reference.rows("ids").unwrap()[index];
@@ -43,7 +28,7 @@ fn batch(reference: &Reference, index: usize, device: &Device) -> Batch<Tokens, 
 fn follows_transformers(case: &str) {
     let reference = Reference::load("decoders", case, |_| mapping());
     let Config::Decoder(config) = &reference.config else { panic!("{case} is no decoder") };
-    let adapters = adapters(&reference, config);
+    let adapters = lora(&reference).adapters(config).unwrap();
     let model = |device: &Device| {
         let chain = reference.with_weights(chain(config, &adapters, 20, 0, device).unwrap());
         chain.loss_with_metrics([ACCURACY], cross_entropy)

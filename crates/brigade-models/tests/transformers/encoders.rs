@@ -1,21 +1,24 @@
 //! Encoders with the heads of their tasks, on padded rows.
 
 use brigade_core::Batch;
-use brigade_hf::{Config, EncoderConfig, Task};
-use brigade_models::encoder::{self, mapping};
+use brigade_hf::Task;
+use brigade_models::encoder::{self, Encoder};
 use brigade_models::gpt::Targets;
-use brigade_models::{Logits, Tokens};
+use brigade_models::{Logits, Tokens, WeightsMapping};
 use burn::tensor::{Device, Int, Tensor};
 
-use crate::reference::{Reference, documents, follows, row};
+use crate::reference::{Reference, documents, follows, lora, row};
 
 /// The length of all rows.
 const LENGTH: usize = 15;
 
-fn load(case: &str, task: Task) -> (Reference, EncoderConfig) {
-    let reference = Reference::load("encoders", case, |config| mapping(config.family(), task));
-    let Config::Encoder(config) = reference.config.clone() else { panic!("{case} is no encoder") };
-    (reference, config)
+/// A fixture, and its model with the fixture's adapters, if it has any.
+fn load(case: &str, task: Task) -> (Reference, Encoder) {
+    let mut reference = Reference::load("encoders", case, |_| WeightsMapping::default());
+    let model = Encoder::from_config(&reference.config, task, Some(LENGTH)).unwrap();
+    let model = model.with_adapters(&lora(&reference)).unwrap();
+    reference.mapping = model.mapping();
+    (reference, model)
 }
 
 /// A row, padded by tokens that see themselves alone.
@@ -33,10 +36,10 @@ fn padded(reference: &Reference, index: usize, device: &Device) -> Tokens {
 }
 
 fn masked_tokens(case: &str) {
-    let (reference, config) = load(case, Task::MaskedLanguageModel);
+    let (reference, encoder) = load(case, Task::MaskedLanguageModel);
     let model = |device: &Device| {
-        let chain = reference.with_weights(encoder::masked_lm(&config, 0, device));
-        encoder::with_masked_tokens(chain)
+        let chain = encoder::masked_lm(encoder.config(), encoder.adapters(), 0, device);
+        encoder::with_masked_tokens(reference.with_weights(chain))
     };
     let batch = |index: usize, device: &Device| {
         let mut targets = reference.rows("targets").unwrap().swap_remove(index);
@@ -56,10 +59,10 @@ fn masked_tokens(case: &str) {
 }
 
 fn labels(case: &str) {
-    let (reference, config) = load(case, Task::SequenceClassification);
+    let (reference, encoder) = load(case, Task::SequenceClassification);
     let model = |device: &Device| {
-        let chain = reference.with_weights(encoder::sequence_classification(&config, 0, device));
-        encoder::with_labels(chain, &config.labels.names)
+        let chain = encoder::sequence_classification(encoder.config(), encoder.adapters(), 0, device);
+        encoder::with_labels(reference.with_weights(chain), &encoder.config().labels.names)
     };
     let batch = |index: usize, device: &Device| {
         let label = reference.json["targets"][index].as_i64().unwrap();
@@ -70,10 +73,10 @@ fn labels(case: &str) {
 }
 
 fn label_sets(case: &str) {
-    let (reference, config) = load(case, Task::SequenceClassification);
+    let (reference, encoder) = load(case, Task::SequenceClassification);
     let model = |device: &Device| {
-        let chain = reference.with_weights(encoder::sequence_classification(&config, 0, device));
-        encoder::with_label_sets(chain, &config.labels.names)
+        let chain = encoder::sequence_classification(encoder.config(), encoder.adapters(), 0, device);
+        encoder::with_label_sets(reference.with_weights(chain), &encoder.config().labels.names)
     };
     let batch = |index: usize, device: &Device| {
         let labels: Vec<f32> = serde_json::from_value(reference.json["targets"][index].clone()).unwrap();
@@ -84,9 +87,10 @@ fn label_sets(case: &str) {
 }
 
 fn numbers(case: &str) {
-    let (reference, config) = load(case, Task::SequenceClassification);
+    let (reference, encoder) = load(case, Task::SequenceClassification);
     let model = |device: &Device| {
-        encoder::with_number(reference.with_weights(encoder::sequence_classification(&config, 0, device)))
+        let chain = encoder::sequence_classification(encoder.config(), encoder.adapters(), 0, device);
+        encoder::with_number(reference.with_weights(chain))
     };
     let batch = |index: usize, device: &Device| {
         let number = reference.json["targets"][index].as_f64().unwrap() as f32;
@@ -117,6 +121,16 @@ fn roberta_classifies() {
 }
 
 #[test]
+fn bert_classifies_with_adapters() {
+    labels("bert-lora");
+}
+
+#[test]
+fn roberta_classifies_with_adapters_in_all_layers() {
+    labels("roberta-lora");
+}
+
+#[test]
 fn bert_finds_all_labels_of_a_text() {
     label_sets("bert-label-sets");
 }
@@ -134,9 +148,9 @@ fn roberta_predicts_numbers() {
 /// Encodings of a row do not depend on its padding, and their mean is that of the row's own tokens.
 #[test]
 fn means_are_of_the_text_alone() {
-    let (reference, config) = load("bert-classification", Task::SequenceClassification);
+    let (reference, encoder) = load("bert-classification", Task::SequenceClassification);
     let device = Device::flex();
-    let mut chain = reference.with_weights(encoder::sentences(&config, true, 0, &device));
+    let mut chain = reference.with_weights(encoder::sentences(encoder.config(), true, 0, &device));
     chain.initialize(0).unwrap();
     let chain = chain.valid();
     let row_of = |tokens: Tokens| chain.predict(tokens).unwrap().into_data().try_to_vec::<f32>().unwrap();
@@ -146,7 +160,7 @@ fn means_are_of_the_text_alone() {
     let alone =
         Tokens { ids: part(padded.ids.clone()), documents: None, types: padded.types.clone().map(part) };
     let (a, b) = (row_of(padded), row_of(alone));
-    assert_eq!(a.len(), config.hidden_size);
+    assert_eq!(a.len(), encoder.config().hidden_size);
     assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-6), "{a:?} and {b:?}");
     let length: f32 = a.iter().map(|x| x * x).sum();
     assert!((length - 1.0).abs() < 1e-5);

@@ -9,7 +9,7 @@ use brigade_core::{
     OptimizerFactory, PP, Recompute, Zero,
 };
 use brigade_hf::Config;
-use brigade_models::{Documents, Stored, WeightsMapping};
+use brigade_models::{Documents, LoraConfig, Stored, WeightsMapping};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use safetensors::SafeTensors;
@@ -41,6 +41,19 @@ pub fn documents(lengths: &[i64], device: &Device) -> Documents {
 /// A row of numbers.
 pub fn row(numbers: &[i64], device: &Device) -> Tensor<2, Int> {
     Tensor::from_data(TensorData::new(numbers.to_vec(), [1, numbers.len()]), device)
+}
+
+/// The adapters of a fixture, if it has any.
+pub fn lora(reference: &Reference) -> LoraConfig {
+    let lora = &reference.json["lora"];
+    let targets = |targets: &Value| serde_json::from_value(targets.clone()).unwrap();
+    LoraConfig {
+        rank: lora["r"].as_u64().unwrap_or(0) as usize,
+        alpha: lora["lora_alpha"].as_f64().unwrap_or(0.0),
+        targets: lora.get("target_modules").map_or_else(Vec::new, targets),
+        rslora: lora["use_rslora"].as_bool().unwrap_or(false),
+        dropout: 0.0,
+    }
 }
 
 impl Reference {

@@ -10,10 +10,10 @@ use anyhow::Context;
 use brigade::models::{LoadWeights, Strict};
 use brigade::report::ConsoleMode;
 use brigade::{
-    ADAPTERS_CONFIG_FILE, Chosen, Dataset, Mixed, Program, Role, StandardFlags, TextTask, Training,
-    UsageError, parse_whole_number,
+    ADAPTERS_CONFIG_FILE, ADAPTERS_LABELS_FILE, Chosen, Dataset, Mixed, Program, Role, StandardFlags,
+    TextTask, Training, UsageError, parse_whole_number,
 };
-use brigade_hf::ConfigFile;
+use brigade_hf::{ConfigFile, Task};
 use clap::Args;
 
 use crate::adapters::adapters_config;
@@ -126,7 +126,7 @@ fn train<T: TextTask>(
     task: &T,
 ) -> anyhow::Result<ExitCode> {
     let flags = &args.standard;
-    let adapters = described.adapters();
+    let adapters = described.model.adapters().clone();
     let Described { file, origin, .. } = described;
     let program = Program {
         name: &args.name(),
@@ -179,8 +179,14 @@ fn train<T: TextTask>(
             training = training.file(name, content);
         }
         if let Some(origin) = origin.as_ref().filter(|_| !adapters.is_empty()) {
-            let config = adapters_config(&adapters, origin)?;
-            training = training.adapters_only().file(ADAPTERS_CONFIG_FILE, config);
+            let task = file.task.unwrap_or(Task::CausalLanguageModel);
+            training = training
+                .adapters_only(&adapters)
+                .file(ADAPTERS_CONFIG_FILE, adapters_config(&adapters, origin, task)?);
+            if task == Task::SequenceClassification {
+                let labels = serde_json::to_vec_pretty(&file.label_fields()).context("cannot write JSON")?;
+                training = training.file(ADAPTERS_LABELS_FILE, labels);
+            }
         }
         if !validation.is_empty() {
             training = training.validate(validation);

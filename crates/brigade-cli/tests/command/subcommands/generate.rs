@@ -48,6 +48,9 @@ fn prompts_of_a_file_and_chats_are_continued_as_they_are_alone() {
     assert_eq!(run(&format!("--prompts prompts.txt {how}")), expected);
     assert_eq!(run(&format!("--prompts prompts.txt {how} --pp 2")), expected);
     assert_eq!(run(&format!("--prompts prompts.txt {how} --nproc-per-node 4 --transport tcp")), expected);
+    // One prompt more than there are pipelines.
+    assert_eq!(run(&format!("--prompts prompts.txt {how} --dp 2")), expected);
+    assert_eq!(run(&format!("--prompts prompts.txt {how} --dp 2 --pp 2 --transport tcp")), expected);
 
     let template = "{% for message in messages %}{{ message.role[0] }}:{{ message.content }};{% endfor %}{% if add_generation_prompt %}a:{% endif %}";
     std::fs::write(place.path("a/chat_template.jinja"), template).unwrap();
@@ -105,6 +108,7 @@ fn what_is_missing_is_named() {
     );
     refused("--model a --chat --pp 2", "--chat reads standard input, which ranks do not have");
     refused("--model a --pp 5", "4 blocks");
+    refused("--model a --dp 0", "--dp");
     std::fs::write(place.path("bad.jsonl"), "{\"prompt\": \"x\"}\n\n{\"text\": 1}").unwrap();
     refused(
         "--model a --prompts bad.jsonl",

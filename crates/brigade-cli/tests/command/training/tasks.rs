@@ -97,6 +97,18 @@ fn last(place: &Place, run: &str) -> Value {
     place.metrics(run).into_iter().rev().find(|record| record["validation_loss"].is_number()).unwrap()
 }
 
+/// What `brigade evaluate` finds of a run of `same_everywhere`: the same on every mesh.
+fn evaluated(place: &Place, data: &str) -> Value {
+    let found = |mesh: &str| {
+        let set = "--set data.tokenizer=bert/tokenizer.json --set data.pad_to_multiple=2 --sequence-length 8";
+        let line = format!("evaluate --model alone --data {data} {set} --micro-batch-size 2 --json {mesh}");
+        place.succeed(&mut place.brigade(&line)).out
+    };
+    let alone = found("--nproc-per-node 1");
+    assert_eq!(found("--nproc-per-node 4 --pp 2 --zero 3"), alone);
+    serde_json::from_str(&alone).unwrap()
+}
+
 /// Each text has a label for its kind and one for that of its pair, which only the order tells apart.
 #[test]
 fn pairs_of_texts_have_any_number_of_labels() {
@@ -121,6 +133,9 @@ fn pairs_of_texts_have_any_number_of_labels() {
     assert_eq!(config["id2label"], json!({"0": "first", "1": "second"}));
     let found = &last(&place, "alone")["validation_metrics"];
     assert!(["accuracy", "macro_f1"].iter().all(|name| found[*name].as_f64().unwrap() > 0.9), "{found}");
+
+    let found = evaluated(&place, "pairs.jsonl");
+    assert!(found["macro_f1"].as_f64().unwrap() > 0.9, "{found}");
 
     std::fs::write(place.path("odd.jsonl"), records.replace("\"label\":[]", "\"label\":\"first\"")).unwrap();
     let line = format!(
@@ -148,6 +163,14 @@ fn texts_are_told_apart_by_their_labels() {
     let value = |name: &str| found[name].as_f64().unwrap();
     assert!(value("accuracy") > 0.9 && value("macro_f1") > 0.9, "{found}");
     assert!((value("texts/blame") + value("texts/praise") - 1.0).abs() < 1e-6, "{found}");
+
+    let found = evaluated(&place, "reviews.jsonl");
+    assert_eq!((&found["samples"], found.get("perplexity")), (&json!(60), None));
+    assert!((found["texts/blame"].as_f64().unwrap() - 1.0 / 3.0).abs() < 1e-6, "{found}");
+    assert!(
+        found["accuracy"].as_f64().unwrap() > 0.9 && found["macro_f1"].as_f64().unwrap() > 0.9,
+        "{found}"
+    );
 
     // Its labels, and those alone, are known where it goes on.
     let more =
@@ -189,6 +212,7 @@ fn numbers_of_texts_are_predicted() {
     let error = |record: &Value| record["validation_metrics"]["mean_absolute_error"].as_f64().unwrap();
     let (first, last) = (error(&first), error(&last(&place, "alone")));
     assert!(last < 0.8 * first, "from {first} to {last}");
+    assert!(evaluated(&place, "stars.jsonl")["mean_absolute_error"].as_f64().unwrap() < first);
 }
 
 #[test]
@@ -200,10 +224,72 @@ fn masked_tokens_are_predicted() {
     let records = place.metrics("alone");
     let loss = |step: usize| records[step]["loss"].as_f64().unwrap();
     assert!(loss(19) < loss(0), "from {} to {}", loss(0), loss(19));
+    // Some tokens are masked, the same ones each time.
+    let found = evaluated(&place, "reviews.jsonl --set task.mask_probability=0.4");
+    assert_eq!(found["perplexity"].as_f64().unwrap(), found["loss"].as_f64().unwrap().exp());
+
     // A new head is said, and the weights before it are those that there were.
     let line = format!(
         "train --config tiny.toml {SET} --model alone --task classification --data reviews.jsonl --nproc-per-node 1 --out labels"
     );
     let said = place.succeed(&mut place.brigade(&line));
     assert!(said.err.contains("has no weights for head.dense.bias"), "{}", said.err);
+    let line = format!("evaluate --model alone --data reviews.jsonl --set task.name=classification {SET}");
+    let refused = place.run(&mut place.brigade(&line));
+    assert!(refused.err.contains("has no weights for head.dense.bias"), "{}", refused.err);
+}
+
+/// Adapters of an encoder, and the head beside them: the same on every mesh and after a resume, read back, evaluated, and merged.
+#[test]
+fn adapters_of_an_encoder_learn_labels_with_their_head() {
+    let place = with_bert();
+    let base = "--task masked-lm --data reviews.jsonl --model bert --set model.pretrained=false";
+    train(&place, "base", &format!("{base} --nproc-per-node 1 --steps 5"));
+    let adapted = |name: &str, line: &str| {
+        let lora = "--set lora.dropout=0.1 --set lora.targets=[\"query\",\"dense\"] --lora-rank 2";
+        let line = format!(
+            "train --config tiny.toml {SET} --task classification --data reviews.jsonl --model base {lora} --set schedule.name=constant \
+             --checkpoint-every 40 {line} --out {name}"
+        );
+        place.succeed(&mut place.brigade(&line));
+        place.read(&format!("{name}/adapter_model.safetensors"))
+    };
+    let alone = adapted("alone", "--nproc-per-node 1 --steps 80");
+    assert!(adapted("mesh", "--nproc-per-node 4 --pp 2 --dp 2 --zero 3 --recompute all --steps 80") == alone);
+    adapted("halves", "--nproc-per-node 2 --zero 1 --steps 40");
+    assert!(adapted("halves", "--nproc-per-node 2 --dp 1 --pp 2 --steps 80 --resume auto") == alone);
+
+    let config: Value = serde_json::from_str(&place.text("alone/adapter_config.json")).unwrap();
+    assert_eq!(
+        (&config["task_type"], &config["modules_to_save"]),
+        (&json!("SEQ_CLS"), &json!(["classifier", "pooler"]))
+    );
+    // `dense` is in the head as well, which has no adapters.
+    assert_eq!(config["target_modules"].as_array().unwrap().len(), 2 * 4);
+    let labels: Value = serde_json::from_str(&place.text("alone/labels.json")).unwrap();
+    assert_eq!(labels["id2label"], json!({"0": "blame", "1": "praise"}));
+    assert!(!place.path("alone/config.json").exists());
+
+    let found = evaluated(&place, "reviews.jsonl");
+    assert!(found["accuracy"].as_f64().unwrap() > 0.9, "{found}");
+    place.succeed(&mut place.brigade("export alone --out merged --merge-lora"));
+    let config: Value = serde_json::from_str(&place.text("merged/config.json")).unwrap();
+    assert_eq!(config["architectures"], json!(["BertForSequenceClassification"]));
+    std::fs::rename(place.path("alone"), place.path("adapters")).unwrap();
+    std::fs::rename(place.path("merged"), place.path("alone")).unwrap();
+    let merged = evaluated(&place, "reviews.jsonl");
+    let difference = merged["loss"].as_f64().unwrap() - found["loss"].as_f64().unwrap();
+    assert!(difference.abs() < 1e-5 && merged["accuracy"] == found["accuracy"], "{found} and {merged}");
+    // They go on from where they were: steps too small for fp32 change nothing.
+    let more = "--model adapters --data reviews.jsonl --nproc-per-node 2 --steps 1 --set optimizer.learning_rate=1e-30";
+    place.succeed(&mut place.brigade(&format!("train --config tiny.toml {SET} {more} --out more")));
+    assert!(place.read("more/adapter_model.safetensors") == alone);
+    assert_eq!(place.text("more/labels.json"), place.text("adapters/labels.json"));
+    // Masked tokens have no head of their own to learn.
+    let line = "--task masked-lm --data reviews.jsonl --model base --lora-rank 2 --nproc-per-node 1 --steps 2 --out tokens";
+    place.succeed(&mut place.brigade(&format!("train --config tiny.toml {SET} {line}")));
+    let config: Value = serde_json::from_str(&place.text("tokens/adapter_config.json")).unwrap();
+    assert_eq!((&config["task_type"], &config["modules_to_save"]), (&Value::Null, &Value::Null));
+    assert_eq!(config["target_modules"], json!(["query", "value"]));
+    assert!(!place.path("tokens/labels.json").exists());
 }
