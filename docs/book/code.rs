@@ -35,6 +35,7 @@ pages! {
     reports: "src/reports.md",
     same_bits: "src/same-bits.md",
     scaling: "src/scaling.md",
+    slow_networks: "src/slow-networks.md",
     your_own_model: "src/your-own-model.md",
 }
 

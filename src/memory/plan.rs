@@ -197,6 +197,7 @@ fn configuration<I: Activation, O: Activation>(
         },
         compute_bytes: precision.compute.bytes(),
         reduce_bytes: precision.reduce.bytes(),
+        compression: plan.compression,
         offload: offload.is_some(),
         optimizer_bytes: plan.optimizer.state_bytes_per_value(&brigade_cpu::device()),
     })

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use brigade_core::compress::Method;
 use brigade_core::plan::PipelineScheduleKind;
 use brigade_launch::LaunchArgs;
 
@@ -70,6 +71,10 @@ pub struct StandardFlags {
     /// How tensors travel between ranks [default: NCCL on CUDA, else host, which is hierarchical where ranks are on several hosts].
     #[arg(long, value_enum)]
     pub collectives: Option<CollectivesBackend>,
+    /// What gradients travel as between data-parallel ranks: none, bf16, fp16, int8, int4, powersgd, topk, randomk or onebit
+    /// [default: none].
+    #[arg(long, value_name = "METHOD")]
+    pub compress: Option<Method>,
     /// Data-parallel ranks [default: all ranks].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub dp: Option<usize>,
@@ -192,6 +197,7 @@ impl StandardFlags {
         }
         lay(&self.backend, &mut settings.compute.backend);
         lay(&self.collectives, &mut settings.comm.collectives);
+        lay(&self.compress, &mut settings.comm.compress);
         lay(&self.dp, &mut settings.mesh.dp);
         lay(&self.replicate, &mut settings.mesh.replicate);
         lay(&self.pp, &mut settings.mesh.pp);

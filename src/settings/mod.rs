@@ -5,6 +5,7 @@
 
 mod backend;
 mod checkpoint;
+mod comm;
 mod flags;
 mod layers;
 mod length;
@@ -26,6 +27,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use backend::resolve_auto;
 pub use backend::{Backend, CollectivesBackend, ComputeType};
 pub use checkpoint::{CHECKPOINT_FOLDER, CheckpointSettings, OnFailedSave, OnNonFinite};
+pub use comm::CommSettings;
 pub use flags::{MicroBatchSize, Resume, StandardFlags, parse_whole_number};
 pub use layers::{ConfigError, config_to_toml, merge_config, parse_defaults};
 pub(crate) use layers::{Layer, is_section, merge_layers, parse_value};
@@ -243,42 +245,6 @@ pub enum Encryption {
     BetweenHosts,
     /// Control messages alone.
     Off,
-}
-
-/// `[comm]`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct CommSettings {
-    /// `auto`, `nccl` or `host`: the library of the collectives over tensors. `flat`, `halving` and `hierarchical` are `host`, with
-    /// the choice of who talks to whom.
-    pub collectives: CollectivesBackend,
-    /// Whether the host waits for each of NCCL's operations, to debug their order: slow, with the same results.
-    pub synchronous: bool,
-    /// `auto`, `shared_memory` or `tcp`.
-    pub transport: Transport,
-    /// `between_hosts` or `off`: what ranks on different hosts send each other is encrypted and authenticated, unless all ranks have it off.
-    pub encryption: Encryption,
-    /// Timeout for all ranks to start, in seconds.
-    pub init_timeout_seconds: f64,
-    /// Timeout of an operation within a step, in seconds. For the first step on a GPU it is `init_timeout_seconds`, if that is longer.
-    pub train_timeout_seconds: f64,
-    /// How long another host may be unreachable before its ranks count as lost, in seconds. Interruptions of up to half of that are
-    /// survived; the end of a process is noticed at once.
-    pub host_timeout_seconds: f64,
-}
-
-impl Default for CommSettings {
-    fn default() -> Self {
-        Self {
-            collectives: CollectivesBackend::Auto,
-            synchronous: false,
-            transport: Transport::Auto,
-            encryption: Encryption::BetweenHosts,
-            init_timeout_seconds: 300.0,
-            train_timeout_seconds: 100.0,
-            host_timeout_seconds: 30.0,
-        }
-    }
 }
 
 /// `[output]`

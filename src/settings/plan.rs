@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use brigade_comm::{MAX_WORLD_SIZE, allowed_world_size};
+use brigade_core::compress::{Compression, Method};
 use brigade_core::plan::{Pipeline, PipelineScheduleKind, ScheduleError, split};
 use brigade_core::{
-    CheckBlocks, DP, EngineSettings, LrScheduler, LrSchedulerKind, Mesh, NonFinite, OptimizerFactory, PP,
-    Precision, REPLICATE, Synchronous, Zero,
+    CheckBlocks, Compressed, DP, EngineSettings, LrScheduler, LrSchedulerKind, Mesh, NonFinite,
+    OptimizerFactory, PP, Precision, REPLICATE, Strategy, Synchronous, Zero,
 };
 
 use super::{Backend, Balance, OnNonFinite, ScheduleSettings, SettingError, Settings};
@@ -30,6 +31,8 @@ pub struct RunPlan {
     pub learning_rate_reason: String,
     /// The engine's settings; its split of the blocks is empty if it is to be balanced.
     pub engine: EngineSettings,
+    /// How gradients travel between data-parallel ranks.
+    pub compression: Compression,
     /// The optimizer.
     pub optimizer: OptimizerFactory,
     schedule: ScheduleSettings,
@@ -79,6 +82,7 @@ impl Settings {
             ("train.early_stopping_patience", train.early_stopping_patience, LARGEST),
             ("checkpoint.every (--checkpoint-every)", self.checkpoint.every, LARGEST),
             ("checkpoint.keep (--keep)", self.checkpoint.keep as u64, LARGEST),
+            ("comm.compress_warmup_steps", comm.compress_warmup_steps, LARGEST),
             ("output.log_every", self.output.log_every, LARGEST),
         ];
         if let Some((option, given, most)) = bounded.into_iter().find(|(_, value, most)| value > most) {
@@ -120,6 +124,7 @@ impl Settings {
             other => SettingError::new("mesh", format!("pp {} x dp {dp}", self.mesh.pp), other.to_string()),
         })?;
         let mesh = self.with_replicas(mesh, dp)?;
+        self.check_compression(mesh.size(REPLICATE))?;
         let (global, together) = (train.global_batch_size, dp * train.micro_batch_size);
         if !global.is_multiple_of(together) {
             let (below, above) = (global / together * together, global.div_ceil(together) * together);
@@ -194,6 +199,7 @@ impl Settings {
             schedule: schedule.clone(),
             tokens_per_step,
             engine,
+            compression: comm.compression(),
             optimizer: optimizer.factory()?,
         })
     }
@@ -215,6 +221,15 @@ impl Settings {
         }
         let axes = [(PP, pp), (REPLICATE, replicas), (DP, dp / replicas)];
         Mesh::new(pp * dp, axes).or_else(|error| refuse(error.to_string()))
+    }
+
+    /// How ranks that run different micro-batches train together.
+    fn strategy(&self) -> Arc<dyn Strategy> {
+        let (every, compression) = (self.train.sync_every, self.comm.compression());
+        match compression.method {
+            Method::None => Arc::new(Synchronous { every }),
+            _ => Arc::new(Compressed { every, compression }),
+        }
     }
 
     /// The engine's settings for `stages` pipeline stages and `micro_batches` per rank and step.
@@ -265,7 +280,7 @@ impl Settings {
             },
             precision: Precision { compute: compute.float(), reduce: compute.reduce_dtype },
             offload: zero.offload_optimizer.then(brigade_cpu::device),
-            strategy: Arc::new(Synchronous { every: train.sync_every }),
+            strategy: self.strategy(),
             ..EngineSettings::default()
         })
     }

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::ops::Range;
 
+use brigade_core::compress::{Compression, Method};
 use brigade_core::plan::ranges;
 use brigade_core::{Activation, Batch, Chain, DATA, DP, Float, Model, PP, REPLICATE};
 use brigade_data::Sampler;
@@ -101,6 +102,9 @@ impl Session {
             lines.push(format!("note: {what}, and train.validate_every = 0 validates only at the end"));
         }
         let on_cpu = self.settings.compute.backend == Backend::Cpu;
+        if let Some(line) = compression_line(plan) {
+            lines.push(line);
+        }
         if let Some(why) = bit_equality_condition(plan).filter(|_| on_cpu) {
             lines.push(format!(
                 "note: the weights are the same to the bit on another number of data-parallel ranks only if {why}"
@@ -130,6 +134,9 @@ impl Session {
             let _ = writeln!(text, "# update: every {} steps", plan.engine.strategy.period());
         }
         let _ = writeln!(text, "# learning rate: {} ({})", plan.learning_rate, plan.learning_rate_reason);
+        if let Some(line) = compression_line(plan) {
+            let _ = writeln!(text, "# {line}");
+        }
         for line in parallelism_lines(plan, chain, &BlockSeconds::new()) {
             let _ = writeln!(text, "# {line}");
         }
@@ -218,6 +225,25 @@ fn parallelism_lines<I: Activation, O: Activation>(
     lines
 }
 
+/// What gradients travel as, where they do not as they are.
+fn compression_line(plan: &RunPlan) -> Option<String> {
+    let Compression { method, warmup_steps, .. } = plan.compression;
+    let who = match plan.mesh.size(REPLICATE) {
+        _ if method == Method::None || plan.mesh.size_over(&DATA) == 1 => return None,
+        1 => "data-parallel ranks",
+        _ => "replicas",
+    };
+    let from = match warmup_steps {
+        0 => String::new(),
+        steps => format!(" from step {} on", steps + 1),
+    };
+    let feedback = match plan.compression.needs_error_feedback() {
+        true => "; what that leaves out is added to the next ones",
+        false => "",
+    };
+    Some(format!("gradients travel as {method} between {who}{from}{feedback}"))
+}
+
 /// The axes of the mesh with their sizes.
 fn mesh_text(plan: &RunPlan) -> String {
     let axes = plan.mesh.axes().iter().map(|axis| format!("{} {}", axis.name, axis.size));
@@ -231,6 +257,9 @@ fn bit_equality_condition(plan: &RunPlan) -> Option<&'static str> {
     let micro_batches = plan.gradient_accumulation_steps * plan.engine.strategy.period();
     match () {
         () if dp == 1 => None,
+        () if plan.compression.method != Method::None => {
+            Some("gradients travel as they are (comm.compress = \"none\")")
+        }
         () if plan.engine.precision.reduce != Float::F32 => {
             Some("sums between ranks are fp32 (compute.reduce_dtype = \"f32\")")
         }
@@ -270,6 +299,10 @@ mod tests {
             assert_eq!(need(2, 8, stage, Float::F32), None);
             assert!(need(2, 8, stage, Float::Bf16).unwrap().contains("compute.reduce_dtype"));
         }
+        let mut settings = Settings::default();
+        settings.comm.compress = Method::Int8;
+        assert!(bit_equality_condition(&settings.plan(2, 1).unwrap()).unwrap().contains("comm.compress"));
+        assert_eq!(bit_equality_condition(&settings.plan(1, 1).unwrap()), None, "nothing travels");
         assert!(need(2, 6, 0, Float::F32).unwrap().contains("micro-batches per rank"));
         assert!(need(3, 6, 3, Float::F32).unwrap().contains("number of shards"));
         assert_eq!(need(2, 6, 3, Float::F32), None);

@@ -48,10 +48,11 @@ pub(crate) struct StepStats {
     traffic: Traffic,
 }
 
-const OPERATIONS: [CollectiveKind; 7] = [
+const OPERATIONS: [CollectiveKind; 8] = [
     CollectiveKind::AllReduce,
     CollectiveKind::ReduceScatter,
     CollectiveKind::AllGather,
+    CollectiveKind::AllToAll,
     CollectiveKind::Broadcast,
     CollectiveKind::Send,
     CollectiveKind::AllGatherScalars,

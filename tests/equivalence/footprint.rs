@@ -91,13 +91,14 @@ fn configuration(row: &Row) -> Configuration {
         },
         compute_bytes: row.precision.compute.bytes(),
         reduce_bytes: row.precision.reduce.bytes(),
+        compression: row.compression,
         optimizer_bytes: 8,
         offload: row.offload,
     }
 }
 
 /// Runs a row, and compares what each rank counts in each step with the plan.
-fn is_as_planned(row: &Row) {
+pub fn is_as_planned(row: &Row) {
     let ranks = on_mesh(&row.mesh(), |groups| {
         let mut engine = row.engine(groups.clone()).unwrap();
         let reports = (0..row.steps).filter_map(|step| row.step(&mut engine, step, &groups));

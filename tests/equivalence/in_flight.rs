@@ -60,6 +60,12 @@ impl Collectives for Counting {
     fn all_gather_scalars(&self, values: Vec<f64>) -> PendingValues {
         self.inner.all_gather_scalars(values)
     }
+    fn all_to_all_bytes(&self, bytes: Vec<u8>) -> Pending<Vec<u8>> {
+        self.inner.all_to_all_bytes(bytes)
+    }
+    fn all_gather_bytes(&self, bytes: Vec<u8>) -> Pending<Vec<u8>> {
+        self.inner.all_gather_bytes(bytes)
+    }
     fn barrier(&self) -> Result<()> {
         self.inner.barrier()
     }

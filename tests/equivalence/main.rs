@@ -7,6 +7,7 @@ mod axes;
 mod backward_halves;
 mod burn_layers;
 mod case;
+mod compressed;
 mod context;
 mod decoders;
 mod dropout;

@@ -22,11 +22,12 @@ impl Saved {
         let mut saved = Self::default();
         let units: BTreeMap<String, UnitMetadata> =
             ranks.iter().flat_map(|(units, _)| units).map(|unit| (unit.name.clone(), unit.clone())).collect();
-        for (unit, piece) in ranks.into_iter().flat_map(|(units, pieces)| {
-            let find = move |name: &str| units.iter().find(|unit| unit.name == name).unwrap().clone();
-            pieces.into_iter().map(move |piece| (find(&piece.unit), piece))
-        }) {
-            assert_eq!(unit, units[&unit.name], "ranks agree on units");
+        for unit in ranks.iter().flat_map(|(units, _)| units) {
+            assert_eq!(*unit, units[&unit.name], "ranks agree on units");
+        }
+        for piece in ranks.into_iter().flat_map(|(_, pieces)| pieces) {
+            let unit = &units[&piece.unit];
+            assert!(unit.slots.contains(&piece.slot), "{} of {}", piece.slot, piece.unit);
             let slot =
                 saved.slots.entry((piece.unit, piece.slot)).or_insert_with(|| vec![None; unit.elements]);
             for (index, value) in piece.values.into_iter().enumerate() {
@@ -53,6 +54,12 @@ impl Saved {
         let unit = self.units.iter_mut().find(|unit| unit.name == name).unwrap();
         assert!(!std::mem::take(&mut unit.scalars).is_empty(), "{name} has some");
         self
+    }
+
+    /// Every array, with the names of its unit and its slot.
+    pub fn arrays(&self) -> impl Iterator<Item = (&str, &str, Vec<f32>)> {
+        let values = |values: &Vec<Option<f32>>| values.iter().map(|value| value.unwrap()).collect();
+        self.slots.iter().map(move |((unit, slot), found)| (unit.as_str(), slot.as_str(), values(found)))
     }
 
     fn bits(&self) -> BTreeMap<&(String, String), Vec<u32>> {
@@ -89,7 +96,7 @@ pub fn snapshot(engine: &Gpt) -> (Vec<UnitMetadata>, Vec<WriteItem>) {
 }
 
 /// Trains `row` for the steps, from a saved state or from the start; gives weights of rank 0 and the state of all.
-fn train(
+pub fn train(
     row: &Row,
     from: Option<&Saved>,
     steps: std::ops::Range<u64>,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use brigade::core::compress::Compression;
 use brigade::core::plan::PipelineScheduleKind;
 use brigade::core::{
     Batch, CheckBlocks, DATA, DP, Engine, EngineSettings, Evaluation, Float, Groups, Mesh, Model,
@@ -53,6 +54,8 @@ pub struct Row {
     pub offload: bool,
     pub sum_group: usize,
     pub strategy: Arc<dyn Strategy>,
+    /// What the strategy sends, for the plan.
+    pub compression: Compression,
     pub steps: u64,
     /// Whether operations are fused, or Burn's own.
     pub fused: bool,
@@ -83,6 +86,7 @@ impl Default for Row {
             offload: false,
             sum_group: 1,
             strategy: Arc::new(Synchronous::default()),
+            compression: Compression::default(),
             steps: STEPS,
             fused: true,
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use brigade::core::{
     Bytes, Clock, DataParallel, Error, FlatState, Groups, NonFinite, ReduceEvery, ReducedUnit, Reduction,
-    Result, SavedState, Strategy, Synchronous, Zero,
+    ReductionState, Result, SavedState, Strategy, Synchronous, Zero,
 };
 use burn::tensor::{FloatDType, Tensor};
 
@@ -163,10 +163,14 @@ impl Reduction for RoundingReduction {
     fn bytes(&self) -> Bytes {
         self.inner.bytes()
     }
-    fn state(&self, unit: usize, range: Range<usize>) -> Option<Box<dyn FlatState>> {
+    fn state(&self, unit: usize, share: Range<usize>) -> ReductionState {
         let start = self.own[unit].start;
-        let lost = self.lost[unit].clone()?;
-        Some(Box::new(Lost(lost.slice(range.start - start..range.end - start))))
+        let Some(lost) = self.lost[unit].clone() else { return ReductionState::default() };
+        let piece = (!share.is_empty()).then(|| {
+            let lost = lost.slice(share.start - start..share.end - start);
+            (share.start, Box::new(Lost(lost)) as Box<dyn FlatState>)
+        });
+        ReductionState { arrays: vec!["lost".to_owned()], pieces: piece.into_iter().collect() }
     }
     fn restore(&mut self, unit: usize, saved: &SavedState) -> Result<()> {
         let lost = saved.slots.get("lost").ok_or_else(|| Error::State("nothing was lost".into()))?;

@@ -49,7 +49,6 @@
 //! - [`flight`]: the flight recorder, and what its records say about a failure.
 //! - `progress`: operations in flight, and the engine that drives them.
 //! - `group`: what a rank calls, and worlds of threads.
-//! - [`compress`]: sums of gradients in fewer bytes, over any process group.
 //! - `join`: worlds of processes. `wire` has the messages, `control` the control plane, `network` the connections behind
 //!   links, `rendezvous` how ranks find each other.
 
@@ -57,7 +56,6 @@
 compile_error!("payloads travel in little-endian order as they lie in memory");
 
 mod algorithm;
-pub mod compress;
 mod error;
 mod fault;
 pub mod flight;

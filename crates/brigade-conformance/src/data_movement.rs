@@ -58,6 +58,23 @@ pub fn scalars_of_every_rank_reach_all(_: &Suite, ranks: &dyn Collectives) {
     assert_eq!(ranks.all_gather_scalars(vec![]).wait().unwrap(), vec![Vec::<f64>::new(); ranks.size()]);
 }
 
+/// Each rank's part of all ranks' bytes, and all ranks' bytes.
+pub fn bytes_reach_their_ranks(_: &Suite, ranks: &dyn Collectives) {
+    let (rank, size) = (ranks.rank(), ranks.size());
+    let part = |from: usize, to: usize, length: usize| -> Vec<u8> {
+        (0..length).map(|place| (97 * from + 31 * to + 7 * place) as u8).collect()
+    };
+    for length in [0, 1, 13, 100_003] {
+        let given: Vec<u8> = (0..size).flat_map(|to| part(rank, to, length)).collect();
+        let expected: Vec<u8> = (0..size).flat_map(|from| part(from, rank, length)).collect();
+        let found = ranks.all_to_all_bytes(given).wait().unwrap();
+        assert!(found == expected, "{length} bytes of each rank for rank {rank}");
+        let expected: Vec<u8> = (0..size).flat_map(|from| part(from, from, length)).collect();
+        let found = ranks.all_gather_bytes(part(rank, rank, length)).wait().unwrap();
+        assert!(found == expected, "{length} bytes of each rank for all");
+    }
+}
+
 /// No rank leaves a barrier before all have entered it. Ranks share a clock: they are on one machine.
 pub fn barriers_wait_for_all(_: &Suite, ranks: &dyn Collectives) {
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
@@ -89,6 +106,8 @@ pub fn traffic_is_counted(suite: &Suite, ranks: &dyn Collectives) {
     ranks.all_gather(given(5)).wait().unwrap();
     ranks.broadcast(given(8), 0).wait().unwrap();
     ranks.all_gather_scalars(vec![1.0; 3]).wait().unwrap();
+    ranks.all_to_all_bytes(vec![1; 9 * size]).wait().unwrap();
+    ranks.all_gather_bytes(vec![1; 7]).wait().unwrap();
     ranks.barrier().unwrap();
     let after = ranks.traffic();
     let counted = |operation| {
@@ -99,7 +118,8 @@ pub fn traffic_is_counted(suite: &Suite, ranks: &dyn Collectives) {
     let others = size as u64 - 1;
     assert_eq!(counted(CollectiveKind::AllReduce), (3, 3 * 2 * 4 * 4 * others));
     assert_eq!(counted(CollectiveKind::ReduceScatter), (1, 4 * 6 * others));
-    assert_eq!(counted(CollectiveKind::AllGather), (1, 4 * 5 * others));
+    assert_eq!(counted(CollectiveKind::AllGather), (2, (4 * 5 + 7) * others));
+    assert_eq!(counted(CollectiveKind::AllToAll), (1, 9 * others));
     assert_eq!(counted(CollectiveKind::AllGatherScalars), (1, 8 * 3 * others));
     assert_eq!(counted(CollectiveKind::Broadcast).0, 1);
     assert_eq!(counted(CollectiveKind::Barrier).0, 1);

@@ -32,7 +32,7 @@ mod values;
 
 pub use data_movement::{
     all_gather_joins_in_rank_order, barriers_wait_for_all, broadcasts_come_from_any_root,
-    scalars_of_every_rank_reach_all, traffic_is_counted,
+    bytes_reach_their_ranks, scalars_of_every_rank_reach_all, traffic_is_counted,
 };
 pub use failures::{a_failure_is_the_end, another_length_is_an_error_on_every_rank};
 pub use messages::{messages_go_around_a_ring, receives_may_be_first, two_messages_each_way};
@@ -130,6 +130,7 @@ macro_rules! conformance_tests {
             barriers_wait_for_all,
             broadcasts_come_from_any_root,
             buffers_are_filled_under_their_views,
+            bytes_reach_their_ranks,
             inputs_keep_their_values,
             messages_go_around_a_ring,
             operations_are_waited_for_in_any_order,

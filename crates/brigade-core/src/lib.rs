@@ -35,6 +35,7 @@ mod sharding;
 mod state;
 mod step;
 
+pub use brigade_compress as compress;
 pub use brigade_derive::Activation;
 pub use brigade_plan as plan;
 pub use brigade_plan::CHUNK;
@@ -57,7 +58,7 @@ pub use optim::{
 pub use sharding::{FlatLayout, FlatParam, ParameterGroup, ReduceEvery, ReshardAfterForward, Zero};
 pub use state::{Snapshot, StateReader};
 pub use step::{
-    Batch, CheckBlocks, DataParallel, Engine, EngineSettings, Evaluation, NonFinite, PairwiseSum,
-    ParameterPart, Recompute, ReducedUnit, Reduction, StepReport, Strategy, Synchronous, UnitGradient,
-    Update,
+    Batch, CheckBlocks, Compressed, DataParallel, Engine, EngineSettings, Evaluation, NonFinite, PairwiseSum,
+    ParameterPart, Recompute, ReducedUnit, Reduction, ReductionState, StepReport, Strategy, Synchronous,
+    UnitGradient, Update,
 };

@@ -145,6 +145,19 @@ impl Collectives for HostCollectives {
         })
     }
 
+    fn all_to_all_bytes(&self, bytes: Vec<u8>) -> Pending<Vec<u8>> {
+        let pending = self.group.all_to_all(bytes, DType::U8);
+        Pending::new(move || pending.wait().map_err(Error::collective))
+    }
+
+    fn all_gather_bytes(&self, bytes: Vec<u8>) -> Pending<Vec<u8>> {
+        let (rank, size, each) = (self.rank(), self.size(), bytes.len());
+        let mut all = vec![0; each * size];
+        all[rank * each..(rank + 1) * each].copy_from_slice(&bytes);
+        let pending = self.group.all_gather(all, DType::U8);
+        Pending::new(move || pending.wait().map_err(Error::collective))
+    }
+
     fn barrier(&self) -> Result<()> {
         self.group.barrier().map_err(Error::collective)
     }
@@ -159,6 +172,7 @@ impl Collectives for HostCollectives {
                 Op::AllReduce => (CollectiveKind::AllReduce, (0, 0)),
                 Op::ReduceScatter => (CollectiveKind::ReduceScatter, (0, 0)),
                 Op::AllGather => (CollectiveKind::AllGather, scalars),
+                Op::AllToAll => (CollectiveKind::AllToAll, (0, 0)),
                 Op::Broadcast => (CollectiveKind::Broadcast, (0, 0)),
                 Op::Send => (CollectiveKind::Send, (0, 0)),
                 Op::Barrier => (CollectiveKind::Barrier, (0, 0)),

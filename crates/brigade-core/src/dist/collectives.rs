@@ -18,6 +18,8 @@ pub enum CollectiveKind {
     ReduceScatter,
     /// All shards, on every rank.
     AllGather,
+    /// A part of every rank's bytes, on each rank.
+    AllToAll,
     /// One rank's tensor, on every rank.
     Broadcast,
     /// Point to point.
@@ -35,6 +37,7 @@ impl CollectiveKind {
             Self::AllReduce => "all_reduce",
             Self::ReduceScatter => "reduce_scatter",
             Self::AllGather => "all_gather",
+            Self::AllToAll => "all_to_all",
             Self::Broadcast => "broadcast",
             Self::Send => "send",
             Self::AllGatherScalars => "all_gather_scalars",
@@ -76,6 +79,11 @@ pub trait Collectives: Send + Sync {
     fn receive(&self, from: usize, device: &Device) -> Pending<Message>;
     /// Gives every rank the same few numbers of every rank.
     fn all_gather_scalars(&self, values: Vec<f64>) -> PendingValues;
+    /// Cuts every rank's bytes into `size` equal parts, and gives rank `r` the `r`-th of every rank, in rank order: codes of tensors,
+    /// which travel through host memory.
+    fn all_to_all_bytes(&self, bytes: Vec<u8>) -> Pending<Vec<u8>>;
+    /// Concatenates every rank's bytes, as many on each, in rank order.
+    fn all_gather_bytes(&self, bytes: Vec<u8>) -> Pending<Vec<u8>>;
     /// Waits for all ranks.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use brigade_compress::Matrix;
 use brigade_plan::UnitSize;
 use burn::tensor::{Device, Tensor};
 
@@ -129,6 +130,11 @@ impl<I: Activation, O: Activation> Chain<I, O> {
         let (ties, grouping) = (self.resolved_ties()?, self.grouping(groups)?);
         let size = |Unit { layout, home, users, trainable, keep_in_f32, running, .. }: Unit| UnitSize {
             elements: layout.len(),
+            matrices: layout
+                .params()
+                .iter()
+                .filter_map(|param| Matrix::of(param.range.start, &param.shape))
+                .collect(),
             home,
             users: users.iter().map(|user| user.block).collect(),
             trainable,

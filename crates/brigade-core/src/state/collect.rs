@@ -99,6 +99,7 @@ where
     /// As [`Engine::step`], except for values that are not finite.
     pub fn gradients(&mut self, batches: &[Batch<I, T>], root: usize) -> Result<(f64, Vec<NamedTensor>)> {
         self.forget_accumulated();
+        self.reduction.begin(self.step + 1);
         let sums = self.sums(batches, 0.0, &mut Clock::default())?;
         self.reduction.commit(false);
         let mut named = Vec::new();

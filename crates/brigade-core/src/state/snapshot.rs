@@ -15,6 +15,7 @@ use crate::optim::{FlatState, SavedState};
 use crate::sharding::layout::FlatLayout;
 use crate::state::saved::{SavedParameters, StateReader};
 use crate::step::engine::Engine;
+use crate::step::strategy::ReductionState;
 
 /// What one rank saves of the state at one moment. Taking it copies nothing: it keeps handles to tensors, which training replaces
 /// but does not change. They are copied to the host once, on the thread that reads them.
@@ -22,25 +23,37 @@ pub struct Snapshot {
     parts: Vec<UnitPart>,
 }
 
-/// This rank's range of a unit, which says nothing of slots and numbers before they are read.
+/// This rank's part of a unit, which says nothing of slots and numbers before they are read.
 struct UnitPart {
     unit: SavedUnit,
+    /// The elements that this rank alone saves, if there are any.
+    share: Option<Share>,
+    reduction: ReductionState,
+}
+
+/// A range of elements: their values, and the update's state.
+struct Share {
     start: usize,
     values: Tensor<1>,
-    /// The reduction's and the update's state.
-    reduction: Option<Box<dyn FlatState>>,
     update: Option<Box<dyn FlatState>>,
 }
 
 /// What stands before the names of the arrays that a [reduction](crate::Reduction) keeps.
 const REDUCTION: &str = "reduction.";
 
+fn reduction_slot(array: &str) -> String {
+    format!("{REDUCTION}{array}")
+}
+
 impl Snapshot {
     /// Bytes of all values.
     pub fn bytes(&self) -> u64 {
         let bytes = |part: &UnitPart| {
-            let states = [&part.reduction, &part.update].into_iter().flatten();
-            4 * part.values.dims()[0] as u64 + states.map(|state| state.bytes()).sum::<u64>()
+            let of_share = |Share { values, update, .. }: &Share| {
+                4 * values.dims()[0] as u64 + update.as_ref().map_or(0, |state| state.bytes())
+            };
+            let of_reduction = part.reduction.pieces.iter().map(|(_, state)| state.bytes());
+            part.share.as_ref().map_or(0, of_share) + of_reduction.sum::<u64>()
         };
         self.parts.iter().map(bytes).sum()
     }
@@ -51,22 +64,30 @@ impl Snapshot {
     /// If the optimizer keeps something that cannot be saved, or a tensor cannot be read from its device.
     pub fn read(self) -> Result<(Vec<SavedUnit>, Vec<WriteItem>)> {
         let (mut units, mut pieces) = (Vec::new(), Vec::new());
-        for UnitPart { mut unit, start, values, reduction, update } in self.parts {
-            let read = |state: Option<Box<dyn FlatState>>| {
-                state.map_or_else(|| Ok(SavedState::default()), |state| state.read())
+        for UnitPart { mut unit, share, reduction } in self.parts {
+            let name = unit.name.clone();
+            let mut put = |start: usize, arrays: BTreeMap<String, Vec<f32>>| {
+                let piece = |(slot, values)| WriteItem { unit: name.clone(), slot, start, values };
+                pieces.extend(arrays.into_iter().map(piece));
             };
-            let SavedState { mut slots, scalars } = read(update)?;
-            let kept = read(reduction)?;
-            if let Some(number) = kept.scalars.keys().next() {
-                let what = "a strategy's reduction keeps arrays over the elements alone";
-                return Err(Error::State(format!("`{number}` cannot be saved: {what}")));
+            for (start, state) in reduction.pieces {
+                let SavedState { slots, scalars } = state.read()?;
+                if let Some(number) = scalars.keys().next() {
+                    let what = "a strategy's reduction keeps arrays over the elements alone";
+                    return Err(Error::State(format!("`{number}` cannot be saved: {what}")));
+                }
+                put(start, slots.into_iter().map(|(name, values)| (reduction_slot(&name), values)).collect());
             }
-            slots.extend(kept.slots.into_iter().map(|(name, values)| (format!("{REDUCTION}{name}"), values)));
+            let Some(Share { start, values, update }) = share else { continue };
+            let SavedState { mut slots, scalars } =
+                update.map_or_else(|| Ok(SavedState::default()), |state| state.read())?;
             let values = values.try_into_vec_as::<f32>().map_err(|error| Error::Device(error.to_string()))?;
             slots.insert(PARAMETERS.into(), values);
-            (unit.slots, unit.scalars) = (slots.keys().cloned().collect(), scalars);
-            let piece = |(slot, values)| WriteItem { unit: unit.name.clone(), slot, start, values };
-            pieces.extend(slots.into_iter().map(piece));
+            let arrays = reduction.arrays.iter().map(|name| reduction_slot(name));
+            unit.slots = slots.keys().cloned().chain(arrays).collect();
+            unit.slots.sort();
+            unit.scalars = scalars;
+            put(start, slots);
             units.push(unit);
         }
         Ok((units, pieces))
@@ -107,20 +128,22 @@ where
             }
             let layout = &stored.unit.layout;
             let share = stored.counted.start.min(layout.len())..stored.counted.end.min(layout.len());
-            if share.is_empty() {
-                continue;
-            }
-            let own = self.store.own_values(index)?;
-            let values = own.slice(share.start - stored.own.start..share.end - stored.own.start);
             let reduction = self.reduction.state(index, share.clone());
-            let update = self.update.state(index, share.clone());
+            let share = match share.is_empty() {
+                true => None,
+                false => {
+                    let own = self.store.own_values(index)?;
+                    let values = own.slice(share.start - stored.own.start..share.end - stored.own.start);
+                    Some(Share { start: share.start, values, update: self.update.state(index, share) })
+                }
+            };
             let unit = saved_unit(
                 &stored.unit.name,
                 &self.chain.blocks[stored.unit.home].name,
                 layout,
                 stored.unit.trainable,
             );
-            parts.push(UnitPart { unit, start: share.start, values, reduction, update });
+            parts.push(UnitPart { unit, share, reduction });
         }
         Ok(Snapshot { parts })
     }
@@ -183,9 +206,12 @@ where
                 values = saved.read(from, (block, layout), slot, kept.clone())?;
                 continue;
             }
-            let found = saved.read(from, (block, layout), slot, own.clone())?;
-            match slot.strip_prefix(REDUCTION) {
-                Some(own) => reduction.slots.insert(own.to_owned(), found),
+            let array = slot.strip_prefix(REDUCTION);
+            let needed =
+                array.map_or_else(|| own.clone(), |array| self.reduction.needs(index, array, own.clone()));
+            let found = saved.read(from, (block, layout), slot, needed)?;
+            match array {
+                Some(array) => reduction.slots.insert(array.to_owned(), found),
                 None => update.slots.insert(slot.clone(), found),
             };
         }

@@ -151,6 +151,8 @@ where
             store.bind_parameters(index, &mut chain.blocks[index]);
         }
         let units = store.units.iter().map(|stored| ReducedUnit {
+            name: stored.unit.name.clone(),
+            parameters: stored.unit.layout.params().to_vec(),
             elements: stored.length,
             own: stored.own.clone(),
             is_updated: stored.is_updated(),
@@ -306,6 +308,7 @@ where
         if self.records_spans {
             clock.spans.get_or_insert_default();
         }
+        self.reduction.begin(self.step);
         (clock, traffic)
     }
 

@@ -23,4 +23,6 @@ pub use forward_backward::recompute::Recompute;
 pub use gradient_hook::{ParameterPart, UnitGradient};
 pub use report::{Evaluation, StepReport};
 pub use settings::{CheckBlocks, EngineSettings, NonFinite};
-pub use strategy::{DataParallel, ReducedUnit, Reduction, Strategy, Synchronous, Update};
+pub use strategy::{
+    Compressed, DataParallel, ReducedUnit, Reduction, ReductionState, Strategy, Synchronous, Update,
+};

@@ -236,16 +236,34 @@ impl Collectives for NcclCollectives {
         }
     }
 
+    fn all_to_all_bytes(&self, bytes: Vec<u8>) -> Pending<Vec<u8>> {
+        match self.comm_stream.rank().check() {
+            Ok(()) => self.host.all_to_all_bytes(bytes),
+            Err(error) => Pending::new(move || Err(Error::collective(error))),
+        }
+    }
+
+    fn all_gather_bytes(&self, bytes: Vec<u8>) -> Pending<Vec<u8>> {
+        match self.comm_stream.rank().check() {
+            Ok(()) => self.host.all_gather_bytes(bytes),
+            Err(error) => Pending::new(move || Err(Error::collective(error))),
+        }
+    }
+
     fn barrier(&self) -> Result<()> {
         self.comm_stream.rank().check().map_err(Error::collective)?;
         self.host.barrier()
     }
 
     fn traffic(&self) -> Traffic {
+        use CollectiveKind::{AllGather, AllGatherScalars, AllToAll, Barrier};
         let mut traffic = lock(&self.traffic).clone();
         let host = self.host.traffic();
-        for operation in [CollectiveKind::AllGatherScalars, CollectiveKind::Barrier] {
-            traffic.insert(operation, host.get(&operation).copied().unwrap_or_default());
+        // Codes and a few numbers go through the host.
+        for operation in [AllGatherScalars, AllToAll, AllGather, Barrier] {
+            let (calls, bytes) = host.get(&operation).copied().unwrap_or_default();
+            let sum = traffic.entry(operation).or_default();
+            *sum = (sum.0 + calls, sum.1 + bytes);
         }
         traffic
     }

@@ -61,6 +61,8 @@ pub enum Fault {
     AfterFailure,
     /// Sums are counted one way only.
     Traffic,
+    /// Bytes of all ranks come in the order of the ranks from the second on.
+    Bytes,
 }
 
 /// Counts of receives, by the two ranks: what all ranks' faulty collectives know of each other.
@@ -226,6 +228,23 @@ impl Collectives for Faulty {
         }
         let size = self.size();
         PendingValues::new(move || Ok(all.wait().unwrap_or_else(|_| vec![values; size])))
+    }
+
+    fn all_to_all_bytes(&self, bytes: Vec<u8>) -> Pending<Vec<u8>> {
+        let (fault, size) = (self.fault, self.size());
+        let all = self.ranks.all_to_all_bytes(bytes);
+        Pending::new(move || {
+            let mut all = all.wait()?;
+            if fault == Fault::Bytes && size > 1 && !all.is_empty() {
+                let part = all.len() / size;
+                all.rotate_left(part);
+            }
+            Ok(all)
+        })
+    }
+
+    fn all_gather_bytes(&self, bytes: Vec<u8>) -> Pending<Vec<u8>> {
+        self.ranks.all_gather_bytes(bytes)
     }
 
     fn barrier(&self) -> Result<()> {

@@ -26,6 +26,7 @@ const FAULTS: &[(&str, Fault, &str)] = &[
     ("barriers_wait_for_all", Fault::Barrier, "s before the last came"),
     ("broadcasts_come_from_any_root", Fault::Root, "1 elements of root 1: element 0 is"),
     ("buffers_are_filled_under_their_views", Fault::Refill, "a view of the buffer: element 0 is"),
+    ("bytes_reach_their_ranks", Fault::Bytes, "1 bytes of each rank for rank"),
     ("inputs_keep_their_values", Fault::Alias, "a view of the input: element 0 is"),
     ("messages_go_around_a_ring", Fault::Absent, "number of parts"),
     ("operations_are_waited_for_in_any_order", Fault::Turn, "a sum's number of elements"),

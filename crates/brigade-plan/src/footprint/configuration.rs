@@ -1,5 +1,6 @@
 //! What a footprint is computed from.
 
+use brigade_compress::{Compression, Cost, Method};
 use thiserror::Error;
 
 use super::sizes::{BoundaryTensor, SavedActivations, UnitSize};
@@ -62,6 +63,8 @@ pub struct Configuration {
     pub compute_bytes: usize,
     /// Bytes of an element of a gradient while it is summed over ranks: 4 or 2.
     pub reduce_bytes: usize,
+    /// What gradients travel as, after the warm-up.
+    pub compression: Compression,
     /// Bytes of optimizer state per element: 8 for Adam and AdamW.
     pub optimizer_bytes: usize,
     /// Whether the optimizer's state and its master weights are on another device than the blocks.
@@ -89,6 +92,7 @@ impl Default for Configuration {
             recompute_every: 0,
             compute_bytes: 4,
             reduce_bytes: 4,
+            compression: Compression::default(),
             optimizer_bytes: 8,
             offload: false,
         }
@@ -150,6 +154,28 @@ impl Configuration {
         }
     }
 
+    /// Between how many ranks a unit's gradient travels as codes, and whether they are those that it is divided among; else they have the
+    /// same elements.
+    pub(super) fn coded_over(&self) -> (usize, bool) {
+        match self.is_sharded() {
+            _ if self.replicas > 1 => (self.replicas, false),
+            is_sharded => (self.dp, is_sharded),
+        }
+    }
+
+    /// What the codes of a unit's gradient take on the first rank, if it travels as codes.
+    pub(super) fn codes(&self, unit: &UnitSize) -> Option<Cost> {
+        let ((length, own), (ranks, is_sharded)) = (self.lengths(unit.elements), self.coded_over());
+        if ranks == 1 {
+            return None;
+        }
+        let (slice, count) = match is_sharded {
+            true => (length / ranks, unit.elements),
+            false => (own.div_ceil(ranks), own.min(unit.elements)),
+        };
+        self.compression.cost(ranks, (slice, count), !is_sharded, &unit.matrices)
+    }
+
     /// Bytes of an element of a unit in forward and backward.
     pub(super) fn bytes_per_value(&self, unit: &UnitSize) -> u64 {
         if unit.keep_in_f32 { FP32 } else { self.compute_bytes as u64 }
@@ -208,6 +234,7 @@ impl Configuration {
                 return Err(setting(format!("bytes of {option}"), bytes, "it must be 2 or 4"));
             }
         }
+        self.check_compression()?;
         for (index, unit) in self.units.iter().enumerate() {
             let in_order = unit.users.windows(2).all(|pair| pair[0] < pair[1]);
             let in_model = unit.users.iter().all(|user| *user < blocks);
@@ -219,6 +246,22 @@ impl Configuration {
             }
         }
         self.check_size().map(|()| pipeline)
+    }
+
+    /// Checks that gradients can travel as they are to.
+    fn check_compression(&self) -> Result<(), FootprintError> {
+        let Compression { method, .. } = self.compression;
+        let refused = |allowed: &str| Err(setting("comm.compress (--compress)", method, allowed));
+        self.compression.check().or_else(|error| refused(&error.to_string()))?;
+        match method {
+            Method::None => Ok(()),
+            _ if self.reduce_bytes != 4 => refused("codes are made of fp32 (compute.reduce_dtype)"),
+            Method::PowerSgd if self.replicas > 1 => refused("it takes whole matrices, not shards of them"),
+            Method::PowerSgd if self.sums_each_micro_batch() => {
+                refused("it takes zero.reduce_every = \"step\"")
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Checks that all bytes of the result can be counted, by a generous bound.

@@ -18,6 +18,8 @@ struct Slot {
     whole: u64,
     /// Bytes of a rank's own part of it.
     own: u64,
+    /// Bytes while it is summed over the ranks, and while the own part is summed over replicas of shards.
+    moving: [u64; 2],
     /// Micro-batches in this rank's sum of whole buffers.
     terms: usize,
     /// Terms in the sum of own parts, each of which is a sum over the ranks.
@@ -37,7 +39,7 @@ struct Gradients {
 ///
 /// A unit's gradient of a micro-batch is complete in the backward of its owner, the first block that reads it.
 pub(super) fn gradients(stage_units: &StageUnits<'_>) -> (u64, u64) {
-    let mut gradients = Gradients::new(&stage_units.units);
+    let mut gradients = Gradients::new(&stage_units.units, stage_units.configuration.replicas);
     let Configuration { micro_batches, sync_every, .. } = *stage_units.configuration;
     for action in (0..sync_every).flat_map(|_| &stage_units.schedule.actions) {
         for block in stage_units.completes(action) {
@@ -57,14 +59,25 @@ pub(super) fn gradients(stage_units: &StageUnits<'_>) -> (u64, u64) {
     while let Some(oldest) = gradients.reducing.pop_front() {
         gradients.settle(oldest);
     }
-    (gradients.live, gradients.peak)
+    if stage_units.configuration.replicas > 1 {
+        gradients.reduce_over_replicas();
+    }
+    let codes = stage_units.units.iter().filter(|unit| unit.is_stepped).filter_map(|unit| unit.codes);
+    let kept: u64 = codes.map(|codes| codes.kept).sum();
+    (gradients.live + kept, gradients.peak + kept)
 }
 
 impl Gradients {
-    fn new(units: &[StageUnit]) -> Self {
+    fn new(units: &[StageUnit], replicas: usize) -> Self {
         let slot = |held: &StageUnit| {
             let bytes = |elements: usize| BYTES * elements as u64;
-            Slot { whole: bytes(held.length), own: bytes(held.own), terms: 0, own_terms: 0 }
+            let (whole, own) = (bytes(held.length), bytes(held.own));
+            let moving = match held.codes {
+                None => [whole, own],
+                Some(codes) if replicas > 1 => [whole, codes.in_flight],
+                Some(codes) => [codes.in_flight, own],
+            };
+            Slot { whole, own, moving, terms: 0, own_terms: 0 }
         };
         Self { slots: units.iter().map(slot).collect(), reducing: VecDeque::new(), live: 0, peak: 0 }
     }
@@ -77,7 +90,7 @@ impl Gradients {
             self.settle(oldest);
         }
         self.reducing.push_back(unit);
-        self.grow(self.slots[unit].whole, 0);
+        self.grow(self.slots[unit].moving[0], 0);
     }
 
     /// A micro-batch's gradient is accumulated; after the last one, the sum is reduced.
@@ -87,15 +100,27 @@ impl Gradients {
         self.grow(whole * partial_sums(terms + 1), whole * partial_sums(terms));
         if terms + 1 == micro_batches {
             self.reducing.push_back(unit);
-            self.grow(whole, whole * partial_sums(micro_batches));
+            self.grow(self.slots[unit].moving[0], whole * partial_sums(micro_batches));
         }
     }
 
     /// A reduction has finished.
     fn settle(&mut self, unit: usize) {
-        let Slot { whole, own, own_terms, .. } = self.slots[unit];
+        let Slot { moving: [moving, _], own, own_terms, .. } = self.slots[unit];
         self.slots[unit].own_terms += 1;
-        self.grow(own * partial_sums(own_terms + 1), whole + own * partial_sums(own_terms));
+        self.grow(own * partial_sums(own_terms + 1), moving + own * partial_sums(own_terms));
+    }
+
+    /// The sums of all own parts are summed over the replicas of the shards, and come back.
+    fn reduce_over_replicas(&mut self) {
+        let summed = |slot: &&Slot| slot.own_terms > 0;
+        let slots: Vec<Slot> = self.slots.iter().filter(summed).copied().collect();
+        for Slot { own, own_terms, moving: [_, moving], .. } in &slots {
+            self.grow(*moving, own * partial_sums(*own_terms));
+        }
+        for Slot { own, moving: [_, moving], .. } in &slots {
+            self.grow(*own, *moving);
+        }
     }
 
     fn grow(&mut self, by: u64, less: u64) {

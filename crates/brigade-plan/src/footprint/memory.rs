@@ -22,7 +22,8 @@ pub struct MemoryFootprint {
     pub parameters: Amount,
     /// Gradients, in fp32. Formula: `4Ψₛ`, or `4Ψₛ/dp` where each micro-batch's are summed over the ranks.
     ///
-    /// The peak also has the partial sums of a pairwise sum over micro-batches, and whole buffers in flight.
+    /// The peak also has the partial sums of a pairwise sum over micro-batches, and whole buffers, or codes of them, in flight. Where
+    /// gradients travel as codes, both have what the codes left out ([`Cost::kept`](brigade_compress::Cost::kept)).
     pub gradients: Amount,
     /// The optimizer's state. Formula for 8 bytes an element: `8Ψₛ`, sharded `8Ψₛ/dp`.
     pub optimizer: Amount,

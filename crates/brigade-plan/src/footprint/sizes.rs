@@ -1,5 +1,7 @@
 //! Sizes of a model's parts, and of what a rank holds.
 
+use brigade_compress::Matrix;
+
 /// Parameters in one flat buffer: those of a block, or one that several blocks share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnitSize {
@@ -13,13 +15,15 @@ pub struct UnitSize {
     pub trainable: bool,
     /// Whether they are fp32 in forward and backward, whatever [`Configuration::compute_bytes`](super::Configuration::compute_bytes) is.
     pub keep_in_f32: bool,
+    /// Where its parameters of two dimensions or more are; needed where gradients travel as factors.
+    pub matrices: Vec<Matrix>,
 }
 
 impl UnitSize {
     /// Trained parameters that these blocks, at least one, read in the type of the computation.
     pub fn trained(elements: usize, users: Vec<usize>) -> Self {
         let home = users.first().copied().unwrap_or(0);
-        Self { elements, home, users, trainable: true, keep_in_f32: false }
+        Self { elements, home, users, trainable: true, keep_in_f32: false, matrices: Vec::new() }
     }
 }
 

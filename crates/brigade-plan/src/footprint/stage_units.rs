@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use brigade_compress::Cost;
+
 use super::configuration::Configuration;
 use super::sizes::UnitSize;
 use crate::schedule::{Action, Pipeline, Task};
@@ -36,6 +38,8 @@ pub(super) struct StageUnit {
     pub is_stepped: bool,
     /// Other stages that read it.
     pub other_readers: usize,
+    /// What the codes of its gradient take, if it travels as codes.
+    pub codes: Option<Cost>,
 }
 
 impl<'a> StageUnits<'a> {
@@ -62,6 +66,7 @@ impl<'a> StageUnits<'a> {
                 trainable: unit.trainable,
                 is_stepped: unit.trainable && holders[unit.home] == rank,
                 other_readers: readers.len() - 1,
+                codes: configuration.codes(unit),
             });
         }
         let gathered = if configuration.gathers() { &by_block } else { &vec![Vec::new(); blocks] };

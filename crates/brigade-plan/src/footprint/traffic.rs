@@ -1,6 +1,8 @@
 //! Calls and bytes that a rank sends in a step, or in all steps up to an update.
 
-use super::configuration::Configuration;
+use brigade_compress::{Cost, Sends};
+
+use super::configuration::{Configuration, FP32};
 use super::sizes::{BoundaryTensor, UnitSize};
 use super::stage_units::{StageUnit, StageUnits};
 use crate::schedule::{Action, Pass, Task};
@@ -31,7 +33,9 @@ pub struct StepTraffic {
     pub all_reduce: Sent,
     /// Gradients of which every rank gets its shard.
     pub reduce_scatter: Sent,
-    /// Parameters, from shards: after the optimizer's step, or under ZeRO-3 before their use.
+    /// Codes of gradients, one for each rank.
+    pub all_to_all: Sent,
+    /// Codes of sums of gradients. Parameters, from shards: after the optimizer's step, or under ZeRO-3 before their use.
     pub all_gather: Sent,
     /// Messages between stages: activations forward; their gradients backward, and with them, at each boundary between the
     /// block that owns a shared parameter and the last one that reads it, the parameter's whole gradient; the new values
@@ -41,11 +45,12 @@ pub struct StepTraffic {
 
 impl StepTraffic {
     /// Each operation with its name in metrics.
-    pub fn by_operation(&self) -> [(&'static str, Sent); 4] {
-        let Self { all_reduce, reduce_scatter, all_gather, send } = *self;
+    pub fn by_operation(&self) -> [(&'static str, Sent); 5] {
+        let Self { all_reduce, reduce_scatter, all_to_all, all_gather, send } = *self;
         [
             ("all_reduce", all_reduce),
             ("reduce_scatter", reduce_scatter),
+            ("all_to_all", all_to_all),
             ("all_gather", all_gather),
             ("send", send),
         ]
@@ -54,6 +59,23 @@ impl StepTraffic {
     /// Bytes of all operations.
     pub fn bytes(&self) -> u64 {
         self.by_operation().iter().map(|(_, sent)| sent.bytes).sum()
+    }
+}
+
+impl StepTraffic {
+    /// Adds so many sums of a unit's gradient over the ranks as codes.
+    fn add_codes(&mut self, codes: Cost, sums: u64, ranks: u64, sends_sums: bool) {
+        match codes.sends {
+            Sends::Codes(bytes) => {
+                self.all_to_all.add(sums, bytes * (ranks - 1));
+                self.all_gather.add(if sends_sums { sums } else { 0 }, bytes * (ranks - 1));
+            }
+            Sends::Factors(messages) => {
+                for numbers in messages.into_iter().filter(|numbers| *numbers > 0) {
+                    self.all_reduce.add(sums, FP32 * all_reduced(numbers as u64, ranks));
+                }
+            }
+        }
     }
 }
 
@@ -78,7 +100,9 @@ pub(super) fn traffic(stage_units: &StageUnits<'_>) -> StepTraffic {
         };
         for unit in stage_units.units.iter().filter(|unit| unit.is_stepped) {
             let (length, own) = (unit.length as u64, unit.own as u64);
-            if configuration.is_sharded() {
+            if let (Some(codes), 1) = (unit.codes, replicas) {
+                traffic.add_codes(codes, sums, ranks, !configuration.is_sharded());
+            } else if configuration.is_sharded() {
                 traffic.reduce_scatter.add(sums, reduce * own * (ranks - 1));
             } else {
                 traffic.all_reduce.add(sums, reduce * all_reduced(length, ranks));
@@ -89,7 +113,10 @@ pub(super) fn traffic(stage_units: &StageUnits<'_>) -> StepTraffic {
         }
     }
     for unit in stage_units.units.iter().filter(|unit| unit.is_stepped && replicas > 1) {
-        traffic.all_reduce.add(1, reduce * all_reduced(unit.own as u64, replicas));
+        match unit.codes {
+            Some(codes) => traffic.add_codes(codes, 1, replicas, true),
+            None => traffic.all_reduce.add(1, reduce * all_reduced(unit.own as u64, replicas)),
+        }
     }
     traffic.send = sends(stage_units);
     traffic

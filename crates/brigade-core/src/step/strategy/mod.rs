@@ -2,8 +2,11 @@
 //!
 //! The first part, forward and backward, is a [schedule](brigade_plan::StageSchedule), and replaced by another schedule.
 
+mod compressed;
 mod optimizers;
+mod rank_sums;
 mod synchronous;
+mod unit_codes;
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -12,12 +15,13 @@ use std::sync::Arc;
 use burn::tensor::{Device, FloatDType, Tensor};
 
 use crate::dist::{Collectives, PendingTensor};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::metrics::{Bytes, Clock};
 use crate::optim::{FlatState, OptimizerFactory, SavedState};
-use crate::sharding::layout::FlatLayout;
+use crate::sharding::layout::{FlatLayout, FlatParam};
 use crate::sharding::zero::Zero;
 
+pub use compressed::Compressed;
 pub use synchronous::Synchronous;
 
 /// How ranks that run different micro-batches train one model together: it makes the second and the third part of their steps.
@@ -58,6 +62,10 @@ pub struct DataParallel {
 /// A flat buffer of parameters, as a [`Reduction`] sees it.
 #[derive(Debug, Clone)]
 pub struct ReducedUnit {
+    /// Its name, which no mesh changes.
+    pub name: String,
+    /// The parameters in it, in order and without gaps; behind them is padding.
+    pub parameters: Vec<FlatParam>,
     /// Elements of the whole buffer, padded so that shards are equal.
     pub elements: usize,
     /// Those that this rank updates.
@@ -69,6 +77,11 @@ pub struct ReducedUnit {
 /// The second part of a step: from gradients of micro-batches to the gradient of the elements that this rank updates. Units are
 /// numbered as in the list that it was made with.
 pub trait Reduction: Send {
+    /// Says which step the gradients that follow are of, counted from 1: the same on all ranks. By default that makes no difference.
+    fn begin(&mut self, step: u64) {
+        let _ = step;
+    }
+
     /// Adds a micro-batch's gradient of a unit: the whole buffer. Micro-batches come in the same order for every unit.
     ///
     /// # Errors
@@ -98,24 +111,39 @@ pub trait Reduction: Send {
     /// Bytes of gradients.
     fn bytes(&self) -> Bytes;
 
-    /// What it keeps from one update to the next of a unit's elements in `range`, which are own ones: arrays with one value per
-    /// element, and no plain numbers. A checkpoint holds them beside the optimizer's. By default there is nothing.
-    fn state(&self, unit: usize, range: Range<usize>) -> Option<Box<dyn FlatState>> {
-        let _ = (unit, range);
-        None
+    /// What it keeps of a unit from one update to the next, and the ranks save together beside the optimizer's state: of each array,
+    /// every element is in a piece of one rank. `share` are own elements that this rank alone saves, for arrays that ranks have in
+    /// common. By default there is nothing.
+    fn state(&self, unit: usize, share: Range<usize>) -> ReductionState {
+        let _ = (unit, share);
+        ReductionState::default()
     }
 
-    /// Takes what was saved of a unit's own elements, without padding; what has no slots if nothing was.
+    /// Which elements of an array that was saved of a unit this rank needs; maybe none. By default the own ones.
+    fn needs(&self, unit: usize, array: &str, own: Range<usize>) -> Range<usize> {
+        let _ = (unit, array);
+        own
+    }
+
+    /// Takes what was saved of a unit: every array, with the elements that this rank [needs](Self::needs). It has no slots if nothing
+    /// was saved.
     ///
     /// # Errors
     /// If it is not of this reduction.
     fn restore(&mut self, unit: usize, saved: &SavedState) -> Result<()> {
         let _ = unit;
-        match saved.slots.keys().next() {
-            Some(slot) => Err(Error::State(format!("`{slot}` belongs to another strategy"))),
-            None => Ok(()),
-        }
+        saved.slots.keys().next().map_or(Ok(()), |array| Err(rank_sums::foreign(array)))
     }
+}
+
+/// What a [`Reduction`] keeps of a unit.
+#[derive(Default)]
+pub struct ReductionState {
+    /// The names of its arrays, which have one value for each element of the unit, without padding. They are the same on all ranks that
+    /// update the unit.
+    pub arrays: Vec<String>,
+    /// What this rank saves of them: the arrays of each state hold the elements from the given one on. They have no plain numbers.
+    pub pieces: Vec<(usize, Box<dyn FlatState>)>,
 }
 
 /// The third part of a step: from the reduced gradients to new values of the elements that this rank updates.

@@ -1,16 +1,18 @@
 //! Synchronous data parallelism, with ZeRO's sharding of gradients.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use brigade_plan::REDUCING;
-use burn::tensor::{FloatDType, Tensor};
+use burn::tensor::Tensor;
 
 use crate::dist::PendingTensor;
 use crate::error::Result;
 use crate::metrics::{Bytes, Clock};
-use crate::sharding::store::cast;
+use crate::optim::SavedState;
 use crate::step::accumulation::PairwiseSum;
-use crate::step::strategy::{DataParallel, ReducedUnit, Reduction, Strategy};
+use crate::step::strategy::rank_sums::{Exact, InFlight, RankSums, held};
+use crate::step::strategy::{DataParallel, ReducedUnit, Reduction, ReductionState, Strategy};
 
 /// All ranks reduce their gradients together, and all make the same update: plain data parallelism, ZeRO, and hybrid sharding.
 ///
@@ -40,25 +42,21 @@ impl Strategy for Synchronous {
     }
 
     fn reduction(&self, units: Vec<ReducedUnit>, data: DataParallel) -> Box<dyn Reduction> {
-        let slot = |unit| Slot { unit, whole: Grouped::default(), own: PairwiseSum::new(), complete: false };
-        Box::new(AllReduce {
-            slots: units.into_iter().map(slot).collect(),
-            data,
-            scattering: VecDeque::new(),
-            reducing: VecDeque::new(),
-            bytes: Bytes::default(),
-        })
+        Box::new(AllReduce::new(units, data.clone(), Box::new(Exact(data))))
     }
 }
 
-/// The gradients since the last update.
-struct AllReduce {
+/// The gradients since the last update, which are added up on the rank and then over the ranks.
+pub(super) struct AllReduce {
     slots: Vec<Slot>,
     data: DataParallel,
+    sums: Box<dyn RankSums>,
     /// Reduce-scatters on their way, with the slots they are for.
-    scattering: VecDeque<(usize, PendingTensor)>,
+    scattering: VecDeque<(usize, InFlight)>,
     /// All-reduces over the replicas.
-    reducing: VecDeque<(usize, PendingTensor)>,
+    reducing: VecDeque<(usize, InFlight)>,
+    /// The last operations of either, with their bytes.
+    ending: VecDeque<(usize, PendingTensor, u64)>,
     bytes: Bytes,
 }
 
@@ -74,14 +72,20 @@ struct Slot {
 }
 
 impl Reduction for AllReduce {
+    fn begin(&mut self, step: u64) {
+        self.sums.begin(step);
+    }
+
     fn add(&mut self, unit: usize, gradient: Tensor<1>, clock: &mut Clock) -> Result<()> {
         if !self.slots[unit].unit.is_updated {
             return Ok(());
         }
-        let gradient = cast(gradient, FloatDType::F32);
+        let gradient = held(gradient);
         if self.data.shard.size() > 1 && self.data.zero.reduces_each_micro_batch() {
             while self.scattering.len() >= REDUCING {
-                self.wait_for_scattered(clock)?;
+                let oldest = self.scattering.pop_front();
+                self.end(oldest, SCATTER, clock)?;
+                self.wait_for_ends(SCATTER, clock)?;
             }
             self.scatter(unit, gradient);
         } else {
@@ -100,24 +104,26 @@ impl Reduction for AllReduce {
             1 => self.reduce(unit, sum),
             _ => self.scatter(unit, sum),
         }
+        self.count();
     }
 
     fn finish(&mut self, clock: &mut Clock) -> Result<Vec<Option<Tensor<1>>>> {
-        while !self.scattering.is_empty() {
-            self.wait_for_scattered(clock)?;
+        for scattered in std::mem::take(&mut self.scattering) {
+            self.end(Some(scattered), SCATTER, clock)?;
         }
+        self.wait_for_ends(SCATTER, clock)?;
         if self.data.replicate.size() > 1 && self.data.shard.size() > 1 {
             for unit in 0..self.slots.len() {
                 if let Some(sum) = self.slots[unit].own.finish(|a, b| a + b) {
                     self.reduce(unit, sum);
+                    self.count();
                 }
             }
         }
-        while let Some((unit, pending)) = self.reducing.pop_front() {
-            let sum = clock.waiting("all_reduce", || pending.wait())?;
-            self.slots[unit].own.push(cast(sum, FloatDType::F32), |a, b| a + b);
-            self.count();
+        for reduced in std::mem::take(&mut self.reducing) {
+            self.end(Some(reduced), REDUCE, clock)?;
         }
+        self.wait_for_ends(REDUCE, clock)?;
         self.bytes.set(self.live());
         let sums = self.slots.iter_mut().map(|slot| {
             slot.complete = false;
@@ -126,9 +132,14 @@ impl Reduction for AllReduce {
         Ok(sums.collect())
     }
 
+    fn commit(&mut self, updates: bool) {
+        self.sums.commit(updates);
+    }
+
     fn reset(&mut self) {
         // What is on its way is waited for by nobody, but still happens, on all ranks.
-        (self.scattering, self.reducing) = (VecDeque::new(), VecDeque::new());
+        (self.scattering, self.reducing, self.ending) = Default::default();
+        self.sums.commit(false);
         for slot in &mut self.slots {
             (slot.whole, slot.own, slot.complete) = (Grouped::default(), PairwiseSum::new(), false);
         }
@@ -137,23 +148,61 @@ impl Reduction for AllReduce {
     fn bytes(&self) -> Bytes {
         self.bytes
     }
+
+    fn state(&self, unit: usize, share: Range<usize>) -> ReductionState {
+        self.sums.state(unit, share)
+    }
+
+    fn needs(&self, unit: usize, array: &str, own: Range<usize>) -> Range<usize> {
+        self.sums.needs(unit, array, own)
+    }
+
+    fn restore(&mut self, unit: usize, saved: &SavedState) -> Result<()> {
+        self.sums.restore(unit, saved)
+    }
 }
 
+/// What waits for either sum are called.
+const SCATTER: &str = "reduce_scatter";
+const REDUCE: &str = "all_reduce";
+
 impl AllReduce {
+    pub(super) fn new(units: Vec<ReducedUnit>, data: DataParallel, sums: Box<dyn RankSums>) -> Self {
+        let slot = |unit| Slot { unit, whole: Grouped::default(), own: PairwiseSum::new(), complete: false };
+        Self {
+            slots: units.into_iter().map(slot).collect(),
+            data,
+            sums,
+            scattering: VecDeque::new(),
+            reducing: VecDeque::new(),
+            ending: VecDeque::new(),
+            bytes: Bytes::default(),
+        }
+    }
+
     fn scatter(&mut self, unit: usize, gradient: Tensor<1>) {
-        let gradient = cast(gradient, self.data.dtype);
-        self.scattering.push_back((unit, self.data.shard.reduce_scatter(gradient)));
+        let moving = self.sums.scatter(unit, gradient);
+        self.scattering.push_back((unit, moving));
     }
 
     fn reduce(&mut self, unit: usize, gradient: Tensor<1>) {
-        let gradient = cast(gradient, self.data.dtype);
-        self.reducing.push_back((unit, self.data.replicate.all_reduce(gradient)));
+        let moving = self.sums.reduce(unit, gradient);
+        self.reducing.push_back((unit, moving));
     }
 
-    fn wait_for_scattered(&mut self, clock: &mut Clock) -> Result<()> {
-        if let Some((unit, pending)) = self.scattering.pop_front() {
-            let sum = clock.waiting("reduce_scatter", || pending.wait())?;
-            self.slots[unit].own.push(cast(sum, FloatDType::F32), |a, b| a + b);
+    /// Starts the last operation of a sum. All ranks come here for the same sums in the same order.
+    fn end(&mut self, sum: Option<(usize, InFlight)>, what: &'static str, clock: &mut Clock) -> Result<()> {
+        if let Some((unit, moving)) = sum {
+            let bytes = moving.bytes;
+            self.ending.push_back((unit, moving.last(what, clock)?, bytes));
+        }
+        Ok(())
+    }
+
+    fn wait_for_ends(&mut self, what: &'static str, clock: &mut Clock) -> Result<()> {
+        while let Some((unit, pending, _)) = self.ending.pop_front() {
+            let sum = clock.waiting(what, || pending.wait())?;
+            self.slots[unit].own.push(held(sum), |a, b| a + b);
             self.count();
         }
         Ok(())
@@ -163,9 +212,9 @@ impl AllReduce {
         let kept =
             |slot: &Slot| slot.whole.kept() * slot.unit.elements + slot.own.kept() * slot.unit.own.len();
         let kept: usize = self.slots.iter().map(kept).sum();
-        let moving = self.scattering.iter().map(|(unit, _)| self.slots[*unit].unit.elements);
-        let reducing = self.reducing.iter().map(|(unit, _)| self.slots[*unit].unit.own.len());
-        4 * (kept + moving.chain(reducing).sum::<usize>()) as u64
+        let moving = self.scattering.iter().chain(&self.reducing).map(|(_, moving)| moving.bytes);
+        let ending = self.ending.iter().map(|(.., bytes)| *bytes);
+        4 * kept as u64 + moving.chain(ending).sum::<u64>() + self.sums.kept_bytes()
     }
 
     fn count(&mut self) {

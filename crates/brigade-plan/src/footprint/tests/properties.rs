@@ -50,6 +50,7 @@ prop_compose! {
             reduce_each_micro_batch: each,
             compute_bytes: 2 * compute,
             reduce_bytes: 2 * reduce,
+            compression: Default::default(),
             optimizer_bytes: 8,
             offload,
         }

@@ -2,7 +2,7 @@
 
 use brigade_random::keyed;
 
-use crate::compress::Codec;
+use crate::Codec;
 
 /// The largest numbers by size, this share of them, each with its place. Of equally large ones the first are kept.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -56,7 +56,7 @@ impl Codec for TopK {
         }
     }
 
-    fn is_biased(&self) -> bool {
+    fn needs_error_feedback(&self) -> bool {
         true
     }
 }
@@ -90,7 +90,7 @@ impl Codec for RandomK {
         }
     }
 
-    fn is_biased(&self) -> bool {
+    fn needs_error_feedback(&self) -> bool {
         true
     }
 }

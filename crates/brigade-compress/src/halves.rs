@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use crate::compress::Codec;
+use crate::Codec;
 
 /// bfloat16, rounded to nearest.
 #[derive(Debug, Clone, Copy)]
@@ -31,7 +31,7 @@ macro_rules! halves {
                 }
             }
 
-            fn is_biased(&self) -> bool {
+            fn needs_error_feedback(&self) -> bool {
                 false
             }
         }

@@ -1,46 +1,49 @@
 //! Codes of blocks with one scale each.
 
 use brigade_random::keyed;
+use serde::{Deserialize, Serialize};
 
-use crate::compress::Codec;
+use crate::Codec;
 
 /// How a number between two steps is rounded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Rounding {
     /// To the nearer one, ties to the even one.
+    #[default]
     Nearest,
     /// To either, with the probability that makes the mean right.
     Stochastic,
 }
 
-/// Signed integers of 8 or 4 bits, in blocks of 256 numbers, as ZeRO++ quantises gradients. The largest number of a block has the largest
-/// integer.
+/// Signed integers of 8 or 4 bits, in blocks with a scale of their own, as ZeRO++ quantises gradients (Wang et al., 2023). The largest
+/// number of a block has the largest integer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quantizer {
     bits: u32,
     rounding: Rounding,
+    block: usize,
 }
 
-/// Signs, in blocks of 1024 numbers with the mean of their sizes, as 1-bit Adam and signSGD with error feedback send them.
+/// Signs, in blocks with the mean of their sizes, as 1-bit Adam (Tang et al., 2021) and signSGD with error feedback send them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OneBit;
-
-/// Numbers of a block of integers, and of one of signs.
-const INTEGERS: usize = 256;
-const SIGNS: usize = 1024;
+pub struct OneBit {
+    /// Numbers of a block, a multiple of 8.
+    pub block: usize,
+}
 
 /// Bytes of a scale, with which each block's code begins.
 const SCALE: usize = 4;
 
 impl Quantizer {
-    /// Integers from -127 to 127.
-    pub const fn int8(rounding: Rounding) -> Self {
-        Self { bits: 8, rounding }
+    /// Integers from -127 to 127, in blocks of so many numbers.
+    pub const fn int8(rounding: Rounding, block: usize) -> Self {
+        Self { bits: 8, rounding, block }
     }
 
-    /// Integers from -7 to 7.
-    pub const fn int4(rounding: Rounding) -> Self {
-        Self { bits: 4, rounding }
+    /// Integers from -7 to 7, in blocks of so many numbers, which are even.
+    pub const fn int4(rounding: Rounding, block: usize) -> Self {
+        Self { bits: 4, rounding, block }
     }
 
     fn largest(self) -> f32 {
@@ -64,20 +67,20 @@ impl Quantizer {
 impl Codec for Quantizer {
     fn bytes(&self, count: usize) -> usize {
         let block = |count: usize| SCALE + (count * self.bits as usize).div_ceil(8);
-        count / INTEGERS * block(INTEGERS)
-            + if count.is_multiple_of(INTEGERS) { 0 } else { block(count % INTEGERS) }
+        count / self.block * block(self.block)
+            + if count.is_multiple_of(self.block) { 0 } else { block(count % self.block) }
     }
 
     fn encode(&self, values: &[f32], key: u64, code: &mut [u8]) {
-        let codes = code.chunks_mut(self.bytes(INTEGERS));
-        for (block, (values, code)) in values.chunks(INTEGERS).zip(codes).enumerate() {
+        let codes = code.chunks_mut(self.bytes(self.block));
+        for (block, (values, code)) in values.chunks(self.block).zip(codes).enumerate() {
             let largest = largest_size(values);
             let scale = if largest.is_finite() { largest / self.largest() } else { f32::NAN };
             let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
             // A scale so small that its inverse is infinite is as good as none.
             let inverse = if inverse.is_finite() { inverse } else { 0.0 };
             let integer = |(place, value): (usize, &f32)| {
-                self.integer(*value * inverse, key, block * INTEGERS + place).cast_unsigned()
+                self.integer(*value * inverse, key, block * self.block + place).cast_unsigned()
             };
             let (first, integers) = code.split_at_mut(SCALE);
             first.copy_from_slice(&scale.to_le_bytes());
@@ -95,8 +98,8 @@ impl Codec for Quantizer {
     }
 
     fn decode(&self, code: &[u8], _: u64, values: &mut [f32]) {
-        let codes = code.chunks(self.bytes(INTEGERS));
-        for (values, code) in values.chunks_mut(INTEGERS).zip(codes) {
+        let codes = code.chunks(self.bytes(self.block));
+        for (values, code) in values.chunks_mut(self.block).zip(codes) {
             let (scale, integers) = read_scale(code);
             for (place, value) in values.iter_mut().enumerate() {
                 let integer = match self.bits {
@@ -109,18 +112,20 @@ impl Codec for Quantizer {
         }
     }
 
-    fn is_biased(&self) -> bool {
+    fn needs_error_feedback(&self) -> bool {
         self.rounding == Rounding::Nearest
     }
 }
 
 impl Codec for OneBit {
     fn bytes(&self, count: usize) -> usize {
-        count.div_ceil(SIGNS) * SCALE + count / SIGNS * (SIGNS / 8) + (count % SIGNS).div_ceil(8)
+        count.div_ceil(self.block) * SCALE
+            + count / self.block * (self.block / 8)
+            + (count % self.block).div_ceil(8)
     }
 
     fn encode(&self, values: &[f32], _: u64, code: &mut [u8]) {
-        for (values, code) in values.chunks(SIGNS).zip(code.chunks_mut(SCALE + SIGNS / 8)) {
+        for (values, code) in values.chunks(self.block).zip(code.chunks_mut(SCALE + self.block / 8)) {
             let sum: f64 = values.iter().map(|value| f64::from(value.abs())).sum();
             let (first, signs) = code.split_at_mut(SCALE);
             first.copy_from_slice(&((sum / values.len() as f64) as f32).to_le_bytes());
@@ -132,7 +137,7 @@ impl Codec for OneBit {
     }
 
     fn decode(&self, code: &[u8], _: u64, values: &mut [f32]) {
-        for (values, code) in values.chunks_mut(SIGNS).zip(code.chunks(SCALE + SIGNS / 8)) {
+        for (values, code) in values.chunks_mut(self.block).zip(code.chunks(SCALE + self.block / 8)) {
             let (scale, signs) = read_scale(code);
             for (place, value) in values.iter_mut().enumerate() {
                 *value = if signs[place / 8] >> (place % 8) & 1 == 1 { -scale } else { scale };
@@ -140,7 +145,7 @@ impl Codec for OneBit {
         }
     }
 
-    fn is_biased(&self) -> bool {
+    fn needs_error_feedback(&self) -> bool {
         true
     }
 }

@@ -1,7 +1,9 @@
 //! What a codec is.
 
+use std::fmt::Debug;
+
 /// Makes codes of numbers.
-pub trait Codec: Send + Sync {
+pub trait Codec: Debug + Send + Sync {
     /// Bytes of the code of so many numbers.
     fn bytes(&self, count: usize) -> usize;
 
@@ -11,7 +13,7 @@ pub trait Codec: Send + Sync {
     /// Writes to `values` what the code of as many numbers stands for. `key` is that of [`encode`](Self::encode).
     fn decode(&self, code: &[u8], key: u64, values: &mut [f32]);
 
-    /// Whether the mean of what codes stand for, over all keys, differs from the numbers by more than rounding to nearest does. Such
-    /// a codec learns only with error feedback.
-    fn is_biased(&self) -> bool;
+    /// Whether what codes leave out must be added to later numbers (error feedback), since it does not become nothing in the mean
+    /// over keys, or over many numbers as the rounding to 16 bits does.
+    fn needs_error_feedback(&self) -> bool;
 }

@@ -1,17 +1,18 @@
-//! Sums of gradients in fewer bytes: codecs over flat buffers, error feedback, and PowerSGD.
+//! Sums of gradients in fewer bytes: codecs over flat buffers, error feedback, and PowerSGD. All of it is arithmetic on one rank; what is
+//! sent to whom is up to the caller.
 //!
 //! A [`Codec`] makes a code of a fixed size from some numbers. [`CodedSum`] adds buffers that way: each rank codes one slice
-//! for every other, adds what it gets pairwise in rank order, and codes the sum for all. A codec that
-//! [loses](Codec::is_biased) part of what it is given in the same direction every time needs error feedback: what the code left out is
-//! added to the next buffer. [`PowerSgd`] factors matrices instead.
+//! for every other, adds what it gets pairwise in rank order, and codes the sum for all. A codec that loses part of what it is given in
+//! the same direction every time needs [error feedback](Errors): what the code left out is added to the next buffer. [`PowerSgd`]
+//! factors matrices instead. [`Compression`] names them all, as settings do.
 //!
 //! | method | bytes of a code, of 4 per number | loses |
 //! |---|---|---|
 //! | [`Bf16Codec`], [`F16Codec`] | 2 | the last bits |
-//! | [`Quantizer`] with 8 or 4 bits | 1 or 1/2, and 4 for each block of 256 | what lies between two steps of a block |
+//! | [`Quantizer`] with 8 or 4 bits | 1 or 1/2, and 4 for each block | what lies between two steps of a block |
 //! | [`TopK`] | 8 for each number that is kept | all but the largest |
 //! | [`RandomK`] | 4 for each number that is kept | all but one of each stretch |
-//! | [`OneBit`] | 1/8, and 4 for each block of 1024 | all but the signs and the mean size of a block |
+//! | [`OneBit`] | 1/8, and 4 for each block | all but the signs and the mean size of a block |
 //! | [`PowerSgd`] | `4 r (n + m)` for a matrix of n × m | all but r directions |
 //!
 //! All are deterministic: where numbers are drawn, they are a function of a key. None has the bits of an uncompressed sum. The
@@ -20,6 +21,8 @@
 mod blocks;
 mod codec;
 mod coded_sum;
+mod compression;
+mod errors;
 mod halves;
 mod power_sgd;
 mod sparse;
@@ -27,6 +30,8 @@ mod sparse;
 pub use blocks::{OneBit, Quantizer, Rounding};
 pub use codec::Codec;
 pub use coded_sum::CodedSum;
+pub use compression::{Compression, CompressionError, Cost, Method, Sends};
+pub use errors::Errors;
 pub use halves::{Bf16Codec, F16Codec};
 pub use power_sgd::{Matrix, PowerSgd};
 pub use sparse::{RandomK, TopK};

@@ -1,0 +1,262 @@
+//! Gradients that travel as codes.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use brigade_compress::{Compression, Method};
+use brigade_random::{keyed, keyed_seed};
+use burn::tensor::{DType, Device, Tensor, TensorData};
+
+use crate::dist::{Collectives, Pending, PendingTensor};
+use crate::error::{Error, Result};
+use crate::optim::SavedState;
+use crate::step::strategy::rank_sums::{Exact, InFlight, RankSums, Stages};
+use crate::step::strategy::synchronous::AllReduce;
+use crate::step::strategy::unit_codes::{Codes, UnitCodes};
+use crate::step::strategy::{DataParallel, ReducedUnit, Reduction, ReductionState, Strategy};
+
+/// [`Synchronous`](super::Synchronous) data parallelism whose gradients travel between ranks in fewer bytes: see
+/// [`compress`](crate::compress).
+///
+/// | | what travels as codes |
+/// |---|---|
+/// | without ZeRO | what each rank sends of its gradient, and the sums |
+/// | with ZeRO | what each rank sends of its gradient |
+/// | with ZeRO and replicas | the same as without ZeRO, between the replicas of a shard alone; inside, gradients travel as they are |
+///
+/// What codes leave out is added to the gradients of the next update (error feedback), where the method needs it. It is what the
+/// ranks keep, one array for each. On another number of ranks, rank `r` of `n` goes on with the arrays `r`, `r + n`, …, so that their sum
+/// is the same.
+///
+/// A gradient that is not finite makes a sum that is not. In a step that is skipped, nothing is left out.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Compressed {
+    /// As [`Synchronous::every`](super::Synchronous::every).
+    pub every: usize,
+    /// How gradients travel. [`Method::PowerSgd`] needs them whole, once an update: between replicas of shards it does nothing, and where
+    /// each micro-batch is [reduced](crate::ReduceEvery) it is an error.
+    pub compression: Compression,
+}
+
+impl Strategy for Compressed {
+    fn synchronizes(&self, step: u64) -> bool {
+        step.is_multiple_of(self.period() as u64)
+    }
+
+    fn period(&self) -> usize {
+        self.every.max(1)
+    }
+
+    fn reduction(&self, units: Vec<ReducedUnit>, data: DataParallel) -> Box<dyn Reduction> {
+        let sums = Coded::new(self.compression, &units, data.clone());
+        Box::new(AllReduce::new(units, data, Box::new(sums)))
+    }
+}
+
+/// Sums over ranks as codes.
+struct Coded {
+    compression: Compression,
+    exact: Exact,
+    over: Over,
+    units: Vec<Option<Unit>>,
+    step: u64,
+}
+
+/// The ranks between which codes travel.
+#[derive(Clone, Copy, PartialEq)]
+enum Over {
+    /// Those that a unit is divided among.
+    Shards,
+    /// Those that have the same elements.
+    Replicas,
+}
+
+struct Unit {
+    codes: Arc<Mutex<UnitCodes>>,
+    /// What tells its random numbers from those of other units.
+    seed: u64,
+    /// Sums since the step began.
+    sums: u64,
+}
+
+impl Coded {
+    fn new(compression: Compression, units: &[ReducedUnit], data: DataParallel) -> Self {
+        // Replicas are further away than the ranks of a shard.
+        let over = match data.replicate.size() > 1 || data.shard.size() == 1 {
+            true => Over::Replicas,
+            false => Over::Shards,
+        };
+        let mut coded = Self { compression, exact: Exact(data), over, units: Vec::new(), step: 0 };
+        let group = coded.group();
+        let unit = |unit: &ReducedUnit| {
+            let (covered, sends_sums) = match over {
+                Over::Shards => (0..unit.elements, false),
+                Over::Replicas => (unit.own.clone(), true),
+            };
+            let codes = UnitCodes::new(compression, unit, covered, (group.rank(), group.size()), sends_sums);
+            Unit { codes: Arc::new(Mutex::new(codes)), seed: keyed_seed(0, &unit.name), sums: 0 }
+        };
+        coded.units = units.iter().map(|reduced| reduced.is_updated.then(|| unit(reduced))).collect();
+        coded
+    }
+
+    fn group(&self) -> Arc<dyn Collectives> {
+        match self.over {
+            Over::Shards => self.exact.0.shard.clone(),
+            Over::Replicas => self.exact.0.replicate.clone(),
+        }
+    }
+
+    /// Whether this step's gradients travel as codes over these ranks.
+    fn codes(&self, over: Over) -> bool {
+        self.compression.method != Method::None
+            && over == self.over
+            && self.step > self.compression.warmup_steps
+    }
+
+    fn codes_of(&self, unit: usize) -> Option<MutexGuard<'_, UnitCodes>> {
+        self.units[unit].as_ref().map(|unit| lock(&unit.codes))
+    }
+
+    /// Starts the sum of a unit's gradient, of which `kept` are wanted in the end, and the rest is padding.
+    fn sum(&mut self, number: usize, gradient: Tensor<1>, kept: Range<usize>) -> Result<InFlight> {
+        let group = self.group();
+        let Some(unit) = &mut self.units[number] else {
+            return Err(Error::State(format!("unit {number} is not updated on this rank")));
+        };
+        let key = keyed(keyed(unit.seed, self.step), unit.sums);
+        unit.sums += 1;
+        let whole = Whole { kept, device: gradient.device() };
+        let mut values = to_host(gradient)?;
+        let (shared, mut codes) = (unit.codes.clone(), lock(&unit.codes));
+        values.truncate(codes.count());
+        let bytes = codes.in_flight_bytes();
+        let sum = match codes.codes() {
+            Codes::Exact(errors) => {
+                errors.add_to(&mut values);
+                Stages::One(PendingTensor::ready(whole.tensor(values)))
+            }
+            Codes::Coded(coded) => {
+                let pending = group.all_to_all_bytes(coded.encode(&values, key));
+                match self.over {
+                    Over::Shards => Stages::One(Pending::new(move || {
+                        let codes = pending.wait()?;
+                        let sum = lock(&shared).coded(|coded| coded.sum(&codes, key));
+                        Ok(Whole { kept: 0..whole.kept.len(), ..whole }.tensor(sum))
+                    })),
+                    Over::Replicas => Stages::Two(Pending::new(move || {
+                        let codes = pending.wait()?;
+                        let code = lock(&shared).coded(|coded| {
+                            let sum = coded.sum(&codes, key);
+                            coded.encode_sum(sum, key)
+                        });
+                        let pending = group.all_gather_bytes(code);
+                        Ok(Pending::new(move || {
+                            let codes = pending.wait()?;
+                            Ok(whole.tensor(lock(&shared).coded(|coded| coded.decode_sums(&codes, key))))
+                        }))
+                    })),
+                }
+            }
+            Codes::PowerSgd(power) if power.is_busy() => {
+                let why = "PowerSGD sums the gradients of a unit once a step (`ReduceEvery::Step`)";
+                return Err(Error::State(why.to_owned()));
+            }
+            Codes::PowerSgd(power) => {
+                let (ranks, device) = (group.size(), whole.device.clone());
+                let pending = group.all_reduce(to_device(power.left(values), &device));
+                Stages::Two(Pending::new(move || {
+                    let first = to_host(pending.wait()?)?;
+                    let second = lock(&shared).power_sgd(|power| power.right(&first));
+                    let pending = (!second.is_empty()).then(|| group.all_reduce(to_device(second, &device)));
+                    Ok(Pending::new(move || {
+                        let second =
+                            pending.map_or_else(|| Ok(Vec::new()), |second| to_host(second.wait()?))?;
+                        Ok(whole.tensor(lock(&shared).power_sgd(|power| power.sum(&second, ranks))))
+                    }))
+                }))
+            }
+        };
+        Ok(InFlight { sum, bytes })
+    }
+
+    /// The same, with an error that waiting for the sum gives.
+    fn start(&mut self, unit: usize, gradient: Tensor<1>, kept: Range<usize>) -> InFlight {
+        self.sum(unit, gradient, kept)
+            .unwrap_or_else(|error| InFlight { sum: Stages::One(Pending::new(move || Err(error))), bytes: 0 })
+    }
+}
+
+impl RankSums for Coded {
+    fn begin(&mut self, step: u64) {
+        self.step = step;
+        self.units.iter_mut().flatten().for_each(|unit| unit.sums = 0);
+    }
+
+    fn scatter(&mut self, unit: usize, whole: Tensor<1>) -> InFlight {
+        if !self.codes(Over::Shards) {
+            return self.exact.scatter(unit, whole);
+        }
+        let (rank, share) = (self.exact.0.shard.rank(), whole.dims()[0] / self.exact.0.shard.size());
+        self.start(unit, whole, rank * share..(rank + 1) * share)
+    }
+
+    fn reduce(&mut self, unit: usize, own: Tensor<1>) -> InFlight {
+        if !self.codes(Over::Replicas) {
+            return self.exact.reduce(unit, own);
+        }
+        let all = 0..own.dims()[0];
+        self.start(unit, own, all)
+    }
+
+    fn commit(&mut self, updates: bool) {
+        // Before codes are used, nothing is left out, and nothing of what was before is added.
+        let updates = updates && self.step > self.compression.warmup_steps;
+        self.units.iter().flatten().for_each(|unit| lock(&unit.codes).commit(updates));
+    }
+
+    fn kept_bytes(&self) -> u64 {
+        self.units.iter().flatten().map(|unit| lock(&unit.codes).kept_bytes()).sum()
+    }
+
+    fn state(&self, unit: usize, share: Range<usize>) -> ReductionState {
+        self.codes_of(unit).map(|codes| codes.state(share)).unwrap_or_default()
+    }
+
+    fn needs(&self, unit: usize, array: &str, own: Range<usize>) -> Range<usize> {
+        self.codes_of(unit).map_or(own, |codes| codes.needs(array))
+    }
+
+    fn restore(&mut self, unit: usize, saved: &SavedState) -> Result<()> {
+        self.codes_of(unit).map_or(Ok(()), |mut codes| codes.restore(saved))
+    }
+}
+
+/// Where a sum is to be.
+struct Whole {
+    kept: Range<usize>,
+    device: Device,
+}
+
+impl Whole {
+    /// A sum without its padding, as a tensor with it.
+    fn tensor(&self, mut sum: Vec<f32>) -> Tensor<1> {
+        sum.resize(self.kept.end.max(sum.len()), 0.0);
+        sum.truncate(self.kept.end);
+        sum.drain(..self.kept.start);
+        to_device(sum, &self.device)
+    }
+}
+
+fn to_host(tensor: Tensor<1>) -> Result<Vec<f32>> {
+    tensor.try_into_vec_as::<f32>().map_err(|error| Error::Device(error.to_string()))
+}
+
+fn to_device(values: Vec<f32>, device: &Device) -> Tensor<1> {
+    let length = values.len();
+    Tensor::from_data(TensorData::new(values, [length]), (device, DType::F32))
+}
+
+fn lock(codes: &Mutex<UnitCodes>) -> MutexGuard<'_, UnitCodes> {
+    codes.lock().unwrap_or_else(PoisonError::into_inner)
+}
