@@ -12,8 +12,8 @@ use crate::unshard::ReshardPolicy;
 pub struct Sharding {
     /// ZeRO's stage.
     pub zero: u8,
-    /// Data-parallel ranks.
-    pub dp: usize,
+    /// Ranks that share what is sharded: the data-parallel ranks, or those of a replica.
+    pub shards: usize,
     /// Micro-batches of a rank in a step.
     pub micro_batches: usize,
     /// ZeRO-2 and 3: whether each micro-batch's gradients are reduced.
@@ -80,9 +80,9 @@ fn state(
     let (held, stepped) =
         ((own + copies) / tp, (own + if accounting.steps_copies { copies } else { 0 }) / tp);
     let largest = blocks().map(|block| model.block_parameters(block)).max().unwrap_or(0) / tp;
-    let Sharding { zero, dp, micro_batches, reduce_each_micro_batch, reshard, offload } = *sharding;
-    let ranks = dp as u64;
-    let is_sharded = |stage: u8| zero >= stage && dp > 1;
+    let Sharding { zero, shards, micro_batches, reduce_each_micro_batch, reshard, offload } = *sharding;
+    let ranks = shards as u64;
+    let is_sharded = |stage: u8| zero >= stage && shards > 1;
     let share = |elements: u64, sharded: bool| if sharded { elements.div_ceil(ranks) } else { elements };
 
     let gathers = is_sharded(3);

@@ -24,7 +24,7 @@ fn memory(workload: &Workload, evaluation: &Evaluation) -> Vec<String> {
     let Workload { model, accounting, .. } = workload;
     let candidate = &evaluation.candidate;
     let parts = &evaluation.memory;
-    let dp = candidate.dp;
+    let dp = candidate.shards();
     let sharded =
         |stage: u8| if candidate.zero >= stage && dp > 1 { format!(" / dp {dp}") } else { String::new() };
     let whole = model.parameters() as f64;
@@ -148,13 +148,13 @@ fn collectives(workload: &Workload, evaluation: &Evaluation) -> Vec<String> {
     let Workload { model, cluster, .. } = workload;
     let candidate = &evaluation.candidate;
     let network = Network::new(cluster, workload.algorithm);
-    let ranks = network.ranks(candidate.dp, candidate.tp);
+    let ranks = network.ranks(candidate.shards(), candidate.tp);
     let layer = model.layer_parameters as f64 / candidate.tp as f64;
     let (name, collective) = match candidate.zero {
         0 => ("all-reduce", Collective::AllReduce),
         _ => ("reduce-scatter", Collective::ReduceScatter),
     };
-    let gradient = layer * workload.reduce_bytes as f64;
+    let gradient = layer * workload.reduce_bytes;
     let takes = network.collective(collective, gradient, ranks);
     let mut lines = vec![format!(
         "{name} of a layer's gradients: {:.1} MB over {} ranks on {} nodes, {}: {}; {} of a step are not hidden",
@@ -165,6 +165,17 @@ fn collectives(workload: &Workload, evaluation: &Evaluation) -> Vec<String> {
         seconds(takes),
         seconds(evaluation.parts.reduce)
     )];
+    if candidate.replicate > 1 {
+        let replicas = network.ranks(candidate.replicate, candidate.tp * candidate.shards());
+        let shard = gradient / candidate.shards() as f64;
+        lines.push(format!(
+            "all-reduce of a layer's sums over {} replicas, once a step: {:.1} MB on {} nodes: {}",
+            replicas.size,
+            shard / 1e6,
+            replicas.nodes(),
+            seconds(network.collective(Collective::AllReduce, shard, replicas))
+        ));
+    }
     if candidate.zero == 3 {
         let parameters = layer * workload.accounting.parameter as f64;
         let link = if ranks.nodes() > 1 {
@@ -175,7 +186,7 @@ fn collectives(workload: &Workload, evaluation: &Evaluation) -> Vec<String> {
         let ratio = overlap::zero3(
             workload.sequence_length as f64,
             candidate.micro_batch as f64,
-            candidate.dp,
+            candidate.shards(),
             cluster.device.peak(workload.dtype),
             link,
         );

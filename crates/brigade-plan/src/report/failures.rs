@@ -18,13 +18,15 @@ pub struct FailureReport {
     pub checkpoint_bytes: f64,
     /// Seconds until all nodes have written it.
     pub write: f64,
-    /// The best interval in seconds, by Daly; not below the time of writing.
+    /// Seconds between checkpoints: as given, or the best by Daly, not below the time of writing.
     pub interval: f64,
     /// The same in steps.
     pub steps: u64,
     /// The interval by Young.
     pub young: f64,
-    /// The share of time that is lost with the best interval.
+    /// Seconds of work that a failure loses on average.
+    pub work: f64,
+    /// The share of time that is lost with this interval.
     pub lost: f64,
 }
 
@@ -45,15 +47,18 @@ pub fn failures(
     let write = checkpoint_bytes / (cluster.storage_bandwidth * cluster.nodes as f64);
     // Training waits only while the state is copied to the host's memory.
     let save = checkpoint_bytes / cluster.devices() as f64 / cluster.host_bandwidth;
-    let failures = Failures { mtbf, save, restart: RESTART };
-    let best = interval.unwrap_or_else(|| failures.daly().max(write));
+    let usual = Failures { mtbf, save, restart: RESTART };
+    let best = interval.unwrap_or_else(|| usual.daly().max(write));
+    // A checkpoint waits until the one before it is written.
+    let failures = Failures { save: save + (write - best).max(0.0), ..usual };
     Some(FailureReport {
         failures,
         checkpoint_bytes,
         write,
         interval: best,
         steps: (best / evaluation.seconds).round().max(1.0) as u64,
-        young: failures.young(),
+        young: usual.young(),
+        work: (best + failures.save) / 2.0,
         lost: failures.lost(best),
     })
 }
@@ -61,16 +66,17 @@ pub fn failures(
 impl FailureReport {
     /// In a sentence or two.
     pub fn text(&self) -> String {
-        let Self { failures, write, interval, steps, young, lost, checkpoint_bytes } = self;
+        let Self { failures, write, interval, steps, young, work, lost, checkpoint_bytes } = self;
         let hours = failures.mtbf / 3600.0;
         format!(
             "failures: one in {hours:.1} h; a checkpoint of {:.1} GB stops training for {} and is written in {}. With --checkpoint-every {steps} (each {}; {} by Young's \
-             formula) {:.2}% of the time is lost",
+             formula) a failure loses {} of work, and {:.2}% of the time is lost",
             checkpoint_bytes / 1e9,
             seconds(failures.save),
             seconds(*write),
             seconds(*interval),
             seconds(*young),
+            seconds(*work),
             100.0 * lost,
         )
     }

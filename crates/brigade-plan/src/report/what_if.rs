@@ -7,6 +7,13 @@ use crate::columns::aligned;
 use crate::search::{Candidate, Evaluation, Evaluator, PlanError, Workload};
 use crate::time::Algorithm;
 
+/// Bytes of a gradient while it travels: as bf16, or as integers of 8 and 4 bits with a scale in fp32 for each 256 of them.
+const FEWER_BYTES: [(&str, f64); 3] = [
+    ("gradients reduced in bf16 (compute.reduce_dtype)", 2.0),
+    ("gradients compressed to 8 bits", 1.0 + 4.0 / 256.0),
+    ("gradients compressed to 4 bits", 0.5 + 4.0 / 256.0),
+];
+
 /// One change, and what follows.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct WhatIf {
@@ -20,7 +27,7 @@ pub struct WhatIf {
     pub learning_rate: Option<(f64, f64)>,
 }
 
-/// Lays changes to a configuration side by side: the algorithm of collectives, gradients in 16 bits, one reduction a step, larger batches by accumulation.
+/// Lays changes to a configuration side by side: the algorithm of collectives, gradients in fewer bits, shards within nodes, one reduction a step, larger batches by accumulation.
 ///
 /// # Errors
 /// If the configuration cannot be.
@@ -37,9 +44,18 @@ pub fn what_if(workload: &Workload, candidate: &Candidate) -> Result<Vec<WhatIf>
         let other = Workload { algorithm, ..without_measurements(workload) };
         all.push(of(format!("{} collectives", algorithm.name()), &other, candidate, 1)?);
     }
-    if workload.reduce_bytes > 2 {
-        let other = Workload { reduce_bytes: 2, ..workload.clone() };
-        all.push(of("gradients reduced in bf16 (compute.reduce_dtype)".into(), &other, candidate, 1)?);
+    for (change, reduce_bytes) in FEWER_BYTES {
+        if candidate.dp > 1 && workload.reduce_bytes > reduce_bytes {
+            let other = Workload { reduce_bytes, ..workload.clone() };
+            all.push(of(change.into(), &other, candidate, 1)?);
+        }
+    }
+    if let Some(replicate) = replicas(workload, candidate) {
+        let change = match replicate {
+            1 => "shards over all ranks (--replicate 1)".into(),
+            _ => format!("shards on one node (--replicate {replicate})"),
+        };
+        all.push(of(change, workload, &Candidate { replicate, ..*candidate }, 1)?);
     }
     if candidate.zero >= 2 && candidate.reduce_each_micro_batch && candidate.micro_batches > 1 {
         let other = Candidate { reduce_each_micro_batch: false, ..*candidate };
@@ -51,6 +67,18 @@ pub fn what_if(workload: &Workload, candidate: &Candidate) -> Result<Vec<WhatIf>
         all.push(of(format!("{times} times the batch"), &other, &candidate, times)?);
     }
     Ok(all)
+}
+
+/// The other way to lay shards: on one node each, or over all ranks. None where there is one way alone.
+fn replicas(workload: &Workload, candidate: &Candidate) -> Option<usize> {
+    let shards = workload.cluster.devices_per_node / candidate.tp;
+    match candidate.replicate {
+        1 if candidate.zero > 0 && shards > 1 && candidate.dp > shards => {
+            candidate.dp.is_multiple_of(shards).then(|| candidate.dp / shards)
+        }
+        1 => None,
+        _ => Some(1),
+    }
 }
 
 /// Measured bandwidths are those of one algorithm: others are compared by the links alone.
@@ -66,7 +94,7 @@ fn alone(workload: &Workload, candidate: &Candidate) -> Result<f64, PlanError> {
     (one.cluster.nodes, one.cluster.devices_per_node) = (1, 1);
     one.global_batch = candidate.micro_batch * candidate.micro_batches;
     one.slow_ranks.clear();
-    let candidate = Candidate { tp: 1, pp: 1, dp: 1, chunks: 1, zero: 0, ..*candidate };
+    let candidate = Candidate { tp: 1, pp: 1, dp: 1, replicate: 1, chunks: 1, zero: 0, ..*candidate };
     Ok(Evaluator::new(&one).evaluate(&candidate)?.tokens_per_second)
 }
 

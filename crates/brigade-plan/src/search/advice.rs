@@ -108,6 +108,7 @@ pub(super) fn alone(evaluator: &Evaluator<'_>, workload: &Workload) -> Result<Ve
         tp: 1,
         pp: 1,
         dp: ranks,
+        replicate: 1,
         zero: 0,
         schedule: PipelineScheduleKind::OneFOneB,
         chunks: 1,

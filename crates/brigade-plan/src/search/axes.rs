@@ -27,6 +27,8 @@ pub struct Axes {
     pub pp: Vec<usize>,
     /// ZeRO's stages.
     pub zero: Vec<u8>,
+    /// Replicas of what ZeRO shards.
+    pub replicate: Vec<usize>,
     /// Schedules.
     pub schedules: Vec<PipelineScheduleKind>,
     /// Chunks of interleaved schedules.
@@ -46,6 +48,7 @@ impl Default for Axes {
             tensor: Tensor::Beside,
             pp: Vec::new(),
             zero: Vec::new(),
+            replicate: Vec::new(),
             schedules: Vec::new(),
             chunks: Vec::new(),
             micro_batches: Vec::new(),
@@ -70,6 +73,34 @@ fn chosen<T: Copy + PartialEq>(asked: &[T], possible: impl IntoIterator<Item = T
 }
 
 impl Axes {
+    /// What is asked for, as flags of `brigade plan`.
+    pub(super) fn asked(&self) -> String {
+        fn list<T: ToString>(values: &[T]) -> String {
+            values.iter().map(T::to_string).collect::<Vec<_>>().join(",")
+        }
+        let recompute: Vec<String> = self
+            .recompute
+            .iter()
+            .map(|every| match every {
+                0 => "none".into(),
+                1 => "all".into(),
+                every => format!("every-{every}"),
+            })
+            .collect();
+        let all = [
+            ("--tp", list(&self.tp)),
+            ("--pp", list(&self.pp)),
+            ("--zero", list(&self.zero)),
+            ("--replicate", list(&self.replicate)),
+            ("--schedule", list(&self.schedules)),
+            ("--chunks", list(&self.chunks)),
+            ("--micro-batch-size", list(&self.micro_batches)),
+            ("--recompute", recompute.join(",")),
+        ];
+        let given = all.iter().filter(|(_, values)| !values.is_empty());
+        given.map(|(flag, values)| format!("{flag} {values}")).collect::<Vec<_>>().join(" ")
+    }
+
     pub(super) fn tp_sizes(&self, workload: &Workload) -> Vec<usize> {
         let model = &workload.model;
         let fits = |tp: &usize| {
@@ -110,31 +141,33 @@ impl Axes {
         chosen(&self.micro_batches, divisors(sequences).into_iter().filter(|size| *size <= 256))
     }
 
-    /// ZeRO's stages, with when parameters are freed and gradients reduced.
-    pub(super) fn shardings(&self, base: &Candidate) -> Vec<Candidate> {
+    /// Numbers of replicas of what ZeRO shards. Unless they are asked for: none, or shards that lie on one, two, four or eight whole nodes.
+    fn replicas(&self, base: &Candidate, zero: u8, devices_per_node: usize) -> Vec<usize> {
+        let is_whole = |replicas: usize| {
+            [1, 2, 4, 8].contains(&(base.dp / replicas * base.tp).div_ceil(devices_per_node))
+        };
+        let fits = |replicas: usize| (base.dp / replicas * base.tp).is_multiple_of(devices_per_node);
+        let possible = divisors(base.dp).into_iter().filter(|replicas| match *replicas {
+            1 => true,
+            all if zero == 0 || all == base.dp => false,
+            some => !self.replicate.is_empty() || (fits(some) && is_whole(some)),
+        });
+        chosen(&self.replicate, possible)
+    }
+
+    /// ZeRO's stages and replicas, with when parameters are freed and gradients reduced.
+    pub(super) fn shardings(&self, base: &Candidate, devices_per_node: usize) -> Vec<Candidate> {
         let mut all = Vec::new();
         for zero in chosen(&self.zero, 0..=3) {
             if zero > 0 && base.dp == 1 {
                 continue;
             }
-            let usual =
-                if base.pp == 1 { ReshardPolicy::AfterUseUnlessNext } else { ReshardPolicy::AfterUse };
-            let policies = match zero {
-                3 => vec![usual, ReshardPolicy::AfterBackward, ReshardPolicy::AfterStep],
-                _ => vec![ReshardPolicy::AfterUseUnlessNext],
-            };
-            for reshard in policies {
-                for reduce_each_micro_batch in [true, false] {
-                    // Stage 2 with one reduction a step is stage 1; one micro-batch is reduced once either way.
-                    let same = base.micro_batches == 1 || zero == 2 || zero < 2;
-                    if !reduce_each_micro_batch && same {
-                        continue;
-                    }
-                    all.push(Candidate { zero, reshard, reduce_each_micro_batch, ..*base });
-                }
+            for replicate in self.replicas(base, zero, devices_per_node) {
+                policies(&Candidate { zero, replicate, ..*base }, &mut all);
             }
         }
-        if all.is_empty() && base.dp == 1 && !self.zero.is_empty() && !self.zero.contains(&0) {
+        let asks = |zero: bool| zero && (self.replicate.is_empty() || self.replicate.contains(&1));
+        if all.is_empty() && base.dp == 1 && asks(!self.zero.is_empty() && !self.zero.contains(&0)) {
             // Sharding over one rank shards nothing.
             all.push(*base);
         }
@@ -143,5 +176,21 @@ impl Axes {
 
     pub(super) fn recomputations(&self) -> Vec<usize> {
         chosen(&self.recompute, [0, 2, 1])
+    }
+}
+
+/// When parameters are freed and gradients reduced, under a stage of ZeRO.
+fn policies(base: &Candidate, all: &mut Vec<Candidate>) {
+    let usual = if base.pp == 1 { ReshardPolicy::AfterUseUnlessNext } else { ReshardPolicy::AfterUse };
+    let policies = match base.zero {
+        3 => vec![usual, ReshardPolicy::AfterBackward, ReshardPolicy::AfterStep],
+        _ => vec![ReshardPolicy::AfterUseUnlessNext],
+    };
+    for reshard in policies {
+        all.push(Candidate { reshard, reduce_each_micro_batch: true, ..*base });
+        // Stage 2 with one reduction a step is stage 1; one micro-batch is reduced once either way.
+        if base.zero == 3 && base.micro_batches > 1 {
+            all.push(Candidate { reshard, reduce_each_micro_batch: false, ..*base });
+        }
     }
 }

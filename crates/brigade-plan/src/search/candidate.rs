@@ -15,6 +15,8 @@ pub struct Candidate {
     pub pp: usize,
     /// Data-parallel ranks.
     pub dp: usize,
+    /// Replicas of what ZeRO shards (hybrid sharding): each `dp / replicate` neighbours hold all shards.
+    pub replicate: usize,
     /// ZeRO's stage.
     pub zero: u8,
     /// The pipeline's schedule.
@@ -50,12 +52,17 @@ impl Candidate {
     pub fn sharding(&self) -> Sharding {
         Sharding {
             zero: self.zero,
-            dp: self.dp,
+            shards: self.shards(),
             micro_batches: self.micro_batches,
             reduce_each_micro_batch: self.reduce_each_micro_batch,
             reshard: self.reshard,
             offload: self.offload,
         }
+    }
+
+    /// Ranks that ZeRO shards over.
+    pub fn shards(&self) -> usize {
+        self.dp / self.replicate.max(1)
     }
 
     /// Whether Brigade can run it.
@@ -74,10 +81,11 @@ impl Candidate {
         if self.tp > 1 {
             label.push_str(&format!("tp {} ", self.tp));
         }
-        label.push_str(&format!(
-            "pp {} dp {} zero {} micro-batch {}x{}",
-            self.pp, self.dp, self.zero, self.micro_batch, self.micro_batches
-        ));
+        label.push_str(&format!("pp {} dp {} zero {}", self.pp, self.dp, self.zero));
+        if self.replicate > 1 {
+            label.push_str(&format!(" replicate {}", self.replicate));
+        }
+        label.push_str(&format!(" micro-batch {}x{}", self.micro_batch, self.micro_batches));
         if self.pp > 1 {
             label.push_str(&format!(" {}", self.schedule));
             if self.chunks > 1 {
@@ -130,6 +138,9 @@ impl Candidate {
             self.micro_batch,
             self.micro_batch * self.micro_batches * self.dp
         );
+        if self.replicate > 1 {
+            flags.push_str(&format!(" --replicate {}", self.replicate));
+        }
         if self.pp > 1 {
             flags.push_str(&format!(" --schedule {}", self.schedule));
             if self.chunks > 1 {

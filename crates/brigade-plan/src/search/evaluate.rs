@@ -109,9 +109,18 @@ impl<'a> Evaluator<'a> {
         memory.total() <= cluster.usable_memory() && host <= cluster.host_memory / 10 * 9
     }
 
-    /// The data-parallel ranks of a stage.
-    fn data_parallel(&self, candidate: &Candidate) -> Ranks {
-        self.network.ranks(candidate.dp, candidate.tp)
+    /// Devices of each node.
+    pub(super) fn devices_per_node(&self) -> usize {
+        self.workload().cluster.devices_per_node
+    }
+
+    /// The data-parallel ranks of a stage that share its shards, and those that hold the same shard.
+    fn data_parallel(&self, candidate: &Candidate) -> [Ranks; 2] {
+        let shards = candidate.shards();
+        [
+            self.network.ranks(shards, candidate.tp),
+            self.network.ranks(candidate.replicate, candidate.tp * shards),
+        ]
     }
 
     /// Parameters of a block that a rank steps and reduces.
@@ -131,7 +140,7 @@ impl<'a> Evaluator<'a> {
         let workload = self.workload();
         let Workload { model, cluster, accounting, .. } = workload;
         let times = self.context.times(candidate.tp, candidate.micro_batch, candidate.micro_batches > 1);
-        let peers = self.data_parallel(candidate);
+        let [peers, replicas] = self.data_parallel(candidate);
         let (tensor, boundary) = self.within_layers(candidate);
         let parameter = accounting.parameter as f64;
         let block = |block: usize| {
@@ -152,18 +161,20 @@ impl<'a> Evaluator<'a> {
                 } else {
                     0.0
                 },
-                reduce: self.network.collective(sum, own * workload.reduce_bytes as f64, peers),
+                reduce: self.network.collective(sum, own * workload.reduce_bytes, peers),
             }
         };
         let stage = |stage: &crate::memory::StageShape| {
             let own: f64 =
                 stage.chunks.iter().cloned().flatten().map(|block| self.own(candidate, block)).sum();
-            let stepped = if candidate.zero > 0 { own / candidate.dp as f64 } else { own };
+            let stepped = if candidate.zero > 0 { own / candidate.shards() as f64 } else { own };
             let state = (accounting.master + accounting.moments) as f64;
             let host = candidate.offload.then_some(cluster.host_bandwidth);
             let gathers = (1..3).contains(&candidate.zero);
             let gather = self.network.collective(Collective::AllGather, own * parameter, peers);
+            let reduced = own / candidate.shards() as f64 * workload.reduce_bytes;
             PlayedStage {
+                reduce: self.network.collective(Collective::AllReduce, reduced, replicas),
                 optimizer: optimizer_seconds(&cluster.device, stepped, state, parameter, host),
                 gather: if gathers { gather } else { 0.0 },
             }
@@ -250,7 +261,7 @@ impl<'a> Evaluator<'a> {
             }
             let together = if plan.overlap { (m * computes).max(moves) } else { m * computes + moves };
             slowest = slowest.max(together);
-            longest = longest.max(after.optimizer + after.gather);
+            longest = longest.max(after.reduce + after.optimizer + after.gather);
         }
         let bubble = match candidate.pp {
             1 => 0.0,

@@ -5,6 +5,7 @@
 
 mod advice;
 mod axes;
+mod calibrate;
 mod candidate;
 mod context;
 mod evaluate;
@@ -13,6 +14,7 @@ mod workload;
 
 pub use advice::{Advice, Alone};
 pub use axes::{Axes, Tensor};
+pub use calibrate::{Calibrated, MeasuredStep, calibrate};
 pub use candidate::Candidate;
 pub use evaluate::{Evaluation, Evaluator};
 pub use rank::{Plan, plan};

@@ -127,6 +127,7 @@ impl Found {
                             tp,
                             pp,
                             dp,
+                            replicate: 1,
                             zero: 0,
                             schedule,
                             chunks,
@@ -160,7 +161,7 @@ impl Found {
         if tasks > ScheduleError::MOST_TASKS || !is_grouped {
             return Ok(());
         }
-        for sharded in axes.shardings(base) {
+        for sharded in axes.shardings(base, evaluator.devices_per_node()) {
             let mut add = |candidate: Candidate| -> Result<bool, PlanError> {
                 let (_, memory) = evaluator.memory(&candidate)?;
                 self.considered += 1;
@@ -193,8 +194,8 @@ impl Found {
 fn nothing(workload: &Workload, axes: &Axes, divides: bool) -> PlanError {
     let ranks = workload.cluster.devices();
     if divides {
-        let text = format!("{ranks} ranks, {} sequences in a step, {axes:?}", workload.global_batch);
-        return PlanError::Nothing(format!("the axes that were asked for have no values for {text}"));
+        let text = format!("{ranks} ranks and {} sequences in a step", workload.global_batch);
+        return PlanError::Nothing(format!("{} does not go together with {text}", axes.asked()));
     }
     let most = workload.model.blocks();
     // The smallest number of data-parallel ranks that a mesh of these ranks can have.

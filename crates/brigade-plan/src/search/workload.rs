@@ -33,8 +33,8 @@ pub struct Workload {
     pub dtype: Dtype,
     /// What is held of each parameter.
     pub accounting: Accounting,
-    /// Bytes of a gradient while it is summed over ranks.
-    pub reduce_bytes: u64,
+    /// Bytes of a gradient while it is summed over ranks; less than one where it is compressed.
+    pub reduce_bytes: f64,
     /// Whether attention is fused.
     pub fused_attention: bool,
     /// Whether gathers and reductions run beside the computation.
@@ -88,7 +88,7 @@ impl Workload {
             global_batch,
             dtype,
             accounting: Accounting::brigade(dtype, 8),
-            reduce_bytes: 4,
+            reduce_bytes: 4.0,
             fused_attention: true,
             overlap: true,
             balance: Balance::Time,

@@ -31,10 +31,19 @@ pub struct PlayedBlock {
 /// What a stage does after its last gradient.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct PlayedStage {
+    /// Summing gradients over replicas of its shards.
+    pub reduce: f64,
     /// The optimizer's step.
     pub optimizer: f64,
     /// Gathering the new parameters.
     pub gather: f64,
+}
+
+impl PlayedStage {
+    /// All of it.
+    pub fn total(&self) -> f64 {
+        self.reduce + self.optimizer + self.gather
+    }
 }
 
 /// A step to be played.
@@ -385,13 +394,13 @@ impl<'a> Play<'a> {
             all = all.max(come.max(me.collectives));
             me.clock[0] = come.max(me.collectives);
         }
-        let last = self.plan.stages.iter().map(|stage| stage.optimizer + stage.gather).fold(0.0, f64::max);
+        let last = self.plan.stages.iter().map(PlayedStage::total).fold(0.0, f64::max);
         let mut mean = StepParts::default();
         let stages = self.ranks.len() as f64;
         for (me, stage) in self.ranks.iter().zip(&self.plan.stages) {
             let mut parts = me.parts;
-            parts.bubble += all - me.clock[0] + last - stage.optimizer - stage.gather;
-            parts.reduce += self.plan.norm;
+            parts.bubble += all - me.clock[0] + last - stage.total();
+            parts.reduce += stage.reduce + self.plan.norm;
             parts.optimizer += stage.optimizer;
             parts.host += self.plan.host;
             parts.all_gather += stage.gather;

@@ -40,7 +40,7 @@ fn parameters_gradients_and_state_are_the_same() {
                             let footprint = Footprint::of(&configuration).unwrap();
                             let sharding = Sharding {
                                 zero,
-                                dp,
+                                shards: dp,
                                 micro_batches,
                                 reduce_each_micro_batch: each,
                                 reshard,

@@ -93,6 +93,7 @@ fn candidate(row: &Row) -> Candidate {
         tp: row.tp,
         pp: row.pp,
         dp: row.dp,
+        replicate: 1,
         zero: row.zero,
         schedule: PipelineScheduleKind::OneFOneB,
         chunks: 1,
@@ -121,6 +122,7 @@ fn place(row: &Row) -> usize {
     let axes = Axes {
         tensor: Tensor::Among,
         zero: vec![0, 1],
+        replicate: vec![1],
         schedules: vec![PipelineScheduleKind::OneFOneB],
         recompute: vec![0],
         offload: false,

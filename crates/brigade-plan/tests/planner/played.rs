@@ -137,7 +137,7 @@ proptest! {
         plan.messages.fill(message);
         plan.reduce_each_micro_batch = each;
         plan.overlap = overlap;
-        plan.stages.iter_mut().for_each(|stage| *stage = PlayedStage { optimizer: 0.5, gather: 0.25 });
+        plan.stages.iter_mut().for_each(|stage| *stage = PlayedStage { reduce: 0.0, optimizer: 0.5, gather: 0.25 });
         for block in &mut plan.blocks {
             (block.gather, block.reduce, block.recompute, block.tensor_parallel) = (gather, reduce, 0.5, 0.1);
         }

@@ -70,7 +70,7 @@ fn a_search_counts_the_same_with_that_accounting() {
         for stage_of_zero in 0..4 {
             let sharding = Sharding {
                 zero: stage_of_zero,
-                dp: ranks,
+                shards: ranks,
                 micro_batches: 1,
                 reduce_each_micro_batch: true,
                 reshard: ReshardPolicy::AfterUse,

@@ -185,16 +185,22 @@ pub fn cluster_file() -> anyhow::Result<PathBuf> {
     Ok(config.join("brigade/cluster.toml"))
 }
 
-/// Measures this machine, and keeps the result.
-pub fn run() -> anyhow::Result<()> {
+/// Keeps the description of a machine or cluster, and says where.
+pub fn keep(text: &str) -> anyhow::Result<PathBuf> {
     let file = cluster_file()?;
-    let measured = measure();
-    let text = measured.to_toml(machine_memory()?);
     let written = file
         .parent()
         .map_or(Ok(()), std::fs::create_dir_all)
         .and_then(|()| write_atomic(&file, text.as_bytes()));
     written.with_context(|| format!("{}: cannot write it", file.display()))?;
+    Ok(file)
+}
+
+/// Measures this machine, and keeps the result.
+pub fn run() -> anyhow::Result<()> {
+    let measured = measure();
+    let text = measured.to_toml(machine_memory()?);
+    let file = keep(&text)?;
     print(&format!("{text}# {}: brigade plan takes it where --cluster is not given\n", file.display()))
 }
 

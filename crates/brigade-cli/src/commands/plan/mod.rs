@@ -1,6 +1,7 @@
 //! `brigade plan`
 
 mod calibrate;
+mod calibrate_from;
 mod parse;
 mod schedule;
 mod strategies;
@@ -18,6 +19,7 @@ Examples:
   brigade plan --model config.json --cluster cluster.toml --slow-rank 3=1.3 --what-if
   brigade plan --model configs/gpt-13m.toml --cluster 1x4xCPU --json
   brigade plan --calibrate                            measure this machine, for plans without --cluster
+  brigade plan --calibrate-from runs/a                learn it from a run on this machine; with --cluster, on that cluster
   brigade plan schedule --pp 4 --micro-batches 8
 
 A cluster is NODESxDEVICESxKIND, or a TOML file with kind, nodes, devices_per_node and what differs from the kind.";

@@ -8,14 +8,14 @@ use brigade::plan::PipelineScheduleKind;
 use brigade::plan::cluster::{Cluster, Dtype};
 use brigade::plan::memory::Accounting;
 use brigade::plan::model::ModelShape;
-use brigade::plan::report::{command, explain, failures, render, render_what_if, what_if};
-use brigade::plan::search::{Axes, Plan, PlanError, Tensor, Workload, plan};
+use brigade::plan::report::{FailureReport, command, explain, failures, render, render_what_if, what_if};
+use brigade::plan::search::{Axes, Evaluation, Plan, PlanError, Tensor, Workload, plan};
 use brigade::plan::time::Algorithm;
 use brigade::{UsageError, exit, parse_whole_number};
 use clap::Args;
 use serde_json::json;
 
-use super::{calibrate, parse};
+use super::{calibrate, calibrate_from, parse};
 use crate::model_folder::model_folder;
 use crate::output::print;
 
@@ -25,7 +25,7 @@ const SEQUENCE_LENGTH: usize = 4096;
 #[derive(Debug, Args)]
 pub struct StrategyArgs {
     /// Model: a folder or a config.json as Hugging Face's libraries write it, organization/name on the hub, or a TOML file with a section [model].
-    #[arg(long, value_name = "MODEL", required_unless_present = "calibrate")]
+    #[arg(long, value_name = "MODEL", required_unless_present_any = ["calibrate", "calibrate_from"])]
     model: Option<PathBuf>,
     /// Cluster: NODESxDEVICESxKIND, as 2x8xH100-80GB, or a TOML file [default: this machine, as --calibrate measured it].
     #[arg(long, value_name = "CLUSTER")]
@@ -66,6 +66,9 @@ pub struct StrategyArgs {
     /// Hours from one failure of a node to the next; 0 for none [default: of the cluster].
     #[arg(long, value_name = "HOURS", allow_negative_numbers = true)]
     node_mtbf_hours: Option<f64>,
+    /// Also say what failures cost with a checkpoint every so many steps, beside the best interval.
+    #[arg(long, value_name = "STEPS", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
+    checkpoint_every: Option<u64>,
     #[command(flatten)]
     axes: AxisArgs,
     /// How many configurations to print.
@@ -80,6 +83,9 @@ pub struct StrategyArgs {
     /// Measure how fast this machine's cores multiply, copy and pass messages, and keep it for plans without --cluster.
     #[arg(long, conflicts_with_all = ["cluster", "json"])]
     calibrate: bool,
+    /// Learn from the metrics of a run how fast its devices and links are, and keep it for plans without --cluster; --cluster says what it ran on, if that is not this machine.
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["calibrate", "json"])]
+    calibrate_from: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -97,6 +103,9 @@ struct AxisArgs {
     /// Stages of ZeRO.
     #[arg(long, value_name = "STAGE", value_delimiter = ',', value_parser = parse::zero)]
     zero: Vec<u8>,
+    /// Replicas of what ZeRO shards [default: 1, and as many as let shards lie on 1, 2, 4 or 8 whole nodes].
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parse_whole_number::<usize>)]
+    replicate: Vec<usize>,
     /// Pipeline schedules.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     schedule: Vec<PipelineScheduleKind>,
@@ -121,6 +130,7 @@ impl AxisArgs {
             tensor: Tensor::Beside,
             pp: self.pp.clone(),
             zero: self.zero.clone(),
+            replicate: self.replicate.clone(),
             schedules: self.schedule.clone(),
             chunks: self.chunks.clone(),
             micro_batches: self.micro_batch_size.clone(),
@@ -133,6 +143,12 @@ impl AxisArgs {
 pub fn run(args: &StrategyArgs) -> anyhow::Result<ExitCode> {
     if args.calibrate {
         calibrate::run()?;
+        if args.model.is_none() {
+            return Ok(ExitCode::from(exit::DONE));
+        }
+    }
+    if let Some(run) = &args.calibrate_from {
+        calibrate_from::run(run, args.cluster.as_deref()).map_err(UsageError)?;
         if args.model.is_none() {
             return Ok(ExitCode::from(exit::DONE));
         }
@@ -178,7 +194,7 @@ fn workload(args: &StrategyArgs) -> anyhow::Result<(Workload, String)> {
         given: args.accounting.clone(),
         allowed: format!("it must be {}", Accounting::NAMES.join(", ")),
     })?;
-    workload.reduce_bytes = args.reduce_dtype.bytes();
+    workload.reduce_bytes = args.reduce_dtype.bytes() as f64;
     workload.fused_attention = !args.unfused_attention;
     workload.overlap = !args.no_overlap;
     workload.algorithm = args.algorithm;
@@ -191,12 +207,18 @@ fn workload(args: &StrategyArgs) -> anyhow::Result<(Workload, String)> {
         );
         workload.cluster.node_mtbf_hours = hours;
     }
+    if args.checkpoint_every == Some(0) {
+        anyhow::bail!("--checkpoint-every = 0 is not possible: it must be a number of steps from 1");
+    }
     Ok((workload, given.display().to_string()))
 }
 
 fn text(args: &StrategyArgs, workload: &Workload, plan: &Plan, model: &str) -> anyhow::Result<String> {
     let mut text = render(workload, plan, model);
     let Some(best) = plan.best.first() else { return Ok(text) };
+    if let Some(report) = with_checkpoints(args, workload, best) {
+        text.push_str(&format!("\n{}\n", report.text()));
+    }
     if args.explain {
         text.push_str(&format!("\n{}", explain(workload, best)?));
     }
@@ -205,6 +227,12 @@ fn text(args: &StrategyArgs, workload: &Workload, plan: &Plan, model: &str) -> a
         text.push_str(&format!("\nWhat if, for the first:\n{}", render_what_if(&changes)));
     }
     Ok(text)
+}
+
+/// What failures cost with the interval that was asked for.
+fn with_checkpoints(args: &StrategyArgs, workload: &Workload, best: &Evaluation) -> Option<FailureReport> {
+    let interval = args.checkpoint_every? as f64 * best.seconds;
+    failures(workload, best, Some(interval))
 }
 
 fn json(args: &StrategyArgs, workload: &Workload, plan: &Plan, model: &str) -> anyhow::Result<String> {
@@ -228,6 +256,7 @@ fn json(args: &StrategyArgs, workload: &Workload, plan: &Plan, model: &str) -> a
         "plan": plan,
         "commands": commands,
         "failures": best.and_then(|best| failures(workload, best, None)),
+        "failures_as_asked": best.and_then(|best| with_checkpoints(args, workload, best)),
         "what_if": changes,
         "explanation": explanation,
     });

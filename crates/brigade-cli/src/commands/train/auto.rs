@@ -164,7 +164,7 @@ fn workload(args: &TrainArgs, config: &Config, ranks: &Ranks) -> anyhow::Result<
     let cluster = cluster(args, compute.backend, ranks)?;
     let length = described.model.sequence_length();
     let mut workload = Workload::new(shape, cluster, length, train.global_batch_size);
-    let bytes = |float: Float| if float == Float::F32 { 4 } else { 2 };
+    let bytes = |float: Float| if float == Float::F32 { 4.0 } else { 2.0 };
     workload.dtype = if compute.float() == Float::F32 { Dtype::F32 } else { Dtype::Bf16 };
     workload.accounting = Accounting::brigade(workload.dtype, 8);
     workload.reduce_bytes = bytes(compute.reduce_dtype);

@@ -82,6 +82,8 @@ fn plans_that_cannot_be() {
         ("--model configs/gpt-13m.toml --cluster 1x1xL4 --accounting x", 2, "separate-sums"),
         ("--model nowhere.toml --cluster 1x1xL4", 2, "nowhere.toml"),
         ("--cluster 1x1xL4", 2, "--model"),
+        ("--model configs/gpt-13m.toml --cluster 1x4xL4 --checkpoint-every 0", 2, "--checkpoint-every = 0"),
+        ("--model configs/gpt-13m.toml --cluster 1x4xL4 --zero 0 --replicate 2", 2, "--zero 0 --replicate 2"),
     ] {
         let done = plan(flags);
         assert_eq!(done.code, Some(code), "{flags}: {}", done.err);
@@ -109,4 +111,51 @@ fn a_machine_is_measured_for_later_plans() {
     assert!(text.contains("f32_tflops") && text.contains("settings/brigade/cluster.toml"), "{text}");
     let text = brigade("plan --model configs/gpt-tiny.toml --global-batch-size 64");
     assert!(text.contains("cluster.toml: 1 node of") && text.contains("brigade train --config"), "{text}");
+}
+
+#[test]
+fn a_run_shows_how_fast_a_machine_is() {
+    let place = Place::new();
+    let brigade = |line: &str| {
+        let mut command = place.brigade(line);
+        command.env("XDG_CONFIG_HOME", place.path("settings"));
+        command
+    };
+    place.succeed(&mut place.train("--nproc-per-node 2 --zero 2 --steps 20 --out run"));
+    let text = place.succeed(&mut brigade("plan --calibrate-from run")).out;
+    for said in
+        ["As the run run shows it: pp 1 dp 2 zero 2", "times as fast", "settings/brigade/cluster.toml"]
+    {
+        assert!(text.contains(said), "{said}: {text}");
+    }
+    // What was learned is what later plans count with.
+    let text =
+        place.succeed(&mut brigade("plan --model tiny.toml --global-batch-size 8 --sequence-length 16")).out;
+    assert!(text.contains("cluster.toml: 1 node of 2 CPU"), "{text}");
+    let kept = place.text("settings/brigade/cluster.toml");
+    let metrics = place.text("run/metrics.jsonl");
+    let lines: Vec<&str> = metrics.lines().collect();
+    let cut = |lines: &[&str]| lines.iter().map(|line| format!("{line}\n")).collect::<String>();
+    let half = &lines[3][..lines[3].len() / 2];
+    let damaged = format!("{}{half}\n{}", cut(&lines[..3]), cut(&lines[4..]));
+    for (metrics, flags, said) in [
+        (None, "run", "run has no metrics.jsonl"),
+        (Some(cut(&lines[..2])), "run", "a calibration needs 5"),
+        (Some(damaged), "run", "has a line that cannot be read"),
+        (Some(cut(&lines)), "run --cluster 1x2xH100", "computed on processors, and --cluster 1x2xH100"),
+        (Some(cut(&lines)), "run --cluster 1x4xCPU", "has 4 devices, and the run run had 2 ranks"),
+        (Some(cut(&lines)), "nowhere", "nowhere is not a folder"),
+    ] {
+        std::fs::remove_file(place.path("run/metrics.jsonl")).ok();
+        if let Some(metrics) = metrics {
+            std::fs::write(place.path("run/metrics.jsonl"), metrics).unwrap();
+        }
+        let done = place.run(&mut brigade(&format!("plan --calibrate-from {flags}")));
+        assert_eq!((done.code, done.err.lines().count()), (Some(2), 1), "{flags}: {}", done.err);
+        assert!(done.err.contains(said), "{flags}: {}", done.err);
+    }
+    // A last line that is being written is left out, and nothing that is wrong changes what is kept.
+    assert_eq!(place.text("settings/brigade/cluster.toml"), kept);
+    std::fs::write(place.path("run/metrics.jsonl"), format!("{}{half}", cut(&lines))).unwrap();
+    place.succeed(&mut brigade("plan --calibrate-from run"));
 }

@@ -1,0 +1,183 @@
+//! `brigade plan --calibrate-from RUN`: how fast the machines of a run are, from its metrics.
+
+use std::path::Path;
+
+use anyhow::{Context, bail, ensure};
+use brigade::core::{Float, Zero};
+use brigade::plan::ReshardPolicy;
+use brigade::plan::cluster::{Cluster, Dtype};
+use brigade::plan::memory::Accounting;
+use brigade::plan::model::ModelShape;
+use brigade::plan::search::{Calibrated, Candidate, MeasuredStep, Workload, calibrate};
+use brigade::report::RunEvent;
+use brigade::{CONFIG_FILE, ZeroSettings};
+use brigade_runs::Run;
+use brigade_runs::scaling::Profile;
+
+use super::calibrate::{cluster_file, keep, machine_memory};
+use super::parse;
+use crate::config::Config;
+use crate::output::print;
+
+/// The fewest steps after the first ones that say what is usual.
+const STEPS: usize = 5;
+
+/// Reads a run, and keeps what it shows. `given`: the cluster that it ran on; else this machine.
+pub fn run(dir: &Path, given: Option<&str>) -> anyhow::Result<()> {
+    let run = Run::read(dir)?;
+    let file = dir.join("metrics.jsonl");
+    ensure!(
+        run.unreadable == 0,
+        "{} has {} that cannot be read: the file was damaged or cut; give another run",
+        file.display(),
+        if run.unreadable == 1 { "a line".to_owned() } else { format!("{} lines", run.unreadable) }
+    );
+    let profile = Profile::of(&run);
+    ensure!(
+        profile.steps >= STEPS,
+        "{} has {} steps after its first ones; a calibration needs {STEPS}",
+        file.display(),
+        profile.steps
+    );
+    let config = dir.join(CONFIG_FILE);
+    ensure!(config.is_file(), "{} is not there, which says what the run computed", config.display());
+    let config = Config::read(&[config.as_path()], &[])?;
+    let cluster = cluster(&run, profile.ranks, given)?;
+    let workload = workload(dir, &config, cluster)?;
+    let candidate = candidate(&run, &config)?;
+    let found = calibrate(&workload, &candidate, &measured(&profile))
+        .with_context(|| format!("--calibrate-from {}", dir.display()))?;
+    let text = format!(
+        "# As the run {} shows it: {}, {} steps of {:.4} s.\n{}",
+        dir.display(),
+        candidate.label(),
+        profile.steps,
+        profile.step,
+        found.cluster.to_toml()
+    );
+    let kept = keep(&text)?;
+    print(&format!("{text}# {}: brigade plan takes it where --cluster is not given\n", kept.display()))?;
+    print(&summary(&found, &profile))
+}
+
+/// In two lines.
+fn summary(found: &Calibrated, profile: &Profile) -> String {
+    let [before, after] = found.predicted;
+    let links = match found.links {
+        Some(times) => format!("messages {times:.2} times"),
+        None => "messages as before".to_owned(),
+    };
+    format!(
+        "# computes {:.2} times as fast as was known, {links}; a step was predicted to take {before:.4} s, is now {after:.4} s, and took {:.4} s without waiting for data\n",
+        found.compute,
+        profile.step - middle(&profile.data_wait_of)
+    )
+}
+
+/// The middle of a list's numbers.
+fn middle(numbers: &[f64]) -> f64 {
+    let mut sorted = numbers.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// The parts of the usual step of the rank in the middle.
+fn measured(profile: &Profile) -> MeasuredStep {
+    let rest = middle(&profile.rest_of);
+    let step = profile.step - middle(&profile.data_wait_of);
+    MeasuredStep { compute: profile.compute, waiting: (step - profile.compute - rest).max(0.0), rest }
+}
+
+/// What the run computed on: as given, or this machine, as it was measured where it was.
+fn cluster(run: &Run, ranks: usize, given: Option<&str>) -> anyhow::Result<Cluster> {
+    let devices = match run.started() {
+        Some(RunEvent::Started { devices, .. }) => devices.as_deref(),
+        _ => None,
+    };
+    let (dir, backend) = (run.dir.display(), run.setting("compute.backend").unwrap_or("\"auto\""));
+    let on_host = devices.is_none() && ["\"auto\"", "\"cpu\""].contains(&backend);
+    let mut cluster = match given {
+        Some(given) => {
+            let cluster = Cluster::read(given)?;
+            ensure!(
+                cluster.devices() == ranks,
+                "--cluster {given} has {} devices, and the run {dir} had {ranks} ranks",
+                cluster.devices()
+            );
+            cluster
+        }
+        None if !on_host => bail!(
+            "the run {dir} computed on {}, not on this machine's processors; say on which cluster, as --cluster 1x{ranks}xH100-80GB",
+            devices.unwrap_or(backend)
+        ),
+        None => {
+            let file = cluster_file()?;
+            let mut machine =
+                if file.is_file() { Cluster::read_file(&file)? } else { Cluster::read("1x1xCPU")? };
+            ensure!(
+                machine.is_cpu(),
+                "{} is of another machine; say on which cluster the run {dir} was, with --cluster",
+                file.display()
+            );
+            (machine.nodes, machine.devices_per_node) = (1, ranks);
+            machine.host_memory = machine_memory()?;
+            machine.device.memory = machine.host_memory / ranks as u64;
+            machine
+        }
+    };
+    ensure!(
+        cluster.is_cpu() == on_host,
+        "the run {dir} computed on {}, and --cluster {} is of {}",
+        if on_host { "processors" } else { devices.unwrap_or(backend) },
+        cluster.name,
+        cluster.device.name
+    );
+    cluster.measured = None;
+    Ok(cluster)
+}
+
+fn workload(dir: &Path, config: &Config, cluster: Cluster) -> anyhow::Result<Workload> {
+    // A run's own config.json is there when it has ended; its configuration may name a folder that is elsewhere by now.
+    let described = dir.join("config.json");
+    let file = if described.is_file() { described } else { dir.join(CONFIG_FILE) };
+    let shape = ModelShape::read(&file)?;
+    let (train, compute) = (&config.settings.train, &config.settings.compute);
+    let length = config.model.shape.sequence_length;
+    let mut workload = Workload::new(shape, cluster, length, train.global_batch_size);
+    workload.dtype = if compute.float() == Float::F32 { Dtype::F32 } else { Dtype::Bf16 };
+    workload.accounting = Accounting::brigade(workload.dtype, 8);
+    workload.reduce_bytes = if compute.reduce_dtype == Float::F32 { 4.0 } else { 2.0 };
+    workload.check()?;
+    Ok(workload)
+}
+
+/// The configuration of the run.
+fn candidate(run: &Run, config: &Config) -> anyhow::Result<Candidate> {
+    let mesh = run.mesh();
+    let axis = |name: &str| mesh.iter().find(|(axis, _)| axis == name).map_or(1, |(_, size)| *size);
+    let (pp, replicate) = (axis("pp"), axis("replicate"));
+    let (settings, dp) = (&config.settings, axis("dp") * replicate);
+    let ZeroSettings { stage, prefetch, reshard_after_forward, keep_gathered, reduce_every, .. } =
+        settings.zero.clone();
+    let zero = Zero { stage, prefetch, reshard_after_forward, keep_gathered, reduce_every };
+    let micro_batch = settings.train.micro_batch_size;
+    let micro_batches = settings.train.global_batch_size / (dp * micro_batch).max(1);
+    let recompute_every = parse::recompute(&settings.compute.recompute).map_err(|allowed| {
+        anyhow::anyhow!("compute.recompute = {}: {allowed}", settings.compute.recompute)
+    })?;
+    Ok(Candidate {
+        tp: axis("tp"),
+        pp,
+        dp,
+        replicate,
+        zero: if dp / replicate > 1 { stage } else { 0 },
+        schedule: settings.pipeline.schedule,
+        chunks: settings.pipeline.chunks,
+        micro_batch,
+        micro_batches: micro_batches.max(1),
+        recompute_every,
+        reshard: if stage == 3 { zero.reshard_policy(pp) } else { ReshardPolicy::AfterUseUnlessNext },
+        reduce_each_micro_batch: stage < 2 || zero.reduces_each_micro_batch(),
+        offload: settings.zero.offload_optimizer,
+    })
+}

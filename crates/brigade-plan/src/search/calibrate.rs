@@ -1,0 +1,98 @@
+//! What a run shows of the cluster that it ran on.
+
+use serde::Serialize;
+
+use super::candidate::Candidate;
+use super::evaluate::Evaluator;
+use super::workload::{PlanError, Workload};
+use crate::cluster::Cluster;
+use crate::time::StepParts;
+
+/// The usual step of a run, in seconds of a rank.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct MeasuredStep {
+    /// Forward, backward and the optimizer.
+    pub compute: f64,
+    /// Waiting for other ranks, also for other stages.
+    pub waiting: f64,
+    /// What is neither, nor waiting for data.
+    pub rest: f64,
+}
+
+/// A cluster as a run shows it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Calibrated {
+    /// With the run's rates.
+    pub cluster: Cluster,
+    /// How many times as fast as before devices compute.
+    pub compute: f64,
+    /// How many times as fast as before messages are; none where ranks do not wait for them, or where no links explain how long they wait.
+    pub links: Option<f64>,
+    /// Seconds of a step as predicted before, and with the run's rates.
+    pub predicted: [f64; 2],
+}
+
+/// How much faster or slower than described links may turn out to be.
+const RANGE: f64 = 64.0;
+
+/// Changes the workload's cluster so that a step of this configuration takes what was measured: first how fast devices compute and read memory, then what the host does
+/// besides, then the links.
+///
+/// # Errors
+/// If the configuration cannot be, or nothing was measured.
+pub fn calibrate(
+    workload: &Workload,
+    candidate: &Candidate,
+    measured: &MeasuredStep,
+) -> Result<Calibrated, PlanError> {
+    if !(measured.compute.is_finite() && measured.compute > 0.0) {
+        return Err(PlanError::Nothing("the run's metrics have no time of forward and backward".into()));
+    }
+    let mut workload = workload.clone();
+    let before = Evaluator::new(&workload).evaluate(candidate)?;
+    let computes = |parts: &StepParts| parts.compute + parts.recompute + parts.optimizer;
+    let compute = computes(&before.parts) / measured.compute;
+    let device = &mut workload.cluster.device;
+    let peaks = &mut device.peaks;
+    for rate in
+        [&mut peaks.bf16, &mut peaks.fp16, &mut peaks.tf32, &mut peaks.f32, &mut device.memory_bandwidth]
+    {
+        *rate *= compute;
+    }
+    device.launch /= compute;
+    device.step = measured.rest.max(0.0);
+    let links = links(&workload, candidate, measured.waiting)?;
+    if let Some(times) = links {
+        workload.cluster = faster(&workload.cluster, times);
+    }
+    let after = Evaluator::new(&workload).evaluate(candidate)?;
+    let cluster = Cluster { measured: None, ..workload.cluster };
+    Ok(Calibrated { cluster, compute, links, predicted: [before.seconds, after.seconds] })
+}
+
+/// How many times as fast links must be for ranks to wait so long.
+fn links(workload: &Workload, candidate: &Candidate, waiting: f64) -> Result<Option<f64>, PlanError> {
+    let waits = |times: f64| -> Result<f64, PlanError> {
+        let other = Workload { cluster: faster(&workload.cluster, times), ..workload.clone() };
+        let parts = Evaluator::new(&other).evaluate(candidate)?.parts;
+        Ok(parts.all_gather + parts.reduce + parts.send + parts.tensor_parallel + parts.bubble)
+    };
+    let (mut slow, mut fast) = (1.0 / RANGE, RANGE);
+    if candidate.pp * candidate.dp * candidate.tp == 1 || waits(fast)? > waiting || waits(slow)? < waiting {
+        return Ok(None);
+    }
+    for _ in 0..40 {
+        let middle = f64::sqrt(slow * fast);
+        if waits(middle)? > waiting { slow = middle } else { fast = middle }
+    }
+    Ok(Some(f64::sqrt(slow * fast)))
+}
+
+/// With the links that ranks wait for, those between nodes if there are several, so many times as fast.
+fn faster(cluster: &Cluster, times: f64) -> Cluster {
+    let mut cluster = Cluster { measured: None, ..cluster.clone() };
+    let link = if cluster.nodes > 1 { &mut cluster.inter_node } else { &mut cluster.intra_node };
+    link.bandwidth *= times;
+    link.latency /= times;
+    cluster
+}
