@@ -186,6 +186,8 @@ struct Rank {
     collectives: f64,
     /// When the gathered parameters of each block are there, and when its column came last to the gather.
     gathered: Vec<f64>,
+    /// Seconds of reductions that begin when the last pass is over: those of a step's sums where nothing runs beside the computation.
+    after: f64,
     /// Ends of reductions in flight, at most [`REDUCING`](crate::REDUCING) of them.
     reducing: Vec<f64>,
     /// By neighbour and column: when the link is free.
@@ -223,6 +225,7 @@ impl<'a> Play<'a> {
                 clock: vec![0.0; columns],
                 collectives: 0.0,
                 gathered: vec![0.0; blocks],
+                after: 0.0,
                 reducing: Vec::new(),
                 links: [vec![0.0; columns], vec![0.0; columns]],
                 parts: StepParts::default(),
@@ -368,6 +371,10 @@ impl<'a> Play<'a> {
             return;
         }
         let me = &mut self.ranks[rank];
+        if !(self.plan.overlap || self.plan.reduce_each_micro_batch) {
+            me.after += takes;
+            return;
+        }
         let come = me.clock.iter().copied().fold(0.0, f64::max);
         me.collectives = me.collectives.max(come) + takes;
         let mut until = 0.0;
@@ -389,6 +396,7 @@ impl<'a> Play<'a> {
         let mut all = 0.0_f64;
         for me in &mut self.ranks {
             let come = me.clock.iter().copied().fold(0.0, f64::max);
+            me.collectives = me.collectives.max(come) + me.after;
             me.parts.stragglers += come - me.clock[0];
             me.parts.reduce += (me.collectives - come).max(0.0);
             all = all.max(come.max(me.collectives));

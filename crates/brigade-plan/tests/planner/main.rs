@@ -5,6 +5,7 @@
 mod clusters;
 mod footprint;
 mod measured;
+mod megatron;
 mod models;
 mod played;
 mod published;
