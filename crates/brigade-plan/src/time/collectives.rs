@@ -11,8 +11,8 @@ use crate::cluster::{Cluster, Collective};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Algorithm {
-    /// As NCCL chooses: of rings and trees what is faster for the size. All-gathers and reduce-scatters have rings only, whose latency grows with the
-    /// ranks.
+    /// On GPUs as NCCL chooses: of rings and trees what is faster for the size. All-gathers and reduce-scatters have rings only, whose latency grows with the
+    /// ranks. On processors as Brigade's own: hierarchical over several nodes, else flat.
     Auto,
     /// Every rank to the next.
     Ring,
@@ -20,11 +20,15 @@ pub enum Algorithm {
     Tree,
     /// First within nodes, then between them on what each rank has, then within again.
     Hierarchical,
+    /// Every rank with every other at once.
+    Flat,
+    /// Pairs, pairs of pairs and so on: recursive halving and doubling.
+    Halving,
 }
 
 impl Algorithm {
     /// All but [`Auto`](Self::Auto).
-    pub const ALL: [Self; 3] = [Self::Ring, Self::Tree, Self::Hierarchical];
+    pub const ALL: [Self; 5] = [Self::Ring, Self::Tree, Self::Hierarchical, Self::Flat, Self::Halving];
 
     /// The name in flags.
     pub fn name(self) -> &'static str {
@@ -33,6 +37,8 @@ impl Algorithm {
             Self::Ring => "ring",
             Self::Tree => "tree",
             Self::Hierarchical => "hierarchical",
+            Self::Flat => "flat",
+            Self::Halving => "halving",
         }
     }
 }
@@ -91,6 +97,11 @@ impl<'a> Network<'a> {
             return measured;
         }
         match self.algorithm {
+            Algorithm::Auto if self.cluster.is_cpu() => {
+                let is_level = ranks.nodes() > 1 && ranks.per_node > 1;
+                let own = if is_level { Algorithm::Hierarchical } else { Algorithm::Flat };
+                self.by(own, collective, bytes, ranks)
+            }
             Algorithm::Auto => {
                 let [ring, tree] = [Algorithm::Ring, Algorithm::Tree];
                 self.by(ring, collective, bytes, ranks).min(self.by(tree, collective, bytes, ranks))
@@ -142,6 +153,10 @@ impl<'a> Network<'a> {
                 let within = (k - 1.0) * intra.latency + (k - 1.0) / k * bytes / inside;
                 let between = (nodes - 1.0) * inter.latency + (nodes - 1.0) / nodes * (bytes / k) / outside;
                 passes * (within + between)
+            }
+            Algorithm::Flat => passes * (self.latency(ranks) + (n - 1.0) / n * bytes / ring),
+            Algorithm::Halving => {
+                passes * (n.log2().ceil() * self.latency(ranks) + (n - 1.0) / n * bytes / ring)
             }
             _ => passes * ((n - 1.0) * self.latency(ranks) + (n - 1.0) / n * bytes / ring),
         }

@@ -90,5 +90,18 @@ fn collectives_cost_what_their_algorithms_send() {
     assert!(small(Algorithm::Tree) < small(Algorithm::Ring));
     assert!(small(Algorithm::Auto) <= small(Algorithm::Tree));
     assert!(small(Algorithm::Hierarchical) < small(Algorithm::Ring));
+    // Everybody at once has one latency, halving one for each time that ranks pair up; both send as much as a ring.
+    let flat = network(Algorithm::Flat).collective(Collective::AllReduce, 1e9, all);
+    assert!((flat - (2.0 * 12e-6 + 2.0 * 31.0 / 32.0 * 1e9 / 400e9)).abs() < 1e-12);
+    let halving = network(Algorithm::Halving).collective(Collective::AllReduce, 1e9, all);
+    assert!((halving - flat - 2.0 * 4.0 * 12e-6).abs() < 1e-12);
+    // Processors have Brigade's own: flat on one node, in levels over several.
+    let cores: Cluster = "2x4xCPU".parse().unwrap();
+    let own = |algorithm, size| {
+        let network = Network::new(&cores, algorithm);
+        network.collective(Collective::AllReduce, 1e6, network.ranks(size, 1))
+    };
+    assert_eq!(own(Algorithm::Auto, 4), own(Algorithm::Flat, 4));
+    assert_eq!(own(Algorithm::Auto, 8), own(Algorithm::Hierarchical, 8));
     assert_eq!(ring.collective(Collective::AllReduce, 1e9, ring.ranks(1, 1)), 0.0);
 }

@@ -34,7 +34,7 @@ pub fn dtype(text: &str) -> Result<Dtype, String> {
 pub fn algorithm(text: &str) -> Result<Algorithm, String> {
     let all = Algorithm::ALL.into_iter().chain([Algorithm::Auto]);
     let found = all.into_iter().find(|algorithm| algorithm.name() == text);
-    found.ok_or_else(|| "it must be auto, ring, tree or hierarchical".into())
+    found.ok_or_else(|| "it must be auto, ring, tree, hierarchical, flat or halving".into())
 }
 
 /// Which blocks are recomputed.
@@ -68,5 +68,6 @@ mod tests {
         assert_eq!((recompute("none"), recompute("all"), recompute("every-3")), (Ok(0), Ok(1), Ok(3)));
         assert!(recompute("every-0").is_err() && zero("4").is_err() && dtype("int8").is_err());
         assert_eq!(algorithm("tree"), Ok(Algorithm::Tree));
+        assert!(algorithm("star").unwrap_err().contains("flat or halving"));
     }
 }

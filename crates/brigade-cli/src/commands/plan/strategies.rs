@@ -51,7 +51,7 @@ pub struct StrategyArgs {
     /// What is held of a parameter: as brigade does, or as mixed-adam (2 + 2 + 12 bytes), megatron (2 + 4 + 12) or separate-sums (2 + 2 + 4 + 12) count it.
     #[arg(long, value_name = "NAME", default_value = "brigade")]
     accounting: String,
-    /// How ranks talk in collectives: auto, ring, tree or hierarchical.
+    /// How ranks talk in collectives: auto, ring, tree, hierarchical, flat (every rank with every other) or halving.
     #[arg(long, value_name = "NAME", value_parser = parse::algorithm, default_value = "auto")]
     algorithm: Algorithm,
     /// Attention keeps its scores for the backward.
@@ -77,7 +77,7 @@ pub struct StrategyArgs {
     /// Also show the formulas behind the first, with its numbers.
     #[arg(long)]
     explain: bool,
-    /// Also lay ring, tree and hierarchical collectives, fewer bytes and larger batches side by side, for the first.
+    /// Also lay ways of collectives, fewer bytes, other shards and larger batches side by side, for the first.
     #[arg(long)]
     what_if: bool,
     /// Measure how fast this machine's cores multiply, copy and pass messages, and keep it for plans without --cluster.
