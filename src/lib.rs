@@ -216,8 +216,9 @@ pub use settings::{
     Backend, Balance, CHECKPOINT_FOLDER, CONFIG_FILE, CheckpointSettings, CollectivesBackend, CommSettings,
     ComputeSettings, ComputeType, ConfigError, Encryption, MeshSettings, MetricMode, MicroBatchSize,
     OnFailedSave, OnNonFinite, OptimizerGroup, OptimizerSettings, OutputSettings, PipelineSettings,
-    ProfileSettings, Resume, RunPlan, ScheduleSettings, SettingError, Settings, StandardFlags, Suggestion,
-    TrainSettings, Transport, ZeroSettings, config_to_toml, merge_config, parse_defaults, parse_whole_number,
+    ProfileSettings, Resume, RunPlan, ScheduleSettings, SettingError, Settings, StandardFlags, StrategyName,
+    StrategySettings, Suggestion, TrainSettings, Transport, ZeroSettings, config_to_toml, merge_config,
+    parse_defaults, parse_whole_number,
 };
 #[cfg(feature = "text")]
 pub use text::{

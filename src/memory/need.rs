@@ -15,11 +15,12 @@ pub(super) struct Need {
 }
 
 impl Need {
-    /// Of the first ranks of a mesh whose pipeline stages have `dp` ranks each.
+    /// Of the first ranks of a mesh whose pipeline stages have `dp` ranks each, or of several such, one after the other.
     pub(super) fn of(footprint: &Footprint, dp: usize, machine: &Machine) -> Self {
         let stages = &footprint.stages;
-        let peaks = (0..machine.ranks)
-            .map(|rank| stages.get(rank / dp.max(1)).map_or(0, |stage| stage.memory.peak()));
+        let peaks = (0..machine.ranks).map(|rank| {
+            stages.get(rank / dp.max(1) % stages.len().max(1)).map_or(0, |stage| stage.memory.peak())
+        });
         let peaks: Vec<u64> = peaks.collect();
         Self { largest: peaks.iter().copied().max().unwrap_or(0), all: peaks.iter().sum() }
     }

@@ -187,6 +187,7 @@ fn configuration<I: Activation, O: Activation>(
         chunks: *chunks,
         micro_batches: plan.gradient_accumulation_steps,
         sync_every: plan.engine.strategy.period(),
+        outer: plan.outer,
         zero_stage: zero.stage,
         reshard: zero.reshard_policy(plan.mesh.size(PP)),
         prefetch: zero.prefetch,

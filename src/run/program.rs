@@ -88,14 +88,16 @@ impl Program<'_> {
         if let Some(ranks) = node.nproc_per_node {
             return Ok(ranks);
         }
-        let pp = mesh.pp.max(1);
+        let (workers, has_workers) = (self.settings.strategy.workers, self.settings.strategy.has_workers());
+        let pp = mesh.pp.max(1) * if has_workers { workers.max(1) } else { 1 };
         let fits = |ranks: &usize| {
             let world = ranks * node.nnodes;
             let samples = (world / pp).saturating_mul(train.micro_batch_size);
             world.is_multiple_of(pp) && samples > 0 && train.global_batch_size.is_multiple_of(samples)
         };
-        Ok(match mesh.dp.saturating_mul(mesh.pp) {
-            0 => {
+        let is_open = mesh.dp == 0 || has_workers && workers == 0;
+        Ok(match mesh.dp.saturating_mul(pp) {
+            _ if is_open => {
                 let most = device::most_ranks_per_node(self.settings.compute.backend)?;
                 (1..=most).rev().find(fits).unwrap_or(pp.div_ceil(node.nnodes))
             }

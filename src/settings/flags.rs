@@ -8,7 +8,7 @@ use brigade_core::compress::Method;
 use brigade_core::plan::PipelineScheduleKind;
 use brigade_launch::LaunchArgs;
 
-use super::{Backend, CONFIG_FILE, CollectivesBackend, SettingError, Settings, Transport};
+use super::{Backend, CONFIG_FILE, CollectivesBackend, SettingError, Settings, StrategyName, Transport};
 
 /// What `--resume` names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,6 +81,15 @@ pub struct StandardFlags {
     /// Replicas of what --zero shards, each on neighbouring ranks, as those of one node [default: 1].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub replicate: Option<usize>,
+    /// How updates are made: by all ranks together, or by workers that make their own and meet from time to time [default: sync].
+    #[arg(long, value_enum)]
+    pub strategy: Option<StrategyName>,
+    /// Workers of local-sgd and diloco, each a mesh of --pp x --dp ranks [default: as many as there are ranks for].
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
+    pub workers: Option<usize>,
+    /// Updates of a worker from one outer step, in which workers meet, to the next [default: 50].
+    #[arg(long, value_name = "H", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
+    pub inner_steps: Option<u64>,
     /// Pipeline stages [default: 1].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub pp: Option<usize>,
@@ -200,6 +209,9 @@ impl StandardFlags {
         lay(&self.compress, &mut settings.comm.compress);
         lay(&self.dp, &mut settings.mesh.dp);
         lay(&self.replicate, &mut settings.mesh.replicate);
+        lay(&self.strategy, &mut settings.strategy.name);
+        lay(&self.workers, &mut settings.strategy.workers);
+        lay(&self.inner_steps, &mut settings.strategy.inner_steps);
         lay(&self.pp, &mut settings.mesh.pp);
         lay(&self.zero, &mut settings.zero.stage);
         lay(&self.schedule, &mut settings.pipeline.schedule);

@@ -29,9 +29,10 @@ impl TrainSettings {
 }
 
 impl Settings {
-    /// The steps of a run over so many samples; with epochs, up to the end of an update.
+    /// The steps of a run over so many samples; with epochs, up to the end of an update, or an outer step.
     pub(crate) fn total_steps(&self, samples: usize) -> Result<u64, SettingError> {
-        let TrainSettings { steps, epochs, global_batch_size, sync_every, .. } = self.train;
+        let TrainSettings { steps, epochs, global_batch_size, .. } = self.train;
+        let (together, _) = self.steps_together();
         if epochs == 0.0 {
             return Ok(steps);
         }
@@ -39,11 +40,11 @@ impl Settings {
         if samples == 0 {
             return wrong("there are no data to count epochs of; set train.steps");
         }
-        let updates = (epochs * samples as f64 / (global_batch_size * sync_every) as f64).ceil().max(1.0);
-        if updates * sync_every as f64 >= LARGEST {
+        let parts = (epochs * samples as f64 / (global_batch_size as f64 * together as f64)).ceil().max(1.0);
+        if parts * together as f64 >= LARGEST {
             return wrong("a run of so many steps has no end");
         }
-        Ok(updates as u64 * sync_every as u64)
+        Ok(parts as u64 * together)
     }
 }
 

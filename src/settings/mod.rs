@@ -15,6 +15,7 @@ mod optimizer;
 mod parallelism;
 mod plan;
 mod profile;
+mod strategy;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -38,6 +39,7 @@ pub use optimizer::{OptimizerGroup, OptimizerSettings};
 pub use parallelism::{Balance, ComputeSettings, MeshSettings, PipelineSettings, ZeroSettings};
 pub use plan::RunPlan;
 pub use profile::ProfileSettings;
+pub use strategy::{StrategyName, StrategySettings};
 
 /// The resolved configuration of a run, in its folder.
 pub const CONFIG_FILE: &str = "config.toml";
@@ -81,6 +83,8 @@ pub struct Settings {
     pub schedule: ScheduleSettings,
     /// The device mesh.
     pub mesh: MeshSettings,
+    /// How ranks that run other micro-batches train together.
+    pub strategy: StrategySettings,
     /// What is sharded over the data-parallel ranks.
     pub zero: ZeroSettings,
     /// The pipeline schedule and stages.

@@ -1,13 +1,11 @@
 //! Settings checked against each other and against the number of ranks.
 
-use std::sync::Arc;
-
 use brigade_comm::{MAX_WORLD_SIZE, allowed_world_size};
-use brigade_core::compress::{Compression, Method};
-use brigade_core::plan::{Pipeline, PipelineScheduleKind, ScheduleError, split};
+use brigade_core::compress::Compression;
+use brigade_core::plan::{OuterSteps, Pipeline, PipelineScheduleKind, ScheduleError, split};
 use brigade_core::{
-    CheckBlocks, Compressed, DP, EngineSettings, LrScheduler, LrSchedulerKind, Mesh, NonFinite,
-    OptimizerFactory, PP, Precision, REPLICATE, Strategy, Synchronous, Zero,
+    CheckBlocks, DP, EngineSettings, LrScheduler, LrSchedulerKind, Mesh, NonFinite, OptimizerFactory, PP,
+    Precision, REPLICATE, WORKERS, Zero,
 };
 
 use super::{Backend, Balance, OnNonFinite, ScheduleSettings, SettingError, Settings};
@@ -35,6 +33,8 @@ pub struct RunPlan {
     pub compression: Compression,
     /// The optimizer.
     pub optimizer: OptimizerFactory,
+    /// How workers meet that make updates of their own.
+    pub(crate) outer: Option<OuterSteps>,
     schedule: ScheduleSettings,
     /// Tokens (or samples) of a step.
     tokens_per_step: usize,
@@ -68,6 +68,8 @@ impl Settings {
             ("train.global_batch_size (--global-batch-size)", train.global_batch_size as u64, most),
             ("train.sync_every (--sync-every)", train.sync_every as u64, most),
             ("mesh.dp (--dp)", mesh.dp as u64, most),
+            ("strategy.workers (--workers)", self.strategy.workers as u64, most),
+            ("strategy.inner_steps (--inner-steps)", self.strategy.inner_steps, LARGEST),
             ("mesh.replicate (--replicate)", mesh.replicate as u64, most),
             ("mesh.pp (--pp)", mesh.pp as u64, MOST_STAGES),
             ("pipeline.chunks (--chunks)", self.pipeline.chunks as u64, MOST_STAGES),
@@ -95,19 +97,17 @@ impl Settings {
                 "it must be a number above 0",
             ));
         }
-        let every = train.sync_every as u64;
-        let between_updates = [
+        let strategy = self.strategy()?;
+        let (every, setting) = self.steps_together();
+        let between = [
             ("train.steps (--steps)", train.steps),
             ("train.validate_every", train.validate_every),
             ("checkpoint.every (--checkpoint-every)", self.checkpoint.every),
         ];
-        if let Some((option, given)) =
-            between_updates.into_iter().find(|(_, steps)| !steps.is_multiple_of(every))
-        {
+        if let Some((option, given)) = between.into_iter().find(|(_, steps)| !steps.is_multiple_of(every)) {
             let (below, above) = (given / every * every, given.div_ceil(every) * every);
             let near = if below == 0 { above.to_string() } else { format!("{below} or {above}") };
-            let allowed =
-                format!("it must be a multiple of train.sync_every = {every}; the nearest is {near}");
+            let allowed = format!("it must be a multiple of {setting} = {every}; the nearest is {near}");
             return Err(SettingError::new(option, given, allowed));
         }
         self.check_backend()?;
@@ -116,16 +116,10 @@ impl Settings {
             0 => self.profile.range()?,
             steps => self.profile.range_within(steps)?,
         };
-        let dp = if mesh.dp == 0 { (world / mesh.pp).max(1) } else { mesh.dp };
-        let mesh = Mesh::new(world, [(PP, mesh.pp), (DP, dp)]).map_err(|error| match error {
-            brigade_core::Error::Setting { option, given, allowed } => {
-                SettingError::Value { option, given, allowed }
-            }
-            other => SettingError::new("mesh", format!("pp {} x dp {dp}", self.mesh.pp), other.to_string()),
-        })?;
-        let mesh = self.with_replicas(mesh, dp)?;
+        let mesh = self.with_replicas(self.mesh(world)?)?;
         self.check_compression(mesh.size(REPLICATE))?;
-        let (global, together) = (train.global_batch_size, dp * train.micro_batch_size);
+        let (workers, dp) = (mesh.size(WORKERS), mesh.size(REPLICATE) * mesh.size(DP));
+        let (global, together) = (train.global_batch_size, workers * dp * train.micro_batch_size);
         if !global.is_multiple_of(together) {
             let (below, above) = (global / together * together, global.div_ceil(together) * together);
             let near = if below == 0 { above.to_string() } else { format!("{below} or {above}") };
@@ -133,7 +127,11 @@ impl Settings {
                 "train.global_batch_size (--global-batch-size)",
                 global,
                 format!(
-                    "it must be a multiple of dp x micro-batch size = {dp} x {} = {together}; the nearest is {near}",
+                    "it must be a multiple of {} x {} = {together}; the nearest is {near}",
+                    match self.strategy.has_workers() {
+                        true => format!("workers x dp x micro-batch size = {workers} x {dp}"),
+                        false => format!("dp x micro-batch size = {dp}"),
+                    },
                     train.micro_batch_size
                 ),
             ));
@@ -145,7 +143,8 @@ impl Settings {
             let allowed = "it must be above 0 and at most 1, which leaves all learning rates the same";
             return Err(SettingError::new("optimizer.layer_decay", layer_decay, allowed));
         }
-        let engine = EngineSettings { groups, layer_decay, ..self.engine(mesh.size(PP), accumulation)? };
+        let engine = self.engine(mesh.size(PP), accumulation)?;
+        let engine = EngineSettings { groups, layer_decay, strategy, ..engine };
         let finite = [
             ("optimizer.learning_rate", optimizer.learning_rate),
             ("optimizer.weight_decay", f64::from(optimizer.weight_decay)),
@@ -187,7 +186,7 @@ impl Settings {
         // How many steps an epoch has is known once the data are.
         schedule.resolve(if train.steps == 0 { LARGEST } else { train.steps }, tokens_per_step)?;
         // What an update is made of.
-        let batch = global * train.sync_every;
+        let batch = global * train.sync_every / workers;
         let base = if optimizer.base_batch_size == 0 { batch } else { optimizer.base_batch_size };
         let (learning_rate, learning_rate_reason) =
             optimizer.learning_rate_scaling.resolve(optimizer.learning_rate, batch, base);
@@ -201,12 +200,13 @@ impl Settings {
             engine,
             compression: comm.compression(),
             optimizer: optimizer.factory()?,
+            outer: self.outer_steps(workers),
         })
     }
 
-    /// The mesh whose `dp` data-parallel ranks are parted into replicas, if there are any.
-    fn with_replicas(&self, mesh: Mesh, dp: usize) -> Result<Mesh, SettingError> {
-        let (pp, replicas) = (mesh.size(PP), self.mesh.replicate);
+    /// The mesh whose data-parallel ranks are parted into replicas, if there are any.
+    fn with_replicas(&self, mesh: Mesh) -> Result<Mesh, SettingError> {
+        let (dp, replicas) = (mesh.size(DP), self.mesh.replicate);
         let refuse = |allowed| Err(SettingError::new("mesh.replicate (--replicate)", replicas, allowed));
         if replicas == 1 {
             return Ok(mesh);
@@ -219,17 +219,11 @@ impl Settings {
             let allowed = "without ZeRO every rank is a replica; set 1, or --zero 1, 2 or 3";
             return refuse(allowed.to_owned());
         }
-        let axes = [(PP, pp), (REPLICATE, replicas), (DP, dp / replicas)];
-        Mesh::new(pp * dp, axes).or_else(|error| refuse(error.to_string()))
-    }
-
-    /// How ranks that run different micro-batches train together.
-    fn strategy(&self) -> Arc<dyn Strategy> {
-        let (every, compression) = (self.train.sync_every, self.comm.compression());
-        match compression.method {
-            Method::None => Arc::new(Synchronous { every }),
-            _ => Arc::new(Compressed { every, compression }),
-        }
+        let axes = mesh.axes().iter().flat_map(|axis| match axis.name {
+            DP => vec![(REPLICATE, replicas), (DP, dp / replicas)],
+            other => vec![(other, axis.size)],
+        });
+        Mesh::new(mesh.world(), axes).or_else(|error| refuse(error.to_string()))
     }
 
     /// The engine's settings for `stages` pipeline stages and `micro_batches` per rank and step.
@@ -280,7 +274,6 @@ impl Settings {
             },
             precision: Precision { compute: compute.float(), reduce: compute.reduce_dtype },
             offload: zero.offload_optimizer.then(brigade_cpu::device),
-            strategy: self.strategy(),
             ..EngineSettings::default()
         })
     }

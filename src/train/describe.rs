@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use brigade_core::compress::{Compression, Method};
 use brigade_core::plan::ranges;
-use brigade_core::{Activation, Batch, Chain, DATA, DP, Float, Model, PP, REPLICATE};
+use brigade_core::{Activation, Batch, Chain, DATA, DP, Float, Model, PP, REPLICATE, WORKERS};
 use brigade_data::Sampler;
 use brigade_report::counted;
 
@@ -59,7 +59,7 @@ impl Session {
         data: Option<(usize, &Sampler)>,
     ) -> Vec<String> {
         let mut lines = Vec::new();
-        let settings = &self.settings.train;
+        let (settings, workers) = (&self.settings.train, plan.mesh.size(WORKERS));
         lines.push(format!("{}; mesh {}", self.world, mesh_text(plan)));
         let length = match data {
             Some((samples, sampler)) => {
@@ -75,14 +75,20 @@ impl Session {
         let blocks = counted(chain.parameters_by_block().len(), "block");
         lines.push(format!("{} in {blocks}; {length}", counted(chain.parameters(), "parameter")));
         lines.push(format!(
-            "global batch {} = dp {} x {} micro-batches of {}; learning rate {} ({})",
+            "global batch {} = {}dp {} x {} micro-batches of {}; learning rate {} ({})",
             settings.global_batch_size,
-            plan.mesh.size_over(&DATA),
+            if self.settings.strategy.has_workers() {
+                format!("workers {workers} x ")
+            } else {
+                String::new()
+            },
+            plan.mesh.size_over(&DATA) / workers,
             plan.gradient_accumulation_steps,
             settings.micro_batch_size,
             plan.learning_rate,
             plan.learning_rate_reason
         ));
+        lines.extend(self.settings.strategy.describe(workers));
         if settings.sync_every > 1 {
             lines.push(format!(
                 "an update after every {} steps, whose gradients are added up",
@@ -252,7 +258,7 @@ fn mesh_text(plan: &RunPlan) -> String {
 
 /// The condition for the weights to be the same to the bit on another number of data-parallel ranks; `None` if it is met.
 fn bit_equality_condition(plan: &RunPlan) -> Option<&'static str> {
-    let (shards, dp) = (plan.mesh.size(DP), plan.mesh.size_over(&DATA));
+    let (shards, dp) = (plan.mesh.size(DP), plan.mesh.size(REPLICATE) * plan.mesh.size(DP));
     let each = plan.engine.zero.reduces_each_micro_batch();
     let micro_batches = plan.gradient_accumulation_steps * plan.engine.strategy.period();
     match () {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use brigade_core::{Bytes, CollectiveKind, Collectives, StepReport, Traffic, WAITS};
-use brigade_report::{DeviceMemory, MemoryRecord, RankSeconds, StepRecord};
+use brigade_report::{DeviceMemory, MemoryRecord, OuterStepRecord, RankSeconds, StepRecord};
 
 use crate::checkpoint::SaveProgress;
 use crate::training::{AgreedAnswers, ValidationReport};
@@ -42,8 +42,11 @@ pub(crate) struct StepStats {
     /// Maxima over the ranks.
     peak_rss_bytes: u64,
     in_flight: u64,
+    outer_seconds: f64,
     memory: MemoryRecord,
     device_memory: Option<DeviceMemory>,
+    /// Sum over the ranks.
+    outer_bytes: u64,
     /// Calls of collectives by a rank, and the bytes that all ranks sent.
     traffic: Traffic,
 }
@@ -85,6 +88,8 @@ pub(crate) fn gather(
         let (calls, bytes) = report.traffic.get(&operation).copied().unwrap_or_default();
         values.extend([calls as f64, bytes as f64]);
     }
+    let outer = values.len();
+    values.extend(report.outer.map_or([0.0; 2], |outer| [outer.sent as f64, outer.time.as_secs_f64()]));
     let device_memory = values.len();
     values.extend(device_values(device));
     let status_start = values.len();
@@ -106,6 +111,8 @@ pub(crate) fn gather(
         waits: std::array::from_fn(|index| sum(means + seconds.len() + index) / all.len() as f64),
         peak_rss_bytes: most(1) as u64,
         in_flight: most(2) as u64,
+        outer_bytes: sum(outer) as u64,
+        outer_seconds: most(outer + 1),
         memory: MemoryRecord {
             parameter_bytes: most(3) as u64,
             parameter_bytes_peak: most(4) as u64,
@@ -203,6 +210,11 @@ pub(crate) fn record(report: &StepReport, learning_rate: f64, stats: &StepStats)
         peak_rss_bytes: stats.peak_rss_bytes,
         time: Some(brigade_report::now()),
         rank_seconds: has_ranks(report.step, stats.ranks.step.len()).then(|| stats.ranks.clone()),
+        outer_step: report.outer.map(|outer| OuterStepRecord {
+            bytes: stats.outer_bytes,
+            seconds: stats.outer_seconds,
+            skipped_updates: outer.skipped,
+        }),
         // What comes after the step is added to it.
         validation_loss: None,
         validation_metrics: BTreeMap::new(),
@@ -245,6 +257,7 @@ mod tests {
             targets: 1,
             target_weight: 1.0,
             skipped: false,
+            outer: None,
             clock: Clock::default(),
             bubble: Duration::ZERO,
             in_flight: 0,

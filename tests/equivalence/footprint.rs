@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use brigade::core::plan::{Configuration, Footprint, PipelineScheduleKind, StageFootprint, balanced};
+use brigade::core::plan::{
+    Configuration, Footprint, OuterSteps, PipelineScheduleKind, StageFootprint, balanced,
+};
 use brigade::core::{
     Batch, Chain, DATA, Engine, EngineSettings, Float, Groups, HeapMeter, Memory, PP, Precision, Recompute,
     ReduceEvery, ReshardAfterForward, StepReport, Strategy, Synchronous, Zero,
@@ -12,6 +14,7 @@ use burn::nn::LinearConfig;
 use burn::tensor::Tensor;
 
 use crate::layers::{Layer, adamw, squared_error};
+use crate::local_updates;
 use crate::mesh::{on_mesh, on_threads};
 use crate::row::{MIXED, Row};
 
@@ -81,6 +84,7 @@ fn configuration(row: &Row) -> Configuration {
         chunks: row.chunks,
         micro_batches: row.micro_batches,
         sync_every: row.strategy.period(),
+        outer: None,
         zero_stage: row.zero.stage,
         reshard: row.zero.reshard_policy(row.pp),
         prefetch: row.zero.prefetch,
@@ -99,12 +103,16 @@ fn configuration(row: &Row) -> Configuration {
 
 /// Runs a row, and compares what each rank counts in each step with the plan.
 pub fn is_as_planned(row: &Row) {
+    is_as_planned_with(row, None);
+}
+
+fn is_as_planned_with(row: &Row, outer: Option<OuterSteps>) {
     let ranks = on_mesh(&row.mesh(), |groups| {
         let mut engine = row.engine(groups.clone()).unwrap();
         let reports = (0..row.steps).filter_map(|step| row.step(&mut engine, step, &groups));
         (groups.over(&[PP]).rank(), groups.over(&DATA).rank(), reports.collect::<Vec<_>>())
     });
-    counts_are_as_planned(configuration(row), &ranks, &format!("{row:?}"));
+    counts_are_as_planned(Configuration { outer, ..configuration(row) }, &ranks, &format!("{row:?}"));
 }
 
 /// Compares what the ranks counted, each with its stage and its place among the stage's ranks, with the plan.
@@ -114,7 +122,9 @@ pub fn counts_are_as_planned(
     what: &str,
 ) {
     let plan = Footprint::of(&configuration).unwrap();
-    let copies = configuration.replicas * if configuration.zero_stage > 0 { 1 } else { configuration.dp };
+    let workers = configuration.outer.map_or(1, |outer| outer.workers);
+    let copies =
+        workers * configuration.replicas * if configuration.zero_stage > 0 { 1 } else { configuration.dp };
     let mut states = vec![0; configuration.pp];
     let shards = configuration.dp;
     let whole = Footprint::of(&Configuration { dp: 1, replicas: 1, ..configuration }).unwrap();
@@ -158,6 +168,25 @@ fn with_several_steps_up_to_an_update() {
             let zero = Zero { reduce_every, ..zero(stage) };
             let (strategy, micro_batches) = (strategy.clone(), if pp == 1 { 1 } else { 2 });
             is_as_planned(&Row { pp, dp, tied, micro_batches, zero, strategy, steps: 6, ..Row::default() });
+        }
+    }
+}
+
+#[test]
+fn with_workers_that_meet_in_outer_steps() {
+    let steps = OuterSteps { workers: 2, inner_steps: 2, bytes: 4, state_bytes: 0 };
+    let dtypes = [(Float::F32, 4), (Float::Bf16, 2)];
+    let outer = dtypes.map(|(dtype, bytes)| {
+        (local_updates::diloco(2, dtype), OuterSteps { bytes, state_bytes: 8, ..steps })
+    });
+    let kinds = outer.into_iter().chain([(local_updates::averaging(2), steps)]);
+    for (strategy, outer) in kinds {
+        for (pp, dp, stage, tied) in
+            [(1, 1, 0, false), (1, 2, 0, false), (1, 2, 1, true), (2, 2, 3, true), (2, 1, 0, true)]
+        {
+            let row = Row { workers: 2, pp, dp, tied, micro_batches: 2, zero: zero(stage), ..Row::default() };
+            let row = Row { strategy: strategy.clone(), steps: 4, ..row };
+            is_as_planned_with(&row, Some(outer));
         }
     }
 }

@@ -17,6 +17,7 @@ mod in_flight;
 mod keep_in_f32;
 mod layers;
 mod load;
+mod local_updates;
 mod mesh;
 mod model_shapes;
 mod predict;

@@ -49,6 +49,37 @@ impl Saved {
         self
     }
 
+    /// The values of all parameters, by unit.
+    pub fn parameters(&self) -> BTreeMap<String, Vec<f32>> {
+        let slots = self.slots.iter().filter(|((_, slot), _)| slot == PARAMETERS);
+        let values = |values: &Vec<Option<f32>>| values.iter().map(|value| value.unwrap()).collect();
+        slots.map(|((unit, _), found)| (unit.clone(), values(found))).collect()
+    }
+
+    /// What a worker has of its own.
+    pub fn of_worker(&self, worker: usize) -> BTreeMap<(String, String), Vec<u32>> {
+        let prefix = format!("worker.{worker}/");
+        let own = |((unit, slot), values): (&(String, String), &Vec<Option<f32>>)| {
+            let unit = match worker {
+                0 if unit.contains('/') || slot == PARAMETERS || slot.starts_with("outer.") => return None,
+                0 => unit.as_str(),
+                _ => unit.strip_prefix(&prefix)?,
+            };
+            let bits = values.iter().map(|value| value.unwrap().to_bits()).collect();
+            Some(((unit.to_owned(), slot.clone()), bits))
+        };
+        self.slots.iter().filter_map(own).collect()
+    }
+
+    /// The same with other values of the parameters.
+    pub fn with_parameters(mut self, parameters: &BTreeMap<String, Vec<f32>>) -> Self {
+        for (unit, values) in parameters {
+            let slot = self.slots.get_mut(&(unit.clone(), PARAMETERS.to_owned())).unwrap();
+            *slot = values.iter().copied().map(Some).collect();
+        }
+        self
+    }
+
     /// The same without the numbers that the optimizer keeps of a unit.
     pub fn without_scalars(mut self, name: &str) -> Self {
         let unit = self.units.iter_mut().find(|unit| unit.name == name).unwrap();

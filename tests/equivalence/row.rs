@@ -7,7 +7,7 @@ use brigade::core::plan::PipelineScheduleKind;
 use brigade::core::{
     Batch, CheckBlocks, DATA, DP, Engine, EngineSettings, Evaluation, Float, Groups, Mesh, Model,
     NamedTensor, NonFinite, OptimizerFactory, PP, Precision, REPLICATE, Recompute, StepReport, Strategy,
-    Synchronous, Zero,
+    Synchronous, WORKERS, Zero,
 };
 use brigade::kernels::{LionConfig, SgdConfig, set_fused};
 use brigade::models::gpt::{Gelu, GptConfig, Targets};
@@ -31,6 +31,8 @@ type TokenBatch = Batch<Tokens, Targets>;
 pub struct Row {
     /// Of the parameters and the data.
     pub device: Device,
+    /// Each with a mesh of the others.
+    pub workers: usize,
     pub pp: usize,
     pub dp: usize,
     /// Replicas of the `dp` ranks.
@@ -65,6 +67,7 @@ impl Default for Row {
     fn default() -> Self {
         Self {
             device: brigade_cpu::device(),
+            workers: 1,
             pp: 1,
             dp: 1,
             replicate: 1,
@@ -221,13 +224,16 @@ impl Row {
         if engine.synchronizes() {
             return Some(engine.step(batches, RATE).unwrap());
         }
-        engine.accumulate(batches).unwrap();
+        match engine.steps_alone() {
+            true => engine.inner_step(batches, RATE).unwrap(),
+            false => engine.accumulate(batches).unwrap(),
+        }
         None
     }
 
     pub fn mesh(&self) -> Mesh {
-        let axes = [(PP, self.pp), (REPLICATE, self.replicate), (DP, self.dp)];
-        Mesh::new(self.pp * self.replicate * self.dp, axes).unwrap()
+        let axes = [(WORKERS, self.workers), (PP, self.pp), (REPLICATE, self.replicate), (DP, self.dp)];
+        Mesh::new(axes.iter().map(|(_, size)| size).product(), axes).unwrap()
     }
 
     pub fn run(&self, groups: Groups) -> Outcome {

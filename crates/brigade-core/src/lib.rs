@@ -20,7 +20,7 @@
 //!   hooks scale anything. Where an update has several steps ([`Engine::accumulate`]), nobody knows that number so early, and the
 //!   optimizer divides the summed gradient by it.
 //! - **Same decisions everywhere.** Ranks decide (to clip, to skip a step, to stop) only by values that are equal to the bit on all
-//!   of them.
+//!   of them, or, where workers make updates of their own ([`LocalUpdates`]), on all of their worker's.
 //! - **Keys are paths.** Everything that crosses a process is keyed by block name and parameter
 //!   path, never by Burn's parameter ids, which are random per process.
 
@@ -42,7 +42,7 @@ pub use brigade_plan::CHUNK;
 pub use brigade_random::keyed_seed;
 pub use dist::{
     Axis, CollectiveKind, Collectives, DATA, DP, Groups, Mesh, Message, PP, Pending, PendingTensor,
-    PendingValues, REPLICATE, ReshardedBuffer, SingleRankGroup, Traffic, UnshardedBuffer,
+    PendingValues, REPLICATE, ReshardedBuffer, SingleRankGroup, Traffic, UnshardedBuffer, WORKERS,
 };
 pub use error::{BoxError, Error, NonFiniteLocation, Result};
 pub use measure::{HeapMeter, MeasuredActivations};
@@ -58,7 +58,7 @@ pub use optim::{
 pub use sharding::{FlatLayout, FlatParam, ParameterGroup, ReduceEvery, ReshardAfterForward, Zero};
 pub use state::{Snapshot, StateReader};
 pub use step::{
-    Batch, CheckBlocks, Compressed, DataParallel, Engine, EngineSettings, Evaluation, NonFinite, PairwiseSum,
-    ParameterPart, Recompute, ReducedUnit, Reduction, ReductionState, StepReport, Strategy, Synchronous,
-    UnitGradient, Update,
+    Batch, CheckBlocks, Compressed, DataParallel, Engine, EngineSettings, Evaluation, LocalUpdates,
+    NonFinite, OuterOptimizer, OuterReport, PairwiseSum, ParameterPart, Recompute, ReducedUnit, Reduction,
+    ReductionState, StepReport, Strategy, Synchronous, UnitGradient, Update,
 };

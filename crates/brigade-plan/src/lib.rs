@@ -28,7 +28,7 @@ mod unshard;
 
 pub use footprint::{
     Activations, Alternative, Amount, BoundaryTensor, CHUNK, Configuration, Footprint, FootprintError,
-    MemoryFootprint, REDUCING, SavedActivations, Sent, StageFootprint, StepTraffic, UnitSize,
+    MemoryFootprint, OuterSteps, REDUCING, SavedActivations, Sent, StageFootprint, StepTraffic, UnitSize,
 };
 pub use schedule::{
     Action, Pass, Pipeline, PipelineScheduleKind, Placement, ScheduleError, Span, Task, Timeline, formula,

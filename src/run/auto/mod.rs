@@ -148,7 +148,10 @@ struct Sizes(Vec<usize>);
 impl Sizes {
     fn new(settings: &Settings, ranks: &Ranks) -> anyhow::Result<Self> {
         let (mesh, global) = (&settings.mesh, settings.train.global_batch_size);
-        let dp = if mesh.dp == 0 { ranks.world() / mesh.pp.max(1) } else { mesh.dp };
+        let dp = match (mesh.dp, settings.strategy.has_workers()) {
+            (0, _) | (_, true) => ranks.world() / mesh.pp.max(1),
+            (dp, false) => dp,
+        };
         if dp == 0 || !global.is_multiple_of(dp) {
             bail!(
                 "train.global_batch_size (--global-batch-size) = {global} is not possible: {dp} data-parallel ranks (beside mesh.{PP} = {}) need a multiple of {dp}",

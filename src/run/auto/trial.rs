@@ -119,6 +119,7 @@ pub(super) fn run_trial(
         "checkpoint.load_best_at_end=false",
         "schedule.decay_steps=0",
         "profile.steps=",
+        "strategy.inner_steps=1",
     ];
     for set in sets {
         command.args(["--set", set]);

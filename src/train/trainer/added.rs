@@ -185,12 +185,10 @@ impl<I: Activation + Clone, O: Activation, T: Clone> AddedModel<'_, I, O, T> {
         session.heartbeat.send(&format!("training {name}"));
         session.check_batch_counts(&format!("step {} of `{name}`", steps.get() + 1), batches.len())?;
         let mut engine = engine.borrow_mut();
-        let report = match engine.synchronizes() {
-            true => Some(engine.step(batches, learning_rate.get())?),
-            false => {
-                engine.accumulate(batches)?;
-                None
-            }
+        let report = match (engine.synchronizes(), engine.steps_alone()) {
+            (true, _) => Some(engine.step(batches, learning_rate.get())?),
+            (false, true) => engine.inner_step(batches, learning_rate.get()).map(|()| None)?,
+            (false, false) => engine.accumulate(batches).map(|()| None)?,
         };
         steps.set(steps.get() + 1);
         if let Some(skipped) = report.as_ref().filter(|report| report.skipped) {

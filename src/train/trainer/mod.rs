@@ -234,9 +234,9 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         }
     }
 
-    /// The step that made the last update.
+    /// The step that made the last update of all ranks.
     fn update_step(&self) -> u64 {
-        let every = self.session.settings.train.sync_every as u64;
+        let (every, _) = self.session.settings.steps_together();
         self.progress.step / every * every
     }
 

@@ -149,6 +149,22 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
     /// Counts and names a step that was skipped, up to the limit.
     pub(super) fn count_skipped(&mut self, report: &StepReport) -> anyhow::Result<()> {
         let what = format!("step {}", report.step);
+        if let Some(outer) = report.outer {
+            for _ in 0..outer.skipped {
+                self.nonfinite.add(&format!("steps up to {}", report.step), report)?;
+            }
+            if outer.skipped > 0 {
+                let many = outer.skipped;
+                self.note(&format!(
+                    "steps up to {}: loss or gradient norm not finite in {many} updates of workers, which were skipped",
+                    report.step
+                ));
+            }
+            return Ok(());
+        }
+        if !report.skipped {
+            return Ok(());
+        }
         self.nonfinite.add(&what, report)?;
         if !self.rolls_back(report) {
             self.note(&format!("{what}: {}, step skipped", reason(report)));

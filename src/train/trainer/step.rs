@@ -13,7 +13,8 @@ use crate::training::HookAnswers;
 impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
     /// Trains one step on this rank's micro-batches: those of [`next_batches`](Self::next_batches), or others. Ranks of one
     /// pipeline give the same ones, and every rank gives as many. With `train.sync_every = K`, every K-th step makes an update
-    /// and gives a report; the others only add up gradients.
+    /// and gives a report; the others only add up gradients. Where workers make updates of their own (`strategy.name`), every step with
+    /// which they meet gives a report on all of them.
     ///
     /// A step in which something was not finite is skipped or rolled back, as `train.on_nonfinite` says; its report says so.
     ///
@@ -33,7 +34,10 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         self.begin_profiled_step()?;
         let began = *self.update_began.get_or_insert_with(Instant::now);
         if !self.engine.synchronizes() {
-            self.engine.accumulate(batches)?;
+            match self.engine.steps_alone() {
+                true => self.engine.inner_step(batches, self.learning_rate())?,
+                false => self.engine.accumulate(batches)?,
+            }
             self.progress.step += 1;
             self.end_profiled_step(None)?;
             self.next_learning_rate.set(self.learning_rate());
@@ -52,9 +56,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         self.session.group().warmed_up();
         let outcome = self.saver.advance(&stats.saving)?;
         self.save_ended(outcome)?;
-        if report.skipped {
-            self.count_skipped(&report)?;
-        }
+        self.count_skipped(&report)?;
         if is_undone {
             self.roll_back(&report)?;
             return Ok(Some(report));

@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use brigade::models::{LoadWeights, Strict};
 use brigade::report::{ConsoleMode, HumanCount};
-use brigade::{Dataset, Mixed, Role, TextTask, UsageError, ValidationReport, parse_whole_number};
+use brigade::{
+    Dataset, Mixed, Role, StrategySettings, TextTask, UsageError, ValidationReport, parse_whole_number,
+};
 use brigade_hf::ConfigFile;
 use clap::Args;
 use serde_json::json;
@@ -155,6 +157,7 @@ fn resolved(args: &EvaluateArgs) -> anyhow::Result<Config> {
     let world = args.ranks.world_size(args.dp.map(|dp| dp.saturating_mul(pp)), settings.compute.backend)?;
     let dp = args.dp.unwrap_or(world / pp).max(1);
     settings.mesh.dp = dp;
+    settings.strategy = StrategySettings::default();
     // Nothing is trained: an optimizer without state.
     (settings.optimizer.name, settings.optimizer.momentum) = ("sgd".into(), 0.0);
     settings.train.global_batch_size = settings.train.micro_batch_size.saturating_mul(dp);

@@ -59,6 +59,19 @@ impl Groups {
         &self.mesh
     }
 
+    /// The groups of the ranks that differ from this one along the mesh's other axes alone, as if they were all there are.
+    pub fn without(&self, axis: &str) -> Self {
+        let mesh = self.mesh.without(axis);
+        let others: Axes = mesh.axes().iter().map(|axis| axis.name).collect();
+        let is_inside = |axes: &Axes| axes.iter().all(|name| others.contains(name));
+        Self {
+            world: self.over(&others),
+            single: self.single.clone(),
+            subgroups: self.subgroups.iter().filter(|(axes, _)| is_inside(axes)).cloned().collect(),
+            mesh,
+        }
+    }
+
     /// All ranks.
     pub fn world(&self) -> &Arc<dyn Collectives> {
         &self.world

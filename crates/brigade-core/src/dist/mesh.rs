@@ -9,8 +9,12 @@ pub const DP: &str = "dp";
 /// The axis of replicas: ranks that hold the same shards and run other micro-batches (hybrid sharding, PyTorch's HSDP).
 pub const REPLICATE: &str = "replicate";
 
+/// The axis of workers, which stands before all others: each is a mesh of the other axes that makes updates of its own, and from time
+/// to time they meet ([`LocalUpdates`](crate::LocalUpdates)).
+pub const WORKERS: &str = "workers";
+
 /// The axes whose ranks run different micro-batches.
-pub const DATA: [&str; 2] = [REPLICATE, DP];
+pub const DATA: [&str; 3] = [WORKERS, REPLICATE, DP];
 
 /// One axis of a mesh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +66,11 @@ impl Mesh {
     /// The mesh of ranks that all hold the same blocks.
     pub fn data_parallel(ranks: usize) -> Self {
         Self { axes: vec![Axis { name: DP, size: ranks.max(1) }] }
+    }
+
+    /// The mesh of the other axes.
+    pub fn without(&self, axis: &str) -> Self {
+        Self { axes: self.axes.iter().filter(|other| other.name != axis).copied().collect() }
     }
 
     /// The axes, the outermost first.
@@ -137,7 +146,7 @@ fn wrong_size(world: usize, axes: &[Axis]) -> Error {
     };
     let names: Vec<&str> = axes.iter().map(|axis| axis.name).collect();
     // The command has flags for these alone.
-    let option = |axis: &Axis| match [PP, DP].contains(&axis.name) {
+    let option = |axis: &Axis| match [PP, DP, WORKERS].contains(&axis.name) {
         true => format!("--{}", axis.name),
         false => axis.name.to_owned(),
     };

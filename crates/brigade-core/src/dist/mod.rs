@@ -11,7 +11,7 @@ mod single_rank;
 pub use buffers::{ReshardedBuffer, UnshardedBuffer};
 pub use collectives::{CollectiveKind, Collectives, Message, Traffic};
 pub use groups::Groups;
-pub use mesh::{Axis, DATA, DP, Mesh, PP, REPLICATE};
+pub use mesh::{Axis, DATA, DP, Mesh, PP, REPLICATE, WORKERS};
 pub(crate) use parallel_groups::ParallelGroups;
 pub use pending::{Pending, PendingTensor, PendingValues};
 pub use single_rank::SingleRankGroup;

@@ -4,15 +4,18 @@ use std::sync::Arc;
 
 use crate::dist::collectives::{Collectives, Traffic};
 use crate::dist::groups::Groups;
-use crate::dist::mesh::{DATA, DP, Mesh, PP, REPLICATE};
+use crate::dist::mesh::{DATA, DP, Mesh, PP, REPLICATE, WORKERS};
 use crate::sharding::zero::Zero;
 
 /// A rank's groups by what they are for: which of the mesh's axes that is depends on what ZeRO shards.
 ///
 /// Whatever is sharded, gradients are reduce-scattered over `shard` and then summed over `replicate`; without ZeRO, the
-/// first is a single rank, and the second all that run other micro-batches.
+/// first is a single rank, and the second all that run other micro-batches. All of them are ranks of one worker; a run without workers
+/// is one worker.
 pub(crate) struct ParallelGroups {
-    groups: Groups,
+    all: Groups,
+    worker: Groups,
+    /// The ranks of the worker.
     pub world: Arc<dyn Collectives>,
     /// The ranks that hold the other blocks for the same micro-batches.
     pub pp: Arc<dyn Collectives>,
@@ -22,6 +25,8 @@ pub(crate) struct ParallelGroups {
     pub shard: Arc<dyn Collectives>,
     /// Those of them that hold the same elements.
     pub replicate: Arc<dyn Collectives>,
+    /// The ranks of all workers that stand at the same place in theirs.
+    pub workers: Arc<dyn Collectives>,
 }
 
 impl ParallelGroups {
@@ -30,21 +35,35 @@ impl ParallelGroups {
             true => (&[DP], &[REPLICATE]),
             false => (&[], &DATA),
         };
+        let worker = groups.without(WORKERS);
         Self {
-            world: groups.world().clone(),
-            pp: groups.over(&[PP]),
-            data: groups.over(&DATA),
-            shard: groups.over(shard),
-            replicate: groups.over(replicate),
-            groups,
+            world: worker.world().clone(),
+            pp: worker.over(&[PP]),
+            data: worker.over(&DATA),
+            shard: worker.over(shard),
+            replicate: worker.over(replicate),
+            workers: groups.over(&[WORKERS]),
+            worker,
+            all: groups,
         }
     }
 
+    /// The mesh of the worker.
     pub(crate) fn mesh(&self) -> &Mesh {
-        self.groups.mesh()
+        self.worker.mesh()
+    }
+
+    /// The groups of all workers' ranks.
+    pub(crate) fn all(&self) -> &Groups {
+        &self.all
+    }
+
+    /// The rank among all workers' ranks of one of this worker.
+    pub(crate) fn rank_of_all(&self, rank: usize) -> usize {
+        self.workers.rank() * self.mesh().world() + rank
     }
 
     pub(crate) fn traffic(&self) -> Traffic {
-        self.groups.traffic()
+        self.all.traffic()
     }
 }

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use super::span::{Activity, Span};
 
-/// What a rank waits for: a sum of gradients, parameters, a few numbers, or what a neighbouring stage sends.
-pub const WAITS: [&str; 5] = ["all_reduce", "reduce_scatter", "all_gather", "all_gather_scalars", "pipeline"];
+/// What a rank waits for: a sum of gradients, parameters, a few numbers, what a neighbouring stage sends, or other workers.
+pub const WAITS: [&str; 6] =
+    ["all_reduce", "reduce_scatter", "all_gather", "all_gather_scalars", "pipeline", "outer_step"];
 
 /// Time that one rank spent computing and waiting in a step.
 #[derive(Debug, Clone, Default)]

@@ -37,6 +37,7 @@ where
         roots: impl Fn(&str) -> BTreeSet<usize>,
         sink: impl FnMut(NamedTensor) -> Result<()>,
     ) -> Result<()> {
+        self.check_met()?;
         self.collect_by(&roots, |unit| self.store.whole_values(unit).map(Some), sink)
     }
 
@@ -49,7 +50,7 @@ where
                 == Some(path.as_str())
         });
         let Some((block, _)) = found else { return Vec::new() };
-        let mesh = self.store.groups.mesh();
+        let mesh = self.store.groups.all().mesh();
         (0..mesh.world()).filter(|rank| mesh.coordinate(*rank, PP) == self.stage.holder(block)).collect()
     }
 
@@ -88,7 +89,7 @@ where
             values.insert(name, data);
             Ok(())
         })?;
-        let is_root = self.store.groups.world.rank() == root;
+        let is_root = self.store.groups.all().world().rank() == root;
         Ok(is_root.then(|| self.chain.with_values(values, &self.ties, &self.store.device)))
     }
 
@@ -127,8 +128,10 @@ where
         for (block, named) in self.chain.blocks.iter().enumerate() {
             let holder = self.stage.holder(block);
             let name = |path: &String| format!("{}.{path}", named.name);
-            let mut roots: BTreeSet<usize> =
-                self.own_paths(block).flat_map(|path| roots(&name(path))).collect();
+            // Each worker has all values, for the roots that are its ranks.
+            let own = |root: usize| (0..mesh.world()).find(|rank| groups.rank_of_all(*rank) == root);
+            let all = self.own_paths(block).flat_map(|path| roots(&name(path)));
+            let mut roots: BTreeSet<usize> = all.filter_map(own).collect();
             let is_root = roots.remove(&groups.world.rank());
             let message = match self.stage.holds(block) {
                 true => self.whole_block(block, &whole)?,

@@ -23,18 +23,37 @@ pub trait StateReader {
 /// Where each parameter was saved.
 pub(super) struct SavedParameters {
     units: Vec<SavedUnit>,
+    /// By the number of a worker other than the first, and the name of a unit, what it saved of that.
+    by_worker: BTreeMap<(usize, String), SavedUnit>,
     /// By name, the numbers of the unit and of the parameter in it.
     places: BTreeMap<String, (usize, usize)>,
 }
 
 impl SavedParameters {
     pub(super) fn new(from: &dyn StateReader) -> Self {
-        let units = from.units().to_vec();
+        let (mut units, mut by_worker) = (Vec::new(), BTreeMap::new());
+        for unit in from.units() {
+            match worker_of(&unit.name) {
+                Some((worker, name)) => drop(by_worker.insert((worker, name.to_owned()), unit.clone())),
+                None => units.push(unit.clone()),
+            }
+        }
         let places = units.iter().enumerate().flat_map(|(unit, saved)| {
             let parameters = saved.parameters.iter().enumerate();
             parameters.map(move |(parameter, found)| (found.name.clone(), (unit, parameter)))
         });
-        Self { places: places.collect(), units }
+        Self { places: places.collect(), units, by_worker }
+    }
+
+    /// What is restored of a unit's own state on a worker: what stands before the names of its units, and the unit that has the state. A
+    /// worker that was not there takes the state of the saved one whose number is its own modulo theirs.
+    pub(super) fn of_worker<'s>(&'s self, unit: &'s SavedUnit, worker: usize) -> (String, &'s SavedUnit) {
+        let workers = self.by_worker.keys().map(|(worker, _)| worker + 1).max().unwrap_or(1);
+        let saved = worker % workers;
+        match self.by_worker.get(&(saved, unit.name.clone())) {
+            Some(own) => (of_worker(saved), own),
+            None => (String::new(), unit),
+        }
     }
 
     pub(super) fn find(&self, name: &str) -> Option<(&SavedUnit, &ParameterMetadata)> {
@@ -63,10 +82,12 @@ impl SavedParameters {
         (all_alike && units.iter().all(fits)).then_some(*first)
     }
 
-    /// Reads the elements of a slot in `range` of a layout; neighbours that were saved as neighbours at once.
+    /// Reads the elements of a slot in `range` of a layout, from units with `prefix` before their names; neighbours that were saved as
+    /// neighbours at once.
     pub(super) fn read(
         &self,
         from: &mut dyn StateReader,
+        prefix: &str,
         (block, layout): (&str, &FlatLayout),
         slot: &str,
         range: Range<usize>,
@@ -92,9 +113,20 @@ impl SavedParameters {
         let mut rest = values.as_mut_slice();
         for (unit, elements) in parts {
             let (part, behind) = rest.split_at_mut(elements.len());
-            from.read(unit, slot, elements.start, part).map_err(Error::Load)?;
+            from.read(&format!("{prefix}{unit}"), slot, elements.start, part).map_err(Error::Load)?;
             rest = behind;
         }
         Ok(values)
     }
+}
+
+/// What stands before the names of the units that a worker other than the first saves.
+pub(super) fn of_worker(worker: usize) -> String {
+    format!("worker.{worker}/")
+}
+
+/// The number of the worker that saved a unit of this name, and the unit's own name, if it was not the first one.
+fn worker_of(unit: &str) -> Option<(usize, &str)> {
+    let (worker, name) = unit.strip_prefix("worker.")?.split_once('/')?;
+    Some((worker.parse().ok()?, name))
 }

@@ -13,8 +13,9 @@ use crate::error::{Error, Result};
 use crate::model::activation::Activation;
 use crate::optim::{FlatState, SavedState};
 use crate::sharding::layout::FlatLayout;
-use crate::state::saved::{SavedParameters, StateReader};
+use crate::state::saved::{SavedParameters, StateReader, of_worker};
 use crate::step::engine::Engine;
+use crate::step::inner_steps::InnerSteps;
 use crate::step::strategy::ReductionState;
 
 /// What one rank saves of the state at one moment. Taking it copies nothing: it keeps handles to tensors, which training replaces
@@ -31,11 +32,13 @@ struct UnitPart {
     reduction: ReductionState,
 }
 
-/// A range of elements: their values, and the update's state.
+/// A range of elements: their values, the update's state, and that of outer steps, which the first worker saves.
 struct Share {
     start: usize,
-    values: Tensor<1>,
+    /// The values, which the first worker saves.
+    values: Option<Tensor<1>>,
     update: Option<Box<dyn FlatState>>,
+    outer: Option<Box<dyn FlatState>>,
 }
 
 /// What stands before the names of the arrays that a [reduction](crate::Reduction) keeps.
@@ -44,13 +47,17 @@ const REDUCTION: &str = "reduction.";
 fn reduction_slot(array: &str) -> String {
     format!("{REDUCTION}{array}")
 }
+/// What stands before the names of arrays and numbers of outer steps.
+const OUTER: &str = "outer.";
 
 impl Snapshot {
     /// Bytes of all values.
     pub fn bytes(&self) -> u64 {
         let bytes = |part: &UnitPart| {
-            let of_share = |Share { values, update, .. }: &Share| {
-                4 * values.dims()[0] as u64 + update.as_ref().map_or(0, |state| state.bytes())
+            let of_share = |Share { values, update, outer, .. }: &Share| {
+                let states = [update, outer].into_iter().flatten().map(|state| state.bytes());
+                let values = values.as_ref().map_or(0, |values| 4 * values.dims()[0] as u64);
+                values + states.sum::<u64>()
             };
             let of_reduction = part.reduction.pieces.iter().map(|(_, state)| state.bytes());
             part.share.as_ref().map_or(0, of_share) + of_reduction.sum::<u64>()
@@ -78,16 +85,26 @@ impl Snapshot {
                 }
                 put(start, slots.into_iter().map(|(name, values)| (reduction_slot(&name), values)).collect());
             }
-            let Some(Share { start, values, update }) = share else { continue };
-            let SavedState { mut slots, scalars } =
-                update.map_or_else(|| Ok(SavedState::default()), |state| state.read())?;
-            let values = values.try_into_vec_as::<f32>().map_err(|error| Error::Device(error.to_string()))?;
-            slots.insert(PARAMETERS.into(), values);
+            let Some(Share { start, values, update, outer }) = share else { continue };
+            let read = |state: Option<Box<dyn FlatState>>| {
+                state.map_or_else(|| Ok(SavedState::default()), |state| state.read())
+            };
+            let (SavedState { mut slots, mut scalars }, outer) = (read(update)?, read(outer)?);
+            slots.extend(outer.slots.into_iter().map(|(name, values)| (format!("{OUTER}{name}"), values)));
+            scalars
+                .extend(outer.scalars.into_iter().map(|(name, number)| (format!("{OUTER}{name}"), number)));
+            if let Some(values) = values {
+                let values = values.try_into_vec_as::<f32>();
+                slots.insert(PARAMETERS.into(), values.map_err(|error| Error::Device(error.to_string()))?);
+            }
             let arrays = reduction.arrays.iter().map(|name| reduction_slot(name));
             unit.slots = slots.keys().cloned().chain(arrays).collect();
             unit.slots.sort();
             unit.scalars = scalars;
             put(start, slots);
+            if unit.slots.is_empty() && unit.scalars.is_empty() {
+                continue;
+            }
             units.push(unit);
         }
         Ok((units, pieces))
@@ -101,10 +118,12 @@ where
     T: Clone,
 {
     /// What this rank is to save: of each unit that its stage owns, an equal share of the elements for each data-parallel
-    /// rank, whoever keeps them. Of units that are not trained, only values are saved.
+    /// rank, whoever keeps them. Of units that are not trained, only values are saved. Where workers make updates of their own, the first
+    /// one saves what all have in common, and the others what they alone have.
     ///
     /// # Errors
-    /// If this rank has no values of a unit, or gradients have been [accumulated](Engine::accumulate) since the last update.
+    /// If this rank has no values of a unit, gradients have been [accumulated](Engine::accumulate) since the last update, or the
+    /// workers have not met since.
     pub fn snapshot(&self) -> Result<Snapshot> {
         if self.window.count > 0 {
             return Err(Error::State(format!(
@@ -121,9 +140,11 @@ where
     /// # Errors
     /// If this rank has no values of a unit.
     pub fn snapshot_of_update(&self) -> Result<Snapshot> {
+        self.check_met()?;
+        let worker = self.store.groups.workers.rank();
         let mut parts = Vec::new();
         for (index, stored) in self.store.units.iter().enumerate() {
-            if !stored.is_owned {
+            if !stored.is_owned || worker > 0 && !stored.is_updated() {
                 continue;
             }
             let layout = &stored.unit.layout;
@@ -134,7 +155,13 @@ where
                 false => {
                     let own = self.store.own_values(index)?;
                     let values = own.slice(share.start - stored.own.start..share.end - stored.own.start);
-                    Some(Share { start: share.start, values, update: self.update.state(index, share) })
+                    let is_first = worker == 0;
+                    Some(Share {
+                        start: share.start,
+                        values: is_first.then_some(values),
+                        update: self.update.state(index, share.clone()),
+                        outer: is_first.then(|| self.update.outer_state(index, share)).flatten(),
+                    })
                 }
             };
             let unit = saved_unit(
@@ -143,12 +170,21 @@ where
                 layout,
                 stored.unit.trainable,
             );
+            let unit = match worker {
+                0 => unit,
+                _ => SavedUnit {
+                    name: format!("{}{}", of_worker(worker), unit.name),
+                    parameters: Vec::new(),
+                    ..unit
+                },
+            };
             parts.push(UnitPart { unit, share, reduction });
         }
         Ok(Snapshot { parts })
     }
 
-    /// Restores the state that was saved after `step`, on whatever mesh. No rank waits for another one. After an error, values are
+    /// Restores the state that was saved after `step`, on whatever mesh. Of other numbers of workers, each goes on from the state of the
+    /// saved one whose number is its own modulo theirs. No rank waits for another one. After an error, values are
     /// mixed: training can continue only after another state has been restored completely.
     ///
     /// # Errors
@@ -163,6 +199,11 @@ where
                 "step {step} makes no update: with one in {period} steps, a state is that after a multiple of {period}"
             )));
         }
+        if let Some(every) = self.settings.strategy.inner_steps().filter(|_| !self.is_outer(step)) {
+            return Err(Error::State(format!(
+                "step {step} is none after which workers meet: with {every} inner steps, training goes on from a state after a multiple of {every}"
+            )));
+        }
         // As they are sorted in files: what is read goes through each file once.
         let mut order: Vec<usize> = (0..self.store.units.len()).collect();
         order.sort_by(|a, b| self.store.units[*a].unit.name.cmp(&self.store.units[*b].unit.name));
@@ -175,6 +216,7 @@ where
         self.running.clear();
         self.bind_running()?;
         self.step = step;
+        self.inner_steps = InnerSteps::default();
         self.forget_accumulated();
         self.memory.optimizer.set(self.update.state_bytes());
         Ok(())
@@ -194,29 +236,46 @@ where
         let is_updated = stored.is_updated();
         let block = self.chain.blocks[stored.unit.home].name.as_str();
         let name = &stored.unit.name;
-        let Some(SavedUnit { slots, scalars, .. }) = saved.unit(block, layout, stored.unit.trainable) else {
+        let Some(unit) = saved.unit(block, layout, stored.unit.trainable) else {
             return Err(Error::State(format!("`{name}` is not in the checkpoint")));
         };
-        let mut slots: Vec<_> = slots.iter().filter(|slot| is_updated || *slot == PARAMETERS).collect();
-        slots.sort();
-        let mut update = SavedState { scalars: scalars.clone(), ..SavedState::default() };
+        let (prefix, inner) = saved.of_worker(unit, self.store.groups.workers.rank());
+        // What all workers have in common, and then this one's own; either as it is sorted in files.
+        let is_common = |slot: &str| slot == PARAMETERS || slot.starts_with(OUTER);
+        let mut wanted: Vec<(&str, &str)> = Vec::new();
+        for (prefix, unit, common) in [("", unit, true), (prefix.as_str(), inner, false)] {
+            let slots = unit.slots.iter().filter(|slot| is_common(slot) == common);
+            wanted.extend(slots.map(|slot| (prefix, slot.as_str())));
+        }
+        wanted.retain(|(_, slot)| is_updated || *slot == PARAMETERS);
+        wanted.sort();
         let (mut values, mut reduction) = (Vec::new(), SavedState::default());
-        for slot in slots {
+        let [mut update, mut outer] = [(inner, false), (unit, true)].map(|(unit, common)| {
+            let own = unit.scalars.iter().filter(|(name, _)| is_common(name) == common);
+            let own =
+                own.map(|(name, number)| (name.strip_prefix(OUTER).unwrap_or(name).to_owned(), *number));
+            SavedState { scalars: own.collect(), ..SavedState::default() }
+        });
+        for (prefix, slot) in wanted {
             if slot == PARAMETERS {
-                values = saved.read(from, (block, layout), slot, kept.clone())?;
+                values = saved.read(from, prefix, (block, layout), slot, kept.clone())?;
                 continue;
             }
             let array = slot.strip_prefix(REDUCTION);
             let needed =
                 array.map_or_else(|| own.clone(), |array| self.reduction.needs(index, array, own.clone()));
-            let found = saved.read(from, (block, layout), slot, needed)?;
-            match array {
-                Some(array) => reduction.slots.insert(array.to_owned(), found),
-                None => update.slots.insert(slot.clone(), found),
+            let found = saved.read(from, prefix, (block, layout), slot, needed)?;
+            let (state, name) = match (slot.strip_prefix(OUTER), array) {
+                (Some(name), _) => (&mut outer, name),
+                (_, Some(name)) => (&mut reduction, name),
+                _ => (&mut update, slot),
             };
+            state.slots.insert(name.to_owned(), found);
         }
         if is_updated {
-            let restored = self.update.restore(index, &update, self.store.update_device());
+            let device = self.store.update_device();
+            let restored = self.update.restore(index, &update, device);
+            let restored = restored.and_then(|()| self.update.restore_outer(index, &outer, device));
             let restored = restored.and_then(|()| self.reduction.restore(index, &reduction));
             restored.map_err(|error| Error::State(format!("`{name}`: {error}")))?;
         }

@@ -1,5 +1,6 @@
 //! Random numbers of the data.
 
+use crate::dist::DATA;
 use crate::model::activation::Activation;
 use crate::step::engine::Engine;
 use crate::step::forward_backward::tape::Place;
@@ -17,7 +18,8 @@ where
     /// [`with_seed`](crate::with_seed): a function of the seed of the run, the step and the micro-batch's number in the global batch, so
     /// augmented data are the same on any mesh, and on all stages of a pipeline.
     pub fn batch_seed(&self, k: usize, count: usize) -> u64 {
-        let (mesh, rank) = (self.store.groups.mesh(), self.store.groups.world.rank());
+        let all = self.store.groups.all();
+        let (mesh, rank) = (all.mesh(), all.world().rank());
         let (own, per_update) = (self.window.count + k, self.settings.strategy.period() * count);
         let micro_batch = self.store.zero.micro_batch_number(mesh, rank, own, per_update);
         let step = self.step_of_update(self.step + 1);
@@ -26,7 +28,7 @@ where
 
     /// The same of this rank's `k`-th micro-batch of an evaluation.
     pub fn evaluation_seed(&self, k: usize) -> u64 {
-        let data = &self.store.groups.data;
+        let data = self.store.groups.all().over(&DATA);
         let micro_batch = k * data.size() + data.rank();
         Place { seed: self.seed, step: self.step, micro_batch, training: false }.context(BATCH).random_seed()
     }

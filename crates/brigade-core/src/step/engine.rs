@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use brigade_plan::{Stage, StageSchedule, split};
 use burn::tensor::Tensor;
 
-use crate::dist::{DP, Groups, Mesh, PP, ParallelGroups, REPLICATE, Traffic};
+use crate::dist::{Groups, PP, ParallelGroups, Traffic};
 use crate::error::{Error, Result};
-use crate::metrics::{Activity, Bytes, Clock, Memory};
+use crate::metrics::{Bytes, Clock, Memory};
 use crate::model::activation::Activation;
 use crate::model::chain::{Chain, Loss, Metric, Model};
 use crate::model::ties::Tie;
@@ -18,7 +18,8 @@ use crate::optim::clip_factor;
 use crate::sharding::store::ParameterStore;
 use crate::step::forward_backward::batch::Batch;
 use crate::step::gradient_hook::GradientHook;
-use crate::step::initialization::{Initialization, check_loaded};
+use crate::step::initialization::{Initialization, check_loaded, check_mesh};
+use crate::step::inner_steps::InnerSteps;
 use crate::step::report::StepReport;
 use crate::step::running_state::{RunningState, Terms};
 use crate::step::settings::{EngineSettings, NonFinite};
@@ -58,6 +59,7 @@ pub struct Engine<I, O, T> {
     pub(crate) reduction: Box<dyn Reduction>,
     pub(crate) update: Box<dyn Update>,
     pub(crate) window: Window,
+    pub(crate) inner_steps: InnerSteps,
     pub(crate) running: RunningState,
     pub(crate) stage: Stage,
     pub(crate) settings: EngineSettings,
@@ -96,7 +98,7 @@ where
         let grouping = chain.grouping(&settings.groups)?;
         chain.freeze(&grouping);
         let (ties, mesh) = (chain.resolved_ties()?, groups.mesh().clone());
-        check_mesh(&mesh, groups.world().size())?;
+        check_mesh(&mesh, groups.world().size(), &*settings.strategy)?;
         check_loaded(chain.loaded.as_ref(), groups.world().as_ref())?;
         if let Some(tie) = ties.iter().find(|tie| tie.owner.0 > tie.follower.0) {
             return Err(Error::Model(format!(
@@ -127,6 +129,8 @@ where
         let data = DataParallel {
             shard: store.groups.shard.clone(),
             replicate: store.groups.replicate.clone(),
+            workers: store.groups.workers.clone(),
+            device: store.device.clone(),
             zero: settings.zero,
             dtype: settings.precision.reduce.dtype(),
             sum_group: settings.sum_group,
@@ -161,6 +165,7 @@ where
         let mut engine = Self {
             reduction,
             window: Window::default(),
+            inner_steps: InnerSteps::default(),
             running: RunningState::default(),
             chain,
             loss,
@@ -222,9 +227,15 @@ where
     }
 
     /// Whether the next step synchronizes: whether it is one of [`step`](Self::step), or else of
-    /// [`accumulate`](Self::accumulate).
+    /// [`accumulate`](Self::accumulate) or [`inner_step`](Self::inner_step).
     pub fn synchronizes(&self) -> bool {
-        self.settings.strategy.synchronizes(self.step + 1)
+        let next = self.step + 1;
+        self.settings.strategy.synchronizes(next) && self.is_outer(next)
+    }
+
+    /// Whether the next step makes an update of this worker alone: whether it is one of [`inner_step`](Self::inner_step).
+    pub fn steps_alone(&self) -> bool {
+        !self.is_outer(self.step + 1)
     }
 
     /// Runs one step without an update: adds this rank's gradients up, as PyTorch's `no_sync` does, and learns nothing from other
@@ -236,6 +247,12 @@ where
     /// ZeRO-2 and 3), or the number of micro-batches is another one. The gradients since the last update are then dropped.
     pub fn accumulate(&mut self, batches: Vec<Batch<I, T>>) -> Result<()> {
         self.check_kind(false)?;
+        if self.steps_alone() {
+            return Err(Error::Model(format!(
+                "step {} makes an update; call `Engine::inner_step` for it",
+                self.step + 1
+            )));
+        }
         let (mut clock, traffic) = self.begin_step();
         self.pass(&batches, false, &mut clock)?;
         (self.window.clock, self.window.traffic_before) = (clock, Some(traffic));
@@ -252,7 +269,22 @@ where
     pub fn step(&mut self, batches: Vec<Batch<I, T>>, learning_rate: f64) -> Result<StepReport> {
         self.check_kind(true)?;
         let (mut clock, before) = self.begin_step();
-        let sums = self.sums(&batches, learning_rate, &mut clock)?;
+        let mut found = self.update_by(&batches, learning_rate, &mut clock)?;
+        if self.settings.strategy.inner_steps().is_some() {
+            found = self.end_inner_steps(found, &mut clock)?;
+        }
+        let traffic = difference(self.store.groups.traffic(), &before);
+        Ok(StepReport { clock, traffic, memory: self.memory(), ..found })
+    }
+
+    /// One update from this rank's micro-batches, of its worker alone. The report has neither memory nor times nor traffic.
+    pub(crate) fn update_by(
+        &mut self,
+        batches: &[Batch<I, T>],
+        learning_rate: f64,
+        clock: &mut Clock,
+    ) -> Result<StepReport> {
+        let sums = self.sums(batches, learning_rate, clock)?;
         let skips = self.settings.on_nonfinite == NonFinite::Skip;
         let skipped = sums.target_weight == 0.0 || !(sums.loss.is_finite() && sums.grad_norm.is_finite());
         self.reduction.commit(!skipped);
@@ -263,7 +295,7 @@ where
             return Err(Error::TargetWeights { step: self.step });
         }
         if skipped && !skips {
-            return Err(self.not_finite(&batches, &sums));
+            return Err(self.not_finite(batches, &sums));
         }
         let Sums { gradients, grad_norm, loss, metrics, targets, target_weight, divisor, running, in_flight } =
             sums;
@@ -280,7 +312,7 @@ where
                 None => clip,
                 Some(divisor) => Some(clip.unwrap_or(1.0) / divisor),
             };
-            self.update(gradients, learning_rate, scale, &mut clock)?;
+            self.update(gradients, learning_rate, scale, clock)?;
             self.running.apply(&running, &mut self.store)?;
             self.bind_running()?;
         }
@@ -292,16 +324,17 @@ where
             targets,
             target_weight,
             skipped,
+            outer: None,
             bubble,
             in_flight,
-            memory: self.memory(),
-            clock,
-            traffic: difference(self.store.groups.traffic(), &before),
+            memory: Memory::default(),
+            clock: Clock::default(),
+            traffic: Traffic::new(),
         })
     }
 
     /// Counts a step; gives the clock and the traffic since the last update.
-    fn begin_step(&mut self) -> (Clock, Traffic) {
+    pub(crate) fn begin_step(&mut self) -> (Clock, Traffic) {
         self.step += 1;
         let traffic = self.window.traffic_before.take().unwrap_or_else(|| self.store.groups.traffic());
         let mut clock = std::mem::take(&mut self.window.clock);
@@ -319,75 +352,12 @@ where
         }
         let next = self.step + 1;
         Err(Error::Model(match synchronizes {
+            true if self.steps_alone() => {
+                format!("step {next} makes an update of this worker alone; call `Engine::inner_step` for it")
+            }
             true => format!("step {next} makes no update; call `Engine::accumulate` for it"),
             false => format!("step {next} makes an update; call `Engine::step` for it"),
         }))
-    }
-
-    /// Steps what this rank owns, and gives the others what they need of it.
-    fn update(
-        &mut self,
-        gradients: Vec<Option<Tensor<1>>>,
-        learning_rate: f64,
-        scale: Option<f64>,
-        clock: &mut Clock,
-    ) -> Result<()> {
-        let started = Instant::now();
-        let waited = clock.comm_wait();
-        let mut sent = Vec::new();
-        for (unit, gradient) in gradients.into_iter().enumerate() {
-            let values = self.store.own_values(unit)?;
-            let Some(gradient) = gradient else { continue };
-            let Some(values) = self.update.step(unit, learning_rate, values, gradient, scale) else {
-                continue;
-            };
-            let values = clock.waiting("all_reduce", || values.wait())?;
-            sent.extend(self.store.send_tied_weights(unit, &values));
-            self.store.set_own_values(unit, values);
-        }
-        self.store.receive_tied_weights(clock)?;
-        for pending in sent {
-            clock.waiting("pipeline", || pending.wait())?;
-        }
-        if !self.store.unshards_on_use() {
-            for index in (0..self.chain.blocks.len()).filter(|index| self.stage.holds(*index)) {
-                self.store.wait_all_gather(index, clock)?;
-                self.store.bind_parameters(index, &mut self.chain.blocks[index]);
-            }
-        }
-        if self.memory.optimizer.live == 0 {
-            self.memory.optimizer.set(self.update.state_bytes());
-        }
-        clock.optimizer += started.elapsed().saturating_sub(clock.comm_wait() - waited);
-        clock.record(Activity::Phase("optimizer"), Some(started));
-        Ok(())
-    }
-}
-
-/// Checks that the ranks make the mesh, that the engine knows its axes, and that replicas stand before shards, since sums over
-/// shards are taken first.
-fn check_mesh(mesh: &Mesh, ranks: usize) -> Result<()> {
-    if mesh.world() != ranks {
-        return Err(Error::Model(format!(
-            "the mesh has {} ranks, the group of all ranks {ranks}",
-            mesh.world()
-        )));
-    }
-    let known = [PP, REPLICATE, DP];
-    if let Some(axis) = mesh.axes().iter().find(|axis| axis.size > 1 && !known.contains(&axis.name)) {
-        return Err(Error::Model(format!(
-            "the engine has no use for the mesh's axis `{}` of {} ranks; those it knows are {}",
-            axis.name,
-            axis.size,
-            known.join(", ")
-        )));
-    }
-    let place = |name: &str| mesh.axes().iter().position(|axis| axis.name == name && axis.size > 1);
-    match (place(REPLICATE), place(DP)) {
-        (Some(replicate), Some(dp)) if replicate > dp => Err(Error::Model(format!(
-            "the mesh's axis `{REPLICATE}` stands behind `{DP}`; it must stand before it, so that the ranks of a shard are neighbours"
-        ))),
-        _ => Ok(()),
     }
 }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use burn::tensor::{DType, Tensor, TensorData};
 
-use crate::dist::Collectives;
+use crate::dist::{Collectives, DP, Mesh, PP, REPLICATE, WORKERS};
 use crate::error::{Error, Result};
 use crate::model::activation::Activation;
 use crate::model::chain::Chain;
@@ -13,7 +13,7 @@ use crate::model::ties::Tie;
 use crate::sharding::groups::Grouping;
 use crate::sharding::store::{ParameterStore, compact};
 use crate::sharding::unit::Unit;
-use crate::step::strategy::Update;
+use crate::step::strategy::{Strategy, Update};
 
 /// The move of a model's values into the store, block by block.
 pub(crate) struct Initialization<'a, I, O> {
@@ -140,4 +140,41 @@ pub(crate) fn check_loaded(loaded: Option<&(String, u64)>, world: &dyn Collectiv
         "rank {} would load other weights than rank 0: the files differ between hosts, or ranks were given different ones ({here})",
         other.join(", ")
     )))
+}
+
+/// Checks that the ranks make the mesh, that the engine knows its axes, and that replicas stand before shards, since sums over
+/// shards are taken first.
+pub(crate) fn check_mesh(mesh: &Mesh, ranks: usize, strategy: &dyn Strategy) -> Result<()> {
+    if mesh.world() != ranks {
+        return Err(Error::Model(format!(
+            "the mesh has {} ranks, the group of all ranks {ranks}",
+            mesh.world()
+        )));
+    }
+    let known = [WORKERS, PP, REPLICATE, DP];
+    if let Some(axis) = mesh.axes().iter().find(|axis| axis.size > 1 && !known.contains(&axis.name)) {
+        return Err(Error::Model(format!(
+            "the engine has no use for the mesh's axis `{}` of {} ranks; those it knows are {}",
+            axis.name,
+            axis.size,
+            known.join(", ")
+        )));
+    }
+    let place = |name: &str| mesh.axes().iter().position(|axis| axis.name == name && axis.size > 1);
+    if mesh.size(WORKERS) > 1 && strategy.inner_steps().is_none() {
+        return Err(Error::Model(format!(
+            "the mesh has {} workers, and the strategy {strategy:?} has no outer steps in which they meet",
+            mesh.size(WORKERS)
+        )));
+    }
+    let outermost = mesh.axes().iter().position(|axis| axis.size > 1);
+    if place(WORKERS).is_some_and(|workers| Some(workers) != outermost) {
+        return Err(Error::Model(format!("the mesh's axis `{WORKERS}` must stand before all others")));
+    }
+    match (place(REPLICATE), place(DP)) {
+        (Some(replicate), Some(dp)) if replicate > dp => Err(Error::Model(format!(
+            "the mesh's axis `{REPLICATE}` stands behind `{DP}`; it must stand before it, so that the ranks of a shard are neighbours"
+        ))),
+        _ => Ok(()),
+    }
 }

@@ -6,6 +6,7 @@ pub(crate) mod engine;
 pub(crate) mod forward_backward;
 mod gradient_hook;
 mod initialization;
+pub(crate) mod inner_steps;
 mod metric_sums;
 mod own_schedule;
 mod pass;
@@ -14,15 +15,18 @@ pub(crate) mod report;
 pub(crate) mod running_state;
 pub(crate) mod settings;
 pub(crate) mod strategy;
+mod update;
 mod window;
+mod workers;
 
 pub use accumulation::PairwiseSum;
 pub use engine::Engine;
 pub use forward_backward::batch::Batch;
 pub use forward_backward::recompute::Recompute;
 pub use gradient_hook::{ParameterPart, UnitGradient};
-pub use report::{Evaluation, StepReport};
+pub use report::{Evaluation, OuterReport, StepReport};
 pub use settings::{CheckBlocks, EngineSettings, NonFinite};
 pub use strategy::{
-    Compressed, DataParallel, ReducedUnit, Reduction, ReductionState, Strategy, Synchronous, Update,
+    Compressed, DataParallel, LocalUpdates, OuterOptimizer, ReducedUnit, Reduction, ReductionState, Strategy,
+    Synchronous, Update,
 };

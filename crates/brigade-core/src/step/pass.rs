@@ -7,7 +7,7 @@ use std::time::Instant;
 use brigade_plan::Pipeline;
 use burn::tensor::Tensor;
 
-use crate::dist::PP;
+use crate::dist::{Mesh, PP};
 use crate::error::{BoxError, Error, Result};
 use crate::metrics::{Activity, Clock};
 use crate::model::activation::Activation;
@@ -197,7 +197,8 @@ where
         self.check_learning_rates(&all)?;
         let (targets, loss) = self.agreed_loss(&all, window.count);
         let target_weight = targets.weight();
-        let metrics = self.agreed_metrics(&all, 1 + window.count, target_weight);
+        let last = self.last_stage(self.store.groups.mesh(), &all);
+        let metrics = self.agreed_metrics(&last, 1 + window.count, target_weight);
         let some = |is_divided: bool| (!is_divided && target_weight != 0.0).then_some(target_weight);
         let (divisor, of_loss) = (some(is_divided), some(self.settings.strategy.period() == 1));
         let (grad_norm, loss) = (norm.value().sqrt() / divisor.unwrap_or(1.0), loss / of_loss.unwrap_or(1.0));
@@ -226,7 +227,8 @@ where
             false => {
                 let pending = self.store.groups.world.all_gather_scalars(window.targets.to_words());
                 let all = clock.waiting("all_gather_scalars", || pending.wait())?;
-                TargetSum::over_ranks(self.last_stage(&all).into_iter().map(|(_, words)| words)).weight()
+                let last = self.last_stage(self.store.groups.mesh(), &all);
+                TargetSum::over_ranks(last.into_iter().map(|(_, words)| words)).weight()
             }
         };
         let started = Instant::now();
@@ -246,8 +248,9 @@ where
         let (first, is_allowed) = (all[0][TargetSum::WORDS], |rate: f64| rate.is_finite() && rate >= 0.0);
         match rates().enumerate().find(|(_, rate)| rate.to_bits() != first.to_bits() || !is_allowed(*rate)) {
             None => Ok(()),
-            Some((rank, rate)) => {
-                let first = if rank == 0 { String::new() } else { format!("; rank 0 has {first}") };
+            Some((place, rate)) => {
+                let [rank, of_first] = [place, 0].map(|place| self.store.groups.rank_of_all(place));
+                let first = if place == 0 { String::new() } else { format!("; rank {of_first} has {first}") };
                 Err(Error::Setting {
                     option: "the learning rate",
                     given: format!("{rate} (step {}, rank {rank})", self.step),
@@ -260,7 +263,7 @@ where
     /// The valid targets and the sum of the losses of the global batch, from what each rank of the last stage has.
     fn agreed_loss(&self, all: &[Vec<f64>], count: usize) -> (TargetSum, f64) {
         let (mesh, mut numbered) = (self.store.groups.mesh(), Vec::new());
-        let last = self.last_stage(all);
+        let last = self.last_stage(mesh, all);
         for (rank, words) in &last {
             for k in 0..count {
                 let number = self.settings.zero.micro_batch_number(mesh, *rank, k, count);
@@ -275,17 +278,22 @@ where
     }
 
     /// The means of the model's metrics, from what each rank of the last stage has behind its targets and `count` other numbers.
-    fn agreed_metrics(&self, all: &[Vec<f64>], count: usize, target_weight: f64) -> BTreeMap<String, f64> {
+    fn agreed_metrics(
+        &self,
+        last: &[(usize, &Vec<f64>)],
+        count: usize,
+        target_weight: f64,
+    ) -> BTreeMap<String, f64> {
         let mut sums = MetricSums::new(self.metric_names.len());
         let start = TargetSum::WORDS + count;
         let range = start..start + MetricSums::words_of(self.metric_names.len());
-        self.last_stage(all).iter().for_each(|(_, words)| sums.merge(&words[range.clone()]));
+        last.iter().for_each(|(_, words)| sums.merge(&words[range.clone()]));
         sums.means(self.metric_names.iter().map(String::as_str), target_weight)
     }
 
-    /// The ranks that hold the model's last block, with their words, in the order of their place along the data axes.
-    fn last_stage<'w>(&self, all: &'w [Vec<f64>]) -> Vec<(usize, &'w Vec<f64>)> {
-        let (mesh, stage) = (self.store.groups.mesh(), self.stage.holder(self.shapes.len() - 1));
+    /// The ranks of a mesh that hold the model's last block, with their words, in the order of their place along the data axes.
+    fn last_stage<'w>(&self, mesh: &Mesh, all: &'w [Vec<f64>]) -> Vec<(usize, &'w Vec<f64>)> {
+        let stage = self.stage.holder(self.shapes.len() - 1);
         all.iter().enumerate().filter(|(rank, _)| mesh.coordinate(*rank, PP) == stage).collect()
     }
 
@@ -300,7 +308,9 @@ where
         count: usize,
         mut load: impl FnMut(usize) -> Result<Batch<I, T>, BoxError>,
     ) -> Result<Evaluation> {
-        let counts = self.store.groups.world.all_gather_scalars(vec![count as f64]).wait()?;
+        self.check_met()?;
+        let everyone = self.store.groups.all().clone();
+        let counts = everyone.world().all_gather_scalars(vec![count as f64]).wait()?;
         let most = counts.iter().map(|count| count[0] as usize).max().unwrap_or(0);
         let schedule = self.schedule(most, false)?;
         let mut clock = Clock::default();
@@ -312,15 +322,15 @@ where
         let mut metrics = MetricSums::new(self.metric_names.len());
         metrics.add(&state.metrics)?;
         words.extend(metrics.words());
-        let all = self.store.groups.world.all_gather_scalars(words).wait()?;
-        let last = self.last_stage(&all);
+        let all = everyone.world().all_gather_scalars(words).wait()?;
+        let last = self.last_stage(everyone.mesh(), &all);
         let mut sum = PairwiseSum::new();
         for k in 0..most {
             last.iter().for_each(|(_, words)| sum.push(words[TargetSum::WORDS + k], |a, b| a + b));
         }
-        let targets = TargetSum::over_ranks(last.into_iter().map(|(_, words)| words));
+        let targets = TargetSum::over_ranks(last.iter().map(|(_, words)| *words));
         let (targets, target_weight) = (targets.count, targets.weight());
-        let metrics = self.agreed_metrics(&all, most, target_weight);
+        let metrics = self.agreed_metrics(&last, most, target_weight);
         let loss = sum.finish(|a, b| a + b).unwrap_or(0.0) / target_weight;
         Ok(Evaluation { loss, metrics, targets, target_weight })
     }
@@ -350,7 +360,8 @@ where
         match found {
             Ok(all) => {
                 let is_all = self.settings.strategy.period() == 1;
-                let location = first(&all, self.store.groups.mesh(), is_all, names);
+                let mut location = first(&all, self.store.groups.mesh(), is_all, names);
+                location.rank = location.rank.map(|rank| self.store.groups.rank_of_all(rank));
                 Error::NonFinite { step: self.step, what, value, location }
             }
             Err(error) => error,

@@ -19,7 +19,20 @@ pub struct Evaluation {
     pub target_weight: f64,
 }
 
-/// What one step did, together with those before it that only [accumulated](crate::Engine::accumulate) gradients. Loss, norm,
+/// What an outer step did, in which workers met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OuterReport {
+    /// How many updates of all workers were left out since the last one, because something was not finite. Loss, norm and metrics
+    /// are of the others alone. Equal on all ranks.
+    pub skipped: u64,
+    /// Bytes that this rank sent to other workers.
+    pub sent: u64,
+    /// How long it took, with the wait for the slowest worker.
+    pub time: Duration,
+}
+
+/// What one step did, together with those before it that only [accumulated](crate::Engine::accumulate) gradients, or were
+/// [inner steps](crate::Engine::inner_step): then it is of all workers, and all their steps since the last outer one. Loss, norm,
 /// targets and whether it was skipped are equal on all ranks, to the bit.
 #[derive(Debug, Clone)]
 pub struct StepReport {
@@ -29,14 +42,17 @@ pub struct StepReport {
     pub loss: f64,
     /// The model's [metrics](crate::Model::metric), by name: means over the same targets.
     pub metrics: BTreeMap<String, f64>,
-    /// Global gradient norm before clipping.
+    /// Global gradient norm before clipping; of several updates, the mean.
     pub grad_norm: f64,
     /// Valid targets in the global batch.
     pub targets: u64,
     /// The sum of their [weights](crate::Batch::weighted), which the means are divided by: their number, where none has a weight.
     pub target_weight: f64,
-    /// Whether the optimizer was left out because something was not finite.
+    /// Whether the optimizer was left out because something was not finite: on all workers, and in all their steps, where workers
+    /// make updates of their own.
     pub skipped: bool,
+    /// The outer step, where workers make updates of their own ([`Strategy::inner_steps`](crate::Strategy::inner_steps)).
+    pub outer: Option<OuterReport>,
     /// Where this rank's time went.
     pub clock: Clock,
     /// The time from the step's start to the end of all ranks' last backward in which this rank stood still

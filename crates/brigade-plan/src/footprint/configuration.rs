@@ -21,6 +21,19 @@ const MOST_AHEAD: usize = 1000;
 /// How many blocks a model may have at most.
 const MOST_BLOCKS: usize = 1 << 20;
 
+/// How workers that make updates of their own meet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OuterSteps {
+    /// Number of workers.
+    pub workers: usize,
+    /// Updates of each from one outer step to the next; what is sent is that of all of them, and of the outer step.
+    pub inner_steps: usize,
+    /// Bytes of an element while it is summed over the workers: 4 or 2.
+    pub bytes: usize,
+    /// Bytes per element that a rank keeps for outer steps: the values after the last one, and the outer optimizer's state.
+    pub state_bytes: usize,
+}
+
 /// The configuration of a run, as far as its cost depends on it. The default is one rank with plain fp32 AdamW,
 /// one micro-batch, and a model without blocks, which is refused.
 #[derive(Debug, Clone, PartialEq)]
@@ -47,6 +60,9 @@ pub struct Configuration {
     pub micro_batches: usize,
     /// Steps from one update to the next; what is held and sent is that of all of them.
     pub sync_every: usize,
+    /// The outer steps of workers that make updates of their own, each of which has these ranks; none where all ranks make every
+    /// update.
+    pub outer: Option<OuterSteps>,
     /// 0 to 3: nothing, optimizer state, gradients too, parameters too are sharded over the data-parallel ranks.
     pub zero_stage: u8,
     /// ZeRO-3: when gathered parameters are freed.
@@ -85,6 +101,7 @@ impl Default for Configuration {
             chunks: 1,
             micro_batches: 1,
             sync_every: 1,
+            outer: None,
             zero_stage: 0,
             reshard: ReshardPolicy::AfterUseUnlessNext,
             prefetch: 1,
@@ -228,6 +245,9 @@ impl Configuration {
         if self.sync_every == 0 {
             return Err(setting("train.sync_every", self.sync_every, "it must be at least 1"));
         }
+        if let Some(outer) = self.outer.filter(|outer| outer.workers == 0 || outer.inner_steps == 0) {
+            return Err(setting("workers and inner steps", outer, "at least 1 of each is needed"));
+        }
         let widths = [("compute.dtype", self.compute_bytes), ("compute.reduce_dtype", self.reduce_bytes)];
         for (option, bytes) in widths {
             if ![2, 4].contains(&bytes) {
@@ -266,10 +286,12 @@ impl Configuration {
 
     /// Checks that all bytes of the result can be counted, by a generous bound.
     fn check_size(&self) -> Result<(), FootprintError> {
-        let passes = 64.0 + self.sync_every as f64 * self.micro_batches as f64 * self.chunks as f64;
+        let (inner_steps, state) = self.outer.map_or((1, 0), |outer| (outer.inner_steps, outer.state_bytes));
+        let passes =
+            64.0 + (self.sync_every * inner_steps) as f64 * self.micro_batches as f64 * self.chunks as f64;
         let unit = |unit: &UnitSize| {
             let padded = unit.elements as f64 + CHUNK as f64 * self.dp as f64;
-            padded * (16.0 * unit.users.len() as f64 * passes + self.optimizer_bytes as f64)
+            padded * (16.0 * unit.users.len() as f64 * passes + (self.optimizer_bytes + state) as f64)
         };
         let tensor = |tensor: &BoundaryTensor| tensor.bytes as f64 + 16.0 + 8.0 * tensor.dimensions as f64;
         let units: f64 = self.units.iter().map(unit).sum();

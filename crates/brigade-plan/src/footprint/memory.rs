@@ -25,7 +25,7 @@ pub struct MemoryFootprint {
     /// The peak also has the partial sums of a pairwise sum over micro-batches, and whole buffers, or codes of them, in flight. Where
     /// gradients travel as codes, both have what the codes left out ([`Cost::kept`](brigade_compress::Cost::kept)).
     pub gradients: Amount,
-    /// The optimizer's state. Formula for 8 bytes an element: `8Ψₛ`, sharded `8Ψₛ/dp`.
+    /// The optimizer's state. Formula for 8 bytes an element: `8Ψₛ`, sharded `8Ψₛ/dp`. Outer steps add what is kept for them.
     pub optimizer: Amount,
     /// Boundary activations: the inputs of the blocks and the outputs of chunks whose graphs are kept, of all
     /// micro-batches in flight, and what second halves of backwards wait with. Its formula is the most in flight times the largest
@@ -48,7 +48,8 @@ pub(super) fn memory(stage_units: &StageUnits<'_>) -> MemoryFootprint {
     let configuration = stage_units.configuration;
     let stepped = sum_stepped(stage_units, |unit| unit.elements);
     let shards = if configuration.is_sharded() { configuration.dp as u64 } else { 1 };
-    let state = configuration.optimizer_bytes as u64;
+    let outer = configuration.outer.map_or(0, |outer| outer.state_bytes);
+    let state = (configuration.optimizer_bytes + outer) as u64;
 
     let parameters = parameters(stage_units, shards);
     let (live, peak) = gradients(stage_units);

@@ -27,7 +27,7 @@ mod tests;
 use std::ops::Range;
 
 pub use alternatives::{Activations, Alternative};
-pub use configuration::{CHUNK, Configuration, FootprintError};
+pub use configuration::{CHUNK, Configuration, FootprintError, OuterSteps};
 pub use gradients::REDUCING;
 pub use memory::MemoryFootprint;
 pub use sizes::{Amount, BoundaryTensor, SavedActivations, UnitSize};

@@ -1,8 +1,8 @@
-//! Calls and bytes that a rank sends in a step, or in all steps up to an update.
+//! Calls and bytes that a rank sends in a step, or in all steps up to an update, or to an outer step.
 
 use brigade_compress::{Cost, Sends};
 
-use super::configuration::{Configuration, FP32};
+use super::configuration::{Configuration, FP32, OuterSteps};
 use super::sizes::{BoundaryTensor, UnitSize};
 use super::stage_units::{StageUnit, StageUnits};
 use crate::schedule::{Action, Pass, Task};
@@ -29,7 +29,8 @@ pub struct Sent {
 /// all-reduce `L` bytes, and `L (n-1)/n` to reduce-scatter or to all-gather them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StepTraffic {
-    /// Gradients of which every rank gets the whole sum, or with replicas of shards each replica that of the shard.
+    /// Gradients of which every rank gets the whole sum, or with replicas of shards each replica that of the shard; in outer steps, what
+    /// workers tell each other (but for running state).
     pub all_reduce: Sent,
     /// Gradients of which every rank gets its shard.
     pub reduce_scatter: Sent,
@@ -84,6 +85,10 @@ impl Sent {
         self.calls += calls;
         self.bytes += calls * bytes;
     }
+
+    fn times(self, times: u64) -> Self {
+        Self { calls: times * self.calls, bytes: times * self.bytes }
+    }
 }
 
 pub(super) fn traffic(stage_units: &StageUnits<'_>) -> StepTraffic {
@@ -119,7 +124,40 @@ pub(super) fn traffic(stage_units: &StageUnits<'_>) -> StepTraffic {
         }
     }
     traffic.send = sends(stage_units);
+    match configuration.outer {
+        Some(outer) => with_outer_step(stage_units, outer, traffic),
+        None => traffic,
+    }
+}
+
+/// What is sent in updates of a worker that send so much each, and in the outer step behind them.
+fn with_outer_step(stage_units: &StageUnits<'_>, outer: OuterSteps, update: StepTraffic) -> StepTraffic {
+    let (times, configuration) = (outer.inner_steps as u64, stage_units.configuration);
+    let mut traffic = StepTraffic {
+        all_reduce: update.all_reduce.times(times),
+        reduce_scatter: update.reduce_scatter.times(times),
+        all_to_all: update.all_to_all.times(times),
+        all_gather: update.all_gather.times(times),
+        send: update.send.times(times),
+    };
+    for unit in stage_units.units.iter().filter(|unit| unit.is_stepped) {
+        if outer.workers > 1 {
+            let sent = outer.bytes as u64 * all_reduced(unit.own as u64, outer.workers as u64);
+            traffic.all_reduce.add(1, sent);
+        }
+        traffic.send.add(unit.other_readers as u64, new_values(unit));
+    }
+    let shards = configuration.dp as u64;
+    let gathered = configuration.is_sharded() && !configuration.gathers();
+    for unit in stage_units.units.iter().filter(|unit| gathered && unit.trainable) {
+        traffic.all_gather.add(1, unit.compute_bytes * unit.own as u64 * (shards - 1));
+    }
     traffic
+}
+
+/// The bytes of a message with the new values of a unit.
+fn new_values(unit: &StageUnit) -> u64 {
+    LENGTH + tensor(unit.compute_bytes * unit.own as u64, 1)
 }
 
 /// The elements that the first of some ranks sends to all-reduce so many. To sum a slice, it sends the rest of its buffer; then it sends
@@ -159,8 +197,7 @@ fn sends(stage_units: &StageUnits<'_>) -> Sent {
         }
     }
     for unit in stage_units.units.iter().filter(|unit| unit.is_stepped) {
-        let values = unit.compute_bytes * unit.own as u64;
-        sent.add(unit.other_readers as u64, LENGTH + tensor(values, 1));
+        sent.add(unit.other_readers as u64, new_values(unit));
     }
     sent
 }

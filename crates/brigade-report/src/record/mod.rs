@@ -100,9 +100,25 @@ pub struct StepRecord {
     /// The step's time on each rank, in worlds of up to 128 ranks; in larger ones every so many steps. Old files have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank_seconds: Option<RankSeconds>,
+    /// The outer step with which a step ended, where workers make updates of their own; all else is then of their steps since the last
+    /// one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outer_step: Option<OuterStepRecord>,
     /// A checkpoint that became complete during this step; it may be of an earlier step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointRecord>,
+}
+
+/// One outer step, in which workers met.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct OuterStepRecord {
+    /// Bytes that all ranks sent to other workers.
+    pub bytes: u64,
+    /// How long it took in seconds, with the wait for the slowest worker, on the rank on which that was longest.
+    #[serde(deserialize_with = "null_is_nan")]
+    pub seconds: f64,
+    /// Updates of workers that were left out since the last one, because something was not finite.
+    pub skipped_updates: u64,
 }
 
 /// Where a step's time went on each rank, in seconds, one number a rank. What is in none of the parts is time that the training

@@ -11,7 +11,8 @@ use brigade::plan::report::render;
 use brigade::plan::search::{Axes, Plan, Tensor, Workload, plan};
 use brigade::report::{HumanBytes, HumanCount, memory_capacity};
 use brigade::{
-    Backend, Choice, Chosen, MicroBatchSize, Program, Ranks, Settings, earlier_choice, has_option, without,
+    Backend, Choice, Chosen, MicroBatchSize, Program, Ranks, SettingError, Settings, earlier_choice,
+    has_option, without,
 };
 use clap::{Args, Command, FromArgMatches};
 
@@ -105,6 +106,14 @@ fn choose_mesh(
     {
         let reason = format!("{}, as before the run was resumed", earlier.mesh.join(" "));
         return Ok(ChosenMesh { flags: earlier.mesh, reason, micro_batch: None });
+    }
+    if config.settings.strategy.has_workers() {
+        return Err(SettingError::Value {
+            option: "--mesh",
+            given: "auto".into(),
+            allowed: "it plans ranks that make every update together; give --pp, --dp and --workers, or --strategy sync".into(),
+        }
+        .into());
     }
     let workload = workload(args, config, ranks)?;
     let axes = Axes {

@@ -49,6 +49,43 @@ fn every_mesh_goes_on_from_the_checkpoint_of_every_mesh() {
     }
 }
 
+/// Each worker goes on from its own state of the optimizer, and all from that of outer steps.
+#[test]
+fn workers_go_on_with_other_meshes_inside() {
+    let place = Place::new();
+    let line = "--strategy diloco --workers 2 --inner-steps 2";
+    let meshes = [
+        "--nproc-per-node 2 --pp 1 --dp 1 --zero 0",
+        "--nproc-per-node 4 --pp 1 --dp 2 --zero 3",
+        "--nproc-per-node 4 --pp 2 --dp 1 --zero 0 --transport tcp",
+    ];
+    for (number, mesh) in meshes.iter().enumerate() {
+        let name = number.to_string();
+        trained(&place, &name, &format!("{mesh} {line}"));
+        same_end(&place, &name, "0");
+        for step in [4, 8, 10] {
+            assert!(state(&place, &name, step) == state(&place, "0", step), "{mesh}: step {step}");
+        }
+    }
+    for (saved, loaded) in [(0, 1), (1, 2), (2, 0)] {
+        let name = format!("{saved}-{loaded}");
+        dead_after(&place, &saved.to_string(), 4, &name);
+        place.succeed(&mut place.brigade(&format!("train --resume {name} {}", meshes[loaded])));
+        same_end(&place, &name, "0");
+        assert!(state(&place, &name, 10) == state(&place, "0", 10), "{name}: another state");
+        let file = format!("{name}.safetensors");
+        place.succeed(&mut place.brigade(&format!("checkpoint consolidate {name} --to {file}")));
+        assert!(place.read(&file) == place.read("0/model.safetensors"), "{name}");
+    }
+    // Another number of workers goes on, too, and so does one that meets more often; without outer steps their state has no meaning.
+    dead_after(&place, "0", 4, "more");
+    place.succeed(&mut place.brigade("train --resume more --nproc-per-node 4 --workers 4 --inner-steps 1"));
+    dead_after(&place, "0", 4, "sync");
+    let done = place
+        .run(&mut place.brigade("train --resume sync --nproc-per-node 2 --workers 0 --dp 2 --strategy sync"));
+    assert!(done.err.contains("belongs to another strategy"), "{}", done.err);
+}
+
 #[test]
 fn runs_with_steps_without_an_update_go_on_on_other_meshes() {
     let place = Place::new();

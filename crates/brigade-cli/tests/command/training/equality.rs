@@ -110,6 +110,36 @@ fn composed_meshes() {
     place.succeed(&mut place.brigade("generate --model mesh-5 --prompt fn --tokens 5"));
 }
 
+/// Two workers are another run than one process, but the same whatever mesh each of them is.
+#[test]
+fn workers_that_meet_in_outer_steps() {
+    let place = Place::new();
+    let synchronous = outcome(&place, "alone", "--nproc-per-node 1");
+    for (strategy, other) in [
+        ("--strategy diloco --set strategy.outer_dtype=bf16", "--nproc-per-node 4 --pp 2 --transport tcp"),
+        ("--strategy local-sgd", "--nproc-per-node 8 --pp 2 --dp 2 --zero 3"),
+    ] {
+        let line = format!("{strategy} --workers 2 --inner-steps 2");
+        let run = |name: &str, mesh: &str| outcome(&place, name, &format!("{line} {mesh} --overwrite"));
+        let reference = run("workers", "--nproc-per-node 2");
+        assert!(reference.0 != synchronous.0, "{strategy}: workers are another run");
+        let records = place.metrics("workers");
+        assert_eq!(
+            records.iter().map(|record| record["step"].as_u64().unwrap()).collect::<Vec<_>>(),
+            [2, 4, 6, 8, 10]
+        );
+        for record in &records {
+            assert_eq!(record["metrics"]["valid_targets"].as_f64(), Some(2.0 * 8.0 * 16.0));
+            assert!(record["outer_step"]["bytes"].as_u64().unwrap() > 0, "{record}");
+        }
+        for mesh in ["--nproc-per-node 4 --dp 2 --zero 1", other] {
+            let (weights, steps) = run("mesh", mesh);
+            assert_eq!(steps, reference.1, "{line} {mesh}");
+            assert!(weights == reference.0, "{line} {mesh}: other weights");
+        }
+    }
+}
+
 #[test]
 fn another_seed_is_another_run() {
     let place = Place::new();

@@ -133,6 +133,56 @@ fn settings() {
             "--sync-every 3",
             ["train.steps (--steps) = 10", "a multiple of train.sync_every = 3; the nearest is 9 or 12"],
         ),
+        (
+            "--strategy local-sgd --inner-steps 2 --workers 3 --nproc-per-node 4",
+            ["strategy.workers (--workers) = 3", "it must divide the 4 ranks; the nearest is 2"],
+        ),
+        (
+            "--strategy local-sgd --nproc-per-node 1 --inner-steps 2",
+            ["strategy.workers (--workers) = 0", "of 1 ranks that makes one worker"],
+        ),
+        ("--workers 2", ["strategy.workers (--workers) = 2", "--strategy local-sgd or diloco"]),
+        ("--strategy diloco --inner-steps 0", ["strategy.inner_steps (--inner-steps) = 0", "at least 1"]),
+        (
+            "--strategy diloco --inner-steps 4",
+            ["train.steps (--steps) = 10", "a multiple of strategy.inner_steps = 4; the nearest is 8 or 12"],
+        ),
+        (
+            "--strategy diloco --inner-steps 2 --checkpoint-every 5",
+            ["checkpoint.every (--checkpoint-every) = 5", "strategy.inner_steps = 2; the nearest is 4 or 6"],
+        ),
+        (
+            "--strategy diloco --inner-steps 2 --sync-every 2",
+            ["train.sync_every (--sync-every) = 2", "--inner-steps); set 1, or --strategy sync"],
+        ),
+        (
+            "--strategy diloco --inner-steps 2 --set train.on_nonfinite=rollback",
+            ["train.on_nonfinite = rollback", "it must be stop or skip, or --strategy sync"],
+        ),
+        (
+            "--strategy diloco --inner-steps 2 --set strategy.outer_momentum=1",
+            ["strategy.outer_momentum = 1", "below 1"],
+        ),
+        (
+            "--strategy diloco --inner-steps 2 --set strategy.outer_learning_rate=0",
+            ["strategy.outer_learning_rate = 0", "above 0"],
+        ),
+        (
+            "--strategy diloco --inner-steps 2 --workers 2 --global-batch-size 6",
+            [
+                "train.global_batch_size",
+                "workers x dp x micro-batch size = 2 x 1 x 2 = 4; the nearest is 4 or 8",
+            ],
+        ),
+        (
+            "--strategy diloco --inner-steps 2 --workers 2 --pp 2 --dp 2 --nproc-per-node 4",
+            ["workers 2 x pp 2 x dp 2", "with workers 2 x pp 2 set --dp 1, or start 8 ranks"],
+        ),
+        (
+            "--strategy diloco --inner-steps 2 --workers 2 --zero 1 --replicate 2 --nproc-per-node 2",
+            ["mesh.replicate (--replicate) = 2", "it must divide dp = 1; the nearest is 1"],
+        ),
+        ("--strategy diloco --inner-steps 2 --mesh auto", ["--mesh = auto", "--pp, --dp and --workers"]),
         ("--steps 0", ["train.steps (--steps) = 0", "at least 1"]),
         ("--out tiny.toml", ["--out tiny.toml", ""]),
     ] {

@@ -3,7 +3,9 @@
 //! The first part, forward and backward, is a [schedule](brigade_plan::StageSchedule), and replaced by another schedule.
 
 mod compressed;
+mod local_updates;
 mod optimizers;
+mod outer_optimizer;
 mod rank_sums;
 mod synchronous;
 mod unit_codes;
@@ -15,13 +17,15 @@ use std::sync::Arc;
 use burn::tensor::{Device, FloatDType, Tensor};
 
 use crate::dist::{Collectives, PendingTensor};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::metrics::{Bytes, Clock};
 use crate::optim::{FlatState, OptimizerFactory, SavedState};
 use crate::sharding::layout::{FlatLayout, FlatParam};
 use crate::sharding::zero::Zero;
 
 pub use compressed::Compressed;
+pub use local_updates::LocalUpdates;
+pub use outer_optimizer::OuterOptimizer;
 pub use synchronous::Synchronous;
 
 /// How ranks that run different micro-batches train one model together: it makes the second and the third part of their steps.
@@ -33,6 +37,12 @@ pub trait Strategy: Debug + Send + Sync {
 
     /// Steps from one that synchronizes to the next.
     fn period(&self) -> usize;
+
+    /// After how many updates of its own a worker meets the others, for an outer step; none where every update is one of all ranks, which
+    /// are then one worker.
+    fn inner_steps(&self) -> Option<u64> {
+        None
+    }
 
     /// The second part: what becomes of the gradients of the rank's micro-batches.
     fn reduction(&self, units: Vec<ReducedUnit>, data: DataParallel) -> Box<dyn Reduction>;
@@ -51,6 +61,10 @@ pub struct DataParallel {
     pub shard: Arc<dyn Collectives>,
     /// The ranks that have the same elements.
     pub replicate: Arc<dyn Collectives>,
+    /// The ranks that have the same elements in the other workers.
+    pub workers: Arc<dyn Collectives>,
+    /// Where collectives take tensors from.
+    pub device: Device,
     /// What is sharded.
     pub zero: Zero,
     /// The number type in which gradients are summed over the ranks.
@@ -163,15 +177,47 @@ pub trait Update: Send {
         scale: Option<f64>,
     ) -> Option<PendingTensor>;
 
+    /// Begins the outer step of a unit, after [as many updates](Strategy::inner_steps) of each worker: tells the other workers of this
+    /// one's values of the own elements. None where the unit is not updated here. All workers come here for the same units in the same
+    /// order.
+    fn begin_outer_step(&mut self, unit: usize, values: Tensor<1>) -> Option<PendingTensor> {
+        let _ = (unit, values);
+        None
+    }
+
+    /// Ends the outer step of a unit: from what [`begin_outer_step`](Self::begin_outer_step) gave to the values of the own elements that all workers go on with.
+    fn end_outer_step(&mut self, unit: usize, sum: Tensor<1>) -> Tensor<1> {
+        let _ = unit;
+        sum
+    }
+
     /// Bytes of all that is kept.
     fn state_bytes(&self) -> u64;
 
-    /// What is kept of a unit's elements in `range`; none where the unit is not updated here.
+    /// What is kept of a unit's elements in `range` for the worker's own updates; none where the unit is not updated here.
     fn state(&self, unit: usize, range: Range<usize>) -> Option<Box<dyn FlatState>>;
+
+    /// What is kept of them for outer steps, which is the same on all workers. By default there is nothing.
+    fn outer_state(&self, unit: usize, range: Range<usize>) -> Option<Box<dyn FlatState>> {
+        let _ = (unit, range);
+        None
+    }
 
     /// Takes what was saved of a unit's own elements, without padding.
     ///
     /// # Errors
     /// If it is not of this optimizer.
     fn restore(&mut self, unit: usize, saved: &SavedState, device: &Device) -> Result<()>;
+
+    /// Takes what was saved of a unit's own elements for outer steps; what is empty if nothing was.
+    ///
+    /// # Errors
+    /// If it is not of this strategy.
+    fn restore_outer(&mut self, unit: usize, saved: &SavedState, device: &Device) -> Result<()> {
+        let _ = (unit, device);
+        match saved.slots.keys().chain(saved.scalars.keys()).next() {
+            Some(name) => Err(Error::State(format!("`{name}` belongs to another strategy"))),
+            None => Ok(()),
+        }
+    }
 }

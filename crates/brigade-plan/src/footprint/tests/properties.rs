@@ -45,7 +45,7 @@ prop_compose! {
             boundary_activations: vec![vec![hidden()]; blocks],
             saved_activations: saved_activations[..=blocks].iter().map(|&(saved, more, output, deferred)| SavedActivations { saved, peak: saved + more, output, deferred }).collect(),
             pp, dp, replicas: 1, split, schedule, chunks,
-            micro_batches: groups * pp, sync_every: 1,
+            micro_batches: groups * pp, sync_every: 1, outer: None,
             zero_stage, reshard, prefetch, recompute_every,
             reduce_each_micro_batch: each,
             compute_bytes: 2 * compute,

@@ -9,7 +9,7 @@ use std::time::Instant;
 use brigade_plan::{Action, Pass, Stage, StageSchedule, Task, UnshardStep};
 use burn::tensor::{FloatDType, Tensor};
 
-use crate::dist::{Message, Pending, PendingValues};
+use crate::dist::{DATA, Message, Pending, PendingValues};
 use crate::error::{Error, Result};
 use crate::metrics::Bytes;
 use crate::metrics::{Activity, Clock};
@@ -191,14 +191,13 @@ where
 
     /// Where in training the pass of this rank's micro-batch stands. In an evaluation ranks take turns.
     fn place_of(&self, micro_batch: usize) -> Place {
-        let groups = &self.store.groups;
-        let training = self.mode.has_backward();
+        let (all, training) = (self.store.groups.all(), self.mode.has_backward());
+        let (mesh, rank) = (all.mesh(), all.world().rank());
         let number = match training {
             true => {
-                let (mesh, rank, own) = (groups.mesh(), groups.world.rank(), self.before + micro_batch);
-                self.store.zero.micro_batch_number(mesh, rank, own, self.per_update)
+                self.store.zero.micro_batch_number(mesh, rank, self.before + micro_batch, self.per_update)
             }
-            false => micro_batch * groups.data.size() + groups.data.rank(),
+            false => micro_batch * mesh.size_over(&DATA) + mesh.position(rank, &DATA),
         };
         Place { seed: self.seed, step: self.step, micro_batch: number, training }
     }

@@ -1,0 +1,134 @@
+//! Workers that make updates of their own, and meet from time to time.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use burn::tensor::{Device, Tensor};
+
+use crate::dist::{Collectives, PendingTensor};
+use crate::error::Result;
+use crate::optim::{FlatState, OptimizerFactory, SavedState};
+use crate::sharding::layout::FlatLayout;
+use crate::step::strategy::optimizers::Optimizers;
+use crate::step::strategy::outer_optimizer::{OuterOptimizer, OuterUnits};
+use crate::step::strategy::{DataParallel, ReducedUnit, Reduction, Strategy, Synchronous, Update};
+
+/// Each worker, a mesh of its own along the axis [`WORKERS`](crate::WORKERS), makes `inner_steps` updates from its part of the global
+/// batch and tells the others nothing. Then there is an outer step, in which the workers meet and all go on from the same values.
+///
+/// Without an outer optimizer those are the means of the workers' (local SGD: Stich, "Local SGD converges fast and communicates little", ICLR 2019),
+/// where workers count alike, however many valid targets they had. With one they are its step along the mean of the outer gradients:
+/// what a worker's inner steps subtracted from the values (DiLoCo: Douillard et al., "DiLoCo: distributed low-communication training of language
+/// models", 2023). Each worker keeps its own optimizer's state across outer steps.
+///
+/// Sums over workers are pairwise in the workers' order, so no mesh inside of them changes a bit.
+#[derive(Debug, Clone)]
+pub struct LocalUpdates {
+    /// Updates of a worker from one outer step to the next, at least 1.
+    pub inner_steps: u64,
+    /// Makes the outer step; none where it takes the means.
+    pub outer: Option<OuterOptimizer>,
+}
+
+impl Strategy for LocalUpdates {
+    fn synchronizes(&self, _: u64) -> bool {
+        true
+    }
+
+    fn period(&self) -> usize {
+        1
+    }
+
+    fn inner_steps(&self) -> Option<u64> {
+        Some(self.inner_steps.max(1))
+    }
+
+    fn reduction(&self, units: Vec<ReducedUnit>, data: DataParallel) -> Box<dyn Reduction> {
+        Synchronous::default().reduction(units, data)
+    }
+
+    fn update(&self, optimizer: OptimizerFactory, data: DataParallel) -> Box<dyn Update> {
+        let DataParallel { workers, device, .. } = data;
+        let outer = self.outer.clone().map(OuterUnits::new);
+        Box::new(LocalUpdate { inner: Optimizers::new(optimizer), outer, workers, device, units: Vec::new() })
+    }
+}
+
+/// Inner steps by an optimizer for each unit, and outer steps over the workers.
+struct LocalUpdate {
+    inner: Optimizers,
+    outer: Option<OuterUnits>,
+    workers: Arc<dyn Collectives>,
+    /// Where collectives take tensors from.
+    device: Device,
+    /// Where the own elements of each unit are stepped; none where that is elsewhere.
+    units: Vec<Option<Device>>,
+}
+
+impl Update for LocalUpdate {
+    fn add(&mut self, layout: &FlatLayout, own: Option<Range<usize>>, device: &Device) {
+        if let Some(outer) = &mut self.outer {
+            outer.add(layout, own.clone(), device);
+        }
+        self.units.push(own.is_some().then(|| device.clone()));
+        self.inner.add(layout, own, device);
+    }
+
+    fn step(
+        &mut self,
+        unit: usize,
+        learning_rate: f64,
+        values: Tensor<1>,
+        gradient: Tensor<1>,
+        scale: Option<f64>,
+    ) -> Option<PendingTensor> {
+        if let Some(outer) = &mut self.outer {
+            outer.begin_from(unit, &values);
+        }
+        self.inner.step(unit, learning_rate, values, gradient, scale)
+    }
+
+    fn begin_outer_step(&mut self, unit: usize, values: Tensor<1>) -> Option<PendingTensor> {
+        self.units[unit].as_ref()?;
+        let told = match &mut self.outer {
+            Some(outer) => outer.gradient(unit, values),
+            None => values,
+        };
+        Some(self.workers.all_reduce(told.to_device(&self.device)))
+    }
+
+    fn end_outer_step(&mut self, unit: usize, sum: Tensor<1>) -> Tensor<1> {
+        let sum = match &self.units[unit] {
+            Some(device) => sum.to_device(device),
+            None => sum,
+        };
+        let workers = self.workers.size() as f64;
+        match &mut self.outer {
+            Some(outer) => outer.step(unit, sum, workers),
+            None => sum.div_scalar(workers),
+        }
+    }
+
+    fn state_bytes(&self) -> u64 {
+        self.inner.state_bytes() + self.outer.as_ref().map_or(0, OuterUnits::bytes)
+    }
+
+    fn state(&self, unit: usize, range: Range<usize>) -> Option<Box<dyn FlatState>> {
+        self.inner.state(unit, range)
+    }
+
+    fn outer_state(&self, unit: usize, range: Range<usize>) -> Option<Box<dyn FlatState>> {
+        self.outer.as_ref()?.state(unit, range)
+    }
+
+    fn restore(&mut self, unit: usize, saved: &SavedState, device: &Device) -> Result<()> {
+        self.inner.restore(unit, saved, device)
+    }
+
+    fn restore_outer(&mut self, unit: usize, saved: &SavedState, device: &Device) -> Result<()> {
+        match &mut self.outer {
+            Some(outer) => outer.restore(unit, saved, device),
+            None => self.inner.restore_outer(unit, saved, device),
+        }
+    }
+}

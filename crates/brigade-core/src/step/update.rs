@@ -1,0 +1,100 @@
+//! The third part of a step: new values of what this rank owns, by the optimizer and in outer steps.
+
+use std::time::Instant;
+
+use burn::tensor::Tensor;
+
+use crate::dist::Pending;
+use crate::error::Result;
+use crate::metrics::{Activity, Clock};
+use crate::model::activation::Activation;
+use crate::step::engine::Engine;
+
+impl<I, O, T> Engine<I, O, T>
+where
+    I: Activation + Clone,
+    O: Activation,
+    T: Clone,
+{
+    /// Steps what this rank owns, and gives the others what they need of it.
+    pub(crate) fn update(
+        &mut self,
+        gradients: Vec<Option<Tensor<1>>>,
+        learning_rate: f64,
+        scale: Option<f64>,
+        clock: &mut Clock,
+    ) -> Result<()> {
+        let started = Instant::now();
+        let waited = clock.comm_wait();
+        let mut sent = Vec::new();
+        for (unit, gradient) in gradients.into_iter().enumerate() {
+            let values = self.store.own_values(unit)?;
+            let Some(gradient) = gradient else { continue };
+            let Some(values) = self.update.step(unit, learning_rate, values, gradient, scale) else {
+                continue;
+            };
+            let values = clock.waiting("all_reduce", || values.wait())?;
+            sent.extend(self.store.send_tied_weights(unit, &values));
+            self.store.set_own_values(unit, values);
+        }
+        self.give_new_values(sent, clock)?;
+        if self.memory.optimizer.live == 0 {
+            self.memory.optimizer.set(self.update.state_bytes());
+        }
+        clock.optimizer += started.elapsed().saturating_sub(clock.comm_wait() - waited);
+        clock.record(Activity::Phase("optimizer"), Some(started));
+        Ok(())
+    }
+
+    /// Makes an outer step: all workers go on from the same values, and from the mean of their running state.
+    pub(crate) fn outer_step(&mut self, clock: &mut Clock) -> Result<()> {
+        let started = Instant::now();
+        let mut meeting = Vec::new();
+        for unit in 0..self.store.units.len() {
+            let stored = &self.store.units[unit];
+            let pending = match () {
+                () if stored.is_updated() => {
+                    let values = self.store.own_values(unit)?;
+                    self.update.begin_outer_step(unit, values)
+                }
+                () if stored.unit.running && self.store.groups.workers.size() > 1 => {
+                    Some(self.store.groups.workers.all_reduce(self.store.own_values(unit)?))
+                }
+                () => None,
+            };
+            meeting.extend(pending.map(|pending| (unit, pending)));
+        }
+        let mut sent = Vec::new();
+        for (unit, pending) in meeting {
+            let sum = clock.waiting("outer_step", || pending.wait())?;
+            if self.store.units[unit].unit.running {
+                let mean = sum.div_scalar(self.store.groups.workers.size() as f64);
+                self.store.set_running(unit, mean);
+                continue;
+            }
+            let values = self.update.end_outer_step(unit, sum);
+            sent.extend(self.store.send_tied_weights(unit, &values));
+            self.store.set_own_values(unit, values);
+        }
+        self.give_new_values(sent, clock)?;
+        self.bind_running()?;
+        self.memory.optimizer.set(self.update.state_bytes());
+        clock.record(Activity::Phase("outer step"), Some(started));
+        Ok(())
+    }
+
+    /// Gives the blocks of this stage, and those of others that read them, the new values of what this rank owns.
+    fn give_new_values(&mut self, sent: Vec<Pending<()>>, clock: &mut Clock) -> Result<()> {
+        self.store.receive_tied_weights(clock)?;
+        for pending in sent {
+            clock.waiting("pipeline", || pending.wait())?;
+        }
+        if !self.store.unshards_on_use() {
+            for index in (0..self.chain.blocks.len()).filter(|index| self.stage.holds(*index)) {
+                self.store.wait_all_gather(index, clock)?;
+                self.store.bind_parameters(index, &mut self.chain.blocks[index]);
+            }
+        }
+        Ok(())
+    }
+}

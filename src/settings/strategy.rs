@@ -1,0 +1,220 @@
+//! Settings of how ranks that run other micro-batches train together.
+
+use std::sync::Arc;
+
+use brigade_core::compress::Method;
+use brigade_core::plan::OuterSteps;
+use brigade_core::{
+    Compressed, DP, Float, LocalUpdates, Mesh, OuterOptimizer, PP, Strategy, Synchronous, WORKERS,
+};
+use brigade_kernels::SgdConfig;
+use serde::{Deserialize, Serialize};
+
+use super::{OnNonFinite, SettingError, Settings};
+
+/// How ranks that run other micro-batches train together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+#[value(rename_all = "kebab-case")]
+pub enum StrategyName {
+    /// All make every update together.
+    #[default]
+    Sync,
+    /// Workers make updates of their own, and average their parameters from time to time.
+    LocalSgd,
+    /// Workers make updates of their own, and an outer optimizer steps along the mean of what these have changed.
+    Diloco,
+}
+
+/// `[strategy]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct StrategySettings {
+    /// `sync`, `local-sgd` or `diloco`: whether all ranks make every update together, or workers make updates of their own and meet
+    /// from time to time: to average their parameters, or for a step of an outer optimizer.
+    pub name: StrategyName,
+    /// Workers of `local-sgd` and `diloco`, each of which is a mesh of `pp` x `dp` ranks and has an equal part of each global batch; 0: as many as
+    /// there are ranks for, of one data-parallel rank each unless `mesh.dp` says more.
+    pub workers: usize,
+    /// Updates of a worker from one outer step, in which workers meet, to the next. Metrics, validation, checkpoints and preemption
+    /// wait for it.
+    pub inner_steps: u64,
+    /// DiLoCo: learning rate of the outer optimizer, which is SGD.
+    pub outer_learning_rate: f64,
+    /// DiLoCo: momentum of the outer optimizer; 0 turns it off.
+    pub outer_momentum: f64,
+    /// DiLoCo: whether the momentum is Nesterov's.
+    pub outer_nesterov: bool,
+    /// DiLoCo: `f32` or `bf16`: number type in which outer gradients are summed over the workers.
+    pub outer_dtype: Float,
+}
+
+impl Default for StrategySettings {
+    fn default() -> Self {
+        Self {
+            name: StrategyName::Sync,
+            workers: 0,
+            inner_steps: 50,
+            outer_learning_rate: 0.7,
+            outer_momentum: 0.9,
+            outer_nesterov: true,
+            outer_dtype: Float::F32,
+        }
+    }
+}
+
+impl StrategySettings {
+    /// Whether workers make updates of their own.
+    pub fn has_workers(&self) -> bool {
+        self.name != StrategyName::Sync
+    }
+
+    /// The number of workers of so many ranks, with stages and data-parallel ranks as they are set.
+    fn resolved_workers(&self, world: usize, pp: usize, dp: usize) -> Result<usize, SettingError> {
+        let refuse = |allowed| Err(SettingError::new("strategy.workers (--workers)", self.workers, allowed));
+        if !self.has_workers() {
+            return match self.workers {
+                0 | 1 => Ok(1),
+                _ => refuse(
+                    "strategy.name = sync has none; set 0, or --strategy local-sgd or diloco".to_owned(),
+                ),
+            };
+        }
+        let workers = match self.workers {
+            0 => (world / pp.saturating_mul(dp.max(1)).max(1)).max(1),
+            given if world.is_multiple_of(given) => given,
+            given => {
+                let nearest = (1..=given.min(world)).rev().find(|number| world.is_multiple_of(*number));
+                return refuse(format!(
+                    "it must divide the {world} ranks; the nearest is {}",
+                    nearest.unwrap_or(1)
+                ));
+            }
+        };
+        match (workers, self.name) {
+            (1, StrategyName::LocalSgd) => refuse(format!(
+                "of {world} ranks that makes one worker, which has none to average with; it must be at least 2, or --strategy sync"
+            )),
+            _ => Ok(workers),
+        }
+    }
+
+    /// A line on how so many workers train together, if they do.
+    pub(crate) fn describe(&self, workers: usize) -> Option<String> {
+        let how = match self.name {
+            StrategyName::Sync => return None,
+            StrategyName::LocalSgd => "average their parameters".to_owned(),
+            StrategyName::Diloco => format!(
+                "an outer SGD steps along the mean of what they changed (learning rate {}, {}momentum {}, summed in {})",
+                self.outer_learning_rate,
+                if self.outer_nesterov { "Nesterov " } else { "" },
+                self.outer_momentum,
+                if self.outer_dtype == Float::Bf16 { "bf16" } else { "fp32" }
+            ),
+        };
+        let s = if workers == 1 { "" } else { "s" };
+        Some(format!(
+            "{workers} worker{s}, whose updates are their own; after every {} steps {how}; with another number of workers the weights are \
+             others",
+            self.inner_steps
+        ))
+    }
+
+    fn check(&self) -> Result<(), SettingError> {
+        if self.inner_steps == 0 {
+            let allowed = "it must be at least 1";
+            return Err(SettingError::new("strategy.inner_steps (--inner-steps)", 0, allowed));
+        }
+        let rate = self.outer_learning_rate;
+        if !(rate.is_finite() && rate > 0.0) {
+            return Err(SettingError::new(
+                "strategy.outer_learning_rate",
+                rate,
+                "it must be a number above 0",
+            ));
+        }
+        let momentum = self.outer_momentum;
+        if !(0.0..1.0).contains(&momentum) {
+            let allowed = "it must be at least 0, which turns it off, and below 1";
+            return Err(SettingError::new("strategy.outer_momentum", momentum, allowed));
+        }
+        Ok(())
+    }
+}
+
+impl Settings {
+    /// Steps from one after which all ranks have the same weights, and something can be said of all of them, to the next.
+    pub(crate) fn steps_together(&self) -> (u64, &'static str) {
+        match self.strategy.has_workers() {
+            true => (self.strategy.inner_steps, "strategy.inner_steps"),
+            false => (self.train.sync_every as u64, "train.sync_every"),
+        }
+    }
+
+    /// The mesh of so many ranks; without replicas yet.
+    pub(super) fn mesh(&self, world: usize) -> Result<Mesh, SettingError> {
+        let (pp, dp) = (self.mesh.pp, self.mesh.dp);
+        let workers = self.strategy.resolved_workers(world, pp, dp)?;
+        let dp = if dp == 0 { (world / workers / pp).max(1) } else { dp };
+        let axes = [(WORKERS, workers), (PP, pp), (DP, dp)];
+        let axes = axes.into_iter().skip(usize::from(!self.strategy.has_workers()));
+        Mesh::new(world, axes).map_err(|error| match error {
+            brigade_core::Error::Setting { option, given, allowed } => {
+                SettingError::Value { option, given, allowed }
+            }
+            other => SettingError::new("mesh", format!("pp {pp} x dp {dp}"), other.to_string()),
+        })
+    }
+
+    /// How so many workers meet, if they do.
+    pub(super) fn outer_steps(&self, workers: usize) -> Option<OuterSteps> {
+        let strategy = &self.strategy;
+        let inner_steps = usize::try_from(strategy.inner_steps).unwrap_or(usize::MAX);
+        let (bytes, state_bytes) = match strategy.name {
+            StrategyName::Sync => return None,
+            StrategyName::LocalSgd => (4, 0),
+            StrategyName::Diloco if strategy.outer_momentum > 0.0 => (strategy.outer_dtype.bytes(), 8),
+            StrategyName::Diloco => (strategy.outer_dtype.bytes(), 4),
+        };
+        Some(OuterSteps { workers, inner_steps, bytes, state_bytes })
+    }
+
+    /// How ranks that run other micro-batches train together.
+    pub(super) fn strategy(&self) -> Result<Arc<dyn Strategy>, SettingError> {
+        let (strategy, train) = (&self.strategy, &self.train);
+        strategy.check()?;
+        if !strategy.has_workers() {
+            let (every, compression) = (train.sync_every, self.comm.compression());
+            return Ok(match compression.method {
+                Method::None => Arc::new(Synchronous { every }),
+                _ => Arc::new(Compressed { every, compression }),
+            });
+        }
+        let method = self.comm.compression().method;
+        if method != Method::None {
+            let allowed = "inside of workers gradients travel as they are, and what workers tell each other as \
+                           strategy.outer_dtype says; it must be none, or --strategy sync";
+            return Err(SettingError::new("comm.compress (--compress)", self.comm.compress, allowed));
+        }
+        if train.sync_every > 1 {
+            let allowed = "workers make an update in each step and meet after every strategy.inner_steps (--inner-steps); set 1, or \
+                           --strategy sync";
+            return Err(SettingError::new("train.sync_every (--sync-every)", train.sync_every, allowed));
+        }
+        if train.on_nonfinite == OnNonFinite::Rollback {
+            let allowed = "a worker that finds something not finite decides alone, and cannot take the others back; it must be stop or \
+                           skip, or --strategy sync";
+            return Err(SettingError::new("train.on_nonfinite", "rollback", allowed));
+        }
+        let momentum = (strategy.outer_momentum > 0.0).then_some(strategy.outer_momentum as f32);
+        let nesterov = strategy.outer_nesterov && momentum.is_some();
+        let sgd = SgdConfig { momentum, dampening: 0.0, nesterov, weight_decay: None };
+        let outer = OuterOptimizer {
+            optimizer: sgd.build().into(),
+            learning_rate: strategy.outer_learning_rate,
+            dtype: strategy.outer_dtype,
+        };
+        let outer = (strategy.name == StrategyName::Diloco).then_some(outer);
+        Ok(Arc::new(LocalUpdates { inner_steps: strategy.inner_steps, outer }))
+    }
+}

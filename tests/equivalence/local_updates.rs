@@ -1,0 +1,330 @@
+//! Workers that make updates of their own and meet in outer steps: local SGD and DiLoCo, beside one process that runs the workers one
+//! after another and takes the outer steps itself.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use brigade::core::{
+    Error, Float, Groups, LocalUpdates, NamedTensor, NonFinite, OuterOptimizer, StepReport, Strategy,
+    Synchronous, Zero,
+};
+use brigade::kernels::SgdConfig;
+
+use crate::mesh::{on_mesh, same_bits};
+use crate::resume::{Saved, every_row_goes_on_from_every_row, snapshot};
+use crate::row::{Gpt, MIXED, RATE, Row};
+
+const WORKERS: usize = 2;
+/// Of a worker in a step.
+const MICRO_BATCHES: usize = 4;
+const OUTER_RATE: f32 = 0.7;
+const MOMENTUM: f32 = 0.9;
+
+pub fn averaging(inner_steps: u64) -> Arc<dyn Strategy> {
+    Arc::new(LocalUpdates { inner_steps, outer: None })
+}
+
+pub fn diloco(inner_steps: u64, dtype: Float) -> Arc<dyn Strategy> {
+    let sgd = SgdConfig { momentum: Some(MOMENTUM), dampening: 0.0, nesterov: true, weight_decay: None };
+    let learning_rate = f64::from(OUTER_RATE);
+    let outer = OuterOptimizer { optimizer: sgd.build().into(), learning_rate, dtype };
+    Arc::new(LocalUpdates { inner_steps, outer: Some(outer) })
+}
+
+/// Workers with every mesh inside.
+fn rows(base: &Row) -> Vec<Row> {
+    let meshes = [(1, 1, 0), (1, 2, 0), (1, 2, 1), (2, 1, 0), (2, 2, 3), (1, 4, 2)];
+    let row = |(pp, dp, stage)| Row {
+        workers: WORKERS,
+        pp,
+        dp,
+        micro_batches: MICRO_BATCHES / dp,
+        zero: Zero { stage, ..Zero::default() },
+        ..base.clone()
+    };
+    meshes.into_iter().map(row).collect()
+}
+
+type Values = BTreeMap<String, Vec<f32>>;
+
+fn zip(a: &Values, b: &Values, with: impl Fn(f32, f32) -> f32) -> Values {
+    let of = |(unit, a): (&String, &Vec<f32>)| {
+        (unit.clone(), a.iter().zip(&b[unit]).map(|(a, b)| with(*a, *b)).collect())
+    };
+    a.iter().map(of).collect()
+}
+
+/// The outer steps, in plain numbers.
+struct Outer {
+    values: Values,
+    velocity: Option<Values>,
+    averages: bool,
+}
+
+impl Outer {
+    fn step(&mut self, workers: &[Values]) -> Values {
+        assert_eq!(workers.len(), 2);
+        if self.averages {
+            return zip(&workers[0], &workers[1], |a, b| (a + b) / 2.0);
+        }
+        let changes: Vec<Values> =
+            workers.iter().map(|values| zip(&self.values, values, |before, after| before - after)).collect();
+        let gradient = zip(&changes[0], &changes[1], |a, b| (a + b) / 2.0);
+        let velocity = match &self.velocity {
+            None => gradient.clone(),
+            Some(old) => zip(&gradient, old, |gradient, old| gradient + old * MOMENTUM),
+        };
+        let step = zip(&velocity, &gradient, |velocity, gradient| velocity * MOMENTUM + gradient);
+        self.values = zip(&self.values, &step, |value, step| value - step * OUTER_RATE);
+        self.velocity = Some(velocity);
+        self.values.clone()
+    }
+}
+
+/// The weights after `row`'s steps in one process, in which one engine after the other is a worker.
+fn one_after_another(row: &Row, inner_steps: u64, averages: bool) -> Vec<NamedTensor> {
+    let one = Row {
+        workers: 1,
+        micro_batches: MICRO_BATCHES,
+        strategy: Arc::new(Synchronous::default()),
+        ..row.reference()
+    };
+    let mut engines: Vec<Gpt> = (0..WORKERS).map(|_| one.engine(Groups::alone()).unwrap()).collect();
+    let state = |engine: &Gpt| Saved::of(vec![snapshot(engine)]);
+    let mut outer = Outer { values: state(&engines[0]).parameters(), velocity: None, averages };
+    for step in 0..row.steps {
+        for (worker, engine) in engines.iter_mut().enumerate() {
+            let own = worker * MICRO_BATCHES..(worker + 1) * MICRO_BATCHES;
+            engine.step(own.map(|number| one.batch(step, number)).collect(), RATE).unwrap();
+        }
+        if (step + 1).is_multiple_of(inner_steps) {
+            let states: Vec<Saved> = engines.iter().map(state).collect();
+            let workers: Vec<Values> = states.iter().map(Saved::parameters).collect();
+            let next = outer.step(&workers);
+            for (engine, state) in engines.iter_mut().zip(states) {
+                engine.restore(step + 1, &mut &state.with_parameters(&next)).unwrap();
+            }
+        }
+    }
+    engines[0].tensors(0).unwrap()
+}
+
+/// Runs a row on its mesh; gives each rank's reports and weights.
+fn run(row: &Row) -> Vec<(Vec<StepReport>, Vec<NamedTensor>)> {
+    on_mesh(&row.mesh(), |groups| {
+        let (rank, ranks) = (groups.world().rank(), groups.world().size());
+        let mut engine = row.engine(groups.clone()).unwrap();
+        let reports = (0..row.steps).filter_map(|step| row.step(&mut engine, step, &groups)).collect();
+        let mut weights = Vec::new();
+        for root in 0..ranks {
+            let tensors = engine.tensors(root).unwrap();
+            if root == rank {
+                weights = tensors;
+            }
+        }
+        (reports, weights)
+    })
+}
+
+/// Runs each row, and compares weights with the reference, and reports with each other.
+fn equal(rows: &[Row], reference: Option<&[NamedTensor]>) {
+    let first = run(&rows[0]).swap_remove(0);
+    let reference = reference.unwrap_or(&first.1);
+    for row in rows {
+        for (rank, (reports, weights)) in run(row).into_iter().enumerate() {
+            let what = format!("rank {rank} of {row:?}");
+            same_bits(&weights, reference, &what);
+            assert_eq!(reports.len(), first.0.len(), "{what}");
+            for (a, b) in reports.iter().zip(&first.0) {
+                assert_eq!((a.step, a.targets, a.skipped), (b.step, b.targets, b.skipped), "{what}");
+                assert_eq!(a.loss.to_bits(), b.loss.to_bits(), "loss on {what}");
+                assert_eq!(a.grad_norm.to_bits(), b.grad_norm.to_bits(), "norm on {what}");
+                assert_eq!(a.metrics, b.metrics, "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn averaging_equals_one_process_that_runs_one_worker_after_another() {
+    for (inner_steps, optimizer) in [(1, "sgd"), (3, "adamw")] {
+        let base =
+            Row { strategy: averaging(inner_steps), steps: 6, optimizer, masked: true, ..Row::default() };
+        let reference = one_after_another(&base, inner_steps, true);
+        equal(&rows(&base), Some(&reference));
+    }
+}
+
+#[test]
+fn an_outer_optimizer_equals_one_process_that_runs_one_worker_after_another() {
+    let base = Row { strategy: diloco(2, Float::F32), steps: 6, clipping: Some(0.3), ..Row::default() };
+    let reference = one_after_another(&base, 2, false);
+    equal(&rows(&base), Some(&reference));
+    let tied = Row { tied: true, ..base };
+    let reference = one_after_another(&tied, 2, false);
+    equal(&rows(&tied), Some(&reference));
+}
+
+#[test]
+fn no_mesh_inside_of_workers_changes_a_bit() {
+    let base =
+        Row { strategy: diloco(2, Float::Bf16), steps: 4, dropout: 0.1, masked: true, ..Row::default() };
+    equal(&rows(&base), None);
+    let mixed = Row { precision: MIXED, offload: true, tied: true, ..base };
+    equal(&rows(&mixed), None);
+    let replicas: Vec<Row> = [(1, 2, 2), (4, 1, 0)]
+        .map(|(dp, replicate, stage)| {
+            let zero = Zero { stage, ..Zero::default() };
+            Row {
+                workers: 2,
+                dp,
+                replicate,
+                zero,
+                micro_batches: MICRO_BATCHES / dp / replicate,
+                ..mixed.clone()
+            }
+        })
+        .into();
+    equal(&[&rows(&mixed)[..1], &replicas].concat(), None);
+}
+
+/// Means over workers after each step of plain SGD are those of one batch, where all workers have as many targets.
+#[test]
+fn averaging_after_each_step_of_sgd_is_synchronous_training_up_to_rounding() {
+    let base = Row { optimizer: "sgd", steps: 4, ..Row::default() };
+    let plain = Row { micro_batches: WORKERS * MICRO_BATCHES, ..base.clone() }.run(Groups::alone());
+    let (_, averaged) = run(&Row { strategy: averaging(1), ..rows(&base)[1].clone() }).swap_remove(0);
+    for (plain, averaged) in plain.weights.iter().zip(&averaged) {
+        let [plain, averaged] = [plain, averaged].map(|tensor| tensor.data.as_slice::<f32>().unwrap());
+        assert!(plain.iter().zip(averaged).all(|(a, b)| (a - b).abs() < 1e-5), "up to rounding");
+    }
+}
+
+#[test]
+fn every_mesh_inside_of_workers_goes_on_from_every_other() {
+    for (strategy, tied) in
+        [(averaging(2), true), (diloco(1, Float::F32), false), (diloco(2, Float::Bf16), true)]
+    {
+        let rows = rows(&Row { strategy, tied, masked: true, ..Row::default() });
+        every_row_goes_on_from_every_row(&[&rows[..1], &rows[2..5]].concat());
+    }
+}
+
+/// A state of so many workers.
+fn saved_by(workers: usize, strategy: &Arc<dyn Strategy>) -> Saved {
+    let row = Row { workers, micro_batches: 1, strategy: strategy.clone(), ..Row::default() };
+    Saved::of(on_mesh(&row.mesh(), |groups| {
+        let mut engine = row.engine(groups.clone()).unwrap();
+        (0..2).for_each(|step| drop(row.step(&mut engine, step, &groups)));
+        snapshot(&engine)
+    }))
+}
+
+#[test]
+fn another_number_of_workers_goes_on_from_the_states_of_those_that_there_were() {
+    let plain: Arc<dyn Strategy> = Arc::new(Synchronous::default());
+    for (from, to, strategy) in
+        [(4, 2, averaging(2)), (2, 4, diloco(2, Float::F32)), (1, 2, diloco(2, Float::F32))]
+    {
+        let saved = saved_by(from, if from == 1 { &plain } else { &strategy });
+        let row = Row { workers: to, micro_batches: 1, strategy, ..Row::default() };
+        let taken = on_mesh(&row.mesh(), |groups| {
+            let mut engine = row.engine(groups.clone()).unwrap();
+            engine.restore(2, &mut &saved).unwrap();
+            let taken = snapshot(&engine);
+            (2..4).for_each(|step| drop(row.step(&mut engine, step, &groups)));
+            taken
+        });
+        let taken = Saved::of(taken);
+        assert_eq!(taken.parameters(), saved.parameters());
+        for worker in 0..to {
+            let [own, before] =
+                [(&taken, worker), (&saved, worker % from)].map(|(saved, worker)| saved.of_worker(worker));
+            assert!(!own.is_empty() && own == before, "worker {worker} of {to} from {from}");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_saved_or_collected_between_outer_steps() {
+    let row = Row { workers: 2, strategy: averaging(2), micro_batches: 1, ..Row::default() };
+    let errors = on_mesh(&row.mesh(), |groups| {
+        let mut engine = row.engine(groups.clone()).unwrap();
+        let wrong = engine.step(row.batches(0, &groups), RATE).unwrap_err().to_string();
+        assert!(wrong.contains("call `Engine::inner_step`"), "{wrong}");
+        assert!(row.step(&mut engine, 0, &groups).is_none());
+        let wrong = engine.inner_step(row.batches(1, &groups), RATE).unwrap_err().to_string();
+        assert!(wrong.contains("call `Engine::step`"), "{wrong}");
+        let told = [
+            engine.snapshot().err().unwrap(),
+            engine.tensors(0).unwrap_err(),
+            engine.evaluate(1, |_| Ok(row.batch(9, 0))).unwrap_err(),
+        ];
+        let saved = Saved::of(vec![snapshot(&Row::default().engine(Groups::alone()).unwrap())]);
+        let refused = engine.restore(3, &mut &saved).unwrap_err().to_string();
+        assert!(refused.contains("step 3 is none after which workers meet: with 2 inner steps"), "{refused}");
+        told.map(|error| error.to_string())
+    });
+    for error in errors.iter().flatten() {
+        assert!(
+            error.contains("after step 1 each worker has values of its own; they meet after every 2 steps"),
+            "{error}"
+        );
+    }
+}
+
+/// A worker that skips a step goes on alone; the others do not wait for it, and all learn of it when they meet.
+#[test]
+fn a_worker_skips_a_step_by_itself() {
+    let row = Row {
+        workers: 2,
+        dp: 2,
+        micro_batches: 1,
+        strategy: averaging(2),
+        masked: true,
+        on_nonfinite: NonFinite::Skip,
+        ..Row::default()
+    };
+    let reports = on_mesh(&row.mesh(), |groups| {
+        let mut engine = row.engine(groups.clone()).unwrap();
+        let mut batches = row.batches(0, &groups);
+        if groups.world().rank() == 3 {
+            let target = &mut batches[0].target;
+            target.mask = target.mask.take().map(|mask| mask * f32::INFINITY);
+        }
+        engine.inner_step(batches, RATE).unwrap();
+        row.step(&mut engine, 1, &groups).unwrap()
+    });
+    for report in &reports {
+        assert_eq!((report.skipped, report.outer.unwrap().skipped), (false, 1));
+        assert!(report.loss.is_finite() && report.grad_norm.is_finite());
+        assert_eq!(report.loss.to_bits(), reports[0].loss.to_bits());
+    }
+}
+
+/// The first failure is the worker's, with the rank of all ranks.
+#[test]
+fn a_loss_that_is_not_finite_names_the_rank_of_all() {
+    let row =
+        Row { workers: 2, pp: 2, micro_batches: 1, strategy: averaging(2), masked: true, ..Row::default() };
+    let errors = on_mesh(&row.mesh(), |groups| {
+        let mut engine = row.engine(groups.clone()).unwrap();
+        let mut batches = row.batches(0, &groups);
+        if groups.world().rank() == 3 {
+            let target = &mut batches[0].target;
+            target.mask = target.mask.take().map(|mask| mask * f32::INFINITY);
+        }
+        engine.inner_step(batches, RATE).map_err(|error| error.to_string())
+    });
+    assert_eq!(errors[0], Ok(()));
+    assert!(errors[3].as_ref().unwrap_err().contains("rank 3, micro-batch 0, in the loss"), "{errors:?}");
+}
+
+#[test]
+fn workers_need_a_strategy_with_outer_steps() {
+    let row = Row { workers: 2, micro_batches: 1, ..Row::default() };
+    let errors = on_mesh(&row.mesh(), |groups| row.engine(groups).err().unwrap());
+    assert!(
+        errors.iter().all(|error| matches!(error, Error::Model(why) if why.contains("has no outer steps")))
+    );
+}
