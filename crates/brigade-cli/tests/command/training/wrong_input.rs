@@ -160,6 +160,10 @@ fn settings() {
             ["train.on_nonfinite = rollback", "it must be stop or skip, or --strategy sync"],
         ),
         (
+            "--strategy diloco --inner-steps 2 --compress int8",
+            ["comm.compress (--compress) = int8", "it must be none, or --strategy sync"],
+        ),
+        (
             "--strategy diloco --inner-steps 2 --set strategy.outer_momentum=1",
             ["strategy.outer_momentum = 1", "below 1"],
         ),
