@@ -10,8 +10,8 @@ use crate::time::Algorithm;
 /// Bytes of a gradient while it travels: as bf16, or as integers of 8 and 4 bits with a scale in fp32 for each 256 of them.
 const FEWER_BYTES: [(&str, f64); 3] = [
     ("gradients reduced in bf16 (compute.reduce_dtype)", 2.0),
-    ("gradients compressed to 8 bits", 1.0 + 4.0 / 256.0),
-    ("gradients compressed to 4 bits", 0.5 + 4.0 / 256.0),
+    ("gradients in 8 bits (--compress int8)", 1.0 + 4.0 / 256.0),
+    ("gradients in 4 bits (--compress int4)", 0.5 + 4.0 / 256.0),
 ];
 
 /// One change, and what follows.
