@@ -4,10 +4,12 @@ mod blocks;
 mod collectives;
 pub mod failures;
 pub mod overlap;
+mod parts;
 mod play;
 mod steady;
 
 pub use blocks::{BlockTime, ComputeSettings, block_times, optimizer_seconds};
 pub use collectives::{Algorithm, Network, Ranks};
-pub use play::{PlayedBlock, PlayedStage, StepParts, StepPlan, play};
+pub use parts::StepParts;
+pub use play::{PlayedBlock, PlayedStage, StepPlan, play};
 pub use steady::{play_long, shortened};

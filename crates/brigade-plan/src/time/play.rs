@@ -3,8 +3,7 @@
 //! The data-parallel ranks of a stage do the same at the same time, so one column of the mesh stands for all that are alike; slow ranks
 //! have columns of their own. A collective begins when the last column has come to it.
 
-use serde::Serialize;
-
+use super::parts::StepParts;
 use crate::schedule::{Action, Pass, Pipeline, ScheduleError, Task};
 use crate::stage::{Stage, StageSchedule};
 use crate::unshard::ReshardPolicy;
@@ -71,82 +70,6 @@ pub struct StepPlan {
     pub host: f64,
     /// By column: how many times longer each stage computes. The first column is that of ranks that are not slow.
     pub slow: Vec<Vec<f64>>,
-}
-
-/// Where a step's seconds go, as a mean over the stages of the first column. They add up to the step.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct StepParts {
-    /// Forward and backward.
-    pub compute: f64,
-    /// Forwards that run again in the backward.
-    pub recompute: f64,
-    /// Collectives within layers.
-    pub tensor_parallel: f64,
-    /// Waiting for parameters that are gathered, before their use and after the optimizer.
-    pub all_gather: f64,
-    /// Waiting for gradients that are reduced.
-    pub reduce: f64,
-    /// Waiting for messages while they travel.
-    pub send: f64,
-    /// Waiting for slow ranks.
-    pub stragglers: f64,
-    /// Waiting for other stages.
-    pub bubble: f64,
-    /// The optimizer's step.
-    pub optimizer: f64,
-    /// What the host does besides.
-    pub host: f64,
-}
-
-impl StepParts {
-    /// Each part with its name.
-    pub fn parts(&self) -> [(&'static str, f64); 10] {
-        let Self {
-            compute,
-            recompute,
-            tensor_parallel,
-            all_gather,
-            reduce,
-            send,
-            stragglers,
-            bubble,
-            optimizer,
-            host,
-        } = *self;
-        [
-            ("compute", compute),
-            ("recompute", recompute),
-            ("tensor parallel", tensor_parallel),
-            ("all-gather", all_gather),
-            ("reduce", reduce),
-            ("send", send),
-            ("stragglers", stragglers),
-            ("bubble", bubble),
-            ("optimizer", optimizer),
-            ("host", host),
-        ]
-    }
-
-    /// The step.
-    pub fn total(&self) -> f64 {
-        self.parts().iter().map(|(_, seconds)| seconds).sum()
-    }
-
-    /// Both, part by part.
-    pub(super) fn combined(&self, other: &Self, with: impl Fn(f64, f64) -> f64) -> Self {
-        Self {
-            compute: with(self.compute, other.compute),
-            recompute: with(self.recompute, other.recompute),
-            tensor_parallel: with(self.tensor_parallel, other.tensor_parallel),
-            all_gather: with(self.all_gather, other.all_gather),
-            reduce: with(self.reduce, other.reduce),
-            send: with(self.send, other.send),
-            stragglers: with(self.stragglers, other.stragglers),
-            bubble: with(self.bubble, other.bubble),
-            optimizer: with(self.optimizer, other.optimizer),
-            host: with(self.host, other.host),
-        }
-    }
 }
 
 /// Plays a step with the actions of this pipeline.

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::play::{StepParts, StepPlan, play};
+use super::parts::StepParts;
+use super::play::{StepPlan, play};
 use crate::schedule::{Pipeline, ScheduleError};
 
 /// Micro-batches per stage of the two shorter steps that a long one is computed from.
