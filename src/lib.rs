@@ -217,8 +217,8 @@ pub use settings::{
     ComputeSettings, ComputeType, ConfigError, Encryption, MeshSettings, MetricMode, MicroBatchSize,
     OnFailedSave, OnNonFinite, OptimizerGroup, OptimizerSettings, OutputSettings, PipelineSettings,
     ProfileSettings, Resume, RunPlan, ScheduleSettings, SettingError, Settings, StandardFlags, StrategyName,
-    StrategySettings, Suggestion, TrainSettings, Transport, ZeroSettings, config_to_toml, merge_config,
-    parse_defaults, parse_whole_number,
+    StrategySettings, Suggestion, SumOrder, TrainSettings, Transport, ZeroSettings, config_to_toml,
+    merge_config, parse_defaults, parse_whole_number,
 };
 #[cfg(feature = "text")]
 pub use text::{

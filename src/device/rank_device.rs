@@ -8,9 +8,8 @@ use brigade_launch::RankInfo;
 use brigade_report::DeviceMemory;
 use burn::tensor::{Device, FloatDType};
 
-#[cfg(feature = "cuda")]
-use crate::settings::CollectivesBackend;
-use crate::settings::{Backend, Settings};
+use crate::settings::{Backend, CollectivesBackend, SettingError, Settings};
+use crate::world::HostEngine;
 
 /// Gives each stream a hardware queue of its own, so that NCCL's operations wait for no others. CUDA reads it when it is
 /// initialised.
@@ -27,6 +26,8 @@ pub(crate) struct RankDevice {
     /// Its model, if known.
     pub name: Option<String>,
     kind: Kind,
+    /// What carries its tensors where they go through host memory.
+    engine: HostEngine,
 }
 
 enum Kind {
@@ -40,15 +41,15 @@ enum Kind {
 impl RankDevice {
     /// The CPU; dry runs use it on every backend.
     pub(crate) fn cpu() -> Self {
-        Self { device: brigade_cpu::device(), name: None, kind: Kind::Cpu }
+        Self { device: brigade_cpu::device(), name: None, kind: Kind::Cpu, engine: HostEngine::Streams }
     }
 
     /// Opens the device of a rank and checks that it supports the number types of the settings.
     ///
     /// # Errors
-    /// If there is no device for the rank; a [`SettingError`](crate::SettingError) if it lacks a number type.
-    pub(crate) fn open(settings: &Settings, info: &RankInfo) -> anyhow::Result<Self> {
-        let device = Self::of(settings, info)?;
+    /// If there is no device for the rank; a [`SettingError`] if it lacks a number type.
+    pub(crate) fn open(settings: &Settings, info: &RankInfo, engine: HostEngine) -> anyhow::Result<Self> {
+        let device = Self { engine, ..Self::of(settings, info)? };
         let name = device.name.as_deref().unwrap_or("the CPU");
         settings.compute.check_types(name, || device.device.supports_dtype(FloatDType::BF16))?;
         Ok(device)
@@ -65,12 +66,13 @@ impl RankDevice {
                     share_gpus(settings),
                 )?;
                 let (device, name) = (gpu.device(), Some(gpu.gpu().name.clone()));
-                Ok(Self { device, name, kind: Kind::Cuda(gpu) })
+                Ok(Self { device, name, kind: Kind::Cuda(gpu), engine: HostEngine::Streams })
             }
             #[cfg(feature = "wgpu")]
             Backend::Wgpu => {
                 let (device, adapter) = brigade_wgpu::device(info.local_rank)?;
-                Ok(Self { device, name: Some(adapter.name.clone()), kind: Kind::Wgpu })
+                let name = Some(adapter.name.clone());
+                Ok(Self { device, name, kind: Kind::Wgpu, engine: HostEngine::Streams })
             }
             _ => Ok(Self::cpu()),
         }
@@ -87,7 +89,7 @@ impl RankDevice {
             world.warm_up();
         }
         match &self.kind {
-            Kind::Cpu => Ok(brigade_cpu::groups(world, mesh)?),
+            Kind::Cpu => Ok(brigade_cpu::groups(&self.engine.group(world)?, mesh)?),
             #[cfg(feature = "cuda")]
             Kind::Cuda(gpu) if !share_gpus(settings) => {
                 let options = brigade_cuda::NcclOptions {
@@ -97,9 +99,9 @@ impl RankDevice {
                 brigade_cuda::groups(world, mesh, gpu, options).map_err(|error| anyhow::anyhow!(error))
             }
             #[cfg(feature = "cuda")]
-            Kind::Cuda(_) => Ok(brigade_cuda::host_groups(world, mesh)?),
+            Kind::Cuda(_) => Ok(brigade_cuda::host_groups(&self.engine.group(world)?, mesh)?),
             #[cfg(feature = "wgpu")]
-            Kind::Wgpu => Ok(brigade_wgpu::groups(world, mesh)?),
+            Kind::Wgpu => Ok(brigade_wgpu::groups(&self.engine.group(world)?, mesh)?),
         }
     }
 
@@ -119,7 +121,7 @@ impl RankDevice {
 /// Whether several ranks may share a GPU.
 #[cfg(feature = "cuda")]
 fn share_gpus(settings: &Settings) -> bool {
-    settings.collectives() == CollectivesBackend::Host
+    settings.collectives() != CollectivesBackend::Nccl
 }
 
 /// How many ranks a node can run: as many as it has cores or GPUs.
@@ -139,10 +141,16 @@ pub fn most_ranks_per_node(backend: Backend) -> anyhow::Result<usize> {
 /// Checks, before any rank starts, that this node can run `ranks` ranks of a world.
 ///
 /// # Errors
-/// If a driver, a library or a device is missing.
+/// If a driver, a library or a device is missing; a [`SettingError`] if it is not Brigade that has to start the ranks.
 #[cfg_attr(not(feature = "cuda"), expect(unused_variables))]
-#[cfg_attr(not(any(feature = "cuda", feature = "wgpu")), expect(clippy::unnecessary_wraps))]
 pub(crate) fn check_node(settings: &Settings, ranks: usize, world: usize) -> anyhow::Result<()> {
+    if settings.collectives() == CollectivesBackend::Mpi {
+        let allowed = format!(
+            "MPI's own launcher starts the ranks, as in `mpirun -n {world} brigade train …` or `srun`; where Brigade starts them it \
+             must be host or auto"
+        );
+        return Err(SettingError::new("comm.collectives (--collectives)", "mpi", allowed).into());
+    }
     match settings.compute.backend {
         #[cfg(feature = "cuda")]
         Backend::Cuda => Ok(brigade_cuda::check_gpus(ranks, world, share_gpus(settings))?),

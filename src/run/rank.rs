@@ -1,20 +1,21 @@
 //! A process that is a rank: it joins the world, runs the program's body, and ends together with the other ranks.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
 use anyhow::Context;
-use brigade_comm::Group;
+use brigade_comm::{Group, World};
 use brigade_launch::{Detected, RankInfo, exit, interrupt};
 use brigade_report::counted;
 
 use super::ending::{PANIC_EXIT_CODE, is_on_all_ranks, needs_flight_record, panic_text, write_flight};
-use super::program::{Program, Role, environment, usage};
+use super::program::{Program, Role, usage};
 use super::run_folder::{RunFolder, launcher_folder, start_from};
 use super::session::Session;
 use crate::device::{self, RankDevice};
 use crate::error::format_error;
 use crate::folder::FLIGHT_FOLDER;
-use crate::world::{all_gather_text, check_same_configuration, join};
+use crate::world::{HostEngine, all_gather_text, check_same_configuration, join, timeouts};
 
 impl Program<'_> {
     /// Joins the world and runs `body` as one of its ranks.
@@ -30,17 +31,19 @@ impl Program<'_> {
         interrupt.mark_preparing();
         let launched = launcher_folder();
         let role = if launched.is_some() { Role::LaunchedRank } else { Role::JoinedRank { rank: info.rank } };
+        let limit = timeouts(&self.settings.comm).step;
         let plan = self.plan(info.world_size).map_err(usage)?;
         let prepared = prepare(role).map_err(usage)?;
-        let token = detected.token(&environment).map_err(|e| usage(e.into()))?;
-        let world = join(info, token, &self.settings.comm)?;
+        let engine = HostEngine::open(&self.settings.comm, info).map_err(usage)?;
+        let meeting = engine.meeting(info, detected).map_err(usage)?;
+        let world = join(info, meeting, &self.settings.comm)?;
         if let Err(error) = check_same_configuration(world.group(), &self.config) {
             // Not a mistake found here: another rank failed meanwhile, for a reason of its own.
             if error.is::<brigade_comm::Error>() {
                 return Err(error);
             }
             // All ranks know of it, and none exits before the last one does.
-            drop(world.shutdown());
+            leave(world, &engine, limit);
             return Err(usage(error));
         }
         let folder = match launched {
@@ -56,7 +59,7 @@ impl Program<'_> {
             Role::LaunchedRank => format!("{}, started by Brigade", counted(info.world_size, "rank")),
             _ => detected.to_string(),
         };
-        let mut session = RankDevice::open(self.settings, info)
+        let mut session = RankDevice::open(self.settings, info, engine.clone())
             .and_then(|device| {
                 let session =
                     Session::new(self, device, world.group().clone(), plan, out, world_text, interrupt);
@@ -82,17 +85,25 @@ impl Program<'_> {
         match result {
             Ok(Ok(())) => {
                 world.shutdown().context("at the end of the run")?;
+                engine.close(limit).context("at the end of the run")?;
                 Ok(exit::DONE)
             }
             Ok(Err(error)) => {
                 if is_on_all_ranks(&error) {
                     // All ranks end here for the same reason, and none exits before the last one knows.
-                    drop(world.shutdown());
+                    leave(world, &engine, limit);
                 }
                 Err(error.context(format!("rank {}", info.rank)))
             }
             Err(_) => Ok(PANIC_EXIT_CODE),
         }
+    }
+}
+
+/// Leaves the world together with all others, where the run has failed on all of them: that is what is reported.
+fn leave(world: World, engine: &HostEngine, limit: Duration) {
+    if world.shutdown().is_ok() {
+        drop(engine.close(limit));
     }
 }
 

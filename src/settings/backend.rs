@@ -100,13 +100,26 @@ pub enum CollectivesBackend {
     /// Those in host memory, in each host first and last and between hosts in between, so that bytes cross the network once a
     /// host; also where hosts have a number of ranks that is not a power of two, which changes the last bits.
     Hierarchical,
+    /// The cluster's MPI, through host memory, in programs with the feature `mpi`; `mpirun` or `srun` starts the ranks.
+    Mpi,
+}
+
+/// In which order sums over ranks are made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SumOrder {
+    /// Pairwise by rank, so that meshes have the same bits.
+    #[default]
+    Tree,
+    /// As the library of the collectives adds.
+    Engine,
 }
 
 impl CollectivesBackend {
     /// Who talks to whom in the collectives in host memory.
     pub(crate) fn algorithm(self) -> Algorithm {
         match self {
-            Self::Auto | Self::Nccl | Self::Host => Algorithm::Auto,
+            Self::Auto | Self::Nccl | Self::Host | Self::Mpi => Algorithm::Auto,
             Self::Flat => Algorithm::Flat,
             Self::Halving => Algorithm::Halving,
             Self::Hierarchical => Algorithm::Hierarchical,
@@ -146,11 +159,11 @@ impl Settings {
         self.checkpoint.resolve();
     }
 
-    /// The collectives' backend, resolved: NCCL or host memory.
+    /// The collectives' backend, resolved: NCCL, MPI or host memory.
     pub fn collectives(&self) -> CollectivesBackend {
         match self.comm.collectives {
             CollectivesBackend::Auto => self.compute.backend.collectives(),
-            CollectivesBackend::Nccl => CollectivesBackend::Nccl,
+            given @ (CollectivesBackend::Nccl | CollectivesBackend::Mpi) => given,
             _ => CollectivesBackend::Host,
         }
     }
@@ -172,6 +185,16 @@ impl Settings {
                 backend.resolved().name()
             );
             return Err(SettingError::new("comm.collectives (--collectives)", "nccl", allowed));
+        }
+        let is_mpi = self.comm.collectives == CollectivesBackend::Mpi;
+        if is_mpi && !cfg!(feature = "mpi") {
+            let allowed = "this program is built without MPI; build it with the feature `mpi` (`cargo build --release -p brigade-cli \
+                           --features mpi`, which needs the MPI's `mpicc`), or use host, which needs nothing";
+            return Err(SettingError::new("comm.collectives (--collectives)", "mpi", allowed));
+        }
+        if self.comm.order == SumOrder::Engine && !is_mpi {
+            let allowed = "only comm.collectives (--collectives) = mpi has an order of its own to choose; it must be tree";
+            return Err(SettingError::new("comm.order", "engine", allowed));
         }
         Ok(())
     }

@@ -4,15 +4,17 @@ use brigade_core::compress::{Compression, CompressionError, Method, Rounding};
 use brigade_core::{Float, ReduceEvery};
 use serde::{Deserialize, Serialize};
 
-use super::{CollectivesBackend, Encryption, SettingError, Settings, Transport};
+use super::{CollectivesBackend, Encryption, SettingError, Settings, SumOrder, Transport};
 
 /// `[comm]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CommSettings {
-    /// `auto`, `nccl` or `host`: the library of the collectives over tensors. `flat`, `halving` and `hierarchical` are `host`, with
-    /// the choice of who talks to whom.
+    /// `auto`, `nccl`, `host` or `mpi`: the library of the collectives over tensors. `flat`, `halving` and `hierarchical` are `host`, with
+    /// the choice of who talks to whom; `mpi` is the cluster's MPI.
     pub collectives: CollectivesBackend,
+    /// `tree` or `engine`: whether sums over ranks are made pairwise, with the same bits on every mesh, or as MPI adds them.
+    pub order: SumOrder,
     /// Whether the host waits for each of NCCL's operations, to debug their order: slow, with the same results.
     pub synchronous: bool,
     /// `auto`, `shared_memory` or `tcp`.
@@ -46,6 +48,7 @@ impl Default for CommSettings {
         let usual = Compression::default();
         Self {
             collectives: CollectivesBackend::Auto,
+            order: SumOrder::Tree,
             synchronous: false,
             transport: Transport::Auto,
             encryption: Encryption::BetweenHosts,

@@ -26,7 +26,7 @@ use brigade_models::ShardSize;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use backend::resolve_auto;
-pub use backend::{Backend, CollectivesBackend, ComputeType};
+pub use backend::{Backend, CollectivesBackend, ComputeType, SumOrder};
 pub use checkpoint::{CHECKPOINT_FOLDER, CheckpointSettings, OnFailedSave, OnNonFinite};
 pub use comm::CommSettings;
 pub use flags::{MicroBatchSize, Resume, StandardFlags, parse_whole_number};

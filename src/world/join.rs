@@ -1,5 +1,6 @@
 //! Joining the world.
 
+use std::net::TcpListener;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -19,13 +20,23 @@ pub(crate) fn timeouts(comm: &CommSettings) -> Timeouts {
     }
 }
 
+/// How the ranks of a world find each other.
+pub(crate) struct Meeting {
+    /// `host:port`, where rank 0 listens.
+    pub endpoint: String,
+    /// Rank 0's socket, if it listens already.
+    pub listener: Option<TcpListener>,
+    pub token: AuthToken,
+}
+
 /// Joins the world that the launcher or the cluster described.
-pub(crate) fn join(info: &RankInfo, token: AuthToken, comm: &CommSettings) -> anyhow::Result<World> {
+pub(crate) fn join(info: &RankInfo, meeting: Meeting, comm: &CommSettings) -> anyhow::Result<World> {
+    let Meeting { endpoint, listener, token } = meeting;
     let world = brigade_comm::join(Join {
         rank: info.rank,
         world_size: info.world_size,
-        endpoint: info.endpoint.to_string(),
-        listener: brigade_launch::inherited_listener()?,
+        endpoint,
+        listener,
         token,
         transport: match comm.transport {
             Transport::Auto => brigade_comm::Transport::Auto,

@@ -20,6 +20,8 @@ mod load;
 mod local_updates;
 mod mesh;
 mod model_shapes;
+#[cfg(feature = "mpi")]
+mod mpi;
 mod predict;
 mod resume;
 mod row;

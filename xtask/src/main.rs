@@ -14,6 +14,7 @@ mod checks;
 mod dist;
 mod fuzz;
 mod image;
+mod mpi;
 mod network;
 mod sanitize;
 mod slurm;

@@ -246,6 +246,20 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// A library that runs operations, such as MPI, failed in one.
+    #[error("group \"{group}\": rank {rank}: {library} failed in {call}: {reason}")]
+    Library {
+        /// The group's name.
+        group: String,
+        /// The rank that noticed.
+        rank: usize,
+        /// The library's name.
+        library: &'static str,
+        /// What the rank was doing.
+        call: Box<Call>,
+        /// The library's own words.
+        reason: String,
+    },
     /// The operating system refuses what is needed.
     #[error("cannot {what}: {reason}")]
     System {

@@ -49,6 +49,7 @@
 //! - [`flight`]: the flight recorder, and what its records say about a failure.
 //! - `progress`: operations in flight, and the engine that drives them.
 //! - `group`: what a rank calls, and worlds of threads.
+//! - [`engine`]: what engines of other crates are made of.
 //! - `join`: worlds of processes. `wire` has the messages, `control` the control plane, `network` the connections behind
 //!   links, `rendezvous` how ranks find each other.
 
@@ -56,6 +57,7 @@
 compile_error!("payloads travel in little-endian order as they lie in memory");
 
 mod algorithm;
+pub mod engine;
 mod error;
 mod fault;
 pub mod flight;

@@ -11,7 +11,7 @@ pub use counted_heap::CountedHeap;
 pub use heap::{HUGE_PAGES, keep_heap, trim_heap};
 pub use heap_meter::GlibcHeap;
 
-use brigade_comm::Group;
+use brigade_comm::ProcessGroup;
 use brigade_core::{Groups, HeapMeter, Mesh};
 use brigade_host::Placement;
 use burn::tensor::Device;
@@ -27,10 +27,10 @@ pub fn heap_meter() -> Option<Box<dyn HeapMeter>> {
     counted.or_else(|| Some(Box::new(GlibcHeap::find()?)))
 }
 
-/// This rank's groups along the axes of a mesh over all ranks of `world`. All ranks call it together.
+/// This rank's groups along the axes of a mesh over all ranks of `world`, of any engine. All ranks call it together.
 ///
 /// # Errors
 /// If a group cannot be connected, or a rank failed.
-pub fn groups(world: &Group, mesh: Mesh) -> brigade_comm::Result<Groups> {
+pub fn groups<G: ProcessGroup + Clone + 'static>(world: &G, mesh: Mesh) -> brigade_comm::Result<Groups> {
     brigade_host::groups(world, mesh, Placement::Host)
 }

@@ -15,14 +15,14 @@ pub use adapters::{Adapter, AdapterKind, GraphicsApi, adapters};
 pub use device::{adapter_count, device};
 pub use error::Error;
 
-use brigade_comm::Group;
+use brigade_comm::ProcessGroup;
 use brigade_core::{Groups, Mesh};
 use brigade_host::Placement;
 
-/// This rank's groups along the axes of a mesh over all ranks of `world`. All ranks call it together.
+/// This rank's groups along the axes of a mesh over all ranks of `world`, of any engine. All ranks call it together.
 ///
 /// # Errors
 /// If a group cannot be connected, or a rank failed.
-pub fn groups(world: &Group, mesh: Mesh) -> brigade_comm::Result<Groups> {
+pub fn groups<G: ProcessGroup + Clone + 'static>(world: &G, mesh: Mesh) -> brigade_comm::Result<Groups> {
     brigade_host::groups(world, mesh, Placement::DEVICE)
 }

@@ -4,11 +4,15 @@ use std::path::Path;
 
 use super::{Check, Work};
 use crate::cargo;
+use crate::mpi::{self, Mpi};
 use crate::test::Runner;
 
 /// Everything there is, for what needs no linking. One set of features for all of it, so that Burn is checked once.
-const EVERYTHING: [&str; 3] =
-    ["--workspace", "--features", "brigade-cli/object-store,brigade-cli/cuda,brigade-cli/wgpu"];
+const EVERYTHING: [&str; 3] = [
+    "--workspace",
+    "--features",
+    "brigade-cli/object-store,brigade-cli/cuda,brigade-cli/wgpu,brigade-cli/mpi",
+];
 
 /// What has documentation. With examples, cargo gives dependencies the features that they have for tests, so that it takes
 /// those that clippy has checked.
@@ -23,6 +27,8 @@ pub struct Machine<'a> {
     pub runner: Runner,
     /// Whether there is a Vulkan adapter without a GPU.
     pub software_adapter: bool,
+    /// An MPI, if there is one.
+    pub mpi: Option<Mpi>,
     /// A folder for `XDG_RUNTIME_DIR`, if the environment has none.
     pub runtime_dir: Option<&'a Path>,
 }
@@ -31,7 +37,7 @@ pub struct Machine<'a> {
 pub fn checks(machine: &Machine<'_>) -> Vec<Check> {
     let mut checks = vec![
         Check::new("format", &[&["fmt", "--all", "--check"]]),
-        // DOCS_RS leaves LLVM out, which CUDA's backend links.
+        // DOCS_RS leaves LLVM out, which CUDA's backend links, and MPI.
         Check::new("clippy", &[&["clippy"], &EVERYTHING, &["--all-targets", "--", "-D", "warnings"]])
             .env("DOCS_RS", "1"),
         Check::new("documentation", &[&["doc"], &EVERYTHING, &DOCUMENTED])
@@ -50,6 +56,10 @@ pub fn checks(machine: &Machine<'_>) -> Vec<Check> {
     } else {
         checks.push(Check::skipped("wgpu", "no software adapter (mesa-vulkan-drivers)"));
     }
+    checks.push(match &machine.mpi {
+        Some(mpi) => machine.mpi(mpi),
+        None => Check::skipped("mpi", "no MPI (openmpi-bin, libopenmpi-dev)"),
+    });
     // Without building them once more from what would be published.
     let publish = "publish --dry-run --workspace --no-verify --allow-dirty --quiet";
     checks.push(Check::new("packages", &[&publish.split(' ').collect::<Vec<_>>()]));
@@ -64,6 +74,14 @@ impl Machine<'_> {
             Some(folder) => tests.env("XDG_RUNTIME_DIR", &folder.to_string_lossy()),
             None => tests,
         }
+    }
+
+    fn mpi(&self, mpi: &Mpi) -> Check {
+        let mut tests = self.tests("tests of MPI", &[&mpi::engine()]);
+        if let Work::Run(command) = &mut tests.work {
+            mpi.choose(command);
+        }
+        tests
     }
 
     fn tests(&self, name: &'static str, args: &[&[&str]]) -> Check {
@@ -108,11 +126,12 @@ mod tests {
 
     const EACH: &str = "--workspace --exclude brigade-wgpu --features brigade-cli/object-store";
     const EVERYTHING: &str =
-        "--workspace --features brigade-cli/object-store,brigade-cli/cuda,brigade-cli/wgpu";
+        "--workspace --features brigade-cli/object-store,brigade-cli/cuda,brigade-cli/wgpu,brigade-cli/mpi";
 
     #[test]
     fn commands_are_shown_as_typed() {
-        let machine = Machine { runner: Runner::Nextest, software_adapter: false, runtime_dir: None };
+        let machine =
+            Machine { runner: Runner::Nextest, software_adapter: false, mpi: None, runtime_dir: None };
         let expected = [
             ("format", "cargo fmt --all --check".to_owned()),
             ("clippy", format!("DOCS_RS=1 cargo clippy {EVERYTHING} --all-targets -- -D warnings")),
@@ -126,6 +145,7 @@ mod tests {
             ("tests", format!("cargo nextest run {EACH} --profile ci")),
             ("tests in documentation", format!("cargo test --doc {EACH} --no-fail-fast")),
             ("wgpu", "(no software adapter (mesa-vulkan-drivers))".to_owned()),
+            ("mpi", "(no MPI (openmpi-bin, libopenmpi-dev))".to_owned()),
             ("packages", "cargo publish --dry-run --workspace --no-verify --allow-dirty --quiet".to_owned()),
         ];
         assert_eq!(shown(&machine), expected);
@@ -133,7 +153,8 @@ mod tests {
 
     #[test]
     fn without_nextest_one_command_runs_tests_and_documentation() {
-        let machine = Machine { runner: Runner::Cargo, software_adapter: false, runtime_dir: None };
+        let machine =
+            Machine { runner: Runner::Cargo, software_adapter: false, mpi: None, runtime_dir: None };
         let shown = shown(&machine);
         let tests: Vec<_> =
             shown.iter().filter(|(name, _)| name.starts_with("tests")).map(|(_, line)| line).collect();
@@ -143,7 +164,8 @@ mod tests {
     #[test]
     fn wgpu_is_checked_where_it_has_an_adapter() {
         let folder = Path::new("/tmp/a");
-        let machine = Machine { runner: Runner::Nextest, software_adapter: true, runtime_dir: Some(folder) };
+        let machine =
+            Machine { runner: Runner::Nextest, software_adapter: true, mpi: None, runtime_dir: Some(folder) };
         let lines = shown(&machine);
         let required = "BRIGADE_REQUIRE_WGPU=1 XDG_RUNTIME_DIR=/tmp/a cargo nextest run";
         let expected = (
@@ -153,7 +175,7 @@ mod tests {
                  --test processes --test backends --test device_memory --profile ci"
             ),
         );
-        assert_eq!(lines[lines.len() - 2], expected);
+        assert_eq!(lines[lines.len() - 3], expected);
         let own = Machine { runtime_dir: None, ..machine };
         assert!(shown(&own).iter().all(|(_, line)| !line.contains("XDG_RUNTIME_DIR")));
     }

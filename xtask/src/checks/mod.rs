@@ -13,8 +13,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::cargo;
 use crate::test::{Reports, Runner, Workspace, show_slowest};
+use crate::{cargo, mpi};
 use list::Machine;
 use table::Outcome;
 
@@ -46,6 +46,7 @@ pub fn run() -> Result<()> {
     let machine = Machine {
         runner: Runner::installed(),
         software_adapter: adapter::is_installed(),
+        mpi: mpi::installed().into_iter().next(),
         runtime_dir: folder.as_ref().map(|folder| folder.path()),
     };
     let reports = Reports::of(&Workspace::read()?.target);

@@ -10,7 +10,7 @@ use std::ffi::OsString;
 
 use anyhow::Result;
 
-use crate::cargo;
+use crate::{cargo, mpi};
 use changed::Changed;
 use commands::Selection;
 
@@ -26,7 +26,8 @@ Examples:
   cargo xtask test comm plan            brigade-comm and brigade-plan
   cargo xtask test --changed            what the work since main can have broken
   cargo xtask test --changed HEAD~2     what it and the last two commits can have broken
-  cargo xtask test comm -- ring         the tests of brigade-comm with `ring` in their names")]
+  cargo xtask test comm -- ring         the tests of brigade-comm with `ring` in their names
+  cargo xtask test --mpi                what needs an MPI, with each that is installed")]
 pub struct Args {
     /// Crates whose tests run, `brigade-` may be left out [default: all but the backends of GPUs].
     #[arg(value_name = "CRATE")]
@@ -38,6 +39,9 @@ pub struct Args {
     /// these (`profile.quick` in .config/nextest.toml says which are not short) [default BASE: where this branch left main].
     #[arg(long, value_name = "BASE", num_args = 0..=1, conflicts_with_all = ["crates", "packages"])]
     changed: Option<Option<String>>,
+    /// The tests of the feature `mpi`, with each MPI that is installed, or that of MPICC and MPIRUN.
+    #[arg(long, conflicts_with_all = ["crates", "packages", "changed"])]
+    mpi: bool,
     /// Passed on to `cargo nextest run`, or to `cargo test` where nextest is not installed. Documentation's tests run only
     /// without any.
     #[arg(last = true)]
@@ -46,6 +50,9 @@ pub struct Args {
 
 /// Runs the chosen tests, and names the slowest.
 pub fn run(args: &Args) -> Result<()> {
+    if args.mpi {
+        return mpi::test(&args.args);
+    }
     let workspace = Workspace::read()?;
     let Some(selection) = select(args, &workspace)? else { return Ok(()) };
     let runner = Runner::installed();

@@ -8,7 +8,7 @@ use brigade_random::keyed_bytes;
 
 use crate::Result;
 use crate::algorithm::Algorithm;
-use crate::error::Error;
+use crate::error::{Diagnosis, Error};
 use crate::flight::{ExternalRecorder, FlightRecorder};
 use crate::op::call::OpType;
 use crate::op::dtype::{Element, ReduceOp};
@@ -131,6 +131,16 @@ impl Group {
         let number = keyed_bytes(keyed_bytes(self.spec().group, name.as_bytes()), &color.to_le_bytes());
         let members: Vec<usize> = members.iter().map(|member| self.global_rank(*member)).collect();
         ExternalRecorder::new(self.0.progress.context.recorder.clone(), number, name, &members)
+    }
+
+    /// Fails the world on every rank with an error of this rank, if it has not failed before.
+    pub fn fail(&self, error: Error) {
+        self.0.progress.context.fault.raise(self.spec().world_rank(), error);
+    }
+
+    /// Asks every rank over the control plane what it waits for, and finds out who holds up this one. Takes up to a few seconds.
+    pub fn diagnose(&self) -> Diagnosis {
+        self.0.progress.context.connector.diagnose(self.spec().world_rank())
     }
 
     /// Gives the operations of all groups of this rank the longer [`Timeouts::init`](crate::Timeouts::init) until

@@ -100,7 +100,7 @@ pub struct Call {
 
 impl Call {
     /// Whether a peer that called `theirs` takes part in this call.
-    pub(crate) fn accepts(&self, theirs: &Call) -> bool {
+    pub fn accepts(&self, theirs: &Call) -> bool {
         let bytes = match self.operation {
             OpType::RecvMessage => self.bytes.min(theirs.bytes),
             _ => self.bytes,

@@ -7,13 +7,13 @@ use crate::op::dtype::{DType, ReduceOp};
 pub const PROTOCOL_VERSION: u32 = 6;
 
 /// Bytes of a header on the wire. Also the unit to which the messages of one operation are padded.
-pub(crate) const HEADER_BYTES: usize = 64;
+pub const HEADER_BYTES: usize = 64;
 
 const MAGIC: u32 = 0x4252_4744;
 const NO_ROOT: u32 = u32::MAX;
 
 /// Encodes the header that starts an operation's bytes on each link.
-pub(crate) fn encode(group: u64, call: &Call) -> [u8; HEADER_BYTES] {
+pub fn encode(group: u64, call: &Call) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     header[0..4].copy_from_slice(&MAGIC.to_le_bytes());
     header[4..8].copy_from_slice(&PROTOCOL_VERSION.to_le_bytes());
@@ -27,8 +27,11 @@ pub(crate) fn encode(group: u64, call: &Call) -> [u8; HEADER_BYTES] {
     header
 }
 
-/// Decodes a header into its group and call, or says what is wrong with it.
-pub(crate) fn decode(header: &[u8; HEADER_BYTES]) -> Result<(u64, Call), String> {
+/// Decodes a header into its group and call.
+///
+/// # Errors
+/// What is wrong with it, in words.
+pub fn decode(header: &[u8; HEADER_BYTES]) -> Result<(u64, Call), String> {
     let word = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
     let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
     if word(0) != MAGIC {

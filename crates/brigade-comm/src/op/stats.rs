@@ -46,14 +46,15 @@ impl Stats {
 }
 
 /// The running counters behind [`Stats`].
-#[derive(Default)]
-pub(crate) struct Counters {
+#[derive(Debug, Default)]
+pub struct Counters {
     counters: [(AtomicU64, AtomicU64); OpType::ALL.len()],
     between_hosts: AtomicU64,
 }
 
 impl Counters {
-    pub(crate) fn add(&self, operation: OpType, bytes: u64) {
+    /// Counts a completed call that sent so many bytes to other ranks.
+    pub fn add(&self, operation: OpType, bytes: u64) {
         let (calls, sent) = &self.counters[operation as usize - 1];
         calls.fetch_add(1, Ordering::Relaxed);
         sent.fetch_add(bytes, Ordering::Relaxed);
@@ -63,7 +64,8 @@ impl Counters {
         self.between_hosts.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    pub(crate) fn read(&self) -> Stats {
+    /// The counts so far.
+    pub fn read(&self) -> Stats {
         let between_hosts = self.between_hosts.load(Ordering::Relaxed);
         let mut stats = Stats { between_hosts, ..Stats::default() };
         for (count, (calls, sent)) in stats.counts.iter_mut().zip(&self.counters) {

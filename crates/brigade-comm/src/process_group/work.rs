@@ -94,6 +94,9 @@ pub trait OpBuffer: Send {
 
     /// Gives the buffer back, or the reason why the operation failed.
     fn complete(self: Box<Self>, outcome: Result<(), Error>);
+
+    /// Reports why the operation failed, and never frees the memory: a library that the engine uses may still write it.
+    fn abandon(self: Box<Self>, error: Error);
 }
 
 /// An owned buffer, with the handle that waits for it.
@@ -156,6 +159,13 @@ impl<B: HostBuffer> OpBuffer for OwnedBuffer<B> {
         *lock(&completion.outcome) = Some(outcome.map(|()| buffer));
         completion.arrived.notify_all();
     }
+
+    fn abandon(self: Box<Self>, error: Error) {
+        let Self { buffer, completion, .. } = *self;
+        std::mem::forget(buffer);
+        *lock(&completion.outcome) = Some(Err(error));
+        completion.arrived.notify_all();
+    }
 }
 
 /// A borrowed slice, whose owner drives the operation itself and sees its outcome directly.
@@ -179,4 +189,6 @@ impl OpBuffer for BorrowedBuffer<'_> {
     }
 
     fn complete(self: Box<Self>, _: Result<(), Error>) {}
+
+    fn abandon(self: Box<Self>, _: Error) {}
 }

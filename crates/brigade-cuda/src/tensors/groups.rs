@@ -1,6 +1,6 @@
 //! The groups of a mesh, over NCCL or through host memory.
 
-use brigade_comm::Group;
+use brigade_comm::{Group, ProcessGroup};
 use brigade_core::{Error, Groups, Mesh, PP};
 use brigade_host::{Placement, SubgroupArgs, subgroup};
 use burn::tensor::{Bytes, DType, Device, TensorData};
@@ -43,11 +43,11 @@ pub fn groups(world: &Group, mesh: Mesh, gpu: &RankGpu, options: NcclOptions) ->
     Ok(Groups::new(mesh, everyone, |_| subgroups.next().ok_or_else(missing))?)
 }
 
-/// The groups of a mesh through host memory, with which ranks may share a GPU.
+/// The groups of a mesh through host memory, by any engine, with which ranks may share a GPU.
 ///
 /// # Errors
 /// If a group cannot be connected, or a rank failed.
-pub fn host_groups(world: &Group, mesh: Mesh) -> brigade_comm::Result<Groups> {
+pub fn host_groups<G: ProcessGroup + Clone + 'static>(world: &G, mesh: Mesh) -> brigade_comm::Result<Groups> {
     brigade_host::groups(world, mesh, Placement::Device { buffer: pinned })
 }
 

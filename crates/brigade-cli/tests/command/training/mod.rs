@@ -6,6 +6,8 @@ mod backends;
 mod chats;
 mod equality;
 mod folders;
+#[cfg(feature = "mpi")]
+mod mpi;
 mod results;
 mod shards;
 mod tasks;

@@ -92,6 +92,9 @@ fn settings() {
             "--backend cpu --collectives nccl",
             ["comm.collectives (--collectives) = nccl", "on cpu it must be host"],
         ),
+        // Without the feature, and with it where `mpirun` has not started the ranks.
+        ("--collectives mpi", ["comm.collectives (--collectives) = mpi", "host"]),
+        ("--set comm.order=engine", ["comm.order = engine", "it must be tree"]),
         ("--peak-tflops=-1", ["output.peak_tflops (--peak-tflops) = -1", ""]),
         ("--pp 2 --dp 2", ["pp 2 x dp 2", "start 4 ranks"]),
         ("--pp 3 --nproc-per-node 4", ["pp 3 x dp 1", "set --pp 2 --dp 2, or start 3 ranks"]),
