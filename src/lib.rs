@@ -149,7 +149,7 @@
 //! | `autotune` (on by default) | with `cuda`: kernels that are fastest when timed; alone it builds nothing |
 //! | `text` | corpora, tokenizers and token files in [`data`], language models in [`models`], `TokenDataset`, `LanguageModel` |
 //! | `parquet` | `text`, and corpora in Parquet files |
-//! | `object-store` | checkpoints at `gs://` and `s3://` |
+//! | `object-store` | checkpoints at `gs://` and `s3://`, and text there and at `https://` |
 //! | `cuda` | NVIDIA GPUs; NCCL is found at run time |
 //! | `wgpu` | GPUs of any vendor, through Vulkan |
 //!
@@ -206,7 +206,7 @@ pub use device::{doctor, most_ranks_per_node};
 pub use error::{UsageError, format_error, print_stderr};
 pub use folder::{
     ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, ADAPTERS_LABELS_FILE, FLIGHT_FOLDER, WEIGHTS_FILE,
-    WEIGHTS_INDEX_FILE, lock_folder,
+    WEIGHTS_INDEX_FILE, is_lock_of_this_host, lock_folder,
 };
 pub use run::{
     CHOICE_FILE, Choice, Chosen, Launch, Program, Ranks, Role, Session, earlier_choice, has_option, launch,

@@ -2,6 +2,7 @@
 
 use std::io::{IsTerminal, stderr};
 
+use brigade_report::{log_format, log_output, set_log_format};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -13,16 +14,21 @@ const VARIABLE: &str = "BRIGADE_LOG";
 /// Brigade's own warnings; the libraries below it have too many.
 const DEFAULT: &str = "brigade=warn";
 
+pub use brigade_report::LogFormat;
+
 /// What is logged under `--quiet`.
 const QUIET: &str = "brigade=error";
 
 /// Writes warnings of Brigade's crates, or only their errors, to standard error, unless the program has a subscriber of its own.
 /// The variable `BRIGADE_LOG` can select something else: `brigade=debug,wgpu=info`. Colours are for terminals, unless `NO_COLOR` is set.
-/// [`launch`](crate::launch) calls this first.
-pub fn init(quiet: bool) {
+/// From now on, what this process writes there has the `format`. [`launch`](crate::launch) calls this first.
+pub fn init(quiet: bool, format: LogFormat) {
+    set_log_format(format);
     let wanted = std::env::var(VARIABLE).unwrap_or_else(|_| if quiet { QUIET } else { DEFAULT }.to_owned());
-    let colours = stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
-    let lines = fmt::layer().with_writer(stderr).with_ansi(colours).without_time().with_target(false);
+    let colours = log_format() == LogFormat::Text
+        && stderr().is_terminal()
+        && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
+    let lines = fmt::layer().with_writer(log_output).with_ansi(colours).without_time().with_target(false);
     // A subscriber that is already there stays.
     drop(registry().with(filter(&wanted)).with(lines).try_init());
 }

@@ -23,7 +23,7 @@ const FIXED: [&str; 8] = [
 ];
 
 /// Settings that do not affect what is computed; changes of them are not listed.
-const FREE: [&str; 14] = [
+const FREE: [&str; 16] = [
     "output.",
     "profile.",
     "checkpoint.keep",
@@ -31,6 +31,7 @@ const FREE: [&str; 14] = [
     "checkpoint.asynchronous",
     "checkpoint.on_failure",
     "checkpoint.timeout_seconds",
+    "checkpoint.lease_seconds",
     "comm.synchronous",
     "comm.transport",
     "comm.init_timeout_seconds",
@@ -38,6 +39,7 @@ const FREE: [&str; 14] = [
     "comm.host_timeout_seconds",
     "data.sources",
     "data.cache_dir",
+    "data.timeout_seconds",
 ];
 
 /// The newest checkpoint at a location that can be opened: its step and its run's description. The inner error says what is wrong

@@ -1,7 +1,8 @@
 //! Errors as text, and text on standard error.
 
 use std::fmt::Display;
-use std::io::Write;
+
+use brigade_report::print_log;
 
 /// An error and its causes on one line. A cause that an earlier message already quotes is left out.
 pub fn format_error(error: &anyhow::Error) -> String {
@@ -15,9 +16,9 @@ pub fn format_error(error: &anyhow::Error) -> String {
     text
 }
 
-/// Prints a line on standard error. If that fails (a full disk, a closed pipe), the program carries on.
+/// Prints a message on standard error, in the format of `--log-format`. If that fails (a full disk, a closed pipe), the program carries on.
 pub fn print_stderr(text: impl Display) {
-    drop(writeln!(std::io::stderr(), "{text}"));
+    print_log(&text.to_string());
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
-//! The folder of a run's results: its files and its lock.
+//! The folder of a run's results: its files, its lock, and leases.
 
 mod contents;
+mod lease;
 mod lock;
 
 pub use contents::{
@@ -9,7 +10,8 @@ pub use contents::{
 pub(crate) use contents::{
     added_weights_file, create_folder, refuse_earlier, refuse_other, remove_weights, write_config,
 };
-pub use lock::lock_folder;
+pub(crate) use lease::lease;
+pub use lock::{is_lock_of_this_host, lock_folder};
 
 /// The folder of flight records in a run's folder: what each rank did last before a failure.
 pub const FLIGHT_FOLDER: &str = "flight";

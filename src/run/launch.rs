@@ -109,7 +109,7 @@ impl<'a> Launch<'a> {
                 Err(error) => return ExitCode::from(report(&usage(error))),
             },
         };
-        crate::log::init(line.flags.quiet);
+        crate::log::init(line.flags.quiet, line.flags.log_format);
         let (line, own) = line.without_own();
         let program = Program { chosen: chosen.as_ref(), ..program(&line, &line.settings) };
         program.run(|_| Ok(()), |session, ()| body(session, own))

@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use anyhow::Context;
-use brigade_launch::{Detected, Event, LaunchConfig, NodeInfo, Outcome, Source};
-use brigade_report::{RunEvent, add_to_history};
+use brigade_launch::{Detected, Event, LaunchConfig, LineFormat, NodeInfo, Outcome, Source};
+use brigade_report::{LogFormat, RunEvent, add_to_history, json_line, log_format, message_of};
 
 use super::ending::{print_event, printed_its_error};
 use super::exhaustion::ExhaustionWatch;
@@ -59,6 +59,8 @@ impl Program<'_> {
         (launch.init_timeout, launch.host_timeout) = (timeouts.init, timeouts.host);
         launch.stopped_timeout = timeouts.step + STOPPED_GRACE;
         launch.blocks_signals = true;
+        launch.format = (log_format() == LogFormat::Json)
+            .then_some(LineFormat { write: |rank, line| json_line(Some(rank), line), read: message_of });
         launch.args = match self.chosen {
             Some(chosen) => chosen.args.clone(),
             None => std::env::args_os().skip(1).collect(),
@@ -91,7 +93,12 @@ impl Program<'_> {
             Outcome::Interrupted { signal, .. } => note(RunEvent::Interrupted { signal: signal.clone() }),
             other => note(RunEvent::Failed { reason: first_line(other) }),
         }
-        drop(folder);
+        folder.release(match &outcome {
+            Outcome::Done => "finished",
+            Outcome::Preempted { .. } => "preempted",
+            Outcome::Interrupted { .. } => "interrupted",
+            _ => "failed",
+        });
         match &outcome {
             Outcome::Done | Outcome::Preempted { .. } => {}
             Outcome::Failed(failure)

@@ -6,14 +6,14 @@ use std::time::Duration;
 use anyhow::Context;
 use brigade_comm::{Group, World};
 use brigade_launch::{Detected, RankInfo, exit, interrupt};
-use brigade_report::counted;
+use brigade_report::{counted, set_log_rank};
 
 use super::ending::{PANIC_EXIT_CODE, is_on_all_ranks, needs_flight_record, panic_text, write_flight};
 use super::program::{Program, Role, usage};
 use super::run_folder::{RunFolder, launcher_folder, start_from};
 use super::session::Session;
 use crate::device::{self, RankDevice};
-use crate::error::format_error;
+use crate::error::{Interrupted, Preempted, format_error};
 use crate::folder::FLIGHT_FOLDER;
 use crate::world::{HostEngine, all_gather_text, check_same_configuration, join, timeouts};
 
@@ -26,6 +26,7 @@ impl Program<'_> {
         prepare: impl FnOnce(Role) -> anyhow::Result<P>,
         body: impl FnOnce(&mut Session, P) -> anyhow::Result<()>,
     ) -> anyhow::Result<u8> {
+        set_log_rank(info.rank);
         device::prepare_process(self.settings.compute.backend);
         let interrupt = interrupt::install()?;
         interrupt.mark_preparing();
@@ -82,6 +83,12 @@ impl Program<'_> {
         let result = finish_together(world.group(), result);
         // After a failure the session does not wait for pending operations, so the other ranks had to be told first.
         drop(session);
+        folder.release(match &result {
+            Ok(Ok(())) => "finished",
+            Ok(Err(error)) if error.is::<Preempted>() => "preempted",
+            Ok(Err(error)) if error.is::<Interrupted>() => "interrupted",
+            _ => "failed",
+        });
         match result {
             Ok(Ok(())) => {
                 world.shutdown().context("at the end of the run")?;

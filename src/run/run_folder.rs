@@ -4,14 +4,14 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use brigade_checkpoint::open_storage;
+use brigade_checkpoint::{Lease, open_storage};
 use brigade_files::write_atomic;
 
 use super::auto::CHOICE_FILE;
 use super::program::Program;
 use crate::checkpoint::{changes, newest, refuse_checkpoints};
 use crate::error::print_stderr;
-use crate::folder::{create_folder, lock_folder, refuse_earlier, refuse_other};
+use crate::folder::{create_folder, lease, lock_folder, refuse_earlier, refuse_other};
 use crate::settings::{Resume, Settings};
 
 /// The variable that names the run's folder to the ranks that the launcher starts.
@@ -34,11 +34,13 @@ pub(crate) fn write_choice(dir: &Path, is_new: bool) -> anyhow::Result<()> {
     }
 }
 
-/// A run's folder and where its checkpoints are, locked against other runs until this is dropped and the ranks have ended.
+/// A run's folder and where its checkpoints are, locked against other runs until this is dropped and the ranks have ended; by leases where
+/// there are no locks.
 pub(crate) struct RunFolder {
     pub dir: PathBuf,
     /// Identifies the checkpoints of this run. A resumed run keeps its id.
     pub run: String,
+    leases: Vec<Lease>,
     _locks: Vec<File>,
 }
 
@@ -49,10 +51,23 @@ impl RunFolder {
         let Settings { output, checkpoint, .. } = program.settings;
         let dir = create_folder(&output.dir, program.name)?;
         let location = checkpoint.location(&dir);
-        let mut locks: Vec<File> = lock_folder(&dir, "--out")?.into_iter().collect();
-        if !checkpoint.dir.is_empty() && !location.contains("://") {
-            locks.extend(lock_checkpoints(Path::new(&location), &dir)?);
+        let own = lock_folder(&dir, "--out")?;
+        let take = |place: &str, option| lease(place, option, &dir, own.as_ref(), program.settings);
+        let mut leases = Vec::new();
+        if own.is_none() {
+            leases.push(take(&dir.to_string_lossy(), "--out")?);
         }
+        let mut locks = Vec::new();
+        if location.contains("://") {
+            leases.push(take(&location, CHECKPOINTS)?);
+        } else if !checkpoint.dir.is_empty() {
+            match lock_checkpoints(Path::new(&location), &dir)? {
+                Claim::Locked(file) => locks.push(file),
+                Claim::NoLocks => leases.push(take(&location, CHECKPOINTS)?),
+                Claim::Owned => {}
+            }
+        }
+        locks.extend(own);
         let run = match (&program.flags.resume, find_checkpoint(program, &location)?) {
             (None, _) if output.overwrite => None,
             (None, _) => {
@@ -78,17 +93,27 @@ impl RunFolder {
             }
         };
         let run = run.map_or_else(|| getrandom::u64().map(|number| format!("{number:016x}")), Ok);
-        Ok(Self { dir, run: run.context("no random number for the run's id")?, _locks: locks })
+        Ok(Self { dir, run: run.context("no random number for the run's id")?, leases, _locks: locks })
     }
 
     /// The folder that the launcher has locked for its ranks.
     pub(crate) fn from_launcher(dir: PathBuf) -> Self {
-        Self { dir, run: std::env::var(RUN_ID).unwrap_or_default(), _locks: Vec::new() }
+        Self { dir, run: std::env::var(RUN_ID).unwrap_or_default(), leases: Vec::new(), _locks: Vec::new() }
     }
 
     /// The folder of a process that writes no results, only logs.
     pub(crate) fn for_logs(dir: PathBuf) -> Self {
-        Self { dir, run: String::new(), _locks: Vec::new() }
+        Self { dir, run: String::new(), leases: Vec::new(), _locks: Vec::new() }
+    }
+
+    /// Gives the places back, and says how the run ended, to those who look at a lease.
+    pub(crate) fn release(self, ended: &str) {
+        for lease in self.leases {
+            let location = lease.location();
+            if let Err(error) = lease.release(ended) {
+                print_stderr(format_args!("warning: the lease of {location} ends by itself: {error}"));
+            }
+        }
     }
 }
 
@@ -153,13 +178,25 @@ fn find_checkpoint(program: &Program<'_>, location: &str) -> anyhow::Result<Resu
     })
 }
 
+/// The option that says where checkpoints are.
+const CHECKPOINTS: &str = "checkpoint.dir";
+
+/// Whether a folder has a lock.
+enum Claim {
+    Locked(File),
+    /// The file system has none.
+    NoLocks,
+    /// It is the run's folder.
+    Owned,
+}
+
 /// Locks the folder of checkpoints, unless it is the run's folder, which is locked already.
-fn lock_checkpoints(location: &Path, dir: &Path) -> anyhow::Result<Option<File>> {
-    const OPTION: &str = "checkpoint.dir";
+fn lock_checkpoints(location: &Path, dir: &Path) -> anyhow::Result<Claim> {
+    const OPTION: &str = CHECKPOINTS;
     std::fs::create_dir_all(location).with_context(|| format!("{OPTION} = {}", location.display()))?;
     let same = || Ok::<_, std::io::Error>(location.canonicalize()? == dir.canonicalize()?);
     if same().with_context(|| format!("{OPTION} = {}", location.display()))? {
-        return Ok(None);
+        return Ok(Claim::Owned);
     }
-    lock_folder(location, OPTION)
+    Ok(lock_folder(location, OPTION)?.map_or(Claim::NoLocks, Claim::Locked))
 }

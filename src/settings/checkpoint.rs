@@ -56,6 +56,9 @@ pub struct CheckpointSettings {
     pub on_failure: OnFailedSave,
     /// Timeout of a save, in seconds.
     pub timeout_seconds: f64,
+    /// Where no lock keeps two runs apart (object stores, file systems without locks), a run holds a lease, which it renews while it lives. So many
+    /// seconds after its last sign of life, another may take its place.
+    pub lease_seconds: f64,
 }
 
 impl Default for CheckpointSettings {
@@ -71,6 +74,7 @@ impl Default for CheckpointSettings {
             asynchronous: true,
             on_failure: OnFailedSave::Stop,
             timeout_seconds: 1800.0,
+            lease_seconds: 60.0,
         }
     }
 }

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use brigade_core::compress::Method;
 use brigade_core::plan::PipelineScheduleKind;
 use brigade_launch::LaunchArgs;
+use brigade_report::LogFormat;
 
 use super::{Backend, CONFIG_FILE, CollectivesBackend, SettingError, Settings, StrategyName, Transport};
 
@@ -159,6 +160,9 @@ pub struct StandardFlags {
     /// Print nothing but errors.
     #[arg(long, short)]
     pub quiet: bool,
+    /// How lines on standard error are written: text, or json, one object a line.
+    #[arg(long, value_name = "text|json", default_value = "text")]
+    pub log_format: LogFormat,
     /// Print the resolved configuration, the mesh and the parameters per block, and stop.
     #[arg(long)]
     pub dry_run: bool,

@@ -177,6 +177,11 @@ impl Settings {
         if let Some((option, given)) = waits.into_iter().find(|(_, v)| !(0.1..=1e6).contains(v)) {
             return Err(SettingError::new(option, given, "it must be from 0.1 to 1000000 seconds"));
         }
+        let lease = self.checkpoint.lease_seconds;
+        if !(1.0..=1e6).contains(&lease) {
+            let allowed = "it must be from 1 to 1000000 seconds";
+            return Err(SettingError::new("checkpoint.lease_seconds", lease, allowed));
+        }
         let host = comm.host_timeout_seconds;
         if !(1.0..=1e6).contains(&host) {
             let allowed = "it must be from 1 to 1000000 seconds";

@@ -54,6 +54,14 @@ pub enum Error {
         /// What the object store's client said.
         message: String,
     },
+    /// Another process holds the place.
+    #[error("{place}: another run is at work there: {holder}; stop it first, or give another place")]
+    Held {
+        /// The folder or URL.
+        place: String,
+        /// Who holds it.
+        holder: String,
+    },
     /// The URL needs a cargo feature that this build lacks.
     #[error("{url}: this build has no object stores; build with the cargo feature `{feature}`")]
     MissingFeature {
@@ -228,6 +236,20 @@ pub enum Error {
         /// Elements of the slot.
         elements: usize,
     },
+}
+
+#[cfg(feature = "object-store")]
+impl From<brigade_store::Error> for Error {
+    fn from(error: brigade_store::Error) -> Self {
+        use brigade_store::Error as Store;
+        let object = |operation, path, message| Self::Object { operation, path, message };
+        match error {
+            Store::Url { url, message } => Self::InvalidUrl { url, message },
+            Store::Failed { operation, url, message } => object(operation, url, message),
+            Store::NotFound { url } => object("find", url, "it does not exist".into()),
+            Store::Changed { url } => object("read", url, "it changed meanwhile".into()),
+        }
+    }
 }
 
 impl Error {

@@ -21,6 +21,7 @@
 //! - **Bytes from outside are not trusted.** Sizes are checked against the real files before anything is allocated.
 //! - **The same shard gives the same file.** Only the manifest contains the time.
 //! - **Older checkpoints are removed last**, when newer ones are complete.
+//! - **A place has one run at a time** where each takes its lease ([`take_lease`]), with no other means than files that are created once.
 //!
 //! ```
 //! use brigade_checkpoint::*;
@@ -63,6 +64,7 @@ mod error;
 mod format;
 #[doc(hidden)]
 pub mod fuzzing;
+mod lease;
 mod read;
 mod retention;
 mod storage;
@@ -74,6 +76,7 @@ pub use format::manifest::{
 };
 pub use format::names::{MANIFEST, MANIFEST_HASH, rank_file};
 pub use format::unit::{PARAMETERS, ParameterMetadata, Scalar, UnitMetadata};
+pub use lease::{Holder, Lease, LeaseFound, LeasePlace, LeaseRecord, lease_place, look_at_lease, take_lease};
 pub use read::{Checkpoint, CheckpointSummary, ListedCheckpoint, Problem, StoredParameter, list, verify};
 pub use retention::{keep_latest, remove_after, remove_stale};
 #[cfg(feature = "object-store")]

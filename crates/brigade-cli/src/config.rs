@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use brigade::data::{Tokenizer, TokenizerSpec};
+use brigade::data::{Tokenizer, TokenizerSpec, is_url};
 use brigade::models::gpt::GptConfig;
 use brigade::models::{CausalLm, LoraConfig, LoraError};
 use brigade::{Settings, merge_config};
@@ -133,7 +133,7 @@ impl Config {
         let sections = self.data.source.iter_mut();
         let of_sections = sections.flat_map(|source| [&mut source.path, &mut source.validation]);
         let paths = self.data.sources.iter_mut().chain(&mut self.data.validation).chain(of_sections);
-        for path in paths.filter(|path| !path.is_empty()) {
+        for path in paths.filter(|path| !path.is_empty() && !is_url(path)) {
             *path = absolute(Path::new(path))?.to_string_lossy().into_owned();
         }
         self.data.check()?;

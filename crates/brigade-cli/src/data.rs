@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use brigade::data::{
-    Columns, Corpus, DataSource, LongExamples, RowOptions, SequenceLayout, TargetToken, TokenizerSpec,
+    Columns, Corpus, DataSource, Error, LongExamples, RowOptions, SequenceLayout, TargetToken, TokenizerSpec,
+    check_url,
 };
 use serde::{Deserialize, Serialize};
 
@@ -15,9 +17,9 @@ use crate::chats::Learn;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataSection {
-    /// Files, folders and globs; if empty, the Rust sources of Brigade's locked dependencies.
+    /// Files, folders, globs and URLs (`gs://`, `s3://`, `https://`); if empty, the Rust sources of Brigade's locked dependencies.
     pub sources: Vec<String>,
-    /// Files, folders and globs to validate on; if empty, a part of the documents of `sources` is set aside for it.
+    /// Files, folders, globs and URLs to validate on; if empty, a part of the documents of `sources` is set aside for it.
     pub validation: Vec<String>,
     /// What columns of lines and rows are called in the files where they have other names, as in `{ text = "content" }`.
     pub columns: BTreeMap<String, String>,
@@ -43,6 +45,8 @@ pub struct DataSection {
     pub max_bytes: u64,
     /// The folder of the token cache; empty stands for the user's cache folder.
     pub cache_dir: PathBuf,
+    /// How long an object store may give no byte, in seconds, while requests are made again; then the run ends.
+    pub timeout_seconds: f64,
 }
 
 impl DataSection {
@@ -69,6 +73,14 @@ impl DataSection {
         if self.sources.is_empty() && !self.validation.is_empty() {
             bail!("data.validation has files to validate on, and data.sources (--data) none to train on");
         }
+        if !(self.timeout_seconds.is_finite()
+            && self.timeout_seconds > 0.0
+            && self.timeout_seconds <= MOST_SECONDS)
+        {
+            let (given, allowed) = (self.timeout_seconds, "it must be above 0 and at most 86400");
+            bail!("data.timeout_seconds = {given} is not possible: {allowed}");
+        }
+        self.urls().try_for_each(|(option, url)| check(option, url))?;
         for SourceSection { path, weight, .. } in &self.source {
             if path.is_empty() {
                 bail!("[[data.source]] path = \"\" is not possible: give a file, a folder or a glob");
@@ -84,11 +96,38 @@ impl DataSection {
     }
 }
 
+impl DataSection {
+    /// All sources, each with the option that gives it.
+    fn urls(&self) -> impl Iterator<Item = (&'static str, &String)> {
+        let of_sections = self.source.iter().flat_map(|source| {
+            [("[[data.source]] path =", &source.path), ("[[data.source]] validation =", &source.validation)]
+        });
+        let sources = self.sources.iter().map(|source| ("data.sources (--data)", source));
+        let validation = self.validation.iter().map(|source| ("data.validation", source));
+        sources.chain(validation).chain(of_sections)
+    }
+
+    fn timeout(&self) -> Duration {
+        Duration::from_secs_f64(self.timeout_seconds)
+    }
+}
+
+/// The longest `data.timeout_seconds`: a day.
+const MOST_SECONDS: f64 = 86400.0;
+
+/// Refuses a URL that cannot be used, before any word of it is written anywhere.
+fn check(option: &str, source: &str) -> anyhow::Result<()> {
+    match check_url(source) {
+        Err(Error::InvalidUrl { url, message }) => bail!("{option} {url} is not possible: {message}"),
+        checked => checked.with_context(|| option.to_owned()),
+    }
+}
+
 /// `[[data.source]]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SourceSection {
-    /// A file, a folder or a glob.
+    /// A file, a folder, a glob or a URL.
     pub path: String,
     /// Its share of the samples, as a part of the sum of all weights.
     #[serde(default = "one")]
@@ -109,7 +148,7 @@ fn one() -> f64 {
 fn corpus(data: &DataSection) -> anyhow::Result<Corpus> {
     match data.sources.as_slice() {
         [] => Ok(Corpus::locked_dependencies(workspace()?, data.max_bytes)),
-        sources => Ok(Corpus::from_sources(sources)),
+        sources => Ok(Corpus::from_sources(sources).timeout(data.timeout())),
     }
 }
 
@@ -119,11 +158,12 @@ pub fn sources(data: &DataSection, columns: &Columns) -> anyhow::Result<Vec<Data
         columns.clone().renamed(if own.is_empty() { &data.columns } else { own })
     };
     if data.source.is_empty() {
-        let validation = (!data.validation.is_empty()).then(|| Corpus::from_sources(&data.validation));
+        let files = || Corpus::from_sources(&data.validation).timeout(data.timeout());
+        let validation = (!data.validation.is_empty()).then(files);
         let columns = renamed(&data.columns)?;
         return Ok(vec![DataSource { columns, validation, ..DataSource::new(corpus(data)?) }]);
     }
-    let one = |path: &String| Corpus::from_sources(std::slice::from_ref(path));
+    let one = |path: &String| Corpus::from_sources(std::slice::from_ref(path)).timeout(data.timeout());
     let source = |source: &SourceSection| {
         Ok(DataSource {
             columns: renamed(&source.columns)?,

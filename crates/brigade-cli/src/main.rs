@@ -27,6 +27,7 @@ mod weights;
 use std::process::ExitCode;
 
 use brigade::launcher::interrupt;
+use brigade::log::LogFormat;
 use brigade::{UsageError, exit, format_error};
 use clap::{Parser, Subcommand};
 
@@ -98,7 +99,11 @@ enum Command {
 fn main() -> ExitCode {
     interrupt::block_signals();
     let command = Cli::parse().command;
-    brigade::log::init(matches!(&command, Command::Train(args) if args.standard.quiet));
+    let (quiet, format) = match &command {
+        Command::Train(args) => (args.standard.quiet, args.standard.log_format),
+        _ => (false, LogFormat::Text),
+    };
+    brigade::log::init(quiet, format);
     let has_ranks = match &command {
         Command::Train(_) | Command::Launch(_) | Command::Evaluate(_) => true,
         Command::Generate(args) => args.uses_ranks(),

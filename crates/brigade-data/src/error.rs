@@ -112,6 +112,34 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
+    /// A URL that cannot be used.
+    #[error("data: {url}: {message}")]
+    InvalidUrl {
+        /// The URL without what may be secret in it.
+        url: String,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// A URL, in a program without object stores.
+    #[error(
+        "data: {url}: this program was built without the feature `object-store` of brigade; give a file of this host"
+    )]
+    NoStores {
+        /// The URL without what may be secret in it.
+        url: String,
+    },
+    /// An object store refused, or did not answer in time.
+    #[error(
+        "data: cannot {operation} {url}: {message} (data.timeout_seconds says how long a store may give no byte)"
+    )]
+    Store {
+        /// The operation, as a verb.
+        operation: &'static str,
+        /// The object or prefix.
+        url: String,
+        /// What the store said.
+        message: String,
+    },
     /// The locked dependencies of a workspace cannot be found.
     #[error(
         "data: no sources of locked dependencies for {}: {message}; give a corpus of your own instead",
@@ -237,10 +265,26 @@ pub enum Error {
 impl Error {
     /// The error of `operation` on `path`; a full disk has an error of its own.
     pub(crate) fn io(operation: &'static str, path: impl AsRef<Path>, source: io::Error) -> Self {
+        #[cfg(feature = "object-store")]
+        if let Some(store) = source.get_ref().and_then(|inner| inner.downcast_ref::<brigade_store::Error>()) {
+            return store.clone().into();
+        }
         let path = path.as_ref().to_path_buf();
         match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::DiskFull { path, source },
             _ => Self::Io { operation, path, source },
+        }
+    }
+
+    /// Whether an object store is at fault.
+    #[cfg(feature = "text")]
+    pub(crate) fn is_of_store(source: &io::Error) -> bool {
+        #[cfg(feature = "object-store")]
+        return source.get_ref().is_some_and(|inner| inner.is::<brigade_store::Error>());
+        #[cfg(not(feature = "object-store"))]
+        {
+            let _ = source;
+            false
         }
     }
 
@@ -258,11 +302,26 @@ impl Error {
                 | Self::Damaged { .. }
                 | Self::NotBuilt { .. }
                 | Self::Dependencies { .. }
+                | Self::InvalidUrl { .. }
+                | Self::NoStores { .. }
                 | Self::InvalidSetting { .. }
                 | Self::Tokenizer { .. }
                 | Self::Indivisible { .. }
                 | Self::LongExample { .. }
         )
+    }
+}
+
+#[cfg(feature = "object-store")]
+impl From<brigade_store::Error> for Error {
+    fn from(error: brigade_store::Error) -> Self {
+        use brigade_store::Error as Store;
+        match error {
+            Store::Url { url, message } => Self::InvalidUrl { url, message },
+            Store::NotFound { url } => Self::NotFound { path: url.into() },
+            Store::Changed { url } => Self::ChangedWhileReading { path: url.into() },
+            Store::Failed { operation, url, message } => Self::Store { operation, url, message },
+        }
     }
 }
 

@@ -73,7 +73,7 @@ pub use error::{Error, Result};
 pub use launcher::{
     config::{
         DEFAULT_GRACE_PERIOD, DEFAULT_HEARTBEAT_TIMEOUT, DEFAULT_HOST_TIMEOUT, DEFAULT_INIT_TIMEOUT,
-        DEFAULT_RESTART_DELAY, DEFAULT_STOPPED_TIMEOUT, LaunchConfig,
+        DEFAULT_RESTART_DELAY, DEFAULT_STOPPED_TIMEOUT, LaunchConfig, LineFormat,
     },
     deadlines::ROOT_CAUSE_WINDOW,
     launch,

@@ -24,6 +24,7 @@
 mod console;
 mod error;
 mod history;
+mod log;
 mod machine;
 mod metrics_file;
 mod prometheus;
@@ -37,6 +38,9 @@ pub use console::{byte_progress::ByteProgress, counted::counted, line::line, mod
 pub use error::{Error, Result};
 pub use history::{HISTORY_FILE, HistoryRecord, RunEvent, add_to_history, now};
 pub use indicatif::{HumanBytes, HumanCount};
+pub use log::{
+    LogFormat, json_line, log_format, log_output, message_of, print_log, set_log_format, set_log_rank,
+};
 pub use machine::{
     capacity::{AddressSpace, MemoryCapacity, memory_capacity, oom_kills},
     finding::Finding,

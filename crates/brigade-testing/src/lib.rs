@@ -1,9 +1,11 @@
 //! What the tests of several crates need.
 
 mod mpirun;
+mod object_server;
 #[cfg(target_os = "linux")]
 mod small_disk;
 
 pub use mpirun::{MpiRun, mpirun};
+pub use object_server::{Fault, ObjectServer, Request};
 #[cfg(target_os = "linux")]
 pub use small_disk::on_small_disk;

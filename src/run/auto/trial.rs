@@ -120,6 +120,7 @@ pub(super) fn run_trial(
         "schedule.decay_steps=0",
         "profile.steps=",
         "strategy.inner_steps=1",
+        "checkpoint.dir=",
     ];
     for set in sets {
         command.args(["--set", set]);

@@ -1,4 +1,4 @@
-//! Checkpoints in an object store, through the crate `object_store` and a runtime of its own.
+//! Checkpoints in an object store.
 //!
 //! ```text
 //! <prefix>/step-00000050.<id>/      one save; a checkpoint if, and only if, its manifest.json exists
@@ -12,12 +12,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use brigade_store::{Location, Scheme};
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt, ObjectStoreScheme, WriteMultipart};
-use tokio::runtime::{Builder, Runtime};
-use url::Url;
+use object_store::{ObjectStore, ObjectStoreExt, WriteMultipart};
 
 use super::{CheckpointDir, StagingDir, Storage, StorageReader, StorageWriter};
 use crate::error::{Error, Result};
@@ -59,23 +58,19 @@ impl ObjectStorage {
     /// # Errors
     /// [`Error::InvalidUrl`] for a URL that is none of these, or whose store cannot be set up.
     pub fn open(url: &str) -> Result<Self> {
-        let wrong = |message: String| Error::InvalidUrl { url: url.into(), message };
-        let parsed: Url = url.parse().map_err(|error| wrong(format!("not a URL: {error}")))?;
-        let (scheme, _) = ObjectStoreScheme::parse(&parsed).map_err(|error| wrong(error.to_string()))?;
-        match scheme {
-            ObjectStoreScheme::AmazonS3 | ObjectStoreScheme::GoogleCloudStorage => {}
-            ObjectStoreScheme::Local => {
-                let folder = parsed.to_file_path().map_err(|()| wrong("not a folder of this host".into()))?;
-                return Self::in_folder(&folder, url);
+        let location = Location::parse(url)?;
+        match location.scheme() {
+            Scheme::S3 | Scheme::Gs => {}
+            Scheme::File => {
+                return Self::in_folder(&std::path::Path::new("/").join(location.path().as_ref()), url);
             }
-            _ => return Err(wrong("this object store is not supported".into())),
+            Scheme::Http => {
+                let message = "files there can only be read".into();
+                return Err(Error::InvalidUrl { url: url.into(), message });
+            }
         }
-        // Variables that are not text cannot be options.
-        let variables = std::env::vars_os()
-            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-        let (store, prefix) =
-            object_store::parse_url_opts(&parsed, variables).map_err(|error| wrong(error.to_string()))?;
-        Self::new(Arc::from(store), prefix, url)
+        let store = brigade_store::Client::open(&location, DEADLINE)?;
+        Ok(Self { client: Client { store, prefix: location.path().clone() }, location: location.to_string() })
     }
 
     fn in_folder(folder: &std::path::Path, url: &str) -> Result<Self> {
@@ -83,30 +78,31 @@ impl ObjectStorage {
         let store = LocalFileSystem::new_with_prefix(folder)
             .map_err(|error| Error::InvalidUrl { url: url.into(), message: error.to_string() })?
             .with_automatic_cleanup(true);
-        Self::new(Arc::new(store), Path::default(), url)
+        Self::new(Arc::new(store), url)
+    }
+
+    /// The store, and the prefix of checkpoints in it.
+    pub(super) fn into_parts(self) -> (brigade_store::Client, Path) {
+        (self.client.store, self.client.prefix)
     }
 
     /// Checkpoints in this process's memory, for tests.
     ///
     /// # Errors
-    /// When the system gives no runtime.
+    /// When the system gives no thread.
     pub fn in_memory() -> Result<Self> {
-        Self::new(Arc::new(InMemory::new()), Path::default(), "memory")
+        Self::new(Arc::new(InMemory::new()), "memory")
     }
 
-    fn new(store: Arc<dyn ObjectStore>, prefix: Path, location: &str) -> Result<Self> {
-        let runtime = Builder::new_current_thread().enable_all().build().map_err(|source| Error::Io {
-            operation: "start",
-            path: "the runtime of the object store".into(),
-            source,
-        })?;
-        Ok(Self { client: Client { store, prefix, runtime: Arc::new(runtime) }, location: location.into() })
+    fn new(store: Arc<dyn ObjectStore>, location: &str) -> Result<Self> {
+        let store = brigade_store::Client::new(store, location, DEADLINE)?;
+        Ok(Self { client: Client { store, prefix: Path::default() }, location: location.into() })
     }
 
     /// Every save of every step: folder, and when its manifest was written, if it was.
     fn saves(&self) -> Result<BTreeMap<u64, Vec<Written>>> {
-        let Client { store, prefix, .. } = &self.client;
-        let listed = self.client.wait("list", prefix, store.list_with_delimiter(Some(prefix)))?;
+        let Client { store, prefix } = &self.client;
+        let listed = store.wait("list", prefix, store.store().list_with_delimiter(Some(prefix)))?;
         let mut saves: BTreeMap<u64, Vec<Written>> = BTreeMap::new();
         for path in listed.common_prefixes {
             let Some(folder) = path.filename() else { continue };
@@ -148,7 +144,7 @@ impl Storage for ObjectStorage {
         let upload = if bytes <= part as u64 {
             Upload::Whole(Vec::new())
         } else {
-            let begun = self.client.wait("write", &path, self.client.store.put_multipart(&path))?;
+            let begun = self.client.wait("write", &path, self.client.store.store().put_multipart(&path))?;
             Upload::Parts(WriteMultipart::new_with_chunk_size(begun, part))
         };
         Ok(Box::new(ObjectWriter { client: self.client.clone(), path, upload: Some(upload) }))
@@ -203,12 +199,11 @@ impl Storage for ObjectStorage {
     }
 }
 
-/// The store, with what is needed to wait for it.
+/// A prefix in a store.
 #[derive(Clone)]
 struct Client {
-    store: Arc<dyn ObjectStore>,
+    store: brigade_store::Client,
     prefix: Path,
-    runtime: Arc<Runtime>,
 }
 
 impl Client {
@@ -217,45 +212,31 @@ impl Client {
     }
 
     /// Runs an operation until it ends, or until the deadline.
-    fn wait<T, E: fmt::Display>(
+    fn wait<T>(
         &self,
         operation: &'static str,
         path: &Path,
-        work: impl Future<Output = Result<T, E>>,
+        work: impl Future<Output = object_store::Result<T>>,
     ) -> Result<T> {
-        let failed = |message: String| Error::Object { operation, path: path.to_string(), message };
-        match self.runtime.block_on(async { tokio::time::timeout(DEADLINE, work).await }) {
-            Ok(result) => result.map_err(|error| failed(error.to_string())),
-            Err(_) => Err(failed(format!("no answer within {} s", DEADLINE.as_secs()))),
-        }
+        Ok(self.store.wait(operation, path, work)?)
     }
 
     /// An object's description; `None` when there is none.
     fn find(&self, path: &Path) -> Result<Option<object_store::ObjectMeta>> {
-        self.wait("find", path, async {
-            match self.store.head(path).await {
-                Ok(found) => Ok(Some(found)),
-                Err(object_store::Error::NotFound { .. }) => Ok(None),
-                Err(error) => Err(error),
-            }
-        })
+        Ok(self.store.find("find", path, self.store.store().head(path))?)
     }
 
     /// The objects of a folder.
     fn objects(&self, folder: &str) -> Result<Vec<Path>> {
         let path = self.prefix.clone().join(folder);
-        let listed = self.wait("list", &path, self.store.list_with_delimiter(Some(&path)))?;
+        let listed = self.wait("list", &path, self.store.store().list_with_delimiter(Some(&path)))?;
         Ok(listed.objects.into_iter().map(|object| object.location).collect())
     }
 
     /// Deletes an object, if it exists.
     fn delete(&self, path: &Path) -> Result<()> {
-        self.wait("remove", path, async {
-            match self.store.delete(path).await {
-                Err(object_store::Error::NotFound { .. }) => Ok(()),
-                deleted => deleted,
-            }
-        })
+        self.store.find("remove", path, self.store.store().delete(path))?;
+        Ok(())
     }
 }
 
@@ -280,7 +261,7 @@ impl StorageWriter for ObjectWriter {
             Some(Upload::Parts(upload)) => self.client.wait("write", &self.path, async {
                 upload.wait_for_capacity(PARALLEL).await?;
                 upload.write(bytes);
-                Ok::<_, object_store::Error>(())
+                Ok(())
             })?,
             None => {}
         }
@@ -291,7 +272,7 @@ impl StorageWriter for ObjectWriter {
         let Self { client, path, upload } = &mut *self;
         match upload.take() {
             Some(Upload::Whole(content)) => {
-                client.wait("write", path, client.store.put(path, content.into())).map(|_| ())
+                client.wait("write", path, client.store.store().put(path, content.into())).map(|_| ())
             }
             Some(Upload::Parts(upload)) => client.wait("finish", path, upload.finish()).map(|_| ()),
             None => Ok(()),
@@ -323,8 +304,8 @@ impl StorageReader for ObjectReader {
         let mut begin = offset;
         for part in into.chunks_mut(REQUEST) {
             let end = begin + part.len() as u64;
-            let bytes =
-                self.client.wait("read", &self.path, self.client.store.get_range(&self.path, begin..end))?;
+            let store = self.client.store.store();
+            let bytes = self.client.wait("read", &self.path, store.get_range(&self.path, begin..end))?;
             if bytes.len() != part.len() {
                 return Err(Error::Object {
                     operation: "read",

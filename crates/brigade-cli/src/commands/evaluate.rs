@@ -39,7 +39,7 @@ pub struct EvaluateArgs {
     /// Folder of a finished run, or a model: a folder as Hugging Face's libraries write it, or organization/name[@revision] on the hub.
     #[arg(long, value_name = "MODEL")]
     model: PathBuf,
-    /// Text to evaluate on: files, folders or globs.
+    /// Text to evaluate on: files, folders, globs or URLs (gs://, s3://, https://).
     #[arg(long, value_name = "SOURCE", num_args = 1.., required = true)]
     data: Vec<String>,
     /// Tokens in a row [default: the model's positions, at most 1024].

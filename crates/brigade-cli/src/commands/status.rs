@@ -1,11 +1,13 @@
 //! `brigade status`
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
-use brigade::report::{HumanCount, now};
-use brigade::{UsageError, exit};
+use anyhow::anyhow;
+use brigade::checkpoints::{LeaseFound, lease_place, look_at_lease};
+use brigade::report::{HumanCount, StepRecord, now};
+use brigade::{UsageError, exit, is_lock_of_this_host};
 use brigade_runs::{Overview, RunState, overviews};
 use clap::Args;
 
@@ -14,34 +16,45 @@ use crate::output::print;
 pub const EXAMPLES: &str = "\
 Examples:
   brigade status runs/a          what a run does, from any host that sees its folder
+  brigade status gs://bucket/run the same by its checkpoint.dir, from anywhere
   brigade status runs/a --json
 
 Exit codes: 0 it runs or is finished, 1 it failed or was killed, 2 wrong usage, 75 preempted, to be started again, 130 interrupted.";
 
-/// A run that writes no step for so long, and whose lock nobody holds here, does not go on.
-const SILENCE: Duration = Duration::from_secs(300);
+/// A run on another host whose lock is not seen here does not go on when it has written no step for so long, and for some steps more: one may
+/// have a validation or a checkpoint after it.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// How many steps more.
+const SILENT_STEPS: f64 = 20.0;
 
 #[derive(Debug, Args)]
 pub struct StatusArgs {
-    /// The run's folder.
+    /// The run's folder, or the URL of its checkpoints in an object store.
     #[arg(value_name = "RUN")]
-    run: PathBuf,
+    run: String,
     /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
+/// What is known of a run.
+struct Seen {
+    name: String,
+    state: RunState,
+    last: Option<StepRecord>,
+    total_steps: Option<u64>,
+    /// What targets are called, if that is known.
+    unit: Option<String>,
+    ranks: Option<usize>,
+    /// Who is at work, and when it gave a sign of life.
+    holder: Option<String>,
+}
+
 pub fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
-    let found = overviews(&args.run).map_err(|error| UsageError(error.into()))?;
-    let [overview] = found.as_slice() else {
-        let text =
-            format!("{} is not the folder of one run; brigade runs lists those in it", args.run.display());
-        return Err(UsageError(anyhow::anyhow!(text)).into());
-    };
-    let state = state(overview);
-    let text = if args.json { json(overview, &state) } else { text(overview, &state) };
-    print(&text)?;
-    Ok(ExitCode::from(match state {
+    let seen = if args.run.contains("://") { in_store(&args.run)? } else { in_folder(Path::new(&args.run))? };
+    print(&if args.json { json(&seen) } else { text(&seen) })?;
+    Ok(ExitCode::from(match seen.state {
         RunState::Running | RunState::Finished(_) => exit::DONE,
         RunState::Preempted => exit::PREEMPTED,
         RunState::Interrupted(_) => exit::INTERRUPTED,
@@ -49,51 +62,102 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     }))
 }
 
+fn in_folder(folder: &Path) -> anyhow::Result<Seen> {
+    let found = overviews(folder).map_err(|error| UsageError(error.into()))?;
+    let [overview] = found.as_slice() else {
+        let text =
+            format!("{} is not the folder of one run; brigade runs lists those in it", folder.display());
+        return Err(UsageError(anyhow!(text)).into());
+    };
+    let run = &overview.run;
+    Ok(Seen {
+        name: run.name.clone(),
+        state: state(overview),
+        last: overview.last().cloned(),
+        total_steps: run.total_steps(),
+        unit: Some(run.unit().to_string()),
+        ranks: run.ranks(),
+        holder: None,
+    })
+}
+
 /// The lock of a process on another host is not seen on every file system, but that it writes is.
 fn state(overview: &Overview) -> RunState {
+    let dir = &overview.run.dir;
     let writes = || {
-        let changed = overview.run.dir.join("metrics.jsonl").metadata()?.modified()?;
-        std::io::Result::Ok(SystemTime::now().duration_since(changed).unwrap_or_default() < SILENCE)
+        let changed = dir.join("metrics.jsonl").metadata()?.modified()?;
+        let steps = overview.last().map_or(0.0, |last| SILENT_STEPS * last.step_seconds);
+        let silence = SILENCE + Duration::try_from_secs_f64(steps).unwrap_or_default();
+        std::io::Result::Ok(SystemTime::now().duration_since(changed).unwrap_or_default() < silence)
     };
     match &overview.run.state {
-        RunState::Killed if writes().unwrap_or(false) => RunState::Running,
+        RunState::Killed if !is_lock_of_this_host(dir) && writes().unwrap_or(false) => RunState::Running,
         state => state.clone(),
     }
 }
 
-fn text(overview: &Overview, state: &RunState) -> String {
-    let run = &overview.run;
-    let mut text = format!("{}: {state}\n", run.name);
-    let Some(last) = overview.last() else { return text };
-    let total = run.total_steps().map_or_else(String::new, |total| format!(" of {total}"));
-    text.push_str(&format!("step {}{total}, loss {:.4}", last.step, last.loss));
-    text.push_str(&format!(
-        ", {} {} a second",
-        HumanCount(last.tokens_per_second.round() as u64),
-        run.unit()
-    ));
-    if let Some(time) = last.time {
-        text.push_str(&format!(", {:.0} s ago", (now() - time).max(0.0)));
+/// What the lease in a bucket says of its run.
+fn in_store(url: &str) -> anyhow::Result<Seen> {
+    let place = lease_place(url).map_err(|error| UsageError(error.into()))?;
+    let Some(found) = look_at_lease(&*place)? else {
+        let text = format!(
+            "{url} has no lease of a run; give the run's checkpoint.dir as it was given to brigade train"
+        );
+        return Err(UsageError(anyhow!(text)).into());
+    };
+    let state = match (found.is_held(), found.record.ended.as_deref()) {
+        (true, _) => RunState::Running,
+        (false, None) => RunState::Killed,
+        (false, Some("finished")) => RunState::Finished(None),
+        (false, Some("preempted")) => RunState::Preempted,
+        (false, Some("interrupted")) => RunState::Interrupted("a signal".into()),
+        (false, Some(_)) => RunState::Failed(String::new()),
+    };
+    let LeaseFound { record, silent } = found;
+    let holder = format!("{}; its last sign of life was {:.0} s ago", record.holder, silent.as_secs_f64());
+    let last = serde_json::from_value(record.status["last"].clone()).ok();
+    let total_steps = record.status["total_steps"].as_u64().filter(|steps| *steps > 0);
+    Ok(Seen { name: url.into(), state, last, total_steps, unit: None, ranks: None, holder: Some(holder) })
+}
+
+fn text(seen: &Seen) -> String {
+    let mut text = format!("{}: {}\n", seen.name, seen.state);
+    if let Some(last) = &seen.last {
+        let total = seen.total_steps.map_or_else(String::new, |total| format!(" of {total}"));
+        text.push_str(&format!("step {}{total}, loss {:.4}", last.step, last.loss));
+        if let Some(unit) = &seen.unit {
+            text.push_str(&format!(
+                ", {} {unit} a second",
+                HumanCount(last.tokens_per_second.round() as u64)
+            ));
+        }
+        if let Some(time) = last.time {
+            text.push_str(&format!(", {:.0} s ago", (now() - time).max(0.0)));
+        }
+        let left = seen.total_steps.map(|total| total.saturating_sub(last.step)).filter(|left| *left > 0);
+        if let Some(left) = left.filter(|_| seen.state == RunState::Running) {
+            text.push_str(&format!("; {:.0} minutes to go", left as f64 * last.step_seconds / 60.0));
+        }
+        text.push('\n');
     }
-    let left = run.total_steps().map(|total| total.saturating_sub(last.step)).filter(|left| *left > 0);
-    if let Some(left) = left.filter(|_| *state == RunState::Running) {
-        text.push_str(&format!("; {:.0} minutes to go", left as f64 * last.step_seconds / 60.0));
+    if let Some(holder) = &seen.holder {
+        text.push_str(&format!("{holder}\n"));
     }
-    text.push('\n');
     text
 }
 
-fn json(overview: &Overview, state: &RunState) -> String {
-    let (run, last) = (&overview.run, overview.last());
+fn json(seen: &Seen) -> String {
+    let last = seen.last.as_ref();
     let value = serde_json::json!({
-        "run": run.name,
-        "state": state.word(),
+        "run": seen.name,
+        "state": seen.state.word(),
         "step": last.map(|last| last.step),
-        "total_steps": run.total_steps(),
+        "total_steps": seen.total_steps,
         "loss": last.map(|last| last.loss),
         "tokens_per_second": last.map(|last| last.tokens_per_second),
         "time": last.and_then(|last| last.time),
-        "ranks": run.ranks(),
+        "ranks": seen.ranks,
+        "holder": seen.holder,
     });
     format!("{value}\n")
 }

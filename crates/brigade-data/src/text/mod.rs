@@ -9,7 +9,9 @@ mod prepare;
 mod progress;
 mod tokenizer;
 
-pub use corpus::{Columns, Corpus, DEFAULT_CORPUS_BYTES, Place, Record, RecordEncoder, TEXT_EXTENSIONS};
+pub use corpus::{
+    Columns, Corpus, DEFAULT_CORPUS_BYTES, Place, Record, RecordEncoder, TEXT_EXTENSIONS, check_url, is_url,
+};
 pub use dataset::{
     Example, Label, LabelKind, LongExamples, RowCounts, RowOptions, Sequence, SequenceLayout, TargetToken,
     TokenFile, TokenSequences, TokenWriter,

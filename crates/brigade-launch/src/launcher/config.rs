@@ -13,6 +13,15 @@ use crate::{
     rank::restart::MAX_RESTARTS,
 };
 
+/// A format of the lines on standard error.
+#[derive(Debug, Clone, Copy)]
+pub struct LineFormat {
+    /// The line of a rank in the format; one that is in it already stays.
+    pub write: fn(usize, &str) -> String,
+    /// The text that a line in the format stands for, as a report shows it; `None` for another line.
+    pub read: fn(&str) -> Option<String>,
+}
+
 /// Default of [`LaunchConfig::grace_period`].
 pub const DEFAULT_GRACE_PERIOD: Duration = Duration::from_millis(1500);
 
@@ -66,6 +75,8 @@ pub struct LaunchConfig {
     pub log_dir: PathBuf,
     /// Also print the output of ranks other than 0, each line with `[rank r]` before it.
     pub tee: bool,
+    /// How lines on standard error are written, if not as text. Ranks must write theirs so, too; what else is in their output is brought into it.
+    pub format: Option<LineFormat>,
     /// How long after SIGINT a rank may go on before it is killed.
     pub grace_period: Duration,
     /// How often the ranks are restarted after a failure, 0 to [`MAX_RESTARTS`]. On several nodes node 0's
@@ -106,6 +117,7 @@ impl LaunchConfig {
             token,
             log_dir: log_dir.into(),
             tee: false,
+            format: None,
             grace_period: DEFAULT_GRACE_PERIOD,
             max_restarts: 0,
             restart_delay: DEFAULT_RESTART_DELAY,

@@ -1,7 +1,7 @@
 //! Progress of a pass over data.
 
 use std::{
-    io::{self, Write},
+    io::Write,
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -11,6 +11,7 @@ use std::{
 use indicatif::{HumanBytes, ProgressBar};
 
 use super::mode::{ConsoleMode, bar, print};
+use crate::log::log_output;
 
 /// Progress over a known number of bytes, e.g. while a corpus is tokenized. Several threads may advance it.
 ///
@@ -32,7 +33,7 @@ enum Show {
 impl ByteProgress {
     /// Starts, on standard error.
     pub fn start(mode: ConsoleMode, total: u64, label: impl Into<String>) -> Self {
-        Self::start_on(mode, total, label, Box::new(io::stderr()))
+        Self::start_on(mode, total, label, log_output())
     }
 
     /// Starts; plain lines go to `output`.

@@ -7,6 +7,8 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::log::{LogFormat, log_format};
+
 /// How progress is shown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ConsoleMode {
@@ -23,6 +25,7 @@ impl ConsoleMode {
     /// True if a progress bar is to be drawn.
     pub(crate) fn draws_bar(self) -> bool {
         self == Self::Auto
+            && log_format() == LogFormat::Text
             && io::stderr().is_terminal()
             && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
     }

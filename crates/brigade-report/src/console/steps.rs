@@ -8,6 +8,7 @@ use super::{
     line::{bar_message, line},
     mode::{ConsoleMode, bar, print},
 };
+use crate::log::{LogFormat, log_format};
 use crate::record::StepRecord;
 
 /// Shows the steps of a run.
@@ -61,7 +62,11 @@ impl Console {
             }
             Show::Lines(output) => {
                 if is_first || measured || step == self.total_steps || is_due {
-                    print(output, &line(record, self.total_steps, &self.unit));
+                    let text = match log_format() {
+                        LogFormat::Text => line(record, self.total_steps, &self.unit),
+                        LogFormat::Json => serde_json::to_string(record).unwrap_or_default(),
+                    };
+                    print(output, &text);
                 }
             }
             Show::Nothing => {}

@@ -4,7 +4,7 @@ mod warnings;
 
 use std::{
     fs,
-    io::{self, Write},
+    io::Write,
     net::SocketAddr,
     path::{Path, PathBuf},
     time::Instant,
@@ -14,6 +14,7 @@ use crate::{
     console::{mode::ConsoleMode, steps::Console},
     error::{Error, Result},
     history::{History, RunEvent},
+    log::log_output,
     metrics_file::JsonLines,
     prometheus::MetricsServer,
     record::{CheckpointRecord, StepRecord, compute::Compute},
@@ -104,7 +105,7 @@ impl Reporter {
     /// Makes `metrics.jsonl`, `history.jsonl` and `events.out.tfevents.*` in `out_dir`, and the folder if it is missing. A run that was
     /// restarted goes on with its history.
     pub fn create(out_dir: &Path, options: ReporterOptions) -> Result<Self> {
-        Self::create_on(out_dir, options, Box::new(io::stderr()))
+        Self::create_on(out_dir, options, log_output())
     }
 
     /// The same, with plain lines going to `output`.
@@ -134,7 +135,7 @@ impl Reporter {
     /// step is kept or removed with the line before it. Event files stay, and a new one tells TensorBoard to drop its points
     /// from step `last_step + 1` on.
     pub fn resume(out_dir: &Path, options: ReporterOptions, last_step: u64) -> Result<Self> {
-        Self::resume_on(out_dir, options, last_step, Box::new(io::stderr()))
+        Self::resume_on(out_dir, options, last_step, log_output())
     }
 
     /// The same, with plain lines going to `output`.

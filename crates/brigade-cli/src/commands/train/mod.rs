@@ -40,7 +40,7 @@ file, and flags override --set.";
 
 #[derive(Debug, Args)]
 pub struct TrainArgs {
-    /// Text to train on: files, folders or globs [default: the Rust sources of Brigade's dependencies].
+    /// Text to train on: files, folders, globs or URLs (gs://, s3://, https://) [default: the Rust sources of Brigade's dependencies].
     #[arg(long, value_name = "SOURCE", num_args = 1..)]
     data: Vec<String>,
     /// Model to go on from: a folder as Hugging Face's libraries write it, or organization/name[@revision] on the hub [default: a new model].

@@ -7,11 +7,16 @@ mod evaluate;
 mod generate;
 mod launch;
 #[cfg(feature = "object-store")]
+mod leases;
+mod logs;
+#[cfg(feature = "object-store")]
 mod object_store;
 mod plan;
 mod report;
 mod scaling;
 mod status;
+#[cfg(feature = "object-store")]
+mod streams;
 mod submit;
 mod timeline;
 mod watch;

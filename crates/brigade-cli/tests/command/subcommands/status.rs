@@ -45,3 +45,25 @@ fn a_run_is_seen_while_it_goes_on_and_tells_how_it_ended() {
     let said = "output.metrics_addr (--metrics-addr) = everywhere is not possible: it must be a port";
     assert!(wrong.code == Some(2) && wrong.err.contains(said), "{}", wrong.err);
 }
+
+#[test]
+fn a_killed_run_is_seen_at_once() {
+    let place = Place::new();
+    let mut running = place.start(&mut place.train("--out a --nproc-per-node 1 --steps 100000"));
+    running.until("a step", |_| {
+        place.path("a/metrics.jsonl").metadata().is_ok_and(|file| file.len() > 0).then_some(())
+    });
+    let status = || place.run(&mut place.brigade("status a"));
+    assert!(status().out.starts_with("a: running\n"));
+    assert!(send(running.pid(), Signal::KILL));
+    // Its ranks end a moment later, and are the last to hold the lock.
+    let done =
+        running.until("it is seen", |_| Some(status()).filter(|done| done.out.starts_with("a: killed\n")));
+    assert_eq!(done.code, Some(1), "{}", done.err);
+    // What was written by a host that this one knows nothing of counts as a sign of life, but not for long.
+    std::fs::write(place.path("a/.brigade.lock"), "another start of another system").unwrap();
+    assert!(status().out.starts_with("a: running\n"));
+    let metrics = std::fs::File::options().append(true).open(place.path("a/metrics.jsonl")).unwrap();
+    metrics.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(90)).unwrap();
+    assert!(status().out.starts_with("a: killed\n"));
+}

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::bytes::BytesRead;
 use super::files::{Format, SourceFile};
-use super::input::{BytesRead, Input};
+use super::input::Input;
 use super::records::{Columns, Part, Place, Record, RecordEncoder, records};
 use crate::{Error, Result};
 
@@ -40,7 +41,7 @@ pub(crate) fn chunks(
     read: &BytesRead,
 ) -> Result<TextChunks> {
     if file.format == Format::Text {
-        let (path, input) = (file.path.clone(), Input::open(file, 0, read)?);
+        let (path, input) = (file.path.clone(), Input::open(file, 0, u64::MAX, read)?);
         return Ok(Box::new(TextFileChunks { path, input, buffer: Vec::new(), offset: 0, done: false }));
     }
     let (records, encoder) = (records(file, part, columns, read)?, encoder.cloned());

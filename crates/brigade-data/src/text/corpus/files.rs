@@ -5,9 +5,11 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::remote::{Object, is_url, remote_files};
 use super::text;
 use crate::{Error, Result};
 
@@ -46,9 +48,13 @@ pub(crate) enum Compression {
 /// One file of a corpus.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SourceFile {
+    /// Of an object its URL.
     pub(crate) path: PathBuf,
     pub(crate) format: Format,
     pub(crate) compression: Compression,
+    /// The object, if it is not a file of this host.
+    #[serde(skip)]
+    pub(crate) object: Option<Object>,
 }
 
 impl SourceFile {
@@ -74,12 +80,31 @@ impl SourceFile {
             text if TEXT_EXTENSIONS.contains(&text) => Format::Text,
             _ => return None,
         };
-        Some(Self { path, format, compression })
+        Some(Self { path, format, compression, object: None })
+    }
+
+    /// The object if its extension is known.
+    #[cfg(feature = "object-store")]
+    pub(super) fn remote(object: Object) -> Option<Self> {
+        let file = Self::known(object.url().into())?;
+        Some(Self { object: Some(object), ..file })
+    }
+
+    fn identity(&self) -> Result<Identity> {
+        match &self.object {
+            Some(object) => Ok(Identity::Url(object.url().into())),
+            None => identity(&self.path),
+        }
     }
 }
 
-/// Identifies a file or folder under any of its names: device and inode.
-type Identity = (u64, u64);
+/// Identifies a file or folder under any of its names.
+#[derive(PartialEq, Eq, Hash)]
+enum Identity {
+    /// Device and inode.
+    Inode(u64, u64),
+    Url(String),
+}
 
 /// How often a pattern may find files again, for each new one that it finds: links that form a circle are followed 40 times, and
 /// several of them in all orders.
@@ -87,13 +112,17 @@ const MOST_REPEATED: usize = 1000;
 
 fn identity(path: &Path) -> Result<Identity> {
     let metadata = fs::metadata(path).map_err(|source| Error::io("read", path, source))?;
-    Ok((metadata.dev(), metadata.ino()))
+    Ok(Identity::Inode(metadata.dev(), metadata.ino()))
 }
 
 /// The files of `sources`, each once, however many links lead to it.
-pub(super) fn source_files(sources: &[String]) -> Result<Vec<SourceFile>> {
+pub(super) fn source_files(sources: &[String], timeout: Duration) -> Result<Vec<SourceFile>> {
     let mut files = Vec::new();
     for source in sources {
+        if is_url(source) {
+            files.extend(remote_files(source, timeout)?);
+            continue;
+        }
         let path = Path::new(source);
         // An existing name means that file, even if it looks like a pattern.
         match path.exists() {
@@ -105,7 +134,7 @@ pub(super) fn source_files(sources: &[String]) -> Result<Vec<SourceFile>> {
     let mut seen = HashSet::new();
     let mut each_once = Vec::with_capacity(files.len());
     for file in files {
-        if seen.insert(identity(&file.path)?) {
+        if seen.insert(file.identity()?) {
             each_once.push(file);
         }
     }
@@ -126,8 +155,7 @@ fn named(path: &Path, files: &mut Vec<SourceFile>) -> Result<()> {
         let source = std::io::Error::other("it is neither a regular file nor a folder");
         return Err(Error::io("read", path, source));
     }
-    let unknown = || Error::UnknownExtension { path: path.into(), allowed: allowed() };
-    files.push(SourceFile::known(path.into()).ok_or_else(unknown)?);
+    files.push(SourceFile::known(path.into()).ok_or_else(|| unknown_extension(path))?);
     Ok(())
 }
 
@@ -217,32 +245,41 @@ struct SavedSplits {
 
 /// The files of a data set that `datasets.save_to_disk` wrote into `folder`, if it did; other Arrow files there are its caches.
 fn saved_dataset(folder: &Path) -> Result<Option<Vec<SourceFile>>> {
-    let read = |name: &str| fs::read(folder.join(name)).ok();
-    if let Some(SavedSplits { splits }) =
-        read("dataset_dict.json").and_then(|json| serde_json::from_slice(&json).ok())
-    {
-        let (folder, first) = (folder.display(), splits.first().map_or("train", String::as_str));
-        let message = format!(
-            "it has the splits {} of a data set; give one of them: {folder}/{first}",
-            splits.join(", ")
-        );
-        return Err(Error::Record { place: folder.to_string(), message });
+    for name in ["dataset_dict.json", "state.json"] {
+        let Ok(json) = fs::read(folder.join(name)) else { continue };
+        let Some(names) = saved_files(name, &json, &text(folder))? else { continue };
+        let known = |name: PathBuf| {
+            let path = folder.join(name);
+            let there = path.is_file().then(|| path.clone()).and_then(SourceFile::known);
+            there.ok_or(Error::NotFound { path })
+        };
+        return names.into_iter().map(known).collect::<Result<_>>().map(Some);
     }
-    let state = read("state.json").and_then(|json| serde_json::from_slice::<SavedState>(&json).ok());
-    let Some(SavedState { files }) = state else { return Ok(None) };
-    let known = |file: SavedFile| {
-        let path = folder.join(file.filename.file_name().unwrap_or_default());
-        let there = path.is_file().then(|| path.clone()).and_then(SourceFile::known);
-        there.ok_or(Error::NotFound { path })
-    };
-    files.into_iter().map(known).collect::<Result<_>>().map(Some)
+    Ok(None)
+}
+
+/// The names of a saved data set's files, if `json` is the content of its file `name`.
+pub(super) fn saved_files(name: &str, json: &[u8], folder: &str) -> Result<Option<Vec<PathBuf>>> {
+    if name == "dataset_dict.json" {
+        let Ok(SavedSplits { splits }) = serde_json::from_slice(json) else { return Ok(None) };
+        let first = splits.first().map_or("train", String::as_str);
+        let splits = splits.join(", ");
+        let message = format!("it has the splits {splits} of a data set; give one of them: {folder}/{first}");
+        return Err(Error::Record { place: folder.into(), message });
+    }
+    let Ok(SavedState { files }) = serde_json::from_slice(json) else { return Ok(None) };
+    Ok(Some(files.into_iter().filter_map(|file| Some(file.filename.file_name()?.into())).collect()))
 }
 
 fn is_glob(source: &str) -> bool {
     source.contains(['*', '?', '['])
 }
 
-fn no_files(given: &str) -> Error {
+pub(super) fn unknown_extension(path: &Path) -> Error {
+    Error::UnknownExtension { path: path.into(), allowed: allowed() }
+}
+
+pub(super) fn no_files(given: &str) -> Error {
     Error::NoFiles { given: given.into(), allowed: allowed() }
 }
 

@@ -1,16 +1,11 @@
 //! The bytes of a file, decompressed.
 
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::bytes::{BytesRead, Counted};
 use super::files::{Compression, SourceFile};
 use crate::{Error, Result};
-
-/// How many bytes of files were read, for a progress bar.
-pub(crate) type BytesRead = Arc<AtomicU64>;
 
 /// A file of text as it is, or as it was before it was compressed.
 pub(super) struct Input {
@@ -20,13 +15,10 @@ pub(super) struct Input {
 }
 
 impl Input {
-    /// The file from byte `start` on, which is 0 for a compressed one.
-    pub(super) fn open(file: &SourceFile, start: u64, read: &BytesRead) -> Result<Self> {
+    /// The file from byte `start` on, which is 0 for a compressed one; what lies at `until` and after it is probably not read.
+    pub(super) fn open(file: &SourceFile, start: u64, until: u64, read: &BytesRead) -> Result<Self> {
         let path = file.path.clone();
-        let failed = |source| Error::io("open", &path, source);
-        let mut opened = File::open(&path).map_err(failed)?;
-        opened.seek(SeekFrom::Start(start)).map_err(failed)?;
-        let counted = Counted::new(opened, read);
+        let counted = Counted::open(file, start, until, read)?;
         let reader: Box<dyn BufRead + Send> = match file.compression {
             Compression::None => Box::new(BufReader::with_capacity(1 << 16, counted)),
             compressed => decompressed(compressed, counted, &path)?,
@@ -52,6 +44,8 @@ impl Input {
     /// What a failed reading means; `place` says where it was.
     pub(super) fn error(&self, source: io::Error, place: &str) -> Error {
         let kind = match self.compression {
+            // A store that does not answer is no damage.
+            _ if Error::is_of_store(&source) => return Error::io("read", &self.path, source),
             Compression::None => return Error::io("read", &self.path, source),
             Compression::Gzip => "a gzip file",
             Compression::Zstd => "a zstd file",
@@ -82,31 +76,4 @@ fn decompressed(
 #[cfg(not(feature = "parquet"))]
 fn decompressed(_: Compression, _: Counted, path: &std::path::Path) -> Result<Box<dyn BufRead + Send>> {
     Err(Error::NotBuilt { path: path.into(), kind: "a compressed file" })
-}
-
-/// Counts what is read.
-pub(super) struct Counted {
-    file: File,
-    read: BytesRead,
-}
-
-impl Counted {
-    pub(super) fn new(file: File, read: &BytesRead) -> Self {
-        Self { file, read: Arc::clone(read) }
-    }
-}
-
-#[cfg(feature = "parquet")]
-impl Seek for Counted {
-    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        self.file.seek(to)
-    }
-}
-
-impl Read for Counted {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let count = self.file.read(buffer)?;
-        self.read.fetch_add(count as u64, Ordering::Relaxed);
-        Ok(count)
-    }
 }

@@ -44,7 +44,7 @@ pub(super) fn files(manifest_dir: &Path, max_bytes: u64) -> Result<Vec<SourceFil
         if total > max_bytes {
             break;
         }
-        files.push(SourceFile { path, format: Format::Text, compression: Compression::None });
+        files.push(SourceFile { path, format: Format::Text, compression: Compression::None, object: None });
     }
     if files.is_empty() {
         return Err(missing(manifest_dir, format!("no Rust file fits in {max_bytes} bytes")));

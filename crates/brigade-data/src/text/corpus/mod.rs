@@ -1,20 +1,24 @@
 //! Where text comes from.
 
+mod bytes;
 mod documents;
 mod files;
 mod input;
 mod locked;
 mod records;
+mod remote;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+pub(crate) use bytes::BytesRead;
 pub(crate) use documents::{TextChunk, chunks};
 pub(crate) use files::SourceFile;
 pub use files::TEXT_EXTENSIONS;
 use files::source_files;
-pub(crate) use input::BytesRead;
 pub use records::{Columns, Place, Record, RecordEncoder};
 pub(crate) use records::{Part, parts, text_of_record};
+pub use remote::{check_url, is_url};
 
 use crate::Result;
 
@@ -31,7 +35,11 @@ const MOST_NAMED: usize = 4;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Corpus {
     origin: Origin,
+    timeout: Duration,
 }
+
+/// How long a store may give no byte, unless it is said otherwise: 5 minutes.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Origin {
@@ -47,16 +55,28 @@ impl Corpus {
     /// many packages and the same wherever the lock file and the platform are the same. Files above 256 KiB
     /// (generated tables and bindings), empty files, and files that are not UTF-8 are left out.
     pub fn locked_dependencies(manifest_dir: impl Into<PathBuf>, max_bytes: u64) -> Self {
-        Self { origin: Origin::Locked { manifest_dir: manifest_dir.into(), max_bytes } }
+        Self::of(Origin::Locked { manifest_dir: manifest_dir.into(), max_bytes })
     }
 
-    /// Files, folders or globs, in this order. A folder stands for all files in it and below it with a known extension
+    /// Files, folders, globs or URLs of object stores (by the feature `object-store`), in this order. A folder stands for all files in it and below it with a known extension
     /// ([`TEXT_EXTENSIONS`], `jsonl`, `parquet`, `arrow`), sorted by path, without hidden ones and without following links to
     /// folders; of a folder that `datasets.save_to_disk` wrote it has the data set's files. A glob stands for its matches with a known extension. A file that is found twice counts once.
     ///
+    /// A URL (`gs://`, `s3://`, `https://`) is one object, or else stands for those below it, as a folder does; in its last part and the ones
+    /// before, `*` and `[…]` match as in a glob. Nothing of it is kept but tokens.
+    ///
     /// Lines of JSONL and rows of tables have [`Columns`].
     pub fn from_sources(sources: &[String]) -> Self {
-        Self { origin: Origin::Sources(sources.to_vec()) }
+        Self::of(Origin::Sources(sources.to_vec()))
+    }
+
+    fn of(origin: Origin) -> Self {
+        Self { origin, timeout: DEFAULT_TIMEOUT }
+    }
+
+    /// The same corpus, whose object stores may give no byte for so long, while requests are made again, before that is an error.
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
     }
 
     /// The corpus in a few words.
@@ -89,6 +109,11 @@ impl Corpus {
         }))
     }
 
+    /// Tells corpora apart.
+    pub(crate) fn identity(&self) -> String {
+        format!("{:?}", self.origin)
+    }
+
     /// Text that changes whenever the list of files may change for another reason than the files themselves; `None` if only the file
     /// system can tell.
     pub(crate) fn stable_identity(&self) -> Option<String> {
@@ -102,7 +127,7 @@ impl Corpus {
     pub(crate) fn files(&self) -> Result<Vec<SourceFile>> {
         match &self.origin {
             Origin::Locked { manifest_dir, max_bytes } => locked::files(manifest_dir, *max_bytes),
-            Origin::Sources(sources) => source_files(sources),
+            Origin::Sources(sources) => source_files(sources, self.timeout),
         }
     }
 }

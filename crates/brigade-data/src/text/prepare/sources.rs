@@ -74,7 +74,7 @@ impl SourceFiles {
         workers: &Workers,
         progress: &dyn Progress,
     ) -> Result<(Self, Option<Self>)> {
-        let read = |corpus: &Corpus| {
+        let read = |corpus: &Corpus| -> Result<Self> {
             let files = hashed_files(corpus, &settings.cache_dir, settings.lock_timeout, workers, progress)?;
             Ok(Self { name: corpus.describe(), columns: source.columns.clone(), files })
         };

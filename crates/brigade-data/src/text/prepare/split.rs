@@ -118,7 +118,7 @@ fn copy(from: &TokenFile, document: usize, to: &mut TokenWriter) -> Result<()> {
         }
         return to.push_example(&Example { ids, learned, label });
     }
-    let mut push = |mut range: std::ops::Range<usize>, masked| {
+    let mut push = |mut range: std::ops::Range<usize>, masked| -> Result<()> {
         while !range.is_empty() {
             let some = range.start..range.end.min(range.start + COPIED_TOKENS);
             let mut tokens = vec![0; some.len()];

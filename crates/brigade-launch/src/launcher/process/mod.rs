@@ -86,7 +86,8 @@ impl RankProcess {
         let rank = launch.first_rank() + local_rank;
         let separator = format!("--- restart {} of {} ---", start.restart_count, start.max_restarts);
         let separator = (start.restart_count > 0).then_some(separator.as_str());
-        let log = Arc::new(Log::create(&launch.log_dir, rank, separator)?);
+        let log = Log::create(&launch.log_dir, rank, separator)?.with_format(launch.format);
+        let log = Arc::new(log);
         let failed = |source| Error::System { operation: "make a pipe for heartbeats", source };
         let (heartbeat, pipe) = HeartbeatMonitor::new().map_err(failed)?;
         let mut command = rank_command(launch, local_rank, start);
@@ -122,10 +123,11 @@ impl RankProcess {
             Ok(child) => child,
             Err(source) => return Err(failed(source)),
         };
-        let echo = |stream| match rank {
-            0 => Echo::Through(stream),
-            _ if launch.tee => Echo::Lines(stream, rank),
-            _ => Echo::None,
+        let echo = |stream| match (rank, launch.format, stream) {
+            (1.., ..) if !launch.tee => Echo::None,
+            (_, Some(format), Stream::Err) => Echo::Formatted(stream, rank, format),
+            (0, ..) => Echo::Through(stream),
+            _ => Echo::Lines(stream, rank),
         };
         let out = child.stdout.take();
         let err = child.stderr.take();

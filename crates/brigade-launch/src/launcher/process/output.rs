@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::lines::Lines;
-use crate::{Error, Result};
+use crate::{Error, Result, launcher::config::LineFormat};
 
 /// The most lines of a rank's output that a report shows.
 const LAST_LINES: usize = 12;
@@ -22,6 +22,7 @@ const SHOWN_BYTES: usize = 500;
 /// of arrival.
 pub struct Log {
     path: PathBuf,
+    format: Option<LineFormat>,
     state: Mutex<State>,
 }
 
@@ -49,7 +50,12 @@ impl Log {
             writeln!(file, "{separator}").map_err(failed(&path))?;
         }
         let state = State { file: Some(file), last: VecDeque::new(), panic: vec![], in_panic: false };
-        Ok(Self { path, state: Mutex::new(state) })
+        Ok(Self { path, format: None, state: Mutex::new(state) })
+    }
+
+    /// The same log, whose lines are in a format.
+    pub fn with_format(self, format: Option<LineFormat>) -> Self {
+        Self { format, ..self }
     }
 
     pub fn path(&self) -> &Path {
@@ -76,7 +82,9 @@ impl Log {
     /// Adds a line. The first error (a full disk) is returned; after it the lines are only kept for the report.
     fn add(&self, line: &[u8]) -> io::Result<()> {
         let mut state = self.lock();
-        let shown = String::from_utf8_lossy(&line[..line.len().min(SHOWN_BYTES)]).into_owned();
+        let message = self.format.and_then(|format| (format.read)(&String::from_utf8_lossy(line)));
+        let text = message.as_ref().map_or(line, |message| message.as_bytes());
+        let shown = String::from_utf8_lossy(&text[..text.len().min(SHOWN_BYTES)]).into_owned();
         state.watch_for_panic(&shown);
         if state.last.len() == LAST_LINES {
             state.last.pop_front();
@@ -138,6 +146,8 @@ pub enum Echo {
     Through(Stream),
     /// Whole lines, each with the rank before it.
     Lines(Stream, usize),
+    /// Whole lines, each as the format makes it of the rank and the line.
+    Formatted(Stream, usize, LineFormat),
 }
 
 /// Copies a rank's stream until its end. `lost` is called once if the log can no longer be written; the
@@ -145,8 +155,15 @@ pub enum Echo {
 pub fn copy_output(mut source: impl Read, log: &Log, echo: &Echo, mut lost: impl FnMut(io::Error)) {
     let mut lines = Lines::default();
     let mut emit = |line: &[u8]| {
-        if let Echo::Lines(stream, rank) = echo {
-            stream.write(&[format!("[rank {rank}] ").as_bytes(), line, b"\n"].concat());
+        match echo {
+            Echo::Lines(stream, rank) => {
+                stream.write(&[format!("[rank {rank}] ").as_bytes(), line, b"\n"].concat());
+            }
+            Echo::Formatted(stream, rank, format) => {
+                let line = (format.write)(*rank, &String::from_utf8_lossy(line));
+                stream.write(format!("{line}\n").as_bytes());
+            }
+            Echo::None | Echo::Through(_) => {}
         }
         if let Err(error) = log.add(line) {
             lost(error);

@@ -10,8 +10,9 @@ use serde_json::{Map, Value};
 use super::columns::Columns;
 use super::record::{Place, Record};
 use super::{MAX_RECORD_BYTES, Part, too_large};
+use crate::text::corpus::bytes::BytesRead;
 use crate::text::corpus::files::SourceFile;
-use crate::text::corpus::input::{BytesRead, Input};
+use crate::text::corpus::input::Input;
 use crate::{Error, Result};
 
 /// The lines of a JSONL file, or those that begin in a part of it; blank ones are skipped.
@@ -33,7 +34,7 @@ impl Lines {
         let part = part.clone().unwrap_or(0..u64::MAX);
         // What lies across the beginning is a line of the part before it.
         let before = part.start.saturating_sub(1);
-        let mut input = Input::open(file, before, read)?;
+        let mut input = Input::open(file, before, part.end, read)?;
         let start = if part.start > 0 { before + input.skip_line()? } else { 0 };
         let (path, columns) = (file.path.as_path().into(), columns.clone());
         Ok(Self { path, input, columns, line: 0, start, offset: start, end: part.end })

@@ -1,5 +1,7 @@
 //! Records of files, one at a time: the columns that are asked for, under the names that they are asked by.
 
+#[cfg(feature = "parquet")]
+mod chunks;
 mod columns;
 mod encoder;
 mod lines;
@@ -16,8 +18,9 @@ pub use encoder::RecordEncoder;
 pub(crate) use encoder::text_of_record;
 pub use record::{Place, Record};
 
+use super::bytes::BytesRead;
 use super::files::{Compression, Format, SourceFile};
-use super::input::{BytesRead, Input};
+use super::input::Input;
 use crate::{Error, Result};
 use lines::Lines;
 
@@ -42,7 +45,7 @@ pub(crate) fn parts(file: &SourceFile, bytes: u64, part_bytes: u64) -> Result<Ve
     Ok(match file.format {
         Format::Jsonl => (0..bytes).step_by(part_bytes as usize).map(by_bytes).collect(),
         #[cfg(feature = "parquet")]
-        Format::Parquet => tables::parquet_parts(&file.path, part_bytes)?,
+        Format::Parquet => tables::parquet_parts(file, part_bytes)?,
         _ => vec![(None, bytes)],
     })
 }
@@ -56,7 +59,7 @@ pub(crate) fn records(
 ) -> Result<Records> {
     Ok(match file.format {
         Format::Text => {
-            let mut input = Input::open(file, 0, read)?;
+            let mut input = Input::open(file, 0, u64::MAX, read)?;
             let (path, columns) = (file.path.clone(), columns.clone());
             Box::new(std::iter::once_with(move || {
                 let place = Place::file(&path);

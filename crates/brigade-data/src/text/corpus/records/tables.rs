@@ -1,7 +1,6 @@
 //! The rows of tables: Parquet files, and Arrow files and streams, as `datasets.save_to_disk` writes them.
 
-use std::fs::File;
-use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::io::{BufReader, Read};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,11 +13,12 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::Map;
 
 use super::Part;
+use super::chunks::ChunkFile;
 use super::columns::{Columns, missing};
 use super::record::{Place, Record};
 use super::value::value;
+use crate::text::corpus::bytes::{BytesRead, Counted, Failure};
 use crate::text::corpus::files::SourceFile;
-use crate::text::corpus::input::{BytesRead, Counted};
 use crate::text::panics::catch_panics;
 use crate::{Error, Result};
 
@@ -35,19 +35,23 @@ type Batches = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>> + Send>;
 
 /// The rows of an Arrow file or stream, with the columns that are wanted.
 pub(super) fn arrow(file: &SourceFile, columns: &Columns, read: &BytesRead) -> Result<Rows> {
-    let table = Table { path: file.path.as_path().into(), kind: "an Arrow file", columns: columns.clone() };
-    let failed = |source| Error::io("read", &file.path, source);
-    let mut opened = File::open(&file.path).map_err(failed)?;
-    opened.seek(SeekFrom::Start(start_of_stream(&opened).map_err(failed)?)).map_err(failed)?;
-    let counted = BufReader::with_capacity(1 << 16, Counted::new(opened, read));
-    let reader = table.open(|| StreamReader::try_new(counted, None))?;
+    let table = Table::new(file, "an Arrow file", columns);
+    let first = Counted::open(file, 0, MOST_PADDING, &BytesRead::default())?;
+    let start = start_of_stream(first).map_err(|source| Error::io("read", &file.path, source))?;
+    let counted = Noted {
+        file: file.clone(),
+        bytes: Counted::open(file, start, u64::MAX, read)?,
+        failure: table.failure.clone(),
+    };
+    let buffered = BufReader::with_capacity(1 << 16, counted);
+    let reader = table.open(|| StreamReader::try_new(buffered, None))?;
     let wanted = table.wanted(&reader.schema())?;
     let project = move |batch: Result<RecordBatch, _>| batch.and_then(|batch| batch.project(&wanted));
     Ok(Rows::new(table, Box::new(reader.map(project)), 0))
 }
 
 /// Where the stream begins, which in a file lies between the magic, padded with zeros, and a table of contents.
-fn start_of_stream(file: &File) -> std::io::Result<u64> {
+fn start_of_stream(file: impl Read) -> std::io::Result<u64> {
     let mut first = Vec::new();
     file.take(MOST_PADDING).read_to_end(&mut first)?;
     let padded = first.strip_prefix(FILE_MAGIC);
@@ -57,9 +61,8 @@ fn start_of_stream(file: &File) -> std::io::Result<u64> {
 
 /// The rows of the groups in `part` of a parquet file, with the columns that are wanted.
 pub(super) fn parquet(file: &SourceFile, part: &Part, columns: &Columns, read: &BytesRead) -> Result<Rows> {
-    let path: Arc<Path> = file.path.as_path().into();
-    let table = Table { path: Arc::clone(&path), kind: PARQUET, columns: columns.clone() };
-    let reader = open_parquet(&path)?;
+    let table = Table::new(file, PARQUET, columns);
+    let reader = table.open_parquet(file)?;
     let groups = reader.metadata().row_groups();
     let part = part.clone().unwrap_or(0..groups.len() as u64);
     let part = part.start as usize..groups.len().min(part.end as usize);
@@ -74,8 +77,8 @@ pub(super) fn parquet(file: &SourceFile, part: &Part, columns: &Columns, read: &
 }
 
 /// The groups of rows of a parquet file in parts of about `part_bytes`, each with its size.
-pub(super) fn parquet_parts(path: &Path, part_bytes: u64) -> Result<Vec<(Part, u64)>> {
-    let reader = open_parquet(path)?;
+pub(super) fn parquet_parts(file: &SourceFile, part_bytes: u64) -> Result<Vec<(Part, u64)>> {
+    let reader = Table::new(file, PARQUET, &Columns::default()).open_parquet(file)?;
     let mut parts: Vec<(std::ops::Range<u64>, u64)> = Vec::new();
     for (group, metadata) in (0..).zip(reader.metadata().row_groups()) {
         let bytes = metadata.compressed_size().max(0) as u64;
@@ -91,14 +94,17 @@ pub(super) fn parquet_parts(path: &Path, part_bytes: u64) -> Result<Vec<(Part, u
 
 const PARQUET: &str = "a parquet file";
 
-fn open_parquet(path: &Path) -> Result<ParquetRecordBatchReaderBuilder<File>> {
-    let file = File::open(path).map_err(|source| Error::io("open", path, source))?;
-    catch_panics(|| ParquetRecordBatchReaderBuilder::try_new(file))
-        .map_err(|message| damaged(path, PARQUET, String::new(), message))
+/// Notes why its file cannot be read.
+struct Noted {
+    file: SourceFile,
+    bytes: Counted,
+    failure: Failure,
 }
 
-fn damaged(path: &Path, kind: &'static str, place: String, message: String) -> Error {
-    Error::Damaged { path: path.into(), kind, place, message }
+impl Read for Noted {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        self.bytes.read(buffer).map_err(|error| self.failure.note(&self.file, error))
+    }
 }
 
 /// A file of rows.
@@ -106,11 +112,27 @@ struct Table {
     path: Arc<Path>,
     kind: &'static str,
     columns: Columns,
+    failure: Failure,
 }
 
 impl Table {
+    fn new(file: &SourceFile, kind: &'static str, columns: &Columns) -> Self {
+        Self { path: file.path.as_path().into(), kind, columns: columns.clone(), failure: Failure::default() }
+    }
+
     fn open<R, E: std::fmt::Display>(&self, open: impl FnOnce() -> Result<R, E>) -> Result<R> {
-        catch_panics(open).map_err(|message| damaged(&self.path, self.kind, String::new(), message))
+        catch_panics(open).map_err(|message| self.damaged(String::new(), message))
+    }
+
+    fn open_parquet(&self, file: &SourceFile) -> Result<ParquetRecordBatchReaderBuilder<ChunkFile>> {
+        let opened = ChunkFile::open(file, &self.failure)?;
+        self.open(|| ParquetRecordBatchReaderBuilder::try_new(opened))
+    }
+
+    /// What a reader's message means: that the file cannot be read, or that it has another content than it should.
+    fn damaged(&self, place: String, message: String) -> Error {
+        let damage = || Error::Damaged { path: self.path.to_path_buf(), kind: self.kind, place, message };
+        self.failure.take().unwrap_or_else(damage)
     }
 
     /// The numbers of the columns that are wanted.
@@ -149,9 +171,8 @@ impl Rows {
         while self.batch.as_ref().is_none_or(|batch| batch.num_rows() <= self.next) {
             (self.batch, self.next) = (None, 0);
             let batch = catch_panics(|| self.batches.next().transpose());
-            self.batch = batch.map_err(|message| {
-                damaged(&self.table.path, self.table.kind, format!(", after row {}", self.row), message)
-            })?;
+            self.batch =
+                batch.map_err(|message| self.table.damaged(format!(", after row {}", self.row), message))?;
             if self.batch.is_none() {
                 return Ok(false);
             }

@@ -43,6 +43,11 @@ impl FileStamp {
         }
     }
 
+    /// Its version is part of what stands for an object's content.
+    fn of_object(size: u64) -> Self {
+        Self { size, modified_seconds: 0, modified_nanoseconds: 0 }
+    }
+
     fn is_settled(&self, now: SystemTime) -> bool {
         let age = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |age| age.as_secs() as i64);
         age - self.modified_seconds > SETTLED.as_secs() as i64
@@ -51,8 +56,10 @@ impl FileStamp {
 
 impl HashedFile {
     /// Whether the file still has the size and time that it had when it was read.
+    /// Every range of an object was of the version that was found.
     pub(crate) fn is_unchanged(&self) -> bool {
-        fs::metadata(&self.file.path).is_ok_and(|metadata| FileStamp::of(&metadata) == self.stamp)
+        self.file.object.is_some()
+            || fs::metadata(&self.file.path).is_ok_and(|metadata| FileStamp::of(&metadata) == self.stamp)
     }
 }
 
@@ -71,7 +78,7 @@ pub(crate) fn hashed_files(
     workers: &Workers,
     progress: &dyn Progress,
 ) -> Result<Vec<HashedFile>> {
-    let name = blake3::hash(format!("{corpus:?}").as_bytes()).to_hex();
+    let name = blake3::hash(corpus.identity().as_bytes()).to_hex();
     let path = cache.join(format!("{}.memo", &name[..32]));
     let _lock = FileLock::acquire(&path.with_extension("memo.lock"), timeout, progress)?;
     let memo: Option<RememberedHashes> =
@@ -88,16 +95,29 @@ pub(crate) fn hashed_files(
     let stamped: Vec<(SourceFile, FileStamp)> = corpus
         .files()?
         .into_iter()
-        .map(|file| match fs::metadata(&file.path) {
-            Ok(metadata) => Ok((file, FileStamp::of(&metadata))),
-            Err(source) => Err(Error::io("read", &file.path, source)),
+        .map(|file| match &file.object {
+            Some(object) => {
+                let stamp = FileStamp::of_object(object.size());
+                Ok((file, stamp))
+            }
+            None => match fs::metadata(&file.path) {
+                Ok(metadata) => Ok((file, FileStamp::of(&metadata))),
+                Err(source) => Err(Error::io("read", &file.path, source)),
+            },
         })
         .collect::<Result<_>>()?;
     let known: HashMap<&Path, &HashedFile> =
         remembered.iter().map(|known| (known.file.path.as_path(), known)).collect();
-    let total = stamped.iter().map(|(_, stamp)| stamp.size).sum();
+    let local = stamped.iter().filter(|(file, _)| file.object.is_none());
+    let total = local.map(|(_, stamp)| stamp.size).sum();
     progress.start(total, "reading");
     let hashed = workers.map(&stamped, |(file, stamp)| {
+        if let Some(object) = &file.object {
+            // Its URL and version stand for its content, which is read once, when it is tokenized.
+            let named = format!("{}\n{}\n{}", object.url(), object.version(), object.size());
+            let hash = blake3::hash(named.as_bytes()).to_hex().to_string();
+            return Ok(HashedFile { file: file.clone(), stamp: *stamp, hash });
+        }
         let known =
             known.get(file.path.as_path()).filter(|known| known.stamp == *stamp && known.file == *file);
         let hash = known.map_or_else(|| content_hash(&file.path), |known| Ok(known.hash.clone()))?;
@@ -113,7 +133,8 @@ pub(crate) fn hashed_files(
 /// Writes the memo; one that cannot be written costs time, nothing else.
 fn remember(path: &Path, identity: Option<String>, files: &[HashedFile]) {
     let now = SystemTime::now();
-    let settled: Vec<HashedFile> = files.iter().filter(|file| file.stamp.is_settled(now)).cloned().collect();
+    let is_settled = |file: &&HashedFile| file.file.object.is_none() && file.stamp.is_settled(now);
+    let settled: Vec<HashedFile> = files.iter().filter(is_settled).cloned().collect();
     // The list itself is only remembered whole.
     let identity = identity.filter(|_| settled.len() == files.len());
     let memo = serde_json::to_vec(&RememberedHashes { identity, files: settled }).map_err(io::Error::other);

@@ -1,0 +1,224 @@
+//! Whose a place for checkpoints is, where no lock of the operating system says so: in object stores, and on file systems without locks.
+//!
+//! ```text
+//! <place>/lease/00000007.json     who holds the place; written again every few seconds, and once more at the end
+//! ```
+//!
+//! - **Whoever creates the next number holds the place.** Stores create an object only if there is none (`If-None-Match: *`), so of several that
+//!   try, one succeeds. The highest number counts, and is never removed.
+//! - **The next number may be created when the one before has ended, or is silent**: when it was not written again for the time that it names.
+//!   Both the last writing and the present are times of the store (`Last-Modified`), which is asked for the present by writing a file;
+//!   waiting is measured by the clock that cannot be set. No two clocks are compared.
+//! - **A holder that finds a higher number has lost the place**, whatever the reason, and must write nothing more.
+
+mod hold;
+mod place;
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use chrono::DateTime;
+use serde::{Deserialize, Serialize};
+
+pub use hold::Lease;
+pub use place::{LeasePlace, lease_place};
+use place::{now, number_of, random_name};
+
+use crate::error::{Error, Result};
+
+/// A lease is renewed so many times within the time after which it is over.
+const RENEWALS: u32 = 6;
+
+/// A waiting process looks so many times within that time.
+const LOOKS: u32 = 60;
+
+/// What stores leave out of a time.
+const GRANULARITY: Duration = Duration::from_secs(1);
+
+/// Who holds a place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// The host's name.
+    pub host: String,
+    /// The launcher's process.
+    pub pid: u32,
+    /// The run's folder on that host.
+    pub folder: String,
+    /// When it began, in seconds since 1970, by its host's clock.
+    pub since: u64,
+    /// Names the lock of the operating system that it holds as well, on any host; empty if there is none. Whoever has that lock knows that a
+    /// holder before it is no more.
+    #[serde(default)]
+    pub lock: String,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, pid, folder, since, .. } = self;
+        let since =
+            DateTime::from_timestamp(i64::try_from(*since).unwrap_or_default(), 0).unwrap_or_default();
+        write!(
+            f,
+            "process {pid} on host {host} (folder {folder}) since {}",
+            since.format("%Y-%m-%d %H:%M:%S UTC")
+        )
+    }
+}
+
+/// A lease as it is written.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LeaseRecord {
+    /// Who holds it, or held it.
+    pub holder: Holder,
+    /// When it is not written again for so many seconds, it is over.
+    pub seconds: f64,
+    /// Tells it from all others.
+    #[serde(default)]
+    pub id: String,
+    /// How often it was renewed.
+    pub renewed: u64,
+    /// How the run ended, once it has.
+    #[serde(default)]
+    pub ended: Option<String>,
+    /// What the holder says of itself.
+    #[serde(default)]
+    pub status: serde_json::Value,
+}
+
+impl LeaseRecord {
+    fn duration(&self) -> Duration {
+        Duration::try_from_secs_f64(self.seconds).unwrap_or(Duration::from_secs(60))
+    }
+}
+
+/// The newest lease of a place.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LeaseFound {
+    /// What it says.
+    pub record: LeaseRecord,
+    /// How long ago it was written, by the store's clock.
+    pub silent: Duration,
+}
+
+impl LeaseFound {
+    /// Whether its holder gives signs of life, or has lately.
+    pub fn is_held(&self) -> bool {
+        self.record.ended.is_none() && self.silent <= self.record.duration() + GRANULARITY
+    }
+}
+
+/// The newest lease of a place; `None` if there is none that can be read.
+///
+/// # Errors
+/// Those of the place.
+pub fn look_at_lease(place: &dyn LeasePlace) -> Result<Option<LeaseFound>> {
+    let Some(number) = newest(place)? else { return Ok(None) };
+    let Some((content, written)) = place.read(&name(number))? else { return Ok(None) };
+    let Ok(record) = serde_json::from_slice(&content) else { return Ok(None) };
+    Ok(Some(LeaseFound { record, silent: silence(place, written)? }))
+}
+
+/// Takes a place, as soon as nobody holds it, for as long as the result is kept; a lease is over `seconds` after the last sign of life.
+/// `waits` is told what is waited for.
+///
+/// # Errors
+/// [`Error::Held`] when another holder is alive; those of the place.
+pub fn take_lease(
+    place: Box<dyn LeasePlace>,
+    holder: &Holder,
+    duration: Duration,
+    waits: &mut dyn FnMut(&str),
+) -> Result<Lease> {
+    let record = LeaseRecord {
+        holder: holder.clone(),
+        seconds: duration.as_secs_f64(),
+        id: random_name()?,
+        renewed: 0,
+        ended: None,
+        status: serde_json::Value::Null,
+    };
+    loop {
+        let before = newest(&*place)?;
+        if let Some(number) = before {
+            await_end(&*place, number, holder, duration, waits)?;
+        }
+        let number = before.map_or(1, |before| before + 1);
+        if place.create(&name(number), &encoded(&record)?)? {
+            // Nobody looks at older ones any more.
+            for older in numbers(&*place)?.into_iter().filter(|older| *older < number) {
+                place.remove(&name(older))?;
+            }
+            return Lease::start(place, number, record, duration / RENEWALS);
+        }
+    }
+}
+
+/// Returns when the lease is over.
+fn await_end(
+    place: &dyn LeasePlace,
+    number: u64,
+    me: &Holder,
+    duration: Duration,
+    waits: &mut dyn FnMut(&str),
+) -> Result<()> {
+    let Some((first, written)) = place.read(&name(number))? else { return Ok(()) };
+    // What is not whole yet was begun just now.
+    let record: Option<LeaseRecord> = serde_json::from_slice(&first).ok();
+    if let Some(record) = &record
+        && (record.ended.is_some() || (!me.lock.is_empty() && record.holder.lock == me.lock))
+    {
+        return Ok(());
+    }
+    let (begin, silent) = (Instant::now(), silence(place, written)?);
+    let duration = record.as_ref().map_or(duration, LeaseRecord::duration);
+    let left = (duration + GRANULARITY).saturating_sub(silent);
+    let who = record.map_or_else(|| "an unknown process".into(), |record| record.holder.to_string());
+    if left > Duration::ZERO {
+        waits(&format!(
+            "{} was held {:.0} s ago by {who}; waiting up to {:.0} s for a sign of life",
+            place.location(),
+            silent.as_secs_f64(),
+            left.as_secs_f64()
+        ));
+    }
+    loop {
+        let content = place.read(&name(number))?.map(|(content, _)| content);
+        if content.as_ref().is_some_and(|content| *content != first) {
+            let record = content.and_then(|content| serde_json::from_slice::<LeaseRecord>(&content).ok());
+            if record.is_some_and(|record| record.ended.is_some()) {
+                return Ok(());
+            }
+            return Err(Error::Held { place: place.location(), holder: who });
+        }
+        // Another process may have taken the place meanwhile: it is waited for in the same way.
+        if begin.elapsed() >= left || newest(place)? != Some(number) {
+            return Ok(());
+        }
+        std::thread::sleep((duration / LOOKS).min(left.saturating_sub(begin.elapsed())));
+    }
+}
+
+/// How long ago something was written, by the store's clock.
+fn silence(place: &dyn LeasePlace, written: Duration) -> Result<Duration> {
+    Ok(now(place)?.saturating_sub(written))
+}
+
+fn newest(place: &dyn LeasePlace) -> Result<Option<u64>> {
+    Ok(numbers(place)?.into_iter().max())
+}
+
+fn numbers(place: &dyn LeasePlace) -> Result<Vec<u64>> {
+    Ok(place.names()?.iter().filter_map(|name| number_of(name)).collect())
+}
+
+fn name(number: u64) -> String {
+    format!("{number:08}.json")
+}
+
+fn encoded(record: &LeaseRecord) -> Result<Vec<u8>> {
+    serde_json::to_vec_pretty(record).map_err(|error| Error::Object {
+        operation: "write",
+        path: "a lease".into(),
+        message: error.to_string(),
+    })
+}

@@ -1,0 +1,146 @@
+//! One place, several that want it: one has it at a time, and one that is silent loses it.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail by a panic")]
+
+use std::sync::Barrier;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use brigade_checkpoint::{
+    Error, Holder, LeasePlace, LeaseRecord, Result, lease_place, look_at_lease, take_lease,
+};
+
+/// How long a lease lasts here.
+const SHORT: Duration = Duration::from_secs(2);
+
+fn holder(pid: u32) -> Holder {
+    let lock = String::new();
+    Holder { host: "node-7".into(), pid, folder: "/runs/a".into(), since: 1_780_000_000, lock }
+}
+
+/// A lease as a process leaves it that was killed just now.
+fn dead(place: &dyn LeasePlace, lock: &str) {
+    let record = LeaseRecord {
+        holder: Holder { lock: lock.into(), ..holder(1) },
+        seconds: SHORT.as_secs_f64(),
+        id: "1".into(),
+        renewed: 3,
+        ended: None,
+        status: serde_json::Value::Null,
+    };
+    assert!(place.create("00000007.json", &serde_json::to_vec(&record).unwrap()).unwrap());
+}
+
+/// A fresh place of each kind.
+fn places(folder: &tempfile::TempDir) -> Vec<String> {
+    let path = folder.path().display();
+    let mut places = vec![format!("{path}/folder")];
+    if cfg!(feature = "object-store") {
+        places.push(format!("file://{path}/store"));
+    }
+    places
+}
+
+fn take(place: &str, me: &Holder, said: &mut Vec<String>) -> Result<brigade_checkpoint::Lease> {
+    take_lease(lease_place(place)?, me, SHORT, &mut |text| said.push(text.to_owned()))
+}
+
+#[test]
+fn a_holder_that_lives_is_named_to_all_others_until_it_gives_the_place_back() {
+    let folder = tempfile::tempdir().unwrap();
+    for place in places(&folder) {
+        let mut said = Vec::new();
+        let first = take(&place, &holder(1), &mut said).unwrap();
+        assert!(said.is_empty(), "{said:?}");
+        first.watch(|| serde_json::json!({ "step": 7 }), |_| {}, |_| {});
+        // Longer than it lasts without a renewal.
+        thread::sleep(SHORT + Duration::from_secs(2));
+        let begin = Instant::now();
+        let error = take(&place, &holder(2), &mut said).err().unwrap().to_string();
+        assert!(begin.elapsed() < SHORT, "{:?}", begin.elapsed());
+        let who = "process 1 on host node-7 (folder /runs/a) since 2026-05-28 20:26:40 UTC";
+        assert!(error.contains(&place) && error.contains(who), "{error}");
+        assert!(said[0].contains(who) && said[0].contains("waiting up to"), "{said:?}");
+        let found = look_at_lease(&*lease_place(&place).unwrap()).unwrap().unwrap();
+        assert!(found.is_held() && found.record.status["step"] == 7, "{found:?}");
+        first.release("finished").unwrap();
+        let found = look_at_lease(&*lease_place(&place).unwrap()).unwrap().unwrap();
+        assert!(!found.is_held() && found.record.ended.as_deref() == Some("finished"), "{found:?}");
+        said.clear();
+        drop(take(&place, &holder(2), &mut said).unwrap());
+        drop(take(&place, &holder(3), &mut said).unwrap());
+        assert!(said.is_empty(), "{said:?}");
+        let names = lease_place(&place).unwrap().names().unwrap();
+        assert_eq!(names, ["00000003.json"], "nothing else is left");
+    }
+}
+
+#[test]
+fn a_silent_holder_is_replaced_by_exactly_one_and_not_before_its_time() {
+    let folder = tempfile::tempdir().unwrap();
+    for place in places(&folder) {
+        dead(&*lease_place(&place).unwrap(), "");
+        let (begin, barrier) = (Instant::now(), Barrier::new(4));
+        let taken = thread::scope(|scope| {
+            let race = |pid| {
+                let (place, barrier) = (&place, &barrier);
+                scope.spawn(move || {
+                    barrier.wait();
+                    let taken = take(place, &holder(pid), &mut Vec::new());
+                    let waited = begin.elapsed();
+                    // All others have met it before it gives the place back.
+                    taken.map(|lease| {
+                        thread::sleep(3 * SHORT);
+                        drop(lease);
+                        waited
+                    })
+                })
+            };
+            let threads: Vec<_> = (2..6).map(race).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+        });
+        let won: Vec<&Duration> = taken.iter().filter_map(|taken| taken.as_ref().ok()).collect();
+        assert_eq!(won.len(), 1, "{taken:?}");
+        assert!(*won[0] >= SHORT, "{won:?}");
+        let lost = taken.iter().filter_map(|taken| taken.as_ref().err());
+        assert!(lost.clone().all(|error| matches!(error, Error::Held { .. })), "{taken:?}");
+    }
+}
+
+#[test]
+fn whoever_has_the_lock_of_a_holder_before_it_does_not_wait() {
+    let folder = tempfile::tempdir().unwrap();
+    for place in places(&folder) {
+        dead(&*lease_place(&place).unwrap(), "boot:1:2");
+        let (mut said, me) = (Vec::new(), Holder { lock: "boot:1:2".into(), ..holder(2) });
+        drop(take(&place, &me, &mut said).unwrap());
+        assert!(said.is_empty(), "{said:?}");
+    }
+}
+
+#[test]
+fn a_holder_that_was_replaced_is_told_and_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    for place in places(&folder) {
+        let lease = take(&place, &holder(1), &mut Vec::new()).unwrap();
+        let (lost, told) = channel();
+        lease.watch(|| serde_json::Value::Null, move |text| lost.send(text.to_owned()).unwrap(), |_| {});
+        dead(&*lease_place(&place).unwrap(), "");
+        let text = told.recv_timeout(Duration::from_secs(30)).unwrap();
+        assert!(text.contains(&place) && text.contains("was taken by process 1 on host node-7"), "{text}");
+        lease.release("finished").unwrap();
+        let found = look_at_lease(&*lease_place(&place).unwrap()).unwrap().unwrap();
+        assert_eq!(found.record.ended, None);
+    }
+}
+
+#[test]
+fn a_lease_that_is_not_whole_is_waited_for_like_any_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = &places(&folder)[0];
+    lease_place(place).unwrap().create("00000001.json", b"{\"holder\":").unwrap();
+    let (begin, mut said) = (Instant::now(), Vec::new());
+    drop(take(place, &holder(2), &mut said).unwrap());
+    assert!(begin.elapsed() >= SHORT && said[0].contains("an unknown process"), "{said:?}");
+}

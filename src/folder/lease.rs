@@ -1,0 +1,76 @@
+//! Leases on the places of a run, where no lock of the operating system reaches.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::Context;
+use brigade_checkpoint::{Holder, Lease, lease_place, take_lease};
+use brigade_launch::exit;
+use brigade_report::METRICS_FILE;
+use serde_json::{Value, json};
+
+use super::lock::boot_id;
+use crate::error::print_stderr;
+use crate::settings::Settings;
+
+/// A line of `metrics.jsonl` is shorter.
+const MOST_OF_A_LINE: u64 = 256 << 10;
+
+/// Takes the lease of `place`, an option's value, for the run in the folder `dir`, whose lock is `lock`. It says what it waits for.
+///
+/// # Errors
+/// If another run holds it, or the place cannot be written to.
+pub(crate) fn lease(
+    place: &str,
+    option: &str,
+    dir: &Path,
+    lock: Option<&File>,
+    settings: &Settings,
+) -> anyhow::Result<Lease> {
+    let folder = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let holder = Holder {
+        host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        pid: std::process::id(),
+        folder: folder.display().to_string(),
+        since: since.as_secs(),
+        lock: lock.and_then(identity).unwrap_or_default(),
+    };
+    let duration = Duration::from_secs_f64(settings.checkpoint.lease_seconds);
+    let waits = &mut |text: &str| print_stderr(format_args!("{text} (checkpoint.lease_seconds)"));
+    let lease = lease_place(place).and_then(|place| take_lease(place, &holder, duration, waits));
+    let lease = lease.with_context(|| option.to_owned())?;
+    let lost = |message: &str| {
+        print_stderr(format_args!("brigade: {message}; it ends here, and writes nothing more"));
+        // The ranks end with their launcher.
+        std::process::exit(i32::from(exit::FAILED));
+    };
+    let warn = |message: &str| print_stderr(format_args!("warning: {message}"));
+    let (metrics, total_steps) = (folder.join(METRICS_FILE), settings.train.steps);
+    lease.watch(move || status(&metrics, total_steps), lost, warn);
+    Ok(lease)
+}
+
+/// The lock, by the start of the system and the file.
+fn identity(lock: &File) -> Option<String> {
+    let (boot, file) = (boot_id()?, lock.metadata().ok()?);
+    Some(format!("{boot}:{}:{}", file.dev(), file.ino()))
+}
+
+/// The run's last step, for those who see the lease and not the folder.
+fn status(metrics: &PathBuf, total_steps: u64) -> Value {
+    let last = || {
+        let mut file = File::open(metrics).ok()?;
+        let size = file.metadata().ok()?.len();
+        file.seek(SeekFrom::Start(size.saturating_sub(MOST_OF_A_LINE))).ok()?;
+        let mut end = Vec::new();
+        file.take(MOST_OF_A_LINE).read_to_end(&mut end).ok()?;
+        let text = String::from_utf8_lossy(&end).into_owned();
+        // A line that is being written is not whole.
+        text.lines().rev().find_map(|line| serde_json::from_str::<Value>(line).ok())
+    };
+    json!({ "total_steps": total_steps, "last": last() })
+}
