@@ -27,12 +27,13 @@ pub fn merge_adapters(
     format: WeightsFormat,
 ) -> anyhow::Result<()> {
     let device = brigade_cpu::device();
-    Ok(match model {
+    match model {
         AdaptedModel::CausalLm(model) => {
             let scale = model.adapters().config().scale();
             let mappings = [mapping, &model.mapping()];
             brigade_models::merge_adapters(model.chain(0, &device)?, scale, weights, mappings, to, format)?;
         }
         AdaptedModel::Encoder(model) => model.merge_adapters(&device, weights, mapping, to, format)?,
-    })
+    }
+    Ok(())
 }
