@@ -250,7 +250,7 @@ fn a_full_disk() {
     }
     let _mounted = Mounted(small);
     let mut command = place.train("--nproc-per-node 2 --checkpoint-every 0 --out small/a");
-    refused(&place, &mut command, 1, &["rank 0: small/a/", "No space left"]);
+    refused(&place, &mut command, 1, &["rank 0: ", "small/a/", "No space left"]);
     let mut command = place.train("--nproc-per-node 2 --out a --set data.tokenizer=bpe:300");
     let data: String = (0..9000).map(|n| format!("number {n}\n")).collect();
     fs::write(place.path("text/long.txt"), data).unwrap();
