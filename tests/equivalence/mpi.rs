@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::process::Command;
 use std::time::Duration;
 
-use brigade::comm::{Algorithm, AuthToken, Encryption, Join, ProcessGroup, Timeouts, Transport, join};
+use brigade::comm::{AuthToken, Join, ProcessGroup, Timeouts, join};
 use brigade::core::{Groups, Recompute, Zero};
 use brigade_mpi::{Mpi, Order};
 use brigade_testing::mpirun;
@@ -59,20 +59,7 @@ fn ten_meshes_over_mpi_equal_one_process() {
 fn rank(endpoint: String) {
     let timeouts = Timeouts::default();
     let mpi = Mpi::init(timeouts.init).unwrap();
-    let world = join(Join {
-        rank: mpi.rank(),
-        world_size: mpi.size(),
-        endpoint,
-        listener: None,
-        token: AuthToken::new("rows"),
-        transport: Transport::Auto,
-        encryption: Encryption::BetweenHosts,
-        algorithm: Algorithm::Auto,
-        timeouts,
-        restart: 0,
-        host: None,
-    });
-    let world = world.unwrap();
+    let world = join(Join::new(mpi.rank(), mpi.size(), endpoint, AuthToken::new("rows"))).unwrap();
     let (rank, ranks) = (world.group().rank(), world.group().size());
     let run = |row: &Row, order| {
         let group = mpi.group(world.group(), order).unwrap();

@@ -9,10 +9,7 @@ use std::net::TcpListener;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use brigade_comm::{
-    Algorithm, AuthToken, Encryption, Group, Join, ReduceOp, Result, Timeouts, Transport, World, join,
-    threads,
-};
+use brigade_comm::{AuthToken, Group, Join, ReduceOp, Result, Timeouts, Transport, World, join, threads};
 use criterion::{BenchmarkId, Criterion, Throughput};
 
 const RANKS: usize = 2;
@@ -67,19 +64,7 @@ fn free_port() -> u16 {
 }
 
 fn world(transport: Transport, rank: usize, world_size: usize, port: u16, token: AuthToken) -> Result<World> {
-    join(Join {
-        rank,
-        world_size,
-        endpoint: format!("127.0.0.1:{port}"),
-        listener: None,
-        token,
-        transport,
-        encryption: Encryption::BetweenHosts,
-        algorithm: Algorithm::Auto,
-        timeouts: Timeouts::default(),
-        restart: 0,
-        host: None,
-    })
+    join(Join { transport, ..Join::new(rank, world_size, format!("127.0.0.1:{port}"), token) })
 }
 
 fn collectives(criterion: &mut Criterion) {

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use adapter::device_or_skip;
-use brigade_comm::{Algorithm, AuthToken, Encryption, Join, Timeouts, Transport, join};
+use brigade_comm::{AuthToken, Join, Timeouts, join};
 use brigade_conformance::{
     Suite, all_gather_joins_in_rank_order, all_reduce_sums_any_length, messages_go_around_a_ring,
     reduce_scatter_gives_each_its_share, work_and_collectives_take_turns,
@@ -39,17 +39,8 @@ fn child() {
     let (rank, endpoint) = role.split_once(' ').unwrap();
     let rank: usize = rank.parse().unwrap();
     let world = join(Join {
-        rank,
-        world_size: RANKS,
-        endpoint: endpoint.into(),
-        listener: None,
-        token: AuthToken::new("children"),
-        restart: 0,
-        transport: Transport::Auto,
-        encryption: Encryption::BetweenHosts,
-        algorithm: Algorithm::Auto,
         timeouts: Timeouts { init: TIMEOUT, step: TIMEOUT, ..Timeouts::default() },
-        host: None,
+        ..Join::new(rank, RANKS, endpoint, AuthToken::new("children"))
     })
     .unwrap();
     let (device, _) = brigade_wgpu::device(rank).unwrap();

@@ -5,9 +5,7 @@ use std::net::TcpListener;
 use std::process::{Child, Command, ExitCode};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use brigade_comm::{
-    Algorithm, AuthToken, Encryption, Error, Join, Timeouts, Transport, World, join, raise_open_files,
-};
+use brigade_comm::{AuthToken, Error, Join, Transport, World, join, raise_open_files};
 
 /// In the process of a rank: its number, the port of rank 0, and when the first process was started.
 const RANK: &str = "BRIGADE_BENCH_RANK";
@@ -83,19 +81,12 @@ impl Arguments {
         let mut role = role.split(' ').map(|number| number.parse::<u64>().unwrap_or(u64::MAX));
         let mut number = || role.next().unwrap_or(u64::MAX);
         let (rank, port, started) = (number() as usize, number(), Duration::from_micros(number()));
+        let token = AuthToken::new(std::env::var(TOKEN).unwrap_or_default());
         let world = join(Join {
-            rank,
-            world_size: self.ranks,
-            endpoint: format!("127.0.0.1:{port}"),
-            listener: None,
-            token: AuthToken::new(std::env::var(TOKEN).unwrap_or_default()),
             transport: if self.transport == "shm" { Transport::SharedMemory } else { Transport::Tcp },
-            encryption: Encryption::BetweenHosts,
-            algorithm: Algorithm::Auto,
-            timeouts: Timeouts::default(),
-            restart: 0,
             // As if each rank were on a host of its own.
             host: (self.transport == "encrypted").then(|| format!("host {rank}")),
+            ..Join::new(rank, self.ranks, format!("127.0.0.1:{port}"), token)
         })?;
         Ok((world, UNIX_EPOCH + started))
     }

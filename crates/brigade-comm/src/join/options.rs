@@ -40,6 +40,32 @@ pub struct Join {
     pub host: Option<String>,
 }
 
+impl Join {
+    /// A rank that has never been started before, with every setting as it is when nobody sets it: those that differ follow by struct update.
+    ///
+    /// ```
+    /// use brigade_comm::{AuthToken, Join, Transport};
+    ///
+    /// let join = Join { transport: Transport::Tcp, ..Join::new(0, 2, "127.0.0.1:29400", AuthToken::new("a secret")) };
+    /// assert_eq!((join.rank, join.world_size, join.restart), (0, 2, 0));
+    /// ```
+    pub fn new(rank: usize, world_size: usize, endpoint: impl Into<String>, token: AuthToken) -> Self {
+        Self {
+            rank,
+            world_size,
+            endpoint: endpoint.into(),
+            listener: None,
+            token,
+            restart: 0,
+            transport: Transport::Auto,
+            encryption: Encryption::BetweenHosts,
+            algorithm: Algorithm::Auto,
+            timeouts: Timeouts::default(),
+            host: None,
+        }
+    }
+}
+
 /// Checks what can be checked before anything is started.
 pub(super) fn check(join: &Join) -> Result<()> {
     let refuse = |option, given: String, allowed: String| Err(Error::Option { option, given, allowed });

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use brigade_comm::{Algorithm, AuthToken, Encryption, Join, ReduceOp, Timeouts, Transport, join};
+use brigade_comm::{AuthToken, Join, ReduceOp, Timeouts, Transport, join};
 use rustix::process::{Resource, getrlimit};
 
 use crate::processes::Rank;
@@ -31,17 +31,9 @@ fn child() {
         others.truncate(others.len() - left);
     }
     let world = join(Join {
-        rank,
-        world_size,
-        endpoint: endpoint.into(),
-        listener: None,
-        token: AuthToken::new("children"),
         transport: Transport::Tcp,
-        encryption: Encryption::BetweenHosts,
-        algorithm: Algorithm::Auto,
         timeouts: Timeouts { init: Duration::from_secs(60), ..Timeouts::default() },
-        restart: 0,
-        host: None,
+        ..Join::new(rank, world_size, endpoint, AuthToken::new("children"))
     });
     match world {
         Ok(world) => {

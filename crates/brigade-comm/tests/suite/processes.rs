@@ -7,9 +7,7 @@ use std::os::fd::{BorrowedFd, RawFd};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use brigade_comm::{
-    Algorithm, AuthToken, DType, Encryption, Join, ReduceOp, Result, Timeouts, Transport, join,
-};
+use brigade_comm::{AuthToken, DType, Join, ReduceOp, Result, Timeouts, Transport, join};
 use rustix::net::{AddressFamily, getpeername};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -70,17 +68,9 @@ fn child() {
     };
     let seconds = |text: &str| Duration::from_secs(text.parse().unwrap());
     let world = join(Join {
-        rank: rank.parse().unwrap(),
-        world_size: world_size.parse().unwrap(),
-        endpoint: endpoint.into(),
-        listener: None,
-        token: AuthToken::new("children"),
         transport: if transport == "tcp" { Transport::Tcp } else { Transport::Auto },
-        encryption: Encryption::BetweenHosts,
-        algorithm: Algorithm::Auto,
         timeouts: Timeouts { step: seconds(step), host: seconds(host), ..PATIENT },
-        restart: 0,
-        host: None,
+        ..Join::new(rank.parse().unwrap(), world_size.parse().unwrap(), endpoint, AuthToken::new("children"))
     })
     .unwrap();
     let reduce = |elements: usize, vandalise: &dyn Fn()| -> Result<()> {

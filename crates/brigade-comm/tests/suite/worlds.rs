@@ -4,9 +4,7 @@
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use brigade_comm::{
-    Algorithm, AuthToken, Encryption, Group, Join, Result, Timeouts, Transport, join, threads,
-};
+use brigade_comm::{Algorithm, AuthToken, Group, Join, Result, Timeouts, Transport, join, threads};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -37,22 +35,18 @@ pub fn joining(
     listener: &TcpListener,
     timeouts: Timeouts,
 ) -> Join {
+    let endpoint = listener.local_addr().unwrap().to_string();
     Join {
-        rank,
-        world_size,
-        endpoint: listener.local_addr().unwrap().to_string(),
         listener: (rank == 0).then(|| listener.try_clone().unwrap()),
-        token: AuthToken::new("a token for tests"),
         transport: match kind {
             Kind::Tcp => Transport::Tcp,
             Kind::SharedMemory | Kind::Halving => Transport::SharedMemory,
             Kind::Threads | Kind::Mixed => Transport::Auto,
         },
-        encryption: Encryption::BetweenHosts,
         algorithm: if kind == Kind::Halving { Algorithm::Halving } else { Algorithm::Auto },
         timeouts,
-        restart: 0,
         host: (kind == Kind::Mixed).then(|| format!("host {}", rank / 2)),
+        ..Join::new(rank, world_size, endpoint, AuthToken::new("a token for tests"))
     }
 }
 

@@ -12,9 +12,7 @@ use std::net::TcpListener;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use brigade_comm::{
-    Algorithm, AuthToken, DType, Encryption, Join, ProcessGroup, ReduceOp, Timeouts, Transport, join,
-};
+use brigade_comm::{AuthToken, DType, Join, ProcessGroup, ReduceOp, Timeouts, join};
 use brigade_mpi::{Mpi, Order};
 use brigade_testing::mpirun;
 
@@ -74,20 +72,7 @@ fn tempfile_folder() -> std::path::PathBuf {
 fn rank(endpoint: String) {
     let timeouts = Timeouts::default();
     let mpi = Mpi::init(timeouts.init).unwrap();
-    let world = join(Join {
-        rank: mpi.rank(),
-        world_size: mpi.size(),
-        endpoint,
-        listener: None,
-        token: AuthToken::new("all-reduce"),
-        transport: Transport::Auto,
-        encryption: Encryption::BetweenHosts,
-        algorithm: Algorithm::Auto,
-        timeouts,
-        restart: 0,
-        host: None,
-    })
-    .unwrap();
+    let world = join(Join::new(mpi.rank(), mpi.size(), endpoint, AuthToken::new("all-reduce"))).unwrap();
     for (mode, order) in [("engine", Order::Engine), ("tree", Order::Tree)] {
         let group = mpi.group(world.group(), order).unwrap();
         // Their calls differ by order alone, which no rank can see: none begins before all have ended the last.

@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::process::Command;
 use std::time::Duration;
 
-use brigade_comm::{Algorithm, AuthToken, Encryption, Join, Timeouts, Transport, World, join};
+use brigade_comm::{AuthToken, Join, Timeouts, World, join};
 use brigade_mpi::{Mpi, MpiGroup, Order};
 use brigade_testing::{MpiRun, mpirun};
 
@@ -28,19 +28,9 @@ pub struct Rank {
 impl Rank {
     fn new(step: Duration) -> Self {
         let mpi = Mpi::init(TIMEOUTS.init).unwrap();
-        let world = join(Join {
-            rank: mpi.rank(),
-            world_size: mpi.size(),
-            endpoint: std::env::var(ENDPOINT).unwrap(),
-            listener: None,
-            token: AuthToken::new("ranks of mpirun"),
-            transport: Transport::Auto,
-            encryption: Encryption::BetweenHosts,
-            algorithm: Algorithm::Auto,
-            timeouts: Timeouts { step, ..TIMEOUTS },
-            restart: 0,
-            host: None,
-        });
+        let token = AuthToken::new("ranks of mpirun");
+        let rank = Join::new(mpi.rank(), mpi.size(), std::env::var(ENDPOINT).unwrap(), token);
+        let world = join(Join { timeouts: Timeouts { step, ..TIMEOUTS }, ..rank });
         let world = world.unwrap();
         let tree = mpi.group(world.group(), Order::Tree).unwrap();
         Self { mpi, world, tree }
