@@ -2,8 +2,8 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use super::files::SourceFile;
 use super::remote::Reader;
@@ -13,19 +13,22 @@ use crate::{Error, Result};
 pub(crate) type BytesRead = Arc<AtomicU64>;
 
 /// Why a file in a store could not be read, for readers that would say it in their own words.
+#[cfg(feature = "parquet")]
 #[derive(Clone, Default)]
-pub(super) struct Failure(Arc<Mutex<Option<Error>>>);
+pub(super) struct Failure(Arc<std::sync::Mutex<Option<Error>>>);
 
+#[cfg(feature = "parquet")]
 impl Failure {
     /// The failure, if there was one.
     pub(super) fn take(&self) -> Option<Error> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
     }
 
     /// Keeps what the store says, and says it to the reader.
     pub(super) fn note(&self, file: &SourceFile, error: io::Error) -> io::Error {
         let text = error.to_string();
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Error::io("read", &file.path, error));
+        *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
+            Some(Error::io("read", &file.path, error));
         io::Error::other(text)
     }
 }
