@@ -7,6 +7,9 @@ README.md beside this file says how to set up the environment.
 
 Modes: single, ddp, fsdp (FSDP2, per-block), pp (1F1B, one stage a rank), allreduce (gloo, sizes 4 KiB to 64 MiB).
 Rank 0 prints one JSON line a step: tokens_per_second counts the tokens of the whole world.
+
+Mode ddp with --tokens trains on Brigade's token files, once with each of the ways to travel in --hook: none, fp16, powersgd, and
+local-sgd, where ranks make updates of their own and average parameters every 50 steps (a line for each average then).
 """
 import argparse, json, os, resource, time
 import torch, torch.nn as nn, torch.nn.functional as F
@@ -18,6 +21,10 @@ p.add_argument("--threads", type=int, default=1)
 p.add_argument("--steps", type=int, default=8)
 p.add_argument("--micro-batches", type=int, default=4)
 p.add_argument("--dtype", default="fp32", choices=["fp32", "bf16"], help="bf16: autocast, fp32 masters (not in mode pp)")
+p.add_argument("--hook", default="none", help="none, fp16, powersgd or local-sgd; or several with commas, which may have steps of their own: local-sgd:100")
+p.add_argument("--tokens", default="", help="a folder with train.bin and validation.bin, two bytes a token")
+p.add_argument("--tied", action="store_true", help="the head has the token table's weights")
+p.add_argument("--validate-every", type=int, default=0)
 for name, default in dict(vocab=4096, seq=256, dim=384, layers=6, heads=6, batch=8).items():
     p.add_argument(f"--{name}", type=int, default=default)
 a = p.parse_args()
@@ -52,6 +59,8 @@ class Gpt(nn.Module):
         self.blocks = nn.ModuleList(Block(a.dim, a.heads) for _ in range(blocks))
         self.lnf = nn.LayerNorm(a.dim) if last else None
         self.head = nn.Linear(a.dim, a.vocab, bias=False) if last else None
+        if a.tied:
+            self.head.weight = self.wte.weight
 
     def forward(self, x):
         if self.wte is not None:
@@ -65,12 +74,75 @@ def loss_fn(logits, targets):
     return F.cross_entropy(logits.view(-1, a.vocab), targets.view(-1))
 
 
-def report(step, start):
+def report(step, start, **more):
     if rank == 0:
         seconds = time.perf_counter() - start
         rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(json.dumps(dict(mode=a.mode, world=world, step=step, seconds=round(seconds, 4),
-                              tokens_per_second=round(a.batch * a.seq / seconds, 1), peak_rss_mib=round(rss))))
+                              tokens_per_second=round(a.batch * a.seq / seconds, 1), peak_rss_mib=round(rss), **more)), flush=True)
+
+
+def split(name):
+    """Tokens of a file, which begin after 64 bytes."""
+    return torch.from_file(f"{a.tokens}/{name}.bin", dtype=torch.uint16, size=os.path.getsize(f"{a.tokens}/{name}.bin") // 2)[32:]
+
+
+def rows(tokens, starts):
+    """Sequences, and what comes next after each of their tokens."""
+    table = torch.stack([tokens[start:start + a.seq + 1].long() for start in starts])
+    return table[:, :-1], table[:, 1:]
+
+
+def initialize(module):
+    if isinstance(module, (nn.Linear, nn.Embedding)):
+        nn.init.normal_(module.weight, std=0.02)
+
+
+def train_with(hook, steps, period=50):
+    """The training of configs/gpt-tiny.toml with a constant learning rate after the warm-up, on any of Brigade's texts."""
+    torch.manual_seed(0)
+    model = Gpt(True, True, a.layers)
+    model.apply(initialize)
+    ddp, averager = nn.parallel.DistributedDataParallel(model), None
+    if hook == "fp16":
+        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+
+        ddp.register_comm_hook(None, fp16_compress_hook)
+    elif hook == "powersgd":
+        from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+
+        ddp.register_comm_hook(PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2), powerSGD_hook)
+    elif hook == "local-sgd":
+        from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
+        from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+
+        alone, _ = dist.new_subgroups(group_size=1)
+        ddp.register_comm_hook(PostLocalSGDState(None, alone, start_localSGD_iter=0), post_localSGD_hook)
+        averager = PeriodicModelAverager(period=period, warmup_steps=period - 1)
+    decay, rest = [[p for p in model.parameters() if (p.dim() > 1) == wide] for wide in (True, False)]
+    groups = [dict(params=decay, weight_decay=0.1), dict(params=rest, weight_decay=0.0)]
+    optimizer = torch.optim.AdamW(groups, lr=2e-3, betas=(0.9, 0.95))
+    if averager is not None:
+        from torch.distributed.optim import PostLocalSGDOptimizer
+
+        optimizer = PostLocalSGDOptimizer(optim=optimizer, averager=averager)
+    train, validation = split("train"), split("validation")
+    drawn, last = torch.Generator().manual_seed(1 + rank), len(train) - a.seq - 1
+    for step in range(steps):
+        start = time.perf_counter()
+        for group in optimizer.param_groups:
+            group["lr"] = 2e-3 * min(1.0, (step + 1) / 40)
+        inputs, targets = rows(train, torch.randint(0, last, (a.batch // world,), generator=drawn).tolist())
+        loss_fn(ddp(inputs), targets).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step(), optimizer.zero_grad()
+        more = dict(hook=hook)
+        if a.validate_every and (step + 1) % a.validate_every == 0 and rank == 0:
+            with torch.no_grad():
+                parts = [rows(validation, [i * a.seq for i in range(first, first + 8)]) for first in range(0, 64, 8)]
+                more["validation_loss"] = sum(loss_fn(model(x), y).item() for x, y in parts) / len(parts)
+        if averager is None or (step + 1) % period == 0:
+            report(step + 1, start, time=time.time(), **more)
 
 
 torch.manual_seed(0)
@@ -103,6 +175,10 @@ elif a.mode == "pp":
             schedule.step()
         optimizer.step(), optimizer.zero_grad(), dist.barrier()
         report(step, start)
+elif a.tokens:
+    for hook in a.hook.split(","):
+        name, _, steps = hook.partition(":")
+        train_with(name, int(steps or a.steps))
 else:
     model = Gpt(True, True, a.layers)
     if a.mode == "ddp":

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "all of this is tests")]
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
@@ -35,6 +37,61 @@ fn hosts_have_places_addresses_and_rates() {
     assert_eq!(lines, [line(0), line(1), line(2)]);
     // The first failure's.
     assert_eq!(done.status.code(), Some(3));
+}
+
+/// What [`hosts_talk`] runs on each host: host 0 sends as many bytes as it is asked for, and host 1 says how long it waits for them.
+#[test]
+#[ignore = "it is a host of another test"]
+fn plays_a_host() {
+    let Ok(host) = std::env::var("PET_NODE_RANK") else { return };
+    let place = "10.77.0.1:5000";
+    if host == "0" {
+        let server = TcpListener::bind(place).unwrap();
+        for size in [1, 1, BYTES] {
+            let (mut asked, mut byte) = (server.accept().unwrap().0, [0]);
+            asked.read_exact(&mut byte).unwrap();
+            asked.write_all(&vec![0; size]).unwrap();
+        }
+        return;
+    }
+    let start = Instant::now();
+    let ask = || {
+        let mut connection = TcpStream::connect(place)?;
+        connection.write_all(&[1])?;
+        connection.read_to_end(&mut Vec::new())
+    };
+    while ask().is_err() {
+        assert!(start.elapsed() < Duration::from_secs(60), "host 0 does not answer");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    for size in [1, BYTES] {
+        let start = Instant::now();
+        assert_eq!(ask().unwrap(), size);
+        println!("\ntook {}", start.elapsed().as_secs_f64());
+    }
+}
+
+const BYTES: usize = 20_000_000;
+
+#[test]
+fn hosts_talk() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("traffic.jsonl");
+    let host =
+        format!("{} --ignored --exact plays_a_host --nocapture", std::env::current_exe().unwrap().display());
+    let flags = ["--rate", "1gbit", "--delay", "30ms", "--traffic", file.to_str().unwrap()];
+    let Some(done) = output(&flags, &host) else { return };
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let said = String::from_utf8(done.stdout).unwrap();
+    let seconds =
+        said.lines().filter_map(|line| line.strip_prefix("took ")).map(|seconds| seconds.parse().unwrap());
+    let seconds: Vec<f64> = seconds.collect();
+    // There and back twice, to connect and to ask; 160 Mbit take 160 ms more.
+    assert!(seconds[0] >= 0.12 && seconds[1] >= 0.28, "{seconds:?}");
+    let lines = fs::read_to_string(&file).unwrap();
+    let last: serde_json::Value = serde_json::from_str(lines.lines().last().unwrap()).unwrap();
+    let [server, client] = [0, 1].map(|host| last["bytes"][host].as_u64().unwrap());
+    assert!((BYTES as u64..22_000_000).contains(&server) && client < 2_000_000, "{last}");
 }
 
 #[test]

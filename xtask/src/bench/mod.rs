@@ -16,7 +16,7 @@ use clap::ValueEnum;
 use crate::cargo;
 use page::Page;
 use runner::{Peer, Runner};
-use sections::SectionName;
+use sections::{MAIN, PageName, SectionName};
 
 /// Options of `cargo xtask bench`.
 #[derive(Debug, clap::Args)]
@@ -24,7 +24,11 @@ pub struct Args {
     /// Python that has torch, deepspeed, transformers and peft [default: .venv-torch/bin/python, else python3].
     #[arg(long, value_name = "PATH")]
     peer_python: Option<PathBuf>,
-    /// Where to write the page [default: docs/book/src/benchmarks.md of the workspace, or no file with --only].
+    /// The release binary to measure, where it is not to be built here.
+    #[arg(long, value_name = "FILE")]
+    brigade: Option<PathBuf>,
+    /// Where to write the page [default: the workspace's, docs/book/src/benchmarks.md or, with --only network, benchmarks-network.md;
+    /// no file with another --only].
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Measure these sections only.
@@ -33,19 +37,34 @@ pub struct Args {
     /// Runs of each side.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     runs: u32,
+    /// Seeds of the losses in the section network.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    seeds: u32,
 }
 
 impl Args {
-    /// The sections to measure, and the others.
-    fn sections(&self) -> (Vec<SectionName>, Vec<SectionName>) {
-        let all = SectionName::value_variants().iter();
-        all.partition(|name| self.only.is_empty() || self.only.contains(name))
+    /// The page of the sections to measure.
+    fn page(&self) -> PageName {
+        self.only.first().map_or(MAIN, |name| name.page())
     }
 
-    /// The page's file, if it has one.
+    /// The sections to measure, and the others of the page.
+    fn sections(&self) -> (Vec<SectionName>, Vec<SectionName>) {
+        let chosen = |name: &SectionName| match self.only.is_empty() {
+            true => name.page() == MAIN,
+            false => self.only.contains(name),
+        };
+        let all = SectionName::value_variants().iter();
+        let (chosen, others): (Vec<_>, Vec<_>) = all.partition(|name| chosen(name));
+        (chosen, others.into_iter().filter(|name| name.page() == self.page()).collect())
+    }
+
+    /// The page's file, if it is measured as a whole or one is given.
     fn file(&self) -> Option<PathBuf> {
-        let page = || cargo::root().join("docs/book/src/benchmarks.md");
-        self.out.clone().or_else(|| self.only.is_empty().then(page))
+        let (chosen, absent) = self.sections();
+        let is_whole = absent.is_empty() && chosen.iter().all(|name| name.page() == self.page());
+        let page = || cargo::root().join("docs/book/src").join(self.page().file);
+        self.out.clone().or_else(|| is_whole.then(page))
     }
 }
 
@@ -57,18 +76,24 @@ pub fn run(args: &Args) -> Result<()> {
     for (package, program) in names.iter().filter_map(|name| name.program()) {
         cargo::run(&mut cargo::command(&["bench", "-p", package, "--bench", program, "--no-run"]))?;
     }
-    let brigade = cargo::build(&["build", "--release", "-p", "brigade-cli"])?;
+    let brigade = match &args.brigade {
+        Some(file) => std::fs::canonicalize(file).with_context(|| format!("--brigade {}", file.display()))?,
+        None => cargo::build(&["build", "--release", "-p", "brigade-cli"])?,
+    };
     let runner = Runner::new(brigade, peer, args.runs)?;
     if names.iter().any(|name| name.trains()) {
         runner.fill_token_cache()?;
     }
-    let sections = names.iter().map(|name| name.measure(&runner)).collect::<Result<Vec<_>>>()?;
+    let sections = names.iter().map(|name| name.measure(&runner, args.seeds)).collect::<Result<Vec<_>>>()?;
+    let sections: Vec<_> = sections.into_iter().flatten().collect();
 
     let chosen = names.iter().filter_map(ValueEnum::to_possible_value);
     let chosen: Vec<_> = chosen.map(|value| value.get_name().to_owned()).collect();
     let only = (!args.only.is_empty())
         .then(|| (format!("--only {}", chosen.join(",")), absent.iter().map(|name| name.title()).collect()));
-    let page = Page { machine: &machine, runs: args.runs, sections: &sections, only }.markdown();
+    let PageName { title, counted, .. } = args.page();
+    let page = Page { title, counted, machine: &machine, runs: args.runs, sections: &sections, only };
+    let page = page.markdown();
     let file = args.file();
     if let Some(file) = &file {
         std::fs::write(file, &page).with_context(|| format!("cannot write {}", file.display()))?;
@@ -104,6 +129,10 @@ mod tests {
         let some = args("bench --only pipeline,sharding");
         assert_eq!(some.sections().0, [SectionName::Sharding, SectionName::Pipeline]);
         assert_eq!((some.sections().1.len(), some.file()), (9, None));
+        let network = args("bench --only network");
+        assert_eq!(network.sections(), (vec![SectionName::Network], vec![]));
+        assert!(network.file().unwrap().ends_with("docs/book/src/benchmarks-network.md"));
+        assert_eq!(args("bench --only network,memory").file(), None);
         assert_eq!(args("bench --only memory --out page.md").file(), Some("page.md".into()));
     }
 }

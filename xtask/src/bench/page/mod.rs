@@ -20,6 +20,8 @@ pub struct Section {
 
 /// Figures that belong together.
 pub struct Table {
+    /// What the rows have in common.
+    name: String,
     /// What the cells of each row are.
     columns: Vec<&'static str>,
     rows: Vec<Row>,
@@ -67,6 +69,9 @@ const DASH: &str = "–";
 
 /// Everything on the page.
 pub struct Page<'a> {
+    pub title: &'static str,
+    /// Which part of a training run is measured.
+    pub counted: &'static str,
     pub machine: &'a [(&'static str, String)],
     pub runs: u32,
     pub sections: &'a [Section],
@@ -85,12 +90,12 @@ impl Page<'_> {
         };
         let only = self.only.as_ref().map_or(String::new(), |(option, _)| format!("{option} "));
         let mut page = format!(
-            "# Benchmarks\n\n\
+            "# {}\n\n\
              `cargo xtask bench` measures this page, with Brigade and its peers on the same machine in turns. {figures}. \
-             Of a training run, the median step after the first {} counts. To repeat it, set up the peers as \
+             {} To repeat it, set up the peers as \
              `benches/peers/README.md` says, leave the machine alone, and run:\n\n\
              ```sh\ncargo xtask bench {only}--peer-python .venv-torch/bin/python\n```\n\n| | |\n|---|---|\n",
-            WARM_UP
+            self.title, self.counted
         );
         for (name, value) in self.machine {
             let _ = writeln!(page, "| {name} | {value} |");
@@ -141,12 +146,19 @@ impl Table {
 
     /// Rows that were made by [`Row::of`].
     pub fn of(columns: &[&'static str], rows: Vec<Row>) -> Self {
-        Self { columns: columns.to_vec(), rows }
+        Self { name: String::new(), columns: columns.to_vec(), rows }
+    }
+
+    /// With a name, in the head of its first column.
+    pub fn named(self, name: impl Into<String>) -> Self {
+        Self { name: name.into(), ..self }
     }
 
     fn markdown(&self) -> String {
         let alignment = "---:|".repeat(self.columns.len() + 1);
-        let mut text = format!("| | {} | goal | met |\n|---|{alignment}---|\n", self.columns.join(" | "));
+        let name = if self.name.is_empty() { String::new() } else { format!(" {}", self.name) };
+        let mut text =
+            format!("|{name} | {} | goal | met |\n|---|{alignment}---|\n", self.columns.join(" | "));
         for row in &self.rows {
             let (goal, met) = match &row.goal {
                 None => (DASH, DASH),
@@ -186,6 +198,7 @@ mod tests {
              | c | 3 | not installed | – | ratio ≤ 1.5 | not measured |\n\
              | d | 3 | not installed | – | – | – |\n"
         );
+        assert!(Table::beside("PyTorch", vec![]).named("far").markdown().starts_with("| far | Brigade |"));
     }
 
     #[test]
@@ -211,10 +224,18 @@ mod tests {
     #[test]
     fn a_page_holds_machine_sections_commands_and_notes() {
         let machine = [("CPU", "a fast one".to_owned())];
-        let page = Page { machine: &machine, runs: 3, sections: &[section()], only: None }.markdown();
+        let page = Page {
+            title: "Benchmarks",
+            counted: "All counts.",
+            machine: &machine,
+            runs: 3,
+            sections: &[section()],
+            only: None,
+        }
+        .markdown();
         for part in [
             "# Benchmarks\n",
-            "median of 3 runs",
+            "median of 3 runs, with the lowest and the highest in brackets. All counts. To",
             "cargo xtask bench --peer-python",
             "| CPU | a fast one |\n",
             "\n## Start\n\nHow long.\n\n| | first | second | goal | met |\n|---|---:|---:|---:|---|\n",
@@ -229,7 +250,15 @@ mod tests {
     #[test]
     fn a_page_says_what_it_leaves_out() {
         let only = Some(("--only start".to_owned(), vec!["Memory", "All-reduce"]));
-        let page = Page { machine: &[], runs: 1, sections: &[section()], only }.markdown();
+        let page = Page {
+            title: "Benchmarks",
+            counted: "All counts.",
+            machine: &[],
+            runs: 1,
+            sections: &[section()],
+            only,
+        }
+        .markdown();
         assert!(page.contains("cargo xtask bench --only start --peer-python"), "{page}");
         assert!(page.contains("\nNot measured this time: Memory; All-reduce.\n"), "{page}");
     }

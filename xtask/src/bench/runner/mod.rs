@@ -24,6 +24,8 @@ const LIMIT: Duration = Duration::from_secs(900);
 pub const STEPS: usize = 8;
 /// Results of the runs, removed at the end, relative to the workspace's root.
 pub const FOLDER: &str = "runs/bench";
+/// How a line begins whose command runs on every host of a network, after its flags and `--`.
+const HOSTS: &str = "cargo xtask network ";
 /// The name of the run that fills the cache of tokens.
 pub const WARM_UP: &str = "warm-up";
 
@@ -84,6 +86,21 @@ impl Runner {
 
     /// Starts a command line in the workspace's root; its output goes to files named after `name`.
     pub fn start(&self, name: &str, line: &str) -> Result<Child> {
+        let mut command = self.command(line)?;
+        command.current_dir(cargo::root());
+        Child::start(command, name, &cargo::root().join(FOLDER), LIMIT)
+    }
+
+    fn command(&self, line: &str) -> Result<Command> {
+        if let Some((flags, on_hosts)) = line.strip_prefix(HOSTS).and_then(|rest| rest.split_once(" -- ")) {
+            let inner = self.command(on_hosts)?;
+            // The hosts end with this program, in whatever way it ends.
+            let mut command = Command::new("setpriv");
+            command.args(["--pdeathsig", "KILL"]).arg(std::env::current_exe()?).arg("network");
+            command.args(flags.split_whitespace()).arg("--").arg(inner.get_program()).args(inner.get_args());
+            command.envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?))));
+            return Ok(command);
+        }
         let (variables, program, args) = words(line);
         let mut command = match (program, &self.peer) {
             ("brigade", _) => Command::new(&self.brigade),
@@ -91,8 +108,8 @@ impl Runner {
             (_, Some(peer)) => peer.command(program),
             (_, None) => Command::new(program),
         };
-        command.current_dir(cargo::root()).envs(variables).args(args);
-        Child::start(command, name, &cargo::root().join(FOLDER), LIMIT)
+        command.envs(variables).args(args);
+        Ok(command)
     }
 
     /// Starts a run of [`train`], without results of an earlier one.
@@ -134,7 +151,7 @@ impl Runner {
         Ok(found)
     }
 
-    fn has(&self, kind: Kind) -> bool {
+    pub fn has(&self, kind: Kind) -> bool {
         self.peer.as_ref().is_some_and(|peer| peer.has(kind))
     }
 
@@ -173,6 +190,20 @@ mod tests {
         let (variables, program, args) = words(line);
         assert_eq!((variables, program), (vec![("LOCAL_SIZE", "2")], "torchrun"));
         assert_eq!(args, ["--standalone", "a.py", "--set", "x.y=1"]);
+    }
+
+    #[test]
+    fn a_command_on_hosts_is_this_program_s() {
+        let runner = Runner { brigade: "/b/brigade".into(), peer: None, runs: 1 };
+        let command = runner.command("cargo xtask network --hosts 2 -- A=1 brigade train --quiet").unwrap();
+        let own = std::env::current_exe().unwrap();
+        let args: Vec<_> = command.get_args().collect();
+        let own = own.to_str().unwrap();
+        assert_eq!(
+            args,
+            ["--pdeathsig", "KILL", own, "network", "--hosts", "2", "--", "/b/brigade", "train", "--quiet"]
+        );
+        assert_eq!(command.get_envs().collect::<Vec<_>>(), [("A".as_ref(), Some("1".as_ref()))]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod all_reduce;
 mod fine_tuning;
 mod memory;
+mod network;
 mod pipeline;
 mod planned;
 mod saving;
@@ -42,7 +43,31 @@ pub enum SectionName {
     Start,
     /// What the planner predicts, and what runs take.
     Plan,
+    /// Every way to train together, on slower and slower networks, and what becomes of the loss; needs what `cargo xtask network` needs.
+    Network,
 }
+
+/// A page of the book that sections are written to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PageName {
+    pub title: &'static str,
+    pub file: &'static str,
+    /// Which part of a training run is measured.
+    pub counted: &'static str,
+}
+
+/// That of all sections without `--only`.
+pub const MAIN: PageName = PageName {
+    title: "Benchmarks",
+    file: "benchmarks.md",
+    counted: "Of a training run, the median step after the first 2 counts.",
+};
+
+const NETWORK: PageName = PageName {
+    title: "Benchmarks on slow networks",
+    file: "benchmarks-network.md",
+    counted: "Of a training run, all steps after the first 2 count; where ranks meet every 50 steps, the 50 after the first meeting, with the second.",
+};
 
 impl SectionName {
     pub fn title(self) -> &'static str {
@@ -58,11 +83,18 @@ impl SectionName {
             Self::AllReduce => all_reduce::TITLE,
             Self::Start => start::TITLE,
             Self::Plan => planned::TITLE,
+            Self::Network => network::TITLE,
         }
     }
 
-    pub fn measure(self, runner: &Runner) -> Result<Section> {
-        match self {
+    /// The page that it belongs to.
+    pub fn page(self) -> PageName {
+        if self == Self::Network { NETWORK } else { MAIN }
+    }
+
+    /// Measures it; `seeds` is for the losses of what makes them differ.
+    pub fn measure(self, runner: &Runner, seeds: u32) -> Result<Vec<Section>> {
+        let section = match self {
             Self::Tokens => tokens::measure(runner),
             Self::FineTuning => fine_tuning::measure(runner),
             Self::Together => together::measure(runner),
@@ -74,7 +106,9 @@ impl SectionName {
             Self::AllReduce => all_reduce::measure(runner),
             Self::Start => start::measure(runner),
             Self::Plan => planned::measure(runner),
-        }
+            Self::Network => return network::measure(runner, seeds),
+        };
+        Ok(vec![section?])
     }
 
     /// The package and the name of the program that it runs by `cargo bench`.

@@ -1,16 +1,22 @@
 //! `cargo xtask network`: hosts on one machine, with a network of any speed between them.
 //!
-//! Each host is a network namespace with one end of a cable, whose other end is at a bridge; `tc tbf` limits the rate of each
-//! cable in both directions. Everything is inside namespaces of its own, of processes and mounts too, and vanishes with the
-//! first process in them, which is killed when this one ends in whatever way.
+//! Each host is a network namespace with one end of a cable, whose other end is at a bridge, or at a [relay] that delays what it
+//! hands on; `tc tbf` limits the rate of each cable in both directions. Everything is inside namespaces of its own, of processes
+//! and mounts too, and vanishes with the first process in them, which is killed when this one ends in whatever way.
 
-use std::ffi::OsString;
+mod relay;
+mod traffic;
+
+use std::ffi::{OsStr, OsString};
 use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::cargo::Failed;
+pub use traffic::Traffic;
 
 /// Flags of `cargo xtask network`.
 #[derive(Debug, clap::Args)]
@@ -21,11 +27,17 @@ pub struct Args {
     /// What each host can send, and receive, in a second, in the words of `tc`: 10gbit, 100mbit [default: no limit].
     #[arg(long, value_name = "RATE")]
     rate: Option<String>,
+    /// How much longer a packet takes from one host to another: 20ms, 500us [default: no longer].
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    delay: Option<Duration>,
+    /// Write to this file what each host has sent, every 10 ms, as a line of JSON: `time`, in seconds since 1970, and a list of `bytes`.
+    #[arg(long, value_name = "FILE")]
+    traffic: Option<PathBuf>,
     /// Make the hosts and run the command: for the process that is in the namespaces.
     #[arg(long, hide = true)]
     inside: bool,
     /// What runs on every host, and its arguments. Its environment has PET_NNODES, PET_NODE_RANK, PET_MASTER_ADDR,
-    /// PET_MASTER_PORT and BRIGADE_TOKEN, which Brigade and torchrun's programs understand.
+    /// PET_MASTER_PORT, GLOO_SOCKET_IFNAME and BRIGADE_TOKEN, which Brigade and torchrun's programs understand.
     #[arg(last = true, required = true, num_args = 1.., value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -59,8 +71,28 @@ fn outside(args: &Args) -> Result<ExitStatus> {
     ensure!(tried.status.success(), "{}{NEEDS}", String::from_utf8_lossy(&tried.stderr));
     let mut command = entering();
     command.arg(std::env::current_exe()?).args(["network", "--inside", "--hosts", &args.hosts.to_string()]);
-    command.args(args.rate.iter().flat_map(|rate| ["--rate", rate])).arg("--").args(&args.command);
+    command.args(args.rate.iter().flat_map(|rate| ["--rate", rate]));
+    command.args(args.delay.map(|delay| format!("--delay={}us", delay.as_micros())));
+    command.args(args.traffic.iter().flat_map(|file| [OsStr::new("--traffic"), file.as_os_str()]));
+    command.arg("--").args(&args.command);
     Ok(command.status()?)
+}
+
+/// `20ms`, `500us` or `1s`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|character: char| character.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "us" => Some(1),
+        "ms" => Some(1_000),
+        "s" => Some(1_000_000),
+        _ => None,
+    };
+    let micros =
+        digits.parse().ok().zip(unit).and_then(|(number, unit): (u64, u64)| number.checked_mul(unit));
+    let micros = micros.filter(|micros| *micros <= 10_000_000);
+    micros
+        .map(Duration::from_micros)
+        .ok_or_else(|| "it must be at most 10 s, as 500us, 20ms or 1s".to_owned())
 }
 
 /// Lays the cables and runs the command on each host. Gives the first failure, or success.
@@ -68,9 +100,13 @@ fn inside(args: &Args) -> Result<ExitStatus> {
     // The names of namespaces are files, which are to vanish as well.
     system("mount", "-t tmpfs none /run")?;
     system("ip", "link set lo up")?;
-    system("ip", "link add bridge type bridge")?;
-    system("ip", "link set bridge up")?;
+    let ports: Vec<String> = (0..args.hosts).map(port).collect();
     (0..args.hosts).try_for_each(|host| lay_cable(host, args.rate.as_deref()))?;
+    match args.delay.filter(|delay| !delay.is_zero()) {
+        None => connect(&ports)?,
+        Some(delay) => relay::start(&ports, delay).context(NEEDS)?,
+    }
+    let recorder = args.traffic.as_deref().map(|file| traffic::record(file, ports)).transpose()?;
     let token = std::env::var_os("BRIGADE_TOKEN").map_or_else(random, Ok)?;
     let start = |host: u8| -> Result<Child> {
         let mut command = Command::new("ip");
@@ -79,6 +115,7 @@ fn inside(args: &Args) -> Result<ExitStatus> {
         command
             .env("PET_MASTER_ADDR", address(0))
             .env("PET_MASTER_PORT", "29400")
+            .env("GLOO_SOCKET_IFNAME", "net")
             .env("BRIGADE_TOKEN", &token);
         command.spawn().context("cannot start ip netns exec")
     };
@@ -90,14 +127,22 @@ fn inside(args: &Args) -> Result<ExitStatus> {
             ended = status;
         }
     }
+    recorder.map_or(Ok(()), traffic::Recorder::finish)?;
     Ok(ended)
 }
 
+/// A switch between the ends of the cables.
+fn connect(ports: &[String]) -> Result<()> {
+    system("ip", "link add bridge type bridge")?;
+    system("ip", "link set bridge up")?;
+    ports.iter().try_for_each(|port| system("ip", &format!("link set {port} master bridge")))
+}
+
 fn lay_cable(host: u8, rate: Option<&str>) -> Result<()> {
-    let (namespace, port) = (name(host), format!("port{host}"));
+    let (namespace, port) = (name(host), port(host));
     system("ip", &format!("netns add {namespace}"))?;
     system("ip", &format!("link add {port} type veth peer name net netns {namespace}"))?;
-    system("ip", &format!("link set {port} master bridge up"))?;
+    system("ip", &format!("link set {port} up"))?;
     system("ip", &format!("-n {namespace} addr add {}/24 dev net", address(host)))?;
     system("ip", &format!("-n {namespace} link set net up"))?;
     system("ip", &format!("-n {namespace} link set lo up"))?;
@@ -112,6 +157,11 @@ fn lay_cable(host: u8, rate: Option<&str>) -> Result<()> {
 
 fn name(host: u8) -> String {
     format!("host{host}")
+}
+
+/// The end of a host's cable that is not in it.
+fn port(host: u8) -> String {
+    format!("port{host}")
 }
 
 fn address(host: u8) -> String {
@@ -133,4 +183,18 @@ fn system(program: &str, words: &str) -> Result<()> {
 fn random() -> Result<OsString> {
     let random = std::fs::read_to_string("/proc/sys/kernel/random/uuid");
     Ok(random.context("cannot make a secret; set BRIGADE_TOKEN")?.trim().replace('-', "").into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_have_a_unit() {
+        let micros = |text| duration(text).map(|delay| delay.as_micros());
+        assert_eq!([micros("500us"), micros("20ms"), micros("1s")], [Ok(500), Ok(20_000), Ok(1_000_000)]);
+        for wrong in ["20", "ms", "-1ms", "1.5ms", "11s", "18446744073709551615s", "1 ms", "1m"] {
+            assert!(duration(wrong).is_err_and(|error| error.contains("20ms")), "{wrong}");
+        }
+    }
 }
