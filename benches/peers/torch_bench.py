@@ -90,7 +90,7 @@ def split(name):
 def rows(tokens, starts):
     """Sequences, and what comes next after each of their tokens."""
     table = torch.stack([tokens[start:start + a.seq + 1].long() for start in starts])
-    return table[:, :-1], table[:, 1:]
+    return table[:, :-1].contiguous(), table[:, 1:].contiguous()
 
 
 def initialize(module):
@@ -103,7 +103,10 @@ def train_with(hook, steps, period=50):
     torch.manual_seed(0)
     model = Gpt(True, True, a.layers)
     model.apply(initialize)
-    ddp, averager = nn.parallel.DistributedDataParallel(model), None
+    # The PowerSGD hook calls all_reduce from callbacks, whose order with several buckets is another on each rank, which gloo does not survive.
+    buckets = dict(bucket_cap_mb=1024) if hook == "powersgd" else {}
+    dist._DEFAULT_FIRST_BUCKET_BYTES = 1 << (30 if buckets else 20)
+    ddp, averager = nn.parallel.DistributedDataParallel(model, **buckets), None
     if hook == "fp16":
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 

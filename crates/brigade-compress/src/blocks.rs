@@ -1,6 +1,7 @@
 //! Codes of blocks with one scale each.
 
 use brigade_random::keyed;
+use brigade_simd::codes;
 use serde::{Deserialize, Serialize};
 
 use crate::Codec;
@@ -50,17 +51,26 @@ impl Quantizer {
         ((1 << (self.bits - 1)) - 1) as f32
     }
 
-    fn integer(self, steps: f32, key: u64, place: usize) -> i8 {
-        let rounded = match self.rounding {
-            Rounding::Nearest => steps.round_ties_even(),
+    /// Integers of some numbers by either rounding, in the places from `first` on.
+    fn draw(self, values: &[f32], inverse: f32, (key, first): (u64, usize), integers: &mut [u8]) {
+        let integer = |(place, value): (usize, &f32)| {
+            let steps = value * inverse;
             // 24 bits, which a float holds exactly.
-            Rounding::Stochastic => {
-                let drawn = (keyed(key, place as u64) >> 40) as f32 / (1 << 24) as f32;
-                let below = steps.floor();
-                below + f32::from(u8::from(steps - below > drawn))
-            }
+            let drawn = (keyed(key, (first + place) as u64) >> 40) as f32 / (1 << 24) as f32;
+            let below = steps.floor();
+            let rounded = below + f32::from(u8::from(steps - below > drawn));
+            (rounded.clamp(-self.largest(), self.largest()) as i8).cast_unsigned()
         };
-        rounded.clamp(-self.largest(), self.largest()) as i8
+        let mut drawn = values.iter().enumerate().map(integer);
+        match self.bits {
+            8 => integers.iter_mut().zip(drawn).for_each(|(code, integer)| *code = integer),
+            _ => {
+                for code in integers {
+                    let low = drawn.next().unwrap_or(0) & 15;
+                    *code = low | drawn.next().unwrap_or(0) << 4;
+                }
+            }
+        }
     }
 }
 
@@ -74,25 +84,17 @@ impl Codec for Quantizer {
     fn encode(&self, values: &[f32], key: u64, code: &mut [u8]) {
         let codes = code.chunks_mut(self.bytes(self.block));
         for (block, (values, code)) in values.chunks(self.block).zip(codes).enumerate() {
-            let largest = largest_size(values);
+            let largest = codes::largest_size(values);
             let scale = if largest.is_finite() { largest / self.largest() } else { f32::NAN };
             let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
             // A scale so small that its inverse is infinite is as good as none.
             let inverse = if inverse.is_finite() { inverse } else { 0.0 };
-            let integer = |(place, value): (usize, &f32)| {
-                self.integer(*value * inverse, key, block * self.block + place).cast_unsigned()
-            };
             let (first, integers) = code.split_at_mut(SCALE);
             first.copy_from_slice(&scale.to_le_bytes());
-            let mut drawn = values.iter().enumerate().map(integer);
-            match self.bits {
-                8 => integers.iter_mut().zip(drawn).for_each(|(code, integer)| *code = integer),
-                _ => {
-                    for code in integers {
-                        let low = drawn.next().unwrap_or(0) & 15;
-                        *code = low | drawn.next().unwrap_or(0) << 4;
-                    }
-                }
+            match (self.rounding, self.bits) {
+                (Rounding::Stochastic, _) => self.draw(values, inverse, (key, block * self.block), integers),
+                (_, 8) => codes::round_to_bytes(values, inverse, self.largest(), integers),
+                _ => codes::round_to_nibbles(values, inverse, self.largest(), integers),
             }
         }
     }
@@ -101,13 +103,9 @@ impl Codec for Quantizer {
         let codes = code.chunks(self.bytes(self.block));
         for (values, code) in values.chunks_mut(self.block).zip(codes) {
             let (scale, integers) = read_scale(code);
-            for (place, value) in values.iter_mut().enumerate() {
-                let integer = match self.bits {
-                    8 => integers[place].cast_signed(),
-                    // Shifted to the top and back, which extends the sign.
-                    _ => (integers[place / 2] >> (4 * (place % 2)) << 4).cast_signed() >> 4,
-                };
-                *value = f32::from(integer) * scale;
+            match self.bits {
+                8 => codes::scale_bytes(integers, scale, values),
+                _ => codes::scale_nibbles(integers, scale, values),
             }
         }
     }
@@ -129,31 +127,20 @@ impl Codec for OneBit {
             let sum: f64 = values.iter().map(|value| f64::from(value.abs())).sum();
             let (first, signs) = code.split_at_mut(SCALE);
             first.copy_from_slice(&((sum / values.len() as f64) as f32).to_le_bytes());
-            for (values, signs) in values.chunks(8).zip(signs) {
-                let bit = |(place, value): (usize, &f32)| u8::from(value.is_sign_negative()) << place;
-                *signs = values.iter().enumerate().map(bit).sum();
-            }
+            codes::signs(values, signs);
         }
     }
 
     fn decode(&self, code: &[u8], _: u64, values: &mut [f32]) {
         for (values, code) in values.chunks_mut(self.block).zip(code.chunks(SCALE + self.block / 8)) {
             let (scale, signs) = read_scale(code);
-            for (place, value) in values.iter_mut().enumerate() {
-                *value = if signs[place / 8] >> (place % 8) & 1 == 1 { -scale } else { scale };
-            }
+            codes::with_signs(signs, scale, values);
         }
     }
 
     fn needs_error_feedback(&self) -> bool {
         true
     }
-}
-
-/// The largest size of some numbers; not a number if one of them is none.
-fn largest_size(values: &[f32]) -> f32 {
-    let larger = |a: f32, b: &f32| if b.abs() > a || b.is_nan() { b.abs() } else { a };
-    values.iter().fold(0.0, |largest, value| if largest.is_nan() { largest } else { larger(largest, value) })
 }
 
 fn read_scale(code: &[u8]) -> (f32, &[u8]) {

@@ -34,11 +34,26 @@ impl Matrix {
         self.start..self.start + self.rows * self.columns
     }
 
-    /// The product with a matrix of so many rows as this one has columns.
+    /// The product with a matrix of so many rows as this one has columns. Each number is a sum in the order of these rows.
     fn times(self, matrix: &[f32], right: &[f32], product: &mut [f32]) {
-        for (right, product) in right.chunks_exact(self.columns).zip(product.chunks_exact_mut(self.rows)) {
-            for (row, product) in matrix.chunks_exact(self.columns).zip(product) {
-                *product = row.iter().zip(right).map(|(a, b)| a * b).sum();
+        let (rights, products) = (right.chunks(LANES * self.columns), product.chunks_mut(LANES * self.rows));
+        for (right, product) in rights.zip(products) {
+            let lane = |row: usize, lane: usize| right.get(lane * self.columns + row).copied().unwrap_or(0.0);
+            let right: Vec<[f32; LANES]> =
+                (0..self.columns).map(|row| std::array::from_fn(|of| lane(row, of))).collect();
+            let mut put = |row: usize, sums: [f32; LANES]| {
+                for (column, sum) in product.chunks_exact_mut(self.rows).zip(sums) {
+                    column[row] = sum;
+                }
+            };
+            let (several, rest) = matrix.split_at(self.rows / ROWS * ROWS * self.columns);
+            for (number, rows) in several.chunks_exact(ROWS * self.columns).enumerate() {
+                let sums = row_sums::<ROWS>(rows, &right);
+                sums.into_iter().enumerate().for_each(|(row, sums)| put(number * ROWS + row, sums));
+            }
+            for (number, row) in rest.chunks_exact(self.columns).enumerate() {
+                let [sums] = row_sums(row, &right);
+                put(self.rows / ROWS * ROWS + number, sums);
             }
         }
     }
@@ -52,6 +67,22 @@ impl Matrix {
             }
         }
     }
+}
+
+/// Columns, and rows, whose sums are made at the same time, so that none waits for the addition before.
+const LANES: usize = 4;
+const ROWS: usize = 4;
+
+/// The products of some rows with each of the columns that `right` has side by side.
+fn row_sums<const N: usize>(rows: &[f32], right: &[[f32; LANES]]) -> [[f32; LANES]; N] {
+    let mut sums = [[-0.0; LANES]; N];
+    let rows: [&[f32]; N] = std::array::from_fn(|row| &rows[row * right.len()..(row + 1) * right.len()]);
+    for (column, right) in right.iter().enumerate() {
+        for (sums, row) in sums.iter_mut().zip(rows) {
+            sums.iter_mut().zip(right).for_each(|(sum, right)| *sum += row[column] * right);
+        }
+    }
+    sums
 }
 
 /// How many numbers PowerSGD all-reduces of a buffer of `count` numbers with these matrices: first the left factors with what is in no
@@ -79,7 +110,6 @@ pub(crate) fn outside(rank: usize, count: usize, matrices: &[Matrix]) -> usize {
 /// Each is one step of a power iteration, as in PyTorch's `powerSGD_hook`.
 #[derive(Debug, Clone)]
 pub struct PowerSgd {
-    rank: usize,
     count: usize,
     matrices: Vec<Factored>,
     /// What is not in a matrix.
@@ -122,7 +152,7 @@ impl PowerSgd {
         assert!(end <= count, "matrices exceed the buffer");
         rest.push(end..count);
         rest.retain(|range| !range.is_empty());
-        Self { rank, count, matrices: factored, rest, buffer: Vec::new(), own: Errors::zeros(count) }
+        Self { count, matrices: factored, rest, buffer: Vec::new(), own: Errors::zeros(count) }
     }
 
     /// The right factors as of the last update, with the places of their matrices: column by column, the same on all ranks. Columns of
@@ -207,14 +237,18 @@ impl PowerSgd {
             let (sum, others) = second.split_at(right.len());
             second = others;
             right.copy_from_slice(sum);
-            for row in 0..place.rows {
-                for column in 0..place.columns {
-                    let product = |k: usize| left[k * place.rows + row] * right[k * place.columns + column];
-                    let sum: f32 = (0..self.rank).map(product).sum();
-                    let at = place.start + row * place.columns + column;
-                    let error = buffer[at] - sum / ranks as f32;
-                    errors[at] = if error.is_finite() { error } else { 0.0 };
-                    buffer[at] = sum;
+            let mut sums = vec![0.0; place.columns];
+            let rows = buffer[place.range()].chunks_exact_mut(place.columns);
+            let errors = errors[place.range()].chunks_exact_mut(place.columns);
+            for (row, (values, errors)) in rows.zip(errors).enumerate() {
+                sums.fill(-0.0);
+                for (left, right) in left.chunks_exact(place.rows).zip(right.chunks_exact(place.columns)) {
+                    sums.iter_mut().zip(right).for_each(|(sum, right)| *sum += left[row] * right);
+                }
+                for ((value, error), sum) in values.iter_mut().zip(errors).zip(&sums) {
+                    let rest = *value - sum / ranks as f32;
+                    *error = if rest.is_finite() { rest } else { 0.0 };
+                    *value = *sum;
                 }
             }
         }
@@ -277,4 +311,28 @@ fn normal(seed: u64, place: u64) -> f32 {
     let uniform = |number: u64| ((keyed(seed, number) >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
     let radius = (-2.0 * uniform(2 * place).ln()).sqrt();
     (radius * (std::f64::consts::TAU * uniform(2 * place + 1)).cos()) as f32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_product_has_the_bits_of_one_sum_after_the_other() {
+        let numbers =
+            |count: usize, seed: u64| -> Vec<f32> { (0..count as u64).map(|i| normal(seed, i)).collect() };
+        for (rows, columns, rank) in [(1, 7, 1), (4, 33, 4), (13, 20, 3), (22, 9, 6), (8, 1, 4)] {
+            let (matrix, right) = (numbers(rows * columns, 1), numbers(columns * rank, 2));
+            let mut product = vec![f32::NAN; rows * rank];
+            Matrix { start: 0, rows, columns }.times(&matrix, &right, &mut product);
+            for (number, product) in product.iter().enumerate() {
+                let (row, right) = (
+                    &matrix[number % rows * columns..][..columns],
+                    &right[number / rows * columns..][..columns],
+                );
+                let sum: f32 = row.iter().zip(right).map(|(a, b)| a * b).sum();
+                assert_eq!(product.to_bits(), sum.to_bits(), "{rows} x {columns}, {rank}");
+            }
+        }
+    }
 }

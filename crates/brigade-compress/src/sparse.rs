@@ -34,15 +34,22 @@ impl Codec for TopK {
         if kept == 0 {
             return;
         }
-        let mut places: Vec<u32> = (0..values.len() as u32).collect();
-        let size = |place: u32| values[place as usize].abs();
-        // Numbers that are none come first, so that they are seen.
-        places.select_nth_unstable_by(kept - 1, |a, b| size(*b).total_cmp(&size(*a)).then(a.cmp(b)));
-        places.truncate(kept);
-        places.sort_unstable();
-        for (place, code) in places.into_iter().zip(code.as_chunks_mut::<8>().0) {
-            code[..4].copy_from_slice(&place.to_le_bytes());
-            code[4..].copy_from_slice(&values[place as usize].to_le_bytes());
+        // The bits of sizes are ordered as sizes are. Numbers that are none come first, so that they are seen.
+        let size = |value: &f32| value.abs().to_bits();
+        let mut sizes: Vec<u32> = values.iter().map(size).collect();
+        let (_, smallest, _) = sizes.select_nth_unstable_by(kept - 1, |a, b| b.cmp(a));
+        let smallest = *smallest;
+        let mut as_small = kept - values.iter().filter(|value| size(value) > smallest).count();
+        let mut codes = code.as_chunks_mut::<8>().0.iter_mut();
+        for (place, value) in values.iter().enumerate() {
+            let size = size(value);
+            if size < smallest || size == smallest && as_small == 0 {
+                continue;
+            }
+            as_small -= usize::from(size == smallest);
+            let Some(code) = codes.next() else { return };
+            code[..4].copy_from_slice(&(place as u32).to_le_bytes());
+            code[4..].copy_from_slice(&value.to_le_bytes());
         }
     }
 
@@ -92,5 +99,35 @@ impl Codec for RandomK {
 
     fn needs_error_feedback(&self) -> bool {
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_are_kept_and_of_equally_large_ones_the_first() {
+        let values: Vec<f32> =
+            (0..1000).map(|i| [1.0, -3.0, 2.0, 0.0, -2.0][i * 7 % 5] * (1 + i % 3) as f32).collect();
+        for kept in [1, 7, 66, 67, 68, 500, 1000] {
+            let codec = TopK { share: kept as f64 / 1000.0 };
+            let mut code = vec![0; codec.bytes(values.len())];
+            codec.encode(&values, 0, &mut code);
+            let places = code
+                .as_chunks::<8>()
+                .0
+                .iter()
+                .map(|[a, b, c, d, ..]| u32::from_le_bytes([*a, *b, *c, *d]) as usize);
+            // All in order of their sizes, and equal ones in order of their places.
+            let mut expected: Vec<usize> = (0..values.len()).collect();
+            expected.sort_by(|a, b| values[*b].abs().total_cmp(&values[*a].abs()));
+            expected.truncate(kept);
+            expected.sort_unstable();
+            assert!(places.eq(expected), "{kept}");
+        }
+        let mut code = [0; 8];
+        TopK { share: 0.1 }.encode(&[f32::INFINITY, 1.0, -f32::NAN], 0, &mut code);
+        assert_eq!(code[0], 2);
     }
 }

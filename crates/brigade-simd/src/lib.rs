@@ -24,6 +24,7 @@ mod testing;
 
 pub mod activation;
 pub mod attention;
+pub mod codes;
 pub mod cross_entropy;
 pub mod math;
 pub mod norm;

@@ -4,8 +4,8 @@ use crate::bench::runner::FOLDER;
 
 /// Ranks of every run.
 pub const RANKS: usize = 4;
-/// Tokens of a step: 8 sequences.
-pub const TOKENS: usize = 8 * 128;
+/// Tokens of a step: one sequence of each rank.
+pub const TOKENS: usize = RANKS * 128;
 /// Steps from one meeting of workers to the next.
 pub const PERIOD: usize = 50;
 /// Where the text's tokens are, from which both sides read.
@@ -63,7 +63,7 @@ impl Method {
     pub fn line(&self, run: &str, ranks: usize, steps: usize, seed: u64) -> String {
         let flags = if self.flags.is_empty() { String::new() } else { format!("{} ", self.flags) };
         format!(
-            "brigade train --config configs/gpt-tiny.toml --nproc-per-node {ranks} --global-batch-size 8 --micro-batch-size 2 --steps {steps} --seed {seed} \
+            "brigade train --config configs/gpt-tiny.toml --nproc-per-node {ranks} --global-batch-size 4 --micro-batch-size 1 --steps {steps} --seed {seed} \
              --set schedule.name=constant --set data.cache_dir={FOLDER}/{CACHE} --checkpoint-every 0 --quiet {flags}--out {FOLDER}/{run}"
         )
     }
@@ -88,7 +88,7 @@ pub const HOOKS: [Hook; 4] = [
 /// PyTorch's training of the same model on hosts of so many ranks, with some hooks one after the other.
 pub fn peer_line(hooks: &str, tokens: &str, ranks: usize, steps: usize) -> String {
     format!(
-        "torchrun --nproc-per-node {ranks} benches/peers/torch_bench.py --mode ddp --tied --vocab 4096 --seq 128 --dim 128 --layers 4 --heads 4 --batch 8 \
+        "torchrun --nproc-per-node {ranks} benches/peers/torch_bench.py --mode ddp --tied --vocab 4096 --seq 128 --dim 128 --layers 4 --heads 4 --batch 4 \
          --steps {steps} --tokens {tokens} --hook {hooks}"
     )
 }

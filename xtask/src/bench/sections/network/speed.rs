@@ -151,9 +151,9 @@ mod tests {
         );
         let records = [record(1, 1.0), record(2, 2.0), record(3, 3.0), record(4, 4.0)];
         // 2 steps in 2 s, and 16,000 bytes of 4 ranks.
-        assert_eq!(figures(&records, 1, &traffic), Some((1024.0, 2000.0)));
+        assert_eq!(figures(&records, 1, &traffic), Some((512.0, 2000.0)));
         let records = [record(50, 1.0), record(100, 3.0)];
-        assert_eq!(figures(&records, PERIOD, &traffic), Some((25_600.0, 80.0)));
+        assert_eq!(figures(&records, PERIOD, &traffic), Some((12_800.0, 80.0)));
         assert_eq!(figures(&records[..1], PERIOD, &traffic), None);
         assert_eq!(figures(&records, 1, &traffic), None);
     }
