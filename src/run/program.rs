@@ -1,11 +1,12 @@
 //! A training program as its command line describes it.
 
-use brigade_launch::{Detected, NodeInfo};
+use brigade_launch::{Detected, NodeInfo, Source, server_nodes};
+use clap::ValueEnum;
 
 use super::auto::Chosen;
 use crate::device;
 use crate::error::UsageError;
-use crate::settings::{RunPlan, Settings, StandardFlags};
+use crate::settings::{RunPlan, SettingError, Settings, StandardFlags};
 
 /// The role of a process in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +63,18 @@ impl Ranks {
 impl Program<'_> {
     /// Whether this process is a node's launcher or a rank, from flags and environment.
     pub(super) fn detect(&self) -> anyhow::Result<Detected> {
-        Ok(brigade_launch::detect(&self.flags.world, &environment)?)
+        let detected = brigade_launch::detect(&self.flags.world, &environment)?;
+        let servers = match detected.source() {
+            Source::TfConfig => server_nodes(&environment),
+            _ => 0,
+        };
+        if servers > 0 && self.settings.strategy.resolved_servers() == 0 {
+            let allowed = "TF_CONFIG has ps tasks, which only servers are; it must be async-server (--strategy async-server), or TF_CONFIG without them";
+            let given = self.settings.strategy.name.to_possible_value();
+            let given = given.map_or_else(String::new, |value| value.get_name().to_owned());
+            return Err(SettingError::new("strategy.name (--strategy)", given, allowed).into());
+        }
+        Ok(detected)
     }
 
     /// The ranks that there will be.
@@ -88,10 +100,15 @@ impl Program<'_> {
         if let Some(ranks) = node.nproc_per_node {
             return Ok(ranks);
         }
+        // A task of `TF_CONFIG` is a worker or a server.
+        if node.source == Source::TfConfig && server_nodes(&environment) > 0 {
+            return Ok(1);
+        }
         let (workers, has_workers) = (self.settings.strategy.workers, self.settings.strategy.has_workers());
         let pp = mesh.pp.max(1) * if has_workers { workers.max(1) } else { 1 };
+        let servers = self.settings.strategy.resolved_servers();
         let fits = |ranks: &usize| {
-            let world = ranks * node.nnodes;
+            let world = (ranks * node.nnodes).saturating_sub(servers);
             let samples = (world / pp).saturating_mul(train.micro_batch_size);
             world.is_multiple_of(pp) && samples > 0 && train.global_batch_size.is_multiple_of(samples)
         };
@@ -99,9 +116,9 @@ impl Program<'_> {
         Ok(match mesh.dp.saturating_mul(pp) {
             _ if is_open => {
                 let most = device::most_ranks_per_node(self.settings.compute.backend)?;
-                (1..=most).rev().find(fits).unwrap_or(pp.div_ceil(node.nnodes))
+                (1..=most).rev().find(fits).unwrap_or((pp + servers).div_ceil(node.nnodes))
             }
-            ranks => ranks.div_ceil(node.nnodes),
+            ranks => (ranks + servers).div_ceil(node.nnodes),
         })
     }
 

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use brigade_core::compress::Method;
 use brigade_core::plan::PipelineScheduleKind;
-use brigade_launch::LaunchArgs;
+use brigade_launch::{LaunchArgs, NprocPerNode};
 use brigade_report::LogFormat;
 
 use super::{Backend, CONFIG_FILE, CollectivesBackend, SettingError, Settings, StrategyName, Transport};
@@ -88,6 +88,12 @@ pub struct StandardFlags {
     /// Workers of local-sgd and diloco, each a mesh of --pp x --dp ranks [default: as many as there are ranks for].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub workers: Option<usize>,
+    /// Servers of async-server: the last ranks [default: 1, or those of TF_CONFIG].
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
+    pub servers: Option<usize>,
+    /// Steps that a worker of async-server may be ahead of the slowest; 0 is synchronous [default: 0].
+    #[arg(long, value_name = "K", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
+    pub staleness: Option<u64>,
     /// Updates of a worker from one outer step, in which workers meet, to the next [default: 50].
     #[arg(long, value_name = "H", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     pub inner_steps: Option<u64>,
@@ -215,6 +221,13 @@ impl StandardFlags {
         lay(&self.replicate, &mut settings.mesh.replicate);
         lay(&self.strategy, &mut settings.strategy.name);
         lay(&self.workers, &mut settings.strategy.workers);
+        lay(&self.servers, &mut settings.strategy.servers);
+        lay(&self.staleness, &mut settings.strategy.staleness);
+        let server_nodes = brigade_launch::server_nodes(&|name| std::env::var(name).ok());
+        if settings.strategy.name == StrategyName::AsyncServer && settings.strategy.servers == 0 {
+            let per_node = self.world.nproc_per_node.map_or(1, NprocPerNode::resolve);
+            settings.strategy.servers = server_nodes.saturating_mul(per_node);
+        }
         lay(&self.inner_steps, &mut settings.strategy.inner_steps);
         lay(&self.pp, &mut settings.mesh.pp);
         lay(&self.zero, &mut settings.zero.stage);

@@ -15,6 +15,7 @@ mod optimizer;
 mod parallelism;
 mod plan;
 mod profile;
+mod server;
 mod strategy;
 
 use std::net::SocketAddr;

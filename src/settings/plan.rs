@@ -4,8 +4,8 @@ use brigade_comm::{MAX_WORLD_SIZE, allowed_world_size};
 use brigade_core::compress::Compression;
 use brigade_core::plan::{OuterSteps, Pipeline, PipelineScheduleKind, ScheduleError, split};
 use brigade_core::{
-    CheckBlocks, DP, EngineSettings, LrScheduler, LrSchedulerKind, Mesh, NonFinite, OptimizerFactory, PP,
-    Precision, REPLICATE, WORKERS, Zero,
+    CheckBlocks, DATA, DP, EngineSettings, LrScheduler, LrSchedulerKind, Mesh, NonFinite, OptimizerFactory,
+    PP, Precision, REPLICATE, WORKERS, Zero,
 };
 
 use super::{Backend, Balance, OnNonFinite, ScheduleSettings, SettingError, Settings};
@@ -70,6 +70,8 @@ impl Settings {
             ("mesh.dp (--dp)", mesh.dp as u64, most),
             ("strategy.workers (--workers)", self.strategy.workers as u64, most),
             ("strategy.inner_steps (--inner-steps)", self.strategy.inner_steps, LARGEST),
+            ("strategy.servers (--servers)", self.strategy.servers as u64, most),
+            ("strategy.staleness (--staleness)", self.strategy.staleness, most),
             ("mesh.replicate (--replicate)", mesh.replicate as u64, most),
             ("mesh.pp (--pp)", mesh.pp as u64, MOST_STAGES),
             ("pipeline.chunks (--chunks)", self.pipeline.chunks as u64, MOST_STAGES),
@@ -118,7 +120,8 @@ impl Settings {
         };
         let mesh = self.with_replicas(self.mesh(world)?)?;
         self.check_compression(mesh.size(REPLICATE))?;
-        let (workers, dp) = (mesh.size(WORKERS), mesh.size(REPLICATE) * mesh.size(DP));
+        let servers = self.strategy.resolved_servers();
+        let (workers, dp) = (mesh.size(WORKERS), mesh.size(REPLICATE) * mesh.size(DP) - servers);
         let (global, together) = (train.global_batch_size, workers * dp * train.micro_batch_size);
         if !global.is_multiple_of(together) {
             let (below, above) = (global / together * together, global.div_ceil(together) * together);
@@ -130,6 +133,7 @@ impl Settings {
                     "it must be a multiple of {} x {} = {together}; the nearest is {near}",
                     match self.strategy.has_workers() {
                         true => format!("workers x dp x micro-batch size = {workers} x {dp}"),
+                        false if servers > 0 => format!("workers x micro-batch size = {dp}"),
                         false => format!("dp x micro-batch size = {dp}"),
                     },
                     train.micro_batch_size
@@ -285,6 +289,11 @@ impl Settings {
 }
 
 impl RunPlan {
+    /// Ranks that run other micro-batches of a step: those along the data axes, but for servers.
+    pub fn data_ranks(&self) -> usize {
+        self.mesh.size_over(&DATA) - self.engine.strategy.servers()
+    }
+
     /// Splits a model whose blocks have these costs into the parts of the pipeline: the number of blocks in each.
     ///
     /// # Errors

@@ -24,20 +24,22 @@ pub enum StrategyName {
     LocalSgd,
     /// Workers make updates of their own, and an outer optimizer steps along the mean of what these have changed.
     Diloco,
+    /// Workers push gradients to servers, which alone update the parameters, and wait for each other no longer than a bound says.
+    AsyncServer,
 }
 
 /// `[strategy]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct StrategySettings {
-    /// `sync`, `local-sgd` or `diloco`: whether all ranks make every update together, or workers make updates of their own and meet
-    /// from time to time: to average their parameters, or for a step of an outer optimizer.
+    /// `sync`, `local-sgd`, `diloco` or `async-server`: whether all ranks make every update together, workers make updates of their own and meet
+    /// from time to time (to average their parameters, or for a step of an outer optimizer), or workers push gradients to servers.
     pub name: StrategyName,
     /// Workers of `local-sgd` and `diloco`, each of which is a mesh of `pp` x `dp` ranks and has an equal part of each global batch; 0: as many as
     /// there are ranks for, of one data-parallel rank each unless `mesh.dp` says more.
     pub workers: usize,
-    /// Updates of a worker from one outer step, in which workers meet, to the next. Metrics, validation, checkpoints and preemption
-    /// wait for it.
+    /// Updates of a worker from one outer step, in which workers meet, to the next; with `async-server` and a staleness above 0, steps from one
+    /// time when all ranks wait for each other to the next. Metrics, validation, checkpoints and preemption wait for it.
     pub inner_steps: u64,
     /// DiLoCo: learning rate of the outer optimizer, which is SGD.
     pub outer_learning_rate: f64,
@@ -47,6 +49,14 @@ pub struct StrategySettings {
     pub outer_nesterov: bool,
     /// DiLoCo: `f32` or `bf16`: number type in which outer gradients are summed over the workers.
     pub outer_dtype: Float,
+    /// `async-server`: ranks that are servers, the last ones; the others are workers. 0: 1, or as many as `TF_CONFIG` has `ps` tasks for.
+    pub servers: usize,
+    /// `async-server`: how many steps a worker may be ahead of the slowest one. With 0 all workers' gradients make one update, with the bits of
+    /// `sync`; else each worker's gradient is an update as soon as it comes.
+    pub staleness: u64,
+    /// `async-server`: λ of delay compensation, which corrects late gradients by `λ g² (w - b)`, for parameters that were `b` and now
+    /// are `w`; 0 turns it off.
+    pub delay_compensation: f64,
 }
 
 impl Default for StrategySettings {
@@ -59,6 +69,9 @@ impl Default for StrategySettings {
             outer_momentum: 0.9,
             outer_nesterov: true,
             outer_dtype: Float::F32,
+            servers: 0,
+            staleness: 0,
+            delay_compensation: 0.0,
         }
     }
 }
@@ -66,7 +79,7 @@ impl Default for StrategySettings {
 impl StrategySettings {
     /// Whether workers make updates of their own.
     pub fn has_workers(&self) -> bool {
-        self.name != StrategyName::Sync
+        matches!(self.name, StrategyName::LocalSgd | StrategyName::Diloco)
     }
 
     /// The number of workers of so many ranks, with stages and data-parallel ranks as they are set.
@@ -102,7 +115,7 @@ impl StrategySettings {
     /// A line on how so many workers train together, if they do.
     pub(crate) fn describe(&self, workers: usize) -> Option<String> {
         let how = match self.name {
-            StrategyName::Sync => return None,
+            StrategyName::Sync | StrategyName::AsyncServer => return None,
             StrategyName::LocalSgd => "average their parameters".to_owned(),
             StrategyName::Diloco => format!(
                 "an outer SGD steps along the mean of what they changed (learning rate {}, {}momentum {}, summed in {})",
@@ -145,7 +158,7 @@ impl StrategySettings {
 impl Settings {
     /// Steps from one after which all ranks have the same weights, and something can be said of all of them, to the next.
     pub(crate) fn steps_together(&self) -> (u64, &'static str) {
-        match self.strategy.has_workers() {
+        match self.strategy.has_workers() || self.strategy.rounds().is_some() {
             true => (self.strategy.inner_steps, "strategy.inner_steps"),
             false => (self.train.sync_every as u64, "train.sync_every"),
         }
@@ -153,6 +166,9 @@ impl Settings {
 
     /// The mesh of so many ranks; without replicas yet.
     pub(super) fn mesh(&self, world: usize) -> Result<Mesh, SettingError> {
+        if self.strategy.resolved_servers() > 0 {
+            return self.mesh_with_servers(world);
+        }
         let (pp, dp) = (self.mesh.pp, self.mesh.dp);
         let workers = self.strategy.resolved_workers(world, pp, dp)?;
         let dp = if dp == 0 { (world / workers / pp).max(1) } else { dp };
@@ -171,7 +187,7 @@ impl Settings {
         let strategy = &self.strategy;
         let inner_steps = usize::try_from(strategy.inner_steps).unwrap_or(usize::MAX);
         let (bytes, state_bytes) = match strategy.name {
-            StrategyName::Sync => return None,
+            StrategyName::Sync | StrategyName::AsyncServer => return None,
             StrategyName::LocalSgd => (4, 0),
             StrategyName::Diloco if strategy.outer_momentum > 0.0 => (strategy.outer_dtype.bytes(), 8),
             StrategyName::Diloco => (strategy.outer_dtype.bytes(), 4),
@@ -183,6 +199,10 @@ impl Settings {
     pub(super) fn strategy(&self) -> Result<Arc<dyn Strategy>, SettingError> {
         let (strategy, train) = (&self.strategy, &self.train);
         strategy.check()?;
+        strategy.check_server()?;
+        if strategy.name == StrategyName::AsyncServer {
+            return Ok(Arc::new(self.async_server()?));
+        }
         if !strategy.has_workers() {
             let (every, compression) = (train.sync_every, self.comm.compression());
             return Ok(match compression.method {

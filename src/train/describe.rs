@@ -82,13 +82,14 @@ impl Session {
             } else {
                 String::new()
             },
-            plan.mesh.size_over(&DATA) / workers,
+            plan.data_ranks() / workers,
             plan.gradient_accumulation_steps,
             settings.micro_batch_size,
             plan.learning_rate,
             plan.learning_rate_reason
         ));
         lines.extend(self.settings.strategy.describe(workers));
+        lines.extend(self.settings.strategy.describe_servers(plan.data_ranks()));
         if settings.sync_every > 1 {
             lines.push(format!(
                 "an update after every {} steps, whose gradients are added up",
@@ -262,7 +263,10 @@ fn bit_equality_condition(plan: &RunPlan) -> Option<&'static str> {
     let each = plan.engine.zero.reduces_each_micro_batch();
     let micro_batches = plan.gradient_accumulation_steps * plan.engine.strategy.period();
     match () {
-        () if dp == 1 => None,
+        () if plan.data_ranks() == 1 => None,
+        () if plan.engine.strategy.rounds().is_some() => {
+            Some("no worker is ahead of another (strategy.staleness = 0)")
+        }
         () if plan.compression.method != Method::None => {
             Some("gradients travel as they are (comm.compress = \"none\")")
         }

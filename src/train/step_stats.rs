@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use brigade_core::{Bytes, CollectiveKind, Collectives, StepReport, Traffic, WAITS};
-use brigade_report::{DeviceMemory, MemoryRecord, OuterStepRecord, RankSeconds, StepRecord};
+use brigade_report::{DeviceMemory, MemoryRecord, OuterStepRecord, RankSeconds, RoundRecord, StepRecord};
 
 use crate::checkpoint::SaveProgress;
 use crate::training::{AgreedAnswers, ValidationReport};
@@ -215,6 +215,14 @@ pub(crate) fn record(report: &StepReport, learning_rate: f64, stats: &StepStats)
             seconds: stats.outer_seconds,
             skipped_updates: outer.skipped,
         }),
+        round: report.round.map(|round| RoundRecord {
+            steps: round.steps,
+            staleness_mean: round.staleness_mean,
+            staleness_max: round.staleness_most,
+            waits: round.waits,
+            wait_seconds: round.waited.as_secs_f64(),
+            skipped_updates: round.skipped,
+        }),
         // What comes after the step is added to it.
         validation_loss: None,
         validation_metrics: BTreeMap::new(),
@@ -258,6 +266,7 @@ mod tests {
             target_weight: 1.0,
             skipped: false,
             outer: None,
+            round: None,
             clock: Clock::default(),
             bubble: Duration::ZERO,
             in_flight: 0,

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod async_server;
 mod axes;
 mod backward_halves;
 mod burn_layers;

@@ -37,7 +37,7 @@ pub struct Row {
     pub dp: usize,
     /// Replicas of the `dp` ranks.
     pub replicate: usize,
-    /// On each data-parallel rank.
+    /// On each data-parallel rank that is no server.
     pub micro_batches: usize,
     pub layers: usize,
     pub tied: bool,
@@ -113,13 +113,17 @@ impl Row {
             pp: 1,
             dp: 1,
             replicate: 1,
-            micro_batches: self.micro_batches * self.dp * self.replicate,
+            micro_batches: self.micro_batches * (self.dp - self.strategy.servers()) * self.replicate,
             zero: Zero::default(),
             schedule: PipelineScheduleKind::OneFOneB,
             chunks: 1,
             split: Vec::new(),
             recompute: Recompute::None,
             offload: false,
+            strategy: match self.strategy.servers() {
+                0 => self.strategy.clone(),
+                _ => Arc::new(Synchronous::default()),
+            },
             sum_group: if group { 1 } else { self.dp },
             ..self.clone()
         }
@@ -212,6 +216,9 @@ impl Row {
 
     pub fn batches(&self, step: u64, groups: &Groups) -> Vec<TokenBatch> {
         let (every, count) = (self.strategy.period() as u64, self.micro_batches);
+        if groups.world().rank() >= groups.world().size() - self.strategy.servers() {
+            return Vec::new();
+        }
         let (update, before) = (step / every, (step % every) as usize * count);
         let (mesh, rank, all) = (groups.mesh(), groups.world().rank(), self.strategy.period() * count);
         let numbers = (0..count).map(|k| self.zero.micro_batch_number(mesh, rank, before + k, all));

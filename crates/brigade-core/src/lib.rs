@@ -58,7 +58,8 @@ pub use optim::{
 pub use sharding::{FlatLayout, FlatParam, ParameterGroup, ReduceEvery, ReshardAfterForward, Zero};
 pub use state::{Snapshot, StateReader};
 pub use step::{
-    Batch, CheckBlocks, Compressed, DataParallel, Engine, EngineSettings, Evaluation, LocalUpdates,
-    NonFinite, OuterOptimizer, OuterReport, PairwiseSum, ParameterPart, Recompute, ReducedUnit, Reduction,
-    ReductionState, StepReport, Strategy, Synchronous, UnitGradient, Update,
+    AsyncServer, Batch, CheckBlocks, Compressed, DataParallel, Engine, EngineSettings, Evaluation,
+    LocalUpdates, NonFinite, OuterOptimizer, OuterReport, PairwiseSum, ParameterPart, Recompute, ReducedUnit,
+    Reduction, ReductionState, RoundReport, Rounds, Share, StepReport, Strategy, Synchronous, UnitGradient,
+    Update,
 };

@@ -68,7 +68,7 @@ pub use args::{LaunchArgs, NprocPerNode};
 pub use auth_token::{TOKEN_VARIABLE, parse_token};
 pub use brigade_comm::{AuthToken, MAX_WORLD_SIZE};
 pub use endpoint::{DEFAULT_MASTER_PORT, DEFAULT_RDZV_PORT, Endpoint};
-pub use environment::{Detected, LAUNCHED_VARIABLE, NodeInfo, RankInfo, Source, detect};
+pub use environment::{Detected, LAUNCHED_VARIABLE, NodeInfo, RankInfo, Source, detect, server_nodes};
 pub use error::{Error, Result};
 pub use launcher::{
     config::{

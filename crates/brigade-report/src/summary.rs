@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
 
 use indicatif::{FormattedDuration, HumanBytes, HumanCount, HumanFloatCount};
 
-use crate::record::{CheckpointRecord, DeviceMemory, StepRecord, percent};
+use crate::record::{CheckpointRecord, DeviceMemory, RoundRecord, StepRecord, percent};
 
 /// A run in a few numbers, counted in this process alone. `Display` gives the lines to print.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -47,6 +47,8 @@ pub struct Summary {
     pub data_wait_percent: f64,
     /// Share of all steps' time spent waiting for other ranks, in percent.
     pub comm_wait_percent: f64,
+    /// All rounds together, where workers push gradients to servers that apply each at once.
+    pub rounds: Option<RoundRecord>,
     /// The most memory of a device, where devices have their own.
     pub device_memory: Option<DeviceMemory>,
     /// The largest resident memory of a rank in the host, in bytes.
@@ -118,6 +120,9 @@ impl Totals {
         summary.peak_rss_bytes = summary.peak_rss_bytes.max(record.peak_rss_bytes);
         if let Some(memory) = record.device_memory {
             summary.device_memory = Some(summary.device_memory.unwrap_or_default().most(memory));
+        }
+        if let Some(round) = &record.round {
+            summary.rounds.get_or_insert_default().add(round);
         }
         self.rates.push(record.tokens_per_second);
         self.tflops.extend(record.tflops);
@@ -240,6 +245,13 @@ impl fmt::Display for Summary {
         if self.steps > 0 {
             let (data, ranks) = (self.data_wait_percent, self.comm_wait_percent);
             writeln!(f, "waiting       data {data:.1}%, other ranks {ranks:.1}%")?;
+        }
+        if let Some(RoundRecord { staleness_mean, staleness_max, waits, wait_seconds, .. }) = self.rounds {
+            let waits = HumanCount(waits);
+            writeln!(
+                f,
+                "staleness     {staleness_mean:.2} steps (mean), {staleness_max:.2} (most); workers waited {waits} times at the bound, {wait_seconds:.1} s"
+            )?;
         }
         if self.checkpoints > 0 {
             let (s, each) = if self.checkpoints == 1 { ("", "") } else { ("s", " each") };

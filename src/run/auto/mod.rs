@@ -149,7 +149,9 @@ impl Sizes {
     fn new(settings: &Settings, ranks: &Ranks) -> anyhow::Result<Self> {
         let (mesh, global) = (&settings.mesh, settings.train.global_batch_size);
         let dp = match (mesh.dp, settings.strategy.has_workers()) {
-            (0, _) | (_, true) => ranks.world() / mesh.pp.max(1),
+            (0, _) | (_, true) => {
+                ranks.world().saturating_sub(settings.strategy.resolved_servers()) / mesh.pp.max(1)
+            }
             (dp, false) => dp,
         };
         if dp == 0 || !global.is_multiple_of(dp) {

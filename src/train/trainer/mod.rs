@@ -9,6 +9,7 @@ mod nonfinite;
 mod prepare;
 mod profiled;
 mod read;
+mod round;
 mod saving;
 mod step;
 

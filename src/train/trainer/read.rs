@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::bail;
-use brigade_core::{Activation, Batch, DATA};
+use brigade_core::{Activation, Batch};
 use brigade_report::timeline::Track;
 
 use super::Trainer;
@@ -26,6 +26,12 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         self.begin_profiled_step()?;
         self.update_began.get_or_insert_with(Instant::now);
         self.send_heartbeat("waiting for data");
+        if self.engine.is_server() || self.engine.steps_of_round().is_some() {
+            // Servers run no micro-batches, and in a round workers read each share when they take it.
+            self.is_read = true;
+            self.progress.position += self.engine.steps_of_round().unwrap_or(1);
+            return Ok(Some(Vec::new()));
+        }
         let mut reader = match self.reader.take() {
             Some(reader) => reader,
             None => self.read_from(self.progress.position)?,
@@ -55,7 +61,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         let plan = &self.session.plan;
         let (zero, count) = (plan.engine.zero, plan.gradient_accumulation_steps);
         let (mesh, rank) = (plan.mesh.clone(), self.session.rank());
-        let (every, in_a_step) = (self.session.settings.train.sync_every, count * mesh.size_over(&DATA));
+        let (every, in_a_step) = (self.session.settings.train.sync_every, count * plan.data_ranks());
         let order: Order = Box::new(move |position| {
             // The micro-batches between two updates are numbered together.
             let steps = (position % every as u64) as usize;

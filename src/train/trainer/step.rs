@@ -33,7 +33,8 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         }
         self.begin_profiled_step()?;
         let began = *self.update_began.get_or_insert_with(Instant::now);
-        if !self.engine.synchronizes() {
+        let steps = self.engine.steps_of_round();
+        if steps.is_none() && !self.engine.synchronizes() {
             match self.engine.steps_alone() {
                 true => self.engine.inner_step(batches, self.learning_rate())?,
                 false => self.engine.accumulate(batches)?,
@@ -44,7 +45,10 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
             return Ok(None);
         }
         let learning_rate = self.learning_rate();
-        let mut report = self.engine.step(batches, learning_rate)?;
+        let mut report = match steps {
+            Some(steps) => self.round(batches, steps)?,
+            None => self.engine.step(batches, learning_rate)?,
+        };
         self.training.derived.add_to(&mut report.metrics);
         self.update_began = None;
         let is_undone = report.skipped && self.rolls_back(&report);
@@ -62,7 +66,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
             return Ok(Some(report));
         }
         self.is_preempted = stats.preempted;
-        self.progress.step += 1;
+        self.progress.step += steps.unwrap_or(1);
         self.update_position = self.progress.position;
         self.progress.loss = report.loss;
         self.next_learning_rate.set(self.learning_rate());

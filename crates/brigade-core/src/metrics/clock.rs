@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use super::span::{Activity, Span};
 
-/// What a rank waits for: a sum of gradients, parameters, a few numbers, what a neighbouring stage sends, or other workers.
-pub const WAITS: [&str; 6] =
-    ["all_reduce", "reduce_scatter", "all_gather", "all_gather_scalars", "pipeline", "outer_step"];
+/// What a rank waits for: a sum of gradients, parameters, a few numbers, what a neighbouring stage sends, other workers, or servers and
+/// what they wait for.
+pub const WAITS: [&str; 7] =
+    ["all_reduce", "reduce_scatter", "all_gather", "all_gather_scalars", "pipeline", "outer_step", "server"];
 
 /// Time that one rank spent computing and waiting in a step.
 #[derive(Debug, Clone, Default)]

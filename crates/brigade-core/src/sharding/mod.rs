@@ -2,6 +2,7 @@
 
 pub(crate) mod groups;
 pub(crate) mod layout;
+mod served;
 pub(crate) mod store;
 pub(crate) mod unit;
 mod whole_buffer;

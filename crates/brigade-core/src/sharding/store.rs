@@ -32,14 +32,14 @@ pub(crate) struct StoredUnit {
     /// Whether this rank's stage owns the unit; where it does not, another stage does, and this one only reads it.
     pub is_owned: bool,
     /// The own elements, where the whole buffer does not hold them: in fp32 where they are stepped here.
-    own_values: Option<Tensor<1>>,
-    whole: WholeBuffer,
+    pub(super) own_values: Option<Tensor<1>>,
+    pub(super) whole: WholeBuffer,
 }
 
 impl StoredUnit {
     /// Whether the own elements are updated here.
     pub(crate) fn is_updated(&self) -> bool {
-        self.is_owned && self.unit.trainable
+        self.is_owned && self.unit.trainable && !self.own.is_empty()
     }
 }
 
@@ -60,6 +60,8 @@ pub(crate) struct ParameterStore {
     pub device: Device,
     /// Where own values are kept and stepped, if not on the device.
     pub offload: Option<Device>,
+    /// How many ranks are servers: the last ones of those that hold the same blocks.
+    pub servers: usize,
     /// For each block of the model, whether its parameters are views of buffers that are there. A graph knows its
     /// parameters, so a block whose graph is kept must not be given others.
     pub bound: Vec<bool>,
@@ -118,15 +120,20 @@ impl ParameterStore {
 
     /// Adds a unit with those of its values (fp32) that are [kept](Self::kept). `is_owned`: whether by this stage, not by another one.
     pub(crate) fn add(&mut self, unit: Unit, values: Tensor<1>, is_owned: bool) -> Result<()> {
-        let is_updated = is_owned && unit.trainable;
         let (rank, ranks) = (self.groups.shard.rank(), self.groups.shard.size());
-        let (length, own) = match self.shards(&unit) {
-            true => (unit.layout.padded_len(ranks), unit.layout.shard(rank, ranks)),
-            false => (unit.layout.len(), 0..unit.layout.len()),
+        let (length, own) = match () {
+            () if self.is_served(&unit) => {
+                let own = self.server().map_or(0..0, |server| unit.layout.shard(server, self.servers));
+                (unit.layout.padded_len(self.servers), own)
+            }
+            () if self.shards(&unit) => (unit.layout.padded_len(ranks), unit.layout.shard(rank, ranks)),
+            () => (unit.layout.len(), 0..unit.layout.len()),
         };
-        let counted = match unit.running {
-            true => part(&own, self.groups.data.rank(), self.groups.data.size()),
-            false => part(&own, self.groups.replicate.rank(), self.groups.replicate.size()),
+        let is_updated = is_owned && unit.trainable && !own.is_empty();
+        let counted = match () {
+            () if self.is_served(&unit) => own.clone(),
+            () if unit.running => part(&own, self.groups.data.rank(), self.groups.data.size()),
+            () => part(&own, self.groups.replicate.rank(), self.groups.replicate.size()),
         };
         let compute = self.compute(&unit).dtype();
         let to_own = |values: Tensor<1>| match (is_updated, &self.offload) {
@@ -144,7 +151,8 @@ impl ParameterStore {
             let missing = length - unit.layout.len();
             let padding = || Tensor::zeros([missing], (&self.device, DType::F32));
             let values = if missing > 0 { Tensor::cat(vec![values, padding()], 0) } else { values };
-            let apart = is_updated && (compute != FloatDType::F32 || self.offload.is_some());
+            let apart =
+                is_updated && (compute != FloatDType::F32 || self.offload.is_some() || self.is_served(&unit));
             let own_values = apart.then(|| compact(values.clone().slice(own.clone()))).transpose()?;
             (own_values.map(to_own), WholeBuffer::Whole(cast(values, compute)))
         };
@@ -178,7 +186,7 @@ impl ParameterStore {
     }
 
     /// New own elements of a unit as the blocks' device and type need them.
-    fn to_compute(&self, unit: usize, values: Tensor<1>) -> Tensor<1> {
+    pub(crate) fn to_compute(&self, unit: usize, values: Tensor<1>) -> Tensor<1> {
         cast(values.to_device(&self.device), self.compute(&self.units[unit].unit).dtype())
     }
 
@@ -187,7 +195,9 @@ impl ParameterStore {
         if self.units[unit].own_values.is_some() {
             self.units[unit].own_values = Some(values.clone());
         }
-        if !self.unshards_on_use() {
+        if self.is_served(&self.units[unit].unit) {
+            self.gather_from_servers(unit);
+        } else if !self.unshards_on_use() {
             let (sharded, values) = (self.is_sharded(), self.to_compute(unit, values));
             self.units[unit].whole = match sharded {
                 true => WholeBuffer::Gathering(self.groups.shard.all_gather(values)),
@@ -336,10 +346,15 @@ impl ParameterStore {
 
     /// A unit's whole values without padding, gathered from all ranks of the stage.
     pub(crate) fn whole_values(&self, unit: usize) -> Result<Tensor<1>> {
+        let stored = &self.units[unit];
+        if self.is_served(&stored.unit) {
+            let own = stored.own_values.clone().map(|own| own.to_device(&self.device));
+            let whole = self.from_servers(unit, own, FloatDType::F32).wait()?;
+            return Ok(whole.slice(0..stored.unit.layout.len()));
+        }
         let own = self.own_values(unit)?.to_device(&self.device);
-        let whole =
-            if self.shards(&self.units[unit].unit) { self.groups.shard.all_gather(own).wait()? } else { own };
-        Ok(whole.slice(0..self.units[unit].unit.layout.len()))
+        let whole = if self.shards(&stored.unit) { self.groups.shard.all_gather(own).wait()? } else { own };
+        Ok(whole.slice(0..stored.unit.layout.len()))
     }
 
     fn count(&mut self) {

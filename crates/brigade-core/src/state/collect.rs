@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{FloatDType, Tensor, TensorData};
 
 use crate::dist::{DATA, Message, PP};
 use crate::error::Result;
@@ -105,6 +105,11 @@ where
         self.reduction.commit(false);
         let mut named = Vec::new();
         let whole = |unit: usize| {
+            let stored = &self.store.units[unit].unit;
+            if self.store.is_served(stored) {
+                let whole = self.store.from_servers(unit, sums.gradients[unit].clone(), FloatDType::F32);
+                return whole.wait().map(Some);
+            }
             let Some(own) = sums.gradients[unit].clone() else { return Ok(None) };
             let own = sums.divisor.map_or_else(|| own.clone(), |divisor| own.clone().div_scalar(divisor));
             let whole =

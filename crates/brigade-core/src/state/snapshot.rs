@@ -193,6 +193,14 @@ where
     pub fn restore(&mut self, step: u64, from: &mut dyn StateReader) -> Result<()> {
         let saved = SavedParameters::new(from);
         self.check(&saved)?;
+        if let Some(rounds) =
+            self.settings.strategy.rounds().filter(|rounds| !step.is_multiple_of(rounds.steps))
+        {
+            let steps = rounds.steps;
+            return Err(Error::State(format!(
+                "step {step} ends no round: with rounds of {steps} steps, training goes on from a state after a multiple of {steps}"
+            )));
+        }
         if step > 0 && !self.settings.strategy.synchronizes(step) {
             let period = self.settings.strategy.period();
             return Err(Error::State(format!(

@@ -23,7 +23,7 @@ where
         let (own, per_update) = (self.window.count + k, self.settings.strategy.period() * count);
         let micro_batch = self.store.zero.micro_batch_number(mesh, rank, own, per_update);
         let step = self.step_of_update(self.step + 1);
-        Place { seed: self.seed, step, micro_batch, training: true }.context(BATCH).random_seed()
+        seed_of_batch(self.seed, step, micro_batch)
     }
 
     /// The same of this rank's `k`-th micro-batch of an evaluation.
@@ -38,4 +38,9 @@ where
         let strategy = &self.settings.strategy;
         (step..step + strategy.period() as u64).find(|step| strategy.synchronizes(*step)).unwrap_or(step)
     }
+}
+
+/// The seed of what a micro-batch of training draws while it is made.
+pub(crate) fn seed_of_batch(seed: u64, step: u64, micro_batch: usize) -> u64 {
+    Place { seed, step, micro_batch, training: true }.context(BATCH).random_seed()
 }

@@ -18,7 +18,7 @@ use crate::optim::clip_factor;
 use crate::sharding::store::ParameterStore;
 use crate::step::forward_backward::batch::Batch;
 use crate::step::gradient_hook::GradientHook;
-use crate::step::initialization::{Initialization, check_loaded, check_mesh};
+use crate::step::initialization::{Initialization, check_loaded, check_mesh, check_servers};
 use crate::step::inner_steps::InnerSteps;
 use crate::step::report::StepReport;
 use crate::step::running_state::{RunningState, Terms};
@@ -70,6 +70,8 @@ pub struct Engine<I, O, T> {
     pub(crate) shapes: Vec<BTreeMap<String, Vec<usize>>>,
     pub(crate) ties: Vec<Tie>,
     pub(crate) gradient_hooks: Vec<GradientHook>,
+    /// In a round, the number in the global batch of the first micro-batch that is computed.
+    pub(crate) first_micro_batch: Option<usize>,
     records_spans: bool,
 }
 
@@ -99,6 +101,7 @@ where
         chain.freeze(&grouping);
         let (ties, mesh) = (chain.resolved_ties()?, groups.mesh().clone());
         check_mesh(&mesh, groups.world().size(), &*settings.strategy)?;
+        check_servers(&mesh, &settings.zero, &*settings.strategy)?;
         check_loaded(chain.loaded.as_ref(), groups.world().as_ref())?;
         if let Some(tie) = ties.iter().find(|tie| tie.owner.0 > tie.follower.0) {
             return Err(Error::Model(format!(
@@ -124,6 +127,7 @@ where
             precision: settings.precision,
             device: chain.device()?,
             offload: settings.offload.clone(),
+            servers: settings.strategy.servers(),
             bytes: Bytes::default(),
         };
         let data = DataParallel {
@@ -160,8 +164,15 @@ where
             elements: stored.length,
             own: stored.own.clone(),
             is_updated: stored.is_updated(),
+            served: store.served(&stored.unit),
         });
         let reduction = settings.strategy.reduction(units.collect(), data);
+        if let Some(stored) = store.units.iter().find(|stored| stored.unit.running && store.servers > 0) {
+            return Err(Error::Model(format!(
+                "`{}` is running state, which all ranks that run micro-batches change together; with servers a model can have none",
+                stored.unit.name
+            )));
+        }
         let mut engine = Self {
             reduction,
             window: Window::default(),
@@ -182,6 +193,7 @@ where
             shapes,
             ties,
             gradient_hooks: Vec::new(),
+            first_micro_batch: None,
             records_spans: false,
         };
         engine.bind_running()?;
@@ -268,6 +280,9 @@ where
     /// [synchronize](Self::synchronizes).
     pub fn step(&mut self, batches: Vec<Batch<I, T>>, learning_rate: f64) -> Result<StepReport> {
         self.check_kind(true)?;
+        if self.settings.strategy.rounds().is_some() {
+            return Err(Error::Model("this strategy trains in rounds; call `Engine::round`".into()));
+        }
         let (mut clock, before) = self.begin_step();
         let mut found = self.update_by(&batches, learning_rate, &mut clock)?;
         if self.settings.strategy.inner_steps().is_some() {
@@ -325,6 +340,7 @@ where
             target_weight,
             skipped,
             outer: None,
+            round: None,
             bubble,
             in_flight,
             memory: Memory::default(),
@@ -361,7 +377,7 @@ where
     }
 }
 
-fn difference(after: Traffic, before: &Traffic) -> Traffic {
+pub(crate) fn difference(after: Traffic, before: &Traffic) -> Traffic {
     after
         .into_iter()
         .map(|(operation, (calls, bytes))| {

@@ -13,6 +13,7 @@ use crate::model::ties::Tie;
 use crate::sharding::groups::Grouping;
 use crate::sharding::store::{ParameterStore, compact};
 use crate::sharding::unit::Unit;
+use crate::sharding::zero::Zero;
 use crate::step::strategy::{Strategy, Update};
 
 /// The move of a model's values into the store, block by block.
@@ -140,6 +141,18 @@ pub(crate) fn check_loaded(loaded: Option<&(String, u64)>, world: &dyn Collectiv
         "rank {} would load other weights than rank 0: the files differ between hosts, or ranks were given different ones ({here})",
         other.join(", ")
     )))
+}
+
+/// Checks that there are workers beside servers, and nothing that parts the model among them.
+pub(crate) fn check_servers(mesh: &Mesh, zero: &Zero, strategy: &dyn Strategy) -> Result<()> {
+    let (servers, dp) = (strategy.servers(), mesh.size(DP));
+    if servers > 0 && (servers >= dp || mesh.world() != dp || zero.stage > 0) {
+        return Err(Error::Model(format!(
+            "{servers} of the {} ranks of the mesh's axis `{DP}` are servers: there must be more ranks than servers, no other axis, and no ZeRO",
+            dp
+        )));
+    }
+    Ok(())
 }
 
 /// Checks that the ranks make the mesh, that the engine knows its axes, and that replicas stand before shards, since sums over

@@ -12,6 +12,7 @@ mod own_schedule;
 mod pass;
 mod predict;
 pub(crate) mod report;
+pub(crate) mod rounds;
 pub(crate) mod running_state;
 pub(crate) mod settings;
 pub(crate) mod strategy;
@@ -24,9 +25,10 @@ pub use engine::Engine;
 pub use forward_backward::batch::Batch;
 pub use forward_backward::recompute::Recompute;
 pub use gradient_hook::{ParameterPart, UnitGradient};
-pub use report::{Evaluation, OuterReport, StepReport};
+pub use report::{Evaluation, OuterReport, RoundReport, StepReport};
+pub use rounds::Share;
 pub use settings::{CheckBlocks, EngineSettings, NonFinite};
 pub use strategy::{
-    Compressed, DataParallel, LocalUpdates, OuterOptimizer, ReducedUnit, Reduction, ReductionState, Strategy,
-    Synchronous, Update,
+    AsyncServer, Compressed, DataParallel, LocalUpdates, OuterOptimizer, ReducedUnit, Reduction,
+    ReductionState, Rounds, Strategy, Synchronous, Update,
 };

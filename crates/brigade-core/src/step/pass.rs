@@ -98,6 +98,7 @@ where
             step,
             per_update: period * batches.count(),
             before,
+            first: self.first_micro_batch,
             batches,
             mode,
             clock,
@@ -110,6 +111,9 @@ where
     /// Forward and backward over this rank's micro-batches: the first part of the current step. `completes`: whether an update
     /// follows.
     pub(crate) fn pass(&mut self, batches: &[Batch<I, T>], completes: bool, clock: &mut Clock) -> Result<()> {
+        if self.is_server() {
+            return self.pass_of_server(batches.len(), clock);
+        }
         let result = self.window.check(batches.len()).and_then(|()| self.try_pass(batches, completes, clock));
         if result.is_err() {
             self.forget_accumulated();
@@ -119,6 +123,28 @@ where
             }
         }
         result
+    }
+
+    /// A server has no micro-batches, and only hears with the others what the targets weigh.
+    fn pass_of_server(&self, count: usize, clock: &mut Clock) -> Result<()> {
+        if count > 0 {
+            let rank = self.store.groups.data.rank();
+            return Err(Error::Model(format!(
+                "{count} micro-batches were given to a step on rank {rank}, which is a server and runs none"
+            )));
+        }
+        let pending = self.store.groups.data.all_gather_scalars(TargetSum::default().to_words());
+        clock.waiting("all_gather_scalars", || pending.wait()).map(drop)
+    }
+
+    /// Micro-batches of a rank in this update: servers, which have none, ask the others.
+    fn agreed_count(&self, own: usize, clock: &mut Clock) -> Result<usize> {
+        if self.store.servers == 0 {
+            return Ok(own);
+        }
+        let pending = self.store.groups.data.all_gather_scalars(vec![own as f64]);
+        let all = clock.waiting("all_gather_scalars", || pending.wait())?;
+        Ok(all.iter().map(|count| count[0] as usize).max().unwrap_or(own))
     }
 
     fn try_pass(&mut self, batches: &[Batch<I, T>], completes: bool, clock: &mut Clock) -> Result<()> {
@@ -182,9 +208,11 @@ where
         let norm = exact_sum(chunks.collect())?;
         clock.optimizer += started.elapsed();
 
+        let count = self.agreed_count(window.count, clock)?;
         let mut words = window.targets.to_words();
         words.push(learning_rate);
         words.extend(window.losses()?);
+        words.resize(TargetSum::WORDS + 1 + count, 0.0);
         let mut metrics = MetricSums::new(self.metric_names.len());
         metrics.add(&window.metrics)?;
         words.extend(metrics.words());
@@ -195,10 +223,10 @@ where
         let mut norm = ExactSum::default();
         all.iter().for_each(|words| norm.merge(&ExactSum::from_words(&words[words.len() - WORDS..])));
         self.check_learning_rates(&all)?;
-        let (targets, loss) = self.agreed_loss(&all, window.count);
+        let (targets, loss) = self.agreed_loss(&all, count);
         let target_weight = targets.weight();
         let last = self.last_stage(self.store.groups.mesh(), &all);
-        let metrics = self.agreed_metrics(&last, 1 + window.count, target_weight);
+        let metrics = self.agreed_metrics(&last, 1 + count, target_weight);
         let some = |is_divided: bool| (!is_divided && target_weight != 0.0).then_some(target_weight);
         let (divisor, of_loss) = (some(is_divided), some(self.settings.strategy.period() == 1));
         let (grad_norm, loss) = (norm.value().sqrt() / divisor.unwrap_or(1.0), loss / of_loss.unwrap_or(1.0));
@@ -344,6 +372,12 @@ where
             false => ("the loss", sums.loss),
         };
         let mut check = NonFiniteCheck::default();
+        if self.is_server() {
+            return match self.store.groups.world.all_gather_scalars(check.to_words()).wait() {
+                Ok(all) => self.located(&all, what, value),
+                Err(error) => error,
+            };
+        }
         let found = self.schedule(batches.len(), true).and_then(|schedule| {
             let total = match sums.divisor {
                 None => TargetWeight::Known(sums.target_weight),
@@ -356,15 +390,18 @@ where
             self.bind_running()?;
             self.store.groups.world.all_gather_scalars(check.to_words()).wait()
         });
-        let names = |block: usize| self.chain.blocks.get(block).map_or_else(String::new, |b| b.name.clone());
         match found {
-            Ok(all) => {
-                let is_all = self.settings.strategy.period() == 1;
-                let mut location = first(&all, self.store.groups.mesh(), is_all, names);
-                location.rank = location.rank.map(|rank| self.store.groups.rank_of_all(rank));
-                Error::NonFinite { step: self.step, what, value, location }
-            }
+            Ok(all) => self.located(&all, what, value),
             Err(error) => error,
         }
+    }
+
+    /// The error of what is not finite, from what all ranks have found.
+    fn located(&self, all: &[Vec<f64>], what: &'static str, value: f64) -> Error {
+        let names = |block: usize| self.chain.blocks.get(block).map_or_else(String::new, |b| b.name.clone());
+        let is_all = self.settings.strategy.period() == 1;
+        let mut location = first(all, self.store.groups.mesh(), is_all, names);
+        location.rank = location.rank.map(|rank| self.store.groups.rank_of_all(rank));
+        Error::NonFinite { step: self.step, what, value, location }
     }
 }

@@ -31,6 +31,24 @@ pub struct OuterReport {
     pub time: Duration,
 }
 
+/// What a round did, in which workers pushed gradients to servers that applied each at once.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RoundReport {
+    /// Its steps.
+    pub steps: u64,
+    /// How many updates servers made between a worker's pull of the parameters and the push of its gradient, in steps of as many updates as
+    /// there are workers: the mean over all updates.
+    pub staleness_mean: f64,
+    /// The most of any update.
+    pub staleness_most: f64,
+    /// How often a worker waited at the bound for a slower one.
+    pub waits: u64,
+    /// How long, all workers together.
+    pub waited: Duration,
+    /// Updates that were left out because something was not finite. Loss, norm and metrics are of the others alone.
+    pub skipped: u64,
+}
+
 /// What one step did, together with those before it that only [accumulated](crate::Engine::accumulate) gradients, or were
 /// [inner steps](crate::Engine::inner_step): then it is of all workers, and all their steps since the last outer one. Loss, norm,
 /// targets and whether it was skipped are equal on all ranks, to the bit.
@@ -53,6 +71,8 @@ pub struct StepReport {
     pub skipped: bool,
     /// The outer step, where workers make updates of their own ([`Strategy::inner_steps`](crate::Strategy::inner_steps)).
     pub outer: Option<OuterReport>,
+    /// The round, where steps are made in [rounds](crate::Strategy::rounds); all else is then of all its steps.
+    pub round: Option<RoundReport>,
     /// Where this rank's time went.
     pub clock: Clock,
     /// The time from the step's start to the end of all ranks' last backward in which this rank stood still

@@ -28,8 +28,14 @@ where
         let waited = clock.comm_wait();
         let mut sent = Vec::new();
         for (unit, gradient) in gradients.into_iter().enumerate() {
+            let Some(gradient) = gradient else {
+                // Servers tell the others of what they update.
+                if self.store.is_served(&self.store.units[unit].unit) {
+                    self.store.gather_from_servers(unit);
+                }
+                continue;
+            };
             let values = self.store.own_values(unit)?;
-            let Some(gradient) = gradient else { continue };
             let Some(values) = self.update.step(unit, learning_rate, values, gradient, scale) else {
                 continue;
             };
@@ -84,7 +90,7 @@ where
     }
 
     /// Gives the blocks of this stage, and those of others that read them, the new values of what this rank owns.
-    fn give_new_values(&mut self, sent: Vec<Pending<()>>, clock: &mut Clock) -> Result<()> {
+    pub(crate) fn give_new_values(&mut self, sent: Vec<Pending<()>>, clock: &mut Clock) -> Result<()> {
         self.store.receive_tied_weights(clock)?;
         for pending in sent {
             clock.waiting("pipeline", || pending.wait())?;

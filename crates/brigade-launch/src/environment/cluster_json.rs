@@ -61,15 +61,20 @@ pub fn read_cluster_spec(env: Variables) -> Result<Detected> {
     node(name, &text, &spec, &["workerpool0", "workerpool1"], Source::Vertex)
 }
 
-/// TensorFlow: the chief is node 0, `worker[i]` follows it; without a chief, worker 0 is node 0.
+/// How many nodes `TF_CONFIG` has for servers: its `ps` tasks, which are the last nodes. Where there is no such variable, or it is wrong,
+/// there are none.
+pub fn server_nodes(env: &dyn Fn(&str) -> Option<String>) -> usize {
+    let spec = env("TF_CONFIG").and_then(|text| parse("TF_CONFIG", &text).ok());
+    spec.and_then(|spec| spec.cluster.get("ps").map(Vec::len)).unwrap_or(0)
+}
+
+/// TensorFlow: the chief is node 0, `worker[i]` follows it; without a chief, worker 0 is node 0. The `ps` tasks are the last nodes.
 pub fn read_tf_config(env: Variables) -> Result<Detected> {
     let (name, text) = ("TF_CONFIG", env.get("TF_CONFIG").unwrap_or_default());
     let spec = parse(name, &text)?;
-    if let "ps" | "evaluator" = spec.task.r#type.as_str() {
-        let allowed = format!(
-            "a {} task takes no part in training; start the program on chief and worker",
-            spec.task.r#type
-        );
+    if spec.task.r#type == "evaluator" {
+        let allowed =
+            "an evaluator task takes no part in training; start the program on chief, worker and ps";
         return Err(Error::variable(name, &text, allowed));
     }
     let chiefs =
@@ -77,7 +82,12 @@ pub fn read_tf_config(env: Variables) -> Result<Detected> {
     if chiefs > 1 {
         return Err(Error::variable(name, &text, "cluster must list at most one chief"));
     }
-    node(name, &text, &spec, &["chief", "master", "worker"], Source::TfConfig)
+    let workers = spec.cluster.get("worker").map_or(0, Vec::len);
+    if chiefs + workers == 0 {
+        let allowed = "ps tasks serve workers: cluster must list a chief or a worker beside them";
+        return Err(Error::variable(name, &text, allowed));
+    }
+    node(name, &text, &spec, &["chief", "master", "worker", "ps"], Source::TfConfig)
 }
 
 fn parse(name: &str, text: &str) -> Result<Spec> {

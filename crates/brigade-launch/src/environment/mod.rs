@@ -12,6 +12,7 @@ mod variables;
 #[cfg(test)]
 mod tests;
 
+pub use self::cluster_json::server_nodes;
 pub use self::detected::{Detected, NodeInfo, RankInfo, Source};
 use self::{detected::within_bounds, variables::Variables};
 use crate::{

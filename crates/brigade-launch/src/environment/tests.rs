@@ -82,7 +82,12 @@ fn reads_vertex() {
 #[test]
 fn reads_tf_config() {
     let node = node(TENSORFLOW);
-    assert_eq!((node.nnodes, node.node_rank, node.endpoint.unwrap().to_string().as_str()), (3, 2, "h0:10"));
+    assert_eq!((node.nnodes, node.node_rank, node.endpoint.unwrap().to_string().as_str()), (4, 2, "h0:10"));
+    let server = self::node(&TENSORFLOW.replace(r#""worker","index":1"#, r#""ps","index":0"#));
+    assert_eq!((server.nnodes, server.node_rank), (4, 3), "servers are the last nodes");
+    let text = TENSORFLOW.split_once('=').unwrap().1;
+    assert_eq!(crate::server_nodes(&|name| (name == "TF_CONFIG").then(|| text.to_owned())), 1);
+    assert_eq!(crate::server_nodes(&|_| None), 0);
     let set = r#"TF_CONFIG={"cluster":{"worker":["h1:11","h2"]},"task":{"type":"worker","index":"0"}}"#;
     let node = self::node(set);
     assert_eq!((node.nnodes, node.node_rank, node.endpoint.unwrap().to_string().as_str()), (2, 0, "h1:11"));
@@ -200,7 +205,10 @@ fn malformed_variables_are_named_with_value_and_range() {
             &["TF_CONFIG", "not below 1"],
         ),
         (r#"TF_CONFIG={"cluster":{"worker":["a"]},"task":{"type":"worker","index":"x"}}"#, &["task.index"]),
-        (r#"TF_CONFIG={"cluster":{"ps":["a"]},"task":{"type":"ps","index":0}}"#, &["ps task"]),
+        (
+            r#"TF_CONFIG={"cluster":{"ps":["a"]},"task":{"type":"ps","index":0}}"#,
+            &["ps task", "a chief or a worker"],
+        ),
         (r#"TF_CONFIG={"cluster":{"worker":["a:x"]},"task":{"type":"worker","index":0}}"#, &["a:x"]),
         ("OMPI_COMM_WORLD_RANK=1", &["OMPI_COMM_WORLD_SIZE is not"]),
         (

@@ -104,6 +104,10 @@ pub struct StepRecord {
     /// one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outer_step: Option<OuterStepRecord>,
+    /// The round that a step ended, where workers push gradients to servers that apply each at once; all else is then of all its
+    /// steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub round: Option<RoundRecord>,
     /// A checkpoint that became complete during this step; it may be of an earlier step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointRecord>,
@@ -119,6 +123,42 @@ pub struct OuterStepRecord {
     pub seconds: f64,
     /// Updates of workers that were left out since the last one, because something was not finite.
     pub skipped_updates: u64,
+}
+
+/// One round of steps, in which workers did not wait for each other beyond a bound.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct RoundRecord {
+    /// Its steps.
+    pub steps: u64,
+    /// How many updates servers made between a worker's pull of the parameters and the push of its gradient, in steps: the mean over
+    /// all updates.
+    #[serde(deserialize_with = "null_is_nan")]
+    pub staleness_mean: f64,
+    /// The most of any update.
+    #[serde(deserialize_with = "null_is_nan")]
+    pub staleness_max: f64,
+    /// How often a worker waited at the bound for a slower one.
+    pub waits: u64,
+    /// How long, in seconds, all workers together.
+    #[serde(deserialize_with = "null_is_nan")]
+    pub wait_seconds: f64,
+    /// Updates that were left out because something was not finite.
+    pub skipped_updates: u64,
+}
+
+impl RoundRecord {
+    /// Adds a later round.
+    pub(crate) fn add(&mut self, later: &Self) {
+        let steps = self.steps + later.steps;
+        let parts = [(self.staleness_mean, self.steps), (later.staleness_mean, later.steps)];
+        self.staleness_mean =
+            parts.iter().map(|(mean, steps)| mean * *steps as f64).sum::<f64>() / steps as f64;
+        self.staleness_max = self.staleness_max.max(later.staleness_max);
+        self.waits += later.waits;
+        self.wait_seconds += later.wait_seconds;
+        self.skipped_updates += later.skipped_updates;
+        self.steps = steps;
+    }
 }
 
 /// Where a step's time went on each rank, in seconds, one number a rank. What is in none of the parts is time that the training

@@ -140,6 +140,47 @@ fn workers_that_meet_in_outer_steps() {
     }
 }
 
+/// Servers that wait for all workers are synchronous training. Those that do not make another run, which goes on from what others saved, and
+/// others from what it saved.
+#[test]
+fn servers_and_workers() {
+    let place = Place::new();
+    let reference = outcome(&place, "alone", "--nproc-per-node 1");
+    for line in ["--nproc-per-node 3", "--nproc-per-node 4 --servers 2 --transport tcp"] {
+        let (weights, steps) =
+            outcome(&place, "mesh", &format!("--strategy async-server {line} --overwrite"));
+        assert_eq!(steps, reference.1, "{line}");
+        assert!(weights == reference.0, "{line}: other weights");
+    }
+    let line = "--strategy async-server --servers 2 --staleness 2 --inner-steps 5 --nproc-per-node 4";
+    let done = place.succeed(&mut place.train(&format!("{line} --checkpoint-every 5 --out late")));
+    assert!(done.err.contains("2 workers and 2 servers") && done.err.contains("staleness"), "{}", done.err);
+    let records = place.metrics("late");
+    assert_eq!(records.iter().map(|record| record["step"].as_u64().unwrap()).collect::<Vec<_>>(), [5, 10]);
+    for record in &records {
+        assert_eq!(record["metrics"]["valid_targets"].as_f64(), Some(5.0 * 8.0 * 16.0));
+        let round = &record["round"];
+        assert_eq!(
+            (round["steps"].as_u64(), round["skipped_updates"].as_u64()),
+            (Some(5), Some(0)),
+            "{record}"
+        );
+        let [mean, most] = ["staleness_mean", "staleness_max"].map(|name| round[name].as_f64().unwrap());
+        assert!(mean <= most && most <= 3.0, "{record}");
+    }
+    assert!(records[1]["validation_loss"].as_f64().unwrap().is_finite());
+    place.succeed(&mut place.brigade("generate --model late --prompt fn --tokens 5"));
+    for other in [
+        "--strategy sync --set strategy.servers=0 --set strategy.staleness=0 --nproc-per-node 2 --zero 1 --steps 15",
+        "--servers 1 --nproc-per-node 3 --steps 20",
+    ] {
+        place.succeed(&mut place.brigade(&format!("train --resume late {other}")));
+    }
+    let steps =
+        place.metrics("late").iter().map(|record| record["step"].as_u64().unwrap()).collect::<Vec<_>>();
+    assert_eq!(steps, [5, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20]);
+}
+
 #[test]
 fn another_seed_is_another_run() {
     let place = Place::new();

@@ -145,6 +145,54 @@ fn settings() {
             ["strategy.workers (--workers) = 0", "of 1 ranks that makes one worker"],
         ),
         ("--workers 2", ["strategy.workers (--workers) = 2", "--strategy local-sgd or diloco"]),
+        (
+            "--strategy async-server --servers 2 --nproc-per-node 2",
+            ["strategy.servers (--servers) = 2", "at least one must be a worker; it must be at most 1"],
+        ),
+        (
+            "--strategy async-server --nproc-per-node 1",
+            ["strategy.servers (--servers) = 1", "start at least 2 (--nproc-per-node 2)"],
+        ),
+        ("--servers 1", ["strategy.servers (--servers) = 1", "only --strategy async-server has servers"]),
+        (
+            "--staleness 2",
+            ["strategy.staleness (--staleness) = 2", "only --strategy async-server has servers"],
+        ),
+        (
+            "--strategy async-server --nproc-per-node 3 --zero 1",
+            ["zero.stage (--zero) = 1", "it must be 0, or --strategy sync"],
+        ),
+        (
+            "--strategy async-server --nproc-per-node 4 --pp 2",
+            ["mesh.pp (--pp) = 2", "one rank with the whole model; it must be 1"],
+        ),
+        (
+            "--strategy async-server --nproc-per-node 4 --dp 4",
+            ["mesh.dp (--dp) = 4", "leave 3 workers; it must be 3, or 0"],
+        ),
+        (
+            "--strategy async-server --nproc-per-node 3 --compress int8",
+            ["comm.compress (--compress) = int8", "it must be none, or --strategy sync"],
+        ),
+        (
+            "--strategy async-server --nproc-per-node 3 --sync-every 2",
+            ["train.sync_every (--sync-every) = 2", "workers push after every step; set 1"],
+        ),
+        (
+            "--strategy async-server --nproc-per-node 3 --set strategy.delay_compensation=1",
+            [
+                "strategy.delay_compensation = 1",
+                "with strategy.staleness (--staleness) = 0 no gradient is late",
+            ],
+        ),
+        (
+            "--strategy async-server --nproc-per-node 3 --staleness 1 --inner-steps 4",
+            ["train.steps (--steps) = 10", "a multiple of strategy.inner_steps = 4; the nearest is 8 or 12"],
+        ),
+        (
+            "--strategy async-server --nproc-per-node 3 --staleness 1 --inner-steps 5 --set train.on_nonfinite=rollback",
+            ["train.on_nonfinite = rollback", "it must be stop or skip, or --staleness 0"],
+        ),
         ("--strategy diloco --inner-steps 0", ["strategy.inner_steps (--inner-steps) = 0", "at least 1"]),
         (
             "--strategy diloco --inner-steps 4",

@@ -2,6 +2,7 @@
 //!
 //! The first part, forward and backward, is a [schedule](brigade_plan::StageSchedule), and replaced by another schedule.
 
+pub(crate) mod async_server;
 mod compressed;
 mod local_updates;
 mod optimizers;
@@ -23,6 +24,7 @@ use crate::optim::{FlatState, OptimizerFactory, SavedState};
 use crate::sharding::layout::{FlatLayout, FlatParam};
 use crate::sharding::zero::Zero;
 
+pub use async_server::AsyncServer;
 pub use compressed::Compressed;
 pub use local_updates::LocalUpdates;
 pub use outer_optimizer::OuterOptimizer;
@@ -44,6 +46,17 @@ pub trait Strategy: Debug + Send + Sync {
         None
     }
 
+    /// How many ranks are servers: the last ones along [`DP`](crate::DP), which alone update parameters, each its shard of every unit, and
+    /// run no micro-batches in training. By default there are none.
+    fn servers(&self) -> usize {
+        0
+    }
+
+    /// How workers push gradients to servers that apply each of them at once; none where a step is one update of all ranks.
+    fn rounds(&self) -> Option<Rounds> {
+        None
+    }
+
     /// The second part: what becomes of the gradients of the rank's micro-batches.
     fn reduction(&self, units: Vec<ReducedUnit>, data: DataParallel) -> Box<dyn Reduction>;
 
@@ -52,6 +65,25 @@ pub trait Strategy: Debug + Send + Sync {
         let _ = data;
         Box::new(optimizers::Optimizers::new(optimizer))
     }
+}
+
+/// Steps in which workers do not wait for each other, beyond a bound: see [`Engine::round`](crate::Engine::round). Between two rounds all
+/// ranks have the same parameters.
+///
+/// A share is the part of a step's global batch that one of as many workers has in plain data parallelism. Workers take one share after
+/// the other, in the order of the data, as they come to it, so a slow one takes fewer. The gradient of a share, divided by the
+/// weight of its own targets and clipped by its own norm, is an update with the learning rate of its step divided by the number of workers: the
+/// shares of a step together move the parameters about as far as one synchronous step does (the linear scaling rule for a batch that is
+/// as many times smaller: Goyal et al., "Accurate, large minibatch SGD", 2017).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rounds {
+    /// Steps of a round, at least 1.
+    pub steps: u64,
+    /// How many steps the parameters that a worker takes may be ahead of those that any other worker still computes with, at least 1.
+    pub staleness: u64,
+    /// λ of delay compensation, 0 for none: a gradient `g` of parameters `b` is applied to parameters `w` as `g + λ g² (w - b)`, element by element
+    /// (Zheng et al., "Asynchronous stochastic gradient descent with delay compensation", ICML 2017).
+    pub delay_compensation: f64,
 }
 
 /// What a rank has in common with those that run other micro-batches.
@@ -84,8 +116,10 @@ pub struct ReducedUnit {
     pub elements: usize,
     /// Those that this rank updates.
     pub own: Range<usize>,
-    /// Whether it updates them: not if they are frozen, or another pipeline stage does.
+    /// Whether it updates them: not if they are frozen, or another pipeline stage or a server does.
     pub is_updated: bool,
+    /// The elements that each server updates; none where there are no servers, or the unit is frozen.
+    pub served: Vec<Range<usize>>,
 }
 
 /// The second part of a step: from gradients of micro-batches to the gradient of the elements that this rank updates. Units are

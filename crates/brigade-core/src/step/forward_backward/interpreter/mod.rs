@@ -81,6 +81,8 @@ pub(crate) struct Interpreter<'a, I, O, T> {
     /// This rank's micro-batches between two updates, and how many of them were before this pass.
     pub per_update: usize,
     pub before: usize,
+    /// The number in the global batch of the first of them, where the mesh does not say.
+    pub first: Option<usize>,
     /// The micro-batches; in an evaluation fewer than the schedule has, where other ranks have more.
     pub batches: &'a mut dyn MicroBatches<I, T>,
     pub mode: PassMode<'a>,
@@ -193,11 +195,12 @@ where
     fn place_of(&self, micro_batch: usize) -> Place {
         let (all, training) = (self.store.groups.all(), self.mode.has_backward());
         let (mesh, rank) = (all.mesh(), all.world().rank());
-        let number = match training {
-            true => {
+        let number = match (training, self.first) {
+            (true, Some(first)) => first + micro_batch,
+            (true, None) => {
                 self.store.zero.micro_batch_number(mesh, rank, self.before + micro_batch, self.per_update)
             }
-            false => micro_batch * mesh.size_over(&DATA) + mesh.position(rank, &DATA),
+            (false, _) => micro_batch * mesh.size_over(&DATA) + mesh.position(rank, &DATA),
         };
         Place { seed: self.seed, step: self.step, micro_batch: number, training }
     }

@@ -1,0 +1,72 @@
+//! Units that servers update: who has which elements, and how all ranks get them.
+
+use std::ops::Range;
+
+use burn::tensor::{DType, FloatDType, Tensor};
+
+use crate::dist::{Pending, PendingTensor};
+use crate::sharding::store::ParameterStore;
+use crate::sharding::unit::Unit;
+use crate::sharding::whole_buffer::WholeBuffer;
+
+impl ParameterStore {
+    /// Ranks that are no servers.
+    pub(crate) fn workers(&self) -> usize {
+        self.groups.data.size() - self.servers
+    }
+
+    /// This rank's number among the servers, if it is one.
+    pub(crate) fn server(&self) -> Option<usize> {
+        self.groups.data.rank().checked_sub(self.workers())
+    }
+
+    /// Whether servers update a unit.
+    pub(crate) fn is_served(&self, unit: &Unit) -> bool {
+        self.servers > 0 && unit.trainable && !unit.running
+    }
+
+    /// The elements of a unit that each server updates; none if servers do not update it.
+    pub(crate) fn served(&self, unit: &Unit) -> Vec<Range<usize>> {
+        let servers = if self.is_served(unit) { self.servers } else { 0 };
+        (0..servers).map(|server| unit.layout.shard(server, servers)).collect()
+    }
+
+    /// Starts to give all ranks the elements that each server has of a unit: a server its `own`, a worker none. All ranks call it.
+    pub(crate) fn from_servers(
+        &self,
+        unit: usize,
+        own: Option<Tensor<1>>,
+        dtype: FloatDType,
+    ) -> PendingTensor {
+        let shards = self.served(&self.units[unit].unit).into_iter().enumerate();
+        let parts = shards.map(|(server, range)| {
+            let values = own.clone().filter(|_| self.server() == Some(server));
+            let values =
+                values.unwrap_or_else(|| Tensor::zeros([range.len()], (&self.device, DType::from(dtype))));
+            self.groups.data.broadcast(values, self.workers() + server)
+        });
+        let parts: Vec<_> = parts.collect();
+        Pending::new(move || {
+            let mut parts = parts.into_iter().map(Pending::wait).collect::<Result<Vec<_>, _>>()?;
+            Ok(if parts.len() == 1 { parts.swap_remove(0) } else { Tensor::cat(parts, 0) })
+        })
+    }
+
+    /// Starts to make the whole buffer of a unit from what the servers have of it. All ranks call it.
+    pub(crate) fn gather_from_servers(&mut self, unit: usize) {
+        let own = self.units[unit].own_values.clone().map(|own| self.to_compute(unit, own));
+        let dtype = self.compute(&self.units[unit].unit).dtype();
+        self.units[unit].whole = WholeBuffer::Gathering(self.from_servers(unit, own, dtype));
+    }
+
+    /// Replaces the elements that this server has of a unit, and tells no other rank of it.
+    pub(crate) fn set_served_values(&mut self, unit: usize, values: Tensor<1>) {
+        self.units[unit].own_values = Some(values);
+    }
+
+    /// Replaces a unit's whole buffer by the shards of all servers, in their order, as they sent them.
+    pub(crate) fn set_pulled(&mut self, unit: usize, mut shards: Vec<Tensor<1>>) {
+        let whole = if shards.len() == 1 { shards.swap_remove(0) } else { Tensor::cat(shards, 0) };
+        self.units[unit].whole = WholeBuffer::Whole(whole);
+    }
+}

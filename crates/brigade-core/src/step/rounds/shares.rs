@@ -1,0 +1,167 @@
+//! Which worker has which share of a round, and how far workers may be apart.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// The shares of a round, as the first server gives them out.
+pub(super) struct Shares {
+    /// Of the whole round.
+    total: u64,
+    /// Those that have been given out, and those whose gradients are there.
+    given: u64,
+    pushed: u64,
+    /// How many steps ahead a worker may be.
+    staleness: u64,
+    /// Of each worker that computes, how many shares had been pushed when it was given its parameters.
+    computing: Vec<Option<u64>>,
+    /// Workers that wait at the bound, and since when.
+    waiting: VecDeque<(usize, Instant)>,
+    pub found: Staleness,
+}
+
+/// How stale the gradients of a round were, and how long workers waited for slower ones.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Staleness {
+    /// As those of [`RoundReport`](crate::RoundReport).
+    pub mean: f64,
+    pub most: f64,
+    pub waits: u64,
+    pub waited: Duration,
+}
+
+/// What a worker that asks for a share is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// The number of a share in the round.
+    Share(u64),
+    /// There is none left.
+    Over,
+    /// Not before others have pushed.
+    Later,
+}
+
+impl Shares {
+    pub(super) fn new(workers: usize, steps: u64, staleness: u64) -> Self {
+        Self {
+            total: steps * workers as u64,
+            given: 0,
+            pushed: 0,
+            staleness,
+            computing: vec![None; workers],
+            waiting: VecDeque::new(),
+            found: Staleness::default(),
+        }
+    }
+
+    fn workers(&self) -> u64 {
+        self.computing.len() as u64
+    }
+
+    /// A worker asks for a share. If it is to wait, [`ready`](Self::ready) gives it an answer later.
+    pub(super) fn ask(&mut self, worker: usize) -> Answer {
+        let answer = self.answer(worker);
+        if answer == Answer::Later {
+            self.waiting.push_back((worker, Instant::now()));
+            self.found.waits += 1;
+        }
+        answer
+    }
+
+    fn answer(&mut self, worker: usize) -> Answer {
+        if self.given == self.total {
+            return Answer::Over;
+        }
+        // In whole steps.
+        let step = |shares: u64| shares / self.workers();
+        let oldest = self.computing.iter().flatten().copied().map(step).min();
+        if oldest.is_some_and(|oldest| step(self.pushed) > oldest + self.staleness) {
+            return Answer::Later;
+        }
+        self.computing[worker] = Some(self.pushed);
+        self.given += 1;
+        Answer::Share(self.given - 1)
+    }
+
+    /// The gradient of a worker's share is there. False if it had none.
+    pub(super) fn push(&mut self, worker: usize) -> bool {
+        let Some(pulled) = self.computing[worker].take() else { return false };
+        let staleness = (self.pushed - pulled) as f64 / self.workers() as f64;
+        self.pushed += 1;
+        self.found.most = self.found.most.max(staleness);
+        self.found.mean += (staleness - self.found.mean) / self.pushed as f64;
+        true
+    }
+
+    /// The answers to workers that have waited and need not any longer.
+    pub(super) fn ready(&mut self) -> Vec<(usize, Answer)> {
+        let mut ready = Vec::new();
+        while let Some((worker, since)) = self.waiting.pop_front() {
+            match self.answer(worker) {
+                Answer::Later => {
+                    self.waiting.push_front((worker, since));
+                    break;
+                }
+                answer => {
+                    self.found.waited += since.elapsed();
+                    ready.push((worker, answer));
+                }
+            }
+        }
+        ready
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_is_no_further_ahead_than_the_bound() {
+        // Worker 1 computes with the first parameters until the end.
+        for staleness in 1..4 {
+            let mut shares = Shares::new(2, 10, staleness);
+            assert_eq!([shares.ask(1), shares.ask(0)], [Answer::Share(0), Answer::Share(1)]);
+            let mut pushed = 0;
+            let last = loop {
+                assert!(shares.push(0));
+                pushed += 1;
+                match shares.ask(0) {
+                    Answer::Share(number) => assert_eq!(number, pushed + 1),
+                    other => break other,
+                }
+            };
+            assert_eq!((last, pushed), (Answer::Later, 2 * (staleness + 1)));
+            assert!(shares.ready().is_empty(), "nothing has changed");
+            assert!(shares.push(1));
+            assert_eq!(shares.ready(), [(0, Answer::Share(pushed + 1))]);
+            assert_eq!((shares.found.waits, shares.found.most), (1, (staleness + 1) as f64));
+        }
+    }
+
+    #[test]
+    fn each_share_is_given_out_once_and_then_it_is_over() {
+        let mut shares = Shares::new(3, 2, 1);
+        for number in 0..6 {
+            let worker = number as usize % 2;
+            assert_eq!(shares.ask(worker), Answer::Share(number));
+            assert!(shares.push(worker));
+        }
+        assert_eq!([0, 1, 2].map(|worker| shares.ask(worker)), [Answer::Over; 3]);
+        assert!(!shares.push(0), "it has no share");
+        assert_eq!((shares.found.mean, shares.found.waits), (0.0, 0));
+    }
+
+    #[test]
+    fn those_that_wait_hear_of_the_end() {
+        let mut shares = Shares::new(2, 3, 1);
+        assert_eq!(shares.ask(0), Answer::Share(0));
+        for number in 1..5 {
+            assert_eq!(shares.ask(1), Answer::Share(number));
+            assert!(shares.push(1));
+        }
+        assert_eq!(shares.ask(1), Answer::Later);
+        assert!(shares.push(0));
+        assert_eq!(shares.ready(), [(1, Answer::Share(5))]);
+        assert_eq!((shares.ask(0), shares.push(1), shares.ask(1)), (Answer::Over, true, Answer::Over));
+    }
+}

@@ -1,0 +1,192 @@
+//! A worker in a round: it takes one share after the other, and pushes its gradients.
+
+use std::time::Instant;
+
+use crate::dist::{Message, Traffic};
+use crate::error::{BoxError, Error, Result};
+use crate::metrics::{Clock, Memory};
+use crate::model::activation::{Activation, Part};
+use crate::optim::{clip_factor, exact_sum, squares, tile};
+use crate::sharding::store::cast;
+use crate::step::accumulation::PairwiseSum;
+use crate::step::engine::Engine;
+use crate::step::forward_backward::batch::{Batch, TargetSum};
+use crate::step::forward_backward::interpreter::{PassMode, TargetWeight};
+use crate::step::forward_backward::micro_batches::Given;
+use crate::step::metric_sums::MetricSums;
+use crate::step::report::StepReport;
+use crate::step::rounds::Share;
+use crate::step::rounds::message::{Request, read_answer};
+use crate::step::settings::NonFinite;
+use crate::step::strategy::async_server::{checked, flat};
+use crate::step::window::losses;
+use burn::tensor::Tensor;
+
+impl<I, O, T> Engine<I, O, T>
+where
+    I: Activation + Clone,
+    O: Activation,
+    T: Clone,
+{
+    /// Works until the first server has no share left. `before`: steps before the round.
+    pub(super) fn work(
+        &mut self,
+        before: u64,
+        learning_rate: &dyn Fn(u64) -> f64,
+        read: &mut dyn FnMut(Share) -> Result<Vec<Batch<I, T>>, BoxError>,
+        clock: &mut Clock,
+    ) -> Result<()> {
+        let (group, device) = (self.store.groups.data.clone(), self.store.device.clone());
+        let (workers, servers) = (self.store.workers(), self.store.servers);
+        let mut sent = Vec::new();
+        loop {
+            sent.push(group.send(Request::Share.with([], &device), workers));
+            let Some(share) = self.pull(&mut sent, clock)? else { break };
+            sent.drain(..).try_for_each(|sent| clock.waiting("server", || sent.wait()))?;
+            let (step, number) = (before + 1 + share / workers as u64, (share % workers as u64) as usize);
+            let batches = read(Share { step, number, seed: self.seed }).map_err(Error::Load)?;
+            self.step = step;
+            let (found, gradients) = self.gradients_of(&batches, number, clock)?;
+            let clip = clip_factor(found.grad_norm, self.settings.gradient_clipping);
+            let request = Request::Update {
+                learning_rate: learning_rate(step),
+                scale: clip.unwrap_or(1.0),
+                is_skipped: found.skipped,
+            };
+            for server in 0..servers {
+                let parts = self.shards_of(&gradients, server).filter(|_| !found.skipped);
+                sent.push(group.send(request.with(parts, &device), workers + server));
+            }
+            self.inner_steps.add(&found);
+        }
+        for server in 0..servers {
+            sent.push(group.send(Request::Leave.with([], &device), workers + server));
+        }
+        sent.into_iter().try_for_each(|sent| clock.waiting("server", || sent.wait()))
+    }
+
+    /// Waits for the share that this worker asked for, and takes the parameters of all servers; none if there is no share left.
+    fn pull(&mut self, sent: &mut Vec<crate::dist::Pending<()>>, clock: &mut Clock) -> Result<Option<u64>> {
+        let (group, device) = (self.store.groups.data.clone(), self.store.device.clone());
+        let (workers, servers) = (self.store.workers(), self.store.servers);
+        let receive = |server: usize, clock: &mut Clock| {
+            let pending = group.receive(workers + server, &device);
+            let message = clock.waiting("server", || pending.wait())?;
+            read_answer(message, workers + server)
+        };
+        let (share, first) = receive(0, clock)?;
+        if share.is_none() {
+            return Ok(None);
+        }
+        for server in 1..servers {
+            sent.push(group.send(Request::Parameters.with([], &device), workers + server));
+        }
+        let mut shards: Vec<Vec<Tensor<1>>> = vec![Vec::new(); self.store.units.len()];
+        let mut message = Some(first);
+        for server in 0..servers {
+            let parts: Message = match message.take() {
+                Some(first) => first,
+                None => receive(server, clock)?.1,
+            };
+            let served = self.store.units.iter().map(|stored| self.store.served(&stored.unit));
+            let wanted: Vec<_> = served.map(|shards| shards.get(server).cloned()).collect();
+            for (unit, part) in checked(parts, &wanted, workers + server)? {
+                shards[unit].push(part);
+            }
+        }
+        let started = Instant::now();
+        for (unit, shards) in shards.into_iter().enumerate().filter(|(_, shards)| !shards.is_empty()) {
+            self.store.set_pulled(unit, shards);
+        }
+        for (index, block) in self.chain.blocks.iter_mut().enumerate() {
+            self.store.bind_parameters(index, block);
+        }
+        clock.optimizer += started.elapsed();
+        Ok(share)
+    }
+
+    /// A server's shards of whole gradients, as parts of a message.
+    fn shards_of<'g>(
+        &'g self,
+        gradients: &'g [Option<Tensor<1>>],
+        server: usize,
+    ) -> impl Iterator<Item = Option<Part>> + 'g {
+        let reduce = self.settings.precision.reduce.dtype();
+        self.store.units.iter().zip(gradients).map(move |(stored, gradient)| {
+            let range = self.store.served(&stored.unit).get(server)?.clone();
+            Some(flat(cast(gradient.clone()?.slice(range), reduce)))
+        })
+    }
+
+    /// Forward and backward over the micro-batches of a share: what it found, and the whole gradients, divided by the weight of its targets.
+    fn gradients_of(
+        &mut self,
+        batches: &[Batch<I, T>],
+        number: usize,
+        clock: &mut Clock,
+    ) -> Result<(StepReport, Vec<Option<Tensor<1>>>)> {
+        let count = batches.len();
+        let (schedule, targets) = (self.schedule(count, true)?, TargetSum::of(batches));
+        let weight = targets.weight();
+        self.reduction.reset();
+        self.reduction.begin(self.step);
+        self.first_micro_batch = Some(number * count);
+        let mode = |reduction| PassMode::Train { reduction, completes: true };
+        let state = self.run(&mut Given(batches), &schedule, mode, TargetWeight::Known(weight), 0, clock)?;
+        let peak = self.memory.activations.peak.max(state.activations.peak);
+        self.memory.activations = crate::metrics::Bytes { peak, ..state.activations };
+        self.memory.gradients = self.reduction.bytes();
+        let gradients = self.reduction.finish(clock)?;
+        let started = Instant::now();
+        let at_once = tile(&self.store.device);
+        let chunks = gradients.iter().flatten().flat_map(|gradient| squares(gradient, at_once)).collect();
+        let grad_norm = exact_sum(chunks)?.value().sqrt();
+        let mut loss = PairwiseSum::new();
+        losses(&state.losses, count)?.into_iter().for_each(|share| loss.push(share as f32, |a, b| a + b));
+        let loss = f64::from(loss.finish(|a, b| a + b).unwrap_or(0.0));
+        let mut metrics = MetricSums::new(self.metric_names.len());
+        metrics.add(&state.metrics)?;
+        clock.optimizer += started.elapsed();
+        let skipped = weight == 0.0 || !(loss.is_finite() && grad_norm.is_finite());
+        if skipped && self.settings.on_nonfinite == NonFinite::Stop {
+            return Err(self.not_usable(weight, loss, grad_norm));
+        }
+        let report = StepReport {
+            step: self.step,
+            loss,
+            metrics: metrics.means(self.metric_names.iter().map(String::as_str), weight),
+            grad_norm,
+            targets: targets.count,
+            target_weight: weight,
+            skipped,
+            outer: None,
+            round: None,
+            bubble: std::time::Duration::ZERO,
+            in_flight: state.most_in_flight,
+            memory: Memory::default(),
+            clock: Clock::default(),
+            traffic: Traffic::new(),
+        };
+        Ok((report, gradients))
+    }
+
+    /// Why a share cannot make an update: only this rank knows.
+    fn not_usable(&self, weight: f64, loss: f64, grad_norm: f64) -> Error {
+        let (step, rank) = (self.step, self.store.groups.data.rank());
+        Error::Model(match () {
+            () if weight == 0.0 => format!(
+                "step {step}: the share of the global batch that rank {rank} took holds no valid target (all are masked); train.on_nonfinite = \
+                 skip leaves such shares out"
+            ),
+            () if weight.is_nan() => Error::TargetWeights { step }.to_string(),
+            () if loss.is_finite() => format!(
+                "step {step}: the gradient norm of the share that rank {rank} took is not finite ({grad_norm}); nothing was made of it"
+            ),
+            () => {
+                format!(
+                    "step {step}: the loss of the share that rank {rank} took is not finite ({loss}); nothing was made of it"
+                )
+            }
+        })
+    }
+}

@@ -1,0 +1,71 @@
+//! Rounds of steps in which workers do not wait for each other.
+
+use std::cell::RefCell;
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use brigade_core::{Activation, Batch, BoxError, Share, StepReport};
+
+use super::Trainer;
+use crate::run::Session;
+
+impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
+    /// Makes a round of so many steps, from the data of the run.
+    pub(super) fn round(&mut self, batches: Vec<Batch<I, T>>, steps: u64) -> anyhow::Result<StepReport> {
+        if !batches.is_empty() {
+            bail!(
+                "with strategy.staleness (--staleness) above 0 workers take the shares of the data as they come to them, so a loop can give no \
+                 batches of its own; hand on those of `Trainer::next_batches`, or set --staleness 0"
+            );
+        }
+        let (session, done) = (self.session, self.progress.step);
+        let first_position = self.progress.position - steps;
+        let (training, schedule, peak) = (&self.training, &self.schedule, session.plan.learning_rate);
+        let learning_rate = |step: u64| {
+            let own = training.update.learning_rate_factor(step - 1);
+            peak * own.unwrap_or_else(|| schedule.factor(step - 1))
+        };
+        let (sampler, data) = (self.sampler.as_ref(), training.train.as_ref());
+        let (sampler, data) =
+            sampler.zip(data).context("this run has no data of its own (`Training::without_data`)")?;
+        let count = session.plan.gradient_accumulation_steps;
+        let device = session.device();
+        let waited = RefCell::new(std::time::Duration::ZERO);
+        let read = |share: Share| -> anyhow::Result<Vec<Batch<I, T>>> {
+            session.go_on(share.step)?;
+            let (began, position) = (Instant::now(), first_position + share.step - 1 - done);
+            let micro_batch = |k: usize| {
+                let samples = sampler.global_micro_batch(position, share.number * count + k)?;
+                data.read(samples, &device, share.batch_seed(k, count))
+            };
+            let batches = (0..count).map(micro_batch).collect();
+            *waited.borrow_mut() += began.elapsed();
+            batches
+        };
+        let workers = self.engine.workers() as u64;
+        // The engine's errors hold those of others as text.
+        let failed = RefCell::new(None);
+        let keep = |error: anyhow::Error| -> BoxError {
+            let text = error.to_string();
+            *failed.borrow_mut() = Some(error);
+            text.into()
+        };
+        let report =
+            self.engine.round(&learning_rate, &mut |share| read(share).map_err(keep), &mut |updates| {
+                session.go_on(done + updates / workers + 1).map_err(keep)
+            });
+        self.data_wait += waited.into_inner();
+        match failed.into_inner() {
+            Some(error) => Err(error),
+            None => Ok(report?),
+        }
+    }
+}
+
+impl Session {
+    /// Says that this rank is alive, and fails after Ctrl-C.
+    fn go_on(&self, step: u64) -> anyhow::Result<()> {
+        self.heartbeat.send(&format!("step {step}: training"));
+        self.check_interrupt()
+    }
+}
