@@ -86,8 +86,8 @@ fn reads_tf_config() {
     let server = self::node(&TENSORFLOW.replace(r#""worker","index":1"#, r#""ps","index":0"#));
     assert_eq!((server.nnodes, server.node_rank), (4, 3), "servers are the last nodes");
     let text = TENSORFLOW.split_once('=').unwrap().1;
-    assert_eq!(crate::server_nodes(&|name| (name == "TF_CONFIG").then(|| text.to_owned())), 1);
-    assert_eq!(crate::server_nodes(&|_| None), 0);
+    assert_eq!(server_nodes(&|name| (name == "TF_CONFIG").then(|| text.to_owned())), 1);
+    assert_eq!(server_nodes(&|_| None), 0);
     let set = r#"TF_CONFIG={"cluster":{"worker":["h1:11","h2"]},"task":{"type":"worker","index":"0"}}"#;
     let node = self::node(set);
     assert_eq!((node.nnodes, node.node_rank, node.endpoint.unwrap().to_string().as_str()), (2, 0, "h1:11"));

@@ -152,7 +152,8 @@ fn servers_and_workers() {
         assert_eq!(steps, reference.1, "{line}");
         assert!(weights == reference.0, "{line}: other weights");
     }
-    let line = "--strategy async-server --servers 2 --staleness 2 --inner-steps 5 --nproc-per-node 4";
+    let line = "--strategy async-server --servers 2 --staleness 2 --inner-steps 5 --set train.validate_every=5 \
+                --nproc-per-node 4";
     let done = place.succeed(&mut place.train(&format!("{line} --checkpoint-every 5 --out late")));
     assert!(done.err.contains("2 workers and 2 servers") && done.err.contains("staleness"), "{}", done.err);
     let records = place.metrics("late");
