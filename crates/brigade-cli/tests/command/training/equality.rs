@@ -173,7 +173,7 @@ fn servers_and_workers() {
     place.succeed(&mut place.brigade("generate --model late --prompt fn --tokens 5"));
     for other in [
         "--strategy sync --set strategy.servers=0 --set strategy.staleness=0 --nproc-per-node 2 --zero 1 --steps 15",
-        "--servers 1 --nproc-per-node 3 --steps 20",
+        "--strategy async-server --servers 1 --zero 0 --nproc-per-node 3 --steps 20",
     ] {
         place.succeed(&mut place.brigade(&format!("train --resume late {other}")));
     }
