@@ -32,7 +32,7 @@ impl ParameterStore {
     }
 
     /// Starts to give all ranks the elements that each server has of a unit: a server its `own`, a worker none. All ranks call it.
-    pub(crate) fn from_servers(
+    pub(crate) fn all_gather_served(
         &self,
         unit: usize,
         own: Option<Tensor<1>>,
@@ -53,10 +53,10 @@ impl ParameterStore {
     }
 
     /// Starts to make the whole buffer of a unit from what the servers have of it. All ranks call it.
-    pub(crate) fn gather_from_servers(&mut self, unit: usize) {
+    pub(crate) fn gather_served(&mut self, unit: usize) {
         let own = self.units[unit].own_values.clone().map(|own| self.to_compute(unit, own));
         let dtype = self.compute(&self.units[unit].unit).dtype();
-        self.units[unit].whole = WholeBuffer::Gathering(self.from_servers(unit, own, dtype));
+        self.units[unit].whole = WholeBuffer::Gathering(self.all_gather_served(unit, own, dtype));
     }
 
     /// Replaces the elements that this server has of a unit, and tells no other rank of it.

@@ -196,7 +196,7 @@ impl ParameterStore {
             self.units[unit].own_values = Some(values.clone());
         }
         if self.is_served(&self.units[unit].unit) {
-            self.gather_from_servers(unit);
+            self.gather_served(unit);
         } else if !self.unshards_on_use() {
             let (sharded, values) = (self.is_sharded(), self.to_compute(unit, values));
             self.units[unit].whole = match sharded {
@@ -349,7 +349,7 @@ impl ParameterStore {
         let stored = &self.units[unit];
         if self.is_served(&stored.unit) {
             let own = stored.own_values.clone().map(|own| own.to_device(&self.device));
-            let whole = self.from_servers(unit, own, FloatDType::F32).wait()?;
+            let whole = self.all_gather_served(unit, own, FloatDType::F32).wait()?;
             return Ok(whole.slice(0..stored.unit.layout.len()));
         }
         let own = self.own_values(unit)?.to_device(&self.device);

@@ -107,7 +107,7 @@ where
         let whole = |unit: usize| {
             let stored = &self.store.units[unit].unit;
             if self.store.is_served(stored) {
-                let whole = self.store.from_servers(unit, sums.gradients[unit].clone(), FloatDType::F32);
+                let whole = self.store.all_gather_served(unit, sums.gradients[unit].clone(), FloatDType::F32);
                 return whole.wait().map(Some);
             }
             let Some(own) = sums.gradients[unit].clone() else { return Ok(None) };

@@ -31,7 +31,7 @@ where
             let Some(gradient) = gradient else {
                 // Servers tell the others of what they update.
                 if self.store.is_served(&self.store.units[unit].unit) {
-                    self.store.gather_from_servers(unit);
+                    self.store.gather_served(unit);
                 }
                 continue;
             };

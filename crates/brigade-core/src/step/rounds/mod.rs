@@ -110,7 +110,7 @@ where
         let began = Instant::now();
         for unit in 0..self.store.units.len() {
             if self.store.is_served(&self.store.units[unit].unit) {
-                self.store.gather_from_servers(unit);
+                self.store.gather_served(unit);
             }
         }
         self.give_new_values(Vec::new(), clock)?;
