@@ -3,6 +3,7 @@
 use brigade_core::Batch;
 use brigade_data::{Error, Label, LabelKind, Sequence, SequenceLayout, TokenSequences};
 use brigade_models::Tokens;
+use brigade_models::classifier::SequenceClassifier;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
 use super::rows::{inputs, pad, token_tensor};
@@ -14,6 +15,8 @@ struct Rows {
     rows: TokenSequences,
     /// Whether tokens of a second text have a type of their own.
     has_types: bool,
+    /// A token that does not belong to a text at its end.
+    padding: Option<u32>,
 }
 
 /// Texts with their classes: inputs `[batch, sequence]`, padded, and as target each row's class, `[batch]`. Padding is not seen: `Tokens::documents` has where
@@ -61,7 +64,7 @@ impl ClassesDataset {
 
 impl Rows {
     fn new(rows: TokenSequences, wanted: LabelKind) -> Result<Self, Error> {
-        let found = Self { rows, has_types: false };
+        let found = Self { rows, has_types: false, padding: None };
         // An empty file has neither labels nor a layout that follows from them.
         if found.rows.is_empty() {
             return Ok(found);
@@ -89,9 +92,21 @@ impl Rows {
         value: impl Fn(Option<Label>) -> V,
     ) -> (Tokens, Vec<V>) {
         let shape = pad(&mut items, self.rows.end_of_text());
+        if let Some(padding) = self.padding {
+            items.iter_mut().for_each(|item| cut_padding(item, padding));
+        }
         let types = self.has_types.then(|| types(&items, shape, device)).flatten();
         let tokens = Tokens { types, ..inputs(&items, shape, device) };
         (tokens, items.iter().map(|item| value(item.label)).collect())
+    }
+}
+
+/// Counts tokens of padding at the end of a row's text as what follows it, but for the first token of all.
+fn cut_padding(row: &mut Sequence, padding: u32) {
+    let length = row.documents.first().copied().unwrap_or(row.inputs.len());
+    let text = row.inputs[..length].iter().rposition(|token| *token != padding).map_or(1, |last| last + 1);
+    if text < row.inputs.len() {
+        row.documents = vec![text];
     }
 }
 
@@ -108,9 +123,10 @@ fn types(rows: &[Sequence], shape: [usize; 2], device: &Device) -> Option<Tensor
 macro_rules! dataset {
     ($type:ident, $target:ty, |$data:ident, $label:ident| $value:expr, |$values:ident, $device:ident| $tensor:expr) => {
         impl $type {
-            /// Gives the tokens of second texts the type 1, for models that know types.
-            pub fn with_types(mut self, has_types: bool) -> Self {
-                self.0.has_types = has_types;
+            /// For a model: the tokens of second texts have the type 1, if it knows types, and what it takes for padding belongs to no text at its end.
+            pub fn of(mut self, model: &SequenceClassifier) -> Self {
+                self.0.has_types = model.has_types();
+                self.0.padding = model.padding();
                 self
             }
         }
@@ -220,6 +236,22 @@ mod tests {
         let batch = data.batch(vec![data.get(1).unwrap()], &device);
         assert_eq!(batch.input.ids.dims(), [1, 2]);
         assert_eq!(batch.target.to_data().iter::<f32>().collect::<Vec<_>>(), [-1.0]);
+    }
+
+    #[test]
+    fn padding_at_the_end_of_a_text_is_no_part_of_it() {
+        let cut = |inputs: &[u32], documents: &[usize]| {
+            let (inputs, documents) = (inputs.to_vec(), documents.to_vec());
+            let valid = vec![true; inputs.len()];
+            let mut row = Sequence { targets: inputs.clone(), inputs, valid, documents, label: None };
+            cut_padding(&mut row, 9);
+            row.documents
+        };
+        assert_eq!(cut(&[1, 9, 2], &[]), Vec::<usize>::new());
+        assert_eq!(cut(&[1, 9, 2, 9, 9], &[]), [3]);
+        assert_eq!(cut(&[1, 9, 2, 9, 9, 0, 0], &[5]), [3]);
+        assert_eq!(cut(&[1, 2, 0], &[2]), [2]);
+        assert_eq!(cut(&[9, 9], &[]), [1]);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use brigade_models::encoder::Encoder;
+use brigade_models::classifier::SequenceClassifier;
+use brigade_models::encoder::{Encoder, masked_lm};
 use brigade_models::{CausalLm, WeightsFormat, WeightsMapping};
 
 /// A model with adapters.
@@ -10,8 +11,10 @@ use brigade_models::{CausalLm, WeightsFormat, WeightsMapping};
 pub enum AdaptedModel<'a> {
     /// One that predicts the next token.
     CausalLm(&'a CausalLm),
-    /// An encoder with the head of its task.
-    Encoder(&'a Encoder),
+    /// An encoder that predicts tokens that are masked.
+    MaskedLm(&'a Encoder),
+    /// One that tells labels of a text, or a number.
+    Classifier(&'a SequenceClassifier),
 }
 
 /// Writes the weights of a model with its adapters added, `weight + scale · b · a`, into safetensors files. Each of `weights` is a file, or the index of several: the model's, and
@@ -29,11 +32,18 @@ pub fn merge_adapters(
     let device = brigade_cpu::device();
     match model {
         AdaptedModel::CausalLm(model) => {
-            let scale = model.adapters().config().scale();
-            let mappings = [mapping, &model.mapping()];
-            brigade_models::merge_adapters(model.chain(0, &device)?, scale, weights, mappings, to, format)?;
+            let (chain, mappings) = (model.chain(0, &device)?, [mapping, &model.mapping()]);
+            brigade_models::merge_adapters(chain, model.adapters(), weights, mappings, to, format)?;
         }
-        AdaptedModel::Encoder(model) => model.merge_adapters(&device, weights, mapping, to, format)?,
+        AdaptedModel::MaskedLm(model) => {
+            let chain = masked_lm(model.config(), model.adapters(), 0, &device);
+            let mappings = [mapping, &model.merged_mapping()];
+            brigade_models::merge_adapters(chain, model.adapters(), weights, mappings, to, format)?;
+        }
+        AdaptedModel::Classifier(model) => {
+            let (chain, mappings) = (model.chain(0, &device)?, [mapping, &model.merged_mapping()]);
+            brigade_models::merge_adapters(chain, model.adapters(), weights, mappings, to, format)?;
+        }
     }
     Ok(())
 }

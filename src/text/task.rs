@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use brigade_core::{Activation, Batch, Model};
 use brigade_data::TokenSequences;
-use brigade_models::encoder::{Encoder, Masking, macro_f1};
+use brigade_models::classifier::{SequenceClassifier, macro_f1};
+use brigade_models::encoder::{Encoder, Masking};
 use brigade_models::gpt::Targets;
 use brigade_models::{CausalLm, Logits, Tokens, WeightsMapping};
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{Device, Int, Tensor};
 
 use super::{ClassDataset, ClassesDataset, MaskedDataset, NumberDataset, TokenDataset};
 use crate::dataset::Dataset;
@@ -107,37 +108,17 @@ pub struct MaskedLm {
     pub masking: Masking,
 }
 
-/// An encoder that tells texts apart by their labels.
+/// A model that tells texts apart by their labels.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Classification(pub Encoder);
+pub struct Classification(pub SequenceClassifier);
 
-/// An encoder that tells for each label whether a text has it.
+/// A model that tells for each label whether a text has it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct MultiLabelClassification(pub Encoder);
+pub struct MultiLabelClassification(pub SequenceClassifier);
 
-/// An encoder that predicts a number for a text.
+/// A model that predicts a number for a text.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Regression(pub Encoder);
-
-/// What all tasks of an encoder have in common.
-macro_rules! of_encoder {
-    (|$task:ident| $encoder:expr) => {
-        fn costs(&self) -> anyhow::Result<Vec<f64>> {
-            let $task = self;
-            Ok($encoder.costs())
-        }
-
-        fn sequence_length(&self) -> usize {
-            let $task = self;
-            $encoder.sequence_length()
-        }
-
-        fn mapping(&self) -> WeightsMapping {
-            let $task = self;
-            $encoder.mapping()
-        }
-    };
-}
+pub struct Regression(pub SequenceClassifier);
 
 impl TextTask for MaskedLm {
     type Output = Logits;
@@ -149,22 +130,44 @@ impl TextTask for MaskedLm {
     }
 
     fn blank_batch(&self, sequences: usize, device: &Device) -> Batch<Tokens, Targets> {
-        let input = self.encoder.blank_rows(sequences, device);
         // As many as are masked on average.
-        let shape = input.ids.dims();
-        let count = shape.iter().product::<usize>();
-        let masked = ((count as f64 * self.masking.probability).ceil() as usize).clamp(1, count);
-        let mask = (0..count).map(|token| if token < masked { 1.0 } else { 0.0 }).collect::<Vec<f32>>();
-        let mask = Some(Tensor::from_data(TensorData::new(mask, shape), device));
-        let targets = Targets { tokens: input.ids.clone(), mask };
-        Batch::new(input, targets, masked)
+        let count = sequences * self.encoder.sequence_length();
+        let masked = ((count as f64 * self.masking.probability).ceil() as usize).clamp(1, count.max(1));
+        self.encoder.blank_batch(sequences, masked, device)
     }
 
     fn data(&self, rows: TokenSequences) -> anyhow::Result<MaskedDataset> {
         Ok(MaskedDataset::new(rows, self.masking.clone()))
     }
 
-    of_encoder!(|task| task.encoder);
+    fn costs(&self) -> anyhow::Result<Vec<f64>> {
+        Ok(self.encoder.costs())
+    }
+
+    fn sequence_length(&self) -> usize {
+        self.encoder.sequence_length()
+    }
+
+    fn mapping(&self) -> WeightsMapping {
+        self.encoder.mapping()
+    }
+}
+
+/// What all tasks of a text's labels have in common.
+macro_rules! of_labels {
+    () => {
+        fn costs(&self) -> anyhow::Result<Vec<f64>> {
+            Ok(self.0.costs()?)
+        }
+
+        fn sequence_length(&self) -> usize {
+            self.0.sequence_length()
+        }
+
+        fn mapping(&self) -> WeightsMapping {
+            self.0.mapping()
+        }
+    };
 }
 
 impl TextTask for Classification {
@@ -173,7 +176,7 @@ impl TextTask for Classification {
     type Data = ClassDataset;
 
     fn model(&self, seed: u64, device: &Device) -> anyhow::Result<Model<Tokens, Tensor<2>, Tensor<1, Int>>> {
-        Ok(self.0.classification(seed, device))
+        Ok(self.0.classification(seed, device)?)
     }
 
     fn blank_batch(&self, sequences: usize, device: &Device) -> Batch<Tokens, Tensor<1, Int>> {
@@ -181,14 +184,14 @@ impl TextTask for Classification {
     }
 
     fn data(&self, rows: TokenSequences) -> anyhow::Result<ClassDataset> {
-        Ok(ClassDataset::new(rows)?.with_types(has_types(&self.0)))
+        Ok(ClassDataset::new(rows)?.of(&self.0))
     }
 
     fn derived_metrics(&self) -> Vec<(&'static str, DerivedMetric)> {
         label_scores(&self.0)
     }
 
-    of_encoder!(|task| task.0);
+    of_labels!();
 }
 
 impl TextTask for MultiLabelClassification {
@@ -197,36 +200,31 @@ impl TextTask for MultiLabelClassification {
     type Data = ClassesDataset;
 
     fn model(&self, seed: u64, device: &Device) -> anyhow::Result<Model<Tokens, Tensor<2>, Tensor<2>>> {
-        Ok(self.0.multi_label_classification(seed, device))
+        Ok(self.0.multi_label_classification(seed, device)?)
     }
 
     fn blank_batch(&self, sequences: usize, device: &Device) -> Batch<Tokens, Tensor<2>> {
-        let shape = [sequences, self.0.config().labels.names.len()];
+        let shape = [sequences, self.0.labels().len()];
         Batch::new(self.0.blank_rows(sequences, device), Tensor::zeros(shape, device), shape[0] * shape[1])
     }
 
     fn data(&self, rows: TokenSequences) -> anyhow::Result<ClassesDataset> {
-        let labels = self.0.config().labels.names.len();
-        Ok(ClassesDataset::new(rows, labels)?.with_types(has_types(&self.0)))
+        let labels = self.0.labels().len();
+        Ok(ClassesDataset::new(rows, labels)?.of(&self.0))
     }
 
     fn derived_metrics(&self) -> Vec<(&'static str, DerivedMetric)> {
         label_scores(&self.0)
     }
 
-    of_encoder!(|task| task.0);
-}
-
-/// Whether tokens of a second text have another type than those of the first.
-fn has_types(encoder: &Encoder) -> bool {
-    encoder.config().token_types > 1
+    of_labels!();
 }
 
 /// What follows from the counts of labels.
-fn label_scores(encoder: &Encoder) -> Vec<(&'static str, DerivedMetric)> {
-    let names = encoder.config().labels.names.clone();
+fn label_scores(model: &SequenceClassifier) -> Vec<(&'static str, DerivedMetric)> {
+    let names = model.labels().to_vec();
     let score = move |metrics: &BTreeMap<String, f64>| macro_f1(metrics, &names).unwrap_or(f64::NAN);
-    match encoder.counts_labels() {
+    match model.counts_labels() {
         true => vec![(MACRO_F1, Box::new(score))],
         false => Vec::new(),
     }
@@ -238,7 +236,7 @@ impl TextTask for Regression {
     type Data = NumberDataset;
 
     fn model(&self, seed: u64, device: &Device) -> anyhow::Result<Model<Tokens, Tensor<2>, Tensor<1>>> {
-        Ok(self.0.regression(seed, device))
+        Ok(self.0.regression(seed, device)?)
     }
 
     fn blank_batch(&self, sequences: usize, device: &Device) -> Batch<Tokens, Tensor<1>> {
@@ -246,8 +244,8 @@ impl TextTask for Regression {
     }
 
     fn data(&self, rows: TokenSequences) -> anyhow::Result<NumberDataset> {
-        Ok(NumberDataset::new(rows)?.with_types(has_types(&self.0)))
+        Ok(NumberDataset::new(rows)?.of(&self.0))
     }
 
-    of_encoder!(|task| task.0);
+    of_labels!();
 }

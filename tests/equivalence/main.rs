@@ -8,6 +8,7 @@ mod axes;
 mod backward_halves;
 mod burn_layers;
 mod case;
+mod classifiers;
 mod compressed;
 mod context;
 mod decoders;

@@ -16,11 +16,12 @@ use crate::model_folder::model_folder;
 const HEAD_MODULES: [&str; 3] = ["classifier", "pooler", "score"];
 
 /// Fields that change nothing of what trained adapters compute, or have their meaning here.
-const HARMLESS: [&str; 12] = [
+const HARMLESS: [&str; 13] = [
     "arrow_config",
     "auto_mapping",
     "corda_config",
     "eva_config",
+    "fan_in_fan_out",
     "inference_mode",
     "init_lora_weights",
     "loftq_config",
@@ -198,7 +199,7 @@ pub fn adapters_config(adapters: &Adapters, origin: &Origin, task: Task) -> anyh
         "modules_to_save": Some(adapters.head_modules()).filter(|modules| !modules.is_empty()),
         "use_rslora": rslora,
         "bias": "none",
-        "fan_in_fan_out": false,
+        "fan_in_fan_out": adapters.inputs_first(),
         "inference_mode": true,
         "init_lora_weights": true,
     });

@@ -28,7 +28,9 @@ impl Config {
         let (ModelConfig::Decoder(config), TaskModel::CausalLm(model)) =
             (&mut described.file.config, &described.model)
         else {
-            bail!("{more}, and model.resize_embeddings = true adds none to encoders");
+            bail!(
+                "{more}, and model.resize_embeddings = true adds them for the task causal-lm alone (task.name, --task)"
+            );
         };
         if !model.adapters().is_empty() {
             bail!(

@@ -65,7 +65,8 @@ impl Weights {
         if self.have_adapters() {
             return mapping;
         }
-        mapping.optional("layers.*.*.lora.*").optional("layers.*.*.*.lora.*")
+        let layers = ["layers.*.*.lora.*", "layers.*.*.*.lora.*", "h.*.*.*.lora.*"];
+        layers.into_iter().fold(mapping, WeightsMapping::optional)
     }
 }
 

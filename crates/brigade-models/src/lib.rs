@@ -9,6 +9,8 @@
 #[cfg(feature = "text")]
 mod causal_lm;
 #[cfg(feature = "text")]
+pub mod classifier;
+#[cfg(feature = "text")]
 pub mod decoder;
 #[cfg(feature = "text")]
 pub mod encoder;
@@ -22,6 +24,8 @@ mod layers;
 mod logits;
 #[cfg(feature = "text")]
 mod lora;
+#[cfg(feature = "text")]
+mod smaller;
 #[cfg(feature = "text")]
 mod tokens;
 mod weights;

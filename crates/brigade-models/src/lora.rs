@@ -2,20 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use brigade_hf::config::EncoderConfig;
-use brigade_hf::{Config, DecoderConfig, Task};
+use brigade_hf::{Config, Family, Task};
+use burn::module::Module;
+use burn::tensor::Device;
 use glob::Pattern;
 use serde::{Deserialize, Serialize};
+
+use crate::layers::{Linear, Lora};
 
 /// How many names a message suggests.
 const SUGGESTIONS: usize = 3;
 
-/// The layers of queries and values.
-const DECODER_TARGETS: [&str; 2] = ["q_proj", "v_proj"];
-const ENCODER_TARGETS: [&str; 2] = ["query", "value"];
-
-/// What the names of tensors of an encoder's layers have in them.
-const ENCODER_LAYERS: &str = "encoder.layer.";
+/// The modules that make up the head of a classifier, as names of tensors have them.
+const HEAD_MODULES: [&str; 3] = ["classifier.", "pooler.", "score."];
 
 /// `[lora]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -63,34 +62,28 @@ impl LoraConfig {
         self.alpha / if self.rslora { rank.sqrt() } else { rank }
     }
 
-    /// The adapters of a decoder.
+    /// The adapters of a model with the head of a task. A classifier or regression has its whole head trained beside them, which no file of the model may have.
     ///
     /// # Errors
     /// If a value is not possible, or a target is no layer; the message then has names that are near.
-    pub fn adapters(&self, of: &DecoderConfig) -> Result<Adapters, LoraError> {
-        let tensors = Config::Decoder(of.clone()).tensors(Task::CausalLanguageModel);
-        self.adapters_among(linear_layers(&tensors, "model.layers."), &DECODER_TARGETS)
-    }
-
-    /// The adapters of an encoder. A classifier or regression has its whole head trained beside them, which no file of the model may have.
-    ///
-    /// # Errors
-    /// As [`adapters`](Self::adapters).
-    pub fn encoder_adapters(&self, of: &EncoderConfig, task: Task) -> Result<Adapters, LoraError> {
-        let tensors = Config::Encoder(of.clone()).tensors(task);
-        let adapters = self.adapters_among(linear_layers(&tensors, ENCODER_LAYERS), &ENCODER_TARGETS)?;
-        if adapters.is_empty() || task != Task::SequenceClassification {
+    pub fn adapters(&self, of: &Config, task: Task) -> Result<Adapters, LoraError> {
+        let (family, tensors) = (of.family(), of.tensors(task));
+        let mut adapters = self.adapters_among(linear_layers(family, &tensors), usual_targets(family))?;
+        if adapters.is_empty() {
             return Ok(adapters);
         }
-        let is_head = |name: &str| !name.contains(ENCODER_LAYERS) && !name.contains("embeddings.");
-        let head = tensors.into_iter().filter(|(name, _)| is_head(name)).collect();
-        Ok(Adapters { head, ..adapters })
+        adapters.inputs_first = family == Family::Gpt2;
+        if task == Task::SequenceClassification {
+            let is_head = |name: &str| HEAD_MODULES.iter().any(|module| name.contains(module));
+            adapters.head = tensors.into_iter().filter(|(name, _)| is_head(name)).collect();
+        }
+        Ok(adapters)
     }
 
     /// The layers that adapters have where none are named: those of queries and values. None stands for a model of Brigade's own.
     pub fn usual_targets(of: Option<&Config>) -> Vec<String> {
-        let targets = if matches!(of, Some(Config::Encoder(_))) { ENCODER_TARGETS } else { DECODER_TARGETS };
-        targets.map(str::to_owned).to_vec()
+        let targets = usual_targets(of.map_or(Family::Llama, Config::family));
+        targets.iter().map(|target| (*target).to_owned()).collect()
     }
 
     fn adapters_among(
@@ -120,7 +113,7 @@ impl LoraConfig {
         }
         layers.retain(|name, _| targets.iter().any(|target| target.matches(name)));
         drop(targets);
-        Ok(Adapters { config, layers, head: Vec::new() })
+        Ok(Adapters { config, layers, ..Adapters::default() })
     }
 }
 
@@ -132,6 +125,8 @@ pub struct Adapters {
     layers: BTreeMap<String, [usize; 2]>,
     /// Names and shapes of the tensors that are trained whole beside them, as in Hugging Face's files.
     head: Vec<(String, Vec<usize>)>,
+    /// Whether the weights of the layers are `[inputs, outputs]` in files.
+    inputs_first: bool,
 }
 
 impl Adapters {
@@ -148,6 +143,11 @@ impl Adapters {
     /// The names of the layers that have one, as in Hugging Face's files: `model.layers.0.self_attn.q_proj`.
     pub fn layers(&self) -> impl Iterator<Item = &str> {
         self.layers.keys().map(String::as_str)
+    }
+
+    /// Whether the weights of their layers are `[inputs, outputs]` (`fan_in_fan_out`).
+    pub fn inputs_first(&self) -> bool {
+        self.inputs_first
     }
 
     /// Names and shapes of their tensors, as `peft` writes them.
@@ -188,9 +188,22 @@ impl Adapters {
         divided
     }
 
-    /// What the adapter of a layer is like, if it has one.
-    pub(crate) fn of(&self, layer: &str) -> Option<&LoraConfig> {
-        self.layers.contains_key(layer).then_some(&self.config)
+    /// The module as it is trained beside them: not at all.
+    pub(crate) fn frozen<M: Module>(&self, module: M) -> M {
+        if self.is_empty() { module } else { module.no_grad() }
+    }
+
+    /// The adapter of a layer, by its name in Hugging Face's files, if it has one; drawn by (`seed`, `path`).
+    pub(crate) fn lora(
+        &self,
+        layer: &str,
+        linear: &Linear,
+        seed: u64,
+        path: &str,
+        device: &Device,
+    ) -> Option<Lora> {
+        let of = self.layers.contains_key(layer);
+        of.then(|| Lora::new(&self.config, linear.shape(), seed, path, device))
     }
 }
 
@@ -209,11 +222,29 @@ pub fn is_adapter_or_head(parameter: &str) -> bool {
     is_adapter(parameter) || parameter.starts_with("head.")
 }
 
-/// The linear layers among tensors whose names have this in them, with `[outputs, inputs]`.
-fn linear_layers(tensors: &[(String, Vec<usize>)], of_layer: &str) -> BTreeMap<String, [usize; 2]> {
+/// The layers of queries and values.
+fn usual_targets(of: Family) -> &'static [&'static str] {
+    match of {
+        Family::Gpt2 => &["c_attn"],
+        Family::Bert | Family::Roberta => &["query", "value"],
+        _ => &["q_proj", "v_proj"],
+    }
+}
+
+/// The linear layers among a model's tensors, with `[outputs, inputs]`; those of its head are none.
+fn linear_layers(family: Family, tensors: &[(String, Vec<usize>)]) -> BTreeMap<String, [usize; 2]> {
+    let of_layer = match family {
+        Family::Gpt2 => "transformer.h.",
+        Family::Bert | Family::Roberta => "encoder.layer.",
+        _ => "model.layers.",
+    };
     let linear = |(name, shape): &(String, Vec<usize>)| {
         let name = name.strip_suffix(".weight").filter(|name| name.contains(of_layer))?;
-        Some((name.to_owned(), <[usize; 2]>::try_from(shape.clone()).ok()?))
+        let mut shape = <[usize; 2]>::try_from(shape.clone()).ok()?;
+        if family == Family::Gpt2 {
+            shape.reverse();
+        }
+        Some((name.to_owned(), shape))
     };
     tensors.iter().filter_map(linear).collect()
 }

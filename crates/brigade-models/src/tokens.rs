@@ -45,6 +45,17 @@ pub(crate) fn positions(documents: &Documents) -> Tensor<2, Int> {
     all.unsqueeze::<2>() - starts
 }
 
+/// The vectors of the last tokens of each row's first document, `[batch, width]`.
+pub(crate) fn last_tokens(Hidden { x, documents }: Hidden) -> Tensor<2> {
+    let [batch, length, width] = x.dims();
+    let Some(documents) = documents else {
+        return x.narrow(1, length - 1, 1).reshape([batch, width]);
+    };
+    let ends = documents.slice([0..batch, 0..1, 1..2]).reshape([batch]);
+    let rows = Tensor::<1, Int>::arange(0..batch as i64, &ends.device()).mul_scalar(length as i64);
+    x.reshape([batch * length, width]).select(0, rows + ends.sub_scalar(1))
+}
+
 /// As a mask of attention: a token sees its document up to itself, and of that so many tokens at most, itself among them, if there is a window.
 pub(crate) fn causal_mask(documents: Option<&Documents>, window: Option<usize>) -> Mask {
     let Some(documents) = documents else {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
+use brigade::models::classifier::SequenceClassifier;
 use brigade::models::encoder::Encoder;
 use brigade::models::{Adapters, CausalLm, ShardSize, WeightsFormat, WeightsNumber, convert_weights};
 use brigade::{
@@ -127,14 +128,18 @@ fn merge(
         let files: Vec<&Path> = from.files.iter().map(PathBuf::as_path).collect();
         merge_adapters(model, &files, &from.mapping(mapping), to, format)
     };
-    match &file.config {
-        Config::Decoder(_) => {
+    match (&file.config, task) {
+        (_, Task::SequenceClassification) => {
+            let model = SequenceClassifier::from_config(&file.config, None)?.with_adapters(&adapters.lora)?;
+            write(AdaptedModel::Classifier(&model), model.adapters(), model.mapping())
+        }
+        (Config::Decoder(_), _) => {
             let model = CausalLm::from_config(&file.config, None)?.with_adapters(&adapters.lora)?;
             write(AdaptedModel::CausalLm(&model), model.adapters(), model.mapping())
         }
-        Config::Encoder(_) => {
+        (Config::Encoder(_), _) => {
             let model = Encoder::from_config(&file.config, task, None)?.with_adapters(&adapters.lora)?;
-            write(AdaptedModel::Encoder(&model), model.adapters(), model.mapping())
+            write(AdaptedModel::MaskedLm(&model), model.adapters(), model.mapping())
         }
     }
 }

@@ -3,15 +3,17 @@
 mod labels;
 mod records;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use brigade::data::{Columns, RecordEncoder, RowOptions, TargetToken, Tokenizer, TokenizerSpec};
+use brigade::models::classifier::SequenceClassifier;
 use brigade::models::encoder::{Encoder, Masking};
 use brigade::models::{Adapters, CausalLm, LoraConfig};
 use brigade::{Classification, MaskedLm, MultiLabelClassification, Regression, TextTask};
-use brigade_hf::config::Problem;
-use brigade_hf::{Config, ConfigFile, Task};
+use brigade_hf::config::{Labels, Problem};
+use brigade_hf::{Config, ConfigFile, Task, TokenizerConfig};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
@@ -78,30 +80,52 @@ impl TaskModel {
 
     /// Rows of the table of embeddings: all tokens are below it.
     pub fn vocabulary(&self) -> usize {
-        match self.kind() {
-            Ok(model) => model.vocabulary(),
-            Err(encoder) => encoder.vocabulary(),
+        match self {
+            Self::CausalLm(model) => model.vocabulary(),
+            Self::MaskedLm(model) => model.encoder.vocabulary(),
+            Self::Classification(Classification(model))
+            | Self::MultiLabel(MultiLabelClassification(model))
+            | Self::Regression(Regression(model)) => model.vocabulary(),
         }
     }
 
     /// Its adapters.
     pub fn adapters(&self) -> &Adapters {
-        match self.kind() {
-            Ok(model) => model.adapters(),
-            Err(encoder) => encoder.adapters(),
-        }
-    }
-
-    /// The model without its task.
-    fn kind(&self) -> Result<&CausalLm, &Encoder> {
         match self {
-            Self::CausalLm(model) => Ok(model),
-            Self::MaskedLm(MaskedLm { encoder, .. })
-            | Self::Classification(Classification(encoder))
-            | Self::MultiLabel(MultiLabelClassification(encoder))
-            | Self::Regression(Regression(encoder)) => Err(encoder),
+            Self::CausalLm(model) => model.adapters(),
+            Self::MaskedLm(model) => model.encoder.adapters(),
+            Self::Classification(Classification(model))
+            | Self::MultiLabel(MultiLabelClassification(model))
+            | Self::Regression(Regression(model)) => model.adapters(),
         }
     }
+}
+
+/// Gives a decoder that has none the token that fills rows, by which its head finds a text's last token: that of the tokenizer, or the one that ends a text.
+fn fill_rows(file: &mut ConfigFile, tokenizer: &TokenizerSpec) -> anyhow::Result<()> {
+    let family = file.config.family();
+    let Config::Decoder(config) = &mut file.config else { return Ok(()) };
+    if config.tokens.pad.is_none() {
+        let own = match tokenizer {
+            TokenizerSpec::File(path) => padding_of(path)?,
+            _ => None,
+        };
+        config.tokens.pad = own.or_else(|| config.tokens.eos.first().copied());
+    }
+    match config.tokens.pad {
+        Some(_) => Ok(()),
+        None => bail!(
+            "a `{family}` that classifies finds the last token of a text by `pad_token_id`, and neither config.json (which has no `eos_token_id` either) nor the tokenizer has one; \
+             add it to config.json"
+        ),
+    }
+}
+
+/// The token that fills rows, as the files of a tokenizer say.
+fn padding_of(tokenizer: &Path) -> anyhow::Result<Option<u32>> {
+    let config = TokenizerConfig::read(tokenizer.parent().unwrap_or(Path::new("")))?;
+    let Some(text) = config.special_tokens.get("pad_token") else { return Ok(None) };
+    Ok(config.added_tokens.iter().find(|token| token.content == *text).map(|token| token.id))
 }
 
 impl TaskSection {
@@ -112,13 +136,13 @@ impl TaskSection {
         if self.name == TaskName::Auto {
             let is_number = labels.problem == Some(Problem::Regression) || labels.names.len() == 1;
             self.name = match (&file.config, file.task) {
-                (Config::Decoder(_), _) => TaskName::CausalLm,
                 (_, Some(Task::MaskedLanguageModel)) => TaskName::MaskedLm,
                 (_, Some(Task::SequenceClassification)) if labels.problem == Some(Problem::MultiLabel) => {
                     TaskName::MultiLabelClassification
                 }
                 (_, Some(Task::SequenceClassification)) if is_number => TaskName::Regression,
                 (_, Some(Task::SequenceClassification)) => TaskName::Classification,
+                (Config::Decoder(_), _) => TaskName::CausalLm,
                 _ => bail!(
                     "{given} is a `{}` without a head; say with --task (task.name) what it is to be trained for: classification, multi-label-classification, regression or masked-lm",
                     file.config.family()
@@ -177,24 +201,24 @@ impl TaskSection {
             TaskName::Regression => (Task::SequenceClassification, Some((labels(1), Problem::Regression))),
         };
         file.task = Some(task);
-        if let (Some((names, problem)), Config::Encoder(config)) = (labels, &mut file.config) {
-            config.labels.names = names;
-            config.labels.problem = Some(problem);
+        if let Some((names, problem)) = labels {
+            *file.config.labels_mut() = Labels { names, problem: Some(problem) };
+            fill_rows(file, tokenizer)?;
+            let model = SequenceClassifier::from_config(&file.config, Some(sequence_length))?;
+            let model = model.with_adapters(lora)?;
+            return Ok(match problem {
+                Problem::SingleLabel => TaskModel::Classification(Classification(model)),
+                Problem::MultiLabel => TaskModel::MultiLabel(MultiLabelClassification(model)),
+                Problem::Regression => TaskModel::Regression(Regression(model)),
+            });
         }
         if task == Task::CausalLanguageModel {
             let model = CausalLm::from_config(&file.config, Some(sequence_length))?;
             return Ok(TaskModel::CausalLm(model.with_adapters(lora)?));
         }
         let encoder = Encoder::from_config(&file.config, task, Some(sequence_length))?.with_adapters(lora)?;
-        Ok(match self.name {
-            TaskName::Classification => TaskModel::Classification(Classification(encoder)),
-            TaskName::MultiLabelClassification => TaskModel::MultiLabel(MultiLabelClassification(encoder)),
-            TaskName::Regression => TaskModel::Regression(Regression(encoder)),
-            _ => {
-                let masking = self.masking(&encoder, tokenizer)?;
-                TaskModel::MaskedLm(MaskedLm { encoder, masking })
-            }
-        })
+        let masking = self.masking(&encoder, tokenizer)?;
+        Ok(TaskModel::MaskedLm(MaskedLm { encoder, masking }))
     }
 
     fn masking(&self, encoder: &Encoder, tokenizer: &TokenizerSpec) -> anyhow::Result<Masking> {

@@ -82,10 +82,8 @@ impl ConfigFile {
         let Some(object) = read_object(path)? else { return Ok(self) };
         let file = path.to_string_lossy();
         let labels = Labels::read(&Fields::new(&file, &object))?;
-        if let Config::Encoder(config) = &mut self.config {
-            config.labels = labels;
-            self.task = Some(Task::SequenceClassification);
-        }
+        *self.config.labels_mut() = labels;
+        self.task = Some(Task::SequenceClassification);
         Ok(self)
     }
 

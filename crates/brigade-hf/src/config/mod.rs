@@ -166,6 +166,14 @@ impl Config {
         }
     }
 
+    /// Labels of a classification, to change them.
+    pub fn labels_mut(&mut self) -> &mut Labels {
+        match self {
+            Self::Decoder(config) => &mut config.labels,
+            Self::Encoder(config) => &mut config.labels,
+        }
+    }
+
     /// Labels of a classification.
     pub fn labels(&self) -> &Labels {
         match self {

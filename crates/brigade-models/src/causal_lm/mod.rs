@@ -1,10 +1,11 @@
 //! Causal language models of any family.
 
+mod classifier;
 mod smaller;
 
 use brigade_core::{Batch, Chain, Model};
 use brigade_hf::config::{Activation, NormKind};
-use brigade_hf::{Config, ConfigFile, DecoderConfig, Family, Task};
+use brigade_hf::{Config, ConfigFile, DecoderConfig, Family, HfError, Task};
 use burn::tensor::{Device, Tensor};
 use serde_json::json;
 
@@ -50,6 +51,9 @@ pub enum CausalLmError {
     /// The model cannot have such adapters.
     #[error(transparent)]
     Lora(#[from] LoraError),
+    /// No `config.json` describes it.
+    #[error(transparent)]
+    Config(#[from] HfError),
     /// The model is none of this kind.
     #[error("a model of type `{0}` does not predict the next token; a causal language model is needed")]
     NotCausal(Family),
@@ -95,15 +99,21 @@ impl CausalLm {
     /// # Errors
     /// If there are none of this kind for it.
     pub fn with_adapters(self, lora: &LoraConfig) -> Result<Self, CausalLmError> {
-        let adapters = match &self.kind {
-            Kind::Decoder(config) => lora.adapters(config)?,
-            Kind::Gpt2(_) if lora.rank == 0 => Adapters::default(),
-            Kind::Gpt2(_) => {
-                let allowed = "a GPT-2 has no layers for adapters; those of Llama's form do";
-                return Err(LoraError::new("rank", lora.rank, allowed).into());
-            }
-        };
-        Ok(Self { adapters, ..self })
+        let adapters = lora.adapters(&self.config()?, Task::CausalLanguageModel)?;
+        Ok(self.adapted(adapters))
+    }
+
+    /// The same model with these adapters.
+    pub(crate) fn adapted(self, adapters: Adapters) -> Self {
+        Self { adapters, ..self }
+    }
+
+    /// As `config.json` describes it.
+    fn config(&self) -> Result<Config, HfError> {
+        match &self.kind {
+            Kind::Gpt2(config) => gpt2_fields(config),
+            Kind::Decoder(config) => Ok(Config::Decoder((**config).clone())),
+        }
     }
 
     /// Its adapters.
@@ -130,7 +140,7 @@ impl CausalLm {
     /// If there is no such model.
     pub fn chain(&self, seed: u64, device: &Device) -> Result<Chain<Tokens, Logits>, CausalLmError> {
         Ok(match &self.kind {
-            Kind::Gpt2(config) => config.chain(seed, device)?,
+            Kind::Gpt2(config) => gpt::chain(config, &self.adapters, seed, device)?,
             Kind::Decoder(config) => {
                 decoder::chain(config, &self.adapters, self.sequence_length, seed, device)?
             }
@@ -208,12 +218,8 @@ impl CausalLm {
     ///
     /// # Errors
     /// If its family cannot write it.
-    pub fn config_file(&self) -> Result<ConfigFile, brigade_hf::HfError> {
-        let config = match &self.kind {
-            Kind::Gpt2(config) => gpt2_fields(config)?,
-            Kind::Decoder(config) => Config::Decoder((**config).clone()),
-        };
-        Ok(ConfigFile::new(config, Task::CausalLanguageModel))
+    pub fn config_file(&self) -> Result<ConfigFile, HfError> {
+        Ok(ConfigFile::new(self.config()?, Task::CausalLanguageModel))
     }
 }
 
@@ -249,7 +255,7 @@ fn gpt2(config: &DecoderConfig) -> Result<GptConfig, CausalLmError> {
     })
 }
 
-fn gpt2_fields(config: &GptConfig) -> Result<Config, brigade_hf::HfError> {
+fn gpt2_fields(config: &GptConfig) -> Result<Config, HfError> {
     let fields = json!({
         "model_type": "gpt2",
         "vocab_size": config.vocabulary,

@@ -8,7 +8,7 @@ use burn::tensor::module::embedding;
 
 use crate::Logits;
 use crate::layers::RmsNorm;
-use crate::tokens::{Hidden, Tokens};
+use crate::tokens::{Hidden, Tokens, last_tokens};
 
 /// Tokens to residual stream.
 #[derive(Module, Debug)]
@@ -65,5 +65,25 @@ impl Block for Head {
     /// Multiplications per token, also where the weight is shared with the embedding.
     fn cost(&self) -> f64 {
         self.lm_head.lazy_shape().num_elements() as f64
+    }
+}
+
+/// Residual stream to the vector of each row's last token, normed: `[batch, width]`.
+#[derive(Module, Debug)]
+pub(super) struct LastToken {
+    pub norm: RmsNorm,
+}
+
+impl Block for LastToken {
+    type Input = Hidden;
+    type Output = Tensor<2>;
+
+    fn forward(&self, hidden: Hidden) -> Tensor<2> {
+        self.norm.forward(last_tokens(hidden))
+    }
+
+    /// Few: of one token of a row.
+    fn cost(&self) -> f64 {
+        self.num_params() as f64
     }
 }

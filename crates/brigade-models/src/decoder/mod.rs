@@ -9,17 +9,16 @@ mod layer;
 
 use brigade_core::Chain;
 use brigade_hf::config::{DecoderConfig, Family, LayerConfig, NormKind};
-use burn::module::Module;
 use burn::nn::DropoutConfig;
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor};
 
 use crate::initial::normal;
-use crate::layers::{LinearConfig, Lora, RmsNormConfig, RotaryTable, activation};
+use crate::layers::{LinearConfig, RmsNormConfig, RotaryTable, ScoreHead, activation};
 use crate::lora::Adapters;
 use crate::weights::WeightsMapping;
-use crate::{Logits, Tokens};
+use crate::{Hidden, Logits, Tokens};
 use attention::SelfAttention;
-use ends::{Embedding, Head};
+use ends::{Embedding, Head, LastToken};
 use layer::{FeedForward, Layer};
 
 /// A configuration that no model here has.
@@ -54,20 +53,28 @@ pub fn chain(
 ) -> Result<Chain<Tokens, Logits>, UnsupportedError> {
     check(config)?;
     let builder = Builder { config, adapters, seed, device, positions };
-    let mut tables: Vec<(&LayerConfig, RotaryTable)> = Vec::new();
-    let chain = Chain::new().then("embedding", builder.frozen(builder.embedding()));
-    let chain = config.layers.iter().enumerate().fold(chain, |chain, (index, layer)| {
-        // Layers that rotate alike share one table.
-        let known = tables.iter().find(|(other, _)| other.rotary == layer.rotary);
-        let table = known.map(|(_, table)| table.clone()).unwrap_or_else(|| {
-            let table = builder.rotary_table(layer);
-            tables.push((layer, table.clone()));
-            table
-        });
-        chain.then(format!("layers.{index}"), builder.adapted(index, builder.layer(index, layer, table)))
-    });
-    let chain = chain.then("head", builder.frozen(builder.head()));
+    let chain = builder.layers().then("head", adapters.frozen(builder.head()));
     Ok(if config.tied_embeddings { chain.tie("head.lm_head", "embedding.embed_tokens") } else { chain })
+}
+
+/// A decoder that gives logits of a text's labels, `[batch, labels]`, by the last token of each row's first document. Blocks: as of [`chain`], but `norm` and `head` in place of
+/// `head`, which is trained beside adapters.
+///
+/// # Errors
+/// As [`chain`].
+pub fn sequence_classification(
+    config: &DecoderConfig,
+    labels: usize,
+    adapters: &Adapters,
+    positions: usize,
+    seed: u64,
+    device: &Device,
+) -> Result<Chain<Tokens, Tensor<2>>, UnsupportedError> {
+    check(config)?;
+    let builder = Builder { config, adapters, seed, device, positions };
+    let norm = adapters.frozen(LastToken { norm: builder.norm(config.hidden_size) });
+    let head = ScoreHead::new([labels, config.hidden_size], seed, builder.deviation(), device);
+    Ok(builder.layers().then("norm", norm).then("head", head))
 }
 
 /// Relative costs of the blocks of [`chain`], in order, found without a device.
@@ -103,12 +110,33 @@ pub(crate) fn refuse(family: Family, cannot: &[(bool, &str)]) -> Result<(), Unsu
 }
 
 impl Builder<'_> {
+    /// The blocks before the last norm.
+    fn layers(&self) -> Chain<Tokens, Hidden> {
+        let mut tables: Vec<(&LayerConfig, RotaryTable)> = Vec::new();
+        let chain = Chain::new().then("embedding", self.adapters.frozen(self.embedding()));
+        self.config.layers.iter().enumerate().fold(chain, |chain, (index, layer)| {
+            // Layers that rotate alike share one table.
+            let known = tables.iter().find(|(other, _)| other.rotary == layer.rotary);
+            let table = known.map(|(_, table)| table.clone()).unwrap_or_else(|| {
+                let table = self.rotary_table(layer);
+                tables.push((layer, table.clone()));
+                table
+            });
+            chain.then(format!("layers.{index}"), self.adapted(index, self.layer(index, layer, table)))
+        })
+    }
+
     fn deviation(&self) -> f32 {
         self.config.initializer_range as f32
     }
 
     fn linear(&self, path: &str, inputs: usize, outputs: usize, bias: bool) -> crate::layers::Linear {
-        LinearConfig { inputs, outputs, bias }.init(self.seed, path, self.deviation(), self.device)
+        LinearConfig { inputs, outputs, bias, inputs_first: false }.init(
+            self.seed,
+            path,
+            self.deviation(),
+            self.device,
+        )
     }
 
     fn norm(&self, width: usize) -> crate::layers::RmsNorm {
@@ -116,7 +144,7 @@ impl Builder<'_> {
         RmsNormConfig { epsilon: self.config.norm.epsilon, above_one }.init(width, self.device)
     }
 
-    fn table(&self, path: &str) -> burn::module::Param<burn::tensor::Tensor<2>> {
+    fn table(&self, path: &str) -> burn::module::Param<Tensor<2>> {
         let DecoderConfig { vocab_size, hidden_size, .. } = *self.config;
         normal(self.seed, path, [vocab_size, hidden_size], self.deviation(), self.device)
     }
@@ -129,19 +157,12 @@ impl Builder<'_> {
         RotaryTable::new(&frequencies, factor as f32, self.positions, self.device)
     }
 
-    /// The module as it is trained: not at all, where there are adapters.
-    fn frozen<M: Module>(&self, module: M) -> M {
-        if self.adapters.is_empty() { module } else { module.no_grad() }
-    }
-
     /// A layer with its adapters.
     fn adapted(&self, index: usize, layer: Layer) -> Layer {
-        let mut layer = self.frozen(layer);
+        let mut layer = self.adapters.frozen(layer);
         for (name, linear) in layer.linears() {
-            if let Some(lora) = self.adapters.of(&format!("model.layers.{index}.{name}")) {
-                let path = format!("layers.{index}.{name}");
-                linear.lora = Some(Lora::new(lora, linear.shape(), self.seed, &path, self.device));
-            }
+            let path = format!("layers.{index}.{name}");
+            linear.lora = self.adapters.lora(&format!("model.{path}"), linear, self.seed, &path, self.device);
         }
         layer
     }
@@ -209,4 +230,12 @@ pub fn mapping() -> WeightsMapping {
         .rule("layers.*.*.*", "model.layers.*.*.*")
         .rule("head.norm.weight", "model.norm.weight")
         .rule("head.lm_head", "lm_head.weight")
+}
+
+/// Where Hugging Face's files have the parameters of [`sequence_classification`]; `head` is the name of the head's weight. A head that no file has begins with its initial values.
+pub(crate) fn classifier_mapping(head: String) -> WeightsMapping {
+    mapping()
+        .rule("norm.norm.weight", "model.norm.weight")
+        .rule("head.score.weight", head)
+        .optional("head.*.*")
 }

@@ -7,31 +7,26 @@
 
 mod ends;
 mod layer;
-mod loss;
 mod masking;
 mod model;
 
 use brigade_core::Chain;
 use brigade_hf::Task;
 use brigade_hf::config::{EncoderConfig, Family};
-use burn::module::{Initializer, Module, Param};
+use burn::module::{Initializer, Param};
 use burn::nn::{Dropout, DropoutConfig};
 use burn::tensor::{Device, Tensor};
 
 use crate::Logits;
 use crate::initial::normal;
-use crate::layers::{LayerNorm, Linear, LinearConfig, Lora, activation};
+use crate::layers::{LayerNorm, Linear, LinearConfig, activation};
 use crate::lora::{Adapters, in_adapters};
 use crate::tokens::{Hidden, Tokens};
 use crate::weights::WeightsMapping;
 use ends::{Embedding, LabelHead, MaskedHead, MeanPooling};
 use layer::{Layer, Output, SelfAttention};
 
-pub use loss::{
-    ACCURACY, LabelCounts, MEAN_ABSOLUTE_ERROR, macro_f1, with_label_sets, with_labels, with_masked_tokens,
-    with_number,
-};
-pub use masking::Masking;
+pub use masking::{Masking, with_masked_tokens};
 pub use model::{Encoder, EncoderError};
 
 /// An encoder without a head, from [`Tokens`] to the vectors of its last layer. Nothing is allocated: each parameter gets its values from (`seed`, name) when first read.
@@ -58,7 +53,7 @@ pub fn masked_lm(
     device: &Device,
 ) -> Chain<Tokens, Logits> {
     let builder = Builder { config, adapters, seed, device };
-    let head = builder.frozen(builder.masked_head());
+    let head = adapters.frozen(builder.masked_head());
     builder.layers().then("head", head).tie("head.words", "embedding.words")
 }
 
@@ -99,26 +94,19 @@ struct Builder<'a> {
 impl Builder<'_> {
     /// The blocks without a head.
     fn layers(&self) -> Chain<Tokens, Hidden> {
-        let chain = Chain::new().then("embedding", self.frozen(self.embedding()));
+        let chain = Chain::new().then("embedding", self.adapters.frozen(self.embedding()));
         (0..self.config.layers).fold(chain, |chain, index| {
             chain.then(format!("layers.{index}"), self.adapted(index, self.layer(index)))
         })
     }
 
-    /// The module as it is trained: not at all, where there are adapters.
-    fn frozen<M: Module>(&self, module: M) -> M {
-        if self.adapters.is_empty() { module } else { module.no_grad() }
-    }
-
     /// A layer with its adapters.
     fn adapted(&self, index: usize, layer: Layer) -> Layer {
-        let mut layer = self.frozen(layer);
+        let mut layer = self.adapters.frozen(layer);
         for (path, name, linear) in layer.linears() {
             let stored = format!("{}encoder.layer.{index}.{name}", prefix(self.config.family));
-            if let Some(lora) = self.adapters.of(&stored) {
-                let path = format!("layers.{index}.{path}");
-                linear.lora = Some(Lora::new(lora, linear.shape(), self.seed, &path, self.device));
-            }
+            let path = format!("layers.{index}.{path}");
+            linear.lora = self.adapters.lora(&stored, linear, self.seed, &path, self.device);
         }
         layer
     }
@@ -129,7 +117,7 @@ impl Builder<'_> {
     }
 
     fn linear(&self, path: &str, inputs: usize, outputs: usize) -> Linear {
-        let config = LinearConfig { inputs, outputs, bias: true };
+        let config = LinearConfig { inputs, outputs, bias: true, inputs_first: false };
         config.init(self.seed, path, self.config.initializer_range as f32, self.device)
     }
 

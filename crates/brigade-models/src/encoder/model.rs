@@ -1,20 +1,16 @@
 //! An encoder as it is trained for a task.
 
-use std::path::Path;
-
-use brigade_core::{Chain, Model};
+use brigade_core::{Batch, Model, SmallerModel};
 use brigade_hf::config::{EncoderConfig, Family};
 use brigade_hf::{Config, Task};
-use burn::tensor::{Device, Int, Tensor};
+use burn::tensor::{Device, Tensor, TensorData};
 
-use super::loss::MOST_COUNTED;
-use super::{
-    costs, mapping, mapping_beside_adapters, masked_lm, sequence_classification, with_label_sets,
-    with_labels, with_masked_tokens, with_number,
-};
+use super::masking::with_masked_tokens_in;
+use super::{costs, mapping, mapping_beside_adapters, masked_lm};
 use crate::gpt::Targets;
 use crate::lora::{Adapters, LoraConfig, LoraError};
-use crate::weights::{WeightsError, WeightsFormat, WeightsMapping, merge_adapters};
+use crate::smaller::{divided_rows, stand_ins};
+use crate::weights::WeightsMapping;
 use crate::{Logits, Tokens};
 
 /// An encoder, what it is trained for, and the length of its rows.
@@ -68,7 +64,13 @@ impl Encoder {
     /// # Errors
     /// If there are none of this kind for it.
     pub fn with_adapters(self, lora: &LoraConfig) -> Result<Self, LoraError> {
-        Ok(Self { adapters: lora.encoder_adapters(&self.config, self.task)?, ..self })
+        let adapters = lora.adapters(&Config::Encoder(self.config.clone()), self.task)?;
+        Ok(self.adapted(adapters))
+    }
+
+    /// The same model with these adapters.
+    pub(crate) fn adapted(self, adapters: Adapters) -> Self {
+        Self { adapters, ..self }
     }
 
     /// Its adapters.
@@ -109,70 +111,67 @@ impl Encoder {
         mapping(self.config.family, self.task)
     }
 
-    /// Rows of the first token throughout, to measure what the model needs.
-    pub fn blank_rows(&self, sequences: usize, device: &Device) -> Tokens {
-        Tensor::zeros([sequences, self.sequence_length], device).into()
+    /// A micro-batch of rows of the first token throughout, `masked` of which are to be predicted, to measure what the model needs.
+    pub fn blank_batch(&self, sequences: usize, masked: usize, device: &Device) -> Batch<Tokens, Targets> {
+        let input: Tokens = Tensor::zeros([sequences, self.sequence_length], device).into();
+        Batch::new(input.clone(), first_masked(&input, masked), masked)
     }
 
-    /// Whether [`classification`](Self::classification) counts each label: there are not too many.
-    pub fn counts_labels(&self) -> bool {
-        self.config.labels.names.len() <= MOST_COUNTED
-    }
-
-    /// With the head that predicts tokens, ready to train: [`with_masked_tokens`].
+    /// With the head that predicts tokens, ready to train: [`with_masked_tokens`](super::with_masked_tokens).
     pub fn masked_lm(&self, seed: u64, device: &Device) -> Model<Tokens, Logits, Targets> {
-        with_masked_tokens(masked_lm(&self.config, &self.adapters, seed, device))
+        let (own, on) = (self.clone(), device.clone());
+        self.with_masked_tokens(seed, device, 1).measured_by(move |batch| own.smaller(batch, &on))
     }
 
-    /// With the head of labels, ready to train: [`with_labels`].
-    pub fn classification(&self, seed: u64, device: &Device) -> Model<Tokens, Tensor<2>, Tensor<1, Int>> {
-        with_labels(self.of_labels(seed, device), &self.config.labels.names)
-    }
-
-    /// With the head of labels of which a text may have any number, ready to train: [`with_label_sets`].
-    pub fn multi_label_classification(
+    /// With the loss; the rows whose logits are in memory at a time are divided by `rows_divisor`.
+    fn with_masked_tokens(
         &self,
         seed: u64,
         device: &Device,
-    ) -> Model<Tokens, Tensor<2>, Tensor<2>> {
-        with_label_sets(self.of_labels(seed, device), &self.config.labels.names)
+        rows_divisor: usize,
+    ) -> Model<Tokens, Logits, Targets> {
+        with_masked_tokens_in(masked_lm(&self.config, &self.adapters, seed, device), rows_divisor)
     }
 
-    /// With the head of a number, ready to train: [`with_number`].
-    pub fn regression(&self, seed: u64, device: &Device) -> Model<Tokens, Tensor<2>, Tensor<1>> {
-        with_number(self.of_labels(seed, device))
-    }
-
-    /// Writes its weights with the adapters added: [`merge_adapters`], for the chain of its task.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn merge_adapters(
+    /// The models that stand for this one with a micro-batch, if any do.
+    fn smaller(
         &self,
+        batch: &Batch<Tokens, Targets>,
         device: &Device,
-        weights: &[&Path],
-        mapping: &WeightsMapping,
-        to: &Path,
-        format: WeightsFormat,
-    ) -> Result<(), WeightsError> {
-        let (scale, mappings) = (self.adapters.config().scale(), [mapping, &self.merged_mapping()]);
-        match self.task {
-            Task::SequenceClassification => {
-                merge_adapters(self.of_labels(0, device), scale, weights, mappings, to, format)
-            }
-            Task::MaskedLanguageModel => {
-                let chain = masked_lm(&self.config, &self.adapters, 0, device);
-                merge_adapters(chain, scale, weights, mappings, to, format)
-            }
-            Task::Base | Task::CausalLanguageModel => {
-                merge_adapters(super::chain(&self.config, 0, device), scale, weights, mappings, to, format)
-            }
-        }
+    ) -> Option<[SmallerModel<Tokens, Logits, Targets>; 2]> {
+        stand_ins(&batch.input, &self.costs(), |divisor| {
+            let input = divided_rows(&batch.input, divisor);
+            let (shape, masked) = (input.ids.dims(), batch.valid_targets.div_ceil(divisor));
+            let batch =
+                Batch::new(input.clone(), first_masked(&input, masked), masked.min(shape[0] * shape[1]));
+            let model = self.divided(divisor)?.with_masked_tokens(0, device, divisor);
+            Some(SmallerModel { divisor, model, batch })
+        })
     }
 
-    fn of_labels(&self, seed: u64, device: &Device) -> Chain<Tokens, Tensor<2>> {
-        sequence_classification(&self.config, &self.adapters, seed, device)
+    /// With all sizes divided, but for the numbers of layers and heads.
+    pub(crate) fn divided(&self, divisor: usize) -> Option<Self> {
+        let whole = |size: usize| size.is_multiple_of(divisor).then(|| size / divisor);
+        let config = EncoderConfig {
+            vocab_size: self.config.vocab_size.div_ceil(divisor),
+            hidden_size: self.config.heads * whole(self.config.head_dim())?,
+            intermediate_size: whole(self.config.intermediate_size)?,
+            max_positions: self.config.max_positions.div_ceil(divisor),
+            ..self.config.clone()
+        };
+        let (sequence_length, adapters) =
+            (self.sequence_length.div_ceil(divisor), self.adapters.divided(divisor));
+        Some(Self { config, sequence_length, adapters, ..self.clone() })
     }
+}
+
+/// Targets of which the first `masked` count.
+fn first_masked(input: &Tokens, masked: usize) -> Targets {
+    let shape = input.ids.dims();
+    let mask: Vec<f32> =
+        (0..shape[0] * shape[1]).map(|token| if token < masked { 1.0 } else { 0.0 }).collect();
+    let mask = Tensor::from_data(TensorData::new(mask, shape), &input.ids.device());
+    Targets { tokens: input.ids.clone(), mask: Some(mask) }
 }
 
 #[cfg(test)]
@@ -192,8 +191,6 @@ mod tests {
         let device = Device::flex();
         let masked = model(Task::MaskedLanguageModel);
         assert_eq!(masked.masked_lm(0, &device).chain().costs(), masked.costs());
-        let labels = model(Task::SequenceClassification);
-        assert_eq!(labels.classification(0, &device).chain().costs(), labels.costs());
         let error = Encoder::from_config(&config, Task::Base, Some(9)).unwrap_err().to_string();
         assert!(error.contains("the model has 8 positions"), "{error}");
     }

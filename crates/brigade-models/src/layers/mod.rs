@@ -7,6 +7,7 @@ mod linear;
 mod lora;
 mod norm;
 mod rotary;
+mod score;
 
 pub(crate) use activation::activation;
 pub(crate) use attention::attend;
@@ -15,3 +16,4 @@ pub(crate) use linear::{Linear, LinearConfig};
 pub(crate) use lora::Lora;
 pub(crate) use norm::{LayerNorm, RmsNorm, RmsNormConfig};
 pub(crate) use rotary::RotaryTable;
+pub(crate) use score::ScoreHead;

@@ -4,7 +4,7 @@ use brigade_comm::{Timeouts, threads};
 use brigade_core::{
     Batch, Cache, DP, Engine, EngineSettings, Groups, Mesh, Model, OptimizerFactory, PP, Zero,
 };
-use brigade_hf::Config;
+use brigade_hf::{Config, Task};
 use brigade_models::decoder::{chain, mapping};
 use brigade_models::gpt::{ACCURACY, Targets, cross_entropy};
 use brigade_models::{Logits, Tokens};
@@ -28,7 +28,7 @@ fn batch(reference: &Reference, index: usize, device: &Device) -> Batch<Tokens, 
 fn follows_transformers(case: &str) {
     let reference = Reference::load("decoders", case, |_| mapping());
     let Config::Decoder(config) = &reference.config else { panic!("{case} is no decoder") };
-    let adapters = lora(&reference).adapters(config).unwrap();
+    let adapters = lora(&reference).adapters(&reference.config, Task::CausalLanguageModel).unwrap();
     let model = |device: &Device| {
         let chain = reference.with_weights(chain(config, &adapters, 20, 0, device).unwrap());
         chain.loss_with_metrics([ACCURACY], cross_entropy)

@@ -9,15 +9,19 @@ use brigade_core::{
     OptimizerFactory, PP, Recompute, Zero,
 };
 use brigade_hf::Config;
-use brigade_models::{Documents, LoraConfig, Stored, WeightsMapping};
+use brigade_models::gpt::Targets;
+use brigade_models::{Documents, LoraConfig, Stored, Tokens, WeightsMapping};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use safetensors::SafeTensors;
 use serde_json::Value;
 
 pub const ROWS: usize = 2;
+/// The length of padded rows.
+pub const LENGTH: usize = 15;
 const STEPS: usize = 10;
 
+#[derive(Clone)]
 pub struct Reference {
     pub config: Config,
     pub json: Value,
@@ -41,6 +45,31 @@ pub fn documents(lengths: &[i64], device: &Device) -> Documents {
 /// A row of numbers.
 pub fn row(numbers: &[i64], device: &Device) -> Tensor<2, Int> {
     Tensor::from_data(TensorData::new(numbers.to_vec(), [1, numbers.len()]), device)
+}
+
+/// A row of a fixture, padded by tokens that see themselves alone.
+pub fn padded(reference: &Reference, index: usize, device: &Device) -> Tokens {
+    let with = |mut numbers: Vec<i64>, value| {
+        numbers.resize(LENGTH, value);
+        row(&numbers, device)
+    };
+    let ids = reference.rows("ids").unwrap().swap_remove(index);
+    let mut lengths = vec![ids.len() as i64];
+    lengths.resize(1 + LENGTH - ids.len(), 1);
+    let documents = (ids.len() < LENGTH).then(|| documents(&lengths, device));
+    let types = reference.rows("types").map(|mut types| with(types.swap_remove(index), 0));
+    Tokens { ids: with(ids, 0), documents, types }
+}
+
+/// The tokens to predict in a padded row, and how many count.
+pub fn targets(reference: &Reference, index: usize, device: &Device) -> (Targets, usize) {
+    let mut targets = reference.rows("targets").unwrap().swap_remove(index);
+    targets.resize(LENGTH, -100);
+    let valid: Vec<f32> = targets.iter().map(|target| f32::from(u8::from(*target >= 0))).collect();
+    let tokens: Vec<i64> = targets.iter().map(|target| (*target).max(0)).collect();
+    let mask = Some(Tensor::<1>::from_floats(&valid[..], device).reshape([1, LENGTH]));
+    let count = valid.iter().filter(|valid| **valid > 0.0).count();
+    (Targets { tokens: row(&tokens, device), mask }, count)
 }
 
 /// The adapters of a fixture, if it has any.
@@ -75,20 +104,20 @@ impl Reference {
         Some(self.json[key].as_array()?.iter().map(row).collect())
     }
 
-    /// A parameter's name in Hugging Face's files.
+    /// A parameter's name in Hugging Face's files, where GPT-2's may have a prefix.
     fn in_file(&self, parameter: &str) -> String {
         match self.mapping.stored(parameter) {
-            Stored::Tensor(name) => name,
+            Stored::Tensor(name) if self.tensors.contains_key(&format!("weights/{name}")) => name,
+            Stored::Tensor(name) => format!("transformer.{name}"),
             other => panic!("{parameter} is {other}"),
         }
     }
 
     /// Gives a chain the weights of the fixture.
     pub fn with_weights<I: Activation, O: Activation>(&self, mut chain: Chain<I, O>) -> Chain<I, O> {
-        let (tensors, mapping) = (self.tensors.clone(), self.mapping.clone());
+        let own = self.clone();
         chain.load(move |name, _| {
-            let Stored::Tensor(name) = mapping.stored(name) else { panic!("{name} is no tensor") };
-            let values = tensors.get(&format!("weights/{name}"));
+            let values = own.tensors.get(&format!("weights/{}", own.in_file(name)));
             Ok(Some(values.unwrap_or_else(|| panic!("there is no {name}")).clone()))
         });
         chain

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use brigade::models::{LoadWeights, Strict};
+use brigade::models::{LoadWeights, Strict, is_adapter};
 use brigade::report::ConsoleMode;
 use brigade::{
     ADAPTERS_CONFIG_FILE, ADAPTERS_LABELS_FILE, Chosen, Dataset, Mixed, Program, Role, StandardFlags,
@@ -150,11 +150,12 @@ fn train<T: TextTask>(
             let mapping = config.for_resized(weights.mapping(task.mapping()));
             let files: Vec<&Path> = weights.files.iter().map(PathBuf::as_path).collect();
             let report = model.load_weights_of(&files, &mapping, Strict::Parameters)?;
-            if adapters.is_empty() && session.rank() == 0 && !report.missing.is_empty() {
+            let missing: Vec<_> = report.missing.into_iter().filter(|name| !is_adapter(name)).collect();
+            if session.rank() == 0 && !missing.is_empty() {
                 brigade::print_stderr(format_args!(
                     "note: {} has no weights for {}, which begin with new ones",
                     config.model.path.display(),
-                    report.missing.join(", ")
+                    missing.join(", ")
                 ));
             }
         }

@@ -4,6 +4,7 @@ mod adapters;
 mod auto;
 mod backends;
 mod chats;
+mod classifiers;
 mod equality;
 mod folders;
 #[cfg(feature = "mpi")]

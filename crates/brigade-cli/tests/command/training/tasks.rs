@@ -8,7 +8,7 @@ const WORDS: [&str; 10] =
     ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "fine", "awful", "film"];
 
 /// A small BERT without weights in `bert/`, whose tokens are words, and reviews with labels.
-fn with_bert() -> Place {
+pub(super) fn with_bert() -> Place {
     let place = Place::new();
     std::fs::create_dir(place.path("bert")).unwrap();
     let write = |name: &str, value: Value| std::fs::write(place.path(name), value.to_string()).unwrap();
@@ -66,11 +66,11 @@ fn with_bert() -> Place {
     place
 }
 
-const SET: &str = "--set model.sequence_length=8 --set data.tokenizer=bert/tokenizer.json --set optimizer.learning_rate=1e-2 \
+pub(super) const SET: &str = "--set model.sequence_length=8 --set data.tokenizer=bert/tokenizer.json --set optimizer.learning_rate=1e-2 \
                    --set data.validation_fraction=0.2 --set train.validation_samples=0 --set data.pad_to_multiple=2";
 
 /// The file of weights of a run of a task on `model`.
-fn train(place: &Place, name: &str, line: &str) -> Vec<u8> {
+pub(super) fn train(place: &Place, name: &str, line: &str) -> Vec<u8> {
     place.succeed(&mut place.brigade(&format!("train --config tiny.toml {SET} {line} --out {name}")));
     place.read(&format!("{name}/model.safetensors"))
 }
@@ -98,7 +98,7 @@ fn last(place: &Place, run: &str) -> Value {
 }
 
 /// What `brigade evaluate` finds of a run of `same_everywhere`: the same on every mesh.
-fn evaluated(place: &Place, data: &str) -> Value {
+pub(super) fn evaluated(place: &Place, data: &str) -> Value {
     let found = |mesh: &str| {
         let set = "--set data.tokenizer=bert/tokenizer.json --set data.pad_to_multiple=2 --sequence-length 8";
         let line = format!("evaluate --model alone --data {data} {set} --micro-batch-size 2 --json {mesh}");

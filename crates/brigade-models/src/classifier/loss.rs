@@ -1,4 +1,4 @@
-//! What encoders are trained for.
+//! What classifiers are trained for.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,7 @@ use brigade_core::{Chain, Model};
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Int, Tensor};
 
-use crate::gpt::{Targets, cross_entropy};
-use crate::{Logits, Tokens};
+use crate::Tokens;
 
 /// The share of masked tokens, or of labels, to which the model gives the highest logit.
 pub const ACCURACY: &str = "accuracy";
@@ -17,11 +16,6 @@ pub const MEAN_ABSOLUTE_ERROR: &str = "mean_absolute_error";
 
 /// Up to how many labels are counted one by one.
 pub(super) const MOST_COUNTED: usize = 64;
-
-/// With the cross entropy of masked tokens, in nats; metric: [`ACCURACY`]. Positions whose target does not count are not masked.
-pub fn with_masked_tokens(chain: Chain<Tokens, Logits>) -> Model<Tokens, Logits, Targets> {
-    chain.loss_with_metrics([ACCURACY], cross_entropy)
-}
 
 /// With the cross entropy of a text's label, in nats; target: the labels' numbers, `[batch]`. Metrics: [`ACCURACY`], and for each label where there are at most 64,
 /// by [`LabelCounts::metric`], how many texts have it, for how many it was predicted, and how many of these have it.

@@ -1,0 +1,298 @@
+//! GPT-2: pre-norm transformer with learned positions (Radford et al., "Language Models are
+//! Unsupervised Multitask Learners", 2019).
+//!
+//! Blocks: `embedding`, `h.0` … `h.{layers-1}`, `head`. Parameters carry Hugging Face's GPT-2 names
+//! in files ([`mapping`]); linear weights are `[in, out]`, as that project's `Conv1D` keeps them.
+
+mod blocks;
+mod targets;
+
+use brigade_core::{Batch, Chain, Model};
+use burn::module::Param;
+use burn::nn::{Dropout, DropoutConfig, LayerNorm, LayerNormConfig};
+use burn::tensor::{Device, Tensor};
+use serde::{Deserialize, Serialize};
+
+use crate::Logits;
+use crate::initial::normal;
+use crate::layers::{Linear, LinearConfig, ScoreHead};
+use crate::lora::{Adapters, in_adapters};
+use crate::tokens::{Hidden, Tokens};
+use crate::weights::WeightsMapping;
+use blocks::{Attention, Embedding, FeedForward, Head, LastToken, Layer};
+
+pub(crate) use targets::cross_entropy_in;
+pub use targets::{ACCURACY, Targets, cross_entropy};
+
+/// That of GPT-2, which is Burn's default, too.
+pub(crate) const EPSILON: f64 = 1e-5;
+
+/// The deviation of initial weights.
+const DEVIATION: f32 = 0.02;
+
+/// The activation of the feed-forward layer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Gelu {
+    /// Exact, by the error function.
+    #[default]
+    Gelu,
+    /// The tanh approximation; `gelu_new` in Hugging Face's files, and what OpenAI's weights were trained with.
+    GeluTanh,
+}
+
+/// Shape of a GPT-2 model.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GptConfig {
+    /// Rows of the token embedding; token ids are below it.
+    pub vocabulary: usize,
+    /// Longest sequence, in tokens.
+    pub sequence_length: usize,
+    /// Width of the residual stream.
+    pub width: usize,
+    /// Transformer layers.
+    pub layers: usize,
+    /// Attention heads; they divide the width.
+    pub heads: usize,
+    /// Whether the head shares the token embedding's weights.
+    pub tied_head: bool,
+    /// The activation of the feed-forward layers.
+    pub activation: Gelu,
+    /// The probability with which training leaves out elements of embeddings, of attention's probabilities, and of what attention and feed-forward layers give.
+    #[serde(default)]
+    pub dropout: f64,
+}
+
+/// Why a [`GptConfig`] is not a model.
+#[derive(Debug, thiserror::Error)]
+#[error("model.{option} = {given} is not possible: {allowed}")]
+pub struct ShapeError {
+    option: &'static str,
+    given: String,
+    allowed: String,
+}
+
+impl ShapeError {
+    fn new(option: &'static str, given: impl ToString, allowed: impl Into<String>) -> Self {
+        Self { option, given: given.to_string(), allowed: allowed.into() }
+    }
+}
+
+impl GptConfig {
+    /// Checks that the shape is a model.
+    ///
+    /// # Errors
+    /// If a size is 0 or beyond any model, the heads do not divide the width, or the dropout is no probability.
+    pub fn check(&self) -> Result<(), ShapeError> {
+        let sizes = [
+            ("vocabulary", self.vocabulary),
+            ("sequence_length", self.sequence_length),
+            ("width", self.width),
+            ("layers", self.layers),
+            ("heads", self.heads),
+        ];
+        if let Some((option, given)) = sizes.into_iter().find(|(_, size)| *size == 0) {
+            return Err(ShapeError::new(option, given, "it must be at least 1"));
+        }
+        let most = [
+            ("vocabulary", self.vocabulary, 1 << 24),
+            ("sequence_length", self.sequence_length, 1 << 17),
+            ("width", self.width, 1 << 17),
+            ("layers", self.layers, 1 << 14),
+        ];
+        if let Some((option, given, most)) = most.into_iter().find(|(_, size, most)| size > most) {
+            return Err(ShapeError::new(option, given, format!("it must be at most {most}")));
+        }
+        if !self.width.is_multiple_of(self.heads) {
+            let allowed = format!("the number of heads must divide model.width = {}", self.width);
+            return Err(ShapeError::new("heads", self.heads, allowed));
+        }
+        if !(0.0..1.0).contains(&self.dropout) {
+            return Err(ShapeError::new("dropout", self.dropout, "it must be at least 0 and below 1"));
+        }
+        Ok(())
+    }
+
+    /// The model's blocks: [`chain`], without adapters.
+    ///
+    /// # Errors
+    /// As [`GptConfig::check`].
+    pub fn chain(&self, seed: u64, device: &Device) -> Result<Chain<Tokens, Logits>, ShapeError> {
+        chain(self, &Adapters::default(), seed, device)
+    }
+
+    /// Relative costs of the model's blocks, in order: embedding, layers, head. They are those of
+    /// [`chain`](Self::chain), found without a device.
+    ///
+    /// # Errors
+    /// As [`GptConfig::check`].
+    pub fn costs(&self) -> Result<Vec<f64>, ShapeError> {
+        self.check()?;
+        let width = self.width as f64;
+        // Four squares each of attention and, twice, of the feed-forward layer; biases and norms.
+        let layers = std::iter::repeat_n(12.0 * width * width + 13.0 * width, self.layers);
+        Ok(std::iter::once(width).chain(layers).chain([self.vocabulary as f64 * width]).collect())
+    }
+
+    /// A micro-batch of `sequences` that all have the first token throughout, to measure what the model needs:
+    /// [`Model::measure_activations`].
+    pub fn blank_batch(&self, sequences: usize, device: &Device) -> Batch<Tokens, Targets> {
+        let tokens = || Tensor::zeros([sequences, self.sequence_length], device);
+        let targets = Targets { tokens: tokens(), mask: None };
+        Batch::new(tokens().into(), targets, sequences * self.sequence_length)
+    }
+
+    /// The model with its loss, ready to train: [`GptConfig::chain`] and the cross entropy of the next token, with the share of
+    /// tokens that it predicts best as the metric [`ACCURACY`].
+    ///
+    /// # Errors
+    /// As [`GptConfig::check`].
+    pub fn model(&self, seed: u64, device: &Device) -> Result<Model<Tokens, Logits, Targets>, ShapeError> {
+        Ok(self.chain(seed, device)?.loss_with_metrics([ACCURACY], cross_entropy))
+    }
+}
+
+/// A GPT-2's blocks, from [`Tokens`] to [`Logits`] of `[batch · sequence, vocabulary]`. Nothing is allocated: each parameter gets its values from (`seed`, name) when first
+/// read. Where there are adapters, all other parameters are frozen.
+///
+/// Weights are normal with deviation 0.02, those of the two layers that write to the residual
+/// stream 0.02 / sqrt(2 · layers); biases 0, norms 1, as in GPT-2.
+///
+/// # Errors
+/// As [`GptConfig::check`].
+pub fn chain(
+    config: &GptConfig,
+    adapters: &Adapters,
+    seed: u64,
+    device: &Device,
+) -> Result<Chain<Tokens, Logits>, ShapeError> {
+    config.check()?;
+    let builder = Builder { config, adapters, seed, device };
+    let chain = builder.layers().then("head", adapters.frozen(builder.head()));
+    Ok(if config.tied_head { chain.tie("head.lm_head", "embedding.wte") } else { chain })
+}
+
+/// A GPT-2 that gives logits of a text's labels, `[batch, labels]`, by the last token of each row's first document. Blocks: as of [`chain`], but `norm` and `head` in place of
+/// `head`, which is trained beside adapters.
+///
+/// # Errors
+/// As [`GptConfig::check`].
+pub fn sequence_classification(
+    config: &GptConfig,
+    labels: usize,
+    adapters: &Adapters,
+    seed: u64,
+    device: &Device,
+) -> Result<Chain<Tokens, Tensor<2>>, ShapeError> {
+    config.check()?;
+    let builder = Builder { config, adapters, seed, device };
+    let head = ScoreHead::new([labels, config.width], seed, DEVIATION, device);
+    let norm = adapters.frozen(LastToken { ln_f: builder.norm() });
+    Ok(builder.layers().then("norm", norm).then("head", head))
+}
+
+struct Builder<'a> {
+    config: &'a GptConfig,
+    adapters: &'a Adapters,
+    seed: u64,
+    device: &'a Device,
+}
+
+impl Builder<'_> {
+    /// The blocks before the last norm.
+    fn layers(&self) -> Chain<Tokens, Hidden> {
+        let chain = Chain::new().then("embedding", self.adapters.frozen(self.embedding()));
+        (0..self.config.layers).fold(chain, |chain, index| {
+            let name = format!("h.{index}");
+            let mut layer = self.adapters.frozen(self.layer(&name));
+            for (path, linear) in layer.linears() {
+                let path = format!("{name}.{path}");
+                linear.lora =
+                    self.adapters.lora(&format!("{PREFIX}{path}"), linear, self.seed, &path, self.device);
+            }
+            chain.then(name, layer)
+        })
+    }
+
+    fn weight(&self, path: &str, rows: usize) -> Param<Tensor<2>> {
+        normal(self.seed, path, [rows, self.config.width], DEVIATION, self.device)
+    }
+
+    fn norm(&self) -> LayerNorm {
+        LayerNormConfig::new(self.config.width).with_epsilon(EPSILON).init(self.device)
+    }
+
+    fn dropout(&self) -> Dropout {
+        DropoutConfig::new(self.config.dropout).init()
+    }
+
+    fn embedding(&self) -> Embedding {
+        Embedding {
+            wte: self.weight("wte.weight", self.config.vocabulary),
+            wpe: self.weight("wpe.weight", self.config.sequence_length),
+            dropout: self.dropout(),
+        }
+    }
+
+    fn layer(&self, name: &str) -> Layer {
+        let GptConfig { width, layers, heads, activation, .. } = *self.config;
+        let residual = DEVIATION / ((2 * layers) as f32).sqrt();
+        let linear = |path: &str, inputs, outputs, deviation| -> Linear {
+            let config = LinearConfig { inputs, outputs, bias: true, inputs_first: true };
+            config.init(self.seed, &format!("{name}.{path}"), deviation, self.device)
+        };
+        Layer {
+            ln_1: self.norm(),
+            attn: Attention {
+                c_attn: linear("attn.c_attn", width, 3 * width, DEVIATION),
+                c_proj: linear("attn.c_proj", width, width, residual),
+                heads,
+                dropout: self.dropout(),
+            },
+            ln_2: self.norm(),
+            mlp: FeedForward {
+                c_fc: linear("mlp.c_fc", width, 4 * width, DEVIATION),
+                c_proj: linear("mlp.c_proj", 4 * width, width, residual),
+                approximate: activation == Gelu::GeluTanh,
+            },
+            dropout: self.dropout(),
+        }
+    }
+
+    fn head(&self) -> Head {
+        Head { ln_f: self.norm(), lm_head: self.weight("lm_head.weight", self.config.vocabulary) }
+    }
+}
+
+/// What stands before the names of tensors in files of models with a head, but for language models as OpenAI's are kept.
+const PREFIX: &str = "transformer.";
+
+/// Where Hugging Face's files have GPT-2's parameters, and `peft`'s those of adapters.
+pub fn mapping() -> WeightsMapping {
+    mapping_with("").rule("head.lm_head", "lm_head.weight")
+}
+
+/// Where Hugging Face's files have the parameters of [`sequence_classification`]; `head` is the name of the head's weight. A head that no file has begins with its initial values.
+pub(crate) fn classifier_mapping(head: String) -> WeightsMapping {
+    mapping_with(PREFIX).rule("head.score.weight", head).optional("head.*.*")
+}
+
+fn mapping_with(prefix: &str) -> WeightsMapping {
+    let at = |name: &str| format!("{prefix}{name}");
+    let lora = |matrix: &str| in_adapters(&format!("{PREFIX}h.*.*.*.lora_{matrix}.weight"));
+    let mapping = WeightsMapping::default()
+        .rule("embedding.wte", at("wte.weight"))
+        .rule("embedding.wpe", at("wpe.weight"))
+        .rule("h.*.*.*.lora.a", lora("A"))
+        .rule("h.*.*.*.lora.b", lora("B"))
+        .rule("h.*.*.*.*", at("h.*.*.*.*"))
+        .rule("h.*.*.gamma", at("h.*.*.weight"))
+        .rule("h.*.*.beta", at("h.*.*.bias"))
+        .with_optional_prefix(PREFIX);
+    ["head", "norm"].into_iter().fold(mapping, |mapping, block| {
+        mapping
+            .rule(format!("{block}.ln_f.gamma"), at("ln_f.weight"))
+            .rule(format!("{block}.ln_f.beta"), at("ln_f.bias"))
+    })
+}

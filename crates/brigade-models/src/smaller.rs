@@ -1,0 +1,44 @@
+//! Smaller models that stand for one when what its blocks need is measured.
+
+use brigade_core::SmallerModel;
+use burn::tensor::{Int, Tensor};
+
+use crate::tokens::{Documents, Tokens};
+
+/// Multiplications of the largest block's forward that are soon done.
+const MOST_WORK: f64 = (1u64 << 30) as f64;
+
+/// What sizes may be divided by.
+const DIVISORS: [usize; 6] = [2, 4, 8, 16, 32, 64];
+
+/// The models that stand for one of these `costs` with a micro-batch; none where it is measured soon itself, or its sizes cannot be divided. `one`: that with sizes divided.
+pub(crate) fn stand_ins<I, O, T>(
+    rows: &Tokens,
+    costs: &[f64],
+    one: impl Fn(usize) -> Option<SmallerModel<I, O, T>>,
+) -> Option<[SmallerModel<I, O, T>; 2]> {
+    let tokens = rows.ids.dims().iter().product::<usize>() as f64;
+    let work = tokens * costs.iter().copied().fold(0.0, f64::max);
+    if work <= MOST_WORK {
+        return None;
+    }
+    let takes_long = |divisor: &&usize| work / (divisor.pow(3) as f64) > MOST_WORK;
+    let (too_small, enough) = DIVISORS.split_at(DIVISORS.iter().take_while(takes_long).count());
+    let mut divisors = enough.first().into_iter().chain(too_small.iter().rev());
+    divisors.find_map(|divisor| Some([one(*divisor)?, one(2 * divisor)?]))
+}
+
+/// As many rows of the first token for a smaller model, of one document each where they have any.
+pub(crate) fn divided_rows(rows: &Tokens, divisor: usize) -> Tokens {
+    let (device, [samples, length]) = (rows.ids.device(), rows.ids.dims());
+    let shape = [samples, length.div_ceil(divisor)];
+    let bounds = |_: &Documents| -> Documents {
+        let ends = Tensor::<3, Int>::full([samples, shape[1], 1], shape[1] as i64, &device);
+        Tensor::cat(vec![ends.zeros_like(), ends], 2)
+    };
+    Tokens {
+        ids: Tensor::zeros(shape, &device),
+        documents: rows.documents.as_ref().map(bounds),
+        types: rows.types.as_ref().map(|_| Tensor::zeros(shape, &device)),
+    }
+}
